@@ -1,0 +1,37 @@
+# The two commands of the README. Everything they need is installed by tools/setup, which says what it does.
+PRESET ?= cpu
+
+.PHONY: demo test build bench format tidy fuzz asan tsan clean
+
+demo: build
+	tools/demo build/$(PRESET)/nibble
+
+test:
+	tools/setup --test
+	cmake --preset $(PRESET) -DNIBBLE_TESTS=ON
+	cmake --build build/$(PRESET)
+	ctest --test-dir build/$(PRESET) --output-on-failure -j2
+
+build:
+	tools/setup
+	cmake --preset $(PRESET) -DNIBBLE_TESTS=OFF
+	cmake --build build/$(PRESET) --target nibble
+
+bench: build
+	build/$(PRESET)/nibble bench quantize
+
+asan tsan:
+	$(MAKE) test PRESET=$@
+
+fuzz:
+	tools/setup --test
+	tools/fuzz
+
+format:
+	git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format -i
+
+tidy: build
+	git ls-files 'nibble/*.cpp' | xargs clang-tidy -p build/$(PRESET) --quiet
+
+clean:
+	rm -rf build
