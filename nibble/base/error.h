@@ -1,0 +1,86 @@
+// Errors as values. Everything that reads untrusted bytes (files, flags, recipes) returns Result<T>; libraries
+// neither print nor exit. An Error is one line that says what, where and what to do; `within` adds the outer
+// context in front: "model-00002.safetensors: tensor 'x': needs 64 bytes, file has 12".
+#pragma once
+
+#include <fmt/core.h>
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+namespace nibble {
+
+class [[nodiscard]] Error {
+public:
+    explicit Error(std::string message) : message_(std::move(message)) {}
+
+    const std::string& message() const { return message_; }
+
+    // "context: message". Chains outwards, innermost fact last.
+    Error within(std::string_view context) && {
+        message_.insert(0, fmt::format("{}: ", context));
+        return std::move(*this);
+    }
+
+private:
+    std::string message_;
+};
+
+// fail("{}: expected {} bytes, found {}", path, want, have)
+template <class... Args>
+Error fail(fmt::format_string<Args...> format, Args&&... args) {
+    return Error(fmt::format(format, std::forward<Args>(args)...));
+}
+
+template <class T>
+class [[nodiscard]] Result {
+public:
+    Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
+    Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}
+
+    bool ok() const { return state_.index() == 0; }
+    explicit operator bool() const { return ok(); }
+
+    // Precondition: ok().
+    T& operator*() & { return *std::get_if<0>(&state_); }
+    const T& operator*() const& { return *std::get_if<0>(&state_); }
+    T&& operator*() && { return std::move(*std::get_if<0>(&state_)); }
+    T* operator->() { return std::get_if<0>(&state_); }
+    const T* operator->() const { return std::get_if<0>(&state_); }
+
+    // Precondition: !ok().
+    const Error& error() const& { return *std::get_if<1>(&state_); }
+    Error&& error() && { return std::move(*std::get_if<1>(&state_)); }
+
+    Result within(std::string_view context) && {
+        if (ok()) return std::move(*this);
+        return std::move(*this).error().within(context);
+    }
+
+private:
+    std::variant<T, Error> state_;
+};
+
+struct Ok {};
+
+// A result without a value: `return Ok{};`
+using Status = Result<Ok>;
+
+}  // namespace nibble
+
+#define NIBBLE_CONCAT_INNER(a, b) a##b
+#define NIBBLE_CONCAT(a, b) NIBBLE_CONCAT_INNER(a, b)
+
+// NIBBLE_TRY(auto file, MappedFile::open(path));   declares `file` or returns the error to the caller.
+#define NIBBLE_TRY(declaration, expression) \
+    NIBBLE_TRY_INNER(declaration, expression, NIBBLE_CONCAT(nibble_try_, __LINE__))
+#define NIBBLE_TRY_INNER(declaration, expression, temporary)  \
+    auto temporary = (expression);                            \
+    if (!temporary.ok()) return std::move(temporary).error(); \
+    declaration = *std::move(temporary)
+
+// NIBBLE_CHECK(writer.finish());   returns the error to the caller; the value, if any, is dropped.
+#define NIBBLE_CHECK(expression) \
+    if (auto nibble_check = (expression); !nibble_check.ok()) return std::move(nibble_check).error()

@@ -1,0 +1,25 @@
+// JSON as nlohmann::ordered_json, parsed from untrusted text: depth-limited, duplicate keys refused, errors as values
+// with line and column. Model configs written by Python may hold the bare tokens Infinity, -Infinity and NaN, which are
+// not JSON; `python_constants` reads them as the strings "Infinity", "-Infinity" and "NaN".
+#pragma once
+
+#include "base/error.h"
+
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <string_view>
+
+namespace nibble {
+
+using Json = nlohmann::ordered_json;
+
+struct JsonOptions {
+    int max_depth = 64;
+    bool python_constants = false;
+};
+
+Result<Json> parse_json(std::string_view text, const JsonOptions& options = {});
+Result<Json> read_json_file(const std::filesystem::path& path, const JsonOptions& options = {});
+
+}  // namespace nibble

@@ -1,0 +1,49 @@
+#include "base/json.h"
+
+#include <gtest/gtest.h>
+
+using namespace nibble;
+
+TEST(Json, KeepsKeyOrderAndReadsNumbers) {
+    auto json = parse_json(R"({"b": 1, "a": [1.5, null, true, "x"]})");
+    ASSERT_TRUE(json.ok()) << json.error().message();
+    EXPECT_EQ(json->dump(), R"({"b":1,"a":[1.5,null,true,"x"]})");
+}
+
+TEST(Json, DuplicateKeysAreRefusedAtEveryDepth) {
+    EXPECT_EQ(parse_json(R"({"a":1,"a":2})").error().message(), "invalid JSON: duplicate key 'a'");
+    EXPECT_FALSE(parse_json(R"([{"x":{"a":1,"b":{},"a":2}}])").ok());
+    EXPECT_TRUE(parse_json(R"([{"a":1},{"a":2}])").ok());
+}
+
+TEST(Json, DepthIsLimited) {
+    EXPECT_TRUE(parse_json(std::string(64, '[') + std::string(64, ']')).ok());
+    EXPECT_EQ(parse_json(std::string(65, '[')).error().message(), "invalid JSON: nested deeper than 64 levels");
+}
+
+TEST(Json, EveryTruncationOfADocumentIsAnError) {
+    const std::string text = R"({"a":[1,2.5e3,"\u00e9"],"b":{"c":false}})";
+    ASSERT_TRUE(parse_json(text).ok());
+    for (size_t n = 0; n < text.size(); ++n) EXPECT_FALSE(parse_json(text.substr(0, n)).ok()) << n;
+}
+
+TEST(Json, TextAfterAZeroByteIsNotIgnored) {
+    EXPECT_EQ(parse_json(std::string("{}\0 and more", 12)).error().message(), "invalid JSON: zero byte at 2");
+    EXPECT_FALSE(parse_json(std::string("{}\0", 3)).ok());
+}
+
+TEST(Json, BareInfinityNeedsTheOption) {
+    const std::string text =
+        R"({"time_step_limit": [0.0, Infinity], "x": -Infinity, "y": NaN, "z": "NaN \" Infinity"})";
+    EXPECT_FALSE(parse_json(text).ok());
+    auto json = parse_json(text, {.python_constants = true});
+    ASSERT_TRUE(json.ok()) << json.error().message();
+    EXPECT_EQ((*json)["time_step_limit"][1], "Infinity");
+    EXPECT_EQ((*json)["x"], "-Infinity");
+    EXPECT_EQ((*json)["y"], "NaN");
+    EXPECT_EQ((*json)["z"], "NaN \" Infinity");
+}
+
+TEST(Json, ErrorsSayWhere) {
+    EXPECT_NE(parse_json("{\n \"a\": tru }").error().message().find("line 2"), std::string::npos);
+}
