@@ -1,0 +1,20 @@
+// Two arithmetic profiles for scales. PyTorch divides a CPU tensor by a Python number with one correctly rounded
+// division; on CUDA it multiplies by the reciprocal, rounded to FP32 first. Model Optimizer's published checkpoints
+// were exported on GPUs, so `reciprocal` reproduces their bytes and is nibble's default; `true_division` reproduces its
+// CPU exports. Divisions by a tensor (element quotients, dynamic block scales) are true divisions in both.
+#pragma once
+
+#include "base/host_device.h"
+
+#include <cstdint>
+
+namespace nibble {
+
+enum class Arithmetic : uint8_t { reciprocal, true_division };
+
+// x / c for a constant c, as the profile's machine computes it.
+NIBBLE_HD constexpr float div_const(float x, float c, Arithmetic arithmetic) {
+    return arithmetic == Arithmetic::reciprocal ? x * (1.0f / c) : x / c;
+}
+
+}  // namespace nibble

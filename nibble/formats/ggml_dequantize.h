@@ -1,0 +1,19 @@
+// Dispatch over the GGUF block formats of ggml_blocks.h.
+#pragma once
+
+#include "base/error.h"
+#include "base/ggml_type.h"
+#include "base/mapped_file.h"
+
+#include <cstdint>
+
+namespace nibble {
+
+// Whether ggml_dequantize knows the type: F32, F16, BF16, F64, Q4_0 .. Q8_0, Q2_K .. Q6_K, MXFP4, NVFP4.
+bool ggml_can_dequantize(GgmlType type);
+
+// Decodes n elements (whole blocks) to FP32; F64 rounds to nearest. Errors: a type without a decoder (named), n that is
+// not whole blocks, `blocks` of another size than n elements take.
+Status ggml_dequantize(GgmlType type, Bytes blocks, float* out, int64_t n);
+
+}  // namespace nibble

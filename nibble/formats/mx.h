@@ -1,0 +1,39 @@
+// MX formats (OCP Microscaling 1.0): blocks of 32 along the input dimension, one E8M0 exponent per block, no tensor
+// scale.
+//   MXFP4: E2M1 codes, MXFP8: E4M3 codes; value = element * 2^(byte - 127).
+// The exponent is the smallest e with amax <= max_element * 2^e, so nothing clips (Model Optimizer's rule; OCP's own
+// example floors instead and clips up to 2x). Computed on the bits: no logarithm.
+#pragma once
+
+#include "formats/minifloat.h"
+
+namespace nibble {
+
+inline constexpr int mx_block = 32;
+
+// Smallest e with a <= mantissa_limit * 2^(e + max_exponent), at least -127; `mantissa_limit` as the 23 bits of 1.xxx.
+NIBBLE_HD constexpr uint8_t mx_exponent_byte(float amax, int max_exponent, uint32_t mantissa_limit) {
+    const uint32_t bits = float_bits(amax);
+    const int exponent = static_cast<int>(bits >> 23) - 127;  // subnormals end below the clamp anyway
+    const int e = exponent - max_exponent + ((bits & 0x7FFFFFu) > mantissa_limit ? 1 : 0);
+    return static_cast<uint8_t>((e < -127 ? -127 : e > 127 ? 127 : e) + 127);
+}
+
+NIBBLE_HD constexpr uint8_t mxfp4_scale(float amax) { return mx_exponent_byte(amax, 2, 0x400000u); }  // 6 = 1.5 * 2^2
+NIBBLE_HD constexpr uint8_t mxfp8_scale(float amax) {
+    return mx_exponent_byte(amax, 8, 0x600000u);
+}  // 448 = 1.75 * 2^8
+
+// 2^(127 - byte), the exact inverse of the block scale; byte 0 needs 2^127, byte 254 needs 2^-127 (subnormal).
+NIBBLE_HD constexpr float mx_inverse_scale(uint8_t byte) {
+    return byte >= 254 ? float_from_bits(0x00400000u) : float_from_bits(uint32_t(254 - byte) << 23);
+}
+
+NIBBLE_HD constexpr uint8_t mxfp4_code(float w, float inverse_scale) {
+    return e2m1_from_float_ties_down(w * inverse_scale);
+}
+NIBBLE_HD constexpr uint8_t mxfp8_code(float w, float inverse_scale) {
+    return e4m3_from_float_saturating(w * inverse_scale);
+}
+
+}  // namespace nibble

@@ -1,0 +1,45 @@
+// What training adds to NVFP4: rounding that is right on average, and the Hadamard rotation that spreads outliers over
+// a block.
+#pragma once
+
+#include "formats/nvfp4.h"
+
+namespace nibble {
+
+// E2M1 of |x| rounded up with the probability of the distance to the value below: `random` is uniform on 0 ... 65535.
+// Saturates at 6. Exact values stay.
+//   x = value * step, step = 1/2, 1, 2 below 2, 4 and above; code = floor(x / step + random / 65536) in steps of that
+//   binade
+NIBBLE_HD constexpr uint8_t e2m1_magnitude_stochastic(float x, uint32_t random) {
+    const float a = magnitude(x);
+    if (!(a < 6.0f)) return 7;
+    const float per_step = a < 2.0f ? 2.0f : a < 4.0f ? 1.0f : 0.5f;
+    const int base = a < 2.0f ? 0 : a < 4.0f ? 2 : 4;  // codes below the binade, less the steps below it
+    const float steps = a * per_step;                  // below 4; exact
+    const auto whole = static_cast<int>(steps);
+    const float fraction = steps - static_cast<float>(whole);  // exact
+    return static_cast<uint8_t>(base + whole + (fraction * 65536.0f > static_cast<float>(random) ? 1 : 0));
+}
+
+NIBBLE_HD constexpr uint8_t nvfp4_code_stochastic(float w, float decode_scale, uint32_t random) {
+    const float x = w / decode_scale;
+    return static_cast<uint8_t>(e2m1_magnitude_stochastic(x, random) | (x < 0.0f ? 8u : 0u));
+}
+
+// The orthonormal 16-point Walsh-Hadamard transform of sign[i] * w[i], in place: four stages of sums and differences
+// (distance 1, 2, 4, 8), FP32, then times 1/4. Bit i of `signs` set: element i is negated first (the random diagonal
+// that makes the rotation differ from tensor to tensor).
+NIBBLE_HD constexpr void hadamard16(float (&w)[16], uint32_t signs) {
+    for (int i = 0; i < 16; ++i)
+        if (signs >> i & 1u) w[i] = -w[i];
+    for (int distance = 1; distance < 16; distance *= 2)
+        for (int i = 0; i < 16; ++i)
+            if ((i & distance) == 0) {
+                const float a = w[i], b = w[i + distance];
+                w[i] = a + b;
+                w[i + distance] = a - b;
+            }
+    for (int i = 0; i < 16; ++i) w[i] = w[i] * 0.25f;
+}
+
+}  // namespace nibble
