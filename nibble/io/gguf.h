@@ -1,0 +1,59 @@
+// Reader of GGUF files, versions 2 and 3, little-endian. Knows bytes, names, shapes and type ids; what a block means is
+// knowledge of formats/ggml_blocks.h, what a name means of checkpoint/.
+//
+// The file is untrusted: everything below the returned GgufFile has been checked (limits, duplicates, overflow, offsets
+// equal to the running sum of padded sizes, data inside the file), so that users index without looking back.
+// Format: ggml docs/gguf.md and src/gguf.cpp.
+#pragma once
+
+#include "base/ggml_type.h"
+#include "base/mapped_file.h"
+#include "io/gguf_value.h"
+
+#include <optional>
+
+namespace nibble {
+
+inline constexpr uint32_t gguf_default_alignment = 32;
+inline constexpr size_t gguf_max_name_bytes = 63;
+inline constexpr int gguf_max_dims = 4;
+inline constexpr uint64_t gguf_max_count = uint64_t{1} << 30;  // string length, array length
+
+struct GgufTensor {
+    std::string name;
+    GgmlType type = GgmlType::f32;
+    std::vector<int64_t> shape;  // Hugging Face order: [out, in], [experts, out, in]; 1 to 4 positive dimensions
+    Bytes data;                  // exactly the tensor's blocks, row-major
+};
+
+// Bytes of a tensor; errors: a row that is not whole blocks, overflow.
+Result<int64_t> ggml_tensor_bytes(GgmlType type, std::span<const int64_t> shape);
+
+class GgufFile {
+public:
+    // Maps the file; everything handed out lives as long as this object. Errors start with the path.
+    static Result<GgufFile> open(const std::filesystem::path& path);
+    // The same over bytes that the caller keeps alive.
+    static Result<GgufFile> parse(Bytes bytes);
+
+    uint32_t version() const { return version_; }
+    uint64_t alignment() const { return alignment_; }
+    const GgufMetadata& metadata() const { return metadata_; }
+    const std::vector<GgufTensor>& tensors() const { return tensors_; }
+    const GgufTensor* find_tensor(std::string_view name) const;
+    // For page-cache hints; null after parse().
+    const MappedFile* file() const { return file_ ? &*file_ : nullptr; }
+
+private:
+    friend class GgufParser;
+    GgufFile() = default;
+
+    std::optional<MappedFile> file_;
+    uint32_t version_ = 0;
+    uint64_t alignment_ = gguf_default_alignment;
+    GgufMetadata metadata_;
+    std::vector<GgufTensor> tensors_;
+    std::unordered_map<std::string_view, size_t> by_name_;  // keys view tensors_[i].name
+};
+
+}  // namespace nibble
