@@ -1,0 +1,139 @@
+#include "text/chat_template.h"
+
+#include "text/jinja_interpreter.h"
+#include "text/jinja_parser.h"
+#include "text/jinja_text.h"
+
+#include <fstream>
+#include <sstream>
+
+namespace nibble {
+
+using namespace jinja;
+namespace fs = std::filesystem;
+
+struct ChatTemplate::Tree {
+    Body body;
+};
+
+ChatTemplate::ChatTemplate(std::unique_ptr<Tree> tree, const TemplateLimits& limits)
+    : tree_(std::move(tree)), limits_(limits) {}
+ChatTemplate::~ChatTemplate() = default;
+ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
+ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
+
+namespace {
+
+// One line, and no longer than a person reads.
+Error at_line(const Failure& failure) {
+    std::string text = failure.message.substr(0, 1000);
+    for (size_t at = 0; (at = text.find_first_of("\r\n", at)) != text.npos;) text[at] = ' ';
+    return fail("line {}: {}", failure.line, text);
+}
+
+Value to_value(const Json& json, Budget& budget) {
+    switch (json.type()) {
+        case Json::value_t::null:
+            return Value::none();
+        case Json::value_t::boolean:
+            return json.get<bool>();
+        case Json::value_t::number_integer:
+            return json.get<int64_t>();
+        case Json::value_t::number_unsigned:
+            if (json.get<uint64_t>() > uint64_t(INT64_MAX))
+                budget.fail("a number of the input needs more than 64 bits");
+            return json.get<int64_t>();
+        case Json::value_t::number_float:
+            return json.get<double>();
+        case Json::value_t::string: {
+            const auto& text = json.get_ref<const std::string&>();
+            if (!valid_utf8(text)) budget.fail("a string of the input is not UTF-8");
+            return make_string(budget, text);
+        }
+        case Json::value_t::array: {
+            if (++budget.depth > 200) budget.fail("the input is nested too deeply");
+            std::vector<Value> items;
+            for (const Json& item : json) items.push_back(to_value(item, budget));
+            --budget.depth;
+            return make_list(budget, std::move(items));
+        }
+        case Json::value_t::object: {
+            if (++budget.depth > 200) budget.fail("the input is nested too deeply");
+            auto dict = std::make_shared<Dict>();
+            int depth = 0;
+            for (const auto& [key, item] : json.items()) {
+                Value value = to_value(item, budget);
+                depth = std::max(depth, container_depth(value));
+                if (!valid_utf8(key)) budget.fail("a key of the input is not UTF-8");
+                dict->entries.emplace_back(make_string(budget, key), std::move(value));
+            }
+            --budget.depth;
+            dict->depth = deeper(budget, depth);
+            return Value(std::move(dict));
+        }
+        default:
+            budget.fail("the input holds what is not JSON");
+    }
+}
+
+Result<std::string> read(const fs::path& path, int64_t limit) {
+    std::ifstream in(path, std::ios::binary);
+    std::ostringstream text;
+    if (!in || !(text << in.rdbuf())) return fail("{}: cannot be read", path.string());
+    if (int64_t(text.str().size()) > limit) return fail("{}: longer than {} bytes", path.string(), limit);
+    return text.str();
+}
+
+Result<std::string> from_config(const fs::path& path) {
+    NIBBLE_TRY(const Json config, read_json_file(path, {.python_constants = true}));
+    const auto it = config.find("chat_template");
+    if (it != config.end() && it->is_string()) return it->get<std::string>();
+    if (it != config.end() && it->is_array())
+        for (const Json& one : *it)
+            if (one.is_object() && one.value("name", Json()) == "default" && one.contains("template") &&
+                one["template"].is_string())
+                return one["template"].get<std::string>();
+    return fail("{}: holds no chat_template", path.string());
+}
+
+}  // namespace
+
+Result<ChatTemplate> ChatTemplate::parse(std::string_view source, const TemplateLimits& limits) {
+    if (int64_t(source.size()) > limits.max_source_bytes)
+        return fail("the template is longer than {} bytes", limits.max_source_bytes);
+    if (!valid_utf8(source)) return fail("the template is not UTF-8");
+    try {
+        auto tree = std::make_unique<Tree>();
+        tree->body = jinja::parse(source);
+        return ChatTemplate(std::move(tree), limits);
+    } catch (const Failure& failure) {
+        return at_line(failure);
+    }
+}
+
+Result<ChatTemplate> ChatTemplate::open(const fs::path& path, const TemplateLimits& limits) {
+    std::error_code none;
+    fs::path file = path;
+    if (fs::is_directory(path, none))
+        file = fs::exists(path / "chat_template.jinja", none) ? path / "chat_template.jinja"
+                                                              : path / "tokenizer_config.json";
+    const bool config = file.filename() == "tokenizer_config.json";
+    NIBBLE_TRY(const std::string source, config ? from_config(file) : read(file, limits.max_source_bytes));
+    return parse(source, limits).within(file.string());
+}
+
+Result<std::string> ChatTemplate::render(const Json& variables, const std::optional<std::tm>& now) const {
+    if (!variables.is_object()) return fail("the variables of a template are not an object");
+    try {
+        Interpreter interpreter({.steps = limits_.max_steps, .bytes = limits_.max_made_bytes}, limits_.max_output_bytes,
+                                now ? &*now : nullptr);
+        std::vector<std::pair<std::string, Value>> values;
+        for (const auto& [name, value] : variables.items())
+            values.emplace_back(name, to_value(value, interpreter.budget));
+        return interpreter.run(tree_->body, std::move(values));
+    } catch (const Failure& failure) {
+        return at_line(failure);
+    }
+}
+
+}  // namespace nibble

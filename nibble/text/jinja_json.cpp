@@ -1,0 +1,116 @@
+// tojson: json.dumps as Python prints it.
+#include "text/jinja_text.h"
+#include "text/jinja_value.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace nibble::jinja {
+namespace {
+
+struct Writer {
+    Budget& budget;
+    const std::string* indent;
+    std::string_view comma, colon;
+    bool ascii, sort_keys;
+    std::string out;
+
+    void quoted(const std::string& text) {
+        out += '"';
+        for (size_t i = 0; i < text.size();) {
+            const size_t start = i;
+            const char32_t c = next_code_point(text, i);
+            if (c == '"' || c == '\\')
+                (out += '\\') += char(c);
+            else if (c == '\n')
+                out += "\\n";
+            else if (c == '\r')
+                out += "\\r";
+            else if (c == '\t')
+                out += "\\t";
+            else if (c == '\b')
+                out += "\\b";
+            else if (c == '\f')
+                out += "\\f";
+            else if (c < 0x20 || (ascii && c >= 0x7F && c < 0x10000 && c != 0x7F))
+                out += fmt::format("\\u{:04x}", uint32_t(c));
+            else if (ascii && c >= 0x10000)
+                out += fmt::format("\\u{:04x}\\u{:04x}", 0xD800 + ((uint32_t(c) - 0x10000) >> 10),
+                                   0xDC00 + (uint32_t(c) & 0x3FF));
+            else
+                out.append(text, start, i - start);
+        }
+        out += '"';
+    }
+
+    std::string scalar(const Value& v) {
+        if (v.is(Kind::none)) return "null";
+        if (v.is(Kind::boolean)) return v.integer() ? "true" : "false";
+        if (v.is(Kind::integer)) return fmt::format("{}", v.integer());
+        if (std::isnan(v.real())) return "NaN";
+        if (std::isinf(v.real())) return v.real() < 0 ? "-Infinity" : "Infinity";
+        return real_text(v.real());
+    }
+
+    void new_line(int level) {
+        if (!indent) return;
+        out += '\n';
+        for (int i = 0; i < level; ++i) out += *indent;
+    }
+
+    void write(const Value& v, int level) {
+        const size_t before = out.size();
+        if (v.is(Kind::string)) {
+            quoted(v.text());
+        } else if (v.is(Kind::none) || v.is_number()) {
+            out += scalar(v);
+        } else if (v.is(Kind::list) && v.list().row <= Row::tuple) {
+            out += '[';
+            bool first = true;
+            for (const Value& item : v.list().items) {
+                if (!std::exchange(first, false)) out += comma;
+                new_line(level + 1);
+                write(item, level + 1);
+            }
+            if (!first) new_line(level);
+            out += ']';
+        } else if (v.is(Kind::dict)) {
+            auto entries = v.dict().entries;
+            if (sort_keys)
+                std::stable_sort(entries.begin(), entries.end(),
+                                 [&](const auto& a, const auto& b) { return less(a.first, b.first, budget); });
+            out += '{';
+            bool first = true;
+            for (const auto& [key, item] : entries) {
+                if (!std::exchange(first, false)) out += comma;
+                new_line(level + 1);
+                if (key.is(Kind::string))
+                    quoted(key.text());
+                else if (key.is(Kind::none) || key.is_number())
+                    quoted(scalar(key));
+                else
+                    budget.fail(fmt::format("keys must be str, int, float, bool or None, not {}", type_name(key)));
+                out += colon;
+                write(item, level + 1);
+            }
+            if (!first) new_line(level);
+            out += '}';
+        } else {
+            budget.fail(fmt::format("Object of type {} is not JSON serializable", type_name(v)));
+        }
+        budget.pay_bytes(int64_t(out.size() - before) + 1);
+    }
+};
+
+}  // namespace
+
+std::string to_json(const Value& value, Budget& budget, const std::string* indent, std::string_view comma,
+                    std::string_view colon, bool ascii, bool sort_keys) {
+    Writer writer{budget, indent, comma, colon, ascii, sort_keys, {}};
+    writer.write(value, 0);
+    return std::move(writer.out);
+}
+
+}  // namespace nibble::jinja

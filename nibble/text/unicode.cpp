@@ -1,0 +1,169 @@
+#include "text/unicode.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace nibble {
+namespace {
+
+constexpr std::string_view replacement = "\uFFFD";
+
+bool is_ascii(char c) { return static_cast<uint8_t>(c) < 0x80; }
+
+bool composes(NormalForm form) { return form == NormalForm::nfc || form == NormalForm::nfkc; }
+
+// `text` in normal form, appended; it begins where no mark of the text before can reach.
+void normalize_span(std::string_view text, NormalForm form, std::string& out) {
+    int options = UTF8PROC_STABLE | (composes(form) ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE);
+    if (form == NormalForm::nfkc || form == NormalForm::nfkd) options |= UTF8PROC_COMPAT;
+    std::vector<utf8proc_int32_t> codes;
+    codes.reserve(text.size());
+    for (size_t i = 0; i < text.size();) {
+        const Utf8Step step = utf8_step(text, i);
+        i += step.size;
+        utf8proc_int32_t parts[32];  // the longest decomposition of Unicode has 18
+        int boundary = 0;
+        const auto n = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(step.code), parts, 32,
+                                               static_cast<utf8proc_option_t>(options), &boundary);
+        if (n > 0 && n <= 32)
+            codes.insert(codes.end(), parts, parts + n);
+        else
+            codes.push_back(static_cast<utf8proc_int32_t>(step.code));
+    }
+    // utf8proc_decompose would order marks by exchanging neighbours, quadratic in the length of a run.
+    const auto mark_class = [](utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; };
+    for (size_t i = 0; i < codes.size();) {
+        size_t end = i;
+        while (end < codes.size() && mark_class(codes[end]) != 0) ++end;
+        if (end > i + 1)
+            std::stable_sort(codes.begin() + i, codes.begin() + end,
+                             [&](auto a, auto b) { return mark_class(a) < mark_class(b); });
+        i = end + 1;
+    }
+    auto n = static_cast<utf8proc_ssize_t>(codes.size());
+    if (composes(form)) n = utf8proc_normalize_utf32(codes.data(), n, static_cast<utf8proc_option_t>(options));
+    for (utf8proc_ssize_t i = 0; i < n; ++i) utf8_append(out, static_cast<char32_t>(codes[i]));
+}
+
+}  // namespace
+
+Utf8Step utf8_step(std::string_view text, size_t at) {
+    if (at >= text.size()) return {};
+    const auto byte = [&](size_t k) { return static_cast<uint8_t>(text[at + k]); };
+    const uint8_t a = byte(0);
+    if (a < 0x80) return {1, a, true, false};
+    if (a < 0xC2 || a > 0xF4) return {1, 0xFFFD, false, false};
+    const size_t size = a < 0xE0 ? 2 : a < 0xF0 ? 3 : 4;
+    char32_t code = a & (0x7Fu >> size);
+    for (size_t k = 1; k < size; ++k) {
+        if (at + k >= text.size()) return {k, 0xFFFD, false, true};
+        // The second byte also rules out overlong forms, surrogates and what is beyond U+10FFFF.
+        uint8_t low = 0x80, high = 0xBF;
+        if (k == 1 && a == 0xE0) low = 0xA0;
+        if (k == 1 && a == 0xED) high = 0x9F;
+        if (k == 1 && a == 0xF0) low = 0x90;
+        if (k == 1 && a == 0xF4) high = 0x8F;
+        if (byte(k) < low || byte(k) > high) return {k, 0xFFFD, false, false};
+        code = code << 6 | (byte(k) & 0x3Fu);
+    }
+    return {size, code, true, false};
+}
+
+bool utf8_valid(std::string_view text) {
+    for (size_t i = 0; i < text.size();) {
+        if (is_ascii(text[i])) {
+            ++i;
+            continue;
+        }
+        const Utf8Step step = utf8_step(text, i);
+        if (!step.valid) return false;
+        i += step.size;
+    }
+    return true;
+}
+
+void utf8_append(std::string& out, char32_t code) {
+    if (code < 0x80) {
+        out += static_cast<char>(code);
+    } else if (code < 0x800) {
+        out += static_cast<char>(0xC0 | code >> 6);
+        out += static_cast<char>(0x80 | (code & 0x3F));
+    } else if (code < 0x10000) {
+        out += static_cast<char>(0xE0 | code >> 12);
+        out += static_cast<char>(0x80 | (code >> 6 & 0x3F));
+        out += static_cast<char>(0x80 | (code & 0x3F));
+    } else {
+        out += static_cast<char>(0xF0 | code >> 18);
+        out += static_cast<char>(0x80 | (code >> 12 & 0x3F));
+        out += static_cast<char>(0x80 | (code >> 6 & 0x3F));
+        out += static_cast<char>(0x80 | (code & 0x3F));
+    }
+}
+
+std::string utf8_lossy(std::string_view text) {
+    std::string out;
+    out.reserve(text.size());
+    for (size_t i = 0; i < text.size();) {
+        const Utf8Step step = utf8_step(text, i);
+        out += step.valid ? text.substr(i, step.size) : replacement;
+        i += step.size;
+    }
+    return out;
+}
+
+void utf8_drain(std::string& pending, std::string& out) {
+    size_t i = 0;
+    while (i < pending.size()) {
+        const Utf8Step step = utf8_step(pending, i);
+        if (step.cut) break;
+        out += step.valid ? std::string_view(pending).substr(i, step.size) : replacement;
+        i += step.size;
+    }
+    pending.erase(0, i);
+}
+
+bool is_white_space(char32_t c) {
+    return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+bool is_word(char32_t c) {
+    switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
+        case UTF8PROC_CATEGORY_LU:
+        case UTF8PROC_CATEGORY_LL:
+        case UTF8PROC_CATEGORY_LT:
+        case UTF8PROC_CATEGORY_LM:
+        case UTF8PROC_CATEGORY_LO:
+        case UTF8PROC_CATEGORY_MN:
+        case UTF8PROC_CATEGORY_MC:
+        case UTF8PROC_CATEGORY_ME:
+        case UTF8PROC_CATEGORY_ND:
+        case UTF8PROC_CATEGORY_PC:
+            return true;
+        default:
+            return false;
+    }
+}
+
+std::string normal_form(std::string_view text, NormalForm form) {
+    std::string out;
+    out.reserve(text.size());
+    size_t i = 0;
+    while (i < text.size()) {
+        // ASCII is in every normal form; only the last character before others may take a mark.
+        size_t other = i;
+        while (other < text.size() && is_ascii(text[other])) ++other;
+        const size_t begin = other < text.size() && other > i ? other - 1 : other;
+        out += text.substr(i, begin - i);
+        if (other == text.size()) break;
+        size_t end = other;
+        while (end < text.size() && !is_ascii(text[end])) ++end;
+        normalize_span(text.substr(begin, end - begin), form, out);
+        i = end;
+    }
+    return out;
+}
+
+}  // namespace nibble

@@ -1,0 +1,205 @@
+#include "text/tokenizer.h"
+
+#include "support/files.h"
+#include "text/unicode.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+using namespace nibble;
+
+namespace {
+
+using Ids = std::vector<TokenId>;
+
+Tokenizer load(std::string_view name) {
+    auto tokenizer = Tokenizer::from_json(test::read_file(test::test_data("text") / name));
+    EXPECT_TRUE(tokenizer.ok()) << tokenizer.error().message();
+    return *tokenizer;
+}
+
+// Token texts, separated by '|'.
+std::string shown(const Tokenizer& t, std::string_view text, EncodeOptions options = {}) {
+    const auto ids = t.encode(text, options);
+    if (!ids.ok()) return ids.error().message();
+    std::string out;
+    for (const TokenId id : *ids) out += (out.empty() ? "" : "|") + std::string(*t.token(id));
+    return out;
+}
+
+std::string with_part(const char* field, const char* json) {
+    return fmt::format(R"({{"{}": {}, "model": {{"type": "BPE", "vocab": {{"a": 0}}, "merges": []}}}})", field, json);
+}
+
+std::string cuts(const char* pre_tokenizer, std::string_view text) {
+    const auto t = Tokenizer::from_json(fmt::format(
+        R"({{"pre_tokenizer": {}, "model": {{"type": "BPE", "unk_token": "?", "fuse_unk": true, "ignore_merges": true, "vocab": {{"?": 0,
+        "a": 1, "-": 2, "a-": 3, "-a": 4, "--": 5, "b": 6, "-b": 7, "7": 8, "77": 9}}, "merges": []}}}})",
+        pre_tokenizer));
+    return t.ok() ? shown(*t, text) : t.error().message();
+}
+
+double seconds(const Tokenizer& t, const std::string& text) {
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_TRUE(t.encode(text).ok());
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+TEST(ByteLevelBpe, MergesLowestRankFirstInsidePieces) {
+    const Tokenizer t = load("byte_level.json");
+    EXPECT_EQ(shown(t, "hello world"), "hello|Ġworld");
+    EXPECT_EQ(shown(t, "aaaaa"), "aaaa|a");
+    EXPECT_EQ(shown(t, "12123"), "12|1|2|3") << "cut after three digits";
+}
+
+TEST(ByteLevelBpe, NormalizesBeforeItCuts) {
+    const Tokenizer t = load("byte_level.json");
+    EXPECT_EQ(shown(t, "e\u0301"), "Ã©");
+    EXPECT_EQ(t.decode(*t.encode("e\u0301")), "\u00e9");
+}
+
+TEST(ByteLevelBpe, EveryByteSequenceDecodesToItsLossyText) {
+    const Tokenizer t = load("byte_level.json");
+    for (int a = 0; a < 256; ++a)
+        for (const std::string tail : {"", "a", "\x80", "\xBF\xBF", "\xFF"}) {
+            const std::string text = std::string(1, static_cast<char>(a)) + tail;
+            const auto ids = t.encode(text);
+            ASSERT_TRUE(ids.ok());
+            EXPECT_EQ(t.decode(*ids), normal_form(utf8_lossy(text), NormalForm::nfc)) << a;
+        }
+    EXPECT_EQ(utf8_lossy("\xF0\x9F\x92x\xE0\x80\xED\xA0\x80"), "\uFFFDx\uFFFD\uFFFD\uFFFD\uFFFD\uFFFD")
+        << "as Python decodes it";
+}
+
+TEST(AddedTokens, AreFoundUnlessTextIsPlain) {
+    const Tokenizer t = load("byte_level.json");
+    EXPECT_EQ(shown(t, "a<s>a"), "a|<s>|a");
+    EXPECT_EQ(shown(t, "<s>", {.parse_special = false}), "<|s|>");
+    EXPECT_EQ(shown(t, "<tool>", {.parse_special = false}), "<tool>") << "is no control token";
+    EXPECT_EQ(shown(t, "<tool> \n a"), "<tool>|a") << "rstrip";
+    EXPECT_EQ(shown(t, "a \n <mask>"), "a|<mask>") << "lstrip";
+}
+
+TEST(AddedTokens, SpecialOnesCanBeLeftOutOfTheText) {
+    const Tokenizer t = load("byte_level.json");
+    const auto ids = *t.encode("a<s>a", {.add_special = true});
+    EXPECT_EQ(t.token(ids[0]), "<s>");
+    EXPECT_TRUE(t.is_special(ids[0]));
+    EXPECT_EQ(t.decode(ids), "<s>a<s>a");
+    EXPECT_EQ(t.decode(ids, true), "aa");
+    EXPECT_EQ(t.decode(Ids{1u << 30}), "") << "ids beyond the vocabulary have no text";
+}
+
+TEST(SentencePieceBpe, PrependsABlankAndFallsBackToBytes) {
+    const Tokenizer t = load("byte_fallback.json");
+    EXPECT_EQ(shown(t, "hello hello"), "▁hello|▁hello");
+    EXPECT_EQ(shown(t, "h  é"), "▁|h|▁▁|<0xC3>|<0xA9>");
+    EXPECT_EQ(t.decode(*t.encode("h  é")), "h  é");
+    EXPECT_EQ(t.decode(Ids{*t.id_of("<0xC3>"), *t.id_of("<0xFF>"), *t.id_of("h")}), "\uFFFD\uFFFDh");
+}
+
+TEST(UnigramModel, TakesTheBestSumAndFusesUnknowns) {
+    const Tokenizer t = load("unigram.json");
+    EXPECT_EQ(shown(t, "ab"), "▁ab") << "-4.5 against -6.5, -7 and -7.5";
+    EXPECT_EQ(shown(t, "aba"), "▁ab|a") << "-6.5 against -8, ▁|aba";
+    EXPECT_EQ(shown(t, "axyb"), "▁a|<unk>|b");
+    EXPECT_EQ(shown(t, "\uFF41"), "▁a") << "NFKC";
+    EXPECT_EQ(t.decode(*t.encode("ab ab")), "ab ab");
+}
+
+TEST(SplitBehaviors, KeepDropOrJoinMatches) {
+    const auto split = [](const char* behavior, const char* more = "") {
+        return fmt::format(R"({{"type": "Split", "pattern": {{"String": "-"}}, "behavior": "{}"{}}})", behavior, more);
+    };
+    EXPECT_EQ(cuts(split("Isolated").c_str(), "a--b"), "a|-|-|b");
+    EXPECT_EQ(cuts(split("Removed").c_str(), "a--b"), "a|b");
+    EXPECT_EQ(cuts(split("MergedWithPrevious").c_str(), "a--b"), "a-|-|b");
+    EXPECT_EQ(cuts(split("MergedWithNext").c_str(), "a--b"), "a|-|-b");
+    EXPECT_EQ(cuts(split("Contiguous").c_str(), "a--b"), "a|--|b");
+    EXPECT_EQ(cuts(split("Removed", R"(, "invert": true)").c_str(), "a--b"), "-|-");
+    EXPECT_EQ(cuts(R"({"type": "Digits", "individual_digits": true})", "a77"), "a|7|7");
+    EXPECT_EQ(cuts(R"({"type": "Digits", "individual_digits": false})", "a77"), "a|77");
+}
+
+TEST(UnsupportedParts, AreErrorsThatNameThem) {
+    const auto message = [](const std::string& json) {
+        const auto t = Tokenizer::from_json(json);
+        return t.ok() ? "loads" : t.error().message();
+    };
+    const auto names = [&](const std::string& json, const char* what) {
+        EXPECT_NE(message(json).find(what), std::string::npos) << message(json);
+    };
+    EXPECT_EQ(message(with_part("normalizer", "null")), "loads");
+    names(with_part("normalizer", R"({"type": "BertNormalizer"})"), "BertNormalizer");
+    names(with_part("pre_tokenizer", R"({"type": "UnicodeScripts"})"), "UnicodeScripts");
+    names(with_part("pre_tokenizer", R"({"type": "Split", "pattern": {"Regex": "\\w+"}, "behavior": "Isolated"})"),
+          "\\w");
+    names(with_part("pre_tokenizer", R"({"type": "Split", "pattern": {"Regex": "(a"}, "behavior": "Isolated"})"), "(a");
+    names(with_part("decoder", R"({"type": "WordPiece"})"), "WordPiece");
+    names(with_part("post_processor", R"({"type": "BertProcessing"})"), "BertProcessing");
+    names(R"({"model": {"type": "WordLevel", "vocab": {}}})", "WordLevel");
+    names(R"({"model": {"type": "BPE", "dropout": 0.1, "vocab": {}, "merges": []}})", "dropout");
+    names(R"({"model": {"type": "BPE", "vocab": {"a": 0, "b": 0}, "merges": []}})", "token id 0 comes twice");
+    names(R"({"model": {"type": "BPE", "vocab": {"a": 99999999999}, "merges": []}})", "beyond");
+    names(R"({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a a"]}})", "entry 0");
+    names("[", "not JSON");
+    EXPECT_FALSE(Tokenizer::from_sentencepiece("\x0A\xFF").ok());
+    EXPECT_FALSE(Tokenizer::from_sentencepiece("").ok());
+}
+
+TEST(HostileText, CostsTimeInProportionToItsLength) {
+    std::string marks, letters(1 << 20, 'a'), blanks(1 << 20, ' ');
+    while (marks.size() < 1 << 20) marks += "\u0301\u0323";  // in the wrong order: a bubble sort would take hours
+    for (const char* name : {"byte_level.json", "byte_fallback.json", "unigram.json"}) {
+        const Tokenizer t = load(name);
+        for (const std::string& text : {letters, blanks, blanks + "x", marks}) {
+            const double quarter = seconds(t, text.substr(0, text.size() / 4)), whole = seconds(t, text);
+            EXPECT_LT(whole, 12 * quarter + 0.5)
+                << name << ": four times the length, " << quarter << " and " << whole << " s";
+        }
+    }
+}
+
+TEST(Streaming, NeverGivesPartOfACharacter) {
+    for (const char* name : {"byte_level.json", "byte_fallback.json"}) {
+        const Tokenizer t = load(name);
+        const std::string text = "h\u00e9\u6f22\U0001F44B hello";
+        const auto ids = *t.encode(text);
+        ASSERT_GT(ids.size(), 9u) << "characters of several tokens";
+        StreamDecoder stream(t);
+        std::string streamed;
+        for (const TokenId id : ids) {
+            const std::string part = stream.push(id);
+            EXPECT_TRUE(utf8_valid(part));
+            EXPECT_EQ(part.find("\uFFFD"), part.npos);
+            streamed += part;
+        }
+        EXPECT_EQ(streamed, text);
+        EXPECT_EQ(stream.finish(), "");
+        stream.push(*t.encode("\U0001F44B").operator*().begin());  // byte_level.json: the first byte of four
+        EXPECT_TRUE(utf8_valid(stream.finish()));
+    }
+}
+
+TEST(Streaming, ACharacterThatIsNeverCompletedIsReplacedAtTheEnd) {
+    const Tokenizer t = load("byte_level.json");
+    StreamDecoder stream(t);
+    EXPECT_EQ(stream.push(0xF0), "");
+    EXPECT_EQ(stream.push(0x9F), "");
+    EXPECT_EQ(stream.finish(), "\uFFFD");
+    EXPECT_EQ(stream.push('a'), "a");
+}
+
+TEST(Tokenizers, MayBeUsedFromSeveralThreads) {
+    const Tokenizer t = load("byte_level.json");
+    std::string text;
+    for (int i = 0; i < 20000; ++i) text += fmt::format(" hello{}world", i);  // more pieces than the cache holds
+    const auto wanted = *t.encode(text);
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; ++i) threads.emplace_back([&] { EXPECT_EQ(*t.encode(text), wanted); });
+    for (auto& thread : threads) thread.join();
+}
+
+}  // namespace
