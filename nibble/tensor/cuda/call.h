@@ -1,0 +1,43 @@
+// CUDA runtime calls as values.
+#pragma once
+
+#include "base/error.h"
+
+#include <cuda_runtime_api.h>
+
+#include <string_view>
+
+namespace nibble {
+
+inline Status cuda_status(cudaError_t code, std::string_view call) {
+    if (code == cudaSuccess) return Ok{};
+    return fail("{}: {} ({})", call, cudaGetErrorString(code), cudaGetErrorName(code));
+}
+
+// Makes `device` current for the calling thread and puts the previous one back.
+class CurrentDevice {
+public:
+    explicit CurrentDevice(int device) {
+        if (cudaGetDevice(&previous_) != cudaSuccess) previous_ = -1;
+        status_ = previous_ == device ? cudaSuccess : cudaSetDevice(device);
+        changed_ = previous_ != device;
+    }
+    ~CurrentDevice() {
+        if (changed_ && previous_ >= 0) cudaSetDevice(previous_);
+    }
+    CurrentDevice(const CurrentDevice&) = delete;
+    CurrentDevice& operator=(const CurrentDevice&) = delete;
+
+    Status status() const { return cuda_status(status_, "cudaSetDevice"); }
+
+private:
+    int previous_ = -1;
+    bool changed_ = false;
+    cudaError_t status_ = cudaSuccess;
+};
+
+}  // namespace nibble
+
+// NIBBLE_CUDA_CALL(cudaMemcpyAsync, to, from, bytes, kind, stream): returns the error, with the call's name, to the
+// caller.
+#define NIBBLE_CUDA_CALL(function, ...) NIBBLE_CHECK(::nibble::cuda_status(function(__VA_ARGS__), #function))

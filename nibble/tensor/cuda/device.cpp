@@ -1,0 +1,94 @@
+#include "tensor/device.h"
+
+#include "tensor/cuda/call.h"
+
+namespace nibble {
+
+namespace {
+
+Result<DeviceInfo> device_info(int index) {
+    cudaDeviceProp p{};
+    NIBBLE_CUDA_CALL(cudaGetDeviceProperties, &p, index);
+    return DeviceInfo{index,
+                      p.name,
+                      p.major,
+                      p.minor,
+                      p.multiProcessorCount,
+                      static_cast<int64_t>(p.totalGlobalMem),
+                      static_cast<int64_t>(p.l2CacheSize)};
+}
+
+}  // namespace
+
+Result<std::vector<DeviceInfo>> list_devices() {
+    int count = 0;
+    NIBBLE_CUDA_CALL(cudaGetDeviceCount, &count);
+    if (count == 0) return fail("cudaGetDeviceCount: the driver shows no GPU");
+    std::vector<DeviceInfo> devices;
+    for (int i = 0; i < count; ++i) {
+        NIBBLE_TRY(auto info, device_info(i));
+        devices.push_back(std::move(info));
+    }
+    return devices;
+}
+
+Result<DeviceInfo> open_device(const DeviceChoice& choice) {
+    if (!choice.cuda) return fail("device cpu is not a GPU");
+    NIBBLE_TRY(const auto devices, list_devices().within(fmt::format("device cuda:{}", choice.index)));
+    if (choice.index >= static_cast<int>(devices.size()))
+        return fail("device cuda:{}: there are only {} GPUs", choice.index, devices.size());
+    const DeviceInfo& info = devices[static_cast<size_t>(choice.index)];
+    if (info.major != 9 && info.major != 10 && info.major != 12)
+        return fail(
+            "device cuda:{}: {} has compute capability {}.{}; nibble's kernels need 9.0, 10.0 or 12.0; use --device "
+            "cpu",
+            choice.index, info.name, info.major, info.minor);
+    return info;
+}
+
+Result<Stream> Stream::create(int device) {
+    CurrentDevice current(device);
+    NIBBLE_CHECK(current.status());
+    cudaStream_t stream = nullptr;
+    NIBBLE_CUDA_CALL(cudaStreamCreateWithFlags, &stream, cudaStreamNonBlocking);
+    return Stream(stream, device);
+}
+
+void Stream::Destroy::operator()(void* handle) const { cudaStreamDestroy(static_cast<cudaStream_t>(handle)); }
+
+Status Stream::synchronize() const {
+    return cuda_status(cudaStreamSynchronize(static_cast<cudaStream_t>(handle())), "cudaStreamSynchronize");
+}
+
+Result<Event> Event::create() {
+    cudaEvent_t event = nullptr;
+    NIBBLE_CUDA_CALL(cudaEventCreate, &event);
+    return Event(event);
+}
+
+void Event::Destroy::operator()(void* handle) const { cudaEventDestroy(static_cast<cudaEvent_t>(handle)); }
+
+Status Event::record(const Stream& stream) {
+    return cuda_status(
+        cudaEventRecord(static_cast<cudaEvent_t>(handle_.get()), static_cast<cudaStream_t>(stream.handle())),
+        "cudaEventRecord");
+}
+
+Status Event::synchronize() const {
+    return cuda_status(cudaEventSynchronize(static_cast<cudaEvent_t>(handle_.get())), "cudaEventSynchronize");
+}
+
+Status Event::make_wait(const Stream& stream) {
+    return cuda_status(
+        cudaStreamWaitEvent(static_cast<cudaStream_t>(stream.handle()), static_cast<cudaEvent_t>(handle_.get()), 0),
+        "cudaStreamWaitEvent");
+}
+
+Result<float> Event::since(const Event& begin) const {
+    float milliseconds = 0;
+    NIBBLE_CUDA_CALL(cudaEventElapsedTime, &milliseconds, static_cast<cudaEvent_t>(begin.handle_.get()),
+                     static_cast<cudaEvent_t>(handle_.get()));
+    return milliseconds;
+}
+
+}  // namespace nibble

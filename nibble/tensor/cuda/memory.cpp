@@ -1,0 +1,78 @@
+#include "base/checked.h"
+#include "tensor/cuda/call.h"
+#include "tensor/device.h"
+
+#include <algorithm>
+
+namespace nibble {
+
+Result<DeviceArena> DeviceArena::create(int device, int64_t bytes) {
+    if (bytes <= 0) return fail("device arena: {} bytes asked for", bytes);
+    CurrentDevice current(device);
+    NIBBLE_CHECK(current.status());
+    void* base = nullptr;
+    if (const cudaError_t code = cudaMalloc(&base, static_cast<size_t>(bytes)); code != cudaSuccess) {
+        size_t free = 0, total = 0;
+        cudaGetLastError();  // out of memory is not sticky; the next launch must not report it
+        if (cudaMemGetInfo(&free, &total) != cudaSuccess) free = total = 0;
+        return fail("cudaMalloc: {} bytes on cuda:{}: {} ({} of {} bytes are free)", bytes, device,
+                    cudaGetErrorString(code), free, total);
+    }
+    return DeviceArena(static_cast<std::byte*>(base), device, bytes);
+}
+
+Result<std::byte*> DeviceArena::allocate(int64_t bytes) {
+    const int64_t left = capacity_ - used_;
+    if (bytes < 0 || bytes > left)
+        return fail("device arena: {} bytes asked for, {} of {} are left", bytes, left, capacity_);
+    std::byte* p = base_.get() + used_;
+    used_ = std::min(capacity_, used_ + round_up(bytes, alignment));
+    high_water_ = std::max(high_water_, used_);
+    return p;
+}
+
+void DeviceArena::Free::operator()(std::byte* p) const {
+    CurrentDevice current(device);
+    cudaFree(p);
+}
+
+Result<PinnedBuffer> PinnedBuffer::create(int64_t bytes) {
+    if (bytes <= 0) return fail("pinned buffer: {} bytes asked for", bytes);
+    void* data = nullptr;
+    NIBBLE_CUDA_CALL(cudaMallocHost, &data, static_cast<size_t>(bytes));
+    return PinnedBuffer(static_cast<std::byte*>(data), bytes);
+}
+
+void PinnedBuffer::Free::operator()(std::byte* p) const { cudaFreeHost(p); }
+
+namespace {
+
+Status copy(std::byte* to, const std::byte* from, int64_t bytes, cudaMemcpyKind kind, const Stream& stream) {
+    if (bytes == 0) return Ok{};
+    return cuda_status(
+        cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, static_cast<cudaStream_t>(stream.handle())),
+        "cudaMemcpyAsync");
+}
+
+}  // namespace
+
+Status copy_to_device(std::byte* device, const std::byte* host, int64_t bytes, const Stream& stream) {
+    return copy(device, host, bytes, cudaMemcpyHostToDevice, stream);
+}
+
+Status copy_to_host(std::byte* host, const std::byte* device, int64_t bytes, const Stream& stream) {
+    return copy(host, device, bytes, cudaMemcpyDeviceToHost, stream);
+}
+
+Status copy_on_device(std::byte* to, const std::byte* from, int64_t bytes, const Stream& stream) {
+    return copy(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+}
+
+Status fill_device(std::byte* device, uint8_t value, int64_t bytes, const Stream& stream) {
+    if (bytes == 0) return Ok{};
+    return cuda_status(
+        cudaMemsetAsync(device, value, static_cast<size_t>(bytes), static_cast<cudaStream_t>(stream.handle())),
+        "cudaMemsetAsync");
+}
+
+}  // namespace nibble
