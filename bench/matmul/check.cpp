@@ -1,0 +1,255 @@
+#include "matmul/check.h"
+
+#include "base/thread_pool.h"
+#include "formats/minifloat.h"
+#include "kernels/matmul_cuda.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+
+namespace nibble::bench {
+namespace {
+
+constexpr uint8_t poison = 0xA5;
+
+class Checker {
+public:
+    Checker(const Stream& stream, const DeviceInfo& device, DeviceArena& arena, uint64_t seed)
+        : stream_(stream), device_(device), arena_(arena), random_(seed) {}
+
+    Result<MatmulCheck> every_code_and_scale();
+    Result<MatmulCheck> round_trip(int64_t n, int64_t k);
+    Result<MatmulCheck> refusals();
+    Result<std::vector<MatmulCheck>> products(int64_t n, int64_t k);
+
+private:
+    template <class T>
+    Result<T*> upload(const std::vector<T>& host) {
+        NIBBLE_TRY(T * p, arena_.allocate_array<T>(static_cast<int64_t>(host.size())));
+        NIBBLE_CHECK(copy_to_device(reinterpret_cast<std::byte*>(p), reinterpret_cast<const std::byte*>(host.data()),
+                                    static_cast<int64_t>(host.size() * sizeof(T)), stream_));
+        return p;
+    }
+    template <class T>
+    Status download(std::vector<T>& host, const void* device) {
+        NIBBLE_CHECK(copy_to_host(reinterpret_cast<std::byte*>(host.data()), static_cast<const std::byte*>(device),
+                                  static_cast<int64_t>(host.size() * sizeof(T)), stream_));
+        return stream_.synchronize();
+    }
+    QuantMatrix random_matrix(int64_t n, int64_t k) {
+        QuantMatrix w(Format::nvfp4, n, k);
+        for (uint8_t& c : w.codes) c = static_cast<uint8_t>(random_());
+        for (uint8_t& s : w.block_scales) s = static_cast<uint8_t>(1 + random_() % 126);
+        return w;
+    }
+    struct OnDevice {
+        QuantView canonical;
+        cuda::PackedSpan packed;
+        uint32_t refused = 0;
+        cuda::PackedMatrix view() const { return {packed.rows, packed.cols, packed.records}; }
+    };
+    Result<OnDevice> pack(const QuantMatrix& w) {
+        OnDevice d{.canonical = {Format::nvfp4, w.rows, w.cols}, .packed = {w.rows, w.cols}};
+        NIBBLE_TRY(d.canonical.codes, upload(w.codes));
+        NIBBLE_TRY(d.canonical.block_scales, upload(w.block_scales));
+        NIBBLE_TRY(d.packed.records, arena_.allocate(cuda::packed_bytes(w.rows, w.cols)));
+        NIBBLE_CHECK(fill_device(d.packed.records, poison, cuda::packed_bytes(w.rows, w.cols), stream_));
+        std::vector<uint32_t> counter{0};
+        NIBBLE_TRY(uint32_t * refused, upload(counter));
+        NIBBLE_CHECK(cuda::prepack(d.canonical, d.packed, refused, stream_));
+        NIBBLE_CHECK(download(counter, refused));
+        d.refused = counter[0];
+        return d;
+    }
+    // y [m, n] and 64 words behind it that must stay as they are.
+    Result<std::vector<float>> run(int64_t m, const OnDevice& w, const uint16_t* x, const float* scale, bool overlap) {
+        const int64_t n = w.packed.rows;
+        NIBBLE_TRY(const cuda::MatmulPlan plan, cuda::plan_matmul({.m = m, .n = n, .k = w.packed.cols}, device_));
+        const DeviceArena::Mark mark = arena_.mark();
+        std::vector<float> host(static_cast<size_t>(m * n + 64));
+        NIBBLE_TRY(float* y, arena_.allocate_array<float>(m * n + 64));
+        NIBBLE_CHECK(fill_device(reinterpret_cast<std::byte*>(y), poison, (m * n + 64) * 4, stream_));
+        NIBBLE_CHECK(cuda::matmul(plan, reinterpret_cast<const std::byte*>(x), w.view(), scale, y, {overlap}, stream_));
+        NIBBLE_CHECK(download(host, y));
+        arena_.release(mark);
+        for (size_t i = static_cast<size_t>(m * n); i < host.size(); ++i)
+            if (float_bits(host[i]) != 0xA5A5A5A5u) return fail("matmul wrote behind its output");
+        host.resize(static_cast<size_t>(m * n));
+        return host;
+    }
+
+    const Stream& stream_;
+    const DeviceInfo& device_;
+    DeviceArena& arena_;
+    std::mt19937_64 random_;
+    ThreadPool pool_;
+};
+
+void note(MatmulCheck& check, std::string where) {
+    if (check.wrong++ == 0) check.first = std::move(where);
+}
+
+uint8_t code_at(const QuantMatrix& w, int64_t row, int64_t col) {
+    return w.codes[static_cast<size_t>((row * w.cols + col) / 2)] >> (col % 2 * 4) & 15;
+}
+float value_at(const QuantMatrix& w, int64_t row, int64_t col) {
+    return e2m1_to_float(code_at(w, row, col)) *
+           e4m3_to_float(w.block_scales[static_cast<size_t>((row * w.cols + col) / 16)]);
+}
+
+// Every code under every scale at every place of a record: one-hot tokens read the matrix column by column.
+Result<MatmulCheck> Checker::every_code_and_scale() {
+    MatmulCheck check{"every code and block scale"};
+    QuantMatrix w(Format::nvfp4, 32, 2048);
+    for (int64_t r = 0; r < w.rows; ++r) {
+        for (int64_t c = 0; c < w.cols; c += 2)
+            w.codes[static_cast<size_t>((r * w.cols + c) / 2)] =
+                static_cast<uint8_t>((r + c) % 16 | (r + c + 1) % 16 << 4);
+        for (int64_t g = 0; g < w.cols / 16; ++g)
+            w.block_scales[static_cast<size_t>(r * (w.cols / 16) + g)] =
+                static_cast<uint8_t>(1 + (g + r / 16 * 63) % 126);
+    }
+    const DeviceArena::Mark mark = arena_.mark();
+    NIBBLE_TRY(const OnDevice d, pack(w));
+    std::vector<uint16_t> x(static_cast<size_t>(8 * w.cols));
+    for (int64_t first = 0; first < w.cols; first += 8) {
+        std::fill(x.begin(), x.end(), uint16_t{0});
+        for (int64_t t = 0; t < 8; ++t) x[static_cast<size_t>(t * w.cols + first + t)] = 0x3F80;
+        const DeviceArena::Mark inner = arena_.mark();
+        NIBBLE_TRY(const uint16_t* device_x, upload(x));
+        NIBBLE_TRY(const auto y, run(8, d, device_x, nullptr, false));
+        arena_.release(inner);
+        for (int64_t t = 0; t < 8; ++t)
+            for (int64_t r = 0; r < w.rows; ++r, ++check.compared)
+                if (const float want = value_at(w, r, first + t), got = y[static_cast<size_t>(t * w.rows + r)];
+                    want != got)
+                    note(check, fmt::format("row {} column {}: {} instead of {}", r, first + t, got, want));
+    }
+    arena_.release(mark);
+    return check;
+}
+
+Result<MatmulCheck> Checker::round_trip(int64_t n, int64_t k) {
+    MatmulCheck check{fmt::format("prepack, unpack {}x{}", n, k)};
+    const DeviceArena::Mark mark = arena_.mark();
+    const QuantMatrix w = random_matrix(n, k);
+    NIBBLE_TRY(const OnDevice d, pack(w));
+    if (d.refused) note(check, fmt::format("{} scales refused", d.refused));
+    QuantMatrix back(Format::nvfp4, n, k);
+    QuantSpan out{Format::nvfp4, n, k};
+    NIBBLE_TRY(out.codes, upload(back.codes));
+    NIBBLE_TRY(out.block_scales, upload(back.block_scales));
+    NIBBLE_CHECK(cuda::unpack(d.view(), out, stream_));
+    NIBBLE_CHECK(download(back.codes, out.codes));
+    NIBBLE_CHECK(download(back.block_scales, out.block_scales));
+    for (size_t i = 0; i < w.codes.size(); ++i)
+        if (w.codes[i] != back.codes[i]) note(check, fmt::format("code byte {}", i));
+    for (size_t i = 0; i < w.block_scales.size(); ++i)
+        if (w.block_scales[i] != back.block_scales[i]) note(check, fmt::format("scale {}", i));
+    check.compared = static_cast<int64_t>(w.codes.size() + w.block_scales.size());
+    arena_.release(mark);
+    return check;
+}
+
+Result<MatmulCheck> Checker::refusals() {
+    MatmulCheck check{"scales outside 1 ... 126 are counted"};
+    const DeviceArena::Mark mark = arena_.mark();
+    QuantMatrix w = random_matrix(32, 512);
+    uint32_t want = 0;
+    for (int s = 0; s < 256; ++s) {
+        w.block_scales[static_cast<size_t>(s * 3)] = static_cast<uint8_t>(s);
+        want += s < 1 || s > 126;
+    }
+    NIBBLE_TRY(const OnDevice d, pack(w));
+    check.compared = 1;
+    if (d.refused != want) note(check, fmt::format("{} instead of {}", d.refused, want));
+    arena_.release(mark);
+    return check;
+}
+
+Result<std::vector<MatmulCheck>> Checker::products(int64_t n, int64_t k) {
+    MatmulCheck bits{fmt::format("{}x{}: same bits for every m and place", n, k)},
+        error{fmt::format("{}x{}: distance from double precision", n, k)};
+    const DeviceArena::Mark mark = arena_.mark();
+    const QuantMatrix w = random_matrix(n, k);
+    NIBBLE_TRY(const OnDevice d, pack(w));
+    constexpr int64_t tokens = 8;
+    std::vector<uint16_t> x(static_cast<size_t>(tokens * k));
+    std::normal_distribution<float> normal;
+    for (size_t i = 0; i < x.size(); ++i)
+        x[i] = bf16_from_float(normal(random_) * std::ldexp(1.0f, static_cast<int>(random_() % 8)));
+    // Twice, so that any run of up to eight tokens is contiguous.
+    std::vector<uint16_t> doubled(x);
+    doubled.insert(doubled.end(), x.begin(), x.end());
+    NIBBLE_TRY(const uint16_t* device_x, upload(doubled));
+    const std::vector<float> scale_host{0.00123f};
+    NIBBLE_TRY(const float* scale, upload(scale_host));
+
+    NIBBLE_TRY(const auto all, run(tokens, d, device_x, scale, false));
+    for (int64_t m = 1; m <= tokens; ++m)
+        for (int64_t first = 0; first < tokens; first += m == 1 ? 1 : 3)
+            for (const bool overlap : {false, true}) {
+                NIBBLE_TRY(const auto y, run(m, d, device_x + first * k, scale, overlap));
+                for (int64_t t = 0; t < m; ++t)
+                    for (int64_t r = 0; r < n; ++r, ++bits.compared)
+                        if (float_bits(y[static_cast<size_t>(t * n + r)]) !=
+                            float_bits(all[static_cast<size_t>((first + t) % tokens * n + r)]))
+                            note(bits, fmt::format("m {} token {} + {} row {}", m, first, t, r));
+            }
+
+    std::vector<double> worst(static_cast<size_t>(n));
+    pool_.parallel_for(n, [&](int64_t r) {
+        double sum[tokens] = {}, terms[tokens] = {};
+        for (int64_t c = 0; c < k; ++c) {
+            const double v = value_at(w, r, c);
+            for (int64_t t = 0; t < tokens; ++t) {
+                const double term = v * bf16_to_float(x[static_cast<size_t>(t * k + c)]);
+                sum[t] += term;
+                terms[t] += std::abs(term);
+            }
+        }
+        for (int64_t t = 0; t < tokens; ++t) {
+            const double ts = scale_host[0], got = all[static_cast<size_t>(t * n + r)];
+            const double distance = std::abs(got - sum[t] * ts) / (terms[t] * ts);
+            worst[static_cast<size_t>(r)] =
+                std::isfinite(got) ? std::max(worst[static_cast<size_t>(r)], distance) : 1.0;
+            if (!std::isfinite(got)) break;
+        }
+    });
+    error.compared = n * tokens;
+    for (int64_t r = 0; r < n; ++r) {
+        error.worst = std::max(error.worst, worst[static_cast<size_t>(r)]);
+        if (worst[static_cast<size_t>(r)] > matmul_bound) note(error, fmt::format("row {}", r));
+    }
+    arena_.release(mark);
+    return std::vector{bits, error};
+}
+
+}  // namespace
+
+Result<std::vector<MatmulCheck>> check_matmul(const Stream& stream, const DeviceInfo& device, DeviceArena& arena,
+                                              uint64_t seed, bool small) {
+    Checker checker(stream, device, arena, seed);
+    std::vector<MatmulCheck> results;
+    NIBBLE_TRY(auto exact, checker.every_code_and_scale());
+    results.push_back(std::move(exact));
+    NIBBLE_TRY(auto refused, checker.refusals());
+    results.push_back(std::move(refused));
+    // Every shape of launch: one to fourteen tiles a block, ragged last blocks, empty last chunks, several passes of x,
+    // clusters.
+    std::vector<std::pair<int64_t, int64_t>> shapes{{16, 256}, {48, 2304}, {2128, 1280}, {48, 16384}};
+    if (!small)
+        shapes.insert(shapes.end(),
+                      {{4096, 4096}, {8192, 8192}, {14336, 4096}, {4096, 14336}, {28672, 1024}, {160, 53248}});
+    for (const auto& [n, k] : shapes) {
+        NIBBLE_TRY(auto trip, checker.round_trip(n, k));
+        results.push_back(std::move(trip));
+        NIBBLE_TRY(auto products, checker.products(n, k));
+        results.insert(results.end(), products.begin(), products.end());
+    }
+    return results;
+}
+
+}  // namespace nibble::bench

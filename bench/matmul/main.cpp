@@ -1,0 +1,157 @@
+// gpu_matmul: checks the W4A16 products, then times them against the bytes they read and against cuBLAS in BF16.
+#include "gpu/data.h"
+#include "kernels/matmul_cuda.h"
+#include "matmul/check.h"
+#include "matmul/cublas.h"
+#include "tensor/cuda/call.h"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <optional>
+
+namespace nibble::bench {
+namespace {
+
+struct Config {
+    std::string device = "cuda", cublas;
+    int64_t memory_gib = 24;
+    uint64_t seed = 1;
+    int copies = 24, repeats = 15;
+    bool small = false, no_check = false, no_timing = false;
+};
+
+// Median microseconds of one launch: a graph of two rounds over all copies, replayed.
+Result<double> graph_time(const Stream& stream, const Config& config, const std::function<Status(int)>& launch) {
+    const auto s = static_cast<cudaStream_t>(stream.handle());
+    NIBBLE_CHECK(launch(0));
+    NIBBLE_CHECK(stream.synchronize());
+    const int launches = 4 * config.copies;
+    NIBBLE_CUDA_CALL(cudaStreamBeginCapture, s, cudaStreamCaptureModeThreadLocal);
+    Status queued = Ok{};
+    for (int i = 0; i < launches && queued.ok(); ++i) queued = launch(i % config.copies);
+    cudaGraph_t graph = nullptr;
+    NIBBLE_CUDA_CALL(cudaStreamEndCapture, s, &graph);
+    NIBBLE_CHECK(std::move(queued));
+    cudaGraphExec_t exec = nullptr;
+    NIBBLE_CUDA_CALL(cudaGraphInstantiate, &exec, graph, 0);
+    NIBBLE_TRY(Event begin, Event::create());
+    NIBBLE_TRY(Event end, Event::create());
+    std::vector<double> times;
+    for (int r = -2; r < config.repeats; ++r) {
+        NIBBLE_CHECK(begin.record(stream));
+        NIBBLE_CUDA_CALL(cudaGraphLaunch, exec, s);
+        NIBBLE_CHECK(end.record(stream));
+        NIBBLE_CHECK(end.synchronize());
+        NIBBLE_TRY(const float ms, end.since(begin));
+        if (r >= 0) times.push_back(ms * 1e3 / launches);
+    }
+    cudaGraphExecDestroy(exec);
+    cudaGraphDestroy(graph);
+    std::sort(times.begin(), times.end());
+    return times[times.size() / 2];
+}
+
+Status time_shape(int64_t n, int64_t k, const Stream& stream, const DeviceInfo& device, DeviceArena& arena,
+                  const std::optional<Cublas>& cublas, const Config& config) {
+    const DeviceArena::Mark mark = arena.mark();
+    const int64_t packed = cuda::packed_bytes(n, k);
+    NIBBLE_TRY(std::byte * records, arena.allocate(packed * config.copies));
+    NIBBLE_TRY(std::byte * x, arena.allocate(8 * k * 2));
+    NIBBLE_TRY(float* y, arena.allocate_array<float>(8 * n * config.copies));
+    NIBBLE_TRY(std::byte * plain, arena.allocate(cublas ? n * k * 2 * config.copies : 256));
+    NIBBLE_TRY(float* scale, arena.allocate_array<float>(1));
+    const Matrix tokens = make_data(Data::bell, DType::bf16, 8, k, 1),
+                 weights = make_data(Data::bell, DType::bf16, n, k, 2);
+    const float tensor_scale = 1e-4f;
+    NIBBLE_CHECK(copy_to_device(reinterpret_cast<std::byte*>(scale), reinterpret_cast<const std::byte*>(&tensor_scale),
+                                4, stream));
+    NIBBLE_CHECK(copy_to_device(x, tokens.data.data(), tokens.view().bytes(), stream));
+    // Any bytes are valid records: all codes, scales of 2^-8 ... 2^22.
+    for (int c = 0; c < config.copies; ++c)
+        NIBBLE_CHECK(copy_to_device(records + c * packed, weights.data.data() + c * 64, packed, stream));
+    if (cublas)
+        for (int c = 0; c < config.copies; ++c)
+            NIBBLE_CHECK(copy_to_device(plain + c * n * k * 2, weights.data.data(), n * k * 2, stream));
+    NIBBLE_CHECK(stream.synchronize());
+    for (const int64_t m : {1, 2, 4, 8}) {
+        NIBBLE_TRY(const auto plan, cuda::plan_matmul({.m = m, .n = n, .k = k}, device));
+        double us[2] = {};
+        for (const bool overlap : {false, true}) {
+            NIBBLE_TRY(
+                us[overlap], graph_time(stream, config, [&](int c) {
+                    return cuda::matmul(plan, x, {n, k, records + c * packed}, scale, y + c * 8 * n, {overlap}, stream);
+                }));
+        }
+        double base = 0;
+        if (cublas) {
+            NIBBLE_TRY(base, graph_time(stream, config, [&](int c) {
+                           return cublas->multiply(m, n, k, x, plain + c * n * k * 2, y + c * 8 * n);
+                       }));
+        }
+        const double bytes = static_cast<double>(packed + m * (k * 2 + n * 4));
+        fmt::print(
+            "{:>6}x{:<6} m {} {:>8.2f} us overlap {:>8.2f} us {:>6.2f} TB/s  cuBLAS BF16 {:>8.2f} us {:>5.2f}x   "
+            "split {}, {} tiles, {} chunks a warp, {} tokens a pass\n",
+            n, k, m, us[0], us[1], bytes / us[1] * 1e-6, base, base / us[1], plan.split, plan.tiles,
+            plan.chunks_per_warp, plan.tokens_per_pass);
+        std::fflush(stdout);
+    }
+    arena.release(mark);
+    return Ok{};
+}
+
+Result<bool> run(const Config& config) {
+    NIBBLE_TRY(const DeviceChoice choice, parse_device(config.device));
+    NIBBLE_TRY(const DeviceInfo info, open_device(choice));
+    fmt::print("{}: {} multiprocessors\n", info.name, info.multiprocessors);
+    NIBBLE_TRY(Stream stream, Stream::create(info.index));
+    NIBBLE_TRY(DeviceArena arena, DeviceArena::create(info.index, config.memory_gib << 30));
+    bool good = true;
+    if (!config.no_check) {
+        NIBBLE_TRY(const auto checks, check_matmul(stream, info, arena, config.seed, config.small));
+        for (const MatmulCheck& c : checks) {
+            good = good && c.wrong == 0 && c.compared > 0;
+            fmt::print("{:<52} {:>11} compared {:>8} wrong", c.name, c.compared, c.wrong);
+            fmt::print("{}{}\n", c.worst > 0 ? fmt::format("  worst {:.2e}", c.worst) : "",
+                       c.wrong ? "  " + c.first : "");
+        }
+        fmt::print("{}\n", good ? "all checks passed" : "CHECKS FAILED");
+        std::fflush(stdout);
+    }
+    if (!config.no_timing) {
+        std::optional<Cublas> cublas;
+        if (!config.cublas.empty()) {
+            NIBBLE_TRY(cublas, Cublas::open(config.cublas, stream));
+        }
+        for (const auto& [n, k] : {std::pair{8192, 8192}, {4096, 4096}, {14336, 4096}, {4096, 14336}})
+            NIBBLE_CHECK(time_shape(n, k, stream, info, arena, cublas, config));
+    }
+    return good;
+}
+
+}  // namespace
+}  // namespace nibble::bench
+
+int main(int argc, char** argv) {
+    nibble::bench::Config config;
+    CLI::App app{"Checks and times the W4A16 matrix products"};
+    app.add_option("--device", config.device, "cuda or cuda:N");
+    app.add_option("--cublas", config.cublas, "libcublas.so.13 to compare with; none without");
+    app.add_option("--memory", config.memory_gib, "GiB of device memory");
+    app.add_option("--seed", config.seed, "of the checked data");
+    app.add_option("--copies", config.copies, "of the weights that a timed run goes through")->check(CLI::Range(1, 64));
+    app.add_option("--repeats", config.repeats, "timed runs")->check(CLI::Range(1, 1000));
+    app.add_flag("--small", config.small, "small shapes only");
+    app.add_flag("--no-check", config.no_check);
+    app.add_flag("--no-timing", config.no_timing);
+    CLI11_PARSE(app, argc, argv);
+    const auto good = nibble::bench::run(config);
+    if (!good) {
+        fmt::print(stderr, "gpu_matmul: {}\n", good.error().message());
+        return 1;
+    }
+    return *good ? 0 : 1;
+}

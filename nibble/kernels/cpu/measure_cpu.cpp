@@ -1,0 +1,98 @@
+#include "formats/fp8.h"
+#include "formats/nvfp4.h"
+#include "kernels/cpu/panel.h"
+#include "kernels/cpu/quantize_cpu.h"
+#include "kernels/lane_sum.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace nibble::cpu {
+namespace {
+
+// Visits a panel as runs of one row: run(row, column, count, segment, scales), one scale per `segment` elements, or one
+// in all (0). Runs of a row come in column order and start at multiples of 16.
+template <class Run>
+void for_runs(const QuantView& q, Run run) {
+    const FormatLayout layout = format_layout(q.format);
+    if (layout.block == 0) {
+        for (int64_t i = 0; i < q.rows; ++i) {
+            if (q.format == Format::fp8) run(i, int64_t{0}, q.cols, 0, &q.tensor_scale);
+            if (q.format == Format::fp8_row) run(i, int64_t{0}, q.cols, 0, &q.float_scales[i]);
+            if (q.format != Format::fp8_block128) continue;
+            const float* scale = q.float_scales + i / fp8_tile * ceil_div<int64_t>(q.cols, fp8_tile);
+            for (int64_t j = 0; j < q.cols; j += fp8_tile)
+                run(i, j, std::min<int64_t>(fp8_tile, q.cols - j), 0, scale++);
+        }
+        return;
+    }
+    float value[256];
+    for (int b = 0; b < 256; ++b) {
+        const auto byte = static_cast<uint8_t>(b);
+        value[b] = layout.e8m0_scales ? e8m0_to_float(byte) : nvfp4_decode_scale(byte, q.tensor_scale);
+    }
+    constexpr int64_t most = 256;  // blocks per run
+    float scales[most];
+    const uint8_t* byte = q.block_scales;
+    const int64_t per_row = q.cols / layout.block;
+    for (int64_t i = 0; i < q.rows; ++i) {
+        for (int64_t b = 0; b < per_row; b += most) {
+            const int64_t n = std::min(most, per_row - b);
+            for (int64_t s = 0; s < n; ++s) scales[s] = value[*byte++];
+            run(i, b * layout.block, n * layout.block, layout.block, scales);
+        }
+    }
+}
+
+}  // namespace
+
+void decode(const RowKernels& k, const QuantView& panel, float* out) {
+    const int bits = format_layout(panel.format).code_bits;
+    for_runs(panel, [&](int64_t row, int64_t col, int64_t n, int segment, const float* scales) {
+        const int64_t at = row * panel.cols + col;
+        if (bits == 4)
+            k.decode_e2m1(panel.codes + at / 2, scales, segment, n, out + at);
+        else
+            k.decode_e4m3(panel.codes + at, scales, segment, n, out + at);
+    });
+}
+
+void measure(const RowKernels& k, const MatrixView& weights, const QuantView& panel, QuantStats& stats) {
+    const WeightRows& rows = rows_for(k, weights);
+    const FormatLayout layout = format_layout(panel.format);
+    const int64_t n = panel.rows * panel.cols;
+    MeasureTally tally{};
+    for_runs(panel, [&](int64_t row, int64_t col, int64_t count, int segment, const float* values) {
+        const int64_t at = row * panel.cols + col;
+        if (layout.code_bits == 4)
+            rows.measure_e2m1(weights_at(weights, row, col), panel.codes + at / 2, values, segment, count, tally);
+        else
+            rows.measure_e4m3(weights_at(weights, row, col), panel.codes + at, values, segment, count, tally);
+        if (col + count < panel.cols) return;
+        stats.squared_error += lane_total(tally.error.lane);
+        stats.squared_weight += lane_total(tally.weight.lane);
+        tally.error = tally.weight = {};
+    });
+    const float max_error = float_from_bits(tally.max_error_bits);
+    if (!(max_error <= stats.max_error) && !std::isnan(stats.max_error)) stats.max_error = max_error;
+    stats.zeros += tally.zeros;
+    stats.saturated += tally.saturated;
+    stats.sign_flips += tally.sign_flips;
+
+    const int64_t block_scales = block_scale_bytes(panel.format, panel.rows, panel.cols);
+    for (int64_t b = 0; b < block_scales; ++b) ++stats.scales[panel.block_scales[b]];
+    for (size_t b = 0; b < 256; ++b) {
+        const int64_t times =
+            tally.code_bytes[0][b] + tally.code_bytes[1][b] + tally.code_bytes[2][b] + tally.code_bytes[3][b];
+        if (layout.code_bits == 8) {
+            stats.codes[b] += times;
+        } else {
+            stats.codes[b & 15] += times;
+            stats.codes[b >> 4] += times;
+        }
+    }
+    stats.elements += n;
+    stats.blocks += block_scales + float_scale_count(panel.format, panel.rows, panel.cols);
+}
+
+}  // namespace nibble::cpu

@@ -1,0 +1,17 @@
+// Where a panel's weights lie, and the loops for their type.
+#pragma once
+
+#include "kernels/cpu/rows.h"
+#include "tensor/matrix.h"
+
+namespace nibble::cpu {
+
+inline const WeightRows& rows_for(const RowKernels& k, const MatrixView& w) {
+    return w.dtype == DType::f32 ? k.f32 : k.bf16;
+}
+
+inline const std::byte* weights_at(const MatrixView& w, int64_t row, int64_t col) {
+    return w.data + (row * w.cols + col) * (w.dtype == DType::f32 ? 4 : 2);
+}
+
+}  // namespace nibble::cpu

@@ -1,0 +1,51 @@
+// Sixteen E4M3 codes under one divisor.
+#pragma once
+
+#include "formats/fp8.h"
+#include "kernels/cuda/block16.cuh"
+
+namespace nibble::cuda {
+
+// Codes straight from formats/. PerTensor: the quotient is rounded to BF16 first.
+template <class In, bool PerTensor>
+__device__ __noinline__ uint4 exact_fp8_codes(const uint8_t* at, float divisor) {
+    uint32_t word[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+        word[k] = 0;
+#pragma unroll 1
+        for (int i = 3; i >= 0; --i) {
+            const float x = round_to_bf16(element_at<In>(at, 4 * k + i));
+            word[k] = word[k] << 8 | (PerTensor ? fp8_tensor_code(x, divisor) : fp8_code(x, divisor));
+        }
+    }
+    return {word[0], word[1], word[2], word[3]};
+}
+
+// `w` is rounded; `amax`: largest magnitude before that. Quotients beyond 448 that are not merely rounding take the
+// plain path: there they become NaN, here they would saturate.
+template <class In, bool PerTensor>
+__device__ uint4 fp8_codes(const Chunk<In>& w, const uint8_t* at, float amax, const Divisor& by) {
+    if (!safe_divisor(by.d) || !(amax <= 456.0f * by.d)) return exact_fp8_codes<In, PerTensor>(at, by.d);
+    uint32_t word[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+        float q[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float x = w.value(4 * k + i);
+            q[i] = copysignf(by.quotient(fabsf(x)), x);
+        }
+        if constexpr (PerTensor) {
+#pragma unroll
+            for (int i = 0; i < 4; i += 2) {
+                const float2 r = __bfloat1622float2(__floats2bfloat162_rn(q[i], q[i + 1]));
+                q[i] = r.x, q[i + 1] = r.y;
+            }
+        }
+        word[k] = e4m3_pack4(q[0], q[1], q[2], q[3]);
+    }
+    return {word[0], word[1], word[2], word[3]};
+}
+
+}  // namespace nibble::cuda

@@ -1,0 +1,130 @@
+#include "kernels/matmul_cuda.h"
+
+#include "kernels/cuda/matmul_launch.h"
+#include "kernels/w4a16_record.h"
+#include "tensor/cuda/call.h"
+
+#include <algorithm>
+
+namespace nibble::cuda {
+namespace {
+
+constexpr int64_t shared_limit = 227 * 1024;  // of a thread block on sm_90
+// Two thread blocks on a multiprocessor are slower: with overlap the next kernel's blocks pile up on the few that are
+// idle (16.2 instead of 10.7 us at 4096 x 14336).
+constexpr int64_t one_per_multiprocessor = 120 * 1024;
+// Beyond it half of x per thread block; below it a cluster costs more than it saves.
+constexpr int64_t most_x_bytes = 140 * 1024;
+constexpr int most_tokens = 8, most_warps = 32;
+
+cudaStream_t raw(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
+
+bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+
+Status fits_records(int64_t rows, int64_t cols, std::string_view what) {
+    if (rows > 0 && cols > 0 && rows % w4a16::record_rows == 0 && cols % w4a16::record_cols == 0) return Ok{};
+    return fail("{}: [{}, {}] is not made of records of {} x {}", what, rows, cols, w4a16::record_rows,
+                w4a16::record_cols);
+}
+
+}  // namespace
+
+int64_t packed_bytes(int64_t rows, int64_t cols) {
+    return rows / w4a16::record_rows * (cols / w4a16::record_cols) * w4a16::record_bytes;
+}
+
+Result<MatmulPlan> plan_matmul(const MatmulProblem& p, const DeviceInfo& device) {
+    if (p.weights != Format::nvfp4) return fail("matmul: weights in {}, W4A16 takes nvfp4", format_name(p.weights));
+    if (p.m < 1 || p.m > most_tokens) return fail("matmul: {} tokens, this kernel takes 1 to {}", p.m, most_tokens);
+    NIBBLE_CHECK(fits_records(p.n, p.k, "matmul"));
+    MatmulPlan plan{.problem = p};
+    const CurrentDevice current(device.index);
+    NIBBLE_CHECK(current.status());
+    const int64_t pitch_all = 2 * p.k + x_row_padding;
+    plan.split = p.m * pitch_all > most_x_bytes ? 2 : 1;
+    // One wave of clusters as even as whole tiles allow.
+    const int64_t row_tiles = p.n / w4a16::record_rows,
+                  clusters = std::max<int64_t>(device.multiprocessors / plan.split, 1), widest = 14 * plan.split;
+    const int64_t waves = (row_tiles + clusters * widest - 1) / (clusters * widest);
+    plan.tiles = static_cast<int>((row_tiles + clusters * waves - 1) / (clusters * waves));
+    const int tile_chunks = matmul_chunks / plan.split;  // of one thread block
+    plan.chunks_per_warp = 1;
+    while (plan.tiles * (tile_chunks / plan.chunks_per_warp) > most_warps) plan.chunks_per_warp *= 2;
+    const int warps = plan.tiles * (tile_chunks / plan.chunks_per_warp);
+    const int64_t records = p.k / w4a16::record_cols, chunk_records = (records + matmul_chunks - 1) / matmul_chunks;
+    const int64_t pitch = std::min(tile_chunks * chunk_records, records) * w4a16::record_cols * 2 + x_row_padding;
+    const int64_t slots = warps * int64_t{w4a16::record_bytes + 8};
+    plan.tokens_per_pass = static_cast<int>(std::min((shared_limit - slots) / pitch, p.m));
+    if (plan.tokens_per_pass < 1) return fail("matmul: {} columns do not fit into shared memory", p.k);
+    const int64_t passes = (p.m + plan.tokens_per_pass - 1) / plan.tokens_per_pass;
+    plan.tokens_per_pass = static_cast<int>((p.m + passes - 1) / passes);
+    plan.shared_bytes = std::max(plan.tokens_per_pass * pitch + slots, one_per_multiprocessor);
+    NIBBLE_CHECK(cuda_status(allow_gemv_shared(shared_limit), "matmul: cudaFuncSetAttribute"));
+    return plan;
+}
+
+Status prepack(const QuantView& w, const PackedSpan& out, uint32_t* refused, const Stream& stream) {
+    if (w.format != Format::nvfp4) return fail("prepack: weights in {}, expected nvfp4", format_name(w.format));
+    NIBBLE_CHECK(fits_records(w.rows, w.cols, "prepack"));
+    if (out.rows != w.rows || out.cols != w.cols)
+        return fail("prepack: [{}, {}] into [{}, {}]", w.rows, w.cols, out.rows, out.cols);
+    if (!aligned(w.codes) || !aligned(out.records) || !refused)
+        return fail("prepack: needs a counter and 16-byte aligned device pointers");
+    return cuda_status(launch_prepack({.rows = w.rows,
+                                       .cols = w.cols,
+                                       .codes = const_cast<uint8_t*>(w.codes),
+                                       .scales = const_cast<uint8_t*>(w.block_scales),
+                                       .records = reinterpret_cast<uint8_t*>(out.records),
+                                       .refused = refused},
+                                      raw(stream)),
+                       "prepack: kernel launch");
+}
+
+Status unpack(const PackedMatrix& w, const QuantSpan& out, const Stream& stream) {
+    NIBBLE_CHECK(fits_records(w.rows, w.cols, "unpack"));
+    if (out.format != Format::nvfp4 || out.rows != w.rows || out.cols != w.cols)
+        return fail("unpack: [{}, {}] into {} of [{}, {}]", w.rows, w.cols, format_name(out.format), out.rows,
+                    out.cols);
+    if (!aligned(out.codes) || !aligned(w.records)) return fail("unpack: device pointers must be 16-byte aligned");
+    return cuda_status(launch_unpack({.rows = w.rows,
+                                      .cols = w.cols,
+                                      .codes = out.codes,
+                                      .scales = out.block_scales,
+                                      .records = reinterpret_cast<uint8_t*>(const_cast<std::byte*>(w.records))},
+                                     raw(stream)),
+                       "unpack: kernel launch");
+}
+
+Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w, const float* tensor_scale, float* y,
+              const MatmulOptions& options, const Stream& stream) {
+    const MatmulProblem& p = plan.problem;
+    if (w.rows != p.n || w.cols != p.k)
+        return fail("matmul: weight [{}, {}] under a plan for [{}, {}]", w.rows, w.cols, p.n, p.k);
+    if (!aligned(x) || !aligned(w.records) || !aligned(y))
+        return fail("matmul: device pointers must be 16-byte aligned");
+    const int records = static_cast<int>(p.k / w4a16::record_cols);
+    const int chunk_records = (records + matmul_chunks - 1) / matmul_chunks;
+    for (int first = 0; first < p.m; first += plan.tokens_per_pass) {
+        const GemvArgs args{
+            .x = reinterpret_cast<const uint8_t*>(x) + first * p.k * 2,
+            .records = reinterpret_cast<const uint8_t*>(w.records),
+            .tensor_scale = tensor_scale,
+            .y = y + first * p.n,
+            .n = static_cast<int>(p.n),
+            .tokens = static_cast<int>(std::min<int64_t>(plan.tokens_per_pass, p.m - first)),
+            .row_records = records,
+            .chunk_records = chunk_records,
+            .tiles = plan.tiles,
+            .row_tiles = static_cast<int>(p.n / w4a16::record_rows),
+            .x_bytes = static_cast<uint32_t>(p.k * 2),
+            .x_pitch = static_cast<uint32_t>(std::min(chunk_records * (matmul_chunks / plan.split), records) *
+                                                 (w4a16::record_cols * 2) +
+                                             x_row_padding),
+            .overlap = options.overlap};
+        NIBBLE_CHECK(cuda_status(launch_gemv(args, plan.chunks_per_warp, plan.split, plan.shared_bytes, raw(stream)),
+                                 "matmul: kernel launch"));
+    }
+    return Ok{};
+}
+
+}  // namespace nibble::cuda

@@ -1,0 +1,252 @@
+// W4A16 for one to eight tokens. A thread block takes `tiles` tiles of 16 rows and all of K (or half of it, see
+// Split); a warp takes one, two or four chunks of a tile's K in sequence.
+//
+// A warp owns a slot in shared memory: it asks the copy engine for a record, waits, moves the record into registers,
+// asks for the next one and only then computes, so that loads of one warp overlap the arithmetic of all others. x lies
+// in shared memory for the whole run. Lanes of absent tokens read a present one: their columns are never stored.
+#include "kernels/cuda/matmul_launch.h"
+#include "kernels/w4a16_record.h"
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+namespace nibble::cuda {
+namespace {
+
+__device__ uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+
+__device__ void barrier_init(uint32_t barrier) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+}
+__device__ void barrier_expect(uint32_t barrier, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+__device__ void barrier_wait(uint32_t barrier, uint32_t parity) {
+    asm volatile(
+        "{\n\t.reg .pred done;\n\t"
+        "again:\n\t"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t"
+        "@done bra ready;\n\tbra again;\n\tready:\n\t}" ::"r"(barrier),
+        "r"(parity)
+        : "memory");
+}
+__device__ void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+
+__device__ void copy16(uint32_t to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+__device__ uint32_t times(uint32_t codes, uint32_t scale) {
+    const __nv_bfloat162 product =
+        __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&codes), *reinterpret_cast<const __nv_bfloat162*>(&scale));
+    return *reinterpret_cast<const uint32_t*>(&product);
+}
+
+__device__ void multiply_add(float (&acc)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                             uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, "
+        "%2, "
+        "%3};"
+        : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// Four k-steps: 64 columns.
+__device__ void block64(float (&acc)[4], const uint4& codes, uint32_t upper_scale, uint32_t lower_scale,
+                        const uint4 (&x)[2]) {
+    const w4a16::GroupWords upper{codes.x, codes.y}, lower{codes.z, codes.w};
+    const uint32_t b[8] = {x[0].x, x[0].y, x[0].z, x[0].w, x[1].x, x[1].y, x[1].z, x[1].w};
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+        multiply_add(acc, times(w4a16::register_of(upper, 2 * j), upper_scale),
+                     times(w4a16::register_of(lower, 2 * j), lower_scale),
+                     times(w4a16::register_of(upper, 2 * j + 1), upper_scale),
+                     times(w4a16::register_of(lower, 2 * j + 1), lower_scale), b[2 * j], b[2 * j + 1]);
+}
+
+__device__ void cluster_barrier() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// A float in the shared memory of thread block `rank` of the cluster, at this block's address `at`.
+__device__ float cluster_float(uint32_t at, uint32_t rank) {
+    float value;
+    asm volatile(
+        "{\n\t.reg .b32 there;\n\tmapa.shared::cluster.u32 there, %1, %2;\n\t"
+        "ld.shared::cluster.f32 %0, [there];\n\t}"
+        : "=f"(value)
+        : "r"(at), "r"(rank)
+        : "memory");
+    return value;
+}
+
+// Split = 2: a cluster of two thread blocks shares the same rows; block r takes chunks 4 r ... 4 r + 3 and that part of
+// x only. Shared memory: x [tokens][x_pitch], a slot per warp [record_bytes], a barrier per warp.
+template <int ChunksPerWarp, int Split>
+__global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ GemvArgs args) {
+    extern __shared__ __align__(128) uint8_t shared[];
+    constexpr int block_chunks = matmul_chunks / Split, warps_per_tile = block_chunks / ChunksPerWarp;
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    const int warps = static_cast<int>(blockDim.x) / 32;
+    const int rank = Split == 1 ? 0 : static_cast<int>(blockIdx.x) % Split;
+    const int first_tile = static_cast<int>(blockIdx.x) / Split * args.tiles;
+    const uint32_t x_at = shared_address(shared);
+    const uint32_t slots_at = x_at + args.x_pitch * args.tokens;
+    const uint32_t slot_at = slots_at + warp * w4a16::record_bytes;
+    const uint32_t barrier = slots_at + warps * w4a16::record_bytes + warp * 8;
+
+    // Records [block_first, ...) of a row tile are the block's, [block_first + first, ...) the warp's.
+    const int tile = first_tile + warp / warps_per_tile;
+    const int block_first = min(rank * block_chunks * args.chunk_records, args.row_records);
+    const int block_count = min(block_chunks * args.chunk_records, args.row_records - block_first);
+    const int first = min(warp % warps_per_tile * ChunksPerWarp * args.chunk_records, block_count);
+    const int count = tile < args.row_tiles ? min(ChunksPerWarp * args.chunk_records, block_count - first) : 0;
+    const uint8_t* from = args.records + (int64_t{tile} * args.row_records + block_first + first) * w4a16::record_bytes;
+    const auto request = [&](int i) {
+        barrier_expect(barrier, w4a16::record_bytes);
+        bulk_copy(slot_at, from + int64_t{i} * w4a16::record_bytes, w4a16::record_bytes, barrier);
+    };
+
+    if (lane == 0) {
+        barrier_init(barrier);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        if (count > 0) request(0);
+    }
+    // Weights may come before the kernel ahead is done; x may not. It does not take the copy engine, where it would
+    // queue behind the records of all warps.
+    if (args.overlap) {
+        asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+        asm volatile("griddepcontrol.wait;" ::: "memory");
+    }
+    constexpr int record_x_bytes = w4a16::record_cols * 2;
+    for (int t = 0; t < args.tokens; ++t)
+        for (int at = static_cast<int>(threadIdx.x) * 16; at < block_count * record_x_bytes; at += blockDim.x * 16)
+            copy16(x_at + t * args.x_pitch + at,
+                   args.x + int64_t{t} * args.x_bytes + block_first * record_x_bytes + at);
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    __syncthreads();
+
+    const uint8_t* x = shared + min(lane / 4, args.tokens - 1) * args.x_pitch + lane % 4 * 32 + first * record_x_bytes;
+    uint8_t* slot = shared + (slot_at - x_at);
+    float part[ChunksPerWarp][4];
+    int i = 0;
+    uint32_t parity = 0;
+#pragma unroll
+    for (int p = 0; p < ChunksPerWarp; ++p) {
+        float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        const int end = min((p + 1) * args.chunk_records, count);
+#pragma unroll 1
+        for (; i < end; ++i) {
+            barrier_wait(barrier, parity);
+            parity ^= 1;
+            uint4 codes[w4a16::record_blocks];
+#pragma unroll
+            for (int b = 0; b < w4a16::record_blocks; ++b)
+                codes[b] = *reinterpret_cast<const uint4*>(slot + 512 * b + 16 * lane);
+            const uint2 scales = *reinterpret_cast<const uint2*>(slot + w4a16::record_code_bytes + 8 * lane);
+            __syncwarp();
+            if (lane == 0 && i + 1 < count) request(i + 1);
+#pragma unroll
+            for (int b = 0; b < w4a16::record_blocks; ++b) {
+                const uint4* at = reinterpret_cast<const uint4*>(x + 128 * b);
+                const uint4 columns[2] = {at[0], at[1]};
+                const uint32_t pairs = b < 2 ? scales.x : scales.y;
+                block64(acc, codes[b], w4a16::scale_pair(__byte_perm(pairs, 0, b % 2 ? 0x2222 : 0x0000)),
+                        w4a16::scale_pair(__byte_perm(pairs, 0, b % 2 ? 0x3333 : 0x1111)), columns);
+            }
+            x += record_x_bytes;
+        }
+#pragma unroll
+        for (int e = 0; e < 4; ++e) part[p][e] = acc[e];
+    }
+
+    // Partial sums [16 rows][8 tokens] of each chunk lie over the warp's own slot, which nobody fills any more.
+    float* own = reinterpret_cast<float*>(slot);
+    __syncwarp();
+#pragma unroll
+    for (int p = 0; p < ChunksPerWarp; ++p) {
+        float2* at = reinterpret_cast<float2*>(own + 128 * p + lane / 4 * 8 + lane % 4 * 2);
+        at[0] = {part[p][0], part[p][1]};
+        at[32] = {part[p][2], part[p][3]};
+    }
+    if constexpr (Split == 1)
+        __syncthreads();
+    else
+        cluster_barrier();
+    const float tensor_scale = args.tensor_scale ? *args.tensor_scale : 1.0f;
+    const int rows = args.tiles * 16, outputs = rows * args.tokens;
+    // Blocks of a cluster take turns.
+    for (int o = rank * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x); o < outputs;
+         o += Split * static_cast<int>(blockDim.x)) {
+        const int token = o / rows, row = o % rows;
+        const uint32_t at = slots_at + row / 16 * warps_per_tile * w4a16::record_bytes + (row % 16 * 8 + token) * 4;
+        const auto chunk = [&](int c) {
+            const int local = c % block_chunks;
+            const uint32_t place = at + local / ChunksPerWarp * w4a16::record_bytes + local % ChunksPerWarp * 512;
+            if constexpr (Split == 1)
+                return *reinterpret_cast<const float*>(shared + (place - x_at));
+            else
+                return cluster_float(place, c / block_chunks);
+        };
+        float sum = chunk(0);
+#pragma unroll
+        for (int c = 1; c < matmul_chunks; ++c) sum += chunk(c);
+        const int out = first_tile * 16 + row;
+        if (out < args.n) args.y[int64_t{token} * args.n + out] = sum * tensor_scale * w4a16::unscale;
+    }
+    if constexpr (Split > 1) cluster_barrier();  // nobody leaves while its sums are read
+}
+
+template <int ChunksPerWarp, int Split>
+cudaError_t launch(const GemvArgs& args, int64_t shared_bytes, cudaStream_t stream) {
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim = {Split, 1, 1};
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = static_cast<unsigned>((args.row_tiles + args.tiles - 1) / args.tiles * Split);
+    config.blockDim = static_cast<unsigned>(32 * args.tiles * (matmul_chunks / Split / ChunksPerWarp));
+    config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+    config.stream = stream;
+    config.attrs = attributes;
+    config.numAttrs = args.overlap ? 2 : 1;
+    return cudaLaunchKernelEx(&config, gemv_kernel<ChunksPerWarp, Split>, args);
+}
+
+}  // namespace
+
+cudaError_t launch_gemv(const GemvArgs& args, int chunks_per_warp, int split, int64_t shared_bytes,
+                        cudaStream_t stream) {
+    switch (10 * chunks_per_warp + split) {
+        case 11:
+            return launch<1, 1>(args, shared_bytes, stream);
+        case 21:
+            return launch<2, 1>(args, shared_bytes, stream);
+        case 41:
+            return launch<4, 1>(args, shared_bytes, stream);
+        case 12:
+            return launch<1, 2>(args, shared_bytes, stream);
+        case 22:
+            return launch<2, 2>(args, shared_bytes, stream);
+        case 42:
+            return launch<4, 2>(args, shared_bytes, stream);
+        default:
+            return cudaErrorInvalidValue;
+    }
+}
+
+cudaError_t allow_gemv_shared(int64_t bytes) {
+    for (const auto kernel : {gemv_kernel<1, 1>, gemv_kernel<2, 1>, gemv_kernel<4, 1>, gemv_kernel<1, 2>,
+                              gemv_kernel<2, 2>, gemv_kernel<4, 2>})
+        if (const cudaError_t code =
+                cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)))
+            return code;
+    return cudaSuccess;
+}
+
+}  // namespace nibble::cuda

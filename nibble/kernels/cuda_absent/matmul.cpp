@@ -1,0 +1,21 @@
+// The twin of kernels/cuda/matmul.cpp in a build without CUDA.
+#include "kernels/matmul_cuda.h"
+
+namespace nibble::cuda {
+
+namespace {
+
+Error absent() { return fail("this build has no CUDA (configure with -DNIBBLE_CUDA=ON); use --device cpu"); }
+
+}  // namespace
+
+Result<MatmulPlan> plan_matmul(const MatmulProblem&, const DeviceInfo&) { return absent(); }
+int64_t packed_bytes(int64_t, int64_t) { return 0; }
+Status prepack(const QuantView&, const PackedSpan&, uint32_t*, const Stream&) { return absent(); }
+Status unpack(const PackedMatrix&, const QuantSpan&, const Stream&) { return absent(); }
+Status matmul(const MatmulPlan&, const std::byte*, const PackedMatrix&, const float*, float*, const MatmulOptions&,
+              const Stream&) {
+    return absent();
+}
+
+}  // namespace nibble::cuda

@@ -1,0 +1,61 @@
+// y = x W^T on a GPU with W in NVFP4 and x in BF16 (W4A16): describe, plan, prepack, run.
+//
+// One order of sums for every m, the house rule: K is cut into eight chunks of ceil(k / 2048) records of 256 columns
+// each (the last ones may be shorter or empty); a chunk is one chain of mma.sync.m16n8k16 in FP32 from zero, over the
+// column order of kernels/w4a16_record.h; y = (((c0 + c1) + c2) + ...) * tensor scale * 2^7. So a token's result
+// depends on its own row of x and on W alone, not on m, on its place in the batch, or on how the plan spreads the work.
+//
+// Pointers are device pointers, 16-byte aligned (tensor scale: 4). All functions queue work and return at once; they
+// neither allocate nor wait. kernels/cuda_absent/ implements this header in a build without CUDA.
+#pragma once
+
+#include "formats/format.h"
+#include "tensor/device.h"
+#include "tensor/quant_matrix.h"
+
+namespace nibble::cuda {
+
+struct MatmulProblem {
+    int64_t m = 0, n = 0, k = 0;  // x [m, k] BF16, W [n, k], y [m, n] FP32
+    Format weights = Format::nvfp4;
+};
+
+// What one launch looks like. Make it once per problem and device.
+struct MatmulPlan {
+    MatmulProblem problem;
+    int split = 1;            // thread blocks (a cluster) that share rows, each with a part of K
+    int tiles = 0;            // 16-row tiles of a cluster
+    int chunks_per_warp = 0;  // one after the other
+    int tokens_per_pass = 0;  // as many rows of x as fit into shared memory
+    int64_t shared_bytes = 0;
+};
+// Errors: m outside 1 ... 8, n no multiple of 16, k no multiple of 256, another format, x too wide for shared memory.
+Result<MatmulPlan> plan_matmul(const MatmulProblem& problem, const DeviceInfo& device);
+
+// W as the kernels read it. A type of its own, so that no exporter can take it for a canonical matrix.
+template <class Byte>
+struct BasicPackedMatrix {
+    int64_t rows = 0, cols = 0;
+    Byte* records = nullptr;  // packed_bytes(rows, cols)
+};
+using PackedMatrix = BasicPackedMatrix<const std::byte>;
+using PackedSpan = BasicPackedMatrix<std::byte>;
+
+int64_t packed_bytes(int64_t rows, int64_t cols);
+
+// Canonical -> packed and back, exactly. Block scales other than the 126 positive finite ones of E4M3 have no place in
+// the layout: their number is added to *refused (zero it before, read it after the stream is synchronized; the result
+// is void unless it is 0). tensor_scale stays with the caller.
+Status prepack(const QuantView& w, const PackedSpan& out, uint32_t* refused, const Stream& stream);
+Status unpack(const PackedMatrix& w, const QuantSpan& out, const Stream& stream);
+
+struct MatmulOptions {
+    // Start while the kernel before it in the stream still runs, and wait for it only before x is read (programmatic
+    // dependent launch). That kernel must not write W or the tensor scale.
+    bool overlap = false;
+};
+// x [m, k] BF16, y [m, n] FP32, both row-major and contiguous; tensor_scale on the device, null for 1.
+Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w, const float* tensor_scale, float* y,
+              const MatmulOptions& options, const Stream& stream);
+
+}  // namespace nibble::cuda

@@ -1,0 +1,72 @@
+// The weight layout of the Hopper matrix products, on the CPU: every code, every block scale, every place.
+#include "kernels/w4a16_record.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <random>
+
+namespace nibble::w4a16 {
+namespace {
+
+// The double behind one half of a register.
+double half_value(uint32_t pair, int half) { return bf16_to_float(static_cast<uint16_t>(pair >> (16 * half))); }
+
+TEST(W4a16Record, every_code_at_every_place_of_a_group_comes_back) {
+    for (int place = 0; place < 16; ++place)
+        for (uint64_t code = 0; code < 16; ++code)
+            for (const uint64_t others : {uint64_t{0}, ~uint64_t{0}, uint64_t{0x0123456789ABCDEF}}) {
+                const uint64_t codes = (others & ~(uint64_t{15} << (4 * place))) | code << (4 * place);
+                EXPECT_EQ(unpack_group(pack_group(codes)), codes);
+            }
+}
+
+TEST(W4a16Record, random_groups_come_back_and_use_every_bit) {
+    std::mt19937_64 random(1);
+    uint32_t ones[2] = {};
+    for (int i = 0; i < 10000; ++i) {
+        const uint64_t codes = random();
+        const GroupWords words = pack_group(codes);
+        ASSERT_EQ(unpack_group(words), codes);
+        ones[0] |= words.w0;
+        ones[1] |= words.w1;
+    }
+    EXPECT_EQ(ones[0], ~0u);
+    EXPECT_EQ(ones[1], ~0u);
+    for (int bit = 0; bit < 64; ++bit)  // a permutation of bits: one in, one out
+        EXPECT_EQ(std::popcount(pack_group(uint64_t{1} << bit).w0) + std::popcount(pack_group(uint64_t{1} << bit).w1),
+                  1);
+}
+
+TEST(W4a16Record, registers_hold_the_columns_in_order_as_bf16) {
+    for (const uint64_t codes : {uint64_t{0xFEDCBA9876543210}, uint64_t{0x0F1E2D3C4B5A6978}})
+        for (int t = 0; t < 8; ++t)
+            for (int half = 0; half < 2; ++half) {
+                const auto code = static_cast<uint8_t>(codes >> (8 * t + 4 * half) & 15);
+                EXPECT_EQ(half_value(register_of(pack_group(codes), t), half), e2m1_to_float(code) * 0x1p-126);
+            }
+}
+
+TEST(W4a16Record, every_block_scale_comes_back_and_decodes_exactly) {
+    for (int s = 1; s <= 126; ++s) {
+        const auto scale = static_cast<uint8_t>(s);
+        ASSERT_TRUE(packable_scale(scale));
+        const uint8_t byte = pack_scale(scale);
+        EXPECT_EQ(unpack_scale(byte), scale);
+        for (int half = 0; half < 2; ++half)
+            EXPECT_EQ(half_value(scale_pair(byte * 0x01010101u), half), e4m3_to_float(scale) * 0x1p119);
+    }
+    for (const int s : {0, 127, 128, 129, 254, 255}) EXPECT_FALSE(packable_scale(static_cast<uint8_t>(s)));
+}
+
+TEST(W4a16Record, code_times_scale_is_exact_in_bf16) {
+    for (int s = 1; s <= 126; ++s)
+        for (int code = 0; code < 16; ++code) {
+            const double product =
+                double{e2m1_to_float(static_cast<uint8_t>(code))} * e4m3_to_float(static_cast<uint8_t>(s)) / unscale;
+            EXPECT_EQ(round_to_bf16(static_cast<float>(product)), product);
+        }
+}
+
+}  // namespace
+}  // namespace nibble::w4a16
