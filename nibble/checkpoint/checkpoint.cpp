@@ -1,0 +1,37 @@
+#include "checkpoint/checkpoint.h"
+
+#include "checkpoint/export.h"
+
+namespace nibble {
+
+std::string_view dialect_name(Dialect dialect) {
+    switch (dialect) {
+        case Dialect::plain:
+            return "plain";
+        case Dialect::modelopt:
+            return "modelopt";
+        case Dialect::compressed_tensors:
+            return "compressed-tensors";
+        case Dialect::fp8_block:
+            return "fp8-block";
+        case Dialect::gguf:
+            return "gguf";
+    }
+    __builtin_unreachable();
+}
+
+int64_t CheckpointTensor::cols() const {
+    int64_t n = 1;  // cannot overflow: readers checked the product of the shape
+    for (size_t i = 1; i < shape.size(); ++i) n *= shape[i];
+    return n;
+}
+
+Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::filesystem::path& path) {
+    std::error_code error;
+    if (std::filesystem::is_directory(path, error)) return open_hf_checkpoint(path);
+    if (!std::filesystem::exists(path, error)) return fail("{}: no such file or folder", path.string());
+    if (path.extension() == ".gguf") return open_gguf_checkpoint(path);
+    return fail("{}: neither a folder with config.json and safetensors nor a .gguf file", path.string());
+}
+
+}  // namespace nibble

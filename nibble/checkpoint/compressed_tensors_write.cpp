@@ -1,0 +1,136 @@
+// compressed-tensors' quantization_config for a list of tensors. Keys and order are those of version 0.20, without
+// scale_dtype and zp_dtype: they are newer than many readers, which refuse unknown keys, and say nothing the format
+// does not.
+#include "checkpoint/compressed_tensors_config.h"
+#include "checkpoint/hf_layout.h"
+#include "io/json_events.h"
+
+#include <algorithm>
+
+namespace nibble {
+namespace {
+
+constexpr std::string_view library_version = "0.20.0";
+
+Json args(int bits, std::string_view strategy, Json group_size, Json dynamic) {
+    Json j{{"num_bits", bits},
+           {"type", "float"},
+           {"symmetric", true},
+           {"group_size", std::move(group_size)},
+           {"strategy", strategy}};
+    if (strategy == "block") j["block_structure"] = {128, 128};
+    j["dynamic"] = std::move(dynamic);
+    return j;
+}
+
+Json weight_args(Format format) {
+    switch (format) {
+        case Format::nvfp4:
+            return args(4, "tensor_group", 16, false);
+        case Format::fp8:
+            return args(8, "tensor", nullptr, false);
+        case Format::fp8_row:
+            return args(8, "channel", nullptr, false);
+        case Format::fp8_block128:
+            return args(8, "block", nullptr, false);
+        case Format::mxfp4:
+            return args(4, "group", 32, false);
+        case Format::mxfp8:
+            return args(8, "group", 32, false);
+        case Format::nvfp4_bs32:
+        case Format::none:
+            break;  // compressed_tensors_format() has no name for them
+    }
+    __builtin_unreachable();
+}
+
+Json input_args(ActivationFormat activation) {
+    switch (activation) {
+        case ActivationFormat::none:
+            return nullptr;
+        case ActivationFormat::nvfp4:
+            return args(4, "tensor_group", 16, "local");
+        case ActivationFormat::fp8:
+            return args(8, "tensor", nullptr, false);
+        case ActivationFormat::fp8_token:
+            return args(8, "token", nullptr, true);
+        case ActivationFormat::fp8_group128:
+            return args(8, "group", 128, true);
+        case ActivationFormat::mxfp4:
+            return args(4, "group", 32, true);
+        case ActivationFormat::mxfp8:
+            return args(8, "group", 32, true);
+    }
+    __builtin_unreachable();
+}
+
+struct Group {
+    Scheme scheme;
+    std::string_view format;
+    std::vector<std::string> modules;
+};
+
+Result<std::vector<Group>> group_modules(const ExportSpec& spec) {
+    std::vector<Group> groups;  // in order of first appearance
+    for (const ExportTensor& t : spec.tensors) {
+        if (t.format == Format::none) continue;
+        const Scheme scheme{t.format, t.activation};
+        const std::string_view format = compressed_tensors_format(scheme);
+        if (format.empty())
+            return fail("{}: compressed-tensors has no {} weights with {} inputs", show_name(t.name),
+                        format_name(t.format),
+                        t.activation == ActivationFormat::none ? "unquantized" : activation_name(t.activation));
+        auto at = std::ranges::find(groups, scheme, &Group::scheme);
+        if (at == groups.end()) at = groups.insert(at, {scheme, format, {}});
+        at->modules.emplace_back(module_of_weight(t.name));
+    }
+    return groups;
+}
+
+Result<Json> kv_scheme(KvFormat kv) {
+    switch (kv) {
+        case KvFormat::none:
+            return Json(nullptr);
+        case KvFormat::fp8:
+        case KvFormat::fp8_cast:
+            return args(8, "tensor", nullptr, false);
+        case KvFormat::nvfp4:
+        case KvFormat::nvfp4_cast:
+            return fail("compressed-tensors has no settled form for the KV cache format {}", kv_name(kv));
+    }
+    __builtin_unreachable();
+}
+
+}  // namespace
+
+Result<Json> compressed_tensors_section(const ExportSpec& spec) {
+    NIBBLE_TRY(auto groups, group_modules(spec));
+    if (groups.empty()) return fail("no tensor is quantized: write the plain dialect instead");
+    NIBBLE_TRY(auto kv, kv_scheme(spec.kv));
+    // One group means every linear but the ignored ones; several name their modules.
+    const bool one = groups.size() == 1;
+    Json config_groups = Json::object();
+    bool same_format = true;
+    for (size_t i = 0; i < groups.size(); ++i) {
+        Group& g = groups[i];
+        same_format &= g.format == groups[0].format;
+        std::ranges::sort(g.modules);
+        config_groups[fmt::format("group_{}", i)] = {{"targets", one ? Json::array({"Linear"}) : Json(g.modules)},
+                                                     {"weights", weight_args(g.scheme.format)},
+                                                     {"input_activations", input_args(g.scheme.activation)},
+                                                     {"output_activations", nullptr},
+                                                     {"format", g.format}};
+    }
+    return Json{{"config_groups", std::move(config_groups)},
+                {"format", same_format ? groups[0].format : std::string_view("mixed-precision")},
+                {"global_compression_ratio", nullptr},
+                {"ignore", unquantized_modules(spec)},
+                {"kv_cache_scheme", std::move(kv)},
+                {"quant_method", "compressed-tensors"},
+                {"quantization_status", "compressed"},
+                {"sparsity_config", Json::object()},
+                {"transform_config", Json::object()},
+                {"version", library_version}};
+}
+
+}  // namespace nibble

@@ -1,0 +1,298 @@
+#include "checkpoint/convert.h"
+
+#include "checkpoint/decode.h"
+#include "checkpoint/exact_scales.h"
+#include "checkpoint/reciprocal.h"
+#include "checkpoint/stored_parts.h"
+#include "io/json_events.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <unordered_map>
+
+namespace nibble {
+namespace {
+
+constexpr int64_t panel_bytes = int64_t{8} << 20;  // of codes or plain values
+constexpr int64_t panel_step = 128;                // rows; whole FP8 tiles
+
+struct Drops {
+    bool input_scale = false, activation = false, kv_scale = false;
+};
+
+Result<Drops> parse_drops(const std::vector<std::string>& names) {
+    Drops d;
+    for (const std::string& name : names) {
+        if (name == "input_scale")
+            d.input_scale = true;
+        else if (name == "activation")
+            d.activation = true;
+        else if (name == "kv_scale")
+            d.kv_scale = true;
+        else
+            return fail("cannot drop {} (known: input_scale, activation, kv_scale)", show_name(name));
+    }
+    return d;
+}
+
+// One tensor of the output and where it comes from.
+struct Item {
+    size_t source = 0;
+    bool decode = false;
+};
+
+struct Job {
+    ExportSpec spec;
+    std::vector<Item> items;  // per spec.tensors
+    ConvertReport report;
+};
+
+Result<float> tensor_scale_of(const Checkpoint& in, size_t index) {
+    QuantMatrix scratch;
+    NIBBLE_TRY(const QuantView row, in.read_quant(index, 0, 1, scratch));
+    return row.tensor_scale;
+}
+
+// compressed-tensors stores NVFP4's scalars as divisors; those that it cannot hold exactly go to nibble.json.
+Status keep_exact_scales(const Checkpoint& in, size_t index, const ExportTensor& t, ExactScales& exact) {
+    if (!format_layout(t.format).block || !format_layout(t.format).tensor_scale) return Ok{};
+    NIBBLE_TRY(const float scale, tensor_scale_of(in, index));
+    ExactScale kept;
+    if (!divisor_of(scale).exact) kept.tensor_scale = scale;
+    if (t.input_scale && !divisor_of(*in.tensors()[index].input_scale).exact)
+        kept.input_scale = in.tensors()[index].input_scale;
+    if (kept.tensor_scale || kept.input_scale) exact.emplace(t.name, kept);
+    return Ok{};
+}
+
+Result<Job> make_job(const Checkpoint& in, const ConvertOptions& options) {
+    NIBBLE_TRY(const Drops drops, parse_drops(options.drop));
+    const bool plain = options.to == Dialect::plain;
+    Job job;
+    job.spec = {.dialect = options.to,
+                .out = options.out,
+                .kv = in.kv(),
+                .config = in.config(),
+                .max_shard_bytes = options.max_shard_bytes,
+                .manifest = options.manifest};
+    int64_t input_scales = 0, activations = 0, kv_scales = 0;
+    ExactScales exact;
+    for (size_t i = 0; i < in.tensors().size(); ++i) {
+        const CheckpointTensor& t = in.tensors()[i];
+        if (is_kv_scale_name(t.name) && drops.kv_scale) {
+            ++kv_scales;
+            continue;
+        }
+        if (is_kv_scale_name(t.name) && plain)
+            return fail("{}: a plain checkpoint has no KV cache scales; drop kv_scale", show_name(t.name));
+        ExportTensor e{.name = t.name,
+                       .shape = t.shape,
+                       .dtype = t.dtype,
+                       .format = t.format,
+                       .activation = t.activation,
+                       .input_scale = t.input_scale.has_value(),
+                       .listed_module = t.listed_module};
+        const bool decode = plain && t.quantized();
+        if (e.input_scale && (drops.input_scale || drops.activation)) {
+            ++input_scales;
+            e.input_scale = false;
+            e.activation = ActivationFormat::none;
+        }
+        if (e.input_scale && plain)
+            return fail("{}: a plain checkpoint has no input scales; drop input_scale", show_name(t.name));
+        if (e.activation != ActivationFormat::none && drops.activation) {
+            ++activations;
+            e.activation = ActivationFormat::none;
+        }
+        if (decode) {
+            e.format = Format::none;
+            e.activation = ActivationFormat::none;
+            e.dtype = DType::bf16;
+            e.listed_module = false;
+            ++job.report.decoded;
+        }
+        if (e.format != Format::none) {
+            ++job.report.quantized;
+            if (options.to == Dialect::compressed_tensors) NIBBLE_CHECK(keep_exact_scales(in, i, e, exact));
+        }
+        job.spec.tensors.push_back(std::move(e));
+        job.items.push_back({i, decode});
+    }
+    auto& lines = job.report.lines;
+    if (input_scales) lines.push_back(fmt::format("dropped the input_scale of {} matrices", input_scales));
+    if (activations) lines.push_back(fmt::format("dropped the input format of {} matrices", activations));
+    if (!exact.empty())
+        lines.push_back(
+            fmt::format("{} matrices have a scale without an exact reciprocal: engines see it one FP32 step (6e-8) "
+                        "away, nibble.json keeps it",
+                        exact.size()));
+    NIBBLE_TRY(job.spec.manifest, with_exact_scales(options.manifest, exact));
+    if (kv_scales) lines.push_back(fmt::format("dropped {} KV cache scales", kv_scales));
+    if (in.kv() != KvFormat::none && (plain || drops.kv_scale)) {
+        lines.push_back(fmt::format("dropped the KV cache format {}", kv_name(in.kv())));
+        job.spec.kv = KvFormat::none;
+    }
+    job.report.tensors = static_cast<int64_t>(job.spec.tensors.size());
+    NIBBLE_TRY(job.spec.side_files, in.side_files());
+    return job;
+}
+
+// ---- Moving the values ---------------------------------------------------------------------------------------------
+
+int64_t panel_rows(const CheckpointTensor& t) {
+    const int64_t row = t.quantized() ? code_bytes(t.format, 1, t.cols()) : t.cols() * dtype_bytes(t.dtype);
+    return std::max(panel_step, panel_bytes / std::max<int64_t>(row, 1) / panel_step * panel_step);
+}
+
+struct Scratch {
+    Matrix plain, decoded;
+    QuantMatrix quant;
+};
+
+Result<MatrixView> decoded_panel(const QuantView& q, Matrix& out) {
+    out = Matrix(DType::bf16, q.rows, q.cols);
+    decode_bf16(q, {reinterpret_cast<uint16_t*>(out.data.data()), out.data.size() / 2});
+    return out.view();
+}
+
+Status copy_panel(const Checkpoint& in, const Item& item, Export& out, size_t index, int64_t row, int64_t count) {
+    Scratch s;
+    if (!in.tensors()[item.source].quantized()) {
+        NIBBLE_TRY(const MatrixView view, in.read_plain(item.source, row, count, s.plain));
+        return out.write_plain(index, row, view);
+    }
+    NIBBLE_TRY(const QuantView q, in.read_quant(item.source, row, count, s.quant));
+    if (!item.decode) return out.write_quant(index, row, q);
+    NIBBLE_TRY(const MatrixView view, decoded_panel(q, s.decoded));
+    return out.write_plain(index, row, view);
+}
+
+bool same_bytes(const void* a, const void* b, int64_t n) { return n == 0 || std::memcmp(a, b, size_t(n)) == 0; }
+
+bool same_view(const MatrixView& a, const MatrixView& b) {
+    return a.dtype == b.dtype && a.cols == b.cols && same_bytes(a.data, b.data, a.bytes());
+}
+
+bool same_view(const QuantView& a, const QuantView& b) {
+    return a.format == b.format && a.cols == b.cols &&
+           same_bytes(a.codes, b.codes, code_bytes(a.format, a.rows, a.cols)) &&
+           same_bytes(a.block_scales, b.block_scales, block_scale_bytes(a.format, a.rows, a.cols)) &&
+           same_bytes(a.float_scales, b.float_scales, 4 * float_scale_count(a.format, a.rows, a.cols));
+}
+
+Status compare_panel(const Checkpoint& in, const Item& item, const Checkpoint& made, size_t index, int64_t row,
+                     int64_t count) {
+    const CheckpointTensor& t = in.tensors()[item.source];
+    Scratch a, b;
+    bool same = false;
+    if (t.quantized() && !item.decode) {
+        NIBBLE_TRY(const QuantView x, in.read_quant(item.source, row, count, a.quant));
+        NIBBLE_TRY(const QuantView y, made.read_quant(index, row, count, b.quant));
+        same = same_view(x, y);
+    } else if (item.decode) {
+        NIBBLE_TRY(const QuantView q, in.read_quant(item.source, row, count, a.quant));
+        NIBBLE_TRY(const MatrixView x, decoded_panel(q, a.decoded));
+        NIBBLE_TRY(const MatrixView y, made.read_plain(index, row, count, b.plain));
+        same = same_view(x, y);
+    } else {
+        NIBBLE_TRY(const MatrixView x, in.read_plain(item.source, row, count, a.plain));
+        NIBBLE_TRY(const MatrixView y, made.read_plain(index, row, count, b.plain));
+        same = same_view(x, y);
+    }
+    if (same) return Ok{};
+    return fail("{}: rows [{}, {}) read back differently than they were written", show_name(t.name), row, row + count);
+}
+
+// Calls work(index, first row, rows) for all panels of all tensors; the first error wins.
+template <class Work>
+Status for_each_panel(const Checkpoint& in, const Job& job, ThreadPool& pool, const JobHooks& hooks,
+                      std::string_view phase, Work work) {
+    int64_t total = 0, done = 0;
+    for (const Item& item : job.items) total += in.tensors()[item.source].stored_bytes;
+    for (size_t i = 0; i < job.items.size(); ++i) {
+        if (hooks.should_stop()) return fail("stopped on request");
+        const size_t source = job.items[i].source;
+        const CheckpointTensor& t = in.tensors()[source];
+        const int64_t step = panel_rows(t);
+        std::mutex mutex;
+        std::optional<Error> first;
+        pool.parallel_for(ceil_div(t.rows(), step), [&](int64_t p) {
+            const int64_t row = p * step, count = std::min(step, t.rows() - row);
+            Status status = work(i, row, count);
+            in.done_with(source, row, count);
+            if (status.ok()) return;
+            const std::scoped_lock lock(mutex);
+            if (!first) first = std::move(status).error();
+        });
+        if (first) return *std::move(first);
+        done += t.stored_bytes;
+        if (hooks.progress) hooks.progress({phase, t.name, done, total});
+    }
+    return Ok{};
+}
+
+Status verify(const Checkpoint& in, const Job& job, const std::filesystem::path& written, ThreadPool& pool,
+              const JobHooks& hooks) {
+    NIBBLE_TRY(const auto made, Checkpoint::open(written));
+    std::vector<size_t> index_of(job.items.size());
+    std::unordered_map<std::string_view, size_t> by_name;
+    for (size_t i = 0; i < made->tensors().size(); ++i) by_name.emplace(made->tensors()[i].name, i);
+    for (size_t i = 0; i < job.items.size(); ++i) {
+        const ExportTensor& want = job.spec.tensors[i];
+        const auto at = by_name.find(want.name);
+        if (at == by_name.end()) return fail("{}: is missing when read back", show_name(want.name));
+        const CheckpointTensor& have = made->tensors()[at->second];
+        if (have.format != want.format || have.shape != want.shape || have.input_scale.has_value() != want.input_scale)
+            return fail("{}: reads back as {}", show_name(want.name), have.stored_type);
+        index_of[i] = at->second;
+        if (want.format == Format::none) continue;
+        NIBBLE_TRY(const float before, tensor_scale_of(in, job.items[i].source));
+        NIBBLE_TRY(const float after, tensor_scale_of(*made, at->second));
+        const float input_before = in.tensors()[job.items[i].source].input_scale.value_or(0);
+        const float input_after = want.input_scale ? *have.input_scale : input_before;
+        if (float_bits(before) != float_bits(after) || float_bits(input_before) != float_bits(input_after))
+            return fail("{}: its scalar scales read back differently than they were written", show_name(want.name));
+    }
+    if (by_name.size() != job.items.size())
+        return fail("{} tensors read back, {} were written", by_name.size(), job.items.size());
+    return for_each_panel(in, job, pool, hooks, "verify", [&](size_t i, int64_t row, int64_t count) {
+        return compare_panel(in, job.items[i], *made, index_of[i], row, count);
+    });
+}
+
+Status fill(const Checkpoint& in, const Job& job, Export& out, ThreadPool& pool, const JobHooks& hooks) {
+    NIBBLE_CHECK(for_each_panel(in, job, pool, hooks, "convert", [&](size_t i, int64_t row, int64_t count) {
+        return copy_panel(in, job.items[i], out, i, row, count);
+    }));
+    for (size_t i = 0; i < job.items.size(); ++i) {
+        const ExportTensor& e = job.spec.tensors[i];
+        if (e.format == Format::none) continue;
+        NIBBLE_TRY(const float scale, tensor_scale_of(in, job.items[i].source));
+        const auto input = e.input_scale ? in.tensors()[job.items[i].source].input_scale : std::nullopt;
+        NIBBLE_CHECK(out.write_scalars(i, scale, input));
+    }
+    NIBBLE_CHECK(verify(in, job, out.checkpoint_path(), pool, hooks));
+    return out.finish();
+}
+
+}  // namespace
+
+Result<ConvertReport> convert(const Checkpoint& in, const ConvertOptions& options, ThreadPool& pool,
+                              const JobHooks& hooks) {
+    NIBBLE_TRY(Job job, make_job(in, options));
+    NIBBLE_TRY(auto out, open_export(job.spec, ExportMode::create));
+    job.report.bytes = out->total_bytes();
+    const std::filesystem::path folder = out->work_dir();
+    Status done = fill(in, job, *out, pool, hooks);
+    if (done.ok()) return std::move(job.report);
+    out.reset();  // a conversion starts over rather than resumes
+    std::error_code ignored;
+    std::filesystem::remove_all(folder, ignored);
+    return std::move(done).error();
+}
+
+}  // namespace nibble

@@ -1,0 +1,62 @@
+#include "checkpoint/decode.h"
+
+#include "formats/fp8.h"
+
+#include <algorithm>
+#include <array>
+
+namespace nibble {
+namespace {
+
+constexpr auto e4m3_values = [] {
+    std::array<float, 256> values{};
+    for (int code = 0; code < 256; ++code) values[size_t(code)] = e4m3_to_float(static_cast<uint8_t>(code));
+    return values;
+}();
+
+constexpr auto e2m1_values = [] {
+    std::array<float, 16> values{};
+    for (int code = 0; code < 16; ++code) values[size_t(code)] = e2m1_to_float(static_cast<uint8_t>(code));
+    return values;
+}();
+
+// Columns [begin, end) of a row whose codes start at `codes`, all under one scale. 4-bit spans begin at an even column.
+void decode_span(const uint8_t* codes, bool packed, int64_t begin, int64_t end, float scale, uint16_t* out) {
+    if (!packed) {
+        for (int64_t c = begin; c < end; ++c) out[c] = bf16_from_float(e4m3_values[codes[c]] * scale);
+        return;
+    }
+    for (int64_t c = begin; c < end; c += 2) {
+        const uint8_t pair = codes[c / 2];
+        out[c] = bf16_from_float(e2m1_values[pair & 15u] * scale);
+        out[c + 1] = bf16_from_float(e2m1_values[pair >> 4] * scale);
+    }
+}
+
+}  // namespace
+
+void decode_bf16(const QuantView& panel, std::span<uint16_t> out) {
+    const FormatLayout layout = format_layout(panel.format);
+    const bool packed = layout.code_bits == 4;
+    const int64_t tiles = ceil_div<int64_t>(panel.cols, fp8_tile);
+    const int64_t span = layout.block                           ? layout.block
+                         : panel.format == Format::fp8_block128 ? fp8_tile
+                                                                : std::max<int64_t>(panel.cols, 1);
+    for (int64_t row = 0; row < panel.rows; ++row) {
+        const uint8_t* codes = panel.codes + code_bytes(panel.format, row, panel.cols);
+        uint16_t* to = out.data() + row * panel.cols;
+        const auto scale_of = [&](int64_t block) {
+            if (layout.block) {
+                const uint8_t s = panel.block_scales[row * (panel.cols / layout.block) + block];
+                return layout.e8m0_scales ? e8m0_to_float(s) : e4m3_values[s] * panel.tensor_scale;
+            }
+            if (panel.format == Format::fp8_row) return panel.float_scales[row];
+            if (panel.format == Format::fp8_block128) return panel.float_scales[row / fp8_tile * tiles + block];
+            return panel.tensor_scale;
+        };
+        for (int64_t begin = 0, block = 0; begin < panel.cols; begin += span, ++block)
+            decode_span(codes, packed, begin, std::min(begin + span, panel.cols), scale_of(block), to);
+    }
+}
+
+}  // namespace nibble

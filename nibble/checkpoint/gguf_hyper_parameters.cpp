@@ -1,0 +1,394 @@
+#include "checkpoint/gguf_config.h"
+#include "checkpoint/gguf_header.h"
+#include "io/json_events.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace nibble {
+namespace {
+
+// Numbers of general.file_type (llama_ftype).
+constexpr uint32_t ftype_f32 = 0, ftype_f16 = 1, ftype_bf16 = 32, ftype_mxfp4 = 38, ftype_nvfp4 = 39;
+constexpr uint32_t quantization_version = 2;
+
+uint32_t file_type(const GgufExportLayout& layout) {
+    const auto any = [&](GgmlType type) {
+        return std::ranges::any_of(layout.tensors, [&](const GgufTensorSpec& t) { return t.type == type; });
+    };
+    if (any(GgmlType::nvfp4)) return ftype_nvfp4;
+    if (any(GgmlType::mxfp4)) return ftype_mxfp4;
+    return any(GgmlType::bf16) ? ftype_bf16 : any(GgmlType::f16) ? ftype_f16 : ftype_f32;
+}
+
+// A JSON object whose fields are read with an error that names them.
+class Fields {
+public:
+    explicit Fields(const Json& object) : object_(object) {}
+
+    // Null fields are absent ones, as in Python.
+    bool has(const char* field) const {
+        const auto at = object_.find(field);
+        return at != object_.end() && !at->is_null();
+    }
+    Result<uint32_t> integer(const char* field) const {
+        const auto at = object_.find(field);
+        if (at == object_.end() || !at->is_number_integer() || at->get<int64_t>() < 0 || at->get<int64_t>() > INT32_MAX)
+            return fail("config.json: '{}' must be an integer from 0 to {}", field, INT32_MAX);
+        return at->get<uint32_t>();
+    }
+    Result<uint32_t> integer_or(const char* field, uint32_t fallback) const {
+        return has(field) ? integer(field) : fallback;
+    }
+    Result<double> number(const char* field) const {
+        const auto at = object_.find(field);
+        if (at == object_.end() || !at->is_number() || !std::isfinite(static_cast<float>(at->get<double>())))
+            return fail("config.json: '{}' must be a number", field);
+        return at->get<double>();
+    }
+    Result<double> number_or(const char* field, double fallback) const { return has(field) ? number(field) : fallback; }
+    Result<bool> boolean_or(const char* field, bool fallback) const {
+        if (!has(field)) return fallback;
+        const Json& value = *object_.find(field);
+        if (!value.is_boolean()) return fail("config.json: '{}' must be true or false", field);
+        return value.get<bool>();
+    }
+    Result<std::string> text_or(const char* field, std::string_view fallback) const {
+        if (!has(field)) return std::string(fallback);
+        const Json& value = *object_.find(field);
+        if (!value.is_string()) return fail("config.json: '{}' must be a string", field);
+        return value.get<std::string>();
+    }
+    Result<Json> object_or_null(const char* field) const {
+        if (!has(field)) return Json();
+        const Json& value = *object_.find(field);
+        if (!value.is_object()) return fail("config.json: '{}' must be an object", field);
+        return value;
+    }
+
+private:
+    const Json& object_;
+};
+
+// The rotation of (full) attention: rope_theta and rope_scaling, or rope_parameters of transformers 5, where Gemma 3
+// has one object per kind of layer.
+struct Rope {
+    Json scaling;  // null: none
+    double base = 10000;
+    std::optional<double> local_base = std::nullopt;
+    std::string type;
+};
+
+Result<Rope> rope_of(const Json& config, double default_base) {
+    const Fields fields(config);
+    Rope rope;
+    NIBBLE_TRY(rope.base, fields.number_or("rope_theta", default_base));
+    NIBBLE_TRY(rope.scaling, fields.object_or_null("rope_scaling"));
+    if (rope.scaling.is_null()) {
+        NIBBLE_TRY(rope.scaling, fields.object_or_null("rope_parameters"));
+        if (rope.scaling.contains("full_attention")) {
+            const Json both = rope.scaling;
+            NIBBLE_TRY(rope.scaling, Fields(both).object_or_null("full_attention"));
+            NIBBLE_TRY(const Json local, Fields(both).object_or_null("sliding_attention"));
+            if (local.contains("rope_theta")) {
+                NIBBLE_TRY(rope.local_base, Fields(local).number("rope_theta"));
+            }
+        }
+        if (rope.scaling.is_object()) {
+            NIBBLE_TRY(rope.base, Fields(rope.scaling).number_or("rope_theta", rope.base));
+        }
+    }
+    if (fields.has("rope_local_base_freq")) {
+        NIBBLE_TRY(rope.local_base, fields.number("rope_local_base_freq"));
+    }
+    if (rope.scaling.is_null()) return rope;
+    const Fields scaling(rope.scaling);
+    NIBBLE_TRY(const std::string legacy, scaling.text_or("type", "default"));
+    NIBBLE_TRY(rope.type, scaling.text_or("rope_type", legacy));
+    NIBBLE_TRY(const double partial, scaling.number_or("partial_rotary_factor", 1));
+    if (partial != 1) return fail("config.json: partial_rotary_factor {} has no counterpart in llama.cpp", partial);
+    if (rope.type == "default") rope.scaling = Json();
+    return rope;
+}
+
+class HyperParameters {
+public:
+    HyperParameters(const ExportSpec& spec, std::string_view architecture, const GgufExportLayout& layout,
+                    GgufHeader& out)
+        : spec_(spec), config_(spec.config), arch_(architecture), layout_(layout), out_(out) {}
+
+    Status add() {
+        NIBBLE_CHECK(general());
+        NIBBLE_TRY(const std::string type, config_.text_or("model_type", ""));
+        if (arch_ == "llama") return llama(type);
+        if (arch_ == "gemma3") return gemma3();
+        if (arch_.starts_with("nemotron_h")) return nemotron_h();
+        return qwen();
+    }
+
+private:
+    template <class T>
+    void put(std::string_view key, T value) {
+        out_.metadata.add(fmt::format("{}.{}", arch_, key), value);
+    }
+    Status integer(std::string_view key, const char* field) {
+        NIBBLE_TRY(const uint32_t value, config_.integer(field));
+        put(key, value);
+        return Ok{};
+    }
+    Status number(std::string_view key, const char* field) {
+        NIBBLE_TRY(const double value, config_.number(field));
+        put(key, static_cast<float>(value));
+        return Ok{};
+    }
+
+    Status general() {
+        out_.metadata.add("general.architecture", arch_);
+        out_.metadata.add("general.type", std::string("model"));
+        NIBBLE_TRY(std::string name, config_.text_or("_name_or_path", ""));
+        name = name.substr(name.find_last_of('/') + 1);
+        out_.metadata.add("general.name", name.empty() ? spec_.out.stem().string() : name);
+        const uint32_t type = file_type(layout_);
+        out_.metadata.add("general.file_type", type);
+        if (type == ftype_nvfp4 || type == ftype_mxfp4)
+            out_.metadata.add("general.quantization_version", quantization_version);
+        return Ok{};
+    }
+
+    // llama.cpp has one activation function per architecture.
+    Status activation_is(const char* field, std::string_view expected) const {
+        NIBBLE_TRY(const std::string found, config_.text_or(field, expected));
+        if (found == expected) return Ok{};
+        return fail("config.json: '{}' is {}, but llama.cpp computes {} models with {}", field, show_name(found), arch_,
+                    expected);
+    }
+
+    Status sizes() {
+        NIBBLE_CHECK(integer("block_count", "num_hidden_layers"));
+        NIBBLE_CHECK(integer("context_length", "max_position_embeddings"));
+        NIBBLE_CHECK(integer("embedding_length", "hidden_size"));
+        NIBBLE_CHECK(integer("attention.head_count", "num_attention_heads"));
+        return integer("vocab_size", "vocab_size");
+    }
+
+    Result<uint32_t> head_dim() const {
+        NIBBLE_TRY(const uint32_t hidden, config_.integer("hidden_size"));
+        NIBBLE_TRY(const uint32_t heads, config_.integer("num_attention_heads"));
+        if (heads == 0) return fail("config.json: 'num_attention_heads' is 0");
+        return config_.integer_or("head_dim", hidden / heads);
+    }
+
+    // What all but the hybrid models have.
+    Status transformer(double default_base) {
+        NIBBLE_CHECK(sizes());
+        NIBBLE_CHECK(integer("feed_forward_length", "intermediate_size"));
+        NIBBLE_CHECK(integer("attention.head_count_kv",
+                             config_.has("num_key_value_heads") ? "num_key_value_heads" : "num_attention_heads"));
+        NIBBLE_CHECK(number("attention.layer_norm_rms_epsilon", "rms_norm_eps"));
+        NIBBLE_TRY(const uint32_t width, head_dim());
+        if (config_.has("head_dim") || arch_ != "llama") {
+            put("attention.key_length", width);
+            put("attention.value_length", width);
+        }
+        put("rope.dimension_count", width);
+        return rope(default_base);
+    }
+
+    Status rope(double default_base) {
+        NIBBLE_TRY(const double partial, config_.number_or("partial_rotary_factor", 1));
+        if (partial != 1) return fail("config.json: partial_rotary_factor {} has no counterpart in llama.cpp", partial);
+        NIBBLE_TRY(const Rope rope, rope_of(spec_.config, default_base));
+        put("rope.freq_base", static_cast<float>(rope.base));
+        if (rope.local_base && arch_ == "gemma3") put("rope.freq_base_swa", static_cast<float>(*rope.local_base));
+        if (rope.scaling.is_null() || rope.type == "llama3") return Ok{};  // Llama 3's is a tensor
+        const Fields scaling(rope.scaling);
+        if (rope.type != "linear" && rope.type != "yarn")
+            return fail("config.json: rope scaling {} has no GGUF writer (linear, yarn and llama3 have)",
+                        show_name(rope.type));
+        put("rope.scaling.type", rope.type);
+        NIBBLE_TRY(const double factor, scaling.number("factor"));
+        put("rope.scaling.factor", static_cast<float>(factor));
+        if (rope.type == "linear") return Ok{};
+        for (const char* field : {"attention_factor", "mscale", "mscale_all_dim"})
+            if (scaling.has(field)) return fail("config.json: rope scaling with '{}' has no GGUF writer", field);
+        NIBBLE_TRY(const uint32_t length, scaling.integer("original_max_position_embeddings"));
+        put("rope.scaling.original_context_length", length);
+        for (const char* field : {"beta_fast", "beta_slow"}) {
+            if (!scaling.has(field)) continue;
+            NIBBLE_TRY(const double beta, scaling.number(field));
+            put(fmt::format("rope.scaling.yarn_{}", field), static_cast<float>(beta));
+        }
+        return Ok{};
+    }
+
+    Status llama(const std::string& type) {
+        NIBBLE_CHECK(activation_is("hidden_act", "silu"));
+        NIBBLE_CHECK(transformer(10000));
+        if (type == "mistral" && config_.has("sliding_window"))
+            NIBBLE_CHECK(integer("attention.sliding_window", "sliding_window"));
+        if (type != "mixtral") return Ok{};
+        if (config_.has("sliding_window")) return fail("config.json: Mixtral with a sliding window has no GGUF writer");
+        NIBBLE_CHECK(integer("expert_count", "num_local_experts"));
+        return integer("expert_used_count", "num_experts_per_tok");
+    }
+
+    Status qwen() {
+        NIBBLE_CHECK(activation_is("hidden_act", "silu"));
+        NIBBLE_TRY(const bool slides, config_.boolean_or("use_sliding_window", false));
+        if (slides) return fail("config.json: sliding windows have no counterpart in llama.cpp's {}", arch_);
+        NIBBLE_CHECK(transformer(10000));
+        if (arch_ != "qwen3moe") return Ok{};
+        NIBBLE_TRY(const bool normalized, config_.boolean_or("norm_topk_prob", false));
+        if (!normalized)
+            return fail(
+                "config.json: llama.cpp always normalizes the weights of the chosen experts, 'norm_topk_prob' is "
+                "false");
+        if (const std::string* dense = layer_with(".ffn_up.weight"))
+            return fail("{}: llama.cpp's qwen3moe has experts in every layer", *dense);
+        NIBBLE_CHECK(integer("expert_count", "num_experts"));
+        NIBBLE_CHECK(integer("expert_used_count", "num_experts_per_tok"));
+        return integer("expert_feed_forward_length", "moe_intermediate_size");
+    }
+
+    Status gemma3() {
+        NIBBLE_CHECK(activation_is("hidden_activation", "gelu_pytorch_tanh"));
+        NIBBLE_CHECK(transformer(1e6));
+        if (config_.has("attn_logit_softcapping"))
+            return fail("config.json: 'attn_logit_softcapping' has no counterpart in llama.cpp's gemma3");
+        if (config_.has("final_logit_softcapping"))
+            NIBBLE_CHECK(number("final_logit_softcapping", "final_logit_softcapping"));
+        NIBBLE_CHECK(gemma3_query_scale());
+        NIBBLE_TRY(const uint32_t pattern, config_.integer_or("sliding_window_pattern", 6));
+        NIBBLE_CHECK(gemma3_layers(pattern));
+        if (pattern == 1 || !config_.has("sliding_window")) return Ok{};
+        put("attention.sliding_window_pattern", pattern);
+        return integer("attention.sliding_window", "sliding_window");
+    }
+
+    // llama.cpp knows the 27B model by its 62 layers and scales queries by hidden/heads there, else by the head size.
+    Status gemma3_query_scale() const {
+        NIBBLE_TRY(const uint32_t width, head_dim());
+        NIBBLE_TRY(const uint32_t hidden, config_.integer("hidden_size"));
+        NIBBLE_TRY(const uint32_t heads, config_.integer("num_attention_heads"));
+        NIBBLE_TRY(const uint32_t layers, config_.integer("num_hidden_layers"));
+        const uint32_t expected = layers == 62 ? hidden / heads : width;
+        NIBBLE_TRY(const double scalar, config_.number_or("query_pre_attn_scalar", expected));
+        if (scalar == expected) return Ok{};
+        return fail("config.json: 'query_pre_attn_scalar' is {}, llama.cpp computes with {}", scalar, expected);
+    }
+
+    Status gemma3_layers(uint32_t pattern) const {
+        const auto types = spec_.config.find("layer_types");
+        if (types == spec_.config.end() || !types->is_array()) return Ok{};
+        for (size_t l = 0; l < types->size(); ++l)
+            if (const bool full = pattern == 1 || (pattern != 0 && (l + 1) % pattern == 0);
+                (*types)[l] != (full ? "full_attention" : "sliding_attention"))
+                return fail("config.json: 'layer_types' does not repeat every {} layers at layer {}", pattern, l);
+        return Ok{};
+    }
+
+    const std::string* layer_with(std::string_view suffix) const {
+        for (const GgufTensorSpec& t : layout_.tensors)
+            if (t.name.ends_with(suffix)) return &t.name;
+        return nullptr;
+    }
+    bool layer_has(uint32_t layer, std::string_view suffix) const {
+        const std::string name = fmt::format("blk.{}.{}", layer, suffix);
+        return std::ranges::any_of(layout_.tensors, [&](const GgufTensorSpec& t) { return t.name == name; });
+    }
+
+    // llama.cpp tells the layers apart by these arrays: attention has key/value heads, feed-forward layers a width,
+    // Mamba layers neither. (Its nemotron_h_moe takes every feed-forward layer for experts, as in the published
+    // models.)
+    Status nemotron_h() {
+        NIBBLE_CHECK(activation_is("mlp_hidden_act", "relu2"));
+        NIBBLE_CHECK(sizes());
+        NIBBLE_TRY(const uint32_t layers, config_.integer("num_hidden_layers"));
+        if (layers > layout_.tensors.size())
+            return fail("config.json: {} layers, {} tensors", layers, layout_.tensors.size());
+        NIBBLE_TRY(const uint32_t kv_heads, config_.integer("num_key_value_heads"));
+        std::vector<int32_t> heads(layers), widths(layers);
+        for (uint32_t l = 0; l < layers; ++l) {
+            const bool moe = layer_has(l, "ffn_up_exps.weight");
+            if (layer_has(l, "attn_q.weight")) heads[l] = static_cast<int32_t>(kv_heads);
+            if (!moe && !layer_has(l, "ffn_up.weight")) continue;
+            NIBBLE_TRY(const uint32_t width, config_.integer(moe ? "moe_intermediate_size" : "intermediate_size"));
+            widths[l] = static_cast<int32_t>(width);
+        }
+        out_.add_array(arch_ + ".attention.head_count_kv", std::move(heads));
+        out_.add_array(arch_ + ".feed_forward_length", std::move(widths));
+        NIBBLE_TRY(const uint32_t width, config_.integer("head_dim"));
+        put("attention.key_length", width);
+        put("attention.value_length", width);
+        const char* epsilon = config_.has("layer_norm_epsilon") ? "layer_norm_epsilon" : "norm_eps";
+        NIBBLE_CHECK(number("attention.layer_norm_rms_epsilon", epsilon));
+        NIBBLE_CHECK(number("attention.layer_norm_epsilon", epsilon));
+        put("rope.scaling.finetuned", false);  // no rotation at all
+        NIBBLE_CHECK(mamba());
+        return arch_ == "nemotron_h" ? Status(Ok{}) : nemotron_experts();
+    }
+
+    Status mamba() {
+        NIBBLE_CHECK(activation_is("mamba_hidden_act", "silu"));
+        NIBBLE_CHECK(integer("ssm.conv_kernel", "conv_kernel"));
+        NIBBLE_CHECK(integer("ssm.state_size", "ssm_state_size"));
+        NIBBLE_CHECK(integer("ssm.group_count", "n_groups"));
+        NIBBLE_CHECK(integer("ssm.time_step_rank", "mamba_num_heads"));
+        NIBBLE_TRY(const uint32_t heads, config_.integer("mamba_num_heads"));
+        NIBBLE_TRY(const uint32_t width, config_.integer("mamba_head_dim"));
+        if (const uint64_t inner = uint64_t{heads} * width; inner <= INT32_MAX) {
+            put("ssm.inner_size", static_cast<uint32_t>(inner));
+            return Ok{};
+        }
+        return fail("config.json: {} Mamba heads of {} are too many", heads, width);
+    }
+
+    Status nemotron_experts() {
+        NIBBLE_CHECK(integer("expert_count", "n_routed_experts"));
+        NIBBLE_CHECK(integer("expert_used_count", "num_experts_per_tok"));
+        NIBBLE_CHECK(integer("expert_feed_forward_length", "moe_intermediate_size"));
+        NIBBLE_CHECK(integer("expert_shared_feed_forward_length", "moe_shared_expert_intermediate_size"));
+        NIBBLE_CHECK(integer("expert_shared_count", "n_shared_experts"));
+        NIBBLE_TRY(const bool normalized, config_.boolean_or("norm_topk_prob", true));
+        put("expert_weights_norm", normalized);
+        NIBBLE_CHECK(number("expert_weights_scale", "routed_scaling_factor"));
+        for (const auto& [key, field] :
+             {std::pair{"expert_group_count", "n_group"}, std::pair{"expert_group_used_count", "topk_group"},
+              std::pair{"moe_latent_size", "moe_latent_size"}})
+            if (config_.has(field)) NIBBLE_CHECK(integer(key, field));
+        return Ok{};
+    }
+
+    const ExportSpec& spec_;
+    Fields config_;
+    std::string arch_;
+    const GgufExportLayout& layout_;
+    GgufHeader& out_;
+};
+
+}  // namespace
+
+Status add_gguf_hyper_parameters(const ExportSpec& spec, std::string_view architecture, const GgufExportLayout& layout,
+                                 GgufHeader& out) {
+    return HyperParameters(spec, architecture, layout, out).add();
+}
+
+Result<std::vector<float>> gguf_rope_divisors(const ExportSpec& spec) {
+    NIBBLE_TRY(const Rope rope, rope_of(spec.config, 10000));
+    if (rope.scaling.is_null() || rope.type != "llama3") return std::vector<float>();
+    const Fields scaling(rope.scaling), config(spec.config);
+    Llama3Rope llama3;
+    NIBBLE_TRY(llama3.factor, scaling.number("factor"));
+    NIBBLE_TRY(llama3.low_freq_factor, scaling.number("low_freq_factor"));
+    NIBBLE_TRY(llama3.high_freq_factor, scaling.number("high_freq_factor"));
+    NIBBLE_TRY(llama3.original_length, scaling.number("original_max_position_embeddings"));
+    if (!(llama3.factor > 0 && llama3.low_freq_factor > 0 && llama3.high_freq_factor > llama3.low_freq_factor))
+        return fail("config.json: 'rope_scaling' has factors that are not positive and rising");
+    NIBBLE_TRY(const uint32_t hidden, config.integer("hidden_size"));
+    NIBBLE_TRY(const uint32_t heads, config.integer("num_attention_heads"));
+    NIBBLE_TRY(const uint32_t width, config.integer_or("head_dim", hidden / std::max(heads, 1u)));
+    if (width < 2 || width > 65536) return fail("config.json: heads of {} cannot be rotated", width);
+    return llama3_rope_divisors(llama3, rope.base, width);
+}
+
+}  // namespace nibble

@@ -1,0 +1,262 @@
+#include "checkpoint/gguf_layout.h"
+
+#include "checkpoint/hf_layout.h"
+#include "checkpoint/stored_parts.h"
+#include "io/json_events.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+namespace nibble {
+namespace {
+
+using enum GgufTransform;
+
+// Weights for which llama.cpp creates X.scale (its generic pass in llama-model.cpp), as far as the name tables hold
+// them.
+constexpr std::array<std::string_view, 16> scalable{
+    "attn_q",         "attn_k",        "attn_v",      "attn_output",   "ffn_gate",       "ffn_up",
+    "ffn_down",       "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps", "ffn_gate_shexp", "ffn_up_shexp",
+    "ffn_down_shexp", "ssm_in",        "ssm_out",     "output"};
+
+constexpr std::string_view weight_suffix = ".weight";
+
+// "ffn_up" of "blk.3.ffn_up.weight".
+std::string_view kind_of(std::string_view gguf_name) {
+    if (gguf_name.ends_with(weight_suffix)) gguf_name.remove_suffix(weight_suffix.size());
+    return gguf_name.substr(gguf_name.rfind('.') + 1);
+}
+
+// llama.cpp computes with these in FP32 and its loader expects them so.
+bool always_f32(const std::string& name, size_t dims) {
+    const std::string_view kind = kind_of(name);
+    return dims < 2 || !name.ends_with(weight_suffix) || kind.ends_with("_norm") || kind == "ffn_gate_inp" ||
+           kind == "ssm_conv1d";
+}
+
+Result<GgmlType> plain_type(const ExportTensor& t, const std::string& name) {
+    if (t.dtype != DType::bf16 && t.dtype != DType::f16 && t.dtype != DType::f32)
+        return fail("{}: GGUF weights are F32, F16 or BF16, this one is {}", show_name(t.name), dtype_name(t.dtype));
+    if (always_f32(name, t.shape.size()) || t.dtype == DType::f32) return GgmlType::f32;
+    return t.dtype == DType::f16 ? GgmlType::f16 : GgmlType::bf16;
+}
+
+// What a user does about a matrix that GGUF cannot hold quantized.
+std::string leave_out(const ExportTensor& t) {
+    return fmt::format("leave it out: end the recipe's quant_cfg with {{quantizer_name: '*{}*', enable: false}}",
+                       last_name(module_of_weight(t.name)));
+}
+
+Result<GgmlType> quantized_type(const ExportTensor& t, const std::string& name) {
+    if (t.format != Format::nvfp4 && t.format != Format::mxfp4)
+        return fail("{}: {} has no type in GGUF (nvfp4 and mxfp4 have): choose another recipe, or convert to bf16",
+                    show_name(t.name), format_name(t.format));
+    if (t.shape.size() != 2 || always_f32(name, 2))
+        return fail("{}: must stay unquantized in GGUF; {}", show_name(t.name), leave_out(t));
+    const GgmlType type = t.format == Format::nvfp4 ? GgmlType::nvfp4 : GgmlType::mxfp4;
+    if (const int64_t block = ggml_type_info(type).block; t.shape[1] % block != 0)
+        return fail("{}: rows of {} are not whole blocks of {}, which {} in GGUF needs; {}", show_name(t.name),
+                    t.shape[1], block, ggml_type_name(type), leave_out(t));
+    if (type == GgmlType::nvfp4 && !std::ranges::count(scalable, kind_of(name)))
+        return fail("{}: llama.cpp takes no tensor scale for {}, so it cannot be NVFP4; {}", show_name(t.name),
+                    kind_of(name), leave_out(t));
+    if (t.input_scale && type != GgmlType::nvfp4)
+        return fail("{}: an input_scale beside {} weights has no place in GGUF", show_name(t.name),
+                    format_name(t.format));
+    if (t.activation != ActivationFormat::none && !t.input_scale)
+        return fail(
+            "{}: GGUF cannot say that inputs are {}: quantize with --weights-only, convert with --drop activation",
+            show_name(t.name), activation_name(t.activation));
+    return type;
+}
+
+class LayoutBuilder {
+public:
+    LayoutBuilder(const ExportSpec& spec, const GgufArchitecture& architecture)
+        : spec_(spec), architecture_(architecture) {}
+
+    Result<GgufExportLayout> build() {
+        if (spec_.kv != KvFormat::none)
+            return fail(
+                "GGUF does not name a KV cache format ({}): convert with --drop kv_scale, or quantize without it",
+                kv_name(spec_.kv));
+        for (const ExportTensor& t : spec_.tensors) NIBBLE_CHECK(add(t));
+        for (const auto& [name, stack] : stacks_)
+            if (stack.have != stack.experts)
+                return fail("{}: {} of {} experts are there", name, stack.have, stack.experts);
+        return std::move(out_);
+    }
+
+private:
+    struct Stack {
+        size_t place = 0;  // of the first expert seen
+        int64_t experts = 0, have = 0;
+        std::vector<bool> seen{};
+    };
+
+    Status add(const ExportTensor& t) {
+        const auto match = match_hf_name(architecture_, t.name);
+        if (!match)
+            return fail("{}: has no name in a GGUF file of architecture {}", show_name(t.name), architecture_.name);
+        if (std::ranges::any_of(t.shape, [](int64_t d) { return d < 1; }) || t.shape.empty())
+            return fail("{}: GGUF holds no scalars and no empty tensors", show_name(t.name));
+        const std::string name = gguf_name_of(*match);
+        NIBBLE_TRY(const GgmlType type, t.format == Format::none ? plain_type(t, name) : quantized_type(t, name));
+        GgufPlace place{.type = type, .transform = match->row->transform};
+        const GgmlTypeInfo& info = ggml_type_info(type);
+        place.row_bytes = cols_of(t) / info.block * info.bytes;
+        if (place.transform == rope_q || place.transform == rope_k) {
+            NIBBLE_TRY(place.head_dim, head_dim(t, place.transform));
+        }
+        if (place.transform == experts) return add_expert(t, name, match->expert, place);
+        NIBBLE_TRY(auto shape, gguf_shape(t, place.transform));
+        place.tensor = out_.tensors.size();
+        out_.tensors.push_back({name, type, std::move(shape)});
+        add_scales(t, name, 1, place);
+        out_.places.push_back(place);
+        return Ok{};
+    }
+
+    Status add_expert(const ExportTensor& t, const std::string& name, int64_t expert, GgufPlace place) {
+        if (t.shape.size() != 2) return fail("{}: an expert's weight is a matrix", show_name(t.name));
+        auto found = stacks_.find(name);
+        if (found == stacks_.end()) {
+            NIBBLE_TRY(const int64_t count, expert_count());
+            found = stacks_.emplace(name, Stack{out_.places.size(), count, 0, std::vector<bool>(size_t(count))}).first;
+            place.tensor = out_.tensors.size();
+            out_.tensors.push_back({name, place.type, {count, t.shape[0], t.shape[1]}});
+            add_scales(t, name, count, place);
+        } else {
+            const size_t first = found->second.place;
+            const ExportTensor& other = spec_.tensors[first];
+            if (other.shape != t.shape || other.format != t.format || other.dtype != t.dtype ||
+                other.input_scale != t.input_scale)
+                return fail("{}: differs in shape or format from {}; GGUF stores the experts of a layer as one tensor",
+                            show_name(t.name), show_name(other.name));
+            place.tensor = out_.places[first].tensor;
+            place.scale = out_.places[first].scale;
+            place.input_scale = out_.places[first].input_scale;
+        }
+        Stack& stack = found->second;
+        if (expert >= stack.experts || stack.seen[size_t(expert)])
+            return fail("{}: config.json has {} experts, or this one came twice", show_name(t.name), stack.experts);
+        stack.seen[size_t(expert)] = true;
+        ++stack.have;
+        place.offset = expert * t.shape[0] * place.row_bytes;
+        place.element = expert;
+        out_.places.push_back(place);
+        return Ok{};
+    }
+
+    void add_scales(const ExportTensor& t, const std::string& name, int64_t count, GgufPlace& place) {
+        if (place.type != GgmlType::nvfp4) return;
+        const std::string base = name.substr(0, name.size() - weight_suffix.size());
+        place.scale = out_.tensors.size();
+        out_.tensors.push_back({base + ".scale", GgmlType::f32, {count}});
+        if (!t.input_scale) return;
+        place.input_scale = out_.tensors.size();
+        out_.tensors.push_back({base + ".input_scale", GgmlType::f32, {count}});
+    }
+
+    Result<int64_t> positive(const char* field) const {
+        const auto at = spec_.config.find(field);
+        if (at == spec_.config.end() || !at->is_number_integer() || at->get<int64_t>() < 1 ||
+            at->get<int64_t>() > INT32_MAX)
+            return fail("config.json: '{}' must be a positive integer", field);
+        return at->get<int64_t>();
+    }
+
+    Result<int64_t> expert_count() const {
+        for (const char* field : {"num_local_experts", "num_experts"})
+            if (spec_.config.contains(field)) return positive(field);
+        return positive("n_routed_experts");
+    }
+
+    Result<int64_t> head_dim(const ExportTensor& t, GgufTransform transform) const {
+        const bool keys = transform == rope_k && spec_.config.contains("num_key_value_heads");
+        NIBBLE_TRY(const int64_t heads, positive(keys ? "num_key_value_heads" : "num_attention_heads"));
+        if (t.shape[0] % (2 * heads) != 0)
+            return fail("{}: {} rows do not divide into {} heads of even size", show_name(t.name), t.shape[0], heads);
+        return t.shape[0] / heads;
+    }
+
+    Result<std::vector<int64_t>> gguf_shape(const ExportTensor& t, GgufTransform transform) const {
+        const auto& s = t.shape;
+        const auto wrong = [&](std::string_view want) {
+            return fail("{}: has {} dimensions, expected {}", show_name(t.name), s.size(), want);
+        };
+        switch (transform) {
+            case a_log:
+            case column:
+                if (s.size() != 1) return wrong("a vector");
+                return std::vector<int64_t>{s[0], 1};
+            case conv1d:
+                if (s.size() != 3 || s[1] != 1) return wrong("[channels, 1, kernel]");
+                return std::vector<int64_t>{s[0], s[2]};
+            case flatten: {
+                NIBBLE_TRY(const int64_t groups, positive("n_groups"));
+                if (s.size() != 1 || s[0] % groups != 0) return wrong("a vector of whole groups");
+                return std::vector<int64_t>{groups, s[0] / groups};
+            }
+            default:
+                if (s.size() > 2) return wrong("a vector or a matrix");
+                return s;
+        }
+    }
+
+    const ExportSpec& spec_;
+    GgufArchitecture architecture_;
+    std::map<std::string, Stack> stacks_;
+    GgufExportLayout out_;
+};
+
+// llama.cpp's feed-forward builder multiplies by X.scale after it has added the bias, and refuses to.
+Status check_biases(const GgufExportLayout& layout) {
+    std::map<std::string_view, GgmlType> types;
+    for (const GgufTensorSpec& t : layout.tensors) types.emplace(t.name, t.type);
+    for (const GgufTensorSpec& t : layout.tensors) {
+        if (t.type != GgmlType::nvfp4 || !kind_of(t.name).starts_with("ffn_")) continue;
+        const std::string bias = t.name.substr(0, t.name.size() - weight_suffix.size()) + ".bias";
+        if (types.contains(bias))
+            return fail("{}: llama.cpp takes no bias beside NVFP4 here; leave it out of the recipe", t.name);
+    }
+    return Ok{};
+}
+
+}  // namespace
+
+Result<std::string> gguf_architecture_of(const ExportSpec& spec) {
+    static constexpr std::array<std::pair<std::string_view, std::string_view>, 7> names{{
+        {"llama", "llama"},
+        {"mistral", "llama"},
+        {"mixtral", "llama"},
+        {"qwen2", "qwen2"},
+        {"qwen3", "qwen3"},
+        {"qwen3_moe", "qwen3moe"},
+        {"gemma3_text", "gemma3"},
+    }};
+    const auto at = spec.config.find("model_type");
+    if (at == spec.config.end() || !at->is_string()) return fail("config.json: 'model_type' must be a string");
+    const auto type = at->get<std::string>();
+    if (type == "nemotron_h") {
+        const bool experts = std::ranges::any_of(
+            spec.tensors, [](const ExportTensor& t) { return t.name.find(".mixer.experts.") != std::string::npos; });
+        return std::string(experts ? "nemotron_h_moe" : "nemotron_h");
+    }
+    for (const auto& [hf, gguf] : names)
+        if (type == hf) return std::string(gguf);
+    return fail(
+        "config.json: model_type {} has no GGUF writer (llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, "
+        "gemma3_text and nemotron_h have)",
+        show_name(type));
+}
+
+Result<GgufExportLayout> make_gguf_export_layout(const ExportSpec& spec, std::string_view architecture) {
+    NIBBLE_TRY(const GgufArchitecture table, find_gguf_architecture(architecture));
+    NIBBLE_TRY(auto layout, LayoutBuilder(spec, table).build());
+    NIBBLE_CHECK(check_biases(layout));
+    return layout;
+}
+
+}  // namespace nibble

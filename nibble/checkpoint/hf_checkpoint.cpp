@@ -1,0 +1,186 @@
+// Hugging Face folders: opens the files and hands out rows. What they mean is hf_contents' concern.
+#include "checkpoint/config_json.h"
+#include "checkpoint/exact_scales.h"
+#include "checkpoint/hf_contents.h"
+#include "checkpoint/side_files.h"
+#include "formats/fp8.h"
+#include "io/json_events.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Rows [begin, begin + count) of a stored matrix whose rows have `row_bytes` bytes.
+Bytes row_range(const ModelTensor& t, int64_t begin, int64_t count, int64_t row_bytes) {
+    return t.record->data.subspan(static_cast<size_t>(begin * row_bytes), static_cast<size_t>(count * row_bytes));
+}
+
+// Elements [skip, skip + count) of a plain tensor.
+Bytes element_range(const CatalogEntry& e, int64_t count, int64_t skip = 0) {
+    return row_range(*e.data, e.first + skip, count, dtype_bytes(e.data->record->dtype));
+}
+
+Bytes plain_rows(const CatalogEntry& e, int64_t begin, int64_t count) {
+    return element_range(e, count * e.tensor.cols(), begin * e.tensor.cols());
+}
+
+bool aligned(Bytes bytes, size_t alignment) { return reinterpret_cast<uintptr_t>(bytes.data()) % alignment == 0; }
+
+void widen(const ModelTensor& t, int64_t first, std::span<float> out) {
+    if (t.record->dtype == DType::f32) {
+        std::memcpy(out.data(), t.record->data.data() + first * 4, out.size_bytes());
+        return;
+    }
+    for (size_t i = 0; i < out.size(); ++i) {
+        uint16_t code;
+        std::memcpy(&code, t.record->data.data() + (static_cast<size_t>(first) + i) * 2, sizeof code);
+        out[i] = bf16_to_float(code);
+    }
+}
+
+class HfCheckpoint : public Checkpoint {
+public:
+    HfCheckpoint(fs::path path, std::unique_ptr<ModelFiles> files, HfContents contents)
+        : path_(std::move(path)),
+          files_(std::move(files)),
+          dialect_(contents.dialect),
+          config_(std::move(contents.config)),
+          kv_(contents.kv),
+          entries_(std::move(contents.entries)) {
+        for (const CatalogEntry& e : entries_) tensors_.push_back(e.tensor);
+    }
+
+    const fs::path& path() const override { return path_; }
+    Dialect dialect() const override { return dialect_; }
+    const Json& config() const override { return config_; }
+    KvFormat kv() const override { return kv_; }
+    std::span<const CheckpointTensor> tensors() const override { return tensors_; }
+    Result<std::vector<SideFile>> side_files() const override { return list_side_files(path_); }
+
+    Result<MatrixView> read_plain(size_t index, int64_t begin, int64_t count, Matrix& scratch) const override {
+        NIBBLE_TRY(const CatalogEntry* e, entry(index, begin, count, false));
+        const CheckpointTensor& t = e->tensor;
+        if (e->data->record->dtype != t.dtype) {  // a KV scale in BF16
+            scratch = Matrix(t.dtype, 1, 1);
+            widen(*e->data, 0, {reinterpret_cast<float*>(scratch.data.data()), 1});
+            return scratch.view();
+        }
+        if (e->stride) {
+            scratch = Matrix(t.dtype, count, t.cols());
+            read_transposed(e->data->record->data, e->first, e->stride, begin, scratch);
+            return scratch.view();
+        }
+        const Bytes bytes = plain_rows(*e, begin, count);
+        if (aligned(bytes, static_cast<size_t>(dtype_bytes(t.dtype))))
+            return MatrixView{t.dtype, count, t.cols(), bytes.data()};
+        scratch = Matrix(t.dtype, count, t.cols());
+        std::ranges::copy(bytes, scratch.data.begin());
+        return scratch.view();
+    }
+
+    Result<QuantView> read_quant(size_t index, int64_t begin, int64_t count, QuantMatrix& scratch) const override {
+        NIBBLE_TRY(const CatalogEntry* e, entry(index, begin, count, true));
+        const CheckpointTensor& t = e->tensor;
+        const Format f = t.format;
+        if (f == Format::fp8_block128 && begin % fp8_tile)
+            return fail("{}: row {} is not a multiple of {}", show_name(t.name), begin, fp8_tile);
+        const auto bytes_of = [&](const ModelTensor& part, int64_t row_bytes) {
+            return reinterpret_cast<const uint8_t*>(row_range(part, begin, count, row_bytes).data());
+        };
+        QuantView view{.format = f, .rows = count, .cols = t.cols(), .tensor_scale = e->tensor_scale};
+        view.codes = bytes_of(*e->data, code_bytes(f, 1, t.cols()));
+        if (e->block_scales) {
+            view.block_scales = bytes_of(*e->block_scales, block_scale_bytes(f, 1, t.cols()));
+            NIBBLE_CHECK(check_block_scales(*e, view).within(t.file));
+        }
+        if (e->float_scales) {
+            const int64_t first = float_scale_count(f, begin, t.cols()), n = float_scale_count(f, count, t.cols());
+            const ModelTensor& part = *e->float_scales;
+            const Bytes data = part.record->data.subspan(static_cast<size_t>(first * dtype_bytes(part.record->dtype)));
+            if (part.record->dtype == DType::f32 && aligned(data, alignof(float))) {
+                view.float_scales = reinterpret_cast<const float*>(data.data());
+            } else {
+                scratch.float_scales.resize(static_cast<size_t>(n));
+                widen(part, first, scratch.float_scales);
+                view.float_scales = scratch.float_scales.data();
+            }
+            for (int64_t i = 0; i < n; ++i)
+                if (!is_finite(view.float_scales[i]) || view.float_scales[i] < 0.0f)
+                    return fail("{}: {}: scale {} is {}: must be finite and not negative", t.file,
+                                show_name(part.record->name), first + i, view.float_scales[i]);
+        }
+        return view;
+    }
+
+    void done_with(size_t index, int64_t begin, int64_t count) const override {
+        const CatalogEntry& e = entries_[index];
+        const CheckpointTensor& t = e.tensor;
+        const auto drop = [&](const ModelTensor& part, Bytes bytes) {
+            if (const MappedFile* map = files_->shard(part.shard).map()) map->done_with(bytes);
+        };
+        if (e.stride) {  // each page holds a bit of every row: all go with the last one
+            if (begin + count == t.rows()) drop(*e.data, element_range(e, t.rows() + (t.cols() - 1) * e.stride));
+        } else if (!t.quantized()) {
+            drop(*e.data, plain_rows(e, begin, count));
+        } else {
+            drop(*e.data, row_range(*e.data, begin, count, code_bytes(t.format, 1, t.cols())));
+            if (e.block_scales)
+                drop(*e.block_scales,
+                     row_range(*e.block_scales, begin, count, block_scale_bytes(t.format, 1, t.cols())));
+        }
+    }
+
+private:
+    Result<const CatalogEntry*> entry(size_t index, int64_t begin, int64_t count, bool quantized) const {
+        if (index >= entries_.size()) return fail("tensor {}: the checkpoint has {}", index, entries_.size());
+        const CheckpointTensor& t = entries_[index].tensor;
+        if (t.quantized() != quantized)
+            return fail("{}: is {}, not {}", show_name(t.name), t.quantized() ? "quantized" : "plain",
+                        quantized ? "quantized" : "plain");
+        if (begin < 0 || count < 0 || count > t.rows() - begin)
+            return fail("{}: rows [{}, {}) of {}", show_name(t.name), begin, begin + count, t.rows());
+        return &entries_[index];
+    }
+
+    // The one byte of E8M0 and the two of E4M3 that are not numbers, and E4M3 below zero.
+    Status check_block_scales(const CatalogEntry& e, const QuantView& view) const {
+        const uint8_t limit = format_layout(view.format).e8m0_scales ? 0xFE : e4m3_max_code;
+        const int64_t n = block_scale_bytes(view.format, view.rows, view.cols);
+        uint8_t top = 0;
+        for (int64_t i = 0; i < n; ++i) top = std::max(top, view.block_scales[i]);
+        if (top <= limit) return Ok{};
+        return fail("{}: holds the block scale 0x{:02x}, which is no positive number",
+                    show_name(e.block_scales->record->name), top);
+    }
+
+    fs::path path_;
+    std::unique_ptr<ModelFiles> files_;
+    Dialect dialect_;
+    Json config_;
+    KvFormat kv_;
+    std::vector<CatalogEntry> entries_;
+    std::vector<CheckpointTensor> tensors_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const fs::path& folder) {
+    const fs::path config_path = folder / "config.json", hf_path = folder / "hf_quant_config.json";
+    NIBBLE_TRY(Json config, read_config(config_path));
+    std::optional<Json> hf_quant_config;
+    std::error_code ignored;
+    if (fs::exists(hf_path, ignored)) {
+        NIBBLE_TRY(hf_quant_config, read_json_file(hf_path));
+    }
+    NIBBLE_TRY(auto opened, ModelFiles::open(folder));
+    auto files = std::make_unique<ModelFiles>(std::move(opened));
+    NIBBLE_TRY(auto contents, read_contents(*files, std::move(config), hf_quant_config).within(folder.string()));
+    if (contents.dialect == Dialect::compressed_tensors) NIBBLE_CHECK(apply_exact_scales(folder, contents));
+    return std::unique_ptr<Checkpoint>(std::make_unique<HfCheckpoint>(folder, std::move(files), std::move(contents)));
+}
+
+}  // namespace nibble

@@ -1,0 +1,185 @@
+#include "checkpoint/modelopt_config.h"
+
+#include "checkpoint/config_json.h"
+#include "io/json_events.h"
+
+#include <algorithm>
+#include <array>
+
+namespace nibble {
+namespace {
+
+using A = ActivationFormat;
+using F = Format;
+
+// Reading takes the first row with the name and group size; "mxfp4" does not say what inputs are, so they stay BF16.
+constexpr std::array algos{
+    ModeloptAlgo{"NVFP4", {F::nvfp4, A::nvfp4}, 16},
+    ModeloptAlgo{"NVFP4", {F::nvfp4_bs32, A::nvfp4}, 32},
+    ModeloptAlgo{"W4A16_NVFP4", {F::nvfp4, A::none}, 16},
+    ModeloptAlgo{"W4A16_NVFP4", {F::nvfp4_bs32, A::none}, 32},
+    ModeloptAlgo{"W4A8_NVFP4_FP8", {F::nvfp4_bs32, A::fp8}, 32},
+    ModeloptAlgo{"FP8", {F::fp8, A::fp8}, 0},
+    ModeloptAlgo{"FP8_PER_CHANNEL_PER_TOKEN", {F::fp8_row, A::fp8_token}, 0},
+    ModeloptAlgo{"fp8_pb_wo", {F::fp8_block128, A::none}, 0},
+    ModeloptAlgo{"MXFP8", {F::mxfp8, A::mxfp8}, 32},
+    ModeloptAlgo{"mxfp4", {F::mxfp4, A::none}, 0},
+    ModeloptAlgo{"mxfp4", {F::mxfp4, A::mxfp4}, 0},
+    ModeloptAlgo{"W4A8_MXFP4_FP8", {F::mxfp4, A::fp8}, 32},
+};
+
+bool same_letters(std::string_view a, std::string_view b) {
+    const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
+    return std::ranges::equal(a, b, {}, lower, lower);
+}
+
+std::string algo_names() {
+    std::string text;
+    std::string_view last;
+    for (const ModeloptAlgo& a : algos) {
+        if (a.name == last) continue;  // rows of one name are neighbours
+        text += fmt::format("{}{}", text.empty() ? "" : ", ", a.name);
+        last = a.name;
+    }
+    return text;
+}
+
+Status only_keys(const Json& object, std::string_view where, std::initializer_list<std::string_view> known) {
+    if (!object.is_object()) return fail("{}: must be an object, found {}", where, show_value(object));
+    for (const auto& [key, value] : object.items())
+        if (std::ranges::find(known, key) == known.end()) return fail("{}: unknown key {}", where, show_name(key));
+    return Ok{};
+}
+
+Result<std::optional<int64_t>> group_size_of(const Json& object) {
+    const auto at = object.find("group_size");
+    if (at == object.end() || at->is_null()) return std::optional<int64_t>();
+    if (!at->is_number_integer()) return fail("group_size: must be a whole number, found {}", show_value(*at));
+    return std::optional(at->get<int64_t>());
+}
+
+Result<std::string> algo_name(const Json& object) {
+    const auto at = object.find("quant_algo");
+    if (at == object.end() || at->is_null()) return std::string();
+    if (!at->is_string()) return fail("quant_algo: must be a name, found {}", show_value(*at));
+    return at->get<std::string>();
+}
+
+Result<KvFormat> kv_from_name(const Json& value, std::string_view key) {
+    if (value.is_null()) return KvFormat::none;
+    if (value.is_string() && value == "FP8") return KvFormat::fp8;
+    if (value.is_string() && value == "NVFP4") return KvFormat::nvfp4;
+    return fail("{}: unknown value {} (known: null, FP8, NVFP4)", key, show_value(value));
+}
+
+// "FP8" is spelled as an object in config.json, any other format as its name.
+Result<KvFormat> kv_from_scheme(const Json& value) {
+    if (!value.is_object()) return kv_from_name(value, "kv_cache_scheme");
+    NIBBLE_CHECK(only_keys(value, "kv_cache_scheme", {"dynamic", "num_bits", "type"}));
+    const Json fp8{{"dynamic", false}, {"num_bits", 8}, {"type", "float"}};
+    if (nlohmann::json(value) != nlohmann::json(fp8))
+        return fail("kv_cache_scheme: unknown value {}", show_value(value));
+    return KvFormat::fp8;
+}
+
+Status read_layers(const Json& object, ModeloptConfig& config) {
+    const auto at = object.find("quantized_layers");
+    if (at == object.end() || !at->is_object() || at->empty())
+        return fail("quantized_layers: quant_algo MIXED_PRECISION needs one entry per quantized layer");
+    for (const auto& [module, layer] : at->items()) {
+        const std::string where = fmt::format("quantized_layers: {}", show_name(module));
+        NIBBLE_CHECK(only_keys(layer, where, {"quant_algo", "group_size"}));
+        NIBBLE_TRY(const auto name, algo_name(layer).within(where));
+        NIBBLE_TRY(const auto group_size, group_size_of(layer).within(where));
+        NIBBLE_TRY(const ModeloptAlgo* algo, modelopt_algo_named(name, group_size).within(where));
+        config.layers.emplace_back(module, algo);
+    }
+    return Ok{};
+}
+
+Status read_algo(const Json& object, std::optional<int64_t> group_size, ModeloptConfig& config) {
+    NIBBLE_TRY(const auto name, algo_name(object));
+    if (name.empty()) return Ok{};
+    config.mixed = same_letters(name, "MIXED_PRECISION");
+    if (config.mixed) return read_layers(object, config);
+    NIBBLE_TRY(config.algo, modelopt_algo_named(name, group_size));
+    return Ok{};
+}
+
+// Groups repeat what quant_algo says; only the group size is needed, but a key nobody knows must not be overlooked.
+Result<std::optional<int64_t>> read_groups(const Json& section) {
+    std::optional<int64_t> group_size;
+    const auto groups = section.find("config_groups");
+    if (groups == section.end() || groups->is_null()) return group_size;
+    if (!groups->is_object()) return fail("config_groups: must be an object, found {}", show_value(*groups));
+    for (const auto& [name, group] : groups->items()) {
+        const std::string where = fmt::format("config_groups: {}", show_name(name));
+        NIBBLE_CHECK(only_keys(group, where, {"input_activations", "weights", "targets", "quant_algo"}));
+        for (const char* part : {"input_activations", "weights"}) {
+            if (!group.contains(part) || group[part].is_null()) continue;
+            NIBBLE_CHECK(
+                only_keys(group[part], where + ": " + part, {"dynamic", "num_bits", "type", "group_size", "strategy"}));
+        }
+        if (!group.contains("weights") || !group["weights"].is_object()) continue;
+        NIBBLE_TRY(group_size, group_size_of(group["weights"]).within(where));
+    }
+    return group_size;
+}
+
+}  // namespace
+
+const ModeloptAlgo* modelopt_algo_for(Scheme scheme) {
+    const auto at = std::ranges::find(algos, scheme, &ModeloptAlgo::scheme);
+    return at == algos.end() ? nullptr : &*at;
+}
+
+Result<const ModeloptAlgo*> modelopt_algo_named(std::string_view name, std::optional<int64_t> group_size) {
+    const ModeloptAlgo* same_name = nullptr;
+    for (const ModeloptAlgo& a : algos) {
+        if (!same_letters(a.name, name)) continue;
+        if (!group_size || a.group_size == 0 || a.group_size == *group_size) return &a;
+        same_name = &a;
+    }
+    if (same_name) return fail("quant_algo {}: unknown group_size {}", same_name->name, *group_size);
+    return fail("unknown quant_algo {} (known: {}, MIXED_PRECISION)", show_name(name), algo_names());
+}
+
+Result<ModeloptConfig> parse_modelopt_section(const Json& section) {
+    NIBBLE_CHECK(only_keys(section, "quantization_config",
+                           {"config_groups", "ignore", "quantized_layers", "quant_algo", "kv_cache_scheme", "producer",
+                            "quant_method", "kv_cache_quant_algo", "group_size", "exclude_modules"}));
+    ModeloptConfig config;
+    NIBBLE_TRY(auto group_size, read_groups(section));
+    NIBBLE_TRY(const auto outer, group_size_of(section));
+    if (outer) group_size = outer;
+    NIBBLE_CHECK(read_algo(section, group_size, config));
+    if (section.contains("kv_cache_scheme")) {
+        NIBBLE_TRY(config.kv, kv_from_scheme(section["kv_cache_scheme"]));
+    } else if (section.contains("kv_cache_quant_algo")) {
+        NIBBLE_TRY(config.kv, kv_from_name(section["kv_cache_quant_algo"], "kv_cache_quant_algo"));
+    }
+    NIBBLE_TRY(config.exclude, read_names(section, section.contains("ignore") ? "ignore" : "exclude_modules"));
+    return config;
+}
+
+Result<ModeloptConfig> parse_hf_quant_config(const Json& document) {
+    NIBBLE_CHECK(only_keys(document, "the document", {"producer", "quantization"}));
+    const auto at = document.find("quantization");
+    if (at == document.end()) return fail("quantization: is missing");
+    NIBBLE_CHECK(only_keys(*at, "quantization",
+                           {"quant_algo", "kv_cache_quant_algo", "group_size", "has_zero_point", "pre_quant_scale",
+                            "exclude_modules", "quantized_layers"}));
+    for (const char* flag : {"has_zero_point", "pre_quant_scale"})
+        if (at->contains(flag) && (*at)[flag] != false)
+            return fail("quantization: {} {}: not known to nibble", flag, show_value((*at)[flag]));
+    ModeloptConfig config;
+    NIBBLE_TRY(const auto group_size, group_size_of(*at));
+    NIBBLE_CHECK(read_algo(*at, group_size, config));
+    if (at->contains("kv_cache_quant_algo")) {
+        NIBBLE_TRY(config.kv, kv_from_name((*at)["kv_cache_quant_algo"], "kv_cache_quant_algo"));
+    }
+    NIBBLE_TRY(config.exclude, read_names(*at, "exclude_modules"));
+    return config;
+}
+
+}  // namespace nibble

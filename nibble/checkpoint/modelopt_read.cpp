@@ -1,0 +1,104 @@
+// Model Optimizer checkpoints: which module has which algorithm, from both documents.
+#include "checkpoint/exclude_modules.h"
+#include "checkpoint/hf_catalog.h"
+#include "checkpoint/modelopt_config.h"
+#include "io/json_events.h"
+
+#include <algorithm>
+#include <map>
+
+namespace nibble {
+namespace {
+
+// A key of quantized_layers names a module, or a container of modules ("...mlp.experts").
+class LayerTable {
+public:
+    explicit LayerTable(const ModeloptConfig& config) {
+        for (const auto& [module, algo] : config.layers) layers_.emplace(module, Layer{algo});
+    }
+
+    const ModeloptAlgo* find(std::string_view module) {
+        for (std::string_view m = module; !m.empty(); m = parent_name(m)) {
+            const auto at = layers_.find(m);
+            if (at == layers_.end()) continue;
+            at->second.used = true;
+            return at->second.algo;
+        }
+        return nullptr;
+    }
+
+    Status all_used() const {
+        for (const auto& [module, layer] : layers_)
+            if (!layer.used)
+                return fail("quantized_layers: {}: no quantized tensor of that name or below it", show_name(module));
+        return Ok{};
+    }
+
+private:
+    struct Layer {
+        const ModeloptAlgo* algo;
+        bool used = false;
+    };
+    std::map<std::string, Layer, std::less<>> layers_;
+};
+
+// The documents are written together; if they contradict each other, engines disagree on what the file is.
+Status check_agreement(const ModeloptConfig& a, const ModeloptConfig& b) {
+    const auto name = [](const ModeloptConfig& c) {
+        return c.mixed ? "MIXED_PRECISION" : c.algo ? c.algo->name : std::string_view("none");
+    };
+    if (name(a) != name(b))
+        return fail("quant_algo is {} in config.json and {} in hf_quant_config.json", name(a), name(b));
+    if (a.kv != b.kv)
+        return fail("the KV cache format is {} in config.json and {} in hf_quant_config.json", kv_name(a.kv),
+                    kv_name(b.kv));
+    auto sorted = [](auto layers) {
+        std::ranges::sort(layers);
+        return layers;
+    };
+    if (sorted(a.layers) != sorted(b.layers))
+        return fail("quantized_layers differ between config.json and hf_quant_config.json");
+    return Ok{};
+}
+
+}  // namespace
+
+Result<ListedModule> read_modelopt(const Json* config_section, const Json* hf_quant_config, Catalog& catalog) {
+    ModeloptConfig config;
+    std::string where = "config.json";
+    if (config_section) {
+        NIBBLE_TRY(config, parse_modelopt_section(*config_section).within(where));
+    }
+    if (hf_quant_config) {
+        const std::string file = "hf_quant_config.json";
+        NIBBLE_TRY(auto second, parse_hf_quant_config(*hf_quant_config).within(file));
+        if (config_section) NIBBLE_CHECK(check_agreement(config, second));
+        // Only this one always has the group size.
+        if (!config_section || (config.algo && second.algo)) {
+            config.algo = second.algo;
+            where = file;
+        }
+        if (!config_section) config = std::move(second);
+    }
+
+    const ModulePatterns excluded(config.exclude);
+    LayerTable layers(config);
+    for (const std::string& module : catalog.quantized_modules()) {
+        const ModeloptAlgo* algo = config.mixed ? layers.find(module) : config.algo;
+        if (!algo)
+            return fail("{}: {}: is quantized, but {}", where, show_name(module),
+                        config.mixed ? "quantized_layers does not name it" : "there is no quant_algo");
+        if (excluded.matches(module))
+            return fail("{}: {}: is quantized, but named in the list of modules that are not", where,
+                        show_name(module));
+        const std::string says = fmt::format("{} (quant_algo {})", where, algo->name);
+        NIBBLE_CHECK(catalog.take_quantized(module, algo->scheme, algo->name, says));
+    }
+    if (config.mixed) NIBBLE_CHECK(layers.all_used().within(where));
+    NIBBLE_CHECK(catalog.take_kv_scales(config.kv));
+    // A list of quantized layers implies that all others are exceptions.
+    const bool by_layer = config.mixed && config.exclude.empty();
+    return ListedModule([by_layer, excluded](std::string_view m) { return by_layer || excluded.matches(m); });
+}
+
+}  // namespace nibble

@@ -1,0 +1,38 @@
+// Scales that compressed-tensors stores as divisors. Readers take the FP32 reciprocal: scale = 1/G, correctly rounded.
+//
+// What a scale s = 1.xxx * 2^e becomes on the way there and back (measured over all 2^23 mantissas, tests/checkpoint):
+//   1.xxx up to sqrt(2)   a G with 1/G == s always exists
+//   above                 it may not, because reciprocals of neighbouring G lie up to two steps of s apart: 17 % of all
+//                         mantissas have none. The nearest leads one step, 2^-23 relative, away.
+// Of several G with the same reciprocal the one with the most trailing zero bits is taken: compressors make G in BF16,
+// so a divisor that was read comes back bit for bit.
+#pragma once
+
+#include "formats/minifloat.h"
+
+namespace nibble {
+
+inline int trailing_zero_bits(float x) { return float_bits(x) == 0 ? 32 : std::countr_zero(float_bits(x)); }
+
+struct Divisor {
+    float value = 0;     // to be stored; finite and positive, or 0 when `scale` has no finite reciprocal
+    bool exact = false;  // 1 / value == scale
+};
+
+// Precondition: scale is finite and positive.
+inline Divisor divisor_of(float scale) {
+    const float nearest = 1.0f / scale;
+    if (!is_finite(nearest) || nearest == 0.0f) return {};
+    Divisor best{nearest, 1.0f / nearest == scale};
+    for (int step = -2; step <= 2; ++step) {
+        const float g = float_from_bits(float_bits(nearest) + static_cast<uint32_t>(step));
+        if (!is_finite(g) || !(g > 0.0f) || 1.0f / g != scale) continue;
+        if (!best.exact || trailing_zero_bits(g) > trailing_zero_bits(best.value)) best = {g, true};
+    }
+    return best;
+}
+
+// The scale a reader will get back. Codes made with it instead of `scale` are exactly those the file means.
+inline float scale_through_divisor(float scale) { return 1.0f / divisor_of(scale).value; }
+
+}  // namespace nibble

@@ -1,0 +1,159 @@
+#include "checkpoint/stacked_experts.h"
+
+#include "checkpoint/stored_parts.h"
+#include "checkpoint/text_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+
+namespace nibble {
+namespace {
+
+// A name in a file costs bytes there, an expert of a stack none: without a bound a small file could ask for any number.
+constexpr int64_t max_experts = 1 << 16;
+
+enum Projection : size_t { gate_up, gate, up, down, projections };
+constexpr std::array<std::string_view, projections> projection_names{"gate_up_proj", "gate_proj", "up_proj",
+                                                                     "down_proj"};
+
+struct Layer {
+    std::array<const ModelTensor*, projections> tensors{};
+    bool biased = false;
+};
+
+std::span<const int64_t> shape_of(const ModelTensor& t) { return t.record->shape; }
+
+std::string_view module_of(std::string_view name) {
+    const std::string_view module = module_of_weight(name);
+    return module.empty() ? name : module;
+}
+
+// By the name of the module that holds them: ordered, so that messages do not depend on hashing.
+std::map<std::string, Layer, std::less<>> find_layers(const ModelFiles& files, const PredictionLayers& prediction) {
+    std::map<std::string, Layer, std::less<>> layers;
+    for (const ModelTensor& t : files.tensors()) {
+        const std::string_view module = module_of(t.record->name), parent = parent_name(module);
+        const auto named = std::ranges::find(projection_names, last_name(module));
+        if (last_name(parent) != "experts" || named == projection_names.end()) continue;
+        if (shape_of(t).size() != 3 || !is_plain_float(t.record->dtype) || prediction.contains(t.record->name))
+            continue;
+        layers[std::string(parent)].tensors[static_cast<size_t>(named - projection_names.begin())] = &t;
+    }
+    for (auto& [experts, layer] : layers)
+        for (std::string_view projection : projection_names)
+            for (std::string_view bias : {"_bias", ".bias"})
+                layer.biased |= files.find(fmt::format("{}.{}{}", experts, projection, bias)) != nullptr;
+    return layers;
+}
+
+// Whether every projection of the layer has the shape it must have: [out, in] from the hidden width, or transposed.
+bool fits(const Layer& layer, bool transposed) {
+    const auto outputs = [&](const ModelTensor& t) { return shape_of(t)[transposed ? 2 : 1]; };
+    const auto inputs = [&](const ModelTensor& t) { return shape_of(t)[transposed ? 1 : 2]; };
+    const int64_t hidden = outputs(*layer.tensors[down]), inner = inputs(*layer.tensors[down]);
+    for (const Projection p : {gate_up, gate, up}) {
+        const ModelTensor* t = layer.tensors[p];
+        if (!t) continue;
+        const bool halves = p != gate_up || (outputs(*t) % 2 == 0 && outputs(*t) / 2 == inner);
+        if (inputs(*t) != hidden || !halves || (p != gate_up && outputs(*t) != inner)) return false;
+    }
+    return true;
+}
+
+// Sets `transposed`; returns why the layer cannot be split.
+std::string decide(const Layer& layer, const Json& config, bool& transposed) {
+    const Json* type = text_value(config, "model_type");
+    const std::string architecture =
+        type && type->is_string() ? fmt::format("{}: ", type->get_ref<const std::string&>()) : "";
+    const bool gated = layer.tensors[gate_up] != nullptr;
+    if (architecture.starts_with("gpt_oss"))
+        return fmt::format("{}experts with interleaved gate and up and with biases are not supported", architecture);
+    if (layer.biased) return fmt::format("{}experts with biases are not supported", architecture);
+    if (!layer.tensors[down] || gated == (layer.tensors[up] != nullptr) || (gated && layer.tensors[gate]))
+        return fmt::format(
+            "{}a layer's experts are gate_up_proj and down_proj, or up_proj, down_proj and maybe gate_proj",
+            architecture);
+    const int64_t experts = shape_of(*layer.tensors[down])[0];
+    for (const ModelTensor* t : layer.tensors) {
+        if (!t) continue;
+        if (shape_of(*t)[0] != experts)
+            return fmt::format("{}{} experts in one tensor of the layer, {} in another", architecture, shape_of(*t)[0],
+                               experts);
+        if (t->record->data.empty()) return fmt::format("{}experts without elements", architecture);
+    }
+    if (experts > max_experts)
+        return fmt::format("{}{} experts, at most {} are supported", architecture, experts, max_experts);
+    const bool straight = fits(layer, false);
+    transposed = fits(layer, true);
+    if (!straight && !transposed)
+        return fmt::format("{}the shapes of the layer's experts do not belong together", architecture);
+    if (straight != transposed) return {};
+    // Without gate_up_proj both readings fit.
+    const auto down_shape = shape_of(*layer.tensors[down]);
+    const int64_t hidden = text_integer(config, "hidden_size");
+    transposed = down_shape[2] == hidden;
+    if ((down_shape[1] == hidden) == transposed)
+        return fmt::format("{}hidden_size {} does not tell inputs from outputs", architecture, hidden);
+    return {};
+}
+
+template <class T>
+void transpose(const std::byte* from, int64_t stride, Matrix& out) {
+    constexpr int64_t columns = 32;  // rows of the panel that are written side by side: 32 lines in the first cache
+    for (int64_t begin = 0; begin < out.cols; begin += columns) {
+        const int64_t end = std::min(begin + columns, out.cols);
+        for (int64_t r = 0; r < out.rows; ++r)
+            for (int64_t c = begin; c < end; ++c)
+                std::memcpy(out.data.data() + (r * out.cols + c) * int64_t{sizeof(T)},
+                            from + (c * stride + r) * int64_t{sizeof(T)}, sizeof(T));
+    }
+}
+
+}  // namespace
+
+std::unordered_map<const ModelTensor*, ExpertStack> find_expert_stacks(const ModelFiles& files, const Json& config) {
+    std::unordered_map<const ModelTensor*, ExpertStack> stacks;
+    for (const auto& [experts, layer] : find_layers(files, PredictionLayers(config))) {
+        ExpertStack stack{.experts = experts};
+        stack.whole = decide(layer, config, stack.transposed);
+        for (size_t p = 0; p < projections; ++p) {
+            if (!layer.tensors[p]) continue;
+            stack.projections = {projection_names[p]};
+            if (p == gate_up) stack.projections = {projection_names[gate], projection_names[up]};
+            stacks.emplace(layer.tensors[p], stack);
+        }
+    }
+    return stacks;
+}
+
+std::vector<ExpertMatrix> expert_matrices(const ExpertStack& stack, const ModelTensor& tensor) {
+    const auto shape = shape_of(tensor);
+    const auto parts = static_cast<int64_t>(stack.projections.size());
+    const int64_t outputs = shape[stack.transposed ? 2 : 1], inputs = shape[stack.transposed ? 1 : 2];
+    const int64_t rows = outputs / parts;
+    std::vector<ExpertMatrix> matrices;
+    matrices.reserve(static_cast<size_t>(shape[0] * parts));
+    for (int64_t e = 0; e < shape[0]; ++e)
+        for (int64_t p = 0; p < parts; ++p)
+            matrices.push_back(
+                {.name = fmt::format("{}.{}.{}.weight", stack.experts, e, stack.projections[static_cast<size_t>(p)]),
+                 .rows = rows,
+                 .cols = inputs,
+                 .first = e * outputs * inputs + p * rows * (stack.transposed ? 1 : inputs),
+                 .stride = stack.transposed ? outputs : 0});
+    return matrices;
+}
+
+void read_transposed(Bytes stored, int64_t first, int64_t stride, int64_t begin, Matrix& out) {
+    const int bytes = dtype_bytes(out.dtype);
+    const std::byte* from = stored.data() + (first + begin) * bytes;
+    if (bytes == 2) return transpose<uint16_t>(from, stride, out);
+    if (bytes == 4) return transpose<uint32_t>(from, stride, out);
+    return transpose<uint64_t>(from, stride, out);
+}
+
+}  // namespace nibble

@@ -1,0 +1,60 @@
+// The tensors that one quantized matrix becomes in a file, per dialect: the one table that reading and writing share.
+//
+//             Model Optimizer            compressed-tensors            fp8-block (DeepSeek)
+//   codes     P.weight                   P.weight_packed (4-bit)       P.weight
+//                                        P.weight (8-bit)
+//   scales    P.weight_scale             P.weight_scale                P.weight_scale_inv (multiplies, despite its
+//   name) tensor    P.weight_scale_2  x        P.weight_global_scale  1/x input     P.input_scale     x
+//   P.input_global_scale   1/x    NVFP4
+//             P.input_scale     x        P.input_scale          x      FP8
+//   scalars   []                         [1]
+//   tiles     [a, 1, b, 1], one: []      [a, b]                        [a, b]
+//   rows      [out]                      [out, 1]
+//
+// Sources: Model Optimizer 0.47 (export/quant_utils.py, unified_export_hf.py), compressed-tensors 0.20 (compressors/).
+#pragma once
+
+#include "base/dtype.h"
+#include "checkpoint/checkpoint.h"
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nibble {
+
+// How a matrix and the inputs it is multiplied with are stored.
+struct Scheme {
+    Format format = Format::none;
+    ActivationFormat activation = ActivationFormat::none;
+    bool operator==(const Scheme&) const = default;
+};
+
+enum class Part : uint8_t { codes, block_scales, float_scales, tensor_scale, input_scale };
+
+struct StoredPart {
+    Part part = Part::codes;
+    std::string_view suffix;  // "weight_scale"; the full name is module + "." + suffix
+    DType dtype = DType::u8;
+    std::vector<int64_t> shape;
+    bool divides = false;  // scalars: the file holds 1/x of the canonical multiplier
+};
+
+// In the order they are written. Precondition: the format is not none and fits; `dialect` is one of the three above.
+std::vector<StoredPart> stored_parts(Dialect dialect, Scheme scheme, bool input_scale, int64_t rows, int64_t cols);
+
+// "model.layers.0.mlp.up_proj" of "model.layers.0.mlp.up_proj.weight"; empty when the name does not end in ".weight".
+std::string_view module_of_weight(std::string_view name);
+// Everything before the last dot; empty without one.
+std::string_view parent_name(std::string_view name);
+// Everything after the last dot.
+std::string_view last_name(std::string_view name);
+
+// "....k_scale" or "....v_scale": a scale of the KV cache, plain in every dialect.
+bool is_kv_scale_name(std::string_view name);
+
+// Whether a tensor that no dialect claimed is part of some quantization (by its last name or its dtype): it must not be
+// carried along as if it were a plain weight.
+bool looks_quantized(std::string_view name, DType dtype);
+
+}  // namespace nibble

@@ -1,0 +1,42 @@
+#include "checkpoint/text_config.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+namespace nibble {
+
+const Json* text_value(const Json& config, const char* key) {
+    if (!config.is_object()) return nullptr;
+    if (const auto found = config.find(key); found != config.end()) return &*found;
+    for (const char* part : {"text_config", "llm_config", "language_config"})
+        if (const auto inner = config.find(part); inner != config.end() && inner->is_object())
+            if (const auto found = inner->find(key); found != inner->end()) return &*found;
+    return nullptr;
+}
+
+int64_t text_integer(const Json& config, const char* key) {
+    const Json* value = text_value(config, key);
+    return value && value->is_number_integer() ? value->get<int64_t>() : 0;
+}
+
+bool PredictionLayers::contains(std::string_view tensor) const {
+    // Towers beside the text model count their layers, too, so "layers.N" speaks only under these names.
+    constexpr std::array<std::string_view, 4> text_model{"model", "language_model", "backbone", "transformer"};
+    while (!tensor.empty()) {
+        const size_t dot = tensor.find('.');
+        if (dot == std::string_view::npos) return false;
+        const std::string_view part = tensor.substr(0, dot);
+        tensor.remove_prefix(dot + 1);
+        if (part == "mtp" || part.starts_with("mtp_")) return true;
+        if (part == "layers" && layers_ > 0) {
+            int64_t n = -1;
+            std::from_chars(tensor.data(), tensor.data() + tensor.size(), n);
+            return n >= layers_;
+        }
+        if (std::ranges::find(text_model, part) == text_model.end()) return false;
+    }
+    return false;
+}
+
+}  // namespace nibble

@@ -1,0 +1,28 @@
+// What config.json says about the language model, wherever it says it: at the top level, or in the text model's part of
+// a multimodal configuration.
+#pragma once
+
+#include "base/json.h"
+
+#include <string_view>
+
+namespace nibble {
+
+// Null when neither place has the key. `config` may be null or no object.
+const Json* text_value(const Json& config, const char* key);
+// 0 when absent or no integer.
+int64_t text_integer(const Json& config, const char* key);
+
+// Layers for multi-token prediction (speculative decoding): "mtp.layers.0…", "model.mtp_layers.0…", and, as DeepSeek
+// and GLM have it, layers of the text model from num_hidden_layers on. transformers does not load them, so Model
+// Optimizer copies them as they are.
+class PredictionLayers {
+public:
+    explicit PredictionLayers(const Json& config) : layers_(text_integer(config, "num_hidden_layers")) {}
+    bool contains(std::string_view tensor) const;
+
+private:
+    int64_t layers_;  // 0: unknown
+};
+
+}  // namespace nibble

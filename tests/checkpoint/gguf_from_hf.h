@@ -1,0 +1,46 @@
+// Makes GGUF files from Hugging Face tensors, the way llama.cpp's converters do: the inverse of what is under test,
+// with the permutation written as reshape and transpose.
+#pragma once
+
+#include "base/json.h"
+#include "io/gguf_writer.h"
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace nibble::test {
+
+struct HfTensor {
+    std::string name;
+    std::vector<int64_t> shape;
+    std::vector<float> values;  // BF16 or FP32 numbers
+};
+
+struct HfModel {
+    Json config;
+    std::vector<HfTensor> tensors;
+};
+
+// Reads a folder with config.json and model.safetensors (BF16 and F32 tensors).
+HfModel read_hf_model(const std::filesystem::path& folder);
+
+// Random BF16 weights of the shapes that config.json asks for (llama, gemma3_text).
+HfModel random_model(Json config, uint32_t seed);
+
+struct GgufFromHf {
+    std::string architecture;
+    GgufMetadata metadata;  // what the converters write for the config; tests may add keys
+    std::vector<GgufTensorSpec> specs;
+    std::vector<std::vector<std::byte>> data;                          // matrices in BF16, everything else in F32
+    std::vector<std::shared_ptr<const std::vector<uint32_t>>> kept{};  // what arrays in the metadata view
+
+    void add(std::string name, std::vector<int64_t> shape, const std::vector<float>& values);
+    void add_array(std::string_view key, std::vector<uint32_t> values);
+    void remove(std::string_view name);
+    void write(const std::filesystem::path& file) const;
+};
+GgufFromHf convert_to_gguf(const HfModel& model);
+
+}  // namespace nibble::test
