@@ -1,0 +1,136 @@
+#include "quant/job.h"
+
+#include "quant/quantize_unit.h"
+
+#include <fmt/chrono.h>
+#include <sys/stat.h>
+
+#include <set>
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The files with weights: size and time of the last change.
+Result<JobIdentity> source_files(const Checkpoint& source) {
+    std::set<std::string> names;
+    for (const CheckpointTensor& tensor : source.tensors()) names.insert(tensor.file);
+    JobIdentity files;
+    for (const std::string& name : names) {
+        const fs::path path = fs::is_directory(source.path()) ? source.path() / name : source.path();
+        struct stat info {};
+        if (::stat(path.c_str(), &info) != 0) return fail("{}: cannot stat: {}", path.string(), std::strerror(errno));
+        files.emplace_back("source file " + name, fmt::format("{} bytes of {}.{:09}", info.st_size, info.st_mtim.tv_sec,
+                                                              info.st_mtim.tv_nsec));
+    }
+    return files;
+}
+
+std::string scales_text(const ActivationScales& scales) {
+    std::string text;
+    for (const auto& scale : scales.input) text += scale ? fmt::format("{} ", *scale) : "- ";
+    for (const auto& [name, value] : scales.kv) text += fmt::format("{} {} ", name, value);
+    return text;
+}
+
+Result<JobIdentity> job_identity(const Checkpoint& source, const Plan& plan, const JobOptions& options) {
+    JobIdentity identity;
+    for (const auto& [name, value] : options.versions.items())
+        identity.emplace_back("version of " + name, value.dump());
+    for (const auto& [name, value] : options.settings.items()) identity.emplace_back("setting " + name, value.dump());
+    identity.emplace_back("recipe and plan", hash_text(plan_identity(plan)));
+    identity.emplace_back("activation scales", hash_text(scales_text(options.scales)));
+    identity.emplace_back("source config",
+                          hash_text(source.config().dump(-1, ' ', false, Json::error_handler_t::replace)));
+    NIBBLE_TRY(auto files, source_files(source));
+    for (auto& file : files) identity.push_back(std::move(file));
+    return identity;
+}
+
+// They follow the plan's tensors in the export.
+Status write_kv_scales(const ActivationScales& scales, size_t first, Export& out) {
+    for (size_t i = 0; i < scales.kv.size(); ++i) {
+        const MatrixView view{DType::f32, 1, 1, reinterpret_cast<const std::byte*>(&scales.kv[i].second)};
+        NIBBLE_CHECK(out.write_plain(first + i, 0, view).within(scales.kv[i].first));
+    }
+    return Ok{};
+}
+
+QuantReport make_report(JobContext& job, const ThreadPool& pool) {
+    const Plan& plan = job.plan;
+    QuantReport report{.source = job.source.path().string(),
+                       .recipe = plan.recipe,
+                       .plan = to_text(plan),
+                       .settings = job.options.settings,
+                       .versions = job.options.versions,
+                       .kv = plan.kv,
+                       .kv_scales = job.options.scales.kv,
+                       .weights_only = plan.weights_only,
+                       .warnings = plan.warnings,
+                       .tensors = std::move(job.reports)};
+    for (const std::string& warning : job.options.scales.warnings) report.warnings.push_back(warning);
+    const double seconds = job.meter.seconds();
+    report.timing = {.seconds = seconds,
+                     .bytes_read = job.bytes_read,
+                     .bytes_written = job.bytes_written,
+                     .gigabytes_per_second = static_cast<double>(job.bytes_read) / seconds / 1e9,
+                     .threads = pool.threads(),
+                     .kernels = std::string(job.kernels.name),
+                     .peak_anonymous_bytes = job.meter.peak_anonymous(),
+                     .peak_resident_bytes = memory_use().peak_resident,
+                     .resumed_tensors = job.resumed,
+                     .finished_at = fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)))};
+    return report;
+}
+
+std::string kept(const JobContext& job) {
+    size_t finished = 0;
+    for (size_t unit = 0; unit < job.units.size(); ++unit)
+        if (job.journal.holds(static_cast<int64_t>(unit))) finished += job.units[unit].size();
+    return fmt::format(
+        "{} of {} tensors are finished and kept in {}; the same command with --resume goes on from there", finished,
+        job.plan.entries.size(), job.out.work_dir().string());
+}
+
+}  // namespace
+
+Result<QuantReport> run_quantize(const Checkpoint& source, const Plan& plan, const JobOptions& options, Export& out,
+                                 ThreadPool& pool, const JobHooks& hooks) {
+    const QuantizeKernels* kernels = options.kernels;
+    if (!kernels) {
+        NIBBLE_TRY(kernels, select_quantize_kernels());
+    }
+    NIBBLE_CHECK(check_plan(source, plan));
+    if (options.scales.input.size() != plan.entries.size())
+        return fail("activation scales for {} tensors, the plan has {}", options.scales.input.size(),
+                    plan.entries.size());
+    NIBBLE_TRY(const JobIdentity identity, job_identity(source, plan, options));
+    NIBBLE_TRY(const auto journal, Journal::open(out.work_dir(), identity));
+    NIBBLE_CHECK(write_kv_scales(options.scales, plan.entries.size(), out));
+
+    const std::vector<Unit> units = make_units(plan);
+    int64_t total = 0;
+    for (const CheckpointTensor& tensor : source.tensors()) total += source_bytes(tensor);
+    Meter meter(hooks, "quantize", total);
+    JobContext job{.source = source,
+                   .plan = plan,
+                   .options = options,
+                   .kernels = *kernels,
+                   .out = out,
+                   .journal = *journal,
+                   .units = units,
+                   .meter = meter,
+                   .scratch = std::vector<PanelScratch>(static_cast<size_t>(pool.threads())),
+                   .reports = std::vector<TensorReport>(plan.entries.size())};
+    const auto end = run_units(
+        pool, static_cast<int64_t>(units.size()), [&](int64_t unit) { return start_unit(job, unit); },
+        [&] { return hooks.should_stop(); });
+    if (!end.ok() && job.write_failed) return fail("{} ({})", end.error().message(), kept(job));
+    if (!end.ok()) return end.error();
+    if (*end == RunEnd::stopped) return fail("stopped on request: {}", kept(job));
+    meter.finish();
+    return make_report(job, pool);
+}
+
+}  // namespace nibble

@@ -1,0 +1,47 @@
+// Counts bytes, calls the progress hook at most every 50 ms, and samples memory while it is at it. The hooks are never
+// called from two threads at once.
+#pragma once
+
+#include "base/progress.h"
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+
+namespace nibble {
+
+// From /proc/self/status: RssAnon, and the high-water mark of all resident pages. Zero where the system lacks them.
+struct MemoryUse {
+    int64_t anonymous = 0, peak_resident = 0;
+};
+MemoryUse memory_use();
+
+class Meter {
+public:
+    Meter(const JobHooks& hooks, std::string_view phase, int64_t total) : hooks_(hooks), phase_(phase), total_(total) {}
+
+    // From any thread. `item` is what is in hand.
+    void add(int64_t bytes, std::string_view item);
+    void warn(std::string_view text);
+    // The last report, with everything done, and the last sample.
+    void finish();
+
+    int64_t done() const { return done_; }
+    double seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
+    int64_t peak_anonymous() const { return peak_anonymous_; }
+
+private:
+    using Clock = std::chrono::steady_clock;
+    void tell(std::string_view item);
+
+    const JobHooks& hooks_;
+    const std::string_view phase_;
+    const int64_t total_;
+    const Clock::time_point begin_ = Clock::now();
+    std::atomic<int64_t> done_{0};
+    std::atomic<int64_t> next_ms_{0};
+    std::mutex mutex_;
+    int64_t peak_anonymous_ = 0;
+};
+
+}  // namespace nibble

@@ -1,0 +1,235 @@
+#include "quant/modules.h"
+
+#include "checkpoint/text_config.h"
+
+#include <algorithm>
+#include <array>
+#include <initializer_list>
+#include <unordered_set>
+
+namespace nibble {
+namespace {
+
+constexpr std::string_view dot_weight = ".weight";
+using Names = std::initializer_list<std::string_view>;
+
+bool one_of(std::string_view text, Names names) { return std::find(names.begin(), names.end(), text) != names.end(); }
+
+bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+
+// "a.b.c" -> {"a.b", "c"}
+std::pair<std::string_view, std::string_view> split_leaf(std::string_view name) {
+    const size_t dot = name.rfind('.');
+    if (dot == std::string_view::npos) return {{}, name};
+    return {name.substr(0, dot), name.substr(dot + 1)};
+}
+
+bool is_linear_leaf(std::string_view leaf) {
+    constexpr std::string_view endings[] = {"_proj",  "proj",      "_linear",     "linear", "_fc",
+                                            "_head",  "_h_to_4h",  "_4h_to_h",    "_layer", "dense",
+                                            "_dense", "_with_mqa", "_projection", "_down",  "_up"};
+    for (std::string_view e : endings)
+        if (leaf.ends_with(e)) return true;
+    // in_proj_qkvz, linear_1, fc1, w1, proj1, layers of heads ...
+    constexpr std::string_view starts[] = {"in_proj_", "linear_", "fc", "proj_", "to_", "mlp_"};
+    for (std::string_view s : starts)
+        if (leaf.starts_with(s)) return true;
+    return one_of(leaf, {"w1",
+                         "w2",
+                         "w3",
+                         "wq",
+                         "wk",
+                         "wv",
+                         "wo",
+                         "wqkv",
+                         "Wqkv",
+                         "Wo",
+                         "Wi",
+                         "qkv",
+                         "kv",
+                         "query",
+                         "key",
+                         "value",
+                         "query_key_value",
+                         "q",
+                         "k",
+                         "v",
+                         "o",
+                         "wi",
+                         "wi_0",
+                         "wi_1",
+                         "lm_head",
+                         "embed_out",
+                         "output",
+                         "score",
+                         "classifier",
+                         "out",
+                         "wq_a",
+                         "wq_b",
+                         "wkv",
+                         "wkv_a",
+                         "wkv_b",
+                         "wo_a",
+                         "wo_b",
+                         "gate",
+                         "up",
+                         "down"});
+}
+
+bool is_embedding_leaf(std::string_view leaf) {
+    return contains(leaf, "embed") || one_of(leaf, {"wte", "wpe", "tok_embeddings", "shared"});
+}
+
+std::string_view text_field(const Json& config, const char* key) {
+    if (!config.is_object()) return {};
+    const auto found = config.find(key);
+    return found != config.end() && found->is_string() ? std::string_view(found->get_ref<const std::string&>()) : "";
+}
+
+class Classifier {
+public:
+    Classifier(std::span<const CheckpointTensor> tensors, const Json& config)
+        : transposed_(one_of(text_field(config, "model_type"), {"gpt2", "openai-gpt", "imagegpt"})),
+          prediction_(config) {
+        for (const CheckpointTensor& t : tensors)
+            if (const size_t at = t.name.find(".experts."); at != std::string::npos)
+                with_experts_.insert(t.name.substr(0, at));
+    }
+
+    Module classify(const CheckpointTensor& tensor) const {
+        Module m;
+        m.name = tensor.name.ends_with(dot_weight) ? tensor.name.substr(0, tensor.name.size() - dot_weight.size())
+                                                   : tensor.name;
+        const auto [parent, leaf] = split_leaf(m.name);
+        m.routed_expert = contains(m.name, ".experts.");
+        if (prediction_.contains(tensor.name)) {
+            m.why = "multi-token prediction layer: copied";
+            m.listed = tensor.shape.size() == 2 && is_linear_leaf(leaf);
+        } else if (!is_plain_float(tensor.dtype)) {
+            m.why = fmt::format("{}: not a weight", dtype_name(tensor.dtype));
+        } else if (tensor.shape.size() == 3 &&
+                   (leaf == "experts" || parent.ends_with("experts") || stacked_linears(tensor, leaf))) {
+            m.kind = ModuleKind::fused_experts;
+            m.why = tensor.whole;
+            m.listed = true;
+        } else if (!tensor.name.ends_with(dot_weight)) {
+            m.why = leaf == "bias" || leaf.ends_with("_bias") ? "bias" : "parameter: its name does not end in .weight";
+        } else if (one_of(leaf, {"gate", "router", "wg", "shared_expert_gate"}) &&
+                   with_experts_.contains(std::string(parent))) {
+            classify_router(m, leaf);
+        } else if (tensor.shape.size() > 2) {
+            constexpr std::array classes = {"nn.Conv1d", "nn.Conv2d", "nn.Conv3d"};
+            m.kind = ModuleKind::conv;
+            m.parent_class = tensor.shape.size() <= 5 ? classes[tensor.shape.size() - 3] : "";
+            m.listed = true;
+        } else if (tensor.shape.size() < 2) {
+            m.why = contains(leaf, "norm") || leaf.starts_with("ln") ? "norm" : "vector";
+        } else {
+            classify_matrix(m, leaf);
+        }
+        return m;
+    }
+
+private:
+    // "moe.up_proj.weight" [experts, out, in]. Kernels of convolutions are narrower.
+    static bool stacked_linears(const CheckpointTensor& t, std::string_view leaf) {
+        return is_linear_leaf(leaf) && t.name.ends_with(dot_weight) && t.shape.back() >= 32;
+    }
+
+    // shared_expert_gate is an ordinary linear in transformers, the router itself a class without quantizers.
+    void classify_router(Module& m, std::string_view leaf) const {
+        m.listed = true;
+        m.kind = leaf == "shared_expert_gate" ? ModuleKind::linear : ModuleKind::router;
+        if (m.kind == ModuleKind::linear) m.parent_class = "nn.Linear";
+    }
+
+    void classify_matrix(Module& m, std::string_view leaf) const {
+        if (is_embedding_leaf(leaf) && leaf != "embed_out") {
+            m.kind = ModuleKind::embedding;
+            m.parent_class = "nn.Embedding";
+            m.listed = true;
+        } else if (transposed_ && leaf.starts_with("c_")) {
+            m.why = "stored as [in, out]: this architecture is not supported";
+        } else if (is_linear_leaf(leaf)) {
+            m.kind = ModuleKind::linear;
+            m.parent_class = "nn.Linear";
+            m.listed = true;
+        } else {
+            m.why = "not known as the weight of a linear";
+        }
+    }
+
+    bool transposed_;
+    PredictionLayers prediction_;
+    std::unordered_set<std::string> with_experts_;
+};
+
+bool is_vision(std::string_view name) {
+    return contains(name, "vision") || contains(name, "visual") || contains(name, "audio") ||
+           contains(name, "encoder.");
+}
+
+// A module whose children project keys and values. Linear attention has other names and no KV cache.
+std::vector<std::string> find_attention(const std::vector<Module>& modules) {
+    std::vector<std::string> found;
+    std::unordered_set<std::string> seen;
+    for (const Module& m : modules) {
+        const auto [parent, leaf] = split_leaf(m.name);
+        if (m.kind != ModuleKind::linear || is_vision(m.name) || contains(m.name, "linear_attn")) continue;
+        if (one_of(leaf, {"k_proj", "kv_a_proj_with_mqa", "qkv_proj", "query_key_value", "Wqkv", "wqkv", "wk"}) &&
+            seen.insert(std::string(parent)).second)
+            found.emplace_back(parent);
+    }
+    return found;
+}
+
+std::vector<std::string> find_tied_heads(const std::vector<Module>& modules, const Json& config) {
+    bool has_head = false;
+    std::string_view embedding;
+    for (const Module& m : modules) {
+        const std::string_view leaf = split_leaf(m.name).second;
+        has_head = has_head || one_of(leaf, {"lm_head", "embed_out", "output"});
+        if (m.kind == ModuleKind::embedding && embedding.empty() && !is_vision(m.name)) embedding = m.name;
+    }
+    const Json* tied = text_value(config, "tie_word_embeddings");
+    const bool untied = tied && tied->is_boolean() && !tied->get<bool>();
+    if (has_head || embedding.empty() || untied || !config.is_object()) return {};
+    return {embedding.starts_with("language_model.") ? "language_model.lm_head" : "lm_head"};
+}
+
+}  // namespace
+
+ModelModules find_modules(std::span<const CheckpointTensor> tensors, const Json& config) {
+    const Classifier classifier(tensors, config);
+    ModelModules model;
+    model.modules.reserve(tensors.size());
+    for (const CheckpointTensor& t : tensors) model.modules.push_back(classifier.classify(t));
+    model.attention = find_attention(model.modules);
+    model.tied_heads = find_tied_heads(model.modules, config);
+    return model;
+}
+
+ModuleGroups groups_of(const Module& module) {
+    ModuleGroups groups;
+    if (module.kind != ModuleKind::linear) return groups;
+    const auto [parent, leaf] = split_leaf(module.name);
+    const auto key = [parent = parent](std::string_view what) { return fmt::format("{}.{{{}}}", parent, what); };
+    if (one_of(leaf, {"q_proj", "k_proj", "v_proj"})) groups.search = key("q,k,v");
+    if (one_of(leaf, {"gate_proj", "up_proj"})) groups.search = key("gate,up");
+    if (one_of(leaf, {"w1", "w3"})) groups.search = key("w1,w3");
+    groups.fused = groups.search;
+    // Whatever projects the hidden state in one attention block: q, k, v, or with latent attention q or q_a, and kv_a.
+    if (one_of(leaf, {"q_proj", "k_proj", "v_proj", "q_a_proj", "kv_a_proj_with_mqa"})) groups.fused = key("q,kv");
+    if (one_of(leaf, {"in_proj_qkv", "in_proj_z", "in_proj_a", "in_proj_b", "in_proj_qkvz", "in_proj_ba"}))
+        groups.fused = key("in_proj");
+    groups.input = groups.fused;
+    if (module.routed_expert) {
+        const size_t at = module.name.find(".experts.") + 8;
+        const std::string_view experts = std::string_view(module.name).substr(0, at);
+        const bool gated = !groups.fused.empty();
+        groups.input = fmt::format("{}.*.{{{}}}", experts, gated ? leaf.starts_with('w') ? "w1,w3" : "gate,up" : leaf);
+    }
+    return groups;
+}
+
+}  // namespace nibble

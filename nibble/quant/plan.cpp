@@ -1,0 +1,63 @@
+#include "quant/plan.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+namespace nibble {
+namespace {
+
+// The format is a column of its own.
+std::string algorithm_text(const WeightSpec& spec) {
+    const std::string text = to_string(spec);
+    const size_t space = text.find(' ');
+    return space == std::string::npos ? "max" : text.substr(space + 1);
+}
+
+std::string group_text(const PlanEntry& e) {
+    std::string text = e.scale_group.empty() ? e.search_group : e.scale_group;
+    if (text.empty()) text = e.input_group;
+    // The layer is in the tensor's name already.
+    const size_t brace = text.rfind('{');
+    return brace == std::string::npos ? "-" : text.substr(brace);
+}
+
+}  // namespace
+
+int64_t PlanEntry::cols() const {
+    int64_t n = 1;
+    for (size_t i = 1; i < shape.size(); ++i) n *= shape[i];
+    return n;
+}
+
+std::string to_text(const Plan& plan) {
+    using Row = std::array<std::string, 7>;
+    std::vector<Row> rows = {{"tensor", "shape", "format", "inputs", "algorithm", "group", "why"}};
+    for (const PlanEntry& e : plan.entries) {
+        const bool quantized = e.spec.format != Format::none;
+        rows.push_back(
+            {e.tensor, fmt::format("{}", fmt::join(e.shape, "x")),
+             std::string(quantized ? format_name(e.spec.format) : dtype_name(e.dtype)),
+             quantized && e.activation != ActivationFormat::none ? std::string(activation_name(e.activation)) : "-",
+             quantized ? algorithm_text(e.spec) : "-", quantized ? group_text(e) : "-", e.reason});
+    }
+    Row::size_type columns = rows[0].size();
+    std::vector<size_t> width(columns);
+    for (const Row& row : rows)
+        for (size_t c = 0; c < columns; ++c) width[c] = std::max(width[c], row[c].size());
+    std::string text = fmt::format("recipe {}\n", plan.recipe);
+    if (plan.weights_only) text += "weights only: inputs stay as they are, on request\n";
+    text += fmt::format("KV cache: {}\n\n", plan.kv == KvFormat::none ? "as it is" : kv_name(plan.kv));
+    for (const Row& row : rows) {
+        for (size_t c = 0; c + 1 < columns; ++c) text += fmt::format("{:<{}}  ", row[c], width[c]);
+        text += row.back() + '\n';
+    }
+    for (const std::string& head : plan.tied_heads)
+        text += fmt::format("{}: no tensor of its own, shares the embeddings' and stays as they are\n", head);
+    for (const std::string& warning : plan.warnings) text += fmt::format("warning: {}\n", warning);
+    for (const std::string& need : plan.needs_activations) text += fmt::format("needs activations: {}\n", need);
+    return text;
+}
+
+}  // namespace nibble

@@ -1,0 +1,288 @@
+#include "quant/quant_report.h"
+
+#include "quant/json_fields.h"
+
+#include <cmath>
+#include <limits>
+
+namespace nibble {
+namespace {
+
+double sqnr(double weight, double error) {
+    if (error <= 0) return std::numeric_limits<double>::infinity();
+    return 10.0 * std::log10(weight / error);
+}
+
+double ratio(double a, double b) { return b > 0 ? a / b : 0.0; }
+
+// JSON has no infinity; null stands for "nothing was lost" and, with no weight at all, for "undefined".
+Json finite_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+Json histogram_json(const Histogram& h) { return Json{{"first", h.first}, {"counts", h.counts}}; }
+
+Result<Histogram> histogram_from(const Json& parent, std::string_view key) {
+    NIBBLE_TRY(const Json* json, json_object(parent, key));
+    Histogram h;
+    NIBBLE_CHECK(json_get(*json, "first", h.first));
+    NIBBLE_CHECK(json_get(*json, "counts", h.counts));
+    if (h.first < 0 || h.first + h.counts.size() > 256) return fail("'{}': codes beyond 255", key);
+    return h;
+}
+
+template <class T, class FromName>
+Status named(const Json& json, std::string_view key, T& out, FromName from_name) {
+    std::string text;
+    NIBBLE_CHECK(json_get(json, key, text));
+    const auto value = from_name(text);
+    if (!value) return fail("'{}': unknown value '{}'", key, text);
+    out = *value;
+    return Ok{};
+}
+
+Json totals_json(const ReportTotals& t) {
+    return Json{{"tensors", t.tensors},
+                {"quantized_tensors", t.quantized_tensors},
+                {"elements", t.elements},
+                {"quantized_elements", t.quantized_elements},
+                {"source_bytes", t.source_bytes},
+                {"stored_bytes", t.stored_bytes},
+                {"bits_per_element", t.bits_per_element},
+                {"quantized_bits_per_element", t.quantized_bits_per_element},
+                {"mse", ratio(t.squared_error, static_cast<double>(t.quantized_elements))},
+                {"sqnr_db", finite_or_null(t.sqnr_db)},
+                {"zeros", t.zeros},
+                {"saturated", t.saturated},
+                {"sign_flips", t.sign_flips}};
+}
+
+Json timing_json(const ReportTiming& t) {
+    return Json{{"seconds", t.seconds},
+                {"bytes_read", t.bytes_read},
+                {"bytes_written", t.bytes_written},
+                {"gigabytes_per_second", t.gigabytes_per_second},
+                {"threads", t.threads},
+                {"kernels", t.kernels},
+                {"peak_anonymous_bytes", t.peak_anonymous_bytes},
+                {"peak_resident_bytes", t.peak_resident_bytes},
+                {"resumed_tensors", t.resumed_tensors},
+                {"finished_at", t.finished_at},
+                {"command", t.command},
+                {"verified", t.verified}};
+}
+
+Result<ReportTiming> timing_from(const Json& json) {
+    ReportTiming t;
+    NIBBLE_CHECK(json_get(json, "seconds", t.seconds));
+    NIBBLE_CHECK(json_get(json, "bytes_read", t.bytes_read));
+    NIBBLE_CHECK(json_get(json, "bytes_written", t.bytes_written));
+    NIBBLE_CHECK(json_get(json, "gigabytes_per_second", t.gigabytes_per_second));
+    NIBBLE_CHECK(json_get(json, "threads", t.threads));
+    NIBBLE_CHECK(json_get(json, "kernels", t.kernels));
+    NIBBLE_CHECK(json_get(json, "peak_anonymous_bytes", t.peak_anonymous_bytes));
+    NIBBLE_CHECK(json_get(json, "peak_resident_bytes", t.peak_resident_bytes));
+    NIBBLE_CHECK(json_get(json, "resumed_tensors", t.resumed_tensors));
+    NIBBLE_CHECK(json_get(json, "finished_at", t.finished_at));
+    NIBBLE_CHECK(json_get(json, "command", t.command));
+    NIBBLE_CHECK(json_get(json, "verified", t.verified));
+    return t;
+}
+
+Json without_tensors(const QuantReport& r) {
+    Json kv_scales = Json::object();
+    for (const auto& [name, value] : r.kv_scales) kv_scales[name] = value;
+    return Json{{"source", r.source},
+                {"recipe", r.recipe},
+                {"settings", r.settings},
+                {"versions", r.versions},
+                {"kv", kv_name(r.kv)},
+                {"kv_scales", std::move(kv_scales)},
+                {"weights_only", r.weights_only},
+                {"warnings", r.warnings},
+                {"totals", totals_json(r.totals())},
+                {"plan", r.plan},
+                {"timing", timing_json(r.timing)}};
+}
+
+}  // namespace
+
+Histogram::Histogram(std::span<const int64_t, 256> all) {
+    int begin = 0, end = 256;
+    while (begin < end && all[begin] == 0) ++begin;
+    while (end > begin && all[end - 1] == 0) --end;
+    if (begin < end) first = begin;
+    counts.assign(all.begin() + begin, all.begin() + end);
+}
+
+int64_t Histogram::at(int code) const {
+    const int64_t i = int64_t{code} - first;
+    return i >= 0 && i < static_cast<int64_t>(counts.size()) ? counts[i] : 0;
+}
+
+int64_t Histogram::total() const {
+    int64_t sum = 0;
+    for (int64_t n : counts) sum += n;
+    return sum;
+}
+
+double TensorReport::bits_per_element() const {
+    return ratio(8.0 * static_cast<double>(stored_bytes), static_cast<double>(elements));
+}
+double TensorReport::mse() const { return ratio(squared_error, static_cast<double>(elements)); }
+double TensorReport::sqnr_db() const { return sqnr(squared_weight, squared_error); }
+double TensorReport::raised_share() const {
+    return ratio(static_cast<double>(raised_blocks), static_cast<double>(blocks));
+}
+
+void TensorReport::add(const QuantStats& stats) {
+    blocks = stats.blocks;
+    squared_error = stats.squared_error;
+    squared_weight = stats.squared_weight;
+    max_error = stats.max_error;
+    zeros = stats.zeros;
+    saturated = stats.saturated;
+    sign_flips = stats.sign_flips;
+    raised_blocks = stats.raised_blocks;
+    codes = Histogram(stats.codes);
+    scales = Histogram(stats.scales);
+}
+
+ReportTotals QuantReport::totals() const {
+    ReportTotals t;
+    int64_t quantized_bytes = 0;
+    for (const TensorReport& r : tensors) {
+        ++t.tensors;
+        t.elements += r.elements;
+        t.source_bytes += r.source_bytes;
+        t.stored_bytes += r.stored_bytes;
+        if (!r.quantized()) continue;
+        ++t.quantized_tensors;
+        t.quantized_elements += r.elements;
+        quantized_bytes += r.stored_bytes;
+        t.squared_error += r.squared_error;
+        t.squared_weight += r.squared_weight;
+        t.zeros += r.zeros;
+        t.saturated += r.saturated;
+        t.sign_flips += r.sign_flips;
+    }
+    t.bits_per_element = ratio(8.0 * static_cast<double>(t.stored_bytes), static_cast<double>(t.elements));
+    t.quantized_bits_per_element =
+        ratio(8.0 * static_cast<double>(quantized_bytes), static_cast<double>(t.quantized_elements));
+    t.sqnr_db = sqnr(t.squared_weight, t.squared_error);
+    return t;
+}
+
+Json to_json(const TensorReport& t) {
+    Json json{{"name", t.name},
+              {"shape", t.shape},
+              {"dtype", dtype_name(t.dtype)},
+              {"format", format_name(t.format)},
+              {"method", t.method},
+              {"activation", activation_name(t.activation)},
+              {"scale_group", t.scale_group},
+              {"reason", t.reason},
+              {"elements", t.elements},
+              {"source_bytes", t.source_bytes},
+              {"stored_bytes", t.stored_bytes},
+              {"bits_per_element", t.bits_per_element()}};
+    if (t.quantized()) {
+        json["mse"] = t.mse();
+        json["sqnr_db"] = finite_or_null(t.sqnr_db());
+        json["raised_share"] = t.raised_share();
+        json["blocks"] = t.blocks;
+        json["squared_error"] = t.squared_error;
+        json["squared_weight"] = t.squared_weight;
+        json["max_error"] = t.max_error;
+        json["zeros"] = t.zeros;
+        json["saturated"] = t.saturated;
+        json["sign_flips"] = t.sign_flips;
+        json["raised_blocks"] = t.raised_blocks;
+        json["codes"] = histogram_json(t.codes);
+        json["scales"] = histogram_json(t.scales);
+        json["amax"] = t.amax;
+        json["search_multiplier"] = t.search_multiplier;
+        json["tensor_scale"] = t.tensor_scale;
+    }
+    if (t.input_scale) json["input_scale"] = *t.input_scale;
+    return json;
+}
+
+Result<TensorReport> tensor_report_from_json(const Json& json) {
+    TensorReport t;
+    NIBBLE_CHECK(json_get(json, "name", t.name));
+    NIBBLE_CHECK(json_get(json, "shape", t.shape));
+    NIBBLE_CHECK(named(json, "dtype", t.dtype, dtype_from_name));
+    NIBBLE_CHECK(named(json, "format", t.format, format_from_name));
+    NIBBLE_CHECK(json_get(json, "method", t.method));
+    NIBBLE_CHECK(named(json, "activation", t.activation, activation_from_name));
+    NIBBLE_CHECK(json_get(json, "scale_group", t.scale_group));
+    NIBBLE_CHECK(json_get(json, "reason", t.reason));
+    NIBBLE_CHECK(json_get(json, "elements", t.elements));
+    NIBBLE_CHECK(json_get(json, "source_bytes", t.source_bytes));
+    NIBBLE_CHECK(json_get(json, "stored_bytes", t.stored_bytes));
+    if (t.quantized()) {
+        NIBBLE_CHECK(json_get(json, "blocks", t.blocks));
+        NIBBLE_CHECK(json_get(json, "squared_error", t.squared_error));
+        NIBBLE_CHECK(json_get(json, "squared_weight", t.squared_weight));
+        NIBBLE_CHECK(json_get(json, "max_error", t.max_error));
+        NIBBLE_CHECK(json_get(json, "zeros", t.zeros));
+        NIBBLE_CHECK(json_get(json, "saturated", t.saturated));
+        NIBBLE_CHECK(json_get(json, "sign_flips", t.sign_flips));
+        NIBBLE_CHECK(json_get(json, "raised_blocks", t.raised_blocks));
+        NIBBLE_TRY(t.codes, histogram_from(json, "codes"));
+        NIBBLE_TRY(t.scales, histogram_from(json, "scales"));
+        NIBBLE_CHECK(json_get(json, "amax", t.amax));
+        NIBBLE_CHECK(json_get(json, "search_multiplier", t.search_multiplier));
+        NIBBLE_CHECK(json_get(json, "tensor_scale", t.tensor_scale));
+    }
+    if (json.contains("input_scale")) NIBBLE_CHECK(json_get(json, "input_scale", t.input_scale.emplace()));
+    return t;
+}
+
+Json to_json(const QuantReport& r) {
+    Json json = without_tensors(r), tensors = Json::array();
+    for (const TensorReport& t : r.tensors) tensors.push_back(to_json(t));
+    json["tensors"] = std::move(tensors);
+    return json;
+}
+
+std::string to_json_text(const QuantReport& r) {
+    const auto dump = [](const Json& json, int indent) {
+        return json.dump(indent, ' ', false, Json::error_handler_t::replace);
+    };
+    std::string text = dump(without_tensors(r), 1);
+    text.erase(text.rfind('\n'));  // of the closing brace
+    text += ",\n \"tensors\": [";
+    for (size_t i = 0; i < r.tensors.size(); ++i) text += (i ? ",\n  " : "\n  ") + dump(to_json(r.tensors[i]), -1);
+    text += "\n ]\n}\n";
+    return text;
+}
+
+Result<QuantReport> quant_report_from_json(const Json& json) {
+    QuantReport r;
+    NIBBLE_CHECK(json_get(json, "source", r.source));
+    NIBBLE_CHECK(json_get(json, "recipe", r.recipe));
+    NIBBLE_TRY(const Json* settings, json_object(json, "settings"));
+    r.settings = *settings;
+    NIBBLE_TRY(const Json* versions, json_object(json, "versions"));
+    r.versions = *versions;
+    NIBBLE_CHECK(named(json, "kv", r.kv, kv_from_name));
+    NIBBLE_TRY(const Json* kv_scales, json_object(json, "kv_scales"));
+    for (const auto& [name, value] : kv_scales->items()) {
+        float scale = 0;
+        NIBBLE_CHECK(json_get(*kv_scales, name, scale));
+        r.kv_scales.emplace_back(name, scale);
+    }
+    NIBBLE_CHECK(json_get(json, "weights_only", r.weights_only));
+    NIBBLE_CHECK(json_get(json, "warnings", r.warnings));
+    NIBBLE_TRY(const Json* tensors, json_array(json, "tensors"));
+    for (const Json& t : *tensors) {
+        NIBBLE_TRY(auto tensor, tensor_report_from_json(t).within(fmt::format("tensors[{}]", r.tensors.size())));
+        r.tensors.push_back(std::move(tensor));
+    }
+    NIBBLE_CHECK(json_get(json, "plan", r.plan));
+    NIBBLE_TRY(const Json* timing, json_object(json, "timing"));
+    NIBBLE_TRY(r.timing, timing_from(*timing).within("timing"));
+    return r;
+}
+
+}  // namespace nibble

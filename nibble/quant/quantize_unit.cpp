@@ -1,0 +1,348 @@
+#include "quant/quantize_unit.h"
+
+#include "formats/minifloat.h"
+#include "quant/json_fields.h"
+#include "quant/unit_scales.h"
+
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <cstring>
+
+namespace nibble {
+namespace {
+
+struct PanelScan {
+    float amax = 0;
+    int64_t bad_row = -1, bad_col = 0;  // the first weight that is not finite
+    std::string_view bad_value;
+    std::vector<double> losses;
+};
+
+struct Member {
+    size_t index;  // in plan, source and export
+    const PlanEntry& entry;
+    const CheckpointTensor& from;
+    Panels panels;
+    bool needs_amax;                  // of the whole tensor, before its first panel is quantized
+    std::vector<PanelScan> scans{};   // per panel
+    std::vector<QuantStats> stats{};  // per panel
+    std::vector<double> losses{};     // per multiplier
+    std::vector<float> multipliers{};
+    MemberScale scale{};
+    uint64_t checksum = 0;  // stored now, or expected while rechecking
+
+    bool quantized() const { return entry.spec.format != Format::none; }
+};
+
+std::string_view value_class(const MatrixView& view, int64_t index) {
+    uint32_t bits = 0;
+    const int64_t bytes = dtype_bytes(view.dtype);  // of BF16 or F32: the upper bytes
+    std::memcpy(reinterpret_cast<std::byte*>(&bits) + (4 - bytes), view.data + index * bytes,
+                static_cast<size_t>(bytes));
+    if (is_nan_bits(bits)) return "NaN";
+    return bits >> 31 ? "-infinity" : "+infinity";
+}
+
+class QuantizeUnit : public UnitWork {
+public:
+    QuantizeUnit(JobContext& job, int64_t unit) : job_(job), unit_(unit) {
+        for (size_t i : job.units[static_cast<size_t>(unit)]) {
+            const PlanEntry& entry = job.plan.entries[i];
+            const CheckpointTensor& from = job.source.tensors()[i];
+            members_.push_back({i, entry, from,
+                                Panels(panel_format(from.format, entry.spec.format), entry.rows(), entry.cols()),
+                                format_layout(entry.spec.format).tensor_scale || !entry.scale_group.empty()});
+        }
+    }
+
+    Result<int64_t> next_stage() override {
+        do {
+            NIBBLE_CHECK(leave_stage());
+            if (stage_ == Stage::done) return int64_t{0};
+            list_tasks();
+        } while (tasks_.empty());
+        return static_cast<int64_t>(tasks_.size());
+    }
+
+    Status run(int64_t task, int worker) override {
+        const auto [m, panel] = tasks_[static_cast<size_t>(task)];
+        Member& member = members_[m];
+        return run_task(member, panel, job_.scratch[static_cast<size_t>(worker)]).within(member.entry.tensor);
+    }
+
+private:
+    enum class Stage : uint8_t { begin, recheck, scan, search, quantize, finish, done };
+
+    // What follows from the finished stage; sets the next one.
+    Status leave_stage() {
+        switch (stage_) {
+            case Stage::begin:
+                stage_ = recall() ? Stage::recheck : Stage::scan;
+                break;
+            case Stage::recheck:
+                stage_ = mismatch_ ? Stage::scan : Stage::done;
+                if (mismatch_)
+                    job_.meter.warn(fmt::format("{}: the stored bytes are not the journal's, doing it again", name()));
+                else
+                    resume();
+                break;
+            case Stage::scan:
+                NIBBLE_CHECK(collect_scans());
+                stage_ = Stage::search;
+                break;
+            case Stage::search:
+                collect_losses();
+                stage_ = Stage::quantize;
+                break;
+            case Stage::quantize:
+                NIBBLE_CHECK(collect_scans());  // of the members that were scanned on the way
+                stage_ = Stage::finish;
+                break;
+            case Stage::finish:
+                NIBBLE_CHECK(conclude());
+                stage_ = Stage::done;
+                break;
+            case Stage::done:
+                break;
+        }
+        return Ok{};
+    }
+
+    void list_tasks() {
+        tasks_.clear();
+        for (size_t m = 0; m < members_.size(); ++m) {
+            Member& member = members_[m];
+            int64_t n = member.panels.count();
+            if (stage_ == Stage::recheck || stage_ == Stage::finish) n = 1;
+            if (stage_ == Stage::scan && !member.needs_amax) n = 0;
+            if (stage_ == Stage::search && !searches_tensor(member.entry.spec)) n = 0;
+            if (n > 0 && (stage_ == Stage::scan || stage_ == Stage::quantize))
+                member.scans.resize(static_cast<size_t>(n));
+            if (stage_ == Stage::search) member.multipliers = search_multipliers(member.entry.spec.search);
+            if (stage_ == Stage::quantize && member.quantized()) member.stats.resize(static_cast<size_t>(n));
+            for (int64_t p = 0; p < n; ++p) tasks_.emplace_back(m, p);
+        }
+    }
+
+    Status run_task(Member& member, int64_t panel, PanelScratch& scratch) {
+        switch (stage_) {
+            case Stage::recheck: {
+                const auto stored = job_.out.checksum(member.index);
+                if (!stored.ok() || *stored != member.checksum) mismatch_ = true;
+                return Ok{};
+            }
+            case Stage::scan: {
+                NIBBLE_TRY(const MatrixView view, read(member, panel, scratch));
+                scan(member, panel, view);
+                return Ok{};
+            }
+            case Stage::search: {
+                NIBBLE_TRY(const MatrixView view, read(member, panel, scratch));
+                std::vector<double>& losses = member.scans[static_cast<size_t>(panel)].losses;
+                losses.assign(member.multipliers.size(), 0.0);
+                job_.kernels.tensor_losses(view, member.entry.spec, member.scale.amax, member.multipliers, losses);
+                return Ok{};
+            }
+            case Stage::quantize:
+                return member.quantized() ? quantize(member, panel, scratch) : carry(member, panel, scratch);
+            case Stage::finish:
+                return finish(member);
+            default:
+                return Ok{};
+        }
+    }
+
+    Result<MatrixView> read(const Member& member, int64_t panel, PanelScratch& scratch) {
+        return read_weights(job_.source, member.index, member.panels.begin(panel), member.panels.size(panel),
+                            job_.kernels, scratch);
+    }
+
+    void scan(Member& member, int64_t panel, const MatrixView& view) {
+        const Scan found = job_.kernels.scan(view);
+        PanelScan& result = member.scans[static_cast<size_t>(panel)];
+        result.amax = found.amax;
+        if (found.first_nonfinite < 0) return;
+        result.bad_row = member.panels.begin(panel) + found.first_nonfinite / view.cols;
+        result.bad_col = found.first_nonfinite % view.cols;
+        result.bad_value = value_class(view, found.first_nonfinite);
+    }
+
+    Status quantize(Member& member, int64_t panel, PanelScratch& scratch) {
+        NIBBLE_TRY(const MatrixView view, read(member, panel, scratch));
+        if (!member.needs_amax) {
+            scan(member, panel, view);
+            if (member.scans[static_cast<size_t>(panel)].bad_row >= 0) return Ok{};  // reported when the stage ends
+        }
+        const WeightSpec& spec = member.entry.spec;
+        QuantStats& stats = member.stats[static_cast<size_t>(panel)];
+        QuantSpan out = reshape(scratch.out, spec.format, view.rows, view.cols);
+        out.tensor_scale = member.scale.tensor_scale;
+        job_.kernels.quantize(view, spec, member.scale.amax, out, stats);
+        job_.kernels.measure(view, out, stats);
+        return wrote(member, panel, job_.out.write_quant(member.index, member.panels.begin(panel), out));
+    }
+
+    Status carry(Member& member, int64_t panel, PanelScratch& scratch) {
+        const int64_t begin = member.panels.begin(panel), rows = member.panels.size(panel);
+        if (!member.from.quantized()) {
+            NIBBLE_TRY(const MatrixView view, job_.source.read_plain(member.index, begin, rows, scratch.read));
+            return wrote(member, panel, job_.out.write_plain(member.index, begin, view));
+        }
+        NIBBLE_TRY(const QuantView view, job_.source.read_quant(member.index, begin, rows, scratch.read_quant));
+        if (panel == 0) member.scale.tensor_scale = view.tensor_scale;
+        return wrote(member, panel, job_.out.write_quant(member.index, begin, view));
+    }
+
+    Status wrote(const Member& member, int64_t panel, Status status) {
+        if (!status.ok()) job_.write_failed = true;
+        const int64_t begin = member.panels.begin(panel), rows = member.panels.size(panel);
+        job_.source.done_with(member.index, begin, rows);
+        const auto until = [&](int64_t row) { return source_bytes(member.from) / member.panels.rows * row; };
+        const int64_t end = begin + rows == member.panels.rows ? source_bytes(member.from) : until(begin + rows);
+        job_.bytes_read += end - until(begin);
+        job_.meter.add(end - until(begin), member.entry.tensor);
+        return status;
+    }
+
+    // Adds panels in row order.
+    Status collect_scans() {
+        for (Member& member : members_) {
+            for (const PanelScan& s : member.scans) {
+                member.scale.own_amax = std::max(member.scale.own_amax, s.amax);
+                if (s.bad_row >= 0)
+                    return fail(
+                        "{}[{}, {}] is {}: a weight that is quantized must be finite; repair the source or exclude "
+                        "the tensor",
+                        member.entry.tensor, s.bad_row, s.bad_col, s.bad_value);
+            }
+            member.scale.entry = &member.entry;
+        }
+        if (stage_ == Stage::scan) with_scales(set_search_maxima);
+        return Ok{};
+    }
+
+    void collect_losses() {
+        for (Member& member : members_) {
+            if (!searches_tensor(member.entry.spec)) continue;
+            member.losses.assign(member.multipliers.size(), 0.0);
+            for (const PanelScan& s : member.scans)
+                for (size_t i = 0; i < s.losses.size(); ++i) member.losses[i] += s.losses[i];
+            member.scale.losses = member.losses;
+        }
+        with_scales(set_stored_scales);
+    }
+
+    template <class Rule>
+    void with_scales(Rule rule) {
+        std::vector<MemberScale> scales;
+        for (const Member& member : members_) scales.push_back(member.scale);
+        rule(std::span(scales));
+        for (size_t m = 0; m < members_.size(); ++m) members_[m].scale = scales[m];
+    }
+
+    Status finish(Member& member) {
+        if (member.quantized() || member.from.quantized()) {
+            const auto input = member.quantized() ? job_.options.scales.input[member.index] : member.from.input_scale;
+            const Status status = job_.out.write_scalars(member.index, member.scale.tensor_scale, input);
+            if (!status.ok()) {
+                job_.write_failed = true;
+                return status;
+            }
+        }
+        NIBBLE_TRY(member.checksum, job_.out.checksum(member.index));
+        return Ok{};
+    }
+
+    Status conclude() {
+        Json lines = Json::array();
+        for (Member& member : members_) {
+            TensorReport report = planned_report(job_.source, job_.plan, job_.options.scales, member.index);
+            if (member.quantized()) {
+                QuantStats sum;
+                for (const QuantStats& s : member.stats) sum += s;
+                if (!std::isfinite(sum.max_error))
+                    return fail("{}: quantized values are not finite; this is a defect of nibble", member.entry.tensor);
+                report.add(sum);
+                report.amax = member.scale.own_amax;
+                report.search_multiplier = member.scale.multiplier;
+            }
+            report.tensor_scale = member.scale.tensor_scale;
+            lines.push_back({{"index", member.index}, {"checksum", member.checksum}, {"report", to_json(report)}});
+            job_.bytes_written += report.stored_bytes;
+            job_.reports[member.index] = std::move(report);
+        }
+        Status status = job_.journal.append(unit_, std::move(lines));
+        if (!status.ok()) job_.write_failed = true;
+        return status;
+    }
+
+    // Takes over what the journal says of this unit; false when there is nothing usable.
+    bool recall() {
+        const auto lines = job_.journal.finished(unit_);
+        if (!lines || !lines->is_array() || lines->size() != members_.size()) return false;
+        for (size_t m = 0; m < members_.size(); ++m) {
+            Member& member = members_[m];
+            size_t index = 0;
+            const auto report = json_object((*lines)[m], "report");
+            if (!json_get((*lines)[m], "index", index).ok() || index != member.index || !report.ok()) return false;
+            if (!json_get((*lines)[m], "checksum", member.checksum).ok()) return false;
+            auto parsed = tensor_report_from_json(**report);
+            if (!parsed.ok() || parsed->name != member.entry.tensor) return false;
+            parsed->reason = member.entry.reason;  // words may change between runs, numbers cannot
+            job_.reports[member.index] = *std::move(parsed);
+        }
+        return true;
+    }
+
+    void resume() {
+        job_.resumed += static_cast<int64_t>(members_.size());
+        for (const Member& member : members_) job_.meter.add(source_bytes(member.from), member.entry.tensor);
+    }
+
+    const std::string& name() const { return members_.front().entry.tensor; }
+
+    JobContext& job_;
+    const int64_t unit_;
+    Stage stage_ = Stage::begin;
+    std::vector<Member> members_;
+    std::vector<std::pair<size_t, int64_t>> tasks_;  // member, panel
+    std::atomic<bool> mismatch_{false};
+};
+
+}  // namespace
+
+int64_t source_bytes(const CheckpointTensor& tensor) {
+    return tensor.quantized() ? tensor.stored_bytes : tensor.rows() * tensor.cols() * dtype_bytes(tensor.dtype);
+}
+
+TensorReport planned_report(const Checkpoint& source, const Plan& plan, const ActivationScales& scales, size_t index) {
+    const PlanEntry& entry = plan.entries[index];
+    const CheckpointTensor& from = source.tensors()[index];
+    const bool quantized = entry.spec.format != Format::none;
+    TensorReport report{.name = entry.tensor,
+                        .shape = entry.shape,
+                        .dtype = from.dtype,
+                        .format = quantized ? entry.spec.format : from.format,
+                        .method = quantized ? to_string(entry.spec) : "",
+                        .activation = quantized ? entry.activation : from.activation,
+                        .scale_group = quantized ? entry.scale_group : "",
+                        .reason = entry.reason,
+                        .source_bytes = source_bytes(from),
+                        .elements = entry.rows() * entry.cols()};
+    report.input_scale = quantized ? scales.input[index] : from.input_scale;
+    if (quantized) {
+        const auto bytes = [&](auto of) { return of(entry.spec.format, entry.rows(), entry.cols()); };
+        report.stored_bytes = bytes(code_bytes) + bytes(block_scale_bytes) + 4 * bytes(float_scale_count) +
+                              (format_layout(entry.spec.format).tensor_scale ? 4 : 0) + (report.input_scale ? 4 : 0);
+    } else {
+        report.stored_bytes = report.source_bytes;
+    }
+    return report;
+}
+
+std::unique_ptr<UnitWork> start_unit(JobContext& job, int64_t unit) {
+    return std::make_unique<QuantizeUnit>(job, unit);
+}
+
+}  // namespace nibble

@@ -1,0 +1,147 @@
+#include "quant/recipe.h"
+
+#include "base/embedded.h"
+#include "quant/recipe_imports.h"
+#include "quant/recipe_parse.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view model_presets = "configs/ptq/presets/model/";
+constexpr std::string_view kv_presets = "configs/ptq/presets/kv/";
+
+std::vector<std::string> names_below(std::string_view folder) {
+    std::vector<std::string> names;
+    for (const EmbeddedFile& file : recipes_embedded())
+        if (file.path.starts_with(folder) && file.path.ends_with(".yaml"))
+            names.emplace_back(file.path.substr(folder.size(), file.path.size() - folder.size() - 5));
+    return names;
+}
+
+// Block scalars keep line ends; a description is printed in one line.
+std::string one_line(std::string_view text) {
+    std::string line;
+    for (const char c : text) {
+        const bool space = static_cast<unsigned char>(c) <= 0x20;
+        if (!space || (!line.empty() && line.back() != ' ')) line += space ? ' ' : c;
+    }
+    if (line.ends_with(' ')) line.pop_back();
+    return line;
+}
+
+// The `quantize` section, or a whole preset.
+Status read_quantize(const YamlNode& node, std::string_view root, Recipe& recipe) {
+    NIBBLE_CHECK(check_keys(node, "quantize", {"algorithm", "quant_cfg", "effective_bits"}));
+    const YamlNode* rules = node.find("quant_cfg");
+    if (!rules) return fail("{}: no 'quant_cfg'", node.where());
+    NIBBLE_TRY(recipe.rules, parse_rules(*rules, root));
+    if (const YamlNode* algorithm = node.find("algorithm")) {
+        NIBBLE_TRY(recipe.algorithms, parse_algorithms(*algorithm));
+    } else {
+        recipe.algorithms = {Algorithm{}};  // max
+        recipe.algorithms[0].where = node.where();
+    }
+    return Ok{};
+}
+
+Status read_metadata(const YamlNode& node, Recipe& recipe) {
+    NIBBLE_CHECK(check_keys(node, "metadata", {"recipe_type", "description"}));
+    const YamlNode* type = node.find("recipe_type");
+    if (!type) return fail("{}: metadata needs 'recipe_type: ptq'", node.where());
+    NIBBLE_TRY(const std::string kind, as_text(*type, "recipe_type"));
+    if (kind != "ptq") return fail("{}: recipe_type '{}': only ptq recipes quantize a checkpoint", type->where(), kind);
+    if (const YamlNode* text = node.find("description"); text && text->kind == YamlNode::Kind::scalar)
+        recipe.description = one_line(text->text);
+    return Ok{};
+}
+
+Result<Recipe> read_recipe(const RecipeFile& file) {
+    NIBBLE_TRY(const YamlNode root, flatten(file));
+    Recipe recipe;
+    recipe.name = file.name;
+    if (!root.is_map()) return fail("{}: a recipe is a mapping with 'metadata' and 'quantize'", file.name);
+    if (root.find("quant_cfg") && !root.find("quantize")) {
+        NIBBLE_CHECK(read_quantize(root, file.name, recipe));
+        return recipe;
+    }
+    NIBBLE_CHECK(check_keys(root, "a recipe", {"metadata", "quantize"}));
+    const YamlNode* metadata = root.find("metadata");
+    const YamlNode* quantize = root.find("quantize");
+    if (!metadata) return fail("{}: a recipe needs 'metadata' with 'recipe_type: ptq'", file.name);
+    NIBBLE_CHECK(read_metadata(*metadata, recipe));
+    if (!quantize) return fail("{}: a recipe needs 'quantize' with 'quant_cfg'", file.name);
+    NIBBLE_CHECK(read_quantize(*quantize, file.name, recipe));
+    return recipe;
+}
+
+// metadata.yaml and quantize.yaml, each the content of its section.
+Result<Recipe> read_folder(const RecipeFile& metadata, const RecipeFile& quantize) {
+    NIBBLE_TRY(const YamlNode head, flatten(metadata));
+    NIBBLE_TRY(const YamlNode body, flatten(quantize));
+    Recipe recipe;
+    NIBBLE_CHECK(read_metadata(head, recipe));
+    NIBBLE_CHECK(read_quantize(body, quantize.name, recipe));
+    return recipe;
+}
+
+Result<Recipe> find_recipe(std::string_view name) {
+    if (name.find('/') == std::string_view::npos)
+        if (auto preset = find_builtin(fmt::format("{}{}", model_presets, name))) return read_recipe(*preset);
+    if (auto builtin = find_builtin(name)) return read_recipe(*builtin);
+    if (auto metadata = find_builtin(fmt::format("{}/metadata", name)))
+        if (auto quantize = find_builtin(fmt::format("{}/quantize", name))) return read_folder(*metadata, *quantize);
+
+    const fs::path path{name};
+    std::error_code ignored;
+    if (fs::is_directory(path, ignored)) {
+        NIBBLE_TRY(const auto metadata, find_on_disk(path / "metadata"));
+        NIBBLE_TRY(const auto quantize, find_on_disk(path / "quantize"));
+        if (!metadata || !quantize)
+            return fail("{}: a recipe folder holds metadata.yaml and quantize.yaml", path.string());
+        return read_folder(*metadata, *quantize);
+    }
+    NIBBLE_TRY(const auto file, find_on_disk(path));
+    if (file) return read_recipe(*file);
+    return fail("no recipe '{}': not a preset ({}), not built in, and no such file", name,
+                fmt::join(preset_names(), ", "));
+}
+
+}  // namespace
+
+Result<Recipe> load_recipe(std::string_view name_or_path) {
+    if (name_or_path.empty()) return fail("no recipe given; presets: {}", fmt::join(preset_names(), ", "));
+    NIBBLE_TRY(Recipe recipe, find_recipe(name_or_path));
+    recipe.name = name_or_path;
+    return recipe;
+}
+
+Result<std::vector<Rule>> load_kv_rules(std::string_view preset) {
+    if (preset == "none") {
+        Rule off;
+        off.pattern = "*[kv]_bmm_quantizer";
+        off.enable = false;
+        off.where = "--kv none";
+        off.imported = true;
+        return std::vector<Rule>{off};
+    }
+    const auto file = preset.find('/') == std::string_view::npos ? find_builtin(fmt::format("{}{}", kv_presets, preset))
+                                                                 : std::nullopt;
+    if (!file) return fail("no KV cache preset '{}'; there are: none, {}", preset, fmt::join(kv_preset_names(), ", "));
+    NIBBLE_TRY(Recipe recipe, read_recipe(*file));
+    return std::move(recipe.rules);
+}
+
+Result<Recipe> parse_recipe(std::string_view text, std::string_view file, const fs::path& folder) {
+    return read_recipe({std::string(file), std::string(text), folder});
+}
+
+std::vector<std::string> preset_names() { return names_below(model_presets); }
+std::vector<std::string> kv_preset_names() { return names_below(kv_presets); }
+
+}  // namespace nibble

@@ -1,0 +1,14 @@
+// From flat YAML to Recipe values: types, known keys, Model Optimizer's defaults and exclusions.
+#pragma once
+
+#include "quant/recipe.h"
+#include "quant/recipe_yaml.h"
+
+namespace nibble {
+
+Result<QuantizerConfig> parse_quantizer_config(const YamlNode& node);
+// `root`: the recipe's own file; rules from other files are marked as imported.
+Result<std::vector<Rule>> parse_rules(const YamlNode& list, std::string_view root);
+Result<std::vector<Algorithm>> parse_algorithms(const YamlNode& node);
+
+}  // namespace nibble

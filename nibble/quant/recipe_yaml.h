@@ -1,0 +1,55 @@
+// YAML as a plain tree in which every node knows its file and line. Untrusted input: size, depth and the number of
+// nodes after expanding aliases are limited; duplicate keys, tags and merge keys are errors.
+#pragma once
+
+#include "base/error.h"
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nibble {
+
+struct YamlEntry;
+
+struct YamlNode {
+    enum class Kind : uint8_t { null, scalar, list, map } kind = Kind::null;
+    std::string text;     // of a scalar
+    bool quoted = false;  // a quoted scalar is never a number, a bool or null
+    std::vector<YamlNode> items;
+    std::vector<YamlEntry> entries;
+    std::shared_ptr<const std::string> file;
+    int line = 0;  // from 1
+
+    bool is_map() const { return kind == Kind::map; }
+    bool is_list() const { return kind == Kind::list; }
+    bool is_null() const { return kind == Kind::null; }
+    const YamlNode* find(std::string_view key) const;
+    std::string where() const;  // "file:line"
+    size_t node_count() const;
+};
+
+struct YamlEntry {
+    std::string key;
+    YamlNode value;
+};
+
+constexpr size_t max_recipe_bytes = 256 * 1024;
+constexpr size_t max_recipe_nodes = 100'000;
+constexpr size_t max_recipe_depth = 32;
+constexpr size_t max_recipe_documents = 8;
+
+// All documents of one file.
+Result<std::vector<YamlNode>> parse_yaml(std::string_view text, const std::string& file);
+
+// The value as a type, or "file:line: WHAT must be ..., not 'text'".
+Result<bool> as_bool(const YamlNode& node, std::string_view what);
+Result<int> as_int(const YamlNode& node, std::string_view what);
+Result<double> as_number(const YamlNode& node, std::string_view what);
+Result<std::string> as_text(const YamlNode& node, std::string_view what);
+
+// Every key of the map is one of `known`, or an error that lists them.
+Status check_keys(const YamlNode& map, std::string_view what, std::initializer_list<std::string_view> known);
+
+}  // namespace nibble

@@ -1,0 +1,105 @@
+// What the page and the terminal summary say about a report: tensors grouped by role, layer, format and name pattern,
+// and numbers in human units. Pure functions of a QuantReport; the order of everything follows from the report alone.
+#pragma once
+
+#include "quant/quant_report.h"
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nibble {
+
+// Where a tensor sits, read from its name. "model.layers.3.mlp.experts.17.up_proj.weight" is {3, 17, "expert up"};
+// "lm_head.weight" is {-1, -1, "lm_head"}. Layers outside the language model keep their tower's name ("mtp q").
+struct TensorPlace {
+    int layer = -1;
+    int expert = -1;
+    std::string role;
+    bool operator==(const TensorPlace&) const = default;
+};
+TensorPlace place_of(std::string_view name);
+
+// The name with every numeric component replaced by '*' (all of them, or expert indices only).
+enum class Wildcards { all, experts };
+std::string name_pattern(std::string_view name, Wildcards which);
+
+// SQNR in dB of several tensors. Tensors without loss have infinite SQNR: counted in `lossless`, in no other number.
+struct SqnrRange {
+    int64_t tensors = 0, lossless = 0;
+    double low = 0, median = 0, mean = 0, high = 0;
+    bool measured() const { return tensors > lossless; }
+};
+SqnrRange sqnr_range(std::vector<double> decibels);
+
+struct LayerSummary {
+    int layer = 0;
+    SqnrRange sqnr;
+};
+
+struct RoleSummary {
+    std::string role;
+    Format format = Format::none;
+    int64_t tensors = 0, elements = 0;
+    double squared_error = 0, squared_weight = 0;
+    SqnrRange sqnr;
+    std::vector<LayerSummary> layers;  // by rising index; empty for tensors outside layers
+    double pooled_db() const;          // of all weights together
+};
+// Quantized tensors only, one entry per format and role: formats as summarize_formats orders them, within a format q k
+// v o gate up down first, then by first appearance.
+std::vector<RoleSummary> summarize_roles(const QuantReport& report);
+
+struct FormatSummary {
+    std::string label;  // "nvfp4"; "bf16" for carried tensors
+    Format format = Format::none;
+    bool quantized = false;
+    int64_t tensors = 0, elements = 0, source_bytes = 0, stored_bytes = 0;
+    int64_t zeros = 0, saturated = 0, sign_flips = 0;
+    double squared_error = 0, squared_weight = 0;
+    std::vector<int64_t> codes, scales;  // 256 each
+    double bits_per_element() const;
+    double pooled_db() const;
+};
+// Quantized formats first, each by falling size.
+std::vector<FormatSummary> summarize_formats(const QuantReport& report);
+
+// Blocks of the tensors whose method raised at least one block, per layer (-1: outside layers), by rising layer.
+struct RaisedSummary {
+    int layer = -1;
+    int64_t raised = 0, blocks = 0;
+};
+std::vector<RaisedSummary> summarize_raised(const QuantReport& report);
+// Whether every raised block chose four instead of six (normalization 256); other searches raise by other factors.
+bool raised_is_four_over_six(const QuantReport& report);
+
+// Carried tensors by reason, then by name pattern, in order of first appearance.
+struct CarriedPattern {
+    std::string pattern, dtype;
+    int64_t tensors = 0, elements = 0, bytes = 0;
+};
+struct CarriedReason {
+    std::string reason;
+    int64_t tensors = 0, elements = 0, bytes = 0;
+    std::vector<CarriedPattern> patterns;
+};
+std::vector<CarriedReason> summarize_carried(const QuantReport& report);
+
+// Indices of quantized tensors, lowest finite SQNR first, at most `count`.
+std::vector<size_t> worst_tensors(const QuantReport& report, size_t count);
+
+double ratio_db(double squared_weight, double squared_error);  // infinity without error
+std::string model_name(const QuantReport& report);             // last component of the source path
+
+// ---- numbers in human units ---------------------------------------------------------------------------------------
+
+std::string human_bytes(int64_t bytes);                      // "1.23 GB", powers of 1000, as files are sold
+std::string human_count(int64_t count);                      // "1,234,567"
+std::string human_large(int64_t count);                      // "1.23 B", "106 M": weights of a model
+std::string human_seconds(double seconds);                   // "4.2 s", "3 min 12 s", "1 h 05 min"
+std::string human_db(double decibels);                       // "20.13", "∞"
+std::string human_share(int64_t part, int64_t whole);        // "3.1%", "0", "< 0.0001%"
+std::string human_value(double value);                       // 4 significant digits
+std::string human_shape(const std::vector<int64_t>& shape);  // "576 × 1536"
+
+}  // namespace nibble

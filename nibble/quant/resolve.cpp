@@ -1,0 +1,368 @@
+#include "quant/resolve.h"
+
+#include "quant/fnmatch.h"
+#include "quant/modules.h"
+#include "quant/numerics.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace nibble {
+namespace {
+
+// One quantizer of the model, as the rules leave it.
+struct Quantizer {
+    std::string name;  // "model.layers.0.mlp.up_proj.weight_quantizer"
+    std::string_view parent_class;
+    bool enabled = true;               // Model Optimizer's default: on, INT8
+    const Rule* configured = nullptr;  // the last matching rule with a cfg
+    const Rule* decided = nullptr;     // the last matching rule
+};
+
+constexpr size_t per_module = 3, per_attention = 5;
+constexpr std::string_view module_quantizers[per_module] = {".weight_quantizer", ".input_quantizer",
+                                                            ".output_quantizer"};
+constexpr std::string_view attention_quantizers[per_attention] = {
+    ".k_bmm_quantizer", ".v_bmm_quantizer", ".q_bmm_quantizer", ".p_bmm_quantizer", ".softmax_quantizer"};
+// Only these are on unless a rule speaks about them.
+bool on_by_default(size_t kind) { return kind < 2; }
+
+// Names that Model Optimizer gives the quantizers of one expert inside a fused tensor:
+// "P.experts.7.up_proj.weight_quantizer" -> "P.experts.gate_up_proj_weight_quantizers.7", "...weight_quantizer",
+// "P.experts.7.up_proj_weight_quantizer".
+bool matches_fused_name(const Pattern& pattern, std::string_view name) {
+    const size_t at = name.find(".experts.");
+    const size_t dot = name.rfind('.');
+    if (at == std::string_view::npos) return false;
+    const std::string_view experts = name.substr(0, at + 8), quantizer = name.substr(dot + 1);
+    const std::string_view module = name.substr(at + 9, dot - at - 9);  // "7.up_proj"
+    const size_t inner = module.find('.');
+    if (inner == std::string_view::npos || quantizer == "output_quantizer") return false;
+    const std::string_view expert = module.substr(0, inner), leaf = module.substr(inner + 1);
+    if (pattern.matches(fmt::format("{}.{}_{}", experts, module, quantizer))) return true;
+    const bool up = leaf == "gate_proj" || leaf == "up_proj" || leaf == "w1" || leaf == "w3";
+    for (std::string_view fused : {up ? std::string_view("gate_up_proj") : leaf == "w2" ? "down_proj" : leaf, leaf})
+        if (pattern.matches(fmt::format("{}.{}_{}s.{}", experts, fused, quantizer, expert)) ||
+            pattern.matches(fmt::format("{}.{}_{}", experts, fused, quantizer)))
+            return true;
+    return false;
+}
+
+class Resolver {
+public:
+    Resolver(const Recipe& recipe, std::span<const CheckpointTensor> tensors, const Json& config,
+             const ResolveOptions& options)
+        : recipe_(recipe),
+          tensors_(tensors),
+          options_(options),
+          model_(find_modules(tensors, config)),
+          rules_(recipe.rules) {}
+
+    Result<Plan> run() {
+        plan_.recipe =
+            recipe_.description.empty() ? recipe_.name : fmt::format("{}: {}", recipe_.name, recipe_.description);
+        plan_.weights_only = options_.weights_only;
+        plan_.tied_heads = model_.tied_heads;
+        if (!options_.kv.empty()) {
+            NIBBLE_TRY(const auto kv, load_kv_rules(options_.kv));
+            rules_.insert(rules_.end(), kv.begin(), kv.end());
+        }
+        NIBBLE_TRY(search_, plan_search(recipe_.algorithms));
+        list_quantizers();
+        NIBBLE_CHECK(apply_rules());
+        for (size_t i = 0; i < tensors_.size(); ++i) NIBBLE_CHECK(add_entry(i));
+        NIBBLE_CHECK(prune_groups());
+        NIBBLE_CHECK(resolve_kv());
+        list_needs();
+        if (options_.strict && !plan_.warnings.empty()) return fail("{} (--strict)", plan_.warnings.front());
+        plan_.warnings.insert(plan_.warnings.end(), notes_.begin(), notes_.end());
+        return std::move(plan_);
+    }
+
+private:
+    void list_quantizers() {
+        first_.resize(tensors_.size(), SIZE_MAX);
+        for (size_t i = 0; i < tensors_.size(); ++i) {
+            const Module& m = model_.modules[i];
+            if (!m.has_quantizers()) continue;
+            first_[i] = quantizers_.size();
+            for (size_t k = 0; k < per_module; ++k)
+                quantizers_.push_back({m.name + std::string(module_quantizers[k]), m.parent_class, on_by_default(k)});
+        }
+        first_attention_ = quantizers_.size();
+        for (const std::string& name : model_.attention)
+            for (std::string_view suffix : attention_quantizers)
+                quantizers_.push_back({name + std::string(suffix), {}, false});
+    }
+
+    template <class Matches>
+    bool apply(const Rule& rule, Matches matches) {
+        bool matched = false;
+        for (Quantizer& q : quantizers_) {
+            if (!rule.parent_class.empty() && rule.parent_class != q.parent_class) continue;
+            if (!matches(q)) continue;
+            matched = true;
+            q.enabled = rule.enable;
+            q.decided = &rule;
+            if (!rule.cfg.empty()) q.configured = &rule;
+        }
+        return matched;
+    }
+
+    Status apply_rules() {
+        for (size_t r = 0; r < rules_.size(); ++r) {
+            const Rule& rule = rules_[r];
+            const Pattern pattern(rule.pattern);
+            bool matched = apply(rule, [&](const Quantizer& q) { return pattern.matches(q.name); });
+            // A rule made for models with fused experts, whose quantizers have names of their own.
+            if (!matched && rule.pattern.find("expert") != std::string::npos)
+                matched = apply(rule, [&](const Quantizer& q) { return matches_fused_name(pattern, q.name); });
+            // Lists of what to leave alone cover every architecture; only what the recipe itself names is missed.
+            const bool general = rule.imported && !rule.enable && rule.cfg.empty();
+            if (!matched && !general)
+                plan_.warnings.push_back(fmt::format("{} matches nothing in this checkpoint", rule_name(rule)));
+        }
+        return Ok{};
+    }
+
+    std::string rule_name(const Rule& rule) const {
+        const std::string parent = rule.parent_class.empty() ? "" : fmt::format(" in {}", rule.parent_class);
+        return fmt::format("rule {} '{}'{} ({})", &rule - rules_.data() + 1, rule.pattern, parent, rule.where);
+    }
+
+    // The attributes of an enabled quantizer, or why there are none.
+    Result<const std::vector<QuantizerConfig>*> attributes(const Quantizer& q) const {
+        if (!q.decided)
+            return fail(
+                "no rule speaks about '{}', which Model Optimizer would make INT8: begin the recipe with "
+                "{{quantizer_name: '*', enable: false}}",
+                q.name);
+        if (!q.configured)
+            return fail("{} enables '{}' without a cfg: the default, INT8, is not supported", rule_name(*q.decided),
+                        q.name);
+        return &q.configured->cfg;
+    }
+
+    template <class T>
+    Result<T> meaning(const Quantizer& q, Result<T> (*of)(const std::vector<QuantizerConfig>&)) const {
+        NIBBLE_TRY(const auto* cfg, attributes(q));
+        return of(*cfg).within(fmt::format("{}, '{}'", rule_name(*q.configured), q.name));
+    }
+
+    Status add_entry(size_t i) {
+        const CheckpointTensor& tensor = tensors_[i];
+        const Module& m = model_.modules[i];
+        PlanEntry e{tensor.name, m.name, tensor.shape, tensor.dtype};
+        e.listed_module = m.listed;
+        e.reason = m.why;
+        if (m.has_quantizers()) NIBBLE_CHECK(decide(m, first_[i], e));
+        if (m.kind == ModuleKind::embedding && options_.embeddings != Format::none) NIBBLE_CHECK(quantize_embedding(e));
+        if (e.spec.format != Format::none) NIBBLE_CHECK(check_fit(m, e));
+        plan_.entries.push_back(std::move(e));
+        return Ok{};
+    }
+
+    Status decide(const Module& m, size_t first, PlanEntry& e) {
+        const Quantizer& weight = quantizers_[first];
+        const Quantizer& input = quantizers_[first + 1];
+        const Quantizer& output = quantizers_[first + 2];
+        if (m.kind == ModuleKind::router) {
+            e.reason = "router";
+            return Ok{};
+        }
+        if (output.enabled)
+            return fail("{} enables '{}': quantized outputs are not supported", rule_name(*output.decided),
+                        output.name);
+        if (!weight.enabled) {
+            e.reason = rule_name(*weight.decided);
+            if (input.enabled && m.kind == ModuleKind::linear)
+                plan_.warnings.push_back(
+                    fmt::format("'{}' is enabled while its weights are not quantized: no effect", input.name));
+            return Ok{};
+        }
+        NIBBLE_TRY(e.spec, meaning(weight, weight_spec));
+        e.reason = rule_name(*weight.decided);
+        if (m.kind == ModuleKind::conv || m.kind == ModuleKind::fused_experts)
+            return fail(
+                "{} quantizes '{}', {}: not supported; add a rule {{quantizer_name: '{}*', enable: false}} after it",
+                e.reason, e.tensor, m.kind == ModuleKind::conv ? "a convolution" : whole_stack(m), m.name);
+        if (m.kind == ModuleKind::embedding && !model_.tied_heads.empty())
+            return fail("{} quantizes '{}', which the output head shares: not supported", e.reason, e.tensor);
+        NIBBLE_CHECK(apply_search(search_, e.spec).within(e.reason));
+        if (e.spec.normalization != 448.0f && e.spec.search.kind == Search::Kind::max) warn_idle_headroom(e.reason);
+        e.spec.arithmetic = options_.arithmetic;
+        NIBBLE_CHECK(check(e.spec).within(fmt::format("'{}', {}", e.tensor, e.reason)));
+        if (input.enabled && m.kind == ModuleKind::linear && !options_.weights_only)
+            NIBBLE_CHECK(decide_input(input, e));
+        return Ok{};
+    }
+
+    static std::string whole_stack(const Module& m) {
+        return m.why.empty() ? "experts in one tensor" : fmt::format("experts in one tensor ({})", m.why);
+    }
+
+    Status decide_input(const Quantizer& input, PlanEntry& e) {
+        NIBBLE_TRY(e.activation, meaning(input, activation_format));
+        if (!runs_together(e.spec.format, e.activation))
+            return fail("'{}': weights in {} with inputs in {} ({}) is not supported", e.tensor,
+                        format_name(e.spec.format), activation_name(e.activation), rule_name(*input.configured));
+        if (const auto& cfg = input.configured->cfg[0]; cfg.constant_amax) {
+            if (!stores_input_scale(e.activation))
+                return fail("{}: constant_amax means nothing for inputs in {}", rule_name(*input.configured),
+                            activation_name(e.activation));
+            e.constant_input_amax = cfg.constant_amax;
+        }
+        return Ok{};
+    }
+
+    void warn_idle_headroom(const std::string& rule) {
+        const std::string text =
+            fmt::format("{}: four_over_six without a search over 1.0 and 1.5 only lowers precision", rule);
+        if (std::find(plan_.warnings.begin(), plan_.warnings.end(), text) == plan_.warnings.end())
+            plan_.warnings.push_back(text);
+    }
+
+    Status quantize_embedding(PlanEntry& e) {
+        if (!model_.tied_heads.empty())
+            return fail("'{}' is shared with the output head and cannot be quantized alone: leave out --embeddings",
+                        e.tensor);
+        e.spec = {options_.embeddings};
+        e.spec.arithmetic = options_.arithmetic;
+        e.activation = ActivationFormat::none;
+        e.reason = fmt::format("--embeddings {}", format_name(options_.embeddings));
+        return Ok{};
+    }
+
+    Status check_fit(const Module& m, PlanEntry& e) {
+        e.listed_module = false;
+        if (!format_fits(e.spec.format, e.cols()))
+            return fail(
+                "'{}': {} inputs are no whole blocks of {} ({}, {}); add a rule {{quantizer_name: '{}.*', enable: "
+                "false}} at the "
+                "end of quant_cfg",
+                e.tensor, e.cols(), format_layout(e.spec.format).block, format_name(e.spec.format), e.reason, m.name);
+        const ModuleGroups groups = groups_of(m);
+        const bool nvfp4 = e.spec.format == Format::nvfp4 || e.spec.format == Format::nvfp4_bs32;
+        // compat: Model Optimizer sees gate and up of one expert as one matrix, so they share what a matrix has one of.
+        const bool one_matrix = options_.compat && m.routed_expert && !groups.search.empty();
+        if (nvfp4) e.scale_group = groups.fused;
+        if (e.spec.static_scales || (nvfp4 && one_matrix)) e.search_group = groups.search;
+        if (e.spec.format == Format::fp8 && one_matrix) e.scale_group = e.search_group = groups.search;
+        // compat: the scale of a matrix of one tile has no dimensions, so Model Optimizer unifies it like a tensor's.
+        const bool one_tile =
+            options_.compat && e.spec.format == Format::fp8_block128 && e.rows() <= 128 && e.cols() <= 128;
+        if (one_tile) e.scale_group = groups.fused;
+        if (e.spec.format == Format::fp8_block128 && one_matrix && e.rows() % 128 != 0 && !one_tile && !warned_tiles_) {
+            warned_tiles_ = true;
+            notes_.push_back(fmt::format(
+                "'{}': {} rows are no whole tiles of 128; Model Optimizer tiles gate and up of an expert as one "
+                "matrix there, nibble each alone",
+                e.tensor, e.rows()));
+        }
+        if (stores_input_scale(e.activation)) e.input_group = options_.compat ? groups.input : groups.fused;
+        // Engines run these as one matrix. Model Optimizer refuses to export different formats as well.
+        if (!groups.fused.empty()) {
+            const auto [at, fresh] = fused_.try_emplace(groups.fused, plan_.entries.size());
+            if (!fresh) {
+                const PlanEntry& other = plan_.entries[at->second];
+                if (other.spec.format != e.spec.format || other.activation != e.activation)
+                    return fail("'{}' ({}, {}) and '{}' ({}, {}) run as one matrix and need one format", other.tensor,
+                                format_name(other.spec.format), other.reason, e.tensor, format_name(e.spec.format),
+                                e.reason);
+            }
+        }
+        return Ok{};
+    }
+
+    // A group of one is no group.
+    Status prune_groups() {
+        for (auto key : {&PlanEntry::scale_group, &PlanEntry::search_group, &PlanEntry::input_group}) {
+            std::unordered_map<std::string_view, int> members;
+            for (const PlanEntry& e : plan_.entries) ++members[e.*key];
+            std::vector<PlanEntry*> alone;
+            for (PlanEntry& e : plan_.entries)
+                if (!(e.*key).empty() && members[e.*key] == 1) alone.push_back(&e);
+            for (PlanEntry* e : alone) (e->*key).clear();
+        }
+        return Ok{};
+    }
+
+    Status resolve_kv() {
+        const Quantizer* first = nullptr;
+        for (size_t a = 0; a < model_.attention.size(); ++a) {
+            const Quantizer* q = &quantizers_[first_attention_ + a * per_attention];
+            for (size_t k = 2; k < per_attention; ++k)
+                if (q[k].enabled)
+                    return fail("{} enables '{}': only keys and values of attention can be quantized",
+                                rule_name(*q[k].decided), q[k].name);
+            if (q[0].enabled != q[1].enabled)
+                return fail("'{}' and '{}' must be both on or both off", q[0].name, q[1].name);
+            if (!q[0].enabled) continue;
+            NIBBLE_TRY(const KvFormat keys, meaning(q[0], kv_format));
+            NIBBLE_TRY(const KvFormat values, meaning(q[1], kv_format));
+            if (!first) plan_.kv = keys;
+            if (keys != values || keys != plan_.kv)
+                return fail("the KV cache has one format: '{}' and '{}' differ", (first ? first : q)->name,
+                            q[keys == plan_.kv ? 1 : 0].name);
+            if (!first) first = q;
+            plan_.kv_layers.push_back(model_.attention[a]);
+        }
+        const bool calibrated = plan_.kv == KvFormat::fp8 || plan_.kv == KvFormat::nvfp4;
+        if (options_.weights_only && calibrated) {
+            notes_.push_back(
+                fmt::format("weights only: the KV cache stays BF16 instead of {} (--kv fp8_cast needs no calibration)",
+                            kv_name(plan_.kv)));
+            plan_.kv = KvFormat::none;
+            plan_.kv_layers.clear();
+        }
+        return Ok{};
+    }
+
+    bool known(const std::string& name) const { return options_.scales && options_.scales->contains(name); }
+
+    void list_needs() {
+        constexpr std::string_view how = "give known scales (--input-scales FILE.json or another export)";
+        for (const std::string& a : search_.needs_activations)
+            plan_.needs_activations.push_back(
+                fmt::format("{}: needs activations, which this version does not compute", a));
+        std::vector<std::string_view> inputs, caches;
+        for (const PlanEntry& e : plan_.entries)
+            if (stores_input_scale(e.activation) && !e.constant_input_amax && !known(e.module + ".input_scale"))
+                inputs.push_back(e.module);
+        if (plan_.kv == KvFormat::fp8 || plan_.kv == KvFormat::nvfp4)
+            for (const std::string& layer : plan_.kv_layers)
+                if (!known(layer + ".k_proj.k_scale") || !known(layer + ".v_proj.v_scale")) caches.push_back(layer);
+        if (!inputs.empty())
+            plan_.needs_activations.push_back(fmt::format("input_scale of {} linears (first: {}): {} or --weights-only",
+                                                          inputs.size(), inputs.front(), how));
+        if (!caches.empty())
+            plan_.needs_activations.push_back(
+                fmt::format("k_scale and v_scale of {} layers (first: {}): {}, or --kv fp8_cast or none", caches.size(),
+                            caches.front(), how));
+    }
+
+    const Recipe& recipe_;
+    std::span<const CheckpointTensor> tensors_;
+    const ResolveOptions& options_;
+    ModelModules model_;
+    std::vector<Rule> rules_;
+    SearchPlan search_;
+    std::vector<Quantizer> quantizers_;
+    std::vector<size_t> first_;  // per tensor, of its three quantizers
+    size_t first_attention_ = 0;
+    std::unordered_map<std::string, size_t> fused_;
+    bool warned_tiles_ = false;
+    std::vector<std::string> notes_;  // warnings about what was asked for on purpose, or is no mistake of the recipe
+    Plan plan_;
+};
+
+}  // namespace
+
+Result<Plan> resolve(const Recipe& recipe, std::span<const CheckpointTensor> tensors, const Json& config,
+                     const ResolveOptions& options) {
+    return Resolver(recipe, tensors, config, options).run();
+}
+
+}  // namespace nibble

@@ -1,0 +1,54 @@
+#include "quant/unit_scales.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace nibble {
+namespace {
+
+using Key = std::string PlanEntry::*;
+
+// Calls visit for the member and, when its key is not empty, for all with the same key; in the members' order.
+template <class Visit>
+void for_group(std::span<const MemberScale> members, const MemberScale& of, Key key, Visit visit) {
+    const std::string& name = of.entry->*key;
+    for (const MemberScale& m : members)
+        if (&m == &of || (!name.empty() && m.entry->*key == name)) visit(m);
+}
+
+float found_amax(const MemberScale& m) {
+    return searches_tensor(m.entry->spec) ? m.amax.search * m.multiplier : m.own_amax;
+}
+
+}  // namespace
+
+bool searches_tensor(const WeightSpec& spec) {
+    return spec.search.kind == Search::Kind::multipliers &&
+           (spec.format == Format::fp8 || (spec.format == Format::nvfp4 && !spec.static_scales));
+}
+
+void set_search_maxima(std::span<MemberScale> members) {
+    for (MemberScale& m : members)
+        for_group(members, m, &PlanEntry::search_group,
+                  [&](const MemberScale& x) { m.amax.search = std::max(m.amax.search, x.own_amax); });
+}
+
+void set_stored_scales(std::span<MemberScale> members) {
+    for (MemberScale& m : members) {
+        if (!searches_tensor(m.entry->spec)) continue;
+        std::vector<double> losses(m.losses.size(), 0.0);
+        for_group(members, m, &PlanEntry::search_group, [&](const MemberScale& x) {
+            for (size_t i = 0; i < std::min(losses.size(), x.losses.size()); ++i) losses[i] += x.losses[i];
+        });
+        const auto least = std::min_element(losses.begin(), losses.end()) - losses.begin();
+        m.multiplier = search_multipliers(m.entry->spec.search)[static_cast<size_t>(least)];
+    }
+    for (MemberScale& m : members) {
+        if (m.entry->spec.format == Format::fp8_block128 && m.entry->scale_group.empty()) continue;  // tiles are local
+        for_group(members, m, &PlanEntry::scale_group,
+                  [&](const MemberScale& x) { m.amax.store = std::max(m.amax.store, found_amax(x)); });
+        m.tensor_scale = tensor_scale(m.entry->spec, m.amax);
+    }
+}
+
+}  // namespace nibble

@@ -1,0 +1,266 @@
+#include "quant/verify_tensor.h"
+
+#include "formats/minifloat.h"
+
+#include <fmt/ranges.h>
+
+#include <array>
+#include <cmath>
+#include <cstring>
+
+namespace nibble {
+namespace {
+
+// Things to find, counted per panel, so that a tensor yields one line per kind.
+enum Kind : size_t {
+    nan_code,
+    nan_scale,
+    negative_scale,
+    zero_scale,
+    bad_float_scale,
+    nonfinite_plain,
+    changed_row,
+    source_nonfinite,
+    kinds
+};
+constexpr std::array<std::string_view, kinds> kind_text{
+    "codes are NaN",
+    "block scales are NaN",
+    "block scales are negative",
+    "block scales are zero",
+    "scales are not finite and positive",
+    "values are not finite",
+    "rows differ from the source, though the tensor is not quantized",
+    "weights of the source are not finite",
+};
+
+struct PanelFindings {
+    std::array<int64_t, kinds> count{};
+    std::array<int64_t, kinds> first_row{};  // of the tensor
+    QuantStats stats;
+
+    void add(Kind kind, int64_t row, int64_t n = 1) {
+        if (n > 0 && count[kind] == 0) first_row[kind] = row;
+        count[kind] += n;
+    }
+};
+
+bool usable(float scale) { return std::isfinite(scale) && scale > 0; }
+
+class VerifyTensor : public UnitWork {
+public:
+    VerifyTensor(VerifyContext& context, size_t index)
+        : context_(context),
+          index_(index),
+          tensor_(context.checkpoint.tensors()[index]),
+          panels_(tensor_.format, tensor_.rows(), tensor_.cols()) {
+        if (!context.options.source) return;
+        const auto found = context.in_source.find(tensor_.name);
+        if (found == context.in_source.end()) return;
+        source_index_ = found->second;
+        source_ = &context.options.source->tensors()[source_index_];
+        panels_ = Panels(panel_format(source_->format, tensor_.format), tensor_.rows(), tensor_.cols());
+    }
+
+    Result<int64_t> next_stage() override {
+        if (!started_) {
+            started_ = true;
+            compare_declarations();
+            results_.resize(static_cast<size_t>(panels_.count()));
+            if (panels_.count() > 0) return panels_.count();
+        }
+        conclude();
+        return int64_t{0};
+    }
+
+    Status run(int64_t panel, int worker) override {
+        PanelFindings& found = results_[static_cast<size_t>(panel)];
+        const int64_t begin = panels_.begin(panel), rows = panels_.size(panel);
+        PanelScratch& scratch = context_.scratch[static_cast<size_t>(worker)];
+        PanelScratch& source_scratch = context_.source_scratch[static_cast<size_t>(worker)];
+        if (tensor_.quantized()) {
+            NIBBLE_TRY(const QuantView view, context_.checkpoint.read_quant(index_, begin, rows, scratch.read_quant));
+            if (panel == 0) tensor_scale_ = view.tensor_scale;
+            look_at_codes(view, begin, found);
+            look_at_scales(view, begin, found);
+            if (comparable()) NIBBLE_CHECK(measure(view, begin, source_scratch, found));
+        } else {
+            NIBBLE_TRY(const MatrixView view, context_.checkpoint.read_plain(index_, begin, rows, scratch.read));
+            if (comparable()) {
+                NIBBLE_CHECK(compare(view, begin, source_scratch, found));
+            } else if (is_plain_float(view.dtype)) {
+                look_at_values(view, begin, found);
+            }
+        }
+        context_.checkpoint.done_with(index_, begin, rows);
+        context_.meter.add(tensor_.stored_bytes / panels_.count(), tensor_.name);
+        return Ok{};
+    }
+
+private:
+    // Against the source: shapes agree and its values can be read.
+    bool comparable() const {
+        return source_ && source_->shape == tensor_.shape &&
+               (source_->quantized() || is_plain_float(source_->dtype) || !tensor_.quantized());
+    }
+
+    void compare_declarations() {
+        const VerifyOptions& options = context_.options;
+        if (options.source && !source_) {
+            if (!tensor_.name.ends_with(".k_scale") && !tensor_.name.ends_with(".v_scale"))
+                texts_.push_back("is not in the source");
+        } else if (source_ && source_->shape != tensor_.shape) {
+            texts_.push_back(fmt::format("shape [{}] differs from the source's [{}]", fmt::join(tensor_.shape, ", "),
+                                         fmt::join(source_->shape, ", ")));
+        } else if (source_ && !tensor_.quantized() && !source_->quantized() && tensor_.dtype != source_->dtype) {
+            texts_.push_back(
+                fmt::format("is {}, in the source {}", dtype_name(tensor_.dtype), dtype_name(source_->dtype)));
+        }
+        if (tensor_.input_scale && !usable(*tensor_.input_scale))
+            texts_.push_back(fmt::format("input_scale {} is not finite and positive", *tensor_.input_scale));
+        if (options.expected) {
+            const auto wanted = options.expected->find(tensor_.name);
+            const ExpectedFormat want = wanted == options.expected->end() ? ExpectedFormat{} : wanted->second;
+            if (want.format != tensor_.format && !(want.format == Format::none && source_ && source_->quantized()))
+                texts_.push_back(fmt::format("is stored as {}, the recipe says {}", tensor_.stored_type,
+                                             want.format == Format::none ? "unquantized" : format_name(want.format)));
+        }
+    }
+
+    void look_at_codes(const QuantView& view, int64_t begin, PanelFindings& found) const {
+        if (format_layout(view.format).code_bits != 8) return;
+        for (int64_t r = 0; r < view.rows; ++r) {
+            int64_t bad = 0;
+            for (int64_t c = 0; c < view.cols; ++c) bad += (view.codes[r * view.cols + c] & 0x7F) == 0x7F;
+            found.add(nan_code, begin + r, bad);
+        }
+    }
+
+    void look_at_scales(const QuantView& view, int64_t begin, PanelFindings& found) const {
+        const FormatLayout layout = format_layout(view.format);
+        const int64_t per_row = layout.block ? view.cols / layout.block : 0;
+        for (int64_t r = 0; r < view.rows; ++r)
+            for (int64_t b = 0; b < per_row; ++b) {
+                const uint8_t scale = view.block_scales[r * per_row + b];
+                if (layout.e8m0_scales ? scale == 0xFF : (scale & 0x7F) == 0x7F)
+                    found.add(nan_scale, begin + r);
+                else if (!layout.e8m0_scales && scale >= 0x80)
+                    found.add(negative_scale, begin + r);
+                else if (!layout.e8m0_scales && scale == 0)
+                    found.add(zero_scale, begin + r);
+            }
+        const int64_t floats = float_scale_count(view.format, view.rows, view.cols);
+        for (int64_t i = 0; i < floats; ++i)
+            if (!usable(view.float_scales[i])) found.add(bad_float_scale, begin + i * view.rows / floats);
+    }
+
+    void look_at_values(const MatrixView& view, int64_t begin, PanelFindings& found) const {
+        for (int64_t r = 0; r < view.rows; ++r) {
+            int64_t bad = 0;
+            for (int64_t c = 0; c < view.cols; ++c) {
+                const std::byte* at = view.data + r * view.row_bytes() + c * dtype_bytes(view.dtype);
+                if (view.dtype == DType::f64) {
+                    double x;
+                    std::memcpy(&x, at, 8);
+                    bad += !std::isfinite(x);
+                    continue;
+                }
+                uint32_t bits = 0;
+                std::memcpy(&bits, at, static_cast<size_t>(dtype_bytes(view.dtype)));
+                const uint32_t exponent = view.dtype == DType::f16    ? 0x7C00u
+                                          : view.dtype == DType::bf16 ? 0x7F80u
+                                                                      : 0x7F800000u;
+                bad += (bits & exponent) == exponent;
+            }
+            found.add(nonfinite_plain, begin + r, bad);
+        }
+    }
+
+    Status measure(const QuantView& view, int64_t begin, PanelScratch& scratch, PanelFindings& found) {
+        NIBBLE_TRY(const MatrixView weights,
+                   read_weights(*context_.options.source, source_index_, begin, view.rows, context_.kernels, scratch));
+        const Scan scan = context_.kernels.scan(weights);
+        if (scan.first_nonfinite >= 0) {
+            found.add(source_nonfinite, begin + scan.first_nonfinite / weights.cols);
+        } else {
+            context_.kernels.measure(weights, view, found.stats);
+        }
+        context_.options.source->done_with(source_index_, begin, view.rows);
+        return Ok{};
+    }
+
+    // Carried tensors are equal bytes; a quantized source that was decoded is compared by value.
+    Status compare(const MatrixView& view, int64_t begin, PanelScratch& scratch, PanelFindings& found) {
+        const Checkpoint& source = *context_.options.source;
+        MatrixView want;
+        if (source_->quantized()) {
+            NIBBLE_TRY(want, read_weights(source, source_index_, begin, view.rows, context_.kernels, scratch));
+        } else {
+            NIBBLE_TRY(want, source.read_plain(source_index_, begin, view.rows, scratch.read));
+        }
+        if (want.dtype == view.dtype)
+            for (int64_t r = 0; r < view.rows; ++r) {
+                const int64_t bytes = view.row_bytes();
+                if (std::memcmp(view.data + r * bytes, want.data + r * bytes, static_cast<size_t>(bytes)) != 0)
+                    found.add(changed_row, begin + r);
+            }
+        source.done_with(source_index_, begin, view.rows);
+        return Ok{};
+    }
+
+    void conclude() {
+        PanelFindings all;
+        for (const PanelFindings& panel : results_) {
+            for (size_t kind = 0; kind < kinds; ++kind)
+                all.add(static_cast<Kind>(kind), panel.first_row[kind], panel.count[kind]);
+            all.stats += panel.stats;
+        }
+        if (format_layout(tensor_.format).tensor_scale && !usable(tensor_scale_))
+            texts_.push_back(fmt::format("tensor scale {} is not finite and positive", tensor_scale_));
+        for (size_t kind = 0; kind < kinds; ++kind)
+            if (all.count[kind] > 0)
+                texts_.push_back(
+                    fmt::format("{} {}, the first in row {}", all.count[kind], kind_text[kind], all.first_row[kind]));
+
+        TensorFindings& result = context_.tensors[index_];
+        TensorReport& report = result.report;
+        report.name = tensor_.name;
+        report.shape = tensor_.shape;
+        report.dtype = source_ ? source_->dtype : tensor_.dtype;
+        report.format = tensor_.format;
+        report.activation = tensor_.activation;
+        report.elements = tensor_.rows() * tensor_.cols();
+        report.source_bytes = source_ ? source_->stored_bytes : 0;
+        report.stored_bytes = tensor_.stored_bytes;
+        report.tensor_scale = tensor_scale_;
+        report.input_scale = tensor_.input_scale;
+        if (tensor_.quantized() && all.stats.elements > 0) {
+            report.method = tensor_.stored_type;
+            report.add(all.stats);
+            if (!(report.sqnr_db() >= context_.options.suspicious_sqnr_db) && report.squared_weight > 0)
+                texts_.push_back(
+                    fmt::format("decodes to other weights than the source's: SQNR {:.1f} dB", report.sqnr_db()));
+        }
+        result.texts = std::move(texts_);
+        result.tensor_scale = tensor_scale_;
+    }
+
+    VerifyContext& context_;
+    const size_t index_;
+    const CheckpointTensor& tensor_;
+    Panels panels_;
+    const CheckpointTensor* source_ = nullptr;
+    size_t source_index_ = 0;
+    bool started_ = false;
+    float tensor_scale_ = 1;
+    std::vector<PanelFindings> results_;
+    std::vector<std::string> texts_;
+};
+
+}  // namespace
+
+std::unique_ptr<UnitWork> verify_tensor(VerifyContext& context, size_t index) {
+    return std::make_unique<VerifyTensor>(context, index);
+}
+
+}  // namespace nibble

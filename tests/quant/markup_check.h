@@ -1,0 +1,25 @@
+// A small judge of generated pages: enough of HTML's grammar to find a tag that is not closed, a stray '<', an
+// attribute without quotes.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nibble::test {
+
+struct MarkupTag {
+    std::string name;
+    std::vector<std::pair<std::string, std::string>> attributes;
+    std::string attribute(std::string_view key) const;  // empty when absent
+};
+
+struct Markup {
+    std::string error;            // empty: well-formed
+    std::vector<MarkupTag> tags;  // start tags in order
+};
+
+Markup check_markup(std::string_view page);
+bool is_utf8(std::string_view text);
+
+}  // namespace nibble::test

@@ -1,0 +1,486 @@
+#include "quant/resolve.h"
+
+#include "quant/models.h"
+#include "support/files.h"
+
+#include <gtest/gtest.h>
+
+namespace nibble {
+namespace {
+
+using test::tensor;
+
+// A dense layer, a mixture of experts with a shared one, and what surrounds them.
+test::TensorList small_model() {
+    test::TensorList m;
+    m.config = {{"tie_word_embeddings", false}, {"num_hidden_layers", 2}};
+    auto& t = m.tensors;
+    t.push_back(tensor("model.embed_tokens.weight", {64, 128}));
+    for (const char* p : {"q", "k", "v", "o"})
+        t.push_back(tensor(fmt::format("model.layers.0.self_attn.{}_proj.weight", p), {128, 128}));
+    t.push_back(tensor("model.layers.0.self_attn.q_proj.bias", {128}));
+    for (const char* p : {"gate", "up", "down"})
+        t.push_back(tensor(fmt::format("model.layers.0.mlp.{}_proj.weight", p), {128, 128}));
+    t.push_back(tensor("model.layers.0.input_layernorm.weight", {128}));
+    for (int e = 0; e < 2; ++e)
+        for (const char* p : {"gate", "up", "down"})
+            t.push_back(tensor(fmt::format("model.layers.1.mlp.experts.{}.{}_proj.weight", e, p), {128, 128}));
+    t.push_back(tensor("model.layers.1.mlp.gate.weight", {2, 128}));
+    t.push_back(tensor("model.layers.1.mlp.gate.e_score_correction_bias", {2}, DType::f32));
+    for (const char* p : {"gate", "up", "down"})
+        t.push_back(tensor(fmt::format("model.layers.1.mlp.shared_experts.{}_proj.weight", p), {128, 128}));
+    t.push_back(tensor("lm_head.weight", {64, 128}));
+    return m;
+}
+
+constexpr std::string_view nvfp4 = "{num_bits: e2m1, block_sizes: {-1: 16, type: dynamic, scale_bits: e4m3}}";
+constexpr std::string_view nvfp4_static = "{num_bits: e2m1, block_sizes: {-1: 16, type: static, scale_bits: e4m3}}";
+constexpr std::string_view fp8 = "{num_bits: e4m3}";
+
+// A preset: everything off, then these rules (one line each).
+Result<Plan> plan_of(const std::vector<std::string>& rules, const ResolveOptions& options = {},
+                     std::string_view algorithm = "max", const test::TensorList& model = small_model()) {
+    std::string text =
+        fmt::format("algorithm: {}\nquant_cfg:\n  - {{quantizer_name: '*', enable: false}}\n", algorithm);
+    for (const std::string& rule : rules) text += "  - " + rule + "\n";
+    NIBBLE_TRY(const Recipe recipe, parse_recipe(text, "r.yaml"));
+    return resolve(recipe, model.tensors, model.config, options);
+}
+
+std::string on(std::string_view pattern, std::string_view cfg) {
+    return fmt::format("{{quantizer_name: '{}', cfg: {}}}", pattern, cfg);
+}
+std::string off(std::string_view pattern) { return fmt::format("{{quantizer_name: '{}', enable: false}}", pattern); }
+
+std::string error_of(const std::vector<std::string>& rules, const ResolveOptions& options = {},
+                     std::string_view algorithm = "max") {
+    const auto plan = plan_of(rules, options, algorithm);
+    return plan.ok() ? "no error" : plan.error().message();
+}
+
+const PlanEntry& entry(const Plan& plan, std::string_view module) {
+    for (const PlanEntry& e : plan.entries)
+        if (e.module == module && e.tensor.ends_with(".weight")) return e;
+    throw std::runtime_error("no entry " + std::string(module));
+}
+
+TEST(Resolve, the_last_matching_rule_wins_and_a_cfg_replaces_everything) {
+    const auto plan = plan_of({on("*weight_quantizer", nvfp4), on("*q_proj.*", fp8), off("*k_proj*"),
+                               on("*v_proj.weight*", nvfp4_static), off("*q_proj*"), on("*q_proj.w*", nvfp4),
+                               on("*k_proj.w*", nvfp4), on("*v_proj.w*", nvfp4)});
+    ASSERT_TRUE(plan.ok()) << plan.error().message();
+    EXPECT_EQ(entry(*plan, "model.layers.0.self_attn.q_proj").spec.format, Format::nvfp4);
+    EXPECT_FALSE(entry(*plan, "model.layers.0.self_attn.v_proj").spec.static_scales)
+        << "nothing is left of the earlier cfg";
+    EXPECT_EQ(entry(*plan, "model.layers.0.self_attn.q_proj").reason, "rule 7 '*q_proj.w*' (r.yaml:9)");
+}
+
+TEST(Resolve, enable_without_cfg_keeps_the_attributes) {
+    const auto plan = plan_of({on("*mlp*weight_quantizer", nvfp4), off("*mlp.up_proj*"), off("*mlp.gate_proj*"),
+                               "{quantizer_name: '*up_proj.weight_quantizer', enable: true}"});
+    ASSERT_TRUE(plan.ok()) << plan.error().message();
+    EXPECT_EQ(entry(*plan, "model.layers.0.mlp.up_proj").spec.format, Format::nvfp4);
+    EXPECT_EQ(entry(*plan, "model.layers.0.mlp.up_proj").reason, "rule 5 '*up_proj.weight_quantizer' (r.yaml:7)");
+    EXPECT_EQ(entry(*plan, "model.layers.0.mlp.gate_proj").spec.format, Format::none);
+    EXPECT_EQ(error_of({"{quantizer_name: '*o_proj.weight*', enable: true}"}),
+              "rule 2 '*o_proj.weight*' (r.yaml:4) enables 'model.layers.0.self_attn.o_proj.weight_quantizer' without "
+              "a cfg: the default, INT8, is not supported");
+}
+
+TEST(Resolve, a_recipe_that_does_not_begin_with_everything_off_is_refused) {
+    const auto model = small_model();
+    const auto recipe = parse_recipe("quant_cfg:\n  - " + on("*mlp*weight_quantizer", nvfp4), "r.yaml");
+    const auto plan = resolve(*recipe, model.tensors, model.config);
+    ASSERT_FALSE(plan.ok());
+    EXPECT_EQ(plan.error().message(),
+              "no rule speaks about 'model.embed_tokens.weight_quantizer', which Model Optimizer would make INT8: "
+              "begin the recipe "
+              "with {quantizer_name: '*', enable: false}");
+}
+
+TEST(Resolve, parent_class_restricts_a_rule) {
+    const auto plan =
+        plan_of({fmt::format("{{quantizer_name: '*weight_quantizer', parent_class: nn.Embedding, cfg: {}}}", nvfp4)});
+    ASSERT_TRUE(plan.ok()) << plan.error().message();
+    for (const PlanEntry& e : plan->entries)
+        EXPECT_EQ(e.spec.format != Format::none, e.module == "model.embed_tokens") << e.tensor;
+    EXPECT_TRUE(entry(*plan, "lm_head").listed_module);
+    EXPECT_FALSE(entry(*plan, "model.embed_tokens").listed_module);
+}
+
+TEST(Resolve, rules_that_match_nothing_are_warnings_and_strict_errors) {
+    const std::vector<std::string> rules = {on("*o_proj.weight_quantizer", nvfp4), off("*o_porj*"),
+                                            on("*mixer*weight_quantizer", nvfp4)};
+    const auto plan = plan_of(rules);
+    ASSERT_TRUE(plan.ok());
+    EXPECT_EQ(plan->warnings, (std::vector<std::string>{
+                                  "rule 3 '*o_porj*' (r.yaml:5) matches nothing in this checkpoint",
+                                  "rule 4 '*mixer*weight_quantizer' (r.yaml:6) matches nothing in this checkpoint"}));
+    EXPECT_EQ(error_of(rules, {.strict = true}),
+              "rule 3 '*o_porj*' (r.yaml:5) matches nothing in this checkpoint (--strict)");
+    EXPECT_TRUE(resolve(*load_recipe("nvfp4"), small_model().tensors, small_model().config, {.strict = true}).ok())
+        << "the imported list of what to leave alone is for every architecture";
+}
+
+TEST(Resolve, weights_only_nvfp4_is_w4a16_nvfp4) {
+    const auto model = small_model();
+    const auto a = resolve(*load_recipe("nvfp4"), model.tensors, model.config,
+                           {.weights_only = true, .strict = true, .kv = "fp8"});
+    const auto b = resolve(*load_recipe("w4a16_nvfp4"), model.tensors, model.config);
+    ASSERT_TRUE(a.ok() && b.ok());
+    for (size_t i = 0; i < a->entries.size(); ++i) {
+        const PlanEntry &x = a->entries[i], &y = b->entries[i];
+        EXPECT_EQ(x.spec, y.spec);
+        EXPECT_EQ(x.activation, y.activation);
+        EXPECT_EQ(x.scale_group, y.scale_group);
+        EXPECT_EQ(x.listed_module, y.listed_module);
+    }
+    EXPECT_TRUE(a->needs_activations.empty() && b->needs_activations.empty());
+    EXPECT_EQ(a->kv, KvFormat::none);
+    EXPECT_EQ(a->warnings,
+              std::vector<std::string>{
+                  "weights only: the KV cache stays BF16 instead of fp8 (--kv fp8_cast needs no calibration)"});
+}
+
+TEST(Resolve, what_lacks_activations_is_listed_until_scales_are_given) {
+    const auto model = small_model();
+    auto plan = resolve(*load_recipe("nvfp4_experts_only"), model.tensors, model.config, {.kv = "fp8"});
+    ASSERT_TRUE(plan.ok());
+    EXPECT_EQ(
+        plan->needs_activations,
+        (std::vector<std::string>{"input_scale of 6 linears (first: model.layers.1.mlp.experts.0.gate_proj): give "
+                                  "known scales (--input-scales FILE.json or another export) or --weights-only",
+                                  "k_scale and v_scale of 1 layers (first: model.layers.0.self_attn): give known "
+                                  "scales (--input-scales FILE.json or another export), or --kv fp8_cast or none"}));
+    std::map<std::string, float, std::less<>> scales;
+    for (const PlanEntry& e : plan->entries)
+        if (stores_input_scale(e.activation)) scales[e.module + ".input_scale"] = 1;
+    scales["model.layers.0.self_attn.k_proj.k_scale"] = scales["model.layers.0.self_attn.v_proj.v_scale"] = 1;
+    plan = resolve(*load_recipe("nvfp4_experts_only"), model.tensors, model.config, {.kv = "fp8", .scales = &scales});
+    EXPECT_TRUE(plan->needs_activations.empty());
+    EXPECT_EQ(plan->kv_layers, std::vector<std::string>{"model.layers.0.self_attn"});
+    plan =
+        resolve(*load_recipe("general/ptq/nvfp4_experts_only_input_scale1-kv_fp8_cast"), model.tensors, model.config);
+    EXPECT_TRUE(plan->needs_activations.empty()) << "constant maxima need no data";
+    EXPECT_EQ(entry(*plan, "model.layers.1.mlp.experts.0.up_proj").constant_input_amax, 2688.0f);
+    EXPECT_EQ(plan->kv, KvFormat::fp8_cast);
+}
+
+TEST(Resolve, algorithms_that_need_activations_are_listed_and_others_refused) {
+    for (const char* method : {"gptq", "local_hessian", "nvfp4_act_headroom"}) {
+        const auto plan = plan_of({on("*o_proj.weight*", nvfp4_static)}, {}, method);
+        ASSERT_TRUE(plan.ok());
+        EXPECT_EQ(plan->needs_activations,
+                  std::vector<std::string>{fmt::format(
+                      "algorithm {} (r.yaml:1): needs activations, which this version does not compute", method)});
+    }
+    for (const char* method : {"awq_lite", "awq_clip", "awq_full", "smoothquant", "svdquant", "lsq"})
+        EXPECT_EQ(error_of({on("*o_proj.weight*", nvfp4)}, {}, method),
+                  fmt::format("r.yaml:1: algorithm '{}' is not supported", method));
+    EXPECT_EQ(error_of({}, {}, "{method: max, sync_expert_weight_amax: true}"),
+              "r.yaml:1: algorithm 'max' with sync_expert_weight_amax is not supported");
+}
+
+TEST(Resolve, a_multiplier_search_covers_fp8_and_dynamic_weights_a_sweep_static_ones_only) {
+    const std::vector<std::string> rules = {
+        on("*o_proj.weight*", fp8), on("*down_proj.weight*", nvfp4), on("*self_attn.[qkv]_proj.weight*", nvfp4_static),
+        on("*shared_experts.*weight*", "{num_bits: e2m1, block_sizes: {-1: 32, type: dynamic, scale_bits: e8m0}}")};
+    const auto searched =
+        plan_of(rules, {}, "{method: mse, start_multiplier: 1, stop_multiplier: 1.5, step_size: 0.5}");
+    ASSERT_TRUE(searched.ok()) << searched.error().message();
+    const Search both{Search::Kind::multipliers, 1.0f, 1.5f, 0.5f};
+    EXPECT_EQ(entry(*searched, "model.layers.0.self_attn.o_proj").spec.search, both);
+    EXPECT_EQ(entry(*searched, "model.layers.0.mlp.down_proj").spec.search, both);
+    EXPECT_EQ(entry(*searched, "model.layers.0.self_attn.q_proj").spec.search, both);
+    EXPECT_EQ(entry(*searched, "model.layers.1.mlp.shared_experts.up_proj").spec.search, Search{});
+    const auto swept = plan_of(rules, {}, "{method: mse, fp8_scale_sweep: true}");
+    ASSERT_TRUE(swept.ok());
+    EXPECT_EQ(entry(*swept, "model.layers.0.self_attn.o_proj").spec.search, Search{});
+    EXPECT_EQ(entry(*swept, "model.layers.0.mlp.down_proj").spec.search, Search{});
+    EXPECT_EQ(entry(*swept, "model.layers.0.self_attn.q_proj").spec.search.kind, Search::Kind::sweep);
+    const auto last = plan_of(rules, {}, "[{method: mse, fp8_scale_sweep: true}, max]");
+    EXPECT_EQ(entry(*last, "model.layers.0.self_attn.q_proj").spec.search, Search{}) << "each method starts anew";
+}
+
+TEST(Resolve, four_over_six_needs_its_search) {
+    const std::string cfg =
+        "{num_bits: e2m1, block_sizes: {-1: 16, type: static, scale_bits: e4m3, four_over_six: true}}";
+    const auto plan = plan_of({on("*_proj.weight*", cfg)});
+    ASSERT_TRUE(plan.ok());
+    EXPECT_EQ(plan->warnings, std::vector<std::string>{"rule 2 '*_proj.weight*' (r.yaml:4): four_over_six without a "
+                                                       "search over 1.0 and 1.5 only lowers precision"});
+    EXPECT_EQ(error_of({on("*_proj.weight*", cfg)}, {}, "{method: mse, fp8_scale_sweep: true}"),
+              "rule 2 '*_proj.weight*' (r.yaml:4): four_over_six does not go with fp8_scale_sweep; give "
+              "start_multiplier 1.0, stop 1.5, step 0.5");
+}
+
+TEST(Resolve, groups_are_those_of_engines_and_of_model_optimizer) {
+    const auto model = small_model();
+    const auto group = [&](const char* recipe, std::string PlanEntry::*key, std::string_view module) {
+        return entry(*resolve(*load_recipe(recipe), model.tensors, model.config), module).*key;
+    };
+    const std::string attention = "model.layers.0.self_attn.";
+    for (const char* p : {"q_proj", "k_proj", "v_proj"}) {
+        EXPECT_EQ(group("nvfp4", &PlanEntry::scale_group, attention + p), attention + "{q,kv}");
+        EXPECT_EQ(group("nvfp4_four_over_six", &PlanEntry::search_group, attention + p), attention + "{q,k,v}");
+        EXPECT_EQ(group("fp8", &PlanEntry::scale_group, attention + p), "") << "FP8 weights keep their own scale";
+        EXPECT_EQ(group("fp8", &PlanEntry::input_group, attention + p), attention + "{q,kv}");
+        EXPECT_EQ(group("mxfp8", &PlanEntry::input_group, attention + p), "") << "nothing is stored";
+    }
+    EXPECT_EQ(group("nvfp4", &PlanEntry::scale_group, attention + "o_proj"), "");
+    EXPECT_EQ(group("nvfp4", &PlanEntry::input_group, attention + "o_proj"), "");
+    const std::string expert = "model.layers.1.mlp.experts.";
+    EXPECT_EQ(group("nvfp4", &PlanEntry::scale_group, expert + "1.up_proj"), expert + "1.{gate,up}");
+    EXPECT_EQ(group("fp8", &PlanEntry::scale_group, expert + "1.up_proj"), expert + "1.{gate,up}")
+        << "one matrix inside Model Optimizer";
+    EXPECT_EQ(group("fp8", &PlanEntry::scale_group, "model.layers.1.mlp.shared_experts.up_proj"), "");
+    EXPECT_EQ(group("nvfp4", &PlanEntry::input_group, expert + "0.gate_proj"),
+              "model.layers.1.mlp.experts.*.{gate,up}");
+    EXPECT_EQ(group("nvfp4", &PlanEntry::input_group, expert + "0.down_proj"),
+              "model.layers.1.mlp.experts.*.{down_proj}");
+}
+
+TEST(Resolve, latent_attention_is_fused_for_the_export_but_not_searched_together) {
+    test::TensorList model;
+    for (const char* p : {"q_a_proj", "kv_a_proj_with_mqa", "q_b_proj", "kv_b_proj", "o_proj"})
+        model.tensors.push_back(tensor(fmt::format("model.layers.0.self_attn.{}.weight", p), {128, 128}));
+    const auto plan = resolve(*load_recipe("nvfp4_four_over_six"), model.tensors, Json());
+    ASSERT_TRUE(plan.ok()) << plan.error().message();
+    for (const char* p : {"q_a_proj", "kv_a_proj_with_mqa"}) {
+        EXPECT_EQ(entry(*plan, fmt::format("model.layers.0.self_attn.{}", p)).scale_group,
+                  "model.layers.0.self_attn.{q,kv}");
+        EXPECT_EQ(entry(*plan, fmt::format("model.layers.0.self_attn.{}", p)).search_group, "");
+    }
+    EXPECT_EQ(entry(*plan, "model.layers.0.self_attn.q_b_proj").scale_group, "");
+}
+
+TEST(Resolve, what_no_engine_runs_is_refused_by_name) {
+    EXPECT_EQ(error_of({on("*o_proj.weight*", nvfp4), on("*o_proj.input*", fp8)}),
+              "'model.layers.0.self_attn.o_proj.weight': weights in nvfp4 with inputs in fp8 (rule 3 '*o_proj.input*' "
+              "(r.yaml:5)) is not supported");
+    EXPECT_EQ(error_of({on("*q_proj.weight*", nvfp4), on("*k_proj.weight*", fp8)}),
+              "'model.layers.0.self_attn.q_proj.weight' (nvfp4, rule 2 '*q_proj.weight*' (r.yaml:4)) and "
+              "'model.layers.0.self_attn.k_proj.weight' (fp8, rule 3 "
+              "'*k_proj.weight*' (r.yaml:5)) run as one matrix and need one format");
+    EXPECT_EQ(error_of({on("*o_proj.output*", fp8)}),
+              "rule 2 '*o_proj.output*' (r.yaml:4) enables 'model.layers.0.self_attn.o_proj.output_quantizer': "
+              "quantized outputs are not supported");
+    EXPECT_EQ(error_of({on("*q_bmm*", fp8)}),
+              "rule 2 '*q_bmm*' (r.yaml:4) enables 'model.layers.0.self_attn.q_bmm_quantizer': only keys and values of "
+              "attention can be quantized");
+    EXPECT_EQ(error_of({on("*k_bmm*", fp8)}),
+              "'model.layers.0.self_attn.k_bmm_quantizer' and 'model.layers.0.self_attn.v_bmm_quantizer' must be both "
+              "on or both off");
+    EXPECT_EQ(error_of({on("*k_bmm*", fp8), on("*v_bmm*", nvfp4)}),
+              "the KV cache has one format: 'model.layers.0.self_attn.k_bmm_quantizer' and "
+              "'model.layers.0.self_attn.v_bmm_quantizer' differ");
+    EXPECT_EQ(error_of({on("*o_proj.weight*", "{num_bits: 4, block_sizes: {-1: 128}}")}),
+              "rule 2 '*o_proj.weight*' (r.yaml:4), 'model.layers.0.self_attn.o_proj.weight_quantizer': weights in "
+              "int4 block -1:128 static are not supported");
+    EXPECT_EQ(error_of({on("*o_proj.weight*", "{num_bits: e4m3, rotate: true, unsigned: true}")}),
+              "rule 2 '*o_proj.weight*' (r.yaml:4), 'model.layers.0.self_attn.o_proj.weight_quantizer': not supported: "
+              "rotate, unsigned");
+    EXPECT_EQ(error_of({on("*o_proj.weight*", "[{num_bits: 4}, {num_bits: e4m3}]")}),
+              "rule 2 '*o_proj.weight*' (r.yaml:4), 'model.layers.0.self_attn.o_proj.weight_quantizer': quantizers in "
+              "sequence are not supported");
+    EXPECT_EQ(error_of({on("*nowhere*", "{num_bits: 4, rotate: true}")}), "no error")
+        << "what matches nothing hurts nobody";
+}
+
+TEST(Resolve, widths_that_do_not_fit_name_the_rule_that_would_help) {
+    auto model = small_model();
+    model.tensors.push_back(tensor("model.layers.1.self_attn.o_proj.weight", {128, 100}));
+    const auto plan = plan_of({on("*weight_quantizer", nvfp4)}, {}, "max", model);
+    ASSERT_FALSE(plan.ok());
+    EXPECT_EQ(plan.error().message(),
+              "'model.layers.1.self_attn.o_proj.weight': 100 inputs are no whole blocks of 16 (nvfp4, rule 2 "
+              "'*weight_quantizer' (r.yaml:4)); add a "
+              "rule {quantizer_name: 'model.layers.1.self_attn.o_proj.*', enable: false} at the end of quant_cfg");
+    EXPECT_TRUE(
+        plan_of({on("*weight_quantizer", nvfp4), off("model.layers.1.self_attn.o_proj.*")}, {}, "max", model).ok());
+}
+
+TEST(Resolve, routers_copied_layers_and_strangers_stay_as_they_are_and_say_why) {
+    auto model = small_model();
+    model.config["num_nextn_predict_layers"] = 1;
+    model.tensors.push_back(tensor("model.layers.2.mlp.up_proj.weight", {128, 128}));
+    model.tensors.push_back(tensor("mtp.0.mlp.up_proj.weight", {128, 128}));
+    model.tensors.push_back(tensor("model.layers.0.strange.thing.weight", {128, 128}));
+    model.tensors.push_back(tensor("model.layers.0.mlp.lut.weight", {128, 128}, DType::i32));
+    const auto plan = plan_of({on("*weight_quantizer", nvfp4)}, {}, "max", model);
+    ASSERT_TRUE(plan.ok()) << plan.error().message();
+    const auto why = [&](std::string_view module) {
+        const PlanEntry& e = entry(*plan, module);
+        return fmt::format("{} {} {}", format_name(e.spec.format), e.listed_module, e.reason);
+    };
+    EXPECT_EQ(why("model.layers.1.mlp.gate"), "none true router");
+    EXPECT_EQ(why("model.layers.2.mlp.up_proj"), "none true multi-token prediction layer: copied");
+    EXPECT_EQ(why("mtp.0.mlp.up_proj"), "none true multi-token prediction layer: copied");
+    EXPECT_EQ(why("model.layers.0.strange.thing"), "none false not known as the weight of a linear");
+    EXPECT_EQ(why("model.layers.0.mlp.lut"), "none false I32: not a weight");
+    EXPECT_EQ(why("model.layers.0.input_layernorm"), "none false norm");
+}
+
+TEST(Resolve, experts_in_one_tensor_and_convolutions_are_refused_with_the_rule_to_add) {
+    auto model = small_model();
+    model.tensors.push_back(tensor("model.layers.0.mlp.experts.gate_up_proj", {4, 128, 128}));
+    auto plan = plan_of({on("*weight_quantizer", nvfp4)}, {}, "max", model);
+    ASSERT_FALSE(plan.ok());
+    EXPECT_EQ(plan.error().message(),
+              "rule 2 '*weight_quantizer' (r.yaml:4) quantizes 'model.layers.0.mlp.experts.gate_up_proj', experts in "
+              "one tensor: not supported; add a rule "
+              "{quantizer_name: 'model.layers.0.mlp.experts.gate_up_proj*', enable: false} after it");
+    EXPECT_TRUE(
+        plan_of({on("*weight_quantizer", nvfp4), off("model.layers.0.mlp.experts.gate_up_proj*")}, {}, "max", model)
+            .ok());
+}
+
+TEST(Resolve, a_stack_of_experts_that_stayed_whole_says_why_and_is_no_obstacle_to_other_rules) {
+    auto model = small_model();
+    model.tensors.push_back(tensor("model.layers.0.mlp.experts.down_proj", {4, 128, 128}));
+    model.tensors.back().whole = "gpt_oss: experts with biases are not supported";
+    model.tensors.push_back(tensor("model.layers.0.mlp.experts.down_proj_bias", {4, 128}));
+    const auto plan = plan_of({on("*weight_quantizer", nvfp4)}, {}, "max", model);
+    ASSERT_FALSE(plan.ok());
+    EXPECT_EQ(plan.error().message(),
+              "rule 2 '*weight_quantizer' (r.yaml:4) quantizes 'model.layers.0.mlp.experts.down_proj', experts in one "
+              "tensor (gpt_oss: experts with biases are not supported): not supported; add a rule "
+              "{quantizer_name: 'model.layers.0.mlp.experts.down_proj*', enable: false} after it");
+    const auto attention = plan_of({on("*self_attn*weight_quantizer", nvfp4)}, {}, "max", model);
+    ASSERT_TRUE(attention.ok()) << attention.error().message();
+    EXPECT_EQ(attention->entries[attention->entries.size() - 2].reason, "rule 1 '*' (r.yaml:3)");
+    EXPECT_TRUE(attention->entries[attention->entries.size() - 2].listed_module);
+    EXPECT_EQ(attention->entries.back().reason, "bias");
+}
+
+// A multimodal model with prediction layers, tied embeddings and names of its own: under every preset each tensor is
+// quantized or says why it is not.
+TEST(Resolve, odd_tensors_stay_as_they_are_under_presets_and_say_why) {
+    test::TensorList model;
+    model.config = {{"tie_word_embeddings", true}, {"text_config", {{"num_hidden_layers", 1}}}};
+    const std::vector<std::pair<CheckpointTensor, std::string_view>> odd = {
+        {tensor("model.language_model.embed_tokens.weight", {64, 128}), "rule"},
+        {tensor("model.visual.patch_embed.proj.weight", {64, 3, 2, 16, 16}), "rule"},
+        {tensor("model.visual.blocks.0.attn.qkv.weight", {192, 64}), "rule"},
+        {tensor("model.visual.pos_embed.weight", {64, 64}), "rule"},
+        {tensor("model.visual.blocks.5.norm1.weight", {64}), "norm"},
+        {tensor("model.language_model.layers.0.linear_attn.conv1d.weight", {64, 1, 4}), "rule"},
+        {tensor("model.language_model.layers.0.mixer.A_log", {64}), "parameter: its name does not end in .weight"},
+        {tensor("model.language_model.layers.0.mixer.table", {64, 64}), "parameter: its name does not end in .weight"},
+        {tensor("model.language_model.layers.0.mixer.strange.weight", {64, 64}), "not known as the weight of a linear"},
+        {tensor("model.language_model.layers.0.mixer.index.weight", {64, 64}, DType::i64), "I64: not a weight"},
+        {tensor("model.language_model.layers.0.mixer.scale.weight", {64}), "vector"},
+        {tensor("model.language_model.layers.1.mlp.up_proj.weight", {128, 128}),
+         "multi-token prediction layer: copied"},
+        {tensor("model.language_model.layers.1.eh_proj.weight", {128, 256}), "multi-token prediction layer: copied"},
+        {tensor("mtp.layers.0.mlp.experts.gate_up_proj", {4, 256, 128}), "multi-token prediction layer: copied"},
+        {tensor("mtp.fc.weight", {128, 256}), "multi-token prediction layer: copied"},
+    };
+    for (const auto& [t, why] : odd) model.tensors.push_back(t);
+    model.tensors.push_back(tensor("model.language_model.layers.0.mlp.up_proj.weight", {128, 128}));
+    for (const char* preset : {"w4a16_nvfp4", "nvfp4", "fp8", "mxfp8", "nvfp4_mlp_only"}) {
+        SCOPED_TRACE(preset);
+        const auto plan = resolve(*load_recipe(preset), model.tensors, model.config);
+        ASSERT_TRUE(plan.ok()) << plan.error().message();
+        EXPECT_EQ(plan->tied_heads, std::vector<std::string>{"lm_head"});
+        EXPECT_NE(to_text(*plan).find("\nlm_head: no tensor of its own, shares the embeddings'"), std::string::npos);
+        for (size_t i = 0; i < odd.size(); ++i) {
+            const PlanEntry& e = plan->entries[i];
+            EXPECT_EQ(e.spec.format, Format::none) << e.tensor;
+            EXPECT_TRUE(odd[i].second == "rule" ? e.reason.starts_with("rule ") : e.reason == odd[i].second)
+                << e.tensor << ": " << e.reason;
+        }
+        EXPECT_NE(plan->entries.back().spec.format, Format::none);
+    }
+}
+
+TEST(Resolve, rules_for_fused_experts_reach_single_ones) {
+    const auto plan = plan_of(
+        {on("*experts.gate_up_proj_weight_quantizer*", nvfp4), on("*mlp.experts.*.down_proj_weight_quantizer", nvfp4)});
+    ASSERT_TRUE(plan.ok()) << plan.error().message();
+    EXPECT_TRUE(plan->warnings.empty());
+    for (const PlanEntry& e : plan->entries)
+        EXPECT_EQ(e.spec.format != Format::none, e.tensor.find(".experts.") != std::string::npos) << e.tensor;
+}
+
+TEST(Resolve, embeddings_are_quantized_on_request_unless_the_head_is_tied_to_them) {
+    auto model = small_model();
+    auto plan = resolve(*load_recipe("w4a16_nvfp4"), model.tensors, model.config, {.embeddings = Format::fp8_row});
+    ASSERT_TRUE(plan.ok()) << plan.error().message();
+    EXPECT_EQ(entry(*plan, "model.embed_tokens").spec.format, Format::fp8_row);
+    EXPECT_EQ(entry(*plan, "model.embed_tokens").reason, "--embeddings fp8_row");
+    model.tensors.pop_back();
+    model.config["tie_word_embeddings"] = true;
+    plan = resolve(*load_recipe("w4a16_nvfp4"), model.tensors, model.config, {.embeddings = Format::fp8_row});
+    ASSERT_FALSE(plan.ok());
+    EXPECT_EQ(plan.error().message(),
+              "'model.embed_tokens.weight' is shared with the output head and cannot be quantized alone: leave out "
+              "--embeddings");
+    plan = resolve(*load_recipe("w4a16_nvfp4"), model.tensors, model.config);
+    EXPECT_EQ(plan->tied_heads, std::vector<std::string>{"lm_head"});
+}
+
+TEST(Resolve, kv_presets_come_after_the_recipe) {
+    const auto model = small_model();
+    for (const auto& [preset, format] : {std::pair{"fp8", KvFormat::fp8},
+                                         {"fp8_cast", KvFormat::fp8_cast},
+                                         {"nvfp4", KvFormat::nvfp4},
+                                         {"nvfp4_cast", KvFormat::nvfp4_cast},
+                                         {"none", KvFormat::none}}) {
+        const auto plan =
+            resolve(*load_recipe("general/ptq/nvfp4_default-kv_fp8"), model.tensors, model.config, {.kv = preset});
+        ASSERT_TRUE(plan.ok()) << plan.error().message();
+        EXPECT_EQ(plan->kv, format);
+        EXPECT_EQ(plan->kv_layers.size(), format == KvFormat::none ? 0u : 1u);
+    }
+}
+
+TEST(PlanText, has_one_line_per_tensor_with_format_algorithm_group_and_rule) {
+    const auto model = small_model();
+    const auto plan = resolve(*load_recipe("nvfp4_four_over_six"), model.tensors, model.config, {.kv = "fp8_cast"});
+    ASSERT_TRUE(plan.ok());
+    const std::string text = to_text(*plan);
+    for (const PlanEntry& e : plan->entries) EXPECT_NE(text.find("\n" + e.tensor + " "), std::string::npos) << e.tensor;
+    const size_t at = text.find("model.layers.0.self_attn.q_proj.weight");
+    const std::string line = text.substr(at, text.find('\n', at) - at);
+    for (const char* part :
+         {"128x128", " nvfp4 ", "static/256 x{1,1.5}", "{q,kv}",
+          "rule 2 '*weight_quantizer' (recipes/configs/ptq/units/w4a4_nvfp4_nvfp4_four_over_six.yaml:"})
+        EXPECT_NE(line.find(part), std::string::npos) << part << " in " << line;
+    EXPECT_NE(text.find("KV cache: fp8_cast\n"), std::string::npos);
+    EXPECT_NE(text.find("needs activations: input_scale of 16 linears"), std::string::npos) << text;
+}
+
+TEST(Resolve, compat_none_shares_scales_only_where_engines_need_it) {
+    std::vector<CheckpointTensor> tensors;
+    for (const char* expert : {"0", "1"})
+        for (const char* leaf : {"gate_proj", "up_proj", "down_proj"})
+            tensors.push_back(tensor(fmt::format("model.layers.0.mlp.experts.{}.{}.weight", expert, leaf), {64, 64}));
+    const Json config{{"model_type", "qwen3_moe"}};
+    const auto plan = [&](std::string_view preset, bool compat) {
+        auto recipe = load_recipe(preset);
+        EXPECT_TRUE(recipe.ok());
+        auto resolved = resolve(*recipe, tensors, config, {.compat = compat});
+        EXPECT_TRUE(resolved.ok());
+        return *resolved;
+    };
+    const Plan fp8 = plan("fp8", true), fp8_none = plan("fp8", false);
+    EXPECT_EQ(fp8.entries[0].scale_group, fp8.entries[1].scale_group);
+    EXPECT_FALSE(fp8.entries[0].scale_group.empty());
+    EXPECT_TRUE(fp8_none.entries[0].scale_group.empty());
+    EXPECT_EQ(fp8.entries[0].input_group, fp8.entries[3].input_group);
+    EXPECT_NE(fp8_none.entries[0].input_group, fp8_none.entries[3].input_group);
+    EXPECT_EQ(fp8_none.entries[0].input_group, fp8_none.entries[1].input_group);
+
+    const Plan tiles = plan("fp8_2d_blockwise_weight_only", true),
+               tiles_none = plan("fp8_2d_blockwise_weight_only", false);
+    EXPECT_FALSE(tiles.entries[0].scale_group.empty());
+    EXPECT_TRUE(tiles_none.entries[0].scale_group.empty());
+
+    const Plan nvfp4 = plan("w4a16_nvfp4", false);  // engines need this one
+    EXPECT_EQ(nvfp4.entries[0].scale_group, nvfp4.entries[1].scale_group);
+    EXPECT_FALSE(nvfp4.entries[0].scale_group.empty());
+}
+
+}  // namespace
+}  // namespace nibble
