@@ -1,0 +1,32 @@
+// How a subcommand plugs in: it adds its flags to the app and hands back what to do once they are parsed. Flags land in
+// one config struct per command; parsing prints nothing and does nothing.
+#pragma once
+
+#include "base/error.h"
+
+#include <CLI/CLI.hpp>
+
+#include <functional>
+
+namespace nibble {
+
+// What main returns besides failure (1) and wrong usage (2).
+struct Outcome {
+    bool findings =
+        false;  // the command ran, and what it looked at is not in order: exit status 1, nothing more printed
+};
+
+using RunCommand = std::function<Result<Outcome>()>;
+
+// Each adds one subcommand; the chosen one's action is stored in `run`.
+void add_bench(CLI::App& app, RunCommand& run);
+void add_convert(CLI::App& app, RunCommand& run);
+void add_formats(CLI::App& app, RunCommand& run);
+void add_import(CLI::App& app, RunCommand& run);
+void add_inspect(CLI::App& app, RunCommand& run);
+void add_quantize(CLI::App& app, RunCommand& run);
+void add_template(CLI::App& app, RunCommand& run);
+void add_tokenize(CLI::App& app, RunCommand& run);
+void add_verify(CLI::App& app, RunCommand& run);
+
+}  // namespace nibble

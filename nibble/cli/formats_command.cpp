@@ -1,0 +1,67 @@
+// `nibble formats`: explains number formats to a person. The tables and the block walk-through are computed by the same
+// functions that quantize models.
+#include "cli/command.h"
+#include "cli/formats_text.h"
+
+#include <fmt/core.h>
+
+#include <charconv>
+
+namespace nibble {
+namespace {
+
+struct FormatsConfig {
+    std::vector<std::string> words;
+    bool true_division = false;
+};
+
+Result<std::vector<float>> parse_numbers(std::span<const std::string> words) {
+    std::vector<float> numbers;
+    for (const std::string& word : words) {
+        float value = 0;
+        const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+        if (error != std::errc{} || end != word.data() + word.size())
+            return fail("'{}' is neither a format nor a number; formats: {}", word, format_choices());
+        numbers.push_back(value);
+    }
+    return numbers;
+}
+
+Result<Outcome> run_formats(const FormatsConfig& config) {
+    if (config.words.empty()) {
+        fmt::print("{}", overview_text());
+        return Outcome{};
+    }
+    const bool named = is_format_name(config.words[0]);
+    NIBBLE_TRY(const auto numbers, parse_numbers(std::span(config.words).subspan(named ? 1 : 0)));
+    if (!named) {
+        fmt::print("{}", numbers_text(numbers));
+        return Outcome{};
+    }
+    const Arithmetic arithmetic = config.true_division ? Arithmetic::true_division : Arithmetic::reciprocal;
+    NIBBLE_TRY(const auto text,
+               numbers.empty() ? format_text(config.words[0]) : quantized_text(config.words[0], numbers, arithmetic));
+    fmt::print("{}", text);
+    return Outcome{};
+}
+
+}  // namespace
+
+void add_formats(CLI::App& app, RunCommand& run) {
+    auto config = std::make_shared<FormatsConfig>();
+    CLI::App* command = app.add_subcommand("formats", "explain number formats: values, bits, rounding, blocks");
+    command->add_option("words", config->words, "[FORMAT] [NUMBER ...]; nothing: an overview");
+    command->add_flag("--true-division", config->true_division,
+                      "scales as a CPU divides (default: as CUDA multiplies)");
+    command->positionals_at_end(false);
+    command->allow_extras(false);
+    command->footer(
+        "Examples:\n"
+        "  nibble formats                        all formats side by side\n"
+        "  nibble formats e4m3                   every value of E4M3\n"
+        "  nibble formats 0.1 -3                 the bits of numbers in every element format\n"
+        "  nibble formats nvfp4 0.1 -3 0.02      one block, quantized step by step");
+    command->callback([config, &run] { run = [config] { return run_formats(*config); }; });
+}
+
+}  // namespace nibble

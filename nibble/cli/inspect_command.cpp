@@ -1,0 +1,119 @@
+// `nibble inspect PATH`: what a checkpoint contains, for any input or output of nibble.
+#include "checkpoint/checkpoint.h"
+#include "cli/command.h"
+#include "quant/report_summary.h"
+
+#include <fmt/format.h>
+
+#include <map>
+
+namespace nibble {
+namespace {
+
+struct InspectConfig {
+    std::string path;
+    bool json = false, summary = false;
+};
+
+struct TypeTotals {
+    int64_t tensors = 0, elements = 0, bytes = 0;
+};
+
+std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+
+int64_t elements_of(const CheckpointTensor& t) { return checked_elements(t.shape).value_or(0); }
+
+double bits_of(int64_t bytes, int64_t elements) { return elements ? 8.0 * double(bytes) / double(elements) : 0; }
+
+std::string architecture_of(const Json& config) {
+    const auto it = config.find("architectures");
+    if (it != config.end() && it->is_array() && !it->empty() && it->front().is_string()) return it->front();
+    return config.value("model_type", std::string("unknown"));
+}
+
+Json inspect_json(const Checkpoint& checkpoint) {
+    Json tensors = Json::array();
+    TypeTotals totals;
+    for (const CheckpointTensor& t : checkpoint.tensors()) {
+        Json row{{"name", t.name},
+                 {"shape", t.shape},
+                 {"type", t.stored_type},
+                 {"format", format_name(t.format)},
+                 {"activation", activation_name(t.activation)},
+                 {"bytes", t.stored_bytes},
+                 {"bits_per_element", bits_of(t.stored_bytes, elements_of(t))},
+                 {"file", t.file}};
+        if (t.input_scale) row["input_scale"] = *t.input_scale;
+        tensors.push_back(std::move(row));
+        totals.tensors += 1;
+        totals.elements += elements_of(t);
+        totals.bytes += t.stored_bytes;
+    }
+    return Json{{"path", checkpoint.path().string()},
+                {"architecture", architecture_of(checkpoint.config())},
+                {"dialect", dialect_name(checkpoint.dialect())},
+                {"kv_cache", kv_name(checkpoint.kv())},
+                {"totals",
+                 {{"tensors", totals.tensors},
+                  {"elements", totals.elements},
+                  {"bytes", totals.bytes},
+                  {"bits_per_element", bits_of(totals.bytes, totals.elements)}}},
+                {"config", checkpoint.config()},
+                {"tensors", std::move(tensors)}};
+}
+
+std::string inspect_text(const Checkpoint& checkpoint, bool summary) {
+    std::map<std::string, TypeTotals> types;
+    TypeTotals all;
+    size_t widest_name = 6, widest_shape = 5;
+    for (const CheckpointTensor& t : checkpoint.tensors()) {
+        for (TypeTotals* totals : {&types[t.stored_type], &all}) {
+            totals->tensors += 1;
+            totals->elements += elements_of(t);
+            totals->bytes += t.stored_bytes;
+        }
+        widest_name = std::max(widest_name, t.name.size());
+        widest_shape = std::max(widest_shape, shape_text(t.shape).size());
+    }
+    std::string text =
+        fmt::format("{}\n  {}, {} checkpoint, KV cache {}\n", checkpoint.path().string(),
+                    architecture_of(checkpoint.config()), dialect_name(checkpoint.dialect()), kv_name(checkpoint.kv()));
+    text += fmt::format("\n  {:<14} {:>8} {:>16} {:>10} {:>8}\n", "type", "tensors", "elements", "size", "bits");
+    const auto line = [&](std::string_view name, const TypeTotals& t) {
+        text += fmt::format("  {:<14} {:>8} {:>16} {:>10} {:>8.3f}\n", name, t.tensors, t.elements,
+                            human_bytes(t.bytes), bits_of(t.bytes, t.elements));
+    };
+    for (const auto& [name, totals] : types) line(name, totals);
+    line("total", all);
+    if (summary) return text;
+    text += fmt::format("\n  {:<{}}  {:<{}}  {:<12} {:>7}  {}\n", "tensor", widest_name, "shape", widest_shape, "type",
+                        "bits", "activation");
+    for (const CheckpointTensor& t : checkpoint.tensors())
+        text += fmt::format("  {:<{}}  {:<{}}  {:<12} {:>7.3f}  {}{}\n", t.name, widest_name, shape_text(t.shape),
+                            widest_shape, t.stored_type, bits_of(t.stored_bytes, elements_of(t)),
+                            t.activation == ActivationFormat::none ? "" : activation_name(t.activation),
+                            t.input_scale ? fmt::format(" x {:.6g}", *t.input_scale) : "");
+    return text;
+}
+
+Result<Outcome> run_inspect(const InspectConfig& config) {
+    NIBBLE_TRY(const auto checkpoint, Checkpoint::open(config.path));
+    fmt::print("{}",
+               config.json ? inspect_json(*checkpoint).dump(2) + "\n" : inspect_text(*checkpoint, config.summary));
+    return Outcome{};
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app, RunCommand& run) {
+    auto config = std::make_shared<InspectConfig>();
+    CLI::App* command =
+        app.add_subcommand("inspect", "what a checkpoint contains: architecture, tensors, formats, bits per element");
+    command->add_option("path", config->path, "a Hugging Face folder or a .gguf file")->required();
+    command->add_flag("--json", config->json, "machine-readable");
+    command->add_flag("--summary", config->summary, "totals only");
+    command->footer("Example:\n  nibble inspect SmolLM2-135M-NVFP4 --summary");
+    command->callback([config, &run] { run = [config] { return run_inspect(*config); }; });
+}
+
+}  // namespace nibble

@@ -1,0 +1,175 @@
+// `nibble quantize SRC -o OUT --recipe NAME`: the main job. run_quantize_command() below is its whole path: open,
+// resolve the recipe into a plan, stream the tensors through the quantizers, verify what was written, report, and only
+// then give the folder its name.
+#include "cli/command.h"
+#include "cli/options.h"
+#include "cli/terminal.h"
+#include "io/atomic_file.h"
+#include "quant/job.h"
+#include "quant/report_html.h"
+#include "quant/report_text.h"
+#include "quant/resolve.h"
+#include "quant/verify.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct QuantizeConfig {
+    std::string source, out, recipe, kv, input_scales, kernel;
+    std::string format = "modelopt", arithmetic = "reciprocal", compat = "modelopt-0.47", embeddings = "none",
+                max_shard_size = "5GB";
+    int threads = 0;
+    bool weights_only = false, strict = false, dry_run = false, resume = false, quiet = false;
+    std::string command_line;  // as typed, for the manifest and the report
+};
+
+Result<Plan> make_plan(const QuantizeConfig& config, const Checkpoint& source, const ScaleTable* scales) {
+    NIBBLE_TRY(const auto recipe, load_recipe(config.recipe));
+    NIBBLE_TRY(const auto arithmetic, parse_arithmetic(config.arithmetic));
+    NIBBLE_TRY(const auto embeddings, parse_format(config.embeddings));
+    if (config.compat != "modelopt-0.47" && config.compat != "none")
+        return fail("unknown --compat '{}'; choices: modelopt-0.47, none", config.compat);
+    return resolve(recipe, source.tensors(), source.config(),
+                   {.weights_only = config.weights_only,
+                    .strict = config.strict,
+                    .arithmetic = arithmetic,
+                    .compat = config.compat != "none",
+                    .kv = config.kv,
+                    .embeddings = embeddings,
+                    .scales = scales ? &scales->values : nullptr});
+}
+
+// A recipe that looks at activations cannot be run on weights alone: say which numbers are missing and what to do.
+Status refuse_missing_activations(const Plan& plan) {
+    if (plan.needs_activations.empty()) return Ok{};
+    const size_t others = plan.needs_activations.size() - 1;
+    return fail("the recipe needs activations: {}{}", plan.needs_activations.front(),
+                others ? fmt::format(" (and {} more)", others) : "");
+}
+
+Json settings_of(const QuantizeConfig& config) {
+    return Json{{"dialect", config.format},
+                {"recipe", config.recipe},
+                {"arithmetic", config.arithmetic},
+                {"compat", config.compat},
+                {"kv", config.kv},
+                {"embeddings", config.embeddings},
+                {"weights_only", config.weights_only},
+                {"max_shard_size", config.max_shard_size}};
+}
+
+Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
+    Console console(config.quiet);
+    const JobHooks hooks = console.hooks();
+    NIBBLE_TRY(const auto dialect, parse_dialect(config.format));
+    NIBBLE_TRY(const auto max_shard_bytes, parse_size(config.max_shard_size));
+    NIBBLE_TRY(const auto* const kernels, select_quantize_kernels(config.kernel));
+
+    NIBBLE_TRY(const auto source, Checkpoint::open(config.source));
+    std::optional<ScaleTable> table;
+    if (!config.input_scales.empty()) {
+        NIBBLE_TRY(table, read_scale_table(config.input_scales));
+    }
+    NIBBLE_TRY(const auto plan, make_plan(config, *source, table ? &*table : nullptr));
+    if (config.dry_run) {
+        fmt::print("{}", to_text(plan));
+        return Outcome{};
+    }
+    for (const std::string& warning : plan.warnings) hooks.warn(warning);
+    NIBBLE_CHECK(refuse_missing_activations(plan));
+    NIBBLE_TRY(const auto scales, resolve_activation_scales(plan, table ? &*table : nullptr));
+    for (const std::string& warning : scales.warnings) hooks.warn(warning);
+
+    const JobOptions job{.kernels = kernels,
+                         .scales = scales,
+                         .settings = settings_of(config),
+                         .versions = {{"nibble", NIBBLE_VERSION}}};
+    const Manifest manifest{.command_line = config.command_line,
+                            .settings = job.settings,
+                            .recipe = plan.recipe,
+                            .tensors = to_json(expected_formats(plan))};
+    NIBBLE_TRY(auto side_files, source->side_files());
+    NIBBLE_TRY(auto out, open_export({.dialect = dialect,
+                                      .out = config.out,
+                                      .tensors = export_tensors(*source, plan, scales),
+                                      .kv = plan.kv,
+                                      .config = source->config(),
+                                      .side_files = std::move(side_files),
+                                      .max_shard_bytes = max_shard_bytes,
+                                      .manifest = to_text(manifest)},
+                                     config.resume ? ExportMode::resume : ExportMode::create));
+    ThreadPool pool(config.threads);
+    NIBBLE_TRY(auto report, run_quantize(*source, plan, job, *out, pool, hooks));
+    report.timing.command = config.command_line;
+
+    // Verified in the work folder: a checkpoint that fails never gets its final name.
+    NIBBLE_TRY(const auto written, Checkpoint::open(out->checkpoint_path()));
+    const ExpectedFormats expected = expected_formats(plan);
+    NIBBLE_TRY(const auto checked,
+               verify(*written, {.kernels = kernels, .source = source.get(), .expected = &expected}, pool, hooks));
+    if (!checked.passed())
+        return fail("{}: verification found {} problems, the first: {}: {}; the unfinished checkpoint stays in {}",
+                    config.out, checked.findings.size(), checked.findings.front().tensor, checked.findings.front().text,
+                    out->work_dir().string());
+    report.timing.verified = fmt::format("{} tensors read back and compared with the source", checked.tensors.size());
+
+    NIBBLE_CHECK(write_file_atomically(out->work_dir() / "nibble-report.json", to_json_text(report)));
+    NIBBLE_CHECK(write_file_atomically(out->work_dir() / "nibble-report.html", render_html(report)));
+    NIBBLE_CHECK(out->finish());
+    console.end_line();
+    if (!config.quiet) fmt::print("{}", report_text(report));
+    return Outcome{};
+}
+
+}  // namespace
+
+void add_quantize(CLI::App& app, RunCommand& run) {
+    auto config = std::make_shared<QuantizeConfig>();
+    CLI::App* command =
+        app.add_subcommand("quantize", "the main job: a BF16 checkpoint in, a verified FP4/FP8 checkpoint out");
+    command->add_option("source", config->source, "Hugging Face folder or .gguf file")->required();
+    command->add_option("-o,--output", config->out, "folder (or .gguf file) to write; must not exist")->required();
+    command->add_option("-r,--recipe", config->recipe, "preset name or recipe file (docs/recipes.md)")->required();
+    command->add_option("--kv", config->kv,
+                        "KV cache preset added after the recipe: fp8_cast, fp8, nvfp4, nvfp4_cast, none");
+    command->add_option("--format", config->format, "modelopt (default), compressed-tensors or gguf")
+        ->capture_default_str();
+    command->add_flag("--weights-only", config->weights_only, "drop the recipe's activation quantizers on purpose");
+    command->add_option("--input-scales", config->input_scales,
+                        "input_scale, k_scale, v_scale from a JSON file or another export");
+    command
+        ->add_option("--embeddings", config->embeddings,
+                     "format of the input embeddings, for machines with little memory")
+        ->capture_default_str();
+    command
+        ->add_option("--arithmetic", config->arithmetic, "reciprocal: as Model Optimizer on a GPU; true: as on a CPU")
+        ->capture_default_str();
+    command
+        ->add_option("--compat", config->compat,
+                     "share scales as Model Optimizer 0.47's bytes do (docs/recipes.md), or none")
+        ->capture_default_str();
+    command->add_option("--max-shard-size", config->max_shard_size, "of the safetensors files")->capture_default_str();
+    command->add_option("--threads", config->threads, "0: all cores")->capture_default_str();
+    command->add_option("--kernel", config->kernel, "force avx512, avx2 or ref (same bytes)");
+    command->add_flag("--dry-run", config->dry_run, "print the plan and stop");
+    command->add_flag("--strict", config->strict, "warnings of the plan are errors");
+    command->add_flag("--resume", config->resume, "continue an interrupted run to the same bytes");
+    command->add_flag("--quiet", config->quiet, "no progress, no summary");
+    command->footer(
+        "Examples:\n"
+        "  nibble quantize Qwen3-8B -o Qwen3-8B-NVFP4 --recipe w4a16_nvfp4\n"
+        "  nibble quantize Qwen3-8B -o out --recipe nvfp4 --input-scales calibrated-export --kv fp8_cast\n"
+        "  nibble quantize model.gguf -o out.gguf --format gguf --recipe nvfp4_four_over_six --weights-only");
+    command->callback([config, command, &run] {
+        config->command_line = command_line_of(*command);
+        run = [config] { return run_quantize_command(*config); };
+    });
+}
+
+}  // namespace nibble

@@ -1,0 +1,97 @@
+#include "cli/terminal.h"
+
+#include "quant/report_summary.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+
+namespace nibble {
+namespace {
+
+// A signal handler can reach nothing but a global; this is the only one in the program.
+std::atomic<bool> stop_flag{false};
+
+void on_interrupt(int) {
+    stop_flag = true;
+    std::signal(SIGINT, SIG_DFL);
+    std::signal(SIGTERM, SIG_DFL);
+}
+
+int terminal_width() {
+    winsize size{};
+    return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 100;
+}
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+}  // namespace
+
+std::string progress_line(const Progress& p, double seconds, int width) {
+    const double rate = seconds > 0 ? static_cast<double>(p.done) / seconds : 0;
+    std::string line = fmt::format("{:<9} {:3} %  {} of {}  {}/s", p.phase, p.total > 0 ? p.done * 100 / p.total : 100,
+                                   human_bytes(p.done), human_bytes(p.total), human_bytes(static_cast<int64_t>(rate)));
+    if (rate > 0 && p.done < p.total) line += fmt::format("  {} left", human_seconds(double(p.total - p.done) / rate));
+    line += fmt::format("  {}", p.item);
+    if (static_cast<int>(line.size()) > width) line.resize(static_cast<size_t>(width));
+    return line;
+}
+
+struct Console::State {
+    bool quiet = false, terminal = false, on_line = false;
+    std::string phase;
+    double phase_start = 0, last_print = 0;
+};
+
+Console::Console(bool quiet) : state_(std::make_unique<State>()) {
+    state_->quiet = quiet;
+    state_->terminal = ::isatty(STDERR_FILENO);
+}
+
+Console::~Console() {
+    end_line();
+    std::signal(SIGINT, SIG_DFL);
+    std::signal(SIGTERM, SIG_DFL);
+}
+
+void Console::end_line() {
+    if (state_->on_line) std::fputc('\n', stderr);
+    state_->on_line = false;
+}
+
+JobHooks Console::hooks() {
+    stop_flag = false;
+    std::signal(SIGINT, on_interrupt);
+    std::signal(SIGTERM, on_interrupt);
+    JobHooks hooks;
+    hooks.stop_requested = &stop_flag;
+    hooks.warn = [this](std::string_view text) {
+        end_line();
+        std::fprintf(stderr, "nibble: warning: %.*s\n", int(text.size()), text.data());
+    };
+    if (state_->quiet) return hooks;
+    hooks.progress = [this](const Progress& progress) {
+        State& s = *state_;
+        const double time = now();
+        if (s.phase != progress.phase) {
+            end_line();
+            s.phase = progress.phase;
+            s.phase_start = time;
+            s.last_print = s.terminal ? 0 : time;  // logs get a line every few seconds, none for short phases
+        }
+        const bool finished = progress.done >= progress.total;
+        if (time - s.last_print < (s.terminal ? 0.1 : 5.0) && !(finished && s.terminal)) return;
+        s.last_print = time;
+        const std::string line = progress_line(progress, time - s.phase_start, s.terminal ? terminal_width() - 1 : 160);
+        std::fprintf(stderr, s.terminal ? "\r\033[K%s" : "%s\n", line.c_str());
+        std::fflush(stderr);
+        s.on_line = s.terminal;
+    };
+    return hooks;
+}
+
+}  // namespace nibble

@@ -1,0 +1,34 @@
+// What commands share on a terminal: progress (a bar with rate and time left on a terminal, plain lines elsewhere),
+// warnings, and Ctrl-C as a request to stop at the next safe point.
+#pragma once
+
+#include "base/progress.h"
+
+#include <memory>
+#include <string>
+
+namespace nibble {
+
+// One line of progress: "quantize  42 %  1.13/2.69 GB  1.94 GB/s  1.0 s left  model.layers.3..."; at most `width`
+// columns.
+std::string progress_line(const Progress& progress, double seconds, int width);
+
+// Prints to stderr. `quiet`: warnings only.
+class Console {
+public:
+    explicit Console(bool quiet = false);
+    ~Console();
+    Console(const Console&) = delete;
+    Console& operator=(const Console&) = delete;
+
+    // Installs the Ctrl-C handler for the life of the console: the first one asks to stop, the second one kills.
+    JobHooks hooks();
+    // Ends the current progress line, if any.
+    void end_line();
+
+private:
+    struct State;
+    std::unique_ptr<State> state_;
+};
+
+}  // namespace nibble

@@ -1,0 +1,98 @@
+// `nibble tokenize PATH [TEXT]`: token ids of a text, and the text that they decode to.
+#include "base/json.h"
+#include "base/mapped_file.h"
+#include "checkpoint/gguf_tokenizer.h"
+#include "cli/command.h"
+#include "io/gguf.h"
+#include "text/tokenizer.h"
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <iostream>
+#include <iterator>
+
+namespace nibble {
+namespace {
+
+struct TokenizeConfig {
+    std::string path, text, jsonl;
+    bool has_text = false, add_special = false, plain = false, json = false;
+};
+
+Result<Tokenizer> open_tokenizer(const std::filesystem::path& path) {
+    if (path.extension() != ".gguf") return Tokenizer::from_folder(path);
+    NIBBLE_TRY(const GgufFile file, GgufFile::open(path));
+    NIBBLE_TRY(const auto tokenizer, gguf_tokenizer(file.metadata()).within(path.string()));
+    if (!tokenizer) return fail("{}: has no tokenizer", path.string());
+    return Tokenizer::from_json(tokenizer->tokenizer_json).within(path.string());
+}
+
+// What a token decodes to may be part of a character: bytes that are not UTF-8 show as U+FFFD.
+std::string quoted(const std::string& bytes) {
+    return Json(bytes).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Json result_json(const Tokenizer& tokenizer, const std::vector<TokenId>& ids) {
+    return Json{{"ids", ids}, {"decoded", tokenizer.decode(ids)}};
+}
+
+Status run_lines(const Tokenizer& tokenizer, const TokenizeConfig& config, const EncodeOptions& options) {
+    std::ifstream in(config.jsonl);
+    if (!in) return fail("{}: cannot be opened", config.jsonl);
+    size_t number = 0;
+    for (std::string line; std::getline(in, line);) {
+        const std::string where = fmt::format("{}: line {}", config.jsonl, ++number);
+        NIBBLE_TRY(const Json entry, parse_json(line).within(where));
+        const auto text = entry.find("text");
+        if (text == entry.end() || !text->is_string()) return fail("{}: 'text' is not a string", where);
+        NIBBLE_TRY(const auto ids, tokenizer.encode(text->get_ref<const std::string&>(), options).within(where));
+        fmt::print("{}\n", result_json(tokenizer, ids).dump());
+    }
+    if (in.bad()) return fail("{}: cannot be read", config.jsonl);
+    return Ok{};
+}
+
+Result<Outcome> run_tokenize(TokenizeConfig config) {
+    NIBBLE_TRY(const Tokenizer tokenizer, open_tokenizer(config.path));
+    const EncodeOptions options{.add_special = config.add_special, .parse_special = !config.plain};
+    if (!config.jsonl.empty()) {
+        NIBBLE_CHECK(run_lines(tokenizer, config, options));
+        return Outcome{};
+    }
+    if (!config.has_text) config.text.assign(std::istreambuf_iterator<char>(std::cin), {});
+    NIBBLE_TRY(const auto ids, tokenizer.encode(config.text, options));
+    if (config.json) {
+        fmt::print("{}\n", result_json(tokenizer, ids).dump());
+        return Outcome{};
+    }
+    for (const TokenId id : ids)
+        fmt::print("{:>8}  {}{}\n", id, quoted(tokenizer.token_bytes(id)), tokenizer.is_special(id) ? "  special" : "");
+    fmt::print("{} tokens\n", ids.size());
+    return Outcome{};
+}
+
+}  // namespace
+
+void add_tokenize(CLI::App& app, RunCommand& run) {
+    auto config = std::make_shared<TokenizeConfig>();
+    CLI::App* command = app.add_subcommand("tokenize", "token ids of a text, and the text that they decode to");
+    command
+        ->add_option("path", config->path, "a folder with a tokenizer, a tokenizer.json, tokenizer.model or .gguf file")
+        ->required();
+    CLI::Option* text = command->add_option("text", config->text, "the text; standard input if there is none");
+    command
+        ->add_option("--jsonl", config->jsonl,
+                     "a file of lines {\"text\": ...}; prints a line {\"ids\", \"decoded\"} for each")
+        ->excludes(text);
+    command->add_flag("--add-special", config->add_special, "add the tokens that begin and end a text");
+    command->add_flag("--plain", config->plain, "control tokens in the text are text");
+    command->add_flag("--json", config->json, "machine-readable");
+    command->footer("Example:\n  nibble tokenize Qwen3-8B 'Hello world'");
+    command->callback([config, text, &run] {
+        config->has_text = text->count() > 0;
+        run = [config] { return run_tokenize(*config); };
+    });
+}
+
+}  // namespace nibble

@@ -1,0 +1,105 @@
+// `nibble verify OUT [--against SRC]`: is a checkpoint complete and sound, and what did it lose?
+#include "cli/command.h"
+#include "cli/terminal.h"
+#include "quant/report_summary.h"
+#include "quant/verify.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+namespace nibble {
+namespace {
+
+struct VerifyConfig {
+    std::vector<std::string> paths;
+    std::string against;
+    int threads = 0;
+    bool json = false, quiet = false;
+};
+
+// What the recipe wanted, from the nibble.json beside the weights; nothing for checkpoints that others made.
+Result<std::optional<ExpectedFormats>> expected_of(const std::filesystem::path& checkpoint) {
+    const auto manifest = checkpoint / "nibble.json";
+    if (!std::filesystem::exists(manifest)) return std::optional<ExpectedFormats>{};
+    NIBBLE_TRY(const auto json, read_json_file(manifest));
+    if (!json.is_object() || !json.contains("tensors")) return std::optional<ExpectedFormats>{};
+    NIBBLE_TRY(auto expected, expected_formats_from_json(json["tensors"]).within(manifest.string()));
+    return std::optional<ExpectedFormats>(std::move(expected));
+}
+
+Result<VerifyReport> verify_one(const std::string& path, const Checkpoint* source, ThreadPool& pool,
+                                const JobHooks& hooks) {
+    NIBBLE_TRY(const auto expected, expected_of(path));
+    NIBBLE_TRY(const auto checkpoint, Checkpoint::open(path));
+    return verify(*checkpoint, {.source = source, .expected = expected ? &*expected : nullptr}, pool, hooks);
+}
+
+// Several checkpoints side by side: one line each.
+std::string comparison(std::span<const VerifyReport> reports) {
+    size_t widest = 10;
+    for (const VerifyReport& r : reports) widest = std::max(widest, r.path.size());
+    std::string text = fmt::format("{:<{}}  {:<18} {:>9} {:>12} {:>9}  {}\n", "checkpoint", widest, "dialect", "size",
+                                   "bits/weight", "SQNR dB", "findings");
+    for (const VerifyReport& r : reports) {
+        QuantReport sums;
+        sums.tensors = r.tensors;
+        const ReportTotals totals = sums.totals();
+        text +=
+            fmt::format("{:<{}}  {:<18} {:>9} {:>12.3f} {:>9}  {}\n", r.path, widest, dialect_name(r.dialect),
+                        human_bytes(totals.stored_bytes), totals.bits_per_element,
+                        totals.squared_error > 0 ? fmt::format("{:.2f}", totals.sqnr_db) : "exact", r.findings.size());
+    }
+    return text;
+}
+
+Result<Outcome> run_verify(const VerifyConfig& config) {
+    Console console(config.quiet || config.json);
+    const JobHooks hooks = console.hooks();
+    ThreadPool pool(config.threads);
+    std::unique_ptr<Checkpoint> source;
+    if (!config.against.empty()) {
+        NIBBLE_TRY(source, Checkpoint::open(config.against));
+    }
+    std::vector<VerifyReport> reports;
+    for (const std::string& path : config.paths) {
+        NIBBLE_TRY(auto report, verify_one(path, source.get(), pool, hooks));
+        reports.push_back(std::move(report));
+    }
+    console.end_line();
+    bool passed = true;
+    Json json = Json::array();
+    for (const VerifyReport& report : reports) {
+        passed = passed && report.passed();
+        if (config.json)
+            json.push_back(to_json(report));
+        else if (reports.size() == 1)
+            fmt::print("{}", to_text(report));
+        else
+            for (const Finding& finding : report.findings)
+                fmt::print("{}: {}: {}\n", report.path, finding.tensor, finding.text);
+    }
+    if (config.json)
+        fmt::print("{}\n", (reports.size() == 1 ? json[0] : json).dump(1));
+    else if (reports.size() > 1)
+        fmt::print("{}", comparison(reports));
+    return Outcome{.findings = !passed};
+}
+
+}  // namespace
+
+void add_verify(CLI::App& app, RunCommand& run) {
+    auto config = std::make_shared<VerifyConfig>();
+    CLI::App* command =
+        app.add_subcommand("verify", "is a checkpoint complete and sound; with --against, what did every tensor lose");
+    command->add_option("path", config->paths, "one checkpoint, or several to compare")->required();
+    command->add_option("--against", config->against, "the checkpoint it was made from");
+    command->add_option("--threads", config->threads, "0: all cores")->capture_default_str();
+    command->add_flag("--json", config->json, "machine-readable");
+    command->add_flag("--quiet", config->quiet, "no progress");
+    command->footer(
+        "Exit status 1 when something is found.\nExample:\n  nibble verify SmolLM2-NVFP4 --against SmolLM2-BF16");
+    command->callback([config, &run] { run = [config] { return run_verify(*config); }; });
+}
+
+}  // namespace nibble

@@ -1,0 +1,35 @@
+#include "cli/options.h"
+
+#include <gtest/gtest.h>
+
+using namespace nibble;
+
+TEST(ParseSize, ReadsDecimalUnits) {
+    EXPECT_EQ(*parse_size("5GB"), 5'000'000'000);
+    EXPECT_EQ(*parse_size("1.5mb"), 1'500'000);
+    EXPECT_EQ(*parse_size("77"), 77);
+    for (const char* bad : {"", "GB", "-1", "0", "5 apples", "1e30TB", "nan"})
+        EXPECT_FALSE(parse_size(bad).ok()) << bad;
+}
+
+TEST(ParseNames, ErrorsListTheChoices) {
+    EXPECT_EQ(*parse_dialect("compressed-tensors"), Dialect::compressed_tensors);
+    EXPECT_NE(parse_dialect("onnx").error().message().find("compressed-tensors"), std::string::npos);
+    EXPECT_EQ(*parse_format("bf16"), Format::none);
+    EXPECT_NE(parse_format("fp3").error().message().find("nvfp4"), std::string::npos);
+    EXPECT_EQ(*parse_arithmetic("true"), Arithmetic::true_division);
+    EXPECT_FALSE(parse_arithmetic("fast").ok());
+}
+
+TEST(CommandLine, IsRebuiltFromWhatWasParsed) {
+    CLI::App app;
+    std::string source, out;
+    bool flag = false, other = false;
+    CLI::App* command = app.add_subcommand("quantize", "");
+    command->add_option("source", source);
+    command->add_option("-o,--output", out);
+    command->add_flag("--strict", flag);
+    command->add_flag("--quiet", other);
+    app.parse("quantize src --strict -o out");
+    EXPECT_EQ(command_line_of(*command), "nibble quantize src --output out --strict");
+}
