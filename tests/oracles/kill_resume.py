@@ -1,0 +1,91 @@
+"""Kills `nibble quantize` (SIGKILL) at random moments and resumes it until it is done: every file must come out as from a run
+that nobody disturbed. `kill_resume.py build/cpu/nibble [--rounds 20]`
+
+Not compared: times (report), and the command line, which the manifest and the report quote.
+"""
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import random_model
+
+RECIPES = (["--recipe", "nvfp4_four_over_six", "--weights-only"], ["--recipe", "w4a16_nvfp4"], ["--recipe", "fp8_per_channel_per_token"])
+
+
+def without_times(value):
+    if isinstance(value, dict):
+        return {k: without_times(v) for k, v in value.items() if k not in ("timing", "command")}
+    return [without_times(v) for v in value] if isinstance(value, list) else value
+
+
+def content(folder):
+    out = {}
+    for root, _, names in os.walk(folder):
+        for name in names:
+            if name.startswith(".nibble-"):
+                continue  # killed between the last rename and the last remove: the export is whole
+            path = os.path.join(root, name)
+            key = os.path.relpath(path, folder)
+            data = open(path, "rb").read()
+            if key in ("nibble.json", "nibble-report.json"):
+                data = json.dumps(without_times(json.loads(data))).encode()
+            elif key.endswith(".html"):
+                data = b""
+            out[key] = hashlib.sha256(data).hexdigest()
+    return out
+
+
+def main():
+    p = random_model.parser()
+    p.add_argument("nibble")
+    p.add_argument("--rounds", type=int, default=20)
+    p.set_defaults(hidden=512, inner=2048, layers=8, vocab=20000, shards=3)
+    a = p.parse_args()
+    rng = random.Random(a.seed)
+    folder = tempfile.mkdtemp(prefix="nibble-kill-")
+    kills = resumed = 0
+    try:
+        source = os.path.join(folder, "source")
+        random_model.make(source, a)
+        for number in range(a.rounds):
+            recipe = RECIPES[number % len(RECIPES)]
+            whole, out = os.path.join(folder, f"whole{number % len(RECIPES)}"), os.path.join(folder, "out")
+
+            def command(to, *more, threads=2):
+                return [a.nibble, "quantize", source, "-o", to, "--max-shard-size", "20MB", "--quiet", "--threads", str(threads), *recipe, *more]
+
+            if not os.path.exists(whole):
+                begin = time.time()
+                subprocess.run(command(whole), check=True)
+                duration = time.time() - begin
+            while not os.path.exists(out):
+                more = ["--resume"] if os.path.exists(out + ".partial") else []
+                job = subprocess.Popen(command(out, *more, threads=rng.choice((1, 2, 3))), stderr=subprocess.PIPE, text=True)
+                try:
+                    job.wait(timeout=rng.uniform(0, 1.2 * duration))
+                except subprocess.TimeoutExpired:
+                    job.send_signal(signal.SIGKILL)
+                    kills += 1
+                error = job.communicate()[1]
+                if job.returncode not in (0, -signal.SIGKILL):
+                    if not more or "nothing to resume" not in error:
+                        sys.exit(f"round {number}: exit {job.returncode}: {error}")
+                resumed += job.returncode == 0 and bool(more)
+            if content(out) != content(whole):
+                a_, b_ = content(out), content(whole)
+                sys.exit(f"round {number}: differs: {sorted(k for k in a_.keys() | b_.keys() if a_.get(k) != b_.get(k))}")
+            shutil.rmtree(out)
+    finally:
+        shutil.rmtree(folder)
+    print(f"{a.rounds} exports, {kills} kills, {resumed} finished by a resume: all equal to undisturbed runs")
+
+
+if __name__ == "__main__":
+    main()
