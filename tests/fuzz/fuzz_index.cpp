@@ -1,0 +1,37 @@
+// Any bytes as model.safetensors.index.json: refused with a message, or a map to sorted files that stay in the folder.
+#include "io/shard_index.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+using namespace nibble;
+
+namespace {
+
+void require(bool fact) {
+    if (!fact) std::abort();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+    const auto index = parse_shard_index({reinterpret_cast<const char*>(data), size});
+    if (!index.ok()) {
+        const std::string& message = index.error().message();
+        require(!message.empty() && message.size() < 2000 && message.find('\n') == message.npos);
+        return 0;
+    }
+    const std::filesystem::path folder = "/models/one";
+    for (const std::string& shard : index->shards) {
+        const std::string resolved = (folder / shard).lexically_normal().string();
+        require(resolved.starts_with("/models/one/") && resolved.size() > 12);
+        require(shard.find('\0') == shard.npos);
+    }
+    require(std::ranges::is_sorted(index->shards));
+    std::vector<bool> used(index->shards.size());
+    for (const auto& [name, shard] : index->shard_of) used.at(shard) = true;
+    require(std::ranges::all_of(used, [](bool u) { return u; }));
+    require(!index->total_size || *index->total_size >= 0);
+    return 0;
+}

@@ -1,0 +1,54 @@
+// Any bytes as a tokenizer file, then a text after the first byte 1: refused with a message of one line, or ids that
+// exist, that decode to valid UTF-8, and to the same text all at once and as a stream up to runs of invalid bytes. A
+// first byte 'M' chooses tokenizer.model.
+#include "base/error.h"
+#include "text/tokenizer.h"
+#include "text/unicode.h"
+
+#include <cstdlib>
+
+using namespace nibble;
+
+namespace {
+
+void require(bool fact) {
+    if (!fact) std::abort();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+    if (size == 0) return 0;
+    const std::string_view all(reinterpret_cast<const char*>(data), size);
+    const bool sentencepiece = all[0] == 'M';
+    // Binary files hold the byte 1, too: their text comes after the last one.
+    const size_t cut = sentencepiece ? all.rfind('\1') : all.find('\1');
+    const std::string_view file = all.substr(sentencepiece, cut == all.npos ? cut : cut - sentencepiece);
+    const std::string_view text = cut == all.npos ? "" : all.substr(cut + 1);
+    const auto tokenizer = sentencepiece ? Tokenizer::from_sentencepiece(file) : Tokenizer::from_json(file);
+    if (!tokenizer.ok()) {
+        const std::string& message = tokenizer.error().message();
+        require(!message.empty() && message.size() < 4000 && message.find('\n') == message.npos);
+        return 0;
+    }
+    for (const bool special : {false, true}) {
+        const auto ids = tokenizer->encode(text, {.add_special = special, .parse_special = special});
+        if (!ids.ok()) continue;
+        const auto again =
+            tokenizer->encode(text, {.add_special = special, .parse_special = special});  // from the cache
+        require(again.ok() && *again == *ids);
+        StreamDecoder stream(*tokenizer);
+        std::string streamed;
+        for (const TokenId id : *ids) {
+            require(tokenizer->token(id).has_value());
+            const std::string part = stream.push(id);
+            require(utf8_valid(part));
+            streamed += part;
+        }
+        streamed += stream.finish();
+        const std::string decoded = tokenizer->decode(*ids);
+        require(utf8_valid(decoded));
+        require(decoded == streamed || decoded.find("\uFFFD") != decoded.npos);
+    }
+    return 0;
+}
