@@ -6,31 +6,37 @@
 #include "model/config.h"
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
 namespace nibble {
 
-class Sequence;  // model/sequence.h: position, page tables, states; made by a KvPool, which owns the pages
+class Sequence;  // model/sequence.h
 
 struct Segment {
     Sequence* sequence = nullptr;     // nullptr: a whole text that leaves no state (evaluation, calibration, training)
-    std::span<const int32_t> tokens;  // the next tokens of the sequence
+    std::span<const int32_t> tokens;  // the next tokens of the sequence, at least one
     int64_t logits_from = 0;          // rows [logits_from, tokens.size()) want logits
 };
 
 class Batch {
 public:
+    // A sequence occurs at most once. Positions are read here: make the batch right before its forward pass.
     explicit Batch(std::vector<Segment> segments);
-    std::span<const Segment> segments() const;
-    int64_t rows() const;    // tokens of all segments
-    int64_t wanted() const;  // rows that want logits
-    bool whole() const;      // every segment without a sequence
+    std::span<const Segment> segments() const { return segments_; }
+    int64_t rows() const { return static_cast<int64_t>(positions_.size()); }  // tokens of all segments
+    int64_t wanted() const { return wanted_; }                                // rows that want logits
+    bool whole() const;                                                       // every segment without a sequence
+
+    // Row at which segment i starts; its first token's position in the sequence.
+    int64_t row(size_t segment) const { return starts_[segment]; }
+    int64_t position(size_t segment) const { return positions_[static_cast<size_t>(starts_[segment])]; }
+    std::span<const int64_t> positions() const { return positions_; }  // of every row
 
 private:
     std::vector<Segment> segments_;
-    int64_t rows_ = 0, wanted_ = 0;
+    std::vector<int64_t> starts_, positions_;
+    int64_t wanted_ = 0;
 };
 
 }  // namespace nibble

@@ -1,25 +1,32 @@
-// A residual block: norm, mixer, optional norm, added to the stream. Every mixer implements this one interface.
+// A residual block: x = x + post_norm(mixer(norm(x))). Mixers (attention, MLP, MoE, Mamba-2 ...) implement one
+// interface; everything around them is written once, here.
 #pragma once
 
 #include "base/error.h"
 #include "model/batch.h"
 #include "model/config.h"
 #include "model/linear.h"
+#include "model/workspace.h"
 
 #include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
 
 namespace nibble {
 
-enum class Compute : uint8_t { f32, bf16 };
+class WeightSource;
 
 // Sees what calibration needs. Called once per linear and forward, with all rows of the batch in row order; the data
-// lives only during the call. An expert's linear is called with the rows routed to it, and their row numbers.
+// lives only during the call. An expert's linear is called with the rows routed to it, and their row numbers;
+// `batch_rows` is empty where row i is the batch's row i.
 class Observer {
 public:
     virtual ~Observer() = default;
     virtual Status input(const Linear& linear, const float* x, int64_t rows, int64_t cols,
                          std::span<const int32_t> batch_rows) = 0;
-    // K (after the rotary embedding) and V of an attention block, as they enter the cache.
+    // K (after the rotary embedding) and V of an attention block, as they enter the cache: [rows, cols], adjacent.
     virtual Status kv(const std::string& prefix, const float* k, const float* v, int64_t rows, int64_t k_cols,
                       int64_t v_cols) = 0;
     // Backward only: the gradient of the loss with respect to a linear's output, the same rows as `input`.
@@ -34,19 +41,60 @@ public:
     virtual Status add(const std::string& tensor, const float* gradient, int64_t rows, int64_t cols) = 0;
 };
 
-struct Workspace;  // scratch rows, kernels, thread pool: model/workspace.h
+// What a block keeps per sequence: pages of K and V, and/or `floats` numbers (conv and SSM states), zero at the start.
+struct StateLayout {
+    std::optional<KvShape> kv;
+    int64_t window = 0;  // of the attention: pages that no later query sees are freed; 0: none are
+    int64_t floats = 0;
+};
+
+class Mixer {
+public:
+    virtual ~Mixer() = default;
+    // y [batch.rows(), hidden] from the normalised x of the same shape; y is not x.
+    virtual Status forward(const Batch& batch, const float* x, float* y, Workspace& work, Observer* observer) const = 0;
+    // Whole sequences only (Batch::whole). x: the input of forward; dy: the gradient of its output; dx is written, not
+    // added to. Recomputes what it needs. FP32.
+    virtual Status backward(const Batch& batch, const float* x, const float* dy, float* dx, Workspace& work,
+                            Observer* observer, GradientSink* sink) const = 0;
+    virtual std::vector<const Linear*> linears() const = 0;
+    virtual StateLayout state() const { return {}; }
+};
 
 class Block {
 public:
-    virtual ~Block() = default;
-    virtual const BlockConfig& config() const = 0;
-    // x [batch.rows(), hidden], in and out.
-    virtual Status forward(const Batch& batch, float* x, Workspace& work, Observer* observer) const = 0;
-    // Whole sequences only (Batch::whole): x the input of forward, dy the gradient of its output; dy becomes the
-    // gradient of x. Recomputes what it needs. FP32.
-    virtual Status backward(const Batch& batch, const float* x, float* dy, Workspace& work, Observer* observer,
-                            GradientSink* sink) const = 0;
-    virtual std::vector<const Linear*> linears() const = 0;
+    static Result<Block> load(const ModelConfig& model, const BlockConfig& config, WeightSource& weights);
+
+    const BlockConfig& config() const { return config_; }
+    const Mixer& mixer() const { return *mixer_; }
+    std::vector<const Linear*> linears() const { return mixer_->linears(); }
+    StateLayout state() const { return mixer_->state(); }
+
+    // x [batch.rows(), hidden], in and out. A NaN or infinity in the result is an error that names layer, mixer and
+    // token.
+    Status forward(const Batch& batch, float* x, Workspace& work, Observer* observer) const;
+    // x the input of forward, dy the gradient of its output; dy becomes the gradient of x.
+    Status backward(const Batch& batch, const float* x, float* dy, Workspace& work, Observer* observer,
+                    GradientSink* sink) const;
+
+private:
+    BlockConfig config_;
+    int64_t hidden_ = 0;
+    float eps_ = 0;
+    std::vector<float> norm_, post_norm_;  // as they multiply: 1 + w where the model says so; post_norm_ may be empty
+    std::unique_ptr<Mixer> mixer_;
 };
+
+// One per alternative of MixerConfig; each lives in the file of its name (model/attention.cpp ...).
+Result<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& model, const BlockConfig& block,
+                                          const AttentionConfig& config, WeightSource& weights);
+Result<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& model, const BlockConfig& block,
+                                          const LatentAttentionConfig& config, WeightSource& weights);
+Result<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& model, const BlockConfig& block, const MlpConfig& config,
+                                          WeightSource& weights);
+Result<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& model, const BlockConfig& block, const MoeConfig& config,
+                                          WeightSource& weights);
+Result<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& model, const BlockConfig& block, const MambaConfig& config,
+                                          WeightSource& weights);
 
 }  // namespace nibble

@@ -1,10 +1,11 @@
 // What a model is, as values: a list of residual blocks  x = x + post_norm(mixer(norm(x)))  between an embedding and a
 // head. Llama's layer is two blocks (attention, MLP); Nemotron-H's is one of four kinds. There is no model class per
-// architecture: architectures end in model/architectures.cpp, which turns config.json into this list.
+// architecture: architectures end in model/config.cpp, which turns config.json into this list.
 #pragma once
 
 #include "base/error.h"
 #include "base/json.h"
+#include "kernels/elementwise.h"
 
 #include <cstdint>
 #include <string>
@@ -29,7 +30,8 @@ struct Rope {
 
 struct AttentionConfig {
     int heads = 0, kv_heads = 0, head_dim = 0;
-    float scale = 1.0f;    // of q . k
+    float scale = 1.0f;  // of q . k
+    bool qkv_bias = false, out_bias = false;
     bool qk_norm = false;  // RMSNorm per head before the rotary embedding (qwen3, gemma3)
     int64_t window = 0;    // keys a query sees, itself included; 0: all
     Rope rope;
@@ -40,16 +42,18 @@ struct LatentAttentionConfig {
     int heads = 0;
     int q_rank = 0;  // 0: q_proj instead of q_a_proj, q_a_layernorm, q_b_proj
     int kv_rank = 0, nope_dim = 0, v_dim = 0;
-    float scale = 1.0f;
+    float scale = 1.0f;  // yarn's mscale_all_dim included
+    bool bias = false;   // of q_a_proj, kv_a_proj_with_mqa and o_proj
     Rope rope;
 };
-
-enum class Activation : uint8_t { silu, gelu_tanh, gelu, relu2 };
 
 struct MlpConfig {
     int intermediate = 0;
     Activation activation = Activation::silu;
     bool gated = true;  // down(act(gate(x)) * up(x)), else down(act(up(x)))
+    bool bias = false;
+    // Names of the linears below the block's prefix (mixtral's experts: w1, w3, w2).
+    std::string gate_proj = "gate_proj", up_proj = "up_proj", down_proj = "down_proj";
 };
 
 struct MoeConfig {
@@ -58,7 +62,7 @@ struct MoeConfig {
     MlpConfig shared;  // intermediate 0: none
     enum class Router : uint8_t { softmax, sigmoid } router = Router::softmax;
     bool normalize = true;        // weights of the chosen experts sum to one
-    bool selection_bias = false;  // e_score_correction_bias: moves the choice, not the weight
+    bool selection_bias = false;  // PREFIX.gate.e_score_correction_bias: moves the choice, not the weight
     int groups = 1, kept_groups = 1;
     float routed_scaling = 1.0f;
     int latent = 0;  // width of fc1_latent_proj; 0: experts see the full width
@@ -74,7 +78,8 @@ struct MambaConfig {
 using MixerConfig = std::variant<AttentionConfig, LatentAttentionConfig, MlpConfig, MoeConfig, MambaConfig>;
 
 struct BlockConfig {
-    int layer = 0;
+    int index = 0;          // in ModelConfig::blocks
+    int layer = 0;          // in the checkpoint's names
     std::string prefix;     // of the mixer's tensors: "model.layers.3.self_attn"
     std::string norm;       // "model.layers.3.input_layernorm.weight"
     std::string post_norm;  // empty: none (gemma3 has one)

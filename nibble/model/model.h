@@ -6,34 +6,84 @@
 // row depend on no other row, no chunking, no thread count and no instruction set (design.md 4).
 #pragma once
 
+#include "checkpoint/checkpoint.h"
 #include "model/batch.h"
 #include "model/block.h"
 #include "model/config.h"
+#include "model/sequence.h"
+#include "model/weight_source.h"
+
+#include <memory>
+#include <string>
 
 namespace nibble {
 
-struct ModelOptions {
-    Compute compute = Compute::bf16;
-    KvFormat kv = KvFormat::none;      // none: BF16 (F32 with Compute::f32), or what the checkpoint stores scales for
-    bool quantize_activations = true;  // false: W4A16 / W8A16 whatever the checkpoint says about inputs
-    std::string kernels;               // forces an entry of matmul_kernels(); empty: the best of this CPU
+struct ModelOptions : WeightOptions {
+    std::string kernels;  // forces an entry of the kernel tables; empty: the best of this CPU
+};
+
+// The ends of a model, for callers that stream blocks between them (quant/ calibration). Rows of the embedding are read
+// from the checkpoint when they are needed, which therefore lives as long.
+class Embedding {
+public:
+    static Result<Embedding> load(const ModelConfig& config, WeightSource& weights);
+    // x [tokens.size(), hidden]. Error: an id outside the vocabulary.
+    Status forward(std::span<const int32_t> tokens, float* x, Workspace& work) const;
+
+private:
+    const Checkpoint* checkpoint_ = nullptr;
+    size_t tensor_ = 0;
+    int64_t vocab_ = 0, hidden_ = 0;
+    float scale_ = 1.0f;
+};
+
+class Head {
+public:
+    static Result<Head> load(const ModelConfig& config, WeightSource& weights);
+    // The last norm and lm_head: logits [rows, vocab] of x [rows, hidden].
+    Status forward(const float* x, int64_t rows, float* logits, Workspace& work, Observer* observer) const;
+    const Linear& linear() const { return linear_; }
+    std::span<const float> norm() const { return norm_; }  // as it multiplies
+
+private:
+    Linear linear_;  // "lm_head", also when tied
+    std::vector<float> norm_;
+    float eps_ = 0;
 };
 
 class Model {
 public:
-    // Checks every tensor's presence and shape against the config before it packs any.
-    static Result<Model> load(const Checkpoint& checkpoint, const ModelOptions& options, ThreadPool& pool);
+    // Checks every tensor's presence and shape against the config before it packs any. Keeps the checkpoint open; the
+    // pool outlives the model.
+    static Result<Model> load(std::shared_ptr<const Checkpoint> checkpoint, const ModelOptions& options,
+                              ThreadPool& pool);
 
-    const ModelConfig& config() const;
-    // Blocks own their weights; calibration loads, runs and drops them one at a time (load_block).
-    std::span<const std::unique_ptr<Block>> blocks() const;
+    const ModelConfig& config() const { return *config_; }
+    std::span<const Block> blocks() const { return blocks_; }
+    const Embedding& embedding() const { return embedding_; }
+    const Head& head() const { return head_; }
+
+    // Memory for sequences: `tokens` tokens in all, over all sequences.
+    std::unique_ptr<KvPool> make_pool(int64_t tokens) const;
 
     // Runs the rows of `batch` through everything and advances its sequences. logits [batch.wanted(), vocab].
+    // Running out of pages is an error that changes nothing; after any other error the batch's sequences are unusable.
+    // One call at a time: scratch memory is kept between calls.
     Status forward(const Batch& batch, std::span<float> logits, Observer* observer = nullptr) const;
+    Workspace& workspace() const { return *work_; }
 
-    // The pieces, for callers that stream: rows of the embedding, one block, the head.
-    Status embed(std::span<const int32_t> tokens, float* x) const;
-    Status head(const float* x, int64_t rows, float* logits, Observer* observer = nullptr) const;
+private:
+    Model() = default;
+    std::shared_ptr<const Checkpoint> checkpoint_;
+    std::unique_ptr<ModelConfig> config_;
+    Embedding embedding_;
+    std::vector<Block> blocks_;
+    Head head_;
+    std::unique_ptr<Workspace> work_;
 };
+
+// One block alone, checked and packed: calibration streams layer by layer.
+Result<Block> load_block(const Checkpoint& checkpoint, const ModelConfig& config, size_t index,
+                         const WeightOptions& options, ThreadPool& pool);
 
 }  // namespace nibble
