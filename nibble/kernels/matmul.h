@@ -1,25 +1,32 @@
 // Y[m, n] = scale[n] * sum over k of X[m, k] * W[n, k]: the one product of the engine, on a CPU.
 //
 // Order of sums (the contract: it depends on K and the formats alone, never on M, the thread, or the instruction set).
-// K is cut into chunks of 256 (128 for fp8_block128 weights and fp8_group128 inputs). Inside a chunk
-// s = fma(x_k, w_k, s), k ascending from s = +0; chunk sums are added in order: acc = acc + s, or, where a chunk has
-// its own FP32 scale c (tile scale, group scale, their product), acc = fma(s, c, acc). Then y = acc * scale[n].
-//   plain W         w_k the value, scale 1
-//   nvfp4, mx*      w_k = code * block scale (exact in FP32), scale the tensor scale or 1
-//   fp8, fp8_row    w_k the code's value, scale the tensor's or the row's
-//   fp8_block128    w_k the code's value, chunk scale the tile's
-// Inputs may be quantized first (MatmulInput::activation), row by row, exactly as kernels/quantize_activations does:
-// x_k is then the code's value (fp8*), or code * block scale (mx*), and the input's FP32 scale multiplies scale[n]
-// first (fp8, fp8_token) or the chunk scale (fp8_group128).
-// nvfp4 inputs on nvfp4 weights: a block of 16 is an exact integer dot product d of doubled codes; inside a chunk
-// s = fma(d, sx * sw, s) over its 16 blocks, sx and sw the E4M3 block scales (their product is exact), and
-// scale = 0.25 * (input_scale * tensor scale).
+// K is cut into blocks of B. Inside a block t = fma(x_k, w_k, t), k ascending from t = +0; then acc = fma(t, c, acc),
+// blocks ascending from acc = +0; at last y = acc * (input scale * scale[n]).
 //
-// One output is one lane of a vector register in every variant, so `ref`, AVX2 and AVX-512 give the same bits.
+//   weights            B     w_k            c                 scale[n]
+//   plain              256   the value      1                 1
+//   fp8, fp8_row       256   the code's     1                 the tensor's, the row's
+//   fp8_block128       128   the code's     the tile's        1
+//   mxfp8, mxfp4       32    the code's     2^e of the block  1
+//   nvfp4_bs32, nvfp4  32 16 the code's     E4M3 of the block the tensor's
+//
+//   inputs             x_k                  and
+//   none               the value            input scale 1
+//   fp8, fp8_token     the code's           input scale: MatmulInput::input_scale, the row's
+//   fp8_group128       the code's           B at most 128, c = group's scale * the weight's c
+//   mxfp8, mxfp4       code * 2^e (exact)   input scale 1
+//   nvfp4              code * E4M3 (exact)  input scale: MatmulInput::input_scale; on nvfp4 weights x_k is the code's
+//                                           value and c = the E4M3 of both (exact), so that t is an exact small integer
+//                                           (times 1/4) which no order of summation changes
+//
+// Inputs are quantized row by row as kernels/quantize_activations.h does. One output is one lane of a vector register
+// in every variant, so `ref`, AVX2 and AVX-512 give the same bits.
 #pragma once
 
 #include "base/error.h"
 #include "base/thread_pool.h"
+#include "kernels/quantize_activations.h"
 #include "tensor/matrix.h"
 #include "tensor/quant_matrix.h"
 
@@ -29,8 +36,8 @@
 
 namespace nibble {
 
-// A weight in the layout of a kernel: panels of 16 or 32 output rows, k-major inside. Made once at load; a type of its
-// own, so that it can never be written to a checkpoint.
+// A weight in the layout of a kernel: panels of 32 output rows, k-major inside. Made once at load; a type of its own,
+// so that it can never be written to a checkpoint.
 class PackedMatrix {
 public:
     PackedMatrix();
@@ -44,7 +51,7 @@ public:
     DType dtype() const;    // of plain weights: bf16 or f32 (f16 is widened to f32)
     int64_t bytes() const;
 
-    struct Panels;  // known to kernels/cpu and kernels/ref only
+    struct Panels;  // kernels/panels.h
     explicit PackedMatrix(std::unique_ptr<Panels> panels);
     const Panels& panels() const { return *panels_; }
 
@@ -52,12 +59,13 @@ private:
     std::unique_ptr<Panels> panels_;
 };
 
+// Errors of all: another dtype, broken blocks (format_fits), a code or block scale that is NaN.
 // BF16, F16 or F32.
 Result<PackedMatrix> prepack(const MatrixView& weight, ThreadPool& pool);
-// [rows, cols] in any format; nvfp4 and mx need whole blocks (format_fits).
+// [rows, cols] in any format but none.
 Result<PackedMatrix> prepack(const QuantView& weight, ThreadPool& pool);
-// The transpose W^T [K, N] of a plain or decoded weight, for dX = dY W in a backward pass: BF16 or F32 as it comes,
-// quantized weights decoded to F32.
+// The transpose W^T [K, N] of a weight [N, K], for dX = dY W in a backward pass: BF16 or F32 as it comes (F16 is
+// widened); decode quantized weights first.
 Result<PackedMatrix> prepack_transposed(const MatrixView& weight, ThreadPool& pool);
 // Several matrices with equal K and format stacked along N (q/k/v, gate/up): one product instead of several. Rows keep
 // their own scale.
@@ -74,9 +82,13 @@ struct MatmulInput {
 
 struct MatmulKernels {
     std::string_view name;  // "avx512", "avx2", "ref"
-    bool (*supported)();
+    bool (*supported)();    // by this CPU
     // y [x.rows, w.rows()], y_stride floats from row to row. Work is split over the pool by output columns and rows.
+    // K must suit x.activation (activation_fits).
     void (*matmul)(const PackedMatrix& w, const MatmulInput& x, float* y, int64_t y_stride, ThreadPool& pool);
+    // One row of `cols` values; the same bits as matmul makes for itself.
+    void (*quantize_row)(const float* x, int64_t cols, ActivationFormat format, float input_scale,
+                         const ActivationRow& out);
 };
 
 // Fastest first, `ref` last: plain loops over formats/, the definition above read aloud.

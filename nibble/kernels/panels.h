@@ -1,0 +1,69 @@
+// The layout behind PackedMatrix, the same for every kernel. A panel is 32 output rows; the rows' bytes are cut into
+// 32-bit words, and word w of row r of a panel lies at words[w * 32 + r]:
+//
+//   F32    one value a word                 BF16   two, the even k in the low half
+//   E4M3   four codes, k ascending upwards  E2M1   eight codes, k ascending upwards
+//
+// So one vector register holds one word of 16 or 8 rows, and a shift brings the next k of all of them. Rows and words
+// that pad are zero (scales too).
+#pragma once
+
+#include "kernels/matmul.h"
+
+#include <cstddef>
+#include <cstdlib>
+#include <new>
+#include <span>
+
+namespace nibble {
+
+inline constexpr int64_t panel_rows = 32;
+
+// Zeroed memory on cache lines, with a line of slack behind so that kernels may read a word at any byte of it.
+template <class T>
+class AlignedArray {
+public:
+    AlignedArray() = default;
+    explicit AlignedArray(int64_t n) : size_(n) {
+        const size_t bytes = (static_cast<size_t>(n) * sizeof(T) + 127) / 64 * 64;
+        data_.reset(static_cast<T*>(std::aligned_alloc(64, bytes)));
+        if (!data_) throw std::bad_alloc();
+        __builtin_memset(data_.get(), 0, bytes);
+    }
+    T* data() { return data_.get(); }
+    const T* data() const { return data_.get(); }
+    int64_t size() const { return size_; }
+    T& operator[](int64_t i) { return data_.get()[i]; }
+    const T& operator[](int64_t i) const { return data_.get()[i]; }
+
+private:
+    struct Free {
+        void operator()(T* p) const { std::free(p); }
+    };
+    std::unique_ptr<T, Free> data_;
+    int64_t size_ = 0;
+};
+
+enum class WeightCode : uint8_t { f32, bf16, e4m3, e2m1 };
+constexpr int codes_per_word(WeightCode code) { return 1 << static_cast<int>(code); }
+
+struct PackedMatrix::Panels {
+    int64_t rows = 0, cols = 0;
+    Format format = Format::none;
+    DType dtype = DType::f32;
+    WeightCode code = WeightCode::f32;
+    int block = 256;                     // B of the contract, of the weight alone
+    int64_t words = 0;                   // of a row
+    AlignedArray<uint32_t> data;         // [panels][words][32]
+    AlignedArray<uint8_t> block_scales;  // nvfp4*, mx*: [panels][cols / block][32], never NaN, E4M3 never negative
+    AlignedArray<float> tile_scales;     // fp8_block128: [panels][ceil(cols / 128)][32]
+    AlignedArray<float> row_scales;      // [panels * 32]
+
+    int64_t panels() const { return (rows + panel_rows - 1) / panel_rows; }
+    int64_t blocks() const { return (cols + block - 1) / block; }
+    const uint32_t* panel_words(int64_t p) const { return data.data() + p * words * panel_rows; }
+    const uint8_t* panel_block_scales(int64_t p) const { return block_scales.data() + p * blocks() * panel_rows; }
+    const float* panel_tile_scales(int64_t p) const { return tile_scales.data() + p * blocks() * panel_rows; }
+};
+
+}  // namespace nibble

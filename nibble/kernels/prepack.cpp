@@ -1,0 +1,202 @@
+#include "formats/fp8.h"
+#include "formats/minifloat.h"
+#include "kernels/matmul.h"
+#include "kernels/panels.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+namespace nibble {
+namespace {
+
+using Panels = PackedMatrix::Panels;
+
+// A row of a stack: which matrix, and where in it.
+struct Place {
+    size_t matrix;
+    int64_t row;
+};
+
+template <class View>
+class Stack {
+public:
+    explicit Stack(std::span<const View> views) : views_(views) {
+        for (const View& v : views) rows_ += v.rows;
+    }
+    int64_t rows() const { return rows_; }
+    const View& view(size_t i) const { return views_[i]; }
+    Place at(int64_t row) const {
+        size_t i = 0;
+        while (row >= views_[i].rows) row -= views_[i++].rows;
+        return {i, row};
+    }
+
+private:
+    std::span<const View> views_;
+    int64_t rows_ = 0;
+};
+
+std::unique_ptr<Panels> make_panels(int64_t rows, int64_t cols, Format format, DType dtype, WeightCode code) {
+    auto p = std::make_unique<Panels>();
+    p->rows = rows, p->cols = cols, p->format = format, p->dtype = dtype, p->code = code;
+    const int layout_block = format_layout(format).block;
+    p->block = layout_block ? layout_block : format == Format::fp8_block128 ? fp8_tile : 256;
+    p->words = (cols + codes_per_word(code) - 1) / codes_per_word(code);
+    p->data = AlignedArray<uint32_t>(p->panels() * p->words * panel_rows);
+    p->row_scales = AlignedArray<float>(p->panels() * panel_rows);
+    if (layout_block) p->block_scales = AlignedArray<uint8_t>(p->panels() * p->blocks() * panel_rows);
+    if (format == Format::fp8_block128) p->tile_scales = AlignedArray<float>(p->panels() * p->blocks() * panel_rows);
+    return p;
+}
+
+// words[w * 32 + r] = 32-bit word w of row r; `bytes` of each row are there.
+void interleave(const std::byte* const (&rows)[panel_rows], int64_t bytes, uint32_t* words) {
+    for (int64_t at = 0; at < bytes; at += 4, words += panel_rows)
+        for (int64_t r = 0; r < panel_rows; ++r)
+            if (rows[r]) std::memcpy(words + r, rows[r] + at, static_cast<size_t>(std::min<int64_t>(4, bytes - at)));
+}
+
+void widen_f16(const std::byte* const (&rows)[panel_rows], int64_t cols, uint32_t* words) {
+    for (int64_t k = 0; k < cols; ++k, words += panel_rows)
+        for (int64_t r = 0; r < panel_rows; ++r) {
+            if (!rows[r]) continue;
+            uint16_t code;
+            std::memcpy(&code, rows[r] + 2 * k, sizeof code);
+            words[r] = float_bits(fp16_to_float(code));
+        }
+}
+
+Result<WeightCode> plain_code(DType dtype) {
+    if (dtype == DType::bf16) return WeightCode::bf16;
+    if (dtype == DType::f16 || dtype == DType::f32) return WeightCode::f32;
+    return fail("prepack: weights are BF16, F16 or F32, not {}", dtype_name(dtype));
+}
+
+DType packed_dtype(WeightCode code) { return code == WeightCode::bf16 ? DType::bf16 : DType::f32; }
+
+bool is_e8m0(Format format) { return format_layout(format).e8m0_scales; }
+
+// ---- Quantized rows
+// --------------------------------------------------------------------------------------------------
+
+// Scales of one row into its lane. A negative E4M3 scale becomes a positive one and its block's codes change sign.
+// False: a scale is NaN.
+bool put_scales(const Stack<QuantView>& stack, int64_t row, Panels& p) {
+    const auto [i, r] = stack.at(row);
+    const QuantView& v = stack.view(i);
+    const int64_t panel = row / panel_rows, lane = row % panel_rows, blocks = p.blocks();
+    p.row_scales[row] = v.format == Format::fp8_row ? v.float_scales[r] : v.tensor_scale;
+    if (p.format == Format::fp8_block128)
+        for (int64_t b = 0; b < blocks; ++b)
+            p.tile_scales[(panel * blocks + b) * panel_rows + lane] = v.float_scales[r / fp8_tile * blocks + b];
+    if (!v.block_scales || p.block_scales.size() == 0) return true;
+    for (int64_t b = 0; b < blocks; ++b) {
+        uint8_t scale = v.block_scales[r * blocks + b];
+        if (is_e8m0(p.format) ? scale == 255 : (scale & 0x7F) == e4m3_nan_code) return false;
+        if (!is_e8m0(p.format) && scale >= 0x80) {
+            scale &= 0x7F;
+            const int words = p.block / 8;
+            for (int w = 0; w < words; ++w)
+                p.data[((panel * p.words) + b * words + w) * panel_rows + lane] ^= 0x88888888u;
+        }
+        p.block_scales[(panel * blocks + b) * panel_rows + lane] = scale;
+    }
+    return true;
+}
+
+bool has_nan(const uint8_t* codes, int64_t n) {
+    bool found = false;
+    for (int64_t i = 0; i < n; ++i) found |= (codes[i] & 0x7F) == e4m3_nan_code;
+    return found;
+}
+
+}  // namespace
+
+Result<PackedMatrix> prepack_stacked(std::span<const MatrixView> weights, ThreadPool& pool) {
+    if (weights.empty()) return fail("prepack: no matrix");
+    const DType dtype = weights[0].dtype;
+    const int64_t cols = weights[0].cols;
+    NIBBLE_TRY(const WeightCode code, plain_code(dtype));
+    for (const MatrixView& w : weights)
+        if (w.dtype != dtype || w.cols != cols)
+            return fail("prepack: stacked matrices differ: {} x {} and {} x {}", cols, dtype_name(dtype), w.cols,
+                        dtype_name(w.dtype));
+    const Stack<MatrixView> stack(weights);
+    auto p = make_panels(stack.rows(), cols, Format::none, packed_dtype(code), code);
+    pool.parallel_for(p->panels(), [&](int64_t panel) {
+        const std::byte* rows[panel_rows] = {};
+        for (int64_t r = 0; r < panel_rows && panel * panel_rows + r < p->rows; ++r) {
+            const Place at = stack.at(panel * panel_rows + r);
+            rows[r] = weights[at.matrix].data + at.row * weights[at.matrix].row_bytes();
+            p->row_scales[panel * panel_rows + r] = 1.0f;
+        }
+        uint32_t* words = p->data.data() + panel * p->words * panel_rows;
+        if (dtype == DType::f16)
+            widen_f16(rows, cols, words);
+        else
+            interleave(rows, cols * dtype_bytes(dtype), words);
+    });
+    return PackedMatrix(std::move(p));
+}
+
+Result<PackedMatrix> prepack_stacked(std::span<const QuantView> weights, ThreadPool& pool) {
+    if (weights.empty()) return fail("prepack: no matrix");
+    const Format format = weights[0].format;
+    const int64_t cols = weights[0].cols;
+    if (format == Format::none) return fail("prepack: a quantized matrix of no format");
+    if (!format_fits(format, cols)) return fail("prepack: {} inputs do not fit {}", cols, format_name(format));
+    for (const QuantView& w : weights)
+        if (w.format != format || w.cols != cols)
+            return fail("prepack: stacked matrices differ: {} {} and {} {}", cols, format_name(format), w.cols,
+                        format_name(w.format));
+    const bool e2m1 = format_layout(format).code_bits == 4;
+    const Stack<QuantView> stack(weights);
+    auto p = make_panels(stack.rows(), cols, format, DType::f32, e2m1 ? WeightCode::e2m1 : WeightCode::e4m3);
+    const int64_t row_bytes = code_bytes(format, 1, cols);
+    std::atomic<int64_t> nan_row{-1};
+    pool.parallel_for(p->panels(), [&](int64_t panel) {
+        const std::byte* rows[panel_rows] = {};
+        const int64_t first = panel * panel_rows, count = std::min(panel_rows, p->rows - first);
+        for (int64_t r = 0; r < count; ++r) {
+            const Place at = stack.at(first + r);
+            const uint8_t* codes = weights[at.matrix].codes + at.row * row_bytes;
+            if (!e2m1 && has_nan(codes, row_bytes)) nan_row = first + r;
+            rows[r] = reinterpret_cast<const std::byte*>(codes);
+        }
+        interleave(rows, row_bytes, p->data.data() + panel * p->words * panel_rows);
+        for (int64_t r = 0; r < count; ++r)
+            if (!put_scales(stack, first + r, *p)) nan_row = first + r;
+    });
+    if (nan_row >= 0) return fail("prepack: a code or block scale in row {} is NaN", nan_row.load());
+    return PackedMatrix(std::move(p));
+}
+
+Result<PackedMatrix> prepack(const MatrixView& weight, ThreadPool& pool) { return prepack_stacked({&weight, 1}, pool); }
+Result<PackedMatrix> prepack(const QuantView& weight, ThreadPool& pool) { return prepack_stacked({&weight, 1}, pool); }
+
+Result<PackedMatrix> prepack_transposed(const MatrixView& weight, ThreadPool& pool) {
+    NIBBLE_TRY(const WeightCode code, plain_code(weight.dtype));
+    auto p = make_panels(weight.cols, weight.rows, Format::none, packed_dtype(code), code);
+    const int size = dtype_bytes(weight.dtype);
+    pool.parallel_for(p->panels(), [&](int64_t panel) {
+        const int64_t first = panel * panel_rows, count = std::min(panel_rows, p->rows - first);
+        uint32_t* words = p->data.data() + panel * p->words * panel_rows;
+        for (int64_t r = 0; r < count; ++r) p->row_scales[first + r] = 1.0f;
+        for (int64_t k = 0; k < p->cols; ++k) {
+            const std::byte* from = weight.data + (k * weight.cols + first) * size;
+            for (int64_t r = 0; r < count; ++r, from += size) {
+                uint32_t value = 0;
+                std::memcpy(&value, from, static_cast<size_t>(size));
+                if (weight.dtype == DType::f16) value = float_bits(fp16_to_float(static_cast<uint16_t>(value)));
+                if (code == WeightCode::bf16)
+                    words[k / 2 * panel_rows + r] |= value << (k % 2 * 16);
+                else
+                    words[k * panel_rows + r] = value;
+            }
+        }
+    });
+    return PackedMatrix(std::move(p));
+}
+
+}  // namespace nibble

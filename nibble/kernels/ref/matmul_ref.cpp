@@ -1,0 +1,114 @@
+#include "kernels/ref/matmul_ref.h"
+
+#include "formats/fp8.h"
+#include "formats/mx.h"
+#include "formats/nvfp4.h"
+#include "kernels/panels.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace nibble::ref {
+namespace {
+
+using Panels = PackedMatrix::Panels;
+
+uint8_t nibble_at(const uint8_t* codes, int64_t i) { return static_cast<uint8_t>(codes[i / 2] >> (i % 2 * 4) & 15); }
+
+float weight(const Panels& p, int64_t panel, int64_t k, int64_t lane) {
+    const int per_word = codes_per_word(p.code);
+    const uint32_t word = p.panel_words(panel)[k / per_word * panel_rows + lane];
+    const uint32_t code = word >> (k % per_word * (32 / per_word));
+    switch (p.code) {
+        case WeightCode::f32:
+            return float_from_bits(word);
+        case WeightCode::bf16:
+            return bf16_to_float(static_cast<uint16_t>(code));
+        case WeightCode::e4m3:
+            return e4m3_to_float(static_cast<uint8_t>(code));
+        case WeightCode::e2m1:
+            return e2m1_to_float(code & 15);
+    }
+    __builtin_unreachable();
+}
+
+float weight_factor(const Panels& p, int64_t panel, int64_t block, int64_t lane) {
+    if (p.format == Format::fp8_block128) return p.panel_tile_scales(panel)[block * panel_rows + lane];
+    if (p.block_scales.size() == 0) return 1.0f;
+    const uint8_t scale = p.panel_block_scales(panel)[block * panel_rows + lane];
+    return format_layout(p.format).e8m0_scales ? e8m0_to_float(scale) : e4m3_to_float(scale);
+}
+
+InputRow input_row(const float* x, int64_t cols, const MatmulInput& in, const Panels& p, int block) {
+    InputRow row{{x, x + cols}, std::vector<float>(static_cast<size_t>((cols + block - 1) / block), 1.0f), 1.0f};
+    const ActivationFormat f = in.activation;
+    if (f == ActivationFormat::none) return row;
+    std::vector<uint8_t> codes(static_cast<size_t>(activation_code_bytes(f, cols)));
+    std::vector<uint8_t> block_scales(static_cast<size_t>(activation_block_scales(f, cols)));
+    std::vector<float> float_scales(static_cast<size_t>(activation_float_scales(f, cols)));
+    quantize_row(x, cols, f, in.input_scale, {codes.data(), block_scales.data(), float_scales.data()});
+    const bool e2m1 = f == ActivationFormat::nvfp4 || f == ActivationFormat::mxfp4;
+    for (size_t k = 0; k < row.x.size(); ++k)
+        row.x[k] = e2m1 ? e2m1_to_float(nibble_at(codes.data(), static_cast<int64_t>(k))) : e4m3_to_float(codes[k]);
+    switch (f) {
+        case ActivationFormat::none:
+            break;
+        case ActivationFormat::nvfp4:
+            row.scale = in.input_scale;
+            if (p.format == Format::nvfp4)
+                for (size_t b = 0; b < row.c.size(); ++b) row.c[b] = e4m3_to_float(block_scales[b]);
+            else
+                for (size_t k = 0; k < row.x.size(); ++k) row.x[k] *= e4m3_to_float(block_scales[k / nvfp4_block]);
+            break;
+        case ActivationFormat::fp8:
+            row.scale = in.input_scale;
+            break;
+        case ActivationFormat::fp8_token:
+            row.scale = float_scales[0];
+            break;
+        case ActivationFormat::fp8_group128:
+            for (size_t b = 0; b < row.c.size(); ++b)
+                row.c[b] = float_scales[b * static_cast<size_t>(block) / fp8_tile];
+            break;
+        case ActivationFormat::mxfp8:
+        case ActivationFormat::mxfp4:
+            for (size_t k = 0; k < row.x.size(); ++k) row.x[k] *= e8m0_to_float(block_scales[k / mx_block]);
+            break;
+    }
+    return row;
+}
+
+}  // namespace
+
+void matmul(const PackedMatrix& w, const MatmulInput& in, float* y, int64_t y_stride, ThreadPool& pool) {
+    const Panels& p = w.panels();
+    const int block = in.activation == ActivationFormat::fp8_group128 ? std::min(p.block, fp8_tile) : p.block;
+    std::vector<InputRow> rows;
+    for (int64_t m = 0; m < in.rows; ++m) rows.push_back(input_row(in.x + m * in.stride, p.cols, in, p, block));
+    pool.parallel_for(p.panels(), [&](int64_t panel) {
+        std::vector<float> values(static_cast<size_t>(p.cols * panel_rows));
+        for (int64_t k = 0; k < p.cols; ++k)
+            for (int64_t lane = 0; lane < panel_rows; ++lane)
+                values[static_cast<size_t>(k * panel_rows + lane)] = weight(p, panel, k, lane);
+        const int64_t count = std::min(panel_rows, p.rows - panel * panel_rows);
+        for (int64_t m = 0; m < in.rows; ++m) {
+            const InputRow& row = rows[static_cast<size_t>(m)];
+            for (int64_t lane = 0; lane < count; ++lane) {
+                float acc = 0;
+                for (int64_t begin = 0; begin < p.cols; begin += block) {
+                    float t = 0;
+                    for (int64_t k = begin; k < std::min(begin + block, p.cols); ++k)
+                        t = std::fma(row.x[static_cast<size_t>(k)], values[static_cast<size_t>(k * panel_rows + lane)],
+                                     t);
+                    const float c =
+                        row.c[static_cast<size_t>(begin / block)] * weight_factor(p, panel, begin / p.block, lane);
+                    acc = std::fma(t, c, acc);
+                }
+                const int64_t n = panel * panel_rows + lane;
+                y[m * y_stride + n] = acc * (row.scale * p.row_scales[n]);
+            }
+        }
+    });
+}
+
+}  // namespace nibble::ref
