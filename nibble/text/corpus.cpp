@@ -1,0 +1,137 @@
+#include "text/corpus.h"
+
+#include "base/mapped_file.h"
+#include "text/unicode.h"
+
+#include <algorithm>
+
+namespace nibble {
+namespace {
+
+Status check_utf8(std::string_view text) {
+    for (size_t at = 0; at < text.size();) {
+        const Utf8Step step = utf8_step(text, at);
+        if (!step.valid) return fail("byte {} is not UTF-8", at);
+        at += step.size;
+    }
+    return Ok{};
+}
+
+// The longest beginning of at most `limit` bytes that does not end inside a character.
+std::string_view beginning(std::string_view text, size_t limit) {
+    if (text.size() <= limit) return text;
+    while (limit > 0 && (static_cast<unsigned char>(text[limit]) & 0xC0) == 0x80) --limit;
+    return text.substr(0, limit);
+}
+
+// What the tokenizer puts in front of any text.
+Result<std::vector<TokenId>> prefix(const Tokenizer& tokenizer) {
+    NIBBLE_TRY(auto empty, tokenizer.encode("", {.add_special = true}));
+    NIBBLE_TRY(const auto text, tokenizer.encode("a", {.add_special = true}));
+    const auto same = std::ranges::mismatch(empty, text).in1 - empty.begin();
+    empty.resize(static_cast<size_t>(same));
+    return empty;
+}
+
+class Collector {
+public:
+    Collector(Corpus& corpus, const CorpusOptions& options) : corpus_(corpus), options_(options) {}
+
+    bool full() const { return corpus_.tokens >= options_.tokens; }
+
+    // Cuts `ids` to what a sequence may hold and the corpus still wants.
+    void add(std::vector<TokenId> ids) {
+        const int64_t wanted = std::min(options_.sequence, options_.tokens - corpus_.tokens);
+        if (static_cast<int64_t>(ids.size()) > wanted) ids.resize(static_cast<size_t>(wanted));
+        if (ids.empty()) return;
+        corpus_.tokens += static_cast<int64_t>(ids.size());
+        corpus_.sequences.push_back(std::move(ids));
+    }
+
+private:
+    Corpus& corpus_;
+    const CorpusOptions& options_;
+};
+
+Status add_plain(std::string_view text, const Tokenizer& tokenizer, const CorpusOptions& options, Collector& out) {
+    NIBBLE_TRY(const auto front, prefix(tokenizer));
+    // No tokenizer in use makes more than one token of a byte, few texts less than one of 16: a large file is read as
+    // far as it is needed.
+    size_t bytes = static_cast<size_t>(options.tokens) * 16;
+    NIBBLE_TRY(auto ids, tokenizer.encode(beginning(text, bytes), {.parse_special = false}));
+    while (static_cast<int64_t>(ids.size()) < options.tokens && bytes < text.size()) {
+        bytes *= 4;
+        NIBBLE_TRY(ids, tokenizer.encode(beginning(text, bytes), {.parse_special = false}));
+    }
+    if (static_cast<int64_t>(front.size()) >= options.sequence)
+        return fail("sequences of {} tokens leave no room after the {} the tokenizer begins with", options.sequence,
+                    front.size());
+    const size_t window = static_cast<size_t>(options.sequence) - front.size();
+    for (size_t at = 0; at < ids.size() && !out.full(); at += window) {
+        std::vector<TokenId> sequence = front;
+        sequence.insert(sequence.end(), ids.begin() + static_cast<std::ptrdiff_t>(at),
+                        ids.begin() + static_cast<std::ptrdiff_t>(std::min(at + window, ids.size())));
+        out.add(std::move(sequence));
+    }
+    return Ok{};
+}
+
+Result<std::vector<TokenId>> line_ids(const Json& line, const Tokenizer& tokenizer, const ChatTemplate* chat,
+                                      const CorpusOptions& options) {
+    if (!line.is_object()) return fail("expected an object with 'text' or 'messages'");
+    if (const auto text = line.find("text"); text != line.end()) {
+        if (!text->is_string()) return fail("'text' is not a string");
+        return tokenizer.encode(text->get_ref<const std::string&>(), {.add_special = true, .parse_special = false});
+    }
+    const auto messages = line.find("messages");
+    if (messages == line.end()) return fail("has neither 'text' nor 'messages'");
+    if (!chat) return fail("'messages' need a chat template, and the model has none");
+    Json variables = options.template_variables;
+    variables["messages"] = *messages;
+    if (const auto tools = line.find("tools"); tools != line.end()) variables["tools"] = *tools;
+    NIBBLE_TRY(const auto text, chat->render(variables));
+    return tokenizer.encode(text);
+}
+
+Status add_lines(std::string_view text, const Tokenizer& tokenizer, const ChatTemplate* chat,
+                 const CorpusOptions& options, Collector& out) {
+    for (int number = 1; !text.empty() && !out.full(); ++number) {
+        const std::string_view line = text.substr(0, text.find('\n'));
+        text.remove_prefix(std::min(text.size(), line.size() + 1));
+        if (line.find_first_not_of(" \t\r") == line.npos) continue;
+        const std::string where = fmt::format("line {}", number);
+        NIBBLE_TRY(const Json value, parse_json(line).within(where));
+        NIBBLE_TRY(auto ids, line_ids(value, tokenizer, chat, options).within(where));
+        out.add(std::move(ids));
+    }
+    return Ok{};
+}
+
+Status fill(Corpus& corpus, const std::filesystem::path& path, const Tokenizer& tokenizer, const ChatTemplate* chat,
+            const CorpusOptions& options) {
+    NIBBLE_TRY(const MappedFile file, MappedFile::open(path));
+    const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+    if (text.empty()) return fail("{}: is empty", corpus.origin);
+    NIBBLE_CHECK(check_utf8(text).within(corpus.origin));
+    Collector out(corpus, options);
+    const Status added = path.extension() == ".jsonl" ? add_lines(text, tokenizer, chat, options, out)
+                                                      : add_plain(text, tokenizer, options, out);
+    NIBBLE_CHECK(Status(added).within(corpus.origin));
+    if (!out.full())
+        return fail("{}: has {} tokens, {} were asked for; give more text or ask for fewer", corpus.origin,
+                    corpus.tokens, options.tokens);
+    return Ok{};
+}
+
+}  // namespace
+
+Result<Corpus> read_corpus(const std::filesystem::path& path, const Tokenizer& tokenizer, const ChatTemplate* chat,
+                           const CorpusOptions& options) {
+    if (options.tokens < 1 || options.sequence < 2)
+        return fail("{} tokens in sequences of {}: at least 1 and 2", options.tokens, options.sequence);
+    Corpus corpus{.origin = path.string()};
+    NIBBLE_CHECK(fill(corpus, path, tokenizer, chat, options));
+    return corpus;
+}
+
+}  // namespace nibble

@@ -1,0 +1,32 @@
+// Text for calibration as token sequences: a plain text cut into windows, or JSONL with one text or conversation a
+// line.
+#pragma once
+
+#include "base/json.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+#include <filesystem>
+
+namespace nibble {
+
+struct CorpusOptions {
+    int64_t tokens = 32768;   // taken from the front of the file
+    int64_t sequence = 2048;  // most tokens of one sequence; the rest of a line is dropped, a plain text goes on
+    Json template_variables = Json::object();  // bos_token, eos_token, ... for the chat template
+};
+
+struct Corpus {
+    std::string origin;  // the path, for messages
+    std::vector<std::vector<TokenId>> sequences;
+    int64_t tokens = 0;  // of all sequences
+};
+
+// *.jsonl: {"text": "..."} or {"messages": [...]} per line, special tokens as the tokenizer or the template adds them.
+// Anything else: plain text, each window after the tokens the tokenizer puts in front of a text (BOS).
+// Errors: empty or not UTF-8 (says where), a line that is neither, messages without a template, fewer tokens than asked
+// for (says how many there are).
+Result<Corpus> read_corpus(const std::filesystem::path& path, const Tokenizer& tokenizer, const ChatTemplate* chat,
+                           const CorpusOptions& options = {});
+
+}  // namespace nibble
