@@ -1,10 +1,8 @@
 // `nibble tokenize PATH [TEXT]`: token ids of a text, and the text that they decode to.
 #include "base/json.h"
 #include "base/mapped_file.h"
-#include "checkpoint/gguf_tokenizer.h"
 #include "cli/command.h"
-#include "io/gguf.h"
-#include "text/tokenizer.h"
+#include "cli/model_text.h"
 
 #include <fmt/format.h>
 
@@ -19,14 +17,6 @@ struct TokenizeConfig {
     std::string path, text, jsonl;
     bool has_text = false, add_special = false, plain = false, json = false;
 };
-
-Result<Tokenizer> open_tokenizer(const std::filesystem::path& path) {
-    if (path.extension() != ".gguf") return Tokenizer::from_folder(path);
-    NIBBLE_TRY(const GgufFile file, GgufFile::open(path));
-    NIBBLE_TRY(const auto tokenizer, gguf_tokenizer(file.metadata()).within(path.string()));
-    if (!tokenizer) return fail("{}: has no tokenizer", path.string());
-    return Tokenizer::from_json(tokenizer->tokenizer_json).within(path.string());
-}
 
 // What a token decodes to may be part of a character: bytes that are not UTF-8 show as U+FFFD.
 std::string quoted(const std::string& bytes) {

@@ -84,16 +84,16 @@ Result<std::string> read(const fs::path& path, int64_t limit) {
     return text.str();
 }
 
-Result<std::string> from_config(const fs::path& path) {
-    NIBBLE_TRY(const Json config, read_json_file(path, {.python_constants = true}));
+// chat_template of a tokenizer_config.json: a text, or of a list of named ones the "default"; null when there is none.
+const std::string* template_text(const Json& config) {
     const auto it = config.find("chat_template");
-    if (it != config.end() && it->is_string()) return it->get<std::string>();
-    if (it != config.end() && it->is_array())
-        for (const Json& one : *it)
-            if (one.is_object() && one.value("name", Json()) == "default" && one.contains("template") &&
-                one["template"].is_string())
-                return one["template"].get<std::string>();
-    return fail("{}: holds no chat_template", path.string());
+    if (it == config.end()) return nullptr;
+    if (it->is_string()) return it->get_ptr<const std::string*>();
+    if (!it->is_array()) return nullptr;
+    for (const Json& one : *it)
+        if (one.is_object() && one.value("name", Json()) == "default" && one.contains("template"))
+            return one["template"].get_ptr<const std::string*>();
+    return nullptr;
 }
 
 }  // namespace
@@ -117,9 +117,22 @@ Result<ChatTemplate> ChatTemplate::open(const fs::path& path, const TemplateLimi
     if (fs::is_directory(path, none))
         file = fs::exists(path / "chat_template.jinja", none) ? path / "chat_template.jinja"
                                                               : path / "tokenizer_config.json";
-    const bool config = file.filename() == "tokenizer_config.json";
-    NIBBLE_TRY(const std::string source, config ? from_config(file) : read(file, limits.max_source_bytes));
+    if (file.filename() == "tokenizer_config.json") {
+        NIBBLE_TRY(const Json config, read_json_file(file, {.python_constants = true}));
+        NIBBLE_TRY(auto found, from_tokenizer_config(config, limits).within(file.string()));
+        if (!found) return fail("{}: holds no chat_template", file.string());
+        return *std::move(found);
+    }
+    NIBBLE_TRY(const std::string source, read(file, limits.max_source_bytes));
     return parse(source, limits).within(file.string());
+}
+
+Result<std::optional<ChatTemplate>> ChatTemplate::from_tokenizer_config(const Json& config,
+                                                                        const TemplateLimits& limits) {
+    const std::string* source = config.is_object() ? template_text(config) : nullptr;
+    if (!source) return std::optional<ChatTemplate>();
+    NIBBLE_TRY(auto chat, parse(*source, limits));
+    return std::optional<ChatTemplate>(std::move(chat));
 }
 
 Result<std::string> ChatTemplate::render(const Json& variables, const std::optional<std::tm>& now) const {

@@ -26,6 +26,9 @@ public:
     // A folder with chat_template.jinja, or with chat_template in tokenizer_config.json (a list of templates: the one
     // named "default"); or a file with a template.
     static Result<ChatTemplate> open(const std::filesystem::path& path, const TemplateLimits& limits = {});
+    // Of a tokenizer_config.json that was read already; nothing when it holds none.
+    static Result<std::optional<ChatTemplate>> from_tokenizer_config(const Json& config,
+                                                                     const TemplateLimits& limits = {});
 
     // `variables`: an object; messages, tools, add_generation_prompt, bos_token, ... `now` is what strftime_now tells.
     Result<std::string> render(const Json& variables, const std::optional<std::tm>& now = {}) const;
