@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -100,6 +101,8 @@ struct ModelConfig {
 
 // From config.json (Checkpoint::config()). An architecture or a field that changes the maths and is not known here is
 // an error that names it; fields known not to matter (dropout, dtype, training settings) are listed in the source.
-Result<ModelConfig> model_config(const Json& config);
+// `root`: what stands before "layers.N" in the checkpoint's names ("language_model.model."); empty: the architecture's
+// own ("model.", "backbone.").
+Result<ModelConfig> model_config(const Json& config, std::string_view root = {});
 
 }  // namespace nibble

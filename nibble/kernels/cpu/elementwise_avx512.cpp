@@ -1,0 +1,13 @@
+#include "kernels/cpu/elementwise_rows.h"
+#include "kernels/cpu/vec_avx512.h"
+
+#define NIBBLE_ISA avx512
+#include "kernels/cpu/exp.inc"
+
+#include "kernels/cpu/elementwise.inc"
+
+namespace nibble::cpu {
+
+constinit const ElementwiseRows elementwise_avx512 = avx512::elementwise_rows;
+
+}  // namespace nibble::cpu

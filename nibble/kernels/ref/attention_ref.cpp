@@ -1,0 +1,74 @@
+#include "kernels/ref/attention_ref.h"
+
+#include "formats/nvfp4.h"
+#include "kernels/exp.h"
+#include "kernels/kv_page.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace nibble::ref {
+namespace {
+
+struct Softmax {
+    float m = -std::numeric_limits<float>::infinity(), l = 0;
+
+    // Scores become weights; returns what earlier sums are multiplied with.
+    float tile(float (&s)[kv_page_tokens]) {
+        float top = m;
+        for (float x : s) top = x > top ? x : top;
+        const float a = exp_f32(m - top);
+        float lane[16] = {};
+        for (int j = 0; j < kv_page_tokens; ++j) {
+            s[j] = exp_f32(s[j] - top);
+            lane[j % 16] += s[j];
+        }
+        l = std::fma(l, a, sum16(lane));
+        m = top;
+        return a;
+    }
+};
+
+void attend_row(const AttentionShape& shape, const AttentionJob& job, int64_t row, int head) {
+    const KvShape& kv = shape.kv;
+    const int kv_head = head / (shape.heads / kv.heads);
+    const int64_t last = job.position + row, first = shape.window ? std::max<int64_t>(0, last - shape.window + 1) : 0;
+    const float* q = job.q + row * job.q_stride + int64_t{head} * kv.k_dim;
+    float* y = job.y + row * job.y_stride + int64_t{head} * kv.v_dim;
+    std::fill(y, y + kv.v_dim, 0.0f);
+    Softmax softmax;
+    for (int64_t tile = first / kv_page_tokens; tile <= last / kv_page_tokens; ++tile) {
+        const int64_t base = tile * kv_page_tokens;
+        const int64_t begin = std::max<int64_t>(first - base, 0), end = std::min(last - base + 1, kv_page_tokens);
+        float s[kv_page_tokens];
+        std::fill(std::begin(s), std::end(s), -std::numeric_limits<float>::infinity());
+        for (int64_t j = begin; j < end; ++j) {
+            float dot = 0;
+            for (int d = 0; d < kv.k_dim; ++d) dot = std::fma(q[d], kv_k(kv, job.pages[tile], kv_head, d, j), dot);
+            s[j] = dot * shape.scale;
+        }
+        const float a = softmax.tile(s);
+        for (int d = 0; d < kv.v_dim; ++d) {
+            float o = y[d] * a;
+            for (int64_t j = begin; j < end; ++j) o = std::fma(s[j], kv_v(kv, job.pages[tile], kv_head, d, j), o);
+            y[d] = o + 0.0f;
+        }
+    }
+    for (int d = 0; d < kv.v_dim; ++d) {
+        y[d] /= softmax.l;
+        if (shape.bf16) y[d] = round_to_bf16(y[d]);
+    }
+}
+
+}  // namespace
+
+void attend(const AttentionShape& shape, std::span<const AttentionJob> jobs, ThreadPool& pool) {
+    for (const AttentionJob& job : jobs)
+        pool.parallel_for(job.rows * shape.heads, [&](int64_t i) {
+            attend_row(shape, job, i / shape.heads, static_cast<int>(i % shape.heads));
+        });
+}
+
+}  // namespace nibble::ref
