@@ -1,0 +1,260 @@
+// The product against double precision, and what must not change its bits.
+#include "kernels/products.h"
+
+#include <numeric>
+
+namespace nibble {
+namespace {
+
+using test::product;
+using test::Weight;
+
+constexpr int64_t any_k = 576, any_n = 70;
+
+void expect_bits(const std::vector<float>& a, const std::vector<float>& b, const std::string& what) {
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i)
+        ASSERT_TRUE(float_bits(a[i]) == float_bits(b[i]) || (std::isnan(a[i]) && std::isnan(b[i])))
+            << what << ": element " << i << ": " << a[i] << " and " << b[i];
+}
+
+std::vector<const MatmulKernels*> supported() {
+    std::vector<const MatmulKernels*> all;
+    for (const MatmulKernels& k : matmul_kernels())
+        if (k.supported()) all.push_back(&k);
+    return all;
+}
+
+TEST(MatmulSelect, TheFirstSupportedEntryIsTheDefaultAndRefIsLast) {
+    const auto chosen = select_matmul_kernels();
+    ASSERT_TRUE(chosen.ok());
+    EXPECT_EQ(*chosen, supported().front());
+    EXPECT_EQ(matmul_kernels().back().name, "ref");
+    const auto unknown = select_matmul_kernels("sse9");
+    ASSERT_FALSE(unknown.ok());
+    EXPECT_NE(unknown.error().message().find("ref"), std::string::npos);
+}
+
+TEST(Matmul, RefEqualsDoublePrecisionWithinTheBoundOfAnFp32Sum) {
+    ThreadPool pool(2);
+    for (const auto& kind : test::weight_kinds()) {
+        const Weight w = test::make_weight(kind.format, kind.dtype, any_n, any_k, 1);
+        const auto packed = w.pack(pool);
+        ASSERT_TRUE(packed.ok()) << packed.error().message();
+        const auto values = w.values();
+        for (ActivationFormat f : test::activation_formats()) {
+            const auto x = test::bell_rows(3, any_k, 2, false);
+            const auto y = product(matmul_kernels().back(), *packed, x, 3, f, pool);
+            for (int64_t m = 0; m < 3; ++m) {
+                const auto row = test::activation_values(&x[size_t(m * any_k)], any_k, f, test::input_scale_for(f));
+                for (int64_t n = 0; n < any_n; ++n) {
+                    double sum = 0, size = 0;
+                    for (int64_t k = 0; k < any_k; ++k) {
+                        const double term = double{row[size_t(k)]} * values[size_t(n * any_k + k)];
+                        sum += term, size += std::fabs(term);
+                    }
+                    // A chain of at most 256 + 36 roundings, and a few of scales.
+                    ASSERT_NEAR(y[size_t(m * any_n + n)], sum, size * 300 * 0x1p-24)
+                        << kind.name << " " << activation_name(f) << " row " << m << " output " << n;
+                }
+            }
+        }
+    }
+}
+
+// One token's result is that token's alone, on every entry.
+TEST(Matmul, EveryEntryGivesTheBitsOfRefForEveryM) {
+    ThreadPool pool(2);
+    const auto& ref = matmul_kernels().back();
+    for (const auto& kind : test::weight_kinds()) {
+        for (const auto& [n, k] :
+             std::initializer_list<std::pair<int64_t, int64_t>>{{70, 576}, {1, 32}, {33, 288}, {160, 1056}}) {
+            const Weight w = test::make_weight(kind.format, kind.dtype, n, k, 3);
+            const auto packed = w.pack(pool);
+            ASSERT_TRUE(packed.ok()) << packed.error().message();
+            const int64_t most = 64;
+            const auto x = test::bell_rows(most, k, 4, false);
+            for (ActivationFormat f : test::activation_formats()) {
+                const auto truth = product(ref, *packed, x, most, f, pool);
+                for (const MatmulKernels* kernels : supported())
+                    for (int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16, 17, 25, 64}) {
+                        if (kernels == &ref && m != 5) continue;
+                        expect_bits(product(*kernels, *packed, x, m, f, pool), {truth.begin(), truth.begin() + m * n},
+                                    fmt::format("{} {} {} m={} n={} k={}", kernels->name, kind.name, activation_name(f),
+                                                m, n, k));
+                        if (testing::Test::HasFatalFailure()) return;
+                    }
+            }
+        }
+    }
+}
+
+TEST(Matmul, RaggedK) {
+    ThreadPool pool(2);
+    const auto& ref = matmul_kernels().back();
+    for (const auto& kind : test::weight_kinds()) {
+        if (format_layout(kind.format).block) continue;
+        for (int64_t k : {1, 2, 3, 5, 31, 127, 129, 255, 257, 511, 515}) {
+            const Weight w = test::make_weight(kind.format, kind.dtype, 37, k, 5);
+            const auto packed = w.pack(pool);
+            ASSERT_TRUE(packed.ok()) << packed.error().message();
+            const auto x = test::bell_rows(18, k, 6);
+            for (ActivationFormat f : test::activation_formats()) {
+                if (!activation_fits(f, k)) continue;
+                const auto truth = product(ref, *packed, x, 18, f, pool);
+                for (const MatmulKernels* kernels : supported())
+                    for (int64_t m : {1, 2, 5, 18}) {
+                        expect_bits(
+                            product(*kernels, *packed, x, m, f, pool), {truth.begin(), truth.begin() + m * 37},
+                            fmt::format("{} {} {} m={} k={}", kernels->name, kind.name, activation_name(f), m, k));
+                        if (testing::Test::HasFatalFailure()) return;
+                    }
+            }
+        }
+    }
+}
+
+TEST(Matmul, ThreadsAndStridesChangeNoBit) {
+    ThreadPool one(1), three(3);
+    for (const auto& kind : test::weight_kinds()) {
+        const Weight w = test::make_weight(kind.format, kind.dtype, 200, 512, 7);
+        const auto packed = w.pack(three);
+        ASSERT_TRUE(packed.ok());
+        for (const MatmulKernels* kernels : supported())
+            for (int64_t m : {1, 3, 20}) {
+                const auto x = test::bell_rows(m, 512 + 5, 8);
+                std::vector<float> dense, y(size_t(m * 203), -1.0f), z(size_t(m * 200));
+                for (int64_t i = 0; i < m; ++i)
+                    dense.insert(dense.end(), &x[size_t(i * 517)], &x[size_t(i * 517)] + 512);
+                kernels->matmul(*packed, {x.data(), m, 517}, y.data(), 203, three);
+                kernels->matmul(*packed, {dense.data(), m, 512}, z.data(), 200, one);
+                for (int64_t i = 0; i < m; ++i) {
+                    expect_bits({&y[size_t(i * 203)], &y[size_t(i * 203)] + 200},
+                                {&z[size_t(i * 200)], &z[size_t(i * 200)] + 200}, kind.name);
+                    for (int64_t j = 200; j < 203; ++j) ASSERT_EQ(y[size_t(i * 203 + j)], -1.0f);
+                }
+            }
+    }
+}
+
+// Designed weights: every code under every scale that export may store, huge and tiny values.
+TEST(Matmul, DesignedWeightsOnEveryEntry) {
+    ThreadPool pool(2);
+    const auto& ref = matmul_kernels().back();
+    for (const auto& input : test::designed_inputs()) {
+        if (input.name.starts_with("huge") || input.name == "any finite BF16") continue;  // sums overflow
+        for (const auto& kind : test::weight_kinds()) {
+            Weight w{kind.format,
+                     test::make_matrix(input, kind.format == Format::none ? kind.dtype : DType::bf16, 48, 256, 9),
+                     {}};
+            if (kind.dtype == DType::f16) continue;
+            if (kind.format != Format::none)
+                w.quantized = test::quantize_whole(quantize_kernels().back(), w.plain.view(), {kind.format}).matrix;
+            const auto packed = w.pack(pool);
+            if (!packed.ok() && input.name == "subnormal") continue;  // an FP8 scale that underflows makes NaN codes
+            ASSERT_TRUE(packed.ok()) << input.name << ": " << packed.error().message();
+            for (ActivationFormat f : test::activation_formats())
+                for (int64_t m : {1, 7}) {
+                    std::mt19937 random(10);
+                    std::vector<float> x(size_t(m * 256));
+                    for (int64_t i = 0; i < m; ++i)
+                        for (int64_t k = 0; k < 256; ++k) x[size_t(i * 256 + k)] = input.value(random, i, k);
+                    const auto truth = product(ref, *packed, x, m, f, pool);
+                    for (const MatmulKernels* kernels : supported())
+                        expect_bits(product(*kernels, *packed, x, m, f, pool), truth,
+                                    fmt::format("{} {} {} {} m={}", kernels->name, input.name, kind.name,
+                                                activation_name(f), m));
+                    if (testing::Test::HasFatalFailure()) return;
+                }
+        }
+    }
+}
+
+TEST(Prepack, AStackIsItsParts) {
+    ThreadPool pool(2);
+    const auto& kernels = **select_matmul_kernels();
+    const auto x = test::bell_rows(3, 256, 11);
+    for (const auto& kind : test::weight_kinds()) {
+        std::vector<Weight> parts;
+        for (int64_t rows : {40, 3, 130}) parts.push_back(test::make_weight(kind.format, kind.dtype, rows, 256, 12));
+        std::vector<MatrixView> plain;
+        std::vector<QuantView> quantized;
+        for (const Weight& w : parts) plain.push_back(w.plain.view()), quantized.push_back(w.quantized.view());
+        const auto stack =
+            kind.format == Format::none ? prepack_stacked(plain, pool) : prepack_stacked(quantized, pool);
+        ASSERT_TRUE(stack.ok()) << stack.error().message();
+        EXPECT_EQ(stack->rows(), 173);
+        const auto y = product(kernels, *stack, x, 3, ActivationFormat::none, pool);
+        int64_t at = 0;
+        for (const Weight& w : parts) {
+            const auto z = product(kernels, *w.pack(pool), x, 3, ActivationFormat::none, pool);
+            for (int64_t m = 0; m < 3; ++m)
+                for (int64_t n = 0; n < w.plain.rows; ++n)
+                    ASSERT_EQ(y[size_t(m * 173 + at + n)], z[size_t(m * w.plain.rows + n)]) << kind.name;
+            at += w.plain.rows;
+        }
+    }
+}
+
+TEST(Prepack, TheTransposeIsThePackedTranspose) {
+    ThreadPool pool(2);
+    const auto& kernels = **select_matmul_kernels();
+    for (DType dtype : {DType::bf16, DType::f16, DType::f32}) {
+        const Weight w = test::make_weight(Format::none, dtype, 77, 45, 13);
+        const int size = dtype_bytes(dtype);
+        Matrix t(dtype, 45, 77);
+        for (int64_t i = 0; i < 77; ++i)
+            for (int64_t j = 0; j < 45; ++j)
+                std::memcpy(t.data.data() + (j * 77 + i) * size, w.plain.data.data() + (i * 45 + j) * size,
+                            size_t(size));
+        const auto a = prepack_transposed(w.plain.view(), pool), b = prepack(t.view(), pool);
+        ASSERT_TRUE(a.ok() && b.ok());
+        const auto x = test::bell_rows(6, 77, 14);
+        expect_bits(product(kernels, *a, x, 6, ActivationFormat::none, pool),
+                    product(kernels, *b, x, 6, ActivationFormat::none, pool), std::string(dtype_name(dtype)));
+    }
+}
+
+TEST(Prepack, NegativeBlockScalesAreValues) {
+    ThreadPool pool(1);
+    for (Format f : {Format::nvfp4, Format::nvfp4_bs32}) {
+        Weight w = test::make_weight(f, DType::bf16, 33, 64, 15);
+        for (size_t i = 0; i < w.quantized.block_scales.size(); i += 3) w.quantized.block_scales[i] |= 0x80;
+        const auto packed = w.pack(pool);
+        ASSERT_TRUE(packed.ok());
+        const auto values = w.values();
+        for (int64_t k = 0; k < 64; ++k) {
+            std::vector<float> x(64, 0.0f);
+            x[size_t(k)] = 1.0f;
+            for (const MatmulKernels* kernels : supported()) {
+                const auto y = product(*kernels, *packed, x, 1, ActivationFormat::none, pool);
+                for (int64_t n = 0; n < 33; ++n) ASSERT_FLOAT_EQ(y[size_t(n)], values[size_t(n * 64 + k)]);
+            }
+        }
+    }
+}
+
+TEST(Prepack, BadMatricesAreErrors) {
+    ThreadPool pool(1);
+    Weight w = test::make_weight(Format::nvfp4, DType::bf16, 8, 64, 16);
+    w.quantized.block_scales[5] = 0x7F;
+    EXPECT_FALSE(prepack(w.quantized.view(), pool).ok());
+    w = test::make_weight(Format::mxfp4, DType::bf16, 8, 64, 16);
+    w.quantized.block_scales[5] = 0xFF;
+    EXPECT_FALSE(prepack(w.quantized.view(), pool).ok());
+    w = test::make_weight(Format::fp8, DType::bf16, 8, 64, 16);
+    w.quantized.codes[5] = 0xFF;
+    EXPECT_FALSE(prepack(w.quantized.view(), pool).ok());
+    QuantView broken = test::make_weight(Format::nvfp4, DType::bf16, 8, 64, 16).quantized.view();
+    broken.cols = 40;
+    EXPECT_FALSE(prepack(broken, pool).ok());
+    EXPECT_FALSE(prepack(Matrix(DType::f64, 2, 2).view(), pool).ok());
+    EXPECT_FALSE(prepack_stacked(std::span<const MatrixView>{}, pool).ok());
+    const Matrix a(DType::bf16, 2, 32), b(DType::bf16, 2, 64), c(DType::f32, 2, 32);
+    const MatrixView widths[] = {a.view(), b.view()}, types[] = {a.view(), c.view()};
+    EXPECT_FALSE(prepack_stacked(widths, pool).ok());
+    EXPECT_FALSE(prepack_stacked(types, pool).ok());
+}
+
+}  // namespace
+}  // namespace nibble
