@@ -12,8 +12,8 @@ namespace nibble {
 struct Progress {
     std::string_view phase;  // "quantize", "verify" ...
     std::string_view item;   // what is in hand: a tensor or file name
-    int64_t done = 0;        // bytes
-    int64_t total = 0;       // bytes
+    int64_t done = 0, total = 0;
+    std::string_view unit = {};  // of both: "items"; empty: bytes
 };
 
 struct JobHooks {

@@ -3,7 +3,7 @@
 #include "cli/command.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
-#include "quant/report_summary.h"
+#include "page/numbers.h"
 
 #include <fmt/core.h>
 

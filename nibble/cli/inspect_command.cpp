@@ -1,7 +1,7 @@
 // `nibble inspect PATH`: what a checkpoint contains, for any input or output of nibble.
 #include "checkpoint/checkpoint.h"
 #include "cli/command.h"
-#include "quant/report_summary.h"
+#include "page/numbers.h"
 
 #include <fmt/format.h>
 

@@ -1,6 +1,6 @@
 #include "cli/terminal.h"
 
-#include "quant/report_summary.h"
+#include "page/numbers.h"
 
 #include <fmt/format.h>
 #include <sys/ioctl.h>
@@ -33,8 +33,12 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 
 std::string progress_line(const Progress& p, double seconds, int width) {
     const double rate = seconds > 0 ? static_cast<double>(p.done) / seconds : 0;
-    std::string line = fmt::format("{:<9} {:3} %  {} of {}  {}/s", p.phase, p.total > 0 ? p.done * 100 / p.total : 100,
-                                   human_bytes(p.done), human_bytes(p.total), human_bytes(static_cast<int64_t>(rate)));
+    const int64_t percent = p.total > 0 ? p.done * 100 / p.total : 100;
+    std::string line =
+        p.unit.empty()
+            ? fmt::format("{:<9} {:3} %  {} of {}  {}/s", p.phase, percent, human_bytes(p.done), human_bytes(p.total),
+                          human_bytes(static_cast<int64_t>(rate)))
+            : fmt::format("{:<9} {:3} %  {} of {} {}  {:.3g}/s", p.phase, percent, p.done, p.total, p.unit, rate);
     if (rate > 0 && p.done < p.total) line += fmt::format("  {} left", human_seconds(double(p.total - p.done) / rate));
     line += fmt::format("  {}", p.item);
     if (static_cast<int>(line.size()) > width) line.resize(static_cast<size_t>(width));

@@ -1,6 +1,6 @@
 #include "quant/quant_report.h"
 
-#include "quant/json_fields.h"
+#include "base/json_fields.h"
 
 #include <cmath>
 #include <limits>

@@ -1,7 +1,7 @@
 #include "quant/quantize_unit.h"
 
+#include "base/json_fields.h"
 #include "formats/minifloat.h"
-#include "quant/json_fields.h"
 #include "quant/unit_scales.h"
 
 #include <fmt/ranges.h>

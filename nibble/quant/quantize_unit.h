@@ -1,9 +1,9 @@
 // One unit of a quantization as stages of panels: [check what an earlier run stored,] scan, search, quantize, finish.
 #pragma once
 
+#include "io/journal.h"
 #include "quant/executor.h"
 #include "quant/job.h"
-#include "quant/journal.h"
 #include "quant/meter.h"
 #include "quant/panels.h"
 #include "quant/units.h"

@@ -1,7 +1,7 @@
 #include "formats/minifloat.h"
+#include "page/svg.h"
 #include "quant/report_page.h"
 #include "quant/report_summary.h"
-#include "quant/report_svg.h"
 
 #include <fmt/format.h>
 

@@ -1,9 +1,9 @@
 #include "quant/report_html.h"
 
-#include "base/embedded.h"
+#include "page/html.h"
+#include "page/svg.h"
 #include "quant/report_page.h"
 #include "quant/report_summary.h"
-#include "quant/report_svg.h"
 
 #include <fmt/format.h>
 
@@ -11,15 +11,7 @@
 
 namespace nibble {
 
-std::span<const EmbeddedFile> report_assets_embedded();  // nibble/quant/assets
-
 namespace {
-
-std::string_view asset(std::string_view name) {
-    for (const EmbeddedFile& file : report_assets_embedded())
-        if (file.path == name) return file.content;
-    return {};
-}
 
 std::string headline(const QuantReport& r) {
     const auto dialect = r.settings.find("dialect");
@@ -38,27 +30,6 @@ std::string headline(const QuantReport& r) {
         "<header><div class=\"kicker\">nibble · quantization report</div>\n<h1>{}</h1>\n<div "
         "class=\"meta\">{}</div></header>\n",
         escape_html(model_name(r)), meta);
-}
-
-// `figure` and `more` are HTML.
-std::string card(std::string_view what, std::string_view figure, std::string_view more, bool wide = false) {
-    return fmt::format(
-        "<div class=\"card{}\"><div class=\"what\">{}</div><div class=\"figure\">{}</div><div "
-        "class=\"more\">{}</div></div>\n",
-        wide ? " wide" : "", what, figure, more);
-}
-
-// "1.23 GB" or "3 min 12 s" with the units set small.
-std::string with_units(std::string_view text) {
-    std::string out;
-    while (!text.empty()) {
-        const std::string_view word = text.substr(0, text.find(' '));
-        text.remove_prefix(std::min(text.size(), word.size() + 1));
-        const bool number = word.find_first_of("0123456789") == 0;
-        if (!out.empty()) out += number ? " " : "\u202F";
-        out += number ? std::string(word) : fmt::format("<small>{}</small>", word);
-    }
-    return out;
 }
 
 std::string cards(const QuantReport& r) {
@@ -147,14 +118,7 @@ std::string composition(const QuantReport& r) {
 }  // namespace
 
 std::string render_html(const QuantReport& r) {
-    std::string page = fmt::format(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-        "<meta http-equiv=\"Content-Security-Policy\" "
-        "content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n"
-        "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{} – nibble report</title>\n"
-        "<style>\n{}</style>\n</head>\n<body>\n<main>\n",
-        escape_html(model_name(r)), asset("report.css"));
-    page += headline(r);
+    std::string page = headline(r);
     page += cards(r);
     page += composition(r);
     page += sqnr_section(r);
@@ -165,7 +129,7 @@ std::string render_html(const QuantReport& r) {
     page += plan_section(r);
     page += warnings_section(r);
     page += run_section(r);
-    return page += fmt::format("</main>\n<script>\n{}</script>\n</body>\n</html>\n", asset("report.js"));
+    return document(fmt::format("{} – nibble report", model_name(r)), page);
 }
 
 }  // namespace nibble

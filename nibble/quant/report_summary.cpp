@@ -266,4 +266,12 @@ std::vector<size_t> worst_tensors(const QuantReport& report, size_t count) {
     return worst;
 }
 
+std::string model_name(const QuantReport& report) {
+    std::string_view path = report.source;
+    while (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
+    const size_t slash = path.rfind('/');
+    if (slash != std::string_view::npos && slash + 1 < path.size()) path.remove_prefix(slash + 1);
+    return path.empty() ? "unnamed model" : std::string(path);
+}
+
 }  // namespace nibble

@@ -2,6 +2,7 @@
 // and numbers in human units. Pure functions of a QuantReport; the order of everything follows from the report alone.
 #pragma once
 
+#include "page/numbers.h"
 #include "quant/quant_report.h"
 
 #include <string>
@@ -90,16 +91,5 @@ std::vector<size_t> worst_tensors(const QuantReport& report, size_t count);
 
 double ratio_db(double squared_weight, double squared_error);  // infinity without error
 std::string model_name(const QuantReport& report);             // last component of the source path
-
-// ---- numbers in human units ---------------------------------------------------------------------------------------
-
-std::string human_bytes(int64_t bytes);                      // "1.23 GB", powers of 1000, as files are sold
-std::string human_count(int64_t count);                      // "1,234,567"
-std::string human_large(int64_t count);                      // "1.23 B", "106 M": weights of a model
-std::string human_seconds(double seconds);                   // "4.2 s", "3 min 12 s", "1 h 05 min"
-std::string human_db(double decibels);                       // "20.13", "∞"
-std::string human_share(int64_t part, int64_t whole);        // "3.1%", "0", "< 0.0001%"
-std::string human_value(double value);                       // 4 significant digits
-std::string human_shape(const std::vector<int64_t>& shape);  // "576 × 1536"
 
 }  // namespace nibble

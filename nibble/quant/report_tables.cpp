@@ -1,6 +1,6 @@
+#include "page/svg.h"
 #include "quant/report_page.h"
 #include "quant/report_summary.h"
-#include "quant/report_svg.h"
 
 #include <fmt/format.h>
 

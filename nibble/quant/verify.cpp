@@ -1,6 +1,6 @@
 #include "quant/verify.h"
 
-#include "quant/json_fields.h"
+#include "base/json_fields.h"
 #include "quant/modules.h"
 #include "quant/verify_tensor.h"
 

@@ -1,8 +1,8 @@
 // The job between real files: memory, and a disk that fills up.
 #include "quant/meter.h"
 
+#include "io/journal.h"
 #include "quant/job.h"
-#include "quant/journal.h"
 #include "quant/resolve.h"
 #include "support/files.h"
 

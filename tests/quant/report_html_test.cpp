@@ -1,8 +1,8 @@
 #include "quant/report_html.h"
 
-#include "markup_check.h"
 #include "quant/report_summary.h"
 #include "report_samples.h"
+#include "support/markup_check.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
+#include "io/journal.h"
 #include "quant/fakes.h"
-#include "quant/journal.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "quant/report_svg.h"
+#include "page/svg.h"
 
 #include <fmt/format.h>
 

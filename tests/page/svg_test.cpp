@@ -1,6 +1,6 @@
-#include "quant/report_svg.h"
+#include "page/svg.h"
 
-#include "markup_check.h"
+#include "support/markup_check.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
-#include "quant/journal.h"
+#include "io/journal.h"
 
-#include "quant/json_fields.h"
+#include "base/json_fields.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@
 namespace nibble {
 namespace {
 
-constexpr int journal_version = 1;
+constexpr int journal_version = 2;
 
 Json identity_line(const JobIdentity& identity) {
     Json facts = Json::object();
@@ -49,7 +49,7 @@ Status check_identity(const Json& line, const JobIdentity& identity) {
     if (version != journal_version) return fail("written by another version of nibble (journal version {})", version);
     NIBBLE_TRY(const Json* facts, json_object(line, "job"));
     const std::string text = differences(*facts, identity);
-    if (!text.empty()) return fail("the unfinished export belongs to another job: {}", text);
+    if (!text.empty()) return fail("the unfinished work belongs to another job: {}", text);
     return Ok{};
 }
 
@@ -90,7 +90,7 @@ Status Journal::load(const JobIdentity& identity) {
             if (damaged) return start_over(*damaged);
             auto json = parse_json(std::string_view(text).substr(begin, end - begin));
             int64_t unit = 0;
-            if (!json.ok() || (line > 1 && !(json_get(*json, "unit", unit).ok() && json->contains("tensors")))) {
+            if (!json.ok() || (line > 1 && !(json_get(*json, "unit", unit).ok() && json->contains("result")))) {
                 damaged = fail("line {} is damaged", line);
                 continue;
             }
@@ -113,11 +113,11 @@ std::optional<Json> Journal::finished(int64_t unit) const {
     const auto found = finished_.find(unit);
     if (found == finished_.end()) return std::nullopt;
     auto line = parse_json(found->second);  // cannot fail: parsed when it was read
-    return line.ok() ? std::optional<Json>(std::move((*line)["tensors"])) : std::nullopt;
+    return line.ok() ? std::optional<Json>(std::move((*line)["result"])) : std::nullopt;
 }
 
-Status Journal::append(int64_t unit, Json tensors) {
-    const Json line{{"unit", unit}, {"tensors", std::move(tensors)}};
+Status Journal::append(int64_t unit, Json result) {
+    const Json line{{"unit", unit}, {"result", std::move(result)}};
     std::lock_guard lock(mutex_);
     NIBBLE_CHECK(write_line(line).within(path_.string()));
     noted_.insert(unit);

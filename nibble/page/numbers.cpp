@@ -1,4 +1,4 @@
-#include "quant/report_summary.h"
+#include "page/numbers.h"
 
 #include <fmt/format.h>
 
@@ -18,14 +18,6 @@ std::string scaled(double value, const std::array<std::string_view, N>& units) {
 }
 
 }  // namespace
-
-std::string model_name(const QuantReport& report) {
-    std::string_view path = report.source;
-    while (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
-    const size_t slash = path.rfind('/');
-    if (slash != std::string_view::npos && slash + 1 < path.size()) path.remove_prefix(slash + 1);
-    return path.empty() ? "unnamed model" : std::string(path);
-}
 
 std::string human_bytes(int64_t bytes) {
     return scaled(double(bytes), std::array<std::string_view, 6>{" B", " kB", " MB", " GB", " TB", " PB"});

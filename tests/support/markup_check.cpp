@@ -1,4 +1,4 @@
-#include "markup_check.h"
+#include "support/markup_check.h"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,6 @@
-// What a quantization has finished so far, on disk: an append-only text file in the export's work folder, one JSON
-// value per line. The first line says what job this is; each further line is one finished unit with the checksums of
-// its stored bytes and its part of the report. A unit whose line is complete and whose bytes still have the checksum
-// need not be done again.
+// What a long job has finished so far, on disk: an append-only text file in its output folder, one JSON value per line.
+// The first line says what job this is; each further line is one finished unit and what came of it (of a quantization:
+// the checksums of the stored bytes and its part of the report).
 //
 // A process may die between any two bytes of a line: a last line that is incomplete is cut off when the file is opened.
 #pragma once
@@ -31,14 +30,14 @@ public:
     Journal(const Journal&) = delete;
     Journal& operator=(const Journal&) = delete;
 
-    // What an earlier run noted last about a unit (the `tensors` of append), if it finished it.
+    // What an earlier run noted last about a unit (the `result` of append), if it finished it.
     std::optional<Json> finished(int64_t unit) const;
     // Whether any run, this one included, finished it. Not while others append.
     bool holds(int64_t unit) const { return noted_.contains(unit); }
 
     // Adds a line; safe from any thread. When the line cannot be written whole, what was written of it is cut off
     // again.
-    Status append(int64_t unit, Json tensors);
+    Status append(int64_t unit, Json result);
 
     // Files that begin with ".nibble-" are removed when the export is finished (checkpoint/work_folder.h).
     static constexpr std::string_view file_name = ".nibble-journal.jsonl";

@@ -1,0 +1,31 @@
+// Files with texts and items. Errors name file and line.
+#pragma once
+
+#include "base/json.h"
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace nibble {
+
+struct TextFile {
+    std::string name;  // last component of the path
+    std::string text;  // UTF-8
+    std::string hash;
+};
+// Errors: empty, not UTF-8 (at which byte).
+Result<TextFile> read_text_file(const std::filesystem::path& path);
+
+struct LinesFile {
+    std::string name, hash;
+    std::vector<Json> lines;  // objects
+};
+// At most `limit` objects, one per line (0: all). Errors: no lines, a line that is no object or not JSON, a compressed
+// file.
+Result<LinesFile> read_lines_file(const std::filesystem::path& path, int64_t limit);
+
+// A string field of a line.
+Result<std::string> text_field(const Json& line, const char* key);
+
+}  // namespace nibble

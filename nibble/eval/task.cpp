@@ -1,0 +1,21 @@
+#include "eval/task.h"
+
+namespace nibble {
+namespace {
+
+Result<std::vector<int32_t>> encoded(const Tokenizer& tokenizer, std::string_view text, bool special) {
+    NIBBLE_TRY(const auto ids, tokenizer.encode(text, {.add_special = special, .parse_special = false}));
+    return std::vector<int32_t>(ids.begin(), ids.end());
+}
+
+}  // namespace
+
+Result<std::vector<int32_t>> Subject::prefix() const {
+    NIBBLE_TRY(std::vector<int32_t> ids, encoded(*tokenizer, "", true));
+    if (ids.size() > 1) ids.resize(1);  // [BOS, EOS] of tokenizers that end every text
+    return ids;
+}
+
+Result<std::vector<int32_t>> Subject::encode(std::string_view text) const { return encoded(*tokenizer, text, false); }
+
+}  // namespace nibble

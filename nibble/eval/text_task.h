@@ -1,0 +1,55 @@
+// Perplexity of a text and, beside a reference, the divergence from it.
+#pragma once
+
+#include "eval/data_files.h"
+#include "eval/reference_file.h"
+#include "eval/task.h"
+#include "eval/token_scores.h"
+#include "eval/windows.h"
+
+#include <filesystem>
+#include <optional>
+
+namespace nibble {
+
+struct TextTaskOptions {
+    int64_t context = 512;
+    int64_t stride = 0;  // 0: llama-perplexity's definition; else the sliding window's
+    int64_t chunks = 0;  // at most this many windows; 0: all
+};
+
+// A model whose distributions are the truth; its rows are computed, or read from a file that is filled on the way.
+struct Reference {
+    const Subject* subject = nullptr;  // may stay unloaded (nullptr) while `cache` is complete
+    std::filesystem::path cache;       // empty: none
+    std::string name, fingerprint;     // for the cache's identity
+};
+
+class TextTask : public Task {
+public:
+    // `reference` may be nullptr; else it outlives the task.
+    TextTask(TextFile text, const TextTaskOptions& options, const Reference* reference);
+
+    std::string name() const override { return "perplexity"; }
+    Json settings() const override;
+    // Errors: text too short, a context longer than the model's, a vocabulary that is not the reference's.
+    Status prepare(const Subject& subject) override;
+    int64_t items() const override { return static_cast<int64_t>(windows_.size()); }
+    Result<std::vector<Json>> run(const Subject& subject, int64_t begin, int64_t end) override;
+    Result<TaskResult> summarize(std::span<const Json> results) const override;
+
+private:
+    Status reference_rows(int64_t window, std::span<const int32_t> tokens, int64_t from, std::span<float> out);
+    Status open_cache(int64_t vocab);
+
+    TextFile text_;
+    TextTaskOptions options_;
+    const Reference* reference_;
+    std::vector<int32_t> tokens_;
+    int32_t bos_ = -1;
+    std::vector<Window> windows_;
+    std::optional<ReferenceFile> cache_;
+    std::vector<float> rows_, reference_rows_;
+};
+
+}  // namespace nibble

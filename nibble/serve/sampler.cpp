@@ -1,0 +1,113 @@
+#include "serve/sampler.h"
+
+#include "base/philox.h"
+#include "kernels/exp.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace nibble {
+namespace {
+
+// [0, 1), 53 bits.
+double uniform(uint64_t seed, uint64_t sequence, int64_t position) {
+    const PhiloxBlock b = PhiloxStream{seed, sequence}.block(static_cast<uint64_t>(position));
+    return static_cast<double>((uint64_t{b.word[0]} << 32 | b.word[1]) >> 11) * 0x1p-53;
+}
+
+}  // namespace
+
+Status check(const SamplingParams& p) {
+    const auto in = [](float v, float low, float high) { return v >= low && v <= high; };  // false for NaN
+    if (!in(p.temperature, 0, 1000)) return fail("temperature {} is not in [0, 1000]", p.temperature);
+    if (p.temperature > 0 && p.temperature < 1e-4f)
+        return fail("temperature {} is too small; 0 chooses the likeliest token", p.temperature);
+    if (p.top_k < 0) return fail("top-k {} is negative", p.top_k);
+    if (!(p.top_p > 0 && p.top_p <= 1)) return fail("top-p {} is not in (0, 1]", p.top_p);
+    if (!in(p.min_p, 0, 1)) return fail("min-p {} is not in [0, 1]", p.min_p);
+    if (!in(p.repetition_penalty, 0.01f, 100))
+        return fail("repetition penalty {} is not in [0.01, 100]", p.repetition_penalty);
+    if (!in(p.presence_penalty, -100, 100))
+        return fail("presence penalty {} is not in [-100, 100]", p.presence_penalty);
+    if (!in(p.frequency_penalty, -100, 100))
+        return fail("frequency penalty {} is not in [-100, 100]", p.frequency_penalty);
+    return Ok{};
+}
+
+Sampler::Sampler(const SamplingParams& params, uint64_t sequence, std::span<const int32_t> prompt)
+    : params_(params), sequence_(sequence) {
+    if (params_.penalizes())
+        for (const int32_t id : prompt) seen_[id].prompt = true;
+}
+
+void Sampler::accept(int32_t token) {
+    if (params_.penalizes()) ++seen_[token].answer;
+}
+
+void Sampler::penalize(std::span<float> logits) const {
+    for (const auto& [id, seen] : seen_) {
+        if (id < 0 || static_cast<size_t>(id) >= logits.size()) continue;
+        float& logit = logits[static_cast<size_t>(id)];
+        logit = logit > 0 ? logit / params_.repetition_penalty : logit * params_.repetition_penalty;
+        if (seen.answer > 0)
+            logit -= params_.presence_penalty + params_.frequency_penalty * static_cast<float>(seen.answer);
+    }
+}
+
+// Leaves candidates_ sorted, likeliest first, as many as the filters keep.
+void Sampler::filter(std::span<const float> logits, float largest) {
+    const float lowest = params_.min_p > 0 ? largest + std::log(params_.min_p) : -INFINITY;
+    candidates_.clear();
+    double mass = 0;  // of what min-p leaves
+    for (size_t i = 0; i < logits.size(); ++i) {
+        if (logits[i] < lowest) continue;
+        candidates_.push_back({logits[i], static_cast<int32_t>(i)});
+        mass += exp_f32(logits[i] - largest);
+    }
+    const auto before = [](const Candidate& a, const Candidate& b) {
+        return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+    };
+    const size_t limit = params_.top_k > 0 ? std::min<size_t>(candidates_.size(), static_cast<size_t>(params_.top_k))
+                                           : candidates_.size();
+    // Sorts only as far as top-p needs: a few hundred of a hundred thousand, nearly always.
+    size_t sorted = 0;
+    const auto sort_to = [&](size_t end) {
+        std::partial_sort(candidates_.begin() + ptrdiff_t(sorted), candidates_.begin() + ptrdiff_t(end),
+                          candidates_.end(), before);
+        sorted = end;
+    };
+    if (params_.top_k > 0) {
+        sort_to(limit);
+        mass = 0;
+        for (size_t i = 0; i < limit; ++i) mass += exp_f32(candidates_[i].logit - largest);
+    }
+    size_t kept = limit;
+    if (params_.top_p < 1) {
+        double sum = 0;
+        for (kept = 0; kept < limit && sum < double(params_.top_p) * mass; ++kept) {
+            if (kept == sorted) sort_to(std::min(limit, std::max<size_t>(64, 2 * sorted)));
+            sum += exp_f32(candidates_[kept].logit - largest);
+        }
+    }
+    candidates_.resize(std::max<size_t>(kept, 1));
+}
+
+int32_t Sampler::sample(std::span<float> logits, int64_t position) {
+    penalize(logits);
+    const auto best = std::ranges::max_element(logits);  // the first of equal ones
+    if (params_.temperature == 0) return static_cast<int32_t>(best - logits.begin());
+    for (float& logit : logits) logit /= params_.temperature;
+    const float largest = *best;
+    filter(logits, largest);
+    double total = 0;
+    for (const Candidate& c : candidates_) total += exp_f32(c.logit - largest);
+    const double target = uniform(params_.seed, sequence_, position) * total;
+    double sum = 0;
+    for (const Candidate& c : candidates_) {
+        sum += exp_f32(c.logit - largest);
+        if (sum > target) return c.id;
+    }
+    return candidates_.back().id;  // target rounded up to the total
+}
+
+}  // namespace nibble
