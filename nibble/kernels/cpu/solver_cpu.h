@@ -1,0 +1,22 @@
+// What the instruction-set files of kernels/solver.h offer.
+#pragma once
+
+#include "kernels/solver_args.h"
+
+namespace nibble {
+
+namespace avx2 {
+void rank_update(const RankUpdate<float>& update);
+void rank_update_f64(const RankUpdate<double>& update);
+void search_block(const float* x, const BlockFactor& factor, const float* scale, const float* inverse,
+                  BlockChoice& choice);
+}  // namespace avx2
+
+namespace avx512 {
+void rank_update(const RankUpdate<float>& update);
+void rank_update_f64(const RankUpdate<double>& update);
+void search_block(const float* x, const BlockFactor& factor, const float* scale, const float* inverse,
+                  BlockChoice& choice);
+}  // namespace avx512
+
+}  // namespace nibble

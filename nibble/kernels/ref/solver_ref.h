@@ -1,0 +1,13 @@
+// The definitions of kernels/solver.h, read aloud.
+#pragma once
+
+#include "kernels/solver_args.h"
+
+namespace nibble::ref {
+
+void rank_update(const RankUpdate<float>& update);
+void rank_update_f64(const RankUpdate<double>& update);
+void search_block(const float* x, const BlockFactor& factor, const float* scale, const float* inverse,
+                  BlockChoice& choice);
+
+}  // namespace nibble::ref

@@ -1,0 +1,36 @@
+// The inner loops of weight solvers (GPTQ, nibble_best), their statistics and their factorizations, on a CPU.
+//
+// Every entry computes the same bits: each sum is one chain of fused multiply-adds in ascending k, so no cache block,
+// register tile or thread shows in a result. All functions run on the calling thread.
+#pragma once
+
+#include "base/error.h"
+#include "kernels/solver_args.h"
+
+#include <span>
+#include <string_view>
+
+namespace nibble {
+
+struct SolverKernels {
+    std::string_view name;  // "avx512", "avx2", "ref"
+    bool (*supported)();    // by this CPU
+    // c = fma(+-a, b, c), k ascending. A and B may be the same matrix; C overlaps neither.
+    void (*rank_update)(const RankUpdate<float>& update);
+    void (*rank_update_f64)(const RankUpdate<double>& update);
+    // Rounds the block x [16] to scale * E2M1 for 16 candidate scales at once and returns the candidate of least cost,
+    // the first of equals. Per candidate, for k = 0..15 in order:
+    //   v = clamp(x_k * inverse, -6, 6);  n = v rounded to E2M1, ties to even;  r = fma(-n, scale, x_k);
+    //   e = r * weight_k;  cost = fma(e, e, cost);  x_j = fma(-r, row[k][j], x_j) for j > k
+    // scale, inverse: [16], positive and finite; inverse is 1 / scale.
+    void (*search_block)(const float* x, const BlockFactor& factor, const float* scale, const float* inverse,
+                         BlockChoice& choice);
+};
+
+// Fastest first, `ref` last.
+std::span<const SolverKernels> solver_kernels();
+// The first supported entry, or the one named; unknown names and entries this CPU lacks are errors that list the
+// choices.
+Result<const SolverKernels*> select_solver_kernels(std::string_view force = {});
+
+}  // namespace nibble

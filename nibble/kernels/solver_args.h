@@ -1,0 +1,35 @@
+// Arguments of kernels/solver.h. Plain data: instruction-set files include this header.
+#pragma once
+
+#include <cstdint>
+
+namespace nibble {
+
+// C[i, j] += sum over k of A[k, i] * B[k, j], or -=. Strides count elements from row to row.
+template <class T>
+struct RankUpdate {
+    int64_t m, n, k;
+    const T* a;  // [k, m]
+    int64_t a_stride;
+    const T* b;  // [k, n]
+    int64_t b_stride;
+    T* c;  // [m, n]
+    int64_t c_stride;
+    bool subtract = false;
+};
+
+// What rounding one column of a block of 16 costs and does to the columns after it: the block's part of the upper
+// Cholesky factor U of the inverse Hessian.
+struct BlockFactor {
+    float weight[16];   // 1 / U[k, k]
+    float row[16][16];  // U[k, j] / U[k, k] for j > k; the rest is not read
+};
+
+struct BlockChoice {
+    int candidate;       // 0..15
+    float cost;          // sum over k of (residual[k] * weight[k])^2
+    float multiple[16];  // E2M1 values, -6..6
+    float residual[16];  // x_k - multiple * scale, x_k after the feedback of the columns before it
+};
+
+}  // namespace nibble
