@@ -1,0 +1,68 @@
+#include "quant/feedback.h"
+
+#include "quant/cholesky.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace nibble {
+namespace {
+
+std::vector<int32_t> importance_order(const std::vector<double>& diagonal, int64_t block) {
+    const int64_t n = static_cast<int64_t>(diagonal.size());
+    std::vector<int32_t> order(diagonal.size());
+    std::iota(order.begin(), order.end(), 0);
+    if (block <= 0) return order;
+    const auto heavier = [](const std::vector<double>& mass) {
+        return [&mass](int32_t i, int32_t j) { return mass[static_cast<size_t>(i)] > mass[static_cast<size_t>(j)]; };
+    };
+    std::vector<double> mass(static_cast<size_t>((n + block - 1) / block));
+    for (int64_t i = 0; i < n; ++i) mass[static_cast<size_t>(i / block)] += diagonal[static_cast<size_t>(i)];
+    std::vector<int32_t> blocks(mass.size());
+    std::iota(blocks.begin(), blocks.end(), 0);
+    std::stable_sort(blocks.begin(), blocks.end(), heavier(mass));
+    auto out = order.begin();
+    for (int32_t b : blocks) {
+        const auto begin = out;
+        for (int64_t i = b * block; i < std::min<int64_t>((b + 1) * block, n); ++i) *out++ = static_cast<int32_t>(i);
+        std::stable_sort(begin, out, heavier(diagonal));
+    }
+    return order;
+}
+
+}  // namespace
+
+Result<Feedback> make_feedback(const Gram& gram, const FeedbackOptions& options, const SolverKernels& kernels,
+                               ThreadPool& pool) {
+    const int64_t n = gram.size();
+    const auto h = [&](int64_t i, int64_t j) { return gram.sums()[static_cast<size_t>(i * n + j)]; };
+    std::vector<double> diagonal(static_cast<size_t>(n));
+    double mean = 0;
+    for (int64_t i = 0; i < n; ++i) mean += diagonal[static_cast<size_t>(i)] = h(i, i);
+    mean /= static_cast<double>(std::max<int64_t>(n, 1));
+    if (mean == 0) mean = 1;
+    for (double& d : diagonal) d = (d == 0 ? mean : d) + options.damping * mean;
+
+    Feedback f;
+    f.n = n;
+    f.order = importance_order(diagonal, options.block);
+    std::vector<double> ordered(static_cast<size_t>(n * n));
+    pool.parallel_for(n, [&](int64_t i) {
+        const int64_t row = f.order[static_cast<size_t>(i)];
+        for (int64_t j = i + 1; j < n; ++j)
+            ordered[static_cast<size_t>(i * n + j)] = h(row, f.order[static_cast<size_t>(j)]);
+        ordered[static_cast<size_t>(i * n + i)] = diagonal[static_cast<size_t>(row)];
+    });
+    NIBBLE_TRY(const std::vector<double> u, inverse_factor(ordered, n, kernels, pool));
+    f.weight.resize(static_cast<size_t>(n));
+    f.spread.resize(static_cast<size_t>(n * n));
+    pool.parallel_for(n, [&](int64_t i) {
+        const double pivot = u[static_cast<size_t>(i * n + i)];
+        f.weight[static_cast<size_t>(i)] = static_cast<float>(1.0 / pivot);
+        for (int64_t j = i + 1; j < n; ++j)
+            f.spread[static_cast<size_t>(i * n + j)] = static_cast<float>(u[static_cast<size_t>(i * n + j)] / pivot);
+    });
+    return f;
+}
+
+}  // namespace nibble

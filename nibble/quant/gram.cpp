@@ -1,0 +1,131 @@
+#include "quant/gram.h"
+
+#include "formats/minifloat.h"
+
+#include <algorithm>
+
+namespace nibble {
+namespace {
+
+constexpr int64_t row_block = 96;
+
+Status check_finite(const float* x, int64_t rows, int64_t stride, int64_t n, std::span<const float> weights) {
+    for (int64_t t = 0; t < rows; ++t) {
+        bool finite = true;
+        for (int64_t j = 0; j < n; ++j) finite &= is_finite(x[t * stride + j]);
+        if (!finite) {
+            const float* bad = std::find_if(x + t * stride, x + t * stride + n, [](float v) { return !is_finite(v); });
+            return fail("row {}, column {} is not finite", t, bad - (x + t * stride));
+        }
+    }
+    for (size_t t = 0; t < weights.size(); ++t)
+        if (!(weights[t] >= 0.0f) || !is_finite(weights[t]))
+            return fail("the weight of row {} is {}: must be finite and not negative", t, weights[t]);
+    return Ok{};
+}
+
+// Feeds rows to the chunk and calls flush() whenever it is full.
+template <class Flush>
+void feed(RowChunk& chunk, const float* x, int64_t rows, int64_t stride, std::span<const float> weights, Flush flush) {
+    for (int64_t t = 0; t < rows;) {
+        t += chunk.take(x + t * stride, rows - t, stride, weights.empty() ? nullptr : weights.data() + t);
+        if (chunk.full()) flush();
+    }
+}
+
+}  // namespace
+
+int64_t RowChunk::take(const float* x, int64_t rows, int64_t stride, const float* weights) {
+    const int64_t count = std::min(rows, capacity - rows_);
+    x_.resize(static_cast<size_t>(capacity * n_));
+    for (int64_t t = 0; t < count; ++t) std::copy_n(x + t * stride, n_, x_.data() + (rows_ + t) * n_);
+    if (weights && weighted_.empty()) weighted_ = x_;
+    if (!weighted_.empty())
+        for (int64_t t = 0; t < count; ++t) {
+            const float w = weights ? weights[t] : 1.0f;
+            for (int64_t j = 0; j < n_; ++j)
+                weighted_[static_cast<size_t>((rows_ + t) * n_ + j)] = w * x[t * stride + j];
+        }
+    rows_ += count;
+    return count;
+}
+
+Status Gram::add(const float* x, int64_t rows, int64_t stride, std::span<const float> weights, ThreadPool& pool) {
+    NIBBLE_CHECK(check_finite(x, rows, stride, size(), weights));
+    feed(chunk_, x, rows, stride, weights, [&] { flush(pool); });
+    tokens_ += rows;
+    for (int64_t t = 0; t < rows; ++t) weight_ += weights.empty() ? 1.0 : double{weights[static_cast<size_t>(t)]};
+    return Ok{};
+}
+
+void Gram::flush(ThreadPool& pool) {
+    const int64_t n = size(), blocks = (n + row_block - 1) / row_block;
+    pool.parallel_for(blocks, [&](int64_t block) {
+        // The upper triangle, and what of the lower one lies in the blocks on the diagonal.
+        const int64_t i = block * row_block, rows = std::min(row_block, n - i), cols = n - i;
+        std::vector<float> part(static_cast<size_t>(rows * cols));
+        kernels_->rank_update(
+            {rows, cols, chunk_.rows(), chunk_.weighted_data() + i, n, chunk_.row_data() + i, n, part.data(), cols});
+        for (int64_t y = 0; y < rows; ++y)
+            for (int64_t x = y; x < cols; ++x)
+                sums_[static_cast<size_t>((i + y) * n + i + x)] += double{part[static_cast<size_t>(y * cols + x)]};
+    });
+    chunk_.clear();
+}
+
+void Gram::finish(ThreadPool& pool) {
+    if (chunk_.rows()) flush(pool);
+    const int64_t n = size();
+    chunk_ = RowChunk(n);  // its memory
+    for (int64_t i = 0; i < n; ++i)
+        for (int64_t j = 0; j < i; ++j) sums_[static_cast<size_t>(i * n + j)] = sums_[static_cast<size_t>(j * n + i)];
+}
+
+Gram Gram::of(std::span<const double> sums, int64_t n, int64_t tokens, double weight) {
+    Gram gram(n, solver_kernels().back());
+    gram.sums_.assign(sums.begin(), sums.end());
+    gram.tokens_ = tokens;
+    gram.weight_ = weight;
+    return gram;
+}
+
+Status LocalGram::add(const float* x, int64_t rows, int64_t stride, std::span<const float> weights, ThreadPool& pool) {
+    NIBBLE_CHECK(check_finite(x, rows, stride, size(), weights));
+    feed(chunk_, x, rows, stride, weights, [&] { flush(pool); });
+    tokens_ += rows;
+    return Ok{};
+}
+
+void LocalGram::flush(ThreadPool& pool) {
+    const int64_t n = size();
+    pool.parallel_for(n / block, [&](int64_t b) {
+        float part[block * block] = {};
+        kernels_->rank_update({block, block, chunk_.rows(), chunk_.weighted_data() + b * block, n,
+                               chunk_.row_data() + b * block, n, part, block});
+        for (int64_t i = 0; i < block * block; ++i)
+            sums_[static_cast<size_t>(b * block * block + i)] += double{part[i]};
+    });
+    chunk_.clear();
+}
+
+void LocalGram::finish(ThreadPool& pool) {
+    if (chunk_.rows()) flush(pool);
+    chunk_ = RowChunk(size());
+}
+
+std::vector<float> LocalGram::mean() const {
+    std::vector<float> mean(sums_.size());
+    for (size_t i = 0; i < mean.size() && tokens_ > 0; ++i)
+        mean[i] = static_cast<float>(sums_[i] / static_cast<double>(tokens_));
+    return mean;
+}
+
+void mix_with_uniform(std::span<float> weights, float mix) {
+    double sum = 0;
+    for (float w : weights) sum += double{w};
+    if (weights.empty()) return;
+    const float share = static_cast<float>(double{mix} * sum / static_cast<double>(weights.size()));
+    for (float& w : weights) w += share;
+}
+
+}  // namespace nibble

@@ -1,0 +1,98 @@
+// Second moments of the rows that enter a linear (its Hessian, up to a factor) or of the gradients that leave it.
+//
+//   Gram        sum_t w_t x_t x_t^T                 [n, n]        w_t = 1 where no weights are given
+//   LocalGram   its 16x16 diagonal blocks           [n/16, 16, 16]
+//
+// Rows are cut into chunks of 512 counted from the first row ever added, whatever the calls: inside a chunk each entry
+// is one FP32 chain of fused multiply-adds in token order; chunk sums are added in FP64. So neither the batch split nor
+// the threads nor the instruction set shows in a bit.
+#pragma once
+
+#include "base/error.h"
+#include "base/thread_pool.h"
+#include "kernels/solver.h"
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace nibble {
+
+// Rows that wait until their chunk is full, and each row times its weight.
+class RowChunk {
+public:
+    static constexpr int64_t capacity = 512;
+
+    explicit RowChunk(int64_t n) : n_(n) {}
+    // Takes as many rows as fit and returns how many.
+    int64_t take(const float* x, int64_t rows, int64_t stride, const float* weights);
+    void clear() { rows_ = 0; }
+    bool full() const { return rows_ == capacity; }
+    int64_t rows() const { return rows_; }
+    int64_t cols() const { return n_; }
+    const float* row_data() const { return x_.data(); }
+    const float* weighted_data() const { return weighted_.empty() ? x_.data() : weighted_.data(); }
+
+private:
+    int64_t n_, rows_ = 0;
+    std::vector<float> x_, weighted_;  // [capacity, n]; the second is empty until a weight is not 1
+};
+
+class Gram {
+public:
+    // `kernels` outlives the object.
+    Gram(int64_t n, const SolverKernels& kernels) : kernels_(&kernels), chunk_(n), sums_(static_cast<size_t>(n * n)) {}
+
+    // x: `rows` rows of n, `stride` floats apart; weights: one per row, >= 0, or none. A value that is not finite is an
+    // error that names row and column.
+    Status add(const float* x, int64_t rows, int64_t stride, std::span<const float> weights, ThreadPool& pool);
+    // Adds the last, short chunk and fills the lower triangle. Nothing may be added afterwards.
+    void finish(ThreadPool& pool);
+
+    int64_t size() const { return chunk_.cols(); }
+    int64_t tokens() const { return tokens_; }
+    double weight() const { return weight_; }
+    // [n, n] row-major; after finish().
+    std::span<const double> sums() const { return sums_; }
+    // From sums computed elsewhere (a file, a test): [n, n], symmetric.
+    static Gram of(std::span<const double> sums, int64_t n, int64_t tokens, double weight);
+
+private:
+    void flush(ThreadPool& pool);
+
+    const SolverKernels* kernels_;
+    RowChunk chunk_;
+    int64_t tokens_ = 0;
+    double weight_ = 0;
+    std::vector<double> sums_;
+};
+
+class LocalGram {
+public:
+    static constexpr int64_t block = 16;
+
+    // n is a multiple of 16.
+    LocalGram(int64_t n, const SolverKernels& kernels)
+        : kernels_(&kernels), chunk_(n), sums_(static_cast<size_t>(n * block)) {}
+
+    Status add(const float* x, int64_t rows, int64_t stride, std::span<const float> weights, ThreadPool& pool);
+    void finish(ThreadPool& pool);
+
+    int64_t size() const { return chunk_.cols(); }
+    int64_t tokens() const { return tokens_; }
+    // Block j [16, 16], divided by the number of tokens in FP32; after finish(). Zero without tokens.
+    std::vector<float> mean() const;
+
+private:
+    void flush(ThreadPool& pool);
+
+    const SolverKernels* kernels_;
+    RowChunk chunk_;
+    int64_t tokens_ = 0;
+    std::vector<double> sums_;
+};
+
+// w_t + mix * mean(w): token weights mixed with uniform ones, so that no token counts for nothing.
+void mix_with_uniform(std::span<float> weights, float mix);
+
+}  // namespace nibble

@@ -1,0 +1,170 @@
+#include "quant/nibble_best.h"
+
+#include "formats/nvfp4.h"
+#include "kernels/ref/load.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace nibble {
+namespace {
+
+constexpr int64_t block = nvfp4_block;
+constexpr int candidates = 16;
+// Rows that are under way at once: with row feedback each is one block behind the row before it, so that the rows of
+// `spread` they read stay in the second-level cache. No bit depends on it.
+constexpr int64_t rows_under_way = 16;
+
+class Solver {
+public:
+    Solver(const MatrixView& weight, const Feedback& columns, const Feedback* rows, const SolverKernels& kernels,
+           const QuantSpan& out)
+        : weight_(weight),
+          columns_(columns),
+          rows_(rows),
+          kernels_(kernels),
+          out_(out),
+          n_(weight.rows),
+          k_(weight.cols) {
+        for (int code = 1; code <= e4m3_max_code; ++code) {
+            scale_[code] = nvfp4_decode_scale(static_cast<uint8_t>(code), out.tensor_scale);
+            inverse_[code] = 1.0f / scale_[code];
+        }
+        factors_.resize(static_cast<size_t>(k_ / block));
+        for (int64_t i = 0; i < k_; ++i) {
+            BlockFactor& f = factors_[static_cast<size_t>(i / block)];
+            f.weight[i % block] = columns.weight[static_cast<size_t>(i)];
+            std::copy_n(columns.row(i) + i / block * block, block, f.row[i % block]);
+        }
+        costs_.resize(static_cast<size_t>(n_));
+    }
+
+    double solve(ThreadPool& pool) {
+        load_weights(pool);
+        const int64_t panels = (n_ + rows_under_way - 1) / rows_under_way;
+        if (!rows_) {
+            pool.parallel_for(panels, [&](int64_t p) { solve_panel(p * rows_under_way); });
+        } else {
+            for (int64_t p = 0; p < panels; ++p) answer_rows(p * rows_under_way, pool, solve_panel(p * rows_under_way));
+        }
+        double sum = 0;
+        for (int64_t r = 0; r < n_; ++r) {
+            const double importance = rows_ ? double{rows_->weight[static_cast<size_t>(r)]} : 1.0;
+            sum += costs_[static_cast<size_t>(r)] * importance * importance;
+        }
+        return sum;
+    }
+
+private:
+    int64_t row_index(int64_t r) const { return rows_ ? rows_->order[static_cast<size_t>(r)] : r; }
+
+    void load_weights(ThreadPool& pool) {
+        w_.resize(static_cast<size_t>(n_ * k_));
+        pool.parallel_for(n_, [&](int64_t r) {
+            for (int64_t j = 0; j < k_; ++j)
+                w_[static_cast<size_t>(r * k_ + j)] =
+                    ref::load_rounded(weight_, row_index(r), columns_.order[static_cast<size_t>(j)]);
+        });
+    }
+
+    // Rows [first, first + rows_under_way) or to the end; returns their errors w - q [rows, k] when rows answer rows.
+    std::vector<float> solve_panel(int64_t first) {
+        const int64_t rows = std::min(rows_under_way, n_ - first), blocks = k_ / block, skew = rows_ ? 1 : 0;
+        std::vector<float> spread(static_cast<size_t>(rows * k_)), error(rows_ ? spread.size() : 0);
+        float residual[block * rows_under_way];  // [k, row]
+        for (int64_t t = 0; t < blocks + skew * (rows - 1); ++t) {
+            int64_t lowest = rows, highest = 0;
+            for (int64_t i = 0; i < rows; ++i) {
+                const int64_t b = t - skew * i;
+                if (b < 0 || b >= blocks) continue;
+                lowest = std::min(lowest, i), highest = i;
+                solve_block(first, i, b, spread.data(), error.data(), residual);
+            }
+            // Without row feedback all rows stand at the same block.
+            const int64_t together = skew ? 1 : highest + 1 - lowest;
+            for (int64_t i = lowest; i <= highest; i += together) {
+                const int64_t next = (t - skew * i + 1) * block;
+                kernels_.rank_update({together, k_ - next, block, residual + i, rows_under_way,
+                                      columns_.row(next - block) + next, k_, spread.data() + i * k_ + next, k_});
+            }
+        }
+        return error;
+    }
+
+    void solve_block(int64_t first, int64_t i, int64_t b, const float* spread, float* error, float* residual) {
+        const int64_t r = first + i, at = b * block;
+        float* w = w_.data() + r * k_ + at;
+        if (i > 0 && rows_)
+            kernels_.rank_update({1, block, i, rows_->row(first) + r, n_, error + at, k_, w, block, true});
+        float x[block], amax = 0;
+        for (int64_t k = 0; k < block; ++k) {
+            x[k] = w[k] - spread[i * k_ + at + k];
+            amax = std::max(amax, magnitude(x[k]));
+        }
+        const int code = first_candidate(amax);
+        BlockChoice choice;
+        kernels_.search_block(x, factors_[static_cast<size_t>(b)], scale_ + code, inverse_ + code, choice);
+        costs_[static_cast<size_t>(r)] += double{choice.cost};
+
+        const int best = code + choice.candidate;
+        const int64_t row = row_index(r) * k_;
+        const int32_t* column = columns_.order.data() + at;
+        out_.block_scales[(row + column[0]) / block] = static_cast<uint8_t>(best);
+        uint8_t codes[block];
+        for (int64_t k = 0; k < block; ++k) {
+            codes[column[k] % block] = e2m1_from_float(choice.multiple[k]);
+            residual[k * rows_under_way + i] = choice.residual[k];
+            if (error) error[i * k_ + at + k] = w[k] - choice.multiple[k] * scale_[best];
+        }
+        uint8_t* bytes = out_.codes + (row + column[0]) / block * (block / 2);
+        for (int64_t k = 0; k < block; k += 2) bytes[k / 2] = static_cast<uint8_t>(codes[k] | codes[k + 1] << 4);
+    }
+
+    // From five codes below the one that puts the largest weight at or just above 6, upwards: about amax / 10 to
+    // amax / 2.5.
+    int first_candidate(float amax) const {
+        const float s = amax / (e2m1_max * out_.tensor_scale);
+        const int nearest = e4m3_from_float(std::min(s, e4m3_max));
+        const int floor = nearest > 0 && e4m3_to_float(static_cast<uint8_t>(nearest)) > s ? nearest - 1 : nearest;
+        return std::clamp(floor - 5, 1, e4m3_max_code + 1 - candidates);
+    }
+
+    // All rows after the panel.
+    void answer_rows(int64_t first, ThreadPool& pool, const std::vector<float>& error) {
+        constexpr int64_t chunk = 96;
+        const int64_t rows = static_cast<int64_t>(error.size()) / k_, next = first + rows;
+        pool.parallel_for((n_ - next + chunk - 1) / chunk, [&](int64_t c) {
+            const int64_t begin = next + c * chunk, count = std::min(chunk, n_ - begin);
+            kernels_.rank_update(
+                {count, k_, rows, rows_->row(first) + begin, n_, error.data(), k_, w_.data() + begin * k_, k_, true});
+        });
+    }
+
+    const MatrixView& weight_;
+    const Feedback& columns_;
+    const Feedback* rows_;
+    const SolverKernels& kernels_;
+    const QuantSpan& out_;
+    const int64_t n_, k_;
+    float scale_[128] = {}, inverse_[128] = {};
+    std::vector<BlockFactor> factors_;
+    std::vector<float> w_;       // [n, k], in order
+    std::vector<double> costs_;  // per row
+};
+
+}  // namespace
+
+Result<SolveStats> nibble_best(const MatrixView& weight, const Gram& h, const Gram* g, const NibbleBestOptions& options,
+                               const SolverKernels& kernels, ThreadPool& pool, const QuantSpan& out) {
+    if (weight.cols % block) return fail("{} columns are not whole blocks of 16", weight.cols);
+    if (h.size() != weight.cols) return fail("statistics of {} inputs for {} columns", h.size(), weight.cols);
+    if (g && g->size() != weight.rows) return fail("statistics of {} outputs for {} rows", g->size(), weight.rows);
+    if (!(out.tensor_scale > 1e-30f)) return fail("weights with a tensor scale of {} are too small", out.tensor_scale);
+    const int64_t ordered = options.order_blocks ? block : 0;
+    NIBBLE_TRY(const Feedback columns, make_feedback(h, {options.damping, ordered}, kernels, pool));
+    if (!g || !options.row_feedback) return SolveStats{Solver(weight, columns, nullptr, kernels, out).solve(pool)};
+    NIBBLE_TRY(const Feedback rows, make_feedback(*g, {options.row_damping, ordered ? 1 : 0}, kernels, pool));
+    return SolveStats{Solver(weight, columns, &rows, kernels, out).solve(pool)};
+}
+
+}  // namespace nibble
