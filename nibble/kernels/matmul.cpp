@@ -1,9 +1,10 @@
 #include "kernels/matmul.h"
 
+#include "kernels/cpu/features.h"
+#include "kernels/cpu/matmul_cpu.h"
 #include "kernels/panels.h"
 #include "kernels/ref/matmul_ref.h"
 
-#include <array>
 #include <string>
 
 namespace nibble {
@@ -25,8 +26,12 @@ int64_t PackedMatrix::bytes() const {
 
 namespace {
 
-constexpr std::array entries{
-    MatmulKernels{"ref", [] { return true; }, ref::matmul, ref::quantize_row},
+constexpr MatmulKernels entries[] = {
+#if defined(__x86_64__)
+    cpu::matmul_entry<cpu::matmul_avx512, cpu::rows_avx512>("avx512", cpu::has_avx512),
+    cpu::matmul_entry<cpu::matmul_avx2, cpu::rows_avx2>("avx2", cpu::has_avx2),
+#endif
+    {"ref", [] { return true; }, ref::matmul, ref::quantize_row},
 };
 
 }  // namespace

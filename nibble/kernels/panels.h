@@ -1,17 +1,22 @@
 // The layout behind PackedMatrix, the same for every kernel. A panel is 32 output rows; the rows' bytes are cut into
-// 32-bit words, and word w of row r of a panel lies at words[w * 32 + r]:
+// words, and word w of row r of a panel is number w * 32 + r of the panel:
 //
-//   F32    one value a word                 BF16   two, the even k in the low half
-//   E4M3   four codes, k ascending upwards  E2M1   eight codes, k ascending upwards
+//   F32    32 bits, one value           BF16   32 bits, two values, the even k in the low half
+//   E4M3   16 bits, two codes           E2M1   32 bits, eight codes, k ascending upwards
 //
 // So one vector register holds one word of 16 or 8 rows, and a shift brings the next k of all of them. Rows and words
 // that pad are zero (scales too).
+//
+// Block scales are never negative and never NaN. E4M3 ones are rewritten with five exponent bits, so that none is
+// subnormal and an addition decodes them: float bits = (byte << 20) + (118 << 23). A zero scale becomes zero codes.
 #pragma once
 
+#include "formats/minifloat.h"
 #include "kernels/matmul.h"
 
 #include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 #include <span>
 
@@ -19,16 +24,16 @@ namespace nibble {
 
 inline constexpr int64_t panel_rows = 32;
 
-// Zeroed memory on cache lines, with a line of slack behind so that kernels may read a word at any byte of it.
+// Memory on cache lines, with a line of slack behind so that kernels may read a word at any byte of it.
 template <class T>
 class AlignedArray {
 public:
     AlignedArray() = default;
-    explicit AlignedArray(int64_t n) : size_(n) {
+    explicit AlignedArray(int64_t n, bool zeroed = true) : size_(n) {
         const size_t bytes = (static_cast<size_t>(n) * sizeof(T) + 127) / 64 * 64;
         data_.reset(static_cast<T*>(std::aligned_alloc(64, bytes)));
         if (!data_) throw std::bad_alloc();
-        __builtin_memset(data_.get(), 0, bytes);
+        if (zeroed) std::memset(data_.get(), 0, bytes);
     }
     T* data() { return data_.get(); }
     const T* data() const { return data_.get(); }
@@ -45,7 +50,14 @@ private:
 };
 
 enum class WeightCode : uint8_t { f32, bf16, e4m3, e2m1 };
-constexpr int codes_per_word(WeightCode code) { return 1 << static_cast<int>(code); }
+constexpr int codes_per_word(WeightCode code) {
+    constexpr int codes[] = {1, 2, 2, 8};
+    return codes[static_cast<int>(code)];
+}
+constexpr int word_bytes(WeightCode code) { return code == WeightCode::e4m3 ? 2 : 4; }
+
+inline constexpr uint32_t packed_scale_bias = 118u << 23;
+constexpr float packed_e4m3_scale(uint8_t byte) { return float_from_bits((uint32_t{byte} << 20) + packed_scale_bias); }
 
 struct PackedMatrix::Panels {
     int64_t rows = 0, cols = 0;
@@ -54,14 +66,16 @@ struct PackedMatrix::Panels {
     WeightCode code = WeightCode::f32;
     int block = 256;                     // B of the contract, of the weight alone
     int64_t words = 0;                   // of a row
-    AlignedArray<uint32_t> data;         // [panels][words][32]
-    AlignedArray<uint8_t> block_scales;  // nvfp4*, mx*: [panels][cols / block][32], never NaN, E4M3 never negative
+    AlignedArray<std::byte> data;        // [panels][words][32]
+    AlignedArray<uint8_t> block_scales;  // nvfp4*, mx*: [panels][cols / block][32]
     AlignedArray<float> tile_scales;     // fp8_block128: [panels][ceil(cols / 128)][32]
     AlignedArray<float> row_scales;      // [panels * 32]
 
     int64_t panels() const { return (rows + panel_rows - 1) / panel_rows; }
     int64_t blocks() const { return (cols + block - 1) / block; }
-    const uint32_t* panel_words(int64_t p) const { return data.data() + p * words * panel_rows; }
+    int64_t panel_bytes() const { return words * panel_rows * word_bytes(code); }
+    const std::byte* panel_words(int64_t p) const { return data.data() + p * panel_bytes(); }
+    std::byte* panel_words(int64_t p) { return data.data() + p * panel_bytes(); }
     const uint8_t* panel_block_scales(int64_t p) const { return block_scales.data() + p * blocks() * panel_rows; }
     const float* panel_tile_scales(int64_t p) const { return tile_scales.data() + p * blocks() * panel_rows; }
 };

@@ -43,27 +43,37 @@ std::unique_ptr<Panels> make_panels(int64_t rows, int64_t cols, Format format, D
     const int layout_block = format_layout(format).block;
     p->block = layout_block ? layout_block : format == Format::fp8_block128 ? fp8_tile : 256;
     p->words = (cols + codes_per_word(code) - 1) / codes_per_word(code);
-    p->data = AlignedArray<uint32_t>(p->panels() * p->words * panel_rows);
+    p->data = AlignedArray<std::byte>(p->panels() * p->panel_bytes());
     p->row_scales = AlignedArray<float>(p->panels() * panel_rows);
     if (layout_block) p->block_scales = AlignedArray<uint8_t>(p->panels() * p->blocks() * panel_rows);
     if (format == Format::fp8_block128) p->tile_scales = AlignedArray<float>(p->panels() * p->blocks() * panel_rows);
     return p;
 }
 
-// words[w * 32 + r] = 32-bit word w of row r; `bytes` of each row are there.
-void interleave(const std::byte* const (&rows)[panel_rows], int64_t bytes, uint32_t* words) {
-    for (int64_t at = 0; at < bytes; at += 4, words += panel_rows)
+// Word w of row r goes to number w * 32 + r; `bytes` of each row are there.
+template <class Word>
+void interleave_words(const std::byte* const (&rows)[panel_rows], int64_t bytes, std::byte* words) {
+    constexpr int64_t size = sizeof(Word);
+    for (int64_t at = 0; at < bytes; at += size, words += panel_rows * size)
         for (int64_t r = 0; r < panel_rows; ++r)
-            if (rows[r]) std::memcpy(words + r, rows[r] + at, static_cast<size_t>(std::min<int64_t>(4, bytes - at)));
+            if (rows[r]) std::memcpy(words + r * size, rows[r] + at, static_cast<size_t>(std::min(size, bytes - at)));
 }
 
-void widen_f16(const std::byte* const (&rows)[panel_rows], int64_t cols, uint32_t* words) {
-    for (int64_t k = 0; k < cols; ++k, words += panel_rows)
+void interleave(const std::byte* const (&rows)[panel_rows], int64_t bytes, WeightCode code, std::byte* words) {
+    if (word_bytes(code) == 2)
+        interleave_words<uint16_t>(rows, bytes, words);
+    else
+        interleave_words<uint32_t>(rows, bytes, words);
+}
+
+void widen_f16(const std::byte* const (&rows)[panel_rows], int64_t cols, std::byte* words) {
+    for (int64_t k = 0; k < cols; ++k, words += panel_rows * 4)
         for (int64_t r = 0; r < panel_rows; ++r) {
             if (!rows[r]) continue;
             uint16_t code;
             std::memcpy(&code, rows[r] + 2 * k, sizeof code);
-            words[r] = float_bits(fp16_to_float(code));
+            const float value = fp16_to_float(code);
+            std::memcpy(words + r * 4, &value, sizeof value);
         }
 }
 
@@ -80,8 +90,26 @@ bool is_e8m0(Format format) { return format_layout(format).e8m0_scales; }
 // ---- Quantized rows
 // --------------------------------------------------------------------------------------------------
 
-// Scales of one row into its lane. A negative E4M3 scale becomes a positive one and its block's codes change sign.
-// False: a scale is NaN.
+// The codes of one block of a row: all of them with `change` (both nibbles or the byte) and `keep` applied.
+void rewrite_codes(Panels& p, int64_t row, int64_t block, uint32_t keep, uint32_t change) {
+    const int words = p.block / codes_per_word(p.code), bytes = word_bytes(p.code);
+    std::byte* at = p.panel_words(row / panel_rows) + (block * words * panel_rows + row % panel_rows) * bytes;
+    for (int w = 0; w < words; ++w, at += panel_rows * bytes) {
+        uint32_t word = 0;
+        std::memcpy(&word, at, static_cast<size_t>(bytes));
+        word = (word & keep) ^ change;
+        std::memcpy(at, &word, static_cast<size_t>(bytes));
+    }
+}
+
+// The packed form of a non-negative E4M3 scale (panels.h).
+uint8_t packed_scale(uint8_t e4m3) {
+    const uint32_t bits = float_bits(e4m3_to_float(e4m3));
+    return static_cast<uint8_t>((bits - packed_scale_bias) >> 20);
+}
+
+// Scales of one row into its lane. A negative E4M3 scale becomes a positive one and its block's codes change sign; a
+// zero one becomes zero codes. False: a scale is NaN.
 bool put_scales(const Stack<QuantView>& stack, int64_t row, Panels& p) {
     const auto [i, r] = stack.at(row);
     const QuantView& v = stack.view(i);
@@ -90,17 +118,22 @@ bool put_scales(const Stack<QuantView>& stack, int64_t row, Panels& p) {
     if (p.format == Format::fp8_block128)
         for (int64_t b = 0; b < blocks; ++b)
             p.tile_scales[(panel * blocks + b) * panel_rows + lane] = v.float_scales[r / fp8_tile * blocks + b];
-    if (!v.block_scales || p.block_scales.size() == 0) return true;
+    if (p.block_scales.size() == 0) return true;
     for (int64_t b = 0; b < blocks; ++b) {
-        uint8_t scale = v.block_scales[r * blocks + b];
-        if (is_e8m0(p.format) ? scale == 255 : (scale & 0x7F) == e4m3_nan_code) return false;
-        if (!is_e8m0(p.format) && scale >= 0x80) {
-            scale &= 0x7F;
-            const int words = p.block / 8;
-            for (int w = 0; w < words; ++w)
-                p.data[((panel * p.words) + b * words + w) * panel_rows + lane] ^= 0x88888888u;
+        const uint8_t scale = v.block_scales[r * blocks + b];
+        uint8_t& packed = p.block_scales[(panel * blocks + b) * panel_rows + lane];
+        if (is_e8m0(p.format)) {
+            if (scale == 255) return false;
+            packed = scale;
+            continue;
         }
-        p.block_scales[(panel * blocks + b) * panel_rows + lane] = scale;
+        if ((scale & 0x7F) == e4m3_nan_code) return false;
+        if ((scale & 0x7F) == 0) {
+            rewrite_codes(p, row, b, 0, 0);
+            continue;
+        }
+        if (scale >= 0x80) rewrite_codes(p, row, b, ~0u, 0x88888888u);
+        packed = packed_scale(scale & 0x7F);
     }
     return true;
 }
@@ -131,11 +164,10 @@ Result<PackedMatrix> prepack_stacked(std::span<const MatrixView> weights, Thread
             rows[r] = weights[at.matrix].data + at.row * weights[at.matrix].row_bytes();
             p->row_scales[panel * panel_rows + r] = 1.0f;
         }
-        uint32_t* words = p->data.data() + panel * p->words * panel_rows;
         if (dtype == DType::f16)
-            widen_f16(rows, cols, words);
+            widen_f16(rows, cols, p->panel_words(panel));
         else
-            interleave(rows, cols * dtype_bytes(dtype), words);
+            interleave(rows, cols * dtype_bytes(dtype), code, p->panel_words(panel));
     });
     return PackedMatrix(std::move(p));
 }
@@ -164,7 +196,7 @@ Result<PackedMatrix> prepack_stacked(std::span<const QuantView> weights, ThreadP
             if (!e2m1 && has_nan(codes, row_bytes)) nan_row = first + r;
             rows[r] = reinterpret_cast<const std::byte*>(codes);
         }
-        interleave(rows, row_bytes, p->data.data() + panel * p->words * panel_rows);
+        interleave(rows, row_bytes, p->code, p->panel_words(panel));
         for (int64_t r = 0; r < count; ++r)
             if (!put_scales(stack, first + r, *p)) nan_row = first + r;
     });
@@ -181,7 +213,7 @@ Result<PackedMatrix> prepack_transposed(const MatrixView& weight, ThreadPool& po
     const int size = dtype_bytes(weight.dtype);
     pool.parallel_for(p->panels(), [&](int64_t panel) {
         const int64_t first = panel * panel_rows, count = std::min(panel_rows, p->rows - first);
-        uint32_t* words = p->data.data() + panel * p->words * panel_rows;
+        auto* words = reinterpret_cast<uint32_t*>(p->panel_words(panel));
         for (int64_t r = 0; r < count; ++r) p->row_scales[first + r] = 1.0f;
         for (int64_t k = 0; k < p->cols; ++k) {
             const std::byte* from = weight.data + (k * weight.cols + first) * size;

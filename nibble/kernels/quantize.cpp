@@ -2,13 +2,11 @@
 
 #include "formats/fp8.h"
 #include "formats/nvfp4.h"
+#include "kernels/cpu/features.h"
 #include "kernels/cpu/quantize_cpu.h"
 #include "kernels/ref/quantize_ref.h"
 
 #include <fmt/format.h>
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 
 #include <array>
 #include <charconv>
@@ -36,30 +34,10 @@ bool is_nvfp4(Format format) { return format == Format::nvfp4 || format == Forma
 
 bool always() { return true; }
 
-#if defined(__x86_64__)
-// clang 14 does not know __builtin_cpu_supports("f16c").
-bool has_f16c() {
-    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-    return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
-}
-
-// What the flags of cmake/folders.cmake let a compiler use.
-bool has_avx2() {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c() &&
-           __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
-}
-
-bool has_avx512() {
-    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
-}
-#endif
-
 constexpr QuantizeKernels entries[] = {
 #if defined(__x86_64__)
-    cpu::entry<cpu::rows_avx512>("avx512", has_avx512),
-    cpu::entry<cpu::rows_avx2>("avx2", has_avx2),
+    cpu::entry<cpu::rows_avx512>("avx512", cpu::has_avx512),
+    cpu::entry<cpu::rows_avx2>("avx2", cpu::has_avx2),
 #endif
     {"ref", always, ref::scan, ref::quantize, ref::tensor_losses, ref::decode, ref::measure},
 };

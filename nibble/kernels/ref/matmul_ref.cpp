@@ -16,9 +16,10 @@ using Panels = PackedMatrix::Panels;
 uint8_t nibble_at(const uint8_t* codes, int64_t i) { return static_cast<uint8_t>(codes[i / 2] >> (i % 2 * 4) & 15); }
 
 float weight(const Panels& p, int64_t panel, int64_t k, int64_t lane) {
-    const int per_word = codes_per_word(p.code);
-    const uint32_t word = p.panel_words(panel)[k / per_word * panel_rows + lane];
-    const uint32_t code = word >> (k % per_word * (32 / per_word));
+    const int per_word = codes_per_word(p.code), bytes = word_bytes(p.code);
+    uint32_t word = 0;
+    std::memcpy(&word, p.panel_words(panel) + (k / per_word * panel_rows + lane) * bytes, static_cast<size_t>(bytes));
+    const uint32_t code = word >> (k % per_word * (8 * bytes / per_word));
     switch (p.code) {
         case WeightCode::f32:
             return float_from_bits(word);
@@ -36,7 +37,7 @@ float weight_factor(const Panels& p, int64_t panel, int64_t block, int64_t lane)
     if (p.format == Format::fp8_block128) return p.panel_tile_scales(panel)[block * panel_rows + lane];
     if (p.block_scales.size() == 0) return 1.0f;
     const uint8_t scale = p.panel_block_scales(panel)[block * panel_rows + lane];
-    return format_layout(p.format).e8m0_scales ? e8m0_to_float(scale) : e4m3_to_float(scale);
+    return format_layout(p.format).e8m0_scales ? e8m0_to_float(scale) : packed_e4m3_scale(scale);
 }
 
 InputRow input_row(const float* x, int64_t cols, const MatmulInput& in, const Panels& p, int block) {

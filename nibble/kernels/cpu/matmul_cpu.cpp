@@ -1,0 +1,212 @@
+#include "kernels/cpu/matmul_cpu.h"
+
+#include "formats/fp8.h"
+#include "kernels/cpu/matmul_input.h"
+#include "kernels/panels.h"
+
+#include <algorithm>
+#include <array>
+
+namespace nibble::cpu {
+namespace {
+
+using Panels = PackedMatrix::Panels;
+
+constexpr int64_t strip_k = 256;         // 32 KiB of F32: the first-level cache
+constexpr int64_t word_k = 1024;         // factors of that many k are decoded ahead: 8 KiB
+constexpr int64_t integer_k = 512;       // 16 KiB
+constexpr int64_t row_group = 504;       // rows whose strip_k inputs stay in the second-level cache
+constexpr int64_t most_panel_group = 4;  // panels that share them
+constexpr std::array<float, panel_rows> ones = [] {
+    std::array<float, panel_rows> a{};
+    a.fill(1.0f);
+    return a;
+}();
+
+struct Output {
+    float* y;
+    int64_t stride;
+};
+
+// Factors of the weight's blocks from one on.
+struct Factors {
+    const float* c;
+    int64_t step, panel;
+};
+
+class Job {
+public:
+    Job(const MatmulTiles& isa, const Panels& w, int64_t block) : isa_(isa), w_(w), block_(block) {}
+
+    // y = acc * (input scale * scale[n]) for rows m ... of one panel; acc [rows][32].
+    void finish(const float* acc, const float* input_scales, int64_t m, int64_t rows, int64_t panel,
+                const Output& out) const {
+        const int64_t n = panel * panel_rows, count = std::min(panel_rows, w_.rows - n);
+        const float* scales = w_.row_scales.data() + n;
+        for (int64_t r = 0; r < rows; ++r) {
+            float* y = out.y + (m + r) * out.stride + n;
+            for (int64_t i = 0; i < count; ++i) y[i] = acc[r * panel_rows + i] * (input_scales[m + r] * scales[i]);
+        }
+    }
+
+    // Of `panels` panels from `panel` on, k at `from` on; decoded block scales go to `room` [panels][blocks][32].
+    Factors factors(int64_t panel, int64_t panels, int64_t from, int64_t count, float* room) const {
+        const int64_t at = from / w_.block * panel_rows;
+        if (w_.format == Format::fp8_block128)
+            return {w_.panel_tile_scales(panel) + at, panel_rows, w_.blocks() * panel_rows};
+        if (w_.block_scales.size() == 0) return {ones.data(), 0, 0};
+        const int64_t blocks = (count + w_.block - 1) / w_.block;
+        const bool e8m0 = format_layout(w_.format).e8m0_scales;
+        for (int64_t p = 0; p < panels; ++p)
+            isa_.block_factors[e8m0](w_.panel_block_scales(panel + p) + at, blocks, room + p * blocks * panel_rows);
+        return {room, panel_rows, blocks * panel_rows};
+    }
+
+    const std::byte* words(int64_t panel, int64_t k) const {
+        return w_.panel_words(panel) + k / codes_per_word(w_.code) * panel_rows * word_bytes(w_.code);
+    }
+
+    // A few rows: words are decoded on the way into registers. One tile of rows, `panels` (one or two) panels.
+    void from_words(const FloatInputs& in, int rows, int64_t panel, int64_t panels, const Output& out) const {
+        alignas(64) float acc[most_word_rows * panel_rows] = {};  // rows > 1: one panel
+        alignas(64) float room[2 * word_k / 16 * panel_rows];
+        static_assert(most_word_rows >= 2);
+        const Tile tile = panels == 2 ? isa_.pair[index()] : isa_.words[index()][rows];
+        const int64_t step = w_.block_scales.size() ? word_k : in.k;
+        for (int64_t k = 0; k < in.k; k += step) {
+            const int64_t count = std::min(step, in.k - k);
+            const Factors c = factors(panel, panels, k, count, room);
+            tile({.words = words(panel, k),
+                  .words_panel = w_.panel_bytes(),
+                  .x = in.x + k * rows,
+                  .c = c.c,
+                  .c_step = c.step,
+                  .c_panel = c.panel,
+                  .g = in.g ? in.g + k / block_ * rows : nullptr,
+                  .k = count,
+                  .block = block_,
+                  .acc = acc});
+        }
+        for (int64_t p = 0; p < panels; ++p) finish(acc + p * panel_rows, in.scales.data(), 0, rows, panel + p, out);
+    }
+
+    // Many rows: a strip of each panel is decoded to F32 and used by all row tiles of the group.
+    void from_strips(const FloatInputs& in, const RowTiles& tiles, int64_t first_tile, int64_t end_tile, int64_t panel,
+                     int64_t panels, const Output& out) const {
+        const int64_t m0 = tiles.begin(first_tile), rows = tiles.begin(end_tile) - m0;
+        AlignedArray<float> acc(panels * rows * panel_rows);
+        alignas(64) float strip[strip_k * panel_rows];
+        alignas(64) float room[strip_k / 16 * panel_rows];
+        for (int64_t k = 0; k < in.k; k += strip_k) {
+            const int64_t count = std::min(strip_k, in.k - k);
+            for (int64_t p = 0; p < panels; ++p) {
+                const std::byte* at = words(panel + p, k);
+                if (w_.code != WeightCode::f32) {
+                    isa_.unpack[index()](at, count / codes_per_word(w_.code), strip);
+                    at = reinterpret_cast<const std::byte*>(strip);
+                }
+                const Factors c = factors(panel + p, 1, k, count, room);
+                for (int64_t t = first_tile; t < end_tile; ++t) {
+                    const int64_t m = tiles.begin(t);
+                    const int r = tiles.count(t);
+                    isa_.strip[r]({.words = at,
+                                   .words_panel = 0,
+                                   .x = in.x + m * in.k + k * r,
+                                   .c = c.c,
+                                   .c_step = c.step,
+                                   .c_panel = 0,
+                                   .g = in.g ? in.g + m * in.blocks + k / block_ * r : nullptr,
+                                   .k = count,
+                                   .block = block_,
+                                   .acc = acc.data() + (p * rows + m - m0) * panel_rows});
+                }
+            }
+        }
+        for (int64_t p = 0; p < panels; ++p)
+            finish(acc.data() + p * rows * panel_rows, in.scales.data(), m0, rows, panel + p, out);
+    }
+
+    void from_integers(const IntegerInputs& in, const float* input_scales, const RowTiles& tiles, int64_t first_tile,
+                       int64_t end_tile, int64_t panel, int64_t panels, const Output& out) const {
+        const int64_t m0 = tiles.begin(first_tile), rows = tiles.begin(end_tile) - m0;
+        AlignedArray<float> acc(panels * rows * panel_rows);
+        alignas(64) uint32_t strip[integer_k / 4 * panel_rows];
+        alignas(64) float room[integer_k / 16 * panel_rows];
+        for (int64_t k = 0; k < w_.cols; k += integer_k) {
+            const int64_t count = std::min(integer_k, w_.cols - k), b = k / 16;
+            for (int64_t p = 0; p < panels; ++p) {
+                isa_.unpack_integer(words(panel + p, k), count / 8, strip);
+                const Factors c = factors(panel + p, 1, k, count, room);
+                for (int64_t t = first_tile; t < end_tile; ++t) {
+                    const int64_t m = tiles.begin(t), at = m * in.blocks + b * tiles.count(t);
+                    isa_.integer[tiles.count(t)]({.w = strip,
+                                                  .x = in.x.data() + at * 4,
+                                                  .offset = in.offset.data() + at,
+                                                  .sx = in.sx.data() + at,
+                                                  .c = c.c,
+                                                  .blocks = count / 16,
+                                                  .acc = acc.data() + (p * rows + m - m0) * panel_rows});
+                }
+            }
+        }
+        for (int64_t p = 0; p < panels; ++p)
+            finish(acc.data() + p * rows * panel_rows, input_scales, m0, rows, panel + p, out);
+    }
+
+private:
+    int index() const { return static_cast<int>(w_.code); }
+
+    const MatmulTiles& isa_;
+    const Panels& w_;
+    int64_t block_;
+};
+
+// run(first tile, end tile, panel, panels) over all row tiles and panels, in pieces that keep the pool busy.
+template <class Run>
+void over_tiles_and_panels(const RowTiles& tiles, int64_t panels, ThreadPool& pool, Run run) {
+    const int64_t rows_per_tile = std::max<int64_t>(1, tiles.rows / tiles.tiles);
+    const RowTiles groups(tiles.tiles, std::max<int64_t>(1, row_group / rows_per_tile));
+    const int64_t wanted = groups.tiles * panels / (pool.threads() * 6);
+    const int64_t together = std::clamp<int64_t>(wanted, 1, most_panel_group);
+    const int64_t panel_groups = (panels + together - 1) / together;
+    pool.parallel_for(groups.tiles * panel_groups, [&](int64_t i) {
+        const int64_t g = i / panel_groups, panel = i % panel_groups * together;
+        run(groups.begin(g), groups.begin(g + 1), panel, std::min(together, panels - panel));
+    });
+}
+
+}  // namespace
+
+void matmul(const MatmulTiles& isa, const RowKernels& kernels, const PackedMatrix& packed, const MatmulInput& in,
+            float* y, int64_t y_stride, ThreadPool& pool) {
+    const Panels& w = packed.panels();
+    if (in.rows == 0 || w.rows == 0) return;
+    const bool groups = in.activation == ActivationFormat::fp8_group128;
+    const int64_t block = groups ? std::min(w.block, fp8_tile) : w.block;
+    const Job job(isa, w, block);
+    const Output out{y, y_stride};
+    if (in.activation == ActivationFormat::nvfp4 && w.format == Format::nvfp4) {
+        const RowTiles tiles(in.rows, isa.integer_rows);
+        const IntegerInputs x = integer_inputs(isa, kernels, in, tiles, w.cols, pool);
+        const std::vector<float> scales(static_cast<size_t>(in.rows), in.input_scale);
+        return over_tiles_and_panels(tiles, w.panels(), pool, [&](int64_t t, int64_t end, int64_t panel, int64_t n) {
+            job.from_integers(x, scales.data(), tiles, t, end, panel, n, out);
+        });
+    }
+    if (in.rows <= isa.word_rows) {
+        const RowTiles tiles(in.rows, isa.word_rows);
+        const FloatInputs x = float_inputs(isa, kernels, in, tiles, w, block, pool);
+        const int64_t together = in.rows == 1 && w.panels() >= 4 * pool.threads() ? 2 : 1;
+        return pool.parallel_for((w.panels() + together - 1) / together, [&](int64_t i) {
+            const int64_t panel = i * together;
+            job.from_words(x, static_cast<int>(in.rows), panel, std::min(together, w.panels() - panel), out);
+        });
+    }
+    const RowTiles tiles(in.rows, isa.strip_rows);
+    const FloatInputs x = float_inputs(isa, kernels, in, tiles, w, block, pool);
+    over_tiles_and_panels(tiles, w.panels(), pool, [&](int64_t t, int64_t end, int64_t panel, int64_t n) {
+        job.from_strips(x, tiles, t, end, panel, n, out);
+    });
+}
+
+}  // namespace nibble::cpu

@@ -1,0 +1,27 @@
+// The product over the tiles of one instruction set (matmul_tiles.h): everything around them, compiled for any CPU.
+#pragma once
+
+#include "kernels/cpu/matmul_tiles.h"
+#include "kernels/cpu/rows.h"
+#include "kernels/matmul.h"
+
+namespace nibble::cpu {
+
+void quantize_row(const RowKernels& rows, const float* x, int64_t cols, ActivationFormat format, float input_scale,
+                  const ActivationRow& out);
+void matmul(const MatmulTiles& tiles, const RowKernels& rows, const PackedMatrix& w, const MatmulInput& x, float* y,
+            int64_t y_stride, ThreadPool& pool);
+
+// The functions of a table entry.
+template <const MatmulTiles& tiles, const RowKernels& rows>
+constexpr MatmulKernels matmul_entry(std::string_view name, bool (*supported)()) {
+    return {name, supported,
+            [](const PackedMatrix& w, const MatmulInput& x, float* y, int64_t y_stride, ThreadPool& pool) {
+                cpu::matmul(tiles, rows, w, x, y, y_stride, pool);
+            },
+            [](const float* x, int64_t cols, ActivationFormat format, float input_scale, const ActivationRow& out) {
+                cpu::quantize_row(rows, x, cols, format, input_scale, out);
+            }};
+}
+
+}  // namespace nibble::cpu

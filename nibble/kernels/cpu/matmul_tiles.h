@@ -1,0 +1,59 @@
+// What the instruction-set files offer the product: tiles of R input rows by one panel of 32 outputs (or two panels),
+// over a run of k. Plain data only: this header must bring no inline function into those files.
+//
+// Weights come as words (kernels/panels.h) or as a strip, which is words of F32: [k][32] floats. E4M3 values come 2^-8
+// small from words and strips alike, so their inputs are packed 2^8 large.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace nibble::cpu {
+
+struct TileRun {
+    const std::byte* words;  // of the first panel, at the first k of the run
+    int64_t words_panel;     // bytes from panel to panel
+    const float* x;          // [k][R]; zeros behind the last k up to a multiple of 8
+    const float* c;          // factors of blocks, [blocks][32]
+    int64_t c_step;          // 32; 0 when one row serves every block
+    int64_t c_panel;         // floats from panel to panel
+    const float* g;          // the inputs' factors [blocks][R], or null
+    int64_t k;               // a multiple of 8 unless R is one and words are F32
+    int64_t block;           // k per block
+    float* acc;              // [panels][R][32], added to
+};
+using Tile = void (*)(const TileRun&);
+
+// nvfp4 on nvfp4: per block of 16 the exact sum of products of doubled codes.
+struct IntegerRun {
+    const uint32_t* w;      // strip [k / 4][32]: bytes 12 + doubled code of k 0 2 4 6 | 1 3 5 7 of every eight
+    const uint32_t* x;      // [k / 4][R]: doubled codes, signed, in the same order
+    const int32_t* offset;  // [blocks][R]: -12 * sum of the block's doubled codes
+    const float* sx;        // [blocks][R]: a quarter of the input's block scale
+    const float* c;         // [blocks][32]
+    int64_t blocks;
+    float* acc;  // [R][32]
+};
+using IntegerTile = void (*)(const IntegerRun&);
+
+inline constexpr int most_tile_rows = 14, most_word_rows = 8, most_integer_rows = 8;
+
+struct MatmulTiles {
+    int strip_rows, word_rows, integer_rows;  // the largest R of each kind of tile
+    Tile strip[most_tile_rows + 1];           // [R], F32 words
+    Tile words[4][most_word_rows + 1];        // [WeightCode][R]
+    Tile pair[4];                             // [WeightCode]: one row of inputs, two panels
+    IntegerTile integer[most_integer_rows + 1];
+
+    void (*unpack[4])(const std::byte* words, int64_t count, float* strip);          // [WeightCode]
+    void (*unpack_integer)(const std::byte* words, int64_t count, uint32_t* strip);  // E2M1 words, eight k each
+    void (*block_factors[2])(const uint8_t* scales, int64_t blocks, float* c);       // [is E8M0]: packed scales
+    // out[k][R] = factor * x[r * stride + k] for k < count.
+    void (*pack)(const float* x, int64_t stride, int rows, int64_t count, float factor, float* out);
+    // E2M1 codes of one row, canonical order: words and offsets as IntegerRun has them, R = 1.
+    void (*integer_row)(const uint8_t* codes, int64_t blocks, uint32_t* words, int32_t* offset);
+};
+
+extern const MatmulTiles matmul_avx2, matmul_avx512;
+
+}  // namespace nibble::cpu
