@@ -31,7 +31,7 @@ inline constexpr int64_t attention_max_dim = 640;  // of k_dim and v_dim: scratc
 enum class KvType : uint8_t { f32, bf16, fp8, nvfp4 };
 
 struct KvShape {
-    int heads = 0, k_dim = 0, v_dim = 0;  // dims: multiples of 16
+    int heads = 0, k_dim = 0, v_dim = 0;  // nvfp4: dims are multiples of 16
     KvType type = KvType::bf16;
     float k_scale = 1.0f, v_scale = 1.0f;  // fp8, nvfp4: multiply on decode
     bool operator==(const KvShape&) const = default;

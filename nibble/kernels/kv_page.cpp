@@ -75,9 +75,10 @@ int64_t kv_page_bytes(const KvShape& shape) { return kv_k_bytes(shape) + kv_v_by
 
 Status check(const KvShape& shape) {
     if (shape.heads < 1) return fail("attention with {} key heads", shape.heads);
+    const int step = shape.type == KvType::nvfp4 ? nvfp4_block : 1;
     for (const int dim : {shape.k_dim, shape.v_dim})
-        if (dim < 16 || dim % 16 != 0 || dim > attention_max_dim)
-            return fail("attention heads of {} dimensions: a multiple of 16 up to {} is supported", dim,
+        if (dim < 1 || dim % step != 0 || dim > attention_max_dim)
+            return fail("attention heads of {} dimensions: a multiple of {} up to {} is supported", dim, step,
                         attention_max_dim);
     for (const float scale : {shape.k_scale, shape.v_scale})
         if (!(scale > 0.0f) || !is_finite(scale)) return fail("KV cache scale {} is not positive and finite", scale);

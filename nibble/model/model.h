@@ -7,6 +7,7 @@
 #pragma once
 
 #include "checkpoint/checkpoint.h"
+#include "kernels/quantize.h"
 #include "model/batch.h"
 #include "model/block.h"
 #include "model/config.h"
@@ -22,6 +23,9 @@ struct ModelOptions : WeightOptions {
     std::string kernels;  // forces an entry of the kernel tables; empty: the best of this CPU
 };
 
+// The config of a checkpoint, whatever its tensors' names begin with (a multimodal model's text part).
+Result<ModelConfig> model_config(const Checkpoint& checkpoint);
+
 // The ends of a model, for callers that stream blocks between them (quant/ calibration). Rows of the embedding are read
 // from the checkpoint when they are needed, which therefore lives as long.
 class Embedding {
@@ -32,6 +36,7 @@ public:
 
 private:
     const Checkpoint* checkpoint_ = nullptr;
+    const QuantizeKernels* decoder_ = nullptr;
     size_t tensor_ = 0;
     int64_t vocab_ = 0, hidden_ = 0;
     float scale_ = 1.0f;

@@ -48,7 +48,8 @@ private:
 
 class KvPool {
 public:
-    // `layouts`: of every block in order. Room for `tokens` tokens in every block with K and V.
+    // `layouts`: of every block in order. Room for `tokens` tokens in every block with K and V; memory that the system
+    // refuses leaves a pool without pages.
     KvPool(std::vector<StateLayout> layouts, int64_t tokens);
     KvPool(KvPool&&) = delete;
     ~KvPool();
@@ -60,14 +61,15 @@ public:
 
 private:
     friend class Sequence;
-    std::byte* take();  // nullptr when none is left; zeroed
+    std::byte* take();  // nullptr when none is left; holds anything
     void share(const std::byte* page);
     void give(std::byte* page);
     size_t slot(const std::byte* page) const;
 
     std::vector<StateLayout> layouts_;
     int64_t page_bytes_ = 0;
-    std::unique_ptr<std::byte[], void (*)(std::byte*)> memory_;
+    std::unique_ptr<std::byte, void (*)(std::byte*)> memory_;
+    std::byte* base_ = nullptr;  // 64-byte aligned
     std::vector<int32_t> references_;
     std::vector<std::byte*> free_;
 };

@@ -9,7 +9,6 @@
 #include "model/linear.h"
 #include "model/workspace.h"
 
-#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
@@ -37,6 +36,8 @@ public:
     bool has(const std::string& tensor) const { return index_.contains(tensor); }
     // A plain tensor of `count` elements as FP32, whatever its shape ([conv, 1, 4] is a vector, too).
     Result<std::vector<float>> vector(const std::string& tensor, int64_t count);
+    // The weight of an RMSNorm as it multiplies: 1 + w where the model says so.
+    Result<std::vector<float>> norm(const ModelConfig& model, const std::string& tensor, int64_t count);
     // MODULE.weight [rows, cols], MODULE.bias [rows] when `bias`.
     Result<Linear> linear(const std::string& module, int64_t rows, int64_t cols, bool bias);
     struct Part {
@@ -57,7 +58,6 @@ public:
     Status all_used() const;
 
 private:
-    struct Packing;
     Result<size_t> find(const std::string& tensor);
     Result<float> scalar(const std::string& tensor);
     Result<PackedMatrix> pack(std::span<const size_t> tensors);

@@ -83,6 +83,7 @@ struct Workspace {
 private:
     struct RotaryTable {
         Rope rope;
+        std::vector<float> frequencies;
         std::vector<int64_t> positions;
         std::vector<float> cos, sin;
     };

@@ -1,0 +1,224 @@
+#include "model/weight_source.h"
+
+#include "checkpoint/text_config.h"
+#include "formats/minifloat.h"
+#include "kernels/quantize.h"
+#include "model/widen.h"
+
+#include <algorithm>
+
+namespace nibble {
+namespace {
+
+std::string shape_text(std::span<const int64_t> shape) {
+    std::string text;
+    for (const int64_t n : shape) text += fmt::format("{}{}", text.empty() ? "" : ", ", n);
+    return "[" + text + "]";
+}
+
+bool is_weight_dtype(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::f32; }
+
+// Tensors of published checkpoints that the language model's forward pass does not read.
+bool is_harmless(std::string_view name) {
+    for (const std::string_view part : {"rotary_emb.inv_freq", ".k_scale", ".v_scale", ".attn.masked_bias"})
+        if (name.ends_with(part)) return true;
+    for (const std::string_view tower :
+         {"vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."})
+        if (name.starts_with(tower)) return true;
+    return false;
+}
+
+}  // namespace
+
+WeightSource::WeightSource(const Checkpoint& checkpoint, const WeightOptions& options, ThreadPool& pool, Mode mode)
+    : checkpoint_(&checkpoint),
+      options_(options),
+      pool_(&pool),
+      mode_(mode),
+      used_(checkpoint.tensors().size(), false) {
+    const auto tensors = checkpoint.tensors();
+    for (size_t i = 0; i < tensors.size(); ++i) index_.emplace(tensors[i].name, i);
+}
+
+Result<size_t> WeightSource::find(const std::string& tensor) {
+    const auto at = index_.find(tensor);
+    if (at == index_.end()) return fail("tensor '{}' is missing: config.json says the model has it", tensor);
+    used_[at->second] = true;
+    const CheckpointTensor& t = checkpoint_->tensors()[at->second];
+    if (!t.whole.empty()) return fail("tensor '{}': {}", tensor, t.whole);
+    if (!t.quantized() && !is_weight_dtype(t.dtype))
+        return fail("tensor '{}' is {}: the engine reads BF16, F16, F32 and quantized weights", tensor,
+                    dtype_name(t.dtype));
+    return at->second;
+}
+
+Result<size_t> WeightSource::find(const std::string& tensor, int64_t rows, int64_t cols) {
+    NIBBLE_TRY(const size_t index, find(tensor));
+    const CheckpointTensor& t = checkpoint_->tensors()[index];
+    if (t.shape.size() != 2 || t.shape[0] != rows || t.shape[1] != cols)
+        return fail("tensor '{}' has shape {}, config.json says [{}, {}]", tensor, shape_text(t.shape), rows, cols);
+    return index;
+}
+
+Result<std::vector<float>> WeightSource::vector(const std::string& tensor, int64_t count) {
+    NIBBLE_TRY(const size_t index, find(tensor));
+    const CheckpointTensor& t = checkpoint_->tensors()[index];
+    if (t.quantized()) return fail("tensor '{}' is quantized: a vector of plain numbers is needed", tensor);
+    if (t.rows() * t.cols() != count)
+        return fail("tensor '{}' has shape {}, config.json says {} numbers", tensor, shape_text(t.shape), count);
+    std::vector<float> out(static_cast<size_t>(count));
+    if (mode_ == Mode::check) return out;
+    Matrix scratch;
+    NIBBLE_TRY(const MatrixView view, checkpoint_->read_plain(index, 0, t.rows(), scratch));
+    widen(view, out.data());
+    for (const float x : out)
+        if (!is_finite(x)) return fail("tensor '{}' holds {}", tensor, x);
+    return out;
+}
+
+Result<std::vector<float>> WeightSource::norm(const ModelConfig& model, const std::string& tensor, int64_t count) {
+    NIBBLE_TRY(std::vector<float> w, vector(tensor, count));
+    if (model.norm_plus_one)
+        for (float& x : w) x += 1.0f;
+    return w;
+}
+
+Result<std::vector<float>> WeightSource::matrix(const std::string& tensor, int64_t rows, int64_t cols) {
+    NIBBLE_TRY(const size_t index, find(tensor, rows, cols));
+    std::vector<float> out;
+    if (mode_ == Mode::check) return out;
+    out.resize(static_cast<size_t>(rows * cols));
+    if (checkpoint_->tensors()[index].quantized()) {
+        QuantMatrix scratch;
+        NIBBLE_TRY(const QuantView view, checkpoint_->read_quant(index, 0, rows, scratch));
+        NIBBLE_TRY(const QuantizeKernels* kernels, select_quantize_kernels());
+        kernels->decode(view, out.data());
+    } else {
+        Matrix scratch;
+        NIBBLE_TRY(const MatrixView view, checkpoint_->read_plain(index, 0, rows, scratch));
+        widen(view, out.data());
+    }
+    return out;
+}
+
+// Name, sizes, bias and input quantization of a linear; everything but its numbers.
+Result<Linear> WeightSource::describe(const std::string& module, int64_t rows, int64_t cols, bool bias) {
+    NIBBLE_TRY(const size_t index, find(module + ".weight", rows, cols));
+    const CheckpointTensor& t = checkpoint_->tensors()[index];
+    Linear linear;
+    linear.name = module;
+    linear.rows = rows, linear.cols = cols;
+    linear.format = t.format;
+    if (bias) {
+        NIBBLE_TRY(linear.bias, vector(module + ".bias", rows));
+    }
+    if (!options_.quantize_activations || t.activation == ActivationFormat::none) return linear;
+    linear.activation = t.activation;
+    if (stores_input_scale(t.activation)) {
+        if (!t.input_scale)
+            return fail("'{}' has {} inputs but no input_scale (run with activations left alone, or calibrate)", module,
+                        activation_name(t.activation));
+        if (!(*t.input_scale > 0) || !is_finite(*t.input_scale))
+            return fail("'{}.input_scale' is {}", module, *t.input_scale);
+        linear.input_scale = *t.input_scale;
+    }
+    return linear;
+}
+
+Result<PackedMatrix> WeightSource::pack(std::span<const size_t> tensors) {
+    const auto all = checkpoint_->tensors();
+    if (all[tensors[0]].quantized()) {
+        std::vector<QuantMatrix> scratch(tensors.size());
+        std::vector<QuantView> views;
+        for (size_t i = 0; i < tensors.size(); ++i) {
+            NIBBLE_TRY(const QuantView view,
+                       checkpoint_->read_quant(tensors[i], 0, all[tensors[i]].rows(), scratch[i]));
+            views.push_back(view);
+        }
+        return views.size() == 1 ? prepack(views[0], *pool_) : prepack_stacked(views, *pool_);
+    }
+    std::vector<Matrix> scratch(tensors.size());
+    std::vector<MatrixView> views;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+        NIBBLE_TRY(const MatrixView view, checkpoint_->read_plain(tensors[i], 0, all[tensors[i]].rows(), scratch[i]));
+        views.push_back(view);
+    }
+    return views.size() == 1 ? prepack(views[0], *pool_) : prepack_stacked(views, *pool_);
+}
+
+Result<Linear> WeightSource::linear(const std::string& module, int64_t rows, int64_t cols, bool bias) {
+    NIBBLE_TRY(Linear linear, describe(module, rows, cols, bias));
+    if (mode_ == Mode::check) return linear;
+    const size_t index = index_.at(module + ".weight");
+    NIBBLE_TRY(linear.weight, pack({&index, 1}).within(module));
+    checkpoint_->done_with(index, 0, rows);
+    return linear;
+}
+
+Result<LinearStack> WeightSource::stack(std::span<const Part> parts, int64_t cols, bool bias) {
+    LinearStack stack;
+    std::vector<size_t> tensors;
+    for (const Part& part : parts) {
+        NIBBLE_TRY(Linear linear, describe(part.module, part.rows, cols, bias));
+        stack.parts.push_back(std::move(linear));
+        tensors.push_back(index_.at(part.module + ".weight"));
+    }
+    const auto all = checkpoint_->tensors();
+    stack.one = std::ranges::all_of(stack.parts, [&](const Linear& l) {
+        const Linear& first = stack.parts[0];
+        return l.format == first.format && l.activation == first.activation && l.input_scale == first.input_scale;
+    });
+    stack.one = stack.one && std::ranges::all_of(tensors, [&](size_t i) {
+                    return all[i].quantized() || all[i].dtype == all[tensors[0]].dtype;
+                });
+    if (stack.one && bias)
+        for (const Linear& part : stack.parts) stack.bias.insert(stack.bias.end(), part.bias.begin(), part.bias.end());
+    if (mode_ == Mode::check) return stack;
+    if (stack.one) {
+        NIBBLE_TRY(stack.weight, pack(tensors).within(parts[0].module));
+    } else {
+        for (size_t i = 0; i < parts.size(); ++i) {
+            NIBBLE_TRY(stack.parts[i].weight, pack({&tensors[i], 1}).within(parts[i].module));
+        }
+    }
+    for (size_t i = 0; i < parts.size(); ++i) checkpoint_->done_with(tensors[i], 0, parts[i].rows);
+    return stack;
+}
+
+Result<float> WeightSource::scalar(const std::string& tensor) {
+    NIBBLE_TRY(const auto value, vector(tensor, 1));
+    return value[0];
+}
+
+Result<KvShape> WeightSource::kv_shape(const std::string& prefix, int heads, int k_dim, int v_dim) {
+    KvShape shape{heads, k_dim, v_dim, options_.compute == Compute::f32 ? KvType::f32 : KvType::bf16};
+    const KvFormat format = options_.kv.value_or(checkpoint_->kv());
+    if (format == KvFormat::fp8 || format == KvFormat::fp8_cast) shape.type = KvType::fp8;
+    if (format == KvFormat::nvfp4 || format == KvFormat::nvfp4_cast) shape.type = KvType::nvfp4;
+    if (format == KvFormat::fp8 || format == KvFormat::nvfp4) {
+        const std::string k = prefix + ".k_proj.k_scale", v = prefix + ".v_proj.v_scale";
+        // Model Optimizer's "FP8" without scales is its cast: scale 1.
+        if (has(k) && has(v)) {
+            NIBBLE_TRY(shape.k_scale, scalar(k));
+            NIBBLE_TRY(shape.v_scale, scalar(v));
+            if (mode_ == Mode::check) shape.k_scale = shape.v_scale = 1.0f;
+        } else if (options_.kv || has(k) || has(v)) {
+            return fail("the {} KV cache needs '{}' and '{}' (use {}_cast for a scale of 1)", kv_name(format), k, v,
+                        kv_name(format));
+        }
+    }
+    NIBBLE_CHECK(nibble::check(shape).within(prefix));
+    return shape;
+}
+
+Status WeightSource::all_used() const {
+    const PredictionLayers prediction(checkpoint_->config());
+    const auto tensors = checkpoint_->tensors();
+    for (size_t i = 0; i < tensors.size(); ++i)
+        if (!used_[i] && !is_harmless(tensors[i].name) && !prediction.contains(tensors[i].name))
+            return fail("tensor '{}' has no place in the model that config.json describes: its effect would be lost",
+                        tensors[i].name);
+    return Ok{};
+}
+
+}  // namespace nibble

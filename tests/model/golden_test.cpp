@@ -1,0 +1,88 @@
+// Logits against transformers' (FP32): tests/oracles made none of these numbers, see the golden set's README.
+#include "model/models.h"
+
+namespace nibble::test {
+namespace {
+
+struct Expected {
+    std::vector<std::vector<int32_t>> texts;
+    std::vector<float> logits;
+};
+
+Expected read_expected(const std::filesystem::path& path, std::string_view tensor) {
+    Expected e;
+    const auto file = SafetensorsFile::open(path);
+    EXPECT_TRUE(file.ok()) << file.error().message();
+    if (!file.ok()) return e;
+    const TensorRecord* ids = file->find("input_ids");
+    const TensorRecord* logits = file->find(tensor);
+    EXPECT_TRUE(ids && logits);
+    if (!ids || !logits) return e;
+    for (int64_t b = 0; b < ids->shape[0]; ++b) {
+        auto& text = e.texts.emplace_back();
+        for (int64_t t = 0; t < ids->shape[1]; ++t) {
+            int64_t id;
+            std::memcpy(&id, ids->data.data() + 8 * (b * ids->shape[1] + t), 8);
+            text.push_back(static_cast<int32_t>(id));
+        }
+    }
+    e.logits.resize(logits->data.size() / 4);
+    std::memcpy(e.logits.data(), logits->data.data(), logits->data.size());
+    return e;
+}
+
+// Largest difference as a share of the largest logit.
+double relative_difference(const std::vector<float>& a, const std::vector<float>& b) {
+    if (a.size() != b.size()) return INFINITY;
+    double difference = 0, largest = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+        difference = std::max(difference, std::fabs(double{a[i]} - b[i]));
+        largest = std::max(largest, std::fabs(double{b[i]}));
+        if (a[i] != a[i]) return INFINITY;
+    }
+    return difference / largest;
+}
+
+struct Case {
+    std::string checkpoint, expected, tensor;
+    double bf16_bound = 0.03;
+};
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.checkpoint << " " << c.tensor; }
+
+class Golden : public testing::TestWithParam<Case> {};
+
+TEST_P(Golden, LogitsEqualTransformers) {
+    NIBBLE_NEEDS_GOLDEN(root, "");
+    const Expected expected = read_expected(root / GetParam().expected, GetParam().tensor);
+    ThreadPool pool(2);
+    for (const Compute compute : {Compute::f32, Compute::bf16}) {
+        ModelOptions options;
+        options.compute = compute;
+        options.quantize_activations = false;
+        const auto model = Model::load(open_checkpoint(root / GetParam().checkpoint), options, pool);
+        ASSERT_TRUE(model.ok()) << model.error().message();
+        const double difference = relative_difference(all_logits(*model, expected.texts), expected.logits);
+        EXPECT_LT(difference, compute == Compute::f32 ? 1e-4 : GetParam().bf16_bound);
+        RecordProperty(compute == Compute::f32 ? "f32" : "bf16", std::to_string(difference));
+        std::printf("%s %s: %.2g of the largest logit\n", GetParam().checkpoint.c_str(),
+                    compute == Compute::f32 ? "f32" : "bf16", difference);
+    }
+}
+
+Case model(const std::string& name, const std::string& tensor = "logits") {
+    return {"models/" + name, "models/" + name + "/expect.safetensors", tensor};
+}
+Case compressed(const std::string& name) {
+    return {"compressed-tensors/" + name, "compressed-tensors/" + name + "/expect.safetensors", "logits"};
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Golden,
+                         testing::Values(model("llama"), model("llama-rope3"), model("qwen2"), model("qwen3")));
+INSTANTIATE_TEST_SUITE_P(
+    Dialects, Golden,
+    testing::Values(compressed("nvfp4a16"), compressed("fp8_dynamic"), compressed("fp8_block"), compressed("mxfp4a16"),
+                    Case{"gguf/llama-mixed.gguf", "gguf/llama-mixed.expect.safetensors", "logits_bf16_weights"}));
+
+}  // namespace
+}  // namespace nibble::test
