@@ -1,5 +1,5 @@
-// What training adds to NVFP4: rounding that is right on average, and the Hadamard rotation that spreads outliers over
-// a block.
+// Rounding that is right on average (NVFP4 gradients, FP16 states), and the Hadamard rotation that spreads outliers
+// over a block.
 #pragma once
 
 #include "formats/nvfp4.h"
@@ -24,6 +24,22 @@ NIBBLE_HD constexpr uint8_t e2m1_magnitude_stochastic(float x, uint32_t random) 
 NIBBLE_HD constexpr uint8_t nvfp4_code_stochastic(float w, float decode_scale, uint32_t random) {
     const float x = w / decode_scale;
     return static_cast<uint8_t>(e2m1_magnitude_stochastic(x, random) | (x < 0.0f ? 8u : 0u));
+}
+
+// FP16 of x rounded up in magnitude with the probability of the distance to the value below: `random` is uniform on
+// 0 ... 65535 (normal numbers lose 13 bits and use its top 13). Exact values stay; finite values saturate at 65504.
+NIBBLE_HD constexpr uint16_t fp16_stochastic(float x, uint32_t random) {
+    const uint32_t bits = float_bits(x), rest = bits & 0x7FFFFFFFu;
+    const uint32_t sign = bits >> 31 << 15;
+    if (rest >= 0x7F800000u) return fp16_from_float(x);
+    if (rest < 0x38800000u) {  // below 2^-14: whole steps of 2^-24
+        const float steps = float_from_bits(rest) * 16777216.0f;
+        const auto whole = static_cast<uint32_t>(steps);
+        const float fraction = steps - static_cast<float>(whole);
+        return static_cast<uint16_t>(sign | (whole + (fraction * 65536.0f > static_cast<float>(random) ? 1u : 0u)));
+    }
+    const uint32_t code = ((rest + (random >> 3)) >> 13) - (112u << 10);
+    return static_cast<uint16_t>(sign | (code > 0x7BFFu ? 0x7BFFu : code));
 }
 
 // The orthonormal 16-point Walsh-Hadamard transform of sign[i] * w[i], in place: four stages of sums and differences

@@ -1,0 +1,143 @@
+#include "kernels/ssm.h"
+
+#include "formats/minifloat.h"
+#include "formats/stochastic.h"
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+namespace nibble {
+namespace {
+
+int padded(int head_dim) { return (head_dim + 15) / 16 * 16; }
+
+void scan_ref(const SsmHead& h) {
+    const int row = padded(h.head_dim);
+    for (int64_t t = 0; t < h.tokens; ++t)
+        for (int p = 0; p < h.head_dim; ++p) {
+            const float x = h.x[t * h.stride + p], decay = h.decay[t * h.dt_stride];
+            const float u = h.dt[t * h.dt_stride] * x;
+            float acc = 0.0f;
+            for (int s = 0; s < h.state_size; ++s) {
+                float& state = h.state[s * row + p];
+                const float kept = decay * state;
+                state = std::fma(u, h.b[t * h.stride + s], kept);
+                acc = std::fma(state, h.c[t * h.stride + s], acc);
+            }
+            h.y[t * h.y_stride + p] = std::fma(h.d, x, acc);
+        }
+}
+
+void convolve_ref(const float* const* taps, int conv, const float* weight, const float* bias, int64_t channels,
+                  float* out) {
+    for (int64_t c = 0; c < channels; ++c) {
+        float acc = bias[c];
+        for (int j = 0; j < conv; ++j) acc = std::fma(weight[j * channels + c], taps[j][c], acc);
+        out[c] = acc;
+    }
+}
+
+// A head's stored state, as FP32 while tokens run through it.
+struct NarrowState {
+    const SsmScan& scan;
+    uint16_t* stored;
+    int64_t first, count;  // elements of this head
+
+    void load(float* state) const {
+        for (int64_t i = 0; i < count; ++i)
+            state[i] = scan.format == SsmStateFormat::bf16 ? bf16_to_float(stored[i]) : fp16_to_float(stored[i]);
+    }
+    // Stores the state after the token at `position` and reads it back.
+    void round(float* state, int64_t position) const {
+        const auto all = static_cast<uint64_t>(ssm_state_elements(scan.heads, scan.head_dim, scan.state_size));
+        const uint64_t base = static_cast<uint64_t>(position) * all + static_cast<uint64_t>(first);
+        for (int64_t i = 0; i < count; ++i)
+            stored[i] = scan.format == SsmStateFormat::bf16
+                            ? bf16_from_float(state[i])
+                            : fp16_stochastic(state[i], scan.stream.bits16(base + static_cast<uint64_t>(i)));
+        load(state);
+    }
+};
+
+}  // namespace
+
+int64_t ssm_state_elements(int heads, int head_dim, int state_size) {
+    return int64_t{heads} * state_size * padded(head_dim);
+}
+
+void ssm_scan(const SsmKernels& kernels, const SsmScan& scan, std::byte* state, ThreadPool& pool) {
+    const int64_t count = int64_t{scan.state_size} * padded(scan.head_dim);
+    pool.parallel_for(scan.heads, [&](int64_t h) {
+        const int64_t g = h / (scan.heads / scan.groups);
+        SsmHead head{.x = scan.x + h * scan.head_dim,
+                     .b = scan.b + g * scan.state_size,
+                     .c = scan.c + g * scan.state_size,
+                     .stride = scan.stride,
+                     .decay = scan.decay + h,
+                     .dt = scan.dt + h,
+                     .dt_stride = scan.heads,
+                     .d = scan.d[h],
+                     .state = nullptr,
+                     .y = scan.y + h * scan.head_dim,
+                     .y_stride = int64_t{scan.heads} * scan.head_dim,
+                     .tokens = scan.tokens,
+                     .head_dim = scan.head_dim,
+                     .state_size = scan.state_size};
+        if (scan.format == SsmStateFormat::f32) {
+            head.state = reinterpret_cast<float*>(state) + h * count;
+            kernels.scan(head);
+            return;
+        }
+        std::vector<float> wide(static_cast<size_t>(count));
+        const NarrowState narrow{scan, reinterpret_cast<uint16_t*>(state) + h * count, h * count, count};
+        narrow.load(wide.data());
+        head.state = wide.data();
+        head.tokens = 1;
+        for (int64_t t = 0; t < scan.tokens; ++t) {
+            kernels.scan(head);
+            narrow.round(wide.data(), scan.position + t);
+            head.x += head.stride;
+            head.b += head.stride;
+            head.c += head.stride;
+            head.decay += head.dt_stride;
+            head.dt += head.dt_stride;
+            head.y += head.y_stride;
+        }
+    });
+}
+
+namespace {
+
+bool always() { return true; }
+#if defined(__x86_64__)
+bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+bool has_avx512() {
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
+}
+#endif
+
+constexpr SsmKernels entries[] = {
+#if defined(__x86_64__)
+    {"avx512", has_avx512, cpu::ssm_scan_avx512, cpu::ssm_convolve_avx512},
+    {"avx2", has_avx2, cpu::ssm_scan_avx2, cpu::ssm_convolve_avx2},
+#endif
+    {"ref", always, scan_ref, convolve_ref},
+};
+
+}  // namespace
+
+std::span<const SsmKernels> ssm_kernels() { return entries; }
+
+Result<const SsmKernels*> select_ssm_kernels(std::string_view force) {
+    for (const SsmKernels& k : entries)
+        if (force.empty() ? k.supported() : k.name == force) {
+            if (!k.supported()) return fail("kernels '{}': this CPU lacks the instructions", force);
+            return &k;
+        }
+    return fail("kernels '{}': unknown (avx512, avx2, ref)", force);
+}
+
+}  // namespace nibble
