@@ -50,6 +50,8 @@ struct MatmulTiles {
     void (*block_factors[2])(const uint8_t* scales, int64_t blocks, float* c);       // [is E8M0]: packed scales
     // out[k][R] = factor * x[r * stride + k] for k < count.
     void (*pack)(const float* x, int64_t stride, int rows, int64_t count, float factor, float* out);
+    // y[i] = acc[i] * (input_scale * scales[i]), 32 outputs.
+    void (*finish)(const float* acc, float input_scale, const float* scales, float* y);
     // E2M1 codes of one row, canonical order: words and offsets as IntegerRun has them, R = 1.
     void (*integer_row)(const uint8_t* codes, int64_t blocks, uint32_t* words, int32_t* offset);
 };
