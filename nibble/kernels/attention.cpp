@@ -1,5 +1,6 @@
 #include "kernels/attention.h"
 
+#include "kernels/cpu/attention_cpu.h"
 #include "kernels/cpu/features.h"
 #include "kernels/ref/attention_ref.h"
 #include "kernels/select.h"
@@ -7,7 +8,18 @@
 namespace nibble {
 namespace {
 
+#if defined(__x86_64__)
+template <const cpu::AttentionTiles& tiles>
+void attend(const AttentionShape& shape, std::span<const AttentionJob> jobs, ThreadPool& pool) {
+    cpu::attend(tiles, shape, jobs, pool);
+}
+#endif
+
 constexpr AttentionKernels entries[] = {
+#if defined(__x86_64__)
+    {"avx512", cpu::has_avx512, attend<cpu::attention_avx512>},
+    {"avx2", cpu::has_avx2, attend<cpu::attention_avx2>},
+#endif
     {"ref", cpu::always, ref::attend},
 };
 

@@ -1,0 +1,171 @@
+#include "kernels/cpu/attention_cpu.h"
+
+#include "kernels/kv_page.h"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+namespace nibble::cpu {
+namespace {
+
+constexpr int64_t queries_per_task = 32;  // share one decoding of each tile
+constexpr int64_t most_queries = 256;     // heads per key head; beyond, a row is cut into several tasks
+
+// Queries [first, last) of a job, numbered row * group + head within the group of one key head.
+struct Task {
+    const AttentionJob* job;
+    int head;  // of keys
+    int64_t first, last;
+};
+
+struct Scratch {
+    alignas(64) float k[attention_max_dim * kv_page_tokens];
+    alignas(64) float v[attention_max_dim * kv_page_tokens];
+    float m[most_queries], l[most_queries];
+    float* o[most_queries];
+};
+
+class Run {
+public:
+    Run(const AttentionTiles& tiles, const AttentionShape& shape, const Task& task)
+        : tiles_(tiles), shape_(shape), kv_(shape.kv), task_(task), group_(shape.heads / shape.kv.heads) {}
+
+    void operator()() {
+        const int64_t n = task_.last - task_.first;
+        width_ = (kv_.v_dim + 15) / 16 * 16;
+        if (width_ != kv_.v_dim) padded_.resize(static_cast<size_t>(n * width_));
+        for (int64_t i = 0; i < n; ++i) {
+            scratch_.m[i] = -std::numeric_limits<float>::infinity(), scratch_.l[i] = 0;
+            scratch_.o[i] = padded_.empty() ? y(i) : padded_.data() + i * width_;
+            std::fill_n(scratch_.o[i], width_, 0.0f);
+        }
+        const int64_t from = begin(position(0)) / kv_page_tokens, to = position(n - 1) / kv_page_tokens;
+        for (int64_t t = from; t <= to; ++t) tile(t, n);
+        for (int64_t i = 0; i < n; ++i) {
+            tiles_.divide(scratch_.o[i], width_, scratch_.l[i], shape_.bf16);
+            if (!padded_.empty()) std::copy_n(scratch_.o[i], kv_.v_dim, y(i));
+        }
+    }
+
+private:
+    int64_t row(int64_t query) const { return (task_.first + query) / group_; }
+    int64_t head(int64_t query) const { return task_.head * group_ + (task_.first + query) % group_; }
+    int64_t position(int64_t query) const { return task_.job->position + row(query); }
+    // First visible position of a query.
+    int64_t begin(int64_t position) const {
+        return shape_.window ? std::max<int64_t>(0, position - shape_.window + 1) : 0;
+    }
+    const float* q(int64_t query) const {
+        return task_.job->q + row(query) * task_.job->q_stride + head(query) * kv_.k_dim;
+    }
+    float* y(int64_t query) const { return task_.job->y + row(query) * task_.job->y_stride + head(query) * kv_.v_dim; }
+
+    const float* decode_k(const std::byte* page) {
+        const KvHead h = kv_k_head(kv_, page, task_.head);
+        const int64_t n = kv_.k_dim * kv_page_tokens;
+        switch (kv_.type) {
+            case KvType::f32:
+                return reinterpret_cast<const float*>(h.codes);
+            case KvType::bf16:
+                tiles_.decode_bf16(h.codes, n, scratch_.k);
+                break;
+            case KvType::fp8:
+                tiles_.decode_e4m3(h.codes, n, kv_.k_scale, scratch_.k);
+                break;
+            case KvType::nvfp4:
+                tiles_.decode_e2m1_k(h.codes, h.scales, kv_.k_dim, kv_.k_scale, scratch_.k);
+                break;
+        }
+        return scratch_.k;
+    }
+
+    // The first `count` positions.
+    const float* decode_v(const std::byte* page, int64_t count) {
+        const KvHead h = kv_v_head(kv_, page, task_.head);
+        if (width_ != kv_.v_dim) {
+            for (int64_t j = 0; j < count; ++j)
+                for (int d = 0; d < width_; ++d)
+                    scratch_.v[j * width_ + d] = d < kv_.v_dim ? kv_v(kv_, page, task_.head, d, j) : 0.0f;
+            return scratch_.v;
+        }
+        const int64_t n = count * kv_.v_dim;
+        switch (kv_.type) {
+            case KvType::f32:
+                return reinterpret_cast<const float*>(h.codes);
+            case KvType::bf16:
+                tiles_.decode_bf16(h.codes, n, scratch_.v);
+                break;
+            case KvType::fp8:
+                tiles_.decode_e4m3(h.codes, n, kv_.v_scale, scratch_.v);
+                break;
+            case KvType::nvfp4:
+                tiles_.decode_e2m1_v(h.codes, h.scales, n, kv_.v_scale, scratch_.v);
+                break;
+        }
+        return scratch_.v;
+    }
+
+    void tile(int64_t t, int64_t n) {
+        const int64_t base = t * kv_page_tokens;
+        const std::byte* page = task_.job->pages[t];
+        const float* k = decode_k(page);
+        const float* v = decode_v(page, std::min(position(n - 1) - base + 1, kv_page_tokens));
+        for (int64_t i = 0; i < n; i += attention_queries) {
+            const int count = static_cast<int>(std::min<int64_t>(attention_queries, n - i));
+            // Positions of the tile that the first and the last of these queries see.
+            const int64_t low = std::max<int64_t>(begin(position(i)) - base, 0);
+            const int64_t high = std::min(position(i + count - 1) - base + 1, kv_page_tokens);
+            if (low >= high) continue;
+            const float* queries[attention_queries];
+            alignas(64) float s[attention_queries * kv_page_tokens];
+            float a[attention_queries];
+            for (int j = 0; j < count; ++j) queries[j] = q(i + j);
+            tiles_.scores(queries, count, k, kv_.k_dim, shape_.scale, s);
+            for (int j = 0; j < count; ++j) {
+                const int64_t p = position(i + j), first = std::max<int64_t>(begin(p) - base, 0);
+                const int64_t last = std::min(p - base + 1, kv_page_tokens);
+                float* weights = s + j * kv_page_tokens;
+                if (first < last) {
+                    a[j] = tiles_.softmax(weights, first, last, &scratch_.m[i + j], &scratch_.l[i + j]);
+                } else {  // this query sees nothing here: weights of zero leave its sums as they are
+                    std::fill_n(weights, kv_page_tokens, 0.0f);
+                    a[j] = 1.0f;
+                }
+            }
+            tiles_.accumulate(s, a, count, low, high, v, width_, &scratch_.o[i]);
+        }
+    }
+
+    const AttentionTiles& tiles_;
+    const AttentionShape& shape_;
+    const KvShape& kv_;
+    const Task& task_;
+    int64_t group_, width_ = 0;
+    std::vector<float> padded_;  // sums of heads whose width is no multiple of 16
+    Scratch scratch_;
+};
+
+}  // namespace
+
+void attend(const AttentionTiles& tiles, const AttentionShape& shape, std::span<const AttentionJob> jobs,
+            ThreadPool& pool) {
+    const int64_t group = shape.heads / shape.kv.heads;
+    // Whole rows where a row's heads fit a task.
+    const int64_t step = group <= queries_per_task ? queries_per_task / group * group : std::min(group, most_queries);
+    const auto tasks_of = [&](const AttentionJob& job) {
+        return (job.rows * group + step - 1) / step * shape.kv.heads;
+    };
+    int64_t total = 0;
+    for (const AttentionJob& job : jobs) total += tasks_of(job);
+    pool.parallel_for(total, [&](int64_t i) {
+        size_t j = 0;
+        for (; i >= tasks_of(jobs[j]); ++j) i -= tasks_of(jobs[j]);
+        const int64_t first = i / shape.kv.heads * step;
+        const Task task{&jobs[j], static_cast<int>(i % shape.kv.heads), first,
+                        std::min(first + step, jobs[j].rows * group)};
+        Run(tiles, shape, task)();
+    });
+}
+
+}  // namespace nibble::cpu

@@ -1,0 +1,30 @@
+// What the instruction-set files offer to attention_cpu.cpp: operations on one tile of 64 positions. Plain data only.
+#pragma once
+
+#include <cstdint>
+
+namespace nibble::cpu {
+
+constexpr int attention_queries = 4;  // that share the loads of a tile
+
+struct AttentionTiles {
+    // n elements as FP32; e4m3: times scale.
+    void (*decode_bf16)(const void* codes, int64_t n, float* out);
+    void (*decode_e4m3)(const void* codes, int64_t n, float scale, float* out);
+    // kernels/kv_page.h: K [dim / 2][64] with scales [dim / 16][64], out [dim][64]; V: n elements with a scale per 16.
+    void (*decode_e2m1_k)(const void* codes, const void* scales, int64_t dim, float tensor_scale, float* out);
+    void (*decode_e2m1_v)(const void* codes, const void* scales, int64_t n, float tensor_scale, float* out);
+    // s[i][j] = scale * sum over d of q[i][d] * k[d][j], for `count` queries.
+    void (*scores)(const float* const* q, int count, const float* k, int64_t dim, float scale, float* s);
+    // Scores of the visible positions [begin, end) become weights, the others 0; updates m and l and returns the factor
+    // of earlier sums.
+    float (*softmax)(float* s, int64_t begin, int64_t end, float* m, float* l);
+    // o[i] = o[i] * a[i], then + s[i][j] * v[j] for j in [begin, end) ascending, then + 0. width: a multiple of 16.
+    void (*accumulate)(const float* s, const float* a, int count, int64_t begin, int64_t end, const float* v,
+                       int64_t width, float* const* o);
+    void (*divide)(float* o, int64_t n, float l, bool bf16);
+};
+
+extern const AttentionTiles attention_avx2, attention_avx512;
+
+}  // namespace nibble::cpu
