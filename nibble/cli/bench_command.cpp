@@ -1,13 +1,40 @@
 // `nibble bench WHAT`: checks first, then times.
+#include "cli/bench_model.h"
 #include "cli/bench_quantize.h"
 #include "cli/command.h"
 
 namespace nibble {
+namespace {
+
+void add_bench_model(CLI::App& bench, RunCommand& run) {
+    auto config = std::make_shared<BenchModelOptions>();
+    CLI::App* command = bench.add_subcommand("model", "loading, prefill and decoding of a model");
+    command->add_option("PATH", config->path, "folder or .gguf")->required();
+    command->add_option("--prompt", config->prompt, "tokens of the prefill")->check(CLI::Range(1, 1 << 20));
+    command->add_option("--decode", config->decode, "tokens decoded one by one")->check(CLI::Range(1, 1 << 20));
+    command->add_option("--sequences", config->sequences, "decoded together")->check(CLI::Range(1, 4096));
+    command->add_option("--threads", config->threads, "0: all cores")->capture_default_str();
+    command->add_option("--kernel", config->kernel, "one of avx512, avx2, ref; default: the best of this CPU");
+    command->add_flag("--f32", config->f32, "compute in FP32, not BF16");
+    command->add_flag("--weights-only", config->weights_only, "leave inputs unquantized (W4A16, W8A16)");
+    command->add_option("--repetitions", config->repetitions, "medians over this many")->check(CLI::Range(1, 1000));
+    command->add_flag("--json", config->json, "machine-readable");
+    command->footer("Example:\n  nibble bench model model-NVFP4 --threads 2");
+    command->callback([config, &run] {
+        run = [config]() -> Result<Outcome> {
+            NIBBLE_CHECK(bench_model(*config, stdout));
+            return Outcome{};
+        };
+    });
+}
+
+}  // namespace
 
 void add_bench(CLI::App& app, RunCommand& run) {
     CLI::App* bench =
         app.add_subcommand("bench", "speed of the kernels on this machine, checked against the reference first");
     bench->require_subcommand(1);
+    add_bench_model(*bench, run);
     auto config = std::make_shared<BenchQuantizeOptions>();
     CLI::App* command = bench->add_subcommand("quantize", "quantize, decode and measure kernels beside memcpy");
     command->add_option("--rows", config->rows, "of the matrix")->capture_default_str();

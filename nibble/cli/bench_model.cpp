@@ -1,0 +1,189 @@
+#include "cli/bench_model.h"
+
+#include "model/model.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <ctime>
+#include <numeric>
+#include <random>
+
+namespace nibble {
+namespace {
+
+// Wall clock and processor time of all threads: on a busy machine the second says what the work costs.
+struct Seconds {
+    double wall = 0, cpu = 0;
+};
+
+double cpu_now() {
+    timespec t{};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+template <class Work>
+Result<Seconds> timed(Work work) {
+    const auto start = std::chrono::steady_clock::now();
+    const double cpu = cpu_now();
+    NIBBLE_CHECK(work());
+    return Seconds{std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), cpu_now() - cpu};
+}
+
+// Medians of wall and processor time over repetitions.
+template <class Work>
+Result<Seconds> median_of(int repetitions, Work work) {
+    std::vector<double> wall, cpu;
+    for (int i = 0; i < repetitions; ++i) {
+        NIBBLE_TRY(const Seconds s, timed(work));
+        wall.push_back(s.wall), cpu.push_back(s.cpu);
+    }
+    std::ranges::sort(wall), std::ranges::sort(cpu);
+    return Seconds{wall[wall.size() / 2], cpu[cpu.size() / 2]};
+}
+
+std::vector<int32_t> random_tokens(int64_t n, int64_t vocab) {
+    std::mt19937 random(1);
+    std::vector<int32_t> tokens;
+    for (int64_t i = 0; i < n; ++i) tokens.push_back(static_cast<int32_t>(random() % static_cast<unsigned>(vocab)));
+    return tokens;
+}
+
+// Bytes that one decoded token reads: every block's weights, experts that are not chosen included, and the head.
+int64_t weight_bytes(const Model& model) {
+    const auto bytes = [](const Linear& l) {
+        const int64_t plain = l.rows * l.cols * 2;
+        return l.format == Format::none ? plain
+                                        : static_cast<int64_t>(bits_per_element(l.format, l.rows, l.cols) / 8 *
+                                                               static_cast<double>(l.rows * l.cols));
+    };
+    int64_t sum = bytes(model.head().linear());
+    for (const Block& block : model.blocks())
+        for (const Linear* linear : block.linears()) sum += bytes(*linear);
+    return sum;
+}
+
+// Bytes per second of summing a buffer larger than the caches.
+double read_rate(ThreadPool& pool) {
+    constexpr int64_t n = int64_t{1} << 26;  // 512 MiB
+    std::vector<int64_t> data(static_cast<size_t>(n), 1);
+    std::vector<int64_t> sums(64);
+    double best = 0;
+    for (int i = 0; i < 3; ++i) {
+        const auto s = timed([&]() -> Status {
+            pool.parallel_for(64, [&](int64_t t) {
+                sums[size_t(t)] =
+                    std::accumulate(data.begin() + t * (n / 64), data.begin() + (t + 1) * (n / 64), int64_t{0});
+            });
+            return Ok{};
+        });
+        best = std::max(best, static_cast<double>(n * 8) / s->wall);
+    }
+    return std::accumulate(sums.begin(), sums.end(), int64_t{0}) == n ? best : 0;
+}
+
+// One decoded token after each of a few prefixes, against the whole text at once.
+Status check_decode(const Model& model, KvPool& pool, std::span<const int32_t> tokens) {
+    const auto vocab = static_cast<size_t>(model.config().vocab);
+    std::vector<float> whole(tokens.size() * vocab), one(vocab);
+    NIBBLE_CHECK(model.forward(Batch({{nullptr, tokens, 0}}), whole));
+    Sequence sequence = pool.sequence();
+    for (size_t i = 0; i < tokens.size(); ++i) {
+        NIBBLE_CHECK(model.forward(Batch({{&sequence, tokens.subspan(i, 1), 0}}), one));
+        if (std::memcmp(one.data(), whole.data() + i * vocab, vocab * sizeof(float)) != 0)
+            return fail("decoding position {} differs from the prefill: not timed", i);
+    }
+    return Ok{};
+}
+
+}  // namespace
+
+Status bench_model(const BenchModelOptions& o, std::FILE* out) {
+    ThreadPool threads(o.threads);
+    ModelOptions options;
+    options.kernels = o.kernel;
+    options.compute = o.f32 ? Compute::f32 : Compute::bf16;
+    options.quantize_activations = !o.weights_only;
+    std::optional<Model> model;
+    NIBBLE_TRY(const Seconds load, timed([&]() -> Status {
+                   NIBBLE_TRY(auto checkpoint, Checkpoint::open(o.path));
+                   NIBBLE_TRY(model, Model::load(std::move(checkpoint), options, threads));
+                   return Ok{};
+               }));
+    const int64_t vocab = model->config().vocab;
+    const auto tokens = random_tokens(std::max<int64_t>(o.prompt, 16), vocab);
+    const std::span<const int32_t> prompt = std::span(tokens).first(size_t(o.prompt));
+    const auto pool =
+        model->make_pool((o.sequences + 1) * (o.prompt + (o.repetitions + 1) * o.decode + kv_page_tokens));
+    NIBBLE_CHECK(check_decode(*model, *pool, std::span(tokens).first(16)));
+
+    std::vector<float> logits(static_cast<size_t>(vocab * std::max<int64_t>(o.sequences, 1)));
+    const auto row = std::span(logits).first(size_t(vocab));
+    NIBBLE_TRY(const Seconds prefill, median_of(o.repetitions, [&]() -> Status {
+                   Sequence s = pool->sequence();
+                   return model->forward(Batch({{&s, prompt, o.prompt - 1}}), row);
+               }));
+    const auto decode = [&](int64_t count) -> Result<Seconds> {
+        std::vector<Sequence> sequences;
+        {
+            Sequence first = pool->sequence();
+            NIBBLE_CHECK(model->forward(Batch({{&first, prompt, o.prompt - 1}}), row));
+            for (int64_t i = 1; i < count; ++i) {
+                NIBBLE_TRY(Sequence fork, first.fork());
+                sequences.push_back(std::move(fork));
+            }
+            sequences.push_back(std::move(first));
+        }
+        return median_of(o.repetitions, [&]() -> Status {
+            for (int64_t i = 0; i < o.decode; ++i) {
+                std::vector<Segment> segments;
+                for (Sequence& s : sequences) segments.push_back({&s, prompt.subspan(size_t(i % o.prompt), 1), 0});
+                NIBBLE_CHECK(model->forward(Batch(segments), std::span(logits).first(size_t(count * vocab))));
+            }
+            return Ok{};
+        });
+    };
+    NIBBLE_TRY(const Seconds alone, decode(1));
+    NIBBLE_TRY(const Seconds together, decode(o.sequences));
+    const double reading = read_rate(threads);
+    const auto bytes = static_cast<double>(weight_bytes(*model));
+    const auto steps = static_cast<double>(o.decode), n = static_cast<double>(o.prompt);
+    const auto many = static_cast<double>(o.sequences);
+    Json j;
+    j["kernels"] = model->workspace().matmul->name;
+    j["threads"] = threads.threads();
+    j["load_seconds"] = load.wall;
+    j["prefill_tokens_per_second"] = n / prefill.wall;
+    j["prefill_tokens_per_cpu_second"] = n / prefill.cpu;
+    j["decode_tokens_per_second"] = steps / alone.wall;
+    j["decode_tokens_per_cpu_second"] = steps / alone.cpu;
+    j["decode_together"] = o.sequences;
+    j["together_tokens_per_second"] = steps * many / together.wall;
+    j["together_over_alone"] = many * alone.wall / together.wall;
+    j["weight_bytes"] = static_cast<int64_t>(bytes);
+    j["decode_read_fraction"] = bytes * steps / alone.wall / reading;
+    j["machine_read_bytes_per_second"] = reading;
+    if (o.json) {
+        fmt::print(out, "{}\n", j.dump(2));
+        return Ok{};
+    }
+    fmt::print(out, "{} on {} threads, {} kernels; decoding gives the bits of the prefill\n", o.path, threads.threads(),
+               model->workspace().matmul->name);
+    fmt::print(out, "  load              {:9.3f} s\n", load.wall);
+    fmt::print(out, "  prefill {:<9} {:9.0f} tokens/s   {:9.0f} per processor second\n", o.prompt, n / prefill.wall,
+               n / prefill.cpu);
+    fmt::print(out, "  decode            {:9.1f} tokens/s   {:9.1f} per processor second\n", steps / alone.wall,
+               steps / alone.cpu);
+    fmt::print(out, "    reads {:.1f} MB a token: {:.1f} GB/s, {:.0f} % of the {:.1f} GB/s the machine reads\n",
+               bytes / 1e6, bytes * steps / alone.wall / 1e9, 100 * bytes * steps / alone.wall / reading,
+               reading / 1e9);
+    fmt::print(out, "  decode {:<3} at once {:9.1f} tokens/s   {:9.2f} times one alone\n", o.sequences,
+               steps * many / together.wall, many * alone.wall / together.wall);
+    return Ok{};
+}
+
+}  // namespace nibble

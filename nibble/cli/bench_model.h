@@ -1,0 +1,30 @@
+// `nibble bench model`: a model's time to load, prefill and decode, after a check that decoding gives the bits of the
+// prefill.
+#pragma once
+
+#include "base/error.h"
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+
+namespace nibble {
+
+struct BenchModelOptions {
+    std::string path;
+    int64_t prompt = 512;    // tokens of a prefill
+    int64_t decode = 64;     // tokens decoded one by one
+    int64_t sequences = 16;  // decoded together, beside one alone
+    int threads = 0;         // 0: all cores
+    std::string kernel;      // one entry; empty: the best of this CPU
+    bool f32 = false;        // Compute::f32
+    bool weights_only = false;
+    int repetitions = 5;
+    bool json = false;
+};
+
+// Medians. Decoding runs at positions from `prompt` on. Rates of reading are bytes of the blocks and the head per
+// second, beside what the machine reads from memory in the same run.
+Status bench_model(const BenchModelOptions& options, std::FILE* out);
+
+}  // namespace nibble
