@@ -2,6 +2,8 @@
 
 #include "formats/minifloat.h"
 #include "formats/stochastic.h"
+#include "kernels/cpu/features.h"
+#include "kernels/select.h"
 
 #include <cmath>
 #include <cstring>
@@ -109,22 +111,12 @@ void ssm_scan(const SsmKernels& kernels, const SsmScan& scan, std::byte* state, 
 
 namespace {
 
-bool always() { return true; }
-#if defined(__x86_64__)
-bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
-bool has_avx512() {
-    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
-}
-#endif
-
 constexpr SsmKernels entries[] = {
 #if defined(__x86_64__)
-    {"avx512", has_avx512, cpu::ssm_scan_avx512, cpu::ssm_convolve_avx512},
-    {"avx2", has_avx2, cpu::ssm_scan_avx2, cpu::ssm_convolve_avx2},
+    {"avx512", cpu::has_avx512, cpu::ssm_scan_avx512, cpu::ssm_convolve_avx512},
+    {"avx2", cpu::has_avx2, cpu::ssm_scan_avx2, cpu::ssm_convolve_avx2},
 #endif
-    {"ref", always, scan_ref, convolve_ref},
+    {"ref", cpu::always, scan_ref, convolve_ref},
 };
 
 }  // namespace
@@ -132,12 +124,7 @@ constexpr SsmKernels entries[] = {
 std::span<const SsmKernels> ssm_kernels() { return entries; }
 
 Result<const SsmKernels*> select_ssm_kernels(std::string_view force) {
-    for (const SsmKernels& k : entries)
-        if (force.empty() ? k.supported() : k.name == force) {
-            if (!k.supported()) return fail("kernels '{}': this CPU lacks the instructions", force);
-            return &k;
-        }
-    return fail("kernels '{}': unknown (avx512, avx2, ref)", force);
+    return select_entry(ssm_kernels(), "ssm", force);
 }
 
 }  // namespace nibble

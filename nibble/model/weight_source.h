@@ -21,6 +21,8 @@ struct WeightOptions {
     Compute compute = Compute::bf16;
     bool quantize_activations = true;  // false: W4A16 / W8A16 whatever the checkpoint says about inputs
     std::optional<KvFormat> kv;        // nullopt: what the checkpoint says; none: BF16, or F32 with Compute::f32
+    SsmStateFormat ssm_state = SsmStateFormat::f32;  // of Mamba-2 between tokens
+    uint64_t ssm_seed = 0;                           // of its stochastic rounding
 };
 
 class WeightSource {

@@ -4,7 +4,9 @@
 #include "base/thread_pool.h"
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
+#include "kernels/elementwise_backward.h"
 #include "kernels/matmul.h"
+#include "kernels/ssm.h"
 #include "model/batch.h"
 #include "model/config.h"
 
@@ -68,10 +70,12 @@ struct Workspace {
     const MatmulKernels* matmul = nullptr;
     const ElementwiseKernels* elementwise = nullptr;
     const AttentionKernels* attention = nullptr;
+    const SsmKernels* ssm = nullptr;
+    const GradientKernels* gradient = nullptr;
     ThreadPool* pool = nullptr;
     Arena arena;
 
-    // `kernels` forces the entry of that name in all three tables; empty: the best of this CPU.
+    // `kernels` forces the entry of that name in every table; empty: the best of this CPU.
     static Result<Workspace> create(Compute compute, std::string_view kernels, ThreadPool& pool);
 
     bool bf16() const { return compute == Compute::bf16; }

@@ -1,4 +1,5 @@
 #include "kernels/cpu/elementwise_rows.h"
+#include "kernels/cpu/gradient_rows.h"
 #include "kernels/cpu/vec_avx512.h"
 
 #define NIBBLE_ISA avx512
@@ -6,8 +7,11 @@
 
 #include "kernels/cpu/elementwise.inc"
 
+#include "kernels/cpu/gradient.inc"
+
 namespace nibble::cpu {
 
 constinit const ElementwiseRows elementwise_avx512 = avx512::elementwise_rows;
+constinit const GradientRows gradient_avx512 = avx512::gradient_rows;
 
 }  // namespace nibble::cpu

@@ -1,9 +1,6 @@
 #include "kernels/ref/matmul_ref.h"
 
-#include "formats/fp8.h"
-#include "formats/mx.h"
-#include "formats/nvfp4.h"
-#include "kernels/panels.h"
+#include "kernels/ref/panel_values.h"
 
 #include <algorithm>
 #include <cmath>
@@ -14,31 +11,6 @@ namespace {
 using Panels = PackedMatrix::Panels;
 
 uint8_t nibble_at(const uint8_t* codes, int64_t i) { return static_cast<uint8_t>(codes[i / 2] >> (i % 2 * 4) & 15); }
-
-float weight(const Panels& p, int64_t panel, int64_t k, int64_t lane) {
-    const int per_word = codes_per_word(p.code), bytes = word_bytes(p.code);
-    uint32_t word = 0;
-    std::memcpy(&word, p.panel_words(panel) + (k / per_word * panel_rows + lane) * bytes, static_cast<size_t>(bytes));
-    const uint32_t code = word >> (k % per_word * (8 * bytes / per_word));
-    switch (p.code) {
-        case WeightCode::f32:
-            return float_from_bits(word);
-        case WeightCode::bf16:
-            return bf16_to_float(static_cast<uint16_t>(code));
-        case WeightCode::e4m3:
-            return e4m3_to_float(static_cast<uint8_t>(code));
-        case WeightCode::e2m1:
-            return e2m1_to_float(code & 15);
-    }
-    __builtin_unreachable();
-}
-
-float weight_factor(const Panels& p, int64_t panel, int64_t block, int64_t lane) {
-    if (p.format == Format::fp8_block128) return p.panel_tile_scales(panel)[block * panel_rows + lane];
-    if (p.block_scales.size() == 0) return 1.0f;
-    const uint8_t scale = p.panel_block_scales(panel)[block * panel_rows + lane];
-    return format_layout(p.format).e8m0_scales ? e8m0_to_float(scale) : packed_e4m3_scale(scale);
-}
 
 InputRow input_row(const float* x, int64_t cols, const MatmulInput& in, const Panels& p, int block) {
     InputRow row{{x, x + cols}, std::vector<float>(static_cast<size_t>((cols + block - 1) / block), 1.0f), 1.0f};
@@ -90,7 +62,7 @@ void matmul(const PackedMatrix& w, const MatmulInput& in, float* y, int64_t y_st
         std::vector<float> values(static_cast<size_t>(p.cols * panel_rows));
         for (int64_t k = 0; k < p.cols; ++k)
             for (int64_t lane = 0; lane < panel_rows; ++lane)
-                values[static_cast<size_t>(k * panel_rows + lane)] = weight(p, panel, k, lane);
+                values[static_cast<size_t>(k * panel_rows + lane)] = packed_code(p, panel, k, lane);
         const int64_t count = std::min(panel_rows, p.rows - panel * panel_rows);
         for (int64_t m = 0; m < in.rows; ++m) {
             const InputRow& row = rows[static_cast<size_t>(m)];
@@ -102,7 +74,7 @@ void matmul(const PackedMatrix& w, const MatmulInput& in, float* y, int64_t y_st
                         t = std::fma(row.x[static_cast<size_t>(k)], values[static_cast<size_t>(k * panel_rows + lane)],
                                      t);
                     const float c =
-                        row.c[static_cast<size_t>(begin / block)] * weight_factor(p, panel, begin / p.block, lane);
+                        row.c[static_cast<size_t>(begin / block)] * packed_factor(p, panel, begin / p.block, lane);
                     acc = std::fma(t, c, acc);
                 }
                 const int64_t n = panel * panel_rows + lane;

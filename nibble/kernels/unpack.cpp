@@ -1,0 +1,74 @@
+#include "kernels/unpack.h"
+
+#include "kernels/panels.h"
+#include "kernels/ref/panel_values.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace nibble {
+namespace {
+
+using Panels = PackedMatrix::Panels;
+
+std::unique_ptr<Panels> f32_panels(int64_t rows, int64_t cols) {
+    auto p = std::make_unique<Panels>();
+    p->rows = rows, p->cols = cols, p->words = cols;
+    p->data = AlignedArray<std::byte>(p->panels() * p->panel_bytes());
+    p->row_scales = AlignedArray<float>(p->panels() * panel_rows);
+    for (int64_t r = 0; r < rows; ++r) p->row_scales[r] = 1.0f;
+    return p;
+}
+
+}  // namespace
+
+PackedMatrix transposed(const PackedMatrix& weight, ThreadPool& pool) {
+    const Panels& w = weight.panels();
+    auto p = f32_panels(w.cols, w.rows);
+    // Panel `to` of the transpose holds inputs [32 to, 32 to + 32) of all outputs n: words[n * 32 + k].
+    pool.parallel_for(p->panels(), [&](int64_t to) {
+        auto* words = reinterpret_cast<float*>(p->panel_words(to));
+        const int64_t count = std::min(panel_rows, w.cols - to * panel_rows);
+        for (int64_t from = 0; from < w.panels(); ++from) {
+            const int64_t rows = std::min(panel_rows, w.rows - from * panel_rows);
+            for (int64_t r = 0; r < count; ++r) {
+                const int64_t k = to * panel_rows + r;
+                for (int64_t lane = 0; lane < rows; ++lane) {
+                    const int64_t n = from * panel_rows + lane;
+                    const float value =
+                        ref::packed_code(w, from, k, lane) * ref::packed_factor(w, from, k / w.block, lane);
+                    words[n * panel_rows + r] = value * w.row_scales[n];
+                }
+            }
+        }
+    });
+    return PackedMatrix(std::move(p));
+}
+
+PackedMatrix pack_transposed(const float* x, int64_t rows, int64_t cols, int64_t stride, ThreadPool& pool) {
+    auto p = f32_panels(cols, rows);
+    pool.parallel_for(p->panels(), [&](int64_t panel) {
+        auto* words = reinterpret_cast<float*>(p->panel_words(panel));
+        const int64_t count = std::min(panel_rows, cols - panel * panel_rows);
+        for (int64_t k = 0; k < rows; ++k)
+            std::memcpy(words + k * panel_rows, x + k * stride + panel * panel_rows,
+                        static_cast<size_t>(count) * sizeof(float));
+    });
+    return PackedMatrix(std::move(p));
+}
+
+PackedMatrix pack_rows(const float* x, int64_t rows, int64_t cols, int64_t stride, ThreadPool& pool) {
+    auto p = f32_panels(rows, cols);
+    pool.parallel_for(p->panels(), [&](int64_t panel) {
+        auto* words = reinterpret_cast<float*>(p->panel_words(panel));
+        const int64_t count = std::min(panel_rows, rows - panel * panel_rows);
+        for (int64_t begin = 0; begin < cols; begin += 16)
+            for (int64_t r = 0; r < count; ++r) {
+                const float* from = x + (panel * panel_rows + r) * stride;
+                for (int64_t k = begin; k < std::min(begin + 16, cols); ++k) words[k * panel_rows + r] = from[k];
+            }
+    });
+    return PackedMatrix(std::move(p));
+}
+
+}  // namespace nibble

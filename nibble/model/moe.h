@@ -1,0 +1,47 @@
+// Mixture of experts. Rows are gathered per expert; a product's rows do not depend on their neighbours, and a token
+// adds its experts in ascending order, so neither the batch nor the order of arrival shows.
+#pragma once
+
+#include "model/block.h"
+#include "model/feed_forward.h"
+
+#include <optional>
+
+namespace nibble {
+
+class Moe : public Mixer {
+public:
+    static Result<std::unique_ptr<Mixer>> load(const std::string& prefix, int64_t hidden, const MoeConfig& config,
+                                               WeightSource& weights);
+
+    Status forward(const Batch& batch, const float* x, float* y, Workspace& work, Observer* observer) const override;
+    Status backward(const Batch& batch, const float* x, const float* dy, float* dx, Workspace& work, Observer* observer,
+                    GradientSink* sink) const override;
+    std::vector<const Linear*> linears() const override;
+
+private:
+    // The choice of every row, and the rows of every expert in ascending order.
+    struct Routing {
+        std::vector<float> scores;     // [rows, experts]
+        std::vector<int32_t> experts;  // [rows, top_k], ascending
+        std::vector<float> weights;    // [rows, top_k]
+        std::vector<int64_t> begin;    // [experts + 1] into the next two
+        std::vector<int32_t> rows;     // batch rows
+        std::vector<int64_t> slots;    // row * top_k + k
+    };
+    Result<Routing> choose(const float* x, int64_t rows, Workspace& work, Observer* observer) const;
+    // acc [rows, width] from the experts' input of the same shape.
+    Status run_experts(const Routing& routing, const float* x, float* acc, int64_t rows, Workspace& work,
+                       Observer* observer) const;
+    int64_t width() const { return config_.latent > 0 ? config_.latent : hidden_; }  // that experts see
+
+    MoeConfig config_;
+    int64_t hidden_ = 0;
+    Linear gate_;
+    std::vector<float> selection_bias_;  // may be empty
+    std::vector<FeedForward> experts_;
+    std::optional<FeedForward> shared_;
+    std::optional<Linear> to_latent_, from_latent_;  // fc1_latent_proj, fc2_latent_proj
+};
+
+}  // namespace nibble
