@@ -1,48 +1,11 @@
-// Multi-head attention with grouped queries: q/k/v as one product, optional norm of q and k per head, rotary embedding,
-// the cache, o_proj.
-#include "model/block.h"
-#include "model/sequence.h"
-#include "model/weight_source.h"
+#include "model/attention.h"
+
+#include "model/attend.h"
 
 #include <algorithm>
 #include <array>
 
 namespace nibble {
-namespace {
-
-class Attention : public Mixer {
-public:
-    static Result<std::unique_ptr<Mixer>> load(const ModelConfig& model, const BlockConfig& block,
-                                               const AttentionConfig& c, WeightSource& weights);
-
-    Status forward(const Batch& batch, const float* x, float* y, Workspace& work, Observer* observer) const override;
-    Status backward(const Batch&, const float*, const float*, float*, Workspace&, Observer*,
-                    GradientSink*) const override {
-        return fail("{}: attention has no backward pass", prefix_);
-    }
-    std::vector<const Linear*> linears() const override {
-        std::vector<const Linear*> list;
-        for (const Linear& part : qkv_.parts) list.push_back(&part);
-        list.push_back(&out_);
-        return list;
-    }
-    StateLayout state() const override { return {kv_, config_.window, 0}; }
-
-private:
-    int64_t q_cols() const { return int64_t{config_.heads} * config_.head_dim; }
-    int64_t kv_cols() const { return int64_t{config_.kv_heads} * config_.head_dim; }
-    void prepare_rows(const Batch& batch, float* qkv, Workspace& work) const;
-    void attend(const Batch& batch, const float* qkv, float* y, Workspace& work) const;
-
-    std::string prefix_;
-    int index_ = 0;
-    AttentionConfig config_;
-    KvShape kv_;
-    float eps_ = 0;
-    LinearStack qkv_;
-    Linear out_;
-    std::vector<float> q_norm_, k_norm_;  // as they multiply; empty: none
-};
 
 Result<std::unique_ptr<Mixer>> Attention::load(const ModelConfig& model, const BlockConfig& block,
                                                const AttentionConfig& c, WeightSource& weights) {
@@ -86,39 +49,11 @@ void Attention::prepare_rows(const Batch& batch, float* qkv, Workspace& work) co
     });
 }
 
-// Stores K and V, then attends. A segment without a sequence gets pages of scratch memory: the same kernel, the same
-// rounding.
-void Attention::attend(const Batch& batch, const float* qkv, float* y, Workspace& work) const {
-    const int64_t stride = qkv_.rows();
-    std::vector<AttentionJob> jobs;
-    std::vector<std::byte* const*> pages_of;
-    for (size_t s = 0; s < batch.segments().size(); ++s) {
-        const Segment& segment = batch.segments()[s];
-        const auto rows = static_cast<int64_t>(segment.tokens.size());
-        const float* q = qkv + batch.row(s) * stride;
-        std::byte* const* pages = nullptr;
-        if (segment.sequence) {
-            pages = segment.sequence->pages(index_).data();
-        } else {
-            const int64_t tiles = (rows + kv_page_tokens - 1) / kv_page_tokens, bytes = kv_page_bytes(kv_);
-            auto** table = work.arena.array<std::byte*>(tiles);
-            std::byte* memory = work.arena.bytes(tiles * bytes);
-            for (int64_t t = 0; t < tiles; ++t) table[t] = memory + t * bytes;
-            pages = table;
-        }
-        pages_of.push_back(pages);
-        jobs.push_back({q, y + batch.row(s) * q_cols(), stride, q_cols(), rows, batch.position(s), pages});
-    }
-    for (size_t s = 0; s < jobs.size(); ++s) {
-        const AttentionJob& job = jobs[s];
-        const float* k = job.q + q_cols();
-        work.parallel_rows(job.rows, 8 * kv_cols(), [&](int64_t first, int64_t last) {
-            kv_store(kv_, pages_of[s], job.position + first, last - first, k + first * stride, stride,
-                     k + first * stride + kv_cols(), stride);
-        });
-    }
-    const AttentionShape shape{kv_, config_.heads, config_.scale, config_.window, work.bf16()};
-    work.attention->attend(shape, jobs, *work.pool);
+std::vector<const Linear*> Attention::linears() const {
+    std::vector<const Linear*> list;
+    for (const Linear& part : qkv_.parts) list.push_back(&part);
+    list.push_back(&out_);
+    return list;
 }
 
 Status Attention::forward(const Batch& batch, const float* x, float* y, Workspace& work, Observer* observer) const {
@@ -139,11 +74,10 @@ Status Attention::forward(const Batch& batch, const float* x, float* y, Workspac
         }
         NIBBLE_CHECK(observer->kv(prefix_, k, v, rows, kv_cols(), kv_cols()));
     }
-    attend(batch, qkv, mixed, work);
+    attend(batch, index_, shape(work), qkv, stride, qkv + q_cols(), stride, qkv + q_cols() + kv_cols(), stride, mixed,
+           work);
     return out_.forward(mixed, rows, y, work, observer);
 }
-
-}  // namespace
 
 Result<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& model, const BlockConfig& block,
                                           const AttentionConfig& config, WeightSource& weights) {

@@ -112,13 +112,13 @@ Status norm_backward(const NormRows& norm, std::span<const float> w, const float
                 const float mean = work.gradient->dot(x, x, group) / static_cast<float>(group);
                 const float r = 1.0f / std::sqrt(mean + norm.eps);
                 const float c = work.gradient->dot(g, x, group) / static_cast<float>(group) * r * r;
+                if (dw_rows)
+                    for (int64_t j = 0; j < group; ++j) dw_rows[i * n + at + j] = d[j] * (x[j] * r);
                 float* out = dx + i * dx_stride + at;
                 if (add)
                     for (int64_t j = 0; j < group; ++j) out[j] += r * (g[j] - x[j] * c);
                 else
                     for (int64_t j = 0; j < group; ++j) out[j] = r * (g[j] - x[j] * c);
-                if (dw_rows)
-                    for (int64_t j = 0; j < group; ++j) dw_rows[i * n + at + j] = d[j] * (x[j] * r);
             }
     });
     if (!sink) return Ok{};

@@ -20,7 +20,7 @@ Status report_gradient(const Linear& linear, const float* x, const float* dy, in
                        Workspace& work, Observer* observer, GradientSink* sink, std::span<const int32_t> batch_rows);
 
 // y = rms_norm(x, w) of `groups` runs of w.size() / groups numbers each. dx [rows, w.size()] is written, or added to
-// when `add`. The gradient of w goes to `name` unless there is no sink.
+// when `add`; it may be dy. The gradient of w goes to `name` unless there is no sink.
 struct NormRows {
     const float* x = nullptr;
     int64_t stride = 0, rows = 0;

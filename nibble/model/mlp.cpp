@@ -19,13 +19,8 @@ Result<std::unique_ptr<Mlp>> Mlp::load(const std::string& prefix, int64_t hidden
     return mlp;
 }
 
-Status Mlp::forward_rows(const float* x, int64_t n, float* y, Workspace& work, Observer* observer,
-                         std::span<const int32_t> batch_rows) const {
-    const Arena::Scope scope(work.arena);
+void Mlp::activate(const float* in, int64_t n, float* mid, Workspace& work) const {
     const int64_t width = config_.intermediate, stride = in_.rows();
-    float* in = work.arena.floats(n * stride);
-    float* mid = work.arena.floats(n * width);
-    NIBBLE_CHECK(in_.forward(x, n, in, work, observer, batch_rows));
     work.parallel_rows(n, 4 * width, [&](int64_t first, int64_t last) {
         for (int64_t i = first; i < last; ++i) {
             const float* row = in + i * stride;
@@ -33,15 +28,20 @@ Status Mlp::forward_rows(const float* x, int64_t n, float* y, Workspace& work, O
                                        work.bf16(), mid + i * width);
         }
     });
+}
+
+Status Mlp::forward_rows(const float* x, int64_t n, float* y, Workspace& work, Observer* observer,
+                         std::span<const int32_t> batch_rows) const {
+    const Arena::Scope scope(work.arena);
+    float* in = work.arena.floats(n * in_.rows());
+    float* mid = work.arena.floats(n * config_.intermediate);
+    NIBBLE_CHECK(in_.forward(x, n, in, work, observer, batch_rows));
+    activate(in, n, mid, work);
     return out_.forward(mid, n, y, work, observer, batch_rows);
 }
 
 Status Mlp::forward(const Batch& batch, const float* x, float* y, Workspace& work, Observer* observer) const {
     return forward_rows(x, batch.rows(), y, work, observer, {});
-}
-
-Status Mlp::backward(const Batch&, const float*, const float*, float*, Workspace&, Observer*, GradientSink*) const {
-    return fail("{}: the MLP has no backward pass", out_.name);
 }
 
 std::vector<const Linear*> Mlp::linears() const {

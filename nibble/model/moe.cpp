@@ -27,12 +27,12 @@ Result<std::unique_ptr<Mixer>> Moe::load(const std::string& prefix, int64_t hidd
     }
     moe->experts_.reserve(config.experts);
     for (int e = 0; e < config.experts; ++e) {
-        NIBBLE_TRY(FeedForward expert,
-                   FeedForward::load(config.expert, fmt::format("{}.experts.{}", prefix, e), moe->width(), weights));
+        NIBBLE_TRY(auto expert,
+                   Mlp::load(fmt::format("{}.experts.{}", prefix, e), moe->width(), config.expert, weights));
         moe->experts_.push_back(std::move(expert));
     }
     if (config.shared.intermediate > 0) {
-        NIBBLE_TRY(moe->shared_, FeedForward::load(config.shared, prefix + ".shared_experts", hidden, weights));
+        NIBBLE_TRY(moe->shared_, Mlp::load(prefix + ".shared_experts", hidden, config.shared, weights));
     }
     return std::unique_ptr<Mixer>(std::move(moe));
 }
@@ -40,9 +40,13 @@ Result<std::unique_ptr<Mixer>> Moe::load(const std::string& prefix, int64_t hidd
 std::vector<const Linear*> Moe::linears() const {
     std::vector<const Linear*> all{&gate_};
     if (to_latent_) all.push_back(&*to_latent_);
-    for (const FeedForward& expert : experts_) expert.append_linears(all);
+    const auto append = [&](const Mlp& mlp) {
+        const std::vector<const Linear*> some = mlp.linears();
+        all.insert(all.end(), some.begin(), some.end());
+    };
+    for (const auto& expert : experts_) append(*expert);
     if (from_latent_) all.push_back(&*from_latent_);
-    if (shared_) shared_->append_linears(all);
+    if (shared_) append(*shared_);
     return all;
 }
 
@@ -94,7 +98,7 @@ Status Moe::run_experts(const Routing& r, const float* x, float* acc, int64_t ro
         float* in = work.arena.floats(n * w);
         float* out = work.arena.floats(n * w);
         for (int64_t i = 0; i < n; ++i) std::copy_n(x + mine[i] * w, w, in + i * w);
-        NIBBLE_CHECK(experts_[e].forward(in, n, out, work, observer, mine));
+        NIBBLE_CHECK(experts_[e]->forward_rows(in, n, out, work, observer, mine));
         work.parallel_rows(n, 2 * w, [&](int64_t first, int64_t last) {
             for (int64_t i = first; i < last; ++i) {
                 const float weight = r.weights[r.slots[begin + i]];
@@ -123,7 +127,7 @@ Status Moe::forward(const Batch& batch, const float* x, float* y, Workspace& wor
     }
     if (shared_) {
         float* shared = work.arena.floats(rows * hidden_);
-        NIBBLE_CHECK(shared_->forward(x, rows, shared, work, observer));
+        NIBBLE_CHECK(shared_->forward_rows(x, rows, shared, work, observer, {}));
         work.parallel_rows(rows, 2 * hidden_, [&](int64_t first, int64_t last) {
             work.elementwise->add(shared + first * hidden_, (last - first) * hidden_, work.bf16(), y + first * hidden_);
         });

@@ -3,7 +3,8 @@
 #pragma once
 
 #include "model/block.h"
-#include "model/feed_forward.h"
+#include "model/mlp.h"
+#include "model/weight_source.h"
 
 #include <optional>
 
@@ -39,8 +40,8 @@ private:
     int64_t hidden_ = 0;
     Linear gate_;
     std::vector<float> selection_bias_;  // may be empty
-    std::vector<FeedForward> experts_;
-    std::optional<FeedForward> shared_;
+    std::vector<std::unique_ptr<Mlp>> experts_;
+    std::unique_ptr<Mlp> shared_;                    // may be null
     std::optional<Linear> to_latent_, from_latent_;  // fc1_latent_proj, fc2_latent_proj
 };
 

@@ -42,7 +42,7 @@ Status Moe::backward(const Batch& batch, const float* x, const float* dy, float*
             std::copy_n(d_acc + mine[i] * w, w, ds + i * w);
             weight[i] = r.weights[r.slots[begin + i]];
         }
-        NIBBLE_CHECK(experts_[e].backward(xs, ds, n, d_xs, work, observer, sink, mine, {weight, d_weight}));
+        NIBBLE_CHECK(experts_[e]->backward_rows(xs, ds, n, d_xs, work, observer, sink, mine, {weight, d_weight}));
         for (int64_t i = 0; i < n; ++i) {
             d_weights[r.slots[begin + i]] = d_weight[i];
             float* to = d_in + mine[i] * w;
@@ -54,7 +54,7 @@ Status Moe::backward(const Batch& batch, const float* x, const float* dy, float*
         NIBBLE_CHECK(linear_backward(*to_latent_, in, d_in, rows, dx, work, observer, sink));
     }
     if (shared_) {
-        NIBBLE_CHECK(shared_->backward(x, dy, rows, part, work, observer, sink));
+        NIBBLE_CHECK(shared_->backward_rows(x, dy, rows, part, work, observer, sink, {}, {}));
         work.elementwise->add(part, rows * hidden_, false, dx);
     }
     float* d_logits = work.arena.floats(rows * experts);

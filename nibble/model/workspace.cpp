@@ -45,6 +45,8 @@ Result<Workspace> Workspace::create(Compute compute, std::string_view kernels, T
     NIBBLE_TRY(work.matmul, select_matmul_kernels(kernels));
     NIBBLE_TRY(work.elementwise, select_elementwise_kernels(kernels));
     NIBBLE_TRY(work.attention, select_attention_kernels(kernels));
+    NIBBLE_TRY(work.ssm, select_ssm_kernels(kernels));
+    NIBBLE_TRY(work.gradient, select_gradient_kernels(kernels));
     return work;
 }
 

@@ -1,18 +1,18 @@
-#include "model/feed_forward.h"
 #include "model/gradients.h"
+#include "model/mlp.h"
 
 namespace nibble {
 
-Status FeedForward::backward(const float* x, const float* dy, int64_t n, float* dx, Workspace& work, Observer* observer,
-                             GradientSink* sink, std::span<const int32_t> batch_rows, RouterWeights weights) const {
+Status Mlp::backward_rows(const float* x, const float* dy, int64_t n, float* dx, Workspace& work, Observer* observer,
+                          GradientSink* sink, std::span<const int32_t> batch_rows, RouterWeights weights) const {
     const Arena::Scope scope(work.arena);
-    const int64_t width = config_.intermediate, stride = in_.rows(), outputs = down_.rows;
+    const int64_t width = config_.intermediate, stride = in_.rows(), outputs = out_.rows;
     float* h = work.arena.floats(n * stride);
     float* a = work.arena.floats(n * width);
     float* da = work.arena.floats(n * width);
     NIBBLE_CHECK(in_.forward(x, n, h, work, nullptr));
     activate(h, n, a, work);
-    input_gradient(down_.weight, dy, n, da, work);
+    input_gradient(out_.weight, dy, n, da, work);
     const float* g = dy;  // of down's output
     if (weights.w) {
         float* weighted = work.arena.floats(n * outputs);
@@ -20,14 +20,14 @@ Status FeedForward::backward(const float* x, const float* dy, int64_t n, float* 
             for (int64_t i = first; i < last; ++i) {
                 const float w = weights.w[i], *d = dy + i * outputs;
                 weights.gradient[i] = work.gradient->dot(a + i * width, da + i * width, width);
-                if (!down_.bias.empty()) weights.gradient[i] += work.gradient->dot(down_.bias.data(), d, outputs);
+                if (!out_.bias.empty()) weights.gradient[i] += work.gradient->dot(out_.bias.data(), d, outputs);
                 for (int64_t j = 0; j < width; ++j) da[i * width + j] *= w;
                 for (int64_t j = 0; j < outputs; ++j) weighted[i * outputs + j] = w * d[j];
             }
         });
         g = weighted;
     }
-    NIBBLE_CHECK(report_gradient(down_, a, g, outputs, n, work, observer, sink, batch_rows));
+    NIBBLE_CHECK(report_gradient(out_, a, g, outputs, n, work, observer, sink, batch_rows));
     float* dh = work.arena.floats(n * stride);
     work.parallel_rows(n, 3 * (stride + width), [&](int64_t first, int64_t last) {
         for (int64_t i = first; i < last; ++i)
@@ -36,6 +36,11 @@ Status FeedForward::backward(const float* x, const float* dy, int64_t n, float* 
                                     dh + i * stride, config_.gated ? dh + i * stride + width : nullptr);
     });
     return linear_backward(in_, x, dh, n, dx, work, observer, sink, batch_rows);
+}
+
+Status Mlp::backward(const Batch& batch, const float* x, const float* dy, float* dx, Workspace& work,
+                     Observer* observer, GradientSink* sink) const {
+    return backward_rows(x, dy, batch.rows(), dx, work, observer, sink, {}, {});
 }
 
 }  // namespace nibble
