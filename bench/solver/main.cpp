@@ -1,6 +1,6 @@
-// bench_solver [--threads N] [--kernel NAME] [--layers N] [--repeats N]: seconds that nibble_best and its statistics
-// take on the linears of SmolLM2-135M (random weights, correlated random activations), and what it gains over scales
-// chosen by the block maximum. Checked first: two thread counts give the same bytes.
+// bench_solver [--threads N] [--kernel NAME] [--layers N] [--repeats N] [--clock cpu]: seconds that nibble_best and its
+// statistics take on the linears of SmolLM2-135M (random weights, correlated random activations), and what it gains
+// over scales chosen by the block maximum. Checked first: two thread counts give the same bytes.
 #include "base/thread_pool.h"
 #include "formats/minifloat.h"
 #include "quant/nibble_best.h"
@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <ctime>
 #include <map>
 #include <random>
 #include <string>
@@ -27,7 +28,12 @@ constexpr Shape shapes[] = {
     {"q, o", 576, 576, 2}, {"k, v", 192, 576, 2}, {"gate, up", 1536, 576, 2}, {"down", 576, 1536, 1}};
 constexpr int64_t gram_tokens = 4096;
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+// Wall clock, or with --clock cpu the processor time of all threads: on a busy machine.
+bool cpu_clock = false;
+double now() {
+    if (cpu_clock) return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 // Rows with a decaying spectrum and a few loud channels, as hidden states have.
 std::vector<float> correlated_rows(int64_t rows, int64_t n, uint32_t seed) {
@@ -123,6 +129,7 @@ int main(int argc, char** argv) {
         return flag.contains(name) ? std::atoi(flag[name].c_str()) : otherwise;
     };
     ThreadPool pool(number("--threads", 2)), one(1);
+    cpu_clock = flag["--clock"] == "cpu";
     const int layers = number("--layers", 30), repeats = number("--repeats", 3);
     const auto solver = select_solver_kernels(flag["--kernel"]);
     const auto kernels = select_quantize_kernels();

@@ -20,10 +20,10 @@ bool has_avx2() { return quantize_kernels_support("avx2"); }
 
 constexpr SolverKernels entries[] = {
 #if defined(__x86_64__)
-    {"avx512", has_avx512, avx512::rank_update, avx512::rank_update_f64, avx512::search_block},
-    {"avx2", has_avx2, avx2::rank_update, avx2::rank_update_f64, avx2::search_block},
+    {"avx512", has_avx512, avx512::rank_update, avx512::rank_update_f64, avx512::search_block, avx512::block_losses},
+    {"avx2", has_avx2, avx2::rank_update, avx2::rank_update_f64, avx2::search_block, avx2::block_losses},
 #endif
-    {"ref", [] { return true; }, ref::rank_update, ref::rank_update_f64, ref::search_block},
+    {"ref", [] { return true; }, ref::rank_update, ref::rank_update_f64, ref::search_block, ref::block_losses},
 };
 
 }  // namespace

@@ -25,6 +25,9 @@ struct SolverKernels {
     // scale, inverse: [16], positive and finite; inverse is 1 / scale.
     void (*search_block)(const float* x, const BlockFactor& factor, const float* scale, const float* inverse,
                          BlockChoice& choice);
+    // loss[c] = d^T H d for the 16 candidate scales c, d_k = x_k - fake quantized x_k (nvfp4_fake_value of
+    // formats/nvfp4.h); h: [16, 16]. y = fma(h[i][j], d_j, y), j ascending; loss = fma(d_i, y, loss), i ascending.
+    void (*block_losses)(const float* x, const float* h, const float* scale, float* loss);
 };
 
 // Fastest first, `ref` last.

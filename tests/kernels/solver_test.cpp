@@ -112,6 +112,21 @@ TEST_P(SolverKernelTest, WithoutFeedbackABlockIsRoundedToTheNearest) {
     EXPECT_FLOAT_EQ(choice.cost, cost);
 }
 
+TEST_P(SolverKernelTest, BlockLossesEqualTheReferenceBitForBit) {
+    for (int round = 0; round < 1000; ++round) {
+        const auto h = draw<float>(256);
+        float x[16], scale[16], want[16], got[16];
+        for (int k = 0; k < 16; ++k) {
+            x[k] = round % 4 ? normal_(random_) : static_cast<float>(static_cast<int>(random_() % 57) - 28) * .25f;
+            scale[k] = round % 4 ? .1f + .05f * static_cast<float>(k) : std::ldexp(1.0f, k % 3 - 1);
+        }
+        scale[round % 16] = 0.0f;
+        ref().block_losses(x, h.data(), scale, want);
+        kernels_->block_losses(x, h.data(), scale, got);
+        ASSERT_EQ(std::memcmp(want, got, sizeof want), 0) << round;
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(Entries, SolverKernelTest, ::testing::Range(size_t{0}, solver_kernels().size()),
                          [](const auto& info) { return std::string(solver_kernels()[info.param].name); });
 

@@ -1,6 +1,6 @@
 #include "kernels/ref/solver_ref.h"
 
-#include "formats/minifloat.h"
+#include "formats/nvfp4.h"
 
 #include <algorithm>
 #include <cmath>
@@ -44,6 +44,19 @@ void search_block(const float* x, const BlockFactor& factor, const float* scale,
             for (int j = k + 1; j < 16; ++j) left[j] = std::fma(-now.residual[k], factor.row[k][j], left[j]);
         }
         if (candidate == 0 || now.cost < choice.cost) choice = now;
+    }
+}
+
+void block_losses(const float* x, const float* h, const float* scale, float* loss) {
+    for (int candidate = 0; candidate < 16; ++candidate) {
+        float d[16];
+        for (int k = 0; k < 16; ++k) d[k] = x[k] - nvfp4_fake_value(x[k], scale[candidate]);
+        loss[candidate] = 0.0f;
+        for (int i = 0; i < 16; ++i) {
+            float y = 0.0f;
+            for (int j = 0; j < 16; ++j) y = std::fma(h[i * 16 + j], d[j], y);
+            loss[candidate] = std::fma(d[i], y, loss[candidate]);
+        }
     }
 }
 

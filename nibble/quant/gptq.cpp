@@ -1,0 +1,151 @@
+#include "quant/gptq.h"
+
+#include "formats/nvfp4.h"
+#include "kernels/ref/load.h"
+#include "quant/cholesky.h"
+
+#include <algorithm>
+
+namespace nibble {
+namespace {
+
+constexpr int64_t block = nvfp4_block;
+constexpr int64_t rows_together = 16;
+
+float block_amax(const float* w) {
+    float amax = 0;
+    for (int64_t k = 0; k < block; ++k) amax = std::max(amax, magnitude(w[k]));
+    return amax;
+}
+
+// Upper factor U of the inverse of the damped Hessian, H^-1 = U^T U, in FP32.
+Result<std::vector<float>> gptq_factor(const MatrixView& weight, std::span<const float> hessian, float damping,
+                                       const SolverKernels& kernels, ThreadPool& pool) {
+    const int64_t n = weight.cols;
+    std::vector<char> dead(static_cast<size_t>(n), 1);
+    for (int64_t r = 0; r < weight.rows; ++r)
+        for (int64_t j = 0; j < n; ++j)
+            if (ref::load(weight, r, j) != 0.0f) dead[static_cast<size_t>(j)] = 0;
+    std::vector<double> h(hessian.begin(), hessian.end());
+    double mean = 0;
+    for (int64_t i = 0; i < n; ++i) {
+        for (int64_t j = 0; j < n; ++j)
+            if (dead[static_cast<size_t>(i)] || dead[static_cast<size_t>(j)])
+                h[static_cast<size_t>(i * n + j)] = i == j ? 1.0 : 0.0;
+        mean += h[static_cast<size_t>(i * n + i)];
+    }
+    mean /= static_cast<double>(std::max<int64_t>(n, 1));
+    for (int64_t i = 0; i < n; ++i) h[static_cast<size_t>(i * n + i)] += double{damping} * mean;
+    NIBBLE_TRY(const std::vector<double> u, inverse_factor(h, n, kernels, pool));
+    return std::vector<float>(u.begin(), u.end());
+}
+
+class Gptq {
+public:
+    Gptq(const MatrixView& weight, const std::vector<float>& u, const WeightSpec& spec, const TensorAmax& amax,
+         int64_t group, const SolverKernels& kernels, const QuantSpan& out)
+        : weight_(weight),
+          u_(u),
+          spec_(spec),
+          amax_(amax),
+          group_(group),
+          kernels_(kernels),
+          out_(out),
+          fake_(nvfp4_fake_scale(amax.search, spec.normalization, spec.arithmetic)) {}
+
+    // Rows [first, first + rows).
+    void run(int64_t first, int64_t rows) const {
+        const int64_t n = weight_.cols;
+        std::vector<float> w(static_cast<size_t>(rows * n)), values(w.size()), answer(w.size());
+        std::vector<float> error(static_cast<size_t>(group_ * rows));  // [column of the group, row]
+        for (int64_t r = 0; r < rows; ++r)
+            for (int64_t j = 0; j < n; ++j) w[static_cast<size_t>(r * n + j)] = ref::load(weight_, first + r, j);
+        for (int64_t begin = 0; begin < n; begin += group_) {
+            const int64_t end = std::min(begin + group_, n), rest = n - end;
+            for (int64_t r = 0; r < rows; ++r)
+                solve_group(first + r, begin, end, w.data() + r * n, values.data() + r * n, error.data() + r, rows);
+            std::fill(answer.begin(), answer.end(), 0.0f);
+            kernels_.rank_update(
+                {rows, rest, end - begin, error.data(), rows, u_.data() + begin * n + end, n, answer.data(), n});
+            for (int64_t r = 0; r < rows; ++r)
+                for (int64_t j = 0; j < rest; ++j)
+                    w[static_cast<size_t>(r * n + end + j)] -= answer[static_cast<size_t>(r * n + j)];
+        }
+        for (int64_t r = 0; r < rows; ++r) store(first + r, values.data() + r * n);
+    }
+
+private:
+    // One row's columns [begin, end).
+    void solve_group(int64_t row, int64_t begin, int64_t end, float* w, float* values, float* error,
+                     int64_t stride) const {
+        const int64_t n = weight_.cols;
+        float scale = 0;
+        for (int64_t i = begin; i < end; ++i) {
+            if (!spec_.static_scales)
+                scale = dynamic_scale(w, i);
+            else if (i % block == 0 || i == begin)
+                scale = nvfp4_fake_block_scale(original_amax(row, i), fake_, spec_.arithmetic);
+            const float* u = u_.data() + i * n;
+            values[i] = nvfp4_fake_value(w[i], scale);
+            const float e = (w[i] - values[i]) / u[i];
+            error[(i - begin) * stride] = e;
+            for (int64_t j = i; j < end; ++j) w[j] -= e * u[j];
+        }
+    }
+
+    float original_amax(int64_t row, int64_t column) const {
+        return ref::region_amax(weight_, {row, 1, column / block * block, block});
+    }
+
+    // Of a block whose columns before `column` hold what the feedback left of them.
+    float dynamic_scale(const float* w, int64_t column) const {
+        return nvfp4_fake_dynamic_scale(block_amax(w + column / block * block), amax_.search, spec_.arithmetic);
+    }
+
+    void store(int64_t row, const float* values) const {
+        for (int64_t b = 0; b < weight_.cols / block; ++b) {
+            float v[block];
+            for (int64_t k = 0; k < block; ++k) v[k] = round_to_bf16(values[b * block + k]);
+            const int64_t index = row * (weight_.cols / block) + b;
+            const uint8_t scale = spec_.static_scales ? nvfp4_static_scale(original_amax(row, b * block), amax_.store,
+                                                                           spec_.normalization, spec_.arithmetic)
+                                                      : nvfp4_dynamic_scale(block_amax(v), out_.tensor_scale);
+            const float decode_scale = nvfp4_decode_scale(scale, out_.tensor_scale);
+            out_.block_scales[index] = scale;
+            for (int64_t k = 0; k < block; k += 2)
+                out_.codes[index * (block / 2) + k / 2] =
+                    static_cast<uint8_t>(nvfp4_code(v[k], decode_scale) | nvfp4_code(v[k + 1], decode_scale) << 4);
+        }
+    }
+
+    const MatrixView& weight_;
+    const std::vector<float>& u_;
+    const WeightSpec& spec_;
+    const TensorAmax& amax_;
+    const int64_t group_;
+    const SolverKernels& kernels_;
+    const QuantSpan& out_;
+    const FakeScale fake_;
+};
+
+}  // namespace
+
+Status quantize_gptq(const MatrixView& weight, std::span<const float> hessian, const WeightSpec& spec,
+                     const TensorAmax& amax, const GptqOptions& options, const SolverKernels& kernels, ThreadPool& pool,
+                     const QuantSpan& out) {
+    const int64_t n = weight.cols;
+    if (spec.format != Format::nvfp4 || spec.search.kind != Search::Kind::max)
+        return fail("gptq quantizes to nvfp4 with the maximum's scales, not {}", to_string(spec));
+    if (n % block) return fail("{} columns are not whole blocks of 16", n);
+    if (static_cast<int64_t>(hessian.size()) != n * n)
+        return fail("a Hessian of {} entries for {} columns", hessian.size(), n);
+    if (options.group < 1) return fail("gptq's block_size must be positive, not {}", options.group);
+    NIBBLE_TRY(const std::vector<float> u, gptq_factor(weight, hessian, options.damping, kernels, pool));
+    const Gptq solver(weight, u, spec, amax, options.group, kernels, out);
+    pool.parallel_for((weight.rows + rows_together - 1) / rows_together, [&](int64_t p) {
+        solver.run(p * rows_together, std::min(rows_together, weight.rows - p * rows_together));
+    });
+    return Ok{};
+}
+
+}  // namespace nibble

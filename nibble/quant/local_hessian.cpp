@@ -1,0 +1,98 @@
+#include "quant/local_hessian.h"
+
+#include "formats/nvfp4.h"
+#include "kernels/ref/load.h"
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+
+namespace nibble {
+namespace {
+
+constexpr int64_t block = nvfp4_block;
+
+// Block maxima a block may be stored with, their fake scales, padded to whole groups of 16 with the first candidate.
+struct Candidates {
+    std::vector<float> amax, scale;
+
+    size_t groups() const { return scale.size() / 16; }
+    void pad() {
+        while (scale.size() % 16) scale.push_back(scale.front());
+    }
+};
+
+Candidates sweep_candidates(const WeightSpec& spec, float g) {
+    const FakeScale fake = nvfp4_fake_scale(g, spec.normalization, spec.arithmetic);
+    Candidates c;
+    for (int v = 1; v <= e4m3_max_code; ++v) {
+        c.amax.push_back(nvfp4_sweep_amax(static_cast<uint8_t>(v), g, spec.arithmetic));
+        c.scale.push_back(nvfp4_sweep_scale(static_cast<uint8_t>(v), g, fake, spec.arithmetic));
+    }
+    c.pad();
+    return c;
+}
+
+}  // namespace
+
+Status quantize_local_hessian(const MatrixView& weight, std::span<const float> hessian, const WeightSpec& spec,
+                              const TensorAmax& amax, const SolverKernels& kernels, ThreadPool& pool,
+                              const QuantSpan& out, QuantStats& stats) {
+    const int64_t per_row = weight.cols / block;
+    if (spec.format != Format::nvfp4 || !spec.static_scales || spec.search.kind == Search::Kind::max)
+        return fail("local_hessian chooses static nvfp4 scales by sweep or multipliers, not {}", to_string(spec));
+    if (weight.cols % block) return fail("{} columns are not whole blocks of 16", weight.cols);
+    if (!hessian.empty() && static_cast<int64_t>(hessian.size()) != per_row * block * block)
+        return fail("{} Hessian entries for {} columns", hessian.size(), weight.cols);
+
+    float identity[block * block] = {};
+    for (int64_t i = 0; i < block; ++i) identity[i * block + i] = 1.0f;
+    const bool sweep = spec.search.kind == Search::Kind::sweep;
+    const Candidates swept = sweep ? sweep_candidates(spec, amax.search) : Candidates{};
+    const std::vector<float> multipliers = search_multipliers(spec.search);
+    const FakeScale fake = nvfp4_fake_scale(amax.search, spec.normalization, spec.arithmetic);
+    std::atomic<int64_t> raised{0};
+    pool.parallel_for(weight.rows, [&](int64_t r) {
+        Candidates own;
+        for (int64_t b = 0; b < per_row; ++b) {
+            float x[block], largest = 0;
+            for (int64_t k = 0; k < block; ++k) {
+                x[k] = ref::load(weight, r, b * block + k);
+                largest = std::max(largest, magnitude(x[k]));
+            }
+            if (!sweep) {
+                own = {};
+                for (float m : multipliers) {
+                    own.amax.push_back(largest * m);
+                    own.scale.push_back(nvfp4_fake_block_scale(largest * m, fake, spec.arithmetic));
+                }
+                own.pad();
+            }
+            const Candidates& c = sweep ? swept : own;
+            const float* h = hessian.empty() ? identity : hessian.data() + b * block * block;
+            size_t best = 0;
+            float least = std::numeric_limits<float>::infinity();
+            for (size_t group = 0; group < c.groups(); ++group) {
+                float loss[16];
+                kernels.block_losses(x, h, c.scale.data() + group * 16, loss);
+                for (size_t i = 0; i < 16 && group * 16 + i < c.amax.size(); ++i)
+                    if (loss[i] < least) least = loss[i], best = group * 16 + i;
+            }
+            if (!sweep && multipliers[best] > 1.0f) ++raised;
+            const uint8_t scale = nvfp4_static_scale(c.amax[best], amax.store, spec.normalization, spec.arithmetic);
+            const float decode_scale = nvfp4_decode_scale(scale, out.tensor_scale);
+            out.block_scales[r * per_row + b] = scale;
+            uint8_t* codes = out.codes + (r * per_row + b) * (block / 2);
+            for (int64_t k = 0; k < block; k += 2) {
+                const auto code = [&](int64_t i) {
+                    return nvfp4_code(ref::load_rounded(weight, r, b * block + i), decode_scale);
+                };
+                codes[k / 2] = static_cast<uint8_t>(code(k) | code(k + 1) << 4);
+            }
+        }
+    });
+    stats.raised_blocks += raised;
+    return Ok{};
+}
+
+}  // namespace nibble
