@@ -2,8 +2,10 @@
 
 #include "formats/minifloat.h"
 #include "formats/nvfp4.h"
+#include "io/safetensors.h"
 #include "quant/cholesky.h"
 #include "quant/gptq.h"
+#include "support/files.h"
 
 #include <gtest/gtest.h>
 
@@ -307,6 +309,50 @@ TEST_F(NibbleBestTest, WrongShapesAreErrors) {
     EXPECT_EQ(run(h_, &h_), "statistics of 160 outputs for 70 rows");
     q.tensor_scale = 0;
     EXPECT_EQ(run(h_, nullptr), "weights with a tensor scale of 0 are too small");
+}
+
+// tests/oracles/nibble_best.py, FP64: the same choices except where FP32 decides a tie, and from there on in that row.
+TEST(NibbleBestOracle, NumpyMakesTheSameChoices) {
+    const auto file = SafetensorsFile::open(test::test_data("nibble_best.safetensors"));
+    ASSERT_TRUE(file.ok()) << file.error().message();
+    const auto bf16 = [&](std::string_view name) {
+        const TensorRecord& t = *file->find(name);
+        Matrix m(DType::bf16, t.shape[0], t.shape[1]);
+        std::memcpy(m.data.data(), t.data.data(), t.data.size());
+        return m;
+    };
+    const auto gram = [&](std::string_view name) {
+        const Matrix m = bf16(name);
+        std::vector<float> x(static_cast<size_t>(m.rows * m.cols));
+        for (size_t i = 0; i < x.size(); ++i) {
+            uint16_t code;
+            std::memcpy(&code, m.data.data() + 2 * i, 2);
+            x[i] = bf16_to_float(code);
+        }
+        return gram_of(x, m.cols);
+    };
+    const Matrix w = bf16("weight");
+    const Gram h = gram("x"), g = gram("gradient");
+    for (const std::string name : {"columns", "rows"}) {
+        SCOPED_TRACE(name);
+        const QuantMatrix ours = solved(w, h, name == "rows" ? &g : nullptr);
+        QuantMatrix theirs = blank(w);
+        const auto copy = [&](std::vector<uint8_t>& to, const TensorRecord& from) {
+            ASSERT_EQ(to.size(), from.data.size());
+            std::memcpy(to.data(), from.data.data(), to.size());
+        };
+        copy(theirs.codes, *file->find(name + ".codes"));
+        copy(theirs.block_scales, *file->find(name + ".scales"));
+        const auto differing = [](const std::vector<uint8_t>& a, const std::vector<uint8_t>& b) {
+            size_t count = 0;
+            for (size_t i = 0; i < a.size(); ++i) count += a[i] != b[i];
+            return static_cast<double>(count) / static_cast<double>(a.size());
+        };
+        EXPECT_LT(differing(ours.codes, theirs.codes), 0.02);
+        EXPECT_LT(differing(ours.block_scales, theirs.block_scales), 0.02);
+        const Gram* rows = name == "rows" ? &g : nullptr;
+        EXPECT_NEAR(curvature(w, ours, h, rows) / curvature(w, theirs, h, rows), 1.0, 0.01);
+    }
 }
 
 }  // namespace
