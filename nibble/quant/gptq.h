@@ -8,14 +8,9 @@
 #include "base/thread_pool.h"
 #include "kernels/quantize.h"
 #include "kernels/solver.h"
+#include "quant/weight_solver.h"
 
 namespace nibble {
-
-struct GptqOptions {
-    float damping = 0.01f;  // perc_damp: times the mean of H's diagonal
-    int64_t group = 128;    // block_size
-    bool operator==(const GptqOptions&) const = default;
-};
 
 // spec: nvfp4, search max. hessian: [K, K], 2/n sum x x^T or any multiple of it, undamped. Columns of the weight that
 // are all zero leave H. Where the damped H is not positive definite Model Optimizer warns and rounds without feedback;

@@ -41,6 +41,7 @@ Result<JobIdentity> job_identity(const Checkpoint& source, const Plan& plan, con
     for (const auto& [name, value] : options.settings.items()) identity.emplace_back("setting " + name, value.dump());
     identity.emplace_back("recipe and plan", hash_text(plan_identity(plan)));
     identity.emplace_back("activation scales", hash_text(scales_text(options.scales)));
+    if (options.statistics) identity.emplace_back("statistics", hash_text(options.statistics->identity()));
     identity.emplace_back("source config",
                           hash_text(source.config().dump(-1, ' ', false, Json::error_handler_t::replace)));
     NIBBLE_TRY(auto files, source_files(source));
@@ -105,6 +106,10 @@ Result<QuantReport> run_quantize(const Checkpoint& source, const Plan& plan, con
     if (options.scales.input.size() != plan.entries.size())
         return fail("activation scales for {} tensors, the plan has {}", options.scales.input.size(),
                     plan.entries.size());
+    for (const PlanEntry& entry : plan.entries)
+        if (entry.solver && !options.statistics)
+            return fail("{}: {} needs calibration: pass --calib FILE", entry.tensor, to_string(entry.solver));
+    NIBBLE_TRY(const SolverKernels* solver, select_solver_kernels(kernels->name));
     NIBBLE_TRY(const JobIdentity identity, job_identity(source, plan, options));
     NIBBLE_TRY(const auto journal, Journal::open(out.work_dir(), identity));
     NIBBLE_CHECK(write_kv_scales(options.scales, plan.entries.size(), out));
@@ -117,6 +122,8 @@ Result<QuantReport> run_quantize(const Checkpoint& source, const Plan& plan, con
                    .plan = plan,
                    .options = options,
                    .kernels = *kernels,
+                   .solver = *solver,
+                   .pool = pool,
                    .out = out,
                    .journal = *journal,
                    .units = units,

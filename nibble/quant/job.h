@@ -16,12 +16,14 @@
 #include "quant/input_scales.h"
 #include "quant/plan.h"
 #include "quant/quant_report.h"
+#include "quant/solve.h"
 
 namespace nibble {
 
 struct JobOptions {
     const QuantizeKernels* kernels = nullptr;  // null: the fastest this CPU supports
     ActivationScales scales;                   // of resolve_activation_scales for the same plan
+    StatisticsSource* statistics = nullptr;    // needed where an entry of the plan has a solver
     Json settings = Json::object();            // options that change bytes, for the identity and the report
     Json versions = Json::object();            // the same: {"nibble": "0.1.0"}
 };

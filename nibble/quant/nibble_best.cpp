@@ -36,23 +36,13 @@ public:
             f.weight[i % block] = columns.weight[static_cast<size_t>(i)];
             std::copy_n(columns.row(i) + i / block * block, block, f.row[i % block]);
         }
-        costs_.resize(static_cast<size_t>(n_));
     }
 
-    double solve(ThreadPool& pool) {
+    void solve(ThreadPool& pool) {
         load_weights(pool);
         const int64_t panels = (n_ + rows_under_way - 1) / rows_under_way;
-        if (!rows_) {
-            pool.parallel_for(panels, [&](int64_t p) { solve_panel(p * rows_under_way); });
-        } else {
-            for (int64_t p = 0; p < panels; ++p) answer_rows(p * rows_under_way, pool, solve_panel(p * rows_under_way));
-        }
-        double sum = 0;
-        for (int64_t r = 0; r < n_; ++r) {
-            const double importance = rows_ ? double{rows_->weight[static_cast<size_t>(r)]} : 1.0;
-            sum += costs_[static_cast<size_t>(r)] * importance * importance;
-        }
-        return sum;
+        if (!rows_) return pool.parallel_for(panels, [&](int64_t p) { solve_panel(p * rows_under_way); });
+        for (int64_t p = 0; p < panels; ++p) answer_rows(p * rows_under_way, pool, solve_panel(p * rows_under_way));
     }
 
 private:
@@ -104,7 +94,6 @@ private:
         const int code = first_candidate(amax);
         BlockChoice choice;
         kernels_.search_block(x, factors_[static_cast<size_t>(b)], scale_ + code, inverse_ + code, choice);
-        costs_[static_cast<size_t>(r)] += double{choice.cost};
 
         const int best = code + choice.candidate;
         const int64_t row = row_index(r) * k_;
@@ -148,23 +137,26 @@ private:
     const int64_t n_, k_;
     float scale_[128] = {}, inverse_[128] = {};
     std::vector<BlockFactor> factors_;
-    std::vector<float> w_;       // [n, k], in order
-    std::vector<double> costs_;  // per row
+    std::vector<float> w_;  // [n, k], in order
 };
 
 }  // namespace
 
-Result<SolveStats> nibble_best(const MatrixView& weight, const Gram& h, const Gram* g, const NibbleBestOptions& options,
-                               const SolverKernels& kernels, ThreadPool& pool, const QuantSpan& out) {
+Status nibble_best(const MatrixView& weight, const Gram& h, const Gram* g, const NibbleBestOptions& options,
+                   const SolverKernels& kernels, ThreadPool& pool, const QuantSpan& out) {
     if (weight.cols % block) return fail("{} columns are not whole blocks of 16", weight.cols);
     if (h.size() != weight.cols) return fail("statistics of {} inputs for {} columns", h.size(), weight.cols);
     if (g && g->size() != weight.rows) return fail("statistics of {} outputs for {} rows", g->size(), weight.rows);
     if (!(out.tensor_scale > 1e-30f)) return fail("weights with a tensor scale of {} are too small", out.tensor_scale);
     const int64_t ordered = options.order_blocks ? block : 0;
     NIBBLE_TRY(const Feedback columns, make_feedback(h, {options.damping, ordered}, kernels, pool));
-    if (!g || !options.row_feedback) return SolveStats{Solver(weight, columns, nullptr, kernels, out).solve(pool)};
+    if (!g || !options.row_feedback) {
+        Solver(weight, columns, nullptr, kernels, out).solve(pool);
+        return Ok{};
+    }
     NIBBLE_TRY(const Feedback rows, make_feedback(*g, {options.row_damping, ordered ? 1 : 0}, kernels, pool));
-    return SolveStats{Solver(weight, columns, &rows, kernels, out).solve(pool)};
+    Solver(weight, columns, &rows, kernels, out).solve(pool);
+    return Ok{};
 }
 
 }  // namespace nibble

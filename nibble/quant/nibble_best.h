@@ -23,27 +23,15 @@
 
 #include "kernels/quantize.h"
 #include "quant/feedback.h"
+#include "quant/weight_solver.h"
 
 namespace nibble {
 
-struct NibbleBestOptions {
-    float damping = 0.03f;     // of H, times its mean diagonal
-    float row_damping = 0.3f;  // of G
-    bool order_blocks = true;  // by importance
-    bool row_feedback = true;  // where G is given
-    bool operator==(const NibbleBestOptions&) const = default;
-};
-
-struct SolveStats {
-    // tr(E H E^T) / its rows' G weights as the loop saw it, with damped matrices: comparable between runs of one linear
-    // with equal statistics only.
-    double objective = 0;
-};
-
+// mix and token_weights are about how h was accumulated and not read here.
 // weight: [N, K], BF16 or F32, finite, K a multiple of 16. h: [K, K]; g: [N, N] or null. out: nvfp4, its tensor_scale
 // set by the caller (shared by a fusion group). Errors: a matrix that is not positive definite, a tensor scale so small
 // that its reciprocal overflows.
-Result<SolveStats> nibble_best(const MatrixView& weight, const Gram& h, const Gram* g, const NibbleBestOptions& options,
-                               const SolverKernels& kernels, ThreadPool& pool, const QuantSpan& out);
+Status nibble_best(const MatrixView& weight, const Gram& h, const Gram* g, const NibbleBestOptions& options,
+                   const SolverKernels& kernels, ThreadPool& pool, const QuantSpan& out);
 
 }  // namespace nibble

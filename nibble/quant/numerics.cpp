@@ -123,22 +123,22 @@ Result<SearchPlan> plan_search(const std::vector<Algorithm>& algorithms) {
     SearchPlan plan;
     for (const Algorithm& a : algorithms) {
         using enum Algorithm::Method;
-        const bool later = a.method == local_hessian || a.method == gptq || a.method == nvfp4_act_headroom;
-        if (later) {
+        if (a.method == nvfp4_act_headroom) {
             plan.needs_activations.push_back(fmt::format("algorithm {} ({})", method_name(a.method), a.where));
             continue;
         }
-        if (a.method != none && a.method != max && a.method != mse)
+        if (a.method != none && a.method != max && a.method != mse && !a.solver)
             return fail("{}: algorithm '{}' is not supported", a.where, method_name(a.method));
         if (!a.unsupported.empty())
             return fail("{}: algorithm '{}' with {} is not supported", a.where, method_name(a.method),
                         fmt::join(a.unsupported, ", "));
         // Each method starts from the maxima, so the last one decides.
         if (a.method == none) continue;
-        plan.sweep = a.method == mse && a.fp8_scale_sweep;
+        const bool searches = a.method == mse || a.method == local_hessian;
+        plan.solver = a.solver;
+        plan.sweep = searches && a.fp8_scale_sweep;
         plan.multipliers = {};
-        if (a.method == mse && !a.fp8_scale_sweep)
-            plan.multipliers = {Search::Kind::multipliers, a.start, a.stop, a.step};
+        if (searches && !a.fp8_scale_sweep) plan.multipliers = {Search::Kind::multipliers, a.start, a.stop, a.step};
     }
     return plan;
 }
@@ -156,6 +156,22 @@ Status apply_search(const SearchPlan& plan, WeightSpec& spec) {
     const bool mx = spec.format == Format::mxfp4 || spec.format == Format::mxfp8;
     if (plan.multipliers.kind == Search::Kind::multipliers && !mx) spec.search = plan.multipliers;
     return Ok{};
+}
+
+Result<WeightSolver> solver_for(const SearchPlan& plan, const WeightSpec& spec) {
+    switch (plan.solver.kind) {
+        case WeightSolver::Kind::none:
+            return WeightSolver{};
+        case WeightSolver::Kind::local_hessian:
+            return spec.static_scales ? plan.solver : WeightSolver{};
+        case WeightSolver::Kind::gptq:
+            if (spec.format != Format::nvfp4)
+                return fail("gptq of weights in {} is not supported", format_name(spec.format));
+            return plan.solver;
+        case WeightSolver::Kind::nibble_best:
+            return spec.format == Format::nvfp4 ? plan.solver : WeightSolver{};
+    }
+    return WeightSolver{};
 }
 
 }  // namespace nibble

@@ -9,8 +9,8 @@ namespace nibble {
 namespace {
 
 // The format is a column of its own.
-std::string algorithm_text(const WeightSpec& spec) {
-    const std::string text = to_string(spec);
+std::string algorithm_text(const PlanEntry& e) {
+    const std::string text = method_text(e);
     const size_t space = text.find(' ');
     return space == std::string::npos ? "max" : text.substr(space + 1);
 }
@@ -31,6 +31,11 @@ int64_t PlanEntry::cols() const {
     return n;
 }
 
+std::string method_text(const PlanEntry& entry) {
+    const std::string text = to_string(entry.spec);
+    return entry.solver ? fmt::format("{}, {}", text, to_string(entry.solver)) : text;
+}
+
 std::string to_text(const Plan& plan) {
     using Row = std::array<std::string, 7>;
     std::vector<Row> rows = {{"tensor", "shape", "format", "inputs", "algorithm", "group", "why"}};
@@ -40,7 +45,7 @@ std::string to_text(const Plan& plan) {
             {e.tensor, fmt::format("{}", fmt::join(e.shape, "x")),
              std::string(quantized ? format_name(e.spec.format) : dtype_name(e.dtype)),
              quantized && e.activation != ActivationFormat::none ? std::string(activation_name(e.activation)) : "-",
-             quantized ? algorithm_text(e.spec) : "-", quantized ? group_text(e) : "-", e.reason});
+             quantized ? algorithm_text(e) : "-", quantized ? group_text(e) : "-", e.reason});
     }
     Row::size_type columns = rows[0].size();
     std::vector<size_t> width(columns);

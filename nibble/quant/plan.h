@@ -4,6 +4,7 @@
 
 #include "formats/format.h"
 #include "kernels/quantize.h"
+#include "quant/weight_solver.h"
 
 #include <optional>
 #include <string>
@@ -18,6 +19,7 @@ struct PlanEntry {
     std::vector<int64_t> shape;
     DType dtype = DType::bf16;
     WeightSpec spec;
+    WeightSolver solver;  // makes the codes from statistics of activations; none: the kernels of kernels/quantize.h
     ActivationFormat activation = ActivationFormat::none;
     std::optional<float> constant_input_amax;  // recipe fixed it: no calibration needed
     // Tensors with equal keys belong together; an empty key: alone.
@@ -43,6 +45,9 @@ struct Plan {
     std::vector<std::string> warnings;    // rules that matched nothing, formats that do not fit ...
     std::vector<std::string> needs_activations;  // what cannot be computed from weights alone, one line each
 };
+
+// "nvfp4 static/448 sweep", "nvfp4 static/448, gptq damping 0.01, block 128"
+std::string method_text(const PlanEntry& entry);
 
 // A table, one line per tensor.
 std::string to_text(const Plan& plan);

@@ -114,13 +114,15 @@ private:
         for (size_t m = 0; m < members_.size(); ++m) {
             Member& member = members_[m];
             int64_t n = member.panels.count();
-            if (stage_ == Stage::recheck || stage_ == Stage::finish) n = 1;
+            const bool solves = stage_ == Stage::quantize && member.entry.solver;
+            if (stage_ == Stage::recheck || stage_ == Stage::finish || solves) n = 1;
             if (stage_ == Stage::scan && !member.needs_amax) n = 0;
-            if (stage_ == Stage::search && !searches_tensor(member.entry.spec)) n = 0;
+            if (stage_ == Stage::search && !searches_tensor(member.entry)) n = 0;
             if (n > 0 && (stage_ == Stage::scan || stage_ == Stage::quantize))
-                member.scans.resize(static_cast<size_t>(n));
+                member.scans.resize(static_cast<size_t>(member.panels.count()));
             if (stage_ == Stage::search) member.multipliers = search_multipliers(member.entry.spec.search);
-            if (stage_ == Stage::quantize && member.quantized()) member.stats.resize(static_cast<size_t>(n));
+            if (stage_ == Stage::quantize && member.quantized())
+                member.stats.resize(static_cast<size_t>(member.panels.count()));
             for (int64_t p = 0; p < n; ++p) tasks_.emplace_back(m, p);
         }
     }
@@ -145,6 +147,7 @@ private:
                 return Ok{};
             }
             case Stage::quantize:
+                if (member.entry.solver) return solve(member, scratch);
                 return member.quantized() ? quantize(member, panel, scratch) : carry(member, panel, scratch);
             case Stage::finish:
                 return finish(member);
@@ -181,6 +184,25 @@ private:
         job_.kernels.quantize(view, spec, member.scale.amax, out, stats);
         job_.kernels.measure(view, out, stats);
         return wrote(member, panel, job_.out.write_quant(member.index, member.panels.begin(panel), out));
+    }
+
+    // The whole matrix as one task. Sums of its statistics still go by panels, as `verify` adds them.
+    Status solve(Member& member, PanelScratch& scratch) {
+        NIBBLE_TRY(const auto statistics, job_.options.statistics->statistics(member.entry));
+        NIBBLE_TRY(const MatrixView whole,
+                   read_weights(job_.source, member.index, 0, member.panels.rows, job_.kernels, scratch));
+        const WeightSpec& spec = member.entry.spec;
+        QuantSpan out = reshape(scratch.out, spec.format, whole.rows, whole.cols);
+        out.tensor_scale = member.scale.tensor_scale;
+        NIBBLE_CHECK(solve_weight(whole, spec, member.scale.amax, member.entry.solver, *statistics,
+                                  {job_.solver, job_.kernels}, job_.pool, out, member.stats.front()));
+        for (int64_t panel = 0; panel < member.panels.count(); ++panel) {
+            const int64_t begin = member.panels.begin(panel), count = member.panels.size(panel);
+            const QuantSpan part = out.panel(begin, count);
+            job_.kernels.measure(whole.panel(begin, count), part, member.stats[static_cast<size_t>(panel)]);
+            NIBBLE_CHECK(wrote(member, panel, job_.out.write_quant(member.index, begin, part)));
+        }
+        return Ok{};
     }
 
     Status carry(Member& member, int64_t panel, PanelScratch& scratch) {
@@ -224,7 +246,7 @@ private:
 
     void collect_losses() {
         for (Member& member : members_) {
-            if (!searches_tensor(member.entry.spec)) continue;
+            if (!searches_tensor(member.entry)) continue;
             member.losses.assign(member.multipliers.size(), 0.0);
             for (const PanelScan& s : member.scans)
                 for (size_t i = 0; i < s.losses.size(); ++i) member.losses[i] += s.losses[i];
@@ -324,7 +346,7 @@ TensorReport planned_report(const Checkpoint& source, const Plan& plan, const Ac
                         .shape = entry.shape,
                         .dtype = from.dtype,
                         .format = quantized ? entry.spec.format : from.format,
-                        .method = quantized ? to_string(entry.spec) : "",
+                        .method = quantized ? method_text(entry) : "",
                         .activation = quantized ? entry.activation : from.activation,
                         .scale_group = quantized ? entry.scale_group : "",
                         .reason = entry.reason,

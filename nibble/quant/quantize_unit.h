@@ -18,6 +18,8 @@ struct JobContext {
     const Plan& plan;
     const JobOptions& options;
     const QuantizeKernels& kernels;
+    const SolverKernels& solver;
+    ThreadPool& pool;
     Export& out;
     Journal& journal;
     const std::vector<Unit>& units;

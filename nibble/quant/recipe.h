@@ -6,6 +6,7 @@
 #pragma once
 
 #include "base/error.h"
+#include "quant/weight_solver.h"
 
 #include <filesystem>
 #include <map>
@@ -58,6 +59,7 @@ struct Algorithm {
         mse,
         local_hessian,
         gptq,
+        nibble_best,
         awq_lite,
         awq_clip,
         awq_full,
@@ -68,6 +70,7 @@ struct Algorithm {
     } method = Method::max;
     float start = 0.25f, stop = 4.0f, step = 0.1f;
     bool fp8_scale_sweep = false;
+    WeightSolver solver;                   // of the methods that look at activations to choose codes
     std::vector<std::string> unsupported;  // options set to something that would change the result
     std::string where;
 };

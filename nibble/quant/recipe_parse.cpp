@@ -126,17 +126,12 @@ struct Method {
 };
 using enum Algorithm::Method;
 constexpr std::array methods = {
-    Method{"none", none},
-    Method{"max", max},
-    Method{"mse", mse},
-    Method{"local_hessian", local_hessian},
-    Method{"gptq", gptq},
-    Method{"awq_lite", awq_lite},
-    Method{"awq_clip", awq_clip},
-    Method{"awq_full", awq_full},
-    Method{"smoothquant", smoothquant},
-    Method{"svdquant", svdquant},
-    Method{"nvfp4_act_headroom", nvfp4_act_headroom},
+    Method{"none", none},         Method{"max", max},
+    Method{"mse", mse},           Method{"local_hessian", local_hessian},
+    Method{"gptq", gptq},         Method{"nibble_best", nibble_best},
+    Method{"awq_lite", awq_lite}, Method{"awq_clip", awq_clip},
+    Method{"awq_full", awq_full}, Method{"smoothquant", smoothquant},
+    Method{"svdquant", svdquant}, Method{"nvfp4_act_headroom", nvfp4_act_headroom},
     Method{"lsq", lsq},
 };
 
@@ -148,6 +143,50 @@ Result<Algorithm::Method> parse_method(const YamlNode& node) {
     for (const Method& m : methods)
         if (m.method != none) known += (known.empty() ? "" : ", ") + std::string(m.name);
     return fail("{}: algorithm '{}' is not known; known: {}", node.where(), name, known);
+}
+
+Status parse_gptq_option(const YamlNode& node, std::string_view key, Algorithm& a) {
+    GptqOptions& options = a.solver.gptq;
+    if (key == "perc_damp" || key == "percdamp") {
+        NIBBLE_TRY(const double damping, as_number(node, key));
+        if (!(damping >= 0 && damping <= 100)) return fail("{}: {} must be between 0 and 100", node.where(), key);
+        options.damping = static_cast<float>(damping);
+        return Ok{};
+    }
+    if (key == "block_size") {
+        NIBBLE_TRY(options.group, as_int(node, key));
+        if (options.group < 1) return fail("{}: block_size must be positive", node.where());
+        return Ok{};
+    }
+    if (key == "fused")
+        return as_bool(node, key).ok() ? Status(Ok{}) : fail("{}: fused is true or false", node.where());
+    return fail("{}: algorithm 'gptq' has no option '{}'; it has: perc_damp, block_size, fused, layerwise",
+                node.where(), key);
+}
+
+Status parse_best_option(const YamlNode& node, std::string_view key, Algorithm& a) {
+    NibbleBestOptions& options = a.solver.best;
+    const auto number = [&](float& value) -> Status {
+        NIBBLE_TRY(const double parsed, as_number(node, key));
+        if (!(parsed >= 0 && parsed <= 1e6)) return fail("{}: {} must be between 0 and 1e6", node.where(), key);
+        value = static_cast<float>(parsed);
+        return Ok{};
+    };
+    const auto flag = [&](bool& value) -> Status {
+        NIBBLE_TRY(value, as_bool(node, key));
+        return Ok{};
+    };
+    if (key == "damping") return number(options.damping);
+    if (key == "row_damping") return number(options.row_damping);
+    if (key == "mix") return number(options.mix);
+    if (key == "token_weights") return flag(options.token_weights);
+    if (key == "order_blocks") return flag(options.order_blocks);
+    if (key == "row_feedback") return flag(options.row_feedback);
+    return fail(
+        "{}: algorithm 'nibble_best' has no option '{}'; it has: damping, row_damping, mix, token_weights, "
+        "order_blocks, "
+        "row_feedback",
+        node.where(), key);
 }
 
 // Options of the methods that are run or refused as a whole. `ignored`: no effect on a weight's bytes.
@@ -166,6 +205,9 @@ Status parse_option(const YamlNode& node, std::string_view key, Algorithm& a) {
                                "calib_mutates_weights"});
         return Result<Ok>(Ok{});
     }
+    if (a.method == gptq && (key == "perc_damp" || key == "percdamp" || key == "block_size" || key == "fused"))
+        return parse_gptq_option(node, key, a);
+    if (a.method == nibble_best) return parse_best_option(node, key, a);
     if (key == "moe_calib_experts_ratio" || key == "distributed_sync" || key == "debug") return Ok{};
     if (key == "shared_states" && (a.method == max || a.method == mse)) {
         if (!node.is_null()) a.unsupported.push_back("shared_states");
@@ -186,10 +228,18 @@ Status parse_option(const YamlNode& node, std::string_view key, Algorithm& a) {
         if (node.is_null()) return Ok{};
         return number(key == "step_size" ? a.step : key == "start_multiplier" ? a.start : a.stop);
     }
-    if (a.method == max || a.method == mse)
+    if (a.method == gptq) return parse_gptq_option(node, key, a);
+    if (a.method == max || a.method == mse || a.method == local_hessian)
         return fail("{}: algorithm '{}' has no option '{}'", node.where(), method_name(a.method), key);
     a.unsupported.push_back(std::string(key));  // the method itself is refused when it is resolved
     return Ok{};
+}
+
+WeightSolver::Kind solver_of(Algorithm::Method method) {
+    return method == local_hessian ? WeightSolver::Kind::local_hessian
+           : method == gptq        ? WeightSolver::Kind::gptq
+           : method == nibble_best ? WeightSolver::Kind::nibble_best
+                                   : WeightSolver::Kind::none;
 }
 
 Result<Algorithm> parse_algorithm(const YamlNode& node) {
@@ -201,6 +251,8 @@ Result<Algorithm> parse_algorithm(const YamlNode& node) {
     }
     if (!node.is_map()) {
         NIBBLE_TRY(a.method, parse_method(node));
+        a.solver.kind = solver_of(a.method);
+        a.fp8_scale_sweep = a.method == local_hessian;
         return a;
     }
     const YamlNode* method = node.find("method");
@@ -210,13 +262,14 @@ Result<Algorithm> parse_algorithm(const YamlNode& node) {
     } else {
         NIBBLE_TRY(a.method, parse_method(*method));
     }
+    a.solver.kind = solver_of(a.method);
     if (a.method == local_hessian) a.fp8_scale_sweep = true;
     for (const YamlEntry& entry : node.entries)
         if (entry.key != "method") NIBBLE_CHECK(parse_option(entry.value, entry.key, a));
-    if (a.method == mse && !a.fp8_scale_sweep &&
+    if ((a.method == mse || a.method == local_hessian) && !a.fp8_scale_sweep &&
         !(a.start > 0 && a.step > 0 && a.stop >= a.start && a.stop <= 64 && (a.stop - a.start) / a.step < 1000))
         return fail(
-            "{}: mse multipliers from {} to {} in steps of {}: start and step must be positive, stop not below start, "
+            "{}: multipliers from {} to {} in steps of {}: start and step must be positive, stop not below start, "
             "at most 1000 steps",
             node.where(), a.start, a.stop, a.step);
     return a;

@@ -192,6 +192,9 @@ private:
             return fail("{} quantizes '{}', which the output head shares: not supported", e.reason, e.tensor);
         NIBBLE_CHECK(apply_search(search_, e.spec).within(e.reason));
         if (e.spec.normalization != 448.0f && e.spec.search.kind == Search::Kind::max) warn_idle_headroom(e.reason);
+        if (m.kind == ModuleKind::linear) {
+            NIBBLE_TRY(e.solver, solver_for(search_, e.spec).within(e.reason));
+        }
         e.spec.arithmetic = options_.arithmetic;
         NIBBLE_CHECK(check(e.spec).within(fmt::format("'{}', {}", e.tensor, e.reason)));
         if (input.enabled && m.kind == ModuleKind::linear && !options_.weights_only)
@@ -327,13 +330,20 @@ private:
         for (const std::string& a : search_.needs_activations)
             plan_.needs_activations.push_back(
                 fmt::format("{}: needs activations, which this version does not compute", a));
-        std::vector<std::string_view> inputs, caches;
+        std::vector<std::string_view> solved, inputs, caches;
+        for (const PlanEntry& e : plan_.entries)
+            if (e.solver && !options_.statistics) solved.push_back(e.module);
         for (const PlanEntry& e : plan_.entries)
             if (stores_input_scale(e.activation) && !e.constant_input_amax && !known(e.module + ".input_scale"))
                 inputs.push_back(e.module);
         if (plan_.kv == KvFormat::fp8 || plan_.kv == KvFormat::nvfp4)
             for (const std::string& layer : plan_.kv_layers)
                 if (!known(layer + ".k_proj.k_scale") || !known(layer + ".v_proj.v_scale")) caches.push_back(layer);
+        if (!solved.empty())
+            plan_.needs_activations.push_back(
+                fmt::format("{} of {} linears (first: {}): calibrate (--calib FILE)",
+                            to_string(search_.solver).substr(0, to_string(search_.solver).find(' ')), solved.size(),
+                            solved.front()));
         if (!inputs.empty())
             plan_.needs_activations.push_back(fmt::format("input_scale of {} linears (first: {}): {} or --weights-only",
                                                           inputs.size(), inputs.front(), how));

@@ -16,14 +16,13 @@ void for_group(std::span<const MemberScale> members, const MemberScale& of, Key 
         if (&m == &of || (!name.empty() && m.entry->*key == name)) visit(m);
 }
 
-float found_amax(const MemberScale& m) {
-    return searches_tensor(m.entry->spec) ? m.amax.search * m.multiplier : m.own_amax;
-}
+float found_amax(const MemberScale& m) { return searches_tensor(*m.entry) ? m.amax.search * m.multiplier : m.own_amax; }
 
 }  // namespace
 
-bool searches_tensor(const WeightSpec& spec) {
-    return spec.search.kind == Search::Kind::multipliers &&
+bool searches_tensor(const PlanEntry& entry) {
+    const WeightSpec& spec = entry.spec;
+    return !entry.solver && spec.search.kind == Search::Kind::multipliers &&
            (spec.format == Format::fp8 || (spec.format == Format::nvfp4 && !spec.static_scales));
 }
 
@@ -35,7 +34,7 @@ void set_search_maxima(std::span<MemberScale> members) {
 
 void set_stored_scales(std::span<MemberScale> members) {
     for (MemberScale& m : members) {
-        if (!searches_tensor(m.entry->spec)) continue;
+        if (!searches_tensor(*m.entry)) continue;
         std::vector<double> losses(m.losses.size(), 0.0);
         for_group(members, m, &PlanEntry::search_group, [&](const MemberScale& x) {
             for (size_t i = 0; i < std::min(losses.size(), x.losses.size()); ++i) losses[i] += x.losses[i];

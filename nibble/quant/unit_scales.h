@@ -9,7 +9,7 @@
 namespace nibble {
 
 // Whether one multiplier is searched for the whole tensor, before any of its scales is fixed.
-bool searches_tensor(const WeightSpec& spec);
+bool searches_tensor(const PlanEntry& entry);
 
 struct MemberScale {
     const PlanEntry* entry = nullptr;

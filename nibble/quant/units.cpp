@@ -33,9 +33,9 @@ Status check_groups(const Plan& plan) {
         for (const PlanEntry& entry : plan.entries) {
             if ((entry.*key).empty() || entry.spec.format == Format::none) continue;
             const PlanEntry& leader = *first.emplace(entry.*key, &entry).first->second;
-            if (leader.spec != entry.spec)
+            if (leader.spec != entry.spec || leader.solver != entry.solver)
                 return fail("{} ({}) and {} ({}) share their scales, so they need one format: change the recipe",
-                            leader.tensor, to_string(leader.spec), entry.tensor, to_string(entry.spec));
+                            leader.tensor, method_text(leader), entry.tensor, method_text(entry));
         }
     }
     return Ok{};
@@ -92,6 +92,7 @@ std::string plan_identity(const Plan& plan) {
                             s.normalization, static_cast<int>(s.search.kind), s.search.start, s.search.stop,
                             s.search.step, static_cast<int>(s.arithmetic), activation_name(e.activation), e.scale_group,
                             e.search_group, e.input_group, e.listed_module);
+        if (e.solver) text += fmt::format("  by {}\n", to_string(e.solver));
     }
     return text;
 }
