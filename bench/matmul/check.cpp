@@ -23,6 +23,7 @@ public:
     Result<MatmulCheck> round_trip(int64_t n, int64_t k);
     Result<MatmulCheck> refusals();
     Result<std::vector<MatmulCheck>> products(int64_t n, int64_t k);
+    Result<MatmulCheck> wide(int64_t n, int64_t k, const std::vector<int64_t>& batches, bool tilings);
 
 private:
     template <class T>
@@ -64,14 +65,27 @@ private:
         return d;
     }
     // y [m, n] and 64 words behind it that must stay as they are.
-    Result<std::vector<float>> run(int64_t m, const OnDevice& w, const uint16_t* x, const float* scale, bool overlap) {
+    Result<std::vector<float>> run(int64_t m, const OnDevice& w, const uint16_t* x, const float* scale, bool overlap,
+                                   const cuda::MatmulTiling& tiling = {}) {
         const int64_t n = w.packed.rows;
-        NIBBLE_TRY(const cuda::MatmulPlan plan, cuda::plan_matmul({.m = m, .n = n, .k = w.packed.cols}, device_));
+        NIBBLE_TRY(const cuda::MatmulPlan plan,
+                   cuda::plan_matmul({.m = m, .n = n, .k = w.packed.cols}, device_, tiling));
         const DeviceArena::Mark mark = arena_.mark();
         std::vector<float> host(static_cast<size_t>(m * n + 64));
         NIBBLE_TRY(float* y, arena_.allocate_array<float>(m * n + 64));
         NIBBLE_CHECK(fill_device(reinterpret_cast<std::byte*>(y), poison, (m * n + 64) * 4, stream_));
-        NIBBLE_CHECK(cuda::matmul(plan, reinterpret_cast<const std::byte*>(x), w.view(), scale, y, {overlap}, stream_));
+        const auto* tokens = reinterpret_cast<const std::byte*>(x);
+        NIBBLE_TRY(std::byte * workspace, arena_.allocate(plan.workspace_bytes));
+        NIBBLE_CHECK(fill_device(workspace, 0, plan.workspace_bytes, stream_));
+        if (plan.permuted_bytes) {
+            NIBBLE_TRY(std::byte * permuted, arena_.allocate(plan.permuted_bytes));
+            NIBBLE_CHECK(cuda::permute(plan, tokens, permuted, {overlap}, stream_));
+            tokens = permuted;
+        }
+        // Twice: counters must be as they were.
+        for (int round = 0; round < (plan.workspace_bytes ? 2 : 1); ++round)
+            NIBBLE_CHECK(cuda::matmul(plan, tokens, w.view(), scale, y, plan.workspace_bytes ? workspace : nullptr,
+                                      {overlap}, stream_));
         NIBBLE_CHECK(download(host, y));
         arena_.release(mark);
         for (size_t i = static_cast<size_t>(m * n); i < host.size(); ++i)
@@ -227,7 +241,52 @@ Result<std::vector<MatmulCheck>> Checker::products(int64_t n, int64_t k) {
     return std::vector{bits, error};
 }
 
+// More tokens than the GEMV takes, against the GEMV: the same bits.
+Result<MatmulCheck> Checker::wide(int64_t n, int64_t k, const std::vector<int64_t>& batches, bool tilings) {
+    MatmulCheck check{fmt::format("{}x{}: m > 8 has the bits of m <= 8", n, k)};
+    const DeviceArena::Mark mark = arena_.mark();
+    const QuantMatrix w = random_matrix(n, k);
+    NIBBLE_TRY(const OnDevice d, pack(w));
+    const int64_t tokens = *std::max_element(batches.begin(), batches.end());
+    std::vector<uint16_t> x(static_cast<size_t>(tokens * k));
+    std::normal_distribution<float> normal;
+    for (size_t i = 0; i < x.size(); ++i)
+        x[i] = bf16_from_float(normal(random_) * std::ldexp(1.0f, static_cast<int>(random_() % 8)));
+    std::fill_n(x.begin() + k, k, uint16_t{0});  // sums of zeros: the sign is part of the bits
+    NIBBLE_TRY(const uint16_t* device_x, upload(x));
+    const std::vector<float> scale_host{0.00123f};
+    NIBBLE_TRY(const float* scale, upload(scale_host));
+    std::vector<float> want;
+    for (int64_t t = 0; t < tokens; t += 8) {
+        NIBBLE_TRY(const auto y, run(std::min<int64_t>(8, tokens - t), d, device_x + t * k, scale, false));
+        want.insert(want.end(), y.begin(), y.end());
+    }
+    const auto compare = [&](int64_t m, bool overlap, const cuda::MatmulTiling& t) -> Status {
+        NIBBLE_TRY(const auto y, run(m, d, device_x, scale, overlap, t));
+        for (size_t i = 0; i < y.size(); ++i, ++check.compared)
+            if (float_bits(y[i]) != float_bits(want[i]))
+                note(check, fmt::format("m {} tiling {}/{}/{}/{} token {} row {}: {} instead of {}", m, t.tokens,
+                                        t.row_blocks, t.k_parts, t.parts, static_cast<int64_t>(i) / n,
+                                        static_cast<int64_t>(i) % n, y[i], want[i]));
+        return Ok{};
+    };
+    for (const int64_t m : batches) NIBBLE_CHECK(compare(m, m % 2, {}));
+    if (tilings)
+        for (const cuda::MatmulTiling& t : matmul_tilings())
+            for (int parts = 1; parts * t.k_parts <= 8; parts *= 2) {
+                const int64_t m = std::min<int64_t>(tokens, t.tokens + 3);
+                NIBBLE_CHECK(compare(m, parts % 3 == 1, {t.tokens, t.row_blocks, t.k_parts, parts}));
+            }
+    arena_.release(mark);
+    return check;
+}
+
 }  // namespace
+
+std::vector<cuda::MatmulTiling> matmul_tilings() {
+    return {{16, 4, 1, 1}, {16, 2, 2, 1}, {16, 1, 4, 1}, {32, 4, 1, 1},
+            {32, 2, 2, 1}, {64, 4, 1, 1}, {64, 2, 2, 1}, {128, 4, 1, 1}};
+}
 
 Result<std::vector<MatmulCheck>> check_matmul(const Stream& stream, const DeviceInfo& device, DeviceArena& arena,
                                               uint64_t seed, bool small) {
@@ -248,6 +307,19 @@ Result<std::vector<MatmulCheck>> check_matmul(const Stream& stream, const Device
         results.push_back(std::move(trip));
         NIBBLE_TRY(auto products, checker.products(n, k));
         results.insert(results.end(), products.begin(), products.end());
+    }
+    struct Case {
+        int64_t n, k;
+        std::vector<int64_t> batches;
+    };
+    std::vector<Case> cases{{64, 2048, {9, 16, 40}}, {48, 2304, {17, 33}}, {2128, 1280, {9, 64, 131}}};
+    if (!small) {
+        cases.push_back({4096, 4096, {9, 16, 30, 32, 64, 65, 128, 129, 200, 256, 300}});
+        cases.push_back({8192, 8192, {16, 64, 128, 256}});
+    }
+    for (const Case& c : cases) {
+        NIBBLE_TRY(auto wide, checker.wide(c.n, c.k, c.batches, c.n < 8192));
+        results.push_back(std::move(wide));
     }
     return results;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/error.h"
+#include "kernels/matmul_cuda.h"
 #include "tensor/device.h"
 
 #include <string>
@@ -18,6 +19,9 @@ struct MatmulCheck {
 
 // A product may be off by this much of the sum of the magnitudes of its terms.
 inline constexpr double matmul_bound = 4e-6;
+
+// Every shape of thread block that is compiled, with one part.
+std::vector<cuda::MatmulTiling> matmul_tilings();
 
 // Error only when the device fails; what differs is a result.
 Result<std::vector<MatmulCheck>> check_matmul(const Stream& stream, const DeviceInfo& device, DeviceArena& arena,

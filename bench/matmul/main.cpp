@@ -20,15 +20,18 @@ struct Config {
     int64_t memory_gib = 24;
     uint64_t seed = 1;
     int copies = 24, repeats = 15;
-    bool small = false, no_check = false, no_timing = false;
+    std::vector<int64_t> batches{1, 2, 4, 8, 16, 32, 64, 128, 256};
+    std::vector<std::string> shapes{"8192x8192", "4096x4096", "14336x4096", "4096x14336"};
+    bool small = false, no_check = false, no_timing = false, tilings = false;
 };
 
 // Median microseconds of one launch: a graph of two rounds over all copies, replayed.
-Result<double> graph_time(const Stream& stream, const Config& config, const std::function<Status(int)>& launch) {
+Result<double> graph_time(const Stream& stream, const Config& config, int64_t m,
+                          const std::function<Status(int)>& launch) {
     const auto s = static_cast<cudaStream_t>(stream.handle());
     NIBBLE_CHECK(launch(0));
     NIBBLE_CHECK(stream.synchronize());
-    const int launches = 4 * config.copies;
+    const int launches = m > 512 ? config.copies / 4 + 1 : m > 64 ? config.copies : 4 * config.copies;
     NIBBLE_CUDA_CALL(cudaStreamBeginCapture, s, cudaStreamCaptureModeThreadLocal);
     Status queued = Ok{};
     for (int i = 0; i < launches && queued.ok(); ++i) queued = launch(i % config.copies);
@@ -57,47 +60,75 @@ Result<double> graph_time(const Stream& stream, const Config& config, const std:
 Status time_shape(int64_t n, int64_t k, const Stream& stream, const DeviceInfo& device, DeviceArena& arena,
                   const std::optional<Cublas>& cublas, const Config& config) {
     const DeviceArena::Mark mark = arena.mark();
-    const int64_t packed = cuda::packed_bytes(n, k);
+    const int64_t packed = cuda::packed_bytes(n, k), most = config.batches.back();
     NIBBLE_TRY(std::byte * records, arena.allocate(packed * config.copies));
-    NIBBLE_TRY(std::byte * x, arena.allocate(8 * k * 2));
-    NIBBLE_TRY(float* y, arena.allocate_array<float>(8 * n * config.copies));
+    NIBBLE_TRY(std::byte * x, arena.allocate(most * k * 2));
+    NIBBLE_TRY(float* y, arena.allocate_array<float>(most * n));
     NIBBLE_TRY(std::byte * plain, arena.allocate(cublas ? n * k * 2 * config.copies : 256));
     NIBBLE_TRY(float* scale, arena.allocate_array<float>(1));
-    const Matrix tokens = make_data(Data::bell, DType::bf16, 8, k, 1),
+    const Matrix tokens = make_data(Data::bell, DType::bf16, 256, k, 1),
                  weights = make_data(Data::bell, DType::bf16, n, k, 2);
     const float tensor_scale = 1e-4f;
     NIBBLE_CHECK(copy_to_device(reinterpret_cast<std::byte*>(scale), reinterpret_cast<const std::byte*>(&tensor_scale),
                                 4, stream));
-    NIBBLE_CHECK(copy_to_device(x, tokens.data.data(), tokens.view().bytes(), stream));
+    for (int64_t t = 0; t < most; t += 256)
+        NIBBLE_CHECK(
+            copy_to_device(x + t * k * 2, tokens.data.data(), std::min<int64_t>(256, most - t) * k * 2, stream));
     // Any bytes are valid records: all codes, scales of 2^-8 ... 2^22.
     for (int c = 0; c < config.copies; ++c)
         NIBBLE_CHECK(copy_to_device(records + c * packed, weights.data.data() + c * 64, packed, stream));
     if (cublas)
         for (int c = 0; c < config.copies; ++c)
-            NIBBLE_CHECK(copy_to_device(plain + c * n * k * 2, weights.data.data(), n * k * 2, stream));
+            NIBBLE_CHECK(c ? copy_on_device(plain + c * n * k * 2, plain, n * k * 2, stream)
+                           : copy_to_device(plain, weights.data.data(), n * k * 2, stream));
     NIBBLE_CHECK(stream.synchronize());
-    for (const int64_t m : {1, 2, 4, 8}) {
-        NIBBLE_TRY(const auto plan, cuda::plan_matmul({.m = m, .n = n, .k = k}, device));
-        double us[2] = {};
-        for (const bool overlap : {false, true}) {
-            NIBBLE_TRY(
-                us[overlap], graph_time(stream, config, [&](int c) {
-                    return cuda::matmul(plan, x, {n, k, records + c * packed}, scale, y + c * 8 * n, {overlap}, stream);
-                }));
-        }
+    for (const int64_t m : config.batches) {
         double base = 0;
         if (cublas) {
-            NIBBLE_TRY(base, graph_time(stream, config, [&](int c) {
-                           return cublas->multiply(m, n, k, x, plain + c * n * k * 2, y + c * 8 * n);
-                       }));
+            NIBBLE_TRY(base, graph_time(stream, config, m,
+                                        [&](int c) { return cublas->multiply(m, n, k, x, plain + c * n * k * 2, y); }));
         }
-        const double bytes = static_cast<double>(packed + m * (k * 2 + n * 4));
-        fmt::print(
-            "{:>6}x{:<6} m {} {:>8.2f} us overlap {:>8.2f} us {:>6.2f} TB/s  cuBLAS BF16 {:>8.2f} us {:>5.2f}x   "
-            "split {}, {} tiles, {} chunks a warp, {} tokens a pass\n",
-            n, k, m, us[0], us[1], bytes / us[1] * 1e-6, base, base / us[1], plan.split, plan.tiles,
-            plan.chunks_per_warp, plan.tokens_per_pass);
-        std::fflush(stdout);
+        NIBBLE_TRY(const auto chosen, cuda::plan_matmul({.m = m, .n = n, .k = k}, device));
+        std::vector<cuda::MatmulTiling> tilings{{}};
+        if (chosen.tiling.tokens && config.tilings)
+            for (cuda::MatmulTiling t : matmul_tilings())
+                if (t.tokens == chosen.tiling.tokens)
+                    for (t.parts = 1; t.parts * t.k_parts <= 8; t.parts *= 2)
+                        if (const int64_t blocks = t.parts * ((n + 64 * t.row_blocks - 1) / (64 * t.row_blocks)) *
+                                                   ((m + t.tokens - 1) / t.tokens);
+                            blocks >= 64 && (blocks <= 264 || t.parts == 1))
+                            tilings.push_back(t);
+        for (const cuda::MatmulTiling& t : tilings) {
+            NIBBLE_TRY(const auto plan, cuda::plan_matmul({.m = m, .n = n, .k = k}, device, t));
+            const DeviceArena::Mark inner = arena.mark();
+            NIBBLE_TRY(std::byte * workspace, arena.allocate(plan.workspace_bytes));
+            NIBBLE_TRY(std::byte * permuted, arena.allocate(plan.permuted_bytes));
+            NIBBLE_CHECK(fill_device(workspace, 0, plan.workspace_bytes, stream));
+            double us[3] = {};
+            if (plan.permuted_bytes) {
+                NIBBLE_TRY(us[2], graph_time(stream, config, m,
+                                             [&](int) { return cuda::permute(plan, x, permuted, {true}, stream); }));
+            }
+            for (const bool overlap : {false, true}) {
+                NIBBLE_TRY(us[overlap], graph_time(stream, config, m, [&](int c) {
+                               return cuda::matmul(plan, plan.permuted_bytes ? permuted : x,
+                                                   {n, k, records + c * packed}, scale, y, workspace, {overlap},
+                                                   stream);
+                           }));
+            }
+            arena.release(inner);
+            const double bytes = static_cast<double>(packed + m * (k * 2 + n * 4)), best = std::min(us[0], us[1]);
+            const double operations = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+            fmt::print(
+                "{:>6}x{:<6} m {:>4} {:>8.2f} us overlap {:>8.2f} us {:>5.2f} TB/s {:>4.0f} TF  cuBLAS BF16 "
+                "{:>8.2f} us {:>5.2f}x  permute {:>6.2f}   {}\n",
+                n, k, m, us[0], us[1], bytes / best * 1e-6, operations / best * 1e-6, base, base / best, us[2],
+                plan.tiling.tokens ? fmt::format("{}/{}/{}/{}{}", plan.tiling.tokens, plan.tiling.row_blocks,
+                                                 plan.tiling.k_parts, plan.tiling.parts, t.tokens ? "" : " *")
+                                   : fmt::format("split {}, {} tiles, {} chunks, {} tokens", plan.split, plan.tiles,
+                                                 plan.chunks_per_warp, plan.tokens_per_pass));
+            std::fflush(stdout);
+        }
     }
     arena.release(mark);
     return Ok{};
@@ -126,8 +157,11 @@ Result<bool> run(const Config& config) {
         if (!config.cublas.empty()) {
             NIBBLE_TRY(cublas, Cublas::open(config.cublas, stream));
         }
-        for (const auto& [n, k] : {std::pair{8192, 8192}, {4096, 4096}, {14336, 4096}, {4096, 14336}})
+        for (const std::string& shape : config.shapes) {
+            long n = 0, k = 0;
+            if (std::sscanf(shape.c_str(), "%ldx%ld", &n, &k) != 2) return fail("--shape {}: expected NxK", shape);
             NIBBLE_CHECK(time_shape(n, k, stream, info, arena, cublas, config));
+        }
     }
     return good;
 }
@@ -144,6 +178,9 @@ int main(int argc, char** argv) {
     app.add_option("--seed", config.seed, "of the checked data");
     app.add_option("--copies", config.copies, "of the weights that a timed run goes through")->check(CLI::Range(1, 64));
     app.add_option("--repeats", config.repeats, "timed runs")->check(CLI::Range(1, 1000));
+    app.add_option("--m", config.batches, "tokens to time, ascending");
+    app.add_option("--shape", config.shapes, "NxK to time");
+    app.add_flag("--tilings", config.tilings, "time every tiling, not only the chosen one");
     app.add_flag("--small", config.small, "small shapes only");
     app.add_flag("--no-check", config.no_check);
     app.add_flag("--no-timing", config.no_timing);

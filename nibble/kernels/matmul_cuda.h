@@ -1,9 +1,10 @@
 // y = x W^T on a GPU with W in NVFP4 and x in BF16 (W4A16): describe, plan, prepack, run.
 //
 // One order of sums for every m, the house rule: K is cut into eight chunks of ceil(k / 2048) records of 256 columns
-// each (the last ones may be shorter or empty); a chunk is one chain of mma.sync.m16n8k16 in FP32 from zero, over the
-// column order of kernels/w4a16_record.h; y = (((c0 + c1) + c2) + ...) * tensor scale * 2^7. So a token's result
-// depends on its own row of x and on W alone, not on m, on its place in the batch, or on how the plan spreads the work.
+// each (the last ones may be shorter or empty); a chunk is one chain of mma.sync.m16n8k16 or wgmma.m64nNk16 (the same
+// bits) in FP32 from zero, over the column order of kernels/w4a16_record.h; y = (((c0 + c1) + (c2 + c3)) + ((c4 + c5) +
+// (c6 + c7))) * tensor scale * 2^7. So a token's result depends on its own row of x and on W alone, not on m, on its
+// place in the batch, or on how the plan spreads the work.
 //
 // Pointers are device pointers, 16-byte aligned (tensor scale: 4). All functions queue work and return at once; they
 // neither allocate nor wait. kernels/cuda_absent/ implements this header in a build without CUDA.
@@ -20,17 +21,30 @@ struct MatmulProblem {
     Format weights = Format::nvfp4;
 };
 
+// How m > 8 is spread; zeros: the plan chooses. A thread block takes `tokens` tokens (16, 32, 64 or 128) of row_blocks
+// * 64 rows; K is cut between `k_parts` warpgroups in it and `parts` thread blocks, powers of two. Which combinations
+// are compiled: visit_shape() in kernels/cuda/w4a16_wide.cu.
+struct MatmulTiling {
+    int tokens = 0, row_blocks = 0, k_parts = 0, parts = 0;
+};
+
 // What one launch looks like. Make it once per problem and device.
 struct MatmulPlan {
     MatmulProblem problem;
+    // m <= 8
     int split = 1;            // thread blocks (a cluster) that share rows, each with a part of K
     int tiles = 0;            // 16-row tiles of a cluster
     int chunks_per_warp = 0;  // one after the other
     int tokens_per_pass = 0;  // as many rows of x as fit into shared memory
     int64_t shared_bytes = 0;
+    // m > 8
+    MatmulTiling tiling;
+    int64_t permuted_bytes = 0;   // of permute()'s output; 0: x is read as it is
+    int64_t workspace_bytes = 0;  // zero once, before the first use; kernels of one stream may share it
 };
-// Errors: m outside 1 ... 8, n no multiple of 16, k no multiple of 256, another format, x too wide for shared memory.
-Result<MatmulPlan> plan_matmul(const MatmulProblem& problem, const DeviceInfo& device);
+// Errors: n no multiple of 16, k no multiple of 256, another format, x too wide for shared memory (m <= 8), a tiling
+// that is not compiled.
+Result<MatmulPlan> plan_matmul(const MatmulProblem& problem, const DeviceInfo& device, const MatmulTiling& tiling = {});
 
 // W as the kernels read it. A type of its own, so that no exporter can take it for a canonical matrix.
 template <class Byte>
@@ -51,11 +65,15 @@ Status unpack(const PackedMatrix& w, const QuantSpan& out, const Stream& stream)
 
 struct MatmulOptions {
     // Start while the kernel before it in the stream still runs, and wait for it only before x is read (programmatic
-    // dependent launch). That kernel must not write W or the tensor scale.
+    // dependent launch). That kernel must not write W.
     bool overlap = false;
 };
-// x [m, k] BF16, y [m, n] FP32, both row-major and contiguous; tensor_scale on the device, null for 1.
+// x [m, k] row-major -> the order of columns and tiles of tokens that plans with permuted_bytes > 0 read.
+Status permute(const MatmulPlan& plan, const std::byte* x, std::byte* out, const MatmulOptions& options,
+               const Stream& stream);
+// x [m, k] BF16, row-major or permuted (see there), y [m, n] FP32 row-major; tensor_scale on the device, null for 1.
+// `workspace`: plan.workspace_bytes, null when that is 0.
 Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w, const float* tensor_scale, float* y,
-              const MatmulOptions& options, const Stream& stream);
+              std::byte* workspace, const MatmulOptions& options, const Stream& stream);
 
 }  // namespace nibble::cuda

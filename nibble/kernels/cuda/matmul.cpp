@@ -33,13 +33,88 @@ int64_t packed_bytes(int64_t rows, int64_t cols) {
     return rows / w4a16::record_rows * (cols / w4a16::record_cols) * w4a16::record_bytes;
 }
 
-Result<MatmulPlan> plan_matmul(const MatmulProblem& p, const DeviceInfo& device) {
+namespace {
+
+constexpr int row_block = 64;
+constexpr int64_t counter_alignment = 256;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+struct WideGrid {
+    int64_t token_tiles, row_groups;
+    int units, levels;
+    int64_t counters;  // bytes
+    explicit WideGrid(const MatmulProblem& p, const MatmulTiling& t)
+        : token_tiles(ceil_div(p.m, t.tokens)),
+          row_groups(ceil_div(p.n, row_block * t.row_blocks)),
+          units(t.parts * t.k_parts),
+          levels(units <= 1   ? 3
+                 : units == 2 ? 2
+                              : 1),
+          counters(ceil_div(token_tiles * row_groups * t.row_blocks * 4, counter_alignment) * counter_alignment) {}
+};
+
+// One wave of thread blocks, each with many rows, so that x crosses from L2 few times.
+MatmulTiling choose_tiling(const MatmulProblem& p, const DeviceInfo& device) {
+    MatmulTiling t{.tokens = 16, .row_blocks = 4, .k_parts = 1, .parts = 1};
+    while (t.tokens < p.m && t.tokens < 128) t.tokens *= 2;
+    const int64_t blocks = ceil_div(p.n, row_block * t.row_blocks) * ceil_div(p.m, t.tokens);
+    while (t.parts < matmul_chunks && blocks * t.parts * 2 <= device.multiprocessors) t.parts *= 2;
+    return t;
+}
+
+Result<MatmulPlan> plan_wide(const MatmulProblem& p, const DeviceInfo& device, const MatmulTiling& tiling) {
+    MatmulPlan plan{.problem = p, .tiling = tiling.tokens ? tiling : choose_tiling(p, device)};
+    const MatmulTiling& t = plan.tiling;
+    const WideGrid grid(p, t);
+    if (grid.units < 1 || matmul_chunks % grid.units)
+        return fail("matmul: K cannot be cut between {} warpgroups", grid.units);
+    NIBBLE_CHECK(cuda_status(prepare_wide({t.tokens, t.row_blocks, t.k_parts}),
+                             fmt::format("matmul: tiling {} x {} x {}", t.tokens, t.row_blocks, t.k_parts)));
+    plan.permuted_bytes = grid.token_tiles * t.tokens * p.k * 2;
+    const int64_t warpgroups = grid.units == 1 ? int64_t{device.multiprocessors} * t.row_blocks
+                                               : grid.token_tiles * grid.row_groups * t.row_blocks * grid.units;
+    plan.workspace_bytes = grid.counters + warpgroups * grid.levels * (row_block * t.tokens * 4);
+    return plan;
+}
+
+Status run_wide(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w, const float* tensor_scale, float* y,
+                std::byte* workspace, const MatmulOptions& options, const Stream& stream) {
+    const MatmulProblem& p = plan.problem;
+    const MatmulTiling& t = plan.tiling;
+    const WideGrid grid(p, t);
+    const int records = static_cast<int>(p.k / w4a16::record_cols);
+    const WideArgs args{.x = reinterpret_cast<const uint8_t*>(x),
+                        .records = reinterpret_cast<const uint8_t*>(w.records),
+                        .tensor_scale = tensor_scale,
+                        .y = y,
+                        .scratch = reinterpret_cast<float*>(workspace + grid.counters),
+                        .counters = reinterpret_cast<uint32_t*>(workspace),
+                        .n = static_cast<int>(p.n),
+                        .tokens = static_cast<int>(p.m),
+                        .row_records = records,
+                        .chunk_records = (records + matmul_chunks - 1) / matmul_chunks,
+                        .row_tiles = static_cast<int>(p.n / w4a16::record_rows),
+                        .row_groups = static_cast<int>(grid.row_groups),
+                        .token_tiles = static_cast<int>(grid.token_tiles),
+                        .parts = t.parts,
+                        .units = grid.units,
+                        .chunks = matmul_chunks / grid.units,
+                        .levels = grid.levels,
+                        .overlap = options.overlap};
+    return cuda_status(launch_wide(args, {t.tokens, t.row_blocks, t.k_parts}, raw(stream)), "matmul: kernel launch");
+}
+
+}  // namespace
+
+Result<MatmulPlan> plan_matmul(const MatmulProblem& p, const DeviceInfo& device, const MatmulTiling& tiling) {
     if (p.weights != Format::nvfp4) return fail("matmul: weights in {}, W4A16 takes nvfp4", format_name(p.weights));
-    if (p.m < 1 || p.m > most_tokens) return fail("matmul: {} tokens, this kernel takes 1 to {}", p.m, most_tokens);
+    if (p.m < 1 || p.m > INT32_MAX / 2) return fail("matmul: {} tokens", p.m);
     NIBBLE_CHECK(fits_records(p.n, p.k, "matmul"));
-    MatmulPlan plan{.problem = p};
     const CurrentDevice current(device.index);
     NIBBLE_CHECK(current.status());
+    if (p.m > most_tokens || tiling.tokens) return plan_wide(p, device, tiling);
+    MatmulPlan plan{.problem = p};
     const int64_t pitch_all = 2 * p.k + x_row_padding;
     plan.split = p.m * pitch_all > most_x_bytes ? 2 : 1;
     // One wave of clusters as even as whole tiles allow.
@@ -95,13 +170,29 @@ Status unpack(const PackedMatrix& w, const QuantSpan& out, const Stream& stream)
                        "unpack: kernel launch");
 }
 
+Status permute(const MatmulPlan& plan, const std::byte* x, std::byte* out, const MatmulOptions& options,
+               const Stream& stream) {
+    const MatmulProblem& p = plan.problem;
+    if (plan.permuted_bytes == 0) return fail("permute: this plan reads x as it is");
+    if (!aligned(x) || !aligned(out)) return fail("permute: device pointers must be 16-byte aligned");
+    return cuda_status(launch_permute({.x = reinterpret_cast<const uint8_t*>(x),
+                                       .out = reinterpret_cast<uint8_t*>(out),
+                                       .tokens = static_cast<int>(p.m),
+                                       .blocks = static_cast<int>(p.k / 64),
+                                       .overlap = options.overlap},
+                                      plan.tiling.tokens, raw(stream)),
+                       "permute: kernel launch");
+}
+
 Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w, const float* tensor_scale, float* y,
-              const MatmulOptions& options, const Stream& stream) {
+              std::byte* workspace, const MatmulOptions& options, const Stream& stream) {
     const MatmulProblem& p = plan.problem;
     if (w.rows != p.n || w.cols != p.k)
         return fail("matmul: weight [{}, {}] under a plan for [{}, {}]", w.rows, w.cols, p.n, p.k);
-    if (!aligned(x) || !aligned(w.records) || !aligned(y))
+    if (!aligned(x) || !aligned(w.records) || !aligned(y) || !aligned(workspace))
         return fail("matmul: device pointers must be 16-byte aligned");
+    if (plan.workspace_bytes && !workspace) return fail("matmul: no workspace of {} bytes", plan.workspace_bytes);
+    if (plan.tiling.tokens) return run_wide(plan, x, w, tensor_scale, y, workspace, options, stream);
     const int records = static_cast<int>(p.k / w4a16::record_cols);
     const int chunk_records = (records + matmul_chunks - 1) / matmul_chunks;
     for (int first = 0; first < p.m; first += plan.tokens_per_pass) {

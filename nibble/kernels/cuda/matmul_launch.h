@@ -35,6 +35,40 @@ struct GemvArgs {
 };
 cudaError_t launch_gemv(const GemvArgs& args, int chunks_per_warp, int split, int64_t shared_bytes,
                         cudaStream_t stream);
+// The kernel for more tokens: how a thread block is made, and one launch of it.
+struct WideShape {
+    int tokens = 0;      // of a tile: 16, 32, 64, 128
+    int row_blocks = 0;  // of 64 rows in a thread block
+    int k_parts = 0;     // of K in a thread block
+};
+struct WideArgs {
+    const uint8_t* x = nullptr;  // permuted
+    const uint8_t* records = nullptr;
+    const float* tensor_scale = nullptr;  // may be null
+    float* y = nullptr;
+    float* scratch = nullptr;      // [place][levels][64 rows x tokens of a tile]; place: see wide_kernel
+    uint32_t* counters = nullptr;  // zero before and after; one per 64 rows and tile of tokens
+    int n = 0, tokens = 0;
+    int row_records = 0, chunk_records = 0;
+    int row_tiles = 0, row_groups = 0, token_tiles = 0;
+    int parts = 1;   // thread blocks along K
+    int units = 1;   // parts * k_parts: warpgroups along K
+    int chunks = 8;  // of a warpgroup: matmul_chunks / units
+    int levels = 1;  // max(1, log2(chunks))
+    int band = 8;    // tiles of tokens that neighbouring thread blocks go through together
+    bool overlap = false;
+};
+cudaError_t launch_wide(const WideArgs& args, const WideShape& shape, cudaStream_t stream);
+cudaError_t prepare_wide(const WideShape& shape);
+
+struct PermuteArgs {
+    const uint8_t* x = nullptr;
+    uint8_t* out = nullptr;
+    int tokens = 0, blocks = 0;  // of 64 columns
+    bool overlap = false;
+};
+cudaError_t launch_permute(const PermuteArgs& args, int tile, cudaStream_t stream);
+
 // Lets gemv kernels take `bytes` of shared memory.
 cudaError_t allow_gemv_shared(int64_t bytes);
 

@@ -5,67 +5,34 @@
 // asks for the next one and only then computes, so that loads of one warp overlap the arithmetic of all others. x lies
 // in shared memory for the whole run. Lanes of absent tokens read a present one: their columns are never stored.
 #include "kernels/cuda/matmul_launch.h"
-#include "kernels/w4a16_record.h"
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/w4a16_decode.cuh"
 
-#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 namespace nibble::cuda {
 namespace {
 
-__device__ uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
-
-__device__ void barrier_init(uint32_t barrier) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
-}
-__device__ void barrier_expect(uint32_t barrier, uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-__device__ void barrier_wait(uint32_t barrier, uint32_t parity) {
-    asm volatile(
-        "{\n\t.reg .pred done;\n\t"
-        "again:\n\t"
-        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t"
-        "@done bra ready;\n\tbra again;\n\tready:\n\t}" ::"r"(barrier),
-        "r"(parity)
-        : "memory");
-}
-__device__ void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-                 "l"(from), "r"(bytes), "r"(barrier)
-                 : "memory");
-}
-
 __device__ void copy16(uint32_t to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
-__device__ uint32_t times(uint32_t codes, uint32_t scale) {
-    const __nv_bfloat162 product =
-        __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&codes), *reinterpret_cast<const __nv_bfloat162*>(&scale));
-    return *reinterpret_cast<const uint32_t*>(&product);
-}
-
-__device__ void multiply_add(float (&acc)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-                             uint32_t b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, "
-        "%2, "
-        "%3};"
+__device__ void multiply_add(float (&acc)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
         : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // Four k-steps: 64 columns.
-__device__ void block64(float (&acc)[4], const uint4& codes, uint32_t upper_scale, uint32_t lower_scale,
-                        const uint4 (&x)[2]) {
-    const w4a16::GroupWords upper{codes.x, codes.y}, lower{codes.z, codes.w};
+__device__ void block64(float (&acc)[4], const uint4& codes, const ScalePairs& scales, const uint4 (&x)[2]) {
     const uint32_t b[8] = {x[0].x, x[0].y, x[0].z, x[0].w, x[1].x, x[1].y, x[1].z, x[1].w};
 #pragma unroll
-    for (int j = 0; j < 4; ++j)
-        multiply_add(acc, times(w4a16::register_of(upper, 2 * j), upper_scale),
-                     times(w4a16::register_of(lower, 2 * j), lower_scale),
-                     times(w4a16::register_of(upper, 2 * j + 1), upper_scale),
-                     times(w4a16::register_of(lower, 2 * j + 1), lower_scale), b[2 * j], b[2 * j + 1]);
+    for (int j = 0; j < 4; ++j) {
+        uint32_t a[4];
+        decode_step(a, codes, scales, j);
+        multiply_add(acc, a, b[2 * j], b[2 * j + 1]);
+    }
 }
 
 __device__ void cluster_barrier() {
@@ -111,16 +78,15 @@ __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ G
     };
 
     if (lane == 0) {
-        barrier_init(barrier);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        barrier_init(barrier, 1);
+        barrier_init_done();
         if (count > 0) request(0);
     }
     // Weights may come before the kernel ahead is done; x may not. It does not take the copy engine, where it would
     // queue behind the records of all warps.
     if (args.overlap) {
-        asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-        asm volatile("griddepcontrol.wait;" ::: "memory");
+        overlap_next();
+        wait_for_previous();
     }
     constexpr int record_x_bytes = w4a16::record_cols * 2;
     for (int t = 0; t < args.tokens; ++t)
@@ -154,9 +120,7 @@ __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ G
             for (int b = 0; b < w4a16::record_blocks; ++b) {
                 const uint4* at = reinterpret_cast<const uint4*>(x + 128 * b);
                 const uint4 columns[2] = {at[0], at[1]};
-                const uint32_t pairs = b < 2 ? scales.x : scales.y;
-                block64(acc, codes[b], w4a16::scale_pair(__byte_perm(pairs, 0, b % 2 ? 0x2222 : 0x0000)),
-                        w4a16::scale_pair(__byte_perm(pairs, 0, b % 2 ? 0x3333 : 0x1111)), columns);
+                block64(acc, codes[b], ScalePairs(scales, b), columns);
             }
             x += record_x_bytes;
         }
@@ -192,11 +156,11 @@ __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ G
             else
                 return cluster_float(place, c / block_chunks);
         };
-        float sum = chunk(0);
+        float sums[matmul_chunks];
 #pragma unroll
-        for (int c = 1; c < matmul_chunks; ++c) sum += chunk(c);
+        for (int c = 0; c < matmul_chunks; ++c) sums[c] = chunk(c);
         const int out = first_tile * 16 + row;
-        if (out < args.n) args.y[int64_t{token} * args.n + out] = sum * tensor_scale * w4a16::unscale;
+        if (out < args.n) args.y[int64_t{token} * args.n + out] = w4a16_output(tree_sum(sums), tensor_scale);
     }
     if constexpr (Split > 1) cluster_barrier();  // nobody leaves while its sums are read
 }

@@ -9,12 +9,15 @@ Error absent() { return fail("this build has no CUDA (configure with -DNIBBLE_CU
 
 }  // namespace
 
-Result<MatmulPlan> plan_matmul(const MatmulProblem&, const DeviceInfo&) { return absent(); }
+Result<MatmulPlan> plan_matmul(const MatmulProblem&, const DeviceInfo&, const MatmulTiling&) { return absent(); }
 int64_t packed_bytes(int64_t, int64_t) { return 0; }
 Status prepack(const QuantView&, const PackedSpan&, uint32_t*, const Stream&) { return absent(); }
 Status unpack(const PackedMatrix&, const QuantSpan&, const Stream&) { return absent(); }
-Status matmul(const MatmulPlan&, const std::byte*, const PackedMatrix&, const float*, float*, const MatmulOptions&,
-              const Stream&) {
+Status permute(const MatmulPlan&, const std::byte*, std::byte*, const MatmulOptions&, const Stream&) {
+    return absent();
+}
+Status matmul(const MatmulPlan&, const std::byte*, const PackedMatrix&, const float*, float*, std::byte*,
+              const MatmulOptions&, const Stream&) {
     return absent();
 }
 

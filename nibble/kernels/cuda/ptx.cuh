@@ -1,0 +1,107 @@
+// Hopper instructions that CUDA C++ has no name for: bulk copies, their barriers, wgmma with A in registers.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace nibble::cuda {
+
+__device__ inline uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+
+// ---- Barriers in shared memory
+// ---------------------------------------------------------------------------------------
+
+__device__ inline void barrier_init(uint32_t barrier, uint32_t arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+// After barrier_init, before the copy engine or another thread sees the barrier (the latter also after __syncthreads).
+__device__ inline void barrier_init_done() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ inline void barrier_expect(uint32_t barrier, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+__device__ inline void barrier_arrive_if(uint32_t barrier, bool condition) {
+    asm volatile(
+        "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %1, 0;\n\t"
+        "@p mbarrier.arrive.shared::cta.b64 _, [%0];\n\t}" ::"r"(barrier),
+        "r"(static_cast<int>(condition))
+        : "memory");
+}
+__device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
+    asm volatile(
+        "{\n\t.reg .pred done;\n\t"
+        "again:\n\t"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t"
+        "@done bra ready;\n\tbra again;\n\tready:\n\t}" ::"r"(barrier),
+        "r"(parity)
+        : "memory");
+}
+// `bytes` a multiple of 16; completes on the barrier.
+__device__ inline void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+
+// ---- Programmatic dependent launch
+// -----------------------------------------------------------------------------------
+
+// The next kernel may start; this one waits until those before it are done and their writes are visible.
+__device__ inline void overlap_next() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ inline void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// ---- wgmma
+// -----------------------------------------------------------------------------------------------------------
+
+__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int Pending>
+__device__ inline void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+}
+
+// B in shared memory: rows of 128 bytes (64 BF16 of K), 16-byte chunks XORed with row % 8, eight rows a 1024-byte
+// aligned group, groups one after the other. Advance by 2 per 32 bytes of K.
+__device__ inline uint64_t swizzled_operand(uint32_t address) {
+    return uint64_t{(address & 0x3FFFFu) >> 4} | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
+}
+
+// d[64, N] (+)= a[64, 16] b[N, 16]^T. Lane 4 g + c of warp w holds d[4 i + 2 h + e]: row 16 w + g + 8 h, column
+// 8 i + 2 c + e. `add`: 0 starts from zero.
+template <int N>
+struct Wgmma;
+
+#define NIBBLE_D4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define NIBBLE_D8(d, i) NIBBLE_D4(d, i), NIBBLE_D4(d, i + 4)
+#define NIBBLE_D16(d, i) NIBBLE_D8(d, i), NIBBLE_D8(d, i + 8)
+#define NIBBLE_D32(d, i) NIBBLE_D16(d, i), NIBBLE_D16(d, i + 16)
+#define NIBBLE_D64(d, i) NIBBLE_D32(d, i), NIBBLE_D32(d, i + 32)
+#define NIBBLE_WGMMA(N, names, a0, a1, a2, a3, b, add, outputs)                                                        \
+    template <>                                                                                                        \
+    struct Wgmma<N> {                                                                                                  \
+        static __device__ __forceinline__ void run(float (&d)[N / 2], const uint32_t* a, uint64_t operand, int more) { \
+            asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, " add                                                   \
+                         ", 0;\n\t"                                                                                    \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" names "}, {" a0 ", " a1 ", " a2  \
+                         ", " a3 "}, " b ", p, 1, 1, 0;\n\t}"                                                          \
+                         : outputs                                                                                     \
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(operand), "r"(more));                       \
+        }                                                                                                              \
+    }
+#define NIBBLE_N8_0 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define NIBBLE_N16_0 NIBBLE_N8_0 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define NIBBLE_N32_0 NIBBLE_N16_0 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NIBBLE_N64_0                                                                                       \
+    NIBBLE_N32_0                                                                                           \
+    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51" \
+    ", %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+NIBBLE_WGMMA(16, NIBBLE_N8_0, "%8", "%9", "%10", "%11", "%12", "%13", NIBBLE_D8(d, 0));
+NIBBLE_WGMMA(32, NIBBLE_N16_0, "%16", "%17", "%18", "%19", "%20", "%21", NIBBLE_D16(d, 0));
+NIBBLE_WGMMA(64, NIBBLE_N32_0, "%32", "%33", "%34", "%35", "%36", "%37", NIBBLE_D32(d, 0));
+NIBBLE_WGMMA(128, NIBBLE_N64_0, "%64", "%65", "%66", "%67", "%68", "%69", NIBBLE_D64(d, 0));
+#undef NIBBLE_WGMMA
+
+}  // namespace nibble::cuda

@@ -1,0 +1,56 @@
+// What every W4A16 kernel shares: decoding to the A operand of mma.m16n8k16 and wgmma.m64nNk16 (the same registers),
+// the order of the last sums, the output.
+#pragma once
+
+#include "kernels/cuda/matmul_launch.h"
+#include "kernels/w4a16_record.h"
+
+#include <cuda_bf16.h>
+
+namespace nibble::cuda {
+
+__device__ inline uint32_t times(uint32_t codes, uint32_t scale) {
+    const __nv_bfloat162 product =
+        __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&codes), *reinterpret_cast<const __nv_bfloat162*>(&scale));
+    return *reinterpret_cast<const uint32_t*>(&product);
+}
+
+// The scales of a lane's rows g and g + 8 in block b (a constant) of a record: its 8 scale bytes are (x, y).
+struct ScalePairs {
+    uint32_t upper, lower;
+    __device__ ScalePairs(uint2 bytes, int b) {
+        const uint32_t four = b < 2 ? bytes.x : bytes.y;
+        upper = w4a16::scale_pair(__byte_perm(four, 0, b % 2 ? 0x2222 : 0x0000));
+        lower = w4a16::scale_pair(__byte_perm(four, 0, b % 2 ? 0x3333 : 0x1111));
+    }
+};
+
+// The four registers of k-step j (a constant) of a 64-column block.
+__device__ inline void decode_step(uint32_t* a, const uint4& codes, const ScalePairs& scales, int j) {
+    const w4a16::GroupWords upper{codes.x, codes.y}, lower{codes.z, codes.w};
+    a[0] = times(w4a16::register_of(upper, 2 * j), scales.upper);
+    a[1] = times(w4a16::register_of(lower, 2 * j), scales.lower);
+    a[2] = times(w4a16::register_of(upper, 2 * j + 1), scales.upper);
+    a[3] = times(w4a16::register_of(lower, 2 * j + 1), scales.lower);
+}
+
+// Neighbours first: ((c0 + c1) + (c2 + c3)) + ((c4 + c5) + (c6 + c7)), so that a kernel which has only chunks 2^i ...
+// of them can hand on one sum.
+template <int Count>
+__device__ float tree_sum(const float (&v)[Count]) {
+    if constexpr (Count == 1) {
+        return v[0];
+    } else {
+        float half[Count / 2];
+#pragma unroll
+        for (int i = 0; i < Count / 2; ++i) half[i] = v[2 * i] + v[2 * i + 1];
+        return tree_sum(half);
+    }
+}
+
+// The addend makes -0 a +0: kernels differ in whether a chain starts by adding to +0.
+__device__ inline float w4a16_output(float sum, float tensor_scale) {
+    return fmaf(sum * tensor_scale, w4a16::unscale, 0.0f);
+}
+
+}  // namespace nibble::cuda
