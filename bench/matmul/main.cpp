@@ -1,15 +1,14 @@
 // gpu_matmul: checks the W4A16 products, then times them against the bytes they read and against cuBLAS in BF16.
+#include "device/graph.h"
 #include "gpu/data.h"
 #include "kernels/matmul_cuda.h"
 #include "matmul/check.h"
 #include "matmul/cublas.h"
-#include "tensor/cuda/call.h"
 
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cstdio>
-#include <functional>
 #include <optional>
 
 namespace nibble::bench {
@@ -24,38 +23,6 @@ struct Config {
     std::vector<std::string> shapes{"8192x8192", "4096x4096", "14336x4096", "4096x14336"};
     bool small = false, no_check = false, no_timing = false, tilings = false;
 };
-
-// Median microseconds of one launch: a graph of two rounds over all copies, replayed.
-Result<double> graph_time(const Stream& stream, const Config& config, int64_t m,
-                          const std::function<Status(int)>& launch) {
-    const auto s = static_cast<cudaStream_t>(stream.handle());
-    NIBBLE_CHECK(launch(0));
-    NIBBLE_CHECK(stream.synchronize());
-    const int launches = m > 512 ? config.copies / 4 + 1 : m > 64 ? config.copies : 4 * config.copies;
-    NIBBLE_CUDA_CALL(cudaStreamBeginCapture, s, cudaStreamCaptureModeThreadLocal);
-    Status queued = Ok{};
-    for (int i = 0; i < launches && queued.ok(); ++i) queued = launch(i % config.copies);
-    cudaGraph_t graph = nullptr;
-    NIBBLE_CUDA_CALL(cudaStreamEndCapture, s, &graph);
-    NIBBLE_CHECK(std::move(queued));
-    cudaGraphExec_t exec = nullptr;
-    NIBBLE_CUDA_CALL(cudaGraphInstantiate, &exec, graph, 0);
-    NIBBLE_TRY(Event begin, Event::create());
-    NIBBLE_TRY(Event end, Event::create());
-    std::vector<double> times;
-    for (int r = -2; r < config.repeats; ++r) {
-        NIBBLE_CHECK(begin.record(stream));
-        NIBBLE_CUDA_CALL(cudaGraphLaunch, exec, s);
-        NIBBLE_CHECK(end.record(stream));
-        NIBBLE_CHECK(end.synchronize());
-        NIBBLE_TRY(const float ms, end.since(begin));
-        if (r >= 0) times.push_back(ms * 1e3 / launches);
-    }
-    cudaGraphExecDestroy(exec);
-    cudaGraphDestroy(graph);
-    std::sort(times.begin(), times.end());
-    return times[times.size() / 2];
-}
 
 Status time_shape(int64_t n, int64_t k, const Stream& stream, const DeviceInfo& device, DeviceArena& arena,
                   const std::optional<Cublas>& cublas, const Config& config) {
@@ -83,10 +50,16 @@ Status time_shape(int64_t n, int64_t k, const Stream& stream, const DeviceInfo& 
                            : copy_to_device(plain, weights.data.data(), n * k * 2, stream));
     NIBBLE_CHECK(stream.synchronize());
     for (const int64_t m : config.batches) {
+        const GraphTiming timing{m > 512  ? config.copies / 4 + 1
+                                 : m > 64 ? config.copies
+                                          : 4 * config.copies,
+                                 config.repeats};
         double base = 0;
         if (cublas) {
-            NIBBLE_TRY(base, graph_time(stream, config, m,
-                                        [&](int c) { return cublas->multiply(m, n, k, x, plain + c * n * k * 2, y); }));
+            NIBBLE_TRY(base, graph_time(stream, timing, [&](int i) {
+                           const int c = i % config.copies;
+                           return cublas->multiply(m, n, k, x, plain + c * n * k * 2, y);
+                       }));
         }
         NIBBLE_TRY(const auto chosen, cuda::plan_matmul({.m = m, .n = n, .k = k}, device));
         std::vector<cuda::MatmulTiling> tilings{{}};
@@ -106,11 +79,12 @@ Status time_shape(int64_t n, int64_t k, const Stream& stream, const DeviceInfo& 
             NIBBLE_CHECK(fill_device(workspace, 0, plan.workspace_bytes, stream));
             double us[3] = {};
             if (plan.permuted_bytes) {
-                NIBBLE_TRY(us[2], graph_time(stream, config, m,
+                NIBBLE_TRY(us[2], graph_time(stream, timing,
                                              [&](int) { return cuda::permute(plan, x, permuted, {true}, stream); }));
             }
             for (const bool overlap : {false, true}) {
-                NIBBLE_TRY(us[overlap], graph_time(stream, config, m, [&](int c) {
+                NIBBLE_TRY(us[overlap], graph_time(stream, timing, [&](int i) {
+                               const int c = i % config.copies;
                                return cuda::matmul(plan, plan.permuted_bytes ? permuted : x,
                                                    {n, k, records + c * packed}, scale, y, workspace, {overlap},
                                                    stream);
