@@ -32,6 +32,8 @@ public:
     // Backward only: the gradient of the loss with respect to a linear's output, the same rows as `input`.
     virtual Status output_gradient(const Linear& linear, const float* g, int64_t rows, int64_t cols,
                                    std::span<const int32_t> batch_rows) = 0;
+    // Whether a MoE shows every expert all rows of the batch. What flows on is routed as ever.
+    virtual bool every_expert() const { return false; }
 };
 
 // Where gradients of parameters go; nullptr when only activations' gradients are wanted (calibration).

@@ -51,11 +51,6 @@ Result<ScaleTable> from_export(const std::filesystem::path& path) {
     return table;
 }
 
-float scale_of_amax(ActivationFormat format, float amax, Arithmetic arithmetic) {
-    const float divisor = format == ActivationFormat::nvfp4 ? e2m1_max * e4m3_max : e4m3_max;
-    return div_const(amax, divisor, arithmetic);
-}
-
 // Looks names up and remembers what was asked for.
 class Lookup {
 public:
@@ -127,6 +122,11 @@ void unify(const Plan& plan, ActivationScales& scales) {
 }
 
 }  // namespace
+
+float scale_of_amax(ActivationFormat format, float amax, Arithmetic arithmetic) {
+    const float divisor = format == ActivationFormat::nvfp4 ? e2m1_max * e4m3_max : e4m3_max;
+    return div_const(amax, divisor, arithmetic);
+}
 
 Result<ScaleTable> read_scale_table(const std::filesystem::path& path) {
     return path.extension() == ".json" ? from_json(path) : from_export(path);

@@ -17,6 +17,9 @@ struct ScaleTable {
     std::map<std::string, float, std::less<>> values;
 };
 
+// What is stored for inputs (or, with `fp8`, keys and values) of this maximum.
+float scale_of_amax(ActivationFormat format, float amax, Arithmetic arithmetic);
+
 // A .json file {name: number}, or a folder or GGUF file with an export whose scales are taken over.
 Result<ScaleTable> read_scale_table(const std::filesystem::path& path);
 

@@ -1,0 +1,56 @@
+// Calibration: text goes through the model block by block, and every place whose scale a plan stores is watched.
+//
+//   NIBBLE_TRY(auto seen, calibrate(*source, plan, corpus, options, pool, hooks));
+//   NIBBLE_TRY(auto table, scale_table(seen, plan));            // "....input_scale", "....k_proj.k_scale" ...
+//
+// One block's weights are in memory at a time, and the residual stream of all tokens, in a scratch file beyond a limit.
+// Weights are those of the source, unquantized (Model Optimizer's `max`, ptq.md 2.1). Results do not depend on threads,
+// on how tokens are batched, or on the order of the sequences.
+#pragma once
+
+#include "base/progress.h"
+#include "base/thread_pool.h"
+#include "checkpoint/checkpoint.h"
+#include "model/block.h"
+#include "quant/input_scales.h"
+#include "quant/plan.h"
+#include "quant/ranges.h"
+
+#include <filesystem>
+#include <map>
+
+namespace nibble {
+
+struct CalibrationOptions {
+    RangeRule range;
+    Compute compute = Compute::bf16;      // of the forward pass
+    bool all_experts = false;             // every expert sees every token; what flows on is routed as ever
+    int64_t expert_tokens = 64;           // an expert that saw fewer is named in the warnings
+    int64_t batch_tokens = 4096;          // rows of one forward pass, whole sequences
+    int64_t memory = int64_t{2} << 30;    // bytes of residual stream kept in memory
+    std::filesystem::path scratch = ".";  // folder of the scratch file
+};
+
+struct Calibration {
+    std::string origin;  // of the text
+    int64_t tokens = 0;
+    std::map<std::string, Range, std::less<>> inputs;        // by module: "model.layers.0.mlp.up_proj"
+    std::map<std::string, Range, std::less<>> keys, values;  // by attention module: "model.layers.0.self_attn"
+    std::vector<std::string> warnings;                       // experts that saw few tokens, ranges taken from peers
+    double seconds = 0;
+};
+
+// Whether `plan` stores a scale that only activations can tell.
+bool needs_calibration(const Plan& plan);
+
+// `sequences`: token ids, none empty. Errors: an architecture or tensor the engine cannot run, an id outside the
+// vocabulary, NaN in an activation (names layer, operator and token), a linear of the plan that no forward pass runs, a
+// range that is zero everywhere.
+Result<Calibration> calibrate(const Checkpoint& source, const Plan& plan, std::string_view origin,
+                              std::span<const std::vector<int32_t>> sequences, const CalibrationOptions& options,
+                              ThreadPool& pool, const JobHooks& hooks);
+
+// The scales as `plan` stores them: amax/2688 or amax/448 by the entry's activation format; amax/448 for K and V.
+ScaleTable scale_table(const Calibration& calibration, const Plan& plan, Arithmetic arithmetic);
+
+}  // namespace nibble
