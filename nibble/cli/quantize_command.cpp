@@ -1,6 +1,7 @@
 // `nibble quantize SRC -o OUT --recipe NAME`: the main job. run_quantize_command() below is its whole path: open,
 // resolve the recipe into a plan, stream the tensors through the quantizers, verify what was written, report, and only
 // then give the folder its name.
+#include "cli/calibration_options.h"
 #include "cli/command.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
@@ -24,6 +25,7 @@ struct QuantizeConfig {
     std::string source, out, recipe, kv, input_scales, kernel;
     std::string format = "modelopt", arithmetic = "reciprocal", compat = "modelopt-0.47", embeddings = "none",
                 max_shard_size = "5GB";
+    CalibrationFlags calib;
     int threads = 0;
     bool weights_only = false, strict = false, dry_run = false, resume = false, quiet = false;
     std::string command_line;  // as typed, for the manifest and the report
@@ -45,6 +47,28 @@ Result<Plan> make_plan(const QuantizeConfig& config, const Checkpoint& source, c
                     .scales = scales ? &scales->values : nullptr});
 }
 
+// What calibration finds joins what --input-scales gave, which wins.
+Result<Calibration> run_calibration(const QuantizeConfig& config, const Checkpoint& source, const Plan& plan,
+                                    ThreadPool& pool, const JobHooks& hooks, std::optional<ScaleTable>& table) {
+    NIBBLE_TRY(const auto range, parse_range_rule(config.calib.range));
+    NIBBLE_TRY(const auto arithmetic, parse_arithmetic(config.arithmetic));
+    NIBBLE_TRY(const auto sequences, calibration_sequences(config.calib, source));
+    NIBBLE_TRY(auto seen, calibrate(source, plan, config.calib.file, sequences,
+                                    {.range = range,
+                                     .all_experts = config.calib.all_experts,
+                                     .scratch = fs::absolute(config.out).parent_path()},
+                                    pool, hooks));
+    ScaleTable found = scale_table(seen, plan, arithmetic);
+    if (table) {
+        table->values.merge(found.values);
+        table->origin += " and " + found.origin;
+    } else {
+        table = std::move(found);
+    }
+    for (const std::string& warning : seen.warnings) hooks.warn(warning);
+    return seen;
+}
+
 // A recipe that looks at activations cannot be run on weights alone: say which numbers are missing and what to do.
 Status refuse_missing_activations(const Plan& plan) {
     if (plan.needs_activations.empty()) return Ok{};
@@ -61,7 +85,8 @@ Json settings_of(const QuantizeConfig& config) {
                 {"kv", config.kv},
                 {"embeddings", config.embeddings},
                 {"weights_only", config.weights_only},
-                {"max_shard_size", config.max_shard_size}};
+                {"max_shard_size", config.max_shard_size},
+                {"calibration", config.calib.file}};
 }
 
 Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
@@ -76,12 +101,18 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
     if (!config.input_scales.empty()) {
         NIBBLE_TRY(table, read_scale_table(config.input_scales));
     }
-    NIBBLE_TRY(const auto plan, make_plan(config, *source, table ? &*table : nullptr));
+    NIBBLE_TRY(auto plan, make_plan(config, *source, table ? &*table : nullptr));
     if (config.dry_run) {
         fmt::print("{}", to_text(plan));
         return Outcome{};
     }
     for (const std::string& warning : plan.warnings) hooks.warn(warning);
+    ThreadPool pool(config.threads);
+    if (!config.calib.file.empty()) {
+        if (!needs_calibration(plan)) return fail("--calib: this recipe stores nothing that depends on activations");
+        NIBBLE_CHECK(run_calibration(config, *source, plan, pool, hooks, table));
+        NIBBLE_TRY(plan, make_plan(config, *source, &*table));
+    }
     NIBBLE_CHECK(refuse_missing_activations(plan));
     NIBBLE_TRY(const auto scales, resolve_activation_scales(plan, table ? &*table : nullptr));
     for (const std::string& warning : scales.warnings) hooks.warn(warning);
@@ -104,7 +135,6 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
                                       .max_shard_bytes = max_shard_bytes,
                                       .manifest = to_text(manifest)},
                                      config.resume ? ExportMode::resume : ExportMode::create));
-    ThreadPool pool(config.threads);
     NIBBLE_TRY(auto report, run_quantize(*source, plan, job, *out, pool, hooks));
     report.timing.command = config.command_line;
 
@@ -143,6 +173,7 @@ void add_quantize(CLI::App& app, RunCommand& run) {
     command->add_flag("--weights-only", config->weights_only, "drop the recipe's activation quantizers on purpose");
     command->add_option("--input-scales", config->input_scales,
                         "input_scale, k_scale, v_scale from a JSON file or another export");
+    add_calibration_flags(*command, config->calib);
     command
         ->add_option("--embeddings", config->embeddings,
                      "format of the input embeddings, for machines with little memory")
@@ -164,6 +195,7 @@ void add_quantize(CLI::App& app, RunCommand& run) {
     command->footer(
         "Examples:\n"
         "  nibble quantize Qwen3-8B -o Qwen3-8B-NVFP4 --recipe w4a16_nvfp4\n"
+        "  nibble quantize Qwen3-8B -o out --recipe nvfp4 --kv fp8 --calib chats.jsonl\n"
         "  nibble quantize Qwen3-8B -o out --recipe nvfp4 --input-scales calibrated-export --kv fp8_cast\n"
         "  nibble quantize model.gguf -o out.gguf --format gguf --recipe nvfp4_four_over_six --weights-only");
     command->callback([config, command, &run] {

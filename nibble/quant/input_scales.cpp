@@ -74,7 +74,8 @@ public:
         if (missing_count_ > missing_.size()) names += ", ...";
         const std::string where = table_ ? table_->origin + " lacks" : "the plan needs";
         return fail(
-            "{} {} activation scale{} ({}); give them with --input-scales, or drop the activation quantizers "
+            "{} {} activation scale{} ({}); calibrate with --calib, give them with --input-scales, or drop the "
+            "quantizers "
             "with --weights-only",
             where, missing_count_, missing_count_ == 1 ? "" : "s", names);
     }

@@ -326,7 +326,8 @@ private:
     bool known(const std::string& name) const { return options_.scales && options_.scales->contains(name); }
 
     void list_needs() {
-        constexpr std::string_view how = "give known scales (--input-scales FILE.json or another export)";
+        constexpr std::string_view how =
+            "calibrate (--calib FILE), give known scales (--input-scales FILE.json or another export)";
         for (const std::string& a : search_.needs_activations)
             plan_.needs_activations.push_back(
                 fmt::format("{}: needs activations, which this version does not compute", a));
