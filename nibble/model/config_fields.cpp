@@ -96,6 +96,13 @@ Result<int64_t> ConfigFields::integer_or(std::string_view key, int64_t otherwise
     return find(key) ? integer(key, least) : Result<int64_t>(otherwise);
 }
 
+Result<int64_t> ConfigFields::layers(int64_t otherwise) {
+    constexpr const char* key = "num_hidden_layers";
+    NIBBLE_TRY(const int64_t n, otherwise > 0 ? integer_or(key, otherwise) : integer(key));
+    if (n > 4096) return bad(key, "more than 4096 layers are not supported");
+    return n;
+}
+
 Result<double> ConfigFields::number(std::string_view key) {
     const Json* value = find(key);
     if (!value) return fail("{}: '{}' is missing", what_, key);

@@ -24,6 +24,8 @@ public:
     // A whole number in [least, 2^31). The first form is for required fields.
     Result<int64_t> integer(std::string_view key, int64_t least = 1);
     Result<int64_t> integer_or(std::string_view key, int64_t otherwise, int64_t least = 1);
+    // num_hidden_layers: at most 4096, since loops follow it before any tensor is looked for.
+    Result<int64_t> layers(int64_t otherwise = 0);
     // Finite.
     Result<double> number(std::string_view key);
     Result<double> number_or(std::string_view key, double otherwise);

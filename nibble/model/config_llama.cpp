@@ -12,7 +12,7 @@ Result<Trunk> read_trunk(ConfigFields& f, const std::string& root, bool tied) {
     Trunk t;
     NIBBLE_TRY(t.model.vocab, f.integer("vocab_size"));
     NIBBLE_TRY(t.model.hidden, f.integer("hidden_size"));
-    NIBBLE_TRY(t.layers, f.integer("num_hidden_layers"));
+    NIBBLE_TRY(t.layers, f.layers());
     NIBBLE_TRY(t.model.context, f.integer("max_position_embeddings"));
     NIBBLE_TRY(const double eps, f.number("rms_norm_eps"));
     t.model.norm_eps = static_cast<float>(eps);
@@ -192,7 +192,7 @@ Result<ModelConfig> read_gemma3(ConfigFields& f, const std::string& root) {
     {
         NIBBLE_TRY(t.model.vocab, f.integer_or("vocab_size", 262208));
         NIBBLE_TRY(t.model.hidden, f.integer_or("hidden_size", 2304));
-        NIBBLE_TRY(t.layers, f.integer_or("num_hidden_layers", 26));
+        NIBBLE_TRY(t.layers, f.layers(26));
         NIBBLE_TRY(t.model.context, f.integer_or("max_position_embeddings", 131072));
         NIBBLE_TRY(const double eps, f.number_or("rms_norm_eps", 1e-6));
         t.model.norm_eps = static_cast<float>(eps);

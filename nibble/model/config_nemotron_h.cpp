@@ -110,7 +110,7 @@ Result<ModelConfig> read_nemotron_h(ConfigFields& f, const std::string& root) {
     ModelConfig model;
     NIBBLE_TRY(model.vocab, f.integer("vocab_size"));
     NIBBLE_TRY(model.hidden, f.integer("hidden_size"));
-    NIBBLE_TRY(const int64_t layers, f.integer("num_hidden_layers"));
+    NIBBLE_TRY(const int64_t layers, f.layers());
     NIBBLE_TRY(model.context, f.integer("max_position_embeddings"));
     const char* eps_key = f.has("layer_norm_epsilon") ? "layer_norm_epsilon" : "norm_eps";
     NIBBLE_TRY(const double eps, f.number(eps_key));

@@ -151,6 +151,27 @@ TEST(AttentionJobs, AreIndependent) {
     EXPECT_TRUE(std::equal(alone.begin(), alone.end(), y.begin() + int64_t(alone.size())));
 }
 
+// A NaN in a later row's value, or in one that the window has left, does not show.
+TEST(AttentionJobs, RowsDoNotSeeWhatIsMasked) {
+    ThreadPool pool(1);
+    for (const AttentionKernels& kernels : attention_kernels()) {
+        if (!kernels.supported()) continue;
+        Problem p(shape(KvType::f32, 3, 1, 16, 16, 20), 100);
+        const auto clean = run(kernels, p, 100, pool);
+        p.v[50 * 16 + 3] = NAN, p.k[50 * 16 + 3] = NAN;
+        const auto y = run(kernels, p, 100, pool);
+        for (int64_t i = 0; i < 100; ++i)
+            for (int64_t h = 0; h < 3; ++h) {
+                const size_t at = size_t((i * 3 + h) * 16 + 3);
+                if (i < 50 || i >= 70) {
+                    ASSERT_EQ(y[at], clean[at]) << kernels.name << " row " << i;
+                } else {
+                    ASSERT_TRUE(std::isnan(y[at])) << kernels.name << " row " << i;
+                }
+            }
+    }
+}
+
 TEST(KvShapes, WhatCannotBeStoredIsAnError) {
     EXPECT_FALSE(check(KvShape{2, 24, 32, KvType::nvfp4}).ok());
     EXPECT_FALSE(check(KvShape{2, 0, 32}).ok());

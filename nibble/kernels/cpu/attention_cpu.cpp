@@ -113,28 +113,47 @@ private:
         const float* v = decode_v(page, std::min(position(n - 1) - base + 1, kv_page_tokens));
         for (int64_t i = 0; i < n; i += attention_queries) {
             const int count = static_cast<int>(std::min<int64_t>(attention_queries, n - i));
-            // Positions of the tile that the first and the last of these queries see.
-            const int64_t low = std::max<int64_t>(begin(position(i)) - base, 0);
-            const int64_t high = std::min(position(i + count - 1) - base + 1, kv_page_tokens);
-            if (low >= high) continue;
             const float* queries[attention_queries];
             alignas(64) float s[attention_queries * kv_page_tokens];
             float a[attention_queries];
-            for (int j = 0; j < count; ++j) queries[j] = q(i + j);
-            tiles_.scores(queries, count, k, kv_.k_dim, shape_.scale, s);
+            int64_t first[attention_queries], last[attention_queries];  // visible positions of the tile
+            bool any = false;
             for (int j = 0; j < count; ++j) {
-                const int64_t p = position(i + j), first = std::max<int64_t>(begin(p) - base, 0);
-                const int64_t last = std::min(p - base + 1, kv_page_tokens);
-                float* weights = s + j * kv_page_tokens;
-                if (first < last) {
-                    a[j] = tiles_.softmax(weights, first, last, &scratch_.m[i + j], &scratch_.l[i + j]);
-                } else {  // this query sees nothing here: weights of zero leave its sums as they are
-                    std::fill_n(weights, kv_page_tokens, 0.0f);
-                    a[j] = 1.0f;
-                }
+                const int64_t p = position(i + j);
+                first[j] = std::max<int64_t>(begin(p) - base, 0);
+                last[j] = std::max(std::min(p - base + 1, kv_page_tokens), first[j]);
+                queries[j] = q(i + j);
+                any |= first[j] < last[j];
             }
-            tiles_.accumulate(s, a, count, low, high, v, width_, &scratch_.o[i]);
+            if (!any) continue;
+            tiles_.scores(queries, count, k, kv_.k_dim, shape_.scale, s);
+            for (int j = 0; j < count; ++j)
+                a[j] = first[j] == last[j] ? 1.0f
+                                           : tiles_.softmax(s + j * kv_page_tokens, first[j], last[j],
+                                                            &scratch_.m[i + j], &scratch_.l[i + j]);
+            accumulate(s, a, count, first, last, v, &scratch_.o[i]);
         }
+    }
+
+    // Positions that all see together, those before and after one query at a time: a weight of 0 would not hide a NaN.
+    void accumulate(const float* s, const float* a, int count, const int64_t* first, const int64_t* last,
+                    const float* v, float* const* o) {
+        const int64_t low = *std::max_element(first, first + count), high = *std::min_element(last, last + count);
+        constexpr float ones[attention_queries] = {1.0f, 1.0f, 1.0f, 1.0f};
+        if (low >= high) {
+            for (int j = 0; j < count; ++j)
+                tiles_.accumulate(s + j * kv_page_tokens, a + j, 1, first[j], last[j], v, width_, o + j);
+            return;
+        }
+        const float* factors = a;
+        if (std::any_of(first, first + count, [&](int64_t f) { return f < low; })) {
+            for (int j = 0; j < count; ++j)
+                tiles_.accumulate(s + j * kv_page_tokens, a + j, 1, first[j], low, v, width_, o + j);
+            factors = ones;
+        }
+        tiles_.accumulate(s, factors, count, low, high, v, width_, o);
+        for (int j = 0; j < count; ++j)
+            if (last[j] > high) tiles_.accumulate(s + j * kv_page_tokens, ones, 1, high, last[j], v, width_, o + j);
     }
 
     const AttentionTiles& tiles_;

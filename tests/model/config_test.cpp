@@ -1,0 +1,204 @@
+// config.json: every architecture's sample, both spellings, and that nothing that might matter is passed over.
+#include "model/config.h"
+#include "model/rope.h"
+
+#include "checkpoint/config_json.h"
+#include "model/memory_checkpoint.h"
+#include "support/files.h"
+
+#include <gtest/gtest.h>
+
+namespace nibble::test {
+namespace {
+
+std::string error_of(const Json& config) {
+    const auto model = model_config(config);
+    EXPECT_FALSE(model.ok()) << config.dump();
+    return model.ok() ? "" : model.error().message();
+}
+
+const AttentionConfig& attention(const ModelConfig& model, size_t layer) {
+    return std::get<AttentionConfig>(model.blocks[2 * layer].mixer);
+}
+
+TEST(ModelConfig, LlamaIsAListOfBlocks) {
+    const auto model = model_config(small_llama());
+    ASSERT_TRUE(model.ok()) << model.error().message();
+    ASSERT_EQ(model->blocks.size(), 6u);
+    EXPECT_EQ(model->blocks[3].prefix, "model.layers.1.mlp");
+    EXPECT_EQ(model->blocks[3].index, 3);
+    EXPECT_EQ(model->blocks[3].norm, "model.layers.1.post_attention_layernorm.weight");
+    EXPECT_EQ(model->head, "lm_head.weight");
+    EXPECT_EQ(attention(*model, 0).scale, 0.25f);
+    EXPECT_EQ(attention(*model, 0).rope.theta, 10000.0);
+}
+
+TEST(ModelConfig, AnUnknownFieldIsAnErrorThatNamesIt) {
+    Json config = small_llama();
+    config["attn_temperature_tuning"] = true;
+    EXPECT_NE(error_of(config).find("'attn_temperature_tuning' is true"), std::string::npos);
+    config["attn_temperature_tuning"] = nullptr;  // absent
+    EXPECT_TRUE(model_config(config).ok());
+    for (const char* harmless : {"torch_dtype", "dtype", "use_cache", "initializer_range", "pretraining_tp"}) {
+        config[harmless] = "x";
+        EXPECT_TRUE(model_config(config).ok()) << harmless;
+    }
+    EXPECT_NE(error_of({{"model_type", "mamba9"}}).find("'mamba9' is not supported"), std::string::npos);
+    EXPECT_NE(error_of(Json::array()).find("not an object"), std::string::npos);
+}
+
+TEST(ModelConfig, ValuesOfTheWrongKindAreErrors) {
+    for (const auto& [key, value] : std::vector<std::pair<std::string, Json>>{{"hidden_size", "32"},
+                                                                              {"hidden_size", -1},
+                                                                              {"hidden_size", 1e30},
+                                                                              {"hidden_size", nullptr},
+                                                                              {"num_key_value_heads", 3},
+                                                                              {"num_attention_heads", 0},
+                                                                              {"rms_norm_eps", "small"},
+                                                                              {"hidden_act", "gelu"},
+                                                                              {"attention_bias", 1},
+                                                                              {"rope_theta", 0},
+                                                                              {"num_hidden_layers", 2147483647},
+                                                                              {"rope_scaling", 3},
+                                                                              {"eos_token_id", "two"}}) {
+        Json config = small_llama();
+        config[key] = value;
+        EXPECT_NE(error_of(config).find(key), std::string::npos) << key;
+    }
+}
+
+TEST(ModelConfig, RopeInBothSpellings) {
+    const Json llama3{{"rope_type", "llama3"},
+                      {"factor", 8.0},
+                      {"low_freq_factor", 1.0},
+                      {"high_freq_factor", 4.0},
+                      {"original_max_position_embeddings", 64}};
+    Json old_one = small_llama(), new_one = small_llama();
+    old_one["rope_theta"] = 500000.0, old_one["rope_scaling"] = llama3;
+    new_one["rope_parameters"] = llama3, new_one["rope_parameters"]["rope_theta"] = 500000.0;
+    const auto a = model_config(old_one), b = model_config(new_one);
+    ASSERT_TRUE(a.ok() && b.ok());
+    EXPECT_EQ(attention(*a, 0).rope, attention(*b, 0).rope);
+    EXPECT_EQ(attention(*a, 0).rope.scaling, Rope::Scaling::llama3);
+
+    Json bad = small_llama();
+    bad["rope_scaling"] = {{"rope_type", "dynamic"}, {"factor", 2.0}};
+    EXPECT_NE(error_of(bad).find("'dynamic' is not supported"), std::string::npos);
+    bad["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}, {"twist", 1}};
+    EXPECT_NE(error_of(bad).find("'twist'"), std::string::npos);
+    bad["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
+    EXPECT_TRUE(model_config(bad).ok());
+}
+
+// transformers 5.23, rope_parameters {yarn, theta 1e6, factor 4, original 32768}, head_dim 128: made by
+// tests/oracles/rope_frequencies.py.
+TEST(ModelConfig, YarnFrequenciesEqualTransformers) {
+    Json config = small_llama();
+    config["head_dim"] = 128;
+    config["rope_parameters"] = {
+        {"rope_type", "yarn"}, {"rope_theta", 1e6}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}};
+    const auto model = model_config(config);
+    ASSERT_TRUE(model.ok()) << model.error().message();
+    const Rope& rope = attention(*model, 0).rope;
+    EXPECT_NEAR(rope.attention_factor, 1.1386294361119891, 1e-12);
+    const auto f = rope_frequencies(rope);
+    ASSERT_EQ(f.size(), 64u);
+    EXPECT_EQ(f[0], 1.0f);
+    // Pairs below the ramp are untouched, above it divided by the factor.
+    for (int i = 0; i < 64; ++i) {
+        const double plain = std::pow(1e6, -i / 64.0);
+        if (i <= 23) {
+            EXPECT_FLOAT_EQ(f[size_t(i)], static_cast<float>(plain)) << i;
+        } else if (i >= 40) {
+            EXPECT_FLOAT_EQ(f[size_t(i)], static_cast<float>(plain / 4)) << i;
+        } else {
+            const double ramp = (i - 23) / 17.0;
+            EXPECT_FLOAT_EQ(f[size_t(i)], static_cast<float>(plain * (1 - ramp) + plain / 4 * ramp)) << i;
+        }
+    }
+}
+
+TEST(ModelConfig, SlidingWindows) {
+    Json mistral = small_llama();
+    mistral["model_type"] = "mistral";
+    mistral["sliding_window"] = 128;
+    auto model = model_config(mistral);
+    ASSERT_TRUE(model.ok());
+    EXPECT_EQ(attention(*model, 2).window, 128);
+    mistral["model_type"] = "llama";
+    EXPECT_NE(error_of(mistral).find("'sliding_window'"), std::string::npos);
+
+    Json qwen = small_llama();
+    qwen["model_type"] = "qwen2";
+    qwen["sliding_window"] = 64, qwen["max_window_layers"] = 1, qwen["use_sliding_window"] = false;
+    model = model_config(qwen);
+    ASSERT_TRUE(model.ok()) << model.error().message();
+    EXPECT_EQ(attention(*model, 2).window, 0);
+    EXPECT_TRUE(attention(*model, 0).qkv_bias);
+    EXPECT_FALSE(attention(*model, 0).out_bias);
+    qwen["use_sliding_window"] = true;
+    model = model_config(qwen);
+    ASSERT_TRUE(model.ok());
+    EXPECT_EQ(attention(*model, 0).window, 0);
+    EXPECT_EQ(attention(*model, 1).window, 64);
+}
+
+TEST(ModelConfig, Gemma3AloneAndInsideAMultimodalModel) {
+    Json text{{"model_type", "gemma3_text"},
+              {"hidden_size", 2560},
+              {"intermediate_size", 10240},
+              {"num_hidden_layers", 34},
+              {"rope_scaling", {{"factor", 8.0}, {"rope_type", "linear"}}},
+              {"sliding_window", 1024}};
+    const auto alone = model_config(text);
+    ASSERT_TRUE(alone.ok()) << alone.error().message();
+    EXPECT_TRUE(alone->norm_plus_one);
+    EXPECT_EQ(alone->embedding_scale, 50.5f);  // sqrt(2560) = 50.596 in BF16
+    EXPECT_EQ(alone->head, "model.embed_tokens.weight");
+    EXPECT_EQ(alone->blocks[0].post_norm, "model.layers.0.post_attention_layernorm.weight");
+    EXPECT_EQ(alone->blocks[1].norm, "model.layers.0.pre_feedforward_layernorm.weight");
+    EXPECT_EQ(attention(*alone, 0).window, 1024);
+    EXPECT_EQ(attention(*alone, 0).rope.theta, 1e4);
+    EXPECT_EQ(attention(*alone, 0).rope.scaling, Rope::Scaling::none);
+    EXPECT_EQ(attention(*alone, 5).window, 0);
+    EXPECT_EQ(attention(*alone, 5).rope.theta, 1e6);
+    EXPECT_EQ(attention(*alone, 5).rope.factor, 8.0);
+    const Json outer{
+        {"model_type", "gemma3"}, {"text_config", text}, {"vision_config", Json::object()}, {"eos_token_id", {1, 106}}};
+    const auto inside = model_config(outer);
+    ASSERT_TRUE(inside.ok()) << inside.error().message();
+    EXPECT_EQ(inside->embedding, "language_model.model.embed_tokens.weight");
+    EXPECT_EQ(inside->eos, (std::vector<int32_t>{1, 106}));
+    text["final_logit_softcapping"] = 30.0;
+    EXPECT_NE(error_of(text).find("soft caps"), std::string::npos);
+}
+
+TEST(ModelConfig, EveryGoldenConfigIsKnown) {
+    NIBBLE_NEEDS_GOLDEN(root, "models");
+    for (const auto& folder : std::filesystem::directory_iterator(root)) {
+        const auto config = read_config(folder.path() / "config.json");
+        ASSERT_TRUE(config.ok());
+        const auto model = model_config(*config);
+        EXPECT_TRUE(model.ok()) << folder.path() << ": " << model.error().message();
+    }
+}
+
+TEST(ModelConfig, NemotronLayersInBothSpellings) {
+    NIBBLE_NEEDS_GOLDEN(root, "models/nemotron_h");
+    auto config = read_config(root / "config.json");
+    ASSERT_TRUE(config.ok());
+    const auto letters = model_config(*config);
+    ASSERT_TRUE(letters.ok());
+    EXPECT_EQ(letters->blocks[2].prefix, "backbone.layers.2.mixer");
+    EXPECT_EQ(std::get<AttentionConfig>(letters->blocks[2].mixer).rope.dims, 0);
+    config->erase("hybrid_override_pattern");
+    (*config)["layers_block_type"] = {"mamba", "moe", "attention", "mlp", "mamba", "moe"};
+    const auto names = model_config(*config);
+    ASSERT_TRUE(names.ok()) << names.error().message();
+    for (size_t i = 0; i < 6; ++i) EXPECT_EQ(letters->blocks[i].mixer.index(), names->blocks[i].mixer.index());
+    (*config)["time_step_limit"] = {0.0, 0.1};
+    EXPECT_NE(error_of(*config).find("time_step_limit"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace nibble::test
