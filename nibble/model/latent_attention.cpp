@@ -8,15 +8,14 @@ namespace nibble {
 
 Result<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& model, const BlockConfig& block,
                                           const LatentAttentionConfig& config, WeightSource& weights) {
-    return LatentAttention::load(block.prefix, model.hidden, model.norm_eps, block.index, config, weights);
+    return LatentAttention::load(block.prefix, model.hidden, block.index, config, weights);
 }
 
-Result<std::unique_ptr<Mixer>> LatentAttention::load(const std::string& prefix, int64_t hidden, float eps, int index,
+Result<std::unique_ptr<Mixer>> LatentAttention::load(const std::string& prefix, int64_t hidden, int index,
                                                      const LatentAttentionConfig& c, WeightSource& weights) {
     auto a = std::make_unique<LatentAttention>();
     a->prefix_ = prefix;
     a->hidden_ = hidden;
-    a->eps_ = eps;
     a->index_ = index;
     a->config_ = c;
     const int64_t q_rows = c.heads * a->k_dim(), kv_a_rows = c.kv_rank + c.rope.dims;

@@ -16,7 +16,7 @@ namespace nibble {
 
 class LatentAttention : public Mixer {
 public:
-    static Result<std::unique_ptr<Mixer>> load(const std::string& prefix, int64_t hidden, float eps, int index,
+    static Result<std::unique_ptr<Mixer>> load(const std::string& prefix, int64_t hidden, int index,
                                                const LatentAttentionConfig& config, WeightSource& weights);
 
     Status forward(const Batch& batch, const float* x, float* y, Workspace& work, Observer* observer) const override;
@@ -40,7 +40,8 @@ private:
 
     std::string prefix_;
     int64_t hidden_ = 0;
-    float eps_ = 0;
+    static constexpr float eps_ =
+        1e-6f;  // of the two inner norms, whatever rms_norm_eps says: so do DeepSeek and transformers
     int index_ = 0;
     LatentAttentionConfig config_;
     KvShape kv_;
