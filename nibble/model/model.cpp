@@ -73,6 +73,7 @@ Status Embedding::forward(std::span<const int32_t> tokens, float* x, Workspace& 
 Result<Head> Head::load(const ModelConfig& config, WeightSource& weights) {
     Head h;
     h.eps_ = config.norm_eps;
+    h.norm_name_ = config.norm;
     NIBBLE_TRY(h.norm_, weights.norm(config, config.norm, config.hidden));
     std::string module = config.head;
     if (module.ends_with(".weight")) module.resize(module.size() - 7);

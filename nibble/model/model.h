@@ -6,6 +6,7 @@
 // row depend on no other row, no chunking, no thread count and no instruction set (design.md 4).
 #pragma once
 
+#include "base/philox.h"
 #include "checkpoint/checkpoint.h"
 #include "kernels/quantize.h"
 #include "model/batch.h"
@@ -47,12 +48,24 @@ public:
     static Result<Head> load(const ModelConfig& config, WeightSource& weights);
     // The last norm and lm_head: logits [rows, vocab] of x [rows, hidden].
     Status forward(const float* x, int64_t rows, float* logits, Workspace& work, Observer* observer) const;
+    // What the log-likelihood of every row is taken of.
+    struct Labels {
+        std::vector<int32_t> given;  // [rows], -1: none
+        std::optional<PhiloxStream>
+            sampled;         // instead: drawn from the row's own distribution, draw `row` of the stream
+        float scale = 1.0f;  // of the gradient
+    };
+    // The sum of -log p(label) over the rows; dx [rows, hidden] is written. Runs in pieces of rows: the observer sees
+    // each piece with its row numbers. A tied head's gradient goes to "lm_head.weight".
+    Result<double> backward(const float* x, int64_t rows, const Labels& labels, float* dx, Workspace& work,
+                            Observer* observer, GradientSink* sink) const;
     const Linear& linear() const { return linear_; }
     std::span<const float> norm() const { return norm_; }  // as it multiplies
 
 private:
     Linear linear_;  // "lm_head", also when tied
     std::vector<float> norm_;
+    std::string norm_name_;
     float eps_ = 0;
 };
 

@@ -89,8 +89,13 @@ Result<Moe::Routing> Moe::choose(const float* x, int64_t rows, Workspace& work, 
 Status Moe::run_experts(const Routing& r, const float* x, float* acc, int64_t rows, Workspace& work,
                         Observer* observer) const {
     const int64_t w = width();
+    const bool everything = observer && observer->every_expert();
     std::fill_n(acc, rows * w, 0.0f);
     for (int e = 0; e < config_.experts; ++e) {
+        if (everything) {
+            const Arena::Scope scope(work.arena);
+            NIBBLE_CHECK(experts_[e]->forward_rows(x, rows, work.arena.floats(rows * w), work, observer, {}));
+        }
         const int64_t begin = r.begin[e], n = r.begin[e + 1] - begin;
         if (n == 0) continue;
         const std::span<const int32_t> mine = std::span(r.rows).subspan(begin, n);
@@ -98,7 +103,7 @@ Status Moe::run_experts(const Routing& r, const float* x, float* acc, int64_t ro
         float* in = work.arena.floats(n * w);
         float* out = work.arena.floats(n * w);
         for (int64_t i = 0; i < n; ++i) std::copy_n(x + mine[i] * w, w, in + i * w);
-        NIBBLE_CHECK(experts_[e]->forward_rows(in, n, out, work, observer, mine));
+        NIBBLE_CHECK(experts_[e]->forward_rows(in, n, out, work, everything ? nullptr : observer, mine));
         work.parallel_rows(n, 2 * w, [&](int64_t first, int64_t last) {
             for (int64_t i = first; i < last; ++i) {
                 const float weight = r.weights[r.slots[begin + i]];

@@ -51,7 +51,7 @@ Status Moe::backward(const Batch& batch, const float* x, const float* dy, float*
     }
     float* part = work.arena.floats(rows * hidden_);
     if (to_latent_) {
-        NIBBLE_CHECK(linear_backward(*to_latent_, in, d_in, rows, dx, work, observer, sink));
+        NIBBLE_CHECK(linear_backward(*to_latent_, x, d_in, rows, dx, work, observer, sink));
     }
     if (shared_) {
         NIBBLE_CHECK(shared_->backward_rows(x, dy, rows, part, work, observer, sink, {}, {}));

@@ -18,6 +18,24 @@ inline std::shared_ptr<const Checkpoint> open_checkpoint(const std::filesystem::
     return checkpoint.ok() ? *std::move(checkpoint) : nullptr;
 }
 
+// The rows of `input_ids` in an expect.safetensors.
+inline std::vector<std::vector<int32_t>> golden_texts(const std::filesystem::path& path) {
+    std::vector<std::vector<int32_t>> texts;
+    const auto file = SafetensorsFile::open(path);
+    EXPECT_TRUE(file.ok()) << file.error().message();
+    const TensorRecord* ids = file.ok() ? file->find("input_ids") : nullptr;
+    EXPECT_TRUE(ids) << path;
+    for (int64_t b = 0; ids && b < ids->shape[0]; ++b) {
+        auto& text = texts.emplace_back();
+        for (int64_t t = 0; t < ids->shape[1]; ++t) {
+            int64_t id;
+            std::memcpy(&id, ids->data.data() + 8 * (b * ids->shape[1] + t), 8);
+            text.push_back(static_cast<int32_t>(id));
+        }
+    }
+    return texts;
+}
+
 // Logits of every row of whole texts, one segment each.
 inline std::vector<float> all_logits(const Model& model, const std::vector<std::vector<int32_t>>& texts) {
     std::vector<Segment> segments;
