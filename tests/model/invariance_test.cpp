@@ -45,9 +45,11 @@ struct Case {
     std::string checkpoint;
     std::optional<KvFormat> kv;
     Compute compute = Compute::bf16;
+    SsmStateFormat ssm_state = SsmStateFormat::f32;
 };
 void PrintTo(const Case& c, std::ostream* out) {
-    *out << c.checkpoint << (c.compute == Compute::f32 ? " f32 " : " bf16 ") << (c.kv ? kv_name(*c.kv) : "");
+    *out << c.checkpoint << (c.compute == Compute::f32 ? " f32 " : " bf16 ") << (c.kv ? kv_name(*c.kv) : "")
+         << (c.ssm_state == SsmStateFormat::f32 ? "" : " narrow states");
 }
 
 class Invariance : public testing::TestWithParam<Case> {
@@ -62,6 +64,7 @@ protected:
         ModelOptions o;
         o.compute = GetParam().compute;
         o.kv = GetParam().kv;
+        o.ssm_state = GetParam().ssm_state;
         return o;
     }
 };
@@ -154,7 +157,11 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Case{"model", {}}, Case{"model", {}, Compute::f32}, Case{"model", KvFormat::fp8_cast},
                     Case{"models/llama", {}}, Case{"models/qwen2", KvFormat::nvfp4_cast}, Case{"models/qwen3", {}},
                     Case{"compressed-tensors/nvfp4a16", {}}, Case{"compressed-tensors/fp8_dynamic", {}},
-                    Case{"compressed-tensors/fp8_block", {}, Compute::f32}, Case{"compressed-tensors/mxfp4a16", {}}));
+                    Case{"compressed-tensors/fp8_block", {}, Compute::f32}, Case{"compressed-tensors/mxfp4a16", {}},
+                    Case{"models/mixtral", {}}, Case{"models/qwen3_moe", {}, Compute::f32},
+                    Case{"models/deepseek_v3", {}}, Case{"models/nemotron_h", {}},
+                    Case{"models/nemotron_h", {}, Compute::f32, SsmStateFormat::fp16},
+                    Case{"models/nemotron_h", {}, Compute::bf16, SsmStateFormat::bf16}));
 
 }  // namespace
 }  // namespace nibble::test
