@@ -12,11 +12,12 @@ StopStrings::StopStrings(std::vector<std::string> strings) : strings_(std::move(
 std::string StopStrings::push(std::string_view text) {
     if (found_) return {};
     held_ += text;
-    size_t first = std::string::npos;
-    for (const std::string& s : strings_) first = std::min(first, held_.find(s));
-    if (first != std::string::npos) {
+    std::pair<size_t, size_t> first{std::string::npos, 0};  // end and begin
+    for (const std::string& s : strings_)
+        if (const size_t at = held_.find(s); at != std::string::npos) first = std::min(first, {at + s.size(), at});
+    if (first.first != std::string::npos) {
         found_ = true;
-        held_.resize(first);
+        held_.resize(first.second);
         return std::exchange(held_, {});
     }
     size_t hold = 0;  // the longest end of held_ that begins a stop string

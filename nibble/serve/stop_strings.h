@@ -12,8 +12,8 @@ public:
     // Empty strings are dropped.
     explicit StopStrings(std::vector<std::string> strings);
 
-    // Text that certainly comes before every stop string; nothing once one was found. Where several match, the one
-    // that begins first wins.
+    // Text that certainly comes before every stop string; nothing once one was found. The one that is complete first
+    // wins, of those the longest: it does not matter how the text was cut.
     std::string push(std::string_view text);
     // What was held back and did not become a stop string.
     std::string finish();
