@@ -42,7 +42,11 @@ std::string gsm8k_normalized(std::string_view text) {
     std::string out;
     for (const char c : text)
         if (c != ',' && c != '$') out += c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c;
-    if (out.ends_with('.')) out.pop_back();
+    // Python's $ also stands before a newline at the end.
+    if (out.ends_with('.'))
+        out.pop_back();
+    else if (out.ends_with(".\n"))
+        out.erase(out.size() - 2, 1);
     return out;
 }
 

@@ -9,9 +9,7 @@ namespace nibble {
 namespace {
 
 Result<std::string> content_of(const std::filesystem::path& path) {
-    NIBBLE_TRY(const MappedFile file, MappedFile::open(path));
-    const Bytes bytes = file.bytes();
-    std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    NIBBLE_TRY(std::string text, read_text_file(path));
     if (text.empty()) return fail("{}: is empty", path.string());
     if (text.starts_with("\x1f\x8b")) return fail("{}: is compressed; unpack it with gunzip first", path.string());
     return text;
@@ -19,7 +17,7 @@ Result<std::string> content_of(const std::filesystem::path& path) {
 
 }  // namespace
 
-Result<TextFile> read_text_file(const std::filesystem::path& path) {
+Result<TextFile> read_evaluation_text(const std::filesystem::path& path) {
     NIBBLE_TRY(std::string text, content_of(path));
     for (size_t at = 0; at < text.size();) {
         const Utf8Step step = utf8_step(text, at);

@@ -15,7 +15,7 @@ struct TextFile {
     std::string hash;
 };
 // Errors: empty, not UTF-8 (at which byte).
-Result<TextFile> read_text_file(const std::filesystem::path& path);
+Result<TextFile> read_evaluation_text(const std::filesystem::path& path);
 
 struct LinesFile {
     std::string name, hash;

@@ -11,7 +11,7 @@ namespace {
 
 std::string number(double value) {
     const double size = std::abs(value);
-    if (size > 0 && size < 1e-3) return fmt::format("{:.3e}", value);
+    if ((size > 0 && size < 1e-3) || size >= 1e6) return fmt::format("{:.3e}", value);
     return fmt::format("{:.{}f}", value, size < 1 ? 5 : size < 100 ? 3 : 2);
 }
 

@@ -11,9 +11,9 @@ Result<std::vector<int32_t>> encoded(const Tokenizer& tokenizer, std::string_vie
 }  // namespace
 
 Result<std::vector<int32_t>> Subject::prefix() const {
-    NIBBLE_TRY(std::vector<int32_t> ids, encoded(*tokenizer, "", true));
-    if (ids.size() > 1) ids.resize(1);  // [BOS, EOS] of tokenizers that end every text
-    return ids;
+    NIBBLE_TRY(const std::vector<int32_t> ids, encoded(*tokenizer, "", true));
+    if (ids.empty()) return ids;
+    return std::vector<int32_t>{ids[0]};  // [BOS, EOS] of tokenizers that end every text
 }
 
 Result<std::vector<int32_t>> Subject::encode(std::string_view text) const { return encoded(*tokenizer, text, false); }

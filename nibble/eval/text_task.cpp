@@ -35,14 +35,8 @@ Status TextTask::prepare(const Subject& subject) {
     windows_ = std::move(*windows);
     if (options_.chunks > 0 && std::ssize(windows_) > options_.chunks)
         windows_.resize(static_cast<size_t>(options_.chunks));
-    if (reference_ && reference_->subject) {
-        const ModelConfig& other = reference_->subject->model->config();
-        if (other.vocab != config.vocab)
-            return fail("the vocabulary has {} tokens, the reference's {}: they cannot be compared", config.vocab,
-                        other.vocab);
-        NIBBLE_TRY(const auto same, reference_->subject->encode(text_.text));
-        if (same != tokens) return fail("the reference's tokenizer encodes {} differently", text_.name);
-    }
+    vocab_ = config.vocab;
+    loaded_ = nullptr;
     return reference_ && !reference_->cache.empty() ? open_cache(config.vocab) : Ok{};
 }
 
@@ -56,22 +50,36 @@ Status TextTask::open_cache(int64_t vocab) {
                       {"windows", settings()["definition"].get<std::string>() +
                                       fmt::format(", {} of {} tokens", windows_.size(), options_.context)}};
     NIBBLE_TRY(cache_, ReferenceFile::open(reference_->cache, shape));
-    if (!cache_->complete() && !reference_->subject)
-        return fail("{}: holds {} of {} windows, and the reference is not loaded", reference_->cache.string(),
-                    cache_->windows(), windows_.size());
     return Ok{};
 }
 
+Result<const Subject*> TextTask::loaded_reference() {
+    if (loaded_) return loaded_;
+    NIBBLE_TRY(const Subject* reference, reference_->load());
+    const int64_t vocab = reference->model->config().vocab;
+    if (vocab != vocab_)
+        return fail("the vocabulary has {} tokens, that of {} {}: they cannot be compared", vocab_, reference->name,
+                    vocab);
+    NIBBLE_TRY(std::vector<int32_t> tokens, reference->prefix());
+    NIBBLE_TRY(const auto text, reference->encode(text_.text));
+    tokens.insert(tokens.end(), text.begin(), text.end());
+    if (tokens != tokens_) return fail("the tokenizer of {} encodes {} differently", reference->name, text_.name);
+    return loaded_ = reference;
+}
+
 Status TextTask::reference_rows(int64_t window, std::span<const int32_t> tokens, int64_t from, std::span<float> out) {
-    if (!cache_) return log_prob_rows(*reference_->subject->model, tokens, from, out);
+    if (!cache_) {
+        NIBBLE_TRY(const Subject* reference, loaded_reference());
+        return log_prob_rows(*reference->model, tokens, from, out);
+    }
     // The file is filled in order; a resumed run may ask for a window beyond its end.
     for (int64_t w = cache_->windows(); w <= window; ++w) {
         const Window& missing = windows_[static_cast<size_t>(w)];
         const auto input =
             tokens_of({missing.begin, missing.end - 1, missing.counted, missing.replace_first}, tokens_, bos_);
-        const Model& model = *reference_->subject->model;
-        std::vector<float> rows(static_cast<size_t>((missing.end - missing.counted) * model.config().vocab));
-        NIBBLE_CHECK(log_prob_rows(model, input, missing.counted - 1 - missing.begin, rows));
+        NIBBLE_TRY(const Subject* reference, loaded_reference());
+        std::vector<float> rows(static_cast<size_t>((missing.end - missing.counted) * vocab_));
+        NIBBLE_CHECK(log_prob_rows(*reference->model, input, missing.counted - 1 - missing.begin, rows));
         NIBBLE_CHECK(cache_->append(rows));
     }
     return cache_->read(window, out);  // also what was just written: a run gives the same numbers the second time
@@ -134,9 +142,23 @@ Result<TaskResult> TextTask::summarize(std::span<const Json> results) const {
     result.metrics.push_back({"ln(perplexity / reference's)", c.log_ratio, Kind::plain});
     result.metrics.push_back({"RMS of p(token) - reference's", c.probability_rms, Kind::share});
     result.details["reference_perplexity"] = c.reference_perplexity.value;
+    result.details["reference_perplexity_error"] = c.reference_perplexity.error;
     Json quantiles = Json::array();
     for (const Quantile& q : c.quantiles) quantiles.push_back({q.q, q.value});
     result.details["kl_quantiles"] = std::move(quantiles);
+    return result;
+}
+
+TaskResult reference_perplexity(const TaskResult& comparison) {
+    const Json& details = comparison.details;
+    TaskResult result{comparison.task, comparison.items, {}};
+    result.metrics.push_back(
+        {"perplexity",
+         {details.value("reference_perplexity", 0.0), details.value("reference_perplexity_error", 0.0)},
+         Metric::Kind::perplexity,
+         true});
+    for (const char* name : {"text", "hash", "context", "chunks", "definition", "tokens"})
+        if (details.contains(name)) result.details[name] = details[name];
     return result;
 }
 

@@ -20,10 +20,13 @@ struct TextTaskOptions {
 
 // A model whose distributions are the truth; its rows are computed, or read from a file that is filled on the way.
 struct Reference {
-    const Subject* subject = nullptr;  // may stay unloaded (nullptr) while `cache` is complete
-    std::filesystem::path cache;       // empty: none
-    std::string name, fingerprint;     // for the cache's identity
+    std::string name, fingerprint;                 // identity of the cache
+    std::filesystem::path cache;                   // empty: none
+    std::function<Result<const Subject*>()> load;  // called when its rows are needed: not for a complete cache
 };
+
+// The reference's own result, from a comparison with it.
+TaskResult reference_perplexity(const TaskResult& comparison);
 
 class TextTask : public Task {
 public:
@@ -32,7 +35,7 @@ public:
 
     std::string name() const override { return "perplexity"; }
     Json settings() const override;
-    // Errors: text too short, a context longer than the model's, a vocabulary that is not the reference's.
+    // Errors: text too short, a context longer than the model's.
     Status prepare(const Subject& subject) override;
     int64_t items() const override { return static_cast<int64_t>(windows_.size()); }
     Result<std::vector<Json>> run(const Subject& subject, int64_t begin, int64_t end) override;
@@ -41,14 +44,17 @@ public:
 private:
     Status reference_rows(int64_t window, std::span<const int32_t> tokens, int64_t from, std::span<float> out);
     Status open_cache(int64_t vocab);
+    Result<const Subject*> loaded_reference();
 
     TextFile text_;
     TextTaskOptions options_;
     const Reference* reference_;
+    int64_t vocab_ = 0;
     std::vector<int32_t> tokens_;
     int32_t bos_ = -1;
     std::vector<Window> windows_;
     std::optional<ReferenceFile> cache_;
+    const Subject* loaded_ = nullptr;  // the reference, compared with this subject
     std::vector<float> rows_, reference_rows_;
 };
 

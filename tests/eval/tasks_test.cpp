@@ -1,0 +1,236 @@
+#include "eval/generation_tasks.h"
+#include "eval/likelihood_tasks.h"
+#include "eval/run.h"
+#include "eval/text_task.h"
+
+#include "support/chat_model.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+
+namespace nibble {
+namespace {
+
+constexpr size_t vocab = 272;
+
+std::string long_text() {
+    std::string text;
+    for (int i = 0; i < 60; ++i) text += fmt::format("Line {} of a text that says hello to the world. ", i * i);
+    return text;
+}
+
+class Tasks : public testing::Test {
+protected:
+    test::ChatModel m;
+    Subject subject{"chat", &*m.model, &*m.tokenizer, {}};
+    test::TempDir dir;
+
+    std::vector<Json> run_all(Task& task, const Subject& who) {
+        const Status ready = task.prepare(who);
+        EXPECT_TRUE(ready.ok()) << ready.error().message();
+        auto results = task.run(who, 0, task.items());
+        EXPECT_TRUE(results.ok()) << results.error().message();
+        return *results;
+    }
+    std::filesystem::path file(std::string_view name, std::string_view text) {
+        test::write_file(dir / name, text);
+        return dir / name;
+    }
+    LinesFile lines(std::string_view text) {
+        auto read = read_lines_file(file("lines.jsonl", text), 0);
+        EXPECT_TRUE(read.ok()) << read.error().message();
+        return *read;
+    }
+};
+
+// llama-perplexity's definition, spelled out.
+TEST_F(Tasks, PerplexityIsTheDefinition) {
+    const std::string text = long_text();
+    std::vector<int32_t> tokens = m.encode(text);
+    ASSERT_EQ(tokens[0], 269);
+    double nll = 0;
+    int64_t count = 0;
+    for (size_t begin = 0; begin + 64 <= tokens.size(); begin += 64) {
+        std::vector<int32_t> piece(tokens.begin() + ptrdiff_t(begin), tokens.begin() + ptrdiff_t(begin) + 64);
+        piece[0] = 269;
+        const auto log_probs = m.log_probs(piece);
+        for (size_t i = 33; i < 64; ++i, ++count) nll -= log_probs[(i - 1) * vocab + size_t(piece[i])];
+    }
+    TextTask task({"t", text, "h"}, {.context = 64}, nullptr);
+    const auto results = run_all(task, subject);
+    const auto summary = task.summarize(results);
+    ASSERT_TRUE(summary.ok());
+    EXPECT_EQ(summary->details["tokens"], count);
+    EXPECT_NEAR(summary->metrics[0].estimate.value, std::exp(nll / double(count)),
+                1e-4 * std::exp(nll / double(count)));
+    EXPECT_GT(summary->metrics[0].estimate.error, 0);
+}
+
+TEST_F(Tasks, SlidingWindowPerplexityIsTheDefinition) {
+    const std::string text = long_text().substr(0, 400);
+    const std::vector<int32_t> tokens = m.encode(text);
+    double nll = 0;
+    for (size_t begin = 0, counted = 1; counted < tokens.size(); begin += 16) {
+        const size_t end = std::min(begin + 40, tokens.size());
+        const auto log_probs = m.log_probs(std::span(tokens).subspan(begin, end - begin));
+        for (; counted < end; ++counted) nll -= log_probs[(counted - begin - 1) * vocab + size_t(tokens[counted])];
+    }
+    TextTask task({"t", text, "h"}, {.context = 40, .stride = 16}, nullptr);
+    const auto summary = task.summarize(run_all(task, subject));
+    ASSERT_TRUE(summary.ok());
+    EXPECT_EQ(summary->details["tokens"], tokens.size() - 1);
+    EXPECT_NEAR(std::log(summary->metrics[0].estimate.value), nll / double(tokens.size() - 1), 1e-5);
+}
+
+TEST_F(Tasks, AModelBesideItselfDivergesByNothingAndTheCacheAgrees) {
+    const Reference plain{"chat", "f", {}, [&]() -> Result<const Subject*> { return &subject; }};
+    TextTask itself({"t", long_text(), "h"}, {.context = 64, .chunks = 4}, &plain);
+    auto summary = itself.summarize(run_all(itself, subject));
+    ASSERT_TRUE(summary.ok());
+    EXPECT_EQ(summary->metrics[1].name, "KL mean");
+    EXPECT_EQ(summary->metrics[1].estimate.value, 0);
+    EXPECT_EQ(summary->metrics[6].estimate.value, 1);  // same likeliest token
+    EXPECT_EQ(reference_perplexity(*summary).metrics[0].estimate.value, summary->metrics[0].estimate.value);
+
+    int loads = 0;
+    const Reference cached{"chat", "f", dir / "cache", [&]() -> Result<const Subject*> {
+                               ++loads;
+                               return &subject;
+                           }};
+    TextTask first({"t", long_text(), "h"}, {.context = 64, .chunks = 4}, &cached);
+    const auto filled = run_all(first, subject);
+    EXPECT_EQ(loads, 1);
+    TextTask second({"t", long_text(), "h"}, {.context = 64, .chunks = 4}, &cached);
+    EXPECT_EQ(run_all(second, subject), filled);
+    EXPECT_EQ(loads, 1);
+    summary = second.summarize(filled);
+    ASSERT_TRUE(summary.ok());
+    EXPECT_NEAR(summary->metrics[1].estimate.value, 0, 5e-6);
+
+    const Reference other{"other", "g", dir / "cache", plain.load};
+    TextTask refused({"t", long_text(), "h"}, {.context = 64, .chunks = 4}, &other);
+    EXPECT_FALSE(refused.prepare(subject).ok());
+}
+
+TEST_F(Tasks, LambadaAndChoicesAreLogLikelihoods) {
+    LambadaTask lambada(lines("{\"text\": \"hello the hello world\"}\n{\"text\": \"say it again\"}\n"));
+    const auto results = run_all(lambada, subject);
+    for (size_t i = 0; i < 2; ++i) {
+        const std::string text = i == 0 ? "hello the hello world" : "say it again";
+        const auto tokens = m.encode(text);
+        const size_t from = m.encode(text.substr(0, text.rfind(' '))).size();
+        const auto log_probs = m.log_probs(tokens);
+        double sum = 0;
+        for (size_t t = from; t < tokens.size(); ++t) sum += log_probs[(t - 1) * vocab + size_t(tokens[t])];
+        EXPECT_NEAR(results[i]["log_prob"].get<double>(), sum, 1e-4);
+    }
+    ASSERT_TRUE(lambada.summarize(results).ok());
+
+    ChoiceTask choices(
+        lines("{\"context\": \"the\", \"choices\": [\"world\", \"hello world again\", \"x\"], \"answer\": 0}\n"));
+    const auto chosen = run_all(choices, subject);
+    std::vector<double> sums, per_character;
+    for (const std::string choice : {"world", "hello world again", "x"}) {
+        const auto tokens = m.encode("the " + choice);
+        const auto log_probs = m.log_probs(tokens);
+        double sum = 0;
+        for (size_t t = m.encode("the").size(); t < tokens.size(); ++t)
+            sum += log_probs[(t - 1) * vocab + size_t(tokens[t])];
+        sums.push_back(sum);
+        per_character.push_back(sum / double(choice.size()));
+    }
+    EXPECT_EQ(chosen[0]["acc"], std::ranges::max_element(sums) == sums.begin());
+    EXPECT_EQ(chosen[0]["acc_norm"], std::ranges::max_element(per_character) == per_character.begin());
+}
+
+TEST_F(Tasks, Gsm8kAsksAfterItsExamplesAndMatchesAnswers) {
+    std::vector<std::string> asked;
+    std::vector<std::string> replies{" 1+1\n#### 2", " it is 3 or 5", "7"};
+    subject.generate = [&](const TextRequest& request) -> Result<std::vector<TextAnswer>> {
+        std::vector<TextAnswer> answers;
+        for (const auto& prompt : request.prompts) {
+            asked.push_back(m.tokenizer->decode(std::vector<TokenId>(prompt.begin(), prompt.end()), true));
+            answers.push_back({replies[asked.size() - 1], true});
+        }
+        return answers;
+    };
+    Gsm8kTask task(lines("{\"question\": \"1?\", \"answer\": \"one\\n#### 1\"}\n"
+                         "{\"question\": \"2?\", \"answer\": \"two\\n#### 2\"}\n"
+                         "{\"question\": \"5?\", \"answer\": \"#### 5\"}\n"
+                         "{\"question\": \"8?\", \"answer\": \"#### 8\"}\n"),
+                   1);
+    // The tiny context holds no 256 tokens of answer.
+    const Status ready = task.prepare(subject);
+    ASSERT_FALSE(ready.ok());
+    EXPECT_NE(ready.error().message().find("do not fit the model's context of 256"), std::string::npos);
+}
+
+TEST_F(Tasks, WhatIsNotAnItemIsNamed) {
+    const auto lambada = [&](std::string_view text) {
+        LambadaTask task(lines(text));
+        const Status s = task.prepare(subject);
+        return s.ok() ? std::string() : s.error().message();
+    };
+    EXPECT_EQ(lambada("{\"text\": \"word\"}\n"), "lines.jsonl: item 0: has no last word");
+    EXPECT_EQ(lambada("{\"text\": \"a b\"}\n{\"txt\": 1}\n"), "lines.jsonl: item 1: 'text' is missing");
+    const auto choice = [&](std::string_view text) {
+        ChoiceTask task(lines(text));
+        const Status s = task.prepare(subject);
+        return s.ok() ? std::string() : s.error().message();
+    };
+    EXPECT_EQ(choice("{\"context\": \"a\", \"choices\": [\"b\"], \"answer\": 1}\n"),
+              "lines.jsonl: item 0: 'answer' is not the index of one of 1 choices");
+    EXPECT_EQ(choice("{\"context\": \"a\", \"choices\": \"b\", \"answer\": 1}\n"),
+              "lines.jsonl: item 0: 'choices' is not a list of strings");
+    const auto message = [](const auto& result) { return result.ok() ? std::string() : result.error().message(); };
+    EXPECT_NE(message(read_lines_file(file("e", ""), 0)).find("is empty"), std::string::npos);
+    EXPECT_NE(message(read_lines_file(file("e", "\n \n"), 0)).find("has no items"), std::string::npos);
+    EXPECT_NE(message(read_lines_file(file("e", "[1]\n"), 0)).find("line 1: is not an object"), std::string::npos);
+    EXPECT_NE(message(read_lines_file(file("e", "\x1f\x8b\x08"), 0)).find("is compressed"), std::string::npos);
+    EXPECT_NE(message(read_evaluation_text(file("e", "abc\xff"))).find("is not UTF-8 at byte 3"), std::string::npos);
+    TextTask tiny({"t.txt", "too short", "h"}, {.context = 64}, nullptr);
+    EXPECT_NE(message(tiny.prepare(subject)).find("t.txt: the text has"), std::string::npos);
+    TextTask wide({"t.txt", long_text(), "h"}, {.context = 512}, nullptr);
+    EXPECT_EQ(message(wide.prepare(subject)), "a context of 512 tokens is longer than the model's, 256");
+}
+
+TEST_F(Tasks, AStoppedRunContinuesToTheSameResults) {
+    const auto make = [] {
+        std::vector<std::unique_ptr<Task>> tasks;
+        tasks.push_back(
+            std::make_unique<TextTask>(TextFile{"t", long_text(), "h"}, TextTaskOptions{.context = 64}, nullptr));
+        return tasks;
+    };
+    const auto whole = make();
+    const auto want = run_tasks(subject, 0, whole, 0, nullptr, {});
+    ASSERT_TRUE(want.ok());
+    std::atomic<bool> stop{false};
+    JobHooks hooks;
+    hooks.stop_requested = &stop;
+    hooks.progress = [&](const Progress& p) { stop = p.done == 3; };
+    const JobIdentity identity{{"a", "b"}};
+    {
+        auto journal = Journal::open(dir.path(), identity);
+        ASSERT_TRUE(journal.ok());
+        const auto tasks = make();
+        const auto stopped = run_tasks(subject, 0, tasks, 0, journal->get(), hooks);
+        ASSERT_FALSE(stopped.ok());
+        EXPECT_NE(stopped.error().message().find("stopped on request after 3 of"), std::string::npos);
+    }
+    auto journal = Journal::open(dir.path(), identity);
+    ASSERT_TRUE(journal.ok());
+    stop = false;
+    int64_t first = 0;
+    hooks.progress = [&](const Progress& p) { first = first ? first : p.done; };
+    const auto tasks = make();
+    const auto got = run_tasks(subject, 0, tasks, 0, journal->get(), hooks);
+    ASSERT_TRUE(got.ok());
+    EXPECT_EQ(first, 4);
+    EXPECT_EQ((*got)[0].metrics[0].estimate.value, (*want)[0].metrics[0].estimate.value);
+    EXPECT_EQ((*got)[0].metrics[0].estimate.error, (*want)[0].metrics[0].estimate.error);
+}
+
+}  // namespace
+}  // namespace nibble
