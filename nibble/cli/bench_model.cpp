@@ -1,5 +1,6 @@
 #include "cli/bench_model.h"
 
+#include "kernels/peak.h"
 #include "model/model.h"
 
 #include <fmt/format.h>
@@ -9,7 +10,6 @@
 #include <chrono>
 #include <cstring>
 #include <ctime>
-#include <numeric>
 #include <random>
 
 namespace nibble {
@@ -53,37 +53,28 @@ std::vector<int32_t> random_tokens(int64_t n, int64_t vocab) {
     return tokens;
 }
 
-// Bytes that one decoded token reads: every block's weights, experts that are not chosen included, and the head.
-int64_t weight_bytes(const Model& model) {
-    const auto bytes = [](const Linear& l) {
-        const int64_t plain = l.rows * l.cols * 2;
-        return l.format == Format::none ? plain
-                                        : static_cast<int64_t>(bits_per_element(l.format, l.rows, l.cols) / 8 *
-                                                               static_cast<double>(l.rows * l.cols));
-    };
-    int64_t sum = bytes(model.head().linear());
-    for (const Block& block : model.blocks())
-        for (const Linear* linear : block.linears()) sum += bytes(*linear);
-    return sum;
-}
+// What the products of one token cost: every weight once, of routed experts the chosen ones.
+struct TokenCost {
+    double bytes = 0;  // of blocks and head
+    double block_multiply_adds = 0, head_multiply_adds = 0;
+};
 
-// Bytes per second of summing a buffer larger than the caches.
-double read_rate(ThreadPool& pool) {
-    constexpr int64_t n = int64_t{1} << 26;  // 512 MiB
-    std::vector<int64_t> data(static_cast<size_t>(n), 1);
-    std::vector<int64_t> sums(64);
-    double best = 0;
-    for (int i = 0; i < 3; ++i) {
-        const auto s = timed([&]() -> Status {
-            pool.parallel_for(64, [&](int64_t t) {
-                sums[size_t(t)] =
-                    std::accumulate(data.begin() + t * (n / 64), data.begin() + (t + 1) * (n / 64), int64_t{0});
-            });
-            return Ok{};
-        });
-        best = std::max(best, static_cast<double>(n * 8) / s->wall);
+TokenCost token_cost(const Model& model) {
+    TokenCost cost;
+    const auto add = [&](const Linear& l, double share, double& multiply_adds) {
+        const double elements = share * static_cast<double>(l.rows) * static_cast<double>(l.cols);
+        multiply_adds += elements;
+        cost.bytes += elements * (l.format == Format::none ? 2 : bits_per_element(l.format, l.rows, l.cols) / 8);
+    };
+    for (const Block& block : model.blocks()) {
+        const auto* moe = std::get_if<MoeConfig>(&block.config().mixer);
+        for (const Linear* linear : block.linears()) {
+            const bool routed = moe && linear->name.find(".experts.") != std::string::npos;
+            add(*linear, routed ? static_cast<double>(moe->top_k) / moe->experts : 1.0, cost.block_multiply_adds);
+        }
     }
-    return std::accumulate(sums.begin(), sums.end(), int64_t{0}) == n ? best : 0;
+    add(model.head().linear(), 1.0, cost.head_multiply_adds);
+    return cost;
 }
 
 // One decoded token after each of a few prefixes, against the whole text at once.
@@ -149,10 +140,15 @@ Status bench_model(const BenchModelOptions& o, std::FILE* out) {
     };
     NIBBLE_TRY(const Seconds alone, decode(1));
     NIBBLE_TRY(const Seconds together, decode(o.sequences));
-    const double reading = read_rate(threads);
-    const auto bytes = static_cast<double>(weight_bytes(*model));
+    const double reading = measure_read_bandwidth(threads);
+    const PeakKernel& peak = *std::ranges::find_if(peak_kernels(), [](const PeakKernel& k) { return k.supported(); });
+    const double adding = measure_multiply_adds(peak, threads);
+    const TokenCost cost = token_cost(*model);
+    const double bytes = cost.bytes;
     const auto steps = static_cast<double>(o.decode), n = static_cast<double>(o.prompt);
     const auto many = static_cast<double>(o.sequences);
+    const double prefill_products = n * cost.block_multiply_adds + cost.head_multiply_adds;  // logits of the last token
+    const double token_products = cost.block_multiply_adds + cost.head_multiply_adds;
     Json j;
     j["kernels"] = model->workspace().matmul->name;
     j["threads"] = threads.threads();
@@ -166,7 +162,10 @@ Status bench_model(const BenchModelOptions& o, std::FILE* out) {
     j["together_over_alone"] = many * alone.wall / together.wall;
     j["weight_bytes"] = static_cast<int64_t>(bytes);
     j["decode_read_fraction"] = bytes * steps / alone.wall / reading;
+    j["prefill_multiply_add_fraction"] = prefill_products / prefill.wall / adding;
+    j["together_multiply_add_fraction"] = token_products * many * steps / together.wall / adding;
     j["machine_read_bytes_per_second"] = reading;
+    j["machine_multiply_adds_per_second"] = adding;
     if (o.json) {
         fmt::print(out, "{}\n", j.dump(2));
         return Ok{};
@@ -176,6 +175,9 @@ Status bench_model(const BenchModelOptions& o, std::FILE* out) {
     fmt::print(out, "  load              {:9.3f} s\n", load.wall);
     fmt::print(out, "  prefill {:<9} {:9.0f} tokens/s   {:9.0f} per processor second\n", o.prompt, n / prefill.wall,
                n / prefill.cpu);
+    fmt::print(out, "    {:.1f} G multiply-adds/s in products, {:.0f} % of the {:.1f} G/s of {}\n",
+               prefill_products / prefill.wall / 1e9, 100 * prefill_products / prefill.wall / adding, adding / 1e9,
+               peak.name);
     fmt::print(out, "  decode            {:9.1f} tokens/s   {:9.1f} per processor second\n", steps / alone.wall,
                steps / alone.cpu);
     fmt::print(out, "    reads {:.1f} MB a token: {:.1f} GB/s, {:.0f} % of the {:.1f} GB/s the machine reads\n",

@@ -23,8 +23,8 @@ struct BenchModelOptions {
     bool json = false;
 };
 
-// Medians. Decoding runs at positions from `prompt` on. Rates of reading are bytes of the blocks and the head per
-// second, beside what the machine reads from memory in the same run.
+// Medians. Decoding runs at positions from `prompt` on. Bytes of the blocks and the head, and their multiply-adds, per
+// second stand beside what the machine reads and multiplies in the same run (kernels/peak.h).
 Status bench_model(const BenchModelOptions& options, std::FILE* out);
 
 }  // namespace nibble
