@@ -20,10 +20,14 @@ using RunCommand = std::function<Result<Outcome>()>;
 
 // Each adds one subcommand; the chosen one's action is stored in `run`.
 void add_bench(CLI::App& app, RunCommand& run);
+void add_chat(CLI::App& app, RunCommand& run);
 void add_convert(CLI::App& app, RunCommand& run);
+void add_eval(CLI::App& app, RunCommand& run);
 void add_formats(CLI::App& app, RunCommand& run);
+void add_generate(CLI::App& app, RunCommand& run);
 void add_import(CLI::App& app, RunCommand& run);
 void add_inspect(CLI::App& app, RunCommand& run);
+void add_logits(CLI::App& app, RunCommand& run);
 void add_quantize(CLI::App& app, RunCommand& run);
 void add_template(CLI::App& app, RunCommand& run);
 void add_tokenize(CLI::App& app, RunCommand& run);

@@ -1,0 +1,135 @@
+// `nibble chat MODEL`: a conversation in the terminal.
+#include "cli/engine.h"
+#include "cli/terminal.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <iostream>
+
+namespace nibble {
+namespace {
+
+struct ChatConfig {
+    std::string path, system;
+    int64_t context = 8192;
+    EngineFlags engine;
+    SamplingFlags sampling;
+};
+
+Json first_messages(const ChatConfig& config) {
+    Json messages = Json::array();
+    if (!config.system.empty()) messages.push_back({{"role", "system"}, {"content", config.system}});
+    return messages;
+}
+
+// The state of a conversation: what was said, and the sequence that holds it.
+class Chat {
+public:
+    Chat(const ChatConfig& config, const Engine& engine, const ModelText& text, GenerationParams params)
+        : config_(config),
+          engine_(engine),
+          text_(text),
+          params_(std::move(params)),
+          context_(std::min(config.context, engine.model->config().context)),
+          pool_(engine.model->make_pool(context_)),
+          past_{pool_->sequence(), {}},
+          messages_(first_messages(config)) {}
+
+    // A template that cannot render the first message is an error of the session, not of every turn.
+    Status reset() {
+        past_ = {pool_->sequence(), {}};
+        messages_ = first_messages(config_);
+        return Ok{};
+    }
+
+    // Prints the answer as it comes. An error leaves the conversation as it was.
+    Status say(const std::string& line, const std::atomic<bool>* stop) {
+        Json messages = messages_;
+        messages.push_back({{"role", "user"}, {"content", line}});
+        NIBBLE_TRY(std::vector<int32_t> prompt, encode_chat(text_, messages));
+        NIBBLE_CHECK(check_prompt(prompt, engine_.model->config().vocab, context_));
+        Generation answer(text_.tokenizer, std::move(prompt), params_, turn_++, context_);
+        const GenerateOptions options{.on_text =
+                                          [](size_t, std::string_view piece) {
+                                              std::fwrite(piece.data(), 1, piece.size(), stdout);
+                                              std::fflush(stdout);
+                                          },
+                                      .stop = stop};
+        const auto stats = generate(*engine_.model, *pool_, past_, answer, options);
+        std::fputs("\n", stdout);
+        std::fflush(stdout);
+        if (!stats.ok()) {
+            past_ = {pool_->sequence(), {}};
+            return stats.error();
+        }
+        if (answer.finish() == FinishReason::length)
+            fmt::print(stderr, "[the answer was cut at {} tokens]\n", answer.tokens().size());
+        messages.push_back({{"role", "assistant"}, {"content", answer.text()}});
+        messages_ = std::move(messages);
+        return Ok{};
+    }
+
+private:
+    const ChatConfig& config_;
+    const Engine& engine_;
+    const ModelText& text_;
+    GenerationParams params_;
+    int64_t context_;
+    std::unique_ptr<KvPool> pool_;
+    Past past_;
+    Json messages_;
+    uint64_t turn_ = 0;
+};
+
+Result<Outcome> run_chat(const ChatConfig& config) {
+    NIBBLE_TRY(const ModelText text, open_model_text(config.path));
+    if (!text.chat) return fail("{}: has no chat template", config.path);
+    ThreadPool pool(config.engine.threads);
+    NIBBLE_TRY(const Engine engine, Engine::open(config.path, config.engine, pool));
+    NIBBLE_TRY(GenerationParams params, generation_params(config.sampling, engine, text));
+    Chat chat(config, engine, text, std::move(params));
+
+    const bool terminal = ::isatty(STDIN_FILENO) && ::isatty(STDOUT_FILENO);
+    if (terminal) fmt::print("/reset starts anew, /exit ends, Ctrl-C stops an answer\n");
+    Console console(true);
+    for (std::string line;;) {
+        if (terminal) fmt::print("> ");
+        std::fflush(stdout);
+        console.hooks();  // Ctrl-C at the prompt is forgiven once
+        if (!std::getline(std::cin, line) || line == "/exit") break;
+        if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+        if (line == "/reset") {
+            NIBBLE_CHECK(chat.reset());
+            continue;
+        }
+        if (line.starts_with('/')) {
+            fmt::print(stderr, "nibble: unknown command '{}'; /reset starts anew, /exit ends\n", line);
+            continue;
+        }
+        const JobHooks hooks = console.hooks();  // arms Ctrl-C again: it stops this answer
+        if (const Status said = chat.say(line, hooks.stop_requested); !said.ok())
+            fmt::print(stderr, "nibble: {}\n", said.error().message());
+    }
+    if (terminal) fmt::print("\n");
+    return Outcome{};
+}
+
+}  // namespace
+
+void add_chat(CLI::App& app, RunCommand& run) {
+    auto config = std::make_shared<ChatConfig>();
+    CLI::App* command = app.add_subcommand("chat", "a conversation with a model, in the terminal");
+    command->add_option("model", config->path, "a checkpoint with a chat template: folder or .gguf file")->required();
+    command->add_option("--system", config->system, "a system message before the conversation");
+    command->add_option("--context", config->context, "tokens of a conversation, at most the model's")
+        ->check(CLI::Range(int64_t{16}, int64_t{1} << 30))
+        ->capture_default_str();
+    add_sampling_flags(*command, config->sampling);
+    add_engine_flags(*command, config->engine);
+    command->footer(
+        "/reset starts anew, /exit or Ctrl-D ends, Ctrl-C stops an answer.\nExample:\n  nibble chat SmolLM2-135M");
+    command->callback([config, &run] { run = [config] { return run_chat(*config); }; });
+}
+
+}  // namespace nibble

@@ -1,0 +1,192 @@
+#include "cli/engine.h"
+
+#include "base/json_fields.h"
+#include "io/journal.h"
+#include "text/unicode.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <ctime>
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+
+// generation_config.json beside the weights, or of a GGUF; an empty object when there is none.
+Result<Json> generation_config(const Checkpoint& checkpoint) {
+    NIBBLE_TRY(const auto files, checkpoint.side_files());
+    for (const Checkpoint::SideFile& file : files) {
+        if (file.name != "generation_config.json") continue;
+        NIBBLE_TRY(Json json, file.copy_from.empty() ? parse_json(file.content) : read_json_file(file.copy_from));
+        if (!json.is_object()) return fail("generation_config.json: is not an object");
+        return json;
+    }
+    return Json::object();
+}
+
+void add_ids(const Json& ids, std::vector<int32_t>& out) {
+    int32_t id = -1;
+    if (json_value(ids, id) && id >= 0) out.push_back(id);
+    if (ids.is_array())
+        for (const Json& i : ids)
+            if (json_value(i, id) && id >= 0) out.push_back(id);
+}
+
+template <class T>
+T given_or(const std::optional<T>& flag, const Json& config, const char* key, T otherwise) {
+    T value = otherwise;
+    if (flag) return *flag;
+    if (const auto found = config.find(key); found != config.end()) json_value(*found, value);
+    return value;
+}
+
+Status check_utf8(std::string_view text) {
+    for (size_t at = 0; at < text.size();) {
+        const Utf8Step step = utf8_step(text, at);
+        if (!step.valid) return fail("the text is not UTF-8 at byte {}", at);
+        at += step.size;
+    }
+    return Ok{};
+}
+
+Result<std::vector<int32_t>> encoded(const ModelText& text, std::string_view prompt, bool special) {
+    NIBBLE_TRY(const auto ids, text.tokenizer.encode(prompt, {.add_special = special}));
+    return std::vector<int32_t>(ids.begin(), ids.end());
+}
+
+}  // namespace
+
+void add_engine_flags(CLI::App& command, EngineFlags& flags) {
+    command.add_option("--compute", flags.compute, "round values between operators to bf16, or keep f32")
+        ->check(CLI::IsMember({"bf16", "f32"}))
+        ->capture_default_str();
+    command.add_option("--kv", flags.kv,
+                       "KV cache: bf16, fp8, fp8_cast, nvfp4, nvfp4_cast; default: as the checkpoint says");
+    command.add_flag("--weights-only", flags.weights_only, "leave activations unquantized (W4A16, W8A16)");
+    command.add_option("--threads", flags.threads, "0: all cores")->capture_default_str();
+    command.add_option("--kernels", flags.kernels, "force avx512, avx2 or ref; the bits are the same");
+}
+
+Result<ModelOptions> model_options(const EngineFlags& flags) {
+    ModelOptions options;
+    options.compute = flags.compute == "f32" ? Compute::f32 : Compute::bf16;
+    options.quantize_activations = !flags.weights_only;
+    options.kernels = flags.kernels;
+    if (flags.kv.empty()) return options;
+    if (flags.kv == "bf16")
+        options.kv = KvFormat::none;
+    else if (!(options.kv = kv_from_name(flags.kv)))
+        return fail("--kv: unknown format '{}'; choices: bf16, fp8, fp8_cast, nvfp4, nvfp4_cast", flags.kv);
+    return options;
+}
+
+Json to_json(const EngineFlags& flags) {
+    Json json{{"compute", flags.compute}};
+    if (!flags.kv.empty()) json["kv"] = flags.kv;
+    if (flags.weights_only) json["activations"] = "not quantized";
+    return json;
+}
+
+Result<Engine> Engine::open(const fs::path& path, const EngineFlags& flags, ThreadPool& pool) {
+    NIBBLE_TRY(const ModelOptions options, model_options(flags));
+    NIBBLE_TRY(std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(path));
+    Engine engine{path, std::move(checkpoint), nullptr};
+    NIBBLE_TRY(Model model, Model::load(engine.checkpoint, options, pool).within(path.string()));
+    engine.model = std::make_unique<Model>(std::move(model));
+    return engine;
+}
+
+Result<std::vector<int32_t>> end_tokens(const Engine& engine, const ModelText& text) {
+    std::vector<int32_t> ids = engine.model->config().eos;
+    NIBBLE_TRY(const Json config, generation_config(*engine.checkpoint).within(engine.path.string()));
+    if (const auto eos = config.find("eos_token_id"); eos != config.end()) add_ids(*eos, ids);
+    if (const auto eos = text.variables.find("eos_token"); eos != text.variables.end() && eos->is_string())
+        if (const auto id = text.tokenizer.id_of(eos->get_ref<const std::string&>()))
+            ids.push_back(static_cast<int32_t>(*id));
+    std::ranges::sort(ids);
+    ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+    return ids;
+}
+
+std::string name_of(const fs::path& path) {
+    const fs::path clean = path.lexically_normal();
+    return (clean.has_filename() ? clean : clean.parent_path()).filename().string();
+}
+
+Result<std::string> fingerprint(const Checkpoint& checkpoint, const EngineFlags& flags) {
+    std::string facts = to_json(flags).dump();
+    std::vector<std::string> files;
+    for (const CheckpointTensor& t : checkpoint.tensors()) {
+        facts += fmt::format("\n{} {} {} {}", t.name, fmt::join(t.shape, "x"), t.stored_type, t.stored_bytes);
+        if (files.empty() || files.back() != t.file) files.push_back(t.file);
+    }
+    std::ranges::sort(files);
+    files.erase(std::unique(files.begin(), files.end()), files.end());
+    for (const std::string& file : files) {
+        const fs::path path = fs::is_directory(checkpoint.path()) ? checkpoint.path() / file : checkpoint.path();
+        std::error_code error;
+        const auto time = fs::last_write_time(path, error);
+        if (error) return fail("{}: {}", path.string(), error.message());
+        facts += fmt::format("\n{} {}", file, time.time_since_epoch().count());
+    }
+    return hash_text(facts + checkpoint.config().dump());
+}
+
+void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {
+    command.add_option("--temperature", flags.temperature,
+                       "0: always the likeliest token; default: generation_config.json's, else 0.7");
+    command.add_option("--top-k", flags.top_k, "of the likeliest tokens only; 0: off");
+    command.add_option("--top-p", flags.top_p,
+                       "of the likeliest tokens with this mass only; default: generation_config.json's, else 0.95");
+    command.add_option("--min-p", flags.min_p, "of tokens at least this likely relative to the likeliest");
+    command.add_option("--repetition-penalty", flags.repetition_penalty, "1: off");
+    command.add_option("--presence-penalty", flags.presence_penalty, "0: off");
+    command.add_option("--frequency-penalty", flags.frequency_penalty, "0: off");
+    command.add_option("--seed", flags.seed, "the same seed gives the same answer")->capture_default_str();
+    command.add_option("--max-tokens", flags.max_tokens, "of an answer")
+        ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+        ->capture_default_str();
+    command.add_option("--stop", flags.stop, "a text that ends the answer; may be given several times")
+        ->allow_extra_args(false);
+}
+
+Result<GenerationParams> generation_params(const SamplingFlags& flags, const Engine& engine, const ModelText& text) {
+    NIBBLE_TRY(const Json config, generation_config(*engine.checkpoint).within(engine.path.string()));
+    GenerationParams params;
+    SamplingParams& s = params.sampling;
+    const bool greedy = config.contains("do_sample") && config["do_sample"] == false;
+    s.temperature = given_or(flags.temperature, config, "temperature", greedy ? 0.0f : 0.7f);
+    s.top_k = given_or(flags.top_k, config, "top_k", int64_t{0});
+    s.top_p = given_or(flags.top_p, config, "top_p", 0.95f);
+    s.min_p = given_or(flags.min_p, config, "min_p", 0.0f);
+    s.repetition_penalty = given_or(flags.repetition_penalty, config, "repetition_penalty", 1.0f);
+    s.presence_penalty = flags.presence_penalty;
+    s.frequency_penalty = flags.frequency_penalty;
+    s.seed = flags.seed;
+    NIBBLE_CHECK(check(s));
+    params.max_tokens = flags.max_tokens;
+    params.stop = flags.stop;
+    NIBBLE_TRY(params.eos, end_tokens(engine, text));
+    return params;
+}
+
+Result<std::vector<int32_t>> encode_prompt(const ModelText& text, const std::string& prompt) {
+    NIBBLE_CHECK(check_utf8(prompt));
+    return encoded(text, prompt, true);
+}
+
+Result<std::vector<int32_t>> encode_chat(const ModelText& text, const Json& messages) {
+    if (!text.chat) return fail("the model has no chat template");
+    Json variables = text.variables;
+    variables["messages"] = messages;
+    variables["add_generation_prompt"] = true;
+    const std::time_t seconds = std::time(nullptr);
+    std::tm now{};
+    localtime_r(&seconds, &now);
+    NIBBLE_TRY(const std::string prompt, text.chat->render(variables, now).within("chat template"));
+    return encoded(text, prompt, false);
+}
+
+}  // namespace nibble

@@ -1,0 +1,60 @@
+// What commands that run a model share: their flags, and the model with its text side, opened.
+#pragma once
+
+#include "cli/command.h"
+#include "cli/model_text.h"
+#include "model/model.h"
+#include "serve/generation.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace nibble {
+
+struct EngineFlags {
+    std::string compute = "bf16", kv, kernels;
+    int threads = 0;
+    bool weights_only = false;
+};
+void add_engine_flags(CLI::App& command, EngineFlags& flags);
+Result<ModelOptions> model_options(const EngineFlags& flags);
+Json to_json(const EngineFlags& flags);  // what results depend on
+
+// A checkpoint loaded to run. Moves; what it points to stays where it is.
+struct Engine {
+    std::filesystem::path path;
+    std::shared_ptr<const Checkpoint> checkpoint;
+    std::unique_ptr<Model> model;
+
+    static Result<Engine> open(const std::filesystem::path& path, const EngineFlags& flags, ThreadPool& pool);
+};
+
+// The tokens that end an answer: the config's, generation_config.json's and the tokenizer's eos_token.
+Result<std::vector<int32_t>> end_tokens(const Engine& engine, const ModelText& text);
+
+// Names of a checkpoint for people and for caches: the path's last component; a hash of its tensors' names, shapes and
+// sizes, its files' sizes and times of change, and `flags`.
+std::string name_of(const std::filesystem::path& path);
+Result<std::string> fingerprint(const Checkpoint& checkpoint, const EngineFlags& flags);
+
+// Flags of sampling; what is not given comes from generation_config.json, else is temperature 0.7 and top-p 0.95.
+struct SamplingFlags {
+    std::optional<float> temperature, top_p, min_p, repetition_penalty;
+    std::optional<int64_t> top_k;
+    float presence_penalty = 0, frequency_penalty = 0;
+    uint64_t seed = 0;
+    int64_t max_tokens = 512;
+    std::vector<std::string> stop;
+};
+void add_sampling_flags(CLI::App& command, SamplingFlags& flags);
+// Checked.
+Result<GenerationParams> generation_params(const SamplingFlags& flags, const Engine& engine, const ModelText& text);
+
+// Token ids of a plain prompt (with the tokens that begin a text) or of a conversation through the chat template.
+// Errors: not UTF-8, no chat template.
+Result<std::vector<int32_t>> encode_prompt(const ModelText& text, const std::string& prompt);
+Result<std::vector<int32_t>> encode_chat(const ModelText& text, const Json& messages);
+
+}  // namespace nibble
