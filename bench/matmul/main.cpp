@@ -65,7 +65,7 @@ Status time_shape(int64_t n, int64_t k, const Stream& stream, const DeviceInfo& 
         std::vector<cuda::MatmulTiling> tilings{{}};
         if (chosen.tiling.tokens && config.tilings)
             for (cuda::MatmulTiling t : matmul_tilings())
-                if (t.tokens == chosen.tiling.tokens)
+                if (t.tokens == chosen.tiling.tokens || (m > 128 && t.tokens > 64))
                     for (t.parts = 1; t.parts * t.k_parts <= 8; t.parts *= 2)
                         if (const int64_t blocks = t.parts * ((n + 64 * t.row_blocks - 1) / (64 * t.row_blocks)) *
                                                    ((m + t.tokens - 1) / t.tokens);

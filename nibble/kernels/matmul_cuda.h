@@ -21,7 +21,8 @@ struct MatmulProblem {
     Format weights = Format::nvfp4;
 };
 
-// How m > 8 is spread; zeros: the plan chooses. A thread block takes `tokens` tokens (16, 32, 64 or 128) of row_blocks
+// How m > 8 is spread; zeros: the plan chooses. A thread block takes `tokens` tokens (16, 32, 64, 128 or 256) of
+// row_blocks
 // * 64 rows; K is cut between `k_parts` warpgroups in it and `parts` thread blocks, powers of two. Which combinations
 // are compiled: visit_shape() in kernels/cuda/w4a16_wide.cu.
 struct MatmulTiling {

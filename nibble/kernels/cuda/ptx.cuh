@@ -64,10 +64,10 @@ __device__ inline void wgmma_wait() {
 }
 
 // B in shared memory: rows of 128 bytes (64 BF16 of K), 16-byte chunks XORed with row % 8, eight rows a 1024-byte
-// aligned group, groups one after the other. Advance by 2 per 32 bytes of K.
-__device__ inline uint64_t swizzled_operand(uint32_t address) {
-    return uint64_t{(address & 0x3FFFFu) >> 4} | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
-}
+// aligned group, groups one after the other. The lower half of its descriptor, the upper is a constant; add 2 per 32
+// bytes of K, address / 16 per block.
+__device__ inline uint32_t swizzled_operand(uint32_t address) { return ((address & 0x3FFFFu) >> 4) | 1u << 16; }
+#define NIBBLE_SWIZZLED_UPPER "0x40000040"  // 128-byte swizzle, groups 1024 bytes apart
 
 // d[64, N] (+)= a[64, 16] b[N, 16]^T. Lane 4 g + c of warp w holds d[4 i + 2 h + e]: row 16 w + g + 8 h, column
 // 8 i + 2 c + e. `add`: 0 starts from zero.
@@ -79,16 +79,19 @@ struct Wgmma;
 #define NIBBLE_D16(d, i) NIBBLE_D8(d, i), NIBBLE_D8(d, i + 8)
 #define NIBBLE_D32(d, i) NIBBLE_D16(d, i), NIBBLE_D16(d, i + 16)
 #define NIBBLE_D64(d, i) NIBBLE_D32(d, i), NIBBLE_D32(d, i + 32)
+#define NIBBLE_D128(d, i) NIBBLE_D64(d, i), NIBBLE_D64(d, i + 64)
 #define NIBBLE_WGMMA(N, names, a0, a1, a2, a3, b, add, outputs)                                                        \
     template <>                                                                                                        \
     struct Wgmma<N> {                                                                                                  \
-        static __device__ __forceinline__ void run(float (&d)[N / 2], const uint32_t* a, uint64_t operand, int more) { \
-            asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, " add                                                   \
+        static __device__ __forceinline__ void run(float (&d)[N / 2], const uint32_t* a, uint32_t operand, int more) { \
+            asm volatile("{\n\t.reg .pred p;\n\t.reg .b64 rows;\n\tsetp.ne.b32 p, " add                                \
                          ", 0;\n\t"                                                                                    \
+                         "mov.b64 rows, {" b ", " NIBBLE_SWIZZLED_UPPER                                                \
+                         "};\n\t"                                                                                      \
                          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" names "}, {" a0 ", " a1 ", " a2  \
-                         ", " a3 "}, " b ", p, 1, 1, 0;\n\t}"                                                          \
+                         ", " a3 "}, rows, p, 1, 1, 0;\n\t}"                                                           \
                          : outputs                                                                                     \
-                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(operand), "r"(more));                       \
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(operand), "r"(more));                       \
         }                                                                                                              \
     }
 #define NIBBLE_N8_0 "%0, %1, %2, %3, %4, %5, %6, %7"
@@ -98,10 +101,17 @@ struct Wgmma;
     NIBBLE_N32_0                                                                                           \
     ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51" \
     ", %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define NIBBLE_N128_0                                                                                      \
+    NIBBLE_N64_0                                                                                           \
+    ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83" \
+    ", %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102"   \
+    ", %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118"     \
+    ", %119, %120, %121, %122, %123, %124, %125, %126, %127"
 NIBBLE_WGMMA(16, NIBBLE_N8_0, "%8", "%9", "%10", "%11", "%12", "%13", NIBBLE_D8(d, 0));
 NIBBLE_WGMMA(32, NIBBLE_N16_0, "%16", "%17", "%18", "%19", "%20", "%21", NIBBLE_D16(d, 0));
 NIBBLE_WGMMA(64, NIBBLE_N32_0, "%32", "%33", "%34", "%35", "%36", "%37", NIBBLE_D32(d, 0));
 NIBBLE_WGMMA(128, NIBBLE_N64_0, "%64", "%65", "%66", "%67", "%68", "%69", NIBBLE_D64(d, 0));
+NIBBLE_WGMMA(256, NIBBLE_N128_0, "%128", "%129", "%130", "%131", "%132", "%133", NIBBLE_D128(d, 0));
 #undef NIBBLE_WGMMA
 
 }  // namespace nibble::cuda

@@ -15,23 +15,46 @@ __device__ inline uint32_t times(uint32_t codes, uint32_t scale) {
     return *reinterpret_cast<const uint32_t*>(&product);
 }
 
+// A constant that stays in a register: a three-input operation takes one literal, with two the compiler makes two of
+// it.
+__device__ inline uint32_t scale_or_bits() {
+    uint32_t bits;
+    asm volatile("mov.b32 %0, %1;" : "=r"(bits) : "n"(w4a16::scale_or));
+    return bits;
+}
+
 // The scales of a lane's rows g and g + 8 in block b (a constant) of a record: its 8 scale bytes are (x, y).
 struct ScalePairs {
     uint32_t upper, lower;
-    __device__ ScalePairs(uint2 bytes, int b) {
+    __device__ ScalePairs(uint2 bytes, int b, uint32_t or_bits) {
         const uint32_t four = b < 2 ? bytes.x : bytes.y;
-        upper = w4a16::scale_pair(__byte_perm(four, 0, b % 2 ? 0x2222 : 0x0000));
-        lower = w4a16::scale_pair(__byte_perm(four, 0, b % 2 ? 0x3333 : 0x1111));
+        upper = pair(__byte_perm(four, 0, b % 2 ? 0x2222 : 0x0000), or_bits);
+        lower = pair(__byte_perm(four, 0, b % 2 ? 0x3333 : 0x1111), or_bits);
+    }
+    static __device__ uint32_t pair(uint32_t byte_four_times, uint32_t or_bits) {
+        uint32_t v;
+        asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(v) : "r"(byte_four_times), "n"(w4a16::scale_and), "r"(or_bits));
+        return v;
     }
 };
+
+// w4a16::register_of, one operation for what is one: the compiler, which knows which bits survive the mask, makes up to
+// four of a rotation.
+__device__ inline uint32_t decode_pair(const w4a16::GroupWords& words, int t) {
+    if (t < 6) return w4a16::register_of(words, t);
+    uint32_t spare, turned;
+    asm("lop3.b32 %0, %1, %2, %3, 0xE2;" : "=r"(spare) : "r"(words.w0), "n"(w4a16::spare_mask), "r"(words.w1));
+    asm("shf.l.wrap.b32 %0, %1, %1, %2;" : "=r"(turned) : "r"(spare), "r"(t == 6 ? 8 : 14));
+    return turned & w4a16::pair_mask;
+}
 
 // The four registers of k-step j (a constant) of a 64-column block.
 __device__ inline void decode_step(uint32_t* a, const uint4& codes, const ScalePairs& scales, int j) {
     const w4a16::GroupWords upper{codes.x, codes.y}, lower{codes.z, codes.w};
-    a[0] = times(w4a16::register_of(upper, 2 * j), scales.upper);
-    a[1] = times(w4a16::register_of(lower, 2 * j), scales.lower);
-    a[2] = times(w4a16::register_of(upper, 2 * j + 1), scales.upper);
-    a[3] = times(w4a16::register_of(lower, 2 * j + 1), scales.lower);
+    a[0] = times(decode_pair(upper, 2 * j), scales.upper);
+    a[1] = times(decode_pair(lower, 2 * j), scales.lower);
+    a[2] = times(decode_pair(upper, 2 * j + 1), scales.upper);
+    a[3] = times(decode_pair(lower, 2 * j + 1), scales.lower);
 }
 
 // Neighbours first: ((c0 + c1) + (c2 + c3)) + ((c4 + c5) + (c6 + c7)), so that a kernel which has only chunks 2^i ...

@@ -22,9 +22,12 @@ constexpr int weight_slots = 2;
 template <int Tokens, int RowBlocks, int KParts>
 struct Wide {
     static constexpr int warps = 4 * RowBlocks * KParts, threads = 32 * warps;
-    static constexpr int cols = Tokens * KParts > 64 ? 128 : 256, record_stages = w4a16::record_cols / cols;
+    static constexpr int cols = Tokens > 128          ? 64
+                                : Tokens *KParts > 64 ? 128
+                                                      : 256,
+                         record_stages = w4a16::record_cols / cols;
     static constexpr int stage_bytes = Tokens * cols * 2;  // of one K part
-    static constexpr int stages = 4;
+    static constexpr int stages = Tokens > 128 ? 5 : 4;
     static constexpr int x_bytes = KParts * stages * stage_bytes;
     static constexpr int barriers_at = x_bytes + warps * weight_slots * w4a16::record_bytes;
     // One thread block on a multiprocessor: sequential sums have their place by its number.
@@ -46,7 +49,9 @@ template <int Registers>
 __device__ void store_sums(float* at, const float (&v)[Registers], int thread) {
 #pragma unroll
     for (int r = 0; r < Registers; r += 4)
-        *reinterpret_cast<float4*>(at + (r * 128 + thread * 4)) = {v[r], v[r + 1], v[r + 2], v[r + 3]};
+        asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(at + (r * 128 + thread * 4)), "f"(v[r]),
+                     "f"(v[r + 1]), "f"(v[r + 2]), "f"(v[r + 3])
+                     : "memory");
 }
 // Others' sums come from L2: this multiprocessor's L1 may hold what lay there before.
 __device__ float4 load_sums(const float* at, int r, int thread) {
@@ -72,9 +77,11 @@ template <int Tokens, int RowBlocks, int KParts>
 __global__ void __launch_bounds__(128 * RowBlocks * KParts, 1) wide_kernel(const __grid_constant__ WideArgs args) {
     using W = Wide<Tokens, RowBlocks, KParts>;
     extern __shared__ __align__(1024) uint8_t shared[];
-    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    // From a shuffle, so that what depends on the warp alone is kept in uniform registers.
+    const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0);
+    const int lane = static_cast<int>(threadIdx.x) % 32;
     const int group = warp / 4, thread = static_cast<int>(threadIdx.x) % 128;
-    const int row_block_here = group % RowBlocks, k_part = group / RowBlocks;
+    const int row_block_here = group % RowBlocks, k_part = KParts == 1 ? 0 : group / RowBlocks;
 
     // Thread blocks of one wave share weights and tokens: parts first, then a few tiles of tokens, then rows.
     int64_t block = blockIdx.x;
@@ -138,6 +145,7 @@ __global__ void __launch_bounds__(128 * RowBlocks * KParts, 1) wide_kernel(const
     if (leads)
         for (int i = 0; i < min(W::stages, x_stages); ++i) request_x(i);
 
+    const uint32_t or_bits = scale_or_bits();
     float acc[W::accumulators];
     uint32_t a[2][4 * W::steps];
     const int64_t unit_pitch = int64_t{args.levels} * W::accumulators * 128;
@@ -147,7 +155,7 @@ __global__ void __launch_bounds__(128 * RowBlocks * KParts, 1) wide_kernel(const
     const int64_t place = args.units == 1 ? int64_t{processor} * RowBlocks + row_block_here : tile_block * args.units;
     float* own = args.scratch + (place + unit) * unit_pitch;
 
-    int stage = 0;  // of x, counted through
+    uint32_t stage = 0;  // of x, counted through
     int record = 0;
 #pragma unroll 1
     for (int chunk = 0; chunk < args.chunks; ++chunk) {
@@ -172,11 +180,11 @@ __global__ void __launch_bounds__(128 * RowBlocks * KParts, 1) wide_kernel(const
             constexpr int groups = 4 / W::steps;  // of k-steps, in a block
 #pragma unroll
             for (int b = 0; b < w4a16::record_blocks; ++b) {
-                const ScalePairs scales(scale_bytes, b);
+                const ScalePairs scales(scale_bytes, b, or_bits);
                 if constexpr (!W::whole_record) codes[b] = codes_at(b);
                 constexpr int stage_blocks = W::cols / 64;
                 if (b % stage_blocks == 0) {
-                    const int free = stage - 2;  // every warp is past it or soon will be
+                    const int free = static_cast<int>(stage) - 2;  // every warp is past it or soon will be
                     if (leads && free >= 0 && free + W::stages < x_stages) {
                         barrier_wait(x_empty + 8 * (free % W::stages), free / W::stages & 1);
                         request_x(free + W::stages);
@@ -186,7 +194,8 @@ __global__ void __launch_bounds__(128 * RowBlocks * KParts, 1) wide_kernel(const
                     ++stage;
                 }
                 const uint32_t operand =
-                    stages + (stage - 1) % W::stages * W::stage_bytes + b % stage_blocks * (Tokens * 128);
+                    swizzled_operand(stages) +
+                    ((stage - 1) % W::stages * W::stage_bytes + b % stage_blocks * (Tokens * 128)) / 16;
 #pragma unroll
                 for (int g = 0; g < groups; ++g) {
                     uint32_t(&buffer)[4 * W::steps] = a[(b * groups + g) % 2];
@@ -202,8 +211,7 @@ __global__ void __launch_bounds__(128 * RowBlocks * KParts, 1) wide_kernel(const
 #pragma unroll
                     for (int s = 0; s < W::steps; ++s) {
                         const int step = g * W::steps + s;
-                        Wgmma<Tokens>::run(acc, buffer + 4 * s, swizzled_operand(operand + 32 * step),
-                                           b + step > 0 || record > begin);
+                        Wgmma<Tokens>::run(acc, buffer + 4 * s, operand + 2 * step, b + step > 0 || record > begin);
                     }
                     wgmma_commit();
                 }
@@ -248,17 +256,20 @@ __global__ void __launch_bounds__(128 * RowBlocks * KParts, 1) wide_kernel(const
         return;
     }
     store_sums(own, acc, thread);
-    __threadfence();
     group_barrier<128>(group);
     uint32_t* last = reinterpret_cast<uint32_t*>(shared + (W::shared_bytes - 16)) + group;
     if (thread == 0) {
-        const uint32_t before = atomicAdd(args.counters + tile_block, 1u);
+        // Releases what the warpgroup stored before the barrier, acquires what the others released.
+        uint32_t before;
+        asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
+                     : "=r"(before)
+                     : "l"(args.counters + tile_block)
+                     : "memory");
         *last = before + 1 == static_cast<uint32_t>(args.units);
         if (*last) args.counters[tile_block] = 0;
     }
     group_barrier<128>(group);
     if (*last == 0 || !rows_exist) return;
-    __threadfence();
     const float* all = args.scratch + tile_block * args.units * unit_pitch;
     if (args.units == 2) add_units<2, W::accumulators>(all, unit_pitch, thread, emit);
     if (args.units == 4) add_units<4, W::accumulators>(all, unit_pitch, thread, emit);
@@ -331,6 +342,8 @@ cudaError_t visit_shape(const WideShape& s, Visit visit) {
             return visit(Wide<64, 2, 2>{});
         case 12841:
             return visit(Wide<128, 4, 1>{});
+        case 25621:
+            return visit(Wide<256, 2, 1>{});
         default:
             return cudaErrorInvalidValue;
     }
@@ -370,6 +383,8 @@ cudaError_t launch_permute(const PermuteArgs& args, int tile, cudaStream_t strea
             return go(permute_kernel<64>);
         case 128:
             return go(permute_kernel<128>);
+        case 256:
+            return go(permute_kernel<256>);
         default:
             return cudaErrorInvalidValue;
     }
