@@ -15,7 +15,7 @@ struct Config {
     std::string device = "cuda";
     int64_t memory_gib = 24;
     uint64_t seed = 1;
-    int repeats = 15, page_tokens = 16, slots = 0;
+    int repeats = 15, page_tokens = 16;
     std::vector<std::string> shapes{"1x1024", "1x4096", "1x32768", "16x1024", "16x4096", "64x4096"};
     bool small = false, no_check = false, no_timing = false;
 };
@@ -73,7 +73,7 @@ Result<double> time_shape(KvType type, int sequences, int tokens, const Stream& 
                                      .most_tokens = tokens,
                                      .softmax_scale = 0.088f,
                                      .table_pitch = pitch},
-                                    device, config.slots));
+                                    device));
     NIBBLE_TRY(std::byte * workspace, arena.allocate(plan.workspace_bytes));
     double us[2] = {};
     for (const bool overlap : {false, true}) {
@@ -132,7 +132,6 @@ int main(int argc, char** argv) {
     app.add_option("--memory", config.memory_gib, "GiB of device memory");
     app.add_option("--seed", config.seed, "of the checked data");
     app.add_option("--repeats", config.repeats, "timed runs")->check(CLI::Range(1, 1000));
-    app.add_option("--slots", config.slots, "tiles in flight per warp in timed runs; 0: as planned");
     app.add_option("--page", config.page_tokens, "tokens of a page in timed runs");
     app.add_option("--shape", config.shapes, "SEQUENCESxTOKENS to time");
     app.add_flag("--small", config.small, "short sequences only");

@@ -61,11 +61,9 @@ struct AttentionPlan {
     AttentionProblem problem;
     int blocks = 0;  // persistent
     int merge_warps = 0;
-    int slots = 0;  // tiles in flight per warp
     int64_t workspace_bytes = 0;
 };
-// `slots`: 0, the plan chooses.
-Result<AttentionPlan> plan_attention(const AttentionProblem& problem, const DeviceInfo& device, int slots = 0);
+Result<AttentionPlan> plan_attention(const AttentionProblem& problem, const DeviceInfo& device);
 
 struct AttentionInput {
     const std::byte* q = nullptr;          // [sequences, q_heads, 128] BF16

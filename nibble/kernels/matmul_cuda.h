@@ -21,7 +21,7 @@ struct MatmulProblem {
     Format weights = Format::nvfp4;
 };
 
-// How m > 8 is spread; zeros: the plan chooses. A thread block takes `tokens` tokens (16, 32, 64, 128 or 256) of
+// How m > 8 is spread; zeros: the plan chooses. A thread block takes `tokens` tokens (16, 32, 64 or 128) of
 // row_blocks
 // * 64 rows; K is cut between `k_parts` warpgroups in it and `parts` thread blocks, powers of two. Which combinations
 // are compiled: visit_shape() in kernels/cuda/w4a16_wide.cu.
@@ -40,6 +40,7 @@ struct MatmulPlan {
     int64_t shared_bytes = 0;
     // m > 8
     MatmulTiling tiling;
+    int multiprocessors = 0;
     int64_t permuted_bytes = 0;   // of permute()'s output; 0: x is read as it is
     int64_t workspace_bytes = 0;  // zero once, before the first use; kernels of one stream may share it
 };

@@ -66,7 +66,7 @@ Status append_kv(const KvCache& cache, const std::byte* k, const std::byte* v, c
                        "append_kv: kernel launch");
 }
 
-Result<AttentionPlan> plan_attention(const AttentionProblem& p, const DeviceInfo& device, int slots) {
+Result<AttentionPlan> plan_attention(const AttentionProblem& p, const DeviceInfo& device) {
     NIBBLE_CHECK(usable(p.kv));
     if (p.q_heads < 1 || p.q_heads % p.kv.kv_heads || p.q_heads / p.kv.kv_heads > most_group)
         return fail("attention: {} query heads over {} KV heads, 1 to {} per KV head are supported", p.q_heads,
@@ -76,11 +76,10 @@ Result<AttentionPlan> plan_attention(const AttentionProblem& p, const DeviceInfo
     const CurrentDevice current(device.index);
     NIBBLE_CHECK(current.status());
     int per_multiprocessor = 0;
-    if (slots == 0) slots = 2;
-    NIBBLE_CHECK(cuda_status(prepare_attention({p.kv.type, heads_room(p), slots}, &per_multiprocessor),
+    NIBBLE_CHECK(cuda_status(prepare_attention({p.kv.type, heads_room(p)}, &per_multiprocessor),
                              "attention: cudaFuncSetAttribute"));
     if (per_multiprocessor < 1) return fail("attention: the kernel does not fit a multiprocessor of {}", device.name);
-    AttentionPlan plan{.problem = p, .slots = slots};
+    AttentionPlan plan{.problem = p};
     plan.blocks = static_cast<int>(
         std::clamp<int64_t>(p.most_units * p.kv.kv_heads, 1, int64_t{device.multiprocessors} * per_multiprocessor));
     plan.merge_warps = static_cast<int>(std::min<int64_t>(most_merge_warps, most_chains(p)));
@@ -116,7 +115,7 @@ Status decode_attention(const AttentionPlan& plan, const AttentionInput& in, con
                              .page_bytes = p.kv.page_bytes(),
                              .scale_log2 = p.softmax_scale * std::numbers::log2e_v<float>,
                              .overlap = overlap};
-    NIBBLE_CHECK(cuda_status(launch_attention(args, {p.kv.type, heads_room(p), plan.slots}, plan.blocks, raw(stream)),
+    NIBBLE_CHECK(cuda_status(launch_attention(args, {p.kv.type, heads_room(p)}, plan.blocks, raw(stream)),
                              "attention: kernel launch"));
     return cuda_status(launch_merge(args, plan.merge_warps, most_chains(p), raw(stream)),
                        "attention: merge kernel launch");

@@ -11,7 +11,7 @@
 namespace nibble::cuda {
 namespace {
 
-constexpr int warps = group_runs, run_tiles = run_tokens / kv_tile_tokens;
+constexpr int slots = 2, warps = group_runs, run_tiles = run_tokens / kv_tile_tokens;
 constexpr unsigned all_lanes = 0xFFFFFFFFu;
 
 __device__ float exp2_of(float x) {
@@ -259,48 +259,48 @@ struct Cursor {
     }
 };
 
-template <class Kv, int Heads, int Slots, int Buffers>
+template <class Kv, int Heads>
 struct Layout {
     static constexpr int tile_bytes = kv_tile_bytes(Kv::type);
-    static constexpr int sums_at = warps * Slots * tile_bytes;
-    static constexpr int sums_floats = warps * Heads * kv_head_dim;  // one buffer
-    static constexpr int tops_at = sums_at + Buffers * sums_floats * 4;
-    static constexpr int barriers_at = tops_at + Buffers * warps * Heads * 8;
-    static constexpr int bytes = barriers_at + warps * Slots * 8;
+    static constexpr int sums_at = warps * slots * tile_bytes;
+    static constexpr int sums_floats = warps * Heads * kv_head_dim;  // one of two buffers
+    static constexpr int tops_at = sums_at + 2 * sums_floats * 4;
+    static constexpr int barriers_at = tops_at + 2 * warps * Heads * 8;
+    static constexpr int bytes = barriers_at + warps * slots * 8;
     static constexpr int min_blocks = Heads == 4 ? Kv::min_blocks : 1;
 };
 
-template <class Kv, int Heads, int Slots, int Buffers>
-__global__ void __launch_bounds__(32 * warps, Layout<Kv, Heads, Slots, Buffers>::min_blocks)
+template <class Kv, int Heads>
+__global__ void __launch_bounds__(32 * warps, Layout<Kv, Heads>::min_blocks)
     decode_kernel(const __grid_constant__ AttentionArgs args) {
-    using L = Layout<Kv, Heads, Slots, Buffers>;
+    using L = Layout<Kv, Heads>;
     extern __shared__ __align__(128) uint8_t shared[];
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const int g = lane / 4, c = lane % 4;
     const int group = args.q_heads / args.kv_heads;
     const int total = __ldg(args.first_unit + args.sequences) * args.kv_heads, stride = static_cast<int>(gridDim.x);
     const uint32_t base = shared_address(shared);
-    const uint32_t ring = base + warp * Slots * L::tile_bytes, barriers = base + L::barriers_at + warp * Slots * 8;
+    const uint32_t ring = base + warp * slots * L::tile_bytes, barriers = base + L::barriers_at + warp * slots * 8;
 
-    if (lane < Slots) barrier_init(barriers + 8 * lane, 1);
+    if (lane < slots) barrier_init(barriers + 8 * lane, 1);
     barrier_init_done();
     __syncwarp();
     Cursor<Kv> cursor(args, warp, lane, static_cast<int>(blockIdx.x), stride, total);
     uint32_t asked = 0, taken = 0;  // tiles, counted through
     const auto ask = [&] {
         const uint8_t* from = cursor.take();
-        const uint32_t slot = asked++ % Slots;
+        const uint32_t slot = asked++ % slots;
         if (lane == 0) {
             barrier_expect(barriers + 8 * slot, L::tile_bytes);
             bulk_copy(ring + slot * L::tile_bytes, from, L::tile_bytes, barriers + 8 * slot);
         }
     };
     if (args.overlap) {
-        while (asked < Slots && cursor.more() && !cursor.newest()) ask();
+        while (asked < slots && cursor.more() && !cursor.newest()) ask();
         overlap_next();
         wait_for_previous();
     }
-    while (asked < Slots && cursor.more()) ask();
+    while (asked < slots && cursor.more()) ask();
 
     AttentionUnit unit = cursor.read(static_cast<int>(blockIdx.x)), next = cursor.read(blockIdx.x + stride);
     uint32_t q[16] = {};
@@ -311,7 +311,7 @@ __global__ void __launch_bounds__(32 * warps, Layout<Kv, Heads, Slots, Buffers>:
     load_q(unit, static_cast<int>(blockIdx.x));
     int buffer = 0;
 #pragma unroll 1
-    for (int u = static_cast<int>(blockIdx.x); u < total; u += stride, buffer ^= Buffers - 1) {
+    for (int u = static_cast<int>(blockIdx.x); u < total; u += stride, buffer ^= 1) {
         const int head = u % args.kv_heads;
         const float scale = args.k_scales ? args.scale_log2 * args.k_scales[head] : args.scale_log2;
         const int tokens = unit.tokens - warp * run_tokens;
@@ -319,9 +319,9 @@ __global__ void __launch_bounds__(32 * warps, Layout<Kv, Heads, Slots, Buffers>:
         run.clear();
 #pragma unroll 1
         for (int first = 0; first < min(tokens, run_tokens); first += kv_tile_tokens, ++taken) {
-            const uint32_t slot = taken % Slots;
+            const uint32_t slot = taken % slots;
             const uint8_t* tile = shared + (ring - base) + slot * L::tile_bytes;
-            barrier_wait(barriers + 8 * slot, taken / Slots & 1);
+            barrier_wait(barriers + 8 * slot, taken / slots & 1);
             if (tokens - first >= kv_tile_tokens)
                 run.add<Kv, false>(tile, q, scale, kv_tile_tokens, lane);
             else
@@ -346,7 +346,7 @@ __global__ void __launch_bounds__(32 * warps, Layout<Kv, Heads, Slots, Buffers>:
                 if (g == 0) tops[warp * Heads + 2 * c + h] = {run.top[h], run.sum[h]};
             }
         }
-        // With two buffers one barrier a unit: the other one is written next, this one only after the next barrier.
+        // One barrier a unit: the other buffer is written next, this one only after the next barrier.
         __syncthreads();
         const int runs = (unit.tokens + run_tokens - 1) / run_tokens;
         const int d = static_cast<int>(threadIdx.x) % kv_head_dim;
@@ -371,7 +371,6 @@ __global__ void __launch_bounds__(32 * warps, Layout<Kv, Heads, Slots, Buffers>:
                 if (d == 0) args.tops[at] = {top, sum};
             }
         }
-        if (Buffers == 1) __syncthreads();
         unit = next;
         next = cursor.read(u + 2 * stride);
     }
@@ -486,19 +485,13 @@ cudaError_t launch(Kernel kernel, int blocks, int threads, int64_t shared_bytes,
     return cudaLaunchKernelEx(&config, kernel, args);
 }
 
-template <class Kv, int Heads, int Slots, int Buffers, class Visit>
-cudaError_t visit_kernel(Visit visit) {
-    return visit(decode_kernel<Kv, Heads, Slots, Buffers>, Layout<Kv, Heads, Slots, Buffers>{});
-}
-
 template <class Visit>
 cudaError_t visit_shape(const AttentionShape& s, Visit visit) {
-    if (s.type == KvType::bf16) {
-        if (s.heads == 8) return visit_kernel<Bf16Kv, 8, 2, 2>(visit);
-        return s.slots == 3 ? visit_kernel<Bf16Kv, 4, 3, 2>(visit) : visit_kernel<Bf16Kv, 4, 2, 2>(visit);
-    }
-    if (s.heads == 8) return visit_kernel<E4m3Kv, 8, 2, 2>(visit);
-    return s.slots == 3 ? visit_kernel<E4m3Kv, 4, 3, 1>(visit) : visit_kernel<E4m3Kv, 4, 2, 2>(visit);
+    if (s.type == KvType::bf16)
+        return s.heads == 4 ? visit(decode_kernel<Bf16Kv, 4>, Layout<Bf16Kv, 4>{})
+                            : visit(decode_kernel<Bf16Kv, 8>, Layout<Bf16Kv, 8>{});
+    return s.heads == 4 ? visit(decode_kernel<E4m3Kv, 4>, Layout<E4m3Kv, 4>{})
+                        : visit(decode_kernel<E4m3Kv, 8>, Layout<E4m3Kv, 8>{});
 }
 
 }  // namespace

@@ -28,7 +28,6 @@ struct AttentionArgs {
 struct AttentionShape {
     KvType type = KvType::bf16;
     int heads = 4;  // room for query heads of a KV head: 4 or 8
-    int slots = 2;  // tiles in flight per warp
 };
 cudaError_t prepare_attention(const AttentionShape& shape, int* blocks_per_multiprocessor);
 cudaError_t launch_attention(const AttentionArgs& args, const AttentionShape& shape, int blocks, cudaStream_t stream);

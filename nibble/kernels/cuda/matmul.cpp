@@ -1,5 +1,6 @@
 #include "kernels/matmul_cuda.h"
 
+#include "base/checked.h"
 #include "kernels/cuda/matmul_launch.h"
 #include "kernels/w4a16_record.h"
 #include "tensor/cuda/call.h"
@@ -36,22 +37,33 @@ int64_t packed_bytes(int64_t rows, int64_t cols) {
 namespace {
 
 constexpr int row_block = 64;
-constexpr int64_t counter_alignment = 256;
+constexpr int64_t workspace_alignment = 256;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 struct WideGrid {
-    int64_t token_tiles, row_groups;
-    int units, levels;
-    int64_t counters;  // bytes
-    explicit WideGrid(const MatmulProblem& p, const MatmulTiling& t)
-        : token_tiles(ceil_div(p.m, t.tokens)),
+    WideShape shape;
+    int64_t token_tiles, row_groups, warpgroups;  // warpgroups: of a thread block
+    int units, chunks, levels;
+    int64_t trees, nodes_bytes, slots_bytes, parks_bytes;
+
+    WideGrid(const MatmulProblem& p, const MatmulTiling& t, int multiprocessors)
+        : shape{t.tokens, t.row_blocks, t.k_parts, t.parts % 2 == 0 ? 2 : 1},
+          token_tiles(ceil_div(p.m, t.tokens)),
           row_groups(ceil_div(p.n, row_block * t.row_blocks)),
+          warpgroups(t.row_blocks * t.k_parts),
           units(t.parts * t.k_parts),
-          levels(units <= 1   ? 3
-                 : units == 2 ? 2
-                              : 1),
-          counters(ceil_div(token_tiles * row_groups * t.row_blocks * 4, counter_alignment) * counter_alignment) {}
+          chunks(units > 0 ? matmul_chunks / units : 0),
+          levels(chunks >= 8   ? 3
+                 : chunks >= 4 ? 2
+                 : chunks >= 2 ? 1
+                               : 0),
+          trees(token_tiles * row_groups * t.row_blocks * t.k_parts * shape.cluster),
+          nodes_bytes(round_up(trees * (t.parts / shape.cluster) * 4, workspace_alignment)),
+          slots_bytes(t.parts > shape.cluster ? token_tiles * row_groups * t.row_blocks * (t.parts / shape.cluster) *
+                                                    (row_block * t.tokens * 4)
+                                              : 0),
+          parks_bytes(multiprocessors * warpgroups * levels * (row_block * t.tokens * 4)) {}
 };
 
 // One wave of thread blocks, each with many rows, so that x crosses from L2 few times.
@@ -66,15 +78,15 @@ MatmulTiling choose_tiling(const MatmulProblem& p, const DeviceInfo& device) {
 Result<MatmulPlan> plan_wide(const MatmulProblem& p, const DeviceInfo& device, const MatmulTiling& tiling) {
     MatmulPlan plan{.problem = p, .tiling = tiling.tokens ? tiling : choose_tiling(p, device)};
     const MatmulTiling& t = plan.tiling;
-    const WideGrid grid(p, t);
-    if (grid.units < 1 || matmul_chunks % grid.units)
-        return fail("matmul: K cannot be cut between {} warpgroups", grid.units);
-    NIBBLE_CHECK(cuda_status(prepare_wide({t.tokens, t.row_blocks, t.k_parts}),
+    plan.multiprocessors = device.multiprocessors;
+    if (t.tokens < 1 || t.row_blocks < 1 || t.k_parts < 1 || t.parts < 1)
+        return fail("matmul: tiling {} x {} x {} x {}", t.tokens, t.row_blocks, t.k_parts, t.parts);
+    const WideGrid grid(p, t, device.multiprocessors);
+    if (matmul_chunks % grid.units) return fail("matmul: K cannot be cut between {} warpgroups", grid.units);
+    NIBBLE_CHECK(cuda_status(prepare_wide(grid.shape),
                              fmt::format("matmul: tiling {} x {} x {}", t.tokens, t.row_blocks, t.k_parts)));
     plan.permuted_bytes = grid.token_tiles * t.tokens * p.k * 2;
-    const int64_t warpgroups = grid.units == 1 ? int64_t{device.multiprocessors} * t.row_blocks
-                                               : grid.token_tiles * grid.row_groups * t.row_blocks * grid.units;
-    plan.workspace_bytes = grid.counters + warpgroups * grid.levels * (row_block * t.tokens * 4);
+    plan.workspace_bytes = grid.nodes_bytes + grid.slots_bytes + grid.parks_bytes;
     return plan;
 }
 
@@ -82,14 +94,15 @@ Status run_wide(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& 
                 std::byte* workspace, const MatmulOptions& options, const Stream& stream) {
     const MatmulProblem& p = plan.problem;
     const MatmulTiling& t = plan.tiling;
-    const WideGrid grid(p, t);
+    const WideGrid grid(p, t, plan.multiprocessors);
     const int records = static_cast<int>(p.k / w4a16::record_cols);
     const WideArgs args{.x = reinterpret_cast<const uint8_t*>(x),
                         .records = reinterpret_cast<const uint8_t*>(w.records),
                         .tensor_scale = tensor_scale,
                         .y = y,
-                        .scratch = reinterpret_cast<float*>(workspace + grid.counters),
-                        .counters = reinterpret_cast<uint32_t*>(workspace),
+                        .nodes = reinterpret_cast<uint32_t*>(workspace),
+                        .slots = reinterpret_cast<float*>(workspace + grid.nodes_bytes),
+                        .parks = reinterpret_cast<float*>(workspace + grid.nodes_bytes + grid.slots_bytes),
                         .n = static_cast<int>(p.n),
                         .tokens = static_cast<int>(p.m),
                         .row_records = records,
@@ -98,11 +111,10 @@ Status run_wide(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& 
                         .row_groups = static_cast<int>(grid.row_groups),
                         .token_tiles = static_cast<int>(grid.token_tiles),
                         .parts = t.parts,
-                        .units = grid.units,
-                        .chunks = matmul_chunks / grid.units,
+                        .chunks = grid.chunks,
                         .levels = grid.levels,
                         .overlap = options.overlap};
-    return cuda_status(launch_wide(args, {t.tokens, t.row_blocks, t.k_parts}, raw(stream)), "matmul: kernel launch");
+    return cuda_status(launch_wide(args, grid.shape, raw(stream)), "matmul: kernel launch");
 }
 
 }  // namespace

@@ -40,21 +40,23 @@ struct WideShape {
     int tokens = 0;      // of a tile: 16, 32, 64, 128
     int row_blocks = 0;  // of 64 rows in a thread block
     int k_parts = 0;     // of K in a thread block
+    int cluster = 1;     // thread blocks along K that share their sums through shared memory: 1 or 2
 };
 struct WideArgs {
     const uint8_t* x = nullptr;  // permuted
     const uint8_t* records = nullptr;
     const float* tensor_scale = nullptr;  // may be null
     float* y = nullptr;
-    float* scratch = nullptr;      // [place][levels][64 rows x tokens of a tile]; place: see wide_kernel
-    uint32_t* counters = nullptr;  // zero before and after; one per 64 rows and tile of tokens
+    // Trees of clusters: [token tile][64 rows][slice of the tokens][parts / cluster]
+    uint32_t* nodes = nullptr;  // zero before and after
+    float* slots = nullptr;     // [the same][64 rows x tokens of a slice]
+    float* parks = nullptr;     // [multiprocessor][warpgroup][levels][64 rows x tokens of a tile]
     int n = 0, tokens = 0;
     int row_records = 0, chunk_records = 0;
     int row_tiles = 0, row_groups = 0, token_tiles = 0;
     int parts = 1;   // thread blocks along K
-    int units = 1;   // parts * k_parts: warpgroups along K
-    int chunks = 8;  // of a warpgroup: matmul_chunks / units
-    int levels = 1;  // max(1, log2(chunks))
+    int chunks = 8;  // of a warpgroup: matmul_chunks / (parts * k_parts)
+    int levels = 1;  // log2(chunks)
     int band = 8;    // tiles of tokens that neighbouring thread blocks go through together
     bool overlap = false;
 };

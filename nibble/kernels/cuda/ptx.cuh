@@ -79,7 +79,6 @@ struct Wgmma;
 #define NIBBLE_D16(d, i) NIBBLE_D8(d, i), NIBBLE_D8(d, i + 8)
 #define NIBBLE_D32(d, i) NIBBLE_D16(d, i), NIBBLE_D16(d, i + 16)
 #define NIBBLE_D64(d, i) NIBBLE_D32(d, i), NIBBLE_D32(d, i + 32)
-#define NIBBLE_D128(d, i) NIBBLE_D64(d, i), NIBBLE_D64(d, i + 64)
 #define NIBBLE_WGMMA(N, names, a0, a1, a2, a3, b, add, outputs)                                                        \
     template <>                                                                                                        \
     struct Wgmma<N> {                                                                                                  \
@@ -101,17 +100,10 @@ struct Wgmma;
     NIBBLE_N32_0                                                                                           \
     ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51" \
     ", %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define NIBBLE_N128_0                                                                                      \
-    NIBBLE_N64_0                                                                                           \
-    ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83" \
-    ", %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102"   \
-    ", %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118"     \
-    ", %119, %120, %121, %122, %123, %124, %125, %126, %127"
 NIBBLE_WGMMA(16, NIBBLE_N8_0, "%8", "%9", "%10", "%11", "%12", "%13", NIBBLE_D8(d, 0));
 NIBBLE_WGMMA(32, NIBBLE_N16_0, "%16", "%17", "%18", "%19", "%20", "%21", NIBBLE_D16(d, 0));
 NIBBLE_WGMMA(64, NIBBLE_N32_0, "%32", "%33", "%34", "%35", "%36", "%37", NIBBLE_D32(d, 0));
 NIBBLE_WGMMA(128, NIBBLE_N64_0, "%64", "%65", "%66", "%67", "%68", "%69", NIBBLE_D64(d, 0));
-NIBBLE_WGMMA(256, NIBBLE_N128_0, "%128", "%129", "%130", "%131", "%132", "%133", NIBBLE_D128(d, 0));
 #undef NIBBLE_WGMMA
 
 }  // namespace nibble::cuda

@@ -1,13 +1,16 @@
 // W4A16 for nine tokens and more, on wgmma with the weights as the register operand.
 //
 // A warpgroup takes 64 rows, a tile of tokens and `chunks` consecutive chunks of K. A thread block is RowBlocks x
-// KParts warpgroups; `parts` thread blocks share rows and tokens. Every warp fills its own ring of weight records, as
-// in the GEMV; x, in the order of columns that wgmma needs (permute_kernel), comes in stages that all row blocks share:
-// reading x from L2 is what limits small row counts per block.
+// KParts warpgroups; `parts` thread blocks share rows and tokens, Cluster (1 or 2) of them a cluster. Every warp fills
+// its own ring of weight records, as in the GEMV; x, in the order of columns that wgmma needs (permute_kernel), comes
+// in stages that all row blocks share: reading x from L2 is what limits small row counts per block.
 //
-// Sums: one accumulator per chunk from zero, then neighbours first (tree_sum). A warpgroup's own partial sums wait in
-// `scratch`, written and read by the same thread; the sums of several warpgroups meet there too: the last one to finish
-// (a counter tells) adds all of them in order. Nobody waits for another thread block.
+// Sums: one accumulator per chunk from zero, then neighbours first (tree_sum). A thread's own partial sums wait in
+// shared memory, or where that is full in `parks`; those of a cluster meet in shared memory, where each warpgroup adds
+// one slice of the tokens; those of several clusters meet in `slots`, pair by pair: of two, the first to come leaves
+// its sums and goes, the second adds them to its own. The second waits only for what the first, already running, is
+// about to write. This traffic through L2 is the price of the fixed order: at 128 tokens it was half of the time while
+// all sums went through L2 (36 us, of which 17 did not depend on K).
 #include "kernels/cuda/matmul_launch.h"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/w4a16_decode.cuh"
@@ -19,21 +22,25 @@ namespace {
 
 constexpr int weight_slots = 2;
 
-template <int Tokens, int RowBlocks, int KParts>
+template <int Tokens, int RowBlocks, int KParts, int Cluster>
 struct Wide {
     static constexpr int warps = 4 * RowBlocks * KParts, threads = 32 * warps;
-    static constexpr int cols = Tokens > 128          ? 64
-                                : Tokens *KParts > 64 ? 128
-                                                      : 256,
-                         record_stages = w4a16::record_cols / cols;
+    static constexpr int cols = Tokens * KParts >= 64 ? 128 : 256, record_stages = w4a16::record_cols / cols;
     static constexpr int stage_bytes = Tokens * cols * 2;  // of one K part
-    static constexpr int stages = Tokens > 128 ? 5 : 4;
+    static constexpr int stages = 4;
     static constexpr int x_bytes = KParts * stages * stage_bytes;
-    static constexpr int barriers_at = x_bytes + warps * weight_slots * w4a16::record_bytes;
-    // One thread block on a multiprocessor: sequential sums have their place by its number.
+    static constexpr int accumulators = Tokens / 2;
+    // The first level of a warpgroup's own sums.
+    static constexpr bool park_here = Tokens * KParts <= 64;
+    static constexpr int parks_at = x_bytes + warps * weight_slots * w4a16::record_bytes;
+    static constexpr int park_bytes = park_here ? warps / 4 * accumulators * 512 : 0;
+    static constexpr int barriers_at = parks_at + park_bytes;
+    // One thread block on a multiprocessor: `parks` are found by its number.
     static constexpr int used_bytes = barriers_at + 8 * (warps * weight_slots + 2 * KParts * stages) + 16;
     static constexpr int shared_bytes = used_bytes > 120 * 1024 ? used_bytes : 120 * 1024;
-    static constexpr int accumulators = Tokens / 2;
+    // Warpgroups of a cluster with the same rows; each ends with a slice of the tokens.
+    static constexpr int units = KParts * Cluster, slice = accumulators / units;
+    static_assert(warps / 4 * accumulators * 512 <= x_bytes);  // sums meet where x was
     // Two A buffers; with many accumulators they are shorter.
     static constexpr int steps = Tokens > 32 ? 2 : 4;
     // Whether a warp holds a whole record, so that its slot is free at once, or reads it block by block.
@@ -45,37 +52,79 @@ __device__ void group_barrier(int group) {
     asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(Threads) : "memory");
 }
 
+// [registers / 4][thread][4]
 template <int Registers>
 __device__ void store_sums(float* at, const float (&v)[Registers], int thread) {
 #pragma unroll
     for (int r = 0; r < Registers; r += 4)
-        asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(at + (r * 128 + thread * 4)), "f"(v[r]),
-                     "f"(v[r + 1]), "f"(v[r + 2]), "f"(v[r + 3])
+        asm volatile("st.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(at + (r * 128 + thread * 4)), "f"(v[r]), "f"(v[r + 1]),
+                     "f"(v[r + 2]), "f"(v[r + 3])
                      : "memory");
 }
-// Others' sums come from L2: this multiprocessor's L1 may hold what lay there before.
-__device__ float4 load_sums(const float* at, int r, int thread) {
-    return __ldcg(reinterpret_cast<const float4*>(at + (r * 128 + thread * 4)));
-}
-
-// Adds the sums of `Units` warpgroups in order; four at a time go to `emit`.
-template <int Units, int Registers, class Emit>
-__device__ void add_units(const float* first, int64_t pitch, int thread, Emit emit) {
-#pragma unroll 2
+template <int Registers>
+__device__ void add_sums(float (&v)[Registers], const float* at, int thread) {
+#pragma unroll
     for (int r = 0; r < Registers; r += 4) {
-        float4 v[Units];
-#pragma unroll
-        for (int u = 0; u < Units; ++u) v[u] = load_sums(first + u * pitch, r, thread);
-        float x[Units], y[Units], z[Units], w[Units];
-#pragma unroll
-        for (int u = 0; u < Units; ++u) x[u] = v[u].x, y[u] = v[u].y, z[u] = v[u].z, w[u] = v[u].w;
-        emit(r, tree_sum(x), tree_sum(y), tree_sum(z), tree_sum(w));
+        const float4 left = *reinterpret_cast<const float4*>(at + (r * 128 + thread * 4));
+        v[r] = left.x + v[r], v[r + 1] = left.y + v[r + 1], v[r + 2] = left.z + v[r + 2], v[r + 3] = left.w + v[r + 3];
     }
 }
 
-template <int Tokens, int RowBlocks, int KParts>
+template <int Registers>
+__device__ void store_slice(float* at, const float (&v)[Registers], int thread) {
+    float2* to = reinterpret_cast<float2*>(at) + thread;
+#pragma unroll
+    for (int r = 0; r < Registers; r += 2) __stcg(to + r / 2 * 128, float2{v[r], v[r + 1]});
+}
+// From L2: this multiprocessor's L1 may hold what lay there before.
+template <int Registers>
+__device__ void add_slice(float (&v)[Registers], const float* at, int thread) {
+    const float2* from = reinterpret_cast<const float2*>(at) + thread;
+#pragma unroll
+    for (int r = 0; r < Registers; r += 2) {
+        const float2 other = __ldcg(from + r / 2 * 128);
+        v[r] += other.x, v[r + 1] += other.y;
+    }
+}
+
+template <int Cluster>
+__device__ void cluster_or_block_barrier() {
+    if constexpr (Cluster > 1)
+        asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    else
+        __syncthreads();
+}
+
+__device__ float2 cluster_pair(uint32_t at, uint32_t rank) {
+    float2 v;
+    asm volatile(
+        "{\n\t.reg .b32 there;\n\tmapa.shared::cluster.u32 there, %2, %3;\n\t"
+        "ld.shared::cluster.v2.f32 {%0, %1}, [there];\n\t}"
+        : "=f"(v.x), "=f"(v.y)
+        : "r"(at), "r"(rank)
+        : "memory");
+    return v;
+}
+
+// Two come to a node; true for the second, once the first has called leave_node.
+__device__ bool second_at_node(uint32_t* node) {
+    uint32_t before;
+    asm volatile("atom.add.relaxed.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(node) : "memory");
+    if (before == 0) return false;
+    uint32_t now;
+    do {
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(node) : "memory");
+    } while (now < 4);
+    *node = 0;  // as it was
+    return true;
+}
+__device__ void leave_node(uint32_t* node) {
+    asm volatile("red.add.release.gpu.global.u32 [%0], 4;" ::"l"(node) : "memory");
+}
+
+template <int Tokens, int RowBlocks, int KParts, int Cluster>
 __global__ void __launch_bounds__(128 * RowBlocks * KParts, 1) wide_kernel(const __grid_constant__ WideArgs args) {
-    using W = Wide<Tokens, RowBlocks, KParts>;
+    using W = Wide<Tokens, RowBlocks, KParts, Cluster>;
     extern __shared__ __align__(1024) uint8_t shared[];
     // From a shuffle, so that what depends on the warp alone is kept in uniform registers.
     const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0);
@@ -85,7 +134,7 @@ __global__ void __launch_bounds__(128 * RowBlocks * KParts, 1) wide_kernel(const
 
     // Thread blocks of one wave share weights and tokens: parts first, then a few tiles of tokens, then rows.
     int64_t block = blockIdx.x;
-    const int part = static_cast<int>(block % args.parts);
+    const int part_index = static_cast<int>(block % args.parts);
     block /= args.parts;
     const int64_t band = int64_t{args.band} * args.row_groups;
     const int first_tile = static_cast<int>(block / band) * args.band;
@@ -95,7 +144,7 @@ __global__ void __launch_bounds__(128 * RowBlocks * KParts, 1) wide_kernel(const
 
     const int row_block = row_group * RowBlocks + row_block_here;
     const int row_tile = row_block * 4 + warp % 4;
-    const int unit = part * KParts + k_part;  // of the warpgroups that share rows and tokens
+    const int unit = part_index * KParts + k_part;  // of the warpgroups that share rows and tokens
     const int chunk0 = unit * args.chunks;
     const int first = min(chunk0 * args.chunk_records, args.row_records);
     const int count = min((chunk0 + args.chunks) * args.chunk_records, args.row_records) - first;
@@ -148,12 +197,14 @@ __global__ void __launch_bounds__(128 * RowBlocks * KParts, 1) wide_kernel(const
     const uint32_t or_bits = scale_or_bits();
     float acc[W::accumulators];
     uint32_t a[2][4 * W::steps];
-    const int64_t unit_pitch = int64_t{args.levels} * W::accumulators * 128;
-    const int64_t tile_block = int64_t{token_tile} * args.row_groups * RowBlocks + row_block;
     uint32_t processor;
     asm("mov.u32 %0, %%smid;" : "=r"(processor));
-    const int64_t place = args.units == 1 ? int64_t{processor} * RowBlocks + row_block_here : tile_block * args.units;
-    float* own = args.scratch + (place + unit) * unit_pitch;
+    constexpr int sums = W::accumulators * 128;  // of a warpgroup
+    float* shared_park = reinterpret_cast<float*>(shared + W::parks_at) + group * sums;
+    float* parks = args.parks + (int64_t{processor} * (W::warps / 4) + group) * args.levels * sums;
+    const auto park = [&](int level) {
+        return W::park_here && level == 0 ? shared_park : parks + int64_t{level} * sums;
+    };
 
     uint32_t stage = 0;  // of x, counted through
     int record = 0;
@@ -223,57 +274,72 @@ __global__ void __launch_bounds__(128 * RowBlocks * KParts, 1) wide_kernel(const
 #pragma unroll
             for (float& v : acc) v = 0.0f;
         int level = 0;
-        for (int c = chunk; c & 1; c >>= 1, ++level) {
-            const float* left = own + int64_t{level} * W::accumulators * 128;
-#pragma unroll
-            for (int r = 0; r < W::accumulators; r += 4) {
-                const float4 v = *reinterpret_cast<const float4*>(left + r * 128 + thread * 4);
-                acc[r] = v.x + acc[r], acc[r + 1] = v.y + acc[r + 1];
-                acc[r + 2] = v.z + acc[r + 2], acc[r + 3] = v.w + acc[r + 3];
-            }
-        }
-        if (chunk + 1 < args.chunks) store_sums(own + int64_t{level} * W::accumulators * 128, acc, thread);
+        for (int c = chunk; c & 1; c >>= 1, ++level) add_sums(acc, park(level), thread);
+        if (chunk + 1 < args.chunks) store_sums(park(level), acc, thread);
     }
 
-    // Row g and g + 8 of two neighbouring tokens, r a multiple of 4.
-    const auto emit = [&](int r, float x, float y, float z, float w) {
-        const float tensor_scale = args.tensor_scale ? *args.tensor_scale : 1.0f;
-        const int token = token_tile * Tokens + lane % 4 * 2 + r * 2;
-        float* at = args.y + int64_t{token} * args.n + row_tile * 16 + lane / 4;
-        if (token < args.tokens) {
-            at[0] = w4a16_output(x, tensor_scale);
-            at[8] = w4a16_output(z, tensor_scale);
-        }
-        if (token + 1 < args.tokens) {
-            at[args.n] = w4a16_output(y, tensor_scale);
-            at[args.n + 8] = w4a16_output(w, tensor_scale);
-        }
-    };
-    if (args.units == 1) {
-        if (!rows_exist) return;
+    float part[W::slice];
+    int first_register = 0;
+    if constexpr (W::units == 1) {
 #pragma unroll
-        for (int r = 0; r < W::accumulators; r += 4) emit(r, acc[r], acc[r + 1], acc[r + 2], acc[r + 3]);
-        return;
+        for (int r = 0; r < W::slice; ++r) part[r] = acc[r];
+    } else {
+        uint32_t rank = 0;
+        if (Cluster > 1) asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+        const int mine = static_cast<int>(rank) * KParts + k_part;
+        first_register = mine * W::slice;
+        // [warpgroup][registers / 2][thread][2]
+        __syncthreads();
+        float2* own = reinterpret_cast<float2*>(shared) + group * (sums / 2) + thread;
+#pragma unroll
+        for (int r = 0; r < W::accumulators; r += 2) own[r / 2 * 128] = {acc[r], acc[r + 1]};
+        cluster_or_block_barrier<Cluster>();
+#pragma unroll
+        for (int r = 0; r < W::slice; r += 2) {
+            float x[W::units], y[W::units];
+#pragma unroll
+            for (int u = 0; u < W::units; ++u) {
+                const uint32_t at = base + static_cast<uint32_t>((u % KParts * RowBlocks + row_block_here) * sums * 4 +
+                                                                 ((first_register + r) / 2 * 128 + thread) * 8);
+                const float2 v =
+                    Cluster > 1 ? cluster_pair(at, u / KParts) : *reinterpret_cast<const float2*>(shared + (at - base));
+                x[u] = v.x, y[u] = v.y;
+            }
+            part[r] = tree_sum(x), part[r + 1] = tree_sum(y);
+        }
+        if (Cluster > 1) cluster_or_block_barrier<Cluster>();  // nobody leaves while its sums are read
     }
-    store_sums(own, acc, thread);
-    group_barrier<128>(group);
-    uint32_t* last = reinterpret_cast<uint32_t*>(shared + (W::shared_bytes - 16)) + group;
-    if (thread == 0) {
-        // Releases what the warpgroup stored before the barrier, acquires what the others released.
-        uint32_t before;
-        asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
-                     : "=r"(before)
-                     : "l"(args.counters + tile_block)
-                     : "memory");
-        *last = before + 1 == static_cast<uint32_t>(args.units);
-        if (*last) args.counters[tile_block] = 0;
+    // Clusters are the leaves of a tree whose node n has children 2 n and 2 n + 1.
+    const int clusters = args.parts / Cluster;
+    if (clusters > 1) {
+        const int64_t tree =
+            ((int64_t{token_tile} * args.row_groups * RowBlocks + row_block) * W::units + first_register / W::slice) *
+            clusters;
+        uint32_t* told = reinterpret_cast<uint32_t*>(shared + (W::used_bytes - 16)) + group;
+        for (int node = (clusters + part_index / Cluster) / 2; node > 0; node /= 2) {
+            if (thread == 0) *told = second_at_node(args.nodes + tree + node);
+            group_barrier<128>(group);
+            const bool second = *told;
+            float* slot = args.slots + (tree + node) * (W::slice * 128);
+            if (!second) {
+                store_slice(slot, part, thread);
+                group_barrier<128>(group);
+                if (thread == 0) leave_node(args.nodes + tree + node);
+                return;
+            }
+            add_slice(part, slot, thread);
+            group_barrier<128>(group);  // `told` is read before it is written again
+        }
     }
-    group_barrier<128>(group);
-    if (*last == 0 || !rows_exist) return;
-    const float* all = args.scratch + tile_block * args.units * unit_pitch;
-    if (args.units == 2) add_units<2, W::accumulators>(all, unit_pitch, thread, emit);
-    if (args.units == 4) add_units<4, W::accumulators>(all, unit_pitch, thread, emit);
-    if (args.units == 8) add_units<8, W::accumulators>(all, unit_pitch, thread, emit);
+    if (!rows_exist) return;
+    const float tensor_scale = args.tensor_scale ? *args.tensor_scale : 1.0f;
+#pragma unroll
+    for (int r = 0; r < W::slice; r += 2) {
+        const int at = first_register + r, token = token_tile * Tokens + lane % 4 * 2 + at / 4 * 8;
+        float* y = args.y + int64_t{token} * args.n + row_tile * 16 + lane / 4 + at / 2 % 2 * 8;
+        if (token < args.tokens) y[0] = w4a16_output(part[r], tensor_scale);
+        if (token + 1 < args.tokens) y[args.n] = w4a16_output(part[r + 1], tensor_scale);
+    }
 }
 
 // x [tokens, k] -> [token tile][k / 64][tile][64], the order swizzled_operand() expects: 16-byte chunk q of a token's
@@ -298,52 +364,55 @@ __global__ void permute_kernel(const uint32_t* __restrict__ x, uint4* __restrict
     out[(at * Tokens + t) * 8 + (q ^ t % 8)] = v;
 }
 
-template <int Tokens, int RowBlocks, int KParts>
-cudaError_t launch(Wide<Tokens, RowBlocks, KParts> w, const WideArgs& args, cudaStream_t stream) {
-    using W = decltype(w);
-    cudaLaunchAttribute attribute{};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
+template <int Tokens, int RowBlocks, int KParts, int Cluster>
+cudaError_t launch(Wide<Tokens, RowBlocks, KParts, Cluster> w, const WideArgs& args, cudaStream_t stream) {
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim = {Cluster, 1, 1};
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config{};
     config.gridDim = static_cast<unsigned>(int64_t{args.parts} * args.row_groups * args.token_tiles);
-    config.blockDim = W::threads;
-    config.dynamicSmemBytes = W::shared_bytes;
+    config.blockDim = w.threads;
+    config.dynamicSmemBytes = w.shared_bytes;
     config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = args.overlap ? 1 : 0;
-    return cudaLaunchKernelEx(&config, wide_kernel<Tokens, RowBlocks, KParts>, args);
+    config.attrs = attributes;
+    config.numAttrs = args.overlap ? 2 : 1;
+    return cudaLaunchKernelEx(&config, wide_kernel<Tokens, RowBlocks, KParts, Cluster>, args);
 }
 
-template <int Tokens, int RowBlocks, int KParts>
-cudaError_t prepare(Wide<Tokens, RowBlocks, KParts>) {
-    static_assert(Wide<Tokens, RowBlocks, KParts>::shared_bytes <= 227 * 1024);
-    return cudaFuncSetAttribute(wide_kernel<Tokens, RowBlocks, KParts>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                Wide<Tokens, RowBlocks, KParts>::shared_bytes);
+template <int Tokens, int RowBlocks, int KParts, int Cluster>
+cudaError_t prepare(Wide<Tokens, RowBlocks, KParts, Cluster> w) {
+    static_assert(w.shared_bytes <= 227 * 1024);
+    return cudaFuncSetAttribute(wide_kernel<Tokens, RowBlocks, KParts, Cluster>,
+                                cudaFuncAttributeMaxDynamicSharedMemorySize, w.shared_bytes);
+}
+
+template <int Tokens, int RowBlocks, int KParts, class Visit>
+cudaError_t visit_cluster(const WideShape& s, Visit visit) {
+    if (s.cluster == 1) return visit(Wide<Tokens, RowBlocks, KParts, 1>{});
+    if (s.cluster == 2) return visit(Wide<Tokens, RowBlocks, KParts, 2>{});
+    return cudaErrorInvalidValue;
 }
 
 // Calls visit(Wide<...>{}) for a shape that is compiled.
 template <class Visit>
 cudaError_t visit_shape(const WideShape& s, Visit visit) {
-    const int key = s.tokens * 100 + s.row_blocks * 10 + s.k_parts;
-    switch (key) {
+    switch (s.tokens * 100 + s.row_blocks * 10 + s.k_parts) {
         case 1641:
-            return visit(Wide<16, 4, 1>{});
+            return visit_cluster<16, 4, 1>(s, visit);
         case 1622:
-            return visit(Wide<16, 2, 2>{});
-        case 1614:
-            return visit(Wide<16, 1, 4>{});
+            return visit_cluster<16, 2, 2>(s, visit);
         case 3241:
-            return visit(Wide<32, 4, 1>{});
+            return visit_cluster<32, 4, 1>(s, visit);
         case 3222:
-            return visit(Wide<32, 2, 2>{});
+            return visit_cluster<32, 2, 2>(s, visit);
         case 6441:
-            return visit(Wide<64, 4, 1>{});
+            return visit_cluster<64, 4, 1>(s, visit);
         case 6422:
-            return visit(Wide<64, 2, 2>{});
+            return visit_cluster<64, 2, 2>(s, visit);
         case 12841:
-            return visit(Wide<128, 4, 1>{});
-        case 25621:
-            return visit(Wide<256, 2, 1>{});
+            return visit_cluster<128, 4, 1>(s, visit);
         default:
             return cudaErrorInvalidValue;
     }
@@ -383,8 +452,6 @@ cudaError_t launch_permute(const PermuteArgs& args, int tile, cudaStream_t strea
             return go(permute_kernel<64>);
         case 128:
             return go(permute_kernel<128>);
-        case 256:
-            return go(permute_kernel<256>);
         default:
             return cudaErrorInvalidValue;
     }

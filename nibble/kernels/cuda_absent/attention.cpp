@@ -13,7 +13,7 @@ AttentionWork attention_work(std::span<const int32_t>) { return {}; }
 Status append_kv(const KvCache&, const std::byte*, const std::byte*, const int64_t*, int64_t, const Stream&) {
     return absent();
 }
-Result<AttentionPlan> plan_attention(const AttentionProblem&, const DeviceInfo&, int) { return absent(); }
+Result<AttentionPlan> plan_attention(const AttentionProblem&, const DeviceInfo&) { return absent(); }
 Status decode_attention(const AttentionPlan&, const AttentionInput&, const KvCache&, std::byte*, std::byte*, bool,
                         const Stream&) {
     return absent();
