@@ -31,7 +31,8 @@ struct QuantizeConfig {
     std::string command_line;  // as typed, for the manifest and the report
 };
 
-Result<Plan> make_plan(const QuantizeConfig& config, const Checkpoint& source, const ScaleTable* scales) {
+Result<Plan> make_plan(const QuantizeConfig& config, const Checkpoint& source, const ScaleTable* scales,
+                       bool statistics = false) {
     NIBBLE_TRY(const auto recipe, load_recipe(config.recipe));
     NIBBLE_TRY(const auto arithmetic, parse_arithmetic(config.arithmetic));
     NIBBLE_TRY(const auto embeddings, parse_format(config.embeddings));
@@ -44,6 +45,7 @@ Result<Plan> make_plan(const QuantizeConfig& config, const Checkpoint& source, c
                     .compat = config.compat != "none",
                     .kv = config.kv,
                     .embeddings = embeddings,
+                    .statistics = statistics,
                     .scales = scales ? &scales->values : nullptr});
 }
 
@@ -108,10 +110,12 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
     }
     for (const std::string& warning : plan.warnings) hooks.warn(warning);
     ThreadPool pool(config.threads);
+    std::unique_ptr<StatisticsStore> statistics;
     if (!config.calib.file.empty()) {
         if (!needs_calibration(plan)) return fail("--calib: this recipe stores nothing that depends on activations");
-        NIBBLE_CHECK(run_calibration(config, *source, plan, pool, hooks, table));
-        NIBBLE_TRY(plan, make_plan(config, *source, &*table));
+        NIBBLE_TRY(auto seen, run_calibration(config, *source, plan, pool, hooks, table));
+        statistics = std::move(seen.statistics);
+        NIBBLE_TRY(plan, make_plan(config, *source, table ? &*table : nullptr, statistics != nullptr));
     }
     NIBBLE_CHECK(refuse_missing_activations(plan));
     NIBBLE_TRY(const auto scales, resolve_activation_scales(plan, table ? &*table : nullptr));
@@ -119,6 +123,7 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
 
     const JobOptions job{.kernels = kernels,
                          .scales = scales,
+                         .statistics = statistics.get(),
                          .settings = settings_of(config),
                          .versions = {{"nibble", NIBBLE_VERSION}}};
     const Manifest manifest{.command_line = config.command_line,

@@ -1,11 +1,14 @@
 #include "quant/calibrate.h"
 
 #include "base/scratch_memory.h"
-#include "model/model.h"
+#include "model/backward.h"
+#include "quant/calibration_observer.h"
 #include "quant/meter.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
-#include <set>
+#include <chrono>
 
 namespace nibble {
 namespace {
@@ -25,32 +28,6 @@ std::string expert_family(std::string_view module) {
     if (dot == module.npos) return {};
     return std::string(module.substr(0, at + mark.size())) + "*" + std::string(module.substr(dot));
 }
-
-class RangeObserver : public Observer {
-public:
-    RangeObserver(Calibration& seen, bool all_experts) : seen_(seen), all_experts_(all_experts) {}
-
-    Status input(const Linear& linear, const float* x, int64_t rows, int64_t cols, std::span<const int32_t>) override {
-        if (const auto found = seen_.inputs.find(linear.name); found != seen_.inputs.end())
-            found->second.add(x, rows, cols);
-        return Ok{};
-    }
-    Status kv(const std::string& prefix, const float* k, const float* v, int64_t rows, int64_t k_cols,
-              int64_t v_cols) override {
-        if (const auto found = seen_.keys.find(prefix); found != seen_.keys.end()) found->second.add(k, rows, k_cols);
-        if (const auto found = seen_.values.find(prefix); found != seen_.values.end())
-            found->second.add(v, rows, v_cols);
-        return Ok{};
-    }
-    Status output_gradient(const Linear&, const float*, int64_t, int64_t, std::span<const int32_t>) override {
-        return Ok{};
-    }
-    bool every_expert() const override { return all_experts_; }
-
-private:
-    Calibration& seen_;
-    bool all_experts_;
-};
 
 // Whole sequences of at most `rows` tokens together; a longer one is a batch of its own.
 struct Piece {
@@ -77,45 +54,114 @@ Batch batch_of(std::span<const std::vector<int32_t>> sequences, const Piece& pie
     return Batch(std::move(segments));
 }
 
-Status run_blocks(const Checkpoint& source, const ModelConfig& config, bool head,
-                  std::span<const std::vector<int32_t>> sequences, const CalibrationOptions& options, ThreadPool& pool,
-                  const JobHooks& hooks, Observer& observer, int64_t tokens) {
-    const WeightOptions weights{.compute = options.compute, .quantize_activations = false, .kv = KvFormat::none};
-    WeightSource ends(source, weights, pool, WeightSource::Mode::load);
-    NIBBLE_TRY(auto work, Workspace::create(options.compute, {}, pool));
-    const auto stream_bytes = static_cast<size_t>(tokens * config.hidden) * sizeof(float);
-    NIBBLE_TRY(const auto memory,
-               ScratchMemory::create(stream_bytes, static_cast<size_t>(options.memory), options.scratch));
-    auto* const stream = reinterpret_cast<float*>(memory.data());
-    const std::vector<Piece> batches = pieces(sequences, options.batch_tokens);
+// One calibration under way.
+class Run {
+public:
+    Run(const Checkpoint& source, const ModelConfig& config, std::span<const std::vector<int32_t>> sequences,
+        const CalibrationOptions& options, ThreadPool& pool, const JobHooks& hooks, int64_t tokens)
+        : source_(source),
+          config_(config),
+          sequences_(sequences),
+          options_(options),
+          pool_(pool),
+          hooks_(hooks),
+          tokens_(tokens),
+          batches_(pieces(sequences, options.batch_tokens)) {}
 
-    NIBBLE_TRY(const auto embedding, Embedding::load(config, ends));
-    int64_t row = 0;
-    for (const std::vector<int32_t>& ids : sequences) {
-        NIBBLE_CHECK(embedding.forward(ids, stream + row * config.hidden, work));
-        row += static_cast<int64_t>(ids.size());
-    }
-    Meter meter(hooks, "calibrate", tokens * static_cast<int64_t>(config.blocks.size()));
-    for (size_t b = 0; b < config.blocks.size(); ++b) {
-        NIBBLE_TRY(const auto block, load_block(source, config, b, weights, pool));
-        for (const Piece& piece : batches) {
-            if (hooks.should_stop()) return fail("calibration stopped on request");
-            const Batch batch = batch_of(sequences, piece);
-            NIBBLE_CHECK(block.forward(batch, stream + piece.row * config.hidden, work, &observer));
-            meter.add(batch.rows(), config.blocks[b].prefix);
+    // `head`: the head's input is watched too.
+    Status forward(CalibrationObserver& observer, StatisticsStore* store, bool head) {
+        NIBBLE_TRY(work_, Workspace::create(options_.compute, {}, pool_));
+        NIBBLE_TRY(stream_, stream_memory());
+        observer.begin(CalibrationObserver::Pass::forward);
+        NIBBLE_CHECK(embed());
+        Meter meter(hooks_, "calibrate", tokens_ * blocks());
+        for (int64_t b = 0; b < blocks(); ++b) {
+            NIBBLE_TRY(const auto block, load(b));
+            for (const Piece& piece : batches_) {
+                if (hooks_.should_stop()) return fail("calibration stopped on request");
+                const Batch batch = batch_of(sequences_, piece);
+                NIBBLE_CHECK(block.forward(batch, row(piece.row), *work_, &observer));
+                meter.add(batch.rows(), config_.blocks[static_cast<size_t>(b)].prefix);
+            }
+            if (store) NIBBLE_CHECK(observer.end_block(*store));
         }
+        if (head) NIBBLE_CHECK(watch_head(observer));
+        if (head && store) NIBBLE_CHECK(observer.end_block(*store));
+        meter.finish();
+        return Ok{};
     }
-    if (head) {
-        NIBBLE_TRY(const auto end, Head::load(config, ends));
-        constexpr int64_t rows = 256;
-        std::vector<float> logits(static_cast<size_t>(rows * config.vocab));
-        for (int64_t at = 0; at < tokens; at += rows)
-            NIBBLE_CHECK(
-                end.forward(stream + at * config.hidden, std::min(rows, tokens - at), logits.data(), work, &observer));
+
+    Status backward(CalibrationObserver& observer, StatisticsStore& store) {
+        NIBBLE_TRY(auto work, Workspace::create(options_.compute, {}, pool_));
+        WeightSource ends(source_, weights(), pool_, WeightSource::Mode::load);
+        NIBBLE_TRY(const auto embedding, Embedding::load(config_, ends));
+        NIBBLE_TRY(const auto head, Head::load(config_, ends));
+        observer.begin(CalibrationObserver::Pass::backward);
+        std::optional<Meter> meter;
+        int64_t reported = 0;
+        const BackwardOptions options{.sampled = PhiloxStream{options_.seed, 0},
+                                      .batch_tokens = options_.batch_tokens,
+                                      .memory = options_.memory,
+                                      .scratch = options_.scratch,
+                                      .block_done = [&](size_t) { return observer.end_block(store); },
+                                      .progress = [&](int64_t done, int64_t all) -> Status {
+                                          if (hooks_.should_stop()) return fail("calibration stopped on request");
+                                          if (!meter) meter.emplace(hooks_, "gradients", all);
+                                          meter->add(done - std::exchange(reported, done), source_.path().string());
+                                          return Ok{};
+                                      }};
+        NIBBLE_CHECK(nibble::backward(config_, embedding, head, streamed_blocks(source_, config_, weights(), pool_),
+                                      sequences_, options, work, &observer, nullptr));
+        if (meter) meter->finish();
+        return Ok{};
     }
-    meter.finish();
-    return Ok{};
-}
+
+private:
+    int64_t blocks() const { return static_cast<int64_t>(config_.blocks.size()); }
+    float* row(int64_t at) const { return reinterpret_cast<float*>(stream_->data()) + at * config_.hidden; }
+    WeightOptions weights() const {
+        return {.compute = options_.compute, .quantize_activations = false, .kv = KvFormat::none};
+    }
+    Result<Block> load(int64_t b) const {
+        return load_block(source_, config_, static_cast<size_t>(b), weights(), pool_);
+    }
+    Result<ScratchMemory> stream_memory() const {
+        return ScratchMemory::create(static_cast<size_t>(tokens_ * config_.hidden) * sizeof(float),
+                                     static_cast<size_t>(options_.memory), options_.scratch);
+    }
+
+    Status embed() {
+        WeightSource ends(source_, weights(), pool_, WeightSource::Mode::load);
+        NIBBLE_TRY(const auto embedding, Embedding::load(config_, ends));
+        int64_t at = 0;
+        for (const std::vector<int32_t>& ids : sequences_) {
+            NIBBLE_CHECK(embedding.forward(ids, row(at), *work_));
+            at += static_cast<int64_t>(ids.size());
+        }
+        return Ok{};
+    }
+
+    Status watch_head(CalibrationObserver& observer) {
+        WeightSource ends(source_, weights(), pool_, WeightSource::Mode::load);
+        NIBBLE_TRY(const auto head, Head::load(config_, ends));
+        constexpr int64_t most = 256;
+        std::vector<float> logits(static_cast<size_t>(most * config_.vocab));
+        for (int64_t at = 0; at < tokens_; at += most)
+            NIBBLE_CHECK(head.forward(row(at), std::min(most, tokens_ - at), logits.data(), *work_, &observer));
+        return Ok{};
+    }
+
+    const Checkpoint& source_;
+    const ModelConfig& config_;
+    std::span<const std::vector<int32_t>> sequences_;
+    const CalibrationOptions& options_;
+    ThreadPool& pool_;
+    const JobHooks& hooks_;
+    const int64_t tokens_;
+    const std::vector<Piece> batches_;
+    std::optional<Workspace> work_;
+    std::optional<ScratchMemory> stream_;
+};
 
 // Experts that no token reached take the largest range of their peers, as Model Optimizer does.
 void fill_experts(Calibration& seen, int64_t few) {
@@ -148,33 +194,66 @@ Status check_ranges(const std::map<std::string, Range, std::less<>>& ranges, std
     return Ok{};
 }
 
+// Solvers' linears that no forward pass ran: experts without a token are solved without statistics, others are errors.
+Status fill_statistics(const Plan& plan, Calibration& seen) {
+    for (const PlanEntry& entry : plan.entries) {
+        if (!entry.solver || seen.statistics->holds(entry.module)) continue;
+        if (expert_family(entry.module).empty())
+            return fail("{}: calibration never ran it, so {} has no statistics; exclude it", entry.module,
+                        to_string(entry.solver));
+        seen.warnings.push_back(fmt::format("{} saw no token and is quantized without statistics", entry.module));
+        NIBBLE_CHECK(seen.statistics->put(entry.module, {}));
+    }
+    return Ok{};
+}
+
+// Everything that decides a bit of the statistics.
+std::string identity(const Calibration& seen, std::span<const std::vector<int32_t>> sequences,
+                     const CalibrationOptions& options) {
+    std::string text = fmt::format("{} tokens, batches of {}, {}, seed {}, {}:", seen.tokens, options.batch_tokens,
+                                   options.compute == Compute::bf16 ? "bf16" : "f32", options.seed,
+                                   options.all_experts ? "all experts" : "routed experts");
+    for (const auto& sequence : sequences) text += fmt::format(" {}", fmt::join(sequence, ","));
+    return text;
+}
+
 }  // namespace
 
 bool needs_calibration(const Plan& plan) {
-    return std::ranges::any_of(plan.entries, watched) || (stores_kv(plan.kv) && !plan.kv_layers.empty());
+    return std::ranges::any_of(plan.entries, [](const PlanEntry& e) { return watched(e) || e.solver; }) ||
+           (stores_kv(plan.kv) && !plan.kv_layers.empty());
 }
 
 Result<Calibration> calibrate(const Checkpoint& source, const Plan& plan, std::string_view origin,
                               std::span<const std::vector<int32_t>> sequences, const CalibrationOptions& options,
                               ThreadPool& pool, const JobHooks& hooks) {
     const auto begin = std::chrono::steady_clock::now();
-    NIBBLE_TRY(const ModelConfig config, model_config(source.config()));
+    NIBBLE_TRY(const ModelConfig config, model_config(source));
+    NIBBLE_TRY(const SolverKernels* kernels, select_solver_kernels());
     Calibration seen{.origin = std::string(origin)};
     for (const auto& sequence : sequences) seen.tokens += static_cast<int64_t>(sequence.size());
-    bool head = false;
-    for (const PlanEntry& entry : plan.entries)
-        if (watched(entry)) {
-            seen.inputs.emplace(entry.module, Range(options.range));
-            head |= entry.tensor == config.head;
-        }
+    bool head = false, solves = false, forth = stores_kv(plan.kv), back = false;
+    for (const PlanEntry& entry : plan.entries) {
+        if (watched(entry)) seen.inputs.emplace(entry.module, Range(options.range));
+        head |= entry.tensor == config.head && (watched(entry) || entry.solver);
+        solves |= static_cast<bool>(entry.solver);
+        const bool gradients = needed_statistics(entry.solver).gradients;
+        forth |= watched(entry) || (entry.solver && !gradients);
+        back |= gradients;
+    }
     if (stores_kv(plan.kv))
         for (const std::string& layer : plan.kv_layers) {
             seen.keys.emplace(layer, Range(options.range));
             seen.values.emplace(layer, Range(options.range));
         }
-    RangeObserver observer(seen, options.all_experts);
-    NIBBLE_CHECK(
-        run_blocks(source, config, head, sequences, options, pool, hooks, observer, seen.tokens).within(origin));
+    if (solves)
+        seen.statistics =
+            std::make_unique<StatisticsStore>(identity(seen, sequences, options), options.memory, options.scratch);
+    CalibrationObserver observer(plan, options, *kernels, pool, seen);
+    Run run(source, config, sequences, options, pool, hooks, seen.tokens);
+    if (forth) NIBBLE_CHECK(run.forward(observer, seen.statistics.get(), head).within(origin));
+    if (back) NIBBLE_CHECK(run.backward(observer, *seen.statistics).within(origin));
+    if (solves) NIBBLE_CHECK(fill_statistics(plan, seen));
     fill_experts(seen, options.expert_tokens);
     NIBBLE_CHECK(check_ranges(seen.inputs, "inputs"));
     NIBBLE_CHECK(check_ranges(seen.keys, "keys"));

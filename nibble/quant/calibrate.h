@@ -3,7 +3,7 @@
 //   NIBBLE_TRY(auto seen, calibrate(*source, plan, corpus, options, pool, hooks));
 //   NIBBLE_TRY(auto table, scale_table(seen, plan));            // "....input_scale", "....k_proj.k_scale" ...
 //
-// One block's weights are in memory at a time, and the residual stream of all tokens, in a scratch file beyond a limit.
+// One block's weights are in memory at a time; residual streams of all tokens lie in a scratch file beyond a limit.
 // Weights are those of the source, unquantized (Model Optimizer's `max`, ptq.md 2.1). Results do not depend on threads,
 // on how tokens are batched, or on the order of the sequences.
 #pragma once
@@ -15,6 +15,7 @@
 #include "quant/input_scales.h"
 #include "quant/plan.h"
 #include "quant/ranges.h"
+#include "quant/statistics_store.h"
 
 #include <filesystem>
 #include <map>
@@ -27,7 +28,8 @@ struct CalibrationOptions {
     bool all_experts = false;             // every expert sees every token; what flows on is routed as ever
     int64_t expert_tokens = 64;           // an expert that saw fewer is named in the warnings
     int64_t batch_tokens = 4096;          // rows of one forward pass, whole sequences
-    int64_t memory = int64_t{2} << 30;    // bytes of residual stream kept in memory
+    uint64_t seed = 1;                    // of the labels that gradients start from
+    int64_t memory = int64_t{2} << 30;    // bytes of streams and statistics each kept in memory
     std::filesystem::path scratch = ".";  // folder of the scratch file
 };
 
@@ -37,10 +39,11 @@ struct Calibration {
     std::map<std::string, Range, std::less<>> inputs;        // by module: "model.layers.0.mlp.up_proj"
     std::map<std::string, Range, std::less<>> keys, values;  // by attention module: "model.layers.0.self_attn"
     std::vector<std::string> warnings;                       // experts that saw few tokens, ranges taken from peers
+    std::unique_ptr<StatisticsStore> statistics;             // null when the plan has no solver
     double seconds = 0;
 };
 
-// Whether `plan` stores a scale that only activations can tell.
+// Whether `plan` stores a scale, or has a solver, that needs activations.
 bool needs_calibration(const Plan& plan);
 
 // `sequences`: token ids, none empty. Errors: an architecture or tensor the engine cannot run, an id outside the
