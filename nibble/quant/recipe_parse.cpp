@@ -269,9 +269,9 @@ Result<Algorithm> parse_algorithm(const YamlNode& node) {
     if ((a.method == mse || a.method == local_hessian) && !a.fp8_scale_sweep &&
         !(a.start > 0 && a.step > 0 && a.stop >= a.start && a.stop <= 64 && (a.stop - a.start) / a.step < 1000))
         return fail(
-            "{}: multipliers from {} to {} in steps of {}: start and step must be positive, stop not below start, "
+            "{}: {} multipliers from {} to {} in steps of {}: start and step must be positive, stop not below start, "
             "at most 1000 steps",
-            node.where(), a.start, a.stop, a.step);
+            node.where(), method_name(a.method), a.start, a.stop, a.step);
     return a;
 }
 

@@ -342,9 +342,8 @@ private:
                 if (!known(layer + ".k_proj.k_scale") || !known(layer + ".v_proj.v_scale")) caches.push_back(layer);
         if (!solved.empty())
             plan_.needs_activations.push_back(
-                fmt::format("{} of {} linears (first: {}): calibrate (--calib FILE)",
-                            to_string(search_.solver).substr(0, to_string(search_.solver).find(' ')), solved.size(),
-                            solved.front()));
+                fmt::format("statistics for {} of {} linears (first: {}): calibrate (--calib FILE)",
+                            solver_name(search_.solver.kind), solved.size(), solved.front()));
         if (!inputs.empty())
             plan_.needs_activations.push_back(fmt::format("input_scale of {} linears (first: {}): {} or --weights-only",
                                                           inputs.size(), inputs.front(), how));

@@ -32,6 +32,11 @@ std::vector<float> mean_hessian(const Gram& gram) {
 
 }  // namespace
 
+std::string_view solver_name(WeightSolver::Kind kind) {
+    constexpr std::string_view names[] = {"none", "local_hessian", "gptq", "nibble_best"};
+    return names[static_cast<size_t>(kind)];
+}
+
 std::string to_string(const WeightSolver& solver) {
     using enum WeightSolver::Kind;
     const NibbleBestOptions& best = solver.best;

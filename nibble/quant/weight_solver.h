@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace nibble {
 
@@ -31,6 +32,7 @@ struct WeightSolver {
     explicit operator bool() const { return kind != Kind::none; }
 };
 
+std::string_view solver_name(WeightSolver::Kind kind);  // as recipes spell it; "none"
 // "", "local_hessian", "gptq damping 0.01, block 128", ...
 std::string to_string(const WeightSolver& solver);
 

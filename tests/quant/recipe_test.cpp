@@ -20,7 +20,7 @@ std::string error_of(std::string_view text) {
 std::string error_of_rule(std::string_view rule) { return error_of("quant_cfg:\n  - " + std::string(rule)); }
 
 TEST(Recipe, every_preset_and_built_in_recipe_loads) {
-    EXPECT_EQ(preset_names().size(), 19u);
+    EXPECT_EQ(preset_names().size(), 23u);
     for (const std::string& name : preset_names()) {
         const auto recipe = load_recipe(name);
         ASSERT_TRUE(recipe.ok()) << recipe.error().message();
@@ -90,6 +90,11 @@ TEST(Recipe, algorithms_come_as_name_mapping_list_or_nothing) {
     EXPECT_EQ(methods("algorithm:"), "none ");
     EXPECT_EQ(methods("algorithm: max"), "max ");
     EXPECT_EQ(methods("algorithm: {method: gptq, perc_damp: 0.01}"), "gptq ");
+    EXPECT_EQ(methods("algorithm: {method: nibble_best, damping: 0.1, row_feedback: false}"), "nibble_best ");
+    EXPECT_TRUE(methods("algorithm: {method: nibble_best, dampign: 0.1}")
+                    .starts_with("r.yaml:1: algorithm 'nibble_best' has no option 'dampign'; it has: damping, "));
+    EXPECT_EQ(methods("algorithm: {method: nibble_best, damping: -1}"), "r.yaml:1: damping must be between 0 and 1e6");
+    EXPECT_EQ(methods("algorithm: {method: gptq, block_size: 0}"), "r.yaml:1: block_size must be positive");
     EXPECT_EQ(methods("algorithm: [max, {method: mse, fp8_scale_sweep: true}, ~]"), "max mse none ");
     EXPECT_TRUE(
         methods("algorithm: maximum").starts_with("r.yaml:1: algorithm 'maximum' is not known; known: max, mse, "));

@@ -167,13 +167,20 @@ TEST(Resolve, what_lacks_activations_is_listed_until_scales_are_given) {
 }
 
 TEST(Resolve, algorithms_that_need_activations_are_listed_and_others_refused) {
-    for (const char* method : {"gptq", "local_hessian", "nvfp4_act_headroom"}) {
+    for (const char* method : {"gptq", "local_hessian", "nibble_best"}) {
         const auto plan = plan_of({on("*o_proj.weight*", nvfp4_static)}, {}, method);
         ASSERT_TRUE(plan.ok());
-        EXPECT_EQ(plan->needs_activations,
-                  std::vector<std::string>{fmt::format(
-                      "algorithm {} (r.yaml:1): needs activations, which this version does not compute", method)});
+        ASSERT_EQ(plan->needs_activations.size(), 1u);
+        EXPECT_EQ(plan->needs_activations[0],
+                  fmt::format("statistics for {} of 1 linears (first: model.layers.0.self_attn.o_proj): calibrate "
+                              "(--calib FILE)",
+                              method));
+        const auto ready = plan_of({on("*o_proj.weight*", nvfp4_static)}, {.statistics = true}, method);
+        EXPECT_TRUE(ready->needs_activations.empty());
     }
+    EXPECT_EQ(plan_of({on("*o_proj.weight*", nvfp4_static)}, {}, "nvfp4_act_headroom")->needs_activations,
+              std::vector<std::string>{"algorithm nvfp4_act_headroom (r.yaml:1): needs activations, which this version "
+                                       "does not compute"});
     for (const char* method : {"awq_lite", "awq_clip", "awq_full", "smoothquant", "svdquant", "lsq"})
         EXPECT_EQ(error_of({on("*o_proj.weight*", nvfp4)}, {}, method),
                   fmt::format("r.yaml:1: algorithm '{}' is not supported", method));
