@@ -1,29 +1,19 @@
 #include "kernels/solver.h"
 
+#include "kernels/cpu/features.h"
 #include "kernels/cpu/solver_cpu.h"
-#include "kernels/quantize.h"
 #include "kernels/ref/solver_ref.h"
 
 namespace nibble {
 namespace {
 
-#if defined(__x86_64__)
-// What the flags of cmake/folders.cmake let a compiler use: those of kernels/quantize.h.
-bool quantize_kernels_support(std::string_view name) {
-    for (const QuantizeKernels& k : quantize_kernels())
-        if (k.name == name) return k.supported();
-    return false;
-}
-bool has_avx512() { return quantize_kernels_support("avx512"); }
-bool has_avx2() { return quantize_kernels_support("avx2"); }
-#endif
-
 constexpr SolverKernels entries[] = {
 #if defined(__x86_64__)
-    {"avx512", has_avx512, avx512::rank_update, avx512::rank_update_f64, avx512::search_block, avx512::block_losses},
-    {"avx2", has_avx2, avx2::rank_update, avx2::rank_update_f64, avx2::search_block, avx2::block_losses},
+    {"avx512", cpu::has_avx512, avx512::rank_update, avx512::rank_update_f64, avx512::search_block,
+     avx512::block_losses},
+    {"avx2", cpu::has_avx2, avx2::rank_update, avx2::rank_update_f64, avx2::search_block, avx2::block_losses},
 #endif
-    {"ref", [] { return true; }, ref::rank_update, ref::rank_update_f64, ref::search_block, ref::block_losses},
+    {"ref", cpu::always, ref::rank_update, ref::rank_update_f64, ref::search_block, ref::block_losses},
 };
 
 }  // namespace
