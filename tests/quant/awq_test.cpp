@@ -1,0 +1,94 @@
+#include "quant/awq.h"
+
+#include "formats/minifloat.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+
+namespace nibble {
+namespace {
+
+constexpr int64_t n = 48, k = 64, rows = 200;
+
+struct Case {
+    Matrix weight{DType::bf16, n, k};
+    std::vector<float> x = std::vector<float>(rows * k), mean = std::vector<float>(k);
+
+    // Channel 3 of the inputs is `loud` times the others.
+    explicit Case(float loud) {
+        std::mt19937 random(3);
+        std::normal_distribution<float> normal;
+        for (int64_t i = 0; i < n * k; ++i) {
+            const uint16_t code = bf16_from_float(0.05f * normal(random));
+            std::memcpy(weight.data.data() + 2 * i, &code, 2);
+        }
+        for (size_t i = 0; i < x.size(); ++i) x[i] = normal(random) * (i % k == 3 ? loud : 1.0f);
+        for (size_t i = 0; i < x.size(); ++i) mean[i % k] += std::abs(x[i]) / rows;
+    }
+    Result<AwqScales> run(bool quantized = false, int threads = 1) const {
+        ThreadPool pool(threads);
+        return awq_lite(weight.view(), {mean, x.data(), rows, quantized}, {Format::nvfp4}, 0.1f, quantize_kernels()[0],
+                        solver_kernels()[0], pool);
+    }
+};
+
+TEST(AwqLite, AProtectedLoudChannelLowersTheErrorOfTheOutput) {
+    for (bool quantized : {false, true}) {
+        const auto found = Case(30).run(quantized);
+        ASSERT_TRUE(found.ok()) << found.error().message();
+        ASSERT_EQ(found->loss.size(), 11u);
+        EXPECT_GT(found->alpha, 0.0f);
+        EXPECT_EQ(*std::min_element(found->loss.begin(), found->loss.end()),
+                  found->loss[static_cast<size_t>(std::lround(found->alpha * 10))]);
+        if (!quantized) {
+            EXPECT_LT(found->loss[static_cast<size_t>(std::lround(found->alpha * 10))], 0.5 * found->loss[0]);
+        }
+        EXPECT_EQ(std::max_element(found->scale.begin(), found->scale.end()) - found->scale.begin(), 3);
+    }
+}
+
+TEST(AwqLite, ScalesFollowTheFormula) {
+    const Case c(8);
+    const auto found = c.run();
+    ASSERT_TRUE(found.ok());
+    std::vector<double> s(k);
+    for (int64_t j = 0; j < k; ++j) {
+        double v = 0;
+        for (int64_t r = 0; r < n; ++r) {
+            const auto at = [&](int64_t col) {
+                uint16_t code;
+                std::memcpy(&code, c.weight.data.data() + 2 * (r * k + col), 2);
+                return std::abs(double{bf16_to_float(code)});
+            };
+            double amax = 0;
+            for (int64_t i = j / 16 * 16; i < j / 16 * 16 + 16; ++i) amax = std::max(amax, at(i));
+            v += at(j) / amax / n;
+        }
+        s[static_cast<size_t>(j)] = std::pow(double{c.mean[static_cast<size_t>(j)]}, double{found->alpha}) /
+                                    std::pow(v, 1 - double{found->alpha});
+    }
+    const double middle = std::sqrt(*std::max_element(s.begin(), s.end()) * *std::min_element(s.begin(), s.end()));
+    for (size_t j = 0; j < s.size(); ++j) EXPECT_NEAR(found->scale[j], s[j] / middle, 1e-5 * s[j] / middle);
+}
+
+TEST(AwqLite, ThreadsDoNotShow) {
+    const Case c(8);
+    const auto one = c.run(true, 1), three = c.run(true, 3);
+    EXPECT_EQ(one->loss, three->loss);
+    EXPECT_EQ(one->scale, three->scale);
+}
+
+TEST(AwqLite, ALinearThatSawNoTokenIsAnError) {
+    Case c(1);
+    std::fill(c.mean.begin(), c.mean.end(), 0.0f);
+    const auto found = c.run();
+    ASSERT_FALSE(found.ok());
+    EXPECT_EQ(found.error().message(), "no token reached this linear: awq_lite has nothing to go by");
+}
+
+}  // namespace
+}  // namespace nibble
