@@ -3,7 +3,6 @@
 #include <sched.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -18,53 +17,82 @@ int usable_cores() {
     return n > 0 ? n : 1;
 }
 
+namespace {
+
+thread_local const void* inside = nullptr;  // the pool whose work this thread is running
+
+// A job's ticket: generation, whether it is closed to further workers, how many work on it.
+constexpr uint32_t one_worker = 1, closed = 1u << 11, next_generation = 1u << 12;
+constexpr uint32_t workers_of(uint32_t ticket) { return ticket & (closed - 1); }
+constexpr uint32_t generation_of(uint32_t ticket) { return ticket / next_generation; }
+
+void pause() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+// A worker that finds an open job joins it by a compare-and-swap of the ticket. The caller works too, closes the ticket
+// when no index is left, and waits for those who joined, not for those who still sleep. Jobs of a decoding step follow
+// one another within microseconds: workers watch the ticket for `spins` before they sleep on it, and the caller watches
+// for the last one to finish.
 struct ThreadPool::State {
     std::mutex caller;  // one parallel_for at a time
-    std::mutex mutex;
-    std::condition_variable start, done;
     std::vector<std::thread> workers;
     const std::function<void(int64_t)>* work = nullptr;
-    std::atomic<int64_t> next{0};
     int64_t n = 0;
-    uint64_t generation = 0;
-    int busy = 0;
-    bool stop = false;
+    int spins = 0;
+    std::atomic<bool> stop{false};
+    alignas(64) std::atomic<uint32_t> ticket{closed};
+    alignas(64) std::atomic<int64_t> next{0};
 
     void drain() {
         for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < n;) (*work)(i);
     }
+
+    // Waits until the ticket is no longer `seen`.
+    uint32_t changed(uint32_t seen) const {
+        uint32_t now = ticket.load(std::memory_order_acquire);
+        for (int i = 0; i < spins && now == seen; ++i) {
+            pause();
+            now = ticket.load(std::memory_order_acquire);
+        }
+        if (now == seen) ticket.wait(seen, std::memory_order_acquire);
+        return ticket.load(std::memory_order_acquire);
+    }
+
+    void serve() {
+        inside = this;
+        uint32_t now = ticket.load(std::memory_order_acquire), done = generation_of(closed);
+        while (!stop.load(std::memory_order_relaxed)) {
+            if (now & closed || generation_of(now) == done) {
+                now = changed(now);
+            } else if (ticket.compare_exchange_weak(now, now + one_worker, std::memory_order_acquire)) {
+                done = generation_of(now);
+                drain();
+                now = ticket.fetch_sub(one_worker, std::memory_order_release) - one_worker;
+                if (workers_of(now) == 0) ticket.notify_all();
+            }
+        }
+    }
 };
 
-namespace {
-thread_local const void* inside = nullptr;  // the pool whose work this thread is running
-}
-
 ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
-    if (threads <= 0) threads = usable_cores();
-    for (int t = 1; t < threads; ++t) {
-        state_->workers.emplace_back([s = state_.get()] {
-            inside = s;
-            uint64_t seen = 0;
-            std::unique_lock lock(s->mutex);
-            for (;;) {
-                s->start.wait(lock, [&] { return s->stop || s->generation != seen; });
-                if (s->stop) return;
-                seen = s->generation;
-                lock.unlock();
-                s->drain();
-                lock.lock();
-                if (--s->busy == 0) s->done.notify_one();
-            }
-        });
-    }
+    const int cores = usable_cores();
+    if (threads <= 0) threads = cores;
+    constexpr int about_50_us = 1000;
+    state_->spins = threads <= cores ? about_50_us : 0;
+    for (int t = 1; t < threads; ++t) state_->workers.emplace_back([s = state_.get()] { s->serve(); });
 }
 
 ThreadPool::~ThreadPool() {
-    {
-        std::lock_guard lock(state_->mutex);
-        state_->stop = true;
-    }
-    state_->start.notify_all();
+    state_->stop = true;
+    state_->ticket.fetch_add(next_generation);
+    state_->ticket.notify_all();
     for (auto& worker : state_->workers) worker.join();
 }
 
@@ -78,20 +106,17 @@ void ThreadPool::parallel_for(int64_t n, const std::function<void(int64_t)>& wor
         return;
     }
     std::lock_guard one_call(s.caller);
-    {
-        std::lock_guard lock(s.mutex);
-        s.work = &work;
-        s.n = n;
-        s.next = 0;
-        s.busy = static_cast<int>(s.workers.size());
-        ++s.generation;
-    }
-    s.start.notify_all();
+    s.work = &work;
+    s.n = n;
+    s.next.store(0, std::memory_order_relaxed);
+    const uint32_t last = s.ticket.load(std::memory_order_relaxed);  // closed, nobody works
+    s.ticket.store((last & ~closed) + next_generation, std::memory_order_release);
+    s.ticket.notify_all();
     inside = &s;
     s.drain();
     inside = nullptr;
-    std::unique_lock lock(s.mutex);
-    s.done.wait(lock, [&] { return s.busy == 0; });
+    uint32_t now = s.ticket.fetch_or(closed, std::memory_order_acquire) | closed;
+    while (workers_of(now) != 0) now = s.changed(now);
 }
 
 }  // namespace nibble

@@ -1,4 +1,5 @@
 // A fixed set of worker threads. Work is handed out by index; which thread runs an index never shows in a result.
+// Workers watch for the next job for about 50 us before they sleep (not when there are more threads than cores).
 #pragma once
 
 #include <cstdint>
