@@ -20,6 +20,26 @@ std::unique_ptr<Panels> f32_panels(int64_t rows, int64_t cols) {
     return p;
 }
 
+// Input k of the 32 outputs of a panel: (code * block scale) * scale of the row.
+void decode_lanes(const Panels& w, int64_t panel, int64_t k, float (&out)[panel_rows]) {
+    const float* scales = w.row_scales.data() + panel * panel_rows;
+    if (w.code == WeightCode::f32) {
+        const auto* words = reinterpret_cast<const float*>(w.panel_words(panel)) + k * panel_rows;
+        for (int64_t lane = 0; lane < panel_rows; ++lane) out[lane] = words[lane] * scales[lane];
+        return;
+    }
+    if (w.code == WeightCode::bf16) {
+        const auto* words = reinterpret_cast<const uint32_t*>(w.panel_words(panel)) + k / 2 * panel_rows;
+        const int shift = k % 2 == 0 ? 16 : 0;  // the even k lies in the low half
+        for (int64_t lane = 0; lane < panel_rows; ++lane)
+            out[lane] = float_from_bits(words[lane] << shift & 0xFFFF0000u) * scales[lane];
+        return;
+    }
+    for (int64_t lane = 0; lane < panel_rows; ++lane)
+        out[lane] =
+            ref::packed_code(w, panel, k, lane) * ref::packed_factor(w, panel, k / w.block, lane) * scales[lane];
+}
+
 }  // namespace
 
 PackedMatrix transposed(const PackedMatrix& weight, ThreadPool& pool) {
@@ -28,17 +48,14 @@ PackedMatrix transposed(const PackedMatrix& weight, ThreadPool& pool) {
     // Panel `to` of the transpose holds inputs [32 to, 32 to + 32) of all outputs n: words[n * 32 + k].
     pool.parallel_for(p->panels(), [&](int64_t to) {
         auto* words = reinterpret_cast<float*>(p->panel_words(to));
-        const int64_t count = std::min(panel_rows, w.cols - to * panel_rows);
+        const int64_t first = to * panel_rows, count = std::min(panel_rows, w.cols - first);
+        float tile[panel_rows][panel_rows] = {};  // [input][output]
         for (int64_t from = 0; from < w.panels(); ++from) {
+            for (int64_t k = 0; k < count; ++k) decode_lanes(w, from, first + k, tile[k]);
             const int64_t rows = std::min(panel_rows, w.rows - from * panel_rows);
-            for (int64_t r = 0; r < count; ++r) {
-                const int64_t k = to * panel_rows + r;
-                for (int64_t lane = 0; lane < rows; ++lane) {
-                    const int64_t n = from * panel_rows + lane;
-                    const float value =
-                        ref::packed_code(w, from, k, lane) * ref::packed_factor(w, from, k / w.block, lane);
-                    words[n * panel_rows + r] = value * w.row_scales[n];
-                }
+            for (int64_t n = 0; n < rows; ++n) {
+                float* out = words + (from * panel_rows + n) * panel_rows;
+                for (int64_t k = 0; k < panel_rows; ++k) out[k] = tile[k][n];
             }
         }
     });

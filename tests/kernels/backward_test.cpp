@@ -1,6 +1,8 @@
 // Kernels of the backward pass: every entry equals ref to the bit; derivatives against differences in FP64; packed
 // transposes against the matrix they came from.
 #include "kernels/elementwise_backward.h"
+#include "kernels/panels.h"
+#include "kernels/products.h"
 #include "kernels/ssm_backward.h"
 #include "kernels/unpack.h"
 
@@ -111,6 +113,27 @@ TEST(Unpack, TransposesHoldTheMatrix) {
             ASSERT_EQ(m->rows(), cols);
             ref.matmul(*m, {.x = unit.data(), .rows = 1, .stride = rows}, out.data(), cols, pool);
             for (int64_t c = 0; c < cols; ++c) EXPECT_EQ(out[c], x[r * stride + c]);
+        }
+    }
+}
+
+TEST(Unpack, EveryFormatTransposesToItsValues) {
+    ThreadPool pool(2);
+    const int64_t rows = 77, cols = 256;
+    for (const test::WeightKind& kind : test::weight_kinds()) {
+        const test::Weight weight = test::make_weight(kind.format, kind.dtype, rows, cols, 11);
+        auto packed = weight.pack(pool);
+        ASSERT_TRUE(packed.ok()) << kind.name;
+        const std::vector<float> values = weight.values();
+        const PackedMatrix turned = transposed(*packed, pool);
+        ASSERT_EQ(turned.rows(), cols);
+        ASSERT_EQ(turned.cols(), rows);
+        for (int64_t k = 0; k < cols; ++k) {
+            const auto* words = reinterpret_cast<const float*>(turned.panels().panel_words(k / panel_rows));
+            for (int64_t n = 0; n < rows; ++n) {
+                const float want = values[n * cols + k];  // decoders multiply the scales in another order
+                EXPECT_NEAR(words[n * panel_rows + k % panel_rows], want, 1e-6 * std::abs(want)) << kind.name;
+            }
         }
     }
 }
