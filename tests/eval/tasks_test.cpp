@@ -161,10 +161,42 @@ TEST_F(Tasks, Gsm8kAsksAfterItsExamplesAndMatchesAnswers) {
                          "{\"question\": \"5?\", \"answer\": \"#### 5\"}\n"
                          "{\"question\": \"8?\", \"answer\": \"#### 8\"}\n"),
                    1);
-    // The tiny context holds no 256 tokens of answer.
-    const Status ready = task.prepare(subject);
-    ASSERT_FALSE(ready.ok());
-    EXPECT_NE(ready.error().message().find("do not fit the model's context of 256"), std::string::npos);
+    const auto results = run_all(task, subject);
+    ASSERT_EQ(results.size(), 3u);
+    const std::string example = "Question: 1?\nAnswer: one\n#### 1\n\n";
+    EXPECT_EQ(asked[0], example + "Question: 2?\nAnswer:");
+    EXPECT_EQ(asked[2], example + "Question: 8?\nAnswer:");
+    EXPECT_EQ(results[0]["strict"], true);
+    EXPECT_EQ(results[0]["flexible"], true);
+    EXPECT_EQ(results[1]["strict"], false);
+    EXPECT_EQ(results[1]["flexible"], true);
+    EXPECT_EQ(results[2]["flexible"], false);
+    const auto summary = task.summarize(results);
+    ASSERT_TRUE(summary.ok());
+    EXPECT_NEAR(summary->metrics[0].estimate.value, 1.0 / 3, 1e-15);
+    EXPECT_NEAR(summary->metrics[1].estimate.value, 2.0 / 3, 1e-15);
+
+    Gsm8kTask none(lines("{\"question\": \"1?\", \"answer\": \"1\"}\n"), 1);
+    EXPECT_FALSE(none.prepare(subject).ok());
+    Gsm8kTask too_long(lines(fmt::format("{{\"question\": \"{}\", \"answer\": \"1\"}}\n", std::string(900, 'x'))), 0);
+    EXPECT_NE(too_long.prepare(subject).error().message().find("do not fit the model's context of 1024"),
+              std::string::npos);
+}
+
+TEST_F(Tasks, HumanEvalKeepsTheBodyOfTheFunction) {
+    subject.generate = [&](const TextRequest& request) -> Result<std::vector<TextAnswer>> {
+        EXPECT_EQ(request.stop.size(), 5u);
+        return std::vector<TextAnswer>{{"    return 1\n", true}, {"    x = 1\nprint(x)", false}};
+    };
+    HumanEvalTask task(
+        lines("{\"task_id\": \"A/0\", \"prompt\": \"def f():\"}\n"
+              "{\"task_id\": \"A/1\", \"prompt\": \"def g():\"}\n"));
+    const auto summary = task.summarize(run_all(task, subject));
+    ASSERT_TRUE(summary.ok());
+    EXPECT_EQ(summary->details["samples"].dump(),
+              "[{\"task_id\":\"A/0\",\"completion\":\"    return 1\\n\"},"
+              "{\"task_id\":\"A/1\",\"completion\":\"    x = 1\"}]");
+    EXPECT_EQ(summary->metrics[0].estimate.value, 0.5);
 }
 
 TEST_F(Tasks, WhatIsNotAnItemIsNamed) {
@@ -192,8 +224,8 @@ TEST_F(Tasks, WhatIsNotAnItemIsNamed) {
     EXPECT_NE(message(read_evaluation_text(file("e", "abc\xff"))).find("is not UTF-8 at byte 3"), std::string::npos);
     TextTask tiny({"t.txt", "too short", "h"}, {.context = 64}, nullptr);
     EXPECT_NE(message(tiny.prepare(subject)).find("t.txt: the text has"), std::string::npos);
-    TextTask wide({"t.txt", long_text(), "h"}, {.context = 512}, nullptr);
-    EXPECT_EQ(message(wide.prepare(subject)), "a context of 512 tokens is longer than the model's, 256");
+    TextTask wide({"t.txt", long_text(), "h"}, {.context = 2048}, nullptr);
+    EXPECT_EQ(message(wide.prepare(subject)), "a context of 2048 tokens is longer than the model's, 1024");
 }
 
 TEST_F(Tasks, AStoppedRunContinuesToTheSameResults) {

@@ -39,7 +39,7 @@ tensors["model.norm.weight"] = bf16(np.ones(hidden))
 config = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16", "hidden_size": hidden, "intermediate_size": inner,
     "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv, "head_dim": dim, "vocab_size": vocab, "rms_norm_eps": 1e-5,
-    "hidden_act": "silu", "max_position_embeddings": 256, "rope_theta": 10000.0, "tie_word_embeddings": True, "bos_token_id": 269, "eos_token_id": 271}
+    "hidden_act": "silu", "max_position_embeddings": 1024, "rope_theta": 10000.0, "tie_word_embeddings": True, "bos_token_id": 269, "eos_token_id": 271}
 template = ("{% for m in messages %}<s>{{ m['role'] }}\n{{ m['content'] }}<mask>{% endfor %}"
             "{% if add_generation_prompt %}<s>assistant\n{% endif %}")
 a.dir.mkdir(parents=True, exist_ok=True)
