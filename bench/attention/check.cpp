@@ -11,6 +11,8 @@
 namespace nibble::bench {
 namespace {
 
+using cuda::kv_head_dim, cuda::KvType;
+
 struct Shape {
     cuda::KvShape kv;
     int q_heads;

@@ -11,6 +11,8 @@
 namespace nibble::bench {
 namespace {
 
+using cuda::kv_head_dim, cuda::KvType;
+
 struct Config {
     std::string device = "cuda";
     int64_t memory_gib = 24;

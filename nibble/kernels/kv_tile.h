@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-namespace nibble {
+namespace nibble::cuda {
 
 enum class KvType : uint8_t { bf16, e4m3 };
 
@@ -40,4 +40,4 @@ struct AttentionUnit {
     int32_t newest = 0;  // 1 when it holds the sequence's last token
 };
 
-}  // namespace nibble
+}  // namespace nibble::cuda

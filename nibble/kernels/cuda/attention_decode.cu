@@ -2,6 +2,7 @@
 // head) one after the other; a warp takes a run of 64 positions of each, as four tiles of 16. Every warp fills its own
 // ring of tiles and looks ahead over units, so that loads never wait for the sums of a unit.
 #include "kernels/cuda/attention_launch.h"
+#include "kernels/cuda/kv_store.cuh"
 #include "kernels/cuda/ptx.cuh"
 
 #include <cuda_bf16.h>
@@ -448,24 +449,13 @@ __global__ void append_kernel(const __grid_constant__ AppendArgs args) {
     const int64_t token = item / args.kv_heads, slot = args.slots[token];
     const int head = static_cast<int>(item % args.kv_heads), lane = static_cast<int>(threadIdx.x) % 32;
     if (slot < 0) return;
-    const int in_page = static_cast<int>(slot % args.page_tokens), t = in_page % kv_tile_tokens;
-    uint8_t* tile =
-        args.pages + slot / args.page_tokens * args.page_bytes +
-        int64_t{head * (args.page_tokens / kv_tile_tokens) + in_page / kv_tile_tokens} * kv_tile_bytes(Type);
+    const int t = static_cast<int>(slot % args.page_tokens) % kv_tile_tokens;
+    uint8_t* tile = tile_of_slot<Type>(args.pages, args.page_bytes, args.page_tokens, head, slot);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         const int d = 4 * lane + i;
-        const uint16_t k = args.k[item * kv_head_dim + d], v = args.v[item * kv_head_dim + d];
-        if constexpr (Type == KvType::bf16) {
-            *reinterpret_cast<uint16_t*>(tile + k_offset(Type, t, d)) = k;
-            *reinterpret_cast<uint16_t*>(tile + v_offset(Type, t, d)) = v;
-        } else {
-            const auto code = [](uint16_t x, const float* scales, int at) {
-                return e4m3_from_float_saturating(scales ? bf16_to_float(x) / scales[at] : bf16_to_float(x));
-            };
-            tile[k_offset(Type, t, d)] = code(k, args.k_scales, head);
-            tile[v_offset(Type, t, d)] = code(v, args.v_scales, head);
-        }
+        store_element<Type>(tile + k_offset(Type, t, d), args.k[item * kv_head_dim + d], args.k_scales, head);
+        store_element<Type>(tile + v_offset(Type, t, d), args.v[item * kv_head_dim + d], args.v_scales, head);
     }
 }
 

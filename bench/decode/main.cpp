@@ -1,0 +1,111 @@
+// gpu_decode: checks the kernels between the products, then times whole decoding steps of a Llama-3.1-8B shape in
+// NVFP4 with random weights under a CUDA graph, after checking that a sequence's logits do not depend on its company.
+#include "decode/check.h"
+#include "decode/model.h"
+#include "device/graph.h"
+#include "formats/minifloat.h"
+
+#include <CLI/CLI.hpp>
+
+#include <cmath>
+#include <cstdio>
+
+namespace nibble::bench {
+namespace {
+
+struct Config {
+    std::string device = "cuda";
+    int64_t memory_gib = 60;
+    uint64_t seed = 1;
+    int repeats = 7, layers = 32, context = 1024;
+    std::vector<int> batches{1, 8, 16, 64};
+    bool fp8_kv = false, no_check = false, no_timing = false;
+};
+
+Result<bool> time_model(const Stream& stream, const DeviceInfo& device, DeviceArena& arena, const Config& config) {
+    bool good = true;
+    std::vector<float> alone;
+    for (const int batch : config.batches) {
+        const DeviceArena::Mark mark = arena.mark();
+        ModelShape shape{.layers = config.layers, .context = config.context, .sequences = batch};
+        if (config.fp8_kv) shape.kv = cuda::KvType::e4m3;
+        NIBBLE_TRY(const DecodeModel model, DecodeModel::make(shape, device, arena, stream));
+        double us[2] = {};
+        for (const bool overlap : {false, true}) {
+            NIBBLE_TRY(us[overlap],
+                       graph_time(stream, {1, config.repeats}, [&](int) { return model.step(overlap, stream); }));
+            std::vector<float> logits(static_cast<size_t>(shape.vocabulary));
+            NIBBLE_CHECK(copy_to_host(reinterpret_cast<std::byte*>(logits.data()),
+                                      reinterpret_cast<const std::byte*>(model.logits()),
+                                      static_cast<int64_t>(logits.size() * 4), stream));
+            NIBBLE_CHECK(stream.synchronize());
+            if (alone.empty()) alone = logits;
+            int64_t differ = 0, infinite = 0;
+            for (size_t i = 0; i < logits.size(); ++i) {
+                differ += float_bits(logits[i]) != float_bits(alone[i]);
+                infinite += !std::isfinite(logits[i]);
+            }
+            good = good && differ == 0 && infinite == 0;
+            if (differ || infinite)
+                fmt::print("batch {} overlap {}: {} logits of the first sequence differ, {} not finite\n", batch,
+                           overlap, differ, infinite);
+        }
+        const double best = std::min(us[0], us[1]);
+        fmt::print(
+            "Llama-8B shape, {} layers, {} KV, {} x {} tokens: {:>9.1f} us, overlap {:>9.1f} us a step, {:>8.1f} "
+            "tok/s, {:.2f} TB/s\n",
+            config.layers, config.fp8_kv ? "fp8" : "bf16", batch, config.context, us[0], us[1], batch / best * 1e6,
+            model.bytes() / best * 1e-6);
+        std::fflush(stdout);
+        arena.release(mark);
+    }
+    return good;
+}
+
+Result<bool> run(const Config& config) {
+    NIBBLE_TRY(const DeviceChoice choice, parse_device(config.device));
+    NIBBLE_TRY(const DeviceInfo info, open_device(choice));
+    fmt::print("{}: {} multiprocessors\n", info.name, info.multiprocessors);
+    NIBBLE_TRY(Stream stream, Stream::create(info.index));
+    NIBBLE_TRY(DeviceArena arena, DeviceArena::create(info.index, config.memory_gib << 30));
+    bool good = true;
+    if (!config.no_check) {
+        NIBBLE_TRY(const auto checks, check_elementwise(stream, arena, config.seed));
+        for (const ElementwiseCheck& c : checks) {
+            good = good && c.wrong == 0 && c.compared > 0;
+            fmt::print("{:<40} {:>9} compared {:>7} wrong{}\n", c.name, c.compared, c.wrong,
+                       c.wrong ? "  " + c.first : "");
+        }
+    }
+    if (!config.no_timing) {
+        NIBBLE_TRY(const bool same, time_model(stream, info, arena, config));
+        good = good && same;
+    }
+    fmt::print("{}\n", good ? "all checks passed" : "CHECKS FAILED");
+    return good;
+}
+
+}  // namespace
+}  // namespace nibble::bench
+
+int main(int argc, char** argv) {
+    nibble::bench::Config config;
+    CLI::App app{"Checks what lies between the products, then times decoding steps"};
+    app.add_option("--device", config.device, "cuda or cuda:N");
+    app.add_option("--memory", config.memory_gib, "GiB of device memory");
+    app.add_option("--seed", config.seed, "of the checked data");
+    app.add_option("--repeats", config.repeats, "timed steps")->check(CLI::Range(1, 1000));
+    app.add_option("--layers", config.layers, "of the model");
+    app.add_option("--context", config.context, "tokens of every sequence");
+    app.add_option("--batch", config.batches, "sequences");
+    app.add_flag("--fp8-kv", config.fp8_kv, "E4M3 cache");
+    app.add_flag("--no-check", config.no_check);
+    app.add_flag("--no-timing", config.no_timing);
+    CLI11_PARSE(app, argc, argv);
+    const auto good = nibble::bench::run(config);
+    if (!good) {
+        fmt::print(stderr, "gpu_decode: {}\n", good.error().message());
+        return 1;
+    }
+    return *good ? 0 : 1;
+}

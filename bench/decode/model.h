@@ -1,0 +1,58 @@
+// One decoding step of a Llama-shaped model in NVFP4 with random weights, made of the library's kernels.
+#pragma once
+
+#include "kernels/elementwise_cuda.h"
+#include "kernels/matmul_cuda.h"
+
+#include <random>
+#include <vector>
+
+namespace nibble::bench {
+
+struct ModelShape {
+    int layers = 32, hidden = 4096, intermediate = 14336, q_heads = 32, kv_heads = 8, vocabulary = 128256;
+    cuda::KvType kv = cuda::KvType::bf16;
+    int context = 1024;  // tokens of every sequence, the newest included
+    int sequences = 1;
+    int qkv() const { return (q_heads + 2 * kv_heads) * cuda::kv_head_dim; }
+};
+
+class DecodeModel {
+public:
+    // Weights and cache of the sequences; sequence s has the same cache and token whatever shape.sequences is.
+    static Result<DecodeModel> make(const ModelShape& shape, const DeviceInfo& device, DeviceArena& arena,
+                                    const Stream& stream);
+    Status step(bool overlap, const Stream& stream) const;
+    // Bytes a step cannot but read: weights and cache.
+    double bytes() const;
+    const float* logits() const { return logits_; }
+    const int32_t* next_tokens() const { return next_; }
+
+private:
+    struct Product {
+        cuda::MatmulPlan plan;
+        std::byte* records = nullptr;  // of all layers
+        int64_t bytes = 0;             // of a layer
+    };
+    Result<Product> product(int n, int k, int copies, const DeviceInfo& device, DeviceArena& arena,
+                            const Stream& stream);
+    // x in the order the plan reads.
+    Status multiply(const Product& p, int layer, const std::byte* x, float* y, bool overlap,
+                    const Stream& stream) const;
+
+    ModelShape shape_;
+    std::byte* pool_ = nullptr;  // random records
+    Product qkv_, out_, up_, down_, head_;
+    cuda::AttentionPlan attention_;
+    cuda::AttentionInput attention_input_;
+    cuda::RopeAppend rope_;
+    cuda::KvCache cache_;  // of the first layer; the others follow
+    int64_t cache_bytes_ = 0;
+    std::byte *table_ = nullptr, *h_ = nullptr, *x_ = nullptr, *wide_ = nullptr, *heads_ = nullptr,
+              *permuted_ = nullptr;
+    std::byte *workspace_ = nullptr, *attention_workspace_ = nullptr;
+    float *y_ = nullptr, *scale_ = nullptr, *norm_ = nullptr, *logits_ = nullptr;
+    int32_t *tokens_ = nullptr, *next_ = nullptr;
+};
+
+}  // namespace nibble::bench
