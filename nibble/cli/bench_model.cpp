@@ -153,6 +153,7 @@ Status bench_model(const BenchModelOptions& o, std::FILE* out) {
     j["kernels"] = model->workspace().matmul->name;
     j["threads"] = threads.threads();
     j["load_seconds"] = load.wall;
+    j["load_cpu_seconds"] = load.cpu;
     j["prefill_tokens_per_second"] = n / prefill.wall;
     j["prefill_tokens_per_cpu_second"] = n / prefill.cpu;
     j["decode_tokens_per_second"] = steps / alone.wall;
@@ -172,7 +173,7 @@ Status bench_model(const BenchModelOptions& o, std::FILE* out) {
     }
     fmt::print(out, "{} on {} threads, {} kernels; decoding gives the bits of the prefill\n", o.path, threads.threads(),
                model->workspace().matmul->name);
-    fmt::print(out, "  load              {:9.3f} s\n", load.wall);
+    fmt::print(out, "  load              {:9.3f} s          {:9.3f} processor seconds\n", load.wall, load.cpu);
     fmt::print(out, "  prefill {:<9} {:9.0f} tokens/s   {:9.0f} per processor second\n", o.prompt, n / prefill.wall,
                n / prefill.cpu);
     fmt::print(out, "    {:.1f} G multiply-adds/s in products, {:.0f} % of the {:.1f} G/s of {}\n",
