@@ -47,13 +47,9 @@ struct Bf16Kv {
             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
             : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
     }
-    static __device__ void load_q(uint32_t (&q)[16], const uint8_t* head, int c) {
-#pragma unroll
-        for (int p = 0; p < 4; ++p) {
-            const uint4 v = *reinterpret_cast<const uint4*>(head + 64 * p + 16 * c);
-            q[4 * p] = v.x, q[4 * p + 1] = v.y, q[4 * p + 2] = v.z, q[4 * p + 3] = v.w;
-        }
-    }
+    // In bytes of q, of a lane's load i = 0 ... 3.
+    static __device__ int q_offset(int i, int c) { return 64 * i + 16 * c; }
+    static __device__ void convert_q(uint32_t (&)[16]) {}
     static __device__ void scores(float (&s)[2][4], const uint8_t* tile, const uint32_t (&q)[16], int lane) {
 #pragma unroll
         for (int p = 0; p < 4; ++p) {
@@ -103,15 +99,10 @@ struct E4m3Kv {
         const float low = __uint_as_float(two_bf16 << 16), high = __uint_as_float(two_bf16 & 0xFFFF0000u);
         return pack(fminf(fmaxf(low, -most), most), fminf(fmaxf(high, -most), most));
     }
-    static __device__ void load_q(uint32_t (&q)[16], const uint8_t* head, int c) {
+    static __device__ int q_offset(int i, int c) { return 128 * (i / 2) + 32 * c + 16 * (i % 2); }
+    static __device__ void convert_q(uint32_t (&q)[16]) {
 #pragma unroll
-        for (int p = 0; p < 2; ++p)
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                const uint4 v = *reinterpret_cast<const uint4*>(head + 128 * p + 32 * c + 16 * h);
-                uint32_t* to = q + 8 * p + 4 * h;
-                to[0] = halves_of(v.x), to[1] = halves_of(v.y), to[2] = halves_of(v.z), to[3] = halves_of(v.w);
-            }
+        for (uint32_t& pair : q) pair = halves_of(pair);
     }
     static __device__ uint32_t two(uint32_t word, bool upper) {
         uint32_t y;
@@ -207,16 +198,16 @@ struct Cursor {
     int warp, lane, stride, total, unit;
     int tile = 0, tiles = 0;
     AttentionUnit now{}, next{}, later{};
-    int page = 0, next_page = 0;  // lane t: of tile t
+    // Lane t: page and place in it of tile t. The page of the next unit is on its way, so nothing is made of it yet.
+    const uint8_t* place = nullptr;
+    int next_page = 0, next_offset = 0;
 
     __device__ Cursor(const AttentionArgs& a, int w, int l, int first, int step, int count)
         : args(a), warp(w), lane(l), stride(step), total(count), unit(first) {
-        now = read(unit);
-        next = read(unit + stride);
-        later = read(unit + 2 * stride);
-        page = read_page(now);
-        next_page = read_page(next);
-        tiles = tiles_of(now);
+        next = read(unit);
+        later = read(unit + stride);
+        read_page(unit);
+        unit -= stride;
         skip();
     }
     __device__ AttentionUnit read(int u) const {
@@ -227,16 +218,20 @@ struct Cursor {
     __device__ int tiles_of(const AttentionUnit& u) const {
         return max(0, min(run_tiles, (u.tokens - warp * run_tokens + kv_tile_tokens - 1) / kv_tile_tokens));
     }
-    __device__ int read_page(const AttentionUnit& u) const {
-        if (lane >= tiles_of(u)) return 0;
-        const int position = u.first + warp * run_tokens + lane * kv_tile_tokens;
-        return __ldg(args.table + u.sequence * args.table_pitch + position / args.page_tokens);
+    // Of `next`, which is unit `u`.
+    __device__ void read_page(int u) {
+        if (lane >= tiles_of(next)) return;
+        const int page_tiles = args.page_tokens / kv_tile_tokens;
+        const int at = (next.first + warp * run_tokens) / kv_tile_tokens + lane, in_row = at / page_tiles;
+        next_page = __ldg(args.table + next.sequence * args.table_pitch + in_row);
+        next_offset = (u % args.kv_heads * page_tiles + at - in_row * page_tiles) * kv_tile_bytes(Kv::type);
     }
     __device__ void skip() {
         while (tile == tiles && unit < total) {
             unit += stride;
-            now = next, next = later, page = next_page;
-            next_page = read_page(next);
+            now = next, next = later;
+            place = args.pages + next_page * args.page_bytes + next_offset;
+            read_page(unit + stride);
             later = read(unit + 2 * stride);
             tile = 0, tiles = tiles_of(now);
         }
@@ -248,15 +243,10 @@ struct Cursor {
     }
     // The address of the tile; then goes on. All lanes together.
     __device__ const uint8_t* take() {
-        const int position = now.first + warp * run_tokens + tile * kv_tile_tokens;
-        const int at = __shfl_sync(all_lanes, page, tile), head = unit % args.kv_heads;
-        const int page_tiles = args.page_tokens / kv_tile_tokens;
-        const int in_page = position / kv_tile_tokens % page_tiles;
+        const auto found = __shfl_sync(all_lanes, reinterpret_cast<unsigned long long>(place), tile);
         ++tile;
-        const uint8_t* found =
-            args.pages + at * args.page_bytes + int64_t{head * page_tiles + in_page} * kv_tile_bytes(Kv::type);
         skip();
-        return found;
+        return reinterpret_cast<const uint8_t*>(found);
     }
 };
 
@@ -305,15 +295,23 @@ __global__ void __launch_bounds__(32 * warps, Layout<Kv, Heads>::min_blocks)
 
     AttentionUnit unit = cursor.read(static_cast<int>(blockIdx.x)), next = cursor.read(blockIdx.x + stride);
     uint32_t q[16] = {};
+    // Only asked for here, used in the next unit.
     const auto load_q = [&](const AttentionUnit& of, int u) {
-        if (g < group && u < total)
-            Kv::load_q(q, args.q + ((int64_t{of.sequence} * args.q_heads) + u % args.kv_heads * group + g) * 256, c);
+        if (g >= group || u >= total) return;
+        const uint8_t* head =
+            args.q + ((int64_t{of.sequence} * args.q_heads) + u % args.kv_heads * group + g) * (2 * kv_head_dim);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const uint4 v = *reinterpret_cast<const uint4*>(head + Kv::q_offset(i, c));
+            q[4 * i] = v.x, q[4 * i + 1] = v.y, q[4 * i + 2] = v.z, q[4 * i + 3] = v.w;
+        }
     };
     load_q(unit, static_cast<int>(blockIdx.x));
     int buffer = 0;
 #pragma unroll 1
     for (int u = static_cast<int>(blockIdx.x); u < total; u += stride, buffer ^= 1) {
-        const int head = u % args.kv_heads;
+        const int entry = u / args.kv_heads, head = u - entry * args.kv_heads;
+        Kv::convert_q(q);
         const float scale = args.k_scales ? args.scale_log2 * args.k_scales[head] : args.scale_log2;
         const int tokens = unit.tokens - warp * run_tokens;
         Run run;
@@ -367,7 +365,7 @@ __global__ void __launch_bounds__(32 * warps, Layout<Kv, Heads>::min_blocks)
                     o = fmaf(weight, sums[(r * Heads + h) * kv_head_dim + d], o);
                 }
             if (h < group) {
-                const int64_t at = int64_t{u / args.kv_heads} * args.q_heads + head * group + h;
+                const int64_t at = int64_t{entry} * args.q_heads + head * group + h;
                 args.sums[at * kv_head_dim + d] = o;
                 if (d == 0) args.tops[at] = {top, sum};
             }

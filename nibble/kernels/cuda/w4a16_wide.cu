@@ -41,8 +41,10 @@ struct Wide {
     // Warpgroups of a cluster with the same rows; each ends with a slice of the tokens.
     static constexpr int units = KParts * Cluster, slice = accumulators / units;
     static_assert(warps / 4 * accumulators * 512 <= x_bytes);  // sums meet where x was
-    // Two A buffers; with many accumulators they are shorter.
-    static constexpr int steps = Tokens > 32 ? 2 : 4;
+    // k-steps of an A buffer, and buffers: as many as the registers hold. With two buffers at 64 tokens a warpgroup
+    // waited for its wgmma, queued behind those of the three others.
+    static constexpr int steps = 2, buffers = Tokens > 64 ? 2 : 4;
+    static_assert(cols / 16 / steps >= buffers);
     // Whether a warp holds a whole record, so that its slot is free at once, or reads it block by block.
     static constexpr bool whole_record = Tokens <= 64;
 };
@@ -87,13 +89,8 @@ __device__ void add_slice(float (&v)[Registers], const float* at, int thread) {
     }
 }
 
-template <int Cluster>
-__device__ void cluster_or_block_barrier() {
-    if constexpr (Cluster > 1)
-        asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-    else
-        __syncthreads();
-}
+__device__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
 __device__ float2 cluster_pair(uint32_t at, uint32_t rank) {
     float2 v;
@@ -196,7 +193,7 @@ __global__ void __launch_bounds__(128 * RowBlocks * KParts, 1) wide_kernel(const
 
     const uint32_t or_bits = scale_or_bits();
     float acc[W::accumulators];
-    uint32_t a[2][4 * W::steps];
+    uint32_t a[W::buffers][4 * W::steps];
     uint32_t processor;
     asm("mov.u32 %0, %%smid;" : "=r"(processor));
     constexpr int sums = W::accumulators * 128;  // of a warpgroup
@@ -249,10 +246,10 @@ __global__ void __launch_bounds__(128 * RowBlocks * KParts, 1) wide_kernel(const
                     ((stage - 1) % W::stages * W::stage_bytes + b % stage_blocks * (Tokens * 128)) / 16;
 #pragma unroll
                 for (int g = 0; g < groups; ++g) {
-                    uint32_t(&buffer)[4 * W::steps] = a[(b * groups + g) % 2];
-                    wgmma_wait<1>();
-                    // Everything before this stage is done once its first group is on its way.
-                    if (b % stage_blocks * groups + g == 1) {
+                    uint32_t(&buffer)[4 * W::steps] = a[(b * groups + g) % W::buffers];
+                    wgmma_wait<W::buffers - 1>();
+                    // Everything before this stage is done once as many groups of it as may wait are on their way.
+                    if (b % stage_blocks * groups + g == W::buffers - 1) {
                         // No branch here: it would make the assembler serialize the wgmma around it (C7513).
                         barrier_arrive_if(x_empty + 8 * ((stage - 2) % W::stages), lane == 0 && stage >= 2);
                     }
@@ -293,7 +290,12 @@ __global__ void __launch_bounds__(128 * RowBlocks * KParts, 1) wide_kernel(const
         float2* own = reinterpret_cast<float2*>(shared) + group * (sums / 2) + thread;
 #pragma unroll
         for (int r = 0; r < W::accumulators; r += 2) own[r / 2 * 128] = {acc[r], acc[r + 1]};
-        cluster_or_block_barrier<Cluster>();
+        if constexpr (Cluster > 1) {
+            cluster_arrive();
+            cluster_wait();
+        } else {
+            __syncthreads();
+        }
 #pragma unroll
         for (int r = 0; r < W::slice; r += 2) {
             float x[W::units], y[W::units];
@@ -307,39 +309,42 @@ __global__ void __launch_bounds__(128 * RowBlocks * KParts, 1) wide_kernel(const
             }
             part[r] = tree_sum(x), part[r + 1] = tree_sum(y);
         }
-        if (Cluster > 1) cluster_or_block_barrier<Cluster>();  // nobody leaves while its sums are read
+        if (Cluster > 1) cluster_arrive();  // nobody leaves while its sums are read: cluster_wait() below
     }
     // Clusters are the leaves of a tree whose node n has children 2 n and 2 n + 1.
     const int clusters = args.parts / Cluster;
+    bool last = true;
     if (clusters > 1) {
         const int64_t tree =
             ((int64_t{token_tile} * args.row_groups * RowBlocks + row_block) * W::units + first_register / W::slice) *
             clusters;
         uint32_t* told = reinterpret_cast<uint32_t*>(shared + (W::used_bytes - 16)) + group;
-        for (int node = (clusters + part_index / Cluster) / 2; node > 0; node /= 2) {
+        for (int node = (clusters + part_index / Cluster) / 2; last && node > 0; node /= 2) {
             if (thread == 0) *told = second_at_node(args.nodes + tree + node);
             group_barrier<128>(group);
-            const bool second = *told;
+            last = *told;
             float* slot = args.slots + (tree + node) * (W::slice * 128);
-            if (!second) {
+            if (last) {
+                add_slice(part, slot, thread);
+                group_barrier<128>(group);  // `told` is read before it is written again
+            } else {
                 store_slice(slot, part, thread);
                 group_barrier<128>(group);
                 if (thread == 0) leave_node(args.nodes + tree + node);
-                return;
             }
-            add_slice(part, slot, thread);
-            group_barrier<128>(group);  // `told` is read before it is written again
         }
     }
-    if (!rows_exist) return;
-    const float tensor_scale = args.tensor_scale ? *args.tensor_scale : 1.0f;
+    if (last && rows_exist) {
+        const float tensor_scale = args.tensor_scale ? *args.tensor_scale : 1.0f;
 #pragma unroll
-    for (int r = 0; r < W::slice; r += 2) {
-        const int at = first_register + r, token = token_tile * Tokens + lane % 4 * 2 + at / 4 * 8;
-        float* y = args.y + int64_t{token} * args.n + row_tile * 16 + lane / 4 + at / 2 % 2 * 8;
-        if (token < args.tokens) y[0] = w4a16_output(part[r], tensor_scale);
-        if (token + 1 < args.tokens) y[args.n] = w4a16_output(part[r + 1], tensor_scale);
+        for (int r = 0; r < W::slice; r += 2) {
+            const int at = first_register + r, token = token_tile * Tokens + lane % 4 * 2 + at / 4 * 8;
+            float* y = args.y + int64_t{token} * args.n + row_tile * 16 + lane / 4 + at / 2 % 2 * 8;
+            if (token < args.tokens) y[0] = w4a16_output(part[r], tensor_scale);
+            if (token + 1 < args.tokens) y[args.n] = w4a16_output(part[r + 1], tensor_scale);
+        }
     }
+    if (Cluster > 1) cluster_wait();
 }
 
 // x [tokens, k] -> [token tile][k / 64][tile][64], the order swizzled_operand() expects: 16-byte chunk q of a token's
