@@ -1,4 +1,5 @@
 // `nibble bench WHAT`: checks first, then times.
+#include "cli/bench_matmul.h"
 #include "cli/bench_model.h"
 #include "cli/bench_quantize.h"
 #include "cli/command.h"
@@ -28,12 +29,36 @@ void add_bench_model(CLI::App& bench, RunCommand& run) {
     });
 }
 
+void add_bench_matmul(CLI::App& bench, RunCommand& run) {
+    auto config = std::make_shared<BenchMatmulOptions>();
+    CLI::App* command =
+        bench.add_subcommand("matmul", "products of one row and of many beside memory and multiply-add limits");
+    command->add_option("--shapes", config->shapes, "smollm2, llama or all")->capture_default_str();
+    command->add_option("--format", config->format, "weights or weights+inputs, as nvfp4+nvfp4; default: all");
+    command->add_option("--rows", config->rows, "of a prefill")->capture_default_str();
+    command->add_option("--megabytes", config->megabytes, "of weights behind one another in a decoding step")
+        ->capture_default_str();
+    command->add_option("--threads", config->threads, "0: all cores")->capture_default_str();
+    command->add_option("--kernel", config->kernel,
+                        "one of avx512, avx2, ref; default: avx512 and avx2 where supported");
+    command->add_option("--repetitions", config->repetitions, "medians over this many")->capture_default_str();
+    command->add_flag("--json", config->json, "machine-readable");
+    command->footer("Example:\n  nibble bench matmul --format nvfp4 --kernel avx512");
+    command->callback([config, &run] {
+        run = [config]() -> Result<Outcome> {
+            NIBBLE_CHECK(bench_matmul(*config, stdout));
+            return Outcome{};
+        };
+    });
+}
+
 }  // namespace
 
 void add_bench(CLI::App& app, RunCommand& run) {
     CLI::App* bench =
         app.add_subcommand("bench", "speed of the kernels on this machine, checked against the reference first");
     bench->require_subcommand(1);
+    add_bench_matmul(*bench, run);
     add_bench_model(*bench, run);
     auto config = std::make_shared<BenchQuantizeOptions>();
     CLI::App* command = bench->add_subcommand("quantize", "quantize, decode and measure kernels beside memcpy");

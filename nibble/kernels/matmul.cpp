@@ -20,7 +20,7 @@ int64_t PackedMatrix::cols() const { return panels_->cols; }
 Format PackedMatrix::format() const { return panels_->format; }
 DType PackedMatrix::dtype() const { return panels_->dtype; }
 int64_t PackedMatrix::bytes() const {
-    return 4 * panels_->data.size() + panels_->block_scales.size() + 4 * panels_->tile_scales.size() +
+    return panels_->data.size() + panels_->block_scales.size() + 4 * panels_->tile_scales.size() +
            4 * panels_->row_scales.size();
 }
 

@@ -81,11 +81,20 @@ public:
         return w_.panel_words(panel) + k / codes_per_word(w_.code) * panel_rows * word_bytes(w_.code);
     }
 
+    // Block scales of the panels from one on are wanted next.
+    void expect_scales(int64_t panel, int64_t panels) const {
+        if (w_.block_scales.size() == 0) return;
+        const int64_t end = std::min(panel + panels, w_.panels());
+        for (const uint8_t* at = w_.panel_block_scales(panel); at < w_.panel_block_scales(end); at += 64)
+            __builtin_prefetch(at);
+    }
+
     // A few rows: words are decoded on the way into registers. `panels`: one, or two for a single row.
     void from_words(const FloatInputs& in, const RowTiles& tiles, int64_t panel, int64_t panels,
                     const Output& out) const {
         alignas(64) float room[2 * word_k / 16 * panel_rows];
         const int64_t step = w_.block_scales.size() ? word_k : in.k;
+        if (panel + panels < w_.panels()) expect_scales(panel + panels, panels);
         for (int64_t t = 0; t < tiles.tiles; ++t) {
             alignas(64) float acc[most_word_rows * panel_rows] = {};
             static_assert(most_word_rows >= 2);
@@ -97,6 +106,8 @@ public:
                 const Factors c = factors(panel, panels, k, count, room);
                 tile({.words = words(panel, k),
                       .words_panel = w_.panel_bytes(),
+                      .words_end = words(panel, 0) + w_.panel_bytes(),
+                      .words_skip = (panels - 1) * w_.panel_bytes(),
                       .x = in.x + m * in.k + k * rows,
                       .c = c.c,
                       .c_step = c.step,
@@ -136,6 +147,8 @@ public:
                     if (k + count == in.k) expect(m, r, panel + p, out);
                     isa_.strip[r]({.words = at,
                                    .words_panel = 0,
+                                   .words_end = nullptr,
+                                   .words_skip = 0,
                                    .x = in.x + m * in.k + k * r,
                                    .c = c.c,
                                    .c_step = c.step,

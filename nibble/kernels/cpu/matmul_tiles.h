@@ -11,16 +11,18 @@
 namespace nibble::cpu {
 
 struct TileRun {
-    const std::byte* words;  // of the first panel, at the first k of the run
-    int64_t words_panel;     // bytes from panel to panel
-    const float* x;          // [k][R]; zeros behind the last k up to a multiple of 8
-    const float* c;          // factors of blocks, [blocks][32]
-    int64_t c_step;          // 32; 0 when one row serves every block
-    int64_t c_panel;         // floats from panel to panel
-    const float* g;          // the inputs' factors [blocks][R], or null
-    int64_t k;               // a multiple of 8 unless R is one and words are F32
-    int64_t block;           // k per block
-    float* acc;              // [panels][R][32], added to
+    const std::byte* words;      // of the first panel, at the first k of the run
+    int64_t words_panel;         // bytes from panel to panel
+    const std::byte* words_end;  // of the first panel; what is asked for ahead lies words_skip behind from there on
+    int64_t words_skip;
+    const float* x;   // [k][R]; zeros behind the last k up to a multiple of 8
+    const float* c;   // factors of blocks, [blocks][32]
+    int64_t c_step;   // 32; 0 when one row serves every block
+    int64_t c_panel;  // floats from panel to panel
+    const float* g;   // the inputs' factors [blocks][R], or null
+    int64_t k;        // a multiple of 8 unless R is one and words are F32
+    int64_t block;    // k per block
+    float* acc;       // [panels][R][32], added to
 };
 using Tile = void (*)(const TileRun&);
 
