@@ -235,7 +235,8 @@ void matmul(const MatmulTiles& isa, const RowKernels& kernels, const PackedMatri
     if (in.rows <= isa.word_rows * (w.code == WeightCode::e4m3 ? 1 : 2)) {
         const RowTiles tiles(in.rows, isa.word_rows);
         const FloatInputs x = float_inputs(isa, kernels, in, tiles, w, block, pool);
-        const int64_t together = in.rows == 1 && w.panels() >= 4 * pool.threads() ? 2 : 1;
+        const bool pairs = isa.pair[static_cast<int>(w.code)] && in.rows == 1 && w.panels() >= 4 * pool.threads();
+        const int64_t together = pairs ? 2 : 1;
         return pool.parallel_for((w.panels() + together - 1) / together, [&](int64_t i) {
             const int64_t panel = i * together;
             job.from_words(x, tiles, panel, std::min(together, w.panels() - panel), out);

@@ -19,6 +19,7 @@ NIBBLE_OP I load_bits(const std::byte* p) { return _mm512_loadu_si512(p); }
 // at(v) is the address of its words.
 struct F32Words {
     static constexpr int values = 1, word_bytes = 4;
+    static constexpr bool pairs = true;
     template <int V, class At, class Use>
     NIBBLE_OP static void each(At at, Use use) {
         F w[V];
@@ -29,6 +30,7 @@ struct F32Words {
 
 struct Bf16Words {
     static constexpr int values = 2, word_bytes = 4;
+    static constexpr bool pairs = true;
     template <int V, class At, class Use>
     NIBBLE_OP static void each(At at, Use use) {
         F even[V], odd[V];
@@ -45,6 +47,7 @@ struct Bf16Words {
 // As FP16 an E4M3 code is 2^-8 small, subnormals included.
 struct E4m3Words {
     static constexpr int values = 2, word_bytes = 2;
+    static constexpr bool pairs = true;
     template <int V, class At, class Use>
     NIBBLE_OP static void each(At at, Use use) {
         static_assert(V % 2 == 0);
@@ -68,6 +71,7 @@ struct E4m3Words {
 // what the decoding loop has to spare.
 struct E2m1Words {
     static constexpr int values = 8, word_bytes = 4;
+    static constexpr bool pairs = true;
     template <int V, class At, class Use>
     NIBBLE_OP static void each(At at, Use use) {
 #pragma GCC unroll 4

@@ -44,7 +44,7 @@ struct MatmulTiles {
     int strip_rows, word_rows, integer_rows;  // the largest R of each kind of tile
     Tile strip[most_tile_rows + 1];           // [R], F32 words
     Tile words[4][most_word_rows + 1];        // [WeightCode][R]
-    Tile pair[4];                             // [WeightCode]: one row of inputs, two panels
+    Tile pair[4];                             // [WeightCode]: one row of inputs, two panels; may be null
     IntegerTile integer[most_integer_rows + 1];
 
     void (*unpack[4])(const std::byte* words, int64_t count, float* strip);          // [WeightCode]
