@@ -166,6 +166,7 @@ public:
     void from_integers(const IntegerInputs& in, const float* input_scales, const RowTiles& tiles, int64_t first_tile,
                        int64_t end_tile, int64_t panel, int64_t panels, const Output& out) const {
         const int64_t m0 = tiles.begin(first_tile), rows = tiles.begin(end_tile) - m0;
+        if (panel + panels < w_.panels()) expect_scales(panel + panels, panels);
         AlignedArray<float> acc(panels * rows * panel_rows);
         alignas(64) uint32_t strip[integer_k / 4 * panel_rows];
         alignas(64) float room[integer_k / 16 * panel_rows];
