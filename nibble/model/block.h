@@ -29,14 +29,17 @@ public:
     // K (after the rotary embedding) and V of an attention block, as they enter the cache: [rows, cols], adjacent.
     virtual Status kv(const std::string& prefix, const float* k, const float* v, int64_t rows, int64_t k_cols,
                       int64_t v_cols) = 0;
-    // Backward only: the gradient of the loss with respect to a linear's output, the same rows as `input`.
+    // Backward only: the gradient of the loss with respect to a linear's output, right after `input` was called for the
+    // same linear and rows.
     virtual Status output_gradient(const Linear& linear, const float* g, int64_t rows, int64_t cols,
                                    std::span<const int32_t> batch_rows) = 0;
     // Whether a MoE shows every expert all rows of the batch. What flows on is routed as ever.
     virtual bool every_expert() const { return false; }
 };
 
-// Where gradients of parameters go; nullptr when only activations' gradients are wanted (calibration).
+// Where gradients of parameters go; nullptr when only activations' gradients are wanted (calibration). A tensor may
+// come several times (batches, texts): its gradient is the sum. Vectors are [n, 1]; an expert without tokens does not
+// come.
 class GradientSink {
 public:
     virtual ~GradientSink() = default;

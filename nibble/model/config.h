@@ -73,7 +73,6 @@ struct MambaConfig {
     int heads = 0, head_dim = 0, groups = 0, state = 0, conv = 0;
     bool conv_bias = true, projection_bias = false;
     float dt_min = 0.0f;  // dt is clamped from below
-    int chunk = 128;      // tokens of a chunk of the scan: part of the order of sums
 };
 
 using MixerConfig = std::variant<AttentionConfig, LatentAttentionConfig, MlpConfig, MoeConfig, MambaConfig>;

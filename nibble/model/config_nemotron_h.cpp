@@ -53,7 +53,6 @@ Result<MambaConfig> read_mamba(ConfigFields& f) {
     NIBBLE_TRY(const int64_t groups, either(f, "n_groups", "mamba_n_groups"));
     NIBBLE_TRY(const int64_t state, either(f, "ssm_state_size", "mamba_d_state"));
     NIBBLE_TRY(const int64_t conv, either(f, "conv_kernel", "mamba_d_conv"));
-    NIBBLE_TRY(const int64_t chunk, either(f, "chunk_size", "mamba_chunk_size"));
     NIBBLE_TRY(m.conv_bias, f.boolean_or("use_conv_bias", true));
     NIBBLE_TRY(m.projection_bias, f.boolean_or("mamba_proj_bias", false));
     NIBBLE_TRY(const bool bias, f.boolean_or("use_bias", false));
@@ -61,17 +60,17 @@ Result<MambaConfig> read_mamba(ConfigFields& f) {
     NIBBLE_CHECK(f.must_be("mamba_hidden_act", "silu"));
     if (heads % groups != 0) return f.bad("mamba_num_heads", fmt::format("not a multiple of the groups, {}", groups));
     m.heads = static_cast<int>(heads), m.head_dim = static_cast<int>(head_dim), m.groups = static_cast<int>(groups);
-    m.state = static_cast<int>(state), m.conv = static_cast<int>(conv), m.chunk = static_cast<int>(chunk);
+    m.state = static_cast<int>(state), m.conv = static_cast<int>(conv);
     if (const Json* limit = f.find("time_step_limit")) {
         if (!limit->is_array() || limit->size() != 2 || !(*limit)[0].is_number() || (*limit)[1] != "Infinity" ||
             !((*limit)[0] >= 0.0))
             return f.bad("time_step_limit", "expected [0 or more, Infinity]");
         m.dt_min = (*limit)[0].get<float>();
     }
-    // Initialisation, precision of the cache, scheduling: not the function that is computed.
-    for (const char* key :
-         {"time_step_min", "time_step_max", "time_step_floor", "expand", "mamba_expand", "mamba_ssm_cache_dtype",
-          "use_mamba_kernels", "rescale_prenorm_residual", "residual_in_fp32", "num_logits_to_keep"})
+    // Initialisation, precision of the cache, scheduling (the scan has no chunks): not the function that is computed.
+    for (const char* key : {"chunk_size", "mamba_chunk_size", "time_step_min", "time_step_max", "time_step_floor",
+                            "expand", "mamba_expand", "mamba_ssm_cache_dtype", "use_mamba_kernels",
+                            "rescale_prenorm_residual", "residual_in_fp32", "num_logits_to_keep"})
         f.ignore(key);
     return m;
 }
