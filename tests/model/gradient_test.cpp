@@ -174,6 +174,37 @@ TEST(Backward, PartitionsDoNotShow) {
     }
 }
 
+// With Compute::bf16 the forward values are rounded and the gradients are not: they stay near those of FP32.
+TEST(Backward, Bf16StaysNearF32) {
+    NIBBLE_NEEDS_GOLDEN(root, "models");
+    for (const char* name : {"llama", "qwen3", "deepseek_v3"}) {
+        const auto texts = golden_texts(root / name / "expect.safetensors");
+        ThreadPool pool(2);
+        std::map<std::string, std::vector<float>> gradients[2];
+        for (const Compute compute : {Compute::f32, Compute::bf16}) {
+            ModelOptions options;
+            options.compute = compute;
+            const auto model = Model::load(open_checkpoint(root / name), options, pool);
+            ASSERT_TRUE(model.ok()) << model.error().message();
+            Sum sum;
+            ASSERT_TRUE(backward(model->config(), model->embedding(), model->head(), resident_blocks(*model), texts, {},
+                                 model->workspace(), nullptr, &sum)
+                            .ok());
+            gradients[compute == Compute::bf16] = sum.sums;
+        }
+        for (const auto& [tensor, exact] : gradients[0]) {
+            const std::vector<float>& near = gradients[1].at(tensor);
+            double product = 0, a = 0, b = 0;
+            for (size_t i = 0; i < exact.size(); ++i) {
+                product += double{exact[i]} * near[i];
+                a += double{exact[i]} * exact[i];
+                b += double{near[i]} * near[i];
+            }
+            EXPECT_GT(product / std::sqrt(a * b), 0.98) << name << " " << tensor;
+        }
+    }
+}
+
 // Labels drawn from the model have the model's own distribution: the mean of p - onehot over draws vanishes.
 TEST(Backward, SampledLabelsFollowTheModel) {
     NIBBLE_NEEDS_GOLDEN(root, "models");
