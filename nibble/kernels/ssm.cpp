@@ -40,27 +40,24 @@ void convolve_ref(const float* const* taps, int conv, const float* weight, const
     }
 }
 
-// A head's stored state, as FP32 while tokens run through it.
-struct NarrowState {
-    const SsmScan& scan;
-    uint16_t* stored;
-    int64_t first, count;  // elements of this head
+void round_ref(const SsmNarrow& n) {
+    const PhiloxStream stream{n.seed, n.role};
+    for (int64_t i = 0; i < n.count; ++i) {
+        if (n.fp16) {
+            const PhiloxBlock draw = stream.block(n.block + static_cast<uint64_t>(i / 128 * 16 + i % 16));
+            const int64_t part = i / 16 % 8;
+            n.stored[i] = fp16_stochastic(n.state[i], draw.word[part / 2] >> (part % 2 * 16) & 0xFFFFu);
+            n.state[i] = fp16_to_float(n.stored[i]);
+        } else {
+            n.stored[i] = bf16_from_float(n.state[i]);
+            n.state[i] = bf16_to_float(n.stored[i]);
+        }
+    }
+}
 
-    void load(float* state) const {
-        for (int64_t i = 0; i < count; ++i)
-            state[i] = scan.format == SsmStateFormat::bf16 ? bf16_to_float(stored[i]) : fp16_to_float(stored[i]);
-    }
-    // Stores the state after the token at `position` and reads it back.
-    void round(float* state, int64_t position) const {
-        const auto all = static_cast<uint64_t>(ssm_state_elements(scan.heads, scan.head_dim, scan.state_size));
-        const uint64_t base = static_cast<uint64_t>(position) * all + static_cast<uint64_t>(first);
-        for (int64_t i = 0; i < count; ++i)
-            stored[i] = scan.format == SsmStateFormat::bf16
-                            ? bf16_from_float(state[i])
-                            : fp16_stochastic(state[i], scan.stream.bits16(base + static_cast<uint64_t>(i)));
-        load(state);
-    }
-};
+void widen_ref(const SsmNarrow& n) {
+    for (int64_t i = 0; i < n.count; ++i) n.state[i] = n.fp16 ? fp16_to_float(n.stored[i]) : bf16_to_float(n.stored[i]);
+}
 
 }  // namespace
 
@@ -92,13 +89,22 @@ void ssm_scan(const SsmKernels& kernels, const SsmScan& scan, std::byte* state, 
             return;
         }
         std::vector<float> wide(static_cast<size_t>(count));
-        const NarrowState narrow{scan, reinterpret_cast<uint16_t*>(state) + h * count, h * count, count};
-        narrow.load(wide.data());
+        const uint64_t draws = static_cast<uint64_t>(count + 127) / 128 * 16;  // of a head and token
+        SsmNarrow narrow{.state = wide.data(),
+                         .stored = reinterpret_cast<uint16_t*>(state) + h * count,
+                         .count = count,
+                         .fp16 = scan.format == SsmStateFormat::fp16,
+                         .seed = scan.stream.seed,
+                         .role = scan.stream.role};
+        kernels.widen(narrow);
         head.state = wide.data();
         head.tokens = 1;
         for (int64_t t = 0; t < scan.tokens; ++t) {
             kernels.scan(head);
-            narrow.round(wide.data(), scan.position + t);
+            narrow.block = (static_cast<uint64_t>(scan.position + t) * static_cast<uint64_t>(scan.heads) +
+                            static_cast<uint64_t>(h)) *
+                           draws;
+            kernels.round(narrow);
             head.x += head.stride;
             head.b += head.stride;
             head.c += head.stride;
@@ -113,10 +119,11 @@ namespace {
 
 constexpr SsmKernels entries[] = {
 #if defined(__x86_64__)
-    {"avx512", cpu::has_avx512, cpu::ssm_scan_avx512, cpu::ssm_convolve_avx512},
-    {"avx2", cpu::has_avx2, cpu::ssm_scan_avx2, cpu::ssm_convolve_avx2},
+    {"avx512", cpu::has_avx512, cpu::ssm_scan_avx512, cpu::ssm_convolve_avx512, cpu::ssm_round_avx512,
+     cpu::ssm_widen_avx512},
+    {"avx2", cpu::has_avx2, cpu::ssm_scan_avx2, cpu::ssm_convolve_avx2, cpu::ssm_round_avx2, cpu::ssm_widen_avx2},
 #endif
-    {"ref", cpu::always, scan_ref, convolve_ref},
+    {"ref", cpu::always, scan_ref, convolve_ref, round_ref, widen_ref},
 };
 
 }  // namespace

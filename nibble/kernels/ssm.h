@@ -34,6 +34,9 @@ struct SsmKernels {
     // One token: taps[j] points at the channels of token t - (conv - 1) + j; weight [conv][channels].
     void (*convolve)(const float* const* taps, int conv, const float* weight, const float* bias, int64_t channels,
                      float* out);
+    // stored = rounded state, and state = its value; state = the value of stored.
+    void (*round)(const SsmNarrow& narrow);
+    void (*widen)(const SsmNarrow& narrow);
 };
 
 std::span<const SsmKernels> ssm_kernels();

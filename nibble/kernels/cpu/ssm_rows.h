@@ -19,12 +19,28 @@ struct SsmHead {
     int head_dim, state_size;
 };
 
+// A head's state in 16 bits: BF16 to nearest, or FP16 rounded stochastically. Element i takes its 16 random bits from
+// draw block + 16 (i / 128) + i % 16, part (i / 16) % 8 of the eight (low half of word 0, high half, word 1 ...): lanes
+// are draws, so vectors need no shuffle.
+struct SsmNarrow {
+    float* state;
+    uint16_t* stored;
+    int64_t count;  // multiple of 16
+    bool fp16;
+    uint64_t block = 0;  // multiple of 16
+    uint64_t seed = 0, role = 0;
+};
+
 inline constexpr int ssm_most_head_dim = 1024;
 
 namespace cpu {
 
 void ssm_scan_avx2(const SsmHead& head);
 void ssm_scan_avx512(const SsmHead& head);
+void ssm_round_avx2(const SsmNarrow& narrow);
+void ssm_round_avx512(const SsmNarrow& narrow);
+void ssm_widen_avx2(const SsmNarrow& narrow);
+void ssm_widen_avx512(const SsmNarrow& narrow);
 void ssm_convolve_avx2(const float* const* taps, int conv, const float* weight, const float* bias, int64_t channels,
                        float* out);
 void ssm_convolve_avx512(const float* const* taps, int conv, const float* weight, const float* bias, int64_t channels,
