@@ -9,7 +9,7 @@
 namespace nibble::cpu {
 namespace {
 
-constexpr int64_t queries_per_task = 32;  // share one decoding of each tile
+constexpr int64_t queries_per_task = 64;  // share one decoding of each tile
 constexpr int64_t most_queries = 256;     // heads per key head; beyond, a row is cut into several tasks
 
 // Queries [first, last) of a job, numbered row * group + head within the group of one key head.
@@ -17,6 +17,12 @@ struct Task {
     const AttentionJob* job;
     int head;  // of keys
     int64_t first, last;
+};
+
+// A tile of K or V: one of the two.
+struct Values {
+    const float* f32;
+    const uint16_t* bf16;
 };
 
 struct Scratch {
@@ -61,13 +67,14 @@ private:
     }
     float* y(int64_t query) const { return task_.job->y + row(query) * task_.job->y_stride + head(query) * kv_.v_dim; }
 
-    const float* decode_k(const std::byte* page) {
+    Values k_tile(const std::byte* page, bool direct) {
         const KvHead h = kv_k_head(kv_, page, task_.head);
         const int64_t n = kv_.k_dim * kv_page_tokens;
         switch (kv_.type) {
             case KvType::f32:
-                return reinterpret_cast<const float*>(h.codes);
+                return {reinterpret_cast<const float*>(h.codes), nullptr};
             case KvType::bf16:
+                if (direct) return {nullptr, reinterpret_cast<const uint16_t*>(h.codes)};
                 tiles_.decode_bf16(h.codes, n, scratch_.k);
                 break;
             case KvType::fp8:
@@ -77,23 +84,24 @@ private:
                 tiles_.decode_e2m1_k(h.codes, h.scales, kv_.k_dim, kv_.k_scale, scratch_.k);
                 break;
         }
-        return scratch_.k;
+        return {scratch_.k, nullptr};
     }
 
     // The first `count` positions.
-    const float* decode_v(const std::byte* page, int64_t count) {
+    Values v_tile(const std::byte* page, int64_t count, bool direct) {
         const KvHead h = kv_v_head(kv_, page, task_.head);
         if (width_ != kv_.v_dim) {
             for (int64_t j = 0; j < count; ++j)
                 for (int d = 0; d < width_; ++d)
                     scratch_.v[j * width_ + d] = d < kv_.v_dim ? kv_v(kv_, page, task_.head, d, j) : 0.0f;
-            return scratch_.v;
+            return {scratch_.v, nullptr};
         }
         const int64_t n = count * kv_.v_dim;
         switch (kv_.type) {
             case KvType::f32:
-                return reinterpret_cast<const float*>(h.codes);
+                return {reinterpret_cast<const float*>(h.codes), nullptr};
             case KvType::bf16:
+                if (direct) return {nullptr, reinterpret_cast<const uint16_t*>(h.codes)};
                 tiles_.decode_bf16(h.codes, n, scratch_.v);
                 break;
             case KvType::fp8:
@@ -103,14 +111,16 @@ private:
                 tiles_.decode_e2m1_v(h.codes, h.scales, n, kv_.v_scale, scratch_.v);
                 break;
         }
-        return scratch_.v;
+        return {scratch_.v, nullptr};
     }
 
     void tile(int64_t t, int64_t n) {
         const int64_t base = t * kv_page_tokens;
         const std::byte* page = task_.job->pages[t];
-        const float* k = decode_k(page);
-        const float* v = decode_v(page, std::min(position(n - 1) - base + 1, kv_page_tokens));
+        // A tile that is used once is widened on the way: at 4096 positions 1.13 times the speed of decoding first.
+        const bool direct = n <= attention_queries && width_ == kv_.v_dim;
+        const Values k = k_tile(page, direct);
+        const Values v = v_tile(page, std::min(position(n - 1) - base + 1, kv_page_tokens), direct);
         for (int64_t i = 0; i < n; i += attention_queries) {
             const int count = static_cast<int>(std::min<int64_t>(attention_queries, n - i));
             const float* queries[attention_queries];
@@ -126,7 +136,10 @@ private:
                 any |= first[j] < last[j];
             }
             if (!any) continue;
-            tiles_.scores(queries, count, k, kv_.k_dim, shape_.scale, s);
+            if (k.bf16)
+                tiles_.scores_bf16(queries, count, k.bf16, kv_.k_dim, shape_.scale, s);
+            else
+                tiles_.scores(queries, count, k.f32, kv_.k_dim, shape_.scale, s);
             for (int j = 0; j < count; ++j)
                 a[j] = first[j] == last[j] ? 1.0f
                                            : tiles_.softmax(s + j * kv_page_tokens, first[j], last[j],
@@ -136,24 +149,29 @@ private:
     }
 
     // Positions that all see together, those before and after one query at a time: a weight of 0 would not hide a NaN.
-    void accumulate(const float* s, const float* a, int count, const int64_t* first, const int64_t* last,
-                    const float* v, float* const* o) {
+    void accumulate(const float* s, const float* a, int count, const int64_t* first, const int64_t* last, Values v,
+                    float* const* o) {
+        const auto add = [&](int j, const float* factors, int queries, int64_t from, int64_t to) {
+            const float* weights = s + j * kv_page_tokens;
+            if (v.bf16)
+                tiles_.accumulate_bf16(weights, factors, queries, from, to, v.bf16, width_, o + j);
+            else
+                tiles_.accumulate(weights, factors, queries, from, to, v.f32, width_, o + j);
+        };
         const int64_t low = *std::max_element(first, first + count), high = *std::min_element(last, last + count);
         constexpr float ones[attention_queries] = {1.0f, 1.0f, 1.0f, 1.0f};
         if (low >= high) {
-            for (int j = 0; j < count; ++j)
-                tiles_.accumulate(s + j * kv_page_tokens, a + j, 1, first[j], last[j], v, width_, o + j);
+            for (int j = 0; j < count; ++j) add(j, a + j, 1, first[j], last[j]);
             return;
         }
         const float* factors = a;
         if (std::any_of(first, first + count, [&](int64_t f) { return f < low; })) {
-            for (int j = 0; j < count; ++j)
-                tiles_.accumulate(s + j * kv_page_tokens, a + j, 1, first[j], low, v, width_, o + j);
+            for (int j = 0; j < count; ++j) add(j, a + j, 1, first[j], low);
             factors = ones;
         }
-        tiles_.accumulate(s, factors, count, low, high, v, width_, o);
+        add(0, factors, count, low, high);
         for (int j = 0; j < count; ++j)
-            if (last[j] > high) tiles_.accumulate(s + j * kv_page_tokens, ones, 1, high, last[j], v, width_, o + j);
+            if (last[j] > high) add(j, ones, 1, high, last[j]);
     }
 
     const AttentionTiles& tiles_;

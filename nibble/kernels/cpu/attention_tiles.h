@@ -16,12 +16,15 @@ struct AttentionTiles {
     void (*decode_e2m1_v)(const void* codes, const void* scales, int64_t n, float tensor_scale, float* out);
     // s[i][j] = scale * sum over d of q[i][d] * k[d][j], for `count` queries.
     void (*scores)(const float* const* q, int count, const float* k, int64_t dim, float scale, float* s);
+    void (*scores_bf16)(const float* const* q, int count, const uint16_t* k, int64_t dim, float scale, float* s);
     // Scores of the visible positions [begin, end) become weights, the others 0; updates m and l and returns the factor
     // of earlier sums.
     float (*softmax)(float* s, int64_t begin, int64_t end, float* m, float* l);
     // o[i] = o[i] * a[i], then + s[i][j] * v[j] for j in [begin, end) ascending, then + 0. width: a multiple of 16.
     void (*accumulate)(const float* s, const float* a, int count, int64_t begin, int64_t end, const float* v,
                        int64_t width, float* const* o);
+    void (*accumulate_bf16)(const float* s, const float* a, int count, int64_t begin, int64_t end, const uint16_t* v,
+                            int64_t width, float* const* o);
     void (*divide)(float* o, int64_t n, float l, bool bf16);
 };
 
