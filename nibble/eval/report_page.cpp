@@ -18,7 +18,7 @@ const std::vector<TaskResult>& tasks_of(const EvalReport& r) { return r.subjects
 std::string legend(const EvalReport& r) {
     std::string out = "<div class=\"legend\">";
     for (size_t s = 0; s < r.subjects.size(); ++s)
-        out += fmt::format("<span>{}{}</span>", marker_icon(int(s)), escape_html(r.subjects[s].name));
+        out += fmt::format("<span>{}{} {}</span>", marker_icon(int(s)), s + 1, escape_html(r.subjects[s].name));
     return out + "</div>\n";
 }
 
@@ -42,7 +42,7 @@ std::string checkpoints(const EvalReport& r) {
         for (const auto& [name, value] : x.settings.items())
             settings += fmt::format("{}{} {}", settings.empty() ? "" : ", ", name,
                                     value.is_string() ? value.get<std::string>() : value.dump());
-        rows += fmt::format("<tr><td class=\"l\">{}{}</td>", marker_icon(int(s)), escape_html(x.name));
+        rows += fmt::format("<tr><td class=\"l\">{}{} {}</td>", marker_icon(int(s)), s + 1, escape_html(x.name));
         rows += number_cell(human_bytes(x.stored_bytes), double(x.stored_bytes));
         rows += number_cell(fmt::format("{:.2f}", x.bits_per_element), x.bits_per_element);
         rows += cell(settings, "wrap") + cell(human_seconds(x.seconds)) + name_cell(x.path) + "</tr>\n";
@@ -93,7 +93,7 @@ std::string recoveries(const EvalReport& r) {
                 high = std::max(high, back->value);
                 chart.bars.push_back({double(s) + 0.15, double(s) + 0.85, back->value,
                                       fmt::format("{}: {}", r.subjects[s].name, recovery_text(*back))});
-                chart.x_ticks.push_back({double(s) + 0.5, r.subjects[s].name});
+                chart.x_ticks.push_back({double(s) + 0.5, fmt::format("{}", s + 1)});  // names do not fit
             }
             if (chart.bars.size() < 2) continue;
             const std::string name = fmt::format("{}, {}", tasks_of(r)[t].task, tasks_of(r)[t].metrics[m].name);
@@ -103,9 +103,9 @@ std::string recoveries(const EvalReport& r) {
         }
     if (figures.empty()) return {};
     return fmt::format(
-        "<section><h2>What is left of the reference's score</h2>\n<div class=\"panels "
+        "<section><h2>What is left of the reference's score</h2>\n{}<div class=\"panels "
         "large\">{}</div></section>\n",
-        figures);
+        legend(r), figures);
 }
 
 // KL by share of tokens: where a median and a tail part ways.
