@@ -1,6 +1,6 @@
-// bench_solver [--threads N] [--kernel NAME] [--layers N] [--repeats N] [--clock cpu]: seconds that nibble_best and its
-// statistics take on the linears of SmolLM2-135M (random weights, correlated random activations), and what it gains
-// over scales chosen by the block maximum. Checked first: two thread counts give the same bytes.
+// bench_solver [--threads N] [--kernel NAME] [--layers N] [--repeats N] [--sweeps N] [--clock cpu]: seconds that
+// nibble_best and its statistics take on the linears of SmolLM2-135M (random weights, correlated random activations),
+// and what it gains over scales chosen by the block maximum. Checked first: two thread counts give the same bytes.
 #include "base/thread_pool.h"
 #include "formats/minifloat.h"
 #include "quant/nibble_best.h"
@@ -130,7 +130,8 @@ int main(int argc, char** argv) {
     };
     ThreadPool pool(number("--threads", 2)), one(1);
     cpu_clock = flag["--clock"] == "cpu";
-    const int layers = number("--layers", 30), repeats = number("--repeats", 3);
+    const int layers = number("--layers", 30), repeats = number("--repeats", 3),
+              sweeps = number("--sweeps", NibbleBestOptions{}.sweeps);
     const auto solver = select_solver_kernels(flag["--kernel"]);
     const auto kernels = select_quantize_kernels();
     if (!solver.ok()) return fmt::print(stderr, "bench_solver: {}\n", solver.error().message()), 1;
@@ -162,8 +163,8 @@ int main(int argc, char** argv) {
         const QuantMatrix plain = quantize_max(weight, **kernels, amax);
         QuantMatrix columns = plain, rows = plain, check = plain;
         const auto solve = [&](QuantMatrix& q, bool feedback, ThreadPool& threads) {
-            const auto stats =
-                nibble_best(weight.view(), h, &g, {.row_feedback = feedback}, **solver, threads, q.span());
+            const auto stats = nibble_best(weight.view(), h, &g, {.sweeps = sweeps, .row_feedback = feedback}, **solver,
+                                           threads, q.span());
             if (!stats.ok()) fmt::print(stderr, "bench_solver: {}\n", stats.error().message()), std::exit(1);
         };
         seconds[3] = median_seconds(repeats, [&] { solve(columns, false, pool); });

@@ -9,11 +9,13 @@ namespace {
 
 constexpr SolverKernels entries[] = {
 #if defined(__x86_64__)
-    {"avx512", cpu::has_avx512, avx512::rank_update, avx512::rank_update_f64, avx512::search_block,
+    {"avx512", cpu::has_avx512, avx512::rank_update, avx512::rank_update_f64, avx512::search_block, avx512::descend_row,
      avx512::block_losses},
-    {"avx2", cpu::has_avx2, avx2::rank_update, avx2::rank_update_f64, avx2::search_block, avx2::block_losses},
+    {"avx2", cpu::has_avx2, avx2::rank_update, avx2::rank_update_f64, avx2::search_block, avx2::descend_row,
+     avx2::block_losses},
 #endif
-    {"ref", cpu::always, ref::rank_update, ref::rank_update_f64, ref::search_block, ref::block_losses},
+    {"ref", cpu::always, ref::rank_update, ref::rank_update_f64, ref::search_block, ref::descend_row,
+     ref::block_losses},
 };
 
 }  // namespace

@@ -25,6 +25,11 @@ struct SolverKernels {
     // scale, inverse: [16], positive and finite; inverse is 1 / scale.
     void (*search_block)(const float* x, const BlockFactor& factor, const float* scale, const float* inverse,
                          BlockChoice& choice);
+    // One sweep of coordinate descent, k = 0 .. n - 1 in order; returns how many codes changed:
+    //   v = clamp(fma((y_k + other_k) * inverse_diagonal_k, inverse_scale_k, multiple_k), -6, 6)
+    //   m = v rounded to E2M1, ties to even; if m != multiple_k:
+    //     d = (multiple_k - m) * scale_k;  multiple_k = m;  y_j = fma(d, h[k][j], y_j) for all j
+    int64_t (*descend_row)(const RowDescent& row);
     // loss[c] = d^T H d for the 16 candidate scales c, d_k = x_k - fake quantized x_k (nvfp4_fake_value of
     // formats/nvfp4.h); h: [16, 16]. y = fma(h[i][j], d_j, y), j ascending; loss = fma(d_i, y, loss), i ascending.
     void (*block_losses)(const float* x, const float* h, const float* scale, float* loss);

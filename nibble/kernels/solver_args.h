@@ -32,4 +32,17 @@ struct BlockChoice {
     float residual[16];  // x_k - multiple * scale, x_k after the feedback of the columns before it
 };
 
+// One row of a quadratic form: its codes, and y = e H of its error e = w - multiple * scale. All [n], n a multiple
+// of 16.
+struct RowDescent {
+    int64_t n;
+    const float* h;                 // [n, n], symmetric
+    const float* inverse_diagonal;  // 1 / h[k, k]
+    const float* scale;
+    const float* inverse_scale;
+    const float* other;  // what other rows add to the gradient
+    float* multiple;     // E2M1 values
+    float* y;
+};
+
 }  // namespace nibble

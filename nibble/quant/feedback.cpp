@@ -32,17 +32,23 @@ std::vector<int32_t> importance_order(const std::vector<double>& diagonal, int64
 
 }  // namespace
 
+std::vector<double> damped_diagonal(const Gram& gram, double damping) {
+    const int64_t n = gram.size();
+    std::vector<double> diagonal(static_cast<size_t>(n));
+    double mean = 0;
+    for (int64_t i = 0; i < n; ++i)
+        mean += diagonal[static_cast<size_t>(i)] = gram.sums()[static_cast<size_t>(i * n + i)];
+    mean /= static_cast<double>(std::max<int64_t>(n, 1));
+    if (mean == 0) mean = 1;
+    for (double& d : diagonal) d = (d == 0 ? mean : d) + damping * mean;
+    return diagonal;
+}
+
 Result<Feedback> make_feedback(const Gram& gram, const FeedbackOptions& options, const SolverKernels& kernels,
                                ThreadPool& pool) {
     const int64_t n = gram.size();
     const auto h = [&](int64_t i, int64_t j) { return gram.sums()[static_cast<size_t>(i * n + j)]; };
-    std::vector<double> diagonal(static_cast<size_t>(n));
-    double mean = 0;
-    for (int64_t i = 0; i < n; ++i) mean += diagonal[static_cast<size_t>(i)] = h(i, i);
-    mean /= static_cast<double>(std::max<int64_t>(n, 1));
-    if (mean == 0) mean = 1;
-    for (double& d : diagonal) d = (d == 0 ? mean : d) + options.damping * mean;
-
+    const std::vector<double> diagonal = damped_diagonal(gram, options.damping);
     Feedback f;
     f.n = n;
     f.order = importance_order(diagonal, options.block);

@@ -24,7 +24,10 @@ struct Feedback {
     const float* row(int64_t i) const { return spread.data() + i * n; }
 };
 
-// Variables that were never seen (diagonal 0) get the mean of the diagonal. A matrix of zeros becomes the identity.
+// The diagonal with its damping. Variables that were never seen (diagonal 0) get the mean of the diagonal, all of
+// them 1.
+std::vector<double> damped_diagonal(const Gram& gram, double damping);
+
 Result<Feedback> make_feedback(const Gram& gram, const FeedbackOptions& options, const SolverKernels& kernels,
                                ThreadPool& pool);
 

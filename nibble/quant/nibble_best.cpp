@@ -2,6 +2,7 @@
 
 #include "formats/nvfp4.h"
 #include "kernels/ref/load.h"
+#include "quant/panel_descent.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,17 +12,20 @@ namespace {
 
 constexpr int64_t block = nvfp4_block;
 constexpr int candidates = 16;
-// Rows that are under way at once: with row feedback each is one block behind the row before it, so that the rows of
-// `spread` they read stay in the second-level cache. No bit depends on it.
-constexpr int64_t rows_under_way = 16;
+// Rows that are under way at once. With row feedback each is one block behind the row before it, so that the rows of
+// `spread` they read stay in the second-level cache. Descent goes over the rows of a panel together.
+constexpr int64_t panel_rows = 16;
 
 class Solver {
 public:
-    Solver(const MatrixView& weight, const Feedback& columns, const Feedback* rows, const SolverKernels& kernels,
-           const QuantSpan& out)
+    // descent: unused without sweeps.
+    Solver(const MatrixView& weight, const Feedback& columns, const Feedback* rows, const DescentMatrix* descent,
+           int sweeps, const SolverKernels& kernels, const QuantSpan& out)
         : weight_(weight),
           columns_(columns),
           rows_(rows),
+          descent_(descent),
+          sweeps_(sweeps),
           kernels_(kernels),
           out_(out),
           n_(weight.rows),
@@ -40,9 +44,9 @@ public:
 
     void solve(ThreadPool& pool) {
         load_weights(pool);
-        const int64_t panels = (n_ + rows_under_way - 1) / rows_under_way;
-        if (!rows_) return pool.parallel_for(panels, [&](int64_t p) { solve_panel(p * rows_under_way); });
-        for (int64_t p = 0; p < panels; ++p) answer_rows(p * rows_under_way, pool, solve_panel(p * rows_under_way));
+        const int64_t panels = (n_ + panel_rows - 1) / panel_rows;
+        if (!rows_) return pool.parallel_for(panels, [&](int64_t p) { solve_panel(p * panel_rows); });
+        for (int64_t p = 0; p < panels; ++p) answer_rows(p * panel_rows, pool, solve_panel(p * panel_rows));
     }
 
 private:
@@ -57,35 +61,44 @@ private:
         });
     }
 
-    // Rows [first, first + rows_under_way) or to the end; returns their errors w - q [rows, k] when rows answer rows.
+    // Rows [first, first + panel_rows) or to the end; returns their errors w - q [rows, k] when rows answer rows.
     std::vector<float> solve_panel(int64_t first) {
-        const int64_t rows = std::min(rows_under_way, n_ - first), blocks = k_ / block, skew = rows_ ? 1 : 0;
-        std::vector<float> spread(static_cast<size_t>(rows * k_)), error(rows_ ? spread.size() : 0);
-        float residual[block * rows_under_way];  // [k, row]
+        const int64_t rows = std::min(panel_rows, n_ - first), blocks = k_ / block, skew = rows_ ? 1 : 0;
+        const auto size = static_cast<size_t>(rows * k_);
+        const float* w = w_.data() + first * k_;
+        Panel panel{rows, k_, std::vector<float>(w, w + size), std::vector<float>(size), std::vector<float>(size)};
+        std::vector<float> spread(size), error(rows_ ? size : 0);
+        float residual[block * panel_rows];  // [k, row]
         for (int64_t t = 0; t < blocks + skew * (rows - 1); ++t) {
             int64_t lowest = rows, highest = 0;
             for (int64_t i = 0; i < rows; ++i) {
                 const int64_t b = t - skew * i;
                 if (b < 0 || b >= blocks) continue;
                 lowest = std::min(lowest, i), highest = i;
-                solve_block(first, i, b, spread.data(), error.data(), residual);
+                solve_block(first, i, b, spread.data(), error.data(), residual, panel);
             }
             // Without row feedback all rows stand at the same block.
             const int64_t together = skew ? 1 : highest + 1 - lowest;
             for (int64_t i = lowest; i <= highest; i += together) {
                 const int64_t next = (t - skew * i + 1) * block;
-                kernels_.rank_update({together, k_ - next, block, residual + i, rows_under_way,
+                kernels_.rank_update({together, k_ - next, block, residual + i, panel_rows,
                                       columns_.row(next - block) + next, k_, spread.data() + i * k_ + next, k_});
             }
         }
+        if (sweeps_ > 0) {
+            descend(panel, *descent_, rows_ ? remaining_coupling(*rows_, first, rows) : std::vector<double>{}, sweeps_,
+                    kernels_);
+            if (rows_) recompute_errors(first, panel, error);
+        }
+        store(first, panel);
         return error;
     }
 
-    void solve_block(int64_t first, int64_t i, int64_t b, const float* spread, float* error, float* residual) {
+    void solve_block(int64_t first, int64_t i, int64_t b, const float* spread, float* error, float* residual,
+                     Panel& panel) {
         const int64_t r = first + i, at = b * block;
         float* w = w_.data() + r * k_ + at;
-        if (i > 0 && rows_)
-            kernels_.rank_update({1, block, i, rows_->row(first) + r, n_, error + at, k_, w, block, true});
+        if (rows_) answer_row(first, i, at, block, error, w);
         float x[block], amax = 0;
         for (int64_t k = 0; k < block; ++k) {
             x[k] = w[k] - spread[i * k_ + at + k];
@@ -94,19 +107,50 @@ private:
         const int code = first_candidate(amax);
         BlockChoice choice;
         kernels_.search_block(x, factors_[static_cast<size_t>(b)], scale_ + code, inverse_ + code, choice);
-
         const int best = code + choice.candidate;
-        const int64_t row = row_index(r) * k_;
-        const int32_t* column = columns_.order.data() + at;
-        out_.block_scales[(row + column[0]) / block] = static_cast<uint8_t>(best);
-        uint8_t codes[block];
+        out_.block_scales[block_index(r, at)] = static_cast<uint8_t>(best);
         for (int64_t k = 0; k < block; ++k) {
-            codes[column[k] % block] = e2m1_from_float(choice.multiple[k]);
-            residual[k * rows_under_way + i] = choice.residual[k];
-            if (error) error[i * k_ + at + k] = w[k] - choice.multiple[k] * scale_[best];
+            const auto index = static_cast<size_t>(i * k_ + at + k);
+            panel.multiple[index] = choice.multiple[k];
+            panel.scale[index] = scale_[best];
+            residual[k * panel_rows + i] = choice.residual[k];
+            if (error) error[index] = w[k] - choice.multiple[k] * scale_[best];
         }
-        uint8_t* bytes = out_.codes + (row + column[0]) / block * (block / 2);
-        for (int64_t k = 0; k < block; k += 2) bytes[k / 2] = static_cast<uint8_t>(codes[k] | codes[k + 1] << 4);
+    }
+
+    // Row i of the panel answers the errors of the panel's rows before it, in columns [at, at + count).
+    void answer_row(int64_t first, int64_t i, int64_t at, int64_t count, const float* error, float* w) const {
+        kernels_.rank_update({1, count, i, rows_->row(first) + first + i, n_, error + at, k_, w, count, true});
+    }
+
+    // After codes have changed: the same chain again.
+    void recompute_errors(int64_t first, const Panel& panel, std::vector<float>& error) const {
+        for (int64_t i = 0; i < panel.rows; ++i) {
+            std::vector<float> w(panel.target.begin() + i * k_, panel.target.begin() + (i + 1) * k_);
+            answer_row(first, i, 0, k_, error.data(), w.data());
+            for (int64_t k = 0; k < k_; ++k) {
+                const auto index = static_cast<size_t>(i * k_ + k);
+                error[index] = w[static_cast<size_t>(k)] - panel.multiple[index] * panel.scale[index];
+            }
+        }
+    }
+
+    // Of the block at position `at` of the r-th row: its place among the stored block scales.
+    int64_t block_index(int64_t r, int64_t at) const {
+        return (row_index(r) * k_ + columns_.order[static_cast<size_t>(at)]) / block;
+    }
+
+    void store(int64_t first, const Panel& panel) const {
+        for (int64_t i = 0; i < panel.rows; ++i)
+            for (int64_t at = 0; at < k_; at += block) {
+                uint8_t codes[block];
+                for (int64_t k = at; k < at + block; ++k)
+                    codes[columns_.order[static_cast<size_t>(k)] % block] =
+                        e2m1_from_float(panel.multiple[static_cast<size_t>(i * k_ + k)]);
+                uint8_t* bytes = out_.codes + block_index(first + i, at) * (block / 2);
+                for (int64_t k = 0; k < block; k += 2)
+                    bytes[k / 2] = static_cast<uint8_t>(codes[k] | codes[k + 1] << 4);
+            }
     }
 
     // From five codes below the one that puts the largest weight at or just above 6, upwards: about amax / 10 to
@@ -132,6 +176,8 @@ private:
     const MatrixView& weight_;
     const Feedback& columns_;
     const Feedback* rows_;
+    const DescentMatrix* descent_;
+    const int sweeps_;
     const SolverKernels& kernels_;
     const QuantSpan& out_;
     const int64_t n_, k_;
@@ -150,13 +196,15 @@ Status nibble_best(const MatrixView& weight, const Gram& h, const Gram* g, const
     if (!(out.tensor_scale > 1e-30f)) return fail("weights with a tensor scale of {} are too small", out.tensor_scale);
     const int64_t ordered = options.order_blocks ? block : 0;
     NIBBLE_TRY(const Feedback columns, make_feedback(h, {options.damping, ordered}, kernels, pool));
-    if (!g || !options.row_feedback) {
-        Solver(weight, columns, nullptr, kernels, out).solve(pool);
+    DescentMatrix descent;
+    if (options.sweeps > 0) descent = descent_matrix(h, columns, options.damping, pool);
+    const auto solve = [&](const Feedback* rows) {
+        Solver(weight, columns, rows, &descent, options.sweeps, kernels, out).solve(pool);
         return Ok{};
-    }
+    };
+    if (!g || !options.row_feedback) return solve(nullptr);
     NIBBLE_TRY(const Feedback rows, make_feedback(*g, {options.row_damping, ordered ? 1 : 0}, kernels, pool));
-    Solver(weight, columns, &rows, kernels, out).solve(pool);
-    return Ok{};
+    return solve(&rows);
 }
 
 }  // namespace nibble

@@ -179,6 +179,12 @@ Status parse_best_option(const YamlNode& node, std::string_view key, Algorithm& 
     if (key == "damping") return number(options.damping);
     if (key == "row_damping") return number(options.row_damping);
     if (key == "mix") return number(options.mix);
+    if (key == "sweeps") {
+        NIBBLE_TRY(options.sweeps, as_int(node, key));
+        if (options.sweeps < 0 || options.sweeps > 100)
+            return fail("{}: sweeps must be between 0 and 100", node.where());
+        return Ok{};
+    }
     if (key == "token_weights") return flag(options.token_weights);
     if (key == "order_blocks") return flag(options.order_blocks);
     if (key == "row_feedback") return flag(options.row_feedback);

@@ -53,6 +53,7 @@ std::string to_string(const WeightSolver& solver) {
     std::string text = fmt::format("nibble_best damping {}", best.damping);
     text += best.token_weights ? fmt::format(", token weights mixed {}", best.mix) : ", no token weights";
     text += best.row_feedback ? fmt::format(", rows damped {}", best.row_damping) : ", no row feedback";
+    if (best.sweeps) text += fmt::format(", {} sweeps", best.sweeps);
     return text + (best.order_blocks ? "" : ", natural order");
 }
 

@@ -20,6 +20,7 @@ struct NibbleBestOptions {
     float mix = 1.0f;           // uniform share of the token weights, times their mean; uniform alone without gradients
     bool token_weights = true;  // H weighs tokens by the squared gradient at the linear's output
     bool order_blocks = true;   // by importance
+    int32_t sweeps = 3;         // of coordinate descent over the codes of 16 rows at a time; 0: none
     bool row_feedback = true;   // errors of a row are answered by the rows after it, through G
     bool operator==(const NibbleBestOptions&) const = default;
 };

@@ -112,6 +112,55 @@ TEST_P(SolverKernelTest, WithoutFeedbackABlockIsRoundedToTheNearest) {
     EXPECT_FLOAT_EQ(choice.cost, cost);
 }
 
+TEST_P(SolverKernelTest, DescentsEqualTheReferenceBitForBitAndNeverClimb) {
+    for (int round = 0; round < 20; ++round) {
+        const int64_t n = 16 * (1 + round % 9);
+        const auto root = draw<float>(n * n), w = draw<float>(n);
+        std::vector<float> h(static_cast<size_t>(n * n)), inverse_diagonal, scale, inverse_scale, multiple;
+        kernels_->rank_update({n, n, n, root.data(), n, root.data(), n, h.data(), n});
+        for (int64_t k = 0; k < n; ++k) {
+            inverse_diagonal.push_back(1.0f / h[static_cast<size_t>(k * n + k)]);
+            scale.push_back(.2f + .01f * static_cast<float>(k % 16));
+            inverse_scale.push_back(1.0f / scale.back());
+            multiple.push_back(e2m1_to_float(e2m1_from_float(w[static_cast<size_t>(k)] / scale.back())) + 0.0f);
+        }
+        std::vector<float> y(static_cast<size_t>(n)), other(static_cast<size_t>(n));
+        const auto loss = [&](const std::vector<float>& codes) {
+            double sum = 0;
+            for (size_t i = 0; i < codes.size(); ++i)
+                for (size_t j = 0; j < codes.size(); ++j)
+                    sum += double{w[i] - codes[i] * scale[i]} * double{h[i * codes.size() + j]} *
+                           double{w[j] - codes[j] * scale[j]};
+            return sum;
+        };
+        for (size_t j = 0; j < y.size(); ++j)
+            for (size_t i = 0; i < y.size(); ++i) y[j] += (w[i] - multiple[i] * scale[i]) * h[i * y.size() + j];
+        auto y2 = y, m2 = multiple;
+        double before = loss(multiple);
+        for (int sweep = 0; sweep < 4; ++sweep) {
+            RowDescent row{n,
+                           h.data(),
+                           inverse_diagonal.data(),
+                           scale.data(),
+                           inverse_scale.data(),
+                           other.data(),
+                           multiple.data(),
+                           y.data()};
+            const int64_t changed = kernels_->descend_row(row);
+            row.multiple = m2.data(), row.y = y2.data();
+            EXPECT_EQ(changed, ref().descend_row(row));
+            ASSERT_EQ(std::memcmp(multiple.data(), m2.data(), m2.size() * 4), 0);
+            ASSERT_EQ(std::memcmp(y.data(), y2.data(), y2.size() * 4), 0);
+            const double after = loss(multiple);
+            EXPECT_LE(after, before * (1 + 1e-5));
+            if (round > 2 && sweep == 0) {
+                EXPECT_LT(after, before) << "rounding to the nearest leaves something to do";
+            }
+            before = after;
+        }
+    }
+}
+
 TEST_P(SolverKernelTest, BlockLossesEqualTheReferenceBitForBit) {
     for (int round = 0; round < 1000; ++round) {
         const auto h = draw<float>(256);

@@ -252,6 +252,15 @@ TEST_F(NibbleBestTest, BeatsTheMaximumAndGptqOnTheErrorItMinimises) {
     EXPECT_LT(curvature(w_, both, h_, &g_), 0.7 * curvature(w_, columns, h_, &g_));
 }
 
+TEST_F(NibbleBestTest, DescentLowersTheError) {
+    for (const Gram* g : {static_cast<const Gram*>(nullptr), &g_}) {
+        const double without = curvature(w_, solved(w_, h_, g, {.sweeps = 0}), h_, g);
+        const double with = curvature(w_, solved(w_, h_, g), h_, g);
+        EXPECT_LT(with, without);
+        EXPECT_GT(with, 0.5 * without);
+    }
+}
+
 TEST_F(NibbleBestTest, EveryEntryAndThreadCountGivesTheSameBytes) {
     for (const Gram* g : {static_cast<const Gram*>(nullptr), &g_}) {
         const QuantMatrix want = solved(w_, h_, g, {}, solver_kernels().back());
@@ -335,7 +344,7 @@ TEST(NibbleBestOracle, NumpyMakesTheSameChoices) {
     const Gram h = gram("x"), g = gram("gradient");
     for (const std::string name : {"columns", "rows"}) {
         SCOPED_TRACE(name);
-        const QuantMatrix ours = solved(w, h, name == "rows" ? &g : nullptr);
+        const QuantMatrix ours = solved(w, h, name == "rows" ? &g : nullptr, {.sweeps = 0});
         QuantMatrix theirs = blank(w);
         const auto copy = [&](std::vector<uint8_t>& to, const TensorRecord& from) {
             ASSERT_EQ(to.size(), from.data.size());

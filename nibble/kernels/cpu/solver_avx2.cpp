@@ -28,6 +28,8 @@ struct Double {
     NIBBLE_OP static R fnma(R a, R b, R c) { return _mm256_fnmadd_pd(a, b, c); }
 };
 
+NIBBLE_OP unsigned bit_mask(M m) { return static_cast<unsigned>(_mm256_movemask_ps(as_float(m.m))); }
+
 #undef NIBBLE_OP
 
 constexpr int tile_rows = 4, tile_vectors = 3;

@@ -28,6 +28,8 @@ struct Double {
     NIBBLE_OP static R fnma(R a, R b, R c) { return _mm512_fnmadd_pd(a, b, c); }
 };
 
+NIBBLE_OP unsigned bit_mask(M m) { return m; }
+
 #undef NIBBLE_OP
 
 constexpr int tile_rows = 8, tile_vectors = 3;

@@ -10,6 +10,7 @@ void rank_update(const RankUpdate<float>& update);
 void rank_update_f64(const RankUpdate<double>& update);
 void search_block(const float* x, const BlockFactor& factor, const float* scale, const float* inverse,
                   BlockChoice& choice);
+int64_t descend_row(const RowDescent& row);
 void block_losses(const float* x, const float* h, const float* scale, float* loss);
 }  // namespace avx2
 
@@ -18,6 +19,7 @@ void rank_update(const RankUpdate<float>& update);
 void rank_update_f64(const RankUpdate<double>& update);
 void search_block(const float* x, const BlockFactor& factor, const float* scale, const float* inverse,
                   BlockChoice& choice);
+int64_t descend_row(const RowDescent& row);
 void block_losses(const float* x, const float* h, const float* scale, float* loss);
 }  // namespace avx512
 

@@ -47,6 +47,21 @@ void search_block(const float* x, const BlockFactor& factor, const float* scale,
     }
 }
 
+int64_t descend_row(const RowDescent& row) {
+    int64_t changed = 0;
+    for (int64_t k = 0; k < row.n; ++k) {
+        const float gradient = (row.y[k] + row.other[k]) * row.inverse_diagonal[k];
+        const float m =
+            nearest_multiple(std::clamp(std::fma(gradient, row.inverse_scale[k], row.multiple[k]), -6.0f, 6.0f));
+        if (m == row.multiple[k]) continue;
+        const float d = (row.multiple[k] - m) * row.scale[k];
+        row.multiple[k] = m;
+        for (int64_t j = 0; j < row.n; ++j) row.y[j] = std::fma(d, row.h[k * row.n + j], row.y[j]);
+        ++changed;
+    }
+    return changed;
+}
+
 void block_losses(const float* x, const float* h, const float* scale, float* loss) {
     for (int candidate = 0; candidate < 16; ++candidate) {
         float d[16];
