@@ -6,7 +6,7 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t panel_rows = 96;
+constexpr int64_t panel_rows = 192, task_rows = 96, rows_one_by_one = 16;
 
 // Both halves of [J H J | I], each [n, n]. Only a's upper and x's lower triangle mean anything.
 struct Elimination {
@@ -24,8 +24,15 @@ struct Elimination {
         kernels.rank_update_f64({end - begin, p + k, k, factor, n, x_at(p, 0), n, x_at(begin, 0), n, true});
     }
 
-    // Returns the row whose pivot is not positive, or -1.
-    int64_t eliminate_panel(int64_t p, int64_t end) {
+    // Eliminates rows [p, end) among themselves, by halves: most of the work is then a product of blocks. Returns the
+    // row whose pivot is not positive, or -1.
+    int64_t eliminate(int64_t p, int64_t end) {
+        if (end - p > rows_one_by_one) {
+            const int64_t middle = p + (end - p) / 2;
+            if (const int64_t bad = eliminate(p, middle); bad >= 0) return bad;
+            subtract_panel(middle, end, p, middle - p, middle);
+            return eliminate(middle, end);
+        }
         for (int64_t i = p; i < end; ++i) {
             if (i > p) subtract_panel(i, i + 1, p, i - p, i);
             const double pivot = *a_at(i, i);
@@ -49,11 +56,11 @@ Result<std::vector<double>> inverse_factor(std::span<const double> h, int64_t n,
         for (int64_t j = i; j < n; ++j) *e.a_at(i, j) = h[static_cast<size_t>((n - 1 - j) * n + n - 1 - i)];
     for (int64_t p = 0; p < n; p += panel_rows) {
         const int64_t end = std::min(p + panel_rows, n);
-        if (const int64_t bad = e.eliminate_panel(p, end); bad >= 0)
+        if (const int64_t bad = e.eliminate(p, end); bad >= 0)
             return fail("the matrix is not positive definite at row {} of {}; more damping is needed", n - 1 - bad, n);
-        pool.parallel_for((n - end + panel_rows - 1) / panel_rows, [&](int64_t block) {
-            const int64_t i = end + block * panel_rows;
-            e.subtract_panel(i, std::min(i + panel_rows, n), p, end - p, i);
+        pool.parallel_for((n - end + task_rows - 1) / task_rows, [&](int64_t block) {
+            const int64_t i = end + block * task_rows;
+            e.subtract_panel(i, std::min(i + task_rows, n), p, end - p, i);
         });
     }
     std::vector<double>& u = e.a;
