@@ -1,6 +1,7 @@
 // gpu_attention: checks paged decode attention, then times it against the bytes of keys and values it reads.
 #include "attention/check.h"
 #include "device/graph.h"
+#include "device/report.h"
 
 #include <CLI/CLI.hpp>
 
@@ -14,7 +15,7 @@ namespace {
 using cuda::kv_head_dim, cuda::KvType;
 
 struct Config {
-    std::string device = "cuda";
+    std::string device = "cuda", json;
     int64_t memory_gib = 24;
     uint64_t seed = 1;
     int repeats = 15, page_tokens = 16;
@@ -23,7 +24,7 @@ struct Config {
 };
 
 Result<double> time_shape(KvType type, int sequences, int tokens, const Stream& stream, const DeviceInfo& device,
-                          DeviceArena& arena, const Config& config) {
+                          DeviceArena& arena, const Config& config, Report& report) {
     constexpr int q_heads = 32, kv_heads = 8;
     const DeviceArena::Mark mark = arena.mark();
     const cuda::KvShape kv{type, kv_heads, config.page_tokens};
@@ -91,6 +92,13 @@ Result<double> time_shape(KvType type, int sequences, int tokens, const Stream& 
                type == KvType::bf16 ? "bf16" : "e4m3", sequences, tokens, us[0], us[1],
                static_cast<double>(cache_bytes) / std::min(us[0], us[1]) * 1e-6, plan.blocks);
     std::fflush(stdout);
+    report.timing({{"kv", type == KvType::bf16 ? "bf16" : "e4m3"},
+                   {"sequences", sequences},
+                   {"tokens", tokens},
+                   {"page_tokens", config.page_tokens},
+                   {"us", us[0]},
+                   {"us_overlap", us[1]},
+                   {"tb_per_second", static_cast<double>(cache_bytes) / std::min(us[0], us[1]) * 1e-6}});
     arena.release(mark);
     return std::min(us[0], us[1]);
 }
@@ -101,11 +109,14 @@ Result<bool> run(const Config& config) {
     fmt::print("{}: {} multiprocessors\n", info.name, info.multiprocessors);
     NIBBLE_TRY(Stream stream, Stream::create(info.index));
     NIBBLE_TRY(DeviceArena arena, DeviceArena::create(info.index, config.memory_gib << 30));
+    Report report;
+    report.json["device"] = info.name;
     bool good = true;
     if (!config.no_check) {
         NIBBLE_TRY(const auto checks, check_attention(stream, info, arena, config.seed, config.small));
         for (const AttentionCheck& c : checks) {
             good = good && c.wrong == 0 && c.compared > 0;
+            report.check(c.name, c.compared, c.wrong, c.worst);
             fmt::print("{:<68} {:>9} compared {:>7} wrong{}{}\n", c.name, c.compared, c.wrong,
                        c.worst > 0 ? fmt::format("  worst {:.2e}", c.worst) : "", c.wrong ? "  " + c.first : "");
         }
@@ -117,10 +128,13 @@ Result<bool> run(const Config& config) {
             int sequences = 0, tokens = 0;
             if (std::sscanf(shape.c_str(), "%dx%d", &sequences, &tokens) != 2)
                 return fail("--shape {}: expected SEQUENCESxTOKENS", shape);
-            NIBBLE_TRY(const double wide, time_shape(KvType::bf16, sequences, tokens, stream, info, arena, config));
-            NIBBLE_TRY(const double narrow, time_shape(KvType::e4m3, sequences, tokens, stream, info, arena, config));
+            NIBBLE_TRY(const double wide,
+                       time_shape(KvType::bf16, sequences, tokens, stream, info, arena, config, report));
+            NIBBLE_TRY(const double narrow,
+                       time_shape(KvType::e4m3, sequences, tokens, stream, info, arena, config, report));
             fmt::print("attention bf16 / e4m3 {:>3} x {:<6} {:.2f}\n", sequences, tokens, wide / narrow);
         }
+    NIBBLE_CHECK(report.write(config.json));
     return good;
 }
 
@@ -131,6 +145,7 @@ int main(int argc, char** argv) {
     nibble::bench::Config config;
     CLI::App app{"Checks and times paged decode attention"};
     app.add_option("--device", config.device, "cuda or cuda:N");
+    app.add_option("--json", config.json, "write the results here");
     app.add_option("--memory", config.memory_gib, "GiB of device memory");
     app.add_option("--seed", config.seed, "of the checked data");
     app.add_option("--repeats", config.repeats, "timed runs")->check(CLI::Range(1, 1000));

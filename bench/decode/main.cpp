@@ -3,6 +3,7 @@
 #include "decode/check.h"
 #include "decode/model.h"
 #include "device/graph.h"
+#include "device/report.h"
 #include "formats/minifloat.h"
 
 #include <CLI/CLI.hpp>
@@ -14,7 +15,7 @@ namespace nibble::bench {
 namespace {
 
 struct Config {
-    std::string device = "cuda";
+    std::string device = "cuda", json;
     int64_t memory_gib = 60;
     uint64_t seed = 1;
     int repeats = 7, layers = 32, context = 1024;
@@ -22,7 +23,8 @@ struct Config {
     bool fp8_kv = false, no_check = false, no_timing = false;
 };
 
-Result<bool> time_model(const Stream& stream, const DeviceInfo& device, DeviceArena& arena, const Config& config) {
+Result<bool> time_model(const Stream& stream, const DeviceInfo& device, DeviceArena& arena, const Config& config,
+                        Report& report) {
     bool good = true;
     std::vector<float> alone;
     for (const int batch : config.batches) {
@@ -57,6 +59,13 @@ Result<bool> time_model(const Stream& stream, const DeviceInfo& device, DeviceAr
             config.layers, config.fp8_kv ? "fp8" : "bf16", batch, config.context, us[0], us[1], batch / best * 1e6,
             model.bytes() / best * 1e-6);
         std::fflush(stdout);
+        report.timing({{"layers", config.layers},
+                       {"kv", config.fp8_kv ? "fp8" : "bf16"},
+                       {"sequences", batch},
+                       {"context", config.context},
+                       {"us", us[0]},
+                       {"us_overlap", us[1]},
+                       {"tokens_per_second", batch / best * 1e6}});
         arena.release(mark);
     }
     return good;
@@ -68,20 +77,24 @@ Result<bool> run(const Config& config) {
     fmt::print("{}: {} multiprocessors\n", info.name, info.multiprocessors);
     NIBBLE_TRY(Stream stream, Stream::create(info.index));
     NIBBLE_TRY(DeviceArena arena, DeviceArena::create(info.index, config.memory_gib << 30));
+    Report report;
+    report.json["device"] = info.name;
     bool good = true;
     if (!config.no_check) {
         NIBBLE_TRY(const auto checks, check_elementwise(stream, arena, config.seed));
         for (const ElementwiseCheck& c : checks) {
             good = good && c.wrong == 0 && c.compared > 0;
+            report.check(c.name, c.compared, c.wrong);
             fmt::print("{:<40} {:>9} compared {:>7} wrong{}\n", c.name, c.compared, c.wrong,
                        c.wrong ? "  " + c.first : "");
         }
     }
     if (!config.no_timing) {
-        NIBBLE_TRY(const bool same, time_model(stream, info, arena, config));
+        NIBBLE_TRY(const bool same, time_model(stream, info, arena, config, report));
         good = good && same;
     }
     fmt::print("{}\n", good ? "all checks passed" : "CHECKS FAILED");
+    NIBBLE_CHECK(report.write(config.json));
     return good;
 }
 
@@ -92,6 +105,7 @@ int main(int argc, char** argv) {
     nibble::bench::Config config;
     CLI::App app{"Checks what lies between the products, then times decoding steps"};
     app.add_option("--device", config.device, "cuda or cuda:N");
+    app.add_option("--json", config.json, "write the results here");
     app.add_option("--memory", config.memory_gib, "GiB of device memory");
     app.add_option("--seed", config.seed, "of the checked data");
     app.add_option("--repeats", config.repeats, "timed steps")->check(CLI::Range(1, 1000));

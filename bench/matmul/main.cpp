@@ -1,5 +1,6 @@
 // gpu_matmul: checks the W4A16 products, then times them against the bytes they read and against cuBLAS in BF16.
 #include "device/graph.h"
+#include "device/report.h"
 #include "gpu/data.h"
 #include "kernels/matmul_cuda.h"
 #include "matmul/check.h"
@@ -15,7 +16,7 @@ namespace nibble::bench {
 namespace {
 
 struct Config {
-    std::string device = "cuda", cublas;
+    std::string device = "cuda", cublas, json;
     int64_t memory_gib = 24;
     uint64_t seed = 1;
     int copies = 24, repeats = 15;
@@ -25,7 +26,7 @@ struct Config {
 };
 
 Status time_shape(int64_t n, int64_t k, const Stream& stream, const DeviceInfo& device, DeviceArena& arena,
-                  const std::optional<Cublas>& cublas, const Config& config) {
+                  const std::optional<Cublas>& cublas, const Config& config, Report& report) {
     const DeviceArena::Mark mark = arena.mark();
     const int64_t packed = cuda::packed_bytes(n, k), most = config.batches.back();
     NIBBLE_TRY(std::byte * records, arena.allocate(packed * config.copies));
@@ -102,6 +103,18 @@ Status time_shape(int64_t n, int64_t k, const Stream& stream, const DeviceInfo& 
                                    : fmt::format("split {}, {} tiles, {} chunks, {} tokens", plan.split, plan.tiles,
                                                  plan.chunks_per_warp, plan.tokens_per_pass));
             std::fflush(stdout);
+            report.timing(
+                {{"n", n},
+                 {"k", k},
+                 {"m", m},
+                 {"us", us[0]},
+                 {"us_overlap", us[1]},
+                 {"us_permute", us[2]},
+                 {"us_cublas_bf16", base},
+                 {"tb_per_second", bytes / best * 1e-6},
+                 {"tflops", operations / best * 1e-6},
+                 {"chosen", t.tokens == 0},
+                 {"tiling", {plan.tiling.tokens, plan.tiling.row_blocks, plan.tiling.k_parts, plan.tiling.parts}}});
         }
     }
     arena.release(mark);
@@ -114,11 +127,14 @@ Result<bool> run(const Config& config) {
     fmt::print("{}: {} multiprocessors\n", info.name, info.multiprocessors);
     NIBBLE_TRY(Stream stream, Stream::create(info.index));
     NIBBLE_TRY(DeviceArena arena, DeviceArena::create(info.index, config.memory_gib << 30));
+    Report report;
+    report.json["device"] = info.name;
     bool good = true;
     if (!config.no_check) {
         NIBBLE_TRY(const auto checks, check_matmul(stream, info, arena, config.seed, config.small));
         for (const MatmulCheck& c : checks) {
             good = good && c.wrong == 0 && c.compared > 0;
+            report.check(c.name, c.compared, c.wrong, c.worst);
             fmt::print("{:<52} {:>11} compared {:>8} wrong", c.name, c.compared, c.wrong);
             fmt::print("{}{}\n", c.worst > 0 ? fmt::format("  worst {:.2e}", c.worst) : "",
                        c.wrong ? "  " + c.first : "");
@@ -134,9 +150,10 @@ Result<bool> run(const Config& config) {
         for (const std::string& shape : config.shapes) {
             long n = 0, k = 0;
             if (std::sscanf(shape.c_str(), "%ldx%ld", &n, &k) != 2) return fail("--shape {}: expected NxK", shape);
-            NIBBLE_CHECK(time_shape(n, k, stream, info, arena, cublas, config));
+            NIBBLE_CHECK(time_shape(n, k, stream, info, arena, cublas, config, report));
         }
     }
+    NIBBLE_CHECK(report.write(config.json));
     return good;
 }
 
@@ -148,6 +165,7 @@ int main(int argc, char** argv) {
     CLI::App app{"Checks and times the W4A16 matrix products"};
     app.add_option("--device", config.device, "cuda or cuda:N");
     app.add_option("--cublas", config.cublas, "libcublas.so.13 to compare with; none without");
+    app.add_option("--json", config.json, "write the results here");
     app.add_option("--memory", config.memory_gib, "GiB of device memory");
     app.add_option("--seed", config.seed, "of the checked data");
     app.add_option("--copies", config.copies, "of the weights that a timed run goes through")->check(CLI::Range(1, 64));

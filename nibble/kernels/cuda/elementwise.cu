@@ -9,7 +9,9 @@
 namespace nibble::cuda {
 namespace {
 
-constexpr int norm_threads = 256, lanes = 16;
+constexpr int norm_threads = 512, lanes = 16;
+// Floats between the elements of neighbouring lanes: lanes read 16 aligned bytes each, from different banks.
+__host__ __device__ constexpr int lane_pitch(int width) { return (width / lanes + 3) / 4 * 4 + 4; }
 
 __device__ float rounded(float x) { return bf16_to_float(bf16_from_float(x)); }
 
@@ -71,47 +73,75 @@ __global__ void embed_kernel(const __grid_constant__ EmbedArgs args) {
         args.h[blockIdx.x * row + i] = args.table[args.tokens[blockIdx.x] * row + i];
 }
 
-// A thread block per token. The row waits in shared memory, where 16 lanes add its squares in ref's order.
+// A thread block per token, a thread for eight elements (PerThread times). Shared memory holds the row in the order of
+// ref's sum: lane l of 16 finds its elements l, l + 16, l + 32 ... one after the other.
+template <int PerThread>
 __global__ void __launch_bounds__(norm_threads) add_norm_kernel(const __grid_constant__ AddNormArgs args) {
     extern __shared__ __align__(16) float row[];
     __shared__ float shared_scale;
-    start(args.overlap);
     const int64_t token = blockIdx.x, first = token * args.width;
-    uint32_t* h = reinterpret_cast<uint32_t*>(args.h + first);
-    for (int i = static_cast<int>(threadIdx.x); i < args.width / 2; i += norm_threads) {
-        const uint32_t pair = h[i];
-        float low = __uint_as_float(pair << 16), high = __uint_as_float(pair & 0xFFFF0000u);
-        if (args.update) {
-            const float2 u = reinterpret_cast<const float2*>(args.update + first)[i];
-            low = rounded(low + rounded(u.x));
-            high = rounded(high + rounded(u.y));
-            h[i] = __float_as_uint(low) >> 16 | __float_as_uint(high);
+    const int pitch = lane_pitch(args.width);
+    float2 x[PerThread][4], w[PerThread][4];
+    const auto visit = [&](auto each) {
+#pragma unroll
+        for (int k = 0; k < PerThread; ++k)
+            if (const int i = static_cast<int>(threadIdx.x) + k * norm_threads; i < args.width / 8)
+                each(k, Chunk8(i, token, args.width, args.tile_tokens));
+    };
+    visit([&](int k, const Chunk8& c) {
+#pragma unroll
+        for (int p = 0; p < 4; ++p) w[k][p] = *reinterpret_cast<const float2*>(args.weight + c.column[p]);
+    });
+    start(args.overlap);
+    uint32_t h[PerThread][4];
+    float2 u[PerThread][4];
+    visit([&](int k, const Chunk8& c) {
+#pragma unroll
+        for (int p = 0; p < 4; ++p) {
+            h[k][p] = *reinterpret_cast<const uint32_t*>(args.h + first + c.column[p]);
+            if (args.update) u[k][p] = *reinterpret_cast<const float2*>(args.update + first + c.column[p]);
         }
-        reinterpret_cast<float2*>(row)[i] = {low, high};
-    }
+    });
+    visit([&](int k, const Chunk8& c) {
+#pragma unroll
+        for (int p = 0; p < 4; ++p) {
+            float low = __uint_as_float(h[k][p] << 16), high = __uint_as_float(h[k][p] & 0xFFFF0000u);
+            if (args.update) {
+                low = rounded(low + rounded(u[k][p].x));
+                high = rounded(high + rounded(u[k][p].y));
+                *reinterpret_cast<uint32_t*>(args.h + first + c.column[p]) =
+                    __float_as_uint(low) >> 16 | __float_as_uint(high);
+            }
+            x[k][p] = {low, high};
+            float* to = row + c.column[p] % lanes * pitch + c.column[p] / lanes;
+            to[0] = low, to[pitch] = high;
+        }
+    });
     __syncthreads();
     if (threadIdx.x < 32) {
-        const int lane = static_cast<int>(threadIdx.x) % lanes;
+        const float* own = row + threadIdx.x % lanes * pitch;
+        const int count = args.width / lanes;
         float sum = 0.0f;
-#pragma unroll 16
-        for (int j = lane; j < args.width; j += lanes) sum = fmaf(row[j], row[j], sum);
+        int j = 0;
+#pragma unroll 8
+        for (; j + 4 <= count; j += 4) {
+            const float4 v = *reinterpret_cast<const float4*>(own + j);
+            sum = fmaf(v.x, v.x, sum), sum = fmaf(v.y, v.y, sum);
+            sum = fmaf(v.z, v.z, sum), sum = fmaf(v.w, v.w, sum);
+        }
+        for (; j < count; ++j) sum = fmaf(own[j], own[j], sum);
 #pragma unroll
         for (int half = lanes / 2; half > 0; half /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, half);
         if (threadIdx.x == 0) shared_scale = 1.0f / sqrtf(sum / static_cast<float>(args.width) + args.eps);
     }
     __syncthreads();
     const float r = shared_scale;
-    for (int i = static_cast<int>(threadIdx.x); i < args.width / 8; i += norm_threads) {
-        const Chunk8 to(i, token, args.width, args.tile_tokens);
+    visit([&](int k, const Chunk8& c) {
         uint32_t packed[4];
 #pragma unroll
-        for (int p = 0; p < 4; ++p) {
-            const float2 x = *reinterpret_cast<const float2*>(row + to.column[p]);
-            const float2 w = *reinterpret_cast<const float2*>(args.weight + to.column[p]);
-            packed[p] = pair_of((x.x * r) * w.x, (x.y * r) * w.y);
-        }
-        *reinterpret_cast<uint4*>(args.out + to.offset) = {packed[0], packed[1], packed[2], packed[3]};
-    }
+        for (int p = 0; p < 4; ++p) packed[p] = pair_of((x[k][p].x * r) * w[k][p].x, (x[k][p].y * r) * w[k][p].y);
+        *reinterpret_cast<uint4*>(args.out + c.offset) = {packed[0], packed[1], packed[2], packed[3]};
+    });
 }
 
 __global__ void activate_kernel(const __grid_constant__ ActivateArgs args) {
@@ -183,13 +213,17 @@ __device__ unsigned long long key_of(float value, uint32_t index) {
     return static_cast<unsigned long long>(order) << 32 | ~index;
 }
 
-__global__ void __launch_bounds__(1024) argmax_kernel(const __grid_constant__ ArgmaxArgs args) {
-    __shared__ unsigned long long best_of_warp[32];
+constexpr int argmax_blocks = 8;  // a cluster per row
+
+__global__ void __cluster_dims__(argmax_blocks, 1, 1) __launch_bounds__(1024)
+    argmax_kernel(const __grid_constant__ ArgmaxArgs args) {
+    __shared__ unsigned long long best_of_warp[32], best_of_block;
     start(args.overlap);
-    const float* row = args.logits + blockIdx.x * args.width;
+    const uint32_t rank = blockIdx.x % argmax_blocks, token = blockIdx.x / argmax_blocks;
+    const float* row = args.logits + token * args.width;
     unsigned long long best = 0;
 #pragma unroll 8
-    for (int64_t i = threadIdx.x; i < args.width; i += 1024) {
+    for (int64_t i = rank * 1024 + threadIdx.x; i < args.width; i += 1024 * argmax_blocks) {
         const unsigned long long key = key_of(row[i], static_cast<uint32_t>(i));
         best = key > best ? key : best;
     }
@@ -203,10 +237,28 @@ __global__ void __launch_bounds__(1024) argmax_kernel(const __grid_constant__ Ar
     across_warp();
     if (threadIdx.x % 32 == 0) best_of_warp[threadIdx.x / 32] = best;
     __syncthreads();
-    if (threadIdx.x >= 32) return;
-    best = best_of_warp[threadIdx.x];
-    across_warp();
-    if (threadIdx.x == 0) args.index[blockIdx.x] = static_cast<int32_t>(~static_cast<uint32_t>(best));
+    if (threadIdx.x < 32) {
+        best = best_of_warp[threadIdx.x];
+        across_warp();
+        if (threadIdx.x == 0) best_of_block = best;
+    }
+    const auto cluster_barrier = [] {
+        asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    };
+    cluster_barrier();
+    if (rank == 0 && threadIdx.x < 32) {
+        best = 0;
+        if (threadIdx.x < argmax_blocks)
+            asm volatile(
+                "{\n\t.reg .b32 there;\n\tmapa.shared::cluster.u32 there, %1, %2;\n\t"
+                "ld.shared::cluster.u64 %0, [there];\n\t}"
+                : "=l"(best)
+                : "r"(shared_address(&best_of_block)), "r"(threadIdx.x)
+                : "memory");
+        across_warp();
+        if (threadIdx.x == 0) args.index[token] = static_cast<int32_t>(~static_cast<uint32_t>(best));
+    }
+    cluster_barrier();  // nobody leaves while its best is read
 }
 
 template <class Args>
@@ -233,13 +285,28 @@ cudaError_t launch_embed(const EmbedArgs& args, cudaStream_t stream) {
     return launch(embed_kernel, dim3(static_cast<unsigned>(args.count)), 256, 0, args, stream);
 }
 
+namespace {
+
+template <int PerThread>
 cudaError_t launch_add_norm(const AddNormArgs& args, cudaStream_t stream) {
-    const int bytes = args.width * 4;
+    const int bytes = lanes * lane_pitch(args.width) * 4;
     if (bytes > 48 * 1024)
         if (const cudaError_t code =
-                cudaFuncSetAttribute(add_norm_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_norm_width * 4))
+                cudaFuncSetAttribute(add_norm_kernel<PerThread>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     lanes * lane_pitch(most_norm_width) * 4))
             return code;
-    return launch(add_norm_kernel, dim3(static_cast<unsigned>(args.tokens)), norm_threads, bytes, args, stream);
+    return launch(add_norm_kernel<PerThread>, dim3(static_cast<unsigned>(args.tokens)), norm_threads, bytes, args,
+                  stream);
+}
+
+}  // namespace
+
+cudaError_t launch_add_norm(const AddNormArgs& args, cudaStream_t stream) {
+    const int chunks = (args.width / 8 + norm_threads - 1) / norm_threads;
+    if (chunks == 1) return launch_add_norm<1>(args, stream);
+    if (chunks == 2) return launch_add_norm<2>(args, stream);
+    if (chunks <= 4) return launch_add_norm<4>(args, stream);
+    return launch_add_norm<8>(args, stream);
 }
 
 cudaError_t launch_activate(const ActivateArgs& args, cudaStream_t stream) {
@@ -256,7 +323,7 @@ cudaError_t launch_rope(const RopeArgs& args, KvType type, cudaStream_t stream) 
 }
 
 cudaError_t launch_argmax(const ArgmaxArgs& args, cudaStream_t stream) {
-    return launch(argmax_kernel, dim3(static_cast<unsigned>(args.tokens)), 1024, 0, args, stream);
+    return launch(argmax_kernel, dim3(static_cast<unsigned>(args.tokens) * argmax_blocks), 1024, 0, args, stream);
 }
 
 }  // namespace nibble::cuda

@@ -1,6 +1,5 @@
 #include "kernels/matmul_cuda.h"
 
-#include "base/checked.h"
 #include "kernels/cuda/matmul_launch.h"
 #include "kernels/w4a16_record.h"
 #include "tensor/cuda/call.h"
@@ -37,7 +36,9 @@ int64_t packed_bytes(int64_t rows, int64_t cols) {
 namespace {
 
 constexpr int row_block = 64;
-constexpr int64_t workspace_alignment = 256;
+// Nodes lie at the same place under every plan, so that plans may share a workspace: no plan's sums fall on another's
+// nodes, which must be zero between kernels.
+constexpr int64_t most_nodes = 16384, nodes_bytes = most_nodes * 4;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -45,7 +46,7 @@ struct WideGrid {
     WideShape shape;
     int64_t token_tiles, row_groups, warpgroups;  // warpgroups: of a thread block
     int units, chunks, levels;
-    int64_t trees, nodes_bytes, slots_bytes, parks_bytes;
+    int64_t nodes, slots_bytes, parks_bytes;
 
     WideGrid(const MatmulProblem& p, const MatmulTiling& t, int multiprocessors)
         : shape{t.tokens, t.row_blocks, t.k_parts, t.parts % 2 == 0 ? 2 : 1},
@@ -58,20 +59,21 @@ struct WideGrid {
                  : chunks >= 4 ? 2
                  : chunks >= 2 ? 1
                                : 0),
-          trees(token_tiles * row_groups * t.row_blocks * t.k_parts * shape.cluster),
-          nodes_bytes(round_up(trees * (t.parts / shape.cluster) * 4, workspace_alignment)),
+          nodes(t.parts > shape.cluster ? token_tiles * row_groups * t.row_blocks * t.k_parts * t.parts : 0),
           slots_bytes(t.parts > shape.cluster ? token_tiles * row_groups * t.row_blocks * (t.parts / shape.cluster) *
                                                     (row_block * t.tokens * 4)
                                               : 0),
           parks_bytes(multiprocessors * warpgroups * levels * (row_block * t.tokens * 4)) {}
 };
 
-// One wave of thread blocks, each with many rows, so that x crosses from L2 few times.
+// At most one wave of thread blocks. Up to 64 tokens two warpgroups share rows and each takes half of the K part: their
+// sums meet in shared memory. Beyond, four row blocks: reading x from L2 costs more.
 MatmulTiling choose_tiling(const MatmulProblem& p, const DeviceInfo& device) {
     MatmulTiling t{.tokens = 16, .row_blocks = 4, .k_parts = 1, .parts = 1};
     while (t.tokens < p.m && t.tokens < 128) t.tokens *= 2;
+    if (t.tokens <= 64) t.row_blocks = t.k_parts = 2;
     const int64_t blocks = ceil_div(p.n, row_block * t.row_blocks) * ceil_div(p.m, t.tokens);
-    while (t.parts < matmul_chunks && blocks * t.parts * 2 <= device.multiprocessors) t.parts *= 2;
+    while (t.parts * t.k_parts < matmul_chunks && blocks * t.parts * 2 <= device.multiprocessors) t.parts *= 2;
     return t;
 }
 
@@ -83,10 +85,12 @@ Result<MatmulPlan> plan_wide(const MatmulProblem& p, const DeviceInfo& device, c
         return fail("matmul: tiling {} x {} x {} x {}", t.tokens, t.row_blocks, t.k_parts, t.parts);
     const WideGrid grid(p, t, device.multiprocessors);
     if (matmul_chunks % grid.units) return fail("matmul: K cannot be cut between {} warpgroups", grid.units);
+    if (grid.nodes > most_nodes)
+        return fail("matmul: {} x {} x {} in {} parts need too many nodes", p.m, p.n, p.k, t.parts);
     NIBBLE_CHECK(cuda_status(prepare_wide(grid.shape),
                              fmt::format("matmul: tiling {} x {} x {}", t.tokens, t.row_blocks, t.k_parts)));
     plan.permuted_bytes = grid.token_tiles * t.tokens * p.k * 2;
-    plan.workspace_bytes = grid.nodes_bytes + grid.slots_bytes + grid.parks_bytes;
+    plan.workspace_bytes = nodes_bytes + grid.slots_bytes + grid.parks_bytes;
     return plan;
 }
 
@@ -101,8 +105,8 @@ Status run_wide(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& 
                         .tensor_scale = tensor_scale,
                         .y = y,
                         .nodes = reinterpret_cast<uint32_t*>(workspace),
-                        .slots = reinterpret_cast<float*>(workspace + grid.nodes_bytes),
-                        .parks = reinterpret_cast<float*>(workspace + grid.nodes_bytes + grid.slots_bytes),
+                        .slots = reinterpret_cast<float*>(workspace + nodes_bytes),
+                        .parks = reinterpret_cast<float*>(workspace + nodes_bytes + grid.slots_bytes),
                         .n = static_cast<int>(p.n),
                         .tokens = static_cast<int>(p.m),
                         .row_records = records,
@@ -134,9 +138,13 @@ Result<MatmulPlan> plan_matmul(const MatmulProblem& p, const DeviceInfo& device,
                   clusters = std::max<int64_t>(device.multiprocessors / plan.split, 1), widest = 14 * plan.split;
     const int64_t waves = (row_tiles + clusters * widest - 1) / (clusters * widest);
     plan.tiles = static_cast<int>((row_tiles + clusters * waves - 1) / (clusters * waves));
+    // Several waves: small thread blocks, two on a multiprocessor, so that one computes while the other starts or ends.
+    const bool many = waves > 1 && plan.split == 1 && p.m * pitch_all <= 64 * 1024;
+    if (many) plan.tiles = 4;
     const int tile_chunks = matmul_chunks / plan.split;  // of one thread block
     plan.chunks_per_warp = 1;
-    while (plan.tiles * (tile_chunks / plan.chunks_per_warp) > most_warps) plan.chunks_per_warp *= 2;
+    while (plan.tiles * (tile_chunks / plan.chunks_per_warp) > (many ? most_warps / 2 : most_warps))
+        plan.chunks_per_warp *= 2;
     const int warps = plan.tiles * (tile_chunks / plan.chunks_per_warp);
     const int64_t records = p.k / w4a16::record_cols, chunk_records = (records + matmul_chunks - 1) / matmul_chunks;
     const int64_t pitch = std::min(tile_chunks * chunk_records, records) * w4a16::record_cols * 2 + x_row_padding;
@@ -145,7 +153,7 @@ Result<MatmulPlan> plan_matmul(const MatmulProblem& p, const DeviceInfo& device,
     if (plan.tokens_per_pass < 1) return fail("matmul: {} columns do not fit into shared memory", p.k);
     const int64_t passes = (p.m + plan.tokens_per_pass - 1) / plan.tokens_per_pass;
     plan.tokens_per_pass = static_cast<int>((p.m + passes - 1) / passes);
-    plan.shared_bytes = std::max(plan.tokens_per_pass * pitch + slots, one_per_multiprocessor);
+    plan.shared_bytes = std::max(plan.tokens_per_pass * pitch + slots, many ? 0 : one_per_multiprocessor);
     NIBBLE_CHECK(cuda_status(allow_gemv_shared(shared_limit), "matmul: cudaFuncSetAttribute"));
     return plan;
 }
