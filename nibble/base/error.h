@@ -1,6 +1,7 @@
 // Errors as values. Everything that reads untrusted bytes (files, flags, recipes) returns Result<T>; libraries
 // neither print nor exit. An Error is one line that says what, where and what to do; `within` adds the outer
-// context in front: "model-00002.safetensors: tensor 'x': needs 64 bytes, file has 12".
+// context in front: "model-00002.safetensors: tensor 'x': needs 64 bytes, file has 12". Names and values of files may
+// go into it as they are: the constructor makes them printable (base/utf8.h) and keeps the line short.
 #pragma once
 
 #include <fmt/core.h>
@@ -14,15 +15,14 @@ namespace nibble {
 
 class [[nodiscard]] Error {
 public:
-    explicit Error(std::string message) : message_(std::move(message)) {}
+    static constexpr size_t most_bytes = 4000;
+
+    explicit Error(std::string_view message);
 
     const std::string& message() const { return message_; }
 
     // "context: message". Chains outwards, innermost fact last.
-    Error within(std::string_view context) && {
-        message_.insert(0, fmt::format("{}: ", context));
-        return std::move(*this);
-    }
+    Error within(std::string_view context) &&;
 
 private:
     std::string message_;

@@ -22,7 +22,7 @@ struct Descriptor {
 
 void advise(Bytes part, int advice) {
     if (part.empty()) return;
-    // madvise wants a page-aligned start; widening to the page is harmless for both advices used here.
+    // madvise wants a page-aligned start; widening to the page is harmless here.
     const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
     const auto begin = reinterpret_cast<uintptr_t>(part.data()) / page * page;
     const auto end = reinterpret_cast<uintptr_t>(part.data() + part.size());
@@ -47,7 +47,6 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
     return MappedFile(path, address, info.st_size);
 }
 
-void MappedFile::will_need(Bytes part) const { advise(part, MADV_WILLNEED); }
 void MappedFile::done_with(Bytes part) const { advise(part, MADV_DONTNEED); }
 
 Result<std::string> read_text_file(const std::filesystem::path& path, size_t limit) {

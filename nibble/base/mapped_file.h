@@ -24,8 +24,7 @@ public:
     const std::filesystem::path& path() const { return path_; }
     Bytes bytes() const { return {static_cast<const std::byte*>(map_.get()), map_.get_deleter().size}; }
 
-    // Tells the kernel that `part` of bytes() will be read soon / is not needed any more.
-    void will_need(Bytes part) const;
+    // Tells the kernel that `part` of bytes() is not needed any more.
     void done_with(Bytes part) const;
 
 private:

@@ -1,5 +1,6 @@
 #include "checkpoint/gguf_tokenizer.h"
 
+#include "base/utf8.h"
 #include "checkpoint/gguf_pretokenizers.h"
 
 #include <algorithm>
@@ -9,31 +10,6 @@ namespace nibble {
 namespace {
 
 enum class TokenType : int64_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
-
-// Bytes of the character at `i`; 0 when it is not UTF-8 (overlong forms and surrogates included).
-size_t utf8_length(std::string_view text, size_t i) {
-    const auto byte = [&](size_t k) { return k < text.size() ? static_cast<uint8_t>(text[k]) : 0u; };
-    const auto more = [&](size_t n) {
-        for (size_t k = 1; k <= n; ++k)
-            if ((byte(i + k) & 0xC0u) != 0x80u) return size_t{0};
-        return n + 1;
-    };
-    const uint32_t a = byte(i), b = byte(i + 1);
-    if (a < 0x80) return 1;
-    if (a < 0xC2 || a > 0xF4) return 0;
-    if (a < 0xE0) return more(1);
-    if (a < 0xF0) return (a == 0xE0 && b < 0xA0) || (a == 0xED && b > 0x9F) ? 0 : more(2);
-    return (a == 0xF0 && b < 0x90) || (a == 0xF4 && b > 0x8F) ? 0 : more(3);
-}
-
-bool is_utf8(std::string_view text) {
-    for (size_t i = 0; i < text.size();) {
-        const size_t n = utf8_length(text, i);
-        if (n == 0) return false;
-        i += n;
-    }
-    return true;
-}
 
 // Precondition of the text: UTF-8, which everything that comes here has been checked for.
 std::string quoted(std::string_view text) { return nlohmann::json(text).dump(); }
@@ -80,7 +56,7 @@ private:
         ids_.reserve(tokens_->size());
         for (size_t id = 0; id < tokens_->size(); ++id) {
             const std::string_view token = (*tokens_)[id];
-            if (!is_utf8(token)) return fail("token {} is not UTF-8", id);
+            if (!utf8_valid(token)) return fail("token {} is not UTF-8", id);
             if (is_padding(id)) continue;
             const auto [first, fresh] = ids_.emplace(token, id);
             if (!fresh) return fail("tokens {} and {} are the same: {}", first->second, id, gguf_shown(token));
@@ -173,7 +149,7 @@ private:
             const float score = scores->at<float>(id);
             if (score != score) return fail("the score of token {} is not a number", id);
             starts.clear();
-            for (size_t i = 0; i < piece.size(); i += utf8_length(piece, i)) starts.push_back(i);
+            for (size_t i = 0; i < piece.size(); i += utf8_step(piece, i).size) starts.push_back(i);
             of_piece.clear();
             for (size_t c = 1; c < starts.size(); ++c) {
                 const auto left = ids_.find(piece.substr(0, starts[c])), right = ids_.find(piece.substr(starts[c]));
@@ -307,7 +283,7 @@ private:
         Json templates;
         const auto add = [&](std::string_view name, const std::string& full_key) -> Status {
             NIBBLE_TRY(const std::string_view text, m_.string(full_key));
-            if (!is_utf8(text)) return fail("metadata key {} is not UTF-8", gguf_shown(full_key));
+            if (!utf8_valid(text)) return fail("metadata key {} is not UTF-8", gguf_shown(full_key));
             templates.push_back({{"name", name}, {"template", text}});
             return Ok{};
         };
@@ -315,7 +291,7 @@ private:
         if (m_.has("tokenizer.chat_templates")) {
             NIBBLE_TRY(const auto* names, m_.strings("tokenizer.chat_templates"));
             for (const std::string_view name : *names) {
-                if (!is_utf8(name)) return fail("a name in 'tokenizer.chat_templates' is not UTF-8");
+                if (!utf8_valid(name)) return fail("a name in 'tokenizer.chat_templates' is not UTF-8");
                 NIBBLE_CHECK(add(name, fmt::format("{}.{}", key, name)));
             }
         }

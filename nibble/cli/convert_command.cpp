@@ -1,5 +1,6 @@
 // `nibble convert SRC -o OUT --format DIALECT`: the same codes and scales in another dialect, or everything decoded to
 // BF16.
+#include "base/utf8.h"
 #include "checkpoint/convert.h"
 #include "cli/command.h"
 #include "cli/options.h"
@@ -38,7 +39,7 @@ Result<Outcome> run_convert(const ConvertConfig& config) {
     fmt::print("{}: {} tensors, {}; {} matrices carried bit for bit{}\n", config.out, report.tensors,
                human_bytes(report.bytes), report.quantized,
                report.decoded ? fmt::format(", {} decoded to BF16", report.decoded) : "");
-    for (const std::string& line : report.lines) fmt::print("  {}\n", line);
+    for (const std::string& line : report.lines) fmt::print("  {}\n", printable(line));
     return Outcome{};
 }
 

@@ -1,4 +1,5 @@
 // `nibble inspect PATH`: what a checkpoint contains, for any input or output of nibble.
+#include "base/utf8.h"
 #include "checkpoint/checkpoint.h"
 #include "cli/command.h"
 #include "page/numbers.h"
@@ -72,12 +73,12 @@ std::string inspect_text(const Checkpoint& checkpoint, bool summary) {
             totals->elements += elements_of(t);
             totals->bytes += t.stored_bytes;
         }
-        widest_name = std::max(widest_name, t.name.size());
+        widest_name = std::max(widest_name, printable(t.name).size());
         widest_shape = std::max(widest_shape, shape_text(t.shape).size());
     }
-    std::string text =
-        fmt::format("{}\n  {}, {} checkpoint, KV cache {}\n", checkpoint.path().string(),
-                    architecture_of(checkpoint.config()), dialect_name(checkpoint.dialect()), kv_name(checkpoint.kv()));
+    std::string text = fmt::format("{}\n  {}, {} checkpoint, KV cache {}\n", printable(checkpoint.path().string()),
+                                   printable(architecture_of(checkpoint.config())), dialect_name(checkpoint.dialect()),
+                                   kv_name(checkpoint.kv()));
     text += fmt::format("\n  {:<14} {:>8} {:>16} {:>10} {:>8}\n", "type", "tensors", "elements", "size", "bits");
     const auto line = [&](std::string_view name, const TypeTotals& t) {
         text += fmt::format("  {:<14} {:>8} {:>16} {:>10} {:>8.3f}\n", name, t.tensors, t.elements,
@@ -89,8 +90,8 @@ std::string inspect_text(const Checkpoint& checkpoint, bool summary) {
     text += fmt::format("\n  {:<{}}  {:<{}}  {:<12} {:>7}  {}\n", "tensor", widest_name, "shape", widest_shape, "type",
                         "bits", "activation");
     for (const CheckpointTensor& t : checkpoint.tensors())
-        text += fmt::format("  {:<{}}  {:<{}}  {:<12} {:>7.3f}  {}{}\n", t.name, widest_name, shape_text(t.shape),
-                            widest_shape, t.stored_type, bits_of(t.stored_bytes, elements_of(t)),
+        text += fmt::format("  {:<{}}  {:<{}}  {:<12} {:>7.3f}  {}{}\n", printable(t.name), widest_name,
+                            shape_text(t.shape), widest_shape, t.stored_type, bits_of(t.stored_bytes, elements_of(t)),
                             t.activation == ActivationFormat::none ? "" : activation_name(t.activation),
                             t.input_scale ? fmt::format(" x {:.6g}", *t.input_scale) : "");
     return text;
@@ -98,8 +99,8 @@ std::string inspect_text(const Checkpoint& checkpoint, bool summary) {
 
 Result<Outcome> run_inspect(const InspectConfig& config) {
     NIBBLE_TRY(const auto checkpoint, Checkpoint::open(config.path));
-    fmt::print("{}",
-               config.json ? inspect_json(*checkpoint).dump(2) + "\n" : inspect_text(*checkpoint, config.summary));
+    fmt::print("{}", config.json ? inspect_json(*checkpoint).dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
+                                 : inspect_text(*checkpoint, config.summary));
     return Outcome{};
 }
 

@@ -1,5 +1,6 @@
 #include "cli/terminal.h"
 
+#include "base/utf8.h"
 #include "page/numbers.h"
 
 #include <fmt/format.h>
@@ -40,7 +41,7 @@ std::string progress_line(const Progress& p, double seconds, int width) {
                           human_bytes(static_cast<int64_t>(rate)))
             : fmt::format("{:<9} {:3} %  {} of {} {}  {:.3g}/s", p.phase, percent, p.done, p.total, p.unit, rate);
     if (rate > 0 && p.done < p.total) line += fmt::format("  {} left", human_seconds(double(p.total - p.done) / rate));
-    line += fmt::format("  {}", p.item);
+    line += fmt::format("  {}", printable(p.item));
     if (static_cast<int>(line.size()) > width) line.resize(static_cast<size_t>(width));
     return line;
 }
@@ -75,7 +76,7 @@ JobHooks Console::hooks() {
     hooks.stop_requested = &stop_flag;
     hooks.warn = [this](std::string_view text) {
         end_line();
-        std::fprintf(stderr, "nibble: warning: %.*s\n", int(text.size()), text.data());
+        fmt::print(stderr, "nibble: warning: {}\n", printable(text));
     };
     if (state_->quiet) return hooks;
     hooks.progress = [this](const Progress& progress) {

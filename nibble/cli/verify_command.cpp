@@ -1,4 +1,5 @@
 // `nibble verify OUT [--against SRC]`: is a checkpoint complete and sound, and what did it lose?
+#include "base/utf8.h"
 #include "cli/command.h"
 #include "cli/terminal.h"
 #include "quant/report_summary.h"
@@ -77,10 +78,10 @@ Result<Outcome> run_verify(const VerifyConfig& config) {
             fmt::print("{}", to_text(report));
         else
             for (const Finding& finding : report.findings)
-                fmt::print("{}: {}: {}\n", report.path, finding.tensor, finding.text);
+                fmt::print("{}\n", printable(fmt::format("{}: {}: {}", report.path, finding.tensor, finding.text)));
     }
     if (config.json)
-        fmt::print("{}\n", (reports.size() == 1 ? json[0] : json).dump(1));
+        fmt::print("{}\n", (reports.size() == 1 ? json[0] : json).dump(1, ' ', false, Json::error_handler_t::replace));
     else if (reports.size() > 1)
         fmt::print("{}", comparison(reports));
     return Outcome{.findings = !passed};

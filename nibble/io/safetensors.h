@@ -49,7 +49,7 @@ public:
     // Bytes of all tensors together.
     int64_t data_bytes() const { return data_bytes_; }
 
-    // The map behind the views, for will_need()/done_with(); null after parse().
+    // The map behind the views, for done_with(); null after parse().
     const MappedFile* map() const { return map_ ? &*map_ : nullptr; }
 
 private:

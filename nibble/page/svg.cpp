@@ -1,5 +1,8 @@
 #include "page/svg.h"
 
+#include "base/html.h"
+#include "base/utf8.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,25 +12,6 @@
 
 namespace nibble {
 namespace {
-
-// Bytes of the UTF-8 sequence at the front of `text`, 0 when it is none (overlong, surrogate, cut off ...).
-size_t utf8_length(std::string_view text) {
-    const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-    const unsigned char lead = byte(0);
-    if (lead < 0x80) return 1;
-    const size_t length = lead >= 0xC2 && lead < 0xE0   ? 2
-                          : (lead & 0xF0) == 0xE0       ? 3
-                          : lead >= 0xF0 && lead < 0xF5 ? 4
-                                                        : 0;
-    if (length == 0 || text.size() < length) return 0;
-    for (size_t i = 1; i < length; ++i)
-        if ((byte(i) & 0xC0) != 0x80) return 0;
-    const unsigned char second = byte(1);
-    if ((lead == 0xE0 && second < 0xA0) || (lead == 0xED && second > 0x9F) || (lead == 0xF0 && second < 0x90) ||
-        (lead == 0xF4 && second > 0x8F))
-        return 0;
-    return length;
-}
 
 constexpr std::string_view replacement = "\xEF\xBF\xBD";  // U+FFFD
 
@@ -153,35 +137,15 @@ bool stroked(int style) { return style % series_styles >= 5; }
 std::string escape_html(std::string_view text) {
     std::string out;
     out.reserve(text.size());
-    while (!text.empty()) {
-        const size_t length = utf8_length(text);
-        const unsigned char c = static_cast<unsigned char>(text[0]);
-        if (length == 0 || (c < 0x20 && c != '\n' && c != '\t') || c == 0x7F) {
+    for (size_t i = 0; i < text.size();) {
+        const Utf8Step step = utf8_step(text, i);
+        const bool control = (step.code < 0x20 && step.code != '\n' && step.code != '\t') || step.code == 0x7F;
+        if (!step.valid || control) {
             out += replacement;
-        } else if (length > 1) {
-            out += text.substr(0, length);
         } else {
-            switch (c) {
-                case '&':
-                    out += "&amp;";
-                    break;
-                case '<':
-                    out += "&lt;";
-                    break;
-                case '>':
-                    out += "&gt;";
-                    break;
-                case '"':
-                    out += "&quot;";
-                    break;
-                case '\'':
-                    out += "&#39;";
-                    break;
-                default:
-                    out += static_cast<char>(c);
-            }
+            for (const char c : text.substr(i, step.size)) append_html(out, c);
         }
-        text.remove_prefix(std::max<size_t>(length, 1));
+        i += step.size;
     }
     return out;
 }

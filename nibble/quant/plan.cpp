@@ -1,5 +1,7 @@
 #include "quant/plan.h"
 
+#include "base/utf8.h"
+
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -42,16 +44,17 @@ std::string to_text(const Plan& plan) {
     for (const PlanEntry& e : plan.entries) {
         const bool quantized = e.spec.format != Format::none;
         rows.push_back(
-            {e.tensor, fmt::format("{}", fmt::join(e.shape, "x")),
+            {printable(e.tensor), fmt::format("{}", fmt::join(e.shape, "x")),
              std::string(quantized ? format_name(e.spec.format) : dtype_name(e.dtype)),
              quantized && e.activation != ActivationFormat::none ? std::string(activation_name(e.activation)) : "-",
-             quantized ? algorithm_text(e) : "-", quantized ? group_text(e) : "-", e.reason});
+             quantized ? algorithm_text(e) : "-", quantized ? printable(group_text(e)) : "-",
+             printable(e.reason)});
     }
     Row::size_type columns = rows[0].size();
     std::vector<size_t> width(columns);
     for (const Row& row : rows)
         for (size_t c = 0; c < columns; ++c) width[c] = std::max(width[c], row[c].size());
-    std::string text = fmt::format("recipe {}\n", plan.recipe);
+    std::string text = fmt::format("recipe {}\n", printable(plan.recipe));
     if (plan.weights_only) text += "weights only: inputs stay as they are, on request\n";
     text += fmt::format("KV cache: {}\n\n", plan.kv == KvFormat::none ? "as it is" : kv_name(plan.kv));
     for (const Row& row : rows) {
@@ -59,9 +62,11 @@ std::string to_text(const Plan& plan) {
         text += row.back() + '\n';
     }
     for (const std::string& head : plan.tied_heads)
-        text += fmt::format("{}: no tensor of its own, shares the embeddings' and stays as they are\n", head);
-    for (const std::string& warning : plan.warnings) text += fmt::format("warning: {}\n", warning);
-    for (const std::string& need : plan.needs_activations) text += fmt::format("needs activations: {}\n", need);
+        text +=
+            fmt::format("{}: no tensor of its own, shares the embeddings' and stays as they are\n", printable(head));
+    for (const std::string& warning : plan.warnings) text += fmt::format("warning: {}\n", printable(warning));
+    for (const std::string& need : plan.needs_activations)
+        text += fmt::format("needs activations: {}\n", printable(need));
     return text;
 }
 

@@ -1,5 +1,6 @@
 #include "quant/report_text.h"
 
+#include "base/utf8.h"
 #include "quant/report_summary.h"
 
 #include <fmt/format.h>
@@ -15,14 +16,6 @@ constexpr size_t worst_count = 5;
 // Columns of a terminal a UTF-8 text takes; enough for names and the few signs used here (no wide characters).
 size_t columns(std::string_view text) {
     return size_t(std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
-}
-
-// Names come from files: no control character may reach a terminal.
-std::string printable(std::string_view text) {
-    std::string out(text);
-    std::ranges::replace_if(
-        out, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; }, '?');
-    return out;
 }
 
 using Row = std::vector<std::string>;

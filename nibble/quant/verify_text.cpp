@@ -1,3 +1,4 @@
+#include "base/utf8.h"
 #include "quant/report_summary.h"
 #include "quant/verify.h"
 
@@ -8,13 +9,6 @@ namespace nibble {
 namespace {
 
 constexpr size_t most_findings = 50, worst_tensors = 5;
-
-// Names come from files: no control character may reach a terminal.
-std::string printable(std::string text) {
-    for (char& c : text)
-        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
-    return text;
-}
 
 std::string decibels(const TensorReport& t) {
     return std::isfinite(t.sqnr_db()) ? fmt::format("{:.2f}", t.sqnr_db()) : "lossless";

@@ -1,5 +1,6 @@
 #include "text/chat_template.h"
 
+#include "base/utf8.h"
 #include "text/jinja_interpreter.h"
 #include "text/jinja_parser.h"
 #include "text/jinja_text.h"
@@ -47,7 +48,7 @@ Value to_value(const Json& json, Budget& budget) {
             return json.get<double>();
         case Json::value_t::string: {
             const auto& text = json.get_ref<const std::string&>();
-            if (!valid_utf8(text)) budget.fail("a string of the input is not UTF-8");
+            if (!utf8_valid(text)) budget.fail("a string of the input is not UTF-8");
             return make_string(budget, text);
         }
         case Json::value_t::array: {
@@ -64,7 +65,7 @@ Value to_value(const Json& json, Budget& budget) {
             for (const auto& [key, item] : json.items()) {
                 Value value = to_value(item, budget);
                 depth = std::max(depth, container_depth(value));
-                if (!valid_utf8(key)) budget.fail("a key of the input is not UTF-8");
+                if (!utf8_valid(key)) budget.fail("a key of the input is not UTF-8");
                 dict->entries.emplace_back(make_string(budget, key), std::move(value));
             }
             --budget.depth;
@@ -101,7 +102,7 @@ const std::string* template_text(const Json& config) {
 Result<ChatTemplate> ChatTemplate::parse(std::string_view source, const TemplateLimits& limits) {
     if (int64_t(source.size()) > limits.max_source_bytes)
         return fail("the template is longer than {} bytes", limits.max_source_bytes);
-    if (!valid_utf8(source)) return fail("the template is not UTF-8");
+    if (!utf8_valid(source)) return fail("the template is not UTF-8");
     try {
         auto tree = std::make_unique<Tree>();
         tree->body = jinja::parse(source);

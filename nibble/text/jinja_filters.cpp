@@ -1,3 +1,4 @@
+#include "base/html.h"
 #include "text/jinja_interpreter.h"
 #include "text/jinja_text.h"
 
@@ -325,27 +326,7 @@ Value f_indent(In in, V v, A a) {
 
 Value f_escape(In in, V v, A) {
     std::string out;
-    for (const char c : in.text(v)) {
-        switch (c) {
-            case '&':
-                out += "&amp;";
-                break;
-            case '<':
-                out += "&lt;";
-                break;
-            case '>':
-                out += "&gt;";
-                break;
-            case '"':
-                out += "&#34;";
-                break;
-            case '\'':
-                out += "&#39;";
-                break;
-            default:
-                out += c;
-        }
-    }
+    for (const char c : in.text(v)) append_html(out, c);
     return in.string(std::move(out));
 }
 

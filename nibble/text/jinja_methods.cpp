@@ -1,4 +1,5 @@
 // Attributes and methods of Python's types, and the functions of chat templates.
+#include "base/utf8.h"
 #include "text/jinja_interpreter.h"
 #include "text/jinja_text.h"
 
@@ -445,7 +446,7 @@ Value f_strftime(Interpreter& in, const Arguments& args) {
     in.budget.pay_bytes(int64_t(out.size()));
     const size_t n = std::strftime(out.data(), out.size(), format.c_str(), in.clock);
     out.resize(n);
-    if (!valid_utf8(out)) in.fail("strftime_now: the result is not UTF-8");
+    if (!utf8_valid(out)) in.fail("strftime_now: the result is not UTF-8");
     return Value(std::move(out));
 }
 

@@ -4,17 +4,6 @@
 
 namespace nibble::jinja {
 
-bool valid_utf8(std::string_view text) {
-    for (size_t i = 0; i < text.size();) {
-        utf8proc_int32_t c = 0;
-        const auto n = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()) + i,
-                                        utf8proc_ssize_t(text.size() - i), &c);
-        if (n <= 0) return false;
-        i += size_t(n);
-    }
-    return true;
-}
-
 char32_t next_code_point(std::string_view text, size_t& position) {
     const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
     const unsigned first = byte(position);

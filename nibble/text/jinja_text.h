@@ -7,7 +7,6 @@
 
 namespace nibble::jinja {
 
-bool valid_utf8(std::string_view text);
 // The code point at `position`, which moves behind it. Precondition: valid UTF-8, position < size.
 char32_t next_code_point(std::string_view text, size_t& position);
 void append_code_point(std::string& out, char32_t c);

@@ -49,59 +49,6 @@ void normalize_span(std::string_view text, NormalForm form, std::string& out) {
 
 }  // namespace
 
-Utf8Step utf8_step(std::string_view text, size_t at) {
-    if (at >= text.size()) return {};
-    const auto byte = [&](size_t k) { return static_cast<uint8_t>(text[at + k]); };
-    const uint8_t a = byte(0);
-    if (a < 0x80) return {1, a, true, false};
-    if (a < 0xC2 || a > 0xF4) return {1, 0xFFFD, false, false};
-    const size_t size = a < 0xE0 ? 2 : a < 0xF0 ? 3 : 4;
-    char32_t code = a & (0x7Fu >> size);
-    for (size_t k = 1; k < size; ++k) {
-        if (at + k >= text.size()) return {k, 0xFFFD, false, true};
-        // The second byte also rules out overlong forms, surrogates and what is beyond U+10FFFF.
-        uint8_t low = 0x80, high = 0xBF;
-        if (k == 1 && a == 0xE0) low = 0xA0;
-        if (k == 1 && a == 0xED) high = 0x9F;
-        if (k == 1 && a == 0xF0) low = 0x90;
-        if (k == 1 && a == 0xF4) high = 0x8F;
-        if (byte(k) < low || byte(k) > high) return {k, 0xFFFD, false, false};
-        code = code << 6 | (byte(k) & 0x3Fu);
-    }
-    return {size, code, true, false};
-}
-
-bool utf8_valid(std::string_view text) {
-    for (size_t i = 0; i < text.size();) {
-        if (is_ascii(text[i])) {
-            ++i;
-            continue;
-        }
-        const Utf8Step step = utf8_step(text, i);
-        if (!step.valid) return false;
-        i += step.size;
-    }
-    return true;
-}
-
-void utf8_append(std::string& out, char32_t code) {
-    if (code < 0x80) {
-        out += static_cast<char>(code);
-    } else if (code < 0x800) {
-        out += static_cast<char>(0xC0 | code >> 6);
-        out += static_cast<char>(0x80 | (code & 0x3F));
-    } else if (code < 0x10000) {
-        out += static_cast<char>(0xE0 | code >> 12);
-        out += static_cast<char>(0x80 | (code >> 6 & 0x3F));
-        out += static_cast<char>(0x80 | (code & 0x3F));
-    } else {
-        out += static_cast<char>(0xF0 | code >> 18);
-        out += static_cast<char>(0x80 | (code >> 12 & 0x3F));
-        out += static_cast<char>(0x80 | (code >> 6 & 0x3F));
-        out += static_cast<char>(0x80 | (code & 0x3F));
-    }
-}
-
 std::string utf8_lossy(std::string_view text) {
     std::string out;
     out.reserve(text.size());

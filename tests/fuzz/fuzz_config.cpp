@@ -3,21 +3,17 @@
 #include "checkpoint/config_json.h"
 #include "checkpoint/hf_contents.h"
 #include "io/safetensors_writer.h"
+#include "message.h"
 
 #include <unistd.h>
 
 #include <array>
-#include <cstdlib>
 
 using namespace nibble;
 
 namespace {
 
 namespace fs = std::filesystem;
-
-void require(bool fact) {
-    if (!fact) std::abort();
-}
 
 const std::vector<TensorSpec> model_optimizer_tensors{{"lm_head.weight", DType::bf16, {4, 4}},
                                                       {"m.0.up_proj.weight", DType::u8, {4, 16}},
@@ -93,8 +89,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
             check_contents(*contents);
             continue;
         }
-        const std::string& message = contents.error().message();
-        require(!message.empty() && message.size() < 4000 && message.find('\n') == message.npos);
+        require_message(contents.error());
     }
     return 0;
 }

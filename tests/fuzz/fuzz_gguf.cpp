@@ -2,22 +2,16 @@
 // of it (names, config, tokenizer, decoded rows) is refused or whole.
 #include "base/json.h"
 #include "checkpoint/gguf_import.h"
-
-#include <cstdlib>
+#include "message.h"
 
 using namespace nibble;
 
 namespace {
 
-void require(bool fact) {
-    if (!fact) std::abort();
-}
-
 template <class T>
 bool check(const Result<T>& result) {
     if (result.ok()) return true;
-    const std::string& message = result.error().message();
-    require(!message.empty() && message.size() < 2000 && message.find('\n') == message.npos);
+    require_message(result.error());
     return false;
 }
 

@@ -1,16 +1,11 @@
 // Any bytes as a recipe: refused with one line, or resolved against a small model: refused with one line, or a plan
 // whose entries are the tensors in their order and can be quantized as they say.
+#include "message.h"
 #include "quant/resolve.h"
-
-#include <cstdlib>
 
 using namespace nibble;
 
 namespace {
-
-void require(bool fact) {
-    if (!fact) std::abort();
-}
 
 void require_one_line(const std::string& text) {
     require(!text.empty() && text.size() < 20'000 && text.find('\n') == text.npos);
@@ -45,14 +40,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     static const Json config = {{"num_hidden_layers", 2}, {"tie_word_embeddings", false}};
     const auto recipe = parse_recipe({reinterpret_cast<const char*>(data), size}, "r.yaml");
     if (!recipe.ok()) {
-        require_one_line(recipe.error().message());
+        require_message(recipe.error());
         return 0;
     }
     ResolveOptions options;
     options.weights_only = size % 2 == 1;
     const auto plan = resolve(*recipe, tensors, config, options);
     if (!plan.ok()) {
-        require_one_line(plan.error().message());
+        require_message(plan.error());
         return 0;
     }
     require(plan->entries.size() == tensors.size());

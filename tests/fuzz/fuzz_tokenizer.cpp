@@ -2,20 +2,11 @@
 // exist, that decode to valid UTF-8, and to the same text all at once and as a stream up to runs of invalid bytes. A
 // first byte 'M' chooses tokenizer.model.
 #include "base/error.h"
+#include "message.h"
 #include "text/tokenizer.h"
 #include "text/unicode.h"
 
-#include <cstdlib>
-
 using namespace nibble;
-
-namespace {
-
-void require(bool fact) {
-    if (!fact) std::abort();
-}
-
-}  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (size == 0) return 0;
@@ -27,8 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const std::string_view text = cut == all.npos ? "" : all.substr(cut + 1);
     const auto tokenizer = sentencepiece ? Tokenizer::from_sentencepiece(file) : Tokenizer::from_json(file);
     if (!tokenizer.ok()) {
-        const std::string& message = tokenizer.error().message();
-        require(!message.empty() && message.size() < 4000 && message.find('\n') == message.npos);
+        require_message(tokenizer.error());
         return 0;
     }
     for (const bool special : {false, true}) {

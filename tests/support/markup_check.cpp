@@ -30,7 +30,7 @@ struct Reader {
 
 // What follows '&' up to ';' must be one of the five entities the page uses.
 bool entity_ok(std::string_view rest) {
-    for (std::string_view e : {"amp;", "lt;", "gt;", "quot;", "#39;"})
+    for (std::string_view e : {"amp;", "lt;", "gt;", "#34;", "#39;"})
         if (rest.starts_with(e)) return true;
     return false;
 }
