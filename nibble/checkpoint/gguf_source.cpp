@@ -211,20 +211,19 @@ Status GgufSource::read_rows(const GgufSourceTensor& tensor, int64_t begin, int6
     const bool rope = tensor.head_dim > 0;
     if (tensor.shape.size() == 1) {  // one block may span several "rows": decode all of it, vectors are short
         std::vector<float> all(rows);
-        NIBBLE_CHECK(ggml_dequantize(type, data, all.data(), rows).within(tensor.name));
+        NIBBLE_CHECK(ggml_dequantize(type, data, all.data(), rows, tensor.scale).within(tensor.name));
         for (int64_t r = begin; r < end; ++r) out[r - begin] = all[rope ? gguf_row_of_hf_row(r, tensor.head_dim) : r];
     } else {
         const size_t row_bytes = data.size() / rows;
         if (!rope) {
-            NIBBLE_CHECK(ggml_dequantize(type, data.subspan(begin * row_bytes, (end - begin) * row_bytes), out, count)
+            NIBBLE_CHECK(ggml_dequantize(type, data.subspan(begin * row_bytes, (end - begin) * row_bytes), out, count,
+                                         tensor.scale)
                              .within(tensor.name));
         }
         for (int64_t r = begin; rope && r < end; ++r)
-            NIBBLE_CHECK(
-                ggml_dequantize(type, row_blocks(tensor, r), out + (r - begin) * cols, cols).within(tensor.name));
+            NIBBLE_CHECK(ggml_dequantize(type, row_blocks(tensor, r), out + (r - begin) * cols, cols, tensor.scale)
+                             .within(tensor.name));
     }
-    if (tensor.scale != 1.0f)
-        for (int64_t i = 0; i < count; ++i) out[i] *= tensor.scale;
     if (tensor.transform == GgufTransform::norm_shift)
         for (int64_t i = 0; i < count; ++i) out[i] -= 1.0f;
     if (tensor.transform == GgufTransform::a_log)

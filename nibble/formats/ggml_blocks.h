@@ -154,15 +154,16 @@ constexpr void decode_mxfp4(const uint8_t* block, float* y) {
     }
 }
 
-// Without the tensor's `.scale`. As ggml's CPU decoder: bit 7 of a scale is ignored, 0x7F (E4M3's NaN) is zero.
-constexpr void decode_nvfp4(const uint8_t* block, float* y) {
+// The tensor's `.scale` multiplies the block's first, as everywhere in nibble (formats/nvfp4.h); without one, 1 gives
+// the bits of ggml's CPU decoder: bit 7 of a block scale is ignored, 0x7F (E4M3's NaN) is zero.
+constexpr void decode_nvfp4(const uint8_t* block, float* y, float tensor_scale = 1.0f) {
     for (int s = 0; s < 4; ++s) {
-        const float scale = block[s] == e4m3_nan_code ? 0.0f : MiniFloat<4, 3>::magnitude_value(block[s] & 0x7Fu);
-        const float half = scale * 0.5f;
+        const float scale =
+            block[s] == e4m3_nan_code ? 0.0f : MiniFloat<4, 3>::magnitude_value(block[s] & 0x7Fu) * tensor_scale;
         for (int j = 0; j < 8; ++j) {
             const uint8_t pair = block[4 + 8 * s + j];
-            y[16 * s + j] = ggml_detail::e2m1_value(pair & 15) * 2.0f * half;
-            y[16 * s + j + 8] = ggml_detail::e2m1_value(pair >> 4) * 2.0f * half;
+            y[16 * s + j] = ggml_detail::e2m1_value(pair & 15) * scale;
+            y[16 * s + j + 8] = ggml_detail::e2m1_value(pair >> 4) * scale;
         }
     }
 }

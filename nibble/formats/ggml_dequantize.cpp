@@ -20,6 +20,8 @@ void decode_f64(const uint8_t* block, float* y) {
     *y = static_cast<float>(value);
 }
 
+void decode_nvfp4_block(const uint8_t* block, float* y) { decode_nvfp4(block, y); }
+
 // A template per decoder, so that the per-element types do not pay for a call through a pointer per element.
 template <BlockDecoder decode>
 void decode_all(const uint8_t* blocks, int64_t count, int64_t block_bytes, int64_t block_elements, float* out) {
@@ -61,7 +63,7 @@ Decoder decoder_of(GgmlType type) {
         case GgmlType::mxfp4:
             return decode_all<decode_mxfp4>;
         case GgmlType::nvfp4:
-            return decode_all<decode_nvfp4>;
+            return decode_all<decode_nvfp4_block>;
         default:
             return nullptr;
     }
@@ -71,7 +73,7 @@ Decoder decoder_of(GgmlType type) {
 
 bool ggml_can_dequantize(GgmlType type) { return decoder_of(type) != nullptr; }
 
-Status ggml_dequantize(GgmlType type, Bytes blocks, float* out, int64_t n) {
+Status ggml_dequantize(GgmlType type, Bytes blocks, float* out, int64_t n, float tensor_scale) {
     const GgmlTypeInfo& info = ggml_type_info(type);
     const Decoder decode = decoder_of(type);
     if (!decode)
@@ -82,7 +84,13 @@ Status ggml_dequantize(GgmlType type, Bytes blocks, float* out, int64_t n) {
     if (blocks.size() % info.bytes != 0 || static_cast<int64_t>(blocks.size() / info.bytes) != count)
         return fail("{} elements of {} take {} blocks of {} bytes, found {} bytes", n, info.name, count, info.bytes,
                     blocks.size());
-    decode(reinterpret_cast<const uint8_t*>(blocks.data()), count, info.bytes, info.block, out);
+    const auto* bytes = reinterpret_cast<const uint8_t*>(blocks.data());
+    if (tensor_scale == 1.0f) {
+        decode(bytes, count, info.bytes, info.block, out);
+        return Ok{};
+    }
+    if (type != GgmlType::nvfp4) return fail("{} tensors have no tensor scale", info.name);
+    for (int64_t b = 0; b < count; ++b) decode_nvfp4(bytes + b * info.bytes, out + b * info.block, tensor_scale);
     return Ok{};
 }
 

@@ -13,7 +13,7 @@ namespace nibble {
 bool ggml_can_dequantize(GgmlType type);
 
 // Decodes n elements (whole blocks) to FP32; F64 rounds to nearest. Errors: a type without a decoder (named), n that is
-// not whole blocks, `blocks` of another size than n elements take.
-Status ggml_dequantize(GgmlType type, Bytes blocks, float* out, int64_t n);
+// not whole blocks, `blocks` of another size than n elements take, a tensor scale for a type other than NVFP4.
+Status ggml_dequantize(GgmlType type, Bytes blocks, float* out, int64_t n, float tensor_scale = 1.0f);
 
 }  // namespace nibble

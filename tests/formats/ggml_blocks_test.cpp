@@ -1,9 +1,11 @@
 #include "formats/ggml_blocks.h"
 
 #include "formats/ggml_dequantize.h"
+#include "formats/nvfp4.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <vector>
@@ -115,6 +117,25 @@ TEST(GgmlBlocks, nvfp4_scale_codes_0_and_7f_are_zero_and_bit_7_is_ignored) {
         const double value = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
         EXPECT_EQ(y[0], code == 0x7F ? 0.0 : value) << code;
     }
+}
+
+// Every code under every block scale; the tensor scales have full mantissas, so another order of products would differ.
+TEST(GgmlBlocks, nvfp4_with_a_tensor_scale_is_the_formats_own_decoding) {
+    for (const float tensor_scale : {0.75f, 0.1f, 1.0f / 2688, 3.1415927e-5f, 7.0f / 3})
+        for (int scale = 0; scale < e4m3_nan_code; ++scale) {
+            uint8_t codes[32], scales[4], block[36];
+            std::ranges::fill(scales, static_cast<uint8_t>(scale));
+            for (int t = 0; t < 32; ++t) codes[t] = static_cast<uint8_t>((2 * t & 15) | ((2 * t + 1) & 15) << 4);
+            pack_nvfp4(codes, scales, block);
+            std::vector<float> y(64);
+            ASSERT_TRUE(
+                ggml_dequantize(GgmlType::nvfp4, std::as_bytes(std::span(block)), y.data(), 64, tensor_scale).ok());
+            for (int i = 0; i < 64; ++i)
+                ASSERT_EQ(y[i], e2m1_to_float(i & 15) * nvfp4_decode_scale(static_cast<uint8_t>(scale), tensor_scale));
+        }
+    float y[32];
+    const uint8_t q8[34] = {};
+    EXPECT_FALSE(ggml_dequantize(GgmlType::q8_0, std::as_bytes(std::span(q8)), y, 32, 0.5f).ok());
 }
 
 TEST(GgmlBlocks, mxfp4_scales_span_all_exponents_including_subnormals) {
