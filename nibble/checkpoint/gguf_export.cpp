@@ -1,4 +1,5 @@
 // Writes GGUF files: the header and every offset first, then the values in any order.
+#include "checkpoint/export_ledger.h"
 #include "checkpoint/gguf_header.h"
 #include "checkpoint/hf_layout.h"
 #include "checkpoint/work_folder.h"
@@ -7,18 +8,13 @@
 #include "io/atomic_file.h"
 #include "io/json_events.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 
 namespace nibble {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr size_t checksum_chunk = size_t{1} << 20;
 
 // Rows of a plain matrix as FP32, with what GGUF stores instead of the weight itself.
 std::vector<std::byte> rows_as_f32(const MatrixView& view, GgufTransform transform) {
@@ -65,18 +61,14 @@ public:
           work_(std::move(work)),
           file_(std::move(file)),
           resumed_(resumed),
-          rows_written_(spec_.tensors.size()),
-          scalars_written_(spec_.tensors.size()) {}
+          ledger_(spec_.tensors) {}
 
     const fs::path& work_dir() const override { return work_.path(); }
     fs::path checkpoint_path() const override { return work_.path() / gguf_work_file; }
     int64_t total_bytes() const override { return file_.layout().file_bytes(); }
 
     Status write_plain(size_t index, int64_t row, const MatrixView& view) override {
-        NIBBLE_TRY(const ExportTensor* t, tensor(index, false));
-        if (view.dtype != t->dtype || view.cols != cols_of(*t) || !holds(*t, row, view.rows))
-            return fail("{}: rows [{}, {}) of {} x {} do not fit {} x {} {}", show_name(t->name), row, row + view.rows,
-                        dtype_name(view.dtype), view.cols, rows_of(*t), cols_of(*t), dtype_name(t->dtype));
+        NIBBLE_CHECK(ledger_.plain(index, row, view));
         const GgufPlace& place = layout_.places[index];
         const bool as_stored =
             place.type != GgmlType::f32 || (view.dtype == DType::f32 && place.transform != GgufTransform::norm_shift &&
@@ -91,11 +83,7 @@ public:
     }
 
     Status write_quant(size_t index, int64_t row, const QuantView& panel) override {
-        NIBBLE_TRY(const ExportTensor* t, tensor(index, true));
-        if (panel.format != t->format || panel.cols != cols_of(*t) || !holds(*t, row, panel.rows))
-            return fail("{}: rows [{}, {}) x {} of {} do not fit {} x {} of {}", show_name(t->name), row,
-                        row + panel.rows, panel.cols, format_name(panel.format), rows_of(*t), cols_of(*t),
-                        format_name(t->format));
+        NIBBLE_TRY(const ExportTensor* t, ledger_.quantized(index, row, panel));
         const int64_t row_bytes = layout_.places[index].row_bytes;
         std::vector<uint8_t> blocks(size_t(panel.rows * row_bytes));
         for (int64_t r = 0; r < panel.rows; ++r)
@@ -105,63 +93,62 @@ public:
     }
 
     Status write_scalars(size_t index, float tensor_scale, std::optional<float> input_scale) override {
-        NIBBLE_TRY(const ExportTensor* t, tensor(index, true));
-        if (t->input_scale != input_scale.has_value())
-            return fail("{}: an input_scale was {}declared", show_name(t->name), t->input_scale ? "" : "not ");
+        NIBBLE_TRY(const ExportTensor* t, ledger_.scalars(index, input_scale));
         const GgufPlace& place = layout_.places[index];
-        const auto write = [&](const std::optional<size_t>& at, float value, std::string_view what) -> Status {
+        const auto write = [&](Part part, const std::optional<size_t>& at, float value,
+                               std::string_view what) -> Status {
             if (!at) return Ok{};
             if (!std::isfinite(value) || value <= 0)
                 return fail("{}: {} {} must be finite and positive", show_name(t->name), what, value);
-            return file_.write(*at, place.element * int64_t{sizeof value}, std::as_bytes(std::span(&value, 1)));
+            const Bytes bytes = std::as_bytes(std::span(&value, 1));
+            ledger_.wrote(index, rows_checksum(bytes, scalar_bytes, 0, part));
+            return file_.write(*at, place.element * scalar_bytes, bytes);
         };
-        NIBBLE_CHECK(write(place.scale, tensor_scale, "tensor scale"));
-        NIBBLE_CHECK(write(place.input_scale, input_scale.value_or(0), "input scale"));
-        scalars_written_[index] = true;
+        NIBBLE_CHECK(write(scale, place.scale, tensor_scale, "tensor scale"));
+        NIBBLE_CHECK(write(Part::input_scale, place.input_scale, input_scale.value_or(0), "input scale"));
+        ledger_.wrote_scalars(index);
         return Ok{};
     }
 
+    uint64_t written_checksum(size_t index) const override { return ledger_.checksum(index); }
+
     Result<uint64_t> checksum(size_t index) const override {
         if (index >= spec_.tensors.size()) return fail("no tensor number {}", index);
-        std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(), &XXH3_freeState);
-        if (!state || XXH3_64bits_reset(state.get()) != XXH_OK) return fail("cannot start a checksum");
-        std::vector<std::byte> buffer;
-        const auto add = [&](size_t at, int64_t begin, int64_t bytes) -> Status {
-            if (buffer.size() < checksum_chunk)
-                buffer.resize(std::max(buffer.size(), std::min(checksum_chunk, size_t(bytes))));
-            for (int64_t done = 0; done < bytes;) {
-                const std::span part = std::span(buffer).first(std::min(buffer.size(), size_t(bytes - done)));
-                NIBBLE_CHECK(file_.read_back(at, begin + done, part));
-                XXH3_64bits_update(state.get(), part.data(), part.size());
-                done += int64_t(part.size());
-            }
-            return Ok{};
+        const auto sum_of = [&](Part part, size_t at, int64_t begin, int64_t bytes, int64_t row_bytes) {
+            return read_back_checksum(bytes, row_bytes, part, [&](int64_t offset, std::span<std::byte> to) {
+                return file_.read_back(at, begin + offset, to);
+            });
         };
         const GgufPlace& place = layout_.places[index];
-        NIBBLE_CHECK(add(place.tensor, place.offset, rows_of(spec_.tensors[index]) * place.row_bytes));
-        for (const auto& scalar : {place.scale, place.input_scale})
-            if (scalar) NIBBLE_CHECK(add(*scalar, place.element * int64_t{sizeof(float)}, sizeof(float)));
-        return uint64_t{XXH3_64bits_digest(state.get())};
+        NIBBLE_TRY(uint64_t sum, sum_of(blocks, place.tensor, place.offset,
+                                        rows_of(spec_.tensors[index]) * place.row_bytes, place.row_bytes));
+        for (const auto& [part, scalar] : {std::pair(scale, place.scale), std::pair(input_scale, place.input_scale)}) {
+            if (!scalar) continue;
+            NIBBLE_TRY(const uint64_t scalar_sum,
+                       sum_of(part, *scalar, place.element * scalar_bytes, scalar_bytes, scalar_bytes));
+            sum += scalar_sum;
+        }
+        return sum;
     }
 
     Status finish() override {
-        if (!resumed_) NIBBLE_CHECK(check_complete());
+        if (!resumed_)
+            NIBBLE_CHECK(ledger_.check_complete([&](size_t i) { return layout_.places[i].scale.has_value(); }));
         NIBBLE_CHECK(file_.finish());
         NIBBLE_CHECK(publish_documents());
         return work_.publish_file(std::string(gguf_work_file));
     }
 
 private:
-    static bool holds(const ExportTensor& t, int64_t row, int64_t count) {
-        return row >= 0 && count >= 0 && row <= rows_of(t) && count <= rows_of(t) - row;
-    }
+    enum Part : int { blocks, scale, input_scale };
+    static constexpr int64_t scalar_bytes = sizeof(float);
 
-    Result<const ExportTensor*> tensor(size_t index, bool quantized) const {
-        if (index >= spec_.tensors.size())
-            return fail("no tensor number {}, there are {}", index, spec_.tensors.size());
-        const ExportTensor& t = spec_.tensors[index];
-        if ((t.format != Format::none) == quantized) return &t;
-        return fail("{}: was declared {}", show_name(t.name), quantized ? "plain" : "quantized");
+    // Rows of the file.
+    Status put_at(size_t index, int64_t row, Bytes bytes) {
+        const GgufPlace& place = layout_.places[index];
+        const int64_t offset = row * place.row_bytes;
+        ledger_.wrote(index, rows_checksum(bytes, place.row_bytes, offset, blocks));
+        return file_.write(place.tensor, place.offset + offset, bytes);
     }
 
     // `count` rows in Hugging Face order. Whole heads stay where they are as a whole, so that a panel of them is one
@@ -170,32 +157,19 @@ private:
         const GgufPlace& place = layout_.places[index];
         const int64_t row_bytes = place.row_bytes, head = place.head_dim;
         if (head == 0) {
-            NIBBLE_CHECK(file_.write(place.tensor, place.offset + row * row_bytes, bytes));
+            NIBBLE_CHECK(put_at(index, row, bytes));
         } else if (row % head == 0 && count % head == 0) {
             std::vector<std::byte> moved(bytes.size());
             for (int64_t r = 0; r < count; ++r)
                 std::ranges::copy(bytes.subspan(size_t(r * row_bytes), size_t(row_bytes)),
                                   moved.begin() + gguf_row_of_hf_row(r, head) * row_bytes);
-            NIBBLE_CHECK(file_.write(place.tensor, place.offset + row * row_bytes, moved));
+            NIBBLE_CHECK(put_at(index, row, moved));
         } else {
             for (int64_t r = 0; r < count; ++r)
-                NIBBLE_CHECK(file_.write(place.tensor, place.offset + gguf_row_of_hf_row(row + r, head) * row_bytes,
-                                         bytes.subspan(size_t(r * row_bytes), size_t(row_bytes))));
+                NIBBLE_CHECK(put_at(index, gguf_row_of_hf_row(row + r, head),
+                                    bytes.subspan(size_t(r * row_bytes), size_t(row_bytes))));
         }
-        rows_written_[index] += count;
-        return Ok{};
-    }
-
-    // Forgotten rows would be zeros in the file. After a resume only the caller's journal knows what an earlier process
-    // wrote.
-    Status check_complete() const {
-        for (size_t i = 0; i < spec_.tensors.size(); ++i) {
-            const ExportTensor& t = spec_.tensors[i];
-            if (rows_written_[i] < rows_of(t))
-                return fail("{}: {} of {} rows were written", show_name(t.name), rows_written_[i].load(), rows_of(t));
-            if (layout_.places[i].scale && !scalars_written_[i])
-                return fail("{}: its scalar scales were not written", show_name(t.name));
-        }
+        ledger_.wrote_rows(index, count);
         return Ok{};
     }
 
@@ -223,8 +197,7 @@ private:
     WorkFolder work_;
     GgufFileWriter file_;
     bool resumed_;
-    std::vector<std::atomic<int64_t>> rows_written_;
-    std::vector<std::atomic<bool>> scalars_written_;
+    ExportLedger ledger_;
 };
 
 // The rows of the embedding: what llama.cpp's vocabulary must have as many tokens as.
@@ -255,10 +228,11 @@ Result<std::unique_ptr<Export>> open_gguf_export(ExportSpec spec, ExportMode mod
     NIBBLE_TRY(auto work, WorkFolder::open(spec.out, mode, file_layout.file_bytes()));
     const fs::path path = work.path() / gguf_work_file;
     const auto fill = [&]() -> Result<GgufFileWriter> {
-        NIBBLE_TRY(auto file, mode == ExportMode::create ? GgufFileWriter::create(path, std::move(file_layout))
-                                                         : GgufFileWriter::reopen(path, std::move(file_layout)));
-        if (!divisors.empty())
-            NIBBLE_CHECK(file.write(layout.tensors.size() - 1, 0, std::as_bytes(std::span(divisors))));
+        auto file = mode == ExportMode::create ? GgufFileWriter::create(path, std::move(file_layout))
+                                               : GgufFileWriter::reopen(path, std::move(file_layout));
+        if (!file.ok() && mode == ExportMode::resume) return work.another_job(file.error());
+        if (file.ok() && !divisors.empty())
+            NIBBLE_CHECK(file->write(layout.tensors.size() - 1, 0, std::as_bytes(std::span(divisors))));
         return file;
     };
     auto file = fill();

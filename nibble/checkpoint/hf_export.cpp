@@ -1,4 +1,5 @@
 // Writes Hugging Face folders: lays out the files from the list of tensors, then takes the values in any order.
+#include "checkpoint/export_ledger.h"
 #include "checkpoint/hf_layout.h"
 #include "checkpoint/reciprocal.h"
 #include "checkpoint/work_folder.h"
@@ -8,17 +9,12 @@
 #include "io/safetensors_writer.h"
 #include "io/sharding.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
-#include <atomic>
 
 namespace nibble {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr size_t checksum_chunk = size_t{1} << 20;
 
 // Where a stored tensor went.
 struct Place {
@@ -36,8 +32,7 @@ public:
           work_(std::move(work)),
           files_(std::move(files)),
           resumed_(resumed),
-          rows_written_(spec_.tensors.size()),
-          scalars_written_(spec_.tensors.size()) {}
+          ledger_(spec_.tensors) {}
 
     const fs::path& work_dir() const override { return work_.path(); }
 
@@ -48,23 +43,16 @@ public:
     }
 
     Status write_plain(size_t index, int64_t row, const MatrixView& view) override {
-        NIBBLE_TRY(const ExportTensor* t, tensor(index, false));
-        const int64_t rows = rows_of(*t), cols = cols_of(*t);
-        if (view.dtype != t->dtype || view.cols != cols || row < 0 || view.rows < 0 || view.rows > rows - row)
-            return fail("{}: rows [{}, {}) of {} x {} do not fit {} x {} {}", show_name(t->name), row, row + view.rows,
-                        dtype_name(view.dtype), view.cols, rows, cols, dtype_name(t->dtype));
-        NIBBLE_CHECK(
-            put(layout_.first_of[index], row * view.row_bytes(), {view.data, static_cast<size_t>(view.bytes())}));
-        rows_written_[index] += view.rows;
+        NIBBLE_CHECK(ledger_.plain(index, row, view));
+        NIBBLE_CHECK(put(index, layout_.first_of[index], row * view.row_bytes(),
+                         {view.data, static_cast<size_t>(view.bytes())}));
+        ledger_.wrote_rows(index, view.rows);
         return Ok{};
     }
 
     Status write_quant(size_t index, int64_t row, const QuantView& panel) override {
-        NIBBLE_TRY(const ExportTensor* t, tensor(index, true));
-        const int64_t rows = rows_of(*t), cols = cols_of(*t);
-        if (panel.format != t->format || panel.cols != cols || row < 0 || panel.rows < 0 || panel.rows > rows - row)
-            return fail("{}: rows [{}, {}) x {} of {} do not fit {} x {} of {}", show_name(t->name), row,
-                        row + panel.rows, panel.cols, format_name(panel.format), rows, cols, format_name(t->format));
+        NIBBLE_TRY(const ExportTensor* t, ledger_.quantized(index, row, panel));
+        const int64_t rows = rows_of(*t), cols = panel.cols;
         if (t->format == Format::fp8_block128 &&
             (row % fp8_tile || (panel.rows % fp8_tile && row + panel.rows != rows)))
             return fail("{}: rows [{}, {}) cut a tile of {} rows", show_name(t->name), row, row + panel.rows, fp8_tile);
@@ -72,17 +60,17 @@ public:
             const Format f = t->format;
             switch (layout_.tensors[s].part) {
                 case Part::codes:
-                    NIBBLE_CHECK(put(s, code_bytes(f, row, cols),
+                    NIBBLE_CHECK(put(index, s, code_bytes(f, row, cols),
                                      std::as_bytes(std::span(panel.codes, size_t(code_bytes(f, panel.rows, cols))))));
                     break;
                 case Part::block_scales:
                     NIBBLE_CHECK(put(
-                        s, block_scale_bytes(f, row, cols),
+                        index, s, block_scale_bytes(f, row, cols),
                         std::as_bytes(std::span(panel.block_scales, size_t(block_scale_bytes(f, panel.rows, cols))))));
                     break;
                 case Part::float_scales:
                     NIBBLE_CHECK(put(
-                        s, 4 * float_scale_count(f, row, cols),
+                        index, s, 4 * float_scale_count(f, row, cols),
                         std::as_bytes(std::span(panel.float_scales, size_t(float_scale_count(f, panel.rows, cols))))));
                     break;
                 case Part::tensor_scale:
@@ -90,15 +78,12 @@ public:
                     break;  // write_scalars
             }
         }
-        rows_written_[index] += panel.rows;
+        ledger_.wrote_rows(index, panel.rows);
         return Ok{};
     }
 
     Status write_scalars(size_t index, float tensor_scale, std::optional<float> input_scale) override {
-        NIBBLE_TRY(const ExportTensor* t, tensor(index, true));
-        if (input_scale.has_value() != t->input_scale)
-            return fail("{}: {}", show_name(t->name),
-                        t->input_scale ? "an input_scale was declared and is missing" : "no input_scale was declared");
+        NIBBLE_CHECK(ledger_.scalars(index, input_scale));
         for (size_t s = layout_.first_of[index]; s < layout_.first_of[index + 1]; ++s) {
             const StoredTensor& stored = layout_.tensors[s];
             if (stored.part != Part::tensor_scale && stored.part != Part::input_scale) continue;
@@ -111,62 +96,59 @@ public:
                 if (d.value == 0.0f) return fail("{}: {} has no finite reciprocal", show_name(stored.spec.name), x);
                 x = d.value;
             }
-            NIBBLE_CHECK(put(s, 0, std::as_bytes(std::span(&x, 1))));
+            NIBBLE_CHECK(put(index, s, 0, std::as_bytes(std::span(&x, 1))));
         }
-        scalars_written_[index] = true;
+        ledger_.wrote_scalars(index);
         return Ok{};
     }
 
+    uint64_t written_checksum(size_t index) const override { return ledger_.checksum(index); }
+
     Result<uint64_t> checksum(size_t index) const override {
         if (index >= spec_.tensors.size()) return fail("no tensor number {}", index);
-        std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(), &XXH3_freeState);
-        if (!state || XXH3_64bits_reset(state.get()) != XXH_OK) return fail("cannot start a checksum");
-        std::vector<std::byte> buffer;  // as large as needed: there are models with 100,000 tiny tensors
+        uint64_t sum = 0;
         for (size_t s = layout_.first_of[index]; s < layout_.first_of[index + 1]; ++s) {
             const Place& p = places_[s];
             const SafetensorsFileWriter& file = files_[size_t(p.file)];
-            const int64_t bytes = file.layout().bytes(p.tensor);
-            if (buffer.size() < checksum_chunk) buffer.resize(std::min(checksum_chunk, size_t(bytes)));
-            for (int64_t at = 0; at < bytes; at += int64_t(buffer.size())) {
-                const std::span part = std::span(buffer).first(std::min(buffer.size(), size_t(bytes - at)));
-                NIBBLE_CHECK(file.read_back(p.tensor, at, part));
-                XXH3_64bits_update(state.get(), part.data(), part.size());
-            }
+            const auto read = [&](int64_t at, std::span<std::byte> part) { return file.read_back(p.tensor, at, part); };
+            NIBBLE_TRY(const uint64_t part_sum, read_back_checksum(file.layout().bytes(p.tensor), row_bytes(index, s),
+                                                                   int(s - layout_.first_of[index]), read));
+            sum += part_sum;
         }
-        return uint64_t{XXH3_64bits_digest(state.get())};
+        return sum;
     }
 
     Status finish() override {
-        if (!resumed_) NIBBLE_CHECK(check_complete());
+        if (!resumed_) NIBBLE_CHECK(ledger_.check_complete([&](size_t i) { return layout_.has_scalars(i); }));
         for (SafetensorsFileWriter& file : files_) NIBBLE_CHECK(file.finish());
         return work_.publish();
     }
 
 private:
-    Result<const ExportTensor*> tensor(size_t index, bool quantized) const {
-        if (index >= spec_.tensors.size())
-            return fail("no tensor number {}, there are {}", index, spec_.tensors.size());
+    // What rows_checksum() takes for a row of a stored part: a row of the matrix, or of its tiles.
+    int64_t row_bytes(size_t index, size_t stored) const {
         const ExportTensor& t = spec_.tensors[index];
-        if ((t.format != Format::none) == quantized) return &t;
-        return fail("{}: was declared {}", show_name(t.name), quantized ? "plain" : "quantized");
-    }
-
-    Status put(size_t stored, int64_t offset, Bytes bytes) {
-        const Place& p = places_[stored];
-        return files_[size_t(p.file)].write(p.tensor, offset, bytes);
-    }
-
-    // Forgotten rows would be zeros in the file. After a resume only the caller's journal knows what an earlier process
-    // wrote.
-    Status check_complete() const {
-        for (size_t i = 0; i < spec_.tensors.size(); ++i) {
-            const ExportTensor& t = spec_.tensors[i];
-            if (cols_of(t) != 0 && rows_written_[i] < rows_of(t))
-                return fail("{}: {} of {} rows were written", show_name(t.name), rows_written_[i].load(), rows_of(t));
-            if (layout_.has_scalars(i) && !scalars_written_[i])
-                return fail("{}: its scalar scales were not written", show_name(t.name));
+        const int64_t cols = cols_of(t);
+        if (t.format == Format::none) return cols * dtype_bytes(t.dtype);
+        switch (layout_.tensors[stored].part) {
+            case Part::codes:
+                return code_bytes(t.format, 1, cols);
+            case Part::block_scales:
+                return block_scale_bytes(t.format, 1, cols);
+            case Part::float_scales:
+                return 4 * float_scale_count(t.format, 1, cols);
+            case Part::tensor_scale:
+            case Part::input_scale:
+                break;
         }
-        return Ok{};
+        return sizeof(float);
+    }
+
+    Status put(size_t index, size_t stored, int64_t offset, Bytes bytes) {
+        const Place& p = places_[stored];
+        ledger_.wrote(index,
+                      rows_checksum(bytes, row_bytes(index, stored), offset, int(stored - layout_.first_of[index])));
+        return files_[size_t(p.file)].write(p.tensor, offset, bytes);
     }
 
     ExportSpec spec_;
@@ -175,8 +157,7 @@ private:
     WorkFolder work_;
     std::vector<SafetensorsFileWriter> files_;
     bool resumed_;
-    std::vector<std::atomic<int64_t>> rows_written_;
-    std::vector<std::atomic<bool>> scalars_written_;
+    ExportLedger ledger_;
 };
 
 // Everything but the weights, synced.
@@ -244,10 +225,11 @@ Result<std::unique_ptr<Export>> open_hf_export(ExportSpec spec, ExportMode mode)
     const auto fill = [&]() -> Status {
         for (size_t i = 0; i < layouts.size(); ++i) {
             const fs::path path = work.path() / plan.files[i];
-            NIBBLE_TRY(auto file, mode == ExportMode::create
-                                      ? SafetensorsFileWriter::create(path, std::move(layouts[i]))
-                                      : SafetensorsFileWriter::reopen(path, std::move(layouts[i])));
-            files.push_back(std::move(file));
+            auto file = mode == ExportMode::create ? SafetensorsFileWriter::create(path, std::move(layouts[i]))
+                                                   : SafetensorsFileWriter::reopen(path, std::move(layouts[i]));
+            if (!file.ok() && mode == ExportMode::resume) return work.another_job(file.error());
+            if (!file.ok()) return std::move(file).error();
+            files.push_back(*std::move(file));
         }
         return write_documents(spec, layout, index, work.path());
     };

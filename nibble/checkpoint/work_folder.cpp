@@ -135,6 +135,13 @@ Status WorkFolder::publish_file(const std::string& name) {
     return Ok{};
 }
 
+Error WorkFolder::another_job(const Error& why) const {
+    return fail(
+        "{}: cannot resume: it is left from another job (other tensors, formats or --max-shard-size): {}; repeat that "
+        "job's options, or remove the folder",
+        path_.string(), why.message());
+}
+
 void WorkFolder::discard() {
     std::error_code ignored;
     fs::remove_all(path_, ignored);

@@ -27,6 +27,9 @@ public:
     Status publish();
     Status publish_file(const std::string& name);
 
+    // For a resume that finds other files than its own: `why` is what it found.
+    Error another_job(const Error& why) const;
+
     // Removes the folder and all in it: for a creation that failed half-way.
     void discard();
 

@@ -10,6 +10,8 @@
 namespace nibble {
 namespace {
 
+constexpr int64_t writeback_bytes = int64_t{256} << 10;
+
 Error system_error(const std::filesystem::path& path, std::string_view action) {
     return fail("{}: cannot {}: {}", path.string(), action, std::strerror(errno));
 }
@@ -33,6 +35,7 @@ Result<int64_t> FileDescriptor::size() const {
 }
 
 Status FileDescriptor::write_at(Bytes bytes, int64_t offset) const {
+    const auto size = static_cast<int64_t>(bytes.size());
     while (!bytes.empty()) {
         const ssize_t n = ::pwrite(fd_, bytes.data(), bytes.size(), offset);
         if (n < 0 && errno == EINTR) continue;
@@ -42,6 +45,9 @@ Status FileDescriptor::write_at(Bytes bytes, int64_t offset) const {
         bytes = bytes.subspan(n);
         offset += n;
     }
+    // On its way to the device while the next part is computed, or sync() would wait for all of it at the end. Only
+    // advice: what goes wrong here, sync() reports.
+    if (size >= writeback_bytes) ::sync_file_range(fd_, offset - size, size, SYNC_FILE_RANGE_WRITE);
     return Ok{};
 }
 

@@ -64,14 +64,15 @@ QuantSpan reshape(QuantMatrix& matrix, Format format, int64_t rows, int64_t cols
 }
 
 Result<MatrixView> read_weights(const Checkpoint& source, size_t index, int64_t begin, int64_t count,
-                                const QuantizeKernels& kernels, PanelScratch& scratch) {
+                                const QuantizeKernels& kernels, PanelScratch& scratch, DecodedTo decoded_to) {
     const CheckpointTensor& tensor = source.tensors()[index];
     if (tensor.quantized()) {
         NIBBLE_TRY(const QuantView quant, source.read_quant(index, begin, count, scratch.read_quant));
-        Matrix& decoded = tensor.dtype == DType::bf16 ? scratch.read : scratch.wide;
+        const bool round = tensor.dtype == DType::bf16 && decoded_to == DecodedTo::own_dtype;
+        Matrix& decoded = round ? scratch.read : scratch.wide;
         reshape(decoded, DType::f32, quant.rows, quant.cols);
         kernels.decode(quant, reinterpret_cast<float*>(decoded.data.data()));
-        if (tensor.dtype != DType::bf16) return decoded.view();
+        if (!round) return decoded.view();
         return converted<float>(decoded.view(), DType::bf16, scratch.wide, bf16_from_float);
     }
     NIBBLE_TRY(const MatrixView plain, source.read_plain(index, begin, count, scratch.read));

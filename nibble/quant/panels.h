@@ -42,10 +42,14 @@ struct PanelScratch {
     QuantMatrix out;
 };
 
-// Rows of tensor `index` as the kernels take them: BF16 or F32. F16 and F64 (which must fit) become F32; quantized
-// sources are decoded and rounded to the dtype they stand for. The view lives as long as the scratch is not used again.
+// What becomes of quantized sources: weights of the dtype they stand for, or their exact values, for measuring.
+enum class DecodedTo : uint8_t { own_dtype, fp32 };
+
+// Rows of tensor `index` as the kernels take them: BF16 or F32. F16 and F64 (which must fit) become F32. The view lives
+// as long as the scratch is not used again.
 Result<MatrixView> read_weights(const Checkpoint& source, size_t index, int64_t begin, int64_t count,
-                                const QuantizeKernels& kernels, PanelScratch& scratch);
+                                const QuantizeKernels& kernels, PanelScratch& scratch,
+                                DecodedTo decoded_to = DecodedTo::own_dtype);
 
 // Makes `matrix` [rows, cols] of `format` without giving memory back.
 QuantSpan reshape(QuantMatrix& matrix, Format format, int64_t rows, int64_t cols);

@@ -201,6 +201,7 @@ Json to_json(const TensorReport& t) {
         json["amax"] = t.amax;
         json["search_multiplier"] = t.search_multiplier;
         json["tensor_scale"] = t.tensor_scale;
+        json["content_hash"] = t.content_hash;
     }
     if (t.input_scale) json["input_scale"] = *t.input_scale;
     return json;
@@ -233,6 +234,7 @@ Result<TensorReport> tensor_report_from_json(const Json& json) {
         NIBBLE_CHECK(json_get(json, "amax", t.amax));
         NIBBLE_CHECK(json_get(json, "search_multiplier", t.search_multiplier));
         NIBBLE_CHECK(json_get(json, "tensor_scale", t.tensor_scale));
+        NIBBLE_CHECK(json_get(json, "content_hash", t.content_hash));
     }
     if (json.contains("input_scale")) NIBBLE_CHECK(json_get(json, "input_scale", t.input_scale.emplace()));
     return t;

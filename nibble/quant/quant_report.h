@@ -53,6 +53,7 @@ struct TensorReport {
     float amax = 0;                    // largest |weight| of this tensor
     float search_multiplier = 1;       // chosen by a search over the whole tensor
     float tensor_scale = 1;            // as stored
+    uint64_t content_hash = 0;         // of codes and scales (quant/content_hash.h)
     std::optional<float> input_scale;  // as stored
 
     bool quantized() const { return !method.empty(); }

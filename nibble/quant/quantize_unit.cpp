@@ -2,6 +2,7 @@
 
 #include "base/json_fields.h"
 #include "formats/minifloat.h"
+#include "quant/content_hash.h"
 #include "quant/unit_scales.h"
 
 #include <fmt/ranges.h>
@@ -30,7 +31,8 @@ struct Member {
     std::vector<double> losses{};     // per multiplier
     std::vector<float> multipliers{};
     MemberScale scale{};
-    uint64_t checksum = 0;  // stored now, or expected while rechecking
+    std::vector<uint64_t> contents{};  // content hash per panel
+    uint64_t checksum = 0;             // stored now, or expected while rechecking
 
     bool quantized() const { return entry.spec.format != Format::none; }
 };
@@ -121,8 +123,10 @@ private:
             if (n > 0 && (stage_ == Stage::scan || stage_ == Stage::quantize))
                 member.scans.resize(static_cast<size_t>(member.panels.count()));
             if (stage_ == Stage::search) member.multipliers = search_multipliers(member.entry.spec.search);
-            if (stage_ == Stage::quantize && member.quantized())
+            if (stage_ == Stage::quantize && member.quantized()) {
                 member.stats.resize(static_cast<size_t>(member.panels.count()));
+                member.contents.resize(static_cast<size_t>(member.panels.count()));
+            }
             for (int64_t p = 0; p < n; ++p) tasks_.emplace_back(m, p);
         }
     }
@@ -183,6 +187,7 @@ private:
         out.tensor_scale = member.scale.tensor_scale;
         job_.kernels.quantize(view, spec, member.scale.amax, out, stats);
         job_.kernels.measure(view, out, stats);
+        member.contents[static_cast<size_t>(panel)] = content_hash(out, member.panels.begin(panel));
         return wrote(member, panel, job_.out.write_quant(member.index, member.panels.begin(panel), out));
     }
 
@@ -200,6 +205,7 @@ private:
             const int64_t begin = member.panels.begin(panel), count = member.panels.size(panel);
             const QuantSpan part = out.panel(begin, count);
             job_.kernels.measure(whole.panel(begin, count), part, member.stats[static_cast<size_t>(panel)]);
+            member.contents[static_cast<size_t>(panel)] = content_hash(part, begin);
             NIBBLE_CHECK(wrote(member, panel, job_.out.write_quant(member.index, begin, part)));
         }
         return Ok{};
@@ -272,7 +278,7 @@ private:
                 return status;
             }
         }
-        NIBBLE_TRY(member.checksum, job_.out.checksum(member.index));
+        member.checksum = job_.out.written_checksum(member.index);
         return Ok{};
     }
 
@@ -286,6 +292,7 @@ private:
                 if (!std::isfinite(sum.max_error))
                     return fail("{}: quantized values are not finite; this is a defect of nibble", member.entry.tensor);
                 report.add(sum);
+                for (const uint64_t content : member.contents) report.content_hash += content;
                 report.amax = member.scale.own_amax;
                 report.search_multiplier = member.scale.multiplier;
             }

@@ -140,6 +140,9 @@ Result<VerifyReport> verify(const Checkpoint& checkpoint, const VerifyOptions& o
         const auto source = options.source->tensors();
         for (size_t i = 0; i < source.size(); ++i) context.in_source.emplace(source[i].name, i);
     }
+    if (options.computed)
+        for (const TensorReport& t : *options.computed)
+            if (t.quantized()) context.computed.emplace(t.name, &t);
     NIBBLE_TRY(const RunEnd end, run_units(
                                      pool, static_cast<int64_t>(list.size()),
                                      [&](int64_t i) { return verify_tensor(context, static_cast<size_t>(i)); },

@@ -47,6 +47,9 @@ struct VerifyOptions {
     const QuantizeKernels* kernels = nullptr;  // null: the fastest this CPU supports
     const Checkpoint* source = nullptr;        // measure losses against it
     const ExpectedFormats* expected = nullptr;
+    // What the job that wrote the checkpoint computed, by name: codes and scales must be those; the losses are then the
+    // job's, not measured again.
+    const std::vector<TensorReport>* computed = nullptr;
     double suspicious_sqnr_db = 5;  // a loss below this is a finding: a wrong scale rather than rounding
 };
 

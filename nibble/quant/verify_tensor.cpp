@@ -1,6 +1,7 @@
 #include "quant/verify_tensor.h"
 
 #include "formats/minifloat.h"
+#include "quant/content_hash.h"
 
 #include <fmt/ranges.h>
 
@@ -38,12 +39,21 @@ struct PanelFindings {
     std::array<int64_t, kinds> count{};
     std::array<int64_t, kinds> first_row{};  // of the tensor
     QuantStats stats;
+    uint64_t content = 0;
 
     void add(Kind kind, int64_t row, int64_t n = 1) {
         if (n > 0 && count[kind] == 0) first_row[kind] = row;
         count[kind] += n;
     }
 };
+
+// Whether any byte is bad, without a branch per byte, so that it becomes vector code.
+template <class Bad>
+bool any_of(std::span<const uint8_t> bytes, Bad bad) {
+    uint8_t found = 0;
+    for (const uint8_t byte : bytes) found |= static_cast<uint8_t>(bad(byte));
+    return found != 0;
+}
 
 bool usable(float scale) { return std::isfinite(scale) && scale > 0; }
 
@@ -54,6 +64,8 @@ public:
           index_(index),
           tensor_(context.checkpoint.tensors()[index]),
           panels_(tensor_.format, tensor_.rows(), tensor_.cols()) {
+        if (const auto computed = context.computed.find(tensor_.name); computed != context.computed.end())
+            computed_ = computed->second;
         if (!context.options.source) return;
         const auto found = context.in_source.find(tensor_.name);
         if (found == context.in_source.end()) return;
@@ -83,7 +95,10 @@ public:
             if (panel == 0) tensor_scale_ = view.tensor_scale;
             look_at_codes(view, begin, found);
             look_at_scales(view, begin, found);
-            if (comparable()) NIBBLE_CHECK(measure(view, begin, source_scratch, found));
+            if (computed_)
+                found.content = content_hash(view, begin);
+            else if (comparable())
+                NIBBLE_CHECK(measure(view, begin, source_scratch, found));
         } else {
             NIBBLE_TRY(const MatrixView view, context_.checkpoint.read_plain(index_, begin, rows, scratch.read));
             if (comparable()) {
@@ -130,18 +145,22 @@ private:
     void look_at_codes(const QuantView& view, int64_t begin, PanelFindings& found) const {
         if (format_layout(view.format).code_bits != 8) return;
         for (int64_t r = 0; r < view.rows; ++r) {
-            int64_t bad = 0;
-            for (int64_t c = 0; c < view.cols; ++c) bad += (view.codes[r * view.cols + c] & 0x7F) == 0x7F;
-            found.add(nan_code, begin + r, bad);
+            const std::span codes(view.codes + r * view.cols, static_cast<size_t>(view.cols));
+            const auto is_nan = [](uint8_t code) { return (code & 0x7F) == 0x7F; };
+            if (any_of(codes, is_nan)) found.add(nan_code, begin + r, std::ranges::count_if(codes, is_nan));
         }
     }
 
     void look_at_scales(const QuantView& view, int64_t begin, PanelFindings& found) const {
         const FormatLayout layout = format_layout(view.format);
         const int64_t per_row = layout.block ? view.cols / layout.block : 0;
-        for (int64_t r = 0; r < view.rows; ++r)
-            for (int64_t b = 0; b < per_row; ++b) {
-                const uint8_t scale = view.block_scales[r * per_row + b];
+        for (int64_t r = 0; r < view.rows; ++r) {
+            const std::span scales(view.block_scales + r * per_row, static_cast<size_t>(per_row));
+            const bool suspect = layout.e8m0_scales
+                                     ? any_of(scales, [](uint8_t s) { return s == 0xFF; })
+                                     : any_of(scales, [](uint8_t s) { return static_cast<uint8_t>(s - 1) > 0x7D; });
+            if (!suspect) continue;
+            for (const uint8_t scale : scales) {
                 if (layout.e8m0_scales ? scale == 0xFF : (scale & 0x7F) == 0x7F)
                     found.add(nan_scale, begin + r);
                 else if (!layout.e8m0_scales && scale >= 0x80)
@@ -149,6 +168,7 @@ private:
                 else if (!layout.e8m0_scales && scale == 0)
                     found.add(zero_scale, begin + r);
             }
+        }
         const int64_t floats = float_scale_count(view.format, view.rows, view.cols);
         for (int64_t i = 0; i < floats; ++i)
             if (!usable(view.float_scales[i])) found.add(bad_float_scale, begin + i * view.rows / floats);
@@ -177,8 +197,8 @@ private:
     }
 
     Status measure(const QuantView& view, int64_t begin, PanelScratch& scratch, PanelFindings& found) {
-        NIBBLE_TRY(const MatrixView weights,
-                   read_weights(*context_.options.source, source_index_, begin, view.rows, context_.kernels, scratch));
+        NIBBLE_TRY(const MatrixView weights, read_weights(*context_.options.source, source_index_, begin, view.rows,
+                                                          context_.kernels, scratch, DecodedTo::fp32));
         const Scan scan = context_.kernels.scan(weights);
         if (scan.first_nonfinite >= 0) {
             found.add(source_nonfinite, begin + scan.first_nonfinite / weights.cols);
@@ -214,6 +234,7 @@ private:
             for (size_t kind = 0; kind < kinds; ++kind)
                 all.add(static_cast<Kind>(kind), panel.first_row[kind], panel.count[kind]);
             all.stats += panel.stats;
+            all.content += panel.content;
         }
         if (format_layout(tensor_.format).tensor_scale && !usable(tensor_scale_))
             texts_.push_back(fmt::format("tensor scale {} is not finite and positive", tensor_scale_));
@@ -234,13 +255,21 @@ private:
         report.stored_bytes = tensor_.stored_bytes;
         report.tensor_scale = tensor_scale_;
         report.input_scale = tensor_.input_scale;
-        if (tensor_.quantized() && all.stats.elements > 0) {
+        if (computed_) {
+            if (all.content != computed_->content_hash)
+                texts_.push_back("the stored codes and scales are not those that were computed");
+            if (tensor_scale_ != computed_->tensor_scale)
+                texts_.push_back(fmt::format("tensor scale {} is not the one that was computed, {}", tensor_scale_,
+                                             computed_->tensor_scale));
+            report = *computed_;
+        } else if (tensor_.quantized() && all.stats.elements > 0) {
             report.method = tensor_.stored_type;
             report.add(all.stats);
-            if (!(report.sqnr_db() >= context_.options.suspicious_sqnr_db) && report.squared_weight > 0)
-                texts_.push_back(
-                    fmt::format("decodes to other weights than the source's: SQNR {:.1f} dB", report.sqnr_db()));
         }
+        if (report.quantized() && !(report.sqnr_db() >= context_.options.suspicious_sqnr_db) &&
+            report.squared_weight > 0)
+            texts_.push_back(
+                fmt::format("decodes to other weights than the source's: SQNR {:.1f} dB", report.sqnr_db()));
         result.texts = std::move(texts_);
         result.tensor_scale = tensor_scale_;
     }
@@ -250,6 +279,7 @@ private:
     const CheckpointTensor& tensor_;
     Panels panels_;
     const CheckpointTensor* source_ = nullptr;
+    const TensorReport* computed_ = nullptr;
     size_t source_index_ = 0;
     bool started_ = false;
     float tensor_scale_ = 1;

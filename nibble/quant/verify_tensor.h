@@ -22,9 +22,10 @@ struct VerifyContext {
     const VerifyOptions& options;
     const QuantizeKernels& kernels;
     Meter& meter;
-    std::unordered_map<std::string_view, size_t> in_source;  // name -> index
-    std::vector<PanelScratch> scratch, source_scratch;       // per worker
-    std::vector<TensorFindings> tensors;                     // each filled by its unit
+    std::unordered_map<std::string_view, size_t> in_source;              // name -> index
+    std::unordered_map<std::string_view, const TensorReport*> computed;  // by name
+    std::vector<PanelScratch> scratch, source_scratch;                   // per worker
+    std::vector<TensorFindings> tensors;                                 // each filled by its unit
 };
 
 std::unique_ptr<UnitWork> verify_tensor(VerifyContext& context, size_t index);

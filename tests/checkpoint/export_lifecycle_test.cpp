@@ -76,6 +76,8 @@ TEST(ExportLifecycle, an_interrupted_job_is_resumed_with_the_bytes_it_had) {
         auto out = value_of(open_export(small_spec(dir / "out"), ExportMode::create));
         fill(*out);
         sum = value_of(out->checksum(0));
+        for (size_t i = 0; i < small_spec(dir / "out").tensors.size(); ++i)
+            EXPECT_EQ(out->written_checksum(i), value_of(out->checksum(i))) << i;
     }
     EXPECT_NE(message_of(open_export(small_spec(dir / "out"), ExportMode::create)).find("interrupted"),
               std::string::npos);
@@ -96,6 +98,17 @@ TEST(ExportLifecycle, resume_refuses_another_list_of_tensors_and_a_missing_folde
     other.tensors[1].name = "model.other.weight";
     EXPECT_NE(message_of(open_export(other, ExportMode::resume)).find("cannot resume"), std::string::npos);
     EXPECT_TRUE(fs::exists(dir / "out.partial/model.safetensors")) << "a refusal must not throw work away";
+}
+
+TEST(ExportLifecycle, resume_with_other_shards_says_that_it_is_another_job) {
+    TempDir dir;
+    value_of(open_export(small_spec(dir / "out"), ExportMode::create));
+    auto other = small_spec(dir / "out");
+    other.max_shard_bytes = 1000;
+    const std::string message = message_of(open_export(other, ExportMode::resume));
+    EXPECT_NE(message.find("another job"), std::string::npos) << message;
+    EXPECT_NE(message.find("--max-shard-size"), std::string::npos) << message;
+    EXPECT_TRUE(open_export(small_spec(dir / "out"), ExportMode::resume).ok());
 }
 
 TEST(ExportLifecycle, a_second_writer_is_refused_and_told_who_holds_the_folder) {

@@ -332,6 +332,8 @@ TEST(GgufExport, an_interrupted_export_goes_on_and_reports_end_beside_the_file) 
         fill(*out, spec, model, 16, 99);
         sum = value_of(out->checksum(q));
         EXPECT_NE(sum, value_of(out->checksum(q + 1)));
+        for (size_t i = 0; i < spec.tensors.size(); ++i)
+            EXPECT_EQ(out->written_checksum(i), value_of(out->checksum(i))) << spec.tensors[i].name;
     }
     EXPECT_FALSE(fs::exists(dir / "x.gguf"));
     ExportSpec other = spec;

@@ -1,6 +1,7 @@
 """Times NIBBLE over MODEL beside cp: NIBBLE MODEL WORK ROUNDS. Called by tools/bench-end-to-end."""
 import json
 import pathlib
+import resource
 import shutil
 import statistics
 import subprocess
@@ -10,10 +11,13 @@ import time
 RECIPES = {"nvfp4 max": "w4a16_nvfp4", "four-over-six": "nvfp4_four_over_six", "126 sweep": "nvfp4_w4a4_weight_mse_fp8_sweep", "fp8 128x128": "fp8_2d_blockwise_weight_only"}
 
 
-def timed(command):
-    start = time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - start
+def timed(*commands):
+    """Seconds on the clock, and of the processor."""
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    for command in commands:
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def main():
@@ -23,7 +27,8 @@ def main():
     times = {name: [] for name in ["cp", *RECIPES]}
     peak = {}
     for _ in range(rounds):
-        times["cp"].append(timed(["cp", str(model / "model.safetensors"), str(work / "copy")]))
+        copy = str(work / "copy")
+        times["cp"].append(timed(["cp", str(model / "model.safetensors"), copy], ["sync", copy]))
         (work / "copy").unlink()
         for name, recipe in RECIPES.items():
             out = work / "out"
@@ -31,13 +36,12 @@ def main():
             timing = json.loads((out / "nibble-report.json").read_text())["timing"]
             peak[name] = timing["peak_anonymous_bytes"]
             shutil.rmtree(out)
-    copy = size / statistics.median(times["cp"]) / 1e9
-    print(f"{size / 1e9:.2f} GB of BF16, medians of {rounds} rounds; quantize includes opening, verifying against the source and the report")
-    print(f"{'':16} {'GB/s':>7} {'of cp':>7} {'peak memory':>12}")
-    print(f"{'cp':16} {copy:7.2f}")
-    for name in RECIPES:
-        rate = size / statistics.median(times[name]) / 1e9
-        print(f"{name:16} {rate:7.2f} {100 * rate / copy:6.0f}% {peak[name] / 1e6:9.1f} MB")
+    clock, processor = ({name: statistics.median(t[i] for t in times[name]) for name in times} for i in (0, 1))
+    print(f"{size / 1e9:.2f} GB of BF16, medians of {rounds} rounds; quantize includes opening, reading everything back and the report")
+    print(f"{'':16} {'GB/s':>7} {'of cp':>7} {'processor':>11} {'peak memory':>12}")
+    for name in times:
+        memory = f"{peak[name] / 1e6:9.1f} MB" if name in peak else ""
+        print(f"{name:16} {size / clock[name] / 1e9:7.2f} {100 * clock['cp'] / clock[name]:6.0f}% {processor[name]:9.2f} s {memory}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 #include "quant/verify.h"
 
+#include "quant/content_hash.h"
 #include "quant/fakes.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -223,6 +225,83 @@ TEST(Verify, WideSourcesInTilesAreReadInWholeTiles) {
     EXPECT_EQ(verified->findings, Findings{});
     EXPECT_EQ(verified->tensors[0].squared_error, report->tensors[0].squared_error);
     EXPECT_EQ(verified->tensors[0].squared_weight, 256.0 * 16384);
+}
+
+// As `quantize` ends: against what was computed, a single bit that is not it is a finding.
+TEST(Verify, EveryChangedPartOfWhatWasComputedIsFound) {
+    const std::string name = layer + "mlp.down_proj.weight";
+    for (const Format format :
+         {Format::nvfp4, Format::fp8, Format::fp8_row, Format::fp8_block128, Format::mxfp4, Format::mxfp8}) {
+        SCOPED_TRACE(format_name(format));
+        Fixture f({format});
+        const auto findings = [&] {
+            ThreadPool pool(3);
+            const auto result =
+                verify(f.out, {.source = &f.source, .expected = &f.expected, .computed = &f.report.tensors}, pool, {});
+            EXPECT_TRUE(result.ok());
+            return result->findings;
+        };
+        EXPECT_EQ(findings(), Findings{});
+        const Findings changed{{name, "the stored codes and scales are not those that were computed"}};
+        const QuantMatrix good = f.out.matrix(name);
+        QuantMatrix& stored = f.out.matrix(name);
+        for (const size_t at : {size_t{0}, good.codes.size() / 2, good.codes.size() - 1}) {
+            stored.codes[at] ^= 1;
+            EXPECT_EQ(findings(), changed) << at;
+            stored = good;
+        }
+        if (!good.block_scales.empty()) {
+            stored.block_scales.back() ^= 1;
+            EXPECT_EQ(findings(), changed);
+            stored = good;
+        }
+        if (!good.float_scales.empty()) {
+            stored.float_scales.back() = std::nextafter(good.float_scales.back(), 1e9f);
+            EXPECT_EQ(findings(), changed);
+            stored = good;
+        }
+        std::rotate(stored.codes.begin(), stored.codes.begin() + code_bytes(format, 1, good.cols), stored.codes.end());
+        EXPECT_EQ(findings(), changed) << "rows in another order";
+        stored = good;
+        if (format_layout(format).tensor_scale) {
+            stored.tensor_scale = std::nextafter(good.tensor_scale, 1.0f);
+            const Findings found = findings();
+            ASSERT_FALSE(found.empty());
+            EXPECT_NE(found[0].text.find("is not the one that was computed"), std::string::npos) << found[0].text;
+        }
+    }
+}
+
+TEST(Verify, ContentHashDoesNotDependOnPanels) {
+    for (const Format format : {Format::nvfp4, Format::fp8_row, Format::fp8_block128, Format::mxfp8}) {
+        QuantMatrix m(format, 300, 256);
+        uint8_t next = 1;
+        for (auto* bytes : {&m.codes, &m.block_scales})
+            for (uint8_t& b : *bytes) b = next = static_cast<uint8_t>(next * 5 + 3);
+        for (float& s : m.float_scales) s = static_cast<float>(next = static_cast<uint8_t>(next * 5 + 3));
+        uint64_t sum = 0;
+        for (int64_t row = 0; row < 300; row += 128)
+            sum += content_hash(std::as_const(m).view().panel(row, std::min<int64_t>(128, 300 - row)), row);
+        EXPECT_EQ(sum, content_hash(m.view(), 0));
+        EXPECT_NE(sum, content_hash(m.view(), 1));
+    }
+}
+
+// Values of NVFP4 with an odd tensor scale do not fit BF16: rounding the source would be measured as a loss.
+TEST(Verify, AQuantizedSourceIsComparedInFp32) {
+    QuantMatrix m(Format::nvfp4, 32, 64);
+    for (size_t i = 0; i < m.codes.size(); ++i) m.codes[i] = static_cast<uint8_t>(i * 37);
+    for (size_t i = 0; i < m.block_scales.size(); ++i) m.block_scales[i] = static_cast<uint8_t>(1 + i % 126);
+    m.tensor_scale = 0.1f / 3;
+    FakeCheckpoint source, out;
+    source.add_quantized("a_proj.weight", m);
+    out.add_quantized("a_proj.weight", m);
+    ThreadPool pool(2);
+    const auto verified = verify(out, {.source = &source}, pool, {});
+    ASSERT_TRUE(verified.ok()) << verified.error().message();
+    EXPECT_EQ(verified->findings, Findings{});
+    EXPECT_EQ(verified->tensors[0].squared_error, 0.0);
+    EXPECT_GT(verified->tensors[0].squared_weight, 0.0);
 }
 
 TEST(Verify, StopsOnRequest) {
