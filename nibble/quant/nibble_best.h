@@ -13,7 +13,8 @@
 //   stay
 //     whole, so the stored layout does not change;
 //   * with G, the error of a row is also answered by the rows after it;
-//   * before that, the codes of 16 rows at a time descend together by coordinates, scales held (panel_descent.h).
+//   * before that, the codes of 16 rows at a time descend together by coordinates on request, scales held
+//     (panel_descent.h).
 // Measured against static scales and plain GPTQ: docs/benchmarks.md.
 //
 // Arithmetic, the same on every kernel entry and for any thread count. Columns and rows are numbered in their order.

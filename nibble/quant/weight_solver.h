@@ -20,8 +20,10 @@ struct NibbleBestOptions {
     float mix = 1.0f;           // uniform share of the token weights, times their mean; uniform alone without gradients
     bool token_weights = true;  // H weighs tokens by the squared gradient at the linear's output
     bool order_blocks = true;   // by importance
-    int32_t sweeps = 3;         // of coordinate descent over the codes of 16 rows at a time; 0: none
-    bool row_feedback = true;   // errors of a row are answered by the rows after it, through G
+    // Of coordinate descent over the codes of 16 rows at a time. Lowers the error it sees by 4 to 6 %, but from 8,192
+    // calibration tokens SmolLM2's mean KL did not follow (0.046 with 3 sweeps, 0.041 without; median 0.0271, 0.0275).
+    int32_t sweeps = 0;
+    bool row_feedback = true;  // errors of a row are answered by the rows after it, through G
     bool operator==(const NibbleBestOptions&) const = default;
 };
 
