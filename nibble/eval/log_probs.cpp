@@ -2,6 +2,8 @@
 
 #include "eval/token_scores.h"
 
+#include <cmath>
+
 namespace nibble {
 namespace {
 
@@ -66,6 +68,7 @@ Result<std::vector<ContinuationScore>> score(const Model& model, std::span<const
         const float* at = logits.data();
         for (size_t i = first; i < first + count; ++i) {
             scores.push_back(score_rows(continuations[i], at, vocab));
+            if (!std::isfinite(scores.back().log_prob)) return fail("item {}: a log-probability is not finite", i);
             at += (std::ssize(continuations[i].tokens) - continuations[i].from) * vocab;
         }
     }

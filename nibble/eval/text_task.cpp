@@ -3,6 +3,8 @@
 #include "eval/log_probs.h"
 #include "io/journal.h"
 
+#include <cmath>
+
 namespace nibble {
 
 TextTask::TextTask(TextFile text, const TextTaskOptions& options, const Reference* reference)
@@ -111,7 +113,11 @@ Result<std::vector<Json>> TextTask::run(const Subject& subject, int64_t begin, i
                 scores[row].add(mine, target);
         });
         TokenScores all;
-        for (const TokenScores& s : scores) all.append(s);
+        for (size_t i = 0; i < count; ++i) {
+            if (!std::isfinite(scores[i].nll[0]) || (reference_ && !std::isfinite(scores[i].kl[0])))
+                return fail("window {}, token {}: its log-probability is not finite", w, from + i + 1);
+            all.append(scores[i]);
+        }
         results.push_back(to_json(all));
     }
     return results;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 namespace nibble {
 namespace {
@@ -82,7 +83,11 @@ struct Loop {
         (step.prompt ? stats.prompt_seconds : stats.generate_seconds) += now() - start;
         for (size_t i = 0; i < step.wanting.size(); ++i) {
             Running& r = *step.wanting[i];
-            r.last = r.generation->tokens().back().id;
+            const GeneratedToken& token = r.generation->tokens().back();
+            if (!std::isfinite(token.logprob))
+                return fail("answer {}, token {}: its log-probability is not finite", r.index,
+                            r.generation->tokens().size() - 1);
+            r.last = token.id;
             tell(r, texts[i]);
         }
         return Ok{};
