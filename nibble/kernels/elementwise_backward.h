@@ -14,6 +14,7 @@ struct GradientKernels {
     //   gelu_tanh  s of z = x fma(c1, x x, c0);  a = x s,  a' = fma(x s (1 - s), fma(3 c1, x x, c0), s)
     //   relu2      a = max(x, 0)^2, a' = 2 max(x, 0)
     //   dx = dy up a' (dy a' without up),  d_up = dy a
+    // dx may be one of the inputs, d_up must not.
     void (*activate)(Activation activation, const float* x, const float* up, const float* dy, int64_t n, float* dx,
                      float* d_up);
     // y = exp(x - max) / sum; the sum as log_softmax of kernels/elementwise.h has it. y may be x; -inf gives 0.

@@ -3,7 +3,7 @@
 //   c, k_rope = kv_a_proj_with_mqa(x)             [kv_rank], [rope], k_rope shared by the heads
 //   k_nope, v = kv_b(norm(c))                     [heads, nope + v]
 //   y = o(attention([q_nope, rope(q_rope)], [k_nope, rope(k_rope)], v))
-// The cache holds K and V of every head. The absorbed form, which caches (c, k_rope) alone, is 36 times smaller for
+// The cache holds K and V of every head. The absorbed form, which caches (c, k_rope) alone, is 71 times smaller for
 // DeepSeek-V3 but has no place for a kv_b_proj with quantized inputs, and its scores are other sums than these.
 #pragma once
 
