@@ -1,0 +1,98 @@
+// What a format costs in quality, per group: by gradients in one backward pass, or by a forward pass for every group
+// and format.
+//
+// Gradient scores. For a linear y = W x, quantizing its weights (and inputs, where the format does) changes y_t of
+// token t by d_t, computed with the engine's own products. g_t is the gradient at y_t of the log-likelihood of labels
+// drawn from the model's own distribution.
+//   fisher    1 / (2 T) sum_t (g_t . d_t)^2: the second-order estimate, with the Fisher matrix for the Hessian and
+//   without
+//             terms between tokens and linears, of the mean KL divergence in nats that the change causes
+//   modelopt  sum_t sum_j clamp(g_tj d_tj, 1e10)^2: auto_quantize's, whose Fisher matrix is diagonal (ptq.md 4.3).
+//             Model Optimizer takes the gradient of the text's own labels, nibble of sampled ones.
+// A group's score is the sum over its linears.
+//
+// KL scores. Mean over tokens of KL(p of the source || p with only this group quantized). Blocks before the group are
+// run once; the blocks after it once per format.
+#pragma once
+
+#include "base/progress.h"
+#include "base/thread_pool.h"
+#include "model/model.h"
+#include "quant/calibrate.h"
+#include "quant/search.h"
+#include "quant/trial_checkpoint.h"
+
+#include <memory>
+
+namespace nibble {
+
+struct ScoreOptions {
+    ScoreMethod method = ScoreMethod::fisher;
+    Compute compute = Compute::bf16;
+    int64_t batch_tokens = 4096;
+    uint64_t seed = 1;                    // of the sampled labels
+    int64_t memory = int64_t{2} << 30;    // bytes of residual streams in memory
+    std::filesystem::path scratch = ".";  // folder for those beyond
+};
+
+using TokenSequences = std::span<const std::vector<int32_t>>;
+
+// Choices of formats as checkpoints. Holds the input scales that some formats store, calibrated (maxima) at the start.
+class Trials {
+public:
+    // All outlive the trials.
+    static Result<Trials> create(const Checkpoint& source, const SearchSpace& space, std::string_view origin,
+                                 TokenSequences sequences, const ScoreOptions& options, ThreadPool& pool,
+                                 const JobHooks& hooks);
+    Result<std::unique_ptr<TrialCheckpoint>> of(std::span<const size_t> choice) const;
+    // Every group that may take `format` in it, the others as they are.
+    Result<std::unique_ptr<TrialCheckpoint>> uniform(size_t format) const;
+    const Checkpoint& source() const { return *source_; }
+    const SearchSpace& space() const { return *space_; }
+    ThreadPool& pool() const { return *pool_; }
+
+private:
+    Result<Plan> uniform_plan(size_t format) const;
+    std::vector<size_t> uniform_choice(size_t format) const;
+
+    const Checkpoint* source_ = nullptr;
+    const SearchSpace* space_ = nullptr;
+    ThreadPool* pool_ = nullptr;
+    std::optional<Calibration> ranges_;
+};
+
+// Scores by options.method over `sequences` (none empty), monotone. The same for any thread count. Errors: those of
+// calibrate, a group with a choice that no token ran through.
+Result<SearchScores> search_scores(const Trials& trials, std::string_view origin, TokenSequences sequences,
+                                   const ScoreOptions& options, const JobHooks& hooks);
+
+// KL divergence of changed models from a source, on a text.
+class KlMeter {
+public:
+    // All outlive the meter.
+    static Result<KlMeter> create(const Checkpoint& source, TokenSequences sequences, const ScoreOptions& options,
+                                  ThreadPool& pool);
+    int64_t tokens() const { return tokens_; }
+    // Mean over all positions of KL(source || changed), nats, the inputs quantized where `changed` says so.
+    Result<double> measure(const Checkpoint& changed);
+    // Of every (group, candidate) of the trials' space: [group][i]. Holds all blocks of the source in memory.
+    Result<std::vector<std::vector<double>>> measure_groups(const Trials& trials, const JobHooks& hooks);
+
+private:
+    Status embed(std::vector<float>& x);
+    Status forward(const Block& block, std::vector<float>& x);
+    Result<double> divergence(const std::vector<float>& x, const Head& head);
+    WeightOptions weights() const { return {.compute = compute_, .kv = KvFormat::none}; }
+
+    const Checkpoint* source_ = nullptr;
+    TokenSequences sequences_;
+    ThreadPool* pool_ = nullptr;
+    Compute compute_ = Compute::bf16;
+    int64_t tokens_ = 0;
+    std::unique_ptr<ModelConfig> config_;
+    std::unique_ptr<Workspace> work_;
+    std::optional<Head> head_;
+    std::vector<float> last_;  // [tokens, hidden] of the source, what enters the head
+};
+
+}  // namespace nibble
