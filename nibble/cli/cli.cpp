@@ -12,8 +12,8 @@ int cli_main(int argc, char** argv) {
     app.set_version_flag("--version", "nibble " NIBBLE_VERSION);
     app.footer("`nibble COMMAND --help` shows the flags of a command and an example.");
     RunCommand run;
-    for (auto add : {add_quantize, add_verify, add_convert, add_import, add_inspect, add_generate, add_chat, add_eval,
-                     add_logits, add_tokenize, add_template, add_formats, add_bench})
+    for (auto add : {add_quantize, add_search, add_verify, add_convert, add_import, add_inspect, add_generate, add_chat,
+                     add_eval, add_logits, add_tokenize, add_template, add_formats, add_bench})
         add(app, run);
 
     try {

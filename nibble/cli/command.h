@@ -29,6 +29,7 @@ void add_import(CLI::App& app, RunCommand& run);
 void add_inspect(CLI::App& app, RunCommand& run);
 void add_logits(CLI::App& app, RunCommand& run);
 void add_quantize(CLI::App& app, RunCommand& run);
+void add_search(CLI::App& app, RunCommand& run);
 void add_template(CLI::App& app, RunCommand& run);
 void add_tokenize(CLI::App& app, RunCommand& run);
 void add_verify(CLI::App& app, RunCommand& run);
