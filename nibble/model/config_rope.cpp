@@ -33,6 +33,7 @@ Status read_yarn(ConfigFields& f, int64_t context, Rope& rope, float* scale) {
 Result<Rope> read_rope_object(const Json& object, const std::string& what, int64_t dims, int64_t context,
                               double default_theta, float* scale) {
     if (!object.is_object()) return fail("{} is not an object", what);
+    if (dims % 2 != 0) return fail("config.json: a rotary embedding of {} dimensions: they come in pairs", dims);
     ConfigFields f(object, what);
     Rope rope;
     rope.dims = static_cast<int>(dims);

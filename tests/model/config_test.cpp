@@ -183,6 +183,46 @@ TEST(ModelConfig, EveryGoldenConfigIsKnown) {
     }
 }
 
+// Whatever stands in a field: a model or one line, and no loop or division that a file can steer.
+TEST(ModelConfig, AnyValueOfAnyFieldIsAModelOrAnError) {
+    NIBBLE_NEEDS_GOLDEN(root, "models");
+    const std::vector<Json> values{nullptr,
+                                   true,
+                                   -1,
+                                   0,
+                                   1,
+                                   3,
+                                   2147483647,
+                                   9223372036854775807,
+                                   1e308,
+                                   -0.5,
+                                   "x",
+                                   "",
+                                   Json::array(),
+                                   {1, 2},
+                                   {"a"},
+                                   Json::object(),
+                                   {{"rope_type", "yarn"}}};
+    int models = 0, errors = 0;
+    for (const auto& folder : std::filesystem::directory_iterator(root)) {
+        const auto config = read_config(folder.path() / "config.json");
+        ASSERT_TRUE(config.ok());
+        for (const auto& [key, old] : config->items())
+            for (const Json& value : values) {
+                Json changed = *config;
+                changed[key] = value;
+                const auto model = model_config(changed);
+                ++(model.ok() ? models : errors);
+                if (!model.ok()) {
+                    EXPECT_LT(model.error().message().size(), 300u);
+                    EXPECT_EQ(model.error().message().find('\n'), std::string::npos);
+                }
+            }
+    }
+    EXPECT_GT(models, 1000);
+    EXPECT_GT(errors, 1000);
+}
+
 TEST(ModelConfig, NemotronLayersInBothSpellings) {
     NIBBLE_NEEDS_GOLDEN(root, "models/nemotron_h");
     auto config = read_config(root / "config.json");
