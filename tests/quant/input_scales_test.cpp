@@ -47,11 +47,11 @@ TEST(InputScales, AreTakenToTheBit) {
 TEST(InputScales, MissingOnesAreNamedWithWhatToDo) {
     const auto none = resolve_activation_scales(attention_plan(ActivationFormat::fp8), nullptr);
     ASSERT_FALSE(none.ok());
-    EXPECT_EQ(
-        none.error().message(),
-        "the plan needs 4 activation scales (l.0.self_attn.q_proj.input_scale, l.0.self_attn.k_proj.input_scale, "
-        "l.0.self_attn.v_proj.input_scale, ...); give them with --input-scales, or drop the activation quantizers with "
-        "--weights-only");
+    EXPECT_EQ(none.error().message(),
+              "the plan needs 4 activation scales (l.0.self_attn.q_proj.input_scale, l.0.self_attn.k_proj.input_scale, "
+              "l.0.self_attn.v_proj.input_scale, ...); calibrate with --calib, give them with --input-scales, or drop "
+              "the quantizers with "
+              "--weights-only");
     const auto some = table({{"l.0.self_attn.q_proj.input_scale", 1.0f},
                              {"l.0.self_attn.k_proj.input_scale", 1.0f},
                              {"l.0.self_attn.v_proj.input_scale", 1.0f}});

@@ -146,12 +146,13 @@ TEST(Resolve, what_lacks_activations_is_listed_until_scales_are_given) {
     const auto model = small_model();
     auto plan = resolve(*load_recipe("nvfp4_experts_only"), model.tensors, model.config, {.kv = "fp8"});
     ASSERT_TRUE(plan.ok());
-    EXPECT_EQ(
-        plan->needs_activations,
-        (std::vector<std::string>{"input_scale of 6 linears (first: model.layers.1.mlp.experts.0.gate_proj): give "
-                                  "known scales (--input-scales FILE.json or another export) or --weights-only",
-                                  "k_scale and v_scale of 1 layers (first: model.layers.0.self_attn): give known "
-                                  "scales (--input-scales FILE.json or another export), or --kv fp8_cast or none"}));
+    EXPECT_EQ(plan->needs_activations,
+              (std::vector<std::string>{
+                  "input_scale of 6 linears (first: model.layers.1.mlp.experts.0.gate_proj): calibrate "
+                  "(--calib FILE), give known scales (--input-scales FILE.json or another export) or --weights-only",
+                  "k_scale and v_scale of 1 layers (first: model.layers.0.self_attn): calibrate "
+                  "(--calib FILE), give known scales (--input-scales FILE.json or another export), or --kv fp8_cast or "
+                  "none"}));
     std::map<std::string, float, std::less<>> scales;
     for (const PlanEntry& e : plan->entries)
         if (stores_input_scale(e.activation)) scales[e.module + ".input_scale"] = 1;
@@ -217,7 +218,7 @@ TEST(Resolve, four_over_six_needs_its_search) {
     EXPECT_EQ(plan->warnings, std::vector<std::string>{"rule 2 '*_proj.weight*' (r.yaml:4): four_over_six without a "
                                                        "search over 1.0 and 1.5 only lowers precision"});
     EXPECT_EQ(error_of({on("*_proj.weight*", cfg)}, {}, "{method: mse, fp8_scale_sweep: true}"),
-              "rule 2 '*_proj.weight*' (r.yaml:4): four_over_six does not go with fp8_scale_sweep; give "
+              "rule 2 '*_proj.weight*' (r.yaml:4): four_over_six does not go with fp8_scale_sweep; calibrate "
               "start_multiplier 1.0, stop 1.5, step 0.5");
 }
 
