@@ -205,7 +205,8 @@ Result<std::vector<MatmulCheck>> Checker::products(int64_t n, int64_t k) {
     for (int64_t m = 1; m <= tokens; ++m)
         for (int64_t first = 0; first < tokens; first += m == 1 ? 1 : 3)
             for (const bool overlap : {false, true}) {
-                NIBBLE_TRY(const auto y, run(m, d, device_x + first * k, scale, overlap));
+                const cuda::MatmulTiling tiling{.slots = static_cast<int>(1 + first % 2), .many = first % 3 == 2};
+                NIBBLE_TRY(const auto y, run(m, d, device_x + first * k, scale, overlap, tiling));
                 for (int64_t t = 0; t < m; ++t)
                     for (int64_t r = 0; r < n; ++r, ++bits.compared)
                         if (float_bits(y[static_cast<size_t>(t * n + r)]) !=

@@ -21,12 +21,15 @@ struct MatmulProblem {
     Format weights = Format::nvfp4;
 };
 
-// How m > 8 is spread; zeros: the plan chooses. A thread block takes `tokens` tokens (16, 32, 64 or 128) of
+// How the work is spread; zeros: the plan chooses. m > 8: a thread block takes `tokens` tokens (16, 32, 64 or 128) of
 // row_blocks
 // * 64 rows; K is cut between `k_parts` warpgroups in it and `parts` thread blocks, powers of two. Which combinations
 // are compiled: visit_shape() in kernels/cuda/w4a16_wide.cu.
 struct MatmulTiling {
     int tokens = 0, row_blocks = 0, k_parts = 0, parts = 0;
+    // m <= 8: records on their way to a warp (1 or 2), and whether to prefer small thread blocks.
+    int slots = 0;
+    bool many = false;
 };
 
 // What one launch looks like. Make it once per problem and device.
@@ -36,6 +39,7 @@ struct MatmulPlan {
     int split = 1;            // thread blocks (a cluster) that share rows, each with a part of K
     int tiles = 0;            // 16-row tiles of a cluster
     int chunks_per_warp = 0;  // one after the other
+    int slots = 1;            // records on their way to a warp
     int tokens_per_pass = 0;  // as many rows of x as fit into shared memory
     int64_t shared_bytes = 0;
     // m > 8

@@ -375,6 +375,15 @@ __global__ void __launch_bounds__(32 * warps, Layout<Kv, Heads>::min_blocks)
     }
 }
 
+__device__ void write_head(const AttentionArgs& args, const float4& sum, float all, int lane) {
+    const int kv_head = static_cast<int>(blockIdx.x) % args.q_heads / (args.q_heads / args.kv_heads);
+    const float scale = all == 0.0f ? 0.0f : (args.v_scales ? args.v_scales[kv_head] : 1.0f) / all;
+    uint2 packed;
+    packed.x = Bf16Kv::pack(sum.x * scale, sum.y * scale);
+    packed.y = Bf16Kv::pack(sum.z * scale, sum.w * scale);
+    *reinterpret_cast<uint2*>(args.out + int64_t{blockIdx.x} * kv_head_dim * 2 + 8 * lane) = packed;
+}
+
 // A thread block per sequence and query head; a warp per chain of 16 groups, 4 dimensions a lane.
 __global__ void merge_kernel(const __grid_constant__ AttentionArgs args) {
     extern __shared__ __align__(16) uint8_t shared[];
@@ -414,9 +423,11 @@ __global__ void merge_kernel(const __grid_constant__ AttentionArgs args) {
                 sum.z = fmaf(w, o[i].z, sum.z), sum.w = fmaf(w, o[i].w, sum.w);
             }
         }
+        if (chains == 1) return write_head(args, sum, all, lane);
         chain_sums[chain * 32 + lane] = sum;
         if (lane == 0) chain_tops[chain] = {top, all};
     }
+    if (chains == 1) return;
     __syncthreads();
     if (warp > 0) return;
     float top = -INFINITY;
@@ -431,12 +442,7 @@ __global__ void merge_kernel(const __grid_constant__ AttentionArgs args) {
         sum.x = fmaf(w, o.x, sum.x), sum.y = fmaf(w, o.y, sum.y);
         sum.z = fmaf(w, o.z, sum.z), sum.w = fmaf(w, o.w, sum.w);
     }
-    const int group = args.q_heads / args.kv_heads;
-    const float scale = chains == 0 ? 0.0f : (args.v_scales ? args.v_scales[head / group] : 1.0f) / all;
-    uint2 packed;
-    packed.x = Bf16Kv::pack(sum.x * scale, sum.y * scale);
-    packed.y = Bf16Kv::pack(sum.z * scale, sum.w * scale);
-    *reinterpret_cast<uint2*>(args.out + int64_t{blockIdx.x} * kv_head_dim * 2 + 8 * lane) = packed;
+    write_head(args, sum, all, lane);
 }
 
 // A warp per token and KV head, four dimensions a lane.

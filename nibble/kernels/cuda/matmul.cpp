@@ -139,7 +139,7 @@ Result<MatmulPlan> plan_matmul(const MatmulProblem& p, const DeviceInfo& device,
     const int64_t waves = (row_tiles + clusters * widest - 1) / (clusters * widest);
     plan.tiles = static_cast<int>((row_tiles + clusters * waves - 1) / (clusters * waves));
     // Several waves: small thread blocks, two on a multiprocessor, so that one computes while the other starts or ends.
-    const bool many = waves > 1 && plan.split == 1 && p.m * pitch_all <= 64 * 1024;
+    const bool many = (waves > 1 || tiling.many) && plan.split == 1 && p.m * pitch_all <= 64 * 1024;
     if (many) plan.tiles = 4;
     const int tile_chunks = matmul_chunks / plan.split;  // of one thread block
     plan.chunks_per_warp = 1;
@@ -148,7 +148,10 @@ Result<MatmulPlan> plan_matmul(const MatmulProblem& p, const DeviceInfo& device,
     const int warps = plan.tiles * (tile_chunks / plan.chunks_per_warp);
     const int64_t records = p.k / w4a16::record_cols, chunk_records = (records + matmul_chunks - 1) / matmul_chunks;
     const int64_t pitch = std::min(tile_chunks * chunk_records, records) * w4a16::record_cols * 2 + x_row_padding;
-    const int64_t slots = warps * int64_t{w4a16::record_bytes + 8};
+    // A second record on its way pays for warps that read many.
+    plan.slots = tiling.slots ? tiling.slots : 1;
+    if (plan.slots < 1 || plan.slots > 2) return fail("matmul: {} slots a warp", plan.slots);
+    const int64_t slots = warps * plan.slots * int64_t{w4a16::record_bytes + 8};
     plan.tokens_per_pass = static_cast<int>(std::min((shared_limit - slots) / pitch, p.m));
     if (plan.tokens_per_pass < 1) return fail("matmul: {} columns do not fit into shared memory", p.k);
     const int64_t passes = (p.m + plan.tokens_per_pass - 1) / plan.tokens_per_pass;
@@ -232,8 +235,9 @@ Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w,
                                                  (w4a16::record_cols * 2) +
                                              x_row_padding),
             .overlap = options.overlap};
-        NIBBLE_CHECK(cuda_status(launch_gemv(args, plan.chunks_per_warp, plan.split, plan.shared_bytes, raw(stream)),
-                                 "matmul: kernel launch"));
+        NIBBLE_CHECK(cuda_status(
+            launch_gemv(args, {plan.chunks_per_warp, plan.split, plan.slots, plan.shared_bytes}, raw(stream)),
+            "matmul: kernel launch"));
     }
     return Ok{};
 }

@@ -33,8 +33,11 @@ struct GemvArgs {
     uint32_t x_bytes = 0, x_pitch = 0;       // per token
     bool overlap = false;
 };
-cudaError_t launch_gemv(const GemvArgs& args, int chunks_per_warp, int split, int64_t shared_bytes,
-                        cudaStream_t stream);
+struct GemvShape {
+    int chunks_per_warp = 1, split = 1, slots = 1;
+    int64_t shared_bytes = 0;
+};
+cudaError_t launch_gemv(const GemvArgs& args, const GemvShape& shape, cudaStream_t stream);
 // The kernel for more tokens: how a thread block is made, and one launch of it.
 struct WideShape {
     int tokens = 0;      // of a tile: 16, 32, 64, 128

@@ -1,0 +1,52 @@
+// The layout of the paged KV cache: every element has its own place, and a lane's 16-byte loads hold what kv_tile.h
+// says.
+#include "kernels/kv_tile.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace nibble::cuda {
+namespace {
+
+class KvTile : public testing::TestWithParam<KvType> {};
+
+TEST_P(KvTile, every_element_has_its_own_place) {
+    const KvType type = GetParam();
+    std::set<int> seen;
+    for (int t = 0; t < kv_tile_tokens; ++t)
+        for (int d = 0; d < kv_head_dim; ++d)
+            for (const int at : {k_offset(type, t, d), v_offset(type, t, d)}) {
+                EXPECT_EQ(at % kv_element_bytes(type), 0);
+                EXPECT_LT(at, kv_tile_bytes(type));
+                EXPECT_TRUE(seen.insert(at).second) << "token " << t << " dimension " << d;
+            }
+    EXPECT_EQ(static_cast<int>(seen.size()) * kv_element_bytes(type), kv_tile_bytes(type));
+}
+
+TEST_P(KvTile, loads_of_a_lane_hold_one_row_of_keys_and_four_tokens_of_values) {
+    const KvType type = GetParam();
+    const int each = 16 / kv_element_bytes(type);  // elements of a load
+    for (int lane = 0; lane < 32; ++lane) {
+        const int g = lane / 4, c = lane % 4;
+        for (int h = 0; h < 2; ++h) {  // rows g and g + 8
+            const int token = g / 2 * 4 + g % 2 + 2 * h;
+            for (int panel = 0; panel < kv_head_dim / (4 * each); ++panel)
+                for (int i = 0; i < each; ++i)
+                    EXPECT_EQ(k_offset(type, token, (4 * panel + c) * each + i),
+                              panel * 1024 + (g + 8 * h) * 64 + 16 * c + i * kv_element_bytes(type));
+        }
+        for (int v = 0; v < kv_head_dim / 16; ++v)
+            for (int e = 0; e < 2; ++e)
+                for (int i = 0; i < 4; ++i) {
+                    const int at = v_offset(type, 4 * c + i, 16 * v + 2 * g + e) - kv_half_tile_bytes(type);
+                    const int load = type == KvType::bf16 ? v : v / 2, word = type == KvType::bf16 ? 0 : v % 2 * 2;
+                    EXPECT_EQ(at, load * 512 + lane * 16 + word * 4 + (e * 4 + i) * kv_element_bytes(type));
+                }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, KvTile, testing::Values(KvType::bf16, KvType::e4m3));
+
+}  // namespace
+}  // namespace nibble::cuda
