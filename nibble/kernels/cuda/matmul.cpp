@@ -148,7 +148,8 @@ Result<MatmulPlan> plan_matmul(const MatmulProblem& p, const DeviceInfo& device,
     const int warps = plan.tiles * (tile_chunks / plan.chunks_per_warp);
     const int64_t records = p.k / w4a16::record_cols, chunk_records = (records + matmul_chunks - 1) / matmul_chunks;
     const int64_t pitch = std::min(tile_chunks * chunk_records, records) * w4a16::record_cols * 2 + x_row_padding;
-    // A second record on its way pays for warps that read many.
+    // A second record on its way makes the last warps start later: 11 % slower at 8192 x 8192, 2 % faster at 28672 x
+    // 4096.
     plan.slots = tiling.slots ? tiling.slots : 1;
     if (plan.slots < 1 || plan.slots > 2) return fail("matmul: {} slots a warp", plan.slots);
     const int64_t slots = warps * plan.slots * int64_t{w4a16::record_bytes + 8};
