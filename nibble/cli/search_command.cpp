@@ -44,9 +44,10 @@ Result<SearchSpace> make_space(const SearchConfig& config, const Checkpoint& sou
 // recipe.yaml -> recipe.json, recipe.html
 fs::path beside(const std::string& out, const char* extension) { return fs::path(out).replace_extension(extension); }
 
-class Search {
+class SearchRun {
 public:
-    Search(const SearchConfig& config, const JobHooks& hooks) : config_(config), hooks_(hooks), pool_(config.threads) {}
+    SearchRun(const SearchConfig& config, const JobHooks& hooks)
+        : config_(config), hooks_(hooks), pool_(config.threads) {}
 
     Result<SearchReport> run() {
         const auto begin = std::chrono::steady_clock::now();
@@ -144,7 +145,7 @@ Result<Outcome> run_search(const SearchConfig& config) {
         return fail("unknown --algorithm '{}'; choices: max, nibble_best", config.algorithm);
     Console console(config.json);
     const JobHooks hooks = console.hooks();
-    Search search(config, hooks);
+    SearchRun search(config, hooks);
     NIBBLE_TRY(const SearchReport report, search.run());
     NIBBLE_CHECK(search.check(report));
     console.end_line();
