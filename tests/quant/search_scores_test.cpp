@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
 #include <random>
 
 namespace nibble::test {
@@ -20,7 +22,7 @@ std::vector<std::vector<int32_t>> random_texts() {
 }
 
 struct Bed {
-    std::unique_ptr<Checkpoint> source = std::move(*Checkpoint::open(test_data("model")));
+    std::unique_ptr<Checkpoint> source = std::move(*Checkpoint::open(test_data("chat")));
     std::vector<std::vector<int32_t>> texts = random_texts();
     ThreadPool pool{2};
     SearchSpace space;
@@ -167,9 +169,11 @@ TEST(SearchScores, kl_of_a_group_is_that_of_the_whole_model_with_it) {
 
 // What a search runs is what `quantize` writes.
 TEST(TrialCheckpoint, holds_the_bytes_that_quantize_stores) {
-    Bed bed({"w4a16_nvfp4", "w8a16_fp8"});
+    Bed bed({"w4a16_nvfp4", "mxfp8"});
     for (size_t f = 0; f < 2; ++f) {
-        std::vector<size_t> choice(bed.space.groups.size(), f);
+        std::vector<size_t> choice;
+        for (const SearchGroup& g : bed.space.groups)
+            choice.push_back(std::ranges::count(g.candidates, f) ? f : bed.space.none());
         const auto plan = plan_of(bed.space, choice, bed.source->tensors(), bed.source->config());
         ASSERT_TRUE(plan.ok()) << plan.error().message();
         const JobOptions options = options_for(*plan);
