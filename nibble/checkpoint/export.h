@@ -56,8 +56,8 @@ public:
     virtual Status write_quant(size_t index, int64_t row, const QuantView& panel) = 0;
     // Once per quantized tensor: tensor_scale (ignored by formats without), input_scale (where declared).
     virtual Status write_scalars(size_t index, float tensor_scale, std::optional<float> input_scale) = 0;
-    // A checksum of everything stored for this tensor: as it was given to this object, every row once, and as it is read
-    // back from the files. They are equal when the files hold what was written, by whichever process.
+    // A checksum of everything stored for this tensor: as it was given to this object, every row once, and as it is
+    // read back from the files. They are equal when the files hold what was written, by whichever process.
     virtual uint64_t written_checksum(size_t index) const = 0;
     virtual Result<uint64_t> checksum(size_t index) const = 0;
 

@@ -47,8 +47,7 @@ std::string to_text(const Plan& plan) {
             {printable(e.tensor), fmt::format("{}", fmt::join(e.shape, "x")),
              std::string(quantized ? format_name(e.spec.format) : dtype_name(e.dtype)),
              quantized && e.activation != ActivationFormat::none ? std::string(activation_name(e.activation)) : "-",
-             quantized ? algorithm_text(e) : "-", quantized ? printable(group_text(e)) : "-",
-             printable(e.reason)});
+             quantized ? algorithm_text(e) : "-", quantized ? printable(group_text(e)) : "-", printable(e.reason)});
     }
     Row::size_type columns = rows[0].size();
     std::vector<size_t> width(columns);
