@@ -218,7 +218,7 @@ TEST(Resolve, four_over_six_needs_its_search) {
     EXPECT_EQ(plan->warnings, std::vector<std::string>{"rule 2 '*_proj.weight*' (r.yaml:4): four_over_six without a "
                                                        "search over 1.0 and 1.5 only lowers precision"});
     EXPECT_EQ(error_of({on("*_proj.weight*", cfg)}, {}, "{method: mse, fp8_scale_sweep: true}"),
-              "rule 2 '*_proj.weight*' (r.yaml:4): four_over_six does not go with fp8_scale_sweep; calibrate "
+              "rule 2 '*_proj.weight*' (r.yaml:4): four_over_six does not go with fp8_scale_sweep; give "
               "start_multiplier 1.0, stop 1.5, step 0.5");
 }
 
