@@ -21,7 +21,7 @@ Result<std::optional<StatisticsStore::StoredGram>> StatisticsStore::store(const 
     NIBBLE_TRY(auto memory, ScratchMemory::create(sums.size_bytes(), limit, scratch_));
     if (!memory.spilled()) memory_ -= static_cast<int64_t>(sums.size_bytes());
     std::memcpy(memory.data(), sums.data(), sums.size_bytes());
-    kept.emplace(std::move(memory), gram->size(), gram->tokens(), gram->weight());
+    kept = StoredGram{std::move(memory), gram->size(), gram->tokens(), gram->weight()};
     return kept;
 }
 
