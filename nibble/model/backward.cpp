@@ -8,33 +8,6 @@
 namespace nibble {
 namespace {
 
-// Whole texts of at most `rows` tokens together; a longer one is a batch of its own.
-struct Piece {
-    int64_t row;  // of its first token
-    Batch batch;
-};
-
-std::vector<Piece> pieces(std::span<const std::vector<int32_t>> texts, int64_t rows) {
-    std::vector<Piece> out;
-    std::vector<Segment> open;
-    int64_t start = 0, count = 0;
-    const auto close = [&] {
-        if (open.empty()) return;
-        out.push_back({start, Batch(std::move(open))});
-        open.clear();
-        start += count;
-        count = 0;
-    };
-    for (const std::vector<int32_t>& text : texts) {
-        const auto n = static_cast<int64_t>(text.size());
-        if (count + n > rows) close();
-        open.push_back({.tokens = text});
-        count += n;
-    }
-    close();
-    return out;
-}
-
 struct Streams {  // how many residual streams are kept
     int64_t stride, checkpoints, between;
     int64_t all() const { return checkpoints + between + 1; }  // and the gradient's
@@ -58,7 +31,7 @@ Streams plan_streams(int64_t blocks, int64_t stream_bytes, int64_t memory) {
 class Pass {
 public:
     Pass(const ModelConfig& config, const BlockSource& blocks, const BackwardOptions& options, Workspace& work,
-         std::vector<Piece> batches, const Streams& plan, float* memory, int64_t tokens)
+         std::vector<BatchPiece> batches, const Streams& plan, float* memory, int64_t tokens)
         : config_(config),
           source_(blocks),
           options_(options),
@@ -97,7 +70,7 @@ public:
             for (int64_t b = end - 1; b >= begin; --b) {
                 NIBBLE_TRY(const std::shared_ptr<const Block> block, source_(static_cast<size_t>(b)));
                 const float* x = b == begin ? checkpoint(c) : between(b - begin - 1);
-                for (const Piece& piece : batches_) {
+                for (const BatchPiece& piece : batches_) {
                     const int64_t at = piece.row * config_.hidden;
                     NIBBLE_CHECK(block->backward(piece.batch, x + at, gradient() + at, work_, observer, sink));
                     NIBBLE_CHECK(report(piece.batch.rows()));
@@ -113,7 +86,7 @@ public:
 private:
     Status run(int64_t b, float* x) {
         NIBBLE_TRY(const std::shared_ptr<const Block> block, source_(static_cast<size_t>(b)));
-        for (const Piece& piece : batches_) {
+        for (const BatchPiece& piece : batches_) {
             NIBBLE_CHECK(block->forward(piece.batch, x + piece.row * config_.hidden, work_, nullptr));
             NIBBLE_CHECK(report(piece.batch.rows()));
         }
@@ -128,7 +101,7 @@ private:
     const BlockSource& source_;
     const BackwardOptions& options_;
     Workspace& work_;
-    std::vector<Piece> batches_;
+    std::vector<BatchPiece> batches_;
     Streams plan_;
     float* memory_;
     int64_t tokens_, all_, done_ = 0;
@@ -187,7 +160,7 @@ Result<BackwardLoss> backward(const ModelConfig& config, const Embedding& embedd
     const Streams plan = plan_streams(std::ssize(config.blocks), stream_bytes, options.memory);
     NIBBLE_TRY(const ScratchMemory memory, ScratchMemory::create(static_cast<size_t>(plan.all() * stream_bytes),
                                                                  static_cast<size_t>(options.memory), options.scratch));
-    Pass pass(config, blocks, options, work, pieces(texts, options.batch_tokens), plan,
+    Pass pass(config, blocks, options, work, whole_batches(texts, options.batch_tokens), plan,
               reinterpret_cast<float*>(memory.data()), tokens);
     int64_t row = 0;
     for (const std::vector<int32_t>& text : texts) {

@@ -20,4 +20,25 @@ bool Batch::whole() const {
     return std::ranges::all_of(segments_, [](const Segment& s) { return s.sequence == nullptr; });
 }
 
+std::vector<BatchPiece> whole_batches(std::span<const std::vector<int32_t>> texts, int64_t rows) {
+    std::vector<BatchPiece> out;
+    std::vector<Segment> open;
+    int64_t start = 0, count = 0;
+    const auto close = [&] {
+        if (open.empty()) return;
+        out.push_back({start, Batch(std::move(open))});
+        open.clear();
+        start += count;
+        count = 0;
+    };
+    for (const std::vector<int32_t>& text : texts) {
+        const auto n = static_cast<int64_t>(text.size());
+        if (count + n > rows) close();
+        open.push_back({.tokens = text});
+        count += n;
+    }
+    close();
+    return out;
+}
+
 }  // namespace nibble

@@ -39,4 +39,11 @@ private:
     int64_t wanted_ = 0;
 };
 
+// Whole texts of at most `rows` tokens together; a longer one is a batch of its own. The texts outlive the batches.
+struct BatchPiece {
+    int64_t row;  // of its first token, over all texts
+    Batch batch;
+};
+std::vector<BatchPiece> whole_batches(std::span<const std::vector<int32_t>> texts, int64_t rows);
+
 }  // namespace nibble

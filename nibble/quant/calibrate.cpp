@@ -29,31 +29,6 @@ std::string expert_family(std::string_view module) {
     return std::string(module.substr(0, at + mark.size())) + "*" + std::string(module.substr(dot));
 }
 
-// Whole sequences of at most `rows` tokens together; a longer one is a batch of its own.
-struct Piece {
-    size_t begin, end;  // sequences
-    int64_t row;        // of the first token
-};
-
-std::vector<Piece> pieces(std::span<const std::vector<int32_t>> sequences, int64_t rows) {
-    std::vector<Piece> out;
-    int64_t at = 0, open = 0;
-    for (size_t i = 0; i < sequences.size(); ++i) {
-        const auto n = static_cast<int64_t>(sequences[i].size());
-        if (out.empty() || open + n > rows) out.push_back({i, i, at}), open = 0;
-        out.back().end = i + 1;
-        open += n;
-        at += n;
-    }
-    return out;
-}
-
-Batch batch_of(std::span<const std::vector<int32_t>> sequences, const Piece& piece) {
-    std::vector<Segment> segments;
-    for (size_t i = piece.begin; i < piece.end; ++i) segments.push_back({.tokens = sequences[i], .logits_from = 0});
-    return Batch(std::move(segments));
-}
-
 // One calibration under way.
 class Run {
 public:
@@ -66,7 +41,7 @@ public:
           pool_(pool),
           hooks_(hooks),
           tokens_(tokens),
-          batches_(pieces(sequences, options.batch_tokens)) {}
+          batches_(whole_batches(sequences, options.batch_tokens)) {}
 
     // `head`: the head's input is watched too.
     Status forward(CalibrationObserver& observer, StatisticsStore* store, bool head) {
@@ -77,11 +52,10 @@ public:
         Meter meter(hooks_, "calibrate", tokens_ * blocks());
         for (int64_t b = 0; b < blocks(); ++b) {
             NIBBLE_TRY(const auto block, load(b));
-            for (const Piece& piece : batches_) {
+            for (const BatchPiece& piece : batches_) {
                 if (hooks_.should_stop()) return fail("calibration stopped on request");
-                const Batch batch = batch_of(sequences_, piece);
-                NIBBLE_CHECK(block.forward(batch, row(piece.row), *work_, &observer));
-                meter.add(batch.rows(), config_.blocks[static_cast<size_t>(b)].prefix);
+                NIBBLE_CHECK(block.forward(piece.batch, row(piece.row), *work_, &observer));
+                meter.add(piece.batch.rows(), config_.blocks[static_cast<size_t>(b)].prefix);
             }
             if (store) NIBBLE_CHECK(observer.end_block(*store));
         }
@@ -158,7 +132,7 @@ private:
     ThreadPool& pool_;
     const JobHooks& hooks_;
     const int64_t tokens_;
-    const std::vector<Piece> batches_;
+    const std::vector<BatchPiece> batches_;
     std::optional<Workspace> work_;
     std::optional<ScratchMemory> stream_;
 };
