@@ -108,8 +108,9 @@ Status bench_model(const BenchModelOptions& o, std::FILE* out) {
     const int64_t vocab = model->config().vocab;
     const auto tokens = random_tokens(std::max<int64_t>(o.prompt, 16), vocab);
     const std::span<const int32_t> prompt = std::span(tokens).first(size_t(o.prompt));
-    const auto pool =
-        model->make_pool((o.sequences + 1) * (o.prompt + (o.repetitions + 1) * o.decode + kv_page_tokens));
+    NIBBLE_TRY(const auto pool,
+               model->make_pool((o.sequences + 1) * (o.prompt + (o.repetitions + 1) * o.decode + kv_page_tokens),
+                                o.sequences + 1));
     NIBBLE_CHECK(check_decode(*model, *pool, std::span(tokens).first(16)));
 
     std::vector<float> logits(static_cast<size_t>(vocab * std::max<int64_t>(o.sequences, 1)));

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -39,6 +40,14 @@ Result<DeviceChoice> parse_device(std::string_view text);  // syntax only
 // The GPU of a choice with cuda = true. One line that lists what is there when it cannot be used; kernels are built for
 // compute capability 9.0 (sm_90a).
 Result<DeviceInfo> open_device(const DeviceChoice& choice);
+
+// Makes the device current for the calling thread: kernels launch on it.
+Status use_device(int device);
+
+struct DeviceBytes {
+    int64_t free = 0, total = 0;
+};
+Result<DeviceBytes> device_memory(int device);  // now
 
 // An ordered queue of work on one device.
 class Stream {
@@ -74,6 +83,22 @@ private:
         void operator()(void* handle) const;
     };
     explicit Event(void* handle) : handle_(handle) {}
+    std::unique_ptr<void, Destroy> handle_;
+};
+
+// Work that was queued once, to be queued again in one call. Kernels see the same arguments; what they point to may
+// have changed.
+class Graph {
+public:
+    // Runs `queue`, whose work goes to `stream`, without executing it.
+    static Result<Graph> capture(const Stream& stream, const std::function<Status()>& queue);
+    Status launch(const Stream& stream) const;
+
+private:
+    struct Destroy {
+        void operator()(void* handle) const;
+    };
+    explicit Graph(void* handle) : handle_(handle) {}
     std::unique_ptr<void, Destroy> handle_;
 };
 

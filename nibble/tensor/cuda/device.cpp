@@ -46,6 +46,19 @@ Result<DeviceInfo> open_device(const DeviceChoice& choice) {
     return info;
 }
 
+Status use_device(int device) {
+    NIBBLE_CUDA_CALL(cudaSetDevice, device);
+    return Ok{};
+}
+
+Result<DeviceBytes> device_memory(int device) {
+    CurrentDevice current(device);
+    NIBBLE_CHECK(current.status());
+    size_t free = 0, total = 0;
+    NIBBLE_CUDA_CALL(cudaMemGetInfo, &free, &total);
+    return DeviceBytes{static_cast<int64_t>(free), static_cast<int64_t>(total)};
+}
+
 Result<Stream> Stream::create(int device) {
     CurrentDevice current(device);
     NIBBLE_CHECK(current.status());
@@ -90,5 +103,28 @@ Result<float> Event::since(const Event& begin) const {
                      static_cast<cudaEvent_t>(handle_.get()));
     return milliseconds;
 }
+
+Result<Graph> Graph::capture(const Stream& stream, const std::function<Status()>& queue) {
+    const auto s = static_cast<cudaStream_t>(stream.handle());
+    NIBBLE_CUDA_CALL(cudaStreamBeginCapture, s, cudaStreamCaptureModeThreadLocal);
+    Status queued = queue();
+    cudaGraph_t graph = nullptr;
+    const cudaError_t ended = cudaStreamEndCapture(s, &graph);
+    NIBBLE_CHECK(std::move(queued));
+    NIBBLE_CHECK(cuda_status(ended, "cudaStreamEndCapture"));
+    cudaGraphExec_t exec = nullptr;
+    const cudaError_t made = cudaGraphInstantiate(&exec, graph, 0);
+    cudaGraphDestroy(graph);
+    NIBBLE_CHECK(cuda_status(made, "cudaGraphInstantiate"));
+    return Graph(exec);
+}
+
+Status Graph::launch(const Stream& stream) const {
+    return cuda_status(
+        cudaGraphLaunch(static_cast<cudaGraphExec_t>(handle_.get()), static_cast<cudaStream_t>(stream.handle())),
+        "cudaGraphLaunch");
+}
+
+void Graph::Destroy::operator()(void* handle) const { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(handle)); }
 
 }  // namespace nibble

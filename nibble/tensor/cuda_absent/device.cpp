@@ -15,6 +15,9 @@ Result<DeviceInfo> open_device(const DeviceChoice& choice) {
     return choice.cuda ? absent() : fail("device cpu is not a GPU");
 }
 
+Status use_device(int) { return absent(); }
+Result<DeviceBytes> device_memory(int) { return absent(); }
+
 Result<Stream> Stream::create(int) { return absent(); }
 void Stream::Destroy::operator()(void*) const {}
 Status Stream::synchronize() const { return absent(); }
@@ -25,6 +28,10 @@ Status Event::record(const Stream&) { return absent(); }
 Status Event::synchronize() const { return absent(); }
 Status Event::make_wait(const Stream&) { return absent(); }
 Result<float> Event::since(const Event&) const { return absent(); }
+
+Result<Graph> Graph::capture(const Stream&, const std::function<Status()>&) { return absent(); }
+Status Graph::launch(const Stream&) const { return absent(); }
+void Graph::Destroy::operator()(void*) const {}
 
 Result<DeviceArena> DeviceArena::create(int, int64_t) { return absent(); }
 Result<std::byte*> DeviceArena::allocate(int64_t) { return absent(); }
