@@ -54,6 +54,12 @@ Status norm_rows(const NormRows& n, bool overlap, const Stream& stream);
 Status activate(Activation activation, bool gated, const float* in, int64_t in_stride, int64_t tokens, int64_t width,
                 const RowsOut& out, bool overlap, const Stream& stream);
 
+// out = bf16(in), rows of FP32 in_stride apart (0: adjacent): a product's output as the next product's input. Width: a
+// multiple of 8.
+Status to_rows(const float* in, int64_t in_stride, int64_t tokens, int64_t width, const RowsOut& out, bool overlap,
+               const Stream& stream);
+// y = bf16(bf16(y) + bf16(x)) as FP32.
+Status add_rows(float* y, const float* x, int64_t count, bool overlap, const Stream& stream);
 // x = bf16(x), in place: logits.
 Status round_rows(float* x, int64_t count, bool overlap, const Stream& stream);
 

@@ -40,7 +40,7 @@ struct MatmulPlan {
     int tokens_per_pass = 0;  // as many rows of x as fit into shared memory
     int64_t shared_bytes = 0;
     // m > 8
-    MatmulTiling tiling;
+    MatmulTiling tiling{};
     int multiprocessors = 0;
     int64_t permuted_bytes = 0;   // of permute()'s output; 0: x is read as it is
     int64_t workspace_bytes = 0;  // zero once, before the first use; kernels of one stream may share it

@@ -42,8 +42,9 @@ Status make_operand(const QuantView& w, int64_t rows, int64_t first_row, std::by
 struct ProductInput {
     const std::byte* x = nullptr;  // [tokens, cols of W] BF16
     int64_t tokens = 0;
-    int64_t stride = 0;                   // elements from row to row, a multiple of 8; 0: cols
-    float scale = 1.0f;                   // of every token, unless
+    const int32_t* rows = nullptr;  // [tokens]: the row of x behind each row of y, and of the scales; null: itself
+    int64_t stride = 0;             // elements from row to row, a multiple of 8; 0: cols
+    float scale = 1.0f;             // of every token, unless
     const float* token_scales = nullptr;  // [tokens]
     const float* group_scales = nullptr;  // fp8_group128: [tokens, ceil(cols / 128)]; needs tile_scales
 };
@@ -77,6 +78,10 @@ struct QuantizeInputs {
     float input_scale = 1.0f;
     std::byte* out = nullptr;
     float* scales = nullptr;
+    // Rows sorted by expert (Experts::begin) with an input scale each [experts], instead of input_scale.
+    int experts = 0;
+    const int32_t* begin = nullptr;
+    const float* expert_scales = nullptr;
 };
 Status quantize_inputs(const QuantizeInputs& q, bool overlap, const Stream& stream);
 
