@@ -1,4 +1,4 @@
-#include "engine/compare.h"
+#include "models/compare.h"
 
 #include "io/safetensors.h"
 
