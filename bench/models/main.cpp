@@ -24,19 +24,23 @@ Result<bool> run_one(const std::string& path, const ModelOptions& options, const
     NIBBLE_TRY(std::shared_ptr<const Checkpoint> checkpoint, Checkpoint::open(path));
     NIBBLE_TRY(const DeviceChoice choice, parse_device(config.device));
     NIBBLE_TRY(const auto device, DeviceModel::load(checkpoint, options, choice, pool));
-    NIBBLE_TRY(const Texts texts, read_texts(path, device->config(), config.tokens));
+    NIBBLE_TRY(Texts texts, read_texts(path, device->config(), config.tokens));
     bool good = true;
     if (!config.no_cpu) {
+        if (texts.gold.empty() || !config.kv.empty()) {
+            ModelOptions exact = options;
+            exact.compute = Compute::f32;
+            NIBBLE_TRY(const Model gold, Model::load(checkpoint, exact, pool));
+            NIBBLE_TRY(texts.gold, all_rows(gold, texts.ids));
+        }
         NIBBLE_TRY(const Model cpu, Model::load(checkpoint, options, pool));
         NIBBLE_TRY(const Distance d, compare(cpu, *device, texts));
         good = d.good();
         fmt::print(
-            "  logits: relative distance {:.4f} to the CPU{}; same likeliest token {} of {}, {} beyond near ties; "
-            "KL {:.2e}{}\n",
-            d.to_cpu,
-            d.cpu_to_gold >= 0 ? fmt::format(" (to FP32: CPU {:.4f}, GPU {:.4f})", d.cpu_to_gold, d.device_to_gold)
-                               : std::string(),
-            d.same_top, d.rows, d.wrong_top, d.kl, good ? "" : "  TOO FAR");
+            "  a row's distance from FP32: CPU {:.4f} ({} of {} rows far out), GPU {:.4f} ({}); between them {:.4f}; "
+            "same likeliest token {}, KL {:.1e}{}\n",
+            d.cpu_to_gold.median, d.cpu_to_gold.far, d.rows, d.device_to_gold.median, d.device_to_gold.far,
+            d.to_cpu.median, d.same_top, d.kl, good ? "" : "  TOO FAR");
     }
     NIBBLE_TRY(const std::vector<Difference> differences, check_invariance(*device, texts));
     for (const Difference& d : differences) {

@@ -78,7 +78,7 @@ Status DeviceModel::make_parts(const ModelParts& parts, DeviceWeights& weights) 
 }
 
 Status DeviceModel::check_memory(int64_t weight_bytes) const {
-    NIBBLE_TRY(const DeviceBytes memory, device_memory(device_.index));
+    NIBBLE_TRY(const DeviceMemory memory, device_memory(device_.index));
     const int64_t weights = weight_bytes + DeviceWeights::staging_bytes, step = scratch_bytes(usual_rows, 1);
     if (weights + step <= memory.free) return Ok{};
     return fail("the model needs {} on cuda:{} ({} for weights, {} for a step of {} tokens); {} of {} are free",
