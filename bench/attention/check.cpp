@@ -242,8 +242,8 @@ Result<std::vector<Check>> check_shape(const Shape& shape, std::vector<int32_t> 
             for (size_t i = 0; i < words; ++i, ++bits.compared)
                 if (out[from + i] != all[to + i])
                     bits.note(fmt::format("sequence of {}, rows {} + {} among {} pieces, word {} of row {}: {} not {}",
-                                          data.length(p.sequence), p.first, p.rows, pieces.size(),
-                                          i % data.row_words(), i / data.row_words(), bf16_to_float(out[from + i]),
+                                          data.length(p.sequence), p.first, p.rows, pieces.size(), i % data.row_words(),
+                                          i / data.row_words(), bf16_to_float(out[from + i]),
                                           bf16_to_float(all[to + i])));
             from += words;
         }

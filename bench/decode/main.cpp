@@ -92,7 +92,8 @@ Result<bool> run(const Config& config) {
 
 int main(int argc, char** argv) {
     nibble::bench::Config config;
-    CLI::App app{"Times decoding steps of a Llama-shaped model in NVFP4, checking that logits do not depend on the batch"};
+    CLI::App app{
+        "Times decoding steps of a Llama-shaped model in NVFP4, checking that logits do not depend on the batch"};
     app.add_option("--device", config.device, "cuda or cuda:N");
     app.add_option("--json", config.json, "write the results here");
     app.add_option("--memory", config.memory_gib, "GiB of device memory");

@@ -169,8 +169,8 @@ Result<DecodeModel> DecodeModel::make(const ModelShape& shape, const DeviceInfo&
 
 Status DecodeModel::multiply(const Product& p, int layer, const std::byte* x, float* y, bool overlap,
                              const Stream& stream) const {
-    return cuda::matmul(p.plan, x, {p.plan.problem.n, p.plan.problem.k, p.records + layer * p.bytes}, {.tensor_scale = scale_}, y,
-                        workspace_, {overlap}, stream);
+    return cuda::matmul(p.plan, x, {p.plan.problem.n, p.plan.problem.k, p.records + layer * p.bytes},
+                        {.tensor_scale = scale_}, y, workspace_, {overlap}, stream);
 }
 
 Status DecodeModel::step(bool overlap, const Stream& stream) const {
@@ -192,8 +192,7 @@ Status DecodeModel::step(bool overlap, const Stream& stream) const {
         cuda::KvCache cache = cache_;
         cache.pages += layer * cache_bytes_;
         NIBBLE_CHECK(cuda::rope_append(rope_, cache, overlap, stream));
-        NIBBLE_CHECK(
-            cuda::attend(attention_, attention_input_, cache, heads_, attention_workspace_, overlap, stream));
+        NIBBLE_CHECK(cuda::attend(attention_, attention_input_, cache, heads_, attention_workspace_, overlap, stream));
         const std::byte* heads = heads_;
         if (out_.plan.permuted_bytes) {
             NIBBLE_CHECK(cuda::permute(out_.plan, heads_, permuted_, {overlap}, stream));

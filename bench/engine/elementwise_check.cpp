@@ -49,8 +49,7 @@ size_t place(int64_t t, int64_t j, int64_t width, int tile) {
 void note(Check& check, std::string where) { check.note(std::move(where)); }
 
 // want [tokens, width] of BF16 values against what lies in `got`.
-void compare(Check& check, const std::vector<float>& want, const std::vector<uint16_t>& got, int64_t width,
-             int tile) {
+void compare(Check& check, const std::vector<float>& want, const std::vector<uint16_t>& got, int64_t width, int tile) {
     for (size_t i = 0; i < want.size(); ++i, ++check.compared) {
         const auto t = static_cast<int64_t>(i) / width, j = static_cast<int64_t>(i) % width;
         const uint16_t bits = got[place(t, j, width, tile)];

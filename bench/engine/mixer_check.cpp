@@ -22,7 +22,8 @@ Result<Check> check_routing(Kit& kit, const MoeConfig& config, bool round, bool 
     std::vector<float> logits = kit.normal(tokens * config.experts, 1.5f);
     std::fill_n(logits.begin(), config.experts, 0.25f);  // all equal
     for (int e = 0; e < config.experts; ++e) logits[static_cast<size_t>(config.experts + e)] = e % 3;
-    const std::vector<float> bias = kit.normal(config.experts, 0.3f), y = kit.normal(tokens * config.top_k * width, 1.0f);
+    const std::vector<float> bias = kit.normal(config.experts, 0.3f),
+                             y = kit.normal(tokens * config.top_k * width, 1.0f);
     const std::vector<float> shared = kit.normal(tokens * width, 1.0f);
     cuda::Routing out;
     const int64_t slots = tokens * config.top_k;
@@ -94,8 +95,7 @@ Result<Check> check_routing(Kit& kit, const MoeConfig& config, bool round, bool 
             float acc = 0.0f;
             for (int k = 0; k < config.top_k; ++k) {
                 const auto slot = static_cast<size_t>(i / width * config.top_k + k);
-                acc += want_weights[slot] *
-                       round_to_bf16(y[static_cast<size_t>(places[slot] * width + i % width)]);
+                acc += want_weights[slot] * round_to_bf16(y[static_cast<size_t>(places[slot] * width + i % width)]);
             }
             acc = round_to_bf16(acc);
             if (with_shared) acc = round_to_bf16(acc + round_to_bf16(shared[static_cast<size_t>(i)]));
@@ -128,7 +128,8 @@ public:
         NIBBLE_TRY(const SsmKernels* kernels, select_ssm_kernels("ref"));
         const int64_t channels = s.channels(), inner = s.inner(), stride = inner + channels + s.heads;
         elements->round_bf16(projected.data(), static_cast<int64_t>(projected.size()));
-        std::vector<float> xbc(static_cast<size_t>(tokens * channels)), dt, decay, y(static_cast<size_t>(tokens * inner));
+        std::vector<float> xbc(static_cast<size_t>(tokens * channels)), dt, decay,
+            y(static_cast<size_t>(tokens * inner));
         const std::vector<float> nothing(static_cast<size_t>(channels));
         for (int64_t t = 0; t < tokens; ++t) {
             const float* taps[16];
@@ -177,8 +178,8 @@ public:
 
 Result<Check> check_mamba_case(Kit& kit, const MambaCase& c) {
     const cuda::MambaShape& s = c.shape;
-    Check check{fmt::format("mamba {} heads of {}, {} groups, state {}, conv {}", s.heads, s.head_dim, s.groups, s.state,
-                            s.conv)};
+    Check check{fmt::format("mamba {} heads of {}, {} groups, state {}, conv {}", s.heads, s.head_dim, s.groups,
+                            s.state, s.conv)};
     const DeviceArena::Mark mark = kit.arena.mark();
     const int64_t stride = s.inner() + s.channels() + s.heads;
     MambaReference ref;
@@ -203,7 +204,8 @@ Result<Check> check_mamba_case(Kit& kit, const MambaCase& c) {
     std::vector<float> want;
     int64_t row = 0;
     for (const int32_t n : c.lengths) {
-        NIBBLE_TRY(const auto y, ref.run(s, {projected.begin() + row * stride, projected.begin() + (row + n) * stride}, n));
+        NIBBLE_TRY(const auto y,
+                   ref.run(s, {projected.begin() + row * stride, projected.begin() + (row + n) * stride}, n));
         want.insert(want.end(), y.begin(), y.end());
         row += n;
     }

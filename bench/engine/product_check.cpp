@@ -144,7 +144,7 @@ Result<Check> Checker::product(const Case& c, int64_t n, int64_t k, int64_t toke
     NIBBLE_TRY(const auto all, run(in, false));
     std::vector<double> worst(static_cast<size_t>(n));
     pool_.parallel_for(n, [&](int64_t r) {
-        for (int64_t t = 0; t < tokens; t += tokens > 20 ? 7 : 1) {
+        for (int64_t t = 0; t<tokens; t += tokens> 20 ? 7 : 1) {
             double sum = w.bias.empty() ? 0 : w.bias[static_cast<size_t>(r)], terms = std::abs(sum);
             for (int64_t j = 0; j < k; ++j) {
                 const double term = double{w.values[static_cast<size_t>(r * k + j)]} *
@@ -329,7 +329,8 @@ Result<std::vector<Check>> check_inputs(const Kit& given) {
                         want *= e8m0_to_float(blocks[at / 32]);
                     const uint16_t bits = got[static_cast<size_t>(t * cols + j)];
                     if (bits != bf16_from_float(want))
-                        check.note(fmt::format("token {} column {}: {} instead of {}", t, j, bf16_to_float(bits), want));
+                        check.note(
+                            fmt::format("token {} column {}: {} instead of {}", t, j, bf16_to_float(bits), want));
                 }
             }
             kit.arena.release(mark);

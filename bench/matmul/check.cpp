@@ -84,8 +84,8 @@ private:
         }
         // Twice: counters must be as they were.
         for (int round = 0; round < (plan.workspace_bytes ? 2 : 1); ++round)
-            NIBBLE_CHECK(cuda::matmul(plan, tokens, w.view(), {.tensor_scale = scale}, y, plan.workspace_bytes ? workspace : nullptr,
-                                      {overlap}, stream_));
+            NIBBLE_CHECK(cuda::matmul(plan, tokens, w.view(), {.tensor_scale = scale}, y,
+                                      plan.workspace_bytes ? workspace : nullptr, {overlap}, stream_));
         NIBBLE_CHECK(download(host, y));
         arena_.release(mark);
         for (size_t i = static_cast<size_t>(m * n); i < host.size(); ++i)

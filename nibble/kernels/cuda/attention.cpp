@@ -15,6 +15,7 @@ static_assert(sizeof(AttentionUnit) == 4 * unit_words && sizeof(AttentionMerge) 
               sizeof(AttentionCounts) == 4 * counts_words);
 
 constexpr int64_t workspace_alignment = 256;
+constexpr int64_t most_partials = 4096;
 constexpr int64_t blocks_worth = 8;  // of work items for every thread block, so that the last ones end together
 
 cudaStream_t raw(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
@@ -93,34 +94,27 @@ Result<AttentionWork> attention_work(const AttentionPlan& plan, std::span<const 
     if (std::ssize(segments) > p.most_segments || rows > p.most_rows)
         return fail("attention: {} segments of {} rows under a plan for {} of {}", segments.size(), rows,
                     p.most_segments, p.most_rows);
-    // Pieces of a few groups, as many as keep all thread blocks busy and fit into the workspace.
+    // Pieces of a few groups, as many as keep all thread blocks busy; each group leaves its own sums, so that the order
+    // of additions stays. Blocks of columns whose sums find no room stay whole.
     const int64_t wanted = blocks_worth * plan.blocks / p.kv.kv_heads;
-    const auto total = [&](int64_t piece) {
-        int64_t partials = 0;
-        for (const AttentionUnit& u : units)
-            if (const int64_t pieces = ceil_div(u.groups, piece); pieces > 1) partials += pieces;
-        return partials;
-    };
-    int64_t piece = std::max<int64_t>(1, all_groups / std::max<int64_t>(1, wanted));
-    while (total(piece) > plan.partials) piece *= 2;
+    const auto piece = static_cast<int32_t>(std::max<int64_t>(1, all_groups / std::max<int64_t>(1, wanted)));
     std::vector<AttentionUnit> pieces;
     std::vector<AttentionMerge> merges;
     int32_t partial = 0;
     for (const AttentionUnit& u : units) {
-        const auto parts = static_cast<int32_t>(ceil_div(u.groups, piece));
-        if (parts == 1) {
+        if (u.groups <= piece || partial + u.groups > plan.partials) {
             pieces.push_back(u);
             continue;
         }
-        merges.push_back({u.row, u.column, u.columns, partial, parts});
-        for (int32_t i = 0; i < parts; ++i) {
+        merges.push_back({u.row, u.column, u.columns, partial, u.groups});
+        for (int32_t from = 0; from < u.groups; from += piece) {
             AttentionUnit part = u;
-            const auto from = static_cast<int32_t>(i * piece);
             part.first_group = u.first_group + from;
-            part.groups = std::min<int32_t>(static_cast<int32_t>(piece), u.groups - from);
-            part.partial = partial++;
+            part.groups = std::min(piece, u.groups - from);
+            part.partial = partial + from;
             pieces.push_back(part);
         }
+        partial += u.groups;
     }
     // The longest first: the last ones fill the gaps.
     std::ranges::stable_sort(pieces, std::greater<>{}, &AttentionUnit::groups);

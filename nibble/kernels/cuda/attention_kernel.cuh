@@ -127,14 +127,17 @@ struct AttentionLayout {
     static constexpr int slots = half_bytes <= 4096 ? 4 : 2;
     static constexpr int ring_bytes = attention_warps * slots * half_bytes;
     static constexpr int sums_floats = attention_warps * columns * Dims.v;  // of a buffer
-    static constexpr int buffers = ring_bytes + 2 * sums_floats * 4 <= 200 * 1024 ? 2 : 1;
+    // One buffer where that lets two thread blocks share a multiprocessor.
+    static constexpr bool pair = ring_bytes + sums_floats * 4 <= 104 * 1024 && Tiles == 1 && Dims.k <= 128;
+    static constexpr int buffers = !pair && ring_bytes + 2 * sums_floats * 4 <= 200 * 1024 ? 2 : 1;
     static constexpr int sums_at = ring_bytes, tops_at = sums_at + buffers * sums_floats * 4;
     static constexpr int totals_at = tops_at + buffers * attention_warps * columns * 8;  // [columns][v] Share
     static constexpr int totals_bytes = columns * Dims.v * 4 + columns * 8;
     static constexpr int barriers_at = totals_at + totals_bytes;
     static constexpr int bytes = barriers_at + attention_warps * slots * 8;
     static constexpr int threads = 32 * attention_warps;
-    static constexpr int min_blocks = bytes <= 112 * 1024 && Tiles == 1 && Dims.k <= 128 ? 2 : 1;
+    static constexpr int min_blocks = pair ? 2 : 1;
+    static_assert(!pair || bytes <= 113 * 1024);
     static_assert(bytes <= 227 * 1024);
 };
 
@@ -351,52 +354,56 @@ __global__ void __launch_bounds__(AttentionLayout<Kv, KvDims{KDims, VDims}, Tile
             // barrier.
             __syncthreads();
             const int d = static_cast<int>(threadIdx.x) % Dims.v;
+            const auto top_of = [&](int column) { return [=](int r) { return tops[r * L::columns + column]; }; };
+            const bool whole = unit.partial < 0 && unit.groups > 1;
 #pragma unroll 1
             for (int column = static_cast<int>(threadIdx.x) / Dims.v; column < unit.columns;
                  column += L::threads / Dims.v) {
                 Share share;
-#pragma unroll
-                for (int r = 0; r < group_runs; ++r) {
-                    const float2 top = tops[r * L::columns + column];
-                    share.merge(top.x, top.y, sums[(r * L::columns + column) * Dims.v + d]);
-                }
-                if (unit.groups > 1) {  // every thread has its own elements of the totals
+                merge_shares<group_runs>(share, top_of(column),
+                                         [&](int r) { return sums[(r * L::columns + column) * Dims.v + d]; });
+                if (whole) {  // every thread has its own elements of the totals
                     float* own = totals + column * Dims.v + d;
-                    float2* own_top = total_tops + column;
                     Share all;
-                    if (at > 0) all = {own_top->x, own_top->y, *own};
-                    all.merge(share.top, share.sum, share.value);
+                    if (at > 0) all = {total_tops[column].x, total_tops[column].y, *own};
+                    merge_shares<1>(
+                        all,
+                        [&](int) {
+                            return float2{share.top, share.sum};
+                        },
+                        [&](int) { return share.value; });
                     *own = all.value;
                     share = all;
                 }
-                if (at + 1 < unit.groups) continue;
                 if (unit.partial >= 0) {
-                    const int64_t to = (int64_t{unit.partial} * args.kv_heads + head) * L::columns + column;
+                    const int64_t to = (int64_t{unit.partial + at} * args.kv_heads + head) * L::columns + column;
                     args.sums[to * Dims.v + d] = share.value;
                     if (d == 0) args.tops[to] = {share.top, share.sum};
-                } else if (d < args.v_dim) {
-                    const int whole = unit.column + column;
+                } else if (at + 1 >= unit.groups && d < args.v_dim) {
+                    const int place = unit.column + column;
                     const int64_t to =
-                        (int64_t{unit.row} + whole / group) * args.q_heads + head * group + whole % group;
+                        (int64_t{unit.row} + place / group) * args.q_heads + head * group + place % group;
                     reinterpret_cast<__nv_bfloat16*>(args.out)[to * args.v_dim + d] =
                         __float2bfloat16_rn(share.output(v_scale));
                 }
             }
-            if (unit.groups > 1 || L::buffers == 1) {
+            if (whole || L::buffers == 1) {
                 __syncthreads();
                 // Maxima and sums of the totals, by one thread a column once nobody reads the old ones.
-                if (static_cast<int>(threadIdx.x) < unit.columns && unit.groups > 1) {
+                if (static_cast<int>(threadIdx.x) < unit.columns && whole) {
                     const int column = static_cast<int>(threadIdx.x);
-                    Share all;
+                    Share all, share;
                     if (at > 0) all.top = total_tops[column].x, all.sum = total_tops[column].y;
-                    Share share;
-#pragma unroll
-                    for (int r = 0; r < group_runs; ++r)
-                        share.merge(tops[r * L::columns + column].x, tops[r * L::columns + column].y, 0.0f);
-                    all.merge(share.top, share.sum, 0.0f);
+                    merge_shares<group_runs>(share, top_of(column), [](int) { return 0.0f; });
+                    merge_shares<1>(
+                        all,
+                        [&](int) {
+                            return float2{share.top, share.sum};
+                        },
+                        [](int) { return 0.0f; });
                     total_tops[column] = {all.top, all.sum};
                 }
-                __syncthreads();
+                if (whole) __syncthreads();
             }
             if (L::buffers == 2) buffer ^= 1;
         }

@@ -14,7 +14,7 @@ struct AttentionUnit {
     int32_t row, position, table;  // of the segment
     int32_t column, columns;       // of the segment's rows * group
     int32_t first_group, groups;   // none: zeros go out
-    int32_t partial;               // where the sums go, -1: to the output
+    int32_t partial;               // where the shares of its groups go; -1: it has all groups, out with their sum
 };
 // Partial sums [first, first + count) are those of columns of a segment.
 struct AttentionMerge {

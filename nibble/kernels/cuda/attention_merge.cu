@@ -12,12 +12,13 @@ struct MergeArgs {
     bool overlap;
 };
 
-constexpr int ahead = 8;
+constexpr int ahead = 32;  // groups at a time: a lane has the factors of one
 
 __global__ void merge_kernel(const __grid_constant__ MergeArgs all) {
     const AttentionArgs& args = all.attention;
     start(all.overlap);
     const int merges = args.work[1], group = args.q_heads / args.kv_heads, d = static_cast<int>(threadIdx.x);
+    const int lane = d % 32;
     const int32_t* list = args.work + args.work[2];
     for (int item = static_cast<int>(blockIdx.x); item < merges * args.kv_heads * all.columns;
          item += static_cast<int>(gridDim.x)) {
@@ -30,17 +31,31 @@ __global__ void merge_kernel(const __grid_constant__ MergeArgs all) {
         };
         Share share;
         for (int first = 0; first < merge.count; first += ahead) {
-            float2 top[ahead];
+            const int here = min(ahead, merge.count - first);
             float value[ahead];
 #pragma unroll
             for (int i = 0; i < ahead; ++i)
-                if (first + i < merge.count) {
-                    top[i] = args.tops[place(first + i)];
-                    value[i] = args.sums[place(first + i) * all.v_padded + d];
-                }
+                if (i < here) value[i] = args.sums[place(first + i) * all.v_padded + d];
+            const float2 own = lane < here ? args.tops[place(first + lane)] : float2{-INFINITY, 0.0f};
+            float through = own.x;
 #pragma unroll
-            for (int i = 0; i < ahead; ++i)
-                if (first + i < merge.count) share.merge(top[i].x, top[i].y, value[i]);
+            for (int step = 1; step < 32; step *= 2) {
+                const float other = __shfl_up_sync(all_lanes, through, step);
+                if (lane >= step) through = fmaxf(through, other);
+            }
+            float before = fmaxf(__shfl_up_sync(all_lanes, through, 1), share.top);
+            if (lane == 0) before = share.top;
+            const Weights weights(before, own.x);
+            share.top = fmaxf(share.top, __shfl_sync(all_lanes, through, 31));
+#pragma unroll
+            for (int i = 0; i < ahead; ++i) {
+                const float a = __shfl_sync(all_lanes, weights.own, i), b = __shfl_sync(all_lanes, weights.other, i);
+                const float sum = __shfl_sync(all_lanes, own.y, i);
+                if (i < here) {
+                    share.sum = fmaf(b, sum, a * share.sum);
+                    share.value = fmaf(b, value[i], a * share.value);
+                }
+            }
         }
         if (d >= args.v_dim) continue;
         const int whole = merge.column + column;

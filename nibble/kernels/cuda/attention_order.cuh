@@ -21,16 +21,39 @@ __device__ inline float exp2_of(float x) {
 struct Share {
     float top = -INFINITY, sum = 0.0f, value = 0.0f;
 
-    __device__ void merge(float other_top, float other_sum, float other_value) {
-        if (other_top == -INFINITY) return;
-        const float now = fmaxf(top, other_top), a = exp2_of(top - now), b = exp2_of(other_top - now);
-        sum = fmaf(b, other_sum, a * sum);
-        value = fmaf(b, other_value, a * value);
-        top = now;
-    }
     // The addend makes -0 a +0: runs that nobody sees may be skipped or added.
     __device__ float output(float v_scale) const { return sum == 0.0f ? 0.0f : fmaf(value, v_scale / sum, 0.0f); }
 };
+
+// What a share and the next one are multiplied with under their common maximum, `top` afterwards.
+struct Weights {
+    float own, other;
+    __device__ Weights(float& top, float other_top) {
+        const float now = fmaxf(top, other_top);
+        own = other_top == -INFINITY ? 1.0f : exp2_of(top - now);
+        other = other_top == -INFINITY ? 0.0f : exp2_of(other_top - now);
+        top = now;
+    }
+};
+
+// `Count` shares in order, after `share`: all maxima first, so that the exponentials do not wait for each other.
+template <int Count, class Top, class Value>
+__device__ void merge_shares(Share& share, Top top, Value value) {
+    float2 tops[Count];
+#pragma unroll
+    for (int i = 0; i < Count; ++i) tops[i] = top(i);
+    float own[Count], other[Count];
+#pragma unroll
+    for (int i = 0; i < Count; ++i) {
+        const Weights w(share.top, tops[i].x);
+        own[i] = w.own, other[i] = w.other;
+    }
+#pragma unroll
+    for (int i = 0; i < Count; ++i) {
+        share.sum = fmaf(other[i], tops[i].y, own[i] * share.sum);
+        share.value = fmaf(other[i], value(i), own[i] * share.value);
+    }
+}
 
 __device__ inline uint4 shared_load(const uint8_t* at) { return *reinterpret_cast<const uint4*>(at); }
 

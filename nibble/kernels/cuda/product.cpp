@@ -10,7 +10,7 @@
 namespace nibble::cuda {
 namespace {
 
-constexpr int most_warps = 16;
+constexpr int most_warps = 16, most_narrow_tokens = 64;
 // Any number serves; this one fills an H200 in one wave.
 constexpr int64_t multiprocessors = 132;
 
@@ -74,7 +74,8 @@ Status run_narrow(ProductArgs args, int64_t token_tiles, int tile_tokens, const 
 Status prepare_products(const DeviceInfo& device) {
     const CurrentDevice current(device.index);
     NIBBLE_CHECK(current.status());
-    return cuda_status(prepare_narrow(), "product: cudaFuncSetAttribute");
+    NIBBLE_CHECK(cuda_status(prepare_narrow(), "product: cudaFuncSetAttribute"));
+    return cuda_status(prepare_wide_product(), "product: cudaFuncSetAttribute, cuTensorMapEncodeTiled");
 }
 
 int64_t operand_bytes(int64_t rows, int64_t cols) {
@@ -116,7 +117,14 @@ Status make_operand(const QuantView& w, int64_t rows, int64_t first_row, std::by
 
 Status product(const ProductInput& in, const Operand& w, float* y, int64_t y_stride, bool overlap,
                const Stream& stream) {
-    NIBBLE_TRY(const ProductArgs args, arguments(in, w, y, y_stride, overlap));
+    NIBBLE_TRY(ProductArgs args, arguments(in, w, y, y_stride, overlap));
+    if (in.tokens > most_narrow_tokens && !in.rows) {
+        const int64_t blocks = 2 * ceil_div(w.rows, 256) * ceil_div(in.tokens, 256);
+        args.warps = 8;
+        return cuda_status(
+            launch_wide_product(args, blocks >= multiprocessors && !w.tile_scales ? 256 : 128, raw(stream)),
+            "product: kernel launch");
+    }
     const int tile = tile_tokens_for(in.tokens);
     return run_narrow(args, ceil_div(in.tokens, tile), tile, stream);
 }

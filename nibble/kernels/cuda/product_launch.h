@@ -36,6 +36,9 @@ struct ProductArgs {
 // Up to 64 tokens a thread block, mma.sync.
 cudaError_t launch_narrow(const ProductArgs& args, int token_tiles, int tile_tokens, cudaStream_t stream);
 cudaError_t prepare_narrow();
+// Tiles of 128 or 256 tokens, wgmma; no `rows`, no experts. args.warps: tiles of tokens that go through W together.
+cudaError_t launch_wide_product(const ProductArgs& args, int tile_tokens, cudaStream_t stream);
+cudaError_t prepare_wide_product();
 
 struct OperandArgs {
     const uint8_t* from = nullptr;          // values, or codes

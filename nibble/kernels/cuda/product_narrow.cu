@@ -1,14 +1,15 @@
-// Products of exact operands for few tokens. A warp has 16 rows of W, all of K and up to 64 tokens; one more warp keeps
-// a ring of stages of 64 columns full, weights through the copy engine and x with cp.async, so that what is on its way
-// does not depend on how many warps there are: the ring takes all of shared memory. One chain per output, so K is not
-// divided; at 8192 columns a chain takes 7 us, the weights of 128 multiprocessors 32.
+// Products of exact operands for few tokens. A warp has 16 rows of W, all of K and up to 64 tokens, and fills its own
+// ring of 64-column pieces through the copy engine; one more warp brings x in stages of 256 columns with cp.async. One
+// thread that asks for the pieces of all warps is what limits otherwise (about 170 clocks a piece: 1.7 instead of 4
+// TB/s). One chain per output, so K is not divided; at 8192 columns a chain takes 7 us, the weights of 128
+// multiprocessors 32.
 #include "kernels/cuda/product_epilogue.cuh"
 #include "kernels/cuda/ptx.cuh"
 
 namespace nibble::cuda {
 namespace {
 
-constexpr int most_warps = 16, ring_bytes = 208 * 1024, most_stages = 20;
+constexpr int most_warps = 16, all_bytes = 216 * 1024, most_stages = 24, x_blocks = 4;  // blocks of 64 columns
 
 __device__ void load_matrices(uint32_t (&r)[4], uint32_t address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -34,36 +35,25 @@ __device__ void barrier_arrive_after_copies(uint32_t barrier) {
 
 template <int Tiles>  // of eight tokens
 struct Narrow {
-    static constexpr int tokens = 8 * Tiles, x_bytes = tokens * 128;
-    static __host__ __device__ int stage_bytes(int warps) { return warps * operand_row_tile_bytes + x_bytes; }
+    static constexpr int tokens = 8 * Tiles, x_block_bytes = tokens * 128, x_stage_bytes = x_blocks * x_block_bytes;
+    static constexpr int x_stages = Tiles == 1 ? 8 : Tiles == 2 ? 4 : Tiles == 4 ? 3 : 2;
+    static constexpr int x_bytes = x_stages * x_stage_bytes;
+    static constexpr int x_barriers = 16 * x_stages;
+    // Pieces of a warp's ring.
     static int stages(int warps, int k_tiles) {
-        const int fit = ring_bytes / stage_bytes(warps);
-        return fit < most_stages ? (fit < k_tiles ? fit : k_tiles) : (most_stages < k_tiles ? most_stages : k_tiles);
+        const int fit = (all_bytes - x_bytes - x_barriers) / (warps * (operand_row_tile_bytes + 8));
+        const int most = fit < most_stages ? fit : most_stages;
+        return most < k_tiles ? most : k_tiles;
+    }
+    static int bytes(int warps, int stages) {
+        return x_bytes + x_barriers + warps * stages * (operand_row_tile_bytes + 8);
     }
 };
 
 template <int Tiles>
-__device__ void fill_ring(const ProductArgs& args, const TokenTile& tokens, int first_row_tile, uint32_t ring,
-                          uint32_t full, uint32_t empty, int lane) {
+__device__ void bring_x(const ProductArgs& args, const TokenTile& tokens, uint32_t x_at, uint32_t full, uint32_t empty,
+                        int lane) {
     using L = Narrow<Tiles>;
-    const int stage_bytes = L::stage_bytes(args.warps);
-    const int present = min(args.warps, args.row_tiles - first_row_tile);
-    const auto request_weights = [&](int s) {
-        const uint32_t slot = s % args.stages;
-        barrier_expect(full + 8 * slot, present * operand_row_tile_bytes);
-        for (int w = 0; w < present; ++w) {
-            const int tile = first_row_tile + w;
-            const uint8_t* from = args.tiles + tokens.expert * args.expert_bytes +
-                                  (int64_t{tile / 4} * args.k_tiles + s) * operand_tile_bytes +
-                                  tile % 4 * operand_row_tile_bytes;
-            bulk_copy(ring + slot * stage_bytes + w * operand_row_tile_bytes, from, operand_row_tile_bytes,
-                      full + 8 * slot);
-        }
-    };
-    if (lane == 0)
-        for (int s = 0; s < args.stages; ++s) request_weights(s);
-    __syncwarp();
-    if (args.overlap && args.experts == 0) wait_for_previous();
     const int chunk = lane % 8;
     const uint8_t* from[2 * Tiles];
     uint32_t to[2 * Tiles];
@@ -72,20 +62,23 @@ __device__ void fill_ring(const ProductArgs& args, const TokenTile& tokens, int 
         const int token = lane / 8 + 4 * j, row = tokens.first + token;
         const bool exists = token < tokens.count;
         from[j] = exists ? args.x + (args.rows ? args.rows[row] : row) * args.x_stride + 16 * chunk : nullptr;
-        to[j] = args.warps * operand_row_tile_bytes + token * 128 + (chunk ^ token % 8) * 16;
+        to[j] = token * 128 + (chunk ^ token % 8) * 16;
     }
-    for (int s = 0; s < args.k_tiles; ++s) {
-        const uint32_t slot = s % args.stages;
-        if (s >= args.stages) {
-            barrier_wait(empty + 8 * slot, s / args.stages + 1 & 1);
-            if (lane == 0) request_weights(s);
-        }
-        const bool inside = 64 * s + 8 * chunk < args.k;
+    uint32_t slot = 0, parity = 1;
+    for (int block = 0; block < args.k_tiles; block += x_blocks) {
+        barrier_wait(empty + 8 * slot, parity);
+        for (int b = 0; b < x_blocks && block + b < args.k_tiles; ++b) {
+            const int column = 64 * (block + b) + 8 * chunk;
+            const bool inside = column < args.k;
+            const uint32_t at = x_at + slot * L::x_stage_bytes + b * L::x_block_bytes;
 #pragma unroll
-        for (int j = 0; j < 2 * Tiles; ++j)
-            copy16_or_zero(ring + slot * stage_bytes + to[j], from[j] && inside ? from[j] + 128 * int64_t{s} : args.x,
-                           from[j] && inside);
+            for (int j = 0; j < 2 * Tiles; ++j) {
+                const bool present = from[j] && inside;
+                copy16_or_zero(at + to[j], present ? from[j] + 128 * int64_t{block + b} : args.x, present);
+            }
+        }
         barrier_arrive_after_copies(full + 8 * slot);
+        if (++slot == L::x_stages) slot = 0, parity ^= 1;
     }
 }
 
@@ -95,55 +88,75 @@ __global__ void __launch_bounds__(32 * (most_warps + 1), 1) narrow_kernel(const 
     extern __shared__ __align__(1024) uint8_t shared[];
     const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0);
     const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, c = lane % 4;
-    const int stage_bytes = L::stage_bytes(args.warps);
-    const uint32_t ring = shared_address(shared);
-    const uint32_t full = ring + args.stages * stage_bytes, empty = full + 8 * args.stages;
+    const uint32_t x_at = shared_address(shared), x_full = x_at + L::x_bytes, x_empty = x_full + 8 * L::x_stages;
+    const uint32_t rings = x_full + L::x_barriers, ring = rings + warp * args.stages * operand_row_tile_bytes;
+    const uint32_t barriers = rings + args.warps * args.stages * operand_row_tile_bytes + warp * args.stages * 8;
     if (args.overlap) overlap_next();
     if (args.overlap && args.experts > 0) wait_for_previous();
-    const int first_row_tile = static_cast<int>(blockIdx.x) * args.warps;
+    const int row_tile = static_cast<int>(blockIdx.x) * args.warps + warp;
     const TokenTile tokens = find_tile(args, static_cast<int>(blockIdx.y), L::tokens);
     if (tokens.count <= 0) return;
-    if (threadIdx.x == 0) {
-        const int present = min(args.warps, args.row_tiles - first_row_tile);
-        for (int s = 0; s < args.stages; ++s) {
-            barrier_init(full + 8 * s, 33);
-            barrier_init(empty + 8 * s, present);
+    const bool works = warp < args.warps && row_tile < args.row_tiles;
+    const uint8_t* records = args.tiles + tokens.expert * args.expert_bytes +
+                             int64_t{row_tile / 4} * args.k_tiles * operand_tile_bytes +
+                             row_tile % 4 * operand_row_tile_bytes;
+    const auto request = [&](int s, uint32_t slot) {
+        barrier_expect(barriers + 8 * slot, operand_row_tile_bytes);
+        bulk_copy(ring + slot * operand_row_tile_bytes, records + int64_t{s} * operand_tile_bytes,
+                  operand_row_tile_bytes, barriers + 8 * slot);
+    };
+    if (works && lane == 0) {
+        for (int s = 0; s < args.stages; ++s) barrier_init(barriers + 8 * s, 1);
+        barrier_init_done();
+        for (int s = 0; s < args.stages; ++s) request(s, s);
+    }
+    if (warp == args.warps && lane == 0) {
+        const int present = min(args.warps, args.row_tiles - static_cast<int>(blockIdx.x) * args.warps);
+        for (int s = 0; s < L::x_stages; ++s) {
+            barrier_init(x_full + 8 * s, 32);
+            barrier_init(x_empty + 8 * s, present);
         }
         barrier_init_done();
     }
     __syncthreads();
-    if (warp == args.warps) return fill_ring<Tiles>(args, tokens, first_row_tile, ring, full, empty, lane);
-    const int row_tile = first_row_tile + warp;
-    if (row_tile >= args.row_tiles) return;
+    if (warp == args.warps) {
+        if (args.overlap && args.experts == 0) wait_for_previous();
+        return bring_x<Tiles>(args, tokens, x_at, x_full, x_empty, lane);
+    }
+    if (!works) return;
 
     // ldmatrix: the row and the 16-byte chunk that a lane points at.
     const int a_row = lane % 16, a_half = lane / 16;
     const int b_row = Tiles == 1 ? lane % 8 : lane / 16 * 8 + lane % 8, b_half = Tiles == 1 ? lane / 8 : lane / 8 % 2;
-    const uint32_t a_at = warp * operand_row_tile_bytes + a_row * 128;
-    const uint32_t b_at = args.warps * operand_row_tile_bytes + b_row * 128;
+    const uint32_t a_at = a_row * 128, b_at = b_row * 128;
     float acc[Tiles][4] = {}, total[ByTile ? Tiles : 1][4] = {};
+    // Scales may be what the kernel before wrote.
+    if (ByTile && args.overlap) wait_for_previous();
+    uint32_t slot = 0, parity = 0, x_slot = 0, x_parity = 0;
 #pragma unroll 1
     for (int s = 0; s < args.k_tiles; ++s) {
-        const uint32_t slot = s % args.stages, stage = ring + slot * stage_bytes;
-        barrier_wait(full + 8 * slot, s / args.stages & 1);
+        const uint32_t piece = ring + slot * operand_row_tile_bytes;
+        const uint32_t x_block = x_at + x_slot * L::x_stage_bytes + s % x_blocks * L::x_block_bytes;
+        if (s % x_blocks == 0) barrier_wait(x_full + 8 * x_slot, x_parity);
+        barrier_wait(barriers + 8 * slot, parity);
 #pragma unroll
         for (int j = 0; j < 4; j += 2) {
             uint32_t a[2][4], b[2][Tiles][2];
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                load_matrices(a[i], stage + a_at + ((2 * (j + i) + a_half) ^ a_row % 8) * 16);
+                load_matrices(a[i], piece + a_at + ((2 * (j + i) + a_half) ^ a_row % 8) * 16);
                 if constexpr (Tiles > 1) {
 #pragma unroll
                     for (int t = 0; t < Tiles; t += 2) {
                         uint32_t r[4];
-                        load_matrices(r, stage + b_at + t * 1024 + ((2 * (j + i) + b_half) ^ b_row % 8) * 16);
+                        load_matrices(r, x_block + b_at + t * 1024 + ((2 * (j + i) + b_half) ^ b_row % 8) * 16);
                         b[i][t][0] = r[0], b[i][t][1] = r[1], b[i][t + 1][0] = r[2], b[i][t + 1][1] = r[3];
                     }
                 }
             }
             if constexpr (Tiles == 1) {
                 uint32_t r[4];
-                load_matrices(r, stage + b_at + ((2 * j + b_half) ^ b_row) * 16);
+                load_matrices(r, x_block + b_at + ((2 * j + b_half) ^ b_row) * 16);
                 b[0][0][0] = r[0], b[0][0][1] = r[1], b[1][0][0] = r[2], b[1][0][1] = r[3];
             }
 #pragma unroll
@@ -152,7 +165,11 @@ __global__ void __launch_bounds__(32 * (most_warps + 1), 1) narrow_kernel(const 
                 for (int t = 0; t < Tiles; ++t) multiply_add(acc[t], a[i], b[i][t][0], b[i][t][1]);
         }
         __syncwarp();
-        barrier_arrive_if(empty + 8 * slot, lane == 0);
+        const bool x_done = s % x_blocks == x_blocks - 1;
+        if (lane == 0 && s + args.stages < args.k_tiles) request(s + args.stages, slot);
+        barrier_arrive_if(x_empty + 8 * x_slot, lane == 0 && x_done);
+        if (++slot == static_cast<uint32_t>(args.stages)) slot = 0, parity ^= 1;
+        if (x_done && ++x_slot == L::x_stages) x_slot = 0, x_parity ^= 1;
         if constexpr (ByTile) {
             if (s % 2 == 1 || s + 1 == args.k_tiles) {
                 const int across = (args.k + 127) / 128, block = s / 2;
@@ -173,6 +190,7 @@ __global__ void __launch_bounds__(32 * (most_warps + 1), 1) narrow_kernel(const 
             }
         }
     }
+    if (!ByTile && args.overlap) wait_for_previous();
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
         const int row = row_tile * 16 + g + 8 * h;
@@ -202,7 +220,7 @@ cudaError_t launch(ProductArgs args, int token_tiles, cudaStream_t stream) {
     config.gridDim = {static_cast<unsigned>((args.row_tiles + args.warps - 1) / args.warps),
                       static_cast<unsigned>(token_tiles), 1};
     config.blockDim = static_cast<unsigned>(32 * (args.warps + 1));
-    config.dynamicSmemBytes = static_cast<size_t>(args.stages * (L::stage_bytes(args.warps) + 16));
+    config.dynamicSmemBytes = static_cast<size_t>(L::bytes(args.warps, args.stages));
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = args.overlap ? 1 : 0;
@@ -211,11 +229,10 @@ cudaError_t launch(ProductArgs args, int token_tiles, cudaStream_t stream) {
 
 template <int Tiles>
 cudaError_t prepare() {
-    constexpr int bytes = ring_bytes + 16 * most_stages;
     if (const cudaError_t code =
-            cudaFuncSetAttribute(narrow_kernel<Tiles, false>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes))
+            cudaFuncSetAttribute(narrow_kernel<Tiles, false>, cudaFuncAttributeMaxDynamicSharedMemorySize, all_bytes))
         return code;
-    return cudaFuncSetAttribute(narrow_kernel<Tiles, true>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    return cudaFuncSetAttribute(narrow_kernel<Tiles, true>, cudaFuncAttributeMaxDynamicSharedMemorySize, all_bytes);
 }
 
 }  // namespace
