@@ -140,11 +140,12 @@ Status bench_model(const BenchModelOptions& o, std::FILE* out) {
     options.kernels = o.kernel;
     options.compute = o.f32 ? Compute::f32 : Compute::bf16;
     options.quantize_activations = !o.weights_only;
+    NIBBLE_TRY(const DeviceChoice device, parse_device(o.device).within("--device"));
     std::shared_ptr<const Checkpoint> checkpoint;
     std::unique_ptr<LanguageModel> model;
     NIBBLE_TRY(const Seconds load, timed([&]() -> Status {
                    NIBBLE_TRY(checkpoint, open_checkpoint(o));
-                   NIBBLE_TRY(model, load_model(checkpoint, options, o.device, threads));
+                   NIBBLE_TRY(model, load_model(checkpoint, options, device, threads));
                    return Ok{};
                }));
     const int64_t vocab = model->config().vocab;
@@ -186,7 +187,7 @@ Status bench_model(const BenchModelOptions& o, std::FILE* out) {
     NIBBLE_TRY(const ModelParts parts,
                load_parts(model->config(), *checkpoint, options, threads, WeightSource::Mode::outline));
     const TokenCost cost = token_cost(parts);
-    if (o.device != "cpu") return report_device(o, *model, cost, {load, prefill, alone, together}, out);
+    if (device.cuda) return report_device(o, *model, cost, {load, prefill, alone, together}, out);
     const double reading = measure_read_bandwidth(threads);
     const PeakKernel& peak = *std::ranges::find_if(peak_kernels(), [](const PeakKernel& k) { return k.supported(); });
     const double adding = measure_multiply_adds(peak, threads);

@@ -93,11 +93,10 @@ Json to_json(const EngineFlags& flags) {
 }
 
 Result<std::unique_ptr<LanguageModel>> load_model(std::shared_ptr<const Checkpoint> checkpoint,
-                                                  const ModelOptions& options, const std::string& device,
+                                                  const ModelOptions& options, const DeviceChoice& device,
                                                   ThreadPool& pool) {
-    NIBBLE_TRY(const DeviceChoice choice, parse_device(device).within("--device"));
-    if (choice.cuda) {
-        NIBBLE_TRY(auto model, DeviceModel::load(std::move(checkpoint), options, choice, pool));
+    if (device.cuda) {
+        NIBBLE_TRY(auto model, DeviceModel::load(std::move(checkpoint), options, device, pool));
         return std::unique_ptr<LanguageModel>(std::move(model));
     }
     NIBBLE_TRY(Model model, Model::load(std::move(checkpoint), options, pool));
@@ -106,9 +105,10 @@ Result<std::unique_ptr<LanguageModel>> load_model(std::shared_ptr<const Checkpoi
 
 Result<Engine> Engine::open(const fs::path& path, const EngineFlags& flags, ThreadPool& pool) {
     NIBBLE_TRY(const ModelOptions options, model_options(flags));
+    NIBBLE_TRY(const DeviceChoice device, parse_device(flags.device).within("--device"));
     NIBBLE_TRY(std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(path));
     Engine engine{path, std::move(checkpoint), nullptr};
-    NIBBLE_TRY(engine.model, load_model(engine.checkpoint, options, flags.device, pool).within(path.string()));
+    NIBBLE_TRY(engine.model, load_model(engine.checkpoint, options, device, pool).within(path.string()));
     return engine;
 }
 

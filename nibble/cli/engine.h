@@ -21,9 +21,8 @@ struct EngineFlags {
 void add_engine_flags(CLI::App& command, EngineFlags& flags);
 Result<ModelOptions> model_options(const EngineFlags& flags);
 Json to_json(const EngineFlags& flags);  // what results depend on
-// On the device that `device` names: cpu, cuda or cuda:N.
 Result<std::unique_ptr<LanguageModel>> load_model(std::shared_ptr<const Checkpoint> checkpoint,
-                                                  const ModelOptions& options, const std::string& device,
+                                                  const ModelOptions& options, const DeviceChoice& device,
                                                   ThreadPool& pool);
 
 // A checkpoint loaded to run. Moves; what it points to stays where it is.

@@ -2,6 +2,7 @@
 
 #include "formats/minifloat.h"
 
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -270,11 +271,10 @@ ActivationFormat usual_inputs(Format format) {
 
 }  // namespace
 
-std::span<const std::string_view> random_shapes() { return shapes; }
-
 Result<std::unique_ptr<Checkpoint>> random_checkpoint(std::string_view shape, std::string_view format, bool inputs,
                                                       int layers) {
-    if (std::ranges::find(shapes, shape) == shapes.end()) return fail("--shape: unknown shape '{}'", shape);
+    if (std::ranges::find(shapes, shape) == shapes.end())
+        return fail("--shape: unknown shape '{}'; choices: {}", shape, fmt::join(shapes, ", "));
     Linears linears;
     if (format != "bf16") {
         const auto known = format_from_name(format);

@@ -40,8 +40,12 @@ DeviceBatchShape shape_of(const Batch& batch) {
     return s;
 }
 
+// Plans ask the driver about kernels: they are kept while batches of one shape follow each other.
 Status DeviceBatch::plan_attention(std::span<const std::unique_ptr<DeviceMixer>> mixers, const DeviceInfo& device) {
-    attention_.clear();
+    const bool planned = planned_ == std::pair(shape_, page_stride_);
+    if (!planned) attention_.clear();
+    planned_.reset();
+    for (Attention& a : attention_) a.work = -1;
     for (size_t i = 0; i < mixers.size(); ++i) {
         auto problem = mixers[i]->attention();
         if (!problem) continue;
@@ -55,13 +59,16 @@ Status DeviceBatch::plan_attention(std::span<const std::unique_ptr<DeviceMixer>>
             problem->most_tokens = shape_.most_tokens;
             problem->table_pitch = shape_.pitch;
             NIBBLE_TRY(a.plan, cuda::plan_attention(*problem, device));
-            NIBBLE_TRY(cuda::AttentionWork work, cuda::attention_work(a.plan, segments_));
-            work.words.resize(static_cast<size_t>(a.plan.work_words));  // the same place for every batch of the shape
-            a.work = upload_.add(std::span<const int32_t>(work.words));
             at = attention_.insert(attention_.end(), std::move(a));
+        }
+        if (at->work < 0) {
+            NIBBLE_TRY(cuda::AttentionWork work, cuda::attention_work(at->plan, segments_));
+            work.words.resize(static_cast<size_t>(at->plan.work_words));  // the same place for every batch of the shape
+            at->work = upload_.add(std::span<const int32_t>(work.words));
         }
         blocks_[i].attention = static_cast<int>(at - attention_.begin());
     }
+    planned_ = std::pair(shape_, page_stride_);
     return Ok{};
 }
 

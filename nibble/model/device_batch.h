@@ -8,7 +8,9 @@
 
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace nibble {
@@ -70,7 +72,7 @@ private:
     struct Attention {  // of one shape
         cuda::AttentionProblem like;
         cuda::AttentionPlan plan;
-        int64_t work = 0;
+        int64_t work = -1;
     };
     struct Block {
         int64_t slots = -1, table = -1, segments = -1;
@@ -83,6 +85,7 @@ private:
     DeviceBatchShape shape_;
     std::vector<cuda::AttentionSegment> segments_;
     std::vector<Attention> attention_;
+    std::optional<std::pair<DeviceBatchShape, int64_t>> planned_;  // what attention_ is for, with its page stride
     std::vector<Block> blocks_;
     int64_t tokens_ = 0, positions_ = 0, wanted_ = 0, nonfinite_ = 0;
     int32_t longest_ = 0;

@@ -37,8 +37,8 @@ Linear head_of(const ModelConfig& config, const Head& head) {
 Result<std::unique_ptr<DeviceModel>> DeviceModel::load(std::shared_ptr<const Checkpoint> checkpoint,
                                                        const ModelOptions& options, const DeviceChoice& choice,
                                                        ThreadPool& pool) {
-    NIBBLE_TRY(DeviceInfo device, open_device(choice));
     NIBBLE_CHECK(check_options(options));
+    NIBBLE_TRY(DeviceInfo device, open_device(choice));
     NIBBLE_TRY(ModelConfig config, model_config(*checkpoint));
     NIBBLE_CHECK(use_device(device.index));
     NIBBLE_CHECK(cuda::prepare_products(device));
