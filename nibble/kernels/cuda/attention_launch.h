@@ -20,11 +20,20 @@ struct AttentionUnit {
 struct AttentionMerge {
     int32_t row, column, columns, first, count;
 };
-// The work list: these, units, merges.
-struct AttentionCounts {
-    int32_t units, merges, merges_at, unused;  // merges_at: in words from the list's begin
+// A run of 64 positions to be laid out for the prefill kernel; positions [first, last] of the sequence are needed.
+struct AttentionGather {
+    int32_t table, position, first, last, scratch;
 };
-inline constexpr int unit_words = 8, merge_words = 5, counts_words = 4;
+// Columns as in AttentionUnit over runs [first_run, first_run + runs), the first of which lies at `scratch`.
+struct AttentionPrefill {
+    int32_t row, position, column, columns, first_run, runs, scratch;
+};
+// The work list: these counts, units, and the others where the counts say (in words from the list's begin).
+struct AttentionCounts {
+    int32_t units, merges, merges_at, gathers, gathers_at, prefills, prefills_at, unused;
+};
+inline constexpr int unit_words = 8, merge_words = 5, gather_words = 5, prefill_words = 7, counts_words = 8;
+inline constexpr int prefill_columns = 128;
 
 struct AttentionArgs {
     const uint8_t* q = nullptr;
@@ -33,8 +42,9 @@ struct AttentionArgs {
     const int32_t* work = nullptr;
     const float* k_scales = nullptr;
     const float* v_scales = nullptr;
-    float* sums = nullptr;   // [partial][KV head][column][v dims, padded], not yet divided
-    float2* tops = nullptr;  // [partial][KV head][column]: maximum of the scores * log2(e), sum of the exponentials
+    float* sums = nullptr;       // [partial][KV head][column][v dims, padded], not yet divided
+    float2* tops = nullptr;      // [partial][KV head][column]: maximum of the scores * log2(e), sum of the exponentials
+    uint8_t* scratch = nullptr;  // [gathered run][KV head][keys, values]
     uint8_t* out = nullptr;
     int kv_heads = 0, q_heads = 0, page_tokens = 0;
     int k_dim = 0, v_dim = 0;
@@ -54,6 +64,9 @@ cudaError_t launch_attention_bf16(const AttentionArgs& args, const AttentionKern
                                   cudaStream_t stream);
 cudaError_t launch_attention_e4m3(const AttentionArgs& args, const AttentionKernelShape& shape, int blocks,
                                   cudaStream_t stream);
+// BF16, heads of 64 or 128.
+cudaError_t prepare_prefill(int dims);
+cudaError_t launch_prefill(const AttentionArgs& args, int dims, int blocks, cudaStream_t stream);
 cudaError_t launch_merge(const AttentionArgs& args, const AttentionKernelShape& shape, int blocks, cudaStream_t stream);
 
 }  // namespace nibble::cuda

@@ -51,7 +51,8 @@ __device__ void merge_shares(Share& share, Top top, Value value) {
 #pragma unroll
     for (int i = 0; i < Count; ++i) {
         share.sum = fmaf(other[i], tops[i].y, own[i] * share.sum);
-        share.value = fmaf(other[i], value(i), own[i] * share.value);
+        // Where there is nothing, value(i) may be anything.
+        share.value = fmaf(other[i], tops[i].x == -INFINITY ? 0.0f : value(i), own[i] * share.value);
     }
 }
 
