@@ -229,9 +229,12 @@ Status attend(const AttentionPlan& plan, const AttentionInput& in, const KvCache
                              .page_stride = c.page_stride,
                              .scale_log2 = p.softmax_scale * std::numbers::log2e_v<float>,
                              .overlap = overlap};
-    if (plan.gathered_runs)
+    if (plan.gathered_runs) {
+        NIBBLE_CHECK(cuda_status(launch_gather(args, p.kv.k_dim, 8 * plan.multiprocessors, raw(stream)),
+                                 "attention: gather kernel launch"));
         NIBBLE_CHECK(cuda_status(launch_prefill(args, p.kv.k_dim, plan.multiprocessors, raw(stream)),
                                  "attention: prefill kernel launch"));
+    }
     NIBBLE_CHECK(cuda_status(p.kv.type == KvType::bf16 ? launch_attention_bf16(args, shape, plan.blocks, raw(stream))
                                                        : launch_attention_e4m3(args, shape, plan.blocks, raw(stream)),
                              "attention: kernel launch"));
