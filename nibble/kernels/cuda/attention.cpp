@@ -29,7 +29,8 @@ int group_of(const AttentionProblem& p) { return p.q_heads / p.kv.kv_heads; }
 // Sixteen columns a unit where a launch brings more than one token a segment.
 AttentionKernelShape shape_of(const AttentionProblem& p) {
     const int64_t columns = p.most_rows > p.most_segments ? 2 * p.most_rows * group_of(p) : group_of(p);
-    return {p.kv.type, p.kv.dims(), columns > 8 && p.kv.dims().k < 256 ? 16 : 8};
+    const int k = p.kv.dims().k;
+    return {p.kv.type, p.kv.dims(), columns <= 4 && k <= 128 ? 4 : columns > 8 && k < 256 ? 16 : 8};
 }
 
 // Of all segments together, however the rows lie.

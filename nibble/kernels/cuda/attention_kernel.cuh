@@ -9,33 +9,38 @@
 
 namespace nibble::cuda {
 
-template <class Kv, KvDims Dims, int Tiles>
+template <class Kv, KvDims Dims, int Columns>
 struct AttentionLayout {
-    static constexpr int columns = 8 * Tiles;
+    static constexpr int columns = Columns;
     static constexpr int half_bytes = k_tile_bytes(Kv::type, Dims) > v_tile_bytes(Kv::type, Dims)
                                           ? k_tile_bytes(Kv::type, Dims)
                                           : v_tile_bytes(Kv::type, Dims);
-    // A run's worth where it fits: with 4 slots and two thread blocks a multiprocessor instead E4M3 spills registers
-    // and takes 74 us at 16 x 4096.
-    static constexpr int slots = half_bytes <= 2048 ? 8 : half_bytes <= 4096 ? 4 : 2;
-    static constexpr int ring_bytes = attention_warps * slots * half_bytes;
+    static constexpr int most_bytes = 227 * 1024;
     static constexpr int sums_floats = attention_warps * columns * Dims.v;  // of a buffer
-    static constexpr int buffers = ring_bytes + 2 * sums_floats * 4 <= 200 * 1024 ? 2 : 1;
-    static constexpr int sums_at = ring_bytes, tops_at = sums_at + buffers * sums_floats * 4;
-    static constexpr int totals_at = tops_at + buffers * attention_warps * columns * 8;  // [columns][v] Share
+    static constexpr int buffer_bytes = sums_floats * 4 + attention_warps * columns * 8;
     static constexpr int totals_bytes = columns * Dims.v * 4 + columns * 8;
+    static constexpr int ring_of(int buffers) {
+        return (most_bytes - buffers * buffer_bytes - totals_bytes) / (attention_warps * (half_bytes + 8));
+    }
+    // As much on its way as fits: while groups are summed nothing is asked for. (E4M3 with 4 slots and two thread
+    // blocks a multiprocessor instead spills registers: 74 us at 16 x 4096.)
+    static constexpr int buffers = ring_of(2) >= 4 ? 2 : 1, slots = ring_of(buffers) < 12 ? ring_of(buffers) : 12;
+    static constexpr int ring_bytes = attention_warps * slots * half_bytes;
+    static constexpr int sums_at = ring_bytes, tops_at = sums_at + buffers * sums_floats * 4;
+    static constexpr int totals_at = tops_at + buffers * attention_warps * columns * 8;  // [columns][v], then Share
     static constexpr int barriers_at = totals_at + totals_bytes;
     static constexpr int bytes = barriers_at + attention_warps * slots * 8;
     static constexpr int threads = 32 * attention_warps;
-    static_assert(bytes <= 227 * 1024);
+    static_assert(slots >= 2 && bytes <= most_bytes);
 };
 
 // Numbers, not KvDims: nvcc cannot name a kernel after a structure.
-template <class Kv, int KDims, int VDims, int Tiles>
+template <class Kv, int KDims, int VDims, int Columns>
 __global__ void __launch_bounds__(32 * attention_warps, 1)
     attention_kernel(const __grid_constant__ AttentionArgs args) {
     constexpr KvDims Dims{KDims, VDims};
-    using L = AttentionLayout<Kv, Dims, Tiles>;
+    constexpr int Tiles = Columns > 8 ? Columns / 8 : 1;
+    using L = AttentionLayout<Kv, Dims, Columns>;
     extern __shared__ __align__(128) uint8_t shared[];
     const int warp = __shfl_sync(all_lanes, static_cast<int>(threadIdx.x) / 32, 0);
     const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, c = lane % 4;
@@ -228,9 +233,12 @@ __global__ void __launch_bounds__(32 * attention_warps, 1)
 template <class Kv, class Visit>
 cudaError_t visit_attention(const AttentionKernelShape& s, Visit visit) {
     const auto with = [&]<KvDims Dims>() {
-        if (s.columns == 8) return visit(attention_kernel<Kv, Dims.k, Dims.v, 1>, AttentionLayout<Kv, Dims, 1>{});
+        if (s.columns == 8) return visit(attention_kernel<Kv, Dims.k, Dims.v, 8>, AttentionLayout<Kv, Dims, 8>{});
         if constexpr (Dims.k < 256)
-            if (s.columns == 16) return visit(attention_kernel<Kv, Dims.k, Dims.v, 2>, AttentionLayout<Kv, Dims, 2>{});
+            if (s.columns == 16)
+                return visit(attention_kernel<Kv, Dims.k, Dims.v, 16>, AttentionLayout<Kv, Dims, 16>{});
+        if constexpr (Dims.k <= 128)
+            if (s.columns == 4) return visit(attention_kernel<Kv, Dims.k, Dims.v, 4>, AttentionLayout<Kv, Dims, 4>{});
         return cudaErrorInvalidValue;
     };
     if (s.dims == KvDims{64, 64}) return with.template operator()<KvDims{64, 64}>();
