@@ -17,7 +17,7 @@ static_assert(sizeof(AttentionUnit) == 4 * unit_words && sizeof(AttentionMerge) 
               sizeof(AttentionPrefill) == 4 * prefill_words);
 
 constexpr int64_t workspace_alignment = 256;
-constexpr int64_t most_partials = 4096;
+constexpr int64_t most_partial_bytes = int64_t{96} << 20;  // of sums that groups leave
 constexpr int64_t blocks_worth = 8;  // of work items for every thread block, so that the last ones end together
 
 cudaStream_t raw(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
