@@ -17,7 +17,7 @@ static_assert(sizeof(AttentionUnit) == 4 * unit_words && sizeof(AttentionMerge) 
               sizeof(AttentionPrefill) == 4 * prefill_words);
 
 constexpr int64_t workspace_alignment = 256;
-constexpr int64_t most_partials = 4096;
+constexpr int64_t most_partial_bytes = int64_t{96} << 20;  // of sums that groups leave
 constexpr int64_t blocks_worth = 8;  // of work items for every thread block, so that the last ones end together
 
 cudaStream_t raw(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
@@ -29,7 +29,8 @@ int group_of(const AttentionProblem& p) { return p.q_heads / p.kv.kv_heads; }
 // Sixteen columns a unit where a launch brings more than one token a segment.
 AttentionKernelShape shape_of(const AttentionProblem& p) {
     const int64_t columns = p.most_rows > p.most_segments ? 2 * p.most_rows * group_of(p) : group_of(p);
-    return {p.kv.type, p.kv.dims(), columns > 8 && p.kv.dims().k < 256 ? 16 : 8};
+    const int k = p.kv.dims().k;
+    return {p.kv.type, p.kv.dims(), columns <= 4 && k <= 128 ? 4 : columns > 8 && k < 256 ? 16 : 8};
 }
 
 // Of all segments together, however the rows lie.
@@ -229,9 +230,12 @@ Status attend(const AttentionPlan& plan, const AttentionInput& in, const KvCache
                              .page_stride = c.page_stride,
                              .scale_log2 = p.softmax_scale * std::numbers::log2e_v<float>,
                              .overlap = overlap};
-    if (plan.gathered_runs)
+    if (plan.gathered_runs) {
+        NIBBLE_CHECK(cuda_status(launch_gather(args, p.kv.k_dim, 8 * plan.multiprocessors, raw(stream)),
+                                 "attention: gather kernel launch"));
         NIBBLE_CHECK(cuda_status(launch_prefill(args, p.kv.k_dim, plan.multiprocessors, raw(stream)),
                                  "attention: prefill kernel launch"));
+    }
     NIBBLE_CHECK(cuda_status(p.kv.type == KvType::bf16 ? launch_attention_bf16(args, shape, plan.blocks, raw(stream))
                                                        : launch_attention_e4m3(args, shape, plan.blocks, raw(stream)),
                              "attention: kernel launch"));

@@ -1,11 +1,11 @@
 // What a thread block of the attention kernel has to do, and where the tiles of it lie.
 #pragma once
 
-#include "kernels/cuda/attention_order.cuh"
+#include "kernels/cuda/attention_run.cuh"
 
 namespace nibble::cuda {
 
-inline constexpr int attention_warps = group_runs, run_tiles = run_tokens / kv_tile_tokens;
+inline constexpr int attention_warps = group_runs;
 
 // Units times KV heads, one in `stride`: without divisions.
 struct ItemCursor {

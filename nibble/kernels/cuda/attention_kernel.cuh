@@ -9,127 +9,38 @@
 
 namespace nibble::cuda {
 
-__device__ inline uint32_t transposed(uint32_t x) {
-    uint32_t y;
-    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-    return y;
-}
-
-template <class Kv, KvDims Dims, int Tiles>
+template <class Kv, KvDims Dims, int Columns>
 struct AttentionLayout {
-    static constexpr int columns = 8 * Tiles;
+    static constexpr int columns = Columns;
     static constexpr int half_bytes = k_tile_bytes(Kv::type, Dims) > v_tile_bytes(Kv::type, Dims)
                                           ? k_tile_bytes(Kv::type, Dims)
                                           : v_tile_bytes(Kv::type, Dims);
-    static constexpr int slots = half_bytes <= 4096 ? 4 : 2;
-    static constexpr int ring_bytes = attention_warps * slots * half_bytes;
+    static constexpr int most_bytes = 227 * 1024;
     static constexpr int sums_floats = attention_warps * columns * Dims.v;  // of a buffer
-    // One buffer where that lets two thread blocks share a multiprocessor.
-    static constexpr bool pair = ring_bytes + sums_floats * 4 <= 104 * 1024 && Tiles == 1 && Dims.k <= 128;
-    static constexpr int buffers = !pair && ring_bytes + 2 * sums_floats * 4 <= 200 * 1024 ? 2 : 1;
-    static constexpr int sums_at = ring_bytes, tops_at = sums_at + buffers * sums_floats * 4;
-    static constexpr int totals_at = tops_at + buffers * attention_warps * columns * 8;  // [columns][v] Share
+    static constexpr int buffer_bytes = sums_floats * 4 + attention_warps * columns * 8;
     static constexpr int totals_bytes = columns * Dims.v * 4 + columns * 8;
+    static constexpr int ring_of(int buffers) {
+        return (most_bytes - buffers * buffer_bytes - totals_bytes) / (attention_warps * (half_bytes + 8));
+    }
+    // As much on its way as fits: while groups are summed nothing is asked for. (E4M3 with 4 slots and two thread
+    // blocks a multiprocessor instead spills registers: 74 us at 16 x 4096.)
+    static constexpr int buffers = ring_of(2) >= 4 ? 2 : 1, slots = ring_of(buffers) < 12 ? ring_of(buffers) : 12;
+    static constexpr int ring_bytes = attention_warps * slots * half_bytes;
+    static constexpr int sums_at = ring_bytes, tops_at = sums_at + buffers * sums_floats * 4;
+    static constexpr int totals_at = tops_at + buffers * attention_warps * columns * 8;  // [columns][v], then Share
     static constexpr int barriers_at = totals_at + totals_bytes;
     static constexpr int bytes = barriers_at + attention_warps * slots * 8;
     static constexpr int threads = 32 * attention_warps;
-    static constexpr int min_blocks = pair ? 2 : 1;
-    static_assert(!pair || bytes <= 113 * 1024);
-    static_assert(bytes <= 227 * 1024);
-};
-
-// A run of 64 positions for `Tiles` groups of eight columns: a lane has columns 2 c and 2 c + 1 of each.
-template <class Kv, KvDims Dims, int Tiles>
-struct AttentionRun {
-    float t[run_tiles][Tiles][4];  // scores, then exponentials
-    float top[Tiles][2], sum[Tiles][2], o[Tiles][Dims.v / 16][4];
-
-    __device__ void clear() {
-#pragma unroll
-        for (auto& each : o)
-#pragma unroll
-            for (auto& four : each)
-#pragma unroll
-                for (float& v : four) v = 0.0f;
-    }
-    // Tiles i and i + 1.
-    __device__ void score(int i, const uint8_t* const (&tile)[2], const uint32_t (&q)[Tiles][Dims.k / 8],
-                          float scale_log2, int lane) {
-        float s[2][Tiles][4] = {};
-        Kv::template scores<Dims.k, Tiles>(s, tile, q, lane);
-#pragma unroll
-        for (int h = 0; h < 2; ++h)
-#pragma unroll
-            for (int n = 0; n < Tiles; ++n)
-#pragma unroll
-                for (int e = 0; e < 4; ++e) t[i + h][n][e] = s[h][n][e] * scale_log2;
-    }
-    // position[column]: of the query, less that of the run; window: 0 for all.
-    __device__ void hide(const int (&position)[Tiles][2], int window, int lane) {
-        const int g = lane / 4, token = g / 2 * 4 + g % 2;
-#pragma unroll
-        for (int i = 0; i < run_tiles; ++i)
-#pragma unroll
-            for (int n = 0; n < Tiles; ++n)
-#pragma unroll
-                for (int e = 0; e < 4; ++e) {
-                    const int behind = position[n][e % 2] - (i * kv_tile_tokens + token + e / 2 * 2);
-                    if (behind < 0 || (window && behind >= window)) t[i][n][e] = -INFINITY;
-                }
-    }
-    __device__ void exponentials() {
-#pragma unroll
-        for (int n = 0; n < Tiles; ++n)
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                float most = -INFINITY;
-#pragma unroll
-                for (int i = 0; i < run_tiles; ++i) most = fmaxf(most, fmaxf(t[i][n][h], t[i][n][h + 2]));
-#pragma unroll
-                for (int step = 4; step < 32; step *= 2) most = fmaxf(most, __shfl_xor_sync(all_lanes, most, step));
-                top[n][h] = most;
-                const float base = most == -INFINITY ? 0.0f : most;
-                float all = 0.0f;
-#pragma unroll
-                for (int i = 0; i < run_tiles; ++i) {
-                    t[i][n][h] = exp2_of(t[i][n][h] - base);
-                    t[i][n][h + 2] = exp2_of(t[i][n][h + 2] - base);
-                    all += t[i][n][h] + t[i][n][h + 2];
-                }
-#pragma unroll
-                for (int step = 4; step < 32; step *= 2) all += __shfl_xor_sync(all_lanes, all, step);
-                sum[n][h] = all;
-            }
-    }
-    // `exist`: tokens of the tile that somebody sees or saw; others may hold anything and become zeros.
-    __device__ void value(int i, uint8_t* tile, int exist, int lane) {
-        if (exist < kv_tile_tokens) {
-#pragma unroll 1
-            for (int at = 16 * lane; at < v_tile_bytes(Kv::type, Dims); at += 512) {
-                uint4* w = reinterpret_cast<uint4*>(tile + at);
-                *w = Kv::masked(*w, exist - lane % 4 * 4);
-            }
-            __syncwarp();
-        }
-        uint32_t p[Tiles][2];
-#pragma unroll
-        for (int n = 0; n < Tiles; ++n) {
-            p[n][0] = transposed(Kv::pack(t[i][n][0], t[i][n][1]));
-            p[n][1] = transposed(Kv::pack(t[i][n][2], t[i][n][3]));
-        }
-        Kv::template values<Dims.v, Tiles>(o, tile, p, lane);
-        // The copy engine writes there next.
-        if (exist < kv_tile_tokens) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    }
+    static_assert(slots >= 2 && bytes <= most_bytes);
 };
 
 // Numbers, not KvDims: nvcc cannot name a kernel after a structure.
-template <class Kv, int KDims, int VDims, int Tiles>
-__global__ void __launch_bounds__(AttentionLayout<Kv, KvDims{KDims, VDims}, Tiles>::threads,
-                                  AttentionLayout<Kv, KvDims{KDims, VDims}, Tiles>::min_blocks)
+template <class Kv, int KDims, int VDims, int Columns>
+__global__ void __launch_bounds__(32 * attention_warps, 1)
     attention_kernel(const __grid_constant__ AttentionArgs args) {
     constexpr KvDims Dims{KDims, VDims};
-    using L = AttentionLayout<Kv, Dims, Tiles>;
+    constexpr int Tiles = Columns > 8 ? Columns / 8 : 1;
+    using L = AttentionLayout<Kv, Dims, Columns>;
     extern __shared__ __align__(128) uint8_t shared[];
     const int warp = __shfl_sync(all_lanes, static_cast<int>(threadIdx.x) / 32, 0);
     const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, c = lane % 4;
@@ -322,9 +233,12 @@ __global__ void __launch_bounds__(AttentionLayout<Kv, KvDims{KDims, VDims}, Tile
 template <class Kv, class Visit>
 cudaError_t visit_attention(const AttentionKernelShape& s, Visit visit) {
     const auto with = [&]<KvDims Dims>() {
-        if (s.columns == 8) return visit(attention_kernel<Kv, Dims.k, Dims.v, 1>, AttentionLayout<Kv, Dims, 1>{});
+        if (s.columns == 8) return visit(attention_kernel<Kv, Dims.k, Dims.v, 8>, AttentionLayout<Kv, Dims, 8>{});
         if constexpr (Dims.k < 256)
-            if (s.columns == 16) return visit(attention_kernel<Kv, Dims.k, Dims.v, 2>, AttentionLayout<Kv, Dims, 2>{});
+            if (s.columns == 16)
+                return visit(attention_kernel<Kv, Dims.k, Dims.v, 16>, AttentionLayout<Kv, Dims, 16>{});
+        if constexpr (Dims.k <= 128)
+            if (s.columns == 4) return visit(attention_kernel<Kv, Dims.k, Dims.v, 4>, AttentionLayout<Kv, Dims, 4>{});
         return cudaErrorInvalidValue;
     };
     if (s.dims == KvDims{64, 64}) return with.template operator()<KvDims{64, 64}>();

@@ -57,7 +57,7 @@ struct AttentionArgs {
 struct AttentionKernelShape {
     KvType type = KvType::bf16;
     KvDims dims{128, 128};  // padded
-    int columns = 8;        // of a unit at most: 8, or 16 where dims.k < 256
+    int columns = 8;        // of a unit at most: 8; 16 where dims.k < 256, 4 where it is at most 128
 };
 cudaError_t prepare_attention_bf16(const AttentionKernelShape& shape, int* blocks_per_multiprocessor);
 cudaError_t prepare_attention_e4m3(const AttentionKernelShape& shape, int* blocks_per_multiprocessor);
@@ -66,6 +66,7 @@ cudaError_t launch_attention_bf16(const AttentionArgs& args, const AttentionKern
 cudaError_t launch_attention_e4m3(const AttentionArgs& args, const AttentionKernelShape& shape, int blocks,
                                   cudaStream_t stream);
 // BF16, heads of 64 or 128.
+cudaError_t launch_gather(const AttentionArgs& args, int dims, int blocks, cudaStream_t stream);
 cudaError_t prepare_prefill(int dims);
 cudaError_t launch_prefill(const AttentionArgs& args, int dims, int blocks, cudaStream_t stream);
 cudaError_t launch_merge(const AttentionArgs& args, const AttentionKernelShape& shape, int blocks, cudaStream_t stream);
