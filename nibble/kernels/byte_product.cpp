@@ -19,7 +19,7 @@ constexpr ByteKernels entries[] = {
     {"ref", cpu::always, ref::byte_pack_rows, ref::byte_pack_columns, ref::byte_prepare, ref::byte_tile},
 };
 
-constexpr int64_t row_group = 256;  // of a, whose sums with one panel of b are 32 KiB
+constexpr int64_t row_group = 96;  // of a, whose sums with one panel of b are 12 KiB
 constexpr int64_t strip = 8;        // blocks of b that are prepared at once: 16 KiB
 
 // Rows [begin, end) of a, whole tiles, by one panel of b: acc [end - begin][32].
@@ -112,6 +112,10 @@ void byte_product(const ByteKernels& k, const ByteMatrix& a, const ByteMatrix& b
     pool.parallel_for(groups * panels, [&](int64_t job) {
         const int64_t begin = job / panels * row_group, panel = job % panels;
         const int64_t rows = std::min(row_group, a.rows - begin), n = panel * byte_panel;
+        for (int64_t i = 0; i < rows; ++i) {  // lines of y are under way while they are computed
+            __builtin_prefetch(y + (begin + i) * y_stride + n, 1);
+            __builtin_prefetch(y + (begin + i) * y_stride + n + 16, 1);
+        }
         alignas(64) float acc[row_group * byte_panel];
         panel_product(k, a, b, begin, begin + (rows + byte_tile_rows - 1) / byte_tile_rows * byte_tile_rows, panel,
                       acc);
