@@ -58,6 +58,7 @@ Result<Calibration> run_calibration(const QuantizeConfig& config, const Checkpoi
     NIBBLE_TRY(auto seen, calibrate(source, plan, config.calib.file, sequences,
                                     {.range = range,
                                      .all_experts = config.calib.all_experts,
+                                     .gradient_tokens = config.calib.gradients,
                                      .scratch = fs::absolute(config.out).parent_path()},
                                     pool, hooks));
     ScaleTable found = scale_table(seen, plan, arithmetic);
@@ -182,6 +183,10 @@ void add_quantize(CLI::App& app, RunCommand& run) {
     command->add_option("--input-scales", config->input_scales,
                         "input_scale, k_scale, v_scale from a JSON file or another export");
     add_calibration_flags(*command, config->calib);
+    command
+        ->add_option("--calib-gradients", config->calib.gradients,
+                     "of the tokens, those that also go back through the model (nibble_best)")
+        ->capture_default_str();
     command
         ->add_option("--embeddings", config->embeddings,
                      "format of the input embeddings, for machines with little memory")

@@ -2,6 +2,7 @@
 
 #include "base/scratch_memory.h"
 #include "model/backward.h"
+#include "quant/block_solver.h"
 #include "quant/calibration_observer.h"
 #include "quant/meter.h"
 
@@ -43,11 +44,10 @@ public:
           tokens_(tokens),
           batches_(whole_batches(sequences, options.batch_tokens)) {}
 
-    // `head`: the head's input is watched too.
-    Status forward(CalibrationObserver& observer, StatisticsStore* store, bool head) {
+    // `head`: the head's input is watched too. solver: null, or takes the statistics.
+    Status forward(CalibrationObserver& observer, BlockSolver* solver, bool head) {
         NIBBLE_TRY(work_, Workspace::create(options_.compute, {}, pool_));
         NIBBLE_TRY(stream_, stream_memory());
-        observer.begin(CalibrationObserver::Pass::forward);
         NIBBLE_CHECK(embed());
         Meter meter(hooks_, "calibrate", tokens_ * blocks());
         for (int64_t b = 0; b < blocks(); ++b) {
@@ -57,27 +57,39 @@ public:
                 NIBBLE_CHECK(block.forward(piece.batch, row(piece.row), *work_, &observer));
                 meter.add(piece.batch.rows(), config_.blocks[static_cast<size_t>(b)].prefix);
             }
-            if (store) NIBBLE_CHECK(observer.end_block(*store));
+            if (solver) NIBBLE_CHECK(observer.end_block(*solver));
         }
         if (head) NIBBLE_CHECK(watch_head(observer));
-        if (head && store) NIBBLE_CHECK(observer.end_block(*store));
+        if (head && solver) NIBBLE_CHECK(observer.end_block(*solver));
         meter.finish();
         return Ok{};
     }
 
-    Status backward(CalibrationObserver& observer, StatisticsStore& store) {
+    // bytes: null, or the pass multiplies in 8-bit integers.
+    Status backward(CalibrationObserver& forth, CalibrationObserver& back, BlockSolver& solver,
+                    const ByteKernels* bytes) {
         NIBBLE_TRY(auto work, Workspace::create(options_.compute, {}, pool_));
+        work.bytes = bytes;
         WeightSource ends(source_, weights(), pool_, WeightSource::Mode::load);
         NIBBLE_TRY(const auto embedding, Embedding::load(config_, ends));
         NIBBLE_TRY(const auto head, Head::load(config_, ends));
-        observer.begin(CalibrationObserver::Pass::backward);
+        // Every n-th sequence goes back.
+        const auto n = static_cast<size_t>(std::max<int64_t>(tokens_ / std::max<int64_t>(options_.gradient_tokens, 1), 1));
+        std::vector<std::vector<int32_t>> texts;
+        for (size_t i = 0; i < sequences_.size(); i += n) texts.push_back(sequences_[i]);
+        const auto going_back = std::ssize(texts);
+        for (size_t i = 0; i < sequences_.size(); ++i)
+            if (i % n) texts.push_back(sequences_[i]);
         std::optional<Meter> meter;
         int64_t reported = 0;
         const BackwardOptions options{.sampled = PhiloxStream{options_.seed, 0},
                                       .batch_tokens = options_.batch_tokens,
                                       .memory = options_.memory,
                                       .scratch = options_.scratch,
-                                      .block_done = [&](size_t) { return observer.end_block(store); },
+                                      .gradient_texts = going_back,
+                                      .forward_observer = &forth,
+                                      .forward_done = [&](size_t) { return forth.keep_uniform(); },
+                                      .block_done = [&](size_t) { return back.end_block(solver); },
                                       .progress = [&](int64_t done, int64_t all) -> Status {
                                           if (hooks_.should_stop()) return fail("calibration stopped on request");
                                           if (!meter) meter.emplace(hooks_, "gradients", all);
@@ -85,7 +97,7 @@ public:
                                           return Ok{};
                                       }};
         NIBBLE_CHECK(nibble::backward(config_, embedding, head, streamed_blocks(source_, config_, weights(), pool_),
-                                      sequences_, options, work, &observer, nullptr));
+                                      texts, options, work, &back, nullptr));
         if (meter) meter->finish();
         return Ok{};
     }
@@ -168,25 +180,38 @@ Status check_ranges(const std::map<std::string, Range, std::less<>>& ranges, std
     return Ok{};
 }
 
-// Solvers' linears that no forward pass ran: experts without a token are solved without statistics, others are errors.
-Status fill_statistics(const Plan& plan, Calibration& seen) {
+// Solvers' linears that no pass ran: experts without a token are solved without statistics, others are errors.
+// Those that only went forward keep their uniform moments.
+Status fill_statistics(const Plan& plan, const UniformMoments& uniform, const SolverKernels& kernels, ThreadPool& pool,
+                       BlockSolver& solver, Calibration& seen) {
     for (const PlanEntry& entry : plan.entries) {
-        if (!entry.solver || seen.statistics->holds(entry.module)) continue;
+        if (!entry.solver || solver.holds(entry.module)) continue;
+        if (const int64_t tokens = uniform.tokens(entry.module)) {
+            LinearStatistics forward{.tokens = tokens};
+            Gram& inputs = forward.inputs.emplace(entry.cols(), kernels);
+            inputs.finish(pool);
+            uniform.add_to(inputs, entry.module, 1.0);
+            if (needed_statistics(entry.solver).outputs)
+                forward.outputs.emplace(entry.rows(), kernels).finish(pool);  // rows do not answer rows
+            solver.add(entry.module, std::move(forward));
+            continue;
+        }
         if (expert_family(entry.module).empty())
             return fail("{}: calibration never ran it, so {} has no statistics; exclude it", entry.module,
                         to_string(entry.solver));
         seen.warnings.push_back(fmt::format("{} saw no token and is quantized without statistics", entry.module));
-        NIBBLE_CHECK(seen.statistics->put(entry.module, {}));
+        solver.add(entry.module, {});
     }
-    return Ok{};
+    return solver.solve();
 }
 
 // Everything that decides a bit of the statistics.
 std::string identity(const Calibration& seen, std::span<const std::vector<int32_t>> sequences,
                      const CalibrationOptions& options) {
-    std::string text = fmt::format("{} tokens, batches of {}, {}, seed {}, {}:", seen.tokens, options.batch_tokens,
-                                   options.compute == Compute::bf16 ? "bf16" : "f32", options.seed,
-                                   options.all_experts ? "all experts" : "routed experts");
+    std::string text =
+        fmt::format("{} tokens, {} back, batches of {}, {}{}, seed {}, {}:", seen.tokens, options.gradient_tokens,
+                    options.batch_tokens, options.compute == Compute::bf16 ? "bf16" : "f32",
+                    options.exact ? " exact" : "", options.seed, options.all_experts ? "all experts" : "routed experts");
     for (const auto& sequence : sequences) text += fmt::format(" {}", fmt::join(sequence, ","));
     return text;
 }
@@ -206,28 +231,47 @@ Result<Calibration> calibrate(const Checkpoint& source, const Plan& plan, std::s
     NIBBLE_TRY(const SolverKernels* kernels, select_solver_kernels());
     Calibration seen{.origin = std::string(origin)};
     for (const auto& sequence : sequences) seen.tokens += static_cast<int64_t>(sequence.size());
-    bool head = false, solves = false, forth = stores_kv(plan.kv), back = false;
+    bool head = false, solves = false, ranges = stores_kv(plan.kv), forth = false, back = false;
     for (const PlanEntry& entry : plan.entries) {
         if (watched(entry)) seen.inputs.emplace(entry.module, Range(options.range));
         head |= entry.tensor == config.head && (watched(entry) || entry.solver);
         solves |= static_cast<bool>(entry.solver);
         const bool gradients = needed_statistics(entry.solver).gradients;
-        forth |= watched(entry) || (entry.solver && !gradients);
+        ranges |= watched(entry);
+        forth |= entry.solver && !gradients;
         back |= gradients;
     }
+    forth |= ranges && (head || !back);  // else the forward half of the gradients' pass shows them
     if (stores_kv(plan.kv))
         for (const std::string& layer : plan.kv_layers) {
             seen.keys.emplace(layer, Range(options.range));
             seen.values.emplace(layer, Range(options.range));
         }
-    if (solves)
-        seen.statistics =
-            std::make_unique<StatisticsStore>(identity(seen, sequences, options), options.memory, options.scratch);
-    CalibrationObserver observer(plan, options, *kernels, pool, seen);
+    const ByteKernels* bytes = nullptr;
+    if (!options.exact) {
+        NIBBLE_TRY(bytes, select_byte_kernels());
+    }
+    seen.statistics = std::make_unique<StatisticsStore>(identity(seen, sequences, options));
+    NIBBLE_TRY(auto solver, BlockSolver::create(source, plan, *seen.statistics, pool));
+    UniformMoments uniform(options.memory, options.scratch);
+    const auto observer = [&](CalibrationObserver::Pass pass, bool watches) {
+        return CalibrationObserver(pass, plan, options, *kernels, bytes, pool, watches ? &seen : nullptr, uniform);
+    };
     Run run(source, config, sequences, options, pool, hooks, seen.tokens);
-    if (forth) NIBBLE_CHECK(run.forward(observer, seen.statistics.get(), head).within(origin));
-    if (back) NIBBLE_CHECK(run.backward(observer, *seen.statistics).within(origin));
-    if (solves) NIBBLE_CHECK(fill_statistics(plan, seen));
+    if (forth) {
+        auto eye = observer(CalibrationObserver::Pass::forward, true);
+        NIBBLE_CHECK(run.forward(eye, solves ? &solver : nullptr, head).within(origin));
+    }
+    if (back) {
+        auto there = observer(CalibrationObserver::Pass::uniform, !forth);
+        auto and_back = observer(CalibrationObserver::Pass::backward, false);
+        NIBBLE_CHECK(run.backward(there, and_back, solver, bytes).within(origin));
+    }
+    if (solves) {
+        NIBBLE_CHECK(fill_statistics(plan, uniform, *kernels, pool, solver, seen));
+    } else {
+        seen.statistics = nullptr;
+    }
     fill_experts(seen, options.expert_tokens);
     NIBBLE_CHECK(check_ranges(seen.inputs, "inputs"));
     NIBBLE_CHECK(check_ranges(seen.keys, "keys"));
