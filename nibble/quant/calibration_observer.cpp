@@ -6,7 +6,7 @@ namespace nibble {
 
 CalibrationObserver::CalibrationObserver(Pass pass, const Plan& plan, const CalibrationOptions& options,
                                          const SolverKernels& kernels, const ByteKernels* bytes, ThreadPool& pool,
-                                         Calibration* seen, UniformMoments& uniform)
+                                         const StatisticsStore& done, Calibration* seen, UniformMoments& uniform)
     : options_(&options),
       kernels_(&kernels),
       bytes_(pass == Pass::forward ? nullptr : bytes),
@@ -15,7 +15,7 @@ CalibrationObserver::CalibrationObserver(Pass pass, const Plan& plan, const Cali
       uniform_(&uniform),
       pass_(pass) {
     for (const PlanEntry& entry : plan.entries)
-        if (entry.solver) solved_.emplace(entry.module, &entry);
+        if (entry.solver && !done.holds(entry.module)) solved_.emplace(entry.module, &entry);
 }
 
 // The entry whose statistics this pass collects; null for others.
@@ -49,6 +49,13 @@ Status CalibrationObserver::input(const Linear& linear, const float* x, int64_t 
         return Ok{};
     }
     if (pass_ == Pass::uniform) return add_uniform(*entry, x, rows).within(linear.name);
+    if (quantized_.plan && entry->solver.kind == WeightSolver::Kind::gptq &&
+        entry->activation == ActivationFormat::nvfp4) {
+        const float scale = *quantized_.scales->input[static_cast<size_t>(entry - quantized_.plan->entries.data())];
+        quantized_.rows.resize(static_cast<size_t>(rows * cols));
+        nvfp4_inputs(*quantized_.kernels, x, rows, cols, scale, *pool_, quantized_.rows.data());
+        x = quantized_.rows.data();
+    }
     Open& sums = open(*entry);
     sums.tokens += rows;
     if (sums.local) NIBBLE_CHECK(sums.local->add(x, rows, cols, {}, *pool_).within(linear.name));

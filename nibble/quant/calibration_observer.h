@@ -4,6 +4,7 @@
 #include "model/block.h"
 #include "quant/block_solver.h"
 #include "quant/calibrate.h"
+#include "quant/quantized_inputs.h"
 #include "quant/uniform_moments.h"
 
 #include <map>
@@ -20,10 +21,18 @@ public:
     // uniform: ranges where wanted, uniform moments of solvers with gradients.
     enum class Pass : uint8_t { forward, uniform, backward };
 
+    // `done`: linears it holds at the start are solved and not looked at.
     // `seen` has an entry for every range that is wanted; null: none is. bytes: null, or moments of the passes other
     // than forward are summed in 8-bit integers. All outlive the observer.
     CalibrationObserver(Pass pass, const Plan& plan, const CalibrationOptions& options, const SolverKernels& kernels,
-                        const ByteKernels* bytes, ThreadPool& pool, Calibration* seen, UniformMoments& uniform);
+                        const ByteKernels* bytes, ThreadPool& pool, const StatisticsStore& done, Calibration* seen,
+                        UniformMoments& uniform);
+
+    // Pass::forward of a model whose inputs are quantized (quantized_inputs.h): GPTQ's Hessians are those of the
+    // quantized rows. Both outlive the observer.
+    void see_quantized(const Plan& plan, const ActivationScales& scales, const MatmulKernels& kernels) {
+        quantized_ = {&plan, &scales, &kernels, {}};
+    }
 
     // What was seen since the last call is complete. Pass::uniform keeps its moments, the others hand their statistics
     // to the solver.
@@ -57,6 +66,12 @@ private:
     Pass pass_;
     std::map<std::string_view, const PlanEntry*> solved_;  // by module
     std::map<std::string, Open, std::less<>> open_;
+    struct {
+        const Plan* plan = nullptr;
+        const ActivationScales* scales = nullptr;
+        const MatmulKernels* kernels = nullptr;
+        std::vector<float> rows;
+    } quantized_;
     std::vector<float> x_;  // of the linear whose gradient comes next
     struct {
         const float* x = nullptr;

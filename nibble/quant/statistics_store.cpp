@@ -4,7 +4,15 @@
 
 namespace nibble {
 
+Status StatisticsStore::keep_in(CalibrationKeep& keep) {
+    NIBBLE_CHECK(
+        keep.recall([&](const std::string& module, Solution solution) { return put(module, std::move(solution)); }));
+    keep_ = &keep;
+    return Ok{};
+}
+
 Status StatisticsStore::put(const std::string& module, Solution solution) {
+    if (keep_) NIBBLE_CHECK(keep_->note(module, solution));
     auto kept = std::make_shared<LinearStatistics>();
     kept->solution = std::move(solution);
     solved_.insert_or_assign(module, std::move(kept));

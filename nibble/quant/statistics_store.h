@@ -1,6 +1,8 @@
-// What calibration solved, waiting to be written: codes and scales by linear.
+// What calibration solved, waiting to be written: codes and scales by linear; on disk as well where it is to survive a
+// kill.
 #pragma once
 
+#include "quant/calibration_keep.h"
 #include "quant/solve.h"
 
 #include <map>
@@ -13,6 +15,10 @@ public:
     // `identity`: everything that decides a bit of what will be put.
     explicit StatisticsStore(std::string identity) : identity_(std::move(identity)) {}
 
+    // Takes over what `keep` holds; put() adds to it from now on. `keep` lives until
+    // keep_no_more().
+    Status keep_in(CalibrationKeep& keep);
+    void keep_no_more() { keep_ = nullptr; }
     Status put(const std::string& module, Solution solution);
     bool holds(const std::string& module) const { return solved_.contains(module); }
     Result<std::shared_ptr<const LinearStatistics>> statistics(const PlanEntry& linear) override;
@@ -20,6 +26,7 @@ public:
 
 private:
     std::string identity_;
+    CalibrationKeep* keep_ = nullptr;
     std::map<std::string, std::shared_ptr<const LinearStatistics>, std::less<>> solved_;
 };
 
