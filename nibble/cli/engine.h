@@ -14,7 +14,7 @@
 namespace nibble {
 
 struct EngineFlags {
-    std::string compute = "bf16", kv, kernels;
+    std::string compute = "bf16", kv, ssm_state = "f32", kernels;
     int threads = 0;
     bool weights_only = false;
 };

@@ -6,6 +6,7 @@
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "io/atomic_file.h"
+#include "quant/awq_search.h"
 #include "quant/job.h"
 #include "quant/report_html.h"
 #include "quant/report_text.h"
@@ -32,7 +33,7 @@ struct QuantizeConfig {
 };
 
 Result<Plan> make_plan(const QuantizeConfig& config, const Checkpoint& source, const ScaleTable* scales,
-                       bool statistics = false) {
+                       bool statistics = false, bool folded = false) {
     NIBBLE_TRY(const auto recipe, load_recipe(config.recipe));
     NIBBLE_TRY(const auto arithmetic, parse_arithmetic(config.arithmetic));
     NIBBLE_TRY(const auto embeddings, parse_format(config.embeddings));
@@ -46,30 +47,58 @@ Result<Plan> make_plan(const QuantizeConfig& config, const Checkpoint& source, c
                     .kv = config.kv,
                     .embeddings = embeddings,
                     .statistics = statistics,
+                    .folded = folded,
                     .scales = scales ? &scales->values : nullptr});
+}
+
+// What calibration found, until the job is done.
+fs::path calibration_folder(const QuantizeConfig& config) {
+    fs::path out = config.out;
+    if (!out.has_filename()) out = out.parent_path();  // "OUT/"
+    return out += ".calibration";
+}
+
+CalibrationOptions calibration_options(const QuantizeConfig& config, const RangeRule& range) {
+    return {.range = range,
+            .all_experts = config.calib.all_experts,
+            .gradient_tokens = config.calib.gradients,
+            .scratch = fs::absolute(config.out).parent_path()};
 }
 
 // What calibration finds joins what --input-scales gave, which wins.
 Result<Calibration> run_calibration(const QuantizeConfig& config, const Checkpoint& source, const Plan& plan,
-                                    ThreadPool& pool, const JobHooks& hooks, std::optional<ScaleTable>& table) {
+                                    const Json& settings, ThreadPool& pool, const JobHooks& hooks,
+                                    std::optional<ScaleTable>& table) {
     NIBBLE_TRY(const auto range, parse_range_rule(config.calib.range));
     NIBBLE_TRY(const auto arithmetic, parse_arithmetic(config.arithmetic));
     NIBBLE_TRY(const auto sequences, calibration_sequences(config.calib, source));
-    NIBBLE_TRY(auto seen, calibrate(source, plan, config.calib.file, sequences,
-                                    {.range = range,
-                                     .all_experts = config.calib.all_experts,
-                                     .gradient_tokens = config.calib.gradients,
-                                     .scratch = fs::absolute(config.out).parent_path()},
-                                    pool, hooks));
-    ScaleTable found = scale_table(seen, plan, arithmetic);
+    CalibrationOptions options = calibration_options(config, range);
+    options.keep = calibration_folder(config);
+    NIBBLE_TRY(options.job, source_identity(source));
+    options.job.emplace_back("version of nibble", NIBBLE_VERSION);
+    for (const auto& [name, value] : settings.items()) options.job.emplace_back("setting " + name, value.dump());
+    auto found = calibrate(source, plan, config.calib.file, sequences, options, pool, hooks);
+    if (std::error_code none; !found.ok() && fs::file_size(options.keep / "solutions.bin", none) == 0)
+        fs::remove_all(options.keep, none);  // nothing to go on from
+    NIBBLE_TRY(auto seen, std::move(found));
+    ScaleTable scales = scale_table(seen, plan, arithmetic);
     if (table) {
-        table->values.merge(found.values);
-        table->origin += " and " + found.origin;
+        table->values.merge(scales.values);
+        table->origin += " and " + scales.origin;
     } else {
-        table = std::move(found);
+        table = std::move(scales);
     }
     for (const std::string& warning : seen.warnings) hooks.warn(warning);
     return seen;
+}
+
+Result<AwqResult> run_awq(const QuantizeConfig& config, const Checkpoint& source, const Plan& plan, ThreadPool& pool,
+                          const JobHooks& hooks) {
+    NIBBLE_TRY(const auto range, parse_range_rule(config.calib.range));
+    NIBBLE_TRY(const auto sequences, calibration_sequences(config.calib, source));
+    NIBBLE_TRY(auto found, awq_search(source, plan, sequences, calibration_options(config, range), pool, hooks));
+    for (const std::string& warning : found.warnings) hooks.warn(warning);
+    return found;
 }
 
 // A recipe that looks at activations cannot be run on weights alone: say which numbers are missing and what to do.
@@ -78,6 +107,12 @@ Status refuse_missing_activations(const Plan& plan) {
     const size_t others = plan.needs_activations.size() - 1;
     return fail("the recipe needs activations: {}{}", plan.needs_activations.front(),
                 others ? fmt::format(" (and {} more)", others) : "");
+}
+
+// A job that was killed in its calibration has not begun to write.
+bool resumes_export(const QuantizeConfig& config) {
+    const fs::path calibration = calibration_folder(config);
+    return config.resume && (fs::exists(fs::path(calibration).replace_extension(".partial")) || !fs::exists(calibration));
 }
 
 Json settings_of(const QuantizeConfig& config) {
@@ -99,7 +134,8 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
     NIBBLE_TRY(const auto max_shard_bytes, parse_size(config.max_shard_size));
     NIBBLE_TRY(const auto* const kernels, select_quantize_kernels(config.kernel));
 
-    NIBBLE_TRY(const auto source, Checkpoint::open(config.source));
+    NIBBLE_TRY(std::unique_ptr<Checkpoint> opened, Checkpoint::open(config.source));
+    const Checkpoint* source = opened.get();
     std::optional<ScaleTable> table;
     if (!config.input_scales.empty()) {
         NIBBLE_TRY(table, read_scale_table(config.input_scales));
@@ -112,11 +148,28 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
     for (const std::string& warning : plan.warnings) hooks.warn(warning);
     ThreadPool pool(config.threads);
     std::unique_ptr<StatisticsStore> statistics;
-    if (!config.calib.file.empty()) {
-        if (!needs_calibration(plan)) return fail("--calib: this recipe stores nothing that depends on activations");
-        NIBBLE_TRY(auto seen, run_calibration(config, *source, plan, pool, hooks, table));
+    std::unique_ptr<Checkpoint> folded;  // the source with awq_lite's scales
+    Json settings = settings_of(config);
+    if (!config.calib.file.empty() && !plan.awq && !needs_calibration(plan))
+        return fail("--calib: this recipe stores nothing that depends on activations");
+    if (!config.calib.file.empty() && !config.resume && fs::exists(calibration_folder(config)))
+        return fail("{}: is left from an interrupted job; resume it or remove the folder",
+                    calibration_folder(config).string());
+    if (!config.calib.file.empty() && plan.awq) {
+        NIBBLE_TRY(auto scales, run_awq(config, *source, plan, pool, hooks));
+        settings["awq_lite"] = scales.summary();
+        NIBBLE_TRY(folded, fold_checkpoint(*opened, std::move(scales.folds)));
+        source = folded.get();
+        NIBBLE_TRY(plan, make_plan(config, *source, table ? &*table : nullptr, false, true));
+        std::ranges::move(scales.warnings, std::back_inserter(plan.warnings));
+    }
+    const std::vector<std::string> warnings = plan.warnings;
+    if (!config.calib.file.empty() && needs_calibration(plan)) {
+        NIBBLE_TRY(auto seen, run_calibration(config, *source, plan, settings, pool, hooks, table));
         statistics = std::move(seen.statistics);
-        NIBBLE_TRY(plan, make_plan(config, *source, table ? &*table : nullptr, statistics != nullptr));
+        NIBBLE_TRY(plan,
+                   make_plan(config, *source, table ? &*table : nullptr, statistics != nullptr, folded != nullptr));
+        plan.warnings = warnings;
     }
     NIBBLE_CHECK(refuse_missing_activations(plan));
     NIBBLE_TRY(const auto scales, resolve_activation_scales(plan, table ? &*table : nullptr));
@@ -125,7 +178,7 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
     const JobOptions job{.kernels = kernels,
                          .scales = scales,
                          .statistics = statistics.get(),
-                         .settings = settings_of(config),
+                         .settings = std::move(settings),
                          .versions = {{"nibble", NIBBLE_VERSION}}};
     const Manifest manifest{.command_line = config.command_line,
                             .settings = job.settings,
@@ -140,17 +193,17 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
                                       .side_files = std::move(side_files),
                                       .max_shard_bytes = max_shard_bytes,
                                       .manifest = to_text(manifest)},
-                                     config.resume ? ExportMode::resume : ExportMode::create));
+                                     resumes_export(config) ? ExportMode::resume : ExportMode::create));
     NIBBLE_TRY(auto report, run_quantize(*source, plan, job, *out, pool, hooks));
     report.timing.command = config.command_line;
 
     // Verified in the work folder: a checkpoint that fails never gets its final name.
     NIBBLE_TRY(const auto written, Checkpoint::open(out->checkpoint_path()));
     const ExpectedFormats expected = expected_formats(plan);
-    NIBBLE_TRY(const auto checked,
-               verify(*written,
-                      {.kernels = kernels, .source = source.get(), .expected = &expected, .computed = &report.tensors},
-                      pool, hooks));
+    NIBBLE_TRY(
+        const auto checked,
+        verify(*written, {.kernels = kernels, .source = source, .expected = &expected, .computed = &report.tensors},
+               pool, hooks));
     if (!checked.passed())
         return fail("{}: verification found {} problems, the first: {}: {}; the unfinished checkpoint stays in {}",
                     config.out, checked.findings.size(), checked.findings.front().tensor, checked.findings.front().text,
@@ -161,6 +214,8 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
     NIBBLE_CHECK(write_file_atomically(out->work_dir() / "nibble-report.json", to_json_text(report)));
     NIBBLE_CHECK(write_file_atomically(out->work_dir() / "nibble-report.html", render_html(report)));
     NIBBLE_CHECK(out->finish());
+    std::error_code ignored;
+    fs::remove_all(calibration_folder(config), ignored);
     console.end_line();
     if (!config.quiet) fmt::print("{}", report_text(report));
     return Outcome{};

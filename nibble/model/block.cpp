@@ -3,6 +3,7 @@
 #include "model/weight_source.h"
 
 #include <array>
+#include <cmath>
 
 namespace nibble {
 namespace {
@@ -15,8 +16,8 @@ Error nonfinite(const BlockConfig& config, const Batch& batch, int64_t hidden, i
     size_t s = 0;
     while (s + 1 < batch.segments().size() && batch.row(s + 1) <= row) ++s;
     return fail("layer {}, {} ({}): {} in the output at position {} (token {}, row {} of the batch)", config.layer,
-                mixer_names[config.mixer.index()], config.prefix, value, batch.positions()[size_t(row)],
-                batch.segments()[s].tokens[size_t(row - batch.row(s))], row);
+                mixer_names[config.mixer.index()], config.prefix, std::isnan(value) ? "NaN" : "infinity",
+                batch.positions()[size_t(row)], batch.segments()[s].tokens[size_t(row - batch.row(s))], row);
 }
 
 }  // namespace
