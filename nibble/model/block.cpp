@@ -3,6 +3,7 @@
 #include "model/weight_source.h"
 
 #include <array>
+#include <cmath>
 
 namespace nibble {
 namespace {

@@ -3,6 +3,7 @@
 #include "formats/minifloat.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace nibble {
 namespace {
@@ -36,8 +37,17 @@ void feed(RowChunk& chunk, const float* x, int64_t rows, int64_t stride, std::sp
 }  // namespace
 
 int64_t RowChunk::take(const float* x, int64_t rows, int64_t stride, const float* weights) {
-    const int64_t count = std::min(rows, capacity - rows_);
-    x_.resize(static_cast<size_t>(capacity * n_));
+    const int64_t count = std::min(rows, capacity_ - rows_);
+    x_.resize(static_cast<size_t>(capacity_ * n_));
+    if (scaled_) {
+        for (int64_t t = 0; t < count; ++t) {
+            const float root = weights ? std::sqrt(weights[t]) : 1.0f;
+            float* row = x_.data() + (rows_ + t) * n_;
+            for (int64_t j = 0; j < n_; ++j) row[j] = root * x[t * stride + j];
+        }
+        rows_ += count;
+        return count;
+    }
     for (int64_t t = 0; t < count; ++t) std::copy_n(x + t * stride, n_, x_.data() + (rows_ + t) * n_);
     if (weights && weighted_.empty()) weighted_ = x_;
     if (!weighted_.empty())
@@ -60,6 +70,11 @@ Status Gram::add(const float* x, int64_t rows, int64_t stride, std::span<const f
 
 void Gram::flush(ThreadPool& pool) {
     const int64_t n = size(), blocks = (n + row_block - 1) / row_block;
+    if (bytes_) {
+        add_byte_gram(*bytes_, byte_columns(*bytes_, chunk_.row_data(), chunk_.rows(), n, n, pool), sums_.data(), pool);
+        chunk_.clear();
+        return;
+    }
     pool.parallel_for(blocks, [&](int64_t block) {
         // The upper triangle, and what of the lower one lies in the blocks on the diagonal.
         const int64_t i = block * row_block, rows = std::min(row_block, n - i), cols = n - i;
@@ -76,9 +91,19 @@ void Gram::flush(ThreadPool& pool) {
 void Gram::finish(ThreadPool& pool) {
     if (chunk_.rows()) flush(pool);
     const int64_t n = size();
-    chunk_ = RowChunk(n);  // its memory
+    chunk_ = RowChunk(n, 0, false);  // its memory
     for (int64_t i = 0; i < n; ++i)
         for (int64_t j = 0; j < i; ++j) sums_[static_cast<size_t>(i * n + j)] = sums_[static_cast<size_t>(j * n + i)];
+}
+
+void Gram::add_upper(const float* upper, double factor) {
+    const int64_t n = size();
+    for (int64_t i = 0; i < n; ++i)
+        for (int64_t j = i; j < n; ++j) {
+            double& sum = sums_[static_cast<size_t>(i * n + j)];
+            sum += factor * double{*upper++};
+            sums_[static_cast<size_t>(j * n + i)] = sum;
+        }
 }
 
 Gram Gram::of(std::span<const double> sums, int64_t n, int64_t tokens, double weight) {
@@ -110,7 +135,7 @@ void LocalGram::flush(ThreadPool& pool) {
 
 void LocalGram::finish(ThreadPool& pool) {
     if (chunk_.rows()) flush(pool);
-    chunk_ = RowChunk(size());
+    chunk_ = RowChunk(size(), 0, false);
 }
 
 std::vector<float> LocalGram::mean() const {
@@ -118,14 +143,6 @@ std::vector<float> LocalGram::mean() const {
     for (size_t i = 0; i < mean.size() && tokens_ > 0; ++i)
         mean[i] = static_cast<float>(sums_[i] / static_cast<double>(tokens_));
     return mean;
-}
-
-void mix_with_uniform(std::span<float> weights, float mix) {
-    double sum = 0;
-    for (float w : weights) sum += double{w};
-    if (weights.empty()) return;
-    const float share = static_cast<float>(double{mix} * sum / static_cast<double>(weights.size()));
-    for (float& w : weights) w += share;
 }
 
 }  // namespace nibble
