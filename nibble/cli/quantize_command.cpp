@@ -217,7 +217,8 @@ void add_quantize(CLI::App& app, RunCommand& run) {
                      "share scales as Model Optimizer 0.47's bytes do (docs/recipes.md), or none")
         ->capture_default_str();
     command->add_option("--max-shard-size", config->max_shard_size, "of the safetensors files")->capture_default_str();
-    command->add_option("--threads", config->threads, "0: all cores; two a core with --device cuda")->capture_default_str();
+    command->add_option("--threads", config->threads, "0: all cores; two a core with --device cuda")
+        ->capture_default_str();
     command->add_option("--kernel", config->kernel, "force avx512, avx2 or ref (same bytes)");
     command->add_option("--device", config->device, "cpu, cuda or cuda:N (same bytes)")->capture_default_str();
     command->add_flag("--dry-run", config->dry_run, "print the plan and stop");
