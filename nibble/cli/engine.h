@@ -5,6 +5,7 @@
 #include "cli/model_text.h"
 #include "model/model.h"
 #include "serve/generation.h"
+#include "tensor/device.h"
 
 #include <memory>
 #include <optional>

@@ -6,10 +6,12 @@
 // maximum), and 2g is one of 0 1 2 3 4 6 8 12. Packed codes select the bytes 2g, four elements an instruction; dot
 // products of bytes and of 16-bit words add them up.
 //
-// The codes are rounded products x * (1/s) instead of rounded quotients x / s, with no correction. They are equal for
-// every BF16 x when they are equal on both sides of the seven places where the code changes, for the eight mantissas
-// that a block scale can have; every thread block checks that (CandidateTable::exact), and a tensor that fails takes
-// the general path. (A tie that the one rounds up and the other down is what can differ: tensor scales with few bits.)
+// The codes are rounded products x * (1/s) instead of rounded quotients x / s, with no correction, and s is the scale
+// that codes are stored with, which is a little off the one inside the search. All three codes are equal for every BF16
+// x when they are equal on both sides of the seven places where the code changes, for the eight mantissas that a block
+// scale can have; every thread block checks that (codes_agree), and a tensor that fails takes the general path: one
+// with a tie that the one rounds up and the other down, or whose search is normalised by another maximum than its
+// stored scale.
 #pragma once
 
 #include "formats/nvfp4.h"
@@ -37,28 +39,29 @@ struct ProductCode {
     }
 };
 
-// Whether products and quotients give equal codes around one change of the code: `task` < 64 is a mantissa and a change
-// (seven of eight numbers name one). The change lies between two of the four BF16 numbers looked at.
-__device__ inline bool codes_agree(int task, float tensor_scale) {
+// Whether products and quotients by both scales give equal codes around one change of the code: `task` < 64 is a
+// mantissa and a change (seven of eight numbers name one). Codes do not fall as x grows, so four BF16 numbers that lie
+// around the change are enough.
+__device__ inline bool codes_agree(int task, float tensor_scale, float fake_down) {
     constexpr float change[8] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f, 0.25f};
-    const Divisor by((1.0f + 0.125f * static_cast<float>(task / 8)) * tensor_scale);
-    const ProductCode product(by.r);
-    const uint32_t around = __float_as_uint(change[task % 8] * by.d) & 0xFFFF0000u;
+    const float mantissa = 1.0f + 0.125f * static_cast<float>(task / 8);
+    const Divisor stored(mantissa * tensor_scale), searched(mantissa * fake_down);
+    const ProductCode product(stored.r);
+    const uint32_t around = __float_as_uint(change[task % 8] * stored.d) & 0xFFFF0000u;
     bool agree = true;
 #pragma unroll 1
     for (int step = -1; step <= 2; ++step) {
         const float x = __uint_as_float(around + (static_cast<uint32_t>(step) << 16));
-        agree = agree && product(x) == e2m1_biased_code(by.quotient(x));
+        const uint32_t code = product(x);
+        agree = agree && code == e2m1_biased_code(stored.quotient(x)) && code == e2m1_biased_code(searched.quotient(x));
     }
     return agree;
 }
 
-// Called by 128 threads. True: the table is made and may be used. Scales of a search that is normalised by another
-// maximum than the stored one (fusion partners of a tensor that is alone in its search) are too far from it.
+// Called by 128 threads. True: the table is made and may be used.
 __device__ inline bool make_candidate_table(CandidateTable& table, float fake_down, const StaticScale& store) {
     const auto v = static_cast<int>(threadIdx.x);
-    const bool near = fabsf(fake_down - store.tensor_scale) <= 0x1p-21f * store.tensor_scale;
-    bool good = near && store.safe && safe_factor(fake_down);
+    bool good = store.safe && safe_factor(fake_down);
     if (good && v >= 1 && v <= e4m3_max_code) {
         const float value = e4m3_value(static_cast<uint8_t>(v));
         table.scale[v] = value * fake_down;
@@ -68,7 +71,7 @@ __device__ inline bool make_candidate_table(CandidateTable& table, float fake_do
     } else if (v < 128) {
         table.scale[v] = table.inverse[v] = 0.0f;
     }
-    if (good && v < 64) good = codes_agree(v, store.tensor_scale);
+    if (good && v < 64) good = codes_agree(v, store.tensor_scale, fake_down);
     return __syncthreads_and(good);
 }
 
@@ -118,12 +121,12 @@ __device__ inline Candidate candidate(const Chunk<Bf16>& w, const FixedBlock& fi
     return c;
 }
 
-// -1, 1: the first, the second has the smaller defined loss; 0: too close to call. What separates the defined loss from
-// the exact one is below 1.6e-5 (1 + ...) units of scale^2 (products, differences and sixteen squares in FP32, L <=
-// 16), ties that the tensor scale's last bits move below 5e-5; a part is off by three roundings of itself.
+// -1, 1: the first, the second has the smaller defined loss; 0: too close to call. In units of scale^2 the defined loss
+// L (at most 16) is off the exact one by less than 2.9e-6 sqrt(L) + 3e-7 L: products g * s of up to 6 s, differences,
+// squares and four levels of additions round in FP32. A part is off by three roundings of itself.
 __device__ inline int compare(const Candidate& a, const Candidate& b, float scale_a, float scale_b) {
     const float margin =
-        fmaf(2.5e-7f, fabsf(a.part) + fabsf(b.part), 1e-4f * fmaf(scale_a, scale_a, scale_b * scale_b));
+        fmaf(2.5e-7f, fabsf(a.part) + fabsf(b.part), 2e-5f * fmaf(scale_a, scale_a, scale_b * scale_b));
     const float difference = a.part - b.part;
     return fabsf(difference) > margin ? (difference > 0.0f ? 1 : -1) : 0;
 }
