@@ -57,7 +57,7 @@ private:
     Pass pass_;
     std::map<std::string_view, const PlanEntry*> solved_;  // by module
     std::map<std::string, Open, std::less<>> open_;
-    std::vector<float> x_;  // of the linear whose gradient comes next
+    const float* x_ = nullptr;  // of the linear whose gradient comes next
     struct {
         const float* x = nullptr;
         int64_t rows = 0, cols = 0;
