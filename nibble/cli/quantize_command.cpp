@@ -7,6 +7,7 @@
 #include "cli/terminal.h"
 #include "io/atomic_file.h"
 #include "quant/awq_search.h"
+#include "quant/device_workers.h"
 #include "quant/job.h"
 #include "quant/report_html.h"
 #include "quant/report_text.h"
@@ -15,6 +16,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 
 namespace nibble {
@@ -23,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct QuantizeConfig {
-    std::string source, out, recipe, kv, input_scales, kernel;
+    std::string source, out, recipe, kv, input_scales, kernel, device = "cpu";
     std::string format = "modelopt", arithmetic = "reciprocal", compat = "modelopt-0.47", embeddings = "none",
                 max_shard_size = "5GB";
     CalibrationFlags calib;
@@ -112,7 +114,23 @@ Status refuse_missing_activations(const Plan& plan) {
 // A job that was killed in its calibration has not begun to write.
 bool resumes_export(const QuantizeConfig& config) {
     const fs::path calibration = calibration_folder(config);
-    return config.resume && (fs::exists(fs::path(calibration).replace_extension(".partial")) || !fs::exists(calibration));
+    return config.resume &&
+           (fs::exists(fs::path(calibration).replace_extension(".partial")) || !fs::exists(calibration));
+}
+
+// Two threads a core on a GPU: one reads or writes while the other waits for its panel.
+int thread_count(const QuantizeConfig& config, const DeviceChoice& device) {
+    return config.threads > 0 || !device.cuda ? config.threads : 2 * usable_cores();
+}
+
+// Null on the CPU. Weight solvers are not written for a GPU; their tensors stay on the CPU, and a line says so.
+Result<std::unique_ptr<PanelWorkers>> workers_on(const DeviceChoice& device, const Checkpoint& source, const Plan& plan,
+                                                 int threads, const JobHooks& hooks) {
+    if (!device.cuda) return std::unique_ptr<PanelWorkers>();
+    NIBBLE_TRY(auto workers, open_device_workers(device, source, plan, threads));
+    const auto solved = std::ranges::count_if(plan.entries, [](const PlanEntry& e) { return bool(e.solver); });
+    if (solved) hooks.warn(fmt::format("{} tensors have a weight solver, which runs on the CPU", solved));
+    return workers;
 }
 
 Json settings_of(const QuantizeConfig& config) {
@@ -133,6 +151,8 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
     NIBBLE_TRY(const auto dialect, parse_dialect(config.format));
     NIBBLE_TRY(const auto max_shard_bytes, parse_size(config.max_shard_size));
     NIBBLE_TRY(const auto* const kernels, select_quantize_kernels(config.kernel));
+    NIBBLE_TRY(const auto device, parse_device(config.device));
+    if (device.cuda && !config.dry_run) NIBBLE_CHECK(open_device(device));
 
     NIBBLE_TRY(std::unique_ptr<Checkpoint> opened, Checkpoint::open(config.source));
     const Checkpoint* source = opened.get();
@@ -146,8 +166,8 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
         return Outcome{};
     }
     for (const std::string& warning : plan.warnings) hooks.warn(warning);
-    ThreadPool pool(config.threads);
     std::unique_ptr<StatisticsStore> statistics;
+    ThreadPool calibrating(config.threads);
     std::unique_ptr<Checkpoint> folded;  // the source with awq_lite's scales
     Json settings = settings_of(config);
     if (!config.calib.file.empty() && !plan.awq && !needs_calibration(plan))
@@ -156,7 +176,7 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
         return fail("{}: is left from an interrupted job; resume it or remove the folder",
                     calibration_folder(config).string());
     if (!config.calib.file.empty() && plan.awq) {
-        NIBBLE_TRY(auto scales, run_awq(config, *source, plan, pool, hooks));
+        NIBBLE_TRY(auto scales, run_awq(config, *source, plan, calibrating, hooks));
         settings["awq_lite"] = scales.summary();
         NIBBLE_TRY(folded, fold_checkpoint(*opened, std::move(scales.folds)));
         source = folded.get();
@@ -165,7 +185,7 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
     }
     const std::vector<std::string> warnings = plan.warnings;
     if (!config.calib.file.empty() && needs_calibration(plan)) {
-        NIBBLE_TRY(auto seen, run_calibration(config, *source, plan, settings, pool, hooks, table));
+        NIBBLE_TRY(auto seen, run_calibration(config, *source, plan, settings, calibrating, hooks, table));
         statistics = std::move(seen.statistics);
         NIBBLE_TRY(plan,
                    make_plan(config, *source, table ? &*table : nullptr, statistics != nullptr, folded != nullptr));
@@ -175,7 +195,11 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
     NIBBLE_TRY(const auto scales, resolve_activation_scales(plan, table ? &*table : nullptr));
     for (const std::string& warning : scales.warnings) hooks.warn(warning);
 
+    ThreadPool pool(thread_count(config, device));
+    NIBBLE_TRY(const auto workers, workers_on(device, *source, plan, pool.threads(), hooks));
+
     const JobOptions job{.kernels = kernels,
+                         .workers = workers.get(),
                          .scales = scales,
                          .statistics = statistics.get(),
                          .settings = std::move(settings),
@@ -254,8 +278,10 @@ void add_quantize(CLI::App& app, RunCommand& run) {
                      "share scales as Model Optimizer 0.47's bytes do (docs/recipes.md), or none")
         ->capture_default_str();
     command->add_option("--max-shard-size", config->max_shard_size, "of the safetensors files")->capture_default_str();
-    command->add_option("--threads", config->threads, "0: all cores")->capture_default_str();
+    command->add_option("--threads", config->threads, "0: all cores; two a core with --device cuda")
+        ->capture_default_str();
     command->add_option("--kernel", config->kernel, "force avx512, avx2 or ref (same bytes)");
+    command->add_option("--device", config->device, "cpu, cuda or cuda:N (same bytes)")->capture_default_str();
     command->add_flag("--dry-run", config->dry_run, "print the plan and stop");
     command->add_flag("--strict", config->strict, "warnings of the plan are errors");
     command->add_flag("--resume", config->resume, "continue an interrupted run to the same bytes");

@@ -46,6 +46,16 @@ Result<DeviceInfo> open_device(const DeviceChoice& choice) {
     return info;
 }
 
+Result<DeviceMemory> device_memory(int device) {
+    CurrentDevice current(device);
+    NIBBLE_CHECK(current.status());
+    size_t free = 0, total = 0;
+    NIBBLE_CUDA_CALL(cudaMemGetInfo, &free, &total);
+    return DeviceMemory{static_cast<int64_t>(free), static_cast<int64_t>(total)};
+}
+
+Status use_device(int device) { return cuda_status(cudaSetDevice(device), "cudaSetDevice"); }
+
 Result<Stream> Stream::create(int device) {
     CurrentDevice current(device);
     NIBBLE_CHECK(current.status());
@@ -63,6 +73,12 @@ Status Stream::synchronize() const {
 Result<Event> Event::create() {
     cudaEvent_t event = nullptr;
     NIBBLE_CUDA_CALL(cudaEventCreate, &event);
+    return Event(event);
+}
+
+Result<Event> Event::create_sleeping() {
+    cudaEvent_t event = nullptr;
+    NIBBLE_CUDA_CALL(cudaEventCreateWithFlags, &event, cudaEventBlockingSync | cudaEventDisableTiming);
     return Event(event);
 }
 
