@@ -9,7 +9,7 @@ namespace nibble {
 namespace {
 
 // Logits of a batch, made log-probabilities in place.
-Status forward_log_probs(const Model& model, const Batch& batch, std::span<float> out) {
+Status forward_log_probs(const LanguageModel& model, const Batch& batch, std::span<float> out) {
     NIBBLE_CHECK(model.forward(batch, out));
     const Workspace& work = model.workspace();
     const int64_t vocab = model.config().vocab;
@@ -84,15 +84,15 @@ struct Forks {
     std::vector<Sequence> sequences;
 };
 
-Result<Forks> run_prefixes(const Model& model, std::span<const Continuation> items, std::span<const Shared> groups) {
-    int64_t room = 0;
+Result<Forks> run_prefixes(const LanguageModel& model, std::span<const Continuation> items, std::span<const Shared> groups) {
+    int64_t room = 0, members = 0;
     const auto pages = [](int64_t tokens) { return (tokens / kv_page_tokens + 1) * kv_page_tokens; };
     for (const Shared& g : groups)
-        for (size_t i = g.first; g.tokens && i < g.first + g.count; ++i)
+        for (size_t i = g.first; g.tokens && i < g.first + g.count; ++i, ++members)
             room += pages(std::ssize(items[i].tokens)) + (i == g.first ? pages(g.tokens) : 0);
     Forks forks;
     if (room == 0) return forks;
-    forks.pool = model.make_pool(room);
+    NIBBLE_TRY(forks.pool, model.make_pool(room, members));
     std::vector<Sequence> prefixes;
     std::vector<Segment> segments;
     prefixes.reserve(groups.size());
@@ -117,11 +117,11 @@ Result<Forks> run_prefixes(const Model& model, std::span<const Continuation> ite
 
 }  // namespace
 
-Status log_prob_rows(const Model& model, std::span<const int32_t> tokens, int64_t from, std::span<float> out) {
+Status log_prob_rows(const LanguageModel& model, std::span<const int32_t> tokens, int64_t from, std::span<float> out) {
     return forward_log_probs(model, Batch({{nullptr, tokens, from}}), out);
 }
 
-Result<std::vector<ContinuationScore>> score(const Model& model, std::span<const Continuation> continuations,
+Result<std::vector<ContinuationScore>> score(const LanguageModel& model, std::span<const Continuation> continuations,
                                              int64_t rows, int64_t wanted) {
     const int64_t vocab = model.config().vocab;
     for (size_t i = 0; i < continuations.size(); ++i) {
