@@ -84,7 +84,8 @@ struct Forks {
     std::vector<Sequence> sequences;
 };
 
-Result<Forks> run_prefixes(const LanguageModel& model, std::span<const Continuation> items, std::span<const Shared> groups) {
+Result<Forks> run_prefixes(const LanguageModel& model, std::span<const Continuation> items,
+                           std::span<const Shared> groups) {
     int64_t room = 0, members = 0;
     const auto pages = [](int64_t tokens) { return (tokens / kv_page_tokens + 1) * kv_page_tokens; };
     for (const Shared& g : groups)
