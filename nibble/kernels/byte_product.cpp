@@ -19,7 +19,7 @@ constexpr ByteKernels entries[] = {
     {"ref", cpu::always, ref::byte_pack_rows, ref::byte_pack_columns, ref::byte_prepare, ref::byte_tile},
 };
 
-constexpr int64_t row_group = 96;  // of a, whose sums with one panel of b are 12 KiB
+constexpr int64_t row_group = 160;  // of a, whose sums with one panel of b are 20 KiB
 constexpr int64_t strip = 8;        // blocks of b that are prepared at once: 16 KiB
 
 // Rows [begin, end) of a, whole tiles, by one panel of b: acc [end - begin][32].

@@ -200,7 +200,7 @@ Status fill_statistics(const Plan& plan, const UniformMoments& uniform, const So
             LinearStatistics forward{.tokens = tokens};
             Gram& inputs = forward.inputs.emplace(entry.cols(), kernels);
             inputs.finish(pool);
-            uniform.add_to(inputs, entry.module, 1.0);
+            uniform.add_to(inputs, entry.module, 1.0, pool);
             if (needed_statistics(entry.solver).outputs)
                 forward.outputs.emplace(entry.rows(), kernels).finish(pool);  // rows do not answer rows
             solver.add(entry.module, std::move(forward));

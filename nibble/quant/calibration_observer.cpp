@@ -45,7 +45,7 @@ Status CalibrationObserver::input(const Linear& linear, const float* x, int64_t 
     const PlanEntry* entry = solved(linear.name);
     if (!entry) return Ok{};
     if (pass_ == Pass::backward) {
-        x_.assign(x, x + rows * cols);
+        x_ = x;
         return Ok{};
     }
     if (pass_ == Pass::uniform) return add_uniform(*entry, x, rows).within(linear.name);
@@ -65,7 +65,9 @@ Status CalibrationObserver::input(const Linear& linear, const float* x, int64_t 
 
 Status CalibrationObserver::add_uniform(const PlanEntry& entry, const float* x, int64_t rows) {
     if (sharing_.contains(entry.module)) return Ok{};
-    const bool same = x == last_.x && rows == last_.rows && entry.cols() == last_.cols;
+    const auto parent = [](std::string_view module) { return module.substr(0, module.rfind('.')); };
+    const bool same = x == last_.x && rows == last_.rows && entry.cols() == last_.cols &&
+                      parent(entry.module) == parent(last_.owner);  // buffers come back, for another expert say
     if (same && !open_.contains(entry.module)) {
         sharing_.emplace(entry.module, last_.owner);
         return Ok{};
@@ -92,13 +94,16 @@ Status CalibrationObserver::output_gradient(const Linear& linear, const float* g
     sums.tokens += rows;
     if (sums.inputs && entry->solver.best.token_weights) {
         std::vector<float> weights(static_cast<size_t>(rows));
-        for (int64_t t = 0; t < rows; ++t) {
-            double square = 0;
-            for (int64_t j = 0; j < cols; ++j) square += static_cast<double>(g[t * cols + j]) * g[t * cols + j];
-            weights[static_cast<size_t>(t)] = static_cast<float>(square);
-            sums.weight += square;
-        }
-        NIBBLE_CHECK(sums.inputs->add(x_.data(), rows, entry->cols(), weights, *pool_).within(linear.name));
+        pool_->parallel_for(rows, [&](int64_t t) {
+            double square[4] = {};  // the sum of every fourth
+            for (int64_t j = 0; j < cols; ++j) {
+                const double v = g[t * cols + j];
+                square[j % 4] += v * v;
+            }
+            weights[static_cast<size_t>(t)] = static_cast<float>((square[0] + square[1]) + (square[2] + square[3]));
+        });
+        for (const float weight : weights) sums.weight += double{weight};
+        NIBBLE_CHECK(sums.inputs->add(x_, rows, entry->cols(), weights, *pool_).within(linear.name));
     }
     if (sums.outputs) NIBBLE_CHECK(sums.outputs->add(g, rows, cols, {}, *pool_).within(linear.name));
     return Ok{};
@@ -130,7 +135,7 @@ Status CalibrationObserver::end_block(BlockSolver& solver) {
                 const int64_t all = std::max<int64_t>(uniform_->tokens(module), 1);
                 const float mix = solved_.at(module)->solver.best.mix;
                 uniform_->add_to(*sums.inputs, module,
-                                 sums.weight > 0 ? mix * sums.weight / static_cast<double>(all) : 1.0);
+                                 sums.weight > 0 ? mix * sums.weight / static_cast<double>(all) : 1.0, *pool_);
                 done.tokens = all;
             }
             done.inputs = std::move(sums.inputs);

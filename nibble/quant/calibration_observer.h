@@ -72,7 +72,7 @@ private:
         const MatmulKernels* kernels = nullptr;
         std::vector<float> rows;
     } quantized_;
-    std::vector<float> x_;  // of the linear whose gradient comes next
+    const float* x_ = nullptr;  // of the linear whose gradient comes next
     struct {
         const float* x = nullptr;
         int64_t rows = 0, cols = 0;

@@ -12,9 +12,9 @@ constexpr int64_t row_block = 96;
 
 Status check_finite(const float* x, int64_t rows, int64_t stride, int64_t n, std::span<const float> weights) {
     for (int64_t t = 0; t < rows; ++t) {
-        bool finite = true;
-        for (int64_t j = 0; j < n; ++j) finite &= is_finite(x[t * stride + j]);
-        if (!finite) {
+        uint32_t carry = 0;  // bit 31: an exponent of all ones
+        for (int64_t j = 0; j < n; ++j) carry |= (float_bits(x[t * stride + j]) & 0x7F800000u) + 0x00800000u;
+        if (carry >> 31) {
             const float* bad = std::find_if(x + t * stride, x + t * stride + n, [](float v) { return !is_finite(v); });
             return fail("row {}, column {} is not finite", t, bad - (x + t * stride));
         }
@@ -23,6 +23,18 @@ Status check_finite(const float* x, int64_t rows, int64_t stride, int64_t n, std
         if (!(weights[t] >= 0.0f) || !is_finite(weights[t]))
             return fail("the weight of row {} is {}: must be finite and not negative", t, weights[t]);
     return Ok{};
+}
+
+// The lower triangle from the upper one.
+void mirror(std::vector<double>& sums, int64_t n, ThreadPool& pool) {
+    constexpr int64_t tile = 32;
+    pool.parallel_for((n + tile - 1) / tile, [&](int64_t part) {
+        const int64_t first = part * tile, last = std::min(first + tile, n);  // columns of the upper, rows of the lower
+        for (int64_t begin = 0; begin < last; begin += tile)
+            for (int64_t j = first; j < last; ++j)
+                for (int64_t i = begin; i < std::min(begin + tile, j); ++i)
+                    sums[static_cast<size_t>(j * n + i)] = sums[static_cast<size_t>(i * n + j)];
+    });
 }
 
 // Feeds rows to the chunk and calls flush() whenever it is full.
@@ -92,18 +104,16 @@ void Gram::finish(ThreadPool& pool) {
     if (chunk_.rows()) flush(pool);
     const int64_t n = size();
     chunk_ = RowChunk(n, 0, false);  // its memory
-    for (int64_t i = 0; i < n; ++i)
-        for (int64_t j = 0; j < i; ++j) sums_[static_cast<size_t>(i * n + j)] = sums_[static_cast<size_t>(j * n + i)];
+    mirror(sums_, n, pool);
 }
 
-void Gram::add_upper(const float* upper, double factor) {
+void Gram::add_upper(const float* upper, double factor, ThreadPool& pool) {
     const int64_t n = size();
-    for (int64_t i = 0; i < n; ++i)
-        for (int64_t j = i; j < n; ++j) {
-            double& sum = sums_[static_cast<size_t>(i * n + j)];
-            sum += factor * double{*upper++};
-            sums_[static_cast<size_t>(j * n + i)] = sum;
-        }
+    pool.parallel_for(n, [&](int64_t i) {
+        const float* row = upper + i * n - i * (i + 1) / 2;  // row[j]: entry (i, j)
+        for (int64_t j = i; j < n; ++j) sums_[static_cast<size_t>(i * n + j)] += factor * double{row[j]};
+    });
+    mirror(sums_, n, pool);
 }
 
 Gram Gram::of(std::span<const double> sums, int64_t n, int64_t tokens, double weight) {

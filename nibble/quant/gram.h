@@ -61,7 +61,7 @@ public:
     void finish(ThreadPool& pool);
 
     // += factor * a matrix given by its upper triangle, row by row; after finish().
-    void add_upper(const float* upper, double factor);
+    void add_upper(const float* upper, double factor, ThreadPool& pool);
 
     int64_t size() const { return chunk_.cols(); }
     int64_t tokens() const { return tokens_; }

@@ -27,9 +27,9 @@ int64_t UniformMoments::tokens(const std::string& module) const {
     return found ? found->tokens : 0;
 }
 
-void UniformMoments::add_to(Gram& gram, const std::string& module, double factor) const {
+void UniformMoments::add_to(Gram& gram, const std::string& module, double factor, ThreadPool& pool) const {
     if (const Moments* found = find(module))
-        gram.add_upper(reinterpret_cast<const float*>(found->upper.data()), factor);
+        gram.add_upper(reinterpret_cast<const float*>(found->upper.data()), factor, pool);
 }
 
 }  // namespace nibble

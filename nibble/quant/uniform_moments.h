@@ -23,7 +23,7 @@ public:
     // Rows that `module` saw; 0 for one that was never put.
     int64_t tokens(const std::string& module) const;
     // gram += factor * the moments of `module`.
-    void add_to(Gram& gram, const std::string& module, double factor) const;
+    void add_to(Gram& gram, const std::string& module, double factor, ThreadPool& pool) const;
     void forget(const std::string& owner) { moments_.erase(owner); }
 
 private:

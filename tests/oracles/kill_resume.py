@@ -61,7 +61,7 @@ def main():
     p.set_defaults(hidden=512, inner=2048, layers=8, vocab=20000, shards=3)
     a = p.parse_args()
     if a.calibrated:
-        a.hidden, a.inner, a.layers, a.vocab, a.shards = 64, 128, 6, 500, 1
+        a.hidden, a.inner, a.layers, a.vocab, a.shards = 256, 256, 6, 500, 1
     recipes = CALIBRATED if a.calibrated else RECIPES
     rng = random.Random(a.seed)
     folder = tempfile.mkdtemp(prefix="nibble-kill-")

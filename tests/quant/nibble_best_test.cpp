@@ -252,7 +252,8 @@ TEST(Gram, InBytesIsCloseAndTheSameForAnySplitAndThreads) {
 TEST(Gram, AddsAnUpperTriangle) {
     Gram gram = Gram::of(std::vector<double>{1, 2, 2, 3}, 2, 1, 1);
     const float upper[] = {10, 20, 30};
-    gram.add_upper(upper, 0.5);
+    ThreadPool pool(2);
+    gram.add_upper(upper, 0.5, pool);
     EXPECT_TRUE(std::ranges::equal(gram.sums(), std::vector<double>{6, 12, 12, 18}));
 }
 
