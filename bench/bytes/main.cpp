@@ -1,5 +1,5 @@
-// bench_bytes [ROWS]: products in 8-bit integers (kernels/byte_product.h) beside FP32 ones at the shapes of SmolLM2-135M, in
-// processor time of one thread. Checked first: every entry against `ref` bit for bit.
+// bench_bytes [ROWS]: products in 8-bit integers (kernels/byte_product.h) beside FP32 ones at the shapes of
+// SmolLM2-135M, in processor time of one thread. Checked first: every entry against `ref` bit for bit.
 #include "kernels/byte_product.h"
 
 #include <fmt/format.h>

@@ -44,10 +44,10 @@ private:
     StatisticsStore* store_;
     ThreadPool* pool_;
     SolveKernels kernels_;
-    std::map<std::string, size_t, std::less<>> entries_;                 // by module
+    std::map<std::string, size_t, std::less<>> entries_;  // by module
     std::map<std::string, size_t, std::less<>> unit_of_;  // by module, in units_
     std::vector<std::vector<size_t>> units_;
-    std::map<size_t, float> amax_;                                       // by entry
+    std::map<size_t, float> amax_;  // by entry
     std::map<std::string, LinearStatistics, std::less<>> pending_;
 };
 

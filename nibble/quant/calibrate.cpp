@@ -74,7 +74,8 @@ public:
         NIBBLE_TRY(const auto embedding, Embedding::load(config_, ends));
         NIBBLE_TRY(const auto head, Head::load(config_, ends));
         // Every n-th sequence goes back.
-        const auto n = static_cast<size_t>(std::max<int64_t>(tokens_ / std::max<int64_t>(options_.gradient_tokens, 1), 1));
+        const auto n =
+            static_cast<size_t>(std::max<int64_t>(tokens_ / std::max<int64_t>(options_.gradient_tokens, 1), 1));
         std::vector<std::vector<int32_t>> texts;
         for (size_t i = 0; i < sequences_.size(); i += n) texts.push_back(sequences_[i]);
         const auto going_back = std::ssize(texts);
@@ -208,10 +209,10 @@ Status fill_statistics(const Plan& plan, const UniformMoments& uniform, const So
 // Everything that decides a bit of the statistics.
 std::string identity(const Calibration& seen, std::span<const std::vector<int32_t>> sequences,
                      const CalibrationOptions& options) {
-    std::string text =
-        fmt::format("{} tokens, {} back, batches of {}, {}{}, seed {}, {}:", seen.tokens, options.gradient_tokens,
-                    options.batch_tokens, options.compute == Compute::bf16 ? "bf16" : "f32",
-                    options.exact ? " exact" : "", options.seed, options.all_experts ? "all experts" : "routed experts");
+    std::string text = fmt::format("{} tokens, {} back, batches of {}, {}{}, seed {}, {}:", seen.tokens,
+                                   options.gradient_tokens, options.batch_tokens,
+                                   options.compute == Compute::bf16 ? "bf16" : "f32", options.exact ? " exact" : "",
+                                   options.seed, options.all_experts ? "all experts" : "routed experts");
     for (const auto& sequence : sequences) text += fmt::format(" {}", fmt::join(sequence, ","));
     return text;
 }

@@ -6,9 +6,9 @@
 // With byte kernels a Gram multiplies in 8-bit integers (kernels/byte_product.h): rows times the root of their weight,
 // in chunks of 2048; three times as fast, and what the codes lose (about 1e-4 of the diagonal) is far below damping.
 //
-// Otherwise rows are cut into chunks of 512 counted from the first row ever added, whatever the calls: inside a chunk each entry
-// is one FP32 chain of fused multiply-adds in token order; chunk sums are added in FP64. So neither the batch split nor
-// the threads nor the instruction set shows in a bit.
+// Otherwise rows are cut into chunks of 512 counted from the first row ever added, whatever the calls: inside a chunk
+// each entry is one FP32 chain of fused multiply-adds in token order; chunk sums are added in FP64. So neither the
+// batch split nor the threads nor the instruction set shows in a bit.
 #pragma once
 
 #include "base/error.h"

@@ -22,10 +22,10 @@ struct Solution {
 };
 
 struct LinearStatistics {
-    int64_t tokens = 0;           // rows the linear saw
-    std::vector<float> local;     // [K/16, 16, 16], LocalGram::mean(); empty: not collected, or no token
-    std::optional<Gram> inputs;   // [K, K], finished; with token weights where the solver asks for them
-    std::optional<Gram> outputs;  // [N, N], finished
+    int64_t tokens = 0;                // rows the linear saw
+    std::vector<float> local;          // [K/16, 16, 16], LocalGram::mean(); empty: not collected, or no token
+    std::optional<Gram> inputs;        // [K, K], finished; with token weights where the solver asks for them
+    std::optional<Gram> outputs;       // [N, N], finished
     std::optional<Solution> solution;  // solved already: the rest is empty
 };
 

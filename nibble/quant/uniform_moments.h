@@ -1,5 +1,5 @@
-// Second moments of the inputs of linears over all calibration tokens, every token alike: they wait from the forward pass
-// until the backward pass reaches their block. Upper triangles in FP32, in memory up to a limit, beyond it in an
+// Second moments of the inputs of linears over all calibration tokens, every token alike: they wait from the forward
+// pass until the backward pass reaches their block. Upper triangles in FP32, in memory up to a limit, beyond it in an
 // unlinked scratch file. Linears that read the same rows (q/k/v, gate/up) share one.
 #pragma once
 

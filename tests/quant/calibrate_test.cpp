@@ -63,7 +63,7 @@ TEST_F(CalibrateTest, SolutionsDependOnTheTextAndNotOnThreadsOrBatchesOrMemory) 
     EXPECT_EQ(want.size(), 14u);
     Calibration three = run(best, 3, {.batch_tokens = 50, .gradient_tokens = 150});
     EXPECT_TRUE(same(want, solutions(best, three)));
-    Calibration spilled = run(best, 2, {.memory = 0, .gradient_tokens = 150});
+    Calibration spilled = run(best, 2, {.gradient_tokens = 150, .memory = 0});
     EXPECT_TRUE(same(want, solutions(best, spilled)));
     Calibration fewer = run(best, 1, {.gradient_tokens = 60});
     EXPECT_FALSE(same(want, solutions(best, fewer)));
