@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -86,6 +87,22 @@ private:
         void operator()(void* handle) const;
     };
     explicit Event(void* handle) : handle_(handle) {}
+    std::unique_ptr<void, Destroy> handle_;
+};
+
+// Work that was queued once, to be queued again in one call. Kernels see the same arguments; what they point to may
+// have changed.
+class Graph {
+public:
+    // Runs `queue`, whose work goes to `stream`, without executing it.
+    static Result<Graph> capture(const Stream& stream, const std::function<Status()>& queue);
+    Status launch(const Stream& stream) const;
+
+private:
+    struct Destroy {
+        void operator()(void* handle) const;
+    };
+    explicit Graph(void* handle) : handle_(handle) {}
     std::unique_ptr<void, Destroy> handle_;
 };
 

@@ -107,4 +107,27 @@ Result<float> Event::since(const Event& begin) const {
     return milliseconds;
 }
 
+Result<Graph> Graph::capture(const Stream& stream, const std::function<Status()>& queue) {
+    const auto s = static_cast<cudaStream_t>(stream.handle());
+    NIBBLE_CUDA_CALL(cudaStreamBeginCapture, s, cudaStreamCaptureModeThreadLocal);
+    Status queued = queue();
+    cudaGraph_t graph = nullptr;
+    const cudaError_t ended = cudaStreamEndCapture(s, &graph);
+    NIBBLE_CHECK(std::move(queued));
+    NIBBLE_CHECK(cuda_status(ended, "cudaStreamEndCapture"));
+    cudaGraphExec_t exec = nullptr;
+    const cudaError_t made = cudaGraphInstantiate(&exec, graph, 0);
+    cudaGraphDestroy(graph);
+    NIBBLE_CHECK(cuda_status(made, "cudaGraphInstantiate"));
+    return Graph(exec);
+}
+
+Status Graph::launch(const Stream& stream) const {
+    return cuda_status(
+        cudaGraphLaunch(static_cast<cudaGraphExec_t>(handle_.get()), static_cast<cudaStream_t>(stream.handle())),
+        "cudaGraphLaunch");
+}
+
+void Graph::Destroy::operator()(void* handle) const { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(handle)); }
+
 }  // namespace nibble

@@ -30,6 +30,10 @@ Status Event::synchronize() const { return absent(); }
 Status Event::make_wait(const Stream&) { return absent(); }
 Result<float> Event::since(const Event&) const { return absent(); }
 
+Result<Graph> Graph::capture(const Stream&, const std::function<Status()>&) { return absent(); }
+Status Graph::launch(const Stream&) const { return absent(); }
+void Graph::Destroy::operator()(void*) const {}
+
 Result<DeviceArena> DeviceArena::create(int, int64_t) { return absent(); }
 Result<std::byte*> DeviceArena::allocate(int64_t) { return absent(); }
 void DeviceArena::Free::operator()(std::byte*) const {}
