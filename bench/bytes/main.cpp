@@ -1,5 +1,5 @@
-// bench_bytes [ROWS]: products in 8-bit integers (kernels/byte_product.h) beside FP32 ones at the shapes of SmolLM2-135M, in
-// processor time of one thread. Checked first: every entry against `ref` bit for bit.
+// bench_bytes [ROWS]: products in 8-bit integers (kernels/byte_product.h) beside FP32 ones at the shapes of
+// SmolLM2-135M, in processor time of one thread. Checked first: every entry against `ref` bit for bit.
 #include "kernels/byte_product.h"
 
 #include <fmt/format.h>
@@ -56,7 +56,8 @@ int main(int argc, char** argv) {
         int64_t outputs, cols;
     };
     fmt::print("GFLOP/s of {} rows, one thread; bytes include packing inputs and weights\n", rows);
-    for (const auto [outputs, cols] : {Shape{3072, 576}, Shape{576, 1536}, Shape{960, 576}}) {
+    for (const Shape& shape : {Shape{3072, 576}, Shape{576, 1536}, Shape{960, 576}}) {
+        const int64_t outputs = shape.outputs, cols = shape.cols;
         const auto x = draw(rows * cols, 1), w = draw(outputs * cols, 2);
         const auto weight = prepack({DType::f32, outputs, cols, reinterpret_cast<const std::byte*>(w.data())}, pool);
         std::vector<float> y(static_cast<size_t>(rows * outputs));

@@ -2,9 +2,9 @@
 // computed again from them, and each block computes its own intermediates again. What calibration reads off an observer
 // (for each linear: rows x, rows g) and training off a gradient sink comes from here.
 //
-// Memory: one block's weights (when they are loaded one at a time), the intermediates of one batch, two residual streams
-// in FP32 and ceil(blocks / stride) + stride - 1 in BF16 with Compute::bf16 (where that loses nothing), else in FP32;
-// the stride is the smallest that fits BackwardOptions::memory. stride > 1 costs one more forward pass.
+// Memory: one block's weights (when they are loaded one at a time), the intermediates of one batch, two residual
+// streams in FP32 and ceil(blocks / stride) + stride - 1 in BF16 with Compute::bf16 (where that loses nothing), else in
+// FP32; the stride is the smallest that fits BackwardOptions::memory. stride > 1 costs one more forward pass.
 #pragma once
 
 #include "base/philox.h"

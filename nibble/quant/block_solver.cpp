@@ -68,9 +68,7 @@ Status BlockSolver::find_scales(Task& task) {
     return Ok{};
 }
 
-Status BlockSolver::solve_if_enough() {
-    return std::ssize(pending_) < 3 * pool_->threads() ? Status(Ok{}) : solve();
-}
+Status BlockSolver::solve_if_enough() { return std::ssize(pending_) < 3 * pool_->threads() ? Status(Ok{}) : solve(); }
 
 Status BlockSolver::solve() {
     std::vector<Task> tasks;
@@ -86,8 +84,7 @@ Status BlockSolver::solve() {
     pool_->parallel_for(std::ssize(tasks), [&](int64_t i) {
         const Task& task = tasks[static_cast<size_t>(i)];
         PanelScratch scratch;
-        const auto weight =
-            read_weights(*source_, task.index, 0, task.entry->rows(), kernels_.quantize, scratch);
+        const auto weight = read_weights(*source_, task.index, 0, task.entry->rows(), kernels_.quantize, scratch);
         Status& status = done[static_cast<size_t>(i)];
         if (!weight.ok()) {
             status = weight.error();

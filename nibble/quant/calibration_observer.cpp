@@ -112,7 +112,7 @@ Status CalibrationObserver::output_gradient(const Linear& linear, const float* g
 Status CalibrationObserver::keep_uniform() {
     for (auto& [module, sums] : open_) {
         sums.inputs->finish(*pool_);
-        NIBBLE_CHECK(uniform_->put(module, *sums.inputs));
+        NIBBLE_CHECK(uniform_->put(module, *sums.inputs, *pool_));
     }
     for (const auto& [module, owner] : sharing_) uniform_->share(module, owner);
     open_.clear();

@@ -10,15 +10,30 @@ namespace {
 
 constexpr int64_t row_block = 96;
 
-Status check_finite(const float* x, int64_t rows, int64_t stride, int64_t n, std::span<const float> weights) {
-    for (int64_t t = 0; t < rows; ++t) {
-        uint32_t carry = 0;  // bit 31: an exponent of all ones
-        for (int64_t j = 0; j < n; ++j) carry |= (float_bits(x[t * stride + j]) & 0x7F800000u) + 0x00800000u;
-        if (carry >> 31) {
+constexpr int64_t rows_together = 64;
+
+// work(t) for every row, on all threads.
+template <class Work>
+void each_row(int64_t rows, ThreadPool& pool, Work work) {
+    pool.parallel_for((rows + rows_together - 1) / rows_together, [&](int64_t part) {
+        const int64_t first = part * rows_together;
+        for (int64_t t = first; t < std::min(first + rows_together, rows); ++t) work(t);
+    });
+}
+
+Status check_finite(const float* x, int64_t rows, int64_t stride, int64_t n, std::span<const float> weights,
+                    ThreadPool& pool) {
+    std::vector<uint32_t> carry(static_cast<size_t>(rows));  // bit 31: an exponent of all ones
+    each_row(rows, pool, [&](int64_t t) {
+        uint32_t c = 0;
+        for (int64_t j = 0; j < n; ++j) c |= (float_bits(x[t * stride + j]) & 0x7F800000u) + 0x00800000u;
+        carry[static_cast<size_t>(t)] = c;
+    });
+    for (int64_t t = 0; t < rows; ++t)
+        if (carry[static_cast<size_t>(t)] >> 31) {
             const float* bad = std::find_if(x + t * stride, x + t * stride + n, [](float v) { return !is_finite(v); });
             return fail("row {}, column {} is not finite", t, bad - (x + t * stride));
         }
-    }
     for (size_t t = 0; t < weights.size(); ++t)
         if (!(weights[t] >= 0.0f) || !is_finite(weights[t]))
             return fail("the weight of row {} is {}: must be finite and not negative", t, weights[t]);
@@ -39,24 +54,25 @@ void mirror(std::vector<double>& sums, int64_t n, ThreadPool& pool) {
 
 // Feeds rows to the chunk and calls flush() whenever it is full.
 template <class Flush>
-void feed(RowChunk& chunk, const float* x, int64_t rows, int64_t stride, std::span<const float> weights, Flush flush) {
+void feed(RowChunk& chunk, const float* x, int64_t rows, int64_t stride, std::span<const float> weights,
+          ThreadPool& pool, Flush flush) {
     for (int64_t t = 0; t < rows;) {
-        t += chunk.take(x + t * stride, rows - t, stride, weights.empty() ? nullptr : weights.data() + t);
+        t += chunk.take(x + t * stride, rows - t, stride, weights.empty() ? nullptr : weights.data() + t, pool);
         if (chunk.full()) flush();
     }
 }
 
 }  // namespace
 
-int64_t RowChunk::take(const float* x, int64_t rows, int64_t stride, const float* weights) {
+int64_t RowChunk::take(const float* x, int64_t rows, int64_t stride, const float* weights, ThreadPool& pool) {
     const int64_t count = std::min(rows, capacity_ - rows_);
     x_.resize(static_cast<size_t>(capacity_ * n_));
     if (scaled_) {
-        for (int64_t t = 0; t < count; ++t) {
+        each_row(count, pool, [&](int64_t t) {
             const float root = weights ? std::sqrt(weights[t]) : 1.0f;
             float* row = x_.data() + (rows_ + t) * n_;
             for (int64_t j = 0; j < n_; ++j) row[j] = root * x[t * stride + j];
-        }
+        });
         rows_ += count;
         return count;
     }
@@ -73,8 +89,8 @@ int64_t RowChunk::take(const float* x, int64_t rows, int64_t stride, const float
 }
 
 Status Gram::add(const float* x, int64_t rows, int64_t stride, std::span<const float> weights, ThreadPool& pool) {
-    NIBBLE_CHECK(check_finite(x, rows, stride, size(), weights));
-    feed(chunk_, x, rows, stride, weights, [&] { flush(pool); });
+    NIBBLE_CHECK(check_finite(x, rows, stride, size(), weights, pool));
+    feed(chunk_, x, rows, stride, weights, pool, [&] { flush(pool); });
     tokens_ += rows;
     for (int64_t t = 0; t < rows; ++t) weight_ += weights.empty() ? 1.0 : double{weights[static_cast<size_t>(t)]};
     return Ok{};
@@ -125,8 +141,8 @@ Gram Gram::of(std::span<const double> sums, int64_t n, int64_t tokens, double we
 }
 
 Status LocalGram::add(const float* x, int64_t rows, int64_t stride, std::span<const float> weights, ThreadPool& pool) {
-    NIBBLE_CHECK(check_finite(x, rows, stride, size(), weights));
-    feed(chunk_, x, rows, stride, weights, [&] { flush(pool); });
+    NIBBLE_CHECK(check_finite(x, rows, stride, size(), weights, pool));
+    feed(chunk_, x, rows, stride, weights, pool, [&] { flush(pool); });
     tokens_ += rows;
     return Ok{};
 }

@@ -28,7 +28,7 @@ public:
     // scaled: rows are multiplied by the root of their weight, and row_data() is all there is.
     RowChunk(int64_t n, int64_t capacity, bool scaled) : n_(n), capacity_(capacity), scaled_(scaled) {}
     // Takes as many rows as fit and returns how many.
-    int64_t take(const float* x, int64_t rows, int64_t stride, const float* weights);
+    int64_t take(const float* x, int64_t rows, int64_t stride, const float* weights, ThreadPool& pool);
     void clear() { rows_ = 0; }
     bool full() const { return rows_ == capacity_; }
     int64_t rows() const { return rows_; }

@@ -4,14 +4,16 @@
 
 namespace nibble {
 
-Status UniformMoments::put(const std::string& module, const Gram& gram) {
+Status UniformMoments::put(const std::string& module, const Gram& gram, ThreadPool& pool) {
     const int64_t n = gram.size();
     const auto bytes = static_cast<size_t>(n * (n + 1) / 2) * sizeof(float);
     NIBBLE_TRY(auto upper, ScratchMemory::create(bytes, static_cast<size_t>(std::max<int64_t>(memory_, 0)), scratch_));
     if (!upper.spilled()) memory_ -= static_cast<int64_t>(bytes);
     auto* out = reinterpret_cast<float*>(upper.data());
-    for (int64_t i = 0; i < n; ++i)
-        for (int64_t j = i; j < n; ++j) *out++ = static_cast<float>(gram.sums()[static_cast<size_t>(i * n + j)]);
+    pool.parallel_for(n, [&](int64_t i) {
+        float* row = out + i * n - i * (i + 1) / 2;  // row[j]: entry (i, j)
+        for (int64_t j = i; j < n; ++j) row[j] = static_cast<float>(gram.sums()[static_cast<size_t>(i * n + j)]);
+    });
     moments_.insert_or_assign(module, Moments{std::move(upper), gram.tokens()});
     return Ok{};
 }

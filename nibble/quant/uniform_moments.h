@@ -18,7 +18,7 @@ public:
     UniformMoments(int64_t memory, std::filesystem::path scratch) : memory_(memory), scratch_(std::move(scratch)) {}
 
     // `gram`: finished. Errors: no memory, no room in the scratch folder.
-    Status put(const std::string& module, const Gram& gram);
+    Status put(const std::string& module, const Gram& gram, ThreadPool& pool);
     void share(const std::string& module, const std::string& owner) { owner_[module] = owner; }
     // Rows that `module` saw; 0 for one that was never put.
     int64_t tokens(const std::string& module) const;

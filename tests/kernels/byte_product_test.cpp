@@ -65,7 +65,8 @@ TEST_P(ByteProductTest, EqualsTheReferenceBitForBitOnAnyThreads) {
 TEST_P(ByteProductTest, IsWithinTheErrorOfItsCodes) {
     const int64_t m = 40, n = 50, k = 640;
     const auto x = draw(m * k, 3), w = draw(n * k, 4);
-    const ByteMatrix a = byte_rows(*kernels_, x.data(), m, k, k, one_), b = byte_rows(*kernels_, w.data(), n, k, k, one_);
+    const ByteMatrix a = byte_rows(*kernels_, x.data(), m, k, k, one_),
+                     b = byte_rows(*kernels_, w.data(), n, k, k, one_);
     std::vector<float> y(static_cast<size_t>(m * n));
     byte_product(*kernels_, a, b, y.data(), n, one_);
     double error = 0, size = 0;

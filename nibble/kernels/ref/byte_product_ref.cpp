@@ -56,8 +56,8 @@ void byte_tile(const ByteTile& t) {
                     for (int64_t j = 0; j < 4; ++j)
                         sum += code(t.a[w * byte_panel + r], j) * code(t.b[w * byte_panel + n], j);
                 float& acc = t.acc[r * byte_panel + n];
-                acc = std::fma(static_cast<float>(sum),
-                               t.a_scales[b * byte_panel + r] * t.b_scales[b * byte_panel + n], acc);
+                acc = std::fma(static_cast<float>(sum), t.a_scales[b * byte_panel + r] * t.b_scales[b * byte_panel + n],
+                               acc);
             }
 }
 
