@@ -93,8 +93,8 @@ Status check_against_ref(const MatmulKernels& kernels, const Kind& kind, ThreadP
     for (const int64_t m : {int64_t{1}, int64_t{5}, int64_t{13}, most}) {
         std::vector<float> mine(size_t(m * n)), truth = mine;
         const MatmulInput in{x.data(), m, k, kind.inputs, input_scale(kind.inputs)};
-        kernels.matmul(w, in, mine.data(), n, pool);
-        matmul_kernels().back().matmul(w, in, truth.data(), n, pool);
+        kernels.matmul(w, in, {mine.data(), n}, pool);
+        matmul_kernels().back().matmul(w, in, {truth.data(), n}, pool);
         if (std::memcmp(mine.data(), truth.data(), mine.size() * sizeof(float)) != 0)
             return fail("kernel {}: {} with {} rows differs from ref: not timed", kernels.name, kind.name, m);
     }
@@ -168,7 +168,7 @@ Result<Line> time_decode(const Kind& kind, const Shape& shape, const Weight& wei
     for (int r = 0; r <= o.repetitions; ++r) {
         const double reading = read_rate(limits, memory, pool);
         const double time = seconds(pool, [&] {
-            for (const PackedMatrix& w : copies) kernels.matmul(w, in, y.data(), shape.n, pool);
+            for (const PackedMatrix& w : copies) kernels.matmul(w, in, {y.data(), shape.n}, pool);
         });
         if (r == 0) continue;  // touches everything
         times.push_back(time / static_cast<double>(copies.size()));
@@ -193,7 +193,7 @@ Result<Line> time_prefill(const Kind& kind, const Shape& shape, const Weight& we
     std::vector<double> times, limit, fractions;
     for (int r = 0; r <= o.repetitions; ++r) {
         const double before = multiply_add_rate(limits, pool);
-        const double time = seconds(pool, [&] { kernels.matmul(w, in, y.data(), shape.n, pool); });
+        const double time = seconds(pool, [&] { kernels.matmul(w, in, {y.data(), shape.n}, pool); });
         const double peak = (before + multiply_add_rate(limits, pool)) / 2;
         if (r == 0) continue;
         times.push_back(time);

@@ -63,7 +63,7 @@ Result<double> Head::backward(const float* x, int64_t rows, const Labels& labels
         numbers.resize(static_cast<size_t>(count));
         for (int64_t i = 0; i < count; ++i) numbers[i] = static_cast<int32_t>(begin + i);
         NIBBLE_CHECK(report_gradient(linear_, normed, logits, vocab, count, work, observer, sink, numbers));
-        work.matmul->matmul(back, {.x = logits, .rows = count, .stride = vocab}, d_normed, n, *work.pool);
+        work.matmul->matmul(back, {.x = logits, .rows = count, .stride = vocab}, {d_normed, n}, *work.pool);
         NIBBLE_CHECK(norm_backward({.x = in, .stride = n, .rows = count, .eps = eps_}, norm_, d_normed, dx + begin * n,
                                    n, false, norm_name_, work, sink));
     }

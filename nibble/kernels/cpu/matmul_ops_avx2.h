@@ -9,6 +9,7 @@ namespace nibble::avx2 {
 
 // Tile shapes: rows of inputs, vectors of outputs. 16 registers hold 6 x 2 sums, or 2 x 4.
 constexpr int strip_rows = 6, word_rows = 4, integer_rows = 4;
+constexpr int registers = 16;
 constexpr int strip_vectors(int rows) { return rows <= 2 ? 4 : 2; }
 constexpr int word_vectors(int rows) { return rows <= 2 ? 4 : 2; }
 constexpr int integer_vectors = 1;

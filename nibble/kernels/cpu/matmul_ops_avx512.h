@@ -8,7 +8,8 @@ namespace nibble::avx512 {
 #define NIBBLE_OP [[gnu::always_inline]] inline
 
 // Tile shapes: rows of inputs, vectors of outputs.
-constexpr int strip_rows = 14, word_rows = 8, integer_rows = 8;
+constexpr int strip_rows = 7, word_rows = 8, integer_rows = 8;
+constexpr int registers = 32;
 constexpr int strip_vectors(int) { return 2; }
 constexpr int word_vectors(int) { return 2; }
 constexpr int integer_vectors = 2;

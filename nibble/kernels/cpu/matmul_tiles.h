@@ -22,7 +22,8 @@ struct TileRun {
     const float* g;   // the inputs' factors [blocks][R], or null
     int64_t k;        // a multiple of 8 unless R is one and words are F32
     int64_t block;    // k per block
-    float* acc;       // [panels][R][32], added to
+    bool first;       // the sums begin here: acc is set
+    float* acc;       // [panels][R][32], else added to
 };
 using Tile = void (*)(const TileRun&);
 
@@ -34,11 +35,24 @@ struct IntegerRun {
     const float* sx;        // [blocks][R]: a quarter of the input's block scale
     const float* c;         // [blocks][32]
     int64_t blocks;
+    bool first;  // as in TileRun
     float* acc;  // [R][32]
 };
 using IntegerTile = void (*)(const IntegerRun&);
 
-inline constexpr int most_tile_rows = 14, most_word_rows = 8, most_integer_rows = 8;
+// y = acc * (input_scale * scale), + bias, rounded: `rows` rows of 32 outputs.
+struct FinishRun {
+    const float* acc;           // [rows][32]
+    const float* input_scales;  // [rows]
+    const float* scales;        // [32]
+    const float* bias;          // [32], or null
+    bool bf16;
+    float* y;
+    int64_t y_stride;
+    int64_t rows;
+};
+
+inline constexpr int most_tile_rows = 7, most_word_rows = 8, most_integer_rows = 8;
 
 struct MatmulTiles {
     int strip_rows, word_rows, integer_rows;  // the largest R of each kind of tile
@@ -52,8 +66,7 @@ struct MatmulTiles {
     void (*block_factors[2])(const uint8_t* scales, int64_t blocks, float* c);       // [is E8M0]: packed scales
     // out[k][R] = factor * x[r * stride + k] for k < count.
     void (*pack)(const float* x, int64_t stride, int rows, int64_t count, float factor, float* out);
-    // y[i] = acc[i] * (input_scale * scales[i]), 32 outputs.
-    void (*finish)(const float* acc, float input_scale, const float* scales, float* y);
+    void (*finish)(const FinishRun& run);
     // E2M1 codes of one row, canonical order: words and offsets as IntegerRun has them, R = 1.
     void (*integer_row)(const uint8_t* codes, int64_t blocks, uint32_t* words, int32_t* offset);
 };
