@@ -1,5 +1,7 @@
 #include "model/sequence.h"
 
+#include "base/large_pages.h"
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -105,6 +107,7 @@ KvPool::KvPool(std::vector<StateLayout> layouts, int64_t tokens)
     const int64_t pages = tables * tiles(tokens);
     // calloc: the system hands out zeroed memory when a page is first touched.
     memory_.reset(static_cast<std::byte*>(std::calloc(static_cast<size_t>(pages * page_bytes_ + 64), 1)));
+    if (memory_) prefer_large_pages(memory_.get(), pages * page_bytes_);
     references_.resize(memory_ ? static_cast<size_t>(pages) : 0);
     const auto at = reinterpret_cast<uintptr_t>(memory_.get());
     base_ = memory_.get() + (64 - at % 64) % 64;

@@ -5,6 +5,7 @@
 // is found before anything is packed; `load` reads.
 #pragma once
 
+#include "base/large_pages.h"
 #include "checkpoint/checkpoint.h"
 #include "model/linear.h"
 #include "model/workspace.h"
@@ -69,6 +70,7 @@ private:
     WeightOptions options_;
     ThreadPool* pool_;
     Mode mode_;
+    SharedPages memory_;
     std::unordered_map<std::string, size_t> index_;
     std::vector<bool> used_;
 };
