@@ -13,6 +13,7 @@ namespace {
 using Panels = PackedMatrix::Panels;
 
 constexpr int64_t strip_k = 256;         // 32 KiB of F32: the first-level cache
+constexpr int64_t few_rows = 32;         // that share a shorter strip, so that they stay in that cache with it
 constexpr int64_t word_k = 1024;         // factors of that many k are decoded ahead: 8 KiB
 constexpr int64_t integer_k = 512;       // 16 KiB
 constexpr int64_t row_group = 518;       // rows whose strip_k inputs stay in the second-level cache
@@ -28,6 +29,12 @@ struct Factors {
     const float* c;
     int64_t step, panel;
 };
+
+// GCC takes a function that only prefetches for one without effect and drops its calls; a volatile statement stays.
+[[gnu::always_inline]] inline void prefetch(const void* p) {
+    asm volatile("");
+    __builtin_prefetch(p);
+}
 
 class Job {
 public:
@@ -58,8 +65,8 @@ public:
     void expect(const RowTiles& tiles, int64_t t, int64_t panel) const {
         for (int64_t m = tiles.begin(t); m < tiles.begin(t + 1); ++m) {
             const float* y = out_.y + m * out_.stride + panel * panel_rows;
-            __builtin_prefetch(y, 1);
-            __builtin_prefetch(y + 16, 1);
+            prefetch(y);
+            prefetch(y + 16);
         }
     }
 
@@ -83,8 +90,7 @@ public:
     void expect_scales(int64_t panel, int64_t panels) const {
         if (w_.block_scales.size() == 0) return;
         const int64_t end = std::min(panel + panels, w_.panels());
-        for (const uint8_t* at = w_.panel_block_scales(panel); at < w_.panel_block_scales(end); at += 64)
-            __builtin_prefetch(at);
+        for (const uint8_t* at = w_.panel_block_scales(panel); at < w_.panel_block_scales(end); at += 64) prefetch(at);
     }
 
     // A few rows: words are decoded on the way into registers. `panels`: one, or two for a single row.
@@ -105,11 +111,13 @@ public:
                       .words_panel = w_.panel_bytes(),
                       .words_end = words(panel, 0) + w_.panel_bytes(),
                       .words_skip = (panels - 1) * w_.panel_bytes(),
-                      .x = in.x + m * in.k + k * rows,
+                      .x = in.x + m * in.x_row + k,
+                      .x_row = in.x_row,
                       .c = c.c,
                       .c_step = c.step,
                       .c_panel = c.panel,
-                      .g = in.g ? in.g + m * in.blocks + k / block_ * rows : nullptr,
+                      .g = in.g ? in.g + m * in.blocks + k / block_ : nullptr,
+                      .g_row = in.blocks,
                       .k = count,
                       .block = block_,
                       .first = k == 0,
@@ -117,6 +125,50 @@ public:
             }
             for (int64_t p = 0; p < panels; ++p) finish(acc + p * panel_rows, in.scales.data(), m, rows, panel + p);
         }
+    }
+
+    // Words and block scales of the strip that comes after (panel, k), asked for in `parts` parts while that one is
+    // used: a few rows wait for memory otherwise, and more lines at once than the core has room for stall it.
+    class Ahead {
+    public:
+        Ahead(const Job& job, int64_t panel, int64_t k, int64_t count, int64_t parts) {
+            const Panels& w = job.w_;
+            if (panel >= w.panels()) return;
+            const auto run = [&](const void* at, int64_t bytes) {
+                const auto* begin = static_cast<const std::byte*>(at);
+                return Run{begin, begin + bytes, (bytes / 64 + parts) / parts * 64};
+            };
+            words_ = run(job.words(panel, k), count / codes_per_word(w.code) * panel_rows * word_bytes(w.code));
+            if (w.block_scales.size())
+                scales_ = run(w.panel_block_scales(panel) + k / w.block * panel_rows,
+                              (count + w.block - 1) / w.block * panel_rows);
+        }
+        // The next part.
+        void ask() {
+            for (Run* run : {&words_, &scales_})
+                for (const std::byte* part = run->at + run->part; run->at < std::min(part, run->end); run->at += 64)
+                    prefetch(run->at);
+        }
+
+    private:
+        struct Run {
+            const std::byte* at = nullptr;
+            const std::byte* end = nullptr;
+            int64_t part = 0;  // bytes
+        };
+        Run words_, scales_;
+    };
+    // The strip after panel `p` of [panel, panel + panels) at k, in from_strips' order.
+    Ahead ahead(int64_t panel, int64_t panels, int64_t p, int64_t k, int64_t step, int64_t end, int64_t parts) const {
+        int64_t next = panel + p + 1;
+        if (p + 1 == panels) {
+            k += step;
+            if (k < end)
+                next = panel;
+            else
+                k = 0;
+        }
+        return {*this, next, k, std::min(step, end - k), parts};
     }
 
     // Many rows: a strip of each panel is decoded to F32 and used by all row tiles of the group. A tile's last strip
@@ -128,7 +180,7 @@ public:
         alignas(64) float acc[most_panel_group * row_group * panel_rows];
         alignas(64) float strip[strip_k * panel_rows];
         alignas(64) float room[strip_k / 16 * panel_rows];
-        const int64_t step = strip_step(in.k);
+        const int64_t step = strip_step(in.k, rows);
         for (int64_t k = 0; k < in.k; k += step) {
             const int64_t count = std::min(step, in.k - k);
             const bool last = k + count == in.k;
@@ -139,8 +191,10 @@ public:
                     at = reinterpret_cast<const std::byte*>(strip);
                 }
                 const Factors c = factors(panel + p, 1, k, count, room);
+                Ahead next = ahead(panel, panels, p, k, step, in.k, end_tile - first_tile);
                 if (last) expect(tiles, first_tile, panel + p);
                 for (int64_t t = first_tile; t < end_tile; ++t) {
+                    next.ask();
                     const int64_t m = tiles.begin(t);
                     const int r = tiles.count(t);
                     float* sums = acc + (p * rows + m - m0) * panel_rows;
@@ -149,11 +203,13 @@ public:
                                    .words_panel = 0,
                                    .words_end = nullptr,
                                    .words_skip = 0,
-                                   .x = in.x + m * in.k + k * r,
+                                   .x = in.x + m * in.x_row + k,
+                                   .x_row = in.x_row,
                                    .c = c.c,
                                    .c_step = c.step,
                                    .c_panel = 0,
-                                   .g = in.g ? in.g + m * in.blocks + k / block_ * r : nullptr,
+                                   .g = in.g ? in.g + m * in.blocks + k / block_ : nullptr,
+                                   .g_row = in.blocks,
                                    .k = count,
                                    .block = block_,
                                    .first = k == 0,
@@ -167,7 +223,6 @@ public:
     void from_integers(const IntegerInputs& in, const float* input_scales, const RowTiles& tiles, int64_t first_tile,
                        int64_t end_tile, int64_t panel, int64_t panels) const {
         const int64_t m0 = tiles.begin(first_tile), rows = tiles.begin(end_tile) - m0;
-        if (panel + panels < w_.panels()) expect_scales(panel + panels, panels);
         alignas(64) float acc[most_panel_group * row_group * panel_rows];
         alignas(64) uint32_t strip[integer_k / 4 * panel_rows];
         alignas(64) float room[integer_k / 16 * panel_rows];
@@ -177,8 +232,10 @@ public:
             for (int64_t p = 0; p < panels; ++p) {
                 isa_.unpack_integer(words(panel + p, k), count / 8, strip);
                 const Factors c = factors(panel + p, 1, k, count, room);
+                Ahead next = ahead(panel, panels, p, k, integer_k, w_.cols, end_tile - first_tile);
                 if (last) expect(tiles, first_tile, panel + p);
                 for (int64_t t = first_tile; t < end_tile; ++t) {
+                    next.ask();
                     const int64_t m = tiles.begin(t), at = m * in.blocks + b * tiles.count(t);
                     float* sums = acc + (p * rows + m - m0) * panel_rows;
                     if (last && t + 1 < end_tile) expect(tiles, t + 1, panel + p);
@@ -201,8 +258,9 @@ private:
 
     int index() const { return static_cast<int>(w_.code); }
     // Strips of nearly equal length, whole blocks each.
-    int64_t strip_step(int64_t k) const {
-        const int64_t strips = (k + strip_k - 1) / strip_k, step = (k + strips - 1) / strips;
+    int64_t strip_step(int64_t k, int64_t rows) const {
+        const int64_t most = rows <= few_rows ? strip_k / 3 : strip_k;
+        const int64_t strips = (k + most - 1) / most, step = (k + strips - 1) / strips;
         return (step + block_ - 1) / block_ * block_;
     }
 
@@ -246,7 +304,8 @@ void matmul(const MatmulTiles& isa, const RowKernels& kernels, const PackedMatri
     // Decoding plain weights twice on the way costs less than a strip of memory.
     if (in.rows <= isa.word_rows * (w.format == Format::none ? 2 : 1)) {
         const RowTiles tiles(in.rows, isa.word_rows);
-        const FloatInputs x = float_inputs(isa, kernels, in, tiles, w, block, pool);
+        const float factor = w.code == WeightCode::e4m3 ? 256.0f : 1.0f;
+        const FloatInputs x = float_inputs(kernels, in, w, block, factor, pool);
         const bool pairs = isa.pair[static_cast<int>(w.code)] && in.rows == 1 && w.panels() >= 4 * pool.threads();
         const int64_t together = pairs ? 2 : 1;
         return pool.parallel_for((w.panels() + together - 1) / together, [&](int64_t i) {
@@ -255,7 +314,7 @@ void matmul(const MatmulTiles& isa, const RowKernels& kernels, const PackedMatri
         });
     }
     const RowTiles tiles(in.rows, isa.strip_rows);
-    const FloatInputs x = float_inputs(isa, kernels, in, tiles, w, block, pool);
+    const FloatInputs x = float_inputs(kernels, in, w, block, 1.0f, pool);
     over_tiles_and_panels(tiles, w.panels(), pool, [&](int64_t t, int64_t end, int64_t panel, int64_t n) {
         job.from_strips(x, tiles, t, end, panel, n);
     });

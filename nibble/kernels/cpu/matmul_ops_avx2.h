@@ -19,6 +19,7 @@ NIBBLE_OP I load_bits(const std::byte* p) { return _mm256_loadu_si256(reinterpre
 // As in matmul_ops_avx512.h.
 struct F32Words {
     static constexpr int values = 1, word_bytes = 4;
+    static constexpr float shrink = 1;
     static constexpr bool pairs = true;
     template <int V, class At, class Use>
     NIBBLE_OP static void each(At at, Use use) {
@@ -30,6 +31,7 @@ struct F32Words {
 
 struct Bf16Words {
     static constexpr int values = 2, word_bytes = 4;
+    static constexpr float shrink = 1;
     static constexpr bool pairs = true;
     template <int V, class At, class Use>
     NIBBLE_OP static void each(At at, Use use) {
@@ -43,6 +45,7 @@ struct Bf16Words {
 
 struct E4m3Words {
     static constexpr int values = 2, word_bytes = 2;
+    static constexpr float shrink = 256;
     static constexpr bool pairs = true;
     template <int V, class At, class Use>
     NIBBLE_OP static void each(At at, Use use) {
@@ -59,6 +62,7 @@ struct E4m3Words {
 
 struct E2m1Words {
     static constexpr int values = 8, word_bytes = 4;
+    static constexpr float shrink = 1;
     static constexpr bool pairs = false;  // too few registers
     template <int V, class At, class Use>
     NIBBLE_OP static void each(At at, Use use) {
