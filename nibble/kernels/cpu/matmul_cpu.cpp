@@ -301,7 +301,8 @@ void matmul(const MatmulTiles& isa, const RowKernels& kernels, const PackedMatri
             job.from_integers(x, scales.data(), tiles, t, end, panel, n);
         });
     }
-    // Decoding plain weights twice on the way costs less than a strip of memory.
+    // Plain weights decoded twice on the way cost less than a strip (16 rows of the BF16 model: 6.6 times one
+    // beside 4.9).
     if (in.rows <= isa.word_rows * (w.format == Format::none ? 2 : 1)) {
         const RowTiles tiles(in.rows, isa.word_rows);
         const float factor = w.code == WeightCode::e4m3 ? 256.0f : 1.0f;
