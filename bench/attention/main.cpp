@@ -12,7 +12,9 @@
 namespace nibble::bench {
 namespace {
 
-using cuda::kv_head_dim, cuda::KvType;
+using cuda::KvType;
+
+constexpr int head_dim = 128;
 
 struct Config {
     std::string device = "cuda", json;
@@ -49,34 +51,33 @@ Result<double> time_shape(KvType type, int sequences, int tokens, const Stream& 
     std::vector<int32_t> table(static_cast<size_t>(pages));
     std::iota(table.begin(), table.end(), 0);
     std::shuffle(table.begin(), table.end(), random);
-    const std::vector<int32_t> lengths(static_cast<size_t>(sequences), tokens);
-    const cuda::AttentionWork work = cuda::attention_work(lengths);
     const auto put = [&]<class T>(const std::vector<T>& host) -> Result<T*> {
         NIBBLE_TRY(T * p, arena.allocate_array<T>(static_cast<int64_t>(host.size())));
         NIBBLE_CHECK(copy_to_device(reinterpret_cast<std::byte*>(p), reinterpret_cast<const std::byte*>(host.data()),
                                     static_cast<int64_t>(host.size() * sizeof(T)), stream));
         return p;
     };
+    std::vector<cuda::AttentionSegment> segments;
+    for (int i = 0; i < sequences; ++i) segments.push_back({i, 1, tokens - 1, i});
+    NIBBLE_TRY(const cuda::AttentionPlan plan, cuda::plan_attention({.kv = kv,
+                                                                     .q_heads = q_heads,
+                                                                     .softmax_scale = 0.088f,
+                                                                     .table_pitch = pitch,
+                                                                     .most_segments = sequences,
+                                                                     .most_rows = sequences,
+                                                                     .most_tokens = tokens},
+                                                                    device));
+    NIBBLE_TRY(const cuda::AttentionWork work, cuda::attention_work(plan, segments));
     cuda::AttentionInput in;
     NIBBLE_TRY(in.table, put(table));
-    NIBBLE_TRY(in.units, put(work.units));
-    NIBBLE_TRY(in.first_unit, put(work.first_unit));
-    const int64_t q_bytes = int64_t{sequences} * q_heads * kv_head_dim * 2;
+    NIBBLE_TRY(in.work, put(work.words));
+    const int64_t q_bytes = int64_t{sequences} * q_heads * head_dim * 2;
     NIBBLE_TRY(std::byte * q, arena.allocate(q_bytes));
     NIBBLE_CHECK(copy_on_device(q, cache, q_bytes, stream));
     in.q = q;
     NIBBLE_TRY(std::byte * out, arena.allocate(q_bytes));
     const std::vector<float> scales(kv_heads, 0.01f);
     NIBBLE_TRY(const float* device_scales, put(scales));
-    NIBBLE_TRY(const cuda::AttentionPlan plan,
-               cuda::plan_attention({.kv = kv,
-                                     .q_heads = q_heads,
-                                     .sequences = sequences,
-                                     .most_units = static_cast<int64_t>(work.units.size()),
-                                     .most_tokens = tokens,
-                                     .softmax_scale = 0.088f,
-                                     .table_pitch = pitch},
-                                    device));
     NIBBLE_TRY(std::byte * workspace, arena.allocate(plan.workspace_bytes));
     double us[2] = {};
     for (const bool overlap : {false, true}) {
@@ -85,7 +86,7 @@ Result<double> time_shape(KvType type, int sequences, int tokens, const Stream& 
             graph_time(stream, {cache_bytes > (int64_t{1} << 29) ? 8 : 4 * std::min(copies, 24), config.repeats},
                        [&](int i) {
                            const cuda::KvCache at{kv, cache + i % copies * cache_bytes, device_scales, device_scales};
-                           return cuda::decode_attention(plan, in, at, out, workspace, overlap, stream);
+                           return cuda::attend(plan, in, at, out, workspace, overlap, stream);
                        }));
     }
     fmt::print("attention {} {:>3} x {:<6} {:>8.2f} us overlap {:>8.2f} us {:>5.2f} TB/s  {} blocks\n",
@@ -114,7 +115,7 @@ Result<bool> run(const Config& config) {
     bool good = true;
     if (!config.no_check) {
         NIBBLE_TRY(const auto checks, check_attention(stream, info, arena, config.seed, config.small));
-        for (const AttentionCheck& c : checks) {
+        for (const Check& c : checks) {
             good = good && c.wrong == 0 && c.compared > 0;
             report.check(c.name, c.compared, c.wrong, c.worst);
             fmt::print("{:<68} {:>9} compared {:>7} wrong{}{}\n", c.name, c.compared, c.wrong,

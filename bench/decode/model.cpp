@@ -68,7 +68,7 @@ Result<DecodeModel> DecodeModel::make(const ModelShape& shape, const DeviceInfo&
     NIBBLE_TRY(uint8_t * device_pool, upload(pool, arena, stream));
     m.pool_ = reinterpret_cast<std::byte*>(device_pool);
     NIBBLE_TRY(m.qkv_, m.product(shape.qkv(), shape.hidden, shape.layers, device, arena, stream));
-    NIBBLE_TRY(m.out_, m.product(shape.hidden, shape.q_heads * cuda::kv_head_dim, shape.layers, device, arena, stream));
+    NIBBLE_TRY(m.out_, m.product(shape.hidden, shape.q_heads * head_dim, shape.layers, device, arena, stream));
     NIBBLE_TRY(m.up_, m.product(2 * shape.intermediate, shape.hidden, shape.layers, device, arena, stream));
     NIBBLE_TRY(m.down_, m.product(shape.hidden, shape.intermediate, shape.layers, device, arena, stream));
     NIBBLE_TRY(m.head_, m.product(shape.vocabulary, shape.hidden, 1, device, arena, stream));
@@ -122,23 +122,24 @@ Result<DecodeModel> DecodeModel::make(const ModelShape& shape, const DeviceInfo&
     NIBBLE_TRY(m.cache_.k_scales, upload(kv_scales, arena, stream));
     m.cache_.v_scales = m.cache_.k_scales;
 
-    const cuda::AttentionWork work = cuda::attention_work(lengths);
+    std::vector<cuda::AttentionSegment> segments;
+    for (int32_t i = 0; i < shape.sequences; ++i) segments.push_back({i, 1, shape.context - 1, i});
     NIBBLE_TRY(m.attention_, cuda::plan_attention({.kv = m.cache_.shape,
                                                    .q_heads = shape.q_heads,
-                                                   .sequences = shape.sequences,
-                                                   .most_units = static_cast<int64_t>(work.units.size()),
-                                                   .most_tokens = shape.context,
                                                    .softmax_scale = 0.0883883476f,
-                                                   .table_pitch = pitch},
+                                                   .table_pitch = pitch,
+                                                   .most_segments = shape.sequences,
+                                                   .most_rows = shape.sequences,
+                                                   .most_tokens = shape.context},
                                                   device));
+    NIBBLE_TRY(const cuda::AttentionWork work, cuda::attention_work(m.attention_, segments));
     NIBBLE_TRY(m.attention_workspace_, arena.allocate(m.attention_.workspace_bytes));
     NIBBLE_TRY(m.attention_input_.table, upload(pages, arena, stream));
-    NIBBLE_TRY(m.attention_input_.units, upload(work.units, arena, stream));
-    NIBBLE_TRY(m.attention_input_.first_unit, upload(work.first_unit, arena, stream));
-    m.rope_ = {.tokens = tokens, .q_heads = shape.q_heads};
+    NIBBLE_TRY(m.attention_input_.work, upload(work.words, arena, stream));
+    m.rope_ = {.tokens = tokens, .q_heads = shape.q_heads, .rope_dims = head_dim};
     NIBBLE_TRY(m.rope_.positions, upload(positions, arena, stream));
     NIBBLE_TRY(m.rope_.slots, upload(slots, arena, stream));
-    std::vector<float> cos(static_cast<size_t>(shape.context) * cuda::kv_head_dim / 2), sin(cos.size());
+    std::vector<float> cos(static_cast<size_t>(shape.context) * head_dim / 2), sin(cos.size());
     for (size_t i = 0; i < cos.size(); ++i) {
         const double angle = static_cast<double>(i / 64) * std::pow(5e5, -static_cast<double>(i % 64) / 64);
         cos[i] = static_cast<float>(std::cos(angle)), sin[i] = static_cast<float>(std::sin(angle));
@@ -154,8 +155,8 @@ Result<DecodeModel> DecodeModel::make(const ModelShape& shape, const DeviceInfo&
     NIBBLE_TRY(m.h_, arena.allocate(tokens * hidden * 2));
     NIBBLE_TRY(m.x_, arena.allocate(padded * hidden * 2));
     NIBBLE_TRY(m.wide_, arena.allocate(padded * shape.intermediate * 2));
-    NIBBLE_TRY(m.heads_, arena.allocate(padded * shape.q_heads * cuda::kv_head_dim * 2));
-    NIBBLE_TRY(m.rope_.q, arena.allocate(tokens * shape.q_heads * cuda::kv_head_dim * 2));
+    NIBBLE_TRY(m.heads_, arena.allocate(padded * shape.q_heads * head_dim * 2));
+    NIBBLE_TRY(m.rope_.q, arena.allocate(tokens * shape.q_heads * head_dim * 2));
     NIBBLE_TRY(m.permuted_, arena.allocate(permuted));
     NIBBLE_TRY(m.y_, arena.allocate_array<float>(tokens * widest));
     NIBBLE_TRY(m.logits_, arena.allocate_array<float>(tokens * shape.vocabulary));
@@ -168,8 +169,8 @@ Result<DecodeModel> DecodeModel::make(const ModelShape& shape, const DeviceInfo&
 
 Status DecodeModel::multiply(const Product& p, int layer, const std::byte* x, float* y, bool overlap,
                              const Stream& stream) const {
-    return cuda::matmul(p.plan, x, {p.plan.problem.n, p.plan.problem.k, p.records + layer * p.bytes}, scale_, y,
-                        workspace_, {overlap}, stream);
+    return cuda::matmul(p.plan, x, {p.plan.problem.n, p.plan.problem.k, p.records + layer * p.bytes},
+                        {.tensor_scale = scale_}, y, workspace_, {overlap}, stream);
 }
 
 Status DecodeModel::step(bool overlap, const Stream& stream) const {
@@ -191,8 +192,7 @@ Status DecodeModel::step(bool overlap, const Stream& stream) const {
         cuda::KvCache cache = cache_;
         cache.pages += layer * cache_bytes_;
         NIBBLE_CHECK(cuda::rope_append(rope_, cache, overlap, stream));
-        NIBBLE_CHECK(
-            cuda::decode_attention(attention_, attention_input_, cache, heads_, attention_workspace_, overlap, stream));
+        NIBBLE_CHECK(cuda::attend(attention_, attention_input_, cache, heads_, attention_workspace_, overlap, stream));
         const std::byte* heads = heads_;
         if (out_.plan.permuted_bytes) {
             NIBBLE_CHECK(cuda::permute(out_.plan, heads_, permuted_, {overlap}, stream));
@@ -201,7 +201,7 @@ Status DecodeModel::step(bool overlap, const Stream& stream) const {
         NIBBLE_CHECK(multiply(out_, layer, heads, y_, overlap, stream));
         NIBBLE_CHECK(norm(y_, up_));
         NIBBLE_CHECK(multiply(up_, layer, x_, y_, overlap, stream));
-        NIBBLE_CHECK(cuda::activate(Activation::silu, true, y_, tokens, shape_.intermediate,
+        NIBBLE_CHECK(cuda::activate(Activation::silu, true, y_, 0, tokens, shape_.intermediate,
                                     {wide_, down_.plan.tiling.tokens}, overlap, stream));
         NIBBLE_CHECK(multiply(down_, layer, wide_, y_, overlap, stream));
     }

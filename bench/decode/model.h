@@ -9,12 +9,14 @@
 
 namespace nibble::bench {
 
+inline constexpr int head_dim = 128;
+
 struct ModelShape {
     int layers = 32, hidden = 4096, intermediate = 14336, q_heads = 32, kv_heads = 8, vocabulary = 128256;
     cuda::KvType kv = cuda::KvType::bf16;
     int context = 1024;  // tokens of every sequence, the newest included
     int sequences = 1;
-    int qkv() const { return (q_heads + 2 * kv_heads) * cuda::kv_head_dim; }
+    int qkv() const { return (q_heads + 2 * kv_heads) * head_dim; }
 };
 
 class DecodeModel {

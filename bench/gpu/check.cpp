@@ -50,6 +50,9 @@ private:
     // Decodes what was just checked, both ways.
     Status decoded(const QuantMatrix& q, const QuantSpan& device, const float* tensor_scale, const std::string& where,
                    CheckResult& result);
+    // What the panel lost, against the fastest host kernels (their tests compare them with ref).
+    Status measured(const MatrixView& host, const MatrixView& device, const QuantMatrix& q, const QuantSpan& codes,
+                    const std::string& where, CheckResult& result);
     Status compare(const Output& got, const void* want, std::string_view what, CheckResult& result);
 
     const Stream& stream_;
@@ -129,6 +132,34 @@ Status Checker::decoded(const QuantMatrix& q, const QuantSpan& device, const flo
     return compare(bf16, want_bf16.data(), where + " bf16", result);
 }
 
+Status Checker::measured(const MatrixView& host, const MatrixView& device, const QuantMatrix& q, const QuantSpan& codes,
+                         const std::string& where, CheckResult& result) {
+    NIBBLE_TRY(const QuantizeKernels* fastest, select_quantize_kernels());
+    QuantStats want, got;
+    fastest->measure(host, q.view(), want);
+    NIBBLE_TRY(const Output counts, output(sizeof(cuda::DeviceStats)));
+    NIBBLE_TRY(const Output sums, output(q.rows * int64_t{sizeof(cuda::RowSums)}));
+    NIBBLE_CHECK(fill_device(counts.device, 0, counts.bytes, stream_));
+    QuantView panel = codes;
+    panel.tensor_scale = q.tensor_scale;
+    NIBBLE_CHECK(cuda::measure(device, panel, reinterpret_cast<cuda::DeviceStats*>(counts.device),
+                               reinterpret_cast<cuda::RowSums*>(sums.device), stream_));
+    cuda::DeviceStats found{};
+    std::vector<cuda::RowSums> rows(static_cast<size_t>(q.rows));
+    NIBBLE_CHECK(copy_to_host(reinterpret_cast<std::byte*>(&found), counts.device, counts.bytes, stream_));
+    NIBBLE_CHECK(copy_to_host(reinterpret_cast<std::byte*>(rows.data()), sums.device, sums.bytes, stream_));
+    NIBBLE_CHECK(stream_.synchronize());
+    cuda::add_stats(found, rows, q.view(), got);
+    if (std::isnan(want.max_error) && std::isnan(got.max_error))  // which NaN the sums are is not defined
+        for (QuantStats* s : {&want, &got}) s->max_error = 0, s->squared_error = s->squared_weight = 0;
+    if (!(want == got) && result.mismatches++ == 0)
+        result.first = fmt::format("{}: squared error {} of {}, zeros {}, saturated {}, flips {}; expected {} of {}, {}, {}, {}",
+                                   where, got.squared_error, got.squared_weight, got.zeros, got.saturated,
+                                   got.sign_flips, want.squared_error, want.squared_weight, want.zeros, want.saturated,
+                                   want.sign_flips);
+    return Ok{};
+}
+
 Result<CheckResult> Checker::weights(const WeightSpec& spec, DType dtype, int64_t rows, int64_t cols) {
     CheckResult result{fmt::format("{} {} [{}, {}]", to_string(spec), dtype_name(dtype), rows, cols)};
     for (const Data data : all_data()) {
@@ -190,6 +221,7 @@ Result<CheckResult> Checker::weights(const WeightSpec& spec, DType dtype, int64_
             const bool tensor_scale_written = format_layout(spec.format).tensor_scale;
             if (tensor_scale_written) NIBBLE_CHECK(compare(tensor, &q.tensor_scale, where("tensor scale"), result));
             NIBBLE_CHECK(decoded(q, out, reinterpret_cast<const float*>(amax_in) + 2, where("decoded"), result));
+            NIBBLE_CHECK(measured(w.view(), device_view, q, out, where("measured"), result));
             ++result.cases;
             result.elements += rows * cols;
             arena_.release(outputs);

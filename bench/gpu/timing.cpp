@@ -125,6 +125,15 @@ Result<std::vector<Timing>> time_all(const Stream& stream, DeviceArena& arena, c
                 return cuda::quantize(view(r), spec, {g, g}, out, {}, stream);
             }));
         }
+        NIBBLE_TRY(auto* stats, arena.allocate_array<cuda::DeviceStats>(1));
+        NIBBLE_TRY(auto* sums, arena.allocate_array<cuda::RowSums>(rows));
+        for (const Format format : {Format::nvfp4, Format::fp8_block128}) {
+            const double codes_read = static_cast<double>(code_bytes(format, rows, cols));
+            NIBBLE_CHECK(add(fmt::format("measure {}", format_name(format)), elements * 2 + codes_read, [&](int r) {
+                const QuantSpan out{format, rows, cols, code_at(r), scale_at(r), float_at(r), 1e-3f};
+                return cuda::measure(view(r), out, stats, sums, stream);
+            }));
+        }
         using cuda::Activations;
         struct Kind {
             Activations kind;

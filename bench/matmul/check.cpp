@@ -59,7 +59,7 @@ private:
         NIBBLE_CHECK(fill_device(d.packed.records, poison, cuda::packed_bytes(w.rows, w.cols), stream_));
         std::vector<uint32_t> counter{0};
         NIBBLE_TRY(uint32_t * refused, upload(counter));
-        NIBBLE_CHECK(cuda::prepack(d.canonical, d.packed, refused, stream_));
+        NIBBLE_CHECK(cuda::prepack(d.canonical, 0, d.packed, refused, stream_));
         NIBBLE_CHECK(download(counter, refused));
         d.refused = counter[0];
         return d;
@@ -84,8 +84,8 @@ private:
         }
         // Twice: counters must be as they were.
         for (int round = 0; round < (plan.workspace_bytes ? 2 : 1); ++round)
-            NIBBLE_CHECK(cuda::matmul(plan, tokens, w.view(), scale, y, plan.workspace_bytes ? workspace : nullptr,
-                                      {overlap}, stream_));
+            NIBBLE_CHECK(cuda::matmul(plan, tokens, w.view(), {.tensor_scale = scale}, y,
+                                      plan.workspace_bytes ? workspace : nullptr, {overlap}, stream_));
         NIBBLE_CHECK(download(host, y));
         arena_.release(mark);
         for (size_t i = static_cast<size_t>(m * n); i < host.size(); ++i)
@@ -205,8 +205,7 @@ Result<std::vector<MatmulCheck>> Checker::products(int64_t n, int64_t k) {
     for (int64_t m = 1; m <= tokens; ++m)
         for (int64_t first = 0; first < tokens; first += m == 1 ? 1 : 3)
             for (const bool overlap : {false, true}) {
-                const cuda::MatmulTiling tiling{.slots = static_cast<int>(1 + first % 2), .many = first % 3 == 2};
-                NIBBLE_TRY(const auto y, run(m, d, device_x + first * k, scale, overlap, tiling));
+                NIBBLE_TRY(const auto y, run(m, d, device_x + first * k, scale, overlap));
                 for (int64_t t = 0; t < m; ++t)
                     for (int64_t r = 0; r < n; ++r, ++bits.compared)
                         if (float_bits(y[static_cast<size_t>(t * n + r)]) !=

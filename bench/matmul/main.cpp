@@ -64,9 +64,6 @@ Status time_shape(int64_t n, int64_t k, const Stream& stream, const DeviceInfo& 
         }
         NIBBLE_TRY(const auto chosen, cuda::plan_matmul({.m = m, .n = n, .k = k}, device));
         std::vector<cuda::MatmulTiling> tilings{{}};
-        if (!chosen.tiling.tokens && config.tilings)
-            for (const bool many : {false, true})
-                for (const int slots : {1, 2}) tilings.push_back({.slots = slots, .many = many});
         if (chosen.tiling.tokens && config.tilings)
             for (cuda::MatmulTiling t : matmul_tilings())
                 if (t.tokens == chosen.tiling.tokens || (m > 128 && t.tokens > 64))
@@ -90,8 +87,8 @@ Status time_shape(int64_t n, int64_t k, const Stream& stream, const DeviceInfo& 
                 NIBBLE_TRY(us[overlap], graph_time(stream, timing, [&](int i) {
                                const int c = i % config.copies;
                                return cuda::matmul(plan, plan.permuted_bytes ? permuted : x,
-                                                   {n, k, records + c * packed}, scale, y, workspace, {overlap},
-                                                   stream);
+                                                   {n, k, records + c * packed}, {.tensor_scale = scale}, y, workspace,
+                                                   {overlap}, stream);
                            }));
             }
             arena.release(inner);
@@ -103,8 +100,8 @@ Status time_shape(int64_t n, int64_t k, const Stream& stream, const DeviceInfo& 
                 n, k, m, us[0], us[1], bytes / best * 1e-6, operations / best * 1e-6, base, base / best, us[2],
                 plan.tiling.tokens ? fmt::format("{}/{}/{}/{}{}", plan.tiling.tokens, plan.tiling.row_blocks,
                                                  plan.tiling.k_parts, plan.tiling.parts, t.tokens ? "" : " *")
-                                   : fmt::format("split {}, {} tiles, {} chunks, {} slots, {} tokens", plan.split,
-                                                 plan.tiles, plan.chunks_per_warp, plan.slots, plan.tokens_per_pass));
+                                   : fmt::format("split {}, {} tiles, {} chunks, {} tokens", plan.split, plan.tiles,
+                                                 plan.chunks_per_warp, plan.tokens_per_pass));
             std::fflush(stdout);
             report.timing(
                 {{"n", n},

@@ -36,9 +36,9 @@ Status add_gguf_hyper_parameters(const ExportSpec& spec, std::string_view archit
 Result<std::vector<float>> gguf_rope_divisors(const ExportSpec& spec);
 
 // tokenizer.*, padded to `vocabulary` tokens, the rows of the embedding. Takes tokenizer.json (byte-level BPE with a
-// known pre-tokenizer, or SentencePiece's BPE with byte fallback), tokenizer_config.json and chat_template.jinja.
-// Without any tokenizer file the model is "no_vocab": llama.cpp loads it and works on token ids. Errors: any other
-// tokenizer, a tokenizer.model without tokenizer.json, more tokens than `vocabulary`.
+// known pre-tokenizer, or SentencePiece's BPE with byte fallback), else tokenizer.model (that BPE);
+// tokenizer_config.json and chat_template.jinja. Without any tokenizer file the model is "no_vocab": llama.cpp loads it
+// and works on token ids. Errors: any other tokenizer, more tokens than `vocabulary`.
 Status add_gguf_tokenizer(const ExportSpec& spec, int64_t vocabulary, GgufHeader& out);
 
 }  // namespace nibble

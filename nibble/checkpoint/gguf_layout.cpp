@@ -48,7 +48,7 @@ std::string leave_out(const ExportTensor& t) {
                        last_name(module_of_weight(t.name)));
 }
 
-Result<GgmlType> quantized_type(const ExportTensor& t, const std::string& name) {
+Result<GgmlType> quantized_type(const ExportTensor& t, const std::string& name, const GgufArchitecture& architecture) {
     if (t.format != Format::nvfp4 && t.format != Format::mxfp4)
         return fail("{}: {} has no type in GGUF (nvfp4 and mxfp4 have): choose another recipe, or convert to bf16",
                     show_name(t.name), format_name(t.format));
@@ -58,9 +58,11 @@ Result<GgmlType> quantized_type(const ExportTensor& t, const std::string& name) 
     if (const int64_t block = ggml_type_info(type).block; t.shape[1] % block != 0)
         return fail("{}: rows of {} are not whole blocks of {}, which {} in GGUF needs; {}", show_name(t.name),
                     t.shape[1], block, ggml_type_name(type), leave_out(t));
-    if (type == GgmlType::nvfp4 && !std::ranges::count(scalable, kind_of(name)))
-        return fail("{}: llama.cpp takes no tensor scale for {}, so it cannot be NVFP4; {}", show_name(t.name),
-                    kind_of(name), leave_out(t));
+    const std::string_view kind = kind_of(name);
+    if (type == GgmlType::nvfp4 &&
+        (!std::ranges::count(scalable, kind) || std::ranges::count(architecture.unscaled, kind)))
+        return fail("{}: llama.cpp takes no tensor scale for {} of {}, so it cannot be NVFP4; {}", show_name(t.name),
+                    kind, architecture.name, leave_out(t));
     if (t.input_scale && type != GgmlType::nvfp4)
         return fail("{}: an input_scale beside {} weights has no place in GGUF", show_name(t.name),
                     format_name(t.format));
@@ -102,7 +104,8 @@ private:
         if (std::ranges::any_of(t.shape, [](int64_t d) { return d < 1; }) || t.shape.empty())
             return fail("{}: GGUF holds no scalars and no empty tensors", show_name(t.name));
         const std::string name = gguf_name_of(*match);
-        NIBBLE_TRY(const GgmlType type, t.format == Format::none ? plain_type(t, name) : quantized_type(t, name));
+        NIBBLE_TRY(const GgmlType type,
+                   t.format == Format::none ? plain_type(t, name) : quantized_type(t, name, architecture_));
         GgufPlace place{.type = type, .transform = match->row->transform};
         const GgmlTypeInfo& info = ggml_type_info(type);
         place.row_bytes = cols_of(t) / info.block * info.bytes;

@@ -101,12 +101,16 @@ constexpr std::array nemotron_h_rows{
     GgufNameRow{"blk.{}.ffn_latent_up.weight", "backbone.layers.{}.mixer.fc2_latent_proj.weight"},
 };
 
+// Their graphs give the plain MLP no scales (llama.cpp as llama-cpp-python 0.3.36 vendors it): NVFP4 there runs and
+// predicts nonsense; tests/oracles/llamacpp_families.py found it.
+constexpr std::array<std::string_view, 3> plain_mlp{"ffn_gate", "ffn_up", "ffn_down"};
+
 constexpr std::array architectures{
     GgufArchitecture{"llama", llama_rows},
-    GgufArchitecture{"qwen2", qwen_rows},
+    GgufArchitecture{"qwen2", qwen_rows, plain_mlp},
     GgufArchitecture{"qwen3", qwen_rows},
     GgufArchitecture{"qwen3moe", qwen_rows},
-    GgufArchitecture{"gemma3", gemma3_rows},
+    GgufArchitecture{"gemma3", gemma3_rows, plain_mlp},
     GgufArchitecture{"nemotron_h", nemotron_h_rows},
     GgufArchitecture{"nemotron_h_moe", nemotron_h_rows},
 };

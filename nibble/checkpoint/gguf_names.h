@@ -35,6 +35,8 @@ struct GgufNameRow {
 struct GgufArchitecture {
     std::string_view name;  // general.architecture
     std::span<const GgufNameRow> rows;
+    // Kinds of tensors ("ffn_up") whose `.scale` llama.cpp loads and then does not multiply with.
+    std::span<const std::string_view> unscaled = {};
 };
 
 // Errors: an architecture without a table, with the list of those that have one.

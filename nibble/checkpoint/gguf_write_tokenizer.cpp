@@ -1,6 +1,7 @@
 #include "base/mapped_file.h"
 #include "checkpoint/gguf_header.h"
 #include "checkpoint/gguf_pretokenizers.h"
+#include "checkpoint/gguf_vocabulary.h"
 #include "checkpoint/tokenizer_file.h"
 #include "io/json_events.h"
 
@@ -10,7 +11,7 @@
 namespace nibble {
 namespace {
 
-enum class TokenType : int32_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
+using TokenType = GgufVocabulary::TokenType;
 
 constexpr std::string_view blank = "\u2581";       // SentencePiece's space
 constexpr std::string_view byte_space = "\u0120";  // the space of byte-level vocabularies
@@ -66,45 +67,29 @@ public:
                 return fail("'{}' has no counterpart in llama.cpp", field);
         const bool pieces = file_.model("byte_fallback") == true;
         NIBBLE_CHECK(pieces ? sentence_piece() : byte_level());
-        std::vector<int32_t> types;
-        for (const TokenType t : types_) types.push_back(static_cast<int32_t>(t));
-        out_.add_strings("tokenizer.ggml.tokens", std::move(tokens_));
-        if (pieces) out_.add_array("tokenizer.ggml.scores", std::move(scores_));
-        out_.add_array("tokenizer.ggml.token_type", std::move(types));
+        v_.write(out_);
         if (!pieces) write_merges();
-        write_special_tokens();
+        v_.write_special_tokens(spec_.config, config_, out_);
         return write_ends();
     }
 
 private:
     Status collect_tokens(size_t size) {
-        tokens_.resize(size);
-        types_.resize(size, TokenType::unused);
-        const auto place = [&](const std::string& text, uint64_t id) -> Status {
-            if (id >= size) return fail("token {} has id {}, but the embedding has {} rows", show_name(text), id, size);
-            if (types_[id] != TokenType::unused && tokens_[id] != text)
-                return fail("tokens {} and {} both have id {}", show_name(tokens_[id]), show_name(text), id);
-            tokens_[id] = text;
-            ids_.emplace(text, id);
-            return Ok{};
-        };
+        v_.resize(size);
         for (const auto& [text, id] : file_.vocabulary) {
-            NIBBLE_CHECK(place(text, id));
-            types_[id] = TokenType::normal;
+            NIBBLE_CHECK(v_.place(text, id, TokenType::normal));
         }
         for (const Json& added : file_.document.value("added_tokens", Json::array())) {
             const Json content = added.is_object() ? added.value("content", Json()) : Json();
             const Json id = added.is_object() ? added.value("id", Json()) : Json();
             if (!content.is_string() || !id.is_number_unsigned()) return fail("an added token lacks 'content' or 'id'");
             const auto text = content.get<std::string>();
-            NIBBLE_CHECK(place(text, id.get<uint64_t>()));
             const bool control = added.value("special", Json()) == true || looks_special(text);
-            types_[id.get<uint64_t>()] = control ? TokenType::control : TokenType::user_defined;
-            if (!control) replace_all(tokens_[id.get<uint64_t>()], blank, " ");
+            NIBBLE_CHECK(v_.place(text, id.get<uint64_t>(), control ? TokenType::control : TokenType::user_defined));
+            if (!control) replace_all(v_.tokens[id.get<uint64_t>()], blank, " ");
             added_.push_back(id.get<uint64_t>());
         }
-        for (size_t id = 0; id < size; ++id)
-            if (types_[id] == TokenType::unused) tokens_[id] = fmt::format("[PAD{}]", id);
+        v_.pad();
         return Ok{};
     }
 
@@ -147,24 +132,25 @@ private:
         out_.metadata.add("tokenizer.ggml.model", std::string("llama"));
         out_.metadata.add("tokenizer.ggml.pre", std::string("default"));
         out_.metadata.add("tokenizer.ggml.add_space_prefix", prefix);
-        scores_.assign(tokens_.size(), no_score);
-        std::vector<size_t> first(tokens_.size(), file_.merges.size());
+        v_.scores.assign(v_.tokens.size(), no_score);
+        std::vector<size_t> first(v_.tokens.size(), file_.merges.size());
         size_t last = 0;
         for (size_t m = 0; m < file_.merges.size(); ++m) {
-            const auto piece = ids_.find(file_.merges[m].first + file_.merges[m].second);
-            if (piece == ids_.end()) return fail("merge {} does not make a token", m);
+            const auto piece = v_.ids.find(file_.merges[m].first + file_.merges[m].second);
+            if (piece == v_.ids.end()) return fail("merge {} does not make a token", m);
             size_t& rank = first[piece->second];
             rank = std::min(rank, m);
             if (rank < last) return fail("merge {} is out of the order that scores can express", m);
             last = rank;
-            scores_[piece->second] = -static_cast<float>(rank);
+            v_.scores[piece->second] = -static_cast<float>(rank);
         }
-        for (size_t id = 0; id < tokens_.size(); ++id)
-            if (types_[id] == TokenType::normal && is_byte_token(tokens_[id])) types_[id] = TokenType::byte;
-        for (const uint64_t id : added_) scores_[id] = added_score;
+        for (size_t id = 0; id < v_.tokens.size(); ++id)
+            if (v_.types[id] == TokenType::normal && is_byte_token(v_.tokens[id])) v_.types[id] = TokenType::byte;
+        for (const uint64_t id : added_) v_.scores[id] = added_score;
         const Json unknown = file_.model("unk_token");
-        if (const auto id = unknown.is_string() ? ids_.find(unknown.get<std::string>()) : ids_.end(); id != ids_.end())
-            types_[id->second] = TokenType::unknown;
+        if (const auto id = unknown.is_string() ? v_.ids.find(unknown.get<std::string>()) : v_.ids.end();
+            id != v_.ids.end())
+            v_.types[id->second] = TokenType::unknown;
         return Ok{};
     }
 
@@ -178,29 +164,6 @@ private:
             merges.push_back(a + " " + b);
         }
         out_.add_strings("tokenizer.ggml.merges", std::move(merges));
-    }
-
-    // The text of a token that tokenizer_config.json names, as a string or as an object with "content".
-    std::optional<std::string> named(const char* field) const {
-        Json value = config_.value(field, Json());
-        if (value.is_object()) value = value.value("content", Json());
-        return value.is_string() ? std::optional(value.get<std::string>()) : std::nullopt;
-    }
-
-    void write_special_tokens() {
-        for (const auto& [name, key, id_field] :
-             {std::tuple{"bos_token", "bos", "bos_token_id"}, std::tuple{"eos_token", "eos", "eos_token_id"},
-              std::tuple{"unk_token", "unknown", ""}, std::tuple{"pad_token", "padding", "pad_token_id"},
-              std::tuple{"sep_token", "seperator", ""}, std::tuple{"mask_token", "mask", ""}}) {
-            std::optional<uint64_t> id;
-            if (const auto text = named(name))
-                if (const auto at = ids_.find(*text); at != ids_.end()) id = at->second;
-            Json fallback = spec_.config.value(id_field, Json());
-            if (fallback.is_array() && !fallback.empty()) fallback = Json(fallback[0]);
-            if (!id && fallback.is_number_unsigned() && fallback.get<uint64_t>() < tokens_.size())
-                id = fallback.get<uint64_t>();
-            if (id) out_.metadata.add(fmt::format("tokenizer.ggml.{}_token_id", key), static_cast<uint32_t>(*id));
-        }
     }
 
     // Whether a token goes in front and at the end: what the post-processor's template does, else what the config says.
@@ -219,7 +182,9 @@ private:
             const auto adds = [&](const Json& item, const char* name) -> Result<bool> {
                 const Json token = item.is_object() ? item.value("SpecialToken", Json()) : Json();
                 if (!token.is_object()) return false;
-                if (const auto expected = named(name); expected && token.value("id", Json()) == *expected) return true;
+                if (const auto expected = named_token(config_, name);
+                    expected && token.value("id", Json()) == *expected)
+                    return true;
                 return fail("the post-processor adds {}, which is not the {}", token.value("id", Json()).dump(), name);
             };
             bos = eos = false;
@@ -239,11 +204,8 @@ private:
     const TokenizerFile& file_;
     const Json& config_;
     GgufHeader& out_;
-    std::vector<std::string> tokens_;
-    std::vector<TokenType> types_;
-    std::vector<float> scores_;
+    GgufVocabulary v_;
     std::vector<uint64_t> added_;
-    std::unordered_map<std::string, uint64_t> ids_;
 };
 
 // One template, or a default with named ones beside it.
@@ -273,7 +235,7 @@ Status add_chat_template(const ExportSpec& spec, const Json& config, GgufHeader&
 
 // A model without a tokenizer: only the ids of config.json.
 Status no_vocabulary(const ExportSpec& spec, GgufHeader& out) {
-    for (const char* name : {"tokenizer.model", "tekken.json", "vocab.json"}) {
+    for (const char* name : {"tekken.json", "vocab.json"}) {
         NIBBLE_TRY(const auto found, side_file(spec, name));
         if (found)
             return fail(
@@ -293,11 +255,16 @@ Status no_vocabulary(const ExportSpec& spec, GgufHeader& out) {
 }  // namespace
 
 Status add_gguf_tokenizer(const ExportSpec& spec, int64_t vocabulary, GgufHeader& out) {
-    NIBBLE_TRY(const auto text, side_file(spec, "tokenizer.json"));
-    if (!text) return no_vocabulary(spec, out);
-    NIBBLE_TRY(const auto file, parse_tokenizer_file(*text).within("tokenizer.json"));
     NIBBLE_TRY(const Json config, side_json(spec, "tokenizer_config.json"));
-    NIBBLE_CHECK(TokenizerWriter(spec, file, config, out).write(vocabulary).within("tokenizer.json"));
+    NIBBLE_TRY(const auto text, side_file(spec, "tokenizer.json"));
+    if (text) {
+        NIBBLE_TRY(const auto file, parse_tokenizer_file(*text).within("tokenizer.json"));
+        NIBBLE_CHECK(TokenizerWriter(spec, file, config, out).write(vocabulary).within("tokenizer.json"));
+    } else {
+        NIBBLE_TRY(const auto model, side_file(spec, "tokenizer.model"));
+        if (!model) return no_vocabulary(spec, out);
+        NIBBLE_CHECK(write_sentencepiece(spec, *model, config, vocabulary, out).within("tokenizer.model"));
+    }
     return add_chat_template(spec, config, out);
 }
 

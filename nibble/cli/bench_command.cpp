@@ -10,7 +10,16 @@ namespace {
 void add_bench_model(CLI::App& bench, RunCommand& run) {
     auto config = std::make_shared<BenchModelOptions>();
     CLI::App* command = bench.add_subcommand("model", "loading, prefill and decoding of a model");
-    command->add_option("PATH", config->path, "folder or .gguf")->required();
+    CLI::Option* path = command->add_option("PATH", config->path, "folder or .gguf");
+    CLI::Option* shape =
+        command
+            ->add_option("--shape", config->shape,
+                         "random weights in the shape of smollm2-135m, llama-8b, qwen3-30b-a3b or nemotron-3-nano")
+            ->excludes(path);
+    command->add_option("--format", config->format, "of the linears of a --shape: bf16, fp8, nvfp4 ...")
+        ->capture_default_str();
+    command->add_option("--layers", config->layers, "of a --shape; default: all")->check(CLI::Range(1, 1000));
+    command->add_option("--device", config->device, "cpu, cuda or cuda:N")->capture_default_str();
     command->add_option("--prompt", config->prompt, "tokens of the prefill")->check(CLI::Range(1, 1 << 20));
     command->add_option("--decode", config->decode, "tokens decoded one by one")->check(CLI::Range(1, 1 << 20));
     command->add_option("--context", config->context, "tokens before the decoded ones; default 0")
@@ -23,7 +32,8 @@ void add_bench_model(CLI::App& bench, RunCommand& run) {
     command->add_option("--repetitions", config->repetitions, "medians over this many")->check(CLI::Range(1, 1000));
     command->add_flag("--json", config->json, "machine-readable");
     command->footer("Example:\n  nibble bench model model-NVFP4 --threads 2");
-    command->callback([config, &run] {
+    command->callback([config, path, shape, &run] {
+        if (path->count() + shape->count() == 0) throw CLI::RequiredError("PATH or --shape");
         run = [config]() -> Result<Outcome> {
             NIBBLE_CHECK(bench_model(*config, stdout));
             return Outcome{};

@@ -1,5 +1,7 @@
 #include "cli/bench_model.h"
 
+#include "cli/engine.h"
+#include "cli/random_checkpoint.h"
 #include "kernels/peak.h"
 #include "model/model.h"
 
@@ -60,26 +62,65 @@ struct TokenCost {
     double block_multiply_adds = 0, head_multiply_adds = 0;
 };
 
-TokenCost token_cost(const Model& model) {
+TokenCost token_cost(const ModelParts& model) {
     TokenCost cost;
     const auto add = [&](const Linear& l, double share, double& multiply_adds) {
         const double elements = share * static_cast<double>(l.rows) * static_cast<double>(l.cols);
         multiply_adds += elements;
         cost.bytes += elements * (l.format == Format::none ? 2 : bits_per_element(l.format, l.rows, l.cols) / 8);
     };
-    for (const Block& block : model.blocks()) {
+    for (const Block& block : model.blocks) {
         const auto* moe = std::get_if<MoeConfig>(&block.config().mixer);
         for (const Linear* linear : block.linears()) {
             const bool routed = moe && linear->name.find(".experts.") != std::string::npos;
             add(*linear, routed ? static_cast<double>(moe->top_k) / moe->experts : 1.0, cost.block_multiply_adds);
         }
     }
-    add(model.head().linear(), 1.0, cost.head_multiply_adds);
+    add(model.head.linear(), 1.0, cost.head_multiply_adds);
     return cost;
 }
 
+Result<std::unique_ptr<Checkpoint>> open_checkpoint(const BenchModelOptions& o) {
+    if (o.shape.empty()) return Checkpoint::open(o.path);
+    return random_checkpoint(o.shape, o.format, !o.weights_only, o.layers);
+}
+
+struct Timings {
+    Seconds load, prefill, alone, together;
+};
+
+// On a GPU the host only samples: wall clock, and what products and weights ask of the device.
+Status report_device(const BenchModelOptions& o, const LanguageModel& model, const TokenCost& cost, const Timings& t,
+                     std::FILE* out) {
+    const auto steps = static_cast<double>(o.decode), n = static_cast<double>(o.prompt);
+    const auto many = static_cast<double>(o.sequences);
+    const double prefill_flops = 2 * (n * cost.block_multiply_adds + cost.head_multiply_adds);
+    const std::string name = o.shape.empty() ? o.path : fmt::format("{} in {}, random weights", o.shape, o.format);
+    if (o.json) {
+        Json j{{"model", name}, {"device", model.kernels()}, {"load_seconds", t.load.wall}};
+        j["prefill_tokens_per_second"] = n / t.prefill.wall;
+        j["prefill_flops_per_second"] = prefill_flops / t.prefill.wall;
+        j["decode_tokens_per_second"] = steps / t.alone.wall;
+        j["decode_together"] = o.sequences;
+        j["together_tokens_per_second"] = steps * many / t.together.wall;
+        j["weight_bytes"] = static_cast<int64_t>(cost.bytes);
+        j["decode_weight_bytes_per_second"] = cost.bytes * steps / t.alone.wall;
+        fmt::print(out, "{}\n", j.dump(2));
+        return Ok{};
+    }
+    fmt::print(out, "{} on {}; decoding gives the bits of the prefill\n", name, model.kernels());
+    fmt::print(out, "  load              {:9.3f} s\n", t.load.wall);
+    fmt::print(out, "  prefill {:<9} {:9.0f} tokens/s   {:.1f} TFLOP/s in products\n", o.prompt, n / t.prefill.wall,
+               prefill_flops / t.prefill.wall / 1e12);
+    fmt::print(out, "  decode            {:9.1f} tokens/s   {:.2f} TB/s of weights\n", steps / t.alone.wall,
+               cost.bytes * steps / t.alone.wall / 1e12);
+    fmt::print(out, "  decode {:<3} at once {:9.1f} tokens/s   {:.2f} times one alone\n", o.sequences,
+               steps * many / t.together.wall, many * t.alone.wall / t.together.wall);
+    return Ok{};
+}
+
 // One decoded token after each of a few prefixes, against the whole text at once.
-Status check_decode(const Model& model, KvPool& pool, std::span<const int32_t> tokens) {
+Status check_decode(const LanguageModel& model, KvPool& pool, std::span<const int32_t> tokens) {
     const auto vocab = static_cast<size_t>(model.config().vocab);
     std::vector<float> whole(tokens.size() * vocab), one(vocab);
     NIBBLE_CHECK(model.forward(Batch({{nullptr, tokens, 0}}), whole));
@@ -100,17 +141,19 @@ Status bench_model(const BenchModelOptions& o, std::FILE* out) {
     options.kernels = o.kernel;
     options.compute = o.f32 ? Compute::f32 : Compute::bf16;
     options.quantize_activations = !o.weights_only;
-    std::optional<Model> model;
+    NIBBLE_TRY(const DeviceChoice device, parse_device(o.device).within("--device"));
+    std::shared_ptr<const Checkpoint> checkpoint;
+    std::unique_ptr<LanguageModel> model;
     NIBBLE_TRY(const Seconds load, timed([&]() -> Status {
-                   NIBBLE_TRY(auto checkpoint, Checkpoint::open(o.path));
-                   NIBBLE_TRY(model, Model::load(std::move(checkpoint), options, threads));
+                   NIBBLE_TRY(checkpoint, open_checkpoint(o));
+                   NIBBLE_TRY(model, load_model(checkpoint, options, device, threads));
                    return Ok{};
                }));
     const int64_t vocab = model->config().vocab;
     const auto tokens = random_tokens(std::max({o.prompt, o.context, o.decode, int64_t{16}}), vocab);
     const std::span<const int32_t> prompt = std::span(tokens).first(size_t(o.prompt));
-    const int64_t decoded = (o.sequences + 1) * (o.context + o.decode + kv_page_tokens);
-    const auto pool = model->make_pool(std::max(o.prompt, decoded) + kv_page_tokens);
+    const int64_t decoded = (o.sequences + 2) * (o.context + o.decode + kv_page_tokens);
+    NIBBLE_TRY(const auto pool, model->make_pool(std::max(o.prompt, decoded) + kv_page_tokens, o.sequences + 2));
     NIBBLE_CHECK(check_decode(*model, *pool, std::span(tokens).first(16)));
 
     std::vector<float> logits(static_cast<size_t>(vocab * std::max<int64_t>(o.sequences, 1)));
@@ -146,17 +189,20 @@ Status bench_model(const BenchModelOptions& o, std::FILE* out) {
     };
     NIBBLE_TRY(const Seconds alone, decode(1));
     NIBBLE_TRY(const Seconds together, decode(o.sequences));
+    NIBBLE_TRY(const ModelParts parts,
+               load_parts(model->config(), *checkpoint, options, threads, WeightSource::Mode::outline));
+    const TokenCost cost = token_cost(parts);
+    if (device.cuda) return report_device(o, *model, cost, {load, prefill, alone, together}, out);
     const double reading = measure_read_bandwidth(threads);
     const PeakKernel& peak = *std::ranges::find_if(peak_kernels(), [](const PeakKernel& k) { return k.supported(); });
     const double adding = measure_multiply_adds(peak, threads);
-    const TokenCost cost = token_cost(*model);
     const double bytes = cost.bytes;
     const auto steps = static_cast<double>(o.decode), n = static_cast<double>(o.prompt);
     const auto many = static_cast<double>(o.sequences);
     const double prefill_products = n * cost.block_multiply_adds + cost.head_multiply_adds;  // logits of the last token
     const double token_products = cost.block_multiply_adds + cost.head_multiply_adds;
     Json j;
-    j["kernels"] = model->workspace().matmul->name;
+    j["kernels"] = model->kernels();
     j["threads"] = threads.threads();
     j["load_seconds"] = load.wall;
     j["load_cpu_seconds"] = load.cpu;
@@ -180,7 +226,7 @@ Status bench_model(const BenchModelOptions& o, std::FILE* out) {
         return Ok{};
     }
     fmt::print(out, "{} on {} threads, {} kernels; decoding gives the bits of the prefill\n", o.path, threads.threads(),
-               model->workspace().matmul->name);
+               model->kernels());
     fmt::print(out, "  load              {:9.3f} s          {:9.3f} processor seconds\n", load.wall, load.cpu);
     fmt::print(out, "  prefill {:<9} {:9.0f} tokens/s   {:9.0f} per processor second\n", o.prompt, n / prefill.wall,
                n / prefill.cpu);

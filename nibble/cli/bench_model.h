@@ -11,7 +11,11 @@
 namespace nibble {
 
 struct BenchModelOptions {
-    std::string path;
+    std::string path;             // or
+    std::string shape;            // a published model's, with random weights (cli/random_checkpoint.h)
+    std::string format = "bf16";  // of its linears
+    int layers = 0;               // of it; 0: all
+    std::string device = "cpu";
     int64_t prompt = 512;    // tokens of a prefill
     int64_t decode = 64;     // tokens decoded one by one
     int64_t context = 0;     // tokens before them

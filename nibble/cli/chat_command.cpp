@@ -23,16 +23,22 @@ Json first_messages(const ChatConfig& config) {
     return messages;
 }
 
+int64_t context_of(const ChatConfig& config, const Engine& engine) {
+    return std::min(config.context, engine.model->config().context);
+}
+
 // The state of a conversation: what was said, and the sequence that holds it.
 class Chat {
 public:
-    Chat(const ChatConfig& config, const Engine& engine, const ModelText& text, GenerationParams params)
+    // `pool` holds two sequences: a conversation begins anew before the old one ends.
+    Chat(const ChatConfig& config, const Engine& engine, const ModelText& text, GenerationParams params,
+         std::unique_ptr<KvPool> pool)
         : config_(config),
           engine_(engine),
           text_(text),
           params_(std::move(params)),
-          context_(std::min(config.context, engine.model->config().context)),
-          pool_(engine.model->make_pool(context_)),
+          context_(context_of(config, engine)),
+          pool_(std::move(pool)),
           past_{pool_->sequence(), {}},
           messages_(first_messages(config)) {}
 
@@ -88,7 +94,8 @@ Result<Outcome> run_chat(const ChatConfig& config) {
     ThreadPool pool(config.engine.threads);
     NIBBLE_TRY(const Engine engine, Engine::open(config.path, config.engine, pool));
     NIBBLE_TRY(GenerationParams params, generation_params(config.sampling, engine, text));
-    Chat chat(config, engine, text, std::move(params));
+    NIBBLE_TRY(auto memory, engine.model->make_pool(context_of(config, engine), 2));
+    Chat chat(config, engine, text, std::move(params), std::move(memory));
 
     const bool terminal = ::isatty(STDIN_FILENO) && ::isatty(STDOUT_FILENO);
     if (terminal) fmt::print("/reset starts anew, /exit ends, Ctrl-C stops an answer\n");

@@ -2,6 +2,7 @@
 
 #include "base/json_fields.h"
 #include "io/journal.h"
+#include "model/device_model.h"
 #include "text/unicode.h"
 
 #include <fmt/ranges.h>
@@ -65,6 +66,7 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
     command.add_option("--kv", flags.kv,
                        "KV cache: bf16, fp8, fp8_cast, nvfp4, nvfp4_cast; default: as the checkpoint says");
     command.add_flag("--weights-only", flags.weights_only, "leave activations unquantized (W4A16, W8A16)");
+    command.add_option("--device", flags.device, "cpu, cuda or cuda:N")->capture_default_str();
     command.add_option("--threads", flags.threads, "0: all cores")->capture_default_str();
     command.add_option("--kernels", flags.kernels, "force avx512, avx2 or ref; the bits are the same");
 }
@@ -86,15 +88,27 @@ Json to_json(const EngineFlags& flags) {
     Json json{{"compute", flags.compute}};
     if (!flags.kv.empty()) json["kv"] = flags.kv;
     if (flags.weights_only) json["activations"] = "not quantized";
+    if (flags.device != "cpu") json["device"] = "cuda";  // sums in another order
     return json;
+}
+
+Result<std::unique_ptr<LanguageModel>> load_model(std::shared_ptr<const Checkpoint> checkpoint,
+                                                  const ModelOptions& options, const DeviceChoice& device,
+                                                  ThreadPool& pool) {
+    if (device.cuda) {
+        NIBBLE_TRY(auto model, DeviceModel::load(std::move(checkpoint), options, device, pool));
+        return std::unique_ptr<LanguageModel>(std::move(model));
+    }
+    NIBBLE_TRY(Model model, Model::load(std::move(checkpoint), options, pool));
+    return std::unique_ptr<LanguageModel>(std::make_unique<Model>(std::move(model)));
 }
 
 Result<Engine> Engine::open(const fs::path& path, const EngineFlags& flags, ThreadPool& pool) {
     NIBBLE_TRY(const ModelOptions options, model_options(flags));
+    NIBBLE_TRY(const DeviceChoice device, parse_device(flags.device).within("--device"));
     NIBBLE_TRY(std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(path));
     Engine engine{path, std::move(checkpoint), nullptr};
-    NIBBLE_TRY(Model model, Model::load(engine.checkpoint, options, pool).within(path.string()));
-    engine.model = std::make_unique<Model>(std::move(model));
+    NIBBLE_TRY(engine.model, load_model(engine.checkpoint, options, device, pool).within(path.string()));
     return engine;
 }
 

@@ -14,19 +14,22 @@
 namespace nibble {
 
 struct EngineFlags {
-    std::string compute = "bf16", kv, kernels;
+    std::string compute = "bf16", kv, kernels, device = "cpu";
     int threads = 0;
     bool weights_only = false;
 };
 void add_engine_flags(CLI::App& command, EngineFlags& flags);
 Result<ModelOptions> model_options(const EngineFlags& flags);
 Json to_json(const EngineFlags& flags);  // what results depend on
+Result<std::unique_ptr<LanguageModel>> load_model(std::shared_ptr<const Checkpoint> checkpoint,
+                                                  const ModelOptions& options, const DeviceChoice& device,
+                                                  ThreadPool& pool);
 
 // A checkpoint loaded to run. Moves; what it points to stays where it is.
 struct Engine {
     std::filesystem::path path;
     std::shared_ptr<const Checkpoint> checkpoint;
-    std::unique_ptr<Model> model;
+    std::unique_ptr<LanguageModel> model;
 
     static Result<Engine> open(const std::filesystem::path& path, const EngineFlags& flags, ThreadPool& pool);
 };

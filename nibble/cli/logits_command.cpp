@@ -45,7 +45,7 @@ Result<Ids> read_ids(const std::string& path, int64_t vocab, int64_t context) {
 Result<Outcome> run_logits(const LogitsConfig& config) {
     ThreadPool pool(config.engine.threads);
     NIBBLE_TRY(const Engine engine, Engine::open(config.path, config.engine, pool));
-    const Model& model = *engine.model;
+    const LanguageModel& model = *engine.model;
     const int64_t vocab = model.config().vocab;
     NIBBLE_TRY(const Ids ids, read_ids(config.ids, vocab, model.config().context));
     NIBBLE_TRY(auto layout, SafetensorsLayout::make({{"logits", DType::f32, {ids.rows, ids.cols, vocab}}}));

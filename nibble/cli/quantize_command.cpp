@@ -6,6 +6,7 @@
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "io/atomic_file.h"
+#include "quant/device_workers.h"
 #include "quant/job.h"
 #include "quant/report_html.h"
 #include "quant/report_text.h"
@@ -14,6 +15,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 
 namespace nibble {
@@ -22,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct QuantizeConfig {
-    std::string source, out, recipe, kv, input_scales, kernel;
+    std::string source, out, recipe, kv, input_scales, kernel, device = "cpu";
     std::string format = "modelopt", arithmetic = "reciprocal", compat = "modelopt-0.47", embeddings = "none",
                 max_shard_size = "5GB";
     CalibrationFlags calib;
@@ -79,6 +81,21 @@ Status refuse_missing_activations(const Plan& plan) {
                 others ? fmt::format(" (and {} more)", others) : "");
 }
 
+// Two threads a core on a GPU: one reads or writes while the other waits for its panel.
+int thread_count(const QuantizeConfig& config, const DeviceChoice& device) {
+    return config.threads > 0 || !device.cuda ? config.threads : 2 * usable_cores();
+}
+
+// Null on the CPU. Weight solvers are not written for a GPU; their tensors stay on the CPU, and a line says so.
+Result<std::unique_ptr<PanelWorkers>> workers_on(const DeviceChoice& device, const Checkpoint& source, const Plan& plan,
+                                                 int threads, const JobHooks& hooks) {
+    if (!device.cuda) return std::unique_ptr<PanelWorkers>();
+    NIBBLE_TRY(auto workers, open_device_workers(device, source, plan, threads));
+    const auto solved = std::ranges::count_if(plan.entries, [](const PlanEntry& e) { return bool(e.solver); });
+    if (solved) hooks.warn(fmt::format("{} tensors have a weight solver, which runs on the CPU", solved));
+    return workers;
+}
+
 Json settings_of(const QuantizeConfig& config) {
     return Json{{"dialect", config.format},
                 {"recipe", config.recipe},
@@ -97,6 +114,8 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
     NIBBLE_TRY(const auto dialect, parse_dialect(config.format));
     NIBBLE_TRY(const auto max_shard_bytes, parse_size(config.max_shard_size));
     NIBBLE_TRY(const auto* const kernels, select_quantize_kernels(config.kernel));
+    NIBBLE_TRY(const auto device, parse_device(config.device));
+    if (device.cuda && !config.dry_run) NIBBLE_CHECK(open_device(device));
 
     NIBBLE_TRY(const auto source, Checkpoint::open(config.source));
     std::optional<ScaleTable> table;
@@ -109,11 +128,11 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
         return Outcome{};
     }
     for (const std::string& warning : plan.warnings) hooks.warn(warning);
-    ThreadPool pool(config.threads);
     std::unique_ptr<StatisticsStore> statistics;
     if (!config.calib.file.empty()) {
         if (!needs_calibration(plan)) return fail("--calib: this recipe stores nothing that depends on activations");
-        NIBBLE_TRY(auto seen, run_calibration(config, *source, plan, pool, hooks, table));
+        ThreadPool calibrating(config.threads);
+        NIBBLE_TRY(auto seen, run_calibration(config, *source, plan, calibrating, hooks, table));
         statistics = std::move(seen.statistics);
         NIBBLE_TRY(plan, make_plan(config, *source, table ? &*table : nullptr, statistics != nullptr));
     }
@@ -121,7 +140,11 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
     NIBBLE_TRY(const auto scales, resolve_activation_scales(plan, table ? &*table : nullptr));
     for (const std::string& warning : scales.warnings) hooks.warn(warning);
 
+    ThreadPool pool(thread_count(config, device));
+    NIBBLE_TRY(const auto workers, workers_on(device, *source, plan, pool.threads(), hooks));
+
     const JobOptions job{.kernels = kernels,
+                         .workers = workers.get(),
                          .scales = scales,
                          .statistics = statistics.get(),
                          .settings = settings_of(config),
@@ -194,8 +217,9 @@ void add_quantize(CLI::App& app, RunCommand& run) {
                      "share scales as Model Optimizer 0.47's bytes do (docs/recipes.md), or none")
         ->capture_default_str();
     command->add_option("--max-shard-size", config->max_shard_size, "of the safetensors files")->capture_default_str();
-    command->add_option("--threads", config->threads, "0: all cores")->capture_default_str();
+    command->add_option("--threads", config->threads, "0: all cores; two a core with --device cuda")->capture_default_str();
     command->add_option("--kernel", config->kernel, "force avx512, avx2 or ref (same bytes)");
+    command->add_option("--device", config->device, "cpu, cuda or cuda:N (same bytes)")->capture_default_str();
     command->add_flag("--dry-run", config->dry_run, "print the plan and stop");
     command->add_flag("--strict", config->strict, "warnings of the plan are errors");
     command->add_flag("--resume", config->resume, "continue an interrupted run to the same bytes");

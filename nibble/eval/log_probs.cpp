@@ -8,7 +8,7 @@ namespace nibble {
 namespace {
 
 // Logits of a batch, made log-probabilities in place.
-Status forward_log_probs(const Model& model, const Batch& batch, std::span<float> out) {
+Status forward_log_probs(const LanguageModel& model, const Batch& batch, std::span<float> out) {
     NIBBLE_CHECK(model.forward(batch, out));
     const Workspace& work = model.workspace();
     const int64_t vocab = model.config().vocab;
@@ -32,11 +32,11 @@ ContinuationScore score_rows(const Continuation& c, const float* rows, int64_t v
 
 }  // namespace
 
-Status log_prob_rows(const Model& model, std::span<const int32_t> tokens, int64_t from, std::span<float> out) {
+Status log_prob_rows(const LanguageModel& model, std::span<const int32_t> tokens, int64_t from, std::span<float> out) {
     return forward_log_probs(model, Batch({{nullptr, tokens, from}}), out);
 }
 
-Result<std::vector<ContinuationScore>> score(const Model& model, std::span<const Continuation> continuations,
+Result<std::vector<ContinuationScore>> score(const LanguageModel& model, std::span<const Continuation> continuations,
                                              int64_t rows, int64_t wanted) {
     const int64_t vocab = model.config().vocab;
     for (size_t i = 0; i < continuations.size(); ++i) {

@@ -1,7 +1,7 @@
 // Log-probabilities from a model: whole rows, or of given continuations.
 #pragma once
 
-#include "model/model.h"
+#include "model/language_model.h"
 
 #include <span>
 #include <vector>
@@ -9,7 +9,7 @@
 namespace nibble {
 
 // Rows [from, tokens.size()) of a text as log-probabilities: out [rows, vocab].
-Status log_prob_rows(const Model& model, std::span<const int32_t> tokens, int64_t from, std::span<float> out);
+Status log_prob_rows(const LanguageModel& model, std::span<const int32_t> tokens, int64_t from, std::span<float> out);
 
 struct Continuation {
     std::vector<int32_t> tokens;  // context and continuation
@@ -21,7 +21,7 @@ struct ContinuationScore {
 };
 // Continuations run together, as many as fit `rows` rows and `wanted` rows of logits. Error: one that is longer than
 // the model's context (names its number), an id outside the vocabulary.
-Result<std::vector<ContinuationScore>> score(const Model& model, std::span<const Continuation> continuations,
+Result<std::vector<ContinuationScore>> score(const LanguageModel& model, std::span<const Continuation> continuations,
                                              int64_t rows = 1024, int64_t wanted = 256);
 
 }  // namespace nibble

@@ -4,7 +4,7 @@
 
 #include "base/json.h"
 #include "eval/statistics.h"
-#include "model/model.h"
+#include "model/language_model.h"
 #include "text/tokenizer.h"
 
 #include <functional>
@@ -28,7 +28,7 @@ using GenerateText = std::function<Result<std::vector<TextAnswer>>(const TextReq
 // What is evaluated.
 struct Subject {
     std::string name;
-    const Model* model = nullptr;
+    const LanguageModel* model = nullptr;
     const Tokenizer* tokenizer = nullptr;
     GenerateText generate;
 

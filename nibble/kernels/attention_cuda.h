@@ -1,15 +1,21 @@
-// Attention of one query token per sequence over a paged KV cache, on a GPU.
+// Causal attention with grouped queries over a paged KV cache, on a GPU: prefill, chunks of it and decode in one
+// function, one order of sums and so the same bits.
 //
-// Head dimension 128; q_heads / kv_heads = 1 ... 8 query heads share a KV head. K and V are BF16, or E4M3 with one
-// scale each per KV head. Scores are FP32; probabilities are rounded to BF16 (FP16 with E4M3, whose values convert
-// exactly, as do queries of magnitude 2^-14 ... 65504).
-//
-// One order for every batch, a function of positions only: 16 tokens a step, runs of 64 tokens with a running maximum,
-// 8 runs a group (512 tokens) in one chain under the group's maximum, 16 groups a chain, chains in order. So a
-// sequence's result does not depend on what else is in the batch or on how many multiprocessors there are.
+// Scores are FP32; probabilities are rounded to BF16 (FP16 with E4M3, whose values convert exactly, as do queries of
+// magnitude 2^-14 ... 65504). A query at position t sees positions max(0, t - window + 1) .. t. The order, a function
+// of positions only:
+//   run     64 positions from a multiple of 64: s = chain over the head's dimensions * scale * log2(e);
+//           T = the largest visible s; p = 2^(s - T); l = sum of p in a fixed tree; o = one chain over 4 x 16 positions
+//   group   8 runs, total: all groups, each in order from (T, l, o) = (-inf, 0, 0) by
+//           T' = max(T, Tr), a = 2^(T - T'), b = 2^(Tr - T'), l' = fma(b, lr, a * l), o' = fma(b, or, a * o)
+//   out     o * (v scale / l)
+// So a token's result does not depend on what else is in the batch, on where its prompt was cut, or on how many
+// multiprocessors there are. A row without a visible position gives zeros.
 //
 // The cache: pages of page_tokens tokens (a multiple of 16), [page][KV head][16-token tile][K tile, V tile]; the tiles'
-// insides are described in kernels/kv_tile.h. Which pages belong to a sequence says its row of the block table.
+// insides are described in kernels/kv_tile.h. Pages may be shared by layers of different shapes: page_stride bytes lie
+// between them. Which pages belong to a sequence says its row of the block table; entries of pages that no query of the
+// launch sees are not read.
 //
 // Pointers are device pointers, 16-byte aligned. All functions queue work and return at once; they neither allocate nor
 // wait. kernels/cuda_absent/ implements this header in a build without CUDA.
@@ -26,54 +32,71 @@ namespace nibble::cuda {
 struct KvShape {
     KvType type = KvType::bf16;
     int kv_heads = 0, page_tokens = 16;
-    int64_t page_bytes() const { return int64_t{kv_heads} * page_tokens / kv_tile_tokens * kv_tile_bytes(type); }
+    int k_dim = 128, v_dim = 128;  // multiples of 8, at most 256
+    int64_t page_stride = 0;       // bytes, a multiple of 16; 0: page_bytes()
+
+    KvDims dims() const { return padded_dims(k_dim, v_dim); }
+    int64_t page_bytes() const {
+        return int64_t{kv_heads} * page_tokens / kv_tile_tokens * kv_tile_bytes(type, dims());
+    }
+    int64_t stride() const { return page_stride ? page_stride : page_bytes(); }
+    bool operator==(const KvShape&) const = default;
 };
 struct KvCache {
     KvShape shape;
     std::byte* pages = nullptr;
-    const float* k_scales = nullptr;  // [kv_heads], e4m3 only: value = code * scale
+    const float* k_scales = nullptr;  // [kv_heads], e4m3 only: value = code * scale; null: 1
     const float* v_scales = nullptr;
 };
 
-// k, v [tokens, kv_heads, 128] BF16 into the cache: token t at slots[t] = page * page_tokens + place in the page; a
-// negative slot skips the token. E4M3: rounded to nearest after division by the scale, saturating at 448.
+// k [tokens, kv_heads, k_dim], v [tokens, kv_heads, v_dim] BF16 into the cache: token t at slots[t] = page *
+// page_tokens
+// + place in the page; a negative slot skips the token. E4M3: rounded to nearest after division by the scale,
+// saturating at 448. Dimensions of padding become zeros.
 Status append_kv(const KvCache& cache, const std::byte* k, const std::byte* v, const int64_t* slots, int64_t tokens,
                  const Stream& stream);
 
-// What the kernels walk through: made on the host once per step, copied to the device by the caller.
-struct AttentionWork {
-    std::vector<AttentionUnit> units;  // those of a sequence follow each other
-    std::vector<int32_t> first_unit;   // [sequences + 1]
+// Rows [row, row + rows) of q and out are the tokens at positions [position, position + rows) of a sequence whose K and
+// V, theirs included, are in the cache; `table`: its row of the block table.
+struct AttentionSegment {
+    int32_t row = 0, rows = 0, position = 0, table = 0;
 };
-// `lengths`: tokens of each sequence in the cache, the newest one included.
-AttentionWork attention_work(std::span<const int32_t> lengths);
 
 struct AttentionProblem {
     KvShape kv;
-    int q_heads = 0;
-    int sequences = 0;        // of a launch
-    int64_t most_units = 0;   // that a launch may have; sizes the workspace
-    int64_t most_tokens = 0;  // of a sequence
+    int q_heads = 0;          // a multiple of kv_heads
     float softmax_scale = 0;  // of q . k
+    int64_t window = 0;       // positions a query sees, itself included; 0: all
     int64_t table_pitch = 0;  // pages in a row of the block table
+    // Of one launch; they size workspace and work list. Results do not depend on them.
+    int64_t most_segments = 0, most_rows = 0;
+    int64_t most_tokens = 0;  // of a sequence, the rows of the launch included
 };
 struct AttentionPlan {
     AttentionProblem problem;
-    int blocks = 0;  // persistent
-    int merge_warps = 0;
+    int multiprocessors = 0, blocks = 0;  // blocks: persistent
+    int64_t partials = 0;                 // that the workspace has room for
+    int64_t work_words = 0;               // 32-bit words of the largest AttentionWork
     int64_t workspace_bytes = 0;
 };
 Result<AttentionPlan> plan_attention(const AttentionProblem& problem, const DeviceInfo& device);
 
-struct AttentionInput {
-    const std::byte* q = nullptr;          // [sequences, q_heads, 128] BF16
-    const int32_t* table = nullptr;        // [sequences, table_pitch]
-    const AttentionUnit* units = nullptr;  // AttentionWork::units
-    const int32_t* first_unit = nullptr;   // AttentionWork::first_unit; the last entry is the number of units
+// What the kernels walk through: made on the host once per step, the same for all layers of equal plan; the caller
+// copies it to the device. A launch that was captured into a graph reads it anew when it is replayed, as long as the
+// segments' number of rows stays (positions may differ).
+struct AttentionWork {
+    std::vector<int32_t> words;  // at most AttentionPlan::work_words
 };
-// out [sequences, q_heads, 128] BF16; a sequence without tokens gives zeros. `overlap`: as in MatmulOptions; the kernel
-// before must not write the block table, the units, or cache tiles other than each sequence's last.
-Status decode_attention(const AttentionPlan& plan, const AttentionInput& in, const KvCache& cache, std::byte* out,
-                        std::byte* workspace, bool overlap, const Stream& stream);
+Result<AttentionWork> attention_work(const AttentionPlan& plan, std::span<const AttentionSegment> segments);
+
+struct AttentionInput {
+    const std::byte* q = nullptr;    // [rows, q_heads, k_dim] BF16
+    const int32_t* table = nullptr;  // [.., table_pitch]
+    const int32_t* work = nullptr;   // AttentionWork::words
+};
+// out [rows, q_heads, v_dim] BF16. `overlap`: as in MatmulOptions; the kernel before must not write the block table,
+// the work list, or cache tiles of positions below `position` of a segment.
+Status attend(const AttentionPlan& plan, const AttentionInput& in, const KvCache& cache, std::byte* out,
+              std::byte* workspace, bool overlap, const Stream& stream);
 
 }  // namespace nibble::cuda

@@ -1,4 +1,4 @@
-// What lies between the products of a decoding step, on a GPU: the operations of kernels/elementwise.h with `bf16` set,
+// What lies between the products of a forward pass, on a GPU: the operations of kernels/elementwise.h with `bf16` set,
 // the same bits as its `ref`, fused where that saves a pass over memory.
 //
 // The residual stream and all inputs of products are BF16; products hand over FP32, which is rounded to BF16 first, as
@@ -11,45 +11,96 @@
 
 namespace nibble::cuda {
 
-// Where rows of BF16 go: row-major, or, for products of more than eight tokens, in the order of
-// cuda::permute(): tile_tokens = MatmulPlan::tiling.tokens (widths then are multiples of 64).
+// Where rows of BF16 go: row-major, or, for W4A16 products of more than eight tokens, in the order of
+// cuda::permute(): tile_tokens = MatmulPlan::tiling.tokens (widths then are multiples of 256).
 struct RowsOut {
     std::byte* data = nullptr;
     int tile_tokens = 0;
 };
 
 // h[t] = table[tokens[t]], rows of `width` BF16; width a multiple of 8. Tokens outside the table are the caller's to
-// refuse.
+// refuse. Also gathers rows of any BF16 matrix.
 Status embed(const std::byte* table, const int32_t* tokens, int64_t count, int64_t width, std::byte* h, bool overlap,
              const Stream& stream);
 
-// h += update (where given), then out = rms_norm(h) * weight.
+// h += update (where given; through post_norm where that is given), then out = rms_norm(h) * weight.
 struct AddNorm {
-    int64_t tokens = 0, width = 0;  // width: a multiple of 16, at most 32768
-    std::byte* h = nullptr;         // [tokens, width] BF16
-    const float* update = nullptr;  // [tokens, width]
-    const float* weight = nullptr;  // [width]
+    int64_t tokens = 0, width = 0;     // width: a multiple of 8, at most 32768
+    std::byte* h = nullptr;            // [tokens, width] BF16
+    const float* update = nullptr;     // [tokens, width]
+    const float* post_norm = nullptr;  // [width]: the update is bf16(rms_norm(bf16(update)) * post_norm)
+    const float* weight = nullptr;     // [width]; null: only h is updated, nothing goes out
     float eps = 0;
     RowsOut out;
+    // Lowered to the first row of h that holds a NaN or an infinity after the sum. May be null.
+    int32_t* nonfinite = nullptr;
 };
 Status add_norm(const AddNorm& a, bool overlap, const Stream& stream);
 
-// out[t, j] = a(in[t, j]) * in[t, width + j]; without `gated` in is [tokens, width] and out a(in).
-Status activate(Activation activation, bool gated, const float* in, int64_t tokens, int64_t width, const RowsOut& out,
-                bool overlap, const Stream& stream);
+// out[t, g] = rms_norm(bf16(in[t, g])) * weight over `groups` pieces of a row, each of width / groups columns.
+struct NormRows {
+    int64_t tokens = 0, width = 0;
+    const float* in = nullptr;
+    int64_t in_stride = 0;          // 0: width
+    const float* weight = nullptr;  // [width]
+    float eps = 0;
+    std::byte* out = nullptr;  // [tokens, width] BF16
+    int groups = 1;
+};
+Status norm_rows(const NormRows& n, bool overlap, const Stream& stream);
 
-// Rotary embedding of queries and keys (halves: dimension i with i + 64), keys and values into the cache.
+// out[t, j] = a(in[t, j]) * in[t, width + j]; without `gated` a(in). Rows of `in` lie in_stride apart (0: adjacent).
+// Width: a multiple of 8.
+Status activate(Activation activation, bool gated, const float* in, int64_t in_stride, int64_t tokens, int64_t width,
+                const RowsOut& out, bool overlap, const Stream& stream);
+
+// out = bf16(in), rows of FP32 in_stride apart (0: adjacent): a product's output as the next product's input. Width: a
+// multiple of 8.
+Status to_rows(const float* in, int64_t in_stride, int64_t tokens, int64_t width, const RowsOut& out, bool overlap,
+               const Stream& stream);
+// y = bf16(bf16(y) + bf16(x)) as FP32.
+Status add_rows(float* y, const float* x, int64_t count, bool overlap, const Stream& stream);
+// x = bf16(x), in place: logits.
+Status round_rows(float* x, int64_t count, bool overlap, const Stream& stream);
+
+// Norm of queries and keys per head, rotary embedding of their first rope_dims dimensions, keys and values into the
+// cache, for products that give q, k, v side by side.
 struct RopeAppend {
     int64_t tokens = 0;
     int q_heads = 0;
-    const float* qkv = nullptr;          // [tokens, (q_heads + 2 kv_heads) * 128]
-    const int32_t* positions = nullptr;  // [tokens]
-    const int64_t* slots = nullptr;      // as in append_kv
-    const float* cos = nullptr;          // [positions, 64]
+    const float* qkv = nullptr;      // [tokens, q_heads * k_dim, kv_heads * k_dim, kv_heads * v_dim]
+    int64_t qkv_stride = 0;          // 0: adjacent
+    const int64_t* slots = nullptr;  // as in append_kv
+    const float* q_norm = nullptr;   // [k_dim]; null: none
+    const float* k_norm = nullptr;
+    float eps = 0;
+    int rope_dims = 0;  // 0: no rotary embedding
+    bool interleaved = false;
+    const int32_t* positions = nullptr;  // [tokens]: row of cos and sin
+    const float* cos = nullptr;          // [.., rope_dims / 2]
     const float* sin = nullptr;
-    std::byte* q = nullptr;  // [tokens, q_heads, 128] BF16
+    std::byte* q = nullptr;  // [tokens, q_heads, k_dim] BF16
 };
 Status rope_append(const RopeAppend& r, const KvCache& cache, bool overlap, const Stream& stream);
+
+// The same for latent attention (model/latent_attention.h): q [heads][nope + rope] is rotated in its last dimensions;
+// keys are kv_b's [heads][nope + v] nope part followed by the rotated part that all heads share.
+struct LatentAppend {
+    int64_t tokens = 0;
+    int heads = 0, nope_dim = 0, rope_dims = 0, v_dim = 0;  // k_dim = nope_dim + rope_dims
+    const float* q_in = nullptr;
+    int64_t q_stride = 0;           // floats from row to row
+    const float* kv = nullptr;      // [tokens, heads * (nope + v)]
+    const float* shared = nullptr;  // [tokens] rows of rope_dims, shared_stride apart
+    int64_t shared_stride = 0;
+    const int64_t* slots = nullptr;
+    bool interleaved = false;
+    const int32_t* positions = nullptr;
+    const float* cos = nullptr;
+    const float* sin = nullptr;
+    std::byte* q = nullptr;  // [tokens, heads, nope + rope] BF16
+};
+Status latent_append(const LatentAppend& r, const KvCache& cache, bool overlap, const Stream& stream);
 
 // index[t]: of the largest of `width` logits, the first of equals; NaN is larger than everything.
 Status argmax(const float* logits, int64_t tokens, int64_t width, int32_t* index, bool overlap, const Stream& stream);

@@ -16,6 +16,7 @@
 
 namespace nibble::cuda {
 
+// Rows of W are padded to a multiple of 16, columns to one of 256: zero codes under a valid scale.
 struct MatmulProblem {
     int64_t m = 0, n = 0, k = 0;  // x [m, k] BF16, W [n, k], y [m, n] FP32
     Format weights = Format::nvfp4;
@@ -27,9 +28,6 @@ struct MatmulProblem {
 // are compiled: visit_shape() in kernels/cuda/w4a16_wide.cu.
 struct MatmulTiling {
     int tokens = 0, row_blocks = 0, k_parts = 0, parts = 0;
-    // m <= 8: records on their way to a warp (1 or 2), and whether to prefer small thread blocks.
-    int slots = 0;
-    bool many = false;
 };
 
 // What one launch looks like. Make it once per problem and device.
@@ -39,17 +37,15 @@ struct MatmulPlan {
     int split = 1;            // thread blocks (a cluster) that share rows, each with a part of K
     int tiles = 0;            // 16-row tiles of a cluster
     int chunks_per_warp = 0;  // one after the other
-    int slots = 1;            // records on their way to a warp
     int tokens_per_pass = 0;  // as many rows of x as fit into shared memory
     int64_t shared_bytes = 0;
     // m > 8
-    MatmulTiling tiling;
+    MatmulTiling tiling{};
     int multiprocessors = 0;
     int64_t permuted_bytes = 0;   // of permute()'s output; 0: x is read as it is
     int64_t workspace_bytes = 0;  // zero once, before the first use; kernels of one stream may share it
 };
-// Errors: n no multiple of 16, k no multiple of 256, another format, x too wide for shared memory (m <= 8), a tiling
-// that is not compiled.
+// Errors: k no multiple of 16, another format, x too wide for shared memory (m <= 8), a tiling that is not compiled.
 Result<MatmulPlan> plan_matmul(const MatmulProblem& problem, const DeviceInfo& device, const MatmulTiling& tiling = {});
 
 // W as the kernels read it. A type of its own, so that no exporter can take it for a canonical matrix.
@@ -61,12 +57,13 @@ struct BasicPackedMatrix {
 using PackedMatrix = BasicPackedMatrix<const std::byte>;
 using PackedSpan = BasicPackedMatrix<std::byte>;
 
-int64_t packed_bytes(int64_t rows, int64_t cols);
+int64_t packed_bytes(int64_t rows, int64_t cols);  // of a whole matrix, padding included
 
-// Canonical -> packed and back, exactly. Block scales other than the 126 positive finite ones of E4M3 have no place in
-// the layout: their number is added to *refused (zero it before, read it after the stream is synchronized; the result
-// is void unless it is 0). tensor_scale stays with the caller.
-Status prepack(const QuantView& w, const PackedSpan& out, uint32_t* refused, const Stream& stream);
+// Canonical -> packed and back, exactly. prepack: w's rows become rows [first_row, first_row + w.rows) of `out`, parts
+// of a stack come one after the other; a part that ends at out.rows also writes the padding. Block scales other than
+// the 126 positive finite ones of E4M3 have no place in the layout: their number is added to *refused (zero it before,
+// read it after the stream is synchronized; the result is void unless it is 0). tensor_scale stays with the caller.
+Status prepack(const QuantView& w, int64_t first_row, const PackedSpan& out, uint32_t* refused, const Stream& stream);
 Status unpack(const PackedMatrix& w, const QuantSpan& out, const Stream& stream);
 
 struct MatmulOptions {
@@ -74,12 +71,19 @@ struct MatmulOptions {
     // dependent launch). That kernel must not write W.
     bool overlap = false;
 };
+// y = sum * (tensor scale or its row's) * 2^7 + bias. All may be null.
+struct MatmulFactors {
+    const float* tensor_scale = nullptr;  // one
+    const float* row_scales = nullptr;    // [n], instead: stacked matrices
+    const float* bias = nullptr;          // [n]
+    int64_t y_stride = 0;                 // floats from row to row of y; 0: n
+};
 // x [m, k] row-major -> the order of columns and tiles of tokens that plans with permuted_bytes > 0 read.
 Status permute(const MatmulPlan& plan, const std::byte* x, std::byte* out, const MatmulOptions& options,
                const Stream& stream);
-// x [m, k] BF16, row-major or permuted (see there), y [m, n] FP32 row-major; tensor_scale on the device, null for 1.
+// x [m, k] BF16, row-major or permuted (see there), y [m, n] FP32.
 // `workspace`: plan.workspace_bytes, null when that is 0.
-Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w, const float* tensor_scale, float* y,
+Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w, const MatmulFactors& factors, float* y,
               std::byte* workspace, const MatmulOptions& options, const Stream& stream);
 
 }  // namespace nibble::cuda

@@ -8,6 +8,7 @@
 
 #include "base/philox.h"
 #include "kernels/device_scan.h"
+#include "kernels/device_stats.h"
 #include "kernels/quantize.h"
 #include "tensor/device.h"
 
@@ -38,11 +39,22 @@ struct QuantizeOutputs {
 Status quantize(const MatrixView& panel, const WeightSpec& spec, const DeviceAmax& amax, const QuantSpan& out,
                 const QuantizeOutputs& outputs, const Stream& stream);
 
+// Multipliers that one search per block, row or tile may try; tensor_losses takes any number.
+inline constexpr int most_multipliers = 256;
+
 // losses[i] += squared error of fake quantization with *search * multipliers[i], in doubles on the device, in row order
 // as in kernels/quantize.h. `scratch` has tensor_losses_scratch() doubles.
 int64_t tensor_losses_scratch(int64_t rows, int64_t multipliers);
 Status tensor_losses(const MatrixView& panel, const WeightSpec& spec, const float* search,
                      std::span<const float> multipliers, double* losses, double* scratch, const Stream& stream);
+
+// Compares `panel` with the weights that it was made from. panel.tensor_scale is read here, on the host. *stats is added
+// to; rows[panel.rows] are written.
+Status measure(const MatrixView& weights, const QuantView& panel, DeviceStats* stats, RowSums* rows,
+               const Stream& stream);
+// On the host: adds what quantize and measure found of `panel` (its pointers are not read) as measure of
+// kernels/quantize.h adds it, sums row by row.
+void add_stats(const DeviceStats& found, std::span<const RowSums> rows, const QuantView& panel, QuantStats& stats);
 
 // What an engine does to the inputs of a linear at run time.
 enum class Activations : uint8_t {

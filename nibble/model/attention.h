@@ -16,7 +16,13 @@ public:
     Status backward(const Batch& batch, const float* x, const float* dy, float* dx, Workspace& work, Observer* observer,
                     GradientSink* sink) const override;
     std::vector<const Linear*> linears() const override;
-    StateLayout state() const override { return {kv_, config_.window, 0}; }
+    const AttentionConfig& config() const { return config_; }
+    const KvShape& kv() const { return kv_; }
+    const LinearStack& qkv() const { return qkv_; }
+    const Linear& out() const { return out_; }
+    std::span<const float> q_norm() const { return q_norm_; }
+    std::span<const float> k_norm() const { return k_norm_; }
+    StateLayout state() const override { return {kv_page_bytes(kv_), config_.window, 0}; }
 
 private:
     int64_t q_cols() const { return int64_t{config_.heads} * config_.head_dim; }

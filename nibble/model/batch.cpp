@@ -20,6 +20,18 @@ bool Batch::whole() const {
     return std::ranges::all_of(segments_, [](const Segment& s) { return s.sequence == nullptr; });
 }
 
+Status check(const Batch& batch, int64_t logits, int64_t vocab) {
+    if (logits != batch.wanted() * vocab)
+        return fail("room for {} logits, {} rows of {} are wanted", logits, batch.wanted(), vocab);
+    const auto segments = batch.segments();
+    for (size_t s = 0; s < segments.size(); ++s) {
+        if (segments[s].tokens.empty()) return fail("segment {} of the batch has no tokens", s);
+        for (size_t other = 0; other < s && segments[s].sequence; ++other)
+            if (segments[other].sequence == segments[s].sequence) return fail("a sequence occurs twice in a batch");
+    }
+    return Ok{};
+}
+
 std::vector<BatchPiece> whole_batches(std::span<const std::vector<int32_t>> texts, int64_t rows) {
     std::vector<BatchPiece> out;
     std::vector<Segment> open;

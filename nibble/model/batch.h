@@ -39,6 +39,9 @@ private:
     int64_t wanted_ = 0;
 };
 
+// What forward passes ask of a batch: every segment has tokens, no sequence occurs twice, room for the wanted logits.
+Status check(const Batch& batch, int64_t logits, int64_t vocab);
+
 // Whole texts of at most `rows` tokens together; a longer one is a batch of its own. The texts outlive the batches.
 struct BatchPiece {
     int64_t row;  // of its first token, over all texts

@@ -9,17 +9,15 @@ namespace {
 
 constexpr std::array<std::string_view, 5> mixer_names{"attention", "latent attention", "MLP", "experts", "Mamba-2"};
 
-// Names the token whose row holds element `index`.
-Error nonfinite(const BlockConfig& config, const Batch& batch, int64_t hidden, int64_t index, float value) {
-    const int64_t row = index / hidden;
+}  // namespace
+
+Error nonfinite(const BlockConfig& config, const Batch& batch, int64_t row, std::string_view what) {
     size_t s = 0;
     while (s + 1 < batch.segments().size() && batch.row(s + 1) <= row) ++s;
     return fail("layer {}, {} ({}): {} in the output at position {} (token {}, row {} of the batch)", config.layer,
-                mixer_names[config.mixer.index()], config.prefix, value, batch.positions()[size_t(row)],
+                mixer_names[config.mixer.index()], config.prefix, what, batch.positions()[size_t(row)],
                 batch.segments()[s].tokens[size_t(row - batch.row(s))], row);
 }
-
-}  // namespace
 
 Result<Block> Block::load(const ModelConfig& model, const BlockConfig& config, WeightSource& weights) {
     Block block;
@@ -52,7 +50,8 @@ Status Block::forward(const Batch& batch, float* x, Workspace& work, Observer* o
             k.add(mixed + i * n, n, work.bf16(), x + i * n);
         }
     });
-    if (const int64_t bad = k.first_nonfinite(x, rows * n); bad >= 0) return nonfinite(config_, batch, n, bad, x[bad]);
+    if (const int64_t bad = k.first_nonfinite(x, rows * n); bad >= 0)
+        return nonfinite(config_, batch, bad / n, fmt::format("{}", x[bad]));
     return Ok{};
 }
 

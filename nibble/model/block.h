@@ -6,10 +6,10 @@
 #include "model/batch.h"
 #include "model/config.h"
 #include "model/linear.h"
+#include "model/sequence.h"
 #include "model/workspace.h"
 
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -46,13 +46,6 @@ public:
     virtual Status add(const std::string& tensor, const float* gradient, int64_t rows, int64_t cols) = 0;
 };
 
-// What a block keeps per sequence: pages of K and V, and/or `floats` numbers (conv and SSM states), zero at the start.
-struct StateLayout {
-    std::optional<KvShape> kv;
-    int64_t window = 0;  // of the attention: pages that no later query sees are freed; 0: none are
-    int64_t floats = 0;
-};
-
 class Mixer {
 public:
     virtual ~Mixer() = default;
@@ -73,6 +66,8 @@ public:
     const BlockConfig& config() const { return config_; }
     const Mixer& mixer() const { return *mixer_; }
     std::vector<const Linear*> linears() const { return mixer_->linears(); }
+    std::span<const float> norm() const { return norm_; }            // as it multiplies
+    std::span<const float> post_norm() const { return post_norm_; }  // may be empty
     StateLayout state() const { return mixer_->state(); }
 
     // x [batch.rows(), hidden], in and out. A NaN or infinity in the result is an error that names layer, mixer and
@@ -89,6 +84,9 @@ private:
     std::vector<float> norm_, post_norm_;  // as they multiply: 1 + w where the model says so; post_norm_ may be empty
     std::unique_ptr<Mixer> mixer_;
 };
+
+// A forward pass that made `what` in row `row` of a batch: names layer, mixer and token.
+Error nonfinite(const BlockConfig& config, const Batch& batch, int64_t row, std::string_view what);
 
 // One per alternative of MixerConfig; each lives in the file of its name (model/attention.cpp ...).
 Result<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& model, const BlockConfig& block,

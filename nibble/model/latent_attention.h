@@ -23,7 +23,18 @@ public:
     Status backward(const Batch& batch, const float* x, const float* dy, float* dx, Workspace& work, Observer* observer,
                     GradientSink* sink) const override;
     std::vector<const Linear*> linears() const override;
-    StateLayout state() const override { return {.kv = kv_}; }
+    const LatentAttentionConfig& config() const { return config_; }
+    const KvShape& kv() const { return kv_; }
+    const LinearStack& in() const { return in_; }
+    const std::optional<Linear>& q_b() const { return q_b_; }
+    const Linear& kv_b() const { return kv_b_; }
+    const Linear& out() const { return o_; }
+    std::span<const float> q_norm() const { return q_norm_; }
+    std::span<const float> kv_norm() const { return kv_norm_; }
+    StateLayout state() const override { return {.page_bytes = kv_page_bytes(kv_)}; }
+
+    // Of the two inner norms, whatever rms_norm_eps says: so do DeepSeek and transformers.
+    static constexpr float eps_ = 1e-6f;
 
 private:
     int64_t k_dim() const { return config_.nope_dim + config_.rope.dims; }
@@ -40,8 +51,6 @@ private:
 
     std::string prefix_;
     int64_t hidden_ = 0;
-    static constexpr float eps_ =
-        1e-6f;  // of the two inner norms, whatever rms_norm_eps says: so do DeepSeek and transformers
     int index_ = 0;
     LatentAttentionConfig config_;
     KvShape kv_;

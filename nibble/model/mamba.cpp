@@ -68,7 +68,7 @@ void Mamba::convolve(const Batch& batch, const float* projected, float* raw, Wor
         const Segment& segment = batch.segments()[i];
         const auto rows = static_cast<int64_t>(segment.tokens.size());
         const float* first = projected + batch.row(i) * stride + inner();
-        float* history = segment.sequence ? segment.sequence->state(index_).data() : nullptr;
+        float* history = segment.sequence ? segment.sequence->state(index_) : nullptr;
         const auto input = [&](int64_t t) -> const float* {
             if (t >= 0) return first + t * stride;
             return history ? history + (before + t) * width : nothing.data();
@@ -149,7 +149,7 @@ void Mamba::run_scan(const Batch& batch, const Inputs& in, float* y, Workspace& 
         const Segment& segment = batch.segments()[i];
         float* state = nullptr;
         if (segment.sequence) {
-            state = segment.sequence->state(index_).data() + (config_.conv - 1) * channels();
+            state = segment.sequence->state(index_) + (config_.conv - 1) * channels();
         } else {
             fresh.assign(static_cast<size_t>(this->state().floats), 0.0f);
             state = fresh.data();

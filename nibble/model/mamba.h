@@ -21,6 +21,16 @@ public:
     Status backward(const Batch& batch, const float* x, const float* dy, float* dx, Workspace& work, Observer* observer,
                     GradientSink* sink) const override;
     std::vector<const Linear*> linears() const override { return {&in_proj_, &out_proj_}; }
+    const MambaConfig& config() const { return config_; }
+    SsmStateFormat state_format() const { return state_format_; }
+    const Linear& in_proj() const { return in_proj_; }
+    const Linear& out_proj() const { return out_proj_; }
+    std::span<const float> conv_weight() const { return conv_weight_; }
+    std::span<const float> conv_bias() const { return conv_bias_; }
+    std::span<const float> a() const { return a_; }
+    std::span<const float> d() const { return d_; }
+    std::span<const float> dt_bias() const { return dt_bias_; }
+    std::span<const float> norm() const { return norm_; }
     // conv - 1 rows of convolution inputs, oldest first, then the SSM state in WeightOptions::ssm_state.
     StateLayout state() const override;
 

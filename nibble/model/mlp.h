@@ -28,6 +28,9 @@ public:
     Status backward(const Batch& batch, const float* x, const float* dy, float* dx, Workspace& work, Observer* observer,
                     GradientSink* sink) const override;
     std::vector<const Linear*> linears() const override;
+    const MlpConfig& config() const { return config_; }
+    const LinearStack& in() const { return in_; }
+    const Linear& out() const { return out_; }
 
 private:
     void activate(const float* in, int64_t n, float* mid, Workspace& work) const;

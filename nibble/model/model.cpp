@@ -7,14 +7,8 @@
 namespace nibble {
 namespace {
 
-struct Parts {
-    Embedding embedding;
-    std::vector<Block> blocks;
-    Head head;
-};
-
-Result<Parts> load_parts(const ModelConfig& config, WeightSource& weights) {
-    Parts p;
+Result<ModelParts> read_parts(const ModelConfig& config, WeightSource& weights) {
+    ModelParts p;
     NIBBLE_TRY(p.embedding, Embedding::load(config, weights));
     for (const BlockConfig& block : config.blocks) {
         NIBBLE_TRY(Block loaded, Block::load(config, block, weights));
@@ -91,49 +85,45 @@ Status Head::forward(const float* x, int64_t rows, float* logits, Workspace& wor
     return linear_.forward(normed, rows, logits, work, observer);
 }
 
+Result<ModelParts> load_parts(const ModelConfig& config, const Checkpoint& checkpoint, const WeightOptions& options,
+                              ThreadPool& pool, WeightSource::Mode mode) {
+    WeightSource looks(checkpoint, options, pool, WeightSource::Mode::check);
+    NIBBLE_CHECK(read_parts(config, looks));
+    NIBBLE_CHECK(looks.all_used());
+    WeightSource reads(checkpoint, options, pool, mode);
+    return read_parts(config, reads);
+}
+
 Result<Model> Model::load(std::shared_ptr<const Checkpoint> checkpoint, const ModelOptions& options, ThreadPool& pool) {
     Model model;
     NIBBLE_TRY(ModelConfig config, model_config(*checkpoint));
     model.config_ = std::make_unique<ModelConfig>(std::move(config));
     NIBBLE_TRY(Workspace work, Workspace::create(options.compute, options.kernels, pool));
     model.work_ = std::make_unique<Workspace>(std::move(work));
-    WeightSource looks(*checkpoint, options, pool, WeightSource::Mode::check);
-    NIBBLE_CHECK(load_parts(*model.config_, looks));
-    NIBBLE_CHECK(looks.all_used());
-    WeightSource reads(*checkpoint, options, pool, WeightSource::Mode::load);
-    NIBBLE_TRY(Parts parts, load_parts(*model.config_, reads));
-    model.embedding_ = std::move(parts.embedding);
-    model.blocks_ = std::move(parts.blocks);
-    model.head_ = std::move(parts.head);
+    NIBBLE_TRY(model.parts_, load_parts(*model.config_, *checkpoint, options, pool, WeightSource::Mode::load));
     model.checkpoint_ = std::move(checkpoint);
     return model;
 }
 
-std::unique_ptr<KvPool> Model::make_pool(int64_t tokens) const {
+Result<std::unique_ptr<KvPool>> Model::make_pool(int64_t tokens, int64_t sequences) const {
     std::vector<StateLayout> layouts;
-    for (const Block& block : blocks_) layouts.push_back(block.state());
-    return std::make_unique<KvPool>(std::move(layouts), tokens);
+    for (const Block& block : parts_.blocks) layouts.push_back(block.state());
+    return KvPool::create(std::move(layouts), tokens, sequences, host_state_memory);
 }
 
 Status Model::forward(const Batch& batch, std::span<float> logits, Observer* observer) const {
     Workspace& work = *work_;
     const int64_t rows = batch.rows(), n = config_->hidden;
-    if (static_cast<int64_t>(logits.size()) != batch.wanted() * config_->vocab)
-        return fail("room for {} logits, {} rows of {} are wanted", logits.size(), batch.wanted(), config_->vocab);
+    NIBBLE_CHECK(check(batch, std::ssize(logits), config_->vocab));
     const auto segments = batch.segments();
-    for (size_t s = 0; s < segments.size(); ++s) {
-        if (segments[s].tokens.empty()) return fail("segment {} of the batch has no tokens", s);
-        for (size_t other = 0; other < s && segments[s].sequence; ++other)
-            if (segments[other].sequence == segments[s].sequence) return fail("a sequence occurs twice in a batch");
-    }
     for (const Segment& s : segments)
         if (s.sequence) NIBBLE_CHECK(s.sequence->reserve(static_cast<int64_t>(s.tokens.size())));
 
     const Arena::Scope scope(work.arena);
     float* x = work.arena.floats(rows * n);
     for (size_t s = 0; s < segments.size(); ++s)
-        NIBBLE_CHECK(embedding_.forward(segments[s].tokens, x + batch.row(s) * n, work));
-    for (const Block& block : blocks_) NIBBLE_CHECK(block.forward(batch, x, work, observer));
+        NIBBLE_CHECK(parts_.embedding.forward(segments[s].tokens, x + batch.row(s) * n, work));
+    for (const Block& block : parts_.blocks) NIBBLE_CHECK(block.forward(batch, x, work, observer));
 
     float* wanted = work.arena.floats(batch.wanted() * n);
     int64_t count = 0;
@@ -141,7 +131,7 @@ Status Model::forward(const Batch& batch, std::span<float> logits, Observer* obs
         for (auto i = std::max<int64_t>(segments[s].logits_from, 0); i < std::ssize(segments[s].tokens); ++i)
             std::copy_n(x + (batch.row(s) + i) * n, n, wanted + count++ * n);
     if (count > 0) {
-        NIBBLE_CHECK(head_.forward(wanted, count, logits.data(), work, observer));
+        NIBBLE_CHECK(parts_.head.forward(wanted, count, logits.data(), work, observer));
         if (const int64_t bad = work.elementwise->first_nonfinite(logits.data(), std::ssize(logits)); bad >= 0)
             return fail("lm_head: {} in the logits of wanted row {}", logits[size_t(bad)], bad / config_->vocab);
     }

@@ -12,6 +12,7 @@
 #include "model/batch.h"
 #include "model/block.h"
 #include "model/config.h"
+#include "model/language_model.h"
 #include "model/sequence.h"
 #include "model/weight_source.h"
 
@@ -69,34 +70,36 @@ private:
     float eps_ = 0;
 };
 
-class Model {
+struct ModelParts {
+    Embedding embedding;
+    std::vector<Block> blocks;
+    Head head;
+};
+// Checks every tensor's presence and shape against the config before it reads in `mode`.
+Result<ModelParts> load_parts(const ModelConfig& config, const Checkpoint& checkpoint, const WeightOptions& options,
+                              ThreadPool& pool, WeightSource::Mode mode);
+
+class Model : public LanguageModel {
 public:
-    // Checks every tensor's presence and shape against the config before it packs any. Keeps the checkpoint open; the
-    // pool outlives the model.
+    // Keeps the checkpoint open; the pool outlives the model.
     static Result<Model> load(std::shared_ptr<const Checkpoint> checkpoint, const ModelOptions& options,
                               ThreadPool& pool);
 
-    const ModelConfig& config() const { return *config_; }
-    std::span<const Block> blocks() const { return blocks_; }
-    const Embedding& embedding() const { return embedding_; }
-    const Head& head() const { return head_; }
+    const ModelConfig& config() const override { return *config_; }
+    std::span<const Block> blocks() const { return parts_.blocks; }
+    const Embedding& embedding() const { return parts_.embedding; }
+    const Head& head() const { return parts_.head; }
 
-    // Memory for sequences: `tokens` tokens in all, over all sequences.
-    std::unique_ptr<KvPool> make_pool(int64_t tokens) const;
-
-    // Runs the rows of `batch` through everything and advances its sequences. logits [batch.wanted(), vocab].
-    // Running out of pages is an error that changes nothing; after any other error the batch's sequences are unusable.
-    // One call at a time: scratch memory is kept between calls.
-    Status forward(const Batch& batch, std::span<float> logits, Observer* observer = nullptr) const;
-    Workspace& workspace() const { return *work_; }
+    Result<std::unique_ptr<KvPool>> make_pool(int64_t tokens, int64_t sequences) const override;
+    Status forward(const Batch& batch, std::span<float> logits, Observer* observer = nullptr) const override;
+    Workspace& workspace() const override { return *work_; }
+    std::string kernels() const override { return std::string(work_->matmul->name); }
 
 private:
     Model() = default;
     std::shared_ptr<const Checkpoint> checkpoint_;
     std::unique_ptr<ModelConfig> config_;
-    Embedding embedding_;
-    std::vector<Block> blocks_;
-    Head head_;
+    ModelParts parts_;
     std::unique_ptr<Workspace> work_;
 };
 

@@ -19,6 +19,13 @@ public:
     Status backward(const Batch& batch, const float* x, const float* dy, float* dx, Workspace& work, Observer* observer,
                     GradientSink* sink) const override;
     std::vector<const Linear*> linears() const override;
+    const MoeConfig& config() const { return config_; }
+    const Linear& gate() const { return gate_; }
+    std::span<const float> selection_bias() const { return selection_bias_; }
+    std::span<const std::unique_ptr<Mlp>> experts() const { return experts_; }
+    const Mlp* shared() const { return shared_.get(); }
+    const std::optional<Linear>& to_latent() const { return to_latent_; }
+    const std::optional<Linear>& from_latent() const { return from_latent_; }
 
 private:
     // The choice of every row, and the rows of every expert in ascending order.

@@ -1,10 +1,9 @@
 #include "model/sequence.h"
 
-#include "base/large_pages.h"
+#include "base/checked.h"
+#include "kernels/attention.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
 
 namespace nibble {
 namespace {
@@ -13,15 +12,13 @@ int64_t tiles(int64_t tokens) { return (tokens + kv_page_tokens - 1) / kv_page_t
 
 }  // namespace
 
-Sequence::Sequence(KvPool& pool) : pool_(&pool), pages_(pool.layouts_.size()), states_(pool.layouts_.size()) {
-    for (size_t i = 0; i < states_.size(); ++i) states_[i].resize(static_cast<size_t>(pool.layouts_[i].floats));
-}
+Sequence::Sequence(KvPool& pool) : pool_(&pool), pages_(pool.layouts_.size()) {}
 
 Sequence::Sequence(Sequence&& other) noexcept
     : pool_(std::exchange(other.pool_, nullptr)),
       position_(other.position_),
       pages_(std::move(other.pages_)),
-      states_(std::move(other.states_)) {}
+      states_(other.states_) {}
 
 Sequence& Sequence::operator=(Sequence&& other) noexcept {
     std::swap(pool_, other.pool_);
@@ -36,6 +33,7 @@ Sequence::~Sequence() {
     for (const auto& table : pages_)
         for (std::byte* page : table)
             if (page) pool_->give(page);
+    if (states_) pool_->give_states(states_);
 }
 
 Result<Sequence> Sequence::fork() const {
@@ -45,19 +43,23 @@ Result<Sequence> Sequence::fork() const {
         return fail("the KV cache is full: {} pages needed, {} free", tables, pool_->free_pages());
     Sequence copy(*pool_);
     copy.position_ = position_;
-    copy.states_ = states_;
+    if (states_) {
+        copy.states_ = pool_->take_states();
+        if (!copy.states_) return fail("the pool has no states left for another sequence");
+        NIBBLE_CHECK(pool_->memory_->copy(copy.states_, states_, pool_->state_bytes_));
+    }
     for (size_t i = 0; i < pages_.size(); ++i) {
         // A failed forward pass may have left pages beyond the position: they are not shared.
         auto& table = copy.pages_[i];
-        table.assign(pages_[i].begin(), pages_[i].begin() + std::min<int64_t>(tiles(position_), std::ssize(pages_[i])));
-        for (size_t t = 0; t < table.size(); ++t) {
-            if (!table[t]) continue;
-            if (partial && t + 1 == table.size()) {
-                std::byte* page = pool_->take();
-                std::memcpy(page, table[t], static_cast<size_t>(pool_->page_bytes_));
-                table[t] = page;
+        const int64_t count = std::min<int64_t>(tiles(position_), std::ssize(pages_[i]));
+        for (int64_t t = 0; t < count; ++t) {
+            std::byte* const mine = pages_[i][static_cast<size_t>(t)];
+            if (mine && partial && t + 1 == count) {
+                table.push_back(pool_->take());
+                NIBBLE_CHECK(pool_->memory_->copy(table.back(), mine, pool_->page_bytes_));
             } else {
-                pool_->share(table[t]);
+                if (mine) pool_->share(mine);
+                table.push_back(mine);
             }
         }
     }
@@ -68,12 +70,18 @@ Status Sequence::reserve(int64_t tokens) {
     const int64_t wanted = tiles(position_ + tokens);
     int64_t missing = 0;
     for (size_t i = 0; i < pages_.size(); ++i)
-        if (pool_->layouts_[i].kv) missing += std::max<int64_t>(0, wanted - std::ssize(pages_[i]));
+        if (pool_->layouts_[i].page_bytes > 0) missing += std::max<int64_t>(0, wanted - std::ssize(pages_[i]));
     if (missing > pool_->free_pages())
         return fail("the KV cache is full: {} pages needed for {} more tokens, {} of {} free", missing, tokens,
                     pool_->free_pages(), pool_->pages());
+    if (!states_ && pool_->state_bytes_ > 0) {
+        std::byte* states = pool_->take_states();
+        if (!states) return fail("the pool has no states left for another sequence");
+        states_ = states;
+        NIBBLE_CHECK(pool_->memory_->zero(states_, pool_->state_bytes_));
+    }
     for (size_t i = 0; i < pages_.size(); ++i)
-        if (pool_->layouts_[i].kv)
+        if (pool_->layouts_[i].page_bytes > 0)
             while (std::ssize(pages_[i]) < wanted) pages_[i].push_back(pool_->take());
     return Ok{};
 }
@@ -94,24 +102,23 @@ void Sequence::advance(int64_t tokens) {
 
 int64_t Sequence::position() const { return position_; }
 std::span<std::byte* const> Sequence::pages(int index) const { return pages_[static_cast<size_t>(index)]; }
-std::span<float> Sequence::state(int index) { return states_[static_cast<size_t>(index)]; }
+float* Sequence::state(int index) {
+    return reinterpret_cast<float*>(states_ + pool_->state_offsets_[static_cast<size_t>(index)]);
+}
 
-KvPool::KvPool(std::vector<StateLayout> layouts, int64_t tokens)
-    : layouts_(std::move(layouts)), memory_(nullptr, [](std::byte* p) { std::free(p); }) {
+KvPool::KvPool(std::vector<StateLayout> layouts, int64_t tokens, int64_t sequences)
+    : layouts_(std::move(layouts)), sequences_(sequences) {
     int64_t tables = 0;
-    for (const StateLayout& layout : layouts_)
-        if (layout.kv) {
-            ++tables;
-            page_bytes_ = std::max(page_bytes_, (kv_page_bytes(*layout.kv) + 63) / 64 * 64);
-        }
-    const int64_t pages = tables * tiles(tokens);
-    // calloc: the system hands out zeroed memory when a page is first touched.
-    memory_.reset(static_cast<std::byte*>(std::calloc(static_cast<size_t>(pages * page_bytes_ + 64), 1)));
-    if (memory_) prefer_large_pages(memory_.get(), pages * page_bytes_);
-    references_.resize(memory_ ? static_cast<size_t>(pages) : 0);
-    const auto at = reinterpret_cast<uintptr_t>(memory_.get());
-    base_ = memory_.get() + (64 - at % 64) % 64;
-    for (int64_t i = std::ssize(references_) - 1; i >= 0; --i) free_.push_back(base_ + i * page_bytes_);
+    for (const StateLayout& layout : layouts_) {
+        tables += layout.page_bytes > 0;
+        page_bytes_ = std::max(page_bytes_, round_up(layout.page_bytes, StateMemory::alignment));
+        state_offsets_.push_back(state_bytes_);
+        state_bytes_ += round_up(layout.floats * int64_t{sizeof(float)}, StateMemory::alignment);
+    }
+    references_.resize(static_cast<size_t>(tables * tiles(tokens)));
+    for (auto i = static_cast<int32_t>(references_.size()) - 1; i >= 0; --i) free_.push_back(i);
+    if (state_bytes_ > 0)
+        for (auto i = static_cast<int32_t>(sequences) - 1; i >= 0; --i) free_states_.push_back(i);
 }
 
 KvPool::~KvPool() = default;
@@ -120,21 +127,34 @@ Sequence KvPool::sequence() { return Sequence(*this); }
 int64_t KvPool::pages() const { return std::ssize(references_); }
 int64_t KvPool::free_pages() const { return std::ssize(free_); }
 int64_t KvPool::page_bytes() const { return page_bytes_; }
-
-size_t KvPool::slot(const std::byte* page) const { return static_cast<size_t>((page - base_) / page_bytes_); }
+int64_t KvPool::bytes() const { return pages() * page_bytes_ + sequences_ * state_bytes_; }
 
 std::byte* KvPool::take() {
     if (free_.empty()) return nullptr;
-    std::byte* page = free_.back();
+    const int32_t number = free_.back();
     free_.pop_back();
-    references_[slot(page)] = 1;
-    return page;
+    references_[static_cast<size_t>(number)] = 1;
+    return page(number);
 }
 
-void KvPool::share(const std::byte* page) { ++references_[slot(page)]; }
+void KvPool::share(const std::byte* page) { ++references_[static_cast<size_t>(number(page))]; }
 
 void KvPool::give(std::byte* page) {
-    if (--references_[slot(page)] == 0) free_.push_back(page);
+    const auto at = static_cast<int32_t>(number(page));
+    if (--references_[static_cast<size_t>(at)] == 0) free_.push_back(at);
+}
+
+std::byte* KvPool::states(int32_t number) const { return base() + pages() * page_bytes_ + number * state_bytes_; }
+
+std::byte* KvPool::take_states() {
+    if (free_states_.empty()) return nullptr;
+    const int32_t number = free_states_.back();
+    free_states_.pop_back();
+    return states(number);
+}
+
+void KvPool::give_states(const std::byte* states) {
+    free_states_.push_back(static_cast<int32_t>((states - this->states(0)) / state_bytes_));
 }
 
 }  // namespace nibble

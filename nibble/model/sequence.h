@@ -1,12 +1,13 @@
 // Sequences in progress and the memory behind them. A pool owns pages of 64 tokens of one block's K and V; a sequence
 // holds a page table per block, and the recurrent states of the blocks that have some. Pages are reference-counted, so
-// sequences with a common prefix share its full pages (fork); a page is written only by its one owner.
+// sequences with a common prefix share its full pages (fork); a page is written only by its one owner. Where the memory
+// lies, host or device, changes nothing here (model/state_memory.h).
 //
 // One thread at a time uses a pool and its sequences; the pool outlives them.
 #pragma once
 
 #include "base/error.h"
-#include "model/block.h"
+#include "model/state_memory.h"
 
 #include <cstdint>
 #include <memory>
@@ -17,25 +18,34 @@ namespace nibble {
 
 class KvPool;
 
+// What a block keeps per sequence: pages of K and V, and/or `floats` numbers (conv and SSM states), zero at the start.
+struct StateLayout {
+    int64_t page_bytes = 0;  // of a page of K and V; 0: none are kept
+    int64_t window = 0;      // of the attention: pages that no later query sees are freed; 0: none are
+    int64_t floats = 0;
+};
+
 class Sequence {
 public:
     Sequence(Sequence&&) noexcept;
     Sequence& operator=(Sequence&&) noexcept;
-    ~Sequence();  // gives its pages back
+    ~Sequence();  // gives its pages and states back
 
     int64_t position() const;  // tokens that went through the model
     // A second sequence with the same past. Shares full pages, copies the last one of each block and the states.
-    // Error: the pool has no page left.
+    // Error: the pool has no page or no states left.
     Result<Sequence> fork() const;
 
-    // For Model: pages for the next `tokens` tokens of every block. Error: the pool has too few; nothing changed.
+    // For models: pages for the next `tokens` tokens of every block, and states. Error: the pool has too few; nothing
+    // changed.
     Status reserve(int64_t tokens);
-    // For Model: `tokens` tokens went through; pages that no window reaches any more are freed.
+    // For models: `tokens` tokens went through; pages that no window reaches any more are freed.
     void advance(int64_t tokens);
-    // For mixers: pages of block `index` (BlockConfig::index), by tile; null before the window.
+    // For mixers, after reserve: pages of block `index` (BlockConfig::index), by tile; null before the window.
     std::span<std::byte* const> pages(int index) const;
-    // For mixers: the block's `StateLayout::floats` numbers.
-    std::span<float> state(int index);
+    // For mixers, after reserve: the block's `StateLayout::floats` numbers.
+    float* state(int index);
+    const KvPool& pool() const { return *pool_; }
 
 private:
     friend class KvPool;
@@ -43,14 +53,20 @@ private:
     KvPool* pool_ = nullptr;
     int64_t position_ = 0;
     std::vector<std::vector<std::byte*>> pages_;
-    std::vector<std::vector<float>> states_;
+    std::byte* states_ = nullptr;  // of all blocks; null before the first token
 };
 
 class KvPool {
 public:
-    // `layouts`: of every block in order. Room for `tokens` tokens in every block with K and V; memory that the system
-    // refuses leaves a pool without pages.
-    KvPool(std::vector<StateLayout> layouts, int64_t tokens);
+    // `layouts`: of every block in order. Room for `tokens` tokens in every block with K and V, and for the states of
+    // `sequences` sequences. make(bytes): a Result<std::unique_ptr<StateMemory>>.
+    template <class Make>
+    static Result<std::unique_ptr<KvPool>> create(std::vector<StateLayout> layouts, int64_t tokens, int64_t sequences,
+                                                  const Make& make) {
+        std::unique_ptr<KvPool> pool(new KvPool(std::move(layouts), tokens, sequences));
+        NIBBLE_TRY(pool->memory_, make(pool->bytes()).within("the KV cache"));
+        return pool;
+    }
     KvPool(KvPool&&) = delete;
     ~KvPool();
 
@@ -58,20 +74,28 @@ public:
     int64_t pages() const;       // of all blocks together
     int64_t free_pages() const;  // now
     int64_t page_bytes() const;
+    int64_t sequences() const { return sequences_; }  // that may have states
+    int64_t bytes() const;                            // of the memory: pages, then states
+    // Pages are numbered as they lie in memory.
+    std::byte* base() const { return memory_->base(); }
+    int64_t number(const std::byte* page) const { return (page - base()) / page_bytes_; }
 
 private:
     friend class Sequence;
+    KvPool(std::vector<StateLayout> layouts, int64_t tokens, int64_t sequences);
+    std::byte* page(int32_t number) const { return base() + number * page_bytes_; }
     std::byte* take();  // nullptr when none is left; holds anything
     void share(const std::byte* page);
     void give(std::byte* page);
-    size_t slot(const std::byte* page) const;
+    std::byte* states(int32_t number) const;
+    std::byte* take_states();  // nullptr when none are left; hold anything
+    void give_states(const std::byte* states);
 
     std::vector<StateLayout> layouts_;
-    int64_t page_bytes_ = 0;
-    std::unique_ptr<std::byte, void (*)(std::byte*)> memory_;
-    std::byte* base_ = nullptr;  // 64-byte aligned
-    std::vector<int32_t> references_;
-    std::vector<std::byte*> free_;
+    std::vector<int64_t> state_offsets_;  // of every block in a sequence's states
+    int64_t sequences_ = 0, page_bytes_ = 0, state_bytes_ = 0;
+    std::unique_ptr<StateMemory> memory_;
+    std::vector<int32_t> references_, free_, free_states_;
 };
 
 }  // namespace nibble

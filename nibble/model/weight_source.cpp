@@ -149,7 +149,7 @@ Result<PackedMatrix> WeightSource::pack(std::span<const size_t> tensors) {
 
 Result<Linear> WeightSource::linear(const std::string& module, int64_t rows, int64_t cols, bool bias) {
     NIBBLE_TRY(Linear linear, describe(module, rows, cols, bias));
-    if (mode_ == Mode::check) return linear;
+    if (mode_ != Mode::load) return linear;
     const size_t index = index_.at(module + ".weight");
     NIBBLE_TRY(linear.weight, pack({&index, 1}).within(module));
     checkpoint_->done_with(index, 0, rows);
@@ -174,7 +174,7 @@ Result<LinearStack> WeightSource::stack(std::span<const Part> parts, int64_t col
                 });
     if (stack.one && bias)
         for (const Linear& part : stack.parts) stack.bias.insert(stack.bias.end(), part.bias.begin(), part.bias.end());
-    if (mode_ == Mode::check) return stack;
+    if (mode_ != Mode::load) return stack;
     if (stack.one) {
         NIBBLE_TRY(stack.weight, pack(tensors).within(parts[0].module));
     } else {

@@ -2,7 +2,8 @@
 //
 // Loading runs twice over the same code: `check` only looks (presence, shape, dtype; what it returns has names and
 // sizes but no numbers) and remembers which tensors the model uses, so that a disagreement between config and tensors
-// is found before anything is packed; `load` reads.
+// is found before anything is packed; `load` reads. `outline` reads all but the matrices of linears, for a model that
+// keeps those elsewhere (model/device_weights.h).
 #pragma once
 
 #include "base/large_pages.h"
@@ -28,7 +29,7 @@ struct WeightOptions {
 
 class WeightSource {
 public:
-    enum class Mode : uint8_t { check, load };
+    enum class Mode : uint8_t { check, outline, load };
     WeightSource(const Checkpoint& checkpoint, const WeightOptions& options, ThreadPool& pool, Mode mode);
 
     Mode mode() const { return mode_; }

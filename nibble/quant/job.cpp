@@ -77,7 +77,7 @@ QuantReport make_report(JobContext& job, const ThreadPool& pool) {
                      .bytes_written = job.bytes_written,
                      .gigabytes_per_second = static_cast<double>(job.bytes_read) / seconds / 1e9,
                      .threads = pool.threads(),
-                     .kernels = std::string(job.kernels.name),
+                     .kernels = std::string(job.workers.name()),
                      .peak_anonymous_bytes = job.meter.peak_anonymous(),
                      .peak_resident_bytes = memory_use().peak_resident,
                      .resumed_tensors = job.resumed,
@@ -103,6 +103,10 @@ Result<QuantReport> run_quantize(const Checkpoint& source, const Plan& plan, con
         NIBBLE_TRY(kernels, select_quantize_kernels());
     }
     NIBBLE_CHECK(check_plan(source, plan));
+    const auto host = options.workers ? nullptr : host_workers(*kernels, pool.threads());
+    PanelWorkers& workers = options.workers ? *options.workers : *host;
+    if (workers.count() < pool.threads())
+        return fail("{} workers on {} for {} threads", workers.count(), workers.name(), pool.threads());
     if (options.scales.input.size() != plan.entries.size())
         return fail("activation scales for {} tensors, the plan has {}", options.scales.input.size(),
                     plan.entries.size());
@@ -123,6 +127,7 @@ Result<QuantReport> run_quantize(const Checkpoint& source, const Plan& plan, con
                    .options = options,
                    .kernels = *kernels,
                    .solver = *solver,
+                   .workers = workers,
                    .pool = pool,
                    .out = out,
                    .journal = *journal,
@@ -133,7 +138,7 @@ Result<QuantReport> run_quantize(const Checkpoint& source, const Plan& plan, con
     const auto end = run_units(
         pool, static_cast<int64_t>(units.size()), [&](int64_t unit) { return start_unit(job, unit); },
         [&] { return hooks.should_stop(); });
-    if (!end.ok() && job.write_failed) return fail("{} ({})", end.error().message(), kept(job));
+    if (!end.ok() && job.machine_failed) return fail("{} ({})", end.error().message(), kept(job));
     if (!end.ok()) return end.error();
     if (*end == RunEnd::stopped) return fail("stopped on request: {}", kept(job));
     meter.finish();

@@ -14,6 +14,7 @@
 #include "base/thread_pool.h"
 #include "checkpoint/export.h"
 #include "quant/input_scales.h"
+#include "quant/panel_workers.h"
 #include "quant/plan.h"
 #include "quant/quant_report.h"
 #include "quant/solve.h"
@@ -22,6 +23,7 @@ namespace nibble {
 
 struct JobOptions {
     const QuantizeKernels* kernels = nullptr;  // null: the fastest this CPU supports
+    PanelWorkers* workers = nullptr;           // null: `kernels` on the pool's threads; else at least one per thread
     ActivationScales scales;                   // of resolve_activation_scales for the same plan
     StatisticsSource* statistics = nullptr;    // needed where an entry of the plan has a solver
     Json settings = Json::object();            // options that change bytes, for the identity and the report
@@ -33,7 +35,8 @@ struct JobOptions {
 // done again. The caller calls out.finish() when this succeeds.
 //
 // Errors: a NaN or infinite weight (names tensor and index), a journal of another job, read and write errors. After
-// write errors and after hooks.stop_requested the finished units stay in the journal; the message says how to go on.
+// write errors, when a GPU fails and after hooks.stop_requested the finished units stay in the journal; the message
+// says how to go on.
 Result<QuantReport> run_quantize(const Checkpoint& source, const Plan& plan, const JobOptions& options, Export& out,
                                  ThreadPool& pool, const JobHooks& hooks);
 

@@ -31,6 +31,7 @@ struct Member {
     std::vector<double> losses{};     // per multiplier
     std::vector<float> multipliers{};
     MemberScale scale{};
+    std::vector<KeptPanel> kept{};     // per panel, between its stages
     std::vector<uint64_t> contents{};  // content hash per panel
     uint64_t checksum = 0;             // stored now, or expected while rechecking
 
@@ -54,7 +55,7 @@ public:
             const CheckpointTensor& from = job.source.tensors()[i];
             members_.push_back({i, entry, from,
                                 Panels(panel_format(from.format, entry.spec.format), entry.rows(), entry.cols()),
-                                format_layout(entry.spec.format).tensor_scale || !entry.scale_group.empty()});
+                                needs_tensor_amax(entry)});
         }
     }
 
@@ -70,7 +71,7 @@ public:
     Status run(int64_t task, int worker) override {
         const auto [m, panel] = tasks_[static_cast<size_t>(task)];
         Member& member = members_[m];
-        return run_task(member, panel, job_.scratch[static_cast<size_t>(worker)]).within(member.entry.tensor);
+        return run_task(member, panel, worker).within(member.entry.tensor);
     }
 
 private:
@@ -120,8 +121,10 @@ private:
             if (stage_ == Stage::recheck || stage_ == Stage::finish || solves) n = 1;
             if (stage_ == Stage::scan && !member.needs_amax) n = 0;
             if (stage_ == Stage::search && !searches_tensor(member.entry)) n = 0;
-            if (n > 0 && (stage_ == Stage::scan || stage_ == Stage::quantize))
+            if (n > 0 && (stage_ == Stage::scan || stage_ == Stage::quantize)) {
                 member.scans.resize(static_cast<size_t>(member.panels.count()));
+                member.kept.resize(static_cast<size_t>(member.panels.count()));
+            }
             if (stage_ == Stage::search) member.multipliers = search_multipliers(member.entry.spec.search);
             if (stage_ == Stage::quantize && member.quantized()) {
                 member.stats.resize(static_cast<size_t>(member.panels.count()));
@@ -131,7 +134,7 @@ private:
         }
     }
 
-    Status run_task(Member& member, int64_t panel, PanelScratch& scratch) {
+    Status run_task(Member& member, int64_t panel, int worker) {
         switch (stage_) {
             case Stage::recheck: {
                 const auto stored = job_.out.checksum(member.index);
@@ -139,20 +142,20 @@ private:
                 return Ok{};
             }
             case Stage::scan: {
-                NIBBLE_TRY(const MatrixView view, read(member, panel, scratch));
-                scan(member, panel, view);
-                return Ok{};
+                NIBBLE_TRY(const MatrixView view, place(member, panel, worker));
+                NIBBLE_TRY(const Scan found, computed(job_.workers[worker].scan(view)));
+                return note_scan(member, panel, found, worker);
             }
             case Stage::search: {
-                NIBBLE_TRY(const MatrixView view, read(member, panel, scratch));
+                NIBBLE_TRY(const MatrixView view, place(member, panel, worker));
                 std::vector<double>& losses = member.scans[static_cast<size_t>(panel)].losses;
                 losses.assign(member.multipliers.size(), 0.0);
-                job_.kernels.tensor_losses(view, member.entry.spec, member.scale.amax, member.multipliers, losses);
-                return Ok{};
+                return computed(job_.workers[worker].tensor_losses(view, member.entry.spec, member.scale.amax,
+                                                                   member.multipliers, losses));
             }
             case Stage::quantize:
-                if (member.entry.solver) return solve(member, scratch);
-                return member.quantized() ? quantize(member, panel, scratch) : carry(member, panel, scratch);
+                if (member.entry.solver) return solve(member, scratch(worker));
+                return member.quantized() ? quantize(member, panel, worker) : carry(member, panel, scratch(worker));
             case Stage::finish:
                 return finish(member);
             default:
@@ -160,35 +163,53 @@ private:
         }
     }
 
-    Result<MatrixView> read(const Member& member, int64_t panel, PanelScratch& scratch) {
+    PanelScratch& scratch(int worker) { return job_.scratch[static_cast<size_t>(worker)]; }
+
+    Result<MatrixView> read(const Member& member, int64_t panel, int worker) {
         return read_weights(job_.source, member.index, member.panels.begin(panel), member.panels.size(panel),
-                            job_.kernels, scratch);
+                            job_.kernels, scratch(worker));
     }
 
-    void scan(Member& member, int64_t panel, const MatrixView& view) {
-        const Scan found = job_.kernels.scan(view);
+    // The panel where it is worked on: kept there by an earlier stage, or read, and kept for a later one.
+    Result<MatrixView> place(Member& member, int64_t panel, int worker) {
+        KeptPanel& kept = member.kept[static_cast<size_t>(panel)];
+        if (kept.memory) return kept.view;
+        NIBBLE_TRY(const MatrixView host, read(member, panel, worker));
+        const bool again = stage_ != Stage::quantize && !member.entry.solver;
+        return computed(job_.workers[worker].place(host, again ? &kept : nullptr));
+    }
+
+    template <class T>
+    Result<T> computed(Result<T> result) {
+        if (!result.ok()) job_.machine_failed = true;
+        return result;
+    }
+
+    Status note_scan(Member& member, int64_t panel, const Scan& found, int worker) {
         PanelScan& result = member.scans[static_cast<size_t>(panel)];
         result.amax = found.amax;
-        if (found.first_nonfinite < 0) return;
+        if (found.first_nonfinite < 0) return Ok{};
+        NIBBLE_TRY(const MatrixView view, read(member, panel, worker));
         result.bad_row = member.panels.begin(panel) + found.first_nonfinite / view.cols;
         result.bad_col = found.first_nonfinite % view.cols;
         result.bad_value = value_class(view, found.first_nonfinite);
+        return Ok{};
     }
 
-    Status quantize(Member& member, int64_t panel, PanelScratch& scratch) {
-        NIBBLE_TRY(const MatrixView view, read(member, panel, scratch));
+    Status quantize(Member& member, int64_t panel, int worker) {
+        const auto p = static_cast<size_t>(panel);
+        NIBBLE_TRY(const MatrixView view, place(member, panel, worker));
+        NIBBLE_TRY(const QuantizedPanel done,
+                   computed(job_.workers[worker].quantize(view, member.entry.spec, member.scale.amax,
+                                                          member.scale.tensor_scale, !member.needs_amax)));
+        member.kept[p] = {};
         if (!member.needs_amax) {
-            scan(member, panel, view);
-            if (member.scans[static_cast<size_t>(panel)].bad_row >= 0) return Ok{};  // reported when the stage ends
+            NIBBLE_CHECK(note_scan(member, panel, done.scan, worker));
+            if (done.scan.first_nonfinite >= 0) return Ok{};  // reported when the stage ends
         }
-        const WeightSpec& spec = member.entry.spec;
-        QuantStats& stats = member.stats[static_cast<size_t>(panel)];
-        QuantSpan out = reshape(scratch.out, spec.format, view.rows, view.cols);
-        out.tensor_scale = member.scale.tensor_scale;
-        job_.kernels.quantize(view, spec, member.scale.amax, out, stats);
-        job_.kernels.measure(view, out, stats);
-        member.contents[static_cast<size_t>(panel)] = content_hash(out, member.panels.begin(panel));
-        return wrote(member, panel, job_.out.write_quant(member.index, member.panels.begin(panel), out));
+        member.stats[p] = done.stats;
+        member.contents[p] = content_hash(done.codes, member.panels.begin(panel));
+        return wrote(member, panel, job_.out.write_quant(member.index, member.panels.begin(panel), done.codes));
     }
 
     // The whole matrix as one task. Sums of its statistics still go by panels, as `verify` adds them.
@@ -223,7 +244,7 @@ private:
     }
 
     Status wrote(const Member& member, int64_t panel, Status status) {
-        if (!status.ok()) job_.write_failed = true;
+        if (!status.ok()) job_.machine_failed = true;
         const int64_t begin = member.panels.begin(panel), rows = member.panels.size(panel);
         job_.source.done_with(member.index, begin, rows);
         const auto until = [&](int64_t row) { return source_bytes(member.from) / member.panels.rows * row; };
@@ -274,7 +295,7 @@ private:
             const auto input = member.quantized() ? job_.options.scales.input[member.index] : member.from.input_scale;
             const Status status = job_.out.write_scalars(member.index, member.scale.tensor_scale, input);
             if (!status.ok()) {
-                job_.write_failed = true;
+                job_.machine_failed = true;
                 return status;
             }
         }
@@ -302,7 +323,7 @@ private:
             job_.reports[member.index] = std::move(report);
         }
         Status status = job_.journal.append(unit_, std::move(lines));
-        if (!status.ok()) job_.write_failed = true;
+        if (!status.ok()) job_.machine_failed = true;
         return status;
     }
 

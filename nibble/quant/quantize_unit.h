@@ -5,6 +5,7 @@
 #include "quant/executor.h"
 #include "quant/job.h"
 #include "quant/meter.h"
+#include "quant/panel_workers.h"
 #include "quant/panels.h"
 #include "quant/units.h"
 
@@ -17,8 +18,9 @@ struct JobContext {
     const Checkpoint& source;
     const Plan& plan;
     const JobOptions& options;
-    const QuantizeKernels& kernels;
+    const QuantizeKernels& kernels;  // of this machine's CPU: quantized sources, solvers
     const SolverKernels& solver;
+    PanelWorkers& workers;  // everything else
     ThreadPool& pool;
     Export& out;
     Journal& journal;
@@ -27,7 +29,7 @@ struct JobContext {
     std::vector<PanelScratch> scratch;  // per worker
     std::vector<TensorReport> reports;  // per plan entry; each written by its unit
     std::atomic<int64_t> resumed{0}, bytes_read{0}, bytes_written{0};
-    std::atomic<bool> write_failed{false};  // the disk, not the data, ended the job
+    std::atomic<bool> machine_failed{false};  // the disk or the GPU, not the data, ended the job
 };
 
 std::unique_ptr<UnitWork> start_unit(JobContext& job, int64_t unit);

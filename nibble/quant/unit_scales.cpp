@@ -26,6 +26,10 @@ bool searches_tensor(const PlanEntry& entry) {
            (spec.format == Format::fp8 || (spec.format == Format::nvfp4 && !spec.static_scales));
 }
 
+bool needs_tensor_amax(const PlanEntry& entry) {
+    return format_layout(entry.spec.format).tensor_scale || !entry.scale_group.empty();
+}
+
 void set_search_maxima(std::span<MemberScale> members) {
     for (MemberScale& m : members)
         for_group(members, m, &PlanEntry::search_group,

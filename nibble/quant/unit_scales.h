@@ -11,6 +11,9 @@ namespace nibble {
 // Whether one multiplier is searched for the whole tensor, before any of its scales is fixed.
 bool searches_tensor(const PlanEntry& entry);
 
+// Whether codes need the maximum of the whole tensor (or of its group) first.
+bool needs_tensor_amax(const PlanEntry& entry);
+
 struct MemberScale {
     const PlanEntry* entry = nullptr;
     float own_amax = 0;              // of the weights

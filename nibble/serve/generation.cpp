@@ -54,7 +54,7 @@ Step plan_step(std::span<Running> running, int64_t rows) {
 
 // Buffers of the loop.
 struct Loop {
-    const Model& model;
+    const LanguageModel& model;
     const GenerateOptions& options;
     GenerateStats stats;
     std::vector<float> logits, log_probs;
@@ -168,7 +168,8 @@ std::string Generation::add(std::string text) {
     return text;
 }
 
-Result<GenerateStats> generate(const Model& model, std::span<Generation> generations, const GenerateOptions& options) {
+Result<GenerateStats> generate(const LanguageModel& model, std::span<Generation> generations,
+                               const GenerateOptions& options) {
     Loop loop{model, options};
     const auto slots = static_cast<size_t>(std::clamp<int64_t>(options.batch, 1, std::ssize(generations)));
     std::vector<int64_t> lengths;  // the longest of every set of answers that may run together fit
@@ -176,7 +177,7 @@ Result<GenerateStats> generate(const Model& model, std::span<Generation> generat
     std::ranges::sort(lengths, std::greater{});
     int64_t tokens = 0;
     for (size_t i = 0; i < slots; ++i) tokens += lengths[i];
-    const std::unique_ptr<KvPool> pool = model.make_pool(tokens);
+    NIBBLE_TRY(const std::unique_ptr<KvPool> pool, model.make_pool(tokens, static_cast<int64_t>(slots)));
 
     std::vector<std::unique_ptr<Sequence>> sequences;  // of `running`, one each
     std::vector<Running> running;
@@ -202,7 +203,7 @@ Result<GenerateStats> generate(const Model& model, std::span<Generation> generat
     return loop.stats;
 }
 
-Result<GenerateStats> generate(const Model& model, KvPool& pool, Past& past, Generation& generation,
+Result<GenerateStats> generate(const LanguageModel& model, KvPool& pool, Past& past, Generation& generation,
                                const GenerateOptions& options) {
     Loop loop{model, options};
     const std::vector<int32_t>& prompt = generation.prompt();

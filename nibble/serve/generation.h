@@ -2,7 +2,7 @@
 // them through a model together. Bits of an answer do not depend on what else runs (design.md 4).
 #pragma once
 
-#include "model/model.h"
+#include "model/language_model.h"
 #include "serve/sampler.h"
 #include "serve/stop_strings.h"
 #include "text/tokenizer.h"
@@ -87,11 +87,12 @@ struct GenerateStats {
 };
 
 // Runs all to their end, in order of admission. Prompts and parameters were checked.
-Result<GenerateStats> generate(const Model& model, std::span<Generation> generations, const GenerateOptions& options);
+Result<GenerateStats> generate(const LanguageModel& model, std::span<Generation> generations,
+                               const GenerateOptions& options);
 
 // One answer that continues `past` where the prompt begins with its tokens, and starts anew in `pool` where it does
 // not. Afterwards `past` holds prompt and answer, but for the last token.
-Result<GenerateStats> generate(const Model& model, KvPool& pool, Past& past, Generation& generation,
+Result<GenerateStats> generate(const LanguageModel& model, KvPool& pool, Past& past, Generation& generation,
                                const GenerateOptions& options);
 
 }  // namespace nibble

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -40,6 +41,16 @@ Result<DeviceChoice> parse_device(std::string_view text);  // syntax only
 // compute capability 9.0 (sm_90a).
 Result<DeviceInfo> open_device(const DeviceChoice& choice);
 
+// Bytes of device memory, free and in all. Makes the device's context, which takes a moment.
+struct DeviceMemory {
+    int64_t free = 0, total = 0;
+};
+Result<DeviceMemory> device_memory(int device);
+
+// The calling thread's kernels run on `device` from now on; threads that launch into streams of a device other than 0
+// need it. Cheap when it is so already.
+Status use_device(int device);
+
 // An ordered queue of work on one device.
 class Stream {
 public:
@@ -63,6 +74,8 @@ private:
 class Event {
 public:
     static Result<Event> create();
+    // For waiting only: the thread that synchronizes sleeps instead of watching, and no time is kept.
+    static Result<Event> create_sleeping();
     Status record(const Stream& stream);
     Status synchronize() const;              // waits
     Status make_wait(const Stream& stream);  // `stream` waits for the event, the caller does not
@@ -74,6 +87,22 @@ private:
         void operator()(void* handle) const;
     };
     explicit Event(void* handle) : handle_(handle) {}
+    std::unique_ptr<void, Destroy> handle_;
+};
+
+// Work that was queued once, to be queued again in one call. Kernels see the same arguments; what they point to may
+// have changed.
+class Graph {
+public:
+    // Runs `queue`, whose work goes to `stream`, without executing it.
+    static Result<Graph> capture(const Stream& stream, const std::function<Status()>& queue);
+    Status launch(const Stream& stream) const;
+
+private:
+    struct Destroy {
+        void operator()(void* handle) const;
+    };
+    explicit Graph(void* handle) : handle_(handle) {}
     std::unique_ptr<void, Destroy> handle_;
 };
 

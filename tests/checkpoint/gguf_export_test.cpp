@@ -282,7 +282,7 @@ TEST(GgufExport, quantized_matrices_come_back_bit_for_bit_and_so_does_the_model_
 TEST(GgufExport, every_golden_architecture_comes_back_in_nvfp4) {
     NIBBLE_NEEDS_GOLDEN(root, "models");
     TempDir dir;
-    for (const char* name : {"llama", "llama-rope3", "qwen2", "qwen3", "qwen3_moe", "nemotron_h"}) {
+    for (const char* name : {"llama", "llama-rope3", "qwen3", "qwen3_moe", "nemotron_h"}) {
         SCOPED_TRACE(name);
         const HfModel model = read_hf_model(root / name);
         const fs::path in_path = dir / name, out_path = dir / fmt::format("{}.gguf", name);
@@ -290,6 +290,18 @@ TEST(GgufExport, every_golden_architecture_comes_back_in_nvfp4) {
         write_model(model, spec_for(model, Format::nvfp4, true, out_path, Dialect::gguf), 7);
         expect_same_quantized(*value_of(Checkpoint::open(in_path)), *value_of(Checkpoint::open(out_path)));
     }
+}
+
+TEST(GgufExport, nvfp4_where_llama_cpp_ignores_the_scale_is_refused) {
+    NIBBLE_NEEDS_GOLDEN(root, "models");
+    TempDir dir;
+    const HfModel model = read_hf_model(root / "qwen2");
+    const std::string message = message_of(
+        open_export(spec_for(model, Format::nvfp4, true, dir / "x.gguf", Dialect::gguf), ExportMode::create));
+    EXPECT_NE(message.find("takes no tensor scale for ffn_"), std::string::npos) << message;
+    EXPECT_NE(message.find("of qwen2"), std::string::npos) << message;
+    EXPECT_TRUE(
+        open_export(spec_for(model, Format::mxfp4, false, dir / "x.gguf", Dialect::gguf), ExportMode::create).ok());
 }
 
 TEST(GgufExport, nvfp4_files_say_so_and_hold_scales_where_llama_cpp_looks_for_them) {
@@ -417,7 +429,7 @@ const Refusal refusals[] = {
      "'num_attention_heads' must be a positive integer"},
     {"tokenizer",
      [](ExportSpec& s) {
-         s.side_files = {{"tokenizer.model", {}, "x"}};
+         s.side_files = {{"tekken.json", {}, "x"}};
      },
      "needs tokenizer.json"},
 };

@@ -5,6 +5,8 @@
 #include "checkpoint/tokenizer_file.h"
 #include "folders.h"
 
+#include <cstring>
+
 namespace nibble::test {
 namespace {
 
@@ -119,6 +121,58 @@ TEST(GgufWriteTokenizer, scores_of_sentence_piece_lead_to_the_same_merges) {
               std::vector<int64_t>(v.types.begin(), v.types.end()));
     EXPECT_TRUE(value_of(after.metadata.boolean("tokenizer.ggml.add_space_prefix")));
     EXPECT_EQ(value_of(gguf_tokenizer(after.metadata))->tokenizer_json, made->tokenizer_json);
+}
+
+// A sentencepiece ModelProto, by hand: pieces (text, score, type), model type, byte fallback.
+std::string sentencepiece_model(const Vocabulary& v, int algorithm, bool byte_fallback) {
+    const auto field = [](int number, const std::string& body) {
+        return std::string{static_cast<char>(number << 3 | 2), static_cast<char>(body.size())} + body;
+    };
+    std::string model;
+    for (size_t id = 0; id < v.tokens.size(); ++id) {
+        std::string score(4, '\0');
+        std::memcpy(score.data(), &v.scores[id], 4);
+        model +=
+            field(1, field(1, std::string(v.tokens[id])) + "\x15" + score + "\x18" + static_cast<char>(v.types[id]));
+    }
+    std::string trainer = "\x18" + std::string(1, static_cast<char>(algorithm));
+    if (byte_fallback) trainer += "\x98\x02\x01";  // field 35
+    return model + field(2, trainer);
+}
+
+TEST(GgufWriteTokenizer, a_sentencepiece_model_travels_as_it_is) {
+    const Vocabulary v{.tokens = {"<unk>", "<s>", "</s>", "<0x41>", "\u2581", "a", "\u2581a", "<x>"},
+                       .merges = {},
+                       .types = {2, 3, 3, 6, 1, 1, 1, 4},
+                       .scores = {0, 0, 0, 0, -1, -2, -0.5f, 0}};
+    ExportSpec spec;
+    spec.config = Json::object({{"eos_token_id", 7}});
+    spec.side_files = {{"tokenizer.model", {}, sentencepiece_model(v, 2, true)}};
+    const GgufHeader out = written(spec, 10);
+    const GgufMetadata& m = out.metadata;
+    EXPECT_EQ(value_of(m.string("tokenizer.ggml.model")), "llama");
+    std::vector<std::string_view> tokens = v.tokens;
+    tokens.insert(tokens.end(), {"[PAD8]", "[PAD9]"});
+    EXPECT_EQ(strings(m, "tokenizer.ggml.tokens"), tokens);
+    EXPECT_EQ(value_of(m.integers("tokenizer.ggml.token_type")), (std::vector<int64_t>{2, 3, 3, 6, 1, 1, 1, 4, 5, 5}));
+    EXPECT_EQ(value_of(m.integer("tokenizer.ggml.bos_token_id")), 1);
+    EXPECT_EQ(value_of(m.integer("tokenizer.ggml.eos_token_id")), 2);  // the model's, not config.json's
+    EXPECT_TRUE(value_of(m.boolean("tokenizer.ggml.add_bos_token")));
+    EXPECT_TRUE(value_of(m.boolean("tokenizer.ggml.add_space_prefix")));
+
+    const auto message = [&](const std::string& model) {
+        ExportSpec other;
+        other.config = Json::object();
+        other.side_files = {{"tokenizer.model", {}, model}};
+        GgufHeader header;
+        return message_of(add_gguf_tokenizer(other, 8, header));
+    };
+    EXPECT_NE(message(sentencepiece_model(v, 1, true)).find("model type 1 has no GGUF writer"), std::string::npos);
+    EXPECT_NE(message(sentencepiece_model(v, 2, false)).find("byte fallback"), std::string::npos);
+    EXPECT_NE(message("\x0A\xFF").find("tokenizer.model"), std::string::npos);
+    Vocabulary nine = v;
+    nine.tokens.push_back("b"), nine.types.push_back(1), nine.scores.push_back(-3);
+    EXPECT_NE(message(sentencepiece_model(nine, 2, true)).find("the embedding has 8 rows"), std::string::npos);
 }
 
 std::string refused(const std::string& tokenizer) {

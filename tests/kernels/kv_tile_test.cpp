@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 namespace nibble::cuda {
@@ -11,17 +12,20 @@ namespace {
 
 class KvTile : public testing::TestWithParam<KvType> {};
 
+constexpr KvDims dims{192, 128};
+
 TEST_P(KvTile, every_element_has_its_own_place) {
     const KvType type = GetParam();
     std::set<int> seen;
     for (int t = 0; t < kv_tile_tokens; ++t)
-        for (int d = 0; d < kv_head_dim; ++d)
-            for (const int at : {k_offset(type, t, d), v_offset(type, t, d)}) {
-                EXPECT_EQ(at % kv_element_bytes(type), 0);
-                EXPECT_LT(at, kv_tile_bytes(type));
-                EXPECT_TRUE(seen.insert(at).second) << "token " << t << " dimension " << d;
-            }
-    EXPECT_EQ(static_cast<int>(seen.size()) * kv_element_bytes(type), kv_tile_bytes(type));
+        for (int d = 0; d < dims.k + dims.v; ++d) {
+            const int at =
+                d < dims.k ? k_offset(type, t, d) : k_tile_bytes(type, dims) + v_offset(type, t, d - dims.k);
+            EXPECT_EQ(at % kv_element_bytes(type), 0);
+            EXPECT_LT(at, kv_tile_bytes(type, dims));
+            EXPECT_TRUE(seen.insert(at).second) << "token " << t << " dimension " << d;
+        }
+    EXPECT_EQ(static_cast<int>(seen.size()) * kv_element_bytes(type), kv_tile_bytes(type, dims));
 }
 
 TEST_P(KvTile, loads_of_a_lane_hold_one_row_of_keys_and_four_tokens_of_values) {
@@ -31,19 +35,37 @@ TEST_P(KvTile, loads_of_a_lane_hold_one_row_of_keys_and_four_tokens_of_values) {
         const int g = lane / 4, c = lane % 4;
         for (int h = 0; h < 2; ++h) {  // rows g and g + 8
             const int token = g / 2 * 4 + g % 2 + 2 * h;
-            for (int panel = 0; panel < kv_head_dim / (4 * each); ++panel)
+            EXPECT_EQ(k_row(token), g + 8 * h);
+            EXPECT_EQ(k_token(g + 8 * h), token);
+            for (int panel = 0; panel < dims.k / (4 * each); ++panel)
                 for (int i = 0; i < each; ++i)
                     EXPECT_EQ(k_offset(type, token, (4 * panel + c) * each + i),
                               panel * 1024 + (g + 8 * h) * 64 + 16 * c + i * kv_element_bytes(type));
         }
-        for (int v = 0; v < kv_head_dim / 16; ++v)
+        for (int v = 0; v < dims.v / 16; ++v)
             for (int e = 0; e < 2; ++e)
                 for (int i = 0; i < 4; ++i) {
-                    const int at = v_offset(type, 4 * c + i, 16 * v + 2 * g + e) - kv_half_tile_bytes(type);
+                    const int at = v_offset(type, 4 * c + i, 16 * v + 2 * g + e);
                     const int load = type == KvType::bf16 ? v : v / 2, word = type == KvType::bf16 ? 0 : v % 2 * 2;
                     EXPECT_EQ(at, load * 512 + lane * 16 + word * 4 + (e * 4 + i) * kv_element_bytes(type));
                 }
     }
+}
+
+TEST(KvDims, heads_go_into_the_smallest_that_hold_them) {
+    for (int k = 8; k <= 256; k += 8)
+        for (int v = 8; v <= 256; v += 8) {
+            const KvDims d = padded_dims(k, v);
+            EXPECT_GE(d.k, k);
+            EXPECT_GE(d.v, v);
+            EXPECT_TRUE(std::ranges::count(kv_dims, d) == 1);
+            for (const KvDims& other : kv_dims)
+                if (other.k >= k && other.v >= v) {
+                    EXPECT_LE(d.k + d.v, other.k + other.v);
+                }
+        }
+    EXPECT_EQ(padded_dims(264, 8).k, 0);
+    EXPECT_EQ(padded_dims(8, 264).k, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, KvTile, testing::Values(KvType::bf16, KvType::e4m3));

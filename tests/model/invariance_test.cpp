@@ -75,7 +75,7 @@ TEST_P(Invariance, ChunksAndDecodeGiveTheBitsOfTheWholeText) {
     const Model model = load(*path(), options(), pool);
     const auto text = random_text(150, model.config().vocab, 1);
     const auto whole = all_logits(model, {text});
-    const auto kv = model.make_pool(1024);
+    const auto kv = make_pool(model, 1024);
     for (const std::vector<int64_t>& chunks :
          {std::vector<int64_t>{150}, {1}, {64}, {63, 2}, {7, 1, 1, 40}, {100, 1}, {16}})
         EXPECT_TRUE(same_bits(in_chunks(model, *kv, text, chunks), whole)) << "chunks from " << chunks[0];
@@ -87,7 +87,7 @@ TEST_P(Invariance, CompanyDoesNotShow) {
     ThreadPool pool(2);
     const Model model = load(*path(), options(), pool);
     const int64_t vocab = model.config().vocab;
-    const auto kv = model.make_pool(64 * 128);
+    const auto kv = make_pool(model, 64 * 128);
     for (const int64_t company : {2, 5, 16, 64}) {
         // Prompts of different lengths, then a token each, decoded together; the same alone.
         std::vector<std::vector<int32_t>> texts;
@@ -134,7 +134,7 @@ TEST_P(Invariance, AForkContinuesAsItsOriginal) {
     ThreadPool pool(2);
     const Model model = load(*path(), options(), pool);
     const int64_t vocab = model.config().vocab;
-    const auto kv = model.make_pool(1024);
+    const auto kv = make_pool(model, 1024);
     const auto text = random_text(130, vocab, 4);
     for (const size_t prefix : {64u, 100u, 128u}) {
         Sequence first = kv->sequence();

@@ -130,7 +130,7 @@ TEST(Forward, BadBatchesAreErrors) {
     EXPECT_EQ(error({{nullptr, negative, 0}}, logits), "token id -1 is not in the vocabulary of 48");
     EXPECT_NE(error({{nullptr, {}, 0}}, {}), "");
     EXPECT_NE(error({{nullptr, one, 0}}, std::span(logits).first(47)), "");
-    const auto kv = model->make_pool(64);
+    const auto kv = make_pool(*model, 64);
     Sequence s = kv->sequence();
     EXPECT_NE(error({{&s, one, 0}, {&s, one, 1}}, logits), "");
 }
@@ -139,7 +139,7 @@ TEST(Sequences, RunningOutOfPagesIsAnErrorThatChangesNothing) {
     ThreadPool pool(1);
     const auto model = Model::load(small_checkpoint(), {}, pool);
     ASSERT_TRUE(model.ok());
-    const auto kv = model->make_pool(128);
+    const auto kv = make_pool(*model, 128);
     EXPECT_EQ(kv->pages(), 3 * 2);
     Sequence a = kv->sequence();
     const std::vector<int32_t> text(100, 1), more(29, 2);
@@ -170,7 +170,7 @@ TEST(Sequences, WindowsFreeTheirPages) {
     for (int i = 0; i < 400; ++i) text.push_back(i * 7 % 48);
     const auto whole = all_logits(*model, {text});
     // Room for 192 tokens is enough for any length in small chunks.
-    const auto kv = model->make_pool(192);
+    const auto kv = make_pool(*model, 192);
     for (const size_t chunk : {1u, 50u, 64u}) {
         Sequence s = kv->sequence();
         std::vector<float> logits;
@@ -194,7 +194,7 @@ TEST(Sequences, ForkedPagesAreShared) {
     ThreadPool pool(1);
     const auto model = Model::load(small_checkpoint(), {}, pool);
     ASSERT_TRUE(model.ok());
-    const auto kv = model->make_pool(64 * 10);
+    const auto kv = make_pool(*model, 64 * 10);
     Sequence a = kv->sequence();
     const std::vector<int32_t> text(130, 1);
     ASSERT_TRUE(model->forward(Batch({{&a, text, 130}}), {}).ok());

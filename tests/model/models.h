@@ -4,6 +4,7 @@
 #include "io/safetensors.h"
 #include "model/model.h"
 #include "support/files.h"
+#include "support/model_pool.h"
 
 #include <gtest/gtest.h>
 
@@ -37,7 +38,7 @@ inline std::vector<std::vector<int32_t>> golden_texts(const std::filesystem::pat
 }
 
 // Logits of every row of whole texts, one segment each.
-inline std::vector<float> all_logits(const Model& model, const std::vector<std::vector<int32_t>>& texts) {
+inline std::vector<float> all_logits(const LanguageModel& model, const std::vector<std::vector<int32_t>>& texts) {
     std::vector<Segment> segments;
     for (const auto& text : texts) segments.push_back({nullptr, text, 0});
     const Batch batch(segments);

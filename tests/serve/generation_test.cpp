@@ -148,7 +148,7 @@ TEST(Generate, ARequestToStopCancelsWhatIsUnfinished) {
 
 TEST(Generate, AConversationThatContinuesItsPastGivesTheSameBitsAsAFreshOne) {
     const test::ChatModel m;
-    const auto pool = m.model->make_pool(256);
+    const auto pool = test::make_pool(*m.model, 256);
     Past past{pool->sequence(), {}};
     std::vector<int32_t> prompt = m.encode(texts[1]);
     const auto turn = [&](Past& p, KvPool& from) {
@@ -164,7 +164,7 @@ TEST(Generate, AConversationThatContinuesItsPastGivesTheSameBitsAsAFreshOne) {
     for (const int32_t id : m.encode(" and then", false)) prompt.push_back(id);
     const auto [second, reused] = turn(past, *pool);
     EXPECT_GT(reused.prompt_tokens_reused, 8);
-    const auto fresh_pool = m.model->make_pool(256);
+    const auto fresh_pool = test::make_pool(*m.model, 256);
     Past fresh{fresh_pool->sequence(), {}};
     EXPECT_EQ(turn(fresh, *fresh_pool).first, second);
     // Another beginning: the past is of no use.

@@ -3,6 +3,7 @@
 
 #include "model/model.h"
 #include "support/files.h"
+#include "support/model_pool.h"
 #include "text/tokenizer.h"
 
 #include <gtest/gtest.h>

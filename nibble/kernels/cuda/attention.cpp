@@ -1,124 +1,170 @@
 #include "kernels/attention_cuda.h"
 
 #include "kernels/cuda/attention_launch.h"
+#include "kernels/cuda/cache_args.h"
 #include "tensor/cuda/call.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numbers>
 
 namespace nibble::cuda {
 namespace {
 
-constexpr int most_merge_warps = 4, most_group = 8;
+static_assert(sizeof(AttentionUnit) == 4 * unit_words && sizeof(AttentionMerge) == 4 * merge_words &&
+              sizeof(AttentionCounts) == 4 * counts_words);
+
 constexpr int64_t workspace_alignment = 256;
+constexpr int64_t most_partials = 4096;
+constexpr int64_t blocks_worth = 8;  // of work items for every thread block, so that the last ones end together
 
 cudaStream_t raw(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
-
 bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
-
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-Status usable(const KvShape& shape) {
-    if (shape.kv_heads < 1) return fail("attention: {} KV heads", shape.kv_heads);
-    if (shape.page_tokens < kv_tile_tokens || shape.page_tokens % kv_tile_tokens)
-        return fail("attention: pages of {} tokens, not of a multiple of {}", shape.page_tokens, kv_tile_tokens);
-    return Ok{};
+int group_of(const AttentionProblem& p) { return p.q_heads / p.kv.kv_heads; }
+
+// Sixteen columns a unit where a launch brings more than one token a segment.
+AttentionKernelShape shape_of(const AttentionProblem& p) {
+    const int64_t columns = p.most_rows > p.most_segments ? 2 * p.most_rows * group_of(p) : group_of(p);
+    return {p.kv.type, p.kv.dims(), columns > 8 && p.kv.dims().k < 256 ? 16 : 8};
 }
 
-int heads_room(const AttentionProblem& p) { return p.q_heads / p.kv.kv_heads <= 4 ? 4 : 8; }
-
-int64_t sums_bytes(const AttentionProblem& p) {
-    return ceil_div(p.most_units * p.q_heads * kv_head_dim * 4, workspace_alignment) * workspace_alignment;
+// Of all segments together, however the rows lie.
+int64_t most_blocks(const AttentionProblem& p) {
+    return p.most_rows * group_of(p) / shape_of(p).columns + p.most_segments;
 }
+int64_t most_groups(const AttentionProblem& p) { return ceil_div(p.most_tokens, group_tokens) + 1; }
 
-int64_t most_chains(const AttentionProblem& p) {
-    return std::max<int64_t>(1, ceil_div(p.most_tokens, group_tokens * chain_groups));
+int64_t sums_bytes(const AttentionPlan& plan) {
+    const AttentionKernelShape s = shape_of(plan.problem);
+    const int64_t bytes = plan.partials * plan.problem.kv.kv_heads * s.columns * s.dims.v * 4;
+    return ceil_div(bytes, workspace_alignment) * workspace_alignment;
 }
 
 }  // namespace
 
-AttentionWork attention_work(std::span<const int32_t> lengths) {
-    AttentionWork work;
-    for (size_t s = 0; s < lengths.size(); ++s) {
-        work.first_unit.push_back(static_cast<int32_t>(work.units.size()));
-        for (int32_t first = 0; first < lengths[s]; first += group_tokens)
-            work.units.push_back({static_cast<int32_t>(s), first, std::min(group_tokens, lengths[s] - first),
-                                  first + group_tokens >= lengths[s]});
-    }
-    work.first_unit.push_back(static_cast<int32_t>(work.units.size()));
-    return work;
-}
-
-Status append_kv(const KvCache& cache, const std::byte* k, const std::byte* v, const int64_t* slots, int64_t tokens,
-                 const Stream& stream) {
-    NIBBLE_CHECK(usable(cache.shape));
-    return cuda_status(launch_append({.k = reinterpret_cast<const uint16_t*>(k),
-                                      .v = reinterpret_cast<const uint16_t*>(v),
-                                      .slots = slots,
-                                      .pages = reinterpret_cast<uint8_t*>(cache.pages),
-                                      .k_scales = cache.k_scales,
-                                      .v_scales = cache.v_scales,
-                                      .tokens = tokens,
-                                      .page_bytes = cache.shape.page_bytes(),
-                                      .kv_heads = cache.shape.kv_heads,
-                                      .page_tokens = cache.shape.page_tokens},
-                                     cache.shape.type, raw(stream)),
-                       "append_kv: kernel launch");
-}
-
 Result<AttentionPlan> plan_attention(const AttentionProblem& p, const DeviceInfo& device) {
-    NIBBLE_CHECK(usable(p.kv));
-    if (p.q_heads < 1 || p.q_heads % p.kv.kv_heads || p.q_heads / p.kv.kv_heads > most_group)
-        return fail("attention: {} query heads over {} KV heads, 1 to {} per KV head are supported", p.q_heads,
-                    p.kv.kv_heads, most_group);
-    if (p.sequences < 1 || p.most_units < 0 || p.most_units * p.q_heads > INT32_MAX)
-        return fail("attention: {} sequences, {} units", p.sequences, p.most_units);
+    NIBBLE_CHECK(cache_args({.shape = p.kv}));
+    if (p.q_heads < 1 || p.q_heads % p.kv.kv_heads)
+        return fail("attention: {} query heads over {} KV heads", p.q_heads, p.kv.kv_heads);
+    if (p.most_segments < 1 || p.most_rows < p.most_segments || p.most_tokens < 1 || p.window < 0 ||
+        p.table_pitch * p.kv.page_tokens < p.most_tokens || p.most_rows * p.q_heads > INT32_MAX / 512)
+        return fail("attention: {} segments, {} rows, {} tokens in {} pages, window {}", p.most_segments, p.most_rows,
+                    p.most_tokens, p.table_pitch, p.window);
     const CurrentDevice current(device.index);
     NIBBLE_CHECK(current.status());
-    int per_multiprocessor = 0;
-    NIBBLE_CHECK(cuda_status(prepare_attention({p.kv.type, heads_room(p)}, &per_multiprocessor),
-                             "attention: cudaFuncSetAttribute"));
-    if (per_multiprocessor < 1) return fail("attention: the kernel does not fit a multiprocessor of {}", device.name);
-    AttentionPlan plan{.problem = p};
-    plan.blocks = static_cast<int>(
-        std::clamp<int64_t>(p.most_units * p.kv.kv_heads, 1, int64_t{device.multiprocessors} * per_multiprocessor));
-    plan.merge_warps = static_cast<int>(std::min<int64_t>(most_merge_warps, most_chains(p)));
-    if (most_chains(p) * (32 * 16 + 8) > 48 * 1024)
-        return fail("attention: {} tokens in a sequence are too many", p.most_tokens);
-    plan.workspace_bytes = sums_bytes(p) + p.most_units * p.q_heads * 8;
+    const AttentionKernelShape shape = shape_of(p);
+    int fit = 0;
+    NIBBLE_CHECK(cuda_status(
+        p.kv.type == KvType::bf16 ? prepare_attention_bf16(shape, &fit) : prepare_attention_e4m3(shape, &fit),
+        "attention: cudaFuncSetAttribute"));
+    if (fit < 1) return fail("attention: the kernel does not fit a multiprocessor of {}", device.name);
+    AttentionPlan plan{.problem = p, .multiprocessors = device.multiprocessors, .blocks = device.multiprocessors * fit};
+    // Groups are cut off a block of columns only while there is less than this to do.
+    plan.partials =
+        std::min(most_blocks(p) * most_groups(p), 2 * blocks_worth * plan.blocks / p.kv.kv_heads + 2 * most_blocks(p));
+    if (most_groups(p) <= 2) plan.partials = most_blocks(p) * most_groups(p);
+    plan.partials = std::min<int64_t>(plan.partials, std::max<int64_t>(4096, 2 * p.most_segments));
+    plan.work_words = counts_words + (most_blocks(p) + plan.partials) * (unit_words + merge_words);
+    plan.workspace_bytes =
+        sums_bytes(plan) + plan.partials * p.kv.kv_heads * shape.columns * static_cast<int64_t>(sizeof(float2));
     return plan;
 }
 
-Status decode_attention(const AttentionPlan& plan, const AttentionInput& in, const KvCache& cache, std::byte* out,
-                        std::byte* workspace, bool overlap, const Stream& stream) {
+Result<AttentionWork> attention_work(const AttentionPlan& plan, std::span<const AttentionSegment> segments) {
     const AttentionProblem& p = plan.problem;
-    if (cache.shape.type != p.kv.type || cache.shape.kv_heads != p.kv.kv_heads ||
-        cache.shape.page_tokens != p.kv.page_tokens)
-        return fail("attention: the cache has another shape than the plan");
-    if (!aligned(in.q) || !aligned(in.units) || !aligned(cache.pages) || !aligned(out) || !aligned(workspace))
+    const int group = group_of(p), columns = shape_of(p).columns;
+    std::vector<AttentionUnit> units;
+    int64_t rows = 0, all_groups = 0;
+    for (const AttentionSegment& s : segments) {
+        rows += s.rows;
+        if (s.rows < 1 || s.position < 0 || int64_t{s.position} + s.rows > p.most_tokens)
+            return fail("attention: {} rows at position {} of {}", s.rows, s.position, p.most_tokens);
+        for (int32_t column = 0; column < s.rows * group; column += columns) {
+            const int32_t count = std::min(columns, s.rows * group - column);
+            const int64_t low = s.position + column / group, high = s.position + (column + count - 1) / group;
+            const int64_t from = p.window ? std::max<int64_t>(0, low - p.window + 1) : 0;
+            const auto begin = static_cast<int32_t>(from / group_tokens),
+                       end = static_cast<int32_t>(high / group_tokens);
+            units.push_back({s.row, s.position, s.table, column, count, begin, end - begin + 1, -1});
+            all_groups += end - begin + 1;
+        }
+    }
+    if (std::ssize(segments) > p.most_segments || rows > p.most_rows)
+        return fail("attention: {} segments of {} rows under a plan for {} of {}", segments.size(), rows,
+                    p.most_segments, p.most_rows);
+    // Pieces of a few groups, as many as keep all thread blocks busy; each group leaves its own sums, so that the order
+    // of additions stays. Blocks of columns whose sums find no room stay whole.
+    const int64_t wanted = blocks_worth * plan.blocks / p.kv.kv_heads;
+    const auto piece = static_cast<int32_t>(std::max<int64_t>(1, all_groups / std::max<int64_t>(1, wanted)));
+    std::vector<AttentionUnit> pieces;
+    std::vector<AttentionMerge> merges;
+    int32_t partial = 0;
+    for (const AttentionUnit& u : units) {
+        if (u.groups <= piece || partial + u.groups > plan.partials) {
+            pieces.push_back(u);
+            continue;
+        }
+        merges.push_back({u.row, u.column, u.columns, partial, u.groups});
+        for (int32_t from = 0; from < u.groups; from += piece) {
+            AttentionUnit part = u;
+            part.first_group = u.first_group + from;
+            part.groups = std::min(piece, u.groups - from);
+            part.partial = partial + from;
+            pieces.push_back(part);
+        }
+        partial += u.groups;
+    }
+    // The longest first: the last ones fill the gaps.
+    std::ranges::stable_sort(pieces, std::greater<>{}, &AttentionUnit::groups);
+    AttentionWork work;
+    const size_t unit_at = counts_words, merge_at = unit_at + pieces.size() * unit_words;
+    work.words.resize(merge_at + merges.size() * merge_words);
+    const AttentionCounts counts{static_cast<int32_t>(pieces.size()), static_cast<int32_t>(merges.size()),
+                                 static_cast<int32_t>(merge_at), 0};
+    std::memcpy(work.words.data(), &counts, sizeof(counts));
+    if (!pieces.empty()) std::memcpy(work.words.data() + unit_at, pieces.data(), pieces.size() * sizeof(AttentionUnit));
+    if (!merges.empty())
+        std::memcpy(work.words.data() + merge_at, merges.data(), merges.size() * sizeof(AttentionMerge));
+    return work;
+}
+
+Status attend(const AttentionPlan& plan, const AttentionInput& in, const KvCache& cache, std::byte* out,
+              std::byte* workspace, bool overlap, const Stream& stream) {
+    const AttentionProblem& p = plan.problem;
+    if (cache.shape != p.kv) return fail("attention: the cache has another shape than the plan");
+    if (!aligned(in.q) || !aligned(in.work) || !aligned(cache.pages) || !aligned(out) || !aligned(workspace))
         return fail("attention: device pointers must be 16-byte aligned");
+    NIBBLE_TRY(const CacheArgs c, cache_args(cache));
+    const AttentionKernelShape shape = shape_of(p);
     const AttentionArgs args{.q = reinterpret_cast<const uint8_t*>(in.q),
-                             .pages = reinterpret_cast<const uint8_t*>(cache.pages),
+                             .pages = c.pages,
                              .table = in.table,
-                             .units = in.units,
-                             .first_unit = in.first_unit,
-                             .k_scales = p.kv.type == KvType::e4m3 ? cache.k_scales : nullptr,
-                             .v_scales = p.kv.type == KvType::e4m3 ? cache.v_scales : nullptr,
+                             .work = in.work,
+                             .k_scales = c.k_scales,
+                             .v_scales = c.v_scales,
                              .sums = reinterpret_cast<float*>(workspace),
-                             .tops = reinterpret_cast<float2*>(workspace + sums_bytes(p)),
+                             .tops = reinterpret_cast<float2*>(workspace + sums_bytes(plan)),
                              .out = reinterpret_cast<uint8_t*>(out),
-                             .sequences = p.sequences,
                              .kv_heads = p.kv.kv_heads,
                              .q_heads = p.q_heads,
                              .page_tokens = p.kv.page_tokens,
+                             .k_dim = p.kv.k_dim,
+                             .v_dim = p.kv.v_dim,
+                             .window = static_cast<int>(std::min<int64_t>(p.window, INT32_MAX / 2)),
                              .table_pitch = p.table_pitch,
-                             .page_bytes = p.kv.page_bytes(),
+                             .page_stride = c.page_stride,
                              .scale_log2 = p.softmax_scale * std::numbers::log2e_v<float>,
                              .overlap = overlap};
-    NIBBLE_CHECK(cuda_status(launch_attention(args, {p.kv.type, heads_room(p)}, plan.blocks, raw(stream)),
+    NIBBLE_CHECK(cuda_status(p.kv.type == KvType::bf16 ? launch_attention_bf16(args, shape, plan.blocks, raw(stream))
+                                                       : launch_attention_e4m3(args, shape, plan.blocks, raw(stream)),
                              "attention: kernel launch"));
-    return cuda_status(launch_merge(args, plan.merge_warps, most_chains(p), raw(stream)),
-                       "attention: merge kernel launch");
+    // Blocks without a merge end at once.
+    const int64_t items = std::min(plan.partials / 2 + 1, most_blocks(p)) * p.kv.kv_heads * shape.columns;
+    return cuda_status(
+        launch_merge(args, shape, static_cast<int>(std::min<int64_t>(items, 8 * plan.multiprocessors)), raw(stream)),
+        "attention: merge kernel launch");
 }
 
 }  // namespace nibble::cuda

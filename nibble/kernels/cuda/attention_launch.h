@@ -7,42 +7,66 @@
 
 namespace nibble::cuda {
 
-inline constexpr int run_tokens = 64, group_runs = 8, group_tokens = run_tokens * group_runs, chain_groups = 16;
+inline constexpr int run_tokens = 64, group_runs = 8, group_tokens = run_tokens * group_runs;
+
+// Consecutive columns (query token, head of a KV head's group) of a segment, over consecutive groups of positions.
+struct AttentionUnit {
+    int32_t row, position, table;  // of the segment
+    int32_t column, columns;       // of the segment's rows * group
+    int32_t first_group, groups;   // none: zeros go out
+    int32_t partial;               // where the shares of its groups go; -1: it has all groups, out with their sum
+};
+// Partial sums [first, first + count) are those of columns of a segment.
+struct AttentionMerge {
+    int32_t row, column, columns, first, count;
+};
+// A run of 64 positions to be laid out for the prefill kernel; positions [first, last] of the sequence are needed.
+struct AttentionGather {
+    int32_t table, position, first, last, scratch;
+};
+// Columns as in AttentionUnit over runs [first_run, first_run + runs), the first of which lies at `scratch`.
+struct AttentionPrefill {
+    int32_t row, position, column, columns, first_run, runs, scratch;
+};
+// The work list: these counts, units, and the others where the counts say (in words from the list's begin).
+struct AttentionCounts {
+    int32_t units, merges, merges_at, gathers, gathers_at, prefills, prefills_at, unused;
+};
+inline constexpr int unit_words = 8, merge_words = 5, gather_words = 5, prefill_words = 7, counts_words = 8;
+inline constexpr int prefill_columns = 128;
 
 struct AttentionArgs {
     const uint8_t* q = nullptr;
     const uint8_t* pages = nullptr;
     const int32_t* table = nullptr;
-    const AttentionUnit* units = nullptr;
-    const int32_t* first_unit = nullptr;
+    const int32_t* work = nullptr;
     const float* k_scales = nullptr;
     const float* v_scales = nullptr;
-    float* sums = nullptr;   // [unit][q head][128], not yet divided
-    float2* tops = nullptr;  // [unit][q head]: maximum of the scores * log2(e), sum of the exponentials under it
+    float* sums = nullptr;       // [partial][KV head][column][v dims, padded], not yet divided
+    float2* tops = nullptr;      // [partial][KV head][column]: maximum of the scores * log2(e), sum of the exponentials
+    uint8_t* scratch = nullptr;  // [gathered run][KV head][keys, values]
     uint8_t* out = nullptr;
-    int sequences = 0, kv_heads = 0, q_heads = 0, page_tokens = 0;
-    int64_t table_pitch = 0, page_bytes = 0;
+    int kv_heads = 0, q_heads = 0, page_tokens = 0;
+    int k_dim = 0, v_dim = 0;
+    int window = 0;  // 0: all
+    int64_t table_pitch = 0, page_stride = 0;
     float scale_log2 = 0;
     bool overlap = false;
 };
-struct AttentionShape {
+struct AttentionKernelShape {
     KvType type = KvType::bf16;
-    int heads = 4;  // room for query heads of a KV head: 4 or 8
+    KvDims dims{128, 128};  // padded
+    int columns = 8;        // of a unit at most: 8, or 16 where dims.k < 256
 };
-cudaError_t prepare_attention(const AttentionShape& shape, int* blocks_per_multiprocessor);
-cudaError_t launch_attention(const AttentionArgs& args, const AttentionShape& shape, int blocks, cudaStream_t stream);
-cudaError_t launch_merge(const AttentionArgs& args, int warps, int64_t most_chains, cudaStream_t stream);
-
-struct AppendArgs {
-    const uint16_t* k = nullptr;
-    const uint16_t* v = nullptr;
-    const int64_t* slots = nullptr;
-    uint8_t* pages = nullptr;
-    const float* k_scales = nullptr;
-    const float* v_scales = nullptr;
-    int64_t tokens = 0, page_bytes = 0;
-    int kv_heads = 0, page_tokens = 0;
-};
-cudaError_t launch_append(const AppendArgs& args, KvType type, cudaStream_t stream);
+cudaError_t prepare_attention_bf16(const AttentionKernelShape& shape, int* blocks_per_multiprocessor);
+cudaError_t prepare_attention_e4m3(const AttentionKernelShape& shape, int* blocks_per_multiprocessor);
+cudaError_t launch_attention_bf16(const AttentionArgs& args, const AttentionKernelShape& shape, int blocks,
+                                  cudaStream_t stream);
+cudaError_t launch_attention_e4m3(const AttentionArgs& args, const AttentionKernelShape& shape, int blocks,
+                                  cudaStream_t stream);
+// BF16, heads of 64 or 128.
+cudaError_t prepare_prefill(int dims);
+cudaError_t launch_prefill(const AttentionArgs& args, int dims, int blocks, cudaStream_t stream);
+cudaError_t launch_merge(const AttentionArgs& args, const AttentionKernelShape& shape, int blocks, cudaStream_t stream);
 
 }  // namespace nibble::cuda

@@ -19,8 +19,10 @@ cudaError_t launch_embed(const EmbedArgs& args, cudaStream_t stream);
 struct AddNormArgs {
     uint16_t* h = nullptr;
     const float* update = nullptr;
+    const float* post_norm = nullptr;
     const float* weight = nullptr;
     uint8_t* out = nullptr;
+    int32_t* nonfinite = nullptr;
     int64_t tokens = 0;
     int width = 0, tile_tokens = 0;
     float eps = 0;
@@ -29,31 +31,98 @@ struct AddNormArgs {
 inline constexpr int most_norm_width = 32768;
 cudaError_t launch_add_norm(const AddNormArgs& args, cudaStream_t stream);
 
+struct NormRowsArgs {
+    const float* in = nullptr;
+    const float* weight = nullptr;  // [all groups]
+    uint16_t* out = nullptr;
+    int64_t tokens = 0, in_stride = 0, out_stride = 0;
+    int group_width = 0;
+    float eps = 0;
+    bool round = true;  // in, to BF16
+    bool overlap = false;
+};
+cudaError_t launch_norm_rows(const NormRowsArgs& args, int groups, cudaStream_t stream);
+
 struct ActivateArgs {
     const float* in = nullptr;
     uint8_t* out = nullptr;
-    int64_t tokens = 0;
+    int64_t tokens = 0, in_stride = 0;
     int width = 0, tile_tokens = 0;
-    int activation = 0;  // nibble::Activation
+    int activation = 0;  // nibble::Activation, -1: none
     bool gated = false, overlap = false;
 };
 cudaError_t launch_activate(const ActivateArgs& args, cudaStream_t stream);
 
-struct RopeArgs {
-    const float* qkv = nullptr;
-    const int32_t* positions = nullptr;
-    const int64_t* slots = nullptr;
-    const float* cos = nullptr;
-    const float* sin = nullptr;
-    uint16_t* q = nullptr;
+struct AddRowsArgs {
+    float* y = nullptr;
+    const float* x = nullptr;
+    int64_t count = 0;
+    bool overlap = false;
+};
+cudaError_t launch_add_rows(const AddRowsArgs& args, cudaStream_t stream);
+
+struct RoundArgs {
+    float* x = nullptr;
+    int64_t count = 0;
+    bool overlap = false;
+};
+cudaError_t launch_round(const RoundArgs& args, cudaStream_t stream);
+
+// Where keys and values go.
+struct CacheArgs {
     uint8_t* pages = nullptr;
     const float* k_scales = nullptr;
     const float* v_scales = nullptr;
-    int64_t tokens = 0, page_bytes = 0;
-    int q_heads = 0, kv_heads = 0, page_tokens = 0;
+    int64_t page_stride = 0;
+    int kv_heads = 0, page_tokens = 0;
+    KvDims dims, padded;
+    KvType type = KvType::bf16;
+};
+struct RotaryArgs {
+    const int32_t* positions = nullptr;
+    const float* cos = nullptr;
+    const float* sin = nullptr;
+    int dims = 0;
+    bool interleaved = false;
+};
+struct RopeArgs {
+    CacheArgs cache;
+    RotaryArgs rotary;
+    const float* qkv = nullptr;
+    const int64_t* slots = nullptr;
+    const float* q_norm = nullptr;
+    const float* k_norm = nullptr;
+    uint16_t* q = nullptr;
+    int64_t tokens = 0, qkv_stride = 0;
+    int q_heads = 0;
+    float eps = 0;
     bool overlap = false;
 };
-cudaError_t launch_rope(const RopeArgs& args, KvType type, cudaStream_t stream);
+cudaError_t launch_rope(const RopeArgs& args, cudaStream_t stream);
+
+struct LatentArgs {
+    CacheArgs cache;
+    RotaryArgs rotary;
+    const float* q_in = nullptr;
+    const float* kv = nullptr;
+    const float* shared = nullptr;
+    const int64_t* slots = nullptr;
+    uint16_t* q = nullptr;
+    int64_t tokens = 0, q_stride = 0, shared_stride = 0;
+    int nope = 0;
+    bool overlap = false;
+};
+cudaError_t launch_latent(const LatentArgs& args, cudaStream_t stream);
+
+struct AppendArgs {
+    CacheArgs cache;
+    const uint16_t* k = nullptr;
+    const uint16_t* v = nullptr;
+    const int64_t* slots = nullptr;
+    int64_t tokens = 0;
+    bool overlap = false;
+};
+cudaError_t launch_append(const AppendArgs& args, cudaStream_t stream);
 
 struct ArgmaxArgs {
     const float* logits = nullptr;

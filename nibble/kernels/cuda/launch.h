@@ -12,6 +12,8 @@
 namespace nibble::cuda {
 
 struct DeviceScan;
+struct DeviceStats;
+struct RowSums;
 
 struct Input {
     const uint8_t* data = nullptr;
@@ -100,6 +102,19 @@ struct DecodeArgs {
     bool e8m0 = false, per_row = false, per_tile = false;
 };
 cudaError_t launch_decode(const DecodeArgs& args, bool f32_out, void* out, cudaStream_t stream);
+
+// Losses of `in` under these codes, as measure of kernels/quantize.h. The tensor scale is a number.
+struct MeasureArgs {
+    const uint8_t* codes = nullptr;
+    const uint8_t* block_scales = nullptr;
+    const float* float_scales = nullptr;
+    float tensor_scale = 1.0f;
+    int64_t rows = 0, cols = 0;
+    int code_bits = 4, block = 16;
+    bool e8m0 = false, per_row = false, per_tile = false;
+};
+cudaError_t launch_measure(const Input& in, const MeasureArgs& args, DeviceStats* stats, RowSums* rows,
+                           cudaStream_t stream);
 
 cudaError_t launch_swizzle(const uint8_t* scales, int64_t rows, int64_t cols, uint8_t* out, cudaStream_t stream);
 

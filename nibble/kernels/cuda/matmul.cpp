@@ -21,6 +21,17 @@ cudaStream_t raw(const Stream& stream) { return static_cast<cudaStream_t>(stream
 
 bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+OutputFactors output_factors(const MatmulFactors& f, int64_t n) {
+    return {f.tensor_scale, f.row_scales, f.bias, f.y_stride ? f.y_stride : n};
+}
+
+Status fits_groups(int64_t rows, int64_t cols, std::string_view what) {
+    if (rows > 0 && cols > 0 && cols % 16 == 0) return Ok{};
+    return fail("{}: [{}, {}], columns must be a multiple of 16", what, rows, cols);
+}
+// unpack() knows no padding.
 Status fits_records(int64_t rows, int64_t cols, std::string_view what) {
     if (rows > 0 && cols > 0 && rows % w4a16::record_rows == 0 && cols % w4a16::record_cols == 0) return Ok{};
     return fail("{}: [{}, {}] is not made of records of {} x {}", what, rows, cols, w4a16::record_rows,
@@ -30,7 +41,7 @@ Status fits_records(int64_t rows, int64_t cols, std::string_view what) {
 }  // namespace
 
 int64_t packed_bytes(int64_t rows, int64_t cols) {
-    return rows / w4a16::record_rows * (cols / w4a16::record_cols) * w4a16::record_bytes;
+    return ceil_div(rows, w4a16::record_rows) * ceil_div(cols, w4a16::record_cols) * w4a16::record_bytes;
 }
 
 namespace {
@@ -39,8 +50,6 @@ constexpr int row_block = 64;
 // Nodes lie at the same place under every plan, so that plans may share a workspace: no plan's sums fall on another's
 // nodes, which must be zero between kernels.
 constexpr int64_t most_nodes = 16384, nodes_bytes = most_nodes * 4;
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 struct WideGrid {
     WideShape shape;
@@ -89,20 +98,20 @@ Result<MatmulPlan> plan_wide(const MatmulProblem& p, const DeviceInfo& device, c
         return fail("matmul: {} x {} x {} in {} parts need too many nodes", p.m, p.n, p.k, t.parts);
     NIBBLE_CHECK(cuda_status(prepare_wide(grid.shape),
                              fmt::format("matmul: tiling {} x {} x {}", t.tokens, t.row_blocks, t.k_parts)));
-    plan.permuted_bytes = grid.token_tiles * t.tokens * p.k * 2;
+    plan.permuted_bytes = grid.token_tiles * t.tokens * ceil_div(p.k, w4a16::record_cols) * (2 * w4a16::record_cols);
     plan.workspace_bytes = nodes_bytes + grid.slots_bytes + grid.parks_bytes;
     return plan;
 }
 
-Status run_wide(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w, const float* tensor_scale, float* y,
-                std::byte* workspace, const MatmulOptions& options, const Stream& stream) {
+Status run_wide(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w, const MatmulFactors& factors,
+                float* y, std::byte* workspace, const MatmulOptions& options, const Stream& stream) {
     const MatmulProblem& p = plan.problem;
     const MatmulTiling& t = plan.tiling;
     const WideGrid grid(p, t, plan.multiprocessors);
-    const int records = static_cast<int>(p.k / w4a16::record_cols);
+    const int records = static_cast<int>(ceil_div(p.k, w4a16::record_cols));
     const WideArgs args{.x = reinterpret_cast<const uint8_t*>(x),
                         .records = reinterpret_cast<const uint8_t*>(w.records),
-                        .tensor_scale = tensor_scale,
+                        .factors = output_factors(factors, p.n),
                         .y = y,
                         .nodes = reinterpret_cast<uint32_t*>(workspace),
                         .slots = reinterpret_cast<float*>(workspace + nodes_bytes),
@@ -111,7 +120,7 @@ Status run_wide(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& 
                         .tokens = static_cast<int>(p.m),
                         .row_records = records,
                         .chunk_records = (records + matmul_chunks - 1) / matmul_chunks,
-                        .row_tiles = static_cast<int>(p.n / w4a16::record_rows),
+                        .row_tiles = static_cast<int>(ceil_div(p.n, w4a16::record_rows)),
                         .row_groups = static_cast<int>(grid.row_groups),
                         .token_tiles = static_cast<int>(grid.token_tiles),
                         .parts = t.parts,
@@ -126,33 +135,30 @@ Status run_wide(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& 
 Result<MatmulPlan> plan_matmul(const MatmulProblem& p, const DeviceInfo& device, const MatmulTiling& tiling) {
     if (p.weights != Format::nvfp4) return fail("matmul: weights in {}, W4A16 takes nvfp4", format_name(p.weights));
     if (p.m < 1 || p.m > INT32_MAX / 2) return fail("matmul: {} tokens", p.m);
-    NIBBLE_CHECK(fits_records(p.n, p.k, "matmul"));
+    NIBBLE_CHECK(fits_groups(p.n, p.k, "matmul"));
     const CurrentDevice current(device.index);
     NIBBLE_CHECK(current.status());
     if (p.m > most_tokens || tiling.tokens) return plan_wide(p, device, tiling);
     MatmulPlan plan{.problem = p};
-    const int64_t pitch_all = 2 * p.k + x_row_padding;
+    const int64_t records = ceil_div(p.k, w4a16::record_cols);
+    const int64_t pitch_all = 2 * w4a16::record_cols * records + x_row_padding;
     plan.split = p.m * pitch_all > most_x_bytes ? 2 : 1;
     // One wave of clusters as even as whole tiles allow.
-    const int64_t row_tiles = p.n / w4a16::record_rows,
+    const int64_t row_tiles = ceil_div(p.n, w4a16::record_rows),
                   clusters = std::max<int64_t>(device.multiprocessors / plan.split, 1), widest = 14 * plan.split;
     const int64_t waves = (row_tiles + clusters * widest - 1) / (clusters * widest);
     plan.tiles = static_cast<int>((row_tiles + clusters * waves - 1) / (clusters * waves));
     // Several waves: small thread blocks, two on a multiprocessor, so that one computes while the other starts or ends.
-    const bool many = (waves > 1 || tiling.many) && plan.split == 1 && p.m * pitch_all <= 64 * 1024;
+    const bool many = waves > 1 && plan.split == 1 && p.m * pitch_all <= 64 * 1024;
     if (many) plan.tiles = 4;
     const int tile_chunks = matmul_chunks / plan.split;  // of one thread block
     plan.chunks_per_warp = 1;
     while (plan.tiles * (tile_chunks / plan.chunks_per_warp) > (many ? most_warps / 2 : most_warps))
         plan.chunks_per_warp *= 2;
     const int warps = plan.tiles * (tile_chunks / plan.chunks_per_warp);
-    const int64_t records = p.k / w4a16::record_cols, chunk_records = (records + matmul_chunks - 1) / matmul_chunks;
+    const int64_t chunk_records = (records + matmul_chunks - 1) / matmul_chunks;
     const int64_t pitch = std::min(tile_chunks * chunk_records, records) * w4a16::record_cols * 2 + x_row_padding;
-    // A second record on its way makes the last warps start later: 11 % slower at 8192 x 8192, 2 % faster at 28672 x
-    // 4096.
-    plan.slots = tiling.slots ? tiling.slots : 1;
-    if (plan.slots < 1 || plan.slots > 2) return fail("matmul: {} slots a warp", plan.slots);
-    const int64_t slots = warps * plan.slots * int64_t{w4a16::record_bytes + 8};
+    const int64_t slots = warps * int64_t{w4a16::record_bytes + 8};
     plan.tokens_per_pass = static_cast<int>(std::min((shared_limit - slots) / pitch, p.m));
     if (plan.tokens_per_pass < 1) return fail("matmul: {} columns do not fit into shared memory", p.k);
     const int64_t passes = (p.m + plan.tokens_per_pass - 1) / plan.tokens_per_pass;
@@ -162,15 +168,19 @@ Result<MatmulPlan> plan_matmul(const MatmulProblem& p, const DeviceInfo& device,
     return plan;
 }
 
-Status prepack(const QuantView& w, const PackedSpan& out, uint32_t* refused, const Stream& stream) {
+Status prepack(const QuantView& w, int64_t first_row, const PackedSpan& out, uint32_t* refused, const Stream& stream) {
     if (w.format != Format::nvfp4) return fail("prepack: weights in {}, expected nvfp4", format_name(w.format));
-    NIBBLE_CHECK(fits_records(w.rows, w.cols, "prepack"));
-    if (out.rows != w.rows || out.cols != w.cols)
-        return fail("prepack: [{}, {}] into [{}, {}]", w.rows, w.cols, out.rows, out.cols);
+    NIBBLE_CHECK(fits_groups(w.rows, w.cols, "prepack"));
+    const int64_t end = first_row + w.rows;
+    if (first_row < 0 || end > out.rows || out.cols != w.cols)
+        return fail("prepack: [{}, {}] into rows {} ... of [{}, {}]", w.rows, w.cols, first_row, out.rows, out.cols);
     if (!aligned(w.codes) || !aligned(out.records) || !refused)
         return fail("prepack: needs a counter and 16-byte aligned device pointers");
+    const int64_t padded = ceil_div(end, w4a16::record_rows) * w4a16::record_rows;
     return cuda_status(launch_prepack({.rows = w.rows,
                                        .cols = w.cols,
+                                       .first_row = first_row,
+                                       .padding = end == out.rows ? padded - end : 0,
                                        .codes = const_cast<uint8_t*>(w.codes),
                                        .scales = const_cast<uint8_t*>(w.block_scales),
                                        .records = reinterpret_cast<uint8_t*>(out.records),
@@ -199,16 +209,18 @@ Status permute(const MatmulPlan& plan, const std::byte* x, std::byte* out, const
     const MatmulProblem& p = plan.problem;
     if (plan.permuted_bytes == 0) return fail("permute: this plan reads x as it is");
     if (!aligned(x) || !aligned(out)) return fail("permute: device pointers must be 16-byte aligned");
-    return cuda_status(launch_permute({.x = reinterpret_cast<const uint8_t*>(x),
-                                       .out = reinterpret_cast<uint8_t*>(out),
-                                       .tokens = static_cast<int>(p.m),
-                                       .blocks = static_cast<int>(p.k / 64),
-                                       .overlap = options.overlap},
-                                      plan.tiling.tokens, raw(stream)),
-                       "permute: kernel launch");
+    return cuda_status(
+        launch_permute({.x = reinterpret_cast<const uint8_t*>(x),
+                        .out = reinterpret_cast<uint8_t*>(out),
+                        .tokens = static_cast<int>(p.m),
+                        .blocks = static_cast<int>(ceil_div(p.k, w4a16::record_cols) * (w4a16::record_cols / 64)),
+                        .cols = static_cast<int>(p.k),
+                        .overlap = options.overlap},
+                       plan.tiling.tokens, raw(stream)),
+        "permute: kernel launch");
 }
 
-Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w, const float* tensor_scale, float* y,
+Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w, const MatmulFactors& factors, float* y,
               std::byte* workspace, const MatmulOptions& options, const Stream& stream) {
     const MatmulProblem& p = plan.problem;
     if (w.rows != p.n || w.cols != p.k)
@@ -216,29 +228,28 @@ Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w,
     if (!aligned(x) || !aligned(w.records) || !aligned(y) || !aligned(workspace))
         return fail("matmul: device pointers must be 16-byte aligned");
     if (plan.workspace_bytes && !workspace) return fail("matmul: no workspace of {} bytes", plan.workspace_bytes);
-    if (plan.tiling.tokens) return run_wide(plan, x, w, tensor_scale, y, workspace, options, stream);
-    const int records = static_cast<int>(p.k / w4a16::record_cols);
+    if (plan.tiling.tokens) return run_wide(plan, x, w, factors, y, workspace, options, stream);
+    const int records = static_cast<int>(ceil_div(p.k, w4a16::record_cols));
     const int chunk_records = (records + matmul_chunks - 1) / matmul_chunks;
     for (int first = 0; first < p.m; first += plan.tokens_per_pass) {
         const GemvArgs args{
             .x = reinterpret_cast<const uint8_t*>(x) + first * p.k * 2,
             .records = reinterpret_cast<const uint8_t*>(w.records),
-            .tensor_scale = tensor_scale,
-            .y = y + first * p.n,
+            .factors = output_factors(factors, p.n),
+            .y = y + first * output_factors(factors, p.n).y_stride,
             .n = static_cast<int>(p.n),
             .tokens = static_cast<int>(std::min<int64_t>(plan.tokens_per_pass, p.m - first)),
             .row_records = records,
             .chunk_records = chunk_records,
             .tiles = plan.tiles,
-            .row_tiles = static_cast<int>(p.n / w4a16::record_rows),
+            .row_tiles = static_cast<int>(ceil_div(p.n, w4a16::record_rows)),
             .x_bytes = static_cast<uint32_t>(p.k * 2),
             .x_pitch = static_cast<uint32_t>(std::min(chunk_records * (matmul_chunks / plan.split), records) *
                                                  (w4a16::record_cols * 2) +
                                              x_row_padding),
             .overlap = options.overlap};
-        NIBBLE_CHECK(cuda_status(
-            launch_gemv(args, {plan.chunks_per_warp, plan.split, plan.slots, plan.shared_bytes}, raw(stream)),
-            "matmul: kernel launch"));
+        NIBBLE_CHECK(cuda_status(launch_gemv(args, {plan.chunks_per_warp, plan.split, plan.shared_bytes}, raw(stream)),
+                                 "matmul: kernel launch"));
     }
     return Ok{};
 }

@@ -11,9 +11,10 @@ inline constexpr int matmul_chunks = 8;
 // Between rows of x in shared memory: lanes of neighbouring tokens read different banks.
 inline constexpr int64_t x_row_padding = 16;
 
-// Canonical NVFP4 and records; launch_unpack writes codes and scales.
+// Canonical NVFP4 and records; launch_unpack writes codes and scales. Rows [first_row, first_row + rows) of a matrix of
+// `out_rows`; launch_prepack also writes `padding` rows of zeros behind them.
 struct PackArgs {
-    int64_t rows = 0, cols = 0;
+    int64_t rows = 0, cols = 0, first_row = 0, padding = 0;
     uint8_t* codes = nullptr;
     uint8_t* scales = nullptr;
     uint8_t* records = nullptr;
@@ -22,10 +23,18 @@ struct PackArgs {
 cudaError_t launch_prepack(const PackArgs& args, cudaStream_t stream);
 cudaError_t launch_unpack(const PackArgs& args, cudaStream_t stream);
 
+// y = sum * (row's or tensor scale) * 2^7 + bias; any may be null.
+struct OutputFactors {
+    const float* tensor_scale = nullptr;
+    const float* row_scales = nullptr;
+    const float* bias = nullptr;
+    int64_t y_stride = 0;
+};
+
 struct GemvArgs {
     const uint8_t* x = nullptr;
     const uint8_t* records = nullptr;
-    const float* tensor_scale = nullptr;  // may be null
+    OutputFactors factors;
     float* y = nullptr;
     int n = 0, tokens = 0;
     int row_records = 0, chunk_records = 0;  // of a row tile, of a chunk (the last chunks may have fewer or none)
@@ -34,7 +43,7 @@ struct GemvArgs {
     bool overlap = false;
 };
 struct GemvShape {
-    int chunks_per_warp = 1, split = 1, slots = 1;
+    int chunks_per_warp = 1, split = 1;
     int64_t shared_bytes = 0;
 };
 cudaError_t launch_gemv(const GemvArgs& args, const GemvShape& shape, cudaStream_t stream);
@@ -48,7 +57,7 @@ struct WideShape {
 struct WideArgs {
     const uint8_t* x = nullptr;  // permuted
     const uint8_t* records = nullptr;
-    const float* tensor_scale = nullptr;  // may be null
+    OutputFactors factors;
     float* y = nullptr;
     // Trees of clusters: [token tile][64 rows][slice of the tokens][parts / cluster]
     uint32_t* nodes = nullptr;  // zero before and after
@@ -69,7 +78,8 @@ cudaError_t prepare_wide(const WideShape& shape);
 struct PermuteArgs {
     const uint8_t* x = nullptr;
     uint8_t* out = nullptr;
-    int tokens = 0, blocks = 0;  // of 64 columns
+    int tokens = 0, blocks = 0;  // of 64 columns, padding included
+    int cols = 0;                // of x; zeros behind
     bool overlap = false;
 };
 cudaError_t launch_permute(const PermuteArgs& args, int tile, cudaStream_t stream);

@@ -27,6 +27,8 @@ Status clear_padding(const MatrixView& x, int64_t block, const ActivationOutput&
     return fill_device(reinterpret_cast<std::byte*>(out.block_scales), 0, swizzled_scale_bytes(x.rows, across), stream);
 }
 
+static_assert(Multipliers::most == most_multipliers);
+
 Result<Multipliers> kernel_multipliers(std::span<const float> values) {
     if (values.size() > Multipliers::most)
         return fail("a search on the GPU takes at most {} multipliers, found {}", Multipliers::most, values.size());
@@ -136,6 +138,28 @@ Status tensor_losses(const MatrixView& panel, const WeightSpec& spec, const floa
                         "tensor_losses: kernel launch"));
     }
     return Ok{};
+}
+
+Status measure(const MatrixView& weights, const QuantView& panel, DeviceStats* stats, RowSums* rows,
+               const Stream& stream) {
+    NIBBLE_TRY(const Input in, input(weights, "measure"));
+    if (panel.rows != weights.rows || panel.cols != weights.cols)
+        return fail("measure: codes of [{}, {}] for weights of [{}, {}]", panel.rows, panel.cols, weights.rows,
+                    weights.cols);
+    if (in.elements() >> 32) return fail("measure: {} elements are more than a panel may have", in.elements());
+    const FormatLayout layout = format_layout(panel.format);
+    const MeasureArgs args{.codes = panel.codes,
+                           .block_scales = panel.block_scales,
+                           .float_scales = panel.float_scales,
+                           .tensor_scale = panel.tensor_scale,
+                           .rows = panel.rows,
+                           .cols = panel.cols,
+                           .code_bits = layout.code_bits,
+                           .block = layout.block,
+                           .e8m0 = layout.e8m0_scales,
+                           .per_row = panel.format == Format::fp8_row,
+                           .per_tile = panel.format == Format::fp8_block128};
+    return cuda_status(launch_measure(in, args, stats, rows, raw(stream)), "measure: kernel launch");
 }
 
 Status quantize_activations(const MatrixView& x, Activations kind, const float* input_scale,

@@ -1,10 +1,10 @@
 // W4A16 for one to eight tokens. A thread block takes `tiles` tiles of 16 rows and all of K (or half of it, see
 // Split); a warp takes one, two or four chunks of a tile's K in sequence.
 //
-// A warp owns one or two slots in shared memory: it asks the copy engine for a record, waits, moves the record into
-// registers, asks for the next one and only then computes, so that loads of one warp overlap the arithmetic of all
-// others. x lies
-// in shared memory for the whole run. Lanes of absent tokens read a present one: their columns are never stored.
+// A warp owns a slot in shared memory: it asks the copy engine for a record, waits, moves the record into registers,
+// asks for the next one and only then computes, so that loads of one warp overlap the arithmetic of all others. (A
+// second slot makes the last warps start later: 11 % slower at 8192 x 8192, 2 % faster at 28672 x 4096.) x lies in
+// shared memory for the whole run. Lanes of absent tokens read a present one: their columns are never stored.
 #include "kernels/cuda/matmul_launch.h"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/w4a16_decode.cuh"
@@ -14,8 +14,10 @@
 namespace nibble::cuda {
 namespace {
 
-__device__ void copy16(uint32_t to, const void* from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+// 16 bytes, or zeros.
+__device__ void copy16(uint32_t to, const void* from, bool present) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(present ? 16 : 0)
+                 : "memory");
 }
 
 __device__ void multiply_add(float (&acc)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
@@ -53,7 +55,7 @@ __device__ float cluster_float(uint32_t at, uint32_t rank) {
 
 // Split = 2: a cluster of two thread blocks shares the same rows; block r takes chunks 4 r ... 4 r + 3 and that part of
 // x only. Shared memory: x [tokens][x_pitch], a slot per warp [record_bytes], a barrier per warp.
-template <int ChunksPerWarp, int Split, int Slots>
+template <int ChunksPerWarp, int Split>
 __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ GemvArgs args) {
     extern __shared__ __align__(128) uint8_t shared[];
     constexpr int block_chunks = matmul_chunks / Split, warps_per_tile = block_chunks / ChunksPerWarp;
@@ -63,8 +65,8 @@ __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ G
     const int first_tile = static_cast<int>(blockIdx.x) / Split * args.tiles;
     const uint32_t x_at = shared_address(shared);
     const uint32_t slots_at = x_at + args.x_pitch * args.tokens;
-    const uint32_t slot_at = slots_at + warp * Slots * w4a16::record_bytes;
-    const uint32_t barrier = slots_at + (warps * w4a16::record_bytes + warp * 8) * Slots;
+    const uint32_t slot_at = slots_at + warp * w4a16::record_bytes;
+    const uint32_t barrier = slots_at + warps * w4a16::record_bytes + warp * 8;
 
     // Records [block_first, ...) of a row tile are the block's, [block_first + first, ...) the warp's.
     const int tile = first_tile + warp / warps_per_tile;
@@ -74,16 +76,14 @@ __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ G
     const int count = tile < args.row_tiles ? min(ChunksPerWarp * args.chunk_records, block_count - first) : 0;
     const uint8_t* from = args.records + (int64_t{tile} * args.row_records + block_first + first) * w4a16::record_bytes;
     const auto request = [&](int i) {
-        const uint32_t slot = i % Slots, full = barrier + 8 * slot;
-        barrier_expect(full, w4a16::record_bytes);
-        bulk_copy(slot_at + slot * w4a16::record_bytes, from + int64_t{i} * w4a16::record_bytes, w4a16::record_bytes,
-                  full);
+        barrier_expect(barrier, w4a16::record_bytes);
+        bulk_copy(slot_at, from + int64_t{i} * w4a16::record_bytes, w4a16::record_bytes, barrier);
     };
 
     if (lane == 0) {
-        for (int s = 0; s < Slots; ++s) barrier_init(barrier + 8 * s, 1);
+        barrier_init(barrier, 1);
         barrier_init_done();
-        for (int i = 0; i < min(Slots, count); ++i) request(i);
+        if (count > 0) request(0);
     }
     // Weights may come before the kernel ahead is done; x may not. It does not take the copy engine, where it would
     // queue behind the records of all warps.
@@ -93,9 +93,11 @@ __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ G
     }
     constexpr int record_x_bytes = w4a16::record_cols * 2;
     for (int t = 0; t < args.tokens; ++t)
-        for (int at = static_cast<int>(threadIdx.x) * 16; at < block_count * record_x_bytes; at += blockDim.x * 16)
-            copy16(x_at + t * args.x_pitch + at,
-                   args.x + int64_t{t} * args.x_bytes + block_first * record_x_bytes + at);
+        for (int at = static_cast<int>(threadIdx.x) * 16; at < block_count * record_x_bytes; at += blockDim.x * 16) {
+            const uint32_t column = static_cast<uint32_t>(block_first * record_x_bytes + at);  // in bytes
+            const bool present = column < args.x_bytes;
+            copy16(x_at + t * args.x_pitch + at, args.x + int64_t{t} * args.x_bytes + (present ? column : 0), present);
+        }
     asm volatile("cp.async.wait_all;" ::: "memory");
     __syncthreads();
 
@@ -111,16 +113,15 @@ __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ G
         const int end = min((p + 1) * args.chunk_records, count);
 #pragma unroll 1
         for (; i < end; ++i) {
-            barrier_wait(barrier + 8 * (i % Slots), parity);
-            if (i % Slots == Slots - 1) parity ^= 1;
-            const uint8_t* filled = slot + i % Slots * w4a16::record_bytes;
+            barrier_wait(barrier, parity);
+            parity ^= 1;
             uint4 codes[w4a16::record_blocks];
 #pragma unroll
             for (int b = 0; b < w4a16::record_blocks; ++b)
-                codes[b] = *reinterpret_cast<const uint4*>(filled + 512 * b + 16 * lane);
-            const uint2 scales = *reinterpret_cast<const uint2*>(filled + w4a16::record_code_bytes + 8 * lane);
+                codes[b] = *reinterpret_cast<const uint4*>(slot + 512 * b + 16 * lane);
+            const uint2 scales = *reinterpret_cast<const uint2*>(slot + w4a16::record_code_bytes + 8 * lane);
             __syncwarp();
-            if (lane == 0 && i + Slots < count) request(i + Slots);
+            if (lane == 0 && i + 1 < count) request(i + 1);
 #pragma unroll
             for (int b = 0; b < w4a16::record_blocks; ++b) {
                 const uint4* at = reinterpret_cast<const uint4*>(x + 128 * b);
@@ -146,18 +147,15 @@ __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ G
         __syncthreads();
     else
         cluster_barrier();
-    const float tensor_scale = args.tensor_scale ? *args.tensor_scale : 1.0f;
     const int rows = args.tiles * 16, outputs = rows * args.tokens;
     // Blocks of a cluster take turns.
     for (int o = rank * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x); o < outputs;
          o += Split * static_cast<int>(blockDim.x)) {
         const int token = o / rows, row = o % rows;
-        const uint32_t at =
-            slots_at + row / 16 * warps_per_tile * Slots * w4a16::record_bytes + (row % 16 * 8 + token) * 4;
+        const uint32_t at = slots_at + row / 16 * warps_per_tile * w4a16::record_bytes + (row % 16 * 8 + token) * 4;
         const auto chunk = [&](int c) {
             const int local = c % block_chunks;
-            const uint32_t place =
-                at + local / ChunksPerWarp * Slots * w4a16::record_bytes + local % ChunksPerWarp * 512;
+            const uint32_t place = at + local / ChunksPerWarp * w4a16::record_bytes + local % ChunksPerWarp * 512;
             if constexpr (Split == 1)
                 return *reinterpret_cast<const float*>(shared + (place - x_at));
             else
@@ -167,12 +165,12 @@ __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ G
 #pragma unroll
         for (int c = 0; c < matmul_chunks; ++c) sums[c] = chunk(c);
         const int out = first_tile * 16 + row;
-        if (out < args.n) args.y[int64_t{token} * args.n + out] = w4a16_output(tree_sum(sums), tensor_scale);
+        if (out < args.n) args.y[token * args.factors.y_stride + out] = w4a16_output(tree_sum(sums), args.factors, out);
     }
     if constexpr (Split > 1) cluster_barrier();  // nobody leaves while its sums are read
 }
 
-template <int ChunksPerWarp, int Split, int Slots>
+template <int ChunksPerWarp, int Split>
 cudaError_t launch(const GemvArgs& args, int64_t shared_bytes, cudaStream_t stream) {
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeClusterDimension;
@@ -186,13 +184,7 @@ cudaError_t launch(const GemvArgs& args, int64_t shared_bytes, cudaStream_t stre
     config.stream = stream;
     config.attrs = attributes;
     config.numAttrs = args.overlap ? 2 : 1;
-    return cudaLaunchKernelEx(&config, gemv_kernel<ChunksPerWarp, Split, Slots>, args);
-}
-
-template <int ChunksPerWarp, int Split>
-cudaError_t launch_slots(const GemvArgs& args, int slots, int64_t shared_bytes, cudaStream_t stream) {
-    return slots == 2 ? launch<ChunksPerWarp, Split, 2>(args, shared_bytes, stream)
-                      : launch<ChunksPerWarp, Split, 1>(args, shared_bytes, stream);
+    return cudaLaunchKernelEx(&config, gemv_kernel<ChunksPerWarp, Split>, args);
 }
 
 }  // namespace
@@ -200,26 +192,25 @@ cudaError_t launch_slots(const GemvArgs& args, int slots, int64_t shared_bytes, 
 cudaError_t launch_gemv(const GemvArgs& args, const GemvShape& shape, cudaStream_t stream) {
     switch (10 * shape.chunks_per_warp + shape.split) {
         case 11:
-            return launch_slots<1, 1>(args, shape.slots, shape.shared_bytes, stream);
+            return launch<1, 1>(args, shape.shared_bytes, stream);
         case 21:
-            return launch_slots<2, 1>(args, shape.slots, shape.shared_bytes, stream);
+            return launch<2, 1>(args, shape.shared_bytes, stream);
         case 41:
-            return launch_slots<4, 1>(args, shape.slots, shape.shared_bytes, stream);
+            return launch<4, 1>(args, shape.shared_bytes, stream);
         case 12:
-            return launch_slots<1, 2>(args, shape.slots, shape.shared_bytes, stream);
+            return launch<1, 2>(args, shape.shared_bytes, stream);
         case 22:
-            return launch_slots<2, 2>(args, shape.slots, shape.shared_bytes, stream);
+            return launch<2, 2>(args, shape.shared_bytes, stream);
         case 42:
-            return launch_slots<4, 2>(args, shape.slots, shape.shared_bytes, stream);
+            return launch<4, 2>(args, shape.shared_bytes, stream);
         default:
             return cudaErrorInvalidValue;
     }
 }
 
 cudaError_t allow_gemv_shared(int64_t bytes) {
-    for (const auto kernel : {gemv_kernel<1, 1, 1>, gemv_kernel<2, 1, 1>, gemv_kernel<4, 1, 1>, gemv_kernel<1, 2, 1>,
-                              gemv_kernel<2, 2, 1>, gemv_kernel<4, 2, 1>, gemv_kernel<1, 1, 2>, gemv_kernel<2, 1, 2>,
-                              gemv_kernel<4, 1, 2>, gemv_kernel<1, 2, 2>, gemv_kernel<2, 2, 2>, gemv_kernel<4, 2, 2>})
+    for (const auto kernel : {gemv_kernel<1, 1>, gemv_kernel<2, 1>, gemv_kernel<4, 1>, gemv_kernel<1, 2>,
+                              gemv_kernel<2, 2>, gemv_kernel<4, 2>})
         if (const cudaError_t code =
                 cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)))
             return code;

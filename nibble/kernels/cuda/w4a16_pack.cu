@@ -1,4 +1,4 @@
-// Canonical NVFP4 <-> records: one thread per lane and 64-column block, four blocks a record.
+// Canonical NVFP4 <-> records. Unpacking: one thread per lane and 64-column block, four blocks a record.
 #include "kernels/cuda/matmul_launch.h"
 #include "kernels/w4a16_record.h"
 
@@ -24,22 +24,26 @@ __device__ Place place(uint8_t* records, int64_t cols) {
             at + w4a16::record_code_bytes + lane * 8 + block * 2};
 }
 
-__global__ void prepack_kernel(const uint8_t* __restrict__ codes, const uint8_t* __restrict__ scales, int64_t cols,
-                               uint8_t* records, uint32_t* refused) {
-    const Place p = place(records, cols);
-    const int64_t groups = cols / 16;
-    uint32_t words[4];
-    uint32_t bad = 0;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        const int64_t at = (p.row + 8 * h) * groups + p.group;
-        const w4a16::GroupWords w = w4a16::pack_group(reinterpret_cast<const unsigned long long*>(codes)[at]);
-        words[2 * h] = w.w0, words[2 * h + 1] = w.w1;
-        bad += !w4a16::packable_scale(scales[at]);
-        p.scales[h] = w4a16::pack_scale(scales[at]);
+// A thread per row and group of 16 columns, padding included.
+__global__ void prepack_kernel(const __grid_constant__ PackArgs args) {
+    const int64_t across = (args.cols + w4a16::record_cols - 1) / w4a16::record_cols;
+    const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x, group = i % (across * 16), from = i / (across * 16);
+    if (from >= args.rows + args.padding) return;
+    uint64_t codes = 0;
+    uint8_t scale = 0x38;  // 1
+    if (from < args.rows && group * 16 < args.cols) {
+        const int64_t at = from * (args.cols / 16) + group;
+        codes = reinterpret_cast<const unsigned long long*>(args.codes)[at];
+        scale = args.scales[at];
+        if (!w4a16::packable_scale(scale)) atomicAdd(args.refused, 1u);
     }
-    *reinterpret_cast<uint4*>(p.codes) = {words[0], words[1], words[2], words[3]};
-    if (bad) atomicAdd(refused, bad);
+    const int64_t row = args.first_row + from;
+    const int in_tile = static_cast<int>(row % 16), block = static_cast<int>(group % 16 / 4);
+    const int lane = in_tile % 8 * 4 + static_cast<int>(group % 4), half = in_tile / 8;
+    uint8_t* record = args.records + (row / 16 * across + group / 16) * w4a16::record_bytes;
+    const w4a16::GroupWords w = w4a16::pack_group(codes);
+    *reinterpret_cast<uint2*>(record + block * 512 + lane * 16 + half * 8) = {w.w0, w.w1};
+    record[w4a16::record_code_bytes + lane * 8 + block * 2 + half] = w4a16::pack_scale(scale);
 }
 
 __global__ void unpack_kernel(uint8_t* records, int64_t cols, uint8_t* __restrict__ codes,
@@ -62,8 +66,9 @@ unsigned record_count(int64_t rows, int64_t cols) {
 }  // namespace
 
 cudaError_t launch_prepack(const PackArgs& args, cudaStream_t stream) {
-    prepack_kernel<<<record_count(args.rows, args.cols), threads, 0, stream>>>(args.codes, args.scales, args.cols,
-                                                                               args.records, args.refused);
+    const int64_t groups = (args.cols + w4a16::record_cols - 1) / w4a16::record_cols * 16;
+    const auto blocks = static_cast<unsigned>(((args.rows + args.padding) * groups + threads - 1) / threads);
+    prepack_kernel<<<blocks, threads, 0, stream>>>(args);
     return cudaGetLastError();
 }
 

@@ -334,23 +334,25 @@ __global__ void __launch_bounds__(128 * RowBlocks * KParts, 1) wide_kernel(const
         }
     }
     if (last && rows_exist) {
-        const float tensor_scale = args.tensor_scale ? *args.tensor_scale : 1.0f;
 #pragma unroll
         for (int r = 0; r < W::slice; r += 2) {
             const int at = first_register + r, token = token_tile * Tokens + lane % 4 * 2 + at / 4 * 8;
-            float* y = args.y + int64_t{token} * args.n + row_tile * 16 + lane / 4 + at / 2 % 2 * 8;
-            if (token < args.tokens) y[0] = w4a16_output(part[r], tensor_scale);
-            if (token + 1 < args.tokens) y[args.n] = w4a16_output(part[r + 1], tensor_scale);
+            const int row = row_tile * 16 + lane / 4 + at / 2 % 2 * 8;
+            float* y = args.y + token * args.factors.y_stride + row;
+            if (row >= args.n) continue;
+            if (token < args.tokens) y[0] = w4a16_output(part[r], args.factors, row);
+            if (token + 1 < args.tokens) y[args.factors.y_stride] = w4a16_output(part[r + 1], args.factors, row);
         }
     }
     if (Cluster > 1) cluster_wait();
 }
 
 // x [tokens, k] -> [token tile][k / 64][tile][64], the order swizzled_operand() expects: 16-byte chunk q of a token's
-// 64 columns holds the pairs q, 8 + q, 16 + q, 24 + q and lies at chunk q ^ token % 8. Tokens past the end are zeros.
+// 64 columns holds the pairs q, 8 + q, 16 + q, 24 + q and lies at chunk q ^ token % 8. Tokens and columns past the end
+// are zeros.
 template <int Tokens>
 __global__ void permute_kernel(const uint32_t* __restrict__ x, uint4* __restrict__ out, int tokens, int blocks,
-                               bool overlap) {
+                               int cols, bool overlap) {
     if (overlap) {
         overlap_next();
         wait_for_previous();
@@ -362,8 +364,10 @@ __global__ void permute_kernel(const uint32_t* __restrict__ x, uint4* __restrict
     if (token - t >= tokens) return;
     uint4 v{0, 0, 0, 0};
     if (token < tokens) {
-        const uint32_t* from = x + (int64_t{token} * blocks + block) * 32 + q;
-        v = {from[0], from[8], from[16], from[24]};
+        const int pair = block * 32 + q;
+        const uint32_t* from = x + int64_t{token} * (cols / 2) + pair;
+        const auto load = [&](int i) { return 2 * (pair + i) < cols ? from[i] : 0u; };
+        v = {load(0), load(8), load(16), load(24)};
     }
     out[(at * Tokens + t) * 8 + (q ^ t % 8)] = v;
 }
@@ -445,7 +449,8 @@ cudaError_t launch_permute(const PermuteArgs& args, int tile, cudaStream_t strea
     config.numAttrs = args.overlap ? 1 : 0;
     const auto go = [&](auto kernel) {
         return cudaLaunchKernelEx(&config, kernel, reinterpret_cast<const uint32_t*>(args.x),
-                                  reinterpret_cast<uint4*>(args.out), args.tokens, args.blocks, args.overlap);
+                                  reinterpret_cast<uint4*>(args.out), args.tokens, args.blocks, args.cols,
+                                  args.overlap);
     };
     switch (tile) {
         case 16:

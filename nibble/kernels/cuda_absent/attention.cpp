@@ -9,13 +9,13 @@ Error absent() { return fail("this build has no CUDA (configure with -DNIBBLE_CU
 
 }  // namespace
 
-AttentionWork attention_work(std::span<const int32_t>) { return {}; }
 Status append_kv(const KvCache&, const std::byte*, const std::byte*, const int64_t*, int64_t, const Stream&) {
     return absent();
 }
 Result<AttentionPlan> plan_attention(const AttentionProblem&, const DeviceInfo&) { return absent(); }
-Status decode_attention(const AttentionPlan&, const AttentionInput&, const KvCache&, std::byte*, std::byte*, bool,
-                        const Stream&) {
+Result<AttentionWork> attention_work(const AttentionPlan&, std::span<const AttentionSegment>) { return absent(); }
+Status attend(const AttentionPlan&, const AttentionInput&, const KvCache&, std::byte*, std::byte*, bool,
+              const Stream&) {
     return absent();
 }
 

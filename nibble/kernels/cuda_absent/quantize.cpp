@@ -21,6 +21,7 @@ Status tensor_losses(const MatrixView&, const WeightSpec&, const float*, std::sp
                      const Stream&) {
     return absent();
 }
+Status measure(const MatrixView&, const QuantView&, DeviceStats*, RowSums*, const Stream&) { return absent(); }
 Status quantize_activations(const MatrixView&, Activations, const float*, const ActivationOutput&, const Stream&) {
     return absent();
 }

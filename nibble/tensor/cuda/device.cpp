@@ -46,6 +46,16 @@ Result<DeviceInfo> open_device(const DeviceChoice& choice) {
     return info;
 }
 
+Result<DeviceMemory> device_memory(int device) {
+    CurrentDevice current(device);
+    NIBBLE_CHECK(current.status());
+    size_t free = 0, total = 0;
+    NIBBLE_CUDA_CALL(cudaMemGetInfo, &free, &total);
+    return DeviceMemory{static_cast<int64_t>(free), static_cast<int64_t>(total)};
+}
+
+Status use_device(int device) { return cuda_status(cudaSetDevice(device), "cudaSetDevice"); }
+
 Result<Stream> Stream::create(int device) {
     CurrentDevice current(device);
     NIBBLE_CHECK(current.status());
@@ -63,6 +73,12 @@ Status Stream::synchronize() const {
 Result<Event> Event::create() {
     cudaEvent_t event = nullptr;
     NIBBLE_CUDA_CALL(cudaEventCreate, &event);
+    return Event(event);
+}
+
+Result<Event> Event::create_sleeping() {
+    cudaEvent_t event = nullptr;
+    NIBBLE_CUDA_CALL(cudaEventCreateWithFlags, &event, cudaEventBlockingSync | cudaEventDisableTiming);
     return Event(event);
 }
 
@@ -90,5 +106,28 @@ Result<float> Event::since(const Event& begin) const {
                      static_cast<cudaEvent_t>(handle_.get()));
     return milliseconds;
 }
+
+Result<Graph> Graph::capture(const Stream& stream, const std::function<Status()>& queue) {
+    const auto s = static_cast<cudaStream_t>(stream.handle());
+    NIBBLE_CUDA_CALL(cudaStreamBeginCapture, s, cudaStreamCaptureModeThreadLocal);
+    Status queued = queue();
+    cudaGraph_t graph = nullptr;
+    const cudaError_t ended = cudaStreamEndCapture(s, &graph);
+    NIBBLE_CHECK(std::move(queued));
+    NIBBLE_CHECK(cuda_status(ended, "cudaStreamEndCapture"));
+    cudaGraphExec_t exec = nullptr;
+    const cudaError_t made = cudaGraphInstantiate(&exec, graph, 0);
+    cudaGraphDestroy(graph);
+    NIBBLE_CHECK(cuda_status(made, "cudaGraphInstantiate"));
+    return Graph(exec);
+}
+
+Status Graph::launch(const Stream& stream) const {
+    return cuda_status(
+        cudaGraphLaunch(static_cast<cudaGraphExec_t>(handle_.get()), static_cast<cudaStream_t>(stream.handle())),
+        "cudaGraphLaunch");
+}
+
+void Graph::Destroy::operator()(void* handle) const { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(handle)); }
 
 }  // namespace nibble

@@ -15,16 +15,24 @@ Result<DeviceInfo> open_device(const DeviceChoice& choice) {
     return choice.cuda ? absent() : fail("device cpu is not a GPU");
 }
 
+Result<DeviceMemory> device_memory(int) { return absent(); }
+Status use_device(int) { return absent(); }
+
 Result<Stream> Stream::create(int) { return absent(); }
 void Stream::Destroy::operator()(void*) const {}
 Status Stream::synchronize() const { return absent(); }
 
 Result<Event> Event::create() { return absent(); }
+Result<Event> Event::create_sleeping() { return absent(); }
 void Event::Destroy::operator()(void*) const {}
 Status Event::record(const Stream&) { return absent(); }
 Status Event::synchronize() const { return absent(); }
 Status Event::make_wait(const Stream&) { return absent(); }
 Result<float> Event::since(const Event&) const { return absent(); }
+
+Result<Graph> Graph::capture(const Stream&, const std::function<Status()>&) { return absent(); }
+Status Graph::launch(const Stream&) const { return absent(); }
+void Graph::Destroy::operator()(void*) const {}
 
 Result<DeviceArena> DeviceArena::create(int, int64_t) { return absent(); }
 Result<std::byte*> DeviceArena::allocate(int64_t) { return absent(); }

@@ -1,0 +1,15 @@
+// The kernels of a forward pass against their CPU twins: bits where the operation is the same, distance from double
+// precision and equal bits across batches where it is a product.
+#pragma once
+
+#include "device/kit.h"
+
+namespace nibble::bench {
+
+Result<std::vector<Check>> check_elementwise(const Kit& kit);
+Result<std::vector<Check>> check_products(const Kit& kit, bool small);
+Result<std::vector<Check>> check_inputs(const Kit& kit);
+Result<std::vector<Check>> check_experts(const Kit& kit);
+Result<std::vector<Check>> check_mamba(const Kit& kit);
+
+}  // namespace nibble::bench

@@ -1,0 +1,79 @@
+// gpu_engine: checks the kernels of a forward pass, then times products of BF16 operands against what they read.
+#include "device/graph.h"
+#include "device/report.h"
+#include "engine/check.h"
+#include "engine/timing.h"
+
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+
+namespace nibble::bench {
+namespace {
+
+struct Options {
+    std::string device = "cuda", json;
+    int64_t memory_gib = 24;
+    uint64_t seed = 1;
+    bool small = false, no_check = false, no_timing = false;
+};
+
+Result<bool> run(const Options& options) {
+    NIBBLE_TRY(const DeviceChoice choice, parse_device(options.device));
+    NIBBLE_TRY(const DeviceInfo info, open_device(choice));
+    fmt::print("{}: {} multiprocessors\n", info.name, info.multiprocessors);
+    NIBBLE_TRY(Stream stream, Stream::create(info.index));
+    NIBBLE_TRY(DeviceArena arena, DeviceArena::create(info.index, options.memory_gib << 30));
+    Report report;
+    report.json["device"] = info.name;
+    bool good = true;
+    const Kit kit(stream, info, arena, options.seed);
+    const auto show = [&](const Result<std::vector<Check>>& checks, std::string_view what) {
+        if (!checks) {
+            fmt::print("{}: {}\n", what, checks.error().message());
+            good = false;
+            return;
+        }
+        for (const Check& c : *checks) {
+            good = good && c.wrong == 0 && c.compared > 0;
+            report.check(c.name, c.compared, c.wrong, c.worst);
+            fmt::print("{:<58} {:>9} compared {:>7} wrong{}{}\n", c.name, c.compared, c.wrong,
+                       c.worst > 0 ? fmt::format("  worst {:.2e}", c.worst) : "", c.wrong ? "  " + c.first : "");
+        }
+        std::fflush(stdout);
+    };
+    if (!options.no_check) {
+        show(check_elementwise(kit), "elementwise");
+        show(check_inputs(kit), "inputs");
+        show(check_products(kit, options.small), "products");
+        show(check_experts(kit), "experts");
+        show(check_mamba(kit), "mamba");
+        fmt::print("{}\n", good ? "all checks passed" : "CHECKS FAILED");
+        std::fflush(stdout);
+    }
+    if (!options.no_timing) NIBBLE_CHECK(time_products(kit, report));
+    NIBBLE_CHECK(report.write(options.json));
+    return good;
+}
+
+}  // namespace
+}  // namespace nibble::bench
+
+int main(int argc, char** argv) {
+    nibble::bench::Options options;
+    CLI::App app{"Checks the kernels of a forward pass, then times them"};
+    app.add_option("--device", options.device, "cuda or cuda:N");
+    app.add_option("--json", options.json, "write the results here");
+    app.add_option("--memory", options.memory_gib, "GiB of device memory");
+    app.add_option("--seed", options.seed, "of the checked data");
+    app.add_flag("--small", options.small, "few tokens only");
+    app.add_flag("--no-check", options.no_check);
+    app.add_flag("--no-timing", options.no_timing);
+    CLI11_PARSE(app, argc, argv);
+    const auto good = nibble::bench::run(options);
+    if (!good) {
+        fmt::print(stderr, "gpu_engine: {}\n", good.error().message());
+        return 1;
+    }
+    return *good ? 0 : 1;
+}

@@ -1,0 +1,71 @@
+#include "engine/timing.h"
+
+#include "device/graph.h"
+#include "kernels/product_cuda.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace nibble::bench {
+
+Status time_products(const Kit& given, Report& report) {
+    Kit kit = given;
+    NIBBLE_CHECK(cuda::prepare_products(kit.device));
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{8192, 8192},
+                               {4096, 4096},
+                               {6144, 4096},
+                               {28672, 4096},
+                               {4096, 14336},
+                               {128256, 4096},
+                               {1536, 576}})
+        for (const int64_t m : {1, 8, 16, 64, 256, 2048, 8192}) {
+            if (m >= 2048 && n > 28672) continue;
+            const DeviceArena::Mark mark = kit.arena.mark();
+            const int64_t bytes = cuda::operand_bytes(n, k);
+            const auto copies = static_cast<int>(std::max<int64_t>(2, (int64_t{400} << 20) / bytes + 1));
+            NIBBLE_TRY(std::byte * tiles, kit.arena.allocate(bytes * copies));
+            const std::vector<uint16_t> noise = kit.normal_bf16(int64_t{1} << 20, 1.0f);
+            const int64_t piece = std::ssize(noise) * 2, all = bytes * copies;
+            for (int64_t at = 0; at < all; at += piece) {
+                const int64_t here = std::min(piece, all - at);
+                NIBBLE_CHECK(
+                    at ? copy_on_device(tiles + at, tiles, here, kit.stream)
+                       : copy_to_device(tiles, reinterpret_cast<const std::byte*>(noise.data()), here, kit.stream));
+            }
+            NIBBLE_TRY(std::byte * x, kit.arena.allocate(m * k * 2));
+            for (int64_t at = 0; at < m * k * 2; at += piece)
+                NIBBLE_CHECK(copy_on_device(x + at, tiles, std::min(piece, std::min(m * k * 2 - at, all)), kit.stream));
+            NIBBLE_TRY(float* y, kit.arena.allocate_array<float>(m * n));
+            double us[2] = {};
+            for (const bool overlap : {false, true}) {
+                NIBBLE_TRY(us[overlap], graph_time(kit.stream,
+                                                   {m >= 2048  ? 4
+                                                    : m >= 256 ? 12
+                                                               : 4 * copies,
+                                                    7},
+                                                   [&](int i) {
+                                                       return cuda::product(
+                                                           {.x = x, .tokens = m},
+                                                           {.rows = n, .cols = k, .tiles = tiles + i % copies * bytes},
+                                                           y, 0, overlap, kit.stream);
+                                                   }));
+            }
+            const double best = std::min(us[0], us[1]);
+            const double read = static_cast<double>(bytes + m * (2 * k + 4 * n));
+            const double operations = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+            fmt::print("product {:>6}x{:<6} m {:>4} {:>9.2f} us overlap {:>9.2f} us {:>5.2f} TB/s {:>4.0f} TF\n", n, k,
+                       m, us[0], us[1], read / best * 1e-6, operations / best * 1e-6);
+            std::fflush(stdout);
+            report.timing({{"n", n},
+                           {"k", k},
+                           {"m", m},
+                           {"us", us[0]},
+                           {"us_overlap", us[1]},
+                           {"tb_per_second", read / best * 1e-6},
+                           {"tflops", operations / best * 1e-6}});
+            kit.arena.release(mark);
+        }
+    return Ok{};
+}
+
+}  // namespace nibble::bench

@@ -1,0 +1,12 @@
+// Times of the engine's kernels inside a replayed graph.
+#pragma once
+
+#include "device/kit.h"
+#include "device/report.h"
+
+namespace nibble::bench {
+
+// BF16 operands, cold L2: TB/s of what must be read, TFLOP/s.
+Status time_products(const Kit& kit, Report& report);
+
+}  // namespace nibble::bench

@@ -1,0 +1,40 @@
+#pragma once
+
+#include "model/device_model.h"
+#include "model/model.h"
+
+#include <string>
+#include <vector>
+
+namespace nibble::bench {
+
+struct Texts {
+    std::vector<std::vector<int32_t>> ids;
+    std::vector<float> gold;  // FP32 logits of all rows; read_texts leaves it empty where no file has them
+};
+Result<std::vector<float>> all_rows(const LanguageModel& model, const std::vector<std::vector<int32_t>>& texts);
+Result<Texts> read_texts(const std::string& model, const ModelConfig& config, int64_t tokens);
+
+// Of a row: root mean square of the differences over that of the reference's logits about their mean. Medians over the
+// rows; a row far out is one where a router or a code of an input fell the other way.
+struct RowDistances {
+    double median = 0;
+    int64_t far = 0;  // rows beyond four medians of the CPU
+};
+struct Distance {
+    RowDistances to_cpu, cpu_to_gold, device_to_gold;
+    double kl = 0;
+    int64_t rows = 0, same_top = 0;
+    // The GPU is as near to FP32 arithmetic as the CPU's BF16 is.
+    bool good() const;
+};
+Result<Distance> compare(const LanguageModel& cpu, const LanguageModel& device, const Texts& texts);
+
+struct Difference {
+    std::string what;
+    int64_t rows = 0, of = 0, first = -1;
+};
+// Whole text alone, all texts at once, in chunks, token by token, forks, in batches of 2 to 16.
+Result<std::vector<Difference>> check_invariance(const LanguageModel& model, const Texts& texts);
+
+}  // namespace nibble::bench

@@ -1,0 +1,303 @@
+#include "cli/random_checkpoint.h"
+
+#include "formats/minifloat.h"
+
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <random>
+
+namespace nibble {
+namespace {
+
+constexpr std::array<std::string_view, 4> shapes{"smollm2-135m", "llama-8b", "qwen3-30b-a3b", "nemotron-3-nano"};
+
+Json config_of(std::string_view shape) {
+    if (shape == "smollm2-135m")
+        return {{"model_type", "llama"},     {"hidden_size", 576},          {"num_hidden_layers", 30},
+                {"num_attention_heads", 9},  {"num_key_value_heads", 3},    {"head_dim", 64},
+                {"intermediate_size", 1536}, {"vocab_size", 49152},         {"rms_norm_eps", 1e-5},
+                {"rope_theta", 100000.0},    {"tie_word_embeddings", true}, {"max_position_embeddings", 8192},
+                {"hidden_act", "silu"}};
+    if (shape == "llama-8b")
+        return {{"model_type", "llama"},      {"hidden_size", 4096},          {"num_hidden_layers", 32},
+                {"num_attention_heads", 32},  {"num_key_value_heads", 8},     {"head_dim", 128},
+                {"intermediate_size", 14336}, {"vocab_size", 128256},         {"rms_norm_eps", 1e-5},
+                {"rope_theta", 500000.0},     {"tie_word_embeddings", false}, {"max_position_embeddings", 131072},
+                {"hidden_act", "silu"}};
+    if (shape == "qwen3-30b-a3b")
+        return {{"model_type", "qwen3_moe"},
+                {"hidden_size", 2048},
+                {"num_hidden_layers", 48},
+                {"num_attention_heads", 32},
+                {"num_key_value_heads", 4},
+                {"head_dim", 128},
+                {"intermediate_size", 6144},
+                {"vocab_size", 151936},
+                {"rms_norm_eps", 1e-6},
+                {"rope_theta", 1000000.0},
+                {"tie_word_embeddings", false},
+                {"max_position_embeddings", 40960},
+                {"hidden_act", "silu"},
+                {"num_experts", 128},
+                {"num_experts_per_tok", 8},
+                {"moe_intermediate_size", 768},
+                {"norm_topk_prob", true},
+                {"decoder_sparse_step", 1},
+                {"mlp_only_layers", Json::array()}};
+    return {{"model_type", "nemotron_h"},
+            {"hidden_size", 2688},
+            {"num_hidden_layers", 52},
+            {"hybrid_override_pattern", "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"},
+            {"num_attention_heads", 32},
+            {"num_key_value_heads", 2},
+            {"head_dim", 128},
+            {"intermediate_size", 1856},
+            {"moe_intermediate_size", 1856},
+            {"moe_shared_expert_intermediate_size", 3712},
+            {"n_routed_experts", 128},
+            {"n_shared_experts", 1},
+            {"num_experts_per_tok", 6},
+            {"n_group", 1},
+            {"topk_group", 1},
+            {"norm_topk_prob", true},
+            {"routed_scaling_factor", 2.5},
+            {"mamba_num_heads", 64},
+            {"mamba_head_dim", 64},
+            {"n_groups", 8},
+            {"ssm_state_size", 128},
+            {"conv_kernel", 4},
+            {"use_conv_bias", true},
+            {"use_bias", false},
+            {"mlp_bias", false},
+            {"attention_bias", false},
+            {"mamba_proj_bias", false},
+            {"mamba_hidden_act", "silu"},
+            {"mlp_hidden_act", "relu2"},
+            {"vocab_size", 131072},
+            {"layer_norm_epsilon", 1e-5},
+            {"tie_word_embeddings", false},
+            {"max_position_embeddings", 262144},
+            {"time_step_limit", {0.0, 1e30}}};
+}
+
+struct Linears {  // how linears of the model are stored
+    Format format = Format::none;
+    ActivationFormat activation = ActivationFormat::none;
+};
+
+class Names {
+public:
+    Names(const Json& config, const Linears& linears) : config_(config), linears_(linears) {}
+
+    void add(std::string name, std::vector<int64_t> shape, bool linear = false, DType dtype = DType::bf16) {
+        CheckpointTensor t{.name = std::move(name), .shape = std::move(shape), .dtype = dtype, .file = "random"};
+        if (linear) {
+            t.format = linears_.format;
+            t.activation = linears_.activation;
+            if (stores_input_scale(t.activation)) t.input_scale = 0.01f;
+        }
+        t.stored_type = t.quantized() ? std::string(format_name(t.format)) : std::string(dtype_name(dtype));
+        tensors.push_back(std::move(t));
+    }
+    void attention(const std::string& prefix) {
+        const int64_t dim = at("head_dim"), q = at("num_attention_heads") * dim, kv = at("num_key_value_heads") * dim;
+        add(prefix + ".q_proj.weight", {q, at("hidden_size")}, true);
+        add(prefix + ".k_proj.weight", {kv, at("hidden_size")}, true);
+        add(prefix + ".v_proj.weight", {kv, at("hidden_size")}, true);
+        add(prefix + ".o_proj.weight", {at("hidden_size"), q}, true);
+    }
+    void mlp(const std::string& prefix, int64_t width, bool gated) {
+        if (gated) add(prefix + ".gate_proj.weight", {width, at("hidden_size")}, true);
+        add(prefix + ".up_proj.weight", {width, at("hidden_size")}, true);
+        add(prefix + ".down_proj.weight", {at("hidden_size"), width}, true);
+    }
+    void experts(const std::string& prefix, int64_t count, bool gated) {
+        add(prefix + ".gate.weight", {count, at("hidden_size")});
+        for (int64_t e = 0; e < count; ++e)
+            mlp(fmt::format("{}.experts.{}", prefix, e), at("moe_intermediate_size"), gated);
+    }
+    void mamba(const std::string& prefix) {
+        const int64_t heads = at("mamba_num_heads"), inner = heads * at("mamba_head_dim");
+        const int64_t channels = inner + 2 * at("n_groups") * at("ssm_state_size");
+        add(prefix + ".in_proj.weight", {inner + channels + heads, at("hidden_size")}, true);
+        add(prefix + ".out_proj.weight", {at("hidden_size"), inner}, true);
+        add(prefix + ".conv1d.weight", {channels, 1, at("conv_kernel")});
+        add(prefix + ".conv1d.bias", {channels});
+        for (const char* name : {".A_log", ".D", ".dt_bias"}) add(prefix + name, {heads}, false, DType::f32);
+        add(prefix + ".norm.weight", {inner});
+    }
+    int64_t at(const char* key) const { return config_.at(key).get<int64_t>(); }
+
+    std::vector<CheckpointTensor> tensors;
+
+private:
+    const Json& config_;
+    Linears linears_;
+};
+
+void transformer(Names& names, bool moe) {
+    const int64_t hidden = names.at("hidden_size");
+    names.add("model.embed_tokens.weight", {names.at("vocab_size"), hidden});
+    for (int64_t i = 0; i < names.at("num_hidden_layers"); ++i) {
+        const std::string layer = fmt::format("model.layers.{}", i);
+        names.add(layer + ".input_layernorm.weight", {hidden});
+        names.attention(layer + ".self_attn");
+        if (moe)
+            for (const char* norm : {".self_attn.q_norm.weight", ".self_attn.k_norm.weight"})
+                names.add(layer + norm, {names.at("head_dim")});
+        names.add(layer + ".post_attention_layernorm.weight", {hidden});
+        if (moe)
+            names.experts(layer + ".mlp", names.at("num_experts"), true);
+        else
+            names.mlp(layer + ".mlp", names.at("intermediate_size"), true);
+    }
+    names.add("model.norm.weight", {hidden});
+}
+
+void nemotron(Names& names, const std::string& pattern) {
+    const int64_t hidden = names.at("hidden_size");
+    names.add("backbone.embeddings.weight", {names.at("vocab_size"), hidden});
+    for (size_t i = 0; i < pattern.size(); ++i) {
+        const std::string layer = fmt::format("backbone.layers.{}", i), mixer = layer + ".mixer";
+        names.add(layer + ".norm.weight", {hidden});
+        if (pattern[i] == 'M') names.mamba(mixer);
+        if (pattern[i] == '*') names.attention(mixer);
+        if (pattern[i] != 'E') continue;
+        names.experts(mixer, names.at("n_routed_experts"), false);
+        names.add(mixer + ".gate.e_score_correction_bias", {names.at("n_routed_experts")}, false, DType::f32);
+        names.mlp(mixer + ".shared_experts", names.at("moe_shared_expert_intermediate_size"), false);
+    }
+    names.add("backbone.norm_f.weight", {hidden});
+}
+
+// Every tensor begins somewhere else in one pool of random numbers.
+class RandomCheckpoint : public Checkpoint {
+public:
+    RandomCheckpoint(std::string_view shape, Json config, std::vector<CheckpointTensor> tensors)
+        : path_(shape), config_(std::move(config)), tensors_(std::move(tensors)), plain_(pool_size), codes_(pool_size) {
+        std::mt19937_64 random(1);
+        for (size_t i = 0; i < pool_size; ++i) {
+            const auto bits = static_cast<uint32_t>(random());
+            const float x = static_cast<float>(static_cast<int32_t>(bits)) * 0x1p-31f;  // uniform in [-1, 1)
+            plain_[i] = bf16_from_float(0.05f * x);
+            codes_[i] = static_cast<uint8_t>(bits & 0xBFu);  // as E4M3: below 2, never NaN
+        }
+        for (CheckpointTensor& t : tensors_)
+            t.stored_bytes = t.quantized() ? code_bytes(t.format, t.rows(), t.cols()) : 2 * t.rows() * t.cols();
+    }
+
+    const std::filesystem::path& path() const override { return path_; }
+    Dialect dialect() const override { return Dialect::plain; }
+    const Json& config() const override { return config_; }
+    KvFormat kv() const override { return KvFormat::none; }
+    std::span<const CheckpointTensor> tensors() const override { return tensors_; }
+
+    Result<MatrixView> read_plain(size_t index, int64_t begin, int64_t count, Matrix& scratch) const override {
+        const CheckpointTensor& t = tensors_[index];
+        const bool vector = t.shape.size() == 1;
+        if (!vector && t.dtype == DType::bf16 && count * t.cols() < static_cast<int64_t>(pool_size / 2))
+            return MatrixView{DType::bf16, count, t.cols(), reinterpret_cast<const std::byte*>(&plain_[offset(index)])};
+        scratch = Matrix(t.dtype, count, t.cols());
+        for (int64_t i = 0; i < count * t.cols(); ++i) {
+            const uint16_t code = plain_[(offset(index) + static_cast<size_t>(begin * t.cols() + i)) % pool_size];
+            // Vectors are norms, biases, decays: about one.
+            const float x = (vector ? 1.0f : 0.0f) + bf16_to_float(code);
+            const uint16_t narrow = bf16_from_float(x);
+            if (t.dtype == DType::f32)
+                std::memcpy(scratch.data.data() + 4 * i, &x, 4);
+            else
+                std::memcpy(scratch.data.data() + 2 * i, &narrow, 2);
+        }
+        return scratch.view();
+    }
+    Result<QuantView> read_quant(size_t index, int64_t, int64_t count, QuantMatrix& scratch) const override {
+        const CheckpointTensor& t = tensors_[index];
+        scratch = QuantMatrix(t.format, count, t.cols());
+        size_t at = offset(index);
+        fill(scratch.codes, at, [](uint8_t c) { return c; });
+        const bool e8m0 = t.format != Format::nvfp4 && t.format != Format::nvfp4_bs32;
+        fill(scratch.block_scales, at, [&](uint8_t c) {
+            return static_cast<uint8_t>(e8m0 ? 118 + c % 3 : 0x30 + c % 16);  // 2^-9 ...; 0.5 to 1.9
+        });
+        std::ranges::fill(scratch.float_scales, 0.02f);
+        const bool fp4 = t.format == Format::nvfp4 || t.format == Format::nvfp4_bs32;
+        scratch.tensor_scale = fp4 ? 0.007f : t.format == Format::fp8 ? 0.02f : 1.0f;
+        return scratch.view();
+    }
+    void done_with(size_t, int64_t, int64_t) const override {}
+    Result<std::vector<SideFile>> side_files() const override { return std::vector<SideFile>{}; }
+
+private:
+    static constexpr size_t pool_size = size_t{32} << 20;
+    static size_t offset(size_t index) { return index * 977 * 64 % (pool_size / 2); }
+    template <class Change>
+    void fill(std::vector<uint8_t>& to, size_t& at, const Change& change) const {
+        for (uint8_t& c : to) {
+            c = change(codes_[at]);
+            if (++at == pool_size) at = 0;
+        }
+    }
+
+    std::filesystem::path path_;
+    Json config_;
+    std::vector<CheckpointTensor> tensors_;
+    std::vector<uint16_t> plain_;
+    std::vector<uint8_t> codes_;
+};
+
+ActivationFormat usual_inputs(Format format) {
+    switch (format) {
+        case Format::nvfp4:
+        case Format::nvfp4_bs32:
+            return ActivationFormat::nvfp4;
+        case Format::fp8:
+            return ActivationFormat::fp8;
+        case Format::fp8_row:
+            return ActivationFormat::fp8_token;
+        case Format::fp8_block128:
+            return ActivationFormat::fp8_group128;
+        case Format::mxfp8:
+            return ActivationFormat::mxfp8;
+        case Format::mxfp4:
+            return ActivationFormat::mxfp4;
+        default:
+            return ActivationFormat::none;
+    }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Checkpoint>> random_checkpoint(std::string_view shape, std::string_view format, bool inputs,
+                                                      int layers) {
+    if (std::ranges::find(shapes, shape) == shapes.end())
+        return fail("--shape: unknown shape '{}'; choices: {}", shape, fmt::join(shapes, ", "));
+    Linears linears;
+    if (format != "bf16") {
+        const auto known = format_from_name(format);
+        if (!known) return fail("--format: unknown format '{}'", format);
+        linears.format = *known;
+        if (inputs) linears.activation = usual_inputs(*known);
+    }
+    Json config = config_of(shape);
+    if (layers > 0 && layers < config["num_hidden_layers"].get<int>()) {
+        config["num_hidden_layers"] = layers;
+        if (config.contains("hybrid_override_pattern"))
+            config["hybrid_override_pattern"] =
+                config["hybrid_override_pattern"].get<std::string>().substr(0, size_t(layers));
+    }
+    Names names(config, linears);
+    if (shape == "nemotron-3-nano")
+        nemotron(names, config["hybrid_override_pattern"].get<std::string>());
+    else
+        transformer(names, shape == "qwen3-30b-a3b");
+    if (config["tie_word_embeddings"] == false)
+        names.add("lm_head.weight", {names.at("vocab_size"), names.at("hidden_size")});
+    return std::unique_ptr<Checkpoint>(
+        std::make_unique<RandomCheckpoint>(shape, std::move(config), std::move(names.tensors)));
+}
+
+}  // namespace nibble

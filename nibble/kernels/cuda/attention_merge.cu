@@ -1,0 +1,76 @@
+// The shares of groups of positions, in order, to one output: a thread block per segment column and KV head, a
+// dimension a thread.
+#include "kernels/cuda/attention_order.cuh"
+#include "kernels/cuda/elementwise.cuh"
+
+namespace nibble::cuda {
+namespace {
+
+struct MergeArgs {
+    AttentionArgs attention;
+    int columns, v_padded;
+    bool overlap;
+};
+
+constexpr int ahead = 32;  // groups at a time: a lane has the factors of one
+
+__global__ void merge_kernel(const __grid_constant__ MergeArgs all) {
+    const AttentionArgs& args = all.attention;
+    start(all.overlap);
+    const int merges = args.work[1], group = args.q_heads / args.kv_heads, d = static_cast<int>(threadIdx.x);
+    const int lane = d % 32;
+    const int32_t* list = args.work + args.work[2];
+    for (int item = static_cast<int>(blockIdx.x); item < merges * args.kv_heads * all.columns;
+         item += static_cast<int>(gridDim.x)) {
+        const int column = item % all.columns, head = item / all.columns % args.kv_heads;
+        const int32_t* m = list + item / all.columns / args.kv_heads * merge_words;
+        const AttentionMerge merge{m[0], m[1], m[2], m[3], m[4]};
+        if (column >= merge.columns) continue;
+        const auto place = [&](int i) {
+            return (int64_t{merge.first + i} * args.kv_heads + head) * all.columns + column;
+        };
+        Share share;
+        for (int first = 0; first < merge.count; first += ahead) {
+            const int here = min(ahead, merge.count - first);
+            float value[ahead];
+#pragma unroll
+            for (int i = 0; i < ahead; ++i)
+                if (i < here) value[i] = args.sums[place(first + i) * all.v_padded + d];
+            const float2 own = lane < here ? args.tops[place(first + lane)] : float2{-INFINITY, 0.0f};
+            float through = own.x;
+#pragma unroll
+            for (int step = 1; step < 32; step *= 2) {
+                const float other = __shfl_up_sync(all_lanes, through, step);
+                if (lane >= step) through = fmaxf(through, other);
+            }
+            float before = fmaxf(__shfl_up_sync(all_lanes, through, 1), share.top);
+            if (lane == 0) before = share.top;
+            const Weights weights(before, own.x);
+            share.top = fmaxf(share.top, __shfl_sync(all_lanes, through, 31));
+#pragma unroll
+            for (int i = 0; i < ahead; ++i) {
+                const float a = __shfl_sync(all_lanes, weights.own, i), b = __shfl_sync(all_lanes, weights.other, i);
+                const float sum = __shfl_sync(all_lanes, own.y, i);
+                if (i < here) {
+                    share.sum = fmaf(b, sum, a * share.sum);
+                    share.value = fmaf(b, value[i], a * share.value);
+                }
+            }
+        }
+        if (d >= args.v_dim) continue;
+        const int whole = merge.column + column;
+        const int64_t to = (int64_t{merge.row} + whole / group) * args.q_heads + head * group + whole % group;
+        reinterpret_cast<__nv_bfloat16*>(args.out)[to * args.v_dim + d] =
+            __float2bfloat16_rn(share.output(args.v_scales ? args.v_scales[head] : 1.0f));
+    }
+}
+
+}  // namespace
+
+cudaError_t launch_merge(const AttentionArgs& args, const AttentionKernelShape& shape, int blocks,
+                         cudaStream_t stream) {
+    const MergeArgs merge{args, shape.columns, shape.dims.v, args.overlap};
+    return launch_kernel(merge_kernel, dim3(static_cast<unsigned>(blocks)), shape.dims.v, 0, merge, stream);
+}
+
+}  // namespace nibble::cuda

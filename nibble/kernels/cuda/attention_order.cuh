@@ -1,0 +1,183 @@
+// The order of sums that all attention kernels share (kernels/attention_cuda.h), and what a kind of cache is.
+#pragma once
+
+#include "kernels/cuda/attention_launch.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+namespace nibble::cuda {
+
+inline constexpr unsigned all_lanes = 0xFFFFFFFFu;
+
+__device__ inline float exp2_of(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// Maximum of scores * log2(e), sum of exponentials under it, values so weighted.
+struct Share {
+    float top = -INFINITY, sum = 0.0f, value = 0.0f;
+
+    // The addend makes -0 a +0: runs that nobody sees may be skipped or added.
+    __device__ float output(float v_scale) const { return sum == 0.0f ? 0.0f : fmaf(value, v_scale / sum, 0.0f); }
+};
+
+// What a share and the next one are multiplied with under their common maximum, `top` afterwards.
+struct Weights {
+    float own, other;
+    __device__ Weights(float& top, float other_top) {
+        const float now = fmaxf(top, other_top);
+        own = other_top == -INFINITY ? 1.0f : exp2_of(top - now);
+        other = other_top == -INFINITY ? 0.0f : exp2_of(other_top - now);
+        top = now;
+    }
+};
+
+// `Count` shares in order, after `share`: all maxima first, so that the exponentials do not wait for each other.
+template <int Count, class Top, class Value>
+__device__ void merge_shares(Share& share, Top top, Value value) {
+    float2 tops[Count];
+#pragma unroll
+    for (int i = 0; i < Count; ++i) tops[i] = top(i);
+    float own[Count], other[Count];
+#pragma unroll
+    for (int i = 0; i < Count; ++i) {
+        const Weights w(share.top, tops[i].x);
+        own[i] = w.own, other[i] = w.other;
+    }
+#pragma unroll
+    for (int i = 0; i < Count; ++i) {
+        share.sum = fmaf(other[i], tops[i].y, own[i] * share.sum);
+        // Where there is nothing, value(i) may be anything.
+        share.value = fmaf(other[i], tops[i].x == -INFINITY ? 0.0f : value(i), own[i] * share.value);
+    }
+}
+
+__device__ inline uint4 shared_load(const uint8_t* at) { return *reinterpret_cast<const uint4*>(at); }
+
+// Bytes of the tokens 4 c + i, i < count, of a word pair or of a word.
+__device__ inline uint32_t bytes_below(int count, int bytes) {
+    const int bits = 8 * bytes * count;
+    return bits >= 32 ? 0xFFFFFFFFu : bits <= 0 ? 0u : (1u << bits) - 1u;
+}
+
+// The two kinds of cache: what a lane holds of q, the products of a tile with it and with the probabilities.
+struct Bf16Kv {
+    static constexpr KvType type = KvType::bf16;
+    static constexpr int load_dims = 32;  // of the dimensions that a 64-byte panel of K holds
+
+    static __device__ void multiply_add(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                                        uint32_t b1) {
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+            "{%0, %1, %2, %3};"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+    }
+    // The dimension where a lane's load i of 16 bytes of q begins.
+    static __device__ int q_dim(int i, int c) { return 32 * i + 8 * c; }
+    static __device__ uint32_t operand_of(uint32_t two_bf16) { return two_bf16; }
+    static __device__ uint32_t pack(float low, float high) {
+        const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
+        return *reinterpret_cast<const uint32_t*>(&v);
+    }
+    // One chain over the dimensions, for each of `Tiles` groups of eight columns.
+    template <int Dims, int Tiles>
+    static __device__ void scores(float (&s)[Tiles][4], const uint8_t* tile, const uint32_t (&q)[Tiles][Dims / 8],
+                                  int lane) {
+#pragma unroll
+        for (int p = 0; p < Dims / 32; ++p) {
+            const uint4 upper = shared_load(tile + 1024 * p + 16 * lane);
+            const uint4 lower = shared_load(tile + 1024 * p + 512 + 16 * lane);
+#pragma unroll
+            for (int t = 0; t < Tiles; ++t) {
+                multiply_add(s[t], upper.x, lower.x, upper.y, lower.y, q[t][4 * p], q[t][4 * p + 1]);
+                multiply_add(s[t], upper.z, lower.z, upper.w, lower.w, q[t][4 * p + 2], q[t][4 * p + 3]);
+            }
+        }
+    }
+    // `valid`: of the lane's four tokens, those that exist.
+    template <int Dims, int Tiles, bool Tail>
+    static __device__ void values(float (&o)[Tiles][Dims / 16][4], const uint8_t* tile, const uint32_t (&p)[Tiles][2],
+                                  int lane, int valid) {
+#pragma unroll
+        for (int v = 0; v < Dims / 16; ++v) {
+            uint4 w = shared_load(tile + 512 * v + 16 * lane);
+            if (Tail) {
+                const uint32_t first = bytes_below(valid, 2), second = bytes_below(valid - 2, 2);
+                w.x &= first, w.z &= first, w.y &= second, w.w &= second;
+            }
+#pragma unroll
+            for (int t = 0; t < Tiles; ++t) multiply_add(o[t][v], w.x, w.z, w.y, w.w, p[t][0], p[t][1]);
+        }
+    }
+};
+
+struct E4m3Kv {
+    static constexpr KvType type = KvType::e4m3;
+    static constexpr int load_dims = 64;
+
+    static __device__ void multiply_add(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                                        uint32_t b1) {
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+            "{%0, %1, %2, %3};"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+    }
+    static __device__ int q_dim(int i, int c) { return 64 * (i / 2) + 16 * c + 8 * (i % 2); }
+    static __device__ uint32_t pack(float low, float high) {
+        const __half2 v = __floats2half2_rn(low, high);
+        return *reinterpret_cast<const uint32_t*>(&v);
+    }
+    static __device__ uint32_t operand_of(uint32_t two_bf16) {
+        constexpr float most = 65504.0f;
+        const float low = __uint_as_float(two_bf16 << 16), high = __uint_as_float(two_bf16 & 0xFFFF0000u);
+        return pack(fminf(fmaxf(low, -most), most), fminf(fmaxf(high, -most), most));
+    }
+    static __device__ uint32_t two(uint32_t word, bool upper) {
+        uint32_t y;
+        const auto x = static_cast<uint16_t>(upper ? word >> 16 : word);
+        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(y) : "h"(x));
+        return y;
+    }
+    template <int Dims, int Tiles>
+    static __device__ void scores(float (&s)[Tiles][4], const uint8_t* tile, const uint32_t (&q)[Tiles][Dims / 8],
+                                  int lane) {
+#pragma unroll
+        for (int p = 0; p < Dims / 64; ++p) {
+            const uint4 upper = shared_load(tile + 1024 * p + 16 * lane);
+            const uint4 lower = shared_load(tile + 1024 * p + 512 + 16 * lane);
+            const uint32_t u[4] = {upper.x, upper.y, upper.z, upper.w}, l[4] = {lower.x, lower.y, lower.z, lower.w};
+#pragma unroll
+            for (int k = 0; k < 4; ++k) {
+                const uint32_t a0 = two(u[k], false), a1 = two(l[k], false), a2 = two(u[k], true), a3 = two(l[k], true);
+#pragma unroll
+                for (int t = 0; t < Tiles; ++t)
+                    multiply_add(s[t], a0, a1, a2, a3, q[t][8 * p + 2 * k], q[t][8 * p + 2 * k + 1]);
+            }
+        }
+    }
+    template <int Dims, int Tiles, bool Tail>
+    static __device__ void values(float (&o)[Tiles][Dims / 16][4], const uint8_t* tile, const uint32_t (&p)[Tiles][2],
+                                  int lane, int valid) {
+#pragma unroll
+        for (int v = 0; v < Dims / 32; ++v) {
+            uint4 w = shared_load(tile + 512 * v + 16 * lane);
+            if (Tail) {
+                const uint32_t mask = bytes_below(valid, 1);
+                w.x &= mask, w.y &= mask, w.z &= mask, w.w &= mask;
+            }
+            const uint32_t x0 = two(w.x, false), x1 = two(w.y, false), x2 = two(w.x, true), x3 = two(w.y, true);
+            const uint32_t y0 = two(w.z, false), y1 = two(w.w, false), y2 = two(w.z, true), y3 = two(w.w, true);
+#pragma unroll
+            for (int t = 0; t < Tiles; ++t) {
+                multiply_add(o[t][2 * v], x0, x1, x2, x3, p[t][0], p[t][1]);
+                multiply_add(o[t][2 * v + 1], y0, y1, y2, y3, p[t][0], p[t][1]);
+            }
+        }
+    }
+};
+
+}  // namespace nibble::cuda

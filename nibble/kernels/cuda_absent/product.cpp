@@ -1,0 +1,20 @@
+// The twin of kernels/cuda/product.cpp in a build without CUDA.
+#include "kernels/product_cuda.h"
+
+namespace nibble::cuda {
+
+namespace {
+
+Error absent() { return fail("this build has no CUDA (configure with -DNIBBLE_CUDA=ON); use --device cpu"); }
+
+}  // namespace
+
+Status prepare_products(const DeviceInfo&) { return absent(); }
+int64_t operand_bytes(int64_t, int64_t) { return 0; }
+Status make_operand(const MatrixView&, int64_t, int64_t, std::byte*, const Stream&) { return absent(); }
+Status make_operand(const QuantView&, int64_t, int64_t, std::byte*, const Stream&) { return absent(); }
+Status product(const ProductInput&, const Operand&, float*, int64_t, bool, const Stream&) { return absent(); }
+Status grouped_product(const ProductInput&, const Experts&, float*, int64_t, bool, const Stream&) { return absent(); }
+Status quantize_inputs(const QuantizeInputs&, bool, const Stream&) { return absent(); }
+
+}  // namespace nibble::cuda

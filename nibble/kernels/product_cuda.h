@@ -1,0 +1,88 @@
+// y = x W^T on a GPU with operands that are exact in BF16: BF16 weights, and every format of up to eight significant
+// bits whose scales do not fold into the operand (FP8, MXFP8, MXFP4, NVFP4 codes times their block scale). Inputs are
+// BF16 rows, or what quantize_inputs() makes of them: their codes, again as BF16, and scales.
+//
+// One order of sums for every number of tokens: one chain of mma.sync.m16n8k16 or wgmma.m64nNk16 (the same bits) in
+// FP32 from zero over k-steps of 16 columns, ascending; y = sum * (input scale * weight scale) + bias, each operation
+// rounded. fp8_block128: a chain per 128 columns, acc = fma(chain, group scale * tile scale, acc), ascending from zero,
+// then * input scale. So a token's result depends on its own row of x and on W alone.
+//
+// Pointers are device pointers, 16-byte aligned (vectors of floats: 4). All functions queue work and return at once;
+// they neither allocate nor wait. `overlap`: start while the kernel before still runs, wait for it before x is read;
+// that kernel must not write W. kernels/cuda_absent/ implements this header in a build without CUDA.
+#pragma once
+
+#include "formats/format.h"
+#include "tensor/device.h"
+#include "tensor/matrix.h"
+#include "tensor/quant_matrix.h"
+
+namespace nibble::cuda {
+
+// Once per device, before the first product.
+Status prepare_products(const DeviceInfo& device);
+
+// W [rows, cols] as product() reads it. Tiles of 64 x 64; the edge is filled with zeros.
+struct Operand {
+    int64_t rows = 0, cols = 0;
+    const std::byte* tiles = nullptr;    // operand_bytes(rows, cols)
+    float scale = 1.0f;                  // of every output, unless
+    const float* row_scales = nullptr;   // [rows]
+    const float* tile_scales = nullptr;  // fp8_block128: [ceil(rows / 128), ceil(cols / 128)], instead of both
+    const float* bias = nullptr;         // [rows]
+};
+int64_t operand_bytes(int64_t rows, int64_t cols);
+
+// Rows of W into rows [first_row, first_row + w.rows) of an operand of `rows` rows: parts of a stack come one after the
+// other. Zero the tiles before (fill_device). Plain: BF16 as it is, F16 and F32 rounded. Quantized: codes, times block
+// scales where the format has them; float_scales and tensor_scale are the caller's to put into Operand.
+Status make_operand(const MatrixView& w, int64_t rows, int64_t first_row, std::byte* tiles, const Stream& stream);
+Status make_operand(const QuantView& w, int64_t rows, int64_t first_row, std::byte* tiles, const Stream& stream);
+
+struct ProductInput {
+    const std::byte* x = nullptr;  // [tokens, cols of W] BF16
+    int64_t tokens = 0;
+    const int32_t* rows = nullptr;  // [tokens]: the row of x behind each row of y, and of the scales; null: itself
+    int64_t stride = 0;             // elements from row to row, a multiple of 8; 0: cols
+    float scale = 1.0f;             // of every token, unless
+    const float* token_scales = nullptr;  // [tokens]
+    const float* group_scales = nullptr;  // fp8_group128: [tokens, ceil(cols / 128)]; needs tile_scales
+};
+// y [tokens, rows of W] FP32, y_stride floats from row to row (0: rows). Columns of W: a multiple of 8.
+Status product(const ProductInput& in, const Operand& w, float* y, int64_t y_stride, bool overlap,
+               const Stream& stream);
+
+// One launch for all experts: rows of x and y lie sorted by expert, those of expert e in [begin[e], begin[e + 1]) (on
+// the device). `first` is expert 0; tiles, row_scales, tile_scales and bias of the others follow it without gaps, and
+// `scales` [experts], when given, replaces first.scale. in.tokens = begin[experts].
+struct Experts {
+    int count = 0;
+    Operand first;
+    const float* scales = nullptr;
+    const int32_t* begin = nullptr;
+};
+Status grouped_product(const ProductInput& in, const Experts& w, float* y, int64_t y_stride, bool overlap,
+                       const Stream& stream);
+
+// What an engine does to the inputs of a linear (kernels/quantize_activations.h, the same bits), as exact operands:
+//   nvfp4         code * E4M3 block scale; input scale = input_scale
+//   fp8           code; input scale = input_scale
+//   fp8_token     code; scales [tokens]
+//   fp8_group128  code; scales [tokens, ceil(cols / 128)]
+//   mxfp8, mxfp4  code * 2^e; input scale 1
+// x, out [tokens, cols] BF16, `stride` elements from row to row (0: cols); out may be x.
+struct QuantizeInputs {
+    ActivationFormat format = ActivationFormat::none;
+    const std::byte* x = nullptr;
+    int64_t tokens = 0, cols = 0, stride = 0;
+    float input_scale = 1.0f;
+    std::byte* out = nullptr;
+    float* scales = nullptr;
+    // Rows sorted by expert (Experts::begin) with an input scale each [experts], instead of input_scale.
+    int experts = 0;
+    const int32_t* begin = nullptr;
+    const float* expert_scales = nullptr;
+};
+Status quantize_inputs(const QuantizeInputs& q, bool overlap, const Stream& stream);
+
+}  // namespace nibble::cuda

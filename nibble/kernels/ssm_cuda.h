@@ -1,0 +1,48 @@
+// Mamba-2 between its two products, on a GPU: the operations and orders of kernels/ssm.h and model/mamba.cpp.
+//
+// Convolution, scan and gated norm give the bits of their CPU twins; dt and decay go through the device's double
+// exp and log1p, which may differ from libm's in the last place of a double (that of a float, once in 10^8).
+// in_proj's outputs are rounded to BF16 as they are read. State is FP32. Pointers are device pointers. All functions
+// queue work and return at once. kernels/cuda_absent/ implements this header in a build without CUDA.
+#pragma once
+
+#include "tensor/device.h"
+
+namespace nibble::cuda {
+
+struct MambaShape {
+    int heads = 0, head_dim = 0, groups = 0, state = 0, conv = 0;  // head_dim <= 1024, conv <= 16
+    int64_t inner() const { return int64_t{heads} * head_dim; }
+    int64_t channels() const { return inner() + int64_t{2} * groups * state; }
+    // Floats a sequence keeps: history [conv - 1, channels], then states [heads, state, head_dim]. Zero at the start.
+    int64_t state_floats() const { return (conv - 1) * channels() + int64_t{heads} * state * head_dim; }
+};
+// Rows [row, row + rows) are consecutive tokens of one sequence. `state`: where it keeps its floats; null: a text of
+// its own, from zero, and nothing is kept.
+struct MambaSegment {
+    int32_t row = 0, rows = 0;
+    float* state = nullptr;
+};
+struct MambaStep {
+    MambaShape shape;
+    int64_t tokens = 0;
+    int segments = 0;
+    int32_t longest = 0;                 // rows of the longest segment
+    const MambaSegment* list = nullptr;  // [segments], on the device
+    const float* projected = nullptr;    // [tokens, inner + channels + heads]: z, x B C, dt
+    const float* conv_weight = nullptr;  // [conv][channels]
+    const float* conv_bias = nullptr;    // [channels]; null: none
+    const float* a = nullptr;            // [heads]: -exp(A_log)
+    const float* d = nullptr;
+    const float* dt_bias = nullptr;
+    float dt_min = 0.0f;
+    const float* norm = nullptr;  // [inner]
+    float eps = 0;
+    std::byte* out = nullptr;        // [tokens, inner] BF16: gated and normalised, the input of out_proj
+    std::byte* workspace = nullptr;  // mamba_workspace_bytes
+};
+int64_t mamba_workspace_bytes(const MambaShape& shape, int64_t tokens);
+// Convolution and silu, dt and decay, scan, gated group norm; the states of the segments move on.
+Status mamba_step(const MambaStep& m, bool overlap, const Stream& stream);
+
+}  // namespace nibble::cuda

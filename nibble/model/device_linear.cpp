@@ -1,0 +1,107 @@
+#include "model/device_linear.h"
+
+#include "base/checked.h"
+
+namespace nibble {
+namespace {
+
+constexpr int64_t most_tile_tokens = 128;  // of a W4A16 product: x is padded to them
+
+int64_t aligned(int64_t bytes) { return round_up(bytes, DeviceArena::alignment); }
+int64_t groups(int64_t cols) { return (cols + 127) / 128; }
+
+bool has_row_scales(ActivationFormat f) {
+    return f == ActivationFormat::fp8_token || f == ActivationFormat::fp8_group128;
+}
+
+int64_t quantized_bytes(ActivationFormat f, int64_t n, int64_t cols) {
+    if (f == ActivationFormat::none) return 0;
+    return aligned(n * cols * 2) + (has_row_scales(f) ? aligned(n * groups(cols) * 4) : 0);
+}
+
+// x as the linear reads it: itself, or codes under scales.
+Result<cuda::ProductInput> product_input(ActivationFormat format, float input_scale, const std::byte* x, int64_t n,
+                                         int64_t cols, cuda::QuantizeInputs q, DeviceStep& step) {
+    cuda::ProductInput in{.x = x, .tokens = n};
+    if (format == ActivationFormat::none) return in;
+    q.format = format;
+    q.x = x, q.tokens = n, q.cols = cols;
+    q.input_scale = input_scale;
+    NIBBLE_TRY(q.out, step.scratch.allocate(n * cols * 2));
+    if (has_row_scales(format)) {
+        NIBBLE_TRY(q.scales, step.scratch.allocate_array<float>(n * groups(cols)));
+    }
+    NIBBLE_CHECK(cuda::quantize_inputs(q, step.overlap, step.stream));
+    in.x = q.out;
+    if (format == ActivationFormat::fp8_token) in.token_scales = q.scales;
+    if (format == ActivationFormat::fp8_group128) in.group_scales = q.scales;
+    if (stores_input_scale(format)) in.scale = input_scale;
+    return in;
+}
+
+Status run_w4a16(const DeviceLinear& l, const std::byte* x, int64_t n, float* y, int64_t y_stride, DeviceStep& step) {
+    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, l.rows, l.cols));
+    if (plan.workspace_bytes > step.matmul_workspace_bytes)
+        return fail("a workspace of {} bytes was planned for products, {} are needed", step.matmul_workspace_bytes,
+                    plan.workspace_bytes);
+    const cuda::MatmulOptions options{.overlap = step.overlap};
+    if (plan.permuted_bytes > 0) {
+        NIBBLE_TRY(std::byte * permuted, step.scratch.allocate(plan.permuted_bytes));
+        NIBBLE_CHECK(cuda::permute(plan, x, permuted, options, step.stream));
+        x = permuted;
+    }
+    cuda::MatmulFactors factors = l.factors;
+    factors.y_stride = y_stride;
+    return cuda::matmul(plan, x, l.records, factors, y, plan.workspace_bytes ? step.matmul_workspace : nullptr, options,
+                        step.stream);
+}
+
+}  // namespace
+
+Status DeviceLinear::forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, DeviceStep& step) const {
+    const DeviceScope scope(step);
+    if (w4a16) return run_w4a16(*this, x, n, y, y_stride, step).within(name);
+    NIBBLE_TRY(const cuda::ProductInput in, product_input(activation, input_scale, x, n, cols, {}, step).within(name));
+    return cuda::product(in, operand, y, y_stride, step.overlap, step.stream).within(name);
+}
+
+int64_t DeviceLinear::scratch_bytes(int64_t n) const {
+    return w4a16 ? aligned(round_up(n, most_tile_tokens) * round_up<int64_t>(cols, 256) * 2)
+                 : quantized_bytes(activation, n, cols);
+}
+
+Status DeviceStack::forward(const std::byte* x, int64_t n, float* y, DeviceStep& step) const {
+    for (const DeviceLinear& part : parts) {
+        NIBBLE_CHECK(part.forward(x, n, y, rows, step));
+        y += part.rows;
+    }
+    return Ok{};
+}
+
+int64_t DeviceStack::scratch_bytes(int64_t n) const {
+    int64_t most = 0;
+    for (const DeviceLinear& part : parts) most = std::max(most, part.scratch_bytes(n));
+    return most;
+}
+
+Status DeviceExperts::forward(const std::byte* x, int64_t n, const int32_t* begin, float* y, DeviceStep& step) const {
+    for (const Part& part : parts) {
+        const DeviceScope scope(step);
+        cuda::QuantizeInputs q;
+        q.expert_scales = part.input_scales, q.begin = begin, q.experts = static_cast<int>(experts);
+        NIBBLE_TRY(cuda::ProductInput in, product_input(part.activation, 1.0f, x, n, cols, q, step).within(part.name));
+        cuda::Experts weights = part.weights;
+        weights.begin = begin;
+        NIBBLE_CHECK(cuda::grouped_product(in, weights, y, rows, step.overlap, step.stream).within(part.name));
+        y += part.weights.first.rows;
+    }
+    return Ok{};
+}
+
+int64_t DeviceExperts::scratch_bytes(int64_t n) const {
+    int64_t most = 0;
+    for (const Part& part : parts) most = std::max(most, quantized_bytes(part.activation, n, cols));
+    return most;
+}
+
+}  // namespace nibble

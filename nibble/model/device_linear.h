@@ -1,0 +1,57 @@
+// Linears on a GPU, in the layout of their kernel: NVFP4 weights with BF16 inputs as records (kernels/matmul_cuda.h),
+// everything else as operands that are exact in BF16 (kernels/product_cuda.h).
+#pragma once
+
+#include "kernels/matmul_cuda.h"
+#include "kernels/product_cuda.h"
+#include "model/device_step.h"
+
+#include <string>
+#include <vector>
+
+namespace nibble {
+
+// One product: a linear, or several that read the same rows, stacked.
+struct DeviceLinear {
+    std::string name;  // of the first part
+    int64_t rows = 0, cols = 0;
+    ActivationFormat activation = ActivationFormat::none;
+    float input_scale = 1.0f;
+    bool w4a16 = false;
+    cuda::PackedMatrix records;
+    cuda::MatmulFactors factors;
+    cuda::Operand operand;
+
+    // y [n, rows] FP32, y_stride floats from row to row, from x [n, cols] BF16, rows adjacent. With bias, not rounded.
+    Status forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, DeviceStep& step) const;
+    // Of scratch memory, at most, for n rows.
+    int64_t scratch_bytes(int64_t n) const;
+};
+
+// Linears that read the same rows: one product where the formats agree.
+struct DeviceStack {
+    std::vector<DeviceLinear> parts;
+    int64_t rows = 0, cols = 0;
+
+    // y [n, rows]: the parts' outputs side by side.
+    Status forward(const std::byte* x, int64_t n, float* y, DeviceStep& step) const;
+    int64_t scratch_bytes(int64_t n) const;
+};
+
+// The same linears of all experts of a mixture: grouped products.
+struct DeviceExperts {
+    struct Part {
+        std::string name;  // of the first expert
+        ActivationFormat activation = ActivationFormat::none;
+        const float* input_scales = nullptr;  // [experts]; null: formats without stored scales
+        cuda::Experts weights;                // scales include the inputs'
+    };
+    std::vector<Part> parts;
+    int64_t rows = 0, cols = 0, experts = 0;
+
+    // y [n, rows] from x [n, cols], rows sorted by expert: those of expert e in [begin[e], begin[e + 1]).
+    Status forward(const std::byte* x, int64_t n, const int32_t* begin, float* y, DeviceStep& step) const;
+    int64_t scratch_bytes(int64_t n) const;
+};
+
+}  // namespace nibble

@@ -1,0 +1,27 @@
+#pragma once
+
+#include "kernels/ssm_cuda.h"
+#include "model/device_mixer.h"
+#include "model/mamba.h"
+
+namespace nibble {
+
+class DeviceMamba : public DeviceMixer {
+public:
+    static Result<std::unique_ptr<DeviceMixer>> make(const BlockConfig& block, float eps, const Mamba& mamba,
+                                                     DeviceWeights& weights);
+
+    Status forward(const std::byte* x, float* y, DeviceStep& step) const override;
+    int64_t scratch_bytes(int64_t rows) const override;
+    StateLayout state() const override { return {.floats = shape_.state_floats()}; }
+
+private:
+    int index_ = 0;
+    float eps_ = 0, dt_min_ = 0;
+    cuda::MambaShape shape_;
+    DeviceLinear in_proj_, out_proj_;
+    const float *conv_weight_ = nullptr, *conv_bias_ = nullptr, *a_ = nullptr, *d_ = nullptr, *dt_bias_ = nullptr,
+                *norm_ = nullptr;
+};
+
+}  // namespace nibble

@@ -1,0 +1,31 @@
+#include "model/device_mlp.h"
+
+#include <algorithm>
+
+namespace nibble {
+
+Result<std::unique_ptr<DeviceMlp>> DeviceMlp::make(const Mlp& mlp, DeviceWeights& weights) {
+    auto m = std::make_unique<DeviceMlp>();
+    m->config_ = mlp.config();
+    NIBBLE_TRY(m->in_, weights.stack(mlp.in()));
+    NIBBLE_TRY(m->out_, weights.linear(mlp.out()));
+    return m;
+}
+
+Status DeviceMlp::forward(const std::byte* x, float* y, DeviceStep& step) const {
+    const DeviceScope scope(step);
+    const int64_t rows = step.rows, width = config_.intermediate;
+    NIBBLE_TRY(float* in, step.scratch.allocate_array<float>(rows * in_.rows));
+    NIBBLE_TRY(std::byte * mid, step.scratch.allocate(rows * width * 2));
+    NIBBLE_CHECK(in_.forward(x, rows, in, step));
+    NIBBLE_CHECK(
+        cuda::activate(config_.activation, config_.gated, in, in_.rows, rows, width, {mid}, step.overlap, step.stream));
+    return out_.forward(mid, rows, y, out_.rows, step);
+}
+
+int64_t DeviceMlp::scratch_bytes(int64_t rows) const {
+    return rows * (4 * in_.rows + 2 * int64_t{config_.intermediate}) +
+           std::max(in_.scratch_bytes(rows), out_.scratch_bytes(rows)) + 4 * DeviceArena::alignment;
+}
+
+}  // namespace nibble

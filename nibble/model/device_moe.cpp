@@ -1,0 +1,110 @@
+#include "model/device_moe.h"
+
+#include <algorithm>
+
+namespace nibble {
+
+Result<std::unique_ptr<DeviceMixer>> DeviceMoe::make(const Moe& moe, const std::string& prefix,
+                                                     DeviceWeights& weights) {
+    auto m = std::make_unique<DeviceMoe>();
+    m->config_ = moe.config();
+    m->hidden_ = moe.gate().cols;
+    m->width_ = m->config_.latent > 0 ? m->config_.latent : m->hidden_;
+    if (m->config_.experts > 1024 || m->config_.top_k > 32)
+        return fail("{}: {} experts, {} of them chosen; --device cuda has kernels up to 1024 and 32", prefix,
+                    m->config_.experts, m->config_.top_k);
+    NIBBLE_TRY(m->gate_, weights.linear(moe.gate()));
+    NIBBLE_TRY(m->selection_bias_, weights.vector(moe.selection_bias()));
+    if (moe.to_latent()) {
+        NIBBLE_TRY(m->to_latent_, weights.linear(*moe.to_latent()));
+        NIBBLE_TRY(m->from_latent_, weights.linear(*moe.from_latent()));
+    }
+    std::vector<const LinearStack*> in;
+    std::vector<const Linear*> out;
+    for (const auto& expert : moe.experts()) {
+        in.push_back(&expert->in());
+        out.push_back(&expert->out());
+    }
+    NIBBLE_TRY(m->in_, weights.experts(in));
+    NIBBLE_TRY(m->out_, weights.experts(out));
+    if (moe.shared()) {
+        NIBBLE_TRY(m->shared_, DeviceMlp::make(*moe.shared(), weights));
+    }
+    return std::unique_ptr<DeviceMixer>(std::move(m));
+}
+
+Result<cuda::Routing> DeviceMoe::choose(const std::byte* x, DeviceStep& step) const {
+    const int64_t rows = step.rows, slots = rows * config_.top_k;
+    cuda::Routing r;
+    NIBBLE_TRY(float* logits, step.scratch.allocate_array<float>(rows * config_.experts));
+    NIBBLE_TRY(r.experts, step.scratch.allocate_array<int32_t>(slots));
+    NIBBLE_TRY(r.weights, step.scratch.allocate_array<float>(slots));
+    NIBBLE_TRY(r.begin, step.scratch.allocate_array<int32_t>(config_.experts + 1));
+    NIBBLE_TRY(r.rows, step.scratch.allocate_array<int32_t>(slots));
+    NIBBLE_TRY(r.places, step.scratch.allocate_array<int32_t>(slots));
+    NIBBLE_CHECK(gate_.forward(x, rows, logits, config_.experts, step));
+    const bool sigmoid = config_.router == MoeConfig::Router::sigmoid;
+    NIBBLE_CHECK(cuda::route({.experts = config_.experts,
+                              .top_k = config_.top_k,
+                              .groups = config_.groups,
+                              .kept_groups = config_.kept_groups,
+                              .sigmoid = sigmoid,
+                              .round = !sigmoid,
+                              .normalize = config_.normalize,
+                              .scaling = config_.routed_scaling},
+                             logits, selection_bias_, rows, r, step.overlap, step.stream));
+    return r;
+}
+
+Status DeviceMoe::run_experts(const cuda::Routing& routing, const std::byte* x, float* y, DeviceStep& step) const {
+    const DeviceScope scope(step);
+    const int64_t slots = step.rows * config_.top_k, inner = config_.expert.intermediate;
+    NIBBLE_TRY(std::byte * sorted, step.scratch.allocate(slots * width_ * 2));
+    NIBBLE_TRY(float* in, step.scratch.allocate_array<float>(slots * in_.rows));
+    NIBBLE_TRY(std::byte * mid, step.scratch.allocate(slots * inner * 2));
+    NIBBLE_CHECK(cuda::embed(x, routing.rows, slots, width_, sorted, step.overlap, step.stream));
+    NIBBLE_CHECK(in_.forward(sorted, slots, routing.begin, in, step));
+    NIBBLE_CHECK(cuda::activate(config_.expert.activation, config_.expert.gated, in, in_.rows, slots, inner, {mid},
+                                step.overlap, step.stream));
+    return out_.forward(mid, slots, routing.begin, y, step);
+}
+
+Status DeviceMoe::forward(const std::byte* x, float* y, DeviceStep& step) const {
+    const DeviceScope scope(step);
+    const int64_t rows = step.rows;
+    NIBBLE_TRY(const cuda::Routing routing, choose(x, step));
+    NIBBLE_TRY(float* outputs, step.scratch.allocate_array<float>(rows * config_.top_k * width_));
+    float* shared = nullptr;
+    if (shared_) {
+        NIBBLE_TRY(shared, step.scratch.allocate_array<float>(rows * hidden_));
+        NIBBLE_CHECK(shared_->forward(x, shared, step));
+    }
+    cuda::CombineExperts combine{.tokens = rows, .width = width_, .top_k = config_.top_k, .y = outputs};
+    if (!to_latent_) {
+        NIBBLE_CHECK(run_experts(routing, x, outputs, step));
+        combine.shared = shared;
+        combine.sum = y;
+        return cuda::combine_experts(combine, routing, step.overlap, step.stream);
+    }
+    NIBBLE_TRY(float* wide, step.scratch.allocate_array<float>(rows * width_));
+    NIBBLE_TRY(std::byte * latent, step.scratch.allocate(rows * width_ * 2));
+    NIBBLE_CHECK(to_latent_->forward(x, rows, wide, width_, step));
+    NIBBLE_CHECK(cuda::to_rows(wide, 0, rows, width_, {latent}, step.overlap, step.stream));
+    NIBBLE_CHECK(run_experts(routing, latent, outputs, step));
+    combine.rows = latent;
+    NIBBLE_CHECK(cuda::combine_experts(combine, routing, step.overlap, step.stream));
+    NIBBLE_CHECK(from_latent_->forward(latent, rows, y, hidden_, step));
+    return shared ? cuda::add_rows(y, shared, rows * hidden_, step.overlap, step.stream) : Status(Ok{});
+}
+
+int64_t DeviceMoe::scratch_bytes(int64_t rows) const {
+    const int64_t slots = rows * config_.top_k;
+    const int64_t routing = 4 * rows * config_.experts + 16 * slots + 4 * (config_.experts + 1);
+    const int64_t experts = slots * (4 * width_ + 2 * width_ + 4 * in_.rows + 2 * int64_t{config_.expert.intermediate});
+    const int64_t dense = rows * (4 * hidden_ + 6 * width_) + (shared_ ? shared_->scratch_bytes(rows) : 0);
+    int64_t products = std::max({gate_.scratch_bytes(rows), in_.scratch_bytes(slots), out_.scratch_bytes(slots)});
+    if (to_latent_) products = std::max({products, to_latent_->scratch_bytes(rows), from_latent_->scratch_bytes(rows)});
+    return routing + experts + dense + products + 24 * DeviceArena::alignment;
+}
+
+}  // namespace nibble

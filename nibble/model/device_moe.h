@@ -1,0 +1,31 @@
+#pragma once
+
+#include "kernels/moe_cuda.h"
+#include "model/device_mixer.h"
+#include "model/device_mlp.h"
+#include "model/moe.h"
+
+namespace nibble {
+
+class DeviceMoe : public DeviceMixer {
+public:
+    static Result<std::unique_ptr<DeviceMixer>> make(const Moe& moe, const std::string& prefix, DeviceWeights& weights);
+
+    Status forward(const std::byte* x, float* y, DeviceStep& step) const override;
+    int64_t scratch_bytes(int64_t rows) const override;
+
+private:
+    Result<cuda::Routing> choose(const std::byte* x, DeviceStep& step) const;
+    // The experts' outputs, [rows * top_k, width] by sorted slot.
+    Status run_experts(const cuda::Routing& routing, const std::byte* x, float* y, DeviceStep& step) const;
+
+    MoeConfig config_;
+    int64_t hidden_ = 0, width_ = 0;  // width: that experts see
+    DeviceLinear gate_;
+    const float* selection_bias_ = nullptr;
+    DeviceExperts in_, out_;
+    std::unique_ptr<DeviceMlp> shared_;
+    std::optional<DeviceLinear> to_latent_, from_latent_;
+};
+
+}  // namespace nibble

@@ -1,0 +1,244 @@
+#include "model/device_weights.h"
+
+#include "base/checked.h"
+#include "formats/minifloat.h"
+#include "model/widen.h"
+
+#include <algorithm>
+
+namespace nibble {
+namespace {
+
+// NVFP4 under BF16 inputs has kernels of its own.
+bool runs_on_records(const Linear& l) {
+    return l.format == Format::nvfp4 && l.activation == ActivationFormat::none && l.cols % 16 == 0;
+}
+
+std::byte* host_bytes(const void* p) { return const_cast<std::byte*>(static_cast<const std::byte*>(p)); }
+
+}  // namespace
+
+int64_t DeviceWeights::panel_rows(int64_t cols) {
+    return std::max<int64_t>(128, staging_bytes / 4 / std::max<int64_t>(cols, 1) / 128 * 128);
+}
+
+Status DeviceWeights::check_inputs(const Linear& l) {
+    if (l.cols % 8) return fail("'{}.weight' has {} columns: --device cuda needs a multiple of 8", l.name, l.cols);
+    if ((l.activation == ActivationFormat::fp8_group128) != (l.format == Format::fp8_block128) &&
+        l.activation != ActivationFormat::none)
+        return fail("'{}.weight' is {} with {} inputs: --device cuda has no kernel for it", l.name,
+                    format_name(l.format), activation_name(l.activation));
+    return Ok{};
+}
+
+// Parts of a product in tiles of 128 rows begin where tiles begin.
+bool DeviceWeights::stackable(std::span<const Linear> parts) {
+    return parts[0].format != Format::fp8_block128 ||
+           std::ranges::all_of(parts.first(parts.size() - 1), [](const Linear& l) { return l.rows % 128 == 0; });
+}
+
+DeviceWeights::DeviceWeights(const Checkpoint& checkpoint, DeviceArena* arena, const Stream* stream)
+    : checkpoint_(&checkpoint), arena_(arena), stream_(stream) {
+    const auto tensors = checkpoint.tensors();
+    for (size_t i = 0; i < tensors.size(); ++i) index_.emplace(tensors[i].name, i);
+}
+
+Result<DeviceWeights> DeviceWeights::loader(const Checkpoint& checkpoint, DeviceArena& arena, const Stream& stream) {
+    DeviceWeights w(checkpoint, &arena, &stream);
+    // The staging buffer lies at the end: what is allocated before stays.
+    const DeviceArena::Mark mark = arena.mark();
+    NIBBLE_CHECK(arena.allocate(arena.capacity() - mark - staging_bytes));
+    NIBBLE_TRY(w.staging_, arena.allocate(staging_bytes));
+    w.refused_ = reinterpret_cast<uint32_t*>(w.staging_ + staging_bytes - 256);
+    arena.release(mark);
+    return w;
+}
+
+Result<std::byte*> DeviceWeights::allocate(int64_t bytes) {
+    bytes_ += round_up(bytes, DeviceArena::alignment);
+    if (mode() == Mode::plan) return nullptr;
+    return arena_->allocate(bytes);
+}
+
+Result<const float*> DeviceWeights::vector(std::span<const float> values) {
+    if (values.empty()) return nullptr;
+    const int64_t bytes = std::ssize(values) * 4;
+    NIBBLE_TRY(std::byte * p, allocate(bytes));
+    if (mode() == Mode::load) NIBBLE_CHECK(copy_to_device(p, host_bytes(values.data()), bytes, *stream_));
+    return reinterpret_cast<const float*>(p);
+}
+
+Result<const float*> DeviceWeights::constant(float value, int64_t count) {
+    return vector(std::vector<float>(static_cast<size_t>(count), value));
+}
+
+Result<size_t> DeviceWeights::find(const Linear& linear) const {
+    const auto at = index_.find(linear.name + ".weight");
+    if (at == index_.end()) return fail("tensor '{}.weight' is missing", linear.name);
+    return at->second;
+}
+
+// Records have no block scale of zero: such a block's codes become zeros under a scale of one.
+Result<QuantView> DeviceWeights::stage_quant(size_t tensor, const Linear& l, int64_t row, int64_t count, bool records,
+                                             Scales& scales) {
+    QuantMatrix scratch;
+    NIBBLE_TRY(QuantView from, checkpoint_->read_quant(tensor, row, count, scratch));
+    if (row == 0) scales.one = from.tensor_scale;
+    if (from.float_scales) {
+        auto& to = l.format == Format::fp8_block128 ? scales.tiles : scales.rows;
+        to.insert(to.end(), from.float_scales, from.float_scales + float_scale_count(l.format, count, l.cols));
+    }
+    const int64_t codes = code_bytes(l.format, count, l.cols), blocks = block_scale_bytes(l.format, count, l.cols);
+    const int64_t scales_at = round_up<int64_t>(codes, 256);
+    if (scales_at + blocks > staging_bytes - 256) return fail("'{}.weight': {} columns are too many", l.name, l.cols);
+    QuantView out = from;
+    out.codes = reinterpret_cast<uint8_t*>(staging_);
+    out.block_scales = blocks ? reinterpret_cast<uint8_t*>(staging_) + scales_at : nullptr;
+    out.float_scales = nullptr;
+    std::vector<uint8_t> fixed_codes, fixed_scales;
+    if (records) {
+        const std::span given(from.block_scales, static_cast<size_t>(blocks));
+        for (const uint8_t s : given)
+            if (s > 126) return fail("'{}.weight': a block scale is {}", l.name, e4m3_to_float(s));
+        if (std::ranges::find(given, uint8_t{0}) != given.end()) {
+            constexpr uint8_t one = 0x38;
+            fixed_codes.assign(from.codes, from.codes + codes);
+            fixed_scales.assign(given.begin(), given.end());
+            for (size_t i = 0; i < fixed_scales.size(); ++i)
+                if (fixed_scales[i] == 0) {
+                    fixed_scales[i] = one;
+                    std::fill_n(fixed_codes.begin() + static_cast<ptrdiff_t>(i) * 8, 8, uint8_t{0});
+                }
+            from.codes = fixed_codes.data(), from.block_scales = fixed_scales.data();
+        }
+    }
+    NIBBLE_CHECK(copy_to_device(staging_, host_bytes(from.codes), codes, *stream_));
+    if (blocks) NIBBLE_CHECK(copy_to_device(staging_ + scales_at, host_bytes(from.block_scales), blocks, *stream_));
+    return out;
+}
+
+// F32 and F16 values that BF16 holds (a GGUF file's routers) become BF16.
+Result<MatrixView> DeviceWeights::stage_plain(size_t tensor, const Linear& l, int64_t row, int64_t count) {
+    Matrix scratch;
+    NIBBLE_TRY(const MatrixView host, checkpoint_->read_plain(tensor, row, count, scratch));
+    const MatrixView out{DType::bf16, count, l.cols, staging_};
+    if (out.bytes() > staging_bytes - 256) return fail("'{}.weight': {} columns are too many", l.name, l.cols);
+    if (host.dtype == DType::bf16) {
+        NIBBLE_CHECK(copy_to_device(staging_, host.data, out.bytes(), *stream_));
+        return out;
+    }
+    std::vector<float> wide(static_cast<size_t>(count * l.cols));
+    std::vector<uint16_t> narrow(wide.size());
+    widen(host, wide.data());
+    for (size_t i = 0; i < wide.size(); ++i) {
+        narrow[i] = bf16_from_float(wide[i]);
+        if (bf16_to_float(narrow[i]) != wide[i])
+            return fail("'{}.weight' is {} and holds {}: --device cuda multiplies BF16 weights; use --device cpu",
+                        l.name, dtype_name(host.dtype), wide[i]);
+    }
+    NIBBLE_CHECK(copy_to_device(staging_, host_bytes(narrow.data()), out.bytes(), *stream_));
+    return out;
+}
+
+void DeviceWeights::merge(Scales& all, Scales part, int64_t rows) {
+    if (part.rows.empty() && part.tiles.empty()) part.rows.assign(static_cast<size_t>(rows), part.one);
+    all.rows.insert(all.rows.end(), part.rows.begin(), part.rows.end());
+    all.tiles.insert(all.tiles.end(), part.tiles.begin(), part.tiles.end());
+}
+
+Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::span<const float> bias) {
+    const Linear& first = parts[0];
+    NIBBLE_CHECK(check_inputs(first));
+    DeviceLinear out{.name = first.name,
+                     .cols = first.cols,
+                     .activation = first.activation,
+                     .input_scale = first.input_scale,
+                     .w4a16 = runs_on_records(first)};
+    for (const Linear& part : parts) out.rows += part.rows;
+    const bool tiles = first.format == Format::fp8_block128;
+    const bool row_scales = !tiles && first.format != Format::none;
+    const int64_t size = out.w4a16 ? cuda::packed_bytes(out.rows, out.cols) : cuda::operand_bytes(out.rows, out.cols);
+    NIBBLE_TRY(std::byte * memory, allocate(size));
+    NIBBLE_TRY(const float* device_bias, vector(bias));
+    Scales all;
+    if (mode() == Mode::plan) {
+        // Scales as `load` finds them.
+        if (row_scales) all.rows.resize(static_cast<size_t>(out.rows));
+        if (tiles) all.tiles.resize(static_cast<size_t>((out.rows + 127) / 128 * ((out.cols + 127) / 128)));
+    } else {
+        if (!out.w4a16) NIBBLE_CHECK(fill_device(memory, 0, size, *stream_));
+        int64_t row = 0;
+        for (const Linear& part : parts) {
+            Scales scales;
+            if (out.w4a16) {
+                const cuda::PackedSpan span{out.rows, out.cols, memory};
+                NIBBLE_CHECK(upload(part, true, scales, [&](const auto& view, int64_t at) -> Status {
+                    if constexpr (std::is_same_v<std::decay_t<decltype(view)>, QuantView>)
+                        return cuda::prepack(view, row + at, span, refused_, *stream_);
+                    else
+                        return fail("'{}.weight' is not quantized", part.name);
+                }));
+            } else {
+                NIBBLE_CHECK(upload(part, false, scales, [&](const auto& view, int64_t at) {
+                    return cuda::make_operand(view, out.rows, row + at, memory, *stream_);
+                }));
+            }
+            row += part.rows;
+            if (first.format != Format::none) merge(all, std::move(scales), part.rows);
+        }
+    }
+    NIBBLE_TRY(const float* device_rows, vector(all.rows));
+    NIBBLE_TRY(const float* device_tiles, vector(all.tiles));
+    if (out.w4a16) {
+        if (std::ranges::find(w4a16_, std::pair(out.rows, out.cols)) == w4a16_.end())
+            w4a16_.emplace_back(out.rows, out.cols);
+        out.records = {out.rows, out.cols, memory};
+        out.factors = {.row_scales = device_rows, .bias = device_bias};
+    } else {
+        out.operand = {.rows = out.rows,
+                       .cols = out.cols,
+                       .tiles = memory,
+                       .row_scales = device_rows,
+                       .tile_scales = device_tiles,
+                       .bias = device_bias};
+    }
+    return out;
+}
+
+Result<DeviceLinear> DeviceWeights::linear(const Linear& linear) { return product({&linear, 1}, linear.bias); }
+
+Result<DeviceStack> DeviceWeights::stack(const LinearStack& stack) {
+    DeviceStack out{.rows = stack.rows(), .cols = stack.parts[0].cols};
+    if (stack.one && stackable(stack.parts)) {
+        NIBBLE_TRY(DeviceLinear all, product(stack.parts, stack.bias));
+        out.parts.push_back(std::move(all));
+        return out;
+    }
+    for (const Linear& part : stack.parts) {
+        NIBBLE_TRY(DeviceLinear one, linear(part));
+        out.parts.push_back(std::move(one));
+    }
+    return out;
+}
+
+Result<const std::byte*> DeviceWeights::embedding(const Embedding& embedding, const ModelConfig& config,
+                                                  Workspace& work) {
+    NIBBLE_TRY(std::byte * memory, allocate(config.vocab * config.hidden * 2));
+    if (mode() == Mode::plan) return memory;
+    const int64_t step = std::max<int64_t>(1, (int64_t{16} << 20) / config.hidden);
+    std::vector<float> rows;
+    std::vector<uint16_t> narrow;
+    std::vector<int32_t> tokens;
+    for (int64_t row = 0; row < config.vocab; row += step) {
+        const int64_t count = std::min(step, config.vocab - row), n = count * config.hidden;
+        tokens.clear();
+        for (int64_t i = 0; i < count; ++i) tokens.push_back(static_cast<int32_t>(row + i));
+        rows.resize(static_cast<size_t>(n)), narrow.resize(rows.size());
+        NIBBLE_CHECK(embedding.forward(tokens, rows.data(), work));
+        for (size_t i = 0; i < rows.size(); ++i) narrow[i] = bf16_from_float(rows[i]);
+        NIBBLE_CHECK(copy_to_device(memory + row * config.hidden * 2, host_bytes(narrow.data()), 2 * n, *stream_));
+    }
+    return memory;
+}
+
+}  // namespace nibble

@@ -1,0 +1,90 @@
+// The experts of a mixture side by side: what one grouped product reads.
+#include "model/device_weights.h"
+
+#include <algorithm>
+
+namespace nibble {
+
+// y = sum * (input scale * weight scale), as a product of one expert rounds it: the product of both scales is taken
+// here, so that experts may have input scales of their own.
+Result<DeviceExperts::Part> DeviceWeights::expert_part(std::span<const std::span<const Linear>> experts) {
+    const Linear& first = experts[0][0];
+    DeviceExperts::Part out{.name = first.name, .activation = first.activation};
+    const auto count = std::ssize(experts);
+    int64_t rows = 0;
+    for (const Linear& part : experts[0]) rows += part.rows;
+    const bool tiles = first.format == Format::fp8_block128, scaled = first.format != Format::none;
+    const bool stored = stores_input_scale(first.activation), biased = !first.bias.empty();
+    if (tiles && rows % 128)
+        return fail("'{}.weight' has {} rows: experts in {} need a multiple of 128 on --device cuda", first.name, rows,
+                    format_name(first.format));
+    NIBBLE_CHECK(check_inputs(first));
+    const int64_t size = cuda::operand_bytes(rows, first.cols);
+    NIBBLE_TRY(std::byte * memory, allocate(size * count));
+    if (mode() == Mode::load) NIBBLE_CHECK(fill_device(memory, 0, size * count, *stream_));
+    Scales all;
+    std::vector<float> bias, inputs;
+    for (int64_t e = 0; e < count; ++e) {
+        int64_t row = 0;
+        for (const Linear& part : experts[size_t(e)]) {
+            if (part.format != first.format || part.activation != first.activation)
+                return fail("'{}.weight' is {}, '{}.weight' is {}: --device cuda runs experts of one format", part.name,
+                            format_name(part.format), first.name, format_name(first.format));
+            Scales scales;
+            if (mode() == Mode::load) {
+                NIBBLE_CHECK(upload(part, false, scales, [&](const auto& view, int64_t at) {
+                    return cuda::make_operand(view, rows, row + at, memory + e * size, *stream_);
+                }));
+            } else if (tiles) {
+                scales.tiles.resize(static_cast<size_t>((part.rows + 127) / 128 * ((part.cols + 127) / 128)));
+            }
+            const size_t before = all.rows.size();
+            if (scaled) merge(all, std::move(scales), part.rows);
+            if (stored)
+                for (size_t i = before; i < all.rows.size(); ++i) all.rows[i] = part.input_scale * all.rows[i];
+            bias.insert(bias.end(), part.bias.begin(), part.bias.end());
+            row += part.rows;
+        }
+        inputs.push_back(experts[size_t(e)][0].input_scale);
+    }
+    NIBBLE_TRY(const float* device_rows, vector(all.rows));
+    NIBBLE_TRY(const float* device_tiles, vector(all.tiles));
+    NIBBLE_TRY(const float* device_bias, vector(biased ? std::span<const float>(bias) : std::span<const float>()));
+    if (stored) {
+        NIBBLE_TRY(out.input_scales, vector(inputs));
+    }
+    out.weights.count = static_cast<int>(count);
+    out.weights.first = {.rows = rows,
+                         .cols = first.cols,
+                         .tiles = memory,
+                         .row_scales = device_rows,
+                         .tile_scales = device_tiles,
+                         .bias = device_bias};
+    return out;
+}
+
+Result<DeviceExperts> DeviceWeights::experts(std::span<const LinearStack* const> stacks) {
+    const LinearStack& first = *stacks[0];
+    DeviceExperts out{.rows = first.rows(), .cols = first.parts[0].cols, .experts = std::ssize(stacks)};
+    const bool one = std::ranges::all_of(stacks, [](const LinearStack* s) { return s->one; }) && stackable(first.parts);
+    std::vector<std::span<const Linear>> experts;
+    for (size_t p = 0; p < (one ? 1 : first.parts.size()); ++p) {
+        experts.clear();
+        for (const LinearStack* s : stacks)
+            experts.push_back(one ? std::span(s->parts) : std::span(s->parts).subspan(p, 1));
+        NIBBLE_TRY(DeviceExperts::Part part, expert_part(experts));
+        out.parts.push_back(part);
+    }
+    return out;
+}
+
+Result<DeviceExperts> DeviceWeights::experts(std::span<const Linear* const> linears) {
+    DeviceExperts out{.rows = linears[0]->rows, .cols = linears[0]->cols, .experts = std::ssize(linears)};
+    std::vector<std::span<const Linear>> experts;
+    for (const Linear* l : linears) experts.emplace_back(l, 1);
+    NIBBLE_TRY(DeviceExperts::Part part, expert_part(experts));
+    out.parts.push_back(part);
+    return out;
+}
+
+}  // namespace nibble
