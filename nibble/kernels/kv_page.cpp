@@ -7,16 +7,25 @@
 namespace nibble {
 namespace {
 
-// Element `index` of a plain code array.
-void put(KvType type, std::byte* codes, int64_t index, float x, float scale) {
-    if (type == KvType::f32) {
-        std::memcpy(codes + 4 * index, &x, 4);
-    } else if (type == KvType::bf16) {
-        const uint16_t code = bf16_from_float(x);
-        std::memcpy(codes + 2 * index, &code, 2);
-    } else {
-        codes[index] = std::byte{e4m3_from_float_saturating(x / scale)};
+// n elements to places `step` apart in a plain code array.
+template <class Code, class Encode>
+void scatter(const float* x, int n, std::byte* codes, int64_t step, Encode encode) {
+    constexpr auto size = static_cast<int64_t>(sizeof(Code));
+    Code code[64];  // encoded in vectors, then scattered
+    for (int from = 0; from < n; from += 64) {
+        const int count = std::min(n - from, 64);
+        for (int i = 0; i < count; ++i) code[i] = encode(x[from + i]);
+        for (int i = 0; i < count; ++i) std::memcpy(codes + (from + i) * step * size, &code[i], sizeof(Code));
     }
+}
+
+void put(KvType type, const float* x, int n, float scale, std::byte* codes, int64_t at, int64_t step) {
+    if (type == KvType::f32)
+        scatter<float>(x, n, codes + 4 * at, step, [](float v) { return v; });
+    else if (type == KvType::bf16)
+        scatter<uint16_t>(x, n, codes + 2 * at, step, bf16_from_float);
+    else
+        scatter<uint8_t>(x, n, codes + at, step, [scale](float v) { return e4m3_from_float_saturating(v / scale); });
 }
 
 // Codes and scale of one block of 16.
@@ -50,9 +59,7 @@ void store_k(const KvShape& s, std::byte* page, int head, int64_t j, const float
     auto* codes = const_cast<std::byte*>(h.codes);
     auto* scales = const_cast<std::byte*>(h.scales);
     if (s.type != KvType::nvfp4) {
-        const float scale = row_scale(s, scales, j, k, s.k_dim, s.k_scale);
-        for (int d = 0; d < s.k_dim; ++d) put(s.type, codes, d * kv_page_tokens + j, k[d], scale);
-        return;
+        return put(s.type, k, s.k_dim, row_scale(s, scales, j, k, s.k_dim, s.k_scale), codes, j, kv_page_tokens);
     }
     for (int block = 0; block < s.k_dim / 16; ++block) {
         const Block16 b = quantize(k + 16 * block, s.k_scale);
@@ -68,9 +75,7 @@ void store_v(const KvShape& s, std::byte* page, int head, int64_t j, const float
     auto* codes = const_cast<std::byte*>(h.codes);
     auto* scales = const_cast<std::byte*>(h.scales);
     if (s.type != KvType::nvfp4) {
-        const float scale = row_scale(s, scales, j, v, s.v_dim, s.v_scale);
-        for (int d = 0; d < s.v_dim; ++d) put(s.type, codes, j * s.v_dim + d, v[d], scale);
-        return;
+        return put(s.type, v, s.v_dim, row_scale(s, scales, j, v, s.v_dim, s.v_scale), codes, j * s.v_dim, 1);
     }
     for (int block = 0; block < s.v_dim / 16; ++block) {
         const Block16 b = quantize(v + 16 * block, s.v_scale);

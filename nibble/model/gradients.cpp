@@ -38,7 +38,7 @@ void product_backward(const PackedMatrix& back, const float* dy, int64_t n, int6
         byte_product(*work.bytes, byte_rows(*work.bytes, dy, n, back.cols(), stride, *work.pool),
                      byte_weight(*work.bytes, back, *work.pool), dx, back.rows(), *work.pool);
     else
-        work.matmul->matmul(back, {.x = dy, .rows = n, .stride = stride}, dx, back.rows(), *work.pool);
+        work.matmul->matmul(back, {.x = dy, .rows = n, .stride = stride}, {dx, back.rows()}, *work.pool);
 }
 
 Status report_gradient(const Linear& linear, const float* x, const float* dy, int64_t dy_stride, int64_t n,
@@ -60,7 +60,7 @@ Status report_gradient(const Linear& linear, const float* x, const float* dy, in
     float* dw = work.arena.floats(linear.rows * linear.cols);
     transpose(dy, n, linear.rows, dy_stride, dy_t, *work.pool);
     const PackedMatrix x_t = pack_transposed(x, n, linear.cols, linear.cols, *work.pool);
-    work.matmul->matmul(x_t, {.x = dy_t, .rows = linear.rows, .stride = n}, dw, linear.cols, *work.pool);
+    work.matmul->matmul(x_t, {.x = dy_t, .rows = linear.rows, .stride = n}, {dw, linear.cols}, *work.pool);
     NIBBLE_CHECK(sink->add(linear.name + ".weight", dw, linear.rows, linear.cols));
     if (linear.bias.empty()) return Ok{};
     float* sums = work.arena.floats(linear.rows);

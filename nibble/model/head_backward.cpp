@@ -39,7 +39,7 @@ Result<double> Head::backward(const float* x, int64_t rows, const Labels& labels
             byte_product(*work.bytes, byte_rows(*work.bytes, in, count, cols, cols, *work.pool), *bytes, y,
                          weight.rows(), *work.pool);
         else
-            work.matmul->matmul(weight, {.x = in, .rows = count, .stride = cols}, y, weight.rows(), *work.pool);
+            work.matmul->matmul(weight, {.x = in, .rows = count, .stride = cols}, {y, weight.rows()}, *work.pool);
     };
     std::optional<ByteMatrix> byte_forth, byte_back;
     if (work.bytes) {

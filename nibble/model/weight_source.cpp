@@ -2,6 +2,7 @@
 
 #include "checkpoint/text_config.h"
 #include "formats/minifloat.h"
+#include "kernels/packed_memory.h"
 #include "kernels/quantize.h"
 #include "model/widen.h"
 
@@ -135,7 +136,7 @@ Result<PackedMatrix> WeightSource::pack(std::span<const size_t> tensors) {
                        checkpoint_->read_quant(tensors[i], 0, all[tensors[i]].rows(), scratch[i]));
             views.push_back(view);
         }
-        return views.size() == 1 ? prepack(views[0], *pool_) : prepack_stacked(views, *pool_);
+        return prepack_stacked(views, *pool_, memory_);
     }
     std::vector<Matrix> scratch(tensors.size());
     std::vector<MatrixView> views;
@@ -143,7 +144,7 @@ Result<PackedMatrix> WeightSource::pack(std::span<const size_t> tensors) {
         NIBBLE_TRY(const MatrixView view, checkpoint_->read_plain(tensors[i], 0, all[tensors[i]].rows(), scratch[i]));
         views.push_back(view);
     }
-    return views.size() == 1 ? prepack(views[0], *pool_) : prepack_stacked(views, *pool_);
+    return prepack_stacked(views, *pool_, memory_);
 }
 
 Result<Linear> WeightSource::linear(const std::string& module, int64_t rows, int64_t cols, bool bias) {

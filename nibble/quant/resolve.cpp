@@ -229,8 +229,9 @@ private:
 
     Status quantize_embedding(PlanEntry& e) {
         if (!model_.tied_heads.empty())
-            return fail("'{}' is shared with the output head and cannot be quantized alone: leave out --embeddings",
-                        e.tensor);
+            plan_.warnings.push_back(fmt::format(
+                "--embeddings: '{}' is the output head as well, which is quantized with it (GGUF files only)",
+                e.tensor));
         e.spec = {options_.embeddings};
         e.spec.arithmetic = options_.arithmetic;
         e.activation = ActivationFormat::none;

@@ -56,12 +56,12 @@ public:
         plain_.resize(size);
         changed_.resize(size);
         const MatmulInput input{x_.data(), rows, linear.cols};
-        work_.matmul->matmul(scored.plain, input, plain_.data(), cols, trials_.pool());
+        work_.matmul->matmul(scored.plain, input, {plain_.data(), cols}, trials_.pool());
         for (size_t i = 0; i < scored.changed.size(); ++i) {
             const Changed& c = scored.changed[i];
             if (c.weight.rows() == 0) continue;
-            work_.matmul->matmul(c.weight, {x_.data(), rows, linear.cols, c.activation, c.input_scale}, changed_.data(),
-                                 cols, trials_.pool());
+            work_.matmul->matmul(c.weight, {x_.data(), rows, linear.cols, c.activation, c.input_scale},
+                                 {changed_.data(), cols}, trials_.pool());
             NIBBLE_TRY(const double sum, compare(g, rows, cols).within(linear.name));
             scored.sums[i] += sum;
         }
