@@ -3,6 +3,7 @@
 #include "formats/mx.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace nibble {
 namespace {

@@ -39,13 +39,14 @@ Result<cuda::ProductInput> product_input(ActivationFormat format, float input_sc
     return in;
 }
 
-Status run_w4a16(const DeviceLinear& l, const std::byte* x, int64_t n, float* y, int64_t y_stride, DeviceStep& step) {
+Status run_w4a16(const DeviceLinear& l, const std::byte* x, int64_t n, float* y, int64_t y_stride, DeviceStep& step,
+                 bool tiled) {
     NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, l.rows, l.cols));
     if (plan.workspace_bytes > step.matmul_workspace_bytes)
         return fail("a workspace of {} bytes was planned for products, {} are needed", step.matmul_workspace_bytes,
                     plan.workspace_bytes);
     const cuda::MatmulOptions options{.overlap = step.overlap};
-    if (plan.permuted_bytes > 0) {
+    if (plan.permuted_bytes > 0 && !tiled) {
         NIBBLE_TRY(std::byte * permuted, step.scratch.allocate(plan.permuted_bytes));
         NIBBLE_CHECK(cuda::permute(plan, x, permuted, options, step.stream));
         x = permuted;
@@ -58,9 +59,16 @@ Status run_w4a16(const DeviceLinear& l, const std::byte* x, int64_t n, float* y,
 
 }  // namespace
 
-Status DeviceLinear::forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, DeviceStep& step) const {
+Result<int> DeviceLinear::tiles(int64_t n, DeviceStep& step) const {
+    if (!w4a16 || cols % 256) return 0;
+    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols));
+    return plan.permuted_bytes > 0 ? plan.tiling.tokens : 0;
+}
+
+Status DeviceLinear::forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, DeviceStep& step,
+                             bool tiled) const {
     const DeviceScope scope(step);
-    if (w4a16) return run_w4a16(*this, x, n, y, y_stride, step).within(name);
+    if (w4a16) return run_w4a16(*this, x, n, y, y_stride, step, tiled).within(name);
     NIBBLE_TRY(const cuda::ProductInput in, product_input(activation, input_scale, x, n, cols, {}, step).within(name));
     return cuda::product(in, operand, y, y_stride, step.overlap, step.stream).within(name);
 }
@@ -70,9 +78,15 @@ int64_t DeviceLinear::scratch_bytes(int64_t n) const {
                  : quantized_bytes(activation, n, cols);
 }
 
-Status DeviceStack::forward(const std::byte* x, int64_t n, float* y, DeviceStep& step) const {
+// Parts of their own may want orders of their own.
+Result<int> DeviceStack::tiles(int64_t n, DeviceStep& step) const {
+    if (parts.size() > 1) return 0;
+    return parts[0].tiles(n, step);
+}
+
+Status DeviceStack::forward(const std::byte* x, int64_t n, float* y, DeviceStep& step, bool tiled) const {
     for (const DeviceLinear& part : parts) {
-        NIBBLE_CHECK(part.forward(x, n, y, rows, step));
+        NIBBLE_CHECK(part.forward(x, n, y, rows, step, tiled));
         y += part.rows;
     }
     return Ok{};

@@ -22,8 +22,12 @@ struct DeviceLinear {
     cuda::MatmulFactors factors;
     cuda::Operand operand;
 
-    // y [n, rows] FP32, y_stride floats from row to row, from x [n, cols] BF16, rows adjacent. With bias, not rounded.
-    Status forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, DeviceStep& step) const;
+    // The order in which n rows of x save a pass over them: RowsOut::tile_tokens; 0: row-major.
+    Result<int> tiles(int64_t n, DeviceStep& step) const;
+    // y [n, rows] FP32, y_stride floats from row to row, from x [n, cols] BF16, rows adjacent, or in the order of
+    // tiles() when `tiled`. With bias, not rounded.
+    Status forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, DeviceStep& step,
+                   bool tiled = false) const;
     // Of scratch memory, at most, for n rows.
     int64_t scratch_bytes(int64_t n) const;
 };
@@ -33,8 +37,9 @@ struct DeviceStack {
     std::vector<DeviceLinear> parts;
     int64_t rows = 0, cols = 0;
 
+    Result<int> tiles(int64_t n, DeviceStep& step) const;
     // y [n, rows]: the parts' outputs side by side.
-    Status forward(const std::byte* x, int64_t n, float* y, DeviceStep& step) const;
+    Status forward(const std::byte* x, int64_t n, float* y, DeviceStep& step, bool tiled = false) const;
     int64_t scratch_bytes(int64_t n) const;
 };
 

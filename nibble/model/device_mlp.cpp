@@ -13,18 +13,24 @@ Result<std::unique_ptr<DeviceMlp>> DeviceMlp::make(const Mlp& mlp, DeviceWeights
 }
 
 Status DeviceMlp::forward(const std::byte* x, float* y, DeviceStep& step) const {
+    NIBBLE_TRY(const int order, tiles(step));
+    return forward_rows(x, order > 0, y, step);
+}
+
+Status DeviceMlp::forward_rows(const std::byte* x, bool tiled, float* y, DeviceStep& step) const {
     const DeviceScope scope(step);
     const int64_t rows = step.rows, width = config_.intermediate;
     NIBBLE_TRY(float* in, step.scratch.allocate_array<float>(rows * in_.rows));
-    NIBBLE_TRY(std::byte * mid, step.scratch.allocate(rows * width * 2));
-    NIBBLE_CHECK(in_.forward(x, rows, in, step));
-    NIBBLE_CHECK(
-        cuda::activate(config_.activation, config_.gated, in, in_.rows, rows, width, {mid}, step.overlap, step.stream));
-    return out_.forward(mid, rows, y, out_.rows, step);
+    NIBBLE_TRY(std::byte * mid, step.scratch.allocate(padded_rows(rows) * width * 2));
+    NIBBLE_TRY(const int order, out_.tiles(rows, step));
+    NIBBLE_CHECK(in_.forward(x, rows, in, step, tiled));
+    NIBBLE_CHECK(cuda::activate(config_.activation, config_.gated, in, in_.rows, rows, width, {mid, order},
+                                step.overlap, step.stream));
+    return out_.forward(mid, rows, y, out_.rows, step, order > 0);
 }
 
 int64_t DeviceMlp::scratch_bytes(int64_t rows) const {
-    return rows * (4 * in_.rows + 2 * int64_t{config_.intermediate}) +
+    return rows * 4 * in_.rows + padded_rows(rows) * 2 * int64_t{config_.intermediate} +
            std::max(in_.scratch_bytes(rows), out_.scratch_bytes(rows)) + 4 * DeviceArena::alignment;
 }
 

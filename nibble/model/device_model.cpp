@@ -1,16 +1,19 @@
 #include "model/device_model.h"
 
 #include "base/checked.h"
+#include "formats/minifloat.h"
 #include "kernels/product_cuda.h"
 
 #include <algorithm>
+#include <atomic>
 #include <climits>
+#include <cstring>
 
 namespace nibble {
 namespace {
 
 constexpr int64_t usual_rows = 512;  // of a step: what is asked of the memory at least, beside the weights
-constexpr int64_t pinned_bytes = int64_t{8} << 20;
+constexpr int64_t pinned_bytes = int64_t{32} << 20;
 constexpr size_t most_graphs = 64;
 
 std::string gib(int64_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30)); }
@@ -96,8 +99,9 @@ Result<std::unique_ptr<KvPool>> DeviceModel::make_pool(int64_t tokens, int64_t s
 int64_t DeviceModel::scratch_bytes(int64_t rows, int64_t wanted) const {
     int64_t mixer = 0;
     for (const auto& m : mixers_) mixer = std::max(mixer, m->scratch_bytes(rows));
-    const int64_t ends = wanted * (4 * config_.vocab + 4 * config_.hidden) + head_.scratch_bytes(wanted);
-    return rows * 8 * config_.hidden + std::max(mixer, ends) + 16 * DeviceArena::alignment;
+    const int64_t ends = wanted * (6 * config_.vocab + 2 * config_.hidden) + 2 * padded_rows(wanted) * config_.hidden +
+                         head_.scratch_bytes(wanted);
+    return (rows * 6 + padded_rows(rows) * 2) * config_.hidden + std::max(mixer, ends) + 16 * DeviceArena::alignment;
 }
 
 Status DeviceModel::reserve_scratch(int64_t rows, int64_t wanted) const {
@@ -166,38 +170,58 @@ Status DeviceModel::forward(const Batch& batch, std::span<float> logits, Observe
     std::vector<Sequence> whole;
     NIBBLE_TRY(const std::vector<Sequence*> sequences, sequences_of(batch, whole));
     NIBBLE_CHECK(batch_.make(batch, sequences, mixers_, device_, stream_));
-    NIBBLE_TRY(const float* device_logits, run(batch));
-    const auto bytes = static_cast<int64_t>(logits.size_bytes());
-    std::byte* to = reinterpret_cast<std::byte*>(logits.data());
-    if (!pinned_) {
-        NIBBLE_TRY(pinned_, PinnedBuffer::create(pinned_bytes));
-    }
-    const bool through_pinned = bytes <= pinned_bytes / 2;
-    std::byte* flags = pinned_->data() + pinned_bytes / 2;
-    NIBBLE_CHECK(
-        copy_to_host(flags, reinterpret_cast<const std::byte*>(batch_.nonfinite()), 4 * std::ssize(mixers_), stream_));
-    if (bytes > 0)
-        NIBBLE_CHECK(copy_to_host(through_pinned ? pinned_->data() : to,
-                                  reinterpret_cast<const std::byte*>(device_logits), bytes, stream_));
-    NIBBLE_CHECK(stream_.synchronize());
-    if (through_pinned) std::copy_n(pinned_->data(), bytes, to);
-    NIBBLE_CHECK(check_rows(batch));
-    if (const int64_t bad = host_->elementwise->first_nonfinite(logits.data(), std::ssize(logits)); bad >= 0)
-        return fail("lm_head: {} in the logits of wanted row {}", logits[size_t(bad)], bad / config_.vocab);
+    NIBBLE_TRY(const DeviceLogits device_logits, run(batch));
+    NIBBLE_CHECK(fetch(batch, device_logits, logits));
     for (const Segment& s : batch.segments())
         if (s.sequence) s.sequence->advance(std::ssize(s.tokens));
     return Ok{};
 }
 
+// Logits cross the bus as BF16, which they are, in pieces through pinned memory.
+Status DeviceModel::fetch(const Batch& batch, const DeviceLogits& from, std::span<float> logits) const {
+    if (!pinned_) {
+        NIBBLE_TRY(pinned_, PinnedBuffer::create(pinned_bytes));
+    }
+    const int64_t flags = round_up<int64_t>(4 * std::ssize(mixers_), 256), size = from.narrow ? 2 : 4;
+    const int64_t n = std::ssize(logits), most = (pinned_bytes - flags) / size;
+    std::byte* const host = pinned_->data() + flags;
+    NIBBLE_CHECK(copy_to_host(pinned_->data(), reinterpret_cast<const std::byte*>(batch_.nonfinite()),
+                              4 * std::ssize(mixers_), stream_));
+    for (int64_t at = 0; at < n || at == 0; at += most) {
+        const int64_t count = std::min(most, n - at);
+        if (count > 0) NIBBLE_CHECK(copy_to_host(host, from.data + at * size, count * size, stream_));
+        NIBBLE_CHECK(stream_.synchronize());
+        if (at == 0) NIBBLE_CHECK(check_rows(batch));
+        constexpr int64_t piece = 1 << 17;
+        std::atomic<int64_t> bad = count;
+        host_->pool->parallel_for((count + piece - 1) / piece, [&](int64_t i) {
+            const int64_t begin = i * piece, end = std::min(count, begin + piece);
+            float* to = logits.data() + at;
+            if (from.narrow)
+                for (int64_t j = begin; j < end; ++j) to[j] = bf16_to_float(reinterpret_cast<const uint16_t*>(host)[j]);
+            else
+                std::memcpy(to + begin, host + 4 * begin, static_cast<size_t>(4 * (end - begin)));
+            const int64_t first = host_->elementwise->first_nonfinite(to + begin, end - begin);
+            if (first < 0) return;
+            for (int64_t least = bad; begin + first < least && !bad.compare_exchange_weak(least, begin + first);) {
+            }
+        });
+        if (bad < count)
+            return fail("lm_head: {} in the logits of wanted row {}", logits[size_t(at + bad)],
+                        (at + bad) / config_.vocab);
+    }
+    return Ok{};
+}
+
 // The first block whose sum holds a NaN or an infinity.
 Status DeviceModel::check_rows(const Batch& batch) const {
-    const auto* rows = reinterpret_cast<const int32_t*>(pinned_->data() + pinned_bytes / 2);
+    const auto* rows = reinterpret_cast<const int32_t*>(pinned_->data());
     for (size_t i = 0; i < blocks_.size(); ++i)
         if (rows[i] != INT_MAX) return nonfinite(blocks_[i].config, batch, rows[i], "NaN or infinity");
     return Ok{};
 }
 
-Result<float*> DeviceModel::run(const Batch& batch) const {
+Result<DeviceModel::DeviceLogits> DeviceModel::run(const Batch& batch) const {
     const DeviceBatchShape shape = batch_.shape();
     NIBBLE_CHECK(rotary_.reserve(shape.most_tokens, *host_, device_.index, stream_));
     NIBBLE_CHECK(reserve_scratch(shape.rows, batch.wanted()));
@@ -217,7 +241,7 @@ Result<float*> DeviceModel::run(const Batch& batch) const {
                        step.pages, batch_.base(), step.rotary.empty() ? nullptr : step.rotary[0].second.cos};
     auto graph = graphs_.find(key);
     if (graph == graphs_.end()) {
-        float* logits = nullptr;
+        DeviceLogits logits;
         NIBBLE_TRY(Graph captured, Graph::capture(stream_, [&]() -> Status {
                        NIBBLE_TRY(logits, queue(step, batch.wanted()));
                        return Ok{};
@@ -230,39 +254,53 @@ Result<float*> DeviceModel::run(const Batch& batch) const {
 }
 
 // One order of memory for every batch of a shape, so that a graph may hold its addresses.
-Result<float*> DeviceModel::queue(DeviceStep& step, int64_t wanted) const {
+Result<DeviceModel::DeviceLogits> DeviceModel::queue(DeviceStep& step, int64_t wanted) const {
     const int64_t rows = step.rows, hidden = config_.hidden;
     NIBBLE_TRY(std::byte * h, step.scratch.allocate(2 * rows * hidden));
-    NIBBLE_TRY(std::byte * x, step.scratch.allocate(2 * rows * hidden));
+    NIBBLE_TRY(std::byte * x, step.scratch.allocate(2 * padded_rows(rows) * hidden));
     NIBBLE_TRY(float* y, step.scratch.allocate_array<float>(rows * hidden));
     NIBBLE_CHECK(cuda::embed(embedding_, step.tokens, rows, hidden, h, step.overlap, stream_));
     cuda::AddNorm norm{.tokens = rows, .width = hidden, .h = h, .eps = config_.norm_eps, .out = {x}};
     for (size_t i = 0; i < blocks_.size(); ++i) {
         norm.weight = blocks_[i].norm;
+        NIBBLE_TRY(norm.out.tile_tokens, mixers_[i]->tiles(step));
         NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, stream_));
         NIBBLE_CHECK(mixers_[i]->forward(x, y, step));
         norm.update = y;
         norm.post_norm = blocks_[i].post_norm;
         norm.nonfinite = batch_.nonfinite() + i;
     }
+    int tiles = 0;
+    if (wanted > 0) {
+        NIBBLE_TRY(tiles, head_.tiles(wanted, step));
+    }
+    norm.out.tile_tokens = tiles;
     if (wanted == rows) {
         norm.weight = norm_;
         NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, stream_));
     } else {
         norm.weight = nullptr;
+        norm.out = {};
         NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, stream_));
-        if (wanted == 0) return nullptr;
+        if (wanted == 0) return DeviceLogits{};
         NIBBLE_TRY(std::byte * some, step.scratch.allocate(2 * wanted * hidden));
-        NIBBLE_TRY(x, step.scratch.allocate(2 * wanted * hidden));
+        NIBBLE_TRY(x, step.scratch.allocate(2 * padded_rows(wanted) * hidden));
         NIBBLE_CHECK(cuda::embed(h, batch_.wanted_rows(), wanted, hidden, some, step.overlap, stream_));
         NIBBLE_CHECK(cuda::add_norm(
-            {.tokens = wanted, .width = hidden, .h = some, .weight = norm_, .eps = config_.norm_eps, .out = {x}},
+            {.tokens = wanted, .width = hidden, .h = some, .weight = norm_, .eps = config_.norm_eps, .out = {x, tiles}},
             step.overlap, stream_));
     }
     NIBBLE_TRY(float* logits, step.scratch.allocate_array<float>(wanted * config_.vocab));
-    NIBBLE_CHECK(head_.forward(x, wanted, logits, config_.vocab, step));
-    NIBBLE_CHECK(cuda::round_rows(logits, wanted * config_.vocab, step.overlap, stream_));
-    return logits;
+    NIBBLE_CHECK(head_.forward(x, wanted, logits, config_.vocab, step, tiles > 0));
+    DeviceLogits out{.data = reinterpret_cast<const std::byte*>(logits), .narrow = config_.vocab % 8 == 0};
+    if (!out.narrow) {
+        NIBBLE_CHECK(cuda::round_rows(logits, wanted * config_.vocab, step.overlap, stream_));
+        return out;
+    }
+    NIBBLE_TRY(std::byte * narrow, step.scratch.allocate(2 * wanted * config_.vocab));
+    NIBBLE_CHECK(cuda::to_rows(logits, 0, wanted, config_.vocab, {narrow}, step.overlap, stream_));
+    out.data = narrow;
+    return out;
 }
 
 }  // namespace nibble

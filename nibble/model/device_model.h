@@ -50,8 +50,13 @@ private:
     Status reserve_scratch(int64_t rows, int64_t wanted) const;
     Status reserve_products(int64_t rows, int64_t wanted) const;
     Result<std::vector<Sequence*>> sequences_of(const Batch& batch, std::vector<Sequence>& whole) const;
-    Result<float*> run(const Batch& batch) const;  // the device's logits
-    Result<float*> queue(DeviceStep& step, int64_t wanted) const;
+    struct DeviceLogits {
+        const std::byte* data = nullptr;
+        bool narrow = false;  // BF16, else FP32
+    };
+    Result<DeviceLogits> run(const Batch& batch) const;
+    Result<DeviceLogits> queue(DeviceStep& step, int64_t wanted) const;
+    Status fetch(const Batch& batch, const DeviceLogits& from, std::span<float> logits) const;
     Status check_rows(const Batch& batch) const;
 
     DeviceInfo device_;
@@ -74,7 +79,7 @@ private:
     mutable std::byte* product_workspace_ = nullptr;
     mutable std::unique_ptr<KvPool> texts_;  // pages of whole texts
     mutable std::optional<PinnedBuffer> pinned_;
-    mutable std::map<GraphKey, std::pair<Graph, float*>> graphs_;
+    mutable std::map<GraphKey, std::pair<Graph, DeviceLogits>> graphs_;
 };
 
 }  // namespace nibble

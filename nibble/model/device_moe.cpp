@@ -77,7 +77,7 @@ Status DeviceMoe::forward(const std::byte* x, float* y, DeviceStep& step) const 
     float* shared = nullptr;
     if (shared_) {
         NIBBLE_TRY(shared, step.scratch.allocate_array<float>(rows * hidden_));
-        NIBBLE_CHECK(shared_->forward(x, shared, step));
+        NIBBLE_CHECK(shared_->forward_rows(x, false, shared, step));
     }
     cuda::CombineExperts combine{.tokens = rows, .width = width_, .top_k = config_.top_k, .y = outputs};
     if (!to_latent_) {

@@ -62,6 +62,9 @@ struct DeviceStep {
     DeviceRotary rotary_of(const Rope& rope) const;
 };
 
+// Rows of a buffer that may be written in tiles of up to 128.
+inline int64_t padded_rows(int64_t rows) { return (rows + 127) / 128 * 128; }
+
 // Gives scratch memory back where the scope ends; what is queued in the step's stream still uses it in order.
 class DeviceScope {
 public:
