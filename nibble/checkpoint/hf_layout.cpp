@@ -120,11 +120,30 @@ int64_t cols_of(const ExportTensor& t) {
     return n;
 }
 
+namespace {
+
+// No loader of these folders takes a quantized embedding for a head.
+Status check_tied_head(const ExportSpec& spec) {
+    if (spec.config.is_object() && spec.config.value("tie_word_embeddings", Json()) == false) return Ok{};
+    const ExportTensor* embeddings = nullptr;
+    for (const ExportTensor& t : spec.tensors) {
+        const std::string module(module_of_weight(t.name));
+        if (last_name(module) == "lm_head") return Ok{};
+        if (!embeddings && t.format != Format::none && last_name(module).starts_with("embed")) embeddings = &t;
+    }
+    if (!embeddings) return Ok{};
+    return fail("'{}' is the output head as well: only a GGUF file holds it in {} (--format gguf, or no --embeddings)",
+                embeddings->name, format_name(embeddings->format));
+}
+
+}  // namespace
+
 Result<HfLayout> make_hf_layout(const ExportSpec& spec) {
     if (spec.dialect == Dialect::fp8_block || spec.dialect == Dialect::gguf)
         return fail("the dialect {} is not one that a Hugging Face folder is written in", dialect_name(spec.dialect));
     NIBBLE_CHECK(check_kv(spec));
     NIBBLE_CHECK(check_side_files(spec));
+    NIBBLE_CHECK(check_tied_head(spec));
     HfLayout layout;
     const auto add = [&](TensorSpec tensor, Part part, bool divides) -> Status {
         const auto elements = checked_elements(tensor.shape);

@@ -22,6 +22,8 @@ void add_bench_model(CLI::App& bench, RunCommand& run) {
     command->add_option("--device", config->device, "cpu, cuda or cuda:N")->capture_default_str();
     command->add_option("--prompt", config->prompt, "tokens of the prefill")->check(CLI::Range(1, 1 << 20));
     command->add_option("--decode", config->decode, "tokens decoded one by one")->check(CLI::Range(1, 1 << 20));
+    command->add_option("--context", config->context, "tokens before the decoded ones; default 0")
+        ->check(CLI::Range(0, 1 << 20));
     command->add_option("--sequences", config->sequences, "decoded together")->check(CLI::Range(1, 4096));
     command->add_option("--threads", config->threads, "0: all cores")->capture_default_str();
     command->add_option("--kernel", config->kernel, "one of avx512, avx2, ref; default: the best of this CPU");

@@ -4,6 +4,7 @@
 #include "formats/minifloat.h"
 #include "kernels/machine_limits.h"
 #include "kernels/matmul.h"
+#include "kernels/packed_memory.h"
 #include "kernels/quantize.h"
 
 #include <fmt/format.h>
@@ -84,6 +85,12 @@ struct Weight {
     Result<PackedMatrix> pack(ThreadPool& pool) const {
         return quantized.format == Format::none ? prepack(plain.view(), pool) : prepack(quantized.view(), pool);
     }
+    Result<PackedMatrix> pack(ThreadPool& pool, SharedPages& memory) const {  // as a model has it
+        const MatrixView p = plain.view();
+        const QuantView q = quantized.view();
+        return quantized.format == Format::none ? prepack_stacked({&p, 1}, pool, memory)
+                                                : prepack_stacked({&q, 1}, pool, memory);
+    }
 };
 
 Status check_against_ref(const MatmulKernels& kernels, const Kind& kind, ThreadPool& pool) {
@@ -93,8 +100,8 @@ Status check_against_ref(const MatmulKernels& kernels, const Kind& kind, ThreadP
     for (const int64_t m : {int64_t{1}, int64_t{5}, int64_t{13}, most}) {
         std::vector<float> mine(size_t(m * n)), truth = mine;
         const MatmulInput in{x.data(), m, k, kind.inputs, input_scale(kind.inputs)};
-        kernels.matmul(w, in, mine.data(), n, pool);
-        matmul_kernels().back().matmul(w, in, truth.data(), n, pool);
+        kernels.matmul(w, in, {mine.data(), n}, pool);
+        matmul_kernels().back().matmul(w, in, {truth.data(), n}, pool);
         if (std::memcmp(mine.data(), truth.data(), mine.size() * sizeof(float)) != 0)
             return fail("kernel {}: {} with {} rows differs from ref: not timed", kernels.name, kind.name, m);
     }
@@ -133,12 +140,12 @@ double multiply_add_rate(const MachineLimits& limits, ThreadPool& pool) {
 }
 
 // Bytes a second of reading `memory` once.
-double read_rate(const MachineLimits& limits, const std::vector<std::byte>& memory, ThreadPool& pool) {
+double read_rate(const MachineLimits& limits, const std::byte* memory, int64_t bytes, ThreadPool& pool) {
     constexpr int64_t piece = int64_t{1} << 16;
-    const int64_t pieces = static_cast<int64_t>(memory.size()) / piece;
+    const int64_t pieces = bytes / piece;
     std::vector<uint64_t> sums(static_cast<size_t>(pieces));
     const double time = seconds(pool, [&] {
-        pool.parallel_for(pieces, [&](int64_t i) { sums[size_t(i)] = limits.read(memory.data() + i * piece, piece); });
+        pool.parallel_for(pieces, [&](int64_t i) { sums[size_t(i)] = limits.read(memory + i * piece, piece); });
     });
     return static_cast<double>(pieces * piece) / time;
 }
@@ -155,20 +162,22 @@ struct Line {
 Result<Line> time_decode(const Kind& kind, const Shape& shape, const Weight& weight, const MatmulKernels& kernels,
                          const MachineLimits& limits, const BenchMatmulOptions& o, ThreadPool& pool) {
     std::vector<PackedMatrix> copies;
+    SharedPages pages;
     int64_t bytes = 0;
     while (bytes < o.megabytes << 20) {
-        NIBBLE_TRY(copies.emplace_back(), weight.pack(pool));
+        NIBBLE_TRY(copies.emplace_back(), weight.pack(pool, pages));
         bytes += copies.back().bytes();
     }
-    const std::vector<std::byte> memory(static_cast<size_t>(bytes), std::byte{1});
+    const std::shared_ptr<std::byte> memory = pages.take(bytes);
+    std::fill_n(memory.get(), bytes, std::byte{1});
     const std::vector<float> x = bell(shape.k, 1.0f, 3);
     std::vector<float> y(size_t(shape.n));
     const MatmulInput in{x.data(), 1, shape.k, kind.inputs, input_scale(kind.inputs)};
     std::vector<double> times, limit, fractions;
     for (int r = 0; r <= o.repetitions; ++r) {
-        const double reading = read_rate(limits, memory, pool);
+        const double reading = read_rate(limits, memory.get(), bytes, pool);
         const double time = seconds(pool, [&] {
-            for (const PackedMatrix& w : copies) kernels.matmul(w, in, y.data(), shape.n, pool);
+            for (const PackedMatrix& w : copies) kernels.matmul(w, in, {y.data(), shape.n}, pool);
         });
         if (r == 0) continue;  // touches everything
         times.push_back(time / static_cast<double>(copies.size()));
@@ -193,7 +202,7 @@ Result<Line> time_prefill(const Kind& kind, const Shape& shape, const Weight& we
     std::vector<double> times, limit, fractions;
     for (int r = 0; r <= o.repetitions; ++r) {
         const double before = multiply_add_rate(limits, pool);
-        const double time = seconds(pool, [&] { kernels.matmul(w, in, y.data(), shape.n, pool); });
+        const double time = seconds(pool, [&] { kernels.matmul(w, in, {y.data(), shape.n}, pool); });
         const double peak = (before + multiply_add_rate(limits, pool)) / 2;
         if (r == 0) continue;
         times.push_back(time);

@@ -36,11 +36,12 @@ Result<Seconds> timed(Work work) {
     return Seconds{std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), cpu_now() - cpu};
 }
 
-// Medians of wall and processor time over repetitions.
-template <class Work>
-Result<Seconds> median_of(int repetitions, Work work) {
+// Medians of wall and processor time over repetitions; `prepare` runs before each and is not timed.
+template <class Prepare, class Work>
+Result<Seconds> median_of(int repetitions, Prepare prepare, Work work) {
     std::vector<double> wall, cpu;
     for (int i = 0; i < repetitions; ++i) {
+        NIBBLE_CHECK(prepare());
         NIBBLE_TRY(const Seconds s, timed(work));
         wall.push_back(s.wall), cpu.push_back(s.cpu);
     }
@@ -149,34 +150,38 @@ Status bench_model(const BenchModelOptions& o, std::FILE* out) {
                    return Ok{};
                }));
     const int64_t vocab = model->config().vocab;
-    const auto tokens = random_tokens(std::max<int64_t>(o.prompt, 16), vocab);
+    const auto tokens = random_tokens(std::max({o.prompt, o.context, o.decode, int64_t{16}}), vocab);
     const std::span<const int32_t> prompt = std::span(tokens).first(size_t(o.prompt));
-    NIBBLE_TRY(const auto pool,
-               model->make_pool((o.sequences + 1) * (o.prompt + (o.repetitions + 1) * o.decode + kv_page_tokens),
-                                o.sequences + 1));
+    const int64_t decoded = (o.sequences + 2) * (o.context + o.decode + kv_page_tokens);
+    NIBBLE_TRY(const auto pool, model->make_pool(std::max(o.prompt, decoded) + kv_page_tokens, o.sequences + 2));
     NIBBLE_CHECK(check_decode(*model, *pool, std::span(tokens).first(16)));
 
     std::vector<float> logits(static_cast<size_t>(vocab * std::max<int64_t>(o.sequences, 1)));
     const auto row = std::span(logits).first(size_t(vocab));
-    NIBBLE_TRY(const Seconds prefill, median_of(o.repetitions, [&]() -> Status {
+    const auto nothing = []() -> Status { return Ok{}; };
+    NIBBLE_TRY(const Seconds prefill, median_of(o.repetitions, nothing, [&]() -> Status {
                    Sequence s = pool->sequence();
                    return model->forward(Batch({{&s, prompt, o.prompt - 1}}), row);
                }));
+    Sequence context = pool->sequence();
+    if (o.context > 0) {
+        const auto before = std::span(tokens).first(size_t(o.context));
+        NIBBLE_CHECK(model->forward(Batch({{&context, before, o.context - 1}}), row));
+    }
     const auto decode = [&](int64_t count) -> Result<Seconds> {
         std::vector<Sequence> sequences;
-        {
-            Sequence first = pool->sequence();
-            NIBBLE_CHECK(model->forward(Batch({{&first, prompt, o.prompt - 1}}), row));
-            for (int64_t i = 1; i < count; ++i) {
-                NIBBLE_TRY(Sequence fork, first.fork());
+        const auto start = [&]() -> Status {
+            sequences.clear();
+            for (int64_t i = 0; i < count; ++i) {
+                NIBBLE_TRY(Sequence fork, context.fork());
                 sequences.push_back(std::move(fork));
             }
-            sequences.push_back(std::move(first));
-        }
-        return median_of(o.repetitions, [&]() -> Status {
+            return Ok{};
+        };
+        return median_of(o.repetitions, start, [&]() -> Status {
             for (int64_t i = 0; i < o.decode; ++i) {
                 std::vector<Segment> segments;
-                for (Sequence& s : sequences) segments.push_back({&s, prompt.subspan(size_t(i % o.prompt), 1), 0});
+                for (Sequence& s : sequences) segments.push_back({&s, std::span(tokens).subspan(size_t(i), 1), 0});
                 NIBBLE_CHECK(model->forward(Batch(segments), std::span(logits).first(size_t(count * vocab))));
             }
             return Ok{};
@@ -207,7 +212,9 @@ Status bench_model(const BenchModelOptions& o, std::FILE* out) {
     j["decode_tokens_per_cpu_second"] = steps / alone.cpu;
     j["decode_together"] = o.sequences;
     j["together_tokens_per_second"] = steps * many / together.wall;
+    j["decode_context"] = o.context;
     j["together_over_alone"] = many * alone.wall / together.wall;
+    j["together_over_alone_cpu"] = many * alone.cpu / together.cpu;
     j["weight_bytes"] = static_cast<int64_t>(bytes);
     j["decode_read_fraction"] = bytes * steps / alone.wall / reading;
     j["prefill_multiply_add_fraction"] = prefill_products / prefill.wall / adding;
@@ -226,13 +233,14 @@ Status bench_model(const BenchModelOptions& o, std::FILE* out) {
     fmt::print(out, "    {:.1f} G multiply-adds/s in products, {:.0f} % of the {:.1f} G/s of {}\n",
                prefill_products / prefill.wall / 1e9, 100 * prefill_products / prefill.wall / adding, adding / 1e9,
                peak.name);
-    fmt::print(out, "  decode            {:9.1f} tokens/s   {:9.1f} per processor second\n", steps / alone.wall,
-               steps / alone.cpu);
+    fmt::print(out, "  decode {:<10} {:9.1f} tokens/s   {:9.1f} per processor second\n",
+               fmt::format("from {}", o.context), steps / alone.wall, steps / alone.cpu);
     fmt::print(out, "    reads {:.1f} MB a token: {:.1f} GB/s, {:.0f} % of the {:.1f} GB/s the machine reads\n",
                bytes / 1e6, bytes * steps / alone.wall / 1e9, 100 * bytes * steps / alone.wall / reading,
                reading / 1e9);
-    fmt::print(out, "  decode {:<3} at once {:9.1f} tokens/s   {:9.2f} times one alone\n", o.sequences,
-               steps * many / together.wall, many * alone.wall / together.wall);
+    fmt::print(out, "  decode {:<3} at once {:9.1f} tokens/s   {:9.2f} times one alone ({:.2f} in processor time)\n",
+               o.sequences, steps * many / together.wall, many * alone.wall / together.wall,
+               many * alone.cpu / together.cpu);
     return Ok{};
 }
 

@@ -18,6 +18,7 @@ struct BenchModelOptions {
     std::string device = "cpu";
     int64_t prompt = 512;    // tokens of a prefill
     int64_t decode = 64;     // tokens decoded one by one
+    int64_t context = 0;     // tokens before them
     int64_t sequences = 16;  // decoded together, beside one alone
     int threads = 0;         // 0: all cores
     std::string kernel;      // one entry; empty: the best of this CPU
@@ -27,8 +28,9 @@ struct BenchModelOptions {
     bool json = false;
 };
 
-// Medians. Decoding runs at positions from `prompt` on. Bytes of the blocks and the head, and their multiply-adds, per
-// second stand beside what the machine reads and multiplies in the same run (kernels/peak.h).
+// Medians. Decoding runs at positions from `context` on, anew in every repetition. Bytes of the blocks and the head,
+// and their multiply-adds, per second stand beside what the machine reads and multiplies in the same run
+// (kernels/peak.h).
 Status bench_model(const BenchModelOptions& options, std::FILE* out);
 
 }  // namespace nibble

@@ -15,7 +15,7 @@
 namespace nibble {
 
 struct EngineFlags {
-    std::string compute = "bf16", kv, kernels, device = "cpu";
+    std::string compute = "bf16", kv, ssm_state = "f32", kernels, device = "cpu";
     int threads = 0;
     bool weights_only = false;
 };

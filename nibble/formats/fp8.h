@@ -21,13 +21,16 @@ NIBBLE_HD constexpr float fp8_tensor_divisor(float scale, Arithmetic arithmetic)
     return arithmetic == Arithmetic::reciprocal ? round_to_bf16(scale) : scale;
 }
 
+// Codes saturate. Model Optimizer casts without: quotients beyond 464, which only a searched scale below the maximum
+// has, become NaN in its exports.
+//
 // Per tensor: the quotient is a BF16 tensor, so it is rounded twice.
 NIBBLE_HD constexpr uint8_t fp8_tensor_code(float w, float divisor) {
-    return e4m3_from_float(round_to_bf16(w / divisor));
+    return e4m3_from_float_saturating(round_to_bf16(w / divisor));
 }
 
 // Per row or tile: the scale has dimensions, the quotient stays FP32.
-NIBBLE_HD constexpr uint8_t fp8_code(float w, float scale) { return e4m3_from_float(w / scale); }
+NIBBLE_HD constexpr uint8_t fp8_code(float w, float scale) { return e4m3_from_float_saturating(w / scale); }
 
 // Fake quantization inside searches: k = 448 / amax, evaluated as reciprocal(amax) * 448; 1 for a vanishing amax.
 struct Fp8FakeScale {

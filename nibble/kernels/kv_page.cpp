@@ -1,22 +1,32 @@
 #include "kernels/kv_page.h"
 
-#include "formats/fp8.h"
+#include "formats/mx.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace nibble {
 namespace {
 
-// Element `index` of a plain code array.
-void put(KvType type, std::byte* codes, int64_t index, float x, float scale) {
-    if (type == KvType::f32) {
-        std::memcpy(codes + 4 * index, &x, 4);
-    } else if (type == KvType::bf16) {
-        const uint16_t code = bf16_from_float(x);
-        std::memcpy(codes + 2 * index, &code, 2);
-    } else {
-        codes[index] = std::byte{e4m3_from_float_saturating(x / scale)};
+// n elements to places `step` apart in a plain code array.
+template <class Code, class Encode>
+void scatter(const float* x, int n, std::byte* codes, int64_t step, Encode encode) {
+    constexpr auto size = static_cast<int64_t>(sizeof(Code));
+    Code code[64];  // encoded in vectors, then scattered
+    for (int from = 0; from < n; from += 64) {
+        const int count = std::min(n - from, 64);
+        for (int i = 0; i < count; ++i) code[i] = encode(x[from + i]);
+        for (int i = 0; i < count; ++i) std::memcpy(codes + (from + i) * step * size, &code[i], sizeof(Code));
     }
+}
+
+void put(KvType type, const float* x, int n, float scale, std::byte* codes, int64_t at, int64_t step) {
+    if (type == KvType::f32)
+        scatter<float>(x, n, codes + 4 * at, step, [](float v) { return v; });
+    else if (type == KvType::bf16)
+        scatter<uint16_t>(x, n, codes + 2 * at, step, bf16_from_float);
+    else
+        scatter<uint8_t>(x, n, codes + at, step, [scale](float v) { return e4m3_from_float_saturating(v / scale); });
 }
 
 // Codes and scale of one block of 16.
@@ -34,14 +44,23 @@ Block16 quantize(const float* x, float tensor_scale) {
     return b;
 }
 
+// The scale of a head's row, stored where the page keeps it.
+float row_scale(const KvShape& s, std::byte* scales, int64_t j, const float* x, int dim, float tensor_scale) {
+    if (s.type != KvType::fp8_page) return tensor_scale;
+    float amax = 0;
+    for (int d = 0; d < dim; ++d) amax = std::max(amax, magnitude(x[d]));
+    const uint8_t code = mxfp8_scale(amax);
+    scales[j] = std::byte{code};
+    return e8m0_to_float(code);
+}
+
 // One head's K at one position: codes[(d / 2 or d) * 64 + j].
 void store_k(const KvShape& s, std::byte* page, int head, int64_t j, const float* k) {
     const KvHead h = kv_k_head(s, page, head);
     auto* codes = const_cast<std::byte*>(h.codes);
     auto* scales = const_cast<std::byte*>(h.scales);
     if (s.type != KvType::nvfp4) {
-        for (int d = 0; d < s.k_dim; ++d) put(s.type, codes, d * kv_page_tokens + j, k[d], s.k_scale);
-        return;
+        return put(s.type, k, s.k_dim, row_scale(s, scales, j, k, s.k_dim, s.k_scale), codes, j, kv_page_tokens);
     }
     for (int block = 0; block < s.k_dim / 16; ++block) {
         const Block16 b = quantize(k + 16 * block, s.k_scale);
@@ -57,8 +76,7 @@ void store_v(const KvShape& s, std::byte* page, int head, int64_t j, const float
     auto* codes = const_cast<std::byte*>(h.codes);
     auto* scales = const_cast<std::byte*>(h.scales);
     if (s.type != KvType::nvfp4) {
-        for (int d = 0; d < s.v_dim; ++d) put(s.type, codes, j * s.v_dim + d, v[d], s.v_scale);
-        return;
+        return put(s.type, v, s.v_dim, row_scale(s, scales, j, v, s.v_dim, s.v_scale), codes, j * s.v_dim, 1);
     }
     for (int block = 0; block < s.v_dim / 16; ++block) {
         const Block16 b = quantize(v + 16 * block, s.v_scale);

@@ -2,7 +2,8 @@
 //
 // Order of sums (the contract: it depends on K and the formats alone, never on M, the thread, or the instruction set).
 // K is cut into blocks of B. Inside a block t = fma(x_k, w_k, t), k ascending from t = +0; then acc = fma(t, c, acc),
-// blocks ascending from acc = +0; at last y = acc * (input scale * scale[n]).
+// blocks ascending from acc = +0; at last y = acc * (input scale * scale[n]), which
+// MatmulOutput may still shift and round.
 //
 //   weights            B     w_k            c                 scale[n]
 //   plain              256   the value      1                 1
@@ -80,12 +81,19 @@ struct MatmulInput {
     float input_scale = 1.0f;  // nvfp4 (amax / 2688) and fp8 (amax / 448) only
 };
 
+// Where a product goes, and what happens to it on the way: y + bias, then the nearest BF16.
+struct MatmulOutput {
+    float* y = nullptr;           // [rows, N]
+    int64_t stride = 0;           // floats from row to row
+    const float* bias = nullptr;  // [N], or null
+    bool bf16 = false;
+};
+
 struct MatmulKernels {
     std::string_view name;  // "avx512", "avx2", "ref"
     bool (*supported)();    // by this CPU
-    // y [x.rows, w.rows()], y_stride floats from row to row. Work is split over the pool by output columns and rows.
-    // K must suit x.activation (activation_fits).
-    void (*matmul)(const PackedMatrix& w, const MatmulInput& x, float* y, int64_t y_stride, ThreadPool& pool);
+    // Work is split over the pool by output columns and rows. K must suit x.activation (activation_fits).
+    void (*matmul)(const PackedMatrix& w, const MatmulInput& x, const MatmulOutput& out, ThreadPool& pool);
     // One row of `cols` values; the same bits as matmul makes for itself.
     void (*quantize_row)(const float* x, int64_t cols, ActivationFormat format, float input_scale,
                          const ActivationRow& out);

@@ -11,6 +11,7 @@
 // subnormal and an addition decodes them: float bits = (byte << 20) + (118 << 23). A zero scale becomes zero codes.
 #pragma once
 
+#include "base/large_pages.h"
 #include "formats/minifloat.h"
 #include "kernels/matmul.h"
 
@@ -31,10 +32,23 @@ public:
     AlignedArray() = default;
     explicit AlignedArray(int64_t n, bool zeroed = true) : size_(n) {
         const size_t bytes = (static_cast<size_t>(n) * sizeof(T) + 127) / 64 * 64;
-        data_.reset(static_cast<T*>(std::aligned_alloc(64, bytes)));
-        if (!data_) throw std::bad_alloc();
-        if (zeroed) std::memset(data_.get(), 0, bytes);
+        auto* p = static_cast<T*>(std::aligned_alloc(64, bytes));
+        if (!p) throw std::bad_alloc();
+        data_.reset(p, [](T* array) { std::free(array); });
+        if (zeroed) std::memset(p, 0, bytes);
     }
+    // Zeroed, in `memory` where there is one.
+    AlignedArray(int64_t n, SharedPages* memory) {
+        if (!memory) {
+            *this = AlignedArray(n);
+            return;
+        }
+        const std::shared_ptr<std::byte> bytes = memory->take(n * int64_t{sizeof(T)});
+        data_ = {bytes, reinterpret_cast<T*>(bytes.get())};
+        size_ = n;
+    }
+    AlignedArray(AlignedArray&&) = default;
+    AlignedArray& operator=(AlignedArray&&) = default;
     T* data() { return data_.get(); }
     const T* data() const { return data_.get(); }
     int64_t size() const { return size_; }
@@ -42,10 +56,7 @@ public:
     const T& operator[](int64_t i) const { return data_.get()[i]; }
 
 private:
-    struct Free {
-        void operator()(T* p) const { std::free(p); }
-    };
-    std::unique_ptr<T, Free> data_;
+    std::shared_ptr<T> data_;  // of one array; several share the pages behind it
     int64_t size_ = 0;
 };
 

@@ -1,5 +1,6 @@
 #include "kernels/peak.h"
 
+#include "base/large_pages.h"
 #include "kernels/cpu/features.h"
 #include "kernels/cpu/peak_cpu.h"
 
@@ -7,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <new>
 #include <vector>
 
 namespace nibble {
@@ -55,15 +57,18 @@ double measure_multiply_adds(const PeakKernel& kernel, ThreadPool& pool, double 
 }
 
 double measure_read_bandwidth(ThreadPool& pool, int64_t bytes) {
-    const std::vector<uint64_t> memory(static_cast<size_t>(bytes / 8), 1);
+    const std::shared_ptr<std::byte> pages = large_pages(bytes);
+    if (!pages) throw std::bad_alloc();
+    auto* const memory = reinterpret_cast<uint64_t*>(pages.get());
+    std::fill_n(memory, bytes / 8, uint64_t{1});
     constexpr int64_t piece = 1 << 17;  // words
-    const int64_t pieces = std::ssize(memory) / piece;
+    const int64_t pieces = bytes / 8 / piece;
     std::atomic<uint64_t> sink{0};
     std::vector<double> rates;
     for (int pass = 0; pass < 7; ++pass) {
         const double start = now();
         pool.parallel_for(pieces, [&](int64_t i) {
-            const uint64_t* at = memory.data() + i * piece;
+            const uint64_t* at = memory + i * piece;
             uint64_t sums[16] = {};
             for (int64_t j = 0; j < piece; j += 16)
                 for (int k = 0; k < 16; ++k) sums[k] += at[j + k];

@@ -1,6 +1,7 @@
 #include "formats/fp8.h"
 #include "formats/minifloat.h"
 #include "kernels/matmul.h"
+#include "kernels/packed_memory.h"
 #include "kernels/panels.h"
 
 #include <algorithm>
@@ -37,16 +38,18 @@ private:
     int64_t rows_ = 0;
 };
 
-std::unique_ptr<Panels> make_panels(int64_t rows, int64_t cols, Format format, DType dtype, WeightCode code) {
+std::unique_ptr<Panels> make_panels(int64_t rows, int64_t cols, Format format, DType dtype, WeightCode code,
+                                    SharedPages* memory) {
     auto p = std::make_unique<Panels>();
     p->rows = rows, p->cols = cols, p->format = format, p->dtype = dtype, p->code = code;
     const int layout_block = format_layout(format).block;
     p->block = layout_block ? layout_block : format == Format::fp8_block128 ? fp8_tile : 256;
     p->words = (cols + codes_per_word(code) - 1) / codes_per_word(code);
-    p->data = AlignedArray<std::byte>(p->panels() * p->panel_bytes());
-    p->row_scales = AlignedArray<float>(p->panels() * panel_rows);
-    if (layout_block) p->block_scales = AlignedArray<uint8_t>(p->panels() * p->blocks() * panel_rows);
-    if (format == Format::fp8_block128) p->tile_scales = AlignedArray<float>(p->panels() * p->blocks() * panel_rows);
+    p->data = AlignedArray<std::byte>(p->panels() * p->panel_bytes(), memory);
+    p->row_scales = AlignedArray<float>(p->panels() * panel_rows, memory);
+    if (layout_block) p->block_scales = AlignedArray<uint8_t>(p->panels() * p->blocks() * panel_rows, memory);
+    if (format == Format::fp8_block128)
+        p->tile_scales = AlignedArray<float>(p->panels() * p->blocks() * panel_rows, memory);
     return p;
 }
 
@@ -144,9 +147,7 @@ bool has_nan(const uint8_t* codes, int64_t n) {
     return found;
 }
 
-}  // namespace
-
-Result<PackedMatrix> prepack_stacked(std::span<const MatrixView> weights, ThreadPool& pool) {
+Result<PackedMatrix> stacked(std::span<const MatrixView> weights, ThreadPool& pool, SharedPages* memory) {
     if (weights.empty()) return fail("prepack: no matrix");
     const DType dtype = weights[0].dtype;
     const int64_t cols = weights[0].cols;
@@ -156,7 +157,7 @@ Result<PackedMatrix> prepack_stacked(std::span<const MatrixView> weights, Thread
             return fail("prepack: stacked matrices differ: {} x {} and {} x {}", cols, dtype_name(dtype), w.cols,
                         dtype_name(w.dtype));
     const Stack<MatrixView> stack(weights);
-    auto p = make_panels(stack.rows(), cols, Format::none, packed_dtype(code), code);
+    auto p = make_panels(stack.rows(), cols, Format::none, packed_dtype(code), code, memory);
     pool.parallel_for(p->panels(), [&](int64_t panel) {
         const std::byte* rows[panel_rows] = {};
         for (int64_t r = 0; r < panel_rows && panel * panel_rows + r < p->rows; ++r) {
@@ -172,7 +173,7 @@ Result<PackedMatrix> prepack_stacked(std::span<const MatrixView> weights, Thread
     return PackedMatrix(std::move(p));
 }
 
-Result<PackedMatrix> prepack_stacked(std::span<const QuantView> weights, ThreadPool& pool) {
+Result<PackedMatrix> stacked(std::span<const QuantView> weights, ThreadPool& pool, SharedPages* memory) {
     if (weights.empty()) return fail("prepack: no matrix");
     const Format format = weights[0].format;
     const int64_t cols = weights[0].cols;
@@ -184,7 +185,7 @@ Result<PackedMatrix> prepack_stacked(std::span<const QuantView> weights, ThreadP
                         format_name(w.format));
     const bool e2m1 = format_layout(format).code_bits == 4;
     const Stack<QuantView> stack(weights);
-    auto p = make_panels(stack.rows(), cols, format, DType::f32, e2m1 ? WeightCode::e2m1 : WeightCode::e4m3);
+    auto p = make_panels(stack.rows(), cols, format, DType::f32, e2m1 ? WeightCode::e2m1 : WeightCode::e4m3, memory);
     const int64_t row_bytes = code_bytes(format, 1, cols);
     std::atomic<int64_t> nan_row{-1};
     pool.parallel_for(p->panels(), [&](int64_t panel) {
@@ -204,12 +205,26 @@ Result<PackedMatrix> prepack_stacked(std::span<const QuantView> weights, ThreadP
     return PackedMatrix(std::move(p));
 }
 
+}  // namespace
+
+Result<PackedMatrix> prepack_stacked(std::span<const QuantView> weights, ThreadPool& pool) {
+    return stacked(weights, pool, nullptr);
+}
+Result<PackedMatrix> prepack_stacked(std::span<const MatrixView> weights, ThreadPool& pool) {
+    return stacked(weights, pool, nullptr);
+}
+Result<PackedMatrix> prepack_stacked(std::span<const QuantView> weights, ThreadPool& pool, SharedPages& memory) {
+    return stacked(weights, pool, &memory);
+}
+Result<PackedMatrix> prepack_stacked(std::span<const MatrixView> weights, ThreadPool& pool, SharedPages& memory) {
+    return stacked(weights, pool, &memory);
+}
 Result<PackedMatrix> prepack(const MatrixView& weight, ThreadPool& pool) { return prepack_stacked({&weight, 1}, pool); }
 Result<PackedMatrix> prepack(const QuantView& weight, ThreadPool& pool) { return prepack_stacked({&weight, 1}, pool); }
 
 Result<PackedMatrix> prepack_transposed(const MatrixView& weight, ThreadPool& pool) {
     NIBBLE_TRY(const WeightCode code, plain_code(weight.dtype));
-    auto p = make_panels(weight.cols, weight.rows, Format::none, packed_dtype(code), code);
+    auto p = make_panels(weight.cols, weight.rows, Format::none, packed_dtype(code), code, nullptr);
     const int size = dtype_bytes(weight.dtype);
     pool.parallel_for(p->panels(), [&](int64_t panel) {
         const int64_t first = panel * panel_rows, count = std::min(panel_rows, p->rows - first);

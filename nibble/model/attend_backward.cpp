@@ -53,7 +53,7 @@ private:
     float* dk(int64_t t) const { return r_.dk + (row_ + t) * r_.k_stride + head_ * shape_.kv.k_dim; }
     float* dv(int64_t t) const { return r_.dv + (row_ + t) * r_.v_stride + head_ * shape_.kv.v_dim; }
     void product(const PackedMatrix& w, const float* x, int64_t rows, int64_t stride, float* y, int64_t y_stride) {
-        work_.matmul->matmul(w, {.x = x, .rows = rows, .stride = stride}, y, y_stride, *work_.pool);
+        work_.matmul->matmul(w, {.x = x, .rows = rows, .stride = stride}, {y, y_stride}, *work_.pool);
     }
     // Rows of `to` += the columns [from, from + keys) of `weights`, transposed, times the rows packed in `right`.
     void add_product(const float* weights, int64_t from, int64_t keys, int64_t n, const PackedMatrix& right, float* to,

@@ -63,7 +63,7 @@ Result<Moe::Routing> Moe::choose(const float* x, int64_t rows, Workspace& work, 
             NIBBLE_CHECK(observer->input(gate_, x, rows, hidden_, {}));
         }
         const MatmulInput input{.x = x, .rows = rows, .stride = hidden_};
-        work.matmul->matmul(gate_.weight, input, r.scores.data(), experts, *work.pool);
+        work.matmul->matmul(gate_.weight, input, {r.scores.data(), experts}, *work.pool);
     }
     r.experts.resize(rows * k);
     r.weights.resize(rows * k);

@@ -6,6 +6,7 @@
 // keeps those elsewhere (model/device_weights.h).
 #pragma once
 
+#include "base/large_pages.h"
 #include "checkpoint/checkpoint.h"
 #include "model/linear.h"
 #include "model/workspace.h"
@@ -70,6 +71,7 @@ private:
     WeightOptions options_;
     ThreadPool* pool_;
     Mode mode_;
+    SharedPages memory_;
     std::unordered_map<std::string, size_t> index_;
     std::vector<bool> used_;
 };

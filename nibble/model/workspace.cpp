@@ -1,5 +1,6 @@
 #include "model/workspace.h"
 
+#include "base/large_pages.h"
 #include "model/rope.h"
 
 #include <algorithm>
@@ -27,6 +28,7 @@ std::byte* Arena::bytes(int64_t count) {
     chunk.memory = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(chunk.size + alignment));
     const auto at = reinterpret_cast<uintptr_t>(chunk.memory.get());
     chunk.base = chunk.memory.get() + (alignment - at % alignment) % alignment;
+    prefer_large_pages(chunk.memory.get(), chunk.size);
     chunks_.push_back(std::move(chunk));
     used_ = size;
     return chunks_.back().base;

@@ -229,8 +229,9 @@ private:
 
     Status quantize_embedding(PlanEntry& e) {
         if (!model_.tied_heads.empty())
-            return fail("'{}' is shared with the output head and cannot be quantized alone: leave out --embeddings",
-                        e.tensor);
+            plan_.warnings.push_back(fmt::format(
+                "--embeddings: '{}' is the output head as well, which is quantized with it (GGUF files only)",
+                e.tensor));
         e.spec = {options_.embeddings};
         e.spec.arithmetic = options_.arithmetic;
         e.activation = ActivationFormat::none;
@@ -328,6 +329,9 @@ private:
     void list_needs() {
         constexpr std::string_view how =
             "calibrate (--calib FILE), give known scales (--input-scales FILE.json or another export)";
+        if (search_.awq && !options_.folded)
+            plan_.needs_activations.push_back("scales of inputs for awq_lite: calibrate (--calib FILE)");
+        plan_.awq = search_.awq;
         for (const std::string& a : search_.needs_activations)
             plan_.needs_activations.push_back(
                 fmt::format("{}: needs activations, which this version does not compute", a));

@@ -102,7 +102,7 @@ TEST(Unpack, TransposesHoldTheMatrix) {
         unit[c] = 1.0f;
         for (const PackedMatrix* m : {&straight, &back}) {
             ASSERT_EQ(m->rows(), rows);
-            ref.matmul(*m, {.x = unit.data(), .rows = 1, .stride = cols}, out.data(), rows, pool);
+            ref.matmul(*m, {.x = unit.data(), .rows = 1, .stride = cols}, {out.data(), rows}, pool);
             for (int64_t r = 0; r < rows; ++r) EXPECT_EQ(out[r], x[r * stride + c]);
         }
     }
@@ -111,7 +111,7 @@ TEST(Unpack, TransposesHoldTheMatrix) {
         unit[r] = 1.0f;
         for (const PackedMatrix* m : {&turned, &forth}) {
             ASSERT_EQ(m->rows(), cols);
-            ref.matmul(*m, {.x = unit.data(), .rows = 1, .stride = rows}, out.data(), cols, pool);
+            ref.matmul(*m, {.x = unit.data(), .rows = 1, .stride = rows}, {out.data(), cols}, pool);
             for (int64_t c = 0; c < cols; ++c) EXPECT_EQ(out[c], x[r * stride + c]);
         }
     }

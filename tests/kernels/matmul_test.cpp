@@ -126,13 +126,40 @@ TEST(Matmul, ThreadsAndStridesChangeNoBit) {
                 std::vector<float> dense, y(size_t(m * 203), -1.0f), z(size_t(m * 200));
                 for (int64_t i = 0; i < m; ++i)
                     dense.insert(dense.end(), &x[size_t(i * 517)], &x[size_t(i * 517)] + 512);
-                kernels->matmul(*packed, {x.data(), m, 517}, y.data(), 203, three);
-                kernels->matmul(*packed, {dense.data(), m, 512}, z.data(), 200, one);
+                kernels->matmul(*packed, {x.data(), m, 517}, {y.data(), 203}, three);
+                kernels->matmul(*packed, {dense.data(), m, 512}, {z.data(), 200}, one);
                 for (int64_t i = 0; i < m; ++i) {
                     expect_bits({&y[size_t(i * 203)], &y[size_t(i * 203)] + 200},
                                 {&z[size_t(i * 200)], &z[size_t(i * 200)] + 200}, kind.name);
                     for (int64_t j = 200; j < 203; ++j) ASSERT_EQ(y[size_t(i * 203 + j)], -1.0f);
                 }
+            }
+    }
+}
+
+TEST(Matmul, BiasAndRoundingFollowTheProduct) {
+    ThreadPool pool(2);
+    constexpr int64_t n = 200, k = 512;
+    const std::vector<float> bias = test::bell_rows(1, n, 9);
+    for (const auto& kind : test::weight_kinds()) {
+        const auto packed = test::make_weight(kind.format, kind.dtype, n, k, 7).pack(pool);
+        ASSERT_TRUE(packed.ok());
+        for (const MatmulKernels* kernels : supported())
+            for (int64_t m : {1, 7, 20}) {
+                const auto x = test::bell_rows(m, k, 8);
+                const auto plain = product(*kernels, *packed, x, m, ActivationFormat::none, pool);
+                for (const bool biased : {false, true})
+                    for (const bool bf16 : {false, true}) {
+                        std::vector<float> y(plain.size()), expected = plain;
+                        for (size_t i = 0; i < expected.size(); ++i) {
+                            if (biased) expected[i] += bias[i % size_t(n)];
+                            if (bf16) expected[i] = round_to_bf16(expected[i]);
+                        }
+                        kernels->matmul(*packed, {x.data(), m, k}, {y.data(), n, biased ? bias.data() : nullptr, bf16},
+                                        pool);
+                        expect_bits(y, expected, fmt::format("{} {} m={}", kernels->name, kind.name, m));
+                        if (testing::Test::HasFatalFailure()) return;
+                    }
             }
     }
 }

@@ -108,7 +108,7 @@ inline std::vector<float> product(const MatmulKernels& kernels, const PackedMatr
                                   int64_t rows, ActivationFormat activation, ThreadPool& pool) {
     std::vector<float> y(static_cast<size_t>(rows * w.rows()), -1.0f);
     const MatmulInput in{x.data(), rows, w.cols(), activation, input_scale_for(activation)};
-    kernels.matmul(w, in, y.data(), w.rows(), pool);
+    kernels.matmul(w, in, {y.data(), w.rows()}, pool);
     return y;
 }
 

@@ -162,6 +162,27 @@ TEST(Job, ASearchOverTheTensorTakesTheFirstMultiplierOfLeastLoss) {
     }
 }
 
+// All weights but one lie on the grid of a scale 7/8 of the maximum's; the one is clipped, not turned into NaN.
+TEST(Job, WhatASearchedFp8ScaleClipsSaturates) {
+    for (const char* kernels : {"ref", "avx2", "avx512"}) {
+        const auto found = select_quantize_kernels(kernels);
+        if (!found.ok()) continue;  // not of this CPU
+        FakeCheckpoint source;
+        source.add("a_proj.weight", {16, 256});
+        for (int64_t i = 0; i < 16 * 256; ++i) source.set("a_proj.weight", i, i == 77 ? -1.0f : 0.875f);
+        const Plan plan = plan_for(source, {Format::fp8, false, 448, mse});
+        JobOptions options = options_for(plan);
+        options.kernels = *found;
+        FakeExport out(export_tensors(source, plan, options.scales));
+        ThreadPool pool(1);
+        const auto report = run_quantize(source, plan, options, out, pool, {});
+        NIBBLE_EXPECT_OK(report);
+        EXPECT_EQ(report->tensors[0].search_multiplier, 0.875f);
+        EXPECT_EQ(out.stored[0].codes[77], 0xFE);  // -448
+        EXPECT_EQ(out.stored[0].codes[78], 0x7E);
+    }
+}
+
 TEST(Job, NamesTensorAndIndexOfTheFirstWeightThatIsNotFinite) {
     for (const Format format : {Format::nvfp4, Format::mxfp4, Format::fp8_row}) {
         FakeCheckpoint source;

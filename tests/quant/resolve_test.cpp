@@ -182,7 +182,7 @@ TEST(Resolve, algorithms_that_need_activations_are_listed_and_others_refused) {
     EXPECT_EQ(plan_of({on("*o_proj.weight*", nvfp4_static)}, {}, "nvfp4_act_headroom")->needs_activations,
               std::vector<std::string>{"algorithm nvfp4_act_headroom (r.yaml:1): needs activations, which this version "
                                        "does not compute"});
-    for (const char* method : {"awq_lite", "awq_clip", "awq_full", "smoothquant", "svdquant", "lsq"})
+    for (const char* method : {"awq_clip", "awq_full", "smoothquant", "svdquant", "lsq"})
         EXPECT_EQ(error_of({on("*o_proj.weight*", nvfp4)}, {}, method),
                   fmt::format("r.yaml:1: algorithm '{}' is not supported", method));
     EXPECT_EQ(error_of({}, {}, "{method: max, sync_expert_weight_amax: true}"),
@@ -411,7 +411,7 @@ TEST(Resolve, rules_for_fused_experts_reach_single_ones) {
         EXPECT_EQ(e.spec.format != Format::none, e.tensor.find(".experts.") != std::string::npos) << e.tensor;
 }
 
-TEST(Resolve, embeddings_are_quantized_on_request_unless_the_head_is_tied_to_them) {
+TEST(Resolve, embeddings_are_quantized_on_request_with_a_head_that_is_tied_to_them) {
     auto model = small_model();
     auto plan = resolve(*load_recipe("w4a16_nvfp4"), model.tensors, model.config, {.embeddings = Format::fp8_row});
     ASSERT_TRUE(plan.ok()) << plan.error().message();
@@ -420,10 +420,11 @@ TEST(Resolve, embeddings_are_quantized_on_request_unless_the_head_is_tied_to_the
     model.tensors.pop_back();
     model.config["tie_word_embeddings"] = true;
     plan = resolve(*load_recipe("w4a16_nvfp4"), model.tensors, model.config, {.embeddings = Format::fp8_row});
-    ASSERT_FALSE(plan.ok());
-    EXPECT_EQ(plan.error().message(),
-              "'model.embed_tokens.weight' is shared with the output head and cannot be quantized alone: leave out "
-              "--embeddings");
+    ASSERT_TRUE(plan.ok()) << plan.error().message();
+    EXPECT_EQ(entry(*plan, "model.embed_tokens").spec.format, Format::fp8_row);
+    EXPECT_EQ(plan->warnings.back(),
+              "--embeddings: 'model.embed_tokens.weight' is the output head as well, which is quantized with it (GGUF "
+              "files only)");
     plan = resolve(*load_recipe("w4a16_nvfp4"), model.tensors, model.config);
     EXPECT_EQ(plan->tied_heads, std::vector<std::string>{"lm_head"});
 }

@@ -2,6 +2,8 @@
 #include "kernels/cpu/matmul_tiles.h"
 
 #define NIBBLE_ISA avx512
+#include "kernels/cpu/exp.inc"
+
 #include "kernels/cpu/matmul_tiles.inc"
 
 namespace nibble::cpu {

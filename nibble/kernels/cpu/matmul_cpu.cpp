@@ -13,9 +13,10 @@ namespace {
 using Panels = PackedMatrix::Panels;
 
 constexpr int64_t strip_k = 256;         // 32 KiB of F32: the first-level cache
+constexpr int64_t few_rows = 32;         // that share a shorter strip, so that they stay in that cache with it
 constexpr int64_t word_k = 1024;         // factors of that many k are decoded ahead: 8 KiB
 constexpr int64_t integer_k = 512;       // 16 KiB
-constexpr int64_t row_group = 504;       // rows whose strip_k inputs stay in the second-level cache
+constexpr int64_t row_group = 518;       // rows whose strip_k inputs stay in the second-level cache
 constexpr int64_t most_panel_group = 4;  // panels that share them
 constexpr std::array<float, panel_rows> ones = [] {
     std::array<float, panel_rows> a{};
@@ -23,44 +24,49 @@ constexpr std::array<float, panel_rows> ones = [] {
     return a;
 }();
 
-struct Output {
-    float* y;
-    int64_t stride;
-};
-
 // Factors of the weight's blocks from one on.
 struct Factors {
     const float* c;
     int64_t step, panel;
 };
 
+// GCC takes a function that only prefetches for one without effect and drops its calls; a volatile statement stays.
+[[gnu::always_inline]] inline void prefetch(const void* p) {
+    asm volatile("");
+    __builtin_prefetch(p);
+}
+
 class Job {
 public:
-    Job(const MatmulTiles& isa, const Panels& w, int64_t block) : isa_(isa), w_(w), block_(block) {}
+    Job(const MatmulTiles& isa, const Panels& w, int64_t block, const MatmulOutput& out)
+        : isa_(isa), w_(w), block_(block), e8m0_(format_layout(w.format).e8m0_scales), out_(out) {}
 
-    // y = acc * (input scale * scale[n]) for rows m ... of one panel; acc [rows][32].
-    void finish(const float* acc, const float* input_scales, int64_t m, int64_t rows, int64_t panel,
-                const Output& out) const {
+    // Outputs of rows m ... of one panel from their sums acc [rows][32].
+    void finish(const float* acc, const float* input_scales, int64_t m, int64_t rows, int64_t panel) const {
         const int64_t n = panel * panel_rows, count = std::min(panel_rows, w_.rows - n);
-        const float* scales = w_.row_scales.data() + n;
-        for (int64_t r = 0; r < rows; ++r) {
-            float* y = out.y + (m + r) * out.stride + n;
-            if (count == panel_rows) {
-                isa_.finish(acc + r * panel_rows, input_scales[m + r], scales, y);
-            } else {
-                float whole[panel_rows];
-                isa_.finish(acc + r * panel_rows, input_scales[m + r], scales, whole);
-                std::copy_n(whole, count, y);
-            }
-        }
+        FinishRun run{.acc = acc,
+                      .input_scales = input_scales + m,
+                      .scales = w_.row_scales.data() + n,
+                      .bias = out_.bias ? out_.bias + n : nullptr,
+                      .bf16 = out_.bf16,
+                      .y = out_.y + m * out_.stride + n,
+                      .y_stride = out_.stride,
+                      .rows = rows};
+        if (count == panel_rows) return isa_.finish(run);
+        float bias[panel_rows] = {}, whole[most_rows * panel_rows];
+        if (run.bias) run.bias = std::copy_n(run.bias, count, bias) - count;
+        run.y = whole, run.y_stride = panel_rows;
+        isa_.finish(run);
+        for (int64_t r = 0; r < rows; ++r)
+            std::copy_n(whole + r * panel_rows, count, out_.y + (m + r) * out_.stride + n);
     }
 
-    // Asks for the lines that finish will write, a tile ahead.
-    void expect(int64_t m, int64_t rows, int64_t panel, const Output& out) const {
-        for (int64_t r = 0; r < rows; ++r) {
-            const float* y = out.y + (m + r) * out.stride + panel * panel_rows;
-            __builtin_prefetch(y, 1);
-            __builtin_prefetch(y + 16, 1);
+    // Asks for the lines that finish will write.
+    void expect(const RowTiles& tiles, int64_t t, int64_t panel) const {
+        for (int64_t m = tiles.begin(t); m < tiles.begin(t + 1); ++m) {
+            const float* y = out_.y + m * out_.stride + panel * panel_rows;
+            prefetch(y);
+            prefetch(y + 16);
         }
     }
 
@@ -71,9 +77,8 @@ public:
             return {w_.panel_tile_scales(panel) + at, panel_rows, w_.blocks() * panel_rows};
         if (w_.block_scales.size() == 0) return {ones.data(), 0, 0};
         const int64_t blocks = (count + w_.block - 1) / w_.block;
-        const bool e8m0 = format_layout(w_.format).e8m0_scales;
         for (int64_t p = 0; p < panels; ++p)
-            isa_.block_factors[e8m0](w_.panel_block_scales(panel + p) + at, blocks, room + p * blocks * panel_rows);
+            isa_.block_factors[e8m0_](w_.panel_block_scales(panel + p) + at, blocks, room + p * blocks * panel_rows);
         return {room, panel_rows, blocks * panel_rows};
     }
 
@@ -85,18 +90,16 @@ public:
     void expect_scales(int64_t panel, int64_t panels) const {
         if (w_.block_scales.size() == 0) return;
         const int64_t end = std::min(panel + panels, w_.panels());
-        for (const uint8_t* at = w_.panel_block_scales(panel); at < w_.panel_block_scales(end); at += 64)
-            __builtin_prefetch(at);
+        for (const uint8_t* at = w_.panel_block_scales(panel); at < w_.panel_block_scales(end); at += 64) prefetch(at);
     }
 
     // A few rows: words are decoded on the way into registers. `panels`: one, or two for a single row.
-    void from_words(const FloatInputs& in, const RowTiles& tiles, int64_t panel, int64_t panels,
-                    const Output& out) const {
+    void from_words(const FloatInputs& in, const RowTiles& tiles, int64_t panel, int64_t panels) const {
         alignas(64) float room[2 * word_k / 16 * panel_rows];
         const int64_t step = w_.block_scales.size() ? word_k : in.k;
         if (panel + panels < w_.panels()) expect_scales(panel + panels, panels);
         for (int64_t t = 0; t < tiles.tiles; ++t) {
-            alignas(64) float acc[most_word_rows * panel_rows] = {};
+            alignas(64) float acc[most_word_rows * panel_rows];
             static_assert(most_word_rows >= 2);
             const int64_t m = tiles.begin(t);
             const int rows = tiles.count(t);
@@ -108,31 +111,79 @@ public:
                       .words_panel = w_.panel_bytes(),
                       .words_end = words(panel, 0) + w_.panel_bytes(),
                       .words_skip = (panels - 1) * w_.panel_bytes(),
-                      .x = in.x + m * in.k + k * rows,
+                      .x = in.x + m * in.x_row + k,
+                      .x_row = in.x_row,
                       .c = c.c,
                       .c_step = c.step,
                       .c_panel = c.panel,
-                      .g = in.g ? in.g + m * in.blocks + k / block_ * rows : nullptr,
+                      .g = in.g ? in.g + m * in.blocks + k / block_ : nullptr,
+                      .g_row = in.blocks,
                       .k = count,
                       .block = block_,
+                      .first = k == 0,
                       .acc = acc});
             }
-            for (int64_t p = 0; p < panels; ++p)
-                finish(acc + p * panel_rows, in.scales.data(), m, rows, panel + p, out);
+            for (int64_t p = 0; p < panels; ++p) finish(acc + p * panel_rows, in.scales.data(), m, rows, panel + p);
         }
     }
 
+    // Words and block scales of the strip that comes after (panel, k), asked for in `parts` parts while that one is
+    // used: a few rows wait for memory otherwise, and more lines at once than the core has room for stall it.
+    class Ahead {
+    public:
+        Ahead(const Job& job, int64_t panel, int64_t k, int64_t count, int64_t parts) {
+            const Panels& w = job.w_;
+            if (panel >= w.panels()) return;
+            const auto run = [&](const void* at, int64_t bytes) {
+                const auto* begin = static_cast<const std::byte*>(at);
+                return Run{begin, begin + bytes, (bytes / 64 + parts) / parts * 64};
+            };
+            words_ = run(job.words(panel, k), count / codes_per_word(w.code) * panel_rows * word_bytes(w.code));
+            if (w.block_scales.size())
+                scales_ = run(w.panel_block_scales(panel) + k / w.block * panel_rows,
+                              (count + w.block - 1) / w.block * panel_rows);
+        }
+        // The next part.
+        void ask() {
+            for (Run* run : {&words_, &scales_})
+                for (const std::byte* part = run->at + run->part; run->at < std::min(part, run->end); run->at += 64)
+                    prefetch(run->at);
+        }
+
+    private:
+        struct Run {
+            const std::byte* at = nullptr;
+            const std::byte* end = nullptr;
+            int64_t part = 0;  // bytes
+        };
+        Run words_, scales_;
+    };
+    // The strip after panel `p` of [panel, panel + panels) at k, in from_strips' order.
+    Ahead ahead(int64_t panel, int64_t panels, int64_t p, int64_t k, int64_t step, int64_t end, int64_t parts) const {
+        int64_t next = panel + p + 1;
+        if (p + 1 == panels) {
+            k += step;
+            if (k < end)
+                next = panel;
+            else
+                k = 0;
+        }
+        return {*this, next, k, std::min(step, end - k), parts};
+    }
+
     // Many rows: a strip of each panel is decoded to F32 and used by all row tiles of the group. A tile's last strip
-    // is followed by its outputs at once: their cache misses hide behind the next tile (at the end of the group they
-    // took a quarter of the time of 3072 x 576 on integers).
+    // is followed by its outputs at once, their lines asked for a tile ahead: otherwise their cache misses took a
+    // quarter of the time of 3072 x 576 on integers.
     void from_strips(const FloatInputs& in, const RowTiles& tiles, int64_t first_tile, int64_t end_tile, int64_t panel,
-                     int64_t panels, const Output& out) const {
+                     int64_t panels) const {
         const int64_t m0 = tiles.begin(first_tile), rows = tiles.begin(end_tile) - m0;
-        AlignedArray<float> acc(panels * rows * panel_rows);
+        alignas(64) float acc[most_panel_group * row_group * panel_rows];
         alignas(64) float strip[strip_k * panel_rows];
         alignas(64) float room[strip_k / 16 * panel_rows];
-        for (int64_t k = 0; k < in.k; k += strip_k) {
-            const int64_t count = std::min(strip_k, in.k - k);
+        const int64_t step = strip_step(in.k, rows);
+        for (int64_t k = 0; k < in.k; k += step) {
+            const int64_t count = std::min(step, in.k - k);
+            const bool last = k + count == in.k;
             for (int64_t p = 0; p < panels; ++p) {
                 const std::byte* at = words(panel + p, k);
                 if (w_.code != WeightCode::f32) {
@@ -140,71 +191,90 @@ public:
                     at = reinterpret_cast<const std::byte*>(strip);
                 }
                 const Factors c = factors(panel + p, 1, k, count, room);
+                Ahead next = ahead(panel, panels, p, k, step, in.k, end_tile - first_tile);
+                if (last) expect(tiles, first_tile, panel + p);
                 for (int64_t t = first_tile; t < end_tile; ++t) {
+                    next.ask();
                     const int64_t m = tiles.begin(t);
                     const int r = tiles.count(t);
-                    float* sums = acc.data() + (p * rows + m - m0) * panel_rows;
-                    if (k + count == in.k) expect(m, r, panel + p, out);
+                    float* sums = acc + (p * rows + m - m0) * panel_rows;
+                    if (last && t + 1 < end_tile) expect(tiles, t + 1, panel + p);
                     isa_.strip[r]({.words = at,
                                    .words_panel = 0,
                                    .words_end = nullptr,
                                    .words_skip = 0,
-                                   .x = in.x + m * in.k + k * r,
+                                   .x = in.x + m * in.x_row + k,
+                                   .x_row = in.x_row,
                                    .c = c.c,
                                    .c_step = c.step,
                                    .c_panel = 0,
-                                   .g = in.g ? in.g + m * in.blocks + k / block_ * r : nullptr,
+                                   .g = in.g ? in.g + m * in.blocks + k / block_ : nullptr,
+                                   .g_row = in.blocks,
                                    .k = count,
                                    .block = block_,
+                                   .first = k == 0,
                                    .acc = sums});
-                    if (k + count == in.k) finish(sums, in.scales.data(), m, r, panel + p, out);
+                    if (last) finish(sums, in.scales.data(), m, r, panel + p);
                 }
             }
         }
     }
 
     void from_integers(const IntegerInputs& in, const float* input_scales, const RowTiles& tiles, int64_t first_tile,
-                       int64_t end_tile, int64_t panel, int64_t panels, const Output& out) const {
+                       int64_t end_tile, int64_t panel, int64_t panels) const {
         const int64_t m0 = tiles.begin(first_tile), rows = tiles.begin(end_tile) - m0;
-        if (panel + panels < w_.panels()) expect_scales(panel + panels, panels);
-        AlignedArray<float> acc(panels * rows * panel_rows);
+        alignas(64) float acc[most_panel_group * row_group * panel_rows];
         alignas(64) uint32_t strip[integer_k / 4 * panel_rows];
         alignas(64) float room[integer_k / 16 * panel_rows];
         for (int64_t k = 0; k < w_.cols; k += integer_k) {
             const int64_t count = std::min(integer_k, w_.cols - k), b = k / 16;
+            const bool last = k + count == w_.cols;
             for (int64_t p = 0; p < panels; ++p) {
                 isa_.unpack_integer(words(panel + p, k), count / 8, strip);
                 const Factors c = factors(panel + p, 1, k, count, room);
+                Ahead next = ahead(panel, panels, p, k, integer_k, w_.cols, end_tile - first_tile);
+                if (last) expect(tiles, first_tile, panel + p);
                 for (int64_t t = first_tile; t < end_tile; ++t) {
+                    next.ask();
                     const int64_t m = tiles.begin(t), at = m * in.blocks + b * tiles.count(t);
-                    float* sums = acc.data() + (p * rows + m - m0) * panel_rows;
-                    if (k + count == w_.cols) expect(m, tiles.count(t), panel + p, out);
+                    float* sums = acc + (p * rows + m - m0) * panel_rows;
+                    if (last && t + 1 < end_tile) expect(tiles, t + 1, panel + p);
                     isa_.integer[tiles.count(t)]({.w = strip,
                                                   .x = in.x.data() + at * 4,
                                                   .offset = in.offset.data() + at,
                                                   .sx = in.sx.data() + at,
                                                   .c = c.c,
                                                   .blocks = count / 16,
+                                                  .first = k == 0,
                                                   .acc = sums});
-                    if (k + count == w_.cols) finish(sums, input_scales, m, tiles.count(t), panel + p, out);
+                    if (last) finish(sums, input_scales, m, tiles.count(t), panel + p);
                 }
             }
         }
     }
 
 private:
+    static constexpr int64_t most_rows = std::max({most_tile_rows, most_word_rows, most_integer_rows});
+
     int index() const { return static_cast<int>(w_.code); }
+    // Strips of nearly equal length, whole blocks each.
+    int64_t strip_step(int64_t k, int64_t rows) const {
+        const int64_t most = rows <= few_rows ? strip_k / 3 : strip_k;
+        const int64_t strips = (k + most - 1) / most, step = (k + strips - 1) / strips;
+        return (step + block_ - 1) / block_ * block_;
+    }
 
     const MatmulTiles& isa_;
     const Panels& w_;
     int64_t block_;
+    bool e8m0_;
+    const MatmulOutput& out_;
 };
 
 // run(first tile, end tile, panel, panels) over all row tiles and panels, in pieces that keep the pool busy.
 template <class Run>
 void over_tiles_and_panels(const RowTiles& tiles, int64_t panels, ThreadPool& pool, Run run) {
-    const int64_t rows_per_tile = std::max<int64_t>(1, tiles.rows / tiles.tiles);
-    const RowTiles groups(tiles.tiles, std::max<int64_t>(1, row_group / rows_per_tile));
+    const RowTiles groups(tiles.tiles, row_group / tiles.count(0));  // the first tile is the highest
     const int64_t wanted = groups.tiles * panels / (pool.threads() * 6);
     const int64_t together = std::clamp<int64_t>(wanted, 1, most_panel_group);
     const int64_t panel_groups = (panels + together - 1) / together;
@@ -217,36 +287,37 @@ void over_tiles_and_panels(const RowTiles& tiles, int64_t panels, ThreadPool& po
 }  // namespace
 
 void matmul(const MatmulTiles& isa, const RowKernels& kernels, const PackedMatrix& packed, const MatmulInput& in,
-            float* y, int64_t y_stride, ThreadPool& pool) {
+            const MatmulOutput& out, ThreadPool& pool) {
     const Panels& w = packed.panels();
     if (in.rows == 0 || w.rows == 0) return;
     const bool groups = in.activation == ActivationFormat::fp8_group128;
     const int64_t block = groups ? std::min(w.block, fp8_tile) : w.block;
-    const Job job(isa, w, block);
-    const Output out{y, y_stride};
+    const Job job(isa, w, block, out);
     if (in.activation == ActivationFormat::nvfp4 && w.format == Format::nvfp4) {
         const RowTiles tiles(in.rows, isa.integer_rows);
         const IntegerInputs x = integer_inputs(isa, kernels, in, tiles, w.cols, pool);
         const std::vector<float> scales(static_cast<size_t>(in.rows), in.input_scale);
         return over_tiles_and_panels(tiles, w.panels(), pool, [&](int64_t t, int64_t end, int64_t panel, int64_t n) {
-            job.from_integers(x, scales.data(), tiles, t, end, panel, n, out);
+            job.from_integers(x, scales.data(), tiles, t, end, panel, n);
         });
     }
-    // Decoding twice on the way costs less than a strip of memory, but for E4M3, whose decoding is long.
-    if (in.rows <= isa.word_rows * (w.code == WeightCode::e4m3 ? 1 : 2)) {
+    // Plain weights decoded twice on the way cost less than a strip (16 rows of the BF16 model: 6.6 times one
+    // beside 4.9).
+    if (in.rows <= isa.word_rows * (w.format == Format::none ? 2 : 1)) {
         const RowTiles tiles(in.rows, isa.word_rows);
-        const FloatInputs x = float_inputs(isa, kernels, in, tiles, w, block, pool);
+        const float factor = w.code == WeightCode::e4m3 ? 256.0f : 1.0f;
+        const FloatInputs x = float_inputs(kernels, in, w, block, factor, pool);
         const bool pairs = isa.pair[static_cast<int>(w.code)] && in.rows == 1 && w.panels() >= 4 * pool.threads();
         const int64_t together = pairs ? 2 : 1;
         return pool.parallel_for((w.panels() + together - 1) / together, [&](int64_t i) {
             const int64_t panel = i * together;
-            job.from_words(x, tiles, panel, std::min(together, w.panels() - panel), out);
+            job.from_words(x, tiles, panel, std::min(together, w.panels() - panel));
         });
     }
     const RowTiles tiles(in.rows, isa.strip_rows);
-    const FloatInputs x = float_inputs(isa, kernels, in, tiles, w, block, pool);
+    const FloatInputs x = float_inputs(kernels, in, w, block, 1.0f, pool);
     over_tiles_and_panels(tiles, w.panels(), pool, [&](int64_t t, int64_t end, int64_t panel, int64_t n) {
-        job.from_strips(x, tiles, t, end, panel, n, out);
+        job.from_strips(x, tiles, t, end, panel, n);
     });
 }
 

@@ -9,15 +9,15 @@ namespace nibble::cpu {
 
 void quantize_row(const RowKernels& rows, const float* x, int64_t cols, ActivationFormat format, float input_scale,
                   const ActivationRow& out);
-void matmul(const MatmulTiles& tiles, const RowKernels& rows, const PackedMatrix& w, const MatmulInput& x, float* y,
-            int64_t y_stride, ThreadPool& pool);
+void matmul(const MatmulTiles& tiles, const RowKernels& rows, const PackedMatrix& w, const MatmulInput& x,
+            const MatmulOutput& out, ThreadPool& pool);
 
 // The functions of a table entry.
 template <const MatmulTiles& tiles, const RowKernels& rows>
 constexpr MatmulKernels matmul_entry(std::string_view name, bool (*supported)()) {
     return {name, supported,
-            [](const PackedMatrix& w, const MatmulInput& x, float* y, int64_t y_stride, ThreadPool& pool) {
-                cpu::matmul(tiles, rows, w, x, y, y_stride, pool);
+            [](const PackedMatrix& w, const MatmulInput& x, const MatmulOutput& out, ThreadPool& pool) {
+                cpu::matmul(tiles, rows, w, x, out, pool);
             },
             [](const float* x, int64_t cols, ActivationFormat format, float input_scale, const ActivationRow& out) {
                 cpu::quantize_row(rows, x, cols, format, input_scale, out);

@@ -98,42 +98,40 @@ void quantize_row(const RowKernels& rows, const float* x, int64_t cols, Activati
     }
 }
 
-FloatInputs float_inputs(const MatmulTiles& isa, const RowKernels& kernels, const MatmulInput& in,
-                         const RowTiles& tiles, const PackedMatrix::Panels& w, int64_t block, ThreadPool& pool) {
+FloatInputs float_inputs(const RowKernels& kernels, const MatmulInput& in, const PackedMatrix::Panels& w, int64_t block,
+                         float factor, ThreadPool& pool) {
     const int64_t cols = w.cols, per_word = codes_per_word(w.code);
-    const float factor = w.code == WeightCode::e4m3 ? 256.0f : 1.0f;
     FloatInputs out;
     out.k = (cols + per_word - 1) / per_word * per_word;
     out.blocks = (cols + block - 1) / block;
     out.scales.assign(static_cast<size_t>(in.rows), 1.0f);
     const bool quantized = in.activation != ActivationFormat::none;
-    if (!quantized && in.rows == 1 && out.k == cols && factor == 1.0f) {
-        out.x = in.x;
+    if (!quantized && out.k == cols && factor == 1.0f) {
+        out.x = in.x, out.x_row = in.stride;
         return out;
     }
     out.x_owned = AlignedArray<float>(in.rows * out.k, false);
-    out.x = out.x_owned.data();
+    out.x = out.x_owned.data(), out.x_row = out.k;
     const bool groups = in.activation == ActivationFormat::fp8_group128;
     if (groups) {
         out.g_owned = AlignedArray<float>(in.rows * out.blocks, false);
         out.g = out.g_owned.data();
     }
-    pool.parallel_for(tiles.tiles, [&](int64_t t) {
-        const int64_t m = tiles.begin(t);
-        const int rows = tiles.count(t);
-        float* x = out.x_owned.data() + m * out.k;
-        if (!quantized) {
-            isa.pack(in.x + m * in.stride, in.stride, rows, cols, factor, x);
-        } else {
-            RowCodes codes(in.activation, cols);
-            AlignedArray<float> values(rows * cols, false), g(groups ? rows * out.blocks : 0, false);
-            for (int r = 0; r < rows; ++r)
-                quantized_row(kernels, in, in.x + (m + r) * in.stride, cols, block, codes, values.data() + r * cols,
-                              g.data() + r * out.blocks, out.blocks, out.scales[static_cast<size_t>(m + r)]);
-            isa.pack(values.data(), cols, rows, cols, factor, x);
-            if (groups) isa.pack(g.data(), out.blocks, rows, out.blocks, 1.0f, out.g_owned.data() + m * out.blocks);
+    constexpr int64_t together = 8;
+    pool.parallel_for((in.rows + together - 1) / together, [&](int64_t task) {
+        RowCodes codes(in.activation, cols);
+        for (int64_t m = task * together; m < std::min(in.rows, (task + 1) * together); ++m) {
+            const float* from = in.x + m * in.stride;
+            float* x = out.x_owned.data() + m * out.k;
+            if (quantized)
+                quantized_row(kernels, in, from, cols, block, codes, x, out.g_owned.data() + m * out.blocks, out.blocks,
+                              out.scales[static_cast<size_t>(m)]);
+            else
+                std::copy_n(from, cols, x);
+            if (factor != 1.0f)
+                for (int64_t k = 0; k < cols; ++k) x[k] *= factor;
+            std::fill(x + cols, x + out.k, 0.0f);
         }
-        std::fill(x + cols * rows, x + out.k * rows, 0.0f);
     });
     return out;
 }
@@ -158,9 +156,9 @@ IntegerInputs integer_inputs(const MatmulTiles& isa, const RowKernels& kernels, 
             for (int64_t b = 0; b < blocks; ++b)
                 sx[r * blocks + b] = 0.25f * e4m3_to_float(codes.block_scales[static_cast<size_t>(b)]);
         }
-        // `pack` moves 32-bit patterns when the factor is 1.
         const auto interleave = [&](auto* from, int64_t count, auto* to) {
-            isa.pack(reinterpret_cast<const float*>(from), count, rows, count, 1.0f, reinterpret_cast<float*>(to));
+            isa.interleave(reinterpret_cast<const uint32_t*>(from), count, rows, count,
+                           reinterpret_cast<uint32_t*>(to));
         };
         interleave(words.data(), blocks * 4, out.x.data() + m * blocks * 4);
         interleave(offset.data(), blocks, out.offset.data() + m * blocks);

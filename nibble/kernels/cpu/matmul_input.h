@@ -1,5 +1,5 @@
-// Inputs of the product as its tiles read them: rows cut into tiles of nearly equal height, quantized where the
-// product asks for it, and interleaved.
+// Inputs of the product as its tiles read them: rows cut into tiles of nearly equal height and quantized where the
+// product asks for it. What needs nothing is read where it lies.
 #pragma once
 
 #include "kernels/cpu/matmul_tiles.h"
@@ -13,21 +13,26 @@ namespace nibble::cpu {
 // `rows` in as few tiles of at most `most` as possible.
 struct RowTiles {
     int64_t rows, tiles;
-    RowTiles(int64_t r, int64_t most) : rows(r), tiles((r + most - 1) / most) {}
-    int64_t begin(int64_t tile) const { return tile * (rows / tiles) + std::min(tile, rows % tiles); }
-    int count(int64_t tile) const { return static_cast<int>(begin(tile + 1) - begin(tile)); }
+    RowTiles(int64_t r, int64_t most) : rows(r), tiles((r + most - 1) / most), each_(r / tiles), higher_(r % tiles) {}
+    int64_t begin(int64_t tile) const { return tile * each_ + std::min(tile, higher_); }
+    int count(int64_t tile) const { return static_cast<int>(each_ + (tile < higher_)); }
+
+private:
+    int64_t each_, higher_;  // divisions cost as much as a few k of a tile
 };
 
 struct FloatInputs {
     int64_t k = 0;              // of a row, padded with zeros to whole words of the weight
     int64_t blocks = 0;         // of the contract's B
-    const float* x = nullptr;   // tile at m * k: [k][R]
-    const float* g = nullptr;   // tile at m * blocks: [blocks][R]; null when every factor is 1
+    const float* x = nullptr;   // [rows][k]
+    int64_t x_row = 0;          // floats from row to row
+    const float* g = nullptr;   // [rows][blocks]; null when every factor is 1
     std::vector<float> scales;  // per row
     AlignedArray<float> x_owned, g_owned;
 };
-FloatInputs float_inputs(const MatmulTiles& isa, const RowKernels& kernels, const MatmulInput& in,
-                         const RowTiles& tiles, const PackedMatrix::Panels& w, int64_t block, ThreadPool& pool);
+// Every value is multiplied by `factor`, a power of two.
+FloatInputs float_inputs(const RowKernels& kernels, const MatmulInput& in, const PackedMatrix::Panels& w, int64_t block,
+                         float factor, ThreadPool& pool);
 
 struct IntegerInputs {
     int64_t blocks = 0;

@@ -9,6 +9,7 @@ namespace nibble::avx2 {
 
 // Tile shapes: rows of inputs, vectors of outputs. 16 registers hold 6 x 2 sums, or 2 x 4.
 constexpr int strip_rows = 6, word_rows = 4, integer_rows = 4;
+constexpr int registers = 16;
 constexpr int strip_vectors(int rows) { return rows <= 2 ? 4 : 2; }
 constexpr int word_vectors(int rows) { return rows <= 2 ? 4 : 2; }
 constexpr int integer_vectors = 1;
@@ -18,6 +19,7 @@ NIBBLE_OP I load_bits(const std::byte* p) { return _mm256_loadu_si256(reinterpre
 // As in matmul_ops_avx512.h.
 struct F32Words {
     static constexpr int values = 1, word_bytes = 4;
+    static constexpr float shrink = 1;
     static constexpr bool pairs = true;
     template <int V, class At, class Use>
     NIBBLE_OP static void each(At at, Use use) {
@@ -29,6 +31,7 @@ struct F32Words {
 
 struct Bf16Words {
     static constexpr int values = 2, word_bytes = 4;
+    static constexpr float shrink = 1;
     static constexpr bool pairs = true;
     template <int V, class At, class Use>
     NIBBLE_OP static void each(At at, Use use) {
@@ -42,6 +45,7 @@ struct Bf16Words {
 
 struct E4m3Words {
     static constexpr int values = 2, word_bytes = 2;
+    static constexpr float shrink = 256;
     static constexpr bool pairs = true;
     template <int V, class At, class Use>
     NIBBLE_OP static void each(At at, Use use) {
@@ -58,6 +62,7 @@ struct E4m3Words {
 
 struct E2m1Words {
     static constexpr int values = 8, word_bytes = 4;
+    static constexpr float shrink = 1;
     static constexpr bool pairs = false;  // too few registers
     template <int V, class At, class Use>
     NIBBLE_OP static void each(At at, Use use) {

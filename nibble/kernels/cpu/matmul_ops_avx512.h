@@ -8,17 +8,19 @@ namespace nibble::avx512 {
 #define NIBBLE_OP [[gnu::always_inline]] inline
 
 // Tile shapes: rows of inputs, vectors of outputs.
-constexpr int strip_rows = 14, word_rows = 8, integer_rows = 8;
+constexpr int strip_rows = 7, word_rows = 8, integer_rows = 8;
+constexpr int registers = 32;
 constexpr int strip_vectors(int) { return 2; }
 constexpr int word_vectors(int) { return 2; }
 constexpr int integer_vectors = 2;
 
 NIBBLE_OP I load_bits(const std::byte* p) { return _mm512_loadu_si512(p); }
 
-// Each code type: `values` k of a word and use(j, w) for every one of them in order, w[v] the weights of vector v;
-// at(v) is the address of its words.
+// Each code type: `values` k of a word, how much too small its weights come, and use(j, w) for every one of them in
+// order, w[v] the weights of vector v; at(v) is the address of its words.
 struct F32Words {
     static constexpr int values = 1, word_bytes = 4;
+    static constexpr float shrink = 1;
     static constexpr bool pairs = true;
     template <int V, class At, class Use>
     NIBBLE_OP static void each(At at, Use use) {
@@ -30,6 +32,7 @@ struct F32Words {
 
 struct Bf16Words {
     static constexpr int values = 2, word_bytes = 4;
+    static constexpr float shrink = 1;
     static constexpr bool pairs = true;
     template <int V, class At, class Use>
     NIBBLE_OP static void each(At at, Use use) {
@@ -47,6 +50,7 @@ struct Bf16Words {
 // As FP16 an E4M3 code is 2^-8 small, subnormals included.
 struct E4m3Words {
     static constexpr int values = 2, word_bytes = 2;
+    static constexpr float shrink = 256;
     static constexpr bool pairs = true;
     template <int V, class At, class Use>
     NIBBLE_OP static void each(At at, Use use) {
@@ -71,6 +75,7 @@ struct E4m3Words {
 // what the decoding loop has to spare.
 struct E2m1Words {
     static constexpr int values = 8, word_bytes = 4;
+    static constexpr float shrink = 1;
     static constexpr bool pairs = true;
     template <int V, class At, class Use>
     NIBBLE_OP static void each(At at, Use use) {

@@ -2,7 +2,7 @@
 // over a run of k. Plain data only: this header must bring no inline function into those files.
 //
 // Weights come as words (kernels/panels.h) or as a strip, which is words of F32: [k][32] floats. E4M3 values come 2^-8
-// small from words and strips alike, so their inputs are packed 2^8 large.
+// small from words, so their inputs are scaled by 2^8; strips hold the values.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,17 @@ struct TileRun {
     int64_t words_panel;         // bytes from panel to panel
     const std::byte* words_end;  // of the first panel; what is asked for ahead lies words_skip behind from there on
     int64_t words_skip;
-    const float* x;   // [k][R]; zeros behind the last k up to a multiple of 8
+    const float* x;  // [R][k], x_row floats from row to row
+    int64_t x_row;
     const float* c;   // factors of blocks, [blocks][32]
     int64_t c_step;   // 32; 0 when one row serves every block
     int64_t c_panel;  // floats from panel to panel
-    const float* g;   // the inputs' factors [blocks][R], or null
-    int64_t k;        // a multiple of 8 unless R is one and words are F32
-    int64_t block;    // k per block
-    float* acc;       // [panels][R][32], added to
+    const float* g;   // the inputs' factors [R][blocks], or null
+    int64_t g_row;
+    int64_t k;      // whole words
+    int64_t block;  // k per block
+    bool first;     // the sums begin here: acc is set
+    float* acc;     // [panels][R][32], else added to
 };
 using Tile = void (*)(const TileRun&);
 
@@ -34,11 +37,24 @@ struct IntegerRun {
     const float* sx;        // [blocks][R]: a quarter of the input's block scale
     const float* c;         // [blocks][32]
     int64_t blocks;
+    bool first;  // as in TileRun
     float* acc;  // [R][32]
 };
 using IntegerTile = void (*)(const IntegerRun&);
 
-inline constexpr int most_tile_rows = 14, most_word_rows = 8, most_integer_rows = 8;
+// y = acc * (input_scale * scale), + bias, rounded: `rows` rows of 32 outputs.
+struct FinishRun {
+    const float* acc;           // [rows][32]
+    const float* input_scales;  // [rows]
+    const float* scales;        // [32]
+    const float* bias;          // [32], or null
+    bool bf16;
+    float* y;
+    int64_t y_stride;
+    int64_t rows;
+};
+
+inline constexpr int most_tile_rows = 7, most_word_rows = 8, most_integer_rows = 8;
 
 struct MatmulTiles {
     int strip_rows, word_rows, integer_rows;  // the largest R of each kind of tile
@@ -50,10 +66,9 @@ struct MatmulTiles {
     void (*unpack[4])(const std::byte* words, int64_t count, float* strip);          // [WeightCode]
     void (*unpack_integer)(const std::byte* words, int64_t count, uint32_t* strip);  // E2M1 words, eight k each
     void (*block_factors[2])(const uint8_t* scales, int64_t blocks, float* c);       // [is E8M0]: packed scales
-    // out[k][R] = factor * x[r * stride + k] for k < count.
-    void (*pack)(const float* x, int64_t stride, int rows, int64_t count, float factor, float* out);
-    // y[i] = acc[i] * (input_scale * scales[i]), 32 outputs.
-    void (*finish)(const float* acc, float input_scale, const float* scales, float* y);
+    // out[k][rows] = x[r * stride + k] for k < count.
+    void (*interleave)(const uint32_t* x, int64_t stride, int rows, int64_t count, uint32_t* out);
+    void (*finish)(const FinishRun& run);
     // E2M1 codes of one row, canonical order: words and offsets as IntegerRun has them, R = 1.
     void (*integer_row)(const uint8_t* codes, int64_t blocks, uint32_t* words, int32_t* offset);
 };

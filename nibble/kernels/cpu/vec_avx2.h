@@ -34,6 +34,12 @@ NIBBLE_OP F fnma(F a, F b, F c) { return _mm256_fnmadd_ps(a, b, c); }
 NIBBLE_OP F min(F a, F b) { return _mm256_min_ps(a, b); }
 NIBBLE_OP F max(F a, F b) { return _mm256_max_ps(a, b); }
 
+NIBBLE_OP float reduce_max(F x) {
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
+
 NIBBLE_OP I bits(F x) { return _mm256_castps_si256(x); }
 NIBBLE_OP F as_float(I x) { return _mm256_castsi256_ps(x); }
 NIBBLE_OP F abs(F x) { return as_float(_mm256_and_si256(bits(x), splat(0x7FFFFFFF))); }

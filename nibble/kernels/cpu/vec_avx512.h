@@ -35,6 +35,8 @@ NIBBLE_OP F fnma(F a, F b, F c) { return _mm512_fnmadd_ps(a, b, c); }  // c - a*
 NIBBLE_OP F min(F a, F b) { return _mm512_min_ps(a, b); }
 NIBBLE_OP F max(F a, F b) { return _mm512_max_ps(a, b); }
 
+NIBBLE_OP float reduce_max(F x) { return _mm512_reduce_max_ps(x); }  // no NaN
+
 NIBBLE_OP I bits(F x) { return _mm512_castps_si512(x); }
 NIBBLE_OP F as_float(I x) { return _mm512_castsi512_ps(x); }
 NIBBLE_OP F abs(F x) { return as_float(_mm512_and_si512(bits(x), splat(0x7FFFFFFF))); }

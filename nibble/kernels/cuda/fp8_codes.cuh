@@ -22,8 +22,8 @@ __device__ __noinline__ uint4 exact_fp8_codes(const uint8_t* at, float divisor) 
     return {word[0], word[1], word[2], word[3]};
 }
 
-// `w` is rounded; `amax`: largest magnitude before that. Quotients beyond 448 that are not merely rounding take the
-// plain path: there they become NaN, here they would saturate.
+// `w` is rounded; `amax`: largest magnitude before that. Divisors outside the range of the shared reciprocal and
+// quotients far beyond 448 take the plain path.
 template <class In, bool PerTensor>
 __device__ uint4 fp8_codes(const Chunk<In>& w, const uint8_t* at, float amax, const Divisor& by) {
     if (!safe_divisor(by.d) || !(amax <= 456.0f * by.d)) return exact_fp8_codes<In, PerTensor>(at, by.d);

@@ -53,7 +53,7 @@ InputRow input_row(const float* x, int64_t cols, const MatmulInput& in, const Pa
 
 }  // namespace
 
-void matmul(const PackedMatrix& w, const MatmulInput& in, float* y, int64_t y_stride, ThreadPool& pool) {
+void matmul(const PackedMatrix& w, const MatmulInput& in, const MatmulOutput& out, ThreadPool& pool) {
     const Panels& p = w.panels();
     const int block = in.activation == ActivationFormat::fp8_group128 ? std::min(p.block, fp8_tile) : p.block;
     std::vector<InputRow> rows;
@@ -78,7 +78,9 @@ void matmul(const PackedMatrix& w, const MatmulInput& in, float* y, int64_t y_st
                     acc = std::fma(t, c, acc);
                 }
                 const int64_t n = panel * panel_rows + lane;
-                y[m * y_stride + n] = acc * (row.scale * p.row_scales[n]);
+                float y = acc * (row.scale * p.row_scales[n]);
+                if (out.bias) y += out.bias[n];
+                out.y[m * out.stride + n] = out.bf16 ? round_to_bf16(y) : y;
             }
         }
     });

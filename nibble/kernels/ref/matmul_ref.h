@@ -16,6 +16,6 @@ struct InputRow {
     float scale = 1.0f;    // input scale
 };
 
-void matmul(const PackedMatrix& w, const MatmulInput& x, float* y, int64_t y_stride, ThreadPool& pool);
+void matmul(const PackedMatrix& w, const MatmulInput& x, const MatmulOutput& out, ThreadPool& pool);
 
 }  // namespace nibble::ref

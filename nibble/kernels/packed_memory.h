@@ -1,0 +1,12 @@
+// prepack_stacked of kernels/matmul.h into memory that a model's weights share.
+#pragma once
+
+#include "base/large_pages.h"
+#include "kernels/matmul.h"
+
+namespace nibble {
+
+Result<PackedMatrix> prepack_stacked(std::span<const QuantView> weights, ThreadPool& pool, SharedPages& memory);
+Result<PackedMatrix> prepack_stacked(std::span<const MatrixView> weights, ThreadPool& pool, SharedPages& memory);
+
+}  // namespace nibble
