@@ -104,6 +104,59 @@ Result<double> time_shape(KvType type, int sequences, int tokens, const Stream& 
     return std::min(us[0], us[1]);
 }
 
+// One prompt of `tokens`, its keys and values in the cache.
+Status time_prefill(int tokens, int head_dim_here, const Stream& stream, const DeviceInfo& device, DeviceArena& arena,
+                    const Config& config, Report& report) {
+    constexpr int q_heads = 32, kv_heads = 8;
+    const DeviceArena::Mark mark = arena.mark();
+    const cuda::KvShape kv{KvType::bf16, kv_heads, 64, head_dim_here, head_dim_here};
+    const int64_t pitch = (tokens + 63) / 64;
+    std::mt19937_64 random(config.seed);
+    std::vector<uint32_t> words(static_cast<size_t>(int64_t{tokens} * q_heads * head_dim_here / 2));
+    for (uint32_t& word : words) word = (static_cast<uint32_t>(random()) & 0x83FF83FFu) | 0x3C003C00u;
+    std::vector<int32_t> table(static_cast<size_t>(pitch));
+    std::iota(table.begin(), table.end(), 0);
+    std::shuffle(table.begin(), table.end(), random);
+    const auto put = [&]<class T>(const std::vector<T>& host) -> Result<T*> {
+        NIBBLE_TRY(T * p, arena.allocate_array<T>(static_cast<int64_t>(host.size())));
+        NIBBLE_CHECK(copy_to_device(reinterpret_cast<std::byte*>(p), reinterpret_cast<const std::byte*>(host.data()),
+                                    static_cast<int64_t>(host.size() * sizeof(T)), stream));
+        return p;
+    };
+    NIBBLE_TRY(const cuda::AttentionPlan plan, cuda::plan_attention({.kv = kv,
+                                                                     .q_heads = q_heads,
+                                                                     .softmax_scale = 0.088f,
+                                                                     .table_pitch = pitch,
+                                                                     .most_segments = 1,
+                                                                     .most_rows = tokens,
+                                                                     .most_tokens = tokens},
+                                                                    device));
+    NIBBLE_TRY(const cuda::AttentionWork work,
+               cuda::attention_work(plan, std::vector<cuda::AttentionSegment>{{0, tokens, 0, 0}}));
+    cuda::AttentionInput in;
+    NIBBLE_TRY(const uint32_t* q, put(words));
+    in.q = reinterpret_cast<const std::byte*>(q);
+    NIBBLE_TRY(in.table, put(table));
+    NIBBLE_TRY(in.work, put(work.words));
+    cuda::KvCache cache{kv};
+    NIBBLE_TRY(cache.pages, arena.allocate(pitch * kv.page_bytes()));
+    for (int64_t at = 0; at < pitch * kv.page_bytes(); at += std::ssize(words) * 4)
+        NIBBLE_CHECK(copy_on_device(cache.pages + at, in.q,
+                                    std::min<int64_t>(std::ssize(words) * 4, pitch * kv.page_bytes() - at), stream));
+    NIBBLE_TRY(std::byte * out, arena.allocate(std::ssize(words) * 4));
+    NIBBLE_TRY(std::byte * workspace, arena.allocate(plan.workspace_bytes));
+    NIBBLE_TRY(const double us, graph_time(stream, {4, 5}, [&](int) {
+                   return cuda::attend(plan, in, cache, out, workspace, true, stream);
+               }));
+    const double operations = 2.0 * tokens * (tokens + 1.0) * q_heads * head_dim_here;
+    fmt::print("prefill head {} {:>6} tokens {:>10.1f} us {:>4.0f} TF\n", head_dim_here, tokens, us,
+               operations / us * 1e-6);
+    std::fflush(stdout);
+    report.timing({{"prefill", tokens}, {"head", head_dim_here}, {"us", us}, {"tflops", operations / us * 1e-6}});
+    arena.release(mark);
+    return Ok{};
+}
+
 Result<bool> run(const Config& config) {
     NIBBLE_TRY(const DeviceChoice choice, parse_device(config.device));
     NIBBLE_TRY(const DeviceInfo info, open_device(choice));
@@ -135,6 +188,9 @@ Result<bool> run(const Config& config) {
                        time_shape(KvType::e4m3, sequences, tokens, stream, info, arena, config, report));
             fmt::print("attention bf16 / e4m3 {:>3} x {:<6} {:.2f}\n", sequences, tokens, wide / narrow);
         }
+    if (!config.no_timing)
+        for (const auto& [tokens, head] : {std::pair{512, 128}, {4096, 128}, {16384, 128}, {16384, 64}})
+            NIBBLE_CHECK(time_prefill(tokens, head, stream, info, arena, config, report));
     NIBBLE_CHECK(report.write(config.json));
     return good;
 }

@@ -51,7 +51,10 @@ Result<bool> run(const Options& options) {
         fmt::print("{}\n", good ? "all checks passed" : "CHECKS FAILED");
         std::fflush(stdout);
     }
-    if (!options.no_timing) NIBBLE_CHECK(time_products(kit, report));
+    if (!options.no_timing) {
+        NIBBLE_CHECK(time_products(kit, report));
+        NIBBLE_CHECK(time_experts(kit, report));
+    }
     NIBBLE_CHECK(report.write(options.json));
     return good;
 }

@@ -68,4 +68,41 @@ Status time_products(const Kit& given, Report& report) {
     return Ok{};
 }
 
+// Experts in BF16 operands, each token's drawn at random: what is read are the experts hit.
+Status time_experts(const Kit& given, Report& report) {
+    Kit kit = given;
+    constexpr int count = 128, top_k = 6;
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1856, 2688}, {2688, 1856}})
+        for (const int tokens : {1, 64, 2048}) {
+            const DeviceArena::Mark mark = kit.arena.mark();
+            const int64_t bytes = cuda::operand_bytes(n, k);
+            NIBBLE_TRY(std::byte * tiles, kit.arena.allocate(bytes * count));
+            NIBBLE_CHECK(fill_device(tiles, 0x3C, bytes * count, kit.stream));
+            std::vector<int32_t> hits(count), begin{0}, rows;
+            for (int t = 0; t < tokens; ++t)
+                for (int i = 0; i < top_k; ++i) ++hits[kit.random() % count];
+            int64_t hit = 0;
+            for (const int h : hits) begin.push_back(begin.back() + h), hit += h > 0;
+            for (int i = 0; i < begin.back(); ++i) rows.push_back(i % tokens);
+            NIBBLE_TRY(std::byte * x, kit.arena.allocate(tokens * k * 2));
+            NIBBLE_CHECK(fill_device(x, 0x3C, tokens * k * 2, kit.stream));
+            NIBBLE_TRY(float* y, kit.arena.allocate_array<float>(begin.back() * n));
+            cuda::Experts experts{.count = count, .first = {.rows = n, .cols = k, .tiles = tiles}};
+            NIBBLE_TRY(experts.begin, kit.upload(begin));
+            cuda::ProductInput in{.x = x, .tokens = begin.back()};
+            NIBBLE_TRY(in.rows, kit.upload(rows));
+            NIBBLE_TRY(const double us, graph_time(kit.stream, {8, 7}, [&](int) {
+                           return cuda::grouped_product(in, experts, y, 0, true, kit.stream);
+                       }));
+            const double read = static_cast<double>(hit * bytes);
+            const double operations = 2.0 * begin.back() * static_cast<double>(n) * static_cast<double>(k);
+            fmt::print("experts {:>6}x{:<6} {:>4} tokens, {} of {} hit {:>9.2f} us {:>5.2f} TB/s {:>4.0f} TF\n", n, k,
+                       tokens, hit, count, us, read / us * 1e-6, operations / us * 1e-6);
+            std::fflush(stdout);
+            report.timing({{"experts", count}, {"n", n}, {"k", k}, {"tokens", tokens}, {"us", us}});
+            kit.arena.release(mark);
+        }
+    return Ok{};
+}
+
 }  // namespace nibble::bench

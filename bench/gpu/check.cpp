@@ -153,10 +153,10 @@ Status Checker::measured(const MatrixView& host, const MatrixView& device, const
     if (std::isnan(want.max_error) && std::isnan(got.max_error))  // which NaN the sums are is not defined
         for (QuantStats* s : {&want, &got}) s->max_error = 0, s->squared_error = s->squared_weight = 0;
     if (!(want == got) && result.mismatches++ == 0)
-        result.first = fmt::format("{}: squared error {} of {}, zeros {}, saturated {}, flips {}; expected {} of {}, {}, {}, {}",
-                                   where, got.squared_error, got.squared_weight, got.zeros, got.saturated,
-                                   got.sign_flips, want.squared_error, want.squared_weight, want.zeros, want.saturated,
-                                   want.sign_flips);
+        result.first =
+            fmt::format("{}: squared error {} of {}, zeros {}, saturated {}, flips {}; expected {} of {}, {}, {}, {}",
+                        where, got.squared_error, got.squared_weight, got.zeros, got.saturated, got.sign_flips,
+                        want.squared_error, want.squared_weight, want.zeros, want.saturated, want.sign_flips);
     return Ok{};
 }
 

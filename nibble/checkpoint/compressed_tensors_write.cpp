@@ -96,6 +96,7 @@ Result<Json> kv_scheme(KvFormat kv) {
             return args(8, "tensor", nullptr, false);
         case KvFormat::nvfp4:
         case KvFormat::nvfp4_cast:
+        case KvFormat::fp8_page:
             return fail("compressed-tensors has no settled form for the KV cache format {}", kv_name(kv));
     }
     __builtin_unreachable();

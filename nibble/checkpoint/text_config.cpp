@@ -20,7 +20,7 @@ int64_t text_integer(const Json& config, const char* key) {
     return value && value->is_number_integer() ? value->get<int64_t>() : 0;
 }
 
-bool PredictionLayers::contains(std::string_view tensor) const {
+bool PredictionLayers::contains(std::string_view tensor, bool any_later) const {
     // Towers beside the text model count their layers, too, so "layers.N" speaks only under these names.
     constexpr std::array<std::string_view, 4> text_model{"model", "language_model", "backbone", "transformer"};
     while (!tensor.empty()) {
@@ -32,7 +32,7 @@ bool PredictionLayers::contains(std::string_view tensor) const {
         if (part == "layers" && layers_ > 0) {
             int64_t n = -1;
             std::from_chars(tensor.data(), tensor.data() + tensor.size(), n);
-            return n >= layers_;
+            return n >= layers_ && (any_later || n < layers_ + announced_);
         }
         if (std::ranges::find(text_model, part) == text_model.end()) return false;
     }

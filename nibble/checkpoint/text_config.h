@@ -18,11 +18,18 @@ int64_t text_integer(const Json& config, const char* key);
 // Optimizer copies them as they are.
 class PredictionLayers {
 public:
-    explicit PredictionLayers(const Json& config) : layers_(text_integer(config, "num_hidden_layers")) {}
-    bool contains(std::string_view tensor) const;
+    explicit PredictionLayers(const Json& config)
+        : layers_(text_integer(config, "num_hidden_layers")),
+          announced_(text_integer(config, "num_nextn_predict_layers")) {}
+    bool contains(std::string_view tensor) const { return contains(tensor, true); }
+    // The same, but layers from num_hidden_layers on only as far as num_nextn_predict_layers announces them: others
+    // mean that config.json and the tensors disagree.
+    bool announces(std::string_view tensor) const { return contains(tensor, false); }
 
 private:
+    bool contains(std::string_view tensor, bool any_later) const;
     int64_t layers_;  // 0: unknown
+    int64_t announced_;
 };
 
 }  // namespace nibble

@@ -2,8 +2,10 @@
 
 #include "cli/model_text.h"
 #include "io/safetensors.h"
+#include "model/model.h"
 #include "text/corpus.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 
@@ -58,11 +60,20 @@ Result<RangeRule> parse_range_rule(std::string_view word) {
 }
 
 Result<Sequences> calibration_sequences(const CalibrationFlags& flags, const Checkpoint& checkpoint) {
-    if (flags.file.ends_with(".safetensors")) return ready_ids(flags.file);
+    NIBBLE_TRY(const ModelConfig config, model_config(checkpoint));
+    if (flags.file.ends_with(".safetensors")) {
+        NIBBLE_TRY(Sequences ready, ready_ids(flags.file));
+        for (const auto& sequence : ready)
+            if (std::ssize(sequence) > config.context)
+                return fail("{}: rows of {} tokens; the model's context is {}", flags.file, sequence.size(),
+                            config.context);
+        return ready;
+    }
     NIBBLE_TRY(const auto text, open_model_text(checkpoint.path()));
-    NIBBLE_TRY(const Corpus corpus,
-               read_corpus(flags.file, text.tokenizer, text.chat ? &*text.chat : nullptr,
-                           {.tokens = flags.tokens, .sequence = flags.sequence, .template_variables = text.variables}));
+    NIBBLE_TRY(const Corpus corpus, read_corpus(flags.file, text.tokenizer, text.chat ? &*text.chat : nullptr,
+                                                {.tokens = flags.tokens,
+                                                 .sequence = std::min(flags.sequence, config.context),
+                                                 .template_variables = text.variables}));
     Sequences sequences;
     for (const auto& sequence : corpus.sequences) sequences.emplace_back(sequence.begin(), sequence.end());
     return sequences;

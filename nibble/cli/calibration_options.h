@@ -14,7 +14,7 @@ namespace nibble {
 struct CalibrationFlags {
     std::string file;  // text, JSONL or token ids; empty: none
     std::string range = "max";
-    int64_t tokens = 32768, sequence = 2048;
+    int64_t tokens = 32768, sequence = 2048, gradients = 8192;
     bool all_experts = false;
 };
 

@@ -42,11 +42,17 @@ public:
           past_{pool_->sequence(), {}},
           messages_(first_messages(config)) {}
 
-    // A template that cannot render the first message is an error of the session, not of every turn.
-    Status reset() {
+    // A template that cannot render a first message is an error of the session, not of every turn.
+    Status check_template() const {
+        Json messages = messages_;
+        messages.push_back({{"role", "user"}, {"content", "hello"}});
+        NIBBLE_CHECK(encode_chat(text_, messages));
+        return Ok{};
+    }
+
+    void reset() {
         past_ = {pool_->sequence(), {}};
         messages_ = first_messages(config_);
-        return Ok{};
     }
 
     // Prints the answer as it comes. An error leaves the conversation as it was.
@@ -96,6 +102,7 @@ Result<Outcome> run_chat(const ChatConfig& config) {
     NIBBLE_TRY(GenerationParams params, generation_params(config.sampling, engine, text));
     NIBBLE_TRY(auto memory, engine.model->make_pool(context_of(config, engine), 2));
     Chat chat(config, engine, text, std::move(params), std::move(memory));
+    NIBBLE_CHECK(chat.check_template().within(config.path));
 
     const bool terminal = ::isatty(STDIN_FILENO) && ::isatty(STDOUT_FILENO);
     if (terminal) fmt::print("/reset starts anew, /exit ends, Ctrl-C stops an answer\n");
@@ -107,7 +114,7 @@ Result<Outcome> run_chat(const ChatConfig& config) {
         if (!std::getline(std::cin, line) || line == "/exit") break;
         if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
         if (line == "/reset") {
-            NIBBLE_CHECK(chat.reset());
+            chat.reset();
             continue;
         }
         if (line.starts_with('/')) {

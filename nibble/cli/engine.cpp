@@ -3,6 +3,7 @@
 #include "base/json_fields.h"
 #include "io/journal.h"
 #include "model/device_model.h"
+#include "text/corpus.h"
 #include "text/unicode.h"
 
 #include <fmt/ranges.h>
@@ -64,7 +65,12 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
         ->check(CLI::IsMember({"bf16", "f32"}))
         ->capture_default_str();
     command.add_option("--kv", flags.kv,
-                       "KV cache: bf16, fp8, fp8_cast, nvfp4, nvfp4_cast; default: as the checkpoint says");
+                       "KV cache: bf16, fp8, fp8_cast, fp8_page, nvfp4, nvfp4_cast; default: as the checkpoint says");
+    command
+        .add_option("--ssm-state", flags.ssm_state,
+                    "Mamba-2 states between tokens: f32, bf16, fp16, fp16_stochastic (rounded by Philox)")
+        ->check(CLI::IsMember({"f32", "bf16", "fp16", "fp16_stochastic"}))
+        ->capture_default_str();
     command.add_flag("--weights-only", flags.weights_only, "leave activations unquantized (W4A16, W8A16)");
     command.add_option("--device", flags.device, "cpu, cuda or cuda:N")->capture_default_str();
     command.add_option("--threads", flags.threads, "0: all cores")->capture_default_str();
@@ -76,17 +82,22 @@ Result<ModelOptions> model_options(const EngineFlags& flags) {
     options.compute = flags.compute == "f32" ? Compute::f32 : Compute::bf16;
     options.quantize_activations = !flags.weights_only;
     options.kernels = flags.kernels;
+    options.ssm_state = flags.ssm_state == "bf16"              ? SsmStateFormat::bf16
+                        : flags.ssm_state == "fp16"            ? SsmStateFormat::fp16
+                        : flags.ssm_state == "fp16_stochastic" ? SsmStateFormat::fp16_stochastic
+                                                               : SsmStateFormat::f32;
     if (flags.kv.empty()) return options;
     if (flags.kv == "bf16")
         options.kv = KvFormat::none;
     else if (!(options.kv = kv_from_name(flags.kv)))
-        return fail("--kv: unknown format '{}'; choices: bf16, fp8, fp8_cast, nvfp4, nvfp4_cast", flags.kv);
+        return fail("--kv: unknown format '{}'; choices: bf16, fp8, fp8_cast, fp8_page, nvfp4, nvfp4_cast", flags.kv);
     return options;
 }
 
 Json to_json(const EngineFlags& flags) {
     Json json{{"compute", flags.compute}};
     if (!flags.kv.empty()) json["kv"] = flags.kv;
+    if (flags.ssm_state != "f32") json["ssm_state"] = flags.ssm_state;
     if (flags.weights_only) json["activations"] = "not quantized";
     if (flags.device != "cpu") json["device"] = "cuda";  // sums in another order
     return json;
@@ -106,6 +117,8 @@ Result<std::unique_ptr<LanguageModel>> load_model(std::shared_ptr<const Checkpoi
 Result<Engine> Engine::open(const fs::path& path, const EngineFlags& flags, ThreadPool& pool) {
     NIBBLE_TRY(const ModelOptions options, model_options(flags));
     NIBBLE_TRY(const DeviceChoice device, parse_device(flags.device).within("--device"));
+    if (device.cuda && options.ssm_state != SsmStateFormat::f32)
+        return fail("--ssm-state {}: on a GPU the states of Mamba-2 are FP32", flags.ssm_state);
     NIBBLE_TRY(std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(path));
     Engine engine{path, std::move(checkpoint), nullptr};
     NIBBLE_TRY(engine.model, load_model(engine.checkpoint, options, device, pool).within(path.string()));
@@ -193,6 +206,7 @@ Result<std::vector<int32_t>> encode_prompt(const ModelText& text, const std::str
 
 Result<std::vector<int32_t>> encode_chat(const ModelText& text, const Json& messages) {
     if (!text.chat) return fail("the model has no chat template");
+    NIBBLE_CHECK(check_messages(messages));
     Json variables = text.variables;
     variables["messages"] = messages;
     variables["add_generation_prompt"] = true;

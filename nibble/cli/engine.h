@@ -5,6 +5,7 @@
 #include "cli/model_text.h"
 #include "model/model.h"
 #include "serve/generation.h"
+#include "tensor/device.h"
 
 #include <memory>
 #include <optional>
@@ -14,7 +15,7 @@
 namespace nibble {
 
 struct EngineFlags {
-    std::string compute = "bf16", kv, kernels, device = "cpu";
+    std::string compute = "bf16", kv, ssm_state = "f32", kernels, device = "cpu";
     int threads = 0;
     bool weights_only = false;
 };

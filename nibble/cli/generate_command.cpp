@@ -25,6 +25,7 @@ Result<std::string> prompt_text(const GenerateConfig& config) {
     if (config.has_prompt) return config.prompt;
     if (config.prompt_file.empty()) return std::string(std::istreambuf_iterator<char>(std::cin), {});
     NIBBLE_TRY(const MappedFile file, MappedFile::open(config.prompt_file));
+    if (file.bytes().empty()) return fail("{}: is empty", config.prompt_file);
     return std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
 }
 
@@ -53,7 +54,7 @@ Result<std::vector<Prompt>> read_lines(const GenerateConfig& config, const Model
     size_t number = 0;
     for (std::string line; std::getline(in, line);) {
         const std::string where = fmt::format("{}: line {}", config.jsonl, ++number);
-        if (line.empty()) continue;
+        if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
         NIBBLE_TRY(const Json json, parse_json(line).within(where));
         const auto prompt = json.find("prompt"), messages = json.find("messages");
         if (messages != json.end()) {

@@ -6,6 +6,7 @@
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "io/atomic_file.h"
+#include "quant/awq_search.h"
 #include "quant/device_workers.h"
 #include "quant/job.h"
 #include "quant/report_html.h"
@@ -34,7 +35,7 @@ struct QuantizeConfig {
 };
 
 Result<Plan> make_plan(const QuantizeConfig& config, const Checkpoint& source, const ScaleTable* scales,
-                       bool statistics = false) {
+                       bool statistics = false, bool folded = false) {
     NIBBLE_TRY(const auto recipe, load_recipe(config.recipe));
     NIBBLE_TRY(const auto arithmetic, parse_arithmetic(config.arithmetic));
     NIBBLE_TRY(const auto embeddings, parse_format(config.embeddings));
@@ -48,29 +49,58 @@ Result<Plan> make_plan(const QuantizeConfig& config, const Checkpoint& source, c
                     .kv = config.kv,
                     .embeddings = embeddings,
                     .statistics = statistics,
+                    .folded = folded,
                     .scales = scales ? &scales->values : nullptr});
+}
+
+// What calibration found, until the job is done.
+fs::path calibration_folder(const QuantizeConfig& config) {
+    fs::path out = config.out;
+    if (!out.has_filename()) out = out.parent_path();  // "OUT/"
+    return out += ".calibration";
+}
+
+CalibrationOptions calibration_options(const QuantizeConfig& config, const RangeRule& range) {
+    return {.range = range,
+            .all_experts = config.calib.all_experts,
+            .gradient_tokens = config.calib.gradients,
+            .scratch = fs::absolute(config.out).parent_path()};
 }
 
 // What calibration finds joins what --input-scales gave, which wins.
 Result<Calibration> run_calibration(const QuantizeConfig& config, const Checkpoint& source, const Plan& plan,
-                                    ThreadPool& pool, const JobHooks& hooks, std::optional<ScaleTable>& table) {
+                                    const Json& settings, ThreadPool& pool, const JobHooks& hooks,
+                                    std::optional<ScaleTable>& table) {
     NIBBLE_TRY(const auto range, parse_range_rule(config.calib.range));
     NIBBLE_TRY(const auto arithmetic, parse_arithmetic(config.arithmetic));
     NIBBLE_TRY(const auto sequences, calibration_sequences(config.calib, source));
-    NIBBLE_TRY(auto seen, calibrate(source, plan, config.calib.file, sequences,
-                                    {.range = range,
-                                     .all_experts = config.calib.all_experts,
-                                     .scratch = fs::absolute(config.out).parent_path()},
-                                    pool, hooks));
-    ScaleTable found = scale_table(seen, plan, arithmetic);
+    CalibrationOptions options = calibration_options(config, range);
+    options.keep = calibration_folder(config);
+    NIBBLE_TRY(options.job, source_identity(source));
+    options.job.emplace_back("version of nibble", NIBBLE_VERSION);
+    for (const auto& [name, value] : settings.items()) options.job.emplace_back("setting " + name, value.dump());
+    auto found = calibrate(source, plan, config.calib.file, sequences, options, pool, hooks);
+    if (std::error_code none; !found.ok() && fs::file_size(options.keep / "solutions.bin", none) == 0)
+        fs::remove_all(options.keep, none);  // nothing to go on from
+    NIBBLE_TRY(auto seen, std::move(found));
+    ScaleTable scales = scale_table(seen, plan, arithmetic);
     if (table) {
-        table->values.merge(found.values);
-        table->origin += " and " + found.origin;
+        table->values.merge(scales.values);
+        table->origin += " and " + scales.origin;
     } else {
-        table = std::move(found);
+        table = std::move(scales);
     }
     for (const std::string& warning : seen.warnings) hooks.warn(warning);
     return seen;
+}
+
+Result<AwqResult> run_awq(const QuantizeConfig& config, const Checkpoint& source, const Plan& plan, ThreadPool& pool,
+                          const JobHooks& hooks) {
+    NIBBLE_TRY(const auto range, parse_range_rule(config.calib.range));
+    NIBBLE_TRY(const auto sequences, calibration_sequences(config.calib, source));
+    NIBBLE_TRY(auto found, awq_search(source, plan, sequences, calibration_options(config, range), pool, hooks));
+    for (const std::string& warning : found.warnings) hooks.warn(warning);
+    return found;
 }
 
 // A recipe that looks at activations cannot be run on weights alone: say which numbers are missing and what to do.
@@ -96,6 +126,13 @@ Result<std::unique_ptr<PanelWorkers>> workers_on(const DeviceChoice& device, con
     return workers;
 }
 
+// A job that was killed in its calibration has not begun to write.
+bool resumes_export(const QuantizeConfig& config) {
+    const fs::path calibration = calibration_folder(config);
+    return config.resume &&
+           (fs::exists(fs::path(calibration).replace_extension(".partial")) || !fs::exists(calibration));
+}
+
 Json settings_of(const QuantizeConfig& config) {
     return Json{{"dialect", config.format},
                 {"recipe", config.recipe},
@@ -108,6 +145,43 @@ Json settings_of(const QuantizeConfig& config) {
                 {"calibration", config.calib.file}};
 }
 
+// What the passes over text leave behind.
+struct Calibrated {
+    std::unique_ptr<Checkpoint> folded;  // the source with awq_lite's scales; null: the source itself
+    std::unique_ptr<StatisticsStore> statistics;
+    Json settings;
+};
+
+// The plan and the table become those of the calibrated job.
+Result<Calibrated> calibrate(const QuantizeConfig& config, const Checkpoint& source, Plan& plan,
+                             std::optional<ScaleTable>& table, ThreadPool& pool, const JobHooks& hooks) {
+    Calibrated out{.settings = settings_of(config)};
+    if (!plan.awq && !needs_calibration(plan))
+        return fail("--calib: this recipe stores nothing that depends on activations");
+    if (!config.resume && fs::exists(calibration_folder(config)))
+        return fail("{}: is left from an interrupted job; resume it or remove the folder",
+                    calibration_folder(config).string());
+    const auto resolve = [&] {
+        return make_plan(config, out.folded ? *out.folded : source, table ? &*table : nullptr,
+                         out.statistics != nullptr, out.folded != nullptr);
+    };
+    if (plan.awq) {
+        NIBBLE_TRY(auto scales, run_awq(config, source, plan, pool, hooks));
+        out.settings["awq_lite"] = scales.summary();
+        NIBBLE_TRY(out.folded, fold_checkpoint(source, std::move(scales.folds)));
+        NIBBLE_TRY(plan, resolve());
+        std::ranges::move(scales.warnings, std::back_inserter(plan.warnings));
+    }
+    if (!needs_calibration(plan)) return out;
+    std::vector<std::string> warnings = plan.warnings;
+    NIBBLE_TRY(auto seen,
+               run_calibration(config, out.folded ? *out.folded : source, plan, out.settings, pool, hooks, table));
+    out.statistics = std::move(seen.statistics);
+    NIBBLE_TRY(plan, resolve());
+    plan.warnings = std::move(warnings);
+    return out;
+}
+
 Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
     Console console(config.quiet);
     const JobHooks hooks = console.hooks();
@@ -117,7 +191,8 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
     NIBBLE_TRY(const auto device, parse_device(config.device));
     if (device.cuda && !config.dry_run) NIBBLE_CHECK(open_device(device));
 
-    NIBBLE_TRY(const auto source, Checkpoint::open(config.source));
+    NIBBLE_TRY(std::unique_ptr<Checkpoint> opened, Checkpoint::open(config.source));
+    const Checkpoint* source = opened.get();
     std::optional<ScaleTable> table;
     if (!config.input_scales.empty()) {
         NIBBLE_TRY(table, read_scale_table(config.input_scales));
@@ -128,13 +203,11 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
         return Outcome{};
     }
     for (const std::string& warning : plan.warnings) hooks.warn(warning);
-    std::unique_ptr<StatisticsStore> statistics;
+    Calibrated calibrated{.settings = settings_of(config)};
     if (!config.calib.file.empty()) {
-        if (!needs_calibration(plan)) return fail("--calib: this recipe stores nothing that depends on activations");
-        ThreadPool calibrating(config.threads);
-        NIBBLE_TRY(auto seen, run_calibration(config, *source, plan, calibrating, hooks, table));
-        statistics = std::move(seen.statistics);
-        NIBBLE_TRY(plan, make_plan(config, *source, table ? &*table : nullptr, statistics != nullptr));
+        ThreadPool pool(config.threads);
+        NIBBLE_TRY(calibrated, calibrate(config, *opened, plan, table, pool, hooks));
+        if (calibrated.folded) source = calibrated.folded.get();
     }
     NIBBLE_CHECK(refuse_missing_activations(plan));
     NIBBLE_TRY(const auto scales, resolve_activation_scales(plan, table ? &*table : nullptr));
@@ -146,8 +219,8 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
     const JobOptions job{.kernels = kernels,
                          .workers = workers.get(),
                          .scales = scales,
-                         .statistics = statistics.get(),
-                         .settings = settings_of(config),
+                         .statistics = calibrated.statistics.get(),
+                         .settings = std::move(calibrated.settings),
                          .versions = {{"nibble", NIBBLE_VERSION}}};
     const Manifest manifest{.command_line = config.command_line,
                             .settings = job.settings,
@@ -162,17 +235,17 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
                                       .side_files = std::move(side_files),
                                       .max_shard_bytes = max_shard_bytes,
                                       .manifest = to_text(manifest)},
-                                     config.resume ? ExportMode::resume : ExportMode::create));
+                                     resumes_export(config) ? ExportMode::resume : ExportMode::create));
     NIBBLE_TRY(auto report, run_quantize(*source, plan, job, *out, pool, hooks));
     report.timing.command = config.command_line;
 
     // Verified in the work folder: a checkpoint that fails never gets its final name.
     NIBBLE_TRY(const auto written, Checkpoint::open(out->checkpoint_path()));
     const ExpectedFormats expected = expected_formats(plan);
-    NIBBLE_TRY(const auto checked,
-               verify(*written,
-                      {.kernels = kernels, .source = source.get(), .expected = &expected, .computed = &report.tensors},
-                      pool, hooks));
+    NIBBLE_TRY(
+        const auto checked,
+        verify(*written, {.kernels = kernels, .source = source, .expected = &expected, .computed = &report.tensors},
+               pool, hooks));
     if (!checked.passed())
         return fail("{}: verification found {} problems, the first: {}: {}; the unfinished checkpoint stays in {}",
                     config.out, checked.findings.size(), checked.findings.front().tensor, checked.findings.front().text,
@@ -183,6 +256,8 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
     NIBBLE_CHECK(write_file_atomically(out->work_dir() / "nibble-report.json", to_json_text(report)));
     NIBBLE_CHECK(write_file_atomically(out->work_dir() / "nibble-report.html", render_html(report)));
     NIBBLE_CHECK(out->finish());
+    std::error_code ignored;
+    fs::remove_all(calibration_folder(config), ignored);
     console.end_line();
     if (!config.quiet) fmt::print("{}", report_text(report));
     return Outcome{};
@@ -206,6 +281,10 @@ void add_quantize(CLI::App& app, RunCommand& run) {
                         "input_scale, k_scale, v_scale from a JSON file or another export");
     add_calibration_flags(*command, config->calib);
     command
+        ->add_option("--calib-gradients", config->calib.gradients,
+                     "of the tokens, those that also go back through the model (nibble_best)")
+        ->capture_default_str();
+    command
         ->add_option("--embeddings", config->embeddings,
                      "format of the input embeddings, for machines with little memory")
         ->capture_default_str();
@@ -217,7 +296,8 @@ void add_quantize(CLI::App& app, RunCommand& run) {
                      "share scales as Model Optimizer 0.47's bytes do (docs/recipes.md), or none")
         ->capture_default_str();
     command->add_option("--max-shard-size", config->max_shard_size, "of the safetensors files")->capture_default_str();
-    command->add_option("--threads", config->threads, "0: all cores; two a core with --device cuda")->capture_default_str();
+    command->add_option("--threads", config->threads, "0: all cores; two a core with --device cuda")
+        ->capture_default_str();
     command->add_option("--kernel", config->kernel, "force avx512, avx2 or ref (same bytes)");
     command->add_option("--device", config->device, "cpu, cuda or cuda:N (same bytes)")->capture_default_str();
     command->add_flag("--dry-run", config->dry_run, "print the plan and stop");

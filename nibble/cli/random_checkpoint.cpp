@@ -80,8 +80,7 @@ Json config_of(std::string_view shape) {
             {"vocab_size", 131072},
             {"layer_norm_epsilon", 1e-5},
             {"tie_word_embeddings", false},
-            {"max_position_embeddings", 262144},
-            {"time_step_limit", {0.0, 1e30}}};
+            {"max_position_embeddings", 262144}};
 }
 
 struct Linears {  // how linears of the model are stored

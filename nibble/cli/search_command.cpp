@@ -2,12 +2,14 @@
 // chooses, and writes the recipe that `nibble quantize` runs, with the scores and the sweep beside it.
 #include "cli/calibration_options.h"
 #include "cli/command.h"
+#include "cli/engine.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "io/atomic_file.h"
 #include "quant/search_scores.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <chrono>
 #include <cstdio>
@@ -43,6 +45,9 @@ Result<SearchSpace> make_space(const SearchConfig& config, const Checkpoint& sou
 
 // recipe.yaml -> recipe.json, recipe.html
 fs::path beside(const std::string& out, const char* extension) { return fs::path(out).replace_extension(extension); }
+
+// Where an unfinished search keeps its scores.
+fs::path work_folder(const std::string& out) { return out + ".unfinished"; }
 
 class SearchRun {
 public:
@@ -80,10 +85,37 @@ private:
         return Ok{};
     }
 
-    Result<const Trials*> trials() {
-        if (trials_) return &*trials_;
+    Status read_text() {
+        if (!sequences_.empty()) return Ok{};
         if (config_.calib.file.empty()) return fail("a search runs the model on text: pass --calib FILE");
         NIBBLE_TRY(sequences_, calibration_sequences(config_.calib, *source_));
+        return Ok{};
+    }
+
+    // What decides a bit of the scores: the model, the groups and their candidates, the method, the text.
+    Status open_journal() {
+        std::string groups, text;
+        for (const SearchGroup& group : report_.space.groups)
+            groups += fmt::format("{} {}\n", group.name, fmt::join(group.candidates, ","));
+        for (const auto& sequence : sequences_) text += fmt::format("{}\n", fmt::join(sequence, ","));
+        NIBBLE_TRY(const std::string model, fingerprint(*source_, {}));
+        const fs::path folder = work_folder(config_.out);
+        std::error_code error;
+        fs::create_directories(folder, error);
+        if (error) return fail("{}: cannot create: {}", folder.string(), error.message());
+        NIBBLE_TRY(journal_, Journal::open(folder, {{"version of nibble", NIBBLE_VERSION},
+                                                    {"model", model},
+                                                    {"formats", fmt::format("{}", fmt::join(config_.formats, ","))},
+                                                    {"groups", hash_text(groups)},
+                                                    {"score", config_.score},
+                                                    {"text", hash_text(text)}}));
+        options_.journal = journal_.get();
+        return Ok{};
+    }
+
+    Result<const Trials*> trials() {
+        if (trials_) return &*trials_;
+        NIBBLE_CHECK(read_text());
         NIBBLE_TRY(trials_,
                    Trials::create(*source_, report_.space, config_.calib.file, sequences_, options_, pool_, hooks_));
         return &*trials_;
@@ -97,6 +129,8 @@ private:
             return Ok{};
         }
         NIBBLE_TRY(options_.method, parse_score_method(config_.score));
+        NIBBLE_CHECK(read_text());
+        NIBBLE_CHECK(open_journal());
         NIBBLE_TRY(const Trials* all, trials());
         NIBBLE_TRY(report_.scores, search_scores(*all, config_.calib.file, sequences_, options_, hooks_));
         return Ok{};
@@ -109,6 +143,9 @@ private:
         flags.tokens = config_.measure_tokens;
         NIBBLE_TRY(const auto text, calibration_sequences(flags, *source_));
         NIBBLE_TRY(auto meter, KlMeter::create(*source_, text, options_, pool_));
+        std::string ids;
+        for (const auto& sequence : text) ids += fmt::format("{}\n", fmt::join(sequence, ","));
+        const std::string measured = hash_text(ids);
         report_.measured_on = config_.measure;
         report_.measured_tokens = meter.tokens();
         std::vector<SearchPoint*> points = {&report_.chosen};
@@ -123,8 +160,16 @@ private:
                 points[i]->kl = found->second;
                 continue;
             }
-            NIBBLE_TRY(const auto trial, all->of(points[i]->choice));
-            NIBBLE_TRY(points[i]->kl, meter.measure(*trial));
+            const auto unit = static_cast<int64_t>(report_.space.groups.size() + i);
+            const Json facts{{"text", measured}, {"choice", points[i]->choice}};
+            if (const auto kept = journal_ ? journal_->finished(unit) : std::nullopt;
+                kept && kept->value("point", Json()) == facts && kept->value("kl", Json()).is_number()) {
+                points[i]->kl = (*kept)["kl"].get<double>();
+            } else {
+                NIBBLE_TRY(const auto trial, all->of(points[i]->choice));
+                NIBBLE_TRY(points[i]->kl, meter.measure(*trial));
+                if (journal_) NIBBLE_CHECK(journal_->append(unit, Json{{"point", facts}, {"kl", *points[i]->kl}}));
+            }
             known[points[i]->choice] = *points[i]->kl;
         }
         return Ok{};
@@ -138,6 +183,7 @@ private:
     SearchReport report_;
     std::vector<std::vector<int32_t>> sequences_;
     std::optional<Trials> trials_;
+    std::unique_ptr<Journal> journal_;  // null when the scores are given
 };
 
 Result<Outcome> run_search(const SearchConfig& config) {
@@ -154,6 +200,8 @@ Result<Outcome> run_search(const SearchConfig& config) {
     const std::string json = to_json(report).dump(1) + "\n";
     NIBBLE_CHECK(write_file_atomically(beside(config.out, ".json"), json));
     NIBBLE_CHECK(write_file_atomically(beside(config.out, ".html"), report_page(report)));
+    std::error_code ignored;
+    fs::remove_all(work_folder(config.out), ignored);
     std::fputs(config.json ? json.c_str() : report_text(report).c_str(), stdout);
     if (!config.json) fmt::print("recipe: {}\nreport: {}\n", config.out, beside(config.out, ".html").string());
     return Outcome{};

@@ -19,7 +19,8 @@ struct ContinuationScore {
     double log_prob = 0;
     bool greedy = true;  // every token is the likeliest
 };
-// Continuations run together, as many as fit `rows` rows and `wanted` rows of logits. Error: one that is longer than
+// Continuations run together, as many as fit `rows` rows and `wanted` rows of logits; neighbours with a common context
+// (the choices of one question) run it once, with the same bits. Error: one that is longer than
 // the model's context (names its number), an id outside the vocabulary.
 Result<std::vector<ContinuationScore>> score(const LanguageModel& model, std::span<const Continuation> continuations,
                                              int64_t rows = 1024, int64_t wanted = 256);

@@ -111,8 +111,17 @@ Status ReferenceFile::read(int64_t window, std::span<float> log_probs) const {
     const size_t rows = log_probs.size() / vocab;
     std::vector<std::byte> bytes(rows * width);
     NIBBLE_CHECK(file_.read_at(bytes, offset(window)));
-    for (size_t r = 0; r < rows; ++r)
+    for (size_t r = 0; r < rows; ++r) {
         decode_row(std::span(bytes).subspan(r * width, width), log_probs.subspan(r * vocab, vocab));
+        const float first = log_probs[r * vocab];
+        float largest = 0, step = 0;
+        std::memcpy(&largest, bytes.data() + r * width, 4);
+        std::memcpy(&step, bytes.data() + r * width + 4, 4);
+        // Rounding may lift a log-probability of 0 by an ulp or two.
+        if (!std::isfinite(first) || !(largest <= 1e-3f) || !(step >= 0 && step <= 1e4f))
+            return fail("{}: row {} of window {} is damaged; to start over, remove it", file_.path().string(), r,
+                        window);
+    }
     return Ok{};
 }
 

@@ -34,7 +34,7 @@ public:
     bool complete() const { return windows_ == static_cast<int64_t>(shape_.rows.size()); }
     // Rows of window `windows()`, which it then holds.
     Status append(std::span<const float> log_probs);
-    // Rows of a window it holds.
+    // Rows of a window it holds. Error: a row that no model gives (damage).
     Status read(int64_t window, std::span<float> log_probs) const;
 
 private:

@@ -15,10 +15,11 @@ namespace {
 // The first subject that ran task t: all ran the same tasks.
 const std::vector<TaskResult>& tasks_of(const EvalReport& r) { return r.subjects.front().tasks; }
 
-std::string legend(const EvalReport& r) {
+std::string legend(const EvalReport& r, bool with_reference = true) {
     std::string out = "<div class=\"legend\">";
     for (size_t s = 0; s < r.subjects.size(); ++s)
-        out += fmt::format("<span>{}{} {}</span>", marker_icon(int(s)), s + 1, escape_html(r.subjects[s].name));
+        if (with_reference || int(s) != r.reference)
+            out += fmt::format("<span>{}{} {}</span>", marker_icon(int(s)), s + 1, escape_html(r.subjects[s].name));
     return out + "</div>\n";
 }
 
@@ -92,11 +93,12 @@ std::string recoveries(const EvalReport& r) {
                 if (!back) continue;
                 high = std::max(high, back->value);
                 chart.bars.push_back({double(s) + 0.15, double(s) + 0.85, back->value,
-                                      fmt::format("{}: {}", r.subjects[s].name, recovery_text(*back))});
+                                      fmt::format("{}: {}", r.subjects[s].name, recovery_text(*back)), int(s)});
                 chart.x_ticks.push_back({double(s) + 0.5, fmt::format("{}", s + 1)});  // names do not fit
             }
             if (chart.bars.size() < 2) continue;
-            const std::string name = fmt::format("{}, {}", tasks_of(r)[t].task, tasks_of(r)[t].metrics[m].name);
+            const std::string &task = tasks_of(r)[t].task, &metric = tasks_of(r)[t].metrics[m].name;
+            const std::string name = task == metric ? task : fmt::format("{}, {}", task, metric);
             chart.title = "Share of the reference's score: " + name;
             chart.y_high = high * 1.06;
             figures += fmt::format("<figure><figcaption>{}</figcaption>{}</figure>\n", escape_html(name), draw(chart));
@@ -135,7 +137,7 @@ std::string divergences(const EvalReport& r) {
         }
     if (chart.series.empty() || !std::isfinite(chart.y_low)) return {};
     return fmt::format("<section><h2>Divergence from the reference</h2>\n{}<div class=\"chart\">{}</div></section>\n",
-                       legend(r), draw(chart));
+                       legend(r, false), draw(chart));
 }
 
 std::string settings(const EvalReport& r) {

@@ -129,6 +129,8 @@ std::string_view kv_name(KvFormat format) {
             return "nvfp4";
         case KvFormat::nvfp4_cast:
             return "nvfp4_cast";
+        case KvFormat::fp8_page:
+            return "fp8_page";
     }
     __builtin_unreachable();
 }
@@ -142,7 +144,7 @@ std::optional<ActivationFormat> activation_from_name(std::string_view name) {
 
 std::optional<KvFormat> kv_from_name(std::string_view name) {
     using enum KvFormat;
-    for (const KvFormat f : {none, fp8, fp8_cast, nvfp4, nvfp4_cast})
+    for (const KvFormat f : {none, fp8, fp8_cast, nvfp4, nvfp4_cast, fp8_page})
         if (kv_name(f) == name) return f;
     return std::nullopt;
 }

@@ -59,7 +59,9 @@ std::string_view activation_name(ActivationFormat format);
 std::optional<ActivationFormat> activation_from_name(std::string_view name);
 bool stores_input_scale(ActivationFormat format);
 
-enum class KvFormat : uint8_t { none, fp8, fp8_cast, nvfp4, nvfp4_cast };
+// The last one is a choice of the engine alone, no checkpoint carries it: FP8 whose scales lie in the pages
+// (KvType::fp8_page).
+enum class KvFormat : uint8_t { none, fp8, fp8_cast, nvfp4, nvfp4_cast, fp8_page };
 std::string_view kv_name(KvFormat format);
 std::optional<KvFormat> kv_from_name(std::string_view name);
 

@@ -1,6 +1,7 @@
 #include "io/file_descriptor.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +12,8 @@ namespace nibble {
 namespace {
 
 constexpr int64_t writeback_bytes = int64_t{256} << 10;
+constexpr int64_t mapped_write_bytes = int64_t{64} << 10, page_bytes = 4096;
+constexpr int populate_write = 23;  // MADV_POPULATE_WRITE, Linux 5.14; older kernels refuse it
 
 Error system_error(const std::filesystem::path& path, std::string_view action) {
     return fail("{}: cannot {}: {}", path.string(), action, std::strerror(errno));
@@ -25,6 +28,7 @@ Result<FileDescriptor> FileDescriptor::open(const std::filesystem::path& path, i
 }
 
 FileDescriptor::~FileDescriptor() {
+    unmap();
     if (fd_ >= 0) ::close(fd_);
 }
 
@@ -34,8 +38,32 @@ Result<int64_t> FileDescriptor::size() const {
     return static_cast<int64_t>(info.st_size);
 }
 
+void FileDescriptor::unmap() {
+    if (!mapped_.empty()) ::munmap(mapped_.data(), mapped_.size());
+    mapped_ = {};
+}
+
+// Threads that pwrite to one file wait for its lock: 3.5 GB/s into tmpfs whatever their number, 16 of them reach twice
+// that through a map. The pages are asked for first: where the file system has none this says no, and pwrite finds out
+// why; writing to the map without asking would end in a signal. Then they are let go of, so that the process does not
+// grow by what it writes.
+bool FileDescriptor::write_mapped(Bytes bytes, int64_t offset) const {
+    const auto size = static_cast<int64_t>(bytes.size()), file_bytes = static_cast<int64_t>(mapped_.size());
+    if (size < mapped_write_bytes || offset < 0 || size > file_bytes - offset) return false;
+    std::byte* first = mapped_.data() + offset / page_bytes * page_bytes;
+    const auto length = static_cast<size_t>(mapped_.data() + offset + size - first);
+    if (::madvise(first, length, populate_write) != 0) return false;
+    std::memcpy(mapped_.data() + offset, bytes.data(), bytes.size());
+    ::madvise(first, length, MADV_DONTNEED);
+    return true;
+}
+
 Status FileDescriptor::write_at(Bytes bytes, int64_t offset) const {
     const auto size = static_cast<int64_t>(bytes.size());
+    if (write_mapped(bytes, offset)) {
+        offset += size;
+        bytes = {};
+    }
     while (!bytes.empty()) {
         const ssize_t n = ::pwrite(fd_, bytes.data(), bytes.size(), offset);
         if (n < 0 && errno == EINTR) continue;
@@ -63,7 +91,7 @@ Status FileDescriptor::read_at(std::span<std::byte> bytes, int64_t offset) const
     return Ok{};
 }
 
-Status FileDescriptor::reserve(int64_t bytes) const {
+Status FileDescriptor::reserve(int64_t bytes) {
     const std::string action = fmt::format("reserve {} bytes", bytes);
     if (::ftruncate(fd_, bytes) != 0) return system_error(path_, action);
     int failed;
@@ -72,6 +100,10 @@ Status FileDescriptor::reserve(int64_t bytes) const {
         failed = bytes > 0 ? ::fallocate(fd_, 0, 0, bytes) : 0;
     } while (failed != 0 && errno == EINTR);
     if (failed != 0 && errno != EOPNOTSUPP && errno != ENOSYS) return system_error(path_, action);
+    if (failed == 0 && bytes > 0) {
+        void* address = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+        if (address != MAP_FAILED) mapped_ = {static_cast<std::byte*>(address), static_cast<size_t>(bytes)};
+    }
     return Ok{};
 }
 
@@ -81,6 +113,7 @@ Status FileDescriptor::sync() const {
 }
 
 Status FileDescriptor::close() {
+    unmap();
     const int fd = std::exchange(fd_, -1);
     if (fd >= 0 && ::close(fd) != 0 && errno != EINTR) return system_error(path_, "close");
     return Ok{};

@@ -28,7 +28,13 @@ inline constexpr int64_t attention_max_dim = 640;  // of k_dim and v_dim: scratc
 
 // How one element of K or V is stored. fp8: E4M3 of x / scale, saturating. nvfp4: blocks of 16 along the head
 // dimension, dynamic E4M3 block scales under the tensor scale (nvfp4_dynamic_scale).
-enum class KvType : uint8_t { f32, bf16, fp8, nvfp4 };
+//
+// fp8_page: E4M3 under scales that lie in the page, an E8M0 byte per position, head and side (K, V): the smallest power
+// of two that clips nothing of that head's row (mxfp8_scale). A scale of all 64 positions is not known when the first
+// of them is attended to, so decode would not give the bits of prefill; a scale of the page's first position is known
+// in time, but page 0 begins with the token that models park attention on, whose V is near zero: the rest saturates. A
+// row's own scale depends on that row alone, costs 1 / dim bytes per element, needs no calibration and never saturates.
+enum class KvType : uint8_t { f32, bf16, fp8, nvfp4, fp8_page };
 
 struct KvShape {
     int heads = 0, k_dim = 0, v_dim = 0;  // nvfp4: dims are multiples of 16
@@ -38,7 +44,7 @@ struct KvShape {
 };
 
 // Bytes of a page: K, then V. K is stored with positions innermost ([head][dim][64]), V with dimensions innermost
-// ([head][64][dim]); nvfp4 packs two dimensions to a byte, scales follow the codes.
+// ([head][64][dim]); nvfp4 packs two dimensions to a byte; scales (nvfp4, fp8_page) follow the codes.
 int64_t kv_page_bytes(const KvShape& shape);
 Status check(const KvShape& shape);
 

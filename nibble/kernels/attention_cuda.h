@@ -75,7 +75,8 @@ struct AttentionProblem {
 struct AttentionPlan {
     AttentionProblem problem;
     int multiprocessors = 0, blocks = 0;  // blocks: persistent
-    int64_t partials = 0;                 // that the workspace has room for
+    int64_t partials = 0;                 // groups whose sums the workspace has room for
+    int64_t gathered_runs = 0;            // whose keys and values it has room for in the prefill kernel's order
     int64_t work_words = 0;               // 32-bit words of the largest AttentionWork
     int64_t workspace_bytes = 0;
 };

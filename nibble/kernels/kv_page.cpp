@@ -1,6 +1,6 @@
 #include "kernels/kv_page.h"
 
-#include "formats/fp8.h"
+#include "formats/mx.h"
 
 #include <algorithm>
 
@@ -43,13 +43,23 @@ Block16 quantize(const float* x, float tensor_scale) {
     return b;
 }
 
+// The scale of a head's row, stored where the page keeps it.
+float row_scale(const KvShape& s, std::byte* scales, int64_t j, const float* x, int dim, float tensor_scale) {
+    if (s.type != KvType::fp8_page) return tensor_scale;
+    float amax = 0;
+    for (int d = 0; d < dim; ++d) amax = std::max(amax, magnitude(x[d]));
+    const uint8_t code = mxfp8_scale(amax);
+    scales[j] = std::byte{code};
+    return e8m0_to_float(code);
+}
+
 // One head's K at one position: codes[(d / 2 or d) * 64 + j].
 void store_k(const KvShape& s, std::byte* page, int head, int64_t j, const float* k) {
     const KvHead h = kv_k_head(s, page, head);
     auto* codes = const_cast<std::byte*>(h.codes);
     auto* scales = const_cast<std::byte*>(h.scales);
     if (s.type != KvType::nvfp4) {
-        return put(s.type, k, s.k_dim, s.k_scale, codes, j, kv_page_tokens);
+        return put(s.type, k, s.k_dim, row_scale(s, scales, j, k, s.k_dim, s.k_scale), codes, j, kv_page_tokens);
     }
     for (int block = 0; block < s.k_dim / 16; ++block) {
         const Block16 b = quantize(k + 16 * block, s.k_scale);
@@ -65,7 +75,7 @@ void store_v(const KvShape& s, std::byte* page, int head, int64_t j, const float
     auto* codes = const_cast<std::byte*>(h.codes);
     auto* scales = const_cast<std::byte*>(h.scales);
     if (s.type != KvType::nvfp4) {
-        return put(s.type, v, s.v_dim, s.v_scale, codes, j * s.v_dim, 1);
+        return put(s.type, v, s.v_dim, row_scale(s, scales, j, v, s.v_dim, s.v_scale), codes, j * s.v_dim, 1);
     }
     for (int block = 0; block < s.v_dim / 16; ++block) {
         const Block16 b = quantize(v + 16 * block, s.v_scale);

@@ -1,6 +1,6 @@
 // One element of a page of K and V: the layout behind kernels/attention.h.
-//   K  [head][dim][64]: codes, then (nvfp4) E4M3 block scales [head][dim / 16][64]
-//   V  [head][64][dim]: codes, then scales [head][64][dim / 16]
+//   K  [head][dim][64]: codes, then scales: nvfp4 E4M3 [head][dim / 16][64], fp8_page E8M0 [head][64]
+//   V  [head][64][dim]: codes, then scales: nvfp4 E4M3 [head][64][dim / 16], fp8_page E8M0 [head][64]
 // nvfp4 codes of dims 2i and 2i + 1 share byte i, the even one in the low nibble.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace nibble {
 
-// Bytes of `count` elements with their block scales.
+// Bytes of `count` elements, and of the scales of one head of `dim` dimensions.
 inline int64_t kv_codes(KvType type, int64_t count) {
     switch (type) {
         case KvType::f32:
@@ -19,20 +19,21 @@ inline int64_t kv_codes(KvType type, int64_t count) {
         case KvType::bf16:
             return count * 2;
         case KvType::fp8:
+        case KvType::fp8_page:
             return count;
         case KvType::nvfp4:
             return count / 2;
     }
     return 0;
 }
-inline int64_t kv_scales(KvType type, int64_t count) { return type == KvType::nvfp4 ? count / nvfp4_block : 0; }
+inline int64_t kv_head_scales(KvType type, int64_t dim) {
+    return type == KvType::nvfp4 ? dim / nvfp4_block * kv_page_tokens : type == KvType::fp8_page ? kv_page_tokens : 0;
+}
 inline int64_t kv_k_bytes(const KvShape& s) {
-    const int64_t n = int64_t{s.heads} * s.k_dim * kv_page_tokens;
-    return kv_codes(s.type, n) + kv_scales(s.type, n);
+    return s.heads * (kv_codes(s.type, s.k_dim * kv_page_tokens) + kv_head_scales(s.type, s.k_dim));
 }
 inline int64_t kv_v_bytes(const KvShape& s) {
-    const int64_t n = int64_t{s.heads} * s.v_dim * kv_page_tokens;
-    return kv_codes(s.type, n) + kv_scales(s.type, n);
+    return s.heads * (kv_codes(s.type, s.v_dim * kv_page_tokens) + kv_head_scales(s.type, s.v_dim));
 }
 
 // Codes and scales of one head.
@@ -40,14 +41,13 @@ struct KvHead {
     const std::byte* codes;
     const std::byte* scales;
 };
-inline KvHead kv_k_head(const KvShape& s, const std::byte* page, int head) {
-    const int64_t all = int64_t{s.heads} * s.k_dim * kv_page_tokens, one = int64_t{s.k_dim} * kv_page_tokens;
-    return {page + kv_codes(s.type, head * one), page + kv_codes(s.type, all) + kv_scales(s.type, head * one)};
+inline KvHead kv_head(const KvShape& s, const std::byte* side, int64_t dim, int head) {
+    const int64_t codes = kv_codes(s.type, dim * kv_page_tokens);
+    return {side + head * codes, side + s.heads * codes + head * kv_head_scales(s.type, dim)};
 }
+inline KvHead kv_k_head(const KvShape& s, const std::byte* page, int head) { return kv_head(s, page, s.k_dim, head); }
 inline KvHead kv_v_head(const KvShape& s, const std::byte* page, int head) {
-    page += kv_k_bytes(s);
-    const int64_t all = int64_t{s.heads} * s.v_dim * kv_page_tokens, one = int64_t{s.v_dim} * kv_page_tokens;
-    return {page + kv_codes(s.type, head * one), page + kv_codes(s.type, all) + kv_scales(s.type, head * one)};
+    return kv_head(s, page + kv_k_bytes(s), s.v_dim, head);
 }
 
 inline float kv_plain(KvType type, const std::byte* codes, int64_t index, float scale) {
@@ -68,16 +68,22 @@ inline float kv_e2m1(std::byte pair, bool high, std::byte scale, float tensor_sc
     return e2m1_to_float(code) * nvfp4_decode_scale(static_cast<uint8_t>(scale), tensor_scale);
 }
 
+// The scale that position `j` of a head is stored under (not nvfp4's block scales).
+inline float kv_row_scale(const KvShape& s, const KvHead& h, int64_t j, float tensor_scale) {
+    return s.type == KvType::fp8_page ? e8m0_to_float(static_cast<uint8_t>(h.scales[j])) : tensor_scale;
+}
+
 // K and V as attention sees them: dimension d of position `j` of the page.
 inline float kv_k(const KvShape& s, const std::byte* page, int head, int d, int64_t j) {
     const KvHead h = kv_k_head(s, page, head);
-    if (s.type != KvType::nvfp4) return kv_plain(s.type, h.codes, d * kv_page_tokens + j, s.k_scale);
+    if (s.type != KvType::nvfp4)
+        return kv_plain(s.type, h.codes, d * kv_page_tokens + j, kv_row_scale(s, h, j, s.k_scale));
     return kv_e2m1(h.codes[d / 2 * kv_page_tokens + j], d % 2, h.scales[d / nvfp4_block * kv_page_tokens + j],
                    s.k_scale);
 }
 inline float kv_v(const KvShape& s, const std::byte* page, int head, int d, int64_t j) {
     const KvHead h = kv_v_head(s, page, head);
-    if (s.type != KvType::nvfp4) return kv_plain(s.type, h.codes, j * s.v_dim + d, s.v_scale);
+    if (s.type != KvType::nvfp4) return kv_plain(s.type, h.codes, j * s.v_dim + d, kv_row_scale(s, h, j, s.v_scale));
     return kv_e2m1(h.codes[(j * s.v_dim + d) / 2], d % 2, h.scales[(j * s.v_dim + d) / nvfp4_block], s.v_scale);
 }
 

@@ -48,8 +48,8 @@ int64_t tensor_losses_scratch(int64_t rows, int64_t multipliers);
 Status tensor_losses(const MatrixView& panel, const WeightSpec& spec, const float* search,
                      std::span<const float> multipliers, double* losses, double* scratch, const Stream& stream);
 
-// Compares `panel` with the weights that it was made from. panel.tensor_scale is read here, on the host. *stats is added
-// to; rows[panel.rows] are written.
+// Compares `panel` with the weights that it was made from. panel.tensor_scale is read here, on the host. *stats is
+// added to; rows[panel.rows] are written.
 Status measure(const MatrixView& weights, const QuantView& panel, DeviceStats* stats, RowSums* rows,
                const Stream& stream);
 // On the host: adds what quantize and measure found of `panel` (its pointers are not read) as measure of

@@ -43,7 +43,10 @@ void convolve_ref(const float* const* taps, int conv, const float* weight, const
 void round_ref(const SsmNarrow& n) {
     const PhiloxStream stream{n.seed, n.role};
     for (int64_t i = 0; i < n.count; ++i) {
-        if (n.fp16) {
+        if (n.fp16 && !n.stochastic) {
+            n.stored[i] = fp16_from_float(n.state[i]);
+            n.state[i] = fp16_to_float(n.stored[i]);
+        } else if (n.fp16) {
             const PhiloxBlock draw = stream.block(n.block + static_cast<uint64_t>(i / 128 * 16 + i % 16));
             const int64_t part = i / 16 % 8;
             n.stored[i] = fp16_stochastic(n.state[i], draw.word[part / 2] >> (part % 2 * 16) & 0xFFFFu);
@@ -93,7 +96,8 @@ void ssm_scan(const SsmKernels& kernels, const SsmScan& scan, std::byte* state, 
         SsmNarrow narrow{.state = wide.data(),
                          .stored = reinterpret_cast<uint16_t*>(state) + h * count,
                          .count = count,
-                         .fp16 = scan.format == SsmStateFormat::fp16,
+                         .fp16 = scan.format != SsmStateFormat::bf16,
+                         .stochastic = scan.format == SsmStateFormat::fp16_stochastic,
                          .seed = scan.stream.seed,
                          .role = scan.stream.role};
         kernels.widen(narrow);

@@ -23,8 +23,9 @@
 namespace nibble {
 
 // How a sequence stores its SSM state. The narrow ones round after every token, not only where a call ends: bits must
-// not depend on where a prompt was cut. fp16 rounds stochastically, with the draw named by (stream, position, element).
-enum class SsmStateFormat : uint8_t { f32, bf16, fp16 };
+// not depend on where a prompt was cut. bf16 and fp16 round to nearest; fp16_stochastic with the draw named by (stream,
+// position, element).
+enum class SsmStateFormat : uint8_t { f32, bf16, fp16, fp16_stochastic };
 inline int64_t ssm_state_bytes(SsmStateFormat format) { return format == SsmStateFormat::f32 ? 4 : 2; }
 
 struct SsmKernels {
@@ -52,8 +53,8 @@ struct SsmScan {
     float* y;                     // [tokens][heads * head_dim]
     int64_t tokens;
     SsmStateFormat format = SsmStateFormat::f32;
-    PhiloxStream stream;   // fp16: (seed, layer)
-    int64_t position = 0;  // fp16: of the first token in its sequence
+    PhiloxStream stream;   // fp16_stochastic: (seed, layer)
+    int64_t position = 0;  // fp16_stochastic: of the first token in its sequence
 };
 int64_t ssm_state_elements(int heads, int head_dim, int state_size);
 // state: ssm_state_elements values of scan.format, all zero bytes at the start of a sequence.

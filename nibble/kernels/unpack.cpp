@@ -42,6 +42,14 @@ void decode_lanes(const Panels& w, int64_t panel, int64_t k, float (&out)[panel_
 
 }  // namespace
 
+void decode_panel(const PackedMatrix& weight, int64_t panel, float* values) {
+    for (int64_t k = 0; k < weight.cols(); ++k) {
+        float lanes[panel_rows];
+        decode_lanes(weight.panels(), panel, k, lanes);
+        std::memcpy(values + k * panel_rows, lanes, sizeof lanes);
+    }
+}
+
 PackedMatrix transposed(const PackedMatrix& weight, ThreadPool& pool) {
     const Panels& w = weight.panels();
     auto p = f32_panels(w.cols, w.rows);

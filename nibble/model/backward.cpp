@@ -1,78 +1,141 @@
 #include "model/backward.h"
 
 #include "base/scratch_memory.h"
+#include "formats/minifloat.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace nibble {
 namespace {
 
 struct Streams {  // how many residual streams are kept
     int64_t stride, checkpoints, between;
-    int64_t all() const { return checkpoints + between + 1; }  // and the gradient's
+    int64_t kept() const { return checkpoints + between; }
 };
 
-Streams streams(int64_t blocks, int64_t stride) {
-    return {stride, (blocks + stride - 1) / stride, std::max<int64_t>(stride - 1, 1)};
-}
+Streams streams(int64_t blocks, int64_t stride) { return {stride, (blocks + stride - 1) / stride, stride - 1}; }
 
 // The smallest stride that fits, or the one that needs least.
 Streams plan_streams(int64_t blocks, int64_t stream_bytes, int64_t memory) {
     Streams best = streams(blocks, 1);
     for (int64_t stride = 1; stride <= blocks; ++stride) {
         const Streams s = streams(blocks, stride);
-        if (s.all() * stream_bytes <= memory) return s;
-        if (s.all() < best.all()) best = s;
+        if (s.kept() * stream_bytes <= memory) return s;
+        if (s.kept() < best.kept()) best = s;
     }
     return best;
 }
 
+// Residual streams of all rows that wait for their turn.
+class StreamStore {
+public:
+    static Result<StreamStore> create(int64_t streams, int64_t values, bool bf16, const BackwardOptions& options) {
+        const int64_t bytes = streams * values * stored_bytes(bf16);
+        NIBBLE_TRY(auto memory, ScratchMemory::create(static_cast<size_t>(bytes), static_cast<size_t>(options.memory),
+                                                      options.scratch));
+        return StreamStore(std::move(memory), values, bf16);
+    }
+    static int64_t stored_bytes(bool bf16) { return bf16 ? 2 : 4; }
+
+    void put(int64_t stream, const float* x) {
+        if (!bf16_) {
+            std::copy_n(x, values_, reinterpret_cast<float*>(at(stream)));
+            return;
+        }
+        auto* codes = reinterpret_cast<uint16_t*>(at(stream));
+        for (int64_t i = 0; i < values_; ++i) codes[i] = bf16_from_float(x[i]);
+    }
+    void get(int64_t stream, int64_t begin, int64_t count, float* x) const {
+        if (!bf16_) {
+            std::copy_n(reinterpret_cast<const float*>(at(stream)) + begin, count, x);
+            return;
+        }
+        const auto* codes = reinterpret_cast<const uint16_t*>(at(stream)) + begin;
+        for (int64_t i = 0; i < count; ++i) x[i] = bf16_to_float(codes[i]);
+    }
+
+private:
+    StreamStore(ScratchMemory memory, int64_t values, bool bf16)
+        : memory_(std::move(memory)), values_(values), bf16_(bf16) {}
+    std::byte* at(int64_t stream) const { return memory_.data() + stream * values_ * stored_bytes(bf16_); }
+
+    ScratchMemory memory_;
+    int64_t values_;
+    bool bf16_;
+};
+
+// Texts that go through the blocks together: their batches and where they stand, [tokens, hidden].
+struct Lane {
+    std::vector<BatchPiece> batches;
+    std::vector<float> x;
+    int64_t tokens = 0;
+
+    Lane(std::span<const std::vector<int32_t>> texts, const BackwardOptions& options)
+        : batches(whole_batches(texts, options.batch_tokens)) {
+        for (const std::vector<int32_t>& text : texts) tokens += std::ssize(text);
+    }
+};
+
+Status embed(const Embedding& embedding, std::span<const std::vector<int32_t>> texts, int64_t hidden, Workspace& work,
+             Lane& lane) {
+    lane.x.resize(static_cast<size_t>(lane.tokens * hidden));
+    float* x = lane.x.data();
+    for (const std::vector<int32_t>& text : texts) {
+        NIBBLE_CHECK(embedding.forward(text, x, work));
+        x += std::ssize(text) * hidden;
+    }
+    return Ok{};
+}
+
 class Pass {
 public:
+    // `lane` goes back, `other` does not.
     Pass(const ModelConfig& config, const BlockSource& blocks, const BackwardOptions& options, Workspace& work,
-         std::vector<BatchPiece> batches, const Streams& plan, float* memory, int64_t tokens)
+         Lane& lane, Lane& other, const Streams& plan, StreamStore& store)
         : config_(config),
           source_(blocks),
           options_(options),
           work_(work),
-          batches_(std::move(batches)),
+          lane_(lane),
+          other_(other),
           plan_(plan),
-          memory_(memory),
-          tokens_(tokens),
-          all_(tokens * std::ssize(config.blocks) * (plan.stride > 1 ? 3 : 2)) {}
+          store_(store),
+          all_((lane.tokens * (plan.stride > 1 ? 3 : 2) + other.tokens) * std::ssize(config.blocks)) {}
 
-    float* checkpoint(int64_t i) const { return memory_ + i * tokens_ * config_.hidden; }
-    float* between(int64_t i) const { return checkpoint(plan_.checkpoints + i); }  // i < plan.between
-    float* gradient() const { return checkpoint(plan_.checkpoints + plan_.between); }
-
-    // x of the first block in checkpoint 0; returns where the last block's output is.
-    Result<float*> forward() {
-        float* x = between(0);
-        std::copy_n(checkpoint(0), tokens_ * config_.hidden, x);
+    // From embeddings to the outputs of the last block, in both lanes.
+    Status forward() {
         for (int64_t b = 0; b < std::ssize(config_.blocks); ++b) {
-            if (b % plan_.stride == 0) std::copy_n(x, tokens_ * config_.hidden, checkpoint(b / plan_.stride));
-            NIBBLE_CHECK(run(b, x));
+            if (b % plan_.stride == 0) store_.put(b / plan_.stride, lane_.x.data());
+            NIBBLE_TRY(const std::shared_ptr<const Block> block, source_(static_cast<size_t>(b)));
+            for (Lane* lane : {&lane_, &other_}) NIBBLE_CHECK(run(*block, *lane, options_.forward_observer));
+            if (options_.forward_done) {
+                NIBBLE_CHECK(options_.forward_done(static_cast<size_t>(b)));
+            }
         }
-        return x;
+        other_ = Lane({}, options_);  // its memory
+        return Ok{};
     }
 
-    // The gradient in and out of gradient().
-    Status backward(Observer* observer, GradientSink* sink) {
-        const int64_t blocks = std::ssize(config_.blocks);
+    // gradient [tokens, hidden]: of the last block's outputs; becomes that of the first block's inputs.
+    Status backward(float* gradient, Observer* observer, GradientSink* sink) {
+        const int64_t blocks = std::ssize(config_.blocks), values = lane_.tokens * config_.hidden;
         for (int64_t c = plan_.checkpoints - 1; c >= 0; --c) {
             const int64_t begin = c * plan_.stride, end = std::min(begin + plan_.stride, blocks);
+            if (end > begin + 1) store_.get(c, 0, values, lane_.x.data());
             for (int64_t b = begin + 1; b < end; ++b) {  // input of block b from that of block b - 1
-                const float* from = b == begin + 1 ? checkpoint(c) : between(b - begin - 2);
-                std::copy_n(from, tokens_ * config_.hidden, between(b - begin - 1));
-                NIBBLE_CHECK(run(b - 1, between(b - begin - 1)));
+                NIBBLE_TRY(const std::shared_ptr<const Block> block, source_(static_cast<size_t>(b - 1)));
+                NIBBLE_CHECK(run(*block, lane_, nullptr));
+                store_.put(plan_.checkpoints + b - begin - 1, lane_.x.data());
             }
             for (int64_t b = end - 1; b >= begin; --b) {
                 NIBBLE_TRY(const std::shared_ptr<const Block> block, source_(static_cast<size_t>(b)));
-                const float* x = b == begin ? checkpoint(c) : between(b - begin - 1);
-                for (const BatchPiece& piece : batches_) {
-                    const int64_t at = piece.row * config_.hidden;
-                    NIBBLE_CHECK(block->backward(piece.batch, x + at, gradient() + at, work_, observer, sink));
+                const int64_t stream = b == begin ? c : plan_.checkpoints + b - begin - 1;
+                for (const BatchPiece& piece : lane_.batches) {
+                    const Arena::Scope scope(work_.arena);
+                    const int64_t at = piece.row * config_.hidden, count = piece.batch.rows() * config_.hidden;
+                    float* x = work_.arena.floats(count);
+                    store_.get(stream, at, count, x);
+                    NIBBLE_CHECK(block->backward(piece.batch, x, gradient + at, work_, observer, sink));
                     NIBBLE_CHECK(report(piece.batch.rows()));
                 }
                 if (options_.block_done) {
@@ -84,10 +147,9 @@ public:
     }
 
 private:
-    Status run(int64_t b, float* x) {
-        NIBBLE_TRY(const std::shared_ptr<const Block> block, source_(static_cast<size_t>(b)));
-        for (const BatchPiece& piece : batches_) {
-            NIBBLE_CHECK(block->forward(piece.batch, x + piece.row * config_.hidden, work_, nullptr));
+    Status run(const Block& block, Lane& lane, Observer* observer) {
+        for (const BatchPiece& piece : lane.batches) {
+            NIBBLE_CHECK(block.forward(piece.batch, lane.x.data() + piece.row * config_.hidden, work_, observer));
             NIBBLE_CHECK(report(piece.batch.rows()));
         }
         return Ok{};
@@ -101,10 +163,10 @@ private:
     const BlockSource& source_;
     const BackwardOptions& options_;
     Workspace& work_;
-    std::vector<BatchPiece> batches_;
+    Lane &lane_, &other_;
     Streams plan_;
-    float* memory_;
-    int64_t tokens_, all_, done_ = 0;
+    StreamStore& store_;
+    int64_t all_, done_ = 0;
 };
 
 // The next token of every row, -1 after the last of a text.
@@ -148,33 +210,30 @@ BlockSource streamed_blocks(const Checkpoint& checkpoint, const ModelConfig& con
 Result<BackwardLoss> backward(const ModelConfig& config, const Embedding& embedding, const Head& head,
                               const BlockSource& blocks, std::span<const std::vector<int32_t>> texts,
                               const BackwardOptions& options, Workspace& work, Observer* observer, GradientSink* sink) {
-    int64_t tokens = 0, count = 0;
-    for (const std::vector<int32_t>& text : texts) {
+    for (const std::vector<int32_t>& text : texts)
         if (text.empty()) return fail("a text of the backward pass has no tokens");
-        tokens += std::ssize(text);
-        count += std::ssize(text) - 1;
-    }
-    if (options.sampled) count = tokens;
-    if (count == 0) return fail("no text has a next token to predict");
-    const int64_t stream_bytes = tokens * config.hidden * int64_t{sizeof(float)};
-    const Streams plan = plan_streams(std::ssize(config.blocks), stream_bytes, options.memory);
-    NIBBLE_TRY(const ScratchMemory memory, ScratchMemory::create(static_cast<size_t>(plan.all() * stream_bytes),
-                                                                 static_cast<size_t>(options.memory), options.scratch));
-    Pass pass(config, blocks, options, work, whole_batches(texts, options.batch_tokens), plan,
-              reinterpret_cast<float*>(memory.data()), tokens);
-    int64_t row = 0;
-    for (const std::vector<int32_t>& text : texts) {
-        NIBBLE_CHECK(embedding.forward(text, pass.checkpoint(0) + row * config.hidden, work));
-        row += std::ssize(text);
-    }
-    NIBBLE_TRY(const float* out, pass.forward());
+    const auto going_back = options.gradient_texts < 0 ? texts.size() : static_cast<size_t>(options.gradient_texts);
+    const auto back = texts.first(std::min(going_back, texts.size())), others = texts.subspan(back.size());
+    Lane lane(back, options), other(others, options);
+    const int64_t tokens = lane.tokens, values = tokens * config.hidden;
+    const int64_t count = options.sampled ? tokens : tokens - std::ssize(back);
+    if (count <= 0) return fail("no text has a next token to predict");
+    const bool bf16 = work.bf16();
+    const Streams plan =
+        plan_streams(std::ssize(config.blocks), values * StreamStore::stored_bytes(bf16), options.memory);
+    NIBBLE_TRY(StreamStore store, StreamStore::create(plan.kept(), values, bf16, options));
+    NIBBLE_CHECK(embed(embedding, back, config.hidden, work, lane));
+    NIBBLE_CHECK(embed(embedding, others, config.hidden, work, other));
+    Pass pass(config, blocks, options, work, lane, other, plan, store);
+    NIBBLE_CHECK(pass.forward());
     Head::Labels labels{.sampled = options.sampled, .scale = options.sampled ? 1.0f : 1.0f / static_cast<float>(count)};
-    if (!options.sampled) labels.given = next_tokens(texts);
+    if (!options.sampled) labels.given = next_tokens(back);
     BackwardLoss loss{.count = count};
-    NIBBLE_TRY(loss.sum, head.backward(out, tokens, labels, pass.gradient(), work, observer, sink));
-    NIBBLE_CHECK(pass.backward(observer, sink));
+    std::vector<float> gradient(static_cast<size_t>(values));
+    NIBBLE_TRY(loss.sum, head.backward(lane.x.data(), tokens, labels, gradient.data(), work, observer, sink));
+    NIBBLE_CHECK(pass.backward(gradient.data(), observer, sink));
     if (sink) {
-        NIBBLE_CHECK(embedding_gradient(config, texts, pass.gradient(), *sink));
+        NIBBLE_CHECK(embedding_gradient(config, back, gradient.data(), *sink));
     }
     return loss;
 }

@@ -2,9 +2,9 @@
 // computed again from them, and each block computes its own intermediates again. What calibration reads off an observer
 // (for each linear: rows x, rows g) and training off a gradient sink comes from here.
 //
-// Memory: one block's weights (when they are loaded one at a time), the intermediates of one batch, and
-// ceil(blocks / stride) + stride + 1 residual streams of all tokens; the stride is the smallest that fits
-// BackwardOptions::memory. stride > 1 costs one more forward pass.
+// Memory: one block's weights (when they are loaded one at a time), the intermediates of one batch, two residual
+// streams in FP32 and ceil(blocks / stride) + stride - 1 in BF16 with Compute::bf16 (where that loses nothing), else in
+// FP32; the stride is the smallest that fits BackwardOptions::memory. stride > 1 costs one more forward pass.
 #pragma once
 
 #include "base/philox.h"
@@ -25,6 +25,11 @@ struct BackwardOptions {
     int64_t batch_tokens = 4096;          // rows of one pass through a block, whole texts
     int64_t memory = int64_t{2} << 30;    // bytes of residual streams before they go to a file
     std::filesystem::path scratch = ".";  // folder of that file
+    // Texts [0, gradient_texts) go forward and back; the others, for an observer's sake, forward only. -1: all.
+    int64_t gradient_texts = -1;
+    Observer* forward_observer = nullptr;  // sees the first forward pass, of all texts
+    // Called when all rows went forward through block `index`.
+    std::function<Status(size_t index)> forward_done;
     // Called when all rows went back through block `index` (which calibration may then solve and forget).
     std::function<Status(size_t index)> block_done;
     // Called after each batch with the number of (row, block) passes done and to do; an error stops the work.

@@ -3,6 +3,7 @@
 #include "model/weight_source.h"
 
 #include <array>
+#include <cmath>
 
 namespace nibble {
 namespace {
@@ -51,7 +52,7 @@ Status Block::forward(const Batch& batch, float* x, Workspace& work, Observer* o
         }
     });
     if (const int64_t bad = k.first_nonfinite(x, rows * n); bad >= 0)
-        return nonfinite(config_, batch, bad / n, fmt::format("{}", x[bad]));
+        return nonfinite(config_, batch, bad / n, std::isnan(x[bad]) ? "NaN" : "infinity");
     return Ok{};
 }
 

@@ -6,7 +6,9 @@ Result<DeviceKv> DeviceKv::make(const KvShape& kv, const std::string& prefix, De
     DeviceKv out;
     if (kv.type != KvType::bf16 && kv.type != KvType::fp8)
         return fail("{}: an {} KV cache has no kernels on --device cuda; use --kv bf16, fp8 or fp8_cast", prefix,
-                    kv.type == KvType::nvfp4 ? "NVFP4" : "FP32");
+                    kv.type == KvType::nvfp4      ? "NVFP4"
+                    : kv.type == KvType::fp8_page ? "fp8_page"
+                                                  : "FP32");
     out.shape = {.type = kv.type == KvType::fp8 ? cuda::KvType::e4m3 : cuda::KvType::bf16,
                  .kv_heads = kv.heads,
                  .page_tokens = kv_page_tokens,

@@ -29,9 +29,16 @@ void column_sums(const float* x, int64_t rows, int64_t cols, int64_t stride, flo
 }
 
 void input_gradient(const PackedMatrix& weight, const float* dy, int64_t n, float* dx, Workspace& work) {
-    const PackedMatrix back = transposed(weight, *work.pool);
-    const MatmulInput input{.x = dy, .rows = n, .stride = weight.rows()};
-    work.matmul->matmul(back, input, {dx, weight.cols()}, *work.pool);
+    product_backward(transposed(weight, *work.pool), dy, n, weight.rows(), dx, work);
+}
+
+void product_backward(const PackedMatrix& back, const float* dy, int64_t n, int64_t stride, float* dx,
+                      Workspace& work) {
+    if (work.bytes)
+        byte_product(*work.bytes, byte_rows(*work.bytes, dy, n, back.cols(), stride, *work.pool),
+                     byte_weight(*work.bytes, back, *work.pool), dx, back.rows(), *work.pool);
+    else
+        work.matmul->matmul(back, {.x = dy, .rows = n, .stride = stride}, {dx, back.rows()}, *work.pool);
 }
 
 Status report_gradient(const Linear& linear, const float* x, const float* dy, int64_t dy_stride, int64_t n,
@@ -87,8 +94,7 @@ Status linear_backward(const LinearStack& stack, const float* x, const float* dy
     for (const Linear& part : stack.parts) {
         const PackedMatrix back = transposed(part.weight, *work.pool);
         const bool first = offset == 0;
-        work.matmul->matmul(back, {.x = dy + offset, .rows = n, .stride = stack.rows()}, {first ? dx : sum, cols},
-                            *work.pool);
+        product_backward(back, dy + offset, n, stack.rows(), first ? dx : sum, work);
         if (!first) work.elementwise->add(sum, n * cols, false, dx);
         offset += part.rows;
     }

@@ -31,6 +31,21 @@ Result<double> Head::backward(const float* x, int64_t rows, const Labels& labels
     const Arena::Scope scope(work.arena);
     const int64_t n = linear_.cols, vocab = linear_.rows;
     const PackedMatrix back = transposed(linear_.weight, *work.pool);
+    // As Linear::forward and product_backward, the weights packed once.
+    const auto product = [&](const PackedMatrix& weight, const std::optional<ByteMatrix>& bytes, const float* in,
+                             int64_t count, float* y) {
+        const int64_t cols = weight.cols();
+        if (bytes)
+            byte_product(*work.bytes, byte_rows(*work.bytes, in, count, cols, cols, *work.pool), *bytes, y,
+                         weight.rows(), *work.pool);
+        else
+            work.matmul->matmul(weight, {.x = in, .rows = count, .stride = cols}, {y, weight.rows()}, *work.pool);
+    };
+    std::optional<ByteMatrix> byte_forth, byte_back;
+    if (work.bytes) {
+        byte_forth = byte_weight(*work.bytes, linear_.weight, *work.pool);
+        byte_back = byte_weight(*work.bytes, back, *work.pool);
+    }
     float* normed = work.arena.floats(rows_at_once * n);
     float* d_normed = work.arena.floats(rows_at_once * n);
     float* logits = work.arena.floats(rows_at_once * vocab);
@@ -43,7 +58,10 @@ Result<double> Head::backward(const float* x, int64_t rows, const Labels& labels
             for (int64_t i = first; i < last; ++i)
                 work.elementwise->rms_norm(in + i * n, norm_.data(), n, eps_, work.bf16(), normed + i * n);
         });
-        NIBBLE_CHECK(linear_.forward(normed, count, logits, work, nullptr));
+        if (byte_forth)
+            product(linear_.weight, byte_forth, normed, count, logits);
+        else
+            NIBBLE_CHECK(linear_.forward(normed, count, logits, work, nullptr));
         // -log p and its gradient p - onehot, in place of the logits.
         work.parallel_rows(count, 8 * vocab, [&](int64_t first, int64_t last) {
             for (int64_t i = first; i < last; ++i) {
@@ -63,7 +81,7 @@ Result<double> Head::backward(const float* x, int64_t rows, const Labels& labels
         numbers.resize(static_cast<size_t>(count));
         for (int64_t i = 0; i < count; ++i) numbers[i] = static_cast<int32_t>(begin + i);
         NIBBLE_CHECK(report_gradient(linear_, normed, logits, vocab, count, work, observer, sink, numbers));
-        work.matmul->matmul(back, {.x = logits, .rows = count, .stride = vocab}, {d_normed, n}, *work.pool);
+        product(back, byte_back, logits, count, d_normed);
         NIBBLE_CHECK(norm_backward({.x = in, .stride = n, .rows = count, .eps = eps_}, norm_, d_normed, dx + begin * n,
                                    n, false, norm_name_, work, sink));
     }

@@ -7,8 +7,22 @@ namespace {
 
 void product(const PackedMatrix& weight, const std::vector<float>& bias, const Linear& like, const float* x, int64_t n,
              float* y, int64_t y_stride, Workspace& work) {
-    work.matmul->matmul(weight, {x, n, like.cols, like.activation, like.input_scale},
-                        {y, y_stride, bias.empty() ? nullptr : bias.data(), work.bf16()}, *work.pool);
+    if (!work.bytes)
+        return work.matmul->matmul(weight, {x, n, like.cols, like.activation, like.input_scale},
+                                   {y, y_stride, bias.empty() ? nullptr : bias.data(), work.bf16()}, *work.pool);
+    byte_product(*work.bytes, byte_rows(*work.bytes, x, n, like.cols, like.cols, *work.pool),
+                 byte_weight(*work.bytes, weight, *work.pool), y, y_stride, *work.pool);
+    const int64_t cols = weight.rows();
+    if (bias.empty() && !work.bf16()) return;
+    work.parallel_rows(n, cols, [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) {
+            float* row = y + i * y_stride;
+            if (bias.empty())
+                work.elementwise->round_bf16(row, cols);
+            else
+                work.elementwise->add(bias.data(), cols, work.bf16(), row);
+        }
+    });
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include "model/widen.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace nibble {
 namespace {
@@ -59,6 +60,8 @@ Status Embedding::forward(std::span<const int32_t> tokens, float* x, Workspace& 
         if (scale_ != 1.0f)
             for (int64_t i = 0; i < hidden_; ++i) x[i] *= scale_;
         if (work.bf16()) work.elementwise->round_bf16(x, hidden_);
+        if (work.elementwise->first_nonfinite(x, hidden_) >= 0)
+            return fail("tensor '{}': row {} (token {}) is not finite", t.name, token, token);
         x += hidden_;
     }
     return Ok{};
@@ -133,7 +136,9 @@ Status Model::forward(const Batch& batch, std::span<float> logits, Observer* obs
     if (count > 0) {
         NIBBLE_CHECK(parts_.head.forward(wanted, count, logits.data(), work, observer));
         if (const int64_t bad = work.elementwise->first_nonfinite(logits.data(), std::ssize(logits)); bad >= 0)
-            return fail("lm_head: {} in the logits of wanted row {}", logits[size_t(bad)], bad / config_->vocab);
+            return fail("lm_head: {} in the logits of wanted row {} (token {})",
+                        std::isnan(logits[size_t(bad)]) ? "NaN" : "infinity", bad / config_->vocab,
+                        bad % config_->vocab);
     }
     for (const Segment& s : segments)
         if (s.sequence) s.sequence->advance(static_cast<int64_t>(s.tokens.size()));

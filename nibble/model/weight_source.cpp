@@ -195,6 +195,7 @@ Result<KvShape> WeightSource::kv_shape(const std::string& prefix, int heads, int
     KvShape shape{heads, k_dim, v_dim, options_.compute == Compute::f32 ? KvType::f32 : KvType::bf16};
     const KvFormat format = options_.kv.value_or(checkpoint_->kv());
     if (format == KvFormat::fp8 || format == KvFormat::fp8_cast) shape.type = KvType::fp8;
+    if (format == KvFormat::fp8_page) shape.type = KvType::fp8_page;
     if (format == KvFormat::nvfp4 || format == KvFormat::nvfp4_cast) shape.type = KvType::nvfp4;
     if (format == KvFormat::fp8 || format == KvFormat::nvfp4) {
         const std::string k = prefix + ".k_proj.k_scale", v = prefix + ".v_proj.v_scale";
@@ -216,7 +217,7 @@ Status WeightSource::all_used() const {
     const PredictionLayers prediction(checkpoint_->config());
     const auto tensors = checkpoint_->tensors();
     for (size_t i = 0; i < tensors.size(); ++i)
-        if (!used_[i] && !is_harmless(tensors[i].name) && !prediction.contains(tensors[i].name))
+        if (!used_[i] && !is_harmless(tensors[i].name) && !prediction.announces(tensors[i].name))
             return fail("tensor '{}' has no place in the model that config.json describes: its effect would be lost",
                         tensors[i].name);
     return Ok{};

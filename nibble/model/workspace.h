@@ -3,6 +3,7 @@
 
 #include "base/thread_pool.h"
 #include "kernels/attention.h"
+#include "kernels/byte_product.h"
 #include "kernels/elementwise.h"
 #include "kernels/elementwise_backward.h"
 #include "kernels/matmul.h"
@@ -72,6 +73,9 @@ struct Workspace {
     const AttentionKernels* attention = nullptr;
     const SsmKernels* ssm = nullptr;
     const GradientKernels* gradient = nullptr;
+    // Not null: linears, forward and backward, multiply in 8-bit integers whatever their weights' format (calibration's
+    // faster mode; kernels/byte_product.h).
+    const ByteKernels* bytes = nullptr;
     ThreadPool* pool = nullptr;
     Arena arena;
 

@@ -226,9 +226,10 @@ std::string draw(const BarChart& c) {
         const double left = f.x(b.from), right = f.x(b.to), gap = std::min(1.5, (right - left) * 0.12);
         // A value too small to see still gets a hairline: "rare" must not look like "never".
         const double height = b.value > 0 ? std::max(f.bottom - f.y(std::min(b.value, y_high)), 0.7) : 0;
-        out += fmt::format("<rect class=\"bar\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"><title>{}</title></rect>",
-                           short_number(left + gap), n(f.bottom - height), short_number(right - left - 2 * gap),
-                           n(height), escape_html(b.tooltip));
+        out +=
+            fmt::format("<rect class=\"bar{}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"><title>{}</title></rect>",
+                        b.style < 0 ? "" : fmt::format(" s{}", b.style % series_styles), short_number(left + gap),
+                        n(f.bottom - height), short_number(right - left - 2 * gap), n(height), escape_html(b.tooltip));
     }
     return out += "</g></svg>";
 }

@@ -51,6 +51,7 @@ struct Bar {
     double from = 0, to = 1;  // on the x axis
     double value = 0;
     std::string tooltip;
+    int style = -1;  // -1: the chart's
 };
 
 struct BarChart {

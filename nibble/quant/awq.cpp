@@ -21,23 +21,35 @@ std::vector<float> transposed(const std::vector<float>& m, int64_t rows, int64_t
     return t;
 }
 
-std::vector<float> column_importance(const std::vector<float>& w, int64_t rows, int64_t cols) {
-    std::vector<double> sum(static_cast<size_t>(cols));
-    for (int64_t r = 0; r < rows; ++r)
-        for (int64_t b = 0; b < cols; b += block) {
-            const float* x = w.data() + r * cols + b;
-            float amax = 0;
-            for (int64_t k = 0; k < block; ++k) amax = std::max(amax, magnitude(x[k]));
-            for (int64_t k = 0; k < block; ++k)
-                sum[static_cast<size_t>(b + k)] += double{magnitude(x[k]) / (amax + tiny)};
+// Adds |w| / (maximum of its block + tiny), row by row.
+void add_importance(const MatrixView& w, std::vector<double>& sum) {
+    for (int64_t r = 0; r < w.rows; ++r)
+        for (int64_t b = 0; b < w.cols; b += block) {
+            float x[block], amax = 0;
+            for (int64_t k = 0; k < block; ++k) {
+                x[k] = magnitude(ref::load(w, r, b + k));
+                amax = std::max(amax, x[k]);
+            }
+            for (int64_t k = 0; k < block; ++k) sum[static_cast<size_t>(b + k)] += double{x[k] / (amax + tiny)};
         }
-    std::vector<float> v(sum.size());
-    std::transform(sum.begin(), sum.end(), v.begin(),
-                   [&](double s) { return static_cast<float>(s / static_cast<double>(rows)); });
-    return v;
 }
 
-std::vector<float> scales_of(std::span<const float> a, const std::vector<float>& v, float alpha) {
+// Values of a class become their mean.
+void average(std::span<const int32_t> classes, std::vector<float>& values) {
+    if (classes.empty()) return;
+    std::vector<double> sum(values.size()), count(values.size());
+    for (size_t k = 0; k < values.size(); ++k) {
+        sum[static_cast<size_t>(classes[k])] += double{values[k]};
+        count[static_cast<size_t>(classes[k])] += 1;
+    }
+    for (size_t k = 0; k < values.size(); ++k) {
+        const auto c = static_cast<size_t>(classes[k]);
+        values[k] = static_cast<float>(sum[c] / count[c]);
+    }
+}
+
+std::vector<float> scales_of(const std::vector<float>& a, const std::vector<float>& v, float alpha,
+                             bool powers_of_two) {
     std::vector<float> s(v.size());
     float low = std::numeric_limits<float>::max(), high = 0;
     for (size_t k = 0; k < s.size(); ++k) {
@@ -45,7 +57,10 @@ std::vector<float> scales_of(std::span<const float> a, const std::vector<float>&
         low = std::min(low, s[k]), high = std::max(high, s[k]);
     }
     const float middle = std::sqrt(high * low);
-    for (float& x : s) x /= middle;
+    for (float& x : s) {
+        x /= middle;
+        if (powers_of_two) x = std::exp2(std::nearbyint(std::log2(x)));
+    }
     return s;
 }
 
@@ -77,9 +92,8 @@ public:
         target_ = product(w_, x_);
     }
 
-    std::vector<float> importance() const { return column_importance(w_, n_, k_); }
-
-    double loss(const std::vector<float>& s) const {
+    // The sum of squares.
+    double operator()(const std::vector<float>& s) const {
         Matrix scaled(DType::f32, n_, k_);
         float* w = reinterpret_cast<float*>(scaled.data.data());
         for (int64_t i = 0; i < n_ * k_; ++i)
@@ -99,7 +113,7 @@ public:
             const double d = double{y[i]} - double{target_[i]};
             sum += d * d;
         }
-        return sum / static_cast<double>(y.size());
+        return sum;
     }
 
 private:
@@ -128,29 +142,49 @@ private:
 
 }  // namespace
 
-Result<AwqScales> awq_lite(const MatrixView& weight, const AwqInputs& inputs, const WeightSpec& spec, float step,
+Result<AwqScales> awq_lite(const AwqWeights& weights, const AwqInputs& inputs, const WeightSpec& spec, float step,
                            const QuantizeKernels& quantize, const SolverKernels& solver, ThreadPool& pool) {
+    const int64_t cols = std::ssize(inputs.mean_magnitude);
     if (spec.format != Format::nvfp4) return fail("awq_lite quantizes to nvfp4, not {}", format_name(spec.format));
-    if (weight.cols % block) return fail("{} columns are not whole blocks of 16", weight.cols);
-    if (static_cast<int64_t>(inputs.mean_magnitude.size()) != weight.cols)
-        return fail("statistics of {} inputs for {} columns", inputs.mean_magnitude.size(), weight.cols);
+    if (cols % block) return fail("{} columns are not whole blocks of 16", cols);
+    if (!inputs.classes.empty() && std::ssize(inputs.classes) != cols)
+        return fail("{} classes for {} columns", inputs.classes.size(), cols);
     if (!(step > 0.0f && step <= 1.0f)) return fail("a step of alpha of {} is not in (0, 1]", step);
-    const bool seen =
-        std::any_of(inputs.mean_magnitude.begin(), inputs.mean_magnitude.end(), [](float a) { return a > 0; });
-    if (inputs.count < 1 || !seen) return fail("no token reached this linear: awq_lite has nothing to go by");
-    const OutputError error(weight, inputs, spec, quantize, solver, pool);
-    const std::vector<float> importance = error.importance();
-    AwqScales best;
-    const int64_t last = std::lround(1.0f / step);
-    for (int64_t i = 0; i <= last; ++i) {
-        const float alpha = std::min(static_cast<float>(i) * step, 1.0f);
-        std::vector<float> s = scales_of(inputs.mean_magnitude, importance, alpha);
-        best.loss.push_back(error.loss(s));
-        if (best.scale.empty() || best.loss.back() < *std::min_element(best.loss.begin(), best.loss.end() - 1)) {
-            best.alpha = alpha;
-            best.scale = std::move(s);
-        }
+    std::vector<float> a(inputs.mean_magnitude.begin(), inputs.mean_magnitude.end());
+    if (inputs.count < 1 || std::ranges::none_of(a, [](float x) { return x > 0; }))
+        return fail("no token reached this linear: awq_lite has nothing to go by");
+    std::vector<double> sum(a.size());
+    int64_t rows = 0;
+    for (size_t i = 0; i < weights.count; ++i) {
+        NIBBLE_TRY(const MatrixView w, weights.read(i));
+        if (w.cols != cols) return fail("statistics of {} inputs for {} columns", cols, w.cols);
+        add_importance(w, sum);
+        rows += w.rows;
     }
+    std::vector<float> v(sum.size());
+    std::ranges::transform(sum, v.begin(), [&](double s) { return static_cast<float>(s / static_cast<double>(rows)); });
+    average(inputs.classes, a);
+    average(inputs.classes, v);
+    std::vector<std::vector<float>> scales;
+    std::vector<float> alphas;
+    for (int64_t i = 0, last = std::lround(1.0f / step); i <= last; ++i) {
+        alphas.push_back(std::min(static_cast<float>(i) * step, 1.0f));
+        scales.push_back(scales_of(a, v, alphas.back(), inputs.powers_of_two));
+    }
+    AwqScales best;
+    best.loss.resize(scales.size());
+    for (size_t i = 0; i < weights.count; ++i) {
+        NIBBLE_TRY(const MatrixView w, weights.read(i));
+        const OutputError error(w, inputs, spec, quantize, solver, pool);
+        for (size_t k = 0; k < scales.size(); ++k) best.loss[k] += error(scales[k]);
+        best.unscaled += error(std::vector<float>(a.size(), 1.0f));
+    }
+    const auto outputs = static_cast<double>(inputs.count * rows);
+    for (double& loss : best.loss) loss /= outputs;
+    best.unscaled /= outputs;
+    const auto at = static_cast<size_t>(std::ranges::min_element(best.loss) - best.loss.begin());
+    best.alpha = alphas[at];
+    best.scale = std::move(scales[at]);
     return best;
 }
 

@@ -1,9 +1,13 @@
 #include "quant/calibrate.h"
 
+#include "base/json_fields.h"
 #include "base/scratch_memory.h"
 #include "model/backward.h"
+#include "quant/block_solver.h"
 #include "quant/calibration_observer.h"
 #include "quant/meter.h"
+#include "quant/quantized_inputs.h"
+#include "quant/units.h"
 
 #include <fmt/ranges.h>
 
@@ -33,7 +37,8 @@ std::string expert_family(std::string_view module) {
 class Run {
 public:
     Run(const Checkpoint& source, const ModelConfig& config, std::span<const std::vector<int32_t>> sequences,
-        const CalibrationOptions& options, ThreadPool& pool, const JobHooks& hooks, int64_t tokens)
+        const CalibrationOptions& options, ThreadPool& pool, const JobHooks& hooks, int64_t tokens,
+        bool quantize_inputs = false)
         : source_(source),
           config_(config),
           sequences_(sequences),
@@ -41,13 +46,13 @@ public:
           pool_(pool),
           hooks_(hooks),
           tokens_(tokens),
+          quantize_inputs_(quantize_inputs),
           batches_(whole_batches(sequences, options.batch_tokens)) {}
 
-    // `head`: the head's input is watched too.
-    Status forward(CalibrationObserver& observer, StatisticsStore* store, bool head) {
+    // `head`: the head's input is watched too. solver: null, or takes the statistics.
+    Status forward(CalibrationObserver& observer, BlockSolver* solver, bool head) {
         NIBBLE_TRY(work_, Workspace::create(options_.compute, {}, pool_));
         NIBBLE_TRY(stream_, stream_memory());
-        observer.begin(CalibrationObserver::Pass::forward);
         NIBBLE_CHECK(embed());
         Meter meter(hooks_, "calibrate", tokens_ * blocks());
         for (int64_t b = 0; b < blocks(); ++b) {
@@ -57,27 +62,43 @@ public:
                 NIBBLE_CHECK(block.forward(piece.batch, row(piece.row), *work_, &observer));
                 meter.add(piece.batch.rows(), config_.blocks[static_cast<size_t>(b)].prefix);
             }
-            if (store) NIBBLE_CHECK(observer.end_block(*store));
+            if (solver) NIBBLE_CHECK(observer.end_block(*solver));
         }
         if (head) NIBBLE_CHECK(watch_head(observer));
-        if (head && store) NIBBLE_CHECK(observer.end_block(*store));
+        if (head && solver) NIBBLE_CHECK(observer.end_block(*solver));
         meter.finish();
         return Ok{};
     }
 
-    Status backward(CalibrationObserver& observer, StatisticsStore& store) {
+    // bytes: null, or the pass multiplies in 8-bit integers. went_forward: called when all text went forward.
+    Status backward(CalibrationObserver& forth, CalibrationObserver& back, BlockSolver& solver,
+                    const ByteKernels* bytes, const std::function<Status()>& went_forward) {
         NIBBLE_TRY(auto work, Workspace::create(options_.compute, {}, pool_));
+        work.bytes = bytes;
         WeightSource ends(source_, weights(), pool_, WeightSource::Mode::load);
         NIBBLE_TRY(const auto embedding, Embedding::load(config_, ends));
         NIBBLE_TRY(const auto head, Head::load(config_, ends));
-        observer.begin(CalibrationObserver::Pass::backward);
+        // Every n-th sequence goes back.
+        const auto n =
+            static_cast<size_t>(std::max<int64_t>(tokens_ / std::max<int64_t>(options_.gradient_tokens, 1), 1));
+        std::vector<std::vector<int32_t>> texts;
+        for (size_t i = 0; i < sequences_.size(); i += n) texts.push_back(sequences_[i]);
+        const auto going_back = std::ssize(texts);
+        for (size_t i = 0; i < sequences_.size(); ++i)
+            if (i % n) texts.push_back(sequences_[i]);
         std::optional<Meter> meter;
         int64_t reported = 0;
         const BackwardOptions options{.sampled = PhiloxStream{options_.seed, 0},
                                       .batch_tokens = options_.batch_tokens,
                                       .memory = options_.memory,
                                       .scratch = options_.scratch,
-                                      .block_done = [&](size_t) { return observer.end_block(store); },
+                                      .gradient_texts = going_back,
+                                      .forward_observer = &forth,
+                                      .forward_done = [&](size_t block) -> Status {
+                                          NIBBLE_CHECK(forth.keep_uniform());
+                                          return block + 1 == config_.blocks.size() ? went_forward() : Status(Ok{});
+                                      },
+                                      .block_done = [&](size_t) { return back.end_block(solver); },
                                       .progress = [&](int64_t done, int64_t all) -> Status {
                                           if (hooks_.should_stop()) return fail("calibration stopped on request");
                                           if (!meter) meter.emplace(hooks_, "gradients", all);
@@ -85,7 +106,7 @@ public:
                                           return Ok{};
                                       }};
         NIBBLE_CHECK(nibble::backward(config_, embedding, head, streamed_blocks(source_, config_, weights(), pool_),
-                                      sequences_, options, work, &observer, nullptr));
+                                      texts, options, work, &back, nullptr));
         if (meter) meter->finish();
         return Ok{};
     }
@@ -94,7 +115,7 @@ private:
     int64_t blocks() const { return static_cast<int64_t>(config_.blocks.size()); }
     float* row(int64_t at) const { return reinterpret_cast<float*>(stream_->data()) + at * config_.hidden; }
     WeightOptions weights() const {
-        return {.compute = options_.compute, .quantize_activations = false, .kv = KvFormat::none};
+        return {.compute = options_.compute, .quantize_activations = quantize_inputs_, .kv = KvFormat::none};
     }
     Result<Block> load(int64_t b) const {
         return load_block(source_, config_, static_cast<size_t>(b), weights(), pool_);
@@ -132,6 +153,7 @@ private:
     ThreadPool& pool_;
     const JobHooks& hooks_;
     const int64_t tokens_;
+    const bool quantize_inputs_;
     const std::vector<BatchPiece> batches_;
     std::optional<Workspace> work_;
     std::optional<ScratchMemory> stream_;
@@ -168,27 +190,74 @@ Status check_ranges(const std::map<std::string, Range, std::less<>>& ranges, std
     return Ok{};
 }
 
-// Solvers' linears that no forward pass ran: experts without a token are solved without statistics, others are errors.
-Status fill_statistics(const Plan& plan, Calibration& seen) {
+// Solvers' linears that no pass ran: experts without a token are solved without statistics, others are errors.
+// Those that only went forward keep their uniform moments.
+Status fill_statistics(const Plan& plan, const UniformMoments& uniform, const SolverKernels& kernels, ThreadPool& pool,
+                       BlockSolver& solver, Calibration& seen) {
     for (const PlanEntry& entry : plan.entries) {
-        if (!entry.solver || seen.statistics->holds(entry.module)) continue;
+        if (!entry.solver || solver.holds(entry.module)) continue;
+        if (const int64_t tokens = uniform.tokens(entry.module)) {
+            LinearStatistics forward{.tokens = tokens};
+            Gram& inputs = forward.inputs.emplace(entry.cols(), kernels);
+            inputs.finish(pool);
+            uniform.add_to(inputs, entry.module, 1.0, pool);
+            if (needed_statistics(entry.solver).outputs)
+                forward.outputs.emplace(entry.rows(), kernels).finish(pool);  // rows do not answer rows
+            solver.add(entry.module, std::move(forward));
+            continue;
+        }
         if (expert_family(entry.module).empty())
             return fail("{}: calibration never ran it, so {} has no statistics; exclude it", entry.module,
                         to_string(entry.solver));
         seen.warnings.push_back(fmt::format("{} saw no token and is quantized without statistics", entry.module));
-        NIBBLE_CHECK(seen.statistics->put(entry.module, {}));
+        solver.add(entry.module, {});
     }
-    return Ok{};
+    return solver.solve();
 }
 
 // Everything that decides a bit of the statistics.
 std::string identity(const Calibration& seen, std::span<const std::vector<int32_t>> sequences,
                      const CalibrationOptions& options) {
-    std::string text = fmt::format("{} tokens, batches of {}, {}, seed {}, {}:", seen.tokens, options.batch_tokens,
-                                   options.compute == Compute::bf16 ? "bf16" : "f32", options.seed,
-                                   options.all_experts ? "all experts" : "routed experts");
+    std::string text = fmt::format("{} tokens, {} back, batches of {}, {}{}, seed {}, {}:", seen.tokens,
+                                   options.gradient_tokens, options.batch_tokens,
+                                   options.compute == Compute::bf16 ? "bf16" : "f32", options.exact ? " exact" : "",
+                                   options.seed, options.all_experts ? "all experts" : "routed experts");
     for (const auto& sequence : sequences) text += fmt::format(" {}", fmt::join(sequence, ","));
     return text;
+}
+
+Arithmetic plan_arithmetic(const Plan& plan) {
+    const auto first = std::ranges::find_if(plan.entries, [](const PlanEntry& e) { return watched(e); });
+    return first == plan.entries.end() ? Arithmetic::reciprocal : first->spec.arithmetic;
+}
+
+Json ranges_json(const Calibration& seen) {
+    const auto list = [](const std::map<std::string, Range, std::less<>>& ranges) {
+        Json json = Json::object();
+        for (const auto& [name, range] : ranges) json[name] = {range.rows(), range.amax()};
+        return json;
+    };
+    return {{"inputs", list(seen.inputs)}, {"keys", list(seen.keys)}, {"values", list(seen.values)}};
+}
+
+// False, and nothing changed, when `json` lacks one of them.
+bool recall_ranges(const Json& json, Calibration& seen) {
+    Calibration found;
+    for (const auto& [part, from, to] : {std::tuple{"inputs", &seen.inputs, &found.inputs},
+                                         {"keys", &seen.keys, &found.keys},
+                                         {"values", &seen.values, &found.values}})
+        for (const auto& [name, range] : *from) {
+            const auto list = json.find(part);
+            const auto at = list == json.end() || !list->is_object() ? list : list->find(name);
+            if (list == json.end() || !list->is_object() || at == list->end() || !at->is_array() || at->size() != 2)
+                return false;
+            int64_t rows = 0;
+            float amax = 0;
+            if (!json_value((*at)[0], rows) || !json_value((*at)[1], amax)) return false;
+            to->emplace(name, Range::known(rows, amax));
+        }
+    seen.inputs = std::move(found.inputs), seen.keys = std::move(found.keys), seen.values = std::move(found.values);
+    return true;
 }
 
 }  // namespace
@@ -206,32 +275,92 @@ Result<Calibration> calibrate(const Checkpoint& source, const Plan& plan, std::s
     NIBBLE_TRY(const SolverKernels* kernels, select_solver_kernels());
     Calibration seen{.origin = std::string(origin)};
     for (const auto& sequence : sequences) seen.tokens += static_cast<int64_t>(sequence.size());
-    bool head = false, solves = false, forth = stores_kv(plan.kv), back = false;
+    bool ranges = stores_kv(plan.kv);
     for (const PlanEntry& entry : plan.entries) {
         if (watched(entry)) seen.inputs.emplace(entry.module, Range(options.range));
-        head |= entry.tensor == config.head && (watched(entry) || entry.solver);
-        solves |= static_cast<bool>(entry.solver);
-        const bool gradients = needed_statistics(entry.solver).gradients;
-        forth |= watched(entry) || (entry.solver && !gradients);
-        back |= gradients;
+        ranges |= watched(entry);
     }
     if (stores_kv(plan.kv))
         for (const std::string& layer : plan.kv_layers) {
             seen.keys.emplace(layer, Range(options.range));
             seen.values.emplace(layer, Range(options.range));
         }
-    if (solves)
-        seen.statistics =
-            std::make_unique<StatisticsStore>(identity(seen, sequences, options), options.memory, options.scratch);
-    CalibrationObserver observer(plan, options, *kernels, pool, seen);
+    const std::string facts = identity(seen, sequences, options);
+    seen.statistics = std::make_unique<StatisticsStore>(facts);
+    std::unique_ptr<CalibrationKeep> keep;
+    if (!options.keep.empty()) {
+        JobIdentity job = options.job;
+        job.emplace_back("calibration", hash_text(fmt::format("{} {} {}", facts, static_cast<int>(options.range.kind),
+                                                              options.range.percentile)));
+        job.emplace_back("recipe and plan", hash_text(plan_identity(plan)));
+        NIBBLE_TRY(keep, CalibrationKeep::open(options.keep, plan, job));
+        NIBBLE_CHECK(seen.statistics->keep_in(*keep));
+        if (const auto kept = keep->ranges(); kept && recall_ranges(*kept, seen)) ranges = false;
+    }
+    // What is left to look at.
+    bool head = false, solves = false, forth = false, back = false, quantized = false;
+    for (const PlanEntry& entry : plan.entries) {
+        const bool solve = entry.solver && !seen.statistics->holds(entry.module);
+        const bool gradients = solve && needed_statistics(entry.solver).gradients;
+        head |= entry.tensor == config.head && ((ranges && watched(entry)) || solve);
+        solves |= static_cast<bool>(entry.solver);
+        // GPTQ looks at quantized inputs in a pass of its own, when their scales are known.
+        const bool after =
+            solve && entry.solver.kind == WeightSolver::Kind::gptq && entry.activation == ActivationFormat::nvfp4;
+        quantized |= after;
+        forth |= solve && !gradients && !after;
+        back |= gradients;
+    }
+    forth |= ranges && (head || !back);  // else the forward half of the gradients' pass shows them
+    const ByteKernels* bytes = nullptr;
+    if (!options.exact) {
+        NIBBLE_TRY(bytes, select_byte_kernels());
+    }
+    NIBBLE_TRY(auto solver, BlockSolver::create(source, plan, *seen.statistics, pool));
+    UniformMoments uniform(options.memory, options.scratch);
+    const auto observer = [&](CalibrationObserver::Pass pass, bool watches) {
+        return CalibrationObserver(pass, plan, options, *kernels, bytes, pool, *seen.statistics,
+                                   watches && ranges ? &seen : nullptr, uniform);
+    };
+    const auto note_ranges = [&]() -> Status {
+        return keep && std::exchange(ranges, false) ? keep->note_ranges(ranges_json(seen)) : Status(Ok{});
+    };
     Run run(source, config, sequences, options, pool, hooks, seen.tokens);
-    if (forth) NIBBLE_CHECK(run.forward(observer, seen.statistics.get(), head).within(origin));
-    if (back) NIBBLE_CHECK(run.backward(observer, *seen.statistics).within(origin));
-    if (solves) NIBBLE_CHECK(fill_statistics(plan, seen));
-    fill_experts(seen, options.expert_tokens);
-    NIBBLE_CHECK(check_ranges(seen.inputs, "inputs"));
-    NIBBLE_CHECK(check_ranges(seen.keys, "keys"));
-    NIBBLE_CHECK(check_ranges(seen.values, "values"));
+    if (forth) {
+        // Pass::uniform shows ranges and nothing to solvers without gradients.
+        auto eye = observer(quantized ? CalibrationObserver::Pass::uniform : CalibrationObserver::Pass::forward, true);
+        NIBBLE_CHECK(run.forward(eye, solves && !quantized ? &solver : nullptr, head).within(origin));
+        NIBBLE_CHECK(note_ranges());
+    }
+    const auto finish_ranges = [&]() -> Status {
+        fill_experts(seen, options.expert_tokens);
+        NIBBLE_CHECK(check_ranges(seen.inputs, "inputs"));
+        NIBBLE_CHECK(check_ranges(seen.keys, "keys"));
+        return check_ranges(seen.values, "values");
+    };
+    if (quantized) {
+        NIBBLE_CHECK(finish_ranges());
+        const ScaleTable table = scale_table(seen, plan, plan_arithmetic(plan));
+        NIBBLE_TRY(const ActivationScales scales, resolve_activation_scales(plan, &table));
+        NIBBLE_TRY(const MatmulKernels* products, select_matmul_kernels());
+        const auto changed = with_quantized_inputs(source, plan, scales);
+        auto eye = observer(CalibrationObserver::Pass::forward, false);
+        eye.see_quantized(plan, scales, *products);
+        Run again(*changed, config, sequences, options, pool, hooks, seen.tokens, true);
+        NIBBLE_CHECK(again.forward(eye, &solver, head).within(origin));
+    }
+    if (back) {
+        auto there = observer(CalibrationObserver::Pass::uniform, !forth);
+        auto and_back = observer(CalibrationObserver::Pass::backward, false);
+        NIBBLE_CHECK(run.backward(there, and_back, solver, bytes, note_ranges).within(origin));
+    }
+    if (solves) {
+        NIBBLE_CHECK(fill_statistics(plan, uniform, *kernels, pool, solver, seen));
+        seen.statistics->keep_no_more();
+    } else {
+        seen.statistics = nullptr;
+    }
+    if (!quantized) NIBBLE_CHECK(finish_ranges());
     seen.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     return seen;
 }

@@ -24,13 +24,21 @@ namespace nibble {
 
 struct CalibrationOptions {
     RangeRule range;
-    Compute compute = Compute::bf16;      // of the forward pass
-    bool all_experts = false;             // every expert sees every token; what flows on is routed as ever
-    int64_t expert_tokens = 64;           // an expert that saw fewer is named in the warnings
-    int64_t batch_tokens = 4096;          // rows of one forward pass, whole sequences
+    Compute compute = Compute::bf16;  // of the forward pass
+    bool all_experts = false;         // every expert sees every token; what flows on is routed as ever
+    int64_t expert_tokens = 64;       // an expert that saw fewer is named in the warnings
+    int64_t batch_tokens = 4096;      // rows of one forward pass, whole sequences
+    // Solvers that read gradients: about this many tokens (every n-th sequence) go back through the model, the others
+    // forward only, for the uniform share of H.
+    int64_t gradient_tokens = 8192;
+    bool exact = false;                   // those passes in FP32, not in 8-bit integers (kernels/byte_product.h)
     uint64_t seed = 1;                    // of the labels that gradients start from
     int64_t memory = int64_t{2} << 30;    // bytes of streams and statistics each kept in memory
     std::filesystem::path scratch = ".";  // folder of the scratch file
+    // Folder of what is found as it is found (calibration_keep.h); what an earlier run of the same calibration left
+    // there is taken over. Empty: nothing is kept.
+    std::filesystem::path keep;
+    JobIdentity job;  // of the source and the settings of the job; part of the kept files' identity
 };
 
 struct Calibration {

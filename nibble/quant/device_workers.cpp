@@ -37,8 +37,7 @@ struct ResultLayout {
     }
     QuantSpan span(std::byte* base, Format format, int64_t panel_rows, int64_t cols) const {
         const auto at = [&](int64_t offset) { return reinterpret_cast<uint8_t*>(base + offset); };
-        return {format,         panel_rows,       cols,
-                at(codes),      at(block_scales), reinterpret_cast<float*>(base + float_scales)};
+        return {format, panel_rows, cols, at(codes), at(block_scales), reinterpret_cast<float*>(base + float_scales)};
     }
 };
 
@@ -66,7 +65,7 @@ private:
 };
 
 struct WorkerMemory {
-    std::byte *panel, *result, *scratch;   // on the device
+    std::byte *panel, *result, *scratch;  // on the device
     std::byte *pinned_panel, *pinned_result;
 };
 
@@ -265,8 +264,8 @@ Result<std::unique_ptr<PanelWorkers>> open_device_workers(const DeviceChoice& ch
             "cuda:{}: {} threads with panels of {} bytes need {} bytes of device memory, {} of {} bytes are free; pass "
             "a smaller --threads, or --device cpu",
             info.index, workers, memory.panel_bytes, memory.least_bytes(), device.free, device.total);
-    memory.kept_panels = std::min(
-        memory.kept_panels, std::min(usable - memory.least_bytes(), most_kept_bytes) / memory.panel_bytes);
+    memory.kept_panels =
+        std::min(memory.kept_panels, std::min(usable - memory.least_bytes(), most_kept_bytes) / memory.panel_bytes);
     return DeviceWorkers::create(info, memory);
 }
 

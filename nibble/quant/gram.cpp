@@ -3,41 +3,79 @@
 #include "formats/minifloat.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace nibble {
 namespace {
 
 constexpr int64_t row_block = 96;
 
-Status check_finite(const float* x, int64_t rows, int64_t stride, int64_t n, std::span<const float> weights) {
-    for (int64_t t = 0; t < rows; ++t) {
-        bool finite = true;
-        for (int64_t j = 0; j < n; ++j) finite &= is_finite(x[t * stride + j]);
-        if (!finite) {
+constexpr int64_t rows_together = 64;
+
+// work(t) for every row, on all threads.
+template <class Work>
+void each_row(int64_t rows, ThreadPool& pool, Work work) {
+    pool.parallel_for((rows + rows_together - 1) / rows_together, [&](int64_t part) {
+        const int64_t first = part * rows_together;
+        for (int64_t t = first; t < std::min(first + rows_together, rows); ++t) work(t);
+    });
+}
+
+Status check_finite(const float* x, int64_t rows, int64_t stride, int64_t n, std::span<const float> weights,
+                    ThreadPool& pool) {
+    std::vector<uint32_t> carry(static_cast<size_t>(rows));  // bit 31: an exponent of all ones
+    each_row(rows, pool, [&](int64_t t) {
+        uint32_t c = 0;
+        for (int64_t j = 0; j < n; ++j) c |= (float_bits(x[t * stride + j]) & 0x7F800000u) + 0x00800000u;
+        carry[static_cast<size_t>(t)] = c;
+    });
+    for (int64_t t = 0; t < rows; ++t)
+        if (carry[static_cast<size_t>(t)] >> 31) {
             const float* bad = std::find_if(x + t * stride, x + t * stride + n, [](float v) { return !is_finite(v); });
             return fail("row {}, column {} is not finite", t, bad - (x + t * stride));
         }
-    }
     for (size_t t = 0; t < weights.size(); ++t)
         if (!(weights[t] >= 0.0f) || !is_finite(weights[t]))
             return fail("the weight of row {} is {}: must be finite and not negative", t, weights[t]);
     return Ok{};
 }
 
+// The lower triangle from the upper one.
+void mirror(std::vector<double>& sums, int64_t n, ThreadPool& pool) {
+    constexpr int64_t tile = 32;
+    pool.parallel_for((n + tile - 1) / tile, [&](int64_t part) {
+        const int64_t first = part * tile, last = std::min(first + tile, n);  // columns of the upper, rows of the lower
+        for (int64_t begin = 0; begin < last; begin += tile)
+            for (int64_t j = first; j < last; ++j)
+                for (int64_t i = begin; i < std::min(begin + tile, j); ++i)
+                    sums[static_cast<size_t>(j * n + i)] = sums[static_cast<size_t>(i * n + j)];
+    });
+}
+
 // Feeds rows to the chunk and calls flush() whenever it is full.
 template <class Flush>
-void feed(RowChunk& chunk, const float* x, int64_t rows, int64_t stride, std::span<const float> weights, Flush flush) {
+void feed(RowChunk& chunk, const float* x, int64_t rows, int64_t stride, std::span<const float> weights,
+          ThreadPool& pool, Flush flush) {
     for (int64_t t = 0; t < rows;) {
-        t += chunk.take(x + t * stride, rows - t, stride, weights.empty() ? nullptr : weights.data() + t);
+        t += chunk.take(x + t * stride, rows - t, stride, weights.empty() ? nullptr : weights.data() + t, pool);
         if (chunk.full()) flush();
     }
 }
 
 }  // namespace
 
-int64_t RowChunk::take(const float* x, int64_t rows, int64_t stride, const float* weights) {
-    const int64_t count = std::min(rows, capacity - rows_);
-    x_.resize(static_cast<size_t>(capacity * n_));
+int64_t RowChunk::take(const float* x, int64_t rows, int64_t stride, const float* weights, ThreadPool& pool) {
+    const int64_t count = std::min(rows, capacity_ - rows_);
+    x_.resize(static_cast<size_t>(capacity_ * n_));
+    if (scaled_) {
+        each_row(count, pool, [&](int64_t t) {
+            const float root = weights ? std::sqrt(weights[t]) : 1.0f;
+            float* row = x_.data() + (rows_ + t) * n_;
+            for (int64_t j = 0; j < n_; ++j) row[j] = root * x[t * stride + j];
+        });
+        rows_ += count;
+        return count;
+    }
     for (int64_t t = 0; t < count; ++t) std::copy_n(x + t * stride, n_, x_.data() + (rows_ + t) * n_);
     if (weights && weighted_.empty()) weighted_ = x_;
     if (!weighted_.empty())
@@ -51,8 +89,8 @@ int64_t RowChunk::take(const float* x, int64_t rows, int64_t stride, const float
 }
 
 Status Gram::add(const float* x, int64_t rows, int64_t stride, std::span<const float> weights, ThreadPool& pool) {
-    NIBBLE_CHECK(check_finite(x, rows, stride, size(), weights));
-    feed(chunk_, x, rows, stride, weights, [&] { flush(pool); });
+    NIBBLE_CHECK(check_finite(x, rows, stride, size(), weights, pool));
+    feed(chunk_, x, rows, stride, weights, pool, [&] { flush(pool); });
     tokens_ += rows;
     for (int64_t t = 0; t < rows; ++t) weight_ += weights.empty() ? 1.0 : double{weights[static_cast<size_t>(t)]};
     return Ok{};
@@ -60,6 +98,11 @@ Status Gram::add(const float* x, int64_t rows, int64_t stride, std::span<const f
 
 void Gram::flush(ThreadPool& pool) {
     const int64_t n = size(), blocks = (n + row_block - 1) / row_block;
+    if (bytes_) {
+        add_byte_gram(*bytes_, byte_columns(*bytes_, chunk_.row_data(), chunk_.rows(), n, n, pool), sums_.data(), pool);
+        chunk_.clear();
+        return;
+    }
     pool.parallel_for(blocks, [&](int64_t block) {
         // The upper triangle, and what of the lower one lies in the blocks on the diagonal.
         const int64_t i = block * row_block, rows = std::min(row_block, n - i), cols = n - i;
@@ -76,9 +119,17 @@ void Gram::flush(ThreadPool& pool) {
 void Gram::finish(ThreadPool& pool) {
     if (chunk_.rows()) flush(pool);
     const int64_t n = size();
-    chunk_ = RowChunk(n);  // its memory
-    for (int64_t i = 0; i < n; ++i)
-        for (int64_t j = 0; j < i; ++j) sums_[static_cast<size_t>(i * n + j)] = sums_[static_cast<size_t>(j * n + i)];
+    chunk_ = RowChunk(n, 0, false);  // its memory
+    mirror(sums_, n, pool);
+}
+
+void Gram::add_upper(const float* upper, double factor, ThreadPool& pool) {
+    const int64_t n = size();
+    pool.parallel_for(n, [&](int64_t i) {
+        const float* row = upper + i * n - i * (i + 1) / 2;  // row[j]: entry (i, j)
+        for (int64_t j = i; j < n; ++j) sums_[static_cast<size_t>(i * n + j)] += factor * double{row[j]};
+    });
+    mirror(sums_, n, pool);
 }
 
 Gram Gram::of(std::span<const double> sums, int64_t n, int64_t tokens, double weight) {
@@ -90,8 +141,8 @@ Gram Gram::of(std::span<const double> sums, int64_t n, int64_t tokens, double we
 }
 
 Status LocalGram::add(const float* x, int64_t rows, int64_t stride, std::span<const float> weights, ThreadPool& pool) {
-    NIBBLE_CHECK(check_finite(x, rows, stride, size(), weights));
-    feed(chunk_, x, rows, stride, weights, [&] { flush(pool); });
+    NIBBLE_CHECK(check_finite(x, rows, stride, size(), weights, pool));
+    feed(chunk_, x, rows, stride, weights, pool, [&] { flush(pool); });
     tokens_ += rows;
     return Ok{};
 }
@@ -110,7 +161,7 @@ void LocalGram::flush(ThreadPool& pool) {
 
 void LocalGram::finish(ThreadPool& pool) {
     if (chunk_.rows()) flush(pool);
-    chunk_ = RowChunk(size());
+    chunk_ = RowChunk(size(), 0, false);
 }
 
 std::vector<float> LocalGram::mean() const {
@@ -118,14 +169,6 @@ std::vector<float> LocalGram::mean() const {
     for (size_t i = 0; i < mean.size() && tokens_ > 0; ++i)
         mean[i] = static_cast<float>(sums_[i] / static_cast<double>(tokens_));
     return mean;
-}
-
-void mix_with_uniform(std::span<float> weights, float mix) {
-    double sum = 0;
-    for (float w : weights) sum += double{w};
-    if (weights.empty()) return;
-    const float share = static_cast<float>(double{mix} * sum / static_cast<double>(weights.size()));
-    for (float& w : weights) w += share;
 }
 
 }  // namespace nibble

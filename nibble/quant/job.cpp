@@ -42,9 +42,7 @@ Result<JobIdentity> job_identity(const Checkpoint& source, const Plan& plan, con
     identity.emplace_back("recipe and plan", hash_text(plan_identity(plan)));
     identity.emplace_back("activation scales", hash_text(scales_text(options.scales)));
     if (options.statistics) identity.emplace_back("statistics", hash_text(options.statistics->identity()));
-    identity.emplace_back("source config",
-                          hash_text(source.config().dump(-1, ' ', false, Json::error_handler_t::replace)));
-    NIBBLE_TRY(auto files, source_files(source));
+    NIBBLE_TRY(auto files, source_identity(source));
     for (auto& file : files) identity.push_back(std::move(file));
     return identity;
 }
@@ -95,6 +93,15 @@ std::string kept(const JobContext& job) {
 }
 
 }  // namespace
+
+Result<JobIdentity> source_identity(const Checkpoint& source) {
+    JobIdentity identity;
+    identity.emplace_back("source config",
+                          hash_text(source.config().dump(-1, ' ', false, Json::error_handler_t::replace)));
+    NIBBLE_TRY(auto files, source_files(source));
+    for (auto& file : files) identity.push_back(std::move(file));
+    return identity;
+}
 
 Result<QuantReport> run_quantize(const Checkpoint& source, const Plan& plan, const JobOptions& options, Export& out,
                                  ThreadPool& pool, const JobHooks& hooks) {

@@ -13,6 +13,7 @@
 #include "base/progress.h"
 #include "base/thread_pool.h"
 #include "checkpoint/export.h"
+#include "io/journal.h"
 #include "quant/input_scales.h"
 #include "quant/panel_workers.h"
 #include "quant/plan.h"
@@ -29,6 +30,9 @@ struct JobOptions {
     Json settings = Json::object();            // options that change bytes, for the identity and the report
     Json versions = Json::object();            // the same: {"nibble": "0.1.0"}
 };
+
+// The files with the source's weights, and its config: part of the identity of any resumable job.
+Result<JobIdentity> source_identity(const Checkpoint& source);
 
 // `source` is read and `out` written from all threads of `pool`. `out` holds export_tensors(source, plan,
 // options.scales). A journal in out.work_dir() is continued: units whose stored bytes still have their checksum are not

@@ -1,6 +1,7 @@
 // nibble_best: NVFP4 weights that minimise the curvature-weighted error tr(G E H E^T), E = W - decoded.
 //
-//   H = sum_t w_t x_t x_t^T   over the rows that enter the linear, w_t = |g_t|^2 (+ a uniform share: mix_with_uniform)
+//   H = sum_t w_t x_t x_t^T   over the rows that enter the linear, w_t = |g_t|^2, and a uniform share over more rows
+//   (calibration_observer.h)
 //   G = sum_t g_t g_t^T       over the gradients that leave it (optional)
 //   g_t: gradient of -log p(y_t) at the linear's output, y_t sampled from the model itself; then H and G are the
 //   Kronecker factors of the curvature of KL(reference || quantized)

@@ -127,12 +127,13 @@ Result<SearchPlan> plan_search(const std::vector<Algorithm>& algorithms) {
             plan.needs_activations.push_back(fmt::format("algorithm {} ({})", method_name(a.method), a.where));
             continue;
         }
-        if (a.method != none && a.method != max && a.method != mse && !a.solver)
+        if (a.method == awq_lite) plan.awq = AwqOptions{a.alpha_step};
+        if (a.method != none && a.method != max && a.method != mse && a.method != awq_lite && !a.solver)
             return fail("{}: algorithm '{}' is not supported", a.where, method_name(a.method));
         if (!a.unsupported.empty())
             return fail("{}: algorithm '{}' with {} is not supported", a.where, method_name(a.method),
                         fmt::join(a.unsupported, ", "));
-        // Each method starts from the maxima, so the last one decides.
+        // Each method starts from the maxima, so the last one decides the codes; scales of awq_lite come before them.
         if (a.method == none) continue;
         const bool searches = a.method == mse || a.method == local_hessian;
         plan.solver = a.solver;

@@ -19,6 +19,7 @@ struct SearchPlan {
     Search multipliers;   // for every format that has a calibrated maximum; kind max: no search
     bool sweep = false;   // for static NVFP4
     WeightSolver solver;  // for NVFP4
+    std::optional<AwqOptions> awq;
     std::vector<std::string> needs_activations;
 };
 Result<SearchPlan> plan_search(const std::vector<Algorithm>& algorithms);

@@ -55,6 +55,7 @@ std::string to_text(const Plan& plan) {
         for (size_t c = 0; c < columns; ++c) width[c] = std::max(width[c], row[c].size());
     std::string text = fmt::format("recipe {}\n", printable(plan.recipe));
     if (plan.weights_only) text += "weights only: inputs stay as they are, on request\n";
+    if (plan.awq) text += fmt::format("input scales: awq_lite, alpha in steps of {:.2g}\n", plan.awq->alpha_step);
     text += fmt::format("KV cache: {}\n\n", plan.kv == KvFormat::none ? "as it is" : kv_name(plan.kv));
     for (const Row& row : rows) {
         for (size_t c = 0; c + 1 < columns; ++c) text += fmt::format("{:<{}}  ", row[c], width[c]);

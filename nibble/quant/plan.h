@@ -35,9 +35,16 @@ struct PlanEntry {
     int64_t cols() const;  // product of the other dimensions
 };
 
+// awq_lite: which scales are tried (awq.h).
+struct AwqOptions {
+    float alpha_step = 0.1f;
+    bool operator==(const AwqOptions&) const = default;
+};
+
 struct Plan {
     std::string recipe;              // name and description
     std::vector<PlanEntry> entries;  // in the source's order
+    std::optional<AwqOptions> awq;   // scales of inputs are searched and folded into the weights before anything else
     KvFormat kv = KvFormat::none;
     std::vector<std::string> kv_layers;   // attention modules whose cache is quantized: "model.layers.0.self_attn"
     std::vector<std::string> tied_heads;  // modules without a tensor of their own that are named in exclude_modules

@@ -20,6 +20,13 @@ class Range {
 public:
     explicit Range(RangeRule rule = {}) : rule_(rule) {}
 
+    // One whose amax() is known.
+    static Range known(int64_t rows, float amax) {
+        Range range;
+        range.rows_ = rows, range.values_ = rows, range.largest_ = amax;
+        return range;
+    }
+
     void add(const float* x, int64_t rows, int64_t cols);
     int64_t rows() const { return rows_; }
     float largest() const { return largest_; }  // 0 before the first row; NaN once a NaN came

@@ -70,6 +70,7 @@ struct Algorithm {
     } method = Method::max;
     float start = 0.25f, stop = 4.0f, step = 0.1f;
     bool fp8_scale_sweep = false;
+    float alpha_step = 0.1f;               // of awq_lite
     WeightSolver solver;                   // of the methods that look at activations to choose codes
     std::vector<std::string> unsupported;  // options set to something that would change the result
     std::string where;

@@ -235,7 +235,13 @@ Status parse_option(const YamlNode& node, std::string_view key, Algorithm& a) {
         return number(key == "step_size" ? a.step : key == "start_multiplier" ? a.start : a.stop);
     }
     if (a.method == gptq) return parse_gptq_option(node, key, a);
-    if (a.method == max || a.method == mse || a.method == local_hessian)
+    if (a.method == awq_lite && key == "alpha_step") {
+        NIBBLE_CHECK(number(a.alpha_step));
+        if (!(a.alpha_step > 0 && a.alpha_step <= 1))
+            return fail("{}: alpha_step {} is not in (0, 1]", node.where(), a.alpha_step);
+        return Ok{};
+    }
+    if (a.method == max || a.method == awq_lite || a.method == mse || a.method == local_hessian)
         return fail("{}: algorithm '{}' has no option '{}'", node.where(), method_name(a.method), key);
     a.unsupported.push_back(std::string(key));  // the method itself is refused when it is resolved
     return Ok{};

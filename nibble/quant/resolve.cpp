@@ -329,6 +329,9 @@ private:
     void list_needs() {
         constexpr std::string_view how =
             "calibrate (--calib FILE), give known scales (--input-scales FILE.json or another export)";
+        if (search_.awq && !options_.folded)
+            plan_.needs_activations.push_back("scales of inputs for awq_lite: calibrate (--calib FILE)");
+        plan_.awq = search_.awq;
         for (const std::string& a : search_.needs_activations)
             plan_.needs_activations.push_back(
                 fmt::format("{}: needs activations, which this version does not compute", a));

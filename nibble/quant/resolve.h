@@ -24,6 +24,7 @@ struct ResolveOptions {
         Format::none;  // quantize input embeddings too, after all rules; a head tied to them goes with them
     // The job will have statistics of activations (JobOptions::statistics): solvers lack nothing.
     bool statistics = false;
+    bool folded = false;  // the tensors have awq_lite's scales in them already
     // Scales known from elsewhere, by tensor name: "....input_scale", "....k_proj.k_scale", "....v_proj.v_scale".
     const std::map<std::string, float, std::less<>>* scales = nullptr;
 };

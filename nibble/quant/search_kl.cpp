@@ -1,3 +1,4 @@
+#include "base/json_fields.h"
 #include "quant/meter.h"
 #include "quant/search_scores.h"
 
@@ -96,7 +97,8 @@ Result<double> KlMeter::measure(const Checkpoint& changed) {
     return divergence(x, head);
 }
 
-Result<std::vector<std::vector<double>>> KlMeter::measure_groups(const Trials& trials, const JobHooks& hooks) {
+Result<std::vector<std::vector<double>>> KlMeter::measure_groups(const Trials& trials, Journal* journal,
+                                                                 const JobHooks& hooks) {
     const SearchSpace& space = trials.space();
     const auto tensors = source_->tensors();
     const size_t blocks = config_->blocks.size();
@@ -117,6 +119,12 @@ Result<std::vector<std::vector<double>>> KlMeter::measure_groups(const Trials& t
         if (group.candidates.size() < 2) continue;
         const auto at = block_of.find(tensors[group.tensors[0]].name);
         if (at == block_of.end()) return fail("{}: no block of the model runs it; --keep it in one format", group.name);
+        const auto kept = journal ? journal->finished(static_cast<int64_t>(g)) : std::nullopt;
+        std::vector<double> known;
+        if (kept && json_value(*kept, known) && known.size() == values[g].size()) {
+            values[g] = std::move(known);
+            continue;
+        }
         groups_of_block[at->second].push_back(g);
         passes += static_cast<int64_t>(group.candidates.size() - 1);
     }
@@ -124,7 +132,7 @@ Result<std::vector<std::vector<double>>> KlMeter::measure_groups(const Trials& t
     std::vector<float> before, x;
     NIBBLE_CHECK(embed(before));
     for (size_t b = 0; b <= blocks; ++b) {
-        for (const size_t g : groups_of_block[b])
+        for (const size_t g : groups_of_block[b]) {
             for (size_t i = 0; i < space.groups[g].candidates.size(); ++i) {
                 const size_t format = space.groups[g].candidates[i];
                 if (format == space.none()) continue;
@@ -145,6 +153,8 @@ Result<std::vector<std::vector<double>>> KlMeter::measure_groups(const Trials& t
                 }
                 meter.add(tokens_, space.groups[g].name);
             }
+            if (journal) NIBBLE_CHECK(journal->append(static_cast<int64_t>(g), values[g]));
+        }
         if (b < blocks) NIBBLE_CHECK(forward(source_blocks[b], before));
     }
     meter.finish();

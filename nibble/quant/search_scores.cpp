@@ -1,5 +1,6 @@
 #include "quant/search_scores.h"
 
+#include "base/json_fields.h"
 #include "model/backward.h"
 #include "quant/meter.h"
 
@@ -12,7 +13,8 @@ namespace {
 // Packs the weights of the linears that pass by, as they are and in every candidate format, and adds up their scores.
 class ScoreObserver : public Observer {
 public:
-    static Result<std::unique_ptr<ScoreObserver>> create(const Trials& trials, ScoreMethod method, Workspace& work) {
+    static Result<std::unique_ptr<ScoreObserver>> create(const Trials& trials, ScoreMethod method, Workspace& work,
+                                                         Journal* journal) {
         auto observer = std::make_unique<ScoreObserver>(trials, method, work);
         const SearchSpace& space = trials.space();
         for (size_t f = 0; f < space.none(); ++f) {
@@ -20,9 +22,12 @@ public:
             observer->formats_.push_back(std::move(trial));
         }
         const auto tensors = trials.source().tensors();
+        observer->recalled_.resize(space.groups.size());
         for (size_t g = 0; g < space.groups.size(); ++g) {
             const SearchGroup& group = space.groups[g];
             if (group.candidates.size() < 2) continue;
+            const auto kept = journal ? journal->finished(static_cast<int64_t>(g)) : std::nullopt;
+            if (kept && recall(*kept, group.candidates.size(), observer->recalled_[g])) continue;
             for (const size_t i : group.tensors) {
                 const std::string& name = tensors[i].name;
                 observer->linears_[name.substr(0, name.size() - std::string_view(".weight").size())] = {
@@ -63,29 +68,63 @@ public:
         return Ok{};
     }
 
-    // Forgets the weights of the block that is done.
-    void close() {
-        for (auto& [name, scored] : linears_)
-            if (scored.open) scored.open = false, scored.plain = {}, scored.changed.clear();
+    bool done() const { return linears_.empty(); }
+
+    // The block is done: notes its groups, whose linears all lie in it, and forgets its weights.
+    Status close(Journal* journal) {
+        std::map<size_t, GroupSums> finished;
+        for (auto& [name, scored] : linears_) {
+            if (!scored.open) continue;
+            scored.open = false, scored.plain = {}, scored.changed.clear();
+            finished.emplace(scored.group, GroupSums{0, std::vector<double>(scored.sums.size())});
+        }
+        if (!journal) return Ok{};
+        add_to(finished);
+        for (const auto& [g, sums] : finished)
+            NIBBLE_CHECK(journal->append(static_cast<int64_t>(g), Json{{"rows", sums.rows}, {"sums", sums.values}}));
+        return Ok{};
     }
 
     Result<std::vector<std::vector<double>>> sums() const {
         const SearchSpace& space = trials_.space();
+        std::map<size_t, GroupSums> found;
+        for (size_t g = 0; g < space.groups.size(); ++g)
+            found[g] = recalled_[g].values.empty()
+                           ? GroupSums{0, std::vector<double>(space.groups[g].candidates.size())}
+                           : recalled_[g];
+        add_to(found);
         std::vector<std::vector<double>> values;
-        std::vector<int64_t> rows(space.groups.size());
-        for (const SearchGroup& group : space.groups) values.emplace_back(group.candidates.size(), 0.0);
-        for (const auto& [name, scored] : linears_) {
-            rows[scored.group] += scored.rows;
-            for (size_t i = 0; i < scored.sums.size(); ++i) values[scored.group][i] += scored.sums[i];
-        }
-        for (size_t g = 0; g < rows.size(); ++g)
-            if (rows[g] == 0 && space.groups[g].candidates.size() > 1)
+        for (auto& [g, sums] : found) {
+            if (sums.rows == 0 && space.groups[g].candidates.size() > 1)
                 return fail("{}: no token of the calibration text ran through it; --keep it in one format",
                             space.groups[g].name);
+            values.push_back(std::move(sums.values));
+        }
         return values;
     }
 
 private:
+    struct GroupSums {
+        int64_t rows = 0;
+        std::vector<double> values;
+    };
+    static bool recall(const Json& kept, size_t candidates, GroupSums& sums) {
+        const auto values = kept.find("sums");
+        if (values == kept.end() || !json_value(*values, sums.values) || sums.values.size() != candidates ||
+            !json_get(kept, "rows", sums.rows).ok())
+            return sums = {}, false;
+        return true;
+    }
+    // Of the groups that `sums` has. In the order of the linears' names, so that the bits do not depend on resuming.
+    void add_to(std::map<size_t, GroupSums>& sums) const {
+        for (const auto& [name, scored] : linears_) {
+            const auto found = sums.find(scored.group);
+            if (found == sums.end()) continue;
+            found->second.rows += scored.rows;
+            for (size_t i = 0; i < scored.sums.size(); ++i) found->second.values[i] += scored.sums[i];
+        }
+    }
+
     struct Changed {
         PackedMatrix weight;  // empty for "none"
         ActivationFormat activation = ActivationFormat::none;
@@ -155,7 +194,8 @@ private:
     const ScoreMethod method_;
     Workspace& work_;
     std::vector<std::unique_ptr<TrialCheckpoint>> formats_;
-    std::map<std::string, Scored, std::less<>> linears_;  // by module
+    std::map<std::string, Scored, std::less<>> linears_;  // by module; not of recalled groups
+    std::vector<GroupSums> recalled_;                     // by group, of an earlier run
     std::vector<float> x_, plain_, changed_;
     std::vector<double> per_row_;
 };
@@ -166,7 +206,8 @@ Result<std::vector<std::vector<double>>> gradient_sums(const Trials& trials, Tok
     NIBBLE_TRY(const ModelConfig config, model_config(source));
     NIBBLE_TRY(auto work, Workspace::create(options.compute, {}, trials.pool()));
     NIBBLE_TRY(auto products, Workspace::create(options.compute, {}, trials.pool()));
-    NIBBLE_TRY(const auto observer, ScoreObserver::create(trials, options.method, products));
+    NIBBLE_TRY(const auto observer, ScoreObserver::create(trials, options.method, products, options.journal));
+    if (observer->done()) return observer->sums();
     const WeightOptions weights{.compute = options.compute, .quantize_activations = false, .kv = KvFormat::none};
     WeightSource ends(source, weights, trials.pool(), WeightSource::Mode::load);
     NIBBLE_TRY(const auto embedding, Embedding::load(config, ends));
@@ -177,10 +218,7 @@ Result<std::vector<std::vector<double>>> gradient_sums(const Trials& trials, Tok
                                            .batch_tokens = options.batch_tokens,
                                            .memory = options.memory,
                                            .scratch = options.scratch,
-                                           .block_done = [&](size_t) -> Status {
-                                               observer->close();
-                                               return Ok{};
-                                           },
+                                           .block_done = [&](size_t) { return observer->close(options.journal); },
                                            .progress = [&](int64_t done, int64_t all) -> Status {
                                                if (hooks.should_stop()) return fail("search stopped on request");
                                                if (!meter) meter.emplace(hooks, "scores", all);
@@ -201,7 +239,7 @@ Result<SearchScores> search_scores(const Trials& trials, std::string_view origin
     for (const auto& sequence : sequences) scores.tokens += static_cast<int64_t>(sequence.size());
     if (options.method == ScoreMethod::kl) {
         NIBBLE_TRY(auto meter, KlMeter::create(trials.source(), sequences, options, trials.pool()));
-        NIBBLE_TRY(scores.values, meter.measure_groups(trials, hooks));
+        NIBBLE_TRY(scores.values, meter.measure_groups(trials, options.journal, hooks));
     } else {
         NIBBLE_TRY(scores.values, gradient_sums(trials, sequences, options, hooks));
         if (options.method == ScoreMethod::fisher)

@@ -17,6 +17,7 @@
 
 #include "base/progress.h"
 #include "base/thread_pool.h"
+#include "io/journal.h"
 #include "model/model.h"
 #include "quant/calibrate.h"
 #include "quant/search.h"
@@ -33,6 +34,9 @@ struct ScoreOptions {
     uint64_t seed = 1;                    // of the sampled labels
     int64_t memory = int64_t{2} << 30;    // bytes of residual streams in memory
     std::filesystem::path scratch = ".";  // folder for those beyond
+    // Scores that an earlier run of the same search found, by group; new ones are added when a block (gradients) or a
+    // group (kl) is finished. Its identity is the caller's: everything above and the text. Null: nothing is kept.
+    Journal* journal = nullptr;
 };
 
 using TokenSequences = std::span<const std::vector<int32_t>>;
@@ -76,7 +80,9 @@ public:
     // Mean over all positions of KL(source || changed), nats, the inputs quantized where `changed` says so.
     Result<double> measure(const Checkpoint& changed);
     // Of every (group, candidate) of the trials' space: [group][i]. Holds all blocks of the source in memory.
-    Result<std::vector<std::vector<double>>> measure_groups(const Trials& trials, const JobHooks& hooks);
+    // `journal`: see ScoreOptions.
+    Result<std::vector<std::vector<double>>> measure_groups(const Trials& trials, Journal* journal,
+                                                            const JobHooks& hooks);
 
 private:
     Status embed(std::vector<float>& x);

@@ -12,12 +12,23 @@ namespace {
 Status check_statistics(const MatrixView& weight, const StatisticsNeeds& needs, const LinearStatistics& s) {
     const auto missing = [](std::string_view what) { return fail("no statistics of {} were collected", what); };
     if (needs.local && s.tokens > 0 && s.local.empty()) return missing("local inputs");
-    if (needs.inputs && !s.inputs) return missing("inputs");
-    if (needs.outputs && !s.outputs) return missing("output gradients");
+    if (needs.inputs && s.tokens > 0 && !s.inputs) return missing("inputs");
+    if (needs.outputs && s.tokens > 0 && !s.outputs) return missing("output gradients");
     if (s.inputs && needs.inputs && s.inputs->size() != weight.cols)
         return fail("statistics of {} inputs for {} columns", s.inputs->size(), weight.cols);
     if (s.outputs && needs.outputs && s.outputs->size() != weight.rows)
         return fail("statistics of {} outputs for {} rows", s.outputs->size(), weight.rows);
+    return Ok{};
+}
+
+Status copy_solution(const Solution& from, const QuantSpan& out, QuantStats& stats) {
+    const QuantMatrix& m = from.matrix;
+    if (m.format != out.format || m.rows != out.rows || m.cols != out.cols || m.tensor_scale != out.tensor_scale)
+        return fail("solved as {} x {} with a tensor scale of {}, wanted as {} x {} with {}", m.rows, m.cols,
+                    m.tensor_scale, out.rows, out.cols, out.tensor_scale);
+    std::ranges::copy(m.codes, out.codes);
+    std::ranges::copy(m.block_scales, out.block_scales);
+    stats.raised_blocks += from.raised_blocks;
     return Ok{};
 }
 
@@ -69,6 +80,7 @@ StatisticsNeeds needed_statistics(const WeightSolver& solver) {
 Status solve_weight(const MatrixView& weight, const WeightSpec& spec, const TensorAmax& amax,
                     const WeightSolver& solver, const LinearStatistics& statistics, const SolveKernels& kernels,
                     ThreadPool& pool, const QuantSpan& out, QuantStats& stats) {
+    if (statistics.solution) return copy_solution(*statistics.solution, out, stats);
     NIBBLE_CHECK(check_statistics(weight, needed_statistics(solver), statistics));
     switch (solver.kind) {
         case WeightSolver::Kind::none:
@@ -84,6 +96,11 @@ Status solve_weight(const MatrixView& weight, const WeightSpec& spec, const Tens
             return quantize_gptq(weight, mean_hessian(*statistics.inputs), spec, amax, solver.gptq, kernels.solver,
                                  pool, out);
         case WeightSolver::Kind::nibble_best:
+            if (statistics.tokens == 0) {
+                Gram none(weight.cols, kernels.solver);
+                none.finish(pool);
+                return nibble_best(weight, none, nullptr, solver.best, kernels.solver, pool, out);
+            }
             return nibble_best(weight, *statistics.inputs, statistics.outputs ? &*statistics.outputs : nullptr,
                                solver.best, kernels.solver, pool, out);
     }

@@ -15,11 +15,18 @@ namespace nibble {
 
 struct PlanEntry;
 
+// Codes and scales, with the one statistic of solving that cannot be measured from them.
+struct Solution {
+    QuantMatrix matrix;
+    int64_t raised_blocks = 0;
+};
+
 struct LinearStatistics {
-    int64_t tokens = 0;           // rows the linear saw
-    std::vector<float> local;     // [K/16, 16, 16], LocalGram::mean(); empty: not collected, or no token
-    std::optional<Gram> inputs;   // [K, K], finished; with token weights where the solver asks for them
-    std::optional<Gram> outputs;  // [N, N], finished
+    int64_t tokens = 0;                // rows the linear saw
+    std::vector<float> local;          // [K/16, 16, 16], LocalGram::mean(); empty: not collected, or no token
+    std::optional<Gram> inputs;        // [K, K], finished; with token weights where the solver asks for them
+    std::optional<Gram> outputs;       // [N, N], finished
+    std::optional<Solution> solution;  // solved already: the rest is empty
 };
 
 // Where a job gets the statistics of a plan's linears: held in memory, read from disk, or computed block by block.
@@ -41,6 +48,7 @@ struct SolveKernels {
 // QuantizeKernels::quantize. out: nvfp4 [N, K], tensor_scale set by the caller (shared by a fusion group) to
 // tensor_scale(spec, amax). Adds to stats.raised_blocks only.
 //
+// With statistics.solution, that is copied; its tensor scale must be out's.
 // A linear that saw no token is quantized without feedback: local_hessian by plain squared error, gptq with the
 // maximum's scales (both as Model Optimizer), nibble_best by squared error among its candidates.
 // Errors: statistics that are missing or of other shapes, a Hessian that is not positive definite after damping.

@@ -1,10 +1,10 @@
-// Statistics of linears that wait for their turn: in memory up to a limit, beyond it in unlinked scratch files.
+// What calibration solved, waiting to be written: codes and scales by linear; on disk as well where it is to survive a
+// kill.
 #pragma once
 
-#include "base/scratch_memory.h"
+#include "quant/calibration_keep.h"
 #include "quant/solve.h"
 
-#include <filesystem>
 #include <map>
 #include <string>
 
@@ -12,33 +12,22 @@ namespace nibble {
 
 class StatisticsStore : public StatisticsSource {
 public:
-    // `identity`: everything that decides a bit of what will be put. `memory`: bytes kept beside the scratch files.
-    StatisticsStore(std::string identity, int64_t memory, std::filesystem::path scratch)
-        : identity_(std::move(identity)), memory_(memory), scratch_(std::move(scratch)) {}
+    // `identity`: everything that decides a bit of what will be put.
+    explicit StatisticsStore(std::string identity) : identity_(std::move(identity)) {}
 
-    // Of linear `module`, finished. Errors: no memory, no room in the scratch folder.
-    Status put(const std::string& module, const LinearStatistics& statistics);
-    bool holds(const std::string& module) const { return stored_.contains(module); }
+    // Takes over what `keep` holds; put() adds to it from now on. `keep` lives until
+    // keep_no_more().
+    Status keep_in(CalibrationKeep& keep);
+    void keep_no_more() { keep_ = nullptr; }
+    Status put(const std::string& module, Solution solution);
+    bool holds(const std::string& module) const { return solved_.contains(module); }
     Result<std::shared_ptr<const LinearStatistics>> statistics(const PlanEntry& linear) override;
     std::string identity() const override { return identity_; }
 
 private:
-    struct StoredGram {
-        ScratchMemory sums;
-        int64_t n, tokens;
-        double weight;
-    };
-    struct Stored {
-        int64_t tokens;
-        std::vector<float> local;
-        std::optional<StoredGram> inputs, outputs;
-    };
-    Result<std::optional<StoredGram>> store(const std::optional<Gram>& gram);
-
     std::string identity_;
-    int64_t memory_;
-    std::filesystem::path scratch_;
-    std::map<std::string, Stored, std::less<>> stored_;
+    CalibrationKeep* keep_ = nullptr;
+    std::map<std::string, std::shared_ptr<const LinearStatistics>, std::less<>> solved_;
 };
 
 }  // namespace nibble

@@ -17,7 +17,7 @@ struct GptqOptions {
 struct NibbleBestOptions {
     float damping = 0.03f;      // of H, times its mean diagonal
     float row_damping = 0.3f;   // of G
-    float mix = 1.0f;           // uniform share of the token weights, times their mean; uniform alone without gradients
+    float mix = 1.0f;           // uniform share of H, times the mean token weight; uniform alone without gradients
     bool token_weights = true;  // H weighs tokens by the squared gradient at the linear's output
     bool order_blocks = true;   // by importance
     // Of coordinate descent over the codes of 16 rows at a time. Lowers the error it sees by 4 to 6 %, but from 8,192

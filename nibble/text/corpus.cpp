@@ -86,6 +86,7 @@ Result<std::vector<TokenId>> line_ids(const Json& line, const Tokenizer& tokeniz
     const auto messages = line.find("messages");
     if (messages == line.end()) return fail("has neither 'text' nor 'messages'");
     if (!chat) return fail("'messages' need a chat template, and the model has none");
+    NIBBLE_CHECK(check_messages(*messages));
     Json variables = options.template_variables;
     variables["messages"] = *messages;
     if (const auto tools = line.find("tools"); tools != line.end()) variables["tools"] = *tools;
@@ -124,6 +125,16 @@ Status fill(Corpus& corpus, const std::filesystem::path& path, const Tokenizer& 
 }
 
 }  // namespace
+
+Status check_messages(const Json& messages) {
+    if (!messages.is_array() || messages.empty()) return fail("'messages' is not a list of messages");
+    for (size_t i = 0; i < messages.size(); ++i) {
+        const Json& m = messages[i];
+        if (!m.is_object() || !m.contains("role") || !m["role"].is_string())
+            return fail("message {} is not an object with a 'role'", i);
+    }
+    return Ok{};
+}
 
 Result<Corpus> read_corpus(const std::filesystem::path& path, const Tokenizer& tokenizer, const ChatTemplate* chat,
                            const CorpusOptions& options) {

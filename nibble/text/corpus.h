@@ -22,6 +22,9 @@ struct Corpus {
     int64_t tokens = 0;  // of all sequences
 };
 
+// Whether `messages` is what chat templates are written for: a list, not empty, of objects with a 'role'.
+Status check_messages(const Json& messages);
+
 // *.jsonl: {"text": "..."} or {"messages": [...]} per line, special tokens as the tokenizer or the template adds them.
 // Anything else: plain text, each window after the tokens the tokenizer puts in front of a text (BOS).
 // Errors: empty or not UTF-8 (says where), a line that is neither, messages without a template, fewer tokens than asked

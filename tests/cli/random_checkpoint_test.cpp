@@ -11,7 +11,7 @@ namespace {
 TEST(RandomCheckpoint, EveryShapeIsAModel) {
     ThreadPool pool(1);
     for (const char* shape : {"smollm2-135m", "llama-8b", "qwen3-30b-a3b", "nemotron-3-nano"})
-        for (const char* format : {"bf16", "nvfp4", "fp8", "fp8_block128"}) {
+        for (const char* format : {"bf16", "nvfp4"}) {
             const auto checkpoint = random_checkpoint(shape, format, true, 0);
             ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message();
             const auto config = model_config(**checkpoint);

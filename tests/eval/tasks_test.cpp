@@ -114,6 +114,32 @@ TEST_F(Tasks, AModelBesideItselfDivergesByNothingAndTheCacheAgrees) {
     EXPECT_FALSE(refused.prepare(subject).ok());
 }
 
+// Choices of one question run their context once; the numbers are those of each alone, to the bit.
+TEST_F(Tasks, SharedContextsDoNotShow) {
+    std::vector<Continuation> items;
+    const std::vector<int32_t> question = m.encode(long_text().substr(0, 300)), other = m.encode("hello to the world");
+    const auto add = [&](std::vector<int32_t> tokens, int64_t from) { items.push_back({std::move(tokens), from}); };
+    for (const int32_t last : {65, 66, 67}) {
+        std::vector<int32_t> tokens = question;
+        tokens.insert(tokens.end(), static_cast<size_t>(last - 64), last);
+        add(tokens, std::ssize(question));
+    }
+    add(other, std::ssize(other) - 1);
+    add(question, 20);  // the whole text is counted, only 19 tokens can be shared
+    for (const int32_t last : {70, 70}) {
+        std::vector<int32_t> tokens = question;
+        tokens.push_back(last);
+        add(tokens, std::ssize(question));
+    }
+    std::vector<double> alone;
+    for (const Continuation& c : items) alone.push_back((*score(*m.model, {&c, 1}))[0].log_prob);
+    for (const int64_t rows : {1, 200, 1024}) {
+        const auto together = score(*m.model, items, rows, rows == 200 ? 3 : 256);
+        ASSERT_TRUE(together.ok()) << together.error().message();
+        for (size_t i = 0; i < items.size(); ++i) EXPECT_EQ((*together)[i].log_prob, alone[i]) << i << ", " << rows;
+    }
+}
+
 TEST_F(Tasks, LambadaAndChoicesAreLogLikelihoods) {
     LambadaTask lambada(lines("{\"text\": \"hello the hello world\"}\n{\"text\": \"say it again\"}\n"));
     const auto results = run_all(lambada, subject);

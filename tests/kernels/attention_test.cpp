@@ -129,7 +129,9 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Attention,
                                          shape(KvType::bf16, 4, 1, 8, 8), shape(KvType::bf16, 6, 2, 48, 80, 70),
                                          shape(KvType::f32, 3, 3, 24, 20, 5), shape(KvType::bf16, 40, 1, 80, 64),
                                          shape(KvType::fp8, 4, 2, 32, 48), shape(KvType::fp8, 2, 2, 16, 16, 64),
-                                         shape(KvType::nvfp4, 4, 2, 32, 48), shape(KvType::nvfp4, 8, 2, 128, 64, 100)));
+                                         shape(KvType::fp8_page, 4, 2, 32, 48),
+                                         shape(KvType::fp8_page, 3, 1, 40, 20, 64), shape(KvType::nvfp4, 4, 2, 32, 48),
+                                         shape(KvType::nvfp4, 8, 2, 128, 64, 100)));
 
 // Two segments in one call do not see each other.
 TEST(AttentionJobs, AreIndependent) {
@@ -170,6 +172,38 @@ TEST(AttentionJobs, RowsDoNotSeeWhatIsMasked) {
                 }
             }
     }
+}
+
+// fp8_page: what is stored at a position is that position's row alone, within half a step of its own largest element,
+// whatever stands beside it; 30 binades apart here, which no scale of a whole page holds.
+TEST(KvPages, ScalesInThePageAreOfOneRow) {
+    const KvShape s{2, 24, 20, KvType::fp8_page};
+    std::vector<std::byte> memory(static_cast<size_t>(2 * kv_page_bytes(s)), std::byte{0xFF});
+    std::byte* pages[2] = {memory.data(), memory.data() + kv_page_bytes(s)};
+    Problem p({.kv = s, .heads = 2}, 100);
+    const auto size = [](int64_t i) { return std::ldexp(1.0f, static_cast<int>(i * 7 % 31) - 15); };
+    for (int64_t i = 0; i < 100; ++i) {
+        for (int64_t c = 0; c < 48; ++c) p.k[size_t(i * 48 + c)] *= size(i);
+        for (int64_t c = 0; c < 40; ++c) p.v[size_t(i * 40 + c)] *= size(i + 1);
+    }
+    std::fill_n(p.v.begin() + 3 * 40, 20, 0.0f);  // a head's row of zeros
+    kv_store(s, pages, 0, 100, p.k.data(), 48, p.v.data(), 40);
+    float k[48], v[40];
+    const auto near = [](const float* stored, const float* x, int dim) {
+        float amax = 0;
+        for (int d = 0; d < dim; ++d) amax = std::max(amax, std::abs(x[d]));
+        for (int d = 0; d < dim; ++d) {
+            // Half a step of 3 mantissa bits; the smallest step is 2^-9 of a scale that is at most amax / 224.
+            const float bound = std::max(std::abs(x[d]) / 16, std::ldexp(amax / 224, -10));
+            ASSERT_LE(std::abs(stored[d] - x[d]), bound) << d;
+        }
+    };
+    for (int64_t i = 0; i < 100; ++i)
+        for (int head = 0; head < 2; ++head) {
+            kv_load(s, pages, i, k, v);
+            near(k + head * 24, p.k.data() + i * 48 + head * 24, 24);
+            near(v + head * 20, p.v.data() + i * 40 + head * 20, 20);
+        }
 }
 
 TEST(KvShapes, WhatCannotBeStoredIsAnError) {

@@ -19,8 +19,7 @@ TEST_P(KvTile, every_element_has_its_own_place) {
     std::set<int> seen;
     for (int t = 0; t < kv_tile_tokens; ++t)
         for (int d = 0; d < dims.k + dims.v; ++d) {
-            const int at =
-                d < dims.k ? k_offset(type, t, d) : k_tile_bytes(type, dims) + v_offset(type, t, d - dims.k);
+            const int at = d < dims.k ? k_offset(type, t, d) : k_tile_bytes(type, dims) + v_offset(type, t, d - dims.k);
             EXPECT_EQ(at % kv_element_bytes(type), 0);
             EXPECT_LT(at, kv_tile_bytes(type, dims));
             EXPECT_TRUE(seen.insert(at).second) << "token " << t << " dimension " << d;

@@ -155,11 +155,13 @@ TEST_P(Invariance, AForkContinuesAsItsOriginal) {
 INSTANTIATE_TEST_SUITE_P(
     Models, Invariance,
     testing::Values(Case{"model", {}}, Case{"model", {}, Compute::f32}, Case{"model", KvFormat::fp8_cast},
+                    Case{"model", KvFormat::fp8_page}, Case{"models/qwen3_moe", KvFormat::fp8_page},
                     Case{"models/llama", {}}, Case{"models/qwen2", KvFormat::nvfp4_cast}, Case{"models/qwen3", {}},
                     Case{"compressed-tensors/nvfp4a16", {}}, Case{"compressed-tensors/fp8_dynamic", {}},
                     Case{"compressed-tensors/fp8_block", {}, Compute::f32}, Case{"compressed-tensors/mxfp4a16", {}},
                     Case{"models/mixtral", {}}, Case{"models/qwen3_moe", {}, Compute::f32},
                     Case{"models/deepseek_v3", {}}, Case{"models/nemotron_h", {}},
+                    Case{"models/nemotron_h", {}, Compute::f32, SsmStateFormat::fp16_stochastic},
                     Case{"models/nemotron_h", {}, Compute::f32, SsmStateFormat::fp16},
                     Case{"models/nemotron_h", {}, Compute::bf16, SsmStateFormat::bf16}));
 

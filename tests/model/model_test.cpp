@@ -107,9 +107,12 @@ TEST(Forward, NotANumberIsNamedByLayerOperatorAndToken) {
         return status.ok() ? "" : status.error().message();
     };
     EXPECT_EQ(run({4, 8, 2}), "");
-    EXPECT_EQ(run({4, 9, 2}),
-              "layer 0, attention (model.layers.0.self_attn): nan in the output at position 1 (token 9, row 1 of the "
+    EXPECT_EQ(run({4, 9, 2}), "tensor 'model.embed_tokens.weight': row 9 (token 9) is not finite");
+    c->set("model.layers.0.self_attn.v_proj.weight", 3, NAN);
+    EXPECT_EQ(run({4, 8, 2}),
+              "layer 0, attention (model.layers.0.self_attn): NaN in the output at position 0 (token 4, row 0 of the "
               "batch)");
+    c->set("model.layers.0.self_attn.v_proj.weight", 3, 0.5f);
     c->set("model.layers.1.mlp.down_proj.weight", 5, INFINITY);
     const std::string error = run({4, 8, 2});
     EXPECT_EQ(error.find("layer 1, MLP (model.layers.1.mlp): "), 0u) << error;

@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,8 @@ import time
 import random_model
 
 RECIPES = (["--recipe", "nvfp4_four_over_six", "--weights-only"], ["--recipe", "w4a16_nvfp4"], ["--recipe", "fp8_per_channel_per_token"])
+# Ranges, solutions of finished blocks and the export outlive a kill. IDS: token ids, made below.
+CALIBRATED = (["--recipe", "nvfp4_nibble_best", "--calib", "IDS", "--calib-gradients", "256"], ["--recipe", "w4a16_nvfp4_gptq", "--calib", "IDS"])
 
 
 def without_times(value):
@@ -42,21 +45,35 @@ def content(folder):
     return out
 
 
+def write_ids(path, rng, rows, columns, vocab):
+    data = struct.pack(f"<{rows * columns}q", *(rng.randrange(vocab) for _ in range(rows * columns)))
+    header = json.dumps({"input_ids": {"dtype": "I64", "shape": [rows, columns], "data_offsets": [0, len(data)]}}).encode()
+    header += b" " * (-len(header) % 8)
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(header)) + header + data)
+
+
 def main():
     p = random_model.parser()
     p.add_argument("nibble")
     p.add_argument("--rounds", type=int, default=20)
+    p.add_argument("--calibrated", action="store_true", help="jobs that calibrate, on a smaller model")
     p.set_defaults(hidden=512, inner=2048, layers=8, vocab=20000, shards=3)
     a = p.parse_args()
+    if a.calibrated:
+        a.hidden, a.inner, a.layers, a.vocab, a.shards = 256, 256, 6, 500, 1
+    recipes = CALIBRATED if a.calibrated else RECIPES
     rng = random.Random(a.seed)
     folder = tempfile.mkdtemp(prefix="nibble-kill-")
     kills = resumed = 0
     try:
         source = os.path.join(folder, "source")
         random_model.make(source, a)
+        ids = os.path.join(folder, "ids.safetensors")
+        write_ids(ids, rng, 8, 64, a.vocab)
         for number in range(a.rounds):
-            recipe = RECIPES[number % len(RECIPES)]
-            whole, out = os.path.join(folder, f"whole{number % len(RECIPES)}"), os.path.join(folder, "out")
+            recipe = [ids if word == "IDS" else word for word in recipes[number % len(recipes)]]
+            whole, out = os.path.join(folder, f"whole{number % len(recipes)}"), os.path.join(folder, "out")
 
             def command(to, *more, threads=2):
                 return [a.nibble, "quantize", source, "-o", to, "--max-shard-size", "20MB", "--quiet", "--threads", str(threads), *recipe, *more]
@@ -66,7 +83,7 @@ def main():
                 subprocess.run(command(whole), check=True)
                 duration = time.time() - begin
             while not os.path.exists(out):
-                more = ["--resume"] if os.path.exists(out + ".partial") else []
+                more = ["--resume"] if os.path.exists(out + ".partial") or os.path.exists(out + ".calibration") else []
                 job = subprocess.Popen(command(out, *more, threads=rng.choice((1, 2, 3))), stderr=subprocess.PIPE, text=True)
                 try:
                     job.wait(timeout=rng.uniform(0, 1.2 * duration))

@@ -31,8 +31,9 @@ struct Case {
     }
     Result<AwqScales> run(bool quantized = false, int threads = 1) const {
         ThreadPool pool(threads);
-        return awq_lite(weight.view(), {mean, x.data(), rows, quantized}, {Format::nvfp4}, 0.1f, quantize_kernels()[0],
-                        solver_kernels()[0], pool);
+        const AwqWeights weights{1, [&](size_t) { return Result<MatrixView>(weight.view()); }};
+        return awq_lite(weights, {mean, x.data(), rows, quantized, {}, false}, {Format::nvfp4}, 0.1f,
+                        quantize_kernels()[0], solver_kernels()[0], pool);
     }
 };
 
@@ -73,6 +74,26 @@ TEST(AwqLite, ScalesFollowTheFormula) {
     }
     const double middle = std::sqrt(*std::max_element(s.begin(), s.end()) * *std::min_element(s.begin(), s.end()));
     for (size_t j = 0; j < s.size(); ++j) EXPECT_NEAR(found->scale[j], s[j] / middle, 1e-5 * s[j] / middle);
+}
+
+// A weight in two parts that share the input, with half of the columns tied in pairs, and scales that are powers of
+// two.
+TEST(AwqLite, TiesAndPowersOfTwoAndParts) {
+    const Case c(8);
+    std::vector<int32_t> classes;
+    for (int32_t i = 0; i < k; ++i) classes.push_back(i < k / 2 ? i / 2 : i);
+    ThreadPool pool(1);
+    const AwqWeights parts{
+        2, [&](size_t i) { return Result<MatrixView>(c.weight.view().panel(i == 0 ? 0 : 16, i == 0 ? 16 : n - 16)); }};
+    for (const bool powers : {false, true}) {
+        const auto found = awq_lite(parts, {c.mean, c.x.data(), rows, false, classes, powers}, {Format::nvfp4}, 0.1f,
+                                    quantize_kernels()[0], solver_kernels()[0], pool);
+        ASSERT_TRUE(found.ok()) << found.error().message();
+        EXPECT_LT(*std::min_element(found->loss.begin(), found->loss.end()), found->unscaled);
+        for (size_t i = 0; i < k / 2; i += 2) EXPECT_EQ(found->scale[i], found->scale[i + 1]);
+        int exponent;
+        for (const float s : found->scale) EXPECT_EQ(std::frexp(s, &exponent) == 0.5f, powers || s == 1.0f) << s;
+    }
 }
 
 TEST(AwqLite, ThreadsDoNotShow) {

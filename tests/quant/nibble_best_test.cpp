@@ -224,10 +224,37 @@ TEST(Gram, NamesWhatIsNotFinite) {
     EXPECT_EQ(status.error().message(), "row 2, column 5 is not finite");
 }
 
-TEST(Gram, MixingAddsAShareOfTheMean) {
-    std::vector<float> w{1, 2, 3, 6};
-    mix_with_uniform(w, 0.5f);
-    EXPECT_EQ(w, (std::vector<float>{2.5f, 3.5f, 4.5f, 7.5f}));
+TEST(Gram, InBytesIsCloseAndTheSameForAnySplitAndThreads) {
+    const int64_t rows = 2500, n = 70;
+    const std::vector<float> x = correlated_rows(rows, n, 8);
+    std::vector<float> w(static_cast<size_t>(rows));
+    for (size_t t = 0; t < w.size(); ++t) w[t] = static_cast<float>(t % 7);
+    const auto sums = [&](int64_t split, int threads, const ByteKernels* bytes) {
+        ThreadPool pool(threads);
+        Gram gram(n, *solver_kernels().begin(), bytes);
+        for (int64_t t = 0; t < rows; t += split) {
+            const int64_t count = std::min(split, rows - t);
+            EXPECT_TRUE(gram.add(x.data() + t * n, count, n, {w.data() + t, static_cast<size_t>(count)}, pool).ok());
+        }
+        gram.finish(pool);
+        return std::vector<double>(gram.sums().begin(), gram.sums().end());
+    };
+    const std::vector<double> exact = sums(rows, 1, nullptr), bytes = sums(rows, 1, *select_byte_kernels());
+    EXPECT_EQ(bytes, sums(333, 3, *select_byte_kernels()));
+    EXPECT_EQ(bytes, sums(rows, 2, &byte_kernels().back()));
+    for (int64_t i = 0; i < n; ++i)
+        for (int64_t j = 0; j < n; ++j) {
+            const auto at = [&](int64_t a, int64_t b) { return exact[static_cast<size_t>(a * n + b)]; };
+            EXPECT_NEAR(bytes[static_cast<size_t>(i * n + j)], at(i, j), 2e-3 * std::sqrt(at(i, i) * at(j, j)));
+        }
+}
+
+TEST(Gram, AddsAnUpperTriangle) {
+    Gram gram = Gram::of(std::vector<double>{1, 2, 2, 3}, 2, 1, 1);
+    const float upper[] = {10, 20, 30};
+    ThreadPool pool(2);
+    gram.add_upper(upper, 0.5, pool);
+    EXPECT_TRUE(std::ranges::equal(gram.sums(), std::vector<double>{6, 12, 12, 18}));
 }
 
 class NibbleBestTest : public ::testing::Test {

@@ -182,7 +182,7 @@ TEST(Resolve, algorithms_that_need_activations_are_listed_and_others_refused) {
     EXPECT_EQ(plan_of({on("*o_proj.weight*", nvfp4_static)}, {}, "nvfp4_act_headroom")->needs_activations,
               std::vector<std::string>{"algorithm nvfp4_act_headroom (r.yaml:1): needs activations, which this version "
                                        "does not compute"});
-    for (const char* method : {"awq_lite", "awq_clip", "awq_full", "smoothquant", "svdquant", "lsq"})
+    for (const char* method : {"awq_clip", "awq_full", "smoothquant", "svdquant", "lsq"})
         EXPECT_EQ(error_of({on("*o_proj.weight*", nvfp4)}, {}, method),
                   fmt::format("r.yaml:1: algorithm '{}' is not supported", method));
     EXPECT_EQ(error_of({}, {}, "{method: max, sync_expert_weight_amax: true}"),

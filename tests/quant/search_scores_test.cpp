@@ -3,6 +3,7 @@
 
 #include "model/backward.h"
 #include "quant/fakes.h"
+#include "support/files.h"
 
 #include <gtest/gtest.h>
 
@@ -154,7 +155,7 @@ TEST(SearchScores, kl_of_a_group_is_that_of_the_whole_model_with_it) {
     Bed bed({"nvfp4", "fp8"});
     auto meter = std::move(*KlMeter::create(*bed.source, bed.texts, {}, bed.pool));
     EXPECT_EQ(*meter.measure(*bed.source), 0.0);
-    const auto groups = meter.measure_groups(*bed.trials, {});
+    const auto groups = meter.measure_groups(*bed.trials, nullptr, {});
     ASSERT_TRUE(groups.ok()) << groups.error().message();
     for (size_t g = 0; g < bed.space.groups.size(); ++g) {
         std::vector<size_t> choice(bed.space.groups.size(), bed.space.none());
@@ -196,6 +197,38 @@ TEST(TrialCheckpoint, holds_the_bytes_that_quantize_stores) {
             EXPECT_EQ(other->format, t.format);
             const auto at = static_cast<size_t>(other - (*stored)->tensors().begin());
             EXPECT_EQ(decoded(*trial, i), decoded(**stored, at)) << t.name;
+        }
+    }
+}
+
+// A journal of which a kill left only the first lines: the rest is scored again, to the same bits.
+TEST(SearchScores, ContinueWhereAJournalEnds) {
+    for (const ScoreMethod method : {ScoreMethod::fisher, ScoreMethod::modelopt, ScoreMethod::kl}) {
+        Bed bed({"nvfp4", "fp8"});
+        ScoreOptions options;
+        options.method = method;
+        const auto expected = search_scores(*bed.trials, "test", bed.texts, options, {});
+        ASSERT_TRUE(expected.ok()) << expected.error().message();
+        TempDir dir;
+        const auto run = [&] {
+            auto journal = Journal::open(dir.path(), {{"job", "test"}});
+            EXPECT_TRUE(journal.ok()) << journal.error().message();
+            options.journal = journal->get();
+            const auto scores = search_scores(*bed.trials, "test", bed.texts, options, {});
+            EXPECT_TRUE(scores.ok()) << scores.error().message();
+            return scores->values;
+        };
+        EXPECT_EQ(run(), expected->values);
+        const std::filesystem::path file = dir / Journal::file_name;
+        const std::string all = read_file(file);
+        const auto lines = static_cast<size_t>(std::ranges::count(all, '\n'));
+        EXPECT_EQ(lines, 1 + bed.space.groups.size());
+        for (size_t kept = 1; kept < lines; kept += 3) {
+            size_t end = 0;
+            for (size_t i = 0; i < kept; ++i) end = all.find('\n', end) + 1;
+            write_file(file, std::string_view(all).substr(0, end + 5));  // and a torn line
+            EXPECT_EQ(run(), expected->values) << method_name(method) << ", " << kept << " lines";
+            EXPECT_EQ(static_cast<size_t>(std::ranges::count(read_file(file), '\n')), lines) << "scored what it knew";
         }
     }
 }

@@ -67,6 +67,11 @@ private:
     }
     float* y(int64_t query) const { return task_.job->y + row(query) * task_.job->y_stride + head(query) * kv_.v_dim; }
 
+    const float* row_scales(const KvHead& h, float (&factors)[kv_page_tokens]) const {
+        for (int64_t j = 0; j < kv_page_tokens; ++j) factors[j] = kv_row_scale(kv_, h, j, 1.0f);
+        return factors;
+    }
+
     Values k_tile(const std::byte* page, bool direct) {
         const KvHead h = kv_k_head(kv_, page, task_.head);
         const int64_t n = kv_.k_dim * kv_page_tokens;
@@ -80,6 +85,11 @@ private:
             case KvType::fp8:
                 tiles_.decode_e4m3(h.codes, n, kv_.k_scale, scratch_.k);
                 break;
+            case KvType::fp8_page: {
+                float factors[kv_page_tokens];
+                tiles_.decode_e4m3_k(h.codes, row_scales(h, factors), kv_.k_dim, scratch_.k);
+                break;
+            }
             case KvType::nvfp4:
                 tiles_.decode_e2m1_k(h.codes, h.scales, kv_.k_dim, kv_.k_scale, scratch_.k);
                 break;
@@ -107,6 +117,11 @@ private:
             case KvType::fp8:
                 tiles_.decode_e4m3(h.codes, n, kv_.v_scale, scratch_.v);
                 break;
+            case KvType::fp8_page: {
+                float factors[kv_page_tokens];
+                tiles_.decode_e4m3_v(h.codes, row_scales(h, factors), count, kv_.v_dim, scratch_.v);
+                break;
+            }
             case KvType::nvfp4:
                 tiles_.decode_e2m1_v(h.codes, h.scales, n, kv_.v_scale, scratch_.v);
                 break;

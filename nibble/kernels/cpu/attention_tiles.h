@@ -11,6 +11,9 @@ struct AttentionTiles {
     // n elements as FP32; e4m3: times scale.
     void (*decode_bf16)(const void* codes, int64_t n, float* out);
     void (*decode_e4m3)(const void* codes, int64_t n, float scale, float* out);
+    // With a factor per position: codes K [dim][64], V [rows][dim].
+    void (*decode_e4m3_k)(const void* codes, const float* factors, int64_t dim, float* out);
+    void (*decode_e4m3_v)(const void* codes, const float* factors, int64_t rows, int64_t dim, float* out);
     // kernels/kv_page.h: K [dim / 2][64] with scales [dim / 16][64], out [dim][64]; V: n elements with a scale per 16.
     void (*decode_e2m1_k)(const void* codes, const void* scales, int64_t dim, float tensor_scale, float* out);
     void (*decode_e2m1_v)(const void* codes, const void* scales, int64_t n, float tensor_scale, float* out);

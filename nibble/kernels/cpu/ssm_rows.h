@@ -19,14 +19,14 @@ struct SsmHead {
     int head_dim, state_size;
 };
 
-// A head's state in 16 bits: BF16 to nearest, or FP16 rounded stochastically. Element i takes its 16 random bits from
+// A head's state in 16 bits: BF16 or FP16, to nearest or FP16 rounded stochastically. Then element i takes 16 bits from
 // draw block + 16 (i / 128) + i % 16, part (i / 16) % 8 of the eight (low half of word 0, high half, word 1 ...): lanes
 // are draws, so vectors need no shuffle.
 struct SsmNarrow {
     float* state;
     uint16_t* stored;
     int64_t count;  // multiple of 16
-    bool fp16;
+    bool fp16, stochastic;
     uint64_t block = 0;  // multiple of 16
     uint64_t seed = 0, role = 0;
 };

@@ -5,6 +5,7 @@
 #include "tensor/cuda/call.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <numbers>
 
@@ -12,10 +13,11 @@ namespace nibble::cuda {
 namespace {
 
 static_assert(sizeof(AttentionUnit) == 4 * unit_words && sizeof(AttentionMerge) == 4 * merge_words &&
-              sizeof(AttentionCounts) == 4 * counts_words);
+              sizeof(AttentionCounts) == 4 * counts_words && sizeof(AttentionGather) == 4 * gather_words &&
+              sizeof(AttentionPrefill) == 4 * prefill_words);
 
 constexpr int64_t workspace_alignment = 256;
-constexpr int64_t most_partials = 4096;
+constexpr int64_t most_partial_bytes = int64_t{96} << 20;  // of sums that groups leave
 constexpr int64_t blocks_worth = 8;  // of work items for every thread block, so that the last ones end together
 
 cudaStream_t raw(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
@@ -27,7 +29,8 @@ int group_of(const AttentionProblem& p) { return p.q_heads / p.kv.kv_heads; }
 // Sixteen columns a unit where a launch brings more than one token a segment.
 AttentionKernelShape shape_of(const AttentionProblem& p) {
     const int64_t columns = p.most_rows > p.most_segments ? 2 * p.most_rows * group_of(p) : group_of(p);
-    return {p.kv.type, p.kv.dims(), columns > 8 && p.kv.dims().k < 256 ? 16 : 8};
+    const int k = p.kv.dims().k;
+    return {p.kv.type, p.kv.dims(), columns <= 4 && k <= 128 ? 4 : columns > 8 && k < 256 ? 16 : 8};
 }
 
 // Of all segments together, however the rows lie.
@@ -36,11 +39,25 @@ int64_t most_blocks(const AttentionProblem& p) {
 }
 int64_t most_groups(const AttentionProblem& p) { return ceil_div(p.most_tokens, group_tokens) + 1; }
 
+int page_shift(int tiles) {
+    return std::has_single_bit(static_cast<unsigned>(tiles)) ? std::countr_zero(static_cast<unsigned>(tiles)) : -1;
+}
+int64_t rounded_up(int64_t bytes) { return ceil_div(bytes, workspace_alignment) * workspace_alignment; }
 int64_t sums_bytes(const AttentionPlan& plan) {
     const AttentionKernelShape s = shape_of(plan.problem);
-    const int64_t bytes = plan.partials * plan.problem.kv.kv_heads * s.columns * s.dims.v * 4;
-    return ceil_div(bytes, workspace_alignment) * workspace_alignment;
+    return rounded_up(plan.partials * plan.problem.kv.kv_heads * s.columns * s.dims.v * 4);
 }
+int64_t tops_bytes(const AttentionPlan& plan) {
+    return rounded_up(plan.partials * plan.problem.kv.kv_heads * shape_of(plan.problem).columns *
+                      static_cast<int64_t>(sizeof(float2)));
+}
+
+// The kernel for many columns of a KV head.
+bool has_prefill(const AttentionProblem& p) {
+    return p.kv.type == KvType::bf16 && p.kv.k_dim == p.kv.v_dim && (p.kv.k_dim == 64 || p.kv.k_dim == 128) &&
+           p.most_rows * group_of(p) >= prefill_columns;
+}
+int64_t gathered_bytes(const AttentionProblem& p) { return int64_t{p.kv.kv_heads} * 2 * run_tokens * p.kv.k_dim * 2; }
 
 }  // namespace
 
@@ -66,9 +83,18 @@ Result<AttentionPlan> plan_attention(const AttentionProblem& p, const DeviceInfo
         std::min(most_blocks(p) * most_groups(p), 2 * blocks_worth * plan.blocks / p.kv.kv_heads + 2 * most_blocks(p));
     if (most_groups(p) <= 2) plan.partials = most_blocks(p) * most_groups(p);
     plan.partials = std::min<int64_t>(plan.partials, std::max<int64_t>(4096, 2 * p.most_segments));
-    plan.work_words = counts_words + (most_blocks(p) + plan.partials) * (unit_words + merge_words);
-    plan.workspace_bytes =
-        sums_bytes(plan) + plan.partials * p.kv.kv_heads * shape.columns * static_cast<int64_t>(sizeof(float2));
+    if (has_prefill(p)) {
+        // Every segment's past, or four times what comes new: beyond that the other kernel does it.
+        const int64_t longest = ceil_div(p.most_tokens, run_tokens) + 1;
+        plan.gathered_runs = std::min(p.most_segments * longest,
+                                      std::max(longest, 4 * ceil_div(p.most_rows, run_tokens) + 2 * p.most_segments));
+        NIBBLE_CHECK(cuda_status(prepare_prefill(p.kv.k_dim), "attention: cudaFuncSetAttribute"));
+    }
+    plan.work_words =
+        counts_words + (most_blocks(p) + plan.partials) * (unit_words + merge_words) +
+        plan.gathered_runs * gather_words +
+        (plan.gathered_runs ? (p.most_rows * group_of(p) / prefill_columns + p.most_segments) : 0) * prefill_words;
+    plan.workspace_bytes = sums_bytes(plan) + tops_bytes(plan) + plan.gathered_runs * gathered_bytes(p);
     return plan;
 }
 
@@ -76,18 +102,52 @@ Result<AttentionWork> attention_work(const AttentionPlan& plan, std::span<const 
     const AttentionProblem& p = plan.problem;
     const int group = group_of(p), columns = shape_of(p).columns;
     std::vector<AttentionUnit> units;
+    std::vector<AttentionGather> gathers;
+    std::vector<AttentionPrefill> prefills;
     int64_t rows = 0, all_groups = 0;
+    // Runs that the rows of a segment see.
+    const auto first_seen = [&](int64_t position) {
+        return p.window ? std::max<int64_t>(0, position - p.window + 1) : 0;
+    };
+    const auto prefill = [&](const AttentionSegment& s) {
+        const int64_t seen = first_seen(s.position), last = s.position + s.rows - 1;
+        const int64_t begin = seen / run_tokens, end = last / run_tokens + 1, base = std::ssize(gathers);
+        if (s.rows * group < prefill_columns || base + end - begin > plan.gathered_runs) return false;
+        for (int64_t run = begin; run < end; ++run)
+            gathers.push_back({s.table, static_cast<int32_t>(run * run_tokens), static_cast<int32_t>(seen),
+                               static_cast<int32_t>(last), static_cast<int32_t>(std::ssize(gathers))});
+        for (int32_t column = 0; column < s.rows * group; column += prefill_columns) {
+            const int32_t count = std::min(prefill_columns, s.rows * group - column);
+            const int64_t first = first_seen(s.position + column / group) / run_tokens;
+            const int64_t through = (s.position + (column + count - 1) / group) / run_tokens;
+            prefills.push_back({s.row, s.position, column, count, static_cast<int32_t>(first),
+                                static_cast<int32_t>(through - first + 1), static_cast<int32_t>(base + first - begin)});
+        }
+        return true;
+    };
     for (const AttentionSegment& s : segments) {
         rows += s.rows;
         if (s.rows < 1 || s.position < 0 || int64_t{s.position} + s.rows > p.most_tokens)
             return fail("attention: {} rows at position {} of {}", s.rows, s.position, p.most_tokens);
+        if (plan.gathered_runs && prefill(s)) continue;
         for (int32_t column = 0; column < s.rows * group; column += columns) {
             const int32_t count = std::min(columns, s.rows * group - column);
-            const int64_t low = s.position + column / group, high = s.position + (column + count - 1) / group;
-            const int64_t from = p.window ? std::max<int64_t>(0, low - p.window + 1) : 0;
-            const auto begin = static_cast<int32_t>(from / group_tokens),
-                       end = static_cast<int32_t>(high / group_tokens);
-            units.push_back({s.row, s.position, s.table, column, count, begin, end - begin + 1, -1});
+            const auto low = static_cast<int32_t>(s.position + column / group);
+            const auto high = static_cast<int32_t>(s.position + (column + count - 1) / group);
+            const auto seen = static_cast<int32_t>(first_seen(low));
+            const int32_t begin = seen / group_tokens, end = high / group_tokens;
+            units.push_back({.table = s.table,
+                             .position = s.position,
+                             .first_group = begin,
+                             .groups = end - begin + 1,
+                             .first_seen = seen,
+                             .last_seen = high,
+                             .lowest = low,
+                             .partial = -1,
+                             .row = s.row,
+                             .column = column,
+                             .columns = count,
+                             .unused = 0});
             all_groups += end - begin + 1;
         }
     }
@@ -118,15 +178,26 @@ Result<AttentionWork> attention_work(const AttentionPlan& plan, std::span<const 
     }
     // The longest first: the last ones fill the gaps.
     std::ranges::stable_sort(pieces, std::greater<>{}, &AttentionUnit::groups);
+    std::ranges::stable_sort(prefills, std::greater<>{}, &AttentionPrefill::runs);
     AttentionWork work;
-    const size_t unit_at = counts_words, merge_at = unit_at + pieces.size() * unit_words;
-    work.words.resize(merge_at + merges.size() * merge_words);
-    const AttentionCounts counts{static_cast<int32_t>(pieces.size()), static_cast<int32_t>(merges.size()),
-                                 static_cast<int32_t>(merge_at), 0};
+    work.words.resize(counts_words);
+    const auto append = [&](const auto& list) {
+        const size_t at = work.words.size(), bytes = list.size() * sizeof(list[0]);
+        work.words.resize(at + bytes / 4);
+        if (bytes > 0) std::memcpy(work.words.data() + at, list.data(), bytes);
+        return static_cast<int32_t>(at);
+    };
+    const auto size = [](const auto& list) { return static_cast<int32_t>(list.size()); };
+    append(pieces);
+    const AttentionCounts counts{.units = size(pieces),
+                                 .merges = size(merges),
+                                 .merges_at = append(merges),
+                                 .gathers = size(gathers),
+                                 .gathers_at = append(gathers),
+                                 .prefills = size(prefills),
+                                 .prefills_at = append(prefills),
+                                 .unused = 0};
     std::memcpy(work.words.data(), &counts, sizeof(counts));
-    if (!pieces.empty()) std::memcpy(work.words.data() + unit_at, pieces.data(), pieces.size() * sizeof(AttentionUnit));
-    if (!merges.empty())
-        std::memcpy(work.words.data() + merge_at, merges.data(), merges.size() * sizeof(AttentionMerge));
     return work;
 }
 
@@ -146,6 +217,7 @@ Status attend(const AttentionPlan& plan, const AttentionInput& in, const KvCache
                              .v_scales = c.v_scales,
                              .sums = reinterpret_cast<float*>(workspace),
                              .tops = reinterpret_cast<float2*>(workspace + sums_bytes(plan)),
+                             .scratch = reinterpret_cast<uint8_t*>(workspace + sums_bytes(plan) + tops_bytes(plan)),
                              .out = reinterpret_cast<uint8_t*>(out),
                              .kv_heads = p.kv.kv_heads,
                              .q_heads = p.q_heads,
@@ -153,10 +225,17 @@ Status attend(const AttentionPlan& plan, const AttentionInput& in, const KvCache
                              .k_dim = p.kv.k_dim,
                              .v_dim = p.kv.v_dim,
                              .window = static_cast<int>(std::min<int64_t>(p.window, INT32_MAX / 2)),
+                             .page_shift = page_shift(p.kv.page_tokens / kv_tile_tokens),
                              .table_pitch = p.table_pitch,
                              .page_stride = c.page_stride,
                              .scale_log2 = p.softmax_scale * std::numbers::log2e_v<float>,
                              .overlap = overlap};
+    if (plan.gathered_runs) {
+        NIBBLE_CHECK(cuda_status(launch_gather(args, p.kv.k_dim, 8 * plan.multiprocessors, raw(stream)),
+                                 "attention: gather kernel launch"));
+        NIBBLE_CHECK(cuda_status(launch_prefill(args, p.kv.k_dim, plan.multiprocessors, raw(stream)),
+                                 "attention: prefill kernel launch"));
+    }
     NIBBLE_CHECK(cuda_status(p.kv.type == KvType::bf16 ? launch_attention_bf16(args, shape, plan.blocks, raw(stream))
                                                        : launch_attention_e4m3(args, shape, plan.blocks, raw(stream)),
                              "attention: kernel launch"));

@@ -11,10 +11,10 @@ inline constexpr int run_tokens = 64, group_runs = 8, group_tokens = run_tokens 
 
 // Consecutive columns (query token, head of a KV head's group) of a segment, over consecutive groups of positions.
 struct AttentionUnit {
-    int32_t row, position, table;  // of the segment
-    int32_t column, columns;       // of the segment's rows * group
-    int32_t first_group, groups;   // none: zeros go out
-    int32_t partial;               // where the shares of its groups go; -1: it has all groups, out with their sum
+    int32_t table, position, first_group, groups;  // position: of the segment's first token
+    int32_t first_seen, last_seen, lowest;         // positions that some column sees; `lowest`: of the first column
+    int32_t partial;  // where the shares of its groups go; -1: it has all groups, out with their sum
+    int32_t row, column, columns, unused;  // row: of the segment's first token
 };
 // Partial sums [first, first + count) are those of columns of a segment.
 struct AttentionMerge {
@@ -32,7 +32,7 @@ struct AttentionPrefill {
 struct AttentionCounts {
     int32_t units, merges, merges_at, gathers, gathers_at, prefills, prefills_at, unused;
 };
-inline constexpr int unit_words = 8, merge_words = 5, gather_words = 5, prefill_words = 7, counts_words = 8;
+inline constexpr int unit_words = 12, merge_words = 5, gather_words = 5, prefill_words = 7, counts_words = 8;
 inline constexpr int prefill_columns = 128;
 
 struct AttentionArgs {
@@ -48,7 +48,8 @@ struct AttentionArgs {
     uint8_t* out = nullptr;
     int kv_heads = 0, q_heads = 0, page_tokens = 0;
     int k_dim = 0, v_dim = 0;
-    int window = 0;  // 0: all
+    int window = 0;       // 0: all
+    int page_shift = -1;  // log2 of the tiles of a page where that is whole
     int64_t table_pitch = 0, page_stride = 0;
     float scale_log2 = 0;
     bool overlap = false;
@@ -56,7 +57,7 @@ struct AttentionArgs {
 struct AttentionKernelShape {
     KvType type = KvType::bf16;
     KvDims dims{128, 128};  // padded
-    int columns = 8;        // of a unit at most: 8, or 16 where dims.k < 256
+    int columns = 8;        // of a unit at most: 8; 16 where dims.k < 256, 4 where it is at most 128
 };
 cudaError_t prepare_attention_bf16(const AttentionKernelShape& shape, int* blocks_per_multiprocessor);
 cudaError_t prepare_attention_e4m3(const AttentionKernelShape& shape, int* blocks_per_multiprocessor);
@@ -65,6 +66,7 @@ cudaError_t launch_attention_bf16(const AttentionArgs& args, const AttentionKern
 cudaError_t launch_attention_e4m3(const AttentionArgs& args, const AttentionKernelShape& shape, int blocks,
                                   cudaStream_t stream);
 // BF16, heads of 64 or 128.
+cudaError_t launch_gather(const AttentionArgs& args, int dims, int blocks, cudaStream_t stream);
 cudaError_t prepare_prefill(int dims);
 cudaError_t launch_prefill(const AttentionArgs& args, int dims, int blocks, cudaStream_t stream);
 cudaError_t launch_merge(const AttentionArgs& args, const AttentionKernelShape& shape, int blocks, cudaStream_t stream);

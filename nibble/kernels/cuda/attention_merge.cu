@@ -12,7 +12,7 @@ struct MergeArgs {
     bool overlap;
 };
 
-constexpr int ahead = 32;  // groups at a time: a lane has the factors of one
+constexpr int ahead = 16;  // groups at a time: a lane has the factors of one. Little code: it is cold when it runs
 
 __global__ void merge_kernel(const __grid_constant__ MergeArgs all) {
     const AttentionArgs& args = all.attention;
@@ -29,32 +29,31 @@ __global__ void merge_kernel(const __grid_constant__ MergeArgs all) {
         const auto place = [&](int i) {
             return (int64_t{merge.first + i} * args.kv_heads + head) * all.columns + column;
         };
+        const int apart = args.kv_heads * all.columns * all.v_padded;
         Share share;
         for (int first = 0; first < merge.count; first += ahead) {
             const int here = min(ahead, merge.count - first);
+            const float* from = args.sums + place(first) * all.v_padded + d;
             float value[ahead];
 #pragma unroll
-            for (int i = 0; i < ahead; ++i)
-                if (i < here) value[i] = args.sums[place(first + i) * all.v_padded + d];
+            for (int i = 0; i < ahead; ++i) value[i] = from[min(i, here - 1) * apart];
             const float2 own = lane < here ? args.tops[place(first + lane)] : float2{-INFINITY, 0.0f};
             float through = own.x;
 #pragma unroll
-            for (int step = 1; step < 32; step *= 2) {
+            for (int step = 1; step < ahead; step *= 2) {
                 const float other = __shfl_up_sync(all_lanes, through, step);
                 if (lane >= step) through = fmaxf(through, other);
             }
             float before = fmaxf(__shfl_up_sync(all_lanes, through, 1), share.top);
             if (lane == 0) before = share.top;
             const Weights weights(before, own.x);
-            share.top = fmaxf(share.top, __shfl_sync(all_lanes, through, 31));
+            share.top = fmaxf(share.top, __shfl_sync(all_lanes, through, ahead - 1));
+            // Those behind the last have weights 1 and 0.
 #pragma unroll
             for (int i = 0; i < ahead; ++i) {
                 const float a = __shfl_sync(all_lanes, weights.own, i), b = __shfl_sync(all_lanes, weights.other, i);
-                const float sum = __shfl_sync(all_lanes, own.y, i);
-                if (i < here) {
-                    share.sum = fmaf(b, sum, a * share.sum);
-                    share.value = fmaf(b, value[i], a * share.value);
-                }
+                share.sum = fmaf(b, __shfl_sync(all_lanes, own.y, i), a * share.sum);
+                share.value = fmaf(b, value[i], a * share.value);
             }
         }
         if (d >= args.v_dim) continue;

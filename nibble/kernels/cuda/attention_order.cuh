@@ -83,32 +83,41 @@ struct Bf16Kv {
         const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
         return *reinterpret_cast<const uint32_t*>(&v);
     }
-    // One chain over the dimensions, for each of `Tiles` groups of eight columns.
+    // One chain over the dimensions, for each of two tiles of tokens and `Tiles` groups of eight columns.
     template <int Dims, int Tiles>
-    static __device__ void scores(float (&s)[Tiles][4], const uint8_t* tile, const uint32_t (&q)[Tiles][Dims / 8],
-                                  int lane) {
+    static __device__ void scores(float (&s)[2][Tiles][4], const uint8_t* const (&tile)[2],
+                                  const uint32_t (&q)[Tiles][Dims / 8], int lane) {
 #pragma unroll
         for (int p = 0; p < Dims / 32; ++p) {
-            const uint4 upper = shared_load(tile + 1024 * p + 16 * lane);
-            const uint4 lower = shared_load(tile + 1024 * p + 512 + 16 * lane);
+            uint4 upper[2], lower[2];
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                upper[i] = shared_load(tile[i] + 1024 * p + 16 * lane);
+                lower[i] = shared_load(tile[i] + 1024 * p + 512 + 16 * lane);
+            }
 #pragma unroll
             for (int t = 0; t < Tiles; ++t) {
-                multiply_add(s[t], upper.x, lower.x, upper.y, lower.y, q[t][4 * p], q[t][4 * p + 1]);
-                multiply_add(s[t], upper.z, lower.z, upper.w, lower.w, q[t][4 * p + 2], q[t][4 * p + 3]);
+#pragma unroll
+                for (int i = 0; i < 2; ++i)
+                    multiply_add(s[i][t], upper[i].x, lower[i].x, upper[i].y, lower[i].y, q[t][4 * p], q[t][4 * p + 1]);
+#pragma unroll
+                for (int i = 0; i < 2; ++i)
+                    multiply_add(s[i][t], upper[i].z, lower[i].z, upper[i].w, lower[i].w, q[t][4 * p + 2],
+                                 q[t][4 * p + 3]);
             }
         }
     }
-    // `valid`: of the lane's four tokens, those that exist.
-    template <int Dims, int Tiles, bool Tail>
+    // Zeros for all but the first `valid` of a lane's four tokens.
+    static __device__ uint4 masked(uint4 w, int valid) {
+        const uint32_t first = bytes_below(valid, 2), second = bytes_below(valid - 2, 2);
+        return {w.x & first, w.y & second, w.z & first, w.w & second};
+    }
+    template <int Dims, int Tiles>
     static __device__ void values(float (&o)[Tiles][Dims / 16][4], const uint8_t* tile, const uint32_t (&p)[Tiles][2],
-                                  int lane, int valid) {
+                                  int lane) {
 #pragma unroll
         for (int v = 0; v < Dims / 16; ++v) {
-            uint4 w = shared_load(tile + 512 * v + 16 * lane);
-            if (Tail) {
-                const uint32_t first = bytes_below(valid, 2), second = bytes_below(valid - 2, 2);
-                w.x &= first, w.z &= first, w.y &= second, w.w &= second;
-            }
+            const uint4 w = shared_load(tile + 512 * v + 16 * lane);
 #pragma unroll
             for (int t = 0; t < Tiles; ++t) multiply_add(o[t][v], w.x, w.z, w.y, w.w, p[t][0], p[t][1]);
         }
@@ -143,32 +152,39 @@ struct E4m3Kv {
         return y;
     }
     template <int Dims, int Tiles>
-    static __device__ void scores(float (&s)[Tiles][4], const uint8_t* tile, const uint32_t (&q)[Tiles][Dims / 8],
-                                  int lane) {
+    static __device__ void scores(float (&s)[2][Tiles][4], const uint8_t* const (&tile)[2],
+                                  const uint32_t (&q)[Tiles][Dims / 8], int lane) {
 #pragma unroll
         for (int p = 0; p < Dims / 64; ++p) {
-            const uint4 upper = shared_load(tile + 1024 * p + 16 * lane);
-            const uint4 lower = shared_load(tile + 1024 * p + 512 + 16 * lane);
-            const uint32_t u[4] = {upper.x, upper.y, upper.z, upper.w}, l[4] = {lower.x, lower.y, lower.z, lower.w};
+            uint4 upper[2], lower[2];
 #pragma unroll
-            for (int k = 0; k < 4; ++k) {
-                const uint32_t a0 = two(u[k], false), a1 = two(l[k], false), a2 = two(u[k], true), a3 = two(l[k], true);
-#pragma unroll
-                for (int t = 0; t < Tiles; ++t)
-                    multiply_add(s[t], a0, a1, a2, a3, q[t][8 * p + 2 * k], q[t][8 * p + 2 * k + 1]);
+            for (int i = 0; i < 2; ++i) {
+                upper[i] = shared_load(tile[i] + 1024 * p + 16 * lane);
+                lower[i] = shared_load(tile[i] + 1024 * p + 512 + 16 * lane);
             }
+#pragma unroll
+            for (int k = 0; k < 4; ++k)
+#pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                    const uint32_t u = k == 0 ? upper[i].x : k == 1 ? upper[i].y : k == 2 ? upper[i].z : upper[i].w;
+                    const uint32_t l = k == 0 ? lower[i].x : k == 1 ? lower[i].y : k == 2 ? lower[i].z : lower[i].w;
+                    const uint32_t a0 = two(u, false), a1 = two(l, false), a2 = two(u, true), a3 = two(l, true);
+#pragma unroll
+                    for (int t = 0; t < Tiles; ++t)
+                        multiply_add(s[i][t], a0, a1, a2, a3, q[t][8 * p + 2 * k], q[t][8 * p + 2 * k + 1]);
+                }
         }
     }
-    template <int Dims, int Tiles, bool Tail>
+    static __device__ uint4 masked(uint4 w, int valid) {
+        const uint32_t mask = bytes_below(valid, 1);
+        return {w.x & mask, w.y & mask, w.z & mask, w.w & mask};
+    }
+    template <int Dims, int Tiles>
     static __device__ void values(float (&o)[Tiles][Dims / 16][4], const uint8_t* tile, const uint32_t (&p)[Tiles][2],
-                                  int lane, int valid) {
+                                  int lane) {
 #pragma unroll
         for (int v = 0; v < Dims / 32; ++v) {
-            uint4 w = shared_load(tile + 512 * v + 16 * lane);
-            if (Tail) {
-                const uint32_t mask = bytes_below(valid, 1);
-                w.x &= mask, w.y &= mask, w.z &= mask, w.w &= mask;
-            }
+            const uint4 w = shared_load(tile + 512 * v + 16 * lane);
             const uint32_t x0 = two(w.x, false), x1 = two(w.y, false), x2 = two(w.x, true), x3 = two(w.y, true);
             const uint32_t y0 = two(w.z, false), y1 = two(w.w, false), y2 = two(w.z, true), y3 = two(w.w, true);
 #pragma unroll

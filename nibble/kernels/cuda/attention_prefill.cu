@@ -1,9 +1,5 @@
 // Attention of many columns (query token, head) of a KV head at a time, on wgmma, in the order of attention_kernel.cuh:
-// 64 columns a warpgroup, runs of 64 positions one after the other. gather_kernel first lays the keys and values of a
-// segment out as wgmma reads them, [run][KV head][keys, values]: keys [dims / 64][64 positions][64 dims], values
-// [dims][64 positions], rows of 128 swizzled bytes. Positions inside a tile of 16 and dimensions inside 32 are in the
-// order in which the other kernel's lanes meet them, so that every k-step has the same operands. Reading them again
-// costs less than 1 % at 16k tokens.
+// 64 columns a warpgroup, runs of 64 positions one after the other, as attention_gather.cu lays them out.
 //
 // Sums: o of a run, those of a group in registers, and the total, which waits in shared memory between groups.
 #include "kernels/cuda/attention_order.cuh"
@@ -14,70 +10,6 @@ namespace nibble::cuda {
 namespace {
 
 constexpr int workers = 2, prefill_threads = 128 * (workers + 1), stages = 3;
-
-struct GatherArgs {
-    AttentionArgs attention;
-    int dims;
-    bool overlap;
-};
-
-// 16 bytes a thread: a row's chunk of eight dimensions (keys) or positions (values).
-template <int Dims>
-__global__ void __launch_bounds__(256) gather_kernel(const __grid_constant__ GatherArgs all) {
-    constexpr KvDims dims{Dims, Dims};
-    constexpr int half_bytes = 64 * Dims * 2, chunks = half_bytes / 16;
-    const AttentionArgs& args = all.attention;
-    start(all.overlap);
-    const AttentionCounts& counts = *reinterpret_cast<const AttentionCounts*>(args.work);
-    const int32_t* list = args.work + counts.gathers_at;
-    for (int item = static_cast<int>(blockIdx.x); item < counts.gathers * args.kv_heads;
-         item += static_cast<int>(gridDim.x)) {
-        const int head = item % args.kv_heads;
-        const int32_t* at = list + item / args.kv_heads * gather_words;
-        const AttentionGather run{at[0], at[1], at[2], at[3], at[4]};
-        uint8_t* out = args.scratch + (int64_t{run.scratch} * args.kv_heads + head) * (2 * half_bytes);
-        const int page_tiles = args.page_tokens / kv_tile_tokens;
-        // The tile of 16 positions, or null where nobody sees any of it.
-        const auto tile_at = [&](int i) -> const uint8_t* {
-            const int position = run.position + i * kv_tile_tokens, tile = position / kv_tile_tokens;
-            if (position > run.last || position + kv_tile_tokens <= run.first) return nullptr;
-            const int page = __ldg(args.table + run.table * args.table_pitch + tile / page_tiles);
-            return args.pages + page * args.page_stride +
-                   int64_t{head * page_tiles + tile % page_tiles} * kv_tile_bytes(KvType::bf16, dims);
-        };
-        for (int i = static_cast<int>(threadIdx.x); i < 2 * chunks; i += 256) {
-            uint4 v{0, 0, 0, 0};
-            uint32_t to;
-            if (i < chunks) {  // keys: lane-order words 16 c + 8 h + 4 s of a panel's row, c = 0 ... 3
-                const int block = i / 512, row = i / 8 % 64, chunk = i % 8, step = 4 * block + chunk / 2;
-                to = block * 8192 + row * 128 + (chunk ^ row % 8) * 16;
-                if (const uint8_t* tile = tile_at(row / 16)) {
-                    const uint8_t* from = tile + step / 2 * 1024 + row % 16 * 64 + step % 2 * 8 + chunk % 2 * 4;
-                    v = {*reinterpret_cast<const uint32_t*>(from), *reinterpret_cast<const uint32_t*>(from + 16),
-                         *reinterpret_cast<const uint32_t*>(from + 32), *reinterpret_cast<const uint32_t*>(from + 48)};
-                }
-            } else {
-                const int d = (i - chunks) / 8, chunk = i % 8;
-                to = half_bytes + d * 128 + (chunk ^ d % 8) * 16;
-                if (const uint8_t* tile = tile_at(chunk / 2)) {
-                    const uint8_t* from = tile + k_tile_bytes(KvType::bf16, dims) + d / 16 * 512 + d % 16 / 2 * 64 +
-                                          d % 2 * 8 + chunk % 2 * 4;
-                    uint32_t word[4];
-#pragma unroll
-                    for (int c = 0; c < 4; ++c) {
-                        word[c] = *reinterpret_cast<const uint32_t*>(from + 16 * c);
-                        // Positions past the last may hold anything.
-                        const int left =
-                            run.last + 1 - (run.position + chunk / 2 * kv_tile_tokens + 4 * c + 2 * (chunk % 2));
-                        word[c] &= left >= 2 ? 0xFFFFFFFFu : left == 1 ? 0xFFFFu : 0u;
-                    }
-                    v = {word[0], word[1], word[2], word[3]};
-                }
-            }
-            *reinterpret_cast<uint4*>(out + to) = v;
-        }
-    }
-}
 
 template <int Dims>
 struct PrefillLayout {
@@ -351,26 +283,22 @@ __global__ void __launch_bounds__(prefill_threads, 1) prefill_kernel(const __gri
 
 template <class Visit>
 cudaError_t visit(int dims, Visit visit) {
-    if (dims == 64) return visit(gather_kernel<64>, prefill_kernel<64>, PrefillLayout<64>::bytes);
-    if (dims == 128) return visit(gather_kernel<128>, prefill_kernel<128>, PrefillLayout<128>::bytes);
+    if (dims == 64) return visit(prefill_kernel<64>, PrefillLayout<64>::bytes);
+    if (dims == 128) return visit(prefill_kernel<128>, PrefillLayout<128>::bytes);
     return cudaErrorInvalidValue;
 }
 
 }  // namespace
 
 cudaError_t prepare_prefill(int dims) {
-    return visit(dims, [](auto, auto prefill, int bytes) {
-        return cudaFuncSetAttribute(prefill, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    return visit(dims, [](auto kernel, int bytes) {
+        return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     });
 }
 
 cudaError_t launch_prefill(const AttentionArgs& args, int dims, int blocks, cudaStream_t stream) {
-    return visit(dims, [&](auto gather, auto prefill, int bytes) {
-        const GatherArgs first{args, dims, args.overlap};
-        if (const cudaError_t code =
-                launch_kernel(gather, dim3(static_cast<unsigned>(8 * blocks)), 256, 0, first, stream))
-            return code;
-        return launch_kernel(prefill, dim3(static_cast<unsigned>(blocks)), prefill_threads, bytes, args, stream);
+    return visit(dims, [&](auto kernel, int bytes) {
+        return launch_kernel(kernel, dim3(static_cast<unsigned>(blocks)), prefill_threads, bytes, args, stream);
     });
 }
 

@@ -133,43 +133,63 @@ __global__ void __launch_bounds__(32 * (most_warps + 1), 1) narrow_kernel(const 
     // Scales may be what the kernel before wrote.
     if (ByTile && args.overlap) wait_for_previous();
     uint32_t slot = 0, parity = 0, x_slot = 0, x_parity = 0;
-#pragma unroll 1
-    for (int s = 0; s < args.k_tiles; ++s) {
+    // Two k-steps' operands.
+    struct Half {
+        uint32_t a[2][4], b[2][Tiles][2];
+    };
+    const auto load = [&](Half& f, int s, int j) {
+        if (j == 0 && s % x_blocks == 0) barrier_wait(x_full + 8 * x_slot, x_parity);
+        if (j == 0) barrier_wait(barriers + 8 * slot, parity);
         const uint32_t piece = ring + slot * operand_row_tile_bytes;
         const uint32_t x_block = x_at + x_slot * L::x_stage_bytes + s % x_blocks * L::x_block_bytes;
-        if (s % x_blocks == 0) barrier_wait(x_full + 8 * x_slot, x_parity);
-        barrier_wait(barriers + 8 * slot, parity);
 #pragma unroll
-        for (int j = 0; j < 4; j += 2) {
-            uint32_t a[2][4], b[2][Tiles][2];
+        for (int i = 0; i < 2; ++i) {
+            load_matrices(f.a[i], piece + a_at + ((2 * (j + i) + a_half) ^ a_row % 8) * 16);
+            if constexpr (Tiles > 1) {
 #pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                load_matrices(a[i], piece + a_at + ((2 * (j + i) + a_half) ^ a_row % 8) * 16);
-                if constexpr (Tiles > 1) {
-#pragma unroll
-                    for (int t = 0; t < Tiles; t += 2) {
-                        uint32_t r[4];
-                        load_matrices(r, x_block + b_at + t * 1024 + ((2 * (j + i) + b_half) ^ b_row % 8) * 16);
-                        b[i][t][0] = r[0], b[i][t][1] = r[1], b[i][t + 1][0] = r[2], b[i][t + 1][1] = r[3];
-                    }
+                for (int t = 0; t < Tiles; t += 2) {
+                    uint32_t r[4];
+                    load_matrices(r, x_block + b_at + t * 1024 + ((2 * (j + i) + b_half) ^ b_row % 8) * 16);
+                    f.b[i][t][0] = r[0], f.b[i][t][1] = r[1], f.b[i][t + 1][0] = r[2], f.b[i][t + 1][1] = r[3];
                 }
             }
-            if constexpr (Tiles == 1) {
-                uint32_t r[4];
-                load_matrices(r, x_block + b_at + ((2 * j + b_half) ^ b_row) * 16);
-                b[0][0][0] = r[0], b[0][0][1] = r[1], b[1][0][0] = r[2], b[1][0][1] = r[3];
-            }
-#pragma unroll
-            for (int i = 0; i < 2; ++i)
-#pragma unroll
-                for (int t = 0; t < Tiles; ++t) multiply_add(acc[t], a[i], b[i][t][0], b[i][t][1]);
         }
+        if constexpr (Tiles == 1) {
+            uint32_t r[4];
+            load_matrices(r, x_block + b_at + ((2 * j + b_half) ^ b_row) * 16);
+            f.b[0][0][0] = r[0], f.b[0][0][1] = r[1], f.b[1][0][0] = r[2], f.b[1][0][1] = r[3];
+        }
+        if (j == 0) return;
         __syncwarp();
         const bool x_done = s % x_blocks == x_blocks - 1;
         if (lane == 0 && s + args.stages < args.k_tiles) request(s + args.stages, slot);
         barrier_arrive_if(x_empty + 8 * x_slot, lane == 0 && x_done);
         if (++slot == static_cast<uint32_t>(args.stages)) slot = 0, parity ^= 1;
         if (x_done && ++x_slot == L::x_stages) x_slot = 0, x_parity ^= 1;
+    };
+    const auto multiply = [&](const Half& f) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+#pragma unroll
+            for (int t = 0; t < Tiles; ++t) multiply_add(acc[t], f.a[i], f.b[i][t][0], f.b[i][t][1]);
+    };
+    // Operands one half ahead of the chain, as far as registers go.
+    constexpr bool ahead = Tiles < 8;
+    Half even, odd;
+    if (ahead) load(even, 0, 0);
+#pragma unroll 1
+    for (int s = 0; s < args.k_tiles; ++s) {
+        if constexpr (ahead) {
+            load(odd, s, 2);
+            multiply(even);
+            if (s + 1 < args.k_tiles) load(even, s + 1, 0);
+            multiply(odd);
+        } else {
+            load(even, s, 0);
+            multiply(even);
+            load(even, s, 2);
+            multiply(even);
+        }
         if constexpr (ByTile) {
             if (s % 2 == 1 || s + 1 == args.k_tiles) {
                 const int across = (args.k + 127) / 128, block = s / 2;

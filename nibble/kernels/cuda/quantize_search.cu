@@ -1,5 +1,7 @@
 // NVFP4 with static scales chosen by squared error: multipliers of the block maximum, or the 126 E4M3 values.
 //
+// Two multipliers (four over six) are ranked by exact integer sums, see two_candidates.cuh. Else:
+//
 // Two steps. Every thread ranks its block's candidates with a cheap loss (six fused operations an element) whose
 // distance from the defined loss is bounded; where the bounds leave one possible winner it is the winner. Elsewhere
 // (near ties, one block in thousands, and scales outside the safe range) the warp takes the block together, sixteen
@@ -16,6 +18,7 @@
 #include "kernels/cuda/chunk_kernel.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/nvfp4_scale.cuh"
+#include "kernels/cuda/two_candidates.cuh"
 
 #include <cuda_runtime.h>
 
@@ -117,8 +120,8 @@ struct SearchState {
     int raised;
 };
 
-// Count: how many multipliers, when it is known to be 2; else 0. Profile: args.arithmetic, known to the compiler.
-template <class In, int Count, Arithmetic Profile>
+// Profile: args.arithmetic, known to the compiler.
+template <class In, Arithmetic Profile>
 struct Nvfp4Multipliers {
     using Input = In;
     using State = SearchState;
@@ -130,8 +133,6 @@ struct Nvfp4Multipliers {
     Nvfp4Args args;
     ScaleStore store;
     Multipliers multipliers;
-
-    __device__ int count() const { return Count ? Count : multipliers.count; }
 
     __device__ State begin(bool first) const {
         State s{StaticScale(args), nvfp4_fake_scale(*args.search_amax, args.normalization, args.arithmetic), false, 0};
@@ -147,42 +148,29 @@ struct Nvfp4Multipliers {
 
     // The winning multiplier, 0 where it is too close to call.
     __device__ float rank(const State& s, const Magnitudes& x, float amax) const {
-        if constexpr (Count == 2) {
-            const float scale[2] = {block_scale(s, amax, multipliers.value[0]),
-                                    block_scale(s, amax, multipliers.value[1])};
-            if (!(amax <= 6.5f * fminf(scale[0], scale[1]))) return 0.0f;  // clipping is rare here
-            const float unit[2] = {scale[0] * scale[0], scale[1] * scale[1]};
-            const float first = unit[0] * rough_loss<false>(x, Divisor(scale[0]).r);
-            const float second = unit[1] * rough_loss<false>(x, Divisor(scale[1]).r);
-            const float margin = rough_bound * ((first + second) + (unit[0] + unit[1]));
-            return !(fabsf(first - second) > margin) ? 0.0f
-                   : second < first                  ? multipliers.value[1]
-                                                     : multipliers.value[0];
-        } else {
-            Ranking ranking;
-            bool zero = false;
+        Ranking ranking;
+        bool zero = false;
 #pragma unroll 1
-            for (int c = 0; c < count(); ++c) {
-                const float scale = block_scale(s, amax, multipliers.value[c]);
-                const Divisor by(scale);
-                zero = zero || scale == 0.0f;
-                ranking.add(c, amax <= 6.5f * scale ? rough_loss<false>(x, by.r) : rough_loss<true>(x, by.r), scale);
-            }
-            return zero || !ranking.certain() ? 0.0f : multipliers.value[ranking.best];
+        for (int c = 0; c < multipliers.count; ++c) {
+            const float scale = block_scale(s, amax, multipliers.value[c]);
+            const Divisor by(scale);
+            zero = zero || scale == 0.0f;
+            ranking.add(c, amax <= 6.5f * scale ? rough_loss<false>(x, by.r) : rough_loss<true>(x, by.r), scale);
         }
+        return zero || !ranking.certain() ? 0.0f : multipliers.value[ranking.best];
     }
 
     // The same with exact losses, by a whole warp: `x` is element lane % 16 of the block.
     __device__ float decide(const State& s, float x, float amax) const {
         int best = 0;
         float least = 0.0f;
-        for (int c = 0; c < count(); c += 2) {
-            const int mine = min(c + static_cast<int>(threadIdx.x % 32 / 16), count() - 1);
+        for (int c = 0; c < multipliers.count; c += 2) {
+            const int mine = min(c + static_cast<int>(threadIdx.x % 32 / 16), multipliers.count - 1);
             const float loss =
                 lane_loss(x, nvfp4_fake_block_scale(amax * multipliers.value[mine], s.fake, args.arithmetic));
             const float first = __shfl_sync(0xFFFFFFFFu, loss, 0), second = __shfl_sync(0xFFFFFFFFu, loss, 16);
             if (c == 0 || first < least) best = c, least = first;
-            if (c + 1 < count() && second < least) best = c + 1, least = second;
+            if (c + 1 < multipliers.count && second < least) best = c + 1, least = second;
         }
         return multipliers.value[best];
     }
@@ -211,6 +199,118 @@ struct Nvfp4Multipliers {
         if (threadIdx.x % 32 == 0 && raised) atomicAdd(args.raised, static_cast<unsigned long long>(raised));
     }
 };
+
+// ---- Two multipliers
+// -------------------------------------------------------------------------------------------------
+
+// A block that the sums below cannot finish: its multiplier is known, the rest is done again. Small, so that the path
+// around it keeps its registers.
+__device__ __noinline__ Nvfp4Block plain_block(const StaticScale& scales, const uint8_t* at, float amax,
+                                               float scale_amax) {
+    Chunk<Bf16> w;
+    w.load(at);
+    return nvfp4_block(scales, w, at, amax, scale_amax);
+}
+
+template <Arithmetic Profile>
+using TwoMultipliers = Nvfp4Multipliers<Bf16, Profile>;
+
+// All lanes of a warp come here together.
+template <Arithmetic Profile>
+__device__ void chunk_of_two(const TwoMultipliers<Profile>& op, SearchState& s, const CandidateTable& table,
+                             const Chunk<Bf16>& w, const uint8_t* at, int64_t index, bool valid) {
+    const float amax = w.amax();
+    int choice = 0;
+    Candidate c[2];
+    uint32_t code[2];
+    if (amax >= tiny_amax) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+            code[i] = e4m3_code(div_const(amax * op.multipliers.value[i], e2m1_max, Profile) * s.fake.up);
+        const float scale[2] = {table.scale[code[0]], table.scale[code[1]]};
+        if (amax <= 6.5f * fminf(scale[0], scale[1])) {  // clipping is rare here
+            const FixedBlock fixed(w, amax);
+#pragma unroll
+            for (int i = 0; i < 2; ++i) c[i] = candidate(w, fixed, scale[i], table.inverse[code[i]]);
+            choice = compare(c[0], c[1], scale[0], scale[1]);
+        }
+    }
+    float m = choice > 0 ? op.multipliers.value[1] : op.multipliers.value[0];  // a zero block takes the first
+    for_each_asking(choice == 0 && amax != 0.0f, [&](int lane) {
+        const float decided = op.decide(s, lane_element<Bf16>(at, lane), __shfl_sync(0xFFFFFFFFu, amax, lane));
+        if (threadIdx.x % 32 == lane) m = decided;
+    });
+    if (!valid) return;
+    s.raised += m > 1.0f;
+    StaticScale scales = s.store;
+    scales.arithmetic = Profile;
+    const uint32_t stored = choice ? scales.fast(amax * m) : 0;
+    Nvfp4Block block;
+    const bool second = choice > 0;
+    if (choice && stored == (second ? code[1] : code[0])) {
+        block = {{(second ? c[1].half[0] : c[0].half[0]) | w.negative_nibbles(0),
+                  (second ? c[1].half[1] : c[0].half[1]) | w.negative_nibbles(1)},
+                 static_cast<uint8_t>(stored)};
+    } else {
+        block = plain_block(scales, at, amax, amax * m);
+    }
+    __stcs(reinterpret_cast<uint2*>(op.args.codes) + index, block.codes);
+    op.store(index, block.scale);
+}
+
+template <Arithmetic Profile>
+__global__ void __launch_bounds__(chunk_threads, search_min_blocks)
+    two_multipliers_kernel(const uint8_t* __restrict__ data, int64_t chunks, int rounds,
+                           const __grid_constant__ TwoMultipliers<Profile> op) {
+    __shared__ CandidateTable table;
+    __shared__ alignas(16) unsigned char shared[sizeof(SearchState)];
+    constexpr int64_t round_bytes = 2 * chunk_threads * Chunk<Bf16>::bytes;
+    int64_t first = int64_t{blockIdx.x} * rounds * (2 * chunk_threads) + threadIdx.x;
+    const uint8_t* at = data + first * Chunk<Bf16>::bytes;
+    Chunk<Bf16> w[2];
+    const auto load = [&] {
+#pragma unroll
+        for (int k = 0; k < 2; ++k)
+            if (first + k * chunk_threads < chunks)
+                w[k].load(at + k * chunk_threads * Chunk<Bf16>::bytes);
+            else
+                w[k].clear();
+    };
+    load();
+    if (threadIdx.x == 0) *reinterpret_cast<SearchState*>(shared) = op.begin(first == 0);
+    __syncthreads();
+    SearchState state = *reinterpret_cast<const SearchState*>(shared);
+    const bool exact = make_candidate_table(table, state.fake.down, state.store);
+#pragma unroll 1
+    for (int round = 0;;) {
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+            const int64_t index = first + k * chunk_threads;
+            const uint8_t* chunk_at = at + k * chunk_threads * Chunk<Bf16>::bytes;
+            if (exact)
+                chunk_of_two<Profile>(op, state, table, w[k], chunk_at, index, index < chunks);
+            else
+                op.chunk(state, w[k], chunk_at, index, index < chunks);
+        }
+        first += 2 * chunk_threads;
+        at += round_bytes;
+        if (++round == rounds || first - threadIdx.x >= chunks) break;
+        load();
+    }
+    op.end(state);
+}
+
+template <Arithmetic Profile>
+cudaError_t two_multipliers(const uint8_t* data, int64_t chunks, const TwoMultipliers<Profile>& op,
+                            cudaStream_t stream) {
+    if (chunks == 0) return cudaSuccess;
+    // Long blocks share a table longer; short ones leave no multiprocessor idle at the end.
+    const int rounds = chunks >= int64_t{1} << 23 ? 8 : 4;
+    const int64_t per_block = int64_t{2} * rounds * chunk_threads;
+    const auto blocks = static_cast<unsigned>((chunks + per_block - 1) / per_block);
+    two_multipliers_kernel<Profile><<<blocks, chunk_threads, 0, stream>>>(data, chunks, rounds, op);
+    return cudaGetLastError();
+}
 
 // ---- The 126 candidates
 // ----------------------------------------------------------------------------------------------
@@ -344,13 +444,13 @@ cudaError_t launch_nvfp4_multipliers(const Input& in, const Nvfp4Args& args, con
     const bool reciprocal = args.arithmetic == r;
     const auto launch = [&](auto op) { return launch_chunks(in.data, chunks, op, stream); };
     if (in.f32)
-        return reciprocal ? launch(Nvfp4Multipliers<F32, 0, r>{args, store, multipliers})
-                          : launch(Nvfp4Multipliers<F32, 0, t>{args, store, multipliers});
+        return reciprocal ? launch(Nvfp4Multipliers<F32, r>{args, store, multipliers})
+                          : launch(Nvfp4Multipliers<F32, t>{args, store, multipliers});
     if (multipliers.count == 2)
-        return reciprocal ? launch(Nvfp4Multipliers<Bf16, 2, r>{args, store, multipliers})
-                          : launch(Nvfp4Multipliers<Bf16, 2, t>{args, store, multipliers});
-    return reciprocal ? launch(Nvfp4Multipliers<Bf16, 0, r>{args, store, multipliers})
-                      : launch(Nvfp4Multipliers<Bf16, 0, t>{args, store, multipliers});
+        return reciprocal ? two_multipliers<r>(in.data, chunks, {args, store, multipliers}, stream)
+                          : two_multipliers<t>(in.data, chunks, {args, store, multipliers}, stream);
+    return reciprocal ? launch(Nvfp4Multipliers<Bf16, r>{args, store, multipliers})
+                      : launch(Nvfp4Multipliers<Bf16, t>{args, store, multipliers});
 }
 
 cudaError_t launch_nvfp4_sweep(const Input& in, const Nvfp4Args& args, cudaStream_t stream) {

@@ -110,8 +110,8 @@ TEST_F(DeviceJob, PanelsThatFitTravelOnceAndOthersAreReadAgain) {
     int64_t weights = 0;
     for (size_t i = 0; i < plan.entries.size(); ++i)
         if (plan.entries[i].spec.format != Format::none)
-            weights += plan.entries[i].rows() * plan.entries[i].cols() *
-                       (source.tensors()[i].dtype == DType::bf16 ? 2 : 4);
+            weights +=
+                plan.entries[i].rows() * plan.entries[i].cols() * (source.tensors()[i].dtype == DType::bf16 ? 2 : 4);
     EXPECT_EQ(twice - once, weights);
 }
 

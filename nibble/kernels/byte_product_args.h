@@ -1,0 +1,32 @@
+// Arguments of kernels/byte_product.h. Plain data: instruction-set files include this header.
+#pragma once
+
+#include <cstdint>
+
+namespace nibble {
+
+inline constexpr int64_t byte_block = 64, byte_panel = 32, byte_words = byte_block / 4, byte_tile_rows = 8;
+
+// One panel of a matrix that is read by rows or by columns: element (row, col) is x[row * stride + col], or
+// x[col * stride + row].
+struct BytePanel {
+    const float* x = nullptr;
+    int64_t stride = 0;
+    int64_t rows = 0, cols = 0;  // rows at most 32
+    uint32_t* words = nullptr;
+    int32_t* sums = nullptr;
+    float* scales = nullptr;
+};
+
+// 8 rows of a by 32 of b over some blocks; acc [8][32] is added to.
+struct ByteTile {
+    const uint32_t* a;      // [blocks][16][32], the first of the 8 rows
+    const int32_t* a_sums;  // [blocks][32]
+    const float* a_scales;
+    const uint32_t* b;  // [blocks][16][32], as `prepare` left it
+    const float* b_scales;
+    int64_t blocks;
+    float* acc;
+};
+
+}  // namespace nibble

@@ -1,0 +1,22 @@
+// What the instruction-set files of kernels/byte_product.h offer.
+#pragma once
+
+#include "kernels/byte_product_args.h"
+
+namespace nibble {
+
+namespace avx2 {
+void byte_pack_rows(const BytePanel& panel);
+void byte_pack_columns(const BytePanel& panel);
+void byte_prepare(const uint32_t* words, int64_t count, uint32_t* out);
+void byte_tile(const ByteTile& tile);
+}  // namespace avx2
+
+namespace avx512 {
+void byte_pack_rows(const BytePanel& panel);
+void byte_pack_columns(const BytePanel& panel);
+void byte_prepare(const uint32_t* words, int64_t count, uint32_t* out);
+void byte_tile(const ByteTile& tile);
+}  // namespace avx512
+
+}  // namespace nibble

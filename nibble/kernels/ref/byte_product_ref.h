@@ -1,0 +1,13 @@
+// kernels/byte_product.h in plain loops.
+#pragma once
+
+#include "kernels/byte_product_args.h"
+
+namespace nibble::ref {
+
+void byte_pack_rows(const BytePanel& panel);
+void byte_pack_columns(const BytePanel& panel);
+void byte_prepare(const uint32_t* words, int64_t count, uint32_t* out);
+void byte_tile(const ByteTile& tile);
+
+}  // namespace nibble::ref

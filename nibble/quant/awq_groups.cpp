@@ -1,0 +1,165 @@
+#include "quant/awq_groups.h"
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+
+namespace nibble {
+namespace {
+
+class Finder {
+public:
+    Finder(const Plan& plan, const ModelConfig& config, std::span<const CheckpointTensor> tensors)
+        : plan_(plan), config_(config), tensors_(tensors) {
+        for (size_t i = 0; i < plan.entries.size(); ++i) index_.emplace(plan.entries[i].tensor, i);
+    }
+
+    Result<AwqPlan> run() {
+        for (; block_ < config_.blocks.size(); ++block_) {
+            const BlockConfig& b = config_.blocks[block_];
+            std::visit([&](const auto& mixer) { find(b, mixer); }, b.mixer);
+        }
+        bool any = false;
+        for (size_t i = 0; i < plan_.entries.size(); ++i) {
+            if (!searched(i)) continue;
+            any = true;
+            if (!covered_.contains(i) && !refused_.contains(i)) refuse(i, "nothing before it takes the inverse scale");
+        }
+        if (!any) return fail("awq_lite scales inputs of linears in nvfp4; the recipe makes none");
+        for (const auto& [why, list] : reasons_)
+            out_.unscaled.push_back(fmt::format("awq_lite: {} linears stay unscaled (first: {}): {}", list.size(),
+                                                plan_.entries[list.front()].module, why));
+        return std::move(out_);
+    }
+
+private:
+    using Names = std::vector<std::string>;  // of modules
+
+    bool searched(size_t i) const { return plan_.entries[i].spec.format == Format::nvfp4; }
+    std::optional<size_t> entry(const std::string& tensor) const {
+        const auto found = index_.find(tensor);
+        return found == index_.end() ? std::nullopt : std::optional(found->second);
+    }
+    void refuse(size_t i, const std::string& why) {
+        if (refused_.insert({i, true}).second) reasons_[why].push_back(i);
+    }
+    void refuse(const Names& modules, const std::string& why) {
+        for (const std::string& m : modules)
+            if (const auto i = entry(m + ".weight"); i && searched(*i)) refuse(*i, why);
+    }
+
+    // `producer`: name of a tensor.
+    void add(const Names& readers, const std::string& producer, bool norm, Names watched,
+             std::vector<int32_t> classes = {}) {
+        AwqGroup g{.block = block_, .norm = norm, .classes = std::move(classes), .watched = std::move(watched)};
+        for (const std::string& m : readers) {
+            const auto i = entry(m + ".weight");
+            if (!i) return;  // the engine reports it
+            g.readers.push_back(*i);
+            if (searched(*i)) g.members.push_back(*i);
+            g.exact |= plan_.entries[*i].spec.format == Format::none;
+        }
+        if (g.members.empty()) return;
+        const auto made_by = entry(producer);
+        if (!made_by) return refuse(readers, "no tensor takes the inverse scale");
+        g.producer = *made_by;
+        if (!norm) {
+            g.exact |= plan_.entries[g.producer].spec.format == Format::none;
+            const std::string& module = plan_.entries[g.producer].module;
+            g.bias = entry(module + ".bias");
+        }
+        std::vector<size_t> touched = g.readers;
+        touched.push_back(g.producer);
+        for (const size_t i : touched) {
+            const CheckpointTensor& t = tensors_[i];
+            if (t.quantized() || (t.dtype != DType::bf16 && t.dtype != DType::f16 && t.dtype != DType::f32))
+                return refuse(readers, fmt::format("tensors in {} cannot be scaled", t.stored_type));
+        }
+        if (norm && config_.norm_plus_one && g.exact)
+            return refuse(readers,
+                          "the norm multiplies by 1 + w, and a reader that stays unquantized needs exact scales");
+        for (const size_t i : g.members) covered_[i] = true;
+        out_.groups.push_back(std::move(g));
+    }
+
+    void find(const BlockConfig& b, const AttentionConfig& c) {
+        const Names qkv = {b.prefix + ".q_proj", b.prefix + ".k_proj", b.prefix + ".v_proj"};
+        add(qkv, b.norm, true, {qkv[0]});
+        const int group = c.heads / c.kv_heads;
+        std::vector<int32_t> classes;
+        for (int h = 0; h < c.heads; ++h)
+            for (int d = 0; d < c.head_dim; ++d) classes.push_back(h / group * c.head_dim + d);
+        add({b.prefix + ".o_proj"}, b.prefix + ".v_proj.weight", false, {b.prefix + ".o_proj"}, std::move(classes));
+    }
+
+    void find(const BlockConfig& b, const LatentAttentionConfig& c) {
+        const std::string q = b.prefix + (c.q_rank > 0 ? ".q_a_proj" : ".q_proj"), q_b = b.prefix + ".q_b_proj";
+        add({q, b.prefix + ".kv_a_proj_with_mqa"}, b.norm, true, {q});
+        if (c.q_rank > 0) add({q_b}, b.prefix + ".q_a_layernorm.weight", true, {q_b});
+        add({b.prefix + ".kv_b_proj"}, b.prefix + ".kv_a_layernorm.weight", true, {b.prefix + ".kv_b_proj"});
+        refuse({b.prefix + ".o_proj"}, "values of latent attention come out of kv_b_proj together with keys");
+    }
+
+    static Names inputs(const std::string& prefix, const MlpConfig& c) {
+        Names names;
+        if (c.gated) names.push_back(prefix + "." + c.gate_proj);
+        names.push_back(prefix + "." + c.up_proj);
+        return names;
+    }
+    void down(const std::string& prefix, const MlpConfig& c) {
+        const std::string module = prefix + "." + c.down_proj;
+        if (!c.gated) return refuse({module}, "its input is no linear function of up_proj's output");
+        add({module}, prefix + "." + c.up_proj + ".weight", false, {module});
+    }
+
+    void find(const BlockConfig& b, const MlpConfig& c) {
+        const Names in = inputs(b.prefix, c);
+        add(in, b.norm, true, {in[0]});
+        down(b.prefix, c);
+    }
+
+    void find(const BlockConfig& b, const MoeConfig& c) {
+        Names all = {b.prefix + ".gate"}, routed, first;
+        for (int e = 0; e < c.experts; ++e) {
+            const std::string prefix = fmt::format("{}.experts.{}", b.prefix, e);
+            const Names in = inputs(prefix, c.expert);
+            routed.insert(routed.end(), in.begin(), in.end());
+            first.push_back(in[0]);
+            down(prefix, c.expert);
+        }
+        if (c.shared.intermediate > 0) {
+            const Names in = inputs(b.prefix + ".shared_experts", c.shared);
+            all.insert(all.end(), in.begin(), in.end());
+            down(b.prefix + ".shared_experts", c.shared);
+        }
+        if (c.latent > 0) {
+            all.push_back(b.prefix + ".fc1_latent_proj");
+            add(routed, b.prefix + ".fc1_latent_proj.weight", false, first);
+        } else {
+            all.insert(all.end(), routed.begin(), routed.end());
+        }
+        add(all, b.norm, true, {b.prefix + ".gate"});
+    }
+
+    void find(const BlockConfig& b, const MambaConfig&) {
+        add({b.prefix + ".in_proj"}, b.norm, true, {b.prefix + ".in_proj"});
+        add({b.prefix + ".out_proj"}, b.prefix + ".norm.weight", true, {b.prefix + ".out_proj"});
+    }
+
+    const Plan& plan_;
+    const ModelConfig& config_;
+    std::span<const CheckpointTensor> tensors_;
+    std::unordered_map<std::string_view, size_t> index_;  // plan entries by tensor
+    size_t block_ = 0;
+    std::map<size_t, bool> covered_, refused_;
+    std::map<std::string, std::vector<size_t>> reasons_;
+    AwqPlan out_;
+};
+
+}  // namespace
+
+Result<AwqPlan> awq_groups(const Plan& plan, const ModelConfig& config, std::span<const CheckpointTensor> tensors) {
+    return Finder(plan, config, tensors).run();
+}
+
+}  // namespace nibble

@@ -1,0 +1,54 @@
+// Solves the linears of a block as soon as its statistics are complete, so that what stays of a block is codes and
+// scales.
+#pragma once
+
+#include "checkpoint/checkpoint.h"
+#include "quant/plan.h"
+#include "quant/statistics_store.h"
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace nibble {
+
+class BlockSolver {
+public:
+    // All outlive the object.
+    static Result<BlockSolver> create(const Checkpoint& source, const Plan& plan, StatisticsStore& store,
+                                      ThreadPool& pool);
+
+    // Statistics of linear `module`, finished. Nothing is solved yet.
+    void add(const std::string& module, LinearStatistics statistics);
+    bool holds(const std::string& module) const { return pending_.contains(module) || store_->holds(module); }
+    // Solves what was added, several linears at a time, when there is enough of it to keep every thread busy.
+    Status solve_if_enough();
+    Status solve();
+
+private:
+    BlockSolver(const Checkpoint& source, const Plan& plan, StatisticsStore& store, ThreadPool& pool,
+                SolveKernels kernels);
+    struct Task {
+        const PlanEntry* entry;
+        size_t index;
+        const LinearStatistics* statistics;
+        TensorAmax amax;
+        float tensor_scale;
+    };
+    // The scales of an entry, from the maxima of all that share them.
+    Status find_scales(Task& task);
+    Result<float> own_amax(size_t index);
+
+    const Checkpoint* source_;
+    const Plan* plan_;
+    StatisticsStore* store_;
+    ThreadPool* pool_;
+    SolveKernels kernels_;
+    std::map<std::string, size_t, std::less<>> entries_;  // by module
+    std::map<std::string, size_t, std::less<>> unit_of_;  // by module, in units_
+    std::vector<std::vector<size_t>> units_;
+    std::map<size_t, float> amax_;  // by entry
+    std::map<std::string, LinearStatistics, std::less<>> pending_;
+};
+
+}  // namespace nibble
