@@ -175,7 +175,9 @@ TEST(Search, targets_are_met_and_more_bits_never_score_worse) {
     EXPECT_EQ(points->size(), 46u);
     for (size_t i = 0; i < points->size(); ++i) {
         EXPECT_LE((*points)[i].bits, (*points)[i].target + 1e-12);
-        if (i) EXPECT_LE((*points)[i].score, (*points)[i - 1].score);
+        if (i > 0) {
+            EXPECT_LE((*points)[i].score, (*points)[i - 1].score);
+        }
     }
     EXPECT_EQ(points->back().score, 0.0);
     EXPECT_EQ(choose(space, scores, 4.5).error().message(),

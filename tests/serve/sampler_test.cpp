@@ -97,7 +97,9 @@ TEST(Sampler, FiltersKeepWhatTheirDefinitionsSay) {
         for (const auto& [id, n] : seen) ids.push_back(id);
         const auto kept = kept_by_definition(params, logits);
         EXPECT_TRUE(std::ranges::includes(kept, ids)) << params.top_k << " " << params.top_p << " " << params.min_p;
-        if (kept.size() <= 20) EXPECT_EQ(ids, kept) << params.top_k << " " << params.top_p << " " << params.min_p;
+        if (kept.size() <= 20) {
+            EXPECT_EQ(ids, kept) << params.top_k << " " << params.top_p << " " << params.min_p;
+        }
     }
 }
 
