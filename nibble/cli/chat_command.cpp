@@ -108,9 +108,9 @@ Result<Outcome> run_chat(const ChatConfig& config) {
     if (terminal) fmt::print("/reset starts anew, /exit ends, Ctrl-C stops an answer\n");
     Console console(true);
     for (std::string line;;) {
+        console.hooks();  // before the prompt shows: a Ctrl-C there is forgiven once
         if (terminal) fmt::print("> ");
         std::fflush(stdout);
-        console.hooks();  // Ctrl-C at the prompt is forgiven once
         if (!std::getline(std::cin, line) || line == "/exit") break;
         if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
         if (line == "/reset") {
