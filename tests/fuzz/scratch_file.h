@@ -31,5 +31,5 @@ private:
 
 // tests/data
 inline std::filesystem::path data_folder() {
-    return std::filesystem::path(__FILE__).parent_path().parent_path() / "data";
+    return std::filesystem::path(NIBBLE_SOURCE_DIR) / "tests/data";
 }
