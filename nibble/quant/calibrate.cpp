@@ -218,10 +218,10 @@ Status fill_statistics(const Plan& plan, const UniformMoments& uniform, const So
 // Everything that decides a bit of the statistics.
 std::string identity(const Calibration& seen, std::span<const std::vector<int32_t>> sequences,
                      const CalibrationOptions& options) {
-    std::string text = fmt::format("{} tokens, {} back, batches of {}, {}{}, seed {}, {}:", seen.tokens,
-                                   options.gradient_tokens, options.batch_tokens,
-                                   options.compute == Compute::bf16 ? "bf16" : "f32", options.exact ? " exact" : "",
-                                   options.seed, options.all_experts ? "all experts" : "routed experts");
+    std::string text =
+        fmt::format("{} tokens, {} back, batches of {}, {}, seed {}, {}:", seen.tokens, options.gradient_tokens,
+                    options.batch_tokens, options.compute == Compute::bf16 ? "bf16" : "f32", options.seed,
+                    options.all_experts ? "all experts" : "routed experts");
     for (const auto& sequence : sequences) text += fmt::format(" {}", fmt::join(sequence, ","));
     return text;
 }
@@ -312,10 +312,7 @@ Result<Calibration> calibrate(const Checkpoint& source, const Plan& plan, std::s
         back |= gradients;
     }
     forth |= ranges && (head || !back);  // else the forward half of the gradients' pass shows them
-    const ByteKernels* bytes = nullptr;
-    if (!options.exact) {
-        NIBBLE_TRY(bytes, select_byte_kernels());
-    }
+    NIBBLE_TRY(const ByteKernels* const bytes, select_byte_kernels());
     NIBBLE_TRY(auto solver, BlockSolver::create(source, plan, *seen.statistics, pool));
     UniformMoments uniform(options.memory, options.scratch);
     const auto observer = [&](CalibrationObserver::Pass pass, bool watches) {

@@ -31,7 +31,6 @@ struct CalibrationOptions {
     // Solvers that read gradients: about this many tokens (every n-th sequence) go back through the model, the others
     // forward only, for the uniform share of H.
     int64_t gradient_tokens = 8192;
-    bool exact = false;                   // those passes in FP32, not in 8-bit integers (kernels/byte_product.h)
     uint64_t seed = 1;                    // of the labels that gradients start from
     int64_t memory = int64_t{2} << 30;    // bytes of streams and statistics each kept in memory
     std::filesystem::path scratch = ".";  // folder of the scratch file
