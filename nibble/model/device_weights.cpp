@@ -14,6 +14,16 @@ bool runs_on_records(const Linear& l) {
     return l.format == Format::nvfp4 && l.activation == ActivationFormat::none && l.cols % 16 == 0;
 }
 
+// Rows of gate, then rows of up -> 16 of each by turns.
+std::vector<float> by_sixteen(std::span<const float> rows) {
+    std::vector<float> out;
+    const size_t half = rows.size() / 2;
+    for (size_t tile = 0; tile < half; tile += 16)
+        for (const size_t from : {tile, half + tile})
+            out.insert(out.end(), rows.begin() + ptrdiff_t(from), rows.begin() + ptrdiff_t(from + 16));
+    return out;
+}
+
 std::byte* host_bytes(const void* p) { return const_cast<std::byte*>(static_cast<const std::byte*>(p)); }
 
 }  // namespace
@@ -146,7 +156,7 @@ void DeviceWeights::merge(Scales& all, Scales part, int64_t rows) {
     all.tiles.insert(all.tiles.end(), part.tiles.begin(), part.tiles.end());
 }
 
-Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::span<const float> bias) {
+Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::span<const float> bias, bool by_turns) {
     const Linear& first = parts[0];
     NIBBLE_CHECK(check_inputs(first));
     DeviceLinear out{.name = first.name,
@@ -155,11 +165,14 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
                      .input_scale = first.input_scale,
                      .w4a16 = runs_on_records(first)};
     for (const Linear& part : parts) out.rows += part.rows;
+    out.by_turns =
+        by_turns && out.w4a16 && parts.size() == 2 && parts[0].rows == parts[1].rows && parts[0].rows % 16 == 0;
     const bool tiles = first.format == Format::fp8_block128;
     const bool row_scales = !tiles && first.format != Format::none;
     const int64_t size = out.w4a16 ? cuda::packed_bytes(out.rows, out.cols) : cuda::operand_bytes(out.rows, out.cols);
     NIBBLE_TRY(std::byte * memory, allocate(size));
-    NIBBLE_TRY(const float* device_bias, vector(bias));
+    const std::vector<float> turned = out.by_turns ? by_sixteen(bias) : std::vector<float>();
+    NIBBLE_TRY(const float* device_bias, vector(out.by_turns ? std::span<const float>(turned) : bias));
     Scales all;
     if (mode() == Mode::plan) {
         // Scales as `load` finds them.
@@ -174,7 +187,9 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
                 const cuda::PackedSpan span{out.rows, out.cols, memory};
                 NIBBLE_CHECK(upload(part, true, scales, [&](const auto& view, int64_t at) -> Status {
                     if constexpr (std::is_same_v<std::decay_t<decltype(view)>, QuantView>)
-                        return cuda::prepack(view, row + at, span, refused_, *stream_);
+                        return out.by_turns
+                                   ? cuda::prepack(view, (row > 0 ? 16 : 0) + 2 * at, span, refused_, *stream_, 2)
+                                   : cuda::prepack(view, row + at, span, refused_, *stream_);
                     else
                         return fail("'{}.weight' is not quantized", part.name);
                 }));
@@ -187,6 +202,7 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
             if (first.format != Format::none) merge(all, std::move(scales), part.rows);
         }
     }
+    if (out.by_turns) all.rows = by_sixteen(all.rows);
     NIBBLE_TRY(const float* device_rows, vector(all.rows));
     NIBBLE_TRY(const float* device_tiles, vector(all.tiles));
     if (out.w4a16) {
@@ -207,10 +223,10 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
 
 Result<DeviceLinear> DeviceWeights::linear(const Linear& linear) { return product({&linear, 1}, linear.bias); }
 
-Result<DeviceStack> DeviceWeights::stack(const LinearStack& stack) {
+Result<DeviceStack> DeviceWeights::stack(const LinearStack& stack, bool gated) {
     DeviceStack out{.rows = stack.rows(), .cols = stack.parts[0].cols};
     if (stack.one && stackable(stack.parts)) {
-        NIBBLE_TRY(DeviceLinear all, product(stack.parts, stack.bias));
+        NIBBLE_TRY(DeviceLinear all, product(stack.parts, stack.bias, gated));
         out.parts.push_back(std::move(all));
         return out;
     }

@@ -35,7 +35,8 @@ public:
     // Names, sizes and input quantization as WeightSource found them; the matrices come from the checkpoint. Errors: a
     // format, or values, that the device's kernels cannot hold exactly; names the tensor.
     Result<DeviceLinear> linear(const Linear& linear);
-    Result<DeviceStack> stack(const LinearStack& stack);
+    // gated: gate and up, whose rows take turns where one kernel does product and activation (DeviceLinear::by_turns).
+    Result<DeviceStack> stack(const LinearStack& stack, bool gated = false);
     Result<DeviceExperts> experts(std::span<const LinearStack* const> stacks);  // one of each expert
     Result<DeviceExperts> experts(std::span<const Linear* const> linears);
     Result<const float*> vector(std::span<const float> values);  // null for none
@@ -53,7 +54,7 @@ private:
     Result<std::byte*> allocate(int64_t bytes);
     static void merge(Scales& all, Scales part, int64_t rows);
     Result<DeviceExperts::Part> expert_part(std::span<const std::span<const Linear>> experts);
-    Result<DeviceLinear> product(std::span<const Linear> parts, std::span<const float> bias);
+    Result<DeviceLinear> product(std::span<const Linear> parts, std::span<const float> bias, bool by_turns = false);
     // The rows of one weight, in panels, through the staging buffer: put(QuantView or MatrixView, first row).
     template <class Put>
     Status upload(const Linear& linear, bool records, Scales& scales, const Put& put) {

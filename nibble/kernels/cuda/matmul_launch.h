@@ -15,6 +15,7 @@ inline constexpr int64_t x_row_padding = 16;
 // `out_rows`; launch_prepack also writes `padding` rows of zeros behind them.
 struct PackArgs {
     int64_t rows = 0, cols = 0, first_row = 0, padding = 0;
+    int tile_step = 1;  // tiles of 16 rows go to every tile_step-th tile
     uint8_t* codes = nullptr;
     uint8_t* scales = nullptr;
     uint8_t* records = nullptr;
@@ -40,10 +41,13 @@ struct GemvArgs {
     int row_records = 0, chunk_records = 0;  // of a row tile, of a chunk (the last chunks may have fewer or none)
     int tiles = 0, row_tiles = 0;            // of a thread block or cluster, in all
     uint32_t x_bytes = 0, x_pitch = 0;       // per token
+    // Tiles are gate and up by turns: activation(gate) * up goes to gated [tokens][n / 2] instead of y.
+    uint16_t* gated = nullptr;
+    int activation = 0;  // nibble::Activation
     bool overlap = false;
 };
 struct GemvShape {
-    int chunks_per_warp = 1, split = 1;
+    int chunks_per_warp = 1, split = 1, slots = 1;
     int64_t shared_bytes = 0;
 };
 cudaError_t launch_gemv(const GemvArgs& args, const GemvShape& shape, cudaStream_t stream);

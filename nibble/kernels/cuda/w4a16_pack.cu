@@ -37,7 +37,7 @@ __global__ void prepack_kernel(const __grid_constant__ PackArgs args) {
         scale = args.scales[at];
         if (!w4a16::packable_scale(scale)) atomicAdd(args.refused, 1u);
     }
-    const int64_t row = args.first_row + from;
+    const int64_t row = args.first_row + from + from / 16 * 16 * (args.tile_step - 1);
     const int in_tile = static_cast<int>(row % 16), block = static_cast<int>(group % 16 / 4);
     const int lane = in_tile % 8 * 4 + static_cast<int>(group % 4), half = in_tile / 8;
     uint8_t* record = args.records + (row / 16 * across + group / 16) * w4a16::record_bytes;
