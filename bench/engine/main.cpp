@@ -15,7 +15,7 @@ struct Options {
     std::string device = "cuda", json;
     int64_t memory_gib = 24;
     uint64_t seed = 1;
-    bool small = false, no_check = false, no_timing = false;
+    bool small = false, no_check = false, no_timing = false, experts_only = false;
 };
 
 Result<bool> run(const Options& options) {
@@ -46,12 +46,15 @@ Result<bool> run(const Options& options) {
         show(check_elementwise(kit), "elementwise");
         show(check_inputs(kit), "inputs");
         show(check_products(kit, options.small), "products");
+        show(check_grouped(kit, options.small), "grouped");
         show(check_experts(kit), "experts");
         show(check_mamba(kit), "mamba");
         fmt::print("{}\n", good ? "all checks passed" : "CHECKS FAILED");
         std::fflush(stdout);
     }
     if (!options.no_timing) {
+        NIBBLE_CHECK(time_grouped(kit, report));
+        if (options.experts_only) return good;
         NIBBLE_CHECK(time_products(kit, report));
         NIBBLE_CHECK(time_experts(kit, report));
     }
@@ -72,6 +75,7 @@ int main(int argc, char** argv) {
     app.add_flag("--small", options.small, "few tokens only");
     app.add_flag("--no-check", options.no_check);
     app.add_flag("--no-timing", options.no_timing);
+    app.add_flag("--experts-only", options.experts_only, "time W4A16 experts only");
     CLI11_PARSE(app, argc, argv);
     const auto good = nibble::bench::run(options);
     if (!good) {

@@ -1,6 +1,7 @@
 #include "engine/timing.h"
 
 #include "device/graph.h"
+#include "kernels/matmul_cuda.h"
 #include "kernels/product_cuda.h"
 
 #include <algorithm>
@@ -63,6 +64,82 @@ Status time_products(const Kit& given, Report& report) {
                            {"us_overlap", us[1]},
                            {"tb_per_second", read / best * 1e-6},
                            {"tflops", operations / best * 1e-6}});
+            kit.arena.release(mark);
+        }
+    return Ok{};
+}
+
+// Experts in NVFP4 records, each token's six drawn at random without repetition; L2 cold through copies of the weights.
+Status time_grouped(const Kit& given, Report& report) {
+    Kit kit = given;
+    NIBBLE_CHECK(cuda::prepare_grouped_matmul(kit.device));
+    constexpr int count = 128, top_k = 6;
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1856, 2688}, {2688, 1856}})
+        for (const int tokens : {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048}) {
+            const DeviceArena::Mark mark = kit.arena.mark();
+            const int64_t bytes = cuda::packed_bytes(n, k), all = bytes * count;
+            const int copies = tokens < 64 ? 6 : 3;
+            NIBBLE_TRY(std::byte * records, kit.arena.allocate(all * copies));
+            // Any bytes are valid records.
+            const std::vector<uint16_t> noise = kit.normal_bf16(int64_t{1} << 22, 1.0f);
+            const int64_t piece = std::ssize(noise) * 2;
+            for (int64_t at = 0; at < all * copies; at += piece) {
+                const int64_t here = std::min(piece, all * copies - at);
+                NIBBLE_CHECK(
+                    at ? copy_on_device(records + at, records, here, kit.stream)
+                       : copy_to_device(records, reinterpret_cast<const std::byte*>(noise.data()), here, kit.stream));
+            }
+            constexpr int draws = 8;
+            std::vector<const int32_t*> begins, rows;
+            double hit = 0;
+            for (int d = 0; d < draws; ++d) {
+                std::vector<std::vector<int32_t>> of(count);
+                for (int t = 0; t < tokens; ++t)
+                    for (int i = 0; i < top_k;) {
+                        auto& list = of[kit.random() % count];
+                        if (!list.empty() && list.back() == t) continue;
+                        list.push_back(t), ++i;
+                    }
+                std::vector<int32_t> begin{0}, sorted;
+                for (const auto& list : of) {
+                    sorted.insert(sorted.end(), list.begin(), list.end());
+                    begin.push_back(static_cast<int32_t>(sorted.size()));
+                    hit += !list.empty() / double{draws};
+                }
+                NIBBLE_TRY(const int32_t* device_begin, kit.upload(begin));
+                NIBBLE_TRY(const int32_t* device_rows, kit.upload(sorted));
+                begins.push_back(device_begin), rows.push_back(device_rows);
+            }
+            NIBBLE_TRY(const float* scales, kit.upload(std::vector<float>(static_cast<size_t>(count * n), 1e-6f)));
+            NIBBLE_TRY(const std::byte* x, kit.upload_bytes(kit.normal_bf16(tokens * k, 1.0f)));
+            NIBBLE_TRY(float* y, kit.arena.allocate_array<float>(tokens * top_k * n));
+            double us[2] = {};
+            for (const bool overlap : {false, true}) {
+                NIBBLE_TRY(us[overlap], graph_time(kit.stream, {tokens > 64 ? 24 : 48, 7}, [&](int i) {
+                               const cuda::PackedExperts w{.count = count,
+                                                           .first = {n, k, records + i % copies * all},
+                                                           .row_scales = scales,
+                                                           .begin = begins[size_t(i % draws)]};
+                               return cuda::grouped_matmul(
+                                   {.x = x, .rows = rows[size_t(i % draws)], .slots = tokens * top_k}, w, {.y = y},
+                                   overlap, kit.stream);
+                           }));
+            }
+            const double best = std::min(us[0], us[1]), read = hit * static_cast<double>(bytes);
+            const double operations = 2.0 * tokens * top_k * static_cast<double>(n) * static_cast<double>(k);
+            fmt::print(
+                "experts W4A16 {:>5}x{:<5} {:>4} tokens, {:>5.1f} hit {:>8.2f} us overlap {:>8.2f} us {:>5.2f} TB/s "
+                "{:>4.0f} TF\n",
+                n, k, tokens, hit, us[0], us[1], read / best * 1e-6, operations / best * 1e-6);
+            std::fflush(stdout);
+            report.timing({{"experts_w4a16", count},
+                           {"n", n},
+                           {"k", k},
+                           {"tokens", tokens},
+                           {"hit", hit},
+                           {"us", us[0]},
+                           {"us_overlap", us[1]},
+                           {"tb_per_second", read / best * 1e-6}});
             kit.arena.release(mark);
         }
     return Ok{};

@@ -25,7 +25,7 @@ Result<std::unique_ptr<DeviceMixer>> DeviceMoe::make(const Moe& moe, const std::
         in.push_back(&expert->in());
         out.push_back(&expert->out());
     }
-    NIBBLE_TRY(m->in_, weights.experts(in));
+    NIBBLE_TRY(m->in_, weights.experts(in, m->config_.expert.gated));
     NIBBLE_TRY(m->out_, weights.experts(out));
     if (moe.shared()) {
         NIBBLE_TRY(m->shared_, DeviceMlp::make(*moe.shared(), weights));
@@ -59,14 +59,18 @@ Result<cuda::Routing> DeviceMoe::choose(const std::byte* x, DeviceStep& step) co
 Status DeviceMoe::run_experts(const cuda::Routing& routing, const std::byte* x, float* y, DeviceStep& step) const {
     const DeviceScope scope(step);
     const int64_t slots = step.rows * config_.top_k, inner = config_.expert.intermediate;
-    NIBBLE_TRY(std::byte * sorted, step.scratch.allocate(slots * width_ * 2));
-    NIBBLE_TRY(float* in, step.scratch.allocate_array<float>(slots * in_.rows));
+    const bool gated = config_.expert.gated;
     NIBBLE_TRY(std::byte * mid, step.scratch.allocate(slots * inner * 2));
-    NIBBLE_CHECK(cuda::embed(x, routing.rows, slots, width_, sorted, step.overlap, step.stream));
-    NIBBLE_CHECK(in_.forward(sorted, slots, routing.begin, in, step));
-    NIBBLE_CHECK(cuda::activate(config_.expert.activation, config_.expert.gated, in, in_.rows, slots, inner, {mid},
-                                step.overlap, step.stream));
-    return out_.forward(mid, slots, routing.begin, y, step);
+    const DeviceExpertRows rows{.x = x, .rows = routing.rows, .n = slots, .begin = routing.begin};
+    if (in_.activates(gated)) {
+        NIBBLE_CHECK(in_.activated(rows, config_.expert.activation, mid, step));
+    } else {
+        NIBBLE_TRY(float* in, step.scratch.allocate_array<float>(slots * in_.rows));
+        NIBBLE_CHECK(in_.forward(rows, in, step));
+        NIBBLE_CHECK(cuda::activate(config_.expert.activation, gated, in, in_.rows, slots, inner, {mid}, step.overlap,
+                                    step.stream));
+    }
+    return out_.forward({.x = mid, .n = slots, .begin = routing.begin}, y, step);
 }
 
 Status DeviceMoe::forward(const std::byte* x, float* y, DeviceStep& step) const {
@@ -100,7 +104,7 @@ Status DeviceMoe::forward(const std::byte* x, float* y, DeviceStep& step) const 
 int64_t DeviceMoe::scratch_bytes(int64_t rows) const {
     const int64_t slots = rows * config_.top_k;
     const int64_t routing = 4 * rows * config_.experts + 16 * slots + 4 * (config_.experts + 1);
-    const int64_t experts = slots * (4 * width_ + 2 * width_ + 4 * in_.rows + 2 * int64_t{config_.expert.intermediate});
+    const int64_t experts = slots * (4 * width_ + 4 * in_.rows + 2 * int64_t{config_.expert.intermediate});
     const int64_t dense = rows * (4 * hidden_ + 6 * width_) + (shared_ ? shared_->scratch_bytes(rows) : 0);
     int64_t products = std::max({gate_.scratch_bytes(rows), in_.scratch_bytes(slots), out_.scratch_bytes(slots)});
     if (to_latent_) products = std::max({products, to_latent_->scratch_bytes(rows), from_latent_->scratch_bytes(rows)});

@@ -23,6 +23,8 @@ bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+bool has_records(Format f) { return f == Format::nvfp4 || f == Format::mxfp4; }
+
 OutputFactors output_factors(const MatmulFactors& f, int64_t n) {
     return {f.tensor_scale, f.row_scales, f.bias, f.y_stride ? f.y_stride : n};
 }
@@ -39,6 +41,11 @@ Status fits_records(int64_t rows, int64_t cols, std::string_view what) {
 }
 
 }  // namespace
+
+ScaleBits scale_bits(Format format) {
+    if (format == Format::mxfp4) return {w4a16::mx_scale_and, w4a16::mx_scale_or};
+    return {w4a16::scale_and, w4a16::scale_or};
+}
 
 int64_t packed_bytes(int64_t rows, int64_t cols) {
     return ceil_div(rows, w4a16::record_rows) * ceil_div(cols, w4a16::record_cols) * w4a16::record_bytes;
@@ -126,6 +133,7 @@ Status run_wide(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& 
                         .parts = t.parts,
                         .chunks = grid.chunks,
                         .levels = grid.levels,
+                        .scale_bits = scale_bits(w.format),
                         .overlap = options.overlap};
     return cuda_status(launch_wide(args, grid.shape, raw(stream)), "matmul: kernel launch");
 }
@@ -133,7 +141,8 @@ Status run_wide(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& 
 }  // namespace
 
 Result<MatmulPlan> plan_matmul(const MatmulProblem& p, const DeviceInfo& device, const MatmulTiling& tiling) {
-    if (p.weights != Format::nvfp4) return fail("matmul: weights in {}, W4A16 takes nvfp4", format_name(p.weights));
+    if (!has_records(p.weights))
+        return fail("matmul: weights in {}, W4A16 takes nvfp4 and mxfp4", format_name(p.weights));
     if (p.m < 1 || p.m > INT32_MAX / 2) return fail("matmul: {} tokens", p.m);
     NIBBLE_CHECK(fits_groups(p.n, p.k, "matmul"));
     const CurrentDevice current(device.index);
@@ -168,10 +177,15 @@ Result<MatmulPlan> plan_matmul(const MatmulProblem& p, const DeviceInfo& device,
     return plan;
 }
 
-Status prepack(const QuantView& w, int64_t first_row, const PackedSpan& out, uint32_t* refused, const Stream& stream) {
-    if (w.format != Format::nvfp4) return fail("prepack: weights in {}, expected nvfp4", format_name(w.format));
+Status prepack(const QuantView& w, int64_t first_row, const PackedSpan& out, uint32_t* refused, const Stream& stream,
+               TileHalf half) {
+    if (!has_records(w.format) || w.format != out.format)
+        return fail("prepack: weights in {} for records of {}", format_name(w.format), format_name(out.format));
     NIBBLE_CHECK(fits_groups(w.rows, w.cols, "prepack"));
-    const int64_t end = first_row + w.rows;
+    if (w.format == Format::mxfp4 && w.cols % 32) return fail("prepack: {} columns in mxfp4", w.cols);
+    const bool both = half == TileHalf::both;
+    if (!both && (w.rows % 8 || first_row % 16)) return fail("prepack: {} rows into halves of tiles", w.rows);
+    const int64_t end = first_row + (both ? 1 : 2) * w.rows;
     if (first_row < 0 || end > out.rows || out.cols != w.cols)
         return fail("prepack: [{}, {}] into rows {} ... of [{}, {}]", w.rows, w.cols, first_row, out.rows, out.cols);
     if (!aligned(w.codes) || !aligned(out.records) || !refused)
@@ -180,7 +194,9 @@ Status prepack(const QuantView& w, int64_t first_row, const PackedSpan& out, uin
     return cuda_status(launch_prepack({.rows = w.rows,
                                        .cols = w.cols,
                                        .first_row = first_row,
-                                       .padding = end == out.rows ? padded - end : 0,
+                                       .padding = both && end == out.rows ? padded - end : 0,
+                                       .mx = w.format == Format::mxfp4,
+                                       .half = static_cast<int>(half),
                                        .codes = const_cast<uint8_t*>(w.codes),
                                        .scales = const_cast<uint8_t*>(w.block_scales),
                                        .records = reinterpret_cast<uint8_t*>(out.records),
@@ -191,12 +207,13 @@ Status prepack(const QuantView& w, int64_t first_row, const PackedSpan& out, uin
 
 Status unpack(const PackedMatrix& w, const QuantSpan& out, const Stream& stream) {
     NIBBLE_CHECK(fits_records(w.rows, w.cols, "unpack"));
-    if (out.format != Format::nvfp4 || out.rows != w.rows || out.cols != w.cols)
+    if (!has_records(w.format) || out.format != w.format || out.rows != w.rows || out.cols != w.cols)
         return fail("unpack: [{}, {}] into {} of [{}, {}]", w.rows, w.cols, format_name(out.format), out.rows,
                     out.cols);
     if (!aligned(out.codes) || !aligned(w.records)) return fail("unpack: device pointers must be 16-byte aligned");
     return cuda_status(launch_unpack({.rows = w.rows,
                                       .cols = w.cols,
+                                      .mx = w.format == Format::mxfp4,
                                       .codes = out.codes,
                                       .scales = out.block_scales,
                                       .records = reinterpret_cast<uint8_t*>(const_cast<std::byte*>(w.records))},
@@ -223,8 +240,9 @@ Status permute(const MatmulPlan& plan, const std::byte* x, std::byte* out, const
 Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w, const MatmulFactors& factors, float* y,
               std::byte* workspace, const MatmulOptions& options, const Stream& stream) {
     const MatmulProblem& p = plan.problem;
-    if (w.rows != p.n || w.cols != p.k)
-        return fail("matmul: weight [{}, {}] under a plan for [{}, {}]", w.rows, w.cols, p.n, p.k);
+    if (w.rows != p.n || w.cols != p.k || !has_records(w.format))
+        return fail("matmul: weight [{}, {}] in {} under a plan for [{}, {}]", w.rows, w.cols, format_name(w.format),
+                    p.n, p.k);
     if (!aligned(x) || !aligned(w.records) || !aligned(y) || !aligned(workspace))
         return fail("matmul: device pointers must be 16-byte aligned");
     if (plan.workspace_bytes && !workspace) return fail("matmul: no workspace of {} bytes", plan.workspace_bytes);
@@ -247,6 +265,7 @@ Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w,
             .x_pitch = static_cast<uint32_t>(std::min(chunk_records * (matmul_chunks / plan.split), records) *
                                                  (w4a16::record_cols * 2) +
                                              x_row_padding),
+            .scale_bits = scale_bits(w.format),
             .overlap = options.overlap};
         NIBBLE_CHECK(cuda_status(launch_gemv(args, {plan.chunks_per_warp, plan.split, plan.shared_bytes}, raw(stream)),
                                  "matmul: kernel launch"));
