@@ -60,7 +60,7 @@ Status run_w4a16(const DeviceLinear& l, const std::byte* x, int64_t n, float* y,
 }  // namespace
 
 Result<int> DeviceLinear::tiles(int64_t n, DeviceStep& step) const {
-    if (!w4a16 || cols % 256) return 0;
+    if (!w4a16 || cols % 256 || step.observer) return 0;
     NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols));
     return plan.permuted_bytes > 0 ? plan.tiling.tokens : 0;
 }
@@ -68,6 +68,7 @@ Result<int> DeviceLinear::tiles(int64_t n, DeviceStep& step) const {
 Status DeviceLinear::forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, DeviceStep& step,
                              bool tiled) const {
     const DeviceScope scope(step);
+    if (step.observer) NIBBLE_CHECK(step.observer->input(names, x, n, cols, step.stream).within(name));
     if (w4a16) return run_w4a16(*this, x, n, y, y_stride, step, tiled).within(name);
     NIBBLE_TRY(const cuda::ProductInput in, product_input(activation, input_scale, x, n, cols, {}, step).within(name));
     return cuda::product(in, operand, y, y_stride, step.overlap, step.stream).within(name);
@@ -109,6 +110,13 @@ Status DeviceExperts::forward(const std::byte* x, int64_t n, const int32_t* begi
         NIBBLE_CHECK(cuda::grouped_product(in, weights, y, rows, step.overlap, step.stream).within(part.name));
         y += part.weights.first.rows;
     }
+    return Ok{};
+}
+
+Status DeviceExperts::show(const std::byte* x, int64_t n, const int32_t* begin, DeviceStep& step) const {
+    if (!step.observer) return Ok{};
+    for (const Part& part : parts)
+        NIBBLE_CHECK(step.observer->expert_inputs(part.names, x, n, cols, begin, step.stream).within(part.name));
     return Ok{};
 }
 

@@ -13,7 +13,8 @@ namespace nibble {
 
 // One product: a linear, or several that read the same rows, stacked.
 struct DeviceLinear {
-    std::string name;  // of the first part
+    std::string name;                // of the first part
+    std::vector<std::string> names;  // of all
     int64_t rows = 0, cols = 0;
     ActivationFormat activation = ActivationFormat::none;
     float input_scale = 1.0f;
@@ -22,7 +23,7 @@ struct DeviceLinear {
     cuda::MatmulFactors factors;
     cuda::Operand operand;
 
-    // The order in which n rows of x save a pass over them: RowsOut::tile_tokens; 0: row-major.
+    // The order in which n rows of x save a pass over them: RowsOut::tile_tokens; 0: row-major, as observers want it.
     Result<int> tiles(int64_t n, DeviceStep& step) const;
     // y [n, rows] FP32, y_stride floats from row to row, from x [n, cols] BF16, rows adjacent, or in the order of
     // tiles() when `tiled`. With bias, not rounded.
@@ -46,7 +47,8 @@ struct DeviceStack {
 // The same linears of all experts of a mixture: grouped products.
 struct DeviceExperts {
     struct Part {
-        std::string name;  // of the first expert
+        std::string name;                             // of the first expert
+        std::vector<std::vector<std::string>> names;  // of every expert's
         ActivationFormat activation = ActivationFormat::none;
         const float* input_scales = nullptr;  // [experts]; null: formats without stored scales
         cuda::Experts weights;                // scales include the inputs'
@@ -56,6 +58,8 @@ struct DeviceExperts {
 
     // y [n, rows] from x [n, cols], rows sorted by expert: those of expert e in [begin[e], begin[e + 1]).
     Status forward(const std::byte* x, int64_t n, const int32_t* begin, float* y, DeviceStep& step) const;
+    // The step's observer, where there is one, sees rows in that order; nothing is computed.
+    Status show(const std::byte* x, int64_t n, const int32_t* begin, DeviceStep& step) const;
     int64_t scratch_bytes(int64_t n) const;
 };
 

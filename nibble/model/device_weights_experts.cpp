@@ -26,7 +26,9 @@ Result<DeviceExperts::Part> DeviceWeights::expert_part(std::span<const std::span
     std::vector<float> bias, inputs;
     for (int64_t e = 0; e < count; ++e) {
         int64_t row = 0;
+        out.names.emplace_back();
         for (const Linear& part : experts[size_t(e)]) {
+            out.names.back().push_back(part.name);
             if (part.format != first.format || part.activation != first.activation)
                 return fail("'{}.weight' is {}, '{}.weight' is {}: --device cuda runs experts of one format", part.name,
                             format_name(part.format), first.name, format_name(first.format));
