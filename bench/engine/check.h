@@ -12,5 +12,6 @@ Result<std::vector<Check>> check_grouped(const Kit& kit, bool small);
 Result<std::vector<Check>> check_inputs(const Kit& kit);
 Result<std::vector<Check>> check_experts(const Kit& kit);
 Result<std::vector<Check>> check_mamba(const Kit& kit);
+Result<std::vector<Check>> check_observers(const Kit& kit);
 
 }  // namespace nibble::bench

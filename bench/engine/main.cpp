@@ -15,7 +15,7 @@ struct Options {
     std::string device = "cuda", json;
     int64_t memory_gib = 24;
     uint64_t seed = 1;
-    bool small = false, no_check = false, no_timing = false, experts_only = false;
+    bool small = false, no_check = false, no_timing = false, experts_only = false, only_observers = false;
 };
 
 Result<bool> run(const Options& options) {
@@ -42,6 +42,12 @@ Result<bool> run(const Options& options) {
         }
         std::fflush(stdout);
     };
+    if (options.only_observers) {
+        show(check_observers(kit), "observers");
+        fmt::print("{}\n", good ? "all checks passed" : "CHECKS FAILED");
+        NIBBLE_CHECK(report.write(options.json));
+        return good;
+    }
     if (!options.no_check) {
         show(check_elementwise(kit), "elementwise");
         show(check_inputs(kit), "inputs");
@@ -49,6 +55,7 @@ Result<bool> run(const Options& options) {
         show(check_grouped(kit, options.small), "grouped");
         show(check_experts(kit), "experts");
         show(check_mamba(kit), "mamba");
+        show(check_observers(kit), "observers");
         fmt::print("{}\n", good ? "all checks passed" : "CHECKS FAILED");
         std::fflush(stdout);
     }
@@ -73,6 +80,7 @@ int main(int argc, char** argv) {
     app.add_option("--memory", options.memory_gib, "GiB of device memory");
     app.add_option("--seed", options.seed, "of the checked data");
     app.add_flag("--small", options.small, "few tokens only");
+    app.add_flag("--only-observers", options.only_observers, "their checks and nothing else");
     app.add_flag("--no-check", options.no_check);
     app.add_flag("--no-timing", options.no_timing);
     app.add_flag("--experts-only", options.experts_only, "time W4A16 experts only");

@@ -62,7 +62,7 @@ Status run_w4a16(const DeviceLinear& l, const std::byte* x, int64_t n, float* y,
 }  // namespace
 
 Result<int> DeviceLinear::tiles(int64_t n, DeviceStep& step) const {
-    if (!w4a16 || cols % 256) return 0;
+    if (!w4a16 || cols % 256 || step.observer) return 0;
     NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols));
     return plan.permuted_bytes > 0 ? plan.tiling.tokens : 0;
 }
@@ -70,6 +70,7 @@ Result<int> DeviceLinear::tiles(int64_t n, DeviceStep& step) const {
 Status DeviceLinear::forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, DeviceStep& step,
                              bool tiled) const {
     const DeviceScope scope(step);
+    if (step.observer) NIBBLE_CHECK(step.observer->input(names, x, n, cols, step.stream).within(name));
     if (w4a16) return run_w4a16(*this, x, n, y, y_stride, step, tiled).within(name);
     cuda::QuantizeInputs q;
     q.codes = operand.codes;
@@ -149,12 +150,25 @@ Status DeviceExperts::activated(const DeviceExpertRows& in, Activation activatio
     return run_grouped(parts[0], in, {.out = out, .activation = activation, .gated = paired}, step);
 }
 
+Status DeviceExperts::show(const DeviceExpertRows& in, DeviceStep& step) const {
+    if (!step.observer) return Ok{};
+    const DeviceScope scope(step);
+    const std::byte* sorted = in.x;
+    if (in.rows) {
+        NIBBLE_TRY(std::byte * gathered, step.scratch.allocate(in.n * cols * 2));
+        NIBBLE_CHECK(cuda::embed(in.x, in.rows, in.n, cols, gathered, step.overlap, step.stream));
+        sorted = gathered;
+    }
+    for (const Part& part : parts)
+        NIBBLE_CHECK(
+            step.observer->expert_inputs(part.names, sorted, in.n, cols, in.begin, step.stream).within(part.name));
+    return Ok{};
+}
+
 int64_t DeviceExperts::scratch_bytes(int64_t n) const {
     int64_t most = 0;
-    for (const Part& part : parts)
-        if (part.activation != ActivationFormat::none)
-            most = std::max(most, aligned(n * cols * 2) + quantized_bytes(part.activation, n, cols));
-    return most;
+    for (const Part& part : parts) most = std::max(most, quantized_bytes(part.activation, n, cols));
+    return most + aligned(n * cols * 2);  // rows sorted, for inputs to quantize and for observers
 }
 
 }  // namespace nibble

@@ -14,7 +14,8 @@ namespace nibble {
 
 // One product: a linear, or several that read the same rows, stacked.
 struct DeviceLinear {
-    std::string name;  // of the first part
+    std::string name;                // of the first part
+    std::vector<std::string> names;  // of all
     int64_t rows = 0, cols = 0;
     ActivationFormat activation = ActivationFormat::none;
     float input_scale = 1.0f;
@@ -23,7 +24,7 @@ struct DeviceLinear {
     cuda::MatmulFactors factors;
     cuda::Operand operand;
 
-    // The order in which n rows of x save a pass over them: RowsOut::tile_tokens; 0: row-major.
+    // The order in which n rows of x save a pass over them: RowsOut::tile_tokens; 0: row-major, as observers want it.
     Result<int> tiles(int64_t n, DeviceStep& step) const;
     // y [n, rows] FP32, y_stride floats from row to row, from x [n, cols] BF16, rows adjacent, or in the order of
     // tiles() when `tiled`. With bias, not rounded.
@@ -55,7 +56,8 @@ struct DeviceExpertRows {
 // The same linears of all experts of a mixture: grouped products.
 struct DeviceExperts {
     struct Part {
-        std::string name;  // of the first expert
+        std::string name;                             // of the first expert
+        std::vector<std::vector<std::string>> names;  // of every expert's
         ActivationFormat activation = ActivationFormat::none;
         bool w4a16 = false;
         cuda::PackedExperts packed;
@@ -73,6 +75,8 @@ struct DeviceExperts {
     // Whether one product can end with the activation; activated: out [n, width] BF16, as forward() and activate().
     bool activates(bool gated) const { return parts.size() == 1 && parts[0].w4a16 && gated == paired; }
     Status activated(const DeviceExpertRows& in, Activation activation, std::byte* out, DeviceStep& step) const;
+    // The step's observer, where there is one, sees the rows sorted by expert; nothing is computed.
+    Status show(const DeviceExpertRows& in, DeviceStep& step) const;
     int64_t scratch_bytes(int64_t n) const;
 };
 

@@ -183,7 +183,10 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
                      .activation = first.activation,
                      .input_scale = first.input_scale,
                      .w4a16 = runs_on_records(first)};
-    for (const Linear& part : parts) out.rows += part.rows;
+    for (const Linear& part : parts) {
+        out.names.push_back(part.name);
+        out.rows += part.rows;
+    }
     const bool tiles = first.format == Format::fp8_block128;
     const bool row_scales = !tiles && first.format != Format::none;
     const bool codes = runs_on_codes(first);

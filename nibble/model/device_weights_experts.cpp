@@ -61,10 +61,13 @@ Result<DeviceExperts::Part> DeviceWeights::expert_part(std::span<const std::span
     Scales all;
     std::vector<float> bias, inputs;
     for (int64_t e = 0; e < count; ++e) {
-        for (const Linear& part : experts[size_t(e)])
+        out.names.emplace_back();
+        for (const Linear& part : experts[size_t(e)]) {
+            out.names.back().push_back(part.name);
             if (part.format != first.format || part.activation != first.activation)
                 return fail("'{}.weight' is {}, '{}.weight' is {}: --device cuda runs experts of one format", part.name,
                             format_name(part.format), first.name, format_name(first.format));
+        }
         const size_t rows_before = all.rows.size(), bias_before = bias.size();
         int64_t row = 0;
         if (out.w4a16)
