@@ -13,5 +13,7 @@ Result<std::vector<Check>> check_inputs(const Kit& kit);
 Result<std::vector<Check>> check_experts(const Kit& kit);
 Result<std::vector<Check>> check_mamba(const Kit& kit);
 Result<std::vector<Check>> check_observers(const Kit& kit);
+Result<std::vector<Check>> check_sampling(const Kit& kit);
+Result<std::vector<Check>> check_scaled_mm(const Kit& kit);
 
 }  // namespace nibble::bench

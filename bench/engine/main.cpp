@@ -56,6 +56,8 @@ Result<bool> run(const Options& options) {
         show(check_experts(kit), "experts");
         show(check_mamba(kit), "mamba");
         show(check_observers(kit), "observers");
+        show(check_sampling(kit), "sampling");
+        show(check_scaled_mm(kit), "scaled_mm");
         fmt::print("{}\n", good ? "all checks passed" : "CHECKS FAILED");
         std::fflush(stdout);
     }

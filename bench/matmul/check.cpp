@@ -2,6 +2,7 @@
 
 #include "base/thread_pool.h"
 #include "formats/minifloat.h"
+#include "kernels/elementwise_cuda.h"
 #include "kernels/matmul_cuda.h"
 
 #include <algorithm>
@@ -24,6 +25,7 @@ public:
     Result<MatmulCheck> refusals();
     Result<std::vector<MatmulCheck>> products(int64_t n, int64_t k);
     Result<MatmulCheck> wide(int64_t n, int64_t k, const std::vector<int64_t>& batches, bool tilings);
+    Result<MatmulCheck> gated(int64_t half, int64_t k);
 
 private:
     template <class T>
@@ -167,6 +169,74 @@ Result<MatmulCheck> Checker::round_trip(int64_t n, int64_t k) {
     return check;
 }
 
+// Gate and up whose rows take turns, activated inside the product or after it, against the product of either.
+Result<MatmulCheck> Checker::gated(int64_t half, int64_t k) {
+    MatmulCheck check{fmt::format("gate and up of {}x{}, activated", half, k)};
+    const DeviceArena::Mark mark = arena_.mark();
+    const QuantMatrix gate = random_matrix(half, k), up = random_matrix(half, k);
+    NIBBLE_TRY(const OnDevice gate_alone, pack(gate));
+    NIBBLE_TRY(const OnDevice up_alone, pack(up));
+    NIBBLE_TRY(std::byte * records, arena_.allocate(cuda::packed_bytes(2 * half, k)));
+    NIBBLE_TRY(uint32_t * refused, upload(std::vector<uint32_t>{0}));
+    // In two panels, as a loader does.
+    const int64_t panel = half / 32 * 16;
+    for (const auto& [from, first] : {std::pair{&gate_alone, int64_t{0}}, {&up_alone, int64_t{16}}})
+        for (const auto& [row, rows] : {std::pair{int64_t{0}, panel}, {panel, half - panel}}) {
+            QuantView part = from->canonical;
+            part.rows = rows;
+            part.codes += row * k / 2, part.block_scales += row * k / 16;
+            NIBBLE_CHECK(cuda::prepack(part, first + 2 * row, {2 * half, k, records}, refused, stream_, 2));
+        }
+    std::vector<float> scales(static_cast<size_t>(2 * half));
+    for (int64_t r = 0; r < 2 * half; ++r) scales[static_cast<size_t>(r)] = r / 16 % 2 ? 0.0013f : 0.0007f;
+    NIBBLE_TRY(const float* row_scales, upload(scales));
+    NIBBLE_TRY(const float* gate_scale, upload(std::vector<float>{0.0007f}));
+    NIBBLE_TRY(const float* up_scale, upload(std::vector<float>{0.0013f}));
+    std::vector<uint16_t> x(static_cast<size_t>(24 * k));
+    std::normal_distribution<float> normal;
+    for (uint16_t& v : x) v = bf16_from_float(normal(random_));
+    NIBBLE_TRY(const uint16_t* device_x, upload(x));
+    NIBBLE_TRY(std::byte * workspace, arena_.allocate(int64_t{64} << 20));
+    NIBBLE_CHECK(fill_device(workspace, 0, int64_t{64} << 20, stream_));
+    NIBBLE_TRY(const ElementwiseKernels* ref, select_elementwise_kernels("ref"));
+    for (const int64_t m : {1, 2, 5, 8, 24}) {
+        NIBBLE_TRY(const auto y_gate, run(m, gate_alone, device_x, gate_scale, false));
+        NIBBLE_TRY(const auto y_up, run(m, up_alone, device_x, up_scale, false));
+        NIBBLE_TRY(const cuda::MatmulPlan plan,
+                   cuda::plan_matmul({.m = m, .n = 2 * half, .k = k, .gated = true}, device_));
+        const DeviceArena::Mark inner = arena_.mark();
+        NIBBLE_TRY(std::byte * out, arena_.allocate(m * half * 2 + 128));
+        NIBBLE_CHECK(fill_device(out, poison, m * half * 2 + 128, stream_));
+        NIBBLE_TRY(float* y, arena_.allocate_array<float>(m * 2 * half));
+        const auto* tokens = reinterpret_cast<const std::byte*>(device_x);
+        cuda::MatmulFactors factors{.row_scales = row_scales, .activation = Activation::silu};
+        if (plan.activates()) factors.gated = out;
+        if (plan.permuted_bytes) {
+            NIBBLE_TRY(std::byte * permuted, arena_.allocate(plan.permuted_bytes));
+            NIBBLE_CHECK(cuda::permute(plan, tokens, permuted, {}, stream_));
+            tokens = permuted;
+        }
+        NIBBLE_CHECK(cuda::matmul(plan, tokens, {2 * half, k, records}, factors, y,
+                                  plan.workspace_bytes ? workspace : nullptr, {.overlap = true}, stream_));
+        if (!plan.activates())
+            NIBBLE_CHECK(cuda::activate(Activation::silu, true, y, 0, m, half, {out}, true, stream_, true));
+        std::vector<uint16_t> got(static_cast<size_t>(m * half + 64));
+        NIBBLE_CHECK(download(got, out));
+        arena_.release(inner);
+        std::vector<float> want(y_gate), other(y_up);
+        ref->round_bf16(want.data(), std::ssize(want));
+        ref->round_bf16(other.data(), std::ssize(other));
+        ref->activate(Activation::silu, want.data(), other.data(), std::ssize(want), true, want.data());
+        for (size_t i = 0; i < want.size(); ++i, ++check.compared)
+            if (got[i] != bf16_from_float(want[i]))
+                note(check, fmt::format("m {} element {}: {} instead of {}", m, i, bf16_to_float(got[i]), want[i]));
+        for (size_t i = want.size(); i < got.size(); ++i)
+            if (got[i] != 0xA5A5) note(check, "wrote behind its output");
+    }
+    arena_.release(mark);
+    return check;
+}
+
 Result<MatmulCheck> Checker::refusals() {
     MatmulCheck check{"scales outside 1 ... 126 are counted"};
     const DeviceArena::Mark mark = arena_.mark();
@@ -295,6 +365,12 @@ Result<std::vector<MatmulCheck>> check_matmul(const Stream& stream, const Device
     results.push_back(std::move(exact));
     NIBBLE_TRY(auto refused, checker.refusals());
     results.push_back(std::move(refused));
+    std::vector<std::pair<int64_t, int64_t>> halves{{48, 512}, {1536, 576}};
+    if (!small) halves.insert(halves.end(), {{14336, 4096}, {2080, 16384}});
+    for (const auto& [half, k] : halves) {
+        NIBBLE_TRY(auto gated, checker.gated(half, k));
+        results.push_back(std::move(gated));
+    }
     // Every shape of launch: one to fourteen tiles a block, ragged last blocks, empty last chunks, several passes of x,
     // clusters.
     std::vector<std::pair<int64_t, int64_t>> shapes{{16, 256}, {48, 2304}, {2128, 1280}, {48, 16384}};

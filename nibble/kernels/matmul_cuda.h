@@ -21,6 +21,9 @@ namespace nibble::cuda {
 struct MatmulProblem {
     int64_t m = 0, n = 0, k = 0;  // x [m, k] BF16, W [n, k], y [m, n] FP32
     Format weights = Format::nvfp4;
+    // W's tiles of 16 rows are those of a gate and of an up projection by turns (RowTurns{16, 32}), n / 2 rows each,
+    // a multiple of 16.
+    bool gated = false;
 };
 
 // How the work is spread; zeros: the plan chooses. m > 8: a thread block takes `tokens` tokens (16, 32, 64 or 128) of
@@ -38,6 +41,7 @@ struct MatmulPlan {
     int split = 1;            // thread blocks (a cluster) that share rows, each with a part of K
     int tiles = 0;            // 16-row tiles of a cluster
     int chunks_per_warp = 0;  // one after the other
+    int slots = 1;            // records of a warp on their way, 1 or 2
     int tokens_per_pass = 0;  // as many rows of x as fit into shared memory
     int64_t shared_bytes = 0;
     // m > 8
@@ -45,6 +49,8 @@ struct MatmulPlan {
     int multiprocessors = 0;
     int64_t permuted_bytes = 0;   // of permute()'s output; 0: x is read as it is
     int64_t workspace_bytes = 0;  // zero once, before the first use; kernels of one stream may share it
+
+    bool activates() const { return problem.gated && tiling.tokens == 0; }  // takes MatmulFactors::gated
 };
 // Errors: k no multiple of 16, another format, x too wide for shared memory (m <= 8), a tiling that is not compiled.
 Result<MatmulPlan> plan_matmul(const MatmulProblem& problem, const DeviceInfo& device, const MatmulTiling& tiling = {});
@@ -61,17 +67,19 @@ using PackedSpan = BasicPackedMatrix<std::byte>;
 
 int64_t packed_bytes(int64_t rows, int64_t cols);  // of a whole matrix, padding included
 
-// Which rows of every 16-row tile: `upper` 0 ... 7, `lower` 8 ... 15.
-enum class TileHalf : uint8_t { both, upper, lower };
+// Where the rows of a part lie that takes turns with another: runs of `run` rows begin `step` rows apart. Gate and up
+// by halves of a tile: 8 and 16; by tiles: 16 and 32. run 0: all adjacent.
+struct RowTurns {
+    int run = 0, step = 0;
+};
 
 // Canonical -> packed and back, exactly. prepack: w's rows become rows [first_row, first_row + w.rows) of `out`, parts
-// of a stack come one after the other; a part that ends at out.rows also writes the padding. With a half of the tiles,
-// w's rows, a multiple of 8, go there in order, from the tile at first_row on. Block scales other than the 126 positive
-// finite ones of E4M3, or E8M0 outside 2^-118 ... 2^8, have no place in the layout: their number is added to *refused
-// (zero it before, read it after the stream is synchronized; the result is void unless it is 0). tensor_scale stays
-// with the caller.
+// of a stack come one after the other; a part that ends at out.rows also writes the padding. With turns w.rows and
+// first_row are multiples of a run. Block scales other than the 126 positive finite ones of E4M3, or E8M0 outside
+// 2^-118 ... 2^8, have no place in the layout: their number is added to *refused (zero it before, read it after the
+// stream is synchronized; the result is void unless it is 0). tensor_scale stays with the caller.
 Status prepack(const QuantView& w, int64_t first_row, const PackedSpan& out, uint32_t* refused, const Stream& stream,
-               TileHalf half = TileHalf::both);
+               const RowTurns& turns = {});
 Status unpack(const PackedMatrix& w, const QuantSpan& out, const Stream& stream);
 
 struct MatmulOptions {
@@ -85,6 +93,9 @@ struct MatmulFactors {
     const float* row_scales = nullptr;    // [n], instead: stacked matrices
     const float* bias = nullptr;          // [n]
     int64_t y_stride = 0;                 // floats from row to row of y; 0: n
+    // Plans that activate: [m, n / 2] BF16, bf16(a(bf16(gate)) * bf16(up)) as cuda::activate() has it, in place of y.
+    std::byte* gated = nullptr;
+    Activation activation{};
 };
 // x [m, k] row-major -> the order of columns and tiles of tokens that plans with permuted_bytes > 0 read.
 Status permute(const MatmulPlan& plan, const std::byte* x, std::byte* out, const MatmulOptions& options,

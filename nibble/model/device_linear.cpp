@@ -41,9 +41,9 @@ Result<cuda::ProductInput> product_input(ActivationFormat format, float input_sc
     return in;
 }
 
-Status run_w4a16(const DeviceLinear& l, const std::byte* x, int64_t n, float* y, int64_t y_stride, DeviceStep& step,
-                 bool tiled) {
-    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, l.rows, l.cols));
+Status run_w4a16(const DeviceLinear& l, const std::byte* x, int64_t n, float* y, const cuda::MatmulFactors& factors,
+                 DeviceStep& step, bool tiled) {
+    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, l.rows, l.cols, l.by_turns));
     if (plan.workspace_bytes > step.matmul_workspace_bytes)
         return fail("a workspace of {} bytes was planned for products, {} are needed", step.matmul_workspace_bytes,
                     plan.workspace_bytes);
@@ -53,8 +53,6 @@ Status run_w4a16(const DeviceLinear& l, const std::byte* x, int64_t n, float* y,
         NIBBLE_CHECK(cuda::permute(plan, x, permuted, options, step.stream));
         x = permuted;
     }
-    cuda::MatmulFactors factors = l.factors;
-    factors.y_stride = y_stride;
     return cuda::matmul(plan, x, l.records, factors, y, plan.workspace_bytes ? step.matmul_workspace : nullptr, options,
                         step.stream);
 }
@@ -63,15 +61,34 @@ Status run_w4a16(const DeviceLinear& l, const std::byte* x, int64_t n, float* y,
 
 Result<int> DeviceLinear::tiles(int64_t n, DeviceStep& step) const {
     if (!w4a16 || cols % 256 || step.observer) return 0;
-    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols));
+    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols, by_turns));
     return plan.permuted_bytes > 0 ? plan.tiling.tokens : 0;
+}
+
+Result<bool> DeviceLinear::activates(int64_t n, DeviceStep& step) const {
+    if (!by_turns) return false;
+    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols, true));
+    return plan.activates();
+}
+
+Status DeviceLinear::forward_activated(const std::byte* x, int64_t n, Activation kind, std::byte* mid,
+                                       DeviceStep& step) const {
+    const DeviceScope scope(step);
+    cuda::MatmulFactors f = factors;
+    f.gated = mid, f.activation = kind;
+    // y goes nowhere, but must be a valid address.
+    return run_w4a16(*this, x, n, reinterpret_cast<float*>(mid), f, step, false).within(name);
 }
 
 Status DeviceLinear::forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, DeviceStep& step,
                              bool tiled) const {
     const DeviceScope scope(step);
     if (step.observer) NIBBLE_CHECK(step.observer->input(names, x, n, cols, step.stream).within(name));
-    if (w4a16) return run_w4a16(*this, x, n, y, y_stride, step, tiled).within(name);
+    if (w4a16) {
+        cuda::MatmulFactors f = factors;
+        f.y_stride = y_stride;
+        return run_w4a16(*this, x, n, y, f, step, tiled).within(name);
+    }
     cuda::QuantizeInputs q;
     q.codes = operand.codes;
     NIBBLE_TRY(const cuda::ProductInput in, product_input(activation, input_scale, x, n, cols, q, step).within(name));

@@ -20,6 +20,7 @@ struct DeviceLinear {
     ActivationFormat activation = ActivationFormat::none;
     float input_scale = 1.0f;
     bool w4a16 = false;
+    bool by_turns = false;  // records of gate and up, MatmulProblem::gated
     cuda::PackedMatrix records;
     cuda::MatmulFactors factors;
     cuda::Operand operand;
@@ -30,6 +31,11 @@ struct DeviceLinear {
     // tiles() when `tiled`. With bias, not rounded.
     Status forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, DeviceStep& step,
                    bool tiled = false) const;
+    // Whether forward_activated() has a kernel for n rows.
+    Result<bool> activates(int64_t n, DeviceStep& step) const;
+    // mid [n, rows / 2] BF16 = activation(gate) * up.
+    Status forward_activated(const std::byte* x, int64_t n, Activation activation, std::byte* mid,
+                             DeviceStep& step) const;
     // Of scratch memory, at most, for n rows.
     int64_t scratch_bytes(int64_t n) const;
 };

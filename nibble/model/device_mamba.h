@@ -19,6 +19,7 @@ private:
     int index_ = 0;
     float eps_ = 0, dt_min_ = 0;
     cuda::MambaShape shape_;
+    PhiloxStream stream_;  // of rounded states
     DeviceLinear in_proj_, out_proj_;
     const float *conv_weight_ = nullptr, *conv_bias_ = nullptr, *a_ = nullptr, *d_ = nullptr, *dt_bias_ = nullptr,
                 *norm_ = nullptr;

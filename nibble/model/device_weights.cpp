@@ -10,6 +10,16 @@
 namespace nibble {
 namespace {
 
+// Rows of gate, then rows of up -> 16 of each by turns.
+std::vector<float> by_sixteen(std::span<const float> rows) {
+    std::vector<float> out;
+    const size_t half = rows.size() / 2;
+    for (size_t tile = 0; tile < half; tile += 16)
+        for (const size_t from : {tile, half + tile})
+            out.insert(out.end(), rows.begin() + ptrdiff_t(from), rows.begin() + ptrdiff_t(from + 16));
+    return out;
+}
+
 std::byte* host_bytes(const void* p) { return const_cast<std::byte*>(static_cast<const std::byte*>(p)); }
 
 }  // namespace
@@ -175,7 +185,7 @@ void DeviceWeights::merge(Scales& all, Scales part, int64_t rows) {
     all.tiles.insert(all.tiles.end(), part.tiles.begin(), part.tiles.end());
 }
 
-Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::span<const float> bias) {
+Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::span<const float> bias, bool by_turns) {
     const Linear& first = parts[0];
     NIBBLE_CHECK(check_inputs(first));
     DeviceLinear out{.name = first.name,
@@ -187,6 +197,8 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
         out.names.push_back(part.name);
         out.rows += part.rows;
     }
+    out.by_turns =
+        by_turns && out.w4a16 && parts.size() == 2 && parts[0].rows == parts[1].rows && parts[0].rows % 16 == 0;
     const bool tiles = first.format == Format::fp8_block128;
     const bool row_scales = !tiles && first.format != Format::none;
     const bool codes = runs_on_codes(first);
@@ -194,7 +206,8 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
                          : codes   ? cuda::codes_bytes(out.rows, out.cols)
                                    : cuda::operand_bytes(out.rows, out.cols);
     NIBBLE_TRY(std::byte * memory, allocate(size));
-    NIBBLE_TRY(const float* device_bias, vector(bias));
+    const std::vector<float> turned = out.by_turns ? by_sixteen(bias) : std::vector<float>();
+    NIBBLE_TRY(const float* device_bias, vector(out.by_turns ? std::span<const float>(turned) : bias));
     Scales all;
     if (mode() == Mode::plan) {
         // Scales as `load` finds them.
@@ -209,7 +222,9 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
                 const cuda::PackedSpan span{out.rows, out.cols, memory, first.format};
                 NIBBLE_CHECK(upload(part, true, scales, [&](const auto& view, int64_t at) -> Status {
                     if constexpr (std::is_same_v<std::decay_t<decltype(view)>, QuantView>)
-                        return cuda::prepack(view, row + at, span, refused_, *stream_);
+                        return out.by_turns ? cuda::prepack(view, (row > 0 ? 16 : 0) + 2 * at, span, refused_, *stream_,
+                                                            {16, 32})
+                                            : cuda::prepack(view, row + at, span, refused_, *stream_);
                     else
                         return fail("'{}.weight' is not quantized", part.name);
                 }));
@@ -224,6 +239,7 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
             if (first.format != Format::none) merge(all, std::move(scales), part.rows);
         }
     }
+    if (out.by_turns) all.rows = by_sixteen(all.rows);
     NIBBLE_TRY(const float* device_rows, vector(all.rows));
     NIBBLE_TRY(const float* device_tiles, vector(all.tiles));
     if (out.w4a16) {
@@ -245,10 +261,10 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
 
 Result<DeviceLinear> DeviceWeights::linear(const Linear& linear) { return product({&linear, 1}, linear.bias); }
 
-Result<DeviceStack> DeviceWeights::stack(const LinearStack& stack) {
+Result<DeviceStack> DeviceWeights::stack(const LinearStack& stack, bool gated) {
     DeviceStack out{.rows = stack.rows(), .cols = stack.parts[0].cols};
     if (stack.one && stackable(stack.parts)) {
-        NIBBLE_TRY(DeviceLinear all, product(stack.parts, stack.bias));
+        NIBBLE_TRY(DeviceLinear all, product(stack.parts, stack.bias, gated));
         out.parts.push_back(std::move(all));
         return out;
     }

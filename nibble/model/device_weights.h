@@ -35,7 +35,8 @@ public:
     // Names, sizes and input quantization as WeightSource found them; the matrices come from the checkpoint. Errors: a
     // format, or values, that the device's kernels cannot hold exactly; names the tensor.
     Result<DeviceLinear> linear(const Linear& linear);
-    Result<DeviceStack> stack(const LinearStack& stack);
+    // gated: gate and up, whose rows take turns where one kernel does product and activation (DeviceLinear::by_turns).
+    Result<DeviceStack> stack(const LinearStack& stack, bool gated = false);
     // One of each expert; `gated`: the first of two parts gates the second.
     Result<DeviceExperts> experts(std::span<const LinearStack* const> stacks, bool gated);
     Result<DeviceExperts> experts(std::span<const Linear* const> linears);
@@ -55,7 +56,7 @@ private:
     static void merge(Scales& all, Scales part, int64_t rows);
     Result<DeviceExperts::Part> expert_part(std::span<const std::span<const Linear>> experts, bool paired);
     Status upload_expert(std::span<const Linear> parts, const cuda::PackedSpan& to, bool paired, Scales& all);
-    Result<DeviceLinear> product(std::span<const Linear> parts, std::span<const float> bias);
+    Result<DeviceLinear> product(std::span<const Linear> parts, std::span<const float> bias, bool by_turns = false);
     // The rows of one weight, in panels, through the staging buffer: put(QuantView or MatrixView, first row).
     template <class Put>
     Status upload(const Linear& linear, bool records, Scales& scales, const Put& put) {

@@ -27,10 +27,8 @@ Status DeviceWeights::upload_expert(std::span<const Linear> parts, const cuda::P
         Scales scales;
         if (mode() == Mode::load)
             NIBBLE_CHECK(upload(parts[p], true, scales, [&](const auto& view, int64_t at) -> Status {
-                using cuda::TileHalf;
                 if constexpr (std::is_same_v<std::decay_t<decltype(view)>, QuantView>)
-                    return paired ? cuda::prepack(view, 2 * at, to, refused_, *stream_,
-                                                  p == 0 ? TileHalf::upper : TileHalf::lower)
+                    return paired ? cuda::prepack(view, 2 * at + (p == 0 ? 0 : 8), to, refused_, *stream_, {8, 16})
                                   : cuda::prepack(view, row + at, to, refused_, *stream_);
                 else
                     return fail("'{}.weight' is not quantized", parts[p].name);

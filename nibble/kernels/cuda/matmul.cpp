@@ -145,6 +145,7 @@ Result<MatmulPlan> plan_matmul(const MatmulProblem& p, const DeviceInfo& device,
         return fail("matmul: weights in {}, W4A16 takes nvfp4 and mxfp4", format_name(p.weights));
     if (p.m < 1 || p.m > INT32_MAX / 2) return fail("matmul: {} tokens", p.m);
     NIBBLE_CHECK(fits_groups(p.n, p.k, "matmul"));
+    if (p.gated && p.n % 32) return fail("matmul: {} rows of gate and up by turns, not a multiple of 32", p.n);
     const CurrentDevice current(device.index);
     NIBBLE_CHECK(current.status());
     if (p.m > most_tokens || tiling.tokens) return plan_wide(p, device, tiling);
@@ -160,6 +161,7 @@ Result<MatmulPlan> plan_matmul(const MatmulProblem& p, const DeviceInfo& device,
     // Several waves: small thread blocks, two on a multiprocessor, so that one computes while the other starts or ends.
     const bool many = waves > 1 && plan.split == 1 && p.m * pitch_all <= 64 * 1024;
     if (many) plan.tiles = 4;
+    if (p.gated) plan.tiles += plan.tiles % 2;           // gate and up together
     const int tile_chunks = matmul_chunks / plan.split;  // of one thread block
     plan.chunks_per_warp = 1;
     while (plan.tiles * (tile_chunks / plan.chunks_per_warp) > (many ? most_warps / 2 : most_warps))
@@ -167,7 +169,9 @@ Result<MatmulPlan> plan_matmul(const MatmulProblem& p, const DeviceInfo& device,
     const int warps = plan.tiles * (tile_chunks / plan.chunks_per_warp);
     const int64_t chunk_records = (records + matmul_chunks - 1) / matmul_chunks;
     const int64_t pitch = std::min(tile_chunks * chunk_records, records) * w4a16::record_cols * 2 + x_row_padding;
-    const int64_t slots = warps * int64_t{w4a16::record_bytes + 8};
+    const auto slot_bytes = [&](int64_t slots) { return warps * slots * int64_t{w4a16::record_bytes + 8}; };
+    if (!many && warps < most_warps && slot_bytes(2) + pitch * p.m <= shared_limit) plan.slots = 2;
+    const int64_t slots = slot_bytes(plan.slots);
     plan.tokens_per_pass = static_cast<int>(std::min((shared_limit - slots) / pitch, p.m));
     if (plan.tokens_per_pass < 1) return fail("matmul: {} columns do not fit into shared memory", p.k);
     const int64_t passes = (p.m + plan.tokens_per_pass - 1) / plan.tokens_per_pass;
@@ -178,14 +182,15 @@ Result<MatmulPlan> plan_matmul(const MatmulProblem& p, const DeviceInfo& device,
 }
 
 Status prepack(const QuantView& w, int64_t first_row, const PackedSpan& out, uint32_t* refused, const Stream& stream,
-               TileHalf half) {
+               const RowTurns& turns) {
     if (!has_records(w.format) || w.format != out.format)
         return fail("prepack: weights in {} for records of {}", format_name(w.format), format_name(out.format));
     NIBBLE_CHECK(fits_groups(w.rows, w.cols, "prepack"));
     if (w.format == Format::mxfp4 && w.cols % 32) return fail("prepack: {} columns in mxfp4", w.cols);
-    const bool both = half == TileHalf::both;
-    if (!both && (w.rows % 8 || first_row % 16)) return fail("prepack: {} rows into halves of tiles", w.rows);
-    const int64_t end = first_row + (both ? 1 : 2) * w.rows;
+    const int64_t run = turns.run;
+    if (run && (run < 0 || turns.step < run || w.rows % run || first_row % run))
+        return fail("prepack: {} rows from row {}, in runs of {} every {}", w.rows, first_row, run, turns.step);
+    const int64_t end = first_row + (run ? (w.rows / run - 1) * turns.step + run : w.rows);
     if (first_row < 0 || end > out.rows || out.cols != w.cols)
         return fail("prepack: [{}, {}] into rows {} ... of [{}, {}]", w.rows, w.cols, first_row, out.rows, out.cols);
     if (!aligned(w.codes) || !aligned(out.records) || !refused)
@@ -194,9 +199,10 @@ Status prepack(const QuantView& w, int64_t first_row, const PackedSpan& out, uin
     return cuda_status(launch_prepack({.rows = w.rows,
                                        .cols = w.cols,
                                        .first_row = first_row,
-                                       .padding = both && end == out.rows ? padded - end : 0,
+                                       .padding = end == out.rows ? padded - end : 0,
                                        .mx = w.format == Format::mxfp4,
-                                       .half = static_cast<int>(half),
+                                       .run = turns.run,
+                                       .step = turns.step,
                                        .codes = const_cast<uint8_t*>(w.codes),
                                        .scales = const_cast<uint8_t*>(w.block_scales),
                                        .records = reinterpret_cast<uint8_t*>(out.records),
@@ -246,6 +252,8 @@ Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w,
     if (!aligned(x) || !aligned(w.records) || !aligned(y) || !aligned(workspace))
         return fail("matmul: device pointers must be 16-byte aligned");
     if (plan.workspace_bytes && !workspace) return fail("matmul: no workspace of {} bytes", plan.workspace_bytes);
+    if (factors.gated && (!plan.activates() || !aligned(factors.gated)))
+        return fail("matmul: this plan has no activation, or the place of its results is not 16-byte aligned");
     if (plan.tiling.tokens) return run_wide(plan, x, w, factors, y, workspace, options, stream);
     const int records = static_cast<int>(ceil_div(p.k, w4a16::record_cols));
     const int chunk_records = (records + matmul_chunks - 1) / matmul_chunks;
@@ -254,7 +262,7 @@ Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w,
             .x = reinterpret_cast<const uint8_t*>(x) + first * p.k * 2,
             .records = reinterpret_cast<const uint8_t*>(w.records),
             .factors = output_factors(factors, p.n),
-            .y = y + first * output_factors(factors, p.n).y_stride,
+            .y = factors.gated ? nullptr : y + first * output_factors(factors, p.n).y_stride,
             .n = static_cast<int>(p.n),
             .tokens = static_cast<int>(std::min<int64_t>(plan.tokens_per_pass, p.m - first)),
             .row_records = records,
@@ -266,9 +274,12 @@ Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w,
                                                  (w4a16::record_cols * 2) +
                                              x_row_padding),
             .scale_bits = scale_bits(w.format),
+            .gated = factors.gated ? reinterpret_cast<uint16_t*>(factors.gated) + first * (p.n / 2) : nullptr,
+            .activation = static_cast<int>(factors.activation),
             .overlap = options.overlap};
-        NIBBLE_CHECK(cuda_status(launch_gemv(args, {plan.chunks_per_warp, plan.split, plan.shared_bytes}, raw(stream)),
-                                 "matmul: kernel launch"));
+        NIBBLE_CHECK(cuda_status(
+            launch_gemv(args, {plan.chunks_per_warp, plan.split, plan.slots, plan.shared_bytes}, raw(stream)),
+            "matmul: kernel launch"));
     }
     return Ok{};
 }

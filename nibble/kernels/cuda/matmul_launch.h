@@ -25,7 +25,7 @@ ScaleBits scale_bits(Format format);  // of formats with records
 struct PackArgs {
     int64_t rows = 0, cols = 0, first_row = 0, padding = 0;
     bool mx = false;
-    int half = 0;
+    int run = 0, step = 0;  // RowTurns
     uint8_t* codes = nullptr;
     uint8_t* scales = nullptr;
     uint8_t* records = nullptr;
@@ -52,10 +52,13 @@ struct GemvArgs {
     int tiles = 0, row_tiles = 0;            // of a thread block or cluster, in all
     uint32_t x_bytes = 0, x_pitch = 0;       // per token
     ScaleBits scale_bits;
+    // Tiles are gate and up by turns: activation(gate) * up goes to gated [tokens][n / 2] instead of y.
+    uint16_t* gated = nullptr;
+    int activation = 0;  // nibble::Activation
     bool overlap = false;
 };
 struct GemvShape {
-    int chunks_per_warp = 1, split = 1;
+    int chunks_per_warp = 1, split = 1, slots = 1;
     int64_t shared_bytes = 0;
 };
 cudaError_t launch_gemv(const GemvArgs& args, const GemvShape& shape, cudaStream_t stream);

@@ -3,6 +3,7 @@
 #include "formats/fp8.h"
 #include "formats/mx.h"
 #include "formats/nvfp4.h"
+#include "formats/swizzle.h"
 #include "kernels/cuda/product_launch.h"
 #include "kernels/cuda/ptx.cuh"
 
@@ -20,7 +21,8 @@ __device__ float value_at(const OperandArgs& a, int64_t row, int64_t col) {
     if constexpr (K == f32) return reinterpret_cast<const float*>(a.from)[i];
     float scale = 1.0f;
     if (a.block_scales) {
-        const uint8_t s = a.block_scales[row * (a.cols / a.block) + col / a.block];
+        const int64_t across = a.cols / a.block, block = col / a.block;
+        const uint8_t s = a.block_scales[a.swizzled ? swizzled_scale_offset(row, block, across) : row * across + block];
         scale = a.e8m0 ? e8m0_to_float(s) : e4m3_to_float(s);
     }
     if constexpr (K == e4m3) return e4m3_to_float(a.from[i]) * scale;
@@ -38,6 +40,10 @@ __global__ void __launch_bounds__(threads) operand_kernel(const __grid_constant_
     for (int p = 0; p < 4; ++p)
         word[p] = bf16_from_float(value_at<K>(a, from, 8 * chunk + 2 * p)) |
                   uint32_t{bf16_from_float(value_at<K>(a, from, 8 * chunk + 2 * p + 1))} << 16;
+    if (a.rows_out) {
+        *reinterpret_cast<uint4*>(a.rows_out + row * a.cols + 8 * chunk) = {word[0], word[1], word[2], word[3]};
+        return;
+    }
     uint8_t* tile = a.tiles + (row / 64 * ((a.cols + 63) / 64) + chunk / 8) * operand_tile_bytes;
     *reinterpret_cast<uint4*>(tile + row % 64 * 128 + (chunk % 8 ^ row % 8) * 16) = {word[0], word[1], word[2],
                                                                                      word[3]};

@@ -59,6 +59,8 @@ struct OperandArgs {
     int kind = 0;   // 0 BF16, 1 F16, 2 F32, 3 E4M3 codes, 4 E2M1 codes
     int block = 0;  // columns under a block scale
     bool e8m0 = false;
+    bool swizzled = false;         // block scales lie as in formats/swizzle.h
+    uint16_t* rows_out = nullptr;  // row-major values go here instead of tiles
 };
 cudaError_t launch_codes(const OperandArgs& args, cudaStream_t stream);  // E4M3, in the tiles of launch_fp8()
 cudaError_t launch_operand(const OperandArgs& args, cudaStream_t stream);

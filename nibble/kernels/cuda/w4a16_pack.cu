@@ -38,7 +38,7 @@ __global__ void prepack_kernel(const __grid_constant__ PackArgs args) {
         const bool fits = args.mx ? w4a16::packable_mx_scale(scale) : w4a16::packable_scale(scale);
         if (!fits) atomicAdd(args.refused, 1u);
     }
-    const int64_t row = args.first_row + (args.half ? from / 8 * 16 + from % 8 + (args.half - 1) * 8 : from);
+    const int64_t row = args.first_row + (args.run ? from / args.run * args.step + from % args.run : from);
     const int in_tile = static_cast<int>(row % 16), block = static_cast<int>(group % 16 / 4);
     const int lane = in_tile % 8 * 4 + static_cast<int>(group % 4), half = in_tile / 8;
     uint8_t* record = args.records + (row / 16 * across + group / 16) * w4a16::record_bytes;
