@@ -70,10 +70,10 @@ Status Grouped::make_weights() {
         if (c_.gated) {
             const cuda::PackedSpan pair{c_.n, c_.k, pairs + e * bytes_, c_.format};
             view.rows = c_.n / 2;
-            NIBBLE_CHECK(cuda::prepack(view, 0, pair, refused, stream, cuda::TileHalf::upper));
+            NIBBLE_CHECK(cuda::prepack(view, 0, pair, refused, stream, {8, 16}));
             view.codes += code_bytes(c_.format, view.rows, c_.k);
             view.block_scales += block_scale_bytes(c_.format, view.rows, c_.k);
-            NIBBLE_CHECK(cuda::prepack(view, 0, pair, refused, stream, cuda::TileHalf::lower));
+            NIBBLE_CHECK(cuda::prepack(view, 8, pair, refused, stream, {8, 16}));
         }
         NIBBLE_CHECK(stream.synchronize());
         arena.release(mark);

@@ -74,6 +74,7 @@ Result<bool> DeviceLinear::activates(int64_t n, DeviceStep& step) const {
 Status DeviceLinear::forward_activated(const std::byte* x, int64_t n, Activation kind, std::byte* mid,
                                        DeviceStep& step) const {
     const DeviceScope scope(step);
+    if (step.observer) NIBBLE_CHECK(step.observer->input(names, x, n, cols, step.stream).within(name));
     cuda::MatmulFactors f = factors;
     f.gated = mid, f.activation = kind;
     // y goes nowhere, but must be a valid address.
