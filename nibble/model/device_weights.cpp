@@ -30,9 +30,10 @@ bool DeviceWeights::runs_on_records(const Linear& l) {
            l.cols % 16 == 0;
 }
 
-// FP8 weights under FP8 inputs: both as codes.
+// FP8 weights under FP8 inputs: both as codes, where the GPU has a kernel for them.
 bool DeviceWeights::runs_on_codes(const Linear& l) {
     using A = ActivationFormat;
+    if (!cuda::has_codes_product()) return false;
     if (l.format == Format::fp8_block128) return l.activation == A::fp8_group128;
     return (l.format == Format::fp8 || l.format == Format::fp8_row) &&
            (l.activation == A::fp8 || l.activation == A::fp8_token);

@@ -148,18 +148,19 @@ Result<MatmulPlan> plan_matmul(const MatmulProblem& p, const DeviceInfo& device,
     if (p.gated && p.n % 32) return fail("matmul: {} rows of gate and up by turns, not a multiple of 32", p.n);
     const CurrentDevice current(device.index);
     NIBBLE_CHECK(current.status());
-    if (p.m > most_tokens || tiling.tokens) return plan_wide(p, device, tiling);
+    if ((p.m > most_tokens && on_hopper()) || tiling.tokens) return plan_wide(p, device, tiling);
     MatmulPlan plan{.problem = p};
+    const int64_t m = std::min<int64_t>(p.m, most_tokens);  // of a pass
     const int64_t records = ceil_div(p.k, w4a16::record_cols);
     const int64_t pitch_all = 2 * w4a16::record_cols * records + x_row_padding;
-    plan.split = p.m * pitch_all > most_x_bytes ? 2 : 1;
+    plan.split = m * pitch_all > most_x_bytes ? 2 : 1;
     // One wave of clusters as even as whole tiles allow.
     const int64_t row_tiles = ceil_div(p.n, w4a16::record_rows),
                   clusters = std::max<int64_t>(device.multiprocessors / plan.split, 1), widest = 14 * plan.split;
     const int64_t waves = (row_tiles + clusters * widest - 1) / (clusters * widest);
     plan.tiles = static_cast<int>((row_tiles + clusters * waves - 1) / (clusters * waves));
     // Several waves: small thread blocks, two on a multiprocessor, so that one computes while the other starts or ends.
-    const bool many = waves > 1 && plan.split == 1 && p.m * pitch_all <= 64 * 1024;
+    const bool many = waves > 1 && plan.split == 1 && m * pitch_all <= 64 * 1024;
     if (many) plan.tiles = 4;
     if (p.gated) plan.tiles += plan.tiles % 2;           // gate and up together
     const int tile_chunks = matmul_chunks / plan.split;  // of one thread block
@@ -170,9 +171,9 @@ Result<MatmulPlan> plan_matmul(const MatmulProblem& p, const DeviceInfo& device,
     const int64_t chunk_records = (records + matmul_chunks - 1) / matmul_chunks;
     const int64_t pitch = std::min(tile_chunks * chunk_records, records) * w4a16::record_cols * 2 + x_row_padding;
     const auto slot_bytes = [&](int64_t slots) { return warps * slots * int64_t{w4a16::record_bytes + 8}; };
-    if (!many && warps < most_warps && slot_bytes(2) + pitch * p.m <= shared_limit) plan.slots = 2;
+    if (!many && warps < most_warps && slot_bytes(2) + pitch * m <= shared_limit) plan.slots = 2;
     const int64_t slots = slot_bytes(plan.slots);
-    plan.tokens_per_pass = static_cast<int>(std::min((shared_limit - slots) / pitch, p.m));
+    plan.tokens_per_pass = static_cast<int>(std::min((shared_limit - slots) / pitch, m));
     if (plan.tokens_per_pass < 1) return fail("matmul: {} columns do not fit into shared memory", p.k);
     const int64_t passes = (p.m + plan.tokens_per_pass - 1) / plan.tokens_per_pass;
     plan.tokens_per_pass = static_cast<int>((p.m + passes - 1) / passes);

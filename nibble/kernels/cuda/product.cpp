@@ -118,6 +118,8 @@ Status make_operand(const QuantView& w, int64_t rows, int64_t first_row, std::by
                        "make_operand: kernel launch");
 }
 
+bool has_codes_product() { return on_hopper(); }
+
 int64_t codes_bytes(int64_t rows, int64_t cols) { return ceil_div(rows, 8) * ceil_div(cols, 128) * fp8_tile_bytes; }
 
 Status make_codes(const QuantView& w, int64_t rows, int64_t first_row, std::byte* tiles, const Stream& stream) {
@@ -136,8 +138,9 @@ Status make_codes(const QuantView& w, int64_t rows, int64_t first_row, std::byte
 Status product(const ProductInput& in, const Operand& w, float* y, int64_t y_stride, bool overlap,
                const Stream& stream) {
     NIBBLE_TRY(ProductArgs args, arguments(in, w, y, y_stride, overlap));
+    if (w.codes && !on_hopper()) return fail("product: codes have no kernel on this GPU");
     if (w.codes) return cuda_status(launch_fp8(args, multiprocessors, raw(stream)), "product: kernel launch");
-    if (in.tokens > most_narrow_tokens && !in.rows) {
+    if (in.tokens > most_narrow_tokens && !in.rows && on_hopper()) {
         const int64_t blocks = 2 * ceil_div(w.rows, 256) * ceil_div(in.tokens, 256);
         args.warps = 8;
         return cuda_status(

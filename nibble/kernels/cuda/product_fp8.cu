@@ -26,18 +26,18 @@ constexpr int all_bytes = 220 * 1024, group_cols = 128;
 // 8 i + 2 c + e.
 template <int N>
 struct WgmmaFp8;
-#define NIBBLE_WGMMA_FP8(N, names, a, b, u, add, ...)                                                                \
-    template <>                                                                                                      \
-    struct WgmmaFp8<N> {                                                                                             \
-        static __device__ __forceinline__ void run(float (&d)[N / 2], uint32_t left, uint32_t right, uint32_t upper, \
-                                                   int more) {                                                       \
-            asm volatile("{\n\t.reg .pred p;\n\t.reg .b64 left, right;\n\tsetp.ne.b32 p, " add                       \
-                         ", 0;\n\tmov.b64 left, {" a ", " NIBBLE_SWIZZLED_UPPER "};\n\tmov.b64 right, {" b ", " u    \
-                         "};\n\twgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 {" names                    \
-                         "}, left, right, p, 1, 1;\n\t}"                                                             \
-                         : __VA_ARGS__                                                                               \
-                         : "r"(left), "r"(right), "r"(upper), "r"(more));                                            \
-        }                                                                                                            \
+#define NIBBLE_WGMMA_FP8(N, names, a, b, u, add, ...)                                                                 \
+    template <>                                                                                                       \
+    struct WgmmaFp8<N> {                                                                                              \
+        static __device__ __forceinline__ void run(float (&d)[N / 2], uint32_t left, uint32_t right, uint32_t upper,  \
+                                                   int more) {                                                        \
+            NIBBLE_WGMMA_ASM("{\n\t.reg .pred p;\n\t.reg .b64 left, right;\n\tsetp.ne.b32 p, " add                    \
+                             ", 0;\n\tmov.b64 left, {" a ", " NIBBLE_SWIZZLED_UPPER "};\n\tmov.b64 right, {" b ", " u \
+                             "};\n\twgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 {" names                 \
+                             "}, left, right, p, 1, 1;\n\t}"                                                          \
+                             : __VA_ARGS__                                                                            \
+                             : "r"(left), "r"(right), "r"(upper), "r"(more));                                         \
+        }                                                                                                             \
     }
 #define NIBBLE_N12_0 NIBBLE_N8_0 ", %8, %9, %10, %11"
 #define NIBBLE_N24_0 NIBBLE_N16_0 ", %16, %17, %18, %19, %20, %21, %22, %23"
