@@ -1,7 +1,9 @@
 // Calibration and KL scores on a GPU made of host memory, beside the CPU's.
 #include "model/memory_checkpoint.h"
 #include "quant/calibrate.h"
+#include "quant/device_workers.h"
 #include "quant/emulated/emulated_gpu.h"
+#include "quant/fakes.h"
 #include "quant/recipe.h"
 #include "quant/resolve.h"
 #include "quant/search_scores.h"
@@ -92,12 +94,12 @@ protected:
         return calibrate(source, plan, "test", texts, options, pool, {});
     }
     using Ranges = std::map<std::string, Range, std::less<>>;
-    static void expect_close(const Ranges& device, const Ranges& cpu, size_t count) {
+    static void expect_close(const Ranges& device, const Ranges& cpu, size_t count, float within = 0.02f) {
         ASSERT_EQ(cpu.size(), count);
         ASSERT_EQ(device.size(), count);
         for (const auto& [name, range] : cpu) {
             EXPECT_EQ(device.at(name).rows(), range.rows()) << name;
-            EXPECT_NEAR(device.at(name).amax() / range.amax(), 1.0f, 0.02f) << name;
+            EXPECT_NEAR(device.at(name).amax() / range.amax(), 1.0f, within) << name;
         }
     }
     static void expect_same(const Ranges& a, const Ranges& b) {
@@ -133,9 +135,11 @@ TEST_F(DeviceCalibrationTest, RangesAreTheCpusWithinTwoPercentByEveryRule) {
         ASSERT_TRUE(device.ok()) << device.error().message();
         EXPECT_TRUE(device->on_device);
         EXPECT_FALSE(cpu->on_device);
-        expect_close(device->inputs, cpu->inputs, 21);
-        expect_close(device->keys, cpu->keys, 3);
-        expect_close(device->values, cpu->values, 3);
+        // mse chooses among 64ths of the maximum.
+        const float within = rule.kind == RangeRule::Kind::mse ? 0.02f + 1.0f / 32 : 0.02f;
+        expect_close(device->inputs, cpu->inputs, 21, within);
+        expect_close(device->keys, cpu->keys, 3, within);
+        expect_close(device->values, cpu->values, 3, within);
     }
 }
 
@@ -183,6 +187,7 @@ TEST_F(DeviceCalibrationTest, EveryExpertSeesEveryTokenWhereThatIsWanted) {
     for (const auto& [name, range] : device->inputs) EXPECT_EQ(range.rows(), device->tokens) << name;
 }
 
+// Feedback spreads every difference, so codes are compared as FP32 and BF16 passes of the CPU agree about them.
 TEST_F(DeviceCalibrationTest, SolversGetTheSameStatistics) {
     for (const auto& source : {small_checkpoint(), small_mixture()})
         for (const auto& [recipe, inputs] : {std::pair{"w4a16_nvfp4_gptq", ActivationFormat::none},
@@ -193,11 +198,13 @@ TEST_F(DeviceCalibrationTest, SolversGetTheSameStatistics) {
             for (PlanEntry& entry : plan.entries)
                 if (entry.solver) entry.activation = inputs;
             auto cpu = run(*source, plan, false), device = run(*source, plan, true), again = run(*source, plan, true);
+            auto wide = run(*source, plan, false, {.compute = Compute::f32});
             ASSERT_TRUE(cpu.ok()) << cpu.error().message();
             ASSERT_TRUE(device.ok()) << device.error().message();
             const auto want = solutions(plan, *cpu), got = solutions(plan, *device);
             ASSERT_FALSE(want.empty());
-            EXPECT_GT(agreement(got, want), 0.97);
+            EXPECT_GT(agreement(got, want), agreement(solutions(plan, *wide), want) - 0.06);
+            EXPECT_GT(agreement(got, want), 0.7);
             EXPECT_EQ(agreement(got, solutions(plan, *again)), 1.0);
             EXPECT_NE(device->statistics->identity(), cpu->statistics->identity());
         }
@@ -212,6 +219,34 @@ TEST_F(DeviceCalibrationTest, GradientsAreTheCpusAndSayingCudaChangesNothing) {
     EXPECT_FALSE(device->on_device);
     EXPECT_EQ(agreement(solutions(plan, *device), solutions(plan, *cpu)), 1.0);
     EXPECT_EQ(device->statistics->identity(), cpu->statistics->identity());
+}
+
+// The host scans and solves what has a solver, beside panels of other tensors on the GPU.
+TEST_F(DeviceCalibrationTest, SolvedTensorsAreWrittenBesideTheGpusPanels) {
+    const auto source = small_checkpoint();
+    Plan plan = plan_of(*source, "w4a16_nvfp4_gptq");
+    for (PlanEntry& entry : plan.entries)
+        if (entry.module.ends_with("o_proj")) entry.solver = {};
+    std::vector<std::vector<Stored>> stored;
+    for (const bool device : {false, true}) {
+        auto seen = run(*source, plan, false);
+        ASSERT_TRUE(seen.ok());
+        JobOptions options = options_for(plan);
+        options.statistics = seen->statistics.get();
+        std::unique_ptr<PanelWorkers> workers;
+        if (device) {
+            auto opened = open_device_workers({true, 0}, *source, plan, 2);
+            ASSERT_TRUE(opened.ok()) << opened.error().message();
+            workers = *std::move(opened);
+            options.workers = workers.get();
+        }
+        FakeExport out(export_tensors(*source, plan, options.scales));
+        ThreadPool pool(2);
+        const auto report = run_quantize(*source, plan, options, out, pool, {});
+        ASSERT_TRUE(report.ok()) << report.error().message();
+        stored.push_back(out.stored);
+    }
+    EXPECT_TRUE(stored[0] == stored[1]);
 }
 
 TEST_F(DeviceCalibrationTest, ErrorsNameWhatTheCpusName) {
