@@ -12,7 +12,8 @@ inline constexpr int64_t byte_block = 64, byte_panel = 32, byte_words = byte_blo
 struct BytePanel {
     const float* x = nullptr;
     int64_t stride = 0;
-    int64_t rows = 0, cols = 0;  // rows at most 32
+    int64_t rows = 0, cols = 0;     // rows at most 32
+    const float* factor = nullptr;  // by columns only: [cols], multiplies the row x[col * stride ...]; or null
     uint32_t* words = nullptr;
     int32_t* sums = nullptr;
     float* scales = nullptr;
@@ -27,6 +28,20 @@ struct ByteTile {
     const float* b_scales;
     int64_t blocks;
     float* acc;
+};
+
+// Sums acc [rows][32] become `count` outputs a row: + bias, then the nearest BF16. With gates, whose sums are finished
+// the same way: y = activation(gate) * that, rounded.
+struct ByteOutput {
+    const float* acc = nullptr;
+    const float* gate = nullptr;  // [rows][32], or null
+    int activation = 0;           // Activation
+    int64_t rows = 0, count = 0;
+    const float* bias = nullptr;  // or null
+    const float* gate_bias = nullptr;
+    bool bf16 = false;
+    float* y = nullptr;
+    int64_t stride = 0;
 };
 
 }  // namespace nibble

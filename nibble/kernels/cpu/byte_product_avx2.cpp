@@ -1,6 +1,11 @@
 #include "kernels/cpu/byte_product_cpu.h"
 #include "kernels/cpu/vec_avx2.h"
 
+#define NIBBLE_ISA avx2
+#include "kernels/cpu/exp.inc"
+
+#include "kernels/cpu/activations.inc"
+
 namespace nibble::avx2 {
 namespace {
 
@@ -34,5 +39,4 @@ void byte_prepare(const uint32_t* words, int64_t count, uint32_t* out) {
 
 }  // namespace nibble::avx2
 
-#define NIBBLE_ISA avx2
 #include "kernels/cpu/byte_product.inc"
