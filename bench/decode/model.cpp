@@ -152,6 +152,7 @@ Result<DecodeModel> DecodeModel::make(const ModelShape& shape, const DeviceInfo&
     const int64_t padded = (tokens + 127) / 128 * 128;
     const int64_t widest = std::max(2 * shape.intermediate, shape.qkv());
     NIBBLE_TRY(m.h_, arena.allocate(tokens * hidden * 2));
+    NIBBLE_TRY(m.other_h_, arena.allocate(tokens * hidden * 2));
     NIBBLE_TRY(m.x_, arena.allocate(padded * hidden * 2));
     NIBBLE_TRY(m.wide_, arena.allocate(padded * shape.intermediate * 2));
     NIBBLE_TRY(m.heads_, arena.allocate(padded * shape.q_heads * head_dim * 2));
@@ -161,36 +162,45 @@ Result<DecodeModel> DecodeModel::make(const ModelShape& shape, const DeviceInfo&
     NIBBLE_TRY(m.logits_, arena.allocate_array<float>(tokens * shape.vocabulary));
     NIBBLE_TRY(m.next_, arena.allocate_array<int32_t>(tokens));
     m.attention_input_.q = m.rope_.q;
-    m.rope_.qkv = m.y_;
+    NIBBLE_TRY(m.qkv_out_, arena.allocate_array<float>(tokens * shape.qkv()));
+    m.rope_.qkv = m.qkv_out_;
     NIBBLE_CHECK(stream.synchronize());
     return m;
 }
 
 Status DecodeModel::multiply(const Product& p, int layer, const std::byte* x, float* y, bool overlap,
-                             const Stream& stream, std::byte* gated) const {
+                             const Stream& stream, std::byte* gated, const cuda::MatmulOptions::Norm& norm) const {
     return cuda::matmul(p.plan, x, {p.plan.problem.n, p.plan.problem.k, weights_ + layer * layer_bytes_ + p.at},
                         {.tensor_scale = scale_, .gated = gated, .activation = Activation::silu}, y, workspace_,
-                        {.overlap = overlap}, stream);
+                        {.overlap = overlap, .norm = norm}, stream);
 }
 
 Status DecodeModel::step(bool overlap, const Stream& stream, Part without) const {
     const int64_t tokens = shape_.sequences, hidden = shape_.hidden;
     const auto has = [&](Part part) { return part != without; };
-    const auto norm = [&](const float* update, const Product& next) -> Status {
-        if (!has(Part::norm)) return Ok{};
-        return cuda::add_norm({.tokens = tokens,
-                               .width = hidden,
-                               .h = h_,
-                               .update = update,
-                               .weight = norm_,
-                               .eps = 1e-5f,
-                               .out = {x_, next.plan.tiling.tokens}},
-                              overlap, stream);
+    std::byte *h = h_, *other = other_h_;
+    // Makes x, or hands over what a product makes it of itself.
+    const auto norm = [&](const float* update, const Product& next) -> Result<cuda::MatmulOptions::Norm> {
+        if (!has(Part::norm)) return cuda::MatmulOptions::Norm{};
+        if (next.plan.norms && shape_.fuse) {
+            const cuda::MatmulOptions::Norm inside{h, update, norm_, 1e-5f, other};
+            if (update) std::swap(h, other);
+            return inside;
+        }
+        NIBBLE_CHECK(cuda::add_norm({.tokens = tokens,
+                                     .width = hidden,
+                                     .h = h,
+                                     .update = update,
+                                     .weight = norm_,
+                                     .eps = 1e-5f,
+                                     .out = {x_, next.plan.tiling.tokens}},
+                                    overlap, stream));
+        return cuda::MatmulOptions::Norm{};
     };
     NIBBLE_CHECK(cuda::embed(table_, tokens_, tokens, hidden, h_, overlap, stream));
     for (int layer = 0; layer < shape_.layers; ++layer) {
-        NIBBLE_CHECK(norm(layer ? y_ : nullptr, qkv_));
-        if (has(Part::qkv)) NIBBLE_CHECK(multiply(qkv_, layer, x_, y_, overlap, stream));
+        NIBBLE_TRY(const auto first, norm(layer ? y_ : nullptr, qkv_));
+        if (has(Part::qkv)) NIBBLE_CHECK(multiply(qkv_, layer, x_, qkv_out_, overlap, stream, nullptr, first));
         cuda::KvCache cache = cache_;
         cache.pages += layer * cache_bytes_;
         if (has(Part::rope)) NIBBLE_CHECK(cuda::rope_append(rope_, cache, overlap, stream));
@@ -205,17 +215,17 @@ Status DecodeModel::step(bool overlap, const Stream& stream, Part without) const
             }
             NIBBLE_CHECK(multiply(out_, layer, heads, y_, overlap, stream));
         }
-        NIBBLE_CHECK(norm(y_, up_));
+        NIBBLE_TRY(const auto second, norm(y_, up_));
         if (has(Part::up)) {
-            NIBBLE_CHECK(multiply(up_, layer, x_, y_, overlap, stream, up_.plan.activates() ? wide_ : nullptr));
+            NIBBLE_CHECK(multiply(up_, layer, x_, y_, overlap, stream, up_.plan.activates() ? wide_ : nullptr, second));
             if (!up_.plan.activates())
                 NIBBLE_CHECK(cuda::activate(Activation::silu, true, y_, 0, tokens, shape_.intermediate,
                                             {wide_, down_.plan.tiling.tokens}, overlap, stream, shape_.fuse));
         }
         if (has(Part::down)) NIBBLE_CHECK(multiply(down_, layer, wide_, y_, overlap, stream));
     }
-    NIBBLE_CHECK(norm(y_, head_));
-    if (has(Part::head)) NIBBLE_CHECK(multiply(head_, shape_.layers, x_, logits_, overlap, stream));
+    NIBBLE_TRY(const auto last, norm(y_, head_));
+    if (has(Part::head)) NIBBLE_CHECK(multiply(head_, shape_.layers, x_, logits_, overlap, stream, nullptr, last));
     return cuda::argmax(logits_, tokens, shape_.vocabulary, next_, overlap, stream);
 }
 

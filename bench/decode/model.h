@@ -42,7 +42,7 @@ private:
     Result<Product> product(int n, int k, int64_t at, bool gated, const DeviceInfo& device);
     // x in the order the plan reads; gated: where activated products go.
     Status multiply(const Product& p, int layer, const std::byte* x, float* y, bool overlap, const Stream& stream,
-                    std::byte* gated = nullptr) const;
+                    std::byte* gated = nullptr, const cuda::MatmulOptions::Norm& norm = {}) const;
 
     ModelShape shape_;
     std::byte* pool_ = nullptr;     // random records
@@ -54,10 +54,10 @@ private:
     cuda::RopeAppend rope_;
     cuda::KvCache cache_;  // of the first layer; the others follow
     int64_t cache_bytes_ = 0;
-    std::byte *table_ = nullptr, *h_ = nullptr, *x_ = nullptr, *wide_ = nullptr, *heads_ = nullptr,
+    std::byte *table_ = nullptr, *h_ = nullptr, *other_h_ = nullptr, *x_ = nullptr, *wide_ = nullptr, *heads_ = nullptr,
               *permuted_ = nullptr;
     std::byte *workspace_ = nullptr, *attention_workspace_ = nullptr;
-    float *y_ = nullptr, *scale_ = nullptr, *norm_ = nullptr, *logits_ = nullptr;
+    float *y_ = nullptr, *qkv_out_ = nullptr, *scale_ = nullptr, *norm_ = nullptr, *logits_ = nullptr;
     int32_t *tokens_ = nullptr, *next_ = nullptr;
 };
 

@@ -26,6 +26,7 @@ public:
     Result<std::vector<MatmulCheck>> products(int64_t n, int64_t k);
     Result<MatmulCheck> wide(int64_t n, int64_t k, const std::vector<int64_t>& batches, bool tilings);
     Result<MatmulCheck> gated(int64_t half, int64_t k);
+    Result<MatmulCheck> normed(int64_t n, int64_t k);
 
 private:
     template <class T>
@@ -237,6 +238,67 @@ Result<MatmulCheck> Checker::gated(int64_t half, int64_t k) {
     return check;
 }
 
+// The norm inside a product of one token against add_norm() and the product after it.
+Result<MatmulCheck> Checker::normed(int64_t n, int64_t k) {
+    MatmulCheck check{fmt::format("norm inside {}x{}", n, k)};
+    const DeviceArena::Mark mark = arena_.mark();
+    const QuantMatrix w = random_matrix(n, k);
+    NIBBLE_TRY(const OnDevice d, pack(w));
+    NIBBLE_TRY(const cuda::MatmulPlan plan, cuda::plan_matmul({.m = 1, .n = n, .k = k}, device_));
+    if (!plan.norms) return fail("matmul: the plan for {} x {} makes no norm", n, k);
+    std::normal_distribution<float> normal;
+    for (const bool with_update : {true, false})
+        for (const bool broken : {false, true}) {
+            const DeviceArena::Mark inner = arena_.mark();
+            std::vector<uint16_t> h(static_cast<size_t>(k));
+            std::vector<float> update(h.size()), weight(h.size());
+            for (size_t i = 0; i < h.size(); ++i)
+                h[i] = bf16_from_float(3 * normal(random_)), update[i] = normal(random_), weight[i] = normal(random_);
+            if (broken) (h[h.size() / 3] = 0x7F80), update[h.size() - 1] = NAN;
+            NIBBLE_TRY(uint16_t * device_h, upload(h));
+            NIBBLE_TRY(uint16_t * again, upload(h));
+            NIBBLE_TRY(uint16_t * sum, upload(std::vector<uint16_t>(h.size(), 0xA5A5)));
+            NIBBLE_TRY(const float* device_update, upload(update));
+            NIBBLE_TRY(const float* device_weight, upload(weight));
+            NIBBLE_TRY(int32_t * rows, upload(std::vector<int32_t>{INT32_MAX, INT32_MAX}));
+            NIBBLE_TRY(std::byte * x, arena_.allocate(2 * k));
+            NIBBLE_TRY(float* y, arena_.allocate_array<float>(2 * n));
+            const float* u = with_update ? device_update : nullptr;
+            NIBBLE_CHECK(cuda::add_norm({.tokens = 1,
+                                         .width = k,
+                                         .h = reinterpret_cast<std::byte*>(device_h),
+                                         .update = u,
+                                         .weight = device_weight,
+                                         .eps = 1e-5f,
+                                         .out = {x},
+                                         .nonfinite = rows},
+                                        true, stream_));
+            NIBBLE_CHECK(cuda::matmul(plan, x, d.view(), {}, y, nullptr, {.overlap = true}, stream_));
+            NIBBLE_CHECK(cuda::matmul(plan, x, d.view(), {}, y + n, nullptr,
+                                      {.overlap = true,
+                                       .norm = {reinterpret_cast<const std::byte*>(again), u, device_weight, 1e-5f,
+                                                reinterpret_cast<std::byte*>(sum), rows + 1}},
+                                      stream_));
+            std::vector<float> got(static_cast<size_t>(2 * n));
+            std::vector<uint16_t> want_h(h.size()), got_h(h.size());
+            std::vector<int32_t> flags(2);
+            NIBBLE_CHECK(download(got, y));
+            NIBBLE_CHECK(download(want_h, device_h));
+            NIBBLE_CHECK(download(got_h, with_update ? sum : again));
+            NIBBLE_CHECK(download(flags, rows));
+            for (size_t i = 0; i < static_cast<size_t>(n); ++i, ++check.compared)
+                if (float_bits(got[i]) != float_bits(got[i + static_cast<size_t>(n)]))
+                    note(check, fmt::format("row {}: {} instead of {}", i, got[i + static_cast<size_t>(n)], got[i]));
+            for (size_t i = 0; i < h.size(); ++i, ++check.compared)
+                if (want_h[i] != got_h[i]) note(check, fmt::format("sum {}", i));
+            if (flags[0] != flags[1] || (flags[0] == 0) != broken)
+                note(check, fmt::format("NaN in row {} and {}", flags[0], flags[1]));
+            arena_.release(inner);
+        }
+    arena_.release(mark);
+    return check;
+}
+
 Result<MatmulCheck> Checker::refusals() {
     MatmulCheck check{"scales outside 1 ... 126 are counted"};
     const DeviceArena::Mark mark = arena_.mark();
@@ -370,6 +432,12 @@ Result<std::vector<MatmulCheck>> check_matmul(const Stream& stream, const Device
     for (const auto& [half, k] : halves) {
         NIBBLE_TRY(auto gated, checker.gated(half, k));
         results.push_back(std::move(gated));
+    }
+    std::vector<std::pair<int64_t, int64_t>> norms{{48, 512}, {1536, 576}, {6144, 4096}};
+    if (!small) norms.insert(norms.end(), {{28672, 4096}, {10304, 2688}});
+    for (const auto& [n, k] : norms) {
+        NIBBLE_TRY(auto normed, checker.normed(n, k));
+        results.push_back(std::move(normed));
     }
     // Every shape of launch: one to fourteen tiles a block, ragged last blocks, empty last chunks, several passes of x,
     // clusters.

@@ -50,6 +50,7 @@ struct MatmulPlan {
     int64_t permuted_bytes = 0;   // of permute()'s output; 0: x is read as it is
     int64_t workspace_bytes = 0;  // zero once, before the first use; kernels of one stream may share it
 
+    bool norms = false;                                                     // takes MatmulOptions::norm: one token
     bool activates() const { return problem.gated && tiling.tokens == 0; }  // takes MatmulFactors::gated
 };
 // Errors: k no multiple of 16, another format, x too wide for shared memory (m <= 8), a tiling that is not compiled.
@@ -86,6 +87,16 @@ struct MatmulOptions {
     // Start while the kernel before it in the stream still runs, and wait for it only before x is read (programmatic
     // dependent launch). That kernel must not write W.
     bool overlap = false;
+    // Plans with `norms`, in place of x: x = rms_norm(h + update) * weight and h_out = h + update, the bits of
+    // cuda::add_norm(). Every thread block does it for itself: cheaper than a kernel of its own.
+    struct Norm {
+        const std::byte* h = nullptr;   // [k] BF16
+        const float* update = nullptr;  // [k]; null: x is the norm of h
+        const float* weight = nullptr;  // [k]
+        float eps = 0;
+        std::byte* h_out = nullptr;    // [k] BF16, not h
+        int32_t* nonfinite = nullptr;  // becomes 0 where the sum holds a NaN or an infinity; may be null
+    } norm{};
 };
 // y = sum * (tensor scale or its row's) * 2^7 + bias. All may be null.
 struct MatmulFactors {

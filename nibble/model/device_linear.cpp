@@ -2,6 +2,8 @@
 
 #include "base/checked.h"
 
+#include <utility>
+
 namespace nibble {
 namespace {
 
@@ -47,7 +49,8 @@ Status run_w4a16(const DeviceLinear& l, const std::byte* x, int64_t n, float* y,
     if (plan.workspace_bytes > step.matmul_workspace_bytes)
         return fail("a workspace of {} bytes was planned for products, {} are needed", step.matmul_workspace_bytes,
                     plan.workspace_bytes);
-    const cuda::MatmulOptions options{.overlap = step.overlap};
+    // The first product after a norm that waits for one takes it.
+    const cuda::MatmulOptions options{.overlap = step.overlap, .norm = std::exchange(step.norm, {})};
     if (plan.permuted_bytes > 0 && !tiled) {
         NIBBLE_TRY(std::byte * permuted, step.scratch.allocate(plan.permuted_bytes));
         NIBBLE_CHECK(cuda::permute(plan, x, permuted, options, step.stream));
@@ -63,6 +66,12 @@ Result<int> DeviceLinear::tiles(int64_t n, DeviceStep& step) const {
     if (!w4a16 || cols % 256 || step.observer) return 0;
     NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols, by_turns));
     return plan.permuted_bytes > 0 ? plan.tiling.tokens : 0;
+}
+
+Result<bool> DeviceLinear::norms(int64_t n, DeviceStep& step) const {
+    if (!w4a16 || n != 1) return false;
+    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols, by_turns));
+    return plan.norms;
 }
 
 Result<bool> DeviceLinear::activates(int64_t n, DeviceStep& step) const {
@@ -105,6 +114,11 @@ int64_t DeviceLinear::scratch_bytes(int64_t n) const {
 Result<int> DeviceStack::tiles(int64_t n, DeviceStep& step) const {
     if (parts.size() > 1) return 0;
     return parts[0].tiles(n, step);
+}
+
+Result<bool> DeviceStack::norms(int64_t n, DeviceStep& step) const {
+    if (parts.size() > 1) return false;
+    return parts[0].norms(n, step);
 }
 
 Status DeviceStack::forward(const std::byte* x, int64_t n, float* y, DeviceStep& step, bool tiled) const {

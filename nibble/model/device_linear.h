@@ -31,6 +31,8 @@ struct DeviceLinear {
     // tiles() when `tiled`. With bias, not rounded.
     Status forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, DeviceStep& step,
                    bool tiled = false) const;
+    // Whether a product of n rows takes step.norm instead of x.
+    Result<bool> norms(int64_t n, DeviceStep& step) const;
     // Whether forward_activated() has a kernel for n rows.
     Result<bool> activates(int64_t n, DeviceStep& step) const;
     // mid [n, rows / 2] BF16 = activation(gate) * up.
@@ -46,6 +48,7 @@ struct DeviceStack {
     int64_t rows = 0, cols = 0;
 
     Result<int> tiles(int64_t n, DeviceStep& step) const;
+    Result<bool> norms(int64_t n, DeviceStep& step) const;  // as of a linear
     // y [n, rows]: the parts' outputs side by side.
     Status forward(const std::byte* x, int64_t n, float* y, DeviceStep& step, bool tiled = false) const;
     int64_t scratch_bytes(int64_t n) const;

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <climits>
 #include <cstring>
+#include <utility>
 
 namespace nibble {
 namespace {
@@ -102,7 +103,8 @@ int64_t DeviceModel::scratch_bytes(int64_t rows, int64_t wanted) const {
     for (const auto& m : mixers_) mixer = std::max(mixer, m->scratch_bytes(rows));
     const int64_t ends = wanted * (6 * config_.vocab + 2 * config_.hidden) + 2 * padded_rows(wanted) * config_.hidden +
                          head_.scratch_bytes(wanted);
-    return (rows * 6 + padded_rows(rows) * 2) * config_.hidden + std::max(mixer, ends) + 16 * DeviceArena::alignment;
+    return (rows * 6 + padded_rows(rows) * 2 + 2) * config_.hidden + std::max(mixer, ends) +
+           16 * DeviceArena::alignment;
 }
 
 Status DeviceModel::reserve_scratch(int64_t rows, int64_t wanted) const {
@@ -302,15 +304,23 @@ Result<DeviceModel::DeviceLogits> DeviceModel::run(const Batch& batch, bool choo
 // One order of memory for every batch of a shape, so that a graph may hold its addresses.
 Result<DeviceModel::DeviceLogits> DeviceModel::queue(DeviceStep& step, int64_t wanted, bool chooses) const {
     const int64_t rows = step.rows, hidden = config_.hidden;
+    step.norm = {};
     NIBBLE_TRY(std::byte * h, step.scratch.allocate(2 * rows * hidden));
     NIBBLE_TRY(std::byte * x, step.scratch.allocate(2 * padded_rows(rows) * hidden));
     NIBBLE_TRY(float* y, step.scratch.allocate_array<float>(rows * hidden));
+    NIBBLE_TRY(std::byte * other, step.scratch.allocate(rows == 1 ? 2 * hidden : 0));  // the sum goes there and back
     NIBBLE_CHECK(cuda::embed(embedding_, step.tokens, rows, hidden, h, step.overlap, stream_));
     cuda::AddNorm norm{.tokens = rows, .width = hidden, .h = h, .eps = config_.norm_eps, .out = {x}};
     for (size_t i = 0; i < blocks_.size(); ++i) {
         norm.weight = blocks_[i].norm;
-        NIBBLE_TRY(norm.out.tile_tokens, mixers_[i]->tiles(step));
-        NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, stream_));
+        NIBBLE_TRY(const bool inside, mixers_[i]->norms(step));
+        if (inside && !norm.post_norm) {
+            step.norm = {norm.h, norm.update, norm.weight, norm.eps, other, norm.nonfinite};
+            if (norm.update) std::swap(norm.h, other);
+        } else {
+            NIBBLE_TRY(norm.out.tile_tokens, mixers_[i]->tiles(step));
+            NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, stream_));
+        }
         NIBBLE_CHECK(mixers_[i]->forward(x, y, step));
         norm.update = y;
         norm.post_norm = blocks_[i].post_norm;
@@ -334,7 +344,7 @@ Result<DeviceModel::DeviceLogits> DeviceModel::queue(DeviceStep& step, int64_t w
         }
         NIBBLE_TRY(std::byte * some, step.scratch.allocate(2 * wanted * hidden));
         NIBBLE_TRY(x, step.scratch.allocate(2 * padded_rows(wanted) * hidden));
-        NIBBLE_CHECK(cuda::embed(h, batch_.wanted_rows(), wanted, hidden, some, step.overlap, stream_));
+        NIBBLE_CHECK(cuda::embed(norm.h, batch_.wanted_rows(), wanted, hidden, some, step.overlap, stream_));
         NIBBLE_CHECK(cuda::add_norm(
             {.tokens = wanted, .width = hidden, .h = some, .weight = norm_, .eps = config_.norm_eps, .out = {x, tiles}},
             step.overlap, stream_));

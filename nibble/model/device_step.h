@@ -61,6 +61,9 @@ struct DeviceStep {
     std::vector<DeviceBlockBatch> blocks;               // by BlockConfig::index
     std::vector<std::pair<Rope, DeviceRotary>> rotary;  // of every kind in the model
 
+    // Where a mixer's first product makes its own input (DeviceMixer::norms): what it makes it of, instead of x.
+    cuda::MatmulOptions::Norm norm;
+
     DeviceRotary rotary_of(const Rope& rope) const;
 };
 

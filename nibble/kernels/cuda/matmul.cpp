@@ -178,6 +178,10 @@ Result<MatmulPlan> plan_matmul(const MatmulProblem& p, const DeviceInfo& device,
     const int64_t passes = (p.m + plan.tokens_per_pass - 1) / plan.tokens_per_pass;
     plan.tokens_per_pass = static_cast<int>((p.m + passes - 1) / passes);
     plan.shared_bytes = std::max(plan.tokens_per_pass * pitch + slots, many ? 0 : one_per_multiprocessor);
+    const int64_t norm_bytes = norm_row_bytes(static_cast<int>(p.k));
+    plan.norms = p.m == 1 && plan.split == 1 && !many && p.k <= 2 * norm_pairs * 32 * warps &&
+                 pitch + slots + norm_bytes <= shared_limit;
+    if (plan.norms) plan.shared_bytes = std::max(plan.shared_bytes, pitch + slots + norm_bytes);
     NIBBLE_CHECK(cuda_status(allow_gemv_shared(shared_limit), "matmul: cudaFuncSetAttribute"));
     return plan;
 }
@@ -250,6 +254,9 @@ Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w,
     if (w.rows != p.n || w.cols != p.k || !has_records(w.format))
         return fail("matmul: weight [{}, {}] in {} under a plan for [{}, {}]", w.rows, w.cols, format_name(w.format),
                     p.n, p.k);
+    const MatmulOptions::Norm& norm = options.norm;
+    if (norm.h && (!plan.norms || norm.h == norm.h_out || !norm.weight || (norm.update && !norm.h_out)))
+        return fail("matmul: this plan makes no norm, or its weight or the place of the sum is missing");
     if (!aligned(x) || !aligned(w.records) || !aligned(y) || !aligned(workspace))
         return fail("matmul: device pointers must be 16-byte aligned");
     if (plan.workspace_bytes && !workspace) return fail("matmul: no workspace of {} bytes", plan.workspace_bytes);
@@ -261,6 +268,8 @@ Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w,
     for (int first = 0; first < p.m; first += plan.tokens_per_pass) {
         const GemvArgs args{
             .x = reinterpret_cast<const uint8_t*>(x) + first * p.k * 2,
+            .norm = {reinterpret_cast<const uint16_t*>(norm.h), norm.update, norm.weight,
+                     norm.update ? reinterpret_cast<uint16_t*>(norm.h_out) : nullptr, norm.nonfinite, norm.eps},
             .records = reinterpret_cast<const uint8_t*>(w.records),
             .factors = output_factors(factors, p.n),
             .y = factors.gated ? nullptr : y + first * output_factors(factors, p.n).y_stride,

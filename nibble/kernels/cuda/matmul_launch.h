@@ -42,8 +42,21 @@ struct OutputFactors {
     int64_t y_stride = 0;
 };
 
+// One token's x = rms_norm(h + update) * weight, made by every thread block; the first one writes the sum to h_out.
+struct GemvNorm {
+    const uint16_t* h = nullptr;  // null: x is given
+    const float* update = nullptr;
+    const float* weight = nullptr;
+    uint16_t* h_out = nullptr;
+    int32_t* nonfinite = nullptr;
+    float eps = 0;
+};
+inline constexpr int norm_pairs = 4;  // of columns, a thread
+int norm_row_bytes(int width);        // of shared memory
+
 struct GemvArgs {
     const uint8_t* x = nullptr;
+    GemvNorm norm;
     const uint8_t* records = nullptr;
     OutputFactors factors;
     float* y = nullptr;

@@ -55,6 +55,51 @@ __device__ float cluster_float(uint32_t at, uint32_t rank) {
     return value;
 }
 
+// h + update into the order of ref's sum, its norm as x. Shared memory: row, norm_row_bytes().
+__device__ void normed_input(const GemvArgs& args, float* row, uint32_t* x, float2 (&w)[norm_pairs]) {
+    const GemvNorm& n = args.norm;
+    const int k = static_cast<int>(args.x_bytes / 2), pitch = lane_pitch(k), threads = static_cast<int>(blockDim.x);
+    float* shared_scale = row + sum_lanes * pitch;
+    float2 v[norm_pairs], u[norm_pairs];
+    uint32_t h[norm_pairs];
+    bool bad = false;
+    // All loads are on their way before the first is used.
+#pragma unroll
+    for (int j = 0; j < norm_pairs; ++j) {
+        const int pair = min(static_cast<int>(threadIdx.x) + j * threads, k / 2 - 1);
+        h[j] = reinterpret_cast<const uint32_t*>(n.h)[pair];
+        if (n.update) u[j] = reinterpret_cast<const float2*>(n.update)[pair];
+    }
+#pragma unroll
+    for (int j = 0; j < norm_pairs; ++j) {
+        const int pair = static_cast<int>(threadIdx.x) + j * threads;
+        if (pair >= k / 2) continue;
+        v[j] = {__uint_as_float(h[j] << 16), __uint_as_float(h[j] & 0xFFFF0000u)};
+        if (n.update) v[j] = {rounded(v[j].x + rounded(u[j].x)), rounded(v[j].y + rounded(u[j].y))};
+        float* to = lane_place(row, pitch, 2 * pair);
+        to[0] = v[j].x, to[pitch] = v[j].y;
+        if (blockIdx.x > 0) continue;
+        if (n.h_out) reinterpret_cast<uint32_t*>(n.h_out)[pair] = pair_of(v[j].x, v[j].y);
+        bad = bad || !is_finite(v[j].x) || !is_finite(v[j].y);
+    }
+    if (bad && n.nonfinite) atomicMin(n.nonfinite, 0);
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        const float scale = norm_scale(row, k, n.eps);
+        if (threadIdx.x == 0) *shared_scale = scale;
+    }
+    __syncthreads();
+    const float r = *shared_scale;
+#pragma unroll
+    for (int j = 0; j < norm_pairs; ++j)
+        if (const int pair = static_cast<int>(threadIdx.x) + j * threads; pair < k / 2)
+            x[pair] = pair_of((v[j].x * r) * w[j].x, (v[j].y * r) * w[j].y);
+    // Columns of padding.
+    for (int pair = k / 2 + static_cast<int>(threadIdx.x); pair < args.row_records * w4a16::record_cols / 2;
+         pair += threads)
+        x[pair] = 0;
+}
+
 // Split = 2: a cluster of two thread blocks shares the same rows; block r takes chunks 4 r ... 4 r + 3 and that part of
 // x only. Shared memory: x [tokens][x_pitch], slots per warp [Slots][record_bytes], barriers per warp [Slots].
 template <int ChunksPerWarp, int Split, int Slots>
@@ -89,6 +134,13 @@ __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ G
         barrier_init_done();
         for (int s = 0; s < min(Slots, count); ++s) request(s, s);
     }
+    float2 norm_weight[norm_pairs];
+    if (Split == 1 && args.norm.h) {
+#pragma unroll
+        for (int j = 0; j < norm_pairs; ++j)
+            if (const uint32_t pair = threadIdx.x + j * blockDim.x; pair < args.x_bytes / 4)
+                norm_weight[j] = reinterpret_cast<const float2*>(args.norm.weight)[pair];
+    }
     // Weights may come before the kernel ahead is done; x may not. It does not take the copy engine, where it would
     // queue behind the records of all warps.
     if (args.overlap) {
@@ -96,7 +148,10 @@ __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ G
         wait_for_previous();
     }
     constexpr int record_x_bytes = w4a16::record_cols * 2;
-    for (int t = 0; t < args.tokens; ++t)
+    if (Split == 1 && args.norm.h)
+        normed_input(args, reinterpret_cast<float*>(shared + (slots_at - x_at) + warps * (warp_bytes + 8 * Slots)),
+                     reinterpret_cast<uint32_t*>(shared), norm_weight);
+    for (int t = 0; t < (Split == 1 && args.norm.h ? 0 : args.tokens); ++t)
         for (int at = static_cast<int>(threadIdx.x) * 16; at < block_count * record_x_bytes; at += blockDim.x * 16) {
             const uint32_t column = static_cast<uint32_t>(block_first * record_x_bytes + at);  // in bytes
             const bool present = column < args.x_bytes;
@@ -229,6 +284,8 @@ cudaError_t launch_gemv(const GemvArgs& args, const GemvShape& shape, cudaStream
             return cudaErrorInvalidValue;
     }
 }
+
+int norm_row_bytes(int width) { return norm_shared_bytes(width) + 16; }
 
 cudaError_t allow_gemv_shared(int64_t bytes) {
     for (const auto kernel : {gemv_kernel<1, 1, 1>, gemv_kernel<2, 1, 1>, gemv_kernel<4, 1, 1>, gemv_kernel<1, 2, 1>,
