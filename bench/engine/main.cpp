@@ -15,7 +15,7 @@ struct Options {
     std::string device = "cuda", json;
     int64_t memory_gib = 24;
     uint64_t seed = 1;
-    bool small = false, no_check = false, no_timing = false, experts_only = false;
+    bool small = false, no_check = false, no_timing = false, new_only = false;
 };
 
 Result<bool> run(const Options& options) {
@@ -54,7 +54,8 @@ Result<bool> run(const Options& options) {
     }
     if (!options.no_timing) {
         NIBBLE_CHECK(time_grouped(kit, report));
-        if (options.experts_only) return good;
+        NIBBLE_CHECK(time_codes(kit, report));
+        if (options.new_only) return good;
         NIBBLE_CHECK(time_products(kit, report));
         NIBBLE_CHECK(time_experts(kit, report));
     }
@@ -75,7 +76,7 @@ int main(int argc, char** argv) {
     app.add_flag("--small", options.small, "few tokens only");
     app.add_flag("--no-check", options.no_check);
     app.add_flag("--no-timing", options.no_timing);
-    app.add_flag("--experts-only", options.experts_only, "time W4A16 experts only");
+    app.add_flag("--new-only", options.new_only, "time products of experts and of FP8 codes only");
     CLI11_PARSE(app, argc, argv);
     const auto good = nibble::bench::run(options);
     if (!good) {

@@ -62,7 +62,8 @@ Status DeviceMoe::run_experts(const cuda::Routing& routing, const std::byte* x, 
     const bool gated = config_.expert.gated;
     NIBBLE_TRY(std::byte * mid, step.scratch.allocate(slots * inner * 2));
     const DeviceExpertRows rows{.x = x, .rows = routing.rows, .n = slots, .begin = routing.begin};
-    if (in_.activates(gated)) {
+    const bool fused = in_.activates(gated);
+    if (fused) {
         NIBBLE_CHECK(in_.activated(rows, config_.expert.activation, mid, step));
     } else {
         NIBBLE_TRY(float* in, step.scratch.allocate_array<float>(slots * in_.rows));
@@ -70,7 +71,7 @@ Status DeviceMoe::run_experts(const cuda::Routing& routing, const std::byte* x, 
         NIBBLE_CHECK(cuda::activate(config_.expert.activation, gated, in, in_.rows, slots, inner, {mid}, step.overlap,
                                     step.stream));
     }
-    return out_.forward({.x = mid, .n = slots, .begin = routing.begin}, y, step);
+    return out_.forward({.x = mid, .n = slots, .begin = routing.begin, .routed = fused}, y, step);
 }
 
 Status DeviceMoe::forward(const std::byte* x, float* y, DeviceStep& step) const {

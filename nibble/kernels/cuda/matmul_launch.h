@@ -115,6 +115,7 @@ struct ExpertsArgs {
     int row_records = 0, chunk_records = 0, row_tiles = 0;
     ScaleBits scale_bits;
     bool overlap = false;
+    bool early = false;  // `begin` and `rows` are not what the kernel before writes: weights may come before it is done
 };
 // How a thread block of it is made: tokens of a tile 8, 16, 32 or 64; `parts` warps share 16 rows (1, or 4 with 8).
 struct ExpertsShape {

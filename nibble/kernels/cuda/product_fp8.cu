@@ -5,6 +5,9 @@
 // of its 128 columns, before the next. So every 128 columns are promoted, each output in one sequence, and neither the
 // width of a tile nor the number of tokens shows.
 //
+// Two chains are on their way at once, each with accumulators of its own. (Chains that stay on their way from one turn
+// of the loop to the next make the assembler serialize all of them, C7514: 410 instead of 1000 TF.)
+//
 // Few tokens (up to 64): a thread block has a slice of the rows, so that one wave of blocks reads all of W, in stages
 // of several groups of 128 columns. Many: 128 tokens x 128 rows, two thread blocks of a cluster bring half of x each
 // for both. One warp fills the ring, the first weights before it waits for the kernel that makes x.
@@ -84,6 +87,7 @@ __device__ void cluster_sync() {
 // Warpgroups along tokens (64 each) x along rows (N each).
 template <int N, int TokenGroups, int RowGroups, int Cluster>
 struct Fp8Shape {
+    static constexpr int chains = 2;  // at once
     static constexpr int rows = N * RowGroups, tokens = 64 * TokenGroups, groups = TokenGroups * RowGroups;
     static constexpr int threads = 128 * groups + 32;
     // A stage: x [stage groups][token_rows][128 bytes], W [rows / 8][stage groups][1024 bytes]. wgmma reads 64 rows of
@@ -91,7 +95,7 @@ struct Fp8Shape {
     static int stage_bytes(int stage_groups, int token_rows) { return stage_groups * 128 * (token_rows + rows); }
 };
 
-template <int N, int TokenGroups, int RowGroups, int Cluster>
+template <int N, int TokenGroups, int RowGroups, int Cluster, bool ByTile>
 __global__ void __launch_bounds__(128 * TokenGroups * RowGroups + 32, 1)
     fp8_kernel(const __grid_constant__ Fp8Args args, const __grid_constant__ CUtensorMap x_map,
                const __grid_constant__ CUtensorMap w_map) {
@@ -115,8 +119,10 @@ __global__ void __launch_bounds__(128 * TokenGroups * RowGroups + 32, 1)
     const int tiles_here = min(band, token_tiles - first_tile);
     const int token0 = (first_tile + in_band % tiles_here) * S::tokens;
     const int row0 = (in_band / tiles_here * Cluster + static_cast<int>(rank)) * S::rows;
-    const int all_groups = (p.k + group_cols - 1) / group_cols,
-              all_stages = (all_groups + stage_groups - 1) / stage_groups;
+    const int all_groups = (p.k + group_cols - 1) / group_cols, last_row = p.n - 1;
+    constexpr int whole = S::chains;  // and a multiple of stage_groups, 1, 2 or 4
+    const int unit = stage_groups > whole ? stage_groups : whole;
+    const int padded_groups = (all_groups + unit - 1) / unit * unit, all_stages = padded_groups / stage_groups;
 
     if (threadIdx.x == 0) {
         for (int s = 0; s < stages; ++s) {
@@ -160,56 +166,79 @@ __global__ void __launch_bounds__(128 * TokenGroups * RowGroups + 32, 1)
         if (p.overlap) wait_for_previous();  // scales may be what the kernel before wrote
         const int token_group = group % TokenGroups, row_group = group / TokenGroups;
         const int token = token0 + 64 * token_group + warp % 4 * 16 + g, row = row0 + N * row_group;
-        const bool scaled = p.tile_scales != nullptr;
         // Up to two blocks of 128 rows: columns of wgmma below `split` are of the first.
-        const int split = (row / 128 + 1) * 128 - row, last_row = p.n - 1;
+        const int split = (row / 128 + 1) * 128 - row;
         const float* of_rows[2] = {p.tile_scales + int64_t{min(row, last_row) / 128} * all_groups,
                                    p.tile_scales + int64_t{min(row + split, last_row) / 128} * all_groups};
         const float* of_tokens[2] = {p.group_scales + int64_t{min(token, p.tokens - 1)} * all_groups,
                                      p.group_scales + int64_t{min(token + 8, p.tokens - 1)} * all_groups};
         const uint32_t w_upper = 0x40000000u | static_cast<uint32_t>(stage_groups * 64);
-        float acc[N / 2], total[N / 2];
+        constexpr int chains = S::chains;
+        float acc[chains][N / 2], total[N / 2], factor[chains][ByTile ? 4 : 1];
 #pragma unroll
         for (float& v : total) v = 0.0f;
-        uint32_t slot = 0, parity = 0;
-#pragma unroll 1
-        for (int s = 0; s < all_stages; ++s) {
-            const int first = s * stage_groups, count = min(stage_groups, all_groups - first);
+        uint32_t slot = 0, parity = 0, done_slot = 0;
+        int in_stage = 0, done_in_stage = 0;  // groups issued, groups added of a stage
+        // Group n of 128 columns; behind the last they are zeros, as many as make whole stages of every chain. No
+        // branches: they would make the assembler serialize the products around them (C7513).
+        const auto issue = [&](float(&to)[N / 2], float* f, int n) {
             const uint32_t at = base + slot * stage_bytes;
             barrier_wait(full + 8 * slot, parity);
-#pragma unroll 1
-            for (int i = 0; i < count; ++i) {
-                float factor[2][2];  // of the blocks of rows, of the tokens g and g + 8
-                if (scaled)
+            if constexpr (ByTile) {
+                const int group_at = min(n, all_groups - 1);
+                const float of_row[2] = {of_rows[0][group_at], of_rows[1][group_at]};
+                const float of_token[2] = {p.group_scales ? of_tokens[0][group_at] : 1.0f,
+                                           p.group_scales ? of_tokens[1][group_at] : 1.0f};
 #pragma unroll
-                    for (int b = 0; b < 2; ++b) {
-                        const float of_row = __ldg(of_rows[b] + first + i);
-#pragma unroll
-                        for (int h = 0; h < 2; ++h)
-                            factor[b][h] = (p.group_scales ? of_tokens[h][first + i] : 1.0f) * of_row;
-                    }
-                const uint32_t left = swizzled_operand(at + (i * token_rows + 64 * token_group) * 128);
-                const uint32_t right = swizzled_operand(at + x_bytes + (row_group * (N / 8) * stage_groups + i) * 1024);
-                wgmma_fence();
-#pragma unroll
-                for (int j = 0; j < 4; ++j) WgmmaFp8<N>::run(acc, left + 2 * j, right + 2 * j, w_upper, j > 0);
-                wgmma_commit();
-                wgmma_wait<0>();
-                if (scaled) {
-#pragma unroll
-                    for (int v = 0; v < N / 2; ++v)
-                        total[v] =
-                            fmaf(acc[v], 8 * (v / 4) < split ? factor[0][v / 2 % 2] : factor[1][v / 2 % 2], total[v]);
-                } else {
-#pragma unroll
-                    for (int v = 0; v < N / 2; ++v) total[v] = acc[v] + total[v];
-                }
+                for (int e = 0; e < 4; ++e) f[e] = n < all_groups ? of_token[e % 2] * of_row[e / 2] : 0.0f;
             }
+            const uint32_t left = swizzled_operand(at + (in_stage * token_rows + 64 * token_group) * 128);
+            const uint32_t right =
+                swizzled_operand(at + x_bytes + (row_group * (N / 8) * stage_groups + in_stage) * 1024);
+            wgmma_fence();
+#pragma unroll
+            for (int j = 0; j < 4; ++j) WgmmaFp8<N>::run(to, left + 2 * j, right + 2 * j, w_upper, j > 0);
+            wgmma_commit();
+            const bool next = ++in_stage == stage_groups, wraps = next && slot + 1 == static_cast<uint32_t>(stages);
+            in_stage = next ? 0 : in_stage;
+            slot = wraps ? 0 : slot + next;
+            parity ^= wraps;
+        };
+        const auto add = [&](const float(&from)[N / 2], const float* f) {
+#pragma unroll
+            for (int v = 0; v < N / 2; ++v)
+                if constexpr (ByTile)
+                    total[v] = fmaf(from[v], 8 * (v / 4) < split ? f[v / 2 % 2] : f[2 + v / 2 % 2], total[v]);
+                else
+                    total[v] = from[v] + total[v];
+        };
+        const auto release = [&] {
+            const bool next = ++done_in_stage == stage_groups;
             if constexpr (Cluster > 1)
-                for (uint32_t r = 0; r < Cluster; ++r) arrive_at(empty + 8 * slot, r, threadIdx.x % 128 == 0);
+                for (uint32_t r = 0; r < Cluster; ++r)
+                    arrive_at(empty + 8 * done_slot, r, next && threadIdx.x % 128 == 0);
             else
-                barrier_arrive_if(empty + 8 * slot, threadIdx.x % 128 == 0);
-            if (++slot == static_cast<uint32_t>(stages)) slot = 0, parity ^= 1;
+                barrier_arrive_if(empty + 8 * done_slot, next && threadIdx.x % 128 == 0);
+            done_in_stage = next ? 0 : done_in_stage;
+            done_slot += next;
+            done_slot = done_slot == static_cast<uint32_t>(stages) ? 0 : done_slot;
+        };
+#pragma unroll 1
+        for (int n = 0; n < padded_groups; n += chains) {
+            issue(acc[0], factor[0], n);
+            if constexpr (chains == 2) {
+                issue(acc[1], factor[1], n + 1);
+                wgmma_wait<1>();
+            } else {
+                wgmma_wait<0>();
+            }
+            add(acc[0], factor[0]);
+            release();
+            if constexpr (chains == 2) {
+                wgmma_wait<0>();
+                add(acc[1], factor[1]);
+                release();
+            }
         }
 #pragma unroll
         for (int i = 0; i < N / 8; ++i) {
@@ -260,20 +289,31 @@ bool encode_3d(CUtensorMap& map, CUtensorMapDataType type, const void* from, con
                      swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
+int stage_groups_for(int rows) {
+    const int fit = 32 * 1024 / (128 * rows);
+    return fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
+}
+
 template <int N, int TokenGroups, int RowGroups, int Cluster>
 struct Launcher {
     using S = Fp8Shape<N, TokenGroups, RowGroups, Cluster>;
 
+    static constexpr auto plain = fp8_kernel<N, TokenGroups, RowGroups, Cluster, false>;
+    static constexpr auto by_tile = fp8_kernel<N, TokenGroups, RowGroups, Cluster, true>;
+
     static cudaError_t prepare() {
-        return cudaFuncSetAttribute(fp8_kernel<N, TokenGroups, RowGroups, Cluster>,
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize, all_bytes);
+        for (const auto kernel : {plain, by_tile})
+            if (const cudaError_t code =
+                    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, all_bytes))
+                return code;
+        return cudaSuccess;
     }
     static cudaError_t launch(Fp8Args args, cudaStream_t stream) {
         const ProductArgs& p = args.product;
         const int groups = (p.k + group_cols - 1) / group_cols;
         // Stages of about 32 KB; token_rows of a box.
         args.token_rows = Cluster > 1 ? S::tokens : std::min(64, (p.tokens + 7) / 8 * 8);
-        args.stage_groups = Cluster > 1 ? 1 : std::clamp(32 * 1024 / (128 * (args.token_rows + S::rows)), 1, 4);
+        args.stage_groups = Cluster > 1 ? 1 : stage_groups_for(args.token_rows + S::rows);
         const int stage = S::stage_bytes(args.stage_groups, args.token_rows);
         // 8 KB behind the last stage: what wgmma reads of absent tokens.
         args.stages = std::clamp((all_bytes - 1024 - 8192) / (stage + 16), 2, 16);
@@ -303,7 +343,7 @@ struct Launcher {
         config.stream = stream;
         config.attrs = attributes;
         config.numAttrs = p.overlap ? 2 : 1;
-        return cudaLaunchKernelEx(&config, fp8_kernel<N, TokenGroups, RowGroups, Cluster>, args, x_map, w_map);
+        return cudaLaunchKernelEx(&config, p.tile_scales ? by_tile : plain, args, x_map, w_map);
     }
 };
 

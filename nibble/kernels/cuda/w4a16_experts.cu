@@ -88,42 +88,40 @@ struct Rounds {
     }
 };
 
-// Scales and biases of the rows g and g + 8 of a row tile, and where its outputs go.
+// Scales of the rows g and g + 8 of a row tile, and where its outputs go.
 struct Output {
     const ExpertsArgs& args;
-    int row;  // g's
-    float scale[2] = {}, bias[2] = {};
+    int row;     // g's
+    int64_t at;  // its place among all experts'
+    float scale[2] = {};
 
-    __device__ Output(const ExpertsArgs& a, int expert, int first_row, int g) : args(a), row(first_row + g) {
+    __device__ Output(const ExpertsArgs& a, int expert, int first_row, int g)
+        : args(a), row(first_row + g), at(int64_t{expert} * a.n + row) {
 #pragma unroll
         for (int h = 0; h < 2; ++h)
-            if (row + 8 * h < a.n) {
-                const int64_t at = int64_t{expert} * a.n + row + 8 * h;
-                scale[h] = __ldg(a.row_scales + at);
-                if (a.bias) bias[h] = __ldg(a.bias + at);
-            }
+            if (row + 8 * h < a.n) scale[h] = __ldg(a.row_scales + at + 8 * h);
     }
     __device__ float value(float sum, int h) const {
         const float y = fmaf(sum * scale[h], w4a16::unscale, 0.0f);
-        return args.bias ? y + bias[h] : y;
+        return args.bias && row + 8 * h < args.n ? y + __ldg(args.bias + at + 8 * h) : y;
     }
     __device__ void store(int slot, float upper, float lower) const {
         const float y[2] = {value(upper, 0), value(lower, 1)};
         if (args.out && args.gated) {
-            const int at = row / 16 * 8 + row % 8;
+            const int to = row / 16 * 8 + row % 8;
             if (row < args.n)
-                args.out[slot * args.y_stride + at] =
+                args.out[slot * args.y_stride + to] =
                     bf16_from_float(act(args.activation, rounded(y[0])) * rounded(y[1]));
             return;
         }
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             if (row + 8 * h >= args.n) continue;
-            const int64_t at = slot * args.y_stride + row + 8 * h;
+            const int64_t to = slot * args.y_stride + row + 8 * h;
             if (args.out)
-                args.out[at] = bf16_from_float(act(args.activation, rounded(y[h])));
+                args.out[to] = bf16_from_float(act(args.activation, rounded(y[h])));
             else
-                args.y[at] = y[h];
+                args.y[to] = y[h];
         }
     }
 };
@@ -133,30 +131,30 @@ __device__ void bring_x(const ExpertsArgs& args, const Tables& tables, Rounds ro
                         uint32_t full, uint32_t empty, int lane) {
     using E = Experts<Tiles, Parts>;
     constexpr int held = (E::tokens + 31) / 32;
-    int tile = -1, source[held];  // the lane's rows of x: tokens lane, lane + 32; -1: none
+    int tile = -1, present = 0, source[held] = {};  // the lane's rows of x: tokens lane, lane + 32
     uint32_t stage = 0, parity = 1;
     for (; round.more(); round.next(tables, args.row_tiles, most)) {
         if (round.tile != tile) {
             tile = round.tile;
             const int first = tables.begin[round.expert] + (tile - tables.before[round.expert]) * E::tokens;
-            const int count = tables.begin[round.expert + 1] - first;
+            present = min(tables.begin[round.expert + 1] - first, E::tokens);
 #pragma unroll
-            for (int i = 0; i < held; ++i) {
-                const int token = lane + 32 * i;
-                source[i] = token >= count || token >= E::tokens ? -1
-                            : args.rows                          ? __ldg(args.rows + first + token)
-                                                                 : first + token;
-            }
+            for (int i = 0; i < held; ++i)
+                if (const int token = lane + 32 * i; token < present)
+                    source[i] = args.rows ? __ldg(args.rows + first + token) : first + token;
         }
         for (int record = 0; record < args.row_records; ++record) {
             barrier_wait(empty + 8 * stage, parity);
             const int column = record * w4a16::record_cols + 8 * lane;
             const uint32_t to = x_at + stage * E::stage_bytes + 16 * lane;
-#pragma unroll 8
-            for (int t = 0; t < E::tokens; ++t) {
-                const int row = __shfl_sync(0xFFFFFFFFu, source[held == 1 ? 0 : t / 32], t % 32);
-                const bool present = row >= 0 && column < args.k;
-                copy16(to + t * x_row_bytes, present ? args.x + row * args.x_stride + 2 * column : args.x, present);
+            // Absent tokens stay what they were: their columns are never stored. (Zeros by copies of no bytes from one
+            // address of all thread blocks: 10 us.)
+#pragma unroll 4
+            for (int t = 0; t < present; ++t) {
+                const int row = __shfl_sync(0xFFFFFFFFu, held == 1 || t < 32 ? source[0] : source[held - 1], t % 32);
+                const uint8_t* from = args.x + row * args.x_stride;
+                const bool inside = column < args.k;
+                copy16(to + t * x_row_bytes, inside ? from + 2 * column : from, inside);
             }
             barrier_arrive_after_copies(full + 8 * stage);
             if (++stage == E::stages) stage = 0, parity ^= 1;
@@ -186,7 +184,11 @@ __global__ void __launch_bounds__(Experts<Tiles, Parts>::threads, 1)
         }
         barrier_init_done();
     }
-    start(args.overlap);
+    // The next kernel starts only after this wait: what it may then read early is complete.
+    if (args.overlap) {
+        if (!args.early) wait_for_previous();
+        overlap_next();
+    }
 
     int* begin = reinterpret_cast<int*>(shared + E::tables_at);
     int* before = begin + args.experts + 1;
@@ -215,6 +217,7 @@ __global__ void __launch_bounds__(Experts<Tiles, Parts>::threads, 1)
     const int64_t all = int64_t{before[args.experts]} * args.row_tiles;
     const Rounds first_round(tables, static_cast<int>(all * blockIdx.x / gridDim.x),
                              static_cast<int>(all * (blockIdx.x + 1) / gridDim.x), args.row_tiles, most);
+    if (warp == E::warps && args.overlap && args.early) wait_for_previous();
     if (warp == E::warps) return bring_x<Tiles, Parts>(args, tables, first_round, most, base, x_full, x_empty, lane);
 
     const int mine = warp / Parts, part = warp % Parts, g = lane / 4, c = lane % 4;
@@ -271,7 +274,9 @@ __global__ void __launch_bounds__(Experts<Tiles, Parts>::threads, 1)
                     for (float& v : tile) v = 0.0f;
 #pragma unroll 1
             for (; record < end; ++record) {
-                barrier_wait(x_full + 8 * stage, x_parity);
+                // Several warps to a row tile: the record is in registers, the next one asked for, before x is there.
+                constexpr bool record_first = Parts > 1;
+                if (!record_first || !own) barrier_wait(x_full + 8 * stage, x_parity);
                 if (own) {
                     barrier_wait(barriers + 8 * slot, parity);
                     const uint8_t* at = shared + (ring - base) + slot * w4a16::record_bytes;
@@ -283,6 +288,7 @@ __global__ void __launch_bounds__(Experts<Tiles, Parts>::threads, 1)
                     __syncwarp();
                     request();
                     if (++slot == E::slots) slot = 0, parity ^= 1;
+                    if (record_first) barrier_wait(x_full + 8 * stage, x_parity);
                     const uint8_t* x = shared + stage * E::stage_bytes + g * x_row_bytes + 32 * c;
 #pragma unroll
                     for (int b = 0; b < w4a16::record_blocks; ++b) {
