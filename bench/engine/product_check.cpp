@@ -295,9 +295,9 @@ Result<std::vector<Check>> check_products(const Kit& kit, bool small) {
         NIBBLE_CHECK(add(checker.product(c, 208, 416, small ? 20 : 300)));
         NIBBLE_CHECK(add(checker.product(c, 300, 1160, small ? 20 : 140)));
         NIBBLE_CHECK(add(checker.product(c, 20, 16, 9)));
-        // Widths of every kernel: 24, 32, 48, 64, 96, 112 rows a warpgroup.
+        // Rows of every kernel: 32 to 224 a thread block.
         if (!small)
-            for (const int64_t n : {4096, 6144, 7168, 12288, 14336, 25000, 28672})
+            for (const int64_t n : {4096, 6144, 7168, 8192, 12288, 14336, 16384, 25000, 28672})
                 NIBBLE_CHECK(add(checker.product(c, n, 264, 70)));
     }
     for (const Format f : {Format::none, Format::nvfp4, Format::fp8_block128})

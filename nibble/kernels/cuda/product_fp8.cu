@@ -44,12 +44,14 @@ struct WgmmaFp8;
     }
 #define NIBBLE_N12_0 NIBBLE_N8_0 ", %8, %9, %10, %11"
 #define NIBBLE_N24_0 NIBBLE_N16_0 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define NIBBLE_N28_0 NIBBLE_N24_0 ", %24, %25, %26, %27"
 #define NIBBLE_N48_0 NIBBLE_N32_0 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define NIBBLE_N56_0 NIBBLE_N48_0 ", %48, %49, %50, %51, %52, %53, %54, %55"
 NIBBLE_WGMMA_FP8(16, NIBBLE_N8_0, "%8", "%9", "%10", "%11", NIBBLE_D8(d, 0));
 NIBBLE_WGMMA_FP8(24, NIBBLE_N12_0, "%12", "%13", "%14", "%15", NIBBLE_D8(d, 0), NIBBLE_D4(d, 8));
 NIBBLE_WGMMA_FP8(32, NIBBLE_N16_0, "%16", "%17", "%18", "%19", NIBBLE_D16(d, 0));
 NIBBLE_WGMMA_FP8(48, NIBBLE_N24_0, "%24", "%25", "%26", "%27", NIBBLE_D16(d, 0), NIBBLE_D8(d, 16));
+NIBBLE_WGMMA_FP8(56, NIBBLE_N28_0, "%28", "%29", "%30", "%31", NIBBLE_D16(d, 0), NIBBLE_D8(d, 16), NIBBLE_D4(d, 24));
 NIBBLE_WGMMA_FP8(64, NIBBLE_N32_0, "%32", "%33", "%34", "%35", NIBBLE_D32(d, 0));
 NIBBLE_WGMMA_FP8(96, NIBBLE_N48_0, "%48", "%49", "%50", "%51", NIBBLE_D32(d, 0), NIBBLE_D16(d, 32));
 NIBBLE_WGMMA_FP8(112, NIBBLE_N56_0, "%56", "%57", "%58", "%59", NIBBLE_D32(d, 0), NIBBLE_D16(d, 32), NIBBLE_D8(d, 48));
@@ -87,16 +89,18 @@ __device__ void cluster_sync() {
 // Warpgroups along tokens (64 each) x along rows (N each).
 template <int N, int TokenGroups, int RowGroups, int Cluster>
 struct Fp8Shape {
-    static constexpr int chains = 2;  // at once
+    static constexpr bool many = Cluster > 1;
+    static constexpr int chains = many || N <= 64 ? 2 : 1;  // at once, as registers allow
     static constexpr int rows = N * RowGroups, tokens = 64 * TokenGroups, groups = TokenGroups * RowGroups;
-    static constexpr int threads = 128 * groups + 32;
+    // The warp that fills the ring has a whole warpgroup where registers are handed over.
+    static constexpr int threads = 128 * groups + (many ? 128 : 32);
     // A stage: x [stage groups][token_rows][128 bytes], W [rows / 8][stage groups][1024 bytes]. wgmma reads 64 rows of
     // x where fewer are there; what it makes of the others is not used.
     static int stage_bytes(int stage_groups, int token_rows) { return stage_groups * 128 * (token_rows + rows); }
 };
 
 template <int N, int TokenGroups, int RowGroups, int Cluster, bool ByTile>
-__global__ void __launch_bounds__(128 * TokenGroups * RowGroups + 32, 1)
+__global__ void __launch_bounds__(Fp8Shape<N, TokenGroups, RowGroups, Cluster>::threads, 1)
     fp8_kernel(const __grid_constant__ Fp8Args args, const __grid_constant__ CUtensorMap x_map,
                const __grid_constant__ CUtensorMap w_map) {
     using S = Fp8Shape<N, TokenGroups, RowGroups, Cluster>;
@@ -137,7 +141,8 @@ __global__ void __launch_bounds__(128 * TokenGroups * RowGroups + 32, 1)
         __syncthreads();
     if (p.overlap) overlap_next();
     if (group == S::groups) {
-        if (lane == 0) {
+        if constexpr (S::many) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (warp % 4 == 0 && lane == 0) {
             const auto load_w = [&](int s, uint32_t slot) {
                 barrier_expect(full + 8 * slot, stage_bytes);
                 load_3d(base + slot * stage_bytes + x_bytes, &w_map, 0, s * stage_groups, row0 / 8, full + 8 * slot);
@@ -163,6 +168,7 @@ __global__ void __launch_bounds__(128 * TokenGroups * RowGroups + 32, 1)
             }
         }
     } else {
+        if constexpr (S::many) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         if (p.overlap) wait_for_previous();  // scales may be what the kernel before wrote
         const int token_group = group % TokenGroups, row_group = group / TokenGroups;
         const int token = token0 + 64 * token_group + warp % 4 * 16 + g, row = row0 + N * row_group;
@@ -347,37 +353,41 @@ struct Launcher {
     }
 };
 
-// Rows of a thread block for few tokens: two warpgroups of so many.
-constexpr int narrow_rows[] = {16, 24, 32, 48, 64, 96, 112};
+// Rows of a thread block for few tokens.
+constexpr int narrow_rows[] = {32, 48, 56, 64, 96, 112, 128, 192, 224};
 
 template <class Visit>
 cudaError_t visit_narrow(int rows, Visit visit) {
     switch (rows) {
-        case 16:
-            return visit(Launcher<16, 1, 2, 1>{});
-        case 24:
-            return visit(Launcher<24, 1, 2, 1>{});
         case 32:
-            return visit(Launcher<32, 1, 2, 1>{});
+            return visit(Launcher<16, 1, 2, 1>{});
         case 48:
-            return visit(Launcher<48, 1, 2, 1>{});
+            return visit(Launcher<24, 1, 2, 1>{});
+        case 56:
+            return visit(Launcher<56, 1, 1, 1>{});
         case 64:
-            return visit(Launcher<64, 1, 2, 1>{});
+            return visit(Launcher<32, 1, 2, 1>{});
         case 96:
-            return visit(Launcher<96, 1, 2, 1>{});
+            return visit(Launcher<48, 1, 2, 1>{});
         case 112:
+            return visit(Launcher<56, 1, 2, 1>{});
+        case 128:
+            return visit(Launcher<64, 1, 2, 1>{});
+        case 192:
+            return visit(Launcher<96, 1, 2, 1>{});
+        case 224:
             return visit(Launcher<112, 1, 2, 1>{});
         default:
             return cudaErrorInvalidValue;
     }
 }
 
-// The width that leaves the fewest rows to the busiest multiprocessor; of equals the widest.
+// What leaves the fewest rows to the busiest multiprocessor; of equals the most rows a block.
 int choose_rows(int n, int multiprocessors) {
     int best = narrow_rows[0];
     int64_t least = INT64_MAX;
     for (const int rows : narrow_rows) {
-        const int64_t blocks = (n + 2 * rows - 1) / (2 * rows);
+        const int64_t blocks = (n + rows - 1) / rows;
         const int64_t busiest = (blocks + multiprocessors - 1) / multiprocessors * rows;
         if (busiest <= least) least = busiest, best = rows;
     }
