@@ -12,7 +12,7 @@ namespace nibble::bench {
 namespace {
 
 struct Options {
-    std::string device = "cuda", json;
+    std::string device = "cuda", json, only;
     int64_t memory_gib = 24;
     uint64_t seed = 1;
     bool small = false, no_check = false, no_timing = false, new_only = false;
@@ -43,12 +43,13 @@ Result<bool> run(const Options& options) {
         std::fflush(stdout);
     };
     if (!options.no_check) {
-        show(check_elementwise(kit), "elementwise");
-        show(check_inputs(kit), "inputs");
-        show(check_products(kit, options.small), "products");
-        show(check_grouped(kit, options.small), "grouped");
-        show(check_experts(kit), "experts");
-        show(check_mamba(kit), "mamba");
+        const auto wanted = [&](std::string_view name) { return options.only.empty() || options.only == name; };
+        if (wanted("elementwise")) show(check_elementwise(kit), "elementwise");
+        if (wanted("inputs")) show(check_inputs(kit), "inputs");
+        if (wanted("products")) show(check_products(kit, options.small), "products");
+        if (wanted("grouped")) show(check_grouped(kit, options.small), "grouped");
+        if (wanted("experts")) show(check_experts(kit), "experts");
+        if (wanted("mamba")) show(check_mamba(kit), "mamba");
         fmt::print("{}\n", good ? "all checks passed" : "CHECKS FAILED");
         std::fflush(stdout);
     }
@@ -73,6 +74,7 @@ int main(int argc, char** argv) {
     app.add_option("--json", options.json, "write the results here");
     app.add_option("--memory", options.memory_gib, "GiB of device memory");
     app.add_option("--seed", options.seed, "of the checked data");
+    app.add_option("--only", options.only, "one of elementwise, inputs, products, grouped, experts, mamba");
     app.add_flag("--small", options.small, "few tokens only");
     app.add_flag("--no-check", options.no_check);
     app.add_flag("--no-timing", options.no_timing);
