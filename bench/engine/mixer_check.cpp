@@ -252,8 +252,8 @@ Result<std::vector<Check>> check_experts(const Kit& given) {
     Kit kit = given;
     std::vector<Check> results;
     const auto add = [&](MoeConfig config, bool round, bool biased) -> Status {
-        // Many; few enough for the one thread block that also sorts (512 slots); one.
-        for (const int64_t tokens : {int64_t{517}, int64_t{512 / config.top_k}, int64_t{1}}) {
+        // Many; few enough for the one thread block that also sorts (64 slots); one.
+        for (const int64_t tokens : {int64_t{517}, int64_t{64 / config.top_k}, int64_t{1}}) {
             NIBBLE_TRY(auto check, check_routing(kit, config, tokens, round, biased));
             results.push_back(std::move(check));
         }

@@ -69,6 +69,73 @@ Status time_products(const Kit& given, Report& report) {
     return Ok{};
 }
 
+// W8A8 on the FP8 tensor cores, per tensor and 128 x 128 with 1 x 128; inputs quantized before.
+Status time_codes(const Kit& given, Report& report) {
+    Kit kit = given;
+    NIBBLE_CHECK(cuda::prepare_products(kit.device));
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{8192, 8192},
+                               {7168, 16384},
+                               {16384, 7168},
+                               {4096, 4096},
+                               {6144, 4096},
+                               {28672, 4096},
+                               {4096, 14336}})
+        for (const int64_t m : {1, 8, 16, 64, 128, 512, 8192})
+            for (const bool blocks : {false, true}) {
+                if (m == 8192 && (n > 8192 || k > 8192)) continue;
+                const DeviceArena::Mark mark = kit.arena.mark();
+                const int64_t bytes = cuda::codes_bytes(n, k), pitch = cuda::codes_pitch(k), groups = k / 128;
+                const auto copies = static_cast<int>(std::max<int64_t>(2, (int64_t{400} << 20) / bytes + 1));
+                std::vector<uint8_t> noise(size_t{1} << 22);
+                for (uint8_t& c : noise) c = static_cast<uint8_t>(kit.random() & 0xBF);  // below 2, never NaN
+                NIBBLE_TRY(const std::byte* pool, kit.upload_bytes(noise));
+                const auto fill = [&](std::byte* to, int64_t all) -> Status {
+                    for (int64_t at = 0; at < all; at += std::ssize(noise))
+                        NIBBLE_CHECK(copy_on_device(to + at, pool, std::min(std::ssize(noise), all - at), kit.stream));
+                    return Ok{};
+                };
+                NIBBLE_TRY(std::byte * tiles, kit.arena.allocate(bytes * copies));
+                NIBBLE_CHECK(fill(tiles, bytes * copies));
+                NIBBLE_TRY(std::byte * x, kit.arena.allocate(m * pitch));
+                NIBBLE_CHECK(fill(x, m * pitch));
+                NIBBLE_TRY(float* y, kit.arena.allocate_array<float>(m * n));
+                cuda::ProductInput in{.x = x, .codes = true, .tokens = m};
+                cuda::Operand w{.rows = n, .cols = k, .codes = true};
+                if (blocks) {
+                    NIBBLE_TRY(in.group_scales, kit.upload(kit.normal(m * groups, 1.0f)));
+                    NIBBLE_TRY(w.tile_scales, kit.upload(kit.normal(((n + 127) / 128) * groups, 1.0f)));
+                }
+                double us[2] = {};
+                for (const bool overlap : {false, true}) {
+                    NIBBLE_TRY(us[overlap], graph_time(kit.stream,
+                                                       {m >= 2048  ? 4
+                                                        : m >= 512 ? 12
+                                                                   : 2 * copies,
+                                                        7},
+                                                       [&](int i) {
+                                                           w.tiles = tiles + i % copies * bytes;
+                                                           return cuda::product(in, w, y, 0, overlap, kit.stream);
+                                                       }));
+                }
+                const double best = std::min(us[0], us[1]), read = static_cast<double>(bytes + m * (k + 4 * n));
+                const double operations =
+                    2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+                fmt::print("W8A8 {} {:>6}x{:<6} m {:>4} {:>9.2f} us overlap {:>9.2f} us {:>5.2f} TB/s {:>4.0f} TF\n",
+                           blocks ? "block128" : "tensor  ", n, k, m, us[0], us[1], read / best * 1e-6,
+                           operations / best * 1e-6);
+                std::fflush(stdout);
+                report.timing({{"w8a8", blocks ? "block128" : "tensor"},
+                               {"n", n},
+                               {"k", k},
+                               {"m", m},
+                               {"us", us[0]},
+                               {"us_overlap", us[1]},
+                               {"tflops", operations / best * 1e-6}});
+                kit.arena.release(mark);
+            }
+    return Ok{};
+}
+
 // Experts in NVFP4 records, each token's six drawn at random without repetition; L2 cold through copies of the weights.
 Status time_grouped(const Kit& given, Report& report) {
     Kit kit = given;

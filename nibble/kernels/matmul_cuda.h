@@ -130,6 +130,9 @@ struct ExpertsInput {
     const int32_t* rows = nullptr;  // [slots]: the row of x behind each; null: itself
     int64_t slots = 0;              // begin[count]
     int64_t stride = 0;
+    // The kernel before is a grouped_matmul with the same `begin`: with overlap weights are asked for before it is
+    // done.
+    bool routed = false;
 };
 // Either y [slots, rows of W] FP32, or, activated as by activate(), `out` BF16 [slots, width]: gated, width is half the
 // rows and gates lie in the upper halves of the tiles, what they gate in the lower ones.

@@ -141,7 +141,8 @@ Status run_grouped(const DeviceExperts::Part& part, const DeviceExpertRows& in, 
                    DeviceStep& step) {
     cuda::PackedExperts weights = part.packed;
     weights.begin = in.begin;
-    return cuda::grouped_matmul({.x = in.x, .rows = in.rows, .slots = in.n}, weights, out, step.overlap, step.stream)
+    return cuda::grouped_matmul({.x = in.x, .rows = in.rows, .slots = in.n, .routed = in.routed}, weights, out,
+                                step.overlap, step.stream)
         .within(part.name);
 }
 

@@ -60,6 +60,7 @@ struct DeviceExpertRows {
     const int32_t* rows = nullptr;  // null: x is sorted
     int64_t n = 0;
     const int32_t* begin = nullptr;
+    bool routed = false;  // the last kernel was a grouped one of the same rows
 };
 
 // The same linears of all experts of a mixture: grouped products.

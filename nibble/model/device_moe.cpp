@@ -102,7 +102,8 @@ Status DeviceMoe::run_experts(const cuda::Routing& routing, const std::byte* x, 
     const DeviceExpertRows rows{.x = x, .rows = routing.rows, .n = slots, .begin = routing.begin};
     NIBBLE_CHECK(in_.show(rows, step));
     NIBBLE_CHECK(activated(rows, mid, step));
-    const DeviceExpertRows middle{.x = mid, .n = slots, .begin = routing.begin};
+    const DeviceExpertRows middle{
+        .x = mid, .n = slots, .begin = routing.begin, .routed = in_.activates(config_.expert.gated)};
     NIBBLE_CHECK(out_.show(middle, step));
     return out_.forward(middle, y, step);
 }

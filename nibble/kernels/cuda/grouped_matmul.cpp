@@ -68,7 +68,8 @@ Status grouped_matmul(const ExpertsInput& in, const PackedExperts& w, const Expe
                            .chunk_records = (records + matmul_chunks - 1) / matmul_chunks,
                            .row_tiles = static_cast<int>((n + w4a16::record_rows - 1) / w4a16::record_rows),
                            .scale_bits = scale_bits(w.first.format),
-                           .overlap = overlap};
+                           .overlap = overlap,
+                           .early = in.routed && !in.rows};
     return cuda_status(launch_experts(args, choose_shape(in.slots, w.count, args.row_tiles),
                                       static_cast<cudaStream_t>(stream.handle())),
                        "grouped_matmul: kernel launch");

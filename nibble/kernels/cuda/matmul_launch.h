@@ -131,13 +131,19 @@ struct ExpertsArgs {
     int row_records = 0, chunk_records = 0, row_tiles = 0;
     ScaleBits scale_bits;
     bool overlap = false;
+    bool early = false;  // `begin` and `rows` are not what the kernel before writes: weights may come before it is done
 };
-// How a thread block of it is made: tokens of a tile 8, 16, 32 or 64; `parts` warps share 16 rows (1, or 4 with 8).
+// How a thread block of it is made: tokens of a tile 8, 16, 32 or 64; `parts` warps share 16 rows (1, or 4 with 8
+// tokens).
 struct ExpertsShape {
     int tokens = 8, parts = 1, blocks = 132;
 };
 cudaError_t launch_experts(const ExpertsArgs& args, const ExpertsShape& shape, cudaStream_t stream);
 cudaError_t prepare_experts();
+// Tiles of eight tokens whose columns, `records` of 256, all fit into shared memory.
+bool fits_few_experts(int records, int experts);
+cudaError_t launch_few_experts(const ExpertsArgs& args, int parts, int blocks, cudaStream_t stream);
+cudaError_t prepare_few_experts();
 
 // Lets gemv kernels take `bytes` of shared memory.
 cudaError_t allow_gemv_shared(int64_t bytes);

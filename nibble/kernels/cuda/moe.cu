@@ -10,13 +10,16 @@ namespace {
 constexpr int route_warps = 4, sort_threads = 256;
 constexpr unsigned every_lane = 0xFFFFFFFFu;
 
-// The index of the largest value among those `open` says may be taken; the lower index on a tie.
+// The index of the largest value among those `open` says may be taken; the lower index on a tie. NaN is the least, so
+// that all lanes agree whatever comes.
 template <class Open>
 __device__ int largest(const float* values, int count, int lane, Open open) {
     float best = -INFINITY;
     int index = count;
-    for (int i = lane; i < count; i += 32)
-        if (open(i) && (index == count || values[i] > best)) best = values[i], index = i;
+    for (int i = lane; i < count; i += 32) {
+        const float value = values[i] == values[i] ? values[i] : -INFINITY;
+        if (open(i) && (index == count || value > best)) best = value, index = i;
+    }
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) {
         const float other = __shfl_xor_sync(every_lane, best, step);
