@@ -103,7 +103,7 @@ Status DeviceMoe::run_experts(const cuda::Routing& routing, const std::byte* x, 
     NIBBLE_CHECK(in_.show(rows, step));
     NIBBLE_CHECK(activated(rows, mid, step));
     const DeviceExpertRows middle{
-        .x = mid, .n = slots, .begin = routing.begin, .routed = in_.activates(config_.expert.gated)};
+        .x = mid, .n = slots, .begin = routing.begin, .routed = !step.observer && in_.activates(config_.expert.gated)};
     NIBBLE_CHECK(out_.show(middle, step));
     return out_.forward(middle, y, step);
 }
