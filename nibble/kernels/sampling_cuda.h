@@ -24,6 +24,10 @@ struct Sampling {
     SeenSlot* seen = nullptr;
     // [rows], memory of the device or page-locked memory of the host. id -2: the row holds a NaN or an infinity.
     ChosenToken* out = nullptr;
+    // Words that go the same way: a copy of their own would cost a step some microseconds.
+    const int32_t* words = nullptr;
+    int32_t* words_out = nullptr;
+    int64_t word_count = 0;
 };
 Status sample(const Sampling& s, bool overlap, const Stream& stream);
 

@@ -369,13 +369,16 @@ Result<DeviceModel::DeviceLogits> DeviceModel::queue(DeviceStep& step, int64_t w
 // Tokens go straight to the host's memory.
 Status DeviceModel::queue_choice(DeviceStep& step, float* logits, int64_t wanted) const {
     if (wanted > 0)
-        NIBBLE_CHECK(cuda::sample({.rows = wanted,
-                                   .width = config_.vocab,
-                                   .logits = logits,
-                                   .requests = batch_.requests(),
-                                   .seen = batch_.seen(),
-                                   .out = reinterpret_cast<ChosenToken*>(pinned_->data() + flag_bytes())},
-                                  step.overlap, stream_));
+        return cuda::sample({.rows = wanted,
+                             .width = config_.vocab,
+                             .logits = logits,
+                             .requests = batch_.requests(),
+                             .seen = batch_.seen(),
+                             .out = reinterpret_cast<ChosenToken*>(pinned_->data() + flag_bytes()),
+                             .words = batch_.nonfinite(),
+                             .words_out = reinterpret_cast<int32_t*>(pinned_->data()),
+                             .word_count = std::ssize(mixers_)},
+                            step.overlap, stream_);
     return copy_to_host(pinned_->data(), reinterpret_cast<const std::byte*>(batch_.nonfinite()),
                         4 * std::ssize(mixers_), stream_);
 }

@@ -343,6 +343,8 @@ __global__ void __cluster_dims__(blocks, 1, 1) __launch_bounds__(threads)
                   args.logits + at * args.width,
                   static_cast<int>(cluster.block_rank()),
                   static_cast<int>(threadIdx.x)};
+    if (blockIdx.x == 0)
+        for (int64_t i = threadIdx.x; i < args.word_count; i += threads) args.words_out[i] = args.words[i];
     u64 best = 0;
     row.each([&](int64_t i, float logit) {
         if (args.round) row.x[i] = logit = rounded(logit);

@@ -12,6 +12,9 @@ struct SampleArgs {
     const SampleRow* requests = nullptr;
     SeenSlot* seen = nullptr;
     ChosenToken* out = nullptr;
+    const int32_t* words = nullptr;
+    int32_t* words_out = nullptr;
+    int64_t word_count = 0;
     int64_t rows = 0, width = 0;
     bool round = false, overlap = false;
 };
