@@ -25,7 +25,7 @@ constexpr ByteKernels entries[] = {
 };
 
 constexpr int64_t row_group = 160;  // of a, whose sums with one panel of b are 20 KiB
-constexpr int64_t strip = 8;        // blocks of b that are prepared at once: 16 KiB
+constexpr int64_t strip = 3;        // blocks of b that are prepared at once: 18 KiB
 
 // Rows [begin, end) of a, whole tiles, by one panel of b: acc [end - begin][32].
 void panel_product(const ByteKernels& k, const ByteMatrix& a, const ByteMatrix& b, int64_t begin, int64_t end,

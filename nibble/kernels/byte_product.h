@@ -1,7 +1,7 @@
 // Products in 8-bit integers: two to four times the speed of FP32, an error of about half a percent. What passes over
 // calibration text use, where the sampling of the text is the larger error; never what a served token sees.
 //
-// A ByteMatrix is [rows, cols] in blocks of 64 columns: code = x / scale rounded to nearest even, scale = amax / 127.
+// A ByteMatrix is [rows, cols] in blocks of 192 columns: code = x / scale rounded to nearest even, scale = amax / 127.
 //   a b^T [i, j]: acc = fma(t, scale_a * scale_b, acc) over blocks ascending from +0, t the exact integer sum of the
 //   block's products.
 // Every entry computes the same bits.
@@ -23,7 +23,7 @@ namespace nibble {
 struct ByteMatrix {
     int64_t rows = 0, cols = 0;
     int64_t room = 0;              // blocks from panel to panel
-    AlignedArray<uint32_t> words;  // [panels][room][16][32]: four codes, signed, ascending columns
+    AlignedArray<uint32_t> words;  // [panels][room][48][32]: four codes, signed, ascending columns
     AlignedArray<int32_t> sums;    // [panels][room][32]: of the block's codes
     AlignedArray<float> scales;    // [panels][room][32]
 
@@ -57,8 +57,8 @@ void byte_columns(const ByteKernels& k, const float* x, int64_t rows, int64_t co
                   ByteMatrix& m);
 void byte_weight(const ByteKernels& k, const PackedMatrix& weight, ThreadPool& pool, ByteMatrix& m);
 
-// Columns [at, at + rows) of `m`, at a multiple of 64, m.cols or more, become the rows of x [rows, m.rows], row t times
-// factor[t] (null: 1); m.cols is then at + rows. Returns whether all of it was finite.
+// Columns [at, at + rows) of `m`, at a multiple of 192, m.cols or more, become the rows of x [rows, m.rows], row t
+// times factor[t] (null: 1); m.cols is then at + rows. Returns whether all of it was finite.
 bool append_byte_columns(const ByteKernels& k, const float* x, int64_t rows, int64_t stride, const float* factor,
                          ThreadPool& pool, ByteMatrix& m, int64_t at);
 

@@ -4,7 +4,7 @@
 //   LocalGram   its 16x16 diagonal blocks           [n/16, 16, 16]
 //
 // With byte kernels a Gram multiplies in 8-bit integers (kernels/byte_product.h): rows times the root of their weight,
-// in chunks of 4096 that wait as codes; three times as fast, and what the codes lose (about 1e-4 of the diagonal) is
+// in chunks of 4032 that wait as codes; three times as fast, and what the codes lose (about 1e-4 of the diagonal) is
 // far below damping.
 //
 // Otherwise rows are cut into chunks of 512 counted from the first row ever added, whatever the calls: inside a chunk
@@ -42,11 +42,11 @@ private:
     std::vector<float> x_, weighted_;  // [capacity, n]; the second is empty until a weight is not 1
 };
 
-// The same as columns of codes, each row times the root of its weight. 64 rows share a scale; what is less waits.
+// The same as columns of codes, each row times the root of its weight. 192 rows share a scale; what is less waits.
 class ByteChunk {
 public:
     ByteChunk(int64_t n, int64_t capacity) : n_(n), capacity_(capacity) {}
-    // As RowChunk's, for the whole blocks of 64 rows and what begins or ends one; `finite` is cleared when a row is
+    // As RowChunk's, for the whole blocks of 192 rows and what begins or ends one; `finite` is cleared when a row is
     // not.
     int64_t take(const ByteKernels& k, const float* x, int64_t rows, int64_t stride, const float* weights,
                  ThreadPool& pool, bool& finite);
@@ -62,12 +62,12 @@ private:
     int64_t n_, capacity_;
     ByteMatrix codes_;
     int64_t waiting_ = 0;
-    std::vector<float> rest_, roots_;  // [64, n]; [rows]
+    std::vector<float> rest_, roots_;  // [192, n]; [rows]
 };
 
 class Gram {
 public:
-    static constexpr int64_t chunk = 512, byte_chunk = 4096;
+    static constexpr int64_t chunk = 512, byte_chunk = 21 * byte_block;
 
     // Kernels outlive the object. bytes: null, or the faster sums.
     Gram(int64_t n, const SolverKernels& kernels, const ByteKernels* bytes = nullptr)

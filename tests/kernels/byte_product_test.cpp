@@ -65,7 +65,7 @@ TEST_P(ByteProductTest, EqualsTheReferenceBitForBitOnAnyThreads) {
     struct Shape {
         int64_t m, n, k;
     };
-    for (const auto [m, n, k] : {Shape{1, 1, 1}, Shape{8, 32, 64}, Shape{33, 70, 130}, Shape{300, 95, 576}}) {
+    for (const auto [m, n, k] : {Shape{1, 1, 1}, Shape{8, 32, 64}, Shape{33, 70, 130}, Shape{300, 95, 800}}) {
         SCOPED_TRACE(fmt::format("{} x {} x {}", m, n, k));
         auto x = draw(m * k, 1);
         const auto w = draw(n * k, 2);
@@ -102,7 +102,7 @@ TEST_P(ByteProductTest, IsWithinTheErrorOfItsCodes) {
             error += std::pow(exact - double{y[static_cast<size_t>(i * n + j)]}, 2);
             size += exact * exact;
         }
-    EXPECT_LT(std::sqrt(error / size), 0.03);  // outliers of 40 standard deviations
+    EXPECT_LT(std::sqrt(error / size), 0.05);  // outliers of 40 standard deviations in every block
     EXPECT_GT(error, 0);
 }
 
@@ -160,7 +160,7 @@ TEST_P(ByteProductTest, OutputsAreShiftedRoundedAndGatedAsOneAfterTheOther) {
 }
 
 TEST_P(ByteProductTest, ColumnsComeInPartsTimesAFactor) {
-    const int64_t n = 70, tokens = 200;
+    const int64_t n = 70, tokens = 300;
     const auto x = draw(tokens * n, 11);
     std::vector<float> factor(static_cast<size_t>(tokens)), scaled = x;
     for (int64_t t = 0; t < tokens; ++t) {
@@ -170,12 +170,12 @@ TEST_P(ByteProductTest, ColumnsComeInPartsTimesAFactor) {
     const ByteMatrix want = columns_of(ref(), scaled, tokens, n, one_);
     ByteMatrix got = used();
     got.resize(n, tokens);
-    EXPECT_TRUE(append_byte_columns(*kernels_, x.data(), 128, n, factor.data(), three_, got, 0));
-    EXPECT_TRUE(append_byte_columns(*kernels_, x.data() + 128 * n, 72, n, factor.data() + 128, one_, got, 128));
+    EXPECT_TRUE(append_byte_columns(*kernels_, x.data(), 192, n, factor.data(), three_, got, 0));
+    EXPECT_TRUE(append_byte_columns(*kernels_, x.data() + 192 * n, 108, n, factor.data() + 192, one_, got, 192));
     EXPECT_TRUE(same(want, got));
     auto bad = x;
-    bad[static_cast<size_t>(130 * n + 3)] = std::numeric_limits<float>::quiet_NaN();
-    EXPECT_FALSE(append_byte_columns(*kernels_, bad.data() + 128 * n, 72, n, nullptr, one_, got, 128));
+    bad[static_cast<size_t>(200 * n + 3)] = std::numeric_limits<float>::quiet_NaN();
+    EXPECT_FALSE(append_byte_columns(*kernels_, bad.data() + 192 * n, 108, n, nullptr, one_, got, 192));
 }
 
 INSTANTIATE_TEST_SUITE_P(Entries, ByteProductTest, ::testing::Range(size_t{0}, byte_kernels().size()),

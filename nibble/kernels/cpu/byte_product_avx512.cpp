@@ -20,7 +20,7 @@ NIBBLE_OP I add_bytes(I sum, I word) { return dot4_bytes(sum, splat(0x01010101),
 using ByteOperand = I;
 NIBBLE_OP I byte_operand(I word) { return word; }
 NIBBLE_OP I first_sum(int32_t sum) { return splat(-128 * sum); }
-NIBBLE_OP I dot4(I acc, I u, I s) { return dot4_bytes(acc, u, s); }
+NIBBLE_OP I dot4(I acc, I u, const uint32_t* s) { return dot4_bytes(acc, u, s); }
 
 #undef NIBBLE_OP
 

@@ -83,6 +83,11 @@ NIBBLE_OP I dot4_bytes(I a, I u, I s) {
     asm("vpdpbusd %2, %1, %0" : "+v"(a) : "v"(u), "v"(s));
     return a;
 }
+// The same signed bytes for every lane.
+NIBBLE_OP I dot4_bytes(I a, I u, const uint32_t* s) {
+    asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(a) : "v"(u), "m"(*s));
+    return a;
+}
 
 NIBBLE_OP F gather(const float* table, I index) { return _mm512_i32gather_ps(index, table, 4); }
 
