@@ -13,15 +13,17 @@
 namespace nibble::bench {
 namespace {
 
-Result<Check> check_routing(Kit& kit, const MoeConfig& config, bool round, bool biased) {
-    Check check{fmt::format("route {} of {}, {} of {} groups, {}{}", config.top_k, config.experts, config.kept_groups,
-                            config.groups, config.router == MoeConfig::Router::sigmoid ? "sigmoid" : "softmax",
-                            biased ? ", bias" : "")};
-    constexpr int64_t tokens = 517, width = 72;
+Result<Check> check_routing(Kit& kit, const MoeConfig& config, int64_t tokens, bool round, bool biased) {
+    Check check{fmt::format("route {} of {}, {} of {} groups, {}{}, {} tokens", config.top_k, config.experts,
+                            config.kept_groups, config.groups,
+                            config.router == MoeConfig::Router::sigmoid ? "sigmoid" : "softmax", biased ? ", bias" : "",
+                            tokens)};
+    constexpr int64_t width = 72;
     const DeviceArena::Mark mark = kit.arena.mark();
     std::vector<float> logits = kit.normal(tokens * config.experts, 1.5f);
     std::fill_n(logits.begin(), config.experts, 0.25f);  // all equal
-    for (int e = 0; e < config.experts; ++e) logits[static_cast<size_t>(config.experts + e)] = e % 3;
+    if (tokens > 1)
+        for (int e = 0; e < config.experts; ++e) logits[static_cast<size_t>(config.experts + e)] = e % 3;
     const std::vector<float> bias = kit.normal(config.experts, 0.3f),
                              y = kit.normal(tokens * config.top_k * width, 1.0f);
     const std::vector<float> shared = kit.normal(tokens * width, 1.0f);
@@ -250,8 +252,11 @@ Result<std::vector<Check>> check_experts(const Kit& given) {
     Kit kit = given;
     std::vector<Check> results;
     const auto add = [&](MoeConfig config, bool round, bool biased) -> Status {
-        NIBBLE_TRY(auto check, check_routing(kit, config, round, biased));
-        results.push_back(std::move(check));
+        // Many; few enough for the one thread block that also sorts (64 slots); one.
+        for (const int64_t tokens : {int64_t{517}, int64_t{64 / config.top_k}, int64_t{1}}) {
+            NIBBLE_TRY(auto check, check_routing(kit, config, tokens, round, biased));
+            results.push_back(std::move(check));
+        }
         return Ok{};
     };
     using R = MoeConfig::Router;

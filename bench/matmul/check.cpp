@@ -186,7 +186,7 @@ Result<MatmulCheck> Checker::gated(int64_t half, int64_t k) {
             QuantView part = from->canonical;
             part.rows = rows;
             part.codes += row * k / 2, part.block_scales += row * k / 16;
-            NIBBLE_CHECK(cuda::prepack(part, first + 2 * row, {2 * half, k, records}, refused, stream_, 2));
+            NIBBLE_CHECK(cuda::prepack(part, first + 2 * row, {2 * half, k, records}, refused, stream_, {16, 32}));
         }
     std::vector<float> scales(static_cast<size_t>(2 * half));
     for (int64_t r = 0; r < 2 * half; ++r) scales[static_cast<size_t>(r)] = r / 16 % 2 ? 0.0013f : 0.0007f;

@@ -60,21 +60,32 @@ fs::path calibration_folder(const QuantizeConfig& config) {
     return out += ".calibration";
 }
 
-CalibrationOptions calibration_options(const QuantizeConfig& config, const RangeRule& range) {
+CalibrationOptions calibration_options(const QuantizeConfig& config, const RangeRule& range,
+                                       const DeviceChoice& device = {}) {
     return {.range = range,
             .all_experts = config.calib.all_experts,
             .gradient_tokens = config.calib.gradients,
-            .scratch = fs::absolute(config.out).parent_path()};
+            .scratch = fs::absolute(config.out).parent_path(),
+            .device = device};
+}
+
+// What of the passes over text no GPU does.
+void say_what_stays(const DeviceChoice& device, const Plan& plan, const JobHooks& hooks) {
+    if (!device.cuda) return;
+    if (plan.awq) hooks.warn("awq_lite searches its scales on the CPU, whatever --device says");
+    if (!calibrates_on_device(plan))
+        hooks.warn(
+            "nibble_best reads gradients, which only the CPU computes: calibration runs there, whatever --device says");
 }
 
 // What calibration finds joins what --input-scales gave, which wins.
 Result<Calibration> run_calibration(const QuantizeConfig& config, const Checkpoint& source, const Plan& plan,
-                                    const Json& settings, ThreadPool& pool, const JobHooks& hooks,
-                                    std::optional<ScaleTable>& table) {
+                                    const Json& settings, const DeviceChoice& device, ThreadPool& pool,
+                                    const JobHooks& hooks, std::optional<ScaleTable>& table) {
     NIBBLE_TRY(const auto range, parse_range_rule(config.calib.range));
     NIBBLE_TRY(const auto arithmetic, parse_arithmetic(config.arithmetic));
     NIBBLE_TRY(const auto sequences, calibration_sequences(config.calib, source));
-    CalibrationOptions options = calibration_options(config, range);
+    CalibrationOptions options = calibration_options(config, range, device);
     options.keep = calibration_folder(config);
     NIBBLE_TRY(options.job, source_identity(source));
     options.job.emplace_back("version of nibble", NIBBLE_VERSION);
@@ -154,7 +165,8 @@ struct Calibrated {
 
 // The plan and the table become those of the calibrated job.
 Result<Calibrated> calibrate(const QuantizeConfig& config, const Checkpoint& source, Plan& plan,
-                             std::optional<ScaleTable>& table, ThreadPool& pool, const JobHooks& hooks) {
+                             std::optional<ScaleTable>& table, const DeviceChoice& device, ThreadPool& pool,
+                             const JobHooks& hooks) {
     Calibrated out{.settings = settings_of(config)};
     if (!plan.awq && !needs_calibration(plan))
         return fail("--calib: this recipe stores nothing that depends on activations");
@@ -173,9 +185,11 @@ Result<Calibrated> calibrate(const QuantizeConfig& config, const Checkpoint& sou
         std::ranges::move(scales.warnings, std::back_inserter(plan.warnings));
     }
     if (!needs_calibration(plan)) return out;
+    // Its numbers are a GPU's: sums in another order.
+    if (device.cuda && calibrates_on_device(plan)) out.settings["calibration_device"] = "cuda";
     std::vector<std::string> warnings = plan.warnings;
-    NIBBLE_TRY(auto seen,
-               run_calibration(config, out.folded ? *out.folded : source, plan, out.settings, pool, hooks, table));
+    NIBBLE_TRY(auto seen, run_calibration(config, out.folded ? *out.folded : source, plan, out.settings, device, pool,
+                                          hooks, table));
     out.statistics = std::move(seen.statistics);
     NIBBLE_TRY(plan, resolve());
     plan.warnings = std::move(warnings);
@@ -198,6 +212,7 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
         NIBBLE_TRY(table, read_scale_table(config.input_scales));
     }
     NIBBLE_TRY(auto plan, make_plan(config, *source, table ? &*table : nullptr));
+    if (!config.calib.file.empty()) say_what_stays(device, plan, hooks);
     if (config.dry_run) {
         fmt::print("{}", to_text(plan));
         return Outcome{};
@@ -206,7 +221,7 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
     Calibrated calibrated{.settings = settings_of(config)};
     if (!config.calib.file.empty()) {
         ThreadPool pool(config.threads);
-        NIBBLE_TRY(calibrated, calibrate(config, *opened, plan, table, pool, hooks));
+        NIBBLE_TRY(calibrated, calibrate(config, *opened, plan, table, device, pool, hooks));
         if (calibrated.folded) source = calibrated.folded.get();
     }
     NIBBLE_CHECK(refuse_missing_activations(plan));
@@ -299,7 +314,10 @@ void add_quantize(CLI::App& app, RunCommand& run) {
     command->add_option("--threads", config->threads, "0: all cores; two a core with --device cuda")
         ->capture_default_str();
     command->add_option("--kernel", config->kernel, "force avx512, avx2 or ref (same bytes)");
-    command->add_option("--device", config->device, "cpu, cuda or cuda:N (same bytes)")->capture_default_str();
+    command
+        ->add_option("--device", config->device,
+                     "cpu, cuda or cuda:N; the same bytes but for --calib, whose sums have another order")
+        ->capture_default_str();
     command->add_flag("--dry-run", config->dry_run, "print the plan and stop");
     command->add_flag("--strict", config->strict, "warnings of the plan are errors");
     command->add_flag("--resume", config->resume, "continue an interrupted run to the same bytes");

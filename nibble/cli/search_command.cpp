@@ -20,7 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 
 struct SearchConfig {
-    std::string source, out, score = "fisher", scores, algorithm = "max", cost_model = "weights", measure;
+    std::string source, out, score = "fisher", scores, algorithm = "max", cost_model = "weights", measure,
+                             device = "cpu";
     std::vector<std::string> formats = {"nvfp4", "fp8"}, keep;
     CalibrationFlags calib{.tokens = 4096, .sequence = 512};
     int64_t measure_tokens = 4096;
@@ -61,6 +62,8 @@ public:
         report_.command = config_.command_line;
         NIBBLE_TRY(report_.space, make_space(config_, *source_));
         options_.scratch = fs::absolute(config_.out).parent_path();
+        NIBBLE_TRY(options_.device, parse_device(config_.device).within("--device"));
+        if (options_.device.cuda) NIBBLE_CHECK(open_device(options_.device));
         NIBBLE_CHECK(get_scores());
         NIBBLE_TRY(report_.chosen, choose(report_.space, report_.scores, config_.bits));
         NIBBLE_TRY(report_.sweep,
@@ -108,6 +111,7 @@ private:
                                                     {"formats", fmt::format("{}", fmt::join(config_.formats, ","))},
                                                     {"groups", hash_text(groups)},
                                                     {"score", config_.score},
+                                                    {"device", options_.device.cuda ? "cuda" : "cpu"},
                                                     {"text", hash_text(text)}}));
         options_.journal = journal_.get();
         return Ok{};
@@ -129,6 +133,11 @@ private:
             return Ok{};
         }
         NIBBLE_TRY(options_.method, parse_score_method(config_.score));
+        if (options_.device.cuda && options_.method != ScoreMethod::kl)
+            hooks_.warn(
+                fmt::format("{} scores are gradients, which only the CPU computes; ranges and --measure run on {}, "
+                            "and so do --score kl",
+                            config_.score, config_.device));
         NIBBLE_CHECK(read_text());
         NIBBLE_CHECK(open_journal());
         NIBBLE_TRY(const Trials* all, trials());
@@ -244,6 +253,10 @@ void add_search(CLI::App& app, RunCommand& run) {
     command->add_option("--measure", config->measure, "a text on which the KL divergence of every target is measured");
     command->add_option("--measure-tokens", config->measure_tokens, "tokens taken from it")->capture_default_str();
     command->add_option("--algorithm", config->algorithm, "of the recipe: max or nibble_best")->capture_default_str();
+    command
+        ->add_option("--device", config->device,
+                     "cpu, cuda or cuda:N: where text goes forward (--score kl, --measure, ranges of inputs)")
+        ->capture_default_str();
     command->add_option("--threads", config->threads, "0: all cores")->capture_default_str();
     command->add_flag("--json", config->json, "machine-readable");
     command->footer(

@@ -1,4 +1,4 @@
-// y = x W^T on a GPU with W in NVFP4 and x in BF16 (W4A16): describe, plan, prepack, run.
+// y = x W^T on a GPU with W in NVFP4 or MXFP4 and x in BF16 (W4A16): describe, plan, prepack, run.
 //
 // One order of sums for every m, the house rule: K is cut into eight chunks of ceil(k / 2048) records of 256 columns
 // each (the last ones may be shorter or empty); a chunk is one chain of mma.sync.m16n8k16 or wgmma.m64nNk16 (the same
@@ -21,7 +21,7 @@ namespace nibble::cuda {
 struct MatmulProblem {
     int64_t m = 0, n = 0, k = 0;  // x [m, k] BF16, W [n, k], y [m, n] FP32
     Format weights = Format::nvfp4;
-    // W's tiles of 16 rows are those of a gate and of an up projection by turns (prepack's tile_step), n / 2 rows each,
+    // W's tiles of 16 rows are those of a gate and of an up projection by turns (RowTurns{16, 32}), n / 2 rows each,
     // a multiple of 16.
     bool gated = false;
 };
@@ -61,19 +61,26 @@ template <class Byte>
 struct BasicPackedMatrix {
     int64_t rows = 0, cols = 0;
     Byte* records = nullptr;  // packed_bytes(rows, cols)
+    Format format = Format::nvfp4;
 };
 using PackedMatrix = BasicPackedMatrix<const std::byte>;
 using PackedSpan = BasicPackedMatrix<std::byte>;
 
 int64_t packed_bytes(int64_t rows, int64_t cols);  // of a whole matrix, padding included
 
+// Where the rows of a part lie that takes turns with another: runs of `run` rows begin `step` rows apart. Gate and up
+// by halves of a tile: 8 and 16; by tiles: 16 and 32. run 0: all adjacent.
+struct RowTurns {
+    int run = 0, step = 0;
+};
+
 // Canonical -> packed and back, exactly. prepack: w's rows become rows [first_row, first_row + w.rows) of `out`, parts
-// of a stack come one after the other; a part that ends at out.rows also writes the padding. Block scales other than
-// the 126 positive finite ones of E4M3 have no place in the layout: their number is added to *refused (zero it before,
-// read it after the stream is synchronized; the result is void unless it is 0). tensor_scale stays with the caller.
-// tile_step > 1: w's tiles of 16 rows (w.rows is a multiple) go to every tile_step-th tile from first_row on.
+// of a stack come one after the other; a part that ends at out.rows also writes the padding. With turns w.rows and
+// first_row are multiples of a run. Block scales other than the 126 positive finite ones of E4M3, or E8M0 outside
+// 2^-118 ... 2^8, have no place in the layout: their number is added to *refused (zero it before, read it after the
+// stream is synchronized; the result is void unless it is 0). tensor_scale stays with the caller.
 Status prepack(const QuantView& w, int64_t first_row, const PackedSpan& out, uint32_t* refused, const Stream& stream,
-               int tile_step = 1);
+               const RowTurns& turns = {});
 Status unpack(const PackedMatrix& w, const QuantSpan& out, const Stream& stream);
 
 struct MatmulOptions {
@@ -108,5 +115,37 @@ Status permute(const MatmulPlan& plan, const std::byte* x, std::byte* out, const
 // `workspace`: plan.workspace_bytes, null when that is 0.
 Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w, const MatmulFactors& factors, float* y,
               std::byte* workspace, const MatmulOptions& options, const Stream& stream);
+
+// The products of a mixture's experts, one launch for all of them: rows of the input's `rows` and of the output lie
+// sorted by expert, those of expert e in [begin[e], begin[e + 1]) (on the device). The order of sums is matmul()'s.
+struct PackedExperts {
+    int count = 0;                      // at most 1024
+    PackedMatrix first;                 // the others follow, packed_bytes() apart
+    const float* row_scales = nullptr;  // [count, rows]
+    const float* bias = nullptr;        // [count, rows]; may be null
+    const int32_t* begin = nullptr;     // [count + 1]
+};
+struct ExpertsInput {
+    const std::byte* x = nullptr;   // rows of BF16, `stride` elements apart, a multiple of 8 (0: adjacent)
+    const int32_t* rows = nullptr;  // [slots]: the row of x behind each; null: itself
+    int64_t slots = 0;              // begin[count]
+    int64_t stride = 0;
+    // The kernel before is a grouped_matmul with the same `begin`: with overlap weights are asked for before it is
+    // done.
+    bool routed = false;
+};
+// Either y [slots, rows of W] FP32, or, activated as by activate(), `out` BF16 [slots, width]: gated, width is half the
+// rows and gates lie in the upper halves of the tiles, what they gate in the lower ones.
+struct ExpertsOutput {
+    float* y = nullptr;
+    int64_t y_stride = 0;  // floats from row to row; 0: rows of W
+    std::byte* out = nullptr;
+    Activation activation = Activation::silu;
+    bool gated = false;
+};
+// Once per device, before the first grouped_matmul.
+Status prepare_grouped_matmul(const DeviceInfo& device);
+Status grouped_matmul(const ExpertsInput& in, const PackedExperts& w, const ExpertsOutput& out, bool overlap,
+                      const Stream& stream);
 
 }  // namespace nibble::cuda

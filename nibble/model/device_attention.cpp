@@ -35,6 +35,7 @@ cuda::KvCache DeviceKv::cache(const DeviceStep& step) const {
 Result<std::unique_ptr<DeviceMixer>> DeviceAttention::make(const BlockConfig& block, float eps,
                                                            const Attention& attention, DeviceWeights& weights) {
     auto a = std::make_unique<DeviceAttention>();
+    a->prefix_ = block.prefix;
     a->index_ = block.index;
     a->eps_ = eps;
     a->config_ = attention.config();
@@ -71,6 +72,7 @@ Status DeviceAttention::forward(const std::byte* x, float* y, DeviceStep& step) 
                                     .sin = rotary.sin,
                                     .q = q},
                                    cache, step.overlap, step.stream));
+    if (step.observer) NIBBLE_CHECK(step.observer->kv(prefix_, cache, batch.slots, step.rows, step.stream));
     NIBBLE_CHECK(cuda::attend(*batch.attention, {.q = q, .table = batch.table, .work = batch.work}, cache, heads,
                               workspace, step.overlap, step.stream));
     return out_.forward(heads, step.rows, y, out_.rows, step);

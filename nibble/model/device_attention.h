@@ -24,6 +24,7 @@ public:
 private:
     int64_t q_cols() const { return int64_t{config_.heads} * config_.head_dim; }
 
+    std::string prefix_;
     int index_ = 0;
     float eps_ = 0;
     AttentionConfig config_;

@@ -8,6 +8,7 @@ Result<std::unique_ptr<DeviceMixer>> DeviceLatentAttention::make(const BlockConf
                                                                  const LatentAttention& attention,
                                                                  DeviceWeights& weights) {
     auto a = std::make_unique<DeviceLatentAttention>();
+    a->prefix_ = block.prefix;
     a->index_ = block.index;
     a->config_ = attention.config();
     NIBBLE_TRY(a->kv_, DeviceKv::make(attention.kv(), block.prefix, weights));
@@ -78,6 +79,7 @@ Status DeviceLatentAttention::forward(const std::byte* x, float* y, DeviceStep& 
                                       .sin = rotary.sin,
                                       .q = q},
                                      cache, step.overlap, step.stream));
+    if (step.observer) NIBBLE_CHECK(step.observer->kv(prefix_, cache, batch.slots, step.rows, step.stream));
     NIBBLE_CHECK(cuda::attend(*batch.attention, {.q = q, .table = batch.table, .work = batch.work}, cache, heads,
                               workspace, step.overlap, step.stream));
     return out_.forward(heads, rows, y, out_.rows, step);

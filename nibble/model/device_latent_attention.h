@@ -22,6 +22,7 @@ private:
     int64_t q_cols() const { return int64_t{config_.heads} * (config_.nope_dim + config_.rope.dims); }
     int64_t v_cols() const { return int64_t{config_.heads} * config_.v_dim; }
 
+    std::string prefix_;
     int index_ = 0;
     LatentAttentionConfig config_;
     DeviceKv kv_;

@@ -46,6 +46,7 @@ Result<std::unique_ptr<DeviceModel>> DeviceModel::load(std::shared_ptr<const Che
     NIBBLE_TRY(ModelConfig config, model_config(*checkpoint));
     NIBBLE_CHECK(use_device(device.index));
     NIBBLE_CHECK(cuda::prepare_products(device));
+    NIBBLE_CHECK(cuda::prepare_grouped_matmul(device));
     NIBBLE_TRY(Stream stream, Stream::create(device.index));
     std::unique_ptr<DeviceModel> model(new DeviceModel(std::move(device), std::move(stream), std::move(config)));
     NIBBLE_TRY(Workspace host, Workspace::create(options.compute, options.kernels, pool));

@@ -7,6 +7,7 @@
 #include "kernels/matmul_cuda.h"
 #include "kernels/ssm_cuda.h"
 #include "model/config.h"
+#include "model/device_observer.h"
 #include "tensor/device.h"
 
 #include <map>
@@ -49,6 +50,7 @@ struct DeviceStep {
     std::byte* matmul_workspace = nullptr;  // zero between products
     int64_t matmul_workspace_bytes = 0;
     bool overlap = true;
+    DeviceObserver* observer = nullptr;
 
     int64_t rows = 0, segments = 0;
     int32_t longest = 0;                 // rows of the longest segment

@@ -5,6 +5,7 @@
 #include "model/backward.h"
 #include "quant/block_solver.h"
 #include "quant/calibration_observer.h"
+#include "quant/device_calibration.h"
 #include "quant/meter.h"
 #include "quant/quantized_inputs.h"
 #include "quant/units.h"
@@ -74,7 +75,7 @@ public:
     Status backward(CalibrationObserver& forth, CalibrationObserver& back, BlockSolver& solver,
                     const ByteKernels* bytes, const std::function<Status()>& went_forward) {
         NIBBLE_TRY(auto work, Workspace::create(options_.compute, {}, pool_));
-        work.bytes = bytes;
+        if (bytes) work.bytes = std::make_unique<ByteProducts>(*bytes);
         WeightSource ends(source_, weights(), pool_, WeightSource::Mode::load);
         NIBBLE_TRY(const auto embedding, Embedding::load(config_, ends));
         NIBBLE_TRY(const auto head, Head::load(config_, ends));
@@ -219,9 +220,9 @@ Status fill_statistics(const Plan& plan, const UniformMoments& uniform, const So
 std::string identity(const Calibration& seen, std::span<const std::vector<int32_t>> sequences,
                      const CalibrationOptions& options) {
     std::string text =
-        fmt::format("{} tokens, {} back, batches of {}, {}, seed {}, {}:", seen.tokens, options.gradient_tokens,
+        fmt::format("{} tokens, {} back, batches of {}, {}, seed {}, {}{}:", seen.tokens, options.gradient_tokens,
                     options.batch_tokens, options.compute == Compute::bf16 ? "bf16" : "f32", options.seed,
-                    options.all_experts ? "all experts" : "routed experts");
+                    options.all_experts ? "all experts" : "routed experts", seen.on_device ? ", on a GPU" : "");
     for (const auto& sequence : sequences) text += fmt::format(" {}", fmt::join(sequence, ","));
     return text;
 }
@@ -267,13 +268,19 @@ bool needs_calibration(const Plan& plan) {
            (stores_kv(plan.kv) && !plan.kv_layers.empty());
 }
 
+bool calibrates_on_device(const Plan& plan) {
+    return std::ranges::none_of(plan.entries, [](const PlanEntry& e) { return needed_statistics(e.solver).gradients; });
+}
+
 Result<Calibration> calibrate(const Checkpoint& source, const Plan& plan, std::string_view origin,
                               std::span<const std::vector<int32_t>> sequences, const CalibrationOptions& options,
                               ThreadPool& pool, const JobHooks& hooks) {
     const auto begin = std::chrono::steady_clock::now();
     NIBBLE_TRY(const ModelConfig config, model_config(source));
     NIBBLE_TRY(const SolverKernels* kernels, select_solver_kernels());
-    Calibration seen{.origin = std::string(origin)};
+    Calibration seen{.origin = std::string(origin), .on_device = options.device.cuda && calibrates_on_device(plan)};
+    if (seen.on_device && options.compute == Compute::f32)
+        return fail("calibration on a GPU rounds to BF16 between operators; FP32 runs on the CPU");
     for (const auto& sequence : sequences) seen.tokens += static_cast<int64_t>(sequence.size());
     bool ranges = stores_kv(plan.kv);
     for (const PlanEntry& entry : plan.entries) {
@@ -323,7 +330,17 @@ Result<Calibration> calibrate(const Checkpoint& source, const Plan& plan, std::s
         return keep && std::exchange(ranges, false) ? keep->note_ranges(ranges_json(seen)) : Status(Ok{});
     };
     Run run(source, config, sequences, options, pool, hooks, seen.tokens);
-    if (forth) {
+    std::unique_ptr<DeviceWalk> walk;
+    if (seen.on_device && (forth || quantized)) {
+        NIBBLE_TRY(walk,
+                   DeviceWalk::create(source, sequences, options.device, {.batch_tokens = options.batch_tokens}, pool));
+    }
+    if (forth && walk) {
+        BlockSolver* const takes = solves && !quantized ? &solver : nullptr;
+        DeviceCalibration eye(plan, options, ranges ? &seen : nullptr, takes != nullptr, *seen.statistics, *walk);
+        NIBBLE_CHECK(calibrate_on_device(*walk, source, false, eye, takes, head, hooks).within(origin));
+        NIBBLE_CHECK(note_ranges());
+    } else if (forth) {
         // Pass::uniform shows ranges and nothing to solvers without gradients.
         auto eye = observer(quantized ? CalibrationObserver::Pass::uniform : CalibrationObserver::Pass::forward, true);
         NIBBLE_CHECK(run.forward(eye, solves && !quantized ? &solver : nullptr, head).within(origin));
@@ -339,12 +356,18 @@ Result<Calibration> calibrate(const Checkpoint& source, const Plan& plan, std::s
         NIBBLE_CHECK(finish_ranges());
         const ScaleTable table = scale_table(seen, plan, plan_arithmetic(plan));
         NIBBLE_TRY(const ActivationScales scales, resolve_activation_scales(plan, &table));
-        NIBBLE_TRY(const MatmulKernels* products, select_matmul_kernels());
         const auto changed = with_quantized_inputs(source, plan, scales);
-        auto eye = observer(CalibrationObserver::Pass::forward, false);
-        eye.see_quantized(plan, scales, *products);
-        Run again(*changed, config, sequences, options, pool, hooks, seen.tokens, true);
-        NIBBLE_CHECK(again.forward(eye, &solver, head).within(origin));
+        if (walk) {
+            DeviceCalibration eye(plan, options, nullptr, true, *seen.statistics, *walk);
+            eye.see_quantized(scales);
+            NIBBLE_CHECK(calibrate_on_device(*walk, *changed, true, eye, &solver, head, hooks).within(origin));
+        } else {
+            NIBBLE_TRY(const MatmulKernels* products, select_matmul_kernels());
+            auto eye = observer(CalibrationObserver::Pass::forward, false);
+            eye.see_quantized(plan, scales, *products);
+            Run again(*changed, config, sequences, options, pool, hooks, seen.tokens, true);
+            NIBBLE_CHECK(again.forward(eye, &solver, head).within(origin));
+        }
     }
     if (back) {
         auto there = observer(CalibrationObserver::Pass::uniform, !forth);

@@ -16,6 +16,7 @@
 #include "quant/plan.h"
 #include "quant/ranges.h"
 #include "quant/statistics_store.h"
+#include "tensor/device.h"
 
 #include <filesystem>
 #include <map>
@@ -38,6 +39,10 @@ struct CalibrationOptions {
     // there is taken over. Empty: nothing is kept.
     std::filesystem::path keep;
     JobIdentity job;  // of the source and the settings of the job; part of the kept files' identity
+    // Where text goes forward. A GPU streams blocks as the CPU does (quant/device_calibration.h), rounds to BF16
+    // between operators (no Compute::f32) and has no backward pass: plans that calibrates_on_device() refuses run on
+    // the CPU.
+    DeviceChoice device;
 };
 
 struct Calibration {
@@ -48,10 +53,13 @@ struct Calibration {
     std::vector<std::string> warnings;                       // experts that saw few tokens, ranges taken from peers
     std::unique_ptr<StatisticsStore> statistics;             // null when the plan has no solver
     double seconds = 0;
+    bool on_device = false;  // text went forward on CalibrationOptions::device
 };
 
 // Whether `plan` stores a scale, or has a solver, that needs activations.
 bool needs_calibration(const Plan& plan);
+// Whether nothing in it reads gradients.
+bool calibrates_on_device(const Plan& plan);
 
 // `sequences`: token ids, none empty. Errors: an architecture or tensor the engine cannot run, an id outside the
 // vocabulary, NaN in an activation (names layer, operator and token), a linear of the plan that no forward pass runs, a

@@ -142,6 +142,10 @@ private:
                 return Ok{};
             }
             case Stage::scan: {
+                if (member.entry.solver) {  // the host solves it, no other machine made room for it
+                    NIBBLE_TRY(const MatrixView view, read(member, panel, worker));
+                    return note_scan(member, panel, job_.kernels.scan(view), worker);
+                }
                 NIBBLE_TRY(const MatrixView view, place(member, panel, worker));
                 NIBBLE_TRY(const Scan found, computed(job_.workers[worker].scan(view)));
                 return note_scan(member, panel, found, worker);
@@ -175,7 +179,7 @@ private:
         KeptPanel& kept = member.kept[static_cast<size_t>(panel)];
         if (kept.memory) return kept.view;
         NIBBLE_TRY(const MatrixView host, read(member, panel, worker));
-        const bool again = stage_ != Stage::quantize && !member.entry.solver;
+        const bool again = stage_ != Stage::quantize;
         return computed(job_.workers[worker].place(host, again ? &kept : nullptr));
     }
 

@@ -30,6 +30,16 @@ void Range::add(const float* x, int64_t rows, int64_t cols) {
     for (int64_t i = 0; i < n; ++i) ++counts_[bucket_of(x[i])];
 }
 
+void Range::add_counts(int64_t rows, int64_t values, float largest, std::span<const uint64_t> counts) {
+    largest_ = std::bit_cast<float>(
+        std::max(std::bit_cast<uint32_t>(largest_), std::bit_cast<uint32_t>(largest) & 0x7FFF'FFFF));
+    rows_ += rows;
+    values_ += values;
+    if (rule_.kind == RangeRule::Kind::max) return;
+    if (counts_.empty()) counts_.assign(buckets, 0);
+    for (size_t b = 0; b < std::min(buckets, counts.size()); ++b) counts_[b] += static_cast<int64_t>(counts[b]);
+}
+
 float Range::amax() const {
     if (values_ == 0 || !std::isfinite(largest_)) return largest_;
     switch (rule_.kind) {

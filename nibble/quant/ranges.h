@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace nibble {
@@ -28,6 +29,9 @@ public:
     }
 
     void add(const float* x, int64_t rows, int64_t cols);
+    // What was counted elsewhere (on a GPU) of `values` numbers in `rows` rows that are BF16: the largest |x|, and how
+    // many had each code without its sign [2^15]; counts are empty for Kind::max.
+    void add_counts(int64_t rows, int64_t values, float largest, std::span<const uint64_t> counts);
     int64_t rows() const { return rows_; }
     float largest() const { return largest_; }  // 0 before the first row; NaN once a NaN came
     // By the rule; never above largest(). Buckets are the BF16 prefixes of |x|: within 1/128 of the exact percentile.

@@ -37,6 +37,9 @@ struct ScoreOptions {
     // Scores that an earlier run of the same search found, by group; new ones are added when a block (gradients) or a
     // group (kl) is finished. Its identity is the caller's: everything above and the text. Null: nothing is kept.
     Journal* journal = nullptr;
+    // Where text goes forward: ranges of inputs, KL scores and measured divergences. Gradient scores go back through
+    // the model, on the CPU.
+    DeviceChoice device;
 };
 
 using TokenSequences = std::span<const std::vector<int32_t>>;
@@ -71,8 +74,13 @@ Result<SearchScores> search_scores(const Trials& trials, std::string_view origin
                                    const ScoreOptions& options, const JobHooks& hooks);
 
 // KL divergence of changed models from a source, on a text.
+class KlRunner;  // quant/kl_runner.h
+
 class KlMeter {
 public:
+    KlMeter(KlMeter&&) noexcept;
+    KlMeter& operator=(KlMeter&&) noexcept;
+    ~KlMeter();
     // All outlive the meter.
     static Result<KlMeter> create(const Checkpoint& source, TokenSequences sequences, const ScoreOptions& options,
                                   ThreadPool& pool);
@@ -85,20 +93,13 @@ public:
                                                             const JobHooks& hooks);
 
 private:
-    Status embed(std::vector<float>& x);
-    Status forward(const Block& block, std::vector<float>& x);
-    Result<double> divergence(const std::vector<float>& x, const Head& head);
-    WeightOptions weights() const { return {.compute = compute_, .kv = KvFormat::none}; }
+    KlMeter();
+    Result<double> mean(Result<double> sum) const;
 
     const Checkpoint* source_ = nullptr;
-    TokenSequences sequences_;
     ThreadPool* pool_ = nullptr;
-    Compute compute_ = Compute::bf16;
     int64_t tokens_ = 0;
-    std::unique_ptr<ModelConfig> config_;
-    std::unique_ptr<Workspace> work_;
-    std::optional<Head> head_;
-    std::vector<float> last_;  // [tokens, hidden] of the source, what enters the head
+    std::unique_ptr<KlRunner> runner_;
 };
 
 }  // namespace nibble

@@ -27,7 +27,8 @@ Result<Trials> Trials::create(const Checkpoint& source, const SearchSpace& space
                                          {.compute = options.compute,
                                           .batch_tokens = options.batch_tokens,
                                           .memory = options.memory,
-                                          .scratch = options.scratch},
+                                          .scratch = options.scratch,
+                                          .device = options.device},
                                          pool, hooks));
     for (const std::string& warning : trials.ranges_->warnings)
         if (hooks.warn) hooks.warn(warning);

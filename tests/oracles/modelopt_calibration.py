@@ -1,7 +1,7 @@
 """Calibrates the golden models with `nibble quantize --calib` on the ids that Model Optimizer saw and compares every input_scale,
 k_scale and v_scale with what it wrote (golden/modelopt/*.json).
 
-    modelopt_calibration.py NIBBLE [GOLDEN_ROOT] [--smollm2 CHECKPOINT] [--only TEXT]
+    modelopt_calibration.py NIBBLE [GOLDEN_ROOT] [--smollm2 CHECKPOINT] [--only TEXT] [--device cuda]
 
 Exit 0: all within 2 % (they are maxima of activations; an FP32 and a BF16 forward pass differ by up to 1.2 %, golden/README.md), but
 for SmolLM2, where roundings of 30 layers add up: there 2 in 100 may be off by up to 3 %. 1: something differs; 77: no golden data.
@@ -38,11 +38,11 @@ def write_ids(path, ids):
     path.write_bytes(struct.pack("<Q", len(header)) + header + struct.pack(f"<{len(ids)}q", *ids))
 
 
-def run_case(nibble, wanted, config, source, ids, work, deep):
+def run_case(nibble, wanted, config, source, ids, work, deep, device):
     preset, *extra = config.split("+")
     out = work / "out"
     command = [nibble, "quantize", source, "-o", out, "--recipe", PRESETS[preset], "--arithmetic", "true", "--quiet",
-               "--calib", ids] + (["--kv", "fp8"] if extra else [])
+               "--calib", ids, "--device", device] + (["--kv", "fp8"] if extra else [])
     done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
     if done.returncode != 0:
         return [f"exit {done.returncode}: {done.stderr.strip()}"], []
@@ -63,6 +63,7 @@ def main():
     parser.add_argument("golden", nargs="?")
     parser.add_argument("--smollm2")
     parser.add_argument("--only", default="")
+    parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
     here = pathlib.Path(__file__).resolve().parents[2]
     root = args.golden or os.environ.get("NIBBLE_GOLDEN") or next(
@@ -86,7 +87,7 @@ def main():
                 ids = work / "ids.safetensors"
                 write_ids(ids, json.loads((root / "modelopt" / f"{model}.calib.json").read_text())["input_ids"])
             source = args.smollm2 if smollm2 else root / "models" / model
-            problems, errors = run_case(args.nibble, wanted, config, source, ids, work, smollm2)
+            problems, errors = run_case(args.nibble, wanted, config, source, ids, work, smollm2, args.device)
         cases += 1
         failed += bool(problems)
         if problems:

@@ -162,7 +162,6 @@ __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ G
 
     const uint8_t* x = shared + min(lane / 4, args.tokens - 1) * args.x_pitch + lane % 4 * 32 + first * record_x_bytes;
     uint8_t* slot = shared + (slot_at - x_at);
-    const uint32_t or_bits = scale_or_bits();
     float part[ChunksPerWarp][4];
     int i = 0;
     uint32_t at = 0, parity = 0;
@@ -186,7 +185,7 @@ __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ G
             for (int b = 0; b < w4a16::record_blocks; ++b) {
                 const uint4* x_at_block = reinterpret_cast<const uint4*>(x + 128 * b);
                 const uint4 columns[2] = {x_at_block[0], x_at_block[1]};
-                block64(acc, codes[b], ScalePairs(scales, b, or_bits), columns);
+                block64(acc, codes[b], ScalePairs(scales, b, args.scale_bits), columns);
             }
             x += record_x_bytes;
         }

@@ -1,6 +1,7 @@
 #include "quant/emulated/emulated_gpu.h"
 
 #include "kernels/quantize_cuda.h"
+#include "quant/emulated/emulated_memory.h"
 
 #include <bit>
 #include <cmath>
@@ -10,18 +11,8 @@
 namespace nibble {
 namespace {
 
-constexpr uintptr_t device_bit = uintptr_t{1} << 50;  // no address of a host program has it
-
-template <class T>
-T* on_device(T* host) {
-    return reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(host) | device_bit);
-}
-template <class T>
-T* on_host(T* device) {
-    const auto address = reinterpret_cast<uintptr_t>(device);
-    if (!(address & device_bit)) std::abort();
-    return reinterpret_cast<T*>(address & ~device_bit);
-}
+using test::on_device;
+using test::on_host;
 
 QuantSpan on_host(QuantSpan q) {
     q.codes = on_host(q.codes);
@@ -102,7 +93,10 @@ Status copy_to_host(std::byte* host, const std::byte* device, int64_t bytes, con
     std::memcpy(host, on_host(device), static_cast<size_t>(bytes));
     return Ok{};
 }
-Status copy_on_device(std::byte*, const std::byte*, int64_t, const Stream&) { return missing(); }
+Status copy_on_device(std::byte* to, const std::byte* from, int64_t bytes, const Stream&) {
+    std::memmove(on_host(to), on_host(from), static_cast<size_t>(bytes));
+    return Ok{};
+}
 Status fill_device(std::byte* device, uint8_t value, int64_t bytes, const Stream&) {
     std::memset(on_host(device), value, static_cast<size_t>(bytes));
     return Ok{};
