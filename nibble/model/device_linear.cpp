@@ -69,7 +69,7 @@ Result<int> DeviceLinear::tiles(int64_t n, DeviceStep& step) const {
 }
 
 Result<bool> DeviceLinear::norms(int64_t n, DeviceStep& step) const {
-    if (!w4a16 || n != 1) return false;
+    if (!w4a16 || n != 1 || step.observer) return false;  // observers see x
     NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols, by_turns));
     return plan.norms;
 }
