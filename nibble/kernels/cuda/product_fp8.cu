@@ -234,9 +234,10 @@ __global__ void __launch_bounds__(Fp8Shape<N, TokenGroups, RowGroups, Cluster>::
         };
         const auto add = [&](const float(&from)[N / 2], const float* f, int n) {
             float by[2][2] = {};  // of the blocks of rows, of the tokens g and g + 8; zeros behind the last group
-            if constexpr (ByTile)
+            if constexpr (ByTile) {
 #pragma unroll
                 for (int e = 0; e < 4; ++e) by[e / 2][e % 2] = n < all_groups ? f[e % 2] * f[2 + e / 2] : 0.0f;
+            }
 #pragma unroll
             for (int v = 0; v < N / 2; ++v)
                 if constexpr (ByTile)
@@ -263,12 +264,14 @@ __global__ void __launch_bounds__(Fp8Shape<N, TokenGroups, RowGroups, Cluster>::
             row = origin.y + static_cast<int>(rank) * S::rows + N * row_group;
             // Up to two blocks of 128 rows: columns of wgmma below `split` are of the first.
             split = (row / 128 + 1) * 128 - row;
-            if constexpr (ByTile)
-#pragma unroll
+            // In braces: nvcc 13.0 takes a discarded `if constexpr` whose statement begins with a pragma for more than
+            // it is, and dropped the loop behind it, too.
+            if constexpr (ByTile) {
                 for (int i = 0; i < 2; ++i) {
                     of_rows[i] = p.tile_scales + int64_t{min(row + i * split, last_row) / 128} * all_groups;
                     of_tokens[i] = p.group_scales + int64_t{min(token + 8 * i, p.tokens - 1)} * all_groups;
                 }
+            }
 #pragma unroll
             for (float& v : total) v = 0.0f;
 #pragma unroll 1
