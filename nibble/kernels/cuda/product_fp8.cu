@@ -58,13 +58,6 @@ NIBBLE_WGMMA_FP8(112, NIBBLE_N56_0, "%56", "%57", "%58", "%59", NIBBLE_D32(d, 0)
 NIBBLE_WGMMA_FP8(128, NIBBLE_N64_0, "%64", "%65", "%66", "%67", NIBBLE_D64(d, 0));
 #undef NIBBLE_WGMMA_FP8
 
-// Nothing that reads these registers moves before it: the compiler does not know that they are written until the wait.
-template <int Count>
-__device__ void done_with(float (&acc)[Count]) {
-#pragma unroll
-    for (float& v : acc) asm volatile("" : "+f"(v)::"memory");
-}
-
 __device__ void load_3d(uint32_t to, const CUtensorMap* map, int x, int y, int z, uint32_t barrier) {
     asm volatile(
         "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
@@ -92,25 +85,6 @@ __device__ void arrive_at(uint32_t barrier, uint32_t rank, bool condition) {
 __device__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-
-// The tiles of a product: neighbours share weights and tokens, bands of token tiles, then rows.
-struct Works {
-    static constexpr int band = 8;
-    int rows, tokens, row_blocks, token_tiles, count;
-
-    __device__ Works(const ProductArgs& p, int tile_rows, int tile_tokens)
-        : rows(tile_rows),
-          tokens(tile_tokens),
-          row_blocks((p.n + rows - 1) / rows),
-          token_tiles((p.tokens + tokens - 1) / tokens),
-          count(row_blocks * token_tiles) {}
-    // The first token and the first row of tile i.
-    __device__ int2 at(int i) const {
-        const int first = i / (band * row_blocks) * band, in_band = i % (band * row_blocks);
-        const int tiles = min(band, token_tiles - first);
-        return {(first + in_band % tiles) * tokens, in_band / tiles * rows};
-    }
-};
 
 // Warpgroups along tokens (64 each) x along rows (N each).
 template <int N, int TokenGroups, int RowGroups, int Cluster>
@@ -141,8 +115,14 @@ __global__ void __launch_bounds__(Fp8Shape<N, TokenGroups, RowGroups, Cluster>::
     uint32_t rank = 0;
     if (Cluster > 1) asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
 
-    const Works works(p, S::rows * Cluster, S::tokens);
-    const int first_work = static_cast<int>(blockIdx.x) / Cluster, clusters = static_cast<int>(gridDim.x) / Cluster;
+    // Clusters of one wave share weights and tokens: bands of token tiles, then rows.
+    const int row_blocks = (p.n + S::rows * Cluster - 1) / (S::rows * Cluster);
+    const int token_tiles = (p.tokens + S::tokens - 1) / S::tokens, cluster = static_cast<int>(blockIdx.x) / Cluster;
+    constexpr int band = 8;
+    const int first_tile = cluster / (band * row_blocks) * band, in_band = cluster % (band * row_blocks);
+    const int tiles_here = min(band, token_tiles - first_tile);
+    const int token0 = (first_tile + in_band % tiles_here) * S::tokens;
+    const int row0 = (in_band / tiles_here * Cluster + static_cast<int>(rank)) * S::rows;
     const int all_groups = (p.k + group_cols - 1) / group_cols, last_row = p.n - 1;
     constexpr int whole = S::chains;  // and a multiple of stage_groups, 1, 2 or 4
     const int unit = stage_groups > whole ? stage_groups : whole;
@@ -163,49 +143,46 @@ __global__ void __launch_bounds__(Fp8Shape<N, TokenGroups, RowGroups, Cluster>::
     if (group == S::groups) {
         if constexpr (S::many) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (warp % 4 == 0 && lane == 0) {
-            const auto load_w = [&](int2 at, int s, uint32_t slot) {
+            const auto load_w = [&](int s, uint32_t slot) {
                 barrier_expect(full + 8 * slot, stage_bytes);
-                load_3d(base + slot * stage_bytes + x_bytes, &w_map, 0, s * stage_groups,
-                        (at.y + static_cast<int>(rank) * S::rows) / 8, full + 8 * slot);
+                load_3d(base + slot * stage_bytes + x_bytes, &w_map, 0, s * stage_groups, row0 / 8, full + 8 * slot);
             };
-            const auto load_x = [&](int2 at, int s, uint32_t slot) {
-                const uint32_t to = base + slot * stage_bytes, barrier = full + 8 * slot;
+            const auto load_x = [&](int s, uint32_t slot) {
+                const uint32_t to = base + slot * stage_bytes, at = full + 8 * slot;
                 if constexpr (Cluster > 1)
                     load_3d_for_both(to + rank * (x_bytes / 2), &x_map, 0,
-                                     at.x + static_cast<int>(rank) * S::tokens / 2, s * stage_groups, barrier);
+                                     token0 + static_cast<int>(rank) * S::tokens / 2, s * stage_groups, at);
                 else
-                    load_3d(to, &x_map, 0, at.x, s * stage_groups, barrier);
+                    load_3d(to, &x_map, 0, token0, s * stage_groups, at);
             };
-            uint32_t slot = 0, parity = 1;
-            for (int work = first_work; work < works.count; work += clusters) {
-                const int2 at = works.at(work);
-                int s = 0;
-                if (work == first_work) {  // weights before the kernel ahead is done
-                    for (; s < min(stages, all_stages); ++s) load_w(at, s, s);
-                    if (p.overlap) wait_for_previous();
-                    for (int i = 0; i < s; ++i) load_x(at, i, i);
-                    slot = s == stages ? 0 : s;
-                    parity = s == stages ? 0 : 1;
-                }
-                for (; s < all_stages; ++s) {
-                    barrier_wait(empty + 8 * slot, parity);
-                    load_w(at, s, slot);
-                    load_x(at, s, slot);
-                    if (++slot == static_cast<uint32_t>(stages)) slot = 0, parity ^= 1;
-                }
+            const int ahead = min(stages, all_stages);
+            for (int s = 0; s < ahead; ++s) load_w(s, s);
+            if (p.overlap) wait_for_previous();
+            for (int s = 0; s < ahead; ++s) load_x(s, s);
+            uint32_t slot = 0, parity = 0;
+            for (int s = ahead; s < all_stages; ++s) {
+                barrier_wait(empty + 8 * slot, parity);
+                load_w(s, slot);
+                load_x(s, slot);
+                if (++slot == static_cast<uint32_t>(stages)) slot = 0, parity ^= 1;
             }
         }
     } else {
         if constexpr (S::many) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         if (p.overlap) wait_for_previous();  // scales may be what the kernel before wrote
         const int token_group = group % TokenGroups, row_group = group / TokenGroups;
-        int token = 0, row = 0, split = 0;
-        const float* of_rows[2] = {};
-        const float* of_tokens[2] = {};
+        const int token = token0 + 64 * token_group + warp % 4 * 16 + g, row = row0 + N * row_group;
+        // Up to two blocks of 128 rows: columns of wgmma below `split` are of the first.
+        const int split = (row / 128 + 1) * 128 - row;
+        const float* of_rows[2] = {p.tile_scales + int64_t{min(row, last_row) / 128} * all_groups,
+                                   p.tile_scales + int64_t{min(row + split, last_row) / 128} * all_groups};
+        const float* of_tokens[2] = {p.group_scales + int64_t{min(token, p.tokens - 1)} * all_groups,
+                                     p.group_scales + int64_t{min(token + 8, p.tokens - 1)} * all_groups};
         const uint32_t w_upper = 0x40000000u | static_cast<uint32_t>(stage_groups * 64);
         constexpr int chains = S::chains;
-        constexpr bool one_block = N == 128;  // of the blocks of 128 rows that have scales
         float acc[chains][N / 2], total[N / 2], factor[chains][ByTile ? 4 : 1];
+#pragma unroll
+        for (float& v : total) v = 0.0f;
         uint32_t slot = 0, parity = 0, done_slot = 0;
         int in_stage = 0, done_in_stage = 0;  // groups issued, groups added of a stage
         // Group n of 128 columns; behind the last they are zeros, as many as make whole stages of every chain. No
@@ -213,12 +190,13 @@ __global__ void __launch_bounds__(Fp8Shape<N, TokenGroups, RowGroups, Cluster>::
         const auto issue = [&](float(&to)[N / 2], float* f, int n) {
             const uint32_t at = base + slot * stage_bytes;
             barrier_wait(full + 8 * slot, parity);
-            if constexpr (ByTile) {  // multiplied only when they are needed, behind the products
+            if constexpr (ByTile) {
                 const int group_at = min(n, all_groups - 1);
-                f[0] = p.group_scales ? of_tokens[0][group_at] : 1.0f;
-                f[1] = p.group_scales ? of_tokens[1][group_at] : 1.0f;
-                f[2] = of_rows[0][group_at];
-                f[3] = one_block ? 0.0f : of_rows[1][group_at];
+                const float of_row[2] = {of_rows[0][group_at], of_rows[1][group_at]};
+                const float of_token[2] = {p.group_scales ? of_tokens[0][group_at] : 1.0f,
+                                           p.group_scales ? of_tokens[1][group_at] : 1.0f};
+#pragma unroll
+                for (int e = 0; e < 4; ++e) f[e] = n < all_groups ? of_token[e % 2] * of_row[e / 2] : 0.0f;
             }
             const uint32_t left = swizzled_operand(at + (in_stage * token_rows + 64 * token_group) * 128);
             const uint32_t right =
@@ -232,16 +210,11 @@ __global__ void __launch_bounds__(Fp8Shape<N, TokenGroups, RowGroups, Cluster>::
             slot = wraps ? 0 : slot + next;
             parity ^= wraps;
         };
-        const auto add = [&](const float(&from)[N / 2], const float* f, int n) {
-            float by[2][2] = {};  // of the blocks of rows, of the tokens g and g + 8; zeros behind the last group
-            if constexpr (ByTile)
-#pragma unroll
-                for (int e = 0; e < 4; ++e) by[e / 2][e % 2] = n < all_groups ? f[e % 2] * f[2 + e / 2] : 0.0f;
+        const auto add = [&](const float(&from)[N / 2], const float* f) {
 #pragma unroll
             for (int v = 0; v < N / 2; ++v)
                 if constexpr (ByTile)
-                    total[v] =
-                        fmaf(from[v], one_block || 8 * (v / 4) < split ? by[0][v / 2 % 2] : by[1][v / 2 % 2], total[v]);
+                    total[v] = fmaf(from[v], 8 * (v / 4) < split ? f[v / 2 % 2] : f[2 + v / 2 % 2], total[v]);
                 else
                     total[v] = from[v] + total[v];
         };
@@ -257,59 +230,41 @@ __global__ void __launch_bounds__(Fp8Shape<N, TokenGroups, RowGroups, Cluster>::
             done_slot = done_slot == static_cast<uint32_t>(stages) ? 0 : done_slot;
         };
 #pragma unroll 1
-        for (int work = first_work; work < works.count; work += clusters) {
-            const int2 origin = works.at(work);
-            token = origin.x + 64 * token_group + warp % 4 * 16 + g;
-            row = origin.y + static_cast<int>(rank) * S::rows + N * row_group;
-            // Up to two blocks of 128 rows: columns of wgmma below `split` are of the first.
-            split = (row / 128 + 1) * 128 - row;
-            if constexpr (ByTile)
-#pragma unroll
-                for (int i = 0; i < 2; ++i) {
-                    of_rows[i] = p.tile_scales + int64_t{min(row + i * split, last_row) / 128} * all_groups;
-                    of_tokens[i] = p.group_scales + int64_t{min(token + 8 * i, p.tokens - 1)} * all_groups;
-                }
-#pragma unroll
-            for (float& v : total) v = 0.0f;
-#pragma unroll 1
-            for (int n = 0; n < padded_groups; n += chains) {
-                issue(acc[0], factor[0], n);
-                if constexpr (chains == 2) {
-                    issue(acc[1], factor[1], n + 1);
-                    wgmma_wait<1>();
-                } else {
-                    wgmma_wait<0>();
-                }
-                done_with(acc[0]);
-                add(acc[0], factor[0], n);
-                release();
-                if constexpr (chains == 2) {
-                    wgmma_wait<0>();
-                    done_with(acc[1]);
-                    add(acc[1], factor[1], n + 1);
-                    release();
-                }
+        for (int n = 0; n < padded_groups; n += chains) {
+            issue(acc[0], factor[0], n);
+            if constexpr (chains == 2) {
+                issue(acc[1], factor[1], n + 1);
+                wgmma_wait<1>();
+            } else {
+                wgmma_wait<0>();
             }
+            add(acc[0], factor[0]);
+            release();
+            if constexpr (chains == 2) {
+                wgmma_wait<0>();
+                add(acc[1], factor[1]);
+                release();
+            }
+        }
 #pragma unroll
-            for (int i = 0; i < N / 8; ++i) {
-                const int column = row + 8 * i + 2 * c;
-                if (column >= p.n) continue;
-                const RowFactors first(p, 0, column), second(p, 0, min(column + 1, last_row));
-                const bool both = column + 1 < p.n, pairs = both && p.y_stride % 2 == 0;
+        for (int i = 0; i < N / 8; ++i) {
+            const int column = row + 8 * i + 2 * c;
+            if (column >= p.n) continue;
+            const RowFactors first(p, 0, column), second(p, 0, min(column + 1, last_row));
+            const bool both = column + 1 < p.n, pairs = both && p.y_stride % 2 == 0;
 #pragma unroll
-                for (int h = 0; h < 2; ++h) {
-                    const int t = token + 8 * h;
-                    if (t >= p.tokens) continue;
-                    const float of_token = token_factor(p, t);
-                    const float2 v{product_output(total[4 * i + 2 * h], first.scale * of_token, first.bias),
-                                   product_output(total[4 * i + 2 * h + 1], second.scale * of_token, second.bias)};
-                    float* to = p.y + t * p.y_stride + column;
-                    if (pairs) {
-                        *reinterpret_cast<float2*>(to) = v;
-                    } else {
-                        to[0] = v.x;
-                        if (both) to[1] = v.y;
-                    }
+            for (int h = 0; h < 2; ++h) {
+                const int t = token + 8 * h;
+                if (t >= p.tokens) continue;
+                const float of_token = token_factor(p, t);
+                const float2 v{product_output(total[4 * i + 2 * h], first.scale * of_token, first.bias),
+                               product_output(total[4 * i + 2 * h + 1], second.scale * of_token, second.bias)};
+                float* to = p.y + t * p.y_stride + column;
+                if (pairs) {
+                    *reinterpret_cast<float2*>(to) = v;
+                } else {
+                    to[0] = v.x;
+                    if (both) to[1] = v.y;
                 }
             }
         }
@@ -359,7 +314,7 @@ struct Launcher {
                 return code;
         return cudaSuccess;
     }
-    static cudaError_t launch(Fp8Args args, int multiprocessors, cudaStream_t stream) {
+    static cudaError_t launch(Fp8Args args, cudaStream_t stream) {
         const ProductArgs& p = args.product;
         const int groups = (p.k + group_cols - 1) / group_cols;
         // Stages of about 32 KB; token_rows of a box.
@@ -388,7 +343,7 @@ struct Launcher {
         attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
         attributes[1].val.programmaticStreamSerializationAllowed = 1;
         cudaLaunchConfig_t config{};
-        config.gridDim = static_cast<unsigned>(std::min<int64_t>(blocks, multiprocessors / Cluster * Cluster));
+        config.gridDim = static_cast<unsigned>(blocks);
         config.blockDim = S::threads;
         config.dynamicSmemBytes = all_bytes;
         config.stream = stream;
@@ -444,9 +399,9 @@ int choose_rows(int n, int multiprocessors) {
 cudaError_t launch_fp8(const ProductArgs& product, int multiprocessors, cudaStream_t stream) {
     if (!encoder()) return cudaErrorNotSupported;
     const Fp8Args args{.product = product};
-    if (product.tokens > fp8_most_narrow_tokens) return Launcher<128, 2, 1, 2>::launch(args, multiprocessors, stream);
+    if (product.tokens > fp8_most_narrow_tokens) return Launcher<128, 2, 1, 2>::launch(args, stream);
     return visit_narrow(choose_rows(product.n, multiprocessors),
-                        [&](auto launcher) { return launcher.launch(args, multiprocessors, stream); });
+                        [&](auto launcher) { return launcher.launch(args, stream); });
 }
 
 cudaError_t prepare_fp8() {

@@ -94,9 +94,10 @@ __global__ void __cluster_dims__(cluster, 1, 1) __launch_bounds__(wide_threads, 
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         float acc[Tokens / 2], total[ByTile ? Tokens / 2 : 1];
-        if constexpr (ByTile)
+        if constexpr (ByTile) {  // braces: see product_fp8.cu
 #pragma unroll
             for (float& v : total) v = 0.0f;
+        }
         const int across = (args.k + 127) / 128;
 #pragma unroll 1
         for (int s = 0; s < args.k_tiles; ++s) {
