@@ -30,8 +30,10 @@ fuzz:
 format:
 	git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format -i
 
-tidy: build
-	git ls-files 'nibble/*.cpp' | xargs clang-tidy -p build/$(PRESET) --quiet
+tidy:
+	tools/setup
+	cmake --preset tidy >/dev/null
+	run-clang-tidy -p build/tidy -quiet '$(CURDIR)/nibble/' >build/tidy/log 2>&1 || { grep -E "(warning|error):" build/tidy/log; exit 1; }
 
 clean:
 	rm -rf build

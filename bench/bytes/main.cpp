@@ -38,8 +38,10 @@ bool equals_ref(const ByteKernels& k, const std::vector<float>& x, const PackedM
     const int64_t rows = 16, cols = weight.cols(), outputs = weight.rows();
     std::vector<float> y(static_cast<size_t>(rows * outputs)), want = y;
     const auto product = [&](const ByteKernels& entry, std::vector<float>& out) {
-        byte_product(entry, byte_rows(entry, x.data(), rows, cols, cols, pool), byte_weight(entry, weight, pool),
-                     out.data(), outputs, pool);
+        ByteMatrix a, b;
+        byte_rows(entry, x.data(), rows, cols, cols, pool, a);
+        byte_weight(entry, weight, pool, b);
+        byte_product(entry, a, b, {out.data(), outputs}, pool);
     };
     product(k, y);
     product(byte_kernels().back(), want);
@@ -55,7 +57,7 @@ int main(int argc, char** argv) {
     struct Shape {
         int64_t outputs, cols;
     };
-    fmt::print("GFLOP/s of {} rows, one thread; bytes include packing inputs and weights\n", rows);
+    fmt::print("GFLOP/s of {} rows, one thread; bytes include packing inputs\n", rows);
     for (const Shape& shape : {Shape{3072, 576}, Shape{576, 1536}, Shape{960, 576}}) {
         const int64_t outputs = shape.outputs, cols = shape.cols;
         const auto x = draw(rows * cols, 1), w = draw(outputs * cols, 2);
@@ -63,7 +65,7 @@ int main(int argc, char** argv) {
         std::vector<float> y(static_cast<size_t>(rows * outputs));
         const double work = 2e-9 * static_cast<double>(rows * outputs * cols);
         const double f32 = median_seconds([&] {
-            (*floats)->matmul(*weight, {.x = x.data(), .rows = rows, .stride = cols}, y.data(), outputs, pool);
+            (*floats)->matmul(*weight, {.x = x.data(), .rows = rows, .stride = cols}, {y.data(), outputs}, pool);
         });
         fmt::print("{} x {}: FP32 {} {:.0f}", outputs, cols, (*floats)->name, work / f32);
         for (const ByteKernels& k : byte_kernels().first(byte_kernels().size() - 1)) {
@@ -72,11 +74,18 @@ int main(int argc, char** argv) {
                 fmt::print("\n{} differs from ref\n", k.name);
                 return 1;
             }
-            const double seconds = median_seconds([&] {
-                byte_product(k, byte_rows(k, x.data(), rows, cols, cols, pool), byte_weight(k, *weight, pool), y.data(),
-                             outputs, pool);
-            });
-            fmt::print(", bytes {} {:.0f} ({:.2f} times)", k.name, work / seconds, f32 / seconds);
+            ByteMatrix a, b;
+            const double input = median_seconds([&] { byte_rows(k, x.data(), rows, cols, cols, pool, a); });
+            const double weights = median_seconds([&] { byte_weight(k, *weight, pool, b); });
+            const double product = median_seconds([&] { byte_product(k, a, b, {y.data(), outputs}, pool); });
+            fmt::print(", bytes {} {:.0f} ({:.2f} times; inputs {:.2f} ms, weights {:.2f}, product {:.2f})", k.name,
+                       work / (product + input), f32 / (product + input), 1e3 * input, 1e3 * weights, 1e3 * product);
+            ByteMatrix turned;
+            const double columns = median_seconds([&] { byte_columns(k, x.data(), rows, cols, cols, pool, turned); });
+            std::vector<double> sums(static_cast<size_t>(cols * cols));
+            const double gram = median_seconds([&] { add_byte_gram(k, turned, sums.data(), pool); });
+            fmt::print("\n    moments of {}: {:.0f}, rows to codes {:.2f} ms, product {:.2f}", cols,
+                       1e-9 * static_cast<double>(rows * cols * cols) / gram, 1e3 * columns, 1e3 * gram);
         }
         fmt::print("\n");
     }

@@ -45,16 +45,9 @@ Status fill(std::byte* to, int64_t bytes, const std::byte* pool, int64_t piece, 
 
 }  // namespace
 
-Result<DecodeModel::Product> DecodeModel::product(int n, int k, int copies, const DeviceInfo& device,
-                                                  DeviceArena& arena, const Stream& stream) {
-    Product p;
-    NIBBLE_TRY(p.plan, cuda::plan_matmul({.m = shape_.sequences, .n = n, .k = k}, device));
-    p.bytes = cuda::packed_bytes(n, k);
-    NIBBLE_TRY(p.records, arena.allocate(p.bytes * copies));
-    int64_t at = n % 1009;
-    at *= w4a16::record_bytes;
-    NIBBLE_CHECK(fill(p.records, p.bytes * copies, pool_, int64_t{pool_records} * w4a16::record_bytes, at,
-                      w4a16::record_bytes, stream));
+Result<DecodeModel::Product> DecodeModel::product(int n, int k, int64_t at, bool gated, const DeviceInfo& device) {
+    Product p{.at = at, .bytes = cuda::packed_bytes(n, k)};
+    NIBBLE_TRY(p.plan, cuda::plan_matmul({.m = shape_.sequences, .n = n, .k = k, .gated = gated}, device));
     return p;
 }
 
@@ -67,11 +60,17 @@ Result<DecodeModel> DecodeModel::make(const ModelShape& shape, const DeviceInfo&
     const std::vector<uint8_t> pool = random_records(random);
     NIBBLE_TRY(uint8_t * device_pool, upload(pool, arena, stream));
     m.pool_ = reinterpret_cast<std::byte*>(device_pool);
-    NIBBLE_TRY(m.qkv_, m.product(shape.qkv(), shape.hidden, shape.layers, device, arena, stream));
-    NIBBLE_TRY(m.out_, m.product(shape.hidden, shape.q_heads * head_dim, shape.layers, device, arena, stream));
-    NIBBLE_TRY(m.up_, m.product(2 * shape.intermediate, shape.hidden, shape.layers, device, arena, stream));
-    NIBBLE_TRY(m.down_, m.product(shape.hidden, shape.intermediate, shape.layers, device, arena, stream));
-    NIBBLE_TRY(m.head_, m.product(shape.vocabulary, shape.hidden, 1, device, arena, stream));
+    NIBBLE_TRY(m.qkv_, m.product(shape.qkv(), shape.hidden, 0, false, device));
+    NIBBLE_TRY(m.out_, m.product(shape.hidden, shape.q_heads * head_dim, m.qkv_.bytes, false, device));
+    NIBBLE_TRY(m.up_, m.product(2 * shape.intermediate, shape.hidden, m.out_.at + m.out_.bytes, shape.fuse, device));
+    NIBBLE_TRY(m.down_, m.product(shape.hidden, shape.intermediate, m.up_.at + m.up_.bytes, false, device));
+    m.layer_bytes_ = m.down_.at + m.down_.bytes;
+    NIBBLE_TRY(m.head_, m.product(shape.vocabulary, shape.hidden, 0, false, device));
+    const int64_t all = shape.layers * m.layer_bytes_ + m.head_.bytes;
+    NIBBLE_TRY(m.weights_, arena.allocate(all));
+    int64_t place = 0;
+    NIBBLE_CHECK(fill(m.weights_, all, m.pool_, int64_t{pool_records} * w4a16::record_bytes, place, w4a16::record_bytes,
+                      stream));
     int64_t workspace = 0, permuted = 0;
     for (const Product* p : {&m.qkv_, &m.out_, &m.up_, &m.down_, &m.head_}) {
         workspace = std::max(workspace, p->plan.workspace_bytes);
@@ -153,6 +152,7 @@ Result<DecodeModel> DecodeModel::make(const ModelShape& shape, const DeviceInfo&
     const int64_t padded = (tokens + 127) / 128 * 128;
     const int64_t widest = std::max(2 * shape.intermediate, shape.qkv());
     NIBBLE_TRY(m.h_, arena.allocate(tokens * hidden * 2));
+    NIBBLE_TRY(m.other_h_, arena.allocate(tokens * hidden * 2));
     NIBBLE_TRY(m.x_, arena.allocate(padded * hidden * 2));
     NIBBLE_TRY(m.wide_, arena.allocate(padded * shape.intermediate * 2));
     NIBBLE_TRY(m.heads_, arena.allocate(padded * shape.q_heads * head_dim * 2));
@@ -162,51 +162,70 @@ Result<DecodeModel> DecodeModel::make(const ModelShape& shape, const DeviceInfo&
     NIBBLE_TRY(m.logits_, arena.allocate_array<float>(tokens * shape.vocabulary));
     NIBBLE_TRY(m.next_, arena.allocate_array<int32_t>(tokens));
     m.attention_input_.q = m.rope_.q;
-    m.rope_.qkv = m.y_;
+    NIBBLE_TRY(m.qkv_out_, arena.allocate_array<float>(tokens * shape.qkv()));
+    m.rope_.qkv = m.qkv_out_;
     NIBBLE_CHECK(stream.synchronize());
     return m;
 }
 
 Status DecodeModel::multiply(const Product& p, int layer, const std::byte* x, float* y, bool overlap,
-                             const Stream& stream) const {
-    return cuda::matmul(p.plan, x, {p.plan.problem.n, p.plan.problem.k, p.records + layer * p.bytes},
-                        {.tensor_scale = scale_}, y, workspace_, {overlap}, stream);
+                             const Stream& stream, std::byte* gated, const cuda::MatmulOptions::Norm& norm) const {
+    return cuda::matmul(p.plan, x, {p.plan.problem.n, p.plan.problem.k, weights_ + layer * layer_bytes_ + p.at},
+                        {.tensor_scale = scale_, .gated = gated, .activation = Activation::silu}, y, workspace_,
+                        {.overlap = overlap, .norm = norm}, stream);
 }
 
-Status DecodeModel::step(bool overlap, const Stream& stream) const {
+Status DecodeModel::step(bool overlap, const Stream& stream, Part without) const {
     const int64_t tokens = shape_.sequences, hidden = shape_.hidden;
-    const auto norm = [&](const float* update, const Product& next) {
-        return cuda::add_norm({.tokens = tokens,
-                               .width = hidden,
-                               .h = h_,
-                               .update = update,
-                               .weight = norm_,
-                               .eps = 1e-5f,
-                               .out = {x_, next.plan.tiling.tokens}},
-                              overlap, stream);
+    const auto has = [&](Part part) { return part != without; };
+    std::byte *h = h_, *other = other_h_;
+    // Makes x, or hands over what a product makes it of itself.
+    const auto norm = [&](const float* update, const Product& next) -> Result<cuda::MatmulOptions::Norm> {
+        if (!has(Part::norm)) return cuda::MatmulOptions::Norm{};
+        if (next.plan.norms && shape_.fuse) {
+            const cuda::MatmulOptions::Norm inside{h, update, norm_, 1e-5f, other};
+            if (update) std::swap(h, other);
+            return inside;
+        }
+        NIBBLE_CHECK(cuda::add_norm({.tokens = tokens,
+                                     .width = hidden,
+                                     .h = h,
+                                     .update = update,
+                                     .weight = norm_,
+                                     .eps = 1e-5f,
+                                     .out = {x_, next.plan.tiling.tokens}},
+                                    overlap, stream));
+        return cuda::MatmulOptions::Norm{};
     };
     NIBBLE_CHECK(cuda::embed(table_, tokens_, tokens, hidden, h_, overlap, stream));
     for (int layer = 0; layer < shape_.layers; ++layer) {
-        NIBBLE_CHECK(norm(layer ? y_ : nullptr, qkv_));
-        NIBBLE_CHECK(multiply(qkv_, layer, x_, y_, overlap, stream));
+        NIBBLE_TRY(const auto first, norm(layer ? y_ : nullptr, qkv_));
+        if (has(Part::qkv)) NIBBLE_CHECK(multiply(qkv_, layer, x_, qkv_out_, overlap, stream, nullptr, first));
         cuda::KvCache cache = cache_;
         cache.pages += layer * cache_bytes_;
-        NIBBLE_CHECK(cuda::rope_append(rope_, cache, overlap, stream));
-        NIBBLE_CHECK(cuda::attend(attention_, attention_input_, cache, heads_, attention_workspace_, overlap, stream));
-        const std::byte* heads = heads_;
-        if (out_.plan.permuted_bytes) {
-            NIBBLE_CHECK(cuda::permute(out_.plan, heads_, permuted_, {overlap}, stream));
-            heads = permuted_;
+        if (has(Part::rope)) NIBBLE_CHECK(cuda::rope_append(rope_, cache, overlap, stream));
+        if (has(Part::attention))
+            NIBBLE_CHECK(
+                cuda::attend(attention_, attention_input_, cache, heads_, attention_workspace_, overlap, stream));
+        if (has(Part::out)) {
+            const std::byte* heads = heads_;
+            if (out_.plan.permuted_bytes) {
+                NIBBLE_CHECK(cuda::permute(out_.plan, heads_, permuted_, {overlap}, stream));
+                heads = permuted_;
+            }
+            NIBBLE_CHECK(multiply(out_, layer, heads, y_, overlap, stream));
         }
-        NIBBLE_CHECK(multiply(out_, layer, heads, y_, overlap, stream));
-        NIBBLE_CHECK(norm(y_, up_));
-        NIBBLE_CHECK(multiply(up_, layer, x_, y_, overlap, stream));
-        NIBBLE_CHECK(cuda::activate(Activation::silu, true, y_, 0, tokens, shape_.intermediate,
-                                    {wide_, down_.plan.tiling.tokens}, overlap, stream));
-        NIBBLE_CHECK(multiply(down_, layer, wide_, y_, overlap, stream));
+        NIBBLE_TRY(const auto second, norm(y_, up_));
+        if (has(Part::up)) {
+            NIBBLE_CHECK(multiply(up_, layer, x_, y_, overlap, stream, up_.plan.activates() ? wide_ : nullptr, second));
+            if (!up_.plan.activates())
+                NIBBLE_CHECK(cuda::activate(Activation::silu, true, y_, 0, tokens, shape_.intermediate,
+                                            {wide_, down_.plan.tiling.tokens}, overlap, stream, shape_.fuse));
+        }
+        if (has(Part::down)) NIBBLE_CHECK(multiply(down_, layer, wide_, y_, overlap, stream));
     }
-    NIBBLE_CHECK(norm(y_, head_));
-    NIBBLE_CHECK(multiply(head_, 0, x_, logits_, overlap, stream));
+    NIBBLE_TRY(const auto last, norm(y_, head_));
+    if (has(Part::head)) NIBBLE_CHECK(multiply(head_, shape_.layers, x_, logits_, overlap, stream, nullptr, last));
     return cuda::argmax(logits_, tokens, shape_.vocabulary, next_, overlap, stream);
 }
 

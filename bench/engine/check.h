@@ -8,9 +8,12 @@ namespace nibble::bench {
 
 Result<std::vector<Check>> check_elementwise(const Kit& kit);
 Result<std::vector<Check>> check_products(const Kit& kit, bool small);
+Result<std::vector<Check>> check_grouped(const Kit& kit, bool small);
 Result<std::vector<Check>> check_inputs(const Kit& kit);
 Result<std::vector<Check>> check_experts(const Kit& kit);
 Result<std::vector<Check>> check_mamba(const Kit& kit);
 Result<std::vector<Check>> check_observers(const Kit& kit);
+Result<std::vector<Check>> check_sampling(const Kit& kit);
+Result<std::vector<Check>> check_scaled_mm(const Kit& kit);
 
 }  // namespace nibble::bench

@@ -12,10 +12,10 @@ namespace nibble::bench {
 namespace {
 
 struct Options {
-    std::string device = "cuda", json;
+    std::string device = "cuda", json, only;
     int64_t memory_gib = 24;
     uint64_t seed = 1;
-    bool small = false, no_check = false, no_timing = false, only_observers = false;
+    bool small = false, no_check = false, no_timing = false, new_only = false;
 };
 
 Result<bool> run(const Options& options) {
@@ -42,23 +42,24 @@ Result<bool> run(const Options& options) {
         }
         std::fflush(stdout);
     };
-    if (options.only_observers) {
-        show(check_observers(kit), "observers");
-        fmt::print("{}\n", good ? "all checks passed" : "CHECKS FAILED");
-        NIBBLE_CHECK(report.write(options.json));
-        return good;
-    }
     if (!options.no_check) {
-        show(check_elementwise(kit), "elementwise");
-        show(check_inputs(kit), "inputs");
-        show(check_products(kit, options.small), "products");
-        show(check_experts(kit), "experts");
-        show(check_mamba(kit), "mamba");
-        show(check_observers(kit), "observers");
+        const auto wanted = [&](std::string_view name) { return options.only.empty() || options.only == name; };
+        if (wanted("elementwise")) show(check_elementwise(kit), "elementwise");
+        if (wanted("inputs")) show(check_inputs(kit), "inputs");
+        if (wanted("products")) show(check_products(kit, options.small), "products");
+        if (wanted("grouped")) show(check_grouped(kit, options.small), "grouped");
+        if (wanted("experts")) show(check_experts(kit), "experts");
+        if (wanted("mamba")) show(check_mamba(kit), "mamba");
+        if (wanted("observers")) show(check_observers(kit), "observers");
+        if (wanted("sampling")) show(check_sampling(kit), "sampling");
+        if (wanted("scaled_mm")) show(check_scaled_mm(kit), "scaled_mm");
         fmt::print("{}\n", good ? "all checks passed" : "CHECKS FAILED");
         std::fflush(stdout);
     }
     if (!options.no_timing) {
+        NIBBLE_CHECK(time_grouped(kit, report));
+        NIBBLE_CHECK(time_codes(kit, report));
+        if (options.new_only) return good;
         NIBBLE_CHECK(time_products(kit, report));
         NIBBLE_CHECK(time_experts(kit, report));
     }
@@ -76,10 +77,13 @@ int main(int argc, char** argv) {
     app.add_option("--json", options.json, "write the results here");
     app.add_option("--memory", options.memory_gib, "GiB of device memory");
     app.add_option("--seed", options.seed, "of the checked data");
+    app.add_option(
+        "--only", options.only,
+        "checks of one of elementwise, inputs, products, grouped, experts, mamba, observers, sampling, scaled_mm");
     app.add_flag("--small", options.small, "few tokens only");
-    app.add_flag("--only-observers", options.only_observers, "their checks and nothing else");
     app.add_flag("--no-check", options.no_check);
     app.add_flag("--no-timing", options.no_timing);
+    app.add_flag("--new-only", options.new_only, "time products of experts and of FP8 codes only");
     CLI11_PARSE(app, argc, argv);
     const auto good = nibble::bench::run(options);
     if (!good) {

@@ -13,15 +13,17 @@
 namespace nibble::bench {
 namespace {
 
-Result<Check> check_routing(Kit& kit, const MoeConfig& config, bool round, bool biased) {
-    Check check{fmt::format("route {} of {}, {} of {} groups, {}{}", config.top_k, config.experts, config.kept_groups,
-                            config.groups, config.router == MoeConfig::Router::sigmoid ? "sigmoid" : "softmax",
-                            biased ? ", bias" : "")};
-    constexpr int64_t tokens = 517, width = 72;
+Result<Check> check_routing(Kit& kit, const MoeConfig& config, int64_t tokens, bool round, bool biased) {
+    Check check{fmt::format("route {} of {}, {} of {} groups, {}{}, {} tokens", config.top_k, config.experts,
+                            config.kept_groups, config.groups,
+                            config.router == MoeConfig::Router::sigmoid ? "sigmoid" : "softmax", biased ? ", bias" : "",
+                            tokens)};
+    constexpr int64_t width = 72;
     const DeviceArena::Mark mark = kit.arena.mark();
     std::vector<float> logits = kit.normal(tokens * config.experts, 1.5f);
     std::fill_n(logits.begin(), config.experts, 0.25f);  // all equal
-    for (int e = 0; e < config.experts; ++e) logits[static_cast<size_t>(config.experts + e)] = e % 3;
+    if (tokens > 1)
+        for (int e = 0; e < config.experts; ++e) logits[static_cast<size_t>(config.experts + e)] = e % 3;
     const std::vector<float> bias = kit.normal(config.experts, 0.3f),
                              y = kit.normal(tokens * config.top_k * width, 1.0f);
     const std::vector<float> shared = kit.normal(tokens * width, 1.0f);
@@ -122,6 +124,7 @@ class MambaReference {
 public:
     std::vector<float> conv_weight, conv_bias, a, d, dt_bias, norm;
     float dt_min = 0.001f, eps = 1e-5f;
+    PhiloxStream stream{.seed = 77, .role = 3};
 
     Result<std::vector<float>> run(const cuda::MambaShape& s, std::vector<float> projected, int64_t tokens) const {
         NIBBLE_TRY(const ElementwiseKernels* elements, select_elementwise_kernels("ref"));
@@ -162,8 +165,8 @@ public:
                   .d = d.data(),
                   .y = y.data(),
                   .tokens = tokens,
-                  .format = SsmStateFormat::f32,
-                  .stream = {}},
+                  .format = s.format,
+                  .stream = stream},
                  reinterpret_cast<std::byte*>(state.data()), pool);
         const int64_t group = inner / s.groups;
         for (int64_t t = 0; t < tokens; ++t) {
@@ -178,8 +181,9 @@ public:
 
 Result<Check> check_mamba_case(Kit& kit, const MambaCase& c) {
     const cuda::MambaShape& s = c.shape;
-    Check check{fmt::format("mamba {} heads of {}, {} groups, state {}, conv {}", s.heads, s.head_dim, s.groups,
-                            s.state, s.conv)};
+    constexpr const char* formats[] = {"f32", "bf16", "fp16", "fp16 stochastic"};
+    Check check{fmt::format("mamba {} heads of {}, {} groups, state {} {}, conv {}", s.heads, s.head_dim, s.groups,
+                            s.state, formats[static_cast<int>(s.format)], s.conv)};
     const DeviceArena::Mark mark = kit.arena.mark();
     const int64_t stride = s.inner() + s.channels() + s.heads;
     MambaReference ref;
@@ -189,7 +193,7 @@ Result<Check> check_mamba_case(Kit& kit, const MambaCase& c) {
     int64_t tokens = 0;
     for (const int32_t n : c.lengths) tokens += n;
     const std::vector<float> projected = kit.normal(tokens * stride, 1.0f);
-    cuda::MambaStep m{.shape = s, .tokens = tokens, .dt_min = ref.dt_min, .eps = ref.eps};
+    cuda::MambaStep m{.shape = s, .tokens = tokens, .dt_min = ref.dt_min, .eps = ref.eps, .stream = ref.stream};
     NIBBLE_TRY(m.conv_weight, kit.upload(ref.conv_weight));
     NIBBLE_TRY(m.conv_bias, kit.upload(ref.conv_bias));
     NIBBLE_TRY(m.a, kit.upload(ref.a));
@@ -219,7 +223,8 @@ Result<Check> check_mamba_case(Kit& kit, const MambaCase& c) {
             for (size_t i = 0; i < c.lengths.size(); first += c.lengths[i++]) {
                 const int32_t here = cut < 1 ? c.lengths[i] : std::min(cut, c.lengths[i] - done);
                 if (here < 1) continue;
-                list.push_back({first + done, here, cut == 0 ? nullptr : states + static_cast<int64_t>(i) * floats});
+                list.push_back(
+                    {first + done, here, cut == 0 ? nullptr : states + static_cast<int64_t>(i) * floats, done});
                 longest = std::max(longest, here);
             }
             cuda::MambaStep step = m;
@@ -247,8 +252,11 @@ Result<std::vector<Check>> check_experts(const Kit& given) {
     Kit kit = given;
     std::vector<Check> results;
     const auto add = [&](MoeConfig config, bool round, bool biased) -> Status {
-        NIBBLE_TRY(auto check, check_routing(kit, config, round, biased));
-        results.push_back(std::move(check));
+        // Many; few enough for the one thread block that also sorts (64 slots); one.
+        for (const int64_t tokens : {int64_t{517}, int64_t{64 / config.top_k}, int64_t{1}}) {
+            NIBBLE_TRY(auto check, check_routing(kit, config, tokens, round, biased));
+            results.push_back(std::move(check));
+        }
         return Ok{};
     };
     using R = MoeConfig::Router;
@@ -273,8 +281,13 @@ Result<std::vector<Check>> check_mamba(const Kit& given) {
     std::vector<Check> results;
     for (const MambaCase& c : {MambaCase{{4, 16, 2, 16, 4}, {1, 7, 20}}, MambaCase{{6, 24, 3, 20, 2}, {5, 9}},
                                MambaCase{{8, 64, 2, 128, 4}, {33, 2}}, MambaCase{{2, 80, 1, 64, 1}, {11}}}) {
-        NIBBLE_TRY(auto check, check_mamba_case(kit, c));
-        results.push_back(std::move(check));
+        for (const auto format :
+             {SsmStateFormat::f32, SsmStateFormat::bf16, SsmStateFormat::fp16, SsmStateFormat::fp16_stochastic}) {
+            MambaCase each = c;
+            each.shape.format = format;
+            NIBBLE_TRY(auto check, check_mamba_case(kit, each));
+            results.push_back(std::move(check));
+        }
     }
     return results;
 }

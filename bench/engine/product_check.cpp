@@ -12,6 +12,8 @@ namespace {
 
 // A chain of k-steps in FP32: its distance from double precision against the sum of the terms' magnitudes.
 constexpr double bound = 4e-6;
+// Four k-steps of the FP8 tensor cores keep about 14 bits of their sum.
+constexpr double codes_bound = 2e-3;
 
 struct Case {
     std::string name;
@@ -19,6 +21,7 @@ struct Case {
     DType plain = DType::bf16;
     ActivationFormat activation = ActivationFormat::none;
     bool bias = false;
+    bool codes = false;  // W8A8 on the FP8 tensor cores
 };
 
 class Checker : Kit {
@@ -39,10 +42,11 @@ private:
 Result<Checker::Weight> Checker::weight(const Case& c, int64_t n, int64_t k) {
     Weight w;
     w.operand = {.rows = n, .cols = k};
-    const int64_t bytes = cuda::operand_bytes(n, k);
+    const int64_t bytes = c.codes ? cuda::codes_bytes(n, k) : cuda::operand_bytes(n, k);
     NIBBLE_TRY(std::byte * tiles, arena.allocate(bytes));
     NIBBLE_CHECK(fill_device(tiles, 0, bytes, stream));
     w.operand.tiles = tiles;
+    w.operand.codes = c.codes;
     const int64_t cut = n / 3;  // parts of a stack
     if (c.format == Format::none) {
         std::vector<float> values = normal(n * k, 1.0f);
@@ -81,7 +85,8 @@ Result<Checker::Weight> Checker::weight(const Case& c, int64_t n, int64_t k) {
         NIBBLE_TRY(view.block_scales, upload(q.block_scales));
         NIBBLE_TRY(const float* scales, upload(q.float_scales));
         view.float_scales = scales;
-        NIBBLE_CHECK(cuda::make_operand(view, n, 0, tiles, stream));
+        NIBBLE_CHECK(c.codes ? cuda::make_codes(view, n, 0, tiles, stream)
+                             : cuda::make_operand(view, n, 0, tiles, stream));
         w.operand.scale = q.tensor_scale;
         if (c.format == Format::fp8_row) w.operand.row_scales = scales;
         if (c.format == Format::fp8_block128) w.operand.tile_scales = scales;
@@ -94,7 +99,7 @@ Result<Checker::Weight> Checker::weight(const Case& c, int64_t n, int64_t k) {
 }
 
 Result<Check> Checker::product(const Case& c, int64_t n, int64_t k, int64_t tokens) {
-    Check check{fmt::format("product {} {}x{}, {} tokens", c.name, n, k, tokens)};
+    Check check{fmt::format("product {}{} {}x{}, {} tokens", c.name, c.codes ? " codes" : "", n, k, tokens)};
     const DeviceArena::Mark mark = arena.mark();
     NIBBLE_TRY(const Weight w, weight(c, n, k));
     const int64_t stride = k + 8, groups = (k + 127) / 128;
@@ -107,15 +112,22 @@ Result<Check> Checker::product(const Case& c, int64_t n, int64_t k, int64_t toke
     std::vector<float> factor(static_cast<size_t>(tokens * groups), 1.0f);
     if (c.activation != ActivationFormat::none) {
         const float input_scale = stores_input_scale(c.activation) ? 0.02f : 1.0f;
-        NIBBLE_CHECK(cuda::quantize_inputs({.format = c.activation,
-                                            .x = in.x,
-                                            .tokens = tokens,
-                                            .cols = k,
-                                            .stride = stride,
-                                            .input_scale = input_scale,
-                                            .out = reinterpret_cast<std::byte*>(device_x),
-                                            .scales = reinterpret_cast<float*>(scales)},
-                                           false, stream));
+        cuda::QuantizeInputs q{.format = c.activation,
+                               .x = in.x,
+                               .tokens = tokens,
+                               .cols = k,
+                               .stride = stride,
+                               .input_scale = input_scale,
+                               .out = reinterpret_cast<std::byte*>(device_x),
+                               .scales = reinterpret_cast<float*>(scales)};
+        if (c.codes) {
+            q.codes = in.codes = true;
+            NIBBLE_TRY(q.out, poisoned(tokens * cuda::codes_pitch(k)));
+            NIBBLE_CHECK(cuda::quantize_inputs(q, false, stream));
+            in.x = q.out, in.stride = 0;
+            q.codes = false, q.out = reinterpret_cast<std::byte*>(device_x);  // the values, for the reference
+        }
+        NIBBLE_CHECK(cuda::quantize_inputs(q, false, stream));
         NIBBLE_TRY(x, download<uint16_t>(device_x, tokens * stride));
         in.scale = input_scale;
         std::fill(factor.begin(), factor.end(), input_scale);
@@ -125,8 +137,10 @@ Result<Check> Checker::product(const Case& c, int64_t n, int64_t k, int64_t toke
         if (each) {
             NIBBLE_TRY(const auto host, download<float>(scales, tokens * each));
             for (int64_t i = 0; i < tokens * groups; ++i)
-                factor[static_cast<size_t>(i)] = host[static_cast<size_t>(each == 1 ? i / groups : i)];
-            (each == 1 ? in.token_scales : in.group_scales) = reinterpret_cast<const float*>(scales);
+                factor[static_cast<size_t>(i)] =
+                    host[static_cast<size_t>(c.activation == ActivationFormat::fp8_token ? i / groups : i)];
+            (c.activation == ActivationFormat::fp8_token ? in.token_scales : in.group_scales) =
+                reinterpret_cast<const float*>(scales);
         }
     }
     const int64_t y_stride = n + 3;
@@ -160,7 +174,7 @@ Result<Check> Checker::product(const Case& c, int64_t n, int64_t k, int64_t toke
     });
     for (int64_t r = 0; r < n; ++r, check.compared += tokens) {
         const double d = worst[static_cast<size_t>(r)];
-        if (!(d <= bound)) check.note(fmt::format("row {}: {:.2e} of its terms", r, d));
+        if (!(d <= (c.codes ? codes_bound : bound))) check.note(fmt::format("row {}: {:.2e} of its terms", r, d));
         check.worst = std::max(check.worst, d);
     }
     for (const int64_t m : {1, 2, 3, 7, 8, 9, 16, 17, 32, 33, 64, 65, 127, 128, 129, 256, 257}) {
@@ -168,12 +182,12 @@ Result<Check> Checker::product(const Case& c, int64_t n, int64_t k, int64_t toke
         const int64_t first = (m * 5) % (tokens - m + 1);
         cuda::ProductInput some = in;
         some.tokens = m;
-        some.x += first * stride * 2;
+        some.x += c.codes ? first * cuda::codes_pitch(k) : first * stride * 2;
         if (some.token_scales) some.token_scales += first;
         if (some.group_scales) some.group_scales += first * groups;
         std::vector<int32_t> rows;  // backwards through the rows of x
         for (int64_t t = 0; t < m; ++t) rows.push_back(static_cast<int32_t>(m - 1 - t));
-        const bool backwards = m % 2;
+        const bool backwards = m % 2 && !c.codes;
         if (backwards) {
             NIBBLE_TRY(some.rows, upload(rows));
         }
@@ -273,6 +287,18 @@ Result<std::vector<Check>> check_products(const Kit& kit, bool small) {
           Case{"nvfp4", Format::nvfp4}, Case{"nvfp4 W4A4", Format::nvfp4, DType::bf16, A::nvfp4, true}}) {
         NIBBLE_CHECK(add(checker.product(c, 208, 416, small ? 20 : 140)));
         if (c.format == Format::fp8_block128) NIBBLE_CHECK(add(checker.product(c, 300, 200, small ? 20 : 140)));
+    }
+    for (Case c : {Case{"fp8 W8A8", Format::fp8, DType::bf16, A::fp8, true},
+                   Case{"fp8 row, token", Format::fp8_row, DType::bf16, A::fp8_token, true},
+                   Case{"fp8 block128, group128", Format::fp8_block128, DType::bf16, A::fp8_group128, true}}) {
+        c.codes = true;
+        NIBBLE_CHECK(add(checker.product(c, 208, 416, small ? 20 : 300)));
+        NIBBLE_CHECK(add(checker.product(c, 300, 1160, small ? 20 : 140)));
+        NIBBLE_CHECK(add(checker.product(c, 20, 16, 9)));
+        // Rows of every kernel: 32 to 224 a thread block.
+        if (!small)
+            for (const int64_t n : {4096, 6144, 7168, 8192, 12288, 14336, 16384, 25000, 28672})
+                NIBBLE_CHECK(add(checker.product(c, n, 264, 70)));
     }
     for (const Format f : {Format::none, Format::nvfp4, Format::fp8_block128})
         NIBBLE_CHECK(add(checker.experts(f, 208, 160)));

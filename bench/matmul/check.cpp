@@ -2,6 +2,7 @@
 
 #include "base/thread_pool.h"
 #include "formats/minifloat.h"
+#include "kernels/elementwise_cuda.h"
 #include "kernels/matmul_cuda.h"
 
 #include <algorithm>
@@ -24,6 +25,8 @@ public:
     Result<MatmulCheck> refusals();
     Result<std::vector<MatmulCheck>> products(int64_t n, int64_t k);
     Result<MatmulCheck> wide(int64_t n, int64_t k, const std::vector<int64_t>& batches, bool tilings);
+    Result<MatmulCheck> gated(int64_t half, int64_t k);
+    Result<MatmulCheck> normed(int64_t n, int64_t k);
 
 private:
     template <class T>
@@ -167,6 +170,135 @@ Result<MatmulCheck> Checker::round_trip(int64_t n, int64_t k) {
     return check;
 }
 
+// Gate and up whose rows take turns, activated inside the product or after it, against the product of either.
+Result<MatmulCheck> Checker::gated(int64_t half, int64_t k) {
+    MatmulCheck check{fmt::format("gate and up of {}x{}, activated", half, k)};
+    const DeviceArena::Mark mark = arena_.mark();
+    const QuantMatrix gate = random_matrix(half, k), up = random_matrix(half, k);
+    NIBBLE_TRY(const OnDevice gate_alone, pack(gate));
+    NIBBLE_TRY(const OnDevice up_alone, pack(up));
+    NIBBLE_TRY(std::byte * records, arena_.allocate(cuda::packed_bytes(2 * half, k)));
+    NIBBLE_TRY(uint32_t * refused, upload(std::vector<uint32_t>{0}));
+    // In two panels, as a loader does.
+    const int64_t panel = half / 32 * 16;
+    for (const auto& [from, first] : {std::pair{&gate_alone, int64_t{0}}, {&up_alone, int64_t{16}}})
+        for (const auto& [row, rows] : {std::pair{int64_t{0}, panel}, {panel, half - panel}}) {
+            QuantView part = from->canonical;
+            part.rows = rows;
+            part.codes += row * k / 2, part.block_scales += row * k / 16;
+            NIBBLE_CHECK(cuda::prepack(part, first + 2 * row, {2 * half, k, records}, refused, stream_, {16, 32}));
+        }
+    std::vector<float> scales(static_cast<size_t>(2 * half));
+    for (int64_t r = 0; r < 2 * half; ++r) scales[static_cast<size_t>(r)] = r / 16 % 2 ? 0.0013f : 0.0007f;
+    NIBBLE_TRY(const float* row_scales, upload(scales));
+    NIBBLE_TRY(const float* gate_scale, upload(std::vector<float>{0.0007f}));
+    NIBBLE_TRY(const float* up_scale, upload(std::vector<float>{0.0013f}));
+    std::vector<uint16_t> x(static_cast<size_t>(24 * k));
+    std::normal_distribution<float> normal;
+    for (uint16_t& v : x) v = bf16_from_float(normal(random_));
+    NIBBLE_TRY(const uint16_t* device_x, upload(x));
+    NIBBLE_TRY(std::byte * workspace, arena_.allocate(int64_t{64} << 20));
+    NIBBLE_CHECK(fill_device(workspace, 0, int64_t{64} << 20, stream_));
+    NIBBLE_TRY(const ElementwiseKernels* ref, select_elementwise_kernels("ref"));
+    for (const int64_t m : {1, 2, 5, 8, 24}) {
+        NIBBLE_TRY(const auto y_gate, run(m, gate_alone, device_x, gate_scale, false));
+        NIBBLE_TRY(const auto y_up, run(m, up_alone, device_x, up_scale, false));
+        NIBBLE_TRY(const cuda::MatmulPlan plan,
+                   cuda::plan_matmul({.m = m, .n = 2 * half, .k = k, .gated = true}, device_));
+        const DeviceArena::Mark inner = arena_.mark();
+        NIBBLE_TRY(std::byte * out, arena_.allocate(m * half * 2 + 128));
+        NIBBLE_CHECK(fill_device(out, poison, m * half * 2 + 128, stream_));
+        NIBBLE_TRY(float* y, arena_.allocate_array<float>(m * 2 * half));
+        const auto* tokens = reinterpret_cast<const std::byte*>(device_x);
+        cuda::MatmulFactors factors{.row_scales = row_scales, .activation = Activation::silu};
+        if (plan.activates()) factors.gated = out;
+        if (plan.permuted_bytes) {
+            NIBBLE_TRY(std::byte * permuted, arena_.allocate(plan.permuted_bytes));
+            NIBBLE_CHECK(cuda::permute(plan, tokens, permuted, {}, stream_));
+            tokens = permuted;
+        }
+        NIBBLE_CHECK(cuda::matmul(plan, tokens, {2 * half, k, records}, factors, y,
+                                  plan.workspace_bytes ? workspace : nullptr, {.overlap = true}, stream_));
+        if (!plan.activates())
+            NIBBLE_CHECK(cuda::activate(Activation::silu, true, y, 0, m, half, {out}, true, stream_, true));
+        std::vector<uint16_t> got(static_cast<size_t>(m * half + 64));
+        NIBBLE_CHECK(download(got, out));
+        arena_.release(inner);
+        std::vector<float> want(y_gate), other(y_up);
+        ref->round_bf16(want.data(), std::ssize(want));
+        ref->round_bf16(other.data(), std::ssize(other));
+        ref->activate(Activation::silu, want.data(), other.data(), std::ssize(want), true, want.data());
+        for (size_t i = 0; i < want.size(); ++i, ++check.compared)
+            if (got[i] != bf16_from_float(want[i]))
+                note(check, fmt::format("m {} element {}: {} instead of {}", m, i, bf16_to_float(got[i]), want[i]));
+        for (size_t i = want.size(); i < got.size(); ++i)
+            if (got[i] != 0xA5A5) note(check, "wrote behind its output");
+    }
+    arena_.release(mark);
+    return check;
+}
+
+// The norm inside a product of one token against add_norm() and the product after it.
+Result<MatmulCheck> Checker::normed(int64_t n, int64_t k) {
+    MatmulCheck check{fmt::format("norm inside {}x{}", n, k)};
+    const DeviceArena::Mark mark = arena_.mark();
+    const QuantMatrix w = random_matrix(n, k);
+    NIBBLE_TRY(const OnDevice d, pack(w));
+    NIBBLE_TRY(const cuda::MatmulPlan plan, cuda::plan_matmul({.m = 1, .n = n, .k = k}, device_));
+    if (!plan.norms) return fail("matmul: the plan for {} x {} makes no norm", n, k);
+    std::normal_distribution<float> normal;
+    for (const bool with_update : {true, false})
+        for (const bool broken : {false, true}) {
+            const DeviceArena::Mark inner = arena_.mark();
+            std::vector<uint16_t> h(static_cast<size_t>(k));
+            std::vector<float> update(h.size()), weight(h.size());
+            for (size_t i = 0; i < h.size(); ++i)
+                h[i] = bf16_from_float(3 * normal(random_)), update[i] = normal(random_), weight[i] = normal(random_);
+            if (broken) (h[h.size() / 3] = 0x7F80), update[h.size() - 1] = NAN;
+            NIBBLE_TRY(uint16_t * device_h, upload(h));
+            NIBBLE_TRY(uint16_t * again, upload(h));
+            NIBBLE_TRY(uint16_t * sum, upload(std::vector<uint16_t>(h.size(), 0xA5A5)));
+            NIBBLE_TRY(const float* device_update, upload(update));
+            NIBBLE_TRY(const float* device_weight, upload(weight));
+            NIBBLE_TRY(int32_t * rows, upload(std::vector<int32_t>{INT32_MAX, INT32_MAX}));
+            NIBBLE_TRY(std::byte * x, arena_.allocate(2 * k));
+            NIBBLE_TRY(float* y, arena_.allocate_array<float>(2 * n));
+            const float* u = with_update ? device_update : nullptr;
+            NIBBLE_CHECK(cuda::add_norm({.tokens = 1,
+                                         .width = k,
+                                         .h = reinterpret_cast<std::byte*>(device_h),
+                                         .update = u,
+                                         .weight = device_weight,
+                                         .eps = 1e-5f,
+                                         .out = {x},
+                                         .nonfinite = rows},
+                                        true, stream_));
+            NIBBLE_CHECK(cuda::matmul(plan, x, d.view(), {}, y, nullptr, {.overlap = true}, stream_));
+            NIBBLE_CHECK(cuda::matmul(plan, x, d.view(), {}, y + n, nullptr,
+                                      {.overlap = true,
+                                       .norm = {reinterpret_cast<const std::byte*>(again), u, device_weight, 1e-5f,
+                                                reinterpret_cast<std::byte*>(sum), rows + 1}},
+                                      stream_));
+            std::vector<float> got(static_cast<size_t>(2 * n));
+            std::vector<uint16_t> want_h(h.size()), got_h(h.size());
+            std::vector<int32_t> flags(2);
+            NIBBLE_CHECK(download(got, y));
+            NIBBLE_CHECK(download(want_h, device_h));
+            NIBBLE_CHECK(download(got_h, with_update ? sum : again));
+            NIBBLE_CHECK(download(flags, rows));
+            for (size_t i = 0; i < static_cast<size_t>(n); ++i, ++check.compared)
+                if (float_bits(got[i]) != float_bits(got[i + static_cast<size_t>(n)]))
+                    note(check, fmt::format("row {}: {} instead of {}", i, got[i + static_cast<size_t>(n)], got[i]));
+            for (size_t i = 0; i < h.size(); ++i, ++check.compared)
+                if (want_h[i] != got_h[i]) note(check, fmt::format("sum {}", i));
+            if (flags[0] != flags[1] || (flags[0] == 0) != broken)
+                note(check, fmt::format("NaN in row {} and {}", flags[0], flags[1]));
+            arena_.release(inner);
+        }
+    arena_.release(mark);
+    return check;
+}
+
 Result<MatmulCheck> Checker::refusals() {
     MatmulCheck check{"scales outside 1 ... 126 are counted"};
     const DeviceArena::Mark mark = arena_.mark();
@@ -295,6 +427,18 @@ Result<std::vector<MatmulCheck>> check_matmul(const Stream& stream, const Device
     results.push_back(std::move(exact));
     NIBBLE_TRY(auto refused, checker.refusals());
     results.push_back(std::move(refused));
+    std::vector<std::pair<int64_t, int64_t>> halves{{48, 512}, {1536, 576}};
+    if (!small) halves.insert(halves.end(), {{14336, 4096}, {2080, 16384}});
+    for (const auto& [half, k] : halves) {
+        NIBBLE_TRY(auto gated, checker.gated(half, k));
+        results.push_back(std::move(gated));
+    }
+    std::vector<std::pair<int64_t, int64_t>> norms{{48, 512}, {1536, 576}, {6144, 4096}};
+    if (!small) norms.insert(norms.end(), {{28672, 4096}, {10304, 2688}});
+    for (const auto& [n, k] : norms) {
+        NIBBLE_TRY(auto normed, checker.normed(n, k));
+        results.push_back(std::move(normed));
+    }
     // Every shape of launch: one to fourteen tiles a block, ragged last blocks, empty last chunks, several passes of x,
     // clusters.
     std::vector<std::pair<int64_t, int64_t>> shapes{{16, 256}, {48, 2304}, {2128, 1280}, {48, 16384}};

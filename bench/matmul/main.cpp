@@ -1,7 +1,7 @@
 // gpu_matmul: checks the W4A16 products, then times them against the bytes they read and against cuBLAS in BF16.
+#include "cli/bench_device_data.h"
 #include "device/graph.h"
 #include "device/report.h"
-#include "gpu/data.h"
 #include "kernels/matmul_cuda.h"
 #include "matmul/check.h"
 #include "matmul/cublas.h"

@@ -8,12 +8,14 @@
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
+#include <map>
 
 namespace nibble::bench {
 namespace {
 
 struct Config {
     std::string device = "cuda", kv;
+    SsmStateFormat ssm_state = SsmStateFormat::f32;
     std::vector<std::string> models;
     int64_t tokens = 200;
     int threads = 0;
@@ -56,6 +58,7 @@ int run(const Config& config) {
     ThreadPool pool(config.threads);
     ModelOptions options;
     options.quantize_activations = !config.weights_only;
+    options.ssm_state = config.ssm_state;
     if (!config.kv.empty()) options.kv = config.kv == "bf16" ? KvFormat::none : kv_from_name(config.kv);
     int failed = 0;
     for (const std::string& path : config.models) {
@@ -80,6 +83,12 @@ int main(int argc, char** argv) {
     app.add_option("models", config.models, "checkpoints")->required();
     app.add_option("--device", config.device, "cuda or cuda:N");
     app.add_option("--kv", config.kv, "bf16 or fp8_cast; default: as the checkpoint says");
+    app.add_option("--ssm-state", config.ssm_state, "of Mamba-2 layers")
+        ->transform(CLI::Transformer(std::map<std::string, nibble::SsmStateFormat>{
+            {"f32", nibble::SsmStateFormat::f32},
+            {"bf16", nibble::SsmStateFormat::bf16},
+            {"fp16", nibble::SsmStateFormat::fp16},
+            {"fp16_stochastic", nibble::SsmStateFormat::fp16_stochastic}}));
     app.add_option("--tokens", config.tokens, "of a random text")->check(CLI::Range(8, 100000));
     app.add_option("--threads", config.threads, "of the CPU");
     app.add_flag("--weights-only", config.weights_only, "leave activations unquantized");

@@ -76,6 +76,8 @@ void add_bench(CLI::App& app, RunCommand& run) {
     CLI::App* command = bench->add_subcommand("quantize", "quantize, decode and measure kernels beside memcpy");
     command->add_option("--rows", config->rows, "of the matrix")->capture_default_str();
     command->add_option("--cols", config->cols, "of the matrix")->capture_default_str();
+    command->add_option("--device", config->device, "cpu, cuda or cuda:N; a GPU's kernels come with sizes of their own")
+        ->capture_default_str();
     command->add_option("--threads", config->threads, "0: all cores")->capture_default_str();
     command->add_option("--kernel", config->kernel, "one of avx512, avx2, ref; default: every one this CPU supports");
     command->add_option("--repetitions", config->repetitions, "medians over this many")->capture_default_str();

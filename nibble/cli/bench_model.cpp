@@ -89,7 +89,7 @@ struct Timings {
     Seconds load, prefill, alone, together;
 };
 
-// On a GPU the host only samples: wall clock, and what products and weights ask of the device.
+// On a GPU the host only plans: wall clock, and what products and weights ask of the device.
 Status report_device(const BenchModelOptions& o, const LanguageModel& model, const TokenCost& cost, const Timings& t,
                      std::FILE* out) {
     const auto steps = static_cast<double>(o.decode), n = static_cast<double>(o.prompt);
@@ -168,6 +168,8 @@ Status bench_model(const BenchModelOptions& o, std::FILE* out) {
         const auto before = std::span(tokens).first(size_t(o.context));
         NIBBLE_CHECK(model->forward(Batch({{&context, before, o.context - 1}}), row));
     }
+    std::vector<TokenRequest> requests;
+    std::vector<ChosenToken> chosen;
     const auto decode = [&](int64_t count) -> Result<Seconds> {
         std::vector<Sequence> sequences;
         const auto start = [&]() -> Status {
@@ -182,7 +184,14 @@ Status bench_model(const BenchModelOptions& o, std::FILE* out) {
             for (int64_t i = 0; i < o.decode; ++i) {
                 std::vector<Segment> segments;
                 for (Sequence& s : sequences) segments.push_back({&s, std::span(tokens).subspan(size_t(i), 1), 0});
-                NIBBLE_CHECK(model->forward(Batch(segments), std::span(logits).first(size_t(count * vocab))));
+                if (!model->chooses()) {
+                    NIBBLE_CHECK(model->forward(Batch(segments), std::span(logits).first(size_t(count * vocab))));
+                    continue;
+                }
+                // As generation runs: tokens are chosen where the logits lie, here by their probabilities.
+                requests.assign(size_t(count), {.sequence = 0, .position = i});
+                chosen.resize(size_t(count));
+                NIBBLE_CHECK(model->choose(Batch(segments), requests, chosen));
             }
             return Ok{};
         });

@@ -1,6 +1,7 @@
 #include "cli/bench_quantize.h"
 
 #include "base/thread_pool.h"
+#include "cli/bench_device.h"
 #include "formats/minifloat.h"
 #include "kernels/quantize.h"
 
@@ -222,9 +223,21 @@ void print_json(const std::vector<Line>& lines, const BenchQuantizeOptions& o, s
     fmt::print(out, "{}\n", all.dump(2));
 }
 
+Status bench_on_device(const BenchQuantizeOptions& options, std::FILE* out) {
+    if (!options.kernel.empty()) return fail("--kernel {} names a kernel of the CPU, not of a GPU", options.kernel);
+    bench::DeviceBench bench{.device = options.device};
+    bench.timing.repeats = options.repetitions;
+    Json report;
+    NIBBLE_TRY(const bool good, bench::run_device_bench(bench, options.json ? nullptr : out, report));
+    if (options.json) fmt::print(out, "{}\n", report.dump(2));
+    if (!good) return fail("kernels of the GPU differ from ref");
+    return Ok{};
+}
+
 }  // namespace
 
 Status bench_quantize(const BenchQuantizeOptions& options, std::FILE* out) {
+    if (options.device != "cpu") return bench_on_device(options, out);
     if (options.rows < 1 || options.cols < 32 || options.cols % 32 != 0 ||
         options.rows > (int64_t{1} << 40) / options.cols)
         return fail("bench quantize: {} x {}: needs at least one row and a number of columns that is a multiple of 32",

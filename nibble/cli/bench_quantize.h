@@ -14,6 +14,7 @@ struct BenchQuantizeOptions {
     int64_t rows = 8192, cols = 16384;  // 256 MiB of BF16: larger than caches
     int threads = 0;                    // the larger thread count; 0: all cores
     std::string kernel;                 // one entry; empty: all that this CPU supports
+    std::string device = "cpu";         // cuda: its kernels instead, at sizes of their own
     int repetitions = 9;                // fewer where one takes over a second; the table says how many
     bool json = false;                  // JSON instead of the table
 };

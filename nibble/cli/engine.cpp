@@ -117,8 +117,6 @@ Result<std::unique_ptr<LanguageModel>> load_model(std::shared_ptr<const Checkpoi
 Result<Engine> Engine::open(const fs::path& path, const EngineFlags& flags, ThreadPool& pool) {
     NIBBLE_TRY(const ModelOptions options, model_options(flags));
     NIBBLE_TRY(const DeviceChoice device, parse_device(flags.device).within("--device"));
-    if (device.cuda && options.ssm_state != SsmStateFormat::f32)
-        return fail("--ssm-state {}: on a GPU the states of Mamba-2 are FP32", flags.ssm_state);
     NIBBLE_TRY(std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(path));
     Engine engine{path, std::move(checkpoint), nullptr};
     NIBBLE_TRY(engine.model, load_model(engine.checkpoint, options, device, pool).within(path.string()));

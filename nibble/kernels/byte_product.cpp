@@ -1,11 +1,15 @@
 #include "kernels/byte_product.h"
 
+#include "base/large_pages.h"
+#include "formats/minifloat.h"
 #include "kernels/cpu/byte_product_cpu.h"
 #include "kernels/cpu/features.h"
 #include "kernels/ref/byte_product_ref.h"
 #include "kernels/unpack.h"
 
 #include <algorithm>
+#include <atomic>
+#include <vector>
 
 namespace nibble {
 namespace {
@@ -13,14 +17,15 @@ namespace {
 constexpr ByteKernels entries[] = {
 #if defined(__x86_64__)
     {"avx512", cpu::has_avx512, avx512::byte_pack_rows, avx512::byte_pack_columns, avx512::byte_prepare,
-     avx512::byte_tile},
-    {"avx2", cpu::has_avx2, avx2::byte_pack_rows, avx2::byte_pack_columns, avx2::byte_prepare, avx2::byte_tile},
+     avx512::byte_tile, avx512::byte_put},
+    {"avx2", cpu::has_avx2, avx2::byte_pack_rows, avx2::byte_pack_columns, avx2::byte_prepare, avx2::byte_tile,
+     avx2::byte_put},
 #endif
-    {"ref", cpu::always, ref::byte_pack_rows, ref::byte_pack_columns, ref::byte_prepare, ref::byte_tile},
+    {"ref", cpu::always, ref::byte_pack_rows, ref::byte_pack_columns, ref::byte_prepare, ref::byte_tile, ref::byte_put},
 };
 
 constexpr int64_t row_group = 160;  // of a, whose sums with one panel of b are 20 KiB
-constexpr int64_t strip = 8;        // blocks of b that are prepared at once: 16 KiB
+constexpr int64_t strip = 3;        // blocks of b that are prepared at once: 18 KiB
 
 // Rows [begin, end) of a, whole tiles, by one panel of b: acc [end - begin][32].
 void panel_product(const ByteKernels& k, const ByteMatrix& a, const ByteMatrix& b, int64_t begin, int64_t end,
@@ -30,10 +35,10 @@ void panel_product(const ByteKernels& k, const ByteMatrix& a, const ByteMatrix& 
     std::fill_n(acc, (end - begin) * byte_panel, 0.0f);
     for (int64_t at = 0; at < blocks; at += strip) {
         const int64_t count = std::min(strip, blocks - at);
-        const int64_t from = panel * blocks + at;
+        const int64_t from = panel * b.room + at;
         k.prepare(b.words.data() + from * block_words, count * block_words, prepared);
         for (int64_t i = begin; i < end; i += byte_tile_rows) {
-            const int64_t block = i / byte_panel * blocks + at, lane = i % byte_panel;
+            const int64_t block = i / byte_panel * a.room + at, lane = i % byte_panel;
             k.tile({.a = a.words.data() + block * block_words + lane,
                     .a_sums = a.sums.data() + block * byte_panel + lane,
                     .a_scales = a.scales.data() + block * byte_panel + lane,
@@ -45,28 +50,35 @@ void panel_product(const ByteKernels& k, const ByteMatrix& a, const ByteMatrix& 
     }
 }
 
-// pack(panel's number, kernel's argument without its input) over the panels of a matrix.
+// pack(panel's number, kernel's argument without its input) over the panels of a matrix, from block `at` on.
 template <class Pack>
-ByteMatrix packed(int64_t rows, int64_t cols, ThreadPool& pool, Pack pack) {
-    ByteMatrix m(rows, cols);
-    const int64_t blocks = m.blocks();
+void pack_panels(ByteMatrix& m, int64_t at, int64_t cols, ThreadPool& pool, Pack pack) {
     pool.parallel_for(m.panels(), [&](int64_t p) {
-        pack(p, BytePanel{.rows = std::min(byte_panel, rows - p * byte_panel),
+        const int64_t block = p * m.room + at;
+        pack(p, BytePanel{.rows = std::min(byte_panel, m.rows - p * byte_panel),
                           .cols = cols,
-                          .words = m.words.data() + p * blocks * byte_words * byte_panel,
-                          .sums = m.sums.data() + p * blocks * byte_panel,
-                          .scales = m.scales.data() + p * blocks * byte_panel});
+                          .words = m.words.data() + block * byte_words * byte_panel,
+                          .sums = m.sums.data() + block * byte_panel,
+                          .scales = m.scales.data() + block * byte_panel});
     });
-    return m;
+}
+
+template <class T>
+void grow(AlignedArray<T>& array, int64_t size) {
+    if (array.size() >= size) return;
+    array = AlignedArray<T>();  // not both at once
+    array = AlignedArray<T>(size, false);
+    prefer_large_pages(array.data(), size * int64_t{sizeof(T)});
 }
 
 }  // namespace
 
-ByteMatrix::ByteMatrix(int64_t r, int64_t c) : rows(r), cols(c) {
-    const auto lanes = static_cast<size_t>(panels() * blocks() * byte_panel);
-    words.resize(lanes * byte_words);
-    sums.resize(lanes);
-    scales.resize(lanes);
+void ByteMatrix::resize(int64_t r, int64_t c) {
+    rows = r, cols = c, room = blocks();
+    const int64_t lanes = panels() * room * byte_panel;
+    grow(words, lanes * byte_words);
+    grow(sums, lanes);
+    grow(scales, lanes);
 }
 
 std::span<const ByteKernels> byte_kernels() { return entries; }
@@ -81,24 +93,37 @@ Result<const ByteKernels*> select_byte_kernels(std::string_view force) {
     return fail("byte kernels '{}': unknown or not supported by this CPU, choose one of: {}", force, choices);
 }
 
-ByteMatrix byte_rows(const ByteKernels& k, const float* x, int64_t rows, int64_t cols, int64_t stride,
-                     ThreadPool& pool) {
-    return packed(rows, cols, pool, [&](int64_t p, BytePanel panel) {
+void byte_rows(const ByteKernels& k, const float* x, int64_t rows, int64_t cols, int64_t stride, ThreadPool& pool,
+               ByteMatrix& m) {
+    m.resize(rows, cols);
+    pack_panels(m, 0, cols, pool, [&](int64_t p, BytePanel panel) {
         panel.x = x + p * byte_panel * stride, panel.stride = stride;
         k.pack_rows(panel);
     });
 }
 
-ByteMatrix byte_columns(const ByteKernels& k, const float* x, int64_t rows, int64_t cols, int64_t stride,
-                        ThreadPool& pool) {
-    return packed(cols, rows, pool, [&](int64_t p, BytePanel panel) {
-        panel.x = x + p * byte_panel, panel.stride = stride;
-        k.pack_columns(panel);
-    });
+void byte_columns(const ByteKernels& k, const float* x, int64_t rows, int64_t cols, int64_t stride, ThreadPool& pool,
+                  ByteMatrix& m) {
+    m.resize(cols, rows);
+    append_byte_columns(k, x, rows, stride, nullptr, pool, m, 0);
 }
 
-ByteMatrix byte_weight(const ByteKernels& k, const PackedMatrix& weight, ThreadPool& pool) {
-    return packed(weight.rows(), weight.cols(), pool, [&](int64_t p, BytePanel panel) {
+bool append_byte_columns(const ByteKernels& k, const float* x, int64_t rows, int64_t stride, const float* factor,
+                         ThreadPool& pool, ByteMatrix& m, int64_t at) {
+    m.cols = at + rows;
+    std::atomic<bool> finite{true};
+    pack_panels(m, at / byte_block, rows, pool, [&](int64_t p, BytePanel panel) {
+        panel.x = x + p * byte_panel, panel.stride = stride, panel.factor = factor;
+        k.pack_columns(panel);
+        const int64_t scales = (rows + byte_block - 1) / byte_block * byte_panel;
+        if (!std::all_of(panel.scales, panel.scales + scales, [](float s) { return is_finite(s); })) finite = false;
+    });
+    return finite;
+}
+
+void byte_weight(const ByteKernels& k, const PackedMatrix& weight, ThreadPool& pool, ByteMatrix& m) {
+    m.resize(weight.rows(), weight.cols());
+    pack_panels(m, 0, weight.cols(), pool, [&](int64_t p, BytePanel panel) {
         std::vector<float> values(static_cast<size_t>(weight.cols() * byte_panel));
         decode_panel(weight, p, values.data());
         panel.x = values.data(), panel.stride = byte_panel;
@@ -106,21 +131,33 @@ ByteMatrix byte_weight(const ByteKernels& k, const PackedMatrix& weight, ThreadP
     });
 }
 
-void byte_product(const ByteKernels& k, const ByteMatrix& a, const ByteMatrix& b, float* y, int64_t y_stride,
+void byte_product(const ByteKernels& k, const ByteMatrix& a, const ByteMatrix& b, const MatmulOutput& out,
                   ThreadPool& pool) {
-    const int64_t groups = (a.rows + row_group - 1) / row_group, panels = b.panels();
+    const int64_t half = out.gated ? b.panels() / 2 : 0;  // panels of gates
+    const int64_t groups = (a.rows + row_group - 1) / row_group, panels = half ? half : b.panels();
     pool.parallel_for(groups * panels, [&](int64_t job) {
         const int64_t begin = job / panels * row_group, panel = job % panels;
         const int64_t rows = std::min(row_group, a.rows - begin), n = panel * byte_panel;
+        const int64_t end = begin + (rows + byte_tile_rows - 1) / byte_tile_rows * byte_tile_rows;
+        float* y = out.y + begin * out.stride + n;
         for (int64_t i = 0; i < rows; ++i) {  // lines of y are under way while they are computed
-            __builtin_prefetch(y + (begin + i) * y_stride + n, 1);
-            __builtin_prefetch(y + (begin + i) * y_stride + n + 16, 1);
+            __builtin_prefetch(y + i * out.stride, 1);
+            __builtin_prefetch(y + i * out.stride + 16, 1);
         }
-        alignas(64) float acc[row_group * byte_panel];
-        panel_product(k, a, b, begin, begin + (rows + byte_tile_rows - 1) / byte_tile_rows * byte_tile_rows, panel,
-                      acc);
-        const int64_t count = std::min(byte_panel, b.rows - n);
-        for (int64_t i = 0; i < rows; ++i) std::copy_n(acc + i * byte_panel, count, y + (begin + i) * y_stride + n);
+        alignas(64) float acc[row_group * byte_panel], gate[row_group * byte_panel];
+        panel_product(k, a, b, begin, end, panel + half, acc);
+        if (half) panel_product(k, a, b, begin, end, panel, gate);
+        const int64_t other = n + half * byte_panel;
+        k.put({.acc = acc,
+               .gate = half ? gate : nullptr,
+               .activation = out.gated ? static_cast<int>(*out.gated) : 0,
+               .rows = rows,
+               .count = std::min(byte_panel, b.rows - other),
+               .bias = out.bias ? out.bias + other : nullptr,
+               .gate_bias = half && out.bias ? out.bias + n : nullptr,
+               .bf16 = out.bf16,
+               .y = y,
+               .stride = out.stride});
     });
 }
 

@@ -1,7 +1,7 @@
 // Products in 8-bit integers: two to four times the speed of FP32, an error of about half a percent. What passes over
 // calibration text use, where the sampling of the text is the larger error; never what a served token sees.
 //
-// A ByteMatrix is [rows, cols] in blocks of 64 columns: code = x / scale rounded to nearest even, scale = amax / 127.
+// A ByteMatrix is [rows, cols] in blocks of 192 columns: code = x / scale rounded to nearest even, scale = amax / 127.
 //   a b^T [i, j]: acc = fma(t, scale_a * scale_b, acc) over blocks ascending from +0, t the exact integer sum of the
 //   block's products.
 // Every entry computes the same bits.
@@ -11,22 +11,26 @@
 #include "base/thread_pool.h"
 #include "kernels/byte_product_args.h"
 #include "kernels/matmul.h"
+#include "kernels/panels.h"
 
 #include <cstdint>
 #include <span>
 #include <string_view>
-#include <vector>
 
 namespace nibble {
 
 // Panels of 32 rows. Rows and columns that pad are zero.
 struct ByteMatrix {
     int64_t rows = 0, cols = 0;
-    std::vector<uint32_t> words;  // [panels][blocks][16][32]: four codes, signed, ascending columns
-    std::vector<int32_t> sums;    // [panels][blocks][32]: of the block's codes
-    std::vector<float> scales;    // [panels][blocks][32]
+    int64_t room = 0;              // blocks from panel to panel
+    AlignedArray<uint32_t> words;  // [panels][room][48][32]: four codes, signed, ascending columns
+    AlignedArray<int32_t> sums;    // [panels][room][32]: of the block's codes
+    AlignedArray<float> scales;    // [panels][room][32]
 
-    ByteMatrix(int64_t rows, int64_t cols);
+    ByteMatrix() = default;
+    ByteMatrix(int64_t rows, int64_t cols) { resize(rows, cols); }
+    // Another shape in the same memory, which grows where it must; nothing is packed then.
+    void resize(int64_t rows, int64_t cols);
     int64_t panels() const { return (rows + byte_panel - 1) / byte_panel; }
     int64_t blocks() const { return (cols + byte_block - 1) / byte_block; }
 };
@@ -38,22 +42,28 @@ struct ByteKernels {
     void (*pack_columns)(const BytePanel& panel);
     void (*prepare)(const uint32_t* words, int64_t count, uint32_t* out);
     void (*tile)(const ByteTile& tile);
+    void (*put)(const ByteOutput& out);
 };
 
 // Fastest first, `ref` last.
 std::span<const ByteKernels> byte_kernels();
 Result<const ByteKernels*> select_byte_kernels(std::string_view force = {});
 
-// x [rows, cols], `stride` floats from row to row; its transpose [cols, rows]; a packed weight. NaN and infinities give
-// blocks whose products are NaN.
-ByteMatrix byte_rows(const ByteKernels& k, const float* x, int64_t rows, int64_t cols, int64_t stride,
-                     ThreadPool& pool);
-ByteMatrix byte_columns(const ByteKernels& k, const float* x, int64_t rows, int64_t cols, int64_t stride,
-                        ThreadPool& pool);
-ByteMatrix byte_weight(const ByteKernels& k, const PackedMatrix& weight, ThreadPool& pool);
+// Into `m`, which takes their shape: x [rows, cols], `stride` floats from row to row; its transpose [cols, rows]; a
+// packed weight. NaN and infinities give blocks whose scale is not finite and whose products are NaN.
+void byte_rows(const ByteKernels& k, const float* x, int64_t rows, int64_t cols, int64_t stride, ThreadPool& pool,
+               ByteMatrix& m);
+void byte_columns(const ByteKernels& k, const float* x, int64_t rows, int64_t cols, int64_t stride, ThreadPool& pool,
+                  ByteMatrix& m);
+void byte_weight(const ByteKernels& k, const PackedMatrix& weight, ThreadPool& pool, ByteMatrix& m);
 
-// y [a.rows, b.rows] = a b^T. Columns agree.
-void byte_product(const ByteKernels& k, const ByteMatrix& a, const ByteMatrix& b, float* y, int64_t y_stride,
+// Columns [at, at + rows) of `m`, at a multiple of 192, m.cols or more, become the rows of x [rows, m.rows], row t
+// times factor[t] (null: 1); m.cols is then at + rows. Returns whether all of it was finite.
+bool append_byte_columns(const ByteKernels& k, const float* x, int64_t rows, int64_t stride, const float* factor,
+                         ThreadPool& pool, ByteMatrix& m, int64_t at);
+
+// out [a.rows, b.rows] = a b^T. Columns agree.
+void byte_product(const ByteKernels& k, const ByteMatrix& a, const ByteMatrix& b, const MatmulOutput& out,
                   ThreadPool& pool);
 // sums [rows, rows] += a a^T, upper triangle only.
 void add_byte_gram(const ByteKernels& k, const ByteMatrix& a, double* sums, ThreadPool& pool);

@@ -50,9 +50,10 @@ struct NormRows {
 Status norm_rows(const NormRows& n, bool overlap, const Stream& stream);
 
 // out[t, j] = a(in[t, j]) * in[t, width + j]; without `gated` a(in). Rows of `in` lie in_stride apart (0: adjacent).
-// Width: a multiple of 8.
+// Width: a multiple of 8. by_turns: `in` has 16 columns of gate, 16 of up and so on (MatmulProblem::gated) instead of
+// one after the other; width: a multiple of 16.
 Status activate(Activation activation, bool gated, const float* in, int64_t in_stride, int64_t tokens, int64_t width,
-                const RowsOut& out, bool overlap, const Stream& stream);
+                const RowsOut& out, bool overlap, const Stream& stream, bool by_turns = false);
 
 // out = bf16(in), rows of FP32 in_stride apart (0: adjacent): a product's output as the next product's input. Width: a
 // multiple of 8.

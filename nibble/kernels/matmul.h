@@ -27,11 +27,13 @@
 
 #include "base/error.h"
 #include "base/thread_pool.h"
+#include "kernels/elementwise.h"
 #include "kernels/quantize_activations.h"
 #include "tensor/matrix.h"
 #include "tensor/quant_matrix.h"
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -81,13 +83,17 @@ struct MatmulInput {
     float input_scale = 1.0f;  // nvfp4 (amax / 2688) and fp8 (amax / 448) only
 };
 
-// Where a product goes, and what happens to it on the way: y + bias, then the nearest BF16.
+// Where a product goes, and what happens to it on the way: y + bias, then the nearest BF16. Gated: the first half of
+// the outputs are gates of the second (N a multiple of 64), each finished so; y = activation(gate) * the other, rounded
+// too (the bits of ElementwiseKernels::activate).
 struct MatmulOutput {
-    float* y = nullptr;           // [rows, N]
+    float* y = nullptr;           // [rows, N], gated [rows, N / 2]
     int64_t stride = 0;           // floats from row to row
     const float* bias = nullptr;  // [N], or null
     bool bf16 = false;
+    std::optional<Activation> gated = {};
 };
+inline bool can_gate(int64_t outputs) { return outputs % 64 == 0; }
 
 struct MatmulKernels {
     std::string_view name;  // "avx512", "avx2", "ref"

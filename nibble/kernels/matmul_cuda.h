@@ -1,4 +1,4 @@
-// y = x W^T on a GPU with W in NVFP4 and x in BF16 (W4A16): describe, plan, prepack, run.
+// y = x W^T on a GPU with W in NVFP4 or MXFP4 and x in BF16 (W4A16): describe, plan, prepack, run.
 //
 // One order of sums for every m, the house rule: K is cut into eight chunks of ceil(k / 2048) records of 256 columns
 // each (the last ones may be shorter or empty); a chunk is one chain of mma.sync.m16n8k16 or wgmma.m64nNk16 (the same
@@ -11,6 +11,7 @@
 #pragma once
 
 #include "formats/format.h"
+#include "kernels/elementwise.h"
 #include "tensor/device.h"
 #include "tensor/quant_matrix.h"
 
@@ -20,6 +21,9 @@ namespace nibble::cuda {
 struct MatmulProblem {
     int64_t m = 0, n = 0, k = 0;  // x [m, k] BF16, W [n, k], y [m, n] FP32
     Format weights = Format::nvfp4;
+    // W's tiles of 16 rows are those of a gate and of an up projection by turns (RowTurns{16, 32}), n / 2 rows each,
+    // a multiple of 16.
+    bool gated = false;
 };
 
 // How the work is spread; zeros: the plan chooses. m > 8: a thread block takes `tokens` tokens (16, 32, 64 or 128) of
@@ -37,6 +41,7 @@ struct MatmulPlan {
     int split = 1;            // thread blocks (a cluster) that share rows, each with a part of K
     int tiles = 0;            // 16-row tiles of a cluster
     int chunks_per_warp = 0;  // one after the other
+    int slots = 1;            // records of a warp on their way, 1 or 2
     int tokens_per_pass = 0;  // as many rows of x as fit into shared memory
     int64_t shared_bytes = 0;
     // m > 8
@@ -44,6 +49,9 @@ struct MatmulPlan {
     int multiprocessors = 0;
     int64_t permuted_bytes = 0;   // of permute()'s output; 0: x is read as it is
     int64_t workspace_bytes = 0;  // zero once, before the first use; kernels of one stream may share it
+
+    bool norms = false;                                                     // takes MatmulOptions::norm: one token
+    bool activates() const { return problem.gated && tiling.tokens == 0; }  // takes MatmulFactors::gated
 };
 // Errors: k no multiple of 16, another format, x too wide for shared memory (m <= 8), a tiling that is not compiled.
 Result<MatmulPlan> plan_matmul(const MatmulProblem& problem, const DeviceInfo& device, const MatmulTiling& tiling = {});
@@ -53,23 +61,42 @@ template <class Byte>
 struct BasicPackedMatrix {
     int64_t rows = 0, cols = 0;
     Byte* records = nullptr;  // packed_bytes(rows, cols)
+    Format format = Format::nvfp4;
 };
 using PackedMatrix = BasicPackedMatrix<const std::byte>;
 using PackedSpan = BasicPackedMatrix<std::byte>;
 
 int64_t packed_bytes(int64_t rows, int64_t cols);  // of a whole matrix, padding included
 
+// Where the rows of a part lie that takes turns with another: runs of `run` rows begin `step` rows apart. Gate and up
+// by halves of a tile: 8 and 16; by tiles: 16 and 32. run 0: all adjacent.
+struct RowTurns {
+    int run = 0, step = 0;
+};
+
 // Canonical -> packed and back, exactly. prepack: w's rows become rows [first_row, first_row + w.rows) of `out`, parts
-// of a stack come one after the other; a part that ends at out.rows also writes the padding. Block scales other than
-// the 126 positive finite ones of E4M3 have no place in the layout: their number is added to *refused (zero it before,
-// read it after the stream is synchronized; the result is void unless it is 0). tensor_scale stays with the caller.
-Status prepack(const QuantView& w, int64_t first_row, const PackedSpan& out, uint32_t* refused, const Stream& stream);
+// of a stack come one after the other; a part that ends at out.rows also writes the padding. With turns w.rows and
+// first_row are multiples of a run. Block scales other than the 126 positive finite ones of E4M3, or E8M0 outside
+// 2^-118 ... 2^8, have no place in the layout: their number is added to *refused (zero it before, read it after the
+// stream is synchronized; the result is void unless it is 0). tensor_scale stays with the caller.
+Status prepack(const QuantView& w, int64_t first_row, const PackedSpan& out, uint32_t* refused, const Stream& stream,
+               const RowTurns& turns = {});
 Status unpack(const PackedMatrix& w, const QuantSpan& out, const Stream& stream);
 
 struct MatmulOptions {
     // Start while the kernel before it in the stream still runs, and wait for it only before x is read (programmatic
     // dependent launch). That kernel must not write W.
     bool overlap = false;
+    // Plans with `norms`, in place of x: x = rms_norm(h + update) * weight and h_out = h + update, the bits of
+    // cuda::add_norm(). Every thread block does it for itself: cheaper than a kernel of its own.
+    struct Norm {
+        const std::byte* h = nullptr;   // [k] BF16
+        const float* update = nullptr;  // [k]; null: x is the norm of h
+        const float* weight = nullptr;  // [k]
+        float eps = 0;
+        std::byte* h_out = nullptr;    // [k] BF16, not h
+        int32_t* nonfinite = nullptr;  // becomes 0 where the sum holds a NaN or an infinity; may be null
+    } norm{};
 };
 // y = sum * (tensor scale or its row's) * 2^7 + bias. All may be null.
 struct MatmulFactors {
@@ -77,6 +104,9 @@ struct MatmulFactors {
     const float* row_scales = nullptr;    // [n], instead: stacked matrices
     const float* bias = nullptr;          // [n]
     int64_t y_stride = 0;                 // floats from row to row of y; 0: n
+    // Plans that activate: [m, n / 2] BF16, bf16(a(bf16(gate)) * bf16(up)) as cuda::activate() has it, in place of y.
+    std::byte* gated = nullptr;
+    Activation activation{};
 };
 // x [m, k] row-major -> the order of columns and tiles of tokens that plans with permuted_bytes > 0 read.
 Status permute(const MatmulPlan& plan, const std::byte* x, std::byte* out, const MatmulOptions& options,
@@ -85,5 +115,37 @@ Status permute(const MatmulPlan& plan, const std::byte* x, std::byte* out, const
 // `workspace`: plan.workspace_bytes, null when that is 0.
 Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w, const MatmulFactors& factors, float* y,
               std::byte* workspace, const MatmulOptions& options, const Stream& stream);
+
+// The products of a mixture's experts, one launch for all of them: rows of the input's `rows` and of the output lie
+// sorted by expert, those of expert e in [begin[e], begin[e + 1]) (on the device). The order of sums is matmul()'s.
+struct PackedExperts {
+    int count = 0;                      // at most 1024
+    PackedMatrix first;                 // the others follow, packed_bytes() apart
+    const float* row_scales = nullptr;  // [count, rows]
+    const float* bias = nullptr;        // [count, rows]; may be null
+    const int32_t* begin = nullptr;     // [count + 1]
+};
+struct ExpertsInput {
+    const std::byte* x = nullptr;   // rows of BF16, `stride` elements apart, a multiple of 8 (0: adjacent)
+    const int32_t* rows = nullptr;  // [slots]: the row of x behind each; null: itself
+    int64_t slots = 0;              // begin[count]
+    int64_t stride = 0;
+    // The kernel before is a grouped_matmul with the same `begin`: with overlap weights are asked for before it is
+    // done.
+    bool routed = false;
+};
+// Either y [slots, rows of W] FP32, or, activated as by activate(), `out` BF16 [slots, width]: gated, width is half the
+// rows and gates lie in the upper halves of the tiles, what they gate in the lower ones.
+struct ExpertsOutput {
+    float* y = nullptr;
+    int64_t y_stride = 0;  // floats from row to row; 0: rows of W
+    std::byte* out = nullptr;
+    Activation activation = Activation::silu;
+    bool gated = false;
+};
+// Once per device, before the first grouped_matmul.
+Status prepare_grouped_matmul(const DeviceInfo& device);
+Status grouped_matmul(const ExpertsInput& in, const PackedExperts& w, const ExpertsOutput& out, bool overlap,
+                      const Stream& stream);
 
 }  // namespace nibble::cuda

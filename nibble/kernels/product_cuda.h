@@ -5,7 +5,9 @@
 // One order of sums for every number of tokens: one chain of mma.sync.m16n8k16 or wgmma.m64nNk16 (the same bits) in
 // FP32 from zero over k-steps of 16 columns, ascending; y = sum * (input scale * weight scale) + bias, each operation
 // rounded. fp8_block128: a chain per 128 columns, acc = fma(chain, group scale * tile scale, acc), ascending from zero,
-// then * input scale. So a token's result depends on its own row of x and on W alone.
+// then * input scale. Operands of codes (W8A8 on the FP8 tensor cores): a chain of four wgmma.m64nNk32 per 128 columns
+// from zero, whose sums keep about 14 bits, then acc = acc + chain in FP32, or that fma; ascending. So a token's result
+// depends on its own row of x and on W alone.
 //
 // Pointers are device pointers, 16-byte aligned (vectors of floats: 4). All functions queue work and return at once;
 // they neither allocate nor wait. `overlap`: start while the kernel before still runs, wait for it before x is read;
@@ -25,7 +27,8 @@ Status prepare_products(const DeviceInfo& device);
 // W [rows, cols] as product() reads it. Tiles of 64 x 64; the edge is filled with zeros.
 struct Operand {
     int64_t rows = 0, cols = 0;
-    const std::byte* tiles = nullptr;    // operand_bytes(rows, cols)
+    const std::byte* tiles = nullptr;    // operand_bytes(rows, cols), or codes_bytes(rows, cols)
+    bool codes = false;                  // E4M3 codes, for inputs that are codes too
     float scale = 1.0f;                  // of every output, unless
     const float* row_scales = nullptr;   // [rows]
     const float* tile_scales = nullptr;  // fp8_block128: [ceil(rows / 128), ceil(cols / 128)], instead of both
@@ -39,8 +42,16 @@ int64_t operand_bytes(int64_t rows, int64_t cols);
 Status make_operand(const MatrixView& w, int64_t rows, int64_t first_row, std::byte* tiles, const Stream& stream);
 Status make_operand(const QuantView& w, int64_t rows, int64_t first_row, std::byte* tiles, const Stream& stream);
 
+// The same for operands of codes: w in fp8, fp8_row or fp8_block128.
+bool has_codes_product();  // whether the current device runs weights as codes
+int64_t codes_bytes(int64_t rows, int64_t cols);
+Status make_codes(const QuantView& w, int64_t rows, int64_t first_row, std::byte* tiles, const Stream& stream);
+// Bytes from row to row of inputs that are codes: whole groups of 128 columns.
+constexpr int64_t codes_pitch(int64_t cols) { return (cols + 127) / 128 * 128; }
+
 struct ProductInput {
-    const std::byte* x = nullptr;  // [tokens, cols of W] BF16
+    const std::byte* x = nullptr;  // [tokens, cols of W] BF16, or [tokens, codes_pitch(cols)] E4M3
+    bool codes = false;            // the latter: from quantize_inputs(); W must be codes, `rows` null, `stride` 0
     int64_t tokens = 0;
     const int32_t* rows = nullptr;  // [tokens]: the row of x behind each row of y, and of the scales; null: itself
     int64_t stride = 0;             // elements from row to row, a multiple of 8; 0: cols
@@ -70,7 +81,8 @@ Status grouped_product(const ProductInput& in, const Experts& w, float* y, int64
 //   fp8_token     code; scales [tokens]
 //   fp8_group128  code; scales [tokens, ceil(cols / 128)]
 //   mxfp8, mxfp4  code * 2^e; input scale 1
-// x, out [tokens, cols] BF16, `stride` elements from row to row (0: cols); out may be x.
+// x, out [tokens, cols] BF16, `stride` elements from row to row (0: cols); out may be x. fp8 formats with `codes`: out
+// is [tokens, codes_pitch(cols)] E4M3 instead, and not x.
 struct QuantizeInputs {
     ActivationFormat format = ActivationFormat::none;
     const std::byte* x = nullptr;
@@ -78,6 +90,7 @@ struct QuantizeInputs {
     float input_scale = 1.0f;
     std::byte* out = nullptr;
     float* scales = nullptr;
+    bool codes = false;
     // Rows sorted by expert (Experts::begin) with an input scale each [experts], instead of input_scale.
     int experts = 0;
     const int32_t* begin = nullptr;

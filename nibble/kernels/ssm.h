@@ -22,12 +22,6 @@
 
 namespace nibble {
 
-// How a sequence stores its SSM state. The narrow ones round after every token, not only where a call ends: bits must
-// not depend on where a prompt was cut. bf16 and fp16 round to nearest; fp16_stochastic with the draw named by (stream,
-// position, element).
-enum class SsmStateFormat : uint8_t { f32, bf16, fp16, fp16_stochastic };
-inline int64_t ssm_state_bytes(SsmStateFormat format) { return format == SsmStateFormat::f32 ? 4 : 2; }
-
 struct SsmKernels {
     std::string_view name;  // "avx512", "avx2", "ref"
     bool (*supported)();

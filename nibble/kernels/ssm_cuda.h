@@ -2,10 +2,12 @@
 //
 // Convolution, scan and gated norm give the bits of their CPU twins; dt and decay go through the device's double
 // exp and log1p, which may differ from libm's in the last place of a double (that of a float, once in 10^8).
-// in_proj's outputs are rounded to BF16 as they are read. State is FP32. Pointers are device pointers. All functions
-// queue work and return at once. kernels/cuda_absent/ implements this header in a build without CUDA.
+// in_proj's outputs are rounded to BF16 as they are read. States are kept as SsmStateFormat says, rounded after every
+// token with the draws of kernels/cpu/ssm_rows.h. Pointers are device pointers. All functions queue work and return at
+// once. kernels/cuda_absent/ implements this header in a build without CUDA.
 #pragma once
 
+#include "kernels/ssm.h"
 #include "tensor/device.h"
 
 namespace nibble::cuda {
@@ -14,14 +16,19 @@ struct MambaShape {
     int heads = 0, head_dim = 0, groups = 0, state = 0, conv = 0;  // head_dim <= 1024, conv <= 16
     int64_t inner() const { return int64_t{heads} * head_dim; }
     int64_t channels() const { return inner() + int64_t{2} * groups * state; }
-    // Floats a sequence keeps: history [conv - 1, channels], then states [heads, state, head_dim]. Zero at the start.
-    int64_t state_floats() const { return (conv - 1) * channels() + int64_t{heads} * state * head_dim; }
+    SsmStateFormat format = SsmStateFormat::f32;
+    // Floats a sequence keeps: history [conv - 1, channels], then states [heads, state, head_dim] in `format`. Zero at
+    // the start.
+    int64_t state_floats() const {
+        return (conv - 1) * channels() + (int64_t{heads} * state * head_dim * ssm_state_bytes(format) + 3) / 4;
+    }
 };
 // Rows [row, row + rows) are consecutive tokens of one sequence. `state`: where it keeps its floats; null: a text of
 // its own, from zero, and nothing is kept.
 struct MambaSegment {
     int32_t row = 0, rows = 0;
     float* state = nullptr;
+    int64_t position = 0;  // of the first row in its sequence
 };
 struct MambaStep {
     MambaShape shape;
@@ -38,6 +45,7 @@ struct MambaStep {
     float dt_min = 0.0f;
     const float* norm = nullptr;  // [inner]
     float eps = 0;
+    PhiloxStream stream;             // fp16_stochastic: (seed, layer), as SsmScan has it
     std::byte* out = nullptr;        // [tokens, inner] BF16: gated and normalised, the input of out_proj
     std::byte* workspace = nullptr;  // mamba_workspace_bytes
 };

@@ -1,4 +1,5 @@
-// The layout of NVFP4 weights that the Hopper matrix products read: plain functions, for prepack, kernels and tests.
+// The layout of NVFP4 and MXFP4 weights that the Hopper matrix products read: plain functions, for prepack, kernels and
+// tests.
 //
 // Record = 16 rows x 256 columns = 2304 contiguous bytes; the records of a 16-row tile follow each other along K, tiles
 // follow each other along N. Inside a record, for each of its four blocks of 64 columns, lane = 4 g + c of a warp owns
@@ -81,6 +82,19 @@ inline constexpr uint32_t scale_and = 0x0FF00FF0u, scale_or = 0x70007000u;
 
 // BF16 of scale * 2^119, twice, from the packed byte in all four bytes.
 NIBBLE_HD constexpr uint32_t scale_pair(uint32_t byte_four_times) { return (byte_four_times & scale_and) | scale_or; }
+
+// MXFP4: a block of 32 is two groups with the same byte. E8M0 scales 2^-118 ... 2^8, the same power of two apart: the
+// byte is BF16's exponent of scale * 2^119, turned right by one, so that two bytes side by side hold it as it must lie.
+inline constexpr uint32_t mx_scale_and = 0x7F807F80u, mx_scale_or = 0;
+NIBBLE_HD constexpr bool packable_mx_scale(uint8_t scale) { return scale >= 9 && scale <= 135; }
+NIBBLE_HD constexpr uint8_t pack_mx_scale(uint8_t scale) {
+    const uint32_t exponent = scale + 119u;
+    return static_cast<uint8_t>(exponent >> 1 | (exponent & 1u) << 7);
+}
+NIBBLE_HD constexpr uint32_t mx_scale_pair(uint32_t byte_four_times) { return byte_four_times & mx_scale_and; }
+NIBBLE_HD constexpr uint8_t unpack_mx_scale(uint8_t packed) {
+    return static_cast<uint8_t>(((uint32_t{packed} << 1 | packed >> 7) & 0xFFu) - 119u);
+}
 
 NIBBLE_HD constexpr uint8_t unpack_scale(uint8_t packed) {
     const uint32_t pair = scale_pair(packed * 0x01010101u);

@@ -67,11 +67,13 @@ Status Attention::forward(const Batch& batch, const float* x, float* y, Workspac
         const Arena::Scope copies(work.arena);
         float* k = work.arena.floats(rows * kv_cols());
         float* v = work.arena.floats(rows * kv_cols());
-        for (int64_t i = 0; i < rows; ++i) {
-            const float* row = qkv + i * stride + q_cols();
-            std::copy(row, row + kv_cols(), k + i * kv_cols());
-            std::copy(row + kv_cols(), row + 2 * kv_cols(), v + i * kv_cols());
-        }
+        work.parallel_rows(rows, 2 * kv_cols(), [&](int64_t first, int64_t last) {
+            for (int64_t i = first; i < last; ++i) {
+                const float* row = qkv + i * stride + q_cols();
+                std::copy(row, row + kv_cols(), k + i * kv_cols());
+                std::copy(row + kv_cols(), row + 2 * kv_cols(), v + i * kv_cols());
+            }
+        });
         NIBBLE_CHECK(observer->kv(prefix_, k, v, rows, kv_cols(), kv_cols()));
     }
     attend(batch, index_, shape(work), qkv, stride, qkv + q_cols(), stride, qkv + q_cols() + kv_cols(), stride, mixed,

@@ -37,21 +37,26 @@ public:
     }
     static int64_t stored_bytes(bool bf16) { return bf16 ? 2 : 4; }
 
-    void put(int64_t stream, const float* x) {
-        if (!bf16_) {
-            std::copy_n(x, values_, reinterpret_cast<float*>(at(stream)));
-            return;
-        }
-        auto* codes = reinterpret_cast<uint16_t*>(at(stream));
-        for (int64_t i = 0; i < values_; ++i) codes[i] = bf16_from_float(x[i]);
+    void put(int64_t stream, const float* x, const Workspace& work) {
+        work.parallel_rows(values_, 1, [&](int64_t first, int64_t last) {
+            if (!bf16_) {
+                std::copy(x + first, x + last, reinterpret_cast<float*>(at(stream)) + first);
+                return;
+            }
+            auto* codes = reinterpret_cast<uint16_t*>(at(stream));
+            for (int64_t i = first; i < last; ++i) codes[i] = bf16_from_float(x[i]);
+        });
     }
-    void get(int64_t stream, int64_t begin, int64_t count, float* x) const {
-        if (!bf16_) {
-            std::copy_n(reinterpret_cast<const float*>(at(stream)) + begin, count, x);
-            return;
-        }
-        const auto* codes = reinterpret_cast<const uint16_t*>(at(stream)) + begin;
-        for (int64_t i = 0; i < count; ++i) x[i] = bf16_to_float(codes[i]);
+    void get(int64_t stream, int64_t begin, int64_t count, float* x, const Workspace& work) const {
+        work.parallel_rows(count, 1, [&](int64_t first, int64_t last) {
+            if (!bf16_) {
+                const auto* from = reinterpret_cast<const float*>(at(stream)) + begin;
+                std::copy(from + first, from + last, x + first);
+                return;
+            }
+            const auto* codes = reinterpret_cast<const uint16_t*>(at(stream)) + begin;
+            for (int64_t i = first; i < last; ++i) x[i] = bf16_to_float(codes[i]);
+        });
     }
 
 private:
@@ -105,9 +110,10 @@ public:
     // From embeddings to the outputs of the last block, in both lanes.
     Status forward() {
         for (int64_t b = 0; b < std::ssize(config_.blocks); ++b) {
-            if (b % plan_.stride == 0) store_.put(b / plan_.stride, lane_.x.data());
+            if (b % plan_.stride == 0) store_.put(b / plan_.stride, lane_.x.data(), work_);
             NIBBLE_TRY(const std::shared_ptr<const Block> block, source_(static_cast<size_t>(b)));
             for (Lane* lane : {&lane_, &other_}) NIBBLE_CHECK(run(*block, *lane, options_.forward_observer));
+            forget_weights();
             if (options_.forward_done) {
                 NIBBLE_CHECK(options_.forward_done(static_cast<size_t>(b)));
             }
@@ -121,11 +127,12 @@ public:
         const int64_t blocks = std::ssize(config_.blocks), values = lane_.tokens * config_.hidden;
         for (int64_t c = plan_.checkpoints - 1; c >= 0; --c) {
             const int64_t begin = c * plan_.stride, end = std::min(begin + plan_.stride, blocks);
-            if (end > begin + 1) store_.get(c, 0, values, lane_.x.data());
+            if (end > begin + 1) store_.get(c, 0, values, lane_.x.data(), work_);
             for (int64_t b = begin + 1; b < end; ++b) {  // input of block b from that of block b - 1
                 NIBBLE_TRY(const std::shared_ptr<const Block> block, source_(static_cast<size_t>(b - 1)));
                 NIBBLE_CHECK(run(*block, lane_, nullptr));
-                store_.put(plan_.checkpoints + b - begin - 1, lane_.x.data());
+                forget_weights();
+                store_.put(plan_.checkpoints + b - begin - 1, lane_.x.data(), work_);
             }
             for (int64_t b = end - 1; b >= begin; --b) {
                 NIBBLE_TRY(const std::shared_ptr<const Block> block, source_(static_cast<size_t>(b)));
@@ -134,10 +141,11 @@ public:
                     const Arena::Scope scope(work_.arena);
                     const int64_t at = piece.row * config_.hidden, count = piece.batch.rows() * config_.hidden;
                     float* x = work_.arena.floats(count);
-                    store_.get(stream, at, count, x);
+                    store_.get(stream, at, count, x, work_);
                     NIBBLE_CHECK(block->backward(piece.batch, x, gradient + at, work_, observer, sink));
                     NIBBLE_CHECK(report(piece.batch.rows()));
                 }
+                forget_weights();
                 if (options_.block_done) {
                     NIBBLE_CHECK(options_.block_done(static_cast<size_t>(b)));
                 }
@@ -153,6 +161,9 @@ private:
             NIBBLE_CHECK(report(piece.batch.rows()));
         }
         return Ok{};
+    }
+    void forget_weights() {
+        if (work_.bytes) work_.bytes->forget();
     }
     Status report(int64_t rows) {
         done_ += rows;

@@ -3,6 +3,7 @@
 #include "model/weight_source.h"
 
 #include <array>
+#include <atomic>
 #include <cmath>
 
 namespace nibble {
@@ -45,14 +46,19 @@ Status Block::forward(const Batch& batch, float* x, Workspace& work, Observer* o
             k.rms_norm(x + i * n, norm_.data(), n, eps_, work.bf16(), normed + i * n);
     });
     NIBBLE_CHECK(mixer_->forward(batch, normed, mixed, work, observer));
+    std::atomic<int64_t> bad{rows * n};  // the first element that is not finite
     work.parallel_rows(rows, n, [&](int64_t first, int64_t last) {
         for (int64_t i = first; i < last; ++i) {
             if (!post_norm_.empty()) k.rms_norm(mixed + i * n, post_norm_.data(), n, eps_, work.bf16(), mixed + i * n);
             k.add(mixed + i * n, n, work.bf16(), x + i * n);
+            const int64_t at = k.first_nonfinite(x + i * n, n);
+            if (at < 0) continue;
+            for (int64_t least = bad; i * n + at < least && !bad.compare_exchange_weak(least, i * n + at);) {
+            }
+            return;
         }
     });
-    if (const int64_t bad = k.first_nonfinite(x, rows * n); bad >= 0)
-        return nonfinite(config_, batch, bad / n, std::isnan(x[bad]) ? "NaN" : "infinity");
+    if (bad < rows * n) return nonfinite(config_, batch, bad / n, std::isnan(x[bad]) ? "NaN" : "infinity");
     return Ok{};
 }
 

@@ -11,6 +11,7 @@ public:
                                                      DeviceWeights& weights);
 
     Result<int> tiles(DeviceStep& step) const override { return qkv_.tiles(step.rows, step); }
+    Result<bool> norms(DeviceStep& step) const override { return qkv_.norms(step.rows, step); }
     Status forward(const std::byte* x, float* y, DeviceStep& step) const override;
     int64_t scratch_bytes(int64_t rows) const override;
     StateLayout state() const override { return {kv_.shape.page_bytes(), config_.window, 0}; }

@@ -92,9 +92,21 @@ void DeviceBatch::add_pages(const Batch& batch, std::span<Sequence* const> seque
     block.table = upload_.add(std::span<const int32_t>(table));
 }
 
+// Last in the upload: how many tokens were seen moves nothing else, so graphs stay valid.
+void DeviceBatch::add_requests(std::span<const TokenRequest> requests) {
+    std::vector<cuda::SampleRow> rows;
+    std::vector<cuda::SeenSlot> slots;
+    for (const TokenRequest& r : requests) {
+        rows.push_back(cuda::sample_row(r, std::ssize(slots)));
+        for (const SeenToken& token : r.seen) slots.push_back({token});
+    }
+    requests_ = upload_.add(std::span<const cuda::SampleRow>(rows));
+    seen_ = upload_.add(std::span<const cuda::SeenSlot>(slots));
+}
+
 Status DeviceBatch::make(const Batch& batch, std::span<Sequence* const> sequences,
-                         std::span<const std::unique_ptr<DeviceMixer>> mixers, const DeviceInfo& device,
-                         const Stream& stream) {
+                         std::span<const std::unique_ptr<DeviceMixer>> mixers, std::span<const TokenRequest> requests,
+                         const DeviceInfo& device, const Stream& stream) {
     shape_ = shape_of(batch);
     upload_.clear();
     segments_.clear();
@@ -126,11 +138,12 @@ Status DeviceBatch::make(const Batch& batch, std::span<Sequence* const> sequence
         if (layout.floats == 0) continue;
         std::vector<cuda::MambaSegment> list;
         for (size_t s = 0; s < sequences.size(); ++s)
-            list.push_back({segments_[s].row, segments_[s].rows, sequences[s]->state(index)});
+            list.push_back({segments_[s].row, segments_[s].rows, sequences[s]->state(index), segments_[s].position});
         blocks_[i].segments = upload_.add(std::span<const cuda::MambaSegment>(list));
     }
     NIBBLE_CHECK(plan_attention(mixers, device));
     wanted_ = upload_.add(std::span<const int32_t>(wanted));
+    add_requests(requests);
     return upload_.send(device.index, stream);
 }
 

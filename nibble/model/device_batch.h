@@ -2,6 +2,7 @@
 // gathered on the host and copied at once.
 #pragma once
 
+#include "kernels/sampling_cuda.h"
 #include "model/batch.h"
 #include "model/device_mixer.h"
 #include "model/sequence.h"
@@ -56,9 +57,11 @@ DeviceBatchShape shape_of(const Batch& batch);
 
 class DeviceBatch {
 public:
-    // `mixers`: of every block in order. `sequences`: of every segment, reserved, all of one pool.
+    // `mixers`: of every block in order. `sequences`: of every segment, reserved, all of one pool. `requests`: of every
+    // wanted row, or none.
     Status make(const Batch& batch, std::span<Sequence* const> sequences,
-                std::span<const std::unique_ptr<DeviceMixer>> mixers, const DeviceInfo& device, const Stream& stream);
+                std::span<const std::unique_ptr<DeviceMixer>> mixers, std::span<const TokenRequest> requests,
+                const DeviceInfo& device, const Stream& stream);
     // Sets what `step` says about the batch. Valid until the next make.
     void describe(DeviceStep& step) const;
 
@@ -66,6 +69,8 @@ public:
     int64_t attention_workspace() const;                                         // the largest
     const int32_t* wanted_rows() const { return upload_.at<int32_t>(wanted_); }  // [batch.wanted()]
     int32_t* nonfinite() const { return upload_.at<int32_t>(nonfinite_); }       // [blocks], INT32_MAX
+    const cuda::SampleRow* requests() const { return upload_.at<cuda::SampleRow>(requests_); }
+    cuda::SeenSlot* seen() const { return upload_.at<cuda::SeenSlot>(seen_); }
     std::byte* base() const { return upload_.base(); }
 
 private:
@@ -79,6 +84,7 @@ private:
         int attention = -1;
     };
     Status plan_attention(std::span<const std::unique_ptr<DeviceMixer>> mixers, const DeviceInfo& device);
+    void add_requests(std::span<const TokenRequest> requests);
     void add_pages(const Batch& batch, std::span<Sequence* const> sequences, int index, Block& block);
 
     DeviceUpload upload_;
@@ -87,7 +93,7 @@ private:
     std::vector<Attention> attention_;
     std::optional<std::pair<DeviceBatchShape, int64_t>> planned_;  // what attention_ is for, with its page stride
     std::vector<Block> blocks_;
-    int64_t tokens_ = 0, positions_ = 0, wanted_ = 0, nonfinite_ = 0;
+    int64_t tokens_ = 0, positions_ = 0, wanted_ = 0, nonfinite_ = 0, requests_ = 0, seen_ = 0;
     int32_t longest_ = 0;
     std::byte* pages_ = nullptr;
     int64_t page_stride_ = 0;

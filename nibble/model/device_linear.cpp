@@ -2,6 +2,8 @@
 
 #include "base/checked.h"
 
+#include <utility>
+
 namespace nibble {
 namespace {
 
@@ -16,7 +18,8 @@ bool has_row_scales(ActivationFormat f) {
 
 int64_t quantized_bytes(ActivationFormat f, int64_t n, int64_t cols) {
     if (f == ActivationFormat::none) return 0;
-    return aligned(n * cols * 2) + (has_row_scales(f) ? aligned(n * groups(cols) * 4) : 0);
+    return aligned(n * std::max(cols * 2, cuda::codes_pitch(cols))) +
+           (has_row_scales(f) ? aligned(n * groups(cols) * 4) : 0);
 }
 
 // x as the linear reads it: itself, or codes under scales.
@@ -27,7 +30,8 @@ Result<cuda::ProductInput> product_input(ActivationFormat format, float input_sc
     q.format = format;
     q.x = x, q.tokens = n, q.cols = cols;
     q.input_scale = input_scale;
-    NIBBLE_TRY(q.out, step.scratch.allocate(n * cols * 2));
+    in.codes = q.codes;
+    NIBBLE_TRY(q.out, step.scratch.allocate(n * (q.codes ? cuda::codes_pitch(cols) : cols * 2)));
     if (has_row_scales(format)) {
         NIBBLE_TRY(q.scales, step.scratch.allocate_array<float>(n * groups(cols)));
     }
@@ -39,20 +43,19 @@ Result<cuda::ProductInput> product_input(ActivationFormat format, float input_sc
     return in;
 }
 
-Status run_w4a16(const DeviceLinear& l, const std::byte* x, int64_t n, float* y, int64_t y_stride, DeviceStep& step,
-                 bool tiled) {
-    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, l.rows, l.cols));
+Status run_w4a16(const DeviceLinear& l, const std::byte* x, int64_t n, float* y, const cuda::MatmulFactors& factors,
+                 DeviceStep& step, bool tiled) {
+    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, l.rows, l.cols, l.by_turns));
     if (plan.workspace_bytes > step.matmul_workspace_bytes)
         return fail("a workspace of {} bytes was planned for products, {} are needed", step.matmul_workspace_bytes,
                     plan.workspace_bytes);
-    const cuda::MatmulOptions options{.overlap = step.overlap};
+    // The first product after a norm that waits for one takes it.
+    const cuda::MatmulOptions options{.overlap = step.overlap, .norm = std::exchange(step.norm, {})};
     if (plan.permuted_bytes > 0 && !tiled) {
         NIBBLE_TRY(std::byte * permuted, step.scratch.allocate(plan.permuted_bytes));
         NIBBLE_CHECK(cuda::permute(plan, x, permuted, options, step.stream));
         x = permuted;
     }
-    cuda::MatmulFactors factors = l.factors;
-    factors.y_stride = y_stride;
     return cuda::matmul(plan, x, l.records, factors, y, plan.workspace_bytes ? step.matmul_workspace : nullptr, options,
                         step.stream);
 }
@@ -61,16 +64,44 @@ Status run_w4a16(const DeviceLinear& l, const std::byte* x, int64_t n, float* y,
 
 Result<int> DeviceLinear::tiles(int64_t n, DeviceStep& step) const {
     if (!w4a16 || cols % 256 || step.observer) return 0;
-    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols));
+    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols, by_turns));
     return plan.permuted_bytes > 0 ? plan.tiling.tokens : 0;
+}
+
+Result<bool> DeviceLinear::norms(int64_t n, DeviceStep& step) const {
+    if (!w4a16 || n != 1 || step.observer) return false;  // observers see x
+    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols, by_turns));
+    return plan.norms;
+}
+
+Result<bool> DeviceLinear::activates(int64_t n, DeviceStep& step) const {
+    if (!by_turns) return false;
+    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols, true));
+    return plan.activates();
+}
+
+Status DeviceLinear::forward_activated(const std::byte* x, int64_t n, Activation kind, std::byte* mid,
+                                       DeviceStep& step) const {
+    const DeviceScope scope(step);
+    if (step.observer) NIBBLE_CHECK(step.observer->input(names, x, n, cols, step.stream).within(name));
+    cuda::MatmulFactors f = factors;
+    f.gated = mid, f.activation = kind;
+    // y goes nowhere, but must be a valid address.
+    return run_w4a16(*this, x, n, reinterpret_cast<float*>(mid), f, step, false).within(name);
 }
 
 Status DeviceLinear::forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, DeviceStep& step,
                              bool tiled) const {
     const DeviceScope scope(step);
     if (step.observer) NIBBLE_CHECK(step.observer->input(names, x, n, cols, step.stream).within(name));
-    if (w4a16) return run_w4a16(*this, x, n, y, y_stride, step, tiled).within(name);
-    NIBBLE_TRY(const cuda::ProductInput in, product_input(activation, input_scale, x, n, cols, {}, step).within(name));
+    if (w4a16) {
+        cuda::MatmulFactors f = factors;
+        f.y_stride = y_stride;
+        return run_w4a16(*this, x, n, y, f, step, tiled).within(name);
+    }
+    cuda::QuantizeInputs q;
+    q.codes = operand.codes;
+    NIBBLE_TRY(const cuda::ProductInput in, product_input(activation, input_scale, x, n, cols, q, step).within(name));
     return cuda::product(in, operand, y, y_stride, step.overlap, step.stream).within(name);
 }
 
@@ -83,6 +114,11 @@ int64_t DeviceLinear::scratch_bytes(int64_t n) const {
 Result<int> DeviceStack::tiles(int64_t n, DeviceStep& step) const {
     if (parts.size() > 1) return 0;
     return parts[0].tiles(n, step);
+}
+
+Result<bool> DeviceStack::norms(int64_t n, DeviceStep& step) const {
+    if (parts.size() > 1) return false;
+    return parts[0].norms(n, step);
 }
 
 Status DeviceStack::forward(const std::byte* x, int64_t n, float* y, DeviceStep& step, bool tiled) const {
@@ -99,31 +135,73 @@ int64_t DeviceStack::scratch_bytes(int64_t n) const {
     return most;
 }
 
-Status DeviceExperts::forward(const std::byte* x, int64_t n, const int32_t* begin, float* y, DeviceStep& step) const {
+namespace {
+
+Status run_grouped(const DeviceExperts::Part& part, const DeviceExpertRows& in, const cuda::ExpertsOutput& out,
+                   DeviceStep& step) {
+    cuda::PackedExperts weights = part.packed;
+    weights.begin = in.begin;
+    return cuda::grouped_matmul({.x = in.x, .rows = in.rows, .slots = in.n, .routed = in.routed}, weights, out,
+                                step.overlap, step.stream)
+        .within(part.name);
+}
+
+}  // namespace
+
+Status DeviceExperts::forward(const DeviceExpertRows& in, float* y, DeviceStep& step) const {
+    const DeviceScope scope(step);
+    const std::byte* sorted = in.rows ? nullptr : in.x;
     for (const Part& part : parts) {
-        const DeviceScope scope(step);
-        cuda::QuantizeInputs q;
-        q.expert_scales = part.input_scales, q.begin = begin, q.experts = static_cast<int>(experts);
-        NIBBLE_TRY(cuda::ProductInput in, product_input(part.activation, 1.0f, x, n, cols, q, step).within(part.name));
+        const DeviceScope inner(step);
+        if (part.w4a16) {
+            NIBBLE_CHECK(run_grouped(part, in, {.y = y, .y_stride = rows}, step));
+            y += part.rows();
+            continue;
+        }
+        cuda::ProductInput product{.x = in.x, .tokens = in.n, .rows = in.rows};
+        if (part.activation != ActivationFormat::none) {
+            if (!sorted) {
+                NIBBLE_TRY(std::byte * gathered, step.scratch.allocate(in.n * cols * 2));
+                NIBBLE_CHECK(cuda::embed(in.x, in.rows, in.n, cols, gathered, step.overlap, step.stream));
+                sorted = gathered;
+            }
+            cuda::QuantizeInputs q;
+            q.expert_scales = part.input_scales, q.begin = in.begin, q.experts = static_cast<int>(experts);
+            NIBBLE_TRY(product, product_input(part.activation, 1.0f, sorted, in.n, cols, q, step).within(part.name));
+            if (in.rows) sorted = nullptr;  // gone with the scope
+        }
         cuda::Experts weights = part.weights;
-        weights.begin = begin;
-        NIBBLE_CHECK(cuda::grouped_product(in, weights, y, rows, step.overlap, step.stream).within(part.name));
-        y += part.weights.first.rows;
+        weights.begin = in.begin;
+        NIBBLE_CHECK(cuda::grouped_product(product, weights, y, rows, step.overlap, step.stream).within(part.name));
+        y += part.rows();
     }
     return Ok{};
 }
 
-Status DeviceExperts::show(const std::byte* x, int64_t n, const int32_t* begin, DeviceStep& step) const {
+Status DeviceExperts::activated(const DeviceExpertRows& in, Activation activation, std::byte* out,
+                                DeviceStep& step) const {
+    return run_grouped(parts[0], in, {.out = out, .activation = activation, .gated = paired}, step);
+}
+
+Status DeviceExperts::show(const DeviceExpertRows& in, DeviceStep& step) const {
     if (!step.observer) return Ok{};
+    const DeviceScope scope(step);
+    const std::byte* sorted = in.x;
+    if (in.rows) {
+        NIBBLE_TRY(std::byte * gathered, step.scratch.allocate(in.n * cols * 2));
+        NIBBLE_CHECK(cuda::embed(in.x, in.rows, in.n, cols, gathered, step.overlap, step.stream));
+        sorted = gathered;
+    }
     for (const Part& part : parts)
-        NIBBLE_CHECK(step.observer->expert_inputs(part.names, x, n, cols, begin, step.stream).within(part.name));
+        NIBBLE_CHECK(
+            step.observer->expert_inputs(part.names, sorted, in.n, cols, in.begin, step.stream).within(part.name));
     return Ok{};
 }
 
 int64_t DeviceExperts::scratch_bytes(int64_t n) const {
     int64_t most = 0;
     for (const Part& part : parts) most = std::max(most, quantized_bytes(part.activation, n, cols));
-    return most;
+    return most + aligned(n * cols * 2);  // rows sorted, for inputs to quantize and for observers
 }
 
 }  // namespace nibble

@@ -1,5 +1,6 @@
-// Linears on a GPU, in the layout of their kernel: NVFP4 weights with BF16 inputs as records (kernels/matmul_cuda.h),
-// everything else as operands that are exact in BF16 (kernels/product_cuda.h).
+// Linears on a GPU, in the layout of their kernel: NVFP4 and MXFP4 weights with BF16 inputs as records
+// (kernels/matmul_cuda.h), FP8 weights with FP8 inputs as codes, everything else as operands that are exact in BF16
+// (kernels/product_cuda.h).
 #pragma once
 
 #include "kernels/matmul_cuda.h"
@@ -19,6 +20,7 @@ struct DeviceLinear {
     ActivationFormat activation = ActivationFormat::none;
     float input_scale = 1.0f;
     bool w4a16 = false;
+    bool by_turns = false;  // records of gate and up, MatmulProblem::gated
     cuda::PackedMatrix records;
     cuda::MatmulFactors factors;
     cuda::Operand operand;
@@ -29,6 +31,13 @@ struct DeviceLinear {
     // tiles() when `tiled`. With bias, not rounded.
     Status forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, DeviceStep& step,
                    bool tiled = false) const;
+    // Whether a product of n rows takes step.norm instead of x.
+    Result<bool> norms(int64_t n, DeviceStep& step) const;
+    // Whether forward_activated() has a kernel for n rows.
+    Result<bool> activates(int64_t n, DeviceStep& step) const;
+    // mid [n, rows / 2] BF16 = activation(gate) * up.
+    Status forward_activated(const std::byte* x, int64_t n, Activation activation, std::byte* mid,
+                             DeviceStep& step) const;
     // Of scratch memory, at most, for n rows.
     int64_t scratch_bytes(int64_t n) const;
 };
@@ -39,9 +48,19 @@ struct DeviceStack {
     int64_t rows = 0, cols = 0;
 
     Result<int> tiles(int64_t n, DeviceStep& step) const;
+    Result<bool> norms(int64_t n, DeviceStep& step) const;  // as of a linear
     // y [n, rows]: the parts' outputs side by side.
     Status forward(const std::byte* x, int64_t n, float* y, DeviceStep& step, bool tiled = false) const;
     int64_t scratch_bytes(int64_t n) const;
+};
+
+// Rows for the experts of a mixture: row i is rows[i] of x [.., cols], those of expert e in [begin[e], begin[e + 1]).
+struct DeviceExpertRows {
+    const std::byte* x = nullptr;
+    const int32_t* rows = nullptr;  // null: x is sorted
+    int64_t n = 0;
+    const int32_t* begin = nullptr;
+    bool routed = false;  // the last kernel was a grouped one of the same rows
 };
 
 // The same linears of all experts of a mixture: grouped products.
@@ -50,16 +69,24 @@ struct DeviceExperts {
         std::string name;                             // of the first expert
         std::vector<std::vector<std::string>> names;  // of every expert's
         ActivationFormat activation = ActivationFormat::none;
+        bool w4a16 = false;
+        cuda::PackedExperts packed;
         const float* input_scales = nullptr;  // [experts]; null: formats without stored scales
         cuda::Experts weights;                // scales include the inputs'
+
+        int64_t rows() const { return w4a16 ? packed.first.rows : weights.first.rows; }
     };
     std::vector<Part> parts;
     int64_t rows = 0, cols = 0, experts = 0;
+    bool paired = false;  // gates and what they gate lie in halves of tiles: only activated() goes
 
-    // y [n, rows] from x [n, cols], rows sorted by expert: those of expert e in [begin[e], begin[e + 1]).
-    Status forward(const std::byte* x, int64_t n, const int32_t* begin, float* y, DeviceStep& step) const;
-    // The step's observer, where there is one, sees rows in that order; nothing is computed.
-    Status show(const std::byte* x, int64_t n, const int32_t* begin, DeviceStep& step) const;
+    // y [n, rows].
+    Status forward(const DeviceExpertRows& in, float* y, DeviceStep& step) const;
+    // Whether one product can end with the activation; activated: out [n, width] BF16, as forward() and activate().
+    bool activates(bool gated) const { return parts.size() == 1 && parts[0].w4a16 && gated == paired; }
+    Status activated(const DeviceExpertRows& in, Activation activation, std::byte* out, DeviceStep& step) const;
+    // The step's observer, where there is one, sees the rows sorted by expert; nothing is computed.
+    Status show(const DeviceExpertRows& in, DeviceStep& step) const;
     int64_t scratch_bytes(int64_t n) const;
 };
 

@@ -8,12 +8,16 @@ Result<std::unique_ptr<DeviceMixer>> DeviceMamba::make(const BlockConfig& block,
                                                        DeviceWeights& weights) {
     auto m = std::make_unique<DeviceMamba>();
     const MambaConfig& c = mamba.config();
-    if (mamba.state_format() != SsmStateFormat::f32)
-        return fail("{}: --device cuda keeps Mamba-2's state in FP32 only", block.prefix);
     m->index_ = block.index;
     m->eps_ = eps;
     m->dt_min_ = c.dt_min;
-    m->shape_ = {.heads = c.heads, .head_dim = c.head_dim, .groups = c.groups, .state = c.state, .conv = c.conv};
+    m->shape_ = {.heads = c.heads,
+                 .head_dim = c.head_dim,
+                 .groups = c.groups,
+                 .state = c.state,
+                 .conv = c.conv,
+                 .format = mamba.state_format()};
+    m->stream_ = {.seed = mamba.state_seed(), .role = static_cast<uint64_t>(block.index)};
     NIBBLE_TRY(m->in_proj_, weights.linear(mamba.in_proj()));
     NIBBLE_TRY(m->out_proj_, weights.linear(mamba.out_proj()));
     NIBBLE_TRY(m->conv_weight_, weights.vector(mamba.conv_weight()));
@@ -46,6 +50,7 @@ Status DeviceMamba::forward(const std::byte* x, float* y, DeviceStep& step) cons
                                    .dt_min = dt_min_,
                                    .norm = norm_,
                                    .eps = eps_,
+                                   .stream = stream_,
                                    .out = mixed,
                                    .workspace = workspace},
                                   step.overlap, step.stream));

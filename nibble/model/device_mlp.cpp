@@ -7,7 +7,7 @@ namespace nibble {
 Result<std::unique_ptr<DeviceMlp>> DeviceMlp::make(const Mlp& mlp, DeviceWeights& weights) {
     auto m = std::make_unique<DeviceMlp>();
     m->config_ = mlp.config();
-    NIBBLE_TRY(m->in_, weights.stack(mlp.in()));
+    NIBBLE_TRY(m->in_, weights.stack(mlp.in(), m->config_.gated));
     NIBBLE_TRY(m->out_, weights.linear(mlp.out()));
     return m;
 }
@@ -20,12 +20,17 @@ Status DeviceMlp::forward(const std::byte* x, float* y, DeviceStep& step) const 
 Status DeviceMlp::forward_rows(const std::byte* x, bool tiled, float* y, DeviceStep& step) const {
     const DeviceScope scope(step);
     const int64_t rows = step.rows, width = config_.intermediate;
-    NIBBLE_TRY(float* in, step.scratch.allocate_array<float>(rows * in_.rows));
     NIBBLE_TRY(std::byte * mid, step.scratch.allocate(padded_rows(rows) * width * 2));
     NIBBLE_TRY(const int order, out_.tiles(rows, step));
-    NIBBLE_CHECK(in_.forward(x, rows, in, step, tiled));
-    NIBBLE_CHECK(cuda::activate(config_.activation, config_.gated, in, in_.rows, rows, width, {mid, order},
-                                step.overlap, step.stream));
+    NIBBLE_TRY(const bool fused, in_.parts[0].activates(rows, step));
+    if (fused) {
+        NIBBLE_CHECK(in_.parts[0].forward_activated(x, rows, config_.activation, mid, step));
+    } else {
+        NIBBLE_TRY(float* in, step.scratch.allocate_array<float>(rows * in_.rows));
+        NIBBLE_CHECK(in_.forward(x, rows, in, step, tiled));
+        NIBBLE_CHECK(cuda::activate(config_.activation, config_.gated, in, in_.rows, rows, width, {mid, order},
+                                    step.overlap, step.stream, in_.parts[0].by_turns));
+    }
     return out_.forward(mid, rows, y, out_.rows, step, order > 0);
 }
 

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <climits>
 #include <cstring>
+#include <utility>
 
 namespace nibble {
 namespace {
@@ -45,6 +46,7 @@ Result<std::unique_ptr<DeviceModel>> DeviceModel::load(std::shared_ptr<const Che
     NIBBLE_TRY(ModelConfig config, model_config(*checkpoint));
     NIBBLE_CHECK(use_device(device.index));
     NIBBLE_CHECK(cuda::prepare_products(device));
+    NIBBLE_CHECK(cuda::prepare_grouped_matmul(device));
     NIBBLE_TRY(Stream stream, Stream::create(device.index));
     std::unique_ptr<DeviceModel> model(new DeviceModel(std::move(device), std::move(stream), std::move(config)));
     NIBBLE_TRY(Workspace host, Workspace::create(options.compute, options.kernels, pool));
@@ -101,7 +103,8 @@ int64_t DeviceModel::scratch_bytes(int64_t rows, int64_t wanted) const {
     for (const auto& m : mixers_) mixer = std::max(mixer, m->scratch_bytes(rows));
     const int64_t ends = wanted * (6 * config_.vocab + 2 * config_.hidden) + 2 * padded_rows(wanted) * config_.hidden +
                          head_.scratch_bytes(wanted);
-    return (rows * 6 + padded_rows(rows) * 2) * config_.hidden + std::max(mixer, ends) + 16 * DeviceArena::alignment;
+    return (rows * 6 + padded_rows(rows) * 2 + 2) * config_.hidden + std::max(mixer, ends) +
+           16 * DeviceArena::alignment;
 }
 
 Status DeviceModel::reserve_scratch(int64_t rows, int64_t wanted) const {
@@ -158,31 +161,75 @@ Result<std::vector<Sequence*>> DeviceModel::sequences_of(const Batch& batch, std
     return sequences;
 }
 
-Status DeviceModel::forward(const Batch& batch, std::span<float> logits, Observer* observer) const {
-    if (observer) return fail("observers see a model on the CPU only");
-    NIBBLE_CHECK(check(batch, std::ssize(logits), config_.vocab));
+Result<DeviceModel::DeviceLogits> DeviceModel::pass(const Batch& batch, const std::span<const TokenRequest>* requests,
+                                                    std::vector<Sequence>& whole) const {
     for (const Segment& s : batch.segments())
         for (const int32_t token : s.tokens)
             if (token < 0 || token >= config_.vocab)
                 return fail("token id {} is not in the vocabulary of {}", token, config_.vocab);
-    if (batch.segments().empty()) return Ok{};
     NIBBLE_CHECK(use_device(device_.index));
-    std::vector<Sequence> whole;
+    if (!pinned_) {
+        NIBBLE_TRY(pinned_, PinnedBuffer::create(pinned_bytes));
+    }
+    chosen_from_ = nullptr;
     NIBBLE_TRY(const std::vector<Sequence*> sequences, sequences_of(batch, whole));
-    NIBBLE_CHECK(batch_.make(batch, sequences, mixers_, device_, stream_));
-    NIBBLE_TRY(const DeviceLogits device_logits, run(batch));
+    NIBBLE_CHECK(batch_.make(batch, sequences, mixers_, requests ? *requests : std::span<const TokenRequest>(), device_,
+                             stream_));
+    return run(batch, requests != nullptr);
+}
+
+Status DeviceModel::forward(const Batch& batch, std::span<float> logits, Observer* observer) const {
+    if (observer) return fail("observers see a model on the CPU only");
+    NIBBLE_CHECK(check(batch, std::ssize(logits), config_.vocab));
+    if (batch.segments().empty()) return Ok{};
+    std::vector<Sequence> whole;
+    NIBBLE_TRY(const DeviceLogits device_logits, pass(batch, nullptr, whole));
     NIBBLE_CHECK(fetch(batch, device_logits, logits));
     for (const Segment& s : batch.segments())
         if (s.sequence) s.sequence->advance(std::ssize(s.tokens));
     return Ok{};
 }
 
+Status DeviceModel::choose(const Batch& batch, std::span<const TokenRequest> requests,
+                           std::span<ChosenToken> chosen) const {
+    NIBBLE_CHECK(check(batch, batch.wanted() * config_.vocab, config_.vocab));
+    if (std::ssize(requests) != batch.wanted() || requests.size() != chosen.size())
+        return fail("{} tokens are to be chosen for {} rows", requests.size(), batch.wanted());
+    if (batch.wanted() * int64_t{sizeof(ChosenToken)} > pinned_bytes - flag_bytes())
+        return fail("a step chooses {} tokens at most", (pinned_bytes - flag_bytes()) / sizeof(ChosenToken));
+    if (batch.segments().empty()) return Ok{};
+    std::vector<Sequence> whole;
+    NIBBLE_TRY(const DeviceLogits logits, pass(batch, &requests, whole));
+    NIBBLE_CHECK(stream_.synchronize());
+    NIBBLE_CHECK(check_rows(batch));
+    std::memcpy(chosen.data(), pinned_->data() + flag_bytes(), chosen.size_bytes());
+    for (size_t i = 0; i < chosen.size(); ++i)
+        if (chosen[i].id == -2) return fail("lm_head: a NaN or an infinity in the logits of wanted row {}", i);
+    chosen_from_ = reinterpret_cast<const float*>(logits.data);
+    chosen_rows_ = batch.wanted();
+    for (const Segment& s : batch.segments())
+        if (s.sequence) s.sequence->advance(std::ssize(s.tokens));
+    return Ok{};
+}
+
+Status DeviceModel::logits_of(int64_t wanted_row, std::span<float> logits) const {
+    if (!chosen_from_ || wanted_row < 0 || wanted_row >= chosen_rows_ || std::ssize(logits) != config_.vocab)
+        return fail("no logits of row {} are kept, or {} are wanted", wanted_row, logits.size());
+    const int64_t bytes = 4 * config_.vocab;
+    NIBBLE_CHECK(use_device(device_.index));
+    NIBBLE_CHECK(copy_to_host(pinned_->data(),
+                              reinterpret_cast<const std::byte*>(chosen_from_ + wanted_row * config_.vocab), bytes,
+                              stream_));
+    NIBBLE_CHECK(stream_.synchronize());
+    std::memcpy(logits.data(), pinned_->data(), static_cast<size_t>(bytes));
+    return Ok{};
+}
+
+int64_t DeviceModel::flag_bytes() const { return round_up<int64_t>(4 * std::ssize(mixers_), 256); }
+
 // Logits cross the bus as BF16, which they are, in pieces through pinned memory.
 Status DeviceModel::fetch(const Batch& batch, const DeviceLogits& from, std::span<float> logits) const {
-    if (!pinned_) {
-        NIBBLE_TRY(pinned_, PinnedBuffer::create(pinned_bytes));
-    }
-    const int64_t flags = round_up<int64_t>(4 * std::ssize(mixers_), 256), size = from.narrow ? 2 : 4;
+    const int64_t flags = flag_bytes(), size = from.narrow ? 2 : 4;
     const int64_t n = std::ssize(logits), most = (pinned_bytes - flags) / size;
     std::byte* const host = pinned_->data() + flags;
     NIBBLE_CHECK(copy_to_host(pinned_->data(), reinterpret_cast<const std::byte*>(batch_.nonfinite()),
@@ -221,7 +268,7 @@ Status DeviceModel::check_rows(const Batch& batch) const {
     return Ok{};
 }
 
-Result<DeviceModel::DeviceLogits> DeviceModel::run(const Batch& batch) const {
+Result<DeviceModel::DeviceLogits> DeviceModel::run(const Batch& batch, bool chooses) const {
     const DeviceBatchShape shape = batch_.shape();
     NIBBLE_CHECK(rotary_.reserve(shape.most_tokens, *host_, device_.index, stream_));
     NIBBLE_CHECK(reserve_scratch(shape.rows, batch.wanted()));
@@ -236,14 +283,15 @@ Result<DeviceModel::DeviceLogits> DeviceModel::run(const Batch& batch) const {
     scratch_->release(0);
     // One token of every sequence: the same launches again and again.
     if (shape.rows != shape.segments || batch.wanted() != shape.rows || !batch.segments()[0].sequence)
-        return queue(step, batch.wanted());
+        return queue(step, batch.wanted(), chooses);
     const GraphKey key{shape.rows, shape.pitch,   step.page_stride,
-                       step.pages, batch_.base(), step.rotary.empty() ? nullptr : step.rotary[0].second.cos};
+                       step.pages, batch_.base(), step.rotary.empty() ? nullptr : step.rotary[0].second.cos,
+                       chooses};
     auto graph = graphs_.find(key);
     if (graph == graphs_.end()) {
         DeviceLogits logits;
         NIBBLE_TRY(Graph captured, Graph::capture(stream_, [&]() -> Status {
-                       NIBBLE_TRY(logits, queue(step, batch.wanted()));
+                       NIBBLE_TRY(logits, queue(step, batch.wanted(), chooses));
                        return Ok{};
                    }));
         if (graphs_.size() >= most_graphs) graphs_.clear();
@@ -254,17 +302,25 @@ Result<DeviceModel::DeviceLogits> DeviceModel::run(const Batch& batch) const {
 }
 
 // One order of memory for every batch of a shape, so that a graph may hold its addresses.
-Result<DeviceModel::DeviceLogits> DeviceModel::queue(DeviceStep& step, int64_t wanted) const {
+Result<DeviceModel::DeviceLogits> DeviceModel::queue(DeviceStep& step, int64_t wanted, bool chooses) const {
     const int64_t rows = step.rows, hidden = config_.hidden;
+    step.norm = {};
     NIBBLE_TRY(std::byte * h, step.scratch.allocate(2 * rows * hidden));
     NIBBLE_TRY(std::byte * x, step.scratch.allocate(2 * padded_rows(rows) * hidden));
     NIBBLE_TRY(float* y, step.scratch.allocate_array<float>(rows * hidden));
+    NIBBLE_TRY(std::byte * other, step.scratch.allocate(rows == 1 ? 2 * hidden : 0));  // the sum goes there and back
     NIBBLE_CHECK(cuda::embed(embedding_, step.tokens, rows, hidden, h, step.overlap, stream_));
     cuda::AddNorm norm{.tokens = rows, .width = hidden, .h = h, .eps = config_.norm_eps, .out = {x}};
     for (size_t i = 0; i < blocks_.size(); ++i) {
         norm.weight = blocks_[i].norm;
-        NIBBLE_TRY(norm.out.tile_tokens, mixers_[i]->tiles(step));
-        NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, stream_));
+        NIBBLE_TRY(const bool inside, mixers_[i]->norms(step));
+        if (inside && !norm.post_norm) {
+            step.norm = {norm.h, norm.update, norm.weight, norm.eps, other, norm.nonfinite};
+            if (norm.update) std::swap(norm.h, other);
+        } else {
+            NIBBLE_TRY(norm.out.tile_tokens, mixers_[i]->tiles(step));
+            NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, stream_));
+        }
         NIBBLE_CHECK(mixers_[i]->forward(x, y, step));
         norm.update = y;
         norm.post_norm = blocks_[i].post_norm;
@@ -282,16 +338,23 @@ Result<DeviceModel::DeviceLogits> DeviceModel::queue(DeviceStep& step, int64_t w
         norm.weight = nullptr;
         norm.out = {};
         NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, stream_));
-        if (wanted == 0) return DeviceLogits{};
+        if (wanted == 0) {
+            if (chooses) NIBBLE_CHECK(queue_choice(step, nullptr, 0));
+            return DeviceLogits{};
+        }
         NIBBLE_TRY(std::byte * some, step.scratch.allocate(2 * wanted * hidden));
         NIBBLE_TRY(x, step.scratch.allocate(2 * padded_rows(wanted) * hidden));
-        NIBBLE_CHECK(cuda::embed(h, batch_.wanted_rows(), wanted, hidden, some, step.overlap, stream_));
+        NIBBLE_CHECK(cuda::embed(norm.h, batch_.wanted_rows(), wanted, hidden, some, step.overlap, stream_));
         NIBBLE_CHECK(cuda::add_norm(
             {.tokens = wanted, .width = hidden, .h = some, .weight = norm_, .eps = config_.norm_eps, .out = {x, tiles}},
             step.overlap, stream_));
     }
     NIBBLE_TRY(float* logits, step.scratch.allocate_array<float>(wanted * config_.vocab));
     NIBBLE_CHECK(head_.forward(x, wanted, logits, config_.vocab, step, tiles > 0));
+    if (chooses) {
+        NIBBLE_CHECK(queue_choice(step, logits, wanted));
+        return DeviceLogits{.data = reinterpret_cast<const std::byte*>(logits)};
+    }
     DeviceLogits out{.data = reinterpret_cast<const std::byte*>(logits), .narrow = config_.vocab % 8 == 0};
     if (!out.narrow) {
         NIBBLE_CHECK(cuda::round_rows(logits, wanted * config_.vocab, step.overlap, stream_));
@@ -301,6 +364,23 @@ Result<DeviceModel::DeviceLogits> DeviceModel::queue(DeviceStep& step, int64_t w
     NIBBLE_CHECK(cuda::to_rows(logits, 0, wanted, config_.vocab, {narrow}, step.overlap, stream_));
     out.data = narrow;
     return out;
+}
+
+// Tokens go straight to the host's memory.
+Status DeviceModel::queue_choice(DeviceStep& step, float* logits, int64_t wanted) const {
+    if (wanted > 0)
+        return cuda::sample({.rows = wanted,
+                             .width = config_.vocab,
+                             .logits = logits,
+                             .requests = batch_.requests(),
+                             .seen = batch_.seen(),
+                             .out = reinterpret_cast<ChosenToken*>(pinned_->data() + flag_bytes()),
+                             .words = batch_.nonfinite(),
+                             .words_out = reinterpret_cast<int32_t*>(pinned_->data()),
+                             .word_count = std::ssize(mixers_)},
+                            step.overlap, stream_);
+    return copy_to_host(pinned_->data(), reinterpret_cast<const std::byte*>(batch_.nonfinite()),
+                        4 * std::ssize(mixers_), stream_);
 }
 
 }  // namespace nibble

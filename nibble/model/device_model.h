@@ -1,6 +1,6 @@
 // A language model on a GPU: the data flow of model.h with Compute::bf16, fused for the device. The residual stream is
 // BF16; one kernel adds a mixer's output to it and writes the next product's input. Embedding and head lie on the
-// device, logits come back to the host.
+// device; logits come back to the host, or the tokens that were chosen from them.
 #pragma once
 
 #include "model/device_batch.h"
@@ -29,6 +29,10 @@ public:
     Result<std::unique_ptr<KvPool>> make_pool(int64_t tokens, int64_t sequences) const override;
     // No observers. The sequences of a batch come from one pool; whole texts are not mixed with sequences.
     Status forward(const Batch& batch, std::span<float> logits, Observer* observer = nullptr) const override;
+    bool chooses() const override { return true; }
+    Status choose(const Batch& batch, std::span<const TokenRequest> requests,
+                  std::span<ChosenToken> chosen) const override;
+    Status logits_of(int64_t wanted_row, std::span<float> logits) const override;
     Workspace& workspace() const override { return *host_; }
     std::string kernels() const override { return device_.name; }
 
@@ -40,7 +44,7 @@ private:
         const float* norm = nullptr;
         const float* post_norm = nullptr;
     };
-    using GraphKey = std::tuple<int64_t, int64_t, int64_t, const std::byte*, const std::byte*, const float*>;
+    using GraphKey = std::tuple<int64_t, int64_t, int64_t, const std::byte*, const std::byte*, const float*, bool>;
 
     DeviceModel(DeviceInfo device, Stream stream, ModelConfig config)
         : device_(std::move(device)), stream_(std::move(stream)), config_(std::move(config)), plans_(device_) {}
@@ -54,8 +58,14 @@ private:
         const std::byte* data = nullptr;
         bool narrow = false;  // BF16, else FP32
     };
-    Result<DeviceLogits> run(const Batch& batch) const;
-    Result<DeviceLogits> queue(DeviceStep& step, int64_t wanted) const;
+    // A batch through everything but the way back. `requests`: null, or one for every wanted row: their tokens go to
+    // page-locked memory behind the flags of NaNs.
+    Result<DeviceLogits> pass(const Batch& batch, const std::span<const TokenRequest>* requests,
+                              std::vector<Sequence>& whole) const;
+    Result<DeviceLogits> run(const Batch& batch, bool chooses) const;
+    Result<DeviceLogits> queue(DeviceStep& step, int64_t wanted, bool chooses) const;
+    Status queue_choice(DeviceStep& step, float* logits, int64_t wanted) const;
+    int64_t flag_bytes() const;  // of page-locked memory: a row number for every block
     Status fetch(const Batch& batch, const DeviceLogits& from, std::span<float> logits) const;
     Status check_rows(const Batch& batch) const;
 
@@ -79,6 +89,8 @@ private:
     mutable std::byte* product_workspace_ = nullptr;
     mutable std::unique_ptr<KvPool> texts_;  // pages of whole texts
     mutable std::optional<PinnedBuffer> pinned_;
+    mutable const float* chosen_from_ = nullptr;  // logits of the last choose()
+    mutable int64_t chosen_rows_ = 0;
     mutable std::map<GraphKey, std::pair<Graph, DeviceLogits>> graphs_;
 };
 

@@ -26,7 +26,7 @@ Result<std::unique_ptr<DeviceMixer>> DeviceMoe::make(const Moe& moe, const std::
         in.push_back(&expert->in());
         out.push_back(&expert->out());
     }
-    NIBBLE_TRY(m->in_, weights.experts(in));
+    NIBBLE_TRY(m->in_, weights.experts(in, m->config_.expert.gated));
     NIBBLE_TRY(m->out_, weights.experts(out));
     if (moe.shared()) {
         NIBBLE_TRY(m->shared_, DeviceMlp::make(*moe.shared(), weights));
@@ -57,11 +57,21 @@ Result<cuda::Routing> DeviceMoe::choose(const std::byte* x, DeviceStep& step) co
     return r;
 }
 
+// mid [rows.n, intermediate] BF16.
+Status DeviceMoe::activated(const DeviceExpertRows& rows, std::byte* mid, DeviceStep& step) const {
+    const bool gated = config_.expert.gated;
+    if (in_.activates(gated)) return in_.activated(rows, config_.expert.activation, mid, step);
+    const DeviceScope scope(step);
+    NIBBLE_TRY(float* in, step.scratch.allocate_array<float>(rows.n * in_.rows));
+    NIBBLE_CHECK(in_.forward(rows, in, step));
+    return cuda::activate(config_.expert.activation, gated, in, in_.rows, rows.n, config_.expert.intermediate, {mid},
+                          step.overlap, step.stream);
+}
+
 // Experts one after the other: all rows lie between an expert's begin and the next one's.
 Status DeviceMoe::show_all(const std::byte* x, DeviceStep& step) const {
     const DeviceScope scope(step);
     const int64_t rows = step.rows, inner = config_.expert.intermediate, experts = config_.experts;
-    NIBBLE_TRY(float* in, step.scratch.allocate_array<float>(rows * in_.rows));
     NIBBLE_TRY(std::byte * mid, step.scratch.allocate(rows * inner * 2));
     NIBBLE_TRY(int32_t * zeros_and_rows, step.scratch.allocate_array<int32_t>(2 * experts));
     std::vector<int32_t> host(static_cast<size_t>(2 * experts), 0);
@@ -70,11 +80,10 @@ Status DeviceMoe::show_all(const std::byte* x, DeviceStep& step) const {
                                 reinterpret_cast<const std::byte*>(host.data()), 8 * experts, step.stream));
     for (int64_t e = 0; e < experts; ++e) {
         const int32_t* begin = zeros_and_rows + (experts - 1 - e);  // begin[i] = i <= e ? 0 : rows
-        NIBBLE_CHECK(in_.show(x, rows, begin, step));
-        NIBBLE_CHECK(in_.forward(x, rows, begin, in, step));
-        NIBBLE_CHECK(cuda::activate(config_.expert.activation, config_.expert.gated, in, in_.rows, rows, inner, {mid},
-                                    step.overlap, step.stream));
-        NIBBLE_CHECK(out_.show(mid, rows, begin, step));
+        const DeviceExpertRows all{.x = x, .n = rows, .begin = begin};
+        NIBBLE_CHECK(in_.show(all, step));
+        NIBBLE_CHECK(activated(all, mid, step));
+        NIBBLE_CHECK(out_.show({.x = mid, .n = rows, .begin = begin}, step));
     }
     return Ok{};
 }
@@ -89,16 +98,14 @@ Status DeviceMoe::run_experts(const cuda::Routing& routing, const std::byte* x, 
     }
     const DeviceScope scope(step);
     const int64_t slots = step.rows * config_.top_k, inner = config_.expert.intermediate;
-    NIBBLE_TRY(std::byte * sorted, step.scratch.allocate(slots * width_ * 2));
-    NIBBLE_TRY(float* in, step.scratch.allocate_array<float>(slots * in_.rows));
     NIBBLE_TRY(std::byte * mid, step.scratch.allocate(slots * inner * 2));
-    NIBBLE_CHECK(cuda::embed(x, routing.rows, slots, width_, sorted, step.overlap, step.stream));
-    NIBBLE_CHECK(in_.show(sorted, slots, routing.begin, step));
-    NIBBLE_CHECK(in_.forward(sorted, slots, routing.begin, in, step));
-    NIBBLE_CHECK(cuda::activate(config_.expert.activation, config_.expert.gated, in, in_.rows, slots, inner, {mid},
-                                step.overlap, step.stream));
-    NIBBLE_CHECK(out_.show(mid, slots, routing.begin, step));
-    return out_.forward(mid, slots, routing.begin, y, step);
+    const DeviceExpertRows rows{.x = x, .rows = routing.rows, .n = slots, .begin = routing.begin};
+    NIBBLE_CHECK(in_.show(rows, step));
+    NIBBLE_CHECK(activated(rows, mid, step));
+    const DeviceExpertRows middle{
+        .x = mid, .n = slots, .begin = routing.begin, .routed = !step.observer && in_.activates(config_.expert.gated)};
+    NIBBLE_CHECK(out_.show(middle, step));
+    return out_.forward(middle, y, step);
 }
 
 Status DeviceMoe::forward(const std::byte* x, float* y, DeviceStep& step) const {
@@ -132,7 +139,7 @@ Status DeviceMoe::forward(const std::byte* x, float* y, DeviceStep& step) const 
 int64_t DeviceMoe::scratch_bytes(int64_t rows) const {
     const int64_t slots = rows * config_.top_k;
     const int64_t routing = 4 * rows * config_.experts + 16 * slots + 4 * (config_.experts + 1);
-    const int64_t experts = slots * (4 * width_ + 2 * width_ + 4 * in_.rows + 2 * int64_t{config_.expert.intermediate});
+    const int64_t experts = slots * (4 * width_ + 4 * in_.rows + 2 * int64_t{config_.expert.intermediate});
     const int64_t dense = rows * (4 * hidden_ + 6 * width_) + (shared_ ? shared_->scratch_bytes(rows) : 0);
     int64_t products = std::max({gate_.scratch_bytes(rows), in_.scratch_bytes(slots), out_.scratch_bytes(slots)});
     if (to_latent_) products = std::max({products, to_latent_->scratch_bytes(rows), from_latent_->scratch_bytes(rows)});

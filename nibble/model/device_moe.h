@@ -19,6 +19,9 @@ private:
     // The experts' outputs, [rows * top_k, width] by sorted slot.
     Status run_experts(const cuda::Routing& routing, const std::byte* x, float* y, DeviceStep& step) const;
 
+    // What an expert's last product reads.
+    Status activated(const DeviceExpertRows& rows, std::byte* mid, DeviceStep& step) const;
+
     // The observer sees every expert with all rows.
     Status show_all(const std::byte* x, DeviceStep& step) const;
 

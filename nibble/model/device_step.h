@@ -20,12 +20,12 @@ namespace nibble {
 class DevicePlans {
 public:
     explicit DevicePlans(const DeviceInfo& device) : device_(device) {}
-    Result<cuda::MatmulPlan> matmul(int64_t m, int64_t n, int64_t k);
+    Result<cuda::MatmulPlan> matmul(int64_t m, int64_t n, int64_t k, bool gated = false);
     const DeviceInfo& device() const { return device_; }
 
 private:
     DeviceInfo device_;
-    std::map<std::tuple<int64_t, int64_t, int64_t>, cuda::MatmulPlan> matmul_;
+    std::map<std::tuple<int64_t, int64_t, int64_t, bool>, cuda::MatmulPlan> matmul_;
 };
 
 // What a block's mixer finds of the batch on the device; null where the block has no use for it.
@@ -60,6 +60,9 @@ struct DeviceStep {
     int64_t page_stride = 0;
     std::vector<DeviceBlockBatch> blocks;               // by BlockConfig::index
     std::vector<std::pair<Rope, DeviceRotary>> rotary;  // of every kind in the model
+
+    // Where a mixer's first product makes its own input (DeviceMixer::norms): what it makes it of, instead of x.
+    cuda::MatmulOptions::Norm norm;
 
     DeviceRotary rotary_of(const Rope& rope) const;
 };

@@ -2,6 +2,7 @@
 
 #include "base/checked.h"
 #include "formats/minifloat.h"
+#include "kernels/w4a16_record.h"
 #include "model/widen.h"
 
 #include <algorithm>
@@ -9,14 +10,34 @@
 namespace nibble {
 namespace {
 
-// NVFP4 under BF16 inputs has kernels of its own.
-bool runs_on_records(const Linear& l) {
-    return l.format == Format::nvfp4 && l.activation == ActivationFormat::none && l.cols % 16 == 0;
+// Rows of gate, then rows of up -> 16 of each by turns.
+std::vector<float> by_sixteen(std::span<const float> rows) {
+    std::vector<float> out;
+    const size_t half = rows.size() / 2;
+    for (size_t tile = 0; tile < half; tile += 16)
+        for (const size_t from : {tile, half + tile})
+            out.insert(out.end(), rows.begin() + ptrdiff_t(from), rows.begin() + ptrdiff_t(from + 16));
+    return out;
 }
 
 std::byte* host_bytes(const void* p) { return const_cast<std::byte*>(static_cast<const std::byte*>(p)); }
 
 }  // namespace
+
+// NVFP4 and MXFP4 under BF16 inputs have kernels of their own.
+bool DeviceWeights::runs_on_records(const Linear& l) {
+    return (l.format == Format::nvfp4 || l.format == Format::mxfp4) && l.activation == ActivationFormat::none &&
+           l.cols % 16 == 0;
+}
+
+// FP8 weights under FP8 inputs: both as codes, where the GPU has a kernel for them.
+bool DeviceWeights::runs_on_codes(const Linear& l) {
+    using A = ActivationFormat;
+    if (!cuda::has_codes_product()) return false;
+    if (l.format == Format::fp8_block128) return l.activation == A::fp8_group128;
+    return (l.format == Format::fp8 || l.format == Format::fp8_row) &&
+           (l.activation == A::fp8 || l.activation == A::fp8_token);
+}
 
 int64_t DeviceWeights::panel_rows(int64_t cols) {
     return std::max<int64_t>(128, staging_bytes / 4 / std::max<int64_t>(cols, 1) / 128 * 128);
@@ -78,7 +99,38 @@ Result<size_t> DeviceWeights::find(const Linear& linear) const {
     return at->second;
 }
 
-// Records have no block scale of zero: such a block's codes become zeros under a scale of one.
+namespace {
+
+// What records cannot hold: a block whose scale they have no byte for becomes zeros under a scale of one, where it is
+// zeros anyway.
+struct FixedBlocks {
+    std::vector<uint8_t> codes, scales;  // empty: nothing to fix
+
+    static Result<FixedBlocks> make(const QuantView& from, std::string_view name) {
+        const bool mx = from.format == Format::mxfp4;
+        const int64_t blocks = block_scale_bytes(from.format, from.rows, from.cols), bytes = mx ? 16 : 8;
+        FixedBlocks out;
+        for (int64_t i = 0; i < blocks; ++i) {
+            const uint8_t s = from.block_scales[i];
+            if (mx ? w4a16::packable_mx_scale(s) : w4a16::packable_scale(s)) continue;
+            const std::span codes(from.codes + i * bytes, static_cast<size_t>(bytes));
+            const bool zeros = mx ? std::ranges::all_of(codes, [](uint8_t c) { return (c & 0x77) == 0; }) : s == 0;
+            if (!zeros || (mx && s == 255))
+                return fail("'{}.weight': a block scale is {}; --device cuda holds {}", name,
+                            mx ? e8m0_to_float(s) : e4m3_to_float(s), mx ? "2^-118 to 2^8" : "positive ones");
+            if (out.scales.empty()) {
+                out.codes.assign(from.codes, from.codes + code_bytes(from.format, from.rows, from.cols));
+                out.scales.assign(from.block_scales, from.block_scales + blocks);
+            }
+            out.scales[static_cast<size_t>(i)] = mx ? 127 : 0x38;
+            std::fill_n(out.codes.begin() + static_cast<ptrdiff_t>(i * bytes), bytes, uint8_t{0});
+        }
+        return out;
+    }
+};
+
+}  // namespace
+
 Result<QuantView> DeviceWeights::stage_quant(size_t tensor, const Linear& l, int64_t row, int64_t count, bool records,
                                              Scales& scales) {
     QuantMatrix scratch;
@@ -95,22 +147,10 @@ Result<QuantView> DeviceWeights::stage_quant(size_t tensor, const Linear& l, int
     out.codes = reinterpret_cast<uint8_t*>(staging_);
     out.block_scales = blocks ? reinterpret_cast<uint8_t*>(staging_) + scales_at : nullptr;
     out.float_scales = nullptr;
-    std::vector<uint8_t> fixed_codes, fixed_scales;
+    FixedBlocks fixed;
     if (records) {
-        const std::span given(from.block_scales, static_cast<size_t>(blocks));
-        for (const uint8_t s : given)
-            if (s > 126) return fail("'{}.weight': a block scale is {}", l.name, e4m3_to_float(s));
-        if (std::ranges::find(given, uint8_t{0}) != given.end()) {
-            constexpr uint8_t one = 0x38;
-            fixed_codes.assign(from.codes, from.codes + codes);
-            fixed_scales.assign(given.begin(), given.end());
-            for (size_t i = 0; i < fixed_scales.size(); ++i)
-                if (fixed_scales[i] == 0) {
-                    fixed_scales[i] = one;
-                    std::fill_n(fixed_codes.begin() + static_cast<ptrdiff_t>(i) * 8, 8, uint8_t{0});
-                }
-            from.codes = fixed_codes.data(), from.block_scales = fixed_scales.data();
-        }
+        NIBBLE_TRY(fixed, FixedBlocks::make(from, l.name));
+        if (!fixed.scales.empty()) from.codes = fixed.codes.data(), from.block_scales = fixed.scales.data();
     }
     NIBBLE_CHECK(copy_to_device(staging_, host_bytes(from.codes), codes, *stream_));
     if (blocks) NIBBLE_CHECK(copy_to_device(staging_ + scales_at, host_bytes(from.block_scales), blocks, *stream_));
@@ -146,7 +186,7 @@ void DeviceWeights::merge(Scales& all, Scales part, int64_t rows) {
     all.tiles.insert(all.tiles.end(), part.tiles.begin(), part.tiles.end());
 }
 
-Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::span<const float> bias) {
+Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::span<const float> bias, bool by_turns) {
     const Linear& first = parts[0];
     NIBBLE_CHECK(check_inputs(first));
     DeviceLinear out{.name = first.name,
@@ -158,11 +198,17 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
         out.names.push_back(part.name);
         out.rows += part.rows;
     }
+    out.by_turns =
+        by_turns && out.w4a16 && parts.size() == 2 && parts[0].rows == parts[1].rows && parts[0].rows % 16 == 0;
     const bool tiles = first.format == Format::fp8_block128;
     const bool row_scales = !tiles && first.format != Format::none;
-    const int64_t size = out.w4a16 ? cuda::packed_bytes(out.rows, out.cols) : cuda::operand_bytes(out.rows, out.cols);
+    const bool codes = runs_on_codes(first);
+    const int64_t size = out.w4a16 ? cuda::packed_bytes(out.rows, out.cols)
+                         : codes   ? cuda::codes_bytes(out.rows, out.cols)
+                                   : cuda::operand_bytes(out.rows, out.cols);
     NIBBLE_TRY(std::byte * memory, allocate(size));
-    NIBBLE_TRY(const float* device_bias, vector(bias));
+    const std::vector<float> turned = out.by_turns ? by_sixteen(bias) : std::vector<float>();
+    NIBBLE_TRY(const float* device_bias, vector(out.by_turns ? std::span<const float>(turned) : bias));
     Scales all;
     if (mode() == Mode::plan) {
         // Scales as `load` finds them.
@@ -174,15 +220,19 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
         for (const Linear& part : parts) {
             Scales scales;
             if (out.w4a16) {
-                const cuda::PackedSpan span{out.rows, out.cols, memory};
+                const cuda::PackedSpan span{out.rows, out.cols, memory, first.format};
                 NIBBLE_CHECK(upload(part, true, scales, [&](const auto& view, int64_t at) -> Status {
                     if constexpr (std::is_same_v<std::decay_t<decltype(view)>, QuantView>)
-                        return cuda::prepack(view, row + at, span, refused_, *stream_);
+                        return out.by_turns ? cuda::prepack(view, (row > 0 ? 16 : 0) + 2 * at, span, refused_, *stream_,
+                                                            {16, 32})
+                                            : cuda::prepack(view, row + at, span, refused_, *stream_);
                     else
                         return fail("'{}.weight' is not quantized", part.name);
                 }));
             } else {
                 NIBBLE_CHECK(upload(part, false, scales, [&](const auto& view, int64_t at) {
+                    if constexpr (std::is_same_v<std::decay_t<decltype(view)>, QuantView>)
+                        if (codes) return cuda::make_codes(view, out.rows, row + at, memory, *stream_);
                     return cuda::make_operand(view, out.rows, row + at, memory, *stream_);
                 }));
             }
@@ -190,17 +240,19 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
             if (first.format != Format::none) merge(all, std::move(scales), part.rows);
         }
     }
+    if (out.by_turns) all.rows = by_sixteen(all.rows);
     NIBBLE_TRY(const float* device_rows, vector(all.rows));
     NIBBLE_TRY(const float* device_tiles, vector(all.tiles));
     if (out.w4a16) {
         if (std::ranges::find(w4a16_, std::pair(out.rows, out.cols)) == w4a16_.end())
             w4a16_.emplace_back(out.rows, out.cols);
-        out.records = {out.rows, out.cols, memory};
+        out.records = {out.rows, out.cols, memory, first.format};
         out.factors = {.row_scales = device_rows, .bias = device_bias};
     } else {
         out.operand = {.rows = out.rows,
                        .cols = out.cols,
                        .tiles = memory,
+                       .codes = codes,
                        .row_scales = device_rows,
                        .tile_scales = device_tiles,
                        .bias = device_bias};
@@ -210,10 +262,10 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
 
 Result<DeviceLinear> DeviceWeights::linear(const Linear& linear) { return product({&linear, 1}, linear.bias); }
 
-Result<DeviceStack> DeviceWeights::stack(const LinearStack& stack) {
+Result<DeviceStack> DeviceWeights::stack(const LinearStack& stack, bool gated) {
     DeviceStack out{.rows = stack.rows(), .cols = stack.parts[0].cols};
     if (stack.one && stackable(stack.parts)) {
-        NIBBLE_TRY(DeviceLinear all, product(stack.parts, stack.bias));
+        NIBBLE_TRY(DeviceLinear all, product(stack.parts, stack.bias, gated));
         out.parts.push_back(std::move(all));
         return out;
     }

@@ -35,8 +35,10 @@ public:
     // Names, sizes and input quantization as WeightSource found them; the matrices come from the checkpoint. Errors: a
     // format, or values, that the device's kernels cannot hold exactly; names the tensor.
     Result<DeviceLinear> linear(const Linear& linear);
-    Result<DeviceStack> stack(const LinearStack& stack);
-    Result<DeviceExperts> experts(std::span<const LinearStack* const> stacks);  // one of each expert
+    // gated: gate and up, whose rows take turns where one kernel does product and activation (DeviceLinear::by_turns).
+    Result<DeviceStack> stack(const LinearStack& stack, bool gated = false);
+    // One of each expert; `gated`: the first of two parts gates the second.
+    Result<DeviceExperts> experts(std::span<const LinearStack* const> stacks, bool gated);
     Result<DeviceExperts> experts(std::span<const Linear* const> linears);
     Result<const float*> vector(std::span<const float> values);  // null for none
     Result<const float*> constant(float value, int64_t count);
@@ -52,8 +54,9 @@ private:
     };
     Result<std::byte*> allocate(int64_t bytes);
     static void merge(Scales& all, Scales part, int64_t rows);
-    Result<DeviceExperts::Part> expert_part(std::span<const std::span<const Linear>> experts);
-    Result<DeviceLinear> product(std::span<const Linear> parts, std::span<const float> bias);
+    Result<DeviceExperts::Part> expert_part(std::span<const std::span<const Linear>> experts, bool paired);
+    Status upload_expert(std::span<const Linear> parts, const cuda::PackedSpan& to, bool paired, Scales& all);
+    Result<DeviceLinear> product(std::span<const Linear> parts, std::span<const float> bias, bool by_turns = false);
     // The rows of one weight, in panels, through the staging buffer: put(QuantView or MatrixView, first row).
     template <class Put>
     Status upload(const Linear& linear, bool records, Scales& scales, const Put& put) {
@@ -75,6 +78,8 @@ private:
     }
     static int64_t panel_rows(int64_t cols);
     static Status check_inputs(const Linear& linear);
+    static bool runs_on_records(const Linear& linear);
+    static bool runs_on_codes(const Linear& linear);
     static bool stackable(std::span<const Linear> parts);
     Result<size_t> find(const Linear& linear) const;
     Result<QuantView> stage_quant(size_t tensor, const Linear& linear, int64_t row, int64_t count, bool records,

@@ -28,17 +28,11 @@ void column_sums(const float* x, int64_t rows, int64_t cols, int64_t stride, flo
     });
 }
 
-void input_gradient(const PackedMatrix& weight, const float* dy, int64_t n, float* dx, Workspace& work) {
-    product_backward(transposed(weight, *work.pool), dy, n, weight.rows(), dx, work);
-}
-
-void product_backward(const PackedMatrix& back, const float* dy, int64_t n, int64_t stride, float* dx,
-                      Workspace& work) {
-    if (work.bytes)
-        byte_product(*work.bytes, byte_rows(*work.bytes, dy, n, back.cols(), stride, *work.pool),
-                     byte_weight(*work.bytes, back, *work.pool), dx, back.rows(), *work.pool);
-    else
-        work.matmul->matmul(back, {.x = dy, .rows = n, .stride = stride}, {dx, back.rows()}, *work.pool);
+void input_gradient(const PackedMatrix& weight, const float* dy, int64_t n, int64_t stride, float* dx,
+                    Workspace& work) {
+    const MatmulOutput out{dx, weight.cols()};
+    if (work.bytes) return work.bytes->backward(weight, dy, n, stride, out, *work.pool);
+    work.matmul->matmul(transposed(weight, *work.pool), {.x = dy, .rows = n, .stride = stride}, out, *work.pool);
 }
 
 Status report_gradient(const Linear& linear, const float* x, const float* dy, int64_t dy_stride, int64_t n,
@@ -48,7 +42,10 @@ Status report_gradient(const Linear& linear, const float* x, const float* dy, in
         const float* g = dy;
         if (dy_stride != linear.rows) {
             float* copy = work.arena.floats(n * linear.rows);
-            for (int64_t i = 0; i < n; ++i) std::copy_n(dy + i * dy_stride, linear.rows, copy + i * linear.rows);
+            work.parallel_rows(n, linear.rows, [&](int64_t first, int64_t last) {
+                for (int64_t i = first; i < last; ++i)
+                    std::copy_n(dy + i * dy_stride, linear.rows, copy + i * linear.rows);
+            });
             g = copy;
         }
         NIBBLE_CHECK(observer->input(linear, x, n, linear.cols, batch_rows));
@@ -71,7 +68,7 @@ Status report_gradient(const Linear& linear, const float* x, const float* dy, in
 Status linear_backward(const Linear& linear, const float* x, const float* dy, int64_t n, float* dx, Workspace& work,
                        Observer* observer, GradientSink* sink, std::span<const int32_t> batch_rows) {
     NIBBLE_CHECK(report_gradient(linear, x, dy, linear.rows, n, work, observer, sink, batch_rows));
-    if (dx) input_gradient(linear.weight, dy, n, dx, work);
+    if (dx) input_gradient(linear.weight, dy, n, linear.rows, dx, work);
     return Ok{};
 }
 
@@ -84,7 +81,7 @@ Status linear_backward(const LinearStack& stack, const float* x, const float* dy
     }
     if (!dx) return Ok{};
     if (stack.one) {
-        input_gradient(stack.weight, dy, n, dx, work);
+        input_gradient(stack.weight, dy, n, stack.rows(), dx, work);
         return Ok{};
     }
     const int64_t cols = stack.parts[0].cols;
@@ -92,9 +89,8 @@ Status linear_backward(const LinearStack& stack, const float* x, const float* dy
     float* sum = work.arena.floats(n * cols);
     offset = 0;
     for (const Linear& part : stack.parts) {
-        const PackedMatrix back = transposed(part.weight, *work.pool);
         const bool first = offset == 0;
-        product_backward(back, dy + offset, n, stack.rows(), first ? dx : sum, work);
+        input_gradient(part.weight, dy + offset, n, stack.rows(), first ? dx : sum, work);
         if (!first) work.elementwise->add(sum, n * cols, false, dx);
         offset += part.rows;
     }

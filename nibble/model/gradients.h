@@ -14,10 +14,8 @@ Status linear_backward(const Linear& linear, const float* x, const float* dy, in
                        Observer* observer, GradientSink* sink, std::span<const int32_t> batch_rows = {});
 Status linear_backward(const LinearStack& stack, const float* x, const float* dy, int64_t n, float* dx, Workspace& work,
                        Observer* observer, GradientSink* sink, std::span<const int32_t> batch_rows = {});
-// Its parts: dx = dy W, and everything else.
-void input_gradient(const PackedMatrix& weight, const float* dy, int64_t n, float* dx, Workspace& work);
-// dx [n, back.rows()] = dy back^T, back the transposed weight.
-void product_backward(const PackedMatrix& back, const float* dy, int64_t n, int64_t stride, float* dx, Workspace& work);
+// Its parts: dx = dy W, `stride` floats from row to row of dy, and everything else.
+void input_gradient(const PackedMatrix& weight, const float* dy, int64_t n, int64_t stride, float* dx, Workspace& work);
 Status report_gradient(const Linear& linear, const float* x, const float* dy, int64_t dy_stride, int64_t n,
                        Workspace& work, Observer* observer, GradientSink* sink, std::span<const int32_t> batch_rows);
 

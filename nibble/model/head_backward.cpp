@@ -30,22 +30,8 @@ Result<double> Head::backward(const float* x, int64_t rows, const Labels& labels
                               Observer* observer, GradientSink* sink) const {
     const Arena::Scope scope(work.arena);
     const int64_t n = linear_.cols, vocab = linear_.rows;
-    const PackedMatrix back = transposed(linear_.weight, *work.pool);
-    // As Linear::forward and product_backward, the weights packed once.
-    const auto product = [&](const PackedMatrix& weight, const std::optional<ByteMatrix>& bytes, const float* in,
-                             int64_t count, float* y) {
-        const int64_t cols = weight.cols();
-        if (bytes)
-            byte_product(*work.bytes, byte_rows(*work.bytes, in, count, cols, cols, *work.pool), *bytes, y,
-                         weight.rows(), *work.pool);
-        else
-            work.matmul->matmul(weight, {.x = in, .rows = count, .stride = cols}, {y, weight.rows()}, *work.pool);
-    };
-    std::optional<ByteMatrix> byte_forth, byte_back;
-    if (work.bytes) {
-        byte_forth = byte_weight(*work.bytes, linear_.weight, *work.pool);
-        byte_back = byte_weight(*work.bytes, back, *work.pool);
-    }
+    std::optional<PackedMatrix> back;  // made once for all rows
+    if (!work.bytes) back = transposed(linear_.weight, *work.pool);
     float* normed = work.arena.floats(rows_at_once * n);
     float* d_normed = work.arena.floats(rows_at_once * n);
     float* logits = work.arena.floats(rows_at_once * vocab);
@@ -58,8 +44,8 @@ Result<double> Head::backward(const float* x, int64_t rows, const Labels& labels
             for (int64_t i = first; i < last; ++i)
                 work.elementwise->rms_norm(in + i * n, norm_.data(), n, eps_, work.bf16(), normed + i * n);
         });
-        if (byte_forth)
-            product(linear_.weight, byte_forth, normed, count, logits);
+        if (work.bytes)  // not rounded: a distribution and its gradient, no logits of the model's
+            work.bytes->forward(linear_.weight, normed, count, n, {logits, vocab}, *work.pool);
         else
             NIBBLE_CHECK(linear_.forward(normed, count, logits, work, nullptr));
         // -log p and its gradient p - onehot, in place of the logits.
@@ -81,10 +67,14 @@ Result<double> Head::backward(const float* x, int64_t rows, const Labels& labels
         numbers.resize(static_cast<size_t>(count));
         for (int64_t i = 0; i < count; ++i) numbers[i] = static_cast<int32_t>(begin + i);
         NIBBLE_CHECK(report_gradient(linear_, normed, logits, vocab, count, work, observer, sink, numbers));
-        product(back, byte_back, logits, count, d_normed);
+        if (back)
+            work.matmul->matmul(*back, {.x = logits, .rows = count, .stride = vocab}, {d_normed, n}, *work.pool);
+        else
+            input_gradient(linear_.weight, logits, count, vocab, d_normed, work);
         NIBBLE_CHECK(norm_backward({.x = in, .stride = n, .rows = count, .eps = eps_}, norm_, d_normed, dx + begin * n,
                                    n, false, norm_name_, work, sink));
     }
+    if (work.bytes) work.bytes->forget();
     double sum = 0;
     for (const double loss : losses) sum += loss;
     return sum;

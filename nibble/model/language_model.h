@@ -3,6 +3,7 @@
 // the tokens before it, on no other row and on no chunking.
 #pragma once
 
+#include "kernels/sampling.h"
 #include "model/batch.h"
 #include "model/config.h"
 #include "model/sequence.h"
@@ -29,6 +30,17 @@ public:
     // logits [batch.wanted(), vocab]. Running out of pages is an error that changes nothing; after any other error the
     // batch's sequences are unusable. One call at a time: scratch memory is kept between calls.
     virtual Status forward(const Batch& batch, std::span<float> logits, Observer* observer = nullptr) const = 0;
+
+    // Whether the model chooses tokens where its logits lie. If so, choose() is forward() that hands over a token for
+    // every wanted row instead of its logits: the one that the sampler on the host would choose (kernels/sampling.h).
+    // A row with id -1 is left to the host: logits_of() gives its logits, until the next call of either.
+    virtual bool chooses() const { return false; }
+    virtual Status choose(const Batch&, std::span<const TokenRequest>, std::span<ChosenToken>) const {
+        return fail("the model hands over logits, not tokens");
+    }
+    virtual Status logits_of(int64_t wanted_row, std::span<float>) const {
+        return fail("no logits of row {} are kept", wanted_row);
+    }
 
     // Threads and row kernels of the host, for what is done with logits.
     virtual Workspace& workspace() const = 0;

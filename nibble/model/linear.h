@@ -40,6 +40,12 @@ struct LinearStack {
     // y [n, rows()]: the parts' outputs side by side.
     Status forward(const float* x, int64_t n, float* y, Workspace& work, Observer* observer,
                    std::span<const int32_t> batch_rows = {}) const;
+    // y [n, rows() / 2] = activation(first part) * second part, rounded. Where can_gate().
+    bool can_gate() const {
+        return one && parts.size() == 2 && parts[0].rows == parts[1].rows && nibble::can_gate(rows());
+    }
+    Status forward_gated(Activation activation, const float* x, int64_t n, float* y, Workspace& work,
+                         Observer* observer, std::span<const int32_t> batch_rows = {}) const;
 };
 
 }  // namespace nibble

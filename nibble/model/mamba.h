@@ -23,6 +23,7 @@ public:
     std::vector<const Linear*> linears() const override { return {&in_proj_, &out_proj_}; }
     const MambaConfig& config() const { return config_; }
     SsmStateFormat state_format() const { return state_format_; }
+    uint64_t state_seed() const { return state_seed_; }
     const Linear& in_proj() const { return in_proj_; }
     const Linear& out_proj() const { return out_proj_; }
     std::span<const float> conv_weight() const { return conv_weight_; }

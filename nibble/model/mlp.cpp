@@ -33,10 +33,14 @@ void Mlp::activate(const float* in, int64_t n, float* mid, Workspace& work) cons
 Status Mlp::forward_rows(const float* x, int64_t n, float* y, Workspace& work, Observer* observer,
                          std::span<const int32_t> batch_rows) const {
     const Arena::Scope scope(work.arena);
-    float* in = work.arena.floats(n * in_.rows());
     float* mid = work.arena.floats(n * config_.intermediate);
-    NIBBLE_CHECK(in_.forward(x, n, in, work, observer, batch_rows));
-    activate(in, n, mid, work);
+    if (config_.gated && in_.can_gate()) {
+        NIBBLE_CHECK(in_.forward_gated(config_.activation, x, n, mid, work, observer, batch_rows));
+    } else {
+        float* in = work.arena.floats(n * in_.rows());
+        NIBBLE_CHECK(in_.forward(x, n, in, work, observer, batch_rows));
+        activate(in, n, mid, work);
+    }
     return out_.forward(mid, n, y, work, observer, batch_rows);
 }
 

@@ -90,7 +90,7 @@ Status Moe::run_experts(const Routing& r, const float* x, float* acc, int64_t ro
                         Observer* observer) const {
     const int64_t w = width();
     const bool everything = observer && observer->every_expert();
-    std::fill_n(acc, rows * w, 0.0f);
+    work.parallel_rows(rows, w, [&](int64_t first, int64_t last) { std::fill(acc + first * w, acc + last * w, 0.0f); });
     for (int e = 0; e < config_.experts; ++e) {
         if (everything) {
             const Arena::Scope scope(work.arena);
@@ -102,7 +102,9 @@ Status Moe::run_experts(const Routing& r, const float* x, float* acc, int64_t ro
         const Arena::Scope scope(work.arena);
         float* in = work.arena.floats(n * w);
         float* out = work.arena.floats(n * w);
-        for (int64_t i = 0; i < n; ++i) std::copy_n(x + mine[i] * w, w, in + i * w);
+        work.parallel_rows(n, w, [&](int64_t first, int64_t last) {
+            for (int64_t i = first; i < last; ++i) std::copy_n(x + mine[i] * w, w, in + i * w);
+        });
         NIBBLE_CHECK(experts_[e]->forward_rows(in, n, out, work, everything ? nullptr : observer, mine));
         work.parallel_rows(n, 2 * w, [&](int64_t first, int64_t last) {
             for (int64_t i = first; i < last; ++i) {
@@ -113,7 +115,10 @@ Status Moe::run_experts(const Routing& r, const float* x, float* acc, int64_t ro
             }
         });
     }
-    if (work.bf16()) work.elementwise->round_bf16(acc, rows * w);
+    if (work.bf16())
+        work.parallel_rows(rows, w, [&](int64_t first, int64_t last) {
+            work.elementwise->round_bf16(acc + first * w, (last - first) * w);
+        });
     return Ok{};
 }
 

@@ -1,6 +1,7 @@
 #include "model/workspace.h"
 
 #include "base/large_pages.h"
+#include "kernels/unpack.h"
 #include "model/rope.h"
 
 #include <algorithm>
@@ -38,6 +39,49 @@ int64_t Arena::capacity() const {
     int64_t sum = 0;
     for (const Chunk& chunk : chunks_) sum += chunk.size;
     return sum;
+}
+
+ByteMatrix ByteProducts::blank(int64_t rows, int64_t cols) {
+    const auto fits = [&](const ByteMatrix& m) { return m.rows == rows && m.cols == cols; };
+    const auto found = std::ranges::find_if(spare_, fits);
+    if (found == spare_.end()) return {rows, cols};
+    ByteMatrix m = std::move(*found);
+    spare_.erase(found);
+    return m;
+}
+
+void ByteProducts::product(const ByteMatrix& weight, const float* x, int64_t n, int64_t stride, const MatmulOutput& out,
+                           ThreadPool& pool) {
+    byte_rows(*kernels_, x, n, weight.cols, stride, pool, input_);
+    byte_product(*kernels_, input_, weight, out, pool);
+}
+
+void ByteProducts::forward(const PackedMatrix& weight, const float* x, int64_t n, int64_t stride,
+                           const MatmulOutput& out, ThreadPool& pool) {
+    const auto [found, fresh] = forth_.try_emplace(&weight.panels());
+    if (fresh) {
+        found->second = blank(weight.rows(), weight.cols());
+        byte_weight(*kernels_, weight, pool, found->second);
+    }
+    product(found->second, x, n, stride, out, pool);
+}
+
+void ByteProducts::backward(const PackedMatrix& weight, const float* x, int64_t n, int64_t stride,
+                            const MatmulOutput& out, ThreadPool& pool) {
+    const auto [found, fresh] = back_.try_emplace(&weight.panels());
+    if (fresh) {
+        found->second = blank(weight.cols(), weight.rows());
+        byte_weight(*kernels_, transposed(weight, pool), pool, found->second);
+    }
+    product(found->second, x, n, stride, out, pool);
+}
+
+void ByteProducts::forget() {
+    spare_.clear();
+    for (Weights* weights : {&forth_, &back_}) {
+        for (auto& [address, codes] : *weights) spare_.push_back(std::move(codes));
+        weights->clear();
+    }
 }
 
 Result<Workspace> Workspace::create(Compute compute, std::string_view kernels, ThreadPool& pool) {

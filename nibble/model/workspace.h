@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -66,6 +67,31 @@ struct RotaryRows {
     const float* sin = nullptr;
 };
 
+// Products in 8-bit integers with the weights of one block, whose codes are made once.
+class ByteProducts {
+public:
+    explicit ByteProducts(const ByteKernels& kernels) : kernels_(&kernels) {}
+    // out = x W^T and x W, x [n, W.cols()] or [n, W.rows()], `stride` floats from row to row.
+    void forward(const PackedMatrix& weight, const float* x, int64_t n, int64_t stride, const MatmulOutput& out,
+                 ThreadPool& pool);
+    void backward(const PackedMatrix& weight, const float* x, int64_t n, int64_t stride, const MatmulOutput& out,
+                  ThreadPool& pool);
+    // Before weights that were multiplied go away: codes are found by their address. Their memory waits for equal
+    // shapes until the next call.
+    void forget();
+
+private:
+    using Weights = std::map<const PackedMatrix::Panels*, ByteMatrix>;
+    ByteMatrix blank(int64_t rows, int64_t cols);
+    void product(const ByteMatrix& weight, const float* x, int64_t n, int64_t stride, const MatmulOutput& out,
+                 ThreadPool& pool);
+
+    const ByteKernels* kernels_;
+    Weights forth_, back_;
+    std::vector<ByteMatrix> spare_;
+    ByteMatrix input_;
+};
+
 struct Workspace {
     Compute compute = Compute::bf16;
     const MatmulKernels* matmul = nullptr;
@@ -75,7 +101,7 @@ struct Workspace {
     const GradientKernels* gradient = nullptr;
     // Not null: linears, forward and backward, multiply in 8-bit integers whatever their weights' format (calibration's
     // faster mode; kernels/byte_product.h).
-    const ByteKernels* bytes = nullptr;
+    std::unique_ptr<ByteProducts> bytes;
     ThreadPool* pool = nullptr;
     Arena arena;
 

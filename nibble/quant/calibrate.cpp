@@ -75,7 +75,7 @@ public:
     Status backward(CalibrationObserver& forth, CalibrationObserver& back, BlockSolver& solver,
                     const ByteKernels* bytes, const std::function<Status()>& went_forward) {
         NIBBLE_TRY(auto work, Workspace::create(options_.compute, {}, pool_));
-        work.bytes = bytes;
+        if (bytes) work.bytes = std::make_unique<ByteProducts>(*bytes);
         WeightSource ends(source_, weights(), pool_, WeightSource::Mode::load);
         NIBBLE_TRY(const auto embedding, Embedding::load(config_, ends));
         NIBBLE_TRY(const auto head, Head::load(config_, ends));

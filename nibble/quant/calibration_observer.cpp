@@ -3,6 +3,22 @@
 #include <algorithm>
 
 namespace nibble {
+namespace {
+
+// Of the rows that only go forward every second one counts: neighbours say nearly the same (docs/benchmarks.md).
+constexpr int64_t uniform_step = 2;
+
+float sum_of_squares(const float* x, int64_t n) {
+    double lane[8] = {}, sum = 0;
+    int64_t j = 0;
+    for (; j + 8 <= n; j += 8)
+        for (int64_t l = 0; l < 8; ++l) lane[l] += double{x[j + l]} * double{x[j + l]};
+    for (; j < n; ++j) sum += double{x[j]} * double{x[j]};
+    for (const double l : lane) sum += l;
+    return static_cast<float>(sum);
+}
+
+}  // namespace
 
 CalibrationObserver::CalibrationObserver(Pass pass, const Plan& plan, const CalibrationOptions& options,
                                          const SolverKernels& kernels, const ByteKernels* bytes, ThreadPool& pool,
@@ -74,8 +90,11 @@ Status CalibrationObserver::add_uniform(const PlanEntry& entry, const float* x, 
     }
     last_ = {x, rows, entry.cols(), entry.module};
     Open& sums = open(entry);
+    const int64_t first = (uniform_step - sums.tokens % uniform_step) % uniform_step, cols = entry.cols();
     sums.tokens += rows;
-    return sums.inputs->add(x, rows, entry.cols(), {}, *pool_);
+    if (first >= rows) return Ok{};
+    return sums.inputs->add(x + first * cols, (rows - first + uniform_step - 1) / uniform_step, uniform_step * cols, {},
+                            *pool_);
 }
 
 Status CalibrationObserver::kv(const std::string& prefix, const float* k, const float* v, int64_t rows, int64_t k_cols,
@@ -94,13 +113,10 @@ Status CalibrationObserver::output_gradient(const Linear& linear, const float* g
     sums.tokens += rows;
     if (sums.inputs && entry->solver.best.token_weights) {
         std::vector<float> weights(static_cast<size_t>(rows));
-        pool_->parallel_for(rows, [&](int64_t t) {
-            double square[4] = {};  // the sum of every fourth
-            for (int64_t j = 0; j < cols; ++j) {
-                const double v = g[t * cols + j];
-                square[j % 4] += v * v;
-            }
-            weights[static_cast<size_t>(t)] = static_cast<float>((square[0] + square[1]) + (square[2] + square[3]));
+        constexpr int64_t together = 64;
+        pool_->parallel_for((rows + together - 1) / together, [&](int64_t part) {
+            for (int64_t t = part * together; t < std::min((part + 1) * together, rows); ++t)
+                weights[static_cast<size_t>(t)] = sum_of_squares(g + t * cols, cols);
         });
         for (const float weight : weights) sums.weight += double{weight};
         NIBBLE_CHECK(sums.inputs->add(x_, rows, entry->cols(), weights, *pool_).within(linear.name));

@@ -8,20 +8,24 @@ namespace {
 
 constexpr int64_t panel_rows = 192, task_rows = 96, rows_one_by_one = 16;
 
+void update(const SolverKernels& kernels, const RankUpdate<float>& u) { kernels.rank_update(u); }
+void update(const SolverKernels& kernels, const RankUpdate<double>& u) { kernels.rank_update_f64(u); }
+
 // Both halves of [J H J | I], each [n, n]. Only a's upper and x's lower triangle mean anything.
+template <class T>
 struct Elimination {
     int64_t n;
-    std::vector<double> a, x;
+    std::vector<T> a, x;
     const SolverKernels& kernels;
 
-    double* a_at(int64_t i, int64_t j) { return a.data() + i * n + j; }
-    double* x_at(int64_t i, int64_t j) { return x.data() + i * n + j; }
+    T* a_at(int64_t i, int64_t j) { return a.data() + i * n + j; }
+    T* x_at(int64_t i, int64_t j) { return x.data() + i * n + j; }
 
     // Rows [begin, end) below, or inside, the panel of rows [p, p + k): both halves, a's columns from `col` on.
     void subtract_panel(int64_t begin, int64_t end, int64_t p, int64_t k, int64_t col) {
-        const double* factor = a_at(p, begin);
-        kernels.rank_update_f64({end - begin, n - col, k, factor, n, a_at(p, col), n, a_at(begin, col), n, true});
-        kernels.rank_update_f64({end - begin, p + k, k, factor, n, x_at(p, 0), n, x_at(begin, 0), n, true});
+        const T* factor = a_at(p, begin);
+        update(kernels, {end - begin, n - col, k, factor, n, a_at(p, col), n, a_at(begin, col), n, true});
+        update(kernels, {end - begin, p + k, k, factor, n, x_at(p, 0), n, x_at(begin, 0), n, true});
     }
 
     // Eliminates rows [p, end) among themselves, by halves: most of the work is then a product of blocks. Returns the
@@ -35,12 +39,12 @@ struct Elimination {
         }
         for (int64_t i = p; i < end; ++i) {
             if (i > p) subtract_panel(i, i + 1, p, i - p, i);
-            const double pivot = *a_at(i, i);
-            if (!(pivot > 0.0) || !std::isfinite(pivot)) return i;
-            const double root = std::sqrt(pivot);
-            *x_at(i, i) = 1.0;
-            for (double* v = a_at(i, i); v < a_at(i, 0) + n; ++v) *v /= root;
-            for (double* v = x_at(i, 0); v <= x_at(i, i); ++v) *v /= root;
+            const T pivot = *a_at(i, i);
+            if (!(pivot > 0) || !std::isfinite(pivot)) return i;
+            const T root = std::sqrt(pivot);
+            *x_at(i, i) = 1;
+            for (T* v = a_at(i, i); v < a_at(i, 0) + n; ++v) *v /= root;
+            for (T* v = x_at(i, 0); v <= x_at(i, i); ++v) *v /= root;
         }
         return -1;
     }
@@ -48,12 +52,10 @@ struct Elimination {
 
 }  // namespace
 
-Result<std::vector<double>> inverse_factor(std::span<const double> h, int64_t n, const SolverKernels& kernels,
-                                           ThreadPool& pool) {
-    Elimination e{n, std::vector<double>(static_cast<size_t>(n * n)), std::vector<double>(static_cast<size_t>(n * n)),
-                  kernels};
-    for (int64_t i = 0; i < n; ++i)
-        for (int64_t j = i; j < n; ++j) *e.a_at(i, j) = h[static_cast<size_t>((n - 1 - j) * n + n - 1 - i)];
+template <class T>
+Result<std::vector<T>> reversed_inverse_factor(std::vector<T> a, int64_t n, const SolverKernels& kernels,
+                                               ThreadPool& pool) {
+    Elimination<T> e{n, std::move(a), std::vector<T>(static_cast<size_t>(n * n)), kernels};
     for (int64_t p = 0; p < n; p += panel_rows) {
         const int64_t end = std::min(p + panel_rows, n);
         if (const int64_t bad = e.eliminate(p, end); bad >= 0)
@@ -63,11 +65,23 @@ Result<std::vector<double>> inverse_factor(std::span<const double> h, int64_t n,
             e.subtract_panel(i, std::min(i + task_rows, n), p, end - p, i);
         });
     }
-    std::vector<double>& u = e.a;
-    std::fill(u.begin(), u.end(), 0.0);
+    return std::move(e.x);
+}
+
+template Result<std::vector<float>> reversed_inverse_factor(std::vector<float>, int64_t, const SolverKernels&,
+                                                            ThreadPool&);
+template Result<std::vector<double>> reversed_inverse_factor(std::vector<double>, int64_t, const SolverKernels&,
+                                                             ThreadPool&);
+
+Result<std::vector<double>> inverse_factor(std::span<const double> h, int64_t n, const SolverKernels& kernels,
+                                           ThreadPool& pool) {
+    std::vector<double> a(static_cast<size_t>(n * n));
     for (int64_t i = 0; i < n; ++i)
-        for (int64_t j = i; j < n; ++j) u[static_cast<size_t>(i * n + j)] = *e.x_at(n - 1 - i, n - 1 - j);
-    return std::move(e.a);
+        for (int64_t j = i; j < n; ++j)
+            a[static_cast<size_t>(i * n + j)] = h[static_cast<size_t>((n - 1 - j) * n + n - 1 - i)];
+    NIBBLE_TRY(std::vector<double> u, reversed_inverse_factor(std::move(a), n, kernels, pool));
+    std::ranges::reverse(u);  // J x J
+    return u;
 }
 
 }  // namespace nibble

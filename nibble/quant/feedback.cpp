@@ -44,30 +44,44 @@ std::vector<double> damped_diagonal(const Gram& gram, double damping) {
     return diagonal;
 }
 
-Result<Feedback> make_feedback(const Gram& gram, const FeedbackOptions& options, const SolverKernels& kernels,
-                               ThreadPool& pool) {
-    const int64_t n = gram.size();
-    const auto h = [&](int64_t i, int64_t j) { return gram.sums()[static_cast<size_t>(i * n + j)]; };
-    const std::vector<double> diagonal = damped_diagonal(gram, options.damping);
-    Feedback f;
-    f.n = n;
-    f.order = importance_order(diagonal, options.block);
-    std::vector<double> ordered(static_cast<size_t>(n * n));
+namespace {
+
+// The factor of the damped matrix in f.order, in arithmetic of T.
+template <class T>
+Status factor(const Gram& gram, const std::vector<double>& diagonal, const SolverKernels& kernels, ThreadPool& pool,
+              Feedback& f) {
+    const int64_t n = f.n;
+    std::vector<T> a(static_cast<size_t>(n * n));
     pool.parallel_for(n, [&](int64_t i) {
-        const int64_t row = f.order[static_cast<size_t>(i)];
-        for (int64_t j = i + 1; j < n; ++j)
-            ordered[static_cast<size_t>(i * n + j)] = h(row, f.order[static_cast<size_t>(j)]);
-        ordered[static_cast<size_t>(i * n + i)] = diagonal[static_cast<size_t>(row)];
+        const int64_t row = f.order[static_cast<size_t>(n - 1 - i)];
+        const double* h = gram.sums().data() + row * n;
+        T* out = a.data() + i * n;
+        out[i] = static_cast<T>(diagonal[static_cast<size_t>(row)]);
+        for (int64_t j = i + 1; j < n; ++j) out[j] = static_cast<T>(h[f.order[static_cast<size_t>(n - 1 - j)]]);
     });
-    NIBBLE_TRY(const std::vector<double> u, inverse_factor(ordered, n, kernels, pool));
+    NIBBLE_TRY(const std::vector<T> x, reversed_inverse_factor(std::move(a), n, kernels, pool));
     f.weight.resize(static_cast<size_t>(n));
     f.spread.resize(static_cast<size_t>(n * n));
     pool.parallel_for(n, [&](int64_t i) {
-        const double pivot = u[static_cast<size_t>(i * n + i)];
+        const T* u = x.data() + (n - 1 - i) * n;  // U[i, j] = u[n - 1 - j]
+        const double pivot = u[n - 1 - i];
         f.weight[static_cast<size_t>(i)] = static_cast<float>(1.0 / pivot);
         for (int64_t j = i + 1; j < n; ++j)
-            f.spread[static_cast<size_t>(i * n + j)] = static_cast<float>(u[static_cast<size_t>(i * n + j)] / pivot);
+            f.spread[static_cast<size_t>(i * n + j)] = static_cast<float>(u[n - 1 - j] / pivot);
     });
+    return Ok{};
+}
+
+}  // namespace
+
+Result<Feedback> make_feedback(const Gram& gram, const FeedbackOptions& options, const SolverKernels& kernels,
+                               ThreadPool& pool) {
+    const std::vector<double> diagonal = damped_diagonal(gram, options.damping);
+    Feedback f;
+    f.n = gram.size();
+    f.order = importance_order(diagonal, options.block);
+    if (factor<float>(gram, diagonal, kernels, pool, f).ok()) return f;
+    NIBBLE_CHECK(factor<double>(gram, diagonal, kernels, pool, f));
     return f;
 }
 

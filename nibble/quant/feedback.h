@@ -28,6 +28,7 @@ struct Feedback {
 // them 1.
 std::vector<double> damped_diagonal(const Gram& gram, double damping);
 
+// In FP32; a matrix that is not positive definite there (little damping) in FP64.
 Result<Feedback> make_feedback(const Gram& gram, const FeedbackOptions& options, const SolverKernels& kernels,
                                ThreadPool& pool);
 

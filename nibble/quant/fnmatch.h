@@ -2,6 +2,7 @@
 // itself.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -21,8 +21,7 @@ void each_row(int64_t rows, ThreadPool& pool, Work work) {
     });
 }
 
-Status check_finite(const float* x, int64_t rows, int64_t stride, int64_t n, std::span<const float> weights,
-                    ThreadPool& pool) {
+Status check_finite(const float* x, int64_t rows, int64_t stride, int64_t n, ThreadPool& pool) {
     std::vector<uint32_t> carry(static_cast<size_t>(rows));  // bit 31: an exponent of all ones
     each_row(rows, pool, [&](int64_t t) {
         uint32_t c = 0;
@@ -34,6 +33,10 @@ Status check_finite(const float* x, int64_t rows, int64_t stride, int64_t n, std
             const float* bad = std::find_if(x + t * stride, x + t * stride + n, [](float v) { return !is_finite(v); });
             return fail("row {}, column {} is not finite", t, bad - (x + t * stride));
         }
+    return Ok{};
+}
+
+Status check_weights(std::span<const float> weights) {
     for (size_t t = 0; t < weights.size(); ++t)
         if (!(weights[t] >= 0.0f) || !is_finite(weights[t]))
             return fail("the weight of row {} is {}: must be finite and not negative", t, weights[t]);
@@ -54,28 +57,18 @@ void mirror(std::vector<double>& sums, int64_t n, ThreadPool& pool) {
 
 // Feeds rows to the chunk and calls flush() whenever it is full.
 template <class Flush>
-void feed(RowChunk& chunk, const float* x, int64_t rows, int64_t stride, std::span<const float> weights,
-          ThreadPool& pool, Flush flush) {
+void feed(RowChunk& chunk, const float* x, int64_t rows, int64_t stride, std::span<const float> weights, Flush flush) {
     for (int64_t t = 0; t < rows;) {
-        t += chunk.take(x + t * stride, rows - t, stride, weights.empty() ? nullptr : weights.data() + t, pool);
+        t += chunk.take(x + t * stride, rows - t, stride, weights.empty() ? nullptr : weights.data() + t);
         if (chunk.full()) flush();
     }
 }
 
 }  // namespace
 
-int64_t RowChunk::take(const float* x, int64_t rows, int64_t stride, const float* weights, ThreadPool& pool) {
+int64_t RowChunk::take(const float* x, int64_t rows, int64_t stride, const float* weights) {
     const int64_t count = std::min(rows, capacity_ - rows_);
     x_.resize(static_cast<size_t>(capacity_ * n_));
-    if (scaled_) {
-        each_row(count, pool, [&](int64_t t) {
-            const float root = weights ? std::sqrt(weights[t]) : 1.0f;
-            float* row = x_.data() + (rows_ + t) * n_;
-            for (int64_t j = 0; j < n_; ++j) row[j] = root * x[t * stride + j];
-        });
-        rows_ += count;
-        return count;
-    }
     for (int64_t t = 0; t < count; ++t) std::copy_n(x + t * stride, n_, x_.data() + (rows_ + t) * n_);
     if (weights && weighted_.empty()) weighted_ = x_;
     if (!weighted_.empty())
@@ -88,19 +81,79 @@ int64_t RowChunk::take(const float* x, int64_t rows, int64_t stride, const float
     return count;
 }
 
+void ByteChunk::start() {
+    if (codes_.rows) return;
+    codes_.resize(n_, capacity_);
+    codes_.cols = 0;
+}
+
+int64_t ByteChunk::take(const ByteKernels& k, const float* x, int64_t rows, int64_t stride, const float* weights,
+                        ThreadPool& pool, bool& finite) {
+    start();
+    if (waiting_ == 0 && rows >= byte_block) {
+        const int64_t count = std::min(rows, capacity_ - codes_.cols) / byte_block * byte_block;
+        if (weights) {
+            roots_.resize(static_cast<size_t>(count));
+            std::transform(weights, weights + count, roots_.begin(), [](float w) { return std::sqrt(w); });
+        }
+        finite &=
+            append_byte_columns(k, x, count, stride, weights ? roots_.data() : nullptr, pool, codes_, codes_.cols);
+        return count;
+    }
+    const int64_t count = std::min(rows, byte_block - waiting_);
+    rest_.resize(static_cast<size_t>(byte_block * n_));
+    for (int64_t t = 0; t < count; ++t) {
+        const float root = weights ? std::sqrt(weights[t]) : 1.0f;
+        float* row = rest_.data() + (waiting_ + t) * n_;
+        for (int64_t j = 0; j < n_; ++j) row[j] = root * x[t * stride + j];
+        finite &= std::all_of(row, row + n_, [](float v) { return is_finite(v); });
+    }
+    waiting_ += count;
+    if (waiting_ == byte_block) {
+        append_byte_columns(k, rest_.data(), byte_block, n_, nullptr, pool, codes_, codes_.cols);
+        waiting_ = 0;
+    }
+    return count;
+}
+
+const ByteMatrix& ByteChunk::codes(const ByteKernels& k, ThreadPool& pool) {
+    start();
+    if (waiting_) append_byte_columns(k, rest_.data(), waiting_, n_, nullptr, pool, codes_, codes_.cols);
+    waiting_ = 0;
+    return codes_;
+}
+
 Status Gram::add(const float* x, int64_t rows, int64_t stride, std::span<const float> weights, ThreadPool& pool) {
-    NIBBLE_CHECK(check_finite(x, rows, stride, size(), weights, pool));
-    feed(chunk_, x, rows, stride, weights, pool, [&] { flush(pool); });
+    NIBBLE_CHECK(check_weights(weights));
+    if (bytes_) {
+        NIBBLE_CHECK(add_bytes(x, rows, stride, weights, pool));
+    } else {
+        NIBBLE_CHECK(check_finite(x, rows, stride, size(), pool));
+        feed(chunk_, x, rows, stride, weights, [&] { flush(pool); });
+    }
     tokens_ += rows;
     for (int64_t t = 0; t < rows; ++t) weight_ += weights.empty() ? 1.0 : double{weights[static_cast<size_t>(t)]};
     return Ok{};
 }
 
+// A value that is not finite shows in the scale of its codes, but not which it is.
+Status Gram::add_bytes(const float* x, int64_t rows, int64_t stride, std::span<const float> weights, ThreadPool& pool) {
+    bool finite = true;
+    for (int64_t t = 0; t < rows;) {
+        t += codes_.take(*bytes_, x + t * stride, rows - t, stride, weights.empty() ? nullptr : weights.data() + t,
+                         pool, finite);
+        if (codes_.full()) flush(pool);
+    }
+    if (finite) return Ok{};
+    NIBBLE_CHECK(check_finite(x, rows, stride, size(), pool));
+    return fail("a row times the root of its weight is not finite");
+}
+
 void Gram::flush(ThreadPool& pool) {
     const int64_t n = size(), blocks = (n + row_block - 1) / row_block;
     if (bytes_) {
-        add_byte_gram(*bytes_, byte_columns(*bytes_, chunk_.row_data(), chunk_.rows(), n, n, pool), sums_.data(), pool);
-        chunk_.clear();
+        add_byte_gram(*bytes_, codes_.codes(*bytes_, pool), sums_.data(), pool);
+        codes_.clear();
         return;
     }
     pool.parallel_for(blocks, [&](int64_t block) {
@@ -117,9 +170,9 @@ void Gram::flush(ThreadPool& pool) {
 }
 
 void Gram::finish(ThreadPool& pool) {
-    if (chunk_.rows()) flush(pool);
+    if (chunk_.rows() || !codes_.empty()) flush(pool);
     const int64_t n = size();
-    chunk_ = RowChunk(n, 0, false);  // its memory
+    chunk_ = RowChunk(n, 0), codes_ = ByteChunk(n, 0);  // their memory
     mirror(sums_, n, pool);
 }
 
@@ -141,8 +194,9 @@ Gram Gram::of(std::span<const double> sums, int64_t n, int64_t tokens, double we
 }
 
 Status LocalGram::add(const float* x, int64_t rows, int64_t stride, std::span<const float> weights, ThreadPool& pool) {
-    NIBBLE_CHECK(check_finite(x, rows, stride, size(), weights, pool));
-    feed(chunk_, x, rows, stride, weights, pool, [&] { flush(pool); });
+    NIBBLE_CHECK(check_weights(weights));
+    NIBBLE_CHECK(check_finite(x, rows, stride, size(), pool));
+    feed(chunk_, x, rows, stride, weights, [&] { flush(pool); });
     tokens_ += rows;
     return Ok{};
 }
@@ -161,7 +215,7 @@ void LocalGram::flush(ThreadPool& pool) {
 
 void LocalGram::finish(ThreadPool& pool) {
     if (chunk_.rows()) flush(pool);
-    chunk_ = RowChunk(size(), 0, false);
+    chunk_ = RowChunk(size(), 0);
 }
 
 std::vector<float> LocalGram::mean() const {

@@ -62,23 +62,13 @@ struct Loop {
     Status step(std::span<Running> running) {
         const double start = now();
         const Step step = plan_step(running, std::max<int64_t>(options.step_rows, int64_t(running.size()) + 1));
-        const auto vocab = static_cast<size_t>(model.config().vocab);
-        logits.resize(step.wanting.size() * vocab);
-        log_probs.resize(logits.size());
-        NIBBLE_CHECK(model.forward(Batch(step.segments), logits));
+        std::vector<std::string> texts(step.wanting.size());
+        NIBBLE_CHECK(model.chooses() ? choose(step, texts) : sample(step, texts));
         for (size_t i = 0; i < step.owners.size(); ++i)
             if (step.owners[i]->in_prompt()) {
                 step.owners[i]->fed += step.segments[i].tokens.size();
                 stats.prompt_tokens += static_cast<int64_t>(step.segments[i].tokens.size());
             }
-        std::vector<std::string> texts(step.wanting.size());
-        const Workspace& work = model.workspace();
-        work.pool->parallel_for(static_cast<int64_t>(step.wanting.size()), [&](int64_t i) {
-            const auto at = static_cast<size_t>(i) * vocab;
-            work.elementwise->log_softmax(&logits[at], int64_t(vocab), &log_probs[at]);
-            texts[size_t(i)] =
-                step.wanting[size_t(i)]->generation->accept({&logits[at], vocab}, {&log_probs[at], vocab});
-        });
         stats.generated_tokens += static_cast<int64_t>(step.wanting.size());
         (step.prompt ? stats.prompt_seconds : stats.generate_seconds) += now() - start;
         for (size_t i = 0; i < step.wanting.size(); ++i) {
@@ -89,6 +79,41 @@ struct Loop {
                             r.generation->tokens().size() - 1);
             r.last = token.id;
             tell(r, texts[i]);
+        }
+        return Ok{};
+    }
+
+    Status sample(const Step& step, std::vector<std::string>& texts) {
+        const auto vocab = static_cast<size_t>(model.config().vocab);
+        logits.resize(step.wanting.size() * vocab);
+        log_probs.resize(logits.size());
+        NIBBLE_CHECK(model.forward(Batch(step.segments), logits));
+        const Workspace& work = model.workspace();
+        work.pool->parallel_for(static_cast<int64_t>(step.wanting.size()), [&](int64_t i) {
+            const auto at = static_cast<size_t>(i) * vocab;
+            work.elementwise->log_softmax(&logits[at], int64_t(vocab), &log_probs[at]);
+            texts[size_t(i)] =
+                step.wanting[size_t(i)]->generation->accept({&logits[at], vocab}, {&log_probs[at], vocab});
+        });
+        return Ok{};
+    }
+    // Where the model chooses. What it leaves open is sampled here.
+    Status choose(const Step& step, std::vector<std::string>& texts) {
+        std::vector<TokenRequest> requests;
+        for (const Running* r : step.wanting) requests.push_back(r->generation->request());
+        std::vector<ChosenToken> chosen(requests.size());
+        NIBBLE_CHECK(model.choose(Batch(step.segments), requests, chosen));
+        for (size_t i = 0; i < chosen.size(); ++i) {
+            Generation& generation = *step.wanting[i]->generation;
+            if (chosen[i].id >= 0) {
+                texts[i] = generation.accept(chosen[i].id, chosen[i].logprob);
+                continue;
+            }
+            logits.resize(static_cast<size_t>(model.config().vocab));
+            log_probs.resize(logits.size());
+            NIBBLE_CHECK(model.logits_of(static_cast<int64_t>(i), logits));
+            model.workspace().elementwise->log_softmax(logits.data(), std::ssize(logits), log_probs.data());
+            texts[i] = generation.accept(logits, log_probs);
         }
         return Ok{};
     }
@@ -141,10 +166,13 @@ Generation::Generation(const Tokenizer& tokenizer, std::vector<int32_t> prompt, 
 }
 
 std::string Generation::accept(std::span<float> logits, std::span<const float> log_probs) {
-    const auto position = static_cast<int64_t>(prompt_.size() + tokens_.size());
-    const int32_t id = sampler_.sample(logits, position);
+    const int32_t id = sampler_.sample(logits, position());
+    return accept(id, log_probs[static_cast<size_t>(id)]);
+}
+
+std::string Generation::accept(int32_t id, float logprob) {
     sampler_.accept(id);
-    tokens_.push_back({id, log_probs[static_cast<size_t>(id)]});
+    tokens_.push_back({id, logprob});
     if (std::ranges::find(params_.eos, id) != params_.eos.end()) return end(FinishReason::stop);
     std::string text = add(stop_.push(decoder_.push(static_cast<TokenId>(id))));
     if (stop_.found())

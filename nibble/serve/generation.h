@@ -49,10 +49,14 @@ public:
     // Takes the row that follows what has been generated: samples, and returns the text that has become certain. Whole
     // characters only. `logits` is scratch afterwards. Precondition: !finished().
     std::string accept(std::span<float> logits, std::span<const float> log_probs);
+    // The same in two steps, for models that choose tokens themselves.
+    TokenRequest request() const { return sampler_.request(position()); }
+    std::string accept(int32_t id, float logprob);
     // Ends an answer that is not finished; returns the rest of its text.
     std::string cancel();
 
 private:
+    int64_t position() const { return static_cast<int64_t>(prompt_.size() + tokens_.size()); }  // of the next token
     std::string end(FinishReason reason);
     std::string add(std::string text);
 

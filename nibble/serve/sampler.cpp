@@ -1,18 +1,13 @@
 #include "serve/sampler.h"
 
-#include "base/philox.h"
-#include "kernels/exp.h"
-
 #include <algorithm>
 #include <cmath>
 
 namespace nibble {
 namespace {
 
-// [0, 1), 53 bits.
-double uniform(uint64_t seed, uint64_t sequence, int64_t position) {
-    const PhiloxBlock b = PhiloxStream{seed, sequence}.block(static_cast<uint64_t>(position));
-    return static_cast<double>((uint64_t{b.word[0]} << 32 | b.word[1]) >> 11) * 0x1p-53;
+uint64_t product_high(uint64_t a, uint64_t b) {
+    return static_cast<uint64_t>(static_cast<unsigned __int128>(a) * b >> 64);
 }
 
 }  // namespace
@@ -37,20 +32,25 @@ Status check(const SamplingParams& p) {
 Sampler::Sampler(const SamplingParams& params, uint64_t sequence, std::span<const int32_t> prompt)
     : params_(params), sequence_(sequence) {
     if (params_.penalizes())
-        for (const int32_t id : prompt) seen_[id].prompt = true;
+        for (const int32_t id : prompt) seen(id);
+}
+
+SeenToken& Sampler::seen(int32_t id) {
+    const auto [place, is_new] = places_.try_emplace(id, seen_.size());
+    if (is_new) seen_.push_back({.id = id});
+    return seen_[place->second];
 }
 
 void Sampler::accept(int32_t token) {
-    if (params_.penalizes()) ++seen_[token].answer;
+    if (params_.penalizes()) ++seen(token).answer;
 }
 
 void Sampler::penalize(std::span<float> logits) const {
-    for (const auto& [id, seen] : seen_) {
-        if (id < 0 || static_cast<size_t>(id) >= logits.size()) continue;
-        float& logit = logits[static_cast<size_t>(id)];
-        logit = logit > 0 ? logit / params_.repetition_penalty : logit * params_.repetition_penalty;
-        if (seen.answer > 0)
-            logit -= params_.presence_penalty + params_.frequency_penalty * static_cast<float>(seen.answer);
+    for (const SeenToken& s : seen_) {
+        if (s.id < 0 || static_cast<size_t>(s.id) >= logits.size()) continue;
+        float& logit = logits[static_cast<size_t>(s.id)];
+        logit =
+            penalized(logit, params_.repetition_penalty, params_.presence_penalty, params_.frequency_penalty, s.answer);
     }
 }
 
@@ -58,11 +58,11 @@ void Sampler::penalize(std::span<float> logits) const {
 void Sampler::filter(std::span<const float> logits, float largest) {
     const float lowest = params_.min_p > 0 ? largest + std::log(params_.min_p) : -INFINITY;
     candidates_.clear();
-    double mass = 0;  // of what min-p leaves
+    uint64_t mass = 0;  // of what min-p leaves
     for (size_t i = 0; i < logits.size(); ++i) {
         if (logits[i] < lowest) continue;
         candidates_.push_back({logits[i], static_cast<int32_t>(i)});
-        mass += exp_f32(logits[i] - largest);
+        mass += sampling_weight(logits[i], largest);
     }
     const auto before = [](const Candidate& a, const Candidate& b) {
         return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
@@ -79,14 +79,15 @@ void Sampler::filter(std::span<const float> logits, float largest) {
     if (params_.top_k > 0) {
         sort_to(limit);
         mass = 0;
-        for (size_t i = 0; i < limit; ++i) mass += exp_f32(candidates_[i].logit - largest);
+        for (size_t i = 0; i < limit; ++i) mass += sampling_weight(candidates_[i].logit, largest);
     }
     size_t kept = limit;
     if (params_.top_p < 1) {
-        double sum = 0;
-        for (kept = 0; kept < limit && sum < double(params_.top_p) * mass; ++kept) {
+        const double enough = top_p_mass(params_.top_p, mass);
+        uint64_t sum = 0;
+        for (kept = 0; kept < limit && static_cast<double>(sum) < enough; ++kept) {
             if (kept == sorted) sort_to(std::min(limit, std::max<size_t>(64, 2 * sorted)));
-            sum += exp_f32(candidates_[kept].logit - largest);
+            sum += sampling_weight(candidates_[kept].logit, largest);
         }
     }
     candidates_.resize(std::max<size_t>(kept, 1));
@@ -99,15 +100,15 @@ int32_t Sampler::sample(std::span<float> logits, int64_t position) {
     for (float& logit : logits) logit /= params_.temperature;
     const float largest = *best;
     filter(logits, largest);
-    double total = 0;
-    for (const Candidate& c : candidates_) total += exp_f32(c.logit - largest);
-    const double target = uniform(params_.seed, sequence_, position) * total;
-    double sum = 0;
+    uint64_t total = 0;
+    for (const Candidate& c : candidates_) total += sampling_weight(c.logit, largest);
+    const uint64_t target = product_high(sampling_bits(params_.seed, sequence_, position), total);
+    uint64_t sum = 0;
     for (const Candidate& c : candidates_) {
-        sum += exp_f32(c.logit - largest);
+        sum += sampling_weight(c.logit, largest);
         if (sum > target) return c.id;
     }
-    return candidates_.back().id;  // target rounded up to the total
+    return candidates_.back().id;  // logits beyond FP32
 }
 
 }  // namespace nibble

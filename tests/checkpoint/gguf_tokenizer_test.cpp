@@ -19,7 +19,9 @@ struct Vocabulary {
     std::vector<int32_t> types;
     std::vector<float> scores;
 
-    GgufMetadata metadata(std::string_view model, std::string_view pre) const {
+    // A view: the vocabulary must outlive it.
+    GgufMetadata metadata(std::string_view model, std::string_view pre) && = delete;
+    GgufMetadata metadata(std::string_view model, std::string_view pre) const& {
         GgufMetadata m;
         m.add("tokenizer.ggml.model", std::string(model));
         if (!pre.empty()) m.add("tokenizer.ggml.pre", std::string(pre));
@@ -32,13 +34,14 @@ struct Vocabulary {
 };
 
 // "<s>" control, "<think>" user-defined, the last one padding.
-Vocabulary bpe() {
-    return {.tokens = {"a", "b", "ab", "\xC4\xA0",
-                       "\xC4\xA0"
-                       "ab",
-                       "<s>", "</s>", "<think>", "[PAD8]"},
-            .merges = {"a b", "\xC4\xA0 ab"},
-            .types = {1, 1, 1, 1, 1, 3, 3, 4, 5}};
+const Vocabulary& bpe() {
+    static const Vocabulary vocabulary = {.tokens = {"a", "b", "ab", "\xC4\xA0",
+                                                     "\xC4\xA0"
+                                                     "ab",
+                                                     "<s>", "</s>", "<think>", "[PAD8]"},
+                                          .merges = {"a b", "\xC4\xA0 ab"},
+                                          .types = {1, 1, 1, 1, 1, 3, 3, 4, 5}};
+    return vocabulary;
 }
 
 Json tokenizer_json(const GgufMetadata& metadata) {

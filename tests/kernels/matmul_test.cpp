@@ -1,6 +1,7 @@
 // The product against double precision, and what must not change its bits.
 #include "kernels/products.h"
 
+#include <array>
 #include <numeric>
 
 namespace nibble {
@@ -135,6 +136,43 @@ TEST(Matmul, ThreadsAndStridesChangeNoBit) {
                 }
             }
     }
+}
+
+TEST(Matmul, AGatedProductIsTheProductAndThenTheActivation) {
+    ThreadPool one(1), three(3);
+    const ElementwiseKernels& plain = elementwise_kernels().back();
+    constexpr std::array<std::pair<int64_t, int64_t>, 3> shapes{{{64, 64}, {192, 576}, {448, 288}}};
+    for (const auto& kind : test::weight_kinds())
+        for (const auto& [n, k] : shapes) {
+            const Weight w = test::make_weight(kind.format, kind.dtype, n, k, 9);
+            const auto packed = w.pack(three);
+            ASSERT_TRUE(packed.ok()) << packed.error().message();
+            const auto x = test::bell_rows(40, k, 10, false), bias = test::bell_rows(1, n, 11);
+            for (const ActivationFormat f :
+                 {ActivationFormat::none, ActivationFormat::nvfp4, ActivationFormat::fp8_group128})
+                for (const int64_t m : {1, 2, 9, 16, 40}) {
+                    const bool bf16 = m % 2, biased = m > 2;
+                    const auto activation = static_cast<Activation>(m % 3);
+                    const MatmulInput in{x.data(), m, k, f, test::input_scale_for(f)};
+                    std::vector<float> both(size_t(m * n)), want(size_t(m * n / 2));
+                    matmul_kernels().back().matmul(*packed, in, {both.data(), n, biased ? bias.data() : nullptr, bf16},
+                                                   one);
+                    for (int64_t i = 0; i < m; ++i)
+                        plain.activate(activation, &both[size_t(i * n)], &both[size_t(i * n + n / 2)], n / 2, bf16,
+                                       &want[size_t(i * n / 2)]);
+                    for (const MatmulKernels* kernels : supported())
+                        for (ThreadPool* pool : {&one, &three}) {
+                            std::vector<float> got(want.size(), -1.0f);
+                            kernels->matmul(*packed, in,
+                                            {got.data(), n / 2, biased ? bias.data() : nullptr, bf16, activation},
+                                            *pool);
+                            expect_bits(got, want,
+                                        fmt::format("{} {} {} m={} n={} k={}", kernels->name, kind.name,
+                                                    activation_name(f), m, n, k));
+                            if (testing::Test::HasFatalFailure()) return;
+                        }
+                }
+        }
 }
 
 TEST(Matmul, BiasAndRoundingFollowTheProduct) {

@@ -59,6 +59,22 @@ TEST(W4a16Record, every_block_scale_comes_back_and_decodes_exactly) {
     for (const int s : {0, 127, 128, 129, 254, 255}) EXPECT_FALSE(packable_scale(static_cast<uint8_t>(s)));
 }
 
+TEST(W4a16Record, every_mx_scale_comes_back_and_decodes_exactly) {
+    for (int s = 9; s <= 135; ++s) {
+        const auto scale = static_cast<uint8_t>(s);
+        ASSERT_TRUE(packable_mx_scale(scale));
+        const uint8_t byte = pack_mx_scale(scale);
+        EXPECT_EQ(unpack_mx_scale(byte), scale);
+        for (int half = 0; half < 2; ++half)
+            EXPECT_EQ(half_value(mx_scale_pair(byte * 0x01010101u), half), double{e8m0_to_float(scale)} * 0x1p119);
+        for (int code = 0; code < 16; ++code) {
+            const double product = double{e2m1_to_float(static_cast<uint8_t>(code))} * e8m0_to_float(scale) / unscale;
+            EXPECT_EQ(round_to_bf16(static_cast<float>(product)), product);
+        }
+    }
+    for (const int s : {0, 8, 136, 255}) EXPECT_FALSE(packable_mx_scale(static_cast<uint8_t>(s)));
+}
+
 TEST(W4a16Record, code_times_scale_is_exact_in_bf16) {
     for (int s = 1; s <= 126; ++s)
         for (int code = 0; code < 16; ++code) {

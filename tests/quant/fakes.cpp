@@ -4,6 +4,7 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
@@ -136,14 +137,13 @@ Status FakeExport::write_quant(size_t index, int64_t row, const QuantView& p) {
     NIBBLE_CHECK(begin_write());
     Stored& s = stored.at(index);
     if (tensors[index].format != p.format) return fail("not declared so");
-    std::memcpy(s.codes.data() + code_bytes(p.format, row, p.cols), p.codes,
-                static_cast<size_t>(code_bytes(p.format, p.rows, p.cols)));
+    std::copy_n(p.codes, code_bytes(p.format, p.rows, p.cols), s.codes.begin() + code_bytes(p.format, row, p.cols));
     if (p.block_scales)
-        std::memcpy(s.block_scales.data() + block_scale_bytes(p.format, row, p.cols), p.block_scales,
-                    static_cast<size_t>(block_scale_bytes(p.format, p.rows, p.cols)));
+        std::copy_n(p.block_scales, block_scale_bytes(p.format, p.rows, p.cols),
+                    s.block_scales.begin() + block_scale_bytes(p.format, row, p.cols));
     if (p.float_scales)
-        std::memcpy(s.float_scales.data() + float_scale_count(p.format, row, p.cols), p.float_scales,
-                    4 * static_cast<size_t>(float_scale_count(p.format, p.rows, p.cols)));
+        std::copy_n(p.float_scales, float_scale_count(p.format, p.rows, p.cols),
+                    s.float_scales.begin() + float_scale_count(p.format, row, p.cols));
     for (int64_t r = row; r < row + p.rows; ++r) ++s.row_writes.at(static_cast<size_t>(r));
     return Ok{};
 }

@@ -164,6 +164,33 @@ TEST(InverseFactor, AMatrixThatIsNotPositiveDefiniteIsAnErrorNamingTheRow) {
     EXPECT_EQ(u.error().message(), "the matrix is not positive definite at row 0 of 2; more damping is needed");
 }
 
+// 1 and its neighbour in FP64: singular in FP32, not here.
+TEST(Feedback, AMatrixBeyondFp32IsFactoredInFp64) {
+    ThreadPool pool(1);
+    const double near = 1.0 - 1e-12;
+    const Gram gram = Gram::of(std::vector<double>{1, near, near, 1}, 2, 2, 2);
+    const auto f = make_feedback(gram, {}, solver_kernels().back(), pool);
+    ASSERT_TRUE(f.ok()) << f.error().message();
+    EXPECT_NEAR(f->spread[1], -near, 1e-6);  // x_1 answers x_0's error with its opposite
+    EXPECT_NEAR(f->weight[0] / std::sqrt(1 - near * near), 1.0, 1e-3);
+    const Gram worse = Gram::of(std::vector<double>{1, 2, 2, 1}, 2, 2, 2);
+    EXPECT_FALSE(make_feedback(worse, {}, solver_kernels().back(), pool).ok());
+}
+
+TEST(Feedback, HasTheSameBitsOnEveryEntryAndForAnyThreadCount) {
+    const int64_t n = 333;
+    const Gram h = gram_of(correlated_rows(900, n, 3), n);
+    ThreadPool one(1), three(3);
+    const auto want = make_feedback(h, {0.03, 16}, solver_kernels().back(), one);
+    for (const SolverKernels& kernels : solver_kernels()) {
+        if (!kernels.supported()) continue;
+        const auto got = make_feedback(h, {0.03, 16}, kernels, three);
+        EXPECT_EQ(got->order, want->order);
+        EXPECT_EQ(std::memcmp(got->spread.data(), want->spread.data(), want->spread.size() * 4), 0) << kernels.name;
+        EXPECT_EQ(got->weight, want->weight);
+    }
+}
+
 TEST(Gram, IsTheSameForAnySplitThreadCountAndEntry) {
     const int64_t n = 130, rows = 1300;
     const auto x = correlated_rows(rows, n, 9);
@@ -224,8 +251,20 @@ TEST(Gram, NamesWhatIsNotFinite) {
     EXPECT_EQ(status.error().message(), "row 2, column 5 is not finite");
 }
 
+TEST(Gram, InBytesNamesWhatIsNotFinite) {
+    ThreadPool pool(1);
+    for (const int64_t rows : {3, 200}) {  // fewer and more than share a scale
+        std::vector<float> x(static_cast<size_t>(rows * 16), 1.0f);
+        x[37] = NAN;
+        Gram gram(16, *solver_kernels().begin(), *select_byte_kernels());
+        const Status status = gram.add(x.data(), rows, 16, {}, pool);
+        ASSERT_FALSE(status.ok());
+        EXPECT_EQ(status.error().message(), "row 2, column 5 is not finite");
+    }
+}
+
 TEST(Gram, InBytesIsCloseAndTheSameForAnySplitAndThreads) {
-    const int64_t rows = 2500, n = 70;
+    const int64_t rows = 5100, n = 70;  // more than a chunk
     const std::vector<float> x = correlated_rows(rows, n, 8);
     std::vector<float> w(static_cast<size_t>(rows));
     for (size_t t = 0; t < w.size(); ++t) w[t] = static_cast<float>(t % 7);

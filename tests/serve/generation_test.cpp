@@ -68,6 +68,69 @@ TEST(Generate, BitsOfAnAnswerDoNotDependOnBatchChunkOrThreads) {
     }
 }
 
+// A model that chooses tokens itself, as one on a GPU does, and leaves every third row to the host.
+class Chooser : public LanguageModel {
+public:
+    explicit Chooser(const LanguageModel& inner) : inner_(inner) {}
+    const ModelConfig& config() const override { return inner_.config(); }
+    Result<std::unique_ptr<KvPool>> make_pool(int64_t tokens, int64_t sequences) const override {
+        return inner_.make_pool(tokens, sequences);
+    }
+    Status forward(const Batch&, std::span<float>, Observer*) const override { return fail("asked for logits"); }
+    bool chooses() const override { return true; }
+    Status choose(const Batch& batch, std::span<const TokenRequest> requests,
+                  std::span<ChosenToken> chosen) const override {
+        const auto vocab = static_cast<size_t>(config().vocab);
+        logits_.resize(requests.size() * vocab);
+        NIBBLE_CHECK(inner_.forward(batch, logits_));
+        std::vector<float> row(vocab), log_probs(vocab);
+        for (size_t i = 0; i < requests.size(); ++i) {
+            row.assign(&logits_[i * vocab], &logits_[i * vocab] + vocab);
+            workspace().elementwise->log_softmax(row.data(), int64_t(vocab), log_probs.data());
+            if (left_++ % 3 == 0) continue;
+            const TokenRequest& r = requests[i];
+            std::vector<int32_t> prompt;
+            for (const SeenToken& s : r.seen) prompt.push_back(s.id);
+            Sampler sampler(r.params, r.sequence, prompt);
+            for (const SeenToken& s : r.seen)
+                for (int32_t k = 0; k < s.answer; ++k) sampler.accept(s.id);
+            const int32_t id = sampler.sample(row, r.position);
+            chosen[i] = {id, log_probs[size_t(id)]};
+        }
+        return Ok{};
+    }
+    Status logits_of(int64_t row, std::span<float> logits) const override {
+        std::copy_n(logits_.begin() + row * config().vocab, logits.size(), logits.begin());
+        return Ok{};
+    }
+    Workspace& workspace() const override { return inner_.workspace(); }
+    std::string kernels() const override { return inner_.kernels(); }
+
+private:
+    const LanguageModel& inner_;
+    mutable std::vector<float> logits_;
+    mutable int left_ = 0;
+};
+
+TEST(Generate, AModelThatChoosesTokensGivesTheSameAnswers) {
+    const test::ChatModel m;
+    const std::vector<size_t> all{0, 1, 2, 3, 4};
+    for (const float temperature : {0.0f, 1.0f}) {
+        auto params = params_of(temperature);
+        params.sampling.top_p = temperature > 0 ? 0.9f : 1.0f;
+        params.sampling.repetition_penalty = 1.2f;
+        params.sampling.frequency_penalty = 0.3f;
+        const auto want = run(m, params, {.batch = 3}, all);
+        const Chooser chooser(*m.model);
+        std::vector<Generation> generations;
+        for (const size_t i : all)
+            generations.emplace_back(*m.tokenizer, m.encode(texts[i]), params, i, m.model->config().context);
+        const auto stats = generate(chooser, generations, {.batch = 4, .step_rows = 9});
+        ASSERT_TRUE(stats.ok()) << stats.error().message();
+        for (size_t i = 0; i < want.size(); ++i) EXPECT_EQ(answer_of(generations[i]), want[i]);
+    }
+}
+
 TEST(Generate, GreedyFollowsTheForwardPassAndTellsItsLogProbabilities) {
     const test::ChatModel m;
     const std::vector<size_t> first{0};

@@ -111,6 +111,31 @@ TEST(Sampler, FiltersBreakTiesTowardsTheLowerId) {
     }
 }
 
+TEST(Sampler, ARequestCarriesWhatTheSamplerKnows) {
+    const std::vector<int32_t> prompt{5, 2, 5};
+    Sampler sampler({.repetition_penalty = 1.5f, .seed = 9}, 4, prompt);
+    sampler.accept(2);
+    sampler.accept(8);
+    sampler.accept(2);
+    const TokenRequest r = sampler.request(7);
+    EXPECT_EQ(r.sequence, 4u);
+    EXPECT_EQ(r.position, 7);
+    EXPECT_EQ(r.params.seed, 9u);
+    std::map<int32_t, int32_t> seen;
+    for (const SeenToken& s : r.seen) EXPECT_TRUE(seen.emplace(s.id, s.answer).second);
+    EXPECT_EQ(seen, (std::map<int32_t, int32_t>{{2, 2}, {5, 0}, {8, 1}}));
+    EXPECT_TRUE(Sampler({}, 0, prompt).request(0).seen.empty());
+}
+
+// Sums of weights are exact, so they are the same in any order; the likeliest token's is 2^44.
+TEST(Sampler, WeightsAreIntegersInUnitsOfTheLikeliest) {
+    EXPECT_EQ(sampling_weight(3.25f, 3.25f), uint64_t{1} << 44);
+    EXPECT_NEAR(double(sampling_weight(0.0f, 1.0f)), std::exp(-1.0) * 0x1p44, 0x1p21);
+    EXPECT_EQ(sampling_weight(-40.0f, 0.0f), 0u);
+    EXPECT_EQ(sampling_weight(-INFINITY, 0.0f), 0u);
+    EXPECT_EQ(sampling_weight(NAN, 0.0f), 0u);
+}
+
 TEST(Sampler, PenaltiesChangeTheLogitsOfWhatWasSeen) {
     const std::vector<int32_t> prompt{0, 2};
     // Repetition: prompt and answer; positive logits divided, negative ones multiplied.

@@ -1,6 +1,11 @@
 #include "kernels/cpu/byte_product_cpu.h"
 #include "kernels/cpu/vec_avx2.h"
 
+#define NIBBLE_ISA avx2
+#include "kernels/cpu/exp.inc"
+
+#include "kernels/cpu/activations.inc"
+
 namespace nibble::avx2 {
 namespace {
 
@@ -18,7 +23,8 @@ struct ByteOperand {
 };
 NIBBLE_OP ByteOperand byte_operand(I word) { return {word, _mm256_abs_epi8(word)}; }
 NIBBLE_OP I first_sum(int32_t) { return splat(0); }
-NIBBLE_OP I dot4(I acc, const ByteOperand& u, I s) {
+NIBBLE_OP I dot4(I acc, const ByteOperand& u, const uint32_t* word) {
+    const I s = splat(static_cast<int32_t>(*word));
     return add_pairs(acc, _mm256_maddubs_epi16(u.magnitude, _mm256_sign_epi8(s, u.code)));
 }
 
@@ -34,5 +40,4 @@ void byte_prepare(const uint32_t* words, int64_t count, uint32_t* out) {
 
 }  // namespace nibble::avx2
 
-#define NIBBLE_ISA avx2
 #include "kernels/cpu/byte_product.inc"

@@ -10,6 +10,7 @@ void byte_pack_rows(const BytePanel& panel);
 void byte_pack_columns(const BytePanel& panel);
 void byte_prepare(const uint32_t* words, int64_t count, uint32_t* out);
 void byte_tile(const ByteTile& tile);
+void byte_put(const ByteOutput& out);
 }  // namespace avx2
 
 namespace avx512 {
@@ -17,6 +18,7 @@ void byte_pack_rows(const BytePanel& panel);
 void byte_pack_columns(const BytePanel& panel);
 void byte_prepare(const uint32_t* words, int64_t count, uint32_t* out);
 void byte_tile(const ByteTile& tile);
+void byte_put(const ByteOutput& out);
 }  // namespace avx512
 
 }  // namespace nibble

@@ -5,6 +5,7 @@
 #define NIBBLE_ISA avx512
 #include "kernels/cpu/exp.inc"
 
+#include "kernels/cpu/activations.inc"
 #include "kernels/cpu/elementwise.inc"
 
 #include "kernels/cpu/gradient.inc"

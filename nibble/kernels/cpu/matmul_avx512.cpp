@@ -4,6 +4,8 @@
 #define NIBBLE_ISA avx512
 #include "kernels/cpu/exp.inc"
 
+#include "kernels/cpu/activations.inc"
+
 #include "kernels/cpu/matmul_tiles.inc"
 
 namespace nibble::cpu {

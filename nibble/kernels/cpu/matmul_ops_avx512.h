@@ -95,7 +95,7 @@ struct E2m1Words {
 
 // a + the sum of four products of unsigned bytes u and signed bytes s per lane, four times.
 NIBBLE_OP I integer_block(I offset, const I (&u)[4], const I (&s)[4]) {
-    for (int j = 0; j < 4; ++j) offset = _mm512_dpbusd_epi32(offset, u[j], s[j]);
+    for (int j = 0; j < 4; ++j) offset = dot4_bytes(offset, u[j], s[j]);
     return offset;
 }
 

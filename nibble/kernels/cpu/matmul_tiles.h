@@ -54,6 +54,12 @@ struct FinishRun {
     int64_t rows;
 };
 
+// y = activation(gate) * other, both finished as above.
+struct FinishGated {
+    FinishRun gate, other;  // other's y is where it goes
+    int activation;         // Activation
+};
+
 inline constexpr int most_tile_rows = 7, most_word_rows = 8, most_integer_rows = 8;
 
 struct MatmulTiles {
@@ -69,6 +75,7 @@ struct MatmulTiles {
     // out[k][rows] = x[r * stride + k] for k < count.
     void (*interleave)(const uint32_t* x, int64_t stride, int rows, int64_t count, uint32_t* out);
     void (*finish)(const FinishRun& run);
+    void (*finish_gated)(const FinishGated& run);
     // E2M1 codes of one row, canonical order: words and offsets as IntegerRun has them, R = 1.
     void (*integer_row)(const uint8_t* codes, int64_t blocks, uint32_t* words, int32_t* offset);
 };

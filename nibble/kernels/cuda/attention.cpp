@@ -54,8 +54,8 @@ int64_t tops_bytes(const AttentionPlan& plan) {
 
 // The kernel for many columns of a KV head.
 bool has_prefill(const AttentionProblem& p) {
-    return p.kv.type == KvType::bf16 && p.kv.k_dim == p.kv.v_dim && (p.kv.k_dim == 64 || p.kv.k_dim == 128) &&
-           p.most_rows * group_of(p) >= prefill_columns;
+    return on_hopper() && p.kv.type == KvType::bf16 && p.kv.k_dim == p.kv.v_dim &&
+           (p.kv.k_dim == 64 || p.kv.k_dim == 128) && p.most_rows * group_of(p) >= prefill_columns;
 }
 int64_t gathered_bytes(const AttentionProblem& p) { return int64_t{p.kv.kv_heads} * 2 * run_tokens * p.kv.k_dim * 2; }
 

@@ -98,8 +98,8 @@ Status norm_rows(const NormRows& n, bool overlap, const Stream& stream) {
 }
 
 Status activate(Activation activation, bool gated, const float* in, int64_t in_stride, int64_t tokens, int64_t width,
-                const RowsOut& out, bool overlap, const Stream& stream) {
-    NIBBLE_CHECK(usable("activate", tokens, width, 8, out));
+                const RowsOut& out, bool overlap, const Stream& stream, bool by_turns) {
+    NIBBLE_CHECK(usable("activate", tokens, width, by_turns ? 16 : 8, out));
     const int64_t in_width = gated ? 2 * width : width;
     if (in_stride && (in_stride < in_width || in_stride % 2))
         return fail("activate: rows of {} lie {} apart", in_width, in_stride);
@@ -111,6 +111,7 @@ Status activate(Activation activation, bool gated, const float* in, int64_t in_s
                                         .tile_tokens = out.tile_tokens,
                                         .activation = static_cast<int>(activation),
                                         .gated = gated,
+                                        .by_turns = by_turns,
                                         .overlap = overlap},
                                        raw(stream)),
                        "activate: kernel launch");

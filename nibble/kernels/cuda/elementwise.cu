@@ -22,8 +22,9 @@ __global__ void activate_kernel(const __grid_constant__ ActivateArgs args) {
     float2 x[4], up[4];
 #pragma unroll
     for (int p = 0; p < 4; ++p) {
-        x[p] = *reinterpret_cast<const float2*>(in + to.column[p]);
-        if (args.gated) up[p] = *reinterpret_cast<const float2*>(in + args.width + to.column[p]);
+        const int column = to.column[p], at = args.by_turns ? column + column / 16 * 16 : column;
+        x[p] = *reinterpret_cast<const float2*>(in + at);
+        if (args.gated) up[p] = *reinterpret_cast<const float2*>(in + at + (args.by_turns ? 16 : args.width));
     }
     uint32_t packed[4];
 #pragma unroll
@@ -34,13 +35,6 @@ __global__ void activate_kernel(const __grid_constant__ ActivateArgs args) {
         packed[p] = pair_of(low, high);
     }
     *reinterpret_cast<uint4*>(args.out + to.offset) = {packed[0], packed[1], packed[2], packed[3]};
-}
-
-// Larger values and, among equals, smaller indices have larger keys.
-__device__ unsigned long long key_of(float value, uint32_t index) {
-    const uint32_t bits = __float_as_uint(value == 0.0f ? 0.0f : value);
-    const uint32_t order = value != value ? 0xFFFFFFFFu : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-    return static_cast<unsigned long long>(order) << 32 | ~index;
 }
 
 constexpr int argmax_blocks = 8;  // a cluster per row

@@ -63,6 +63,13 @@ __device__ inline void start(bool overlap) {
     }
 }
 
+// Larger values and, among equals, smaller indices have larger keys.
+__device__ inline unsigned long long key_of(float value, uint32_t index) {
+    const uint32_t bits = __float_as_uint(value == 0.0f ? 0.0f : value);
+    const uint32_t order = value != value ? 0xFFFFFFFFu : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    return static_cast<unsigned long long>(order) << 32 | ~index;
+}
+
 // Args::overlap: programmatic dependent launch.
 template <class Args>
 cudaError_t launch_kernel(void (*kernel)(Args), dim3 blocks, int threads, int shared_bytes, const Args& args,

@@ -48,8 +48,10 @@ struct ActivateArgs {
     uint8_t* out = nullptr;
     int64_t tokens = 0, in_stride = 0;
     int width = 0, tile_tokens = 0;
-    int activation = 0;  // nibble::Activation, -1: none
-    bool gated = false, overlap = false;
+    int activation = 0;     // nibble::Activation, -1: none
+    bool gated = false;     // by halves of a row, or
+    bool by_turns = false;  // 16 columns of gate, 16 of up
+    bool overlap = false;
 };
 cudaError_t launch_activate(const ActivateArgs& args, cudaStream_t stream);
 

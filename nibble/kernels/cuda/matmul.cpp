@@ -23,6 +23,8 @@ bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+bool has_records(Format f) { return f == Format::nvfp4 || f == Format::mxfp4; }
+
 OutputFactors output_factors(const MatmulFactors& f, int64_t n) {
     return {f.tensor_scale, f.row_scales, f.bias, f.y_stride ? f.y_stride : n};
 }
@@ -39,6 +41,11 @@ Status fits_records(int64_t rows, int64_t cols, std::string_view what) {
 }
 
 }  // namespace
+
+ScaleBits scale_bits(Format format) {
+    if (format == Format::mxfp4) return {w4a16::mx_scale_and, w4a16::mx_scale_or};
+    return {w4a16::scale_and, w4a16::scale_or};
+}
 
 int64_t packed_bytes(int64_t rows, int64_t cols) {
     return ceil_div(rows, w4a16::record_rows) * ceil_div(cols, w4a16::record_cols) * w4a16::record_bytes;
@@ -126,6 +133,7 @@ Status run_wide(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& 
                         .parts = t.parts,
                         .chunks = grid.chunks,
                         .levels = grid.levels,
+                        .scale_bits = scale_bits(w.format),
                         .overlap = options.overlap};
     return cuda_status(launch_wide(args, grid.shape, raw(stream)), "matmul: kernel launch");
 }
@@ -133,24 +141,28 @@ Status run_wide(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& 
 }  // namespace
 
 Result<MatmulPlan> plan_matmul(const MatmulProblem& p, const DeviceInfo& device, const MatmulTiling& tiling) {
-    if (p.weights != Format::nvfp4) return fail("matmul: weights in {}, W4A16 takes nvfp4", format_name(p.weights));
+    if (!has_records(p.weights))
+        return fail("matmul: weights in {}, W4A16 takes nvfp4 and mxfp4", format_name(p.weights));
     if (p.m < 1 || p.m > INT32_MAX / 2) return fail("matmul: {} tokens", p.m);
     NIBBLE_CHECK(fits_groups(p.n, p.k, "matmul"));
+    if (p.gated && p.n % 32) return fail("matmul: {} rows of gate and up by turns, not a multiple of 32", p.n);
     const CurrentDevice current(device.index);
     NIBBLE_CHECK(current.status());
-    if (p.m > most_tokens || tiling.tokens) return plan_wide(p, device, tiling);
+    if ((p.m > most_tokens && on_hopper()) || tiling.tokens) return plan_wide(p, device, tiling);
     MatmulPlan plan{.problem = p};
+    const int64_t m = std::min<int64_t>(p.m, most_tokens);  // of a pass
     const int64_t records = ceil_div(p.k, w4a16::record_cols);
     const int64_t pitch_all = 2 * w4a16::record_cols * records + x_row_padding;
-    plan.split = p.m * pitch_all > most_x_bytes ? 2 : 1;
+    plan.split = m * pitch_all > most_x_bytes ? 2 : 1;
     // One wave of clusters as even as whole tiles allow.
     const int64_t row_tiles = ceil_div(p.n, w4a16::record_rows),
                   clusters = std::max<int64_t>(device.multiprocessors / plan.split, 1), widest = 14 * plan.split;
     const int64_t waves = (row_tiles + clusters * widest - 1) / (clusters * widest);
     plan.tiles = static_cast<int>((row_tiles + clusters * waves - 1) / (clusters * waves));
     // Several waves: small thread blocks, two on a multiprocessor, so that one computes while the other starts or ends.
-    const bool many = waves > 1 && plan.split == 1 && p.m * pitch_all <= 64 * 1024;
+    const bool many = waves > 1 && plan.split == 1 && m * pitch_all <= 64 * 1024;
     if (many) plan.tiles = 4;
+    if (p.gated) plan.tiles += plan.tiles % 2;           // gate and up together
     const int tile_chunks = matmul_chunks / plan.split;  // of one thread block
     plan.chunks_per_warp = 1;
     while (plan.tiles * (tile_chunks / plan.chunks_per_warp) > (many ? most_warps / 2 : most_warps))
@@ -158,20 +170,32 @@ Result<MatmulPlan> plan_matmul(const MatmulProblem& p, const DeviceInfo& device,
     const int warps = plan.tiles * (tile_chunks / plan.chunks_per_warp);
     const int64_t chunk_records = (records + matmul_chunks - 1) / matmul_chunks;
     const int64_t pitch = std::min(tile_chunks * chunk_records, records) * w4a16::record_cols * 2 + x_row_padding;
-    const int64_t slots = warps * int64_t{w4a16::record_bytes + 8};
-    plan.tokens_per_pass = static_cast<int>(std::min((shared_limit - slots) / pitch, p.m));
+    const auto slot_bytes = [&](int64_t slots) { return warps * slots * int64_t{w4a16::record_bytes + 8}; };
+    if (!many && warps < most_warps && slot_bytes(2) + pitch * m <= shared_limit) plan.slots = 2;
+    const int64_t slots = slot_bytes(plan.slots);
+    plan.tokens_per_pass = static_cast<int>(std::min((shared_limit - slots) / pitch, m));
     if (plan.tokens_per_pass < 1) return fail("matmul: {} columns do not fit into shared memory", p.k);
     const int64_t passes = (p.m + plan.tokens_per_pass - 1) / plan.tokens_per_pass;
     plan.tokens_per_pass = static_cast<int>((p.m + passes - 1) / passes);
     plan.shared_bytes = std::max(plan.tokens_per_pass * pitch + slots, many ? 0 : one_per_multiprocessor);
+    const int64_t norm_bytes = norm_row_bytes(static_cast<int>(p.k));
+    plan.norms = p.m == 1 && plan.split == 1 && !many && p.k <= 2 * norm_pairs * 32 * warps &&
+                 pitch + slots + norm_bytes <= shared_limit;
+    if (plan.norms) plan.shared_bytes = std::max(plan.shared_bytes, pitch + slots + norm_bytes);
     NIBBLE_CHECK(cuda_status(allow_gemv_shared(shared_limit), "matmul: cudaFuncSetAttribute"));
     return plan;
 }
 
-Status prepack(const QuantView& w, int64_t first_row, const PackedSpan& out, uint32_t* refused, const Stream& stream) {
-    if (w.format != Format::nvfp4) return fail("prepack: weights in {}, expected nvfp4", format_name(w.format));
+Status prepack(const QuantView& w, int64_t first_row, const PackedSpan& out, uint32_t* refused, const Stream& stream,
+               const RowTurns& turns) {
+    if (!has_records(w.format) || w.format != out.format)
+        return fail("prepack: weights in {} for records of {}", format_name(w.format), format_name(out.format));
     NIBBLE_CHECK(fits_groups(w.rows, w.cols, "prepack"));
-    const int64_t end = first_row + w.rows;
+    if (w.format == Format::mxfp4 && w.cols % 32) return fail("prepack: {} columns in mxfp4", w.cols);
+    const int64_t run = turns.run;
+    if (run && (run < 0 || turns.step < run || w.rows % run || first_row % run))
+        return fail("prepack: {} rows from row {}, in runs of {} every {}", w.rows, first_row, run, turns.step);
+    const int64_t end = first_row + (run ? (w.rows / run - 1) * turns.step + run : w.rows);
     if (first_row < 0 || end > out.rows || out.cols != w.cols)
         return fail("prepack: [{}, {}] into rows {} ... of [{}, {}]", w.rows, w.cols, first_row, out.rows, out.cols);
     if (!aligned(w.codes) || !aligned(out.records) || !refused)
@@ -181,6 +205,9 @@ Status prepack(const QuantView& w, int64_t first_row, const PackedSpan& out, uin
                                        .cols = w.cols,
                                        .first_row = first_row,
                                        .padding = end == out.rows ? padded - end : 0,
+                                       .mx = w.format == Format::mxfp4,
+                                       .run = turns.run,
+                                       .step = turns.step,
                                        .codes = const_cast<uint8_t*>(w.codes),
                                        .scales = const_cast<uint8_t*>(w.block_scales),
                                        .records = reinterpret_cast<uint8_t*>(out.records),
@@ -191,12 +218,13 @@ Status prepack(const QuantView& w, int64_t first_row, const PackedSpan& out, uin
 
 Status unpack(const PackedMatrix& w, const QuantSpan& out, const Stream& stream) {
     NIBBLE_CHECK(fits_records(w.rows, w.cols, "unpack"));
-    if (out.format != Format::nvfp4 || out.rows != w.rows || out.cols != w.cols)
+    if (!has_records(w.format) || out.format != w.format || out.rows != w.rows || out.cols != w.cols)
         return fail("unpack: [{}, {}] into {} of [{}, {}]", w.rows, w.cols, format_name(out.format), out.rows,
                     out.cols);
     if (!aligned(out.codes) || !aligned(w.records)) return fail("unpack: device pointers must be 16-byte aligned");
     return cuda_status(launch_unpack({.rows = w.rows,
                                       .cols = w.cols,
+                                      .mx = w.format == Format::mxfp4,
                                       .codes = out.codes,
                                       .scales = out.block_scales,
                                       .records = reinterpret_cast<uint8_t*>(const_cast<std::byte*>(w.records))},
@@ -223,20 +251,28 @@ Status permute(const MatmulPlan& plan, const std::byte* x, std::byte* out, const
 Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w, const MatmulFactors& factors, float* y,
               std::byte* workspace, const MatmulOptions& options, const Stream& stream) {
     const MatmulProblem& p = plan.problem;
-    if (w.rows != p.n || w.cols != p.k)
-        return fail("matmul: weight [{}, {}] under a plan for [{}, {}]", w.rows, w.cols, p.n, p.k);
+    if (w.rows != p.n || w.cols != p.k || !has_records(w.format))
+        return fail("matmul: weight [{}, {}] in {} under a plan for [{}, {}]", w.rows, w.cols, format_name(w.format),
+                    p.n, p.k);
+    const MatmulOptions::Norm& norm = options.norm;
+    if (norm.h && (!plan.norms || norm.h == norm.h_out || !norm.weight || (norm.update && !norm.h_out)))
+        return fail("matmul: this plan makes no norm, or its weight or the place of the sum is missing");
     if (!aligned(x) || !aligned(w.records) || !aligned(y) || !aligned(workspace))
         return fail("matmul: device pointers must be 16-byte aligned");
     if (plan.workspace_bytes && !workspace) return fail("matmul: no workspace of {} bytes", plan.workspace_bytes);
+    if (factors.gated && (!plan.activates() || !aligned(factors.gated)))
+        return fail("matmul: this plan has no activation, or the place of its results is not 16-byte aligned");
     if (plan.tiling.tokens) return run_wide(plan, x, w, factors, y, workspace, options, stream);
     const int records = static_cast<int>(ceil_div(p.k, w4a16::record_cols));
     const int chunk_records = (records + matmul_chunks - 1) / matmul_chunks;
     for (int first = 0; first < p.m; first += plan.tokens_per_pass) {
         const GemvArgs args{
             .x = reinterpret_cast<const uint8_t*>(x) + first * p.k * 2,
+            .norm = {reinterpret_cast<const uint16_t*>(norm.h), norm.update, norm.weight,
+                     norm.update ? reinterpret_cast<uint16_t*>(norm.h_out) : nullptr, norm.nonfinite, norm.eps},
             .records = reinterpret_cast<const uint8_t*>(w.records),
             .factors = output_factors(factors, p.n),
-            .y = y + first * output_factors(factors, p.n).y_stride,
+            .y = factors.gated ? nullptr : y + first * output_factors(factors, p.n).y_stride,
             .n = static_cast<int>(p.n),
             .tokens = static_cast<int>(std::min<int64_t>(plan.tokens_per_pass, p.m - first)),
             .row_records = records,
@@ -247,9 +283,13 @@ Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w,
             .x_pitch = static_cast<uint32_t>(std::min(chunk_records * (matmul_chunks / plan.split), records) *
                                                  (w4a16::record_cols * 2) +
                                              x_row_padding),
+            .scale_bits = scale_bits(w.format),
+            .gated = factors.gated ? reinterpret_cast<uint16_t*>(factors.gated) + first * (p.n / 2) : nullptr,
+            .activation = static_cast<int>(factors.activation),
             .overlap = options.overlap};
-        NIBBLE_CHECK(cuda_status(launch_gemv(args, {plan.chunks_per_warp, plan.split, plan.shared_bytes}, raw(stream)),
-                                 "matmul: kernel launch"));
+        NIBBLE_CHECK(cuda_status(
+            launch_gemv(args, {plan.chunks_per_warp, plan.split, plan.slots, plan.shared_bytes}, raw(stream)),
+            "matmul: kernel launch"));
     }
     return Ok{};
 }

@@ -1,6 +1,8 @@
 // What kernels/cuda/matmul.cpp calls. Arguments are checked before they come here; device pointers, 16-byte aligned.
 #pragma once
 
+#include "formats/format.h"
+
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -11,10 +13,19 @@ inline constexpr int matmul_chunks = 8;
 // Between rows of x in shared memory: lanes of neighbouring tokens read different banks.
 inline constexpr int64_t x_row_padding = 16;
 
-// Canonical NVFP4 and records; launch_unpack writes codes and scales. Rows [first_row, first_row + rows) of a matrix of
-// `out_rows`; launch_prepack also writes `padding` rows of zeros behind them.
+// How a scale byte becomes BF16 (kernels/w4a16_record.h): (byte four times & keep) | set.
+struct ScaleBits {
+    uint32_t keep = 0, set = 0;
+};
+ScaleBits scale_bits(Format format);  // of formats with records
+
+// Canonical NVFP4 or MXFP4 and records; launch_unpack writes codes and scales. Rows [first_row, first_row + rows);
+// launch_prepack also writes `padding` rows of zeros behind them. half: 0, or 1 and 2 for the rows 0 ... 7 and 8 ... 15
+// of every tile from first_row on.
 struct PackArgs {
     int64_t rows = 0, cols = 0, first_row = 0, padding = 0;
+    bool mx = false;
+    int run = 0, step = 0;  // RowTurns
     uint8_t* codes = nullptr;
     uint8_t* scales = nullptr;
     uint8_t* records = nullptr;
@@ -31,8 +42,21 @@ struct OutputFactors {
     int64_t y_stride = 0;
 };
 
+// One token's x = rms_norm(h + update) * weight, made by every thread block; the first one writes the sum to h_out.
+struct GemvNorm {
+    const uint16_t* h = nullptr;  // null: x is given
+    const float* update = nullptr;
+    const float* weight = nullptr;
+    uint16_t* h_out = nullptr;
+    int32_t* nonfinite = nullptr;
+    float eps = 0;
+};
+inline constexpr int norm_pairs = 4;  // of columns, a thread
+int norm_row_bytes(int width);        // of shared memory
+
 struct GemvArgs {
     const uint8_t* x = nullptr;
+    GemvNorm norm;
     const uint8_t* records = nullptr;
     OutputFactors factors;
     float* y = nullptr;
@@ -40,10 +64,14 @@ struct GemvArgs {
     int row_records = 0, chunk_records = 0;  // of a row tile, of a chunk (the last chunks may have fewer or none)
     int tiles = 0, row_tiles = 0;            // of a thread block or cluster, in all
     uint32_t x_bytes = 0, x_pitch = 0;       // per token
+    ScaleBits scale_bits;
+    // Tiles are gate and up by turns: activation(gate) * up goes to gated [tokens][n / 2] instead of y.
+    uint16_t* gated = nullptr;
+    int activation = 0;  // nibble::Activation
     bool overlap = false;
 };
 struct GemvShape {
-    int chunks_per_warp = 1, split = 1;
+    int chunks_per_warp = 1, split = 1, slots = 1;
     int64_t shared_bytes = 0;
 };
 cudaError_t launch_gemv(const GemvArgs& args, const GemvShape& shape, cudaStream_t stream);
@@ -70,6 +98,7 @@ struct WideArgs {
     int chunks = 8;  // of a warpgroup: matmul_chunks / (parts * k_parts)
     int levels = 1;  // log2(chunks)
     int band = 8;    // tiles of tokens that neighbouring thread blocks go through together
+    ScaleBits scale_bits;
     bool overlap = false;
 };
 cudaError_t launch_wide(const WideArgs& args, const WideShape& shape, cudaStream_t stream);
@@ -83,6 +112,38 @@ struct PermuteArgs {
     bool overlap = false;
 };
 cudaError_t launch_permute(const PermuteArgs& args, int tile, cudaStream_t stream);
+
+// Products of experts: rows of x and y sorted by expert.
+struct ExpertsArgs {
+    const uint8_t* x = nullptr;
+    const int32_t* rows = nullptr;   // of x; may be null
+    const int32_t* begin = nullptr;  // [experts + 1]
+    const uint8_t* records = nullptr;
+    const float* row_scales = nullptr;  // [experts, n]
+    const float* bias = nullptr;        // [experts, n]; may be null
+    float* y = nullptr;                 // one of the two
+    uint16_t* out = nullptr;
+    int64_t x_stride = 0, y_stride = 0;  // bytes; elements of the output
+    int64_t expert_bytes = 0;
+    int activation = -1;  // nibble::Activation, of `out`; -1: none
+    bool gated = false;   // rows 0 ... 7 of a tile are gates of its rows 8 ... 15
+    int experts = 0, n = 0, k = 0;
+    int row_records = 0, chunk_records = 0, row_tiles = 0;
+    ScaleBits scale_bits;
+    bool overlap = false;
+    bool early = false;  // `begin` and `rows` are not what the kernel before writes: weights may come before it is done
+};
+// How a thread block of it is made: tokens of a tile 8, 16, 32 or 64; `parts` warps share 16 rows (1, or 4 with 8
+// tokens).
+struct ExpertsShape {
+    int tokens = 8, parts = 1, blocks = 132;
+};
+cudaError_t launch_experts(const ExpertsArgs& args, const ExpertsShape& shape, cudaStream_t stream);
+cudaError_t prepare_experts();
+// Tiles of eight tokens whose columns, `records` of 256, all fit into shared memory.
+bool fits_few_experts(int records, int experts);
+cudaError_t launch_few_experts(const ExpertsArgs& args, int parts, int blocks, cudaStream_t stream);
+cudaError_t prepare_few_experts();
 
 // Lets gemv kernels take `bytes` of shared memory.
 cudaError_t allow_gemv_shared(int64_t bytes);

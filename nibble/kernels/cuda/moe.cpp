@@ -20,32 +20,32 @@ Status route(const RouterConfig& c, const float* logits, const float* bias, int6
         return fail("route: {} of {} experts in {} of {} groups; up to {} of {} in 32 groups are supported", c.top_k,
                     c.experts, c.kept_groups, c.groups, most_top_k, most_experts);
     if (tokens < 1 || tokens > most_tokens) return fail("route: {} tokens, 1 to {} are supported", tokens, most_tokens);
-    NIBBLE_CHECK(cuda_status(launch_route({.logits = logits,
-                                           .bias = bias,
-                                           .experts = out.experts,
-                                           .weights = out.weights,
-                                           .tokens = tokens,
-                                           .count = c.experts,
-                                           .top_k = c.top_k,
-                                           .groups = c.groups,
-                                           .kept_groups = c.kept_groups,
-                                           .scaling = c.scaling,
-                                           .sigmoid = c.sigmoid,
-                                           .round = c.round,
-                                           .normalize = c.normalize,
-                                           .overlap = overlap},
-                                          raw(stream)),
-                             "route: kernel launch"));
-    return cuda_status(launch_sort({.experts = out.experts,
-                                    .begin = out.begin,
-                                    .rows = out.rows,
-                                    .places = out.places,
-                                    .slots = static_cast<int>(tokens * c.top_k),
-                                    .top_k = c.top_k,
-                                    .count = c.experts,
-                                    .overlap = overlap},
-                                   raw(stream)),
-                       "route: sort kernel launch");
+    const RouteArgs args{.logits = logits,
+                         .bias = bias,
+                         .experts = out.experts,
+                         .weights = out.weights,
+                         .tokens = tokens,
+                         .count = c.experts,
+                         .top_k = c.top_k,
+                         .groups = c.groups,
+                         .kept_groups = c.kept_groups,
+                         .scaling = c.scaling,
+                         .sigmoid = c.sigmoid,
+                         .round = c.round,
+                         .normalize = c.normalize,
+                         .overlap = overlap};
+    const SortArgs sort{.experts = out.experts,
+                        .begin = out.begin,
+                        .rows = out.rows,
+                        .places = out.places,
+                        .slots = static_cast<int>(tokens * c.top_k),
+                        .top_k = c.top_k,
+                        .count = c.experts,
+                        .overlap = overlap};
+    if (sort.slots <= most_sorted_here && c.experts <= most_experts_here)
+        return cuda_status(launch_route_and_sort(args, sort, raw(stream)), "route: kernel launch");
+    NIBBLE_CHECK(cuda_status(launch_route(args, raw(stream)), "route: kernel launch"));
+    return cuda_status(launch_sort(sort, raw(stream)), "route: sort kernel launch");
 }
 
 Status combine_experts(const CombineExperts& c, const Routing& routing, bool overlap, const Stream& stream) {

@@ -2,19 +2,24 @@
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/moe_launch.h"
 
+#include <algorithm>
+
 namespace nibble::cuda {
 namespace {
 
 constexpr int route_warps = 4, sort_threads = 256;
 constexpr unsigned every_lane = 0xFFFFFFFFu;
 
-// The index of the largest value among those `open` says may be taken; the lower index on a tie.
+// The index of the largest value among those `open` says may be taken; the lower index on a tie. NaN is the least, so
+// that all lanes agree whatever comes.
 template <class Open>
 __device__ int largest(const float* values, int count, int lane, Open open) {
     float best = -INFINITY;
     int index = count;
-    for (int i = lane; i < count; i += 32)
-        if (open(i) && (index == count || values[i] > best)) best = values[i], index = i;
+    for (int i = lane; i < count; i += 32) {
+        const float value = values[i] == values[i] ? values[i] : -INFINITY;
+        if (open(i) && (index == count || value > best)) best = value, index = i;
+    }
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) {
         const float other = __shfl_xor_sync(every_lane, best, step);
@@ -36,15 +41,9 @@ __device__ float two_best(const float* values, int count) {
     return first + second;
 }
 
-// A warp per token.
-__global__ void __launch_bounds__(32 * route_warps) route_kernel(const __grid_constant__ RouteArgs args) {
-    extern __shared__ float shared[];
-    start(args.overlap);
-    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const int64_t token = int64_t{blockIdx.x} * route_warps + warp;
-    if (token >= args.tokens) return;
-    const int n = args.count;
-    float* scores = shared + warp * (3 * n);
+// One token, by a warp with 3 x count floats of shared memory. A lane below top_k gets its choice, in ascending order.
+__device__ int route_token(const RouteArgs& args, int64_t token, float* scores) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, n = args.count;
     float* selection = scores + n;
     float* of_group = selection + n;  // [groups]
     const float* logits = args.logits + token * n;
@@ -101,6 +100,48 @@ __global__ void __launch_bounds__(32 * route_warps) route_kernel(const __grid_co
     if (lane < args.top_k) {
         args.experts[token * args.top_k + lane] = sorted;
         args.weights[token * args.top_k + lane] = weight;
+    }
+    return sorted;
+}
+
+// A warp per token.
+__global__ void __launch_bounds__(32 * route_warps) route_kernel(const __grid_constant__ RouteArgs args) {
+    extern __shared__ float shared[];
+    start(args.overlap);
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    const int64_t token = int64_t{blockIdx.x} * route_warps + warp;
+    if (token < args.tokens) route_token(args, token, shared + warp * (3 * args.count));
+}
+
+// Few tokens: one thread block chooses and sorts, so that a decoding step has one launch less.
+__global__ void __launch_bounds__(1024)
+    route_and_sort_kernel(const __grid_constant__ RouteArgs args, const __grid_constant__ SortArgs sort) {
+    extern __shared__ float shared[];
+    __shared__ int chosen[most_sorted_here];
+    start(args.overlap);
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    const int warps = static_cast<int>(blockDim.x) / 32;
+    for (int token = warp; token < args.tokens; token += warps) {
+        const int choice = route_token(args, token, shared + warp * (3 * args.count));
+        if (lane < args.top_k) chosen[token * args.top_k + lane] = choice;
+        __syncwarp();
+    }
+    __syncthreads();
+    // Where a slot goes, where an expert begins: how many slots come before.
+    for (int i = static_cast<int>(threadIdx.x); i < sort.slots + args.count + 1; i += static_cast<int>(blockDim.x)) {
+        const bool is_slot = i < sort.slots;
+        const int expert = is_slot ? chosen[i] : i - sort.slots;
+        int place = 0;
+        for (int j = 0; j < sort.slots; ++j) {
+            const int other = chosen[j];
+            place += other < expert || (is_slot && other == expert && j < i);
+        }
+        if (is_slot) {
+            sort.rows[place] = i / args.top_k;
+            sort.places[i] = place;
+        } else {
+            sort.begin[expert] = place;
+        }
     }
 }
 
@@ -167,6 +208,22 @@ cudaError_t launch_route(const RouteArgs& args, cudaStream_t stream) {
     const int bytes = route_warps * 3 * args.count * 4;
     return launch_kernel(route_kernel, dim3(ceil_blocks(args.tokens, route_warps)), 32 * route_warps, bytes, args,
                          stream);
+}
+
+cudaError_t launch_route_and_sort(const RouteArgs& args, const SortArgs& sort, cudaStream_t stream) {
+    const int each = 3 * args.count * 4, fit = 32 * 1024 / each, tokens = static_cast<int>(args.tokens);
+    const int warps = std::clamp(std::min(fit, tokens), 8, 32);  // 8: so that sorting has threads
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = 1;
+    config.blockDim = static_cast<unsigned>(32 * warps);
+    config.dynamicSmemBytes = static_cast<size_t>(warps * each);
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = args.overlap ? 1 : 0;
+    return cudaLaunchKernelEx(&config, route_and_sort_kernel, args, sort);
 }
 
 cudaError_t launch_sort(const SortArgs& args, cudaStream_t stream) {

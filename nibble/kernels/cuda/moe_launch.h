@@ -8,6 +8,8 @@
 namespace nibble::cuda {
 
 inline constexpr int most_experts = 1024, most_top_k = 32;
+// Of launch_route_and_sort: slots (at 384 one thread block takes 40 us), and experts (scores lie in shared memory).
+inline constexpr int most_sorted_here = 64, most_experts_here = 256;
 
 struct RouteArgs {
     const float* logits = nullptr;
@@ -30,6 +32,8 @@ struct SortArgs {
     bool overlap = false;
 };
 cudaError_t launch_sort(const SortArgs& args, cudaStream_t stream);
+
+cudaError_t launch_route_and_sort(const RouteArgs& args, const SortArgs& sort, cudaStream_t stream);
 
 struct CombineArgs {
     const float* y = nullptr;

@@ -3,6 +3,7 @@
 #include "formats/fp8.h"
 #include "formats/mx.h"
 #include "formats/nvfp4.h"
+#include "formats/swizzle.h"
 #include "kernels/cuda/product_launch.h"
 #include "kernels/cuda/ptx.cuh"
 
@@ -20,7 +21,8 @@ __device__ float value_at(const OperandArgs& a, int64_t row, int64_t col) {
     if constexpr (K == f32) return reinterpret_cast<const float*>(a.from)[i];
     float scale = 1.0f;
     if (a.block_scales) {
-        const uint8_t s = a.block_scales[row * (a.cols / a.block) + col / a.block];
+        const int64_t across = a.cols / a.block, block = col / a.block;
+        const uint8_t s = a.block_scales[a.swizzled ? swizzled_scale_offset(row, block, across) : row * across + block];
         scale = a.e8m0 ? e8m0_to_float(s) : e4m3_to_float(s);
     }
     if constexpr (K == e4m3) return e4m3_to_float(a.from[i]) * scale;
@@ -38,9 +40,28 @@ __global__ void __launch_bounds__(threads) operand_kernel(const __grid_constant_
     for (int p = 0; p < 4; ++p)
         word[p] = bf16_from_float(value_at<K>(a, from, 8 * chunk + 2 * p)) |
                   uint32_t{bf16_from_float(value_at<K>(a, from, 8 * chunk + 2 * p + 1))} << 16;
+    if (a.rows_out) {
+        *reinterpret_cast<uint4*>(a.rows_out + row * a.cols + 8 * chunk) = {word[0], word[1], word[2], word[3]};
+        return;
+    }
     uint8_t* tile = a.tiles + (row / 64 * ((a.cols + 63) / 64) + chunk / 8) * operand_tile_bytes;
     *reinterpret_cast<uint4*>(tile + row % 64 * 128 + (chunk % 8 ^ row % 8) * 16) = {word[0], word[1], word[2],
                                                                                      word[3]};
+}
+
+// 16 columns a thread; cols may end inside.
+__global__ void __launch_bounds__(threads) codes_kernel(const __grid_constant__ OperandArgs a) {
+    const int64_t chunks = (a.cols + 15) / 16, i = int64_t{blockIdx.x} * threads + threadIdx.x;
+    if (i >= a.rows * chunks) return;
+    const int64_t from = i / chunks, chunk = i % chunks, row = a.first_row + from;
+    uint2 word[2] = {};
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+        if (16 * chunk + 8 * h < a.cols)
+            word[h] = *reinterpret_cast<const uint2*>(a.from + from * a.cols + 16 * chunk + 8 * h);
+    uint8_t* tile = a.tiles + (row / 8 * ((a.cols + 127) / 128) + chunk / 8) * fp8_tile_bytes;
+    *reinterpret_cast<uint4*>(tile + row % 8 * 128 + (chunk % 8 ^ row % 8) * 16) = {word[0].x, word[0].y, word[1].x,
+                                                                                    word[1].y};
 }
 
 // ---- Inputs: a thread block per token, eight elements a thread at a time -------------------------------------------
@@ -66,6 +87,13 @@ struct Eight {
 #pragma unroll
         for (int step = 1; step < Lanes; step *= 2) m = fmaxf(m, __shfl_xor_sync(0xFFFFFFFFu, m, step));
         return m;
+    }
+    __device__ void store_codes(const InputsArgs& a, int64_t token, int64_t chunk, const uint8_t (&code)[8]) const {
+        if (8 * chunk >= a.out_pitch) return;
+        uint32_t word[2] = {};
+        for (int i = 0; i < 8; ++i) word[i / 4] |= uint32_t{present ? code[i] : uint8_t{0}} << (8 * (i % 4));
+        *reinterpret_cast<uint2*>(reinterpret_cast<uint8_t*>(a.out) + token * a.out_pitch + 8 * chunk) = {word[0],
+                                                                                                          word[1]};
     }
     __device__ void store(const InputsArgs& a, int64_t token, int64_t chunk) const {
         if (!present) return;
@@ -114,18 +142,28 @@ __global__ void __launch_bounds__(threads) inputs_kernel(const __grid_constant__
     }
     for (int64_t i = threadIdx.x; i < chunks; i += threads) {
         Eight e(a, token, i);
-        if constexpr (F == ActivationFormat::nvfp4) {
+        if constexpr (F == ActivationFormat::fp8 || F == ActivationFormat::fp8_token ||
+                      F == ActivationFormat::fp8_group128) {
+            float scale = F == ActivationFormat::fp8_token ? row_scale : input_scale;
+            if constexpr (F == ActivationFormat::fp8_group128) {
+                scale = fp8_scale(e.amax<16>(), Arithmetic::true_division);
+                if (e.present && i % 16 == 0) a.scales[token * ((a.cols + 127) / 128) + i / 16] = scale;
+            }
+            uint8_t code[8];
+#pragma unroll
+            for (int j = 0; j < 8; ++j)
+                code[j] =
+                    F == ActivationFormat::fp8 ? e4m3_from_float_saturating(e.x[j] / scale) : fp8_code(e.x[j], scale);
+            if (a.codes) {
+                e.store_codes(a, token, i, code);
+                continue;
+            }
+#pragma unroll
+            for (int j = 0; j < 8; ++j) e.x[j] = e4m3_to_float(code[j]);
+        } else if constexpr (F == ActivationFormat::nvfp4) {
             const uint8_t scale = nvfp4_dynamic_scale(e.amax<2>(), input_scale);
             const float decode = nvfp4_decode_scale(scale, input_scale), value = e4m3_to_float(scale);
             for (float& v : e.x) v = e2m1_to_float(nvfp4_code(v, decode)) * value;
-        } else if constexpr (F == ActivationFormat::fp8) {
-            for (float& v : e.x) v = e4m3_to_float(e4m3_from_float_saturating(v / input_scale));
-        } else if constexpr (F == ActivationFormat::fp8_token) {
-            for (float& v : e.x) v = e4m3_to_float(fp8_code(v, row_scale));
-        } else if constexpr (F == ActivationFormat::fp8_group128) {
-            const float scale = fp8_scale(e.amax<16>(), Arithmetic::true_division);
-            if (e.present && i % 16 == 0) a.scales[token * ((a.cols + 127) / 128) + i / 16] = scale;
-            for (float& v : e.x) v = e4m3_to_float(fp8_code(v, scale));
         } else {
             constexpr bool fp4 = F == ActivationFormat::mxfp4;
             const float amax = e.amax<4>();
@@ -153,6 +191,13 @@ cudaError_t launch(const InputsArgs& args, cudaStream_t stream) {
 }
 
 }  // namespace
+
+cudaError_t launch_codes(const OperandArgs& args, cudaStream_t stream) {
+    const auto blocks = static_cast<unsigned>((args.rows * ((args.cols + 15) / 16) + threads - 1) / threads);
+    if (blocks == 0) return cudaSuccess;
+    codes_kernel<<<blocks, threads, 0, stream>>>(args);
+    return cudaGetLastError();
+}
 
 cudaError_t launch_operand(const OperandArgs& args, cudaStream_t stream) {
     const auto blocks = static_cast<unsigned>((args.rows * (args.cols / 8) + threads - 1) / threads);

@@ -34,6 +34,8 @@ Result<ProductArgs> arguments(const ProductInput& in, const Operand& w, float* y
     if (in.tokens < 1 || in.tokens > INT_MAX / 2 || w.rows < 1 || w.cols < 8 || w.cols % 8 || stride % 8 ||
         stride < w.cols || (y_stride && y_stride < w.rows))
         return fail("product: {} tokens by [{}, {}], strides {} and {}", in.tokens, w.rows, w.cols, stride, y_stride);
+    if (in.codes != w.codes || (w.codes && (in.rows || in.stride)))
+        return fail("product: inputs and weight must both be codes, or neither; codes are not gathered");
     if (!aligned(in.x) || !aligned(w.tiles) || !aligned(y))
         return fail("product: device pointers must be 16-byte aligned");
     if (in.group_scales && !w.tile_scales) return fail("product: inputs scaled per 128 need a weight with tile scales");
@@ -49,7 +51,7 @@ Result<ProductArgs> arguments(const ProductInput& in, const Operand& w, float* y
                        .scale = w.scale,
                        .input_scale = in.scale,
                        .y = y,
-                       .x_stride = 2 * stride,
+                       .x_stride = w.codes ? codes_pitch(w.cols) : 2 * stride,
                        .y_stride = y_stride ? y_stride : w.rows,
                        .tokens = static_cast<int>(in.tokens),
                        .n = static_cast<int>(w.rows),
@@ -75,6 +77,7 @@ Status prepare_products(const DeviceInfo& device) {
     const CurrentDevice current(device.index);
     NIBBLE_CHECK(current.status());
     NIBBLE_CHECK(cuda_status(prepare_narrow(), "product: cudaFuncSetAttribute"));
+    NIBBLE_CHECK(cuda_status(prepare_fp8(), "product: cudaFuncSetAttribute"));
     return cuda_status(prepare_wide_product(), "product: cudaFuncSetAttribute, cuTensorMapEncodeTiled");
 }
 
@@ -115,10 +118,29 @@ Status make_operand(const QuantView& w, int64_t rows, int64_t first_row, std::by
                        "make_operand: kernel launch");
 }
 
+bool has_codes_product() { return on_hopper(); }
+
+int64_t codes_bytes(int64_t rows, int64_t cols) { return ceil_div(rows, 8) * ceil_div(cols, 128) * fp8_tile_bytes; }
+
+Status make_codes(const QuantView& w, int64_t rows, int64_t first_row, std::byte* tiles, const Stream& stream) {
+    NIBBLE_CHECK(fits(rows, w.cols, first_row, w.rows, tiles));
+    if (w.format != Format::fp8 && w.format != Format::fp8_row && w.format != Format::fp8_block128)
+        return fail("make_codes: weights in {}", format_name(w.format));
+    return cuda_status(launch_codes({.from = w.codes,
+                                     .rows = w.rows,
+                                     .cols = w.cols,
+                                     .first_row = first_row,
+                                     .tiles = reinterpret_cast<uint8_t*>(tiles)},
+                                    raw(stream)),
+                       "make_codes: kernel launch");
+}
+
 Status product(const ProductInput& in, const Operand& w, float* y, int64_t y_stride, bool overlap,
                const Stream& stream) {
     NIBBLE_TRY(ProductArgs args, arguments(in, w, y, y_stride, overlap));
-    if (in.tokens > most_narrow_tokens && !in.rows) {
+    if (w.codes && !on_hopper()) return fail("product: codes have no kernel on this GPU");
+    if (w.codes) return cuda_status(launch_fp8(args, multiprocessors, raw(stream)), "product: kernel launch");
+    if (in.tokens > most_narrow_tokens && !in.rows && on_hopper()) {
         const int64_t blocks = 2 * ceil_div(w.rows, 256) * ceil_div(in.tokens, 256);
         args.warps = 8;
         return cuda_status(
@@ -132,6 +154,7 @@ Status product(const ProductInput& in, const Operand& w, float* y, int64_t y_str
 Status grouped_product(const ProductInput& in, const Experts& w, float* y, int64_t y_stride, bool overlap,
                        const Stream& stream) {
     NIBBLE_TRY(ProductArgs args, arguments(in, w.first, y, y_stride, overlap));
+    if (w.first.codes) return fail("grouped_product: experts as codes have no kernel");
     if (w.count < 1 || !w.begin) return fail("grouped_product: {} experts", w.count);
     args.experts = w.count;
     args.begin = w.begin;
@@ -150,6 +173,9 @@ Status quantize_inputs(const QuantizeInputs& q, bool overlap, const Stream& stre
     if (!activation_fits(q.format, q.cols))
         return fail("quantize_inputs: {} columns are not made of blocks of {}", q.cols, activation_name(q.format));
     if (activation_float_scales(q.format, q.cols) > 0 && !q.scales) return fail("quantize_inputs: no room for scales");
+    if (q.codes && q.format != ActivationFormat::fp8 && q.format != ActivationFormat::fp8_token &&
+        q.format != ActivationFormat::fp8_group128)
+        return fail("quantize_inputs: {} has no codes of eight bits", activation_name(q.format));
     if (q.expert_scales && (q.experts < 1 || !q.begin)) return fail("quantize_inputs: {} experts", q.experts);
     if (!aligned(q.x) || !aligned(q.out)) return fail("quantize_inputs: device pointers must be 16-byte aligned");
     return cuda_status(launch_inputs({.x = reinterpret_cast<const uint16_t*>(q.x),
@@ -160,6 +186,8 @@ Status quantize_inputs(const QuantizeInputs& q, bool overlap, const Stream& stre
                                       .stride = stride,
                                       .input_scale = q.input_scale,
                                       .format = static_cast<int>(q.format),
+                                      .codes = q.codes,
+                                      .out_pitch = codes_pitch(q.cols),
                                       .experts = q.expert_scales ? q.experts : 0,
                                       .begin = q.begin,
                                       .expert_scales = q.expert_scales,

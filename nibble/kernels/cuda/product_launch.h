@@ -40,6 +40,16 @@ cudaError_t prepare_narrow();
 cudaError_t launch_wide_product(const ProductArgs& args, int tile_tokens, cudaStream_t stream);
 cudaError_t prepare_wide_product();
 
+// x and W as E4M3 codes: x_stride a multiple of 128, zeros behind the columns; W in tiles of 8 x 128, [rows / 8][cols /
+// 128][8 rows][128 bytes], the 16-byte chunk i of a row at i ^ row. No `rows`, no experts.
+inline constexpr int fp8_tile_bytes = 1024, fp8_most_narrow_tokens = 64;
+struct Fp8Args {
+    ProductArgs product;
+    int stage_groups = 1, token_rows = 0, stages = 0;  // launch_fp8() fills them in
+};
+cudaError_t launch_fp8(const ProductArgs& product, int multiprocessors, cudaStream_t stream);
+cudaError_t prepare_fp8();
+
 struct OperandArgs {
     const uint8_t* from = nullptr;          // values, or codes
     const uint8_t* block_scales = nullptr;  // of codes, may be null
@@ -49,7 +59,10 @@ struct OperandArgs {
     int kind = 0;   // 0 BF16, 1 F16, 2 F32, 3 E4M3 codes, 4 E2M1 codes
     int block = 0;  // columns under a block scale
     bool e8m0 = false;
+    bool swizzled = false;         // block scales lie as in formats/swizzle.h
+    uint16_t* rows_out = nullptr;  // row-major values go here instead of tiles
 };
+cudaError_t launch_codes(const OperandArgs& args, cudaStream_t stream);  // E4M3, in the tiles of launch_fp8()
 cudaError_t launch_operand(const OperandArgs& args, cudaStream_t stream);
 
 struct InputsArgs {
@@ -58,7 +71,9 @@ struct InputsArgs {
     float* scales = nullptr;
     int64_t tokens = 0, cols = 0, stride = 0;
     float input_scale = 1;
-    int format = 0;  // nibble::ActivationFormat
+    int format = 0;      // nibble::ActivationFormat
+    bool codes = false;  // E4M3 bytes go out, out_pitch apart, zeros behind the columns
+    int64_t out_pitch = 0;
     int experts = 0;
     const int32_t* begin = nullptr;
     const float* expert_scales = nullptr;

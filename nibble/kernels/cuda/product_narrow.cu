@@ -73,8 +73,9 @@ __device__ void bring_x(const ProductArgs& args, const TokenTile& tokens, uint32
             const uint32_t at = x_at + slot * L::x_stage_bytes + b * L::x_block_bytes;
 #pragma unroll
             for (int j = 0; j < 2 * Tiles; ++j) {
-                const bool present = from[j] && inside;
-                copy16_or_zero(at + to[j], present ? from[j] + 128 * int64_t{block + b} : args.x, present);
+                // Absent tokens stay what they were: their columns are never stored. (Zeros by copies of no bytes from
+                // one address of all thread blocks: they queue for it.)
+                if (from[j]) copy16_or_zero(at + to[j], inside ? from[j] + 128 * int64_t{block + b} : from[j], inside);
             }
         }
         barrier_arrive_after_copies(full + 8 * slot);

@@ -56,11 +56,19 @@ __device__ inline void wait_for_previous() { asm volatile("griddepcontrol.wait;"
 // ---- wgmma
 // -----------------------------------------------------------------------------------------------------------
 
-__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Hopper's alone. Other architectures compile the kernels that use it, so that one binary serves all, and trap in them:
+// launch code chooses mma.sync there (on_hopper() in tensor/cuda/call.h), which gives the same bits.
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define NIBBLE_WGMMA_ASM(...) __trap()
+#else
+#define NIBBLE_WGMMA_ASM(...) asm volatile(__VA_ARGS__)
+#endif
+
+__device__ inline void wgmma_fence() { NIBBLE_WGMMA_ASM("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_commit() { NIBBLE_WGMMA_ASM("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int Pending>
 __device__ inline void wgmma_wait() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+    NIBBLE_WGMMA_ASM("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
 
 // B in shared memory: rows of 128 bytes (64 BF16 of K), 16-byte chunks XORed with row % 8, eight rows a 1024-byte
@@ -83,14 +91,14 @@ struct Wgmma;
     template <>                                                                                                        \
     struct Wgmma<N> {                                                                                                  \
         static __device__ __forceinline__ void run(float (&d)[N / 2], const uint32_t* a, uint32_t operand, int more) { \
-            asm volatile("{\n\t.reg .pred p;\n\t.reg .b64 rows;\n\tsetp.ne.b32 p, " add                                \
-                         ", 0;\n\t"                                                                                    \
-                         "mov.b64 rows, {" b ", " NIBBLE_SWIZZLED_UPPER                                                \
-                         "};\n\t"                                                                                      \
-                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" names "}, {" a0 ", " a1 ", " a2  \
-                         ", " a3 "}, rows, p, 1, 1, 0;\n\t}"                                                           \
-                         : outputs                                                                                     \
-                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(operand), "r"(more));                       \
+            NIBBLE_WGMMA_ASM("{\n\t.reg .pred p;\n\t.reg .b64 rows;\n\tsetp.ne.b32 p, " add                            \
+                             ", 0;\n\t"                                                                                \
+                             "mov.b64 rows, {" b ", " NIBBLE_SWIZZLED_UPPER                                            \
+                             "};\n\t"                                                                                  \
+                             "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" names "}, {" a0 ", " a1      \
+                             ", " a2 ", " a3 "}, rows, p, 1, 1, 0;\n\t}"                                               \
+                             : outputs                                                                                 \
+                             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(operand), "r"(more));                   \
         }                                                                                                              \
     }
 #define NIBBLE_N8_0 "%0, %1, %2, %3, %4, %5, %6, %7"

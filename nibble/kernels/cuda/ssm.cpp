@@ -9,7 +9,8 @@ namespace nibble::cuda {
 namespace {
 
 static_assert(sizeof(SsmSegment) == sizeof(MambaSegment) &&
-              offsetof(SsmSegment, state) == offsetof(MambaSegment, state));
+              offsetof(SsmSegment, state) == offsetof(MambaSegment, state) &&
+              offsetof(SsmSegment, position) == offsetof(MambaSegment, position));
 
 constexpr int64_t most_tokens = 65535, most_state = 128, most_group = 40000;
 
@@ -62,6 +63,8 @@ Status mamba_step(const MambaStep& m, bool overlap, const Stream& stream) {
                        .dt = reinterpret_cast<float*>(dt),
                        .decay = reinterpret_cast<float*>(decay),
                        .y = reinterpret_cast<float*>(y),
+                       .format = s.format,
+                       .stream = m.stream,
                        .overlap = overlap};
     NIBBLE_CHECK(cuda_status(launch_convolve(args, raw(stream)), "mamba: convolution"));
     SsmArgs plain = args;

@@ -1,6 +1,9 @@
 // What kernels/cuda/ssm.cpp calls. Arguments are checked before they come here.
 #pragma once
 
+#include "base/philox.h"
+#include "kernels/cpu/ssm_rows.h"
+
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -10,6 +13,7 @@ namespace nibble::cuda {
 struct SsmSegment {
     int32_t row, rows;
     float* state;  // null: from zero, and nothing is kept
+    int64_t position;
 };
 
 struct SsmArgs {
@@ -31,6 +35,8 @@ struct SsmArgs {
     float* dt = nullptr;      // [tokens, heads]
     float* decay = nullptr;
     float* y = nullptr;  // [tokens, inner]
+    SsmStateFormat format = SsmStateFormat::f32;
+    PhiloxStream stream;
     bool overlap = false;
 };
 cudaError_t launch_convolve(const SsmArgs& args, cudaStream_t stream);

@@ -15,25 +15,19 @@ __device__ inline uint32_t times(uint32_t codes, uint32_t scale) {
     return *reinterpret_cast<const uint32_t*>(&product);
 }
 
-// A constant that stays in a register: a three-input operation takes one literal, with two the compiler makes two of
-// it.
-__device__ inline uint32_t scale_or_bits() {
-    uint32_t bits;
-    asm volatile("mov.b32 %0, %1;" : "=r"(bits) : "n"(w4a16::scale_or));
-    return bits;
-}
-
-// The scales of a lane's rows g and g + 8 in block b (a constant) of a record: its 8 scale bytes are (x, y).
+// The scales of a lane's rows g and g + 8 in block b (a constant) of a record: its 8 scale bytes are (x, y). The
+// constants of the format are kernel arguments and so registers: a three-input operation takes one literal, with two
+// the compiler makes two of it.
 struct ScalePairs {
     uint32_t upper, lower;
-    __device__ ScalePairs(uint2 bytes, int b, uint32_t or_bits) {
+    __device__ ScalePairs(uint2 bytes, int b, const ScaleBits& bits) {
         const uint32_t four = b < 2 ? bytes.x : bytes.y;
-        upper = pair(__byte_perm(four, 0, b % 2 ? 0x2222 : 0x0000), or_bits);
-        lower = pair(__byte_perm(four, 0, b % 2 ? 0x3333 : 0x1111), or_bits);
+        upper = pair(__byte_perm(four, 0, b % 2 ? 0x2222 : 0x0000), bits);
+        lower = pair(__byte_perm(four, 0, b % 2 ? 0x3333 : 0x1111), bits);
     }
-    static __device__ uint32_t pair(uint32_t byte_four_times, uint32_t or_bits) {
+    static __device__ uint32_t pair(uint32_t byte_four_times, const ScaleBits& bits) {
         uint32_t v;
-        asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(v) : "r"(byte_four_times), "n"(w4a16::scale_and), "r"(or_bits));
+        asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(v) : "r"(byte_four_times), "r"(bits.keep), "r"(bits.set));
         return v;
     }
 };

@@ -190,7 +190,6 @@ __global__ void __launch_bounds__(128 * RowBlocks * KParts, 1) wide_kernel(const
     if (leads)
         for (int i = 0; i < min(W::stages, x_stages); ++i) request_x(i);
 
-    const uint32_t or_bits = scale_or_bits();
     float acc[W::accumulators];
     uint32_t a[W::buffers][4 * W::steps];
     uint32_t processor;
@@ -227,7 +226,7 @@ __global__ void __launch_bounds__(128 * RowBlocks * KParts, 1) wide_kernel(const
             constexpr int groups = 4 / W::steps;  // of k-steps, in a block
 #pragma unroll
             for (int b = 0; b < w4a16::record_blocks; ++b) {
-                const ScalePairs scales(scale_bytes, b, or_bits);
+                const ScalePairs scales(scale_bytes, b, args.scale_bits);
                 if constexpr (!W::whole_record) codes[b] = codes_at(b);
                 constexpr int stage_blocks = W::cols / 64;
                 if (b % stage_blocks == 0) {

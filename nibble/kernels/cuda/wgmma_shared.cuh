@@ -12,12 +12,12 @@ struct WgmmaShared;
     template <>                                                                                                    \
     struct WgmmaShared<N> {                                                                                        \
         static __device__ __forceinline__ void run(float (&d)[N / 2], uint32_t rows, uint32_t columns, int more) { \
-            asm volatile("{\n\t.reg .pred p;\n\t.reg .b64 left, right;\n\tsetp.ne.b32 p, " add                     \
-                         ", 0;\n\tmov.b64 left, {" a ", " NIBBLE_SWIZZLED_UPPER "};\n\tmov.b64 right, {" b         \
-                         ", " NIBBLE_SWIZZLED_UPPER "};\n\twgmma.mma_async.sync.aligned.m64n" #N                   \
-                         "k16.f32.bf16.bf16 {" names "}, left, right, p, 1, 1, 0, 0;\n\t}"                         \
-                         : __VA_ARGS__                                                                             \
-                         : "r"(rows), "r"(columns), "r"(more));                                                    \
+            NIBBLE_WGMMA_ASM("{\n\t.reg .pred p;\n\t.reg .b64 left, right;\n\tsetp.ne.b32 p, " add                 \
+                             ", 0;\n\tmov.b64 left, {" a ", " NIBBLE_SWIZZLED_UPPER "};\n\tmov.b64 right, {" b     \
+                             ", " NIBBLE_SWIZZLED_UPPER "};\n\twgmma.mma_async.sync.aligned.m64n" #N               \
+                             "k16.f32.bf16.bf16 {" names "}, left, right, p, 1, 1, 0, 0;\n\t}"                     \
+                             : __VA_ARGS__                                                                         \
+                             : "r"(rows), "r"(columns), "r"(more));                                                \
         }                                                                                                          \
     }
 #define NIBBLE_N64_1                                                                                       \

@@ -11,13 +11,20 @@ Error absent() { return fail("this build has no CUDA (configure with -DNIBBLE_CU
 
 Result<MatmulPlan> plan_matmul(const MatmulProblem&, const DeviceInfo&, const MatmulTiling&) { return absent(); }
 int64_t packed_bytes(int64_t, int64_t) { return 0; }
-Status prepack(const QuantView&, int64_t, const PackedSpan&, uint32_t*, const Stream&) { return absent(); }
+Status prepack(const QuantView&, int64_t, const PackedSpan&, uint32_t*, const Stream&, const RowTurns&) {
+    return absent();
+}
 Status unpack(const PackedMatrix&, const QuantSpan&, const Stream&) { return absent(); }
 Status permute(const MatmulPlan&, const std::byte*, std::byte*, const MatmulOptions&, const Stream&) {
     return absent();
 }
 Status matmul(const MatmulPlan&, const std::byte*, const PackedMatrix&, const MatmulFactors&, float*, std::byte*,
               const MatmulOptions&, const Stream&) {
+    return absent();
+}
+
+Status prepare_grouped_matmul(const DeviceInfo&) { return absent(); }
+Status grouped_matmul(const ExpertsInput&, const PackedExperts&, const ExpertsOutput&, bool, const Stream&) {
     return absent();
 }
 

@@ -1,9 +1,11 @@
 #include "kernels/ref/byte_product_ref.h"
 
 #include "formats/minifloat.h"
+#include "kernels/ref/elementwise_ref.h"
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 namespace nibble::ref {
 namespace {
@@ -12,6 +14,10 @@ int8_t code(uint32_t word, int64_t k) { return static_cast<int8_t>(word >> (8 * 
 
 template <class At>
 void pack(const BytePanel& p, At at) {
+    const int64_t lanes = (p.cols + byte_block - 1) / byte_block * byte_panel;
+    std::fill_n(p.words, lanes * byte_words, 0u);
+    std::fill_n(p.sums, lanes, 0);
+    std::fill_n(p.scales, lanes, 0.0f);
     for (int64_t begin = 0, b = 0; begin < p.cols; begin += byte_block, ++b)
         for (int64_t r = 0; r < p.rows; ++r) {
             const int64_t count = std::min(byte_block, p.cols - begin);
@@ -42,7 +48,7 @@ void byte_pack_rows(const BytePanel& p) {
     pack(p, [&](int64_t r, int64_t k) { return p.x[r * p.stride + k]; });
 }
 void byte_pack_columns(const BytePanel& p) {
-    pack(p, [&](int64_t r, int64_t k) { return p.x[k * p.stride + r]; });
+    pack(p, [&](int64_t r, int64_t k) { return p.x[k * p.stride + r] * (p.factor ? p.factor[k] : 1.0f); });
 }
 
 void byte_prepare(const uint32_t* words, int64_t count, uint32_t* out) { std::copy_n(words, count, out); }
@@ -59,6 +65,23 @@ void byte_tile(const ByteTile& t) {
                 acc = std::fma(static_cast<float>(sum), t.a_scales[b * byte_panel + r] * t.b_scales[b * byte_panel + n],
                                acc);
             }
+}
+
+void byte_put(const ByteOutput& out) {
+    std::vector<float> gates(static_cast<size_t>(out.count));
+    const auto finish = [&](const float* acc, const float* bias, float* y) {
+        for (int64_t j = 0; j < out.count; ++j) {
+            const float sum = bias ? acc[j] + bias[j] : acc[j];
+            y[j] = out.bf16 ? round_to_bf16(sum) : sum;
+        }
+    };
+    for (int64_t i = 0; i < out.rows; ++i) {
+        float* y = out.y + i * out.stride;
+        finish(out.acc + i * byte_panel, out.bias, y);
+        if (!out.gate) continue;
+        finish(out.gate + i * byte_panel, out.gate_bias, gates.data());
+        activate(static_cast<Activation>(out.activation), gates.data(), y, out.count, out.bf16, y);
+    }
 }
 
 }  // namespace nibble::ref

@@ -1,5 +1,6 @@
 #include "kernels/ref/matmul_ref.h"
 
+#include "kernels/ref/elementwise_ref.h"
 #include "kernels/ref/panel_values.h"
 
 #include <algorithm>
@@ -54,6 +55,15 @@ InputRow input_row(const float* x, int64_t cols, const MatmulInput& in, const Pa
 }  // namespace
 
 void matmul(const PackedMatrix& w, const MatmulInput& in, const MatmulOutput& out, ThreadPool& pool) {
+    if (out.gated) {
+        const int64_t n = w.rows(), half = n / 2;
+        std::vector<float> both(static_cast<size_t>(in.rows * n));
+        matmul(w, in, {both.data(), n, out.bias, out.bf16}, pool);
+        for (int64_t m = 0; m < in.rows; ++m)
+            activate(*out.gated, both.data() + m * n, both.data() + m * n + half, half, out.bf16,
+                     out.y + m * out.stride);
+        return;
+    }
     const Panels& p = w.panels();
     const int block = in.activation == ActivationFormat::fp8_group128 ? std::min(p.block, fp8_tile) : p.block;
     std::vector<InputRow> rows;

@@ -14,6 +14,13 @@ inline Status cuda_status(cudaError_t code, std::string_view call) {
     return fail("{}: {} ({})", call, cudaGetErrorString(code), cudaGetErrorName(code));
 }
 
+// Whether the current device has wgmma.
+inline bool on_hopper() {
+    int device = 0, major = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major == 9;
+}
+
 // Makes `device` current for the calling thread and puts the previous one back.
 class CurrentDevice {
 public:

@@ -35,8 +35,12 @@ Result<std::vector<DeviceInfo>> list_devices() {
 Result<DeviceInfo> open_device(const DeviceChoice& choice) {
     if (!choice.cuda) return fail("device cpu is not a GPU");
     NIBBLE_TRY(const auto devices, list_devices().within(fmt::format("device cuda:{}", choice.index)));
-    if (choice.index >= static_cast<int>(devices.size()))
-        return fail("device cuda:{}: there are only {} GPUs", choice.index, devices.size());
+    if (choice.index >= static_cast<int>(devices.size())) {
+        std::string there;
+        for (const DeviceInfo& d : devices)
+            there += fmt::format("{}cuda:{} ({})", there.empty() ? "" : ", ", d.index, d.name);
+        return fail("device cuda:{}: this machine has {}", choice.index, there);
+    }
     const DeviceInfo& info = devices[static_cast<size_t>(choice.index)];
     if (info.major != 9 && info.major != 10 && info.major != 12)
         return fail(

@@ -1,11 +1,11 @@
-#include "gpu/check.h"
+#include "cli/bench_device_check.h"
 
 #include "base/thread_pool.h"
+#include "cli/bench_device_data.h"
 #include "formats/fp8.h"
 #include "formats/minifloat.h"
 #include "formats/stochastic.h"
 #include "formats/swizzle.h"
-#include "gpu/data.h"
 #include "kernels/quantize_cuda.h"
 
 #include <algorithm>

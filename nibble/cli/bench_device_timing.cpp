@@ -1,6 +1,6 @@
-#include "gpu/timing.h"
+#include "cli/bench_device_timing.h"
 
-#include "gpu/data.h"
+#include "cli/bench_device_data.h"
 #include "kernels/quantize_cuda.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-#include "gpu/data.h"
+#include "cli/bench_device_data.h"
 
 #include "base/thread_pool.h"
 #include "formats/minifloat.h"

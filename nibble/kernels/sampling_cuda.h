@@ -1,0 +1,34 @@
+// Tokens chosen where the logits lie: kernels/sampling.h on a GPU. The token is that of serve/sampler.h given the same
+// logits; log-probabilities are those of ElementwiseKernels::log_softmax (but for one logarithm in FP64, which may
+// differ from libm's in its last place: that of a float, once in 10^8).
+//
+// A cluster of eight thread blocks per row. Tokens are counted in bins of 1/32 below the largest logit; of the few bins
+// in which top-k, top-p and the draw end, the tokens are sorted. A bin of more than `most_candidates` tokens is left to
+// the host (id -1). All functions queue work and return at once. kernels/cuda_absent/ implements this header in a build
+// without CUDA.
+#pragma once
+
+#include "kernels/sampling_row.h"
+#include "tensor/device.h"
+
+namespace nibble::cuda {
+
+SampleRow sample_row(const TokenRequest& request, int64_t first_seen);
+
+struct Sampling {
+    int64_t rows = 0, width = 0;  // width: up to 2^19
+    // [rows, width]; become bf16(logits) where `round`.
+    float* logits = nullptr;
+    bool round = true;
+    const SampleRow* requests = nullptr;  // [rows]
+    SeenSlot* seen = nullptr;
+    // [rows], memory of the device or page-locked memory of the host. id -2: the row holds a NaN or an infinity.
+    ChosenToken* out = nullptr;
+    // Words that go the same way: a copy of their own would cost a step some microseconds.
+    const int32_t* words = nullptr;
+    int32_t* words_out = nullptr;
+    int64_t word_count = 0;
+};
+Status sample(const Sampling& s, bool overlap, const Stream& stream);
+
+}  // namespace nibble::cuda
