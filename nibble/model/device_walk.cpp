@@ -54,6 +54,7 @@ Result<std::unique_ptr<DeviceWalk>> DeviceWalk::create(const Checkpoint& checkpo
     NIBBLE_TRY(ModelConfig config, model_config(checkpoint));
     NIBBLE_CHECK(use_device(device.index));
     NIBBLE_CHECK(cuda::prepare_products(device));
+    NIBBLE_CHECK(cuda::prepare_grouped_matmul(device));
     NIBBLE_TRY(Stream stream, Stream::create(device.index));
     NIBBLE_TRY(Workspace host, Workspace::create(Compute::bf16, {}, pool));
     std::unique_ptr<DeviceWalk> walk(new DeviceWalk(checkpoint, texts, std::move(device), std::move(stream),

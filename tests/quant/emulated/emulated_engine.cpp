@@ -1,7 +1,7 @@
 // The kernels of a forward pass and of its observers on the emulated GPU: plain loops over the operations that
 // kernels/elementwise_cuda.h, product_cuda.h, moe_cuda.h, attention_cuda.h and observe_cuda.h define. Sums are taken in
 // double, so values differ from the CPU's as a GPU's do: in the last bit before a rounding to BF16. Latent attention,
-// Mamba-2, W4A16 records and FP8 tiles are not emulated: they are errors.
+// Mamba-2, W4A16 records and FP8 codes are not emulated: they are errors.
 #include "formats/fp8.h"
 #include "formats/minifloat.h"
 #include "kernels/elementwise.h"
@@ -10,7 +10,6 @@
 #include "kernels/moe_cuda.h"
 #include "kernels/observe_cuda.h"
 #include "kernels/product_cuda.h"
-#include "kernels/ssm_cuda.h"
 #include "model/router.h"
 #include "quant/emulated/emulated_memory.h"
 
@@ -76,8 +75,8 @@ Status add_norm(const AddNorm& a, bool, const Stream&) {
 Status norm_rows(const NormRows&, bool, const Stream&) { return missing("norm_rows"); }
 
 Status activate(Activation activation, bool gated, const float* in, int64_t in_stride, int64_t tokens, int64_t width,
-                const RowsOut& out, bool, const Stream&) {
-    if (out.tile_tokens) return missing("tiled rows");
+                const RowsOut& out, bool, const Stream&, bool by_turns) {
+    if (out.tile_tokens || by_turns) return missing("tiled rows");
     std::vector<float> x(static_cast<size_t>(width)), up(x.size());
     for (int64_t t = 0; t < tokens; ++t) {
         const float* row = on_host(in) + t * (in_stride ? in_stride : width);
@@ -254,13 +253,16 @@ namespace {
 
 Status multiply(const ProductInput& in, const Operand& w, int64_t first, int64_t last, const std::byte* tiles,
                 int64_t row_offset, float scale, float* y, int64_t y_stride) {
-    if (w.tile_scales || in.token_scales || in.group_scales || in.rows) return missing("scales of rows or tiles");
+    if (w.tile_scales || in.token_scales || in.group_scales || in.codes || w.codes)
+        return missing("scales of rows or tiles, or codes");
     const int64_t stride = in.stride ? in.stride : w.cols;
     for (int64_t t = first; t < last; ++t)
         for (int64_t r = 0; r < w.rows; ++r) {
+            const int64_t from = in.rows ? on_host(in.rows)[t] : t;
             double sum = 0;
             for (int64_t k = 0; k < w.cols; ++k)
-                sum += double(bf16_to_float(codes(in.x)[t * stride + k])) * bf16_to_float(codes(tiles)[r * w.cols + k]);
+                sum +=
+                    double(bf16_to_float(codes(in.x)[from * stride + k])) * bf16_to_float(codes(tiles)[r * w.cols + k]);
             const float weight = w.row_scales ? on_host(w.row_scales)[row_offset + r] : scale;
             float out = static_cast<float>(sum) * (in.scale * weight);
             if (w.bias) out += on_host(w.bias)[row_offset + r];
@@ -415,24 +417,9 @@ Status divergences(const float* p, const float* q, int64_t rows, int64_t vocab, 
     return Ok{};
 }
 
-// ---- What is not emulated ------------------------------------------------------------------------------------------
+// ---- What is not emulated comes from kernels/cuda_absent/ -----------------------------------------------------------
 
-Result<MatmulPlan> plan_matmul(const MatmulProblem&, const DeviceInfo&, const MatmulTiling&) {
-    return missing("W4A16 records");
-}
-int64_t packed_bytes(int64_t rows, int64_t cols) { return rows * cols; }
-Status prepack(const QuantView&, int64_t, const PackedSpan&, uint32_t*, const Stream&) {
-    return missing("W4A16 records");
-}
-Status unpack(const PackedMatrix&, const QuantSpan&, const Stream&) { return missing("W4A16 records"); }
-Status permute(const MatmulPlan&, const std::byte*, std::byte*, const MatmulOptions&, const Stream&) {
-    return missing("W4A16 records");
-}
-Status matmul(const MatmulPlan&, const std::byte*, const PackedMatrix&, const MatmulFactors&, float*, std::byte*,
-              const MatmulOptions&, const Stream&) {
-    return missing("W4A16 records");
-}
-int64_t mamba_workspace_bytes(const MambaShape&, int64_t) { return DeviceArena::alignment; }
-Status mamba_step(const MambaStep&, bool, const Stream&) { return missing("Mamba-2"); }
+Status prepare_grouped_matmul(const DeviceInfo&) { return Ok{}; }
+bool has_codes_product() { return false; }
 
 }  // namespace nibble::cuda
