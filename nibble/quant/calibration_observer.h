@@ -12,8 +12,8 @@
 namespace nibble {
 
 // Solvers that need no gradients have all their statistics after a forward pass. Of the others a forward pass over all
-// tokens gives the uniform share of H (UniformMoments), and a backward pass over some of them
-//   H = sum_t w_t x_t x_t^T + mix mean(w) (tokens back / all tokens) uniform,  G = sum_t g_t g_t^T
+// tokens gives the uniform share of H (UniformMoments, from every second row), and a backward pass over some of them
+//   H = sum_t w_t x_t x_t^T + mix mean(w) (tokens back / rows of uniform) uniform,  G = sum_t g_t g_t^T
 // A backward pass shows a linear's input and the gradient of its output in two calls, one after the other.
 class CalibrationObserver : public Observer {
 public:

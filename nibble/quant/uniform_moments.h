@@ -1,5 +1,5 @@
-// Second moments of the inputs of linears over all calibration tokens, every token alike: they wait from the forward
-// pass until the backward pass reaches their block. Upper triangles in FP32, in memory up to a limit, beyond it in an
+// Second moments of the inputs of linears over calibration's rows, every row alike: they wait from the forward pass
+// until the backward pass reaches their block. Upper triangles in FP32, in memory up to a limit, beyond it in an
 // unlinked scratch file. Linears that read the same rows (q/k/v, gate/up) share one.
 #pragma once
 
@@ -20,7 +20,7 @@ public:
     // `gram`: finished. Errors: no memory, no room in the scratch folder.
     Status put(const std::string& module, const Gram& gram, ThreadPool& pool);
     void share(const std::string& module, const std::string& owner) { owner_[module] = owner; }
-    // Rows that `module` saw; 0 for one that was never put.
+    // Rows that were summed; 0 for one that was never put.
     int64_t tokens(const std::string& module) const;
     // gram += factor * the moments of `module`.
     void add_to(Gram& gram, const std::string& module, double factor, ThreadPool& pool) const;

@@ -77,8 +77,8 @@ NIBBLE_OP I select(M m, I yes, I no) { return _mm512_mask_blend_epi32(m, no, yes
 NIBBLE_OP I where(M m, I x) { return _mm512_maskz_mov_epi32(m, x); }                // x, or 0
 NIBBLE_OP I add_where(M m, I a, I b) { return _mm512_mask_add_epi32(a, m, a, b); }  // a + b, or a
 
-// a + four products of unsigned bytes u and signed bytes s per lane. Written out: around the intrinsic GCC 12 copies the
-// sum twice (a tile of 8 x 32 then runs at half the speed).
+// a + four products of unsigned bytes u and signed bytes s per lane. Written out: around the intrinsic GCC 12 copies
+// the sum twice (a tile of 8 x 32 then runs at half the speed).
 NIBBLE_OP I dot4_bytes(I a, I u, I s) {
     asm("vpdpbusd %2, %1, %0" : "+v"(a) : "v"(u), "v"(s));
     return a;
