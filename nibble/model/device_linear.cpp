@@ -18,11 +18,10 @@ bool has_row_scales(ActivationFormat f) {
 
 int64_t quantized_bytes(ActivationFormat f, int64_t n, int64_t cols) {
     if (f == ActivationFormat::none) return 0;
-    return aligned(n * std::max(cols * 2, cuda::codes_pitch(cols))) +
-           (has_row_scales(f) ? aligned(n * groups(cols) * 4) : 0);
+    return aligned(n * cols * 2) + (has_row_scales(f) ? aligned(n * groups(cols) * 4) : 0);
 }
 
-// x as the linear reads it: itself, or codes under scales.
+// x as the linear reads it: itself, or quantized.
 Result<cuda::ProductInput> product_input(ActivationFormat format, float input_scale, const std::byte* x, int64_t n,
                                          int64_t cols, cuda::QuantizeInputs q, DeviceStep& step) {
     cuda::ProductInput in{.x = x, .tokens = n};
@@ -30,8 +29,7 @@ Result<cuda::ProductInput> product_input(ActivationFormat format, float input_sc
     q.format = format;
     q.x = x, q.tokens = n, q.cols = cols;
     q.input_scale = input_scale;
-    in.codes = q.codes;
-    NIBBLE_TRY(q.out, step.scratch.allocate(n * (q.codes ? cuda::codes_pitch(cols) : cols * 2)));
+    NIBBLE_TRY(q.out, step.scratch.allocate(n * cols * 2));
     if (has_row_scales(format)) {
         NIBBLE_TRY(q.scales, step.scratch.allocate_array<float>(n * groups(cols)));
     }
@@ -99,9 +97,7 @@ Status DeviceLinear::forward(const std::byte* x, int64_t n, float* y, int64_t y_
         f.y_stride = y_stride;
         return run_w4a16(*this, x, n, y, f, step, tiled).within(name);
     }
-    cuda::QuantizeInputs q;
-    q.codes = operand.codes;
-    NIBBLE_TRY(const cuda::ProductInput in, product_input(activation, input_scale, x, n, cols, q, step).within(name));
+    NIBBLE_TRY(const cuda::ProductInput in, product_input(activation, input_scale, x, n, cols, {}, step).within(name));
     return cuda::product(in, operand, y, y_stride, step.overlap, step.stream).within(name);
 }
 

@@ -1,6 +1,6 @@
 // Linears on a GPU, in the layout of their kernel: NVFP4 and MXFP4 weights with BF16 inputs as records
-// (kernels/matmul_cuda.h), FP8 weights with FP8 inputs as codes, everything else as operands that are exact in BF16
-// (kernels/product_cuda.h).
+// (kernels/matmul_cuda.h), everything else as operands that are exact in BF16 (kernels/product_cuda.h). FP8 weights do
+// not go as codes yet: that product has passed gpu_engine and no model (docs/benchmarks.md).
 #pragma once
 
 #include "kernels/matmul_cuda.h"

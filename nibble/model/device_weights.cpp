@@ -30,15 +30,6 @@ bool DeviceWeights::runs_on_records(const Linear& l) {
            l.cols % 16 == 0;
 }
 
-// FP8 weights under FP8 inputs: both as codes, where the GPU has a kernel for them.
-bool DeviceWeights::runs_on_codes(const Linear& l) {
-    using A = ActivationFormat;
-    if (!cuda::has_codes_product()) return false;
-    if (l.format == Format::fp8_block128) return l.activation == A::fp8_group128;
-    return (l.format == Format::fp8 || l.format == Format::fp8_row) &&
-           (l.activation == A::fp8 || l.activation == A::fp8_token);
-}
-
 int64_t DeviceWeights::panel_rows(int64_t cols) {
     return std::max<int64_t>(128, staging_bytes / 4 / std::max<int64_t>(cols, 1) / 128 * 128);
 }
@@ -202,10 +193,7 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
         by_turns && out.w4a16 && parts.size() == 2 && parts[0].rows == parts[1].rows && parts[0].rows % 16 == 0;
     const bool tiles = first.format == Format::fp8_block128;
     const bool row_scales = !tiles && first.format != Format::none;
-    const bool codes = runs_on_codes(first);
-    const int64_t size = out.w4a16 ? cuda::packed_bytes(out.rows, out.cols)
-                         : codes   ? cuda::codes_bytes(out.rows, out.cols)
-                                   : cuda::operand_bytes(out.rows, out.cols);
+    const int64_t size = out.w4a16 ? cuda::packed_bytes(out.rows, out.cols) : cuda::operand_bytes(out.rows, out.cols);
     NIBBLE_TRY(std::byte * memory, allocate(size));
     const std::vector<float> turned = out.by_turns ? by_sixteen(bias) : std::vector<float>();
     NIBBLE_TRY(const float* device_bias, vector(out.by_turns ? std::span<const float>(turned) : bias));
@@ -231,8 +219,6 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
                 }));
             } else {
                 NIBBLE_CHECK(upload(part, false, scales, [&](const auto& view, int64_t at) {
-                    if constexpr (std::is_same_v<std::decay_t<decltype(view)>, QuantView>)
-                        if (codes) return cuda::make_codes(view, out.rows, row + at, memory, *stream_);
                     return cuda::make_operand(view, out.rows, row + at, memory, *stream_);
                 }));
             }
@@ -252,7 +238,6 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
         out.operand = {.rows = out.rows,
                        .cols = out.cols,
                        .tiles = memory,
-                       .codes = codes,
                        .row_scales = device_rows,
                        .tile_scales = device_tiles,
                        .bias = device_bias};
