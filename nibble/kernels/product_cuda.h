@@ -43,7 +43,6 @@ Status make_operand(const MatrixView& w, int64_t rows, int64_t first_row, std::b
 Status make_operand(const QuantView& w, int64_t rows, int64_t first_row, std::byte* tiles, const Stream& stream);
 
 // The same for operands of codes: w in fp8, fp8_row or fp8_block128.
-bool has_codes_product();  // whether the current device runs weights as codes
 int64_t codes_bytes(int64_t rows, int64_t cols);
 Status make_codes(const QuantView& w, int64_t rows, int64_t first_row, std::byte* tiles, const Stream& stream);
 // Bytes from row to row of inputs that are codes: whole groups of 128 columns.

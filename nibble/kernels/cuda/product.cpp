@@ -118,8 +118,6 @@ Status make_operand(const QuantView& w, int64_t rows, int64_t first_row, std::by
                        "make_operand: kernel launch");
 }
 
-bool has_codes_product() { return on_hopper(); }
-
 int64_t codes_bytes(int64_t rows, int64_t cols) { return ceil_div(rows, 8) * ceil_div(cols, 128) * fp8_tile_bytes; }
 
 Status make_codes(const QuantView& w, int64_t rows, int64_t first_row, std::byte* tiles, const Stream& stream) {
