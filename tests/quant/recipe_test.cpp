@@ -20,7 +20,7 @@ std::string error_of(std::string_view text) {
 std::string error_of_rule(std::string_view rule) { return error_of("quant_cfg:\n  - " + std::string(rule)); }
 
 TEST(Recipe, every_preset_and_built_in_recipe_loads) {
-    EXPECT_EQ(preset_names().size(), 25u);
+    EXPECT_EQ(preset_names().size(), 26u);
     for (const std::string& name : preset_names()) {
         const auto recipe = load_recipe(name);
         ASSERT_TRUE(recipe.ok()) << recipe.error().message();
