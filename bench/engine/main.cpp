@@ -59,9 +59,10 @@ Result<bool> run(const Options& options) {
     if (!options.no_timing) {
         NIBBLE_CHECK(time_grouped(kit, report));
         NIBBLE_CHECK(time_codes(kit, report));
-        if (options.new_only) return good;
-        NIBBLE_CHECK(time_products(kit, report));
-        NIBBLE_CHECK(time_experts(kit, report));
+        if (!options.new_only) {
+            NIBBLE_CHECK(time_products(kit, report));
+            NIBBLE_CHECK(time_experts(kit, report));
+        }
     }
     NIBBLE_CHECK(report.write(options.json));
     return good;
