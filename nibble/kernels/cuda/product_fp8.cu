@@ -73,18 +73,6 @@ __device__ void load_3d_for_both(uint32_t to, const CUtensorMap* map, int x, int
         "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier), "h"(static_cast<uint16_t>(3))
         : "memory");
 }
-// See product_wide.cu.
-__device__ void arrive_at(uint32_t barrier, uint32_t rank, bool condition) {
-    asm volatile(
-        "{\n\t.reg .pred p;\n\t.reg .b32 there;\n\tsetp.ne.b32 p, %2, 0;\n\t"
-        "mapa.shared::cluster.u32 there, %0, %1;\n\t"
-        "@p mbarrier.arrive.shared::cluster.b64 _, [there];\n\t}" ::"r"(barrier),
-        "r"(rank), "r"(static_cast<int>(condition))
-        : "memory");
-}
-__device__ void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
 
 // Warpgroups along tokens (64 each) x along rows (N each).
 template <int N, int TokenGroups, int RowGroups, int Cluster>
@@ -222,7 +210,7 @@ __global__ void __launch_bounds__(Fp8Shape<N, TokenGroups, RowGroups, Cluster>::
             const bool next = ++done_in_stage == stage_groups;
             if constexpr (Cluster > 1)
                 for (uint32_t r = 0; r < Cluster; ++r)
-                    arrive_at(empty + 8 * done_slot, r, next && threadIdx.x % 128 == 0);
+                    barrier_arrive_at(empty + 8 * done_slot, r, next && threadIdx.x % 128 == 0);
             else
                 barrier_arrive_if(empty + 8 * done_slot, next && threadIdx.x % 128 == 0);
             done_in_stage = next ? 0 : done_in_stage;

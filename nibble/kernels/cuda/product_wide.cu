@@ -28,19 +28,6 @@ __device__ void load_x(uint32_t to, const CUtensorMap* map, int column, int toke
         "l"(map), "r"(column), "r"(token), "r"(barrier), "h"(static_cast<uint16_t>(3))
         : "memory");
 }
-// Arrives at the same barrier of thread block `rank` of the cluster. Not .release.cluster: that is a fence of the whole
-// GPU (470 instead of 200 TF were lost), and only reads of the tensor cores, already done, come before.
-__device__ void barrier_arrive_at(uint32_t barrier, uint32_t rank, bool condition) {
-    asm volatile(
-        "{\n\t.reg .pred p;\n\t.reg .b32 there;\n\tsetp.ne.b32 p, %2, 0;\n\t"
-        "mapa.shared::cluster.u32 there, %0, %1;\n\t"
-        "@p mbarrier.arrive.shared::cluster.b64 _, [there];\n\t}" ::"r"(barrier),
-        "r"(rank), "r"(static_cast<int>(condition))
-        : "memory");
-}
-__device__ void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
 
 template <int Tokens, bool ByTile>
 __global__ void __cluster_dims__(cluster, 1, 1) __launch_bounds__(wide_threads, 1)
