@@ -21,9 +21,32 @@ Result<double> peak(Kit& kit, const ProductNoise& noise, std::string_view name, 
     NIBBLE_CHECK(kernel->load(side, side));
     NIBBLE_TRY(const bool works, kernel->start(side));
     if (!works) return fail("{} does not multiply {} x {} x {}", name, side, side, side);
-    NIBBLE_TRY(const double us, graph_time(kit.stream, {6, 7}, [&](int i) { return kernel->queue(i); }));
+    NIBBLE_TRY(const GraphTime time, time_graph(kit.stream, {4, 15}, [&](int i) { return kernel->queue(i); }));
     kit.arena.release(mark);
-    return 2.0 * side * side * side / us * 1e6;
+    return 2.0 * side * side * side / time.least * 1e6;
+}
+
+// Not in a graph, where the driver copies otherwise: 2.8 instead of 4.2 TB/s on an H200.
+Result<double> copy_rate(Kit& kit) {
+    const DeviceArena::Mark mark = kit.arena.mark();
+    constexpr int64_t bytes = int64_t{2} << 30;
+    constexpr int together = 4;
+    NIBBLE_TRY(std::byte * from, kit.arena.allocate(bytes));
+    NIBBLE_TRY(std::byte * to, kit.arena.allocate(bytes));
+    NIBBLE_CHECK(fill_device(from, 0x5A, bytes, kit.stream));
+    NIBBLE_TRY(Event begin, Event::create());
+    NIBBLE_TRY(Event end, Event::create());
+    double least = 0;
+    for (int r = 0; r < 9; ++r) {
+        NIBBLE_CHECK(begin.record(kit.stream));
+        for (int i = 0; i < together; ++i) NIBBLE_CHECK(copy_on_device(to, from, bytes, kit.stream));
+        NIBBLE_CHECK(end.record(kit.stream));
+        NIBBLE_CHECK(end.synchronize());
+        NIBBLE_TRY(const float ms, end.since(begin));
+        least = r == 0 ? ms : std::min<double>(least, ms);
+    }
+    kit.arena.release(mark);
+    return 2.0 * bytes * together / least * 1e3;
 }
 
 }  // namespace
@@ -31,14 +54,7 @@ Result<double> peak(Kit& kit, const ProductNoise& noise, std::string_view name, 
 Result<MachineRates> measure_machine(Kit& kit, const Vendor& vendor) {
     MachineRates rates;
     const DeviceArena::Mark mark = kit.arena.mark();
-    constexpr int64_t bytes = int64_t{2} << 30;
-    NIBBLE_TRY(std::byte * from, kit.arena.allocate(bytes));
-    NIBBLE_TRY(std::byte * to, kit.arena.allocate(bytes));
-    NIBBLE_CHECK(fill_device(from, 0x5A, bytes, kit.stream));
-    NIBBLE_TRY(const double us,
-               graph_time(kit.stream, {2, 9}, [&](int) { return copy_on_device(to, from, bytes, kit.stream); }));
-    rates.copy = 2.0 * bytes / us * 1e6;
-    kit.arena.release(mark);
+    NIBBLE_TRY(rates.copy, copy_rate(kit));
     NIBBLE_TRY(const ProductNoise noise, ProductNoise::create(kit));
     const auto best = [&](std::string_view theirs, std::string_view ours, double& rate, std::string& by) -> Status {
         if (vendor.library) {

@@ -14,6 +14,7 @@ struct Vendor {
     static Vendor open(const DeviceInfo& device);
 };
 
+// The fastest of several runs: long ones meet the limit of power (a tenth of an H200's BF16 rate).
 struct MachineRates {
     double copy = 0;              // bytes per second, read and written, of a copy of 2 GiB
     double bf16 = 0, fp8 = 0;     // operations per second, 8192 x 8192 x 8192, of

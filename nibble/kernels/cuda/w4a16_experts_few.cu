@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(Few<Parts>::threads, 1) few_kernel(const __gri
         // Of the lane's outputs: rows g and g + 8 of the accumulators, or where parts are added of their sums.
         const Output output(args, now.expert, now.row * 16, Parts == 1 ? g : lane % 8);
         const uint8_t* x = shared + ((now.tile - first_tile) % buffers * args.row_records + item_first) * stage_bytes +
-                           g * x_row_bytes + 32 * c;
+                           min(g, present - 1) * x_row_bytes + 32 * c;
         ChunkSums<1, F::chunks> sums_of_chunks;
         int record = 0;
         bool x_is_there = false;
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(Few<Parts>::threads, 1) few_kernel(const __gri
                 parity ^= slot + 1 == F::slots;
                 slot = slot + 1 == F::slots ? 0 : slot + 1;
                 if (!x_is_there) wait_for_x(now.tile), x_is_there = true;
-                multiply_record<1>(acc, codes, scales, scale_bits, x);
+                multiply_record<1>(acc, codes, scales, scale_bits, x, [](int) { return 0; });
                 x += stage_bytes;
             }
             sums_of_chunks.fold(acc, chunk);
