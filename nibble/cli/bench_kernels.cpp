@@ -16,33 +16,34 @@ namespace {
 
 using Kernels = BenchKernelsOptions::Kernels;
 
-constexpr int64_t memory = int64_t{12} << 30;  // the weights of 128 experts three times; a cache of 64 x 32768 tokens
+constexpr int64_t kernel_memory = int64_t{12}
+                                  << 30;  // the weights of 128 experts three times; a cache of 64 x 32768 tokens
 
-struct Pair {
+struct ShapePair {
     int64_t first = 0, second = 0;
 };
 
-Result<Pair> parse_shape(std::string_view text, std::string_view expected) {
+Result<ShapePair> parse_pair(std::string_view text, std::string_view expected) {
     const auto number = [](std::string_view digits, int64_t& value) {
         const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
         return error == std::errc{} && end == digits.data() + digits.size() && value > 0 && value <= 1 << 20;
     };
-    Pair p;
+    ShapePair p;
     const size_t x = text.find('x');
     if (x == text.npos || !number(text.substr(0, x), p.first) || !number(text.substr(x + 1), p.second))
         return fail("--shape {}: expected {}, each 1 to 1048576", text, expected);
     return p;
 }
 
-struct Job {
+struct KernelJob {
     std::vector<bench::ProductShape> products;
     std::vector<bench::AttentionShape> attention;
     std::vector<bench::ExpertsShape> experts;
     std::vector<int64_t> tokens;
 };
 
-Result<Job> plan(const BenchKernelsOptions& o) {
-    Job job;
+Result<KernelJob> plan_job(const BenchKernelsOptions& o) {
+    KernelJob job;
     job.tokens = o.tokens;
     for (const int64_t m : job.tokens)
         if (m < 1 || m > 1 << 16) return fail("--m {}: 1 to 65536 tokens", m);
@@ -50,7 +51,7 @@ Result<Job> plan(const BenchKernelsOptions& o) {
     if (!o.format.empty() && std::ranges::find(formats, o.format) == formats.end())
         return fail("bench matmul --device cuda: format '{}': choose one of: {}", o.format, fmt::join(formats, ", "));
     for (const std::string& text : o.shapes) {
-        NIBBLE_TRY(const Pair p, parse_shape(text, o.kernels == Kernels::attention ? "SEQUENCESxTOKENS" : "NxK"));
+        NIBBLE_TRY(const ShapePair p, parse_pair(text, o.kernels == Kernels::attention ? "SEQUENCESxTOKENS" : "NxK"));
         if (o.kernels != Kernels::attention && (p.first % 16 || p.second % 64))
             return fail("--shape {}: N must be a multiple of 16, K of 64", text);
         if (o.kernels == Kernels::matmul && p.second % 256)
@@ -76,15 +77,15 @@ Result<Job> plan(const BenchKernelsOptions& o) {
 Status bench_kernels(const BenchKernelsOptions& o, std::FILE* out) {
     NIBBLE_TRY(const DeviceChoice choice, parse_device(o.device).within("--device"));
     if (!choice.cuda) return fail("--device {}: these are kernels of a GPU: cuda or cuda:N", o.device);
-    NIBBLE_TRY(const Job job, plan(o));
+    NIBBLE_TRY(const KernelJob job, plan_job(o));
     NIBBLE_TRY(const DeviceInfo info, open_device(choice));
     NIBBLE_CHECK(use_device(info.index));
     NIBBLE_TRY(const DeviceMemory free, device_memory(info.index));
-    if (free.free < memory + (int64_t{1} << 30))
+    if (free.free < kernel_memory + (int64_t{1} << 30))
         return fail("bench needs 13 GiB of the memory of {}; {:.1f} are free", info.name,
                     static_cast<double>(free.free) / (1 << 30));
     NIBBLE_TRY(Stream stream, Stream::create(info.index));
-    NIBBLE_TRY(DeviceArena arena, DeviceArena::create(info.index, memory));
+    NIBBLE_TRY(DeviceArena arena, DeviceArena::create(info.index, kernel_memory));
     bench::Kit kit(stream, info, arena, 1);
     NIBBLE_CHECK(cuda::prepare_products(info));
     const bench::Vendor vendor = bench::Vendor::open(info);

@@ -132,6 +132,13 @@ __device__ __forceinline__ void multiply_record(float (&acc)[Tiles][4], const ui
     }
 }
 
+// The same where all tokens are read and `x` is the lane's place in the first eight.
+template <int Tiles>
+__device__ __forceinline__ void multiply_record(float (&acc)[Tiles][4], const uint4 (&codes)[w4a16::record_blocks],
+                                                uint2 scales, const ScaleBits& bits, const uint8_t* x) {
+    multiply_record<Tiles>(acc, codes, scales, bits, x, [](int t) { return 8 * t; });
+}
+
 // The sum of `Chunks` chunks, one after the other, neighbours first: the last one leaves it in acc.
 template <int Tiles, int Chunks>
 struct ChunkSums {

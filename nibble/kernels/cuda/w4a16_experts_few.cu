@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(Few<Parts>::threads, 1) few_kernel(const __gri
                 parity ^= slot + 1 == F::slots;
                 slot = slot + 1 == F::slots ? 0 : slot + 1;
                 if (!x_is_there) wait_for_x(now.tile), x_is_there = true;
-                multiply_record<1>(acc, codes, scales, scale_bits, x, [](int) { return 0; });
+                multiply_record<1>(acc, codes, scales, scale_bits, x);
                 x += stage_bytes;
             }
             sums_of_chunks.fold(acc, chunk);
