@@ -64,14 +64,14 @@ Json input_args(ActivationFormat activation) {
     __builtin_unreachable();
 }
 
-struct Group {
+struct SchemeModules {
     Scheme scheme;
     std::string_view format;
     std::vector<std::string> modules;
 };
 
-Result<std::vector<Group>> group_modules(const ExportSpec& spec) {
-    std::vector<Group> groups;  // in order of first appearance
+Result<std::vector<SchemeModules>> group_modules(const ExportSpec& spec) {
+    std::vector<SchemeModules> groups;  // in order of first appearance
     for (const ExportTensor& t : spec.tensors) {
         if (t.format == Format::none) continue;
         const Scheme scheme{t.format, t.activation};
@@ -80,7 +80,7 @@ Result<std::vector<Group>> group_modules(const ExportSpec& spec) {
             return fail("{}: compressed-tensors has no {} weights with {} inputs", show_name(t.name),
                         format_name(t.format),
                         t.activation == ActivationFormat::none ? "unquantized" : activation_name(t.activation));
-        auto at = std::ranges::find(groups, scheme, &Group::scheme);
+        auto at = std::ranges::find(groups, scheme, &SchemeModules::scheme);
         if (at == groups.end()) at = groups.insert(at, {scheme, format, {}});
         at->modules.emplace_back(module_of_weight(t.name));
     }
@@ -113,7 +113,7 @@ Result<Json> compressed_tensors_section(const ExportSpec& spec) {
     Json config_groups = Json::object();
     bool same_format = true;
     for (size_t i = 0; i < groups.size(); ++i) {
-        Group& g = groups[i];
+        SchemeModules& g = groups[i];
         same_format &= g.format == groups[0].format;
         std::ranges::sort(g.modules);
         config_groups[fmt::format("group_{}", i)] = {{"targets", one ? Json::array({"Linear"}) : Json(g.modules)},

@@ -48,9 +48,14 @@ bool is_byte_token(std::string_view t) {
     return t.size() == 6 && t.starts_with("<0x") && hex(t[3]) && hex(t[4]) && t[5] == '>';
 }
 
-void replace_all(std::string& text, std::string_view from, std::string_view to) {
-    for (size_t i = text.find(from); i != text.npos; i = text.find(from, i + to.size()))
-        text.replace(i, from.size(), to);
+std::string replace_all(std::string_view text, std::string_view from, std::string_view to) {
+    std::string out;
+    size_t done = 0;
+    for (size_t i = text.find(from); i != text.npos; i = text.find(from, done)) {
+        out.append(text.substr(done, i - done)).append(to);
+        done = i + from.size();
+    }
+    return out.append(text.substr(done));
 }
 
 class TokenizerWriter {
@@ -86,7 +91,7 @@ private:
             const auto text = content.get<std::string>();
             const bool control = added.value("special", Json()) == true || looks_special(text);
             NIBBLE_CHECK(v_.place(text, id.get<uint64_t>(), control ? TokenType::control : TokenType::user_defined));
-            if (!control) replace_all(v_.tokens[id.get<uint64_t>()], blank, " ");
+            if (!control) v_.tokens[id.get<uint64_t>()] = replace_all(v_.tokens[id.get<uint64_t>()], blank, " ");
             added_.push_back(id.get<uint64_t>());
         }
         v_.pad();
@@ -158,10 +163,7 @@ private:
         std::vector<std::string> merges;
         merges.reserve(file_.merges.size());
         for (const auto& [left, right] : file_.merges) {
-            std::string a = left, b = right;
-            replace_all(a, " ", byte_space);
-            replace_all(b, " ", byte_space);
-            merges.push_back(a + " " + b);
+            merges.push_back(replace_all(left, " ", byte_space) + " " + replace_all(right, " ", byte_space));
         }
         out_.add_strings("tokenizer.ggml.merges", std::move(merges));
     }

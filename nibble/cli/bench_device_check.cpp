@@ -20,7 +20,7 @@ constexpr uint8_t poison = 0xA5;
 constexpr int64_t guard = 256;  // poisoned bytes behind every output that must stay as they are
 
 // Rows that one core of the reference takes at a time.
-int64_t panel_rows(Format format) { return format == Format::fp8_block128 ? 128 : 4; }
+int64_t rows_checked(Format format) { return format == Format::fp8_block128 ? 128 : 4; }
 
 class Checker {
 public:
@@ -114,8 +114,8 @@ std::vector<TensorAmax> maxima(float own) {
 Status Checker::decoded(const QuantMatrix& q, const QuantSpan& device, const float* tensor_scale,
                         const std::string& where, CheckResult& result) {
     std::vector<float> want(static_cast<size_t>(q.rows * q.cols));
-    pool_.parallel_for(ceil_div(q.rows, panel_rows(q.format)), [&](int64_t i) {
-        const int64_t step = panel_rows(q.format), begin = i * step, count = std::min(step, q.rows - begin);
+    pool_.parallel_for(ceil_div(q.rows, rows_checked(q.format)), [&](int64_t i) {
+        const int64_t step = rows_checked(q.format), begin = i * step, count = std::min(step, q.rows - begin);
         ref_.decode(q.view().panel(begin, count), want.data() + begin * q.cols);
     });
     std::vector<uint16_t> want_bf16(want.size());
@@ -182,9 +182,9 @@ Result<CheckResult> Checker::weights(const WeightSpec& spec, DType dtype, int64_
             const DeviceArena::Mark outputs = arena_.mark();
             QuantMatrix q(spec.format, rows, cols);
             q.tensor_scale = tensor_scale(spec, amax);
-            std::vector<QuantStats> stats(static_cast<size_t>(ceil_div(rows, panel_rows(spec.format))));
+            std::vector<QuantStats> stats(static_cast<size_t>(ceil_div(rows, rows_checked(spec.format))));
             pool_.parallel_for(static_cast<int64_t>(stats.size()), [&](int64_t i) {
-                const int64_t step = panel_rows(spec.format), begin = i * step, count = std::min(step, rows - begin);
+                const int64_t step = rows_checked(spec.format), begin = i * step, count = std::min(step, rows - begin);
                 ref_.quantize(w.view().panel(begin, count), spec, amax, q.span().panel(begin, count), stats[size_t(i)]);
             });
             uint64_t raised = 0;

@@ -19,7 +19,7 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t panel_rows = 128;
+constexpr int64_t rows_a_panel = 128;
 constexpr double most_seconds = 1.5;  // per case, beyond the first repetition
 
 enum class Operation { scan, quantize, decode, measure, losses };
@@ -78,9 +78,9 @@ struct Job {
     QuantMatrix& q;
     float* decoded;
 
-    int64_t panels() const { return (weights.rows + panel_rows - 1) / panel_rows; }
+    int64_t panels() const { return (weights.rows + rows_a_panel - 1) / rows_a_panel; }
     void run(int64_t panel, QuantStats& stats, std::span<double> losses) const {
-        const int64_t begin = panel * panel_rows, count = std::min(panel_rows, weights.rows - begin);
+        const int64_t begin = panel * rows_a_panel, count = std::min(rows_a_panel, weights.rows - begin);
         const MatrixView w = weights.panel(begin, count);
         const QuantSpan out = q.span().panel(begin, count);
         switch (what.operation) {
@@ -163,7 +163,7 @@ Line time_job(const Job& job, ThreadPool& pool, int repetitions, std::byte* copy
     const double whole = one * static_cast<double>(panels) / pool.threads();
     if (whole > most_seconds)
         used = std::clamp<int64_t>(int64_t(most_seconds / one) * pool.threads(), pool.threads(), panels);
-    const int64_t rows = std::min(used * panel_rows, job.weights.rows);
+    const int64_t rows = std::min(used * rows_a_panel, job.weights.rows);
     const double bytes = static_cast<double>(rows * job.weights.row_bytes());
 
     std::vector<double> rates, copies, fractions;
@@ -172,8 +172,8 @@ Line time_job(const Job& job, ThreadPool& pool, int repetitions, std::byte* copy
         const double copying = seconds([&] {
             pool.parallel_for(panels, [&](int64_t p) {
                 const MatrixView w =
-                    job.weights.panel(p * panel_rows, std::min(panel_rows, job.weights.rows - p * panel_rows));
-                std::memcpy(copy + p * panel_rows * w.row_bytes(), w.data, static_cast<size_t>(w.bytes()));
+                    job.weights.panel(p * rows_a_panel, std::min(rows_a_panel, job.weights.rows - p * rows_a_panel));
+                std::memcpy(copy + p * rows_a_panel * w.row_bytes(), w.data, static_cast<size_t>(w.bytes()));
             });
         });
         const double working = seconds(
@@ -266,8 +266,8 @@ Status bench_quantize(const BenchQuantizeOptions& options, std::FILE* out) {
         const TensorAmax amax = amax_for(c);
         q.tensor_scale = tensor_scale(c.spec, amax);
         QuantStats stats;
-        for (int64_t i = 0; i < options.rows; i += panel_rows) {  // what decode and measure read; touches every page
-            const int64_t n = std::min(panel_rows, options.rows - i);
+        for (int64_t i = 0; i < options.rows; i += rows_a_panel) {  // what decode and measure read; touches every page
+            const int64_t n = std::min(rows_a_panel, options.rows - i);
             WeightSpec plain{c.spec.format};
             forced->quantize(weights.view().panel(i, n), plain, amax, q.span().panel(i, n), stats);
         }

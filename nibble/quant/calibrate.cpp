@@ -297,6 +297,7 @@ Result<Calibration> calibrate(const Checkpoint& source, const Plan& plan, std::s
     std::unique_ptr<CalibrationKeep> keep;
     if (!options.keep.empty()) {
         JobIdentity job = options.job;
+        job.emplace_back("calibration's revision", fmt::format("{}", calibration_revision));
         job.emplace_back("calibration", hash_text(fmt::format("{} {} {}", facts, static_cast<int>(options.range.kind),
                                                               options.range.percentile)));
         job.emplace_back("recipe and plan", hash_text(plan_identity(plan)));

@@ -23,6 +23,10 @@
 
 namespace nibble {
 
+// Raised whenever the same text and settings give other bits (tests/quant/kept_calibration_test.cpp tells): what an
+// older nibble kept of an unfinished calibration is then not continued.
+inline constexpr int calibration_revision = 1;
+
 struct CalibrationOptions {
     RangeRule range;
     Compute compute = Compute::bf16;  // of the forward pass

@@ -6,7 +6,7 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t panel_rows = 192, task_rows = 96, rows_one_by_one = 16;
+constexpr int64_t factor_rows = 192, task_rows = 96, rows_one_by_one = 16;
 
 void update(const SolverKernels& kernels, const RankUpdate<float>& u) { kernels.rank_update(u); }
 void update(const SolverKernels& kernels, const RankUpdate<double>& u) { kernels.rank_update_f64(u); }
@@ -56,8 +56,8 @@ template <class T>
 Result<std::vector<T>> reversed_inverse_factor(std::vector<T> a, int64_t n, const SolverKernels& kernels,
                                                ThreadPool& pool) {
     Elimination<T> e{n, std::move(a), std::vector<T>(static_cast<size_t>(n * n)), kernels};
-    for (int64_t p = 0; p < n; p += panel_rows) {
-        const int64_t end = std::min(p + panel_rows, n);
+    for (int64_t p = 0; p < n; p += factor_rows) {
+        const int64_t end = std::min(p + factor_rows, n);
         if (const int64_t bad = e.eliminate(p, end); bad >= 0)
             return fail("the matrix is not positive definite at row {} of {}; more damping is needed", n - 1 - bad, n);
         pool.parallel_for((n - end + task_rows - 1) / task_rows, [&](int64_t block) {

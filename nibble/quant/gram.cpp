@@ -10,14 +10,14 @@ namespace {
 
 constexpr int64_t row_block = 96;
 
-constexpr int64_t rows_together = 64;
+constexpr int64_t gram_rows = 64;
 
 // work(t) for every row, on all threads.
 template <class Work>
 void each_row(int64_t rows, ThreadPool& pool, Work work) {
-    pool.parallel_for((rows + rows_together - 1) / rows_together, [&](int64_t part) {
-        const int64_t first = part * rows_together;
-        for (int64_t t = first; t < std::min(first + rows_together, rows); ++t) work(t);
+    pool.parallel_for((rows + gram_rows - 1) / gram_rows, [&](int64_t part) {
+        const int64_t first = part * gram_rows;
+        for (int64_t t = first; t < std::min(first + gram_rows, rows); ++t) work(t);
     });
 }
 

@@ -14,7 +14,7 @@ constexpr int64_t block = nvfp4_block;
 constexpr int candidates = 16;
 // Rows that are under way at once. With row feedback each is one block behind the row before it, so that the rows of
 // `spread` they read stay in the second-level cache. Descent goes over the rows of a panel together.
-constexpr int64_t panel_rows = 16;
+constexpr int64_t solved_rows = 16;
 
 class Solver {
 public:
@@ -44,9 +44,9 @@ public:
 
     void solve(ThreadPool& pool) {
         load_weights(pool);
-        const int64_t panels = (n_ + panel_rows - 1) / panel_rows;
-        if (!rows_) return pool.parallel_for(panels, [&](int64_t p) { solve_panel(p * panel_rows); });
-        for (int64_t p = 0; p < panels; ++p) answer_rows(p * panel_rows, pool, solve_panel(p * panel_rows));
+        const int64_t panels = (n_ + solved_rows - 1) / solved_rows;
+        if (!rows_) return pool.parallel_for(panels, [&](int64_t p) { solve_panel(p * solved_rows); });
+        for (int64_t p = 0; p < panels; ++p) answer_rows(p * solved_rows, pool, solve_panel(p * solved_rows));
     }
 
 private:
@@ -61,14 +61,14 @@ private:
         });
     }
 
-    // Rows [first, first + panel_rows) or to the end; returns their errors w - q [rows, k] when rows answer rows.
+    // Rows [first, first + solved_rows) or to the end; returns their errors w - q [rows, k] when rows answer rows.
     std::vector<float> solve_panel(int64_t first) {
-        const int64_t rows = std::min(panel_rows, n_ - first), blocks = k_ / block, skew = rows_ ? 1 : 0;
+        const int64_t rows = std::min(solved_rows, n_ - first), blocks = k_ / block, skew = rows_ ? 1 : 0;
         const auto size = static_cast<size_t>(rows * k_);
         const float* w = w_.data() + first * k_;
         Panel panel{rows, k_, std::vector<float>(w, w + size), std::vector<float>(size), std::vector<float>(size)};
         std::vector<float> spread(size), error(rows_ ? size : 0);
-        float residual[block * panel_rows];  // [k, row]
+        float residual[block * solved_rows];  // [k, row]
         for (int64_t t = 0; t < blocks + skew * (rows - 1); ++t) {
             int64_t lowest = rows, highest = 0;
             for (int64_t i = 0; i < rows; ++i) {
@@ -81,7 +81,7 @@ private:
             const int64_t together = skew ? 1 : highest + 1 - lowest;
             for (int64_t i = lowest; i <= highest; i += together) {
                 const int64_t next = (t - skew * i + 1) * block;
-                kernels_.rank_update({together, k_ - next, block, residual + i, panel_rows,
+                kernels_.rank_update({together, k_ - next, block, residual + i, solved_rows,
                                       columns_.row(next - block) + next, k_, spread.data() + i * k_ + next, k_});
             }
         }
@@ -113,7 +113,7 @@ private:
             const auto index = static_cast<size_t>(i * k_ + at + k);
             panel.multiple[index] = choice.multiple[k];
             panel.scale[index] = scale_[best];
-            residual[k * panel_rows + i] = choice.residual[k];
+            residual[k * solved_rows + i] = choice.residual[k];
             if (error) error[index] = w[k] - choice.multiple[k] * scale_[best];
         }
     }

@@ -10,7 +10,7 @@
 namespace nibble {
 namespace {
 
-constexpr size_t worst_count = 20;
+constexpr size_t worst_listed = 20;
 
 // Rows of the plan: one tensor, or the experts of one layer and role that were planned alike.
 struct PlanRow {
@@ -72,7 +72,7 @@ std::string kv_table(const QuantReport& report) {
 }  // namespace
 
 std::string worst_section(const QuantReport& report) {
-    const std::vector<size_t> worst = worst_tensors(report, worst_count);
+    const std::vector<size_t> worst = worst_tensors(report, worst_listed);
     if (worst.empty()) return {};
     std::string rows;
     for (size_t i : worst) {

@@ -11,7 +11,7 @@
 namespace nibble {
 namespace {
 
-constexpr size_t worst_count = 5;
+constexpr size_t worst_printed = 5;
 
 // Columns of a terminal a UTF-8 text takes; enough for names and the few signs used here (no wide characters).
 size_t columns(std::string_view text) {
@@ -83,7 +83,7 @@ std::string by_role(const QuantReport& r) {
 }
 
 std::string worst(const QuantReport& r) {
-    const std::vector<size_t> indices = worst_tensors(r, worst_count);
+    const std::vector<size_t> indices = worst_tensors(r, worst_printed);
     if (indices.empty()) return {};
     std::vector<Row> rows{{"worst", "SQNR dB", "zeroed", "saturated", "flips"}};
     for (size_t i : indices) {

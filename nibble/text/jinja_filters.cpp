@@ -19,7 +19,7 @@ using Bound = std::vector<std::optional<Value>>;
 
 bool flag(const std::optional<Value>& v, bool otherwise = false) { return v ? truth(*v) : otherwise; }
 
-int64_t whole(In in, const std::optional<Value>& v, int64_t otherwise) {
+int64_t integer_argument(In in, const std::optional<Value>& v, int64_t otherwise) {
     if (!v) return otherwise;
     if (!v->is_integral()) in.fail(fmt::format("expected an integer, found {}", type_name(*v)));
     return v->integer();
@@ -248,7 +248,7 @@ Value f_int(In in, V v, A a) {
     if (v.is(Kind::string)) {
         std::string text(strip(v.text()));
         std::erase(text, '_');
-        int64_t base = whole(in, b[1], 10);
+        int64_t base = integer_argument(in, b[1], 10);
         const char* first = text.data() + (text.starts_with('+') ? 1 : 0);
         if (base == 16 && (text.starts_with("0x") || text.starts_with("0X"))) first += 2;
         if (base < 2 || base > 36) in.fail("int() base must be from 2 to 36");
@@ -286,7 +286,7 @@ Value f_float(In in, V v, A a) {
 Value f_round(In in, V v, A a) {
     const Bound b = bind(in, "round", a, {"precision", "method"});
     if (!v.is_number()) in.fail(fmt::format("type {} cannot be rounded", type_name(v)));
-    const int64_t precision = whole(in, b[0], 0);
+    const int64_t precision = integer_argument(in, b[0], 0);
     const std::string how = b[1] ? in.text(*b[1]) : "common";
     if (precision < -300 || precision > 300) in.fail("round: the precision is not reasonable");
     if (how == "common") {
@@ -306,9 +306,10 @@ Value f_round(In in, V v, A a) {
 
 Value f_indent(In in, V v, A a) {
     const Bound b = bind(in, "indent", a, {"width", "first", "blank"});
-    const std::string pad = b[0] && b[0]->is(Kind::string)
-                                ? b[0]->text()
-                                : std::string(size_t(std::clamp<int64_t>(whole(in, b[0], 4), 0, 10000)), ' ');
+    const std::string pad =
+        b[0] && b[0]->is(Kind::string)
+            ? b[0]->text()
+            : std::string(size_t(std::clamp<int64_t>(integer_argument(in, b[0], 4), 0, 10000)), ' ');
     const std::string text = in.text(v) + "\n";  // as Jinja does, so that the last line is one
     std::string out = flag(b[1]) ? pad : "";
     const size_t end = text.size() - 1;
@@ -340,7 +341,7 @@ Value f_tojson(In in, V v, A a) {
         if (b[1]->is(Kind::string))
             indent = b[1]->text();
         else
-            indent = std::string(size_t(std::clamp<int64_t>(whole(in, b[1], 0), 0, 1000)), ' ');
+            indent = std::string(size_t(std::clamp<int64_t>(integer_argument(in, b[1], 0), 0, 1000)), ' ');
     }
     std::string comma = indent ? "," : ", ", colon = ": ";
     if (b[2] && !b[2]->is(Kind::none)) {

@@ -39,7 +39,7 @@ std::string text_of(Interpreter& in, const std::optional<Value>& v, const char* 
     return v->text();
 }
 
-int64_t whole(Interpreter& in, const std::optional<Value>& v, int64_t otherwise) {
+int64_t index_argument(Interpreter& in, const std::optional<Value>& v, int64_t otherwise) {
     if (!v) return otherwise;
     if (!v->is_integral()) in.fail(fmt::format("'{}' object cannot be interpreted as an integer", type_name(*v)));
     return v->integer();
@@ -59,7 +59,7 @@ Value m_strip(Interpreter& in, const Value& self, const Arguments& args) {
 template <bool from_right>
 Value m_split(Interpreter& in, const Value& self, const Arguments& args) {
     const Bound b = bind(in, "split", args, {"sep", "maxsplit"});
-    int64_t left = whole(in, b[1], -1);
+    int64_t left = index_argument(in, b[1], -1);
     std::string_view text = self.text();
     std::vector<Value> out;
     const auto push = [&](std::string_view part) { out.push_back(in.string(std::string(part))); };
@@ -151,7 +151,7 @@ Value m_remove(Interpreter& in, const Value& self, const Arguments& args) {
 Value m_replace(Interpreter& in, const Value& self, const Arguments& args) {
     const Bound b = bind(in, "replace", args, {"old", "new", "count"});
     const std::string old = text_of(in, b[0], "replace"), fresh = text_of(in, b[1], "replace"), &text = self.text();
-    int64_t left = b[2] && b[2]->is(Kind::none) ? -1 : whole(in, b[2], -1);
+    int64_t left = b[2] && b[2]->is(Kind::none) ? -1 : index_argument(in, b[2], -1);
     std::string out;
     size_t at = 0;
     in.budget.pay_steps(1 + int64_t(text.size()) / 64);
@@ -386,8 +386,8 @@ std::optional<Value> loop_attribute(Interpreter& in, const Value& self, const st
 Value f_range(Interpreter& in, const Arguments& args) {
     const Bound b = bind(in, "range", args, {"start", "stop", "step"});
     if (!b[0]) in.fail("range needs an argument");
-    const int64_t first = whole(in, b[0], 0), step = whole(in, b[2], 1);
-    const int64_t start = b[1] ? first : 0, stop = b[1] ? whole(in, b[1], 0) : first;
+    const int64_t first = index_argument(in, b[0], 0), step = index_argument(in, b[2], 1);
+    const int64_t start = b[1] ? first : 0, stop = b[1] ? index_argument(in, b[1], 0) : first;
     if (step == 0) in.fail("range() arg 3 must not be zero");
     const __int128 span = step > 0 ? __int128(stop) - start : __int128(start) - stop,
                    by = step > 0 ? __int128(step) : -__int128(step);

@@ -129,6 +129,36 @@ TEST_P(KeptCalibration, AStoppedOneEndsWithTheSameBits) {
         << other.error().message();
 }
 
+// A binary continues what another one kept only if both find the same bits.
+TEST_P(KeptCalibration, BitsBelongToARevision) {
+    const std::map<std::string, std::string> bits = {
+        {"max", "77fa04ed81fac303"}, {"nibble_best", "c8ba7901b22ac8d8"}, {"gptq", "e485dfdd6c596e9f"}};  // of revision 1
+    Bed bed;
+    const Plan plan = bed.plan(GetParam());
+    const auto seen = bed.run(plan);
+    ASSERT_TRUE(seen.ok()) << seen.error().message();
+    EXPECT_EQ(hash_text(content(plan, *seen)), bits.at(GetParam()))
+        << "raise calibration_revision and note the new bits here";
+    EXPECT_EQ(calibration_revision, 1);
+}
+
+TEST_P(KeptCalibration, AnotherRevisionIsNotContinued) {
+    Bed bed;
+    const Plan plan = bed.plan(GetParam());
+    const fs::path keep = bed.dir / "keep";
+    ASSERT_TRUE(bed.run(plan, keep).ok());
+    const fs::path journal = keep / Journal::file_name;
+    std::string text = read_file(journal);
+    const std::string now = fmt::format("\"calibration's revision\":\"{}\"", calibration_revision);
+    const auto at = text.find(now);
+    ASSERT_NE(at, text.npos) << text.substr(0, 400);
+    write_file(journal, text.replace(at, now.size(), "\"calibration's revision\":\"0\""));
+    const auto other = bed.run(plan, keep);
+    ASSERT_FALSE(other.ok());
+    EXPECT_NE(other.error().message().find("calibration's revision (was 0, is"), std::string::npos)
+        << other.error().message();
+}
+
 INSTANTIATE_TEST_SUITE_P(Algorithms, KeptCalibration, testing::Values("max", "nibble_best", "gptq"));
 
 // Model Optimizer's order: all inputs quantized, weights as they are, X after the input quantizer.
