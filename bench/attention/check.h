@@ -1,7 +1,7 @@
 // Paged attention against double precision, and against itself in other batches and chunks.
 #pragma once
 
-#include "device/kit.h"
+#include "bench/kit.h"
 #include "kernels/attention_cuda.h"
 
 namespace nibble::bench {
@@ -9,7 +9,10 @@ namespace nibble::bench {
 // Probabilities of 8 (BF16) or 11 bits, outputs of 8, scores in FP32.
 inline constexpr double attention_bound = 4e-3;
 
+// tiny: a few launches of every kernel, as many as racecheck goes through in a minute.
+enum class AttentionChecks : uint8_t { all, small, tiny };
+
 Result<std::vector<Check>> check_attention(const Stream& stream, const DeviceInfo& device, DeviceArena& arena,
-                                           uint64_t seed, bool small);
+                                           uint64_t seed, AttentionChecks checks);
 
 }  // namespace nibble::bench

@@ -1,7 +1,7 @@
 // gpu_decode: checks the kernels between the products, then times whole decoding steps of a Llama-3.1-8B shape in
 // NVFP4 with random weights under a CUDA graph, after checking that a sequence's logits do not depend on its company.
 #include "decode/model.h"
-#include "device/graph.h"
+#include "bench/graph_time.h"
 #include "device/report.h"
 #include "formats/minifloat.h"
 

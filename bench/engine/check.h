@@ -2,7 +2,7 @@
 // precision and equal bits across batches where it is a product.
 #pragma once
 
-#include "device/kit.h"
+#include "bench/kit.h"
 
 namespace nibble::bench {
 

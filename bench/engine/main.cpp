@@ -1,5 +1,5 @@
 // gpu_engine: checks the kernels of a forward pass, then times products of BF16 operands against what they read.
-#include "device/graph.h"
+#include "bench/graph_time.h"
 #include "device/report.h"
 #include "engine/check.h"
 #include "engine/timing.h"

@@ -1,6 +1,6 @@
 #include "engine/timing.h"
 
-#include "device/graph.h"
+#include "bench/graph_time.h"
 #include "kernels/matmul_cuda.h"
 #include "kernels/product_cuda.h"
 

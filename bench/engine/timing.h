@@ -1,7 +1,7 @@
 // Times of the engine's kernels inside a replayed graph.
 #pragma once
 
-#include "device/kit.h"
+#include "bench/kit.h"
 #include "device/report.h"
 
 namespace nibble::bench {

@@ -1,22 +1,21 @@
 // gpu_matmul: checks the W4A16 products, then times them against the bytes they read and against cuBLAS in BF16.
+#include "bench/graph_time.h"
+#include "bench/machine.h"
 #include "cli/bench_device_data.h"
-#include "device/graph.h"
 #include "device/report.h"
 #include "kernels/matmul_cuda.h"
 #include "matmul/check.h"
-#include "matmul/cublas.h"
 
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cstdio>
-#include <optional>
 
 namespace nibble::bench {
 namespace {
 
 struct Config {
-    std::string device = "cuda", cublas, json;
+    std::string device = "cuda", json;
     int64_t memory_gib = 24;
     uint64_t seed = 1;
     int copies = 24, repeats = 15;
@@ -26,13 +25,13 @@ struct Config {
 };
 
 Status time_shape(int64_t n, int64_t k, const Stream& stream, const DeviceInfo& device, DeviceArena& arena,
-                  const std::optional<Cublas>& cublas, const Config& config, Report& report) {
+                  const Vendor& vendor, const Config& config, Report& report) {
     const DeviceArena::Mark mark = arena.mark();
     const int64_t packed = cuda::packed_bytes(n, k), most = config.batches.back();
     NIBBLE_TRY(std::byte * records, arena.allocate(packed * config.copies));
     NIBBLE_TRY(std::byte * x, arena.allocate(most * k * 2));
     NIBBLE_TRY(float* y, arena.allocate_array<float>(most * n));
-    NIBBLE_TRY(std::byte * plain, arena.allocate(cublas ? n * k * 2 * config.copies : 256));
+    NIBBLE_TRY(std::byte * plain, arena.allocate(vendor.library ? n * k * 2 * config.copies : 256));
     NIBBLE_TRY(float* scale, arena.allocate_array<float>(1));
     const Matrix tokens = make_data(Data::bell, DType::bf16, 256, k, 1),
                  weights = make_data(Data::bell, DType::bf16, n, k, 2);
@@ -45,7 +44,7 @@ Status time_shape(int64_t n, int64_t k, const Stream& stream, const DeviceInfo& 
     // Any bytes are valid records: all codes, scales of 2^-8 ... 2^22.
     for (int c = 0; c < config.copies; ++c)
         NIBBLE_CHECK(copy_to_device(records + c * packed, weights.data.data() + c * 64, packed, stream));
-    if (cublas)
+    if (vendor.library)
         for (int c = 0; c < config.copies; ++c)
             NIBBLE_CHECK(c ? copy_on_device(plain + c * n * k * 2, plain, n * k * 2, stream)
                            : copy_to_device(plain, weights.data.data(), n * k * 2, stream));
@@ -56,11 +55,15 @@ Status time_shape(int64_t n, int64_t k, const Stream& stream, const DeviceInfo& 
                                           : 4 * config.copies,
                                  config.repeats};
         double base = 0;
-        if (cublas) {
+        if (vendor.library) {
+            const DeviceArena::Mark inner = arena.mark();
+            NIBBLE_TRY(const auto theirs, cuda::plan_vendor_product(vendor.library, {.m = m, .n = n, .k = k}));
+            NIBBLE_TRY(std::byte * workspace, arena.allocate(theirs.workspace_bytes));
             NIBBLE_TRY(base, graph_time(stream, timing, [&](int i) {
-                           const int c = i % config.copies;
-                           return cublas->multiply(m, n, k, x, plain + c * n * k * 2, y);
+                           return cuda::vendor_product(theirs, x, plain + i % config.copies * n * k * 2, y, workspace,
+                                                       stream);
                        }));
+            arena.release(inner);
         }
         NIBBLE_TRY(const auto chosen, cuda::plan_matmul({.m = m, .n = n, .k = k}, device));
         std::vector<cuda::MatmulTiling> tilings{{}};
@@ -95,7 +98,7 @@ Status time_shape(int64_t n, int64_t k, const Stream& stream, const DeviceInfo& 
             const double bytes = static_cast<double>(packed + m * (k * 2 + n * 4)), best = std::min(us[0], us[1]);
             const double operations = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
             fmt::print(
-                "{:>6}x{:<6} m {:>4} {:>8.2f} us overlap {:>8.2f} us {:>5.2f} TB/s {:>4.0f} TF  cuBLAS BF16 "
+                "{:>6}x{:<6} m {:>4} {:>8.2f} us overlap {:>8.2f} us {:>5.2f} TB/s {:>4.0f} TF  cuBLASLt BF16 "
                 "{:>8.2f} us {:>5.2f}x  permute {:>6.2f}   {}\n",
                 n, k, m, us[0], us[1], bytes / best * 1e-6, operations / best * 1e-6, base, base / best, us[2],
                 plan.tiling.tokens ? fmt::format("{}/{}/{}/{}{}", plan.tiling.tokens, plan.tiling.row_blocks,
@@ -143,14 +146,12 @@ Result<bool> run(const Config& config) {
         std::fflush(stdout);
     }
     if (!config.no_timing) {
-        std::optional<Cublas> cublas;
-        if (!config.cublas.empty()) {
-            NIBBLE_TRY(cublas, Cublas::open(config.cublas, stream));
-        }
+        const Vendor vendor = Vendor::open(info);
+        if (!vendor.library) fmt::print("no baseline: {}\n", vendor.missing);
         for (const std::string& shape : config.shapes) {
             long n = 0, k = 0;
             if (std::sscanf(shape.c_str(), "%ldx%ld", &n, &k) != 2) return fail("--shape {}: expected NxK", shape);
-            NIBBLE_CHECK(time_shape(n, k, stream, info, arena, cublas, config, report));
+            NIBBLE_CHECK(time_shape(n, k, stream, info, arena, vendor, config, report));
         }
     }
     NIBBLE_CHECK(report.write(config.json));
@@ -164,7 +165,6 @@ int main(int argc, char** argv) {
     nibble::bench::Config config;
     CLI::App app{"Checks and times the W4A16 matrix products"};
     app.add_option("--device", config.device, "cuda or cuda:N");
-    app.add_option("--cublas", config.cublas, "libcublas.so.13 to compare with; none without");
     app.add_option("--json", config.json, "write the results here");
     app.add_option("--memory", config.memory_gib, "GiB of device memory");
     app.add_option("--seed", config.seed, "of the checked data");

@@ -1,4 +1,5 @@
 // `nibble bench WHAT`: checks first, then times.
+#include "cli/bench_kernels.h"
 #include "cli/bench_matmul.h"
 #include "cli/bench_model.h"
 #include "cli/bench_quantize.h"
@@ -41,24 +42,69 @@ void add_bench_model(CLI::App& bench, RunCommand& run) {
     });
 }
 
+void add_gpu_options(CLI::App& command, BenchKernelsOptions& config) {
+    const bool attention = config.kernels == BenchKernelsOptions::Kernels::attention;
+    const std::string gpu = config.kernels == BenchKernelsOptions::Kernels::matmul ? "GPU: " : "";
+    command.add_option(
+        "--shape", config.shapes,
+        gpu + (attention ? "SEQUENCESxTOKENS to decode" : "NxK of the weights") + "; default: those of the targets");
+    if (!attention) command.add_option("--m", config.tokens, gpu + "tokens together; default: those of the targets");
+}
+
 void add_bench_matmul(CLI::App& bench, RunCommand& run) {
     auto config = std::make_shared<BenchMatmulOptions>();
+    auto gpu = std::make_shared<BenchKernelsOptions>();
     CLI::App* command =
         bench.add_subcommand("matmul", "products of one row and of many beside memory and multiply-add limits");
-    command->add_option("--shapes", config->shapes, "smollm2, llama or all")->capture_default_str();
+    command->add_option("--device", config->device, "cpu, cuda or cuda:N")->capture_default_str();
+    const CLI::Option* cpu_only[] = {
+        command->add_option("--shapes", config->shapes, "CPU: smollm2, llama or all")->capture_default_str(),
+        command->add_option("--rows", config->rows, "CPU: of a prefill")->capture_default_str(),
+        command->add_option("--megabytes", config->megabytes, "CPU: of weights behind one another in a decoding step")
+            ->capture_default_str(),
+        command->add_option("--threads", config->threads, "CPU: 0: all cores")->capture_default_str(),
+        command->add_option("--kernel", config->kernel,
+                            "CPU: one of avx512, avx2, ref; default: avx512 and avx2 where supported")};
     command->add_option("--format", config->format, "weights or weights+inputs, as nvfp4+nvfp4; default: all");
-    command->add_option("--rows", config->rows, "of a prefill")->capture_default_str();
-    command->add_option("--megabytes", config->megabytes, "of weights behind one another in a decoding step")
+    add_gpu_options(*command, *gpu);
+    command->add_option("--repetitions", config->repetitions, "medians over this many")
+        ->check(CLI::Range(1, 1000))
         ->capture_default_str();
-    command->add_option("--threads", config->threads, "0: all cores")->capture_default_str();
-    command->add_option("--kernel", config->kernel,
-                        "one of avx512, avx2, ref; default: avx512 and avx2 where supported");
-    command->add_option("--repetitions", config->repetitions, "medians over this many")->capture_default_str();
     command->add_flag("--json", config->json, "machine-readable");
-    command->footer("Example:\n  nibble bench matmul --format nvfp4 --kernel avx512");
+    command->footer(
+        "Example:\n  nibble bench matmul --format nvfp4 --kernel avx512\n"
+        "  nibble bench matmul --device cuda --shape 8192x8192 --m 1 --m 64");
+    command->callback([config, gpu, cpu_only = std::vector(std::begin(cpu_only), std::end(cpu_only)), &run] {
+        const bool on_cpu = config->device == "cpu";
+        if (on_cpu && !(gpu->shapes.empty() && gpu->tokens.empty()))
+            throw CLI::ValidationError("--shape and --m are of --device cuda; the CPU's are --shapes and --rows");
+        for (const CLI::Option* option : cpu_only)
+            if (!on_cpu && option->count() > 0)
+                throw CLI::ValidationError(option->get_name() + " is of the CPU; a GPU's are --shape and --m");
+        run = [config, gpu, on_cpu]() -> Result<Outcome> {
+            gpu->device = config->device, gpu->format = config->format;
+            gpu->repetitions = config->repetitions, gpu->json = config->json;
+            NIBBLE_CHECK(on_cpu ? bench_matmul(*config, stdout) : bench_kernels(*gpu, stdout));
+            return Outcome{};
+        };
+    });
+}
+
+void add_bench_gpu(CLI::App& bench, RunCommand& run, BenchKernelsOptions::Kernels kernels, const std::string& name,
+                   const std::string& what, const std::string& example) {
+    auto config = std::make_shared<BenchKernelsOptions>();
+    config->kernels = kernels;
+    CLI::App* command = bench.add_subcommand(name, what);
+    command->add_option("--device", config->device, "cuda or cuda:N")->capture_default_str();
+    add_gpu_options(*command, *config);
+    command->add_option("--repetitions", config->repetitions, "medians over this many")
+        ->check(CLI::Range(1, 1000))
+        ->capture_default_str();
+    command->add_flag("--json", config->json, "machine-readable");
+    command->footer("Example:\n  " + example);
     command->callback([config, &run] {
         run = [config]() -> Result<Outcome> {
-            NIBBLE_CHECK(bench_matmul(*config, stdout));
+            NIBBLE_CHECK(bench_kernels(*config, stdout));
             return Outcome{};
         };
     });
@@ -72,6 +118,11 @@ void add_bench(CLI::App& app, RunCommand& run) {
     bench->require_subcommand(1);
     add_bench_matmul(*bench, run);
     add_bench_model(*bench, run);
+    using Kernels = BenchKernelsOptions::Kernels;
+    add_bench_gpu(*bench, run, Kernels::attention, "attention", "decode and prefill attention of a GPU",
+                  "nibble bench attention --shape 16x4096");
+    add_bench_gpu(*bench, run, Kernels::experts, "experts", "products of a mixture's experts on a GPU",
+                  "nibble bench experts --m 1 --m 64");
     auto config = std::make_shared<BenchQuantizeOptions>();
     CLI::App* command = bench->add_subcommand("quantize", "quantize, decode and measure kernels beside memcpy");
     command->add_option("--rows", config->rows, "of the matrix")->capture_default_str();

@@ -12,8 +12,8 @@ namespace fs = std::filesystem;
 
 static const std::map<std::string, int> levels{{"base", 0},  {"formats", 1}, {"io", 1},      {"page", 1},
                                                {"text", 1},  {"tensor", 2},  {"kernels", 3}, {"checkpoint", 3},
-                                               {"model", 4}, {"quant", 5},   {"serve", 5},   {"eval", 5},
-                                               {"train", 5}, {"rl", 6},      {"cli", 7}};
+                                               {"bench", 4}, {"model", 4},   {"quant", 5},   {"serve", 5},
+                                               {"eval", 5},  {"train", 5},   {"rl", 6},      {"cli", 7}};
 
 static bool may_include(const std::string& from, const std::string& to) {
     return from == to || levels.at(to) < levels.at(from);

@@ -6,8 +6,6 @@
 #include "kernels/product_cuda.h"
 #include "tensor/cuda/call.h"
 
-#include <type_traits>
-
 namespace nibble::cuda {
 namespace {
 
@@ -42,63 +40,18 @@ Status emulate(const ScaledMmPlan& p, const ScaledMatrix& a, const ScaledMatrix&
                    false, stream);
 }
 
-Status lt_status(cublasStatus_t status, std::string_view what) {
-    if (status == CUBLAS_STATUS_SUCCESS) return Ok{};
-    return fail("scaled_mm: {} returned {}", what, static_cast<int>(status));
-}
-
-// cuBLASLt's descriptors, freed where the scope ends.
-struct Descriptors {
-    const CublasLt& lt;
-    cublasLtMatmulDesc_t operation = nullptr;
-    cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;
-    cublasLtMatmulPreference_t preference = nullptr;
-
-    ~Descriptors() {
-        if (preference) lt.preference_destroy(preference);
-        for (const cublasLtMatrixLayout_t layout : {a, b, d})
-            if (layout) lt.layout_destroy(layout);
-        if (operation) lt.desc_destroy(operation);
-    }
-};
-
-// Column-major for cuBLASLt: d^T [n, m] = b [n, k] a^T. Not run on hardware.
+// Not run on hardware.
 Status run_lt(const ScaledMmPlan& p, const ScaledMatrix& a, const ScaledMatrix& b, float alpha, float* d,
               std::byte* workspace, const Stream& stream) {
-    const CublasLt& lt = *p.library;
-    Descriptors x{lt};
-    NIBBLE_CHECK(lt_status(lt.desc_create(&x.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate"));
-    const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
-        return lt_status(lt.desc_set(x.operation, attribute, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
-    };
-    const cublasOperation_t transposed = CUBLAS_OP_T, plain = CUBLAS_OP_N;
+    NIBBLE_TRY(const auto product, LtProduct::create(p.library, CUDA_R_4F_E2M1, p.m, p.n, p.k));
     const cublasLtMatmulMatrixScale_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3;
-    const void *first_scales = b.scales, *second_scales = a.scales;
-    NIBBLE_CHECK(set(CUBLASLT_MATMUL_DESC_TRANSA, transposed));
-    NIBBLE_CHECK(set(CUBLASLT_MATMUL_DESC_TRANSB, plain));
-    NIBBLE_CHECK(set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode));
-    NIBBLE_CHECK(set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode));
-    NIBBLE_CHECK(set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, first_scales));
-    NIBBLE_CHECK(set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, second_scales));
-    const auto rows = static_cast<uint64_t>(p.n), columns = static_cast<uint64_t>(p.m),
-               depth = static_cast<uint64_t>(p.k);
-    NIBBLE_CHECK(lt_status(lt.layout_create(&x.a, CUDA_R_4F_E2M1, depth, rows, p.k), "cublasLtMatrixLayoutCreate"));
-    NIBBLE_CHECK(lt_status(lt.layout_create(&x.b, CUDA_R_4F_E2M1, depth, columns, p.k), "cublasLtMatrixLayoutCreate"));
-    NIBBLE_CHECK(lt_status(lt.layout_create(&x.d, CUDA_R_32F, rows, columns, p.n), "cublasLtMatrixLayoutCreate"));
-    NIBBLE_CHECK(lt_status(lt.preference_create(&x.preference), "cublasLtMatmulPreferenceCreate"));
-    const auto room = static_cast<size_t>(lt_workspace);
-    NIBBLE_CHECK(
-        lt_status(lt.preference_set(x.preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof room),
-                  "cublasLtMatmulPreferenceSetAttribute"));
-    cublasLtMatmulHeuristicResult_t best{};
-    int found = 0;
-    NIBBLE_CHECK(lt_status(lt.heuristic(lt.handle, x.operation, x.a, x.b, x.d, x.d, x.preference, 1, &best, &found),
-                           "cublasLtMatmulAlgoGetHeuristic"));
-    if (found == 0) return fail("scaled_mm: cuBLASLt has no kernel for {} x {} x {}", p.m, p.n, p.k);
-    const float beta = 0.0f;
-    return lt_status(lt.matmul(lt.handle, x.operation, &alpha, b.codes, x.a, a.codes, x.b, &beta, d, x.d, d, x.d,
-                               &best.algo, workspace, room, raw(stream)),
-                     "cublasLtMatmul");
+    const void *w_scales = b.scales, *x_scales = a.scales;
+    NIBBLE_CHECK(product->set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode));
+    NIBBLE_CHECK(product->set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode));
+    NIBBLE_CHECK(product->set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, w_scales));
+    NIBBLE_CHECK(product->set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x_scales));
+    NIBBLE_CHECK(product->choose(lt_workspace));
+    return product->run(alpha, a.codes, b.codes, d, workspace, raw(stream));
 }
 
 }  // namespace
@@ -128,8 +81,9 @@ Status scaled_mm(const ScaledMmPlan& plan, const ScaledMatrix& a, const ScaledMa
          {static_cast<const void*>(a.codes), static_cast<const void*>(a.scales), static_cast<const void*>(b.codes),
           static_cast<const void*>(b.scales), static_cast<const void*>(d), static_cast<const void*>(workspace)})
         if (!p || !aligned(p)) return fail("scaled_mm: device pointers must be 16-byte aligned");
-    return plan.backend == ScaledBackend::emulated ? emulate(plan, a, b, alpha, d, workspace, stream)
-                                                   : run_lt(plan, a, b, alpha, d, workspace, stream);
+    return plan.backend == ScaledBackend::emulated
+               ? emulate(plan, a, b, alpha, d, workspace, stream)
+               : run_lt(plan, a, b, alpha, d, workspace, stream).within("scaled_mm");
 }
 
 }  // namespace nibble::cuda

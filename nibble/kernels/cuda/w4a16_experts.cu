@@ -180,8 +180,9 @@ __global__ void __launch_bounds__(Experts<Tiles>::threads, 1) experts_kernel(con
                     __syncwarp();
                     request();
                     if (++slot == E::slots) slot = 0, parity ^= 1;
-                    const uint8_t* x = shared + stage * E::stage_bytes + g * x_row_bytes + 32 * c;
-                    multiply_record<Tiles>(acc, codes, scales, scale_bits, x);
+                    const uint8_t* x = shared + stage * E::stage_bytes + 32 * c;
+                    multiply_record<Tiles>(acc, codes, scales, scale_bits, x,
+                                           [&](int t) { return min(8 * t + g, present - 1); });
                 }
                 __syncwarp();
                 barrier_arrive_if(x_empty + 8 * stage, lane == 0);

@@ -109,10 +109,11 @@ __device__ inline Tables make_tables(const ExpertsArgs& args, int* begin, int ti
     return {begin, before, args.experts};
 }
 
-// One record and 256 columns of x, from registers and from `x`, the lane's place in the first eight tokens.
-template <int Tiles>
+// One record and 256 columns of x, from registers and from `x`, the lane's columns of the stage's first token;
+// `token(t)` is the lane's token among the eight of tile t.
+template <int Tiles, class Token>
 __device__ __forceinline__ void multiply_record(float (&acc)[Tiles][4], const uint4 (&codes)[w4a16::record_blocks],
-                                                uint2 scales, const ScaleBits& bits, const uint8_t* x) {
+                                                uint2 scales, const ScaleBits& bits, const uint8_t* x, Token token) {
 #pragma unroll
     for (int b = 0; b < w4a16::record_blocks; ++b) {
         const ScalePairs pairs(scales, b, bits);
@@ -121,7 +122,7 @@ __device__ __forceinline__ void multiply_record(float (&acc)[Tiles][4], const ui
         for (int j = 0; j < 4; ++j) decode_step(a[j], codes[b], pairs, j);
 #pragma unroll
         for (int t = 0; t < Tiles; ++t) {
-            const uint4* columns = reinterpret_cast<const uint4*>(x + t * 8 * x_row_bytes + 128 * b);
+            const uint4* columns = reinterpret_cast<const uint4*>(x + token(t) * x_row_bytes + 128 * b);
             const uint4 low = columns[0], high = columns[1];
             multiply_add(acc[t], a[0], low.x, low.y);
             multiply_add(acc[t], a[1], low.z, low.w);
@@ -129,6 +130,13 @@ __device__ __forceinline__ void multiply_record(float (&acc)[Tiles][4], const ui
             multiply_add(acc[t], a[3], high.z, high.w);
         }
     }
+}
+
+// The same where all tokens are read and `x` is the lane's place in the first eight.
+template <int Tiles>
+__device__ __forceinline__ void multiply_record(float (&acc)[Tiles][4], const uint4 (&codes)[w4a16::record_blocks],
+                                                uint2 scales, const ScaleBits& bits, const uint8_t* x) {
+    multiply_record<Tiles>(acc, codes, scales, bits, x, [](int t) { return 8 * t; });
 }
 
 // The sum of `Chunks` chunks, one after the other, neighbours first: the last one leaves it in acc.

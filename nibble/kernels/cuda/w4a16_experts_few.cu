@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(Few<Parts>::threads, 1) few_kernel(const __gri
         // Of the lane's outputs: rows g and g + 8 of the accumulators, or where parts are added of their sums.
         const Output output(args, now.expert, now.row * 16, Parts == 1 ? g : lane % 8);
         const uint8_t* x = shared + ((now.tile - first_tile) % buffers * args.row_records + item_first) * stage_bytes +
-                           g * x_row_bytes + 32 * c;
+                           min(g, present - 1) * x_row_bytes + 32 * c;
         ChunkSums<1, F::chunks> sums_of_chunks;
         int record = 0;
         bool x_is_there = false;

@@ -1,4 +1,4 @@
-// Data to and from the device, for checks.
+// Data to and from the device, for checks of its kernels.
 #pragma once
 
 #include "formats/minifloat.h"

@@ -1,0 +1,215 @@
+#include "bench/experts.h"
+
+#include "bench/noise.h"
+#include "kernels/matmul_cuda.h"
+#include "kernels/product_cuda.h"
+#include "kernels/quantize.h"
+
+#include <cmath>
+
+namespace nibble::bench {
+namespace {
+
+constexpr int draws = 8;  // of the router, which launches take in turn
+
+struct Draw {
+    std::vector<int32_t> begin{0}, rows;  // slots sorted by expert; the token behind each
+    const int32_t *device_begin = nullptr, *device_rows = nullptr;
+    int hit = 0;
+};
+
+Result<Draw> draw(Kit& kit, const ExpertsShape& s, int64_t tokens) {
+    std::vector<std::vector<int32_t>> of(static_cast<size_t>(s.experts));
+    for (int64_t t = 0; t < tokens; ++t)
+        for (int i = 0; i < s.top_k;) {
+            auto& list = of[kit.random() % of.size()];
+            if (!list.empty() && list.back() == t) continue;
+            list.push_back(static_cast<int32_t>(t)), ++i;
+        }
+    Draw d;
+    for (const auto& list : of) {
+        d.rows.insert(d.rows.end(), list.begin(), list.end());
+        d.begin.push_back(static_cast<int32_t>(d.rows.size()));
+        d.hit += !list.empty();
+    }
+    NIBBLE_TRY(d.device_begin, kit.upload(d.begin));
+    NIBBLE_TRY(d.device_rows, kit.upload(d.rows));
+    return d;
+}
+
+// Experts in one format: row r of expert e is row e * n + r of one tall matrix of noise.
+class Experts {
+public:
+    Experts(Kit& kit, const ExpertsShape& shape, bool nvfp4) : kit_(kit), s_(shape), nvfp4_(nvfp4) {}
+
+    Status load();
+    Status start(int64_t tokens);
+    Status queue(int launch);
+    Result<Check> check();
+    double hit() const {
+        double sum = 0;
+        for (const Draw& d : draws_) sum += d.hit;
+        return sum / draws;
+    }
+    int64_t expert_bytes() const { return bytes_; }
+
+private:
+    void weights(int64_t row, double* out) const;
+
+    Kit& kit_;
+    ExpertsShape s_;
+    bool nvfp4_;
+    Noise<uint8_t> codes_, scales_;
+    Noise<uint16_t> bf16_;
+    int64_t bytes_ = 0, slots_ = 0;  // bytes: of an expert
+    std::byte *weights_ = nullptr, *x_ = nullptr;
+    const float* row_scales_ = nullptr;
+    float* y_ = nullptr;
+    std::vector<Draw> draws_;
+    static constexpr int copies = 3;
+};
+
+Status Experts::load() {
+    bytes_ = nvfp4_ ? cuda::packed_bytes(s_.n, s_.k) : cuda::operand_bytes(s_.n, s_.k);
+    std::normal_distribution<float> normal;
+    NIBBLE_TRY(bf16_, Noise<uint16_t>::create(kit_, [&](auto& r) { return bf16_from_float(normal(r)); }));
+    NIBBLE_TRY(codes_, Noise<uint8_t>::create(kit_, [](auto& r) { return r(); }));
+    NIBBLE_TRY(scales_, Noise<uint8_t>::create(kit_, [](auto& r) { return 1 + r() % 126; }));
+    NIBBLE_TRY(row_scales_, kit_.upload(std::vector<float>(static_cast<size_t>(s_.experts * s_.n), 1.0f)));
+    NIBBLE_TRY(weights_, kit_.arena.allocate(bytes_ * s_.experts * copies));
+    NIBBLE_CHECK(fill_device(weights_, 0, bytes_ * s_.experts, kit_.stream));
+    NIBBLE_TRY(std::byte * plain, kit_.arena.allocate(s_.n * s_.k * 2));
+    NIBBLE_TRY(std::byte * scales, kit_.arena.allocate(s_.n * s_.k / 16));
+    NIBBLE_TRY(uint32_t * refused, kit_.upload(std::vector<uint32_t>{0}));
+    for (int64_t e = 0; e < s_.experts; ++e) {
+        std::byte* to = weights_ + e * bytes_;
+        const int64_t first = e * s_.n * s_.k;
+        if (nvfp4_) {
+            NIBBLE_CHECK(codes_.fill(kit_, plain, s_.n * s_.k / 2, first / 2));
+            NIBBLE_CHECK(scales_.fill(kit_, scales, s_.n * s_.k / 16, first / 16));
+            const QuantView view{Format::nvfp4, s_.n, s_.k, reinterpret_cast<const uint8_t*>(plain),
+                                 reinterpret_cast<const uint8_t*>(scales)};
+            NIBBLE_CHECK(cuda::prepack(view, 0, {s_.n, s_.k, to}, refused, kit_.stream));
+        } else {
+            NIBBLE_CHECK(bf16_.fill(kit_, plain, s_.n * s_.k, first));
+            MatrixView view;
+            view.dtype = DType::bf16, view.rows = s_.n, view.cols = s_.k, view.data = plain;
+            NIBBLE_CHECK(cuda::make_operand(view, s_.n, 0, to, kit_.stream));
+        }
+    }
+    NIBBLE_TRY(const auto count, kit_.download<uint32_t>(refused, 1));
+    if (count[0]) return fail("prepack refused {} scales", count[0]);
+    return repeat(kit_, weights_, bytes_ * s_.experts, copies);
+}
+
+Status Experts::start(int64_t tokens) {
+    draws_.clear();
+    for (int i = 0; i < draws; ++i) {
+        NIBBLE_TRY(Draw d, draw(kit_, s_, tokens));
+        draws_.push_back(std::move(d));
+    }
+    slots_ = tokens * s_.top_k;
+    NIBBLE_TRY(x_, kit_.arena.allocate(tokens * s_.k * 2));
+    NIBBLE_CHECK(bf16_.fill(kit_, x_, tokens * s_.k));
+    NIBBLE_TRY(y_, kit_.arena.allocate_array<float>(slots_ * s_.n));
+    return fill_device(reinterpret_cast<std::byte*>(y_), 0xFF, slots_ * s_.n * 4, kit_.stream);
+}
+
+Status Experts::queue(int launch) {
+    const Draw& d = draws_[static_cast<size_t>(launch % draws)];
+    const std::byte* at = weights_ + launch % copies * bytes_ * s_.experts;
+    if (nvfp4_)
+        return cuda::grouped_matmul(
+            {.x = x_, .rows = d.device_rows, .slots = slots_},
+            {.count = s_.experts, .first = {s_.n, s_.k, at}, .row_scales = row_scales_, .begin = d.device_begin},
+            {.y = y_}, true, kit_.stream);
+    return cuda::grouped_product(
+        {.x = x_, .tokens = slots_, .rows = d.device_rows},
+        {.count = s_.experts, .first = {.rows = s_.n, .cols = s_.k, .tiles = at}, .begin = d.device_begin}, y_, 0, true,
+        kit_.stream);
+}
+
+void Experts::weights(int64_t row, double* out) const {
+    if (!nvfp4_) {
+        for (int64_t j = 0; j < s_.k; ++j) out[j] = bf16_to_float(bf16_.at(row * s_.k + j));
+        return;
+    }
+    QuantMatrix q(Format::nvfp4, 1, s_.k);
+    for (int64_t i = 0; i < s_.k / 2; ++i) q.codes[size_t(i)] = codes_.at(row * s_.k / 2 + i);
+    for (int64_t i = 0; i < s_.k / 16; ++i) q.block_scales[size_t(i)] = scales_.at(row * s_.k / 16 + i);
+    q.tensor_scale = 1.0f;
+    std::vector<float> values(static_cast<size_t>(s_.k));
+    quantize_kernels().back().decode(q.view(), values.data());  // ref
+    std::copy(values.begin(), values.end(), out);
+}
+
+// Of draw 0: slots everywhere, 16 rows each.
+Result<Check> Experts::check() {
+    NIBBLE_CHECK(queue(0));
+    Check check;
+    const Draw& d = draws_[0];
+    std::vector<double> w(static_cast<size_t>(s_.k));
+    for (int64_t i = 0; i < 24; ++i) {
+        const int64_t slot = i == 0 ? 0 : i == 1 ? slots_ - 1 : static_cast<int64_t>(kit_.random() % uint64_t(slots_));
+        const auto above = std::upper_bound(d.begin.begin(), d.begin.end(), static_cast<int32_t>(slot));
+        const int64_t expert = above - d.begin.begin() - 1, token = d.rows[static_cast<size_t>(slot)];
+        NIBBLE_TRY(const auto y, kit_.download<float>(y_ + slot * s_.n, s_.n));
+        for (int64_t j = 0; j < 16; ++j) {
+            const int64_t row = j == 0 ? 0 : j == 1 ? s_.n - 1 : static_cast<int64_t>(kit_.random() % uint64_t(s_.n));
+            weights(expert * s_.n + row, w.data());
+            double sum = 0, terms = 0;
+            for (int64_t c = 0; c < s_.k; ++c) {
+                const double term = w[size_t(c)] * bf16_to_float(bf16_.at(token * s_.k + c));
+                sum += term, terms += std::abs(term);
+            }
+            const double error = std::abs(y[size_t(row)] - sum) / terms;
+            ++check.compared;
+            if (!(error <= 4e-6))
+                check.note(fmt::format("slot {}, row {} of expert {}: {} instead of {}", slot, row, expert,
+                                       y[size_t(row)], sum));
+            check.worst = std::max(check.worst, error);
+        }
+    }
+    return check;
+}
+
+}  // namespace
+
+std::vector<ExpertsShape> target_experts() { return {{1856, 2688}, {2688, 1856}}; }
+
+Status bench_experts(Kit& kit, const std::vector<ExpertsShape>& shapes, const std::vector<int64_t>& tokens, int repeats,
+                     KernelTable& table) {
+    NIBBLE_CHECK(cuda::prepare_products(kit.device));
+    NIBBLE_CHECK(cuda::prepare_grouped_matmul(kit.device));
+    for (const ExpertsShape& shape : shapes) {
+        std::vector<double> baseline(tokens.size());
+        for (const bool nvfp4 : {false, true}) {
+            const DeviceArena::Mark mark = kit.arena.mark();
+            Experts experts(kit, shape, nvfp4);
+            NIBBLE_CHECK(experts.load());
+            for (size_t i = 0; i < tokens.size(); ++i) {
+                const DeviceArena::Mark inner = kit.arena.mark();
+                NIBBLE_CHECK(experts.start(tokens[i]));
+                KernelRow row{nvfp4 ? "W4A16 NVFP4 experts" : std::string(experts_baseline),
+                              fmt::format("{}x{}, {} of {}", shape.n, shape.k, shape.top_k, shape.experts), tokens[i]};
+                NIBBLE_TRY(row.check, experts.check());
+                if (row.check.wrong == 0) {
+                    NIBBLE_TRY(row.time,
+                               time_graph(kit.stream, {24, repeats}, [&](int l) { return experts.queue(l); }));
+                }
+                if (!nvfp4) baseline[i] = row.time.us;
+                const auto rows = static_cast<double>(tokens[i] * shape.top_k);
+                row.baseline_us = baseline[i];
+                row.bytes = experts.hit() * static_cast<double>(experts.expert_bytes()) +
+                            2.0 * static_cast<double>(tokens[i] * shape.k) + 4.0 * rows * static_cast<double>(shape.n);
+                row.operations = 2.0 * rows * static_cast<double>(shape.n * shape.k);
+                table.add(row);
+                kit.arena.release(inner);
+            }
+            kit.arena.release(mark);
+        }
+    }
+    return Ok{};
+}
+
+}  // namespace nibble::bench

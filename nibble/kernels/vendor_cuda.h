@@ -1,0 +1,32 @@
+// Products of the vendor's library on a GPU, as a baseline for benchmarks: cuBLASLt, opened at run time where it is
+// found. Nothing that computes a model calls it. kernels/cuda_absent/ implements this header in a build without CUDA.
+#pragma once
+
+#include "tensor/device.h"
+
+#include <memory>
+
+namespace nibble::cuda {
+
+struct CublasLt;   // the library and a handle
+struct LtProduct;  // a problem and the algorithm that its heuristics put first
+
+// Error: it cannot be opened, and why.
+Result<std::shared_ptr<CublasLt>> open_vendor(const DeviceInfo& device);
+
+struct VendorProblem {
+    int64_t m = 0, n = 0, k = 0;
+    bool e4m3 = false;  // operands; otherwise BF16. Sums of E4M3 are the fast ones, of about 14 bits
+};
+struct VendorPlan {
+    VendorProblem problem;
+    int64_t workspace_bytes = 0;
+    std::shared_ptr<const LtProduct> product;
+};
+// Error: the library has no kernel for the problem.
+Result<VendorPlan> plan_vendor_product(const std::shared_ptr<CublasLt>& library, const VendorProblem& problem);
+// y [m, n] FP32 = x [m, k] times w [n, k] transposed, both row-major; 16-byte aligned. Queues work and returns.
+Status vendor_product(const VendorPlan& plan, const std::byte* x, const std::byte* w, float* y, std::byte* workspace,
+                      const Stream& stream);
+
+}  // namespace nibble::cuda
