@@ -21,9 +21,12 @@ Status DeviceMlp::forward_rows(const std::byte* x, bool ordered, float* y, Devic
     const DeviceScope scope(step);
     const int64_t rows = step.rows, width = config_.intermediate;
     NIBBLE_TRY(std::byte * mid, step.scratch.allocate(padded_rows(rows) * width * 2));
-    NIBBLE_TRY(cuda::RowsOut to, out_.order(rows, step, false));
-    to.data = mid;
     NIBBLE_TRY(const bool fused, in_.parts[0].activates(rows, step));
+    cuda::RowsOut to;  // one product with its activation ends in BF16, whatever the next wants
+    if (!fused) {
+        NIBBLE_TRY(to, out_.order(rows, step, false));
+    }
+    to.data = mid;
     if (fused) {
         NIBBLE_CHECK(in_.parts[0].forward_activated(x, rows, config_.activation, mid, step));
     } else {
