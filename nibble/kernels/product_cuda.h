@@ -43,6 +43,7 @@ Status make_operand(const MatrixView& w, int64_t rows, int64_t first_row, std::b
 Status make_operand(const QuantView& w, int64_t rows, int64_t first_row, std::byte* tiles, const Stream& stream);
 
 // The same for operands of codes: w in fp8, fp8_row or fp8_block128.
+bool multiplies_codes();  // whether the current device has their kernels
 int64_t codes_bytes(int64_t rows, int64_t cols);
 Status make_codes(const QuantView& w, int64_t rows, int64_t first_row, std::byte* tiles, const Stream& stream);
 // Bytes from row to row of inputs that are codes: whole groups of 128 columns.
@@ -56,7 +57,8 @@ struct ProductInput {
     int64_t stride = 0;             // elements from row to row, a multiple of 8; 0: cols
     float scale = 1.0f;             // of every token, unless
     const float* token_scales = nullptr;  // [tokens]
-    const float* group_scales = nullptr;  // fp8_group128: [tokens, ceil(cols / 128)]; needs tile_scales
+    const float* group_scales = nullptr;  // fp8_group128: [tokens, ceil(cols / 128)]; needs tile_scales, and codes
+                                          // with tile_scales need it
 };
 // y [tokens, rows of W] FP32, y_stride floats from row to row (0: rows). Columns of W: a multiple of 8.
 Status product(const ProductInput& in, const Operand& w, float* y, int64_t y_stride, bool overlap,

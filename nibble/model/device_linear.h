@@ -1,6 +1,7 @@
 // Linears on a GPU, in the layout of their kernel: NVFP4 and MXFP4 weights with BF16 inputs as records
-// (kernels/matmul_cuda.h), everything else as operands that are exact in BF16 (kernels/product_cuda.h). FP8 weights do
-// not go as codes yet: that product has passed gpu_engine and no model (docs/benchmarks.md).
+// (kernels/matmul_cuda.h), FP8 weights with FP8 inputs as codes for the FP8 tensor cores, everything else as operands
+// that are exact in BF16 (both kernels/product_cuda.h): FP8 weights with BF16 inputs among them, experts in FP8, and
+// FP8 on GPUs other than Hopper.
 #pragma once
 
 #include "kernels/matmul_cuda.h"
@@ -25,12 +26,13 @@ struct DeviceLinear {
     cuda::MatmulFactors factors;
     cuda::Operand operand;
 
-    // The order in which n rows of x save a pass over them: RowsOut::tile_tokens; 0: row-major, as observers want it.
-    Result<int> tiles(int64_t n, DeviceStep& step) const;
-    // y [n, rows] FP32, y_stride floats from row to row, from x [n, cols] BF16, rows adjacent, or in the order of
-    // tiles() when `tiled`. With bias, not rounded.
+    // How n rows of x may come to save a pass over them (`data` is the caller's); row-major is always right, and what
+    // observers want. whole_rows: their producer has a row in one place, so that it can make a scale for it.
+    Result<cuda::RowsOut> order(int64_t n, DeviceStep& step, bool whole_rows) const;
+    // y [n, rows] FP32, y_stride floats from row to row, from x [n, cols] BF16, rows adjacent, or as order() says when
+    // `ordered`. With bias, not rounded.
     Status forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, DeviceStep& step,
-                   bool tiled = false) const;
+                   bool ordered = false) const;
     // Whether a product of n rows takes step.norm instead of x.
     Result<bool> norms(int64_t n, DeviceStep& step) const;
     // Whether forward_activated() has a kernel for n rows.
@@ -47,10 +49,10 @@ struct DeviceStack {
     std::vector<DeviceLinear> parts;
     int64_t rows = 0, cols = 0;
 
-    Result<int> tiles(int64_t n, DeviceStep& step) const;
+    Result<cuda::RowsOut> order(int64_t n, DeviceStep& step, bool whole_rows) const;
     Result<bool> norms(int64_t n, DeviceStep& step) const;  // as of a linear
     // y [n, rows]: the parts' outputs side by side.
-    Status forward(const std::byte* x, int64_t n, float* y, DeviceStep& step, bool tiled = false) const;
+    Status forward(const std::byte* x, int64_t n, float* y, DeviceStep& step, bool ordered = false) const;
     int64_t scratch_bytes(int64_t n) const;
 };
 

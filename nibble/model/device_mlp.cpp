@@ -13,25 +13,29 @@ Result<std::unique_ptr<DeviceMlp>> DeviceMlp::make(const Mlp& mlp, DeviceWeights
 }
 
 Status DeviceMlp::forward(const std::byte* x, float* y, DeviceStep& step) const {
-    NIBBLE_TRY(const int order, tiles(step));
-    return forward_rows(x, order > 0, y, step);
+    NIBBLE_TRY(const cuda::RowsOut as, order(step));
+    return forward_rows(x, !as.row_major(), y, step);
 }
 
-Status DeviceMlp::forward_rows(const std::byte* x, bool tiled, float* y, DeviceStep& step) const {
+Status DeviceMlp::forward_rows(const std::byte* x, bool ordered, float* y, DeviceStep& step) const {
     const DeviceScope scope(step);
     const int64_t rows = step.rows, width = config_.intermediate;
     NIBBLE_TRY(std::byte * mid, step.scratch.allocate(padded_rows(rows) * width * 2));
-    NIBBLE_TRY(const int order, out_.tiles(rows, step));
     NIBBLE_TRY(const bool fused, in_.parts[0].activates(rows, step));
+    cuda::RowsOut to;  // one product with its activation ends in BF16, whatever the next wants
+    if (!fused) {
+        NIBBLE_TRY(to, out_.order(rows, step, false));
+    }
+    to.data = mid;
     if (fused) {
         NIBBLE_CHECK(in_.parts[0].forward_activated(x, rows, config_.activation, mid, step));
     } else {
         NIBBLE_TRY(float* in, step.scratch.allocate_array<float>(rows * in_.rows));
-        NIBBLE_CHECK(in_.forward(x, rows, in, step, tiled));
-        NIBBLE_CHECK(cuda::activate(config_.activation, config_.gated, in, in_.rows, rows, width, {mid, order},
-                                    step.overlap, step.stream, in_.parts[0].by_turns));
+        NIBBLE_CHECK(in_.forward(x, rows, in, step, ordered));
+        NIBBLE_CHECK(cuda::activate(config_.activation, config_.gated, in, in_.rows, rows, width, to, step.overlap,
+                                    step.stream, in_.parts[0].by_turns));
     }
-    return out_.forward(mid, rows, y, out_.rows, step, order > 0);
+    return out_.forward(mid, rows, y, out_.rows, step, !to.row_major());
 }
 
 int64_t DeviceMlp::scratch_bytes(int64_t rows) const {

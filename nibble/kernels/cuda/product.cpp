@@ -39,6 +39,8 @@ Result<ProductArgs> arguments(const ProductInput& in, const Operand& w, float* y
     if (!aligned(in.x) || !aligned(w.tiles) || !aligned(y))
         return fail("product: device pointers must be 16-byte aligned");
     if (in.group_scales && !w.tile_scales) return fail("product: inputs scaled per 128 need a weight with tile scales");
+    if (w.codes && w.tile_scales && !in.group_scales)
+        return fail("product: codes with tile scales need inputs scaled per 128");
     if (w.tile_scales && in.token_scales) return fail("product: a weight with tile scales takes no scale per token");
     return ProductArgs{.x = reinterpret_cast<const uint8_t*>(in.x),
                        .rows = in.rows,
@@ -118,6 +120,7 @@ Status make_operand(const QuantView& w, int64_t rows, int64_t first_row, std::by
                        "make_operand: kernel launch");
 }
 
+bool multiplies_codes() { return on_hopper(); }
 int64_t codes_bytes(int64_t rows, int64_t cols) { return ceil_div(rows, 8) * ceil_div(cols, 128) * fp8_tile_bytes; }
 
 Status make_codes(const QuantView& w, int64_t rows, int64_t first_row, std::byte* tiles, const Stream& stream) {
