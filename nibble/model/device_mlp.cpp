@@ -19,19 +19,26 @@ Status DeviceMlp::forward(const std::byte* x, float* y, DeviceStep& step) const 
 
 Status DeviceMlp::forward_rows(const std::byte* x, bool tiled, float* y, DeviceStep& step) const {
     const DeviceScope scope(step);
+    NIBBLE_TRY(std::byte * mid, step.scratch.allocate(mid_bytes(step.rows)));
+    NIBBLE_CHECK(forward_mid(x, tiled, mid, step));
+    return forward_out(mid, y, step);
+}
+
+Status DeviceMlp::forward_mid(const std::byte* x, bool tiled, std::byte* mid, DeviceStep& step) const {
+    const DeviceScope scope(step);
     const int64_t rows = step.rows, width = config_.intermediate;
-    NIBBLE_TRY(std::byte * mid, step.scratch.allocate(padded_rows(rows) * width * 2));
     NIBBLE_TRY(const int order, out_.tiles(rows, step));
-    NIBBLE_TRY(const bool fused, in_.parts[0].activates(rows, step));
-    if (fused) {
-        NIBBLE_CHECK(in_.parts[0].forward_activated(x, rows, config_.activation, mid, step));
-    } else {
-        NIBBLE_TRY(float* in, step.scratch.allocate_array<float>(rows * in_.rows));
-        NIBBLE_CHECK(in_.forward(x, rows, in, step, tiled));
-        NIBBLE_CHECK(cuda::activate(config_.activation, config_.gated, in, in_.rows, rows, width, {mid, order},
-                                    step.overlap, step.stream, in_.parts[0].by_turns));
-    }
-    return out_.forward(mid, rows, y, out_.rows, step, order > 0);
+    NIBBLE_TRY(const bool fused, in_.parts[0].activates(rows, config_.gated, step));
+    if (fused && in_.parts.size() == 1) return in_.parts[0].forward_activated(x, rows, config_.activation, mid, step);
+    NIBBLE_TRY(float* in, step.scratch.allocate_array<float>(rows * in_.rows));
+    NIBBLE_CHECK(in_.forward(x, rows, in, step, tiled));
+    return cuda::activate(config_.activation, config_.gated, in, in_.rows, rows, width, {mid, order}, step.overlap,
+                          step.stream, in_.parts[0].by_turns);
+}
+
+Status DeviceMlp::forward_out(const std::byte* mid, float* y, DeviceStep& step) const {
+    NIBBLE_TRY(const int order, out_.tiles(step.rows, step));
+    return out_.forward(mid, step.rows, y, out_.rows, step, order > 0);
 }
 
 int64_t DeviceMlp::scratch_bytes(int64_t rows) const {
