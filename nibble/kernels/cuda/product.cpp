@@ -77,6 +77,7 @@ Status prepare_products(const DeviceInfo& device) {
     const CurrentDevice current(device.index);
     NIBBLE_CHECK(current.status());
     NIBBLE_CHECK(cuda_status(prepare_narrow(), "product: cudaFuncSetAttribute"));
+    NIBBLE_CHECK(cuda_status(prepare_few_rows(), "product: cudaFuncSetAttribute"));
     NIBBLE_CHECK(cuda_status(prepare_fp8(), "product: cudaFuncSetAttribute"));
     return cuda_status(prepare_wide_product(), "product: cudaFuncSetAttribute, cuTensorMapEncodeTiled");
 }
@@ -149,6 +150,7 @@ Status product(const ProductInput& in, const Operand& w, float* y, int64_t y_str
             launch_wide_product(args, blocks >= multiprocessors && !w.tile_scales ? 256 : 128, raw(stream)),
             "product: kernel launch");
     }
+    if (fits_few_rows(args)) return cuda_status(launch_few_rows(args, raw(stream)), "product: kernel launch");
     const int tile = tile_tokens_for(in.tokens);
     return run_narrow(args, ceil_div(in.tokens, tile), tile, stream);
 }

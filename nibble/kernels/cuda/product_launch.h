@@ -36,6 +36,10 @@ struct ProductArgs {
 // Up to 64 tokens a thread block, mma.sync.
 cudaError_t launch_narrow(const ProductArgs& args, int token_tiles, int tile_tokens, cudaStream_t stream);
 cudaError_t prepare_narrow();
+// launch_narrow() for up to eight tokens and few rows a multiprocessor.
+bool fits_few_rows(const ProductArgs& args);
+cudaError_t launch_few_rows(ProductArgs args, cudaStream_t stream);
+cudaError_t prepare_few_rows();
 // Few rows, any number of tokens: eight chunks of K. No experts, no tile_scales.
 cudaError_t launch_chunked(const ProductArgs& args, cudaStream_t stream);
 // Tiles of 128 or 256 tokens, wgmma; no `rows`, no experts. args.warps: tiles of tokens that go through W together.
