@@ -278,6 +278,8 @@ Result<MatmulCheck> Checker::normed(int64_t n, int64_t k) {
             NIBBLE_TRY(std::byte * x, arena_.allocate(2 * k));
             NIBBLE_TRY(float* y, arena_.allocate_array<float>(2 * n));
             NIBBLE_TRY(std::byte * x_out, arena_.allocate(2 * k));
+            NIBBLE_TRY(std::byte * alone_x, arena_.allocate(2 * k));
+            NIBBLE_TRY(float* alone, arena_.allocate_array<float>(experts));
             NIBBLE_TRY(float* logits, arena_.allocate_array<float>(2 * experts));
             NIBBLE_TRY(std::byte * activated, arena_.allocate(4 * n));
             const float* u = with_update ? device_update : nullptr;
@@ -299,6 +301,11 @@ Result<MatmulCheck> Checker::normed(int64_t n, int64_t k) {
                  .side = beside ? cuda::MatmulOptions::Side{&side, logits + experts} : cuda::MatmulOptions::Side{}},
                 stream_));
             NIBBLE_CHECK(cuda::product({.x = x, .tokens = 1}, side, logits, 0, true, stream_));
+            if (cuda::norms_few_rows(side) != (k >= 1024)) note(check, "a norm before few rows, or none");
+            if (cuda::norms_few_rows(side))
+                NIBBLE_CHECK(cuda::norm_product({reinterpret_cast<const std::byte*>(again), u, device_weight, 1e-5f,
+                                                 reinterpret_cast<std::byte*>(sum), rows + 1, alone_x},
+                                                side, alone, true, stream_));
             NIBBLE_CHECK(cuda::activate(Activation::relu2, false, y, 0, 1, n, {activated}, true, stream_));
             NIBBLE_CHECK(cuda::matmul(plan, x, d.view(),
                                       {.activated = activated + 2 * n, .activation = Activation::relu2}, y, nullptr,
@@ -315,6 +322,16 @@ Result<MatmulCheck> Checker::normed(int64_t n, int64_t k) {
             for (size_t i = 0; i < one_x.size(); ++i, ++check.compared)
                 if (one_x[i] != other_x[i]) note(check, fmt::format("x, column {}", i));
             NIBBLE_CHECK(download(both_logits, logits));
+            if (cuda::norms_few_rows(side)) {
+                std::vector<uint16_t> third_x(one_x.size());
+                std::vector<float> third(static_cast<size_t>(experts));
+                NIBBLE_CHECK(download(third_x, alone_x));
+                NIBBLE_CHECK(download(third, alone));
+                if (third_x != one_x) note(check, "x of norm_product()");
+                for (size_t i = 0; i < third.size(); ++i, ++check.compared)
+                    if (float_bits(third[i]) != float_bits(both_logits[i]))
+                        note(check, fmt::format("norm_product, row {}", i));
+            }
             for (size_t i = 0; beside && i < static_cast<size_t>(experts); ++i, ++check.compared)
                 if (float_bits(both_logits[i]) != float_bits(both_logits[i + size_t{experts}]))
                     note(check, fmt::format("beside, row {}: {} instead of {}", i, both_logits[i + size_t{experts}],

@@ -128,6 +128,10 @@ Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w,
 // Whether a launch of a plan that norms also makes the product of its x with `side`, whose inputs have no scale.
 bool takes_side(const MatmulPlan& plan, const Operand& side);
 
+// y [rows of w] = product() of the norm's x and w, in one launch, where norms_few_rows(): a router's.
+bool norms_few_rows(const Operand& w);
+Status norm_product(const MatmulOptions::Norm& norm, const Operand& w, float* y, bool overlap, const Stream& stream);
+
 // The products of a mixture's experts, one launch for all of them: rows of the input's `rows` and of the output lie
 // sorted by expert, those of expert e in [begin[e], begin[e + 1]) (on the device). The order of sums is matmul()'s.
 struct PackedExperts {

@@ -35,7 +35,13 @@ Result<std::unique_ptr<DeviceMixer>> DeviceMoe::make(const Moe& moe, const std::
 }
 
 Result<bool> DeviceMoe::norms(DeviceStep& step) const {
-    if (!shared_ || !one_token(step)) return false;
+    if (!one_token(step) || gate_.w4a16 || gate_.activation != ActivationFormat::none) return false;
+    NIBBLE_TRY(const bool beside, routes_beside(step));
+    return beside || cuda::norms_few_rows(gate_.operand);
+}
+
+Result<bool> DeviceMoe::routes_beside(DeviceStep& step) const {
+    if (!shared_) return false;
     return shared_->takes_side(gate_, step);
 }
 
@@ -58,10 +64,15 @@ Result<cuda::ExpertChoice> DeviceMoe::choose(const std::byte* x, Shared& shared,
     NIBBLE_TRY(r.begin, step.scratch.allocate_array<int32_t>(config_.experts + 1));
     NIBBLE_TRY(r.rows, step.scratch.allocate_array<int32_t>(slots));
     NIBBLE_TRY(r.places, step.scratch.allocate_array<int32_t>(slots));
-    if (step.norm.h)
+    NIBBLE_TRY(const bool beside, routes_beside(step));
+    if (step.norm.h && beside) {
         step.side = {&gate_.operand, logits};
-    else
+    } else if (step.norm.h) {
+        NIBBLE_CHECK(
+            cuda::norm_product(std::exchange(step.norm, {}), gate_.operand, logits, step.overlap, step.stream));
+    } else {
         NIBBLE_CHECK(gate_.forward(x, rows, logits, config_.experts, step));
+    }
     if (shared_) {
         NIBBLE_TRY(std::byte * mid, step.scratch.allocate(shared_->mid_bytes(rows)));
         NIBBLE_CHECK(shared_->forward_mid(x, false, mid, step));

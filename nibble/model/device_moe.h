@@ -11,7 +11,8 @@ class DeviceMoe : public DeviceMixer {
 public:
     static Result<std::unique_ptr<DeviceMixer>> make(const Moe& moe, const std::string& prefix, DeviceWeights& weights);
 
-    // One token whose shared expert makes the norm, and the router's product beside its own.
+    // One token: the shared expert's first product makes the norm, and the router's product beside its own; without one
+    // the router's does.
     Result<bool> norms(DeviceStep& step) const override;
     Status forward(const std::byte* x, float* y, DeviceStep& step) const override;
     int64_t scratch_bytes(int64_t rows) const override;
@@ -29,6 +30,8 @@ private:
 
     // Whether the experts' products have the kernel of one token.
     bool one_token(const DeviceStep& step) const;
+
+    Result<bool> routes_beside(DeviceStep& step) const;
 
     // What an expert's last product reads.
     Status activated(const DeviceExpertRows& rows, std::byte* mid, DeviceStep& step) const;

@@ -235,16 +235,62 @@ Status unpack(const PackedMatrix& w, const QuantSpan& out, const Stream& stream)
 
 namespace {
 
-// x, the rows of W, a row to norm.
-int64_t side_bytes(const MatmulPlan& plan) {
-    const int64_t k = plan.problem.k, x = ceil_div(k, w4a16::record_cols) * w4a16::record_cols * 2 + x_row_padding;
+// Thread blocks of a side alone: columns that 256 threads norm, and how often 256.
+constexpr int64_t normed_width = 2 * norm_pairs * 256, most_tiles_alone = 4;
+
+// Of thread blocks of a side: x, the rows of W, a row to norm.
+int64_t side_bytes(int64_t k) {
+    const int64_t x = ceil_div(k, w4a16::record_cols) * w4a16::record_cols * 2 + x_row_padding;
     return x + ceil_div(k, operand_tile) * operand_row_tile_bytes + norm_row_bytes(static_cast<int>(k));
+}
+
+GemvSide side_args(const Operand& w, float* y) {
+    return {.tiles = reinterpret_cast<const uint8_t*>(w.tiles),
+            .row_scales = w.row_scales,
+            .bias = w.bias,
+            .scale = w.scale,
+            .y = y,
+            .n = static_cast<int>(w.rows),
+            .k_tiles = static_cast<int>(ceil_div(w.cols, operand_tile)),
+            .row_tiles = static_cast<int>(ceil_div(w.rows, 16))};
+}
+
+GemvNorm norm_args(const MatmulOptions::Norm& norm) {
+    return {reinterpret_cast<const uint16_t*>(norm.h),
+            norm.update,
+            norm.weight,
+            norm.update ? reinterpret_cast<uint16_t*>(norm.h_out) : nullptr,
+            reinterpret_cast<uint16_t*>(norm.x_out),
+            norm.nonfinite,
+            norm.eps};
 }
 
 }  // namespace
 
 bool takes_side(const MatmulPlan& plan, const Operand& side) {
-    return plan.norms && chunked_product(side) && side.cols == plan.problem.k && side_bytes(plan) <= shared_limit;
+    return plan.norms && chunked_product(side) && side.cols == plan.problem.k && side_bytes(side.cols) <= shared_limit;
+}
+
+bool norms_few_rows(const Operand& w) {
+    return chunked_product(w) && w.cols % 16 == 0 && w.cols <= most_tiles_alone * normed_width &&
+           side_bytes(w.cols) <= shared_limit;
+}
+
+Status norm_product(const MatmulOptions::Norm& norm, const Operand& w, float* y, bool overlap, const Stream& stream) {
+    if (!norms_few_rows(w) || !y || !norm.h || norm.h == norm.h_out || !norm.weight || (norm.update && !norm.h_out))
+        return fail("norm_product: [{}, {}], or the norm's weight or the place of the sum is missing", w.rows, w.cols);
+    if (!aligned(w.tiles)) return fail("norm_product: device pointers must be 16-byte aligned");
+    const int records = static_cast<int>(ceil_div(w.cols, w4a16::record_cols));
+    const GemvArgs args{.norm = norm_args(norm),
+                        .tokens = 1,
+                        .row_records = records,
+                        .tiles = static_cast<int>(ceil_div(w.cols, normed_width)),
+                        .x_bytes = static_cast<uint32_t>(w.cols * 2),
+                        .x_pitch = static_cast<uint32_t>(records * (w4a16::record_cols * 2) + x_row_padding),
+                        .side = side_args(w, y),
+                        .overlap = overlap};
+    NIBBLE_CHECK(cuda_status(allow_gemv_shared(shared_limit), "norm_product: cudaFuncSetAttribute"));
+    return cuda_status(launch_gemv(args, {1, 1, 1, side_bytes(w.cols)}, raw(stream)), "norm_product: kernel launch");
 }
 
 Status permute(const MatmulPlan& plan, const std::byte* x, std::byte* out, const MatmulOptions& options,
@@ -286,9 +332,7 @@ Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w,
     for (int first = 0; first < p.m; first += plan.tokens_per_pass) {
         const GemvArgs args{
             .x = reinterpret_cast<const uint8_t*>(x) + first * p.k * 2,
-            .norm = {reinterpret_cast<const uint16_t*>(norm.h), norm.update, norm.weight,
-                     norm.update ? reinterpret_cast<uint16_t*>(norm.h_out) : nullptr,
-                     reinterpret_cast<uint16_t*>(norm.x_out), norm.nonfinite, norm.eps},
+            .norm = norm_args(norm),
             .records = reinterpret_cast<const uint8_t*>(w.records),
             .factors = output_factors(factors, p.n),
             .y = factors.activated ? nullptr : y + first * output_factors(factors, p.n).y_stride,
@@ -307,21 +351,13 @@ Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w,
                          ? reinterpret_cast<uint16_t*>(factors.activated) + first * (p.gated ? p.n / 2 : p.n)
                          : nullptr,
             .paired = p.gated,
-            .side = side.w ? GemvSide{.tiles = reinterpret_cast<const uint8_t*>(side.w->tiles),
-                                      .row_scales = side.w->row_scales,
-                                      .bias = side.w->bias,
-                                      .scale = side.w->scale,
-                                      .y = side.y,
-                                      .n = static_cast<int>(side.w->rows),
-                                      .k_tiles = static_cast<int>(ceil_div(side.w->cols, operand_tile)),
-                                      .row_tiles = static_cast<int>(ceil_div(side.w->rows, 16))}
-                           : GemvSide{},
+            .side = side.w ? side_args(*side.w, side.y) : GemvSide{},
             .activation = static_cast<int>(factors.activation),
             .overlap = options.overlap};
         NIBBLE_CHECK(
             cuda_status(launch_gemv(args,
                                     {plan.chunks_per_warp, plan.split, plan.slots,
-                                     side.w ? std::max(plan.shared_bytes, side_bytes(plan)) : plan.shared_bytes},
+                                     side.w ? std::max(plan.shared_bytes, side_bytes(p.k)) : plan.shared_bytes},
                                     raw(stream)),
                         "matmul: kernel launch"));
     }

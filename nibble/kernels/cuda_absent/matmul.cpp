@@ -23,6 +23,8 @@ Status matmul(const MatmulPlan&, const std::byte*, const PackedMatrix&, const Ma
     return absent();
 }
 bool takes_side(const MatmulPlan&, const Operand&) { return false; }
+bool norms_few_rows(const Operand&) { return false; }
+Status norm_product(const MatmulOptions::Norm&, const Operand&, float*, bool, const Stream&) { return absent(); }
 
 Status prepare_grouped_matmul(const DeviceInfo&) { return absent(); }
 bool takes_one_token(const RouterConfig&, const PackedExperts&) { return false; }
