@@ -50,7 +50,8 @@ Status run_w4a16(const DeviceLinear& l, const std::byte* x, int64_t n, float* y,
         return fail("a workspace of {} bytes was planned for products, {} are needed", step.matmul_workspace_bytes,
                     plan.workspace_bytes);
     // The first product after a norm that waits for one takes it.
-    const cuda::MatmulOptions options{.overlap = step.overlap, .norm = std::exchange(step.norm, {})};
+    const cuda::MatmulOptions options{
+        .overlap = step.overlap, .norm = std::exchange(step.norm, {}), .side = std::exchange(step.side, {})};
     if (plan.permuted_bytes > 0 && !tiled) {
         NIBBLE_TRY(std::byte * permuted, step.scratch.allocate(plan.permuted_bytes));
         NIBBLE_CHECK(cuda::permute(plan, x, permuted, options, step.stream));
@@ -79,10 +80,17 @@ Result<bool> DeviceLinear::norms(int64_t n, DeviceStep& step) const {
     return plan.norms;
 }
 
-Result<bool> DeviceLinear::activates(int64_t n, DeviceStep& step) const {
-    if (!by_turns) return false;
-    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols, true));
+Result<bool> DeviceLinear::activates(int64_t n, bool gated, DeviceStep& step) const {
+    if (!w4a16 || by_turns != gated) return false;
+    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols, by_turns));
     return plan.activates();
+}
+
+Result<bool> DeviceLinear::takes_side(const DeviceLinear& side, DeviceStep& step) const {
+    NIBBLE_TRY(const bool norm, norms(1, step));
+    if (!norm || side.w4a16 || side.activation != ActivationFormat::none) return false;
+    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(1, rows, cols, by_turns));
+    return cuda::takes_side(plan, side.operand);
 }
 
 Status DeviceLinear::forward_activated(const std::byte* x, int64_t n, Activation kind, std::byte* mid,
@@ -90,7 +98,7 @@ Status DeviceLinear::forward_activated(const std::byte* x, int64_t n, Activation
     const DeviceScope scope(step);
     if (step.observer) NIBBLE_CHECK(step.observer->input(names, x, n, cols, step.stream).within(name));
     cuda::MatmulFactors f = factors;
-    f.gated = mid, f.activation = kind;
+    f.activated = mid, f.activation = kind;
     // y goes nowhere, but must be a valid address.
     return run_w4a16(*this, x, n, reinterpret_cast<float*>(mid), f, step, false).within(name);
 }
@@ -153,8 +161,13 @@ Status run_grouped(const DeviceExperts::Part& part, const DeviceExpertRows& in, 
                    DeviceStep& step) {
     cuda::PackedExperts weights = part.packed;
     weights.begin = in.begin;
-    return cuda::grouped_matmul({.x = in.x, .rows = in.rows, .slots = in.n, .routed = in.routed}, weights, out,
-                                step.overlap, step.stream)
+    return cuda::grouped_matmul({.x = in.x,
+                                 .rows = in.rows,
+                                 .slots = in.n,
+                                 .routed = in.routed,
+                                 .choice = in.choice,
+                                 .beside = in.beside},
+                                weights, out, step.overlap, step.stream)
         .within(part.name);
 }
 

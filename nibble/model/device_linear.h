@@ -35,11 +35,13 @@ struct DeviceLinear {
                    bool ordered = false) const;
     // Whether a product of n rows takes step.norm instead of x.
     Result<bool> norms(int64_t n, DeviceStep& step) const;
-    // Whether forward_activated() has a kernel for n rows.
-    Result<bool> activates(int64_t n, DeviceStep& step) const;
-    // mid [n, rows / 2] BF16 = activation(gate) * up.
+    // Whether forward_activated() has a kernel for n rows; `gated`: they are those of gate and up.
+    Result<bool> activates(int64_t n, bool gated, DeviceStep& step) const;
+    // mid [n, rows / 2] BF16 = activation(gate) * up, or [n, rows] = activation(y).
     Status forward_activated(const std::byte* x, int64_t n, Activation activation, std::byte* mid,
                              DeviceStep& step) const;
+    // Whether a product that norms can make `side`'s of the same input beside its own (DeviceStep::side).
+    Result<bool> takes_side(const DeviceLinear& side, DeviceStep& step) const;
     // Of scratch memory, at most, for n rows.
     int64_t scratch_bytes(int64_t n) const;
 };
@@ -62,7 +64,9 @@ struct DeviceExpertRows {
     const int32_t* rows = nullptr;  // null: x is sorted
     int64_t n = 0;
     const int32_t* begin = nullptr;
-    bool routed = false;  // the last kernel was a grouped one of the same rows
+    bool routed = false;                         // the last kernel was a grouped one of the same rows
+    const cuda::ExpertChoice* choice = nullptr;  // of one token, where takes_one_token()
+    cuda::ExpertsInput::Beside beside;           // of its first product
 };
 
 // The same linears of all experts of a mixture: grouped products.
@@ -85,6 +89,12 @@ struct DeviceExperts {
     // y [n, rows].
     Status forward(const DeviceExpertRows& in, float* y, DeviceStep& step) const;
     // Whether one product can end with the activation; activated: out [n, width] BF16, as forward() and activate().
+    bool takes_one_token(const cuda::RouterConfig& config) const {
+        return parts.size() == 1 && parts[0].w4a16 && cuda::takes_one_token(config, parts[0].packed);
+    }
+    bool takes_beside(const cuda::RouterConfig& config, const DeviceLinear& other) const {
+        return other.w4a16 && cuda::takes_beside(config, parts[0].packed, other.records);
+    }
     bool activates(bool gated) const { return parts.size() == 1 && parts[0].w4a16 && gated == paired; }
     Status activated(const DeviceExpertRows& in, Activation activation, std::byte* out, DeviceStep& step) const;
     // The step's observer, where there is one, sees the rows sorted by expert; nothing is computed.

@@ -315,7 +315,7 @@ Result<DeviceModel::DeviceLogits> DeviceModel::queue(DeviceStep& step, int64_t w
         norm.weight = blocks_[i].norm;
         NIBBLE_TRY(const bool inside, mixers_[i]->norms(step));
         if (inside && !norm.post_norm) {
-            step.norm = {norm.h, norm.update, norm.weight, norm.eps, other, norm.nonfinite};
+            step.norm = {norm.h, norm.update, norm.weight, norm.eps, other, norm.nonfinite, x};
             if (norm.update) std::swap(norm.h, other);
         } else {
             NIBBLE_TRY(norm.out, mixers_[i]->order(step));

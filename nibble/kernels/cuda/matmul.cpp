@@ -1,6 +1,7 @@
 #include "kernels/matmul_cuda.h"
 
 #include "kernels/cuda/matmul_launch.h"
+#include "kernels/cuda/product_launch.h"
 #include "kernels/w4a16_record.h"
 #include "tensor/cuda/call.h"
 
@@ -232,6 +233,66 @@ Status unpack(const PackedMatrix& w, const QuantSpan& out, const Stream& stream)
                        "unpack: kernel launch");
 }
 
+namespace {
+
+// Thread blocks of a side alone: columns that 256 threads norm, and how often 256.
+constexpr int64_t normed_width = 2 * norm_pairs * 256, most_tiles_alone = 4;
+
+// Of thread blocks of a side: x, the rows of W, a row to norm.
+int64_t side_bytes(int64_t k) {
+    const int64_t x = ceil_div(k, w4a16::record_cols) * w4a16::record_cols * 2 + x_row_padding;
+    return x + ceil_div(k, operand_tile) * operand_row_tile_bytes + norm_row_bytes(static_cast<int>(k));
+}
+
+GemvSide side_args(const Operand& w, float* y) {
+    return {.tiles = reinterpret_cast<const uint8_t*>(w.tiles),
+            .row_scales = w.row_scales,
+            .bias = w.bias,
+            .scale = w.scale,
+            .y = y,
+            .n = static_cast<int>(w.rows),
+            .k_tiles = static_cast<int>(ceil_div(w.cols, operand_tile)),
+            .row_tiles = static_cast<int>(ceil_div(w.rows, 16))};
+}
+
+GemvNorm norm_args(const MatmulOptions::Norm& norm) {
+    return {reinterpret_cast<const uint16_t*>(norm.h),
+            norm.update,
+            norm.weight,
+            norm.update ? reinterpret_cast<uint16_t*>(norm.h_out) : nullptr,
+            reinterpret_cast<uint16_t*>(norm.x_out),
+            norm.nonfinite,
+            norm.eps};
+}
+
+}  // namespace
+
+bool takes_side(const MatmulPlan& plan, const Operand& side) {
+    return plan.norms && chunked_product(side) && side.cols == plan.problem.k && side_bytes(side.cols) <= shared_limit;
+}
+
+bool norms_few_rows(const Operand& w) {
+    return chunked_product(w) && w.cols % 16 == 0 && w.cols <= most_tiles_alone * normed_width &&
+           side_bytes(w.cols) <= shared_limit;
+}
+
+Status norm_product(const MatmulOptions::Norm& norm, const Operand& w, float* y, bool overlap, const Stream& stream) {
+    if (!norms_few_rows(w) || !y || !norm.h || norm.h == norm.h_out || !norm.weight || (norm.update && !norm.h_out))
+        return fail("norm_product: [{}, {}], or the norm's weight or the place of the sum is missing", w.rows, w.cols);
+    if (!aligned(w.tiles)) return fail("norm_product: device pointers must be 16-byte aligned");
+    const int records = static_cast<int>(ceil_div(w.cols, w4a16::record_cols));
+    const GemvArgs args{.norm = norm_args(norm),
+                        .tokens = 1,
+                        .row_records = records,
+                        .tiles = static_cast<int>(ceil_div(w.cols, normed_width)),
+                        .x_bytes = static_cast<uint32_t>(w.cols * 2),
+                        .x_pitch = static_cast<uint32_t>(records * (w4a16::record_cols * 2) + x_row_padding),
+                        .side = side_args(w, y),
+                        .overlap = overlap};
+    NIBBLE_CHECK(cuda_status(allow_gemv_shared(shared_limit), "norm_product: cudaFuncSetAttribute"));
+    return cuda_status(launch_gemv(args, {1, 1, 1, side_bytes(w.cols)}, raw(stream)), "norm_product: kernel launch");
+}
+
 Status permute(const MatmulPlan& plan, const std::byte* x, std::byte* out, const MatmulOptions& options,
                const Stream& stream) {
     const MatmulProblem& p = plan.problem;
@@ -260,19 +321,21 @@ Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w,
     if (!aligned(x) || !aligned(w.records) || !aligned(y) || !aligned(workspace))
         return fail("matmul: device pointers must be 16-byte aligned");
     if (plan.workspace_bytes && !workspace) return fail("matmul: no workspace of {} bytes", plan.workspace_bytes);
-    if (factors.gated && (!plan.activates() || !aligned(factors.gated)))
+    if (factors.activated && (!plan.activates() || !aligned(factors.activated)))
         return fail("matmul: this plan has no activation, or the place of its results is not 16-byte aligned");
+    const MatmulOptions::Side& side = options.side;
+    if (side.w && (!norm.h || !side.y || !takes_side(plan, *side.w)))
+        return fail("matmul: this plan has no other product beside it");
     if (plan.tiling.tokens) return run_wide(plan, x, w, factors, y, workspace, options, stream);
     const int records = static_cast<int>(ceil_div(p.k, w4a16::record_cols));
     const int chunk_records = (records + matmul_chunks - 1) / matmul_chunks;
     for (int first = 0; first < p.m; first += plan.tokens_per_pass) {
         const GemvArgs args{
             .x = reinterpret_cast<const uint8_t*>(x) + first * p.k * 2,
-            .norm = {reinterpret_cast<const uint16_t*>(norm.h), norm.update, norm.weight,
-                     norm.update ? reinterpret_cast<uint16_t*>(norm.h_out) : nullptr, norm.nonfinite, norm.eps},
+            .norm = norm_args(norm),
             .records = reinterpret_cast<const uint8_t*>(w.records),
             .factors = output_factors(factors, p.n),
-            .y = factors.gated ? nullptr : y + first * output_factors(factors, p.n).y_stride,
+            .y = factors.activated ? nullptr : y + first * output_factors(factors, p.n).y_stride,
             .n = static_cast<int>(p.n),
             .tokens = static_cast<int>(std::min<int64_t>(plan.tokens_per_pass, p.m - first)),
             .row_records = records,
@@ -284,12 +347,19 @@ Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w,
                                                  (w4a16::record_cols * 2) +
                                              x_row_padding),
             .scale_bits = scale_bits(w.format),
-            .gated = factors.gated ? reinterpret_cast<uint16_t*>(factors.gated) + first * (p.n / 2) : nullptr,
+            .gated = factors.activated
+                         ? reinterpret_cast<uint16_t*>(factors.activated) + first * (p.gated ? p.n / 2 : p.n)
+                         : nullptr,
+            .paired = p.gated,
+            .side = side.w ? side_args(*side.w, side.y) : GemvSide{},
             .activation = static_cast<int>(factors.activation),
             .overlap = options.overlap};
-        NIBBLE_CHECK(cuda_status(
-            launch_gemv(args, {plan.chunks_per_warp, plan.split, plan.slots, plan.shared_bytes}, raw(stream)),
-            "matmul: kernel launch"));
+        NIBBLE_CHECK(
+            cuda_status(launch_gemv(args,
+                                    {plan.chunks_per_warp, plan.split, plan.slots,
+                                     side.w ? std::max(plan.shared_bytes, side_bytes(p.k)) : plan.shared_bytes},
+                                    raw(stream)),
+                        "matmul: kernel launch"));
     }
     return Ok{};
 }

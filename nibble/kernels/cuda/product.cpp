@@ -10,7 +10,7 @@
 namespace nibble::cuda {
 namespace {
 
-constexpr int most_warps = 16, most_narrow_tokens = 64;
+constexpr int most_warps = 15, most_narrow_tokens = 64;
 // Any number serves; this one fills an H200 in one wave.
 constexpr int64_t multiprocessors = 132;
 
@@ -79,6 +79,7 @@ Status prepare_products(const DeviceInfo& device) {
     const CurrentDevice current(device.index);
     NIBBLE_CHECK(current.status());
     NIBBLE_CHECK(cuda_status(prepare_narrow(), "product: cudaFuncSetAttribute"));
+    NIBBLE_CHECK(cuda_status(prepare_few_rows(), "product: cudaFuncSetAttribute"));
     NIBBLE_CHECK(cuda_status(prepare_fp8(), "product: cudaFuncSetAttribute"));
     return cuda_status(prepare_wide_product(), "product: cudaFuncSetAttribute, cuTensorMapEncodeTiled");
 }
@@ -141,6 +142,10 @@ Status product(const ProductInput& in, const Operand& w, float* y, int64_t y_str
     NIBBLE_TRY(ProductArgs args, arguments(in, w, y, y_stride, overlap));
     if (w.codes && !on_hopper()) return fail("product: codes have no kernel on this GPU");
     if (w.codes) return cuda_status(launch_fp8(args, multiprocessors, raw(stream)), "product: kernel launch");
+    if (chunked_product(w)) {
+        if (ceil_div(in.tokens, 8) > 65535) return fail("product: {} tokens", in.tokens);
+        return cuda_status(launch_chunked(args, raw(stream)), "product: kernel launch");
+    }
     if (in.tokens > most_narrow_tokens && !in.rows && on_hopper()) {
         const int64_t blocks = 2 * ceil_div(w.rows, 256) * ceil_div(in.tokens, 256);
         args.warps = 8;
@@ -148,6 +153,7 @@ Status product(const ProductInput& in, const Operand& w, float* y, int64_t y_str
             launch_wide_product(args, blocks >= multiprocessors && !w.tile_scales ? 256 : 128, raw(stream)),
             "product: kernel launch");
     }
+    if (fits_few_rows(args)) return cuda_status(launch_few_rows(args, raw(stream)), "product: kernel launch");
     const int tile = tile_tokens_for(in.tokens);
     return run_narrow(args, ceil_div(in.tokens, tile), tile, stream);
 }
