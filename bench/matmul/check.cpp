@@ -473,7 +473,7 @@ Result<MatmulCheck> Checker::wide(int64_t n, int64_t k, const std::vector<int64_
 }  // namespace
 
 std::vector<cuda::MatmulTiling> matmul_tilings() {
-    return {{16, 4, 1, 1}, {16, 2, 2, 1}, {32, 4, 1, 1}, {32, 2, 2, 1}, {64, 4, 1, 1}, {64, 2, 2, 1}, {128, 4, 1, 1}};
+    return {{16, 4, 1, 1}, {16, 2, 2, 1}, {32, 4, 1, 1}, {32, 2, 2, 1}, {64, 4, 1, 1}, {64, 2, 2, 1}, {128, 2, 1, 1}};
 }
 
 Result<std::vector<MatmulCheck>> check_matmul(const Stream& stream, const DeviceInfo& device, DeviceArena& arena,
@@ -512,7 +512,9 @@ Result<std::vector<MatmulCheck>> check_matmul(const Stream& stream, const Device
         int64_t n, k;
         std::vector<int64_t> batches;
     };
-    std::vector<Case> cases{{64, 2048, {9, 16, 40}}, {48, 2304, {17, 33}}, {2128, 1280, {9, 64, 131}}};
+    // The last: more tiles than thread blocks, which go on from one to the next.
+    std::vector<Case> cases{
+        {64, 2048, {9, 16, 40}}, {48, 2304, {17, 33}}, {2128, 1280, {9, 64, 131}}, {2560, 2048, {129, 1100}}};
     if (!small) {
         cases.push_back({4096, 4096, {9, 16, 30, 32, 64, 65, 128, 129, 200, 256, 300}});
         cases.push_back({8192, 8192, {16, 64, 128, 256}});

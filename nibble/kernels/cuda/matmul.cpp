@@ -59,16 +59,20 @@ constexpr int row_block = 64;
 // nodes, which must be zero between kernels.
 constexpr int64_t most_nodes = 16384, nodes_bytes = most_nodes * 4;
 
+bool is_prefill(const MatmulTiling& t) { return t.tokens == 128 && t.row_blocks == 2 && t.k_parts == 1; }
+
 struct WideGrid {
     WideShape shape;
+    bool prefill;                                 // w4a16_prefill.cu: clusters along the rows, not along K
     int64_t token_tiles, row_groups, warpgroups;  // warpgroups: of a thread block
     int units, chunks, levels;
     int64_t nodes, slots_bytes, parks_bytes;
 
     WideGrid(const MatmulProblem& p, const MatmulTiling& t, int multiprocessors)
         : shape{t.tokens, t.row_blocks, t.k_parts, t.parts % 2 == 0 ? 2 : 1},
+          prefill(is_prefill(t)),
           token_tiles(ceil_div(p.m, t.tokens)),
-          row_groups(ceil_div(p.n, row_block * t.row_blocks)),
+          row_groups(ceil_div(p.n, row_block * t.row_blocks * (prefill ? 2 : 1))),
           warpgroups(t.row_blocks * t.k_parts),
           units(t.parts * t.k_parts),
           chunks(units > 0 ? matmul_chunks / units : 0),
@@ -76,21 +80,26 @@ struct WideGrid {
                  : chunks >= 4 ? 2
                  : chunks >= 2 ? 1
                                : 0),
-          nodes(t.parts > shape.cluster ? token_tiles * row_groups * t.row_blocks * t.k_parts * t.parts : 0),
-          slots_bytes(t.parts > shape.cluster ? token_tiles * row_groups * t.row_blocks * (t.parts / shape.cluster) *
-                                                    (row_block * t.tokens * 4)
-                                              : 0),
-          parks_bytes(multiprocessors * warpgroups * levels * (row_block * t.tokens * 4)) {}
+          parks_bytes(multiprocessors * warpgroups * levels * (row_block * t.tokens * 4)) {
+        // Leaves of a tree of sums: thread blocks, or clusters of them along K.
+        const int64_t leaves = prefill ? t.parts : t.parts / shape.cluster;
+        const int64_t row_blocks = token_tiles * row_groups * t.row_blocks * (prefill ? 2 : 1);
+        nodes = leaves > 1 ? row_blocks * leaves * (prefill ? 1 : t.k_parts * shape.cluster) : 0;
+        slots_bytes = leaves > 1 ? row_blocks * leaves * (row_block * t.tokens * 4) : 0;
+    }
 };
 
 // At most one wave of thread blocks. Up to 64 tokens two warpgroups share rows and each takes half of the K part: their
-// sums meet in shared memory. Beyond, four row blocks: reading x from L2 costs more.
+// sums meet in shared memory. Beyond, clusters of 256 rows and 128 tokens, whose parts of K meet in L2: that costs what
+// 1100 columns take (6 us).
 MatmulTiling choose_tiling(const MatmulProblem& p, const DeviceInfo& device) {
-    MatmulTiling t{.tokens = 16, .row_blocks = 4, .k_parts = 1, .parts = 1};
+    MatmulTiling t{.tokens = 16, .row_blocks = 2, .k_parts = 2, .parts = 1};
     while (t.tokens < p.m && t.tokens < 128) t.tokens *= 2;
-    if (t.tokens <= 64) t.row_blocks = t.k_parts = 2;
-    const int64_t blocks = ceil_div(p.n, row_block * t.row_blocks) * ceil_div(p.m, t.tokens);
-    while (t.parts * t.k_parts < matmul_chunks && blocks * t.parts * 2 <= device.multiprocessors) t.parts *= 2;
+    if (t.tokens == 128) t.k_parts = 1;
+    const int64_t blocks = ceil_div(p.n, row_block * t.row_blocks * (is_prefill(t) ? 2 : 1)) * ceil_div(p.m, t.tokens),
+                  most = is_prefill(t) ? device.multiprocessors / 2 : device.multiprocessors;
+    while (t.parts * t.k_parts < matmul_chunks && blocks * t.parts * 2 <= most) t.parts *= 2;
+    if (is_prefill(t) && p.k - p.k / t.parts < 1100) t.parts = 1;
     return t;
 }
 
@@ -104,7 +113,7 @@ Result<MatmulPlan> plan_wide(const MatmulProblem& p, const DeviceInfo& device, c
     if (matmul_chunks % grid.units) return fail("matmul: K cannot be cut between {} warpgroups", grid.units);
     if (grid.nodes > most_nodes)
         return fail("matmul: {} x {} x {} in {} parts need too many nodes", p.m, p.n, p.k, t.parts);
-    NIBBLE_CHECK(cuda_status(prepare_wide(grid.shape),
+    NIBBLE_CHECK(cuda_status(grid.prefill ? prepare_prefill() : prepare_wide(grid.shape),
                              fmt::format("matmul: tiling {} x {} x {}", t.tokens, t.row_blocks, t.k_parts)));
     plan.permuted_bytes = grid.token_tiles * t.tokens * ceil_div(p.k, w4a16::record_cols) * (2 * w4a16::record_cols);
     plan.workspace_bytes = nodes_bytes + grid.slots_bytes + grid.parks_bytes;
@@ -136,7 +145,9 @@ Status run_wide(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& 
                         .levels = grid.levels,
                         .scale_bits = scale_bits(w.format),
                         .overlap = options.overlap};
-    return cuda_status(launch_wide(args, grid.shape, raw(stream)), "matmul: kernel launch");
+    return cuda_status(grid.prefill ? launch_prefill(args, plan.multiprocessors, raw(stream))
+                                    : launch_wide(args, grid.shape, raw(stream)),
+                       "matmul: kernel launch");
 }
 
 }  // namespace

@@ -93,7 +93,7 @@ struct GemvShape {
 cudaError_t launch_gemv(const GemvArgs& args, const GemvShape& shape, cudaStream_t stream);
 // The kernel for more tokens: how a thread block is made, and one launch of it.
 struct WideShape {
-    int tokens = 0;      // of a tile: 16, 32, 64, 128
+    int tokens = 0;      // of a tile: 16, 32, 64
     int row_blocks = 0;  // of 64 rows in a thread block
     int k_parts = 0;     // of K in a thread block
     int cluster = 1;     // thread blocks along K that share their sums through shared memory: 1 or 2
@@ -119,6 +119,10 @@ struct WideArgs {
 };
 cudaError_t launch_wide(const WideArgs& args, const WideShape& shape, cudaStream_t stream);
 cudaError_t prepare_wide(const WideShape& shape);
+
+// The kernel for more than 64 tokens, tiles of 128; row_groups are of 256 rows.
+cudaError_t launch_prefill(const WideArgs& args, int multiprocessors, cudaStream_t stream);
+cudaError_t prepare_prefill();
 
 struct PermuteArgs {
     const uint8_t* x = nullptr;
