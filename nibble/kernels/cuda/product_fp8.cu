@@ -256,7 +256,7 @@ __global__ void __launch_bounds__(Fp8Shape<N, TokenGroups, RowGroups, Cluster>::
             parity ^= wraps;
         };
         const auto add = [&]<int I>(std::integral_constant<int, I>, int n) {
-            float by[2][2] = {};  // of the blocks of rows, of the tokens; zeros behind the last group
+            [[maybe_unused]] float by[2][2] = {};  // of the blocks of rows, of the tokens; zeros behind the last group
             if constexpr (by_tile) {
 #pragma unroll
                 for (int e = 0; e < 4; ++e)
