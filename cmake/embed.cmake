@@ -10,6 +10,11 @@ function(nibble_embed target symbol directory)
             -P ${CMAKE_SOURCE_DIR}/cmake/embed_files.cmake
     DEPENDS ${files} ${CMAKE_SOURCE_DIR}/cmake/embed_files.cmake
     VERBATIM)
+  add_custom_target(embed_${symbol} DEPENDS ${output})
+  if(NOT TARGET embedded)
+    add_custom_target(embedded)  # for tools that only read the sources (make tidy)
+  endif()
+  add_dependencies(embedded embed_${symbol})
   get_target_property(type ${target} TYPE)
   if(type STREQUAL "INTERFACE_LIBRARY")
     target_sources(${target} INTERFACE ${output})

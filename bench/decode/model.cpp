@@ -171,7 +171,7 @@ Result<DecodeModel> DecodeModel::make(const ModelShape& shape, const DeviceInfo&
 Status DecodeModel::multiply(const Product& p, int layer, const std::byte* x, float* y, bool overlap,
                              const Stream& stream, std::byte* gated, const cuda::MatmulOptions::Norm& norm) const {
     return cuda::matmul(p.plan, x, {p.plan.problem.n, p.plan.problem.k, weights_ + layer * layer_bytes_ + p.at},
-                        {.tensor_scale = scale_, .gated = gated, .activation = Activation::silu}, y, workspace_,
+                        {.tensor_scale = scale_, .activated = gated, .activation = Activation::silu}, y, workspace_,
                         {.overlap = overlap, .norm = norm}, stream);
 }
 

@@ -34,6 +34,8 @@ private:
     Result<std::vector<float>> one_by_one();
     void against_double(Check& check, const std::vector<float>& got);
     Status activated(Check& check, const cuda::ExpertsInput& in);
+    // The kernel of one token, choosing for itself, beside route() and the others.
+    Status one_token(Check& check, bool sigmoid);
 
     Case c_;
     ThreadPool pool_;
@@ -184,6 +186,90 @@ Status Grouped::activated(Check& check, const cuda::ExpertsInput& in) {
     return Ok{};
 }
 
+Status Grouped::one_token(Check& check, bool sigmoid) {
+    const DeviceArena::Mark mark = arena.mark();
+    const int top_k = c_.n > 2000 ? 10 : 6;  // four chunks a warp as well
+    const cuda::RouterConfig config{
+        .experts = experts, .top_k = top_k, .sigmoid = sigmoid, .round = !sigmoid, .scaling = 2.5f};
+    if (!cuda::takes_one_token(config, plain_)) return fail("no kernel for one token of [{}, {}]", c_.n, c_.k);
+    std::vector<float> logits = normal(experts, 1.0f);
+    std::fill_n(logits.begin() + 9, 5, 1.25f);  // equal ones
+    NIBBLE_TRY(const float* device_logits, upload(logits));
+    NIBBLE_TRY(const float* bias, upload(normal(experts, 0.3f)));
+    if (!sigmoid) bias = nullptr;
+    cuda::Routing want, got;
+    for (cuda::Routing* r : {&want, &got}) {
+        NIBBLE_TRY(std::byte * at, poisoned(4 * (4 * top_k + experts + 1)));
+        r->experts = reinterpret_cast<int32_t*>(at);
+        r->weights = reinterpret_cast<float*>(at) + top_k;
+        r->rows = r->experts + 2 * top_k, r->places = r->experts + 3 * top_k, r->begin = r->experts + 4 * top_k;
+    }
+    NIBBLE_CHECK(cuda::route(config, device_logits, bias, 1, want, true, stream));
+    const int64_t width = c_.gated ? c_.n / 2 : c_.n, words = top_k * c_.n + 64;
+    NIBBLE_TRY(std::byte * want_y, poisoned(words * 4));
+    NIBBLE_TRY(std::byte * got_y, poisoned(words * 4));
+    const auto same = [&](std::string_view what) -> Status {
+        NIBBLE_TRY(const auto a, download<uint32_t>(want_y, words));
+        NIBBLE_TRY(const auto b, download<uint32_t>(got_y, words));
+        for (size_t i = 0; i < a.size(); ++i, ++check.compared)
+            if (a[i] != b[i]) check.note(fmt::format("one token, {}: word {}", what, i));
+        return Ok{};
+    };
+    const cuda::ExpertChoice choice{.config = config, .logits = device_logits, .bias = bias, .routing = got};
+    cuda::ExpertsInput first{.x = device_x_, .rows = want.rows, .slots = top_k}, second{.x = device_x_, .slots = top_k};
+    cuda::ExpertsInput one = first, early = second;
+    one.choice = early.choice = &choice;
+    early.routed = true;
+    cuda::PackedExperts plain = plain_, paired = c_.gated ? paired_ : plain_;
+    plain.begin = paired.begin = want.begin;
+    const auto y = [&](std::byte* to) { return cuda::ExpertsOutput{.y = reinterpret_cast<float*>(to)}; };
+    // Beside it, a plain product.
+    constexpr int other = 5;
+    NIBBLE_TRY(const auto plan, cuda::plan_matmul({.m = 1, .n = c_.n, .k = c_.k, .weights = c_.format}, device));
+    NIBBLE_TRY(float* dense, arena.allocate_array<float>((c_.n + 3) / 4 * 8));
+    one.beside = {.x = device_x_,
+                  .w = plain_.first,
+                  .factors = {.row_scales = plain_.row_scales + other * c_.n, .bias = plain_.bias + other * c_.n},
+                  .y = dense};
+    one.beside.w.records += other * bytes_;
+    if (!cuda::takes_beside(config, plain_, one.beside.w)) return fail("no product beside [{}, {}]", c_.n, c_.k);
+    float* const alone = dense + (c_.n + 3) / 4 * 4;
+    NIBBLE_CHECK(cuda::matmul(plan, device_x_, one.beside.w, one.beside.factors, alone, nullptr, {}, stream));
+    NIBBLE_CHECK(cuda::grouped_matmul(first, plain, y(want_y), true, stream));
+    NIBBLE_CHECK(cuda::grouped_matmul(one, plain, y(got_y), true, stream));
+    NIBBLE_CHECK(same("first"));
+    NIBBLE_TRY(const auto want_dense, download<uint32_t>(alone, c_.n));
+    NIBBLE_TRY(const auto got_dense, download<uint32_t>(dense, c_.n));
+    for (size_t i = 0; i < want_dense.size(); ++i, ++check.compared)
+        if (want_dense[i] != got_dense[i]) check.note(fmt::format("beside one token: row {}", i));
+    one.beside = {};
+    NIBBLE_TRY(const auto a, download<uint32_t>(want.experts, 4 * top_k + experts + 1));
+    NIBBLE_TRY(const auto b, download<uint32_t>(got.experts, 4 * top_k + experts + 1));
+    for (size_t i = 0; i < a.size(); ++i, ++check.compared)
+        if (a[i] != b[i]) check.note(fmt::format("one token, sigmoid {}: routing, word {}", sigmoid, i));
+    if (width % 8 == 0) {
+        const auto out = [&](std::byte* to) {
+            return cuda::ExpertsOutput{.out = to, .activation = Activation::silu, .gated = c_.gated};
+        };
+        NIBBLE_CHECK(cuda::grouped_matmul(first, paired, out(want_y), true, stream));
+        NIBBLE_CHECK(cuda::grouped_matmul(one, paired, out(got_y), true, stream));
+        NIBBLE_CHECK(same("activated"));
+    }
+    // Behind a first product, as in a mixture; chosen before.
+    NIBBLE_CHECK(cuda::grouped_matmul(second, plain, y(want_y), true, stream));
+    NIBBLE_CHECK(cuda::grouped_matmul(one, plain, y(got_y), true, stream));
+    NIBBLE_CHECK(cuda::grouped_matmul(early, plain, y(got_y), true, stream));
+    NIBBLE_CHECK(same("second"));
+    cuda::ExpertChoice chosen = choice;
+    chosen.logits = nullptr, chosen.routing = want;
+    early.choice = &chosen, early.routed = false;
+    NIBBLE_CHECK(fill_device(got_y, poison, words * 4, stream));
+    NIBBLE_CHECK(cuda::grouped_matmul(early, plain, y(got_y), true, stream));
+    NIBBLE_CHECK(same("chosen before"));
+    arena.release(mark);
+    return Ok{};
+}
+
 Result<Check> Grouped::run() {
     Check check{fmt::format("experts W4A16 {} {}x{}, {} slots{}", format_name(c_.format), c_.n, c_.k, c_.slots,
                             c_.gated ? ", gated" : "")};
@@ -226,6 +312,7 @@ Result<Check> Grouped::run() {
         if (float_bits(got[i]) != float_bits(second[i])) check.note(fmt::format("sorted, early: word {}", i));
     against_double(check, got);
     NIBBLE_CHECK(activated(check, in));
+    for (const bool sigmoid : {false, true}) NIBBLE_CHECK(one_token(check, sigmoid));
     arena.release(mark);
     return check;
 }

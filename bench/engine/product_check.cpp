@@ -275,6 +275,11 @@ Result<std::vector<Check>> check_products(const Kit& kit, bool small) {
     NIBBLE_CHECK(add(checker.product({.name = "f32", .plain = DType::f32, .bias = true}, 100, 72, tokens)));
     NIBBLE_CHECK(add(checker.product(plain, 8, 8, 9)));
     NIBBLE_CHECK(add(checker.product({.name = "bf16", .bias = true}, 257, 328, tokens)));
+    // Few rows: K in chunks, some of them empty or ending inside a block of 64 columns.
+    NIBBLE_CHECK(add(checker.product(plain, 128, 2688, tokens)));
+    NIBBLE_CHECK(add(checker.product({.name = "bf16", .bias = true}, 250, 1096, tokens)));
+    // Several rounds of row tiles.
+    if (!small) NIBBLE_CHECK(add(checker.product(plain, 70000, 200, 20)));
     if (!small) NIBBLE_CHECK(add(checker.product(plain, 4096, 4096, 70)));
     if (!small) NIBBLE_CHECK(add(checker.product(plain, 2300, 1000, 600)));
     using A = ActivationFormat;

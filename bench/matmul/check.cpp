@@ -4,6 +4,7 @@
 #include "formats/minifloat.h"
 #include "kernels/elementwise_cuda.h"
 #include "kernels/matmul_cuda.h"
+#include "kernels/product_cuda.h"
 
 #include <algorithm>
 #include <cmath>
@@ -211,7 +212,7 @@ Result<MatmulCheck> Checker::gated(int64_t half, int64_t k) {
         NIBBLE_TRY(float* y, arena_.allocate_array<float>(m * 2 * half));
         const auto* tokens = reinterpret_cast<const std::byte*>(device_x);
         cuda::MatmulFactors factors{.row_scales = row_scales, .activation = Activation::silu};
-        if (plan.activates()) factors.gated = out;
+        if (plan.activates()) factors.activated = out;
         if (plan.permuted_bytes) {
             NIBBLE_TRY(std::byte * permuted, arena_.allocate(plan.permuted_bytes));
             NIBBLE_CHECK(cuda::permute(plan, tokens, permuted, {}, stream_));
@@ -247,6 +248,19 @@ Result<MatmulCheck> Checker::normed(int64_t n, int64_t k) {
     NIBBLE_TRY(const cuda::MatmulPlan plan, cuda::plan_matmul({.m = 1, .n = n, .k = k}, device_));
     if (!plan.norms) return fail("matmul: the plan for {} x {} makes no norm", n, k);
     std::normal_distribution<float> normal;
+    // A router's product beside it.
+    NIBBLE_CHECK(cuda::prepare_products(device_));
+    constexpr int64_t experts = 120;
+    std::vector<uint16_t> router(static_cast<size_t>(experts * k));
+    for (uint16_t& v : router) v = bf16_from_float(normal(random_));
+    NIBBLE_TRY(uint16_t * device_router, upload(router));
+    NIBBLE_TRY(std::byte * tiles, arena_.allocate(cuda::operand_bytes(experts, k)));
+    NIBBLE_CHECK(fill_device(tiles, 0, cuda::operand_bytes(experts, k), stream_));
+    NIBBLE_CHECK(cuda::make_operand({DType::bf16, experts, k, reinterpret_cast<std::byte*>(device_router)}, experts, 0,
+                                    tiles, stream_));
+    const cuda::Operand side{.rows = experts, .cols = k, .tiles = tiles, .scale = 0.75f};
+    const bool beside = cuda::takes_side(plan, side);
+    if (!beside && k >= 1024) return fail("matmul: the plan for {} x {} has no product beside it", n, k);
     for (const bool with_update : {true, false})
         for (const bool broken : {false, true}) {
             const DeviceArena::Mark inner = arena_.mark();
@@ -263,6 +277,11 @@ Result<MatmulCheck> Checker::normed(int64_t n, int64_t k) {
             NIBBLE_TRY(int32_t * rows, upload(std::vector<int32_t>{INT32_MAX, INT32_MAX}));
             NIBBLE_TRY(std::byte * x, arena_.allocate(2 * k));
             NIBBLE_TRY(float* y, arena_.allocate_array<float>(2 * n));
+            NIBBLE_TRY(std::byte * x_out, arena_.allocate(2 * k));
+            NIBBLE_TRY(std::byte * alone_x, arena_.allocate(2 * k));
+            NIBBLE_TRY(float* alone, arena_.allocate_array<float>(experts));
+            NIBBLE_TRY(float* logits, arena_.allocate_array<float>(2 * experts));
+            NIBBLE_TRY(std::byte * activated, arena_.allocate(4 * n));
             const float* u = with_update ? device_update : nullptr;
             NIBBLE_CHECK(cuda::add_norm({.tokens = 1,
                                          .width = k,
@@ -274,11 +293,49 @@ Result<MatmulCheck> Checker::normed(int64_t n, int64_t k) {
                                          .nonfinite = rows},
                                         true, stream_));
             NIBBLE_CHECK(cuda::matmul(plan, x, d.view(), {}, y, nullptr, {.overlap = true}, stream_));
-            NIBBLE_CHECK(cuda::matmul(plan, x, d.view(), {}, y + n, nullptr,
-                                      {.overlap = true,
-                                       .norm = {reinterpret_cast<const std::byte*>(again), u, device_weight, 1e-5f,
-                                                reinterpret_cast<std::byte*>(sum), rows + 1}},
-                                      stream_));
+            NIBBLE_CHECK(cuda::matmul(
+                plan, x, d.view(), {}, y + n, nullptr,
+                {.overlap = true,
+                 .norm = {reinterpret_cast<const std::byte*>(again), u, device_weight, 1e-5f,
+                          reinterpret_cast<std::byte*>(sum), rows + 1, x_out},
+                 .side = beside ? cuda::MatmulOptions::Side{&side, logits + experts} : cuda::MatmulOptions::Side{}},
+                stream_));
+            NIBBLE_CHECK(cuda::product({.x = x, .tokens = 1}, side, logits, 0, true, stream_));
+            if (cuda::norms_few_rows(side) != (k >= 1024)) note(check, "a norm before few rows, or none");
+            if (cuda::norms_few_rows(side))
+                NIBBLE_CHECK(cuda::norm_product({reinterpret_cast<const std::byte*>(again), u, device_weight, 1e-5f,
+                                                 reinterpret_cast<std::byte*>(sum), rows + 1, alone_x},
+                                                side, alone, true, stream_));
+            NIBBLE_CHECK(cuda::activate(Activation::relu2, false, y, 0, 1, n, {activated}, true, stream_));
+            NIBBLE_CHECK(cuda::matmul(plan, x, d.view(),
+                                      {.activated = activated + 2 * n, .activation = Activation::relu2}, y, nullptr,
+                                      {.overlap = true}, stream_));
+            std::vector<uint16_t> one_x(static_cast<size_t>(k)), other_x(one_x.size()),
+                both_activated(static_cast<size_t>(2 * n));
+            std::vector<float> both_logits(static_cast<size_t>(2 * experts));
+            NIBBLE_CHECK(download(both_activated, activated));
+            for (size_t i = 0; i < static_cast<size_t>(n); ++i, ++check.compared)
+                if (both_activated[i] != both_activated[i + static_cast<size_t>(n)])
+                    note(check, fmt::format("activated, row {}", i));
+            NIBBLE_CHECK(download(one_x, x));
+            NIBBLE_CHECK(download(other_x, x_out));
+            for (size_t i = 0; i < one_x.size(); ++i, ++check.compared)
+                if (one_x[i] != other_x[i]) note(check, fmt::format("x, column {}", i));
+            NIBBLE_CHECK(download(both_logits, logits));
+            if (cuda::norms_few_rows(side)) {
+                std::vector<uint16_t> third_x(one_x.size());
+                std::vector<float> third(static_cast<size_t>(experts));
+                NIBBLE_CHECK(download(third_x, alone_x));
+                NIBBLE_CHECK(download(third, alone));
+                if (third_x != one_x) note(check, "x of norm_product()");
+                for (size_t i = 0; i < third.size(); ++i, ++check.compared)
+                    if (float_bits(third[i]) != float_bits(both_logits[i]))
+                        note(check, fmt::format("norm_product, row {}", i));
+            }
+            for (size_t i = 0; beside && i < static_cast<size_t>(experts); ++i, ++check.compared)
+                if (float_bits(both_logits[i]) != float_bits(both_logits[i + size_t{experts}]))
+                    note(check, fmt::format("beside, row {}: {} instead of {}", i, both_logits[i + size_t{experts}],
+                                            both_logits[i]));
             std::vector<float> got(static_cast<size_t>(2 * n));
             std::vector<uint16_t> want_h(h.size()), got_h(h.size());
             std::vector<int32_t> flags(2);
@@ -416,7 +473,7 @@ Result<MatmulCheck> Checker::wide(int64_t n, int64_t k, const std::vector<int64_
 }  // namespace
 
 std::vector<cuda::MatmulTiling> matmul_tilings() {
-    return {{16, 4, 1, 1}, {16, 2, 2, 1}, {32, 4, 1, 1}, {32, 2, 2, 1}, {64, 4, 1, 1}, {64, 2, 2, 1}, {128, 4, 1, 1}};
+    return {{16, 4, 1, 1}, {16, 2, 2, 1}, {32, 4, 1, 1}, {32, 2, 2, 1}, {64, 4, 1, 1}, {64, 2, 2, 1}, {128, 2, 1, 1}};
 }
 
 Result<std::vector<MatmulCheck>> check_matmul(const Stream& stream, const DeviceInfo& device, DeviceArena& arena,
@@ -455,7 +512,9 @@ Result<std::vector<MatmulCheck>> check_matmul(const Stream& stream, const Device
         int64_t n, k;
         std::vector<int64_t> batches;
     };
-    std::vector<Case> cases{{64, 2048, {9, 16, 40}}, {48, 2304, {17, 33}}, {2128, 1280, {9, 64, 131}}};
+    // The last: more tiles than thread blocks, which go on from one to the next.
+    std::vector<Case> cases{
+        {64, 2048, {9, 16, 40}}, {48, 2304, {17, 33}}, {2128, 1280, {9, 64, 131}}, {2560, 2048, {129, 1100}}};
     if (!small) {
         cases.push_back({4096, 4096, {9, 16, 30, 32, 64, 65, 128, 129, 200, 256, 300}});
         cases.push_back({8192, 8192, {16, 64, 128, 256}});

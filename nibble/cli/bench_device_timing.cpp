@@ -157,11 +157,14 @@ Result<std::vector<Timing>> time_all(const Stream& stream, DeviceArena& arena, c
                                                   {code_at(r), scale_at(r), float_at(r), k.swizzled}, stream);
             }));
 
-        for (const auto& [rotate, stochastic] : {std::pair{true, false}, {false, true}, {true, true}})
+        struct Training {
+            bool rotate, stochastic;
+        };
+        for (const Training t : {Training{true, false}, {false, true}, {true, true}})
             NIBBLE_CHECK(
-                add(fmt::format("training nvfp4{}{}", rotate ? " rotated" : "", stochastic ? " stochastic" : ""),
+                add(fmt::format("training nvfp4{}{}", t.rotate ? " rotated" : "", t.stochastic ? " stochastic" : ""),
                     elements * 2.5625, [&](int r) {
-                        return cuda::quantize_training(view(r), input_scale, {rotate, stochastic, 0xB39Au, {1, 2}},
+                        return cuda::quantize_training(view(r), input_scale, {t.rotate, t.stochastic, 0xB39Au, {1, 2}},
                                                        {code_at(r), scale_at(r)}, stream);
                     }));
 

@@ -1,6 +1,7 @@
 #include "cli/bench_matmul.h"
 
 #include "base/thread_pool.h"
+#include "cli/median.h"
 #include "formats/minifloat.h"
 #include "kernels/machine_limits.h"
 #include "kernels/matmul.h"
@@ -122,11 +123,6 @@ double seconds(const ThreadPool& pool, Work work) {
     return now(pool) - start;
 }
 
-double median(std::vector<double> v) {
-    std::nth_element(v.begin(), v.begin() + std::ptrdiff_t(v.size() / 2), v.end());
-    return v[v.size() / 2];
-}
-
 // All threads at once; operations a second.
 double multiply_add_rate(const MachineLimits& limits, ThreadPool& pool) {
     constexpr int64_t rounds = 20000;
@@ -150,7 +146,7 @@ double read_rate(const MachineLimits& limits, const std::byte* memory, int64_t b
     return static_cast<double>(pieces * piece) / time;
 }
 
-struct Line {
+struct ProductRate {
     std::string_view format, shape, kernel;
     int64_t n = 0, k = 0, rows = 0;
     double seconds = 0;          // of one product
@@ -159,8 +155,9 @@ struct Line {
 };
 
 // A decoding step's worth of equal weights, so that they come from memory as a model's do.
-Result<Line> time_decode(const Kind& kind, const Shape& shape, const Weight& weight, const MatmulKernels& kernels,
-                         const MachineLimits& limits, const BenchMatmulOptions& o, ThreadPool& pool) {
+Result<ProductRate> time_decode(const Kind& kind, const Shape& shape, const Weight& weight,
+                                const MatmulKernels& kernels, const MachineLimits& limits, const BenchMatmulOptions& o,
+                                ThreadPool& pool) {
     std::vector<PackedMatrix> copies;
     SharedPages pages;
     int64_t bytes = 0;
@@ -185,15 +182,16 @@ Result<Line> time_decode(const Kind& kind, const Shape& shape, const Weight& wei
         fractions.push_back(static_cast<double>(bytes) / time / reading);
     }
     const double time = median(times);
-    return Line{kind.name,     shape.name,
-                kernels.name,  shape.n,
-                shape.k,       1,
-                time,          static_cast<double>(copies[0].bytes()) / time,
-                median(limit), median(fractions)};
+    return ProductRate{kind.name,     shape.name,
+                       kernels.name,  shape.n,
+                       shape.k,       1,
+                       time,          static_cast<double>(copies[0].bytes()) / time,
+                       median(limit), median(fractions)};
 }
 
-Result<Line> time_prefill(const Kind& kind, const Shape& shape, const Weight& weight, const MatmulKernels& kernels,
-                          const MachineLimits& limits, const BenchMatmulOptions& o, ThreadPool& pool) {
+Result<ProductRate> time_prefill(const Kind& kind, const Shape& shape, const Weight& weight,
+                                 const MatmulKernels& kernels, const MachineLimits& limits, const BenchMatmulOptions& o,
+                                 ThreadPool& pool) {
     NIBBLE_TRY(const PackedMatrix w, weight.pack(pool));
     const std::vector<float> x = bell(o.rows * shape.k, 1.0f, 4);
     std::vector<float> y(size_t(o.rows * shape.n));
@@ -210,26 +208,26 @@ Result<Line> time_prefill(const Kind& kind, const Shape& shape, const Weight& we
         fractions.push_back(operations / time / peak);
     }
     const double time = median(times);
-    return Line{kind.name, shape.name, kernels.name,      shape.n,       shape.k,
-                o.rows,    time,       operations / time, median(limit), median(fractions)};
+    return ProductRate{kind.name, shape.name, kernels.name,      shape.n,       shape.k,
+                       o.rows,    time,       operations / time, median(limit), median(fractions)};
 }
 
-void print_table(const std::vector<Line>& lines, const BenchMatmulOptions& o, int threads, std::FILE* out) {
+void print_table(const std::vector<ProductRate>& lines, const BenchMatmulOptions& o, int threads, std::FILE* out) {
     fmt::print(out,
                "{} thread{}; medians of {}; every kernel equals ref. 1 row: GB/s of weights (of reading memory); more: "
                "GFLOP/s (of multiply-adds in registers)\n",
                threads, threads == 1 ? ", CPU time" : "s", o.repetitions);
     fmt::print(out, "{:<27}{:<9}{:<13}{:<8}{:>5}{:>11}{:>9}{:>9}{:>10}\n", "weights+inputs", "shape", "", "kernel",
                "rows", "us", "rate", "limit", "fraction");
-    for (const Line& l : lines)
+    for (const ProductRate& l : lines)
         fmt::print(out, "{:<27}{:<9}{:<13}{:<8}{:>5}{:>11.1f}{:>9.1f}{:>9.1f}{:>10.3f}\n", l.format, l.shape,
                    fmt::format("{} x {}", l.n, l.k), l.kernel, l.rows, l.seconds * 1e6, l.rate / 1e9, l.limit / 1e9,
                    l.fraction);
 }
 
-void print_json(const std::vector<Line>& lines, const BenchMatmulOptions& o, int threads, std::FILE* out) {
+void print_json(const std::vector<ProductRate>& lines, const BenchMatmulOptions& o, int threads, std::FILE* out) {
     auto results = nlohmann::ordered_json::array();
-    for (const Line& l : lines)
+    for (const ProductRate& l : lines)
         results.push_back({{"format", l.format},
                            {"shape", l.shape},
                            {"outputs", l.n},
@@ -272,15 +270,15 @@ Status bench_matmul(const BenchMatmulOptions& o, std::FILE* out) {
     ThreadPool pool(o.threads);
     for (const MatmulKernels* k : chosen)
         for (const Kind& kind : formats) NIBBLE_CHECK(check_against_ref(*k, kind, pool));
-    std::vector<Line> lines;
+    std::vector<ProductRate> lines;
     for (const Shape& shape : all_shapes) {
         if (o.shapes != "all" && o.shapes != shape.set) continue;
         for (const Kind& kind : formats) {
             const Weight weight(kind.format, shape.n, shape.k);
             for (const MatmulKernels* k : chosen) {
                 NIBBLE_TRY(const MachineLimits* limits, select_machine_limits(k->name));
-                NIBBLE_TRY(Line decode, time_decode(kind, shape, weight, *k, *limits, o, pool));
-                NIBBLE_TRY(Line prefill, time_prefill(kind, shape, weight, *k, *limits, o, pool));
+                NIBBLE_TRY(ProductRate decode, time_decode(kind, shape, weight, *k, *limits, o, pool));
+                NIBBLE_TRY(ProductRate prefill, time_prefill(kind, shape, weight, *k, *limits, o, pool));
                 lines.push_back(decode);
                 lines.push_back(prefill);
             }

@@ -2,6 +2,7 @@
 
 #include "base/thread_pool.h"
 #include "cli/bench_device.h"
+#include "cli/median.h"
 #include "formats/minifloat.h"
 #include "kernels/quantize.h"
 
@@ -139,12 +140,7 @@ double seconds(Work work) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-double median(std::vector<double> v) {
-    std::nth_element(v.begin(), v.begin() + std::ptrdiff_t(v.size() / 2), v.end());
-    return v[v.size() / 2];
-}
-
-struct Line {
+struct JobRate {
     std::string name, kernel;
     int threads = 0;
     double rate = 0, low = 0, high = 0;  // bytes per second
@@ -153,7 +149,7 @@ struct Line {
 };
 
 // Times a job and, before each repetition, a memcpy of the same bytes.
-Line time_job(const Job& job, ThreadPool& pool, int repetitions, std::byte* copy) {
+JobRate time_job(const Job& job, ThreadPool& pool, int repetitions, std::byte* copy) {
     const int64_t panels = job.panels();
     std::vector<QuantStats> stats(static_cast<size_t>(panels));
     std::vector<std::array<double, 2>> losses(static_cast<size_t>(panels));
@@ -195,20 +191,20 @@ Line time_job(const Job& job, ThreadPool& pool, int repetitions, std::byte* copy
             static_cast<int>(rates.size())};
 }
 
-void print_table(const std::vector<Line>& lines, const BenchQuantizeOptions& o, std::FILE* out) {
+void print_table(const std::vector<JobRate>& lines, const BenchQuantizeOptions& o, std::FILE* out) {
     fmt::print(out, "{} x {} BF16 ({:.0f} MiB); GB/s of BF16 weights, median (least-most); every kernel equals ref\n",
                o.rows, o.cols, static_cast<double>(o.rows * o.cols) / (1 << 19));
     fmt::print(out, "{:<24}{:<8}{:>8}{:>8}{:>16}{:>9}{:>10}{:>8}{:>6}\n", "operation", "kernel", "threads", "GB/s",
                "spread", "memcpy", "fraction", "goal", "reps");
-    for (const Line& l : lines)
+    for (const JobRate& l : lines)
         fmt::print(out, "{:<24}{:<8}{:>8}{:>8.3f}{:>16}{:>9.2f}{:>10.3f}{:>8}{:>6}\n", l.name, l.kernel, l.threads,
                    l.rate / 1e9, fmt::format("{:.2f}-{:.2f}", l.low / 1e9, l.high / 1e9), l.copy / 1e9, l.fraction,
                    l.goal > 0 ? fmt::format("{:.3f}{}", l.goal, l.fraction >= l.goal ? "" : "!") : "", l.repetitions);
 }
 
-void print_json(const std::vector<Line>& lines, const BenchQuantizeOptions& o, std::FILE* out) {
+void print_json(const std::vector<JobRate>& lines, const BenchQuantizeOptions& o, std::FILE* out) {
     auto results = nlohmann::ordered_json::array();
-    for (const Line& l : lines)
+    for (const JobRate& l : lines)
         results.push_back({{"operation", l.name},
                            {"kernel", l.kernel},
                            {"threads", l.threads},
@@ -260,7 +256,7 @@ Status bench_quantize(const BenchQuantizeOptions& options, std::FILE* out) {
     std::vector<std::byte> copy(weights.data.size());
     std::vector<float> decoded(size_t(options.rows * options.cols));
     const int all = options.threads > 0 ? options.threads : usable_cores();
-    std::vector<Line> lines;
+    std::vector<JobRate> lines;
     for (const Case& c : cases()) {
         QuantMatrix q(c.spec.format, options.rows, options.cols);
         const TensorAmax amax = amax_for(c);

@@ -171,6 +171,7 @@ void add_byte_gram(const ByteKernels& k, const ByteMatrix& a, double* sums, Thre
             panel_product(k, a, a, begin, end, panel, acc);
             for (int64_t i = begin; i < std::min(end, n); ++i)
                 for (int64_t j = std::max(i, panel * byte_panel); j < last; ++j)
+                    // NOLINTNEXTLINE(clang-analyzer-core.uninitialized.Assign): panel_product wrote rows [begin, end)
                     sums[i * n + j] += double{acc[(i - begin) * byte_panel + j - panel * byte_panel]};
         }
     });

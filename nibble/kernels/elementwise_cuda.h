@@ -6,17 +6,30 @@
 // `overlap`: as in MatmulOptions. kernels/cuda_absent/ implements this header in a build without CUDA.
 #pragma once
 
+#include "formats/format.h"
 #include "kernels/attention_cuda.h"
 #include "kernels/elementwise.h"
 
 namespace nibble::cuda {
 
-// Where rows of BF16 go: row-major, or, for W4A16 products of more than eight tokens, in the order of
-// cuda::permute(): tile_tokens = MatmulPlan::tiling.tokens (widths then are multiples of 256).
+// Where rows of BF16 go, and how:
+//   row-major
+//   tile_tokens  for W4A16 products of more than eight tokens, in the order of cuda::permute(): tile_tokens =
+//                MatmulPlan::tiling.tokens (widths then are multiples of 256)
+//   codes        fp8, fp8_token or fp8_group128, for products of codes: what quantize_inputs() makes of the rows, E4M3
+//                [tokens, width], and behind them the scales it makes (widths then are multiples of 128)
 struct RowsOut {
     std::byte* data = nullptr;
     int tile_tokens = 0;
+    ActivationFormat codes = ActivationFormat::none;
+    float input_scale = 1.0f;  // of fp8
+
+    bool row_major() const { return tile_tokens == 0 && codes == ActivationFormat::none; }
 };
+// Of rows that went out as codes.
+inline float* scales_behind(std::byte* codes, int64_t tokens, int64_t width) {
+    return reinterpret_cast<float*>(codes + tokens * width);
+}
 
 // h[t] = table[tokens[t]], rows of `width` BF16; width a multiple of 8. Tokens outside the table are the caller's to
 // refuse. Also gathers rows of any BF16 matrix.
@@ -52,6 +65,7 @@ Status norm_rows(const NormRows& n, bool overlap, const Stream& stream);
 // out[t, j] = a(in[t, j]) * in[t, width + j]; without `gated` a(in). Rows of `in` lie in_stride apart (0: adjacent).
 // Width: a multiple of 8. by_turns: `in` has 16 columns of gate, 16 of up and so on (MatmulProblem::gated) instead of
 // one after the other; width: a multiple of 16.
+// Codes: not fp8_token, whose scale needs a whole row.
 Status activate(Activation activation, bool gated, const float* in, int64_t in_stride, int64_t tokens, int64_t width,
                 const RowsOut& out, bool overlap, const Stream& stream, bool by_turns = false);
 

@@ -12,6 +12,8 @@
 
 #include "formats/format.h"
 #include "kernels/elementwise.h"
+#include "kernels/moe_cuda.h"
+#include "kernels/product_cuda.h"
 #include "tensor/device.h"
 #include "tensor/quant_matrix.h"
 
@@ -27,9 +29,8 @@ struct MatmulProblem {
 };
 
 // How the work is spread; zeros: the plan chooses. m > 8: a thread block takes `tokens` tokens (16, 32, 64 or 128) of
-// row_blocks
-// * 64 rows; K is cut between `k_parts` warpgroups in it and `parts` thread blocks, powers of two. Which combinations
-// are compiled: visit_shape() in kernels/cuda/w4a16_wide.cu.
+// row_blocks * 64 rows; K is cut between `k_parts` warpgroups in it and `parts` thread blocks, powers of two. Which
+// combinations are compiled: visit_shape() in kernels/cuda/w4a16_wide.cu, and 128 x 2 x 1 in w4a16_prefill.cu.
 struct MatmulTiling {
     int tokens = 0, row_blocks = 0, k_parts = 0, parts = 0;
 };
@@ -50,8 +51,8 @@ struct MatmulPlan {
     int64_t permuted_bytes = 0;   // of permute()'s output; 0: x is read as it is
     int64_t workspace_bytes = 0;  // zero once, before the first use; kernels of one stream may share it
 
-    bool norms = false;                                                     // takes MatmulOptions::norm: one token
-    bool activates() const { return problem.gated && tiling.tokens == 0; }  // takes MatmulFactors::gated
+    bool norms = false;                                    // takes MatmulOptions::norm: one token
+    bool activates() const { return tiling.tokens == 0; }  // takes MatmulFactors::activated
 };
 // Errors: k no multiple of 16, another format, x too wide for shared memory (m <= 8), a tiling that is not compiled.
 Result<MatmulPlan> plan_matmul(const MatmulProblem& problem, const DeviceInfo& device, const MatmulTiling& tiling = {});
@@ -96,7 +97,13 @@ struct MatmulOptions {
         float eps = 0;
         std::byte* h_out = nullptr;    // [k] BF16, not h
         int32_t* nonfinite = nullptr;  // becomes 0 where the sum holds a NaN or an infinity; may be null
+        std::byte* x_out = nullptr;    // [k] BF16: x, for who else reads it; may be null
     } norm{};
+    // With a norm, where takes_side(): y = product() of that x and w, by more thread blocks of the same launch.
+    struct Side {
+        const Operand* w = nullptr;
+        float* y = nullptr;  // [rows of w]
+    } side{};
 };
 // y = sum * (tensor scale or its row's) * 2^7 + bias. All may be null.
 struct MatmulFactors {
@@ -104,8 +111,9 @@ struct MatmulFactors {
     const float* row_scales = nullptr;    // [n], instead: stacked matrices
     const float* bias = nullptr;          // [n]
     int64_t y_stride = 0;                 // floats from row to row of y; 0: n
-    // Plans that activate: [m, n / 2] BF16, bf16(a(bf16(gate)) * bf16(up)) as cuda::activate() has it, in place of y.
-    std::byte* gated = nullptr;
+    // Plans that activate, in place of y and as cuda::activate() has it: [m, n] BF16, bf16(a(bf16(y))), or of a gated
+    // problem [m, n / 2], bf16(a(bf16(gate)) * bf16(up)).
+    std::byte* activated = nullptr;
     Activation activation{};
 };
 // x [m, k] row-major -> the order of columns and tiles of tokens that plans with permuted_bytes > 0 read.
@@ -116,6 +124,13 @@ Status permute(const MatmulPlan& plan, const std::byte* x, std::byte* out, const
 Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w, const MatmulFactors& factors, float* y,
               std::byte* workspace, const MatmulOptions& options, const Stream& stream);
 
+// Whether a launch of a plan that norms also makes the product of its x with `side`, whose inputs have no scale.
+bool takes_side(const MatmulPlan& plan, const Operand& side);
+
+// y [rows of w] = product() of the norm's x and w, in one launch, where norms_few_rows(): a router's.
+bool norms_few_rows(const Operand& w);
+Status norm_product(const MatmulOptions::Norm& norm, const Operand& w, float* y, bool overlap, const Stream& stream);
+
 // The products of a mixture's experts, one launch for all of them: rows of the input's `rows` and of the output lie
 // sorted by expert, those of expert e in [begin[e], begin[e + 1]) (on the device). The order of sums is matmul()'s.
 struct PackedExperts {
@@ -125,6 +140,14 @@ struct PackedExperts {
     const float* bias = nullptr;        // [count, rows]; may be null
     const int32_t* begin = nullptr;     // [count + 1]
 };
+// One token of a mixture whose experts its products choose themselves, as route() would (`config` without groups; a
+// launch less between the router and the weights), or find chosen in `routing`.
+struct ExpertChoice {
+    RouterConfig config;
+    const float* logits = nullptr;  // [experts]; null: `routing` holds the choice
+    const float* bias = nullptr;
+    Routing routing;  // what route() writes, the first product does
+};
 struct ExpertsInput {
     const std::byte* x = nullptr;   // rows of BF16, `stride` elements apart, a multiple of 8 (0: adjacent)
     const int32_t* rows = nullptr;  // [slots]: the row of x behind each; null: itself
@@ -133,6 +156,16 @@ struct ExpertsInput {
     // The kernel before is a grouped_matmul with the same `begin`: with overlap weights are asked for before it is
     // done.
     bool routed = false;
+    // One token's slots, `config.top_k` of them, where takes_one_token(); non-null `rows` say that all read row 0.
+    const ExpertChoice* choice = nullptr;
+    // With a choice, where takes_beside(): y = matmul() of one row and w, by more thread blocks of the same launch,
+    // which need not wait for the choice. A shared expert's last product beside the first one of the others.
+    struct Beside {
+        const std::byte* x = nullptr;  // [cols of w] BF16
+        PackedMatrix w;                // rows 0: none
+        MatmulFactors factors;
+        float* y = nullptr;  // [rows of w]
+    } beside{};
 };
 // Either y [slots, rows of W] FP32, or, activated as by activate(), `out` BF16 [slots, width]: gated, width is half the
 // rows and gates lie in the upper halves of the tiles, what they gate in the lower ones.
@@ -145,6 +178,9 @@ struct ExpertsOutput {
 };
 // Once per device, before the first grouped_matmul.
 Status prepare_grouped_matmul(const DeviceInfo& device);
+// Whether products of one token with `w` take a choice.
+bool takes_one_token(const RouterConfig& config, const PackedExperts& w);
+bool takes_beside(const RouterConfig& config, const PackedExperts& w, const PackedMatrix& beside);
 Status grouped_matmul(const ExpertsInput& in, const PackedExperts& w, const ExpertsOutput& out, bool overlap,
                       const Stream& stream);
 

@@ -5,9 +5,10 @@
 // One order of sums for every number of tokens: one chain of mma.sync.m16n8k16 or wgmma.m64nNk16 (the same bits) in
 // FP32 from zero over k-steps of 16 columns, ascending; y = sum * (input scale * weight scale) + bias, each operation
 // rounded. fp8_block128: a chain per 128 columns, acc = fma(chain, group scale * tile scale, acc), ascending from zero,
-// then * input scale. Operands of codes (W8A8 on the FP8 tensor cores): a chain of four wgmma.m64nNk32 per 128 columns
-// from zero, whose sums keep about 14 bits, then acc = acc + chain in FP32, or that fma; ascending. So a token's result
-// depends on its own row of x and on W alone.
+// then * input scale. W of few rows (chunked_product(): routers): K in eight chunks of ceil(ceil(k / 64) / 8) blocks of
+// 64 columns, each a chain from zero, added neighbours first. Operands of codes (W8A8 on the FP8 tensor cores): a chain
+// of four wgmma.m64nNk32 per 128 columns from zero, whose sums keep about 14 bits, then acc = acc + chain in FP32, or
+// that fma; ascending. So a token's result depends on its own row of x and on W alone.
 //
 // Pointers are device pointers, 16-byte aligned (vectors of floats: 4). All functions queue work and return at once;
 // they neither allocate nor wait. `overlap`: start while the kernel before still runs, wait for it before x is read;
@@ -35,6 +36,8 @@ struct Operand {
     const float* bias = nullptr;         // [rows]
 };
 int64_t operand_bytes(int64_t rows, int64_t cols);
+// Whether products with it follow the order of few rows.
+inline bool chunked_product(const Operand& w) { return w.rows <= 256 && w.cols >= 1024 && !w.codes && !w.tile_scales; }
 
 // Rows of W into rows [first_row, first_row + w.rows) of an operand of `rows` rows: parts of a stack come one after the
 // other. Zero the tiles before (fill_device). Plain: BF16 as it is, F16 and F32 rounded. Quantized: codes, times block
@@ -43,6 +46,7 @@ Status make_operand(const MatrixView& w, int64_t rows, int64_t first_row, std::b
 Status make_operand(const QuantView& w, int64_t rows, int64_t first_row, std::byte* tiles, const Stream& stream);
 
 // The same for operands of codes: w in fp8, fp8_row or fp8_block128.
+bool multiplies_codes();  // whether the current device has their kernels
 int64_t codes_bytes(int64_t rows, int64_t cols);
 Status make_codes(const QuantView& w, int64_t rows, int64_t first_row, std::byte* tiles, const Stream& stream);
 // Bytes from row to row of inputs that are codes: whole groups of 128 columns.
@@ -56,7 +60,8 @@ struct ProductInput {
     int64_t stride = 0;             // elements from row to row, a multiple of 8; 0: cols
     float scale = 1.0f;             // of every token, unless
     const float* token_scales = nullptr;  // [tokens]
-    const float* group_scales = nullptr;  // fp8_group128: [tokens, ceil(cols / 128)]; needs tile_scales
+    const float* group_scales = nullptr;  // fp8_group128: [tokens, ceil(cols / 128)]; needs tile_scales, and codes
+                                          // with tile_scales need it
 };
 // y [tokens, rows of W] FP32, y_stride floats from row to row (0: rows). Columns of W: a multiple of 8.
 Status product(const ProductInput& in, const Operand& w, float* y, int64_t y_stride, bool overlap,

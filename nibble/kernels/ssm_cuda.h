@@ -50,7 +50,8 @@ struct MambaStep {
     std::byte* workspace = nullptr;  // mamba_workspace_bytes
 };
 int64_t mamba_workspace_bytes(const MambaShape& shape, int64_t tokens);
-// Convolution and silu, dt and decay, scan, gated group norm; the states of the segments move on.
+// Convolution and silu, dt and decay, scan, gated group norm; the states of the segments move on. The kernel before
+// must not write states: with `overlap` they may be read before it is done.
 Status mamba_step(const MambaStep& m, bool overlap, const Stream& stream);
 
 }  // namespace nibble::cuda

@@ -55,8 +55,8 @@ Status DeviceAttention::forward(const std::byte* x, float* y, DeviceStep& step) 
     NIBBLE_TRY(std::byte * q, step.scratch.allocate(step.rows * q_cols() * 2));
     NIBBLE_TRY(std::byte * heads, step.scratch.allocate(step.rows * q_cols() * 2));
     NIBBLE_TRY(std::byte * workspace, step.scratch.allocate(batch.attention->workspace_bytes));
-    NIBBLE_TRY(const int tiles, qkv_.tiles(step.rows, step));
-    NIBBLE_CHECK(qkv_.forward(x, step.rows, qkv, step, tiles > 0));
+    NIBBLE_TRY(const cuda::RowsOut as, order(step));
+    NIBBLE_CHECK(qkv_.forward(x, step.rows, qkv, step, !as.row_major()));
     const cuda::KvCache cache = kv_.cache(step);
     NIBBLE_CHECK(cuda::rope_append({.tokens = step.rows,
                                     .q_heads = config_.heads,

@@ -10,7 +10,7 @@ public:
     static Result<std::unique_ptr<DeviceMixer>> make(const BlockConfig& block, float eps, const Attention& attention,
                                                      DeviceWeights& weights);
 
-    Result<int> tiles(DeviceStep& step) const override { return qkv_.tiles(step.rows, step); }
+    Result<cuda::RowsOut> order(DeviceStep& step) const override { return qkv_.order(step.rows, step, true); }
     Result<bool> norms(DeviceStep& step) const override { return qkv_.norms(step.rows, step); }
     Status forward(const std::byte* x, float* y, DeviceStep& step) const override;
     int64_t scratch_bytes(int64_t rows) const override;

@@ -59,7 +59,7 @@ Status DeviceBatch::plan_attention(std::span<const std::unique_ptr<DeviceMixer>>
             problem->most_tokens = shape_.most_tokens;
             problem->table_pitch = shape_.pitch;
             NIBBLE_TRY(a.plan, cuda::plan_attention(*problem, device));
-            at = attention_.insert(attention_.end(), std::move(a));
+            at = attention_.insert(attention_.end(), a);
         }
         if (at->work < 0) {
             NIBBLE_TRY(cuda::AttentionWork work, cuda::attention_work(at->plan, segments_));

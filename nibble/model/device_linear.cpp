@@ -18,10 +18,11 @@ bool has_row_scales(ActivationFormat f) {
 
 int64_t quantized_bytes(ActivationFormat f, int64_t n, int64_t cols) {
     if (f == ActivationFormat::none) return 0;
-    return aligned(n * cols * 2) + (has_row_scales(f) ? aligned(n * groups(cols) * 4) : 0);
+    return aligned(n * std::max(cols * 2, cuda::codes_pitch(cols))) +
+           (has_row_scales(f) ? aligned(n * groups(cols) * 4) : 0);
 }
 
-// x as the linear reads it: itself, or quantized.
+// x as the linear reads it: itself, or quantized; q.codes: as codes.
 Result<cuda::ProductInput> product_input(ActivationFormat format, float input_scale, const std::byte* x, int64_t n,
                                          int64_t cols, cuda::QuantizeInputs q, DeviceStep& step) {
     cuda::ProductInput in{.x = x, .tokens = n};
@@ -29,7 +30,8 @@ Result<cuda::ProductInput> product_input(ActivationFormat format, float input_sc
     q.format = format;
     q.x = x, q.tokens = n, q.cols = cols;
     q.input_scale = input_scale;
-    NIBBLE_TRY(q.out, step.scratch.allocate(n * cols * 2));
+    in.codes = q.codes;
+    NIBBLE_TRY(q.out, step.scratch.allocate(n * (q.codes ? cuda::codes_pitch(cols) : cols * 2)));
     if (has_row_scales(format)) {
         NIBBLE_TRY(q.scales, step.scratch.allocate_array<float>(n * groups(cols)));
     }
@@ -48,7 +50,8 @@ Status run_w4a16(const DeviceLinear& l, const std::byte* x, int64_t n, float* y,
         return fail("a workspace of {} bytes was planned for products, {} are needed", step.matmul_workspace_bytes,
                     plan.workspace_bytes);
     // The first product after a norm that waits for one takes it.
-    const cuda::MatmulOptions options{.overlap = step.overlap, .norm = std::exchange(step.norm, {})};
+    const cuda::MatmulOptions options{
+        .overlap = step.overlap, .norm = std::exchange(step.norm, {}), .side = std::exchange(step.side, {})};
     if (plan.permuted_bytes > 0 && !tiled) {
         NIBBLE_TRY(std::byte * permuted, step.scratch.allocate(plan.permuted_bytes));
         NIBBLE_CHECK(cuda::permute(plan, x, permuted, options, step.stream));
@@ -60,10 +63,15 @@ Status run_w4a16(const DeviceLinear& l, const std::byte* x, int64_t n, float* y,
 
 }  // namespace
 
-Result<int> DeviceLinear::tiles(int64_t n, DeviceStep& step) const {
-    if (!w4a16 || cols % 256 || step.observer) return 0;
+Result<cuda::RowsOut> DeviceLinear::order(int64_t n, DeviceStep& step, bool whole_rows) const {
+    cuda::RowsOut out;
+    if (step.observer) return out;
+    if (operand.codes && cols % 128 == 0 && (whole_rows || activation != ActivationFormat::fp8_token))
+        out.codes = activation, out.input_scale = input_scale;
+    if (!w4a16 || cols % 256) return out;
     NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols, by_turns));
-    return plan.permuted_bytes > 0 ? plan.tiling.tokens : 0;
+    if (plan.permuted_bytes > 0) out.tile_tokens = plan.tiling.tokens;
+    return out;
 }
 
 Result<bool> DeviceLinear::norms(int64_t n, DeviceStep& step) const {
@@ -72,10 +80,17 @@ Result<bool> DeviceLinear::norms(int64_t n, DeviceStep& step) const {
     return plan.norms;
 }
 
-Result<bool> DeviceLinear::activates(int64_t n, DeviceStep& step) const {
-    if (!by_turns) return false;
-    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols, true));
+Result<bool> DeviceLinear::activates(int64_t n, bool gated, DeviceStep& step) const {
+    if (!w4a16 || by_turns != gated) return false;
+    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols, by_turns));
     return plan.activates();
+}
+
+Result<bool> DeviceLinear::takes_side(const DeviceLinear& side, DeviceStep& step) const {
+    NIBBLE_TRY(const bool norm, norms(1, step));
+    if (!norm || side.w4a16 || side.activation != ActivationFormat::none) return false;
+    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(1, rows, cols, by_turns));
+    return cuda::takes_side(plan, side.operand);
 }
 
 Status DeviceLinear::forward_activated(const std::byte* x, int64_t n, Activation kind, std::byte* mid,
@@ -83,21 +98,30 @@ Status DeviceLinear::forward_activated(const std::byte* x, int64_t n, Activation
     const DeviceScope scope(step);
     if (step.observer) NIBBLE_CHECK(step.observer->input(names, x, n, cols, step.stream).within(name));
     cuda::MatmulFactors f = factors;
-    f.gated = mid, f.activation = kind;
+    f.activated = mid, f.activation = kind;
     // y goes nowhere, but must be a valid address.
     return run_w4a16(*this, x, n, reinterpret_cast<float*>(mid), f, step, false).within(name);
 }
 
 Status DeviceLinear::forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, DeviceStep& step,
-                             bool tiled) const {
+                             bool ordered) const {
     const DeviceScope scope(step);
     if (step.observer) NIBBLE_CHECK(step.observer->input(names, x, n, cols, step.stream).within(name));
     if (w4a16) {
         cuda::MatmulFactors f = factors;
         f.y_stride = y_stride;
-        return run_w4a16(*this, x, n, y, f, step, tiled).within(name);
+        return run_w4a16(*this, x, n, y, f, step, ordered).within(name);
     }
-    NIBBLE_TRY(const cuda::ProductInput in, product_input(activation, input_scale, x, n, cols, {}, step).within(name));
+    cuda::ProductInput in{.x = x, .codes = true, .tokens = n};
+    if (operand.codes && ordered) {
+        const float* scales = cuda::scales_behind(const_cast<std::byte*>(x), n, cols);
+        if (activation == ActivationFormat::fp8) in.scale = input_scale;
+        if (activation == ActivationFormat::fp8_token) in.token_scales = scales;
+        if (activation == ActivationFormat::fp8_group128) in.group_scales = scales;
+    } else {
+        const cuda::QuantizeInputs as{.codes = operand.codes};
+        NIBBLE_TRY(in, product_input(activation, input_scale, x, n, cols, as, step).within(name));
+    }
     return cuda::product(in, operand, y, y_stride, step.overlap, step.stream).within(name);
 }
 
@@ -107,9 +131,9 @@ int64_t DeviceLinear::scratch_bytes(int64_t n) const {
 }
 
 // Parts of their own may want orders of their own.
-Result<int> DeviceStack::tiles(int64_t n, DeviceStep& step) const {
-    if (parts.size() > 1) return 0;
-    return parts[0].tiles(n, step);
+Result<cuda::RowsOut> DeviceStack::order(int64_t n, DeviceStep& step, bool whole_rows) const {
+    if (parts.size() > 1) return cuda::RowsOut{};
+    return parts[0].order(n, step, whole_rows);
 }
 
 Result<bool> DeviceStack::norms(int64_t n, DeviceStep& step) const {
@@ -117,9 +141,9 @@ Result<bool> DeviceStack::norms(int64_t n, DeviceStep& step) const {
     return parts[0].norms(n, step);
 }
 
-Status DeviceStack::forward(const std::byte* x, int64_t n, float* y, DeviceStep& step, bool tiled) const {
+Status DeviceStack::forward(const std::byte* x, int64_t n, float* y, DeviceStep& step, bool ordered) const {
     for (const DeviceLinear& part : parts) {
-        NIBBLE_CHECK(part.forward(x, n, y, rows, step, tiled));
+        NIBBLE_CHECK(part.forward(x, n, y, rows, step, ordered));
         y += part.rows;
     }
     return Ok{};
@@ -137,8 +161,13 @@ Status run_grouped(const DeviceExperts::Part& part, const DeviceExpertRows& in, 
                    DeviceStep& step) {
     cuda::PackedExperts weights = part.packed;
     weights.begin = in.begin;
-    return cuda::grouped_matmul({.x = in.x, .rows = in.rows, .slots = in.n, .routed = in.routed}, weights, out,
-                                step.overlap, step.stream)
+    return cuda::grouped_matmul({.x = in.x,
+                                 .rows = in.rows,
+                                 .slots = in.n,
+                                 .routed = in.routed,
+                                 .choice = in.choice,
+                                 .beside = in.beside},
+                                weights, out, step.overlap, step.stream)
         .within(part.name);
 }
 

@@ -1,6 +1,7 @@
 // Linears on a GPU, in the layout of their kernel: NVFP4 and MXFP4 weights with BF16 inputs as records
-// (kernels/matmul_cuda.h), everything else as operands that are exact in BF16 (kernels/product_cuda.h). FP8 weights do
-// not go as codes yet: that product has passed gpu_engine and no model (docs/benchmarks.md).
+// (kernels/matmul_cuda.h), FP8 weights with FP8 inputs as codes for the FP8 tensor cores, everything else as operands
+// that are exact in BF16 (both kernels/product_cuda.h): FP8 weights with BF16 inputs among them, experts in FP8, and
+// FP8 on GPUs other than Hopper.
 #pragma once
 
 #include "kernels/matmul_cuda.h"
@@ -25,19 +26,22 @@ struct DeviceLinear {
     cuda::MatmulFactors factors;
     cuda::Operand operand;
 
-    // The order in which n rows of x save a pass over them: RowsOut::tile_tokens; 0: row-major, as observers want it.
-    Result<int> tiles(int64_t n, DeviceStep& step) const;
-    // y [n, rows] FP32, y_stride floats from row to row, from x [n, cols] BF16, rows adjacent, or in the order of
-    // tiles() when `tiled`. With bias, not rounded.
+    // How n rows of x may come to save a pass over them (`data` is the caller's); row-major is always right, and what
+    // observers want. whole_rows: their producer has a row in one place, so that it can make a scale for it.
+    Result<cuda::RowsOut> order(int64_t n, DeviceStep& step, bool whole_rows) const;
+    // y [n, rows] FP32, y_stride floats from row to row, from x [n, cols] BF16, rows adjacent, or as order() says when
+    // `ordered`. With bias, not rounded.
     Status forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, DeviceStep& step,
-                   bool tiled = false) const;
+                   bool ordered = false) const;
     // Whether a product of n rows takes step.norm instead of x.
     Result<bool> norms(int64_t n, DeviceStep& step) const;
-    // Whether forward_activated() has a kernel for n rows.
-    Result<bool> activates(int64_t n, DeviceStep& step) const;
-    // mid [n, rows / 2] BF16 = activation(gate) * up.
+    // Whether forward_activated() has a kernel for n rows; `gated`: they are those of gate and up.
+    Result<bool> activates(int64_t n, bool gated, DeviceStep& step) const;
+    // mid [n, rows / 2] BF16 = activation(gate) * up, or [n, rows] = activation(y).
     Status forward_activated(const std::byte* x, int64_t n, Activation activation, std::byte* mid,
                              DeviceStep& step) const;
+    // Whether a product that norms can make `side`'s of the same input beside its own (DeviceStep::side).
+    Result<bool> takes_side(const DeviceLinear& side, DeviceStep& step) const;
     // Of scratch memory, at most, for n rows.
     int64_t scratch_bytes(int64_t n) const;
 };
@@ -47,10 +51,10 @@ struct DeviceStack {
     std::vector<DeviceLinear> parts;
     int64_t rows = 0, cols = 0;
 
-    Result<int> tiles(int64_t n, DeviceStep& step) const;
+    Result<cuda::RowsOut> order(int64_t n, DeviceStep& step, bool whole_rows) const;
     Result<bool> norms(int64_t n, DeviceStep& step) const;  // as of a linear
     // y [n, rows]: the parts' outputs side by side.
-    Status forward(const std::byte* x, int64_t n, float* y, DeviceStep& step, bool tiled = false) const;
+    Status forward(const std::byte* x, int64_t n, float* y, DeviceStep& step, bool ordered = false) const;
     int64_t scratch_bytes(int64_t n) const;
 };
 
@@ -60,7 +64,9 @@ struct DeviceExpertRows {
     const int32_t* rows = nullptr;  // null: x is sorted
     int64_t n = 0;
     const int32_t* begin = nullptr;
-    bool routed = false;  // the last kernel was a grouped one of the same rows
+    bool routed = false;                         // the last kernel was a grouped one of the same rows
+    const cuda::ExpertChoice* choice = nullptr;  // of one token, where takes_one_token()
+    cuda::ExpertsInput::Beside beside;           // of its first product
 };
 
 // The same linears of all experts of a mixture: grouped products.
@@ -83,6 +89,12 @@ struct DeviceExperts {
     // y [n, rows].
     Status forward(const DeviceExpertRows& in, float* y, DeviceStep& step) const;
     // Whether one product can end with the activation; activated: out [n, width] BF16, as forward() and activate().
+    bool takes_one_token(const cuda::RouterConfig& config) const {
+        return parts.size() == 1 && parts[0].w4a16 && cuda::takes_one_token(config, parts[0].packed);
+    }
+    bool takes_beside(const cuda::RouterConfig& config, const DeviceLinear& other) const {
+        return other.w4a16 && cuda::takes_beside(config, parts[0].packed, other.records);
+    }
     bool activates(bool gated) const { return parts.size() == 1 && parts[0].w4a16 && gated == paired; }
     Status activated(const DeviceExpertRows& in, Activation activation, std::byte* out, DeviceStep& step) const;
     // The step's observer, where there is one, sees the rows sorted by expert; nothing is computed.

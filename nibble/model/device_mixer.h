@@ -16,11 +16,11 @@ namespace nibble {
 class DeviceMixer {
 public:
     virtual ~DeviceMixer() = default;
-    // How the mixer wants its input (RowsOut::tile_tokens); 0: row-major.
-    virtual Result<int> tiles(DeviceStep&) const { return 0; }
+    // How the mixer wants its input from a kernel that has whole rows; `data` is the caller's.
+    virtual Result<cuda::RowsOut> order(DeviceStep&) const { return cuda::RowsOut{}; }
     // Whether forward() takes DeviceStep::norm instead of x.
     virtual Result<bool> norms(DeviceStep&) const { return false; }
-    // y [rows, hidden] FP32, not rounded, from the normalised x [rows, hidden] BF16 in the order of tiles().
+    // y [rows, hidden] FP32, not rounded, from the normalised x [rows, hidden] BF16 as order() says.
     virtual Status forward(const std::byte* x, float* y, DeviceStep& step) const = 0;
     // Of scratch memory for so many rows in so many segments, at most; without what attention plans ask for.
     virtual int64_t scratch_bytes(int64_t rows) const = 0;

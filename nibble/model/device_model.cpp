@@ -315,10 +315,11 @@ Result<DeviceModel::DeviceLogits> DeviceModel::queue(DeviceStep& step, int64_t w
         norm.weight = blocks_[i].norm;
         NIBBLE_TRY(const bool inside, mixers_[i]->norms(step));
         if (inside && !norm.post_norm) {
-            step.norm = {norm.h, norm.update, norm.weight, norm.eps, other, norm.nonfinite};
+            step.norm = {norm.h, norm.update, norm.weight, norm.eps, other, norm.nonfinite, x};
             if (norm.update) std::swap(norm.h, other);
         } else {
-            NIBBLE_TRY(norm.out.tile_tokens, mixers_[i]->tiles(step));
+            NIBBLE_TRY(norm.out, mixers_[i]->order(step));
+            norm.out.data = x;
             NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, stream_));
         }
         NIBBLE_CHECK(mixers_[i]->forward(x, y, step));
@@ -326,11 +327,12 @@ Result<DeviceModel::DeviceLogits> DeviceModel::queue(DeviceStep& step, int64_t w
         norm.post_norm = blocks_[i].post_norm;
         norm.nonfinite = batch_.nonfinite() + i;
     }
-    int tiles = 0;
+    cuda::RowsOut to;
     if (wanted > 0) {
-        NIBBLE_TRY(tiles, head_.tiles(wanted, step));
+        NIBBLE_TRY(to, head_.order(wanted, step, true));
     }
-    norm.out.tile_tokens = tiles;
+    to.data = x;
+    norm.out = to;
     if (wanted == rows) {
         norm.weight = norm_;
         NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, stream_));
@@ -343,14 +345,14 @@ Result<DeviceModel::DeviceLogits> DeviceModel::queue(DeviceStep& step, int64_t w
             return DeviceLogits{};
         }
         NIBBLE_TRY(std::byte * some, step.scratch.allocate(2 * wanted * hidden));
-        NIBBLE_TRY(x, step.scratch.allocate(2 * padded_rows(wanted) * hidden));
+        NIBBLE_TRY(to.data, step.scratch.allocate(2 * padded_rows(wanted) * hidden));
         NIBBLE_CHECK(cuda::embed(norm.h, batch_.wanted_rows(), wanted, hidden, some, step.overlap, stream_));
         NIBBLE_CHECK(cuda::add_norm(
-            {.tokens = wanted, .width = hidden, .h = some, .weight = norm_, .eps = config_.norm_eps, .out = {x, tiles}},
+            {.tokens = wanted, .width = hidden, .h = some, .weight = norm_, .eps = config_.norm_eps, .out = to},
             step.overlap, stream_));
     }
     NIBBLE_TRY(float* logits, step.scratch.allocate_array<float>(wanted * config_.vocab));
-    NIBBLE_CHECK(head_.forward(x, wanted, logits, config_.vocab, step, tiles > 0));
+    NIBBLE_CHECK(head_.forward(to.data, wanted, logits, config_.vocab, step, !to.row_major()));
     if (chooses) {
         NIBBLE_CHECK(queue_choice(step, logits, wanted));
         return DeviceLogits{.data = reinterpret_cast<const std::byte*>(logits)};

@@ -34,27 +34,63 @@ Result<std::unique_ptr<DeviceMixer>> DeviceMoe::make(const Moe& moe, const std::
     return std::unique_ptr<DeviceMixer>(std::move(m));
 }
 
-Result<cuda::Routing> DeviceMoe::choose(const std::byte* x, DeviceStep& step) const {
+Result<bool> DeviceMoe::norms(DeviceStep& step) const {
+    if (!one_token(step) || gate_.w4a16 || gate_.activation != ActivationFormat::none) return false;
+    NIBBLE_TRY(const bool beside, routes_beside(step));
+    return beside || cuda::norms_few_rows(gate_.operand);
+}
+
+Result<bool> DeviceMoe::routes_beside(DeviceStep& step) const {
+    if (!shared_) return false;
+    return shared_->takes_side(gate_, step);
+}
+
+Result<cuda::ExpertChoice> DeviceMoe::choose(const std::byte* x, Shared& shared, DeviceStep& step) const {
     const int64_t rows = step.rows, slots = rows * config_.top_k;
-    cuda::Routing r;
+    const bool sigmoid = config_.router == MoeConfig::Router::sigmoid;
+    cuda::ExpertChoice choice{.config = {.experts = config_.experts,
+                                         .top_k = config_.top_k,
+                                         .groups = config_.groups,
+                                         .kept_groups = config_.kept_groups,
+                                         .sigmoid = sigmoid,
+                                         .round = !sigmoid,
+                                         .normalize = config_.normalize,
+                                         .scaling = config_.routed_scaling},
+                              .bias = selection_bias_};
+    cuda::Routing& r = choice.routing;
     NIBBLE_TRY(float* logits, step.scratch.allocate_array<float>(rows * config_.experts));
     NIBBLE_TRY(r.experts, step.scratch.allocate_array<int32_t>(slots));
     NIBBLE_TRY(r.weights, step.scratch.allocate_array<float>(slots));
     NIBBLE_TRY(r.begin, step.scratch.allocate_array<int32_t>(config_.experts + 1));
     NIBBLE_TRY(r.rows, step.scratch.allocate_array<int32_t>(slots));
     NIBBLE_TRY(r.places, step.scratch.allocate_array<int32_t>(slots));
-    NIBBLE_CHECK(gate_.forward(x, rows, logits, config_.experts, step));
-    const bool sigmoid = config_.router == MoeConfig::Router::sigmoid;
-    NIBBLE_CHECK(cuda::route({.experts = config_.experts,
-                              .top_k = config_.top_k,
-                              .groups = config_.groups,
-                              .kept_groups = config_.kept_groups,
-                              .sigmoid = sigmoid,
-                              .round = !sigmoid,
-                              .normalize = config_.normalize,
-                              .scaling = config_.routed_scaling},
-                             logits, selection_bias_, rows, r, step.overlap, step.stream));
-    return r;
+    NIBBLE_TRY(const bool beside, routes_beside(step));
+    if (step.norm.h && beside) {
+        step.side = {&gate_.operand, logits};
+    } else if (step.norm.h) {
+        NIBBLE_CHECK(
+            cuda::norm_product(std::exchange(step.norm, {}), gate_.operand, logits, step.overlap, step.stream));
+    } else {
+        NIBBLE_CHECK(gate_.forward(x, rows, logits, config_.experts, step));
+    }
+    if (shared_) {
+        NIBBLE_TRY(std::byte * mid, step.scratch.allocate(shared_->mid_bytes(rows)));
+        NIBBLE_CHECK(shared_->forward_mid(x, false, mid, step));
+        if (one_token(step) && in_.takes_beside(choice.config, shared_->out()))
+            shared.mid = mid;
+        else
+            NIBBLE_CHECK(shared_->forward_out(mid, shared.y, step));
+    }
+    if (one_token(step) && config_.groups == 1)
+        choice.logits = logits;
+    else
+        NIBBLE_CHECK(cuda::route(choice.config, logits, selection_bias_, rows, r, step.overlap, step.stream));
+    return choice;
+}
+
+bool DeviceMoe::one_token(const DeviceStep& step) const {
+    const cuda::RouterConfig config{.experts = config_.experts, .top_k = config_.top_k};
+    return step.rows == 1 && !step.observer && in_.takes_one_token(config) && out_.takes_one_token(config);
 }
 
 // mid [rows.n, intermediate] BF16.
@@ -88,22 +124,32 @@ Status DeviceMoe::show_all(const std::byte* x, DeviceStep& step) const {
     return Ok{};
 }
 
-Status DeviceMoe::run_experts(const cuda::Routing& routing, const std::byte* x, float* y, DeviceStep& step) const {
+Status DeviceMoe::run_experts(const cuda::ExpertChoice& choice, const std::byte* x, const Shared& shared, float* y,
+                              DeviceStep& step) const {
     if (step.observer && step.observer->every_expert()) {
         NIBBLE_CHECK(show_all(x, step));
         DeviceObserver* const observer = std::exchange(step.observer, nullptr);
-        Status done = run_experts(routing, x, y, step);
+        Status done = run_experts(choice, x, shared, y, step);
         step.observer = observer;
         return done;
     }
     const DeviceScope scope(step);
     const int64_t slots = step.rows * config_.top_k, inner = config_.expert.intermediate;
     NIBBLE_TRY(std::byte * mid, step.scratch.allocate(slots * inner * 2));
-    const DeviceExpertRows rows{.x = x, .rows = routing.rows, .n = slots, .begin = routing.begin};
+    const cuda::Routing& routing = choice.routing;
+    const cuda::ExpertChoice* one = one_token(step) ? &choice : nullptr;
+    DeviceExpertRows rows{.x = x, .rows = routing.rows, .n = slots, .begin = routing.begin, .choice = one};
+    if (shared.mid) {
+        const DeviceLinear& out = shared_->out();
+        rows.beside = {.x = shared.mid, .w = out.records, .factors = out.factors, .y = shared.y};
+    }
     NIBBLE_CHECK(in_.show(rows, step));
     NIBBLE_CHECK(activated(rows, mid, step));
-    const DeviceExpertRows middle{
-        .x = mid, .n = slots, .begin = routing.begin, .routed = !step.observer && in_.activates(config_.expert.gated)};
+    const DeviceExpertRows middle{.x = mid,
+                                  .n = slots,
+                                  .begin = routing.begin,
+                                  .routed = !step.observer && in_.activates(config_.expert.gated),
+                                  .choice = one};
     NIBBLE_CHECK(out_.show(middle, step));
     return out_.forward(middle, y, step);
 }
@@ -111,29 +157,28 @@ Status DeviceMoe::run_experts(const cuda::Routing& routing, const std::byte* x, 
 Status DeviceMoe::forward(const std::byte* x, float* y, DeviceStep& step) const {
     const DeviceScope scope(step);
     const int64_t rows = step.rows;
-    NIBBLE_TRY(const cuda::Routing routing, choose(x, step));
-    NIBBLE_TRY(float* outputs, step.scratch.allocate_array<float>(rows * config_.top_k * width_));
-    float* shared = nullptr;
+    Shared shared;
     if (shared_) {
-        NIBBLE_TRY(shared, step.scratch.allocate_array<float>(rows * hidden_));
-        NIBBLE_CHECK(shared_->forward_rows(x, false, shared, step));
+        NIBBLE_TRY(shared.y, step.scratch.allocate_array<float>(rows * hidden_));
     }
+    NIBBLE_TRY(const cuda::ExpertChoice choice, choose(x, shared, step));
+    NIBBLE_TRY(float* outputs, step.scratch.allocate_array<float>(rows * config_.top_k * width_));
     cuda::CombineExperts combine{.tokens = rows, .width = width_, .top_k = config_.top_k, .y = outputs};
     if (!to_latent_) {
-        NIBBLE_CHECK(run_experts(routing, x, outputs, step));
-        combine.shared = shared;
+        NIBBLE_CHECK(run_experts(choice, x, shared, outputs, step));
+        combine.shared = shared.y;
         combine.sum = y;
-        return cuda::combine_experts(combine, routing, step.overlap, step.stream);
+        return cuda::combine_experts(combine, choice.routing, step.overlap, step.stream);
     }
     NIBBLE_TRY(float* wide, step.scratch.allocate_array<float>(rows * width_));
     NIBBLE_TRY(std::byte * latent, step.scratch.allocate(rows * width_ * 2));
     NIBBLE_CHECK(to_latent_->forward(x, rows, wide, width_, step));
     NIBBLE_CHECK(cuda::to_rows(wide, 0, rows, width_, {latent}, step.overlap, step.stream));
-    NIBBLE_CHECK(run_experts(routing, latent, outputs, step));
+    NIBBLE_CHECK(run_experts(choice, latent, shared, outputs, step));
     combine.rows = latent;
-    NIBBLE_CHECK(cuda::combine_experts(combine, routing, step.overlap, step.stream));
+    NIBBLE_CHECK(cuda::combine_experts(combine, choice.routing, step.overlap, step.stream));
     NIBBLE_CHECK(from_latent_->forward(latent, rows, y, hidden_, step));
-    return shared ? cuda::add_rows(y, shared, rows * hidden_, step.overlap, step.stream) : Status(Ok{});
+    return shared.y ? cuda::add_rows(y, shared.y, rows * hidden_, step.overlap, step.stream) : Status(Ok{});
 }
 
 int64_t DeviceMoe::scratch_bytes(int64_t rows) const {

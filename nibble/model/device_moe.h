@@ -11,13 +11,27 @@ class DeviceMoe : public DeviceMixer {
 public:
     static Result<std::unique_ptr<DeviceMixer>> make(const Moe& moe, const std::string& prefix, DeviceWeights& weights);
 
+    // One token: the shared expert's first product makes the norm, and the router's product beside its own; without one
+    // the router's does.
+    Result<bool> norms(DeviceStep& step) const override;
     Status forward(const std::byte* x, float* y, DeviceStep& step) const override;
     int64_t scratch_bytes(int64_t rows) const override;
 
 private:
-    Result<cuda::Routing> choose(const std::byte* x, DeviceStep& step) const;
-    // The experts' outputs, [rows * top_k, width] by sorted slot.
-    Status run_experts(const cuda::Routing& routing, const std::byte* x, float* y, DeviceStep& step) const;
+    // The shared expert's output too, where there is one. `logits` stays null where route() has run.
+    struct Shared {
+        float* y = nullptr;              // the shared expert's output
+        const std::byte* mid = nullptr;  // what its last product reads, where the experts' first one makes that too
+    };
+    Result<cuda::ExpertChoice> choose(const std::byte* x, Shared& shared, DeviceStep& step) const;
+    // The experts' outputs, [rows * top_k, width] by sorted slot, and the shared one's.
+    Status run_experts(const cuda::ExpertChoice& choice, const std::byte* x, const Shared& shared, float* y,
+                       DeviceStep& step) const;
+
+    // Whether the experts' products have the kernel of one token.
+    bool one_token(const DeviceStep& step) const;
+
+    Result<bool> routes_beside(DeviceStep& step) const;
 
     // What an expert's last product reads.
     Status activated(const DeviceExpertRows& rows, std::byte* mid, DeviceStep& step) const;

@@ -63,6 +63,8 @@ struct DeviceStep {
 
     // Where a mixer's first product makes its own input (DeviceMixer::norms): what it makes it of, instead of x.
     cuda::MatmulOptions::Norm norm;
+    // What that product makes beside its own output.
+    cuda::MatmulOptions::Side side;
 
     DeviceRotary rotary_of(const Rope& rope) const;
 };

@@ -288,7 +288,8 @@ Status DeviceWalk::run(const DeviceLayers& layers, const DeviceLayers::Layer& la
                        .weight = layer.norm,
                        .eps = config_.norm_eps,
                        .out = {in}};
-    NIBBLE_TRY(norm.out.tile_tokens, layer.mixer->tiles(s));
+    NIBBLE_TRY(norm.out, layer.mixer->order(s));
+    norm.out.data = in;
     NIBBLE_CHECK(cuda::add_norm(norm, s.overlap, stream_));
     NIBBLE_CHECK(layer.mixer->forward(in, out, s));
     norm.update = out, norm.post_norm = layer.post_norm;
@@ -332,15 +333,16 @@ Status DeviceWalk::logits(const DeviceHead& head, const DeviceStreams& x, int64_
                           DeviceStep& s) {
     const DeviceScope scope(s);
     NIBBLE_TRY(std::byte * in, s.scratch.allocate(2 * padded_rows(rows) * config_.hidden));
-    NIBBLE_TRY(const int tiles, head.linear_.tiles(rows, s));
+    NIBBLE_TRY(cuda::RowsOut to, head.linear_.order(rows, s, true));
+    to.data = in;
     NIBBLE_CHECK(cuda::add_norm({.tokens = rows,
                                  .width = config_.hidden,
                                  .h = x.data_ + row * config_.hidden * 2,
                                  .weight = head.norm_,
                                  .eps = config_.norm_eps,
-                                 .out = {in, tiles}},
+                                 .out = to},
                                 s.overlap, stream_));
-    NIBBLE_CHECK(head.linear_.forward(in, rows, out, config_.vocab, s, tiles > 0));
+    NIBBLE_CHECK(head.linear_.forward(in, rows, out, config_.vocab, s, !to.row_major()));
     return cuda::round_rows(out, rows * config_.vocab, s.overlap, stream_);
 }
 

@@ -30,6 +30,14 @@ bool DeviceWeights::runs_on_records(const Linear& l) {
            l.cols % 16 == 0;
 }
 
+// FP8 under FP8 inputs: check_inputs() has seen that tiles meet groups.
+bool DeviceWeights::runs_on_codes(const Linear& l) {
+    const bool weights = l.format == Format::fp8 || l.format == Format::fp8_row || l.format == Format::fp8_block128;
+    const bool inputs = l.activation == ActivationFormat::fp8 || l.activation == ActivationFormat::fp8_token ||
+                        l.activation == ActivationFormat::fp8_group128;
+    return weights && inputs && cuda::multiplies_codes();
+}
+
 int64_t DeviceWeights::panel_rows(int64_t cols) {
     return std::max<int64_t>(128, staging_bytes / 4 / std::max<int64_t>(cols, 1) / 128 * 128);
 }
@@ -193,7 +201,10 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
         by_turns && out.w4a16 && parts.size() == 2 && parts[0].rows == parts[1].rows && parts[0].rows % 16 == 0;
     const bool tiles = first.format == Format::fp8_block128;
     const bool row_scales = !tiles && first.format != Format::none;
-    const int64_t size = out.w4a16 ? cuda::packed_bytes(out.rows, out.cols) : cuda::operand_bytes(out.rows, out.cols);
+    out.operand.codes = runs_on_codes(first);
+    const int64_t size = out.w4a16           ? cuda::packed_bytes(out.rows, out.cols)
+                         : out.operand.codes ? cuda::codes_bytes(out.rows, out.cols)
+                                             : cuda::operand_bytes(out.rows, out.cols);
     NIBBLE_TRY(std::byte * memory, allocate(size));
     const std::vector<float> turned = out.by_turns ? by_sixteen(bias) : std::vector<float>();
     NIBBLE_TRY(const float* device_bias, vector(out.by_turns ? std::span<const float>(turned) : bias));
@@ -218,7 +229,9 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
                         return fail("'{}.weight' is not quantized", part.name);
                 }));
             } else {
-                NIBBLE_CHECK(upload(part, false, scales, [&](const auto& view, int64_t at) {
+                NIBBLE_CHECK(upload(part, false, scales, [&](const auto& view, int64_t at) -> Status {
+                    if constexpr (std::is_same_v<std::decay_t<decltype(view)>, QuantView>)
+                        if (out.operand.codes) return cuda::make_codes(view, out.rows, row + at, memory, *stream_);
                     return cuda::make_operand(view, out.rows, row + at, memory, *stream_);
                 }));
             }
@@ -238,6 +251,7 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
         out.operand = {.rows = out.rows,
                        .cols = out.cols,
                        .tiles = memory,
+                       .codes = out.operand.codes,
                        .row_scales = device_rows,
                        .tile_scales = device_tiles,
                        .bias = device_bias};

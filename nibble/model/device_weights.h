@@ -79,6 +79,7 @@ private:
     static int64_t panel_rows(int64_t cols);
     static Status check_inputs(const Linear& linear);
     static bool runs_on_records(const Linear& linear);
+    static bool runs_on_codes(const Linear& linear);
     static bool stackable(std::span<const Linear> parts);
     Result<size_t> find(const Linear& linear) const;
     Result<QuantView> stage_quant(size_t tensor, const Linear& linear, int64_t row, int64_t count, bool records,

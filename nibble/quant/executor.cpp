@@ -92,8 +92,8 @@ private:
         lock.unlock();
         Result<int64_t> tasks = unit.work->next_stage();
         lock.lock();
-        if (!tasks.ok()) note_error(slot->first, std::move(tasks).error());
-        if (slot->first >= limit() || *tasks == 0) {
+        if (!tasks.ok()) note_error(slot->first, tasks.error());
+        if (!tasks.ok() || slot->first >= limit() || *tasks == 0) {
             retire(slot, lock);
             return;
         }

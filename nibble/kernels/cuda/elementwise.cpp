@@ -10,12 +10,25 @@ cudaStream_t raw(const Stream& stream) { return static_cast<cudaStream_t>(stream
 
 constexpr int64_t most_tokens = 65535;  // the second dimension of a grid
 
+bool has_codes(ActivationFormat f) {
+    return f == ActivationFormat::fp8 || f == ActivationFormat::fp8_token || f == ActivationFormat::fp8_group128;
+}
+
+RowCodes row_codes(const RowsOut& out, int64_t tokens, int64_t width) {
+    static_assert(static_cast<int>(ActivationFormat::none) == 0);
+    if (out.codes == ActivationFormat::none) return {};
+    return {static_cast<int>(out.codes), out.input_scale, scales_behind(out.data, tokens, width)};
+}
+
 Status usable(std::string_view what, int64_t tokens, int64_t width, int64_t multiple, const RowsOut& out) {
     if (tokens < 1 || tokens > most_tokens)
         return fail("{}: {} tokens, 1 to {} are supported", what, tokens, most_tokens);
     if (width < multiple || width % multiple) return fail("{}: width {} is no multiple of {}", what, width, multiple);
     if (out.tile_tokens && width % 256)
         return fail("{}: width {} is no multiple of 256, permute() pads it", what, width);
+    if (out.codes == ActivationFormat::none) return Ok{};
+    if (out.tile_tokens || width % 128 || !has_codes(out.codes))
+        return fail("{}: rows of {} as codes of {}", what, width, activation_name(out.codes));
     return Ok{};
 }
 
@@ -74,6 +87,7 @@ Status add_norm(const AddNorm& a, bool overlap, const Stream& stream) {
                                         .tokens = a.tokens,
                                         .width = static_cast<int>(a.width),
                                         .tile_tokens = a.out.tile_tokens,
+                                        .codes = row_codes(a.out, a.tokens, a.width),
                                         .eps = a.eps,
                                         .overlap = overlap},
                                        raw(stream)),
@@ -100,6 +114,7 @@ Status norm_rows(const NormRows& n, bool overlap, const Stream& stream) {
 Status activate(Activation activation, bool gated, const float* in, int64_t in_stride, int64_t tokens, int64_t width,
                 const RowsOut& out, bool overlap, const Stream& stream, bool by_turns) {
     NIBBLE_CHECK(usable("activate", tokens, width, by_turns ? 16 : 8, out));
+    if (out.codes == ActivationFormat::fp8_token) return fail("activate: codes with a scale per row");
     const int64_t in_width = gated ? 2 * width : width;
     if (in_stride && (in_stride < in_width || in_stride % 2))
         return fail("activate: rows of {} lie {} apart", in_width, in_stride);
@@ -109,6 +124,7 @@ Status activate(Activation activation, bool gated, const float* in, int64_t in_s
                                         .in_stride = in_stride ? in_stride : in_width,
                                         .width = static_cast<int>(width),
                                         .tile_tokens = out.tile_tokens,
+                                        .codes = row_codes(out, tokens, width),
                                         .activation = static_cast<int>(activation),
                                         .gated = gated,
                                         .by_turns = by_turns,
@@ -120,6 +136,7 @@ Status activate(Activation activation, bool gated, const float* in, int64_t in_s
 Status to_rows(const float* in, int64_t in_stride, int64_t tokens, int64_t width, const RowsOut& out, bool overlap,
                const Stream& stream) {
     NIBBLE_CHECK(usable("to_rows", tokens, width, 8, out));
+    if (out.codes == ActivationFormat::fp8_token) return fail("to_rows: codes with a scale per row");
     if (in_stride && (in_stride < width || in_stride % 2))
         return fail("to_rows: rows of {} lie {} apart", width, in_stride);
     return cuda_status(launch_activate({.in = in,
@@ -128,6 +145,7 @@ Status to_rows(const float* in, int64_t in_stride, int64_t tokens, int64_t width
                                         .in_stride = in_stride ? in_stride : width,
                                         .width = static_cast<int>(width),
                                         .tile_tokens = out.tile_tokens,
+                                        .codes = row_codes(out, tokens, width),
                                         .activation = -1,
                                         .overlap = overlap},
                                        raw(stream)),

@@ -1,6 +1,7 @@
 // The operations of kernels/elementwise.h that sum nothing along a row.
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/elementwise_launch.h"
+#include "kernels/cuda/input_codes.cuh"
 
 namespace nibble::cuda {
 namespace {
@@ -34,6 +35,8 @@ __global__ void activate_kernel(const __grid_constant__ ActivateArgs args) {
         if (args.gated) low *= rounded(up[p].x), high *= rounded(up[p].y);
         packed[p] = pair_of(low, high);
     }
+    if (args.codes.format != 0)
+        return store_codes(args.codes, args.out, token, args.width, i, packed, args.codes.input_scale);
     *reinterpret_cast<uint4*>(args.out + to.offset) = {packed[0], packed[1], packed[2], packed[3]};
 }
 

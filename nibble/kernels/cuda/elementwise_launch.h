@@ -7,6 +7,13 @@
 
 namespace nibble::cuda {
 
+// Rows that go out as E4M3 codes, adjacent, instead of BF16.
+struct RowCodes {
+    int format = 0;  // nibble::ActivationFormat; 0: BF16
+    float input_scale = 1;
+    float* scales = nullptr;
+};
+
 struct EmbedArgs {
     const uint4* table = nullptr;
     const int32_t* tokens = nullptr;
@@ -25,6 +32,7 @@ struct AddNormArgs {
     int32_t* nonfinite = nullptr;
     int64_t tokens = 0;
     int width = 0, tile_tokens = 0;
+    RowCodes codes;
     float eps = 0;
     bool overlap = false;
 };
@@ -48,6 +56,7 @@ struct ActivateArgs {
     uint8_t* out = nullptr;
     int64_t tokens = 0, in_stride = 0;
     int width = 0, tile_tokens = 0;
+    RowCodes codes;
     int activation = 0;     // nibble::Activation, -1: none
     bool gated = false;     // by halves of a row, or
     bool by_turns = false;  // 16 columns of gate, 16 of up

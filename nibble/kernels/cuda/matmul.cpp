@@ -1,6 +1,7 @@
 #include "kernels/matmul_cuda.h"
 
 #include "kernels/cuda/matmul_launch.h"
+#include "kernels/cuda/product_launch.h"
 #include "kernels/w4a16_record.h"
 #include "tensor/cuda/call.h"
 
@@ -58,16 +59,20 @@ constexpr int row_block = 64;
 // nodes, which must be zero between kernels.
 constexpr int64_t most_nodes = 16384, nodes_bytes = most_nodes * 4;
 
+bool is_prefill(const MatmulTiling& t) { return t.tokens == 128 && t.row_blocks == 2 && t.k_parts == 1; }
+
 struct WideGrid {
     WideShape shape;
+    bool prefill;                                 // w4a16_prefill.cu: clusters along the rows, not along K
     int64_t token_tiles, row_groups, warpgroups;  // warpgroups: of a thread block
     int units, chunks, levels;
     int64_t nodes, slots_bytes, parks_bytes;
 
     WideGrid(const MatmulProblem& p, const MatmulTiling& t, int multiprocessors)
         : shape{t.tokens, t.row_blocks, t.k_parts, t.parts % 2 == 0 ? 2 : 1},
+          prefill(is_prefill(t)),
           token_tiles(ceil_div(p.m, t.tokens)),
-          row_groups(ceil_div(p.n, row_block * t.row_blocks)),
+          row_groups(ceil_div(p.n, row_block * t.row_blocks * (prefill ? 2 : 1))),
           warpgroups(t.row_blocks * t.k_parts),
           units(t.parts * t.k_parts),
           chunks(units > 0 ? matmul_chunks / units : 0),
@@ -75,21 +80,26 @@ struct WideGrid {
                  : chunks >= 4 ? 2
                  : chunks >= 2 ? 1
                                : 0),
-          nodes(t.parts > shape.cluster ? token_tiles * row_groups * t.row_blocks * t.k_parts * t.parts : 0),
-          slots_bytes(t.parts > shape.cluster ? token_tiles * row_groups * t.row_blocks * (t.parts / shape.cluster) *
-                                                    (row_block * t.tokens * 4)
-                                              : 0),
-          parks_bytes(multiprocessors * warpgroups * levels * (row_block * t.tokens * 4)) {}
+          parks_bytes(multiprocessors * warpgroups * levels * (row_block * t.tokens * 4)) {
+        // Leaves of a tree of sums: thread blocks, or clusters of them along K.
+        const int64_t leaves = prefill ? t.parts : t.parts / shape.cluster;
+        const int64_t row_blocks = token_tiles * row_groups * t.row_blocks * (prefill ? 2 : 1);
+        nodes = leaves > 1 ? row_blocks * leaves * (prefill ? 1 : t.k_parts * shape.cluster) : 0;
+        slots_bytes = leaves > 1 ? row_blocks * leaves * (row_block * t.tokens * 4) : 0;
+    }
 };
 
 // At most one wave of thread blocks. Up to 64 tokens two warpgroups share rows and each takes half of the K part: their
-// sums meet in shared memory. Beyond, four row blocks: reading x from L2 costs more.
+// sums meet in shared memory. Beyond, clusters of 256 rows and 128 tokens, whose parts of K meet in L2: that costs what
+// 1100 columns take (6 us).
 MatmulTiling choose_tiling(const MatmulProblem& p, const DeviceInfo& device) {
-    MatmulTiling t{.tokens = 16, .row_blocks = 4, .k_parts = 1, .parts = 1};
+    MatmulTiling t{.tokens = 16, .row_blocks = 2, .k_parts = 2, .parts = 1};
     while (t.tokens < p.m && t.tokens < 128) t.tokens *= 2;
-    if (t.tokens <= 64) t.row_blocks = t.k_parts = 2;
-    const int64_t blocks = ceil_div(p.n, row_block * t.row_blocks) * ceil_div(p.m, t.tokens);
-    while (t.parts * t.k_parts < matmul_chunks && blocks * t.parts * 2 <= device.multiprocessors) t.parts *= 2;
+    if (t.tokens == 128) t.k_parts = 1;
+    const int64_t blocks = ceil_div(p.n, row_block * t.row_blocks * (is_prefill(t) ? 2 : 1)) * ceil_div(p.m, t.tokens),
+                  most = is_prefill(t) ? device.multiprocessors / 2 : device.multiprocessors;
+    while (t.parts * t.k_parts < matmul_chunks && blocks * t.parts * 2 <= most) t.parts *= 2;
+    if (is_prefill(t) && p.k - p.k / t.parts < 1100) t.parts = 1;
     return t;
 }
 
@@ -103,7 +113,7 @@ Result<MatmulPlan> plan_wide(const MatmulProblem& p, const DeviceInfo& device, c
     if (matmul_chunks % grid.units) return fail("matmul: K cannot be cut between {} warpgroups", grid.units);
     if (grid.nodes > most_nodes)
         return fail("matmul: {} x {} x {} in {} parts need too many nodes", p.m, p.n, p.k, t.parts);
-    NIBBLE_CHECK(cuda_status(prepare_wide(grid.shape),
+    NIBBLE_CHECK(cuda_status(grid.prefill ? prepare_prefill() : prepare_wide(grid.shape),
                              fmt::format("matmul: tiling {} x {} x {}", t.tokens, t.row_blocks, t.k_parts)));
     plan.permuted_bytes = grid.token_tiles * t.tokens * ceil_div(p.k, w4a16::record_cols) * (2 * w4a16::record_cols);
     plan.workspace_bytes = nodes_bytes + grid.slots_bytes + grid.parks_bytes;
@@ -135,7 +145,9 @@ Status run_wide(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& 
                         .levels = grid.levels,
                         .scale_bits = scale_bits(w.format),
                         .overlap = options.overlap};
-    return cuda_status(launch_wide(args, grid.shape, raw(stream)), "matmul: kernel launch");
+    return cuda_status(grid.prefill ? launch_prefill(args, plan.multiprocessors, raw(stream))
+                                    : launch_wide(args, grid.shape, raw(stream)),
+                       "matmul: kernel launch");
 }
 
 }  // namespace
@@ -232,6 +244,66 @@ Status unpack(const PackedMatrix& w, const QuantSpan& out, const Stream& stream)
                        "unpack: kernel launch");
 }
 
+namespace {
+
+// Thread blocks of a side alone: columns that 256 threads norm, and how often 256.
+constexpr int64_t normed_width = 2 * norm_pairs * 256, most_tiles_alone = 4;
+
+// Of thread blocks of a side: x, the rows of W, a row to norm.
+int64_t side_bytes(int64_t k) {
+    const int64_t x = ceil_div(k, w4a16::record_cols) * w4a16::record_cols * 2 + x_row_padding;
+    return x + ceil_div(k, operand_tile) * operand_row_tile_bytes + norm_row_bytes(static_cast<int>(k));
+}
+
+GemvSide side_args(const Operand& w, float* y) {
+    return {.tiles = reinterpret_cast<const uint8_t*>(w.tiles),
+            .row_scales = w.row_scales,
+            .bias = w.bias,
+            .scale = w.scale,
+            .y = y,
+            .n = static_cast<int>(w.rows),
+            .k_tiles = static_cast<int>(ceil_div(w.cols, operand_tile)),
+            .row_tiles = static_cast<int>(ceil_div(w.rows, 16))};
+}
+
+GemvNorm norm_args(const MatmulOptions::Norm& norm) {
+    return {reinterpret_cast<const uint16_t*>(norm.h),
+            norm.update,
+            norm.weight,
+            norm.update ? reinterpret_cast<uint16_t*>(norm.h_out) : nullptr,
+            reinterpret_cast<uint16_t*>(norm.x_out),
+            norm.nonfinite,
+            norm.eps};
+}
+
+}  // namespace
+
+bool takes_side(const MatmulPlan& plan, const Operand& side) {
+    return plan.norms && chunked_product(side) && side.cols == plan.problem.k && side_bytes(side.cols) <= shared_limit;
+}
+
+bool norms_few_rows(const Operand& w) {
+    return chunked_product(w) && w.cols % 16 == 0 && w.cols <= most_tiles_alone * normed_width &&
+           side_bytes(w.cols) <= shared_limit;
+}
+
+Status norm_product(const MatmulOptions::Norm& norm, const Operand& w, float* y, bool overlap, const Stream& stream) {
+    if (!norms_few_rows(w) || !y || !norm.h || norm.h == norm.h_out || !norm.weight || (norm.update && !norm.h_out))
+        return fail("norm_product: [{}, {}], or the norm's weight or the place of the sum is missing", w.rows, w.cols);
+    if (!aligned(w.tiles)) return fail("norm_product: device pointers must be 16-byte aligned");
+    const int records = static_cast<int>(ceil_div(w.cols, w4a16::record_cols));
+    const GemvArgs args{.norm = norm_args(norm),
+                        .tokens = 1,
+                        .row_records = records,
+                        .tiles = static_cast<int>(ceil_div(w.cols, normed_width)),
+                        .x_bytes = static_cast<uint32_t>(w.cols * 2),
+                        .x_pitch = static_cast<uint32_t>(records * (w4a16::record_cols * 2) + x_row_padding),
+                        .side = side_args(w, y),
+                        .overlap = overlap};
+    NIBBLE_CHECK(cuda_status(allow_gemv_shared(shared_limit), "norm_product: cudaFuncSetAttribute"));
+    return cuda_status(launch_gemv(args, {1, 1, 1, side_bytes(w.cols)}, raw(stream)), "norm_product: kernel launch");
+}
+
 Status permute(const MatmulPlan& plan, const std::byte* x, std::byte* out, const MatmulOptions& options,
                const Stream& stream) {
     const MatmulProblem& p = plan.problem;
@@ -260,19 +332,21 @@ Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w,
     if (!aligned(x) || !aligned(w.records) || !aligned(y) || !aligned(workspace))
         return fail("matmul: device pointers must be 16-byte aligned");
     if (plan.workspace_bytes && !workspace) return fail("matmul: no workspace of {} bytes", plan.workspace_bytes);
-    if (factors.gated && (!plan.activates() || !aligned(factors.gated)))
+    if (factors.activated && (!plan.activates() || !aligned(factors.activated)))
         return fail("matmul: this plan has no activation, or the place of its results is not 16-byte aligned");
+    const MatmulOptions::Side& side = options.side;
+    if (side.w && (!norm.h || !side.y || !takes_side(plan, *side.w)))
+        return fail("matmul: this plan has no other product beside it");
     if (plan.tiling.tokens) return run_wide(plan, x, w, factors, y, workspace, options, stream);
     const int records = static_cast<int>(ceil_div(p.k, w4a16::record_cols));
     const int chunk_records = (records + matmul_chunks - 1) / matmul_chunks;
     for (int first = 0; first < p.m; first += plan.tokens_per_pass) {
         const GemvArgs args{
             .x = reinterpret_cast<const uint8_t*>(x) + first * p.k * 2,
-            .norm = {reinterpret_cast<const uint16_t*>(norm.h), norm.update, norm.weight,
-                     norm.update ? reinterpret_cast<uint16_t*>(norm.h_out) : nullptr, norm.nonfinite, norm.eps},
+            .norm = norm_args(norm),
             .records = reinterpret_cast<const uint8_t*>(w.records),
             .factors = output_factors(factors, p.n),
-            .y = factors.gated ? nullptr : y + first * output_factors(factors, p.n).y_stride,
+            .y = factors.activated ? nullptr : y + first * output_factors(factors, p.n).y_stride,
             .n = static_cast<int>(p.n),
             .tokens = static_cast<int>(std::min<int64_t>(plan.tokens_per_pass, p.m - first)),
             .row_records = records,
@@ -284,12 +358,19 @@ Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w,
                                                  (w4a16::record_cols * 2) +
                                              x_row_padding),
             .scale_bits = scale_bits(w.format),
-            .gated = factors.gated ? reinterpret_cast<uint16_t*>(factors.gated) + first * (p.n / 2) : nullptr,
+            .gated = factors.activated
+                         ? reinterpret_cast<uint16_t*>(factors.activated) + first * (p.gated ? p.n / 2 : p.n)
+                         : nullptr,
+            .paired = p.gated,
+            .side = side.w ? side_args(*side.w, side.y) : GemvSide{},
             .activation = static_cast<int>(factors.activation),
             .overlap = options.overlap};
-        NIBBLE_CHECK(cuda_status(
-            launch_gemv(args, {plan.chunks_per_warp, plan.split, plan.slots, plan.shared_bytes}, raw(stream)),
-            "matmul: kernel launch"));
+        NIBBLE_CHECK(
+            cuda_status(launch_gemv(args,
+                                    {plan.chunks_per_warp, plan.split, plan.slots,
+                                     side.w ? std::max(plan.shared_bytes, side_bytes(p.k)) : plan.shared_bytes},
+                                    raw(stream)),
+                        "matmul: kernel launch"));
     }
     return Ok{};
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "formats/format.h"
+#include "kernels/cuda/moe_launch.h"
 
 #include <cuda_runtime_api.h>
 
@@ -48,8 +49,19 @@ struct GemvNorm {
     const float* update = nullptr;
     const float* weight = nullptr;
     uint16_t* h_out = nullptr;
+    uint16_t* x_out = nullptr;  // may be null
     int32_t* nonfinite = nullptr;
     float eps = 0;
+};
+// Another product of that x, of exact operands in the order of few rows (product_cuda.h): a router beside what else
+// reads the norm. A thread block per 16 rows, behind the others.
+struct GemvSide {
+    const uint8_t* tiles = nullptr;
+    const float* row_scales = nullptr;
+    const float* bias = nullptr;
+    float scale = 1;
+    float* y = nullptr;
+    int n = 0, k_tiles = 0, row_tiles = 0;  // row_tiles 0: none
 };
 inline constexpr int norm_pairs = 4;  // of columns, a thread
 int norm_row_bytes(int width);        // of shared memory
@@ -65,8 +77,12 @@ struct GemvArgs {
     int tiles = 0, row_tiles = 0;            // of a thread block or cluster, in all
     uint32_t x_bytes = 0, x_pitch = 0;       // per token
     ScaleBits scale_bits;
-    // Tiles are gate and up by turns: activation(gate) * up goes to gated [tokens][n / 2] instead of y.
+    // In place of y: activation(y) [tokens][n], or, paired, tiles are gate and up by turns and activation(gate) * up
+    // [tokens][n / 2].
     uint16_t* gated = nullptr;
+    bool paired = false;
+    GemvSide side;
+    int blocks = 0;      // without the side's; launch_gemv() fills it in
     int activation = 0;  // nibble::Activation
     bool overlap = false;
 };
@@ -77,7 +93,7 @@ struct GemvShape {
 cudaError_t launch_gemv(const GemvArgs& args, const GemvShape& shape, cudaStream_t stream);
 // The kernel for more tokens: how a thread block is made, and one launch of it.
 struct WideShape {
-    int tokens = 0;      // of a tile: 16, 32, 64, 128
+    int tokens = 0;      // of a tile: 16, 32, 64
     int row_blocks = 0;  // of 64 rows in a thread block
     int k_parts = 0;     // of K in a thread block
     int cluster = 1;     // thread blocks along K that share their sums through shared memory: 1 or 2
@@ -103,6 +119,10 @@ struct WideArgs {
 };
 cudaError_t launch_wide(const WideArgs& args, const WideShape& shape, cudaStream_t stream);
 cudaError_t prepare_wide(const WideShape& shape);
+
+// The kernel for more than 64 tokens, tiles of 128; row_groups are of 256 rows.
+cudaError_t launch_prefill(const WideArgs& args, int multiprocessors, cudaStream_t stream);
+cudaError_t prepare_prefill();
 
 struct PermuteArgs {
     const uint8_t* x = nullptr;
@@ -144,6 +164,27 @@ cudaError_t prepare_experts();
 bool fits_few_experts(int records, int experts);
 cudaError_t launch_few_experts(const ExpertsArgs& args, int parts, int blocks, cudaStream_t stream);
 cudaError_t prepare_few_experts();
+// One token: slot i belongs to its i-th expert. `choose`: every thread block makes the choice out of route.logits, for
+// its own use, and where sort.begin is given the first one writes it to what route and sort point at; else
+// route.experts holds it.
+struct OneTokenArgs {
+    // ExpertsInput::beside.
+    struct Dense {
+        const uint8_t* x = nullptr;
+        const uint8_t* records = nullptr;
+        OutputFactors factors;
+        float* y = nullptr;
+        int n = 0, k = 0, row_records = 0, chunk_records = 0, row_tiles = 0;  // n 0: none
+        ScaleBits scale_bits;
+    } dense;
+    RouteArgs route;
+    SortArgs sort;
+    bool choose = false;
+    int x_rows = 0, expert_blocks = 0;  // launch_one_token() fills them in; blocks behind expert_blocks are dense
+};
+bool fits_one_token(const ExpertsArgs& args, const OneTokenArgs& one, int multiprocessors);
+cudaError_t launch_one_token(const ExpertsArgs& args, OneTokenArgs one, int multiprocessors, cudaStream_t stream);
+cudaError_t prepare_one_token();
 
 // Lets gemv kernels take `bytes` of shared memory.
 cudaError_t allow_gemv_shared(int64_t bytes);

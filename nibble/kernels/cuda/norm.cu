@@ -1,6 +1,7 @@
 // Residual sums and norms: the sums in the order of kernels/elementwise.h.
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/elementwise_launch.h"
+#include "kernels/cuda/input_codes.cuh"
 
 namespace nibble::cuda {
 namespace {
@@ -88,10 +89,27 @@ __global__ void __launch_bounds__(norm_threads) add_norm_kernel(const __grid_con
     if (!args.weight) return;
     const float r = scale_of_row();
     visit([&](int k, const Chunk8& c) {
-        uint32_t packed[4];
 #pragma unroll
-        for (int p = 0; p < 4; ++p) packed[p] = pair_of((x[k][p].x * r) * w[k][p].x, (x[k][p].y * r) * w[k][p].y);
-        *reinterpret_cast<uint4*>(args.out + c.offset) = {packed[0], packed[1], packed[2], packed[3]};
+        for (int p = 0; p < 4; ++p) h[k][p] = pair_of((x[k][p].x * r) * w[k][p].x, (x[k][p].y * r) * w[k][p].y);
+        if (args.codes.format == 0)
+            *reinterpret_cast<uint4*>(args.out + c.offset) = {h[k][0], h[k][1], h[k][2], h[k][3]};
+    });
+    if (args.codes.format == 0) return;
+    float scale = args.codes.input_scale;
+    if (args.codes.format == static_cast<int>(ActivationFormat::fp8_token)) {
+        __shared__ float of_warp[norm_threads / 32];
+        float m = 0.0f;
+        visit([&](int k, const Chunk8&) { m = fmaxf(m, amax_of(h[k])); });
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2) m = fmaxf(m, __shfl_xor_sync(0xFFFFFFFFu, m, step));
+        if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = m;
+        __syncthreads();
+        for (const float v : of_warp) m = fmaxf(m, v);
+        scale = code_scale(m);
+        if (threadIdx.x == 0) args.codes.scales[token] = scale;
+    }
+    visit([&](int k, const Chunk8& c) {
+        store_codes(args.codes, args.out, token, args.width, c.column[0] / 8, h[k], scale);
     });
 }
 

@@ -10,7 +10,7 @@
 namespace nibble::cuda {
 namespace {
 
-constexpr int most_warps = 16, most_narrow_tokens = 64;
+constexpr int most_warps = 15, most_narrow_tokens = 64;
 // Any number serves; this one fills an H200 in one wave.
 constexpr int64_t multiprocessors = 132;
 
@@ -39,6 +39,8 @@ Result<ProductArgs> arguments(const ProductInput& in, const Operand& w, float* y
     if (!aligned(in.x) || !aligned(w.tiles) || !aligned(y))
         return fail("product: device pointers must be 16-byte aligned");
     if (in.group_scales && !w.tile_scales) return fail("product: inputs scaled per 128 need a weight with tile scales");
+    if (w.codes && w.tile_scales && !in.group_scales)
+        return fail("product: codes with tile scales need inputs scaled per 128");
     if (w.tile_scales && in.token_scales) return fail("product: a weight with tile scales takes no scale per token");
     return ProductArgs{.x = reinterpret_cast<const uint8_t*>(in.x),
                        .rows = in.rows,
@@ -77,6 +79,7 @@ Status prepare_products(const DeviceInfo& device) {
     const CurrentDevice current(device.index);
     NIBBLE_CHECK(current.status());
     NIBBLE_CHECK(cuda_status(prepare_narrow(), "product: cudaFuncSetAttribute"));
+    NIBBLE_CHECK(cuda_status(prepare_few_rows(), "product: cudaFuncSetAttribute"));
     NIBBLE_CHECK(cuda_status(prepare_fp8(), "product: cudaFuncSetAttribute"));
     return cuda_status(prepare_wide_product(), "product: cudaFuncSetAttribute, cuTensorMapEncodeTiled");
 }
@@ -118,6 +121,7 @@ Status make_operand(const QuantView& w, int64_t rows, int64_t first_row, std::by
                        "make_operand: kernel launch");
 }
 
+bool multiplies_codes() { return on_hopper(); }
 int64_t codes_bytes(int64_t rows, int64_t cols) { return ceil_div(rows, 8) * ceil_div(cols, 128) * fp8_tile_bytes; }
 
 Status make_codes(const QuantView& w, int64_t rows, int64_t first_row, std::byte* tiles, const Stream& stream) {
@@ -138,6 +142,10 @@ Status product(const ProductInput& in, const Operand& w, float* y, int64_t y_str
     NIBBLE_TRY(ProductArgs args, arguments(in, w, y, y_stride, overlap));
     if (w.codes && !on_hopper()) return fail("product: codes have no kernel on this GPU");
     if (w.codes) return cuda_status(launch_fp8(args, multiprocessors, raw(stream)), "product: kernel launch");
+    if (chunked_product(w)) {
+        if (ceil_div(in.tokens, 8) > 65535) return fail("product: {} tokens", in.tokens);
+        return cuda_status(launch_chunked(args, raw(stream)), "product: kernel launch");
+    }
     if (in.tokens > most_narrow_tokens && !in.rows && on_hopper()) {
         const int64_t blocks = 2 * ceil_div(w.rows, 256) * ceil_div(in.tokens, 256);
         args.warps = 8;
@@ -145,6 +153,7 @@ Status product(const ProductInput& in, const Operand& w, float* y, int64_t y_str
             launch_wide_product(args, blocks >= multiprocessors && !w.tile_scales ? 256 : 128, raw(stream)),
             "product: kernel launch");
     }
+    if (fits_few_rows(args)) return cuda_status(launch_few_rows(args, raw(stream)), "product: kernel launch");
     const int tile = tile_tokens_for(in.tokens);
     return run_narrow(args, ceil_div(in.tokens, tile), tile, stream);
 }

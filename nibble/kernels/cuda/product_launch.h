@@ -23,9 +23,9 @@ struct ProductArgs {
     float* y = nullptr;
     int64_t x_stride = 0, y_stride = 0;  // bytes, floats
     int tokens = 0, n = 0, k = 0;
-    int k_tiles = 0;    // of 64 columns
-    int row_tiles = 0;  // of 16 rows
-    int warps = 0, stages = 0;
+    int k_tiles = 0;            // of 64 columns
+    int row_tiles = 0;          // of 16 rows
+    int warps = 0, stages = 0;  // stages: launch functions fill it in
     // Experts: 0 for a single matrix.
     int experts = 0;
     const int32_t* begin = nullptr;
@@ -36,6 +36,12 @@ struct ProductArgs {
 // Up to 64 tokens a thread block, mma.sync.
 cudaError_t launch_narrow(const ProductArgs& args, int token_tiles, int tile_tokens, cudaStream_t stream);
 cudaError_t prepare_narrow();
+// launch_narrow() for up to eight tokens and few rows a multiprocessor.
+bool fits_few_rows(const ProductArgs& args);
+cudaError_t launch_few_rows(ProductArgs args, cudaStream_t stream);
+cudaError_t prepare_few_rows();
+// Few rows, any number of tokens: eight chunks of K. No experts, no tile_scales.
+cudaError_t launch_chunked(const ProductArgs& args, cudaStream_t stream);
 // Tiles of 128 or 256 tokens, wgmma; no `rows`, no experts. args.warps: tiles of tokens that go through W together.
 cudaError_t launch_wide_product(const ProductArgs& args, int tile_tokens, cudaStream_t stream);
 cudaError_t prepare_wide_product();

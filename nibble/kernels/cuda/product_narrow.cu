@@ -1,15 +1,24 @@
 // Products of exact operands for few tokens. A warp has 16 rows of W, all of K and up to 64 tokens, and fills its own
-// ring of 64-column pieces through the copy engine; one more warp brings x in stages of 256 columns with cp.async. One
-// thread that asks for the pieces of all warps is what limits otherwise (about 170 clocks a piece: 1.7 instead of 4
-// TB/s). One chain per output, so K is not divided; at 8192 columns a chain takes 7 us, the weights of 128
+// ring of 64-column pieces with cp.async; one more warp brings x in stages of 256 columns. Where there are more tiles
+// of 16 rows than warps on the GPU, a thread block goes through them in rounds, and the ring runs on from one to the
+// next. One chain per output, so K is not divided; at 8192 columns a chain takes 7 us, the weights of 128
 // multiprocessors 32.
+//
+// The copy engine was slower: asking it for a piece of 2 KB takes a thread 170 to 290 clocks, which lay in the chain of
+// the warp that asked for its own (4096 x 14336, m = 1: 2.4 TB/s); one thread for all warps 1.7 TB/s.
 #include "kernels/cuda/product_epilogue.cuh"
 #include "kernels/cuda/ptx.cuh"
+
+#include <algorithm>
 
 namespace nibble::cuda {
 namespace {
 
-constexpr int most_warps = 16, all_bytes = 216 * 1024, most_stages = 24, x_blocks = 4;  // blocks of 64 columns
+constexpr int most_warps = 15, all_bytes = 227 * 1024, x_blocks = 4;  // blocks of 64 columns
+// A warp's ring: groups of pieces, all but one on their way.
+constexpr int ring_groups = 5, most_pieces = 4, ring_bytes = 160 * 1024;
+// Of thread blocks with one tile of tokens. Any number serves; this one fills an H200.
+constexpr int one_wave = 132;
 
 __device__ void load_matrices(uint32_t (&r)[4], uint32_t address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -22,6 +31,9 @@ __device__ void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
         "{%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ void copy16(uint32_t to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 // 16 bytes, or zeros.
 __device__ void copy16_or_zero(uint32_t to, const void* from, bool present) {
@@ -39,20 +51,20 @@ struct Narrow {
     static constexpr int x_stages = Tiles == 1 ? 8 : Tiles == 2 ? 4 : Tiles == 4 ? 3 : 2;
     static constexpr int x_bytes = x_stages * x_stage_bytes;
     static constexpr int x_barriers = 16 * x_stages;
-    // Pieces of a warp's ring.
-    static int stages(int warps, int k_tiles) {
-        const int fit = (all_bytes - x_bytes - x_barriers) / (warps * (operand_row_tile_bytes + 8));
-        const int most = fit < most_stages ? fit : most_stages;
-        return most < k_tiles ? most : k_tiles;
+    // Pieces of a group.
+    static int pieces(int warps) {
+        const int fit = ring_bytes / (warps * ring_groups * operand_row_tile_bytes);
+        return fit < most_pieces ? fit : most_pieces;
     }
-    static int bytes(int warps, int stages) {
-        return x_bytes + x_barriers + warps * stages * (operand_row_tile_bytes + 8);
+    static int bytes(int warps) {
+        return x_bytes + x_barriers + warps * pieces(warps) * ring_groups * operand_row_tile_bytes;
     }
 };
+static_assert(Narrow<8>::x_bytes + Narrow<8>::x_barriers + ring_bytes <= all_bytes);
 
 template <int Tiles>
 __device__ void bring_x(const ProductArgs& args, const TokenTile& tokens, uint32_t x_at, uint32_t full, uint32_t empty,
-                        int lane) {
+                        int lane, int rounds) {
     using L = Narrow<Tiles>;
     const int chunk = lane % 8;
     const uint8_t* from[2 * Tiles];
@@ -65,7 +77,9 @@ __device__ void bring_x(const ProductArgs& args, const TokenTile& tokens, uint32
         to[j] = token * 128 + (chunk ^ token % 8) * 16;
     }
     uint32_t slot = 0, parity = 1;
-    for (int block = 0; block < args.k_tiles; block += x_blocks) {
+    const int stages = (args.k_tiles + x_blocks - 1) / x_blocks;
+    for (int stage = 0; stage < rounds * stages; ++stage) {
+        const int block = stage % stages * x_blocks;
         barrier_wait(empty + 8 * slot, parity);
         for (int b = 0; b < x_blocks && block + b < args.k_tiles; ++b) {
             const int column = 64 * (block + b) + 8 * chunk;
@@ -90,41 +104,44 @@ __global__ void __launch_bounds__(32 * (most_warps + 1), 1) narrow_kernel(const 
     const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0);
     const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, c = lane % 4;
     const uint32_t x_at = shared_address(shared), x_full = x_at + L::x_bytes, x_empty = x_full + 8 * L::x_stages;
-    const uint32_t rings = x_full + L::x_barriers, ring = rings + warp * args.stages * operand_row_tile_bytes;
-    const uint32_t barriers = rings + args.warps * args.stages * operand_row_tile_bytes + warp * args.stages * 8;
+    const uint32_t group_bytes = args.stages * operand_row_tile_bytes;
+    const uint32_t ring = x_full + L::x_barriers + warp * ring_groups * group_bytes;
     if (args.overlap) overlap_next();
     if (args.overlap && args.experts > 0) wait_for_previous();
-    const int row_tile = static_cast<int>(blockIdx.x) * args.warps + warp;
+    const int each = static_cast<int>(gridDim.x) * args.warps;  // row tiles of a round
+    const int rounds = (args.row_tiles - static_cast<int>(blockIdx.x) * args.warps + each - 1) / each;
+    const int first_row_tile = static_cast<int>(blockIdx.x) * args.warps + warp;
     const TokenTile tokens = find_tile(args, static_cast<int>(blockIdx.y), L::tokens);
     if (tokens.count <= 0) return;
-    const bool works = warp < args.warps && row_tile < args.row_tiles;
-    const uint8_t* records = args.tiles + tokens.expert * args.expert_bytes +
-                             int64_t{row_tile / 4} * args.k_tiles * operand_tile_bytes +
-                             row_tile % 4 * operand_row_tile_bytes;
-    const auto request = [&](int s, uint32_t slot) {
-        barrier_expect(barriers + 8 * slot, operand_row_tile_bytes);
-        bulk_copy(ring + slot * operand_row_tile_bytes, records + int64_t{s} * operand_tile_bytes,
-                  operand_row_tile_bytes, barriers + 8 * slot);
+    const uint8_t* weights = args.tiles + tokens.expert * args.expert_bytes;
+    // What the warp asks for next: pieces of its row tiles, one after the other.
+    int wanted_tile = warp < args.warps ? first_row_tile : args.row_tiles, wanted_piece = 0;
+    const auto request_group = [&](uint32_t group) {
+        for (int i = 0; i < args.stages && wanted_tile < args.row_tiles; ++i) {
+            const uint8_t* from = weights +
+                                  (int64_t{wanted_tile / 4} * args.k_tiles + wanted_piece) * operand_tile_bytes +
+                                  wanted_tile % 4 * operand_row_tile_bytes + 16 * lane;
+            const uint32_t to = ring + group * group_bytes + i * operand_row_tile_bytes + 16 * lane;
+#pragma unroll
+            for (int j = 0; j < 4; ++j) copy16(to + 512 * j, from + 512 * j);
+            if (++wanted_piece == args.k_tiles) wanted_piece = 0, wanted_tile += each;
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
     };
-    if (works && lane == 0) {
-        for (int s = 0; s < args.stages; ++s) barrier_init(barriers + 8 * s, 1);
-        barrier_init_done();
-        for (int s = 0; s < args.stages; ++s) request(s, s);
-    }
+    if (warp < args.warps)
+        for (int i = 0; i < ring_groups - 1; ++i) request_group(i);
     if (warp == args.warps && lane == 0) {
-        const int present = min(args.warps, args.row_tiles - static_cast<int>(blockIdx.x) * args.warps);
         for (int s = 0; s < L::x_stages; ++s) {
             barrier_init(x_full + 8 * s, 32);
-            barrier_init(x_empty + 8 * s, present);
+            barrier_init(x_empty + 8 * s, args.warps);
         }
         barrier_init_done();
     }
     __syncthreads();
     if (warp == args.warps) {
         if (args.overlap && args.experts == 0) wait_for_previous();
-        return bring_x<Tiles>(args, tokens, x_at, x_full, x_empty, lane);
+        return bring_x<Tiles>(args, tokens, x_at, x_full, x_empty, lane, rounds);
     }
-    if (!works) return;
 
     // ldmatrix: the row and the 16-byte chunk that a lane points at.
     const int a_row = lane % 16, a_half = lane / 16;
@@ -133,15 +150,27 @@ __global__ void __launch_bounds__(32 * (most_warps + 1), 1) narrow_kernel(const 
     float acc[Tiles][4] = {}, total[ByTile ? Tiles : 1][4] = {};
     // Scales may be what the kernel before wrote.
     if (ByTile && args.overlap) wait_for_previous();
-    uint32_t slot = 0, parity = 0, x_slot = 0, x_parity = 0;
+    uint32_t group = ring_groups - 1, x_slot = 0, x_parity = 0;
+    int in_group = 0;
+    const auto next_x = [&](int s) {  // behind piece s
+        const bool done = s % x_blocks == x_blocks - 1 || s + 1 == args.k_tiles;
+        barrier_arrive_if(x_empty + 8 * x_slot, lane == 0 && done);
+        if (done && ++x_slot == L::x_stages) x_slot = 0, x_parity ^= 1;
+    };
     // Two k-steps' operands.
     struct Half {
         uint32_t a[2][4], b[2][Tiles][2];
     };
     const auto load = [&](Half& f, int s, int j) {
         if (j == 0 && s % x_blocks == 0) barrier_wait(x_full + 8 * x_slot, x_parity);
-        if (j == 0) barrier_wait(barriers + 8 * slot, parity);
-        const uint32_t piece = ring + slot * operand_row_tile_bytes;
+        if (j == 0 && in_group == 0) {
+            // All but the newest groups are there, for every lane; the one before has been read and is filled again.
+            asm volatile("cp.async.wait_group %0;" ::"n"(ring_groups - 2) : "memory");
+            __syncwarp();
+            request_group(group);
+            group = group + 1 == ring_groups ? 0 : group + 1;
+        }
+        const uint32_t piece = ring + group * group_bytes + in_group * operand_row_tile_bytes;
         const uint32_t x_block = x_at + x_slot * L::x_stage_bytes + s % x_blocks * L::x_block_bytes;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -162,11 +191,8 @@ __global__ void __launch_bounds__(32 * (most_warps + 1), 1) narrow_kernel(const 
         }
         if (j == 0) return;
         __syncwarp();
-        const bool x_done = s % x_blocks == x_blocks - 1;
-        if (lane == 0 && s + args.stages < args.k_tiles) request(s + args.stages, slot);
-        barrier_arrive_if(x_empty + 8 * x_slot, lane == 0 && x_done);
-        if (++slot == static_cast<uint32_t>(args.stages)) slot = 0, parity ^= 1;
-        if (x_done && ++x_slot == L::x_stages) x_slot = 0, x_parity ^= 1;
+        next_x(s);
+        if (++in_group == args.stages) in_group = 0;
     };
     const auto multiply = [&](const Half& f) {
 #pragma unroll
@@ -177,55 +203,73 @@ __global__ void __launch_bounds__(32 * (most_warps + 1), 1) narrow_kernel(const 
     // Operands one half ahead of the chain, as far as registers go.
     constexpr bool ahead = Tiles < 8;
     Half even, odd;
-    if (ahead) load(even, 0, 0);
 #pragma unroll 1
-    for (int s = 0; s < args.k_tiles; ++s) {
-        if constexpr (ahead) {
-            load(odd, s, 2);
-            multiply(even);
-            if (s + 1 < args.k_tiles) load(even, s + 1, 0);
-            multiply(odd);
-        } else {
-            load(even, s, 0);
-            multiply(even);
-            load(even, s, 2);
-            multiply(even);
+    for (int row_tile = first_row_tile, round = 0; round < rounds; row_tile += each, ++round) {
+        if (row_tile >= args.row_tiles) {  // nothing to do in the last round, but x goes on
+            for (int s = 0; s < args.k_tiles; ++s) {
+                if (s % x_blocks == 0) barrier_wait(x_full + 8 * x_slot, x_parity);
+                next_x(s);
+            }
+            break;
         }
-        if constexpr (ByTile) {
-            if (s % 2 == 1 || s + 1 == args.k_tiles) {
-                const int across = (args.k + 127) / 128, block = s / 2;
-                const float of_tile =
-                    args.tile_scales[(int64_t{tokens.expert} * ((args.n + 127) / 128) + row_tile / 8) * across + block];
+        if (ahead) load(even, 0, 0);
+#pragma unroll 1
+        for (int s = 0; s < args.k_tiles; ++s) {
+            if constexpr (ahead) {
+                load(odd, s, 2);
+                multiply(even);
+                if (s + 1 < args.k_tiles) load(even, s + 1, 0);
+                multiply(odd);
+            } else {
+                load(even, s, 0);
+                multiply(even);
+                load(even, s, 2);
+                multiply(even);
+            }
+            if constexpr (ByTile) {
+                if (s % 2 == 1 || s + 1 == args.k_tiles) {
+                    const int across = (args.k + 127) / 128, block = s / 2;
+                    const float of_tile =
+                        args.tile_scales[(int64_t{tokens.expert} * ((args.n + 127) / 128) + row_tile / 8) * across +
+                                         block];
 #pragma unroll
-                for (int t = 0; t < Tiles; ++t)
+                    for (int t = 0; t < Tiles; ++t)
 #pragma unroll
-                    for (int e = 0; e < 4; ++e) {
-                        const int token = min(8 * t + 2 * c + e % 2, tokens.count - 1), row = tokens.first + token;
-                        const float of_group =
-                            args.group_scales
-                                ? args.group_scales[int64_t{args.rows ? args.rows[row] : row} * across + block]
-                                : 1.0f;
-                        total[t][e] = fmaf(acc[t][e], of_group * of_tile, total[t][e]);
-                        acc[t][e] = 0.0f;
-                    }
+                        for (int e = 0; e < 4; ++e) {
+                            const int token = min(8 * t + 2 * c + e % 2, tokens.count - 1), row = tokens.first + token;
+                            const float of_group =
+                                args.group_scales
+                                    ? args.group_scales[int64_t{args.rows ? args.rows[row] : row} * across + block]
+                                    : 1.0f;
+                            total[t][e] = fmaf(acc[t][e], of_group * of_tile, total[t][e]);
+                            acc[t][e] = 0.0f;
+                        }
+                }
             }
         }
-    }
-    if (!ByTile && args.overlap) wait_for_previous();
+        if (!ByTile && args.overlap) wait_for_previous();
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        const int row = row_tile * 16 + g + 8 * h;
-        if (row >= args.n) continue;
-        const RowFactors factors(args, tokens.expert, row);
+        for (int h = 0; h < 2; ++h) {
+            const int row = row_tile * 16 + g + 8 * h;
+            if (row >= args.n) continue;
+            const RowFactors factors(args, tokens.expert, row);
+#pragma unroll
+            for (int t = 0; t < Tiles; ++t)
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    const int token = 8 * t + 2 * c + e, at = tokens.first + token;
+                    if (token >= tokens.count) continue;
+                    const float sum = ByTile ? total[ByTile ? t : 0][2 * h + e] : acc[t][2 * h + e];
+                    const float factor = factors.scale * token_factor(args, args.rows ? args.rows[at] : at);
+                    args.y[at * args.y_stride + row] = product_output(sum, factor, factors.bias);
+                }
+        }
 #pragma unroll
         for (int t = 0; t < Tiles; ++t)
 #pragma unroll
-            for (int e = 0; e < 2; ++e) {
-                const int token = 8 * t + 2 * c + e, at = tokens.first + token;
-                if (token >= tokens.count) continue;
-                const float sum = ByTile ? total[ByTile ? t : 0][2 * h + e] : acc[t][2 * h + e];
-                const float factor = factors.scale * token_factor(args, args.rows ? args.rows[at] : at);
-                args.y[at * args.y_stride + row] = product_output(sum, factor, factors.bias);
+            for (int e = 0; e < 4; ++e) {
+                acc[t][e] = 0.0f;
+                if (ByTile) total[ByTile ? t : 0][e] = 0.0f;
             }
     }
 }
@@ -233,15 +277,16 @@ __global__ void __launch_bounds__(32 * (most_warps + 1), 1) narrow_kernel(const 
 template <int Tiles, bool ByTile>
 cudaError_t launch(ProductArgs args, int token_tiles, cudaStream_t stream) {
     using L = Narrow<Tiles>;
-    args.stages = L::stages(args.warps, args.k_tiles);
+    args.stages = L::pieces(args.warps);
     cudaLaunchAttribute attribute{};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config{};
-    config.gridDim = {static_cast<unsigned>((args.row_tiles + args.warps - 1) / args.warps),
+    const int blocks = (args.row_tiles + args.warps - 1) / args.warps;
+    config.gridDim = {static_cast<unsigned>(token_tiles == 1 ? std::min(blocks, one_wave) : blocks),
                       static_cast<unsigned>(token_tiles), 1};
     config.blockDim = static_cast<unsigned>(32 * (args.warps + 1));
-    config.dynamicSmemBytes = static_cast<size_t>(L::bytes(args.warps, args.stages));
+    config.dynamicSmemBytes = static_cast<size_t>(L::bytes(args.warps));
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = args.overlap ? 1 : 0;

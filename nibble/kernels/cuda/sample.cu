@@ -81,10 +81,19 @@ struct Row {
     float* x;
     int rank, thread;
 
+    // Eight loads are on their way before f, which may store, sees the first.
     template <class Each>
     __device__ void each(Each f) const {
-#pragma unroll 4
-        for (int64_t i = rank * threads + thread; i < args.width; i += blocks * threads) f(i, __ldcg(x + i));
+        constexpr int ahead = 8, step = blocks * threads;
+        for (int64_t first = rank * threads + thread; first < args.width; first += ahead * step) {
+            float logits[ahead];
+#pragma unroll
+            for (int k = 0; k < ahead; ++k)
+                if (const int64_t i = first + k * step; i < args.width) logits[k] = __ldcg(x + i);
+#pragma unroll
+            for (int k = 0; k < ahead; ++k)
+                if (const int64_t i = first + k * step; i < args.width) f(i, logits[k]);
+        }
     }
     __device__ Shared& of(int block) const { return *cluster.map_shared_rank(&s, block); }
 
@@ -111,9 +120,16 @@ struct Row {
     __device__ void sum_exponentials(float largest) const {
         const int runs = static_cast<int>((args.width + run - 1) / run);
         for (int base = rank; base < runs; base += blocks * runs_at_once) {
-            for (int k = thread; k < runs_at_once * run; k += threads) {
-                const int64_t i = int64_t{base + blocks * (k / run)} * run + k % run;
-                s.exponentials[k / run][k % run] = i < args.width ? exp_of(__ldcg(x + i) - largest) : 0.0f;
+            constexpr int each = runs_at_once * run / threads;
+            float logits[each];
+            const auto index = [&](int k) { return int64_t{base + blocks * (k / run)} * run + k % run; };
+#pragma unroll
+            for (int j = 0; j < each; ++j)
+                if (const int64_t i = index(thread + j * threads); i < args.width) logits[j] = __ldcg(x + i);
+#pragma unroll
+            for (int j = 0; j < each; ++j) {
+                const int k = thread + j * threads;
+                s.exponentials[k / run][k % run] = index(k) < args.width ? exp_of(logits[j] - largest) : 0.0f;
             }
             __syncthreads();
             const int mine = base + blocks * (thread / 32);

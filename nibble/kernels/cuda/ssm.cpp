@@ -66,6 +66,7 @@ Status mamba_step(const MambaStep& m, bool overlap, const Stream& stream) {
                        .format = s.format,
                        .stream = m.stream,
                        .overlap = overlap};
+    if (on_hopper() && ssm_decodes(args)) return cuda_status(launch_ssm_decode(args, raw(stream)), "mamba: one token");
     NIBBLE_CHECK(cuda_status(launch_convolve(args, raw(stream)), "mamba: convolution"));
     SsmArgs plain = args;
     plain.overlap = false;  // the history is overwritten: nothing before may still read it

@@ -2,6 +2,7 @@
 #include "formats/stochastic.h"
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/ssm_launch.h"
+#include "kernels/cuda/ssm_step.cuh"
 
 #include <type_traits>
 
@@ -29,11 +30,6 @@ __global__ void __launch_bounds__(threads) convolve_kernel(const __grid_constant
     }
 }
 
-__device__ float softplus(float x) {
-    const double wide = x;
-    return static_cast<float>(wide > 0 ? wide + log1p(exp(-wide)) : log1p(exp(wide)));
-}
-
 __global__ void __launch_bounds__(threads) steps_kernel(const __grid_constant__ SsmArgs args, int64_t step_blocks) {
     start(args.overlap);
     if (blockIdx.x < step_blocks) {
@@ -41,10 +37,9 @@ __global__ void __launch_bounds__(threads) steps_kernel(const __grid_constant__ 
         if (i >= args.tokens * args.heads) return;
         const int64_t token = i / args.heads;
         const int h = static_cast<int>(i % args.heads);
-        const float x = rounded(args.projected[token * args.stride + args.inner + args.channels + h]);
-        const float dt = fmaxf(softplus(x + args.dt_bias[h]), args.dt_min);
+        const float dt = step_size(args, args.projected[token * args.stride + args.inner + args.channels + h], h);
         args.dt[i] = dt;
-        args.decay[i] = static_cast<float>(exp(static_cast<double>(dt) * args.a[h]));
+        args.decay[i] = step_decay(args, dt, h);
         return;
     }
     const int64_t i = (int64_t{blockIdx.x} - step_blocks) * threads + threadIdx.x;

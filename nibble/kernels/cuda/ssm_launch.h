@@ -44,5 +44,8 @@ cudaError_t launch_convolve(const SsmArgs& args, cudaStream_t stream);
 cudaError_t launch_steps(const SsmArgs& args, cudaStream_t stream);
 cudaError_t launch_ssm_scan(const SsmArgs& args, cudaStream_t stream);
 cudaError_t launch_gate(const SsmArgs& args, cudaStream_t stream);
+// All four for one token of every segment, where ssm_decodes(); xbc, dt, decay and y are not used.
+bool ssm_decodes(const SsmArgs& args);
+cudaError_t launch_ssm_decode(const SsmArgs& args, cudaStream_t stream);
 
 }  // namespace nibble::cuda

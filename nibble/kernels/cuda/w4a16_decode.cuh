@@ -65,10 +65,12 @@ __device__ float tree_sum(const float (&v)[Count]) {
     }
 }
 
-// The first addend makes -0 a +0: kernels differ in whether a chain starts by adding to +0.
+// The addend makes -0 a +0: kernels differ in whether a chain starts by adding to +0.
+__device__ inline float w4a16_scaled(float sum, float scale) { return fmaf(sum * scale, w4a16::unscale, 0.0f); }
+
 __device__ inline float w4a16_output(float sum, const OutputFactors& f, int row) {
     const float scale = f.row_scales ? f.row_scales[row] : f.tensor_scale ? *f.tensor_scale : 1.0f;
-    const float y = fmaf(sum * scale, w4a16::unscale, 0.0f);
+    const float y = w4a16_scaled(sum, scale);
     return f.bias ? y + f.bias[row] : y;
 }
 

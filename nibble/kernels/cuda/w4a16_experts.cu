@@ -232,7 +232,7 @@ cudaError_t launch_experts(const ExpertsArgs& args, const ExpertsShape& shape, c
 }
 
 cudaError_t prepare_experts() {
-    for (const auto each : {prepare<1>, prepare<2>, prepare<4>, prepare<8>, prepare_few_experts})
+    for (const auto each : {prepare<1>, prepare<2>, prepare<4>, prepare<8>, prepare_few_experts, prepare_one_token})
         if (const cudaError_t code = each()) return code;
     return cudaSuccess;
 }

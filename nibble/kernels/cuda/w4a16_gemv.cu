@@ -8,6 +8,7 @@
 // of absent tokens read a present one: their columns are never stored.
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/matmul_launch.h"
+#include "kernels/cuda/product_epilogue.cuh"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/w4a16_decode.cuh"
 
@@ -92,12 +93,75 @@ __device__ void normed_input(const GemvArgs& args, float* row, uint32_t* x, floa
     const float r = *shared_scale;
 #pragma unroll
     for (int j = 0; j < norm_pairs; ++j)
-        if (const int pair = static_cast<int>(threadIdx.x) + j * threads; pair < k / 2)
+        if (const int pair = static_cast<int>(threadIdx.x) + j * threads; pair < k / 2) {
             x[pair] = pair_of((v[j].x * r) * w[j].x, (v[j].y * r) * w[j].y);
+            if (blockIdx.x == 0 && n.x_out) reinterpret_cast<uint32_t*>(n.x_out)[pair] = x[pair];
+        }
     // Columns of padding.
     for (int pair = k / 2 + static_cast<int>(threadIdx.x); pair < args.row_records * w4a16::record_cols / 2;
          pair += threads)
         x[pair] = 0;
+}
+
+__device__ void load_norm_weight(const GemvArgs& args, float2 (&w)[norm_pairs]) {
+#pragma unroll
+    for (int j = 0; j < norm_pairs; ++j)
+        if (const uint32_t pair = threadIdx.x + j * blockDim.x; pair < args.x_bytes / 4)
+            w[j] = reinterpret_cast<const float2*>(args.norm.weight)[pair];
+}
+
+// The thread blocks of GemvArgs::side: chunked_kernel's order, a warp for each of eight chunks. Shared memory: x, 16
+// rows of W, norm_row_bytes().
+__device__ void side_rows(const GemvArgs& args, uint8_t* shared) {
+    const GemvSide& side = args.side;
+    const int row_tile = static_cast<int>(blockIdx.x) - args.blocks, thread = static_cast<int>(threadIdx.x);
+    const int warp = thread / 32, lane = thread % 32, threads = static_cast<int>(blockDim.x);
+    const uint32_t weights_at = shared_address(shared) + args.x_pitch;
+    const uint8_t* from =
+        side.tiles + int64_t{row_tile / 4} * side.k_tiles * operand_tile_bytes + row_tile % 4 * operand_row_tile_bytes;
+    for (int i = thread; i < side.k_tiles * (operand_row_tile_bytes / 16); i += threads)
+        copy16(weights_at + 16 * i,
+               from + int64_t{i / (operand_row_tile_bytes / 16)} * operand_tile_bytes +
+                   16 * (i % (operand_row_tile_bytes / 16)),
+               true);
+    float2 norm_weight[norm_pairs];
+    load_norm_weight(args, norm_weight);
+    if (args.overlap) {
+        overlap_next();
+        wait_for_previous();
+    }
+    auto* row = reinterpret_cast<float*>(shared + args.x_pitch + side.k_tiles * operand_row_tile_bytes);
+    normed_input(args, row, reinterpret_cast<uint32_t*>(shared), norm_weight);
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    __syncthreads();
+    if (warp < matmul_chunks) {
+        const int chunk_tiles = (side.k_tiles + matmul_chunks - 1) / matmul_chunks;
+        const int first = min(warp * chunk_tiles, side.k_tiles), last = min(first + chunk_tiles, side.k_tiles);
+        float acc[4] = {};
+        for (int t = first; t < last; ++t) {
+            const uint32_t piece = weights_at + t * operand_row_tile_bytes + lane % 16 * 128;
+            const uint8_t* x = shared + 128 * t + 4 * (lane % 4);
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                uint32_t a[4];
+                asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                             : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
+                             : "r"(piece + ((2 * j + lane / 16) ^ lane % 8) * 16)
+                             : "memory");
+                multiply_add(acc, a, *reinterpret_cast<const uint32_t*>(x + 32 * j),
+                             *reinterpret_cast<const uint32_t*>(x + 32 * j + 16));
+            }
+        }
+        if (lane % 4 == 0) row[16 * warp + lane / 4] = acc[0], row[16 * warp + lane / 4 + 8] = acc[2];
+    }
+    __syncthreads();
+    const int out = row_tile * 16 + thread;
+    if (thread >= 16 || out >= side.n) return;
+    float sums[matmul_chunks];
+#pragma unroll
+    for (int c = 0; c < matmul_chunks; ++c) sums[c] = row[16 * c + thread];
+    side.y[out] = product_output(tree_sum(sums), side.row_scales ? side.row_scales[out] : side.scale,
+                                 side.bias ? side.bias[out] : 0.0f);
 }
 
 // Split = 2: a cluster of two thread blocks shares the same rows; block r takes chunks 4 r ... 4 r + 3 and that part of
@@ -106,6 +170,7 @@ template <int ChunksPerWarp, int Split, int Slots>
 __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ GemvArgs args) {
     extern __shared__ __align__(128) uint8_t shared[];
     constexpr int block_chunks = matmul_chunks / Split, warps_per_tile = block_chunks / ChunksPerWarp;
+    if (Split == 1 && static_cast<int>(blockIdx.x) >= args.blocks) return side_rows(args, shared);
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const int warps = static_cast<int>(blockDim.x) / 32;
     const int rank = Split == 1 ? 0 : static_cast<int>(blockIdx.x) % Split;
@@ -135,12 +200,7 @@ __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ G
         for (int s = 0; s < min(Slots, count); ++s) request(s, s);
     }
     float2 norm_weight[norm_pairs];
-    if (Split == 1 && args.norm.h) {
-#pragma unroll
-        for (int j = 0; j < norm_pairs; ++j)
-            if (const uint32_t pair = threadIdx.x + j * blockDim.x; pair < args.x_bytes / 4)
-                norm_weight[j] = reinterpret_cast<const float2*>(args.norm.weight)[pair];
-    }
+    if (Split == 1 && args.norm.h) load_norm_weight(args, norm_weight);
     // Weights may come before the kernel ahead is done; x may not. It does not take the copy engine, where it would
     // queue behind the records of all warps.
     if (args.overlap) {
@@ -225,7 +285,14 @@ __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ G
     // Blocks of a cluster take turns.
     const int begin = rank * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
     const int step = Split * static_cast<int>(blockDim.x);
-    if (args.gated) {
+    if (args.gated && !args.paired) {
+        for (int o = begin; o < rows * args.tokens; o += step) {
+            const int token = o / rows, row = o % rows, out = first_tile * 16 + row;
+            if (out < args.n)
+                args.gated[int64_t{token} * args.n + out] =
+                    bf16_from_float(act(args.activation, rounded(output(token, row))));
+        }
+    } else if (args.gated) {
         for (int o = begin; o < rows / 2 * args.tokens; o += step) {
             const int token = o / (rows / 2), place = o % (rows / 2), row = place / 16 * 32 + place % 16;
             if (first_tile * 16 + row >= args.n) continue;
@@ -243,14 +310,15 @@ __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ G
 }
 
 template <int ChunksPerWarp, int Split, int Slots>
-cudaError_t launch(const GemvArgs& args, int64_t shared_bytes, cudaStream_t stream) {
+cudaError_t launch(GemvArgs args, int64_t shared_bytes, cudaStream_t stream) {
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeClusterDimension;
     attributes[0].val.clusterDim = {Split, 1, 1};
     attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config{};
-    config.gridDim = static_cast<unsigned>((args.row_tiles + args.tiles - 1) / args.tiles * Split);
+    args.blocks = (args.row_tiles + args.tiles - 1) / args.tiles * Split;
+    config.gridDim = static_cast<unsigned>(args.blocks + args.side.row_tiles);
     config.blockDim = static_cast<unsigned>(32 * args.tiles * (matmul_chunks / Split / ChunksPerWarp));
     config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
     config.stream = stream;

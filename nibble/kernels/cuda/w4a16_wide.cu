@@ -1,4 +1,4 @@
-// W4A16 for nine tokens and more, on wgmma with the weights as the register operand.
+// W4A16 for 9 to 64 tokens, on wgmma with the weights as the register operand; w4a16_prefill.cu takes more.
 //
 // A warpgroup takes 64 rows, a tile of tokens and `chunks` consecutive chunks of K. A thread block is RowBlocks x
 // KParts warpgroups; `parts` thread blocks share rows and tokens, Cluster (1 or 2) of them a cluster. Every warp fills
@@ -14,6 +14,7 @@
 #include "kernels/cuda/matmul_launch.h"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/w4a16_decode.cuh"
+#include "kernels/cuda/w4a16_sums.cuh"
 
 #include <cuda_runtime.h>
 
@@ -44,49 +45,7 @@ struct Wide {
     // k-steps of an A buffer, and buffers, as registers allow. More of them gained 1 % at 64 tokens and lost 2 % below.
     static constexpr int steps = Tokens > 32 ? 2 : 4, buffers = Tokens == 64 ? 4 : 2;
     static_assert(cols / 16 / steps >= buffers);
-    // Whether a warp holds a whole record, so that its slot is free at once, or reads it block by block.
-    static constexpr bool whole_record = Tokens <= 64;
 };
-
-template <int Threads>
-__device__ void group_barrier(int group) {
-    asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(Threads) : "memory");
-}
-
-// [registers / 4][thread][4]
-template <int Registers>
-__device__ void store_sums(float* at, const float (&v)[Registers], int thread) {
-#pragma unroll
-    for (int r = 0; r < Registers; r += 4)
-        asm volatile("st.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(at + (r * 128 + thread * 4)), "f"(v[r]), "f"(v[r + 1]),
-                     "f"(v[r + 2]), "f"(v[r + 3])
-                     : "memory");
-}
-template <int Registers>
-__device__ void add_sums(float (&v)[Registers], const float* at, int thread) {
-#pragma unroll
-    for (int r = 0; r < Registers; r += 4) {
-        const float4 left = *reinterpret_cast<const float4*>(at + (r * 128 + thread * 4));
-        v[r] = left.x + v[r], v[r + 1] = left.y + v[r + 1], v[r + 2] = left.z + v[r + 2], v[r + 3] = left.w + v[r + 3];
-    }
-}
-
-template <int Registers>
-__device__ void store_slice(float* at, const float (&v)[Registers], int thread) {
-    float2* to = reinterpret_cast<float2*>(at) + thread;
-#pragma unroll
-    for (int r = 0; r < Registers; r += 2) __stcg(to + r / 2 * 128, float2{v[r], v[r + 1]});
-}
-// From L2: this multiprocessor's L1 may hold what lay there before.
-template <int Registers>
-__device__ void add_slice(float (&v)[Registers], const float* at, int thread) {
-    const float2* from = reinterpret_cast<const float2*>(at) + thread;
-#pragma unroll
-    for (int r = 0; r < Registers; r += 2) {
-        const float2 other = __ldcg(from + r / 2 * 128);
-        v[r] += other.x, v[r + 1] += other.y;
-    }
-}
 
 __device__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 __device__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
@@ -100,22 +59,6 @@ __device__ float2 cluster_pair(uint32_t at, uint32_t rank) {
         : "r"(at), "r"(rank)
         : "memory");
     return v;
-}
-
-// Two come to a node; true for the second, once the first has called leave_node.
-__device__ bool second_at_node(uint32_t* node) {
-    uint32_t before;
-    asm volatile("atom.add.relaxed.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(node) : "memory");
-    if (before == 0) return false;
-    uint32_t now;
-    do {
-        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(node) : "memory");
-    } while (now < 4);
-    *node = 0;  // as it was
-    return true;
-}
-__device__ void leave_node(uint32_t* node) {
-    asm volatile("red.add.release.gpu.global.u32 [%0], 4;" ::"l"(node) : "memory");
 }
 
 template <int Tokens, int RowBlocks, int KParts, int Cluster>
@@ -210,24 +153,19 @@ __global__ void __launch_bounds__(128 * RowBlocks * KParts, 1) wide_kernel(const
         for (; record < end; ++record) {
             const uint8_t* slot = shared + (slots - base) + record % weight_slots * w4a16::record_bytes;
             if (rows_exist) barrier_wait(weight_full + 8 * (record % weight_slots), record / weight_slots & 1);
-            const auto codes_at = [&](int b) { return *reinterpret_cast<const uint4*>(slot + 512 * b + 16 * lane); };
-            const auto next_record = [&] {
-                __syncwarp();
-                if (lane == 0 && rows_exist && record + weight_slots < count) request_weights(record + weight_slots);
-            };
             const uint2 scale_bytes = *reinterpret_cast<const uint2*>(slot + w4a16::record_code_bytes + 8 * lane);
+            // A warp holds a whole record, so that its slot is free at once.
             uint4 codes[w4a16::record_blocks];
-            if constexpr (W::whole_record) {
 #pragma unroll
-                for (int b = 0; b < w4a16::record_blocks; ++b) codes[b] = codes_at(b);
-                next_record();
-            }
+            for (int b = 0; b < w4a16::record_blocks; ++b)
+                codes[b] = *reinterpret_cast<const uint4*>(slot + 512 * b + 16 * lane);
+            __syncwarp();
+            if (lane == 0 && rows_exist && record + weight_slots < count) request_weights(record + weight_slots);
 
             constexpr int groups = 4 / W::steps;  // of k-steps, in a block
 #pragma unroll
             for (int b = 0; b < w4a16::record_blocks; ++b) {
                 const ScalePairs scales(scale_bytes, b, args.scale_bits);
-                if constexpr (!W::whole_record) codes[b] = codes_at(b);
                 constexpr int stage_blocks = W::cols / 64;
                 if (b % stage_blocks == 0) {
                     const int free = static_cast<int>(stage) - 2;  // every warp is past it or soon will be
@@ -262,7 +200,6 @@ __global__ void __launch_bounds__(128 * RowBlocks * KParts, 1) wide_kernel(const
                     wgmma_commit();
                 }
             }
-            if constexpr (!W::whole_record) next_record();
         }
         wgmma_wait<0>();
         if (begin == end)
@@ -316,21 +253,9 @@ __global__ void __launch_bounds__(128 * RowBlocks * KParts, 1) wide_kernel(const
         const int64_t tree =
             ((int64_t{token_tile} * args.row_groups * RowBlocks + row_block) * W::units + first_register / W::slice) *
             clusters;
-        uint32_t* told = reinterpret_cast<uint32_t*>(shared + (W::used_bytes - 16)) + group;
-        for (int node = (clusters + part_index / Cluster) / 2; last && node > 0; node /= 2) {
-            if (thread == 0) *told = second_at_node(args.nodes + tree + node);
-            group_barrier<128>(group);
-            last = *told;
-            float* slot = args.slots + (tree + node) * (W::slice * 128);
-            if (last) {
-                add_slice(part, slot, thread);
-                group_barrier<128>(group);  // `told` is read before it is written again
-            } else {
-                store_slice(slot, part, thread);
-                group_barrier<128>(group);
-                if (thread == 0) leave_node(args.nodes + tree + node);
-            }
-        }
+        last =
+            climb_nodes(part, args.nodes + tree, args.slots + tree * (W::slice * 128), clusters, part_index / Cluster,
+                        group, thread, reinterpret_cast<uint32_t*>(shared + (W::used_bytes - 16)) + group);
     }
     if (last && rows_exist) {
 #pragma unroll
@@ -418,8 +343,6 @@ cudaError_t visit_shape(const WideShape& s, Visit visit) {
             return visit_cluster<64, 4, 1>(s, visit);
         case 6422:
             return visit_cluster<64, 2, 2>(s, visit);
-        case 12841:
-            return visit_cluster<128, 4, 1>(s, visit);
         default:
             return cudaErrorInvalidValue;
     }

@@ -22,8 +22,13 @@ Status matmul(const MatmulPlan&, const std::byte*, const PackedMatrix&, const Ma
               const MatmulOptions&, const Stream&) {
     return absent();
 }
+bool takes_side(const MatmulPlan&, const Operand&) { return false; }
+bool norms_few_rows(const Operand&) { return false; }
+Status norm_product(const MatmulOptions::Norm&, const Operand&, float*, bool, const Stream&) { return absent(); }
 
 Status prepare_grouped_matmul(const DeviceInfo&) { return absent(); }
+bool takes_one_token(const RouterConfig&, const PackedExperts&) { return false; }
+bool takes_beside(const RouterConfig&, const PackedExperts&, const PackedMatrix&) { return false; }
 Status grouped_matmul(const ExpertsInput&, const PackedExperts&, const ExpertsOutput&, bool, const Stream&) {
     return absent();
 }

@@ -13,6 +13,7 @@ Status prepare_products(const DeviceInfo&) { return absent(); }
 int64_t operand_bytes(int64_t, int64_t) { return 0; }
 Status make_operand(const MatrixView&, int64_t, int64_t, std::byte*, const Stream&) { return absent(); }
 Status make_operand(const QuantView&, int64_t, int64_t, std::byte*, const Stream&) { return absent(); }
+bool multiplies_codes() { return false; }
 int64_t codes_bytes(int64_t, int64_t) { return 0; }
 Status make_codes(const QuantView&, int64_t, int64_t, std::byte*, const Stream&) { return absent(); }
 Status product(const ProductInput&, const Operand&, float*, int64_t, bool, const Stream&) { return absent(); }

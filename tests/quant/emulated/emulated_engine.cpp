@@ -1,7 +1,7 @@
 // The kernels of a forward pass and of its observers on the emulated GPU: plain loops over the operations that
 // kernels/elementwise_cuda.h, product_cuda.h, moe_cuda.h, attention_cuda.h and observe_cuda.h define. Sums are taken in
 // double, so values differ from the CPU's as a GPU's do: in the last bit before a rounding to BF16. Latent attention,
-// Mamba-2, W4A16 records and FP8 codes are not emulated: they are errors.
+// Mamba-2, W4A16 records and FP8 codes but those with stored scales are not emulated: they are errors.
 #include "formats/fp8.h"
 #include "formats/minifloat.h"
 #include "kernels/elementwise.h"
@@ -47,8 +47,29 @@ Status embed(const std::byte* table, const int32_t* tokens, int64_t count, int64
     return Ok{};
 }
 
+namespace {
+
+// A row as it goes out: BF16, or E4M3 codes under a stored scale.
+void put_row(const RowsOut& out, int64_t token, const std::vector<float>& row) {
+    const auto width = std::ssize(row);
+    for (int64_t j = 0; j < width; ++j) {
+        const uint16_t bits = bf16_from_float(row[size_t(j)]);
+        if (out.codes == ActivationFormat::none)
+            codes(out.data)[token * width + j] = bits;
+        else
+            on_host(reinterpret_cast<uint8_t*>(out.data))[token * width + j] =
+                fp8_code(bf16_to_float(bits), out.input_scale);
+    }
+}
+
+bool puts(const RowsOut& out) {
+    return out.tile_tokens == 0 && (out.codes == ActivationFormat::none || out.codes == ActivationFormat::fp8);
+}
+
+}  // namespace
+
 Status add_norm(const AddNorm& a, bool, const Stream&) {
-    if (a.out.tile_tokens) return missing("tiled rows");
+    if (!puts(a.out)) return missing("tiled rows, or codes with dynamic scales");
     const std::vector<float> weight = floats(a.weight, a.width), post = floats(a.post_norm, a.width);
     std::vector<float> row(static_cast<size_t>(a.width)), update(row.size()), out(row.size());
     for (int64_t t = 0; t < a.tokens; ++t) {
@@ -66,8 +87,7 @@ Status add_norm(const AddNorm& a, bool, const Stream&) {
         if (!finite && a.nonfinite) *on_host(a.nonfinite) = std::min(*on_host(a.nonfinite), static_cast<int32_t>(t));
         if (!a.weight) continue;
         elementwise().rms_norm(row.data(), weight.data(), a.width, a.eps, true, out.data());
-        for (size_t j = 0; j < row.size(); ++j)
-            codes(a.out.data)[t * a.width + static_cast<int64_t>(j)] = bf16_from_float(out[j]);
+        put_row(a.out, t, out);
     }
     return Ok{};
 }
@@ -76,7 +96,7 @@ Status norm_rows(const NormRows&, bool, const Stream&) { return missing("norm_ro
 
 Status activate(Activation activation, bool gated, const float* in, int64_t in_stride, int64_t tokens, int64_t width,
                 const RowsOut& out, bool, const Stream&, bool by_turns) {
-    if (out.tile_tokens || by_turns) return missing("tiled rows");
+    if (!puts(out) || by_turns) return missing("tiled rows, or codes with dynamic scales");
     std::vector<float> x(static_cast<size_t>(width)), up(x.size());
     for (int64_t t = 0; t < tokens; ++t) {
         const float* row = on_host(in) + t * (in_stride ? in_stride : width);
@@ -85,13 +105,14 @@ Status activate(Activation activation, bool gated, const float* in, int64_t in_s
             if (gated) up[size_t(j)] = rounded(row[width + j]);
         }
         elementwise().activate(activation, x.data(), gated ? up.data() : nullptr, width, true, x.data());
-        for (int64_t j = 0; j < width; ++j) codes(out.data)[t * width + j] = bf16_from_float(x[size_t(j)]);
+        put_row(out, t, x);
     }
     return Ok{};
 }
 
 Status to_rows(const float* in, int64_t in_stride, int64_t tokens, int64_t width, const RowsOut& out, bool,
                const Stream&) {
+    if (!out.row_major()) return missing("rows in another order");
     for (int64_t t = 0; t < tokens; ++t)
         for (int64_t j = 0; j < width; ++j)
             codes(out.data)[t * width + j] = bf16_from_float(on_host(in)[t * (in_stride ? in_stride : width) + j]);
@@ -219,10 +240,20 @@ Status attend(const AttentionPlan& plan, const AttentionInput& in, const KvCache
     return Ok{};
 }
 
-// ---- product_cuda.h: operands are row-major BF16 -------------------------------------------------------------------
+// ---- product_cuda.h: operands are row-major, BF16 or codes --------------------------------------------------------
 
 Status prepare_products(const DeviceInfo&) { return Ok{}; }
 int64_t operand_bytes(int64_t rows, int64_t cols) { return (rows + 63) / 64 * 64 * ((cols + 63) / 64 * 64) * 2; }
+
+bool multiplies_codes() { return true; }
+int64_t codes_bytes(int64_t rows, int64_t cols) { return rows * codes_pitch(cols); }
+
+Status make_codes(const QuantView& w, int64_t, int64_t first_row, std::byte* tiles, const Stream&) {
+    for (int64_t r = 0; r < w.rows; ++r)
+        std::memcpy(on_host(tiles) + (first_row + r) * codes_pitch(w.cols), on_host(w.codes) + r * w.cols,
+                    static_cast<size_t>(w.cols));
+    return Ok{};
+}
 
 Status make_operand(const MatrixView& w, int64_t, int64_t first_row, std::byte* tiles, const Stream&) {
     if (w.dtype != DType::bf16) return missing("weights other than BF16");
@@ -253,16 +284,18 @@ namespace {
 
 Status multiply(const ProductInput& in, const Operand& w, int64_t first, int64_t last, const std::byte* tiles,
                 int64_t row_offset, float scale, float* y, int64_t y_stride) {
-    if (w.tile_scales || in.token_scales || in.group_scales || in.codes || w.codes)
-        return missing("scales of rows or tiles, or codes");
-    const int64_t stride = in.stride ? in.stride : w.cols;
+    if (w.tile_scales || in.token_scales || in.group_scales) return missing("scales of tokens or tiles");
+    if (w.codes != in.codes) return fail("product: codes by BF16");
+    const int64_t stride = w.codes ? codes_pitch(w.cols) : in.stride ? in.stride : w.cols;
+    const auto value = [&](const std::byte* p, int64_t i) {
+        return double(w.codes ? e4m3_to_float(uint8_t(on_host(p)[i])) : bf16_to_float(codes(p)[i]));
+    };
+    const int64_t w_stride = w.codes ? codes_pitch(w.cols) : w.cols;
     for (int64_t t = first; t < last; ++t)
         for (int64_t r = 0; r < w.rows; ++r) {
             const int64_t from = in.rows ? on_host(in.rows)[t] : t;
             double sum = 0;
-            for (int64_t k = 0; k < w.cols; ++k)
-                sum +=
-                    double(bf16_to_float(codes(in.x)[from * stride + k])) * bf16_to_float(codes(tiles)[r * w.cols + k]);
+            for (int64_t k = 0; k < w.cols; ++k) sum += value(in.x, from * stride + k) * value(tiles, r * w_stride + k);
             const float weight = w.row_scales ? on_host(w.row_scales)[row_offset + r] : scale;
             float out = static_cast<float>(sum) * (in.scale * weight);
             if (w.bias) out += on_host(w.bias)[row_offset + r];
@@ -298,6 +331,13 @@ Status quantize_inputs(const QuantizeInputs& q, bool, const Stream&) {
         for (int64_t k = 0; k < q.cols; ++k) row[size_t(k)] = bf16_to_float(codes(q.x)[at + k]);
         kernels.quantize_row(row.data(), q.cols, q.format, scale,
                              {.codes = found.data(), .block_scales = scales.data()});
+        if (q.codes) {
+            if (q.format != ActivationFormat::fp8) return missing("codes with dynamic scales");
+            std::byte* out = on_host(q.out) + t * codes_pitch(q.cols);
+            std::memset(out, 0, static_cast<size_t>(codes_pitch(q.cols)));
+            std::memcpy(out, found.data(), found.size());
+            continue;
+        }
         for (int64_t k = 0; k < q.cols; ++k) {
             const uint8_t pair = found[size_t(k / 2)];
             const float value = q.format == ActivationFormat::fp8
