@@ -68,8 +68,8 @@ Result<float> Event::since(const Event&) const { return missing(); }
 
 Result<DeviceArena> DeviceArena::create(int device, int64_t bytes) {
     test::emulated_gpu().arena_bytes = bytes;
-    return DeviceArena(on_device(static_cast<std::byte*>(std::aligned_alloc(256, static_cast<size_t>(bytes)))), device,
-                       bytes);
+    auto* p = static_cast<std::byte*>(std::aligned_alloc(alignment, static_cast<size_t>(round_up(bytes, alignment))));
+    return DeviceArena(on_device(p), device, bytes);
 }
 Result<std::byte*> DeviceArena::allocate(int64_t bytes) {
     if (bytes > capacity_ - used_) return fail("device arena: full");
