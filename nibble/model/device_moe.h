@@ -18,11 +18,11 @@ public:
     int64_t scratch_bytes(int64_t rows) const override;
 
 private:
-    // The shared expert's output too, where there is one. `logits` stays null where route() has run.
     struct Shared {
         float* y = nullptr;              // the shared expert's output
         const std::byte* mid = nullptr;  // what its last product reads, where the experts' first one makes that too
     };
+    // The shared expert's output too, where there is one. `logits` stays null where route() has run.
     Result<cuda::ExpertChoice> choose(const std::byte* x, Shared& shared, DeviceStep& step) const;
     // The experts' outputs, [rows * top_k, width] by sorted slot, and the shared one's.
     Status run_experts(const cuda::ExpertChoice& choice, const std::byte* x, const Shared& shared, float* y,

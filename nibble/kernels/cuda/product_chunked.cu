@@ -12,13 +12,6 @@ namespace {
 constexpr int chunks = 8, chunked_threads = 32 * chunks;
 constexpr int batch_tiles = 6;  // blocks of 64 columns whose weights lie in registers
 
-__device__ void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 template <int Tiles>  // of eight tokens
 __global__ void __launch_bounds__(chunked_threads) chunked_kernel(const __grid_constant__ ProductArgs args) {
     __shared__ float sums[chunks][16][8 * Tiles];

@@ -13,24 +13,6 @@ namespace {
 constexpr int stage_pieces = 4, stage_bytes = stage_pieces * operand_row_tile_bytes, most_stages = 6;
 constexpr int shared_limit = 227 * 1024, one_wave = 132;
 
-__device__ void load_matrices(uint32_t (&r)[4], uint32_t address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address)
-                 : "memory");
-}
-__device__ void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-// 16 bytes, or zeros.
-__device__ void copy16(uint32_t to, const void* from, bool present = true) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(present ? 16 : 0)
-                 : "memory");
-}
-
 struct FewLayout {
     int x_pitch, ring, barriers, bytes;
     __host__ __device__ FewLayout(int k_tiles, int tokens, int warps, int stages)
@@ -88,7 +70,7 @@ __global__ void __launch_bounds__(256, 1) few_rows_kernel(const __grid_constant_
     for (int t = 0; t < args.tokens; ++t) {
         const uint8_t* row = args.x + int64_t{args.rows ? args.rows[t] : t} * args.x_stride;
         for (int i = static_cast<int>(threadIdx.x); i < stages * (stage_pieces * 8); i += 32 * args.warps)
-            copy16(x_at + t * layout.x_pitch + 16 * i, 8 * i < args.k ? row + 16 * i : row, 8 * i < args.k);
+            copy16_or_zero(x_at + t * layout.x_pitch + 16 * i, 8 * i < args.k ? row + 16 * i : row, 8 * i < args.k);
     }
     asm volatile("cp.async.wait_all;" ::: "memory");
     asm volatile("bar.sync 1, %0;" ::"r"(32 * args.warps) : "memory");

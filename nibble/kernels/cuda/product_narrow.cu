@@ -20,31 +20,6 @@ constexpr int ring_groups = 5, most_pieces = 4, ring_bytes = 160 * 1024;
 // Of thread blocks with one tile of tokens. Any number serves; this one fills an H200.
 constexpr int one_wave = 132;
 
-__device__ void load_matrices(uint32_t (&r)[4], uint32_t address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address)
-                 : "memory");
-}
-__device__ void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-__device__ void copy16(uint32_t to, const void* from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-// 16 bytes, or zeros.
-__device__ void copy16_or_zero(uint32_t to, const void* from, bool present) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(present ? 16 : 0)
-                 : "memory");
-}
-// Arrives when the thread's copies so far are done; the arrival is one of those the barrier counts.
-__device__ void barrier_arrive_after_copies(uint32_t barrier) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
-
 template <int Tiles>  // of eight tokens
 struct Narrow {
     static constexpr int tokens = 8 * Tiles, x_block_bytes = tokens * 128, x_stage_bytes = x_blocks * x_block_bytes;

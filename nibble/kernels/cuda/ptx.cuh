@@ -1,4 +1,5 @@
-// Hopper instructions that CUDA C++ has no name for: bulk copies, their barriers, wgmma with A in registers.
+// Instructions that CUDA C++ has no name for: copies, their barriers, products of tensor cores (mma.sync; Hopper's
+// wgmma with A in registers).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -58,6 +59,47 @@ __device__ inline void barrier_arrive_at(uint32_t barrier, uint32_t rank, bool c
 }
 __device__ inline void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// A float in the shared memory of thread block `rank` of the cluster, at this block's address `at`.
+__device__ inline float cluster_float(uint32_t at, uint32_t rank) {
+    float value;
+    asm volatile(
+        "{\n\t.reg .b32 there;\n\tmapa.shared::cluster.u32 there, %1, %2;\n\t"
+        "ld.shared::cluster.f32 %0, [there];\n\t}"
+        : "=f"(value)
+        : "r"(at), "r"(rank)
+        : "memory");
+    return value;
+}
+
+// ---- Copies of 16 bytes, mma.sync
+// -----------------------------------------------------------------------------------
+
+__device__ inline void copy16(uint32_t to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+// Zeros where not `present`; `from` must be readable all the same.
+__device__ inline void copy16_or_zero(uint32_t to, const void* from, bool present) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(present ? 16 : 0)
+                 : "memory");
+}
+// Arrives when the thread's copies so far are done; the arrival is one of those the barrier counts.
+__device__ inline void barrier_arrive_after_copies(uint32_t barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+__device__ inline void load_matrices(uint32_t (&r)[4], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+}
+// d[16, 8] += a[16, 16] b[8, 16]^T of BF16.
+__device__ inline void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // ---- Programmatic dependent launch

@@ -4,6 +4,7 @@
 //
 // States and histories are read before the kernel ahead is done: of those, only an earlier step writes them.
 #include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/ssm_launch.h"
 #include "kernels/cuda/ssm_step.cuh"
 
@@ -14,17 +15,6 @@ constexpr int threads = 128, most_taps = 4, most_head_dim = 128;
 // 206 registers a thread leave two thread blocks on a multiprocessor: at 64 sequences the scan's own kernel, with more,
 // moves their states faster (7.5 instead of 8.4 ms a token of Nemotron-3-Nano's shape).
 constexpr int most_segments = 8;
-
-__device__ float cluster_float(uint32_t at, uint32_t rank) {
-    float value;
-    asm volatile(
-        "{\n\t.reg .b32 there;\n\tmapa.shared::cluster.u32 there, %1, %2;\n\t"
-        "ld.shared::cluster.f32 %0, [there];\n\t}"
-        : "=f"(value)
-        : "r"(at), "r"(rank)
-        : "memory");
-    return value;
-}
 
 template <int State>
 __global__ void __launch_bounds__(threads) decode_kernel(const __grid_constant__ SsmArgs args) {
@@ -160,8 +150,9 @@ cudaError_t launch(const SsmArgs& args, cudaStream_t stream) {
 
 bool ssm_decodes(const SsmArgs& args) {
     const int size = args.heads / args.groups;
-    return args.longest == 1 && args.segments <= most_segments && args.format == SsmStateFormat::f32 && args.conv <= most_taps &&
-           args.head_dim <= most_head_dim && args.state <= 128 && (size == 1 || size == 2 || size == 4 || size == 8) &&
+    return args.longest == 1 && args.segments <= most_segments && args.format == SsmStateFormat::f32 &&
+           args.conv <= most_taps && args.head_dim <= most_head_dim && args.state <= 128 &&
+           (size == 1 || size == 2 || size == 4 || size == 8) &&
            norm_shared_bytes(args.inner / args.groups) <= 40 * 1024;
 }
 

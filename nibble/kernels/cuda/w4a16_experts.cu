@@ -77,7 +77,7 @@ __device__ void bring_x(const ExpertsArgs& args, const Tables& tables, Rounds ro
                 const int row = __shfl_sync(0xFFFFFFFFu, held == 1 || t < 32 ? source[0] : source[held - 1], t % 32);
                 const uint8_t* from = args.x + row * args.x_stride;
                 const bool inside = column < args.k;
-                copy16(to + t * x_row_bytes, inside ? from + 2 * column : from, inside);
+                copy16_or_zero(to + t * x_row_bytes, inside ? from + 2 * column : from, inside);
             }
             barrier_arrive_after_copies(full + 8 * stage);
             if (++stage == E::stages) stage = 0, parity ^= 1;

@@ -2,27 +2,13 @@
 #pragma once
 
 #include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/w4a16_decode.cuh"
 
 namespace nibble::cuda::experts {
 
 // Neighbouring tokens begin 16 bytes apart in the banks: a lane's 32 bytes of four k-steps come without conflicts.
 constexpr int x_row_bytes = w4a16::record_cols * 2 + 16;
-
-__device__ inline void multiply_add(float (&acc)[4], const uint32_t* a, uint32_t b0, uint32_t b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-// 16 bytes, or zeros.
-__device__ inline void copy16(uint32_t to, const void* from, bool present) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(present ? 16 : 0)
-                 : "memory");
-}
-__device__ inline void barrier_arrive_after_copies(uint32_t barrier) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
 
 // begin[e] of every expert, and how many tiles of tokens the experts before it have; in shared memory.
 struct Tables {

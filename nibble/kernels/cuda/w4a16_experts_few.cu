@@ -66,7 +66,7 @@ __device__ void bring_x(const ExpertsArgs& args, const Tables& tables, int first
             for (int t = 0; t < present; ++t) {
                 const uint8_t* from = args.x + __shfl_sync(0xFFFFFFFFu, source, t) * args.x_stride;
                 const bool inside = column < args.k;
-                copy16(to + t * x_row_bytes, inside ? from + 2 * column : from, inside);
+                copy16_or_zero(to + t * x_row_bytes, inside ? from + 2 * column : from, inside);
             }
         }
         barrier_arrive_after_copies(full + 8 * buffer);

@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(1024, 1)
             const int row = i / pieces, column = 8 * (i % pieces);
             const uint8_t* from = x + (one_row ? 0 : first_slot + row) * args.x_stride;
             const bool inside = column < k;
-            copy16(base + row * x_pitch + 2 * column, inside ? from + 2 * column : from, inside);
+            copy16_or_zero(base + row * x_pitch + 2 * column, inside ? from + 2 * column : from, inside);
         }
     };
     // The next kernel starts only after the others have waited: what it may then read early is complete.

@@ -17,19 +17,6 @@
 namespace nibble::cuda {
 namespace {
 
-// 16 bytes, or zeros.
-__device__ void copy16(uint32_t to, const void* from, bool present) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(present ? 16 : 0)
-                 : "memory");
-}
-
-__device__ void multiply_add(float (&acc)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 // Four k-steps: 64 columns.
 __device__ void block64(float (&acc)[4], const uint4& codes, const ScalePairs& scales, const uint4 (&x)[2]) {
     const uint32_t b[8] = {x[0].x, x[0].y, x[0].z, x[0].w, x[1].x, x[1].y, x[1].z, x[1].w};
@@ -39,21 +26,6 @@ __device__ void block64(float (&acc)[4], const uint4& codes, const ScalePairs& s
         decode_step(a, codes, scales, j);
         multiply_add(acc, a, b[2 * j], b[2 * j + 1]);
     }
-}
-
-__device__ void cluster_barrier() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-// A float in the shared memory of thread block `rank` of the cluster, at this block's address `at`.
-__device__ float cluster_float(uint32_t at, uint32_t rank) {
-    float value;
-    asm volatile(
-        "{\n\t.reg .b32 there;\n\tmapa.shared::cluster.u32 there, %1, %2;\n\t"
-        "ld.shared::cluster.f32 %0, [there];\n\t}"
-        : "=f"(value)
-        : "r"(at), "r"(rank)
-        : "memory");
-    return value;
 }
 
 // h + update into the order of ref's sum, its norm as x. Shared memory: row, norm_row_bytes().
@@ -120,10 +92,10 @@ __device__ void side_rows(const GemvArgs& args, uint8_t* shared) {
     const uint8_t* from =
         side.tiles + int64_t{row_tile / 4} * side.k_tiles * operand_tile_bytes + row_tile % 4 * operand_row_tile_bytes;
     for (int i = thread; i < side.k_tiles * (operand_row_tile_bytes / 16); i += threads)
-        copy16(weights_at + 16 * i,
-               from + int64_t{i / (operand_row_tile_bytes / 16)} * operand_tile_bytes +
-                   16 * (i % (operand_row_tile_bytes / 16)),
-               true);
+        copy16_or_zero(weights_at + 16 * i,
+                       from + int64_t{i / (operand_row_tile_bytes / 16)} * operand_tile_bytes +
+                           16 * (i % (operand_row_tile_bytes / 16)),
+                       true);
     float2 norm_weight[norm_pairs];
     load_norm_weight(args, norm_weight);
     if (args.overlap) {
@@ -215,7 +187,8 @@ __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ G
         for (int at = static_cast<int>(threadIdx.x) * 16; at < block_count * record_x_bytes; at += blockDim.x * 16) {
             const uint32_t column = static_cast<uint32_t>(block_first * record_x_bytes + at);  // in bytes
             const bool present = column < args.x_bytes;
-            copy16(x_at + t * args.x_pitch + at, args.x + int64_t{t} * args.x_bytes + (present ? column : 0), present);
+            copy16_or_zero(x_at + t * args.x_pitch + at, args.x + int64_t{t} * args.x_bytes + (present ? column : 0),
+                           present);
         }
     asm volatile("cp.async.wait_all;" ::: "memory");
     __syncthreads();
@@ -265,7 +238,7 @@ __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ G
     if constexpr (Split == 1)
         __syncthreads();
     else
-        cluster_barrier();
+        cluster_sync();
     const auto output = [&](int token, int row) {
         const uint32_t sums_at = slots_at + row / 16 * warps_per_tile * warp_bytes + (row % 16 * 8 + token) * 4;
         const auto chunk = [&](int c) {
@@ -306,7 +279,7 @@ __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ G
             if (out < args.n) args.y[token * args.factors.y_stride + out] = output(token, row);
         }
     }
-    if constexpr (Split > 1) cluster_barrier();  // nobody leaves while its sums are read
+    if constexpr (Split > 1) cluster_sync();  // nobody leaves while its sums are read
 }
 
 template <int ChunksPerWarp, int Split, int Slots>
