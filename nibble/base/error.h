@@ -82,5 +82,9 @@ using Status = Result<Ok>;
     declaration = *std::move(temporary)
 
 // NIBBLE_CHECK(writer.finish());   returns the error to the caller; the value, if any, is dropped.
-#define NIBBLE_CHECK(expression) \
-    if (auto nibble_check = (expression); !nibble_check.ok()) return std::move(nibble_check).error()
+// One statement, so that an `else` behind it belongs to the `if` the reader sees.
+#define NIBBLE_CHECK(expression)                                        \
+    do {                                                                \
+        auto nibble_check = (expression);                               \
+        if (!nibble_check.ok()) return std::move(nibble_check).error(); \
+    } while (false)
