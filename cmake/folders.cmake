@@ -1,5 +1,5 @@
 # nibble_folder(NAME libraries...): one static library from nibble/NAME/**.cpp.
-#   *_avx2.cpp and *_avx512.cpp are compiled for that instruction set; code in them runs only after a run-time check.
+#   *_avx2.cpp, *_avx512.cpp and *_amx.cpp are compiled for that instruction set; code in them runs only after a run-time check.
 #   cuda/ is built with NIBBLE_CUDA, cuda_absent/ without.
 function(nibble_folder name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/nibble/${name}/*.cpp)
@@ -13,14 +13,17 @@ function(nibble_folder name)
   # GCC 12 warns about its own AVX-512 intrinsics (bug 105593).
   set(avx512_quiet "$<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized;-Wno-maybe-uninitialized>")
   if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-    list(FILTER sources EXCLUDE REGEX "_avx(2|512)\\.cpp$")
+    list(FILTER sources EXCLUDE REGEX "_(avx2|avx512|amx|amx_cpu)\\.cpp$")
   endif()
   foreach(source ${sources})
     if(source MATCHES "_avx2\\.cpp$")
       set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c;-mbmi;-mbmi2")
-    elseif(source MATCHES "_avx512\\.cpp$")
-      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS
-        "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vbmi;-mavx512vnni;-mfma;-mf16c;-mbmi;-mbmi2;${avx512_quiet}")
+    elseif(source MATCHES "_(avx512|amx)\\.cpp$")
+      set(flags "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vbmi;-mavx512vnni;-mfma;-mf16c;-mbmi;-mbmi2;${avx512_quiet}")
+      if(source MATCHES "_amx\\.cpp$")
+        list(APPEND flags "-mavx512bf16;-mamx-tile;-mamx-bf16")
+      endif()
+      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${flags}")
     endif()
   endforeach()
   if(sources)

@@ -1,6 +1,7 @@
 #include "cli/bench_matmul.h"
 
 #include "base/thread_pool.h"
+#include "cli/engine.h"
 #include "cli/median.h"
 #include "formats/minifloat.h"
 #include "kernels/machine_limits.h"
@@ -94,7 +95,7 @@ struct Weight {
     }
 };
 
-Status check_against_ref(const MatmulKernels& kernels, const Kind& kind, ThreadPool& pool) {
+Status check_against_ref(const MatmulKernels& kernels, SumOrder order, const Kind& kind, ThreadPool& pool) {
     constexpr int64_t n = 200, k = 1152, most = 40;
     NIBBLE_TRY(const PackedMatrix w, Weight(kind.format, n, k).pack(pool));
     const std::vector<float> x = bell(most * k, 1.0f, 2);
@@ -102,7 +103,7 @@ Status check_against_ref(const MatmulKernels& kernels, const Kind& kind, ThreadP
         std::vector<float> mine(size_t(m * n)), truth = mine;
         const MatmulInput in{x.data(), m, k, kind.inputs, input_scale(kind.inputs)};
         kernels.matmul(w, in, {mine.data(), n}, pool);
-        matmul_kernels().back().matmul(w, in, {truth.data(), n}, pool);
+        matmul_kernels(order).back().matmul(w, in, {truth.data(), n}, pool);
         if (std::memcmp(mine.data(), truth.data(), mine.size() * sizeof(float)) != 0)
             return fail("kernel {}: {} with {} rows differs from ref: not timed", kernels.name, kind.name, m);
     }
@@ -262,14 +263,15 @@ Status bench_matmul(const BenchMatmulOptions& o, std::FILE* out) {
     if (o.shapes != "smollm2" && o.shapes != "llama" && o.shapes != "all")
         return fail("bench matmul: shapes '{}': choose one of: smollm2, llama, all", o.shapes);
     NIBBLE_TRY(const std::vector<Kind> formats, chosen_kinds(o.format));
-    NIBBLE_TRY(const MatmulKernels* forced, select_matmul_kernels(o.kernel));
+    NIBBLE_TRY(const SumOrder order, sum_order(o.sums));
+    NIBBLE_TRY(const MatmulKernels* forced, select_matmul_kernels(o.kernel, order));
     std::vector<const MatmulKernels*> chosen;
-    for (const MatmulKernels& k : matmul_kernels())
+    for (const MatmulKernels& k : matmul_kernels(order))
         if (&k == forced || (o.kernel.empty() && k.supported() && k.name != "ref")) chosen.push_back(&k);
 
     ThreadPool pool(o.threads);
     for (const MatmulKernels* k : chosen)
-        for (const Kind& kind : formats) NIBBLE_CHECK(check_against_ref(*k, kind, pool));
+        for (const Kind& kind : formats) NIBBLE_CHECK(check_against_ref(*k, order, kind, pool));
     std::vector<ProductRate> lines;
     for (const Shape& shape : all_shapes) {
         if (o.shapes != "all" && o.shapes != shape.set) continue;

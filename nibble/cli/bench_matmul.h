@@ -17,6 +17,7 @@ struct BenchMatmulOptions {
     int64_t megabytes = 64;          // of weights that a decoding step goes through
     int threads = 0;                 // 0: all cores
     std::string kernel;              // one entry; empty: all vector entries that this CPU supports
+    std::string sums = "lanes";      // or tiles
     int repetitions = 7;
     bool json = false;
 };

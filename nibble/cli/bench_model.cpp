@@ -2,7 +2,7 @@
 
 #include "cli/engine.h"
 #include "cli/random_checkpoint.h"
-#include "kernels/peak.h"
+#include "kernels/machine_limits.h"
 #include "model/model.h"
 
 #include <fmt/format.h>
@@ -139,6 +139,7 @@ Status bench_model(const BenchModelOptions& o, std::FILE* out) {
     ThreadPool threads(o.threads);
     ModelOptions options;
     options.kernels = o.kernel;
+    NIBBLE_TRY(options.sums, sum_order(o.sums));
     options.compute = o.f32 ? Compute::f32 : Compute::bf16;
     options.quantize_activations = !o.weights_only;
     NIBBLE_TRY(const DeviceChoice device, parse_device(o.device).within("--device"));
@@ -202,9 +203,8 @@ Status bench_model(const BenchModelOptions& o, std::FILE* out) {
                load_parts(model->config(), *checkpoint, options, threads, WeightSource::Mode::outline));
     const TokenCost cost = token_cost(parts);
     if (device.cuda) return report_device(o, *model, cost, {load, prefill, alone, together}, out);
-    const double reading = measure_read_bandwidth(threads);
-    const PeakKernel& peak = *std::ranges::find_if(peak_kernels(), [](const PeakKernel& k) { return k.supported(); });
-    const double adding = measure_multiply_adds(peak, threads);
+    NIBBLE_TRY(const MachineLimits* limits, select_machine_limits(model->kernels()));
+    const double reading = measure_reading(*limits, threads), adding = measure_operations(*limits, threads) / 2;
     const double bytes = cost.bytes;
     const auto steps = static_cast<double>(o.decode), n = static_cast<double>(o.prompt);
     const auto many = static_cast<double>(o.sequences);
@@ -241,7 +241,7 @@ Status bench_model(const BenchModelOptions& o, std::FILE* out) {
                n / prefill.cpu);
     fmt::print(out, "    {:.1f} G multiply-adds/s in products, {:.0f} % of the {:.1f} G/s of {}\n",
                prefill_products / prefill.wall / 1e9, 100 * prefill_products / prefill.wall / adding, adding / 1e9,
-               peak.name);
+               limits->name);
     fmt::print(out, "  decode {:<10} {:9.1f} tokens/s   {:9.1f} per processor second\n",
                fmt::format("from {}", o.context), steps / alone.wall, steps / alone.cpu);
     fmt::print(out, "    reads {:.1f} MB a token: {:.1f} GB/s, {:.0f} % of the {:.1f} GB/s the machine reads\n",

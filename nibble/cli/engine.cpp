@@ -75,6 +75,22 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
     command.add_option("--device", flags.device, "cpu, cuda or cuda:N")->capture_default_str();
     command.add_option("--threads", flags.threads, "0: all cores")->capture_default_str();
     command.add_option("--kernels", flags.kernels, "force avx512, avx2 or ref; the bits are the same");
+    add_sums_flag(command, flags.sums);
+}
+
+CLI::Option* add_sums_flag(CLI::App& command, std::string& sums) {
+    return command
+        .add_option("--sums", sums,
+                    "order of sums in products: lanes, the same bits on every CPU, or tiles, Intel's AMX: faster for "
+                    "prompts and batches, the last bits differ")
+        ->check(CLI::IsMember({"lanes", "tiles"}))
+        ->capture_default_str();
+}
+
+Result<SumOrder> sum_order(const std::string& name) {
+    if (name == "lanes") return SumOrder::lanes;
+    if (name == "tiles") return SumOrder::tiles;
+    return fail("--sums {}: choose lanes or tiles", name);
 }
 
 Result<ModelOptions> model_options(const EngineFlags& flags) {
@@ -82,6 +98,7 @@ Result<ModelOptions> model_options(const EngineFlags& flags) {
     options.compute = flags.compute == "f32" ? Compute::f32 : Compute::bf16;
     options.quantize_activations = !flags.weights_only;
     options.kernels = flags.kernels;
+    NIBBLE_TRY(options.sums, sum_order(flags.sums));
     options.ssm_state = flags.ssm_state == "bf16"              ? SsmStateFormat::bf16
                         : flags.ssm_state == "fp16"            ? SsmStateFormat::fp16
                         : flags.ssm_state == "fp16_stochastic" ? SsmStateFormat::fp16_stochastic
@@ -99,6 +116,7 @@ Json to_json(const EngineFlags& flags) {
     if (!flags.kv.empty()) json["kv"] = flags.kv;
     if (flags.ssm_state != "f32") json["ssm_state"] = flags.ssm_state;
     if (flags.weights_only) json["activations"] = "not quantized";
+    if (flags.sums != "lanes") json["sums"] = flags.sums;
     if (flags.device != "cpu") json["device"] = "cuda";  // sums in another order
     return json;
 }

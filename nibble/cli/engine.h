@@ -15,12 +15,14 @@
 namespace nibble {
 
 struct EngineFlags {
-    std::string compute = "bf16", kv, ssm_state = "f32", kernels, device = "cpu";
+    std::string compute = "bf16", kv, ssm_state = "f32", kernels, sums = "lanes", device = "cpu";
     int threads = 0;
     bool weights_only = false;
 };
 void add_engine_flags(CLI::App& command, EngineFlags& flags);
 Result<ModelOptions> model_options(const EngineFlags& flags);
+Result<SumOrder> sum_order(const std::string& name);
+CLI::Option* add_sums_flag(CLI::App& command, std::string& sums);
 Json to_json(const EngineFlags& flags);  // what results depend on
 Result<std::unique_ptr<LanguageModel>> load_model(std::shared_ptr<const Checkpoint> checkpoint,
                                                   const ModelOptions& options, const DeviceChoice& device,

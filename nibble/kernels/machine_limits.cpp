@@ -1,10 +1,16 @@
 #include "kernels/machine_limits.h"
 
+#include "base/large_pages.h"
 #include "kernels/cpu/features.h"
 #include "kernels/cpu/limits.h"
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <new>
+#include <vector>
 
 namespace nibble {
 namespace {
@@ -29,8 +35,12 @@ uint64_t scalar_read(const std::byte* p, int64_t n) {
     return all;
 }
 
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
 constexpr MachineLimits entries[] = {
 #if defined(__x86_64__)
+    {"amx", cpu::has_amx, [](int64_t rounds) { return cpu::limits_amx.multiply_add(rounds); },
+     [](const std::byte* p, int64_t n) { return cpu::limits_amx.read(p, n); }},
     {"avx512", cpu::has_avx512, [](int64_t rounds) { return cpu::limits_avx512.multiply_add(rounds); },
      [](const std::byte* p, int64_t n) { return cpu::limits_avx512.read(p, n); }},
     {"avx2", cpu::has_avx2, [](int64_t rounds) { return cpu::limits_avx2.multiply_add(rounds); },
@@ -47,6 +57,41 @@ Result<const MachineLimits*> select_machine_limits(std::string_view name) {
     for (const MachineLimits& m : entries)
         if (m.name == name && m.supported()) return &m;
     return fail("machine limits '{}': unknown or not supported by this CPU", name);
+}
+
+double measure_operations(const MachineLimits& limits, ThreadPool& pool, double seconds) {
+    std::atomic<int64_t> operations;
+    const auto run = [&](int64_t rounds) {
+        operations = 0;
+        const double start = now();
+        pool.parallel_for(pool.threads(), [&](int64_t) { operations += limits.multiply_add(rounds); });
+        return now() - start;
+    };
+    int64_t rounds = 1 << 10;
+    while (run(rounds) < seconds / 2) rounds *= 2;
+    double best = 0;
+    for (int i = 0; i < 5; ++i) {
+        const double time = run(rounds);
+        best = std::max(best, static_cast<double>(operations) / time);
+    }
+    return best;
+}
+
+double measure_reading(const MachineLimits& limits, ThreadPool& pool, int64_t bytes) {
+    const std::shared_ptr<std::byte> memory = large_pages(bytes);
+    if (!memory) throw std::bad_alloc();
+    std::fill_n(memory.get(), bytes, std::byte{1});
+    constexpr int64_t piece = 1 << 20;
+    const int64_t pieces = bytes / piece;
+    std::atomic<uint64_t> sink{0};
+    std::vector<double> rates;
+    for (int pass = 0; pass < 7; ++pass) {
+        const double start = now();
+        pool.parallel_for(pieces, [&](int64_t i) { sink += limits.read(memory.get() + i * piece, piece); });
+        rates.push_back(static_cast<double>(pieces * piece) / (now() - start));
+    }
+    std::ranges::nth_element(rates, rates.begin() + 3);
+    return rates[3];
 }
 
 }  // namespace nibble

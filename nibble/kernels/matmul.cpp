@@ -26,25 +26,43 @@ int64_t PackedMatrix::bytes() const {
 
 namespace {
 
-constexpr MatmulKernels entries[] = {
+constexpr MatmulKernels lane_entries[] = {
 #if defined(__x86_64__)
     cpu::matmul_entry<cpu::matmul_avx512, cpu::rows_avx512>("avx512", cpu::has_avx512),
     cpu::matmul_entry<cpu::matmul_avx2, cpu::rows_avx2>("avx2", cpu::has_avx2),
 #endif
-    {"ref", [] { return true; }, ref::matmul, ref::quantize_row},
+    {"ref", cpu::always, ref::matmul, ref::quantize_row},
+};
+
+constexpr MatmulKernels tile_entries[] = {
+#if defined(__x86_64__)
+    {"amx", cpu::has_amx, cpu::matmul_amx, lane_entries[0].quantize_row},
+#endif
+    {"ref", cpu::always, ref::matmul_in_tiles, ref::quantize_row},
 };
 
 }  // namespace
 
-std::span<const MatmulKernels> matmul_kernels() { return entries; }
+bool sums_in_tiles(const PackedMatrix& w) {
+    return w.panels().code != WeightCode::f32;
+}
 
-Result<const MatmulKernels*> select_matmul_kernels(std::string_view force) {
+std::span<const MatmulKernels> matmul_kernels(SumOrder order) {
+    if (order == SumOrder::tiles) return tile_entries;
+    return lane_entries;
+}
+
+Result<const MatmulKernels*> select_matmul_kernels(std::string_view force, SumOrder order) {
     std::string choices;
+    const auto entries = matmul_kernels(order);
     for (const MatmulKernels& k : entries) {
-        const bool supported = k.supported();
-        if (supported && (force.empty() || force == k.name)) return &k;
+        const bool supported = k.supported(), slow = order == SumOrder::tiles && &k == &entries.back();
+        if (supported && (force == k.name || (force.empty() && !slow))) return &k;
         if (supported) choices += fmt::format("{}{}", choices.empty() ? "" : ", ", k.name);
     }
+    if (force.empty())
+        return fail(
+            "sums in tiles: this CPU has no AMX; kernels 'ref' compute them by plain loops, or take sums in lanes");
     return fail("matmul kernels '{}': unknown or not supported by this CPU, choose one of: {}", force, choices);
 }
 

@@ -23,6 +23,13 @@
 //
 // Inputs are quantized row by row as kernels/quantize_activations.h does. One output is one lane of a vector register
 // in every variant, so `ref`, AVX2 and AVX-512 give the same bits.
+//
+// That is the order `lanes`. The order `tiles` is a faster mode by name, that of Intel's AMX (TDPBF16PS, Intel SDM 2B).
+// x_k (nvfp4: code * E4M3 always) is rounded to BF16; w_k is the code's value times its block's factor, exact in BF16
+// (fp8_block128: the code's alone). K is cut into tiles of 32. In a tile e = fma(x_k, w_k, e) over its even k, o over its
+// odd ones, both ascending from +0; then acc = acc + (e + o), tiles ascending from acc = +0. Subnormal operands and
+// results of all of these are zero of their sign. fp8_block128 weights and fp8_group128 inputs: acc of every 128 k is a
+// t as above, with c = the tile's * the group's. The rest is as in `lanes`; F32 weights are in that order altogether.
 #pragma once
 
 #include "base/error.h"
@@ -96,7 +103,7 @@ struct MatmulOutput {
 inline bool can_gate(int64_t outputs) { return outputs % 64 == 0; }
 
 struct MatmulKernels {
-    std::string_view name;  // "avx512", "avx2", "ref"
+    std::string_view name;  // "avx512", "avx2", "ref"; "amx", "ref"
     bool (*supported)();    // by this CPU
     // Work is split over the pool by output columns and rows. K must suit x.activation (activation_fits).
     void (*matmul)(const PackedMatrix& w, const MatmulInput& x, const MatmulOutput& out, ThreadPool& pool);
@@ -105,10 +112,14 @@ struct MatmulKernels {
                          const ActivationRow& out);
 };
 
+enum class SumOrder : uint8_t { lanes, tiles };
+// Whether the order `tiles` is another for such weights.
+bool sums_in_tiles(const PackedMatrix& w);
+
 // Fastest first, `ref` last: plain loops over formats/, the definition above read aloud.
-std::span<const MatmulKernels> matmul_kernels();
+std::span<const MatmulKernels> matmul_kernels(SumOrder order = SumOrder::lanes);
 // The first supported entry, or the one named; unknown names and entries this CPU lacks are errors that list the
-// choices.
-Result<const MatmulKernels*> select_matmul_kernels(std::string_view force = {});
+// choices. Of `tiles`, ref is chosen by name only.
+Result<const MatmulKernels*> select_matmul_kernels(std::string_view force = {}, SumOrder order = SumOrder::lanes);
 
 }  // namespace nibble

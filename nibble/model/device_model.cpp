@@ -23,6 +23,7 @@ Status check_options(const ModelOptions& options) {
     if (options.compute == Compute::f32)
         return fail("--device cuda rounds to BF16 between operators: --compute f32 has no kernels there");
     if (!options.kernels.empty()) return fail("--kernels {} names kernels of the CPU, not of a GPU", options.kernels);
+    if (options.sums != SumOrder::lanes) return fail("sums in tiles are an order of the CPU, not of a GPU");
     return Ok{};
 }
 

@@ -101,7 +101,7 @@ Result<Model> Model::load(std::shared_ptr<const Checkpoint> checkpoint, const Mo
     Model model;
     NIBBLE_TRY(ModelConfig config, model_config(*checkpoint));
     model.config_ = std::make_unique<ModelConfig>(std::move(config));
-    NIBBLE_TRY(Workspace work, Workspace::create(options.compute, options.kernels, pool));
+    NIBBLE_TRY(Workspace work, Workspace::create(options.compute, options.kernels, pool, options.sums));
     model.work_ = std::make_unique<Workspace>(std::move(work));
     NIBBLE_TRY(model.parts_, load_parts(*model.config_, *checkpoint, options, pool, WeightSource::Mode::load));
     model.checkpoint_ = std::move(checkpoint);

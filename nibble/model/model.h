@@ -23,6 +23,7 @@ namespace nibble {
 
 struct ModelOptions : WeightOptions {
     std::string kernels;  // forces an entry of the kernel tables; empty: the best of this CPU
+    SumOrder sums = SumOrder::lanes;
 };
 
 // The config of a checkpoint, whatever its tensors' names begin with (a multimodal model's text part).

@@ -84,11 +84,13 @@ void ByteProducts::forget() {
     }
 }
 
-Result<Workspace> Workspace::create(Compute compute, std::string_view kernels, ThreadPool& pool) {
+Result<Workspace> Workspace::create(Compute compute, std::string_view kernels, ThreadPool& pool, SumOrder sums) {
+    if (sums == SumOrder::tiles && compute != Compute::bf16)
+        return fail("sums in tiles round their inputs to BF16: values between operators must be BF16 too");
     Workspace work;
     work.compute = compute;
     work.pool = &pool;
-    NIBBLE_TRY(work.matmul, select_matmul_kernels(kernels));
+    NIBBLE_TRY(work.matmul, select_matmul_kernels(kernels, sums));
     NIBBLE_TRY(work.elementwise, select_elementwise_kernels(kernels));
     NIBBLE_TRY(work.attention, select_attention_kernels(kernels));
     NIBBLE_TRY(work.ssm, select_ssm_kernels(kernels));

@@ -105,8 +105,10 @@ struct Workspace {
     ThreadPool* pool = nullptr;
     Arena arena;
 
-    // `kernels` forces the entry of that name in every table; empty: the best of this CPU.
-    static Result<Workspace> create(Compute compute, std::string_view kernels, ThreadPool& pool);
+    // `kernels` forces the entry of that name in every table; empty: the best of this CPU. Sums in tiles are for
+    // Compute::bf16.
+    static Result<Workspace> create(Compute compute, std::string_view kernels, ThreadPool& pool,
+                                    SumOrder sums = SumOrder::lanes);
 
     bool bf16() const { return compute == Compute::bf16; }
     // Computed once per batch and kind of rotary embedding, shared by the layers.

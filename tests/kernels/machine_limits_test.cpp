@@ -32,5 +32,14 @@ TEST(MachineLimits, OperationsGrowWithRounds) {
     EXPECT_FALSE(select_machine_limits("sse9").ok());
 }
 
+TEST(MachineLimits, BothAreRates) {
+    ThreadPool pool(2);
+    for (const MachineLimits& m : machine_limits())
+        if (m.supported()) {
+            EXPECT_GT(measure_operations(m, pool, 0.002), 1e8) << m.name;
+            EXPECT_GT(measure_reading(m, pool, int64_t{8} << 20), 1e8) << m.name;
+        }
+}
+
 }  // namespace
 }  // namespace nibble

@@ -19,24 +19,44 @@ void expect_bits(const std::vector<float>& a, const std::vector<float>& b, const
             << what << ": element " << i << ": " << a[i] << " and " << b[i];
 }
 
-std::vector<const MatmulKernels*> supported() {
+std::vector<const MatmulKernels*> supported_in(SumOrder order) {
     std::vector<const MatmulKernels*> all;
-    for (const MatmulKernels& k : matmul_kernels())
+    for (const MatmulKernels& k : matmul_kernels(order))
         if (k.supported()) all.push_back(&k);
     return all;
 }
 
+class Matmul : public testing::TestWithParam<SumOrder> {
+protected:
+    static std::vector<const MatmulKernels*> supported() { return supported_in(GetParam()); }
+    static const MatmulKernels& ref() { return matmul_kernels(GetParam()).back(); }
+};
+INSTANTIATE_TEST_SUITE_P(Sums, Matmul, testing::Values(SumOrder::lanes, SumOrder::tiles),
+                         [](const auto& order) { return order.param == SumOrder::tiles ? "InTiles" : "InLanes"; });
+
 TEST(MatmulSelect, TheFirstSupportedEntryIsTheDefaultAndRefIsLast) {
     const auto chosen = select_matmul_kernels();
     ASSERT_TRUE(chosen.ok());
-    EXPECT_EQ(*chosen, supported().front());
+    EXPECT_EQ(*chosen, supported_in(SumOrder::lanes).front());
     EXPECT_EQ(matmul_kernels().back().name, "ref");
     const auto unknown = select_matmul_kernels("sse9");
     ASSERT_FALSE(unknown.ok());
     EXPECT_NE(unknown.error().message().find("ref"), std::string::npos);
 }
 
-TEST(Matmul, RefEqualsDoublePrecisionWithinTheBoundOfAnFp32Sum) {
+TEST(MatmulSelect, TilesAreAModeByNameWithoutASilentRef) {
+    const auto chosen = select_matmul_kernels({}, SumOrder::tiles);
+    const bool amx = supported_in(SumOrder::tiles).size() == 2;
+    ASSERT_EQ(chosen.ok(), amx);
+    if (amx)
+        EXPECT_EQ((*chosen)->name, "amx");
+    else
+        EXPECT_NE(chosen.error().message().find("no AMX"), std::string::npos);
+    ASSERT_TRUE(select_matmul_kernels("ref", SumOrder::tiles).ok());
+    EXPECT_FALSE(select_matmul_kernels("avx512", SumOrder::tiles).ok());
+}
+
+TEST_P(Matmul, RefEqualsDoublePrecisionWithinTheBoundOfAnFp32Sum) {
     ThreadPool pool(2);
     for (const auto& kind : test::weight_kinds()) {
         const Weight w = test::make_weight(kind.format, kind.dtype, any_n, any_k, 1);
@@ -44,8 +64,8 @@ TEST(Matmul, RefEqualsDoublePrecisionWithinTheBoundOfAnFp32Sum) {
         ASSERT_TRUE(packed.ok()) << packed.error().message();
         const auto values = w.values();
         for (ActivationFormat f : test::activation_formats()) {
-            const auto x = test::bell_rows(3, any_k, 2, false);
-            const auto y = product(matmul_kernels().back(), *packed, x, 3, f, pool);
+            const auto x = test::bell_rows(3, any_k, 2, GetParam() == SumOrder::tiles);  // tiles round them
+            const auto y = product(ref(), *packed, x, 3, f, pool);
             for (int64_t m = 0; m < 3; ++m) {
                 const auto row = test::activation_values(&x[size_t(m * any_k)], any_k, f, test::input_scale_for(f));
                 for (int64_t n = 0; n < any_n; ++n) {
@@ -64,9 +84,8 @@ TEST(Matmul, RefEqualsDoublePrecisionWithinTheBoundOfAnFp32Sum) {
 }
 
 // One token's result is that token's alone, on every entry.
-TEST(Matmul, EveryEntryGivesTheBitsOfRefForEveryM) {
+TEST_P(Matmul, EveryEntryGivesTheBitsOfRefForEveryM) {
     ThreadPool pool(2);
-    const auto& ref = matmul_kernels().back();
     for (const auto& kind : test::weight_kinds()) {
         for (const auto& [n, k] :
              std::initializer_list<std::pair<int64_t, int64_t>>{{70, 576}, {1, 32}, {33, 288}, {160, 1056}}) {
@@ -76,10 +95,10 @@ TEST(Matmul, EveryEntryGivesTheBitsOfRefForEveryM) {
             const int64_t most = 64;
             const auto x = test::bell_rows(most, k, 4, false);
             for (ActivationFormat f : test::activation_formats()) {
-                const auto truth = product(ref, *packed, x, most, f, pool);
+                const auto truth = product(ref(), *packed, x, most, f, pool);
                 for (const MatmulKernels* kernels : supported())
                     for (int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16, 17, 25, 64}) {
-                        if (kernels == &ref && m != 5) continue;
+                        if (kernels == &ref() && m != 5) continue;
                         expect_bits(product(*kernels, *packed, x, m, f, pool), {truth.begin(), truth.begin() + m * n},
                                     fmt::format("{} {} {} m={} n={} k={}", kernels->name, kind.name, activation_name(f),
                                                 m, n, k));
@@ -90,9 +109,8 @@ TEST(Matmul, EveryEntryGivesTheBitsOfRefForEveryM) {
     }
 }
 
-TEST(Matmul, RaggedK) {
+TEST_P(Matmul, RaggedK) {
     ThreadPool pool(2);
-    const auto& ref = matmul_kernels().back();
     for (const auto& kind : test::weight_kinds()) {
         if (format_layout(kind.format).block) continue;
         for (int64_t k : {1, 2, 3, 5, 31, 127, 129, 255, 257, 511, 515}) {
@@ -102,7 +120,7 @@ TEST(Matmul, RaggedK) {
             const auto x = test::bell_rows(18, k, 6);
             for (ActivationFormat f : test::activation_formats()) {
                 if (!activation_fits(f, k)) continue;
-                const auto truth = product(ref, *packed, x, 18, f, pool);
+                const auto truth = product(ref(), *packed, x, 18, f, pool);
                 for (const MatmulKernels* kernels : supported())
                     for (int64_t m : {1, 2, 5, 18}) {
                         expect_bits(
@@ -115,7 +133,7 @@ TEST(Matmul, RaggedK) {
     }
 }
 
-TEST(Matmul, ThreadsAndStridesChangeNoBit) {
+TEST_P(Matmul, ThreadsAndStridesChangeNoBit) {
     ThreadPool one(1), three(3);
     for (const auto& kind : test::weight_kinds()) {
         const Weight w = test::make_weight(kind.format, kind.dtype, 200, 512, 7);
@@ -138,7 +156,7 @@ TEST(Matmul, ThreadsAndStridesChangeNoBit) {
     }
 }
 
-TEST(Matmul, AGatedProductIsTheProductAndThenTheActivation) {
+TEST_P(Matmul, AGatedProductIsTheProductAndThenTheActivation) {
     ThreadPool one(1), three(3);
     const ElementwiseKernels& plain = elementwise_kernels().back();
     constexpr std::array<std::pair<int64_t, int64_t>, 3> shapes{{{64, 64}, {192, 576}, {448, 288}}};
@@ -155,8 +173,7 @@ TEST(Matmul, AGatedProductIsTheProductAndThenTheActivation) {
                     const auto activation = static_cast<Activation>(m % 3);
                     const MatmulInput in{x.data(), m, k, f, test::input_scale_for(f)};
                     std::vector<float> both(size_t(m * n)), want(size_t(m * n / 2));
-                    matmul_kernels().back().matmul(*packed, in, {both.data(), n, biased ? bias.data() : nullptr, bf16},
-                                                   one);
+                    ref().matmul(*packed, in, {both.data(), n, biased ? bias.data() : nullptr, bf16}, one);
                     for (int64_t i = 0; i < m; ++i)
                         plain.activate(activation, &both[size_t(i * n)], &both[size_t(i * n + n / 2)], n / 2, bf16,
                                        &want[size_t(i * n / 2)]);
@@ -175,7 +192,7 @@ TEST(Matmul, AGatedProductIsTheProductAndThenTheActivation) {
         }
 }
 
-TEST(Matmul, BiasAndRoundingFollowTheProduct) {
+TEST_P(Matmul, BiasAndRoundingFollowTheProduct) {
     ThreadPool pool(2);
     constexpr int64_t n = 200, k = 512;
     const std::vector<float> bias = test::bell_rows(1, n, 9);
@@ -203,9 +220,8 @@ TEST(Matmul, BiasAndRoundingFollowTheProduct) {
 }
 
 // Designed weights: every code under every scale that export may store, huge and tiny values.
-TEST(Matmul, DesignedWeightsOnEveryEntry) {
+TEST_P(Matmul, DesignedWeightsOnEveryEntry) {
     ThreadPool pool(2);
-    const auto& ref = matmul_kernels().back();
     for (const auto& input : test::designed_inputs()) {
         if (input.name.starts_with("huge") || input.name == "any finite BF16") continue;  // sums overflow
         for (const auto& kind : test::weight_kinds()) {
@@ -224,13 +240,34 @@ TEST(Matmul, DesignedWeightsOnEveryEntry) {
                     std::vector<float> x(size_t(m * 256));
                     for (int64_t i = 0; i < m; ++i)
                         for (int64_t k = 0; k < 256; ++k) x[size_t(i * 256 + k)] = input.value(random, i, k);
-                    const auto truth = product(ref, *packed, x, m, f, pool);
+                    const auto truth = product(ref(), *packed, x, m, f, pool);
                     for (const MatmulKernels* kernels : supported())
                         expect_bits(product(*kernels, *packed, x, m, f, pool), truth,
                                     fmt::format("{} {} {} {} m={}", kernels->name, input.name, kind.name,
                                                 activation_name(f), m));
                     if (testing::Test::HasFatalFailure()) return;
                 }
+        }
+    }
+}
+
+// Sums of values of few bits are exact in any order, so only plain inputs must show one.
+TEST(MatmulOrders, TilesRoundDifferentlyWhereTheySaySo) {
+    ThreadPool pool(2);
+    const auto &lanes = matmul_kernels().back(), &tiles = matmul_kernels(SumOrder::tiles).back();
+    for (const auto& kind : test::weight_kinds()) {
+        const Weight w = test::make_weight(kind.format, kind.dtype, any_n, any_k, 1);
+        const auto packed = w.pack(pool);
+        ASSERT_TRUE(packed.ok());
+        for (const ActivationFormat f : test::activation_formats()) {
+            const auto x = test::bell_rows(3, any_k, 2);
+            const auto a = product(lanes, *packed, x, 3, f, pool), b = product(tiles, *packed, x, 3, f, pool);
+            if (!sums_in_tiles(*packed)) {
+                EXPECT_EQ(a, b) << kind.name << " " << activation_name(f);
+            }
+            if (f == ActivationFormat::none && (kind.name == "bf16" || kind.format == Format::nvfp4)) {
+                EXPECT_NE(a, b) << kind.name;
+            }
         }
     }
 }
@@ -291,7 +328,7 @@ TEST(Prepack, NegativeBlockScalesAreValues) {
         for (int64_t k = 0; k < 64; ++k) {
             std::vector<float> x(64, 0.0f);
             x[size_t(k)] = 1.0f;
-            for (const MatmulKernels* kernels : supported()) {
+            for (const MatmulKernels* kernels : supported_in(SumOrder::lanes)) {
                 const auto y = product(*kernels, *packed, x, 1, ActivationFormat::none, pool);
                 for (int64_t n = 0; n < 33; ++n) ASSERT_FLOAT_EQ(y[size_t(n)], values[size_t(n * 64 + k)]);
             }

@@ -11,6 +11,6 @@ struct LimitLoops {
     uint64_t (*read)(const std::byte* p, int64_t n);
 };
 
-extern const LimitLoops limits_avx2, limits_avx512;
+extern const LimitLoops limits_avx2, limits_avx512, limits_amx;
 
 }  // namespace nibble::cpu

@@ -12,6 +12,9 @@ void quantize_row(const RowKernels& rows, const float* x, int64_t cols, Activati
 void matmul(const MatmulTiles& tiles, const RowKernels& rows, const PackedMatrix& w, const MatmulInput& x,
             const MatmulOutput& out, ThreadPool& pool);
 
+// The order `tiles`, on a CPU with AMX.
+void matmul_amx(const PackedMatrix& w, const MatmulInput& x, const MatmulOutput& out, ThreadPool& pool);
+
 // The functions of a table entry.
 template <const MatmulTiles& tiles, const RowKernels& rows>
 constexpr MatmulKernels matmul_entry(std::string_view name, bool (*supported)()) {

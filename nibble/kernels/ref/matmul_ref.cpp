@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace nibble::ref {
 namespace {
@@ -13,7 +14,8 @@ using Panels = PackedMatrix::Panels;
 
 uint8_t nibble_at(const uint8_t* codes, int64_t i) { return static_cast<uint8_t>(codes[i / 2] >> (i % 2 * 4) & 15); }
 
-InputRow input_row(const float* x, int64_t cols, const MatmulInput& in, const Panels& p, int block) {
+// integers: nvfp4 codes keep their block scales apart.
+InputRow input_row(const float* x, int64_t cols, const MatmulInput& in, bool integers, int block) {
     InputRow row{{x, x + cols}, std::vector<float>(static_cast<size_t>((cols + block - 1) / block), 1.0f), 1.0f};
     const ActivationFormat f = in.activation;
     if (f == ActivationFormat::none) return row;
@@ -29,7 +31,7 @@ InputRow input_row(const float* x, int64_t cols, const MatmulInput& in, const Pa
             break;
         case ActivationFormat::nvfp4:
             row.scale = in.input_scale;
-            if (p.format == Format::nvfp4)
+            if (integers)
                 for (size_t b = 0; b < row.c.size(); ++b) row.c[b] = e4m3_to_float(block_scales[b]);
             else
                 for (size_t k = 0; k < row.x.size(); ++k) row.x[k] *= e4m3_to_float(block_scales[k / nvfp4_block]);
@@ -52,22 +54,22 @@ InputRow input_row(const float* x, int64_t cols, const MatmulInput& in, const Pa
     return row;
 }
 
-}  // namespace
-
-void matmul(const PackedMatrix& w, const MatmulInput& in, const MatmulOutput& out, ThreadPool& pool) {
+// The product with sum(row of inputs, values [K][32] of the panel's codes, panel, lane) for every output.
+template <class Sum>
+void product(const PackedMatrix& w, const MatmulInput& in, const MatmulOutput& out, bool integers, int block,
+             ThreadPool& pool, Sum sum) {
     if (out.gated) {
         const int64_t n = w.rows(), half = n / 2;
         std::vector<float> both(static_cast<size_t>(in.rows * n));
-        matmul(w, in, {both.data(), n, out.bias, out.bf16}, pool);
+        product(w, in, {both.data(), n, out.bias, out.bf16}, integers, block, pool, sum);
         for (int64_t m = 0; m < in.rows; ++m)
             activate(*out.gated, both.data() + m * n, both.data() + m * n + half, half, out.bf16,
                      out.y + m * out.stride);
         return;
     }
     const Panels& p = w.panels();
-    const int block = in.activation == ActivationFormat::fp8_group128 ? std::min(p.block, fp8_tile) : p.block;
     std::vector<InputRow> rows;
-    for (int64_t m = 0; m < in.rows; ++m) rows.push_back(input_row(in.x + m * in.stride, p.cols, in, p, block));
+    for (int64_t m = 0; m < in.rows; ++m) rows.push_back(input_row(in.x + m * in.stride, p.cols, in, integers, block));
     pool.parallel_for(p.panels(), [&](int64_t panel) {
         std::vector<float> values(static_cast<size_t>(p.cols * panel_rows));
         for (int64_t k = 0; k < p.cols; ++k)
@@ -77,6 +79,24 @@ void matmul(const PackedMatrix& w, const MatmulInput& in, const MatmulOutput& ou
         for (int64_t m = 0; m < in.rows; ++m) {
             const InputRow& row = rows[static_cast<size_t>(m)];
             for (int64_t lane = 0; lane < count; ++lane) {
+                const int64_t n = panel * panel_rows + lane;
+                float y = sum(row, values, panel, lane) * (row.scale * p.row_scales[n]);
+                if (out.bias) y += out.bias[n];
+                out.y[m * out.stride + n] = out.bf16 ? round_to_bf16(y) : y;
+            }
+        }
+    });
+}
+
+float flushed(float x) { return std::fabs(x) < std::numeric_limits<float>::min() ? std::copysign(0.0f, x) : x; }
+
+}  // namespace
+
+void matmul(const PackedMatrix& w, const MatmulInput& in, const MatmulOutput& out, ThreadPool& pool) {
+    const Panels& p = w.panels();
+    const int block = in.activation == ActivationFormat::fp8_group128 ? std::min(p.block, fp8_tile) : p.block;
+    product(w, in, out, p.format == Format::nvfp4, block, pool,
+            [&](const InputRow& row, const std::vector<float>& values, int64_t panel, int64_t lane) {
                 float acc = 0;
                 for (int64_t begin = 0; begin < p.cols; begin += block) {
                     float t = 0;
@@ -87,13 +107,42 @@ void matmul(const PackedMatrix& w, const MatmulInput& in, const MatmulOutput& ou
                         row.c[static_cast<size_t>(begin / block)] * packed_factor(p, panel, begin / p.block, lane);
                     acc = std::fma(t, c, acc);
                 }
-                const int64_t n = panel * panel_rows + lane;
-                float y = acc * (row.scale * p.row_scales[n]);
-                if (out.bias) y += out.bias[n];
-                out.y[m * out.stride + n] = out.bf16 ? round_to_bf16(y) : y;
-            }
-        }
-    });
+                return acc;
+            });
+}
+
+void matmul_in_tiles(const PackedMatrix& w, const MatmulInput& in, const MatmulOutput& out, ThreadPool& pool) {
+    if (!sums_in_tiles(w)) return matmul(w, in, out, pool);
+    const Panels& p = w.panels();
+    const bool tiled = p.format == Format::fp8_block128, groups = in.activation == ActivationFormat::fp8_group128;
+    const int64_t block = tiled || groups ? fp8_tile : p.cols, tile = 32;
+    product(w, in, out, false, static_cast<int>(std::max<int64_t>(block, 1)), pool,
+            [&](const InputRow& row, const std::vector<float>& values, int64_t panel, int64_t lane) {
+                const auto sum = [&](int64_t begin, int64_t end) {
+                    float acc = 0;
+                    for (; begin < end; begin += tile) {
+                        float e = 0, o = 0;
+                        for (int64_t k = begin; k < std::min(begin + tile, end); ++k) {
+                            const float code = values[static_cast<size_t>(k * panel_rows + lane)];
+                            const float weight =
+                                flushed(tiled ? code : code * packed_factor(p, panel, k / p.block, lane));
+                            const float x = flushed(round_to_bf16(row.x[static_cast<size_t>(k)]));
+                            float& chain = (k - begin) % 2 ? o : e;
+                            chain = flushed(std::fma(x, weight, chain));
+                        }
+                        acc = flushed(acc + flushed(e + o));
+                    }
+                    return acc;
+                };
+                if (!tiled && !groups) return sum(0, p.cols);
+                float total = 0;
+                for (int64_t begin = 0; begin < p.cols; begin += block) {
+                    const float c = row.c[static_cast<size_t>(begin / block)] *
+                                    (tiled ? packed_factor(p, panel, begin / block, lane) : 1.0f);
+                    total = std::fma(sum(begin, std::min(begin + block, p.cols)), c, total);
+                }
+                return total;
+            });
 }
 
 }  // namespace nibble::ref

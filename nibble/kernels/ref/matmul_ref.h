@@ -17,5 +17,6 @@ struct InputRow {
 };
 
 void matmul(const PackedMatrix& w, const MatmulInput& x, const MatmulOutput& out, ThreadPool& pool);
+void matmul_in_tiles(const PackedMatrix& w, const MatmulInput& x, const MatmulOutput& out, ThreadPool& pool);
 
 }  // namespace nibble::ref
