@@ -63,6 +63,15 @@ Result<ProductArgs> arguments(const ProductInput& in, const Operand& w, float* y
                        .overlap = overlap};
 }
 
+// Blocks of 128 rows and 256 tokens where they fill the GPU; else more of them, the smallest where even so one wave is
+// all there is.
+WideTile wide_tile(const Operand& w, int64_t tokens) {
+    if (w.tile_scales) return {128, 2};
+    if (tokens <= most_narrow_tokens) return {tile_tokens_for(tokens), 1};
+    if (tokens <= 128 || ceil_div(w.rows, 64) * ceil_div(tokens, 128) <= multiprocessors) return {128, 1};
+    return {2 * ceil_div(w.rows, 256) * ceil_div(tokens, 256) >= multiprocessors ? 256 : 128, 2};
+}
+
 Status run_narrow(ProductArgs args, int64_t token_tiles, int tile_tokens, const Stream& stream) {
     // One wave of thread blocks as even as whole row tiles allow.
     const int64_t waves = ceil_div(args.row_tiles * token_tiles, multiprocessors * most_warps);
@@ -146,12 +155,10 @@ Status product(const ProductInput& in, const Operand& w, float* y, int64_t y_str
         if (ceil_div(in.tokens, 8) > 65535) return fail("product: {} tokens", in.tokens);
         return cuda_status(launch_chunked(args, raw(stream)), "product: kernel launch");
     }
-    if (in.tokens > most_narrow_tokens && !in.rows && on_hopper()) {
-        const int64_t blocks = 2 * ceil_div(w.rows, 256) * ceil_div(in.tokens, 256);
+    const bool wide = in.tokens > most_narrow_tokens || (in.tokens > 8 && !w.tile_scales);
+    if (wide && !in.rows && on_hopper()) {
         args.warps = 8;
-        return cuda_status(
-            launch_wide_product(args, blocks >= multiprocessors && !w.tile_scales ? 256 : 128, raw(stream)),
-            "product: kernel launch");
+        return cuda_status(launch_wide_product(args, wide_tile(w, in.tokens), raw(stream)), "product: kernel launch");
     }
     if (fits_few_rows(args)) return cuda_status(launch_few_rows(args, raw(stream)), "product: kernel launch");
     const int tile = tile_tokens_for(in.tokens);

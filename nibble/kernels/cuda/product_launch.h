@@ -42,8 +42,12 @@ cudaError_t launch_few_rows(ProductArgs args, cudaStream_t stream);
 cudaError_t prepare_few_rows();
 // Few rows, any number of tokens: eight chunks of K. No experts, no tile_scales.
 cudaError_t launch_chunked(const ProductArgs& args, cudaStream_t stream);
-// Tiles of 128 or 256 tokens, wgmma; no `rows`, no experts. args.warps: tiles of tokens that go through W together.
-cudaError_t launch_wide_product(const ProductArgs& args, int tile_tokens, cudaStream_t stream);
+// wgmma; no `rows`, no experts. args.warps: tiles of tokens that go through W together.
+struct WideTile {
+    int tokens = 256;    // 16, 32, 64, 128 with one row group, 128 or 256 with two; tile_scales: 128 with two
+    int row_groups = 2;  // of 64 rows
+};
+cudaError_t launch_wide_product(const ProductArgs& args, WideTile tile, cudaStream_t stream);
 cudaError_t prepare_wide_product();
 
 // x and W as E4M3 codes: x_stride a multiple of 128, zeros behind the columns; W in tiles of 8 x 128, [rows / 8][cols /

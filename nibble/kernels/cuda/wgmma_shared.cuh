@@ -25,6 +25,8 @@ struct WgmmaShared;
     ", %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102"   \
     ", %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118"     \
     ", %119, %120, %121, %122, %123, %124, %125, %126, %127"
+NIBBLE_WGMMA_SHARED(16, NIBBLE_N8_0, "%8", "%9", "%10", NIBBLE_D8(d, 0));
+NIBBLE_WGMMA_SHARED(32, NIBBLE_N16_0, "%16", "%17", "%18", NIBBLE_D16(d, 0));
 NIBBLE_WGMMA_SHARED(64, NIBBLE_N32_0, "%32", "%33", "%34", NIBBLE_D32(d, 0));
 NIBBLE_WGMMA_SHARED(128, NIBBLE_N64_0, "%64", "%65", "%66", NIBBLE_D64(d, 0));
 NIBBLE_WGMMA_SHARED(256, NIBBLE_N64_0 NIBBLE_N64_1, "%128", "%129", "%130", NIBBLE_D64(d, 0), NIBBLE_D64(d, 64));
