@@ -74,7 +74,8 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
     command.add_flag("--weights-only", flags.weights_only, "leave activations unquantized (W4A16, W8A16)");
     command.add_option("--device", flags.device, "cpu, cuda or cuda:N")->capture_default_str();
     command.add_option("--threads", flags.threads, "0: all cores")->capture_default_str();
-    command.add_option("--kernels", flags.kernels, "force avx512, avx2 or ref; the bits are the same");
+    command.add_option("--kernels", flags.kernels,
+                       "force avx512, avx2 or ref (sums in tiles: amx or ref); the bits are the same");
     add_sums_flag(command, flags.sums);
 }
 

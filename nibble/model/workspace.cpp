@@ -91,6 +91,7 @@ Result<Workspace> Workspace::create(Compute compute, std::string_view kernels, T
     work.compute = compute;
     work.pool = &pool;
     NIBBLE_TRY(work.matmul, select_matmul_kernels(kernels, sums));
+    if (kernels == "amx") kernels = {};  // products alone have it
     NIBBLE_TRY(work.elementwise, select_elementwise_kernels(kernels));
     NIBBLE_TRY(work.attention, select_attention_kernels(kernels));
     NIBBLE_TRY(work.ssm, select_ssm_kernels(kernels));
