@@ -217,8 +217,10 @@ Status DecodeModel::step(bool overlap, const Stream& stream, Part without) const
         }
         NIBBLE_TRY(const auto second, norm(y_, up_));
         if (has(Part::up)) {
-            NIBBLE_CHECK(multiply(up_, layer, x_, y_, overlap, stream, up_.plan.activates() ? wide_ : nullptr, second));
-            if (!up_.plan.activates())
+            // Apart, gate and up are two halves: a product that ends with an activation would take it of both.
+            const bool inside = shape_.fuse && up_.plan.activates();
+            NIBBLE_CHECK(multiply(up_, layer, x_, y_, overlap, stream, inside ? wide_ : nullptr, second));
+            if (!inside)
                 NIBBLE_CHECK(cuda::activate(Activation::silu, true, y_, 0, tokens, shape_.intermediate,
                                             {wide_, down_.plan.tiling.tokens}, overlap, stream, shape_.fuse));
         }
