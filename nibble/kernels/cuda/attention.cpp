@@ -52,6 +52,32 @@ int64_t tops_bytes(const AttentionPlan& plan) {
                       static_cast<int64_t>(sizeof(float2)));
 }
 
+// Groups of a piece that units are cut into, for the shortest work: thread blocks take items in turn, the longest
+// first, so each turn lasts as long as its first item.
+int32_t best_piece(const std::vector<AttentionUnit>& units, const AttentionPlan& plan) {
+    constexpr int64_t group_cost = 4, item_cost = 1, merge_cost = 2;
+    int32_t longest = 1;
+    for (const AttentionUnit& u : units) longest = std::max(longest, u.groups);
+    int32_t best = longest;
+    int64_t least = INT64_MAX;
+    std::vector<int64_t> count(static_cast<size_t>(longest) + 1);  // of items by length
+    for (int32_t piece = longest; piece >= 1; piece = piece > 16 ? piece * 3 / 4 : piece - 1) {
+        std::ranges::fill(count, 0);
+        for (const AttentionUnit& u : units) {
+            count[static_cast<size_t>(piece)] += u.groups / piece;
+            if (u.groups % piece) ++count[static_cast<size_t>(u.groups % piece)];
+        }
+        int64_t cost = piece < longest ? merge_cost : 0, before = 0;
+        for (int32_t groups = piece; groups >= 1; --groups) {
+            const int64_t through = before + count[static_cast<size_t>(groups)] * plan.problem.kv.kv_heads;
+            cost += (ceil_div(through, plan.blocks) - ceil_div(before, plan.blocks)) * (groups * group_cost + item_cost);
+            before = through;
+        }
+        if (cost < least) least = cost, best = piece;
+    }
+    return best;
+}
+
 // The kernel for many columns of a KV head.
 bool has_prefill(const AttentionProblem& p) {
     return on_hopper() && p.kv.type == KvType::bf16 && p.kv.k_dim == p.kv.v_dim &&
@@ -104,7 +130,7 @@ Result<AttentionWork> attention_work(const AttentionPlan& plan, std::span<const 
     std::vector<AttentionUnit> units;
     std::vector<AttentionGather> gathers;
     std::vector<AttentionPrefill> prefills;
-    int64_t rows = 0, all_groups = 0;
+    int64_t rows = 0;
     // Runs that the rows of a segment see.
     const auto first_seen = [&](int64_t position) {
         return p.window ? std::max<int64_t>(0, position - p.window + 1) : 0;
@@ -148,16 +174,14 @@ Result<AttentionWork> attention_work(const AttentionPlan& plan, std::span<const 
                              .column = column,
                              .columns = count,
                              .unused = 0});
-            all_groups += end - begin + 1;
         }
     }
     if (std::ssize(segments) > p.most_segments || rows > p.most_rows)
         return fail("attention: {} segments of {} rows under a plan for {} of {}", segments.size(), rows,
                     p.most_segments, p.most_rows);
-    // Pieces of a few groups, as many as keep all thread blocks busy; each group leaves its own sums, so that the order
-    // of additions stays. Blocks of columns whose sums find no room stay whole.
-    const int64_t wanted = blocks_worth * plan.blocks / p.kv.kv_heads;
-    const auto piece = static_cast<int32_t>(std::max<int64_t>(1, all_groups / std::max<int64_t>(1, wanted)));
+    // Units of many groups are cut where that ends sooner; each group then leaves its own sums, so that the order of
+    // additions stays. Blocks of columns whose sums find no room stay whole.
+    const int32_t piece = best_piece(units, plan);
     std::vector<AttentionUnit> pieces;
     std::vector<AttentionMerge> merges;
     int32_t partial = 0;

@@ -7,7 +7,9 @@
 
 namespace nibble::cuda {
 
-inline constexpr int run_tokens = 64, group_runs = 8, group_tokens = run_tokens * group_runs;
+// Of the order of sums (kernels/attention_cuda.h): a run's exponentials have one reference, half a run's are added up
+// before they meet others, a group's sums are one chain.
+inline constexpr int run_tokens = 128, group_runs = 4, group_tokens = run_tokens * group_runs;
 
 // Consecutive columns (query token, head of a KV head's group) of a segment, over consecutive groups of positions.
 struct AttentionUnit {
@@ -20,7 +22,7 @@ struct AttentionUnit {
 struct AttentionMerge {
     int32_t row, column, columns, first, count;
 };
-// A run of 64 positions to be laid out for the prefill kernel; positions [first, last] of the sequence are needed.
+// A run of positions to be laid out for the prefill kernel; positions [first, last] of the sequence are needed.
 struct AttentionGather {
     int32_t table, position, first, last, scratch;
 };

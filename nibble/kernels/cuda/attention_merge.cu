@@ -30,7 +30,7 @@ __global__ void merge_kernel(const __grid_constant__ MergeArgs all) {
             return (int64_t{merge.first + i} * args.kv_heads + head) * all.columns + column;
         };
         const int apart = args.kv_heads * all.columns * all.v_padded;
-        Share share;
+        float top = -INFINITY, sum = 0.0f, total = 0.0f;
         for (int first = 0; first < merge.count; first += ahead) {
             const int here = min(ahead, merge.count - first);
             const float* from = args.sums + place(first) * all.v_padded + d;
@@ -44,23 +44,23 @@ __global__ void merge_kernel(const __grid_constant__ MergeArgs all) {
                 const float other = __shfl_up_sync(all_lanes, through, step);
                 if (lane >= step) through = fmaxf(through, other);
             }
-            float before = fmaxf(__shfl_up_sync(all_lanes, through, 1), share.top);
-            if (lane == 0) before = share.top;
+            float before = fmaxf(__shfl_up_sync(all_lanes, through, 1), top);
+            if (lane == 0) before = top;
             const Weights weights(before, own.x);
-            share.top = fmaxf(share.top, __shfl_sync(all_lanes, through, ahead - 1));
+            top = fmaxf(top, __shfl_sync(all_lanes, through, ahead - 1));
             // Those behind the last have weights 1 and 0.
 #pragma unroll
             for (int i = 0; i < ahead; ++i) {
                 const float a = __shfl_sync(all_lanes, weights.own, i), b = __shfl_sync(all_lanes, weights.other, i);
-                share.sum = fmaf(b, __shfl_sync(all_lanes, own.y, i), a * share.sum);
-                share.value = fmaf(b, value[i], a * share.value);
+                sum = fmaf(b, __shfl_sync(all_lanes, own.y, i), a * sum);
+                total = fmaf(b, value[i], a * total);
             }
         }
         if (d >= args.v_dim) continue;
         const int whole = merge.column + column;
         const int64_t to = (int64_t{merge.row} + whole / group) * args.q_heads + head * group + whole % group;
         reinterpret_cast<__nv_bfloat16*>(args.out)[to * args.v_dim + d] =
-            __float2bfloat16_rn(share.output(args.v_scales ? args.v_scales[head] : 1.0f));
+            __float2bfloat16_rn(output_of(total, sum, args.v_scales ? args.v_scales[head] : 1.0f));
     }
 }
 
