@@ -6,7 +6,8 @@
 
 namespace nibble::cuda {
 
-inline constexpr int attention_warps = 8;
+inline constexpr int attention_warps = 8;  // that compute
+inline constexpr int asking_warps = 4;     // a warpgroup that asks for keys and values
 
 // Units times KV heads, one in `stride`: without divisions.
 struct ItemCursor {
@@ -47,12 +48,12 @@ struct UnitTiles {
           last(min(last_seen, (first_group + groups) * group_tokens - 1) / kv_tile_tokens) {}
 };
 
-// The keys and then the values of a warp's tiles, `PerWarp` of every pass over 8 * PerWarp tiles, pass after pass, unit
-// after unit. Lane i has tile i; units and pages are read ahead of their use.
-template <class Kv, KvDims Dims, int PerWarp>
+// The keys and then the values of the tiles that an asking warp cares for, `Own` of every pass over asking_warps * Own
+// tiles, pass after pass, unit after unit. Lane i has tile i; units and pages are read ahead of their use.
+template <class Kv, KvDims Dims, int Own>
 struct TileCursor {
     static constexpr int k_bytes = k_tile_bytes(Kv::type, Dims), v_bytes = v_tile_bytes(Kv::type, Dims);
-    static constexpr int pass_tiles = attention_warps * PerWarp;
+    static constexpr int pass_tiles = asking_warps * Own;
     struct Span {  // of a unit, what this needs
         int table = 0, fresh = 0;
         UnitTiles tiles;
@@ -62,7 +63,7 @@ struct TileCursor {
         bool fresh = false;      // the kernel before may still write one of them
     };
     const AttentionArgs& args;
-    int own, lane;  // own: first tile of the warp in a pass
+    int own, lane;  // own: the warp's first tile in a pass
     ItemCursor item;
     Span unit, ahead;
     int pass_at = -1;  // of `next`
@@ -73,7 +74,7 @@ struct TileCursor {
     bool values = false, done = false;
 
     __device__ TileCursor(const AttentionArgs& a, int warp, int l, const ItemCursor& first)
-        : args(a), own(warp * PerWarp), lane(l), item(first), unit(read(first)), ahead(read(first.next())) {
+        : args(a), own(warp * Own), lane(l), item(first), unit(read(first)), ahead(read(first.next())) {
         pass_at = unit.tiles.first / pass_tiles - 1;
         find_next();
         go_on();
@@ -94,7 +95,7 @@ struct TileCursor {
         }
         if (!item.more()) return;
         const int tile = pass_at * pass_tiles + own;
-        next.begin = max(0, unit.tiles.first - tile), next.end = min(PerWarp, unit.tiles.last + 1 - tile);
+        next.begin = max(0, unit.tiles.first - tile), next.end = min(Own, unit.tiles.last + 1 - tile);
         next.fresh = (tile + next.end) * kv_tile_tokens > unit.fresh;
         if (lane < next.begin || lane >= next.end) return;
         const int page_tiles = args.page_tokens / kv_tile_tokens, at = tile + lane;

@@ -1,16 +1,39 @@
 // Attention of up to 16 columns (query token, head) of a KV head at a time. A thread block takes units one after the
 // other, in each its positions in passes: the warps share the positions for scores and exponentials, which meet in
 // shared memory, and the dimensions for the values, so that a group's sums are one chain in registers. Keys and values
-// arrive in a ring of slots, a pass's keys or values each, over the ends of units.
+// arrive in a ring of slots, a pass's keys or values each, over the ends of units; a warpgroup of its own asks for them
+// (by the warps that compute, between a pass's barriers: 2 us a pass instead of 1, copies take 100 clocks and more).
 #pragma once
 
+#include "kernels/cuda/attention_merge.cuh"
 #include "kernels/cuda/attention_pass.cuh"
 
 namespace nibble::cuda {
 
+__device__ inline void computing_sync() { asm volatile("bar.sync 1, %0;" ::"n"(32 * attention_warps) : "memory"); }
+
+// One warp of those that ask.
+template <class L, class Kv, KvDims Dims>
+__device__ void ask_for_tiles(const AttentionArgs& args, uint32_t base, const ItemCursor& first, int warp, int lane) {
+    constexpr int own = L::pass_tiles / asking_warps;
+    TileCursor<Kv, Dims, own> cursor(args, warp, lane, first);
+    uint32_t slot = 0, parity = 1;
+    bool may_be_written = args.overlap;
+    while (!cursor.done) {
+        if (may_be_written && cursor.now.fresh) {
+            wait_for_previous();
+            may_be_written = false;
+        }
+        barrier_wait(base + L::barriers_at + 8 * (L::slots + slot), parity);
+        cursor.ask(base + slot * L::slot_bytes + warp * own * L::half_bytes, L::half_bytes,
+                   base + L::barriers_at + 8 * slot);
+        if (++slot == L::slots) slot = 0, parity ^= 1;
+    }
+}
+
 // Numbers, not KvDims: nvcc cannot name a kernel after a structure.
 template <class Kv, int KDims, int VDims, int Columns>
-__global__ void __launch_bounds__(32 * attention_warps, AttentionLayout<Kv, KvDims{KDims, VDims}, Columns>::fit)
+__global__ void __launch_bounds__(32 * (attention_warps + asking_warps), 1)
     attention_kernel(const __grid_constant__ AttentionArgs args) {
     constexpr KvDims Dims{KDims, VDims};
     using L = AttentionLayout<Kv, Dims, Columns>;
@@ -19,33 +42,30 @@ __global__ void __launch_bounds__(32 * attention_warps, AttentionLayout<Kv, KvDi
     const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, c = lane % 4;
     const int group = args.q_heads / args.kv_heads;
     ItemCursor item(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), __ldg(args.work), args.kv_heads);
-    const uint32_t base = shared_address(shared), barriers = base + L::barriers_at;
-    if (threadIdx.x < L::slots) barrier_init(barriers + 8 * threadIdx.x, attention_warps);
+    const uint32_t base = shared_address(shared), full = base + L::barriers_at, empty = full + 8 * L::slots;
+    if (threadIdx.x < L::slots) {
+        barrier_init(full + 8 * threadIdx.x, asking_warps);
+        barrier_init(empty + 8 * threadIdx.x, attention_warps);
+    }
     barrier_init_done();
     __syncthreads();
-
-    TileCursor<Kv, Dims, L::per_warp> cursor(args, warp, lane, item);
-    int asked = 0;
-    uint32_t asked_slot = 0;
-    const auto ask = [&] {
-        cursor.ask(base + asked_slot * L::slot_bytes + warp * L::per_warp * L::half_bytes, L::half_bytes,
-                   barriers + 8 * asked_slot);
-        ++asked;
-        if (++asked_slot == L::slots) asked_slot = 0;
-    };
-    if (args.overlap) {
-        while (asked < L::slots && !cursor.done && !cursor.now.fresh) ask();
-        overlap_next();
-        wait_for_previous();
+    if (args.overlap) overlap_next();
+    if (warp >= attention_warps) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        ask_for_tiles<L, Kv, Dims>(args, base, item, warp - attention_warps, lane);
+        return;
     }
-    while (asked < L::slots && !cursor.done) ask();
-    int may_ask = L::slots + 1;
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    if (args.overlap) wait_for_previous();
     uint32_t slot = 0, parity = 0;
     const auto wait = [&]() -> const uint8_t* {
-        barrier_wait(barriers + 8 * slot, parity);
-        const uint8_t* at = shared + slot * L::slot_bytes;
+        barrier_wait(full + 8 * slot, parity);
+        return shared + slot * L::slot_bytes;
+    };
+    const auto free_slot = [&] {
+        __syncwarp();
+        barrier_arrive_if(empty + 8 * slot, lane == 0);
         if (++slot == L::slots) slot = 0, parity ^= 1;
-        return at;
     };
 
     AttentionUnit unit = read_unit(args, item);
@@ -89,6 +109,7 @@ __global__ void __launch_bounds__(32 * attention_warps, AttentionLayout<Kv, KvDi
         for (int pass = seen.first / L::pass_tiles; pass <= last_pass; ++pass) {
             const int own_position = (pass * L::pass_tiles + warp * L::per_warp) * kv_tile_tokens;
             sums.score(wait(), q);
+            free_slot();
             const bool all_see = own_position + L::per_warp * kv_tile_tokens - 1 <= unit.lowest &&
                                  (!args.window || own_position > unit.last_seen - args.window);
             if (!all_see) {
@@ -101,16 +122,14 @@ __global__ void __launch_bounds__(32 * attention_warps, AttentionLayout<Kv, KvDi
                 sums.hide(of_query, args.window);
             }
             sums.leave_tops();
-            // Nobody needs the keys or, of the pass before, values, exponentials and class sums from here on.
-            __syncthreads();
-            while (asked < may_ask && !cursor.done) ask();
-            may_ask += 2;
+            computing_sync();
             sums.exponentials();
-            __syncthreads();
+            computing_sync();
             if (pass == last_pass) load_q(next, item);
             const int first_tile = pass * L::pass_tiles, end_tile = min(L::pass_tiles, seen.last + 1 - first_tile);
             sums.add_values(wait(), max(0, seen.first - first_tile), end_tile,
                             unit.last_seen + 1 - (first_tile + end_tile - 1) * kv_tile_tokens);
+            free_slot();
             const int end = (pass + 1) * L::pass_tokens;
             if (end % group_tokens && pass < last_pass) continue;
             sums.end_group();
@@ -136,6 +155,22 @@ __global__ void __launch_bounds__(32 * attention_warps, AttentionLayout<Kv, KvDi
                 total.add(sums.group);
             }
             sums.group.clear();
+        }
+        if (unit.partial >= 0) {
+            // The last to come, whoever it is, merges. Everybody's sums before the count, the count before the sums.
+            int* last = reinterpret_cast<int*>(shared + L::last_at);
+            const int32_t* m = args.work + args.work[2] + unit.merge * merge_words;
+            const AttentionMerge merge{m[0], m[1], m[2], m[3], m[4]};
+            __threadfence();
+            computing_sync();
+            if (threadIdx.x == 0) {
+                int32_t* left = args.work + args.work[1] + unit.merge * args.kv_heads + head;
+                *last = atomicAdd(left, unit.groups) + unit.groups == merge.count;
+                if (*last) *left = 0;
+                __threadfence();
+            }
+            computing_sync();
+            if (*last) merge_groups<L::columns, Dims.v, 32 * attention_warps>(args, merge, head, static_cast<int>(threadIdx.x));
         }
         if (unit.partial < 0 && warp < L::busy) {
             const float v_scale = args.v_scales ? args.v_scales[head] : 1.0f;

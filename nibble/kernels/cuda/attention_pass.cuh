@@ -21,34 +21,28 @@ __device__ inline uint32_t transposed(uint32_t x) {
 #ifndef NIBBLE_ATT_WARP_BYTES_E4M3
 #define NIBBLE_ATT_WARP_BYTES_E4M3 8192
 #endif
-#ifndef NIBBLE_ATT_FIT_BF16
-#define NIBBLE_ATT_FIT_BF16 1
-#endif
-#ifndef NIBBLE_ATT_FIT_E4M3
-#define NIBBLE_ATT_FIT_E4M3 1
-#endif
 template <class Kv, KvDims Dims, int Columns>
 struct AttentionLayout {
     static constexpr int columns = Columns, tiles = Columns > 8 ? Columns / 8 : 1;
-    static constexpr int threads = 32 * attention_warps;
+    static constexpr int threads = 32 * (attention_warps + asking_warps);
     static constexpr int k_bytes = k_tile_bytes(Kv::type, Dims), v_bytes = v_tile_bytes(Kv::type, Dims);
     static constexpr int half_bytes = k_bytes > v_bytes ? k_bytes : v_bytes;
     static constexpr int warp_bytes = Kv::type == KvType::bf16 ? NIBBLE_ATT_WARP_BYTES_BF16 : NIBBLE_ATT_WARP_BYTES_E4M3;
-    static constexpr int fit = Dims.k > 128 ? 1 : Kv::type == KvType::bf16 ? NIBBLE_ATT_FIT_BF16 : NIBBLE_ATT_FIT_E4M3;
-    static constexpr int most_bytes = fit == 1 ? 227 * 1024 : 113 * 1024;
+    static constexpr int most_bytes = 227 * 1024;
     static constexpr int per_warp = 4 * half_bytes <= warp_bytes ? 4 : 2 * half_bytes <= warp_bytes ? 2 : 1;
     static constexpr int pass_tiles = attention_warps * per_warp, pass_tokens = pass_tiles * kv_tile_tokens;
     static constexpr int slot_bytes = pass_tiles * half_bytes;
     static constexpr int exponentials_bytes = pass_tiles * tiles * 256;
     static constexpr int classes_bytes = attention_warps * 8 * 8 * tiles * 4;
     static constexpr int tops_bytes = attention_warps * 8 * tiles * 4;
-    static constexpr int room = most_bytes - exponentials_bytes - classes_bytes - tops_bytes;
-    static constexpr int slots = room / (slot_bytes + 8) < 8 ? room / (slot_bytes + 8) : 8;
+    static constexpr int room = most_bytes - exponentials_bytes - classes_bytes - tops_bytes - 16;
+    static constexpr int slots = room / (slot_bytes + 16) < 8 ? room / (slot_bytes + 16) : 8;
     static constexpr int exponentials_at = slots * slot_bytes;
     static constexpr int classes_at = exponentials_at + exponentials_bytes;
     static constexpr int tops_at = classes_at + classes_bytes;
-    static constexpr int barriers_at = tops_at + tops_bytes;
-    static constexpr int bytes = barriers_at + slots * 8;
+    static constexpr int last_at = tops_at + tops_bytes;  // whether a unit was the last of its columns
+    static constexpr int barriers_at = last_at + 16;
+    static constexpr int bytes = barriers_at + slots * 16;  // full, empty
     static_assert(slots >= 3 && bytes <= most_bytes && group_tokens % pass_tokens == 0);
 
     // A warp's part of the values: slices of 16 dimensions. Warps from `busy` on have none.

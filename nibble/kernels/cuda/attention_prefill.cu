@@ -283,6 +283,9 @@ __global__ void __launch_bounds__(prefill_threads, 1) prefill_kernel(const __gri
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     Place<L::stages> k, v;
     const bool speaks = threadIdx.x % 128 == 0;
+#ifdef NIBBLE_ATT_TURNS
+    if (group == 1) asm volatile("bar.arrive 3, 256;" ::: "memory");
+#endif
     const float scale = args.scale_log2;
 #pragma unroll 1
     for (; items.more(); ++items.round) {
@@ -308,9 +311,15 @@ __global__ void __launch_bounds__(prefill_threads, 1) prefill_kernel(const __gri
         for (int run = unit.first_run; run < last; ++run) {
             const bool ends = run % group_runs == group_runs - 1;
             barrier_wait(full + 8 * k.slot, k.parity);
+#ifdef NIBBLE_ATT_TURNS
+            asm volatile("bar.sync %0, 256;" ::"r"(3 + group) : "memory");
+#endif
             worker.scores(s, base, k.slot);
             barrier_wait(full + values + 8 * v.slot, v.parity);
             worker.values(o, p, base, v.slot, first_run);
+#ifdef NIBBLE_ATT_TURNS
+            asm volatile("bar.arrive %0, 256;" ::"r"(4 - group) : "memory");
+#endif
             wgmma_wait<1>();
             barrier_arrive_if(empty + 8 * k.slot, speaks);
             k.next();
