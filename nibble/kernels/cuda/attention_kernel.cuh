@@ -56,6 +56,7 @@ __global__ void __launch_bounds__(32 * (attention_warps + asking_warps), 1)
         return;
     }
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    AttentionUnit unit = read_unit(args, item);
     if (args.overlap) wait_for_previous();
     uint32_t slot = 0, parity = 0;
     const auto wait = [&]() -> const uint8_t* {
@@ -68,7 +69,6 @@ __global__ void __launch_bounds__(32 * (attention_warps + asking_warps), 1)
         if (++slot == L::slots) slot = 0, parity ^= 1;
     };
 
-    AttentionUnit unit = read_unit(args, item);
     uint32_t q[L::tiles][Dims.k / 8] = {};
     // Only asked for here, used in the next unit.
     const auto load_q = [&](const AttentionUnit& of, const ItemCursor& at) {
@@ -157,17 +157,15 @@ __global__ void __launch_bounds__(32 * (attention_warps + asking_warps), 1)
             sums.group.clear();
         }
         if (unit.partial >= 0) {
-            // The last to come, whoever it is, merges. Everybody's sums before the count, the count before the sums.
+            // The last to come, whoever it is, merges.
             int* last = reinterpret_cast<int*>(shared + L::last_at);
             const int32_t* m = args.work + args.work[2] + unit.merge * merge_words;
             const AttentionMerge merge{m[0], m[1], m[2], m[3], m[4]};
-            __threadfence();
-            computing_sync();
+            computing_sync();  // everybody's sums before the count, which makes them visible
             if (threadIdx.x == 0) {
                 int32_t* left = args.work + args.work[1] + unit.merge * args.kv_heads + head;
-                *last = atomicAdd(left, unit.groups) + unit.groups == merge.count;
+                *last = add_and_see(left, unit.groups) + unit.groups == merge.count;
                 if (*last) *left = 0;
-                __threadfence();
             }
             computing_sync();
             if (*last) merge_groups<L::columns, Dims.v, 32 * attention_warps>(args, merge, head, static_cast<int>(threadIdx.x));

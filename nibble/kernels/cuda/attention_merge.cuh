@@ -5,6 +5,14 @@
 
 namespace nibble::cuda {
 
+// Adds to a counter of the whole GPU, what it was before. Writes that the thread knows of are visible to whoever sees
+// the sum, and theirs to it.
+__device__ inline int32_t add_and_see(int32_t* counter, int32_t more) {
+    int32_t before;
+    asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(more) : "memory");
+    return before;
+}
+
 // By all threads of `Threads`, of which this is `thread`; two dimensions each. Sums were left by other thread blocks of
 // the same launch.
 template <int Columns, int VDim, int Threads>
