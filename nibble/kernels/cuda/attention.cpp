@@ -92,6 +92,7 @@ Result<AttentionPlan> plan_attention(const AttentionProblem& p, const DeviceInfo
     NIBBLE_CHECK(cache_args({.shape = p.kv}));
     if (p.q_heads < 1 || p.q_heads % p.kv.kv_heads)
         return fail("attention: {} query heads over {} KV heads", p.q_heads, p.kv.kv_heads);
+    if (!(p.softmax_scale > 0)) return fail("attention: scores times {}", p.softmax_scale);
     if (p.most_segments < 1 || p.most_rows < p.most_segments || p.most_tokens < 1 || p.window < 0 ||
         p.table_pitch * p.kv.page_tokens < p.most_tokens || p.most_rows * p.q_heads > INT32_MAX / 512)
         return fail("attention: {} segments, {} rows, {} tokens in {} pages, window {}", p.most_segments, p.most_rows,
@@ -240,7 +241,7 @@ Status attend(const AttentionPlan& plan, const AttentionInput& in, const KvCache
     const AttentionArgs args{.q = reinterpret_cast<const uint8_t*>(in.q),
                              .pages = c.pages,
                              .table = in.table,
-                             .work = const_cast<int32_t*>(in.work),  // counters of it, back at zero in the end
+                             .work = const_cast<int32_t*>(in.work),  // its counters, at zero again in the end
                              .k_scales = c.k_scales,
                              .v_scales = c.v_scales,
                              .sums = reinterpret_cast<float*>(workspace),

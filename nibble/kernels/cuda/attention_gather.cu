@@ -1,7 +1,7 @@
 // Keys and values of runs of 128 positions, laid out as the prefill kernel's wgmma reads them, [run][KV head][keys,
-// values]: keys [dims / 64][128 positions][64 dims], values [2][dims][64 positions], rows of 128 swizzled bytes. Positions
-// inside a tile of 16 and dimensions inside 32 are in the order in which the other kernel's lanes meet them, so that
-// every k-step has the same operands. Reading them again costs less than 1 % at 16k tokens.
+// values]: keys [dims / 64][128 positions][64 dims], values [2][dims][64 positions], rows of 128 swizzled bytes.
+// Positions inside a tile of 16 and dimensions inside 32 are in the order in which the other kernel's lanes meet them,
+// so that every k-step has the same operands. Reading them again costs less than 1 % at 16k tokens.
 #include "kernels/cuda/attention_launch.h"
 #include "kernels/cuda/elementwise.cuh"
 

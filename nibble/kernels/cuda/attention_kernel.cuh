@@ -149,7 +149,8 @@ __global__ void __launch_bounds__(32 * (attention_warps + asking_warps), 1)
                         float* to = args.sums + (place + column) * Dims.v + 16 * warp * L::slices + 2 * g;
 #pragma unroll
                         for (int s = 0; s < L::slices; ++s)
-                            *reinterpret_cast<float2*>(to + 16 * s) = {sums.group.o[s][n][h], sums.group.o[s][n][h + 2]};
+                            *reinterpret_cast<float2*>(to + 16 * s) = {sums.group.o[s][n][h],
+                                                                       sums.group.o[s][n][h + 2]};
                     }
             } else {
                 total.add(sums.group);
@@ -168,7 +169,9 @@ __global__ void __launch_bounds__(32 * (attention_warps + asking_warps), 1)
                 if (*last) *left = 0;
             }
             computing_sync();
-            if (*last) merge_groups<L::columns, Dims.v, 32 * attention_warps>(args, merge, head, static_cast<int>(threadIdx.x));
+            if (*last)
+                merge_groups<L::columns, Dims.v, 32 * attention_warps>(args, merge, head,
+                                                                       static_cast<int>(threadIdx.x));
         }
         if (unit.partial < 0 && warp < L::busy) {
             const float v_scale = args.v_scales ? args.v_scales[head] : 1.0f;
@@ -181,13 +184,13 @@ __global__ void __launch_bounds__(32 * (attention_warps + asking_warps), 1)
                     const int place = unit.column + column;
                     const int64_t to =
                         (int64_t{unit.row} + place / group) * args.q_heads + head * group + place % group;
+                    const float scale = output_scale(total.sum[n][h], v_scale);
 #pragma unroll
                     for (int s = 0; s < L::slices; ++s) {
                         const int d = 16 * (warp * L::slices + s) + 2 * g;
                         if (d >= args.v_dim) continue;
                         *reinterpret_cast<uint32_t*>(args.out + (to * args.v_dim + d) * 2) =
-                            Bf16Kv::pack(output_of(total.o[s][n][h], total.sum[n][h], v_scale),
-                                         output_of(total.o[s][n][h + 2], total.sum[n][h], v_scale));
+                            Bf16Kv::pack(output_of(total.o[s][n][h], scale), output_of(total.o[s][n][h + 2], scale));
                     }
                 }
         }

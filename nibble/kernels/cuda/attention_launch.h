@@ -15,7 +15,7 @@ inline constexpr int run_tokens = 128, group_runs = 4, group_tokens = run_tokens
 struct AttentionUnit {
     int32_t table, position, first_group, groups;  // position: of the segment's first token
     int32_t first_seen, last_seen, lowest;         // positions that some column sees; `lowest`: of the first column
-    int32_t partial;  // where the shares of its groups go; -1: it has all groups, out with their sum
+    int32_t partial;               // where the shares of its groups go; -1: it has all groups, out with their sum
     int32_t row, column, columns;  // row: of the segment's first token
     int32_t merge;                 // which gathers its partial sums
 };

@@ -57,9 +57,9 @@ __device__ void merge_groups(const AttentionArgs& args, const AttentionMerge& me
         if (d >= args.v_dim) continue;
         const int whole = merge.column + column;
         const int64_t to = (int64_t{merge.row} + whole / group) * args.q_heads + head * group + whole % group;
-        const float v_scale = args.v_scales ? args.v_scales[head] : 1.0f;
+        const float scale = output_scale(sum, args.v_scales ? args.v_scales[head] : 1.0f);
         *reinterpret_cast<uint32_t*>(args.out + (to * args.v_dim + d) * 2) =
-            Bf16Kv::pack(output_of(total.x, sum, v_scale), output_of(total.y, sum, v_scale));
+            Bf16Kv::pack(output_of(total.x, scale), output_of(total.y, scale));
     }
 }
 

@@ -38,11 +38,10 @@ struct Weights {
     }
 };
 
-// An output of a sum of values and one of exponentials. The addend makes -0 a +0: tiles that nobody sees may be skipped
-// or added.
-__device__ inline float output_of(float value, float sum, float v_scale) {
-    return sum == 0.0f ? 0.0f : fmaf(value, v_scale / sum, 0.0f);
-}
+// What a sum of values is multiplied with, under its sum of exponentials, and the output. The addend makes -0 a +0:
+// tiles that nobody sees may be skipped or added.
+__device__ inline float output_scale(float sum, float v_scale) { return sum == 0.0f ? 0.0f : v_scale / sum; }
+__device__ inline float output_of(float value, float scale) { return fmaf(value, scale, 0.0f); }
 
 __device__ inline uint4 shared_load(const uint8_t* at) { return *reinterpret_cast<const uint4*>(at); }
 
@@ -176,8 +175,7 @@ struct E4m3Kv {
 #pragma unroll
         for (int i = 0; i < Slices; ++i) {
             const int slice = first + i;
-            const uint2 words =
-                *reinterpret_cast<const uint2*>(tile + slice / 2 * 512 + slice % 2 * 8 + 16 * lane);
+            const uint2 words = *reinterpret_cast<const uint2*>(tile + slice / 2 * 512 + slice % 2 * 8 + 16 * lane);
             w[i] = make_uint4(words.x, words.y, 0, 0);
         }
     }

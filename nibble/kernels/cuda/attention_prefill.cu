@@ -7,6 +7,8 @@
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/wgmma_shared.cuh"
 
+#include <type_traits>
+
 namespace nibble::cuda {
 namespace {
 
@@ -20,28 +22,32 @@ constexpr bool takes_turns = Dims == 128;
 template <int Dims>
 struct PrefillLayout {
     static constexpr int half_bytes = run_tokens * Dims * 2, run_bytes = 2 * half_bytes;
-    static constexpr int stages = Dims == 64 ? 4 : 2;                               // of keys, and of values
-    static constexpr int values_at = stages * half_bytes;                           // after keys
-    static constexpr int q_at = 2 * stages * half_bytes, q_bytes = 64 * Dims * 2;   // of a warpgroup
+    static constexpr int stages = Dims == 64 ? 4 : 2;                              // of keys, and of values
+    static constexpr int values_at = stages * half_bytes;                          // after keys
+    static constexpr int q_at = 2 * stages * half_bytes, q_bytes = 64 * Dims * 2;  // of a warpgroup
     static constexpr int totals_at = q_at + workers * q_bytes, total_bytes = 64 * Dims * 4;
     static constexpr int barriers_at = totals_at + workers * total_bytes;
     static constexpr int bytes = barriers_at + 32 * stages + 1024;  // operands begin at a multiple of 1024
     static_assert(bytes <= 227 * 1024);
 };
 
-__device__ AttentionPrefill read_prefill(const AttentionArgs& args, const AttentionCounts& counts, int unit) {
-    const int32_t* at = args.work + counts.prefills_at + unit * prefill_words;
+// Without columns past the last item.
+__device__ AttentionPrefill read_prefill(const AttentionArgs& args, const AttentionCounts& counts, int item,
+                                         int items) {
+    if (item >= items) return {};
+    const int32_t* at = args.work + counts.prefills_at + item / args.kv_heads * prefill_words;
     return {at[0], at[1], at[2], at[3], at[4], at[5], at[6]};
 }
 
 // The items of a thread block: every round the other way round, as the longest come first.
 struct Items {
     int total, round = 0;
-    __device__ bool more() const { return round * static_cast<int>(gridDim.x) < total; }
-    // May be past the last.
-    __device__ int item() const {
+    // `total` and more after the last.
+    __device__ int next() {
         const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
-        return round * blocks + (round % 2 ? blocks - 1 - block : block);
+        const int item = round * blocks + (round % 2 ? blocks - 1 - block : block);
+        ++round;
+        return item;
     }
 };
 
@@ -51,6 +57,45 @@ struct Place {
     uint32_t slot = 0, parity = 0;
     __device__ void next() {
         if (++slot == Stages) slot = 0, parity ^= 1;
+    }
+};
+
+// A warpgroup's columns of q: a thread has 64 bytes, words of 32 dimensions, of several. Loaded early, stored when the
+// columns before are done.
+template <int Dims>
+struct Queries {
+    static constexpr int each = Dims / 64;  // of a thread: 64 columns of Dims / 32 pieces
+    uint4 v[each][4];
+
+    __device__ void load(const AttentionArgs& args, const AttentionPrefill& unit, int kv_head, int group) {
+        const int per_head = args.q_heads / args.kv_heads, thread = static_cast<int>(threadIdx.x) % 128;
+        const int first_column = unit.column + 64 * group, columns = unit.columns - 64 * group;
+#pragma unroll
+        for (int i = 0; i < each; ++i) {
+            const int row = (thread + 128 * i) / (Dims / 32), piece = thread % (Dims / 32);
+            const int column = first_column + row;
+            const int64_t head =
+                (int64_t{unit.row} + column / per_head) * args.q_heads + kv_head * per_head + column % per_head;
+            const uint4* from = reinterpret_cast<const uint4*>(args.q + head * (2 * Dims) + piece * 64);
+#pragma unroll
+            for (int c = 0; c < 4; ++c) v[i][c] = row < columns ? from[c] : uint4{0, 0, 0, 0};
+        }
+    }
+    // Chunks of the words that a lane of the other kernel has for its column: one of each 16 bytes.
+    __device__ void store(uint8_t* to) const {
+        const int thread = static_cast<int>(threadIdx.x) % 128;
+#pragma unroll
+        for (int i = 0; i < each; ++i) {
+            const int row = (thread + 128 * i) / (Dims / 32), piece = thread % (Dims / 32);
+            uint8_t* line = to + piece / 2 * 8192 + row * 128;
+            const auto chunk = [&](int w, uint4 words) {
+                *reinterpret_cast<uint4*>(line + ((piece % 2 * 4 + w) ^ row % 8) * 16) = words;
+            };
+            chunk(0, make_uint4(v[i][0].x, v[i][1].x, v[i][2].x, v[i][3].x));
+            chunk(1, make_uint4(v[i][0].y, v[i][1].y, v[i][2].y, v[i][3].y));
+            chunk(2, make_uint4(v[i][0].z, v[i][1].z, v[i][2].z, v[i][3].z));
+            chunk(3, make_uint4(v[i][0].w, v[i][1].w, v[i][2].w, v[i][3].w));
+        }
     }
 };
 
@@ -79,26 +124,6 @@ public:
         }
         lowest = unit.position + first_column / per_head;
         highest = unit.position + (first_column + max(columns, 1) - 1) / per_head;
-    }
-
-    __device__ void load_q() const {
-        uint8_t* to = memory + L::q_at + worker * L::q_bytes;
-        constexpr int chunks = Dims / 8;
-        for (int i = thread; i < 64 * chunks; i += 128) {
-            const int row = i / chunks, block = i % chunks / 8, chunk = i % 8, step = 4 * block + chunk / 2;
-            uint4 v{0, 0, 0, 0};
-            if (row < columns) {
-                const int column = first_column + row;
-                const int64_t head =
-                    (int64_t{unit.row} + column / per_head) * args.q_heads + kv_head * per_head + column % per_head;
-                const uint8_t* from = args.q + head * (2 * Dims) + step / 2 * 64 + step % 2 * 8 + chunk % 2 * 4;
-                v = {*reinterpret_cast<const uint32_t*>(from), *reinterpret_cast<const uint32_t*>(from + 16),
-                     *reinterpret_cast<const uint32_t*>(from + 32), *reinterpret_cast<const uint32_t*>(from + 48)};
-            }
-            *reinterpret_cast<uint4*>(to + block * 8192 + row * 128 + (chunk ^ row % 8) * 16) = v;
-        }
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-        asm volatile("bar.sync %0, 128;" ::"r"(worker + 1) : "memory");
     }
 
     // Queued, not waited for.
@@ -224,10 +249,10 @@ public:
             const int64_t head =
                 (int64_t{unit.row} + column / per_head) * args.q_heads + kv_head * per_head + column % per_head;
             uint32_t* out = reinterpret_cast<uint32_t*>(args.out + head * (2 * Dims)) + lane % 4;
+            const float scale = output_scale(total_sum[h], 1.0f);
 #pragma unroll
             for (int r = 0; r < registers; r += 4)
-                out[r] = Bf16Kv::pack(output_of(o[r + 2 * h], total_sum[h], 1.0f),
-                                      output_of(o[r + 2 * h + 1], total_sum[h], 1.0f));
+                out[r] = Bf16Kv::pack(output_of(o[r + 2 * h], scale), output_of(o[r + 2 * h + 1], scale));
         }
     }
 
@@ -266,10 +291,8 @@ __global__ void __launch_bounds__(prefill_threads, 1) prefill_kernel(const __gri
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x % 128 != 0) return;
         Place<L::stages> at;
-        for (; items.more(); ++items.round) {
-            const int item = items.item();
-            if (item >= items.total) continue;
-            const AttentionPrefill unit = read_prefill(args, counts, item / args.kv_heads);
+        for (int item = items.next(); item < items.total; item = items.next()) {
+            const AttentionPrefill unit = read_prefill(args, counts, item, items.total);
             const uint8_t* from =
                 args.scratch + (int64_t{unit.scratch} * args.kv_heads + item % args.kv_heads) * L::run_bytes;
             for (int run = 0; run < unit.runs; ++run, from += int64_t{args.kv_heads} * L::run_bytes) {
@@ -290,13 +313,20 @@ __global__ void __launch_bounds__(prefill_threads, 1) prefill_kernel(const __gri
     const bool speaks = threadIdx.x % 128 == 0;
     if (takes_turns<Dims> && group == 1) asm volatile("bar.arrive 3, 256;" ::: "memory");
     const float scale = args.scale_log2;
+    int item = items.next();
+    AttentionPrefill next = read_prefill(args, counts, item, items.total);
+    Queries<Dims> queries;
+    queries.load(args, next, item % args.kv_heads, group);
+    uint8_t* own_q = memory + L::q_at + group * L::q_bytes;
 #pragma unroll 1
-    for (; items.more(); ++items.round) {
-        const int item = items.item();
-        if (item >= items.total) continue;
-        const AttentionPrefill unit = read_prefill(args, counts, item / args.kv_heads);
+    while (item < items.total) {
+        const AttentionPrefill unit = next;
         Worker<Dims> worker(args, unit, item % args.kv_heads, group, memory);
-        worker.load_q();
+        // Other warps' products may still read the old ones.
+        asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+        queries.store(own_q);
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
         float s[run_tokens / 2], o[Dims / 2], factor[2];
         uint32_t p[run_tokens / 4];
 #pragma unroll
@@ -310,16 +340,23 @@ __global__ void __launch_bounds__(prefill_threads, 1) prefill_kernel(const __gri
         worker.softmax(s, factor, unit.first_run * run_tokens, scale, true);
         worker.pack(p, s);
         bool first_run = true, first_group = true;  // of its group; of all
-#pragma unroll 1
-        for (int run = unit.first_run; run < last; ++run) {
+        int run = unit.first_run;
+        // Scores of the next run, values of this one; `fold`: before those, the sums of the group before go into the
+        // total, while the scores are on their way (heads of 64, whose scores are short, lose 13 % by that).
+        const auto step = [&](auto fold) {
             const bool ends = run % group_runs == group_runs - 1;
             barrier_wait(full + 8 * k.slot, k.parity);
             if (takes_turns<Dims>) asm volatile("bar.sync %0, 256;" ::"r"(3 + group) : "memory");
             worker.scores(s, base, k.slot);
+            if constexpr (fold) {
+                worker.end_group(o, first_group, false);
+                first_group = false;
+                wgmma_wait<0>();
+            }
             barrier_wait(full + values + 8 * v.slot, v.parity);
             worker.values(o, p, base, v.slot, first_run);
             if (takes_turns<Dims>) asm volatile("bar.arrive %0, 256;" ::"r"(4 - group) : "memory");
-            wgmma_wait<1>();
+            if constexpr (!fold) wgmma_wait<1>();
             barrier_arrive_if(empty + 8 * k.slot, speaks);
             k.next();
             if (ends) worker.close_group();
@@ -327,19 +364,38 @@ __global__ void __launch_bounds__(prefill_threads, 1) prefill_kernel(const __gri
             wgmma_wait<0>();
             barrier_arrive_if(empty + values + 8 * v.slot, speaks);
             v.next();
-            if (ends) {
-                worker.end_group(o, first_group, false);
-                first_group = false;
-            } else if (__any_sync(all_lanes, factor[0] != 1.0f || factor[1] != 1.0f)) {
+            if (!ends && __any_sync(all_lanes, factor[0] != 1.0f || factor[1] != 1.0f)) {
 #pragma unroll
                 for (int r = 0; r < Dims / 2; ++r) o[r] *= factor[r / 2 % 2];
             }
             worker.pack(p, s);
             first_run = ends;
+            ++run;
+        };
+        const auto fold_here = [&] {
+            worker.end_group(o, first_group, false);
+            first_group = false;
+        };
+#pragma unroll 1
+        while (run < last) {
+            const bool fold = run > unit.first_run && first_run;
+            if constexpr (Dims == 128) {
+                if (fold)
+                    step(std::true_type{});
+                else
+                    step(std::false_type{});
+            } else {
+                if (fold) fold_here();
+                step(std::false_type{});
+            }
         }
+        if (run > unit.first_run && first_run) fold_here();
         barrier_wait(full + values + 8 * v.slot, v.parity);
         worker.values(o, p, base, v.slot, first_run);
         worker.close_group();
+        item = items.next();
+        next = read_prefill(args, counts, item, items.total);
+        queries.load(args, next, item % args.kv_heads, group);
         wgmma_wait<0>();
         barrier_arrive_if(empty + values + 8 * v.slot, speaks);
         v.next();
