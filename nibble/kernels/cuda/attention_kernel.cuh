@@ -2,7 +2,8 @@
 // other, in each its positions in passes: the warps share the positions for scores and exponentials, which meet in
 // shared memory, and the dimensions for the values, so that a group's sums are one chain in registers. Keys and values
 // arrive in a ring of slots, a pass's keys or values each, over the ends of units; a warpgroup of its own asks for them
-// (by the warps that compute, between a pass's barriers: 2 us a pass instead of 1, copies take 100 clocks and more).
+// (asked for by the computing warps between the barriers of a pass: 64.8 and 38.4 us instead of 62.0 and 33.2 at 16 x
+// 4096, BF16 and E4M3, with a merge kernel behind them).
 #pragma once
 
 #include "kernels/cuda/attention_merge.cuh"
@@ -63,6 +64,7 @@ __global__ void __launch_bounds__(32 * (attention_warps + asking_warps), 1)
         barrier_wait(full + 8 * slot, parity);
         return shared + slot * L::slot_bytes;
     };
+    // One lane arrives for its warp (racecheck does not see what __syncwarp() orders and reports the others' reads).
     const auto free_slot = [&] {
         __syncwarp();
         barrier_arrive_if(empty + 8 * slot, lane == 0);
