@@ -4,10 +4,14 @@
 // Scores are FP32; probabilities are rounded to BF16 (FP16 with E4M3, whose values convert exactly, as do queries of
 // magnitude 2^-14 ... 65504). A query at position t sees positions max(0, t - window + 1) .. t. The order, a function
 // of positions only:
-//   run     64 positions from a multiple of 64: s = chain over the head's dimensions * scale * log2(e);
-//           T = the largest visible s; p = 2^(s - T); l = sum of p in a fixed tree; o = one chain over 4 x 16 positions
-//   group   8 runs, total: all groups, each in order from (T, l, o) = (-inf, 0, 0) by
-//           T' = max(T, Tr), a = 2^(T - T'), b = 2^(Tr - T'), l' = fma(b, lr, a * l), o' = fma(b, or, a * o)
+//   run     128 positions from a multiple of 128: s = chain over the head's dimensions (the scale not in it)
+//   group   4 runs in order, from (T, l, o) = (-inf, 0, 0). Tr = the run's largest visible s * scale * log2(e);
+//           T' = Tr if it is more than 8 above T, else T; a = 2^(T - T'); p = 2^fma(s, scale * log2(e), -T').
+//           o: times a, then one chain over the run's 8 x 16 positions. l: eight of them, one for each class of
+//           positions (the row of a tile modulo 8): tiles' two sums, four tiles in a tree, fma(l, a, first half) +
+//           second half; at the group's end all eight in a tree
+//   total   all groups in order from (-inf, 0, 0) by T' = max(T, Tg), a = 2^(T - T'), b = 2^(Tg - T'),
+//           l' = fma(b, lg, a * l), o' = fma(b, og, a * o)
 //   out     o * (v scale / l)
 // So a token's result does not depend on what else is in the batch, on where its prompt was cut, or on how many
 // multiprocessors there are. A row without a visible position gives zeros.
@@ -45,7 +49,7 @@ struct KvShape {
 struct KvCache {
     KvShape shape;
     std::byte* pages = nullptr;
-    const float* k_scales = nullptr;  // [kv_heads], e4m3 only: value = code * scale; null: 1
+    const float* k_scales = nullptr;  // [kv_heads], e4m3 only: value = code * scale, above 0; null: 1
     const float* v_scales = nullptr;
 };
 
@@ -65,7 +69,7 @@ struct AttentionSegment {
 struct AttentionProblem {
     KvShape kv;
     int q_heads = 0;          // a multiple of kv_heads
-    float softmax_scale = 0;  // of q . k
+    float softmax_scale = 0;  // of q . k, above 0
     int64_t window = 0;       // positions a query sees, itself included; 0: all
     int64_t table_pitch = 0;  // pages in a row of the block table
     // Of one launch; they size workspace and work list. Results do not depend on them.
@@ -93,7 +97,8 @@ Result<AttentionWork> attention_work(const AttentionPlan& plan, std::span<const 
 struct AttentionInput {
     const std::byte* q = nullptr;    // [rows, q_heads, k_dim] BF16
     const int32_t* table = nullptr;  // [.., table_pitch]
-    const int32_t* work = nullptr;   // AttentionWork::words
+    // AttentionWork::words. Among them are counters, which a launch uses and leaves as they were: one at a time.
+    const int32_t* work = nullptr;
 };
 // out [rows, q_heads, v_dim] BF16. `overlap`: as in MatmulOptions; the kernel before must not write the block table,
 // the work list, or cache tiles of positions below `position` of a segment.

@@ -52,6 +52,33 @@ int64_t tops_bytes(const AttentionPlan& plan) {
                       static_cast<int64_t>(sizeof(float2)));
 }
 
+// Groups of a piece that units are cut into, for the shortest work: thread blocks take items in turn, the longest
+// first, so each turn lasts as long as its first item.
+int32_t best_piece(const std::vector<AttentionUnit>& units, const AttentionPlan& plan) {
+    constexpr int64_t group_cost = 4, item_cost = 1, merge_cost = 2;  // of a piece that is not whole, the last
+    int32_t longest = 1;
+    for (const AttentionUnit& u : units) longest = std::max(longest, u.groups);
+    int32_t best = longest;
+    int64_t least = INT64_MAX;
+    std::vector<int64_t> count(static_cast<size_t>(longest) + 1);  // of items by length
+    for (int32_t piece = longest; piece >= 1; piece = piece > 16 ? piece * 3 / 4 : piece - 1) {
+        std::ranges::fill(count, 0);
+        for (const AttentionUnit& u : units) {
+            count[static_cast<size_t>(piece)] += u.groups / piece;
+            if (u.groups % piece) ++count[static_cast<size_t>(u.groups % piece)];
+        }
+        const int64_t each = item_cost + (piece < longest ? merge_cost : 0);
+        int64_t cost = 0, before = 0;
+        for (int32_t groups = piece; groups >= 1; --groups) {
+            const int64_t through = before + count[static_cast<size_t>(groups)] * plan.problem.kv.kv_heads;
+            cost += (ceil_div(through, plan.blocks) - ceil_div(before, plan.blocks)) * (groups * group_cost + each);
+            before = through;
+        }
+        if (cost < least) least = cost, best = piece;
+    }
+    return best;
+}
+
 // The kernel for many columns of a KV head.
 bool has_prefill(const AttentionProblem& p) {
     return on_hopper() && p.kv.type == KvType::bf16 && p.kv.k_dim == p.kv.v_dim &&
@@ -65,6 +92,7 @@ Result<AttentionPlan> plan_attention(const AttentionProblem& p, const DeviceInfo
     NIBBLE_CHECK(cache_args({.shape = p.kv}));
     if (p.q_heads < 1 || p.q_heads % p.kv.kv_heads)
         return fail("attention: {} query heads over {} KV heads", p.q_heads, p.kv.kv_heads);
+    if (!(p.softmax_scale > 0)) return fail("attention: scores times {}", p.softmax_scale);
     if (p.most_segments < 1 || p.most_rows < p.most_segments || p.most_tokens < 1 || p.window < 0 ||
         p.table_pitch * p.kv.page_tokens < p.most_tokens || p.most_rows * p.q_heads > INT32_MAX / 512)
         return fail("attention: {} segments, {} rows, {} tokens in {} pages, window {}", p.most_segments, p.most_rows,
@@ -91,7 +119,7 @@ Result<AttentionPlan> plan_attention(const AttentionProblem& p, const DeviceInfo
         NIBBLE_CHECK(cuda_status(prepare_prefill(p.kv.k_dim), "attention: cudaFuncSetAttribute"));
     }
     plan.work_words =
-        counts_words + (most_blocks(p) + plan.partials) * (unit_words + merge_words) +
+        counts_words + (most_blocks(p) + plan.partials) * (unit_words + merge_words + p.kv.kv_heads) +
         plan.gathered_runs * gather_words +
         (plan.gathered_runs ? (p.most_rows * group_of(p) / prefill_columns + p.most_segments) : 0) * prefill_words;
     plan.workspace_bytes = sums_bytes(plan) + tops_bytes(plan) + plan.gathered_runs * gathered_bytes(p);
@@ -104,7 +132,7 @@ Result<AttentionWork> attention_work(const AttentionPlan& plan, std::span<const 
     std::vector<AttentionUnit> units;
     std::vector<AttentionGather> gathers;
     std::vector<AttentionPrefill> prefills;
-    int64_t rows = 0, all_groups = 0;
+    int64_t rows = 0;
     // Runs that the rows of a segment see.
     const auto first_seen = [&](int64_t position) {
         return p.window ? std::max<int64_t>(0, position - p.window + 1) : 0;
@@ -147,17 +175,15 @@ Result<AttentionWork> attention_work(const AttentionPlan& plan, std::span<const 
                              .row = s.row,
                              .column = column,
                              .columns = count,
-                             .unused = 0});
-            all_groups += end - begin + 1;
+                             .merge = -1});
         }
     }
     if (std::ssize(segments) > p.most_segments || rows > p.most_rows)
         return fail("attention: {} segments of {} rows under a plan for {} of {}", segments.size(), rows,
                     p.most_segments, p.most_rows);
-    // Pieces of a few groups, as many as keep all thread blocks busy; each group leaves its own sums, so that the order
-    // of additions stays. Blocks of columns whose sums find no room stay whole.
-    const int64_t wanted = blocks_worth * plan.blocks / p.kv.kv_heads;
-    const auto piece = static_cast<int32_t>(std::max<int64_t>(1, all_groups / std::max<int64_t>(1, wanted)));
+    // Units of many groups are cut where that ends sooner; each group then leaves its own sums, so that the order of
+    // additions stays. Blocks of columns whose sums find no room stay whole.
+    const int32_t piece = best_piece(units, plan);
     std::vector<AttentionUnit> pieces;
     std::vector<AttentionMerge> merges;
     int32_t partial = 0;
@@ -166,12 +192,14 @@ Result<AttentionWork> attention_work(const AttentionPlan& plan, std::span<const 
             pieces.push_back(u);
             continue;
         }
+        const auto merge = static_cast<int32_t>(std::ssize(merges));
         merges.push_back({u.row, u.column, u.columns, partial, u.groups});
         for (int32_t from = 0; from < u.groups; from += piece) {
             AttentionUnit part = u;
             part.first_group = u.first_group + from;
             part.groups = std::min(piece, u.groups - from);
             part.partial = partial + from;
+            part.merge = merge;
             pieces.push_back(part);
         }
         partial += u.groups;
@@ -189,8 +217,9 @@ Result<AttentionWork> attention_work(const AttentionPlan& plan, std::span<const 
     };
     const auto size = [](const auto& list) { return static_cast<int32_t>(list.size()); };
     append(pieces);
+    const std::vector<int32_t> left(merges.size() * static_cast<size_t>(p.kv.kv_heads));
     const AttentionCounts counts{.units = size(pieces),
-                                 .merges = size(merges),
+                                 .left_at = append(left),
                                  .merges_at = append(merges),
                                  .gathers = size(gathers),
                                  .gathers_at = append(gathers),
@@ -212,7 +241,7 @@ Status attend(const AttentionPlan& plan, const AttentionInput& in, const KvCache
     const AttentionArgs args{.q = reinterpret_cast<const uint8_t*>(in.q),
                              .pages = c.pages,
                              .table = in.table,
-                             .work = in.work,
+                             .work = const_cast<int32_t*>(in.work),  // its counters, at zero again in the end
                              .k_scales = c.k_scales,
                              .v_scales = c.v_scales,
                              .sums = reinterpret_cast<float*>(workspace),
@@ -236,14 +265,9 @@ Status attend(const AttentionPlan& plan, const AttentionInput& in, const KvCache
         NIBBLE_CHECK(cuda_status(launch_prefill(args, p.kv.k_dim, plan.multiprocessors, raw(stream)),
                                  "attention: prefill kernel launch"));
     }
-    NIBBLE_CHECK(cuda_status(p.kv.type == KvType::bf16 ? launch_attention_bf16(args, shape, plan.blocks, raw(stream))
-                                                       : launch_attention_e4m3(args, shape, plan.blocks, raw(stream)),
-                             "attention: kernel launch"));
-    // Blocks without a merge end at once.
-    const int64_t items = std::min(plan.partials / 2 + 1, most_blocks(p)) * p.kv.kv_heads * shape.columns;
-    return cuda_status(
-        launch_merge(args, shape, static_cast<int>(std::min<int64_t>(items, 8 * plan.multiprocessors)), raw(stream)),
-        "attention: merge kernel launch");
+    return cuda_status(p.kv.type == KvType::bf16 ? launch_attention_bf16(args, shape, plan.blocks, raw(stream))
+                                                 : launch_attention_e4m3(args, shape, plan.blocks, raw(stream)),
+                       "attention: kernel launch");
 }
 
 }  // namespace nibble::cuda

@@ -1,11 +1,13 @@
 // What a thread block of the attention kernel has to do, and where the tiles of it lie.
 #pragma once
 
-#include "kernels/cuda/attention_run.cuh"
+#include "kernels/cuda/attention_order.cuh"
+#include "kernels/cuda/ptx.cuh"
 
 namespace nibble::cuda {
 
-inline constexpr int attention_warps = group_runs;
+inline constexpr int attention_warps = 8;  // that compute
+inline constexpr int asking_warps = 4;     // a warpgroup that asks for keys and values
 
 // Units times KV heads, one in `stride`: without divisions.
 struct ItemCursor {
@@ -37,39 +39,43 @@ __device__ inline AttentionUnit read_unit(const AttentionArgs& args, const ItemC
     return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w, c.x, c.y, c.z, c.w};
 }
 
-// Tiles [x, y) of the run at `position` that hold one of the positions [first, last].
-__device__ inline int2 seen_tiles(int first, int last, int position) {
-    const int begin = max(0, (first - position) / kv_tile_tokens);
-    const int end = min(run_tiles, (last - position + kv_tile_tokens) / kv_tile_tokens);
-    return first >= position + run_tokens || last < position ? int2{0, 0} : int2{begin, end};
-}
+// The tiles [first, last] of a sequence of which a unit's columns see something.
+struct UnitTiles {
+    int first = 0, last = -1;
+    __device__ UnitTiles() = default;
+    __device__ UnitTiles(int first_group, int groups, int first_seen, int last_seen)
+        : first(max(first_seen, first_group * group_tokens) / kv_tile_tokens),
+          last(min(last_seen, (first_group + groups) * group_tokens - 1) / kv_tile_tokens) {}
+};
 
-// The halves of tiles that a warp asks for, group after group, unit after unit: where the next one lies. Units and
-// pages are read ahead of their use.
-template <class Kv, KvDims Dims>
+// The keys and then the values of the tiles that an asking warp cares for, `Own` of every pass over asking_warps * Own
+// tiles, pass after pass, unit after unit. Lane i has tile i; units and pages are read ahead of their use.
+template <class Kv, KvDims Dims, int Own>
 struct TileCursor {
     static constexpr int k_bytes = k_tile_bytes(Kv::type, Dims), v_bytes = v_tile_bytes(Kv::type, Dims);
+    static constexpr int pass_tiles = asking_warps * Own;
     struct Span {  // of a unit, what this needs
-        int table = 0, fresh = 0, first_group = 0, groups = 0, first_seen = 0, last_seen = 0;
+        int table = 0, fresh = 0;
+        UnitTiles tiles;
     };
-    struct Run {
-        int begin = 0, end = 0, position = 0;
-        int fresh = 0;  // the first position that the kernel before may still write
+    struct Pass {
+        int begin = 0, end = 0;  // of the warp's tiles, those that are there
+        bool fresh = false;      // the kernel before may still write one of them
     };
     const AttentionArgs& args;
-    int warp, lane;
+    int own, lane;  // own: the warp's first tile in a pass
     ItemCursor item;
     Span unit, ahead;
-    int group = -1;
-    Run now{}, next{};
-    // Lane t: page and place in it of tile t. The page of the next run is on its way, so nothing is made of it yet.
+    int pass_at = -1;  // of `next`
+    Pass now, next;
     const uint8_t* place = nullptr;
+    // Of the next pass. The page is on its way, so nothing is made of it yet.
     int next_page = 0, next_offset = 0;
-    int half = 0;  // of now: K tiles, then V tiles
-    bool done = false;
+    bool values = false, done = false;
 
-    __device__ TileCursor(const AttentionArgs& a, int w, int l, const ItemCursor& first)
-        : args(a), warp(w), lane(l), item(first), unit(read(first)), ahead(read(first.next())) {
+    __device__ TileCursor(const AttentionArgs& a, int warp, int l, const ItemCursor& first)
+        : args(a), own(warp * Own), lane(l), item(first), unit(read(first)), ahead(read(first.next())) {
+        pass_at = unit.tiles.first / pass_tiles - 1;
         find_next();
         go_on();
     }
@@ -77,25 +83,22 @@ struct TileCursor {
         if (!at.more()) return {};
         const int4 a = __ldg(unit_at(args, at.unit));
         const int2 b = __ldg(reinterpret_cast<const int2*>(unit_at(args, at.unit) + 1));
-        return {a.x, a.y, a.z, a.w, b.x, b.y};
+        return {a.x, a.y, UnitTiles(a.z, a.w, b.x, b.y)};
     }
-    // The next run of this warp that has tiles; item.more() is false after the last.
+    // item.more() is false after the last.
     __device__ void find_next() {
-        while (item.more()) {
-            if (++group >= unit.groups) {
-                item = item.next();
-                unit = ahead;
-                ahead = read(item.next());
-                group = -1;
-                continue;
-            }
-            const int position = (unit.first_group + group) * group_tokens + warp * run_tokens;
-            const int2 tiles = seen_tiles(unit.first_seen, unit.last_seen, position);
-            next = {tiles.x, tiles.y, position, unit.fresh};
-            if (tiles.y > tiles.x) break;
+        if (++pass_at > unit.tiles.last / pass_tiles) {
+            item = item.next();
+            unit = ahead;
+            ahead = read(item.next());
+            pass_at = unit.tiles.first / pass_tiles;
         }
-        if (!item.more() || lane < next.begin || lane >= next.end) return;
-        const int page_tiles = args.page_tokens / kv_tile_tokens, at = next.position / kv_tile_tokens + lane;
+        if (!item.more()) return;
+        const int tile = pass_at * pass_tiles + own;
+        next.begin = max(0, unit.tiles.first - tile), next.end = min(Own, unit.tiles.last + 1 - tile);
+        next.fresh = (tile + next.end) * kv_tile_tokens > unit.fresh;
+        if (lane < next.begin || lane >= next.end) return;
+        const int page_tiles = args.page_tokens / kv_tile_tokens, at = tile + lane;
         const int in_row = args.page_shift >= 0 ? at >> args.page_shift : at / page_tiles;
         next_page = __ldg(args.table + unit.table * args.table_pitch + in_row);
         next_offset = (item.head * page_tiles + at - in_row * page_tiles) * (k_bytes + v_bytes);
@@ -107,20 +110,21 @@ struct TileCursor {
         }
         now = next;
         place = args.pages + next_page * args.page_stride + next_offset;
-        half = 0;
+        values = false;
         find_next();
     }
-    __device__ int count() const { return now.end - now.begin; }
-    __device__ int tile() const { return now.begin + (half < count() ? half : half - count()); }
-    // Whether the kernel before this one may still write the tile.
-    __device__ bool fresh() const { return now.position + (tile() + 1) * kv_tile_tokens > now.fresh; }
-    // The next half and its size; then goes on. All lanes together.
-    __device__ const uint8_t* take(int& bytes) {
-        const auto found = __shfl_sync(all_lanes, reinterpret_cast<unsigned long long>(place), tile());
-        const bool values = half >= count();
-        bytes = values ? v_bytes : k_bytes;
-        if (++half == 2 * count()) go_on();
-        return reinterpret_cast<const uint8_t*>(found) + (values ? k_bytes : 0);
+    // Asks for the warp's next keys or values; its tiles of the slot are `to` and those `pitch` bytes after it. Every
+    // warp arrives at `barrier`. All lanes together.
+    __device__ void ask(uint32_t to, int pitch, uint32_t barrier) {
+        const int bytes = values ? v_bytes : k_bytes;
+        if (lane == 0) barrier_expect(barrier, max(0, now.end - now.begin) * bytes);
+        __syncwarp();
+        if (lane >= now.begin && lane < now.end)
+            bulk_copy(to + lane * pitch, place + (values ? k_bytes : 0), bytes, barrier);
+        if (values)
+            go_on();
+        else
+            values = true;
     }
 };
 

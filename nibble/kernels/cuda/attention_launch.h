@@ -7,20 +7,23 @@
 
 namespace nibble::cuda {
 
-inline constexpr int run_tokens = 64, group_runs = 8, group_tokens = run_tokens * group_runs;
+// Of the order of sums (kernels/attention_cuda.h): a run's exponentials have one reference, half a run's are added up
+// before they meet others, a group's sums are one chain.
+inline constexpr int run_tokens = 128, group_runs = 4, group_tokens = run_tokens * group_runs;
 
 // Consecutive columns (query token, head of a KV head's group) of a segment, over consecutive groups of positions.
 struct AttentionUnit {
     int32_t table, position, first_group, groups;  // position: of the segment's first token
     int32_t first_seen, last_seen, lowest;         // positions that some column sees; `lowest`: of the first column
-    int32_t partial;  // where the shares of its groups go; -1: it has all groups, out with their sum
-    int32_t row, column, columns, unused;  // row: of the segment's first token
+    int32_t partial;               // where the shares of its groups go; -1: it has all groups, out with their sum
+    int32_t row, column, columns;  // row: of the segment's first token
+    int32_t merge;                 // which gathers its partial sums
 };
-// Partial sums [first, first + count) are those of columns of a segment.
+// Partial sums [first, first + count) are those of columns of a segment: who leaves the last of them adds them up.
 struct AttentionMerge {
     int32_t row, column, columns, first, count;
 };
-// A run of 64 positions to be laid out for the prefill kernel; positions [first, last] of the sequence are needed.
+// A run of positions to be laid out for the prefill kernel; positions [first, last] of the sequence are needed.
 struct AttentionGather {
     int32_t table, position, first, last, scratch;
 };
@@ -28,9 +31,10 @@ struct AttentionGather {
 struct AttentionPrefill {
     int32_t row, position, column, columns, first_run, runs, scratch;
 };
-// The work list: these counts, units, and the others where the counts say (in words from the list's begin).
+// The work list: these counts, units, and the others where the counts say (in words from the list's begin). `left_at`:
+// for each merge and KV head how many partial sums there are so far, zero between launches.
 struct AttentionCounts {
-    int32_t units, merges, merges_at, gathers, gathers_at, prefills, prefills_at, unused;
+    int32_t units, left_at, merges_at, gathers, gathers_at, prefills, prefills_at, unused;
 };
 inline constexpr int unit_words = 12, merge_words = 5, gather_words = 5, prefill_words = 7, counts_words = 8;
 inline constexpr int prefill_columns = 128;
@@ -39,7 +43,7 @@ struct AttentionArgs {
     const uint8_t* q = nullptr;
     const uint8_t* pages = nullptr;
     const int32_t* table = nullptr;
-    const int32_t* work = nullptr;
+    int32_t* work = nullptr;
     const float* k_scales = nullptr;
     const float* v_scales = nullptr;
     float* sums = nullptr;       // [partial][KV head][column][v dims, padded], not yet divided
@@ -69,6 +73,5 @@ cudaError_t launch_attention_e4m3(const AttentionArgs& args, const AttentionKern
 cudaError_t launch_gather(const AttentionArgs& args, int dims, int blocks, cudaStream_t stream);
 cudaError_t prepare_prefill(int dims);
 cudaError_t launch_prefill(const AttentionArgs& args, int dims, int blocks, cudaStream_t stream);
-cudaError_t launch_merge(const AttentionArgs& args, const AttentionKernelShape& shape, int blocks, cudaStream_t stream);
 
 }  // namespace nibble::cuda

@@ -17,15 +17,17 @@ __device__ inline float exp2_of(float x) {
     return y;
 }
 
-// Maximum of scores * log2(e), sum of exponentials under it, values so weighted.
-struct Share {
-    float top = -INFINITY, sum = 0.0f, value = 0.0f;
+// The reference under which a run's exponentials are taken, after that of the runs of its group before (-inf: none):
+// it stays while no score is more than `most_above` above it, so that sums are hardly ever multiplied.
+inline constexpr float most_above = 8.0f;
+__device__ inline float reference_of(float before, float largest_score, float scale) {
+    const float run_top = __fmul_rn(largest_score, scale);  // not inside a fused operation of whoever calls
+    return run_top > before + most_above ? run_top : before;
+}
+// What sums under the reference `before` are multiplied with.
+__device__ inline float rescaling(float before, float now) { return before == now ? 1.0f : exp2_of(before - now); }
 
-    // The addend makes -0 a +0: runs that nobody sees may be skipped or added.
-    __device__ float output(float v_scale) const { return sum == 0.0f ? 0.0f : fmaf(value, v_scale / sum, 0.0f); }
-};
-
-// What a share and the next one are multiplied with under their common maximum, `top` afterwards.
+// What a share and the next one are multiplied with under their common reference, `top` afterwards.
 struct Weights {
     float own, other;
     __device__ Weights(float& top, float other_top) {
@@ -36,25 +38,10 @@ struct Weights {
     }
 };
 
-// `Count` shares in order, after `share`: all maxima first, so that the exponentials do not wait for each other.
-template <int Count, class Top, class Value>
-__device__ void merge_shares(Share& share, Top top, Value value) {
-    float2 tops[Count];
-#pragma unroll
-    for (int i = 0; i < Count; ++i) tops[i] = top(i);
-    float own[Count], other[Count];
-#pragma unroll
-    for (int i = 0; i < Count; ++i) {
-        const Weights w(share.top, tops[i].x);
-        own[i] = w.own, other[i] = w.other;
-    }
-#pragma unroll
-    for (int i = 0; i < Count; ++i) {
-        share.sum = fmaf(other[i], tops[i].y, own[i] * share.sum);
-        // Where there is nothing, value(i) may be anything.
-        share.value = fmaf(other[i], tops[i].x == -INFINITY ? 0.0f : value(i), own[i] * share.value);
-    }
-}
+// What a sum of values is multiplied with, under its sum of exponentials, and the output. The addend makes -0 a +0:
+// tiles that nobody sees may be skipped or added.
+__device__ inline float output_scale(float sum, float v_scale) { return sum == 0.0f ? 0.0f : v_scale / sum; }
+__device__ inline float output_of(float value, float scale) { return fmaf(value, scale, 0.0f); }
 
 __device__ inline uint4 shared_load(const uint8_t* at) { return *reinterpret_cast<const uint4*>(at); }
 
@@ -83,25 +70,25 @@ struct Bf16Kv {
         const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
         return *reinterpret_cast<const uint32_t*>(&v);
     }
-    // One chain over the dimensions, for each of two tiles of tokens and `Tiles` groups of eight columns.
-    template <int Dims, int Tiles>
-    static __device__ void scores(float (&s)[2][Tiles][4], const uint8_t* const (&tile)[2],
+    // One chain over the dimensions, for each of `Count` tiles of tokens and `Tiles` groups of eight columns.
+    template <int Dims, int Tiles, int Count>
+    static __device__ void scores(float (&s)[Count][Tiles][4], const uint8_t* tiles, int pitch,
                                   const uint32_t (&q)[Tiles][Dims / 8], int lane) {
 #pragma unroll
         for (int p = 0; p < Dims / 32; ++p) {
-            uint4 upper[2], lower[2];
+            uint4 upper[Count], lower[Count];
 #pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                upper[i] = shared_load(tile[i] + 1024 * p + 16 * lane);
-                lower[i] = shared_load(tile[i] + 1024 * p + 512 + 16 * lane);
+            for (int i = 0; i < Count; ++i) {
+                upper[i] = shared_load(tiles + i * pitch + 1024 * p + 16 * lane);
+                lower[i] = shared_load(tiles + i * pitch + 1024 * p + 512 + 16 * lane);
             }
 #pragma unroll
             for (int t = 0; t < Tiles; ++t) {
 #pragma unroll
-                for (int i = 0; i < 2; ++i)
+                for (int i = 0; i < Count; ++i)
                     multiply_add(s[i][t], upper[i].x, lower[i].x, upper[i].y, lower[i].y, q[t][4 * p], q[t][4 * p + 1]);
 #pragma unroll
-                for (int i = 0; i < 2; ++i)
+                for (int i = 0; i < Count; ++i)
                     multiply_add(s[i][t], upper[i].z, lower[i].z, upper[i].w, lower[i].w, q[t][4 * p + 2],
                                  q[t][4 * p + 3]);
             }
@@ -112,15 +99,18 @@ struct Bf16Kv {
         const uint32_t first = bytes_below(valid, 2), second = bytes_below(valid - 2, 2);
         return {w.x & first, w.y & second, w.z & first, w.w & second};
     }
-    template <int Dims, int Tiles>
-    static __device__ void values(float (&o)[Tiles][Dims / 16][4], const uint8_t* tile, const uint32_t (&p)[Tiles][2],
-                                  int lane) {
+    // Operands of `Slices` slices of 16 dimensions from slice `first` on.
+    template <int Slices>
+    static __device__ void load_values(uint4 (&w)[Slices], const uint8_t* tile, int first, int lane) {
 #pragma unroll
-        for (int v = 0; v < Dims / 16; ++v) {
-            const uint4 w = shared_load(tile + 512 * v + 16 * lane);
+        for (int i = 0; i < Slices; ++i) w[i] = shared_load(tile + 512 * (first + i) + 16 * lane);
+    }
+    template <int Slices, int Tiles>
+    static __device__ void values(float (&o)[Slices][Tiles][4], const uint4 (&w)[Slices], const uint2 (&p)[Tiles]) {
 #pragma unroll
-            for (int t = 0; t < Tiles; ++t) multiply_add(o[t][v], w.x, w.z, w.y, w.w, p[t][0], p[t][1]);
-        }
+        for (int i = 0; i < Slices; ++i)
+#pragma unroll
+            for (int t = 0; t < Tiles; ++t) multiply_add(o[i][t], w[i].x, w[i].z, w[i].y, w[i].w, p[t].x, p[t].y);
     }
 };
 
@@ -151,21 +141,21 @@ struct E4m3Kv {
         asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(y) : "h"(x));
         return y;
     }
-    template <int Dims, int Tiles>
-    static __device__ void scores(float (&s)[2][Tiles][4], const uint8_t* const (&tile)[2],
+    template <int Dims, int Tiles, int Count>
+    static __device__ void scores(float (&s)[Count][Tiles][4], const uint8_t* tiles, int pitch,
                                   const uint32_t (&q)[Tiles][Dims / 8], int lane) {
 #pragma unroll
         for (int p = 0; p < Dims / 64; ++p) {
-            uint4 upper[2], lower[2];
+            uint4 upper[Count], lower[Count];
 #pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                upper[i] = shared_load(tile[i] + 1024 * p + 16 * lane);
-                lower[i] = shared_load(tile[i] + 1024 * p + 512 + 16 * lane);
+            for (int i = 0; i < Count; ++i) {
+                upper[i] = shared_load(tiles + i * pitch + 1024 * p + 16 * lane);
+                lower[i] = shared_load(tiles + i * pitch + 1024 * p + 512 + 16 * lane);
             }
 #pragma unroll
             for (int k = 0; k < 4; ++k)
 #pragma unroll
-                for (int i = 0; i < 2; ++i) {
+                for (int i = 0; i < Count; ++i) {
                     const uint32_t u = k == 0 ? upper[i].x : k == 1 ? upper[i].y : k == 2 ? upper[i].z : upper[i].w;
                     const uint32_t l = k == 0 ? lower[i].x : k == 1 ? lower[i].y : k == 2 ? lower[i].z : lower[i].w;
                     const uint32_t a0 = two(u, false), a1 = two(l, false), a2 = two(u, true), a3 = two(l, true);
@@ -179,19 +169,24 @@ struct E4m3Kv {
         const uint32_t mask = bytes_below(valid, 1);
         return {w.x & mask, w.y & mask, w.z & mask, w.w & mask};
     }
-    template <int Dims, int Tiles>
-    static __device__ void values(float (&o)[Tiles][Dims / 16][4], const uint8_t* tile, const uint32_t (&p)[Tiles][2],
-                                  int lane) {
+    // A slice's operands are the half of 16 bytes (w.x, w.y).
+    template <int Slices>
+    static __device__ void load_values(uint4 (&w)[Slices], const uint8_t* tile, int first, int lane) {
 #pragma unroll
-        for (int v = 0; v < Dims / 32; ++v) {
-            const uint4 w = shared_load(tile + 512 * v + 16 * lane);
-            const uint32_t x0 = two(w.x, false), x1 = two(w.y, false), x2 = two(w.x, true), x3 = two(w.y, true);
-            const uint32_t y0 = two(w.z, false), y1 = two(w.w, false), y2 = two(w.z, true), y3 = two(w.w, true);
+        for (int i = 0; i < Slices; ++i) {
+            const int slice = first + i;
+            const uint2 words = *reinterpret_cast<const uint2*>(tile + slice / 2 * 512 + slice % 2 * 8 + 16 * lane);
+            w[i] = make_uint4(words.x, words.y, 0, 0);
+        }
+    }
+    template <int Slices, int Tiles>
+    static __device__ void values(float (&o)[Slices][Tiles][4], const uint4 (&w)[Slices], const uint2 (&p)[Tiles]) {
 #pragma unroll
-            for (int t = 0; t < Tiles; ++t) {
-                multiply_add(o[t][2 * v], x0, x1, x2, x3, p[t][0], p[t][1]);
-                multiply_add(o[t][2 * v + 1], y0, y1, y2, y3, p[t][0], p[t][1]);
-            }
+        for (int i = 0; i < Slices; ++i) {
+            const uint32_t a0 = two(w[i].x, false), a1 = two(w[i].y, false), a2 = two(w[i].x, true),
+                           a3 = two(w[i].y, true);
+#pragma unroll
+            for (int t = 0; t < Tiles; ++t) multiply_add(o[i][t], a0, a1, a2, a3, p[t].x, p[t].y);
         }
     }
 };
