@@ -49,14 +49,20 @@ Result<std::unique_ptr<DeviceMixer>> DeviceAttention::make(const BlockConfig& bl
 
 Status DeviceAttention::forward(const std::byte* x, float* y, DeviceStep& step) const {
     const DeviceScope scope(step);
-    const DeviceBlockBatch& batch = step.blocks[size_t(index_)];
-    const DeviceRotary rotary = step.rotary_of(config_.rope);
     NIBBLE_TRY(float* qkv, step.scratch.allocate_array<float>(step.rows * qkv_.rows));
-    NIBBLE_TRY(std::byte * q, step.scratch.allocate(step.rows * q_cols() * 2));
     NIBBLE_TRY(std::byte * heads, step.scratch.allocate(step.rows * q_cols() * 2));
-    NIBBLE_TRY(std::byte * workspace, step.scratch.allocate(batch.attention->workspace_bytes));
     NIBBLE_TRY(const cuda::RowsOut as, order(step));
     NIBBLE_CHECK(qkv_.forward(x, step.rows, qkv, step, !as.row_major()));
+    NIBBLE_CHECK(attend(qkv, heads, step));
+    return out_.forward(heads, step.rows, y, out_.rows, step);
+}
+
+Status DeviceAttention::attend(const float* qkv, std::byte* heads, DeviceStep& step) const {
+    const DeviceScope scope(step);
+    const DeviceBlockBatch& batch = step.blocks[size_t(index_)];
+    const DeviceRotary rotary = step.rotary_of(config_.rope);
+    NIBBLE_TRY(std::byte * q, step.scratch.allocate(step.rows * q_cols() * 2));
+    NIBBLE_TRY(std::byte * workspace, step.scratch.allocate(batch.attention->workspace_bytes));
     const cuda::KvCache cache = kv_.cache(step);
     NIBBLE_CHECK(cuda::rope_append({.tokens = step.rows,
                                     .q_heads = config_.heads,
@@ -73,9 +79,8 @@ Status DeviceAttention::forward(const std::byte* x, float* y, DeviceStep& step) 
                                     .q = q},
                                    cache, step.overlap, step.stream));
     if (step.observer) NIBBLE_CHECK(step.observer->kv(prefix_, cache, batch.slots, step.rows, step.stream));
-    NIBBLE_CHECK(cuda::attend(*batch.attention, {.q = q, .table = batch.table, .work = batch.work}, cache, heads,
-                              workspace, step.overlap, step.stream));
-    return out_.forward(heads, step.rows, y, out_.rows, step);
+    return cuda::attend(*batch.attention, {.q = q, .table = batch.table, .work = batch.work}, cache, heads, workspace,
+                        step.overlap, step.stream);
 }
 
 int64_t DeviceAttention::scratch_bytes(int64_t rows) const {

@@ -13,6 +13,10 @@ public:
     Result<cuda::RowsOut> order(DeviceStep& step) const override { return qkv_.order(step.rows, step, true); }
     Result<bool> norms(DeviceStep& step) const override { return qkv_.norms(step.rows, step); }
     Status forward(const std::byte* x, float* y, DeviceStep& step) const override;
+    // From q, k and v [rows, in().rows] to heads [rows, out().cols] BF16: what lies between its products.
+    Status attend(const float* qkv, std::byte* heads, DeviceStep& step) const;
+    const DeviceStack& in() const { return qkv_; }
+    const DeviceLinear& out() const { return out_; }
     int64_t scratch_bytes(int64_t rows) const override;
     StateLayout state() const override { return {kv_.shape.page_bytes(), config_.window, 0}; }
     std::optional<cuda::AttentionProblem> attention() const override {

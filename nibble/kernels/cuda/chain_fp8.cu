@@ -1,0 +1,397 @@
+// Products of one token in W8A8, one thread block a multiprocessor for all of them (kernels/chain_cuda.h).
+//
+// A warp fills a ring of slots of 32 KB with W, product after product. Four warpgroups multiply: 64 rows of W are those
+// of wgmma, the token is its one column that counts. (B without swizzle: the eight columns begin 16 bytes apart, so
+// that x lies in shared memory once; columns 1 ... 7 are x displaced, and nobody reads their sums.) Where a thread
+// block has 64 rows or fewer the warpgroups share the groups of 128 columns; a group's four k-steps are one chain from
+// zero, as in product_fp8.cu, and one thread a row adds them in order.
+//
+// Rows of a tile of 64 that are not the block's are whatever lies there: their sums are not read.
+#include "kernels/cuda/block16.cuh"
+#include "kernels/cuda/chain_launch.h"
+#include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/product_epilogue.cuh"
+#include "kernels/cuda/tensor_map.cuh"
+
+#include <algorithm>
+
+namespace nibble::cuda {
+namespace {
+
+constexpr int all_bytes = 227 * 1024, group_cols = 128, most_rows = 256, most_slots = 8;
+
+struct ChainMaps {
+    CUtensorMap of[chain_steps];
+};
+
+__device__ void meet_warps() { asm volatile("bar.sync 1, %0;" ::"n"(chain_threads) : "memory"); }
+
+// All thread blocks have come here, and what their threads wrote before is visible. The word only ever grows, by the
+// number of blocks each time, so nobody must set it back.
+struct Meeting {
+    unsigned long long* word;
+    unsigned long long target = 0;
+
+    __device__ void wait() {
+        meet_warps();
+        if (threadIdx.x == 0) {
+            __threadfence();
+            const unsigned long long blocks = gridDim.x;
+            const unsigned long long ticket = atomicAdd(word, 1ull);
+            target = target ? target + blocks : ticket / blocks * blocks + blocks;
+            unsigned long long seen = 0;
+            do asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(word) : "memory");
+            while (seen < target);
+        }
+        meet_warps();
+    }
+};
+
+// d[64, 8] (+)= a[64, 32] b[8, 32]^T of E4M3: a as swizzled_operand() says, b in eight rows that begin 16 bytes apart.
+// Lane 4 g of warp w holds d[0] and d[2] of column 0: rows 16 w + g and 8 further.
+__device__ __forceinline__ void multiply_codes(float (&d)[4], uint32_t left, uint32_t right, int more) {
+    NIBBLE_WGMMA_ASM(
+        "{\n\t.reg .pred p;\n\t.reg .b64 left, right;\n\tsetp.ne.b32 p, %6, 0;\n\tmov.b64 left, "
+        "{%4, " NIBBLE_SWIZZLED_UPPER
+        "};\n\tmov.b64 right, {%5, 1};\n\twgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0, %1, %2, %3}, "
+        "left, right, p, 1, 1;\n\t}"
+        : NIBBLE_D4(d, 0)
+        : "r"(left), "r"(right), "r"(more));
+}
+
+struct Ring {
+    uint32_t base, full, empty;
+    int slots;
+    uint32_t slot = 0, parity = 0;
+
+    __device__ void next() {
+        if (++slot == static_cast<uint32_t>(slots)) slot = 0, parity ^= 1;
+    }
+};
+
+// The sums of a block's rows go to `sums`. Parts warpgroups share 64 rows, each with Chains groups of a slot.
+template <int Chains, int Parts>
+__device__ void multiply(const ChainStep& step, Ring& ring, uint32_t x_at, float* of_groups, float* sums) {
+    constexpr int tiles = 4 / Parts;
+    const int warpgroup = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 128, 0);
+    const int tile = warpgroup % tiles, part = warpgroup / tiles, rows = step.rows_each;
+    const int lane = static_cast<int>(threadIdx.x) % 32,
+              row = 64 * tile + static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane / 4;
+    const uint32_t w_at = (part * Chains * rows + 64 * tile) * group_cols;
+    const bool holds = lane % 4 == 0;
+    float acc[Chains][4] = {}, total[2] = {};
+#pragma unroll 1
+    for (int group = part * Chains; group < step.groups + part * Chains; group += Chains * Parts) {
+        barrier_wait(ring.full + 8 * ring.slot, ring.parity);
+        const uint32_t left = ring.base + ring.slot * chain_slot_bytes + w_at;
+        wgmma_fence();
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+#pragma unroll
+            for (int i = 0; i < Chains; ++i)
+                multiply_codes(acc[i], swizzled_operand(left + i * rows * group_cols) + 2 * j,
+                               swizzled_operand(x_at + (group + i) * group_cols) + 2 * j, j > 0);
+        wgmma_commit();
+        wgmma_wait<0>();
+#pragma unroll
+        for (int i = 0; i < Chains; ++i)
+#pragma unroll
+            for (float& v : acc[i]) asm volatile("" : "+f"(v)::"memory");
+        barrier_arrive_if(ring.empty + 8 * ring.slot, threadIdx.x % 128 == 0);
+        ring.next();
+        if constexpr (Parts == 1) {
+            total[0] = acc[0][0] + total[0], total[1] = acc[0][2] + total[1];
+        } else if (holds) {
+#pragma unroll
+            for (int i = 0; i < Chains; ++i) {
+                if (group + i >= step.groups) continue;
+                float* to = of_groups + (group + i) * rows + row;
+                if (row < rows) to[0] = acc[i][0];
+                if (row + 8 < rows) to[8] = acc[i][2];
+            }
+        }
+    }
+    if (Parts == 1 && holds) {
+        if (row < rows) sums[row] = total[0];
+        if (row + 8 < rows) sums[row + 8] = total[1];
+    }
+    meet_warps();
+    if constexpr (Parts > 1) {
+        const int own = static_cast<int>(threadIdx.x);
+        if (own < rows) {
+            float sum = 0.0f;
+#pragma unroll 16
+            for (int g = 0; g < step.groups; ++g) sum = of_groups[g * rows + own] + sum;
+            sums[own] = sum;  // read by the same thread first
+        }
+    }
+}
+
+__device__ void multiply(const ChainStep& step, Ring& ring, uint32_t x_at, float* of_groups, float* sums) {
+    switch (step.stage_groups) {
+        case 8:
+            return multiply<2, 4>(step, ring, x_at, of_groups, sums);
+        case 4:
+            return multiply<1, 4>(step, ring, x_at, of_groups, sums);
+        case 2:
+            return multiply<1, 2>(step, ring, x_at, of_groups, sums);
+        default:
+            return multiply<1, 1>(step, ring, x_at, of_groups, sums);
+    }
+}
+
+// Inputs of a product: codes in shared memory, where the tensor cores will read them.
+struct Input {
+    uint8_t* codes;
+    float* row;  // of a norm: norm_shared_bytes(), and one more
+    uint32_t h[chain_pairs];
+    float2 weight[chain_pairs];
+    bool summed = false;  // h is in registers, with all updates so far
+
+    // What no kernel writes, before the wait.
+    __device__ void load_weight(const ChainArgs& args, const ChainStep& step) {
+#pragma unroll
+        for (int j = 0; j < chain_pairs; ++j)
+            if (const int pair = pair_of_thread(j); pair < args.width / 2)
+                weight[j] = reinterpret_cast<const float2*>(step.norm)[pair];
+    }
+    __device__ void quantize(const ChainStep& step) {
+        for (int i = static_cast<int>(threadIdx.x); i < step.k / 8; i += chain_threads) {
+            const uint4 v = __ldcg(reinterpret_cast<const uint4*>(step.rows) + i);
+            const uint32_t pairs[4] = {v.x, v.y, v.z, v.w};
+            uint32_t word[2] = {};
+#pragma unroll
+            for (int p = 0; p < 4; ++p) word[p / 2] |= code_pair(pairs[p], step.input_scale) << (16 * (p % 2));
+            reinterpret_cast<uint2*>(codes)[i] = {word[0], word[1]};
+        }
+    }
+    __device__ void take(const uint8_t* from, int k) {
+        for (int i = static_cast<int>(threadIdx.x); i < k / 16; i += chain_threads)
+            reinterpret_cast<uint4*>(codes)[i] = __ldcg(reinterpret_cast<const uint4*>(from) + i);
+    }
+    // h += update, then its norm: as norm.cu.
+    __device__ void norm(const ChainArgs& args, const ChainStep& step, const float* update) {
+        const int width = args.width, pitch = lane_pitch(width);
+        float* shared_scale = row + sum_lanes * pitch;
+        float2 u[chain_pairs];
+#pragma unroll
+        for (int j = 0; j < chain_pairs; ++j) {
+            const int pair = min(pair_of_thread(j), width / 2 - 1);
+            if (!summed) h[j] = __ldcg(reinterpret_cast<const uint32_t*>(args.h) + pair);
+            if (update) u[j] = __ldcg(reinterpret_cast<const float2*>(update) + pair);
+        }
+        bool bad = false;
+#pragma unroll
+        for (int j = 0; j < chain_pairs; ++j) {
+            const int pair = pair_of_thread(j);
+            if (pair >= width / 2) continue;
+            float2 v{__uint_as_float(h[j] << 16), __uint_as_float(h[j] & 0xFFFF0000u)};
+            if (update) {
+                v = {rounded(v.x + rounded(u[j].x)), rounded(v.y + rounded(u[j].y))};
+                h[j] = __float_as_uint(v.x) >> 16 | __float_as_uint(v.y);
+                if (blockIdx.x == 0 && args.h_out) reinterpret_cast<uint32_t*>(args.h_out)[pair] = h[j];
+            }
+            bad = bad || !is_finite(v.x) || !is_finite(v.y);
+            float* to = lane_place(row, pitch, 2 * pair);
+            to[0] = v.x, to[pitch] = v.y;
+        }
+        summed = true;
+        if (bad && step.nonfinite && blockIdx.x == 0) atomicMin(step.nonfinite, 0);
+        meet_warps();
+        if (threadIdx.x < 32) {
+            const float scale = norm_scale(row, width, args.eps);
+            if (threadIdx.x == 0) *shared_scale = scale;
+        }
+        meet_warps();
+        const float r = *shared_scale;
+#pragma unroll
+        for (int j = 0; j < chain_pairs; ++j)
+            if (const int pair = pair_of_thread(j); pair < width / 2) {
+                const float low = __uint_as_float(h[j] << 16), high = __uint_as_float(h[j] & 0xFFFF0000u);
+                const uint32_t x = pair_of((low * r) * weight[j].x, (high * r) * weight[j].y);
+                reinterpret_cast<uint16_t*>(codes)[pair] = static_cast<uint16_t>(code_pair(x, step.input_scale));
+            }
+    }
+
+    static __device__ int pair_of_thread(int j) { return static_cast<int>(threadIdx.x) + j * chain_threads; }
+    static __device__ uint32_t code_pair(uint32_t pair, float scale) {
+        return e4m3_code(__uint_as_float(pair << 16) / scale) |
+               uint32_t{e4m3_code(__uint_as_float(pair & 0xFFFF0000u) / scale)} << 8;
+    }
+};
+
+// A thread's row of a block's work, what it needs of memory before the sums are there.
+struct Output {
+    int place, row;  // among the block's; of W
+    bool present;
+    float scale = 0, bias = 0;
+
+    __device__ Output(const ChainStep& s, int work) : place(static_cast<int>(threadIdx.x)) {
+        const int half = s.gated ? s.rows_each / 2 : s.rows_each, count = s.gated ? s.n / 2 : s.n;
+        const bool upper = s.gated && place >= half;
+        const int at = work * half + place - (upper ? half : 0);
+        present = place < s.rows_each && at < count;
+        row = at + (upper ? count : 0);
+        if (!present) return;
+        scale = (s.row_scales ? s.row_scales[row] : s.scale) * s.input_scale;
+        bias = s.bias ? s.bias[row] : 0.0f;
+    }
+    __device__ void store(const ChainArgs& args, const ChainStep& s, float* sums) const {
+        const float v = present ? product_output(sums[place], scale, bias) : 0.0f;
+        if (!s.activated) {
+            if (present) s.y[row] = v;
+            return;
+        }
+        if (s.gated) {
+            const int half = s.rows_each / 2;
+            if (present && place >= half) sums[place] = rounded(v);
+            meet_warps();
+            if (!present || place >= half) return;
+            args.codes[row] = code(act(args.activation, rounded(v)) * sums[place + half], s);
+        } else if (present) {
+            args.codes[row] = code(act(args.activation, rounded(v)), s);
+        }
+    }
+    static __device__ uint8_t code(float v, const ChainStep& s) { return e4m3_code(rounded(v) / s.code_scale); }
+};
+
+__global__ void __launch_bounds__(chain_threads + 32, 1)
+    chain_kernel(const __grid_constant__ ChainArgs args, const __grid_constant__ ChainMaps maps) {
+    extern __shared__ __align__(128) uint8_t shared_bytes[];
+    const uint32_t before = shared_address(shared_bytes), base = (before + 1023u) & ~1023u;
+    uint8_t* const shared = shared_bytes + (base - before);
+    uint8_t* const x = shared + args.slots * chain_slot_bytes;
+    float* const of_groups = reinterpret_cast<float*>(x + args.x_bytes);
+    float* const sums = of_groups + args.row_bytes / 4;
+    const uint32_t full = shared_address(sums + most_rows), empty = full + 8 * most_slots;
+    Ring ring{base, full, empty, args.slots};
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < args.slots; ++s) {
+            barrier_init(full + 8 * s, 1);
+            barrier_init(empty + 8 * s, chain_threads / 128);
+        }
+        barrier_init_done();
+    }
+    __syncthreads();
+    if (args.overlap) overlap_next();
+    const int grid = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
+    if (threadIdx.x >= chain_threads) {
+        if (threadIdx.x > chain_threads) return;
+        for (int i = 0; i < args.steps; ++i) prefetch_map(&maps.of[i]);
+        for (int i = 0; i < args.steps; ++i) {
+            const ChainStep& s = args.step[i];
+            const int box_rows = s.gated ? s.rows_each / 2 : s.rows_each;
+            for (int work = block; work < s.works; work += grid)
+                for (int group = 0; group < s.groups; group += s.stage_groups) {
+                    const uint32_t barrier = full + 8 * ring.slot;
+                    uint32_t to = base + ring.slot * chain_slot_bytes;
+                    barrier_wait(empty + 8 * ring.slot, ring.parity ^ 1);
+                    if (s.gated) {  // a box has rows of one half and one group
+                        const int count = min(s.stage_groups, s.groups - group);
+                        barrier_expect(barrier, count * s.rows_each * group_cols);
+                        for (int b = 0; b < 2 * count; ++b, to += box_rows * group_cols)
+                            load_3d(to, &maps.of[i], 0, (work * box_rows + b % 2 * (s.n / 2)) / 8, group + b / 2,
+                                    barrier);
+                    } else {
+                        barrier_expect(barrier, s.stage_groups * s.rows_each * group_cols);
+                        load_3d(to, &maps.of[i], 0, work * box_rows / 8, group, barrier);
+                    }
+                    ring.next();
+                }
+        }
+        return;
+    }
+    Input input{x, of_groups};
+    Meeting meeting{args.meet};
+    const float* update = args.update;
+    for (int i = 0; i < args.steps; ++i) {
+        const ChainStep& step = args.step[i];
+        if (step.norm) input.load_weight(args, step);
+        if (i > 0)
+            meeting.wait();
+        else if (args.overlap)
+            wait_for_previous();
+        if (step.rows)
+            input.quantize(step);
+        else if (step.norm)
+            input.norm(args, step, update);
+        else
+            input.take(args.codes, step.k);
+        update = step.y;
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        meet_warps();
+        for (int work = block; work < step.works; work += grid) {
+            const Output output(step, work);
+            multiply(step, ring, shared_address(x), of_groups, sums);
+            output.store(args, step, sums);
+            meet_warps();  // nobody writes sums that are still read
+        }
+    }
+}
+
+int stage_groups_for(int rows) { return rows <= 32 ? 8 : rows <= 64 ? 4 : rows <= 128 ? 2 : 1; }
+
+}  // namespace
+
+bool shape_chain(ChainArgs& args, int multiprocessors) {
+    if (args.width > most_chain_width) return false;
+    int x_bytes = 0, row_bytes = args.width ? norm_shared_bytes(args.width) + 16 : 0;
+    for (int i = 0; i < args.steps; ++i) {
+        ChainStep& s = args.step[i];
+        // What leaves the fewest rows to the busiest multiprocessor; of equals the most rows at a time.
+        const int count = s.gated ? s.n / 2 : s.n, most = s.gated ? most_rows / 2 : most_rows;
+        int best = 8;
+        int64_t least = INT64_MAX;
+        for (int rows = 8; rows <= most; rows += 8) {
+            const int64_t works = (count + rows - 1) / rows;
+            const int64_t busiest = (works + multiprocessors - 1) / multiprocessors * rows;
+            if (busiest <= least) least = busiest, best = rows;
+        }
+        s.works = (count + best - 1) / best;
+        s.rows_each = s.gated ? 2 * best : best;
+        s.stage_groups = stage_groups_for(s.rows_each);
+        const int stages = (s.groups + s.stage_groups - 1) / s.stage_groups;
+        x_bytes = std::max(x_bytes, stages * s.stage_groups * group_cols + 256);
+        if (s.stage_groups > 1) row_bytes = std::max(row_bytes, s.groups * s.rows_each * 4);
+    }
+    args.x_bytes = x_bytes;
+    args.row_bytes = (row_bytes + 15) / 16 * 16;
+    const int rest = all_bytes - 1024 - args.x_bytes - args.row_bytes - 4 * most_rows - 16 * most_slots;
+    args.slots = std::min(rest / chain_slot_bytes, most_slots);
+    return args.slots >= 3;
+}
+
+cudaError_t launch_chain(const ChainArgs& args, int multiprocessors, cudaStream_t stream) {
+    if (!map_encoder()) return cudaErrorNotSupported;
+    ChainMaps maps{};
+    for (int i = 0; i < args.steps; ++i) {
+        const ChainStep& s = args.step[i];
+        const auto groups = static_cast<cuuint64_t>(s.groups);
+        // Groups outside rows: eight rows of a group lie 1 KB behind the eight before, as swizzled_operand() has it.
+        if (!encode_3d(maps.of[i], CU_TENSOR_MAP_DATA_TYPE_INT32, s.tiles,
+                       {256, static_cast<cuuint64_t>((s.n + 7) / 8), groups}, {1024 * groups, 1024},
+                       {256, static_cast<cuuint32_t>(s.rows_each / (s.gated ? 16 : 8)),
+                        static_cast<cuuint32_t>(s.gated ? 1 : s.stage_groups)},
+                       CU_TENSOR_MAP_SWIZZLE_NONE))
+            return cudaErrorInvalidValue;
+    }
+    // Once is enough, but a process has several devices.
+    if (const cudaError_t code =
+            cudaFuncSetAttribute(chain_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, all_bytes))
+        return code;
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    // All thread blocks must be there at once, or they wait for each other for ever: one a multiprocessor, and what
+    // runs before does not wait for this kernel.
+    config.gridDim = static_cast<unsigned>(multiprocessors);
+    config.blockDim = chain_threads + 32;
+    config.dynamicSmemBytes = all_bytes;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = args.overlap ? 1 : 0;
+    return cudaLaunchKernelEx(&config, chain_kernel, args, maps);
+}
+
+}  // namespace nibble::cuda
