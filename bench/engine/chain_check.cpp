@@ -151,6 +151,7 @@ Result<std::vector<Check>> Checker::run(const Shape& s) {
 }  // namespace
 
 Result<std::vector<Check>> check_chains(const Kit& kit) {
+    NIBBLE_CHECK(cuda::prepare_products(kit.device));
     std::vector<Check> results;
     for (const Shape& s : {Shape{4096, 4096, 14336, 6144},
                            {2048, 4096, 768, 5120, true, true},

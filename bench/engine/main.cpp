@@ -59,9 +59,11 @@ Result<bool> run(const Options& options) {
         std::fflush(stdout);
     }
     if (!options.no_timing) {
-        if (options.only != "products") NIBBLE_CHECK(time_grouped(kit, report));
-        if (options.only != "grouped") NIBBLE_CHECK(time_codes(kit, report));
-        if (!options.new_only) {
+        const bool chains = options.only == "chains";
+        if (chains || options.only.empty()) NIBBLE_CHECK(time_chains(kit, report));
+        if (!chains && options.only != "products") NIBBLE_CHECK(time_grouped(kit, report));
+        if (!chains && options.only != "grouped") NIBBLE_CHECK(time_codes(kit, report));
+        if (!chains && !options.new_only) {
             NIBBLE_CHECK(time_products(kit, report));
             NIBBLE_CHECK(time_experts(kit, report));
         }
