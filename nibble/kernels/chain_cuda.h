@@ -6,13 +6,13 @@
 // as far ahead as shared memory reaches; the others multiply, meet at a barrier of the whole grid and make the next
 // product's input while its weights arrive.
 //
-// W8A8 per tensor or row, input scales stored; Hopper. The bits of add_norm(), quantize_inputs(), product() and
-// activate(), one after the other. Pointers are device pointers, 16-byte aligned (vectors of floats and `meet`: 8).
-// chain_products() queues work and returns at once. kernels/cuda_absent/ implements this header in a build without
-// CUDA.
+// W8A8 per tensor or row, input scales stored; Hopper. The bits of add_norm(), quantize_inputs(), product(),
+// activate() and rope_append(), one after the other. Pointers are device pointers, 16-byte aligned (vectors of floats
+// and `meet`: 8). chain_products() queues work and returns at once. kernels/cuda_absent/ implements this header in a
+// build without CUDA.
 #pragma once
 
-#include "kernels/elementwise.h"
+#include "kernels/elementwise_cuda.h"
 #include "kernels/product_cuda.h"
 #include "tensor/device.h"
 
@@ -42,7 +42,10 @@ struct Chain {
     float eps = 0;
     Activation activation = Activation::silu;
     std::byte* codes = nullptr;  // chain_code_bytes() of scratch memory
-    uint64_t* meet = nullptr;    // one word, zero before the first use; kernels of one stream share it
+    // What becomes of the last product's y: rope_append(), of one token. Null: nothing.
+    const RopeAppend* rope = nullptr;
+    const KvCache* cache = nullptr;
+    uint64_t* meet = nullptr;  // one word, zero before the first use; kernels of one stream share it
 };
 inline constexpr int most_chained = 4;
 

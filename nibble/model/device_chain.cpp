@@ -83,6 +83,7 @@ Status DeviceChain::forward(std::byte*& h, std::byte*& other, float* y, int32_t*
     Rows rows{.down = y};
     NIBBLE_TRY(rows.qkv, step.scratch.allocate_array<float>(qkv));
     NIBBLE_TRY(rows.heads, step.scratch.allocate(2 * heads));
+    NIBBLE_TRY(std::byte * q, step.scratch.allocate(2 * heads));
     NIBBLE_TRY(rows.out, step.scratch.allocate_array<float>(hidden_));
     NIBBLE_TRY(std::byte * code_bytes, step.scratch.allocate(codes));
     for (size_t i = 0; i <= layers_.size(); ++i) {
@@ -93,8 +94,15 @@ Status DeviceChain::forward(std::byte*& h, std::byte*& other, float* y, int32_t*
             c.h_out = other;
             std::swap(h, other);
         }
+        const DeviceAttention* attention = i < layers_.size() ? layers_[i].attention : nullptr;
+        cuda::RopeAppend rope;
+        cuda::KvCache cache;
+        if (attention) {
+            rope = attention->rope_append(rows.qkv, q, step), cache = attention->cache(step);
+            c.rope = &rope, c.cache = &cache;
+        }
         NIBBLE_CHECK(cuda::chain_products(c, step.overlap, device_, step.stream));
-        if (i < layers_.size()) NIBBLE_CHECK(layers_[i].attention->attend(rows.qkv, rows.heads, step));
+        if (attention) NIBBLE_CHECK(attention->attend(q, rows.heads, step));
     }
     return Ok{};
 }

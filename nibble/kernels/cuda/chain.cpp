@@ -1,5 +1,6 @@
 #include "kernels/chain_cuda.h"
 
+#include "kernels/cuda/cache_args.h"
 #include "kernels/cuda/chain_launch.h"
 #include "tensor/cuda/call.h"
 
@@ -80,6 +81,12 @@ Status chain_products(const Chain& chain, bool overlap, const DeviceInfo& device
         return fail("chain_products: {} products that have no kernel in one", chain.products.size());
     if (!chain.meet || (args.width && !chain.h) || (chain_code_bytes(chain) && !chain.codes))
         return fail("chain_products: no stream, no memory for codes or no word to meet at");
+    if (chain.rope) {
+        if (!chain.cache || chain.rope->tokens != 1 || chain.rope->qkv != chain.products.back().y)
+            return fail("chain_products: no cache for q, k and v, or they are not the last product's");
+        NIBBLE_TRY(args.rope, rope_args(*chain.rope, *chain.cache, overlap));
+        args.ropes = true;
+    }
     args.overlap = overlap;
     return cuda_status(launch_chain(args, device.multiprocessors, static_cast<cudaStream_t>(stream.handle())),
                        "chain_products: kernel launch");

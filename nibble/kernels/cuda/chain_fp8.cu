@@ -11,6 +11,7 @@
 #include "kernels/cuda/chain_launch.h"
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/product_epilogue.cuh"
+#include "kernels/cuda/rope.cuh"
 #include "kernels/cuda/tensor_map.cuh"
 
 #include <algorithm>
@@ -32,18 +33,26 @@ struct Meeting {
     unsigned long long* word;
     unsigned long long target = 0;
 
+    // After the kernels before are done with the word.
+    __device__ void begin() {
+        if (threadIdx.x == 0) target = read() / gridDim.x * gridDim.x;
+    }
     __device__ void wait() {
         meet_warps();
         if (threadIdx.x == 0) {
-            __threadfence();
-            const unsigned long long blocks = gridDim.x;
-            const unsigned long long ticket = atomicAdd(word, 1ull);
-            target = target ? target + blocks : ticket / blocks * blocks + blocks;
-            unsigned long long seen = 0;
-            do asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(word) : "memory");
-            while (seen < target);
+            target += gridDim.x;
+            asm volatile("red.release.gpu.global.add.u64 [%0], 1;" ::"l"(word) : "memory");
+            while (read() < target) {
+            }
         }
         meet_warps();
+    }
+
+private:
+    __device__ unsigned long long read() const {
+        unsigned long long seen;
+        asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(word) : "memory");
+        return seen;
     }
 };
 
@@ -140,6 +149,22 @@ __device__ void multiply(const ChainStep& step, Ring& ring, uint32_t x_at, float
     }
 }
 
+// E4M3 codes under one scale: x / scale, rounded, without a division where that is exact (block16.cuh).
+struct Coder {
+    Divisor by;
+    bool safe;
+
+    __device__ explicit Coder(float scale) : by(scale), safe(safe_divisor(scale)) {}
+    __device__ uint8_t code(float x) const {
+        if (!safe) return e4m3_code(x / by.d);
+        const float most = 512.0f * by.d, size = fabsf(x);  // all of them become 448; NaN stays
+        return e4m3_code(copysignf(by.quotient(size > most ? most : size), x));
+    }
+    __device__ uint32_t pair(uint32_t bf16) const {
+        return code(__uint_as_float(bf16 << 16)) | uint32_t{code(__uint_as_float(bf16 & 0xFFFF0000u))} << 8;
+    }
+};
+
 // Inputs of a product: codes in shared memory, where the tensor cores will read them.
 struct Input {
     uint8_t* codes;
@@ -156,12 +181,13 @@ struct Input {
                 weight[j] = reinterpret_cast<const float2*>(step.norm)[pair];
     }
     __device__ void quantize(const ChainStep& step) {
+        const Coder coder(step.input_scale);
         for (int i = static_cast<int>(threadIdx.x); i < step.k / 8; i += chain_threads) {
             const uint4 v = __ldcg(reinterpret_cast<const uint4*>(step.rows) + i);
             const uint32_t pairs[4] = {v.x, v.y, v.z, v.w};
             uint32_t word[2] = {};
 #pragma unroll
-            for (int p = 0; p < 4; ++p) word[p / 2] |= code_pair(pairs[p], step.input_scale) << (16 * (p % 2));
+            for (int p = 0; p < 4; ++p) word[p / 2] |= coder.pair(pairs[p]) << (16 * (p % 2));
             reinterpret_cast<uint2*>(codes)[i] = {word[0], word[1]};
         }
     }
@@ -204,20 +230,17 @@ struct Input {
         }
         meet_warps();
         const float r = *shared_scale;
+        const Coder coder(step.input_scale);
 #pragma unroll
         for (int j = 0; j < chain_pairs; ++j)
             if (const int pair = pair_of_thread(j); pair < width / 2) {
                 const float low = __uint_as_float(h[j] << 16), high = __uint_as_float(h[j] & 0xFFFF0000u);
                 const uint32_t x = pair_of((low * r) * weight[j].x, (high * r) * weight[j].y);
-                reinterpret_cast<uint16_t*>(codes)[pair] = static_cast<uint16_t>(code_pair(x, step.input_scale));
+                reinterpret_cast<uint16_t*>(codes)[pair] = static_cast<uint16_t>(coder.pair(x));
             }
     }
 
     static __device__ int pair_of_thread(int j) { return static_cast<int>(threadIdx.x) + j * chain_threads; }
-    static __device__ uint32_t code_pair(uint32_t pair, float scale) {
-        return e4m3_code(__uint_as_float(pair << 16) / scale) |
-               uint32_t{e4m3_code(__uint_as_float(pair & 0xFFFF0000u) / scale)} << 8;
-    }
 };
 
 // A thread's row of a block's work, what it needs of memory before the sums are there.
@@ -252,7 +275,7 @@ struct Output {
             args.codes[row] = code(act(args.activation, rounded(v)), s);
         }
     }
-    static __device__ uint8_t code(float v, const ChainStep& s) { return e4m3_code(rounded(v) / s.code_scale); }
+    static __device__ uint8_t code(float v, const ChainStep& s) { return Coder(s.code_scale).code(rounded(v)); }
 };
 
 __global__ void __launch_bounds__(chain_threads + 32, 1)
@@ -307,10 +330,12 @@ __global__ void __launch_bounds__(chain_threads + 32, 1)
     for (int i = 0; i < args.steps; ++i) {
         const ChainStep& step = args.step[i];
         if (step.norm) input.load_weight(args, step);
-        if (i > 0)
+        if (i > 0) {
             meeting.wait();
-        else if (args.overlap)
-            wait_for_previous();
+        } else {
+            if (args.overlap) wait_for_previous();
+            meeting.begin();
+        }
         if (step.rows)
             input.quantize(step);
         else if (step.norm)
@@ -327,6 +352,12 @@ __global__ void __launch_bounds__(chain_threads + 32, 1)
             meet_warps();  // nobody writes sums that are still read
         }
     }
+    if (!args.ropes) return;
+    meeting.wait();
+    // A warp an item, spread over the multiprocessors.
+    const int items = args.rope.q_heads + 2 * args.rope.cache.kv_heads;
+    for (int item = static_cast<int>(threadIdx.x) / 32 * grid + block; item < items; item += chain_threads / 32 * grid)
+        rope_item(args.rope, item);
 }
 
 int stage_groups_for(int rows) { return rows <= 32 ? 8 : rows <= 64 ? 4 : rows <= 128 ? 2 : 1; }

@@ -1,6 +1,8 @@
 // What kernels/cuda/chain.cpp calls. Arguments are checked before they come here; device pointers.
 #pragma once
 
+#include "kernels/cuda/elementwise_launch.h"
+
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -40,6 +42,8 @@ struct ChainArgs {
     int width = 0, activation = 0;  // of h; nibble::Activation
     float eps = 0;
     // Shared memory: the ring, the input's codes, a norm's row or the sums of groups, sums of rows, barriers.
+    bool ropes = false;
+    RopeArgs rope;  // of the last step's rows
     int slots = 0, x_bytes = 0, row_bytes = 0;
     bool overlap = false;
 };
