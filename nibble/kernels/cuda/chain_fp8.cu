@@ -14,12 +14,16 @@
 #include "kernels/cuda/rope.cuh"
 #include "kernels/cuda/tensor_map.cuh"
 
+#include <cuda_bf16.h>
+
 #include <algorithm>
 
 namespace nibble::cuda {
 namespace {
 
-constexpr int all_bytes = 227 * 1024, group_cols = 128, most_rows = 256, most_slots = 8;
+constexpr int all_bytes = 227 * 1024, group_cols = 128, most_rows = 256, most_norms = 2, most_slots = 8;
+// Slots of a thread block on their way at once.
+constexpr int most_asked = 2;
 
 struct ChainMaps {
     CUtensorMap of[chain_steps];
@@ -149,6 +153,15 @@ __device__ void multiply(const ChainStep& step, Ring& ring, uint32_t x_at, float
     }
 }
 
+// Finite numbers to BF16 as bf16_from_float() rounds them, two at a time.
+__device__ inline uint32_t rounded_pair(float low, float high) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+}
+__device__ inline float2 floats_of(uint32_t pair) {
+    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u)};
+}
+
 // E4M3 codes under one scale: x / scale, rounded, without a division where that is exact (block16.cuh).
 struct Coder {
     Divisor by;
@@ -161,24 +174,64 @@ struct Coder {
         return e4m3_code(copysignf(by.quotient(size > most ? most : size), x));
     }
     __device__ uint32_t pair(uint32_t bf16) const {
-        return code(__uint_as_float(bf16 << 16)) | uint32_t{code(__uint_as_float(bf16 & 0xFFFF0000u))} << 8;
+        const float2 v = floats_of(bf16);
+        return code(v.x) | uint32_t{code(v.y)} << 8;
     }
 };
 
-// Inputs of a product: codes in shared memory, where the tensor cores will read them.
+// norm_scale(), whose 256 sums one after the other (of a width of 4096) are most of a norm: reads run ahead of them.
+__device__ inline float norm_scale_ahead(const float* row, int width, float eps) {
+    constexpr int ahead = 4;
+    const int lane = static_cast<int>(threadIdx.x) % sum_lanes, count = width / sum_lanes / 4;
+    const float4* own = reinterpret_cast<const float4*>(row + lane * lane_pitch(width));
+    float4 next[ahead];
+    float sum = 0.0f;
+    const auto add = [&](const float4& v) {
+        sum = fmaf(v.x, v.x, sum), sum = fmaf(v.y, v.y, sum), sum = fmaf(v.z, v.z, sum), sum = fmaf(v.w, v.w, sum);
+    };
+#pragma unroll
+    for (int i = 0; i < ahead; ++i) next[i] = own[min(i, count - 1)];
+    int j = 0;
+#pragma unroll 2
+    for (; j + ahead <= count; j += ahead) {
+        float4 v[ahead];
+#pragma unroll
+        for (int i = 0; i < ahead; ++i) v[i] = next[i], next[i] = own[min(j + ahead + i, count - 1)];
+#pragma unroll
+        for (int i = 0; i < ahead; ++i) add(v[i]);
+    }
+    for (; j < count; ++j) add(own[j]);
+#pragma unroll
+    for (int half = sum_lanes / 2; half > 0; half /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, half);
+    return 1.0f / sqrtf(sum / static_cast<float>(width) + eps);
+}
+
+// Inputs of a product: codes in shared memory, where the tensor cores will read them. Pairs: of a norm's columns, a
+// thread.
+template <int Pairs>
 struct Input {
     uint8_t* codes;
     float* row;  // of a norm: norm_shared_bytes(), and one more
-    uint32_t h[chain_pairs];
-    float2 weight[chain_pairs];
+    uint32_t h[Pairs] = {};
+    float2 weight[most_norms][Pairs] = {};
+    int norms = 0;        // so far
     bool summed = false;  // h is in registers, with all updates so far
 
-    // What no kernel writes, before the wait.
-    __device__ void load_weight(const ChainArgs& args, const ChainStep& step) {
+    // Before anything else is asked for: behind a ring's requests of all thread blocks it would take 5 us.
+    __device__ void load_weights(const ChainArgs& args) {
+        for (int i = 0, n = 0; i < args.steps; ++i) {
+            if (!args.step[i].norm) continue;
+            const float2* from = reinterpret_cast<const float2*>(args.step[i].norm);
 #pragma unroll
-        for (int j = 0; j < chain_pairs; ++j)
-            if (const int pair = pair_of_thread(j); pair < args.width / 2)
-                weight[j] = reinterpret_cast<const float2*>(step.norm)[pair];
+            for (int j = 0; j < Pairs; ++j)
+                if (const int pair = pair_of_thread(j); pair >= args.width / 2)
+                    break;
+                else if (n == 0)
+                    weight[0][j] = from[pair];
+                else
+                    weight[1][j] = from[pair];
+            ++n;
+        }
     }
     __device__ void quantize(const ChainStep& step) {
         const Coder coder(step.input_scale);
@@ -199,24 +252,24 @@ struct Input {
     __device__ void norm(const ChainArgs& args, const ChainStep& step, const float* update) {
         const int width = args.width, pitch = lane_pitch(width);
         float* shared_scale = row + sum_lanes * pitch;
-        float2 u[chain_pairs];
+        float2 u[Pairs];
 #pragma unroll
-        for (int j = 0; j < chain_pairs; ++j) {
+        for (int j = 0; j < Pairs; ++j) {
             const int pair = min(pair_of_thread(j), width / 2 - 1);
             if (!summed) h[j] = __ldcg(reinterpret_cast<const uint32_t*>(args.h) + pair);
             if (update) u[j] = __ldcg(reinterpret_cast<const float2*>(update) + pair);
         }
         bool bad = false;
 #pragma unroll
-        for (int j = 0; j < chain_pairs; ++j) {
+        for (int j = 0; j < Pairs; ++j) {
             const int pair = pair_of_thread(j);
             if (pair >= width / 2) continue;
-            float2 v{__uint_as_float(h[j] << 16), __uint_as_float(h[j] & 0xFFFF0000u)};
             if (update) {
-                v = {rounded(v.x + rounded(u[j].x)), rounded(v.y + rounded(u[j].y))};
-                h[j] = __float_as_uint(v.x) >> 16 | __float_as_uint(v.y);
+                const float2 old = floats_of(h[j]), add = floats_of(rounded_pair(u[j].x, u[j].y));
+                h[j] = rounded_pair(old.x + add.x, old.y + add.y);
                 if (blockIdx.x == 0 && args.h_out) reinterpret_cast<uint32_t*>(args.h_out)[pair] = h[j];
             }
+            const float2 v = floats_of(h[j]);
             bad = bad || !is_finite(v.x) || !is_finite(v.y);
             float* to = lane_place(row, pitch, 2 * pair);
             to[0] = v.x, to[pitch] = v.y;
@@ -225,19 +278,21 @@ struct Input {
         if (bad && step.nonfinite && blockIdx.x == 0) atomicMin(step.nonfinite, 0);
         meet_warps();
         if (threadIdx.x < 32) {
-            const float scale = norm_scale(row, width, args.eps);
+            const float scale = norm_scale_ahead(row, width, args.eps);
             if (threadIdx.x == 0) *shared_scale = scale;
         }
         meet_warps();
         const float r = *shared_scale;
         const Coder coder(step.input_scale);
 #pragma unroll
-        for (int j = 0; j < chain_pairs; ++j)
+        for (int j = 0; j < Pairs; ++j)
             if (const int pair = pair_of_thread(j); pair < width / 2) {
-                const float low = __uint_as_float(h[j] << 16), high = __uint_as_float(h[j] & 0xFFFF0000u);
-                const uint32_t x = pair_of((low * r) * weight[j].x, (high * r) * weight[j].y);
+                const float2 v = floats_of(h[j]);
+                const float2 w = norms == 0 ? weight[0][j] : weight[1][j];
+                const uint32_t x = rounded_pair((v.x * r) * w.x, (v.y * r) * w.y);
                 reinterpret_cast<uint16_t*>(codes)[pair] = static_cast<uint16_t>(coder.pair(x));
             }
+        ++norms;
     }
 
     static __device__ int pair_of_thread(int j) { return static_cast<int>(threadIdx.x) + j * chain_threads; }
@@ -278,6 +333,59 @@ struct Output {
     static __device__ uint8_t code(float v, const ChainStep& s) { return Coder(s.code_scale).code(rounded(v)); }
 };
 
+// Brings what no kernel of the step writes closer while the others arrive.
+__device__ void touch_angles(const RopeArgs& rope) {
+    const int half = rope.rotary.dims / 2, lane = static_cast<int>(threadIdx.x) % 32;
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(rope.slots));
+    if (half == 0) return;
+    const int64_t angles = int64_t{rope.rotary.positions[0]} * half;
+    for (int i = 32 * lane; i < half; i += 32 * 32) {
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(rope.rotary.cos + angles + i));
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(rope.rotary.sin + angles + i));
+    }
+}
+
+// What of W fills one slot of the ring; all of a thread block's, in order.
+struct Stage {
+    const ChainArgs& args;
+    int grid, step = 0, work, group = 0;
+
+    __device__ Stage(const ChainArgs& a, int blocks) : args(a), grid(blocks), work(static_cast<int>(blockIdx.x)) {
+        skip();
+    }
+    __device__ bool exists() const { return step < args.steps; }
+    __device__ void next() {
+        if (!exists()) return;
+        const ChainStep& s = args.step[step];
+        if ((group += s.stage_groups) < s.groups) return;
+        group = 0, work += grid;
+        skip();
+    }
+    __device__ void fetch(const ChainMaps& maps, uint32_t to, uint32_t barrier) const {
+        const ChainStep& s = args.step[step];
+        const int count = s.gated ? min(s.stage_groups, s.groups - group) : s.stage_groups;
+        barrier_expect(barrier, count * s.rows_each * group_cols);
+        each_box([&](int row, int g, int bytes) {
+            load_3d(to, &maps.of[step], 0, row / 8, g, barrier);
+            to += bytes;
+        });
+    }
+
+private:
+    __device__ void skip() {
+        while (exists() && work >= args.step[step].works) ++step, work = static_cast<int>(blockIdx.x);
+    }
+    // Gated: a box has one half's rows of one group.
+    template <class Each>
+    __device__ void each_box(Each each) const {
+        const ChainStep& s = args.step[step];
+        if (!s.gated) return each(work * s.rows_each, group, 0);
+        const int half = s.rows_each / 2, count = min(s.stage_groups, s.groups - group);
+        for (int b = 0; b < 2 * count; ++b) each(work * half + b % 2 * (s.n / 2), group + b / 2, half * group_cols);
+    }
+};
+
+template <int Pairs>
 __global__ void __launch_bounds__(chain_threads + 32, 1)
     chain_kernel(const __grid_constant__ ChainArgs args, const __grid_constant__ ChainMaps maps) {
     extern __shared__ __align__(128) uint8_t shared_bytes[];
@@ -301,35 +409,25 @@ __global__ void __launch_bounds__(chain_threads + 32, 1)
     if (threadIdx.x >= chain_threads) {
         if (threadIdx.x > chain_threads) return;
         for (int i = 0; i < args.steps; ++i) prefetch_map(&maps.of[i]);
-        for (int i = 0; i < args.steps; ++i) {
-            const ChainStep& s = args.step[i];
-            const int box_rows = s.gated ? s.rows_each / 2 : s.rows_each;
-            for (int work = block; work < s.works; work += grid)
-                for (int group = 0; group < s.groups; group += s.stage_groups) {
-                    const uint32_t barrier = full + 8 * ring.slot;
-                    uint32_t to = base + ring.slot * chain_slot_bytes;
-                    barrier_wait(empty + 8 * ring.slot, ring.parity ^ 1);
-                    if (s.gated) {  // a box has rows of one half and one group
-                        const int count = min(s.stage_groups, s.groups - group);
-                        barrier_expect(barrier, count * s.rows_each * group_cols);
-                        for (int b = 0; b < 2 * count; ++b, to += box_rows * group_cols)
-                            load_3d(to, &maps.of[i], 0, (work * box_rows + b % 2 * (s.n / 2)) / 8, group + b / 2,
-                                    barrier);
-                    } else {
-                        barrier_expect(barrier, s.stage_groups * s.rows_each * group_cols);
-                        load_3d(to, &maps.of[i], 0, work * box_rows / 8, group, barrier);
-                    }
-                    ring.next();
-                }
+        Stage stage(args, grid);
+        Ring landed = ring;
+        for (int i = 0; stage.exists(); stage.next(), ++i) {
+            if (i >= args.asked) {
+                barrier_wait(full + 8 * landed.slot, landed.parity);
+                landed.next();
+            }
+            barrier_wait(empty + 8 * ring.slot, ring.parity ^ 1);
+            stage.fetch(maps, base + ring.slot * chain_slot_bytes, full + 8 * ring.slot);
+            ring.next();
         }
         return;
     }
-    Input input{x, of_groups};
+    Input<Pairs> input{x, of_groups};
+    input.load_weights(args);
     Meeting meeting{args.meet};
     const float* update = args.update;
     for (int i = 0; i < args.steps; ++i) {
         const ChainStep& step = args.step[i];
-        if (step.norm) input.load_weight(args, step);
         if (i > 0) {
             meeting.wait();
         } else {
@@ -353,11 +451,12 @@ __global__ void __launch_bounds__(chain_threads + 32, 1)
         }
     }
     if (!args.ropes) return;
-    meeting.wait();
     // A warp an item, spread over the multiprocessors.
     const int items = args.rope.q_heads + 2 * args.rope.cache.kv_heads;
-    for (int item = static_cast<int>(threadIdx.x) / 32 * grid + block; item < items; item += chain_threads / 32 * grid)
-        rope_item(args.rope, item);
+    const int first = static_cast<int>(threadIdx.x) / 32 * grid + block;
+    if (first < items) touch_angles(args.rope);
+    meeting.wait();
+    for (int item = first; item < items; item += chain_threads / 32 * grid) rope_item(args.rope, item);
 }
 
 int stage_groups_for(int rows) { return rows <= 32 ? 8 : rows <= 64 ? 4 : rows <= 128 ? 2 : 1; }
@@ -365,7 +464,9 @@ int stage_groups_for(int rows) { return rows <= 32 ? 8 : rows <= 64 ? 4 : rows <
 }  // namespace
 
 bool shape_chain(ChainArgs& args, int multiprocessors) {
-    if (args.width > most_chain_width) return false;
+    int norms = 0;
+    for (int i = 0; i < args.steps; ++i) norms += args.step[i].norm != nullptr;
+    if (args.width > most_chain_width || norms > most_norms) return false;
     int x_bytes = 0, row_bytes = args.width ? norm_shared_bytes(args.width) + 16 : 0;
     for (int i = 0; i < args.steps; ++i) {
         ChainStep& s = args.step[i];
@@ -389,6 +490,7 @@ bool shape_chain(ChainArgs& args, int multiprocessors) {
     args.row_bytes = (row_bytes + 15) / 16 * 16;
     const int rest = all_bytes - 1024 - args.x_bytes - args.row_bytes - 4 * most_rows - 16 * most_slots;
     args.slots = std::min(rest / chain_slot_bytes, most_slots);
+    args.asked = std::min(most_asked, args.slots);
     return args.slots >= 3;
 }
 
@@ -406,9 +508,9 @@ cudaError_t launch_chain(const ChainArgs& args, int multiprocessors, cudaStream_
                        CU_TENSOR_MAP_SWIZZLE_NONE))
             return cudaErrorInvalidValue;
     }
+    const auto kernel = args.width <= most_chain_width / 2 ? chain_kernel<4> : chain_kernel<8>;
     // Once is enough, but a process has several devices.
-    if (const cudaError_t code =
-            cudaFuncSetAttribute(chain_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, all_bytes))
+    if (const cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, all_bytes))
         return code;
     cudaLaunchAttribute attribute{};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -422,7 +524,7 @@ cudaError_t launch_chain(const ChainArgs& args, int multiprocessors, cudaStream_
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = args.overlap ? 1 : 0;
-    return cudaLaunchKernelEx(&config, chain_kernel, args, maps);
+    return cudaLaunchKernelEx(&config, kernel, args, maps);
 }
 
 }  // namespace nibble::cuda

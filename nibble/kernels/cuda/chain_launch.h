@@ -10,8 +10,7 @@
 namespace nibble::cuda {
 
 inline constexpr int chain_steps = 4, chain_slot_bytes = 32 * 1024, chain_threads = 512;  // that multiply
-inline constexpr int chain_pairs = 8;  // of a norm's columns, a thread
-inline constexpr int most_chain_width = 2 * chain_pairs * chain_threads;
+inline constexpr int most_chain_width = 8192;
 
 struct ChainStep {
     // One of: rows, norm; neither: the codes of the step before.
@@ -44,6 +43,7 @@ struct ChainArgs {
     // Shared memory: the ring, the input's codes, a norm's row or the sums of groups, sums of rows, barriers.
     bool ropes = false;
     RopeArgs rope;  // of the last step's rows
+    int asked = 0;  // slots on their way at once
     int slots = 0, x_bytes = 0, row_bytes = 0;
     bool overlap = false;
 };
