@@ -21,9 +21,12 @@
 namespace nibble::cuda {
 namespace {
 
-constexpr int all_bytes = 227 * 1024, group_cols = 128, most_rows = 256, most_norms = 2, most_slots = 8;
+constexpr int all_bytes = 227 * 1024, group_cols = 128, most_rows = 256, most_slots = 8;
 // Slots of a thread block on their way at once.
 constexpr int most_asked = 2;
+// Of shared memory: arguments and barriers.
+constexpr int args_bytes = 1024;
+static_assert(sizeof(ChainArgs) % 8 == 0 && sizeof(ChainArgs) + 16 * most_slots <= args_bytes);
 
 struct ChainMaps {
     CUtensorMap of[chain_steps];
@@ -162,6 +165,8 @@ __device__ inline float2 floats_of(uint32_t pair) {
     return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u)};
 }
 
+__device__ __noinline__ uint8_t divided_code(float x, float scale) { return e4m3_code(x / scale); }
+
 // E4M3 codes under one scale: x / scale, rounded, without a division where that is exact (block16.cuh).
 struct Coder {
     Divisor by;
@@ -169,7 +174,7 @@ struct Coder {
 
     __device__ explicit Coder(float scale) : by(scale), safe(safe_divisor(scale)) {}
     __device__ uint8_t code(float x) const {
-        if (!safe) return e4m3_code(x / by.d);
+        if (!safe) return divided_code(x, by.d);
         const float most = 512.0f * by.d, size = fabsf(x);  // all of them become 448; NaN stays
         return e4m3_code(copysignf(by.quotient(size > most ? most : size), x));
     }
@@ -213,25 +218,18 @@ struct Input {
     uint8_t* codes;
     float* row;  // of a norm: norm_shared_bytes(), and one more
     uint32_t h[Pairs] = {};
-    float2 weight[most_norms][Pairs] = {};
-    int norms = 0;        // so far
+    float2 weight[Pairs] = {};
     bool summed = false;  // h is in registers, with all updates so far
 
-    // Before anything else is asked for: behind a ring's requests of all thread blocks it would take 5 us.
-    __device__ void load_weights(const ChainArgs& args) {
-        for (int i = 0, n = 0; i < args.steps; ++i) {
-            if (!args.step[i].norm) continue;
-            const float2* from = reinterpret_cast<const float2*>(args.step[i].norm);
+    // Of the first norm from step `first` on, long before it: behind the ring's requests of all thread blocks it takes
+    // microseconds.
+    __device__ void load_weight(const ChainArgs& args, int first) {
+        while (first < args.steps && !args.step[first].norm) ++first;
+        if (first == args.steps) return;
+        const float2* from = reinterpret_cast<const float2*>(args.step[first].norm);
 #pragma unroll
-            for (int j = 0; j < Pairs; ++j)
-                if (const int pair = pair_of_thread(j); pair >= args.width / 2)
-                    break;
-                else if (n == 0)
-                    weight[0][j] = from[pair];
-                else
-                    weight[1][j] = from[pair];
-            ++n;
-        }
+        for (int j = 0; j < Pairs; ++j)
+            if (const int pair = pair_of_thread(j); pair < args.width / 2) weight[j] = from[pair];
     }
     __device__ void quantize(const ChainStep& step) {
         const Coder coder(step.input_scale);
@@ -288,11 +286,9 @@ struct Input {
         for (int j = 0; j < Pairs; ++j)
             if (const int pair = pair_of_thread(j); pair < width / 2) {
                 const float2 v = floats_of(h[j]);
-                const float2 w = norms == 0 ? weight[0][j] : weight[1][j];
-                const uint32_t x = rounded_pair((v.x * r) * w.x, (v.y * r) * w.y);
+                const uint32_t x = rounded_pair((v.x * r) * weight[j].x, (v.y * r) * weight[j].y);
                 reinterpret_cast<uint16_t*>(codes)[pair] = static_cast<uint16_t>(coder.pair(x));
             }
-        ++norms;
     }
 
     static __device__ int pair_of_thread(int j) { return static_cast<int>(threadIdx.x) + j * chain_threads; }
@@ -387,17 +383,23 @@ private:
 
 template <int Pairs>
 __global__ void __launch_bounds__(chain_threads + 32, 1)
-    chain_kernel(const __grid_constant__ ChainArgs args, const __grid_constant__ ChainMaps maps) {
+    chain_kernel(const __grid_constant__ ChainArgs given, const __grid_constant__ ChainMaps maps) {
     extern __shared__ __align__(128) uint8_t shared_bytes[];
     const uint32_t before = shared_address(shared_bytes), base = (before + 1023u) & ~1023u;
     uint8_t* const shared = shared_bytes + (base - before);
-    uint8_t* const x = shared + args.slots * chain_slot_bytes;
-    float* const of_groups = reinterpret_cast<float*>(x + args.x_bytes);
-    float* const sums = of_groups + args.row_bytes / 4;
-    const uint32_t full = shared_address(sums + most_rows), empty = full + 8 * most_slots;
-    Ring ring{base, full, empty, args.slots};
+    // Every launch's arguments are cold in the constant cache, and each line would be waited for where it is used
+    // first.
+    ChainArgs& args = *reinterpret_cast<ChainArgs*>(shared);
+    for (int i = static_cast<int>(threadIdx.x); i < int{sizeof(ChainArgs) / 4}; i += chain_threads + 32)
+        reinterpret_cast<uint32_t*>(shared)[i] = reinterpret_cast<const uint32_t*>(&given)[i];
+    const uint32_t full = base + sizeof(ChainArgs), empty = full + 8 * most_slots;
+    float* const sums = reinterpret_cast<float*>(shared + args_bytes);
+    uint8_t* const slots = shared + args_bytes + 4 * most_rows;
+    uint8_t* const x = slots + given.slots * chain_slot_bytes;
+    float* const of_groups = reinterpret_cast<float*>(x + given.x_bytes);
+    Ring ring{shared_address(slots), full, empty, given.slots};
     if (threadIdx.x == 0) {
-        for (int s = 0; s < args.slots; ++s) {
+        for (int s = 0; s < given.slots; ++s) {
             barrier_init(full + 8 * s, 1);
             barrier_init(empty + 8 * s, chain_threads / 128);
         }
@@ -417,13 +419,13 @@ __global__ void __launch_bounds__(chain_threads + 32, 1)
                 landed.next();
             }
             barrier_wait(empty + 8 * ring.slot, ring.parity ^ 1);
-            stage.fetch(maps, base + ring.slot * chain_slot_bytes, full + 8 * ring.slot);
+            stage.fetch(maps, ring.base + ring.slot * chain_slot_bytes, full + 8 * ring.slot);
             ring.next();
         }
         return;
     }
     Input<Pairs> input{x, of_groups};
-    input.load_weights(args);
+    input.load_weight(args, 0);
     Meeting meeting{args.meet};
     const float* update = args.update;
     for (int i = 0; i < args.steps; ++i) {
@@ -437,7 +439,7 @@ __global__ void __launch_bounds__(chain_threads + 32, 1)
         if (step.rows)
             input.quantize(step);
         else if (step.norm)
-            input.norm(args, step, update);
+            input.norm(args, step, update), input.load_weight(args, i + 1);
         else
             input.take(args.codes, step.k);
         update = step.y;
@@ -464,9 +466,7 @@ int stage_groups_for(int rows) { return rows <= 32 ? 8 : rows <= 64 ? 4 : rows <
 }  // namespace
 
 bool shape_chain(ChainArgs& args, int multiprocessors) {
-    int norms = 0;
-    for (int i = 0; i < args.steps; ++i) norms += args.step[i].norm != nullptr;
-    if (args.width > most_chain_width || norms > most_norms) return false;
+    if (args.width > most_chain_width) return false;
     int x_bytes = 0, row_bytes = args.width ? norm_shared_bytes(args.width) + 16 : 0;
     for (int i = 0; i < args.steps; ++i) {
         ChainStep& s = args.step[i];
@@ -488,7 +488,7 @@ bool shape_chain(ChainArgs& args, int multiprocessors) {
     }
     args.x_bytes = x_bytes;
     args.row_bytes = (row_bytes + 15) / 16 * 16;
-    const int rest = all_bytes - 1024 - args.x_bytes - args.row_bytes - 4 * most_rows - 16 * most_slots;
+    const int rest = all_bytes - 1024 - args_bytes - 4 * most_rows - args.x_bytes - args.row_bytes;
     args.slots = std::min(rest / chain_slot_bytes, most_slots);
     args.asked = std::min(most_asked, args.slots);
     return args.slots >= 3;

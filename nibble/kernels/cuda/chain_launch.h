@@ -40,7 +40,7 @@ struct ChainArgs {
     unsigned long long* meet = nullptr;
     int width = 0, activation = 0;  // of h; nibble::Activation
     float eps = 0;
-    // Shared memory: the ring, the input's codes, a norm's row or the sums of groups, sums of rows, barriers.
+    // Shared memory: these, barriers, sums of rows, the ring, the input's codes, a norm's row or the sums of groups.
     bool ropes = false;
     RopeArgs rope;  // of the last step's rows
     int asked = 0;  // slots on their way at once
