@@ -45,7 +45,8 @@ struct Chain {
     // What becomes of the last product's y: rope_append(), of one token. Null: nothing.
     const RopeAppend* rope = nullptr;
     const KvCache* cache = nullptr;
-    uint64_t* meet = nullptr;  // one word, zero before the first use; kernels of one stream share it
+    const Operand* next = nullptr;  // what the next kernel of the kind reads first, may be null: goes into the L2
+    uint64_t* meet = nullptr;       // one word, zero before the first use; kernels of one stream share it
 };
 inline constexpr int most_chained = 4;
 

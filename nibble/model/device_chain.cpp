@@ -100,6 +100,7 @@ Status DeviceChain::forward(std::byte*& h, std::byte*& other, float* y, int32_t*
         if (attention) {
             rope = attention->rope_append(rows.qkv, q, step), cache = attention->cache(step);
             c.rope = &rope, c.cache = &cache;
+            c.next = &attention->out().operand;
         }
         NIBBLE_CHECK(cuda::chain_products(c, step.overlap, device_, step.stream));
         if (attention) NIBBLE_CHECK(attention->attend(q, rows.heads, step));

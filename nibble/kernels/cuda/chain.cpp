@@ -87,6 +87,10 @@ Status chain_products(const Chain& chain, bool overlap, const DeviceInfo& device
         NIBBLE_TRY(args.rope, rope_args(*chain.rope, *chain.cache, overlap));
         args.ropes = true;
     }
+    if (chain.next) {
+        args.next = reinterpret_cast<const uint8_t*>(chain.next->tiles);
+        args.next_bytes = codes_bytes(chain.next->rows, chain.next->cols);
+    }
     args.overlap = overlap;
     return cuda_status(launch_chain(args, device.multiprocessors, static_cast<cudaStream_t>(stream.handle())),
                        "chain_products: kernel launch");

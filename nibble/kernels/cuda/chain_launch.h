@@ -42,8 +42,11 @@ struct ChainArgs {
     float eps = 0;
     // Shared memory: these, barriers, sums of rows, the ring, the input's codes, a norm's row or the sums of groups.
     bool ropes = false;
-    RopeArgs rope;  // of the last step's rows
-    int asked = 0;  // slots on their way at once
+    RopeArgs rope;                  // of the last step's rows
+    int asked = 0;                  // slots on their way at once
+    int ahead = 0;                  // stages behind them, into the L2, at the start
+    const uint8_t* next = nullptr;  // into the L2 at the end
+    int64_t next_bytes = 0;
     int slots = 0, x_bytes = 0, row_bytes = 0;
     bool overlap = false;
 };
