@@ -1,8 +1,8 @@
 // Products of one token in one kernel against the same kernels one after the other: the same bits.
 #include "engine/check.h"
 
-#include "kernels/chain_cuda.h"
 #include "kernels/elementwise_cuda.h"
+#include "kernels/product_chain_cuda.h"
 #include "kernels/product_cuda.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ private:
     Result<cuda::Operand> weight(int64_t n, int64_t k, bool bias);
     // One after the other.
     Result<std::byte*> codes_of(const std::byte* x, int64_t cols, float scale);
-    Status product(const cuda::ChainProduct& p, const std::byte* codes, float* y);
+    Status product(const cuda::ChainedProduct& p, const std::byte* codes, float* y);
 };
 
 Result<cuda::Operand> Checker::weight(int64_t n, int64_t k, bool bias) {
@@ -61,14 +61,14 @@ Result<std::byte*> Checker::codes_of(const std::byte* x, int64_t cols, float sca
     return out;
 }
 
-Status Checker::product(const cuda::ChainProduct& p, const std::byte* codes, float* y) {
+Status Checker::product(const cuda::ChainedProduct& p, const std::byte* codes, float* y) {
     return cuda::product({.x = codes, .codes = true, .tokens = 1, .scale = p.input_scale}, p.w, y, 0, true, stream);
 }
 
 Result<std::vector<Check>> Checker::run(const Shape& s) {
     const DeviceArena::Mark mark = arena.mark();
     const int64_t rows_in = s.inter * (s.gated ? 2 : 1);
-    cuda::ChainProduct list[4];
+    cuda::ChainedProduct list[4];
     NIBBLE_TRY(list[0].w, weight(s.hidden, s.heads, s.bias));
     NIBBLE_TRY(list[1].w, weight(rows_in, s.hidden, s.bias));
     NIBBLE_TRY(list[2].w, weight(s.hidden, s.inter, s.bias));
@@ -118,9 +118,9 @@ Result<std::vector<Check>> Checker::run(const Shape& s) {
     list[1].norm = norm1, list[1].activated = true, list[1].gated = s.gated;
     list[2].y = got[2];
     list[3].norm = norm2, list[3].y = got[3];
-    cuda::Chain chain{.products = list, .h = h[1], .h_out = h_out, .eps = 1e-5f, .meet = meet};
-    NIBBLE_TRY(chain.codes, poisoned(cuda::chain_code_bytes(chain)));
-    if (!cuda::takes_chain(chain, device)) return fail("no kernel for this chain");
+    cuda::ProductChain chain{.products = list, .h = h[1], .h_out = h_out, .eps = 1e-5f, .meet = meet};
+    NIBBLE_TRY(chain.codes, poisoned(cuda::product_chain_code_bytes(chain)));
+    if (!cuda::takes_product_chain(chain, device)) return fail("no kernel for this chain");
     std::vector<Check> results;
     for (const bool overlap : {false, true}) {
         Check check{fmt::format("chain {} {} {} {}{}{}{}", s.heads, s.hidden, s.inter, s.qkv, s.gated ? " gated" : "",

@@ -1,7 +1,7 @@
 // Llama-3.1-8B's layer as one kernel, and shorter chains of it, over four copies of the weights.
 #include "bench/graph_time.h"
 #include "engine/timing.h"
-#include "kernels/chain_cuda.h"
+#include "kernels/product_chain_cuda.h"
 
 #include <vector>
 
@@ -24,7 +24,7 @@ Status time_chains(const Kit& given, Report& report) {
     NIBBLE_TRY(std::byte * codes, kit.arena.allocate(2 * inter));
     NIBBLE_TRY(uint64_t * meet, kit.arena.allocate_array<uint64_t>(1));
     NIBBLE_CHECK(fill_device(reinterpret_cast<std::byte*>(meet), 0, 8, kit.stream));
-    cuda::ChainProduct layer[copies][4];
+    cuda::ChainedProduct layer[copies][4];
     for (auto& products : layer)
         for (int i = 0; i < 4; ++i) {
             const auto [n, k] = shapes[i];
@@ -50,7 +50,7 @@ Status time_chains(const Kit& given, Report& report) {
         double us[2] = {};
         for (const bool overlap : {false, true}) {
             NIBBLE_TRY(us[overlap], graph_time(kit.stream, {16, 7}, [&](int i) {
-                           const cuda::Chain chain{
+                           const cuda::ProductChain chain{
                                .products = std::span(layer[i % copies]).subspan(part.first, part.count),
                                .h = h,
                                .h_out = h_out,

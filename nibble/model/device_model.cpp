@@ -61,17 +61,17 @@ Result<std::unique_ptr<DeviceModel>> DeviceModel::load(std::shared_ptr<const Che
     NIBBLE_CHECK(model->make_parts(parts, weights));
     NIBBLE_CHECK(model->stream_.synchronize());
     model->w4a16_ = weights.w4a16();
-    NIBBLE_CHECK(model->make_chain());
+    NIBBLE_CHECK(model->make_product_chain());
     return model;
 }
 
-Status DeviceModel::make_chain() {
+Status DeviceModel::make_product_chain() {
     std::vector<const float*> norms;
     for (const DeviceBlock& b : blocks_) {
         if (b.post_norm) return Ok{};
         norms.push_back(b.norm);
     }
-    NIBBLE_TRY(chain_, DeviceChain::make(mixers_, norms, config_.norm_eps, config_.hidden, device_));
+    NIBBLE_TRY(product_chain_, DeviceProductChain::make(mixers_, norms, config_.norm_eps, config_.hidden, device_));
     return Ok{};
 }
 
@@ -112,7 +112,7 @@ Result<std::unique_ptr<KvPool>> DeviceModel::make_pool(int64_t tokens, int64_t s
 int64_t DeviceModel::scratch_bytes(int64_t rows, int64_t wanted) const {
     int64_t mixer = 0;
     for (const auto& m : mixers_) mixer = std::max(mixer, m->scratch_bytes(rows));
-    if (chain_) mixer = std::max(mixer, chain_->scratch_bytes());
+    if (product_chain_) mixer = std::max(mixer, product_chain_->scratch_bytes());
     const int64_t ends = wanted * (6 * config_.vocab + 2 * config_.hidden) + 2 * padded_rows(wanted) * config_.hidden +
                          head_.scratch_bytes(wanted);
     return (rows * 6 + padded_rows(rows) * 2 + 2) * config_.hidden + std::max(mixer, ends) +
@@ -320,8 +320,8 @@ Result<cuda::AddNorm> DeviceModel::queue_blocks(std::byte* x, DeviceStep& step) 
     NIBBLE_TRY(std::byte * other, step.scratch.allocate(rows == 1 ? 2 * hidden : 0));  // the sum goes there and back
     NIBBLE_CHECK(cuda::embed(embedding_, step.tokens, rows, hidden, h, step.overlap, stream_));
     cuda::AddNorm norm{.tokens = rows, .width = hidden, .h = h, .eps = config_.norm_eps, .out = {x}};
-    if (rows == 1 && chain_ && !step.observer) {
-        NIBBLE_CHECK(chain_->forward(norm.h, other, y, batch_.nonfinite(), step));
+    if (rows == 1 && product_chain_ && !step.observer) {
+        NIBBLE_CHECK(product_chain_->forward(norm.h, other, y, batch_.nonfinite(), step));
         norm.update = y;
         norm.nonfinite = batch_.nonfinite() + blocks_.size() - 1;
         return norm;

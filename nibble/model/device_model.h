@@ -4,9 +4,9 @@
 #pragma once
 
 #include "model/device_batch.h"
-#include "model/device_chain.h"
 #include "model/device_memory.h"
 #include "model/device_mixer.h"
+#include "model/device_product_chain.h"
 #include "model/language_model.h"
 #include "model/model.h"
 
@@ -50,7 +50,7 @@ private:
     DeviceModel(DeviceInfo device, Stream stream, ModelConfig config)
         : device_(std::move(device)), stream_(std::move(stream)), config_(std::move(config)), plans_(device_) {}
     Status make_parts(const ModelParts& parts, DeviceWeights& weights);
-    Status make_chain();
+    Status make_product_chain();
     Status check_memory(int64_t weight_bytes) const;
     int64_t scratch_bytes(int64_t rows, int64_t wanted) const;
     Status reserve_scratch(int64_t rows, int64_t wanted) const;
@@ -81,7 +81,7 @@ private:
     const std::byte* embedding_ = nullptr;
     std::vector<DeviceBlock> blocks_;
     std::vector<std::unique_ptr<DeviceMixer>> mixers_;  // of the blocks
-    std::optional<DeviceChain> chain_;                  // of the mixers, for one token
+    std::optional<DeviceProductChain> product_chain_;   // of the mixers, for one token
     const float* norm_ = nullptr;
     DeviceLinear head_;
     std::vector<std::pair<int64_t, int64_t>> w4a16_;  // rows and columns of weights

@@ -19,13 +19,6 @@ __device__ inline void load_3d(uint32_t to, const CUtensorMap* map, int x, int y
         : "memory");
 }
 
-// Into the L2.
-__device__ inline void prefetch_3d(const CUtensorMap* map, int x, int y, int z) {
-    asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(map), "r"(x), "r"(y),
-                 "r"(z)
-                 : "memory");
-}
-
 using EncodeMap = decltype(&cuTensorMapEncodeTiled);
 
 // The driver's function, which needs no library at link time; null where the driver has none.

@@ -1,7 +1,7 @@
-#include "kernels/chain_cuda.h"
+#include "kernels/product_chain_cuda.h"
 
 #include "kernels/cuda/cache_args.h"
-#include "kernels/cuda/chain_launch.h"
+#include "kernels/cuda/product_chain_launch.h"
 #include "tensor/cuda/call.h"
 
 #include <algorithm>
@@ -10,9 +10,9 @@
 namespace nibble::cuda {
 namespace {
 
-static_assert(most_chained == chain_steps);
+static_assert(most_chained == product_chain_steps);
 
-bool fits(const ChainProduct& p, bool takes_codes) {
+bool fits(const ChainedProduct& p, bool takes_codes) {
     const Operand& w = p.w;
     if (!w.codes || w.tile_scales || w.cols < 128 || w.cols % 128 || w.rows < 8 || w.rows % 8 || w.rows > INT_MAX / 2 ||
         w.cols > INT_MAX / 2)
@@ -21,10 +21,10 @@ bool fits(const ChainProduct& p, bool takes_codes) {
     return (p.x != nullptr) + (p.norm != nullptr) + takes_codes == 1;
 }
 
-bool fill(const Chain& chain, int multiprocessors, ChainArgs& args) {
+bool fill(const ProductChain& chain, int multiprocessors, ProductChainArgs& args) {
     if (chain.products.empty() || chain.products.size() > most_chained) return false;
-    const ChainProduct* before = nullptr;
-    for (const ChainProduct& p : chain.products) {
+    const ChainedProduct* before = nullptr;
+    for (const ChainedProduct& p : chain.products) {
         const bool takes_codes = before && before->activated;
         if (!fits(p, takes_codes)) return false;
         if (takes_codes && before->w.rows / (before->gated ? 2 : 1) != p.w.cols) return false;
@@ -58,28 +58,28 @@ bool fill(const Chain& chain, int multiprocessors, ChainArgs& args) {
     args.meet = reinterpret_cast<unsigned long long*>(chain.meet);
     args.activation = static_cast<int>(chain.activation);
     args.eps = chain.eps;
-    return shape_chain(args, multiprocessors);
+    return shape_product_chain(args, multiprocessors);
 }
 
 }  // namespace
 
-bool takes_chain(const Chain& chain, const DeviceInfo& device) {
-    ChainArgs args;
+bool takes_product_chain(const ProductChain& chain, const DeviceInfo& device) {
+    ProductChainArgs args;
     return device.major == 9 && fill(chain, device.multiprocessors, args);
 }
 
-int64_t chain_code_bytes(const Chain& chain) {
+int64_t product_chain_code_bytes(const ProductChain& chain) {
     int64_t most = 0;
-    for (const ChainProduct& p : chain.products)
+    for (const ChainedProduct& p : chain.products)
         if (p.activated) most = std::max(most, p.w.rows);
     return most;
 }
 
-Status chain_products(const Chain& chain, bool overlap, const DeviceInfo& device, const Stream& stream) {
-    ChainArgs args;
+Status chain_products(const ProductChain& chain, bool overlap, const DeviceInfo& device, const Stream& stream) {
+    ProductChainArgs args;
     if (device.major != 9 || !fill(chain, device.multiprocessors, args))
         return fail("chain_products: {} products that have no kernel in one", chain.products.size());
-    if (!chain.meet || (args.width && !chain.h) || (chain_code_bytes(chain) && !chain.codes))
+    if (!chain.meet || (args.width && !chain.h) || (product_chain_code_bytes(chain) && !chain.codes))
         return fail("chain_products: no stream, no memory for codes or no word to meet at");
     if (chain.rope) {
         if (!chain.cache || chain.rope->tokens != 1 || chain.rope->qkv != chain.products.back().y)
@@ -87,12 +87,8 @@ Status chain_products(const Chain& chain, bool overlap, const DeviceInfo& device
         NIBBLE_TRY(args.rope, rope_args(*chain.rope, *chain.cache, overlap));
         args.ropes = true;
     }
-    if (chain.next) {
-        args.next = reinterpret_cast<const uint8_t*>(chain.next->tiles);
-        args.next_bytes = codes_bytes(chain.next->rows, chain.next->cols);
-    }
     args.overlap = overlap;
-    return cuda_status(launch_chain(args, device.multiprocessors, static_cast<cudaStream_t>(stream.handle())),
+    return cuda_status(launch_product_chain(args, device.multiprocessors, static_cast<cudaStream_t>(stream.handle())),
                        "chain_products: kernel launch");
 }
 

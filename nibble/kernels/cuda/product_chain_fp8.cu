@@ -1,4 +1,4 @@
-// Products of one token in W8A8, one thread block a multiprocessor for all of them (kernels/chain_cuda.h).
+// Products of one token in W8A8, one thread block a multiprocessor for all of them (kernels/product_chain_cuda.h).
 //
 // A warp fills a ring of slots of 32 KB with W, product after product. Four warpgroups multiply: 64 rows of W are those
 // of wgmma, the token is its one column that counts. (B without swizzle: the eight columns begin 16 bytes apart, so
@@ -8,8 +8,8 @@
 //
 // Rows of a tile of 64 that are not the block's are whatever lies there: their sums are not read.
 #include "kernels/cuda/block16.cuh"
-#include "kernels/cuda/chain_launch.h"
 #include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/product_chain_launch.h"
 #include "kernels/cuda/product_epilogue.cuh"
 #include "kernels/cuda/rope.cuh"
 #include "kernels/cuda/tensor_map.cuh"
@@ -25,17 +25,15 @@ constexpr int all_bytes = 227 * 1024, group_cols = 128, most_rows = 256, most_sl
 // Slots of a thread block on their way at once: of more, some multiprocessors get much more than others (six: 71.4 us a
 // layer, two: 68.7, one: 75.8).
 constexpr int most_asked = 2;
-// Stages behind them that are asked into the L2 at the start.
-constexpr int stages_ahead = 4;
 // Of shared memory: arguments and barriers.
 constexpr int args_bytes = 1024;
-static_assert(sizeof(ChainArgs) % 8 == 0 && sizeof(ChainArgs) + 16 * most_slots <= args_bytes);
+static_assert(sizeof(ProductChainArgs) % 8 == 0 && sizeof(ProductChainArgs) + 16 * most_slots <= args_bytes);
 
 struct ChainMaps {
-    CUtensorMap of[chain_steps];
+    CUtensorMap of[product_chain_steps];
 };
 
-__device__ void meet_warps() { asm volatile("bar.sync 1, %0;" ::"n"(chain_threads) : "memory"); }
+__device__ void meet_warps() { asm volatile("bar.sync 1, %0;" ::"n"(product_chain_threads) : "memory"); }
 
 // All thread blocks have come here, and what their threads wrote before is visible. The word only ever grows, by the
 // number of blocks each time, so nobody must set it back.
@@ -90,7 +88,7 @@ struct Ring {
 
 // The sums of a block's rows go to `sums`. Parts warpgroups share 64 rows, each with Chains groups of a slot.
 template <int Chains, int Parts>
-__device__ void multiply(const ChainStep& step, Ring& ring, uint32_t x_at, float* of_groups, float* sums) {
+__device__ void multiply(const ProductStep& step, Ring& ring, uint32_t x_at, float* of_groups, float* sums) {
     constexpr int tiles = 4 / Parts;
     const int warpgroup = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 128, 0);
     const int tile = warpgroup % tiles, part = warpgroup / tiles, rows = step.rows_each;
@@ -102,7 +100,7 @@ __device__ void multiply(const ChainStep& step, Ring& ring, uint32_t x_at, float
 #pragma unroll 1
     for (int group = part * Chains; group < step.groups + part * Chains; group += Chains * Parts) {
         barrier_wait(ring.full + 8 * ring.slot, ring.parity);
-        const uint32_t left = ring.base + ring.slot * chain_slot_bytes + w_at;
+        const uint32_t left = ring.base + ring.slot * product_slot_bytes + w_at;
         wgmma_fence();
 #pragma unroll
         for (int j = 0; j < 4; ++j)
@@ -146,7 +144,7 @@ __device__ void multiply(const ChainStep& step, Ring& ring, uint32_t x_at, float
     }
 }
 
-__device__ void multiply(const ChainStep& step, Ring& ring, uint32_t x_at, float* of_groups, float* sums) {
+__device__ void multiply(const ProductStep& step, Ring& ring, uint32_t x_at, float* of_groups, float* sums) {
     switch (step.stage_groups) {
         case 8:
             return multiply<2, 4>(step, ring, x_at, of_groups, sums);
@@ -226,7 +224,7 @@ struct Input {
 
     // Of the first norm from step `first` on, long before it: behind the ring's requests of all thread blocks it takes
     // microseconds.
-    __device__ void load_weight(const ChainArgs& args, int first) {
+    __device__ void load_weight(const ProductChainArgs& args, int first) {
         while (first < args.steps && !args.step[first].norm) ++first;
         if (first == args.steps) return;
         const float2* from = reinterpret_cast<const float2*>(args.step[first].norm);
@@ -234,9 +232,9 @@ struct Input {
         for (int j = 0; j < Pairs; ++j)
             if (const int pair = pair_of_thread(j); pair < args.width / 2) weight[j] = from[pair];
     }
-    __device__ void quantize(const ChainStep& step) {
+    __device__ void quantize(const ProductStep& step) {
         const Coder coder(step.input_scale);
-        for (int i = static_cast<int>(threadIdx.x); i < step.k / 8; i += chain_threads) {
+        for (int i = static_cast<int>(threadIdx.x); i < step.k / 8; i += product_chain_threads) {
             const uint4 v = __ldcg(reinterpret_cast<const uint4*>(step.rows) + i);
             const uint32_t pairs[4] = {v.x, v.y, v.z, v.w};
             uint32_t word[2] = {};
@@ -246,11 +244,11 @@ struct Input {
         }
     }
     __device__ void take(const uint8_t* from, int k) {
-        for (int i = static_cast<int>(threadIdx.x); i < k / 16; i += chain_threads)
+        for (int i = static_cast<int>(threadIdx.x); i < k / 16; i += product_chain_threads)
             reinterpret_cast<uint4*>(codes)[i] = __ldcg(reinterpret_cast<const uint4*>(from) + i);
     }
     // h += update, then its norm: as norm.cu.
-    __device__ void norm(const ChainArgs& args, const ChainStep& step, const float* update) {
+    __device__ void norm(const ProductChainArgs& args, const ProductStep& step, const float* update) {
         const int width = args.width, pitch = lane_pitch(width);
         float* shared_scale = row + sum_lanes * pitch;
         float2 u[Pairs];
@@ -294,7 +292,7 @@ struct Input {
             }
     }
 
-    static __device__ int pair_of_thread(int j) { return static_cast<int>(threadIdx.x) + j * chain_threads; }
+    static __device__ int pair_of_thread(int j) { return static_cast<int>(threadIdx.x) + j * product_chain_threads; }
 };
 
 // A thread's row of a block's work, what it needs of memory before the sums are there.
@@ -303,7 +301,7 @@ struct Output {
     bool present;
     float scale = 0, bias = 0;
 
-    __device__ Output(const ChainStep& s, int work) : place(static_cast<int>(threadIdx.x)) {
+    __device__ Output(const ProductStep& s, int work) : place(static_cast<int>(threadIdx.x)) {
         const int half = s.gated ? s.rows_each / 2 : s.rows_each, count = s.gated ? s.n / 2 : s.n;
         const bool upper = s.gated && place >= half;
         const int at = work * half + place - (upper ? half : 0);
@@ -313,7 +311,7 @@ struct Output {
         scale = (s.row_scales ? s.row_scales[row] : s.scale) * s.input_scale;
         bias = s.bias ? s.bias[row] : 0.0f;
     }
-    __device__ void store(const ChainArgs& args, const ChainStep& s, float* sums) const {
+    __device__ void store(const ProductChainArgs& args, const ProductStep& s, float* sums) const {
         const float v = present ? product_output(sums[place], scale, bias) : 0.0f;
         if (!s.activated) {
             if (present) s.y[row] = v;
@@ -329,37 +327,34 @@ struct Output {
             args.codes[row] = code(act(args.activation, rounded(v)), s);
         }
     }
-    static __device__ uint8_t code(float v, const ChainStep& s) { return Coder(s.code_scale).code(rounded(v)); }
+    static __device__ uint8_t code(float v, const ProductStep& s) { return Coder(s.code_scale).code(rounded(v)); }
 };
 
 // What of W fills one slot of the ring; all of a thread block's, in order.
 struct Stage {
-    const ChainArgs& args;
+    const ProductChainArgs& args;
     int grid, step = 0, work, group = 0;
 
-    __device__ Stage(const ChainArgs& a, int blocks) : args(a), grid(blocks), work(static_cast<int>(blockIdx.x)) {
+    __device__ Stage(const ProductChainArgs& a, int blocks)
+        : args(a), grid(blocks), work(static_cast<int>(blockIdx.x)) {
         skip();
     }
     __device__ bool exists() const { return step < args.steps; }
     __device__ void next() {
         if (!exists()) return;
-        const ChainStep& s = args.step[step];
+        const ProductStep& s = args.step[step];
         if ((group += s.stage_groups) < s.groups) return;
         group = 0, work += grid;
         skip();
     }
     __device__ void fetch(const ChainMaps& maps, uint32_t to, uint32_t barrier) const {
-        const ChainStep& s = args.step[step];
+        const ProductStep& s = args.step[step];
         const int count = s.gated ? min(s.stage_groups, s.groups - group) : s.stage_groups;
         barrier_expect(barrier, count * s.rows_each * group_cols);
         each_box([&](int row, int g, int bytes) {
             load_3d(to, &maps.of[step], 0, row / 8, g, barrier);
             to += bytes;
         });
-    }
-
-    __device__ void prefetch(const ChainMaps& maps) const {
-        each_box([&](int row, int g, int) { prefetch_3d(&maps.of[step], 0, row / 8, g); });
     }
 
 private:
@@ -369,56 +364,42 @@ private:
     // Gated: a box has one half's rows of one group.
     template <class Each>
     __device__ void each_box(Each each) const {
-        const ChainStep& s = args.step[step];
+        const ProductStep& s = args.step[step];
         if (!s.gated) return each(work * s.rows_each, group, 0);
         const int half = s.rows_each / 2, count = min(s.stage_groups, s.groups - group);
         for (int b = 0; b < 2 * count; ++b) each(work * half + b % 2 * (s.n / 2), group + b / 2, half * group_cols);
     }
 };
 
-// The memory is idle while attention runs: what comes behind a full ring goes into the L2 once, at the start. (All the
-// time it loses, whatever the distance: 68 -> 81 us a layer of Llama-3.1-8B and more.)
-__device__ void ask_ahead(Stage stage, const ChainMaps& maps) {
-    for (int i = 0; i < stage.args.ahead && stage.exists(); ++i, stage.next()) stage.prefetch(maps);
-}
-// And behind the last of W the first of the next chain's.
-__device__ void ask_next(const ChainArgs& args) {
-    constexpr int64_t piece = 16 * 1024;
-    for (int64_t at = blockIdx.x * piece; at < args.next_bytes; at += gridDim.x * piece)
-        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(args.next + at),
-                     "r"(static_cast<uint32_t>(min(piece, args.next_bytes - at)))
-                     : "memory");
-}
-
 template <int Pairs>
-__global__ void __launch_bounds__(chain_threads + 32, 1)
-    chain_kernel(const __grid_constant__ ChainArgs given, const __grid_constant__ ChainMaps maps) {
+__global__ void __launch_bounds__(product_chain_threads + 32, 1)
+    chain_kernel(const __grid_constant__ ProductChainArgs given, const __grid_constant__ ChainMaps maps) {
     extern __shared__ __align__(128) uint8_t shared_bytes[];
     const uint32_t before = shared_address(shared_bytes), base = (before + 1023u) & ~1023u;
     uint8_t* const shared = shared_bytes + (base - before);
     // Every launch's arguments are cold in the constant cache, and each line would be waited for where it is used
     // first.
-    ChainArgs& args = *reinterpret_cast<ChainArgs*>(shared);
-    for (int i = static_cast<int>(threadIdx.x); i < int{sizeof(ChainArgs) / 4}; i += chain_threads + 32)
+    ProductChainArgs& args = *reinterpret_cast<ProductChainArgs*>(shared);
+    for (int i = static_cast<int>(threadIdx.x); i < int{sizeof(ProductChainArgs) / 4}; i += product_chain_threads + 32)
         reinterpret_cast<uint32_t*>(shared)[i] = reinterpret_cast<const uint32_t*>(&given)[i];
-    const uint32_t full = base + sizeof(ChainArgs), empty = full + 8 * most_slots;
+    const uint32_t full = base + sizeof(ProductChainArgs), empty = full + 8 * most_slots;
     float* const sums = reinterpret_cast<float*>(shared + args_bytes);
     uint8_t* const slots = shared + args_bytes + 4 * most_rows;
-    uint8_t* const x = slots + given.slots * chain_slot_bytes;
+    uint8_t* const x = slots + given.slots * product_slot_bytes;
     float* const of_groups = reinterpret_cast<float*>(x + given.x_bytes);
     Ring ring{shared_address(slots), full, empty, given.slots};
     if (threadIdx.x == 0) {
         for (int s = 0; s < given.slots; ++s) {
             barrier_init(full + 8 * s, 1);
-            barrier_init(empty + 8 * s, chain_threads / 128);
+            barrier_init(empty + 8 * s, product_chain_threads / 128);
         }
         barrier_init_done();
     }
     __syncthreads();
     if (args.overlap) overlap_next();
     const int grid = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
-    if (threadIdx.x >= chain_threads) {
-        if (threadIdx.x > chain_threads) return;
+    if (threadIdx.x >= product_chain_threads) {
+        if (threadIdx.x > product_chain_threads) return;
         for (int i = 0; i < args.steps; ++i) prefetch_map(&maps.of[i]);
         Stage stage(args, grid);
         Ring landed = ring;
@@ -427,12 +408,10 @@ __global__ void __launch_bounds__(chain_threads + 32, 1)
                 barrier_wait(full + 8 * landed.slot, landed.parity);
                 landed.next();
             }
-            if (i == args.slots) ask_ahead(stage, maps);
             barrier_wait(empty + 8 * ring.slot, ring.parity ^ 1);
-            stage.fetch(maps, ring.base + ring.slot * chain_slot_bytes, full + 8 * ring.slot);
+            stage.fetch(maps, ring.base + ring.slot * product_slot_bytes, full + 8 * ring.slot);
             ring.next();
         }
-        ask_next(args);
         return;
     }
     Input<Pairs> input{x, of_groups};
@@ -440,7 +419,7 @@ __global__ void __launch_bounds__(chain_threads + 32, 1)
     Meeting meeting{args.meet};
     const float* update = args.update;
     for (int i = 0; i < args.steps; ++i) {
-        const ChainStep& step = args.step[i];
+        const ProductStep& step = args.step[i];
         if (i > 0) {
             meeting.wait();
         } else {
@@ -470,7 +449,7 @@ __global__ void __launch_bounds__(chain_threads + 32, 1)
     const RopeItem item(args.rope, min(first, items - 1));
     meeting.wait();
     if (first < items) item.run();
-    for (int i = first + chain_threads / 32 * grid; i < items; i += chain_threads / 32 * grid)
+    for (int i = first + product_chain_threads / 32 * grid; i < items; i += product_chain_threads / 32 * grid)
         RopeItem(args.rope, i).run();
 }
 
@@ -478,11 +457,11 @@ int stage_groups_for(int rows) { return rows <= 32 ? 8 : rows <= 64 ? 4 : rows <
 
 }  // namespace
 
-bool shape_chain(ChainArgs& args, int multiprocessors) {
+bool shape_product_chain(ProductChainArgs& args, int multiprocessors) {
     if (args.width > most_chain_width) return false;
     int x_bytes = 0, row_bytes = args.width ? norm_shared_bytes(args.width) + 16 : 0;
     for (int i = 0; i < args.steps; ++i) {
-        ChainStep& s = args.step[i];
+        ProductStep& s = args.step[i];
         // What leaves the fewest rows to the busiest multiprocessor; of equals the most rows at a time.
         const int count = s.gated ? s.n / 2 : s.n, most = s.gated ? most_rows / 2 : most_rows;
         int best = 8;
@@ -502,17 +481,16 @@ bool shape_chain(ChainArgs& args, int multiprocessors) {
     args.x_bytes = x_bytes;
     args.row_bytes = (row_bytes + 15) / 16 * 16;
     const int rest = all_bytes - 1024 - args_bytes - 4 * most_rows - args.x_bytes - args.row_bytes;
-    args.slots = std::min(rest / chain_slot_bytes, most_slots);
+    args.slots = std::min(rest / product_slot_bytes, most_slots);
     args.asked = std::min(most_asked, args.slots);
-    args.ahead = stages_ahead;
     return args.slots >= 3;
 }
 
-cudaError_t launch_chain(const ChainArgs& args, int multiprocessors, cudaStream_t stream) {
+cudaError_t launch_product_chain(const ProductChainArgs& args, int multiprocessors, cudaStream_t stream) {
     if (!map_encoder()) return cudaErrorNotSupported;
     ChainMaps maps{};
     for (int i = 0; i < args.steps; ++i) {
-        const ChainStep& s = args.step[i];
+        const ProductStep& s = args.step[i];
         const auto groups = static_cast<cuuint64_t>(s.groups);
         // Groups outside rows: eight rows of a group lie 1 KB behind the eight before, as swizzled_operand() has it.
         if (!encode_3d(maps.of[i], CU_TENSOR_MAP_DATA_TYPE_INT32, s.tiles,
@@ -533,7 +511,7 @@ cudaError_t launch_chain(const ChainArgs& args, int multiprocessors, cudaStream_
     // All thread blocks must be there at once, or they wait for each other for ever: one a multiprocessor, and what
     // runs before does not wait for this kernel.
     config.gridDim = static_cast<unsigned>(multiprocessors);
-    config.blockDim = chain_threads + 32;
+    config.blockDim = product_chain_threads + 32;
     config.dynamicSmemBytes = all_bytes;
     config.stream = stream;
     config.attrs = &attribute;

@@ -1,8 +1,8 @@
 // One token of a dense model whose linears hold FP8 codes: all between two attentions is one kernel
-// (kernels/chain_cuda.h).
+// (kernels/product_chain_cuda.h).
 #pragma once
 
-#include "kernels/chain_cuda.h"
+#include "kernels/product_chain_cuda.h"
 #include "model/device_attention.h"
 #include "model/device_mlp.h"
 
@@ -13,13 +13,13 @@
 
 namespace nibble {
 
-class DeviceChain {
+class DeviceProductChain {
 public:
     // Null where the model is not attention and feed-forward by turns, or one of its products has another kernel.
     // `norms` as the mixers; the mixers outlive the chain.
-    static Result<std::optional<DeviceChain>> make(std::span<const std::unique_ptr<DeviceMixer>> mixers,
-                                                   std::span<const float* const> norms, float eps, int64_t hidden,
-                                                   const DeviceInfo& device);
+    static Result<std::optional<DeviceProductChain>> make(std::span<const std::unique_ptr<DeviceMixer>> mixers,
+                                                          std::span<const float* const> norms, float eps,
+                                                          int64_t hidden, const DeviceInfo& device);
 
     // h [hidden] BF16 through all blocks; the sums go to `other` and back, and the two change places with them. What
     // the last block adds is left in y [hidden]. nonfinite: a word a block, of its sum.
@@ -40,8 +40,8 @@ private:
         float* down = nullptr;
     };
     // Up to the i-th attention's q, k and v: what follows the attention before, and the norm.
-    std::vector<cuda::ChainProduct> products(size_t i, const Rows& rows, int32_t* nonfinite) const;
-    cuda::Chain chain(std::span<const cuda::ChainProduct> products) const;
+    std::vector<cuda::ChainedProduct> products(size_t i, const Rows& rows, int32_t* nonfinite) const;
+    cuda::ProductChain chain(std::span<const cuda::ChainedProduct> products) const;
 
     std::vector<Layer> layers_;
     float eps_ = 0;

@@ -1,4 +1,4 @@
-// What kernels/cuda/chain.cpp calls. Arguments are checked before they come here; device pointers.
+// What kernels/cuda/product_chain.cpp calls. Arguments are checked before they come here; device pointers.
 #pragma once
 
 #include "kernels/cuda/elementwise_launch.h"
@@ -9,10 +9,11 @@
 
 namespace nibble::cuda {
 
-inline constexpr int chain_steps = 4, chain_slot_bytes = 32 * 1024, chain_threads = 512;  // that multiply
+inline constexpr int product_chain_steps = 4, product_slot_bytes = 32 * 1024;
+inline constexpr int product_chain_threads = 512;  // that multiply
 inline constexpr int most_chain_width = 8192;
 
-struct ChainStep {
+struct ProductStep {
     // One of: rows, norm; neither: the codes of the step before.
     const uint16_t* rows = nullptr;
     const float* norm = nullptr;
@@ -30,8 +31,8 @@ struct ChainStep {
     int rows_each = 0, stage_groups = 0, works = 0;
     bool activated = false, gated = false;
 };
-struct ChainArgs {
-    ChainStep step[chain_steps];
+struct ProductChainArgs {
+    ProductStep step[product_chain_steps];
     int steps = 0;
     const uint16_t* h = nullptr;
     const float* update = nullptr;
@@ -40,18 +41,15 @@ struct ChainArgs {
     unsigned long long* meet = nullptr;
     int width = 0, activation = 0;  // of h; nibble::Activation
     float eps = 0;
-    // Shared memory: these, barriers, sums of rows, the ring, the input's codes, a norm's row or the sums of groups.
     bool ropes = false;
-    RopeArgs rope;                  // of the last step's rows
-    int asked = 0;                  // slots on their way at once
-    int ahead = 0;                  // stages behind them, into the L2, at the start
-    const uint8_t* next = nullptr;  // into the L2 at the end
-    int64_t next_bytes = 0;
+    RopeArgs rope;  // of the last step's rows
+    int asked = 0;  // slots on their way at once
+    // Shared memory: these, barriers, sums of rows, the ring, the input's codes, a norm's row or the sums of groups.
     int slots = 0, x_bytes = 0, row_bytes = 0;
     bool overlap = false;
 };
 // Fills in what depends on the grid and on shared memory; whether there is a kernel for these steps.
-bool shape_chain(ChainArgs& args, int multiprocessors);
-cudaError_t launch_chain(const ChainArgs& args, int multiprocessors, cudaStream_t stream);
+bool shape_product_chain(ProductChainArgs& args, int multiprocessors);
+cudaError_t launch_product_chain(const ProductChainArgs& args, int multiprocessors, cudaStream_t stream);
 
 }  // namespace nibble::cuda
