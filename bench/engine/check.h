@@ -11,6 +11,7 @@ Result<std::vector<Check>> check_products(const Kit& kit, bool small);
 Result<std::vector<Check>> check_grouped(const Kit& kit, bool small);
 Result<std::vector<Check>> check_inputs(const Kit& kit);
 Result<std::vector<Check>> check_code_rows(const Kit& kit);
+Result<std::vector<Check>> check_chains(const Kit& kit);
 Result<std::vector<Check>> check_experts(const Kit& kit);
 Result<std::vector<Check>> check_mamba(const Kit& kit);
 Result<std::vector<Check>> check_observers(const Kit& kit);

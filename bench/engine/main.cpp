@@ -49,6 +49,7 @@ Result<bool> run(const Options& options) {
         if (wanted("inputs")) show(check_code_rows(kit), "rows as codes");
         if (wanted("products")) show(check_products(kit, options.small), "products");
         if (wanted("grouped")) show(check_grouped(kit, options.small), "grouped");
+        if (wanted("chains")) show(check_chains(kit), "chains");
         if (wanted("experts")) show(check_experts(kit), "experts");
         if (wanted("mamba")) show(check_mamba(kit), "mamba");
         if (wanted("observers")) show(check_observers(kit), "observers");
@@ -58,9 +59,11 @@ Result<bool> run(const Options& options) {
         std::fflush(stdout);
     }
     if (!options.no_timing) {
-        if (options.only != "products") NIBBLE_CHECK(time_grouped(kit, report));
-        if (options.only != "grouped") NIBBLE_CHECK(time_codes(kit, report));
-        if (!options.new_only) {
+        const bool chains = options.only == "chains";
+        if (chains || options.only.empty()) NIBBLE_CHECK(time_chains(kit, report));
+        if (!chains && options.only != "products") NIBBLE_CHECK(time_grouped(kit, report));
+        if (!chains && options.only != "grouped") NIBBLE_CHECK(time_codes(kit, report));
+        if (!chains && !options.new_only) {
             NIBBLE_CHECK(time_products(kit, report));
             NIBBLE_CHECK(time_experts(kit, report));
         }
@@ -81,7 +84,8 @@ int main(int argc, char** argv) {
     app.add_option("--seed", options.seed, "of the checked data");
     app.add_option(
         "--only", options.only,
-        "checks of one of elementwise, inputs, products, grouped, experts, mamba, observers, sampling, scaled_mm");
+        "checks of one of elementwise, inputs, products, grouped, chains, experts, mamba, observers, sampling, "
+        "scaled_mm");
     app.add_flag("--small", options.small, "few tokens only");
     app.add_flag("--no-check", options.no_check);
     app.add_flag("--no-timing", options.no_timing);

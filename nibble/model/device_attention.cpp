@@ -49,33 +49,42 @@ Result<std::unique_ptr<DeviceMixer>> DeviceAttention::make(const BlockConfig& bl
 
 Status DeviceAttention::forward(const std::byte* x, float* y, DeviceStep& step) const {
     const DeviceScope scope(step);
-    const DeviceBlockBatch& batch = step.blocks[size_t(index_)];
-    const DeviceRotary rotary = step.rotary_of(config_.rope);
     NIBBLE_TRY(float* qkv, step.scratch.allocate_array<float>(step.rows * qkv_.rows));
     NIBBLE_TRY(std::byte * q, step.scratch.allocate(step.rows * q_cols() * 2));
     NIBBLE_TRY(std::byte * heads, step.scratch.allocate(step.rows * q_cols() * 2));
-    NIBBLE_TRY(std::byte * workspace, step.scratch.allocate(batch.attention->workspace_bytes));
     NIBBLE_TRY(const cuda::RowsOut as, order(step));
     NIBBLE_CHECK(qkv_.forward(x, step.rows, qkv, step, !as.row_major()));
-    const cuda::KvCache cache = kv_.cache(step);
-    NIBBLE_CHECK(cuda::rope_append({.tokens = step.rows,
-                                    .q_heads = config_.heads,
-                                    .qkv = qkv,
-                                    .slots = batch.slots,
-                                    .q_norm = q_norm_,
-                                    .k_norm = k_norm_,
-                                    .eps = eps_,
-                                    .rope_dims = config_.rope.dims,
-                                    .interleaved = config_.rope.interleaved,
-                                    .positions = step.positions,
-                                    .cos = rotary.cos,
-                                    .sin = rotary.sin,
-                                    .q = q},
-                                   cache, step.overlap, step.stream));
-    if (step.observer) NIBBLE_CHECK(step.observer->kv(prefix_, cache, batch.slots, step.rows, step.stream));
-    NIBBLE_CHECK(cuda::attend(*batch.attention, {.q = q, .table = batch.table, .work = batch.work}, cache, heads,
-                              workspace, step.overlap, step.stream));
+    NIBBLE_CHECK(cuda::rope_append(rope_append(qkv, q, step), cache(step), step.overlap, step.stream));
+    if (step.observer)
+        NIBBLE_CHECK(
+            step.observer->kv(prefix_, cache(step), step.blocks[size_t(index_)].slots, step.rows, step.stream));
+    NIBBLE_CHECK(attend(q, heads, step));
     return out_.forward(heads, step.rows, y, out_.rows, step);
+}
+
+cuda::RopeAppend DeviceAttention::rope_append(const float* qkv, std::byte* q, const DeviceStep& step) const {
+    const DeviceRotary rotary = step.rotary_of(config_.rope);
+    return {.tokens = step.rows,
+            .q_heads = config_.heads,
+            .qkv = qkv,
+            .slots = step.blocks[size_t(index_)].slots,
+            .q_norm = q_norm_,
+            .k_norm = k_norm_,
+            .eps = eps_,
+            .rope_dims = config_.rope.dims,
+            .interleaved = config_.rope.interleaved,
+            .positions = step.positions,
+            .cos = rotary.cos,
+            .sin = rotary.sin,
+            .q = q};
+}
+
+Status DeviceAttention::attend(const std::byte* q, std::byte* heads, DeviceStep& step) const {
+    const DeviceScope scope(step);
+    const DeviceBlockBatch& batch = step.blocks[size_t(index_)];
+    NIBBLE_TRY(std::byte * workspace, step.scratch.allocate(batch.attention->workspace_bytes));
+    return cuda::attend(*batch.attention, {.q = q, .table = batch.table, .work = batch.work}, cache(step), heads,
+                        workspace, step.overlap, step.stream);
 }
 
 int64_t DeviceAttention::scratch_bytes(int64_t rows) const {

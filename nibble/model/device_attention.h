@@ -13,6 +13,13 @@ public:
     Result<cuda::RowsOut> order(DeviceStep& step) const override { return qkv_.order(step.rows, step, true); }
     Result<bool> norms(DeviceStep& step) const override { return qkv_.norms(step.rows, step); }
     Status forward(const std::byte* x, float* y, DeviceStep& step) const override;
+    // What lies between its products: q, k and v [rows, in().rows] to q [rows, out().cols] BF16 and the cache, then
+    // heads [rows, out().cols] BF16.
+    cuda::RopeAppend rope_append(const float* qkv, std::byte* q, const DeviceStep& step) const;
+    cuda::KvCache cache(const DeviceStep& step) const { return kv_.cache(step); }
+    Status attend(const std::byte* q, std::byte* heads, DeviceStep& step) const;
+    const DeviceStack& in() const { return qkv_; }
+    const DeviceLinear& out() const { return out_; }
     int64_t scratch_bytes(int64_t rows) const override;
     StateLayout state() const override { return {kv_.shape.page_bytes(), config_.window, 0}; }
     std::optional<cuda::AttentionProblem> attention() const override {

@@ -12,10 +12,13 @@ public:
     Result<cuda::RowsOut> order(DeviceStep& step) const override { return in_.order(step.rows, step, true); }
     Result<bool> norms(DeviceStep& step) const override { return in_.norms(step.rows, step); }
     Status forward(const std::byte* x, float* y, DeviceStep& step) const override;
-    Status forward_rows(const std::byte* x, bool ordered, float* y, DeviceStep& step) const;  // row-major, or as order()
+    Status forward_rows(const std::byte* x, bool ordered, float* y,
+                        DeviceStep& step) const;  // row-major, or as order()
     // Its two halves: x -> mid [padded_rows(rows), intermediate], in BF16 or as out() wants it, -> y.
     Status forward_mid(const std::byte* x, bool ordered, std::byte* mid, DeviceStep& step) const;
     Status forward_out(const std::byte* mid, float* y, DeviceStep& step) const;
+    const MlpConfig& config() const { return config_; }
+    const DeviceStack& in() const { return in_; }
     const DeviceLinear& out() const { return out_; }
     int64_t mid_bytes(int64_t rows) const { return padded_rows(rows) * config_.intermediate * 2; }
     int64_t scratch_bytes(int64_t rows) const override;

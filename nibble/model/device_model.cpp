@@ -62,7 +62,18 @@ Result<std::unique_ptr<DeviceModel>> DeviceModel::load(std::shared_ptr<const Che
     NIBBLE_CHECK(model->make_parts(parts, weights));
     NIBBLE_CHECK(model->stream_.synchronize());
     model->w4a16_ = weights.w4a16();
+    NIBBLE_CHECK(model->make_product_chain());
     return model;
+}
+
+Status DeviceModel::make_product_chain() {
+    std::vector<const float*> norms;
+    for (const DeviceBlock& b : blocks_) {
+        if (b.post_norm) return Ok{};
+        norms.push_back(b.norm);
+    }
+    NIBBLE_TRY(product_chain_, DeviceProductChain::make(mixers_, norms, config_.norm_eps, config_.hidden, device_));
+    return Ok{};
 }
 
 Status DeviceModel::make_parts(const ModelParts& parts, DeviceWeights& weights) {
@@ -102,6 +113,7 @@ Result<std::unique_ptr<KvPool>> DeviceModel::make_pool(int64_t tokens, int64_t s
 int64_t DeviceModel::scratch_bytes(int64_t rows, int64_t wanted) const {
     int64_t mixer = 0;
     for (const auto& m : mixers_) mixer = std::max(mixer, m->scratch_bytes(rows));
+    if (product_chain_) mixer = std::max(mixer, product_chain_->scratch_bytes());
     const int64_t ends = wanted * (6 * config_.vocab + 2 * config_.hidden) + 2 * padded_rows(wanted) * config_.hidden +
                          head_.scratch_bytes(wanted);
     return (rows * 6 + padded_rows(rows) * 2 + 2) * config_.hidden + std::max(mixer, ends) +
@@ -302,16 +314,19 @@ Result<DeviceModel::DeviceLogits> DeviceModel::run(const Batch& batch, bool choo
     return graph->second.second;
 }
 
-// One order of memory for every batch of a shape, so that a graph may hold its addresses.
-Result<DeviceModel::DeviceLogits> DeviceModel::queue(DeviceStep& step, int64_t wanted, bool chooses) const {
+Result<cuda::AddNorm> DeviceModel::queue_blocks(std::byte* x, DeviceStep& step) const {
     const int64_t rows = step.rows, hidden = config_.hidden;
-    step.norm = {};
     NIBBLE_TRY(std::byte * h, step.scratch.allocate(2 * rows * hidden));
-    NIBBLE_TRY(std::byte * x, step.scratch.allocate(2 * padded_rows(rows) * hidden));
     NIBBLE_TRY(float* y, step.scratch.allocate_array<float>(rows * hidden));
     NIBBLE_TRY(std::byte * other, step.scratch.allocate(rows == 1 ? 2 * hidden : 0));  // the sum goes there and back
     NIBBLE_CHECK(cuda::embed(embedding_, step.tokens, rows, hidden, h, step.overlap, stream_));
     cuda::AddNorm norm{.tokens = rows, .width = hidden, .h = h, .eps = config_.norm_eps, .out = {x}};
+    if (rows == 1 && product_chain_ && !step.observer) {
+        NIBBLE_CHECK(product_chain_->forward(norm.h, other, y, batch_.nonfinite(), step));
+        norm.update = y;
+        norm.nonfinite = batch_.nonfinite() + blocks_.size() - 1;
+        return norm;
+    }
     for (size_t i = 0; i < blocks_.size(); ++i) {
         norm.weight = blocks_[i].norm;
         NIBBLE_TRY(const bool inside, mixers_[i]->norms(step));
@@ -328,6 +343,15 @@ Result<DeviceModel::DeviceLogits> DeviceModel::queue(DeviceStep& step, int64_t w
         norm.post_norm = blocks_[i].post_norm;
         norm.nonfinite = batch_.nonfinite() + i;
     }
+    return norm;
+}
+
+// One order of memory for every batch of a shape, so that a graph may hold its addresses.
+Result<DeviceModel::DeviceLogits> DeviceModel::queue(DeviceStep& step, int64_t wanted, bool chooses) const {
+    const int64_t rows = step.rows, hidden = config_.hidden;
+    step.norm = {};
+    NIBBLE_TRY(std::byte * x, step.scratch.allocate(2 * padded_rows(rows) * hidden));
+    NIBBLE_TRY(cuda::AddNorm norm, queue_blocks(x, step));
     cuda::RowsOut to;
     if (wanted > 0) {
         NIBBLE_TRY(to, head_.order(wanted, step, true));

@@ -6,6 +6,7 @@
 #include "model/device_batch.h"
 #include "model/device_memory.h"
 #include "model/device_mixer.h"
+#include "model/device_product_chain.h"
 #include "model/language_model.h"
 #include "model/model.h"
 
@@ -49,6 +50,7 @@ private:
     DeviceModel(DeviceInfo device, Stream stream, ModelConfig config)
         : device_(std::move(device)), stream_(std::move(stream)), config_(std::move(config)), plans_(device_) {}
     Status make_parts(const ModelParts& parts, DeviceWeights& weights);
+    Status make_product_chain();
     Status check_memory(int64_t weight_bytes) const;
     int64_t scratch_bytes(int64_t rows, int64_t wanted) const;
     Status reserve_scratch(int64_t rows, int64_t wanted) const;
@@ -64,6 +66,8 @@ private:
                               std::vector<Sequence>& whole) const;
     Result<DeviceLogits> run(const Batch& batch, bool chooses) const;
     Result<DeviceLogits> queue(DeviceStep& step, int64_t wanted, bool chooses) const;
+    // All blocks, and what is left for the norm behind them.
+    Result<cuda::AddNorm> queue_blocks(std::byte* x, DeviceStep& step) const;
     Status queue_choice(DeviceStep& step, float* logits, int64_t wanted) const;
     int64_t flag_bytes() const;  // of page-locked memory: a row number for every block
     Status fetch(const Batch& batch, const DeviceLogits& from, std::span<float> logits) const;
@@ -77,6 +81,7 @@ private:
     const std::byte* embedding_ = nullptr;
     std::vector<DeviceBlock> blocks_;
     std::vector<std::unique_ptr<DeviceMixer>> mixers_;  // of the blocks
+    std::optional<DeviceProductChain> product_chain_;   // of the mixers, for one token
     const float* norm_ = nullptr;
     DeviceLinear head_;
     std::vector<std::pair<int64_t, int64_t>> w4a16_;  // rows and columns of weights

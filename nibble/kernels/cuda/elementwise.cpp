@@ -162,27 +162,30 @@ Status round_rows(float* x, int64_t count, bool overlap, const Stream& stream) {
     return cuda_status(launch_round({x, count, overlap}, raw(stream)), "round_rows: kernel launch");
 }
 
-Status rope_append(const RopeAppend& r, const KvCache& cache, bool overlap, const Stream& stream) {
+Result<RopeArgs> rope_args(const RopeAppend& r, const KvCache& cache, bool overlap) {
     NIBBLE_TRY(const CacheArgs args, cache_args(cache));
     NIBBLE_CHECK(usable("rope_append", r.rope_dims, r.positions, r.cos, r.sin));
     const int64_t width = int64_t{r.q_heads + args.kv_heads} * args.dims.k + int64_t{args.kv_heads} * args.dims.v;
     if (r.tokens < 1 || r.q_heads < 1 || r.rope_dims > args.dims.k || (r.qkv_stride && r.qkv_stride < width))
         return fail("rope_append: {} tokens, {} heads, {} rotary dimensions of {}, rows of {} lie {} apart", r.tokens,
                     r.q_heads, r.rope_dims, args.dims.k, width, r.qkv_stride);
-    return cuda_status(launch_rope({.cache = args,
-                                    .rotary = {r.positions, r.cos, r.sin, r.rope_dims, r.interleaved},
-                                    .qkv = r.qkv,
-                                    .slots = r.slots,
-                                    .q_norm = r.q_norm,
-                                    .k_norm = r.k_norm,
-                                    .q = reinterpret_cast<uint16_t*>(r.q),
-                                    .tokens = r.tokens,
-                                    .qkv_stride = r.qkv_stride ? r.qkv_stride : width,
-                                    .q_heads = r.q_heads,
-                                    .eps = r.eps,
-                                    .overlap = overlap},
-                                   raw(stream)),
-                       "rope_append: kernel launch");
+    return RopeArgs{.cache = args,
+                    .rotary = {r.positions, r.cos, r.sin, r.rope_dims, r.interleaved},
+                    .qkv = r.qkv,
+                    .slots = r.slots,
+                    .q_norm = r.q_norm,
+                    .k_norm = r.k_norm,
+                    .q = reinterpret_cast<uint16_t*>(r.q),
+                    .tokens = r.tokens,
+                    .qkv_stride = r.qkv_stride ? r.qkv_stride : width,
+                    .q_heads = r.q_heads,
+                    .eps = r.eps,
+                    .overlap = overlap};
+}
+
+Status rope_append(const RopeAppend& r, const KvCache& cache, bool overlap, const Stream& stream) {
+    NIBBLE_TRY(const RopeArgs args, rope_args(r, cache, overlap));
+    return cuda_status(launch_rope(args, raw(stream)), "rope_append: kernel launch");
 }
 
 Status latent_append(const LatentAppend& r, const KvCache& cache, bool overlap, const Stream& stream) {

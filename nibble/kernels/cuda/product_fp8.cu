@@ -14,8 +14,7 @@
 // and take tile after tile: the ring fills for the next while the last one's results are stored.
 #include "kernels/cuda/product_epilogue.cuh"
 #include "kernels/cuda/ptx.cuh"
-
-#include <cuda.h>
+#include "kernels/cuda/tensor_map.cuh"
 
 #include <algorithm>
 #include <cstdint>
@@ -66,15 +65,6 @@ template <int Count>
 __device__ void done_with(float (&acc)[Count]) {
 #pragma unroll
     for (float& v : acc) asm volatile("" : "+f"(v)::"memory");
-}
-__device__ void prefetch_map(const CUtensorMap* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
-
-__device__ void load_3d(uint32_t to, const CUtensorMap* map, int x, int y, int z, uint32_t barrier) {
-    asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
-            "r"(to),
-        "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier)
-        : "memory");
 }
 // For both thread blocks of a cluster.
 __device__ void load_3d_for_both(uint32_t to, const CUtensorMap* map, int x, int y, int z, uint32_t barrier) {
@@ -348,28 +338,6 @@ __global__ void __launch_bounds__(Fp8Shape<N, TokenGroups, RowGroups, Cluster>::
     if (Cluster > 1) cluster_sync();  // nobody leaves while the other still arrives at its barriers
 }
 
-using Encode = decltype(&cuTensorMapEncodeTiled);
-
-Encode encoder() {
-    static const Encode found = [] {
-        void* function = nullptr;
-        cudaDriverEntryPointQueryResult result{};
-        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result) !=
-                cudaSuccess ||
-            result != cudaDriverEntryPointSuccess)
-            function = nullptr;
-        return reinterpret_cast<Encode>(function);
-    }();
-    return found;
-}
-
-bool encode_3d(CUtensorMap& map, CUtensorMapDataType type, const void* from, const cuuint64_t (&sizes)[3],
-               const cuuint64_t (&strides)[2], const cuuint32_t (&box)[3], CUtensorMapSwizzle swizzle) {
-    constexpr cuuint32_t steps[3] = {1, 1, 1};
-    return encoder()(&map, type, 3, const_cast<void*>(from), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                     swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-
 bool is_aligned(const float* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 int stage_groups_for(int rows) {
@@ -477,7 +445,7 @@ int choose_rows(int n, int multiprocessors) {
 }  // namespace
 
 cudaError_t launch_fp8(const ProductArgs& product, int multiprocessors, cudaStream_t stream) {
-    if (!encoder()) return cudaErrorNotSupported;
+    if (!map_encoder()) return cudaErrorNotSupported;
     const Fp8Args args{.product = product};
     if (product.tokens > fp8_most_narrow_tokens) return Launcher<128, 2, 1, 2>::launch(args, multiprocessors, stream);
     return visit_narrow(choose_rows(product.n, multiprocessors),

@@ -1,0 +1,55 @@
+// What kernels/cuda/product_chain.cpp calls. Arguments are checked before they come here; device pointers.
+#pragma once
+
+#include "kernels/cuda/elementwise_launch.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace nibble::cuda {
+
+inline constexpr int product_chain_steps = 4, product_slot_bytes = 32 * 1024;
+inline constexpr int product_chain_threads = 512;  // that multiply
+inline constexpr int most_chain_width = 8192;
+
+struct ProductStep {
+    // One of: rows, norm; neither: the codes of the step before.
+    const uint16_t* rows = nullptr;
+    const float* norm = nullptr;
+    int32_t* nonfinite = nullptr;
+    const uint8_t* tiles = nullptr;
+    const float* row_scales = nullptr;
+    const float* bias = nullptr;
+    float* y = nullptr;
+    float scale = 1, input_scale = 1;
+    float code_scale = 1;  // of what an activated step hands on
+    int n = 0, k = 0;
+    int groups = 0;  // of 128 columns
+    // A thread block takes `rows_each` rows at a time, gated: half of them gates, the others n / 2 rows further. So
+    // many groups lie in a slot of the ring.
+    int rows_each = 0, stage_groups = 0, works = 0;
+    bool activated = false, gated = false;
+};
+struct ProductChainArgs {
+    ProductStep step[product_chain_steps];
+    int steps = 0;
+    const uint16_t* h = nullptr;
+    const float* update = nullptr;
+    uint16_t* h_out = nullptr;
+    uint8_t* codes = nullptr;
+    unsigned long long* meet = nullptr;
+    int width = 0, activation = 0;  // of h; nibble::Activation
+    float eps = 0;
+    bool ropes = false;
+    RopeArgs rope;  // of the last step's rows
+    int asked = 0;  // slots on their way at once
+    // Shared memory: these, barriers, sums of rows, the ring, the input's codes, a norm's row or the sums of groups.
+    int slots = 0, x_bytes = 0, row_bytes = 0;
+    bool overlap = false;
+};
+// Fills in what depends on the grid and on shared memory; whether there is a kernel for these steps.
+bool shape_product_chain(ProductChainArgs& args, int multiprocessors);
+cudaError_t launch_product_chain(const ProductChainArgs& args, int multiprocessors, cudaStream_t stream);
+
+}  // namespace nibble::cuda
