@@ -1,4 +1,4 @@
-// gpu_engine: checks the kernels of a forward pass, then times products of BF16 operands against what they read.
+// gpu_engine: checks the kernels of a forward pass, then times those that `nibble bench` does not.
 #include "bench/graph_time.h"
 #include "device/report.h"
 #include "engine/check.h"
@@ -15,7 +15,7 @@ struct Options {
     std::string device = "cuda", json, only;
     int64_t memory_gib = 24;
     uint64_t seed = 1;
-    bool small = false, no_check = false, no_timing = false, new_only = false;
+    bool small = false, no_check = false, no_timing = false;
 };
 
 Result<bool> run(const Options& options) {
@@ -58,16 +58,8 @@ Result<bool> run(const Options& options) {
         fmt::print("{}\n", good ? "all checks passed" : "CHECKS FAILED");
         std::fflush(stdout);
     }
-    if (!options.no_timing) {
-        const bool chains = options.only == "chains";
-        if (chains || options.only.empty()) NIBBLE_CHECK(time_chains(kit, report));
-        if (!chains && options.only != "products") NIBBLE_CHECK(time_grouped(kit, report));
-        if (!chains && options.only != "grouped") NIBBLE_CHECK(time_codes(kit, report));
-        if (!chains && !options.new_only) {
-            NIBBLE_CHECK(time_products(kit, report));
-            NIBBLE_CHECK(time_experts(kit, report));
-        }
-    }
+    if (!options.no_timing && (options.only.empty() || options.only == "chains"))
+        NIBBLE_CHECK(time_chains(kit, report));
     NIBBLE_CHECK(report.write(options.json));
     return good;
 }
@@ -89,7 +81,6 @@ int main(int argc, char** argv) {
     app.add_flag("--small", options.small, "few tokens only");
     app.add_flag("--no-check", options.no_check);
     app.add_flag("--no-timing", options.no_timing);
-    app.add_flag("--new-only", options.new_only, "time products of experts and of FP8 codes only");
     CLI11_PARSE(app, argc, argv);
     const auto good = nibble::bench::run(options);
     if (!good) {

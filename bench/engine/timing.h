@@ -1,4 +1,4 @@
-// Times of the engine's kernels inside a replayed graph.
+// What `nibble bench` does not time (nibble/bench/): kernels inside a replayed graph.
 #pragma once
 
 #include "bench/kit.h"
@@ -6,15 +6,7 @@
 
 namespace nibble::bench {
 
-// BF16 operands, cold L2: TB/s of what must be read, TFLOP/s.
-Status time_products(const Kit& kit, Report& report);
-// Operands of E4M3 codes.
-Status time_codes(const Kit& kit, Report& report);
-// Products of one token in one kernel.
+// Products of one token in one kernel, beside the same ones one after the other.
 Status time_chains(const Kit& kit, Report& report);
-// W4A16 products of 128 experts, six a token.
-Status time_grouped(const Kit& kit, Report& report);
-// Grouped products of 128 experts, six a token.
-Status time_experts(const Kit& kit, Report& report);
 
 }  // namespace nibble::bench
