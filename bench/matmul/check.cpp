@@ -25,7 +25,7 @@ public:
     Result<MatmulCheck> round_trip(int64_t n, int64_t k);
     Result<MatmulCheck> refusals();
     Result<std::vector<MatmulCheck>> products(int64_t n, int64_t k);
-    Result<MatmulCheck> wide(int64_t n, int64_t k, const std::vector<int64_t>& batches, bool tilings);
+    Result<MatmulCheck> wide(int64_t n, int64_t k, const std::vector<int64_t>& batches, bool tilings, bool by_row);
     Result<MatmulCheck> gated(int64_t half, int64_t k);
     Result<MatmulCheck> normed(int64_t n, int64_t k);
 
@@ -70,7 +70,8 @@ private:
     }
     // y [m, n] and 64 words behind it that must stay as they are.
     Result<std::vector<float>> run(int64_t m, const OnDevice& w, const uint16_t* x, const float* scale, bool overlap,
-                                   const cuda::MatmulTiling& tiling = {}) {
+                                   const cuda::MatmulTiling& tiling = {}, cuda::MatmulFactors factors = {}) {
+        if (!factors.row_scales) factors.tensor_scale = scale;
         const int64_t n = w.packed.rows;
         NIBBLE_TRY(const cuda::MatmulPlan plan,
                    cuda::plan_matmul({.m = m, .n = n, .k = w.packed.cols}, device_, tiling));
@@ -88,8 +89,8 @@ private:
         }
         // Twice: counters must be as they were.
         for (int round = 0; round < (plan.workspace_bytes ? 2 : 1); ++round)
-            NIBBLE_CHECK(cuda::matmul(plan, tokens, w.view(), {.tensor_scale = scale}, y,
-                                      plan.workspace_bytes ? workspace : nullptr, {overlap}, stream_));
+            NIBBLE_CHECK(cuda::matmul(plan, tokens, w.view(), factors, y, plan.workspace_bytes ? workspace : nullptr,
+                                      {overlap}, stream_));
         NIBBLE_CHECK(download(host, y));
         arena_.release(mark);
         for (size_t i = static_cast<size_t>(m * n); i < host.size(); ++i)
@@ -431,8 +432,10 @@ Result<std::vector<MatmulCheck>> Checker::products(int64_t n, int64_t k) {
 }
 
 // More tokens than the GEMV takes, against the GEMV: the same bits.
-Result<MatmulCheck> Checker::wide(int64_t n, int64_t k, const std::vector<int64_t>& batches, bool tilings) {
-    MatmulCheck check{fmt::format("{}x{}: m > 8 has the bits of m <= 8", n, k)};
+// by_row: a scale and a bias for every row.
+Result<MatmulCheck> Checker::wide(int64_t n, int64_t k, const std::vector<int64_t>& batches, bool tilings,
+                                  bool by_row) {
+    MatmulCheck check{fmt::format("{}x{}: m > 8 has the bits of m <= 8{}", n, k, by_row ? ", factors by row" : "")};
     const DeviceArena::Mark mark = arena_.mark();
     const QuantMatrix w = random_matrix(n, k);
     NIBBLE_TRY(const OnDevice d, pack(w));
@@ -445,13 +448,21 @@ Result<MatmulCheck> Checker::wide(int64_t n, int64_t k, const std::vector<int64_
     NIBBLE_TRY(const uint16_t* device_x, upload(x));
     const std::vector<float> scale_host{0.00123f};
     NIBBLE_TRY(const float* scale, upload(scale_host));
+    cuda::MatmulFactors factors;
+    if (by_row) {
+        std::vector<float> row_scales(static_cast<size_t>(n)), bias(row_scales.size());
+        for (size_t r = 0; r < bias.size(); ++r)
+            row_scales[r] = 0.001f + 1e-5f * static_cast<float>(r % 17), bias[r] = normal(random_);
+        NIBBLE_TRY(factors.row_scales, upload(row_scales));
+        NIBBLE_TRY(factors.bias, upload(bias));
+    }
     std::vector<float> want;
     for (int64_t t = 0; t < tokens; t += 8) {
-        NIBBLE_TRY(const auto y, run(std::min<int64_t>(8, tokens - t), d, device_x + t * k, scale, false));
+        NIBBLE_TRY(const auto y, run(std::min<int64_t>(8, tokens - t), d, device_x + t * k, scale, false, {}, factors));
         want.insert(want.end(), y.begin(), y.end());
     }
     const auto compare = [&](int64_t m, bool overlap, const cuda::MatmulTiling& t) -> Status {
-        NIBBLE_TRY(const auto y, run(m, d, device_x, scale, overlap, t));
+        NIBBLE_TRY(const auto y, run(m, d, device_x, scale, overlap, t, factors));
         for (size_t i = 0; i < y.size(); ++i, ++check.compared)
             if (float_bits(y[i]) != float_bits(want[i]))
                 note(check, fmt::format("m {} tiling {}/{}/{}/{} token {} row {}: {} instead of {}", m, t.tokens,
@@ -511,16 +522,18 @@ Result<std::vector<MatmulCheck>> check_matmul(const Stream& stream, const Device
     struct Case {
         int64_t n, k;
         std::vector<int64_t> batches;
+        bool by_row = false;
     };
-    // The last: more tiles than thread blocks, which go on from one to the next.
-    std::vector<Case> cases{
-        {64, 2048, {9, 16, 40}}, {48, 2304, {17, 33}}, {2128, 1280, {9, 64, 131}}, {2560, 2048, {129, 1100}}};
+    // {2560, 2048}: more tiles than thread blocks, which go on from one to the next. {1002, 1536}: rows of y are not
+    // 16-byte aligned, empty chunks.
+    std::vector<Case> cases{{64, 2048, {9, 16, 40}},   {48, 2304, {17, 33}},    {2128, 1280, {9, 64, 131}},
+                            {2560, 2048, {129, 1100}}, {1002, 1536, {20, 131}}, {2132, 1280, {20, 64, 70, 131}, true}};
     if (!small) {
         cases.push_back({4096, 4096, {9, 16, 30, 32, 64, 65, 128, 129, 200, 256, 300}});
         cases.push_back({8192, 8192, {16, 64, 128, 256}});
     }
     for (const Case& c : cases) {
-        NIBBLE_TRY(auto wide, checker.wide(c.n, c.k, c.batches, c.n < 8192));
+        NIBBLE_TRY(auto wide, checker.wide(c.n, c.k, c.batches, c.n < 8192, c.by_row));
         results.push_back(std::move(wide));
     }
     return results;

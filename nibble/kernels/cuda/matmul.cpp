@@ -80,7 +80,7 @@ struct WideGrid {
                  : chunks >= 4 ? 2
                  : chunks >= 2 ? 1
                                : 0),
-          parks_bytes(multiprocessors * warpgroups * levels * (row_block * t.tokens * 4)) {
+          parks_bytes(prefill ? 0 : multiprocessors * warpgroups * levels * (row_block * t.tokens * 4)) {
         // Leaves of a tree of sums: thread blocks, or clusters of them along K.
         const int64_t leaves = prefill ? t.parts : t.parts / shape.cluster;
         const int64_t row_blocks = token_tiles * row_groups * t.row_blocks * (prefill ? 2 : 1);

@@ -106,7 +106,7 @@ struct WideArgs {
     // Trees of clusters: [token tile][64 rows][slice of the tokens][parts / cluster]
     uint32_t* nodes = nullptr;  // zero before and after
     float* slots = nullptr;     // [the same][64 rows x tokens of a slice]
-    float* parks = nullptr;     // [multiprocessor][warpgroup][levels][64 rows x tokens of a tile]
+    float* parks = nullptr;     // up to 64 tokens: [multiprocessor][warpgroup][levels][64 rows x tokens of a tile]
     int n = 0, tokens = 0;
     int row_records = 0, chunk_records = 0;
     int row_tiles = 0, row_groups = 0, token_tiles = 0;
