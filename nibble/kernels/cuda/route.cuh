@@ -25,13 +25,21 @@ struct RouteSpace {
           total(reinterpret_cast<double*>(at)) {}
 };
 
+// What the choice goes by; NaN is the least.
+__device__ inline float selected(const RouteArgs& args, float score, float bias) {
+    const float value = args.bias ? score + bias : score;
+    return value == value ? value : -INFINITY;
+}
+
 // A rank is the number of larger values, or equal ones before it: four lanes count it.
 __device__ inline void choose_experts(const RouteArgs& args, const RouteSpace& space) {
     const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x), n = args.count;
     if (thread < route_words) space.taken[thread] = 0;
     for (int i = thread; i < n; i += threads) {
         const float x = args.round ? rounded(args.logits[i]) : args.logits[i];
-        space.scores[i] = args.sigmoid ? 1.0f / (1.0f + exp_of(-x)) : x;
+        const float bias = args.bias ? args.bias[i] : 0.0f, score = args.sigmoid ? 1.0f / (1.0f + exp_of(-x)) : x;
+        space.scores[i] = score;
+        if (args.sigmoid) space.selection[i] = selected(args, score, bias);
     }
     __syncthreads();
     if (!args.sigmoid) {
@@ -49,13 +57,13 @@ __device__ inline void choose_experts(const RouteArgs& args, const RouteSpace& s
         }
         __syncthreads();
         const auto total = static_cast<float>(*space.total);
-        for (int i = thread; i < n; i += threads) space.scores[i] = space.scores[i] / total;
+        for (int i = thread; i < n; i += threads) {
+            const float score = space.scores[i] / total;
+            space.scores[i] = score;
+            space.selection[i] = selected(args, score, args.bias ? args.bias[i] : 0.0f);
+        }
+        __syncthreads();
     }
-    for (int i = thread; i < n; i += threads) {
-        const float value = args.bias ? space.scores[i] + args.bias[i] : space.scores[i];
-        space.selection[i] = value == value ? value : -INFINITY;
-    }
-    __syncthreads();
     for (int base = thread / 32 * 8; base < n; base += threads / 32 * 8) {
         const int i = base + thread % 32 / 4, part = thread % 4;
         const float own = space.selection[min(i, n - 1)];

@@ -7,8 +7,8 @@
 namespace nibble::cuda {
 
 __device__ inline float softplus(float x) {
-    const double wide = x;
-    return static_cast<float>(wide > 0 ? wide + log1p(exp(-wide)) : log1p(exp(wide)));
+    const double wide = x, rest = log1p(exp(-fabs(wide)));
+    return static_cast<float>(wide > 0 ? wide + rest : rest);
 }
 __device__ inline float step_size(const SsmArgs& args, float projected, int head) {
     return fmaxf(softplus(rounded(projected) + args.dt_bias[head]), args.dt_min);
