@@ -9,6 +9,7 @@ namespace nibble::bench {
 Result<std::vector<Check>> check_elementwise(const Kit& kit);
 Result<std::vector<Check>> check_products(const Kit& kit, bool small);
 Result<std::vector<Check>> check_grouped(const Kit& kit, bool small);
+Result<std::vector<Check>> check_expert_codes(const Kit& kit, bool small);
 Result<std::vector<Check>> check_inputs(const Kit& kit);
 Result<std::vector<Check>> check_code_rows(const Kit& kit);
 Result<std::vector<Check>> check_chains(const Kit& kit);

@@ -50,6 +50,7 @@ Result<bool> run(const Options& options) {
         if (wanted("products")) show(check_products(kit, options.small), "products");
         if (wanted("grouped")) show(check_grouped(kit, options.small), "grouped");
         if (wanted("chains")) show(check_chains(kit), "chains");
+        if (wanted("expert_codes")) show(check_expert_codes(kit, options.small), "experts as codes");
         if (wanted("experts")) show(check_experts(kit), "experts");
         if (wanted("mamba")) show(check_mamba(kit), "mamba");
         if (wanted("observers")) show(check_observers(kit), "observers");
@@ -76,8 +77,8 @@ int main(int argc, char** argv) {
     app.add_option("--seed", options.seed, "of the checked data");
     app.add_option(
         "--only", options.only,
-        "checks of one of elementwise, inputs, products, grouped, chains, experts, mamba, observers, sampling, "
-        "scaled_mm");
+        "checks of one of elementwise, inputs, products, grouped, chains, expert_codes, experts, mamba, observers, "
+        "sampling, scaled_mm");
     app.add_flag("--small", options.small, "few tokens only");
     app.add_flag("--no-check", options.no_check);
     app.add_flag("--no-timing", options.no_timing);

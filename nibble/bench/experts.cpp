@@ -37,10 +37,29 @@ Result<Draw> draw(Kit& kit, const ExpertsShape& s, int64_t tokens) {
     return d;
 }
 
-// Experts in one format: row r of expert e is row e * n + r of one tall matrix of noise.
+enum class Kind : uint8_t { bf16, nvfp4, fp8, fp8_tiles };  // tiles of 128 x 128 under groups of 1 x 128
+
+bool in_codes(Kind k) { return k == Kind::fp8 || k == Kind::fp8_tiles; }
+
+std::string name_of(Kind k) {
+    switch (k) {
+        case Kind::bf16:
+            return std::string(experts_baseline);
+        case Kind::nvfp4:
+            return "W4A16 NVFP4 experts";
+        case Kind::fp8:
+            return "FP8 token experts";
+        case Kind::fp8_tiles:
+            return "FP8 128x128 experts";
+    }
+    return {};
+}
+
+// Experts in one format: row r of expert e is row e * n + r of one tall matrix of noise. FP8: inputs are codes.
 class Experts {
 public:
-    Experts(Kit& kit, const ExpertsShape& shape, bool nvfp4) : kit_(kit), s_(shape), nvfp4_(nvfp4) {}
+    Experts(Kit& kit, const ExpertsShape& shape, Kind kind)
+        : kit_(kit), s_(shape), kind_(kind), nvfp4_(kind == Kind::nvfp4), codes_in_(in_codes(kind)) {}
 
     Status load();
     Status start(int64_t tokens);
@@ -55,10 +74,24 @@ public:
 
 private:
     void weights(int64_t row, double* out) const;
+    double input(int64_t token, int64_t col) const;
+    int64_t groups() const { return (s_.k + 127) / 128; }
+    int64_t row_blocks() const { return (s_.n + 127) / 128; }
+    // Bytes of a row of x.
+    int64_t pitch() const { return codes_in_ ? cuda::codes_pitch(s_.k) : 2 * s_.k; }
+    Result<std::vector<float>> factors(int64_t count) {
+        std::vector<float> all(static_cast<size_t>(count));
+        for (float& f : all) f = 0.5f + 0.001f * static_cast<float>(kit_.random() % 1000);
+        return all;
+    }
 
     Kit& kit_;
     ExpertsShape s_;
-    bool nvfp4_;
+    Kind kind_;
+    bool nvfp4_, codes_in_;
+    Noise<uint8_t> e4m3_;
+    std::vector<float> tile_scales_, input_scales_;
+    const float *device_tiles_ = nullptr, *device_inputs_ = nullptr;
     Noise<uint8_t> codes_, scales_;
     Noise<uint16_t> bf16_;
     int64_t bytes_ = 0, slots_ = 0;  // bytes: of an expert
@@ -67,14 +100,25 @@ private:
     float* y_ = nullptr;
     std::vector<Draw> draws_;
     static constexpr int copies = 3;
+    // Where x begins in the noise: a row that is its own weight makes a sum of one sign, which loses more than the
+    // bound allows.
+    static constexpr int64_t x_at = 1'000'003;
 };
 
 Status Experts::load() {
-    bytes_ = nvfp4_ ? cuda::packed_bytes(s_.n, s_.k) : cuda::operand_bytes(s_.n, s_.k);
+    bytes_ = nvfp4_      ? cuda::packed_bytes(s_.n, s_.k)
+             : codes_in_ ? cuda::codes_bytes(s_.n, s_.k)
+                         : cuda::operand_bytes(s_.n, s_.k);
     std::normal_distribution<float> normal;
     NIBBLE_TRY(bf16_, Noise<uint16_t>::create(kit_, [&](auto& r) { return bf16_from_float(normal(r)); }));
     NIBBLE_TRY(codes_, Noise<uint8_t>::create(kit_, [](auto& r) { return r(); }));
     NIBBLE_TRY(scales_, Noise<uint8_t>::create(kit_, [](auto& r) { return 1 + r() % 126; }));
+    // Below two and never NaN.
+    NIBBLE_TRY(e4m3_, Noise<uint8_t>::create(kit_, [](auto& r) { return r() & 0xBF; }));
+    if (kind_ == Kind::fp8_tiles) {
+        NIBBLE_TRY(tile_scales_, factors(s_.experts * row_blocks() * groups()));
+        NIBBLE_TRY(device_tiles_, kit_.upload(tile_scales_));
+    }
     NIBBLE_TRY(row_scales_, kit_.upload(std::vector<float>(static_cast<size_t>(s_.experts * s_.n), 1.0f)));
     NIBBLE_TRY(weights_, kit_.arena.allocate(bytes_ * s_.experts * copies));
     NIBBLE_CHECK(fill_device(weights_, 0, bytes_ * s_.experts, kit_.stream));
@@ -90,6 +134,10 @@ Status Experts::load() {
             const QuantView view{Format::nvfp4, s_.n, s_.k, reinterpret_cast<const uint8_t*>(plain),
                                  reinterpret_cast<const uint8_t*>(scales)};
             NIBBLE_CHECK(cuda::prepack(view, 0, {s_.n, s_.k, to}, refused, kit_.stream));
+        } else if (codes_in_) {
+            NIBBLE_CHECK(e4m3_.fill(kit_, plain, s_.n * s_.k, first));
+            const QuantView view{Format::fp8, s_.n, s_.k, reinterpret_cast<const uint8_t*>(plain)};
+            NIBBLE_CHECK(cuda::make_codes(view, s_.n, 0, to, kit_.stream));
         } else {
             NIBBLE_CHECK(bf16_.fill(kit_, plain, s_.n * s_.k, first));
             MatrixView view;
@@ -109,8 +157,12 @@ Status Experts::start(int64_t tokens) {
         draws_.push_back(std::move(d));
     }
     slots_ = tokens * s_.top_k;
-    NIBBLE_TRY(x_, kit_.arena.allocate(tokens * s_.k * 2));
-    NIBBLE_CHECK(bf16_.fill(kit_, x_, tokens * s_.k));
+    NIBBLE_TRY(x_, kit_.arena.allocate(tokens * pitch()));
+    NIBBLE_CHECK(codes_in_ ? e4m3_.fill(kit_, x_, tokens * pitch(), x_at) : bf16_.fill(kit_, x_, tokens * s_.k, x_at));
+    if (codes_in_) {
+        NIBBLE_TRY(input_scales_, factors(tokens * (kind_ == Kind::fp8 ? 1 : groups())));
+        NIBBLE_TRY(device_inputs_, kit_.upload(input_scales_));
+    }
     NIBBLE_TRY(y_, kit_.arena.allocate_array<float>(slots_ * s_.n));
     return fill_device(reinterpret_cast<std::byte*>(y_), 0xFF, slots_ * s_.n * 4, kit_.stream);
 }
@@ -123,13 +175,37 @@ Status Experts::queue(int launch) {
             {.x = x_, .rows = d.device_rows, .slots = slots_},
             {.count = s_.experts, .first = {s_.n, s_.k, at}, .row_scales = row_scales_, .begin = d.device_begin},
             {.y = y_}, true, kit_.stream);
-    return cuda::grouped_product(
-        {.x = x_, .tokens = slots_, .rows = d.device_rows},
-        {.count = s_.experts, .first = {.rows = s_.n, .cols = s_.k, .tiles = at}, .begin = d.device_begin}, y_, 0, true,
-        kit_.stream);
+    return cuda::grouped_product({.x = x_,
+                                  .codes = codes_in_,
+                                  .tokens = slots_,
+                                  .rows = d.device_rows,
+                                  .token_scales = kind_ == Kind::fp8 ? device_inputs_ : nullptr,
+                                  .group_scales = kind_ == Kind::fp8_tiles ? device_inputs_ : nullptr},
+                                 {.count = s_.experts,
+                                  .first = {.rows = s_.n,
+                                            .cols = s_.k,
+                                            .tiles = at,
+                                            .codes = codes_in_,
+                                            .row_scales = codes_in_ && !device_tiles_ ? row_scales_ : nullptr,
+                                            .tile_scales = device_tiles_},
+                                  .begin = d.device_begin},
+                                 y_, 0, true, kit_.stream);
+}
+
+double Experts::input(int64_t token, int64_t col) const {
+    if (!codes_in_) return bf16_to_float(bf16_.at(x_at + token * s_.k + col));
+    const int64_t scale = kind_ == Kind::fp8 ? token : token * groups() + col / 128;
+    return double{e4m3_to_float(e4m3_.at(x_at + token * pitch() + col))} * input_scales_[size_t(scale)];
 }
 
 void Experts::weights(int64_t row, double* out) const {
+    if (codes_in_) {
+        const int64_t block = row / s_.n * row_blocks() + row % s_.n / 128;
+        for (int64_t j = 0; j < s_.k; ++j)
+            out[j] = double{e4m3_to_float(e4m3_.at(row * s_.k + j))} *
+                     (device_tiles_ ? tile_scales_[size_t(block * groups() + j / 128)] : 1.0f);
+        return;
+    }
     if (!nvfp4_) {
         for (int64_t j = 0; j < s_.k; ++j) out[j] = bf16_to_float(bf16_.at(row * s_.k + j));
         return;
@@ -159,12 +235,12 @@ Result<Check> Experts::check() {
             weights(expert * s_.n + row, w.data());
             double sum = 0, terms = 0;
             for (int64_t c = 0; c < s_.k; ++c) {
-                const double term = w[size_t(c)] * bf16_to_float(bf16_.at(token * s_.k + c));
+                const double term = w[size_t(c)] * input(token, c);
                 sum += term, terms += std::abs(term);
             }
             const double error = std::abs(y[size_t(row)] - sum) / terms;
             ++check.compared;
-            if (!(error <= 4e-6))
+            if (!(error <= (codes_in_ ? 2e-3 : 4e-6)))
                 check.note(fmt::format("slot {}, row {} of expert {}: {} instead of {}", slot, row, expert,
                                        y[size_t(row)], sum));
             check.worst = std::max(check.worst, error);
@@ -183,25 +259,28 @@ Status bench_experts(Kit& kit, const std::vector<ExpertsShape>& shapes, const st
     NIBBLE_CHECK(cuda::prepare_grouped_matmul(kit.device));
     for (const ExpertsShape& shape : shapes) {
         std::vector<double> baseline(tokens.size());
-        for (const bool nvfp4 : {false, true}) {
+        for (const Kind kind : {Kind::bf16, Kind::nvfp4, Kind::fp8, Kind::fp8_tiles}) {
+            if (in_codes(kind) && !cuda::multiplies_codes()) continue;
             const DeviceArena::Mark mark = kit.arena.mark();
-            Experts experts(kit, shape, nvfp4);
+            Experts experts(kit, shape, kind);
             NIBBLE_CHECK(experts.load());
             for (size_t i = 0; i < tokens.size(); ++i) {
                 const DeviceArena::Mark inner = kit.arena.mark();
                 NIBBLE_CHECK(experts.start(tokens[i]));
-                KernelRow row{nvfp4 ? "W4A16 NVFP4 experts" : std::string(experts_baseline),
+                KernelRow row{name_of(kind),
                               fmt::format("{}x{}, {} of {}", shape.n, shape.k, shape.top_k, shape.experts), tokens[i]};
                 NIBBLE_TRY(row.check, experts.check());
                 if (row.check.wrong == 0) {
                     NIBBLE_TRY(row.time,
                                time_graph(kit.stream, {24, repeats}, [&](int l) { return experts.queue(l); }));
                 }
-                if (!nvfp4) baseline[i] = row.time.us;
+                if (kind == Kind::bf16) baseline[i] = row.time.us;
+                row.fp8 = in_codes(kind);
                 const auto rows = static_cast<double>(tokens[i] * shape.top_k);
                 row.baseline_us = baseline[i];
                 row.bytes = experts.hit() * static_cast<double>(experts.expert_bytes()) +
-                            2.0 * static_cast<double>(tokens[i] * shape.k) + 4.0 * rows * static_cast<double>(shape.n);
+                            (row.fp8 ? 1.0 : 2.0) * static_cast<double>(tokens[i] * shape.k) +
+                            4.0 * rows * static_cast<double>(shape.n);
                 row.operations = 2.0 * rows * static_cast<double>(shape.n * shape.k);
                 table.add(row);
                 kit.arena.release(inner);

@@ -1,5 +1,5 @@
-// The products of a mixture's experts in one launch, NVFP4 and BF16: checked on a sample against double precision, then
-// timed with each token's experts drawn at random.
+// The products of a mixture's experts in one launch, BF16, NVFP4 and FP8: checked on a sample against double precision,
+// then timed with each token's experts drawn at random.
 #pragma once
 
 #include "bench/kernel_table.h"

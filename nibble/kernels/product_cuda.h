@@ -54,7 +54,7 @@ constexpr int64_t codes_pitch(int64_t cols) { return (cols + 127) / 128 * 128; }
 
 struct ProductInput {
     const std::byte* x = nullptr;  // [tokens, cols of W] BF16, or [tokens, codes_pitch(cols)] E4M3
-    bool codes = false;            // the latter: from quantize_inputs(); W must be codes, `rows` null, `stride` 0
+    bool codes = false;  // the latter: from quantize_inputs(); W must be codes, `stride` 0, `rows` of experts'
     int64_t tokens = 0;
     const int32_t* rows = nullptr;  // [tokens]: the row of x behind each row of y, and of the scales; null: itself
     int64_t stride = 0;             // elements from row to row, a multiple of 8; 0: cols
@@ -69,7 +69,7 @@ Status product(const ProductInput& in, const Operand& w, float* y, int64_t y_str
 
 // One launch for all experts: rows of x and y lie sorted by expert, those of expert e in [begin[e], begin[e + 1]) (on
 // the device). `first` is expert 0; tiles, row_scales, tile_scales and bias of the others follow it without gaps, and
-// `scales` [experts], when given, replaces first.scale. in.tokens = begin[experts].
+// `scales` [experts], when given, replaces first.scale. in.tokens = begin[experts]. Codes: up to 1024 experts.
 struct Experts {
     int count = 0;
     Operand first;

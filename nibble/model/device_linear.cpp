@@ -184,13 +184,20 @@ Status DeviceExperts::forward(const DeviceExpertRows& in, float* y, DeviceStep& 
             continue;
         }
         cuda::ProductInput product{.x = in.x, .tokens = in.n, .rows = in.rows};
-        if (part.activation != ActivationFormat::none) {
+        const bool codes = part.weights.first.codes;
+        if (codes && !part.input_scales) {
+            // A token's codes are the same for all of its experts: the product gathers them.
+            const int64_t n = in.rows ? step.rows : in.n;
+            const cuda::QuantizeInputs as{.codes = true};
+            NIBBLE_TRY(product, product_input(part.activation, 1.0f, in.x, n, cols, as, step).within(part.name));
+            product.tokens = in.n, product.rows = in.rows;
+        } else if (part.activation != ActivationFormat::none) {
             if (!sorted) {
                 NIBBLE_TRY(std::byte * gathered, step.scratch.allocate(in.n * cols * 2));
                 NIBBLE_CHECK(cuda::embed(in.x, in.rows, in.n, cols, gathered, step.overlap, step.stream));
                 sorted = gathered;
             }
-            cuda::QuantizeInputs q;
+            cuda::QuantizeInputs q{.codes = codes};
             q.expert_scales = part.input_scales, q.begin = in.begin, q.experts = static_cast<int>(experts);
             NIBBLE_TRY(product, product_input(part.activation, 1.0f, sorted, in.n, cols, q, step).within(part.name));
             if (in.rows) sorted = nullptr;  // gone with the scope

@@ -1,7 +1,7 @@
 // Linears on a GPU, in the layout of their kernel: NVFP4 and MXFP4 weights with BF16 inputs as records
-// (kernels/matmul_cuda.h), FP8 weights with FP8 inputs as codes for the FP8 tensor cores, everything else as operands
-// that are exact in BF16 (both kernels/product_cuda.h): FP8 weights with BF16 inputs among them, experts in FP8, and
-// FP8 on GPUs other than Hopper.
+// (kernels/matmul_cuda.h), FP8 weights with FP8 inputs as codes for the FP8 tensor cores, experts too, everything else
+// as operands that are exact in BF16 (both kernels/product_cuda.h): FP8 weights with BF16 inputs among them, and FP8 on
+// GPUs other than Hopper.
 #pragma once
 
 #include "kernels/matmul_cuda.h"

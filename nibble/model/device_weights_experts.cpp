@@ -49,11 +49,14 @@ Result<DeviceExperts::Part> DeviceWeights::expert_part(std::span<const std::span
     for (const Linear& part : experts[0]) rows += part.rows;
     const bool tiles = first.format == Format::fp8_block128, scaled = first.format != Format::none;
     const bool stored = stores_input_scale(first.activation), biased = !first.bias.empty();
-    if (tiles && rows % 128)
+    const bool codes = runs_on_codes(first);
+    if (tiles && rows % 128 && !codes)
         return fail("'{}.weight' has {} rows: experts in {} need a multiple of 128 on --device cuda", first.name, rows,
                     format_name(first.format));
     NIBBLE_CHECK(check_inputs(first));
-    const int64_t size = out.w4a16 ? cuda::packed_bytes(rows, first.cols) : cuda::operand_bytes(rows, first.cols);
+    const int64_t size = out.w4a16 ? cuda::packed_bytes(rows, first.cols)
+                         : codes   ? cuda::codes_bytes(rows, first.cols)
+                                   : cuda::operand_bytes(rows, first.cols);
     NIBBLE_TRY(std::byte * memory, allocate(size * count));
     if (mode() == Mode::load && !out.w4a16) NIBBLE_CHECK(fill_device(memory, 0, size * count, *stream_));
     Scales all;
@@ -76,7 +79,9 @@ Result<DeviceExperts::Part> DeviceWeights::expert_part(std::span<const std::span
             if (out.w4a16) continue;
             Scales scales;
             if (mode() == Mode::load) {
-                NIBBLE_CHECK(upload(part, false, scales, [&](const auto& view, int64_t at) {
+                NIBBLE_CHECK(upload(part, false, scales, [&](const auto& view, int64_t at) -> Status {
+                    if constexpr (std::is_same_v<std::decay_t<decltype(view)>, QuantView>)
+                        if (codes) return cuda::make_codes(view, rows, row + at, memory + e * size, *stream_);
                     return cuda::make_operand(view, rows, row + at, memory + e * size, *stream_);
                 }));
             } else if (tiles) {
@@ -111,6 +116,7 @@ Result<DeviceExperts::Part> DeviceWeights::expert_part(std::span<const std::span
     out.weights.first = {.rows = rows,
                          .cols = first.cols,
                          .tiles = memory,
+                         .codes = codes,
                          .row_scales = device_rows,
                          .tile_scales = device_tiles,
                          .bias = device_bias};

@@ -60,6 +60,11 @@ struct Fp8Args {
 cudaError_t launch_fp8(const ProductArgs& product, int multiprocessors, cudaStream_t stream);
 cudaError_t prepare_fp8();
 
+// The same for experts, in tiles of one of these numbers of tokens; `rows` may be given.
+inline constexpr int fp8_experts_tiles[] = {8, 16, 32, 64, 128};
+cudaError_t launch_fp8_experts(const ProductArgs& args, int tile_tokens, int multiprocessors, cudaStream_t stream);
+cudaError_t prepare_fp8_experts();
+
 struct OperandArgs {
     const uint8_t* from = nullptr;          // values, or codes
     const uint8_t* block_scales = nullptr;  // of codes, may be null

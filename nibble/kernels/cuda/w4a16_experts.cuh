@@ -68,7 +68,8 @@ struct Output {
 };
 
 // begin[e] and, behind it, before[e] at `begin`: 2 (experts + 1) words. All threads of the block together.
-__device__ inline Tables make_tables(const ExpertsArgs& args, int* begin, int tile_tokens) {
+template <class Args>
+__device__ Tables make_tables(const Args& args, int* begin, int tile_tokens) {
     int* before = begin + args.experts + 1;
     for (int e = static_cast<int>(threadIdx.x); e <= args.experts; e += static_cast<int>(blockDim.x)) {
         const int first = args.begin[e], next = e < args.experts ? args.begin[e + 1] : first;
