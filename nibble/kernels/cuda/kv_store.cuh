@@ -37,31 +37,4 @@ __device__ void store_v(const CacheArgs& c, int head, int64_t slot, int lane, El
         store_element(c.type, tile + v_offset(c.type, t, d), d < c.dims.v ? element(d) : 0, c.v_scales, head);
 }
 
-// The same with its place found before: a lane has the elements d, d + 32, ... of a row.
-struct CacheTile {
-    uint8_t* at = nullptr;
-    int head = 0, token = 0;  // of the tile
-
-    CacheTile() = default;
-    __device__ CacheTile(const CacheArgs& c, int kv_head, int64_t slot)
-        : at(tile_of_slot(c, kv_head, slot)),
-          head(kv_head),
-          token(static_cast<int>(slot % c.page_tokens) % kv_tile_tokens) {}
-    template <int Count>
-    __device__ void store_k(const CacheArgs& c, int first, const uint16_t (&e)[Count]) const {
-#pragma unroll
-        for (int i = 0; i < Count; ++i)
-            if (const int d = first + 32 * i; d < c.padded.k)
-                store_element(c.type, at + k_offset(c.type, token, d), d < c.dims.k ? e[i] : 0, c.k_scales, head);
-    }
-    template <int Count>
-    __device__ void store_v(const CacheArgs& c, int first, const uint16_t (&e)[Count]) const {
-        uint8_t* tile = at + k_tile_bytes(c.type, c.padded);
-#pragma unroll
-        for (int i = 0; i < Count; ++i)
-            if (const int d = first + 32 * i; d < c.padded.v)
-                store_element(c.type, tile + v_offset(c.type, token, d), d < c.dims.v ? e[i] : 0, c.v_scales, head);
-    }
-};
-
 }  // namespace nibble::cuda

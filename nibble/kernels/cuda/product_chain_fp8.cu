@@ -76,6 +76,17 @@ __device__ __forceinline__ void multiply_codes(float (&d)[4], uint32_t left, uin
         : "r"(left), "r"(right), "r"(more));
 }
 
+__device__ void touch_angles(const RopeArgs& rope) {
+    const int half = rope.rotary.dims / 2, lane = static_cast<int>(threadIdx.x) % 32;
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(rope.slots));
+    if (half == 0) return;
+    const int64_t angles = int64_t{rope.rotary.positions[0]} * half;
+    for (int i = 32 * lane; i < half; i += 32 * 32) {
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(rope.rotary.cos + angles + i));
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(rope.rotary.sin + angles + i));
+    }
+}
+
 struct Ring {
     uint32_t base, full, empty;
     int slots;
@@ -446,11 +457,9 @@ __global__ void __launch_bounds__(product_chain_threads + 32, 1)
     // A warp an item, spread over the multiprocessors; a first one is looked up while the others arrive.
     const int items = args.rope.q_heads + 2 * args.rope.cache.kv_heads;
     const int first = static_cast<int>(threadIdx.x) / 32 * grid + block;
-    const RopeItem item(args.rope, min(first, items - 1));
+    if (first < items) touch_angles(args.rope);
     meeting.wait();
-    if (first < items) item.run();
-    for (int i = first + product_chain_threads / 32 * grid; i < items; i += product_chain_threads / 32 * grid)
-        RopeItem(args.rope, i).run();
+    for (int item = first; item < items; item += product_chain_threads / 32 * grid) rope_item(args.rope, item);
 }
 
 int stage_groups_for(int rows) { return rows <= 32 ? 8 : rows <= 64 ? 4 : rows <= 128 ? 2 : 1; }

@@ -10,7 +10,7 @@ constexpr int warps = 4;
 __global__ void rope_kernel(const __grid_constant__ RopeArgs args) {
     start(args.overlap);
     const int64_t item = int64_t{blockIdx.x} * warps + threadIdx.x / 32;
-    if (item < args.tokens * (args.q_heads + 2 * args.cache.kv_heads)) RopeItem(args, item).run();
+    if (item < args.tokens * (args.q_heads + 2 * args.cache.kv_heads)) rope_item(args, item);
 }
 
 __global__ void latent_kernel(const __grid_constant__ LatentArgs args) {
