@@ -43,9 +43,7 @@ constexpr MatmulKernels tile_entries[] = {
 
 }  // namespace
 
-bool sums_in_tiles(const PackedMatrix& w) {
-    return w.panels().code != WeightCode::f32;
-}
+bool sums_in_tiles(const PackedMatrix& w) { return w.panels().code != WeightCode::f32; }
 
 std::span<const MatmulKernels> matmul_kernels(SumOrder order) {
     if (order == SumOrder::tiles) return tile_entries;

@@ -26,8 +26,8 @@
 //
 // That is the order `lanes`. The order `tiles` is a faster mode by name, that of Intel's AMX (TDPBF16PS, Intel SDM 2B).
 // x_k (nvfp4: code * E4M3 always) is rounded to BF16; w_k is the code's value times its block's factor, exact in BF16
-// (fp8_block128: the code's alone). K is cut into tiles of 32. In a tile e = fma(x_k, w_k, e) over its even k, o over its
-// odd ones, both ascending from +0; then acc = acc + (e + o), tiles ascending from acc = +0. Subnormal operands and
+// (fp8_block128: the code's alone). K is cut into tiles of 32. In a tile e = fma(x_k, w_k, e) over its even k, o over
+// its odd ones, both ascending from +0; then acc = acc + (e + o), tiles ascending from acc = +0. Subnormal operands and
 // results of all of these are zero of their sign. fp8_block128 weights and fp8_group128 inputs: acc of every 128 k is a
 // t as above, with c = the tile's * the group's. The rest is as in `lanes`; F32 weights are in that order altogether.
 #pragma once
