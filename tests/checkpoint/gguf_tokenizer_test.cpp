@@ -164,8 +164,7 @@ TEST(GgufTokenizer, chat_templates_travel_in_the_tokenizer_config) {
                   R"([{"name":"default","template":"{{ messages }}"},{"name":"tool_use","template":"{{ tools }}"}])"));
 }
 
-// ---- Against Hugging Face's tokenizers library
-// ----------------------------------------------------------------------------
+// ---- Against Hugging Face's tokenizers library --------------------------------------------------------------------
 
 std::string python() {
     if (const char* set = std::getenv("NIBBLE_PYTHON")) return set;

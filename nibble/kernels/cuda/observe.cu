@@ -9,8 +9,7 @@ namespace {
 constexpr unsigned every_lane = 0xFFFFFFFFu;
 constexpr int warps = 8, most_blocks = 1056;
 
-// ---- Ranges
-// ----------------------------------------------------------------------------------------------------------
+// ---- Ranges -------------------------------------------------------------------------------------------------------
 
 // The expert that holds `row`: the last that begins at or before it.
 __device__ int expert_of(const int32_t* begin, int experts, int64_t row) {
@@ -83,8 +82,7 @@ __global__ void __launch_bounds__(1024) counts_kernel(const __grid_constant__ Ra
         if (table[i]) atomicAdd(&counts[i], static_cast<unsigned long long>(table[i]));
 }
 
-// ---- The cache
-// -------------------------------------------------------------------------------------------------------
+// ---- The cache ----------------------------------------------------------------------------------------------------
 
 __global__ void read_kv_kernel(const __grid_constant__ ReadKvArgs args) {
     const CacheArgs& c = args.cache;
@@ -101,8 +99,7 @@ __global__ void read_kv_kernel(const __grid_constant__ ReadKvArgs args) {
         args.v[item * c.dims.v + d] = *reinterpret_cast<const uint16_t*>(values + v_offset(c.type, t, d));
 }
 
-// ---- Second moments
-// --------------------------------------------------------------------------------------------------
+// ---- Second moments -----------------------------------------------------------------------------------------------
 
 constexpr int square = 32;
 
@@ -149,8 +146,7 @@ __global__ void __launch_bounds__(256) local_kernel(const uint16_t* x, int64_t r
     *entry = sum;
 }
 
-// ---- Divergence
-// ------------------------------------------------------------------------------------------------------
+// ---- Divergence ---------------------------------------------------------------------------------------------------
 
 constexpr int divergence_threads = 512;
 

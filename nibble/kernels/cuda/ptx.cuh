@@ -10,8 +10,7 @@ namespace nibble::cuda {
 
 __device__ inline uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
-// ---- Barriers in shared memory
-// ---------------------------------------------------------------------------------------
+// ---- Barriers in shared memory ------------------------------------------------------------------------------------
 
 __device__ inline void barrier_init(uint32_t barrier, uint32_t arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
@@ -73,8 +72,7 @@ __device__ inline float cluster_float(uint32_t at, uint32_t rank) {
     return value;
 }
 
-// ---- Copies of 16 bytes, mma.sync
-// -----------------------------------------------------------------------------------
+// ---- Copies of 16 bytes, mma.sync ---------------------------------------------------------------------------------
 
 __device__ inline void copy16(uint32_t to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
@@ -102,15 +100,13 @@ __device__ inline void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint3
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// ---- Programmatic dependent launch
-// -----------------------------------------------------------------------------------
+// ---- Programmatic dependent launch --------------------------------------------------------------------------------
 
 // The next kernel may start; this one waits until those before it are done and their writes are visible.
 __device__ inline void overlap_next() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 __device__ inline void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-// ---- wgmma
-// -----------------------------------------------------------------------------------------------------------
+// ---- wgmma --------------------------------------------------------------------------------------------------------
 
 // Hopper's alone. Other architectures compile the kernels that use it, so that one binary serves all, and trap in them:
 // launch code chooses mma.sync there (on_hopper() in tensor/cuda/call.h), which gives the same bits.

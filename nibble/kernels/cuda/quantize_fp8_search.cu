@@ -111,8 +111,7 @@ cudaError_t regions(const Input& in, int64_t tile_rows, int64_t tile_cols, const
     return cudaGetLastError();
 }
 
-// ---- Losses of per-tensor searches
-// -----------------------------------------------------------------------------------
+// ---- Losses of per-tensor searches --------------------------------------------------------------------------------
 
 // scratch[row][c]: sixteen threads per (row, multiplier).
 template <class In, bool Fp8>

@@ -38,8 +38,7 @@ struct Magnitudes {
     }
 };
 
-// ---- Ranking
-// ---------------------------------------------------------------------------------------------------------
+// ---- Ranking ------------------------------------------------------------------------------------------------------
 
 // Squared error in units of the scale squared, r = 1 / scale. A float c in [2^22, 2^23) times the binade of q is a
 // multiple of the grid's step there, so c - q is c minus q rounded to the grid (ties either way: their errors are
@@ -110,8 +109,7 @@ __device__ float lane_element(const uint8_t* at, int owner) {
     return element_at<In>(reinterpret_cast<const uint8_t*>(bits), threadIdx.x % 16);
 }
 
-// ---- Multipliers
-// -----------------------------------------------------------------------------------------------------
+// ---- Multipliers --------------------------------------------------------------------------------------------------
 
 struct SearchState {
     StaticScale store;
@@ -200,8 +198,7 @@ struct Nvfp4Multipliers {
     }
 };
 
-// ---- Two multipliers
-// -------------------------------------------------------------------------------------------------
+// ---- Two multipliers ----------------------------------------------------------------------------------------------
 
 // A block that the sums below cannot finish: its multiplier is known, the rest is done again. Small, so that the path
 // around it keeps its registers.
@@ -312,8 +309,7 @@ cudaError_t two_multipliers(const uint8_t* data, int64_t chunks, const TwoMultip
     return cudaGetLastError();
 }
 
-// ---- The 126 candidates
-// ----------------------------------------------------------------------------------------------
+// ---- The 126 candidates -------------------------------------------------------------------------------------------
 
 constexpr int sweep_threads = 128, sweep_chunks = 8;  // per thread, one after the other
 
