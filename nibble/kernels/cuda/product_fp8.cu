@@ -15,6 +15,7 @@
 #include "kernels/cuda/product_epilogue.cuh"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/tensor_map.cuh"
+#include "kernels/cuda/wgmma_codes.cuh"
 
 #include <algorithm>
 #include <cstdint>
@@ -26,46 +27,6 @@ namespace {
 
 constexpr int all_bytes = 220 * 1024, group_cols = 128;
 
-// d[64, N] (+)= a[64, 32] b[N, 32]^T of E4M3, rows of 128 bytes as swizzled_operand() says; eight rows of b lie
-// b_upper & 0x3FFF times 16 bytes apart. Lane 4 g + c of warp w holds d[4 i + 2 h + e]: row 16 w + g + 8 h, column
-// 8 i + 2 c + e.
-template <int N>
-struct WgmmaFp8;
-#define NIBBLE_WGMMA_FP8(N, names, a, b, u, add, ...)                                                                 \
-    template <>                                                                                                       \
-    struct WgmmaFp8<N> {                                                                                              \
-        static __device__ __forceinline__ void run(float (&d)[N / 2], uint32_t left, uint32_t right, uint32_t upper,  \
-                                                   int more) {                                                        \
-            NIBBLE_WGMMA_ASM("{\n\t.reg .pred p;\n\t.reg .b64 left, right;\n\tsetp.ne.b32 p, " add                    \
-                             ", 0;\n\tmov.b64 left, {" a ", " NIBBLE_SWIZZLED_UPPER "};\n\tmov.b64 right, {" b ", " u \
-                             "};\n\twgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 {" names                 \
-                             "}, left, right, p, 1, 1;\n\t}"                                                          \
-                             : __VA_ARGS__                                                                            \
-                             : "r"(left), "r"(right), "r"(upper), "r"(more));                                         \
-        }                                                                                                             \
-    }
-#define NIBBLE_N12_0 NIBBLE_N8_0 ", %8, %9, %10, %11"
-#define NIBBLE_N24_0 NIBBLE_N16_0 ", %16, %17, %18, %19, %20, %21, %22, %23"
-#define NIBBLE_N28_0 NIBBLE_N24_0 ", %24, %25, %26, %27"
-#define NIBBLE_N48_0 NIBBLE_N32_0 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-#define NIBBLE_N56_0 NIBBLE_N48_0 ", %48, %49, %50, %51, %52, %53, %54, %55"
-NIBBLE_WGMMA_FP8(16, NIBBLE_N8_0, "%8", "%9", "%10", "%11", NIBBLE_D8(d, 0));
-NIBBLE_WGMMA_FP8(24, NIBBLE_N12_0, "%12", "%13", "%14", "%15", NIBBLE_D8(d, 0), NIBBLE_D4(d, 8));
-NIBBLE_WGMMA_FP8(32, NIBBLE_N16_0, "%16", "%17", "%18", "%19", NIBBLE_D16(d, 0));
-NIBBLE_WGMMA_FP8(48, NIBBLE_N24_0, "%24", "%25", "%26", "%27", NIBBLE_D16(d, 0), NIBBLE_D8(d, 16));
-NIBBLE_WGMMA_FP8(56, NIBBLE_N28_0, "%28", "%29", "%30", "%31", NIBBLE_D16(d, 0), NIBBLE_D8(d, 16), NIBBLE_D4(d, 24));
-NIBBLE_WGMMA_FP8(64, NIBBLE_N32_0, "%32", "%33", "%34", "%35", NIBBLE_D32(d, 0));
-NIBBLE_WGMMA_FP8(96, NIBBLE_N48_0, "%48", "%49", "%50", "%51", NIBBLE_D32(d, 0), NIBBLE_D16(d, 32));
-NIBBLE_WGMMA_FP8(112, NIBBLE_N56_0, "%56", "%57", "%58", "%59", NIBBLE_D32(d, 0), NIBBLE_D16(d, 32), NIBBLE_D8(d, 48));
-NIBBLE_WGMMA_FP8(128, NIBBLE_N64_0, "%64", "%65", "%66", "%67", NIBBLE_D64(d, 0));
-#undef NIBBLE_WGMMA_FP8
-
-// Nothing that reads these registers moves before it: the compiler does not know that they are written until the wait.
-template <int Count>
-__device__ void done_with(float (&acc)[Count]) {
-#pragma unroll
-    for (float& v : acc) asm volatile("" : "+f"(v)::"memory");
-}
 // For both thread blocks of a cluster.
 __device__ void load_3d_for_both(uint32_t to, const CUtensorMap* map, int x, int y, int z, uint32_t barrier) {
     asm volatile(
@@ -238,7 +199,7 @@ __global__ void __launch_bounds__(Fp8Shape<N, TokenGroups, RowGroups, Cluster>::
                 swizzled_operand(at + x_bytes + (row_group * (N / 8) * stage_groups + in_stage) * 1024);
             wgmma_fence();
 #pragma unroll
-            for (int j = 0; j < 4; ++j) WgmmaFp8<N>::run(acc[I], left + 2 * j, right + 2 * j, w_upper, j > 0);
+            for (int j = 0; j < 4; ++j) WgmmaCodes<N, false>::run(acc[I], left + 2 * j, right + 2 * j, w_upper, j > 0);
             wgmma_commit();
             const bool next = ++in_stage == stage_groups, wraps = next && slot + 1 == static_cast<uint32_t>(stages);
             in_stage = next ? 0 : in_stage;
@@ -275,7 +236,7 @@ __global__ void __launch_bounds__(Fp8Shape<N, TokenGroups, RowGroups, Cluster>::
         const auto turn = [&]<int... I>(std::integer_sequence<int, I...>, int n) {
             const auto finish = [&]<int J>(std::integral_constant<int, J> j) {
                 wgmma_wait<chains - 1 - J>();
-                done_with(acc[J]);
+                pin(acc[J]);
                 add(j, n + J);
                 release();
             };

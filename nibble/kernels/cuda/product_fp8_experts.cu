@@ -11,6 +11,7 @@
 #include "kernels/cuda/moe_launch.h"
 #include "kernels/cuda/product_epilogue.cuh"
 #include "kernels/cuda/w4a16_experts.cuh"
+#include "kernels/cuda/wgmma_codes.cuh"
 
 #include <algorithm>
 #include <climits>
@@ -24,37 +25,6 @@ using experts::Tables;
 
 constexpr int group_cols = 128, all_bytes = 227 * 1024;
 
-// d[64, N] (+)= a[64, 32] b[N, 32]^T of E4M3, rows of 128 bytes as swizzled_operand() says; eight rows of a lie
-// upper & 0x3FFF times 16 bytes apart, of b 1024 bytes. Lane 4 g + c of warp w holds d[4 i + 2 h + e]: row
-// 16 w + g + 8 h, column 8 i + 2 c + e.
-template <int N>
-struct WgmmaCodes;
-#define NIBBLE_WGMMA_CODES(N, names, a, b, u, add, ...)                                                               \
-    template <>                                                                                                       \
-    struct WgmmaCodes<N> {                                                                                            \
-        static __device__ __forceinline__ void run(float (&d)[N / 2], uint32_t left, uint32_t right, uint32_t upper,  \
-                                                   int more) {                                                        \
-            NIBBLE_WGMMA_ASM("{\n\t.reg .pred p;\n\t.reg .b64 left, right;\n\tsetp.ne.b32 p, " add                    \
-                             ", 0;\n\tmov.b64 left, {" a ", " u "};\n\tmov.b64 right, {" b ", " NIBBLE_SWIZZLED_UPPER \
-                             "};\n\twgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 {" names                 \
-                             "}, left, right, p, 1, 1;\n\t}"                                                          \
-                             : __VA_ARGS__                                                                            \
-                             : "r"(left), "r"(right), "r"(upper), "r"(more));                                         \
-        }                                                                                                             \
-    }
-NIBBLE_WGMMA_CODES(8, "%0, %1, %2, %3", "%4", "%5", "%6", "%7", NIBBLE_D4(d, 0));
-NIBBLE_WGMMA_CODES(16, NIBBLE_N8_0, "%8", "%9", "%10", "%11", NIBBLE_D8(d, 0));
-NIBBLE_WGMMA_CODES(32, NIBBLE_N16_0, "%16", "%17", "%18", "%19", NIBBLE_D16(d, 0));
-NIBBLE_WGMMA_CODES(64, NIBBLE_N32_0, "%32", "%33", "%34", "%35", NIBBLE_D32(d, 0));
-NIBBLE_WGMMA_CODES(128, NIBBLE_N64_0, "%64", "%65", "%66", "%67", NIBBLE_D64(d, 0));
-#undef NIBBLE_WGMMA_CODES
-
-// Nothing that reads these registers moves before it: the compiler does not know that they are written until the wait.
-template <int Count>
-__device__ void done_with(float (&acc)[Count]) {
-#pragma unroll
-    for (float& v : acc) asm volatile("" : "+f"(v)::"memory");
-}
 __device__ void copy4(uint32_t to, const float* from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
@@ -239,15 +209,15 @@ __global__ void __launch_bounds__(Shape<N, Groups, StageGroups>::threads, 1)
                 wgmma_fence();
 #pragma unroll
                 for (int j = 0; j < 4; ++j)
-                    WgmmaCodes<N>::run(acc[i], left + i * (fp8_tile_bytes / 16) + 2 * j, right + i * (N * 8) + 2 * j,
-                                       w_upper, j > 0);
+                    WgmmaCodes<N, true>::run(acc[i], left + i * (fp8_tile_bytes / 16) + 2 * j,
+                                             right + i * (N * 8) + 2 * j, w_upper, j > 0);
                 wgmma_commit();
             }
             const float* of_inputs =
                 reinterpret_cast<const float*>(shared + S::scales_at + slot * S::scale_bytes) + 2 * c;
             const auto finish = [&]<int I>(std::integral_constant<int, I>) {
                 wgmma_wait<StageGroups - 1 - I>();
-                done_with(acc[I]);
+                pin(acc[I]);
                 const bool exists = StageGroups == 1 || n + I < all_groups;  // else: what the stage held before
 #pragma unroll
                 for (int i = 0; i < N / 8; ++i) {

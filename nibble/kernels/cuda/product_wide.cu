@@ -4,9 +4,8 @@
 // Two thread blocks of a cluster have the same tokens: each brings half of x for both, so that L2 is read less (48
 // instead of 32 bytes a clock and multiprocessor would be more than it gives).
 #include "kernels/cuda/product_epilogue.cuh"
+#include "kernels/cuda/tensor_map.cuh"
 #include "kernels/cuda/wgmma_shared.cuh"
-
-#include <cuda.h>
 
 namespace nibble::cuda {
 namespace {
@@ -187,26 +186,10 @@ cudaError_t prepare() {
                                 cudaFuncAttributeMaxDynamicSharedMemorySize, all_bytes);
 }
 
-using Encode = decltype(&cuTensorMapEncodeTiled);
-
-// The driver's function, found once per process.
-Encode encoder() {
-    static const Encode found = [] {
-        void* function = nullptr;
-        cudaDriverEntryPointQueryResult result{};
-        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result) !=
-                cudaSuccess ||
-            result != cudaDriverEntryPointSuccess)
-            function = nullptr;
-        return reinterpret_cast<Encode>(function);
-    }();
-    return found;
-}
-
 }  // namespace
 
 cudaError_t launch_wide_product(const ProductArgs& args, WideTile tile, cudaStream_t stream) {
-    const Encode encode = encoder();
+    const EncodeMap encode = map_encoder();
     if (!encode) return cudaErrorNotSupported;
     CUtensorMap map;
     const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(args.k), static_cast<cuuint64_t>(args.tokens)};
@@ -217,19 +200,17 @@ cudaError_t launch_wide_product(const ProductArgs& args, WideTile tile, cudaStre
                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
         return cudaErrorInvalidValue;
     if (args.tile_scales) return launch<128, true, 2>(args, map, stream);
-    switch (tile.tokens * 10 + tile.row_groups) {
-        case 161:
+    if (tile.row_groups == 2)
+        return tile.tokens == 256 ? launch<256, false, 2>(args, map, stream) : launch<128, false, 2>(args, map, stream);
+    switch (tile.tokens) {
+        case 16:
             return launch<16, false, 1>(args, map, stream);
-        case 321:
+        case 32:
             return launch<32, false, 1>(args, map, stream);
-        case 641:
+        case 64:
             return launch<64, false, 1>(args, map, stream);
-        case 1281:
+        case 128:
             return launch<128, false, 1>(args, map, stream);
-        case 1282:
-            return launch<128, false, 2>(args, map, stream);
-        case 2562:
-            return launch<256, false, 2>(args, map, stream);
         default:
             return cudaErrorInvalidValue;
     }
@@ -239,7 +220,7 @@ cudaError_t prepare_wide_product() {
     for (const auto each : {prepare<16, false, 1>, prepare<32, false, 1>, prepare<64, false, 1>, prepare<128, false, 1>,
                             prepare<128, false, 2>, prepare<256, false, 2>, prepare<128, true, 2>})
         if (const cudaError_t code = each()) return code;
-    return encoder() ? cudaSuccess : cudaErrorNotSupported;
+    return map_encoder() ? cudaSuccess : cudaErrorNotSupported;
 }
 
 }  // namespace nibble::cuda

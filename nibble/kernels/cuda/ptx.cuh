@@ -123,6 +123,14 @@ __device__ inline void wgmma_wait() {
     NIBBLE_WGMMA_ASM("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
 
+// Here accumulators have their values, and nothing that reads them moves before it: the compiler does not know that
+// they are written until the wait, and ptxas, finding writes between products, would serialize them (C7515).
+template <int Count>
+__device__ inline void pin(float (&v)[Count]) {
+#pragma unroll
+    for (float& x : v) asm volatile("" : "+f"(x)::"memory");
+}
+
 // B in shared memory: rows of 128 bytes (64 BF16 of K), 16-byte chunks XORed with row % 8, eight rows a 1024-byte
 // aligned group, groups one after the other. The lower half of its descriptor, the upper is a constant; add 2 per 32
 // bytes of K, address / 16 per block.

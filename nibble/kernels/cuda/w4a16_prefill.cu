@@ -61,14 +61,6 @@ __device__ bool barrier_test(uint32_t barrier, uint32_t parity) {
     return done;
 }
 
-// Here a register array has its value: without it ptxas finds writes of accumulators between products and serializes
-// them (C7515).
-template <int Count>
-__device__ void pin(float (&v)[Count]) {
-#pragma unroll
-    for (float& x : v) asm volatile("" : "+f"(x)::"memory");
-}
-
 // Registers [First, Count) of sums in shared memory: [registers / 4][thread][4].
 template <int First, int Count>
 __device__ void park_sums(float* at, const float (&v)[Count], int thread) {
