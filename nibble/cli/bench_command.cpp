@@ -28,7 +28,8 @@ void add_bench_model(CLI::App& bench, RunCommand& run) {
         ->check(CLI::Range(0, 1 << 20));
     command->add_option("--sequences", config->sequences, "decoded together")->check(CLI::Range(1, 4096));
     command->add_option("--threads", config->threads, "0: all cores")->capture_default_str();
-    command->add_option("--kernel", config->kernel, "one of avx512, avx2, ref; default: the best of this CPU");
+    command->add_option("--kernel", config->kernel,
+                        "one of avx512, avx2, ref (sums in tiles: amx, ref); default: the best of this CPU");
     add_sums_flag(*command, config->sums);
     command->add_flag("--f32", config->f32, "compute in FP32, not BF16");
     command->add_flag("--weights-only", config->weights_only, "leave inputs unquantized (W4A16, W8A16)");
@@ -66,7 +67,7 @@ void add_bench_matmul(CLI::App& bench, RunCommand& run) {
             ->capture_default_str(),
         command->add_option("--threads", config->threads, "CPU: 0: all cores")->capture_default_str(),
         command->add_option("--kernel", config->kernel,
-                            "CPU: one of avx512, avx2, ref; default: avx512 and avx2 where supported"),
+                            "CPU: one of avx512, avx2, ref (sums in tiles: amx, ref); default: all but ref"),
         add_sums_flag(*command, config->sums)};
     command->add_option("--format", config->format, "weights or weights+inputs, as nvfp4+nvfp4; default: all");
     add_gpu_options(*command, *gpu);
