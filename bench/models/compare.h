@@ -13,6 +13,7 @@ struct Texts {
     std::vector<float> gold;  // FP32 logits of all rows; read_texts leaves it empty where no file has them
 };
 Result<std::vector<float>> all_rows(const LanguageModel& model, const std::vector<std::vector<int32_t>>& texts);
+// `model`: a folder, or empty for random tokens.
 Result<Texts> read_texts(const std::string& model, const ModelConfig& config, int64_t tokens);
 
 // Of a row: root mean square of the differences over that of the reference's logits about their mean. Medians over the

@@ -1,7 +1,7 @@
 #include "cli/bench_model.h"
 
 #include "cli/engine.h"
-#include "cli/random_checkpoint.h"
+#include "checkpoint/random_checkpoint.h"
 #include "kernels/machine_limits.h"
 #include "model/model.h"
 

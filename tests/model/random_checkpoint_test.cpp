@@ -1,9 +1,12 @@
 // Random checkpoints are whole models: every tensor that the config asks for, and no other.
-#include "cli/random_checkpoint.h"
+#include "checkpoint/random_checkpoint.h"
 
 #include "model/model.h"
 
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
 
 namespace nibble::test {
 namespace {
@@ -19,6 +22,36 @@ TEST(RandomCheckpoint, EveryShapeIsAModel) {
             const auto parts = load_parts(*config, **checkpoint, {}, pool, WeightSource::Mode::check);
             EXPECT_TRUE(parts.ok()) << shape << " " << format << ": " << parts.error().message();
         }
+}
+
+// A CPU reads whole matrices where a GPU's loader reads panels: both must see one model.
+TEST(RandomCheckpoint, RowsAreTheSameInAnyPiece) {
+    for (const char* format : {"bf16", "nvfp4", "fp8_block128", "mxfp8"}) {
+        const auto opened = random_checkpoint("llama-8b", format, true, 1);
+        ASSERT_TRUE(opened.ok()) << opened.error().message();
+        const Checkpoint& checkpoint = **opened;
+        for (size_t index = 0; index < checkpoint.tensors().size(); ++index) {
+            const CheckpointTensor& t = checkpoint.tensors()[index];
+            if (t.shape.size() != 2 || t.rows() > 20000) continue;
+            const int64_t first = t.rows() - 384, half = 128;  // a multiple of every block of rows
+            SCOPED_TRACE(t.name + " " + format);
+            if (t.quantized()) {
+                QuantMatrix a, b;
+                ASSERT_TRUE(checkpoint.read_quant(index, first, 384, a).ok());
+                ASSERT_TRUE(checkpoint.read_quant(index, first + half, 256, b).ok());
+                ASSERT_TRUE(std::ranges::equal(std::span(a.codes).last(b.codes.size()), b.codes));
+                ASSERT_TRUE(std::ranges::equal(std::span(a.block_scales).last(b.block_scales.size()), b.block_scales));
+                EXPECT_FALSE(std::ranges::equal(std::span(a.codes).first(b.codes.size()), b.codes));
+            } else {
+                Matrix a, b;
+                const auto whole = checkpoint.read_plain(index, 0, t.rows(), a);
+                const auto piece = checkpoint.read_plain(index, first, 384, b);
+                ASSERT_TRUE(whole.ok() && piece.ok());
+                const auto bytes = static_cast<size_t>(384 * t.cols() * 2);
+                EXPECT_EQ(std::memcmp(whole->data + first * t.cols() * 2, piece->data, bytes), 0);
+            }
+        }
+    }
 }
 
 TEST(RandomCheckpoint, AModelOfAFewLayersRuns) {

@@ -1,5 +1,5 @@
-// A checkpoint of a published model's shape with random weights, in memory: `nibble bench model --shape` measures
-// models that need not be there.
+// A checkpoint of a published model's shape with random weights, in memory: `nibble bench model --shape` measures, and
+// gpu_models compares, models that need not be there.
 #pragma once
 
 #include "checkpoint/checkpoint.h"
