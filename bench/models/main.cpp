@@ -51,7 +51,8 @@ std::vector<Candidate> candidates(const Config& config) {
 
 Result<std::unique_ptr<Checkpoint>> open(const Candidate& c, const Config& config) {
     if (!c.path.empty()) return Checkpoint::open(c.path);
-    return random_checkpoint(c.shape, c.format, !config.weights_only, c.layers);
+    return random_checkpoint(
+        {.shape = c.shape, .format = c.format, .inputs = !config.weights_only, .layers = c.layers});
 }
 
 Result<bool> run_one(const Candidate& candidate, const ModelOptions& options, const Config& config, ThreadPool& pool,

@@ -280,23 +280,23 @@ ActivationFormat usual_inputs(Format format) {
 
 }  // namespace
 
-Result<std::unique_ptr<Checkpoint>> random_checkpoint(std::string_view shape, std::string_view format, bool inputs,
-                                                      int layers) {
+Result<std::unique_ptr<Checkpoint>> random_checkpoint(const RandomModel& model) {
+    const std::string& shape = model.shape;
     if (std::ranges::find(shapes, shape) == shapes.end())
         return fail("--shape: unknown shape '{}'; choices: {}", shape, fmt::join(shapes, ", "));
     Linears linears;
-    if (format != "bf16") {
-        const auto known = format_from_name(format);
-        if (!known) return fail("--format: unknown format '{}'", format);
+    if (model.format != "bf16") {
+        const auto known = format_from_name(model.format);
+        if (!known) return fail("--format: unknown format '{}'", model.format);
         linears.format = *known;
-        if (inputs) linears.activation = usual_inputs(*known);
+        if (model.inputs) linears.activation = usual_inputs(*known);
     }
     Json config = config_of(shape);
-    if (layers > 0 && layers < config["num_hidden_layers"].get<int>()) {
-        config["num_hidden_layers"] = layers;
+    if (model.layers > 0 && model.layers < config["num_hidden_layers"].get<int>()) {
+        config["num_hidden_layers"] = model.layers;
         if (config.contains("hybrid_override_pattern"))
             config["hybrid_override_pattern"] =
-                config["hybrid_override_pattern"].get<std::string>().substr(0, size_t(layers));
+                config["hybrid_override_pattern"].get<std::string>().substr(0, size_t(model.layers));
     }
     Names names(config, linears);
     if (shape == "nemotron-3-nano")
@@ -304,7 +304,7 @@ Result<std::unique_ptr<Checkpoint>> random_checkpoint(std::string_view shape, st
     else
         transformer(names, shape == "qwen3-30b-a3b");
     if (config["tie_word_embeddings"] == false)
-        names.add("lm_head.weight", {names.at("vocab_size"), names.at("hidden_size")});
+        names.add("lm_head.weight", {names.at("vocab_size"), names.at("hidden_size")}, model.head);
     return std::unique_ptr<Checkpoint>(
         std::make_unique<RandomCheckpoint>(shape, std::move(config), std::move(names.tensors)));
 }

@@ -9,10 +9,15 @@
 
 namespace nibble {
 
-// `shape`: smollm2-135m, llama-8b, qwen3-30b-a3b or nemotron-3-nano. Linears in `format`: bf16, fp8, fp8_block128,
-// nvfp4, mxfp4 ...; inputs quantized as Model Optimizer does where `inputs` is set. Embedding, head, norms and routers
-// stay BF16. `layers`: fewer than the shape has; 0: all.
-Result<std::unique_ptr<Checkpoint>> random_checkpoint(std::string_view shape, std::string_view format, bool inputs,
-                                                      int layers);
+struct RandomModel {
+    std::string shape;            // smollm2-135m, llama-8b, qwen3-30b-a3b or nemotron-3-nano
+    std::string format = "bf16";  // of its linears: bf16, fp8, fp8_block128, nvfp4, mxfp4 ...
+    bool inputs = true;           // quantized as Model Optimizer does with weights in that format
+    bool head = false;            // the output head is in that format too, where it has a matrix of its own
+    int layers = 0;               // fewer than the shape has; 0: all
+};
+
+// Embedding, norms and routers stay BF16.
+Result<std::unique_ptr<Checkpoint>> random_checkpoint(const RandomModel& model);
 
 }  // namespace nibble

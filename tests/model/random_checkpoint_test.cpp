@@ -15,7 +15,7 @@ TEST(RandomCheckpoint, EveryShapeIsAModel) {
     ThreadPool pool(1);
     for (const char* shape : {"smollm2-135m", "llama-8b", "qwen3-30b-a3b", "nemotron-3-nano"})
         for (const char* format : {"bf16", "nvfp4"}) {
-            const auto checkpoint = random_checkpoint(shape, format, true, 0);
+            const auto checkpoint = random_checkpoint({.shape = shape, .format = format, .head = true});
             ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message();
             const auto config = model_config(**checkpoint);
             ASSERT_TRUE(config.ok()) << shape << ": " << config.error().message();
@@ -27,7 +27,7 @@ TEST(RandomCheckpoint, EveryShapeIsAModel) {
 // A CPU reads whole matrices where a GPU's loader reads panels: both must see one model.
 TEST(RandomCheckpoint, RowsAreTheSameInAnyPiece) {
     for (const char* format : {"bf16", "nvfp4", "fp8_block128", "mxfp8"}) {
-        const auto opened = random_checkpoint("llama-8b", format, true, 1);
+        const auto opened = random_checkpoint({.shape = "llama-8b", .format = format, .layers = 1});
         ASSERT_TRUE(opened.ok()) << opened.error().message();
         const Checkpoint& checkpoint = **opened;
         for (size_t index = 0; index < checkpoint.tensors().size(); ++index) {
@@ -58,7 +58,7 @@ TEST(RandomCheckpoint, AModelOfAFewLayersRuns) {
     ThreadPool pool(2);
     std::vector<float> last;
     for (const char* format : {"bf16", "nvfp4", "mxfp8"}) {
-        auto checkpoint = random_checkpoint("smollm2-135m", format, true, 2);
+        auto checkpoint = random_checkpoint({.shape = "smollm2-135m", .format = format, .layers = 2});
         ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message();
         const auto model = Model::load(*std::move(checkpoint), {}, pool);
         ASSERT_TRUE(model.ok()) << model.error().message();
@@ -72,9 +72,9 @@ TEST(RandomCheckpoint, AModelOfAFewLayersRuns) {
 }
 
 TEST(RandomCheckpoint, WhatIsUnknownIsAnError) {
-    const auto shape = random_checkpoint("gpt-5", "bf16", true, 0);
+    const auto shape = random_checkpoint({.shape = "gpt-5"});
     ASSERT_FALSE(shape.ok());
-    const auto format = random_checkpoint("llama-8b", "int3", true, 0);
+    const auto format = random_checkpoint({.shape = "llama-8b", .format = "int3"});
     ASSERT_FALSE(format.ok());
     EXPECT_EQ(format.error().message(), "--format: unknown format 'int3'");
 }
