@@ -2,8 +2,8 @@
 // of the logits, the likeliest token, and that a row's bits on the GPU depend on no chunking, no company and no earlier
 // call. Texts are the input_ids of MODEL/expect.safetensors where there is one (its logits are FP32's: the CPU's
 // distance from them is the measure of the GPU's), else the same random tokens every time. A shape is a published
-// model's real widths with random weights, each in every --format: kernels that only wide models take are compared
-// there.
+// model's real widths with random weights and a small vocabulary, each in every --format: kernels that only wide models
+// take are compared there.
 #include "checkpoint/random_checkpoint.h"
 #include "device/report.h"
 #include "models/compare.h"
@@ -52,7 +52,7 @@ std::vector<Candidate> candidates(const Config& config) {
 Result<std::unique_ptr<Checkpoint>> open(const Candidate& c, const Config& config) {
     if (!c.path.empty()) return Checkpoint::open(c.path);
     return random_checkpoint(
-        {.shape = c.shape, .format = c.format, .inputs = !config.weights_only, .layers = c.layers});
+        {.shape = c.shape, .format = c.format, .inputs = !config.weights_only, .layers = c.layers, .vocab = 8192});
 }
 
 Result<bool> run_one(const Candidate& candidate, const ModelOptions& options, const Config& config, ThreadPool& pool,

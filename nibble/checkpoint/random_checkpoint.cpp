@@ -298,6 +298,7 @@ Result<std::unique_ptr<Checkpoint>> random_checkpoint(const RandomModel& model) 
             config["hybrid_override_pattern"] =
                 config["hybrid_override_pattern"].get<std::string>().substr(0, size_t(model.layers));
     }
+    if (model.vocab > 0) config["vocab_size"] = std::min(model.vocab, config["vocab_size"].get<int64_t>());
     Names names(config, linears);
     if (shape == "nemotron-3-nano")
         nemotron(names, config["hybrid_override_pattern"].get<std::string>());

@@ -15,6 +15,7 @@ struct RandomModel {
     bool inputs = true;           // quantized as Model Optimizer does with weights in that format
     bool head = false;            // the output head is in that format too, where it has a matrix of its own
     int layers = 0;               // fewer than the shape has; 0: all
+    int64_t vocab = 0;            // likewise
 };
 
 // Embedding, norms and routers stay BF16.

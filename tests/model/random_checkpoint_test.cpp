@@ -58,10 +58,11 @@ TEST(RandomCheckpoint, AModelOfAFewLayersRuns) {
     ThreadPool pool(2);
     std::vector<float> last;
     for (const char* format : {"bf16", "nvfp4", "mxfp8"}) {
-        auto checkpoint = random_checkpoint({.shape = "smollm2-135m", .format = format, .layers = 2});
+        auto checkpoint = random_checkpoint({.shape = "smollm2-135m", .format = format, .layers = 2, .vocab = 41000});
         ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message();
         const auto model = Model::load(*std::move(checkpoint), {}, pool);
         ASSERT_TRUE(model.ok()) << model.error().message();
+        EXPECT_EQ(model->config().vocab, 41000);
         const std::vector<int32_t> text{1, 40000, 7, 7};
         std::vector<float> logits(static_cast<size_t>(model->config().vocab));
         const Status status = model->forward(Batch({{nullptr, text, 3}}), logits);
