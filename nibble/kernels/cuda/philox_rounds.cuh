@@ -1,5 +1,5 @@
 // Philox4x32-10 with what a launch shares taken out: the key schedule, and the products of the counter's upper half,
-// which is the stream's role. Equal to base/philox.h; 37 instructions a block instead of 60.
+// which is the stream's role. Equal to base/philox.h.
 #pragma once
 
 #include "base/philox.h"

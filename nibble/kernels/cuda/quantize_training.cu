@@ -82,8 +82,8 @@ struct Nvfp4Training {
     static constexpr bool is_bf16 = std::is_same_v<In, Bf16>;
     // Rotated BF16 keeps the factor 1/4 for the divisor: exact, such sums are multiples of 2^-133.
     static constexpr float folded = Rotate && is_bf16 ? 0.25f : 1.0f;
-    // Block scales below this leave no quotient of a nonzero element below the smallest number (sums of BF16 are
-    // multiples of 2^-133, rotated FP32 of 2^-149).
+    // Up to this block scale no quotient of a nonzero element rounds to zero, so its sign is the element's (sums of
+    // BF16 are multiples of 2^-133, rotated FP32 of 2^-149).
     static constexpr float most_scale = !Rotate ? safe_divisor_max : is_bf16 ? 8192.0f : 1.0f;
 
     Nvfp4Args args;
