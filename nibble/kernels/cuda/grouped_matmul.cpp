@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <cstdlib>
 
 namespace nibble::cuda {
 namespace {
@@ -18,7 +19,13 @@ bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 ExpertsShape choose_shape(int64_t slots, int experts, int row_tiles) {
     const double each = static_cast<double>(slots) / experts;
     ExpertsShape shape{.blocks = multiprocessors};
+    static const char* const from = std::getenv("NIBBLE_MANY_FROM");
     shape.tokens = each <= 4 ? 8 : each <= 10 ? 16 : each <= 24 ? 32 : 64;
+    if (on_hopper() && each > (from ? std::atof(from) : 4.0)) {
+        shape.many = true;
+        static const char* const width = std::getenv("NIBBLE_MANY_TOKENS");
+        shape.tokens = width ? std::atoi(width) : each <= 9 ? 16 : each <= 20 ? 32 : each <= 34 ? 48 : 64;
+    }
     if (shape.tokens == 8 && std::min<int64_t>(slots, experts) * row_tiles <= 12 * multiprocessors) shape.parts = 4;
     return shape;
 }

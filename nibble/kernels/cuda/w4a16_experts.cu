@@ -215,6 +215,7 @@ cudaError_t prepare() {
 }  // namespace
 
 cudaError_t launch_experts(const ExpertsArgs& args, const ExpertsShape& shape, cudaStream_t stream) {
+    if (shape.many) return launch_many_experts(args, shape.tokens, shape.blocks, stream);
     switch (shape.tokens) {
         case 8:
             return fits_few_experts(args.row_records, args.experts)
@@ -232,7 +233,8 @@ cudaError_t launch_experts(const ExpertsArgs& args, const ExpertsShape& shape, c
 }
 
 cudaError_t prepare_experts() {
-    for (const auto each : {prepare<1>, prepare<2>, prepare<4>, prepare<8>, prepare_few_experts, prepare_one_token})
+    for (const auto each : {prepare<1>, prepare<2>, prepare<4>, prepare<8>, prepare_few_experts, prepare_many_experts,
+                            prepare_one_token})
         if (const cudaError_t code = each()) return code;
     return cudaSuccess;
 }
