@@ -6,7 +6,6 @@
 #include "kernels/quantize.h"
 
 #include <cmath>
-#include <cstdlib>
 
 namespace nibble::bench {
 namespace {
@@ -262,7 +261,6 @@ Status bench_experts(Kit& kit, const std::vector<ExpertsShape>& shapes, const st
         std::vector<double> baseline(tokens.size());
         for (const Kind kind : {Kind::bf16, Kind::nvfp4, Kind::fp8, Kind::fp8_tiles}) {
             if (in_codes(kind) && !cuda::multiplies_codes()) continue;
-            if (std::getenv("NIBBLE_ONLY_NVFP4") && kind != Kind::nvfp4) continue;
             const DeviceArena::Mark mark = kit.arena.mark();
             Experts experts(kit, shape, kind);
             NIBBLE_CHECK(experts.load());

@@ -1,12 +1,13 @@
 // W4A16 for experts with more than a few tokens each, on wgmma with the weights as the register operand: one launch for
 // all experts hit.
 //
-// An item is 192 rows of one expert and a tile of its tokens; the tiles of an expert are equally large. A thread block
-// per multiprocessor has an even share of all items, one after the other: three warpgroups of 64 rows each multiply; a
-// warp of a fourth keeps a ring of weight records full and the three others of it one of x stages (128 columns), so that
-// nothing drains between two items or experts. wgmma wants the columns of a stage in another order than x has them:
-// rows are gathered in words of 4 bytes, a row of a stage with each copy, and every word goes where it belongs (32
-// lanes, 32 banks). (All widths of tiles in one kernel, chosen item by item: the assembler ran out of registers.)
+// An item is 192 rows (256 with the smallest tiles) of one expert and a tile of its tokens; the tiles of an expert are
+// equally large. A thread block per multiprocessor has an even share of all items, one after the other: three or four
+// warpgroups of 64 rows each multiply; a warp of one more keeps a ring of weight records full and its three others one
+// of x stages (128 columns), so that nothing drains between two items or experts. wgmma wants the columns of a stage in
+// another order than x has them: rows are gathered in words of 4 bytes, 64 columns of a row with each copy, and every
+// word goes where it belongs (32 lanes, 32 banks). (All widths of tiles in one kernel, chosen item by item: the
+// assembler ran out of registers and serialized the products.)
 //
 // Sums: as in matmul(), one accumulator per chunk from zero, then neighbours first. Two chunks run one after the other
 // into two sets of registers; sums that wait are in registers or, of tiles that are too wide for it, in shared memory.
@@ -14,7 +15,6 @@
 #include "kernels/cuda/w4a16_sums.cuh"
 
 #include <algorithm>
-#include <cstdlib>
 #include <type_traits>
 
 namespace nibble::cuda {
@@ -22,26 +22,32 @@ namespace {
 
 using namespace experts;
 
-constexpr int consumers = 3, copiers = 3, many_threads = 128 * (consumers + 1);
-constexpr int item_tiles = 4 * consumers;  // of 16 rows
-constexpr int slot_bytes = item_tiles * w4a16::record_bytes;
+constexpr int copiers = 3;
 constexpr int stage_blocks = 2;  // of 64 columns
-// A operands of one k-step each: the products of three may be on their way while the fourth is decoded.
-constexpr int buffers = 4;
+// A operands of a block each: products of one may be on their way while the next is decoded. With one k-step in each of
+// four buffers, which waits for the tensor cores four times as often, it took 3 to 4 % longer.
+constexpr int buffers = 2;
+static_assert(stage_blocks >= buffers);
 constexpr int y_pitch = 64 + 4;  // floats from token to token: no two lanes of a store share a bank
 
-template <int Tokens>  // of a tile
+template <int Tokens, int Consumers>  // of a tile; warpgroups of 64 rows
 struct Many {
+    static constexpr int tokens = Tokens, consumers = Consumers;
+    static constexpr int threads = 128 * (Consumers + 1);
+    static constexpr int item_tiles = 4 * Consumers;  // of 16 rows
+    static constexpr int slot_bytes = item_tiles * w4a16::record_bytes;
+    // Of a consumer's and a producer's thread: what the kernel starts with, shared out anew.
+    static constexpr int registers = Consumers == 4 ? 112 : 152, producer_registers = Consumers == 4 ? 32 : 56;
     static constexpr int block_bytes = Tokens * 128, stage_bytes = stage_blocks * block_bytes, stages = 4;
-    static constexpr int slots = Tokens > 48 ? 3 : 4;
+    static constexpr int slots = Consumers == 4 ? 3 : 4;
     static constexpr int accumulators = Tokens / 2;
     // Of a thread's sums of two chunks, what stays in registers while the next two are made.
     static constexpr int held = std::min(accumulators, 16);
     // Of a warpgroup: sums of four chunks, and of two what is not held; or the output on its way.
     static constexpr int four_floats = accumulators * 128, rest_floats = (accumulators - held) * 128;
-    static constexpr int park_floats = std::max(four_floats + rest_floats, Tokens * y_pitch);
+    static constexpr int park_floats = std::max(four_floats + rest_floats, Tokens* y_pitch);
     static constexpr int weights_at = stages * stage_bytes, parks_at = weights_at + slots * slot_bytes;
-    static constexpr int barriers_at = parks_at + consumers * park_floats * 4;
+    static constexpr int barriers_at = parks_at + Consumers * park_floats * 4;
     static constexpr int tables_at = barriers_at + 16 * (stages + slots);
     static constexpr int bytes(int experts) { return tables_at + 8 * (experts + 1); }
     static_assert(bytes(most_experts) <= 227 * 1024 && bytes(1) > 114 * 1024);
@@ -50,13 +56,14 @@ struct Many {
 // The items of a thread block.
 struct Items {
     const Tables& tables;
-    int row_groups, left, tile, row_group, expert = 0, first = 0, present = 0;
+    int item_tiles, row_groups, left, tile, row_group, expert = 0, first = 0, present = 0;
 
-    __device__ Items(const Tables& t, int row_tiles)
-        : tables(t), row_groups((row_tiles + item_tiles - 1) / item_tiles) {
+    __device__ Items(const Tables& t, int row_tiles, int row_tiles_of_item)
+        : tables(t), item_tiles(row_tiles_of_item), row_groups((row_tiles + item_tiles - 1) / item_tiles) {
         const int64_t all = int64_t{t.before[t.experts]} * row_groups;
-        const int begin = static_cast<int>(all * blockIdx.x / gridDim.x);
-        left = static_cast<int>(all * (blockIdx.x + 1) / gridDim.x) - begin;
+        // From a shuffle, so that what depends on them alone is kept in uniform registers.
+        const int begin = __shfl_sync(0xFFFFFFFFu, static_cast<int>(all * blockIdx.x / gridDim.x), 0);
+        left = __shfl_sync(0xFFFFFFFFu, static_cast<int>(all * (blockIdx.x + 1) / gridDim.x), 0) - begin;
         tile = begin / row_groups, row_group = begin % row_groups;
         if (more()) expert = t.expert_of(tile);
         place();
@@ -86,11 +93,10 @@ __device__ void copy4_or_zero(uint32_t to, const void* from, bool present) {
 
 // Of eight neighbouring rows of x a copier has three (the last one two); word w of a row's 64 columns is a pair, which
 // lies in 16-byte chunk w % 8, XORed as swizzled_operand() says.
-template <int Tokens, int Fence>
+template <class M>
 __device__ void bring_x(const ExpertsArgs& args, Items item, uint32_t x_at, uint32_t full, uint32_t empty, int copier,
                         int lane) {
-    using M = Many<Tokens>;
-    constexpr int own = (8 + copiers - 1) / copiers, groups = Tokens / 8;
+    constexpr int own = (8 + copiers - 1) / copiers, groups = M::tokens / 8;
     const uint32_t pitch = static_cast<uint32_t>(args.x_stride / 16);
     uint32_t to[own];
 #pragma unroll
@@ -102,7 +108,6 @@ __device__ void bring_x(const ExpertsArgs& args, Items item, uint32_t x_at, uint
     uint32_t from[groups][own] = {};  // rows of x, in units of 16 bytes
     uint32_t stage = 0, parity = 1;
     int tile = -1;
-    bool issued = false;
 #pragma unroll 1
     for (; item.more(); item.next()) {
         if (item.tile != tile) {
@@ -140,35 +145,20 @@ __device__ void bring_x(const ExpertsArgs& args, Items item, uint32_t x_at, uint
                         copy4_or_zero(to[r] + at + g * 1024 + b * M::block_bytes, row + 128 * b, inside[b]);
                 }
             }
-            if constexpr (Fence == 1) {
-                asm volatile("cp.async.commit_group;" ::: "memory");
-                if (issued) {
-                    asm volatile("cp.async.wait_group 1;" ::: "memory");
-                    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-                    barrier_arrive_if(full + 8 * (stage > 0 ? stage - 1 : M::stages - 1), true);
-                }
-                issued = true;
-            } else {
-                barrier_arrive_after_copies(full + 8 * stage);
-            }
+            barrier_arrive_after_copies(full + 8 * stage);
             if (++stage == M::stages) stage = 0, parity ^= 1;
         }
     }
-    if (Fence == 1 && issued) {
-        asm volatile("cp.async.wait_group 0;" ::: "memory");
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-        barrier_arrive_if(full + 8 * (stage > 0 ? stage - 1 : M::stages - 1), true);
-    }
 }
 
-template <int Tokens>
+template <class M>
 __device__ void bring_weights(const ExpertsArgs& args, Items item, uint32_t weights, uint32_t full, uint32_t empty,
                               int lane) {
     const int64_t pitch = int64_t{args.row_records} * w4a16::record_bytes;
     uint32_t slot = 0, parity = 1;
 #pragma unroll 1
     for (; item.more(); item.next()) {
-        const int row_tile = item.row_group * item_tiles, present = min(item_tiles, args.row_tiles - row_tile);
+        const int row_tile = item.row_group * M::item_tiles, present = min(M::item_tiles, args.row_tiles - row_tile);
         const uint8_t* from = args.records + item.expert * args.expert_bytes + (row_tile + lane) * pitch;
 #pragma unroll 1
         for (int r = 0; r < args.row_records; ++r, from += w4a16::record_bytes) {
@@ -176,9 +166,9 @@ __device__ void bring_weights(const ExpertsArgs& args, Items item, uint32_t weig
             if (lane == 0) barrier_expect(full + 8 * slot, present * w4a16::record_bytes);
             __syncwarp();
             if (lane < present)
-                bulk_copy(weights + slot * slot_bytes + lane * w4a16::record_bytes, from, w4a16::record_bytes,
+                bulk_copy(weights + slot * M::slot_bytes + lane * w4a16::record_bytes, from, w4a16::record_bytes,
                           full + 8 * slot);
-            if (++slot == Many<Tokens>::slots) slot = 0, parity ^= 1;
+            if (++slot == M::slots) slot = 0, parity ^= 1;
         }
     }
 }
@@ -254,9 +244,9 @@ __device__ void add_parked(float (&v)[Count], const float* at, int thread) {
     }
 }
 
-template <int Tokens, int Fence>
-__global__ void __launch_bounds__(many_threads, 1) many_kernel(const __grid_constant__ ExpertsArgs args) {
-    using M = Many<Tokens>;
+template <class M>
+__global__ void __launch_bounds__(M::threads, 1) many_kernel(const __grid_constant__ ExpertsArgs args) {
+    constexpr int consumers = M::consumers;
     constexpr int stages = M::stages, slots = M::slots, accumulators = M::accumulators, held = M::held;
     extern __shared__ __align__(1024) uint8_t shared[];
     const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0), group = warp / 4;
@@ -279,103 +269,86 @@ __global__ void __launch_bounds__(many_threads, 1) many_kernel(const __grid_cons
         if (!args.early) wait_for_previous();
         overlap_next();
     }
-    const Tables tables = make_tables(args, reinterpret_cast<int*>(shared + M::tables_at), Tokens);
+    const Tables tables = make_tables(args, reinterpret_cast<int*>(shared + M::tables_at), M::tokens);
 
     if (group == consumers) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
-        const Items items(tables, args.row_tiles);
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(M::producer_registers));
+        const Items items(tables, args.row_tiles, M::item_tiles);
         if (warp % 4 == copiers) {
-            bring_weights<Tokens>(args, items, base + M::weights_at, full, empty, lane);
+            bring_weights<M>(args, items, base + M::weights_at, full, empty, lane);
         } else {
             if (args.overlap && args.early) wait_for_previous();
-            bring_x<Tokens, Fence>(args, items, base, x_full, x_empty, warp % 4, lane);
+            bring_x<M>(args, items, base, x_full, x_empty, warp % 4, lane);
         }
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 152;");
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(M::registers));
         float* const four = reinterpret_cast<float*>(shared + M::parks_at) + group * M::park_floats;
         float* const rest = four + M::four_floats;
         const uint8_t* const records =
             shared + M::weights_at + (group * 4 + warp % 4) * w4a16::record_bytes + 16 * lane;
         uint32_t stage = 0, x_parity = 0, slot = 0, parity = 0;
         bool ready = false;  // the stage of x is there, as far as is known
-        // The stage before this one: read, once all but the products of three k-steps of this one are done.
+        // The stage before this one: read, once all but the products of this one's first block are done.
         const auto release_last = [&](bool condition) {
             barrier_arrive_if(x_empty + 8 * (stage > 0 ? stage - 1 : stages - 1), lane == 0 && condition);
         };
         const int count = args.row_records;
         const int pairs = ((count + args.chunk_records - 1) / args.chunk_records + 1) / 2;  // of chunks with columns
-        Items item(tables, args.row_tiles);
+        Items item(tables, args.row_tiles, M::item_tiles);
 
         const auto multiply = [&] {
             // Sums of a chunk with an even number, of the one after it; of the two before them.
             float even[accumulators], odd[accumulators], two[held];
-            uint32_t a[buffers][4];
-            uint4 next{};  // codes of the block to come
-            uint2 scale_bytes{};
-            const auto load_record = [&] {
-                const uint8_t* at = records + slot * slot_bytes;
-                scale_bytes = *reinterpret_cast<const uint2*>(at + w4a16::record_code_bytes - 8 * lane);
-                next = *reinterpret_cast<const uint4*>(at);
-            };
-            // Products of the records [begin, end), from zero; `first`: no products of the same sums came before. The
-            // record that comes next is loaded by the one before it.
+            uint32_t a[buffers][16];
+            // Products of the records [begin, end), from zero; `first`: no products of the same sums came before.
             const auto run_chunk = [&](float(&acc)[accumulators], int first, int begin, int end) {
 #pragma unroll 1
                 for (int record = begin; record < end; ++record) {
-                    const uint8_t* at = records + slot * slot_bytes;
-                    const uint32_t next_slot = slot + 1 == slots ? 0 : slot + 1;
-                    const uint32_t next_slot_parity = next_slot ? parity : parity ^ 1;
-                    bool weights_ready = false;
+                    const uint8_t* at = records + slot * M::slot_bytes;
+                    barrier_wait(full + 8 * slot, parity);
+                    const uint2 scale_bytes = *reinterpret_cast<const uint2*>(at + w4a16::record_code_bytes - 8 * lane);
+                    // A warp holds a whole record, so that its slot is free at once.
+                    uint4 codes[w4a16::record_blocks];
+#pragma unroll
+                    for (int b = 0; b < w4a16::record_blocks; ++b)
+                        codes[b] = *reinterpret_cast<const uint4*>(at + 512 * b);
+                    __syncwarp();
+                    barrier_arrive_if(empty + 8 * slot, lane == 0);
+                    if (++slot == slots) slot = 0, parity ^= 1;
 #pragma unroll
                     for (int b = 0; b < w4a16::record_blocks; ++b) {
-                        const uint4 codes = next;
                         const ScalePairs scales(scale_bytes, b, args.scale_bits);
-                        if (b + 1 < w4a16::record_blocks) {
-                            next = *reinterpret_cast<const uint4*>(at + 512 * (b + 1));
-                        } else {
-                            __syncwarp();
-                            barrier_arrive_if(empty + 8 * slot, lane == 0);
-                            slot = next_slot, parity = next_slot_parity;
-                            if (record + 1 < count) {
-                                if (!weights_ready) barrier_wait(full + 8 * slot, parity);
-                                load_record();
-                            }
-                        }
                         const int half = b % stage_blocks;
                         if (half == 0) {
                             if (!ready) barrier_wait(x_full + 8 * stage, x_parity);
                             // Rows of x were not written by the copy engine, but wgmma reads as it does.
-                            if (Fence == 0) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+                            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
                         }
                         const uint32_t operand =
                             swizzled_operand(base) + (stage * M::stage_bytes + half * M::block_bytes) / 16;
                         const uint32_t next_stage = stage + 1 == stages ? 0 : stage + 1;
                         const uint32_t next_parity = next_stage ? x_parity : x_parity ^ 1;
+                        // A barrier answers after some 100 clocks: asked before the answer is needed.
+                        if (half + 1 == stage_blocks) ready = barrier_test(x_full + 8 * next_stage, next_parity);
+                        uint32_t(&buffer)[16] = a[b % buffers];
+                        wgmma_wait<buffers - 1>();
+                        // No branch: it would make the assembler serialize the wgmma around it (C7513).
+                        if (half == buffers - 1) release_last(b >= stage_blocks || record > first);
 #pragma unroll
-                        for (int k = 0; k < 4; ++k) {
-                            wgmma_wait<buffers - 1>();
-                            // No branch: it would make the assembler serialize the wgmma around it (C7513).
-                            if (half == 0 && k == 3) release_last(b > 0 || record > first);
-                            decode_step(a[k], codes, scales, k);
-                            wgmma_fence();
-                            Wgmma<Tokens>::run(acc, a[k], operand + 2 * k, 1);
-                            wgmma_commit();
-                            // A barrier answers after some 100 clocks: asked long before the answer is needed.
-                            if (half + 1 == stage_blocks && k == 1)
-                                ready = barrier_test(x_full + 8 * next_stage, next_parity);
-                            if (k == 1 && b + 2 == w4a16::record_blocks)
-                                weights_ready = barrier_test(full + 8 * next_slot, next_slot_parity);
-                        }
+                        for (int k = 0; k < 4; ++k) decode_step(buffer + 4 * k, codes[b], scales, k);
+                        wgmma_fence();
+#pragma unroll
+                        for (int k = 0; k < 4; ++k) Wgmma<M::tokens>::run(acc, buffer + 4 * k, operand + 2 * k, 1);
+                        wgmma_commit();
                         if (half + 1 == stage_blocks) stage = next_stage, x_parity = next_parity;
                     }
                 }
             };
-            barrier_wait(full + 8 * slot, parity);
-            load_record();
 #pragma unroll 1
             for (int pair = 0; pair < pairs; ++pair) {
                 const int begin = 2 * pair * args.chunk_records;
-                const int middle = min(begin + args.chunk_records, count), end = min(middle + args.chunk_records, count);
+                const int middle = min(begin + args.chunk_records, count),
+                          end = min(middle + args.chunk_records, count);
 #pragma unroll
                 for (int r = 0; r < accumulators; ++r) even[r] = odd[r] = 0.0f;
                 pin(even);
@@ -407,7 +380,7 @@ __global__ void __launch_bounds__(many_threads, 1) many_kernel(const __grid_cons
             group_barrier<128>(group);  // all have read what was parked
             float* to = four + lane % 4 * 2 * y_pitch + warp % 4 * 16 + lane / 4;
 #pragma unroll
-            for (int i = 0; i < Tokens / 8; ++i)
+            for (int i = 0; i < M::tokens / 8; ++i)
 #pragma unroll
                 for (int e = 0; e < 2; ++e)
 #pragma unroll
@@ -430,7 +403,7 @@ __global__ void __launch_bounds__(many_threads, 1) many_kernel(const __grid_cons
         };
 #pragma unroll 1
         for (; item.more(); item.next()) {
-            const int row_tile = item.row_group * item_tiles + 4 * group;
+            const int row_tile = item.row_group * M::item_tiles + 4 * group;
             if (row_tile >= args.row_tiles) {
                 skip();
                 continue;
@@ -441,17 +414,19 @@ __global__ void __launch_bounds__(many_threads, 1) many_kernel(const __grid_cons
     }
 }
 
+template <class M>
+struct Type {
+    using type = M;
+};
 template <class Visit>
 cudaError_t visit_tokens(int tokens, Visit visit) {
     switch (tokens) {
         case 16:
-            return visit(std::integral_constant<int, 16>());
+            return visit(Type<Many<16, 4>>());
         case 32:
-            return visit(std::integral_constant<int, 32>());
+            return visit(Type<Many<32, 3>>());
         case 48:
-            return visit(std::integral_constant<int, 48>());
-        case 64:
-            return visit(std::integral_constant<int, 64>());
+            return visit(Type<Many<48, 3>>());
         default:
             return cudaErrorInvalidValue;
     }
@@ -460,22 +435,17 @@ cudaError_t visit_tokens(int tokens, Visit visit) {
 }  // namespace
 
 cudaError_t launch_many_experts(const ExpertsArgs& args, int tokens, int blocks, cudaStream_t stream) {
-    return visit_tokens(tokens, [&]<int Tokens>(std::integral_constant<int, Tokens>) {
-        static const int fence = std::getenv("NIBBLE_MANY_FENCE") ? std::atoi(std::getenv("NIBBLE_MANY_FENCE")) : 0;
-        const auto kernel = fence == 0 ? many_kernel<Tokens, 0> : fence == 1 ? many_kernel<Tokens, 1> : many_kernel<Tokens, 2>;
-        return launch_kernel(kernel, dim3(static_cast<unsigned>(blocks)), many_threads,
-                             Many<Tokens>::bytes(args.experts), args, stream);
+    return visit_tokens(tokens, [&]<class M>(Type<M>) {
+        return launch_kernel(many_kernel<M>, dim3(static_cast<unsigned>(blocks)), M::threads, M::bytes(args.experts),
+                             args, stream);
     });
 }
 
 cudaError_t prepare_many_experts() {
-    for (const int tokens : {16, 32, 48, 64})
-        if (const cudaError_t code = visit_tokens(tokens, []<int Tokens>(std::integral_constant<int, Tokens>) {
-                for (const auto kernel : {many_kernel<Tokens, 0>, many_kernel<Tokens, 1>, many_kernel<Tokens, 2>})
-                    if (const cudaError_t code = cudaFuncSetAttribute(
-                            kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Many<Tokens>::bytes(most_experts)))
-                        return code;
-                return cudaSuccess;
+    for (const int tokens : {16, 32, 48})
+        if (const cudaError_t code = visit_tokens(tokens, []<class M>(Type<M>) {
+                return cudaFuncSetAttribute(many_kernel<M>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                            M::bytes(most_experts));
             }))
             return code;
     return cudaSuccess;
