@@ -1,4 +1,5 @@
-// W4A16 for the experts of a mixture in tiles of 8 to 64 tokens; see w4a16_experts_few.cu for a decoding step.
+// W4A16 for the experts of a mixture in tiles of 8 to 64 tokens, where neither w4a16_experts_few.cu (few tokens, a
+// decoding step) nor w4a16_experts_many.cu (Hopper, more than four an expert) takes them.
 //
 // A thread block per multiprocessor has an even share of all (tile of tokens, 16 rows) that there are and goes through
 // it in rounds of as many row tiles of one tile of tokens as it has warps. A warp takes a row tile and all of K. Every
@@ -215,6 +216,7 @@ cudaError_t prepare() {
 }  // namespace
 
 cudaError_t launch_experts(const ExpertsArgs& args, const ExpertsShape& shape, cudaStream_t stream) {
+    if (shape.many) return launch_many_experts(args, shape.tokens, shape.blocks, stream);
     switch (shape.tokens) {
         case 8:
             return fits_few_experts(args.row_records, args.experts)
@@ -232,7 +234,8 @@ cudaError_t launch_experts(const ExpertsArgs& args, const ExpertsShape& shape, c
 }
 
 cudaError_t prepare_experts() {
-    for (const auto each : {prepare<1>, prepare<2>, prepare<4>, prepare<8>, prepare_few_experts, prepare_one_token})
+    for (const auto each :
+         {prepare<1>, prepare<2>, prepare<4>, prepare<8>, prepare_few_experts, prepare_many_experts, prepare_one_token})
         if (const cudaError_t code = each()) return code;
     return cudaSuccess;
 }
