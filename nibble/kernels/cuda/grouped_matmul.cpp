@@ -24,7 +24,7 @@ ExpertsShape choose_shape(int64_t slots, int experts, int row_tiles) {
     if (shape.many)
         shape.tokens = each <= 9 ? 16 : each <= 26 ? 32 : 48;
     else
-        shape.tokens = each <= 4 ? 8 : each <= 10 ? 16 : each <= 24 ? 32 : 64;
+        shape.tokens = each <= 4 ? 8 : each <= 16 ? 16 : 64;
     if (shape.tokens == 8 && std::min<int64_t>(slots, experts) * row_tiles <= 12 * multiprocessors) shape.parts = 4;
     return shape;
 }

@@ -153,7 +153,7 @@ struct ExpertsArgs {
     bool overlap = false;
     bool early = false;  // `begin` and `rows` are not what the kernel before writes: weights may come before it is done
 };
-// How a thread block of it is made: tokens of a tile 8, 16, 32 or 64; `parts` warps share 16 rows (1, or 4 with 8
+// How a thread block of it is made: tokens of a tile 8, 16 or 64; `parts` warps share 16 rows (1, or 4 with 8
 // tokens). `many`: the kernel on wgmma; tokens 16, 32 or 48.
 struct ExpertsShape {
     int tokens = 8, parts = 1, blocks = 132;

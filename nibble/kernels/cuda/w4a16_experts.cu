@@ -7,6 +7,8 @@
 // stages of 256 columns, for all of them. So nothing drains between rounds or experts.
 //
 // Sums: as in matmul(), one accumulator per chunk from zero, then neighbours first; sums that wait are in registers.
+// There were tiles of 32 tokens, whose sums did not fit (60 bytes spilled): while other processes shared the GPU they
+// gave other bits from run to run, alone and in checks never. The cause was not found; do not bring them back.
 #include "kernels/cuda/w4a16_experts.cuh"
 
 namespace nibble::cuda {
@@ -18,7 +20,7 @@ template <int Tiles>  // of eight tokens
 struct Experts {
     static constexpr int tokens = 8 * Tiles;
     // One less than what is a multiple of four, for the warp that brings x: registers are given out by quarters.
-    static constexpr int warps = Tiles == 1 ? 27 : Tiles < 8 ? 15 : 7;
+    static constexpr int warps = Tiles == 1 ? 27 : Tiles == 2 ? 15 : 7;
     static constexpr int threads = 32 * (warps + 1);
     static constexpr int stage_bytes = tokens * x_row_bytes;
     static constexpr int stages = Tiles == 1 ? 8 : Tiles == 2 ? 6 : 4;
@@ -224,8 +226,6 @@ cudaError_t launch_experts(const ExpertsArgs& args, const ExpertsShape& shape, c
                        : launch<1>(args, shape.blocks, stream);
         case 16:
             return launch<2>(args, shape.blocks, stream);
-        case 32:
-            return launch<4>(args, shape.blocks, stream);
         case 64:
             return launch<8>(args, shape.blocks, stream);
         default:
@@ -235,7 +235,7 @@ cudaError_t launch_experts(const ExpertsArgs& args, const ExpertsShape& shape, c
 
 cudaError_t prepare_experts() {
     for (const auto each :
-         {prepare<1>, prepare<2>, prepare<4>, prepare<8>, prepare_few_experts, prepare_many_experts, prepare_one_token})
+         {prepare<1>, prepare<2>, prepare<8>, prepare_few_experts, prepare_many_experts, prepare_one_token})
         if (const cudaError_t code = each()) return code;
     return cudaSuccess;
 }
