@@ -59,13 +59,14 @@ constexpr int row_block = 64;
 // nodes, which must be zero between kernels.
 constexpr int64_t most_nodes = 16384, nodes_bytes = most_nodes * 4;
 
-bool is_prefill(const MatmulTiling& t) { return t.tokens == 128 && t.row_blocks == 2 && t.k_parts == 1; }
+bool is_prefill(const MatmulTiling& t) { return t.row_blocks == 2 && t.k_parts == 1; }
 
 struct WideGrid {
     WideShape shape;
     bool prefill;                                 // w4a16_prefill.cu: clusters along the rows, not along K
     int64_t token_tiles, row_groups, warpgroups;  // warpgroups: of a thread block
     int units, chunks, levels;
+    int64_t whole;  // prefill: tiles of one cluster each, before those that are cut into parts
     int64_t nodes, slots_bytes, parks_bytes;
 
     WideGrid(const MatmulProblem& p, const MatmulTiling& t, int multiprocessors)
@@ -81,10 +82,16 @@ struct WideGrid {
                  : chunks >= 2 ? 1
                                : 0),
           parks_bytes(prefill ? 0 : multiprocessors * warpgroups * levels * (row_block * t.tokens * 4)) {
+        const int64_t tiles = token_tiles * row_groups, clusters = multiprocessors / 2;
+        whole = t.parts == 1 ? tiles : tiles / clusters * clusters;
+        if (prefill) {
+            nodes = t.parts > 1 ? (tiles - whole) * 4 : 0;
+            slots_bytes = nodes * t.parts * (row_block * t.tokens * 4);
+            return;
+        }
         // Leaves of a tree of sums: thread blocks, or clusters of them along K.
-        const int64_t leaves = prefill ? t.parts : t.parts / shape.cluster;
-        const int64_t row_blocks = token_tiles * row_groups * t.row_blocks * (prefill ? 2 : 1);
-        nodes = leaves > 1 ? row_blocks * leaves * (prefill ? 1 : t.k_parts * shape.cluster) : 0;
+        const int64_t leaves = t.parts / shape.cluster, row_blocks = tiles * t.row_blocks;
+        nodes = leaves > 1 ? row_blocks * leaves * t.k_parts * shape.cluster : 0;
         slots_bytes = leaves > 1 ? row_blocks * leaves * (row_block * t.tokens * 4) : 0;
     }
 };
@@ -113,7 +120,7 @@ Result<MatmulPlan> plan_wide(const MatmulProblem& p, const DeviceInfo& device, c
     if (matmul_chunks % grid.units) return fail("matmul: K cannot be cut between {} warpgroups", grid.units);
     if (grid.nodes > most_nodes)
         return fail("matmul: {} x {} x {} in {} parts need too many nodes", p.m, p.n, p.k, t.parts);
-    NIBBLE_CHECK(cuda_status(grid.prefill ? prepare_prefill() : prepare_wide(grid.shape),
+    NIBBLE_CHECK(cuda_status(grid.prefill ? prepare_w4a16_prefill(t.tokens) : prepare_wide(grid.shape),
                              fmt::format("matmul: tiling {} x {} x {}", t.tokens, t.row_blocks, t.k_parts)));
     plan.permuted_bytes = grid.token_tiles * t.tokens * ceil_div(p.k, w4a16::record_cols) * (2 * w4a16::record_cols);
     plan.workspace_bytes = nodes_bytes + grid.slots_bytes + grid.parks_bytes;
@@ -141,11 +148,12 @@ Status run_wide(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& 
                         .row_groups = static_cast<int>(grid.row_groups),
                         .token_tiles = static_cast<int>(grid.token_tiles),
                         .parts = t.parts,
+                        .whole = static_cast<int>(grid.whole),
                         .chunks = grid.chunks,
                         .levels = grid.levels,
                         .scale_bits = scale_bits(w.format),
                         .overlap = options.overlap};
-    return cuda_status(grid.prefill ? launch_prefill(args, plan.multiprocessors, raw(stream))
+    return cuda_status(grid.prefill ? launch_w4a16_prefill(args, t.tokens, plan.multiprocessors, raw(stream))
                                     : launch_wide(args, grid.shape, raw(stream)),
                        "matmul: kernel launch");
 }

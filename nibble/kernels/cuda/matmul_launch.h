@@ -111,6 +111,7 @@ struct WideArgs {
     int row_records = 0, chunk_records = 0;
     int row_tiles = 0, row_groups = 0, token_tiles = 0;
     int parts = 1;   // thread blocks along K
+    int whole = 0;   // prefill: tiles that are not cut along K, a multiple of the clusters where parts > 1
     int chunks = 8;  // of a warpgroup: matmul_chunks / (parts * k_parts)
     int levels = 1;  // log2(chunks)
     int band = 8;    // tiles of tokens that neighbouring thread blocks go through together
@@ -121,8 +122,8 @@ cudaError_t launch_wide(const WideArgs& args, const WideShape& shape, cudaStream
 cudaError_t prepare_wide(const WideShape& shape);
 
 // The kernel for more than 64 tokens, tiles of 128; row_groups are of 256 rows.
-cudaError_t launch_prefill(const WideArgs& args, int multiprocessors, cudaStream_t stream);
-cudaError_t prepare_prefill();
+cudaError_t launch_w4a16_prefill(const WideArgs& args, int tokens, int multiprocessors, cudaStream_t stream);
+cudaError_t prepare_w4a16_prefill(int tokens);
 
 struct PermuteArgs {
     const uint8_t* x = nullptr;
