@@ -1,15 +1,19 @@
-// W4A16 for more than 64 tokens, on wgmma with the weights as the register operand and sums that stay on the chip.
+// W4A16 for more than 32 tokens, on wgmma with the weights as the register operand and sums that stay on the chip.
 //
-// A thread block has 128 rows and 128 tokens: two warpgroups of 64 rows each, and one that keeps rings of x stages (64
-// columns) and of weight records full. The two thread blocks of a cluster have neighbouring rows and the same tokens;
-// each brings half of x for both. They go through (tile of tokens, 256 rows, part of K) one after the other, so that
-// nothing drains between two of them.
+// A thread block has 128 rows and a tile of 64 or 128 tokens: two warpgroups of 64 rows each, and one that keeps rings
+// of x stages and of weight records full. The two thread blocks of a cluster have neighbouring rows and the same
+// tokens; each brings half of x for both. They go through (tile of tokens, 256 rows) one after the other, so that
+// nothing drains between two of them. Tiles that would leave most clusters idle at the end are cut along K between
+// neighbouring clusters, whose sums meet through L2, each ending with a slice of the tokens (exchange_sums).
 //
 // Sums: one accumulator per chunk from zero, then neighbours first (tree_sum). Two chunks run one after the other into
-// two sets of registers, so that products drain once for both; 52 of their 64 sums wait in registers for those of the
-// next two, 12 and the sums of four chunks in shared memory. At 700 W, which 256 tokens reach, every clock without
-// products costs almost its share: sums that moved between registers after each chunk, the third level through L2 and
-// scattered stores of y were 13 % of the time.
+// two sets of registers, so that products drain once for both; of 128 tokens 52 of their 64 sums wait in registers for
+// those of the next two, 12 and the sums of four chunks in shared memory. At 700 W, which 256 tokens reach, every clock
+// without products costs almost its share: sums that moved between registers after each chunk, the third level through
+// L2 and scattered stores of y were 13 % of the time.
+//
+// With 64 tokens products are as fast as two warpgroups decode (97 clocks a pair of k-steps instead of 64). Four
+// warpgroups, two of them with the other half of K, gained 12 % there and lost it in what they have to add up.
 #include "kernels/cuda/matmul_launch.h"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/w4a16_decode.cuh"
@@ -17,7 +21,6 @@
 
 #include <cuda_runtime.h>
 
-#include <cstdlib>
 #include <type_traits>
 
 namespace nibble::cuda {
@@ -28,19 +31,18 @@ constexpr int y_pitch = 64 + 4;                      // floats from token to tok
 constexpr int consumers = 2, cluster = 2, prefill_threads = 128 * (consumers + 1);
 
 // What follows from the tokens of a tile.
-template <int Tokens, int V>
+template <int Tokens>
 struct Prefill {
     static constexpr int accumulators = Tokens / 2, sums = accumulators * 128;  // of a thread, of a warpgroup
-    // Blocks of 64 columns in a stage of x: 16 KB, at most a record's width.
-    static constexpr int stage_blocks = Tokens >= 32 ? 128 / Tokens : 4,
-                         record_stages = w4a16::record_blocks / stage_blocks;
+    // Blocks of 64 columns in a stage of x, 16 KB.
+    static constexpr int stage_blocks = 128 / Tokens, record_stages = w4a16::record_blocks / stage_blocks;
     static constexpr int stage_bytes = stage_blocks * Tokens * 128, half_bytes = stage_bytes / cluster;
-    static constexpr int stages = Tokens == 128 ? 7 : Tokens == 64 ? 6 : Tokens == 32 ? 5 : 8;
-    static constexpr int weight_slots = Tokens == 128 ? 2 : Tokens == 64 ? 4 : Tokens == 32 ? 6 : 8;  // of a warpgroup
+    static constexpr int stages = Tokens == 128 ? 7 : 6;
+    static constexpr int weight_slots = Tokens == 128 ? 2 : 4;  // of a warpgroup
     // K-steps that are decoded and multiplied together, groups of them in a block; A operands of `buffers` groups: the
     // products of all but one may be on their way while that one is decoded.
-    static constexpr int steps = Tokens < 128 && V == 1 ? 2 : 1, groups = 4 / steps;
-    static constexpr int buffers = Tokens < 128 && V ? (V == 1 ? 2 : 8) : 4;
+    static constexpr int steps = Tokens < 128 ? 2 : 1, groups = 4 / steps;
+    static constexpr int buffers = Tokens < 128 ? 2 : 4;
     static_assert(groups * stage_blocks >= buffers && groups * w4a16::record_blocks % buffers == 0);
     // Of the sums of two chunks a thread keeps as many while the next two are made; more do not fit into 240 registers.
     static constexpr int held = Tokens == 128 ? 52 : accumulators;
@@ -120,23 +122,8 @@ struct RowFactors {
     }
 };
 
-// Registers [0, Count) of v are registers [first, first + Count) of the accumulators.
-template <int Count>
-__device__ void scatter_output(const float* v, const Output& out, int first, int thread) {
-    const RowFactors factors(out, thread);
-    const int64_t stride = out.factors.y_stride;
-    float* y = out.y + out.first_token * stride + out.first_row;
-#pragma unroll
-    for (int i = 0; i < Count; ++i) {
-        const int r = first + i, lane = thread % 32;
-        const int token = r / 4 * 8 + lane % 4 * 2 + r % 2, row = thread / 32 * 16 + lane / 4 + r / 2 % 2 * 8;
-        const float upper = factors(v[i], 0, out.factors.bias), lower = factors(v[i], 1, out.factors.bias);
-        if (token < out.tokens && out.first_row + row < out.n) y[token * stride + row] = r / 2 % 2 ? lower : upper;
-    }
-}
-
-// The same of multiples of four, through shared memory: a warp's stores from registers would be 32 bytes of four tokens
-// each.
+// Registers [0, Count) of v are registers [first, first + Count) of the accumulators, a multiple of four. Through
+// shared memory: a warp's stores from registers would be 32 bytes of four tokens each.
 template <int Count>
 __device__ void write_output(const float* v, const Output& out, float* staging, int first, int group, int thread) {
     static_assert(Count % 4 == 0);
@@ -256,10 +243,10 @@ __device__ void bring_weights(const WideArgs& args, const Walk& walk, int row_bl
     }
 }
 
-template <int Tokens, int V>
+template <int Tokens>
 __global__ void __cluster_dims__(cluster, 1, 1) __launch_bounds__(prefill_threads, 1)
     prefill_kernel(const __grid_constant__ WideArgs args) {
-    using P = Prefill<Tokens, V>;
+    using P = Prefill<Tokens>;
     constexpr int stages = P::stages, stage_bytes = P::stage_bytes, weight_slots = P::weight_slots;
     constexpr int accumulators = P::accumulators, sums = P::sums, held = P::held;
     extern __shared__ __align__(1024) uint8_t shared[];
@@ -442,10 +429,7 @@ __global__ void __cluster_dims__(cluster, 1, 1) __launch_bounds__(prefill_thread
                 const auto exchange = [&](auto parts) {
                     constexpr int Parts = decltype(parts)::value, slice = accumulators / Parts;
                     exchange_sums<Parts>(even, args.nodes + meeting, slots, item.part, group, thread);
-                    if constexpr (Tokens <= 32)
-                        scatter_output<slice>(even, out, item.part * slice, thread);
-                    else
-                        write_output<slice>(even, out, parked, item.part * slice, group, thread);
+                    write_output<slice>(even, out, parked, item.part * slice, group, thread);
                 };
                 if (args.parts == 2)
                     exchange(std::integral_constant<int, 2>{});
@@ -461,21 +445,12 @@ __global__ void __cluster_dims__(cluster, 1, 1) __launch_bounds__(prefill_thread
     cluster_sync();  // nobody leaves while the other still arrives at its barriers
 }
 
-}  // namespace
-
-namespace {
-
 // Calls visit(std::integral_constant) for a tile that is compiled.
 template <class Visit>
 cudaError_t visit_tile(int tokens, Visit visit) {
-    const char* v = getenv("W4V");
-    const int variant = v ? atoi(v) : 0;
-#define W4(T)                                                                                               \
-    if (tokens == T) {                                                                                      \
-        if (variant == 0) return visit(std::integral_constant<int, T>{}, std::integral_constant<int, 0>{}); \
-        if (variant && T == T) return visit(std::integral_constant<int, T>{}, std::integral_constant<int, 1>{}); \
-    }
-    W4(16) W4(32) W4(64) W4(128) return cudaErrorInvalidValue;
+    if (tokens == 64) return visit(std::integral_constant<int, 64>{});
+    if (tokens == 128) return visit(std::integral_constant<int, 128>{});
+    return cudaErrorInvalidValue;
 }
 
 }  // namespace
@@ -493,17 +468,16 @@ cudaError_t launch_w4a16_prefill(const WideArgs& args, int tokens, int multiproc
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = args.overlap ? 1 : 0;
-    return visit_tile(tokens, [&](auto tile, auto variant) {
-        config.dynamicSmemBytes = Prefill<tile.value, variant.value>::shared_bytes;
-        return cudaLaunchKernelEx(&config, prefill_kernel<tile.value, variant.value>, args);
+    return visit_tile(tokens, [&](auto tile) {
+        config.dynamicSmemBytes = Prefill<tile.value>::shared_bytes;
+        return cudaLaunchKernelEx(&config, prefill_kernel<tile.value>, args);
     });
 }
 
 cudaError_t prepare_w4a16_prefill(int tokens) {
-    return visit_tile(tokens, [](auto tile, auto variant) {
-        return cudaFuncSetAttribute(prefill_kernel<tile.value, variant.value>,
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    Prefill<tile.value, variant.value>::shared_bytes);
+    return visit_tile(tokens, [](auto tile) {
+        return cudaFuncSetAttribute(prefill_kernel<tile.value>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    Prefill<tile.value>::shared_bytes);
     });
 }
 
