@@ -483,7 +483,7 @@ Result<Check> Checker::wide(int64_t n, int64_t k, const std::vector<int64_t>& ba
 }  // namespace
 
 std::vector<cuda::MatmulTiling> matmul_tilings() {
-    return {{16, 4, 1, 1}, {16, 2, 2, 1}, {32, 4, 1, 1}, {32, 2, 2, 1}, {64, 4, 1, 1}, {64, 2, 2, 1}, {128, 2, 1, 1}};
+    return {{16, 4, 1, 1}, {16, 2, 2, 1}, {32, 4, 1, 1}, {32, 2, 2, 1}, {64, 2, 1, 1}, {128, 2, 1, 1}};
 }
 
 Result<std::vector<Check>> check_matmul(const Stream& stream, const DeviceInfo& device, DeviceArena& arena,

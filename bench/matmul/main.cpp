@@ -63,13 +63,15 @@ Status time_shape(int64_t n, int64_t k, const Stream& stream, const DeviceInfo& 
         NIBBLE_TRY(const auto chosen, cuda::plan_matmul({.m = m, .n = n, .k = k}, device));
         std::vector<cuda::MatmulTiling> tilings{{}};
         if (chosen.tiling.tokens && config.tilings)
-            for (cuda::MatmulTiling t : matmul_tilings())
-                if (t.tokens == chosen.tiling.tokens || (m > 128 && t.tokens > 64))
-                    for (t.parts = 1; t.parts * t.k_parts <= 8; t.parts *= 2)
-                        if (const int64_t blocks = t.parts * ((n + 64 * t.row_blocks - 1) / (64 * t.row_blocks)) *
-                                                   ((m + t.tokens - 1) / t.tokens);
-                            blocks >= 64 && (blocks <= 264 || t.parts == 1))
-                            tilings.push_back(t);
+            for (cuda::MatmulTiling t : matmul_tilings()) {
+                const bool prefill = t.tokens >= 64;  // any number of thread blocks
+                if (t.tokens != chosen.tiling.tokens && !(m > 64 && prefill)) continue;
+                for (t.parts = 1; t.parts * t.k_parts <= 8; t.parts *= 2)
+                    if (const int64_t blocks = t.parts * ((n + 64 * t.row_blocks - 1) / (64 * t.row_blocks)) *
+                                               ((m + t.tokens - 1) / t.tokens);
+                        blocks >= 64 && (prefill || blocks <= 264 || t.parts == 1))
+                        tilings.push_back(t);
+            }
         for (const cuda::MatmulTiling& t : tilings) {
             NIBBLE_TRY(const auto plan, cuda::plan_matmul({.m = m, .n = n, .k = k}, device, t));
             const DeviceArena::Mark inner = arena.mark();

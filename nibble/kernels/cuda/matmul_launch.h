@@ -91,9 +91,9 @@ struct GemvShape {
     int64_t shared_bytes = 0;
 };
 cudaError_t launch_gemv(const GemvArgs& args, const GemvShape& shape, cudaStream_t stream);
-// The kernel for more tokens: how a thread block is made, and one launch of it.
+// The kernel for 9 to 32 tokens: how a thread block is made, and one launch of it.
 struct WideShape {
-    int tokens = 0;      // of a tile: 16, 32, 64
+    int tokens = 0;      // of a tile: 16, 32
     int row_blocks = 0;  // of 64 rows in a thread block
     int k_parts = 0;     // of K in a thread block
     int cluster = 1;     // thread blocks along K that share their sums through shared memory: 1 or 2
@@ -106,11 +106,12 @@ struct WideArgs {
     // Trees of clusters: [token tile][64 rows][slice of the tokens][parts / cluster]
     uint32_t* nodes = nullptr;  // zero before and after
     float* slots = nullptr;     // [the same][64 rows x tokens of a slice]
-    float* parks = nullptr;     // up to 64 tokens: [multiprocessor][warpgroup][levels][64 rows x tokens of a tile]
+    float* parks = nullptr;     // up to 32 tokens: [multiprocessor][warpgroup][levels][64 rows x tokens of a tile]
     int n = 0, tokens = 0;
     int row_records = 0, chunk_records = 0;
     int row_tiles = 0, row_groups = 0, token_tiles = 0;
     int parts = 1;   // thread blocks along K
+    int whole = 0;   // prefill: tiles that are not cut along K, a multiple of the clusters where parts > 1
     int chunks = 8;  // of a warpgroup: matmul_chunks / (parts * k_parts)
     int levels = 1;  // log2(chunks)
     int band = 8;    // tiles of tokens that neighbouring thread blocks go through together
@@ -120,9 +121,10 @@ struct WideArgs {
 cudaError_t launch_wide(const WideArgs& args, const WideShape& shape, cudaStream_t stream);
 cudaError_t prepare_wide(const WideShape& shape);
 
-// The kernel for more than 64 tokens, tiles of 128; row_groups are of 256 rows.
-cudaError_t launch_prefill(const WideArgs& args, int multiprocessors, cudaStream_t stream);
-cudaError_t prepare_prefill();
+// The kernel for more than 32 tokens, tiles of 64 or 128; row_groups are of 256 rows. nodes: [cut tile][64 rows],
+// slots: [the same][parts][64 rows x tokens of a tile].
+cudaError_t launch_w4a16_prefill(const WideArgs& args, int tokens, int multiprocessors, cudaStream_t stream);
+cudaError_t prepare_w4a16_prefill(int tokens);
 
 struct PermuteArgs {
     const uint8_t* x = nullptr;

@@ -1,6 +1,8 @@
 // Where chunk sums of a warpgroup wait for those that they are added to: its own, and those of other thread blocks.
 #pragma once
 
+#include "kernels/cuda/w4a16_decode.cuh"
+
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -47,6 +49,29 @@ __device__ void add_slice(float (&v)[Registers], const float* at, int thread) {
     }
 }
 
+// Of 4, 2 or 1 floats, through L2.
+template <int Width>
+__device__ void store_wide(float* to, const float* v) {
+    if constexpr (Width == 4)
+        __stcg(reinterpret_cast<float4*>(to), float4{v[0], v[1], v[2], v[3]});
+    else if constexpr (Width == 2)
+        __stcg(reinterpret_cast<float2*>(to), float2{v[0], v[1]});
+    else
+        __stcg(to, v[0]);
+}
+template <int Width>
+__device__ void load_wide(float* v, const float* from) {
+    if constexpr (Width == 4) {
+        const float4 x = __ldcg(reinterpret_cast<const float4*>(from));
+        v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w;
+    } else if constexpr (Width == 2) {
+        const float2 x = __ldcg(reinterpret_cast<const float2*>(from));
+        v[0] = x.x, v[1] = x.y;
+    } else {
+        v[0] = __ldcg(from);
+    }
+}
+
 // Two come to a node; true for the second, once the first has called leave_node.
 __device__ inline bool second_at_node(uint32_t* node) {
     uint32_t before;
@@ -61,6 +86,50 @@ __device__ inline bool second_at_node(uint32_t* node) {
 }
 __device__ inline void leave_node(uint32_t* node) {
     asm volatile("red.add.release.gpu.global.u32 [%0], 4;" ::"l"(node) : "memory");
+}
+
+// Sums of `Parts` (a power of two) warpgroups along K meet: each ends with all of them for its slice of the registers,
+// [part * Registers / Parts, ...), in its first ones. All must run at the same time: thread blocks start in the order
+// of their numbers and those of a meeting are neighbours, so at most one meeting of a launch waits for blocks to start,
+// and the others end and make room. *node is zero before and after; slots[Parts][Registers][128].
+template <int Parts, int Registers>
+__device__ void exchange_sums(float (&sums)[Registers], uint32_t* node, float* slots, int part, int group, int thread) {
+    constexpr int slice = Registers / Parts, width = slice < 4 ? slice : 4;
+    static_assert(slice >= 1);
+    float* own = slots + int64_t{part} * (Registers * 128) + thread * width;
+#pragma unroll
+    for (int p = 0; p < Parts; ++p)
+        if (p != part)
+#pragma unroll
+            for (int r = p * slice; r < (p + 1) * slice; r += width) store_wide<width>(own + r * 128, sums + r);
+    group_barrier<128>(group);
+    if (thread == 0) {
+        asm volatile("red.add.release.gpu.global.u32 [%0], 1;" ::"l"(node) : "memory");
+        uint32_t now;
+        do {
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(node) : "memory");
+        } while ((now & 0xFFFFu) < Parts);
+    }
+    group_barrier<128>(group);
+    const float* others = slots + part * (slice * 128) + thread * width;
+#pragma unroll
+    for (int p = 0; p < Parts; ++p)
+        if (p != part)
+#pragma unroll
+            for (int r = 0; r < slice; r += width)
+                load_wide<width>(sums + (p * slice + r), others + (int64_t{p} * Registers + r) * 128);
+    if (thread == 0) {  // the last to have seen all leaves the node as it was
+        uint32_t before;
+        asm volatile("atom.add.relaxed.gpu.global.u32 %0, [%1], 65536;" : "=r"(before) : "l"(node) : "memory");
+        if (before >> 16 == Parts - 1) *node = 0;
+    }
+#pragma unroll
+    for (int r = 0; r < slice; ++r) {
+        float v[Parts];
+#pragma unroll
+        for (int p = 0; p < Parts; ++p) v[p] = sums[p * slice + r];
+        sums[r] = tree_sum(v);
+    }
 }
 
 // Sums of `leaves` (a power of two) warpgroups along K meet pair by pair in a tree whose node n has the children 2 n
