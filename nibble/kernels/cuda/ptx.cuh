@@ -39,6 +39,17 @@ __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
         "r"(parity)
         : "memory");
 }
+// Whether barrier_wait() would return at once.
+__device__ inline bool barrier_test(uint32_t barrier, uint32_t parity) {
+    uint32_t done;
+    asm volatile(
+        "{\n\t.reg .pred done;\n\tmbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n\t"
+        "selp.u32 %0, 1, 0, done;\n\t}"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+    return done;
+}
 // `bytes` a multiple of 16; completes on the barrier.
 __device__ inline void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),

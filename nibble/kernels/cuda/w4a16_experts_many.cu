@@ -173,18 +173,6 @@ __device__ void bring_weights(const ExpertsArgs& args, Items item, uint32_t weig
     }
 }
 
-// Whether barrier_wait() would return at once.
-__device__ bool barrier_test(uint32_t barrier, uint32_t parity) {
-    uint32_t done;
-    asm volatile(
-        "{\n\t.reg .pred done;\n\tmbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n\t"
-        "selp.u32 %0, 1, 0, done;\n\t}"
-        : "=r"(done)
-        : "r"(barrier), "r"(parity)
-        : "memory");
-    return done;
-}
-
 // Sums [tokens][y_pitch] of rows [first_row, first_row + 64) -> outputs.
 __device__ void store_outputs(const ExpertsArgs& args, const Items& item, int first_row, const float* sums,
                               int thread) {
@@ -225,22 +213,6 @@ __device__ void store_outputs(const ExpertsArgs& args, const Items& item, int fi
 #pragma unroll 4
         for (int t = thread / 64; t < item.present; t += 2)
             to[t * args.y_stride] = value(from[t * y_pitch], scale, bias);
-    }
-}
-
-// Registers [First, Count): [registers / 4][thread][4].
-template <int First, int Count>
-__device__ void park_sums(float* at, const float (&v)[Count], int thread) {
-#pragma unroll
-    for (int r = First; r < Count; r += 4)
-        *reinterpret_cast<float4*>(at + (r - First) * 128 + thread * 4) = {v[r], v[r + 1], v[r + 2], v[r + 3]};
-}
-template <int First, int Count>
-__device__ void add_parked(float (&v)[Count], const float* at, int thread) {
-#pragma unroll
-    for (int r = First; r < Count; r += 4) {
-        const float4 left = *reinterpret_cast<const float4*>(at + (r - First) * 128 + thread * 4);
-        v[r] = left.x + v[r], v[r + 1] = left.y + v[r + 1], v[r + 2] = left.z + v[r + 2], v[r + 3] = left.w + v[r + 3];
     }
 }
 

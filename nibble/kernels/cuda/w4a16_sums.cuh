@@ -32,6 +32,22 @@ __device__ void add_sums(float (&v)[Registers], const float* at, int thread) {
     }
 }
 
+// Registers [First, Count) of sums in shared memory: [registers / 4][thread][4].
+template <int First, int Count>
+__device__ void park_sums(float* at, const float (&v)[Count], int thread) {
+#pragma unroll
+    for (int r = First; r < Count; r += 4)
+        *reinterpret_cast<float4*>(at + (r - First) * 128 + thread * 4) = {v[r], v[r + 1], v[r + 2], v[r + 3]};
+}
+template <int First, int Count>
+__device__ void add_parked(float (&v)[Count], const float* at, int thread) {
+#pragma unroll
+    for (int r = First; r < Count; r += 4) {
+        const float4 left = *reinterpret_cast<const float4*>(at + (r - First) * 128 + thread * 4);
+        v[r] = left.x + v[r], v[r + 1] = left.y + v[r + 1], v[r + 2] = left.z + v[r + 2], v[r + 3] = left.w + v[r + 3];
+    }
+}
+
 template <int Registers>
 __device__ void store_slice(float* at, const float (&v)[Registers], int thread) {
     float2* to = reinterpret_cast<float2*>(at) + thread;
