@@ -8,9 +8,17 @@ namespace {
 // Any address: plans read none.
 std::byte* somewhere() { return reinterpret_cast<std::byte*>(uintptr_t{4096}); }
 
-bool chained(const DeviceLinear& l) { return l.operand.codes && !l.w4a16 && l.activation == ActivationFormat::fp8; }
+bool chained(const DeviceLinear& l) { return l.w4a16 || (l.operand.codes && l.activation == ActivationFormat::fp8); }
 
-cuda::ChainedProduct product(const DeviceLinear& l) { return {.w = l.operand, .input_scale = l.input_scale}; }
+cuda::ChainedProduct product(const DeviceLinear& l) {
+    if (l.w4a16) return {.packed = l.records, .factors = l.factors};
+    return {.w = l.operand, .input_scale = l.input_scale};
+}
+
+// Of a token's activated row, codes or BF16.
+int64_t mid_bytes(const DeviceMlp& mlp) {
+    return mlp.in().rows / (mlp.config().gated ? 2 : 1) * (mlp.in().parts[0].w4a16 ? 2 : 1);
+}
 
 }  // namespace
 
@@ -31,6 +39,8 @@ Result<std::optional<DeviceProductChain>> DeviceProductChain::make(std::span<con
         for (const DeviceLinear* l :
              {&layer.attention->in().parts[0], &layer.attention->out(), &layer.mlp->in().parts[0], &layer.mlp->out()})
             if (!chained(*l)) return std::optional<DeviceProductChain>();
+        if (const DeviceLinear& in = layer.mlp->in().parts[0]; in.w4a16 && in.by_turns != layer.mlp->config().gated)
+            return std::optional<DeviceProductChain>();
         c.layers_.push_back(layer);
     }
     const Rows anywhere{.heads = somewhere()};
@@ -79,7 +89,7 @@ Status DeviceProductChain::forward(std::byte*& h, std::byte*& other, float* y, i
     for (const Layer& l : layers_) {
         qkv = std::max(qkv, l.attention->in().rows);
         heads = std::max(heads, l.attention->out().cols);
-        codes = std::max(codes, l.mlp->in().rows);
+        codes = std::max(codes, mid_bytes(*l.mlp));
     }
     Rows rows{.down = y};
     NIBBLE_TRY(rows.qkv, step.scratch.allocate_array<float>(qkv));
@@ -110,7 +120,7 @@ Status DeviceProductChain::forward(std::byte*& h, std::byte*& other, float* y, i
 
 int64_t DeviceProductChain::scratch_bytes() const {
     int64_t most = 0;
-    for (const Layer& l : layers_) most = std::max(most, l.attention->scratch_bytes(1) + l.mlp->in().rows);
+    for (const Layer& l : layers_) most = std::max(most, l.attention->scratch_bytes(1) + mid_bytes(*l.mlp));
     return most + 4 * hidden_ + 4 * DeviceArena::alignment;
 }
 

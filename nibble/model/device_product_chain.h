@@ -1,4 +1,4 @@
-// One token of a dense model whose linears hold FP8 codes: all between two attentions is one kernel
+// One token of a dense model whose linears all hold FP8 codes, or all records: all between two attentions is one kernel
 // (kernels/product_chain_cuda.h).
 #pragma once
 
