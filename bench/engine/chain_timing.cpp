@@ -23,7 +23,9 @@ Status time_chain(const Kit& given, Report& report, bool records) {
     NIBBLE_TRY(const std::byte* rows, kit.upload_bytes(kit.normal_bf16(hidden, 1.0f)));
     NIBBLE_TRY(const std::byte* h, kit.upload_bytes(kit.normal_bf16(hidden, 1.0f)));
     NIBBLE_TRY(std::byte * h_out, kit.arena.allocate(2 * hidden));
-    NIBBLE_TRY(std::byte * codes, kit.arena.allocate(2 * inter));
+    constexpr int64_t between_bytes = 2 * 4 * hidden + 2 * inter + 4 * 6144;
+    NIBBLE_TRY(std::byte * between, kit.arena.allocate(2 * between_bytes));
+    NIBBLE_CHECK(fill_device(between, 0xFF, 2 * between_bytes, kit.stream));
     NIBBLE_TRY(uint64_t * meet, kit.arena.allocate_array<uint64_t>(1));
     NIBBLE_CHECK(fill_device(reinterpret_cast<std::byte*>(meet), 0, 8, kit.stream));
     cuda::ChainedProduct layer[copies][4];
@@ -61,7 +63,9 @@ Status time_chain(const Kit& given, Report& report, bool records) {
                                .h = h,
                                .h_out = h_out,
                                .eps = 1e-5f,
-                               .codes = codes,
+                               .between = between + i % 2 * between_bytes,
+                               .used = between + (i + 1) % 2 * between_bytes,
+                               .used_bytes = between_bytes,
                                .meet = meet};
                            return cuda::chain_products(chain, overlap, kit.device, kit.stream);
                        }));

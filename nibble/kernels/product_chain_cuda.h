@@ -38,7 +38,7 @@ struct ChainedProduct {
     // or what the product before made with its activation.
     bool activated = false;  // its output goes through ProductChain::activation, and has no other use
     bool gated = false;      // the rows are those of a gate, then (of `packed`: by turns) those of what it gates
-    float* y = nullptr;      // [rows] FP32, unless activated
+    float* y = nullptr;      // [rows] FP32, unless activated; may be null where the next product takes it
 };
 
 struct ProductChain {
@@ -48,7 +48,11 @@ struct ProductChain {
     std::byte* h_out = nullptr;                // not h; the last sum, where one was made; may be null
     float eps = 0;
     Activation activation = Activation::silu;
-    std::byte* codes = nullptr;  // product_chain_code_bytes() of scratch memory, for activated outputs
+    // Where products hand their outputs on: product_chain_bytes(), all bits set before the first call, and what the
+    // call before had in its place (product_chain_bytes() of that), which is set back; not the same.
+    std::byte* between = nullptr;
+    std::byte* used = nullptr;  // may be null
+    int64_t used_bytes = 0;
     // What becomes of the last product's y, which then may not be written: rope_append(), of one token. Null: nothing.
     const RopeAppend* rope = nullptr;
     const KvCache* cache = nullptr;
@@ -58,7 +62,7 @@ inline constexpr int most_chained = 4;
 
 // Whether there is a kernel for it: shapes and formats, no pointer is read.
 bool takes_product_chain(const ProductChain& chain, const DeviceInfo& device);
-int64_t product_chain_code_bytes(const ProductChain& chain);
+int64_t product_chain_bytes(const ProductChain& chain);
 Status chain_products(const ProductChain& chain, bool overlap, const DeviceInfo& device, const Stream& stream);
 
 }  // namespace nibble::cuda

@@ -4,17 +4,13 @@
 #pragma once
 
 #include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/product_chain_launch.h"
 #include "kernels/cuda/rope.cuh"
 
 #include <cuda_bf16.h>
 
 namespace nibble::cuda::chain {
-
-template <int Threads>
-__device__ void meet_warps() {
-    asm volatile("bar.sync 1, %0;" ::"n"(Threads) : "memory");
-}
 
 // Every launch's arguments are cold in the constant cache, and each line would be waited for where it is used first.
 __device__ inline ProductChainArgs& shared_arguments(uint8_t* to, const ProductChainArgs& given) {
@@ -32,33 +28,64 @@ struct Meeting {
 
     // After the kernels before are done with the word.
     __device__ void begin() {
-        if (threadIdx.x == 0) target = read() / gridDim.x * gridDim.x;
+        if (threadIdx.x == 0) target = count_of(word) / gridDim.x * gridDim.x;
     }
     __device__ void wait() {
-        arrive();
-        await();
-    }
-    __device__ void arrive() {
         meet_warps<Threads>();
         if (threadIdx.x == 0) {
             target += gridDim.x;
-            asm volatile("red.release.gpu.global.add.u64 [%0], 1;" ::"l"(word) : "memory");
-        }
-    }
-    __device__ void await() {
-        if (threadIdx.x == 0)
-            while (read() < target) {
+            count_up(word);
+            while (count_of(word) < target) {
             }
+        }
         meet_warps<Threads>();
     }
-
-private:
-    __device__ unsigned long long read() const {
-        unsigned long long seen;
-        asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(word) : "memory");
-        return seen;
-    }
 };
+
+// From one product to the next the thread blocks do not meet: a reader looks at the values themselves until none has
+// all bits set, which is what memory holds before, and which no product makes (NaN of arithmetic is 0x7FFFFFFF, in BF16
+// 0x7FFF, in E4M3 0x7F). A meeting of the grid would be a fence, a count and another trip to memory: three microseconds
+// while weights stream.
+__device__ inline bool is_written(float v) { return __float_as_uint(v) != 0xFFFFFFFFu; }
+// Lanes of Bits bits.
+template <int Bits>
+__device__ bool are_written(const uint4& v) {
+    constexpr uint32_t ones = Bits == 16 ? 0x00010001u : 0x01010101u, upper = ones << (Bits - 1);
+    uint32_t found = 0;
+    for (const uint32_t word : {v.x, v.y, v.z, v.w}) found |= ((word & ~upper) + ones) & word & upper;
+    return found == 0;
+}
+
+// What the kernel before used, as it was: now all of its thread blocks have read it.
+template <int Threads>
+__device__ void set_back(const ProductChainArgs& args) {
+    const int grid = static_cast<int>(gridDim.x);
+    for (int i = static_cast<int>(threadIdx.x) * grid + static_cast<int>(blockIdx.x); i < args.used_words;
+         i += grid * Threads)
+        args.used[i] = {0xFFFFFFFFu, 0xFFFFFFFFu, 0xFFFFFFFFu, 0xFFFFFFFFu};
+}
+
+// `count` words of 16 bytes to shared memory, of lanes of Bits that others may still have to write (0: all is there).
+template <int Bits, int Threads>
+__device__ void take_words(const uint8_t* from, int count, uint8_t* to) {
+    constexpr int at_once = 4;
+    for (int first = static_cast<int>(threadIdx.x); first < count; first += at_once * Threads) {
+        uint4 v[at_once];
+        bool all;
+        do {
+            all = true;
+#pragma unroll
+            for (int j = 0; j < at_once; ++j) v[j] = look16(from + 16 * min(first + j * Threads, count - 1));
+            if constexpr (Bits > 0) {
+#pragma unroll
+                for (int j = 0; j < at_once; ++j) all = all && are_written<Bits>(v[j]);
+            }
+        } while (!all);
+#pragma unroll
+        for (int j = 0; j < at_once; ++j)
+            if (first + j * Threads < count) reinterpret_cast<uint4*>(to)[first + j * Threads] = v[j];
+    }
+}
 
 // Slots in shared memory, each with a barrier for bytes that have come and one for those that nobody needs any more.
 struct Ring {
@@ -71,14 +98,6 @@ struct Ring {
         while (slot >= static_cast<uint32_t>(slots)) slot -= static_cast<uint32_t>(slots), parity ^= 1;
     }
 };
-
-// Else the compiler keeps what it derives from a thread's index over all steps, in local memory, which is cold behind
-// every meeting.
-__device__ inline int opaque_thread() {
-    int thread = static_cast<int>(threadIdx.x);
-    asm volatile("" : "+r"(thread));
-    return thread;
-}
 
 // Finite numbers to BF16 as bf16_from_float() rounds them, two at a time.
 __device__ inline uint32_t rounded_pair(float low, float high) {
@@ -134,8 +153,10 @@ struct Stream {
             if (const int pair = thread + j * Threads; pair < args.width / 2) weight[j] = from[pair];
     }
     // h += update, then its norm, as norm.cu: put(i, pair i of BF16). Nobody reads `row` any more when it is called.
+    // `handed`: the update is the product's before, and may not be there yet.
     template <class Put>
-    __device__ void norm(const ProductChainArgs& args, const ProductStep& step, const float* update, Put put) {
+    __device__ void norm(const ProductChainArgs& args, const ProductStep& step, const float* update, bool handed,
+                         Put put) {
         const int width = args.width, pitch = lane_pitch(width);
         float* shared_scale = row + sum_lanes * pitch;
         float2 u[Pairs];
@@ -147,7 +168,18 @@ struct Stream {
                 h[j] = __ldcg(reinterpret_cast<const uint32_t*>(args.h) + pair);
             else if constexpr (Kept)
                 h[j] = kept[pair];
-            if (update) u[j] = __ldcg(reinterpret_cast<const float2*>(update) + pair);
+        }
+        bool all = update == nullptr;
+        while (!all) {
+            all = true;
+#pragma unroll
+            for (int j = 0; j < Pairs; ++j) {
+                const uint2 v = look8(update + 2 * min(thread + j * Threads, width / 2 - 1));
+                u[j] = {__uint_as_float(v.x), __uint_as_float(v.y)};
+            }
+            if (!handed) break;
+#pragma unroll
+            for (int j = 0; j < Pairs; ++j) all = all && is_written(u[j].x) && is_written(u[j].y);
         }
         bool bad = false;
 #pragma unroll
@@ -185,12 +217,12 @@ struct Stream {
 
 __device__ inline void touch_angles(const RopeArgs& rope) {
     const int half = rope.rotary.dims / 2, lane = static_cast<int>(threadIdx.x) % 32;
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(rope.slots));
+    prefetch_to_l2(rope.slots);
     if (half == 0) return;
     const int64_t angles = int64_t{rope.rotary.positions[0]} * half;
     for (int i = 32 * lane; i < half; i += 32 * 32) {
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(rope.rotary.cos + angles + i));
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(rope.rotary.sin + angles + i));
+        prefetch_to_l2(rope.rotary.cos + angles + i);
+        prefetch_to_l2(rope.rotary.sin + angles + i);
     }
 }
 

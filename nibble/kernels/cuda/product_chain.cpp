@@ -17,6 +17,12 @@ bool has_records(const ChainedProduct& p) { return p.packed.rows > 0; }
 int64_t rows_of(const ChainedProduct& p) { return has_records(p) ? p.packed.rows : p.w.rows; }
 int64_t cols_of(const ChainedProduct& p) { return has_records(p) ? p.packed.cols : p.w.cols; }
 
+// For the next product: FP32, or activated, codes or BF16; whole lines of memory.
+int64_t handed_bytes(const ChainedProduct& p) {
+    const int64_t bytes = !p.activated ? 4 * rows_of(p) : rows_of(p) / (p.gated ? 2 : 1) * (has_records(p) ? 2 : 1);
+    return (bytes + 127) / 128 * 128;
+}
+
 bool fits(const ChainedProduct& p, bool takes_codes) {
     const int64_t rows = rows_of(p), cols = cols_of(p);
     const int least = has_records(p) ? w4a16::record_rows : 8;
@@ -78,7 +84,6 @@ bool fill(const ProductChain& chain, ProductChainArgs& args) {
     args.h = reinterpret_cast<const uint16_t*>(chain.h);
     args.update = chain.update;
     args.h_out = reinterpret_cast<uint16_t*>(chain.h_out);
-    args.codes = reinterpret_cast<uint8_t*>(chain.codes);
     args.meet = reinterpret_cast<unsigned long long*>(chain.meet);
     args.activation = static_cast<int>(chain.activation);
     args.eps = chain.eps;
@@ -100,19 +105,26 @@ bool takes_product_chain(const ProductChain& chain, const DeviceInfo& device) {
     return supported(chain, device) && fill(chain, args) && shape(chain, device.multiprocessors, args);
 }
 
-int64_t product_chain_code_bytes(const ProductChain& chain) {
-    int64_t most = 0;
-    for (const ChainedProduct& p : chain.products)
-        if (p.activated) most = std::max(most, rows_of(p) / (p.gated ? 2 : 1) * (has_records(p) ? 2 : 1));
-    return most;
+int64_t product_chain_bytes(const ProductChain& chain) {
+    int64_t bytes = 0;
+    for (const ChainedProduct& p : chain.products) bytes += handed_bytes(p);
+    return bytes;
 }
 
 Status chain_products(const ProductChain& chain, bool overlap, const DeviceInfo& device, const Stream& stream) {
     ProductChainArgs args;
     if (!supported(chain, device) || !fill(chain, args))
         return fail("chain_products: {} products that have no kernel in one", chain.products.size());
-    if (!chain.meet || (args.width && !chain.h) || (product_chain_code_bytes(chain) && !chain.codes))
-        return fail("chain_products: no stream, no memory for codes or no word to meet at");
+    if (!chain.meet || (args.width && !chain.h) || !chain.between || chain.between == chain.used)
+        return fail("chain_products: no stream, no memory between products or no word to meet at");
+    auto* handed = reinterpret_cast<uint8_t*>(chain.between);
+    for (int i = 0; i + 1 < args.steps; ++i) {
+        args.step[i].handed = handed;
+        handed += handed_bytes(chain.products[static_cast<size_t>(i)]);
+    }
+    if (!args.step[args.steps - 1].y) return fail("chain_products: the last product has no output");
+    args.used = reinterpret_cast<uint4*>(chain.used);
+    args.used_words = chain.used ? static_cast<int>(chain.used_bytes / 16) : 0;
     const bool records = has_records(chain.products[0]);
     if (chain.rope) {
         if (!chain.cache || chain.rope->tokens != 1 || chain.rope->qkv != chain.products.back().y)

@@ -87,7 +87,7 @@ __device__ void multiply(const ProductStep& step, chain::Ring& ring, uint32_t x_
         if (row < rows) sums[row] = total[0];
         if (row + 8 < rows) sums[row + 8] = total[1];
     }
-    chain::meet_warps<product_chain_threads>();
+    meet_warps<product_chain_threads>();
     if constexpr (Parts > 1) {
         const int own = static_cast<int>(threadIdx.x);
         if (own < rows) {
@@ -143,11 +143,6 @@ __device__ void quantize_rows(const ProductStep& step, uint8_t* codes) {
         reinterpret_cast<uint2*>(codes)[i] = {word[0], word[1]};
     }
 }
-__device__ void take_codes(const uint8_t* from, int k, uint8_t* codes) {
-    for (int i = static_cast<int>(threadIdx.x); i < k / 16; i += product_chain_threads)
-        reinterpret_cast<uint4*>(codes)[i] = __ldcg(reinterpret_cast<const uint4*>(from) + i);
-}
-
 // A thread's row of a block's work, what it needs of memory before the sums are there.
 struct Output {
     int place, row;  // among the block's; of W
@@ -167,17 +162,18 @@ struct Output {
     __device__ void store(const ProductChainArgs& args, const ProductStep& s, float* sums) const {
         const float v = present ? product_output(sums[place], scale, bias) : 0.0f;
         if (!s.activated) {
-            if (present) s.y[row] = v;
+            if (present && s.y) s.y[row] = v;
+            if (present && s.handed) hand(reinterpret_cast<float*>(s.handed) + row, v);
             return;
         }
         if (s.gated) {
             const int half = s.rows_each / 2;
             if (present && place >= half) sums[place] = rounded(v);
-            chain::meet_warps<product_chain_threads>();
+            meet_warps<product_chain_threads>();
             if (!present || place >= half) return;
-            args.codes[row] = code(act(args.activation, rounded(v)) * sums[place + half], s);
+            hand(s.handed + row, code(act(args.activation, rounded(v)) * sums[place + half], s));
         } else if (present) {
-            args.codes[row] = code(act(args.activation, rounded(v)), s);
+            hand(s.handed + row, code(act(args.activation, rounded(v)), s));
         }
     }
     static __device__ uint8_t code(float v, const ProductStep& s) { return Coder(s.code_scale).code(rounded(v)); }
@@ -274,30 +270,29 @@ __global__ void __launch_bounds__(product_chain_threads + 32, 1)
     const float* update = args.update;
     for (int i = 0; i < args.steps; ++i) {
         const ProductStep& step = args.step[i];
-        if (i > 0) {
-            meeting.wait();
-        } else {
+        if (i == 0) {
             if (args.overlap) wait_for_previous();
             meeting.begin();
+            chain::set_back<product_chain_threads>(args);
         }
         if (step.rows)
             quantize_rows(step, x);
         else if (step.norm) {
             const Coder coder(step.input_scale);
-            stream.norm(args, step, update, [&](int pair, uint32_t bf16) {
+            stream.norm(args, step, update, i > 0, [&](int pair, uint32_t bf16) {
                 reinterpret_cast<uint16_t*>(x)[pair] = static_cast<uint16_t>(coder.pair(bf16));
             });
             load_weight(i + 1);
         } else
-            take_codes(args.codes, step.k, x);
-        update = step.y;
+            chain::take_words<8, product_chain_threads>(args.step[i - 1].handed, step.k / 16, x);
+        update = reinterpret_cast<const float*>(step.handed);
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-        chain::meet_warps<product_chain_threads>();
+        meet_warps<product_chain_threads>();
         for (int work = block; work < step.works; work += grid) {
             const Output output(step, work);
             multiply(step, ring, shared_address(x), of_groups, sums);
             output.store(args, step, sums);
-            chain::meet_warps<product_chain_threads>();  // nobody writes sums that are still read
+            meet_warps<product_chain_threads>();  // nobody writes sums that are still read
         }
     }
     if (args.ropes) chain::rope_rows(args.rope, meeting);

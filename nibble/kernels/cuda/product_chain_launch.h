@@ -18,7 +18,7 @@ inline constexpr int product_slot_bytes = 32 * 1024, product_chain_threads = 512
 inline constexpr int record_slot_bytes = matmul_chunks * 2304;
 
 struct ProductStep {
-    // One of: rows, norm; neither: the codes of the step before.
+    // One of: rows, norm; neither: what the step before made with its activation.
     const uint16_t* rows = nullptr;
     const float* norm = nullptr;
     int32_t* nonfinite = nullptr;
@@ -26,7 +26,8 @@ struct ProductStep {
     const float* row_scales = nullptr;
     const float* tensor_scale = nullptr;  // of records
     const float* bias = nullptr;
-    float* y = nullptr;
+    float* y = nullptr;         // may be null
+    uint8_t* handed = nullptr;  // what the next step takes: FP32, or activated, as its input
     float scale = 1, input_scale = 1;
     float code_scale = 1;  // of what an activated step hands on
     int n = 0, k = 0;
@@ -46,7 +47,8 @@ struct ProductChainArgs {
     const uint16_t* h = nullptr;
     const float* update = nullptr;
     uint16_t* h_out = nullptr;
-    uint8_t* codes = nullptr;  // records: BF16
+    uint4* used = nullptr;  // to be set back
+    int used_words = 0;
     unsigned long long* meet = nullptr;
     int width = 0, activation = 0;  // of h; nibble::Activation
     float eps = 0;

@@ -2,9 +2,9 @@
 // arithmetic of w4a16_gemv.cu, so the bits are its.
 //
 // A warp fills a ring of slots with W, product after product: a slot has, of a tile of 16 rows, one record of each of
-// the eight chunks of K. Eight warps share a tile, one a chunk, and each of Groups groups of them takes every
-// Groups-th tile of the thread block. Nothing is shared between tiles: the chunks' sums of all tiles of a product lie
-// in shared memory, and its outputs are made together when the last one is there.
+// the eight chunks of K. Eight warps share a tile or two, one a chunk; groups of them take the thread block's tiles in
+// turn. Nothing is shared between tiles: the chunks' sums of all tiles of a product lie in shared memory, and its
+// outputs are made together when the last one is there.
 #include "kernels/cuda/chain_steps.cuh"
 #include "kernels/cuda/w4a16_decode.cuh"
 
@@ -15,9 +15,9 @@ namespace {
 
 static_assert(record_slot_bytes == matmul_chunks * w4a16::record_bytes);
 constexpr int all_bytes = 227 * 1024, most_slots = 12, args_bytes = 1024, tile_sums = matmul_chunks * 16;
-// Three groups: 48.4 instead of 46.7 us a layer (72 registers instead of 96); 3, 6, 10 slots on their way: the same to
-// 1 %.
-constexpr int groups = 2, most_asked = 4;
+// Groups of eight warps, tiles of a group at once. Three groups of one tile (72 registers a thread) took 48.4 us a
+// layer where two took 46.7; 3, 6 and 10 slots on their way: the same to 1 %.
+constexpr int groups = 2, most_tiles = 2, most_asked = 4;
 static_assert(sizeof(ProductChainArgs) % 8 == 0 && sizeof(ProductChainArgs) + 16 * most_slots <= args_bytes);
 
 // Those of a thread block, in units and in tiles; tile j.
@@ -32,7 +32,7 @@ __device__ inline int tile_of(const ProductStep& s, int j) {
 }
 
 // The warp that asks for records, in the order in which they are used.
-template <int Groups>
+template <int Round>
 __device__ void feed(const ProductChainArgs& args, chain::Ring ring) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     chain::Ring landed = ring;
@@ -40,9 +40,9 @@ __device__ void feed(const ProductChainArgs& args, chain::Ring ring) {
     for (int i = 0; i < args.steps; ++i) {
         const ProductStep& s = args.step[i];
         const int tiles = tiles_of(s), records = s.chunk_records;
-        for (int first = 0; first < tiles; first += Groups)
+        for (int first = 0; first < tiles; first += Round)
             for (int r = 0; r < records; ++r)
-                for (int j = first; j < min(first + Groups, tiles); ++j) {
+                for (int j = first; j < min(first + Round, tiles); ++j) {
                     const int record = lane * records + r;
                     const bool present = lane < matmul_chunks && record < s.row_records;
                     const int count = __popc(__ballot_sync(0xFFFFFFFFu, present));
@@ -64,57 +64,91 @@ __device__ void feed(const ProductChainArgs& args, chain::Ring ring) {
     }
 }
 
-// A warp's chunks of the thread block's tiles; ring: where the step begins, moved to where it ends.
-template <int Groups>
-__device__ void multiply(const ProductStep& s, chain::Ring& ring, const uint8_t* shared, const uint8_t* x,
-                         ScaleBits bits, float* sums) {
+// A chunk of Count tiles by one warp, whose records lie in neighbouring slots; the next ones `apart` slots further.
+template <int Count>
+__device__ __forceinline__ void multiply_chunk(chain::Ring own, int apart, int records, int present, uint32_t column,
+                                               ScaleBits bits, float* sums) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, chunk = static_cast<int>(threadIdx.x) / 32 % matmul_chunks;
+    float acc[Count][4] = {};
+#pragma unroll 1
+    for (int r = 0; r < records; ++r) {
+        uint32_t slot[Count];
+        chain::Ring at = own;
+#pragma unroll
+        for (int n = 0; n < Count; ++n) {
+            slot[n] = at.slot;
+            barrier_wait(at.full + 8 * at.slot, at.parity);
+            at.next();
+        }
+        if (r < present) {
+            const uint32_t columns = column + r * (2 * w4a16::record_cols);
+            uint32_t from[Count];
+            uint2 scales[Count];
+            uint4 codes[2][Count], x[2][2];
+            // A block of 64 columns is on its way from shared memory while the one before it is multiplied.
+            const auto load = [&](int b) {
+#pragma unroll
+                for (int n = 0; n < Count; ++n) codes[b % 2][n] = load_shared16(from[n] + 512 * b);
+                x[b % 2][0] = load_shared16(columns + 128 * b), x[b % 2][1] = load_shared16(columns + 128 * b + 16);
+            };
+#pragma unroll
+            for (int n = 0; n < Count; ++n) {
+                from[n] = own.base + slot[n] * record_slot_bytes + chunk * w4a16::record_bytes;
+                scales[n] = load_shared8(from[n] + w4a16::record_code_bytes + 8 * lane);
+                from[n] += 16 * lane;
+            }
+            load(0);
+#pragma unroll
+            for (int b = 0; b < w4a16::record_blocks; ++b) {
+                if (b + 1 < w4a16::record_blocks) load(b + 1);
+                const uint4 &low = x[b % 2][0], &high = x[b % 2][1];
+                const uint32_t pairs[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+                for (int j = 0; j < 4; ++j)
+#pragma unroll
+                    for (int n = 0; n < Count; ++n) {
+                        uint32_t a[4];
+                        decode_step(a, codes[b % 2][n], ScalePairs(scales[n], b, bits), j);
+                        multiply_add(acc[n], a, pairs[2 * j], pairs[2 * j + 1]);
+                    }
+            }
+        }
+        __syncwarp();
+#pragma unroll
+        for (int n = 0; n < Count; ++n) barrier_arrive_if(own.empty + 8 * slot[n], lane == 0);
+        own.next(apart);
+    }
+    if (lane % 4 == 0) {
+#pragma unroll
+        for (int n = 0; n < Count; ++n) {
+            float* to = sums + n * tile_sums + 16 * chunk + lane / 4;
+            to[0] = acc[n][0], to[8] = acc[n][2];
+        }
+    }
+}
+
+// A warp's chunks of the thread block's tiles, Groups * Most of them at a time; ring: where the step begins, moved to
+// where it ends.
+template <int Groups, int Most>
+__device__ void multiply(const ProductStep& s, chain::Ring& ring, const uint8_t* x, ScaleBits bits, float* sums) {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const int group = warp / matmul_chunks, chunk = warp % matmul_chunks;
     const int tiles = tiles_of(s), records = s.chunk_records;
-    const int mine = min(max(s.row_records - chunk * records, 0), records);
-    const uint8_t* const columns = x + chunk * records * (2 * w4a16::record_cols) + lane % 4 * 32;
-    chain::Ring own = ring;
-    own.next(group);
+    const int present = min(max(s.row_records - chunk * records, 0), records);
+    const uint32_t column = shared_address(x) + chunk * records * (2 * w4a16::record_cols) + lane % 4 * 32;
 #pragma unroll 1
-    for (int tile = group; tile < tiles; tile += Groups) {
-        const int active = min(Groups, tiles - (tile - group));
-        float acc[4] = {};
-#pragma unroll 1
-        for (int r = 0; r < records; ++r) {
-            barrier_wait(own.full + 8 * own.slot, own.parity);
-            const uint8_t* record = shared + (own.slot * record_slot_bytes + chunk * w4a16::record_bytes);
-            uint4 codes[w4a16::record_blocks];
-            uint2 scales{};
-            if (r < mine) {
-#pragma unroll
-                for (int b = 0; b < w4a16::record_blocks; ++b)
-                    codes[b] = *reinterpret_cast<const uint4*>(record + 512 * b + 16 * lane);
-                scales = *reinterpret_cast<const uint2*>(record + w4a16::record_code_bytes + 8 * lane);
-            }
-            __syncwarp();
-            barrier_arrive_if(own.empty + 8 * own.slot, lane == 0);
-            own.next(active);
-            if (r >= mine) continue;
-#pragma unroll
-            for (int b = 0; b < w4a16::record_blocks; ++b) {
-                const uint4* at = reinterpret_cast<const uint4*>(columns + r * (2 * w4a16::record_cols) + 128 * b);
-                const uint4 low = at[0], high = at[1];
-                const uint32_t pairs[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-                const ScalePairs factors(scales, b, bits);
-#pragma unroll
-                for (int j = 0; j < 4; ++j) {
-                    uint32_t a[4];
-                    decode_step(a, codes[b], factors, j);
-                    multiply_add(acc, a, pairs[2 * j], pairs[2 * j + 1]);
-                }
-            }
-        }
-        if (lane % 4 == 0) {
-            float* to = sums + tile * tile_sums + 16 * chunk + lane / 4;
-            to[0] = acc[0], to[8] = acc[2];
-        }
+    for (int first = 0; first < tiles; first += Groups * Most) {
+        const int active = min(Groups * Most, tiles - first), more = active % Groups;
+        const int count = active / Groups + (group < more), own = group * (active / Groups) + min(group, more);
+        chain::Ring at = ring;
+        at.next(own);
+        float* to = sums + (first + own) * tile_sums;
+        if (Most == 2 && count == 2)
+            multiply_chunk<2>(at, active, records, present, column, bits, to);
+        else if (count == 1)
+            multiply_chunk<1>(at, active, records, present, column, bits, to);
+        ring.next(active * records);
     }
-    ring.next(tiles * records);
 }
 
 // Where the halves of a head's pair go, and its angle.
@@ -195,16 +229,17 @@ struct Output {
                           const Rotation* rotation) const {
         if (!present) return;
         const float4 f = factors[threadIdx.x];
-        uint16_t* mid = reinterpret_cast<uint16_t*>(args.codes);
+        uint16_t* mid = reinterpret_cast<uint16_t*>(s.handed);
         const float v = value(sums, 0, f.x, f.z);
         if (s.span) {
             const float second = value(sums, 1, f.y, f.w);
             if (!s.gated) return rotation[threadIdx.x].store(v, second);
-            mid[row / 32 * 16 + row % 16] = bf16_from_float(act(args.activation, rounded(v)) * rounded(second));
+            hand(mid + row / 32 * 16 + row % 16, bf16_from_float(act(args.activation, rounded(v)) * rounded(second)));
         } else if (s.activated) {
-            mid[row] = bf16_from_float(act(args.activation, rounded(v)));
+            hand(mid + row, bf16_from_float(act(args.activation, rounded(v))));
         } else {
-            s.y[row] = v;
+            if (s.y) s.y[row] = v;
+            if (s.handed) hand(reinterpret_cast<float*>(s.handed) + row, v);
         }
     }
 };
@@ -217,13 +252,7 @@ __device__ inline void prepare_rotations(const ProductChainArgs& args, Rotation*
     rotation[output].prepare(args.rope, 16 * tile_of(last, 2 * (output / 16)) + output % 16);
 }
 
-template <int Threads>
-__device__ void take_row(const uint8_t* from, int k, uint8_t* x) {
-    for (int i = static_cast<int>(threadIdx.x); i < k / 8; i += Threads)
-        reinterpret_cast<uint4*>(x)[i] = __ldcg(reinterpret_cast<const uint4*>(from) + i);
-}
-
-template <int Groups, int Pairs>
+template <int Groups, int Most, int Pairs>
 __global__ void __launch_bounds__(32 * matmul_chunks * Groups + 32, 1)
     chain_kernel(const __grid_constant__ ProductChainArgs given) {
     constexpr int threads = 32 * matmul_chunks * Groups;
@@ -246,36 +275,35 @@ __global__ void __launch_bounds__(32 * matmul_chunks * Groups + 32, 1)
     }
     __syncthreads();
     if (args.overlap) overlap_next();
-    if (threadIdx.x >= threads) return feed<Groups>(args, ring);
+    if (threadIdx.x >= threads) return feed<Groups * Most>(args, ring);
     chain::Meeting<threads> meeting{args.meet};
     const float* update = args.update;
     bool summed = false;
     for (int i = 0; i < args.steps; ++i) {
         const ProductStep& step = args.step[i];
-        // While the others come: what the step needs beside the outputs before it.
-        if (i > 0) meeting.arrive();
+        // While others are still at the step before: what this one needs beside their outputs.
         Output(step).load(factors);
         chain::Stream<Pairs, threads, true> stream{.row = reinterpret_cast<float*>(x), .kept = kept, .summed = summed};
         if (step.norm) stream.load_weight(args, step.norm);
         if (i == 0) {
             if (args.overlap) wait_for_previous();
-            meeting.begin();
+            if (args.ropes && !args.ropes_inside) meeting.begin();
         }
         if (args.ropes_inside && i == min(1, args.steps - 1)) prepare_rotations(args, rotation);
-        if (i > 0) meeting.await();
         if (step.rows) {
-            take_row<threads>(reinterpret_cast<const uint8_t*>(step.rows), step.k, x);
+            chain::take_words<0, threads>(reinterpret_cast<const uint8_t*>(step.rows), step.k / 8, x);
         } else if (step.norm) {
-            stream.norm(args, step, update,
+            stream.norm(args, step, update, i > 0,
                         [&](int pair, uint32_t bf16) { reinterpret_cast<uint32_t*>(x)[pair] = bf16; });
             summed = true;
         } else {
-            take_row<threads>(args.codes, step.k, x);
+            chain::take_words<16, threads>(args.step[i - 1].handed, step.k / 8, x);
         }
-        update = step.y;
-        chain::meet_warps<threads>();
-        multiply<Groups>(step, ring, slots, x, args.scale_bits, sums);
-        chain::meet_warps<threads>();
+        if (i == 0) chain::set_back<threads>(args);
+        update = reinterpret_cast<const float*>(step.handed);
+        meet_warps<threads>();
+        multiply<Groups, Most>(step, ring, x, args.scale_bits, sums);
+        meet_warps<threads>();
         Output(step).store(args, sums, factors, rotation);
     }
     if (args.ropes && !args.ropes_inside) chain::rope_rows(args.rope, meeting);
@@ -285,21 +313,21 @@ __global__ void __launch_bounds__(32 * matmul_chunks * Groups + 32, 1)
 
 bool shape_record_chain(ProductChainArgs& args, int multiprocessors) {
     if (args.width > most_chain_width) return false;
-    int x_bytes = args.width ? norm_shared_bytes(args.width) + 16 : 0, most_tiles = 0, rotations = 0, outputs = 0;
+    int x_bytes = args.width ? norm_shared_bytes(args.width) + 16 : 0, tiles = 0, rotations = 0, outputs = 0;
     for (int i = 0; i < args.steps; ++i) {
         ProductStep& s = args.step[i];
         const int all = s.n / (s.span ? 32 : 16);
         s.units = all / multiprocessors, s.more = all % multiprocessors;
         if (s.span > 1) s.span_magic = static_cast<uint32_t>((uint64_t{1} << 32) / s.span + 1);
         const int units = s.units + (s.more > 0);
-        most_tiles = std::max(most_tiles, units * (s.span ? 2 : 1));
+        tiles = std::max(tiles, units * (s.span ? 2 : 1));
         if (16 * units + 32 > 32 * matmul_chunks * groups) return false;
         if (s.span && !s.gated) rotations = 16 * units;
         outputs = std::max(outputs, 16 * units);
         x_bytes = std::max(x_bytes, 2 * s.k);
     }
     args.x_bytes = (x_bytes + 15) / 16 * 16;
-    args.row_bytes = most_tiles * tile_sums * 4;
+    args.row_bytes = tiles * tile_sums * 4;
     args.rotation_bytes = rotations * int{sizeof(Rotation)}, args.factor_bytes = outputs * int{sizeof(float4)};
     const int rest = all_bytes - args_bytes - args.x_bytes - args.row_bytes - args.rotation_bytes - args.factor_bytes -
                      2 * args.width;
@@ -310,8 +338,9 @@ bool shape_record_chain(ProductChainArgs& args, int multiprocessors) {
 
 cudaError_t launch_record_chain(const ProductChainArgs& args, int multiprocessors, cudaStream_t stream) {
     constexpr int threads = 32 * matmul_chunks * groups;
-    const auto kernel = args.width <= most_chain_width / 2 ? chain_kernel<groups, (2048 + threads - 1) / threads>
-                                                           : chain_kernel<groups, (4096 + threads - 1) / threads>;
+    const auto kernel = args.width <= most_chain_width / 2
+                            ? chain_kernel<groups, most_tiles, (most_chain_width / 4 + threads - 1) / threads>
+                            : chain_kernel<groups, most_tiles, (most_chain_width / 2 + threads - 1) / threads>;
     // Once is enough, but a process has several devices.
     if (const cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, all_bytes))
         return code;
