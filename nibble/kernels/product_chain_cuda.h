@@ -9,13 +9,14 @@
 // Its thread blocks wait for each other, so all of them must be on the GPU at once: on a device one such kernel at a
 // time, in one stream. (Two of them, each with some of the multiprocessors, would wait for ever.)
 //
-// W8A8 per tensor or row, input scales stored; Hopper. The bits of add_norm(), quantize_inputs(), product(),
-// activate() and rope_append(), one after the other. Pointers are device pointers, 16-byte aligned (vectors of floats
-// and `meet`: 8). chain_products() queues work and returns at once. kernels/cuda_absent/ implements this header in a
-// build without CUDA.
+// W8A8 per tensor or row, input scales stored (Hopper), or W4A16 with records. The bits of add_norm(),
+// quantize_inputs(), product() or matmul(), activate() and rope_append(), one after the other. Pointers are device
+// pointers, 16-byte aligned (vectors of floats and `meet`: 8). chain_products() queues work and returns at once.
+// kernels/cuda_absent/ implements this header in a build without CUDA.
 #pragma once
 
 #include "kernels/elementwise_cuda.h"
+#include "kernels/matmul_cuda.h"
 #include "kernels/product_cuda.h"
 #include "tensor/device.h"
 
@@ -24,8 +25,11 @@
 namespace nibble::cuda {
 
 struct ChainedProduct {
+    // All products of a chain have the one, or all the other.
     Operand w;              // codes, without tile scales; cols a multiple of 128
     float input_scale = 1;  // of its input's codes
+    PackedMatrix packed;    // cols a multiple of 256; gated: tiles of gate and up by turns (MatmulProblem::gated)
+    MatmulFactors factors;  // of `packed`: scales and bias
     // Its input is one of: these rows,
     const std::byte* x = nullptr;  // [cols] BF16
     // the norm of h, to which the output of the product before (of the first: ProductChain::update) is added first,
@@ -33,8 +37,8 @@ struct ChainedProduct {
     int32_t* nonfinite = nullptr;  // becomes 0 where that sum holds a NaN or an infinity; may be null
     // or what the product before made with its activation.
     bool activated = false;  // its output goes through ProductChain::activation, and has no other use
-    bool gated = false;      // the rows are those of a gate, then those of what it gates
-    float* y = nullptr;      // [rows] FP32, unless activated
+    bool gated = false;      // the rows are those of a gate, then (of `packed`: by turns) those of what it gates
+    float* y = nullptr;      // [rows] FP32, unless activated; may be null where the next product takes it
 };
 
 struct ProductChain {
@@ -44,8 +48,12 @@ struct ProductChain {
     std::byte* h_out = nullptr;                // not h; the last sum, where one was made; may be null
     float eps = 0;
     Activation activation = Activation::silu;
-    std::byte* codes = nullptr;  // product_chain_code_bytes() of scratch memory
-    // What becomes of the last product's y: rope_append(), of one token. Null: nothing.
+    // Where products hand their outputs on: product_chain_bytes(), all bits set before the first call, and what the
+    // call before had in its place (product_chain_bytes() of that), which is set back; not the same.
+    std::byte* between = nullptr;
+    std::byte* used = nullptr;  // may be null
+    int64_t used_bytes = 0;
+    // What becomes of the last product's y, which then may not be written: rope_append(), of one token. Null: nothing.
     const RopeAppend* rope = nullptr;
     const KvCache* cache = nullptr;
     uint64_t* meet = nullptr;  // one word, zero before the first use; kernels of one stream share it
@@ -54,7 +62,7 @@ inline constexpr int most_chained = 4;
 
 // Whether there is a kernel for it: shapes and formats, no pointer is read.
 bool takes_product_chain(const ProductChain& chain, const DeviceInfo& device);
-int64_t product_chain_code_bytes(const ProductChain& chain);
+int64_t product_chain_bytes(const ProductChain& chain);
 Status chain_products(const ProductChain& chain, bool overlap, const DeviceInfo& device, const Stream& stream);
 
 }  // namespace nibble::cuda

@@ -8,9 +8,12 @@ namespace {
 // Any address: plans read none.
 std::byte* somewhere() { return reinterpret_cast<std::byte*>(uintptr_t{4096}); }
 
-bool chained(const DeviceLinear& l) { return l.operand.codes && !l.w4a16 && l.activation == ActivationFormat::fp8; }
+bool chained(const DeviceLinear& l) { return l.w4a16 || (l.operand.codes && l.activation == ActivationFormat::fp8); }
 
-cuda::ChainedProduct product(const DeviceLinear& l) { return {.w = l.operand, .input_scale = l.input_scale}; }
+cuda::ChainedProduct product(const DeviceLinear& l) {
+    if (l.w4a16) return {.packed = l.records, .factors = l.factors};
+    return {.w = l.operand, .input_scale = l.input_scale};
+}
 
 }  // namespace
 
@@ -31,17 +34,22 @@ Result<std::optional<DeviceProductChain>> DeviceProductChain::make(std::span<con
         for (const DeviceLinear* l :
              {&layer.attention->in().parts[0], &layer.attention->out(), &layer.mlp->in().parts[0], &layer.mlp->out()})
             if (!chained(*l)) return std::optional<DeviceProductChain>();
+        if (const DeviceLinear& in = layer.mlp->in().parts[0]; in.w4a16 && in.by_turns != layer.mlp->config().gated)
+            return std::optional<DeviceProductChain>();
         c.layers_.push_back(layer);
     }
     const Rows anywhere{.heads = somewhere()};
     for (size_t i = 0; i <= c.layers_.size(); ++i) {
         const std::vector<cuda::ChainedProduct> products = c.products(i, anywhere, nullptr);
         if (!cuda::takes_product_chain(c.chain(products), device)) return std::optional<DeviceProductChain>();
+        c.between_bytes_ = std::max(c.between_bytes_, cuda::product_chain_bytes(c.chain(products)));
     }
-    NIBBLE_TRY(c.memory_, DeviceArena::create(device.index, DeviceArena::alignment));
+    NIBBLE_TRY(c.memory_, DeviceArena::create(device.index, c.between_bytes_ * copies + 2 * DeviceArena::alignment));
     NIBBLE_TRY(c.meet_, c.memory_->allocate_array<uint64_t>(1));
+    NIBBLE_TRY(c.between_, c.memory_->allocate(c.between_bytes_ * copies));
     NIBBLE_TRY(const Stream stream, Stream::create(device.index));
     NIBBLE_CHECK(fill_device(reinterpret_cast<std::byte*>(c.meet_), 0, sizeof(uint64_t), stream));
+    NIBBLE_CHECK(fill_device(c.between_, 0xFF, c.between_bytes_ * copies, stream));
     NIBBLE_CHECK(stream.synchronize());
     return std::optional<DeviceProductChain>(std::move(c));
 }
@@ -53,10 +61,10 @@ std::vector<cuda::ChainedProduct> DeviceProductChain::products(size_t i, const R
         const Layer& l = layers_[i - 1];
         cuda::ChainedProduct out = product(l.attention->out()), in = product(l.mlp->in().parts[0]),
                              down = product(l.mlp->out());
-        out.x = rows.heads, out.y = rows.out;
+        out.x = rows.heads;
         in.norm = l.mlp_norm, in.nonfinite = flag(2 * i - 2);
         in.activated = true, in.gated = l.mlp->config().gated;
-        down.y = rows.down;
+        if (i == layers_.size()) down.y = rows.down;
         list = {out, in, down};
     }
     if (i < layers_.size()) {
@@ -72,25 +80,29 @@ cuda::ProductChain DeviceProductChain::chain(std::span<const cuda::ChainedProduc
     return {.products = products, .eps = eps_, .activation = layers_[0].mlp->config().activation, .meet = meet_};
 }
 
+// By turns; the last one, which the first of the next token follows, has its own where their number is odd.
+std::byte* DeviceProductChain::between(size_t i) const {
+    const bool own = i == layers_.size() && i % 2 == 0;
+    return between_ + (own ? 2 : static_cast<int64_t>(i % 2)) * between_bytes_;
+}
+
 Status DeviceProductChain::forward(std::byte*& h, std::byte*& other, float* y, int32_t* nonfinite,
                                    DeviceStep& step) const {
     const DeviceScope scope(step);
-    int64_t qkv = 0, heads = 0, codes = 0;
+    int64_t qkv = 0, heads = 0;
     for (const Layer& l : layers_) {
         qkv = std::max(qkv, l.attention->in().rows);
         heads = std::max(heads, l.attention->out().cols);
-        codes = std::max(codes, l.mlp->in().rows);
     }
     Rows rows{.down = y};
     NIBBLE_TRY(rows.qkv, step.scratch.allocate_array<float>(qkv));
     NIBBLE_TRY(rows.heads, step.scratch.allocate(2 * heads));
     NIBBLE_TRY(std::byte * q, step.scratch.allocate(2 * heads));
-    NIBBLE_TRY(rows.out, step.scratch.allocate_array<float>(hidden_));
-    NIBBLE_TRY(std::byte * code_bytes, step.scratch.allocate(codes));
     for (size_t i = 0; i <= layers_.size(); ++i) {
         const std::vector<cuda::ChainedProduct> list = products(i, rows, nonfinite);
         cuda::ProductChain c = chain(list);
-        c.h = h, c.codes = code_bytes;
+        c.h = h, c.between = between(i), c.used = between(i > 0 ? i - 1 : layers_.size()),
+        c.used_bytes = between_bytes_;
         if (i > 0) {
             c.h_out = other;
             std::swap(h, other);
@@ -110,8 +122,8 @@ Status DeviceProductChain::forward(std::byte*& h, std::byte*& other, float* y, i
 
 int64_t DeviceProductChain::scratch_bytes() const {
     int64_t most = 0;
-    for (const Layer& l : layers_) most = std::max(most, l.attention->scratch_bytes(1) + l.mlp->in().rows);
-    return most + 4 * hidden_ + 4 * DeviceArena::alignment;
+    for (const Layer& l : layers_) most = std::max(most, l.attention->scratch_bytes(1));
+    return most + 3 * DeviceArena::alignment;
 }
 
 }  // namespace nibble

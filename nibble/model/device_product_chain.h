@@ -1,4 +1,4 @@
-// One token of a dense model whose linears hold FP8 codes: all between two attentions is one kernel
+// One token of a dense model whose linears all hold FP8 codes, or all records: all between two attentions is one kernel
 // (kernels/product_chain_cuda.h).
 #pragma once
 
@@ -36,7 +36,6 @@ private:
     struct Rows {  // of scratch memory
         float* qkv = nullptr;
         std::byte* heads = nullptr;
-        float* out = nullptr;
         float* down = nullptr;
     };
     // Up to the i-th attention's q, k and v: what follows the attention before, and the norm.
@@ -47,8 +46,13 @@ private:
     float eps_ = 0;
     int64_t hidden_ = 0;
     DeviceInfo device_;
-    std::optional<DeviceArena> memory_;  // where the kernels' thread blocks meet
+    std::byte* between(size_t i) const;  // ProductChain::between of the i-th
+
+    static constexpr int copies = 3;
+    std::optional<DeviceArena> memory_;  // where the kernels' thread blocks meet, and what they hand on
     uint64_t* meet_ = nullptr;
+    std::byte* between_ = nullptr;  // [copies][between_bytes_]
+    int64_t between_bytes_ = 0;
 };
 
 }  // namespace nibble

@@ -8,13 +8,9 @@
 //
 // Rows of a tile of 64 that are not the block's are whatever lies there: their sums are not read.
 #include "kernels/cuda/block16.cuh"
-#include "kernels/cuda/elementwise.cuh"
-#include "kernels/cuda/product_chain_launch.h"
+#include "kernels/cuda/chain_steps.cuh"
 #include "kernels/cuda/product_epilogue.cuh"
-#include "kernels/cuda/rope.cuh"
 #include "kernels/cuda/tensor_map.cuh"
-
-#include <cuda_bf16.h>
 
 #include <algorithm>
 
@@ -33,37 +29,6 @@ struct ChainMaps {
     CUtensorMap of[product_chain_steps];
 };
 
-__device__ void meet_warps() { asm volatile("bar.sync 1, %0;" ::"n"(product_chain_threads) : "memory"); }
-
-// All thread blocks have come here, and what their threads wrote before is visible. The word only ever grows, by the
-// number of blocks each time, so nobody must set it back.
-struct Meeting {
-    unsigned long long* word;
-    unsigned long long target = 0;
-
-    // After the kernels before are done with the word.
-    __device__ void begin() {
-        if (threadIdx.x == 0) target = read() / gridDim.x * gridDim.x;
-    }
-    __device__ void wait() {
-        meet_warps();
-        if (threadIdx.x == 0) {
-            target += gridDim.x;
-            asm volatile("red.release.gpu.global.add.u64 [%0], 1;" ::"l"(word) : "memory");
-            while (read() < target) {
-            }
-        }
-        meet_warps();
-    }
-
-private:
-    __device__ unsigned long long read() const {
-        unsigned long long seen;
-        asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(word) : "memory");
-        return seen;
-    }
-};
-
 // d[64, 8] (+)= a[64, 32] b[8, 32]^T of E4M3: a as swizzled_operand() says, b in eight rows that begin 16 bytes apart.
 // Lane 4 g of warp w holds d[0] and d[2] of column 0: rows 16 w + g and 8 further.
 __device__ __forceinline__ void multiply_codes(float (&d)[4], uint32_t left, uint32_t right, int more) {
@@ -76,30 +41,9 @@ __device__ __forceinline__ void multiply_codes(float (&d)[4], uint32_t left, uin
         : "r"(left), "r"(right), "r"(more));
 }
 
-__device__ void touch_angles(const RopeArgs& rope) {
-    const int half = rope.rotary.dims / 2, lane = static_cast<int>(threadIdx.x) % 32;
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(rope.slots));
-    if (half == 0) return;
-    const int64_t angles = int64_t{rope.rotary.positions[0]} * half;
-    for (int i = 32 * lane; i < half; i += 32 * 32) {
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(rope.rotary.cos + angles + i));
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(rope.rotary.sin + angles + i));
-    }
-}
-
-struct Ring {
-    uint32_t base, full, empty;
-    int slots;
-    uint32_t slot = 0, parity = 0;
-
-    __device__ void next() {
-        if (++slot == static_cast<uint32_t>(slots)) slot = 0, parity ^= 1;
-    }
-};
-
 // The sums of a block's rows go to `sums`. Parts warpgroups share 64 rows, each with Chains groups of a slot.
 template <int Chains, int Parts>
-__device__ void multiply(const ProductStep& step, Ring& ring, uint32_t x_at, float* of_groups, float* sums) {
+__device__ void multiply(const ProductStep& step, chain::Ring& ring, uint32_t x_at, float* of_groups, float* sums) {
     constexpr int tiles = 4 / Parts;
     const int warpgroup = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 128, 0);
     const int tile = warpgroup % tiles, part = warpgroup / tiles, rows = step.rows_each;
@@ -143,7 +87,7 @@ __device__ void multiply(const ProductStep& step, Ring& ring, uint32_t x_at, flo
         if (row < rows) sums[row] = total[0];
         if (row + 8 < rows) sums[row + 8] = total[1];
     }
-    meet_warps();
+    meet_warps<product_chain_threads>();
     if constexpr (Parts > 1) {
         const int own = static_cast<int>(threadIdx.x);
         if (own < rows) {
@@ -155,7 +99,7 @@ __device__ void multiply(const ProductStep& step, Ring& ring, uint32_t x_at, flo
     }
 }
 
-__device__ void multiply(const ProductStep& step, Ring& ring, uint32_t x_at, float* of_groups, float* sums) {
+__device__ void multiply(const ProductStep& step, chain::Ring& ring, uint32_t x_at, float* of_groups, float* sums) {
     switch (step.stage_groups) {
         case 8:
             return multiply<2, 4>(step, ring, x_at, of_groups, sums);
@@ -166,15 +110,6 @@ __device__ void multiply(const ProductStep& step, Ring& ring, uint32_t x_at, flo
         default:
             return multiply<1, 1>(step, ring, x_at, of_groups, sums);
     }
-}
-
-// Finite numbers to BF16 as bf16_from_float() rounds them, two at a time.
-__device__ inline uint32_t rounded_pair(float low, float high) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    return *reinterpret_cast<const uint32_t*>(&pair);
-}
-__device__ inline float2 floats_of(uint32_t pair) {
-    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u)};
 }
 
 __device__ __noinline__ uint8_t divided_code(float x, float scale) { return e4m3_code(x / scale); }
@@ -191,121 +126,23 @@ struct Coder {
         return e4m3_code(copysignf(by.quotient(size > most ? most : size), x));
     }
     __device__ uint32_t pair(uint32_t bf16) const {
-        const float2 v = floats_of(bf16);
+        const float2 v = chain::floats_of(bf16);
         return code(v.x) | uint32_t{code(v.y)} << 8;
     }
 };
 
-// norm_scale(), whose 256 sums one after the other (of a width of 4096) are most of a norm: reads run ahead of them.
-__device__ inline float norm_scale_ahead(const float* row, int width, float eps) {
-    constexpr int ahead = 4;
-    const int lane = static_cast<int>(threadIdx.x) % sum_lanes, count = width / sum_lanes / 4;
-    const float4* own = reinterpret_cast<const float4*>(row + lane * lane_pitch(width));
-    float4 next[ahead];
-    float sum = 0.0f;
-    const auto add = [&](const float4& v) {
-        sum = fmaf(v.x, v.x, sum), sum = fmaf(v.y, v.y, sum), sum = fmaf(v.z, v.z, sum), sum = fmaf(v.w, v.w, sum);
-    };
+// Inputs of a product that are no norm: codes in shared memory, where the tensor cores will read them.
+__device__ void quantize_rows(const ProductStep& step, uint8_t* codes) {
+    const Coder coder(step.input_scale);
+    for (int i = static_cast<int>(threadIdx.x); i < step.k / 8; i += product_chain_threads) {
+        const uint4 v = __ldcg(reinterpret_cast<const uint4*>(step.rows) + i);
+        const uint32_t pairs[4] = {v.x, v.y, v.z, v.w};
+        uint32_t word[2] = {};
 #pragma unroll
-    for (int i = 0; i < ahead; ++i) next[i] = own[min(i, count - 1)];
-    int j = 0;
-#pragma unroll 2
-    for (; j + ahead <= count; j += ahead) {
-        float4 v[ahead];
-#pragma unroll
-        for (int i = 0; i < ahead; ++i) v[i] = next[i], next[i] = own[min(j + ahead + i, count - 1)];
-#pragma unroll
-        for (int i = 0; i < ahead; ++i) add(v[i]);
+        for (int p = 0; p < 4; ++p) word[p / 2] |= coder.pair(pairs[p]) << (16 * (p % 2));
+        reinterpret_cast<uint2*>(codes)[i] = {word[0], word[1]};
     }
-    for (; j < count; ++j) add(own[j]);
-#pragma unroll
-    for (int half = sum_lanes / 2; half > 0; half /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, half);
-    return 1.0f / sqrtf(sum / static_cast<float>(width) + eps);
 }
-
-// Inputs of a product: codes in shared memory, where the tensor cores will read them. Pairs: of a norm's columns, a
-// thread.
-template <int Pairs>
-struct Input {
-    uint8_t* codes;
-    float* row;  // of a norm: norm_shared_bytes(), and one more
-    uint32_t h[Pairs] = {};
-    float2 weight[Pairs] = {};
-    bool summed = false;  // h is in registers, with all updates so far
-
-    // Of the first norm from step `first` on, long before it: behind the ring's requests of all thread blocks it takes
-    // microseconds.
-    __device__ void load_weight(const ProductChainArgs& args, int first) {
-        while (first < args.steps && !args.step[first].norm) ++first;
-        if (first == args.steps) return;
-        const float2* from = reinterpret_cast<const float2*>(args.step[first].norm);
-#pragma unroll
-        for (int j = 0; j < Pairs; ++j)
-            if (const int pair = pair_of_thread(j); pair < args.width / 2) weight[j] = from[pair];
-    }
-    __device__ void quantize(const ProductStep& step) {
-        const Coder coder(step.input_scale);
-        for (int i = static_cast<int>(threadIdx.x); i < step.k / 8; i += product_chain_threads) {
-            const uint4 v = __ldcg(reinterpret_cast<const uint4*>(step.rows) + i);
-            const uint32_t pairs[4] = {v.x, v.y, v.z, v.w};
-            uint32_t word[2] = {};
-#pragma unroll
-            for (int p = 0; p < 4; ++p) word[p / 2] |= coder.pair(pairs[p]) << (16 * (p % 2));
-            reinterpret_cast<uint2*>(codes)[i] = {word[0], word[1]};
-        }
-    }
-    __device__ void take(const uint8_t* from, int k) {
-        for (int i = static_cast<int>(threadIdx.x); i < k / 16; i += product_chain_threads)
-            reinterpret_cast<uint4*>(codes)[i] = __ldcg(reinterpret_cast<const uint4*>(from) + i);
-    }
-    // h += update, then its norm: as norm.cu.
-    __device__ void norm(const ProductChainArgs& args, const ProductStep& step, const float* update) {
-        const int width = args.width, pitch = lane_pitch(width);
-        float* shared_scale = row + sum_lanes * pitch;
-        float2 u[Pairs];
-#pragma unroll
-        for (int j = 0; j < Pairs; ++j) {
-            const int pair = min(pair_of_thread(j), width / 2 - 1);
-            if (!summed) h[j] = __ldcg(reinterpret_cast<const uint32_t*>(args.h) + pair);
-            if (update) u[j] = __ldcg(reinterpret_cast<const float2*>(update) + pair);
-        }
-        bool bad = false;
-#pragma unroll
-        for (int j = 0; j < Pairs; ++j) {
-            const int pair = pair_of_thread(j);
-            if (pair >= width / 2) continue;
-            if (update) {
-                const float2 old = floats_of(h[j]), add = floats_of(rounded_pair(u[j].x, u[j].y));
-                h[j] = rounded_pair(old.x + add.x, old.y + add.y);
-                if (blockIdx.x == 0 && args.h_out) reinterpret_cast<uint32_t*>(args.h_out)[pair] = h[j];
-            }
-            const float2 v = floats_of(h[j]);
-            bad = bad || !is_finite(v.x) || !is_finite(v.y);
-            float* to = lane_place(row, pitch, 2 * pair);
-            to[0] = v.x, to[pitch] = v.y;
-        }
-        summed = true;
-        if (bad && step.nonfinite && blockIdx.x == 0) atomicMin(step.nonfinite, 0);
-        meet_warps();
-        if (threadIdx.x < 32) {
-            const float scale = norm_scale_ahead(row, width, args.eps);
-            if (threadIdx.x == 0) *shared_scale = scale;
-        }
-        meet_warps();
-        const float r = *shared_scale;
-        const Coder coder(step.input_scale);
-#pragma unroll
-        for (int j = 0; j < Pairs; ++j)
-            if (const int pair = pair_of_thread(j); pair < width / 2) {
-                const float2 v = floats_of(h[j]);
-                const uint32_t x = rounded_pair((v.x * r) * weight[j].x, (v.y * r) * weight[j].y);
-                reinterpret_cast<uint16_t*>(codes)[pair] = static_cast<uint16_t>(coder.pair(x));
-            }
-    }
-
-    static __device__ int pair_of_thread(int j) { return static_cast<int>(threadIdx.x) + j * product_chain_threads; }
-};
-
 // A thread's row of a block's work, what it needs of memory before the sums are there.
 struct Output {
     int place, row;  // among the block's; of W
@@ -325,17 +162,18 @@ struct Output {
     __device__ void store(const ProductChainArgs& args, const ProductStep& s, float* sums) const {
         const float v = present ? product_output(sums[place], scale, bias) : 0.0f;
         if (!s.activated) {
-            if (present) s.y[row] = v;
+            if (present && s.y) s.y[row] = v;
+            if (present && s.handed) hand(reinterpret_cast<float*>(s.handed) + row, v);
             return;
         }
         if (s.gated) {
             const int half = s.rows_each / 2;
             if (present && place >= half) sums[place] = rounded(v);
-            meet_warps();
+            meet_warps<product_chain_threads>();
             if (!present || place >= half) return;
-            args.codes[row] = code(act(args.activation, rounded(v)) * sums[place + half], s);
+            hand(s.handed + row, code(act(args.activation, rounded(v)) * sums[place + half], s));
         } else if (present) {
-            args.codes[row] = code(act(args.activation, rounded(v)), s);
+            hand(s.handed + row, code(act(args.activation, rounded(v)), s));
         }
     }
     static __device__ uint8_t code(float v, const ProductStep& s) { return Coder(s.code_scale).code(rounded(v)); }
@@ -388,17 +226,13 @@ __global__ void __launch_bounds__(product_chain_threads + 32, 1)
     extern __shared__ __align__(128) uint8_t shared_bytes[];
     const uint32_t before = shared_address(shared_bytes), base = (before + 1023u) & ~1023u;
     uint8_t* const shared = shared_bytes + (base - before);
-    // Every launch's arguments are cold in the constant cache, and each line would be waited for where it is used
-    // first.
-    ProductChainArgs& args = *reinterpret_cast<ProductChainArgs*>(shared);
-    for (int i = static_cast<int>(threadIdx.x); i < int{sizeof(ProductChainArgs) / 4}; i += product_chain_threads + 32)
-        reinterpret_cast<uint32_t*>(shared)[i] = reinterpret_cast<const uint32_t*>(&given)[i];
+    const ProductChainArgs& args = chain::shared_arguments(shared, given);
     const uint32_t full = base + sizeof(ProductChainArgs), empty = full + 8 * most_slots;
     float* const sums = reinterpret_cast<float*>(shared + args_bytes);
     uint8_t* const slots = shared + args_bytes + 4 * most_rows;
     uint8_t* const x = slots + given.slots * product_slot_bytes;
     float* const of_groups = reinterpret_cast<float*>(x + given.x_bytes);
-    Ring ring{shared_address(slots), full, empty, given.slots};
+    chain::Ring ring{shared_address(slots), full, empty, given.slots};
     if (threadIdx.x == 0) {
         for (int s = 0; s < given.slots; ++s) {
             barrier_init(full + 8 * s, 1);
@@ -413,7 +247,7 @@ __global__ void __launch_bounds__(product_chain_threads + 32, 1)
         if (threadIdx.x > product_chain_threads) return;
         for (int i = 0; i < args.steps; ++i) prefetch_map(&maps.of[i]);
         Stage stage(args, grid);
-        Ring landed = ring;
+        chain::Ring landed = ring;
         for (int i = 0; stage.exists(); stage.next(), ++i) {
             if (i >= args.asked) {
                 barrier_wait(full + 8 * landed.slot, landed.parity);
@@ -425,41 +259,43 @@ __global__ void __launch_bounds__(product_chain_threads + 32, 1)
         }
         return;
     }
-    Input<Pairs> input{x, of_groups};
-    input.load_weight(args, 0);
-    Meeting meeting{args.meet};
+    chain::Stream<Pairs, product_chain_threads> stream{of_groups};
+    // Of the first norm from step i on.
+    const auto load_weight = [&](int i) {
+        while (i < args.steps && !args.step[i].norm) ++i;
+        if (i < args.steps) stream.load_weight(args, args.step[i].norm);
+    };
+    load_weight(0);
+    chain::Meeting<product_chain_threads> meeting{args.meet};
     const float* update = args.update;
     for (int i = 0; i < args.steps; ++i) {
         const ProductStep& step = args.step[i];
-        if (i > 0) {
-            meeting.wait();
-        } else {
+        if (i == 0) {
             if (args.overlap) wait_for_previous();
             meeting.begin();
+            chain::set_back<product_chain_threads>(args);
         }
         if (step.rows)
-            input.quantize(step);
-        else if (step.norm)
-            input.norm(args, step, update), input.load_weight(args, i + 1);
-        else
-            input.take(args.codes, step.k);
-        update = step.y;
+            quantize_rows(step, x);
+        else if (step.norm) {
+            const Coder coder(step.input_scale);
+            stream.norm(args, step, update, i > 0, [&](int pair, uint32_t bf16) {
+                reinterpret_cast<uint16_t*>(x)[pair] = static_cast<uint16_t>(coder.pair(bf16));
+            });
+            load_weight(i + 1);
+        } else
+            chain::take_words<8, product_chain_threads>(args.step[i - 1].handed, step.k / 16, x);
+        update = reinterpret_cast<const float*>(step.handed);
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-        meet_warps();
+        meet_warps<product_chain_threads>();
         for (int work = block; work < step.works; work += grid) {
             const Output output(step, work);
             multiply(step, ring, shared_address(x), of_groups, sums);
             output.store(args, step, sums);
-            meet_warps();  // nobody writes sums that are still read
+            meet_warps<product_chain_threads>();  // nobody writes sums that are still read
         }
     }
-    if (!args.ropes) return;
-    // A warp an item, spread over the multiprocessors; a first one is looked up while the others arrive.
-    const int items = args.rope.q_heads + 2 * args.rope.cache.kv_heads;
-    const int first = static_cast<int>(threadIdx.x) / 32 * grid + block;
-    if (first < items) touch_angles(args.rope);
-    meeting.wait();
-    for (int item = first; item < items; item += product_chain_threads / 32 * grid) rope_item(args.rope, item);
+    if (args.ropes) chain::rope_rows(args.rope, meeting);
 }
 
 int stage_groups_for(int rows) { return rows <= 32 ? 8 : rows <= 64 ? 4 : rows <= 128 ? 2 : 1; }
