@@ -6,6 +6,7 @@
 #include "tensor/cuda/call.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace nibble::cuda {
 namespace {
@@ -150,6 +151,33 @@ Status run_wide(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& 
                        "matmul: kernel launch");
 }
 
+// Thread blocks of half a multiprocessor for one token. What a multiprocessor has to read beyond `most_records` does not
+// wait for a kernel's start, and wants more warps.
+struct TokenGrid {
+    static constexpr int most_records = 64, half = 112 * 1024, third = 76 * 1024;
+    int blocks, tiles, active, records;  // tiles: of a thread block at most
+    TokenShape shape;
+
+    // `others`: thread blocks of a side.
+    TokenGrid(const MatmulProblem& p, int multiprocessors, int others)
+        : records(static_cast<int>(ceil_div(p.k, w4a16::record_cols))) {
+        const int turn = p.gated ? 2 : 1;
+        const int row_tiles = static_cast<int>(ceil_div(p.n, w4a16::record_rows)) / turn;
+        blocks = std::max(std::min(row_tiles, multiprocessors - others), 1);
+        tiles = (row_tiles + blocks - 1) / blocks * turn;
+        const int chunk_records = (records + matmul_chunks - 1) / matmul_chunks;
+        active = (records + chunk_records - 1) / chunk_records;
+        shape.warps = 16;
+        const int rest = records * (w4a16::record_cols * 2) + x_row_padding + tiles * active * 64 +
+                         norm_row_bytes(static_cast<int>(p.k));
+        const int each = (tiles * active + shape.warps - 1) / shape.warps * chunk_records;  // records of a warp
+        shape.slots = std::clamp((half - rest) / token_ring_bytes(shape.warps, 1), 0, std::min(each, 4));
+        // Three on a multiprocessor would be two of the same kernel.
+        shape.shared_bytes = std::max(rest + token_ring_bytes(shape.warps, shape.slots), third);
+    }
+    bool fits() const { return !(std::getenv("NIBBLE_T") && std::atoi(std::getenv("NIBBLE_T")) & 1) && shape.slots > 0 && tiles * records <= most_records; }
+};
+
 }  // namespace
 
 Result<MatmulPlan> plan_matmul(const MatmulProblem& p, const DeviceInfo& device, const MatmulTiling& tiling) {
@@ -161,7 +189,14 @@ Result<MatmulPlan> plan_matmul(const MatmulProblem& p, const DeviceInfo& device,
     const CurrentDevice current(device.index);
     NIBBLE_CHECK(current.status());
     if ((p.m > most_tokens && on_hopper()) || tiling.tokens) return plan_wide(p, device, tiling);
-    MatmulPlan plan{.problem = p};
+    MatmulPlan plan{.problem = p, .multiprocessors = device.multiprocessors};
+    if (const TokenGrid grid(p, device.multiprocessors, 0); p.m == 1 && grid.fits()) {
+        plan.halves = true;
+        plan.norms = p.k <= 2 * norm_pairs * 32 * grid.shape.warps;
+        plan.tokens_per_pass = 1;
+        NIBBLE_CHECK(cuda_status(prepare_token(shared_limit), "matmul: cudaFuncSetAttribute"));
+        return plan;
+    }
     const int64_t m = std::min<int64_t>(p.m, most_tokens);  // of a pass
     const int64_t records = ceil_div(p.k, w4a16::record_cols);
     const int64_t pitch_all = 2 * w4a16::record_cols * records + x_row_padding;
@@ -340,6 +375,8 @@ Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w,
     if (plan.tiling.tokens) return run_wide(plan, x, w, factors, y, workspace, options, stream);
     const int records = static_cast<int>(ceil_div(p.k, w4a16::record_cols));
     const int chunk_records = (records + matmul_chunks - 1) / matmul_chunks;
+    const int side_tiles = side.w ? static_cast<int>(ceil_div(side.w->rows, 16)) : 0;
+    const TokenGrid grid(p, plan.multiprocessors, side_tiles);
     for (int first = 0; first < p.m; first += plan.tokens_per_pass) {
         const GemvArgs args{
             .x = reinterpret_cast<const uint8_t*>(x) + first * p.k * 2,
@@ -351,7 +388,8 @@ Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w,
             .tokens = static_cast<int>(std::min<int64_t>(plan.tokens_per_pass, p.m - first)),
             .row_records = records,
             .chunk_records = chunk_records,
-            .tiles = plan.tiles,
+            .active = grid.active,
+            .tiles = plan.halves ? grid.tiles : plan.tiles,
             .row_tiles = static_cast<int>(ceil_div(p.n, w4a16::record_rows)),
             .x_bytes = static_cast<uint32_t>(p.k * 2),
             .x_pitch = static_cast<uint32_t>(std::min(chunk_records * (matmul_chunks / plan.split), records) *
@@ -363,8 +401,14 @@ Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w,
                          : nullptr,
             .paired = p.gated,
             .side = side.w ? side_args(*side.w, side.y) : GemvSide{},
+            .blocks = plan.halves ? grid.blocks : 0,
             .activation = static_cast<int>(factors.activation),
             .overlap = options.overlap};
+        if (plan.halves) {
+            TokenShape shape = grid.shape;
+            if (side.w) shape.shared_bytes = std::max(shape.shared_bytes, side_bytes(p.k));
+            return cuda_status(launch_token(args, shape, raw(stream)), "matmul: kernel launch");
+        }
         NIBBLE_CHECK(
             cuda_status(launch_gemv(args,
                                     {plan.chunks_per_warp, plan.split, plan.slots,

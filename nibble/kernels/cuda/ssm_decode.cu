@@ -7,6 +7,8 @@
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/ssm_launch.h"
 #include "kernels/cuda/ssm_step.cuh"
+#include "kernels/cuda/trace.cuh"
+#include <cstdlib>
 
 namespace nibble::cuda {
 namespace {
@@ -22,6 +24,8 @@ __global__ void __launch_bounds__(threads) decode_kernel(const __grid_constant__
     __shared__ __align__(16) float b[State], c[State];
     __shared__ float xs[most_head_dim], gated[most_head_dim], step[2], shared_scale;
     extern __shared__ __align__(16) float row[];
+    TRACE_SPACE
+    TRACE(0);
     if (args.overlap) overlap_next();
     const SsmSegment s = args.list[blockIdx.y];
     const int head = static_cast<int>(blockIdx.x), p = static_cast<int>(threadIdx.x);
@@ -53,6 +57,7 @@ __global__ void __launch_bounds__(threads) decode_kernel(const __grid_constant__
     }
     const float d = args.d[head], norm = own ? args.norm[head * args.head_dim + p] : 0.0f;
     if (args.overlap) wait_for_previous();
+    TRACE(1);
 
     const float* projected = args.projected + s.row * args.stride;
     float fresh[each];
@@ -81,6 +86,7 @@ __global__ void __launch_bounds__(threads) decode_kernel(const __grid_constant__
     }
     for (int i = args.state + p; i < State; i += threads) b[i] = c[i] = 0.0f;
     __syncthreads();
+    TRACE(2);
     if (own) {
         const float x = xs[p], decay = step[0], u = step[1] * x;
         float acc = 0.0f;
@@ -92,7 +98,9 @@ __global__ void __launch_bounds__(threads) decode_kernel(const __grid_constant__
         }
         gated[p] = silu(rounded(z)) * fmaf(d, x, acc);
     }
+    TRACE(3);
     cluster_sync();
+    TRACE(4);
     // Nobody reads this token's history any more.
     if (s.state) {
 #pragma unroll
@@ -127,6 +135,7 @@ __global__ void __launch_bounds__(threads) decode_kernel(const __grid_constant__
             if (i < args.state) kept[int64_t{i} * args.head_dim] = state[i];
     }
     cluster_sync();  // nobody leaves while its outputs are read
+    TRACE_END(blockIdx.x, 0);
 }
 
 template <int State>
@@ -143,6 +152,12 @@ cudaError_t launch(const SsmArgs& args, cudaStream_t stream) {
     config.stream = stream;
     config.attrs = attributes;
     config.numAttrs = args.overlap ? 2 : 1;
+    // As much shared memory as the products around it have: a multiprocessor is empty before it divides its memory
+    // another way.
+    if (!(std::getenv("NIBBLE_T") && std::atoi(std::getenv("NIBBLE_T")) & 8))
+    if (const cudaError_t code = cudaFuncSetAttribute(decode_kernel<State>, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                                      cudaSharedmemCarveoutMaxShared))
+        return code;
     return cudaLaunchKernelEx(&config, decode_kernel<State>, args);
 }
 
@@ -155,6 +170,8 @@ bool ssm_decodes(const SsmArgs& args) {
            (size == 1 || size == 2 || size == 4 || size == 8) &&
            norm_shared_bytes(args.inner / args.groups) <= 40 * 1024;
 }
+
+TRACE_DUMP(ssm)
 
 cudaError_t launch_ssm_decode(const SsmArgs& args, cudaStream_t stream) {
     if (args.state <= 16) return launch<16>(args, stream);

@@ -5,6 +5,7 @@
 // takes a launch and its sorting from between the router and the weights. Other thread blocks of the launch may make a
 // plain product (ExpertsInput::beside), which need not wait for the choice.
 #include "kernels/cuda/route.cuh"
+#include "kernels/cuda/trace.cuh"
 #include "kernels/cuda/w4a16_experts.cuh"
 
 #include <algorithm>
@@ -27,6 +28,8 @@ template <int ChunksPerWarp>
 __global__ void __launch_bounds__(1024, 1)
     one_kernel(const __grid_constant__ ExpertsArgs args, const __grid_constant__ OneTokenArgs one) {
     extern __shared__ __align__(128) uint8_t shared[];
+    TRACE_SPACE
+    TRACE(0);
     constexpr int warps_per_tile = matmul_chunks / ChunksPerWarp;
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const int warps = static_cast<int>(blockDim.x) / 32, g = lane / 4, c = lane % 4;
@@ -67,6 +70,7 @@ __global__ void __launch_bounds__(1024, 1)
         if (!ahead) wait_for_previous();
         overlap_next();
     }
+    TRACE(1);
     if (!ahead) bring_x();
     if (dense) {
         __syncthreads();
@@ -97,6 +101,7 @@ __global__ void __launch_bounds__(1024, 1)
     }
     asm volatile("cp.async.wait_all;" ::: "memory");
     __syncthreads();
+    TRACE(2);
 
     const uint8_t* x = shared + (one_row ? 0 : slot - first_slot) * x_pitch + first * (2 * w4a16::record_cols) + 32 * c;
     const ScaleBits scale_bits = dense ? one.dense.scale_bits : args.scale_bits;
@@ -124,6 +129,7 @@ __global__ void __launch_bounds__(1024, 1)
         }
         part[p][0] = acc[0][0], part[p][1] = acc[0][2];
     }
+    TRACE(3);
     // Sums [chunk][16 rows] lie over the warp's first slot, which nobody fills any more; every column has them.
     __syncwarp();
     if (c == 0) {
@@ -132,6 +138,7 @@ __global__ void __launch_bounds__(1024, 1)
         for (int p = 0; p < ChunksPerWarp; ++p) own[16 * p + g] = part[p][0], own[16 * p + g + 8] = part[p][1];
     }
     __syncthreads();
+    TRACE(4);
     for (int o = static_cast<int>(threadIdx.x); o < 8 * share.count; o += static_cast<int>(blockDim.x)) {
         const int own_tile = share.first + o / 8, row = own_tile % row_tiles * 16 + o % 8;
         float upper[matmul_chunks], lower[matmul_chunks];
@@ -150,6 +157,7 @@ __global__ void __launch_bounds__(1024, 1)
         const Output output(args, space.chosen[own_slot], own_tile % row_tiles * 16, o % 8);
         output.store(own_slot, tree_sum(upper), tree_sum(lower));
     }
+    TRACE_END(block, args.early ? 2 : 1);
 }
 
 template <int ChunksPerWarp>
@@ -193,6 +201,8 @@ struct OneShape {
 };
 
 }  // namespace
+
+TRACE_DUMP(one)
 
 bool fits_one_token(const ExpertsArgs& args, const OneTokenArgs& one, int multiprocessors) {
     const OneShape shape(args, one, multiprocessors);
