@@ -82,7 +82,7 @@ int toggles() {
     return t;
 }
 bool fits_token(const ExpertsArgs& args, const OneTokenArgs& one) {
-    return !(toggles() & 2) && fits_token_experts(args, one, multiprocessors);
+    return !(toggles() & 2) && !((toggles() & 128) && args.rows) && fits_token_experts(args, one, multiprocessors);
 }
 
 }  // namespace

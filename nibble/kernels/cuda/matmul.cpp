@@ -168,6 +168,8 @@ struct TokenGrid {
         const int chunk_records = (records + matmul_chunks - 1) / matmul_chunks;
         active = (records + chunk_records - 1) / chunk_records;
         shape.warps = 16;
+        if (const char* w = std::getenv("NIBBLE_WG")) shape.warps = std::atoi(w);
+        const int half = shape.warps > 16 ? 226 * 1024 : TokenGrid::half, third = shape.warps > 16 ? 120 * 1024 : TokenGrid::third;
         const int rest = records * (w4a16::record_cols * 2) + x_row_padding + tiles * active * 64 +
                          norm_row_bytes(static_cast<int>(p.k));
         const int each = (tiles * active + shape.warps - 1) / shape.warps * chunk_records;  // records of a warp
@@ -175,7 +177,7 @@ struct TokenGrid {
         // Three on a multiprocessor would be two of the same kernel.
         shape.shared_bytes = std::max(rest + token_ring_bytes(shape.warps, shape.slots), third);
     }
-    bool fits() const { return !(std::getenv("NIBBLE_T") && std::atoi(std::getenv("NIBBLE_T")) & 1) && shape.slots > 0 && tiles * records <= most_records; }
+    bool fits() const { return !(std::getenv("NIBBLE_T") && std::atoi(std::getenv("NIBBLE_T")) & 1) && shape.slots > 0 && (active < matmul_chunks || (std::getenv("NIBBLE_T") && std::atoi(std::getenv("NIBBLE_T")) & 64)) && tiles * records <= most_records; }
 };
 
 }  // namespace

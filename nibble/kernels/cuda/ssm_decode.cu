@@ -101,6 +101,11 @@ __global__ void __launch_bounds__(threads) decode_kernel(const __grid_constant__
     TRACE(3);
     cluster_sync();
     TRACE(4);
+    const int width = args.inner / args.groups, pitch = lane_pitch(width);
+    for (int j = p; j < width; j += threads)
+        *lane_place(row, pitch, j) =
+            cluster_float(shared_address(gated + j % args.head_dim), static_cast<uint32_t>(j / args.head_dim));
+    cluster_arrive();
     // Nobody reads this token's history any more.
     if (s.state) {
 #pragma unroll
@@ -116,10 +121,6 @@ __global__ void __launch_bounds__(threads) decode_kernel(const __grid_constant__
                     s.state[j * args.channels + at] = j + 1 == args.conv - 1 ? fresh[k] : taps[k][j + 1];
         }
     }
-    const int width = args.inner / args.groups, pitch = lane_pitch(width);
-    for (int j = p; j < width; j += threads)
-        *lane_place(row, pitch, j) =
-            cluster_float(shared_address(gated + j % args.head_dim), static_cast<uint32_t>(j / args.head_dim));
     __syncthreads();
     if (p < 32) {
         const float scale = norm_scale(row, width, args.eps);
@@ -134,7 +135,7 @@ __global__ void __launch_bounds__(threads) decode_kernel(const __grid_constant__
         for (int i = 0; i < State; ++i)
             if (i < args.state) kept[int64_t{i} * args.head_dim] = state[i];
     }
-    cluster_sync();  // nobody leaves while its outputs are read
+    cluster_wait();  // nobody leaves while its outputs are read
     TRACE_END(blockIdx.x, 0);
 }
 

@@ -9,6 +9,7 @@
 #include "kernels/cuda/w4a16_experts.cuh"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace nibble::cuda {
 namespace {
@@ -230,7 +231,12 @@ cudaError_t launch_one_token(const ExpertsArgs& args, OneTokenArgs one, int mult
 cudaError_t prepare_one_token() {
     for (const auto kernel : {one_kernel<1>, one_kernel<2>, one_kernel<4>})
         if (const cudaError_t code =
-                cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_limit))
+                cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_limit - 256))
+            return code;
+    if (!(std::getenv("NIBBLE_T") && std::atoi(std::getenv("NIBBLE_T")) & 16))
+    for (const auto kernel : {one_kernel<1>, one_kernel<2>, one_kernel<4>})
+        if (const cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                                          cudaSharedmemCarveoutMaxShared))
             return code;
     return cudaSuccess;
 }

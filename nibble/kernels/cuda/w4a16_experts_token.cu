@@ -11,6 +11,7 @@
 #include "kernels/cuda/w4a16_token.cuh"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace nibble::cuda {
 namespace {
@@ -23,7 +24,7 @@ constexpr int record_x_bytes = 2 * w4a16::record_cols;
 // Shared memory: x of the experts, x of the plain product, rings and their barriers, sums, what choosing takes, outputs
 // to combine.
 template <int Slots, bool Combine>
-__global__ void __launch_bounds__(token::most_threads, 2)
+__global__ void __launch_bounds__(token::most_threads, 1)
     experts_kernel(const __grid_constant__ ExpertsArgs args, const __grid_constant__ OneTokenArgs one) {
     extern __shared__ __align__(128) uint8_t shared[];
     TRACE_SPACE
@@ -173,7 +174,7 @@ __global__ void __launch_bounds__(token::most_threads, 2)
 
 struct Grid {
     // Half of what a multiprocessor has; three on one would be two of the same kernel.
-    static constexpr int half = 112 * 1024, third = 76 * 1024;
+    static constexpr int half = 112 * 1024, third = 76 * 1024, full = 227 * 1024 - 256;
     int blocks, warps = 16, slots, bytes;
 
     Grid(const ExpertsArgs& args, OneTokenArgs& one, int multiprocessors) {
@@ -181,6 +182,8 @@ struct Grid {
         const int top_k = one.route.top_k, all = combine ? args.row_tiles : top_k * args.row_tiles;
         const auto ceil = [](int a, int b) { return (a + b - 1) / b; };
         one.expert_blocks = std::min(all, combine ? multiprocessors / 2 : multiprocessors);
+        if (const char* w = std::getenv("NIBBLE_WE")) warps = std::atoi(w);
+        const int half = warps > 16 ? full : Grid::half, third = warps > 16 ? 120 * 1024 : Grid::third;
         blocks = one.expert_blocks * (combine ? 2 : 1);
         const int tiles = ceil(all, one.expert_blocks) * (combine ? (top_k + 1) / 2 : 1);
         one.active = ceil(args.row_records, args.chunk_records);
@@ -247,7 +250,7 @@ cudaError_t prepare_token_experts() {
     for (const auto kernel : {experts_kernel<1, false>, experts_kernel<2, false>, experts_kernel<3, false>,
                               experts_kernel<1, true>, experts_kernel<2, true>, experts_kernel<3, true>}) {
         if (const cudaError_t code =
-                cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Grid::half))
+                cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Grid::full))
             return code;
         if (const cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                                           cudaSharedmemCarveoutMaxShared))

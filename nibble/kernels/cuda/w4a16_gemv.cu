@@ -13,6 +13,7 @@
 #include "kernels/cuda/w4a16_norm.cuh"
 
 #include <cuda_runtime.h>
+#include <cstdlib>
 
 namespace nibble::cuda {
 namespace {
@@ -234,7 +235,13 @@ cudaError_t allow_gemv_shared(int64_t bytes) {
                               gemv_kernel<2, 2, 1>, gemv_kernel<4, 2, 1>, gemv_kernel<1, 1, 2>, gemv_kernel<2, 1, 2>,
                               gemv_kernel<4, 1, 2>, gemv_kernel<1, 2, 2>, gemv_kernel<2, 2, 2>, gemv_kernel<4, 2, 2>})
         if (const cudaError_t code =
-                cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)))
+                cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes) - 256))
+            return code;
+    if (!(std::getenv("NIBBLE_T") && std::atoi(std::getenv("NIBBLE_T")) & 16))
+    for (const auto kernel : {gemv_kernel<1, 1, 1>, gemv_kernel<2, 1, 1>, gemv_kernel<4, 1, 1>, gemv_kernel<1, 1, 2>, gemv_kernel<2, 1, 2>,
+                              gemv_kernel<4, 1, 2>})
+        if (const cudaError_t code =
+                cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared))
             return code;
     return cudaSuccess;
 }

@@ -12,7 +12,7 @@ using namespace token;
 
 // Shared memory: x, rings and their barriers, sums, a row to norm.
 template <int Slots>
-__global__ void __launch_bounds__(most_threads, 2) token_kernel(const __grid_constant__ GemvArgs args) {
+__global__ void __launch_bounds__(most_threads, 1) token_kernel(const __grid_constant__ GemvArgs args) {
     extern __shared__ __align__(128) uint8_t shared[];
     TRACE_SPACE
     TRACE(0);
@@ -126,7 +126,7 @@ cudaError_t launch_token(const GemvArgs& args, const TokenShape& shape, cudaStre
 cudaError_t prepare_token(int64_t bytes) {
     for (const auto kernel : {token_kernel<1>, token_kernel<2>, token_kernel<3>, token_kernel<4>}) {
         if (const cudaError_t code =
-                cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)))
+                cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes) - 256))
             return code;
         if (const cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                                           cudaSharedmemCarveoutMaxShared))

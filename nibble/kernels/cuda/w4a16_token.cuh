@@ -11,7 +11,7 @@
 
 namespace nibble::cuda::token {
 
-constexpr int most_threads = 512;
+constexpr int most_threads = 1024;
 
 // i / divisor for 0 <= i < 4096, 1 <= divisor <= matmul_chunks.
 struct Divisor {
