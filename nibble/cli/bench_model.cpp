@@ -135,9 +135,6 @@ Status check_decode(const LanguageModel& model, KvPool& pool, std::span<const in
 
 }  // namespace
 
-#ifdef NIBBLE_TRACE
-namespace cuda { void trace_dump_token(FILE*); void trace_dump_experts(FILE*); void trace_dump_ssm(FILE*); void trace_dump_one(FILE*); void trace_dump_gemv(FILE*); }
-#endif
 Status bench_model(const BenchModelOptions& o, std::FILE* out) {
     ThreadPool threads(o.threads);
     ModelOptions options;
@@ -201,13 +198,6 @@ Status bench_model(const BenchModelOptions& o, std::FILE* out) {
         });
     };
     NIBBLE_TRY(const Seconds alone, decode(1));
-#ifdef NIBBLE_TRACE
-    if (FILE* f = std::fopen(std::getenv("NIBBLE_TRACE_OUT"), "w")) {
-        cuda::trace_dump_token(f), cuda::trace_dump_experts(f), cuda::trace_dump_ssm(f), cuda::trace_dump_one(f), cuda::trace_dump_gemv(f);
-        std::fclose(f);
-        std::exit(0);
-    }
-#endif
     NIBBLE_TRY(const Seconds together, decode(o.sequences));
     NIBBLE_TRY(const ModelParts parts,
                load_parts(model->config(), *checkpoint, options, threads, WeightSource::Mode::outline));

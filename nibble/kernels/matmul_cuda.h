@@ -38,8 +38,7 @@ struct MatmulTiling {
 // What one launch looks like. Make it once per problem and device.
 struct MatmulPlan {
     MatmulProblem problem;
-    // One token and few records a multiprocessor: thread blocks of half a one, the rest is zero.
-    bool halves = false;
+    bool units = false;  // one token, work dealt out chunk by chunk: see w4a16_token.cu; the rest is zero
     // m <= 8
     int split = 1;            // thread blocks (a cluster) that share rows, each with a part of K
     int tiles = 0;            // 16-row tiles of a cluster

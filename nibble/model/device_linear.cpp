@@ -180,8 +180,8 @@ Status DeviceExperts::forward(const DeviceExpertRows& in, float* y, DeviceStep& 
         const DeviceScope inner(step);
         if (part.w4a16) {
             const bool combine = in.combine.sum != nullptr;
-            NIBBLE_CHECK(run_grouped(
-                part, in, {.y = combine ? nullptr : y, .y_stride = rows, .combine = in.combine}, step));
+            NIBBLE_CHECK(
+                run_grouped(part, in, {.y = combine ? nullptr : y, .y_stride = rows, .combine = in.combine}, step));
             y += part.rows();
             continue;
         }

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <climits>
-#include <cstdlib>
 
 namespace nibble::cuda {
 namespace {
@@ -76,15 +75,6 @@ OneTokenArgs::Dense dense_args(const PackedMatrix& w) {
             .scale_bits = scale_bits(w.format)};
 }
 
-// TEMPORARY
-int toggles() {
-    static const int t = std::getenv("NIBBLE_T") ? std::atoi(std::getenv("NIBBLE_T")) : 0;
-    return t;
-}
-bool fits_token(const ExpertsArgs& args, const OneTokenArgs& one) {
-    return !(toggles() & 2) && !((toggles() & 128) && args.rows) && fits_token_experts(args, one, multiprocessors);
-}
-
 }  // namespace
 
 bool takes_one_token(const RouterConfig& config, const PackedExperts& w) {
@@ -107,7 +97,7 @@ bool takes_combine(const RouterConfig& config, const PackedExperts& w) {
     OneTokenArgs one = one_token({.config = config}, false);
     float sum;
     one.combine.sum = &sum;
-    return !(toggles() & 4) && fits_token_experts(weight_args(w), one, multiprocessors);
+    return fits_token_experts(weight_args(w), one, multiprocessors);
 }
 
 Status prepare_grouped_matmul(const DeviceInfo& device) {
@@ -161,7 +151,7 @@ Status grouped_matmul(const ExpertsInput& in, const PackedExperts& w, const Expe
                 return fail("grouped_matmul: experts of [{}, {}] cannot be combined here", n, k);
             one.combine = {combine.weights, combine.shared, combine.sum};
         }
-        const auto launch = fits_token(args, one) ? launch_token_experts : launch_one_token;
+        const auto launch = fits_token_experts(args, one, multiprocessors) ? launch_token_experts : launch_one_token;
         return cuda_status(launch(args, one, multiprocessors, static_cast<cudaStream_t>(stream.handle())),
                            "grouped_matmul: kernel launch");
     }

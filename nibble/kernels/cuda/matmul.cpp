@@ -6,7 +6,6 @@
 #include "tensor/cuda/call.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 namespace nibble::cuda {
 namespace {
@@ -151,12 +150,13 @@ Status run_wide(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& 
                        "matmul: kernel launch");
 }
 
-// Thread blocks of half a multiprocessor for one token. What a multiprocessor has to read beyond `most_records` does not
-// wait for a kernel's start, and wants more warps.
+// One token, work in units (w4a16_token.cu), where gemv_kernel's even pattern would leave warps without a chunk or much
+// of the GPU without a thread block. Elsewhere it is slower than that.
 struct TokenGrid {
-    static constexpr int most_records = 64, half = 112 * 1024, third = 76 * 1024;
+    static constexpr int warps = 24, most_records = 64, most_slots = 4;
     int blocks, tiles, active, records;  // tiles: of a thread block at most
-    TokenShape shape;
+    TokenShape shape{.warps = warps};
+    bool wins;
 
     // `others`: thread blocks of a side.
     TokenGrid(const MatmulProblem& p, int multiprocessors, int others)
@@ -164,20 +164,20 @@ struct TokenGrid {
         const int turn = p.gated ? 2 : 1;
         const int row_tiles = static_cast<int>(ceil_div(p.n, w4a16::record_rows)) / turn;
         blocks = std::max(std::min(row_tiles, multiprocessors - others), 1);
-        tiles = (row_tiles + blocks - 1) / blocks * turn;
+        const int each = (row_tiles + blocks - 1) / blocks;
+        tiles = each * turn;
         const int chunk_records = (records + matmul_chunks - 1) / matmul_chunks;
         active = (records + chunk_records - 1) / chunk_records;
-        shape.warps = 16;
-        if (const char* w = std::getenv("NIBBLE_WG")) shape.warps = std::atoi(w);
-        const int half = shape.warps > 16 ? 226 * 1024 : TokenGrid::half, third = shape.warps > 16 ? 120 * 1024 : TokenGrid::third;
-        const int rest = records * (w4a16::record_cols * 2) + x_row_padding + tiles * active * 64 +
-                         norm_row_bytes(static_cast<int>(p.k));
-        const int each = (tiles * active + shape.warps - 1) / shape.warps * chunk_records;  // records of a warp
-        shape.slots = std::clamp((half - rest) / token_ring_bytes(shape.warps, 1), 0, std::min(each, 4));
-        // Three on a multiprocessor would be two of the same kernel.
-        shape.shared_bytes = std::max(rest + token_ring_bytes(shape.warps, shape.slots), third);
+        const int64_t rest = records * int64_t{w4a16::record_cols * 2} + x_row_padding + tiles * active * 64 +
+                             norm_row_bytes(static_cast<int>(p.k));
+        const int64_t of_warp = (tiles * active + warps - 1) / warps * chunk_records;
+        shape.slots = static_cast<int>(std::clamp<int64_t>((shared_limit - rest) / token_ring_bytes(warps, 1), 0,
+                                                           std::min<int64_t>(of_warp, most_slots)));
+        shape.shared_bytes = std::max(rest + token_ring_bytes(warps, shape.slots), one_per_multiprocessor);
+        const int even = (row_tiles + each - 1) / each;  // thread blocks with as many tiles each
+        wins = shape.slots > 0 && tiles * records <= most_records &&
+               (active < matmul_chunks || 4 * even < 3 * multiprocessors);
     }
-    bool fits() const { return !(std::getenv("NIBBLE_T") && std::atoi(std::getenv("NIBBLE_T")) & 1) && shape.slots > 0 && (active < matmul_chunks || (std::getenv("NIBBLE_T") && std::atoi(std::getenv("NIBBLE_T")) & 64)) && tiles * records <= most_records; }
 };
 
 }  // namespace
@@ -192,9 +192,9 @@ Result<MatmulPlan> plan_matmul(const MatmulProblem& p, const DeviceInfo& device,
     NIBBLE_CHECK(current.status());
     if ((p.m > most_tokens && on_hopper()) || tiling.tokens) return plan_wide(p, device, tiling);
     MatmulPlan plan{.problem = p, .multiprocessors = device.multiprocessors};
-    if (const TokenGrid grid(p, device.multiprocessors, 0); p.m == 1 && grid.fits()) {
-        plan.halves = true;
-        plan.norms = p.k <= 2 * norm_pairs * 32 * grid.shape.warps;
+    if (const TokenGrid grid(p, device.multiprocessors, 0); p.m == 1 && grid.wins) {
+        plan.units = true;
+        plan.norms = p.k <= 2 * norm_pairs * 32 * grid.warps;
         plan.tokens_per_pass = 1;
         NIBBLE_CHECK(cuda_status(prepare_token(shared_limit), "matmul: cudaFuncSetAttribute"));
         return plan;
@@ -391,7 +391,7 @@ Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w,
             .row_records = records,
             .chunk_records = chunk_records,
             .active = grid.active,
-            .tiles = plan.halves ? grid.tiles : plan.tiles,
+            .tiles = plan.units ? grid.tiles : plan.tiles,
             .row_tiles = static_cast<int>(ceil_div(p.n, w4a16::record_rows)),
             .x_bytes = static_cast<uint32_t>(p.k * 2),
             .x_pitch = static_cast<uint32_t>(std::min(chunk_records * (matmul_chunks / plan.split), records) *
@@ -403,10 +403,10 @@ Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w,
                          : nullptr,
             .paired = p.gated,
             .side = side.w ? side_args(*side.w, side.y) : GemvSide{},
-            .blocks = plan.halves ? grid.blocks : 0,
+            .blocks = plan.units ? grid.blocks : 0,
             .activation = static_cast<int>(factors.activation),
             .overlap = options.overlap};
-        if (plan.halves) {
+        if (plan.units) {
             TokenShape shape = grid.shape;
             if (side.w) shape.shared_bytes = std::max(shape.shared_bytes, side_bytes(p.k));
             return cuda_status(launch_token(args, shape, raw(stream)), "matmul: kernel launch");

@@ -93,7 +93,7 @@ struct GemvShape {
 };
 cudaError_t launch_gemv(const GemvArgs& args, const GemvShape& shape, cudaStream_t stream);
 
-// One token, thread blocks of half a multiprocessor (w4a16_token.cu); args.blocks are given.
+// One token, work in units (w4a16_token.cu); args.blocks are given.
 struct TokenShape {
     int warps = 0, slots = 0;  // slots: records of a warp on their way, 1 to 4
     int64_t shared_bytes = 0;
@@ -196,13 +196,14 @@ struct OneTokenArgs {
         const float* shared = nullptr;
         float* sum = nullptr;  // null: none
     } combine;
-    // launch_token_experts() fills them in: chunks with records; a thread block's units at most.
-    int active = 0, dense_active = 0, units = 0, route_bytes = 0;
+    int active = 0, units = 0,
+        route_bytes = 0;                // launch_token_experts() fills them in: chunks with records, a block's units
     int x_rows = 0, expert_blocks = 0;  // launch_one_token() fills them in; blocks behind expert_blocks are dense
 };
 bool fits_one_token(const ExpertsArgs& args, const OneTokenArgs& one, int multiprocessors);
 cudaError_t launch_one_token(const ExpertsArgs& args, OneTokenArgs one, int multiprocessors, cudaStream_t stream);
 cudaError_t prepare_one_token();
+// The same with work in units (w4a16_token.cuh): a first product without one beside it, or one to combine.
 bool fits_token_experts(const ExpertsArgs& args, OneTokenArgs one, int multiprocessors);
 cudaError_t launch_token_experts(const ExpertsArgs& args, OneTokenArgs one, int multiprocessors, cudaStream_t stream);
 cudaError_t prepare_token_experts();

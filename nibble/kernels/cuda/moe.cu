@@ -3,7 +3,6 @@
 #include "kernels/cuda/moe_launch.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 namespace nibble::cuda {
 namespace {
@@ -232,10 +231,6 @@ cudaError_t launch_sort(const SortArgs& args, cudaStream_t stream) {
 }
 
 cudaError_t launch_combine(const CombineArgs& args, cudaStream_t stream) {
-    if (!(std::getenv("NIBBLE_T") && std::atoi(std::getenv("NIBBLE_T")) & 32))
-    if (const cudaError_t code = cudaFuncSetAttribute(combine_kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                                      cudaSharedmemCarveoutMaxShared))
-        return code;
     return launch_kernel(combine_kernel, dim3(ceil_blocks(args.width, 256), static_cast<unsigned>(args.tokens)), 256, 0,
                          args, stream);
 }

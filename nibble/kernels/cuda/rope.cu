@@ -1,7 +1,6 @@
 // Between the projections and attention: head norms, rotary embedding, keys and values into the cache. A warp per token
 // and head: queries, then keys, then values.
 #include "kernels/cuda/rope.cuh"
-#include <cstdlib>
 
 namespace nibble::cuda {
 namespace {
@@ -58,10 +57,6 @@ __global__ void append_kernel(const __grid_constant__ AppendArgs args) {
 
 cudaError_t launch_rope(const RopeArgs& args, cudaStream_t stream) {
     const int64_t items = args.tokens * (args.q_heads + 2 * args.cache.kv_heads);
-    if (!(std::getenv("NIBBLE_T") && std::atoi(std::getenv("NIBBLE_T")) & 32))
-    if (const cudaError_t code = cudaFuncSetAttribute(rope_kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                                      cudaSharedmemCarveoutMaxShared))
-        return code;
     return launch_kernel(rope_kernel, dim3(ceil_blocks(items, warps)), 32 * warps, 0, args, stream);
 }
 

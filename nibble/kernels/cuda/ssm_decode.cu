@@ -7,8 +7,6 @@
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/ssm_launch.h"
 #include "kernels/cuda/ssm_step.cuh"
-#include "kernels/cuda/trace.cuh"
-#include <cstdlib>
 
 namespace nibble::cuda {
 namespace {
@@ -24,8 +22,6 @@ __global__ void __launch_bounds__(threads) decode_kernel(const __grid_constant__
     __shared__ __align__(16) float b[State], c[State];
     __shared__ float xs[most_head_dim], gated[most_head_dim], step[2], shared_scale;
     extern __shared__ __align__(16) float row[];
-    TRACE_SPACE
-    TRACE(0);
     if (args.overlap) overlap_next();
     const SsmSegment s = args.list[blockIdx.y];
     const int head = static_cast<int>(blockIdx.x), p = static_cast<int>(threadIdx.x);
@@ -57,7 +53,6 @@ __global__ void __launch_bounds__(threads) decode_kernel(const __grid_constant__
     }
     const float d = args.d[head], norm = own ? args.norm[head * args.head_dim + p] : 0.0f;
     if (args.overlap) wait_for_previous();
-    TRACE(1);
 
     const float* projected = args.projected + s.row * args.stride;
     float fresh[each];
@@ -86,7 +81,6 @@ __global__ void __launch_bounds__(threads) decode_kernel(const __grid_constant__
     }
     for (int i = args.state + p; i < State; i += threads) b[i] = c[i] = 0.0f;
     __syncthreads();
-    TRACE(2);
     if (own) {
         const float x = xs[p], decay = step[0], u = step[1] * x;
         float acc = 0.0f;
@@ -98,14 +92,7 @@ __global__ void __launch_bounds__(threads) decode_kernel(const __grid_constant__
         }
         gated[p] = silu(rounded(z)) * fmaf(d, x, acc);
     }
-    TRACE(3);
     cluster_sync();
-    TRACE(4);
-    const int width = args.inner / args.groups, pitch = lane_pitch(width);
-    for (int j = p; j < width; j += threads)
-        *lane_place(row, pitch, j) =
-            cluster_float(shared_address(gated + j % args.head_dim), static_cast<uint32_t>(j / args.head_dim));
-    cluster_arrive();
     // Nobody reads this token's history any more.
     if (s.state) {
 #pragma unroll
@@ -121,6 +108,10 @@ __global__ void __launch_bounds__(threads) decode_kernel(const __grid_constant__
                     s.state[j * args.channels + at] = j + 1 == args.conv - 1 ? fresh[k] : taps[k][j + 1];
         }
     }
+    const int width = args.inner / args.groups, pitch = lane_pitch(width);
+    for (int j = p; j < width; j += threads)
+        *lane_place(row, pitch, j) =
+            cluster_float(shared_address(gated + j % args.head_dim), static_cast<uint32_t>(j / args.head_dim));
     __syncthreads();
     if (p < 32) {
         const float scale = norm_scale(row, width, args.eps);
@@ -135,8 +126,7 @@ __global__ void __launch_bounds__(threads) decode_kernel(const __grid_constant__
         for (int i = 0; i < State; ++i)
             if (i < args.state) kept[int64_t{i} * args.head_dim] = state[i];
     }
-    cluster_wait();  // nobody leaves while its outputs are read
-    TRACE_END(blockIdx.x, 0);
+    cluster_sync();  // nobody leaves while its outputs are read
 }
 
 template <int State>
@@ -153,11 +143,10 @@ cudaError_t launch(const SsmArgs& args, cudaStream_t stream) {
     config.stream = stream;
     config.attrs = attributes;
     config.numAttrs = args.overlap ? 2 : 1;
-    // As much shared memory as the products around it have: a multiprocessor is empty before it divides its memory
+    // As much shared memory as the products around it ask for: a multiprocessor is empty before it divides its memory
     // another way.
-    if (!(std::getenv("NIBBLE_T") && std::atoi(std::getenv("NIBBLE_T")) & 8))
-    if (const cudaError_t code = cudaFuncSetAttribute(decode_kernel<State>, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                                      cudaSharedmemCarveoutMaxShared))
+    if (const cudaError_t code = cudaFuncSetAttribute(
+            decode_kernel<State>, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared))
         return code;
     return cudaLaunchKernelEx(&config, decode_kernel<State>, args);
 }
@@ -171,8 +160,6 @@ bool ssm_decodes(const SsmArgs& args) {
            (size == 1 || size == 2 || size == 4 || size == 8) &&
            norm_shared_bytes(args.inner / args.groups) <= 40 * 1024;
 }
-
-TRACE_DUMP(ssm)
 
 cudaError_t launch_ssm_decode(const SsmArgs& args, cudaStream_t stream) {
     if (args.state <= 16) return launch<16>(args, stream);

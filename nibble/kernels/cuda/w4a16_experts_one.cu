@@ -5,11 +5,9 @@
 // takes a launch and its sorting from between the router and the weights. Other thread blocks of the launch may make a
 // plain product (ExpertsInput::beside), which need not wait for the choice.
 #include "kernels/cuda/route.cuh"
-#include "kernels/cuda/trace.cuh"
 #include "kernels/cuda/w4a16_experts.cuh"
 
 #include <algorithm>
-#include <cstdlib>
 
 namespace nibble::cuda {
 namespace {
@@ -29,8 +27,6 @@ template <int ChunksPerWarp>
 __global__ void __launch_bounds__(1024, 1)
     one_kernel(const __grid_constant__ ExpertsArgs args, const __grid_constant__ OneTokenArgs one) {
     extern __shared__ __align__(128) uint8_t shared[];
-    TRACE_SPACE
-    TRACE(0);
     constexpr int warps_per_tile = matmul_chunks / ChunksPerWarp;
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const int warps = static_cast<int>(blockDim.x) / 32, g = lane / 4, c = lane % 4;
@@ -71,7 +67,6 @@ __global__ void __launch_bounds__(1024, 1)
         if (!ahead) wait_for_previous();
         overlap_next();
     }
-    TRACE(1);
     if (!ahead) bring_x();
     if (dense) {
         __syncthreads();
@@ -102,7 +97,6 @@ __global__ void __launch_bounds__(1024, 1)
     }
     asm volatile("cp.async.wait_all;" ::: "memory");
     __syncthreads();
-    TRACE(2);
 
     const uint8_t* x = shared + (one_row ? 0 : slot - first_slot) * x_pitch + first * (2 * w4a16::record_cols) + 32 * c;
     const ScaleBits scale_bits = dense ? one.dense.scale_bits : args.scale_bits;
@@ -130,7 +124,6 @@ __global__ void __launch_bounds__(1024, 1)
         }
         part[p][0] = acc[0][0], part[p][1] = acc[0][2];
     }
-    TRACE(3);
     // Sums [chunk][16 rows] lie over the warp's first slot, which nobody fills any more; every column has them.
     __syncwarp();
     if (c == 0) {
@@ -139,7 +132,6 @@ __global__ void __launch_bounds__(1024, 1)
         for (int p = 0; p < ChunksPerWarp; ++p) own[16 * p + g] = part[p][0], own[16 * p + g + 8] = part[p][1];
     }
     __syncthreads();
-    TRACE(4);
     for (int o = static_cast<int>(threadIdx.x); o < 8 * share.count; o += static_cast<int>(blockDim.x)) {
         const int own_tile = share.first + o / 8, row = own_tile % row_tiles * 16 + o % 8;
         float upper[matmul_chunks], lower[matmul_chunks];
@@ -158,7 +150,6 @@ __global__ void __launch_bounds__(1024, 1)
         const Output output(args, space.chosen[own_slot], own_tile % row_tiles * 16, o % 8);
         output.store(own_slot, tree_sum(upper), tree_sum(lower));
     }
-    TRACE_END(block, args.early ? 2 : 1);
 }
 
 template <int ChunksPerWarp>
@@ -203,8 +194,6 @@ struct OneShape {
 
 }  // namespace
 
-TRACE_DUMP(one)
-
 bool fits_one_token(const ExpertsArgs& args, const OneTokenArgs& one, int multiprocessors) {
     const OneShape shape(args, one, multiprocessors);
     return shape.warps <= most_warps && shape.bytes <= shared_limit;
@@ -231,12 +220,7 @@ cudaError_t launch_one_token(const ExpertsArgs& args, OneTokenArgs one, int mult
 cudaError_t prepare_one_token() {
     for (const auto kernel : {one_kernel<1>, one_kernel<2>, one_kernel<4>})
         if (const cudaError_t code =
-                cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_limit - 256))
-            return code;
-    if (!(std::getenv("NIBBLE_T") && std::atoi(std::getenv("NIBBLE_T")) & 16))
-    for (const auto kernel : {one_kernel<1>, one_kernel<2>, one_kernel<4>})
-        if (const cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                                          cudaSharedmemCarveoutMaxShared))
+                cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_limit))
             return code;
     return cudaSuccess;
 }

@@ -8,12 +8,10 @@
 // of absent tokens read a present one: their columns are never stored.
 #include "kernels/cuda/matmul_launch.h"
 #include "kernels/cuda/ptx.cuh"
-#include "kernels/cuda/trace.cuh"
 #include "kernels/cuda/w4a16_decode.cuh"
 #include "kernels/cuda/w4a16_norm.cuh"
 
 #include <cuda_runtime.h>
-#include <cstdlib>
 
 namespace nibble::cuda {
 namespace {
@@ -34,8 +32,6 @@ __device__ void block64(float (&acc)[4], const uint4& codes, const ScalePairs& s
 template <int ChunksPerWarp, int Split, int Slots>
 __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ GemvArgs args) {
     extern __shared__ __align__(128) uint8_t shared[];
-    TRACE_SPACE
-    TRACE(0);
     constexpr int block_chunks = matmul_chunks / Split, warps_per_tile = block_chunks / ChunksPerWarp;
     if (Split == 1 && static_cast<int>(blockIdx.x) >= args.blocks) return side_rows(args, shared);
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -74,7 +70,6 @@ __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ G
         overlap_next();
         wait_for_previous();
     }
-    TRACE(1);
     constexpr int record_x_bytes = w4a16::record_cols * 2;
     if (Split == 1 && args.norm.h)
         normed_input(args, reinterpret_cast<float*>(shared + (slots_at - x_at) + warps * (warp_bytes + 8 * Slots)),
@@ -88,7 +83,6 @@ __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ G
         }
     asm volatile("cp.async.wait_all;" ::: "memory");
     __syncthreads();
-    TRACE(2);
 
     const uint8_t* x = shared + min(lane / 4, args.tokens - 1) * args.x_pitch + lane % 4 * 32 + first * record_x_bytes;
     uint8_t* slot = shared + (slot_at - x_at);
@@ -123,7 +117,6 @@ __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ G
         for (int e = 0; e < 4; ++e) part[p][e] = acc[e];
     }
 
-    TRACE(3);
     // Partial sums [16 rows][8 tokens] of each chunk lie over the warp's first slot, which nobody fills any more.
     float* own = reinterpret_cast<float*>(slot);
     __syncwarp();
@@ -137,7 +130,6 @@ __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ G
         __syncthreads();
     else
         cluster_sync();
-    TRACE(4);
     const auto output = [&](int token, int row) {
         const uint32_t sums_at = slots_at + row / 16 * warps_per_tile * warp_bytes + (row % 16 * 8 + token) * 4;
         const auto chunk = [&](int c) {
@@ -179,7 +171,6 @@ __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ G
         }
     }
     if constexpr (Split > 1) cluster_sync();  // nobody leaves while its sums are read
-    TRACE_END(blockIdx.x, args.n);
 }
 
 template <int ChunksPerWarp, int Split, int Slots>
@@ -207,8 +198,6 @@ cudaError_t launch(const GemvArgs& args, const GemvShape& shape, cudaStream_t st
 
 }  // namespace
 
-TRACE_DUMP(gemv)
-
 cudaError_t launch_gemv(const GemvArgs& args, const GemvShape& shape, cudaStream_t stream) {
     switch (10 * shape.chunks_per_warp + shape.split) {
         case 11:
@@ -235,13 +224,7 @@ cudaError_t allow_gemv_shared(int64_t bytes) {
                               gemv_kernel<2, 2, 1>, gemv_kernel<4, 2, 1>, gemv_kernel<1, 1, 2>, gemv_kernel<2, 1, 2>,
                               gemv_kernel<4, 1, 2>, gemv_kernel<1, 2, 2>, gemv_kernel<2, 2, 2>, gemv_kernel<4, 2, 2>})
         if (const cudaError_t code =
-                cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes) - 256))
-            return code;
-    if (!(std::getenv("NIBBLE_T") && std::atoi(std::getenv("NIBBLE_T")) & 16))
-    for (const auto kernel : {gemv_kernel<1, 1, 1>, gemv_kernel<2, 1, 1>, gemv_kernel<4, 1, 1>, gemv_kernel<1, 1, 2>, gemv_kernel<2, 1, 2>,
-                              gemv_kernel<4, 1, 2>})
-        if (const cudaError_t code =
-                cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared))
+                cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)))
             return code;
     return cudaSuccess;
 }

@@ -1,5 +1,5 @@
-// W4A16 for one token and matrices of few records a multiprocessor: see w4a16_token.cuh.
-#include "kernels/cuda/trace.cuh"
+// W4A16 for one token and matrices of few records a multiprocessor, work in units (w4a16_token.cuh): rows of 11
+// records, say, have six chunks of two and two without any, which gemv_kernel gives warps too.
 #include "kernels/cuda/w4a16_norm.cuh"
 #include "kernels/cuda/w4a16_token.cuh"
 
@@ -12,10 +12,8 @@ using namespace token;
 
 // Shared memory: x, rings and their barriers, sums, a row to norm.
 template <int Slots>
-__global__ void __launch_bounds__(most_threads, 1) token_kernel(const __grid_constant__ GemvArgs args) {
+__global__ void __launch_bounds__(1024, 1) token_kernel(const __grid_constant__ GemvArgs args) {
     extern __shared__ __align__(128) uint8_t shared[];
-    TRACE_SPACE
-    TRACE(0);
     if (static_cast<int>(blockIdx.x) >= args.blocks) return side_rows(args, shared);
     const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
     const int warp = thread / 32, lane = thread % 32, warps = threads / 32;
@@ -46,7 +44,6 @@ __global__ void __launch_bounds__(most_threads, 1) token_kernel(const __grid_con
         overlap_next();
         wait_for_previous();
     }
-    TRACE(1);
     if (args.norm.h) {
         normed_input(args, sums + 16 * args.tiles * active, reinterpret_cast<uint32_t*>(shared), norm_weight);
     } else {
@@ -58,12 +55,8 @@ __global__ void __launch_bounds__(most_threads, 1) token_kernel(const __grid_con
         asm volatile("cp.async.wait_all;" ::: "memory");
     }
     __syncthreads();
-    TRACE(2);
-    multiply_units(
-        ring, cursor, shared, base, warp, warps, units, locate, [&](int) { return args.scale_bits; }, sums);
-    TRACE(3);
+    multiply_units(ring, cursor, shared, base, warp, warps, units, locate, args.scale_bits, sums);
     __syncthreads();
-    TRACE(4);
     const auto output = [&](int row) {
         return w4a16_output(row_sum(sums, row / 16 * active, active, row % 16), args.factors,
                             min(first_tile * 16 + row, args.n - 1));
@@ -84,7 +77,6 @@ __global__ void __launch_bounds__(most_threads, 1) token_kernel(const __grid_con
         for (int row = thread; row < rows; row += threads)
             if (const int out = first_tile * 16 + row; out < args.n) args.y[out] = output(row);
     }
-    TRACE_END(blockIdx.x, args.n);
 }
 
 template <int Slots>
@@ -103,8 +95,6 @@ cudaError_t launch(const GemvArgs& args, const TokenShape& shape, cudaStream_t s
 }
 
 }  // namespace
-
-TRACE_DUMP(token)
 
 int token_ring_bytes(int warps, int slots) { return warps * slots * (w4a16::record_bytes + 8); }
 
@@ -126,7 +116,7 @@ cudaError_t launch_token(const GemvArgs& args, const TokenShape& shape, cudaStre
 cudaError_t prepare_token(int64_t bytes) {
     for (const auto kernel : {token_kernel<1>, token_kernel<2>, token_kernel<3>, token_kernel<4>}) {
         if (const cudaError_t code =
-                cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes) - 256))
+                cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)))
             return code;
         if (const cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                                           cudaSharedmemCarveoutMaxShared))

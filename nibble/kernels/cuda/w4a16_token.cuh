@@ -1,17 +1,12 @@
 // One token's products of records: a thread block's work is a list of units, a unit one chunk of K of 16 rows. Warps
 // take units in turn, so their number has nothing to do with how many tiles a thread block has or how many of a short
 // row's chunks are empty. Every warp has a ring of records that goes on from one unit to the next.
-//
-// Thread blocks are half of a multiprocessor: beside those of one kernel there is room for those of the next, which
-// have their first records on the way (programmatic dependent launch) when the kernel before is done.
 #pragma once
 
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/w4a16_experts.cuh"
 
 namespace nibble::cuda::token {
-
-constexpr int most_threads = 1024;
 
 // i / divisor for 0 <= i < 4096, 1 <= divisor <= matmul_chunks.
 struct Divisor {
@@ -76,17 +71,16 @@ struct Cursor {
     }
 };
 
-// sums [unit][16] of all units; each is a chain from zero. `bits(unit)`: of its format.
-template <int Slots, class Locate, class Bits>
+// sums [unit][16] of all units; each is a chain from zero.
+template <int Slots, class Locate>
 __device__ __forceinline__ void multiply_units(const Ring<Slots>& ring, Cursor& cursor, const uint8_t* shared,
-                                               uint32_t base, int warp, int warps, int units, Locate locate, Bits bits,
-                                               float* sums) {
+                                               uint32_t base, int warp, int warps, int units, Locate locate,
+                                               const ScaleBits& scale_bits, float* sums) {
     const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, c = lane % 4;
     uint32_t at = 0, parity = 0;
 #pragma unroll 1
     for (int unit = warp; unit < units; unit += warps) {
         const Unit u = locate(unit);
-        const ScaleBits scale_bits = bits(unit);
         const uint8_t* x = shared + u.x + 32 * c;
         float acc[1][4] = {};
 #pragma unroll 1
