@@ -190,6 +190,10 @@ struct OneTokenArgs {
     RouteArgs route;
     SortArgs sort;
     bool choose = false;
+    // Tiles of a thread block: `each`, one more for the first `more` blocks. launch_one_token() fills them in.
+    struct Deal {
+        int each = 0, more = 0;
+    } expert_deal, dense_deal;
     // Of a mixture's second product: sum = CombineArgs' in place of y.
     struct Combine {
         const float* weights = nullptr;  // [top_k]

@@ -146,19 +146,20 @@ __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ G
         return w4a16_output(tree_sum(sums), args.factors, min(first_tile * 16 + row, args.n - 1));
     };
     const int rows = args.tiles * 16;
+    const auto token_of = [&](int o, int width) { return args.tokens == 1 ? 0 : o / width; };  // divisions are dear
     // Blocks of a cluster take turns.
     const int begin = rank * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
     const int step = Split * static_cast<int>(blockDim.x);
     if (args.gated && !args.paired) {
         for (int o = begin; o < rows * args.tokens; o += step) {
-            const int token = o / rows, row = o % rows, out = first_tile * 16 + row;
+            const int token = token_of(o, rows), row = o - token * rows, out = first_tile * 16 + row;
             if (out < args.n)
                 args.gated[int64_t{token} * args.n + out] =
                     bf16_from_float(act(args.activation, rounded(output(token, row))));
         }
     } else if (args.gated) {
         for (int o = begin; o < rows / 2 * args.tokens; o += step) {
-            const int token = o / (rows / 2), place = o % (rows / 2), row = place / 16 * 32 + place % 16;
+            const int token = token_of(o, rows / 2), place = o - token * (rows / 2), row = place / 16 * 32 + place % 16;
             if (first_tile * 16 + row >= args.n) continue;
             const float gate = act(args.activation, rounded(output(token, row)));
             args.gated[int64_t{token} * (args.n / 2) + first_tile * 8 + place] =
@@ -166,7 +167,7 @@ __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ G
         }
     } else {
         for (int o = begin; o < rows * args.tokens; o += step) {
-            const int token = o / rows, row = o % rows, out = first_tile * 16 + row;
+            const int token = token_of(o, rows), row = o - token * rows, out = first_tile * 16 + row;
             if (out < args.n) args.y[token * args.factors.y_stride + out] = output(token, row);
         }
     }

@@ -10,6 +10,17 @@
 
 namespace nibble::cuda {
 
+// Two values as BF16, the second in the upper half: pair_of() of what is no NaN in one instruction (of a NaN, which
+// `nonfinite` reports, other bits). With pair_of() half of a norm's instructions were roundings.
+__device__ inline uint32_t fast_pair(float low, float high) {
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+__device__ inline float2 values_of(uint32_t pair) {
+    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u)};
+}
+
 // h + update into the order of ref's sum, its norm as x. Shared memory: row, norm_row_bytes().
 __device__ inline void normed_input(const GemvArgs& args, float* row, uint32_t* x, float2 (&w)[norm_pairs]) {
     const GemvNorm& n = args.norm;
@@ -29,12 +40,16 @@ __device__ inline void normed_input(const GemvArgs& args, float* row, uint32_t* 
     for (int j = 0; j < norm_pairs; ++j) {
         const int pair = static_cast<int>(threadIdx.x) + j * threads;
         if (pair >= k / 2) continue;
-        v[j] = {__uint_as_float(h[j] << 16), __uint_as_float(h[j] & 0xFFFF0000u)};
-        if (n.update) v[j] = {rounded(v[j].x + rounded(u[j].x)), rounded(v[j].y + rounded(u[j].y))};
+        v[j] = values_of(h[j]);
+        if (n.update) {
+            const float2 update = values_of(fast_pair(u[j].x, u[j].y));
+            h[j] = fast_pair(v[j].x + update.x, v[j].y + update.y);
+            v[j] = values_of(h[j]);
+        }
         float* to = lane_place(row, pitch, 2 * pair);
         to[0] = v[j].x, to[pitch] = v[j].y;
         if (blockIdx.x > 0) continue;
-        if (n.h_out) reinterpret_cast<uint32_t*>(n.h_out)[pair] = pair_of(v[j].x, v[j].y);
+        if (n.h_out) reinterpret_cast<uint32_t*>(n.h_out)[pair] = h[j];
         bad = bad || !is_finite(v[j].x) || !is_finite(v[j].y);
     }
     if (bad && n.nonfinite) atomicMin(n.nonfinite, 0);
@@ -48,7 +63,7 @@ __device__ inline void normed_input(const GemvArgs& args, float* row, uint32_t* 
 #pragma unroll
     for (int j = 0; j < norm_pairs; ++j)
         if (const int pair = static_cast<int>(threadIdx.x) + j * threads; pair < k / 2) {
-            x[pair] = pair_of((v[j].x * r) * w[j].x, (v[j].y * r) * w[j].y);
+            x[pair] = fast_pair((v[j].x * r) * w[j].x, (v[j].y * r) * w[j].y);
             if (blockIdx.x == 0 && n.x_out) reinterpret_cast<uint32_t*>(n.x_out)[pair] = x[pair];
         }
     // Columns of padding.
