@@ -143,11 +143,7 @@ cudaError_t launch(const SsmArgs& args, cudaStream_t stream) {
     config.stream = stream;
     config.attrs = attributes;
     config.numAttrs = args.overlap ? 2 : 1;
-    // As much shared memory as the products around it ask for: a multiprocessor is empty before it divides its memory
-    // another way.
-    if (const cudaError_t code = cudaFuncSetAttribute(
-            decode_kernel<State>, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared))
-        return code;
+    if (const cudaError_t code = prefer_shared_memory(decode_kernel<State>)) return code;
     return cudaLaunchKernelEx(&config, decode_kernel<State>, args);
 }
 

@@ -234,10 +234,12 @@ cudaError_t launch_one_token(const ExpertsArgs& args, OneTokenArgs one, int mult
 }
 
 cudaError_t prepare_one_token() {
-    for (const auto kernel : {one_kernel<1>, one_kernel<2>, one_kernel<4>})
+    for (const auto kernel : {one_kernel<1>, one_kernel<2>, one_kernel<4>}) {
         if (const cudaError_t code =
                 cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_limit))
             return code;
+        if (const cudaError_t code = prefer_shared_memory(kernel)) return code;
+    }
     return cudaSuccess;
 }
 

@@ -209,9 +209,7 @@ cudaError_t prepare_token_experts() {
         if (const cudaError_t code =
                 cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Grid::half))
             return code;
-        if (const cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                                          cudaSharedmemCarveoutMaxShared))
-            return code;
+        if (const cudaError_t code = prefer_shared_memory(kernel)) return code;
     }
     return cudaSuccess;
 }

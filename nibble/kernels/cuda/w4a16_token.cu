@@ -118,9 +118,7 @@ cudaError_t prepare_token(int64_t bytes) {
         if (const cudaError_t code =
                 cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)))
             return code;
-        if (const cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                                          cudaSharedmemCarveoutMaxShared))
-            return code;
+        if (const cudaError_t code = prefer_shared_memory(kernel)) return code;
     }
     return cudaSuccess;
 }
