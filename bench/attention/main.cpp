@@ -1,9 +1,7 @@
 // gpu_attention: checks paged decode attention, then times it against the bytes of keys and values it reads.
 #include "attention/check.h"
 #include "bench/attention.h"
-#include "device/report.h"
-
-#include <CLI/CLI.hpp>
+#include "device/program.h"
 
 #include <cstdio>
 
@@ -13,12 +11,9 @@ namespace {
 using cuda::KvType;
 
 struct Config {
-    std::string device = "cuda", json;
-    int64_t memory_gib = 24;
-    uint64_t seed = 1;
     int repeats = 15, page_tokens = 16;
     std::vector<std::string> shapes{"1x1024", "1x4096", "1x32768", "16x1024", "16x4096", "64x4096"};
-    bool small = false, tiny = false, no_check = false, no_timing = false;
+    bool tiny = false;
 };
 
 Result<KernelRow> time_shape(const AttentionShape& shape, Kit& kit, const Noise<uint16_t>& noise, int repeats,
@@ -56,59 +51,27 @@ Status time_all(const Config& config, Kit& kit, Report& report) {
     return Ok{};
 }
 
-Result<bool> run(const Config& config) {
-    NIBBLE_TRY(const DeviceChoice choice, parse_device(config.device));
-    NIBBLE_TRY(const DeviceInfo info, open_device(choice));
-    fmt::print("{}: {} multiprocessors\n", info.name, info.multiprocessors);
-    NIBBLE_TRY(Stream stream, Stream::create(info.index));
-    NIBBLE_TRY(DeviceArena arena, DeviceArena::create(info.index, config.memory_gib << 30));
-    Report report;
-    report.json["device"] = info.name;
-    bool good = true;
-    if (!config.no_check) {
-        NIBBLE_TRY(const auto checks, check_attention(stream, info, arena, config.seed,
-                                                      config.tiny    ? AttentionChecks::tiny
-                                                      : config.small ? AttentionChecks::small
-                                                                     : AttentionChecks::all));
-        for (const Check& c : checks) {
-            good = good && c.wrong == 0 && c.compared > 0;
-            report.check(c.name, c.compared, c.wrong, c.worst);
-            fmt::print("{:<68} {:>9} compared {:>7} wrong{}{}\n", c.name, c.compared, c.wrong,
-                       c.worst > 0 ? fmt::format("  worst {:.2e}", c.worst) : "", c.wrong ? "  " + c.first : "");
-        }
-        fmt::print("{}\n", good ? "all checks passed" : "CHECKS FAILED");
-        std::fflush(stdout);
-    }
-    if (!config.no_timing) {
-        Kit kit(stream, info, arena, config.seed);
-        NIBBLE_CHECK(time_all(config, kit, report));
-    }
-    NIBBLE_CHECK(report.write(config.json));
-    return good;
-}
-
 }  // namespace
 }  // namespace nibble::bench
 
 int main(int argc, char** argv) {
-    nibble::bench::Config config;
+    using namespace nibble::bench;
+    ProgramOptions options;
+    Config config;
     CLI::App app{"Checks and times paged decode attention"};
-    app.add_option("--device", config.device, "cuda or cuda:N");
-    app.add_option("--json", config.json, "write the results here");
-    app.add_option("--memory", config.memory_gib, "GiB of device memory");
-    app.add_option("--seed", config.seed, "of the checked data");
+    options.add_to(app, "short sequences only");
     app.add_option("--repeats", config.repeats, "timed runs")->check(CLI::Range(1, 1000));
     app.add_option("--page", config.page_tokens, "tokens of a page in timed runs");
     app.add_option("--shape", config.shapes, "SEQUENCESxTOKENS to time");
-    app.add_flag("--small", config.small, "short sequences only");
     app.add_flag("--tiny", config.tiny, "a few launches of every kernel: for racecheck");
-    app.add_flag("--no-check", config.no_check);
-    app.add_flag("--no-timing", config.no_timing);
     CLI11_PARSE(app, argc, argv);
-    const auto good = nibble::bench::run(config);
-    if (!good) {
-        fmt::print(stderr, "gpu_attention: {}\n", good.error().message());
-        return 1;
-    }
-    return *good ? 0 : 1;
+    const AttentionChecks checks = config.tiny     ? AttentionChecks::tiny
+                                   : options.small ? AttentionChecks::small
+                                                   : AttentionChecks::all;
+    return run_program(
+        "gpu_attention", options,
+        [&](Run& run) {
+            run.show("attention", check_attention(run.kit.stream, run.kit.device, run.kit.arena, options.seed, checks));
+        },
+        [&](Run& run) { return time_all(config, run.kit, run.report); });
 }

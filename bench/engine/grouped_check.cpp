@@ -360,11 +360,15 @@ Result<std::vector<Check>> check_grouped(const Kit& kit, bool small) {
     std::vector<Case> cases{{Format::nvfp4, 208, 160, 6},         {Format::nvfp4, 100, 48, 20},
                             {Format::nvfp4, 64, 2688, 1},         {Format::nvfp4, 96, 1856, 300, true},
                             {Format::mxfp4, 208, 416, 100},       {Format::nvfp4, 72, 592, 700},
-                            {Format::mxfp4, 128, 1056, 15, true}, {Format::nvfp4, 160, 336, 1000, true}};
+                            {Format::mxfp4, 128, 1056, 15, true}, {Format::nvfp4, 160, 336, 1000, true},
+                            {Format::nvfp4, 208, 160, 1500, true}};
     // Many row tiles: a warp has all of K, with tiles of eight tokens.
     if (!small) cases.push_back({Format::nvfp4, 1856, 2688, 140});
     if (!small) cases.push_back({Format::nvfp4, 1536, 2048, 120, true});
     if (!small) cases.push_back({Format::mxfp4, 2688, 1856, 900});
+    // Chunks of more than one record: six of them, eight.
+    if (!small) cases.push_back({Format::nvfp4, 400, 2688, 400});
+    if (!small) cases.push_back({Format::mxfp4, 72, 4096, 1400});
     for (const Case& c : cases) {
         NIBBLE_TRY(auto check, Grouped(kit, c).run());
         results.push_back(std::move(check));

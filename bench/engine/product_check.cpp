@@ -300,10 +300,14 @@ Result<std::vector<Check>> check_products(const Kit& kit, bool small) {
         NIBBLE_CHECK(add(checker.product(c, 208, 416, small ? 20 : 300)));
         NIBBLE_CHECK(add(checker.product(c, 300, 1160, small ? 20 : 140)));
         NIBBLE_CHECK(add(checker.product(c, 20, 16, 9)));
-        // Rows of every kernel: 32 to 224 a thread block.
-        if (!small)
+        // Rows of every kernel: 32 to 224 a thread block. Four groups of 128 columns: their scales come through the
+        // ring.
+        for (const int64_t k : {264, 392})
             for (const int64_t n : {4096, 6144, 7168, 8192, 12288, 14336, 16384, 25000, 28672})
-                NIBBLE_CHECK(add(checker.product(c, n, 264, 70)));
+                if (!small && (k == 264 || c.format == Format::fp8_block128))
+                    NIBBLE_CHECK(add(checker.product(c, n, k, 70)));
+        // Enough tiles for those of 256 tokens; y in rows of a multiple of four.
+        if (!small) NIBBLE_CHECK(add(checker.product(c, 2045, 904, 2041)));
     }
     for (const Format f : {Format::none, Format::nvfp4, Format::fp8_block128})
         NIBBLE_CHECK(add(checker.experts(f, 208, 160)));

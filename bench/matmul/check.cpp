@@ -21,13 +21,13 @@ public:
     Checker(const Stream& stream, const DeviceInfo& device, DeviceArena& arena, uint64_t seed)
         : stream_(stream), device_(device), arena_(arena), random_(seed) {}
 
-    Result<MatmulCheck> every_code_and_scale();
-    Result<MatmulCheck> round_trip(int64_t n, int64_t k);
-    Result<MatmulCheck> refusals();
-    Result<std::vector<MatmulCheck>> products(int64_t n, int64_t k);
-    Result<MatmulCheck> wide(int64_t n, int64_t k, const std::vector<int64_t>& batches, bool tilings, bool by_row);
-    Result<MatmulCheck> gated(int64_t half, int64_t k);
-    Result<MatmulCheck> normed(int64_t n, int64_t k);
+    Result<Check> every_code_and_scale();
+    Result<Check> round_trip(int64_t n, int64_t k);
+    Result<Check> refusals();
+    Result<std::vector<Check>> products(int64_t n, int64_t k);
+    Result<Check> wide(int64_t n, int64_t k, const std::vector<int64_t>& batches, bool tilings, bool by_row);
+    Result<Check> gated(int64_t half, int64_t k);
+    Result<Check> normed(int64_t n, int64_t k);
 
 private:
     template <class T>
@@ -106,7 +106,7 @@ private:
     ThreadPool pool_;
 };
 
-void note(MatmulCheck& check, std::string where) {
+void note(Check& check, std::string where) {
     if (check.wrong++ == 0) check.first = std::move(where);
 }
 
@@ -119,8 +119,8 @@ float value_at(const QuantMatrix& w, int64_t row, int64_t col) {
 }
 
 // Every code under every scale at every place of a record: one-hot tokens read the matrix column by column.
-Result<MatmulCheck> Checker::every_code_and_scale() {
-    MatmulCheck check{"every code and block scale"};
+Result<Check> Checker::every_code_and_scale() {
+    Check check{"every code and block scale"};
     QuantMatrix w(Format::nvfp4, 32, 2048);
     for (int64_t r = 0; r < w.rows; ++r) {
         for (int64_t c = 0; c < w.cols; c += 2)
@@ -150,8 +150,8 @@ Result<MatmulCheck> Checker::every_code_and_scale() {
     return check;
 }
 
-Result<MatmulCheck> Checker::round_trip(int64_t n, int64_t k) {
-    MatmulCheck check{fmt::format("prepack, unpack {}x{}", n, k)};
+Result<Check> Checker::round_trip(int64_t n, int64_t k) {
+    Check check{fmt::format("prepack, unpack {}x{}", n, k)};
     const DeviceArena::Mark mark = arena_.mark();
     const QuantMatrix w = random_matrix(n, k);
     NIBBLE_TRY(const OnDevice d, pack(w));
@@ -173,8 +173,8 @@ Result<MatmulCheck> Checker::round_trip(int64_t n, int64_t k) {
 }
 
 // Gate and up whose rows take turns, activated inside the product or after it, against the product of either.
-Result<MatmulCheck> Checker::gated(int64_t half, int64_t k) {
-    MatmulCheck check{fmt::format("gate and up of {}x{}, activated", half, k)};
+Result<Check> Checker::gated(int64_t half, int64_t k) {
+    Check check{fmt::format("gate and up of {}x{}, activated", half, k)};
     const DeviceArena::Mark mark = arena_.mark();
     const QuantMatrix gate = random_matrix(half, k), up = random_matrix(half, k);
     NIBBLE_TRY(const OnDevice gate_alone, pack(gate));
@@ -241,8 +241,8 @@ Result<MatmulCheck> Checker::gated(int64_t half, int64_t k) {
 }
 
 // The norm inside a product of one token against add_norm() and the product after it.
-Result<MatmulCheck> Checker::normed(int64_t n, int64_t k) {
-    MatmulCheck check{fmt::format("norm inside {}x{}", n, k)};
+Result<Check> Checker::normed(int64_t n, int64_t k) {
+    Check check{fmt::format("norm inside {}x{}", n, k)};
     const DeviceArena::Mark mark = arena_.mark();
     const QuantMatrix w = random_matrix(n, k);
     NIBBLE_TRY(const OnDevice d, pack(w));
@@ -357,8 +357,8 @@ Result<MatmulCheck> Checker::normed(int64_t n, int64_t k) {
     return check;
 }
 
-Result<MatmulCheck> Checker::refusals() {
-    MatmulCheck check{"scales outside 1 ... 126 are counted"};
+Result<Check> Checker::refusals() {
+    Check check{"scales outside 1 ... 126 are counted"};
     const DeviceArena::Mark mark = arena_.mark();
     QuantMatrix w = random_matrix(32, 512);
     uint32_t want = 0;
@@ -373,8 +373,8 @@ Result<MatmulCheck> Checker::refusals() {
     return check;
 }
 
-Result<std::vector<MatmulCheck>> Checker::products(int64_t n, int64_t k) {
-    MatmulCheck bits{fmt::format("{}x{}: same bits for every m and place", n, k)},
+Result<std::vector<Check>> Checker::products(int64_t n, int64_t k) {
+    Check bits{fmt::format("{}x{}: same bits for every m and place", n, k)},
         error{fmt::format("{}x{}: distance from double precision", n, k)};
     const DeviceArena::Mark mark = arena_.mark();
     const QuantMatrix w = random_matrix(n, k);
@@ -433,9 +433,8 @@ Result<std::vector<MatmulCheck>> Checker::products(int64_t n, int64_t k) {
 
 // More tokens than the GEMV takes, against the GEMV: the same bits.
 // by_row: a scale and a bias for every row.
-Result<MatmulCheck> Checker::wide(int64_t n, int64_t k, const std::vector<int64_t>& batches, bool tilings,
-                                  bool by_row) {
-    MatmulCheck check{fmt::format("{}x{}: m > 8 has the bits of m <= 8{}", n, k, by_row ? ", factors by row" : "")};
+Result<Check> Checker::wide(int64_t n, int64_t k, const std::vector<int64_t>& batches, bool tilings, bool by_row) {
+    Check check{fmt::format("{}x{}: m > 8 has the bits of m <= 8{}", n, k, by_row ? ", factors by row" : "")};
     const DeviceArena::Mark mark = arena_.mark();
     const QuantMatrix w = random_matrix(n, k);
     NIBBLE_TRY(const OnDevice d, pack(w));
@@ -487,10 +486,10 @@ std::vector<cuda::MatmulTiling> matmul_tilings() {
     return {{16, 4, 1, 1}, {16, 2, 2, 1}, {32, 4, 1, 1}, {32, 2, 2, 1}, {64, 4, 1, 1}, {64, 2, 2, 1}, {128, 2, 1, 1}};
 }
 
-Result<std::vector<MatmulCheck>> check_matmul(const Stream& stream, const DeviceInfo& device, DeviceArena& arena,
-                                              uint64_t seed, bool small) {
+Result<std::vector<Check>> check_matmul(const Stream& stream, const DeviceInfo& device, DeviceArena& arena,
+                                        uint64_t seed, bool small) {
     Checker checker(stream, device, arena, seed);
-    std::vector<MatmulCheck> results;
+    std::vector<Check> results;
     NIBBLE_TRY(auto exact, checker.every_code_and_scale());
     results.push_back(std::move(exact));
     NIBBLE_TRY(auto refused, checker.refusals());

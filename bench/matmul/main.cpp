@@ -2,11 +2,9 @@
 #include "bench/graph_time.h"
 #include "bench/machine.h"
 #include "cli/bench_device_data.h"
-#include "device/report.h"
+#include "device/program.h"
 #include "kernels/matmul_cuda.h"
 #include "matmul/check.h"
-
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cstdio>
@@ -15,13 +13,10 @@ namespace nibble::bench {
 namespace {
 
 struct Config {
-    std::string device = "cuda", json;
-    int64_t memory_gib = 24;
-    uint64_t seed = 1;
     int copies = 24, repeats = 15;
     std::vector<int64_t> batches{1, 2, 4, 8, 16, 32, 64, 128, 256};
     std::vector<std::string> shapes{"8192x8192", "4096x4096", "14336x4096", "4096x14336"};
-    bool small = false, no_check = false, no_timing = false, tilings = false;
+    bool tilings = false;
 };
 
 Status time_shape(int64_t n, int64_t k, const Stream& stream, const DeviceInfo& device, DeviceArena& arena,
@@ -124,63 +119,37 @@ Status time_shape(int64_t n, int64_t k, const Stream& stream, const DeviceInfo& 
     return Ok{};
 }
 
-Result<bool> run(const Config& config) {
-    NIBBLE_TRY(const DeviceChoice choice, parse_device(config.device));
-    NIBBLE_TRY(const DeviceInfo info, open_device(choice));
-    fmt::print("{}: {} multiprocessors\n", info.name, info.multiprocessors);
-    NIBBLE_TRY(Stream stream, Stream::create(info.index));
-    NIBBLE_TRY(DeviceArena arena, DeviceArena::create(info.index, config.memory_gib << 30));
-    Report report;
-    report.json["device"] = info.name;
-    bool good = true;
-    if (!config.no_check) {
-        NIBBLE_TRY(const auto checks, check_matmul(stream, info, arena, config.seed, config.small));
-        for (const MatmulCheck& c : checks) {
-            good = good && c.wrong == 0 && c.compared > 0;
-            report.check(c.name, c.compared, c.wrong, c.worst);
-            fmt::print("{:<52} {:>11} compared {:>8} wrong", c.name, c.compared, c.wrong);
-            fmt::print("{}{}\n", c.worst > 0 ? fmt::format("  worst {:.2e}", c.worst) : "",
-                       c.wrong ? "  " + c.first : "");
-        }
-        fmt::print("{}\n", good ? "all checks passed" : "CHECKS FAILED");
-        std::fflush(stdout);
+Status time_all(const Config& config, Run& run) {
+    const Vendor vendor = Vendor::open(run.kit.device);
+    if (!vendor.library) fmt::print("no baseline: {}\n", vendor.missing);
+    for (const std::string& shape : config.shapes) {
+        long n = 0, k = 0;
+        if (std::sscanf(shape.c_str(), "%ldx%ld", &n, &k) != 2) return fail("--shape {}: expected NxK", shape);
+        NIBBLE_CHECK(time_shape(n, k, run.kit.stream, run.kit.device, run.kit.arena, vendor, config, run.report));
     }
-    if (!config.no_timing) {
-        const Vendor vendor = Vendor::open(info);
-        if (!vendor.library) fmt::print("no baseline: {}\n", vendor.missing);
-        for (const std::string& shape : config.shapes) {
-            long n = 0, k = 0;
-            if (std::sscanf(shape.c_str(), "%ldx%ld", &n, &k) != 2) return fail("--shape {}: expected NxK", shape);
-            NIBBLE_CHECK(time_shape(n, k, stream, info, arena, vendor, config, report));
-        }
-    }
-    NIBBLE_CHECK(report.write(config.json));
-    return good;
+    return Ok{};
 }
 
 }  // namespace
 }  // namespace nibble::bench
 
 int main(int argc, char** argv) {
-    nibble::bench::Config config;
+    using namespace nibble::bench;
+    ProgramOptions options;
+    Config config;
     CLI::App app{"Checks and times the W4A16 matrix products"};
-    app.add_option("--device", config.device, "cuda or cuda:N");
-    app.add_option("--json", config.json, "write the results here");
-    app.add_option("--memory", config.memory_gib, "GiB of device memory");
-    app.add_option("--seed", config.seed, "of the checked data");
+    options.add_to(app, "small shapes only");
     app.add_option("--copies", config.copies, "of the weights that a timed run goes through")->check(CLI::Range(1, 64));
     app.add_option("--repeats", config.repeats, "timed runs")->check(CLI::Range(1, 1000));
     app.add_option("--m", config.batches, "tokens to time, ascending");
     app.add_option("--shape", config.shapes, "NxK to time");
     app.add_flag("--tilings", config.tilings, "time every tiling, not only the chosen one");
-    app.add_flag("--small", config.small, "small shapes only");
-    app.add_flag("--no-check", config.no_check);
-    app.add_flag("--no-timing", config.no_timing);
     CLI11_PARSE(app, argc, argv);
-    const auto good = nibble::bench::run(config);
-    if (!good) {
-        fmt::print(stderr, "gpu_matmul: {}\n", good.error().message());
-        return 1;
-    }
-    return *good ? 0 : 1;
+    return run_program(
+        "gpu_matmul", options,
+        [&](Run& run) {
+            run.show("products",
+                     check_matmul(run.kit.stream, run.kit.device, run.kit.arena, options.seed, options.small));
+        },
+        [&](Run& run) { return time_all(config, run); });
 }

@@ -13,6 +13,7 @@ struct Texts {
     std::vector<float> gold;  // FP32 logits of all rows; read_texts leaves it empty where no file has them
 };
 Result<std::vector<float>> all_rows(const LanguageModel& model, const std::vector<std::vector<int32_t>>& texts);
+// `model`: a folder, or empty for random tokens.
 Result<Texts> read_texts(const std::string& model, const ModelConfig& config, int64_t tokens);
 
 // Of a row: root mean square of the differences over that of the reference's logits about their mean. Medians over the
@@ -34,7 +35,7 @@ struct Difference {
     std::string what;
     int64_t rows = 0, of = 0, first = -1;
 };
-// Whole text alone, all texts at once, in chunks, token by token, forks, in batches of 2 to 16.
+// Whole text alone, all texts at once, in chunks, token by token, forks, in batches of 1 to 64.
 Result<std::vector<Difference>> check_invariance(const LanguageModel& model, const Texts& texts);
 
 }  // namespace nibble::bench

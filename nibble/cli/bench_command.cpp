@@ -19,8 +19,13 @@ void add_bench_model(CLI::App& bench, RunCommand& run) {
                          "random weights in the shape of smollm2-135m, llama-8b, qwen3-30b-a3b or nemotron-3-nano")
             ->excludes(path);
     command->add_option("--format", config->format, "of the linears of a --shape: bf16, fp8, nvfp4 ...")
-        ->capture_default_str();
-    command->add_option("--layers", config->layers, "of a --shape; default: all")->check(CLI::Range(1, 1000));
+        ->capture_default_str()
+        ->needs(shape);
+    command->add_flag("--quantize-head", config->quantize_head, "a --shape's output head in --format too, not BF16")
+        ->needs(shape);
+    command->add_option("--layers", config->layers, "of a --shape; default: all")
+        ->check(CLI::Range(1, 1000))
+        ->needs(shape);
     command->add_option("--device", config->device, "cpu, cuda or cuda:N")->capture_default_str();
     command->add_option("--prompt", config->prompt, "tokens of the prefill")->check(CLI::Range(1, 1 << 20));
     command->add_option("--decode", config->decode, "tokens decoded one by one")->check(CLI::Range(1, 1 << 20));

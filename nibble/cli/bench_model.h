@@ -12,8 +12,9 @@ namespace nibble {
 
 struct BenchModelOptions {
     std::string path;             // or
-    std::string shape;            // a published model's, with random weights (cli/random_checkpoint.h)
+    std::string shape;            // a published model's, with random weights (checkpoint/random_checkpoint.h)
     std::string format = "bf16";  // of its linears
+    bool quantize_head = false;   // into that format, too
     int layers = 0;               // of it; 0: all
     std::string device = "cpu";
     int64_t prompt = 512;        // tokens of a prefill

@@ -42,12 +42,8 @@ NIBBLE_HD constexpr uint16_t fp16_stochastic(float x, uint32_t random) {
     return static_cast<uint16_t>(sign | (code > 0x7BFFu ? 0x7BFFu : code));
 }
 
-// The orthonormal 16-point Walsh-Hadamard transform of sign[i] * w[i], in place: four stages of sums and differences
-// (distance 1, 2, 4, 8), FP32, then times 1/4. Bit i of `signs` set: element i is negated first (the random diagonal
-// that makes the rotation differ from tensor to tensor).
-NIBBLE_HD constexpr void hadamard16(float (&w)[16], uint32_t signs) {
-    for (int i = 0; i < 16; ++i)
-        if (signs >> i & 1u) w[i] = -w[i];
+// Four stages of sums and differences (distance 1, 2, 4, 8), FP32, in place.
+NIBBLE_HD constexpr void hadamard16_sums(float (&w)[16]) {
     for (int distance = 1; distance < 16; distance *= 2)
         for (int i = 0; i < 16; ++i)
             if ((i & distance) == 0) {
@@ -55,6 +51,15 @@ NIBBLE_HD constexpr void hadamard16(float (&w)[16], uint32_t signs) {
                 w[i] = a + b;
                 w[i + distance] = a - b;
             }
+}
+
+// The orthonormal 16-point Walsh-Hadamard transform of sign[i] * w[i], in place: hadamard16_sums, then times 1/4. Bit i
+// of `signs` set: element i is negated first (the random diagonal that makes the rotation differ from tensor to
+// tensor).
+NIBBLE_HD constexpr void hadamard16(float (&w)[16], uint32_t signs) {
+    for (int i = 0; i < 16; ++i)
+        if (signs >> i & 1u) w[i] = -w[i];
+    hadamard16_sums(w);
     for (int i = 0; i < 16; ++i) w[i] = w[i] * 0.25f;
 }
 

@@ -14,11 +14,17 @@ constexpr int multiprocessors = 132;
 
 bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
-// Tiles of tokens by how many an expert has on average; few row tiles for every thread block: four warps on each.
+// Tiles of tokens by how many an expert has on average; few row tiles for every thread block: four warps on each. On
+// Hopper wgmma was never slower from five tokens an expert on; tiles of 64 lost to tiles of 48, as an expert's tokens
+// fill them worse.
 ExpertsShape choose_shape(int64_t slots, int experts, int row_tiles) {
     const double each = static_cast<double>(slots) / experts;
     ExpertsShape shape{.blocks = multiprocessors};
-    shape.tokens = each <= 4 ? 8 : each <= 10 ? 16 : each <= 24 ? 32 : 64;
+    shape.many = each > 4 && on_hopper();
+    if (shape.many)
+        shape.tokens = each <= 9 ? 16 : each <= 26 ? 32 : 48;
+    else
+        shape.tokens = each <= 4 ? 8 : each <= 16 ? 16 : 64;
     if (shape.tokens == 8 && std::min<int64_t>(slots, experts) * row_tiles <= 12 * multiprocessors) shape.parts = 4;
     return shape;
 }

@@ -163,10 +163,11 @@ struct ExpertsArgs {
     bool overlap = false;
     bool early = false;  // `begin` and `rows` are not what the kernel before writes: weights may come before it is done
 };
-// How a thread block of it is made: tokens of a tile 8, 16, 32 or 64; `parts` warps share 16 rows (1, or 4 with 8
-// tokens).
+// How a thread block of it is made: tokens of a tile 8, 16 or 64; `parts` warps share 16 rows (1, or 4 with 8
+// tokens). `many`: the kernel on wgmma; tokens 16, 32 or 48.
 struct ExpertsShape {
     int tokens = 8, parts = 1, blocks = 132;
+    bool many = false;
 };
 cudaError_t launch_experts(const ExpertsArgs& args, const ExpertsShape& shape, cudaStream_t stream);
 cudaError_t prepare_experts();
@@ -174,6 +175,9 @@ cudaError_t prepare_experts();
 bool fits_few_experts(int records, int experts);
 cudaError_t launch_few_experts(const ExpertsArgs& args, int parts, int blocks, cudaStream_t stream);
 cudaError_t prepare_few_experts();
+// On Hopper.
+cudaError_t launch_many_experts(const ExpertsArgs& args, int tokens, int blocks, cudaStream_t stream);
+cudaError_t prepare_many_experts();
 // One token: slot i belongs to its i-th expert. `choose`: every thread block makes the choice out of route.logits, for
 // its own use, and where sort.begin is given the first one writes it to what route and sort point at; else
 // route.experts holds it.

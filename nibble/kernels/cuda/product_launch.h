@@ -59,6 +59,11 @@ struct Fp8Args {
 };
 cudaError_t launch_fp8(const ProductArgs& product, int multiprocessors, cudaStream_t stream);
 cudaError_t prepare_fp8();
+// launch_fp8() for many tokens: tiles of 256 tokens x 256 rows, by two thread blocks.
+bool fits_fp8_wide(const ProductArgs& product);
+int64_t fp8_wide_tiles(const ProductArgs& product);
+cudaError_t launch_fp8_wide(const ProductArgs& product, int multiprocessors, cudaStream_t stream);
+cudaError_t prepare_fp8_wide();
 
 // The same for experts, in tiles of one of these numbers of tokens; `rows` may be given.
 inline constexpr int fp8_experts_tiles[] = {8, 16, 32, 64, 128};

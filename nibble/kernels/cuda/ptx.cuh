@@ -147,7 +147,7 @@ struct Wgmma;
 #define NIBBLE_D16(d, i) NIBBLE_D8(d, i), NIBBLE_D8(d, i + 8)
 #define NIBBLE_D32(d, i) NIBBLE_D16(d, i), NIBBLE_D16(d, i + 16)
 #define NIBBLE_D64(d, i) NIBBLE_D32(d, i), NIBBLE_D32(d, i + 32)
-#define NIBBLE_WGMMA(N, names, a0, a1, a2, a3, b, add, outputs)                                                        \
+#define NIBBLE_WGMMA(N, names, a0, a1, a2, a3, b, add, ...)                                                            \
     template <>                                                                                                        \
     struct Wgmma<N> {                                                                                                  \
         static __device__ __forceinline__ void run(float (&d)[N / 2], const uint32_t* a, uint32_t operand, int more) { \
@@ -157,7 +157,7 @@ struct Wgmma;
                              "};\n\t"                                                                                  \
                              "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" names "}, {" a0 ", " a1      \
                              ", " a2 ", " a3 "}, rows, p, 1, 1, 0;\n\t}"                                               \
-                             : outputs                                                                                 \
+                             : __VA_ARGS__                                                                             \
                              : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(operand), "r"(more));                   \
         }                                                                                                              \
     }
@@ -170,6 +170,8 @@ struct Wgmma;
     ", %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 NIBBLE_WGMMA(16, NIBBLE_N8_0, "%8", "%9", "%10", "%11", "%12", "%13", NIBBLE_D8(d, 0));
 NIBBLE_WGMMA(32, NIBBLE_N16_0, "%16", "%17", "%18", "%19", "%20", "%21", NIBBLE_D16(d, 0));
+NIBBLE_WGMMA(48, NIBBLE_N16_0 ", %16, %17, %18, %19, %20, %21, %22, %23", "%24", "%25", "%26", "%27", "%28", "%29",
+             NIBBLE_D16(d, 0), NIBBLE_D8(d, 16));
 NIBBLE_WGMMA(64, NIBBLE_N32_0, "%32", "%33", "%34", "%35", "%36", "%37", NIBBLE_D32(d, 0));
 NIBBLE_WGMMA(128, NIBBLE_N64_0, "%64", "%65", "%66", "%67", "%68", "%69", NIBBLE_D64(d, 0));
 #undef NIBBLE_WGMMA

@@ -1,4 +1,4 @@
-#include "cli/random_checkpoint.h"
+#include "checkpoint/random_checkpoint.h"
 
 #include "formats/minifloat.h"
 
@@ -173,17 +173,22 @@ void nemotron(Names& names, const std::string& pattern) {
     names.add("backbone.norm_f.weight", {hidden});
 }
 
-// Every tensor begins somewhere else in one pool of random numbers.
+// Every tensor begins somewhere else in one pool of random numbers and goes round in it, so that a value depends on its
+// place alone, whatever rows it is read with. The pool lies in memory twice: rows that go round are in one piece too.
 class RandomCheckpoint : public Checkpoint {
 public:
     RandomCheckpoint(std::string_view shape, Json config, std::vector<CheckpointTensor> tensors)
-        : path_(shape), config_(std::move(config)), tensors_(std::move(tensors)), plain_(pool_size), codes_(pool_size) {
+        : path_(shape),
+          config_(std::move(config)),
+          tensors_(std::move(tensors)),
+          plain_(2 * period),
+          codes_(2 * period) {
         std::mt19937_64 random(1);
-        for (size_t i = 0; i < pool_size; ++i) {
+        for (size_t i = 0; i < period; ++i) {
             const auto bits = static_cast<uint32_t>(random());
             const float x = static_cast<float>(static_cast<int32_t>(bits)) * 0x1p-31f;  // uniform in [-1, 1)
-            plain_[i] = bf16_from_float(0.05f * x);
-            codes_[i] = static_cast<uint8_t>(bits & 0xBFu);  // as E4M3: below 2, never NaN
+            plain_[i] = plain_[period + i] = bf16_from_float(0.05f * x);
+            codes_[i] = codes_[period + i] = static_cast<uint8_t>(bits & 0xBFu);  // as E4M3: below 2, never NaN
         }
         for (CheckpointTensor& t : tensors_)
             t.stored_bytes = t.quantized() ? code_bytes(t.format, t.rows(), t.cols()) : 2 * t.rows() * t.cols();
@@ -197,14 +202,15 @@ public:
 
     Result<MatrixView> read_plain(size_t index, int64_t begin, int64_t count, Matrix& scratch) const override {
         const CheckpointTensor& t = tensors_[index];
+        const auto n = static_cast<size_t>(count * t.cols());
+        size_t at = place(index, begin * t.cols());
         const bool vector = t.shape.size() == 1;
-        if (!vector && t.dtype == DType::bf16 && count * t.cols() < static_cast<int64_t>(pool_size / 2))
-            return MatrixView{DType::bf16, count, t.cols(), reinterpret_cast<const std::byte*>(&plain_[offset(index)])};
+        if (!vector && t.dtype == DType::bf16 && n <= period)
+            return MatrixView{DType::bf16, count, t.cols(), reinterpret_cast<const std::byte*>(&plain_[at])};
         scratch = Matrix(t.dtype, count, t.cols());
-        for (int64_t i = 0; i < count * t.cols(); ++i) {
-            const uint16_t code = plain_[(offset(index) + static_cast<size_t>(begin * t.cols() + i)) % pool_size];
+        for (size_t i = 0; i < n; ++i, at = at + 1 == period ? 0 : at + 1) {
             // Vectors are norms, biases, decays: about one.
-            const float x = (vector ? 1.0f : 0.0f) + bf16_to_float(code);
+            const float x = (vector ? 1.0f : 0.0f) + bf16_to_float(plain_[at]);
             const uint16_t narrow = bf16_from_float(x);
             if (t.dtype == DType::f32)
                 std::memcpy(scratch.data.data() + 4 * i, &x, 4);
@@ -213,13 +219,12 @@ public:
         }
         return scratch.view();
     }
-    Result<QuantView> read_quant(size_t index, int64_t, int64_t count, QuantMatrix& scratch) const override {
+    Result<QuantView> read_quant(size_t index, int64_t begin, int64_t count, QuantMatrix& scratch) const override {
         const CheckpointTensor& t = tensors_[index];
         scratch = QuantMatrix(t.format, count, t.cols());
-        size_t at = offset(index);
-        fill(scratch.codes, at, [](uint8_t c) { return c; });
+        fill(scratch.codes, index, begin, count, [](uint8_t c) { return c; });
         const bool e8m0 = t.format != Format::nvfp4 && t.format != Format::nvfp4_bs32;
-        fill(scratch.block_scales, at, [&](uint8_t c) {
+        fill(scratch.block_scales, index, begin, count, [&](uint8_t c) {
             return static_cast<uint8_t>(e8m0 ? 118 + c % 3 : 0x30 + c % 16);  // 2^-9 ...; 0.5 to 1.9
         });
         std::ranges::fill(scratch.float_scales, 0.02f);
@@ -231,13 +236,18 @@ public:
     Result<std::vector<SideFile>> side_files() const override { return std::vector<SideFile>{}; }
 
 private:
-    static constexpr size_t pool_size = size_t{32} << 20;
-    static size_t offset(size_t index) { return index * 977 * 64 % (pool_size / 2); }
+    static constexpr size_t period = (size_t{16} << 20) - 3;  // a prime: no two rows of a matrix are the same
+    static size_t place(size_t index, int64_t element) {
+        return (index * 977 * 64 + static_cast<size_t>(element)) % period;
+    }
+    // `to` holds `count` rows of bytes, the first of them row `begin` of the tensor.
     template <class Change>
-    void fill(std::vector<uint8_t>& to, size_t& at, const Change& change) const {
+    void fill(std::vector<uint8_t>& to, size_t index, int64_t begin, int64_t count, const Change& change) const {
+        if (to.empty()) return;
+        size_t at = place(index, begin * (std::ssize(to) / count));
         for (uint8_t& c : to) {
             c = change(codes_[at]);
-            if (++at == pool_size) at = 0;
+            if (++at == period) at = 0;
         }
     }
 
@@ -270,31 +280,32 @@ ActivationFormat usual_inputs(Format format) {
 
 }  // namespace
 
-Result<std::unique_ptr<Checkpoint>> random_checkpoint(std::string_view shape, std::string_view format, bool inputs,
-                                                      int layers) {
+Result<std::unique_ptr<Checkpoint>> random_checkpoint(const RandomModel& model) {
+    const std::string& shape = model.shape;
     if (std::ranges::find(shapes, shape) == shapes.end())
         return fail("--shape: unknown shape '{}'; choices: {}", shape, fmt::join(shapes, ", "));
     Linears linears;
-    if (format != "bf16") {
-        const auto known = format_from_name(format);
-        if (!known) return fail("--format: unknown format '{}'", format);
+    if (model.format != "bf16") {
+        const auto known = format_from_name(model.format);
+        if (!known) return fail("--format: unknown format '{}'", model.format);
         linears.format = *known;
-        if (inputs) linears.activation = usual_inputs(*known);
+        if (model.inputs) linears.activation = usual_inputs(*known);
     }
     Json config = config_of(shape);
-    if (layers > 0 && layers < config["num_hidden_layers"].get<int>()) {
-        config["num_hidden_layers"] = layers;
+    if (model.layers > 0 && model.layers < config["num_hidden_layers"].get<int>()) {
+        config["num_hidden_layers"] = model.layers;
         if (config.contains("hybrid_override_pattern"))
             config["hybrid_override_pattern"] =
-                config["hybrid_override_pattern"].get<std::string>().substr(0, size_t(layers));
+                config["hybrid_override_pattern"].get<std::string>().substr(0, size_t(model.layers));
     }
+    if (model.vocab > 0) config["vocab_size"] = std::min(model.vocab, config["vocab_size"].get<int64_t>());
     Names names(config, linears);
     if (shape == "nemotron-3-nano")
         nemotron(names, config["hybrid_override_pattern"].get<std::string>());
     else
         transformer(names, shape == "qwen3-30b-a3b");
     if (config["tie_word_embeddings"] == false)
-        names.add("lm_head.weight", {names.at("vocab_size"), names.at("hidden_size")});
+        names.add("lm_head.weight", {names.at("vocab_size"), names.at("hidden_size")}, model.head);
     return std::unique_ptr<Checkpoint>(
         std::make_unique<RandomCheckpoint>(shape, std::move(config), std::move(names.tensors)));
 }

@@ -1,0 +1,24 @@
+// A checkpoint of a published model's shape with random weights, in memory: `nibble bench model --shape` measures, and
+// gpu_models compares, models that need not be there.
+#pragma once
+
+#include "checkpoint/checkpoint.h"
+
+#include <string>
+#include <string_view>
+
+namespace nibble {
+
+struct RandomModel {
+    std::string shape;            // smollm2-135m, llama-8b, qwen3-30b-a3b or nemotron-3-nano
+    std::string format = "bf16";  // of its linears: bf16, fp8, fp8_block128, nvfp4, mxfp4 ...
+    bool inputs = true;           // quantized as Model Optimizer does with weights in that format
+    bool head = false;            // the output head is in that format too, where it has a matrix of its own
+    int layers = 0;               // fewer than the shape has; 0: all
+    int64_t vocab = 0;            // likewise
+};
+
+// Embedding, norms and routers stay BF16.
+Result<std::unique_ptr<Checkpoint>> random_checkpoint(const RandomModel& model);
+
+}  // namespace nibble
