@@ -36,6 +36,9 @@ private:
     Status activated(Check& check, const cuda::ExpertsInput& in);
     // The kernel of one token, choosing for itself, beside route() and the others.
     Status one_token(Check& check, bool sigmoid);
+    // Its second product with the weighted sum inside, beside combine_experts().
+    Status combined(Check& check, const cuda::ExpertsInput& first, const cuda::ExpertsInput& second,
+                    const cuda::PackedExperts& w, const cuda::Routing& want, const cuda::Routing& got);
 
     Case c_;
     ThreadPool pool_;
@@ -260,6 +263,7 @@ Status Grouped::one_token(Check& check, bool sigmoid) {
     NIBBLE_CHECK(cuda::grouped_matmul(one, plain, y(got_y), true, stream));
     NIBBLE_CHECK(cuda::grouped_matmul(early, plain, y(got_y), true, stream));
     NIBBLE_CHECK(same("second"));
+    NIBBLE_CHECK(combined(check, one, early, plain, want, got));
     cuda::ExpertChoice chosen = choice;
     chosen.logits = nullptr, chosen.routing = want;
     early.choice = &chosen, early.routed = false;
@@ -267,6 +271,37 @@ Status Grouped::one_token(Check& check, bool sigmoid) {
     NIBBLE_CHECK(cuda::grouped_matmul(early, plain, y(got_y), true, stream));
     NIBBLE_CHECK(same("chosen before"));
     arena.release(mark);
+    return Ok{};
+}
+
+Status Grouped::combined(Check& check, const cuda::ExpertsInput& first, const cuda::ExpertsInput& second,
+                         const cuda::PackedExperts& w, const cuda::Routing& want, const cuda::Routing& got) {
+    const cuda::RouterConfig& config = second.choice->config;
+    if (!cuda::takes_combine(config, w)) return Ok{};  // no empty chunks
+    NIBBLE_TRY(const float* shared, upload(normal(c_.n, 1.0f)));
+    NIBBLE_TRY(float* y, arena.allocate_array<float>(config.top_k * c_.n));
+    for (const float* beside : {shared, static_cast<const float*>(nullptr)}) {
+        const DeviceArena::Mark mark = arena.mark();
+        NIBBLE_TRY(std::byte * want_sum, poisoned((c_.n + 16) * 4));
+        NIBBLE_TRY(std::byte * got_sum, poisoned((c_.n + 16) * 4));
+        NIBBLE_CHECK(cuda::grouped_matmul(first, w, {.y = y}, true, stream));
+        NIBBLE_CHECK(cuda::grouped_matmul(second, w, {.y = y}, true, stream));
+        NIBBLE_CHECK(cuda::combine_experts({.tokens = 1,
+                                            .width = c_.n,
+                                            .top_k = config.top_k,
+                                            .y = y,
+                                            .shared = beside,
+                                            .sum = reinterpret_cast<float*>(want_sum)},
+                                           want, true, stream));
+        NIBBLE_CHECK(cuda::grouped_matmul(first, w, {.y = y}, true, stream));
+        const cuda::ExpertsOutput::Combine combine{got.weights, beside, reinterpret_cast<float*>(got_sum)};
+        NIBBLE_CHECK(cuda::grouped_matmul(second, w, {.combine = combine}, true, stream));
+        NIBBLE_TRY(const auto a, download<uint32_t>(want_sum, c_.n + 16));
+        NIBBLE_TRY(const auto b, download<uint32_t>(got_sum, c_.n + 16));
+        for (size_t i = 0; i < a.size(); ++i, ++check.compared)
+            if (a[i] != b[i]) check.note(fmt::format("combined, {} shared: row {}", beside ? "with" : "without", i));
+        arena.release(mark);
+    }
     return Ok{};
 }
 

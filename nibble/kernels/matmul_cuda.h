@@ -39,6 +39,7 @@ struct MatmulTiling {
 // What one launch looks like. Make it once per problem and device.
 struct MatmulPlan {
     MatmulProblem problem;
+    bool units = false;  // one token, work dealt out chunk by chunk: see w4a16_token.cu; the rest is zero
     // m <= 8
     int split = 1;            // thread blocks (a cluster) that share rows, each with a part of K
     int tiles = 0;            // 16-row tiles of a cluster
@@ -46,9 +47,9 @@ struct MatmulPlan {
     int slots = 1;            // records of a warp on their way, 1 or 2
     int tokens_per_pass = 0;  // as many rows of x as fit into shared memory
     int64_t shared_bytes = 0;
+    int multiprocessors = 0;
     // m > 8
     MatmulTiling tiling{};
-    int multiprocessors = 0;
     int64_t permuted_bytes = 0;   // of permute()'s output; 0: x is read as it is
     int64_t workspace_bytes = 0;  // zero once, before the first use; kernels of one stream may share it
 
@@ -176,12 +177,19 @@ struct ExpertsOutput {
     std::byte* out = nullptr;
     Activation activation = Activation::silu;
     bool gated = false;
+    // In place of y, of one token's choice and where takes_combine(): combine_experts() of it, into `sum`.
+    struct Combine {
+        const float* weights = nullptr;  // [top_k]
+        const float* shared = nullptr;   // [rows of W]; may be null
+        float* sum = nullptr;            // [rows of W]
+    } combine{};
 };
 // Once per device, before the first grouped_matmul.
 Status prepare_grouped_matmul(const DeviceInfo& device);
 // Whether products of one token with `w` take a choice.
 bool takes_one_token(const RouterConfig& config, const PackedExperts& w);
 bool takes_beside(const RouterConfig& config, const PackedExperts& w, const PackedMatrix& beside);
+bool takes_combine(const RouterConfig& config, const PackedExperts& w);
 Status grouped_matmul(const ExpertsInput& in, const PackedExperts& w, const ExpertsOutput& out, bool overlap,
                       const Stream& stream);
 

@@ -179,7 +179,9 @@ Status DeviceExperts::forward(const DeviceExpertRows& in, float* y, DeviceStep& 
     for (const Part& part : parts) {
         const DeviceScope inner(step);
         if (part.w4a16) {
-            NIBBLE_CHECK(run_grouped(part, in, {.y = y, .y_stride = rows}, step));
+            const bool combine = in.combine.sum != nullptr;
+            NIBBLE_CHECK(
+                run_grouped(part, in, {.y = combine ? nullptr : y, .y_stride = rows, .combine = in.combine}, step));
             y += part.rows();
             continue;
         }

@@ -67,6 +67,7 @@ struct DeviceExpertRows {
     bool routed = false;                         // the last kernel was a grouped one of the same rows
     const cuda::ExpertChoice* choice = nullptr;  // of one token, where takes_one_token()
     cuda::ExpertsInput::Beside beside;           // of its first product
+    cuda::ExpertsOutput::Combine combine;        // in place of its last one's y, where takes_combine()
 };
 
 // The same linears of all experts of a mixture: grouped products.
@@ -94,6 +95,9 @@ struct DeviceExperts {
     }
     bool takes_beside(const cuda::RouterConfig& config, const DeviceLinear& other) const {
         return other.w4a16 && cuda::takes_beside(config, parts[0].packed, other.records);
+    }
+    bool takes_combine(const cuda::RouterConfig& config) const {
+        return parts.size() == 1 && parts[0].w4a16 && cuda::takes_combine(config, parts[0].packed);
     }
     bool activates(bool gated) const { return parts.size() == 1 && parts[0].w4a16 && gated == paired; }
     Status activated(const DeviceExpertRows& in, Activation activation, std::byte* out, DeviceStep& step) const;

@@ -124,12 +124,16 @@ Status DeviceMoe::show_all(const std::byte* x, DeviceStep& step) const {
     return Ok{};
 }
 
+bool DeviceMoe::combines(DeviceStep& step) const {
+    return one_token(step) && out_.takes_combine({.experts = config_.experts, .top_k = config_.top_k});
+}
+
 Status DeviceMoe::run_experts(const cuda::ExpertChoice& choice, const std::byte* x, const Shared& shared, float* y,
-                              DeviceStep& step) const {
+                              float* sum, DeviceStep& step) const {
     if (step.observer && step.observer->every_expert()) {
         NIBBLE_CHECK(show_all(x, step));
         DeviceObserver* const observer = std::exchange(step.observer, nullptr);
-        Status done = run_experts(choice, x, shared, y, step);
+        Status done = run_experts(choice, x, shared, y, sum, step);
         step.observer = observer;
         return done;
     }
@@ -145,11 +149,12 @@ Status DeviceMoe::run_experts(const cuda::ExpertChoice& choice, const std::byte*
     }
     NIBBLE_CHECK(in_.show(rows, step));
     NIBBLE_CHECK(activated(rows, mid, step));
-    const DeviceExpertRows middle{.x = mid,
-                                  .n = slots,
-                                  .begin = routing.begin,
-                                  .routed = !step.observer && in_.activates(config_.expert.gated),
-                                  .choice = one};
+    DeviceExpertRows middle{.x = mid,
+                            .n = slots,
+                            .begin = routing.begin,
+                            .routed = !step.observer && in_.activates(config_.expert.gated),
+                            .choice = one};
+    if (sum) middle.combine = {.weights = routing.weights, .shared = shared.y, .sum = sum};
     NIBBLE_CHECK(out_.show(middle, step));
     return out_.forward(middle, y, step);
 }
@@ -165,7 +170,9 @@ Status DeviceMoe::forward(const std::byte* x, float* y, DeviceStep& step) const 
     NIBBLE_TRY(float* outputs, step.scratch.allocate_array<float>(rows * config_.top_k * width_));
     cuda::CombineExperts combine{.tokens = rows, .width = width_, .top_k = config_.top_k, .y = outputs};
     if (!to_latent_) {
-        NIBBLE_CHECK(run_experts(choice, x, shared, outputs, step));
+        const bool combined = combines(step);
+        NIBBLE_CHECK(run_experts(choice, x, shared, outputs, combined ? y : nullptr, step));
+        if (combined) return Ok{};
         combine.shared = shared.y;
         combine.sum = y;
         return cuda::combine_experts(combine, choice.routing, step.overlap, step.stream);
@@ -174,7 +181,7 @@ Status DeviceMoe::forward(const std::byte* x, float* y, DeviceStep& step) const 
     NIBBLE_TRY(std::byte * latent, step.scratch.allocate(rows * width_ * 2));
     NIBBLE_CHECK(to_latent_->forward(x, rows, wide, width_, step));
     NIBBLE_CHECK(cuda::to_rows(wide, 0, rows, width_, {latent}, step.overlap, step.stream));
-    NIBBLE_CHECK(run_experts(choice, latent, shared, outputs, step));
+    NIBBLE_CHECK(run_experts(choice, latent, shared, outputs, nullptr, step));
     combine.rows = latent;
     NIBBLE_CHECK(cuda::combine_experts(combine, choice.routing, step.overlap, step.stream));
     NIBBLE_CHECK(from_latent_->forward(latent, rows, y, hidden_, step));

@@ -24,9 +24,11 @@ private:
     };
     // The shared expert's output too, where there is one. `logits` stays null where route() has run.
     Result<cuda::ExpertChoice> choose(const std::byte* x, Shared& shared, DeviceStep& step) const;
-    // The experts' outputs, [rows * top_k, width] by sorted slot, and the shared one's.
-    Status run_experts(const cuda::ExpertChoice& choice, const std::byte* x, const Shared& shared, float* y,
+    // The experts' outputs, [rows * top_k, width] by sorted slot, and the shared one's. `sum`: combined there instead
+    // where combines(), else null.
+    Status run_experts(const cuda::ExpertChoice& choice, const std::byte* x, const Shared& shared, float* y, float* sum,
                        DeviceStep& step) const;
+    bool combines(DeviceStep& step) const;
 
     // Whether the experts' products have the kernel of one token.
     bool one_token(const DeviceStep& step) const;

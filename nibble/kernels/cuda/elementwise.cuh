@@ -70,6 +70,14 @@ __device__ inline unsigned long long key_of(float value, uint32_t index) {
     return static_cast<unsigned long long>(order) << 32 | ~index;
 }
 
+// As much of a multiprocessor's fast memory as shared memory as there is, for all kernels of a decoding step: a
+// multiprocessor divides that memory another way only when it is empty, so kernels that want different divisions cannot
+// overlap.
+template <class... Args>
+cudaError_t prefer_shared_memory(void (*kernel)(Args...)) {
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+}
+
 // Args::overlap: programmatic dependent launch.
 template <class Args>
 cudaError_t launch_kernel(void (*kernel)(Args), dim3 blocks, int threads, int shared_bytes, const Args& args,

@@ -98,6 +98,14 @@ bool takes_beside(const RouterConfig& config, const PackedExperts& w, const Pack
     return fits_one_token(args, one, multiprocessors);
 }
 
+bool takes_combine(const RouterConfig& config, const PackedExperts& w) {
+    if (!takes_one_token(config, w)) return false;
+    OneTokenArgs one = one_token({.config = config}, false);
+    float sum;
+    one.combine.sum = &sum;
+    return fits_token_experts(weight_args(w), one, multiprocessors);
+}
+
 Status prepare_grouped_matmul(const DeviceInfo& device) {
     const CurrentDevice current(device.index);
     NIBBLE_CHECK(current.status());
@@ -115,7 +123,8 @@ Status grouped_matmul(const ExpertsInput& in, const PackedExperts& w, const Expe
     if (n < 1 || k < 16 || k % 16 || n > INT_MAX / 2 || k > INT_MAX / 2 || in.slots < 1 || in.slots > INT_MAX / 64 ||
         x_stride < k || x_stride % 8 || y_stride < width)
         return fail("grouped_matmul: {} rows by [{}, {}], strides {} and {}", in.slots, n, k, x_stride, y_stride);
-    if (!out.y == !out.out || (out.gated && (!out.out || n % 16)))
+    const ExpertsOutput::Combine& combine = out.combine;
+    if ((out.y ? 1 : 0) + (out.out ? 1 : 0) + (combine.sum ? 1 : 0) != 1 || (out.gated && (!out.out || n % 16)))
         return fail("grouped_matmul: one kind of output; gated ones have pairs of eight rows, not {} rows", n);
     if (!aligned(in.x) || !aligned(w.first.records))
         return fail("grouped_matmul: device pointers must be 16-byte aligned");
@@ -143,9 +152,16 @@ Status grouped_matmul(const ExpertsInput& in, const PackedExperts& w, const Expe
             one.dense.factors = {f.tensor_scale, f.row_scales, f.bias};
             one.dense.y = in.beside.y;
         }
-        return cuda_status(launch_one_token(args, one, multiprocessors, static_cast<cudaStream_t>(stream.handle())),
+        if (combine.sum) {
+            if (!takes_combine(in.choice->config, w) || in.rows || in.beside.w.rows > 0 || !combine.weights)
+                return fail("grouped_matmul: experts of [{}, {}] cannot be combined here", n, k);
+            one.combine = {combine.weights, combine.shared, combine.sum};
+        }
+        const auto launch = fits_token_experts(args, one, multiprocessors) ? launch_token_experts : launch_one_token;
+        return cuda_status(launch(args, one, multiprocessors, static_cast<cudaStream_t>(stream.handle())),
                            "grouped_matmul: kernel launch");
     }
+    if (combine.sum) return fail("grouped_matmul: only one token's choice is combined");
     return cuda_status(launch_experts(args, choose_shape(in.slots, w.count, args.row_tiles),
                                       static_cast<cudaStream_t>(stream.handle())),
                        "grouped_matmul: kernel launch");

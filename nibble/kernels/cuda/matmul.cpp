@@ -187,6 +187,36 @@ Status run_wide(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& 
                        "matmul: kernel launch");
 }
 
+// One token, work in units (w4a16_token.cu), where gemv_kernel's even pattern would leave warps without a chunk or much
+// of the GPU without a thread block. Elsewhere it is slower than that.
+struct TokenGrid {
+    static constexpr int warps = 24, most_records = 64, most_slots = 4;
+    int blocks, tiles, active, records;  // tiles: of a thread block at most
+    TokenShape shape{.warps = warps};
+    bool wins;
+
+    // `others`: thread blocks of a side.
+    TokenGrid(const MatmulProblem& p, int multiprocessors, int others)
+        : records(static_cast<int>(ceil_div(p.k, w4a16::record_cols))) {
+        const int turn = p.gated ? 2 : 1;
+        const int row_tiles = static_cast<int>(ceil_div(p.n, w4a16::record_rows)) / turn;
+        blocks = std::max(std::min(row_tiles, multiprocessors - others), 1);
+        const int each = (row_tiles + blocks - 1) / blocks;
+        tiles = each * turn;
+        const int chunk_records = (records + matmul_chunks - 1) / matmul_chunks;
+        active = (records + chunk_records - 1) / chunk_records;
+        const int64_t rest = records * int64_t{w4a16::record_cols * 2} + x_row_padding + tiles * active * 64 +
+                             norm_row_bytes(static_cast<int>(p.k));
+        const int64_t of_warp = (tiles * active + warps - 1) / warps * chunk_records;
+        shape.slots = static_cast<int>(std::clamp<int64_t>((shared_limit - rest) / token_ring_bytes(warps, 1), 0,
+                                                           std::min<int64_t>(of_warp, most_slots)));
+        shape.shared_bytes = std::max(rest + token_ring_bytes(warps, shape.slots), one_per_multiprocessor);
+        const int even = (row_tiles + each - 1) / each;  // thread blocks with as many tiles each
+        wins = shape.slots > 0 && tiles * records <= most_records &&
+               (active < matmul_chunks || 4 * even < 3 * multiprocessors);
+    }
+};
+
 }  // namespace
 
 Result<MatmulPlan> plan_matmul(const MatmulProblem& p, const DeviceInfo& device, const MatmulTiling& tiling) {
@@ -198,7 +228,14 @@ Result<MatmulPlan> plan_matmul(const MatmulProblem& p, const DeviceInfo& device,
     const CurrentDevice current(device.index);
     NIBBLE_CHECK(current.status());
     if ((p.m > most_tokens && on_hopper()) || tiling.tokens) return plan_wide(p, device, tiling);
-    MatmulPlan plan{.problem = p};
+    MatmulPlan plan{.problem = p, .multiprocessors = device.multiprocessors};
+    if (const TokenGrid grid(p, device.multiprocessors, 0); p.m == 1 && grid.wins) {
+        plan.units = true;
+        plan.norms = p.k <= 2 * norm_pairs * 32 * grid.warps;
+        plan.tokens_per_pass = 1;
+        NIBBLE_CHECK(cuda_status(prepare_token(shared_limit), "matmul: cudaFuncSetAttribute"));
+        return plan;
+    }
     const int64_t m = std::min<int64_t>(p.m, most_tokens);  // of a pass
     const int64_t records = ceil_div(p.k, w4a16::record_cols);
     const int64_t pitch_all = 2 * w4a16::record_cols * records + x_row_padding;
@@ -377,6 +414,8 @@ Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w,
     if (plan.tiling.tokens) return run_wide(plan, x, w, factors, y, workspace, options, stream);
     const int records = static_cast<int>(ceil_div(p.k, w4a16::record_cols));
     const int chunk_records = (records + matmul_chunks - 1) / matmul_chunks;
+    const int side_tiles = side.w ? static_cast<int>(ceil_div(side.w->rows, 16)) : 0;
+    const TokenGrid grid(p, plan.multiprocessors, side_tiles);
     for (int first = 0; first < p.m; first += plan.tokens_per_pass) {
         const GemvArgs args{
             .x = reinterpret_cast<const uint8_t*>(x) + first * p.k * 2,
@@ -388,7 +427,8 @@ Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w,
             .tokens = static_cast<int>(std::min<int64_t>(plan.tokens_per_pass, p.m - first)),
             .row_records = records,
             .chunk_records = chunk_records,
-            .tiles = plan.tiles,
+            .active = grid.active,
+            .tiles = plan.units ? grid.tiles : plan.tiles,
             .row_tiles = static_cast<int>(ceil_div(p.n, w4a16::record_rows)),
             .x_bytes = static_cast<uint32_t>(p.k * 2),
             .x_pitch = static_cast<uint32_t>(std::min(chunk_records * (matmul_chunks / plan.split), records) *
@@ -400,8 +440,14 @@ Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w,
                          : nullptr,
             .paired = p.gated,
             .side = side.w ? side_args(*side.w, side.y) : GemvSide{},
+            .blocks = plan.units ? grid.blocks : 0,
             .activation = static_cast<int>(factors.activation),
             .overlap = options.overlap};
+        if (plan.units) {
+            TokenShape shape = grid.shape;
+            if (side.w) shape.shared_bytes = std::max(shape.shared_bytes, side_bytes(p.k));
+            return cuda_status(launch_token(args, shape, raw(stream)), "matmul: kernel launch");
+        }
         NIBBLE_CHECK(
             cuda_status(launch_gemv(args,
                                     {plan.chunks_per_warp, plan.split, plan.slots,

@@ -74,7 +74,8 @@ struct GemvArgs {
     float* y = nullptr;
     int n = 0, tokens = 0;
     int row_records = 0, chunk_records = 0;  // of a row tile, of a chunk (the last chunks may have fewer or none)
-    int tiles = 0, row_tiles = 0;            // of a thread block or cluster, in all
+    int active = 0;                          // token kernel: chunks that have records
+    int tiles = 0, row_tiles = 0;            // of a thread block or cluster (token kernel: at most), in all
     uint32_t x_bytes = 0, x_pitch = 0;       // per token
     ScaleBits scale_bits;
     // In place of y: activation(y) [tokens][n], or, paired, tiles are gate and up by turns and activation(gate) * up
@@ -91,6 +92,15 @@ struct GemvShape {
     int64_t shared_bytes = 0;
 };
 cudaError_t launch_gemv(const GemvArgs& args, const GemvShape& shape, cudaStream_t stream);
+
+// One token, work in units (w4a16_token.cu); args.blocks are given.
+struct TokenShape {
+    int warps = 0, slots = 0;  // slots: records of a warp on their way, 1 to 4
+    int64_t shared_bytes = 0;
+};
+cudaError_t launch_token(const GemvArgs& args, const TokenShape& shape, cudaStream_t stream);
+cudaError_t prepare_token(int64_t bytes);
+int token_ring_bytes(int warps, int slots);  // of shared memory
 // The kernel for 9 to 32 tokens: how a thread block is made, and one launch of it.
 struct WideShape {
     int tokens = 0;      // of a tile: 16, 32
@@ -186,11 +196,27 @@ struct OneTokenArgs {
     RouteArgs route;
     SortArgs sort;
     bool choose = false;
+    // Tiles of a thread block: `each`, one more for the first `more` blocks. launch_one_token() fills them in.
+    struct Deal {
+        int each = 0, more = 0;
+    } expert_deal, dense_deal;
+    // Of a mixture's second product: sum = CombineArgs' in place of y.
+    struct Combine {
+        const float* weights = nullptr;  // [top_k]
+        const float* shared = nullptr;
+        float* sum = nullptr;  // null: none
+    } combine;
+    int active = 0, units = 0,
+        route_bytes = 0;                // launch_token_experts() fills them in: chunks with records, a block's units
     int x_rows = 0, expert_blocks = 0;  // launch_one_token() fills them in; blocks behind expert_blocks are dense
 };
 bool fits_one_token(const ExpertsArgs& args, const OneTokenArgs& one, int multiprocessors);
 cudaError_t launch_one_token(const ExpertsArgs& args, OneTokenArgs one, int multiprocessors, cudaStream_t stream);
 cudaError_t prepare_one_token();
+// The same with work in units (w4a16_token.cuh): a first product without one beside it, or one to combine.
+bool fits_token_experts(const ExpertsArgs& args, OneTokenArgs one, int multiprocessors);
+cudaError_t launch_token_experts(const ExpertsArgs& args, OneTokenArgs one, int multiprocessors, cudaStream_t stream);
+cudaError_t prepare_token_experts();
 
 // Lets gemv kernels take `bytes` of shared memory.
 cudaError_t allow_gemv_shared(int64_t bytes);

@@ -231,6 +231,7 @@ cudaError_t launch_sort(const SortArgs& args, cudaStream_t stream) {
 }
 
 cudaError_t launch_combine(const CombineArgs& args, cudaStream_t stream) {
+    if (const cudaError_t code = prefer_shared_memory(combine_kernel)) return code;
     return launch_kernel(combine_kernel, dim3(ceil_blocks(args.width, 256), static_cast<unsigned>(args.tokens)), 256, 0,
                          args, stream);
 }

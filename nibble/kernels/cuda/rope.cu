@@ -56,6 +56,7 @@ __global__ void append_kernel(const __grid_constant__ AppendArgs args) {
 }  // namespace
 
 cudaError_t launch_rope(const RopeArgs& args, cudaStream_t stream) {
+    if (const cudaError_t code = prefer_shared_memory(rope_kernel)) return code;
     const int64_t items = args.tokens * (args.q_heads + 2 * args.cache.kv_heads);
     return launch_kernel(rope_kernel, dim3(ceil_blocks(items, warps)), 32 * warps, 0, args, stream);
 }

@@ -234,8 +234,8 @@ cudaError_t launch_experts(const ExpertsArgs& args, const ExpertsShape& shape, c
 }
 
 cudaError_t prepare_experts() {
-    for (const auto each :
-         {prepare<1>, prepare<2>, prepare<8>, prepare_few_experts, prepare_many_experts, prepare_one_token})
+    for (const auto each : {prepare<1>, prepare<2>, prepare<8>, prepare_few_experts, prepare_many_experts,
+                            prepare_one_token, prepare_token_experts})
         if (const cudaError_t code = each()) return code;
     return cudaSuccess;
 }

@@ -16,11 +16,13 @@ using namespace experts;
 
 constexpr int slots = 2, most_warps = 32, shared_limit = 227 * 1024;
 
-// Tiles [first, first + count) of a thread block.
+// Tiles [first, first + count) of a thread block. Integer divisions are some 25 instructions of every warp, which a
+// kernel of 15 us feels: what a launch knows is divided on the host, and tiles are counted off from the first one's
+// expert.
 struct Share {
     int first, count;
-    __device__ Share(int all, int block, int blocks)
-        : first(all / blocks * block + min(block, all % blocks)), count(all / blocks + (block < all % blocks)) {}
+    __device__ Share(const OneTokenArgs::Deal& deal, int block)
+        : first(deal.each * block + min(block, deal.more)), count(deal.each + (block < deal.more)) {}
 };
 
 template <int ChunksPerWarp>
@@ -42,23 +44,30 @@ __global__ void __launch_bounds__(1024, 1)
     }
     const int block = static_cast<int>(blockIdx.x);
     const bool dense = block >= one.expert_blocks;
-    const Share share =
-        dense ? Share(one.dense.row_tiles, block - one.expert_blocks, static_cast<int>(gridDim.x) - one.expert_blocks)
-              : Share(one.route.top_k * args.row_tiles, block, one.expert_blocks);
+    const Share share = dense ? Share(one.dense_deal, block - one.expert_blocks) : Share(one.expert_deal, block);
     const int row_tiles = dense ? one.dense.row_tiles : args.row_tiles;
     const int row_records = dense ? one.dense.row_records : args.row_records;
     const int chunk_records = dense ? one.dense.chunk_records : args.chunk_records;
-    const int first_slot = share.first / row_tiles, last_slot = (share.first + share.count - 1) / row_tiles;
+    const int first_slot = dense ? 0 : share.first / row_tiles;
+    // The slot and row tile of a tile of the block's.
+    const auto place = [&](int tile, int& slot) {
+        int row_tile = tile - first_slot * row_tiles;
+        for (slot = first_slot; row_tile >= row_tiles; row_tile -= row_tiles) ++slot;
+        return row_tile;
+    };
+    int last_slot;
+    place(share.first + share.count - 1, last_slot);
     const bool one_row = dense || args.rows;
     const auto bring_x = [&] {  // one row of all experts, or those of the block's
         const uint8_t* x = dense ? one.dense.x : args.x;
         const int rows = one_row ? 1 : last_slot - first_slot + 1, pieces = row_records * (w4a16::record_cols / 8);
         const int k = dense ? one.dense.k : args.k;
-        for (int i = static_cast<int>(threadIdx.x); i < rows * pieces; i += static_cast<int>(blockDim.x)) {
-            const int row = i / pieces, column = 8 * (i % pieces);
+        for (int row = 0; row < rows; ++row) {
             const uint8_t* from = x + (one_row ? 0 : first_slot + row) * args.x_stride;
-            const bool inside = column < k;
-            copy16_or_zero(base + row * x_pitch + 2 * column, inside ? from + 2 * column : from, inside);
+            for (int i = static_cast<int>(threadIdx.x); i < pieces; i += static_cast<int>(blockDim.x)) {
+                const bool inside = 8 * i < k;
+                copy16_or_zero(base + row * x_pitch + 16 * i, inside ? from + 16 * i : from, inside);
+            }
         }
     };
     // The next kernel starts only after the others have waited: what it may then read early is complete.
@@ -78,12 +87,14 @@ __global__ void __launch_bounds__(1024, 1)
         __syncthreads();
     }
 
-    const int tile = share.first + warp / warps_per_tile, slot = min(tile / row_tiles, last_slot);
+    int slot;
+    const int row_tile = place(share.first + warp / warps_per_tile, slot);
+    slot = min(slot, last_slot);
     const bool works = warp / warps_per_tile < share.count;
     const int first = min(warp % warps_per_tile * ChunksPerWarp * chunk_records, row_records);
     const int count = works ? min(ChunksPerWarp * chunk_records, row_records - first) : 0;
     const uint8_t* records = dense ? one.dense.records : args.records + space.chosen[slot] * args.expert_bytes;
-    const uint8_t* from = records + (int64_t{tile % row_tiles} * row_records + first) * w4a16::record_bytes;
+    const uint8_t* from = records + (int64_t{row_tile} * row_records + first) * w4a16::record_bytes;
     const auto request = [&](int i, uint32_t s) {
         barrier_expect(barrier + 8 * s, w4a16::record_bytes);
         bulk_copy(base + ring_at + s * w4a16::record_bytes, from + int64_t{i} * w4a16::record_bytes,
@@ -133,7 +144,8 @@ __global__ void __launch_bounds__(1024, 1)
     }
     __syncthreads();
     for (int o = static_cast<int>(threadIdx.x); o < 8 * share.count; o += static_cast<int>(blockDim.x)) {
-        const int own_tile = share.first + o / 8, row = own_tile % row_tiles * 16 + o % 8;
+        int own_slot;
+        const int own_tile = place(share.first + o / 8, own_slot), row = own_tile * 16 + o % 8;
         float upper[matmul_chunks], lower[matmul_chunks];
 #pragma unroll
         for (int p = 0; p < matmul_chunks; ++p) {
@@ -146,8 +158,7 @@ __global__ void __launch_bounds__(1024, 1)
             if (row + 8 < one.dense.n) one.dense.y[row + 8] = w4a16_output(tree_sum(lower), one.dense.factors, row + 8);
             continue;
         }
-        const int own_slot = own_tile / row_tiles;
-        const Output output(args, space.chosen[own_slot], own_tile % row_tiles * 16, o % 8);
+        const Output output(args, space.chosen[own_slot], own_tile * 16, o % 8);
         output.store(own_slot, tree_sum(upper), tree_sum(lower));
     }
 }
@@ -202,6 +213,11 @@ bool fits_one_token(const ExpertsArgs& args, const OneTokenArgs& one, int multip
 cudaError_t launch_one_token(const ExpertsArgs& args, OneTokenArgs one, int multiprocessors, cudaStream_t stream) {
     const OneShape shape(args, one, multiprocessors);
     one.x_rows = shape.x_rows, one.expert_blocks = shape.expert_blocks;
+    const auto deal = [](int all, int blocks) {
+        return blocks > 0 ? OneTokenArgs::Deal{all / blocks, all % blocks} : OneTokenArgs::Deal{};
+    };
+    one.expert_deal = deal(one.route.top_k * args.row_tiles, shape.expert_blocks);
+    one.dense_deal = deal(one.dense.row_tiles, shape.dense_blocks);
     const auto go = [&](auto launch) {
         return launch(args, one, shape.expert_blocks + shape.dense_blocks, shape.warps, shape.bytes, stream);
     };
@@ -218,10 +234,12 @@ cudaError_t launch_one_token(const ExpertsArgs& args, OneTokenArgs one, int mult
 }
 
 cudaError_t prepare_one_token() {
-    for (const auto kernel : {one_kernel<1>, one_kernel<2>, one_kernel<4>})
+    for (const auto kernel : {one_kernel<1>, one_kernel<2>, one_kernel<4>}) {
         if (const cudaError_t code =
                 cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_limit))
             return code;
+        if (const cudaError_t code = prefer_shared_memory(kernel)) return code;
+    }
     return cudaSuccess;
 }
 

@@ -6,11 +6,10 @@
 // blocks of few warps have two slots a warp: one each does not keep enough bytes on their way. (With 32 warps a second
 // slot makes the last ones start later: 11 % slower at 8192 x 8192.) x lies in shared memory for the whole run. Lanes
 // of absent tokens read a present one: their columns are never stored.
-#include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/matmul_launch.h"
-#include "kernels/cuda/product_epilogue.cuh"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/w4a16_decode.cuh"
+#include "kernels/cuda/w4a16_norm.cuh"
 
 #include <cuda_runtime.h>
 
@@ -26,114 +25,6 @@ __device__ void block64(float (&acc)[4], const uint4& codes, const ScalePairs& s
         decode_step(a, codes, scales, j);
         multiply_add(acc, a, b[2 * j], b[2 * j + 1]);
     }
-}
-
-// h + update into the order of ref's sum, its norm as x. Shared memory: row, norm_row_bytes().
-__device__ void normed_input(const GemvArgs& args, float* row, uint32_t* x, float2 (&w)[norm_pairs]) {
-    const GemvNorm& n = args.norm;
-    const int k = static_cast<int>(args.x_bytes / 2), pitch = lane_pitch(k), threads = static_cast<int>(blockDim.x);
-    float* shared_scale = row + sum_lanes * pitch;
-    float2 v[norm_pairs], u[norm_pairs];
-    uint32_t h[norm_pairs];
-    bool bad = false;
-    // All loads are on their way before the first is used.
-#pragma unroll
-    for (int j = 0; j < norm_pairs; ++j) {
-        const int pair = min(static_cast<int>(threadIdx.x) + j * threads, k / 2 - 1);
-        h[j] = reinterpret_cast<const uint32_t*>(n.h)[pair];
-        if (n.update) u[j] = reinterpret_cast<const float2*>(n.update)[pair];
-    }
-#pragma unroll
-    for (int j = 0; j < norm_pairs; ++j) {
-        const int pair = static_cast<int>(threadIdx.x) + j * threads;
-        if (pair >= k / 2) continue;
-        v[j] = {__uint_as_float(h[j] << 16), __uint_as_float(h[j] & 0xFFFF0000u)};
-        if (n.update) v[j] = {rounded(v[j].x + rounded(u[j].x)), rounded(v[j].y + rounded(u[j].y))};
-        float* to = lane_place(row, pitch, 2 * pair);
-        to[0] = v[j].x, to[pitch] = v[j].y;
-        if (blockIdx.x > 0) continue;
-        if (n.h_out) reinterpret_cast<uint32_t*>(n.h_out)[pair] = pair_of(v[j].x, v[j].y);
-        bad = bad || !is_finite(v[j].x) || !is_finite(v[j].y);
-    }
-    if (bad && n.nonfinite) atomicMin(n.nonfinite, 0);
-    __syncthreads();
-    if (threadIdx.x < 32) {
-        const float scale = norm_scale(row, k, n.eps);
-        if (threadIdx.x == 0) *shared_scale = scale;
-    }
-    __syncthreads();
-    const float r = *shared_scale;
-#pragma unroll
-    for (int j = 0; j < norm_pairs; ++j)
-        if (const int pair = static_cast<int>(threadIdx.x) + j * threads; pair < k / 2) {
-            x[pair] = pair_of((v[j].x * r) * w[j].x, (v[j].y * r) * w[j].y);
-            if (blockIdx.x == 0 && n.x_out) reinterpret_cast<uint32_t*>(n.x_out)[pair] = x[pair];
-        }
-    // Columns of padding.
-    for (int pair = k / 2 + static_cast<int>(threadIdx.x); pair < args.row_records * w4a16::record_cols / 2;
-         pair += threads)
-        x[pair] = 0;
-}
-
-__device__ void load_norm_weight(const GemvArgs& args, float2 (&w)[norm_pairs]) {
-#pragma unroll
-    for (int j = 0; j < norm_pairs; ++j)
-        if (const uint32_t pair = threadIdx.x + j * blockDim.x; pair < args.x_bytes / 4)
-            w[j] = reinterpret_cast<const float2*>(args.norm.weight)[pair];
-}
-
-// The thread blocks of GemvArgs::side: chunked_kernel's order, a warp for each of eight chunks. Shared memory: x, 16
-// rows of W, norm_row_bytes().
-__device__ void side_rows(const GemvArgs& args, uint8_t* shared) {
-    const GemvSide& side = args.side;
-    const int row_tile = static_cast<int>(blockIdx.x) - args.blocks, thread = static_cast<int>(threadIdx.x);
-    const int warp = thread / 32, lane = thread % 32, threads = static_cast<int>(blockDim.x);
-    const uint32_t weights_at = shared_address(shared) + args.x_pitch;
-    const uint8_t* from =
-        side.tiles + int64_t{row_tile / 4} * side.k_tiles * operand_tile_bytes + row_tile % 4 * operand_row_tile_bytes;
-    for (int i = thread; i < side.k_tiles * (operand_row_tile_bytes / 16); i += threads)
-        copy16_or_zero(weights_at + 16 * i,
-                       from + int64_t{i / (operand_row_tile_bytes / 16)} * operand_tile_bytes +
-                           16 * (i % (operand_row_tile_bytes / 16)),
-                       true);
-    float2 norm_weight[norm_pairs];
-    load_norm_weight(args, norm_weight);
-    if (args.overlap) {
-        overlap_next();
-        wait_for_previous();
-    }
-    auto* row = reinterpret_cast<float*>(shared + args.x_pitch + side.k_tiles * operand_row_tile_bytes);
-    normed_input(args, row, reinterpret_cast<uint32_t*>(shared), norm_weight);
-    asm volatile("cp.async.wait_all;" ::: "memory");
-    __syncthreads();
-    if (warp < matmul_chunks) {
-        const int chunk_tiles = (side.k_tiles + matmul_chunks - 1) / matmul_chunks;
-        const int first = min(warp * chunk_tiles, side.k_tiles), last = min(first + chunk_tiles, side.k_tiles);
-        float acc[4] = {};
-        for (int t = first; t < last; ++t) {
-            const uint32_t piece = weights_at + t * operand_row_tile_bytes + lane % 16 * 128;
-            const uint8_t* x = shared + 128 * t + 4 * (lane % 4);
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-                uint32_t a[4];
-                asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                             : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
-                             : "r"(piece + ((2 * j + lane / 16) ^ lane % 8) * 16)
-                             : "memory");
-                multiply_add(acc, a, *reinterpret_cast<const uint32_t*>(x + 32 * j),
-                             *reinterpret_cast<const uint32_t*>(x + 32 * j + 16));
-            }
-        }
-        if (lane % 4 == 0) row[16 * warp + lane / 4] = acc[0], row[16 * warp + lane / 4 + 8] = acc[2];
-    }
-    __syncthreads();
-    const int out = row_tile * 16 + thread;
-    if (thread >= 16 || out >= side.n) return;
-    float sums[matmul_chunks];
-#pragma unroll
-    for (int c = 0; c < matmul_chunks; ++c) sums[c] = row[16 * c + thread];
-    side.y[out] = product_output(tree_sum(sums), side.row_scales ? side.row_scales[out] : side.scale,
-                                 side.bias ? side.bias[out] : 0.0f);
 }
 
 // Split = 2: a cluster of two thread blocks shares the same rows; block r takes chunks 4 r ... 4 r + 3 and that part of
@@ -255,19 +146,20 @@ __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ G
         return w4a16_output(tree_sum(sums), args.factors, min(first_tile * 16 + row, args.n - 1));
     };
     const int rows = args.tiles * 16;
+    const auto token_of = [&](int o, int width) { return args.tokens == 1 ? 0 : o / width; };  // divisions are dear
     // Blocks of a cluster take turns.
     const int begin = rank * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
     const int step = Split * static_cast<int>(blockDim.x);
     if (args.gated && !args.paired) {
         for (int o = begin; o < rows * args.tokens; o += step) {
-            const int token = o / rows, row = o % rows, out = first_tile * 16 + row;
+            const int token = token_of(o, rows), row = o - token * rows, out = first_tile * 16 + row;
             if (out < args.n)
                 args.gated[int64_t{token} * args.n + out] =
                     bf16_from_float(act(args.activation, rounded(output(token, row))));
         }
     } else if (args.gated) {
         for (int o = begin; o < rows / 2 * args.tokens; o += step) {
-            const int token = o / (rows / 2), place = o % (rows / 2), row = place / 16 * 32 + place % 16;
+            const int token = token_of(o, rows / 2), place = o - token * (rows / 2), row = place / 16 * 32 + place % 16;
             if (first_tile * 16 + row >= args.n) continue;
             const float gate = act(args.activation, rounded(output(token, row)));
             args.gated[int64_t{token} * (args.n / 2) + first_tile * 8 + place] =
@@ -275,7 +167,7 @@ __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ G
         }
     } else {
         for (int o = begin; o < rows * args.tokens; o += step) {
-            const int token = o / rows, row = o % rows, out = first_tile * 16 + row;
+            const int token = token_of(o, rows), row = o - token * rows, out = first_tile * 16 + row;
             if (out < args.n) args.y[token * args.factors.y_stride + out] = output(token, row);
         }
     }
@@ -331,10 +223,12 @@ int norm_row_bytes(int width) { return norm_shared_bytes(width) + 16; }
 cudaError_t allow_gemv_shared(int64_t bytes) {
     for (const auto kernel : {gemv_kernel<1, 1, 1>, gemv_kernel<2, 1, 1>, gemv_kernel<4, 1, 1>, gemv_kernel<1, 2, 1>,
                               gemv_kernel<2, 2, 1>, gemv_kernel<4, 2, 1>, gemv_kernel<1, 1, 2>, gemv_kernel<2, 1, 2>,
-                              gemv_kernel<4, 1, 2>, gemv_kernel<1, 2, 2>, gemv_kernel<2, 2, 2>, gemv_kernel<4, 2, 2>})
+                              gemv_kernel<4, 1, 2>, gemv_kernel<1, 2, 2>, gemv_kernel<2, 2, 2>, gemv_kernel<4, 2, 2>}) {
         if (const cudaError_t code =
                 cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)))
             return code;
+        if (const cudaError_t code = prefer_shared_memory(kernel)) return code;
+    }
     return cudaSuccess;
 }
 
