@@ -7,8 +7,8 @@
 // stages of 256 columns, for all of them. So nothing drains between rounds or experts.
 //
 // Sums: as in matmul(), one accumulator per chunk from zero, then neighbours first; sums that wait are in registers.
-// There were tiles of 32 tokens, whose sums did not fit (60 bytes spilled): while other processes shared the GPU they
-// gave other bits from run to run, alone and in checks never. The cause was not found; do not bring them back.
+// Tiles of 32 tokens (15 warps, 60 bytes of sums spilled) are gone: inside models they gave other bits from run to run,
+// before loads_done() stood where a slot is asked for again.
 #include "kernels/cuda/w4a16_experts.cuh"
 
 namespace nibble::cuda {
@@ -180,6 +180,7 @@ __global__ void __launch_bounds__(Experts<Tiles>::threads, 1) experts_kernel(con
                     for (int b = 0; b < w4a16::record_blocks; ++b)
                         codes[b] = *reinterpret_cast<const uint4*>(at + 512 * b + 16 * lane);
                     const uint2 scales = *reinterpret_cast<const uint2*>(at + w4a16::record_code_bytes + 8 * lane);
+                    loads_done();
                     __syncwarp();
                     request();
                     if (++slot == E::slots) slot = 0, parity ^= 1;

@@ -182,6 +182,7 @@ __global__ void __launch_bounds__(Few<Parts>::threads, 1) few_kernel(const __gri
                 for (int b = 0; b < w4a16::record_blocks; ++b)
                     codes[b] = *reinterpret_cast<const uint4*>(at + 512 * b + 16 * lane);
                 const uint2 scales = *reinterpret_cast<const uint2*>(at + w4a16::record_code_bytes + 8 * lane);
+                loads_done();
                 __syncwarp();
                 request();
                 parity ^= slot + 1 == F::slots;

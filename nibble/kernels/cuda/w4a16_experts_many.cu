@@ -284,6 +284,7 @@ __global__ void __launch_bounds__(M::threads, 1) many_kernel(const __grid_consta
 #pragma unroll
                     for (int b = 0; b < w4a16::record_blocks; ++b)
                         codes[b] = *reinterpret_cast<const uint4*>(at + 512 * b);
+                    loads_done();
                     __syncwarp();
                     barrier_arrive_if(empty + 8 * slot, lane == 0);
                     if (++slot == slots) slot = 0, parity ^= 1;
