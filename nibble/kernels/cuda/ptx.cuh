@@ -73,12 +73,8 @@ __device__ inline void barrier_arrive_at(uint32_t barrier, uint32_t rank, bool c
         "r"(rank), "r"(static_cast<int>(condition))
         : "memory");
 }
-// The release waits for every store before it: arrive before those that nobody in the cluster reads.
-__device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-__device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 __device__ inline void cluster_sync() {
-    cluster_arrive();
-    cluster_wait();
+    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
 // A float in the shared memory of thread block `rank` of the cluster, at this block's address `at`.

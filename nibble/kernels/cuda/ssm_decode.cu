@@ -109,20 +109,6 @@ __global__ void __launch_bounds__(threads, Halves == 2 ? 4 : 1) decode_kernel(co
         }
     }
     cluster_sync();
-    const int width = args.inner / args.groups, pitch = lane_pitch(width);
-    for (int j = p; j < width; j += threads)
-        *lane_place(row, pitch, j) =
-            cluster_float(shared_address(gated + j % args.head_dim), static_cast<uint32_t>(j / args.head_dim));
-    __syncthreads();
-    cluster_arrive();
-    if (p < 32) {
-        const float scale = norm_scale(row, width, args.eps);
-        if (p == 0) shared_scale = scale;
-    }
-    __syncthreads();
-    if (p < args.head_dim)
-        args.out[int64_t{s.row} * args.inner + head * args.head_dim + p] =
-            bf16_from_float((gated[p] * shared_scale) * norm);
     // Nobody reads this token's history any more.
     if (s.state) {
 #pragma unroll
@@ -138,12 +124,25 @@ __global__ void __launch_bounds__(threads, Halves == 2 ? 4 : 1) decode_kernel(co
                     s.state[j * args.channels + at] = j + 1 == args.conv - 1 ? fresh[k] : taps[k][j + 1];
         }
     }
+    const int width = args.inner / args.groups, pitch = lane_pitch(width);
+    for (int j = p; j < width; j += threads)
+        *lane_place(row, pitch, j) =
+            cluster_float(shared_address(gated + j % args.head_dim), static_cast<uint32_t>(j / args.head_dim));
+    __syncthreads();
+    if (p < 32) {
+        const float scale = norm_scale(row, width, args.eps);
+        if (p == 0) shared_scale = scale;
+    }
+    __syncthreads();
+    if (p < args.head_dim)
+        args.out[int64_t{s.row} * args.inner + head * args.head_dim + p] =
+            bf16_from_float((gated[p] * shared_scale) * norm);
     if (own && kept) {
 #pragma unroll
         for (int i = 0; i < own_states; ++i)
             if (first + i < args.state) kept[int64_t{i} * args.head_dim] = state[i];
     }
-    cluster_wait();  // nobody leaves while its outputs are read
+    cluster_sync();  // nobody leaves while its outputs are read
 }
 
 template <int State, int Halves>
