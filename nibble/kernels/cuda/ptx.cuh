@@ -60,7 +60,7 @@ __device__ inline void bulk_copy(uint32_t to, const void* from, uint32_t bytes, 
 // What this thread has loaded from shared memory is in its registers: the copy engine may write there (after a barrier,
 // or __syncwarp() and one lane's request). Neither an arrival nor a request waits for loads that are on their way (seen
 // in the machine code), and behind a burst of cp.async they may take longer than a copy out of L2. That is the likely
-// cause of mixtures whose bits differed from run to run; it is inferred, see docs/benchmarks.md.
+// cause of mixtures whose bits differed from run to run; it is inferred, see docs/benchmarks-h200.md.
 __device__ inline void loads_done() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Arrives at the same barrier of thread block `rank` of the cluster. Not .release.cluster: that is a fence of the whole
