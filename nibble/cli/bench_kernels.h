@@ -1,6 +1,6 @@
 // `nibble bench matmul|attention|experts --device cuda`: a GPU's kernels at the shapes that the targets of
-// docs/benchmarks-h200.md name, checked on samples against double precision first, then timed beside what the GPU copies and
-// multiplies in the same run.
+// docs/benchmarks-h200.md name, checked on samples against double precision first, then timed beside what the GPU
+// copies and multiplies in the same run.
 #pragma once
 
 #include "base/error.h"
