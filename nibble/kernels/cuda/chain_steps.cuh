@@ -237,4 +237,26 @@ __device__ void rope_rows(const RopeArgs& rope, Meeting<Threads>& meeting) {
     for (int item = first; item < items; item += Threads / 32 * grid) rope_item(rope, item);
 }
 
+// All thread blocks must be there at once, or they wait for each other for ever: one a multiprocessor, and what runs
+// before does not wait for this kernel. A warp more than multiply asks for weights.
+template <class... Parameters, class... Arguments>
+cudaError_t launch(void (*kernel)(Parameters...), int multiplying_threads, int shared_bytes, bool overlap,
+                   int multiprocessors, cudaStream_t stream, const Arguments&... arguments) {
+    // Once is enough, but a process has several devices.
+    if (const cudaError_t code =
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes))
+        return code;
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = static_cast<unsigned>(multiprocessors);
+    config.blockDim = static_cast<unsigned>(multiplying_threads + 32);
+    config.dynamicSmemBytes = static_cast<unsigned>(shared_bytes);
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = overlap ? 1 : 0;
+    return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
 }  // namespace nibble::cuda::chain

@@ -346,22 +346,7 @@ cudaError_t launch_product_chain(const ProductChainArgs& args, int multiprocesso
             return cudaErrorInvalidValue;
     }
     const auto kernel = args.width <= most_chain_width / 2 ? chain_kernel<4> : chain_kernel<8>;
-    // Once is enough, but a process has several devices.
-    if (const cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, all_bytes))
-        return code;
-    cudaLaunchAttribute attribute{};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config{};
-    // All thread blocks must be there at once, or they wait for each other for ever: one a multiprocessor, and what
-    // runs before does not wait for this kernel.
-    config.gridDim = static_cast<unsigned>(multiprocessors);
-    config.blockDim = product_chain_threads + 32;
-    config.dynamicSmemBytes = all_bytes;
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = args.overlap ? 1 : 0;
-    return cudaLaunchKernelEx(&config, kernel, args, maps);
+    return chain::launch(kernel, product_chain_threads, all_bytes, args.overlap, multiprocessors, stream, args, maps);
 }
 
 }  // namespace nibble::cuda

@@ -341,21 +341,7 @@ cudaError_t launch_record_chain(const ProductChainArgs& args, int multiprocessor
     const auto kernel = args.width <= most_chain_width / 2
                             ? chain_kernel<groups, most_tiles, (most_chain_width / 4 + threads - 1) / threads>
                             : chain_kernel<groups, most_tiles, (most_chain_width / 2 + threads - 1) / threads>;
-    // Once is enough, but a process has several devices.
-    if (const cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, all_bytes))
-        return code;
-    cudaLaunchAttribute attribute{};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config{};
-    // As launch_product_chain(): all of them at once.
-    config.gridDim = static_cast<unsigned>(multiprocessors);
-    config.blockDim = threads + 32;
-    config.dynamicSmemBytes = all_bytes;
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = args.overlap ? 1 : 0;
-    return cudaLaunchKernelEx(&config, kernel, args);
+    return chain::launch(kernel, threads, all_bytes, args.overlap, multiprocessors, stream, args);
 }
 
 }  // namespace nibble::cuda

@@ -32,6 +32,18 @@ struct ScalePairs {
     }
 };
 
+// A lane's share of a record in shared memory, in registers, so that the record's slot is free at once.
+struct LaneRecord {
+    uint4 codes[w4a16::record_blocks];
+    uint2 scales;
+    __device__ __forceinline__ LaneRecord(const uint8_t* record, int lane) {
+#pragma unroll
+        for (int b = 0; b < w4a16::record_blocks; ++b)
+            codes[b] = *reinterpret_cast<const uint4*>(record + 512 * b + 16 * lane);
+        scales = *reinterpret_cast<const uint2*>(record + w4a16::record_code_bytes + 8 * lane);
+    }
+};
+
 // w4a16::register_of, one operation for what is one: the compiler, which knows which bits survive the mask, makes up to
 // four of a rotation.
 __device__ inline uint32_t decode_pair(const w4a16::GroupWords& words, int t) {

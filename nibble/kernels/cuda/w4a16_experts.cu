@@ -175,17 +175,13 @@ __global__ void __launch_bounds__(Experts<Tiles>::threads, 1) experts_kernel(con
                 if (works) {
                     barrier_wait(barriers + 8 * slot, parity);
                     const uint8_t* at = shared + (ring - base) + slot * w4a16::record_bytes;
-                    uint4 codes[w4a16::record_blocks];
-#pragma unroll
-                    for (int b = 0; b < w4a16::record_blocks; ++b)
-                        codes[b] = *reinterpret_cast<const uint4*>(at + 512 * b + 16 * lane);
-                    const uint2 scales = *reinterpret_cast<const uint2*>(at + w4a16::record_code_bytes + 8 * lane);
+                    const LaneRecord held(at, lane);
                     loads_done();
                     __syncwarp();
                     request();
                     if (++slot == E::slots) slot = 0, parity ^= 1;
                     const uint8_t* x = shared + stage * E::stage_bytes + 32 * c;
-                    multiply_record<Tiles>(acc, codes, scales, scale_bits, x,
+                    multiply_record<Tiles>(acc, held.codes, held.scales, scale_bits, x,
                                            [&](int t) { return min(8 * t + g, present - 1); });
                 }
                 __syncwarp();

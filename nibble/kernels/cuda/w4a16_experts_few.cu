@@ -177,18 +177,14 @@ __global__ void __launch_bounds__(Few<Parts>::threads, 1) few_kernel(const __gri
             for (; record < end; ++record) {
                 barrier_wait(barriers + 8 * slot, parity);
                 const uint8_t* at = shared + (ring - base) + slot * w4a16::record_bytes;
-                uint4 codes[w4a16::record_blocks];
-#pragma unroll
-                for (int b = 0; b < w4a16::record_blocks; ++b)
-                    codes[b] = *reinterpret_cast<const uint4*>(at + 512 * b + 16 * lane);
-                const uint2 scales = *reinterpret_cast<const uint2*>(at + w4a16::record_code_bytes + 8 * lane);
+                const LaneRecord held(at, lane);
                 loads_done();
                 __syncwarp();
                 request();
                 parity ^= slot + 1 == F::slots;
                 slot = slot + 1 == F::slots ? 0 : slot + 1;
                 if (!x_is_there) wait_for_x(now.tile), x_is_there = true;
-                multiply_record<1>(acc, codes, scales, scale_bits, x);
+                multiply_record<1>(acc, held.codes, held.scales, scale_bits, x);
                 x += stage_bytes;
             }
             sums_of_chunks.fold(acc, chunk);

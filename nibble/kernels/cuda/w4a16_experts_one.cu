@@ -122,15 +122,11 @@ __global__ void __launch_bounds__(1024, 1)
         for (; i < end; ++i) {
             barrier_wait(barrier + 8 * at, parity);
             const uint8_t* record = shared + ring_at + at * w4a16::record_bytes;
-            uint4 codes[w4a16::record_blocks];
-#pragma unroll
-            for (int b = 0; b < w4a16::record_blocks; ++b)
-                codes[b] = *reinterpret_cast<const uint4*>(record + 512 * b + 16 * lane);
-            const uint2 scales = *reinterpret_cast<const uint2*>(record + w4a16::record_code_bytes + 8 * lane);
+            const LaneRecord held(record, lane);
             __syncwarp();
             if (lane == 0 && i + slots < count) request(i + slots, at);
             if (++at == slots) at = 0, parity ^= 1;
-            multiply_record<1>(acc, codes, scales, scale_bits, x);
+            multiply_record<1>(acc, held.codes, held.scales, scale_bits, x);
             x += 2 * w4a16::record_cols;
         }
         part[p][0] = acc[0][0], part[p][1] = acc[0][2];

@@ -87,15 +87,11 @@ __device__ __forceinline__ void multiply_units(const Ring<Slots>& ring, Cursor& 
         for (int i = 0; i < u.records; ++i) {
             barrier_wait(ring.barrier + 8 * at, parity);
             const uint8_t* record = shared + (ring.at - base) + at * w4a16::record_bytes;
-            uint4 codes[w4a16::record_blocks];
-#pragma unroll
-            for (int b = 0; b < w4a16::record_blocks; ++b)
-                codes[b] = *reinterpret_cast<const uint4*>(record + 512 * b + 16 * lane);
-            const uint2 scales = *reinterpret_cast<const uint2*>(record + w4a16::record_code_bytes + 8 * lane);
+            const LaneRecord held(record, lane);
             __syncwarp();
             if (lane == 0 && cursor.find(warps, units, locate)) cursor.request(ring, at);
             if (++at == Slots) at = 0, parity ^= 1;
-            experts::multiply_record<1>(acc, codes, scales, scale_bits, x);
+            experts::multiply_record<1>(acc, held.codes, held.scales, scale_bits, x);
             x += 2 * w4a16::record_cols;
         }
         // Every column has them.
