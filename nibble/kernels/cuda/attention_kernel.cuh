@@ -64,7 +64,9 @@ __global__ void __launch_bounds__(32 * (attention_warps + asking_warps), 1)
         barrier_wait(full + 8 * slot, parity);
         return shared + slot * L::slot_bytes;
     };
-    // One lane arrives for its warp (racecheck does not see what __syncwarp() orders and reports the others' reads).
+    // One lane arrives for its warp. Racecheck reports the others' reads, and the arrival does stand before their data
+    // (tools/early-release): the next copy, out of device memory, has always come later. loads_done() is to be
+    // measured.
     const auto free_slot = [&] {
         __syncwarp();
         barrier_arrive_if(empty + 8 * slot, lane == 0);
