@@ -35,7 +35,7 @@ struct Difference {
     std::string what;
     int64_t rows = 0, of = 0, first = -1;
 };
-// Whole text alone, all texts at once, in chunks, token by token, forks, in batches of 1 to 64.
+// Whole text alone and again, all texts at once, in chunks, token by token, forks, in batches of 1 to 64.
 Result<std::vector<Difference>> check_invariance(const LanguageModel& model, const Texts& texts);
 
 }  // namespace nibble::bench
