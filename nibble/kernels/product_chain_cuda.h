@@ -3,8 +3,8 @@
 //
 // Between two kernels the memory is idle: the last sums, the end of one, the start of the next, its first weights, the
 // wait. Here one thread block a multiprocessor stays for all of them. A warp asks for weights, which depend on nothing,
-// as far ahead as shared memory reaches; the others multiply, meet at a barrier of the whole grid and make the next
-// product's input while its weights arrive.
+// as far ahead as shared memory reaches; the others multiply, and make the next product's input out of each other's
+// outputs, as soon as they see them, while its weights arrive.
 //
 // Its thread blocks wait for each other, so all of them must be on the GPU at once: on a device one such kernel at a
 // time, in one stream. (Two of them, each with some of the multiprocessors, would wait for ever.)
@@ -56,7 +56,9 @@ struct ProductChain {
     // What becomes of the last product's y, which then may not be written: rope_append(), of one token. Null: nothing.
     const RopeAppend* rope = nullptr;
     const KvCache* cache = nullptr;
-    uint64_t* meet = nullptr;  // one word, zero before the first use; kernels of one stream share it
+    // Where all thread blocks meet before a rotary embedding that needs more of a head than one of them has: one word,
+    // zero before the first use; kernels of one stream share it.
+    uint64_t* meet = nullptr;
 };
 inline constexpr int most_chained = 4;
 

@@ -185,12 +185,6 @@ __device__ uint32_t e2m1_pack8(Quotient quotient) {
     return packed - 0x11111111u * e2m1_bias;
 }
 
-// The value of that code: t rounded to a multiple of half its binade, at least of 1/2.
-__device__ inline float e2m1_round(float t) {
-    const float binade = __uint_as_float(__float_as_uint(fmaxf(t, 1.0f)) & 0x7F800000u);
-    return fmaf(binade, -4194304.0f, fmaf(binade, 4194304.0f, t));  // 2^22
-}
-
 // ---- E4M3 ----------------------------------------------------------------------------------------------------------
 
 // Four codes, saturating at 448; finite arguments.

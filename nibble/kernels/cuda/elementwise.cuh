@@ -78,6 +78,15 @@ cudaError_t prefer_shared_memory(void (*kernel)(Args...)) {
     return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
 }
 
+// The same, and up to `bytes` of it for a thread block.
+template <class... Args>
+cudaError_t allow_shared_memory(void (*kernel)(Args...), int64_t bytes) {
+    if (const cudaError_t code =
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)))
+        return code;
+    return prefer_shared_memory(kernel);
+}
+
 // Args::overlap: programmatic dependent launch.
 template <class Args>
 cudaError_t launch_kernel(void (*kernel)(Args), dim3 blocks, int threads, int shared_bytes, const Args& args,

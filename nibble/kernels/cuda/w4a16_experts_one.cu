@@ -230,12 +230,8 @@ cudaError_t launch_one_token(const ExpertsArgs& args, OneTokenArgs one, int mult
 }
 
 cudaError_t prepare_one_token() {
-    for (const auto kernel : {one_kernel<1>, one_kernel<2>, one_kernel<4>}) {
-        if (const cudaError_t code =
-                cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_limit))
-            return code;
-        if (const cudaError_t code = prefer_shared_memory(kernel)) return code;
-    }
+    for (const auto kernel : {one_kernel<1>, one_kernel<2>, one_kernel<4>})
+        if (const cudaError_t code = allow_shared_memory(kernel, shared_limit)) return code;
     return cudaSuccess;
 }
 

@@ -205,12 +205,8 @@ cudaError_t launch_token_experts(const ExpertsArgs& args, OneTokenArgs one, int 
 
 cudaError_t prepare_token_experts() {
     for (const auto kernel : {experts_kernel<1, false>, experts_kernel<2, false>, experts_kernel<3, false>,
-                              experts_kernel<1, true>, experts_kernel<2, true>, experts_kernel<3, true>}) {
-        if (const cudaError_t code =
-                cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Grid::half))
-            return code;
-        if (const cudaError_t code = prefer_shared_memory(kernel)) return code;
-    }
+                              experts_kernel<1, true>, experts_kernel<2, true>, experts_kernel<3, true>})
+        if (const cudaError_t code = allow_shared_memory(kernel, Grid::half)) return code;
     return cudaSuccess;
 }
 

@@ -223,12 +223,8 @@ int norm_row_bytes(int width) { return norm_shared_bytes(width) + 16; }
 cudaError_t allow_gemv_shared(int64_t bytes) {
     for (const auto kernel : {gemv_kernel<1, 1, 1>, gemv_kernel<2, 1, 1>, gemv_kernel<4, 1, 1>, gemv_kernel<1, 2, 1>,
                               gemv_kernel<2, 2, 1>, gemv_kernel<4, 2, 1>, gemv_kernel<1, 1, 2>, gemv_kernel<2, 1, 2>,
-                              gemv_kernel<4, 1, 2>, gemv_kernel<1, 2, 2>, gemv_kernel<2, 2, 2>, gemv_kernel<4, 2, 2>}) {
-        if (const cudaError_t code =
-                cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)))
-            return code;
-        if (const cudaError_t code = prefer_shared_memory(kernel)) return code;
-    }
+                              gemv_kernel<4, 1, 2>, gemv_kernel<1, 2, 2>, gemv_kernel<2, 2, 2>, gemv_kernel<4, 2, 2>})
+        if (const cudaError_t code = allow_shared_memory(kernel, bytes)) return code;
     return cudaSuccess;
 }
 

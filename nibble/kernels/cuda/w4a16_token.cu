@@ -114,12 +114,8 @@ cudaError_t launch_token(const GemvArgs& args, const TokenShape& shape, cudaStre
 }
 
 cudaError_t prepare_token(int64_t bytes) {
-    for (const auto kernel : {token_kernel<1>, token_kernel<2>, token_kernel<3>, token_kernel<4>}) {
-        if (const cudaError_t code =
-                cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)))
-            return code;
-        if (const cudaError_t code = prefer_shared_memory(kernel)) return code;
-    }
+    for (const auto kernel : {token_kernel<1>, token_kernel<2>, token_kernel<3>, token_kernel<4>})
+        if (const cudaError_t code = allow_shared_memory(kernel, bytes)) return code;
     return cudaSuccess;
 }
 
