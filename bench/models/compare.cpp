@@ -59,8 +59,10 @@ public:
     void expect(Difference& d, std::span<const float> rows, int64_t first) const {
         for (size_t i = 0; i * vocab_ < rows.size(); ++i, ++d.of) {
             const size_t at = (size_t(first) + i) * vocab_;
-            if (std::memcmp(&rows[i * vocab_], &whole_[at], vocab_ * sizeof(float)) == 0) continue;
+            const auto row = rows.subspan(i * vocab_, vocab_), known = std::span(whole_).subspan(at, vocab_);
+            if (std::memcmp(row.data(), known.data(), row.size_bytes()) == 0) continue;
             if (d.rows++ == 0) d.first = first + static_cast<int64_t>(i);
+            d.worst = std::max(d.worst, distances(row, known, vocab_)[0]);
         }
     }
     size_t vocab() const { return vocab_; }
@@ -189,32 +191,52 @@ Result<Distance> compare(const LanguageModel& cpu, const LanguageModel& device, 
     return d;
 }
 
-Result<std::vector<Difference>> check_invariance(const LanguageModel& model, const Texts& texts) {
+void Difference::add(const Difference& other) {
+    if (rows == 0) first = other.first;
+    rows += other.rows, of += other.of;
+    worst = std::max(worst, other.worst);
+}
+
+namespace {
+
+Result<std::vector<Difference>> check_once(const LanguageModel& model, const Texts& texts, const Rows& rows,
+                                           KvPool& pool) {
     const std::vector<int32_t>& text = texts.ids[0];
-    NIBBLE_TRY(const std::vector<float> whole, all_rows(model, {text}));
-    const Rows rows(model, whole);
-    NIBBLE_TRY(const auto pool, model.make_pool(65 * (std::ssize(text) + 64), 65));
     std::vector<Difference> all;
-    // More than once: what depends on timing shows now and then.
     for (const bool together : {false, true}) {
         Difference d{.what = together ? "all texts at once" : "the same text again"};
         for (int round = 0; round < 3; ++round) {
             NIBBLE_TRY(const std::vector<float> logits,
                        all_rows(model, together ? texts.ids : std::vector<std::vector<int32_t>>{text}));
-            rows.expect(d, std::span(logits).first(whole.size()), 0);
+            rows.expect(d, std::span(logits).first(text.size() * rows.vocab()), 0);
         }
         all.push_back(d);
     }
     for (const std::vector<int64_t>& chunks : {std::vector<int64_t>{1}, {7, 1, 1, 40}, {16}, {63, 2}, {64}}) {
-        NIBBLE_TRY(Difference d, in_chunks(model, *pool, text, rows, chunks));
+        NIBBLE_TRY(Difference d, in_chunks(model, pool, text, rows, chunks));
         all.push_back(std::move(d));
     }
     for (const size_t count : {1, 2, 3, 5, 8, 9, 16, 33, 64}) {
-        NIBBLE_TRY(Difference d, in_company(model, *pool, text, rows, count));
+        NIBBLE_TRY(Difference d, in_company(model, pool, text, rows, count));
         all.push_back(std::move(d));
     }
-    NIBBLE_TRY(Difference d, forked(model, *pool, text, rows));
+    NIBBLE_TRY(Difference d, forked(model, pool, text, rows));
     all.push_back(std::move(d));
+    return all;
+}
+
+}  // namespace
+
+Result<std::vector<Difference>> check_invariance(const LanguageModel& model, const Texts& texts, int rounds) {
+    const std::vector<int32_t>& text = texts.ids[0];
+    NIBBLE_TRY(const std::vector<float> whole, all_rows(model, {text}));
+    const Rows rows(model, whole);
+    NIBBLE_TRY(const auto pool, model.make_pool(65 * (std::ssize(text) + 64), 65));
+    NIBBLE_TRY(std::vector<Difference> all, check_once(model, texts, rows, *pool));
+    for (int round = 1; round < rounds; ++round) {
+        NIBBLE_TRY(const std::vector<Difference> again, check_once(model, texts, rows, *pool));
+        for (size_t i = 0; i < all.size(); ++i) all[i].add(again[i]);
+    }
     return all;
 }
 

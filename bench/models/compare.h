@@ -34,8 +34,11 @@ Result<Distance> compare(const LanguageModel& cpu, const LanguageModel& device, 
 struct Difference {
     std::string what;
     int64_t rows = 0, of = 0, first = -1;
+    double worst = 0;  // distance of a row that differs, as in RowDistances
+    void add(const Difference& other);
 };
-// Whole text alone and again, all texts at once, in chunks, token by token, forks, in batches of 1 to 64.
-Result<std::vector<Difference>> check_invariance(const LanguageModel& model, const Texts& texts);
+// Whole text alone and again, all texts at once, in chunks, token by token, forks, in batches of 1 to 64; all of it
+// `rounds` times: what depends on timing shows now and then.
+Result<std::vector<Difference>> check_invariance(const LanguageModel& model, const Texts& texts, int rounds);
 
 }  // namespace nibble::bench

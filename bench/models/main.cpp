@@ -22,7 +22,7 @@ struct Config {
     SsmStateFormat ssm_state = SsmStateFormat::f32;
     std::vector<std::string> models, shapes, formats{"nvfp4"};
     int64_t tokens = 200;
-    int threads = 0, layers = 0;
+    int threads = 0, layers = 0, rounds = 1;
     bool weights_only = false, no_cpu = false;
 };
 
@@ -79,12 +79,13 @@ Result<bool> run_one(const Candidate& candidate, const ModelOptions& options, co
             d.cpu_to_gold.median, d.cpu_to_gold.far, d.rows, d.device_to_gold.median, d.device_to_gold.far,
             d.to_cpu.median, d.same_top, d.kl, good ? "" : "  TOO FAR");
     }
-    NIBBLE_TRY(const std::vector<Difference> differences, check_invariance(*device, texts));
+    NIBBLE_TRY(const std::vector<Difference> differences, check_invariance(*device, texts, config.rounds));
     for (const Difference& d : differences) {
         report.check(candidate.name + ": " + d.what, d.of, d.rows);
         good = good && d.rows == 0;
         if (d.rows > 0)
-            fmt::print("  {}: {} of {} rows have other bits, the first {}\n", d.what, d.rows, d.of, d.first);
+            fmt::print("  {}: {} of {} rows have other bits, the first {}, up to {:.1e} apart\n", d.what, d.rows, d.of,
+                       d.first, d.worst);
     }
     if (good) fmt::print("  {} invariances hold\n", differences.size());
     return good;
@@ -136,6 +137,7 @@ int main(int argc, char** argv) {
             {"fp16", nibble::SsmStateFormat::fp16},
             {"fp16_stochastic", nibble::SsmStateFormat::fp16_stochastic}}));
     app.add_option("--tokens", config.tokens, "of a random text")->check(CLI::Range(8, 100000));
+    app.add_option("--rounds", config.rounds, "of all invariances")->check(CLI::Range(1, 100000));
     app.add_option("--threads", config.threads, "of the CPU");
     app.add_flag("--weights-only", config.weights_only, "leave activations unquantized");
     app.add_flag("--no-cpu", config.no_cpu, "the GPU against itself only");
