@@ -64,10 +64,9 @@ __global__ void __launch_bounds__(32 * (attention_warps + asking_warps), 1)
         barrier_wait(full + 8 * slot, parity);
         return shared + slot * L::slot_bytes;
     };
-    // One lane arrives for its warp. Racecheck reports the others' reads, and the arrival does stand before their data
-    // (tools/early-release): the next copy, out of device memory, has always come later. loads_done() is to be
-    // measured.
+    // One lane arrives for its warp; racecheck reports the others' reads.
     const auto free_slot = [&] {
+        loads_done();
         __syncwarp();
         barrier_arrive_if(empty + 8 * slot, lane == 0);
         if (++slot == L::slots) slot = 0, parity ^= 1;

@@ -58,9 +58,12 @@ __device__ inline void bulk_copy(uint32_t to, const void* from, uint32_t bytes, 
 }
 
 // What this thread has loaded from shared memory is in its registers: the copy engine may write there (after a barrier,
-// or __syncwarp() and one lane's request). Neither an arrival nor a request waits for loads that are on their way (seen
-// in the machine code), and behind a burst of cp.async they may take longer than a copy out of L2. That is the likely
-// cause of mixtures whose bits differed from run to run; it is inferred, see docs/benchmarks-h200.md.
+// or __syncwarp() and one lane's request). Neither an arrival nor a request waits for loads that are on their way
+// (tools/early-release shows it in the machine code), and they wait in the load unit behind everything that any thread
+// block of the multiprocessor asked for before: a burst of misses, the next kernel's early ones too, takes longer than
+// a copy out of device memory, which goes past that unit (inferred). Sums then hold pieces of the next record: NVFP4
+// mixtures had other bits in most runs, and nothing but this mended it (docs/benchmarks-h200.md). A slot that cp.async
+// fills again, through the same unit, is safe.
 __device__ inline void loads_done() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Arrives at the same barrier of thread block `rank` of the cluster. Not .release.cluster: that is a fence of the whole
@@ -73,8 +76,12 @@ __device__ inline void barrier_arrive_at(uint32_t barrier, uint32_t rank, bool c
         "r"(rank), "r"(static_cast<int>(condition))
         : "memory");
 }
+// The release waits for every store before it: arrive before those that nobody in the cluster reads.
+__device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 __device__ inline void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    cluster_arrive();
+    cluster_wait();
 }
 
 // A float in the shared memory of thread block `rank` of the cluster, at this block's address `at`.

@@ -123,6 +123,7 @@ __global__ void __launch_bounds__(1024, 1)
             barrier_wait(barrier + 8 * at, parity);
             const uint8_t* record = shared + ring_at + at * w4a16::record_bytes;
             const LaneRecord held(record, lane);
+            loads_done();
             __syncwarp();
             if (lane == 0 && i + slots < count) request(i + slots, at);
             if (++at == slots) at = 0, parity ^= 1;

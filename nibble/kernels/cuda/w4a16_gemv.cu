@@ -102,6 +102,7 @@ __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ G
             for (int b = 0; b < w4a16::record_blocks; ++b)
                 codes[b] = *reinterpret_cast<const uint4*>(record + 512 * b + 16 * lane);
             const uint2 scales = *reinterpret_cast<const uint2*>(record + w4a16::record_code_bytes + 8 * lane);
+            loads_done();
             __syncwarp();
             if (lane == 0 && i + Slots < count) request(i + Slots, at);
             if (++at == Slots) at = 0, parity ^= 1;

@@ -88,6 +88,7 @@ __device__ __forceinline__ void multiply_units(const Ring<Slots>& ring, Cursor& 
             barrier_wait(ring.barrier + 8 * at, parity);
             const uint8_t* record = shared + (ring.at - base) + at * w4a16::record_bytes;
             const LaneRecord held(record, lane);
+            loads_done();
             __syncwarp();
             if (lane == 0 && cursor.find(warps, units, locate)) cursor.request(ring, at);
             if (++at == Slots) at = 0, parity ^= 1;

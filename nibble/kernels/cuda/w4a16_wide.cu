@@ -47,9 +47,6 @@ struct Wide {
     static_assert(cols / 16 / steps >= buffers);
 };
 
-__device__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-__device__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-
 __device__ float2 cluster_pair(uint32_t at, uint32_t rank) {
     float2 v;
     asm volatile(
@@ -159,6 +156,7 @@ __global__ void __launch_bounds__(128 * RowBlocks * KParts, 1) wide_kernel(const
 #pragma unroll
             for (int b = 0; b < w4a16::record_blocks; ++b)
                 codes[b] = *reinterpret_cast<const uint4*>(slot + 512 * b + 16 * lane);
+            loads_done();
             __syncwarp();
             if (lane == 0 && rows_exist && record + weight_slots < count) request_weights(record + weight_slots);
 
@@ -226,8 +224,7 @@ __global__ void __launch_bounds__(128 * RowBlocks * KParts, 1) wide_kernel(const
 #pragma unroll
         for (int r = 0; r < W::accumulators; r += 2) own[r / 2 * 128] = {acc[r], acc[r + 1]};
         if constexpr (Cluster > 1) {
-            cluster_arrive();
-            cluster_wait();
+            cluster_sync();
         } else {
             __syncthreads();
         }
