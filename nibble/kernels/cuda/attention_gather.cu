@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(256) gather_kernel(const __grid_constant__ Att
         const auto tile_at = [&](int i) -> const uint8_t* {
             const int position = run.position + i * kv_tile_tokens, tile = position / kv_tile_tokens;
             if (position > run.last || position + kv_tile_tokens <= run.first) return nullptr;
-            const int page = __ldg(args.table + run.table * args.table_pitch + tile / page_tiles);
+            const int page = args.table[run.table * args.table_pitch + tile / page_tiles];
             return args.pages + page * args.page_stride +
                    int64_t{head * page_tiles + tile % page_tiles} * kv_tile_bytes(KvType::bf16, dims);
         };

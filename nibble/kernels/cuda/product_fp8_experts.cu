@@ -97,7 +97,7 @@ __device__ void bring(const ProductArgs& p, Rounds round, int all_groups, uint32
     for (; round.more(); round.next()) {
         const auto source = [&](int token) {
             const int slot_of_token = round.first + min(token, round.present - 1);
-            return int64_t{p.rows ? __ldg(p.rows + slot_of_token) : slot_of_token};
+            return int64_t{p.rows ? p.rows[slot_of_token] : slot_of_token};
         };
         const uint8_t* from[held];
 #pragma unroll

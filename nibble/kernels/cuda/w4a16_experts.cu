@@ -67,7 +67,7 @@ __device__ void bring_x(const ExpertsArgs& args, const Tables& tables, Rounds ro
 #pragma unroll
             for (int i = 0; i < held; ++i)
                 if (const int token = lane + 32 * i; token < present)
-                    source[i] = args.rows ? __ldg(args.rows + first + token) : first + token;
+                    source[i] = args.rows ? args.rows[first + token] : first + token;
         }
         for (int record = 0; record < args.row_records; ++record) {
             barrier_wait(empty + 8 * stage, parity);

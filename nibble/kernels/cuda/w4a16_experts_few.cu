@@ -56,7 +56,7 @@ __device__ void bring_x(const ExpertsArgs& args, const Tables& tables, int first
         const int first = tables.begin[expert] + (tile - tables.before[expert]) * tile_tokens;
         const int present = min(tables.begin[expert + 1] - first, tile_tokens);
         int source = first + lane;
-        if (args.rows && lane < present) source = __ldg(args.rows + first + lane);
+        if (args.rows && lane < present) source = args.rows[first + lane];
         barrier_wait(empty + 8 * buffer, i / buffers + 1 & 1);
         for (int record = 0; record < args.row_records; ++record) {
             const int column = record * w4a16::record_cols + 8 * lane;

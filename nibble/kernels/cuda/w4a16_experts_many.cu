@@ -116,7 +116,7 @@ __device__ void bring_x(const ExpertsArgs& args, Items item, uint32_t x_at, uint
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
                 const int slot = item.first + min(lane + 32 * h, item.present - 1);
-                source[h] = static_cast<uint32_t>(args.rows ? __ldg(args.rows + slot) : slot) * pitch;
+                source[h] = static_cast<uint32_t>(args.rows ? args.rows[slot] : slot) * pitch;
             }
 #pragma unroll
             for (int g = 0; g < groups; ++g)
