@@ -281,7 +281,12 @@ Result<std::vector<Check>> check_mamba(const Kit& given) {
     std::vector<Check> results;
     for (const MambaCase& c : {MambaCase{{4, 16, 2, 16, 4}, {1, 7, 20}}, MambaCase{{6, 24, 3, 20, 2}, {5, 9}},
                                MambaCase{{8, 64, 2, 128, 4}, {33, 2}}, MambaCase{{16, 64, 2, 128, 4}, {5, 1, 3}},
-                               MambaCase{{2, 80, 1, 64, 1}, {11}}}) {
+                               MambaCase{{2, 80, 1, 64, 1}, {11}}, MambaCase{{8, 64, 2, 128, 4}, {100}},
+                               // More segments than the kernel of one token takes.
+                               MambaCase{{4, 16, 2, 16, 4}, {2, 2, 3, 2, 4, 2, 2, 2, 2}},
+                               MambaCase{{6, 24, 3, 20, 2}, {3, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2}},
+                               MambaCase{{8, 64, 2, 128, 4}, {2, 2, 3, 2, 2, 2, 2, 2, 2, 2, 2, 2}},
+                               MambaCase{{2, 80, 1, 64, 1}, {2, 2, 2, 2, 2, 2, 2, 2, 2}}}) {
         for (const auto format :
              {SsmStateFormat::f32, SsmStateFormat::bf16, SsmStateFormat::fp16, SsmStateFormat::fp16_stochastic}) {
             MambaCase each = c;

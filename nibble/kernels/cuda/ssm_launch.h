@@ -43,6 +43,8 @@ cudaError_t launch_convolve(const SsmArgs& args, cudaStream_t stream);
 // dt and decay of every token, and what the convolution's next call needs of this one.
 cudaError_t launch_steps(const SsmArgs& args, cudaStream_t stream);
 cudaError_t launch_ssm_scan(const SsmArgs& args, cudaStream_t stream);
+// The same over states of 16 bits.
+cudaError_t launch_narrow_scan(const SsmArgs& args, cudaStream_t stream);
 cudaError_t launch_gate(const SsmArgs& args, cudaStream_t stream);
 // All four for one token of every segment, where ssm_decodes(); xbc, dt, decay and y are not used.
 bool ssm_decodes(const SsmArgs& args);
