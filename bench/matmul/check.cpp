@@ -473,6 +473,7 @@ Result<Check> Checker::wide(int64_t n, int64_t k, const std::vector<int64_t>& ba
     if (tilings)
         for (const cuda::MatmulTiling& t : matmul_tilings())
             for (int parts = 1; parts * t.k_parts <= 8; parts *= 2) {
+                if (t.tokens == 96 && parts > 4) continue;  // not compiled
                 const int64_t m = std::min<int64_t>(tokens, t.tokens + 3);
                 NIBBLE_CHECK(compare(m, parts % 3 == 1, {t.tokens, t.row_blocks, t.k_parts, parts}));
             }
@@ -483,7 +484,7 @@ Result<Check> Checker::wide(int64_t n, int64_t k, const std::vector<int64_t>& ba
 }  // namespace
 
 std::vector<cuda::MatmulTiling> matmul_tilings() {
-    return {{16, 4, 1, 1}, {16, 2, 2, 1}, {32, 4, 1, 1}, {32, 2, 2, 1}, {64, 2, 1, 1}, {128, 2, 1, 1}};
+    return {{16, 4, 1, 1}, {16, 2, 2, 1}, {32, 4, 1, 1}, {32, 2, 2, 1}, {64, 2, 1, 1}, {96, 2, 1, 1}, {128, 2, 1, 1}};
 }
 
 Result<std::vector<Check>> check_matmul(const Stream& stream, const DeviceInfo& device, DeviceArena& arena,

@@ -28,9 +28,9 @@ struct MatmulProblem {
     bool gated = false;
 };
 
-// How the work is spread; zeros: the plan chooses. m > 8: a thread block takes `tokens` tokens (16, 32, 64 or 128) of
-// row_blocks * 64 rows; K is cut between `k_parts` warpgroups in it and `parts` thread blocks, powers of two. Which
-// combinations are compiled: visit_shape() in kernels/cuda/w4a16_wide.cu; 64 x 2 x 1 and 128 x 2 x 1 in
+// How the work is spread; zeros: the plan chooses. m > 8: a thread block takes `tokens` tokens (16, 32, 64, 96 or 128)
+// of row_blocks * 64 rows; K is cut between `k_parts` warpgroups in it and `parts` thread blocks, powers of two. Which
+// combinations are compiled: visit_shape() in kernels/cuda/w4a16_wide.cu; 64, 96, 128 x 2 x 1 in
 // w4a16_prefill.cu, where `parts` are only of the tiles that are left after as many as fill the GPU.
 struct MatmulTiling {
     int tokens = 0, row_blocks = 0, k_parts = 0, parts = 0;

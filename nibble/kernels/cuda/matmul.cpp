@@ -62,6 +62,11 @@ constexpr int64_t most_nodes = 16384, nodes_bytes = most_nodes * 4;
 
 bool is_prefill(const MatmulTiling& t) { return t.row_blocks == 2 && t.k_parts == 1; }
 
+// Slices of whole groups of eight tokens.
+int most_parts(const MatmulTiling& t) { return t.tokens == 96 ? 4 : matmul_chunks; }
+
+int64_t padded(int64_t tokens, int64_t tile) { return ceil_div(tokens, tile) * tile; }
+
 struct WideGrid {
     WideShape shape;
     bool prefill;                                 // w4a16_prefill.cu: clusters along the rows, not along K
@@ -106,31 +111,38 @@ struct TilingCost {
 
     double of(const MatmulProblem& p, int multiprocessors) const {
         const WideGrid grid(p, tiling, multiprocessors);
-        const double columns = static_cast<double>(p.k) / 1024 * thousand_columns;
+        // Parts are as long as the longest of them: chunks are whole records, so halves of 11 records are 8 and 3.
+        const int64_t records = ceil_div(p.k, w4a16::record_cols),
+                      longest = std::min(ceil_div(records, matmul_chunks) * grid.chunks, records);
+        const double record = thousand_columns * w4a16::record_cols / 1024,
+                     columns = static_cast<double>(records) * record, share = static_cast<double>(longest) * record;
         const int64_t tiles = grid.token_tiles * grid.row_groups;
         if (!grid.prefill) {
             const auto waves = static_cast<double>(ceil_div(tiles * tiling.parts, multiprocessors));
-            return launch + waves * (tile + columns / grid.units + meeting * (tiling.parts > 2 ? tiling.parts / 4 : 0));
+            return launch + waves * (tile + share + meeting * (tiling.parts > 2 ? tiling.parts / 4 : 0));
         }
         const int64_t clusters = multiprocessors / 2, cut = (tiles - grid.whole) * tiling.parts;
         const auto whole = static_cast<double>(ceil_div(grid.whole, clusters)),
                    parts = static_cast<double>(ceil_div(cut, clusters / tiling.parts * tiling.parts));
-        return launch + whole * (tile + columns) + parts * (tile + meeting + columns / tiling.parts);
+        return launch + whole * (tile + columns) + parts * (tile + meeting + share);
     }
 };
 
 MatmulTiling choose_tiling(const MatmulProblem& p, int multiprocessors) {
     static constexpr TilingCost costs[] = {
-        {{16, 2, 2, 1}, 0.6, 3.2, 4.5, 3.0},   {{16, 4, 1, 1}, 2.0, 3.0, 4.5, 3.0},
-        {{32, 2, 2, 1}, 1.3, 3.6, 5.7, 3.0},   {{32, 4, 1, 1}, 3.2, 4.3, 4.9, 3.0},
-        {{64, 2, 1, 1}, 1.64, 3.15, 3.6, 1.0}, {{128, 2, 1, 1}, 1.44, 5.0, 4.95, 0.43},
+        {{16, 2, 2, 1}, 0.6, 3.2, 4.5, 3.0},     {{16, 4, 1, 1}, 2.0, 3.0, 4.5, 3.0},
+        {{32, 2, 2, 1}, 1.3, 3.6, 5.7, 3.0},     {{32, 4, 1, 1}, 3.2, 4.3, 4.9, 3.0},
+        {{64, 2, 1, 1}, 1.64, 3.15, 3.6, 1.0},   {{96, 2, 1, 1}, 1.5, 4.1, 4.1, 1.0},
+        {{128, 2, 1, 1}, 1.44, 5.0, 4.95, 0.43},
     };
     const int64_t least = p.m <= 16 ? 16 : p.m <= 32 ? 32 : 64, most = p.m <= 64 ? least : 128;
     MatmulTiling best;
     double best_cost = std::numeric_limits<double>::infinity();
     for (TilingCost c : costs) {
-        if (c.tiling.tokens < least || c.tiling.tokens > most) continue;
-        for (; c.tiling.parts * c.tiling.k_parts <= matmul_chunks && c.tiling.parts <= multiprocessors / 2;
+        // x has room for tokens up to a multiple of 128 and no more.
+        if (c.tiling.tokens < least || c.tiling.tokens > most || padded(p.m, c.tiling.tokens) > padded(p.m, 128))
+            continue;
+        for (; c.tiling.parts * c.tiling.k_parts <= most_parts(c.tiling) && c.tiling.parts <= multiprocessors / 2;
              c.tiling.parts *= 2)
             if (const double cost = c.of(p, multiprocessors); cost < best_cost) best = c.tiling, best_cost = cost;
     }
@@ -144,7 +156,7 @@ Result<MatmulPlan> plan_wide(const MatmulProblem& p, const DeviceInfo& device, c
     if (t.tokens < 1 || t.row_blocks < 1 || t.k_parts < 1 || t.parts < 1)
         return fail("matmul: tiling {} x {} x {} x {}", t.tokens, t.row_blocks, t.k_parts, t.parts);
     const WideGrid grid(p, t, device.multiprocessors);
-    if (grid.prefill && t.parts > device.multiprocessors / 2)
+    if (grid.prefill && t.parts > std::min(device.multiprocessors / 2, most_parts(t)))
         return fail("matmul: {} parts on {} multiprocessors", t.parts, device.multiprocessors);
     if (matmul_chunks % grid.units) return fail("matmul: K cannot be cut between {} warpgroups", grid.units);
     if (grid.nodes > most_nodes)

@@ -131,7 +131,7 @@ struct WideArgs {
 cudaError_t launch_wide(const WideArgs& args, const WideShape& shape, cudaStream_t stream);
 cudaError_t prepare_wide(const WideShape& shape);
 
-// The kernel for more than 32 tokens, tiles of 64 or 128; row_groups are of 256 rows. nodes: [cut tile][64 rows],
+// The kernel for more than 32 tokens, tiles of 64, 96 or 128; row_groups are of 256 rows. nodes: [cut tile][64 rows],
 // slots: [the same][parts][64 rows x tokens of a tile].
 cudaError_t launch_w4a16_prefill(const WideArgs& args, int tokens, int multiprocessors, cudaStream_t stream);
 cudaError_t prepare_w4a16_prefill(int tokens);

@@ -44,6 +44,21 @@ struct LaneRecord {
     }
 };
 
+// Zero in lane 0, and not known before a record's loads are done: as part of a request's addresses it makes that
+// request wait for them, as loads_done() does, without a fence (m = 1, 4096 x 4096: 5.36 us, fence 5.62, neither 5.35;
+// in w4a16_wide.cu no better). Machine code waits for a load only where an instruction uses it, so the asm must not be
+// empty; the scoreboard is a warp's, so lane 0 waits for all lanes. tools/early-release shows whether it still does.
+__device__ inline uint32_t zero_after(const uint4 (&codes)[w4a16::record_blocks], uint2 scales, int lane) {
+    static_assert(w4a16::record_blocks == 4);
+    uint32_t zero;
+    asm volatile(
+        "{\n\t.reg .b32 t;\n\tlop3.b32 t, %1, %2, %3, 0xFE;\n\tlop3.b32 t, t, %4, %5, 0xFE;\n\t"
+        "and.b32 %0, t, %6;\n\t}"
+        : "=r"(zero)
+        : "r"(codes[0].x), "r"(codes[1].x), "r"(codes[2].x), "r"(codes[3].x), "r"(scales.x), "r"(lane));
+    return zero;
+}
+
 // w4a16::register_of, one operation for what is one: the compiler, which knows which bits survive the mask, makes up to
 // four of a rotation.
 __device__ inline uint32_t decode_pair(const w4a16::GroupWords& words, int t) {

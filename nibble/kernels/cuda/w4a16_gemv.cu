@@ -51,16 +51,23 @@ __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ G
     const int first = min(warp % warps_per_tile * ChunksPerWarp * args.chunk_records, block_count);
     const int count = tile < args.row_tiles ? min(ChunksPerWarp * args.chunk_records, block_count - first) : 0;
     const uint8_t* from = args.records + (int64_t{tile} * args.row_records + block_first + first) * w4a16::record_bytes;
-    const auto request = [&](int i, uint32_t slot) {
-        barrier_expect(barrier + 8 * slot, w4a16::record_bytes);
-        bulk_copy(slot_at + slot * w4a16::record_bytes, from + int64_t{i} * w4a16::record_bytes, w4a16::record_bytes,
-                  barrier + 8 * slot);
+    const auto request = [&](int i, uint32_t slot, uint32_t zero) {
+        barrier_expect(barrier + 8 * slot + zero, w4a16::record_bytes);
+        bulk_copy(zero + slot_at + slot * w4a16::record_bytes, from + int64_t{i} * w4a16::record_bytes,
+                  w4a16::record_bytes, barrier + 8 * slot);
     };
 
     if (lane == 0) {
         for (int s = 0; s < Slots; ++s) barrier_init(barrier + 8 * s, 1);
         barrier_init_done();
-        for (int s = 0; s < min(Slots, count); ++s) request(s, s);
+        for (int s = 0; s < min(Slots, count); ++s) request(s, s, 0);
+    }
+    // Factors of the outputs, or the last thing that a thread block does is to wait for them.
+    if (const int row = first_tile * 16 + static_cast<int>(threadIdx.x);
+        static_cast<int>(threadIdx.x) < args.tiles * 16 && row < args.n) {
+        const OutputFactors& f = args.factors;
+        if (f.row_scales || f.tensor_scale) prefetch(f.row_scales ? f.row_scales + row : f.tensor_scale);
+        if (f.bias) prefetch(f.bias + row);
     }
     float2 norm_weight[norm_pairs];
     if (Split == 1 && args.norm.h) load_norm_weight(args, norm_weight);
@@ -102,15 +109,20 @@ __global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ G
             for (int b = 0; b < w4a16::record_blocks; ++b)
                 codes[b] = *reinterpret_cast<const uint4*>(record + 512 * b + 16 * lane);
             const uint2 scales = *reinterpret_cast<const uint2*>(record + w4a16::record_code_bytes + 8 * lane);
-            loads_done();
-            __syncwarp();
-            if (lane == 0 && i + Slots < count) request(i + Slots, at);
-            if (++at == Slots) at = 0, parity ^= 1;
+            // Of two slots the other one is on its way: the first products come before the wait for the loads (4 %).
+            const auto ask_again = [&] {
+                const uint32_t zero = zero_after(codes, scales, lane);
+                __syncwarp();
+                if (lane == 0 && i + Slots < count) request(i + Slots, at, zero);
+                if (++at == Slots) at = 0, parity ^= 1;
+            };
+            if constexpr (Slots == 1) ask_again();
 #pragma unroll
             for (int b = 0; b < w4a16::record_blocks; ++b) {
                 const uint4* x_at_block = reinterpret_cast<const uint4*>(x + 128 * b);
                 const uint4 columns[2] = {x_at_block[0], x_at_block[1]};
                 block64(acc, codes[b], ScalePairs(scales, b, args.scale_bits), columns);
+                if (Slots > 1 && b == 0) ask_again();
             }
             x += record_x_bytes;
         }

@@ -1,7 +1,7 @@
 // W4A16 for more than 32 tokens, on wgmma with the weights as the register operand and sums that stay on the chip.
 //
-// A thread block has 128 rows and a tile of 64 or 128 tokens: two warpgroups of 64 rows each, and one that keeps rings
-// of x stages and of weight records full. The two thread blocks of a cluster have neighbouring rows and the same
+// A thread block has 128 rows and a tile of 64, 96 or 128 tokens: two warpgroups of 64 rows each, and one that keeps
+// rings of x stages and of weight records full. The two thread blocks of a cluster have neighbouring rows and the same
 // tokens; each brings half of x for both. They go through (tile of tokens, 256 rows) one after the other, so that
 // nothing drains between two of them. Tiles that would leave most clusters idle at the end are cut along K between
 // neighbouring clusters, whose sums meet through L2, each ending with a slice of the tokens (exchange_sums).
@@ -34,15 +34,15 @@ constexpr int consumers = 2, cluster = 2, prefill_threads = 128 * (consumers + 1
 template <int Tokens>
 struct Prefill {
     static constexpr int accumulators = Tokens / 2, sums = accumulators * 128;  // of a thread, of a warpgroup
-    // Blocks of 64 columns in a stage of x, 16 KB.
+    // Blocks of 64 columns in a stage of x, 12 or 16 KB.
     static constexpr int stage_blocks = 128 / Tokens, record_stages = w4a16::record_blocks / stage_blocks;
     static constexpr int stage_bytes = stage_blocks * Tokens * 128, half_bytes = stage_bytes / cluster;
-    static constexpr int stages = Tokens == 128 ? 7 : 6;
-    static constexpr int weight_slots = Tokens == 128 ? 2 : 4;  // of a warpgroup
+    static constexpr int stages = Tokens == 128 ? 7 : Tokens == 96 ? 8 : 6;
+    static constexpr int weight_slots = Tokens == 128 ? 2 : Tokens == 96 ? 3 : 4;  // of a warpgroup
     // K-steps that are decoded and multiplied together, groups of them in a block; A operands of `buffers` groups: the
     // products of all but one may be on their way while that one is decoded.
-    static constexpr int steps = Tokens < 128 ? 2 : 1, groups = 4 / steps;
-    static constexpr int buffers = Tokens < 128 ? 2 : 4;
+    static constexpr int steps = Tokens == 64 ? 2 : 1, groups = 4 / steps;
+    static constexpr int buffers = Tokens == 64 ? 2 : 4;
     static_assert(groups * stage_blocks >= buffers && groups * w4a16::record_blocks % buffers == 0);
     // Of the sums of two chunks a thread keeps as many while the next two are made; more do not fit into 240 registers.
     static constexpr int held = Tokens == 128 ? 52 : accumulators;
@@ -66,8 +66,6 @@ __device__ void bulk_copy_to_both(uint32_t to, const void* from, uint32_t bytes,
         "l"(from), "r"(bytes), "r"(barrier), "h"(static_cast<uint16_t>(3))
         : "memory");
 }
-
-__device__ void prefetch(const void* p) { asm volatile("prefetch.global.L1 [%0];" ::"l"(p) : "memory"); }
 
 // Of a warpgroup's tile: its first row and token, how many tokens exist from there on.
 struct Output {
@@ -407,7 +405,7 @@ __global__ void __cluster_dims__(cluster, 1, 1) __launch_bounds__(prefill_thread
                     exchange(std::integral_constant<int, 2>{});
                 else if (args.parts == 4)
                     exchange(std::integral_constant<int, 4>{});
-                else
+                else if constexpr (accumulators % 32 == 0)
                     exchange(std::integral_constant<int, 8>{});
             } else {
                 write_output<accumulators>(even, out, parked, 0, group, thread);
@@ -421,6 +419,7 @@ __global__ void __cluster_dims__(cluster, 1, 1) __launch_bounds__(prefill_thread
 template <class Visit>
 cudaError_t visit_tile(int tokens, Visit visit) {
     if (tokens == 64) return visit(std::integral_constant<int, 64>{});
+    if (tokens == 96) return visit(std::integral_constant<int, 96>{});
     if (tokens == 128) return visit(std::integral_constant<int, 128>{});
     return cudaErrorInvalidValue;
 }

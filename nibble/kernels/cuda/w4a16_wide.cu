@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(128 * RowBlocks * KParts, 1) wide_kernel(const
 #pragma unroll
             for (int b = 0; b < w4a16::record_blocks; ++b)
                 codes[b] = *reinterpret_cast<const uint4*>(slot + 512 * b + 16 * lane);
-            loads_done();
+            loads_done();  // zero_after() is no faster here
             __syncwarp();
             if (lane == 0 && rows_exist && record + weight_slots < count) request_weights(record + weight_slots);
 
@@ -374,6 +374,8 @@ cudaError_t launch_permute(const PermuteArgs& args, int tile, cudaStream_t strea
             return go(permute_kernel<32>);
         case 64:
             return go(permute_kernel<64>);
+        case 96:
+            return go(permute_kernel<96>);
         case 128:
             return go(permute_kernel<128>);
         default:
