@@ -57,6 +57,16 @@ __device__ inline void bulk_copy(uint32_t to, const void* from, uint32_t bytes, 
                  : "memory");
 }
 
+// The same of bytes that nobody reads again soon: they leave the L2 first.
+__device__ inline void bulk_copy_once(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+    constexpr uint64_t evict_first = 0x12F0000000000000;  // what createpolicy.fractional.L2::evict_first makes
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+            "r"(to),
+        "l"(from), "r"(bytes), "r"(barrier), "l"(evict_first)
+        : "memory");
+}
+
 // What this thread has loaded from shared memory is in its registers: the copy engine may write there (after a barrier,
 // or __syncwarp() and one lane's request). Neither an arrival nor a request waits for loads that are on their way
 // (tools/early-release shows it in the machine code), and they wait in the load unit behind everything that any thread

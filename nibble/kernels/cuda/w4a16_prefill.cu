@@ -206,8 +206,8 @@ __device__ void bring_weights(const WideArgs& args, const Walk& walk, int row_bl
             barrier_wait(empty + 8 * slot, parity);
             barrier_expect(full + 8 * slot, present * w4a16::record_bytes);
             for (int t = 0; t < present; ++t)
-                bulk_copy(slots + slot * slot_bytes + t * w4a16::record_bytes, from + t * pitch, w4a16::record_bytes,
-                          full + 8 * slot);
+                bulk_copy_once(slots + slot * slot_bytes + t * w4a16::record_bytes, from + t * pitch,
+                               w4a16::record_bytes, full + 8 * slot);
             if (++slot == P::weight_slots) slot = 0, parity ^= 1;
         }
     }
