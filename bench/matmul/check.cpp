@@ -472,8 +472,7 @@ Result<Check> Checker::wide(int64_t n, int64_t k, const std::vector<int64_t>& ba
     for (const int64_t m : batches) NIBBLE_CHECK(compare(m, m % 2, {}));
     if (tilings)
         for (const cuda::MatmulTiling& t : matmul_tilings())
-            for (int parts = 1; parts * t.k_parts <= 8; parts *= 2) {
-                if (t.tokens == 96 && parts > 4) continue;  // not compiled
+            for (int parts = 1; parts <= t.most_parts(); parts *= 2) {
                 const int64_t m = std::min<int64_t>(tokens, t.tokens + 3);
                 NIBBLE_CHECK(compare(m, parts % 3 == 1, {t.tokens, t.row_blocks, t.k_parts, parts}));
             }

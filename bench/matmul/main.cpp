@@ -66,7 +66,7 @@ Status time_shape(int64_t n, int64_t k, const Stream& stream, const DeviceInfo& 
             for (cuda::MatmulTiling t : matmul_tilings()) {
                 const bool prefill = t.tokens >= 64;  // any number of thread blocks
                 if (t.tokens != chosen.tiling.tokens && !(m > 64 && prefill)) continue;
-                for (t.parts = 1; t.parts * t.k_parts <= (t.tokens == 96 ? 4 : 8); t.parts *= 2)
+                for (t.parts = 1; t.parts <= t.most_parts(); t.parts *= 2)
                     if (const int64_t blocks = t.parts * ((n + 64 * t.row_blocks - 1) / (64 * t.row_blocks)) *
                                                ((m + t.tokens - 1) / t.tokens);
                         blocks >= 64 && (prefill || blocks <= 264 || t.parts == 1))

@@ -34,6 +34,10 @@ struct MatmulProblem {
 // w4a16_prefill.cu, where `parts` are only of the tiles that are left after as many as fill the GPU.
 struct MatmulTiling {
     int tokens = 0, row_blocks = 0, k_parts = 0, parts = 0;
+    bool prefill() const { return row_blocks == 2 && k_parts == 1; }  // w4a16_prefill.cu's
+    // Of `parts`, of this tile: parts of K end with a slice of the tokens each, in w4a16_prefill.cu of whole groups of
+    // eight.
+    int most_parts() const;
 };
 
 // What one launch looks like. Make it once per problem and device.

@@ -60,11 +60,6 @@ constexpr int row_block = 64;
 // nodes, which must be zero between kernels.
 constexpr int64_t most_nodes = 16384, nodes_bytes = most_nodes * 4;
 
-bool is_prefill(const MatmulTiling& t) { return t.row_blocks == 2 && t.k_parts == 1; }
-
-// Slices of whole groups of eight tokens.
-int most_parts(const MatmulTiling& t) { return t.tokens == 96 ? 4 : matmul_chunks; }
-
 int64_t padded(int64_t tokens, int64_t tile) { return ceil_div(tokens, tile) * tile; }
 
 struct WideGrid {
@@ -77,7 +72,7 @@ struct WideGrid {
 
     WideGrid(const MatmulProblem& p, const MatmulTiling& t, int multiprocessors)
         : shape{t.tokens, t.row_blocks, t.k_parts, t.parts % 2 == 0 ? 2 : 1},
-          prefill(is_prefill(t)),
+          prefill(t.prefill()),
           token_tiles(ceil_div(p.m, t.tokens)),
           row_groups(ceil_div(p.n, row_block * t.row_blocks * (prefill ? 2 : 1))),
           warpgroups(t.row_blocks * t.k_parts),
@@ -142,8 +137,7 @@ MatmulTiling choose_tiling(const MatmulProblem& p, int multiprocessors) {
         // x has room for tokens up to a multiple of 128 and no more.
         if (c.tiling.tokens < least || c.tiling.tokens > most || padded(p.m, c.tiling.tokens) > padded(p.m, 128))
             continue;
-        for (; c.tiling.parts * c.tiling.k_parts <= most_parts(c.tiling) && c.tiling.parts <= multiprocessors / 2;
-             c.tiling.parts *= 2)
+        for (; c.tiling.parts <= std::min(c.tiling.most_parts(), multiprocessors / 2); c.tiling.parts *= 2)
             if (const double cost = c.of(p, multiprocessors); cost < best_cost) best = c.tiling, best_cost = cost;
     }
     return best;
@@ -156,7 +150,7 @@ Result<MatmulPlan> plan_wide(const MatmulProblem& p, const DeviceInfo& device, c
     if (t.tokens < 1 || t.row_blocks < 1 || t.k_parts < 1 || t.parts < 1)
         return fail("matmul: tiling {} x {} x {} x {}", t.tokens, t.row_blocks, t.k_parts, t.parts);
     const WideGrid grid(p, t, device.multiprocessors);
-    if (grid.prefill && t.parts > std::min(device.multiprocessors / 2, most_parts(t)))
+    if (grid.prefill && t.parts > std::min(device.multiprocessors / 2, t.most_parts()))
         return fail("matmul: {} parts on {} multiprocessors", t.parts, device.multiprocessors);
     if (matmul_chunks % grid.units) return fail("matmul: K cannot be cut between {} warpgroups", grid.units);
     if (grid.nodes > most_nodes)
@@ -230,6 +224,12 @@ struct TokenGrid {
 };
 
 }  // namespace
+
+int MatmulTiling::most_parts() const {
+    int most = matmul_chunks / k_parts;
+    while (prefill() && most > 1 && tokens % (8 * most)) most /= 2;
+    return most;
+}
 
 Result<MatmulPlan> plan_matmul(const MatmulProblem& p, const DeviceInfo& device, const MatmulTiling& tiling) {
     if (!has_records(p.weights))
