@@ -136,7 +136,6 @@ cudaError_t launch_scan(const SsmArgs& args, cudaStream_t stream) {
         default:
             return cudaErrorInvalidValue;
     }
-    return cudaErrorInvalidValue;
 }
 
 }  // namespace
