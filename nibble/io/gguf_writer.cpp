@@ -2,8 +2,6 @@
 
 #include "base/checked.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <bit>
 #include <unordered_set>
@@ -128,51 +126,6 @@ Result<GgufLayout> GgufLayout::make(const GgufMetadata& metadata, std::vector<Gg
     for (Place& place : layout.places_) place.offset += layout.header_.size();
     layout.tensors_ = std::move(tensors);
     return layout;
-}
-
-Result<GgufFileWriter> GgufFileWriter::create(const std::filesystem::path& path, GgufLayout layout) {
-    NIBBLE_TRY(auto file, FileDescriptor::open(path, O_RDWR | O_CREAT | O_TRUNC));
-    NIBBLE_CHECK(file.reserve(layout.file_bytes()));
-    NIBBLE_CHECK(file.write_at(std::as_bytes(std::span(layout.header())), 0));
-    return GgufFileWriter(std::move(file), std::move(layout));
-}
-
-Result<GgufFileWriter> GgufFileWriter::reopen(const std::filesystem::path& path, GgufLayout layout) {
-    NIBBLE_TRY(auto file, FileDescriptor::open(path, O_RDWR));
-    NIBBLE_TRY(const int64_t size, file.size());
-    if (size != layout.file_bytes())
-        return fail("{}: has {} bytes, this job writes {}: not its unfinished output", path.string(), size,
-                    layout.file_bytes());
-    std::string header(layout.header().size(), '\0');
-    NIBBLE_CHECK(file.read_at(std::as_writable_bytes(std::span(header)), 0));
-    if (header != layout.header())
-        return fail("{}: its header is not the one this job writes: not its unfinished output", path.string());
-    return GgufFileWriter(std::move(file), std::move(layout));
-}
-
-Status GgufFileWriter::check_range(size_t tensor, int64_t offset, size_t size) const {
-    if (tensor >= layout_.tensors().size())
-        return fail("{}: tensor {} of {}", path().string(), tensor, layout_.tensors().size());
-    const int64_t bytes = layout_.bytes(tensor);
-    if (offset < 0 || offset > bytes || size > static_cast<uint64_t>(bytes - offset))
-        return fail("{}: tensor '{}': {} bytes at {} do not lie in its {} bytes", path().string(),
-                    layout_.tensors()[tensor].name, size, offset, bytes);
-    return Ok{};
-}
-
-Status GgufFileWriter::write(size_t tensor, int64_t offset, Bytes bytes) const {
-    NIBBLE_CHECK(check_range(tensor, offset, bytes.size()));
-    return file_.write_at(bytes, layout_.offset(tensor) + offset);
-}
-
-Status GgufFileWriter::read_back(size_t tensor, int64_t offset, std::span<std::byte> bytes) const {
-    NIBBLE_CHECK(check_range(tensor, offset, bytes.size()));
-    return file_.read_at(bytes, layout_.offset(tensor) + offset);
-}
-
-Status GgufFileWriter::finish() {
-    NIBBLE_CHECK(file_.sync());
-    return file_.close();
 }
 
 }  // namespace nibble

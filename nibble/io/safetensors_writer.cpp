@@ -4,7 +4,6 @@
 #include "io/json_events.h"
 #include "io/safetensors.h"
 
-#include <fcntl.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
@@ -137,52 +136,6 @@ Result<SafetensorsLayout> SafetensorsLayout::make(std::vector<TensorSpec> tensor
     layout.file_bytes_ = *file_bytes;
     layout.tensors_ = std::move(tensors);
     return layout;
-}
-
-Result<SafetensorsFileWriter> SafetensorsFileWriter::create(const std::filesystem::path& path,
-                                                            SafetensorsLayout layout) {
-    NIBBLE_TRY(auto file, FileDescriptor::open(path, O_RDWR | O_CREAT | O_TRUNC));
-    NIBBLE_CHECK(file.reserve(layout.file_bytes()));
-    NIBBLE_CHECK(file.write_at(std::as_bytes(std::span(layout.header())), 0));
-    return SafetensorsFileWriter(std::move(file), std::move(layout));
-}
-
-Result<SafetensorsFileWriter> SafetensorsFileWriter::reopen(const std::filesystem::path& path,
-                                                            SafetensorsLayout layout) {
-    NIBBLE_TRY(auto file, FileDescriptor::open(path, O_RDWR));
-    NIBBLE_TRY(const int64_t size, file.size());
-    if (size != layout.file_bytes())
-        return fail("{}: cannot resume: has {} bytes, expected {}", path.string(), size, layout.file_bytes());
-    std::string header(layout.header().size(), '\0');
-    NIBBLE_CHECK(file.read_at(std::as_writable_bytes(std::span(header)), 0));
-    if (header != layout.header())
-        return fail("{}: cannot resume: its header lists other tensors than this job writes", path.string());
-    return SafetensorsFileWriter(std::move(file), std::move(layout));
-}
-
-Status SafetensorsFileWriter::check_range(size_t tensor, int64_t offset, size_t size) const {
-    if (tensor >= layout_.tensors().size())
-        return fail("{}: no tensor number {}, there are {}", path().string(), tensor, layout_.tensors().size());
-    const int64_t have = layout_.bytes(tensor);
-    if (offset < 0 || offset > have || size > static_cast<uint64_t>(have - offset))
-        return fail("{}: tensor {}: {} bytes at {} do not fit its {} bytes", path().string(),
-                    show_name(layout_.tensors()[tensor].name), size, offset, have);
-    return Ok{};
-}
-
-Status SafetensorsFileWriter::write(size_t tensor, int64_t offset, Bytes bytes) const {
-    NIBBLE_CHECK(check_range(tensor, offset, bytes.size()));
-    return file_.write_at(bytes, layout_.offset(tensor) + offset);
-}
-
-Status SafetensorsFileWriter::read_back(size_t tensor, int64_t offset, std::span<std::byte> bytes) const {
-    NIBBLE_CHECK(check_range(tensor, offset, bytes.size()));
-    return file_.read_at(bytes, layout_.offset(tensor) + offset);
-}
-
-Status SafetensorsFileWriter::finish() {
-    NIBBLE_CHECK(file_.sync());
-    return file_.close();
 }
 
 }  // namespace nibble

@@ -14,14 +14,10 @@
 #pragma once
 
 #include "base/dtype.h"
-#include "base/error.h"
-#include "base/mapped_file.h"
-#include "io/file_descriptor.h"
+#include "io/tensor_file_writer.h"
 
 #include <cstdint>
-#include <filesystem>
 #include <map>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -33,7 +29,7 @@ struct TensorSpec {
     std::vector<int64_t> shape;
 };
 
-class SafetensorsLayout {
+class SafetensorsLayout : public TensorFileLayout<TensorSpec> {
 public:
     using Metadata = std::map<std::string, std::string>;
 
@@ -42,57 +38,10 @@ public:
     static Result<SafetensorsLayout> make(std::vector<TensorSpec> tensors,
                                           const Metadata& metadata = {{"format", "pt"}});
 
-    // Indices below are places in the list given to make().
-    const std::vector<TensorSpec>& tensors() const { return tensors_; }
-    int64_t offset(size_t tensor) const { return places_[tensor].offset; }  // bytes from the start of the file
-    int64_t bytes(size_t tensor) const { return places_[tensor].bytes; }
-
-    const std::string& header() const { return header_; }  // the file up to the data, length field included
-    int64_t file_bytes() const { return file_bytes_; }
-
 private:
-    struct Place {
-        int64_t offset = 0, bytes = 0;
-    };
     SafetensorsLayout() = default;
-
-    std::vector<TensorSpec> tensors_;
-    std::vector<Place> places_;
-    std::string header_;
-    int64_t file_bytes_ = 0;
 };
 
-class SafetensorsFileWriter {
-public:
-    // A new file (an old one is emptied) with its header written and its space reserved: a disk too small is an error
-    // here.
-    static Result<SafetensorsFileWriter> create(const std::filesystem::path& path, SafetensorsLayout layout);
-
-    // The file of an interrupted create(): error unless it has this layout's header and size. Which tensors it already
-    // holds is for the caller's journal to know.
-    static Result<SafetensorsFileWriter> reopen(const std::filesystem::path& path, SafetensorsLayout layout);
-
-    const SafetensorsLayout& layout() const { return layout_; }
-    const std::filesystem::path& path() const { return file_.path(); }
-
-    // Bytes [offset, offset + size) of one tensor. Threads may call both at once; parts written at once must not
-    // overlap.
-    Status write(size_t tensor, int64_t offset, Bytes bytes) const;
-    Status read_back(size_t tensor, int64_t offset, std::span<std::byte> bytes) const;
-
-    // What was written survives a power cut. Call before a journal says so.
-    Status sync() const { return file_.sync(); }
-
-    // Syncs and closes; the writer is of no further use. It does not know whether every tensor was written.
-    Status finish();
-
-private:
-    SafetensorsFileWriter(FileDescriptor file, SafetensorsLayout layout)
-        : file_(std::move(file)), layout_(std::move(layout)) {}
-    Status check_range(size_t tensor, int64_t offset, size_t size) const;
-
-    FileDescriptor file_;
-    SafetensorsLayout layout_;
-};
+using SafetensorsFileWriter = TensorFileWriter<SafetensorsLayout>;
 
 }  // namespace nibble
