@@ -36,7 +36,6 @@ public:
     virtual void inputs(int64_t row, double* out) const = 0;
     virtual double bytes() const = 0;  // that must be read and written
 
-    int copies() const { return copies_; }
     const float* y() const { return y_; }
     int64_t n() const { return n_; }
     int64_t k() const { return k_; }

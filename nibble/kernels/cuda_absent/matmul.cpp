@@ -9,6 +9,7 @@ Error absent() { return fail("this build has no CUDA (configure with -DNIBBLE_CU
 
 }  // namespace
 
+int MatmulTiling::most_parts() const { return 0; }
 Result<MatmulPlan> plan_matmul(const MatmulProblem&, const DeviceInfo&, const MatmulTiling&) { return absent(); }
 int64_t packed_bytes(int64_t, int64_t) { return 0; }
 Status prepack(const QuantView&, int64_t, const PackedSpan&, uint32_t*, const Stream&, const RowTurns&) {
