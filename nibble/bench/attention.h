@@ -1,5 +1,5 @@
 // Attention over a paged cache, decode with BF16 and E4M3 caches and prefill: checked on a sample of queries and heads
-// against double precision, then timed. The developers' gpu_attention runs the same at shapes of its own.
+// against double precision, then timed.
 #pragma once
 
 #include "bench/kernel_table.h"

@@ -13,7 +13,7 @@ struct ProductShape {
     int64_t n = 0, k = 0;
     std::vector<int64_t> tokens;
 };
-// What the targets of docs/benchmarks-h200.md name.
+// What the targets of docs/results-h200.md name.
 std::vector<ProductShape> target_products();
 
 // `format`: a name of product_formats(), or empty for all. Baseline: cuBLASLt's BF16 product, where there is one.

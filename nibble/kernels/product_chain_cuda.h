@@ -1,18 +1,22 @@
-// One token through products that follow each other, in one kernel: attention's projection, gate and up with their
-// activation, down, the next layer's q, k and v, with the norms between them.
+// One token through a chain of dependent matrix-vector products in one persistent kernel. The chain of a Llama layer:
+// o_proj of attention, RMSNorm, gate and up with their activation, down, RMSNorm, q/k/v of the next layer, rotary
+// embedding and the append to the KV cache. Attention itself is the kernel between two chains.
 //
-// Between two kernels the memory is idle: the last sums, the end of one, the start of the next, its first weights, the
-// wait. Here one thread block a multiprocessor stays for all of them. A warp asks for weights, which depend on nothing,
-// as far ahead as shared memory reaches; the others multiply, and make the next product's input out of each other's
-// outputs, as soon as they see them, while its weights arrive.
+// Why: one token is bound by reading weights, and separate kernels leave memory idle at every boundary (last sums,
+// launch, latency of the first weights). Here one thread block per multiprocessor stays for the whole chain. One warp
+// prefetches weights, which depend on no other product, into a ring buffer as far ahead as shared memory reaches. The
+// other warps multiply, and build the next product's input from the outputs of all thread blocks.
 //
-// Its thread blocks wait for each other, so all of them must be on the GPU at once: on a device one such kernel at a
-// time, in one stream. (Two of them, each with some of the multiprocessors, would wait for ever.)
+// Hand-over: outputs go through `between`, memory that holds a sentinel (all bits set) until a value is written.
+// Readers poll the values themselves, so no grid barrier stands between two products.
 //
-// W8A8 per tensor or row, input scales stored (Hopper), or W4A16 with records. The bits of add_norm(),
-// quantize_inputs(), product() or matmul(), activate() and rope_append(), one after the other. Pointers are device
-// pointers, 16-byte aligned (vectors of floats and `meet`: 8). chain_products() queues work and returns at once.
-// kernels/cuda_absent/ implements this header in a build without CUDA.
+// Constraint: thread blocks wait for each other, so all of them must be resident at once. Run one such kernel at a time
+// on a device, in one stream; two concurrent ones would deadlock.
+//
+// Formats: FP8 weights and inputs (per tensor or per row, stored input scales; Hopper), or W4A16 with records
+// (kernels/w4a16_record.h). The bits are those of add_norm(), quantize_inputs(), product() or matmul(), activate() and
+// rope_append() one after the other. Pointers are device pointers, 16-byte aligned (float vectors and `meet`: 8).
+// chain_products() queues the kernel and returns at once. kernels/cuda_absent/ implements this header without CUDA.
 #pragma once
 
 #include "kernels/elementwise_cuda.h"
@@ -25,44 +29,47 @@
 namespace nibble::cuda {
 
 struct ChainedProduct {
-    // All products of a chain have the one, or all the other.
+    // The weight: FP8 codes in `w`, or records in `packed`. One kind for all products of a chain.
     Operand w;              // codes, without tile scales; cols a multiple of 128
-    float input_scale = 1;  // of its input's codes
-    PackedMatrix packed;    // cols a multiple of 256; gated: tiles of gate and up by turns (MatmulProblem::gated)
-    MatmulFactors factors;  // of `packed`: scales and bias
-    // Its input is one of: these rows,
+    float input_scale = 1;  // of the FP8 codes of the input
+    PackedMatrix packed;    // cols a multiple of 256; gated: tiles of gate and up alternate (MatmulProblem::gated)
+    MatmulFactors factors;  // scales and bias of `packed`
+    // The input is the first of these that is given:
+    // 1. a row that is there before the kernel starts;
     const std::byte* x = nullptr;  // [cols] BF16
-    // the norm of h, to which the output of the product before (of the first: ProductChain::update) is added first,
-    const float* norm = nullptr;   // [cols]
-    int32_t* nonfinite = nullptr;  // becomes 0 where that sum holds a NaN or an infinity; may be null
-    // or what the product before made with its activation.
-    bool activated = false;  // its output goes through ProductChain::activation, and has no other use
-    bool gated = false;      // the rows are those of a gate, then (of `packed`: by turns) those of what it gates
-    float* y = nullptr;      // [rows] FP32, unless activated; may be null where the next product takes it
+    // 2. RMSNorm of the residual stream, after the pending update was added: the output of the product before, or
+    //    ProductChain::update for the first product;
+    const float* norm = nullptr;   // [cols] weights of the norm
+    int32_t* nonfinite = nullptr;  // set to 0 if that sum holds a NaN or an infinity; may be null
+    // 3. otherwise the activated output of the product before.
+    bool activated = false;  // this product's output goes through ProductChain::activation to the next product only
+    bool gated = false;      // rows of a gate, then rows of what the gate multiplies (`packed`: alternating tiles)
+    float* y = nullptr;      // [rows] FP32, unless activated; may be null where only the next product reads it
 };
 
 struct ProductChain {
-    std::span<const ChainedProduct> products;  // most_chained at most
-    const std::byte* h = nullptr;              // BF16
-    const float* update = nullptr;             // null: none is pending
-    std::byte* h_out = nullptr;                // not h; the last sum, where one was made; may be null
+    std::span<const ChainedProduct> products;  // at most most_chained
+    const std::byte* h = nullptr;              // the residual stream, BF16
+    const float* update = nullptr;             // FP32 sum to add to h before the first norm; null: none
+    std::byte* h_out = nullptr;                // the residual stream after the last norm's sum; not h; may be null
     float eps = 0;
     Activation activation = Activation::silu;
-    // Where products hand their outputs on: product_chain_bytes(), all bits set before the first call, and what the
-    // call before had in its place (product_chain_bytes() of that), which is set back; not the same.
+    // Hand-over memory of this call: product_chain_bytes() bytes, all bits set (the sentinel) when the kernel starts.
     std::byte* between = nullptr;
-    std::byte* used = nullptr;  // may be null
-    int64_t used_bytes = 0;
-    // What becomes of the last product's y, which then may not be written: rope_append(), of one token. Null: nothing.
+    // Hand-over memory of the call before, which this call fills with the sentinel again; not `between`; may be null.
+    std::byte* used = nullptr;
+    int64_t used_bytes = 0;  // product_chain_bytes() of the call before
+    // Rotary embedding and cache append of the last product's y (one token); y itself may then stay unwritten. Null:
+    // neither.
     const RopeAppend* rope = nullptr;
     const KvCache* cache = nullptr;
-    // Where all thread blocks meet before a rotary embedding that needs more of a head than one of them has: one word,
-    // zero before the first use; kernels of one stream share it.
+    // Counter of the grid barrier before a rotary embedding whose heads are spread over thread blocks: one word, zero
+    // before the first use, shared by all such kernels of a stream.
     uint64_t* meet = nullptr;
 };
 inline constexpr int most_chained = 4;
 
-// Whether there is a kernel for it: shapes and formats, no pointer is read.
+// Whether a kernel exists for these shapes and formats. Reads no pointer.
 bool takes_product_chain(const ProductChain& chain, const DeviceInfo& device);
 int64_t product_chain_bytes(const ProductChain& chain);
 Status chain_products(const ProductChain& chain, bool overlap, const DeviceInfo& device, const Stream& stream);

@@ -74,6 +74,8 @@ Status check(const WeightSpec& spec) {
     const auto bad = [&](std::string_view why) { return fail("weight format {}: {}", format_name(spec.format), why); };
     const Search& s = spec.search;
     if (spec.format == Format::none) return bad("nothing to quantize to");
+    if (spec.weights != DType::bf16 && spec.weights != DType::f16 && spec.weights != DType::f32)
+        return bad(fmt::format("weights of {} are not quantized", dtype_name(spec.weights)));
     if (spec.static_scales && spec.format != Format::nvfp4) return bad("only nvfp4 has static block scales");
     if (spec.normalization != 448.0f && spec.normalization != 256.0f)
         return bad(fmt::format("normalization {} is neither 448 nor 256", spec.normalization));

@@ -2,9 +2,9 @@
 //
 // Every entry of the table computes the same bits; `ref` is the slow obvious one, straight from formats/. All functions
 // work on a panel of whole rows (a multiple of 128 rows, or the last rows, for fp8_block128), run on the calling
-// thread, and allocate nothing that grows with the matrix. Weights come as BF16 or F32; every one is finite (scan
-// first). Maxima and search losses are those of the weight as it comes; codes are made from the weight rounded to BF16
-// (Model Optimizer's export casts to the checkpoint's dtype between the two).
+// thread, and allocate nothing that grows with the matrix. Weights come as BF16 or F32 (F16 widened); every one is
+// finite (scan first). Maxima and search losses are those of the weight as it comes. Codes are made from the weight in
+// the dtype of WeightSpec::weights: an F32 panel is rounded to BF16 first where that says BF16, else taken as it is.
 #pragma once
 
 #include "base/error.h"
@@ -38,6 +38,7 @@ struct WeightSpec {
     float normalization = 448.0f;  // NVFP4: 448, or 256 to leave room above (four-over-six)
     Search search;
     Arithmetic arithmetic = Arithmetic::reciprocal;
+    DType weights = DType::bf16;  // BF16, F16 or F32: Model Optimizer's export dtype. F16: the panel's values are F16's
     bool operator==(const WeightSpec&) const = default;
 };
 

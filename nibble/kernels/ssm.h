@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "base/philox.h"
 #include "base/thread_pool.h"
-#include "kernels/cpu/ssm_rows.h"
+#include "kernels/ssm_rows.h"
 
 #include <cstdint>
 #include <span>

@@ -71,15 +71,25 @@ protected:
     }
     const QuantizeKernels& kernels() const { return quantize_kernels()[GetParam()]; }
 
+    // F32 panels as weights of every dtype.
+    void expect_equal(const MatrixView& w, WeightSpec spec, const std::string& name) {
+        for (const DType weights : {DType::bf16, DType::f16, DType::f32}) {
+            spec.weights = weights;
+            expect_equal_codes(w, spec, name);
+            if (w.dtype == DType::bf16) break;
+        }
+    }
+
     // Own maximum; a group's larger one; a searched one below the own.
-    void expect_equal(const MatrixView& w, const WeightSpec& spec, const std::string& name) {
+    void expect_equal_codes(const MatrixView& w, const WeightSpec& spec, const std::string& name) {
         const float g = ref().scan(w).amax;
         for (TensorAmax amax : {TensorAmax{g, g}, TensorAmax{g, g * 3.7f}, TensorAmax{g * 1.3f, g * 0.6f}}) {
             if (spec.format == Format::fp8_block128 && amax.store == g) amax.store = 0;  // tiles with their own maxima
             if (!is_finite(amax.search) || !is_finite(amax.store)) continue;
             const std::string d = difference(run(kernels(), w, spec, amax), run(ref(), w, spec, amax));
             ASSERT_EQ(d, "") << name << ", " << to_string(spec) << ", " << w.rows << "x" << w.cols << " "
-                             << dtype_name(w.dtype) << ", maxima " << amax.search << " " << amax.store;
+                             << dtype_name(w.dtype) << " of " << dtype_name(spec.weights) << ", maxima " << amax.search
+                             << " " << amax.store;
         }
     }
 };
@@ -121,6 +131,21 @@ TEST_P(EntryTest, EveryFiniteBf16PatternEqualsRef) {
     std::shuffle(codes.begin(), codes.end(), std::mt19937(5));
     for (const WeightSpec& spec : test::all_specs())
         expect_equal(test::bf16_matrix(rows, cols, codes).view(), spec, "shuffled");
+}
+
+// FP32 has numbers between a tie and its neighbours in BF16.
+TEST_P(EntryTest, NumbersBesideEveryTieEqualRef) {
+    constexpr float ties[] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f, 0.0f};
+    Matrix m(DType::f32, 48, 32);
+    for (int64_t row = 0; row < 48; ++row)
+        for (int64_t k = 0; k < 32; ++k) {
+            const uint32_t tie = float_bits(std::ldexp(ties[k % 8], static_cast<int>(row / 2) - 12));
+            const uint32_t beside = tie ? tie + static_cast<uint32_t>(k / 8) - 1 : static_cast<uint32_t>(k / 8);
+            const float x = k == 7 ? std::ldexp(6.0f, static_cast<int>(row / 2) - 12) : float_from_bits(beside);
+            const float value = row % 2 ? -x : x;
+            std::memcpy(m.data.data() + 4 * (row * 32 + k), &value, 4);
+        }
+    for (const WeightSpec& spec : test::all_specs()) expect_equal(m.view(), spec, "ties");
 }
 
 TEST_P(EntryTest, UnalignedPointersGiveTheSameBytes) {

@@ -269,5 +269,37 @@ TEST(Ref, MasterWeightsInFp32GiveMaximaBeforeAndCodesAfterRoundingToBf16) {
     }
 }
 
+TEST(Ref, WeightsInF16AndF32KeepTheirOwnValues) {
+    // Between a tie and the next BF16 number; the largest one makes every scale 1, or 1/64 in FP8.
+    const float x = 0.75f + 0x1p-10f;
+    Matrix m(DType::f32, 1, 32);
+    for (int i = 0; i < 32; ++i) {
+        const float value = i == 0 ? 6.0f : i == 1 ? 0.75f : x;
+        std::memcpy(m.data.data() + 4 * i, &value, 4);
+    }
+    for (const QuantizeKernels& k : quantize_kernels()) {
+        if (!k.supported()) continue;
+        for (const DType weights : {DType::bf16, DType::f16, DType::f32}) {
+            WeightSpec spec{Format::mxfp4};
+            spec.weights = weights;
+            const auto mx = test::quantize_whole(k, m.view(), spec).matrix;
+            EXPECT_EQ(mx.codes[0], 0x17) << k.name;  // the tie itself goes down
+            EXPECT_EQ(mx.codes[1], weights == DType::bf16 ? 0x11 : 0x22) << k.name << " " << dtype_name(weights);
+            spec.format = Format::fp8;
+            spec.arithmetic = Arithmetic::true_division;
+            const auto fp8 = test::quantize_whole(k, m.view(), spec).matrix;
+            const float rounded = weights == DType::bf16 ? 0.75f : x;
+            EXPECT_EQ(fp8.codes[2], fp8_tensor_code(rounded, 6.0f / 448.0f, weights)) << k.name;
+        }
+    }
+}
+
+TEST(Ref, AnF16DivisorThatWouldVanishStaysFp32) {
+    EXPECT_EQ(fp8_tensor_divisor(0x1p-26f, Arithmetic::reciprocal, DType::f16), 0x1p-26f);
+    EXPECT_EQ(fp8_tensor_divisor(1.25e-5f, Arithmetic::reciprocal, DType::f16),
+              fp16_to_float(fp16_from_float(1.25e-5f)));
+    EXPECT_EQ(fp8_tensor_divisor(1.005f, Arithmetic::reciprocal, DType::f32), 1.005f);
+}
+
 }  // namespace
 }  // namespace nibble

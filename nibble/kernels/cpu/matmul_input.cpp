@@ -79,16 +79,16 @@ void quantize_row(const RowKernels& rows, const float* x, int64_t cols, Activati
             return;
         }
         case ActivationFormat::fp8:
-            rows.f32.fp8(x, cols, input_scale, false, out.codes);
+            rows.f32.fp8(x, cols, input_scale, Quotient::f32, out.codes);
             return saturate(x, cols, out.codes);
         case ActivationFormat::fp8_token:
             out.float_scales[0] = row_scale(x, cols, rows);
-            return rows.f32.fp8(x, cols, out.float_scales[0], false, out.codes);
+            return rows.f32.fp8(x, cols, out.float_scales[0], Quotient::f32, out.codes);
         case ActivationFormat::fp8_group128:
             for (int64_t at = 0; at < cols; at += fp8_tile) {
                 const int64_t n = std::min<int64_t>(fp8_tile, cols - at);
                 out.float_scales[at / fp8_tile] = row_scale(x + at, n, rows);
-                rows.f32.fp8(x + at, n, out.float_scales[at / fp8_tile], false, out.codes + at);
+                rows.f32.fp8(x + at, n, out.float_scales[at / fp8_tile], Quotient::f32, out.codes + at);
             }
             return;
         case ActivationFormat::mxfp8:

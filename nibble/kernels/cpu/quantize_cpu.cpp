@@ -19,6 +19,10 @@ float amax_of(const WeightRows& rows, const void* w, int64_t n) {
     return float_from_bits(rows.max_magnitude_bits(w, n));
 }
 
+Quotient quotient_of(DType weights) {
+    return weights == DType::bf16 ? Quotient::bf16 : weights == DType::f16 ? Quotient::f16 : Quotient::f32;
+}
+
 ConstDivisor const_divisor(float c, Arithmetic arithmetic) {
     const bool multiply = arithmetic == Arithmetic::reciprocal;
     return {multiply ? 1.0f / c : c, multiply};
@@ -62,7 +66,7 @@ void fp8_region(const WeightRows& rows, const MatrixView& w, const Region& r, fl
     }
     scale = fp8_scale(amax, arithmetic);
     for (int64_t i = r.row; i < r.row + r.rows; ++i)
-        rows.fp8(weights_at(w, i, r.col), r.cols, scale, false, out.codes + i * w.cols + r.col);
+        rows.fp8(weights_at(w, i, r.col), r.cols, scale, Quotient::f32, out.codes + i * w.cols + r.col);
 }
 
 // ---- NVFP4 -------------------------------------------------------------------------------------------------------
@@ -91,7 +95,7 @@ bool ordinary(float g) { return g >= 0x1p-30f && g <= 0x1p40f; }
 
 void nvfp4(const RowKernels& k, const MatrixView& w, const WeightSpec& spec, const TensorAmax& amax,
            const QuantSpan& out, QuantStats& stats) {
-    const WeightRows& rows = rows_for(k, w);
+    const WeightRows& rows = rows_for(k, w, spec.weights);
     const int64_t blocks = block_scale_bytes(spec.format, w.rows, w.cols);
     Nvfp4Plan plan{};
     plan.tensor_scale = out.tensor_scale;
@@ -148,14 +152,15 @@ Scan scan(const RowKernels& k, const MatrixView& panel) {
 
 void quantize(const RowKernels& k, const MatrixView& panel, const WeightSpec& spec, const TensorAmax& amax,
               const QuantSpan& out, QuantStats& stats) {
-    const WeightRows& rows = rows_for(k, panel);
+    const WeightRows& rows = rows_for(k, panel, spec.weights);
     const int64_t n = panel.rows * panel.cols;
     const bool searched = spec.search.kind == Search::Kind::multipliers;
     switch (spec.format) {
         case Format::none:
             return;
         case Format::fp8:
-            return rows.fp8(panel.data, n, fp8_tensor_divisor(out.tensor_scale, spec.arithmetic), true, out.codes);
+            return rows.fp8(panel.data, n, fp8_tensor_divisor(out.tensor_scale, spec.arithmetic, spec.weights),
+                            quotient_of(spec.weights), out.codes);
         case Format::fp8_row:
         case Format::fp8_block128: {
             const std::vector<float> multipliers = searched ? search_multipliers(spec.search) : std::vector<float>{};

@@ -34,6 +34,9 @@ struct FakeDynamic {
     float divisor, group_scale;
 };
 
+// What a quotient is rounded to before it becomes a code.
+enum class Quotient : uint8_t { f32, bf16, f16 };
+
 struct FakeFp8 {
     float up, down;
 };
@@ -56,7 +59,7 @@ struct MeasureTally {
 // Loops over weights of one type. `blocks` counts blocks from the start of a row on; blocks may run across rows.
 struct WeightRows {
     uint32_t (*max_magnitude_bits)(const void* w, int64_t n);
-    void (*fp8)(const void* w, int64_t n, float divisor, bool rounded_quotient, uint8_t* codes);
+    void (*fp8)(const void* w, int64_t n, float divisor, Quotient quotient, uint8_t* codes);
     void (*fp8_loss)(const void* w, int64_t n, FakeFp8 fake, RowSum& sum);
     void (*mxfp4)(const void* w, int64_t blocks, uint8_t* codes, uint8_t* scales);
     void (*mxfp8)(const void* w, int64_t blocks, uint8_t* codes, uint8_t* scales);
@@ -72,7 +75,7 @@ struct WeightRows {
 };
 
 struct RowKernels {
-    WeightRows bf16, f32;
+    WeightRows bf16, f32, f32_kept;  // f32: codes from weights rounded to BF16; f32_kept: as they are
     void (*decode_e2m1)(const uint8_t* codes, const float* scales, int segment, int64_t n, float* out);
     void (*decode_e4m3)(const uint8_t* codes, const float* scales, int segment, int64_t n, float* out);
 };

@@ -1,5 +1,5 @@
-#include "kernels/cpu/ssm_rows.h"
 #include "kernels/cpu/vec_avx512.h"
+#include "kernels/ssm_rows.h"
 
 namespace nibble::avx512 {
 namespace {

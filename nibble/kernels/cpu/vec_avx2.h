@@ -45,6 +45,10 @@ NIBBLE_OP F as_float(I x) { return _mm256_castsi256_ps(x); }
 NIBBLE_OP F abs(F x) { return as_float(_mm256_and_si256(bits(x), splat(0x7FFFFFFF))); }
 NIBBLE_OP F to_float(I x) { return _mm256_cvtepi32_ps(x); }
 
+NIBBLE_OP F round_to_fp16(F x) {
+    return _mm256_cvtph_ps(_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
 NIBBLE_OP I add(I a, I b) { return _mm256_add_epi32(a, b); }
 NIBBLE_OP I sub(I a, I b) { return _mm256_sub_epi32(a, b); }
 NIBBLE_OP I both(I a, I b) { return _mm256_and_si256(a, b); }

@@ -1,4 +1,4 @@
-// The twin of kernels/cuda/attention.cpp in a build without CUDA.
+// The twin of kernels/cuda/attention/attention.cpp in a build without CUDA.
 #include "kernels/attention_cuda.h"
 
 namespace nibble::cuda {

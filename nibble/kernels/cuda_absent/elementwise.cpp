@@ -1,4 +1,4 @@
-// The twin of kernels/cuda/elementwise.cpp in a build without CUDA.
+// The twin of kernels/cuda/elementwise/elementwise.cpp in a build without CUDA.
 #include "kernels/elementwise_cuda.h"
 
 namespace nibble::cuda {

@@ -1,4 +1,4 @@
-// The twin of kernels/cuda/moe.cpp in a build without CUDA.
+// The twin of kernels/cuda/moe/moe.cpp in a build without CUDA.
 #include "kernels/moe_cuda.h"
 
 namespace nibble::cuda {

@@ -1,4 +1,4 @@
-// The twin of kernels/cuda/observe.cpp in a build without CUDA.
+// The twin of kernels/cuda/observe/observe.cpp in a build without CUDA.
 #include "kernels/observe_cuda.h"
 
 namespace nibble::cuda {

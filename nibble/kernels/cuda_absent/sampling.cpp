@@ -1,4 +1,4 @@
-// The twin of kernels/cuda/sampling.cpp in a build without CUDA.
+// The twin of kernels/cuda/sampling/sampling.cpp in a build without CUDA.
 #include "kernels/sampling_cuda.h"
 
 namespace nibble::cuda {

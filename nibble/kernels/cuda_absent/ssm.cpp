@@ -1,4 +1,4 @@
-// The twin of kernels/cuda/ssm.cpp in a build without CUDA.
+// The twin of kernels/cuda/ssm/ssm.cpp in a build without CUDA.
 #include "kernels/ssm_cuda.h"
 
 namespace nibble::cuda {

@@ -1,7 +1,7 @@
 #include "formats/fp8.h"
 #include "formats/mx.h"
 #include "formats/nvfp4.h"
-#include "kernels/ref/load.h"
+#include "kernels/load.h"
 #include "kernels/ref/quantize_ref.h"
 
 #include <cmath>

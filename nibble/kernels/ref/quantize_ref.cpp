@@ -3,7 +3,7 @@
 #include "formats/fp8.h"
 #include "formats/mx.h"
 #include "formats/nvfp4.h"
-#include "kernels/ref/load.h"
+#include "kernels/load.h"
 
 namespace nibble::ref {
 namespace {
@@ -53,7 +53,7 @@ void fp8_region(const Job& job, const Region& region, float floor, float& scale)
         amax *= best_multiplier(job, [&](float m) { return fp8_loss(job.w, region, amax * m); });
     scale = fp8_scale(amax, job.spec.arithmetic);
     for_each(region, [&](int64_t i, int64_t j) {
-        job.out.codes[i * job.w.cols + j] = fp8_code(load_rounded(job.w, i, j), scale);
+        job.out.codes[i * job.w.cols + j] = fp8_code(load_rounded(job.w, job.spec.weights, i, j), scale);
     });
 }
 
@@ -71,9 +71,10 @@ void fp8_tiles(const Job& job) {
 }
 
 void fp8_tensor(const Job& job) {
-    const float divisor = fp8_tensor_divisor(job.out.tensor_scale, job.spec.arithmetic);
+    const float divisor = fp8_tensor_divisor(job.out.tensor_scale, job.spec.arithmetic, job.spec.weights);
     for_each({0, job.w.rows, 0, job.w.cols}, [&](int64_t i, int64_t j) {
-        job.out.codes[i * job.w.cols + j] = fp8_tensor_code(load_rounded(job.w, i, j), divisor);
+        job.out.codes[i * job.w.cols + j] =
+            fp8_tensor_code(load_rounded(job.w, job.spec.weights, i, j), divisor, job.spec.weights);
     });
 }
 
@@ -85,7 +86,7 @@ void mx_block_at(const Job& job, const Region& block, uint8_t& scale) {
     scale = fp4 ? mxfp4_scale(amax) : mxfp8_scale(amax);
     const float inverse = mx_inverse_scale(scale);
     for_each(block, [&](int64_t i, int64_t j) {
-        const float x = load_rounded(job.w, i, j);
+        const float x = load_rounded(job.w, job.spec.weights, i, j);
         const int64_t index = i * job.w.cols + j;
         if (fp4)
             store_nibble(job.out.codes, index, mxfp4_code(x, inverse));
@@ -129,7 +130,8 @@ void nvfp4_block_at(const Job& job, const Region& block, uint8_t& scale) {
                                : nvfp4_dynamic_scale(region_amax(job.w, block), job.out.tensor_scale);
     const float decode_scale = nvfp4_decode_scale(scale, job.out.tensor_scale);
     for_each(block, [&](int64_t i, int64_t j) {
-        store_nibble(job.out.codes, i * job.w.cols + j, nvfp4_code(load_rounded(job.w, i, j), decode_scale));
+        store_nibble(job.out.codes, i * job.w.cols + j,
+                     nvfp4_code(load_rounded(job.w, job.spec.weights, i, j), decode_scale));
     });
 }
 

@@ -1,0 +1,13 @@
+// The products of one token between two attentions as one kernel (kernels/product_chain_cuda.h), at the widths of
+// Llama-3.1-8B: a whole layer, and shorter chains of it. Checked: the outputs with early loads have the bits of those
+// without; tests/cuda/kernels/chains_test.cpp compares chains with their single products.
+#pragma once
+
+#include "bench/kernel_table.h"
+
+namespace nibble::bench {
+
+inline constexpr std::string_view chains_baseline = "the same without early loads";
+Status bench_chains(Kit& kit, int repeats, KernelTable& table);
+
+}  // namespace nibble::bench

@@ -1,0 +1,13 @@
+// The cache, and what goes into it, as kernels see them, checked.
+#pragma once
+
+#include "kernels/attention_cuda.h"
+#include "kernels/cuda/elementwise/elementwise_launch.h"
+#include "kernels/elementwise_cuda.h"
+
+namespace nibble::cuda {
+
+Result<CacheArgs> cache_args(const KvCache& cache);
+Result<RopeArgs> rope_args(const RopeAppend& r, const KvCache& cache, bool overlap);
+
+}  // namespace nibble::cuda

@@ -1,0 +1,230 @@
+#include "kernels/elementwise_cuda.h"
+
+#include "kernels/cuda/common/cache_args.h"
+#include "tensor/cuda/call.h"
+
+namespace nibble::cuda {
+namespace {
+
+cudaStream_t raw(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
+
+constexpr int64_t most_tokens = 65535;  // the second dimension of a grid
+
+bool has_codes(ActivationFormat f) {
+    return f == ActivationFormat::fp8 || f == ActivationFormat::fp8_token || f == ActivationFormat::fp8_group128;
+}
+
+RowCodes row_codes(const RowsOut& out, int64_t tokens, int64_t width) {
+    static_assert(static_cast<int>(ActivationFormat::none) == 0);
+    if (out.codes == ActivationFormat::none) return {};
+    return {static_cast<int>(out.codes), out.input_scale, scales_behind(out.data, tokens, width)};
+}
+
+Status usable(std::string_view what, int64_t tokens, int64_t width, int64_t multiple, const RowsOut& out) {
+    if (tokens < 1 || tokens > most_tokens)
+        return fail("{}: {} tokens, 1 to {} are supported", what, tokens, most_tokens);
+    if (width < multiple || width % multiple) return fail("{}: width {} is no multiple of {}", what, width, multiple);
+    if (out.tile_tokens && width % 256)
+        return fail("{}: width {} is no multiple of 256, permute() pads it", what, width);
+    if (out.codes == ActivationFormat::none) return Ok{};
+    if (out.tile_tokens || width % 128 || !has_codes(out.codes))
+        return fail("{}: rows of {} as codes of {}", what, width, activation_name(out.codes));
+    return Ok{};
+}
+
+Status usable(std::string_view what, int dims, const int32_t* positions, const float* cos, const float* sin) {
+    if (dims < 0 || dims % 2 || (dims > 0 && (!positions || !cos || !sin)))
+        return fail("{}: {} rotary dimensions, or no positions and angles for them", what, dims);
+    return Ok{};
+}
+
+}  // namespace
+
+Result<CacheArgs> cache_args(const KvCache& cache) {
+    const KvShape& s = cache.shape;
+    if (s.kv_heads < 1) return fail("KV cache: {} heads", s.kv_heads);
+    if (s.page_tokens < kv_tile_tokens || s.page_tokens % kv_tile_tokens)
+        return fail("KV cache: pages of {} tokens, not of a multiple of {}", s.page_tokens, kv_tile_tokens);
+    if (s.k_dim < 8 || s.k_dim % 8 || s.v_dim < 8 || s.v_dim % 8 || s.dims().k == 0)
+        return fail("KV cache: heads of {} and {} dimensions; multiples of 8 up to 256 are supported", s.k_dim,
+                    s.v_dim);
+    if (s.stride() % 16 || s.stride() < s.page_bytes())
+        return fail("KV cache: pages of {} bytes lie {} apart", s.page_bytes(), s.stride());
+    return CacheArgs{.pages = reinterpret_cast<uint8_t*>(cache.pages),
+                     .k_scales = s.type == KvType::e4m3 ? cache.k_scales : nullptr,
+                     .v_scales = s.type == KvType::e4m3 ? cache.v_scales : nullptr,
+                     .page_stride = s.stride(),
+                     .kv_heads = s.kv_heads,
+                     .page_tokens = s.page_tokens,
+                     .dims = {s.k_dim, s.v_dim},
+                     .padded = s.dims(),
+                     .type = s.type};
+}
+
+Status embed(const std::byte* table, const int32_t* tokens, int64_t count, int64_t width, std::byte* h, bool overlap,
+             const Stream& stream) {
+    if (count < 1 || count > INT32_MAX || width < 8 || width % 8)
+        return fail("embed: {} rows of {}, a multiple of 8", count, width);
+    return cuda_status(launch_embed({.table = reinterpret_cast<const uint4*>(table),
+                                     .tokens = tokens,
+                                     .h = reinterpret_cast<uint4*>(h),
+                                     .count = count,
+                                     .width = width,
+                                     .overlap = overlap},
+                                    raw(stream)),
+                       "embed: kernel launch");
+}
+
+Status add_norm(const AddNorm& a, bool overlap, const Stream& stream) {
+    NIBBLE_CHECK(usable("add_norm", a.tokens, a.width, 8, a.out));
+    if (a.width > most_norm_width) return fail("add_norm: width {} is more than {}", a.width, most_norm_width);
+    return cuda_status(launch_add_norm({.h = reinterpret_cast<uint16_t*>(a.h),
+                                        .update = a.update,
+                                        .post_norm = a.post_norm,
+                                        .weight = a.weight,
+                                        .out = reinterpret_cast<uint8_t*>(a.out.data),
+                                        .nonfinite = a.nonfinite,
+                                        .tokens = a.tokens,
+                                        .width = static_cast<int>(a.width),
+                                        .tile_tokens = a.out.tile_tokens,
+                                        .codes = row_codes(a.out, a.tokens, a.width),
+                                        .eps = a.eps,
+                                        .overlap = overlap},
+                                       raw(stream)),
+                       "add_norm: kernel launch");
+}
+
+Status norm_rows(const NormRows& n, bool overlap, const Stream& stream) {
+    NIBBLE_CHECK(usable("norm_rows", n.tokens, n.width, 1, {}));
+    if (n.groups < 1 || n.width % n.groups || n.width / n.groups > most_norm_width)
+        return fail("norm_rows: width {} in {} groups", n.width, n.groups);
+    return cuda_status(launch_norm_rows({.in = n.in,
+                                         .weight = n.weight,
+                                         .out = reinterpret_cast<uint16_t*>(n.out),
+                                         .tokens = n.tokens,
+                                         .in_stride = n.in_stride ? n.in_stride : n.width,
+                                         .out_stride = n.width,
+                                         .group_width = static_cast<int>(n.width / n.groups),
+                                         .eps = n.eps,
+                                         .overlap = overlap},
+                                        n.groups, raw(stream)),
+                       "norm_rows: kernel launch");
+}
+
+Status activate(Activation activation, bool gated, const float* in, int64_t in_stride, int64_t tokens, int64_t width,
+                const RowsOut& out, bool overlap, const Stream& stream, bool by_turns) {
+    NIBBLE_CHECK(usable("activate", tokens, width, by_turns ? 16 : 8, out));
+    if (out.codes == ActivationFormat::fp8_token) return fail("activate: codes with a scale per row");
+    const int64_t in_width = gated ? 2 * width : width;
+    if (in_stride && (in_stride < in_width || in_stride % 2))
+        return fail("activate: rows of {} lie {} apart", in_width, in_stride);
+    return cuda_status(launch_activate({.in = in,
+                                        .out = reinterpret_cast<uint8_t*>(out.data),
+                                        .tokens = tokens,
+                                        .in_stride = in_stride ? in_stride : in_width,
+                                        .width = static_cast<int>(width),
+                                        .tile_tokens = out.tile_tokens,
+                                        .codes = row_codes(out, tokens, width),
+                                        .activation = static_cast<int>(activation),
+                                        .gated = gated,
+                                        .by_turns = by_turns,
+                                        .overlap = overlap},
+                                       raw(stream)),
+                       "activate: kernel launch");
+}
+
+Status to_rows(const float* in, int64_t in_stride, int64_t tokens, int64_t width, const RowsOut& out, bool overlap,
+               const Stream& stream) {
+    NIBBLE_CHECK(usable("to_rows", tokens, width, 8, out));
+    if (out.codes == ActivationFormat::fp8_token) return fail("to_rows: codes with a scale per row");
+    if (in_stride && (in_stride < width || in_stride % 2))
+        return fail("to_rows: rows of {} lie {} apart", width, in_stride);
+    return cuda_status(launch_activate({.in = in,
+                                        .out = reinterpret_cast<uint8_t*>(out.data),
+                                        .tokens = tokens,
+                                        .in_stride = in_stride ? in_stride : width,
+                                        .width = static_cast<int>(width),
+                                        .tile_tokens = out.tile_tokens,
+                                        .codes = row_codes(out, tokens, width),
+                                        .activation = -1,
+                                        .overlap = overlap},
+                                       raw(stream)),
+                       "to_rows: kernel launch");
+}
+
+Status add_rows(float* y, const float* x, int64_t count, bool overlap, const Stream& stream) {
+    if (count < 1) return fail("add_rows: {} values", count);
+    return cuda_status(launch_add_rows({y, x, count, overlap}, raw(stream)), "add_rows: kernel launch");
+}
+
+Status round_rows(float* x, int64_t count, bool overlap, const Stream& stream) {
+    if (count < 1) return fail("round_rows: {} values", count);
+    return cuda_status(launch_round({x, count, overlap}, raw(stream)), "round_rows: kernel launch");
+}
+
+Result<RopeArgs> rope_args(const RopeAppend& r, const KvCache& cache, bool overlap) {
+    NIBBLE_TRY(const CacheArgs args, cache_args(cache));
+    NIBBLE_CHECK(usable("rope_append", r.rope_dims, r.positions, r.cos, r.sin));
+    const int64_t width = int64_t{r.q_heads + args.kv_heads} * args.dims.k + int64_t{args.kv_heads} * args.dims.v;
+    if (r.tokens < 1 || r.q_heads < 1 || r.rope_dims > args.dims.k || (r.qkv_stride && r.qkv_stride < width))
+        return fail("rope_append: {} tokens, {} heads, {} rotary dimensions of {}, rows of {} lie {} apart", r.tokens,
+                    r.q_heads, r.rope_dims, args.dims.k, width, r.qkv_stride);
+    return RopeArgs{.cache = args,
+                    .rotary = {r.positions, r.cos, r.sin, r.rope_dims, r.interleaved},
+                    .qkv = r.qkv,
+                    .slots = r.slots,
+                    .q_norm = r.q_norm,
+                    .k_norm = r.k_norm,
+                    .q = reinterpret_cast<uint16_t*>(r.q),
+                    .tokens = r.tokens,
+                    .qkv_stride = r.qkv_stride ? r.qkv_stride : width,
+                    .q_heads = r.q_heads,
+                    .eps = r.eps,
+                    .overlap = overlap};
+}
+
+Status rope_append(const RopeAppend& r, const KvCache& cache, bool overlap, const Stream& stream) {
+    NIBBLE_TRY(const RopeArgs args, rope_args(r, cache, overlap));
+    return cuda_status(launch_rope(args, raw(stream)), "rope_append: kernel launch");
+}
+
+Status latent_append(const LatentAppend& r, const KvCache& cache, bool overlap, const Stream& stream) {
+    NIBBLE_TRY(const CacheArgs args, cache_args(cache));
+    NIBBLE_CHECK(usable("latent_append", r.rope_dims, r.positions, r.cos, r.sin));
+    if (r.tokens < 1 || r.heads != args.kv_heads || r.nope_dim + r.rope_dims != args.dims.k || r.v_dim != args.dims.v)
+        return fail("latent_append: {} tokens, {} heads of {} + {} and {} into a cache of {} heads of {} and {}",
+                    r.tokens, r.heads, r.nope_dim, r.rope_dims, r.v_dim, args.kv_heads, args.dims.k, args.dims.v);
+    return cuda_status(launch_latent({.cache = args,
+                                      .rotary = {r.positions, r.cos, r.sin, r.rope_dims, r.interleaved},
+                                      .q_in = r.q_in,
+                                      .kv = r.kv,
+                                      .shared = r.shared,
+                                      .slots = r.slots,
+                                      .q = reinterpret_cast<uint16_t*>(r.q),
+                                      .tokens = r.tokens,
+                                      .q_stride = r.q_stride ? r.q_stride : int64_t{r.heads} * args.dims.k,
+                                      .shared_stride = r.shared_stride ? r.shared_stride : r.rope_dims,
+                                      .nope = r.nope_dim,
+                                      .overlap = overlap},
+                                     raw(stream)),
+                       "latent_append: kernel launch");
+}
+
+Status append_kv(const KvCache& cache, const std::byte* k, const std::byte* v, const int64_t* slots, int64_t tokens,
+                 const Stream& stream) {
+    NIBBLE_TRY(const CacheArgs args, cache_args(cache));
+    return cuda_status(launch_append({.cache = args,
+                                      .k = reinterpret_cast<const uint16_t*>(k),
+                                      .v = reinterpret_cast<const uint16_t*>(v),
+                                      .slots = slots,
+                                      .tokens = tokens},
+                                     raw(stream)),
+                       "append_kv: kernel launch");
+}
+
+Status argmax(const float* logits, int64_t tokens, int64_t width, int32_t* index, bool overlap, const Stream& stream) {
+    NIBBLE_CHECK(usable("argmax", tokens, width, 1, {}));
+    return cuda_status(launch_argmax({logits, index, tokens, width, overlap}, raw(stream)), "argmax: kernel launch");
+}
+
+}  // namespace nibble::cuda

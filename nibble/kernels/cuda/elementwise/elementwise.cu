@@ -1,0 +1,129 @@
+// The operations of kernels/elementwise.h that sum nothing along a row.
+#include "kernels/cuda/common/elementwise.cuh"
+#include "kernels/cuda/elementwise/elementwise_launch.h"
+#include "kernels/cuda/elementwise/input_codes.cuh"
+
+namespace nibble::cuda {
+namespace {
+
+__global__ void embed_kernel(const __grid_constant__ EmbedArgs args) {
+    start(args.overlap);
+    const int64_t row = args.width / 8;
+    for (int64_t i = threadIdx.x; i < row; i += blockDim.x)
+        args.h[blockIdx.x * row + i] = args.table[args.tokens[blockIdx.x] * row + i];
+}
+
+__global__ void activate_kernel(const __grid_constant__ ActivateArgs args) {
+    start(args.overlap);
+    const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i >= args.width / 8) return;
+    const int64_t token = blockIdx.y;
+    const Chunk8 to(i, token, args.width, args.tile_tokens);
+    const float* in = args.in + token * args.in_stride;
+    float2 x[4], up[4];
+#pragma unroll
+    for (int p = 0; p < 4; ++p) {
+        const int column = to.column[p], at = args.by_turns ? column + column / 16 * 16 : column;
+        x[p] = *reinterpret_cast<const float2*>(in + at);
+        if (args.gated) up[p] = *reinterpret_cast<const float2*>(in + at + (args.by_turns ? 16 : args.width));
+    }
+    uint32_t packed[4];
+#pragma unroll
+    for (int p = 0; p < 4; ++p) {
+        float low = rounded(x[p].x), high = rounded(x[p].y);
+        if (args.activation >= 0) low = act(args.activation, low), high = act(args.activation, high);
+        if (args.gated) low *= rounded(up[p].x), high *= rounded(up[p].y);
+        packed[p] = pair_of(low, high);
+    }
+    if (args.codes.format != 0)
+        return store_codes(args.codes, args.out, token, args.width, i, packed, args.codes.input_scale);
+    *reinterpret_cast<uint4*>(args.out + to.offset) = {packed[0], packed[1], packed[2], packed[3]};
+}
+
+constexpr int argmax_blocks = 8;  // a cluster per row
+
+__global__ void __cluster_dims__(argmax_blocks, 1, 1) __launch_bounds__(1024)
+    argmax_kernel(const __grid_constant__ ArgmaxArgs args) {
+    __shared__ unsigned long long best_of_warp[32], best_of_block;
+    start(args.overlap);
+    const uint32_t rank = blockIdx.x % argmax_blocks, token = blockIdx.x / argmax_blocks;
+    const float* row = args.logits + token * args.width;
+    unsigned long long best = 0;
+#pragma unroll 8
+    for (int64_t i = rank * 1024 + threadIdx.x; i < args.width; i += 1024 * argmax_blocks) {
+        const unsigned long long key = key_of(row[i], static_cast<uint32_t>(i));
+        best = key > best ? key : best;
+    }
+    const auto across_warp = [&] {
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2) {
+            const unsigned long long other = __shfl_xor_sync(0xFFFFFFFFu, best, step);
+            best = other > best ? other : best;
+        }
+    };
+    across_warp();
+    if (threadIdx.x % 32 == 0) best_of_warp[threadIdx.x / 32] = best;
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        best = best_of_warp[threadIdx.x];
+        across_warp();
+        if (threadIdx.x == 0) best_of_block = best;
+    }
+    const auto cluster_barrier = [] {
+        asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    };
+    cluster_barrier();
+    if (rank == 0 && threadIdx.x < 32) {
+        best = 0;
+        if (threadIdx.x < argmax_blocks)
+            asm volatile(
+                "{\n\t.reg .b32 there;\n\tmapa.shared::cluster.u32 there, %1, %2;\n\t"
+                "ld.shared::cluster.u64 %0, [there];\n\t}"
+                : "=l"(best)
+                : "r"(shared_address(&best_of_block)), "r"(threadIdx.x)
+                : "memory");
+        across_warp();
+        if (threadIdx.x == 0) args.index[token] = static_cast<int32_t>(~static_cast<uint32_t>(best));
+    }
+    cluster_barrier();  // nobody leaves while its best is read
+}
+
+__global__ void round_kernel(const __grid_constant__ RoundArgs args) {
+    start(args.overlap);
+    const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+    if (i < args.count) args.x[i] = rounded(args.x[i]);
+}
+
+__global__ void add_rows_kernel(const __grid_constant__ AddRowsArgs args) {
+    start(args.overlap);
+    const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+    if (i < args.count) args.y[i] = rounded(rounded(args.y[i]) + rounded(args.x[i]));
+}
+
+}  // namespace
+
+cudaError_t launch_embed(const EmbedArgs& args, cudaStream_t stream) {
+    return launch_kernel(embed_kernel, dim3(static_cast<unsigned>(args.count)), 256, 0, args, stream);
+}
+
+cudaError_t launch_activate(const ActivateArgs& args, cudaStream_t stream) {
+    constexpr int threads = 128;
+    return launch_kernel(activate_kernel,
+                         dim3(ceil_blocks(args.width / 8, threads), static_cast<unsigned>(args.tokens)), threads, 0,
+                         args, stream);
+}
+
+cudaError_t launch_round(const RoundArgs& args, cudaStream_t stream) {
+    return launch_kernel(round_kernel, dim3(ceil_blocks(args.count, 256)), 256, 0, args, stream);
+}
+
+cudaError_t launch_add_rows(const AddRowsArgs& args, cudaStream_t stream) {
+    return launch_kernel(add_rows_kernel, dim3(ceil_blocks(args.count, 256)), 256, 0, args, stream);
+}
+
+cudaError_t launch_argmax(const ArgmaxArgs& args, cudaStream_t stream) {
+    return launch_kernel(argmax_kernel, dim3(static_cast<unsigned>(args.tokens) * argmax_blocks), 1024, 0, args,
+                         stream);
+}
+
+}  // namespace nibble::cuda

@@ -1,0 +1,172 @@
+// Residual sums and norms: the sums in the order of kernels/elementwise.h.
+#include "kernels/cuda/common/elementwise.cuh"
+#include "kernels/cuda/elementwise/elementwise_launch.h"
+#include "kernels/cuda/elementwise/input_codes.cuh"
+
+namespace nibble::cuda {
+namespace {
+
+constexpr int norm_threads = 512;
+
+// A thread block per token, a thread for eight elements (PerThread times). Shared memory holds the row in the order of
+// ref's sum.
+template <int PerThread>
+__global__ void __launch_bounds__(norm_threads) add_norm_kernel(const __grid_constant__ AddNormArgs args) {
+    extern __shared__ __align__(16) float row[];
+    __shared__ float shared_scale;
+    const int64_t token = blockIdx.x, first = token * args.width;
+    const int pitch = lane_pitch(args.width);
+    float2 x[PerThread][4], w[PerThread][4];
+    const auto visit = [&](auto each) {
+#pragma unroll
+        for (int k = 0; k < PerThread; ++k)
+            if (const int i = static_cast<int>(threadIdx.x) + k * norm_threads; i < args.width / 8)
+                each(k, Chunk8(i, token, args.width, args.tile_tokens));
+    };
+    // The row's scale; x must lie in shared memory.
+    const auto scale_of_row = [&] {
+        __syncthreads();
+        if (threadIdx.x < 32) {
+            const float scale = norm_scale(row, args.width, args.eps);
+            if (threadIdx.x == 0) shared_scale = scale;
+        }
+        __syncthreads();
+        return shared_scale;
+    };
+    const auto lay = [&](int k, const Chunk8& c) {
+#pragma unroll
+        for (int p = 0; p < 4; ++p) {
+            float* to = lane_place(row, pitch, c.column[p]);
+            to[0] = x[k][p].x, to[pitch] = x[k][p].y;
+        }
+    };
+    if (args.weight)
+        visit([&](int k, const Chunk8& c) {
+#pragma unroll
+            for (int p = 0; p < 4; ++p) w[k][p] = *reinterpret_cast<const float2*>(args.weight + c.column[p]);
+        });
+    start(args.overlap);
+    uint32_t h[PerThread][4];
+    visit([&](int k, const Chunk8& c) {
+#pragma unroll
+        for (int p = 0; p < 4; ++p) {
+            h[k][p] = *reinterpret_cast<const uint32_t*>(args.h + first + c.column[p]);
+            if (args.update) {
+                const float2 u = *reinterpret_cast<const float2*>(args.update + first + c.column[p]);
+                x[k][p] = {rounded(u.x), rounded(u.y)};
+            }
+        }
+    });
+    if (args.update && args.post_norm) {
+        visit(lay);
+        const float r = scale_of_row();
+        visit([&](int k, const Chunk8& c) {
+#pragma unroll
+            for (int p = 0; p < 4; ++p) {
+                const float2 post = *reinterpret_cast<const float2*>(args.post_norm + c.column[p]);
+                x[k][p] = {rounded((x[k][p].x * r) * post.x), rounded((x[k][p].y * r) * post.y)};
+            }
+        });
+        __syncthreads();
+    }
+    bool bad = false;
+    visit([&](int k, const Chunk8& c) {
+#pragma unroll
+        for (int p = 0; p < 4; ++p) {
+            float low = __uint_as_float(h[k][p] << 16), high = __uint_as_float(h[k][p] & 0xFFFF0000u);
+            if (args.update) {
+                low = rounded(low + x[k][p].x);
+                high = rounded(high + x[k][p].y);
+                *reinterpret_cast<uint32_t*>(args.h + first + c.column[p]) =
+                    __float_as_uint(low) >> 16 | __float_as_uint(high);
+            }
+            bad = bad || !is_finite(low) || !is_finite(high);
+            x[k][p] = {low, high};
+        }
+        lay(k, c);
+    });
+    if (bad && args.nonfinite) atomicMin(args.nonfinite, static_cast<int>(token));
+    if (!args.weight) return;
+    const float r = scale_of_row();
+    visit([&](int k, const Chunk8& c) {
+#pragma unroll
+        for (int p = 0; p < 4; ++p) h[k][p] = pair_of((x[k][p].x * r) * w[k][p].x, (x[k][p].y * r) * w[k][p].y);
+        if (args.codes.format == 0)
+            *reinterpret_cast<uint4*>(args.out + c.offset) = {h[k][0], h[k][1], h[k][2], h[k][3]};
+    });
+    if (args.codes.format == 0) return;
+    float scale = args.codes.input_scale;
+    if (args.codes.format == static_cast<int>(ActivationFormat::fp8_token)) {
+        __shared__ float of_warp[norm_threads / 32];
+        float m = 0.0f;
+        visit([&](int k, const Chunk8&) { m = fmaxf(m, amax_of(h[k])); });
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2) m = fmaxf(m, __shfl_xor_sync(0xFFFFFFFFu, m, step));
+        if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = m;
+        __syncthreads();
+        for (const float v : of_warp) m = fmaxf(m, v);
+        scale = code_scale(m);
+        if (threadIdx.x == 0) args.codes.scales[token] = scale;
+    }
+    visit([&](int k, const Chunk8& c) {
+        store_codes(args.codes, args.out, token, args.width, c.column[0] / 8, h[k], scale);
+    });
+}
+
+// A thread block per token and group of columns.
+__global__ void norm_rows_kernel(const __grid_constant__ NormRowsArgs args) {
+    extern __shared__ __align__(16) float row[];
+    __shared__ float shared_scale;
+    const int64_t token = blockIdx.y;
+    const int width = args.group_width, pitch = lane_pitch(width), at = static_cast<int>(blockIdx.x) * width;
+    start(args.overlap);
+    const float* in = args.in + token * args.in_stride + at;
+    for (int j = static_cast<int>(threadIdx.x); j < width; j += static_cast<int>(blockDim.x))
+        *lane_place(row, pitch, j) = args.round ? rounded(in[j]) : in[j];
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        const float scale = norm_scale(row, width, args.eps);
+        if (threadIdx.x == 0) shared_scale = scale;
+    }
+    __syncthreads();
+    const float r = shared_scale;
+    uint16_t* out = args.out + token * args.out_stride + at;
+    for (int j = static_cast<int>(threadIdx.x); j < width; j += static_cast<int>(blockDim.x))
+        out[j] = bf16_from_float((*lane_place(row, pitch, j) * r) * args.weight[at + j]);
+}
+
+constexpr int default_shared = 48 * 1024;
+
+template <int PerThread>
+cudaError_t launch_add_norm(const AddNormArgs& args, cudaStream_t stream) {
+    const int bytes = norm_shared_bytes(args.width);
+    if (bytes > default_shared)
+        if (const cudaError_t code =
+                cudaFuncSetAttribute(add_norm_kernel<PerThread>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     norm_shared_bytes(most_norm_width)))
+            return code;
+    return launch_kernel(add_norm_kernel<PerThread>, dim3(static_cast<unsigned>(args.tokens)), norm_threads, bytes,
+                         args, stream);
+}
+
+}  // namespace
+
+cudaError_t launch_add_norm(const AddNormArgs& args, cudaStream_t stream) {
+    const int chunks = (args.width / 8 + norm_threads - 1) / norm_threads;
+    if (chunks == 1) return launch_add_norm<1>(args, stream);
+    if (chunks == 2) return launch_add_norm<2>(args, stream);
+    if (chunks <= 4) return launch_add_norm<4>(args, stream);
+    return launch_add_norm<8>(args, stream);
+}
+
+cudaError_t launch_norm_rows(const NormRowsArgs& args, int groups, cudaStream_t stream) {
+    const int bytes = norm_shared_bytes(args.group_width);
+    if (bytes > default_shared)
+        if (const cudaError_t code = cudaFuncSetAttribute(norm_rows_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                          norm_shared_bytes(most_norm_width)))
+            return code;
+    return launch_kernel(norm_rows_kernel, dim3(static_cast<unsigned>(groups), static_cast<unsigned>(args.tokens)),
+                         args.group_width >= 1024 ? 256 : 128, bytes, args, stream);
+}
+
+}  // namespace nibble::cuda

@@ -1,0 +1,71 @@
+#include "kernels/moe_cuda.h"
+
+#include "kernels/cuda/moe/moe_launch.h"
+#include "tensor/cuda/call.h"
+
+namespace nibble::cuda {
+namespace {
+
+cudaStream_t raw(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
+
+constexpr int64_t most_tokens = 65535;  // the second dimension of a grid
+
+}  // namespace
+
+Status route(const RouterConfig& c, const float* logits, const float* bias, int64_t tokens, const Routing& out,
+             bool overlap, const Stream& stream) {
+    if (c.experts < 1 || c.experts > most_experts || c.top_k < 1 || c.top_k > most_top_k || c.groups < 1 ||
+        c.groups > 32 || c.experts % c.groups || c.kept_groups < 1 || c.kept_groups > c.groups ||
+        c.top_k > c.experts / c.groups * c.kept_groups)
+        return fail("route: {} of {} experts in {} of {} groups; up to {} of {} in 32 groups are supported", c.top_k,
+                    c.experts, c.kept_groups, c.groups, most_top_k, most_experts);
+    if (tokens < 1 || tokens > most_tokens) return fail("route: {} tokens, 1 to {} are supported", tokens, most_tokens);
+    const RouteArgs args{.logits = logits,
+                         .bias = bias,
+                         .experts = out.experts,
+                         .weights = out.weights,
+                         .tokens = tokens,
+                         .count = c.experts,
+                         .top_k = c.top_k,
+                         .groups = c.groups,
+                         .kept_groups = c.kept_groups,
+                         .scaling = c.scaling,
+                         .sigmoid = c.sigmoid,
+                         .round = c.round,
+                         .normalize = c.normalize,
+                         .overlap = overlap};
+    const SortArgs sort{.experts = out.experts,
+                        .begin = out.begin,
+                        .rows = out.rows,
+                        .places = out.places,
+                        .slots = static_cast<int>(tokens * c.top_k),
+                        .top_k = c.top_k,
+                        .count = c.experts,
+                        .overlap = overlap};
+    if (sort.slots <= most_sorted_here && c.experts <= most_experts_here)
+        return cuda_status(launch_route_and_sort(args, sort, raw(stream)), "route: kernel launch");
+    NIBBLE_CHECK(cuda_status(launch_route(args, raw(stream)), "route: kernel launch"));
+    return cuda_status(launch_sort(sort, raw(stream)), "route: sort kernel launch");
+}
+
+Status combine_experts(const CombineExperts& c, const Routing& routing, bool overlap, const Stream& stream) {
+    if (c.tokens < 1 || c.tokens > most_tokens || c.width < 1 || c.width > INT32_MAX || c.top_k < 1 ||
+        (c.y_stride && c.y_stride < c.width) || !c.sum == !c.rows)
+        return fail("combine_experts: {} tokens of {}, {} experts each, one kind of output", c.tokens, c.width,
+                    c.top_k);
+    return cuda_status(launch_combine({.y = c.y,
+                                       .weights = routing.weights,
+                                       .places = routing.places,
+                                       .shared = c.shared,
+                                       .sum = c.sum,
+                                       .rows = reinterpret_cast<uint16_t*>(c.rows),
+                                       .tokens = c.tokens,
+                                       .y_stride = c.y_stride ? c.y_stride : c.width,
+                                       .width = static_cast<int>(c.width),
+                                       .top_k = c.top_k,
+                                       .overlap = overlap},
+                                      raw(stream)),
+                       "combine_experts: kernel launch");
+}
+
+}  // namespace nibble::cuda

@@ -1,0 +1,412 @@
+// Sampling: a cluster of eight thread blocks per row; see kernels/sampling_cuda.h. Block 0 of a cluster decides, the
+// others count and collect for it. Logits are read past the first-level caches: penalties change them under way.
+#include "kernels/cuda/common/elementwise.cuh"
+#include "kernels/cuda/sampling/sampling_launch.h"
+
+#include <cooperative_groups.h>
+
+#include <climits>
+
+namespace nibble::cuda {
+namespace {
+
+namespace cg = cooperative_groups;
+using u64 = unsigned long long;
+
+constexpr int blocks = 8, threads = 1024, warps = threads / 32;
+constexpr int bins = 1024;  // of 1/32: beyond 32 below the largest, weights are 0
+constexpr int run = 4096;   // of log_softmax
+constexpr int runs_at_once = 4, most_runs = (1 << 19) / run;
+constexpr int stages = 3;  // where top-k ends, where top-p ends, the draw
+static_assert(bins == threads && most_candidates == 4 * threads);
+
+struct Candidates {
+    u64 keys[most_candidates];  // ascending: the likeliest first, of equal ones the lower id
+    u64 sums[most_candidates];  // of weights, up to and including
+};
+struct Shared {
+    union {
+        float exponentials[runs_at_once][run];
+        Candidates list;
+    };
+    u64 weights[bins], weights_through[bins];
+    uint32_t counts[bins], counts_through[bins];
+    u64 run_weights[most_runs];
+    float run_totals[most_runs];
+    u64 best[2], of_warp[warps];
+    u64 mass;
+    int want[stages], candidates, found, chosen;
+    float log_total;
+};
+
+__device__ float value_of(uint32_t order) {
+    return __uint_as_float(order & 0x80000000u ? order ^ 0x80000000u : ~order);
+}
+__device__ u64 weight_of(float logit, float largest) {
+    const float share = exp_of(logit - largest) * sampling_unit;
+    return share > 0.0f ? static_cast<u64>(share) : 0;
+}
+
+// All threads of a block together.
+__device__ u64 block_scan(u64 value, Shared& s, bool inclusive) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    u64 through = value;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        const u64 other = __shfl_up_sync(0xFFFFFFFFu, through, step);
+        if (lane >= step) through += other;
+    }
+    __syncthreads();
+    if (lane == 31) s.of_warp[warp] = through;
+    __syncthreads();
+    u64 before = 0;
+    for (int w = 0; w < warp; ++w) before += s.of_warp[w];
+    return before + through - (inclusive ? 0 : value);
+}
+// The least `index` of those with `hit`; INT_MAX where there is none. All threads of a block together.
+__device__ int first_hit(bool hit, int index, Shared& s) {
+    __syncthreads();
+    if (threadIdx.x == 0) s.found = INT_MAX;
+    __syncthreads();
+    if (hit) atomicMin(&s.found, index);
+    __syncthreads();
+    return s.found;
+}
+
+struct Row {
+    const SampleArgs& args;
+    Shared& s;
+    cg::cluster_group cluster;
+    SampleRow p;
+    float* x;
+    int rank, thread;
+
+    // Eight loads are on their way before f, which may store, sees the first.
+    template <class Each>
+    __device__ void each(Each f) const {
+        constexpr int ahead = 8, step = blocks * threads;
+        for (int64_t first = rank * threads + thread; first < args.width; first += ahead * step) {
+            float logits[ahead];
+#pragma unroll
+            for (int k = 0; k < ahead; ++k)
+                if (const int64_t i = first + k * step; i < args.width) logits[k] = __ldcg(x + i);
+#pragma unroll
+            for (int k = 0; k < ahead; ++k)
+                if (const int64_t i = first + k * step; i < args.width) f(i, logits[k]);
+        }
+    }
+    __device__ Shared& of(int block) const { return *cluster.map_shared_rank(&s, block); }
+
+    // The largest key of all threads of the cluster. `slot`: another one each time.
+    __device__ u64 largest_key(u64 best, int slot) const {
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2) {
+            const u64 other = __shfl_xor_sync(0xFFFFFFFFu, best, step);
+            best = other > best ? other : best;
+        }
+        if (thread % 32 == 0) s.of_warp[thread / 32] = best;
+        __syncthreads();
+        if (thread == 0) {
+            for (int w = 1; w < warps; ++w) best = s.of_warp[w] > best ? s.of_warp[w] : best;
+            s.best[slot] = best;
+        }
+        cluster.sync();
+        best = 0;
+        for (int b = 0; b < blocks; ++b) best = of(b).best[slot] > best ? of(b).best[slot] : best;
+        return best;
+    }
+
+    // log(sum of exp(x - largest)) in the order of log_softmax, into block 0's log_total.
+    __device__ void sum_exponentials(float largest) const {
+        const int runs = static_cast<int>((args.width + run - 1) / run);
+        for (int base = rank; base < runs; base += blocks * runs_at_once) {
+            constexpr int each = runs_at_once * run / threads;
+            float logits[each];
+            const auto index = [&](int k) { return int64_t{base + blocks * (k / run)} * run + k % run; };
+#pragma unroll
+            for (int j = 0; j < each; ++j)
+                if (const int64_t i = index(thread + j * threads); i < args.width) logits[j] = __ldcg(x + i);
+#pragma unroll
+            for (int j = 0; j < each; ++j) {
+                const int k = thread + j * threads;
+                s.exponentials[k / run][k % run] = index(k) < args.width ? exp_of(logits[j] - largest) : 0.0f;
+            }
+            __syncthreads();
+            const int mine = base + blocks * (thread / 32);
+            if (thread / 32 < runs_at_once && mine < runs) {
+                const float* from = s.exponentials[thread / 32] + thread % sum_lanes;
+                float sum = 0.0f;
+#pragma unroll 8
+                for (int k = 0; k < run; k += sum_lanes) sum += from[k];
+#pragma unroll
+                for (int half = sum_lanes / 2; half > 0; half /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, half);
+                if (thread % 32 == 0) of(0).run_totals[mine] = sum;
+            }
+            __syncthreads();
+        }
+        cluster.sync();
+        if (rank == 0 && thread < 32) {
+            double total = 0.0;
+            for (int base = 0; base < runs; base += 32) {
+                const float own = base + thread < runs ? s.run_totals[base + thread] : 0.0f;
+                for (int k = 0; k < 32; ++k) total += static_cast<double>(__shfl_sync(0xFFFFFFFFu, own, k));
+            }
+            if (thread == 0) s.log_total = static_cast<float>(log(total));
+        }
+    }
+
+    __device__ void penalize() const {
+        for (int e = rank * threads + thread; e < p.seen; e += blocks * threads) {
+            SeenSlot& slot = args.seen[p.first_seen + e];
+            const SeenToken token = slot.token;
+            if (token.id < 0 || token.id >= args.width) continue;
+            const float logit = __ldcg(x + token.id);
+            slot.saved = logit;
+            x[token.id] = penalized(logit, p.repetition, p.presence, p.frequency, token.answer);
+        }
+        cluster.sync();
+    }
+    __device__ void restore() const {
+        cluster.sync();
+        for (int e = rank * threads + thread; e < p.seen; e += blocks * threads)
+            if (const SeenSlot slot = args.seen[p.first_seen + e]; slot.token.id >= 0 && slot.token.id < args.width)
+                x[slot.token.id] = slot.saved;
+        cluster.sync();
+    }
+
+    // Where nothing is sorted: through the tokens by id. The token, in block 0.
+    __device__ int draw_by_id(float largest, float lowest, u64 bits) const {
+        const auto weight = [&](int64_t i) -> u64 {
+            if (i >= args.width) return 0;
+            const float v = __ldcg(x + i) / p.temperature;
+            return v < lowest ? 0 : weight_of(v, largest);
+        };
+        const int runs = static_cast<int>((args.width + run - 1) / run);
+        for (int r = rank; r < runs; r += blocks) {
+            u64 sum = 0;
+            for (int k = thread; k < run; k += threads) sum += weight(int64_t{r} * run + k);
+            const u64 through = block_scan(sum, s, true);
+            if (thread == threads - 1) of(0).run_weights[r] = through;
+        }
+        cluster.sync();
+        if (rank != 0) return -1;
+        const u64 mine = thread < runs ? s.run_weights[thread] : 0, through = block_scan(mine, s, true);
+        if (thread == threads - 1) s.mass = through;
+        __syncthreads();
+        const u64 target = __umul64hi(bits, s.mass);
+        const int r = first_hit(through > target, thread, s);
+        if (r == INT_MAX) return -1;
+        if (thread == r) s.mass = through - mine;
+        __syncthreads();
+        const u64 before = s.mass;
+        u64 own[run / threads], sum = 0;
+        for (int k = 0; k < run / threads; ++k) {
+            own[k] = weight(int64_t{r} * run + thread * (run / threads) + k);
+            sum += own[k];
+        }
+        u64 at = before + block_scan(sum, s, false);
+        int hit = INT_MAX;
+        for (int k = 0; k < run / threads; ++k) {
+            at += own[k];
+            if (at > target && hit == INT_MAX) hit = r * run + thread * (run / threads) + k;
+        }
+        const int id = first_hit(hit != INT_MAX, hit, s);
+        return id == INT_MAX ? -1 : id;
+    }
+
+    __device__ void count(float largest, float lowest) const {
+        s.counts[thread] = 0, s.weights[thread] = 0;
+        if (thread == 0) s.candidates = 0;
+        __syncthreads();
+        each([&](int64_t, float logit) {
+            const float v = logit / p.temperature, below = largest - v;
+            if (v < lowest || !(below < 32.0f)) return;
+            const int bin = static_cast<int>(below * 32.0f);
+            atomicAdd(&s.counts[bin], 1u);
+            atomicAdd(&s.weights[bin], weight_of(v, largest));
+        });
+        cluster.sync();
+        if (rank != 0) return;
+        u64 tokens = 0, weight = 0;
+        for (int b = 0; b < blocks; ++b) tokens += of(b).counts[thread], weight += of(b).weights[thread];
+        s.counts_through[thread] = static_cast<uint32_t>(block_scan(tokens, s, true));
+        s.weights_through[thread] = block_scan(weight, s, true);
+        __syncthreads();
+    }
+
+    // The tokens of a bin, sorted, with running sums, into block 0.
+    __device__ void collect(int bin, float largest, float lowest) const {
+        Shared& to = of(0);
+        each([&](int64_t i, float logit) {
+            const float v = logit / p.temperature, below = largest - v;
+            if (v < lowest || !(below < 32.0f) || static_cast<int>(below * 32.0f) != bin) return;
+            const int place = atomicAdd(&to.candidates, 1);
+            // ~key_of: the smaller, the likelier; ~index becomes the index.
+            if (place < most_candidates) to.list.keys[place] = ~key_of(v, static_cast<uint32_t>(i));
+        });
+        cluster.sync();
+        if (rank != 0 || s.candidates > most_candidates) return;
+        int size = 1;
+        while (size < s.candidates) size *= 2;
+        u64* keys = s.list.keys;
+        for (int i = s.candidates + thread; i < size; i += threads) keys[i] = ~u64{0};
+        for (int merge = 2; merge <= size; merge *= 2)
+            for (int apart = merge / 2; apart > 0; apart /= 2) {
+                __syncthreads();
+                for (int pair = thread; pair < size / 2; pair += threads) {
+                    const int low = pair / apart * 2 * apart + pair % apart, high = low + apart;
+                    const u64 a = keys[low], b = keys[high];
+                    if ((a > b) == ((low & merge) == 0)) keys[low] = b, keys[high] = a;
+                }
+            }
+        __syncthreads();
+        u64 own[most_candidates / threads], sum = 0;
+        for (int k = 0; k < most_candidates / threads; ++k) {
+            const int i = thread * (most_candidates / threads) + k;
+            own[k] = i < s.candidates ? weight_of(value_of(static_cast<uint32_t>(~keys[i] >> 32)), largest) : 0;
+            sum += own[k];
+        }
+        u64 at = block_scan(sum, s, false);
+        for (int k = 0; k < most_candidates / threads; ++k) {
+            at += own[k];
+            s.list.sums[thread * (most_candidates / threads) + k] = at;
+        }
+        __syncthreads();
+    }
+
+    // Block 0. The first candidate for which hit(sum of everything up to it) holds.
+    template <class Hit>
+    __device__ int first_candidate(u64 before, Hit hit) const {
+        int least = INT_MAX;
+        for (int k = most_candidates / threads - 1; k >= 0; --k) {
+            const int i = thread * (most_candidates / threads) + k;
+            if (i < s.candidates && hit(before + s.list.sums[i])) least = i;
+        }
+        return first_hit(least != INT_MAX, least, s);
+    }
+
+    // Likeliest first. The token, in block 0.
+    __device__ int draw_sorted(float largest, float lowest, u64 bits) const {
+        count(largest, lowest);
+        // Block 0's: `kept` is the weight of what top-k and top-p keep; it ends in bin `last`.
+        u64 kept = rank == 0 ? s.weights_through[bins - 1] : 0, target = 0;
+        double enough = 0.0;
+        int last = bins, loaded = -1, id = -1;
+        bool failed = false;
+        const auto through = [&](int bin) { return bin < last ? s.weights_through[bin] : kept; };
+#pragma unroll 1
+        for (int stage = 0; stage < stages; ++stage) {
+            const bool has_k = rank == 0 && p.top_k > 0 && static_cast<u64>(p.top_k) < s.counts_through[bins - 1];
+            if (rank == 0) {
+                int bin = -1;
+                if (stage == 0 && has_k)
+                    bin = first_hit(s.counts_through[thread] >= static_cast<uint32_t>(p.top_k), thread, s);
+                if (stage == 1 && p.top_p < 1.0f) {
+                    enough = top_p_mass(p.top_p, kept);
+                    bin = first_hit(static_cast<double>(through(thread)) >= enough, thread, s);
+                }
+                if (stage == 2) {
+                    target = __umul64hi(bits, kept);
+                    bin = first_hit(through(thread) > target, thread, s);
+                }
+                failed = failed || bin == INT_MAX;
+                if (thread == 0) s.want[stage] = failed ? -1 : bin;
+            }
+            cluster.sync();
+            const int bin = of(0).want[stage];
+            if (bin < 0) continue;
+            if (bin != loaded) {
+                if (rank == 0 && thread == 0) s.candidates = 0;
+                cluster.sync();
+                collect(bin, largest, lowest);
+                loaded = bin;
+            }
+            if (rank != 0) continue;
+            if (s.candidates > most_candidates) {
+                failed = true;
+                continue;
+            }
+            const u64 before = bin > 0 ? s.weights_through[bin - 1] : 0;
+            if (stage == 0) {
+                const int rest = p.top_k - static_cast<int>(bin > 0 ? s.counts_through[bin - 1] : 0);
+                kept = before + s.list.sums[rest - 1];
+                last = bin;
+            } else if (stage == 1) {
+                const int i = first_candidate(before, [&](u64 sum) { return static_cast<double>(sum) >= enough; });
+                failed = failed || i == INT_MAX;
+                if (!failed) kept = before + s.list.sums[i];
+                last = bin;
+            } else {
+                const int i = first_candidate(before, [&](u64 sum) { return sum > target; });
+                failed = failed || i == INT_MAX;
+                if (!failed) id = static_cast<int>(static_cast<uint32_t>(s.list.keys[i]));
+            }
+        }
+        return failed ? -1 : id;
+    }
+};
+
+__global__ void __cluster_dims__(blocks, 1, 1) __launch_bounds__(threads)
+    sample_kernel(const __grid_constant__ SampleArgs args) {
+    extern __shared__ __align__(16) uint8_t memory[];
+    start(args.overlap);
+    const int64_t at = blockIdx.x / blocks;
+    const cg::cluster_group cluster = cg::this_cluster();
+    const Row row{args,
+                  *reinterpret_cast<Shared*>(memory),
+                  cluster,
+                  args.requests[at],
+                  args.logits + at * args.width,
+                  static_cast<int>(cluster.block_rank()),
+                  static_cast<int>(threadIdx.x)};
+    if (blockIdx.x == 0)
+        for (int64_t i = threadIdx.x; i < args.word_count; i += threads) args.words_out[i] = args.words[i];
+    u64 best = 0;
+    row.each([&](int64_t i, float logit) {
+        if (args.round) row.x[i] = logit = rounded(logit);
+        const u64 key = is_finite(logit) ? key_of(logit, static_cast<uint32_t>(i)) : ~u64{0};
+        best = key > best ? key : best;
+    });
+    best = row.largest_key(best, 0);
+    const bool decides = row.rank == 0 && row.thread == 0;
+    if (best == ~u64{0}) {
+        if (decides) args.out[at] = {-2, 0.0f};
+        cluster.sync();  // nobody leaves while its best is read
+        return;
+    }
+    const float largest = value_of(static_cast<uint32_t>(best >> 32));
+    row.sum_exponentials(largest);
+    if (row.p.seen > 0) {
+        row.penalize();
+        u64 again = 0;
+        row.each([&](int64_t i, float logit) {
+            const u64 key = key_of(logit, static_cast<uint32_t>(i));
+            again = key > again ? key : again;
+        });
+        best = row.largest_key(again, 1);
+    }
+    int id = static_cast<int>(~static_cast<uint32_t>(best));
+    if (row.p.temperature > 0.0f) {
+        const float top = value_of(static_cast<uint32_t>(best >> 32)) / row.p.temperature, lowest = top + row.p.lowest;
+        const u64 bits = sampling_bits(row.p.seed, row.p.sequence, row.p.position);
+        __syncthreads();  // exponentials and candidates share memory
+        id = row.p.top_k > 0 || row.p.top_p < 1.0f ? row.draw_sorted(top, lowest, bits)
+                                                   : row.draw_by_id(top, lowest, bits);
+    }
+    if (row.p.seen > 0) row.restore();
+    __syncthreads();  // log_total
+    if (decides) args.out[at] = {id, id < 0 ? 0.0f : (__ldcg(row.x + id) - largest) - row.s.log_total};
+    cluster.sync();
+}
+
+}  // namespace
+
+cudaError_t launch_sample(const SampleArgs& args, cudaStream_t stream) {
+    constexpr int bytes = sizeof(Shared);
+    if (const cudaError_t code =
+            cudaFuncSetAttribute(sample_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes))
+        return code;
+    return launch_kernel(sample_kernel, dim3(static_cast<unsigned>(args.rows * blocks)), threads, bytes, args, stream);
+}
+
+}  // namespace nibble::cuda

@@ -1,0 +1,28 @@
+#include "kernels/sampling_cuda.h"
+
+#include "kernels/cuda/sampling/sampling_launch.h"
+#include "tensor/cuda/call.h"
+
+namespace nibble::cuda {
+
+Status sample(const Sampling& s, bool overlap, const Stream& stream) {
+    constexpr int64_t most_width = int64_t{1} << 19, most_rows = 1 << 20;
+    if (s.rows < 1 || s.rows > most_rows || s.width < 1 || s.width > most_width)
+        return fail("sample: {} rows of {} logits, up to {} of {} are supported", s.rows, s.width, most_rows,
+                    most_width);
+    return cuda_status(launch_sample({.logits = s.logits,
+                                      .requests = s.requests,
+                                      .seen = s.seen,
+                                      .out = s.out,
+                                      .words = s.words,
+                                      .words_out = s.words_out,
+                                      .word_count = s.word_count,
+                                      .rows = s.rows,
+                                      .width = s.width,
+                                      .round = s.round,
+                                      .overlap = overlap},
+                                     static_cast<cudaStream_t>(stream.handle())),
+                       "sample: kernel launch");
+}
+
+}  // namespace nibble::cuda

@@ -1,0 +1,23 @@
+// What kernels/cuda/sampling/sampling.cpp calls. Arguments are checked before they come here.
+#pragma once
+
+#include "kernels/sampling_row.h"
+
+#include <cuda_runtime_api.h>
+
+namespace nibble::cuda {
+
+struct SampleArgs {
+    float* logits = nullptr;
+    const SampleRow* requests = nullptr;
+    SeenSlot* seen = nullptr;
+    ChosenToken* out = nullptr;
+    const int32_t* words = nullptr;
+    int32_t* words_out = nullptr;
+    int64_t word_count = 0;
+    int64_t rows = 0, width = 0;
+    bool round = false, overlap = false;
+};
+cudaError_t launch_sample(const SampleArgs& args, cudaStream_t stream);
+
+}  // namespace nibble::cuda

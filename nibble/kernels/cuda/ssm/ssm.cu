@@ -1,0 +1,99 @@
+// Mamba-2 around its scan: the orders of kernels/ssm.h, one output a thread.
+#include "kernels/cuda/common/elementwise.cuh"
+#include "kernels/cuda/ssm/ssm_launch.h"
+#include "kernels/cuda/ssm/ssm_step.cuh"
+
+namespace nibble::cuda {
+namespace {
+
+constexpr int threads = 128;
+
+// Channel c at token t of a segment, t >= -(conv - 1).
+__device__ float conv_input(const SsmArgs& args, const SsmSegment& s, int64_t t, int c) {
+    if (t >= 0) return rounded(args.projected[(s.row + t) * args.stride + args.inner + c]);
+    return s.state ? s.state[(args.conv - 1 + t) * args.channels + c] : 0.0f;
+}
+
+__global__ void __launch_bounds__(threads) convolve_kernel(const __grid_constant__ SsmArgs args) {
+    start(args.overlap);
+    const SsmSegment s = args.list[blockIdx.z];
+    const int c = static_cast<int>(blockIdx.x * threads + threadIdx.x);
+    if (c >= args.channels) return;
+    for (int64_t t = blockIdx.y; t < s.rows; t += gridDim.y) {
+        float acc = args.conv_bias ? args.conv_bias[c] : 0.0f;
+        for (int j = 0; j < args.conv; ++j)
+            acc = fmaf(args.conv_weight[j * args.channels + c], conv_input(args, s, t - (args.conv - 1) + j, c), acc);
+        args.xbc[(s.row + t) * args.channels + c] = bf16_from_float(silu(acc));
+    }
+}
+
+__global__ void __launch_bounds__(threads) steps_kernel(const __grid_constant__ SsmArgs args, int64_t step_blocks) {
+    start(args.overlap);
+    if (blockIdx.x < step_blocks) {
+        const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;
+        if (i >= args.tokens * args.heads) return;
+        const int64_t token = i / args.heads;
+        const int h = static_cast<int>(i % args.heads);
+        const float dt = step_size(args, args.projected[token * args.stride + args.inner + args.channels + h], h);
+        args.dt[i] = dt;
+        args.decay[i] = step_decay(args, dt, h);
+        return;
+    }
+    const int64_t i = (int64_t{blockIdx.x} - step_blocks) * threads + threadIdx.x;
+    if (i >= int64_t{args.segments} * args.channels) return;
+    const SsmSegment s = args.list[i / args.channels];
+    const int c = static_cast<int>(i % args.channels);
+    if (!s.state) return;
+    for (int j = 0; j < args.conv - 1; ++j)  // ascending: what moves down is read before it is overwritten
+        s.state[int64_t{j} * args.channels + c] = conv_input(args, s, s.rows - (args.conv - 1) + j, c);
+}
+
+// A thread block per token and group.
+__global__ void gate_kernel(const __grid_constant__ SsmArgs args) {
+    extern __shared__ __align__(16) float row[];
+    __shared__ float shared_scale;
+    start(args.overlap);
+    const int64_t token = blockIdx.y;
+    const int width = args.inner / args.groups, pitch = lane_pitch(width), at = static_cast<int>(blockIdx.x) * width;
+    for (int j = static_cast<int>(threadIdx.x); j < width; j += static_cast<int>(blockDim.x))
+        *lane_place(row, pitch, j) =
+            silu(rounded(args.projected[token * args.stride + at + j])) * args.y[token * args.inner + at + j];
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        const float scale = norm_scale(row, width, args.eps);
+        if (threadIdx.x == 0) shared_scale = scale;
+    }
+    __syncthreads();
+    const float r = shared_scale;
+    for (int j = static_cast<int>(threadIdx.x); j < width; j += static_cast<int>(blockDim.x))
+        args.out[token * args.inner + at + j] = bf16_from_float((*lane_place(row, pitch, j) * r) * args.norm[at + j]);
+}
+
+}  // namespace
+
+cudaError_t launch_convolve(const SsmArgs& args, cudaStream_t stream) {
+    const dim3 blocks(ceil_blocks(args.channels, threads),
+                      static_cast<unsigned>(args.longest < 1024 ? args.longest : 1024),
+                      static_cast<unsigned>(args.segments));
+    return launch_kernel(convolve_kernel, blocks, threads, 0, args, stream);
+}
+
+cudaError_t launch_steps(const SsmArgs& args, cudaStream_t stream) {
+    const int64_t step_blocks = ceil_blocks(args.tokens * args.heads, threads);
+    const auto blocks = static_cast<unsigned>(
+        step_blocks + ceil_blocks(args.conv > 1 ? int64_t{args.segments} * args.channels : 0, threads));
+    steps_kernel<<<blocks, threads, 0, stream>>>(args, step_blocks);
+    return cudaGetLastError();
+}
+
+cudaError_t launch_gate(const SsmArgs& args, cudaStream_t stream) {
+    const int width = args.inner / args.groups, bytes = norm_shared_bytes(width);
+    if (bytes > 48 * 1024)
+        if (const cudaError_t code =
+                cudaFuncSetAttribute(gate_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 200 * 1024))
+            return code;
+    return launch_kernel(gate_kernel, dim3(static_cast<unsigned>(args.groups), static_cast<unsigned>(args.tokens)),
+                         width >= 1024 ? 256 : 128, bytes, args, stream);
+}
+
+}  // namespace nibble::cuda
