@@ -17,6 +17,7 @@ std::string StopStrings::push(std::string_view text) {
         if (const size_t at = held_.find(s); at != std::string::npos) first = std::min(first, {at + s.size(), at});
     if (first.first != std::string::npos) {
         found_ = true;
+        matched_ = held_.substr(first.second, first.first - first.second);
         held_.resize(first.second);
         return std::exchange(held_, {});
     }

@@ -18,10 +18,11 @@ public:
     // What was held back and did not become a stop string.
     std::string finish();
     bool found() const { return found_; }
+    const std::string& matched() const { return matched_; }  // the one found; else empty
 
 private:
     std::vector<std::string> strings_;
-    std::string held_;
+    std::string held_, matched_;
     bool found_ = false;
 };
 

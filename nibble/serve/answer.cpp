@@ -1,0 +1,91 @@
+#include "serve/answer.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace nibble {
+
+GeneratedToken scored(int32_t id, std::span<const float> log_probs, int32_t top) {
+    GeneratedToken token{.id = id, .logprob = log_probs[static_cast<size_t>(id)]};
+    if (top <= 0) return token;
+    std::vector<int32_t> order(log_probs.size());
+    std::iota(order.begin(), order.end(), 0);
+    const auto end = order.begin() + std::min<ptrdiff_t>(top, std::ssize(order));
+    std::partial_sort(order.begin(), end, order.end(), [&](int32_t a, int32_t b) {
+        const float x = log_probs[static_cast<size_t>(a)], y = log_probs[static_cast<size_t>(b)];
+        return x != y ? x > y : a < b;
+    });
+    for (auto i = order.begin(); i != end; ++i) token.top.push_back({*i, log_probs[static_cast<size_t>(*i)]});
+    return token;
+}
+
+Answer::Answer(const Request& request, int32_t choice, const std::optional<Tokenizer>& tokenizer, int64_t context)
+    : request_(&request),
+      prompt_(std::ssize(request.prompt)),
+      most_tokens_(std::min(request.max_tokens, context - prompt_)),
+      tokens_(request.prompt),
+      sampler_(request.sampling, request.sequence + static_cast<uint64_t>(choice), request.prompt),
+      rules_(request),
+      constraint_(request.constraint ? request.constraint->copy() : nullptr),
+      stop_(request.stop) {
+    if (tokenizer) decoder_.emplace(*tokenizer, request.skip_special);
+    if (constraint_ && constraint_->finished()) finish_ = FinishReason::stop;
+}
+
+void Answer::choose(std::span<float> logits, std::span<float> log_probs, const ElementwiseKernels& kernels) {
+    if (kernels.first_nonfinite(logits.data(), std::ssize(logits)) >= 0)
+        return end(FinishReason::error, fmt::format("the logits of token {} hold a NaN or an infinity", generated()));
+    kernels.log_softmax(logits.data(), std::ssize(logits), log_probs.data());
+    const auto answer = std::span(std::as_const(tokens_)).subspan(static_cast<size_t>(prompt_));
+    if (rules_.touch(generated()) && !rules_.apply(logits, answer, constraint_.get()))
+        return end(FinishReason::error, fmt::format("no token may follow token {} of the answer", generated()));
+    const int32_t id = sampler_.sample(logits, std::ssize(tokens_));
+    accept(scored(id, log_probs, request_->top_logprobs));
+}
+
+void Answer::accept(GeneratedToken token) {
+    const int32_t id = token.id;
+    const bool early = generated() < request_->min_tokens;
+    sampler_.accept(id);
+    tokens_.push_back(id);
+    news_.tokens.push_back(std::move(token));
+    if (std::ranges::find(request_->eos, id) != request_->eos.end()) {
+        stop_token_ = id;
+        return end(FinishReason::stop);
+    }
+    if (decoder_) {
+        std::string text = decoder_->push(static_cast<TokenId>(id));
+        news_.text += early ? std::move(text) : stop_.push(text);
+    }
+    if (stop_.found()) {
+        finish_ = FinishReason::stop;
+        if (request_->keep_stop) news_.text += stop_.matched();
+        return;
+    }
+    if (constraint_) {
+        if (!constraint_->accept(id))
+            return end(FinishReason::error, fmt::format("the constraint refuses token {}, which it allowed", id));
+        if (constraint_->finished()) return end(FinishReason::stop);
+    }
+    if (generated() >= most_tokens_) end(FinishReason::length);
+}
+
+void Answer::trim(std::vector<int32_t>& draft) const {
+    if (!constraint_) return;
+    const std::unique_ptr<TokenConstraint> look = constraint_->copy();
+    size_t kept = 0;
+    while (kept < draft.size() && look->accept(draft[kept])) ++kept;
+    draft.resize(kept);
+}
+
+void Answer::end(FinishReason reason, std::string error) {
+    if (finished()) return;
+    finish_ = reason;
+    error_ = std::move(error);
+    if (!decoder_) return;
+    std::string rest = stop_.push(decoder_->finish());
+    if (!stop_.found()) rest += stop_.finish();
+    news_.text += rest;
+}
+
+}  // namespace nibble

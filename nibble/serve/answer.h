@@ -1,0 +1,66 @@
+// One answer as a value: the tokens of a prompt and what follows them, how the next token is chosen, which text has
+// become certain, and when the answer is over. Knows nothing of batches and caches.
+#pragma once
+
+#include "base/error.h"
+#include "kernels/elementwise.h"
+#include "serve/logit_rules.h"
+#include "serve/sampler.h"
+#include "serve/stop_strings.h"
+#include "text/tokenizer.h"
+
+namespace nibble {
+
+class Answer {
+public:
+    // `request` is checked and outlives the answer. context: tokens that prompt and answer may have together.
+    Answer(const Request& request, int32_t choice, const std::optional<Tokenizer>& tokenizer, int64_t context);
+
+    const std::vector<int32_t>& tokens() const { return tokens_; }  // the prompt's, then the answer's
+    int64_t prompt() const { return prompt_; }                      // of them
+    int64_t generated() const { return std::ssize(tokens_) - prompt_; }
+    int64_t tokens_left() const { return most_tokens_ - generated(); }
+    bool finished() const { return finish_ != FinishReason::none; }
+    FinishReason finish() const { return finish_; }
+
+    // The token behind tokens(), of its row of logits. `logits` and `log_probs`, both [vocab], are scratch afterwards.
+    // A row without a token that may follow ends the answer with an error. Precondition: !finished().
+    void choose(std::span<float> logits, std::span<float> log_probs, const ElementwiseKernels& kernels);
+    // Whether the request of the next token says all, so that a device may choose it.
+    bool plain() const { return !rules_.touch(generated()) && request_->top_logprobs < 0; }
+    TokenRequest token_request(int64_t ahead = 0) const { return sampler_.request(std::ssize(tokens_) + ahead); }
+    void accept(GeneratedToken token);
+    // Shortens a draft to what the constraint lets follow.
+    void trim(std::vector<int32_t>& draft) const;
+    // Ends an answer that is not finished; `error` with FinishReason::error.
+    void end(FinishReason reason, std::string error = {});
+
+    // What is new since the last call.
+    struct News {
+        std::string text;
+        std::vector<GeneratedToken> tokens;
+    };
+    News take() { return std::exchange(news_, {}); }
+    const std::string& stop() const { return stop_.matched(); }
+    int32_t stop_token() const { return stop_token_; }
+    const std::string& error() const { return error_; }
+
+private:
+    const Request* request_;
+    int64_t prompt_ = 0, most_tokens_ = 0;
+    std::vector<int32_t> tokens_;
+    Sampler sampler_;
+    LogitRules rules_;
+    std::unique_ptr<TokenConstraint> constraint_;
+    std::optional<StreamDecoder> decoder_;
+    StopStrings stop_;
+    News news_;
+    FinishReason finish_ = FinishReason::none;
+    int32_t stop_token_ = -1;
+    std::string error_;
+};
+
+// The log-probability of `id`, and of the `top` likeliest tokens, likeliest first, of equal ones the lower id.
+GeneratedToken scored(int32_t id, std::span<const float> log_probs, int32_t top);
+
+}  // namespace nibble

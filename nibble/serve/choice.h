@@ -1,0 +1,67 @@
+// An answer on its way through the engine, and the request it belongs to.
+#pragma once
+
+#include "serve/answer.h"
+#include "serve/lookup.h"
+#include "serve/prefix_cache.h"
+
+#include <chrono>
+#include <compare>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace nibble {
+
+// A request that was admitted.
+struct Job {
+    Request request;
+    AnswerSink sink;
+    uint64_t handle = 0;  // rises with every request
+    int32_t open = 1;     // choices that have not finished
+    bool cancelled = false;
+    RequestReport report;
+    EngineClock::time_point submitted;
+    std::optional<EngineClock::time_point> started, first_token;
+};
+
+// The order of service: smaller first.
+struct ChoiceOrder {
+    int32_t priority = 0;
+    uint64_t handle = 0;
+    int32_t choice = 0;
+    auto operator<=>(const ChoiceOrder&) const = default;
+};
+
+struct Choice {
+    Choice(std::shared_ptr<Job> of, int32_t number, const std::optional<Tokenizer>& tokenizer, int64_t context)
+        : job(std::move(of)), index(number), answer(job->request, number, tokenizer, context) {}
+
+    ChoiceOrder order() const { return {job->request.priority, job->handle, index}; }
+    // Tokens that have not gone through the model: at least the last one.
+    int64_t left() const { return std::ssize(answer.tokens()) - sequence->position(); }
+    // One row a step, or a few after a draft that was wrong.
+    bool decodes() const { return left() == 1 || (answer.generated() > 0 && left() <= most_rewind); }
+    bool scores_prompt() const { return index == 0 && job->request.prompt_logprobs >= 0 && !prompt_scored; }
+
+    std::shared_ptr<Job> job;
+    int32_t index = 0;
+    Answer answer;
+    std::optional<Sequence> sequence;  // while it runs
+    PrefixCache::Path path;
+    int64_t state_mark = 0;  // a position at which later prompts want the states
+    bool forks = false;      // choices of the request begin where this one has read the prompt
+    bool alone = false;      // a step with it failed: it runs by itself until it is known whose fault it was
+    std::optional<PromptLookup> lookup;
+    StateCopy before_draft;
+    std::vector<GeneratedToken> prompt_scores;
+    bool prompt_scored = false;
+
+    // Of the step that is planned or under way: tokens [position, position + base), then a guess.
+    int64_t base = 0;
+    bool wants_row = false;  // of the last of them
+    std::vector<int32_t> draft, fed;
+    int64_t right = 0;  // of the draft
+};
+
+}  // namespace nibble

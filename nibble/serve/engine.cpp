@@ -1,0 +1,423 @@
+#include "serve/engine.h"
+
+#include "kernels/attention.h"
+#include "serve/scheduler.h"
+#include "serve/step_runner.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <new>
+#include <thread>
+
+namespace nibble {
+namespace {
+
+double seconds(EngineClock::duration d) { return std::chrono::duration<double>(d).count(); }
+
+// Options with every 0 replaced, and what they leave room for.
+struct Settled {
+    EngineOptions options;
+    int64_t tokens = 0, states = 0, state_copies = 0;  // of the pool; copies: of them, for the prefix cache
+};
+
+Result<Settled> settle(EngineOptions o, const LanguageModel& model) {
+    Settled s;
+    const bool device = model.chooses();
+    if (o.drafts < 0 || o.drafts > most_drafts)
+        return fail("{} drafted tokens are not in [0, {}]", o.drafts, most_drafts);
+    if (!(o.memory_share > 0 && o.memory_share <= 1))
+        return fail("a memory share of {} is not in (0, 1]", o.memory_share);
+    if (o.sequences <= 0) o.sequences = device ? 1024 : 64;
+    o.sequences = std::min<int64_t>(o.sequences, 4096);
+    if (o.step_rows <= 0) o.step_rows = device ? 8192 : 512;
+    if (o.mixed_rows <= 0) o.mixed_rows = std::max<int64_t>(1, o.step_rows / 8);
+    const int64_t context = o.context > 0 ? std::min(o.context, model.config().context) : model.config().context;
+
+    const std::vector<StateLayout> layouts = model.states();
+    const int64_t state = pool_bytes(layouts, 0, 1), tile = pool_bytes(layouts, kv_page_tokens, 0);
+    int64_t bytes = o.kv_memory;
+    if (bytes <= 0) {
+        NIBBLE_TRY(const int64_t free, model.free_bytes(o.step_rows, 2 * o.sequences));
+        bytes = static_cast<int64_t>(static_cast<double>(free) * o.memory_share);
+    }
+    if (state > 0) {  // half of the memory at most
+        const int64_t each = o.drafts > 0 ? 2 : 1;
+        o.sequences = std::clamp<int64_t>(bytes / 2 / state / each * 4 / 5, 1, o.sequences);
+        if (o.prefix_cache) s.state_copies = std::clamp<int64_t>(o.sequences / 4, 2, 256);
+        s.states = o.sequences * each + s.state_copies;
+        bytes -= s.states * state;
+    }
+    o.step_rows = std::max(o.step_rows, o.sequences + 1);
+    o.mixed_rows = std::clamp<int64_t>(o.mixed_rows, 1, o.step_rows - o.sequences);
+    const int64_t whole = (context + kv_page_tokens - 1) / kv_page_tokens * kv_page_tokens;
+    s.tokens = o.sequences * whole;
+    if (tile > 0) s.tokens = std::min(s.tokens, bytes / tile * kv_page_tokens);
+    if (bytes < 0 || s.tokens < kv_page_tokens)
+        return fail("{} bytes of memory for the cache are too few: {} tokens of one sequence need {}",
+                    std::max<int64_t>(bytes, 0) + s.states * state, kv_page_tokens, tile + s.states * state);
+    o.context = context;
+    o.kv_memory = pool_bytes(layouts, s.tokens, s.states);
+    s.options = std::move(o);
+    return s;
+}
+
+// Tokens of the longest text that fits the pool alone, up to `most`.
+int64_t longest(const KvPool& pool, int64_t step_rows, int64_t most) {
+    int64_t low = 0, high = most;
+    while (low < high) {
+        const int64_t middle = (low + high + 1) / 2;
+        if (pool.pages_for(middle, step_rows) <= pool.pages())
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+}  // namespace
+
+struct Engine::State {
+    std::shared_ptr<const LanguageModel> model;
+    std::optional<Tokenizer> tokenizer;
+    EngineOptions options;
+    int64_t capacity = 0;
+
+    // The engine's thread's.
+    EngineStats counts;
+    std::optional<Scheduler> scheduler;
+    std::optional<StepRunner> runner;
+    double service_seconds = 0;  // of a request, lately
+
+    mutable std::mutex mutex;
+    std::condition_variable wake, rest;
+    // Under the mutex.
+    std::vector<std::shared_ptr<Job>> arrived;
+    std::vector<uint64_t> cancelled;
+    bool cancel_all = false, draining = false, quit = false, idle = true;
+    uint64_t next_handle = 1;
+    int64_t waiting = 0;  // choices that have arrived or wait
+    EngineStats published;
+    double published_service = 0;
+
+    std::thread thread;
+
+    bool step();
+    void take_arrivals();
+    void enqueue(const std::shared_ptr<Job>& job);
+    void end_cancelled_and_late();
+    void fork(Choice& leader);
+    void run(std::span<Choice* const> step);
+    void tell(Choice& choice);
+    void tell_unforked(const Choice& leader);
+    void tell_finished();
+    void publish(bool more);
+    void loop();
+};
+
+Result<std::unique_ptr<Engine>> Engine::create(std::shared_ptr<const LanguageModel> model,
+                                               std::optional<Tokenizer> tokenizer, const EngineOptions& options) {
+    NIBBLE_TRY(Settled settled, settle(options, *model));
+    NIBBLE_TRY(auto pool, model->make_pool(settled.tokens, settled.states));
+    auto state = std::make_unique<State>();
+    state->capacity = longest(*pool, settled.options.step_rows, settled.options.context);
+    settled.options.context = state->capacity;
+    state->options = std::move(settled.options);
+    state->model = std::move(model);
+    state->tokenizer = std::move(tokenizer);
+    state->counts.pages = pool->pages();
+    state->scheduler.emplace(std::move(pool), state->options, state->counts, settled.state_copies,
+                             state->model->chooses());
+    state->runner.emplace(*state->model, state->counts);
+    state->published = state->counts;
+    return std::unique_ptr<Engine>(new Engine(std::move(state)));
+}
+
+Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+Engine::~Engine() {
+    State& s = *state_;
+    {
+        const std::lock_guard lock(s.mutex);
+        s.quit = s.cancel_all = s.draining = true;
+    }
+    s.wake.notify_all();
+    if (s.thread.joinable()) s.thread.join();
+    s.step();  // tells the sinks of what is left
+}
+
+const EngineOptions& Engine::limits() const { return state_->options; }
+int64_t Engine::capacity() const { return state_->capacity; }
+const LanguageModel& Engine::model() const { return *state_->model; }
+
+EngineStats Engine::stats() const {
+    const std::lock_guard lock(state_->mutex);
+    EngineStats stats = state_->published;
+    stats.waiting = state_->waiting;
+    return stats;
+}
+
+Admission Engine::submit(Request request, AnswerSink sink) {
+    State& s = *state_;
+    if (const Status valid = check(request, s.model->config().vocab, s.options.context); !valid.ok())
+        return {.refusal = Admission::Refusal::invalid, .message = valid.error().message()};
+    if (!s.tokenizer && !request.stop.empty())
+        return {.refusal = Admission::Refusal::invalid, .message = "stop strings need a tokenizer"};
+    auto job = std::make_shared<Job>();
+    job->request = std::move(request);
+    job->sink = std::move(sink);
+    job->open = job->request.choices;
+    job->submitted = EngineClock::now();
+    job->report.prompt_tokens = std::ssize(job->request.prompt);
+    const std::lock_guard lock(s.mutex);
+    if (s.draining) return {.refusal = Admission::Refusal::draining, .message = "the engine takes no more requests"};
+    if (s.waiting + job->open > s.options.queue) {
+        const double ahead = static_cast<double>(s.waiting) / static_cast<double>(s.options.sequences);
+        return {.refusal = Admission::Refusal::full,
+                .message = fmt::format("{} requests wait; the queue holds {}", s.waiting, s.options.queue),
+                .retry_seconds = std::clamp(s.published_service * (ahead + 0.5), 1.0, 120.0)};
+    }
+    job->handle = s.next_handle++;
+    s.waiting += job->open;
+    s.idle = false;
+    s.arrived.push_back(job);
+    s.wake.notify_one();
+    return {.handle = job->handle};
+}
+
+void Engine::cancel(uint64_t handle) {
+    const std::lock_guard lock(state_->mutex);
+    state_->cancelled.push_back(handle);
+    state_->wake.notify_one();
+}
+
+bool Engine::step() { return state_->step(); }
+
+void Engine::start() {
+    if (!state_->thread.joinable()) state_->thread = std::thread([s = state_.get()] { s->loop(); });
+}
+
+void Engine::drain(EngineClock::time_point deadline) {
+    State& s = *state_;
+    if (!s.thread.joinable()) {
+        {
+            const std::lock_guard lock(s.mutex);
+            s.draining = true;
+        }
+        while (s.step()) {
+            if (EngineClock::now() < deadline) continue;
+            const std::lock_guard lock(s.mutex);
+            s.cancel_all = true;
+        }
+        return;
+    }
+    std::unique_lock lock(s.mutex);
+    s.draining = true;
+    if (s.rest.wait_until(lock, deadline, [&] { return s.idle; })) return;
+    s.cancel_all = true;
+    s.wake.notify_one();
+    s.rest.wait(lock, [&] { return s.idle; });
+}
+
+void Engine::State::loop() {
+    for (bool more = true;;) {
+        if (!more) {
+            std::unique_lock lock(mutex);
+            wake.wait(lock, [&] { return quit || !arrived.empty() || !cancelled.empty() || cancel_all; });
+        }
+        {
+            const std::lock_guard lock(mutex);
+            if (quit) return;
+            if (idle) cancel_all = false;
+        }
+        more = step();
+    }
+}
+
+bool Engine::State::step() {
+    take_arrivals();
+    end_cancelled_and_late();
+    tell_finished();
+    for (Choice* leader : scheduler->forking()) fork(*leader);
+    const std::vector<Choice*> planned = scheduler->plan();
+    if (!planned.empty()) run(planned);
+    for (Choice* choice : planned)
+        if (!choice->answer.finished()) tell(*choice);
+    tell_finished();
+    const bool more = scheduler->running() + scheduler->waiting() > 0;
+    publish(more);
+    const std::lock_guard lock(mutex);
+    return more || !arrived.empty();
+}
+
+void Engine::State::take_arrivals() {
+    std::vector<std::shared_ptr<Job>> jobs;
+    std::vector<uint64_t> handles;
+    bool all = false;
+    {
+        const std::lock_guard lock(mutex);
+        jobs.swap(arrived);
+        handles.swap(cancelled);
+        all = cancel_all;
+    }
+    for (const auto& job : jobs) enqueue(job);
+    if (!handles.empty() || all)
+        scheduler->each([&](Choice& c) {
+            if (all || std::ranges::find(handles, c.job->handle) != handles.end()) c.job->cancelled = true;
+        });
+}
+
+// Choices share the prompt where it has more than the token that each of them feeds itself.
+void Engine::State::enqueue(const std::shared_ptr<Job>& job) {
+    const bool forks = job->open > 1 && job->request.prompt.size() > 1;
+    for (int32_t i = 0; i < (forks ? 1 : job->open); ++i) {
+        auto choice = std::make_unique<Choice>(job, i, tokenizer, options.context);
+        choice->forks = forks;
+        scheduler->wait(std::move(choice));
+    }
+}
+
+void Engine::State::fork(Choice& leader) {
+    std::vector<std::unique_ptr<Choice>> children;
+    for (int32_t i = 1; i < leader.job->request.choices; ++i)
+        children.push_back(std::make_unique<Choice>(leader.job, i, tokenizer, options.context));
+    scheduler->fork(leader, std::move(children));
+}
+
+void Engine::State::end_cancelled_and_late() {
+    std::optional<EngineClock::time_point> now;
+    scheduler->each([&](Choice& c) {
+        if (c.job->cancelled) c.answer.end(FinishReason::cancelled);
+        if (!c.job->request.deadline) return;
+        if (!now) now = EngineClock::now();
+        if (*now >= *c.job->request.deadline) c.answer.end(FinishReason::deadline);
+    });
+}
+
+void Engine::State::run(std::span<Choice* const> step) {
+    const auto start = EngineClock::now();
+    int64_t rows = 0;
+    bool prompts = false;
+    std::vector<int64_t> before;
+    for (Choice* c : step) {
+        rows += c->base + std::ssize(c->draft);
+        before.push_back(c->answer.generated());
+        prompts = prompts || c->sequence->position() < c->answer.prompt();
+        if (c->job->started) continue;
+        c->job->started = start;
+        counts.prompt_tokens += c->job->report.prompt_tokens;
+    }
+    Status ran = Ok{};
+    try {
+        ran = runner->run(step);
+    } catch (const std::bad_alloc&) {
+        ran = fail("out of memory");
+    }
+    (prompts ? counts.prompt_step_seconds : counts.answer_step_seconds) += seconds(EngineClock::now() - start);
+    if (options.on_step) options.on_step(rows);
+    ++counts.steps;
+    counts.step_rows += rows;
+    if (!ran.ok()) {
+        // Whose fault it was shows when each runs by itself.
+        for (Choice* c : step) {
+            if (step.size() == 1) {
+                c->answer.end(FinishReason::error, ran.error().message());
+            } else if (!c->answer.finished()) {
+                c->alone = true;
+                scheduler->preempt(*c);
+            }
+        }
+        return;
+    }
+    const auto end = EngineClock::now();
+    for (size_t i = 0; i < step.size(); ++i) {
+        Choice& c = *step[i];
+        const int64_t added = c.answer.generated() - before[i];
+        counts.generated_tokens += added;
+        c.job->report.generated_tokens += added;
+        if (added > 0 && !c.job->first_token) c.job->first_token = end;
+        if (c.wants_row) c.alone = false;
+        if (c.answer.finished() && c.answer.finish() == FinishReason::error) continue;
+        if (const Status settled = scheduler->settle(c); !settled.ok())
+            c.answer.end(FinishReason::error, settled.error().message());
+    }
+}
+
+void Engine::State::tell(Choice& choice) {
+    Job& job = *choice.job;
+    const Answer::News news = choice.answer.take();
+    AnswerEvent event{.choice = choice.index, .text = news.text, .tokens = news.tokens};
+    std::vector<GeneratedToken> scores;
+    if (choice.prompt_scored) scores = std::exchange(choice.prompt_scores, {});
+    event.prompt = scores;
+    if (choice.answer.finished()) {
+        event.finish = choice.answer.finish();
+        event.stop = choice.answer.stop();
+        event.stop_token = choice.answer.stop_token();
+        event.error = choice.answer.error();
+        if (--job.open == 0) {
+            const auto now = EngineClock::now();
+            RequestReport& r = job.report;
+            r.queue_seconds = seconds(job.started.value_or(now) - job.submitted);
+            if (job.started) r.prompt_seconds = seconds(job.first_token.value_or(now) - *job.started);
+            if (job.first_token) r.generate_seconds = seconds(now - *job.first_token);
+            event.report = &r;
+            const double service = r.prompt_seconds + r.generate_seconds;
+            service_seconds = service_seconds == 0 ? service : 0.9 * service_seconds + 0.1 * service;
+        }
+        switch (event.finish) {
+            case FinishReason::none:
+                break;
+            case FinishReason::stop:
+                ++counts.finished_stop;
+                break;
+            case FinishReason::length:
+                ++counts.finished_length;
+                break;
+            case FinishReason::cancelled:
+                ++counts.finished_cancelled;
+                break;
+            case FinishReason::deadline:
+                ++counts.finished_deadline;
+                break;
+            case FinishReason::error:
+                ++counts.finished_error;
+                break;
+        }
+    }
+    if (event.text.empty() && event.tokens.empty() && event.prompt.empty() && event.finish == FinishReason::none)
+        return;
+    if (job.sink) job.sink(event);
+}
+
+// Choices that were to begin where this one has not come to.
+void Engine::State::tell_unforked(const Choice& leader) {
+    for (int32_t i = 1; i < leader.job->request.choices; ++i) {
+        Choice child(leader.job, i, tokenizer, options.context);
+        child.answer.end(leader.answer.finish(), leader.answer.error());
+        tell(child);
+    }
+}
+
+void Engine::State::tell_finished() {
+    for (const auto& choice : scheduler->take_finished()) {
+        if (choice->forks) tell_unforked(*choice);
+        tell(*choice);
+    }
+}
+
+void Engine::State::publish(bool more) {
+    counts.running = scheduler->running();
+    counts.cached_pages = scheduler->cache().idle_pages();
+    counts.used_pages = scheduler->pool().pages() - scheduler->pool().free_pages() - counts.cached_pages;
+    counts.prefix_evictions = scheduler->cache().evictions();
+    const std::lock_guard lock(mutex);
+    waiting = scheduler->waiting();
+    for (const auto& job : arrived) waiting += job->open;
+    published = counts;
+    published_service = service_seconds;
+    idle = !more && arrived.empty();
+    if (idle) rest.notify_all();
+}
+
+}  // namespace nibble

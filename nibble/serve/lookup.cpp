@@ -1,0 +1,52 @@
+#include "serve/lookup.h"
+
+#include <algorithm>
+
+namespace nibble {
+namespace {
+
+uint64_t hash_of(std::span<const int32_t> tokens) {
+    uint64_t h = 0x9E3779B97F4A7C15u;
+    for (const int32_t t : tokens) {
+        h ^= static_cast<uint32_t>(t);
+        h *= 0xBF58476D1CE4E5B9u;
+        h ^= h >> 29;
+    }
+    return h;
+}
+
+}  // namespace
+
+std::vector<int32_t> PromptLookup::guess(std::span<const int32_t> text, int64_t limit) {
+    // Places before the last token: what follows them is known.
+    for (; seen_ + 1 < text.size(); ++seen_)
+        for (size_t n = shortest; n <= longest; ++n)
+            if (seen_ + 1 >= n) places_[n - shortest][hash_of(text.subspan(seen_ + 1 - n, n))] = seen_ + 1;
+    const auto most = static_cast<size_t>(std::clamp<int64_t>(std::min(ahead_, limit), 0, most_));
+    for (size_t n = longest; n >= shortest && most > 0; --n) {
+        if (text.size() < n) continue;
+        const auto tail = text.last(n);
+        const auto place = places_[n - shortest].find(hash_of(tail));
+        if (place == places_[n - shortest].end()) continue;
+        const size_t next = place->second;
+        if (!std::ranges::equal(text.subspan(next - n, n), tail)) continue;
+        // Behind the end of the text the guess goes on with itself: a loop repeats.
+        std::vector<int32_t> out;
+        while (out.size() < most) {
+            const size_t at = next + out.size();
+            out.push_back(at < text.size() ? text[at] : out[at - text.size()]);
+        }
+        return out;
+    }
+    return {};
+}
+
+void PromptLookup::learn(int64_t guessed, int64_t right) {
+    if (guessed == 0) return;
+    if (right == guessed)
+        ahead_ = std::min(most_, 2 * ahead_);
+    else
+        ahead_ = std::max<int64_t>(1, std::min(ahead_, right + 1));
+}
+
+}  // namespace nibble

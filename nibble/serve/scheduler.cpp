@@ -1,0 +1,297 @@
+#include "serve/scheduler.h"
+
+#include "kernels/attention.h"
+
+#include <algorithm>
+
+namespace nibble {
+namespace {
+
+constexpr int64_t state_stride = 2048;        // tokens of a prompt between copies of recurrent states
+constexpr int64_t answer_state_stride = 256;  // of an answer
+constexpr int64_t scored_rows = 64;           // of a prompt whose log-probabilities are asked for, in a step
+constexpr int64_t most_looked_at = 256;       // of those that wait, in a step
+
+}  // namespace
+
+Scheduler::Scheduler(std::unique_ptr<KvPool> pool, const EngineOptions& options, EngineStats& stats,
+                     int64_t state_copies, bool chooses)
+    : options_(options), stats_(stats), chooses_(chooses), pool_(std::move(pool)), cache_(*pool_, state_copies) {}
+
+void Scheduler::wait(std::unique_ptr<Choice> choice) {
+    const ChoiceOrder order = choice->order();
+    waiting_.emplace(order, std::move(choice));
+}
+
+std::vector<std::unique_ptr<Choice>> Scheduler::take_finished() {
+    std::vector<std::unique_ptr<Choice>> out;
+    for (auto& choice : running_)
+        if (choice->answer.finished()) out.push_back(std::move(choice));
+    std::erase(running_, nullptr);
+    for (auto i = waiting_.begin(); i != waiting_.end();) {
+        if (i->second->answer.finished()) {
+            out.push_back(std::move(i->second));
+            i = waiting_.erase(i);
+        } else {
+            ++i;
+        }
+    }
+    for (auto& choice : out) {
+        choice->path = PrefixCache::Path();
+        choice->before_draft = StateCopy();
+        choice->sequence.reset();
+    }
+    return out;
+}
+
+void Scheduler::preempt(Choice& choice) {
+    choice.path = PrefixCache::Path();
+    choice.before_draft = StateCopy();
+    choice.sequence.reset();
+    choice.draft.clear();
+    choice.base = 0;
+    if (!choice.prompt_scored) choice.prompt_scores.clear();
+    const auto at = std::ranges::find_if(running_, [&](const auto& c) { return c.get() == &choice; });
+    std::unique_ptr<Choice> owned = std::move(*at);
+    running_.erase(at);
+    wait(std::move(owned));
+}
+
+void Scheduler::push_out(Choice& choice) {
+    ++stats_.preemptions;
+    ++choice.job->report.preemptions;
+    preempted_ = true;
+    preempt(choice);
+}
+
+// Where the prompt of a choice that others fork from ends for the time being.
+int64_t Scheduler::end_of(const Choice& choice) const {
+    return choice.forks ? choice.answer.prompt() - 1 : std::ssize(choice.answer.tokens());
+}
+
+bool Scheduler::make_room(int64_t pages, const Choice& choice, std::vector<Choice*>& step) {
+    while (pool_->free_pages() < pages) {
+        if (cache_.evict()) continue;
+        Choice* const victim = last_running();
+        if (victim == &choice) return false;
+        std::erase(step, victim);
+        push_out(*victim);
+    }
+    return true;
+}
+
+// Room for the tokens of a step. False: the choice waits for others, which hold what it needs.
+bool Scheduler::place(Choice& choice, int64_t rows, std::vector<Choice*>& step) {
+    choice.base = rows;
+    choice.wants_row = choice.sequence->position() + rows == std::ssize(choice.answer.tokens());
+    const auto needed = [&] { return choice.sequence->missing_pages(rows + std::ssize(choice.draft)); };
+    if (pool_->free_pages() < needed() && !choice.draft.empty()) choice.draft.clear();
+    if (!make_room(needed(), choice, step)) {
+        if (running_.size() == 1) {
+            choice.answer.end(FinishReason::error, "the KV cache is too small for the answer");
+        } else {
+            push_out(choice);
+        }
+        return false;
+    }
+    const Status reserved = choice.sequence->reserve(rows + std::ssize(choice.draft));
+    if (!reserved.ok()) {
+        choice.answer.end(FinishReason::error, reserved.error().message());
+        return false;
+    }
+    step.push_back(&choice);
+    return true;
+}
+
+// Rows of a prompt that a step takes, of `rows` at most: up to where states are kept, in whole tiles where it goes on.
+int64_t Scheduler::piece(const Choice& choice, int64_t rows) const {
+    const int64_t position = choice.sequence->position(), end = end_of(choice);
+    if (choice.scores_prompt()) rows = std::min(rows, scored_rows);
+    int64_t to = std::min(end, position + rows);
+    if (pool_->recurrent() && choice.path.attached()) {
+        const int64_t last = (choice.answer.prompt() - 1) / kv_page_tokens * kv_page_tokens;
+        for (const int64_t mark : {last, choice.state_mark, (position / state_stride + 1) * state_stride})
+            if (mark > position && mark < choice.answer.prompt()) to = std::min(to, mark);
+    }
+    if (const int64_t whole = to / kv_page_tokens * kv_page_tokens; to < end && whole > position) to = whole;
+    return to - position;
+}
+
+void Scheduler::guess(Choice& choice, int64_t rows) const {
+    choice.draft.clear();
+    const Request& request = choice.job->request;
+    const int64_t most = std::min<int64_t>(request.drafts.value_or(options_.drafts), most_drafts);
+    if (pool_->recurrent() && options_.drafts == 0) return;  // no memory for copies of states
+    if (most == 0 || choice.left() != 1 || rows <= 0) return;
+    // Penalties count the tokens before: a device that chooses rows side by side does not know them.
+    if (chooses_ && choice.answer.plain() && request.sampling.penalizes()) return;
+    if (!choice.lookup) choice.lookup.emplace(most);
+    const int64_t room = options_.context - std::ssize(choice.answer.tokens()) - 1;
+    choice.draft =
+        choice.lookup->guess(choice.answer.tokens(), std::min({room, rows, choice.answer.tokens_left() - 1}));
+    choice.answer.trim(choice.draft);
+}
+
+void Scheduler::plan_prompts(std::vector<Choice*>& step, int64_t rows) {
+    std::vector<Choice*> prompts;
+    for (const auto& c : running_)
+        if (!c->decodes() && end_of(*c) > c->sequence->position()) prompts.push_back(c.get());
+    if (prompts.empty()) return;
+    // The one that has waited longest, then the shortest.
+    std::ranges::sort(prompts, {}, [](const Choice* c) { return c->order(); });
+    std::ranges::sort(prompts.begin() + 1, prompts.end(), {},
+                      [](const Choice* c) { return std::pair(c->job->request.priority, c->left()); });
+    int64_t others = 0;
+    for (size_t i = 1; i < prompts.size(); ++i) others += prompts[i]->left();
+    int64_t share = rows - std::min(others, rows / 2);
+    for (Choice* c : prompts) {
+        if (!c->sequence || rows <= 0) continue;  // preempted for one before it
+        const int64_t taken = piece(*c, std::min(rows, share));
+        if (taken > 0 && place(*c, taken, step)) rows -= taken;
+        share = rows;
+    }
+}
+
+// A choice with a past in the cache, and room for the rest of its text beside what is spoken for.
+Scheduler::Joins Scheduler::admit(Choice& choice, int64_t& spoken_for) {
+    const std::vector<int32_t>& tokens = choice.answer.tokens();
+    choice.sequence.emplace(pool_->sequence());
+    int64_t found = 0;
+    if (options_.prefix_cache && !choice.scores_prompt()) {
+        auto past = cache_.begin(tokens, choice.job->request.cache_salt, *choice.sequence);
+        if (!past.ok()) {
+            choice.answer.end(FinishReason::error, past.error().message());
+            return Joins::never;
+        }
+        if (past->wait) {
+            choice.sequence.reset();
+            return Joins::later;
+        }
+        found = past->tokens;
+        choice.path = std::move(past->path);
+        choice.state_mark = past->state_tile * kv_page_tokens;
+    }
+    const int64_t rest = std::ssize(tokens) - found + 1;
+    const int64_t needed = std::min(choice.sequence->missing_pages(rest), pool_->pages_for(rest, options_.step_rows));
+    const int64_t others = spoken_for + running() * pool_->pages_for(1, 1);
+    if (!running_.empty() && needed + others > pool_->free_pages() + cache_.idle_pages()) {
+        choice.path = PrefixCache::Path();
+        choice.sequence.reset();
+        return Joins::no_room;
+    }
+    spoken_for += needed;
+    if (options_.prefix_cache) {
+        stats_.prefix_queries += std::ssize(tokens);
+        stats_.prefix_hits += found;
+    }
+    if (choice.index == 0 && choice.answer.generated() == 0) choice.job->report.cached_tokens = found;
+    running_.push_back(std::move(waiting_.extract(choice.order()).mapped()));
+    return Joins::now;
+}
+
+void Scheduler::admit_waiting(int64_t rows) {
+    int64_t spoken_for = 0;
+    for (const auto& c : running_)
+        if (!c->decodes()) spoken_for += c->sequence->missing_pages(c->left());
+    std::vector<Choice*> first;  // of those that wait
+    for (const auto& [order, choice] : waiting_) {
+        if (std::ssize(first) >= most_looked_at) break;
+        first.push_back(choice.get());
+    }
+    for (Choice* choice : first) {
+        if (running() >= options_.sequences || rows <= 0) break;
+        if (choice->answer.finished() || choice->alone) continue;
+        const Joins joins = admit(*choice, spoken_for);
+        if (joins == Joins::no_room) break;
+        if (joins == Joins::now) rows -= std::min(rows, choice->left());
+    }
+}
+
+// One of those that may have made a step fail, in a step of its own.
+void Scheduler::plan_alone(std::vector<Choice*>& step) {
+    Choice* first = nullptr;
+    const auto before = [](const Choice& a, const Choice& b) {
+        return a.sequence.has_value() != b.sequence.has_value() ? a.sequence.has_value() : a.order() < b.order();
+    };
+    each([&](Choice& c) {
+        if (c.alone && !c.answer.finished() && (!first || before(c, *first))) first = &c;
+    });
+    if (!first) return;
+    while (!first->sequence) {
+        int64_t spoken_for = 0;
+        const Joins joins = admit(*first, spoken_for);
+        if (joins == Joins::later || joins == Joins::never) return;
+        if (joins == Joins::no_room) push_out(*last_running());
+    }
+    const int64_t rows = first->decodes() ? first->left() : piece(*first, options_.step_rows);
+    first->draft.clear();
+    place(*first, rows, step);
+}
+
+Choice* Scheduler::last_running() const {
+    const auto last = std::ranges::max_element(running_, {}, [](const auto& c) { return c->order(); });
+    return last == running_.end() ? nullptr : last->get();
+}
+
+std::vector<Choice*> Scheduler::plan() {
+    std::vector<Choice*> step;
+    preempted_ = false;
+    plan_alone(step);
+    if (!step.empty()) return step;
+    std::vector<Choice*> answers;
+    for (const auto& c : running_)
+        if (c->decodes() && end_of(*c) > c->sequence->position()) answers.push_back(c.get());
+    std::ranges::sort(answers, {}, [](const Choice* c) { return c->order(); });
+    int64_t rows = options_.step_rows, drafts = options_.sequences;
+    for (size_t i = 0; i < answers.size(); ++i) {
+        Choice& c = *answers[i];
+        if (!c.sequence) continue;  // preempted for one before it
+        guess(c, std::min(drafts, rows - std::ssize(answers) + static_cast<int64_t>(i)));
+        if (!place(c, c.left(), step)) continue;
+        rows -= c.base + std::ssize(c.draft);
+        drafts -= std::ssize(c.draft);
+    }
+    if (!step.empty()) rows = std::min(rows, options_.mixed_rows);
+    if (!preempted_) admit_waiting(rows);
+    plan_prompts(step, rows);
+    return step;
+}
+
+std::vector<Choice*> Scheduler::forking() const {
+    std::vector<Choice*> out;
+    for (const auto& c : running_)
+        if (c->forks && c->sequence->position() == end_of(*c) && !c->answer.finished()) out.push_back(c.get());
+    return out;
+}
+
+Status Scheduler::settle(Choice& choice) {
+    if (!choice.path.attached()) return Ok{};
+    cache_.extend(choice.path, choice.answer.tokens(), *choice.sequence);
+    const int64_t position = choice.sequence->position();
+    if (!pool_->recurrent() || position % kv_page_tokens != 0) return Ok{};
+    const bool mark = position < choice.answer.prompt()
+                          ? position == choice.state_mark || position % state_stride == 0 ||
+                                position == (choice.answer.prompt() - 1) / kv_page_tokens * kv_page_tokens
+                          : position % answer_state_stride == 0;
+    return mark ? cache_.keep_states(choice.path, *choice.sequence) : Status(Ok{});
+}
+
+void Scheduler::fork(Choice& leader, std::vector<std::unique_ptr<Choice>> children) {
+    leader.forks = false;
+    for (auto& child : children) {
+        if (running() < options_.sequences) {
+            const int64_t pages = pool_->pages_for(1, 1);
+            while (pool_->free_pages() < pages && cache_.evict()) {
+            }
+            if (auto sequence = leader.sequence->fork(); sequence.ok()) {
+                child->sequence.emplace(*std::move(sequence));
+                child->path = cache_.share(leader.path);
+                running_.push_back(std::move(child));
+                continue;
+            }
+        }
+        wait(std::move(child));
+    }
+}
+
+}  // namespace nibble

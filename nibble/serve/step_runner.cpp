@@ -1,0 +1,161 @@
+#include "serve/step_runner.h"
+
+#include <algorithm>
+#include <new>
+
+namespace nibble {
+namespace {
+
+// Where a choice's rows of logits begin among its tokens of the step.
+int64_t wanted_from(const Choice& c) {
+    if (c.scores_prompt()) return 0;
+    return c.wants_row ? c.base - 1 : c.base + std::ssize(c.draft);
+}
+
+Batch batch_of(std::span<Choice* const> step) {
+    std::vector<Segment> segments;
+    for (Choice* c : step) {
+        const auto tokens = std::span(c->answer.tokens()).subspan(static_cast<size_t>(c->sequence->position()));
+        std::span<const int32_t> fed = tokens.first(static_cast<size_t>(c->base));
+        if (!c->draft.empty()) {
+            c->fed.assign(fed.begin(), fed.end());
+            c->fed.insert(c->fed.end(), c->draft.begin(), c->draft.end());
+            fed = c->fed;
+        }
+        segments.push_back({&*c->sequence, fed, wanted_from(*c)});
+    }
+    return Batch(std::move(segments));
+}
+
+// Log-probabilities of the prompt's tokens behind `start`. row(i): the logits of the i-th token of the step.
+template <class Row>
+void score_prompt(Choice& c, int64_t start, const Row& row, std::span<float> log_probs, const ElementwiseKernels& k) {
+    const std::vector<int32_t>& prompt = c.job->request.prompt;
+    if (start == 0) c.prompt_scores.assign(1, {.id = prompt[0]});
+    for (int64_t i = 0; i < c.base && start + i + 1 < std::ssize(prompt); ++i) {
+        const std::span<float> logits = row(i);
+        if (k.first_nonfinite(logits.data(), std::ssize(logits)) >= 0)
+            return c.answer.end(
+                FinishReason::error,
+                fmt::format("the logits of the prompt's token {} hold a NaN or an infinity", start + i));
+        k.log_softmax(logits.data(), std::ssize(logits), log_probs.data());
+        c.prompt_scores.push_back(
+            scored(prompt[static_cast<size_t>(start + i + 1)], log_probs, c.job->request.prompt_logprobs));
+    }
+    c.prompt_scored = c.prompt_scores.size() == prompt.size();
+}
+
+// Tokens of the answer while they are those of the draft. choose(i): adds the token of the i-th row that is wanted.
+template <class Choose>
+void follow_draft(Choice& c, const Choose& choose) {
+    for (c.right = 0;; ++c.right) {
+        choose(c.right);
+        if (c.answer.finished() || c.right == std::ssize(c.draft)) return;
+        if (c.answer.tokens().back() != c.draft[static_cast<size_t>(c.right)]) return;
+    }
+}
+
+}  // namespace
+
+// What was wrong of a draft leaves pages and states as if it had never been.
+Status StepRunner::clean_up(Choice& c) const {
+    const int64_t guessed = std::ssize(c.draft);
+    if (guessed == 0) return Ok{};
+    ++stats_.drafts;
+    stats_.draft_tokens += guessed;
+    stats_.accepted_tokens += c.right;
+    for (int64_t i = 0; i < c.right; ++i) ++stats_.accepted_at[static_cast<size_t>(i)];
+    c.job->report.draft_tokens += guessed;
+    c.job->report.accepted_tokens += c.right;
+    c.lookup->learn(guessed, c.right);
+    c.draft.clear();
+    const StateCopy before = std::exchange(c.before_draft, StateCopy());
+    if (c.right == guessed) return Ok{};
+    if (c.sequence->pool().recurrent()) return c.sequence->restore(before);
+    c.sequence->rewind(c.sequence->position() - (guessed - c.right));
+    return Ok{};
+}
+
+Status StepRunner::run(std::span<Choice* const> step) {
+    for (Choice* c : step) {
+        if (c->draft.empty()) continue;
+        auto copy = c->sequence->copy_states();
+        if (copy.ok())
+            c->before_draft = *std::move(copy);
+        else
+            c->draft.clear();
+    }
+    std::vector<Choice*> scoring, others;
+    for (Choice* c : step) (model_.chooses() && !c->scores_prompt() ? others : scoring).push_back(c);
+    if (!others.empty()) NIBBLE_CHECK(run_chosen(others));
+    if (!scoring.empty()) NIBBLE_CHECK(run_logits(scoring));
+    for (Choice* c : step) NIBBLE_CHECK(clean_up(*c));
+    return Ok{};
+}
+
+Status StepRunner::run_logits(std::span<Choice* const> step) {
+    const auto vocab = static_cast<size_t>(model_.config().vocab);
+    const Batch batch = batch_of(step);
+    std::vector<size_t> first;  // wanted row of every choice
+    std::vector<int64_t> start;
+    for (size_t i = 0, row = 0; i < step.size(); ++i) {
+        first.push_back(row);
+        start.push_back(step[i]->sequence->position());
+        row += batch.segments()[i].tokens.size() - static_cast<size_t>(batch.segments()[i].logits_from);
+    }
+    logits_.resize(static_cast<size_t>(batch.wanted()) * vocab);
+    NIBBLE_CHECK(model_.evaluate(batch, logits_));
+    const Workspace& work = model_.workspace();
+    work.pool->parallel_for(std::ssize(step), [&](int64_t at) {
+        Choice& c = *step[static_cast<size_t>(at)];
+        if (!c.wants_row && !c.scores_prompt()) return;
+        const auto row = [&](int64_t i) {
+            return std::span(logits_).subspan((first[size_t(at)] + static_cast<size_t>(i)) * vocab, vocab);
+        };
+        try {  // what one request asks for is not to end the others
+            std::vector<float> log_probs(vocab);
+            const int64_t behind = c.scores_prompt() ? c.base - 1 : 0;
+            if (c.scores_prompt()) score_prompt(c, start[size_t(at)], row, log_probs, *work.elementwise);
+            if (c.wants_row && !c.answer.finished())
+                follow_draft(c, [&](int64_t i) { c.answer.choose(row(behind + i), log_probs, *work.elementwise); });
+        } catch (const std::bad_alloc&) {
+            c.answer.end(FinishReason::error, "out of memory");
+        }
+    });
+    return Ok{};
+}
+
+Status StepRunner::run_chosen(std::span<Choice* const> step) {
+    std::vector<TokenRequest> requests;
+    for (const Choice* c : step)
+        for (int64_t i = 0; c->wants_row && i <= std::ssize(c->draft); ++i)
+            requests.push_back(c->answer.token_request(i));
+    std::vector<ChosenToken> chosen(requests.size());
+    NIBBLE_CHECK(model_.choose(batch_of(step), requests, chosen));
+    std::vector<float> logits, log_probs;
+    Status fetched = Ok{};
+    for (int64_t first = 0; Choice * c : step) {
+        if (!c->wants_row) continue;
+        const bool on_host = !c->answer.plain();
+        const int64_t rows = 1 + std::ssize(c->draft);
+        follow_draft(*c, [&](int64_t i) {
+            const ChosenToken token = chosen[static_cast<size_t>(first + i)];
+            if (token.id == -2)
+                return c->answer.end(
+                    FinishReason::error,
+                    fmt::format("the logits of token {} hold a NaN or an infinity", c->answer.generated()));
+            if (token.id >= 0 && !on_host) return c->answer.accept({token.id, token.logprob, {}});
+            logits.resize(static_cast<size_t>(model_.config().vocab));
+            log_probs.resize(logits.size());
+            if (Status s = model_.logits_of(first + i, logits); !s.ok()) {
+                fetched = s;
+                return c->answer.end(FinishReason::error, s.error().message());
+            }
+            c->answer.choose(logits, log_probs, *model_.workspace().elementwise);
+        });
+        first += rows;
+    }
+    return fetched;
+}
+
+}  // namespace nibble

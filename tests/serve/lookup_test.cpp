@@ -1,0 +1,38 @@
+#include "serve/lookup.h"
+
+#include <gtest/gtest.h>
+
+namespace nibble {
+namespace {
+
+TEST(PromptLookup, GuessesWhatFollowedTheLastTokensBefore) {
+    PromptLookup lookup(8);
+    const std::vector<int32_t> text{1, 2, 3, 4, 5, 6, 9, 2, 3};
+    EXPECT_EQ(lookup.guess(text, 8), (std::vector<int32_t>{4, 5, 6, 9}));
+    EXPECT_EQ(lookup.guess(text, 2), (std::vector<int32_t>{4, 5}));
+    EXPECT_TRUE(lookup.guess(text, 0).empty());
+    EXPECT_TRUE(PromptLookup(8).guess(std::vector<int32_t>{1, 2, 3, 4}, 8).empty());
+    EXPECT_TRUE(PromptLookup(8).guess(std::vector<int32_t>{1}, 8).empty());
+}
+
+TEST(PromptLookup, TheLongerAndThenTheLaterPlaceCounts) {
+    PromptLookup lookup(4);
+    EXPECT_EQ(lookup.guess(std::vector<int32_t>{1, 2, 3, 7, 9, 2, 3, 8, 1, 2, 3}, 1), std::vector<int32_t>{7});
+    PromptLookup later(4);
+    EXPECT_EQ(later.guess(std::vector<int32_t>{5, 2, 3, 7, 9, 2, 3, 8, 1, 2, 3}, 1), std::vector<int32_t>{8});
+}
+
+TEST(PromptLookup, ALoopGoesOnAndWrongGuessesGetShorter) {
+    PromptLookup lookup(8);
+    std::vector<int32_t> text{1, 2, 1, 2, 1};
+    EXPECT_EQ(lookup.guess(text, 8), (std::vector<int32_t>{2, 1, 2, 1}));
+    lookup.learn(4, 4);
+    EXPECT_EQ(lookup.guess(text, 8).size(), 8u);
+    lookup.learn(8, 0);
+    EXPECT_EQ(lookup.guess(text, 8).size(), 1u);
+    text.push_back(2);
+    EXPECT_EQ(lookup.guess(text, 8), std::vector<int32_t>{1});
+}
+
+}  // namespace
+}  // namespace nibble
