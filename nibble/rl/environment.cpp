@@ -1,0 +1,146 @@
+#include "rl/environment.h"
+
+#include "rl/environment_process.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <poll.h>
+
+namespace nibble {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+Result<EnvironmentReply> parse_reply(const std::string& line, int64_t id) {
+    NIBBLE_TRY(const Json json, parse_json(line));
+    if (!json.is_object()) return fail("the environment's reply is not an object");
+    if (json.value("id", Json()) != Json(id)) return fail("the environment's reply has another id than {}", id);
+    EnvironmentReply reply;
+    for (const auto& [key, value] : json.items()) {
+        if (key == "reward" && value.is_number())
+            reply.reward = value.get<double>();
+        else if (key == "done" && value.is_boolean())
+            reply.done = value.get<bool>();
+        else if (key == "observation" && value.is_string())
+            reply.observation = value.get<std::string>();
+        else if (key == "state")
+            reply.state = value;
+        else if (key != "id")
+            return fail("the environment's reply has a field '{}' that is unknown or of a wrong type", key);
+    }
+    if (!json.contains("reward")) return fail("the environment's reply has no reward");
+    if (!std::isfinite(reply.reward)) return fail("the environment's reward is {}", reply.reward);
+    return reply;
+}
+
+class ProgramEnvironment : public Environment {
+public:
+    explicit ProgramEnvironment(EnvironmentProgram program)
+        : program_(std::move(program)), seats_(static_cast<size_t>(program_.processes)) {}
+
+    Status start_all() {
+        for (Seat& seat : seats_) NIBBLE_CHECK(start(seat));
+        return Ok{};
+    }
+
+    std::vector<EnvironmentReply> judge(const std::vector<EnvironmentRequest>& requests) override {
+        std::vector<EnvironmentReply> replies(requests.size());
+        size_t next = 0, open = requests.size();
+        while (open > 0) {
+            for (Seat& seat : seats_)
+                if (!seat.request && next < requests.size())
+                    open -= !begin(seat, next, requests[next], replies), ++next;
+            wait();
+            for (Seat& seat : seats_)
+                if (seat.request) open -= go_on(seat, replies);
+        }
+        return replies;
+    }
+
+private:
+    struct Seat {
+        std::optional<EnvironmentProcess> process;
+        std::optional<size_t> request;
+        int64_t id = 0;
+        std::string line;
+        std::string_view rest;  // of the line, not sent yet
+        Clock::time_point deadline;
+    };
+
+    Status start(Seat& seat) const {
+        NIBBLE_TRY(auto process, EnvironmentProcess::start(program_.command));
+        seat.process.emplace(std::move(process));
+        return Ok{};
+    }
+
+    // False: the request has failed already.
+    bool begin(Seat& seat, size_t index, const EnvironmentRequest& request, std::vector<EnvironmentReply>& replies) {
+        if (!seat.process)
+            if (const Status started = start(seat); !started) {
+                replies[index].failure = started.error().message();
+                return false;
+            }
+        seat.id = next_id_++;
+        // Invalid UTF-8 of a model becomes replacement characters.
+        seat.line = Json{{"id", seat.id},        {"prompt", request.prompt}, {"expected", request.expected},
+                         {"text", request.text}, {"turn", request.turn},     {"state", request.state}}
+                        .dump(-1, ' ', false, Json::error_handler_t::replace) +
+                    "\n";
+        seat.rest = seat.line, seat.request = index, seat.deadline = Clock::now() + program_.timeout;
+        return true;
+    }
+
+    // Until a process can be read or written, or the first deadline.
+    void wait() const {
+        std::vector<pollfd> polled;
+        auto until = Clock::time_point::max();
+        for (const Seat& seat : seats_)
+            if (seat.request) {
+                polled.push_back(
+                    {seat.process->descriptor(), static_cast<short>(POLLIN | (seat.rest.empty() ? 0 : POLLOUT)), 0});
+                until = std::min(until, seat.deadline);
+            }
+        if (polled.empty()) return;
+        const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
+        ::poll(polled.data(), polled.size(), static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30)));
+    }
+
+    // True: the request is over.
+    bool go_on(Seat& seat, std::vector<EnvironmentReply>& replies) {
+        Result<bool> whole = seat.process->receive(program_.most_reply_bytes);
+        if (const Status sent = seat.process->send(seat.rest); !sent && whole && !*whole) whole = sent.error();
+        if (whole && !*whole) {
+            if (Clock::now() < seat.deadline) return false;
+            whole = fail("the environment gave no reply within {} ms", program_.timeout.count());
+        }
+        Result<EnvironmentReply> reply =
+            whole ? parse_reply(seat.process->take_line(), seat.id) : Result<EnvironmentReply>(whole.error());
+        if (reply) {
+            replies[*seat.request] = *std::move(reply);
+        } else {
+            replies[*seat.request].failure = reply.error().message();
+            seat.process.reset();  // what it says next would be about this request
+        }
+        seat.request.reset();
+        return true;
+    }
+
+    EnvironmentProgram program_;
+    std::vector<Seat> seats_;
+    int64_t next_id_ = 0;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Environment>> start_environment(const EnvironmentProgram& program) {
+    if (program.processes < 1 || program.processes > 256)
+        return fail("environment: {} processes: must be 1 to 256", program.processes);
+    if (program.timeout.count() < 1) return fail("environment: the timeout must be at least 1 ms");
+    if (program.most_reply_bytes < 64) return fail("environment: replies need at least 64 bytes");
+    auto environment = std::make_unique<ProgramEnvironment>(program);
+    NIBBLE_CHECK(environment->start_all());
+    return std::unique_ptr<Environment>(std::move(environment));
+}
+
+}  // namespace nibble

@@ -1,0 +1,23 @@
+// The answer in what a model wrote, and whether it equals the right one: the rules of the math-verify package for what
+// arithmetic and school algebra need (numbers, expressions, tuples, sets, intervals, letters of a choice).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace nibble {
+
+// In this order: the content of the last \boxed{...}; what follows the last "####"; what follows the last "answer is"
+// or "Answer:" up to the end of the line; the last number of the text. Nothing where the text has none of them.
+std::optional<std::string> math_answer(std::string_view text);
+
+// Both sides parsed and compared by value (rl/math_expression.h). Lists in round brackets keep their order, sets in
+// braces do not. "x = 5" equals "5". Text that is no expression must be the same but for case, spaces and the dot at
+// the end. A side longer than 4,096 bytes equals nothing.
+bool same_math_answer(std::string_view expected, std::string_view given);
+
+// 1 where math_answer() of the text is `expected`, else 0.
+double math_reward(std::string_view text, std::string_view expected);
+
+}  // namespace nibble

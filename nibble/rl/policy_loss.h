@@ -1,0 +1,84 @@
+// The clipped policy-gradient loss of GRPO and its variants, with its gradient, as NeMo RL defines it
+// (nemo_rl/algorithms/loss/loss_functions.py, ClippedPGLossFn, read in August 2026). For one generated token:
+//     g  log-probability when it was generated           p  the trainer's before the first update of the step
+//     c  under the weights that are being updated        f  under the frozen reference
+// All four are FP32 log-probabilities after the temperature. With one engine for both sides p is g, bit for bit.
+#pragma once
+
+#include "base/error.h"
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+namespace nibble {
+
+enum class KlEstimator : uint8_t { k1, k2, k3 };  // of x = f - c: -x, x^2 / 2, e^x - 1 - x
+enum class ImportanceTruncation : uint8_t {
+    none,
+    tis,           // w := clamp(w, low or 0, high)
+    icepop,        // w := 0 outside [low, high]
+    seq_mask_tis,  // an answer counts only if exp(mean of p - g) is inside [low, high]
+};
+// Error: an unknown name; lists the names ("k1" ..., "tis", "icepop", "seq-mask-tis").
+Result<KlEstimator> kl_estimator_from_name(std::string_view name);
+Result<ImportanceTruncation> importance_truncation_from_name(std::string_view name);
+
+struct PolicyLossOptions {
+    double ratio_clip_min = 0.2, ratio_clip_max = 0.2;
+    std::optional<double> ratio_clip_c;  // dual clip of negative advantages, > 1
+    double kl_penalty = 0.01;            // beta; 0 needs no reference
+    KlEstimator kl_type = KlEstimator::k3;
+    bool token_level_loss = true;                   // mean over tokens; otherwise mean over answers of their means
+    bool force_on_policy_ratio = false;             // ratio 1 with the gradient of c, p := c
+    bool disable_ppo_ratio = false;                 // -A c: REINFORCE and RLOO
+    bool sequence_level_importance_ratios = false;  // GSPO: one ratio an answer; needs token_level_loss = false
+    bool use_cispo = false;                         // -A stop(clip(ratio)) c
+    bool use_on_policy_kl_approximation = false;    // the KL term is weighed by exp(c - g)
+    bool importance_sampling_correction = false;    // w = exp(p - g), no gradient
+    ImportanceTruncation truncation = ImportanceTruncation::none;
+    std::optional<double> importance_high, importance_low;
+};
+// Error: a combination that has no meaning, by the names of its options.
+Status check(const PolicyLossOptions& options);
+
+// The generated tokens of one answer, masked ones included (tool output, prompt of a later turn: mask 0).
+struct AnswerTokens {
+    std::span<const float> generated, previous, current, reference;  // g, p, c, f; f empty where kl_penalty is 0
+    std::span<const uint8_t> mask;                                   // 1: the model wrote the token and learns from it
+    double advantage = 0;
+    double weight = 1;  // 0: the answer counts nowhere (overlong filtering)
+};
+
+// Sums over the train global batch of all ranks, so that neither micro-batches nor ranks change a gradient.
+struct BatchCounts {
+    int64_t tokens = 0, answers = 0;  // masked ones left out
+};
+
+// Sums over masked tokens, to be divided by BatchCounts::tokens unless said otherwise: the metrics of training.
+struct PolicyMetrics {
+    double loss = 0, kl_loss = 0;          // normalised already
+    double token_mult_prob_error = 0;      // exp(|g - p|)
+    double gen_kl_error = 0;               // k3(p - g)
+    double policy_kl_error = 0;            // k3(g - p)
+    double js_divergence_error = 0;        // M = (e^p + e^g) / 2; half of k3(p - log M) + k3(g - log M)
+    double sampling_importance_ratio = 0;  // exp(p - g), not truncated
+    double approx_entropy = 0;             // -exp(c - g) c
+    double probs_ratio = 0, probs_ratio_clamped = 0;
+    double probs_ratio_min = 1e300, probs_ratio_max = -1e300;
+    double outside_truncation = 0;  // tokens whose weight the truncation changed
+    int64_t mismatch_tokens = 0;    // bits of g and p differ
+    double max_abs_diff = 0;        // of g and p
+    int64_t tokens = 0, answers = 0;
+
+    void add(const PolicyMetrics& other);
+};
+
+// Adds the answer's share of the loss to `metrics` and writes its gradient by c into `gradient` [tokens] (0 where
+// masked). `counts` are those of the whole batch. Error: sizes differ; a log-probability of an unmasked token is not
+// finite (names the token).
+Status policy_loss(const AnswerTokens& answer, const PolicyLossOptions& options, const BatchCounts& counts,
+                   std::span<double> gradient, PolicyMetrics& metrics);
+
+}  // namespace nibble

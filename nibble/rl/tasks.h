@@ -1,0 +1,36 @@
+// Questions made on the spot, with answers that can be checked: what a demo learns from, and what experiments choose
+// their difficulty from. A question is a function of (task, difficulty, seed, index) alone.
+#pragma once
+
+#include "base/error.h"
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace nibble {
+
+enum class TaskKind : uint8_t {
+    sum,        // "What is 17 + 5?": difficulty digits in each of two numbers
+    sort,       // "Sort these numbers ...": difficulty + 1 numbers below 100, separated by commas
+    countdown,  // "Use 2, 5, 9 ... to make 23": difficulty + 1 numbers, + - * / and brackets, each number once
+    words,      // a story with difficulty + 1 steps of arithmetic
+};
+std::span<const std::string_view> task_names();
+// Error: an unknown name; lists the names.
+Result<TaskKind> task_from_name(std::string_view name);
+
+struct TaskQuestion {
+    std::string prompt;
+    std::string answer;  // of countdown: "NUMBERS -> TARGET", for task_reward
+};
+
+// difficulty 1 ... 6. Error: out of range.
+Result<TaskQuestion> task_question(TaskKind kind, int difficulty, uint64_t seed, uint64_t index);
+
+// 0 ... 1: 1 where the text answers the question. sort: the share of numbers in their right place, 1 only if all are;
+// countdown: 0.1 for an expression of the right numbers with another value.
+double task_reward(TaskKind kind, const TaskQuestion& question, std::string_view text);
+
+}  // namespace nibble

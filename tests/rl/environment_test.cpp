@@ -1,0 +1,99 @@
+// Environments in processes of their own, good ones and bad ones. The programs are Python one-liners that wait for a
+// condition, never for a time.
+#include "rl/environment.h"
+
+#include <gtest/gtest.h>
+
+namespace nibble {
+namespace {
+
+// Judges by the text: a number is the reward; the words are faults.
+constexpr const char* judge = R"py(
+import json, os, sys
+for line in sys.stdin:
+    r = json.loads(line)
+    t = r["text"]
+    if t == "die":
+        os._exit(3)
+    if t == "hang":
+        sys.stdin.read()
+        sys.exit(0)
+    if t == "garbage":
+        print("no json", flush=True)
+    elif t == "flood":
+        print("x" * 3_000_000, flush=True)
+    elif t == "nan":
+        print('{"id": %d, "reward": NaN}' % r["id"], flush=True)
+    elif t == "huge":
+        print('{"id": %d, "reward": 1e999}' % r["id"], flush=True)
+    elif t == "other":
+        print('{"id": %d, "reward": 1}' % (r["id"] + 1), flush=True)
+    elif t == "turn":
+        print(json.dumps({"id": r["id"], "reward": 0, "done": False, "observation": "go on", "state": [r["turn"] + 1]}), flush=True)
+    else:
+        print(json.dumps({"id": r["id"], "reward": float(t) if t else 0.5 * len(r["prompt"])}), flush=True)
+)py";
+
+EnvironmentProgram python_judge(int processes, int64_t timeout_ms = 60000) {
+    return {
+        .command = {"python3", "-c", judge}, .processes = processes, .timeout = std::chrono::milliseconds(timeout_ms)};
+}
+
+std::vector<EnvironmentReply> judged(Environment& environment, const std::vector<std::string>& texts) {
+    std::vector<EnvironmentRequest> requests;
+    for (const std::string& text : texts) requests.push_back({.prompt = "ab", .expected = "", .text = text});
+    return environment.judge(requests);
+}
+
+TEST(Environment, RepliesComeInOrderFromSeveralProcesses) {
+    const auto environment = start_environment(python_judge(3));
+    ASSERT_TRUE(environment.ok()) << environment.error().message();
+    std::vector<std::string> texts;
+    for (int i = 0; i < 40; ++i) texts.push_back(std::to_string(i));
+    const auto replies = judged(**environment, texts);
+    ASSERT_EQ(replies.size(), 40u);
+    for (int i = 0; i < 40; ++i) {
+        EXPECT_FALSE(replies[size_t(i)].failure) << *replies[size_t(i)].failure;
+        EXPECT_EQ(replies[size_t(i)].reward, i);
+        EXPECT_TRUE(replies[size_t(i)].done);
+    }
+    const auto turn = judged(**environment, {"turn"});
+    EXPECT_FALSE(turn[0].done);
+    EXPECT_EQ(turn[0].observation, "go on");
+    EXPECT_EQ(turn[0].state, Json::array({1}));
+}
+
+TEST(Environment, AFaultCostsItsOwnAnswerOnly) {
+    const auto environment = start_environment(python_judge(2));
+    ASSERT_TRUE(environment.ok()) << environment.error().message();
+    const std::vector<std::string> texts{"1",   "die", "2",    "garbage", "3",     "flood", "4",
+                                         "nan", "5",   "huge", "6",       "other", "7"};
+    const auto replies = judged(**environment, texts);
+    for (size_t i = 0; i < texts.size(); ++i)
+        if (i % 2 == 0)
+            EXPECT_TRUE(!replies[i].failure && replies[i].reward == std::stod(texts[i])) << texts[i];
+        else
+            EXPECT_TRUE(replies[i].failure.has_value()) << texts[i];
+
+    const auto bytes = judged(**environment, {"\xff"});  // not UTF-8, and no number
+    EXPECT_TRUE(bytes[0].failure);
+}
+
+TEST(Environment, OneThatHangsIsEndedAtTheTimeout) {
+    const auto environment = start_environment(python_judge(1, 300));
+    ASSERT_TRUE(environment.ok()) << environment.error().message();
+    const auto replies = judged(**environment, {"hang"});
+    ASSERT_TRUE(replies[0].failure);
+    EXPECT_NE(replies[0].failure->find("300 ms"), std::string::npos);
+}
+
+TEST(Environment, NoSuchProgramIsAnError) {
+    const auto environment = start_environment({.command = {"/nonexistent/environment"}});
+    ASSERT_FALSE(environment.ok());
+    EXPECT_NE(environment.error().message().find("/nonexistent/environment"), std::string::npos);
+    EXPECT_FALSE(start_environment({.command = {}}).ok());
+    EXPECT_FALSE(start_environment({.command = {"true"}, .processes = 0}).ok());
+}
+
+}  // namespace
+}  // namespace nibble

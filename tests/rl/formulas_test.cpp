@@ -1,0 +1,161 @@
+// Losses, gradients and advantages against tests/oracles/rl_formulas.py (numpy, central differences).
+#include "base/json.h"
+#include "rl/advantage.h"
+#include "rl/policy_loss.h"
+#include "support/files.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace nibble {
+namespace {
+
+const Json& formulas() {
+    static const Json json = [] {
+        auto read = read_json_file(test::test_data("rl") / "formulas.json");
+        EXPECT_TRUE(read.ok()) << read.error().message();
+        return read.ok() ? *std::move(read) : Json::object();
+    }();
+    return json;
+}
+
+std::optional<double> optional_number(const Json& json) {
+    return json.is_null() ? std::nullopt : std::optional(json.get<double>());
+}
+
+PolicyLossOptions loss_options(const Json& o) {
+    return {.ratio_clip_min = o["ratio_clip_min"],
+            .ratio_clip_max = o["ratio_clip_max"],
+            .ratio_clip_c = optional_number(o["ratio_clip_c"]),
+            .kl_penalty = o["kl_penalty"],
+            .kl_type = *kl_estimator_from_name(o["kl_type"].get<std::string>()),
+            .token_level_loss = o["token_level_loss"],
+            .force_on_policy_ratio = o["force_on_policy_ratio"],
+            .disable_ppo_ratio = o["disable_ppo_ratio"],
+            .sequence_level_importance_ratios = o["sequence_level_importance_ratios"],
+            .use_cispo = o["use_cispo"],
+            .use_on_policy_kl_approximation = o["use_on_policy_kl_approximation"],
+            .importance_sampling_correction = o["importance_sampling_correction"],
+            .truncation = *importance_truncation_from_name(o["truncation"].get<std::string>()),
+            .importance_high = optional_number(o["importance_high"]),
+            .importance_low = optional_number(o["importance_low"])};
+}
+
+TEST(PolicyLoss, EqualsTheTwinInValueAndGradient) {
+    ASSERT_EQ(formulas()["policy_loss"].size(), 17u);
+    for (const Json& test : formulas()["policy_loss"]) {
+        SCOPED_TRACE(test["options"].dump());
+        const PolicyLossOptions options = loss_options(test["options"]);
+        ASSERT_TRUE(check(options).ok());
+        BatchCounts counts;
+        for (const Json& a : test["answers"]) {
+            int64_t unmasked = 0;
+            for (const Json& m : a["mask"]) unmasked += m.get<int>();
+            if (a["weight"].get<double>() == 0 || unmasked == 0) continue;
+            counts.tokens += unmasked, ++counts.answers;
+        }
+        PolicyMetrics metrics;
+        for (const Json& a : test["answers"]) {
+            const auto c = a["c"].get<std::vector<float>>(), p = a["p"].get<std::vector<float>>();
+            const auto f = a["f"].get<std::vector<float>>(), g = a["g"].get<std::vector<float>>();
+            const auto mask = a["mask"].get<std::vector<uint8_t>>();
+            const auto want = a["gradient"].get<std::vector<double>>();
+            std::vector<double> gradient(c.size(), 99);
+            const Status done = policy_loss({.generated = g,
+                                             .previous = p,
+                                             .current = c,
+                                             .reference = f,
+                                             .mask = mask,
+                                             .advantage = a["advantage"],
+                                             .weight = a["weight"]},
+                                            options, counts, gradient, metrics);
+            ASSERT_TRUE(done.ok()) << done.error().message();
+            for (size_t t = 0; t < want.size(); ++t) EXPECT_NEAR(gradient[t], want[t], 2e-8) << "token " << t;
+        }
+        EXPECT_NEAR(metrics.loss, test["loss"].get<double>(), 1e-12);
+        EXPECT_EQ(metrics.tokens, counts.tokens);
+    }
+}
+
+TEST(PolicyLoss, ExactRolloutsHaveNoMismatchAndRatioOne) {
+    const std::vector<float> logprobs{-0.5f, -2.25f, -0.001f};
+    const std::vector<uint8_t> mask{1, 1, 0};
+    std::vector<double> gradient(3);
+    PolicyMetrics m;
+    ASSERT_TRUE(
+        policy_loss({.generated = logprobs, .previous = logprobs, .current = logprobs, .mask = mask, .advantage = 1},
+                    {.kl_penalty = 0}, {2, 1}, gradient, m)
+            .ok());
+    EXPECT_EQ(m.mismatch_tokens, 0);
+    EXPECT_EQ(m.max_abs_diff, 0);
+    EXPECT_EQ(m.token_mult_prob_error, 2.0);
+    EXPECT_EQ(m.gen_kl_error, 0);
+    EXPECT_EQ(m.js_divergence_error, 0);
+    EXPECT_EQ(m.probs_ratio_min, 1.0);
+    EXPECT_EQ(m.probs_ratio_max, 1.0);
+    std::vector<float> other = logprobs;
+    other[1] = std::nextafter(other[1], 0.0f);  // one low bit
+    PolicyMetrics off;
+    ASSERT_TRUE(
+        policy_loss({.generated = other, .previous = logprobs, .current = logprobs, .mask = mask, .advantage = 1},
+                    {.kl_penalty = 0}, {2, 1}, gradient, off)
+            .ok());
+    EXPECT_EQ(off.mismatch_tokens, 1);
+    EXPECT_GT(off.max_abs_diff, 0);
+}
+
+TEST(PolicyLoss, MeaninglessOptionsAndBadTokensAreErrors) {
+    EXPECT_FALSE(check({.ratio_clip_c = 0.9}).ok());
+    EXPECT_FALSE(check({.sequence_level_importance_ratios = true}).ok());
+    EXPECT_FALSE(check({.importance_sampling_correction = true, .truncation = ImportanceTruncation::tis}).ok());
+    EXPECT_FALSE(check({.disable_ppo_ratio = true, .use_cispo = true}).ok());
+    const std::vector<float> fine{-1.0f}, bad{-INFINITY};
+    const std::vector<uint8_t> mask{1};
+    std::vector<double> gradient(1);
+    PolicyMetrics m;
+    const Status done = policy_loss({.generated = bad, .previous = fine, .current = fine, .mask = mask},
+                                    {.kl_penalty = 0}, {1, 1}, gradient, m);
+    ASSERT_FALSE(done.ok());
+    EXPECT_NE(done.error().message().find("token 0"), std::string::npos);
+    EXPECT_FALSE(
+        policy_loss({.generated = fine, .previous = fine, .current = fine, .mask = mask}, {}, {1, 1}, gradient, m)
+            .ok());  // beta without a reference
+}
+
+TEST(Advantages, EqualTheTwin) {
+    ASSERT_EQ(formulas()["advantages"].size(), 5u);
+    for (const Json& test : formulas()["advantages"]) {
+        SCOPED_TRACE(test["estimator"].dump());
+        const auto a =
+            advantages(test["rewards"].get<std::vector<double>>(), test["groups"].get<std::vector<int64_t>>(),
+                       test["tokens"].get<std::vector<int64_t>>(),
+                       {.estimator = *advantage_estimator_from_name(test["estimator"].get<std::string>()),
+                        .leave_one_out = test["leave_one_out"],
+                        .normalize_rewards = test["normalize_rewards"]});
+        ASSERT_TRUE(a.ok()) << a.error().message();
+        const auto want = test["advantages"].get<std::vector<double>>();
+        for (size_t i = 0; i < want.size(); ++i)
+            EXPECT_NEAR((*a)[i], want[i], 1e-9 * std::max(1.0, std::fabs(want[i]))) << i;
+    }
+}
+
+TEST(Advantages, TheWorkedExampleOfFourAnswers) {
+    const std::vector<double> rewards{1, 0, 0, 0};
+    const std::vector<int64_t> groups{5, 5, 5, 5}, tokens{1, 1, 1, 1};
+    const auto a = advantages(rewards, groups, tokens, {});
+    ASSERT_TRUE(a.ok());
+    EXPECT_EQ((*a)[0], 1.0);  // the others have no deviation: not normalised
+    EXPECT_NEAR((*a)[1], -1.0 / 3 / (1 / std::sqrt(3.0) + 1e-6), 1e-12);
+    EXPECT_FALSE(advantages(std::vector<double>{NAN}, std::vector<int64_t>{0}, std::vector<int64_t>{1}, {}).ok());
+}
+
+TEST(Advantages, GroupsWithoutDeviationAreFound) {
+    const auto d = group_deviations(std::vector<double>{1, 0, 1, 1, 2}, std::vector<int64_t>{0, 0, 1, 1, 2});
+    EXPECT_GT(d[0], 0);
+    EXPECT_EQ(d[2], 0);
+    EXPECT_EQ(d[4], 0);
+}
+
+}  // namespace
+}  // namespace nibble
