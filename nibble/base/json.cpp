@@ -3,45 +3,35 @@
 #include "base/mapped_file.h"
 
 #include <algorithm>
-#include <unordered_set>
 #include <vector>
 
 namespace nibble {
 namespace {
 
-// Builds the document through nlohmann's own DOM builder and adds what the library does not check: depth and
-// duplicate keys.
-class Checker {
-public:
-    Checker(Json& root, int max_depth) : dom_(root, false), max_depth_(max_depth) {}
+constexpr size_t most_bytes = size_t{256} << 20;
+constexpr int64_t most_values = int64_t{16} << 20;  // of 16 to 64 bytes each
 
-    bool null() { return dom_.null(); }
-    bool boolean(bool v) { return dom_.boolean(v); }
-    bool number_integer(Json::number_integer_t v) { return dom_.number_integer(v); }
-    bool number_unsigned(Json::number_unsigned_t v) { return dom_.number_unsigned(v); }
-    bool number_float(Json::number_float_t v, const std::string& s) { return dom_.number_float(v, s); }
-    bool string(std::string& v) { return dom_.string(v); }
-    bool binary(Json::binary_t& v) { return dom_.binary(v); }
-    bool start_object(size_t n) {
-        keys_.emplace_back();
-        return deeper() && dom_.start_object(n);
-    }
-    bool end_object() {
-        keys_.pop_back();
-        --depth_;
-        return dom_.end_object();
-    }
-    bool start_array(size_t n) { return deeper() && dom_.start_array(n); }
-    bool end_array() {
-        --depth_;
-        return dom_.end_array();
-    }
+// Builds the document and checks what the library does not: depth, duplicate keys, the number of values. The library's
+// own builder looks for every new key among all before it, which is quadratic in an ordered document.
+class Builder {
+public:
+    Builder(Json& root, int max_depth) : root_(root), max_depth_(max_depth) {}
+
+    bool null() { return put(nullptr); }
+    bool boolean(bool v) { return put(v); }
+    bool number_integer(Json::number_integer_t v) { return put(v); }
+    bool number_unsigned(Json::number_unsigned_t v) { return put(v); }
+    bool number_float(Json::number_float_t v, const std::string&) { return put(v); }
+    bool string(std::string& v) { return put(std::move(v)); }
+    bool binary(Json::binary_t&) { return stop("binary data"); }
+    bool start_object(size_t) { return open(Json::object()); }
+    bool end_object() { return check_keys() && close(); }
+    bool start_array(size_t) { return open(Json::array()); }
+    bool end_array() { return close(); }
     bool key(std::string& k) {
-        if (!keys_.back().insert(k).second) {
-            problem = fmt::format("duplicate key '{}'", k.substr(0, 200));
-            return false;
-        }
-        return dom_.key(k);
+        auto& entries = static_cast<Json::object_t::Container&>(open_.back()->get_ref<Json::object_t&>());
+        member_ = &entries.emplace_back(std::move(k), nullptr).second;
+        return true;
     }
     bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& e) {
         // The library's text: "[json.exception...] parse error at line 1, column 2: reason"
@@ -55,15 +45,52 @@ public:
     std::string problem;
 
 private:
-    bool deeper() {
-        if (++depth_ <= max_depth_) return true;
-        problem = fmt::format("nested deeper than {} levels", max_depth_);
+    bool stop(std::string reason) {
+        problem = std::move(reason);
         return false;
     }
 
-    nlohmann::detail::json_sax_dom_parser<Json> dom_;
-    std::vector<std::unordered_set<std::string>> keys_;
-    int depth_ = 0, max_depth_;
+    // Null: there are too many.
+    Json* place(Json value) {
+        if (++values_ > most_values) {
+            problem = fmt::format("over {} values", most_values);
+            return nullptr;
+        }
+        if (open_.empty()) return &(root_ = std::move(value));
+        if (open_.back()->is_object()) return &(*member_ = std::move(value));
+        auto& items = open_.back()->get_ref<Json::array_t&>();
+        return &items.emplace_back(std::move(value));
+    }
+    bool put(Json value) { return place(std::move(value)) != nullptr; }
+
+    // What is open stays where it is: its parent gets no other value before it is closed.
+    bool open(Json empty) {
+        if (static_cast<int>(open_.size()) >= max_depth_)
+            return stop(fmt::format("nested deeper than {} levels", max_depth_));
+        Json* const at = place(std::move(empty));
+        if (at) open_.push_back(at);
+        return at != nullptr;
+    }
+    bool close() {
+        open_.pop_back();
+        return true;
+    }
+
+    // Sorted, not hashed: a file can be made of keys whose hashes are all the same.
+    bool check_keys() {
+        sorted_.clear();
+        for (const auto& entry : open_.back()->get_ref<const Json::object_t&>()) sorted_.push_back(entry.first);
+        std::ranges::sort(sorted_);
+        const auto twice = std::ranges::adjacent_find(sorted_);
+        return twice == sorted_.end() || stop(fmt::format("duplicate key '{}'", twice->substr(0, 200)));
+    }
+
+    Json& root_;
+    std::vector<Json*> open_;  // objects and arrays around the next value, the outermost first
+    Json* member_ = nullptr;   // the value of the last key
+    std::vector<std::string_view> sorted_;
+    int64_t values_ = 0;
+    int max_depth_;
 };
 
 // Puts quotes around bare Infinity, -Infinity and NaN outside strings.
@@ -99,6 +126,8 @@ std::string quote_python_constants(std::string_view text) {
 }  // namespace
 
 Result<Json> parse_json(std::string_view text, const JsonOptions& options) {
+    if (text.size() > most_bytes)
+        return fail("invalid JSON: {} bytes, more than the limit of {}", text.size(), most_bytes);
     // The library takes a zero byte for the end of the text and would pass whatever follows.
     if (const size_t zero = text.find('\0'); zero != text.npos) return fail("invalid JSON: zero byte at {}", zero);
     std::string rewritten;
@@ -107,14 +136,14 @@ Result<Json> parse_json(std::string_view text, const JsonOptions& options) {
         text = rewritten;
     }
     Json root;
-    Checker checker(root, options.max_depth);
+    Builder builder(root, options.max_depth);
     bool fine = false;
     try {
-        fine = Json::sax_parse(text.begin(), text.end(), &checker);
+        fine = Json::sax_parse(text.begin(), text.end(), &builder);
     } catch (const std::exception& e) {  // number out of range and the like
-        checker.problem = e.what();
+        builder.problem = e.what();
     }
-    if (!fine) return fail("invalid JSON: {}", checker.problem);
+    if (!fine) return fail("invalid JSON: {}", builder.problem);
     return root;
 }
 

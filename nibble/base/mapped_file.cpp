@@ -1,20 +1,25 @@
 #include "base/mapped_file.h"
 
 #include "base/checked.h"
+#include "base/map_faults.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 namespace nibble {
 namespace {
 
 struct Descriptor {
-    int fd = -1;
+    explicit Descriptor(int f) : fd(f) {}
+    Descriptor(Descriptor&& other) noexcept : fd(std::exchange(other.fd, -1)) {}
+    int fd;
     ~Descriptor() {
         if (fd >= 0) ::close(fd);
     }
@@ -32,28 +37,57 @@ void advise(Bytes part, int advice) {
 }  // namespace
 
 void MappedFile::Unmap::operator()(const void* address) const {
-    if (size > 0) ::munmap(const_cast<void*>(address), size);
+    if (size == 0) return;
+    forget_map(address);
+    ::munmap(const_cast<void*>(address), size);
 }
 
-Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
-    Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+namespace {
+
+Result<Descriptor> open_regular(const std::filesystem::path& path, struct stat& info) {
+    // O_NONBLOCK: a FIFO without a writer would hold open() up for ever. It means nothing for regular files.
+    Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
     if (file.fd < 0) return fail("{}: cannot open: {}", path.string(), std::strerror(errno));
-    struct stat info {};
     if (::fstat(file.fd, &info) != 0) return fail("{}: cannot stat: {}", path.string(), std::strerror(errno));
     if (!S_ISREG(info.st_mode)) return fail("{}: not a regular file", path.string());
+    return file;
+}
+
+}  // namespace
+
+Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
+    struct stat info {};
+    NIBBLE_TRY(const Descriptor file, open_regular(path, info));
     if (info.st_size == 0) return MappedFile(path, nullptr, 0);
     void* address = ::mmap(nullptr, info.st_size, PROT_READ, MAP_SHARED, file.fd, 0);
     if (address == MAP_FAILED) return fail("{}: cannot map: {}", path.string(), std::strerror(errno));
+    watch_map(address, static_cast<size_t>(info.st_size), path.string());
     return MappedFile(path, address, info.st_size);
 }
 
 void MappedFile::done_with(Bytes part) const { advise(part, MADV_DONTNEED); }
 
 Result<std::string> read_text_file(const std::filesystem::path& path, size_t limit) {
-    NIBBLE_TRY(auto file, MappedFile::open(path));
-    if (file.bytes().size() > limit)
-        return fail("{}: {} bytes, more than the limit of {}", path.string(), file.bytes().size(), limit);
-    return std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+    struct stat info {};
+    NIBBLE_TRY(const Descriptor file, open_regular(path, info));
+    const auto too_long = [&](size_t size) {
+        return fail("{}: {} bytes, more than the limit of {}", path.string(), size, limit);
+    };
+    const auto size = static_cast<size_t>(info.st_size);
+    if (size > limit) return too_long(size);
+    // The size is a guess: files in /proc have none, and others may grow.
+    std::string text(size + 1, '\0');
+    for (size_t done = 0;;) {
+        const ssize_t n = ::read(file.fd, text.data() + done, text.size() - done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return fail("{}: cannot read: {}", path.string(), std::strerror(errno));
+        done += static_cast<size_t>(n);
+        if (done > limit) return too_long(done);
+        if (n > 0 && done == text.size()) text.resize(std::max<size_t>(4096, 2 * done));
+        if (n > 0) continue;
+        text.resize(done);
+        return text;
+    }
 }
 
 }  // namespace nibble

@@ -12,10 +12,13 @@ namespace {
 
 // A file without a name, all its blocks reserved: a full disk is an error here, not a SIGBUS later.
 Result<int> reserved_file(size_t bytes, const std::filesystem::path& folder) {
-    std::string name = (folder / ".nibble-scratch-XXXXXX").string();
-    const int file = ::mkostemp(name.data(), O_CLOEXEC);
+    int file = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (file < 0) {  // not every file system has files without a name from the start
+        std::string name = (folder / ".nibble-scratch-XXXXXX").string();
+        file = ::mkostemp(name.data(), O_CLOEXEC);
+        if (file >= 0) ::unlink(name.c_str());
+    }
     if (file < 0) return fail("{}: cannot make a scratch file: {}", folder.string(), std::strerror(errno));
-    ::unlink(name.c_str());
     if (const int problem = ::posix_fallocate(file, 0, static_cast<off_t>(bytes)); problem != 0) {
         ::close(file);
         return fail("{}: no room for {} bytes of scratch: {}", folder.string(), bytes, std::strerror(problem));

@@ -1,10 +1,13 @@
 #include "base/thread_pool.h"
 
+#include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
+#include <exception>
 #include <mutex>
-#include <thread>
+#include <utility>
 #include <vector>
 
 namespace nibble {
@@ -23,6 +26,7 @@ thread_local const void* inside = nullptr;  // the pool whose work this thread i
 
 // A job's ticket: generation, whether it is closed to further workers, how many work on it.
 constexpr uint32_t one_worker = 1, closed = 1u << 11, next_generation = 1u << 12;
+static_assert(ThreadPool::most_threads < closed);
 constexpr uint32_t workers_of(uint32_t ticket) { return ticket & (closed - 1); }
 constexpr uint32_t generation_of(uint32_t ticket) { return ticket / next_generation; }
 
@@ -42,7 +46,7 @@ void pause() {
 // for the last one to finish.
 struct ThreadPool::State {
     std::mutex caller;  // one parallel_for at a time
-    std::vector<std::thread> workers;
+    std::vector<pthread_t> workers;
     const std::function<void(int64_t)>* work = nullptr;
     int64_t n = 0;
     int spins = 0;
@@ -50,8 +54,36 @@ struct ThreadPool::State {
     alignas(64) std::atomic<uint32_t> ticket{closed};
     alignas(64) std::atomic<int64_t> next{0};
 
+    std::mutex thrown;
+    std::exception_ptr error;  // the first that was thrown
+
     void drain() {
-        for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < n;) (*work)(i);
+        try {
+            for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < n;) (*work)(i);
+        } catch (...) {
+            const std::lock_guard lock(thrown);
+            if (!error) error = std::current_exception();
+            next.store(n, std::memory_order_relaxed);  // the rest is not begun
+        }
+    }
+
+    // False: the system has no memory or no threads left.
+    bool add_worker() {
+        constexpr size_t least_stack = size_t{1} << 20;  // `ulimit -s` may say less
+        pthread_attr_t how;
+        if (::pthread_attr_init(&how) != 0) return false;
+        size_t stack = 0;
+        ::pthread_attr_getstacksize(&how, &stack);
+        ::pthread_attr_setstacksize(&how, std::max(stack, least_stack));
+        const auto run = [](void* state) -> void* {
+            static_cast<State*>(state)->serve();
+            return nullptr;
+        };
+        pthread_t worker;
+        const bool made = ::pthread_create(&worker, &how, run, this) == 0;
+        ::pthread_attr_destroy(&how);
+        if (made) workers.push_back(worker);
+        return made;
     }
 
     // Waits until the ticket is no longer `seen`.
@@ -83,17 +115,18 @@ struct ThreadPool::State {
 
 ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
     const int cores = usable_cores();
-    if (threads <= 0) threads = cores;
+    threads = std::min(threads <= 0 ? cores : threads, most_threads);
+    state_->workers.reserve(static_cast<size_t>(threads));
     constexpr int about_50_us = 1000;
     state_->spins = threads <= cores ? about_50_us : 0;
-    for (int t = 1; t < threads; ++t) state_->workers.emplace_back([s = state_.get()] { s->serve(); });
+    for (int t = 1; t < threads && state_->add_worker();) ++t;
 }
 
 ThreadPool::~ThreadPool() {
     state_->stop = true;
     state_->ticket.fetch_add(next_generation);
     state_->ticket.notify_all();
-    for (auto& worker : state_->workers) worker.join();
+    for (const pthread_t worker : state_->workers) ::pthread_join(worker, nullptr);
 }
 
 int ThreadPool::threads() const { return static_cast<int>(state_->workers.size()) + 1; }
@@ -117,6 +150,7 @@ void ThreadPool::parallel_for(int64_t n, const std::function<void(int64_t)>& wor
     inside = nullptr;
     uint32_t now = s.ticket.fetch_or(closed, std::memory_order_acquire) | closed;
     while (workers_of(now) != 0) now = s.changed(now);
+    if (const std::exception_ptr error = std::exchange(s.error, nullptr)) std::rethrow_exception(error);
 }
 
 }  // namespace nibble

@@ -10,7 +10,10 @@ namespace nibble {
 
 class ThreadPool {
 public:
-    // threads <= 0: one per core this process may use. The calling thread works too, so `threads` run at once.
+    static constexpr int most_threads = 1024;
+
+    // threads <= 0: one per core this process may use. The calling thread works too, so `threads` run at once. Fewer
+    // where the system gives no more; never over most_threads. Every worker has a stack of 1 MiB at least.
     explicit ThreadPool(int threads = 0);
     ~ThreadPool();
     ThreadPool(const ThreadPool&) = delete;
@@ -18,8 +21,9 @@ public:
 
     int threads() const;
 
-    // Runs work(i) for i in [0, n) and returns when all are done. `work` must not throw. Calls from several threads
-    // are served one after the other; a call from inside `work` runs inline.
+    // Runs work(i) for i in [0, n) and returns when all are done. What `work` throws (no memory) reaches the caller
+    // when all threads have left; indices that were not begun are left out then. Calls from several threads are served
+    // one after the other; a call from inside `work` runs inline.
     void parallel_for(int64_t n, const std::function<void(int64_t)>& work);
 
 private:

@@ -3,6 +3,9 @@
 #include "io/file_descriptor.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -22,10 +25,9 @@ Status sync_folder(const fs::path& folder) {
     return fd.sync();
 }
 
-Status write_and_close(FileDescriptor& file, Bytes bytes) {
+Status write_and_sync(const FileDescriptor& file, Bytes bytes) {
     NIBBLE_CHECK(file.write_at(bytes, 0));
-    NIBBLE_CHECK(file.sync());
-    return file.close();
+    return file.sync();
 }
 
 // A name in the folder of `path` that no other writer has. Not the process id: containers that share a disk repeat it.
@@ -34,13 +36,38 @@ fs::path temporary_name(const fs::path& path) {
     return folder_of(path) / fmt::format(".{}.{:08x}{:08x}.tmp", path.filename().string(), random(), random());
 }
 
-bool is_temporary_name(std::string_view name) {
+// Of a temporary_name(): the name of the file that was to be written; empty for any other name.
+std::string_view target_of(std::string_view name) {
     constexpr std::string_view end = ".tmp";
     constexpr size_t digits = 16;
-    if (!name.starts_with('.') || !name.ends_with(end) || name.size() < digits + end.size() + 3) return false;
+    if (!name.starts_with('.') || !name.ends_with(end) || name.size() < digits + end.size() + 3) return {};
     name.remove_suffix(end.size());
     const std::string_view random = name.substr(name.size() - digits);
-    return random.find_first_not_of("0123456789abcdef") == random.npos && name[name.size() - digits - 1] == '.';
+    if (random.find_first_not_of("0123456789abcdef") != random.npos || name[name.size() - digits - 1] != '.') return {};
+    return name.substr(1, name.size() - digits - 2);
+}
+
+// Removes what killed writers of the same file left. A writer that lives holds a lock on its file.
+void remove_abandoned_beside(const fs::path& path) {
+    std::error_code error;
+    const std::string name = path.filename().string();
+    for (fs::directory_iterator it(folder_of(path), error), end; !error && it != end; it.increment(error)) {
+        if (target_of(it->path().filename().string()) != name) continue;
+        const auto file = FileDescriptor::open(it->path(), O_RDWR | O_NOFOLLOW | O_NONBLOCK);
+        if (file.ok() && ::flock(file->number(), LOCK_EX | LOCK_NB) == 0) ::unlink(it->path().c_str());
+    }
+}
+
+// A new file with a lock. Whoever cleans up may have taken it for an abandoned one before it was locked.
+Result<FileDescriptor> new_temporary(const fs::path& path, fs::path& temporary) {
+    for (;;) {
+        temporary = temporary_name(path);
+        NIBBLE_TRY(auto file, FileDescriptor::open(temporary, O_WRONLY | O_CREAT | O_EXCL));
+        struct stat info {};
+        // Where the file system has no locks, nobody cleans up either.
+        if (::flock(file.number(), LOCK_EX) != 0 || ::fstat(file.number(), &info) != 0 || info.st_nlink > 0)
+            return file;
+    }
 }
 
 }  // namespace
@@ -49,15 +76,17 @@ void remove_abandoned_files(const fs::path& folder) {
     std::error_code error;
     for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
         std::error_code failed;
-        if (is_temporary_name(it->path().filename().string())) fs::remove(it->path(), failed);
+        if (!target_of(it->path().filename().string()).empty()) fs::remove(it->path(), failed);
     }
 }
 
 Status write_file_atomically(const fs::path& path, Bytes bytes) {
-    const fs::path temporary = temporary_name(path);
-    NIBBLE_TRY(auto file, FileDescriptor::open(temporary, O_WRONLY | O_CREAT | O_EXCL));
-    Status done = write_and_close(file, bytes);
+    remove_abandoned_beside(path);
+    fs::path temporary;
+    NIBBLE_TRY(auto file, new_temporary(path, temporary));
+    Status done = write_and_sync(file, bytes);
     if (done.ok()) done = rename_durably(temporary, path);
+    if (Status closed = file.close(); done.ok()) done = std::move(closed);
     if (!done.ok()) {
         std::error_code ignored;
         fs::remove(temporary, ignored);

@@ -10,7 +10,8 @@
 namespace nibble {
 
 // Writes a new file beside `path`, syncs it, renames it over `path` and syncs the folder. On an error `path` is
-// untouched and the new file is removed. A symbolic link at `path` is replaced, not followed.
+// untouched and the new file is removed. A symbolic link at `path` is replaced, not followed. What a writer of the same
+// file left that was killed is removed, too.
 Status write_file_atomically(const std::filesystem::path& path, Bytes bytes);
 Status write_file_atomically(const std::filesystem::path& path, std::string_view text);
 

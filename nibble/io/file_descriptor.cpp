@@ -1,5 +1,7 @@
 #include "io/file_descriptor.h"
 
+#include "base/map_faults.h"
+
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -17,6 +19,18 @@ constexpr int populate_write = 23;  // MADV_POPULATE_WRITE, Linux 5.14; older ke
 
 Error system_error(const std::filesystem::path& path, std::string_view action) {
     return fail("{}: cannot {}: {}", path.string(), action, std::strerror(errno));
+}
+
+// The kernel found no memory behind `bytes`: they lie in the map of a file that became shorter. Reading them here makes
+// base/map_faults.h notice which; errno stays.
+Status check_source(Bytes bytes) {
+    const int saved = errno;
+    volatile std::byte seen{};
+    for (size_t i = 0; i < bytes.size(); i += page_bytes) seen = bytes[i];
+    if (!bytes.empty()) seen = bytes.back();
+    static_cast<void>(seen);
+    errno = saved;
+    return check_maps();
 }
 
 }  // namespace
@@ -67,6 +81,7 @@ Status FileDescriptor::write_at(Bytes bytes, int64_t offset) const {
     while (!bytes.empty()) {
         const ssize_t n = ::pwrite(fd_, bytes.data(), bytes.size(), offset);
         if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EFAULT) NIBBLE_CHECK(check_source(bytes));
         if (n < 0) return system_error(path_, fmt::format("write {} bytes at {}", bytes.size(), offset));
         if (n == 0)
             return fail("{}: cannot write {} bytes at {}: nothing was taken", path_.string(), bytes.size(), offset);

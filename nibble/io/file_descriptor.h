@@ -28,6 +28,7 @@ public:
     ~FileDescriptor();
 
     const std::filesystem::path& path() const { return path_; }
+    int number() const { return fd_; }  // for system calls that this class has no words for; -1 when closed
     Result<int64_t> size() const;
 
     // All of `bytes` or an error. Threads may read and write at once.

@@ -228,11 +228,65 @@ private:
 
 Result<GgufFile> GgufFile::parse(Bytes bytes) { return GgufParser(bytes).run(); }
 
-Result<GgufFile> GgufFile::open(const std::filesystem::path& path) {
+Result<GgufFile> GgufFile::open_part(const std::filesystem::path& path) {
     NIBBLE_TRY(auto file, MappedFile::open(path));
     NIBBLE_TRY(auto parsed, parse(file.bytes()).within(path.string()));
-    parsed.file_ = std::move(file);
+    parsed.files_.push_back(std::move(file));
     return parsed;
+}
+
+Result<GgufFile> GgufFile::open(const std::filesystem::path& path) {
+    NIBBLE_TRY(auto first, open_part(path));
+    if (first.metadata_.has("split.count")) NIBBLE_CHECK(first.add_parts(path).within(path.string()));
+    return first;
+}
+
+// Names and keys: llama.cpp, src/llama-model-loader.cpp (llama_split_path, split.no, split.count,
+// split.tensors.count).
+Status GgufFile::add_parts(const std::filesystem::path& first) {
+    NIBBLE_TRY(const int64_t count, metadata_.integer("split.count"));
+    if (count <= 1) return Ok{};
+    if (count > most_gguf_parts) return fail("names {} parts, the limit is {}", count, most_gguf_parts);
+    NIBBLE_TRY(const int64_t number, metadata_.integer("split.no"));
+    const std::string name = first.filename().string();
+    const std::string suffix = fmt::format("-{:05}-of-{:05}.gguf", number + 1, count);
+    if (!name.ends_with(suffix)) return fail("is part {} of {}, whose name ends in {}", number + 1, count, suffix);
+    const std::string stem = name.substr(0, name.size() - suffix.size());
+    const auto part_name = [&](int64_t i) { return fmt::format("{}-{:05}-of-{:05}.gguf", stem, i + 1, count); };
+    if (number != 0) return fail("is part {} of {}: give the first one, {}", number + 1, count, part_name(0));
+    for (int64_t i = 1; i < count; ++i) {
+        NIBBLE_TRY(GgufFile part, open_part(first.parent_path() / part_name(i)));
+        NIBBLE_TRY(const int64_t its_number, part.metadata_.integer("split.no").within(part_name(i)));
+        NIBBLE_TRY(const int64_t its_count, part.metadata_.integer("split.count").within(part_name(i)));
+        if (its_number != i || its_count != count)
+            return fail("{}: says it is part {} of {}", part_name(i), its_number + 1, its_count);
+        for (GgufTensor& tensor : part.tensors_) tensors_.push_back(std::move(tensor));
+        files_.push_back(std::move(part.files_[0]));
+    }
+    if (metadata_.has("split.tensors.count")) {
+        NIBBLE_TRY(const int64_t all, metadata_.integer("split.tensors.count"));
+        if (all != std::ssize(tensors_)) return fail("names {} tensors, its parts have {}", all, tensors_.size());
+    }
+    by_name_.clear();  // its keys view names that have moved
+    for (size_t i = 0; i < tensors_.size(); ++i)
+        if (!by_name_.emplace(tensors_[i].name, i).second)
+            return fail("tensor {} appears in two parts", gguf_shown(tensors_[i].name));
+    return Ok{};
+}
+
+const MappedFile* GgufFile::file_of(Bytes data) const {
+    for (const MappedFile& file : files_)
+        if (data.data() >= file.bytes().data() && data.data() < file.bytes().data() + file.bytes().size()) return &file;
+    return nullptr;
+}
+
+void GgufFile::done_with(Bytes data) const {
+    if (const MappedFile* file = file_of(data)) file->done_with(data);
+}
+
+const std::filesystem::path& GgufFile::part_of(Bytes data, const std::filesystem::path& whole) const {
+    const MappedFile* file = file_of(data);
+    return file ? file->path() : whole;
 }
 
 const GgufTensor* GgufFile::find_tensor(std::string_view name) const {

@@ -17,6 +17,7 @@ namespace nibble {
 inline constexpr uint32_t gguf_default_alignment = 32;
 inline constexpr size_t gguf_max_name_bytes = 63;
 inline constexpr int gguf_max_dims = 4;
+inline constexpr int64_t most_gguf_parts = 1000;
 inline constexpr uint64_t gguf_max_count = uint64_t{1} << 30;  // string length, array length
 
 struct GgufTensor {
@@ -32,6 +33,8 @@ Result<int64_t> ggml_tensor_bytes(GgmlType type, std::span<const int64_t> shape)
 class GgufFile {
 public:
     // Maps the file; everything handed out lives as long as this object. Errors start with the path.
+    // A split file (NAME-00001-of-00003.gguf and so on, made by llama-gguf-split) is opened by its first part, whose
+    // metadata is that of the whole; tensors are those of all parts, in order.
     static Result<GgufFile> open(const std::filesystem::path& path);
     // The same over bytes that the caller keeps alive.
     static Result<GgufFile> parse(Bytes bytes);
@@ -41,14 +44,20 @@ public:
     const GgufMetadata& metadata() const { return metadata_; }
     const std::vector<GgufTensor>& tensors() const { return tensors_; }
     const GgufTensor* find_tensor(std::string_view name) const;
-    // For page-cache hints; null after parse().
-    const MappedFile* file() const { return file_ ? &*file_ : nullptr; }
+    // Tells the kernel that `data` of a tensor is not needed any more.
+    void done_with(Bytes data) const;
+    // The file that holds `data` of a tensor; `whole` after parse().
+    const std::filesystem::path& part_of(Bytes data, const std::filesystem::path& whole) const;
 
 private:
     friend class GgufParser;
     GgufFile() = default;
 
-    std::optional<MappedFile> file_;
+    const MappedFile* file_of(Bytes data) const;
+    static Result<GgufFile> open_part(const std::filesystem::path& path);
+    Status add_parts(const std::filesystem::path& first);
+
+    std::vector<MappedFile> files_;  // one a part
     uint32_t version_ = 0;
     uint64_t alignment_ = gguf_default_alignment;
     GgufMetadata metadata_;

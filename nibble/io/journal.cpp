@@ -68,6 +68,21 @@ Result<std::unique_ptr<Journal>> Journal::open(const std::filesystem::path& fold
     return journal;
 }
 
+bool Journal::holds_units(const std::filesystem::path& file) {
+    const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return false;
+    std::string text(size_t{1} << 16, '\0');
+    int lines = 0;
+    while (lines < 2) {
+        const ssize_t n = ::read(fd, text.data(), text.size());
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) break;
+        lines += static_cast<int>(std::count(text.begin(), text.begin() + n, '\n'));
+    }
+    ::close(fd);
+    return lines >= 2;
+}
+
 Error Journal::start_over(const Error& error) const {
     return fail("{}; to start over, remove {}", error.message(), path_.parent_path().string());
 }

@@ -39,6 +39,9 @@ public:
     // again.
     Status append(int64_t unit, Json result);
 
+    // Whether the file is a journal with a finished unit in it; false also when it cannot be read.
+    static bool holds_units(const std::filesystem::path& file);
+
     // Files that begin with ".nibble-" are removed when the export is finished (checkpoint/work_folder.h).
     static constexpr std::string_view file_name = ".nibble-journal.jsonl";
 

@@ -5,11 +5,11 @@
 namespace nibble {
 namespace {
 
-using Json = nlohmann::json;
+using EventJson = nlohmann::json;
 
 // ASCII without control characters; bytes that are not UTF-8 become \ufffd.
 std::string escaped(std::string_view text) {
-    const std::string quoted = Json(text).dump(-1, ' ', true, Json::error_handler_t::replace);
+    const std::string quoted = EventJson(text).dump(-1, ' ', true, EventJson::error_handler_t::replace);
     return quoted.substr(1, quoted.size() - 2);
 }
 
@@ -19,11 +19,11 @@ public:
 
     bool null() { return events_.other("null"); }
     bool boolean(bool v) { return events_.other(v ? "true" : "false"); }
-    bool number_integer(Json::number_integer_t) { return events_.other("a negative number"); }
-    bool number_unsigned(Json::number_unsigned_t v) { return events_.whole_number(v); }
-    bool number_float(Json::number_float_t, const std::string& s) { return events_.other(show_name(s)); }
+    bool number_integer(EventJson::number_integer_t) { return events_.other("a negative number"); }
+    bool number_unsigned(EventJson::number_unsigned_t v) { return events_.whole_number(v); }
+    bool number_float(EventJson::number_float_t, const std::string& s) { return events_.other(show_name(s)); }
     bool string(std::string& v) { return events_.text(v); }
-    bool binary(Json::binary_t&) { return events_.other("binary data"); }
+    bool binary(EventJson::binary_t&) { return events_.other("binary data"); }
     bool start_object(size_t) { return events_.open_object(); }
     bool end_object() { return events_.close_object(); }
     bool start_array(size_t) { return events_.open_array(); }
@@ -48,7 +48,7 @@ Status read_json_events(std::string_view text, JsonEvents& events) {
     if (const size_t zero = text.find('\0'); zero != text.npos) return fail("invalid JSON at byte {}: zero byte", zero);
     if (text.starts_with("\xEF\xBB\xBF")) return fail("invalid JSON: starts with a byte order mark");
     Adapter adapter(events);
-    if (!Json::sax_parse(text.begin(), text.end(), &adapter)) return Error(events.problem());
+    if (!EventJson::sax_parse(text.begin(), text.end(), &adapter)) return Error(events.problem());
     return Ok{};
 }
 

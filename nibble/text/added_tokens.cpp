@@ -50,7 +50,9 @@ void AddedTokenFinder::add(std::string_view text, AddedToken token) {
     tokens_.push_back(std::move(token));
 }
 
-std::vector<AddedTokenFinder::Part> AddedTokenFinder::split(std::string_view text, bool parse_special) const {
+Result<std::vector<AddedTokenFinder::Part>> AddedTokenFinder::split(std::string_view text, bool parse_special,
+                                                                    Meter& meter, const Refused& refused) const {
+    if (!meter.pay_look(text.size())) return meter.error();
     std::vector<Part> out;
     size_t done = 0;
     const auto put = [&](size_t begin, size_t end, const AddedToken* token) {
@@ -64,16 +66,21 @@ std::vector<AddedTokenFinder::Part> AddedTokenFinder::split(std::string_view tex
         }
         size_t size = 0;
         uint32_t index = 0;
-        trie_.matches(text.substr(at), [&](size_t length, uint32_t value) {
+        const size_t looked = trie_.matches(text.substr(at), [&](size_t length, uint32_t value) {
             size = length;
             index = value;
         });
+        if (!meter.pay_steps(Trie::steps(looked))) return meter.error();
         if (size == 0) {
             ++at;
             continue;
         }
         const AddedToken& token = tokens_[index];
         size_t begin = at, end = at + size;
+        if (refused && refused(begin, end, token)) {
+            ++at;
+            continue;
+        }
         at = end;
         if (token.special && !parse_special) continue;
         if (token.single_word && (word_before(text, begin) || word_after(text, end))) continue;
@@ -84,6 +91,8 @@ std::vector<AddedTokenFinder::Part> AddedTokenFinder::split(std::string_view tex
         }
         while (token.rstrip && end < text.size() && is_white_space(utf8_step(text, end).code))
             end += utf8_step(text, end).size;
+        if (!meter.pay_steps(static_cast<int64_t>(end - begin)) || !meter.pay_bytes(2 * sizeof(Part)))
+            return meter.error();
         begin = std::max(begin, done);
         if (begin > done) put(done, begin, nullptr);
         put(begin, end, &token);

@@ -2,9 +2,11 @@
 #pragma once
 
 #include "base/json.h"
+#include "text/meter.h"
 #include "text/trie.h"
 #include "text/vocabulary.h"
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -30,10 +32,15 @@ public:
         size_t begin = 0, end = 0;
         const AddedToken* token = nullptr;  // null: text between tokens
     };
-    // The parts cover the text in order. White space that lstrip and rstrip take belongs to the token.
-    std::vector<Part> split(std::string_view text, bool parse_special) const;
+    // The parts cover the text in order. White space that lstrip and rstrip take belongs to the token. Errors: the
+    // meter's.
+    // `refused`, where given: what is found but stays text; a shorter token may begin inside of it.
+    using Refused = std::function<bool(size_t begin, size_t end, const AddedToken&)>;
+    Result<std::vector<Part>> split(std::string_view text, bool parse_special, Meter& meter,
+                                    const Refused& refused = {}) const;
 
     bool empty() const { return trie_.empty(); }
+    const std::vector<AddedToken>& tokens() const { return tokens_; }
 
 private:
     Trie trie_;

@@ -125,28 +125,30 @@ void Bpe::find_boundaries(const std::vector<std::string_view>& made) {
 
 std::unique_ptr<ModelScratch> Bpe::make_scratch() const { return std::make_unique<Scratch>(); }
 
-void Bpe::encode(std::string_view piece, ModelScratch& scratch, std::vector<uint32_t>& out) const {
+Status Bpe::encode(std::string_view piece, ModelScratch& scratch, Meter& meter, std::vector<uint32_t>& out) const {
     auto& own = static_cast<Scratch&>(scratch);
     size_t begin = 0;
     if (cut_at_blanks_) {
         for (size_t at = piece.find(blank, 1); at != piece.npos; at = piece.find(blank, at + blank.size())) {
             if (piece.substr(0, at).ends_with(blank)) continue;
-            encode_part(piece.substr(begin, at - begin), own, out);
+            NIBBLE_CHECK(encode_part(piece.substr(begin, at - begin), own, meter, out));
             begin = at;
         }
     }
-    encode_part(piece.substr(begin), own, out);
+    return encode_part(piece.substr(begin), own, meter, out);
 }
 
-void Bpe::encode_part(std::string_view part, Scratch& scratch, std::vector<uint32_t>& out) const {
-    if (part.size() > PieceCache::max_piece) return merge(part, scratch, out);
+Status Bpe::encode_part(std::string_view part, Scratch& scratch, Meter& meter, std::vector<uint32_t>& out) const {
+    if (part.size() > PieceCache::max_piece) return merge(part, scratch, meter, out);
+    if (!meter.pay_steps(1)) return meter.error();
     if (const auto* ids = scratch.cache.find(part)) {
         out.insert(out.end(), ids->begin(), ids->end());
-        return;
+        return Ok{};
     }
     const size_t before = out.size();
-    merge(part, scratch, out);
+    NIBBLE_CHECK(merge(part, scratch, meter, out));
     scratch.cache.insert(part, std::span(out).subspan(before));
+    return Ok{};
 }
 
 void Bpe::add_unknown(std::string_view character, Scratch& scratch) const {
@@ -185,11 +187,13 @@ void Bpe::add_symbols(std::string_view part, Scratch& scratch) const {
     }
 }
 
-void Bpe::merge(std::string_view part, Scratch& scratch, std::vector<uint32_t>& out) const {
+Status Bpe::merge(std::string_view part, Scratch& scratch, Meter& meter, std::vector<uint32_t>& out) const {
+    constexpr size_t bytes_a_symbol = sizeof(Scratch::Symbol) + sizeof(uint64_t) + sizeof(uint32_t);
+    if (!meter.pay_bytes(static_cast<int64_t>(part.size() * bytes_a_symbol))) return meter.error();
     if (options_.ignore_merges) {
         if (const auto id = ids_.find(part); id != ids_.end()) {
             out.push_back(id->second);
-            return;
+            return Ok{};
         }
     }
     add_symbols(part, scratch);
@@ -217,6 +221,7 @@ void Bpe::merge(std::string_view part, Scratch& scratch, std::vector<uint32_t>& 
         std::push_heap(heap.begin(), heap.end(), std::greater<>());
     };
     while (!heap.empty()) {
+        if (!meter.pay_steps(4)) return meter.error();
         std::pop_heap(heap.begin(), heap.end(), std::greater<>());
         const uint64_t top = heap.back();
         heap.pop_back();
@@ -246,6 +251,7 @@ void Bpe::merge(std::string_view part, Scratch& scratch, std::vector<uint32_t>& 
         add_unknown(character, scratch);
         for (size_t k = end; k < symbols.size(); ++k) out.push_back(symbols[k].id);
     }
+    return Ok{};
 }
 
 }  // namespace nibble

@@ -33,7 +33,8 @@ public:
                                                     const std::vector<float>& scores);
 
     std::unique_ptr<ModelScratch> make_scratch() const override;
-    void encode(std::string_view piece, ModelScratch& scratch, std::vector<uint32_t>& out) const override;
+    Status encode(std::string_view piece, ModelScratch& scratch, Meter& meter,
+                  std::vector<uint32_t>& out) const override;
 
     // True if some token can be made by merging.
     bool makes(uint32_t id) const { return id < made_.size() && made_[id]; }
@@ -46,8 +47,8 @@ private:
     Bpe(const Vocabulary& vocabulary, const BpeOptions& options);
     Status add_merge(uint32_t left, uint32_t right, uint32_t rank, uint32_t id);
     void find_boundaries(const std::vector<std::string_view>& made);
-    void encode_part(std::string_view part, Scratch& scratch, std::vector<uint32_t>& out) const;
-    void merge(std::string_view part, Scratch& scratch, std::vector<uint32_t>& out) const;
+    Status encode_part(std::string_view part, Scratch& scratch, Meter& meter, std::vector<uint32_t>& out) const;
+    Status merge(std::string_view part, Scratch& scratch, Meter& meter, std::vector<uint32_t>& out) const;
     void add_symbols(std::string_view part, Scratch& scratch) const;
     void add_unknown(std::string_view character, Scratch& scratch) const;
 

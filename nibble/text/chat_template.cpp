@@ -1,12 +1,10 @@
 #include "text/chat_template.h"
 
+#include "base/mapped_file.h"
 #include "base/utf8.h"
 #include "text/jinja_interpreter.h"
 #include "text/jinja_parser.h"
 #include "text/jinja_text.h"
-
-#include <fstream>
-#include <sstream>
 
 namespace nibble {
 
@@ -14,6 +12,7 @@ using namespace jinja;
 namespace fs = std::filesystem;
 
 struct ChatTemplate::Tree {
+    std::string source;
     Body body;
 };
 
@@ -32,7 +31,9 @@ Error at_line(const Failure& failure) {
     return fail("line {}: {}", failure.line, text);
 }
 
-Value to_value(const Json& json, Budget& budget) {
+// `marked`: Marked::written or Marked::from_data.
+Value to_value(const Json& json, Budget& budget, Marked (*marked)(std::string), int depth = 0) {
+    if (depth > 200) budget.fail("the input is nested too deeply");
     switch (json.type()) {
         case Json::value_t::null:
             return Value::none();
@@ -49,40 +50,28 @@ Value to_value(const Json& json, Budget& budget) {
         case Json::value_t::string: {
             const auto& text = json.get_ref<const std::string&>();
             if (!utf8_valid(text)) budget.fail("a string of the input is not UTF-8");
-            return make_string(budget, text);
+            return make_string(budget, marked(text));
         }
         case Json::value_t::array: {
-            if (++budget.depth > 200) budget.fail("the input is nested too deeply");
             std::vector<Value> items;
-            for (const Json& item : json) items.push_back(to_value(item, budget));
-            --budget.depth;
+            for (const Json& item : json) items.push_back(to_value(item, budget, marked, depth + 1));
             return make_list(budget, std::move(items));
         }
         case Json::value_t::object: {
-            if (++budget.depth > 200) budget.fail("the input is nested too deeply");
             auto dict = std::make_shared<Dict>();
-            int depth = 0;
+            int inner = 0;
             for (const auto& [key, item] : json.items()) {
-                Value value = to_value(item, budget);
-                depth = std::max(depth, container_depth(value));
+                Value value = to_value(item, budget, marked, depth + 1);
+                inner = std::max(inner, container_depth(value));
                 if (!utf8_valid(key)) budget.fail("a key of the input is not UTF-8");
-                dict->entries.emplace_back(make_string(budget, key), std::move(value));
+                dict->entries.emplace_back(make_string(budget, marked(key)), std::move(value));
             }
-            --budget.depth;
-            dict->depth = deeper(budget, depth);
+            dict->depth = deeper(budget, inner);
             return Value(std::move(dict));
         }
         default:
             budget.fail("the input holds what is not JSON");
     }
-}
-
-Result<std::string> read(const fs::path& path, int64_t limit) {
-    std::ifstream in(path, std::ios::binary);
-    std::ostringstream text;
-    if (!in || !(text << in.rdbuf())) return fail("{}: cannot be read", path.string());
-    if (int64_t(text.str().size()) > limit) return fail("{}: longer than {} bytes", path.string(), limit);
-    return text.str();
 }
 
 // chat_template of a tokenizer_config.json: a text, or of a list of named ones the "default"; null when there is none.
@@ -105,6 +94,7 @@ Result<ChatTemplate> ChatTemplate::parse(std::string_view source, const Template
     if (!utf8_valid(source)) return fail("the template is not UTF-8");
     try {
         auto tree = std::make_unique<Tree>();
+        tree->source = source;
         tree->body = jinja::parse(source);
         return ChatTemplate(std::move(tree), limits);
     } catch (const Failure& failure) {
@@ -118,13 +108,16 @@ Result<ChatTemplate> ChatTemplate::open(const fs::path& path, const TemplateLimi
     if (fs::is_directory(path, none))
         file = fs::exists(path / "chat_template.jinja", none) ? path / "chat_template.jinja"
                                                               : path / "tokenizer_config.json";
-    if (file.filename() == "tokenizer_config.json") {
+    // tokenizer_config.json, chat_template.json: JSON that holds a template is no template itself.
+    if (file.extension() == ".json") {
         NIBBLE_TRY(const Json config, read_json_file(file, {.python_constants = true}));
         NIBBLE_TRY(auto found, from_tokenizer_config(config, limits).within(file.string()));
         if (!found) return fail("{}: holds no chat_template", file.string());
         return *std::move(found);
     }
-    NIBBLE_TRY(const std::string source, read(file, limits.max_source_bytes));
+    NIBBLE_TRY(const std::string source, read_text_file(file, static_cast<size_t>(limits.max_source_bytes)));
+    if (const auto json = parse_json(source); json.ok() && json->is_structured())
+        return fail("{}: is JSON, not a Jinja template", file.string());
     return parse(source, limits).within(file.string());
 }
 
@@ -136,15 +129,35 @@ Result<std::optional<ChatTemplate>> ChatTemplate::from_tokenizer_config(const Js
     return std::optional<ChatTemplate>(std::move(chat));
 }
 
+const std::string& ChatTemplate::source() const { return tree_->source; }
+
 Result<std::string> ChatTemplate::render(const Json& variables, const std::optional<std::tm>& now) const {
-    if (!variables.is_object()) return fail("the variables of a template are not an object");
+    NIBBLE_TRY(auto rendering, render(Json::object(), variables, now));
+    return std::move(rendering.text);
+}
+
+Result<std::string> ChatTemplate::render(const Json& variables, const std::optional<std::tm>& now, Meter& meter) const {
+    NIBBLE_TRY(auto rendering, render(Json::object(), variables, now, meter));
+    return std::move(rendering.text);
+}
+
+Result<Rendering> ChatTemplate::render(const Json& own, const Json& data, const std::optional<std::tm>& now) const {
+    Meter meter({.steps = limits_.max_steps, .bytes = limits_.max_made_bytes});
+    return render(own, data, now, meter);
+}
+
+Result<Rendering> ChatTemplate::render(const Json& own, const Json& data, const std::optional<std::tm>& now,
+                                       Meter& meter) const {
+    if (!own.is_object() || !data.is_object()) return fail("the variables of a template are not an object");
     try {
-        Interpreter interpreter({.steps = limits_.max_steps, .bytes = limits_.max_made_bytes}, limits_.max_output_bytes,
-                                now ? &*now : nullptr);
+        Interpreter interpreter(meter, limits_.max_output_bytes, now ? &*now : nullptr);
         std::vector<std::pair<std::string, Value>> values;
-        for (const auto& [name, value] : variables.items())
-            values.emplace_back(name, to_value(value, interpreter.budget));
-        return interpreter.run(tree_->body, std::move(values));
+        for (const auto& [name, value] : own.items())
+            values.emplace_back(name, to_value(value, interpreter.budget, Marked::written));
+        for (const auto& [name, value] : data.items())
+            values.emplace_back(name, to_value(value, interpreter.budget, Marked::from_data));
+        const Marked text = interpreter.run(tree_->body, std::move(values));
+        return Rendering{text.text(), text.data()};
     } catch (const Failure& failure) {
         return at_line(failure);
     }

@@ -6,6 +6,8 @@
 #pragma once
 
 #include "base/json.h"
+#include "text/meter.h"
+#include "text/text_range.h"
 
 #include <ctime>
 #include <memory>
@@ -20,6 +22,11 @@ struct TemplateLimits {
     int64_t max_source_bytes = 4 << 20;
 };
 
+struct Rendering {
+    std::string text;
+    TextRanges data;  // bytes that come from data; the template wrote all others
+};
+
 class ChatTemplate {
 public:
     static Result<ChatTemplate> parse(std::string_view source, const TemplateLimits& limits = {});
@@ -32,6 +39,15 @@ public:
 
     // `variables`: an object; messages, tools, add_generation_prompt, bos_token, ... `now` is what strftime_now tells.
     Result<std::string> render(const Json& variables, const std::optional<std::tm>& now = {}) const;
+    // The meter's steps and bytes stand for those of the template's limits.
+    Result<std::string> render(const Json& variables, const std::optional<std::tm>& now, Meter& meter) const;
+
+    // The same with variables of two kinds: the model's `own` (bos_token ...), which count as written by the template,
+    // and data, which takes the place of own ones of the same name. Characters keep their origin through all that a
+    // template does with them; what upper(), tojson and the like make of a string that is partly data is data.
+    Result<Rendering> render(const Json& own, const Json& data, const std::optional<std::tm>& now) const;
+    Result<Rendering> render(const Json& own, const Json& data, const std::optional<std::tm>& now, Meter& meter) const;
+    const std::string& source() const;
 
     ~ChatTemplate();
     ChatTemplate(ChatTemplate&&) noexcept;

@@ -1,6 +1,7 @@
 #include "text/corpus.h"
 
 #include "base/mapped_file.h"
+#include "text/gzip.h"
 #include "text/unicode.h"
 
 #include <algorithm>
@@ -108,19 +109,43 @@ Status add_lines(std::string_view text, const Tokenizer& tokenizer, const ChatTe
     return Ok{};
 }
 
+size_t most_unpacked_bytes(const CorpusOptions& options) {
+    constexpr int64_t least = int64_t{64} << 20, most = int64_t{4} << 30, bytes_per_token = 64;
+    return static_cast<size_t>(std::clamp(std::min(options.tokens, most) * bytes_per_token, least, most));
+}
+
+// A text that was cut ends with a whole line, or a whole character.
+std::string_view whole_part(const Unpacked& unpacked, bool lines) {
+    const std::string_view text = unpacked.text;
+    if (!unpacked.cut) return text;
+    if (!lines) return beginning(text, text.size() - std::min<size_t>(text.size(), 4));
+    const size_t end = text.rfind('\n');
+    return text.substr(0, end == text.npos ? 0 : end);
+}
+
 Status fill(Corpus& corpus, const std::filesystem::path& path, const Tokenizer& tokenizer, const ChatTemplate* chat,
             const CorpusOptions& options) {
     NIBBLE_TRY(const MappedFile file, MappedFile::open(path));
-    const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
-    if (text.empty()) return fail("{}: is empty", corpus.origin);
+    const std::string_view bytes(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+    if (bytes.empty()) return fail("{}: is empty", corpus.origin);
+    if (bytes.starts_with("PAR1"))
+        return fail("{}: is a Parquet file, which is not read; write its text as .jsonl, a line {{\"text\": ...}} each",
+                    corpus.origin);
+    const bool packed = path.extension() == ".gz";
+    Unpacked unpacked;
+    if (packed) {
+        NIBBLE_TRY(unpacked, gunzip(bytes, most_unpacked_bytes(options)).within(corpus.origin));
+        corpus.cut = unpacked.cut;
+        if (unpacked.text.empty()) return fail("{}: is empty", corpus.origin);
+    }
+    const bool lines = (packed ? path.stem() : path).extension() == ".jsonl";
+    const std::string_view text = packed ? whole_part(unpacked, lines) : bytes;
     NIBBLE_CHECK(check_utf8(text).within(corpus.origin));
     Collector out(corpus, options);
-    const Status added = path.extension() == ".jsonl" ? add_lines(text, tokenizer, chat, options, out)
-                                                      : add_plain(text, tokenizer, options, out);
+    const Status added =
+        lines ? add_lines(text, tokenizer, chat, options, out) : add_plain(text, tokenizer, options, out);
     NIBBLE_CHECK(Status(added).within(corpus.origin));
-    if (!out.full())
-        return fail("{}: has {} tokens, {} were asked for; give more text or ask for fewer", corpus.origin,
-                    corpus.tokens, options.tokens);
+    if (corpus.tokens == 0) return fail("{}: has no tokens", corpus.origin);
     return Ok{};
 }
 

@@ -19,16 +19,19 @@ struct CorpusOptions {
 struct Corpus {
     std::string origin;  // the path, for messages
     std::vector<std::vector<TokenId>> sequences;
-    int64_t tokens = 0;  // of all sequences
+    int64_t tokens = 0;  // of all sequences; fewer than asked for where the text ends before
+    bool cut = false;    // of a packed text only the beginning was read
 };
 
 // Whether `messages` is what chat templates are written for: a list, not empty, of objects with a 'role'.
 Status check_messages(const Json& messages);
 
 // *.jsonl: {"text": "..."} or {"messages": [...]} per line, special tokens as the tokenizer or the template adds them.
-// Anything else: plain text, each window after the tokens the tokenizer puts in front of a text (BOS).
-// Errors: empty or not UTF-8 (says where), a line that is neither, messages without a template, fewer tokens than asked
-// for (says how many there are).
+// Anything else: plain text, each window after the tokens the tokenizer puts in front of a text (BOS). *.gz: either,
+// packed; of a long one only as much is unpacked as holds the tokens that were asked for (64 bytes a token, 64 MiB at
+// least).
+// Errors: empty or not UTF-8 (says where), a line that is neither, messages without a template, a Parquet file, no
+// tokens.
 Result<Corpus> read_corpus(const std::filesystem::path& path, const Tokenizer& tokenizer, const ChatTemplate* chat,
                            const CorpusOptions& options = {});
 

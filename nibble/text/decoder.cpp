@@ -49,10 +49,13 @@ Status Decoder::add(const Json& component, int depth) {
         strip_left_ = start->get<size_t>();
     } else if (fused_) {
         return fail("{} after Fuse is not supported", where);
+    } else if (each_.size() >= 32) {
+        return fail("{}: over 32 steps", where);
     } else if (type == "ByteFallback") {
         byte_fallback_ = true;
     } else if (type == "Replace") {
         NIBBLE_TRY(auto replace, parse_replace(component).within(where));
+        may_grow_ |= replace.content.size() > replace.pattern.shortest();
         each_.emplace_back(std::move(replace));
     } else if (type == "Metaspace") {
         NIBBLE_TRY(auto mark, json_string(component, "replacement").within(where));
@@ -69,25 +72,60 @@ Status Decoder::add(const Json& component, int depth) {
     return Ok{};
 }
 
+namespace {
+
+// The replacements of one token. Fixed by the token alone, so that what check() passed never fails later.
+MeterLimits token_limits(size_t size) {
+    const auto n = static_cast<int64_t>(size);
+    return {.steps = 4096 + 64 * n, .bytes = 32 * (1024 + 16 * n)};
+}
+
+}  // namespace
+
 Decoder::Piece Decoder::piece(std::string_view token, bool first) const {
+    Meter meter(token_limits(token.size()));
+    auto out = changed(token, first, meter);
+    return out.ok() ? *std::move(out) : Piece{std::string(token), false};
+}
+
+Status Decoder::check(const Vocabulary& vocabulary, Meter& meter) const {
+    if (!may_grow_) return Ok{};
+    for (uint32_t id = 0; id < vocabulary.size(); ++id) {
+        if (!vocabulary.has(id)) continue;
+        const std::string& token = vocabulary.text(id);
+        for (const bool first : {false, true}) {
+            Meter own(token_limits(token.size()));
+            const auto piece = changed(token, first, own);
+            const std::string where = fmt::format("decoder: token {}", id);
+            NIBBLE_CHECK(own.status().within(where));
+            if (piece.ok() && piece->bytes.size() > 1024 + 16 * token.size())
+                return fail("{} becomes {} bytes, more than 1024 and 16 times its own {}", where, piece->bytes.size(),
+                            token.size());
+            if (!piece.ok()) return Error(piece.error()).within(where);
+            if (!meter.pay_steps(own.steps_used())) return meter.error().within("decoder");
+        }
+    }
+    return Ok{};
+}
+
+Result<Decoder::Piece> Decoder::changed(std::string_view token, bool first, Meter& meter) const {
     if (byte_level_) {
-        if (auto bytes = alphabet_.bytes(token)) return {*std::move(bytes), true};
-        return {std::string(token), true};
+        if (auto bytes = alphabet_.bytes(token)) return Piece{*std::move(bytes), true};
+        return Piece{std::string(token), true};
     }
     if (byte_fallback_)
-        if (const auto byte = byte_token(token)) return {std::string(1, static_cast<char>(*byte)), true};
+        if (const auto byte = byte_token(token)) return Piece{std::string(1, static_cast<char>(*byte)), true};
     std::string text(token);
     for (const auto& step : each_) {
         if (const auto* replace = std::get_if<ReplaceStep>(&step)) {
-            // A regular expression that gives up on a token leaves it as it is.
-            if (auto replaced = replace->apply(text); replaced.ok()) text = *std::move(replaced);
+            NIBBLE_TRY(text, replace->apply(text, meter));
             continue;
         }
         const auto& meta = std::get<Metaspace>(step);
         const ReplaceStep replace{Pattern::literal(meta.mark), first && meta.drop_first ? "" : " "};
-        if (auto replaced = replace.apply(text); replaced.ok()) text = *std::move(replaced);
+        NIBBLE_TRY(text, replace.apply(text, meter));
     }
-    return {std::move(text), false};
+    return Piece{std::move(text), false};
 }
 
 }  // namespace nibble

@@ -21,8 +21,10 @@ public:
         std::string bytes;
         bool partial = false;  // bytes of a character that other tokens complete; else whole characters
     };
-    // What a token becomes; `first`: it begins the text.
+    // What a token becomes; `first`: it begins the text. Precondition: check() has passed the token's vocabulary.
     Piece piece(std::string_view token, bool first) const;
+    // Error: a token that replacements make longer than 16 times itself and 1024 bytes, or that costs too many steps.
+    Status check(const Vocabulary& vocabulary, Meter& meter) const;
 
     bool byte_level() const { return byte_level_; }
     bool whole_runs() const { return whole_runs_; }  // a run of byte tokens that is not UTF-8 is U+FFFD for each byte
@@ -35,8 +37,10 @@ private:
         bool drop_first;
     };
     Status add(const Json& component, int depth);
+    Result<Piece> changed(std::string_view token, bool first, Meter& meter) const;
     std::vector<std::variant<ReplaceStep, Metaspace>> each_;
     bool byte_level_ = false, byte_fallback_ = false, fused_ = false, whole_runs_ = true;
+    bool may_grow_ = false;  // a replacement is longer than what it stands for, or looks for a regular expression
     size_t strip_left_ = 0;
     std::string strip_text_;
     ByteAlphabet alphabet_;

@@ -30,7 +30,7 @@ Value negate(Interpreter&, const Value& a);
 // == != < <= > >= in "not in"
 bool compare(Interpreter&, std::string_view op, const Value& a, const Value& b);
 // "format" % values, as Python's for d i s r f e g x c and %%.
-std::string percent_format(Interpreter&, const std::string& format, const Value& values);
+Marked percent_format(Interpreter&, const Marked& format, const Value& values);
 
 // range, dict, namespace, raise_exception, strftime_now.
 std::vector<std::pair<std::string, Value>> functions(Interpreter&);

@@ -213,7 +213,7 @@ ExpressionPtr ExpressionParser::primary() {
     if (t.kind == K::string) {
         std::string text;
         while (now().kind == K::string) text += tokens_[at_++].text;
-        return constant(std::move(text), t.line);
+        return constant(Marked::written(std::move(text)), t.line);
     }
     if (t.kind == K::integer || t.kind == K::real) {
         ++at_;
@@ -318,6 +318,7 @@ void ExpressionParser::arguments(Expression& e) {
         else if (now().kind == K::name && tokens_[at_ + 1].kind == K::op && tokens_[at_ + 1].text == "=") {
             std::string key = expect_name();
             ++at_;
+            if (c.named.size() >= 1000) fail("a call has over 1000 named arguments");
             for (const auto& [other, value] : c.named)
                 if (other == key) fail(fmt::format("the argument '{}' is given twice", key));
             c.named.emplace_back(std::move(key), watch(expression()));

@@ -63,11 +63,11 @@ Value f_default(In in, V v, A a) {
 Value f_list(In in, V v, A) { return in.list(iterate(v, in.budget)); }
 Value f_first(In in, V v, A) {
     const auto items = iterate(v, in.budget);
-    return items.empty() ? Value::undefined("No first item, sequence was empty.") : items.front();
+    return items.empty() ? in.missing("No first item, sequence was empty.") : items.front();
 }
 Value f_last(In in, V v, A) {
     const auto items = iterate(v, in.budget);
-    return items.empty() ? Value::undefined("No last item, sequence was empty.") : items.back();
+    return items.empty() ? in.missing("No last item, sequence was empty.") : items.back();
 }
 Value f_reverse(In in, V v, A) {
     if (v.is(Kind::string)) return get_slice(in, v, Value::none(), Value::none(), int64_t(-1));
@@ -92,7 +92,7 @@ Value dotted(In in, Value v, V path) {
         const auto parsed = std::from_chars(part.data(), part.data() + part.size(), index);
         const bool number =
             !part.empty() && parsed.ec == std::errc{} && parsed.ptr == part.data() + part.size() && part[0] != '-';
-        v = get_item(in, v, number ? Value(index) : Value(part));
+        v = get_item(in, v, number ? Value(index) : Value(Marked::written(part)));
         at = end + 1;
     }
     return v;
@@ -103,17 +103,17 @@ Value f_attr(In in, V v, A a) {
     if (!b[0] || !b[0]->is(Kind::string)) in.fail("the filter 'attr' needs a name");
     if (v.is(Kind::undefined)) in.fail(v.text());
     if (auto found = python_attribute(in, v, b[0]->text())) return *found;
-    return Value::undefined(fmt::format("'{} object' has no attribute '{}'", type_name(v), b[0]->text()));
+    return in.missing(fmt::format("'{} object' has no attribute '{}'", type_name(v), b[0]->text().substr(0, 200)));
 }
 
 Value f_join(In in, V v, A a) {
     const Bound b = bind(in, "join", a, {"d", "attribute"});
-    const std::string glue = b[0] ? in.text(*b[0]) : "";
-    std::string out;
+    const Marked glue = b[0] ? in.text(*b[0]) : Marked();
+    Marked out;
     bool first = true;
     for (const Value& item : iterate(v, in.budget)) {
+        in.budget.pay_bytes(glue.cost() - 64);
         if (!std::exchange(first, false)) out += glue;
-        in.budget.pay_bytes(int64_t(glue.size()));
         out += in.text(b[1] && !b[1]->is(Kind::none) ? dotted(in, item, *b[1]) : item);
     }
     return in.string(std::move(out));
@@ -136,7 +136,7 @@ Value f_map(In in, V v, A a) {
         }
     } else {
         const Filter filter = a.positional[0].is(Kind::string) ? find_filter(a.positional[0].text()) : nullptr;
-        if (!filter) in.fail(fmt::format("unknown filter {}", repr(a.positional[0], in.budget)));
+        if (!filter) in.fail(fmt::format("unknown filter {}", repr(a.positional[0], in.budget).text()));
         for (const Value& item : items) out.push_back(filter(in, item, rest(a, 1)));
     }
     return in.list(std::move(out), Row::iterator);
@@ -148,7 +148,7 @@ Value choose(In in, V v, A a, bool by_attribute, bool keep) {
     Test test = nullptr;
     if (a.positional.size() > skip) {
         test = a.positional[skip].is(Kind::string) ? find_test(a.positional[skip].text()) : nullptr;
-        if (!test) in.fail(fmt::format("unknown test {}", repr(a.positional[skip], in.budget)));
+        if (!test) in.fail(fmt::format("unknown test {}", repr(a.positional[skip], in.budget).text()));
     }
     const Arguments more = rest(a, skip + 1);
     std::vector<Value> out;
@@ -165,7 +165,7 @@ Value f_selectattr(In in, V v, A a) { return choose(in, v, a, true, true); }
 Value f_rejectattr(In in, V v, A a) { return choose(in, v, a, true, false); }
 
 Value sort_key(In in, V v, bool case_sensitive) {
-    return v.is(Kind::string) && !case_sensitive ? in.string(lower(v.text())) : v;
+    return v.is(Kind::string) && !case_sensitive ? in.string(v.marked().changed(lower(v.text()))) : v;
 }
 
 void sort_by(In in, std::vector<std::pair<Value, Value>>& keyed, bool reverse) {
@@ -222,7 +222,7 @@ Value extreme(In in, V v, A a, bool largest) {
         best = item;
         best_key = key;
     }
-    return best ? *best : Value::undefined("No aggregated item, sequence was empty.");
+    return best ? *best : in.missing("No aggregated item, sequence was empty.");
 }
 Value f_min(In in, V v, A a) { return extreme(in, v, a, false); }
 Value f_max(In in, V v, A a) { return extreme(in, v, a, true); }
@@ -246,6 +246,7 @@ Value f_int(In in, V v, A a) {
     if (v.is_integral()) return v.integer();
     double d = 0;
     if (v.is(Kind::string)) {
+        in.budget.pay_look(4 * v.text().size());
         std::string text(strip(v.text()));
         std::erase(text, '_');
         int64_t base = integer_argument(in, b[1], 10);
@@ -274,6 +275,7 @@ Value f_float(In in, V v, A a) {
     if (v.is(Kind::undefined)) in.fail(v.text());
     if (v.is_number()) return v.real();
     if (v.is(Kind::string)) {
+        in.budget.pay_look(4 * v.text().size());
         const std::string_view text = strip(v.text());
         const char* first = text.data() + (text.starts_with('+') ? 1 : 0);
         double d = 0;
@@ -283,17 +285,31 @@ Value f_float(In in, V v, A a) {
     return b[0] ? *b[0] : Value(0.0);
 }
 
+// To a multiple of 10^digits, halves to the even one, as Python does. Precondition: digits > 0.
+int64_t round_integer(In in, int64_t value, int64_t digits) {
+    if (digits > 19) return 0;  // half of 10^20 is beyond 64 bits
+    __int128 unit = 1;
+    for (int64_t i = 0; i < digits; ++i) unit *= 10;
+    __int128 below = value / unit;
+    if (value % unit < 0) --below;
+    const __int128 twice = 2 * (value - below * unit);
+    const __int128 rounded = (below + (twice > unit || (twice == unit && below % 2 != 0))) * unit;
+    if (rounded > INT64_MAX || rounded < INT64_MIN) in.fail("an integer needs more than 64 bits");
+    return int64_t(rounded);
+}
+
 Value f_round(In in, V v, A a) {
     const Bound b = bind(in, "round", a, {"precision", "method"});
     if (!v.is_number()) in.fail(fmt::format("type {} cannot be rounded", type_name(v)));
     const int64_t precision = integer_argument(in, b[0], 0);
-    const std::string how = b[1] ? in.text(*b[1]) : "common";
+    const std::string how = b[1] ? in.text(*b[1]).text() : "common";
     if (precision < -300 || precision > 300) in.fail("round: the precision is not reasonable");
     if (how == "common") {
         if (v.is_integral() && precision >= 0) return v.integer();
         if (precision < 0) {
-            const double unit = std::pow(10.0, double(-precision)), out = std::nearbyint(v.real() / unit) * unit;
-            return v.is_integral() ? Value(int64_t(out)) : Value(out);
+            if (v.is_integral()) return round_integer(in, v.integer(), -precision);
+            const double unit = std::pow(10.0, double(-precision));
+            return std::nearbyint(v.real() / unit) * unit;
         }
         return std::strtod(fmt::format("{:.{}f}", v.real(), int(precision)).c_str(),
                            nullptr);  // correctly rounded, as Python's
@@ -306,19 +322,21 @@ Value f_round(In in, V v, A a) {
 
 Value f_indent(In in, V v, A a) {
     const Bound b = bind(in, "indent", a, {"width", "first", "blank"});
-    const std::string pad =
+    const Marked pad =
         b[0] && b[0]->is(Kind::string)
-            ? b[0]->text()
-            : std::string(size_t(std::clamp<int64_t>(integer_argument(in, b[0], 4), 0, 10000)), ' ');
-    const std::string text = in.text(v) + "\n";  // as Jinja does, so that the last line is one
-    std::string out = flag(b[1]) ? pad : "";
+            ? b[0]->marked()
+            : Marked::written(std::string(size_t(std::clamp<int64_t>(integer_argument(in, b[0], 4), 0, 10000)), ' '));
+    Marked whole = in.text(v);
+    whole += '\n';  // as Jinja does, so that the last line is one
+    const std::string& text = whole.text();
+    Marked out = flag(b[1]) ? pad : Marked();
     const size_t end = text.size() - 1;
     for (size_t at = 0; at < text.size();) {
         const size_t stop = text.find('\n', at);
         const std::string_view line = std::string_view(text).substr(at, stop - at);
-        if (at > 0 && (!line.empty() || flag(b[2]))) out += pad;
         in.budget.pay_bytes(int64_t(pad.size() + line.size()));
-        out += line;
+        if (at > 0 && (!line.empty() || flag(b[2]))) out += pad;
+        out.add(whole, line);
         if (stop < end) out += '\n';
         at = stop + 1;
     }
@@ -326,9 +344,10 @@ Value f_indent(In in, V v, A a) {
 }
 
 Value f_escape(In in, V v, A) {
+    const Marked text = in.text(v);
     std::string out;
-    for (const char c : in.text(v)) append_html(out, c);
-    return in.string(std::move(out));
+    for (const char c : text.text()) append_html(out, c);
+    return in.string(text.changed(std::move(out)));
 }
 
 Value f_format(In in, V v, A a) { return in.string(percent_format(in, in.text(v), in.list(a.positional, Row::tuple))); }
@@ -347,8 +366,8 @@ Value f_tojson(In in, V v, A a) {
     if (b[2] && !b[2]->is(Kind::none)) {
         const auto both = iterate(*b[2], in.budget);
         if (both.size() != 2) in.fail("separators must be two strings");
-        comma = in.text(both[0]);
-        colon = in.text(both[1]);
+        comma = in.text(both[0]).text();
+        colon = in.text(both[1]).text();
     }
     return in.string(to_json(v, in.budget, indent ? &*indent : nullptr, comma, colon, flag(b[0]), flag(b[3])));
 }

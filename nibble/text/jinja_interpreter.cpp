@@ -1,21 +1,23 @@
 #include "text/jinja_interpreter.h"
 
+#include "text/substring.h"
+
 #include <fmt/format.h>
+
+#include <algorithm>
 
 namespace nibble::jinja {
 namespace {
-
-constexpr int max_depth = 1000;
 
 // A nested evaluation: the line is the node's until it ends; then the outer node's again.
 struct Entered {
     Entered(Budget& b, int line) : budget(b), outer(b.line) {
         budget.line = line;
-        if (++budget.depth > max_depth) budget.fail("the template recurses too deeply");
+        budget.enter();
         budget.pay_steps(1);
     }
     ~Entered() {
-        --budget.depth;
+        budget.leave();
         budget.line = outer;
     }
     Budget& budget;
@@ -24,15 +26,20 @@ struct Entered {
 
 }  // namespace
 
-Interpreter::Interpreter(Budget limits, int64_t max_output, const std::tm* now)
-    : budget(limits), clock(now), max_output_(max_output) {}
+Interpreter::Interpreter(Meter& meter, int64_t max_output, const std::tm* now)
+    : budget{meter}, clock(now), max_output_(max_output) {}
 
 Interpreter::~Interpreter() {
     for (const auto& scope : captured_) scope->names.clear();
     for (const auto& space : spaces_) space->entries.clear();
+    for (const auto& loop : loops_) {
+        loop->last_changed = {};
+        loop->items = {};
+        loop->recurse = {};
+    }
 }
 
-std::string Interpreter::run(const Body& body, std::vector<std::pair<std::string, Value>> variables) {
+Marked Interpreter::run(const Body& body, std::vector<std::pair<std::string, Value>> variables) {
     auto globals = std::make_shared<Scope>();
     for (auto& [name, value] : functions(*this)) globals->names[name] = value;
     for (auto& [name, value] : variables) globals->names[name] = std::move(value);
@@ -46,22 +53,34 @@ Interpreter::ScopePtr Interpreter::inner(const ScopePtr& parent) {
     return scope;
 }
 
+size_t Interpreter::find(std::string_view text, std::string_view what, size_t from) {
+    const size_t at = find_text(text, what, budget.meter, from);
+    if (!budget.meter.ok()) budget.stop();
+    return at;
+}
+
+size_t Interpreter::rfind(std::string_view text, std::string_view what) {
+    const size_t at = rfind_text(text, what, budget.meter);
+    if (!budget.meter.ok()) budget.stop();
+    return at;
+}
+
 Value Interpreter::make_space() {
     budget.pay_bytes(128);
     spaces_.push_back(std::make_shared<Dict>());
     return Value(spaces_.back(), Kind::space);
 }
 
-void Interpreter::write(const std::string& text) {
+void Interpreter::write(const Marked& text) {
     if (int64_t(out_->size() + text.size()) > max_output_)
         fail(fmt::format("the output is longer than {} bytes", max_output_));
-    budget.pay_bytes(int64_t(text.size()));
+    budget.pay_bytes(text.cost() - 64);
     *out_ += text;
 }
 
-std::string Interpreter::capture(const Body& body, const ScopePtr& scope) {
-    std::string text;
-    std::string* const outer = std::exchange(out_, &text);
+Marked Interpreter::capture(const Body& body, const ScopePtr& scope) {
+    Marked text;
+    Marked* const outer = std::exchange(out_, &text);
     execute(body, scope);
     out_ = outer;
     return text;
@@ -78,7 +97,7 @@ Interpreter::Flow Interpreter::execute(const Body& body, const ScopePtr& scope) 
 Interpreter::Flow Interpreter::execute(const Statement& s, const ScopePtr& scope) {
     switch (s.what) {
         case Do::text:
-            write(s.text);
+            write(Marked::written(s.text));
             break;
         case Do::print:
             write(text(evaluate(*s.items[0], scope)));
@@ -143,15 +162,16 @@ void Interpreter::loop(const Statement& s, const ScopePtr& scope, const Value& o
         if (s.arms.size() > 1) execute(s.arms[1].second, inner(scope));
         return;
     }
-    const auto state = std::make_shared<Loop>();
+    budget.pay_bytes(sizeof(Loop) + 64);
+    const auto state = loops_.emplace_back(std::make_shared<Loop>());
     state->items = std::make_shared<const std::vector<Value>>(std::move(items));
     state->level = level;
     if (s.recursive)
         state->recurse = [&s, scope, level](Interpreter& self, const Arguments& given) {
             const auto bound = bind(self, "loop", given, {"iterable"});
             if (!bound[0]) self.fail("loop() needs what to go through");
-            std::string text;
-            std::string* const outer = std::exchange(self.out_, &text);
+            Marked text;
+            Marked* const outer = std::exchange(self.out_, &text);
             self.loop(s, scope, *bound[0], level + 1);
             self.out_ = outer;
             return self.string(std::move(text));
@@ -172,7 +192,7 @@ void Interpreter::assign(const Expression& target, const Value& value, const Sco
         const Value space = look_up(target.items[0]->name, scope);
         if (!space.is(Kind::space))
             fail(fmt::format("cannot assign attribute on non-namespace object '{}'", target.items[0]->name));
-        space.dict().put(Value(target.name), value, budget);
+        space.dict().put(Value(Marked::written(target.name)), value, budget);
     } else {
         const auto values = iterate(value, budget);
         if (values.size() != target.items.size())
@@ -206,12 +226,13 @@ Value Interpreter::call_macro(const Statement& s, const ScopePtr& scope, const A
         fail(fmt::format("macro '{}' takes not more than {} argument(s)", macro.name, macro.parameters.size()));
     auto more_named = std::make_shared<Dict>();
     for (const auto& [name, value] : given.named) {
+        budget.pay_steps(1 + int64_t(macro.parameters.size()) / 16);
         if (takes(name))
             own->names[name] = value;
         else if (name == "caller" && macro.caller)
             own->names[name] = value;
         else if (macro.kwargs)
-            more_named->put(Value(name), value, budget);
+            more_named->put(string(Marked::from_data(name)), value, budget);
         else if (name == "caller")
             fail(fmt::format(
                 "macro '{}' was invoked with two values for the special caller argument, or does not use caller",
@@ -227,11 +248,16 @@ Value Interpreter::call_macro(const Statement& s, const ScopePtr& scope, const A
             own->names[p.name] = given.positional[i];
         } else if (!named) {
             own->names[p.name] = p.fallback ? evaluate(*p.fallback, own)
-                                            : Value::undefined(fmt::format("parameter '{}' was not provided", p.name));
+                                            : missing(fmt::format("parameter '{}' was not provided", p.name));
         }
     }
-    if (macro.caller && !own->names.contains("caller")) own->names["caller"] = Value::undefined("No caller defined");
-    if (macro.kwargs) own->names["kwargs"] = Value(std::move(more_named));
+    if (macro.caller && !own->names.contains("caller")) own->names["caller"] = missing("No caller defined");
+    if (macro.kwargs) {
+        int depth = 0;
+        for (const auto& [name, value] : more_named->entries) depth = std::max(depth, container_depth(value));
+        more_named->depth = deeper(budget, depth);
+        own->names["kwargs"] = Value(std::move(more_named));
+    }
     if (macro.varargs) {
         std::vector<Value> more;
         for (size_t i = macro.parameters.size(); i < given.positional.size(); ++i) more.push_back(given.positional[i]);
@@ -243,7 +269,7 @@ Value Interpreter::call_macro(const Statement& s, const ScopePtr& scope, const A
 Value Interpreter::look_up(const std::string& name, const ScopePtr& scope) {
     for (const Scope* s = scope.get(); s; s = s->parent.get())
         if (const auto it = s->names.find(name); it != s->names.end()) return it->second;
-    return Value::undefined(fmt::format("'{}' is undefined", name));
+    return missing(fmt::format("'{}' is undefined", name));
 }
 
 Value Interpreter::call(const Value& function, const Arguments& given) {
@@ -266,6 +292,7 @@ Arguments Interpreter::arguments(const Call& call, const ScopePtr& scope) {
         if (!more.is(Kind::dict)) fail("what follows ** is not a dict");
         for (const auto& [k, v] : more.dict().entries) {
             if (!k.is(Kind::string)) fail("keywords must be strings");
+            budget.pay_bytes(int64_t(64 + k.text().size()));
             out.named.emplace_back(k.text(), v);
         }
     }
@@ -338,8 +365,7 @@ Value Interpreter::evaluate(const Expression& e, const ScopePtr& scope) {
         case Op::conditional:
             if (truth(value(1))) return value(0);
             return e.items[2] ? value(2)
-                              : Value::undefined(
-                                    "the inline if-expression evaluated to false and no else section was defined.");
+                              : missing("the inline if-expression evaluated to false and no else section was defined.");
         case Op::logical_or: {
             Value a = value(0);
             return truth(a) ? a : value(1);
@@ -381,7 +407,7 @@ Value Interpreter::evaluate(const Expression& e, const ScopePtr& scope) {
         case Op::power:
             return two([&](const Value& a, const Value& b) { return arithmetic(*this, "**", a, b); });
         case Op::concat: {
-            std::string out;
+            Marked out;
             for (size_t i = 0; i < e.items.size(); ++i) out += text(value(i));
             return string(std::move(out));
         }

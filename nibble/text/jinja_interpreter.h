@@ -16,20 +16,28 @@ struct Scope {
 
 class Interpreter {
 public:
-    Interpreter(Budget limits, int64_t max_output, const std::tm* clock);
+    Interpreter(Meter& meter, int64_t max_output, const std::tm* clock);
     ~Interpreter();
     Interpreter(const Interpreter&) = delete;
     Interpreter& operator=(const Interpreter&) = delete;
 
     // Throws Failure. `body` must outlive the interpreter.
-    std::string run(const Body& body, std::vector<std::pair<std::string, Value>> variables);
+    Marked run(const Body& body, std::vector<std::pair<std::string, Value>> variables);
 
     Value call(const Value& function, const Arguments& arguments);
     // A namespace, whose content is dropped with the interpreter: it may hold itself.
     Value make_space();
     [[noreturn]] void fail(std::string message) const { budget.fail(std::move(message)); }
-    std::string text(const Value& value) { return str(value, budget); }
-    Value string(std::string text) { return make_string(budget, std::move(text)); }
+    Marked text(const Value& value) { return str(value, budget); }
+    // Where `what` begins in `text`, at `from` or later, or last; npos where it does not.
+    size_t find(std::string_view text, std::string_view what, size_t from = 0);
+    size_t rfind(std::string_view text, std::string_view what);
+    // An undefined value: its reason is text, too.
+    Value missing(std::string reason) {
+        budget.pay_bytes(int64_t(64 + reason.size()));
+        return Value::undefined(std::move(reason));
+    }
+    Value string(Marked text) { return make_string(budget, std::move(text)); }
     Value list(std::vector<Value> items, Row row = Row::list) { return make_list(budget, std::move(items), row); }
 
     Budget budget;
@@ -46,18 +54,19 @@ private:
     void assign(const Expression& target, const Value& value, const ScopePtr& scope);
     Value make_macro(const Statement& s, const ScopePtr& scope);
     Value call_macro(const Statement& s, const ScopePtr& scope, const Arguments& arguments);
-    std::string capture(const Body& body, const ScopePtr& scope);
-    void write(const std::string& text);
+    Marked capture(const Body& body, const ScopePtr& scope);
+    void write(const Marked& text);
 
     Value evaluate(const Expression& e, const ScopePtr& scope);
     Value look_up(const std::string& name, const ScopePtr& scope);
     Value filtered(const Expression& e, const ScopePtr& scope, const Value* input);
     Arguments arguments(const Call& call, const ScopePtr& scope);
 
-    std::string* out_ = nullptr;
+    Marked* out_ = nullptr;
     int64_t max_output_;
-    std::vector<ScopePtr> captured_;  // by macros, which lie in scopes: cycles, broken by the destructor
-    std::vector<std::shared_ptr<Dict>> spaces_;
+    std::vector<ScopePtr> captured_;             // by macros, which lie in scopes: cycles, broken by the destructor
+    std::vector<std::shared_ptr<Dict>> spaces_;  // these and loops: kept until the end, then emptied one by one
+    std::vector<std::shared_ptr<Loop>> loops_;
 };
 
 }  // namespace nibble::jinja

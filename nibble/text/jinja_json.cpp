@@ -15,10 +15,17 @@ struct Writer {
     const std::string* indent;
     std::string_view comma, colon;
     bool ascii, sort_keys;
-    std::string out;
+    Marked out;
 
-    void quoted(const std::string& text) {
-        out += '"';
+    void put(std::string_view text) {
+        budget.pay_bytes(int64_t(text.size()));
+        out += text;
+    }
+
+    // Paid before it is made.
+    std::string quoted(const std::string& text, bool ascii) {
+        budget.pay_bytes(int64_t(text.size()));
+        std::string out = "\"";
         for (size_t i = 0; i < text.size();) {
             const size_t start = i;
             const char32_t c = next_code_point(text, i);
@@ -42,7 +49,7 @@ struct Writer {
             else
                 out.append(text, start, i - start);
         }
-        out += '"';
+        return out += '"';
     }
 
     std::string scalar(const Value& v) {
@@ -57,26 +64,27 @@ struct Writer {
     void new_line(int level) {
         if (!indent) return;
         out += '\n';
-        for (int i = 0; i < level; ++i) out += *indent;
+        for (int i = 0; i < level; ++i) put(*indent);
     }
 
     void write(const Value& v, int level) {
-        const size_t before = out.size();
+        budget.pay_bytes(16);
         if (v.is(Kind::string)) {
-            quoted(v.text());
+            out += v.marked().changed(quoted(v.text(), ascii));
         } else if (v.is(Kind::none) || v.is_number()) {
             out += scalar(v);
         } else if (v.is(Kind::list) && v.list().row <= Row::tuple) {
             out += '[';
             bool first = true;
             for (const Value& item : v.list().items) {
-                if (!std::exchange(first, false)) out += comma;
+                if (!std::exchange(first, false)) put(comma);
                 new_line(level + 1);
                 write(item, level + 1);
             }
             if (!first) new_line(level);
             out += ']';
         } else if (v.is(Kind::dict)) {
+            budget.pay_bytes(int64_t(v.dict().entries.size() * sizeof(v.dict().entries[0])));
             auto entries = v.dict().entries;
             if (sort_keys)
                 std::stable_sort(entries.begin(), entries.end(),
@@ -84,15 +92,15 @@ struct Writer {
             out += '{';
             bool first = true;
             for (const auto& [key, item] : entries) {
-                if (!std::exchange(first, false)) out += comma;
+                if (!std::exchange(first, false)) put(comma);
                 new_line(level + 1);
                 if (key.is(Kind::string))
-                    quoted(key.text());
+                    out += key.marked().changed(quoted(key.text(), ascii));
                 else if (key.is(Kind::none) || key.is_number())
-                    quoted(scalar(key));
+                    out += quoted(scalar(key), ascii);
                 else
                     budget.fail(fmt::format("keys must be str, int, float, bool or None, not {}", type_name(key)));
-                out += colon;
+                put(colon);
                 write(item, level + 1);
             }
             if (!first) new_line(level);
@@ -100,14 +108,13 @@ struct Writer {
         } else {
             budget.fail(fmt::format("Object of type {} is not JSON serializable", type_name(v)));
         }
-        budget.pay_bytes(int64_t(out.size() - before) + 1);
     }
 };
 
 }  // namespace
 
-std::string to_json(const Value& value, Budget& budget, const std::string* indent, std::string_view comma,
-                    std::string_view colon, bool ascii, bool sort_keys) {
+Marked to_json(const Value& value, Budget& budget, const std::string* indent, std::string_view comma,
+               std::string_view colon, bool ascii, bool sort_keys) {
     Writer writer{budget, indent, comma, colon, ascii, sort_keys, {}};
     writer.write(value, 0);
     return std::move(writer.out);

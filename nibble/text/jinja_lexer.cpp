@@ -182,6 +182,7 @@ private:
             else if (name_start(c)) {
                 size_t n = 1;
                 while (name_start(peek(n)) || digit(peek(n))) ++n;
+                if (n > 1000) fail("a name is longer than 1000 bytes");
                 emit(TokenKind::name, text_.substr(at_, n));
                 skip(n);
             } else

@@ -36,6 +36,7 @@ std::string text_of(Interpreter& in, const std::optional<Value>& v, const char* 
     if (!v) in.fail(fmt::format("{} needs an argument", what));
     if (v->is(Kind::undefined)) in.fail(v->text());
     if (!v->is(Kind::string)) in.fail(fmt::format("{}: expected str, found {}", what, type_name(*v)));
+    in.budget.pay_look(v->text().size());
     return v->text();
 }
 
@@ -48,12 +49,12 @@ int64_t index_argument(Interpreter& in, const std::optional<Value>& v, int64_t o
 template <Side side>
 Value m_strip(Interpreter& in, const Value& self, const Arguments& args) {
     const Bound b = bind(in, "strip", args, {"chars"});
-    in.budget.pay_steps(1 + int64_t(self.text().size()) / 64);
-    if (!b[0] || b[0]->is(Kind::none)) return in.string(std::string(strip(self.text(), side)));
+    in.budget.pay_look(4 * self.text().size());
+    if (!b[0] || b[0]->is(Kind::none)) return in.string(self.marked().part(strip(self.text(), side)));
     const std::string chars = text_of(in, b[0], "strip");
     in.budget.pay_steps(int64_t(self.text().size() / 64 * chars.size()));
     const std::string_view set = chars;
-    return in.string(std::string(strip(self.text(), side, &set)));
+    return in.string(self.marked().part(strip(self.text(), side, &set)));
 }
 
 template <bool from_right>
@@ -62,13 +63,13 @@ Value m_split(Interpreter& in, const Value& self, const Arguments& args) {
     int64_t left = index_argument(in, b[1], -1);
     std::string_view text = self.text();
     std::vector<Value> out;
-    const auto push = [&](std::string_view part) { out.push_back(in.string(std::string(part))); };
+    const auto push = [&](std::string_view part) { out.push_back(in.string(self.marked().part(part))); };
     in.budget.pay_steps(int64_t(text.size()) / 64);
     if (b[0] && !b[0]->is(Kind::none)) {
         const std::string separator = text_of(in, b[0], "split");
         if (separator.empty()) in.fail("empty separator");
         for (; left != 0; --left) {
-            const size_t at = from_right ? text.rfind(separator) : text.find(separator);
+            const size_t at = from_right ? in.rfind(text, separator) : in.find(text, separator);
             if (at == text.npos) break;
             push(from_right ? text.substr(at + separator.size()) : text.substr(0, at));
             text = from_right ? text.substr(0, at) : text.substr(at + separator.size());
@@ -109,17 +110,18 @@ Value m_split(Interpreter& in, const Value& self, const Arguments& args) {
 Value m_splitlines(Interpreter& in, const Value& self, const Arguments& args) {
     const Bound b = bind(in, "splitlines", args, {"keepends"});
     const bool keep = b[0] && truth(*b[0]);
-    const std::string& text = self.text();
+    const std::string_view text = self.text();
     std::vector<Value> out;
+    const auto push = [&](std::string_view part) { out.push_back(in.string(self.marked().part(part))); };
     for (size_t start = 0, i = 0; i < text.size();) {
         const size_t at = i;
         const char32_t c = next_code_point(text, i);
         const bool ends = (c >= 10 && c <= 13) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;
         if (ends && c == '\r' && i < text.size() && text[i] == '\n') ++i;
         if (ends)
-            out.push_back(in.string(text.substr(start, (keep ? i : at) - start)));
+            push(text.substr(start, (keep ? i : at) - start));
         else if (i >= text.size())
-            out.push_back(in.string(text.substr(start)));
+            push(text.substr(start));
         if (ends) start = i;
     }
     return in.list(std::move(out));
@@ -143,38 +145,42 @@ Value m_affix(Interpreter& in, const Value& self, const Arguments& args) {
 template <bool at_end>
 Value m_remove(Interpreter& in, const Value& self, const Arguments& args) {
     const std::string affix = text_of(in, bind(in, "removeprefix", args, {"affix"})[0], "removeprefix");
-    const std::string& text = self.text();
+    const std::string_view text = self.text();
     if (at_end ? !text.ends_with(affix) : !text.starts_with(affix)) return self;
-    return in.string(at_end ? text.substr(0, text.size() - affix.size()) : text.substr(affix.size()));
+    return in.string(
+        self.marked().part(at_end ? text.substr(0, text.size() - affix.size()) : text.substr(affix.size())));
 }
 
 Value m_replace(Interpreter& in, const Value& self, const Arguments& args) {
     const Bound b = bind(in, "replace", args, {"old", "new", "count"});
-    const std::string old = text_of(in, b[0], "replace"), fresh = text_of(in, b[1], "replace"), &text = self.text();
+    const std::string old = text_of(in, b[0], "replace");
+    text_of(in, b[1], "replace");
+    const Marked& fresh = b[1]->marked();
+    const std::string_view text = self.text();
     int64_t left = b[2] && b[2]->is(Kind::none) ? -1 : index_argument(in, b[2], -1);
-    std::string out;
+    Marked out;
     size_t at = 0;
     in.budget.pay_steps(1 + int64_t(text.size()) / 64);
     for (; left != 0; --left) {
-        size_t found = old.empty() ? at : text.find(old, at);
+        size_t found = old.empty() ? at : in.find(text, old, at);
         if (found == text.npos) break;
-        in.budget.pay_bytes(int64_t(fresh.size() + 1));
-        out.append(text, at, found - at) += fresh;
+        in.budget.pay_bytes(fresh.cost() - 63);
+        out.add(self.marked(), text.substr(at, found - at)) += fresh;
         at = found + old.size();
         if (old.empty()) {  // between all characters, and at both ends
             if (at >= text.size()) break;
             next_code_point(text, at);
-            out.append(text, found, at - found);
+            out.add(self.marked(), text.substr(found, at - found));
         }
     }
-    return in.string(out += text.substr(at));
+    return in.string(std::move(out.add(self.marked(), text.substr(at))));
 }
 
 template <bool from_right, bool must>
 Value m_find(Interpreter& in, const Value& self, const Arguments& args) {
     const std::string what = text_of(in, bind(in, "find", args, {"sub"})[0], "find"), &text = self.text();
-    in.budget.pay_steps(1 + int64_t(text.size()) / 64);
-    const size_t at = from_right ? text.rfind(what) : text.find(what);
+    in.budget.pay_look(text.size());
+    const size_t at = from_right ? in.rfind(text, what) : in.find(text, what);
     if (at == text.npos && must) in.fail("substring not found");
     return at == text.npos ? int64_t(-1) : int64_t(code_points(std::string_view(text).substr(0, at)));
 }
@@ -190,7 +196,7 @@ Value m_count(Interpreter& in, const Value& self, const Arguments& args) {
     const std::string what = text_of(in, b[0], "count"), &text = self.text();
     in.budget.pay_steps(1 + int64_t(text.size()) / 64);
     if (what.empty()) return int64_t(code_points(text) + 1);
-    for (size_t at = text.find(what); at != text.npos; at = text.find(what, at + what.size())) ++n;
+    for (size_t at = in.find(text, what); at != text.npos; at = in.find(text, what, at + what.size())) ++n;
     return n;
 }
 
@@ -199,23 +205,25 @@ Value m_index(Interpreter& in, const Value& self, const Arguments& args) {
     if (!b[0]) in.fail("index needs an argument");
     for (size_t i = 0; i < self.list().items.size(); ++i)
         if (equal(self.list().items[i], *b[0], in.budget)) return int64_t(i);
-    in.fail(fmt::format("{} is not in list", repr(*b[0], in.budget)));
+    in.fail(fmt::format("{} is not in list", repr(*b[0], in.budget).text()));
 }
 
 template <std::string (*change)(std::string_view)>
 Value m_change(Interpreter& in, const Value& self, const Arguments& args) {
     bind(in, "the method", args, {});
-    return in.string(change(self.text()));
+    in.budget.pay_look(4 * self.text().size());
+    return in.string(self.marked().changed(change(self.text())));
 }
 
 Value m_join(Interpreter& in, const Value& self, const Arguments& args) {
     const Bound b = bind(in, "join", args, {"iterable"});
     if (!b[0]) in.fail("join needs an argument");
-    std::string out;
+    Marked out;
     bool first = true;
     for (const Value& v : iterate(*b[0], in.budget)) {
-        if (!std::exchange(first, false)) out += self.text();
-        out += text_of(in, v, "join");
+        if (!std::exchange(first, false)) out += self.marked();
+        text_of(in, v, "join");
+        out += v.marked();
         in.budget.pay_bytes(int64_t(self.text().size() + v.text().size()));
     }
     return in.string(std::move(out));
@@ -226,6 +234,7 @@ template <Class kind>
 Value m_is(Interpreter& in, const Value& self, const Arguments& args) {
     bind(in, "the method", args, {});
     if (self.text().empty()) return false;
+    in.budget.pay_look(2 * self.text().size());
     for (size_t i = 0; i < self.text().size();) {
         const char32_t c = next_code_point(self.text(), i);
         if (c >= 0x80 && kind != Class::space) in.fail("isdigit, isalpha and isalnum know only ASCII");
@@ -328,18 +337,19 @@ constexpr Named dict_methods[]{{"get", m_get},
                                {"fromkeys", nullptr}};
 
 template <size_t n>
-std::optional<Value> method_of(const Named (&methods)[n], const Value& self, const std::string& name) {
+std::optional<Value> method_of(Interpreter& in, const Named (&methods)[n], const Value& self, const std::string& name) {
     for (const Named& m : methods) {
         if (m.name != name) continue;
         if (!m.method && self.is(Kind::string))
-            return Value::undefined(fmt::format("the string method '{}' is not supported", name));
+            return in.missing(fmt::format("the string method '{}' is not supported", name));
         if (!m.method)
-            return Value::undefined(
-                fmt::format("access to attribute '{}' of '{}' object is unsafe.", name, type_name(self)));
+            return in.missing(fmt::format("access to attribute '{}' of '{}' object is unsafe.", name, type_name(self)));
         auto function = std::make_shared<Function>();
         function->name = name;
-        function->call = [self, method = m.method](Interpreter& in, const Arguments& args) {
-            return method(in, self, args);
+        in.budget.pay_bytes(128);
+        function->depth = deeper(in.budget, container_depth(self));
+        function->call = [self, method = m.method](Interpreter& i, const Arguments& args) {
+            return method(i, self, args);
         };
         return Value(std::move(function));
     }
@@ -358,10 +368,8 @@ std::optional<Value> loop_attribute(Interpreter& in, const Value& self, const st
     if (name == "last") return Value(at == size - 1);
     if (name == "depth") return int64_t(loop.level + 1);
     if (name == "depth0") return int64_t(loop.level);
-    if (name == "previtem")
-        return at > 0 ? (*loop.items)[size_t(at - 1)] : Value::undefined("there is no previous item");
-    if (name == "nextitem")
-        return at + 1 < size ? (*loop.items)[size_t(at + 1)] : Value::undefined("there is no next item");
+    if (name == "previtem") return at > 0 ? (*loop.items)[size_t(at - 1)] : in.missing("there is no previous item");
+    if (name == "nextitem") return at + 1 < size ? (*loop.items)[size_t(at + 1)] : in.missing("there is no next item");
     if (name != "cycle" && name != "changed") return std::nullopt;
     in.budget.pay_bytes(128);
     auto function = std::make_shared<Function>();
@@ -394,7 +402,7 @@ Value f_range(Interpreter& in, const Arguments& args) {
     const __int128 count = span <= 0 ? __int128(0) : (span + by - 1) / by;
     if (count > 100000) in.fail("Range too big. The sandbox blocks ranges larger than MAX_RANGE (100000).");
     std::vector<Value> out;
-    for (int64_t i = 0; i < int64_t(count); ++i) out.emplace_back(int64_t(start + i * step));
+    for (int64_t i = 0; i < int64_t(count); ++i) out.emplace_back(int64_t(start + __int128(i) * step));
     return in.list(std::move(out), Row::range);
 }
 
@@ -417,7 +425,7 @@ void fill(Interpreter& in, Dict& dict, const Arguments& args) {
             put(both[0], both[1]);
         }
     }
-    for (const auto& [name, v] : args.named) put(Value(name), v);
+    for (const auto& [name, v] : args.named) put(in.string(Marked::from_data(name)), v);
     dict.depth = deeper(in.budget, depth);
 }
 
@@ -435,43 +443,44 @@ Value f_namespace(Interpreter& in, const Arguments& args) {
 
 Value f_raise(Interpreter& in, const Arguments& args) {
     const Bound b = bind(in, "raise_exception", args, {"message"});
-    in.fail(b[0] ? in.text(*b[0]) : "raise_exception without a message");
+    in.fail(b[0] ? in.text(*b[0]).text() : "raise_exception without a message");
 }
 
 Value f_strftime(Interpreter& in, const Arguments& args) {
     const std::string format = text_of(in, bind(in, "strftime_now", args, {"format"})[0], "strftime_now");
     if (!in.clock) in.fail("strftime_now: the caller gave no time");
     if (format.empty()) return Value("");
-    std::string out(format.size() * 8 + 256, '\0');  // longer results come back as nothing
-    in.budget.pay_bytes(int64_t(out.size()));
+    const size_t most = format.size() * 8 + 256;  // longer results come back as nothing
+    in.budget.pay_bytes(int64_t(most));
+    std::string out(most, '\0');
     const size_t n = std::strftime(out.data(), out.size(), format.c_str(), in.clock);
     out.resize(n);
     if (!utf8_valid(out)) in.fail("strftime_now: the result is not UTF-8");
-    return Value(std::move(out));
+    return Value(Marked::written(std::move(out)));
 }
 
 }  // namespace
 
 std::optional<Value> python_attribute(Interpreter& in, const Value& object, const std::string& name) {
     if (name.starts_with("__"))
-        return Value::undefined(
-            fmt::format("access to attribute '{}' of '{}' object is unsafe.", name, type_name(object)));
+        return in.missing(
+            fmt::format("access to attribute '{}' of '{}' object is unsafe.", name.substr(0, 200), type_name(object)));
     switch (object.kind()) {
         case Kind::string:
-            return method_of(string_methods, object, name);
+            return method_of(in, string_methods, object, name);
         case Kind::list:
             return object.list().row == Row::list || object.list().row == Row::tuple
-                       ? method_of(list_methods, object, name)
+                       ? method_of(in, list_methods, object, name)
                        : std::nullopt;
         case Kind::dict:
-            return method_of(dict_methods, object, name);
+            return method_of(in, dict_methods, object, name);
         case Kind::loop:
             return loop_attribute(in, object, name);
         case Kind::space:
-            if (const Value* v = object.dict().find(std::string_view(name))) return *v;
+            if (const Value* v = object.dict().find(std::string_view(name), in.budget)) return *v;
             return std::nullopt;
         case Kind::function:
-            if (name == "name") return Value(object.function().name);
+            if (name == "name") return Value(Marked::written(object.function().name));
             return std::nullopt;
         default:
             return std::nullopt;
@@ -496,14 +505,15 @@ std::vector<std::pair<std::string, Value>> functions(Interpreter&) {
 }
 
 // %[flags][width][.precision]type; no %(name)s.
-std::string percent_format(Interpreter& in, const std::string& format, const Value& values) {
+Marked percent_format(Interpreter& in, const Marked& whole, const Value& values) {
+    const std::string_view format = whole.text();
     std::vector<Value> given{values};
     if (values.is(Kind::list) && values.list().row == Row::tuple) given = values.list().items;
     size_t next = 0;
-    std::string out;
+    Marked out;
     for (size_t i = 0; i < format.size(); ++i) {
         if (format[i] != '%') {
-            out += format[i];
+            out.add(whole, format.substr(i, 1));
             continue;
         }
         if (++i >= format.size()) in.fail("incomplete format");
@@ -512,13 +522,23 @@ std::string percent_format(Interpreter& in, const std::string& format, const Val
             continue;
         }
         std::string spec = "%";
-        while (i < format.size() && std::string_view("-+ 0#.123456789").find(format[i]) != std::string_view::npos)
+        int digits_in_a_row = 0;  // after the flags; printf would write a large width before its length is known
+        while (i < format.size() && std::string_view("-+ 0#.123456789").find(format[i]) != std::string_view::npos) {
+            const bool number = format[i] >= (digits_in_a_row ? '0' : '1') && format[i] <= '9';
+            digits_in_a_row = number ? digits_in_a_row + 1 : 0;
+            if (digits_in_a_row > 3) in.fail("a width or precision of over 999");
             spec += format[i++];
+        }
         if (i >= format.size() || spec.size() > 8) in.fail("incomplete or too long format");
         if (next >= given.size()) in.fail("not enough arguments for format string");
         const Value& v = given[next++];
         char buffer[512];
         const char type = format[i];
+        const auto print = [&](const std::string& how, auto number) {
+            const int size = std::snprintf(buffer, sizeof buffer, how.c_str(), number);
+            if (size < 0 || size >= int(sizeof buffer)) in.fail("a formatted number of over 500 characters");
+            out += buffer;
+        };
         if (type == 's' || type == 'r') {
             if (spec != "%") in.fail("a width of %s is not supported");
             out += type == 's' ? in.text(v) : repr(v, in.budget);
@@ -526,11 +546,9 @@ std::string percent_format(Interpreter& in, const std::string& format, const Val
             if (v.is(Kind::real) && !(std::abs(v.real()) < 9e18)) in.fail("an integer needs more than 64 bits");
             const long long number = v.is(Kind::real) ? (long long)(v.real()) : v.integer();
             if ((type == 'x' || type == 'X') && number < 0) in.fail("%x of a negative number is not supported");
-            std::snprintf(buffer, sizeof buffer, (spec + "ll" + (type == 'i' ? 'd' : type)).c_str(), number);
-            out += buffer;
+            print(spec + "ll" + (type == 'i' ? 'd' : type), number);
         } else if (std::string_view("feEgG").find(type) != std::string_view::npos && v.is_number()) {
-            std::snprintf(buffer, sizeof buffer, (spec + type).c_str(), v.real());
-            out += buffer;
+            print(spec + type, v.real());
         } else {
             in.fail(fmt::format("the format '{}{}' does not fit a {}, or is not supported", spec, type, type_name(v)));
         }

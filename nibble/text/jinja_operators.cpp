@@ -31,11 +31,9 @@ bool indexable(const Value& v) { return v.is(Kind::string) || (v.is(Kind::list) 
 Value get_attribute(Interpreter& in, const Value& object, const std::string& name) {
     if (object.is(Kind::undefined)) in.fail(object.text());
     if (auto found = python_attribute(in, object, name)) return *found;
-    if (object.is(Kind::dict)) {
-        in.budget.pay_steps(1 + int64_t(object.dict().entries.size()) / 16);
-        if (const Value* v = object.dict().find(std::string_view(name))) return *v;
-    }
-    return Value::undefined(fmt::format("'{}' has no attribute '{}'", object_name(object), name));
+    if (object.is(Kind::dict))
+        if (const Value* v = object.dict().find(std::string_view(name), in.budget)) return *v;
+    return in.missing(fmt::format("'{}' has no attribute '{}'", object_name(object), name));
 }
 
 Value get_item(Interpreter& in, const Value& object, const Value& key) {
@@ -49,15 +47,16 @@ Value get_item(Interpreter& in, const Value& object, const Value& key) {
             if (object.is(Kind::list)) return object.list().items[size_t(i)];
             in.budget.pay_steps(1 + size / 16);
             const auto at = offsets(object.text());
-            return in.string(object.text().substr(at[size_t(i)], at[size_t(i) + 1] - at[size_t(i)]));
+            const std::string_view text = object.text();
+            return in.string(object.marked().part(text.substr(at[size_t(i)], at[size_t(i) + 1] - at[size_t(i)])));
         }
     }
     if (key.is(Kind::string)) {
         if (auto found = python_attribute(in, object, key.text())) return *found;
-        return Value::undefined(fmt::format("'{}' has no attribute {}", object_name(object), repr(key, in.budget)));
+        return in.missing(fmt::format("'{}' has no attribute {}", object_name(object), repr(key, in.budget).text()));
     }
-    return Value::undefined(fmt::format("{} has no element {}", object_name(object),
-                                        key.is(Kind::undefined) ? "Undefined" : repr(key, in.budget)));
+    return in.missing(fmt::format("{} has no element {}", object_name(object),
+                                  key.is(Kind::undefined) ? "Undefined" : repr(key, in.budget).text()));
 }
 
 Value get_slice(Interpreter& in, const Value& object, const Value& start, const Value& stop, const Value& step) {
@@ -79,9 +78,10 @@ Value get_slice(Interpreter& in, const Value& object, const Value& start, const 
     in.budget.pay_steps(size / 4);
     if (object.is(Kind::string)) {
         const auto at = offsets(object.text());
-        std::string out;
+        const std::string_view text = object.text();
+        Marked out;
         for (int64_t i = from; by > 0 ? i < to : i > to; i += by)
-            out.append(object.text(), at[size_t(i)], at[size_t(i) + 1] - at[size_t(i)]);
+            out.add(object.marked(), text.substr(at[size_t(i)], at[size_t(i) + 1] - at[size_t(i)]));
         return in.string(std::move(out));
     }
     std::vector<Value> out;
@@ -92,8 +92,9 @@ Value get_slice(Interpreter& in, const Value& object, const Value& start, const 
 Value add(Interpreter& in, const Value& a, const Value& b) {
     if (a.is_number() && b.is_number()) return arithmetic(in, "+", a, b);
     if (a.is(Kind::string) && b.is(Kind::string)) {
-        in.budget.pay_bytes(int64_t(64 + a.text().size() + b.text().size()));
-        return Value(a.text() + b.text());
+        Marked out = a.marked();
+        out += b.marked();
+        return in.string(std::move(out));
     }
     if (a.is(Kind::list) && b.is(Kind::list) && a.list().row == b.list().row && a.list().row <= Row::tuple) {
         std::vector<Value> out = a.list().items;
@@ -116,9 +117,9 @@ Value multiply(Interpreter& in, const Value& a, const Value& b) {
     };
     if (a.is(Kind::string)) {
         if (a.text().empty()) return a;
-        pay(a.text().size());
-        std::string out;
-        for (int64_t i = 0; i < times; ++i) out += a.text();
+        pay(size_t(a.marked().cost()) - 64);
+        Marked out;
+        for (int64_t i = 0; i < times; ++i) out += a.marked();
         return Value(std::move(out));
     }
     if (a.is(Kind::list) && a.list().row <= Row::tuple) {
@@ -140,7 +141,7 @@ Value negate(Interpreter& in, const Value& a) {
 }
 
 Value arithmetic(Interpreter& in, std::string_view op, const Value& a, const Value& b) {
-    if (op == "%" && a.is(Kind::string)) return in.string(percent_format(in, a.text(), b));
+    if (op == "%" && a.is(Kind::string)) return in.string(percent_format(in, a.marked(), b));
     if (!a.is_number() || !b.is_number()) unsupported(in, op, a, b);
     const bool integral = a.is_integral() && b.is_integral();
     const bool divides = op == "/" || op == "//" || op == "%";
@@ -194,8 +195,7 @@ bool compare(Interpreter& in, std::string_view op, const Value& a, const Value& 
     if (b.is(Kind::string)) {
         if (!a.is(Kind::string))
             in.fail(fmt::format("'in <string>' requires string as left operand, not {}", type_name(a)));
-        in.budget.pay_steps(1 + int64_t(b.text().size()) / 64);
-        return b.text().find(a.text()) != std::string::npos;
+        return in.find(b.text(), a.text()) != std::string::npos;
     }
     if (b.is(Kind::dict)) {
         if (!hashable(a)) in.fail(fmt::format("unhashable type: '{}'", type_name(a)));

@@ -152,6 +152,7 @@ private:
     void signature(Macro& macro) {
         expect_op("(");
         while (!op(")")) {
+            if (macro.parameters.size() >= 1000) fail("a macro has over 1000 parameters");
             if (!macro.parameters.empty()) expect_op(",");
             Parameter p{expect_name(), nullptr};
             if (take_op("="))

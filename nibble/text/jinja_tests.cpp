@@ -40,11 +40,13 @@ bool sequence(Interpreter&, const Value& v, const Arguments&) {
            (v.is(Kind::list) && v.list().row <= Row::range);
 }
 bool is_lower(Interpreter& in, const Value& v, const Arguments&) {
-    const std::string text = in.text(v);
+    const std::string text = in.text(v).text();
+    in.budget.pay_look(8 * text.size());
     return lower(text) == text && upper(text) != text;
 }
 bool is_upper(Interpreter& in, const Value& v, const Arguments&) {
-    const std::string text = in.text(v);
+    const std::string text = in.text(v).text();
+    in.budget.pay_look(8 * text.size());
     return upper(text) == text && lower(text) != text;
 }
 bool divisible(Interpreter& in, const Value& v, const Arguments& args) {

@@ -14,34 +14,35 @@ namespace {
 constexpr int max_container_depth = 200;
 
 struct Level {
-    Level(Budget& b) : budget(b) {
-        if (++budget.depth > 1000) budget.fail("nested too deeply");
-    }
-    ~Level() { --budget.depth; }
+    Level(Budget& b) : budget(b) { budget.enter(); }
+    ~Level() { budget.leave(); }
     Budget& budget;
 };
 
 }  // namespace
 
-Value::Value(std::string text) : kind_(Kind::string), object_(std::make_shared<Text>(Text{std::move(text)})) {}
+Value::Value(Marked text) : kind_(Kind::string), object_(std::make_shared<Text>(Text{std::move(text)})) {}
 Value::Value(std::shared_ptr<List> list) : kind_(Kind::list), object_(std::move(list)) {}
 Value::Value(std::shared_ptr<Dict> dict, Kind kind) : kind_(kind), object_(std::move(dict)) {}
 Value::Value(std::shared_ptr<Function> function) : kind_(Kind::function), object_(std::move(function)) {}
 Value::Value(std::shared_ptr<Loop> loop) : kind_(Kind::loop), object_(std::move(loop)) {}
 
 Value Value::undefined(std::string reason) {
-    Value value(std::move(reason));
+    Value value(Marked::written(std::move(reason)));
     value.kind_ = Kind::undefined;
     return value;
 }
 
-const std::string& Value::text() const {
-    static const std::string no_reason = "value is undefined";
+const Marked& Value::marked() const {
+    static const Marked no_reason = Marked::written("value is undefined");
     return object_ ? static_cast<const Text*>(object_.get())->text : no_reason;
 }
 
 int container_depth(const Value& value) {
-    return value.is(Kind::list) ? value.list().depth : value.is(Kind::dict) ? value.dict().depth : 0;
+    return value.is(Kind::list)       ? value.list().depth
+           : value.is(Kind::dict)     ? value.dict().depth
+           : value.is(Kind::function) ? value.function().depth
+                                      : 0;
 }
 
 int deeper(Budget& budget, int depth) {
@@ -55,27 +56,32 @@ Value make_list(Budget& budget, std::vector<Value> items, Row row) {
     int depth = 0;
     for (const Value& v : items) depth = std::max(depth, container_depth(v));
     list->depth = deeper(budget, depth);
+    list->hashable = row == Row::tuple && std::all_of(items.begin(), items.end(), hashable);
     list->items = std::move(items);
     list->row = row;
     return list;
 }
 
-Value make_string(Budget& budget, std::string text) {
-    budget.pay_bytes(int64_t(64 + text.size()));
+Value make_string(Budget& budget, Marked text) {
+    budget.pay_bytes(text.cost());
     return Value(std::move(text));
 }
 
 const Value* Dict::find(const Value& key, Budget& budget) const {
+    if (key.is(Kind::string)) return find(std::string_view(key.text()), budget);
     budget.pay_steps(1 + int64_t(entries.size()) / 16);
-    if (key.is(Kind::string)) return find(key.text());
     for (const auto& [k, v] : entries)
         if (equal(k, key, budget)) return &v;
     return nullptr;
 }
 
-const Value* Dict::find(std::string_view key) const {
-    for (const auto& [k, v] : entries)
-        if (k.is(Kind::string) && k.text() == key) return &v;
+const Value* Dict::find(std::string_view key, Budget& budget) const {
+    budget.pay_steps(1 + int64_t(entries.size()) / 16);
+    for (const auto& [k, v] : entries) {
+        if (!k.is(Kind::string) || k.text().size() != key.size()) continue;
+        if (key.size() > 64) budget.pay_look(key.size());
+        if (k.text() == key) return &v;
+    }
     return nullptr;
 }
 
@@ -122,6 +128,7 @@ bool equal(const Value& a, const Value& b, Budget& budget) {
         case Kind::none:
             return true;
         case Kind::string:
+            budget.pay_look(std::min(a.text().size(), b.text().size()));
             return a.text() == b.text();
         case Kind::list: {
             if (a.identity() == b.identity()) return true;
@@ -152,7 +159,10 @@ bool less(const Value& a, const Value& b, Budget& budget) {
     if (b.is(Kind::undefined)) budget.fail(b.text());
     if (a.is_number() && b.is_number())
         return a.is_integral() && b.is_integral() ? a.integer() < b.integer() : a.real() < b.real();
-    if (a.is(Kind::string) && b.is(Kind::string)) return a.text() < b.text();  // UTF-8 orders as code points do
+    if (a.is(Kind::string) && b.is(Kind::string)) {
+        budget.pay_look(std::min(a.text().size(), b.text().size()));
+        return a.text() < b.text();  // UTF-8 orders as code points do
+    }
     if (a.is(Kind::list) && b.is(Kind::list) && a.list().row == b.list().row && a.list().row <= Row::tuple) {
         const auto &x = a.list().items, &y = b.list().items;
         for (size_t i = 0; i < std::min(x.size(), y.size()); ++i)
@@ -164,9 +174,7 @@ bool less(const Value& a, const Value& b, Budget& budget) {
 
 bool hashable(const Value& v) {
     if (v.is(Kind::dict)) return false;
-    if (!v.is(Kind::list)) return true;
-    if (v.list().row != Row::tuple) return false;
-    return std::all_of(v.list().items.begin(), v.list().items.end(), [](const Value& item) { return hashable(item); });
+    return !v.is(Kind::list) || v.list().hashable;
 }
 
 const char* type_name(const Value& v) {
@@ -233,7 +241,7 @@ std::string quoted(const std::string& text) {
     return out += quote;
 }
 
-void write(std::string& out, const Value& v, Budget& budget, bool top) {
+void write(Marked& out, const Value& v, Budget& budget, bool top) {
     Level level(budget);
     const size_t before = out.size();
     const auto row = [&](const std::vector<Value>& items, const char* open, const char* close) {
@@ -261,7 +269,11 @@ void write(std::string& out, const Value& v, Budget& budget, bool top) {
             out += real_text(v.real());
             break;
         case Kind::string:
-            out += top ? v.text() : quoted(v.text());
+            budget.pay_look(v.text().size());
+            if (top)
+                out += v.marked();
+            else
+                out += v.marked().changed(quoted(v.text()));
             break;
         case Kind::dict:
             out += '{';
@@ -297,14 +309,14 @@ void write(std::string& out, const Value& v, Budget& budget, bool top) {
 
 }  // namespace
 
-std::string str(const Value& value, Budget& budget) {
-    std::string out;
+Marked str(const Value& value, Budget& budget) {
+    Marked out;
     write(out, value, budget, true);
     return out;
 }
 
-std::string repr(const Value& value, Budget& budget) {
-    std::string out;
+Marked repr(const Value& value, Budget& budget) {
+    Marked out;
     write(out, value, budget, false);
     return out;
 }
@@ -315,9 +327,11 @@ std::vector<Value> iterate(const Value& v, Budget& budget) {
             return {};
         case Kind::string: {
             const auto at = offsets(v.text());
-            budget.pay_bytes(int64_t(at.size() * 80));
+            budget.pay_bytes(int64_t(at.size() * 160));
             std::vector<Value> out;
-            for (size_t i = 0; i + 1 < at.size(); ++i) out.emplace_back(v.text().substr(at[i], at[i + 1] - at[i]));
+            const std::string_view text = v.text();
+            for (size_t i = 0; i + 1 < at.size(); ++i)
+                out.emplace_back(v.marked().part(text.substr(at[i], at[i + 1] - at[i])));
             return out;
         }
         case Kind::list: {

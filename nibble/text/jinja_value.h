@@ -3,6 +3,9 @@
 // Integers are 64-bit; a result outside is an error, never wrapped. Strings are valid UTF-8.
 #pragma once
 
+#include "text/jinja_marked.h"
+#include "text/meter.h"
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -19,21 +22,27 @@ struct Failure {
     std::string message;
 };
 
-// What one rendering may still use. Every loop over data pays steps, every string or list that is made pays bytes (all
-// that were ever made, not those alive: an upper bound of memory that needs no bookkeeping), every nested evaluation a
-// level.
+// The rendering's meter, and the line that a failure names. Every loop over data pays steps, every string or list that
+// is made pays bytes, every nested evaluation a level.
 struct Budget {
-    int64_t steps = 0, bytes = 0;
-    int depth = 0;
+    Meter& meter;
     int line = 1;  // of the node being evaluated
 
     void pay_steps(int64_t n) {
-        if ((steps -= n) < 0) fail("the template takes too many steps");
+        if (!meter.pay_steps(n)) stop();
     }
     void pay_bytes(int64_t n) {
-        if ((bytes -= n) < 0) fail("the template makes too much text");
-        pay_steps(n / 64);
+        if (!meter.pay_bytes(n)) stop();
     }
+    // For bytes that are only read.
+    void pay_look(size_t size) {
+        if (!meter.pay_look(size)) stop();
+    }
+    void enter() {
+        if (!meter.enter()) stop();
+    }
+    void leave() { meter.leave(); }
+    [[noreturn]] void stop() const { fail(meter.error().message()); }
     [[noreturn]] void fail(std::string message) const { throw Failure{line, std::move(message)}; }
 };
 
@@ -63,8 +72,8 @@ public:
     Value(bool b) : kind_(Kind::boolean) { number_.integer = b; }
     Value(int64_t i) : kind_(Kind::integer) { number_.integer = i; }
     Value(double d) : kind_(Kind::real) { number_.real = d; }
-    Value(std::string text);
-    Value(const char* text) : Value(std::string(text)) {}
+    Value(Marked text);
+    Value(const char* text) : Value(Marked::written(text)) {}
     Value(std::shared_ptr<List> list);
     Value(std::shared_ptr<Dict> dict, Kind kind = Kind::dict);  // or Kind::space
     Value(std::shared_ptr<Function> function);
@@ -77,7 +86,8 @@ public:
     // Preconditions: the kind.
     int64_t integer() const { return number_.integer; }
     double real() const { return is(Kind::real) ? number_.real : double(number_.integer); }
-    const std::string& text() const;  // of a string, or an undefined value's reason
+    const Marked& marked() const;  // of a string, or an undefined value's reason
+    const std::string& text() const { return marked().text(); }
     List& list() const { return *static_cast<List*>(object_.get()); }
     Dict& dict() const { return *static_cast<Dict*>(object_.get()); }
     const Function& function() const { return *static_cast<const Function*>(object_.get()); }
@@ -96,13 +106,14 @@ private:
 };
 
 struct Text {
-    std::string text;
+    Marked text;
 };
 
 struct List {
     std::vector<Value> items;
     Row row = Row::list;
     int depth = 1;  // levels of containers; bounded, so that destructors and comparisons may recurse
+    bool hashable = false;
 };
 
 // Insertion order, as Python's dict; keys of any hashable kind. Also the body of a namespace.
@@ -111,16 +122,18 @@ struct Dict {
     int depth = 1;
 
     const Value* find(const Value& key, Budget& budget) const;
-    const Value* find(std::string_view key) const;
+    const Value* find(std::string_view key, Budget& budget) const;
     void put(const Value& key, Value value, Budget& budget);
 };
 
 struct Function {
     std::string name;
     std::function<Value(Interpreter&, const Arguments&)> call;
+    int depth = 0;  // of the value that a method belongs to
 };
 
-// The `loop` variable.
+// The `loop` variable. The interpreter keeps all of them until it ends, as it keeps namespaces: they change, so they
+// may hold one another in chains and circles of any length.
 struct Loop {
     std::shared_ptr<const std::vector<Value>> items;
     size_t index0 = 0;
@@ -131,7 +144,7 @@ struct Loop {
 };
 
 Value make_list(Budget& budget, std::vector<Value> items, Row row = Row::list);
-Value make_string(Budget& budget, std::string text);
+Value make_string(Budget& budget, Marked text);
 int container_depth(const Value& value);
 // Fails when `depth` of the inner values is at the limit; returns depth + 1.
 int deeper(Budget& budget, int depth);
@@ -142,8 +155,8 @@ bool equal(const Value& a, const Value& b, Budget& budget);
 bool less(const Value& a, const Value& b, Budget& budget);
 bool hashable(const Value& value);
 const char* type_name(const Value& value);  // as Python names it: "str", "dict", "NoneType"
-std::string str(const Value& value, Budget& budget);
-std::string repr(const Value& value, Budget& budget);
+Marked str(const Value& value, Budget& budget);
+Marked repr(const Value& value, Budget& budget);
 std::string real_text(double value);
 
 // What `for` sees: characters, items, keys. An iterator is read, and empty from then on.
@@ -151,7 +164,7 @@ std::vector<Value> iterate(const Value& value, Budget& budget);
 // Python's len(); -1 where there is none.
 int64_t length_of(const Value& value);
 
-std::string to_json(const Value& value, Budget& budget, const std::string* indent, std::string_view comma,
-                    std::string_view colon, bool ascii, bool sort_keys);
+Marked to_json(const Value& value, Budget& budget, const std::string* indent, std::string_view comma,
+               std::string_view colon, bool ascii, bool sort_keys);
 
 }  // namespace nibble::jinja

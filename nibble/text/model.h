@@ -1,6 +1,8 @@
 // What turns one piece of text into token ids: BPE or Unigram. Immutable; the changing state is the caller's scratch.
 #pragma once
 
+#include "text/meter.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -18,8 +20,10 @@ class TokenModel {
 public:
     virtual ~TokenModel() = default;
     virtual std::unique_ptr<ModelScratch> make_scratch() const = 0;
-    // Appends the ids of `piece` (valid UTF-8). `scratch` is of this model and used by one thread at a time.
-    virtual void encode(std::string_view piece, ModelScratch& scratch, std::vector<uint32_t>& out) const = 0;
+    // Appends the ids of `piece` (valid UTF-8). `scratch` is of this model and used by one thread at a time. Errors:
+    // the meter's.
+    virtual Status encode(std::string_view piece, ModelScratch& scratch, Meter& meter,
+                          std::vector<uint32_t>& out) const = 0;
 };
 
 }  // namespace nibble

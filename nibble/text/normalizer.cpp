@@ -15,13 +15,15 @@ std::string collapse_spaces(std::string_view text) {
 
 }  // namespace
 
-Result<std::string> ReplaceStep::apply(std::string_view text) const {
+Result<std::string> ReplaceStep::apply(std::string_view text, Meter& meter) const {
     std::string out;
     size_t done = 0;
-    Search search(pattern, text);
+    Search search(pattern, text, meter);
+    if (!meter.pay_bytes(static_cast<int64_t>(text.size()))) return meter.error();
     for (Span match;;) {
         NIBBLE_TRY(const bool found, search.next(match));
         if (!found) break;
+        if (!meter.pay_bytes(static_cast<int64_t>(content.size()))) return meter.error();
         out += text.substr(done, match.begin - done);
         out += content;
         done = match.end;
@@ -94,14 +96,18 @@ Normalizer Normalizer::sentencepiece(bool collapse, bool prefix, bool escape) {
     return out;
 }
 
-Result<std::string> Normalizer::apply(std::string_view text) const {
+Result<std::string> Normalizer::apply(std::string_view text, Meter& meter) const {
     std::string out(text);
     for (const Step& step : steps_) {
+        if (!meter.pay_bytes(static_cast<int64_t>(out.size()))) return meter.error();
         if (const auto* form = std::get_if<NormalForm>(&step)) {
+            // Two steps for a character: the compositions are searched one character at a time.
+            if (!meter.pay_steps(2 * static_cast<int64_t>(out.size()))) return meter.error();
             out = normal_form(out, *form);
         } else if (const auto* replace = std::get_if<ReplaceStep>(&step)) {
-            NIBBLE_TRY(out, replace->apply(out));
+            NIBBLE_TRY(out, replace->apply(out, meter));
         } else if (const auto* prepend = std::get_if<Prepend>(&step)) {
+            if (!meter.pay_bytes(static_cast<int64_t>(prepend->text.size()))) return meter.error();
             if (!out.empty()) out.insert(0, prepend->text);
         } else {
             out = collapse_spaces(out);

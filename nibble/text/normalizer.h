@@ -13,7 +13,7 @@ namespace nibble {
 struct ReplaceStep {
     Pattern pattern;
     std::string content;
-    Result<std::string> apply(std::string_view text) const;
+    Result<std::string> apply(std::string_view text, Meter& meter) const;
 };
 // Of a component {"type": "Replace", "pattern": {"String"|"Regex": …}, "content": …}.
 Result<ReplaceStep> parse_replace(const Json& component);
@@ -28,8 +28,8 @@ public:
     static Normalizer sentencepiece(bool collapse, bool prefix, bool escape);
 
     bool empty() const { return steps_.empty(); }
-    // Precondition: valid UTF-8.
-    Result<std::string> apply(std::string_view text) const;
+    // Precondition: valid UTF-8. Errors: the meter's.
+    Result<std::string> apply(std::string_view text, Meter& meter) const;
 
 private:
     struct Prepend {

@@ -2,6 +2,8 @@
 
 #include "text/tokenizer_json.h"
 
+#include <algorithm>
+
 namespace nibble {
 namespace {
 
@@ -25,6 +27,7 @@ Result<PostProcessor> parse_template(const Json& component) {
     PostProcessor out;
     const auto single = component.find("single");
     if (single == component.end() || !single->is_array()) return fail("'single' is not a list");
+    if (single->size() > PostProcessor::most_ids) return fail("'single' has over {} items", PostProcessor::most_ids);
     int texts = 0;
     for (const Json& item : *single) {
         if (item.is_object() && item.contains("Sequence")) {
@@ -37,6 +40,7 @@ Result<PostProcessor> parse_template(const Json& component) {
         NIBBLE_TRY(const auto ids, special_ids(component, name));
         auto& side = texts ? out.after : out.before;
         side.insert(side.end(), ids.begin(), ids.end());
+        if (side.size() > PostProcessor::most_ids) return fail("over {} special tokens", PostProcessor::most_ids);
     }
     if (texts != 1) return fail("'single' has {} texts", texts);
     return out;
@@ -59,6 +63,8 @@ Result<PostProcessor> PostProcessor::parse(const Json& component, int depth) {
         NIBBLE_TRY(const PostProcessor inner, parse(step, depth + 1));
         out.before.insert(out.before.begin(), inner.before.begin(), inner.before.end());
         out.after.insert(out.after.end(), inner.after.begin(), inner.after.end());
+        if (std::max(out.before.size(), out.after.size()) > most_ids)
+            return fail("post_processor Sequence: over {} special tokens", most_ids);
     }
     return out;
 }

@@ -9,6 +9,8 @@
 namespace nibble {
 
 struct PostProcessor {
+    static constexpr size_t most_ids = 4096;  // on each side
+
     std::vector<uint32_t> before, after;
 
     // TemplateProcessing, ByteLevel (no effect on ids), Sequence; null: none. Errors: any other, by name; a template

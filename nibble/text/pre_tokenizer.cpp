@@ -1,8 +1,10 @@
 #include "text/pre_tokenizer.h"
 
 #include "text/normalizer.h"
+#include "text/substring.h"
 #include "text/tokenizer_json.h"
 
+#include <algorithm>
 #include <span>
 
 namespace nibble {
@@ -84,9 +86,9 @@ public:
     Split(Pattern pattern, Behavior behavior, bool invert)
         : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
 
-    Status split(std::string_view text, bool start, PieceSink& next) const override {
+    Status split(std::string_view text, bool start, Meter& meter, PieceSink& next) const override {
         Joiner joiner(text, start, behavior_, next);
-        Search search(pattern_, text);
+        Search search(pattern_, text, meter);
         size_t done = 0;
         for (Span match;;) {
             NIBBLE_TRY(const bool found, search.next(match));
@@ -107,8 +109,9 @@ private:
 
 class PrefixSpace : public PreTokenizerStage {
 public:
-    Status split(std::string_view text, bool start, PieceSink& next) const override {
+    Status split(std::string_view text, bool start, Meter& meter, PieceSink& next) const override {
         if (text.starts_with(' ')) return next.piece(text, start);
+        if (!meter.pay_bytes(static_cast<int64_t>(text.size()))) return meter.error();
         return next.piece(fmt::format(" {}", text), start);
     }
 };
@@ -120,7 +123,9 @@ public:
     Metaspace(std::string mark, Prepend prepend, bool split)
         : mark_(std::move(mark)), prepend_(prepend), split_(split) {}
 
-    Status split(std::string_view text, bool start, PieceSink& next) const override {
+    Status split(std::string_view text, bool start, Meter& meter, PieceSink& next) const override {
+        const auto spaces = static_cast<size_t>(std::count(text.begin(), text.end(), ' '));
+        if (!meter.pay_bytes(static_cast<int64_t>(text.size() + (spaces + 1) * mark_.size()))) return meter.error();
         std::string out;
         for (const char c : text) c == ' ' ? out += mark_ : out += c;
         if ((prepend_ == Prepend::always || (prepend_ == Prepend::first && start)) && !out.starts_with(mark_))
@@ -128,10 +133,11 @@ public:
         if (!split_) return next.piece(out, start);
         Joiner joiner(out, start, Behavior::merged_with_next, next);
         size_t done = 0;
-        for (size_t at; (at = out.find(mark_, done)) != out.npos; done = at + mark_.size()) {
+        for (size_t at; (at = find_text(out, mark_, meter, done)) != out.npos; done = at + mark_.size()) {
             NIBBLE_CHECK(joiner.part(done, at, false));
             NIBBLE_CHECK(joiner.part(at, at + mark_.size(), true));
         }
+        if (!meter.ok()) return meter.error();
         NIBBLE_CHECK(joiner.part(done, out.size(), false));
         return joiner.finish();
     }
@@ -241,24 +247,27 @@ namespace {
 // The rest of the stages as the sink of one stage.
 class Rest : public PieceSink {
 public:
-    Rest(std::span<const std::unique_ptr<PreTokenizerStage>> stages, PieceSink& out) : stages_(stages), out_(out) {}
+    Rest(std::span<const std::unique_ptr<PreTokenizerStage>> stages, Meter& meter, PieceSink& out)
+        : stages_(stages), meter_(meter), out_(out) {}
     Status piece(std::string_view text, bool start) override {
         if (stages_.empty()) return out_.piece(text, start);
-        if (stages_.size() == 1) return stages_[0]->split(text, start, out_);
-        Rest rest(stages_.subspan(1), out_);
-        return stages_[0]->split(text, start, rest);
+        if (!meter_.pay_look(text.size())) return meter_.error();
+        if (stages_.size() == 1) return stages_[0]->split(text, start, meter_, out_);
+        Rest rest(stages_.subspan(1), meter_, out_);
+        return stages_[0]->split(text, start, meter_, rest);
     }
 
 private:
     std::span<const std::unique_ptr<PreTokenizerStage>> stages_;
+    Meter& meter_;
     PieceSink& out_;
 };
 
 }  // namespace
 
-Status PreTokenizer::split(std::string_view text, bool start, PieceSink& out) const {
+Status PreTokenizer::split(std::string_view text, bool start, Meter& meter, PieceSink& out) const {
     if (text.empty()) return Ok{};
-    return Rest(stages_, out).piece(text, start);
+    return Rest(stages_, meter, out).piece(text, start);
 }
 
 }  // namespace nibble

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/json.h"
+#include "text/meter.h"
 
 #include <memory>
 #include <string_view>
@@ -19,7 +20,7 @@ public:
 class PreTokenizerStage {
 public:
     virtual ~PreTokenizerStage() = default;
-    virtual Status split(std::string_view text, bool start, PieceSink& next) const = 0;
+    virtual Status split(std::string_view text, bool start, Meter& meter, PieceSink& next) const = 0;
 };
 
 class PreTokenizer {
@@ -29,7 +30,7 @@ public:
     static Result<PreTokenizer> parse(const Json& component);
 
     bool byte_level() const { return byte_level_; }  // the model works on bytes
-    Status split(std::string_view text, bool start, PieceSink& out) const;
+    Status split(std::string_view text, bool start, Meter& meter, PieceSink& out) const;
 
 private:
     Status add(const Json& component, int depth);

@@ -1,7 +1,10 @@
 #include "text/tokenizer.h"
 
 #include "base/mapped_file.h"
+#include "text/substring.h"
 #include "text/tokenizer_data.h"
+
+#include <algorithm>
 
 namespace nibble {
 namespace {
@@ -9,48 +12,144 @@ namespace {
 // Encodes what the pre-tokenizer cuts off.
 class ModelSink : public PieceSink {
 public:
-    ModelSink(const TokenModel& model, ModelScratch& scratch, std::vector<TokenId>& out)
-        : model_(model), scratch_(scratch), out_(out) {}
+    ModelSink(const TokenModel& model, ModelScratch& scratch, Meter& meter, std::vector<TokenId>& out)
+        : model_(model), scratch_(scratch), meter_(meter), out_(out) {}
     Status piece(std::string_view text, bool) override {
-        model_.encode(text, scratch_, out_);
+        const size_t before = out_.size();
+        NIBBLE_CHECK(model_.encode(text, scratch_, meter_, out_));
+        // The token of what is unknown is special, too, but does not stand for its own text.
+        for (size_t i = before; guarded_ && i < out_.size(); ++i) {
+            if (!guarded_->special[out_[i]]) continue;
+            if (find_text(text, guarded_->vocabulary.text(out_[i]), meter_) != text.npos)
+                return fail("the tokenizer makes a control token of the text '{}'", text);
+            if (!meter_.ok()) return meter_.error();
+        }
         return Ok{};
     }
+    // Fails from now on where a text becomes a special token.
+    void guard(const TokenizerData& data) { guarded_ = &data; }
 
 private:
+    const TokenizerData* guarded_ = nullptr;
     const TokenModel& model_;
     ModelScratch& scratch_;
+    Meter& meter_;
     std::vector<TokenId>& out_;
 };
 
 // Text between two added tokens: normalized, searched for added tokens that are normalized too, cut and encoded.
-Status encode_text(const TokenizerData& data, std::string_view text, bool start, bool parse_special, ModelSink& sink,
-                   std::vector<TokenId>& out) {
+Status encode_text(const TokenizerData& data, std::string_view text, bool start, bool parse_special,
+                   const AddedTokenFinder::Refused& refused, Meter& meter, ModelSink& sink, std::vector<TokenId>& out) {
     std::string normalized;
     if (!data.normalizer.empty()) {
-        NIBBLE_TRY(normalized, data.normalizer.apply(text));
+        NIBBLE_TRY(normalized, data.normalizer.apply(text, meter));
         text = normalized;
     }
-    if (data.normalized_added.empty()) return data.pre_tokenizer.split(text, start, sink);
-    for (const auto& part : data.normalized_added.split(text, parse_special)) {
+    if (data.normalized_added.empty()) return data.pre_tokenizer.split(text, start, meter, sink);
+    NIBBLE_TRY(const auto parts, data.normalized_added.split(text, parse_special, meter, refused));
+    for (const auto& part : parts) {
         if (part.token)
             out.push_back(part.token->id);
         else
             NIBBLE_CHECK(data.pre_tokenizer.split(text.substr(part.begin, part.end - part.begin),
-                                                  start && part.begin == 0, sink));
+                                                  start && part.begin == 0, meter, sink));
     }
     return Ok{};
 }
 
-Status encode_all(const TokenizerData& data, std::string_view text, bool parse_special, ModelScratch& scratch,
-                  std::vector<TokenId>& out) {
-    ModelSink sink(*data.model, scratch, out);
-    if (data.raw_added.empty()) return encode_text(data, text, true, parse_special, sink, out);
-    for (const auto& part : data.raw_added.split(text, parse_special)) {
+// Which control tokens stay text: those that take bytes of data.
+struct DataGuard {
+    const TokenizerData& data;
+    const EncodeOptions& options;
+
+    bool control(TokenId id) const {
+        return data.special[id] || std::binary_search(options.control.begin(), options.control.end(), id);
+    }
+    // The first data that ends behind `at`.
+    TextRanges::const_iterator first_behind(size_t at) const {
+        return std::partition_point(options.data->begin(), options.data->end(),
+                                    [&](const TextRange& r) { return r.end <= at; });
+    }
+    // Data in [begin, end), counted from `begin`.
+    TextRanges within(size_t begin, size_t end) const {
+        TextRanges out;
+        for (auto r = first_behind(begin); r != options.data->end() && r->begin < end; ++r)
+            out.push_back({std::max(r->begin, begin) - begin, std::min(r->end, end) - begin});
+        return out;
+    }
+    AddedTokenFinder::Refused raw() const {
+        return [this](size_t begin, size_t end, const AddedToken& token) {
+            if (!control(token.id)) return false;
+            const auto it = first_behind(begin);
+            return it != options.data->end() && it->begin < end;
+        };
+    }
+    AddedTokenFinder::Refused all() const {
+        return [this](size_t, size_t, const AddedToken& token) { return control(token.id); };
+    }
+};
+
+// Text between two raw added tokens, where the normalized text is searched for added tokens, too: positions are lost
+// there. The text is encoded as a whole if all control tokens are the template's own; else piece by piece.
+Status encode_marked_text(const DataGuard& guard, std::string_view text, const TextRanges& ranges, bool start,
+                          Meter& meter, ModelSink& sink, std::vector<TokenId>& out) {
+    const TokenizerData& data = guard.data;
+    const auto& tokens = data.normalized_added.tokens();
+    const bool any = std::any_of(tokens.begin(), tokens.end(), [&](const auto& t) { return guard.control(t.id); });
+    if (!any || ranges.empty()) return encode_text(data, text, start, true, {}, meter, sink, out);
+    std::vector<std::pair<std::string_view, bool>> runs;  // (text, is data)
+    size_t at = 0;
+    for (const TextRange& r : ranges) {
+        if (r.begin > at) runs.emplace_back(text.substr(at, r.begin - at), false);
+        runs.emplace_back(text.substr(r.begin, r.end - r.begin), true);
+        at = r.end;
+    }
+    if (at < text.size()) runs.emplace_back(text.substr(at), false);
+    const auto controls = [&](std::string_view piece) -> Result<size_t> {
+        std::string normalized(piece);
+        if (!data.normalizer.empty()) {
+            NIBBLE_TRY(normalized, data.normalizer.apply(piece, meter));
+        }
+        size_t n = 0;
+        NIBBLE_TRY(const auto parts, data.normalized_added.split(normalized, true, meter));
+        for (const auto& part : parts) n += part.token && guard.control(part.token->id);
+        return n;
+    };
+    NIBBLE_TRY(const size_t whole, controls(text));
+    size_t written = 0;
+    for (const auto& [run, is_data] : runs) {
+        if (is_data) continue;
+        NIBBLE_TRY(const size_t n, controls(run));
+        written += n;
+    }
+    if (whole == written) return encode_text(data, text, start, true, {}, meter, sink, out);
+    for (const auto& [run, is_data] : runs)
+        NIBBLE_CHECK(encode_text(data, run, start && run.data() == text.data(), true,
+                                 is_data ? guard.all() : AddedTokenFinder::Refused{}, meter, sink, out));
+    return Ok{};
+}
+
+Status encode_all(const TokenizerData& data, std::string_view text, const EncodeOptions& options, ModelScratch& scratch,
+                  Meter& meter, std::vector<TokenId>& out) {
+    ModelSink sink(*data.model, scratch, meter, out);
+    const bool parse_special = options.parse_special;
+    const DataGuard guard{data, options};
+    if (options.data) sink.guard(data);
+    AddedTokenFinder::Refused refused;
+    if (options.data) refused = guard.raw();
+    const auto between = [&](size_t begin, size_t end) -> Status {
+        const std::string_view part = text.substr(begin, end - begin);
+        if (options.data && parse_special)
+            return encode_marked_text(guard, part, guard.within(begin, end), begin == 0, meter, sink, out);
+        return encode_text(data, part, begin == 0, parse_special, {}, meter, sink, out);
+    };
+    if (data.raw_added.empty()) return between(0, text.size());
+    NIBBLE_TRY(const auto parts, data.raw_added.split(text, parse_special, meter, refused));
+    for (const auto& part : parts) {
         if (part.token)
             out.push_back(part.token->id);
         else
-            NIBBLE_CHECK(encode_text(data, text.substr(part.begin, part.end - part.begin), part.begin == 0,
-                                     parse_special, sink, out));
+            NIBBLE_CHECK(between(part.begin, part.end));
     }
     return Ok{};
 }
@@ -70,15 +169,23 @@ size_t strip_front(std::string& text, std::string_view what, size_t count) {
 }  // namespace
 
 Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
+    Meter meter(MeterLimits::for_text(text.size()));
+    return encode(text, options, meter);
+}
+
+Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, const EncodeOptions& options,
+                                               Meter& meter) const {
+    if (!meter.pay_look(text.size())) return meter.error();
     std::string repaired;
     if (!utf8_valid(text)) {
+        if (options.data) return fail("the text is not UTF-8");
         repaired = utf8_lossy(text);
         text = repaired;
     }
     std::vector<TokenId> out;
     if (options.add_special) out = data_->post_processor.before;
     auto scratch = data_->borrow_scratch();
-    Status status = encode_all(*data_, text, options.parse_special, *scratch, out);
+    Status status = encode_all(*data_, text, options, *scratch, meter, out);
     data_->give_back(std::move(scratch));
     NIBBLE_CHECK(std::move(status));
     if (options.add_special)
@@ -126,6 +233,14 @@ std::string Tokenizer::token_bytes(TokenId id) const {
 }
 
 bool Tokenizer::is_special(TokenId id) const { return data_->vocabulary.has(id) && data_->special[id]; }
+
+std::vector<TokenId> Tokenizer::added_tokens() const {
+    std::vector<TokenId> out;
+    for (const AddedTokenFinder* finder : {&data_->raw_added, &data_->normalized_added})
+        for (const AddedToken& token : finder->tokens()) out.push_back(token.id);
+    std::sort(out.begin(), out.end());
+    return out;
+}
 
 Result<Tokenizer> Tokenizer::from_folder(const std::filesystem::path& path) {
     std::error_code error;

@@ -10,6 +10,8 @@
 #pragma once
 
 #include "base/error.h"
+#include "text/meter.h"
+#include "text/text_range.h"
 
 #include <cstdint>
 #include <filesystem>
@@ -27,6 +29,11 @@ using TokenId = uint32_t;
 struct EncodeOptions {
     bool add_special = false;   // the post-processor's tokens (BOS, EOS); a chat template prints them itself
     bool parse_special = true;  // text such as "<|im_end|>" becomes the control token; false for text of users
+    // Bytes of a text whose other bytes a chat template wrote: a control token that takes any of them stays text. The
+    // rest of the text is encoded as ever, so that text without control tokens gives the same tokens.
+    const TextRanges* data = nullptr;
+    // What counts as a control token then: all special tokens and these added tokens. Sorted.
+    std::span<const TokenId> control = {};
 };
 
 struct TokenizerData;
@@ -42,8 +49,12 @@ public:
     // tokenizer_config.json may set), or either file. Errors name the file.
     static Result<Tokenizer> from_folder(const std::filesystem::path& path);
 
-    // Bytes that are not UTF-8 count as U+FFFD. Error: a regular expression of the file gives up (PCRE2's limits).
+    // Bytes that are not UTF-8 count as U+FFFD. Errors: the file makes more work or more text of it than
+    // MeterLimits::for_text allows; with `data`: text that is not UTF-8, a model that makes a control token of plain
+    // text.
     Result<std::vector<TokenId>> encode(std::string_view text, const EncodeOptions& options = {}) const;
+    // With the caller's limits, deadline and stop flag; the error says which was reached.
+    Result<std::vector<TokenId>> encode(std::string_view text, const EncodeOptions& options, Meter& meter) const;
 
     // Valid UTF-8, U+FFFD for bytes that are not. Ids beyond the vocabulary are left out.
     std::string decode(std::span<const TokenId> ids, bool skip_special = false) const;
@@ -53,6 +64,8 @@ public:
     std::optional<std::string_view> token(TokenId id) const;     // empty for an id without a token
     std::string token_bytes(TokenId id) const;  // what it decodes to inside a text; may be part of a character
     bool is_special(TokenId id) const;
+    // Ids of the tokens that are found in a text before all others, special ones and others, in order.
+    std::vector<TokenId> added_tokens() const;
 
 private:
     friend class StreamDecoder;

@@ -76,9 +76,11 @@ Result<Tokenizer> Tokenizer::from_json(std::string_view text) {
     for (const auto& [token, id] : file.vocabulary) NIBBLE_CHECK(data->vocabulary.add(token, id).within("model.vocab"));
     for (size_t id = 0; id < file.scored.size(); ++id)
         NIBBLE_CHECK(data->vocabulary.add(file.scored[id].first, id).within("model.vocab"));
+    Meter meter(MeterLimits::for_text(text.size()));
     NIBBLE_TRY(auto added, parse_added_tokens(child(file.document, "added_tokens")));
     for (const AddedToken& token : added)
         NIBBLE_CHECK(data->vocabulary.add(token.content, token.id).within("added_tokens"));
+    NIBBLE_CHECK(data->decoder.check(data->vocabulary, meter));
     data->special.resize(data->vocabulary.size());
     for (AddedToken& token : added) {
         if (token.special) data->special[token.id] = true;
@@ -87,7 +89,7 @@ Result<Tokenizer> Tokenizer::from_json(std::string_view text) {
             data->raw_added.add(wanted, std::move(token));
             continue;
         }
-        NIBBLE_TRY(wanted, data->normalizer.apply(wanted));
+        NIBBLE_TRY(wanted, data->normalizer.apply(wanted, meter).within("added_tokens, normalized"));
         data->normalized_added.add(wanted, std::move(token));
     }
     auto ids = data->post_processor.before;

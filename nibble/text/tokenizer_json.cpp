@@ -5,7 +5,7 @@
 namespace nibble {
 namespace {
 
-constexpr size_t max_depth = 64;
+constexpr size_t most_levels = 64;
 
 // Gives model.vocab and model.merges to vectors and the other events to nlohmann's builder.
 class Reader {
@@ -97,7 +97,7 @@ private:
     const char* where() const { return place_ == Place::merges ? "model.merges" : "model.vocab"; }
     bool odd(std::string_view what) { return stop(fmt::format("unexpected {} in {}", what, where())); }
     bool not_two_parts() { return stop(fmt::format("model.merges: entry {} is not two parts", out_.merges.size())); }
-    bool deeper() { return ++depth_ <= max_depth || stop("nested too deep"); }
+    bool deeper() { return ++depth_ <= most_levels || stop("nested too deep"); }
     bool at_model(std::string_view field) const {
         return place_ == Place::document && depth_ == 2 && keys_.size() == 2 && in_model_ && key_ == field;
     }

@@ -47,7 +47,8 @@ Result<std::unique_ptr<Unigram>> Unigram::from(const Vocabulary& vocabulary, con
 
 std::unique_ptr<ModelScratch> Unigram::make_scratch() const { return std::make_unique<Scratch>(); }
 
-void Unigram::encode(std::string_view piece, ModelScratch& scratch, std::vector<uint32_t>& out) const {
+Status Unigram::encode(std::string_view piece, ModelScratch& scratch, Meter& meter, std::vector<uint32_t>& out) const {
+    if (!meter.pay_bytes(static_cast<int64_t>((piece.size() + 1) * sizeof(Scratch::Best)))) return meter.error();
     auto& space = static_cast<Scratch&>(scratch);
     auto& best = space.best;  // plain references: clang 14 cannot capture structured bindings
     auto& parts = space.parts;
@@ -62,10 +63,11 @@ void Unigram::encode(std::string_view piece, ModelScratch& scratch, std::vector<
             there = {so_far + score, at, id, true, unknown};
         };
         bool whole = false;
-        trie_.matches(piece.substr(at), [&](size_t size, uint32_t id) {
+        const size_t looked = trie_.matches(piece.substr(at), [&](size_t size, uint32_t id) {
             offer(size, scores_[id], id, false);
             whole |= size == character;
         });
+        if (!meter.pay_steps(Trie::steps(looked))) return meter.error();
         if (!whole) offer(character, unknown_score_, 0, true);
     }
     parts.clear();
@@ -91,6 +93,7 @@ void Unigram::encode(std::string_view piece, ModelScratch& scratch, std::vector<
         else if (options_.unknown)
             out.push_back(*options_.unknown);
     }
+    return Ok{};
 }
 
 }  // namespace nibble

@@ -25,7 +25,8 @@ public:
                                                  const std::vector<bool>& usable, const std::vector<double>& scores);
 
     std::unique_ptr<ModelScratch> make_scratch() const override;
-    void encode(std::string_view piece, ModelScratch& scratch, std::vector<uint32_t>& out) const override;
+    Status encode(std::string_view piece, ModelScratch& scratch, Meter& meter,
+                  std::vector<uint32_t>& out) const override;
 
 private:
     struct Scratch;

@@ -1,65 +1,80 @@
-// The one architectural rule: a folder includes only folders of a lower level, and folders of one level never include
-// each other. CUDA headers appear only under */cuda.
+// The architectural rules of docs/architecture.md, section 2, over nibble/, and over a tree in which every kind of
+// violation is planted (tests/data/source_rules), so that a rule that sees nothing is noticed.
+#include "base/source_rules.h"
+
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
-#include <map>
-#include <regex>
-#include <string>
+#include <algorithm>
+
+namespace nibble::test {
+namespace {
 
 namespace fs = std::filesystem;
 
-static const std::map<std::string, int> levels{{"base", 0},  {"formats", 1}, {"io", 1},      {"page", 1},
-                                               {"text", 1},  {"tensor", 2},  {"kernels", 3}, {"checkpoint", 3},
-                                               {"bench", 4}, {"model", 4},   {"quant", 5},   {"serve", 5},
-                                               {"eval", 5},  {"train", 5},   {"rl", 6},      {"cli", 7}};
+const fs::path source = fs::path(NIBBLE_SOURCE_DIR) / "nibble";
+const fs::path planted = fs::path(NIBBLE_SOURCE_DIR) / "tests/data/source_rules";
 
-static bool may_include(const std::string& from, const std::string& to) {
-    return from == to || levels.at(to) < levels.at(from);
-}
-
-TEST(IncludeDirection, TheRuleItselfTellsUpFromDown) {
-    EXPECT_TRUE(may_include("quant", "base"));
-    EXPECT_TRUE(may_include("io", "io"));
-    EXPECT_FALSE(may_include("base", "formats"));
-    EXPECT_FALSE(may_include("io", "formats"));
-    EXPECT_FALSE(may_include("kernels", "checkpoint"));
+std::string lines_of(std::vector<std::string> list) {
+    std::ranges::sort(list);
+    std::string lines;
+    for (const std::string& line : list) lines += line + "\n";
+    return lines;
 }
 
 TEST(IncludeDirection, FoldersIncludeOnlyLowerLevels) {
-    const fs::path root = fs::path(NIBBLE_SOURCE_DIR) / "nibble";
-    const std::regex include("^\\s*#\\s*include\\s*\"([^\"]+)\"");
-    const std::regex cuda_header("^\\s*#\\s*include\\s*[<\"](cuda|cublas|cudnn|nccl|cusolver)");
-    int files = 0, includes = 0;
-    for (const auto& entry : fs::recursive_directory_iterator(root)) {
-        const std::string extension = entry.path().extension();
-        if (extension != ".h" && extension != ".cpp" && extension != ".cu" && extension != ".cuh") continue;
-        const fs::path relative = fs::relative(entry.path(), root);
-        const std::string folder = relative.begin()->string();
-        if (relative.begin() == std::prev(relative.end())) continue;  // main.cpp
-        ASSERT_TRUE(levels.contains(folder)) << relative << ": folder '" << folder << "' has no level in design.md";
-        ++files;
-        std::ifstream in(entry.path());
-        std::string line;
-        for (int number = 1; std::getline(in, line); ++number) {
-            std::smatch match;
-            if (std::regex_search(line, cuda_header)) {
-                EXPECT_TRUE(relative.string().find("/cuda/") != std::string::npos)
-                    << relative << ":" << number << ": CUDA header outside a cuda/ folder";
-            }
-            if (!std::regex_search(line, match, include)) continue;
-            const fs::path target(match[1].str());
-            ++includes;
-            ASSERT_NE(target.begin(), std::prev(target.end()))
-                << relative << ":" << number << ": include by folder, e.g. \"base/error.h\"";
-            const std::string to = target.begin()->string();
-            ASSERT_TRUE(levels.contains(to)) << relative << ":" << number << ": unknown folder '" << to << "'";
-            EXPECT_TRUE(may_include(folder, to))
-                << relative << ":" << number << ": " << folder << " (level " << levels.at(folder) << ") includes " << to
-                << " (level " << levels.at(to) << ")";
-        }
-    }
-    EXPECT_GT(files, 10);
-    EXPECT_GT(includes, 10);
+    const RuleReport report = check_includes(source);
+    EXPECT_EQ(lines_of(report.violations), "");
+    EXPECT_GT(report.files, 300);
+    EXPECT_GT(report.seen, 1000);
 }
+
+TEST(IncludeDirection, EveryPlantedViolationIsFound) {
+    EXPECT_EQ(
+        lines_of(check_includes(planted).violations),
+        lines_of({"base/upward.h:2: base (level 0) includes formats (level 1)",
+                  "io/sibling.cpp:1: io (level 1) includes text (level 1)",
+                  "io/without_folder.cpp:1: include by folder, e.g. \"base/error.h\"",
+                  "kernels/cpu/loops.inc:1: kernels (level 3) includes model (level 4)",
+                  "kernels/cpu/takes_cuda.cpp:2: kernels/cpu includes kernels/cuda",
+                  "kernels/cuda/attention/takes_fp8.cu:3: kernels/cuda/attention includes kernels/cuda/fp8",
+                  "kernels/cuda/ssm/takes_cpu.cuh:1: kernels/cuda includes kernels/cpu",
+                  "kernels/cuda/ssm/takes_ref.cu:1: kernels/cuda includes kernels/ref",
+                  "kernels/header.h:1: kernels includes kernels/ref",
+                  "kernels/ref/takes_cpu.cpp:1: kernels/ref includes kernels/cpu",
+                  "model/cuda_header.cpp:1: CUDA header outside a cuda/ folder",
+                  "model/cuda_header.cpp:2: a header of a cuda/ folder outside of one",
+                  "model/takes_inside.cpp:1: model includes kernels/cpu; callers include headers of kernels/ itself",
+                  "nameless/file.cpp:1: folder 'nameless' has no level",
+                  "quant/angle.cpp:2: project header in angle brackets",
+                  "quant/angle.cpp:3: project header in angle brackets",
+                  "quant/angle.cpp:3: quant (level 5) includes serve (level 5)",
+                  "quant/unknown.cpp:1: unknown folder 'elsewhere'"}));
+}
+
+TEST(UnityNames, FilesOfALibraryShareNoHiddenName) {
+    const RuleReport report = check_anonymous_names(source);
+    EXPECT_EQ(lines_of(report.violations), "");
+    EXPECT_GT(report.files, 200);
+    EXPECT_GT(report.seen, 1000);
+}
+
+TEST(UnityNames, EveryPlantedClashIsFound) {
+    EXPECT_EQ(lines_of(check_anonymous_names(planted).violations),
+              lines_of({"quant/names_b.cpp:10: 'gib' is also in quant/names_a.cpp",
+                        "quant/names_b.cpp:11: 'most' is also in quant/deeper/names_c.cpp",
+                        "quant/names_b.cpp:12: 'Row' is also in quant/names_a.cpp",
+                        "quant/names_b.cpp:13: 'Count' is also in quant/names_a.cpp",
+                        "quant/names_b.cpp:14: 'table' is also in quant/names_a.cpp",
+                        "quant/names_b.cpp:15: 'wide' is also in quant/names_a.cpp",
+                        "quant/names_b.cpp:19: 'hidden' is also in quant/names_a.cpp",
+                        "quant/names_a.cpp:9: 'most' is also in quant/deeper/names_c.cpp"}));
+}
+
+TEST(UnityNames, CodeIsReadWithoutCommentsAndLiterals) {
+    EXPECT_EQ(bare_code("int a; // int b;\n/* x\ny */int c = 1'000; char d = '\\''; auto e = \"{ // \";"),
+              "int a; \n\nint c = 1'000; char d = 0; auto e = \"\";");
+    EXPECT_EQ(bare_code("#define X {\\\n  }\nf(R\"x(\")\" )x\");"), "\n\nf(\"\");");
+}
+
+}  // namespace
+}  // namespace nibble::test

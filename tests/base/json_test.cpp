@@ -47,3 +47,25 @@ TEST(Json, BareInfinityNeedsTheOption) {
 TEST(Json, ErrorsSayWhere) {
     EXPECT_NE(parse_json("{\n \"a\": tru }").error().message().find("line 2"), std::string::npos);
 }
+
+TEST(Json, AnObjectWithManyKeysIsReadInLinearTime) {
+    // A search among all keys for each new one would take an hour for these.
+    std::string text = "{";
+    for (int i = 0; i < 1'000'000; ++i) fmt::format_to(std::back_inserter(text), "{}\"key {}\":{}", i ? "," : "", i, i);
+    const auto json = parse_json(text + "}");
+    ASSERT_TRUE(json.ok()) << json.error().message();
+    EXPECT_EQ(json->size(), 1'000'000u);
+    EXPECT_EQ(json->begin().key(), "key 0");
+    EXPECT_EQ(std::prev(json->end()).value(), 999'999);
+    const auto twice = parse_json(text + R"(,"key 77":1})");
+    ASSERT_FALSE(twice.ok());
+    EXPECT_EQ(twice.error().message(), "invalid JSON: duplicate key 'key 77'");
+}
+
+TEST(Json, TheNumberOfValuesIsLimited) {
+    std::string text = "[";
+    for (int i = 0; i < 17'000'000; ++i) text += "1,";
+    const auto json = parse_json(text + "1]");
+    ASSERT_FALSE(json.ok());
+    EXPECT_EQ(json.error().message(), "invalid JSON: over 16777216 values");
+}

@@ -1,6 +1,7 @@
 #include "base/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <chrono>
@@ -72,4 +73,59 @@ TEST(ThreadPool, IndicesRunAtTheSameTime) {
         while (arrived < 3) std::this_thread::yield();
     });
     EXPECT_EQ(arrived, 3);
+}
+
+TEST(ThreadPool, AMillionThreadsAreAsManyAsAllowed) {
+    // The ticket counts 2,047 workers: with more, parallel_for returned before its work was done.
+    ThreadPool pool(1'000'000);
+    EXPECT_LE(pool.threads(), ThreadPool::most_threads);
+    EXPECT_GT(pool.threads(), 1);
+    std::vector<std::atomic<int>> hits(20'000);
+    for (int round = 0; round < 3; ++round)
+        pool.parallel_for(int64_t(hits.size()), [&](int64_t i) { hits[size_t(i)]++; });
+    for (auto& h : hits) ASSERT_EQ(h, 3);
+}
+
+TEST(ThreadPool, WhatTheWorkThrowsReachesTheCallerAndThePoolGoesOn) {
+    for (int threads : {1, 2, 5}) {
+        ThreadPool pool(threads);
+        for (int round = 0; round < 50; ++round) {
+            EXPECT_THROW(pool.parallel_for(100,
+                                           [](int64_t i) {
+                                               if (i % 7 == 3) throw std::bad_alloc();
+                                           }),
+                         std::bad_alloc);
+            std::atomic<int> ran{0};
+            pool.parallel_for(100, [&](int64_t) { ++ran; });
+            EXPECT_EQ(ran, 100);
+        }
+    }
+}
+
+TEST(ThreadPool, WorkersHaveAStackOfAMegabyteWhateverTheDefaultIs) {
+    pthread_attr_t before, small;
+    ASSERT_EQ(pthread_getattr_default_np(&before), 0);
+    ASSERT_EQ(pthread_attr_init(&small), 0);
+    ASSERT_EQ(pthread_attr_setstacksize(&small, size_t{128} << 10), 0);
+    ASSERT_EQ(pthread_setattr_default_np(&small), 0);
+    std::atomic<size_t> least{SIZE_MAX};
+    const pthread_t caller = pthread_self();
+    {
+        ThreadPool pool(4);
+        pool.parallel_for(64, [&](int64_t) {
+            if (pthread_equal(pthread_self(), caller)) return;
+            pthread_attr_t own;
+            size_t size = 0;
+            if (pthread_getattr_np(pthread_self(), &own) != 0) return;
+            pthread_attr_getstacksize(&own, &size);
+            pthread_attr_destroy(&own);
+            size_t seen = least;
+            while (size < seen && !least.compare_exchange_weak(seen, size)) {
+            }
+        });
+    }
+    pthread_setattr_default_np(&before);
+    pthread_attr_destroy(&small);
+    pthread_attr_destroy(&before);
+    EXPECT_GE(least, size_t{1} << 20);  // SIZE_MAX where the caller did everything itself
 }

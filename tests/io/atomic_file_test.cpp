@@ -2,9 +2,12 @@
 
 #include "support/files.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <thread>
 
@@ -70,6 +73,21 @@ TEST(AtomicFile, WhatKilledWritersLeftIsRemovedAndNothingElse) {
     EXPECT_EQ(files_in(dir.path()), kept.size() + 1);  // and the empty folder
     EXPECT_TRUE(fs::is_empty(dir / "sub"));
     remove_abandoned_files(dir / "absent");
+}
+
+TEST(AtomicFile, AWriterRemovesWhatAKilledOneOfTheSameFileLeftButNotWhatALivingOneHas) {
+    test::TempDir dir;
+    const fs::path left = dir / ".f.0123456789abcdef.tmp", living = dir / ".f.fedcba9876543210.tmp",
+                   other = dir / ".g.0123456789abcdef.tmp";
+    for (const fs::path& file : {left, living, other}) test::write_file(file, "x");
+    const int fd = ::open(living.c_str(), O_RDWR | O_CLOEXEC);
+    ASSERT_EQ(::flock(fd, LOCK_EX), 0);
+    ASSERT_TRUE(write_file_atomically(dir / "f", std::string_view("new")).ok());
+    EXPECT_FALSE(fs::exists(left));
+    EXPECT_TRUE(fs::exists(living));
+    EXPECT_TRUE(fs::exists(other));
+    ::close(fd);
+    EXPECT_EQ(test::read_file(dir / "f"), "new");
 }
 
 TEST(AtomicFile, RenamesWithinAndAcrossFolders) {

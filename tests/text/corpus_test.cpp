@@ -58,8 +58,10 @@ TEST_F(CorpusTest, PlainTextIsCutIntoWindowsWithoutGaps) {
     }
     EXPECT_EQ(joined, ids);
     EXPECT_EQ(lengths(path, {.tokens = 12, .sequence = 5}), "5 5 2");
-    EXPECT_EQ(lengths(path, {.tokens = 1000, .sequence = 5}),
-              fmt::format(": has {} tokens, 1000 were asked for; give more text or ask for fewer", n + windows));
+    const auto all = read_corpus(path, *tokenizer, nullptr, {.tokens = 1000, .sequence = 5});
+    ASSERT_TRUE(all.ok()) << "a text that is shorter is used: " << all.error().message();
+    EXPECT_EQ(all->tokens, n + windows);
+    EXPECT_FALSE(all->cut);
 }
 
 TEST_F(CorpusTest, LinesAreSequences) {
@@ -85,7 +87,40 @@ TEST_F(CorpusTest, ConversationsGoThroughTheTemplate) {
     EXPECT_EQ(lengths(path, {.tokens = 1}), ": line 1: 'messages' need a chat template, and the model has none");
 }
 
+// gzip of the bytes given: one stored block, whose checksum zlib looks at.
+std::string stored_gzip(std::string_view text) {
+    std::string out("\x1f\x8b\x08\0\0\0\0\0\0\xff\x01", 11);
+    const auto number = [&](uint32_t value, int bytes) {
+        for (int i = 0; i < bytes; ++i) out += static_cast<char>(value >> (8 * i));
+    };
+    number(static_cast<uint32_t>(text.size()), 2);
+    number(~static_cast<uint32_t>(text.size()), 2);
+    out += text;
+    uint32_t crc = ~0u;
+    for (const char c : text) {
+        crc ^= static_cast<unsigned char>(c);
+        for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ (crc & 1 ? 0xEDB88320u : 0);
+    }
+    number(~crc, 4);
+    number(static_cast<uint32_t>(text.size()), 4);
+    return out;
+}
+
+TEST_F(CorpusTest, PackedTextIsReadLikeTheTextItself) {
+    const std::string lines = "{\"text\": \"the cat sat on the mat\"}\n{\"text\": \"the dog\"}\n",
+                      plain = "the cat sat";
+    EXPECT_EQ(lengths(write("a.jsonl.gz", stored_gzip(lines)), {.tokens = 100}),
+              lengths(write("a.jsonl", lines), {.tokens = 100}));
+    EXPECT_EQ(lengths(write("a.txt.gz", stored_gzip(plain)), {.tokens = 100}),
+              lengths(write("a.txt", plain), {.tokens = 100}));
+    EXPECT_EQ(lengths(write("b.jsonl.gz", lines), {.tokens = 100}),
+              ": is no gzip file, or is damaged: incorrect header check");
+    EXPECT_EQ(lengths(write("c.txt.gz", stored_gzip("")), {.tokens = 100}), ": is empty");
+}
+
 TEST_F(CorpusTest, BadInputIsNamed) {
+    EXPECT_EQ(lengths(write("a.parquet", "PAR1 and so on"), {}),
+              ": is a Parquet file, which is not read; write its text as .jsonl, a line {\"text\": ...} each");
     EXPECT_EQ(lengths(write("empty.txt", ""), {}), ": is empty");
     EXPECT_EQ(lengths(write("latin.txt", "caf\xE9 au lait"), {}), ": byte 3 is not UTF-8");
     EXPECT_EQ(lengths(write("a.jsonl", "{\"text\": \"a\"}\n{\"txt\": 1}"), {.tokens = 100}),

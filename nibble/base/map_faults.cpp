@@ -1,0 +1,111 @@
+#include "base/map_faults.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <mutex>
+
+namespace nibble {
+namespace {
+
+// Read by the signal handler, so nothing here is locked or allocated there.
+struct Watched {
+    std::atomic<uintptr_t> begin{0}, end{0};  // begin 0: the place is free
+    std::atomic<bool> failed{false};
+};
+
+constexpr size_t most_maps = 8192;
+std::array<Watched, most_maps> watched;
+std::atomic<size_t> used{0};  // places that were ever taken
+std::atomic<bool> any_failed{false};
+
+std::mutex mutex;                                     // guards the paths, and who changes `watched`
+std::array<std::string, most_maps>* paths = nullptr;  // never freed: maps may outlive static objects
+std::string* first_failed = nullptr;                  // of a map that is gone by now
+struct sigaction before;
+uintptr_t page_size = 4096;
+
+// The file ends somewhere before `at`: the rest of the map becomes zeros.
+bool replace_rest(uintptr_t at) {
+    const size_t n = used.load(std::memory_order_acquire);
+    for (size_t i = 0; i < n; ++i) {
+        const uintptr_t begin = watched[i].begin.load(std::memory_order_acquire), end = watched[i].end.load();
+        if (begin == 0 || at < begin || at >= end) continue;
+        const uintptr_t page = at / page_size * page_size;
+        if (::mmap(reinterpret_cast<void*>(page), end - page, PROT_READ,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == MAP_FAILED)
+            return false;
+        watched[i].failed.store(true);
+        any_failed.store(true);
+        return true;
+    }
+    return false;
+}
+
+void on_bus_error(int number, siginfo_t* info, void* context) {
+    const int saved = errno;
+    const bool ours = info->si_code == BUS_ADRERR && replace_rest(reinterpret_cast<uintptr_t>(info->si_addr));
+    errno = saved;
+    if (ours) return;
+    if (before.sa_flags & SA_SIGINFO) {
+        before.sa_sigaction(number, info, context);
+    } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
+        before.sa_handler(number);
+    } else {
+        ::signal(SIGBUS, SIG_DFL);  // the access is tried again, and ends the process as it would have
+    }
+}
+
+void install() {
+    page_size = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+    paths = new std::array<std::string, most_maps>;
+    first_failed = new std::string;
+    struct sigaction action {};
+    action.sa_sigaction = on_bus_error;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
+    ::sigaction(SIGBUS, &action, &before);
+}
+
+}  // namespace
+
+bool watch_map(const void* address, size_t size, const std::string& path) {
+    static std::once_flag once;
+    std::call_once(once, install);
+    const std::lock_guard lock(mutex);
+    size_t place = 0;
+    while (place < most_maps && watched[place].begin.load() != 0) ++place;
+    if (place == most_maps) return false;
+    (*paths)[place] = path;
+    const auto begin = reinterpret_cast<uintptr_t>(address);
+    watched[place].failed.store(false);
+    watched[place].end.store((begin + size + page_size - 1) / page_size * page_size);
+    watched[place].begin.store(begin, std::memory_order_release);
+    if (place >= used.load()) used.store(place + 1, std::memory_order_release);
+    return true;
+}
+
+void forget_map(const void* address) {
+    const std::lock_guard lock(mutex);
+    for (size_t i = 0; i < used.load(); ++i) {
+        if (watched[i].begin.load() != reinterpret_cast<uintptr_t>(address)) continue;
+        if (watched[i].failed.load() && first_failed->empty()) *first_failed = (*paths)[i];
+        watched[i].begin.store(0);
+        return;
+    }
+}
+
+Status check_maps() {
+    if (!any_failed.load(std::memory_order_relaxed)) return Ok{};
+    const std::lock_guard lock(mutex);
+    std::string path = *first_failed;
+    for (size_t i = 0; i < used.load() && path.empty(); ++i)
+        if (watched[i].begin.load() != 0 && watched[i].failed.load()) path = (*paths)[i];
+    return fail("{}: became shorter while it was read", path);
+}
+
+}  // namespace nibble

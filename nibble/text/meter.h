@@ -1,0 +1,100 @@
+// What one text may cost on its way through a template or a tokenizer. Files and texts are untrusted: every loop over
+// data pays steps, every string or list that is made pays bytes, and a caller may set a deadline and a flag that stops
+// the work. All engines of nibble/text take a Meter; who gives none gets one whose limits follow from the text's size.
+//
+//   Meter meter({.steps = 1'000'000, .bytes = 1 << 20, .deadline = steady_clock::now() + 2s, .cancel = &flag});
+//   auto ids = tokenizer.encode(text, {}, meter);   // Error: "the limit of 1000000 steps is reached"
+//
+// One step is about 10 to 100 ns of work: one evaluation, one symbol, or 64 bytes that are looked at. The same input
+// costs the same number of steps on every machine. Bytes are all that were ever made, not those alive: an upper bound
+// of memory that needs no bookkeeping.
+#pragma once
+
+#include "base/error.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+namespace nibble {
+
+struct MeterLimits {
+    static constexpr int64_t unlimited = int64_t{1} << 60;
+
+    int64_t steps = unlimited;
+    int64_t bytes = unlimited;
+    int depth = 1000;  // of nested evaluations
+    std::optional<std::chrono::steady_clock::time_point> deadline = {};
+    const std::atomic<bool>* cancel = nullptr;  // may be null; outlives the meter
+
+    // For a text of so many bytes: a fixed part, and enough for each byte that no tokenizer in use comes near.
+    static MeterLimits for_text(size_t size) {
+        const auto n = static_cast<int64_t>(std::min<size_t>(size, size_t{1} << 40));
+        return {.steps = 20'000'000 + 64 * n, .bytes = (int64_t{128} << 20) + 128 * n};
+    }
+};
+
+// Used by one thread at a time. Once a limit is reached, every further payment is refused.
+class Meter {
+public:
+    explicit Meter(const MeterLimits& limits)
+        : limits_(limits), steps_(limits.steps), bytes_(limits.bytes), poll_below_(next_poll()) {}
+    Meter(const Meter&) = delete;
+    Meter& operator=(const Meter&) = delete;
+
+    // False when a limit is reached. Precondition: n >= 0.
+    bool pay_steps(int64_t n) {
+        steps_ -= std::min(n, steps_ + 1);
+        return steps_ >= poll_below_ || poll();
+    }
+    bool pay_bytes(int64_t n) {
+        bytes_ -= std::min(n, bytes_ + 1);
+        if (bytes_ < 0) stop(Limit::bytes);
+        return pay_steps(n / 64 + 1);
+    }
+    // Steps for `size` bytes that are only looked at.
+    bool pay_look(size_t size) { return pay_steps(1 + static_cast<int64_t>(size / 64)); }
+
+    // A level of nesting is entered and left. False when it is too deep; leave() belongs to enter() all the same.
+    bool enter() {
+        if (++depth_ > limits_.depth) stop(Limit::depth);
+        return limit_ == Limit::none;
+    }
+    void leave() { --depth_; }
+
+    bool ok() const { return limit_ == Limit::none; }
+    // Precondition: !ok(). Names the limit.
+    Error error() const;
+    Status status() const {
+        if (!ok()) return error();
+        return Ok{};
+    }
+
+    const MeterLimits& limits() const { return limits_; }
+    int64_t steps_used() const { return limits_.steps - steps_; }
+
+private:
+    enum class Limit : uint8_t { none, steps, bytes, depth, deadline, cancel };
+    static constexpr int64_t poll_every = 4096;
+
+    int64_t next_poll() const {
+        const bool watched = limits_.deadline || limits_.cancel;
+        return watched ? std::max<int64_t>(0, steps_ - poll_every) : 0;
+    }
+    void stop(Limit limit) {
+        if (limit_ == Limit::none) limit_ = limit;
+        steps_ = bytes_ = -1;
+        poll_below_ = 0;
+    }
+    bool poll();
+
+    MeterLimits limits_;
+    int64_t steps_, bytes_, poll_below_;
+    int depth_ = 0;
+    Limit limit_ = Limit::none;
+};
+
+}  // namespace nibble
