@@ -26,11 +26,11 @@ int64_t CheckpointTensor::cols() const {
     return n;
 }
 
-Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::filesystem::path& path) {
+Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::filesystem::path& path, ScaleReading scales) {
     std::error_code error;
-    if (std::filesystem::is_directory(path, error)) return open_hf_checkpoint(path);
+    if (std::filesystem::is_directory(path, error)) return open_hf_checkpoint(path, scales);
     if (!std::filesystem::exists(path, error)) return fail("{}: no such file or folder", path.string());
-    if (path.extension() == ".gguf") return open_gguf_checkpoint(path);
+    if (path.extension() == ".gguf") return open_gguf_checkpoint(path, scales);
     return fail("{}: neither a folder with config.json and safetensors nor a .gguf file", path.string());
 }
 

@@ -40,11 +40,17 @@ struct CheckpointTensor {
     int64_t cols() const;  // product of the other dimensions
 };
 
+// What readers do about scales that are no positive numbers: `checked` ones are errors when they are read; `raw` ones
+// are handed out as they are, for whoever looks for them (quant/verify.h). What GGUF blocks cannot express stays an
+// error.
+enum class ScaleReading : uint8_t { checked, raw };
+
 class Checkpoint {
 public:
-    // A Hugging Face folder or a .gguf file. Every tensor a dialect needs must be there, with the right dtype and
-    // shape; leftovers that no dialect knows are errors.
-    static Result<std::unique_ptr<Checkpoint>> open(const std::filesystem::path& path);
+    // A Hugging Face folder or a .gguf file (of a split one its first part). Every tensor a dialect needs must be
+    // there, with the right dtype and shape; leftovers that no dialect knows are errors.
+    static Result<std::unique_ptr<Checkpoint>> open(const std::filesystem::path& path,
+                                                    ScaleReading scales = ScaleReading::checked);
     virtual ~Checkpoint() = default;
 
     virtual const std::filesystem::path& path() const = 0;

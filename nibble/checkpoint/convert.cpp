@@ -3,7 +3,9 @@
 #include "checkpoint/decode.h"
 #include "checkpoint/exact_scales.h"
 #include "checkpoint/reciprocal.h"
+#include "checkpoint/source_files.h"
 #include "checkpoint/stored_parts.h"
+#include "formats/minifloat.h"
 #include "io/json_events.h"
 
 #include <algorithm>
@@ -57,18 +59,6 @@ Result<float> tensor_scale_of(const Checkpoint& in, size_t index) {
     return row.tensor_scale;
 }
 
-// compressed-tensors stores NVFP4's scalars as divisors; those that it cannot hold exactly go to nibble.json.
-Status keep_exact_scales(const Checkpoint& in, size_t index, const ExportTensor& t, ExactScales& exact) {
-    if (!format_layout(t.format).block || !format_layout(t.format).tensor_scale) return Ok{};
-    NIBBLE_TRY(const float scale, tensor_scale_of(in, index));
-    ExactScale kept;
-    if (!divisor_of(scale).exact) kept.tensor_scale = scale;
-    if (t.input_scale && !divisor_of(*in.tensors()[index].input_scale).exact)
-        kept.input_scale = in.tensors()[index].input_scale;
-    if (kept.tensor_scale || kept.input_scale) exact.emplace(t.name, kept);
-    return Ok{};
-}
-
 Result<Job> make_job(const Checkpoint& in, const ConvertOptions& options) {
     NIBBLE_TRY(const Drops drops, parse_drops(options.drop));
     const bool plain = options.to == Dialect::plain;
@@ -117,7 +107,10 @@ Result<Job> make_job(const Checkpoint& in, const ConvertOptions& options) {
         }
         if (e.format != Format::none) {
             ++job.report.quantized;
-            if (options.to == Dialect::compressed_tensors) NIBBLE_CHECK(keep_exact_scales(in, i, e, exact));
+            if (options.to == Dialect::compressed_tensors && has_divisors(t.format)) {
+                NIBBLE_TRY(const float scale, tensor_scale_of(in, i));
+                add_inexact(exact, t.name, t.format, scale, e.input_scale ? t.input_scale : std::nullopt);
+            }
         }
         job.spec.tensors.push_back(std::move(e));
         job.items.push_back({i, decode});
@@ -125,11 +118,7 @@ Result<Job> make_job(const Checkpoint& in, const ConvertOptions& options) {
     auto& lines = job.report.lines;
     if (input_scales) lines.push_back(fmt::format("dropped the input_scale of {} matrices", input_scales));
     if (activations) lines.push_back(fmt::format("dropped the input format of {} matrices", activations));
-    if (!exact.empty())
-        lines.push_back(
-            fmt::format("{} matrices have a scale without an exact reciprocal: engines see it one FP32 step (6e-8) "
-                        "away, nibble.json keeps it",
-                        exact.size()));
+    if (!exact.empty()) lines.push_back(exact_scales_note(exact));
     NIBBLE_TRY(job.spec.manifest, with_exact_scales(options.manifest, exact));
     if (kv_scales) lines.push_back(fmt::format("dropped {} KV cache scales", kv_scales));
     if (in.kv() != KvFormat::none && (plain || drops.kv_scale)) {
@@ -138,6 +127,7 @@ Result<Job> make_job(const Checkpoint& in, const ConvertOptions& options) {
     }
     job.report.tensors = static_cast<int64_t>(job.spec.tensors.size());
     NIBBLE_TRY(job.spec.side_files, in.side_files());
+    if (std::string note = export_note(job.spec); !note.empty()) lines.push_back(std::move(note));
     return job;
 }
 
@@ -264,7 +254,8 @@ Status verify(const Checkpoint& in, const Job& job, const std::filesystem::path&
     });
 }
 
-Status fill(const Checkpoint& in, const Job& job, Export& out, ThreadPool& pool, const JobHooks& hooks) {
+Status fill(const Checkpoint& in, const Job& job, const JobIdentity& files, Export& out, ThreadPool& pool,
+            const JobHooks& hooks) {
     NIBBLE_CHECK(for_each_panel(in, job, pool, hooks, "convert", [&](size_t i, int64_t row, int64_t count) {
         return copy_panel(in, job.items[i], out, i, row, count);
     }));
@@ -275,7 +266,9 @@ Status fill(const Checkpoint& in, const Job& job, Export& out, ThreadPool& pool,
         const auto input = e.input_scale ? in.tensors()[job.items[i].source].input_scale : std::nullopt;
         NIBBLE_CHECK(out.write_scalars(i, scale, input));
     }
+    NIBBLE_CHECK(check_source_unchanged(in, files));  // or the comparison would say that what was written is wrong
     NIBBLE_CHECK(verify(in, job, out.checkpoint_path(), pool, hooks));
+    NIBBLE_CHECK(check_source_unchanged(in, files));
     return out.finish();
 }
 
@@ -283,15 +276,13 @@ Status fill(const Checkpoint& in, const Job& job, Export& out, ThreadPool& pool,
 
 Result<ConvertReport> convert(const Checkpoint& in, const ConvertOptions& options, ThreadPool& pool,
                               const JobHooks& hooks) {
+    NIBBLE_TRY(const JobIdentity files, source_files(in));
     NIBBLE_TRY(Job job, make_job(in, options));
     NIBBLE_TRY(auto out, open_export(job.spec, ExportMode::create));
     job.report.bytes = out->total_bytes();
-    const std::filesystem::path folder = out->work_dir();
-    Status done = fill(in, job, *out, pool, hooks);
+    Status done = fill(in, job, files, *out, pool, hooks);
     if (done.ok()) return std::move(job.report);
-    out.reset();  // a conversion starts over rather than resumes
-    std::error_code ignored;
-    std::filesystem::remove_all(folder, ignored);
+    out->discard();  // a conversion starts over rather than resumes
     return std::move(done).error();
 }
 

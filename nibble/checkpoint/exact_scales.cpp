@@ -1,5 +1,6 @@
 #include "checkpoint/exact_scales.h"
 
+#include "checkpoint/reciprocal.h"
 #include "checkpoint/work_folder.h"
 #include "formats/minifloat.h"
 
@@ -34,6 +35,23 @@ Status put(const Json& entry, std::string_view name, float& stored) {
 }
 
 }  // namespace
+
+bool has_divisors(Format format) { return format_layout(format).block && format_layout(format).tensor_scale; }
+
+void add_inexact(ExactScales& scales, std::string_view name, Format format, float tensor_scale,
+                 std::optional<float> input_scale) {
+    if (!has_divisors(format)) return;
+    ExactScale kept;
+    if (!divisor_of(tensor_scale).exact) kept.tensor_scale = tensor_scale;
+    if (input_scale && !divisor_of(*input_scale).exact) kept.input_scale = input_scale;
+    if (kept.tensor_scale || kept.input_scale) scales.emplace(name, kept);
+}
+
+std::string exact_scales_note(const ExactScales& scales) {
+    return fmt::format(
+        "{} {} a scale without an exact reciprocal: engines see it one FP32 step (6e-8) away, nibble.json keeps it",
+        scales.size(), scales.size() == 1 ? "matrix has" : "matrices have");
+}
 
 Result<std::string> with_exact_scales(const std::string& manifest, const ExactScales& scales) {
     if (scales.empty()) return manifest;

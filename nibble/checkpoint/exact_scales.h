@@ -16,6 +16,16 @@ struct ExactScale {
 };
 using ExactScales = std::map<std::string, ExactScale, std::less<>>;  // by the weight's canonical name
 
+// Whether compressed-tensors keeps the scalar scales of the format as divisors.
+bool has_divisors(Format format);
+
+// Adds the scales of a quantized tensor that divisors do not hold; nothing for formats without divisors.
+void add_inexact(ExactScales& scales, std::string_view name, Format format, float tensor_scale,
+                 std::optional<float> input_scale);
+
+// What users are told when there are any: "12 matrices have a scale without ...".
+std::string exact_scales_note(const ExactScales& scales);
+
 // Adds them to the text of nibble.json (may be empty).
 Result<std::string> with_exact_scales(const std::string& manifest, const ExactScales& scales);
 

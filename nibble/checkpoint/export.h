@@ -61,6 +61,9 @@ public:
     virtual uint64_t written_checksum(size_t index) const = 0;
     virtual Result<uint64_t> checksum(size_t index) const = 0;
 
+    // Removes the work folder: for a job that starts over rather than resumes.
+    virtual void discard() {}
+
     // Calls fsync on everything, renames the work folder (or the GGUF inside it) to its final name.
     virtual Status finish() = 0;
 };
@@ -68,9 +71,12 @@ public:
 // Errors before anything is written: a tensor the dialect cannot express, an output that exists, too little disk space.
 Result<std::unique_ptr<Export>> open_export(ExportSpec spec, ExportMode mode);
 
+// What users should know of an export that can be written and lacks something; empty: nothing.
+std::string export_note(const ExportSpec& spec);
+
 // The dialects' own ends of the two functions above.
-Result<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const std::filesystem::path& folder);
-Result<std::unique_ptr<Checkpoint>> open_gguf_checkpoint(const std::filesystem::path& file);
+Result<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const std::filesystem::path& folder, ScaleReading scales);
+Result<std::unique_ptr<Checkpoint>> open_gguf_checkpoint(const std::filesystem::path& file, ScaleReading scales);
 Result<std::unique_ptr<Export>> open_hf_export(ExportSpec spec, ExportMode mode);
 Result<std::unique_ptr<Export>> open_gguf_export(ExportSpec spec, ExportMode mode);
 

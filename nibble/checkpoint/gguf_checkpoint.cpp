@@ -1,5 +1,6 @@
 // A GGUF file behind the Checkpoint interface. NVFP4 and MXFP4 tensors are quantized matrices in canonical form; all
 // others are plain, decoded and rounded to BF16 (FP32 where published folders hold that).
+#include "base/map_faults.h"
 #include "checkpoint/export.h"
 #include "checkpoint/gguf_import.h"
 #include "formats/ggml_blocks.h"
@@ -49,7 +50,7 @@ public:
                                  .shape = t.shape,
                                  .dtype = t.dtype,
                                  .format = t.shape.size() == 2 ? quantized_format(t.source->type) : Format::none,
-                                 .file = path_.filename().string(),
+                                 .file = source_.file().part_of(t.data(), path_).filename().string(),
                                  .stored_bytes = static_cast<int64_t>(t.data().size()),
                                  .stored_type = std::string(ggml_type_name(t.source->type))};
             NIBBLE_TRY(out.input_scale, source_.input_scale(t));
@@ -69,6 +70,7 @@ public:
     }
 
     Result<MatrixView> read_plain(size_t index, int64_t begin, int64_t count, Matrix& scratch) const override {
+        NIBBLE_CHECK(check_maps());
         NIBBLE_CHECK(check(index, begin, count, false));
         const GgufSourceTensor& t = source_.tensors()[index];
         scratch = Matrix(t.dtype, count, t.cols());
@@ -82,6 +84,7 @@ public:
     }
 
     Result<QuantView> read_quant(size_t index, int64_t begin, int64_t count, QuantMatrix& scratch) const override {
+        NIBBLE_CHECK(check_maps());
         NIBBLE_CHECK(check(index, begin, count, true));
         const GgufSourceTensor& t = source_.tensors()[index];
         const Format format = tensors_[index].format;
@@ -100,8 +103,7 @@ public:
     // Rows of one range may lie apart in the file; whole tensors are told at their last row.
     void done_with(size_t index, int64_t begin, int64_t count) const override {
         const GgufSourceTensor& t = source_.tensors()[index];
-        if (const MappedFile* file = source_.file().file(); file && begin + count == t.rows())
-            file->done_with(t.data());
+        if (begin + count == t.rows()) source_.file().done_with(t.data());
     }
 
 private:
@@ -122,8 +124,8 @@ private:
 
 }  // namespace
 
-Result<std::unique_ptr<Checkpoint>> open_gguf_checkpoint(const std::filesystem::path& file) {
-    NIBBLE_TRY(auto source, GgufSource::open(file));
+Result<std::unique_ptr<Checkpoint>> open_gguf_checkpoint(const std::filesystem::path& file, ScaleReading scales) {
+    NIBBLE_TRY(auto source, GgufSource::open(file, scales));
     auto checkpoint = std::make_unique<GgufCheckpoint>(file, std::move(source));
     NIBBLE_CHECK(checkpoint->describe().within(file.string()));
     return std::unique_ptr<Checkpoint>(std::move(checkpoint));

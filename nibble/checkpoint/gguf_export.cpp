@@ -131,6 +131,8 @@ public:
         return sum;
     }
 
+    void discard() override { work_.discard(); }
+
     Status finish() override {
         if (!resumed_)
             NIBBLE_CHECK(ledger_.check_complete([&](size_t i) { return layout_.places[i].scale.has_value(); }));
@@ -180,7 +182,7 @@ private:
             to += "." + name;
             return to;
         };
-        if (!spec_.manifest.empty()) NIBBLE_CHECK(write_file_atomically(beside("nibble.json"), spec_.manifest));
+        if (!spec_.manifest.empty()) NIBBLE_CHECK(write_file_atomically(work_.path() / "nibble.json", spec_.manifest));
         std::vector<std::string> names;
         std::error_code error;
         for (fs::directory_iterator it(work_.path(), error), end; !error && it != end; it.increment(error))
@@ -228,20 +230,25 @@ Result<std::unique_ptr<Export>> open_gguf_export(ExportSpec spec, ExportMode mod
     NIBBLE_TRY(auto work, WorkFolder::open(spec.out, mode, file_layout.file_bytes()));
     const fs::path path = work.path() / gguf_work_file;
     const auto fill = [&]() -> Result<GgufFileWriter> {
-        auto file = mode == ExportMode::create ? GgufFileWriter::create(path, std::move(file_layout))
-                                               : GgufFileWriter::reopen(path, std::move(file_layout));
-        if (!file.ok() && mode == ExportMode::resume) return work.another_job(file.error());
+        auto file =
+            work.fresh() ? GgufFileWriter::create(path, file_layout) : GgufFileWriter::reopen(path, file_layout);
         if (file.ok() && !divisors.empty())
             NIBBLE_CHECK(file->write(layout.tensors.size() - 1, 0, std::as_bytes(std::span(divisors))));
         return file;
     };
     auto file = fill();
+    if (!file.ok() && !work.fresh()) {
+        NIBBLE_TRY(const bool again, work.start_over(file_layout.file_bytes()));
+        if (!again) return work.another_job(file.error());
+        file = fill();
+    }
     if (!file.ok()) {
-        if (mode == ExportMode::create) work.discard();
+        if (work.fresh()) work.discard();
         return std::move(file).error();
     }
-    return std::unique_ptr<Export>(std::make_unique<GgufExport>(std::move(spec), std::move(layout), std::move(work),
-                                                                *std::move(file), mode == ExportMode::resume));
+    const bool resumed = !work.fresh();
+    return std::unique_ptr<Export>(
+        std::make_unique<GgufExport>(std::move(spec), std::move(layout), std::move(work), *std::move(file), resumed));
 }
 
 }  // namespace nibble

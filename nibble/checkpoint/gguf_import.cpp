@@ -3,6 +3,7 @@
 #include "base/thread_pool.h"
 #include "checkpoint/export.h"
 #include "checkpoint/gguf_tokenizer.h"
+#include "io/file_fingerprint.h"
 
 #include <algorithm>
 #include <mutex>
@@ -65,6 +66,12 @@ Status write_weights(const GgufSource& source, Export& out, int threads, int64_t
     return Ok{};
 }
 
+Status check_unchanged(const std::filesystem::path& file, const std::string& before) {
+    NIBBLE_TRY(const std::string now, file_fingerprint(file));
+    if (now != before) return fail("{}: changed while it was read", file.string());
+    return Ok{};
+}
+
 void warn_about_losses(const GgufSource& source, bool tokenizer, const JobHooks& hooks) {
     if (!hooks.warn) return;
     if (!source.left_out().empty())
@@ -87,6 +94,7 @@ Result<std::vector<Checkpoint::SideFile>> gguf_side_files(const GgufSource& sour
 }
 
 Result<GgufImportResult> import_gguf(const GgufImportOptions& options, const JobHooks& hooks) {
+    NIBBLE_TRY(const std::string before, file_fingerprint(options.file));
     NIBBLE_TRY(const auto source, GgufSource::open(options.file));
     ExportSpec spec{.dialect = Dialect::plain,
                     .out = options.out,
@@ -104,10 +112,10 @@ Result<GgufImportResult> import_gguf(const GgufImportOptions& options, const Job
     NIBBLE_TRY(auto out, open_export(std::move(spec), ExportMode::create));
     Status written =
         write_weights(source, *out, options.threads, result.weight_bytes, hooks).within(options.file.string());
+    if (written.ok()) written = check_unchanged(options.file, before);
     if (written.ok()) written = out->finish();
     if (!written.ok()) {
-        std::error_code ignored;
-        std::filesystem::remove_all(out->work_dir(), ignored);
+        out->discard();
         return std::move(written).error();
     }
     return result;

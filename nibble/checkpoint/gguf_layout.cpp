@@ -20,18 +20,18 @@ constexpr std::array<std::string_view, 16> scalable{
     "ffn_down",       "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps", "ffn_gate_shexp", "ffn_up_shexp",
     "ffn_down_shexp", "ssm_in",        "ssm_out",     "output"};
 
-constexpr std::string_view weight_suffix = ".weight";
+constexpr std::string_view weight_ending = ".weight";
 
 // "ffn_up" of "blk.3.ffn_up.weight".
 std::string_view kind_of(std::string_view gguf_name) {
-    if (gguf_name.ends_with(weight_suffix)) gguf_name.remove_suffix(weight_suffix.size());
+    if (gguf_name.ends_with(weight_ending)) gguf_name.remove_suffix(weight_ending.size());
     return gguf_name.substr(gguf_name.rfind('.') + 1);
 }
 
 // llama.cpp computes with these in FP32 and its loader expects them so.
 bool always_f32(const std::string& name, size_t dims) {
     const std::string_view kind = kind_of(name);
-    return dims < 2 || !name.ends_with(weight_suffix) || kind.ends_with("_norm") || kind == "ffn_gate_inp" ||
+    return dims < 2 || !name.ends_with(weight_ending) || kind.ends_with("_norm") || kind == "ffn_gate_inp" ||
            kind == "ssm_conv1d";
 }
 
@@ -154,7 +154,7 @@ private:
 
     void add_scales(const ExportTensor& t, const std::string& name, int64_t count, GgufPlace& place) {
         if (place.type != GgmlType::nvfp4) return;
-        const std::string base = name.substr(0, name.size() - weight_suffix.size());
+        const std::string base = name.substr(0, name.size() - weight_ending.size());
         place.scale = out_.tensors.size();
         out_.tensors.push_back({base + ".scale", GgmlType::f32, {count}});
         if (!t.input_scale) return;
@@ -220,7 +220,7 @@ Status check_biases(const GgufExportLayout& layout) {
     for (const GgufTensorSpec& t : layout.tensors) types.emplace(t.name, t.type);
     for (const GgufTensorSpec& t : layout.tensors) {
         if (t.type != GgmlType::nvfp4 || !kind_of(t.name).starts_with("ffn_")) continue;
-        const std::string bias = t.name.substr(0, t.name.size() - weight_suffix.size()) + ".bias";
+        const std::string bias = t.name.substr(0, t.name.size() - weight_ending.size()) + ".bias";
         if (types.contains(bias))
             return fail("{}: llama.cpp takes no bias beside NVFP4 here; leave it out of the recipe", t.name);
     }

@@ -67,13 +67,14 @@ Bytes GgufSourceTensor::data() const {
     return source->data.subspan(expert * bytes, bytes);
 }
 
-Result<GgufSource> GgufSource::open(const std::filesystem::path& path) {
+Result<GgufSource> GgufSource::open(const std::filesystem::path& path, ScaleReading scales) {
     NIBBLE_TRY(auto file, GgufFile::open(path));
-    return from(std::move(file)).within(path.string());
+    return from(std::move(file), scales).within(path.string());
 }
 
-Result<GgufSource> GgufSource::from(GgufFile file) {
+Result<GgufSource> GgufSource::from(GgufFile file, ScaleReading scales) {
     GgufSource source(std::make_unique<GgufFile>(std::move(file)));
+    source.scales_ = scales;
     NIBBLE_CHECK(source.map_tensors());
     return source;
 }
@@ -155,7 +156,7 @@ Result<std::vector<float>> GgufSource::scales_of(const GgufTensor& tensor, std::
     std::vector<float> scales(count);
     std::memcpy(scales.data(), found->data.data(), found->data.size());
     for (const float s : scales)
-        if (!std::isfinite(s) || s <= 0)
+        if (scales_ == ScaleReading::checked && (!std::isfinite(s) || s <= 0))
             return fail("tensor {} holds {}: a scale is finite and positive", gguf_shown(found->name), s);
     return scales;
 }

@@ -7,6 +7,7 @@
 
 #include "base/dtype.h"
 #include "checkpoint/gguf_config.h"
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf_names.h"
 
 #include <memory>
@@ -33,8 +34,8 @@ public:
     // Errors: what GgufFile and gguf_model_config refuse; a tensor without a Hugging Face name, with a shape that does
     // not fit, of a type without decoder, of a layer beyond block_count; a layer that lacks a tensor its model needs; a
     // scale without its weight. Errors of open() start with the path.
-    static Result<GgufSource> open(const std::filesystem::path& path);
-    static Result<GgufSource> from(GgufFile file);
+    static Result<GgufSource> open(const std::filesystem::path& path, ScaleReading scales = ScaleReading::checked);
+    static Result<GgufSource> from(GgufFile file, ScaleReading scales = ScaleReading::checked);
 
     const GgufFile& file() const { return *file_; }
     const Json& config() const { return config_; }                             // config.json
@@ -63,6 +64,7 @@ private:
     Status check_scale(const GgufTensor& scale, std::string_view base) const;
     Status check_layers(const GgufArchitecture& architecture) const;
 
+    ScaleReading scales_ = ScaleReading::checked;
     std::unique_ptr<GgufFile> file_;  // behind a pointer: tensors_ points into it, and the source moves
     Json config_;
     std::vector<GgufSourceTensor> tensors_;

@@ -9,7 +9,7 @@
 namespace nibble {
 namespace {
 
-enum class TokenType : int64_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
+enum class StoredTokenType : int64_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
 
 // Precondition of the text: UTF-8, which everything that comes here has been checked for.
 std::string quoted(std::string_view text) { return nlohmann::json(text).dump(); }
@@ -39,11 +39,13 @@ public:
     }
 
 private:
-    TokenType type(size_t id) const { return types_.empty() ? TokenType::normal : static_cast<TokenType>(types_[id]); }
+    StoredTokenType type(size_t id) const {
+        return types_.empty() ? StoredTokenType::normal : static_cast<StoredTokenType>(types_[id]);
+    }
 
     // Converters fill the vocabulary up to the size of the embedding with these; they are no tokens of the tokenizer.
     bool is_padding(size_t id) const {
-        return type(id) == TokenType::unused && (*tokens_)[id] == fmt::format("[PAD{}]", id);
+        return type(id) == StoredTokenType::unused && (*tokens_)[id] == fmt::format("[PAD{}]", id);
     }
 
     Status read_tokens() {
@@ -121,7 +123,7 @@ private:
         decoder_ = {{"type", "Sequence"}, {"decoders", decoders}};
         add_bos_ = true;
         size_t bytes = 0;
-        for (size_t id = 0; id < tokens_->size(); ++id) bytes += type(id) == TokenType::byte;
+        for (size_t id = 0; id < tokens_->size(); ++id) bytes += type(id) == StoredTokenType::byte;
         if (bytes != 0 && bytes != 256) return fail("the vocabulary has {} of the 256 byte tokens", bytes);
         model_["fuse_unk"] = true;
         model_["byte_fallback"] = bytes == 256;
@@ -144,10 +146,12 @@ private:
         std::vector<Candidate> candidates, of_piece;
         std::vector<size_t> starts;
         for (size_t id = 0; id < tokens_->size(); ++id) {
-            if (type(id) != TokenType::normal && type(id) != TokenType::unused) continue;
+            if (type(id) != StoredTokenType::normal && type(id) != StoredTokenType::unused) continue;
             const std::string_view piece = (*tokens_)[id];
             const float score = scores->at<float>(id);
             if (score != score) return fail("the score of token {} is not a number", id);
+            // All its splits are looked up: quadratic in its length.
+            if (piece.size() > 1024) return fail("token {} of {} bytes is too long", id, piece.size());
             starts.clear();
             for (size_t i = 0; i < piece.size(); i += utf8_step(piece, i).size) starts.push_back(i);
             of_piece.clear();
@@ -174,15 +178,16 @@ private:
     Json added_tokens() const {
         Json added = Json::array();
         for (size_t id = 0; id < types_.size(); ++id) {
-            const TokenType t = type(id);
-            if (t != TokenType::control && t != TokenType::user_defined && t != TokenType::unknown) continue;
+            const StoredTokenType t = type(id);
+            if (t != StoredTokenType::control && t != StoredTokenType::user_defined && t != StoredTokenType::unknown)
+                continue;
             added.push_back({{"id", id},
                              {"content", (*tokens_)[id]},
                              {"single_word", false},
                              {"lstrip", false},
                              {"rstrip", false},
                              {"normalized", false},
-                             {"special", t != TokenType::user_defined}});
+                             {"special", t != StoredTokenType::user_defined}});
         }
         return added;
     }

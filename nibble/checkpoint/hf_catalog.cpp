@@ -86,6 +86,7 @@ Result<float> Catalog::read_scalar(const ModelTensor& tensor, bool divides) cons
         std::memcpy(&x, tensor.record->data.data(), sizeof x);
     }
     const float scale = divides ? 1.0f / x : x;
+    if (scales_ == ScaleReading::raw) return scale;
     if (!is_finite(x) || !(x > 0.0f) || !is_finite(scale) || !(scale > 0.0f))
         return fail("{}: {}: value {} is not a usable scale (finite and above zero)", file_of(tensor),
                     show_name(tensor.record->name), x);

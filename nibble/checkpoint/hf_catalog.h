@@ -27,16 +27,16 @@ struct CatalogEntry {
 class Catalog {
 public:
     // `files` must outlive the catalog. `decoded` is the dtype that quantized matrices decode to.
-    Catalog(const ModelFiles& files, Dialect dialect, DType decoded)
-        : files_(files), dialect_(dialect), decoded_(decoded) {}
+    Catalog(const ModelFiles& files, Dialect dialect, DType decoded, ScaleReading scales = ScaleReading::checked)
+        : files_(files), dialect_(dialect), decoded_(decoded), scales_(scales) {}
 
     // Modules that have at least one tensor only quantized linears have ("P.weight_scale", "P.weight_packed" ...), in
     // file order.
     std::vector<std::string> quantized_modules() const;
 
     // Takes the parts of one quantized linear. Error: a part is missing, has another dtype or shape than the scheme
-    // asks, or a scalar is not a positive number. `says` names the place of the scheme for messages: "quant_algo
-    // NVFP4".
+    // asks, or a scalar is not a positive number (ScaleReading::checked). `says` names the place of the scheme for
+    // messages: "quant_algo NVFP4".
     Status take_quantized(std::string_view module, Scheme scheme, std::string_view stored_type, std::string_view says);
 
     // Takes the KV cache scales under their canonical names. `json_kv`: what the configuration says. Error: scales
@@ -61,6 +61,7 @@ private:
     const ModelFiles& files_;
     Dialect dialect_;
     DType decoded_;
+    ScaleReading scales_;
     KvFormat kv_ = KvFormat::none;
     std::unordered_set<const ModelTensor*> taken_;
     std::vector<CatalogEntry> entries_;

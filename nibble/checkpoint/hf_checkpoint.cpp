@@ -1,4 +1,5 @@
 // Hugging Face folders: opens the files and hands out rows. What they mean is hf_contents' concern.
+#include "base/map_faults.h"
 #include "checkpoint/config_json.h"
 #include "checkpoint/exact_scales.h"
 #include "checkpoint/hf_contents.h"
@@ -44,13 +45,14 @@ void widen(const ModelTensor& t, int64_t first, std::span<float> out) {
 
 class HfCheckpoint : public Checkpoint {
 public:
-    HfCheckpoint(fs::path path, std::unique_ptr<ModelFiles> files, HfContents contents)
+    HfCheckpoint(fs::path path, std::unique_ptr<ModelFiles> files, HfContents contents, ScaleReading scales)
         : path_(std::move(path)),
           files_(std::move(files)),
           dialect_(contents.dialect),
           config_(std::move(contents.config)),
           kv_(contents.kv),
-          entries_(std::move(contents.entries)) {
+          entries_(std::move(contents.entries)),
+          scales_(scales) {
         for (const CatalogEntry& e : entries_) tensors_.push_back(e.tensor);
     }
 
@@ -62,6 +64,7 @@ public:
     Result<std::vector<SideFile>> side_files() const override { return list_side_files(path_); }
 
     Result<MatrixView> read_plain(size_t index, int64_t begin, int64_t count, Matrix& scratch) const override {
+        NIBBLE_CHECK(check_maps());
         NIBBLE_TRY(const CatalogEntry* e, entry(index, begin, count, false));
         const CheckpointTensor& t = e->tensor;
         if (e->data->record->dtype != t.dtype) {  // a KV scale in BF16
@@ -83,6 +86,7 @@ public:
     }
 
     Result<QuantView> read_quant(size_t index, int64_t begin, int64_t count, QuantMatrix& scratch) const override {
+        NIBBLE_CHECK(check_maps());
         NIBBLE_TRY(const CatalogEntry* e, entry(index, begin, count, true));
         const CheckpointTensor& t = e->tensor;
         const Format f = t.format;
@@ -95,7 +99,7 @@ public:
         view.codes = bytes_of(*e->data, code_bytes(f, 1, t.cols()));
         if (e->block_scales) {
             view.block_scales = bytes_of(*e->block_scales, block_scale_bytes(f, 1, t.cols()));
-            NIBBLE_CHECK(check_block_scales(*e, view).within(t.file));
+            if (scales_ == ScaleReading::checked) NIBBLE_CHECK(check_block_scales(*e, view).within(t.file));
         }
         if (e->float_scales) {
             const int64_t first = float_scale_count(f, begin, t.cols()), n = float_scale_count(f, count, t.cols());
@@ -108,7 +112,7 @@ public:
                 widen(part, first, scratch.float_scales);
                 view.float_scales = scratch.float_scales.data();
             }
-            for (int64_t i = 0; i < n; ++i)
+            for (int64_t i = 0; i < n && scales_ == ScaleReading::checked; ++i)
                 if (!is_finite(view.float_scales[i]) || view.float_scales[i] < 0.0f)
                     return fail("{}: {}: scale {} is {}: must be finite and not negative", t.file,
                                 show_name(part.record->name), first + i, view.float_scales[i]);
@@ -163,12 +167,13 @@ private:
     Json config_;
     KvFormat kv_;
     std::vector<CatalogEntry> entries_;
+    ScaleReading scales_;
     std::vector<CheckpointTensor> tensors_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const fs::path& folder) {
+Result<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const fs::path& folder, ScaleReading scales) {
     const fs::path config_path = folder / "config.json", hf_path = folder / "hf_quant_config.json";
     NIBBLE_TRY(Json config, read_config(config_path));
     std::optional<Json> hf_quant_config;
@@ -178,9 +183,11 @@ Result<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const fs::path& folder) {
     }
     NIBBLE_TRY(auto opened, ModelFiles::open(folder));
     auto files = std::make_unique<ModelFiles>(std::move(opened));
-    NIBBLE_TRY(auto contents, read_contents(*files, std::move(config), hf_quant_config).within(folder.string()));
+    NIBBLE_TRY(auto contents,
+               read_contents(*files, std::move(config), hf_quant_config, scales).within(folder.string()));
     if (contents.dialect == Dialect::compressed_tensors) NIBBLE_CHECK(apply_exact_scales(folder, contents));
-    return std::unique_ptr<Checkpoint>(std::make_unique<HfCheckpoint>(folder, std::move(files), std::move(contents)));
+    return std::unique_ptr<Checkpoint>(
+        std::make_unique<HfCheckpoint>(folder, std::move(files), std::move(contents), scales));
 }
 
 }  // namespace nibble

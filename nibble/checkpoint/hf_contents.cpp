@@ -1,5 +1,6 @@
 #include "checkpoint/hf_contents.h"
 
+#include "checkpoint/text_config.h"
 #include "io/json_events.h"
 
 namespace nibble {
@@ -40,17 +41,10 @@ Result<Dialect> dialect_of(const Json& section) {
         show_name(method));
 }
 
-DType decoded_dtype(const Json& config) {
-    for (const char* key : {"torch_dtype", "dtype"}) {
-        if (!config.contains(key) || !config[key].is_string()) continue;
-        if (const auto d = dtype_from_torch_name(config[key].get<std::string>()); d && is_plain_float(*d)) return *d;
-    }
-    return DType::bf16;
-}
-
 }  // namespace
 
-Result<HfContents> read_contents(const ModelFiles& files, Json config, const std::optional<Json>& hf_quant_config) {
+Result<HfContents> read_contents(const ModelFiles& files, Json config, const std::optional<Json>& hf_quant_config,
+                                 ScaleReading scales) {
     if (!config.is_object()) return fail("{}: must be an object", config_name);
     NIBBLE_TRY(const auto section, take_section(config).within(config_name));
     Dialect dialect = hf_quant_config ? Dialect::modelopt : Dialect::plain;
@@ -60,7 +54,7 @@ Result<HfContents> read_contents(const ModelFiles& files, Json config, const std
             return fail("{}: quant_method is {}, but {} is there too: remove the one that is stale", config_name,
                         dialect_name(dialect), hf_name);
     }
-    Catalog catalog(files, dialect, decoded_dtype(config));
+    Catalog catalog(files, dialect, declared_dtype(config).value_or(DType::bf16), scales);
     ListedModule listed = [](std::string_view) { return false; };
     switch (dialect) {
         case Dialect::plain:

@@ -16,6 +16,7 @@ struct HfContents {
 };
 
 // `files` must outlive the result. Messages name the document, not the folder.
-Result<HfContents> read_contents(const ModelFiles& files, Json config, const std::optional<Json>& hf_quant_config);
+Result<HfContents> read_contents(const ModelFiles& files, Json config, const std::optional<Json>& hf_quant_config,
+                                 ScaleReading scales = ScaleReading::checked);
 
 }  // namespace nibble

@@ -118,6 +118,8 @@ public:
         return sum;
     }
 
+    void discard() override { work_.discard(); }
+
     Status finish() override {
         if (!resumed_) NIBBLE_CHECK(ledger_.check_complete([&](size_t i) { return layout_.has_scalars(i); }));
         for (SafetensorsFileWriter& file : files_) NIBBLE_CHECK(file.finish());
@@ -223,23 +225,34 @@ Result<std::unique_ptr<Export>> open_hf_export(ExportSpec spec, ExportMode mode)
     NIBBLE_TRY(auto work, WorkFolder::open(spec.out, mode, bytes));
     std::vector<SafetensorsFileWriter> files;
     const auto fill = [&]() -> Status {
+        files.clear();
         for (size_t i = 0; i < layouts.size(); ++i) {
             const fs::path path = work.path() / plan.files[i];
-            auto file = mode == ExportMode::create ? SafetensorsFileWriter::create(path, std::move(layouts[i]))
-                                                   : SafetensorsFileWriter::reopen(path, std::move(layouts[i]));
-            if (!file.ok() && mode == ExportMode::resume) return work.another_job(file.error());
+            auto file = work.fresh() ? SafetensorsFileWriter::create(path, layouts[i])
+                                     : SafetensorsFileWriter::reopen(path, layouts[i]);
             if (!file.ok()) return std::move(file).error();
             files.push_back(*std::move(file));
         }
+        return Ok{};
+    };
+    const auto documents = [&](Status made) -> Status {
+        if (!made.ok()) return made;
         return write_documents(spec, layout, index, work.path());
     };
-    if (Status filled = fill(); !filled.ok()) {
-        if (mode == ExportMode::create) work.discard();
+    Status filled = fill();
+    if (!filled.ok() && !work.fresh()) {
+        NIBBLE_TRY(const bool again, work.start_over(bytes));
+        if (!again) return work.another_job(filled.error());
+        filled = fill();
+    }
+    filled = documents(std::move(filled));
+    if (!filled.ok()) {
+        if (work.fresh()) work.discard();
         return std::move(filled).error();
     }
+    const bool resumed = !work.fresh();
     return std::unique_ptr<Export>(std::make_unique<HfExport>(std::move(spec), std::move(layout), std::move(places),
-                                                              std::move(work), std::move(files),
-                                                              mode == ExportMode::resume));
+                                                              std::move(work), std::move(files), resumed));
 }
 
 }  // namespace nibble

@@ -1,5 +1,5 @@
 // A checkpoint of a published model's shape with random weights, in memory: `nibble bench model --shape` measures, and
-// gpu_models compares, models that need not be there.
+// tests/cuda/models compares, models that need not be there.
 #pragma once
 
 #include "checkpoint/checkpoint.h"

@@ -10,7 +10,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int max_depth = 4;
+constexpr int max_depth = 32;
 
 bool is_weight_file(std::string_view name) {
     constexpr std::array<std::string_view, 14> endings{".safetensors", ".safetensors.index.json",
@@ -44,7 +44,9 @@ Status collect(const fs::path& root, const fs::path& folder, int depth, std::vec
         const bool link = it->is_symlink(failed);
         if (it->is_directory(failed)) {
             if (link) return fail("{}: {}: a link to a folder is not followed", root.string(), show_name(shown));
-            if (depth < max_depth) NIBBLE_CHECK(collect(root, it->path(), depth + 1, out));
+            if (depth == max_depth)
+                return fail("{}: {}: folders are nested deeper than {}", root.string(), show_name(shown), max_depth);
+            NIBBLE_CHECK(collect(root, it->path(), depth + 1, out));
             continue;
         }
         const fs::path target = fs::canonical(it->path(), failed);

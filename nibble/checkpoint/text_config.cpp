@@ -20,6 +20,16 @@ int64_t text_integer(const Json& config, const char* key) {
     return value && value->is_number_integer() ? value->get<int64_t>() : 0;
 }
 
+std::optional<DType> declared_dtype(const Json& config) {
+    for (const char* key : {"torch_dtype", "dtype"}) {
+        const Json* value = text_value(config, key);
+        if (!value || !value->is_string()) continue;
+        const auto dtype = dtype_from_torch_name(value->get_ref<const std::string&>());
+        if (dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::f32) return dtype;
+    }
+    return std::nullopt;
+}
+
 bool PredictionLayers::contains(std::string_view tensor, bool any_later) const {
     // Towers beside the text model count their layers, too, so "layers.N" speaks only under these names.
     constexpr std::array<std::string_view, 4> text_model{"model", "language_model", "backbone", "transformer"};

@@ -2,8 +2,10 @@
 // a multimodal configuration.
 #pragma once
 
+#include "base/dtype.h"
 #include "base/json.h"
 
+#include <optional>
 #include <string_view>
 
 namespace nibble {
@@ -12,6 +14,10 @@ namespace nibble {
 const Json* text_value(const Json& config, const char* key);
 // 0 when absent or no integer.
 int64_t text_integer(const Json& config, const char* key);
+
+// The dtype of the weights that config.json declares (torch_dtype, or dtype as newer files have it): BF16, F16 or F32.
+// Loaders cast to it, whatever the files hold.
+std::optional<DType> declared_dtype(const Json& config);
 
 // Layers for multi-token prediction (speculative decoding): "mtp.layers.0…", "model.mtp_layers.0…", and, as DeepSeek
 // and GLM have it, layers of the text model from num_hidden_layers on. transformers does not load them, so Model

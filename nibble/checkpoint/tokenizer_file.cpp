@@ -5,7 +5,7 @@
 namespace nibble {
 namespace {
 
-constexpr size_t max_depth = 64, max_keys = 4096;  // keys of ordered objects are searched linearly
+constexpr size_t most_levels = 64, max_keys = 4096;  // keys of ordered objects are searched linearly
 
 class Reader : public JsonEvents {
 public:
@@ -77,7 +77,7 @@ public:
 
 private:
     bool skipping() const { return skipped_ > 0; }
-    bool skip() { return ++skipped_ <= max_depth || stop(fmt::format("nested deeper than {} levels", max_depth)); }
+    bool skip() { return ++skipped_ <= most_levels || stop(fmt::format("nested deeper than {} levels", most_levels)); }
     bool unskip() {
         --skipped_;
         return true;
@@ -101,7 +101,7 @@ private:
         return true;
     }
     bool open(Json container) {
-        if (path_.size() >= max_depth) return stop(fmt::format("nested deeper than {} levels", max_depth));
+        if (path_.size() >= most_levels) return stop(fmt::format("nested deeper than {} levels", most_levels));
         path_.push_back(add(std::move(container)));  // stays valid: a parent grows only after its child is closed
         return true;
     }

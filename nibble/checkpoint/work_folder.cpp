@@ -1,12 +1,17 @@
 #include "checkpoint/work_folder.h"
 
+#include "base/map_faults.h"
 #include "io/atomic_file.h"
+#include "io/file_descriptor.h"
+#include "io/journal.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -16,7 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view lock_name = ".nibble-lock";
+constexpr std::string_view lock_name = ".nibble-lock", work_name = ".nibble-work";
+constexpr std::string_view lock_ending = ".lock", journal_ending = ".journal";  // of OUT.partial
 
 // "out/" and "out" are the same place.
 fs::path without_slash(const fs::path& path) {
@@ -45,12 +51,22 @@ Status check_free_space(const fs::path& out, int64_t bytes_needed) {
                 out.string(), size_text(bytes_needed), size_text(static_cast<int64_t>(available)));
 }
 
+// The journal stays: see take_journal_out().
 void remove_job_files(const fs::path& folder) {
     std::error_code ignored;
+    std::vector<fs::path> files;
     for (fs::directory_iterator it(folder, ignored), end; !ignored && it != end; it.increment(ignored)) {
-        std::error_code failed;
-        if (it->path().filename().string().starts_with(job_file_prefix)) fs::remove(it->path(), failed);
+        const std::string name = it->path().filename().string();
+        if (name.starts_with(job_file_prefix) && name != Journal::file_name) files.push_back(it->path());
     }
+    for (const fs::path& file : files) fs::remove(file, ignored);
+}
+
+bool holds_job_files_only(const fs::path& folder) {
+    std::error_code error;
+    for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+        if (!it->path().filename().string().starts_with(job_file_prefix)) return false;
+    return !error;
 }
 
 }  // namespace
@@ -66,78 +82,182 @@ std::string size_text(int64_t bytes) {
     return unit == 0 ? fmt::format("{} bytes", bytes) : fmt::format("{:.1f} {}", value, units[unit]);
 }
 
-Result<WorkFolder::Lock> WorkFolder::Lock::take(const fs::path& folder) {
-    const fs::path path = folder / lock_name;
-    Lock lock;
-    lock.fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (lock.fd_ < 0) return fail("{}: cannot open: {}", path.string(), std::strerror(errno));
-    if (::flock(lock.fd_, LOCK_EX | LOCK_NB) == 0) {
-        const std::string id = fmt::format("{}\n", ::getpid());  // for the message below only
-        if (::ftruncate(lock.fd_, 0) == 0 && ::pwrite(lock.fd_, id.data(), id.size(), 0) < 0)
-            return fail("{}: cannot write: {}", path.string(), std::strerror(errno));
+Result<WorkFolder::Lock> WorkFolder::Lock::take(const fs::path& folder) { return take(folder / lock_name, folder); }
+
+Result<WorkFolder::Lock> WorkFolder::Lock::take(const fs::path& file, const fs::path& shown) {
+    // Whoever lets go of a lock removes its file, so what was opened may be gone before it is locked.
+    for (int attempt = 0; attempt < 1000; ++attempt) {
+        Lock lock;
+        lock.fd_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+        if (lock.fd_ < 0) return fail("{}: cannot open: {}", file.string(), std::strerror(errno));
+        std::array<char, 32> text{};
+        const bool taken = ::flock(lock.fd_, LOCK_EX | LOCK_NB) == 0;
+        const int problem = errno;
+        const ssize_t n = ::pread(lock.fd_, text.data(), text.size(), 0);
+        if (!taken) {
+            if (problem != EWOULDBLOCK) return fail("{}: cannot lock: {}", file.string(), std::strerror(problem));
+            std::string holder(text.data(), n > 0 ? static_cast<size_t>(n) : 0);
+            while (!holder.empty() && (holder.back() < '0' || holder.back() > '9')) holder.pop_back();
+            return fail("{}: another process{} is writing it; wait for it or stop it", shown.string(),
+                        holder.empty() ? "" : fmt::format(" ({})", holder));
+        }
+        struct stat opened {
+        }, named{};
+        if (::fstat(lock.fd_, &opened) != 0 || ::stat(file.c_str(), &named) != 0 || opened.st_ino != named.st_ino ||
+            opened.st_dev != named.st_dev)
+            continue;
+        lock.file_ = file;
+        lock.left_ = n > 0;  // written by whoever had it, and not removed
+        const std::string id = fmt::format("{}\n", ::getpid());
+        if (::ftruncate(lock.fd_, 0) != 0 || ::pwrite(lock.fd_, id.data(), id.size(), 0) < 0)
+            return fail("{}: cannot write: {}", file.string(), std::strerror(errno));
         return lock;
     }
-    if (errno != EWOULDBLOCK) return fail("{}: cannot lock: {}", path.string(), std::strerror(errno));
-    std::array<char, 32> text{};
-    const ssize_t n = ::pread(lock.fd_, text.data(), text.size(), 0);
-    std::string holder(text.data(), n > 0 ? static_cast<size_t>(n) : 0);
-    while (!holder.empty() && (holder.back() < '0' || holder.back() > '9')) holder.pop_back();
-    return fail("{}: another process{} is writing it; wait for it or stop it", folder.string(),
-                holder.empty() ? "" : fmt::format(" ({})", holder));
+    return fail("{}: other processes take and remove it all the time", file.string());
 }
 
-WorkFolder::Lock::~Lock() {
-    if (fd_ >= 0) ::close(fd_);
+void WorkFolder::Lock::release() {
+    if (fd_ < 0) return;
+    if (!file_.empty()) ::unlink(file_.c_str());
+    ::close(std::exchange(fd_, -1));
 }
 
-Result<WorkFolder> WorkFolder::open(const fs::path& out, ExportMode mode, int64_t bytes_needed) {
+fs::path WorkFolder::beside(std::string_view ending) const {
+    fs::path path = path_;
+    return path += ending;
+}
+
+// Whether an earlier run finished a part of its work: a journal with a line behind its first.
+bool WorkFolder::holds_work() const {
+    for (const fs::path& journal : {path_ / Journal::file_name, beside(journal_ending)})
+        if (Journal::holds_units(journal)) return true;
+    return false;
+}
+
+bool WorkFolder::is_ours() const {
+    std::error_code ignored;
+    return lock_.left() || fs::is_empty(path_, ignored) ||
+           std::ranges::any_of(std::array{work_name, lock_name, Journal::file_name},
+                               [&](std::string_view name) { return fs::exists(path_ / name, ignored); });
+}
+
+// After a run that was killed while it published: see publish(). Where the output has left the folder, what is left
+// goes.
+Status WorkFolder::tidy() {
+    std::error_code ignored;
+    const fs::path outside = beside(journal_ending), inside = path_ / Journal::file_name;
+    if (lock_.left() && fs::is_directory(path_, ignored) && !fs::exists(inside, ignored) && holds_job_files_only(path_))
+        discard();
+    if (!fs::exists(outside, ignored)) return Ok{};
+    if (fs::is_directory(path_, ignored) && !fs::exists(inside, ignored)) return rename_durably(outside, inside);
+    fs::remove(outside, ignored);
+    return Ok{};
+}
+
+Status WorkFolder::make_empty(int64_t bytes_needed) {
+    std::error_code error;
+    if (fs::is_directory(path_, error)) discard();
+    NIBBLE_CHECK(check_free_space(out_, bytes_needed));
+    error.clear();
+    if (!fs::create_directory(path_, error))
+        return fail("{}: cannot create: {}", path_.string(), error ? error.message() : "exists already");
+    NIBBLE_TRY(auto mark, FileDescriptor::open(path_ / work_name, O_WRONLY | O_CREAT));
+    fresh_ = true;
+    return mark.close();
+}
+
+Result<WorkFolder> WorkFolder::named(const fs::path& out) {
     WorkFolder work;
     work.out_ = without_slash(out);
     if (!work.out_.has_filename()) return fail("'{}': is not a name for an output", out.string());
     work.path_ = work.out_;
     work.path_ += ".partial";
-    NIBBLE_CHECK(check_output_is_free(work.out_));
-
-    std::error_code error;
-    const bool partial = fs::is_directory(work.path_, error);
-    if (mode == ExportMode::resume) {
-        if (!partial) return fail("{}: nothing to resume: there is no such folder", work.path_.string());
-        NIBBLE_TRY(work.lock_, Lock::take(work.path_));
-        remove_abandoned_files(work.path_);
-        return work;
-    }
-    if (partial) {
-        NIBBLE_TRY(const auto unused, Lock::take(work.path_));  // says so when somebody works in it
-        static_cast<void>(unused);
-        return fail("{}: is left from an interrupted job; resume it or remove the folder", work.path_.string());
-    }
-    NIBBLE_CHECK(check_free_space(work.out_, bytes_needed));
-    error.clear();  // is_directory above says "no such file"
-    if (work.path_.has_parent_path()) fs::create_directories(work.path_.parent_path(), error);
-    if (error) return fail("{}: cannot make its folder: {}", work.path_.string(), error.message());
-    if (!fs::create_directory(work.path_, error))
-        return fail("{}: cannot create: {}", work.path_.string(), error ? error.message() : "exists already");
-    NIBBLE_TRY(work.lock_, Lock::take(work.path_));
     return work;
 }
 
-Status WorkFolder::publish() {
+Status WorkFolder::look(ExportMode mode, int64_t bytes_needed) const {
     NIBBLE_CHECK(check_output_is_free(out_));
-    NIBBLE_CHECK(rename_durably(path_, out_));
-    remove_job_files(out_);
-    return Ok{};
+    std::error_code ignored;
+    const bool begun = fs::is_directory(path_, ignored);
+    if (mode == ExportMode::resume)
+        return begun ? Status(Ok{}) : fail("{}: nothing to resume: there is no such folder", path_.string());
+    if (begun && holds_work())
+        return fail("{}: is left from an interrupted job; resume it or remove the folder", path_.string());
+    return begun ? Status(Ok{}) : check_free_space(out_, bytes_needed);
 }
 
-Status WorkFolder::publish_file(const std::string& name) {
-    NIBBLE_CHECK(check_output_is_free(out_));
-    NIBBLE_CHECK(rename_durably(path_ / name, out_));
-    discard();
-    return Ok{};
+Status WorkFolder::check(const fs::path& out, ExportMode mode, int64_t bytes_needed) {
+    NIBBLE_TRY(WorkFolder work, named(out));
+    std::error_code ignored;
+    // Says so when somebody works in it.
+    if (fs::exists(work.beside(lock_ending), ignored)) {
+        NIBBLE_TRY(work.lock_, Lock::take(work.beside(lock_ending), work.path_));
+        // A run that was killed behind its publishing left files, this one among them, that nobody else would remove.
+        NIBBLE_CHECK(work.tidy());
+        if (!fs::exists(work.out_, ignored)) work.lock_.keep_file();
+    }
+    return work.look(mode, bytes_needed);
 }
+
+Result<WorkFolder> WorkFolder::open(const fs::path& out, ExportMode mode, int64_t bytes_needed) {
+    NIBBLE_TRY(WorkFolder work, named(out));
+    std::error_code error;
+    if (!fs::exists(work.beside(lock_ending), error)) NIBBLE_CHECK(work.look(mode, bytes_needed));
+    error.clear();
+    if (work.path_.has_parent_path()) fs::create_directories(work.path_.parent_path(), error);
+    if (error) return fail("{}: cannot make its folder: {}", work.path_.string(), error.message());
+    NIBBLE_TRY(work.lock_, Lock::take(work.beside(lock_ending), work.path_));
+    NIBBLE_CHECK(work.tidy());
+    // A process died before it had made a file: there was something to resume, and it begins again.
+    if (work.lock_.left() && !fs::is_directory(work.path_, error)) mode = ExportMode::create;
+    NIBBLE_CHECK(work.look(mode, bytes_needed));  // another process may have finished in between
+    if (mode == ExportMode::resume) {
+        remove_abandoned_files(work.path_);
+        return work;
+    }
+    if (fs::is_directory(work.path_, error) && !work.is_ours())
+        return fail("{}: exists and is no unfinished work of nibble; remove it or choose another output",
+                    work.path_.string());
+    NIBBLE_CHECK(work.make_empty(bytes_needed));
+    return work;
+}
+
+Result<bool> WorkFolder::start_over(int64_t bytes_needed) {
+    if (fresh_ || holds_work() || !is_ours()) return false;
+    NIBBLE_CHECK(make_empty(bytes_needed));
+    return true;
+}
+
+// A kill at any moment leaves either work that can be resumed, or a whole output without a file of the job in it: the
+// journal goes beside the folder before the folder gets its final name, and away afterwards.
+Status WorkFolder::publish(const fs::path& from) {
+    NIBBLE_CHECK(check_maps());
+    NIBBLE_CHECK(check_output_is_free(out_));
+    remove_job_files(path_);
+    std::error_code error;
+    const fs::path inside = path_ / Journal::file_name, outside = beside(journal_ending);
+    const bool journal = fs::exists(inside, error);
+    if (journal) NIBBLE_CHECK(rename_durably(inside, outside));
+    const Status renamed = rename_durably(from, out_);
+    if (!renamed.ok() && fs::exists(from, error)) {
+        if (journal) fs::rename(outside, inside, error);
+        return renamed;
+    }
+    // From here it has its name; an error says that the name may not be on the disk yet.
+    if (from != path_) discard();
+    fs::remove(outside, error);
+    lock_.release();
+    return renamed;
+}
+
+Status WorkFolder::publish() { return publish(path_); }
+
+Status WorkFolder::publish_file(const std::string& name) { return publish(path_ / name); }
 
 Error WorkFolder::another_job(const Error& why) const {
     return fail(
-        "{}: cannot resume: it is left from another job (other tensors, formats or --max-shard-size): {}; repeat that "
+        "{}: cannot resume: {}; if it is left from another job (other tensors, formats or --max-shard-size), repeat "
+        "that "
         "job's options, or remove the folder",
         path_.string(), why.message());
 }

@@ -3,6 +3,7 @@
 // matrix of the per-tensor format; nibble does not).
 #pragma once
 
+#include "base/dtype.h"
 #include "formats/arithmetic.h"
 #include "formats/minifloat.h"
 
@@ -15,18 +16,25 @@ NIBBLE_HD constexpr float fp8_scale(float amax, Arithmetic arithmetic) {
     return s > 0.0f ? s : 1.0f;
 }
 
-// The divisor of a per-tensor scale. PyTorch on CUDA rounds a zero-dimensional FP32 operand to the other operand's BF16
-// first; on a CPU it does not. The stored scale stays FP32 either way.
-NIBBLE_HD constexpr float fp8_tensor_divisor(float scale, Arithmetic arithmetic) {
-    return arithmetic == Arithmetic::reciprocal ? round_to_bf16(scale) : scale;
+// x as a tensor of this dtype (BF16, F16 or F32) holds it.
+NIBBLE_HD constexpr float rounded_to_dtype(float x, DType dtype) {
+    return dtype == DType::bf16 ? round_to_bf16(x) : dtype == DType::f16 ? fp16_to_float(fp16_from_float(x)) : x;
+}
+
+// The divisor of a per-tensor scale. PyTorch on CUDA rounds a zero-dimensional FP32 operand to the dtype of the other
+// operand, the weights', first; on a CPU it does not. The stored scale stays FP32 either way. A scale that would vanish
+// (F16: below 2^-25) is not rounded: Model Optimizer writes NaN bytes there.
+NIBBLE_HD constexpr float fp8_tensor_divisor(float scale, Arithmetic arithmetic, DType weights) {
+    const float rounded = arithmetic == Arithmetic::reciprocal ? rounded_to_dtype(scale, weights) : scale;
+    return rounded > 0.0f ? rounded : scale;
 }
 
 // Codes saturate. Model Optimizer casts without: quotients beyond 464, which only a searched scale below the maximum
 // has, become NaN in its exports.
 //
-// Per tensor: the quotient is a BF16 tensor, so it is rounded twice.
-NIBBLE_HD constexpr uint8_t fp8_tensor_code(float w, float divisor) {
-    return e4m3_from_float_saturating(round_to_bf16(w / divisor));
+// Per tensor: the quotient is a tensor of the weights' dtype, so that of BF16 and F16 weights is rounded twice.
+NIBBLE_HD constexpr uint8_t fp8_tensor_code(float w, float divisor, DType weights) {
+    return e4m3_from_float_saturating(rounded_to_dtype(w / divisor, weights));
 }
 
 // Per row or tile: the scale has dimensions, the quotient stays FP32.

@@ -1,7 +1,8 @@
 #include "quant/awq.h"
 
+#include "formats/fp8.h"
 #include "formats/nvfp4.h"
-#include "kernels/ref/load.h"
+#include "kernels/load.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +11,7 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t block = nvfp4_block;
+constexpr int64_t awq_block = nvfp4_block;
 constexpr float tiny = std::numeric_limits<float>::min();
 
 // [rows, cols] -> [cols, rows]
@@ -24,13 +25,13 @@ std::vector<float> transposed(const std::vector<float>& m, int64_t rows, int64_t
 // Adds |w| / (maximum of its block + tiny), row by row.
 void add_importance(const MatrixView& w, std::vector<double>& sum) {
     for (int64_t r = 0; r < w.rows; ++r)
-        for (int64_t b = 0; b < w.cols; b += block) {
-            float x[block], amax = 0;
-            for (int64_t k = 0; k < block; ++k) {
+        for (int64_t b = 0; b < w.cols; b += awq_block) {
+            float x[awq_block], amax = 0;
+            for (int64_t k = 0; k < awq_block; ++k) {
                 x[k] = magnitude(ref::load(w, r, b + k));
                 amax = std::max(amax, x[k]);
             }
-            for (int64_t k = 0; k < block; ++k) sum[static_cast<size_t>(b + k)] += double{x[k] / (amax + tiny)};
+            for (int64_t k = 0; k < awq_block; ++k) sum[static_cast<size_t>(b + k)] += double{x[k] / (amax + tiny)};
         }
 }
 
@@ -67,11 +68,11 @@ std::vector<float> scales_of(const std::vector<float>& a, const std::vector<floa
 void fake_quantize_rows(std::vector<float>& x, Arithmetic arithmetic) {
     float g = 0;
     for (float v : x) g = std::max(g, magnitude(v));
-    for (size_t b = 0; b < x.size(); b += block) {
+    for (size_t b = 0; b < x.size(); b += awq_block) {
         float amax = 0;
-        for (size_t k = b; k < b + block; ++k) amax = std::max(amax, magnitude(x[k]));
+        for (size_t k = b; k < b + awq_block; ++k) amax = std::max(amax, magnitude(x[k]));
         const float scale = nvfp4_fake_dynamic_scale(amax, g, arithmetic);
-        for (size_t k = b; k < b + block; ++k) x[k] = nvfp4_fake_value(x[k], scale);
+        for (size_t k = b; k < b + awq_block; ++k) x[k] = nvfp4_fake_value(x[k], scale);
     }
 }
 
@@ -97,7 +98,7 @@ public:
         Matrix scaled(DType::f32, n_, k_);
         float* w = reinterpret_cast<float*>(scaled.data.data());
         for (int64_t i = 0; i < n_ * k_; ++i)
-            w[i] = round_to_bf16(w_[static_cast<size_t>(i)] * s[static_cast<size_t>(i % k_)]);
+            w[i] = rounded_to_dtype(w_[static_cast<size_t>(i)] * s[static_cast<size_t>(i % k_)], spec_.weights);
         const float g = quantize_.scan(scaled.view()).amax;
         QuantMatrix q(spec_.format, n_, k_);
         q.tensor_scale = tensor_scale(spec_, {g, g});
@@ -146,7 +147,7 @@ Result<AwqScales> awq_lite(const AwqWeights& weights, const AwqInputs& inputs, c
                            const QuantizeKernels& quantize, const SolverKernels& solver, ThreadPool& pool) {
     const int64_t cols = std::ssize(inputs.mean_magnitude);
     if (spec.format != Format::nvfp4) return fail("awq_lite quantizes to nvfp4, not {}", format_name(spec.format));
-    if (cols % block) return fail("{} columns are not whole blocks of 16", cols);
+    if (cols % awq_block) return fail("{} columns are not whole blocks of 16", cols);
     if (!inputs.classes.empty() && std::ssize(inputs.classes) != cols)
         return fail("{} classes for {} columns", inputs.classes.size(), cols);
     if (!(step > 0.0f && step <= 1.0f)) return fail("a step of alpha of {} is not in (0, 1]", step);

@@ -2,7 +2,7 @@
 
 #include "base/scratch_memory.h"
 #include "io/journal.h"
-#include "kernels/ref/load.h"
+#include "kernels/load.h"
 #include "model/model.h"
 #include "quant/awq.h"
 #include "quant/meter.h"
@@ -94,8 +94,9 @@ public:
             at += std::ssize(ids);
         }
         const std::vector<BatchPiece> batches = whole_batches(sequences_, options_.batch_tokens);
-        Meter meter(hooks, "awq", tokens * std::ssize(config_.blocks));
+        Meter meter(hooks, "awq", 2 * tokens * std::ssize(config_.blocks), token_layers);
         for (size_t b = 0, g = 0; b < config_.blocks.size(); ++b) {
+            const std::string layer = fmt::format("layer {} of {}", b + 1, config_.blocks.size());
             const size_t first = g;
             while (g < groups.groups.size() && groups.groups[g].block == b) ++g;
             const std::span<const AwqGroup> here(groups.groups.data() + first, g - first);
@@ -107,10 +108,11 @@ public:
             for (const BatchPiece& piece : batches) {
                 if (hooks.should_stop()) return fail("calibration stopped on request");
                 NIBBLE_CHECK(block.forward(piece.batch, x + piece.row * config_.hidden, work, &observer));
-                meter.add(piece.batch.rows(), config_.blocks[b].prefix);
+                meter.add(piece.batch.rows(), layer);
             }
             for (size_t i = 0; i < here.size(); ++i)
                 NIBBLE_CHECK(solve(here[i], samples[i]).within(plan_.entries[here[i].readers[0]].module));
+            meter.add(tokens, layer);
         }
         meter.finish();
         return std::move(out_);
@@ -132,6 +134,7 @@ private:
         const std::vector<float> mean = sample.mean_magnitude();
         WeightSpec spec{Format::nvfp4};
         spec.arithmetic = first.spec.arithmetic;
+        spec.weights = first.spec.weights;
         NIBBLE_TRY(AwqScales found, awq_lite(weights,
                                              {.mean_magnitude = mean,
                                               .rows = sample.rows().data(),

@@ -80,6 +80,7 @@ Status BlockSolver::solve() {
     const auto size = [](const Task& t) { return t.entry->rows() * t.entry->cols(); };
     std::ranges::stable_sort(tasks, std::greater<>{}, size);  // a long one last would leave threads idle
     std::vector<Solution> solutions(tasks.size());
+    std::vector<LayerOutputError> errors(tasks.size());
     std::vector<Status> done(tasks.size(), Status(Ok{}));
     pool_->parallel_for(std::ssize(tasks), [&](int64_t i) {
         const Task& task = tasks[static_cast<size_t>(i)];
@@ -96,7 +97,13 @@ Status BlockSolver::solve() {
         status = solve_weight(*weight, task.entry->spec, task.amax, task.entry->solver, *task.statistics, kernels_,
                               *pool_, out.span(), stats)
                      .within(task.entry->tensor);
-        solutions[static_cast<size_t>(i)] = {std::move(out), stats.raised_blocks};
+        if (status.ok())
+            errors[static_cast<size_t>(i)] =
+                measure_output_error(task.entry->module, *weight, task.entry->spec, task.amax, *task.statistics,
+                                     out.view(), kernels_.quantize);
+        const LayerOutputError& e = errors[static_cast<size_t>(i)];
+        solutions[static_cast<size_t>(i)] = {
+            std::move(out), stats.raised_blocks, {e.rows, e.energy, e.before, e.after}};
     });
     for (size_t i = 0; i < tasks.size(); ++i) {
         NIBBLE_CHECK(std::move(done[i]));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "checkpoint/checkpoint.h"
+#include "quant/output_error.h"
 #include "quant/plan.h"
 #include "quant/statistics_store.h"
 

@@ -55,15 +55,19 @@ public:
         NIBBLE_TRY(work_, Workspace::create(options_.compute, {}, pool_));
         NIBBLE_TRY(stream_, stream_memory());
         NIBBLE_CHECK(embed());
-        Meter meter(hooks_, "calibrate", tokens_ * blocks());
+        Meter meter(hooks_, "calibrate", tokens_ * blocks() * (solver ? 2 : 1), token_layers);
         for (int64_t b = 0; b < blocks(); ++b) {
+            const std::string layer = fmt::format("layer {} of {}", b + 1, blocks());
             NIBBLE_TRY(const auto block, load(b));
             for (const BatchPiece& piece : batches_) {
                 if (hooks_.should_stop()) return fail("calibration stopped on request");
                 NIBBLE_CHECK(block.forward(piece.batch, row(piece.row), *work_, &observer));
-                meter.add(piece.batch.rows(), config_.blocks[static_cast<size_t>(b)].prefix);
+                meter.add(piece.batch.rows(), layer);
             }
-            if (solver) NIBBLE_CHECK(observer.end_block(*solver));
+            if (!solver) continue;
+            meter.add(0, layer + ", solving its linears");
+            NIBBLE_CHECK(observer.end_block(*solver));
+            meter.add(tokens_, layer);
         }
         if (head) NIBBLE_CHECK(watch_head(observer));
         if (head && solver) NIBBLE_CHECK(observer.end_block(*solver));
@@ -102,7 +106,7 @@ public:
                                       .block_done = [&](size_t) { return back.end_block(solver); },
                                       .progress = [&](int64_t done, int64_t all) -> Status {
                                           if (hooks_.should_stop()) return fail("calibration stopped on request");
-                                          if (!meter) meter.emplace(hooks_, "gradients", all);
+                                          if (!meter) meter.emplace(hooks_, "gradients", all, token_layers);
                                           meter->add(done - std::exchange(reported, done), source_.path().string());
                                           return Ok{};
                                       }};
@@ -340,6 +344,7 @@ Result<Calibration> calibrate(const Checkpoint& source, const Plan& plan, std::s
         BlockSolver* const takes = solves && !quantized ? &solver : nullptr;
         DeviceCalibration eye(plan, options, ranges ? &seen : nullptr, takes != nullptr, *seen.statistics, *walk);
         NIBBLE_CHECK(calibrate_on_device(*walk, source, false, eye, takes, head, hooks).within(origin));
+        if (std::string note = walk->rounded().text(); !note.empty()) seen.warnings.push_back(std::move(note));
         NIBBLE_CHECK(note_ranges());
     } else if (forth) {
         // Pass::uniform shows ranges and nothing to solvers without gradients.
@@ -377,6 +382,7 @@ Result<Calibration> calibrate(const Checkpoint& source, const Plan& plan, std::s
     }
     if (solves) {
         NIBBLE_CHECK(fill_statistics(plan, uniform, *kernels, pool, solver, seen));
+        seen.output_errors = seen.statistics->output_errors();
         seen.statistics->keep_no_more();
     } else {
         seen.statistics = nullptr;

@@ -13,6 +13,7 @@
 #include "checkpoint/checkpoint.h"
 #include "model/block.h"
 #include "quant/input_scales.h"
+#include "quant/output_error.h"
 #include "quant/plan.h"
 #include "quant/ranges.h"
 #include "quant/statistics_store.h"
@@ -56,6 +57,7 @@ struct Calibration {
     std::map<std::string, Range, std::less<>> keys, values;  // by attention module: "model.layers.0.self_attn"
     std::vector<std::string> warnings;                       // experts that saw few tokens, ranges taken from peers
     std::unique_ptr<StatisticsStore> statistics;             // null when the plan has no solver
+    std::vector<LayerOutputError> output_errors;                  // of linears that were solved, by module
     double seconds = 0;
     bool on_device = false;  // text went forward on CalibrationOptions::device
 };

@@ -77,6 +77,13 @@ Status CalibrationKeep::recall(const std::function<Status(const std::string&, So
         if (offset < 0 || end > size) continue;
         NIBBLE_CHECK(file_.read_at(bytes, offset));
         if (checksum_of(bytes) != checksum) continue;
+        SolvedOutputError& e = solution.output_error;
+        const auto outputs = line->find("outputs");
+        if (outputs == line->end() || !outputs->is_array() || outputs->size() != 4 ||
+            !std::ranges::all_of(*outputs, [](const Json& x) { return x.is_number(); }))
+            continue;
+        e = {(*outputs)[0].get<int64_t>(), (*outputs)[1].get<double>(), (*outputs)[2].get<double>(),
+             (*outputs)[3].get<double>()};
         take_bytes(bytes, m);
         end_ = std::max(end_, end);
         NIBBLE_CHECK(take(entry.module, std::move(solution)));
@@ -86,11 +93,13 @@ Status CalibrationKeep::recall(const std::function<Status(const std::string&, So
 
 Status CalibrationKeep::note(const std::string& module, const Solution& solution) {
     const std::vector<std::byte> bytes = bytes_of(solution.matrix);
+    const SolvedOutputError& e = solution.output_error;
     NIBBLE_CHECK(file_.write_at(bytes, end_));
     NIBBLE_CHECK(journal_->append(entries_.at(module), Json{{"offset", end_},
                                                             {"checksum", checksum_of(bytes)},
                                                             {"tensor_scale", solution.matrix.tensor_scale},
-                                                            {"raised_blocks", solution.raised_blocks}}));
+                                                            {"raised_blocks", solution.raised_blocks},
+                                                            {"outputs", {e.rows, e.energy, e.before, e.after}}}));
     end_ += std::ssize(bytes);
     return Ok{};
 }

@@ -5,7 +5,8 @@
 namespace nibble {
 namespace {
 
-// Of the rows that only go forward every second one counts: neighbours say nearly the same (docs/benchmarks.md).
+// Of the rows that only go forward every second one counts: neighbours say nearly the same
+// (docs/lab/weight-algorithms.md).
 constexpr int64_t uniform_step = 2;
 
 float sum_of_squares(const float* x, int64_t n) {

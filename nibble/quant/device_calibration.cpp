@@ -259,15 +259,18 @@ Status calibrate_on_device(DeviceWalk& walk, const Checkpoint& model, bool quant
                            BlockSolver* solver, bool head, const JobHooks& hooks) {
     const size_t blocks = walk.config().blocks.size();
     NIBBLE_TRY(DeviceStreams x, walk.embed());
-    Meter meter(hooks, "calibrate", walk.tokens() * static_cast<int64_t>(blocks));
+    Meter meter(hooks, "calibrate", walk.tokens() * static_cast<int64_t>(blocks) * (solver ? 2 : 1), token_layers);
     for (size_t b = 0; b < blocks; ++b) {
+        const std::string name = fmt::format("layer {} of {}", b + 1, blocks);
         NIBBLE_TRY(const DeviceLayers layer, walk.load(model, b, 1, quantize_inputs));
         NIBBLE_CHECK(walk.forward(layer, b, x, &observer, [&](int64_t rows) -> Status {
             if (hooks.should_stop()) return fail("calibration stopped on request");
-            meter.add(rows, walk.config().blocks[b].prefix);
+            meter.add(rows, name);
             return Ok{};
         }));
+        if (solver) meter.add(0, name + ", solving its linears");
         NIBBLE_CHECK(observer.end_block(solver));
+        if (solver) meter.add(walk.tokens(), name);
     }
     if (head) {
         NIBBLE_CHECK(walk.show_head(model, x, observer));

@@ -205,7 +205,9 @@ private:
 bool on_device(const PlanEntry& entry) { return entry.spec.format != Format::none && !entry.solver; }
 
 // Bytes of an element as read_weights hands it on.
-int64_t travelling_bytes(const CheckpointTensor& tensor) { return tensor.dtype == DType::bf16 ? 2 : 4; }
+int64_t travelling_bytes(const CheckpointTensor& tensor, const Json& config) {
+    return weight_dtype(tensor, config) == DType::bf16 ? 2 : 4;
+}
 
 // Searches with a scale per block, row or tile hand all multipliers to one launch.
 Status check_multipliers(const PlanEntry& entry) {
@@ -229,7 +231,8 @@ DeviceMemoryPlan plan_device_memory(const Checkpoint& source, const Plan& plan, 
         const Panels cut(panel_format(from.format, entry.spec.format), entry.rows(), entry.cols());
         const int64_t rows = std::min(cut.panel_rows, cut.rows);
         const ResultLayout layout(entry.spec.format, rows, entry.cols());
-        memory.panel_bytes = std::max(memory.panel_bytes, aligned(rows * entry.cols() * travelling_bytes(from)));
+        memory.panel_bytes =
+            std::max(memory.panel_bytes, aligned(rows * entry.cols() * travelling_bytes(from, source.config())));
         memory.result_bytes = std::max(memory.result_bytes, layout.bytes);
         if (searches_tensor(entry)) {
             const auto n = static_cast<int64_t>(search_multipliers(entry.spec.search).size());

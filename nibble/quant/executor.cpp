@@ -1,5 +1,7 @@
 #include "quant/executor.h"
 
+#include "base/map_faults.h"
+
 #include <condition_variable>
 #include <limits>
 #include <map>
@@ -8,6 +10,18 @@
 
 namespace nibble {
 namespace {
+
+// What a unit throws (no memory) is its error: the other threads wait for units, not for threads.
+template <class Call>
+auto caught(Call call) -> decltype(call()) {
+    try {
+        return call();
+    } catch (const std::bad_alloc&) {
+        return fail("out of memory");
+    } catch (const std::exception& e) {
+        return fail("{}", e.what());
+    }
+}
 
 struct InFlight {
     std::unique_ptr<UnitWork> work;
@@ -19,10 +33,10 @@ struct InFlight {
     bool idle() const { return !between && open == tasks - handed; }
 };
 
-class Run {
+class UnitRun {
 public:
-    Run(int64_t units, const std::function<std::unique_ptr<UnitWork>(int64_t)>& start,
-        const std::function<bool()>& should_stop)
+    UnitRun(int64_t units, const std::function<std::unique_ptr<UnitWork>(int64_t)>& start,
+            const std::function<bool()>& should_stop)
         : units_(units), start_(start), should_stop_(should_stop) {}
 
     void work(int worker) {
@@ -38,8 +52,12 @@ public:
                 run_task(ready, worker, lock);
             } else if (next_unit_ < limit()) {
                 const int64_t unit = next_unit_++;
-                auto slot = flight_.emplace(unit, InFlight{start_(unit)}).first;
-                advance(slot, worker, lock);
+                auto work = caught([&]() -> Result<std::unique_ptr<UnitWork>> { return start_(unit); });
+                if (!work.ok()) {
+                    note_error(unit, std::move(work).error());
+                    continue;
+                }
+                advance(flight_.emplace(unit, InFlight{*std::move(work)}).first, worker, lock);
             } else if (flight_.empty()) {
                 return;
             } else {
@@ -69,7 +87,7 @@ private:
         InFlight& unit = slot->second;
         const int64_t task = unit.handed++;
         lock.unlock();
-        Status done = unit.work->run(task, worker);
+        Status done = caught([&] { return unit.work->run(task, worker); });
         lock.lock();
         --unit.open;
         if (!done.ok()) note_error(slot->first, std::move(done).error());
@@ -90,7 +108,9 @@ private:
     void advance(Flight::iterator slot, int worker, std::unique_lock<std::mutex>& lock) {
         InFlight& unit = slot->second;
         lock.unlock();
-        Result<int64_t> tasks = unit.work->next_stage();
+        Result<int64_t> tasks = caught([&] { return unit.work->next_stage(); });
+        if (tasks.ok())
+            if (Status maps = check_maps(); !maps.ok()) tasks = std::move(maps).error();
         lock.lock();
         if (!tasks.ok()) note_error(slot->first, tasks.error());
         if (!tasks.ok() || slot->first >= limit() || *tasks == 0) {
@@ -148,7 +168,7 @@ private:
 Result<RunEnd> run_units(ThreadPool& pool, int64_t units,
                          const std::function<std::unique_ptr<UnitWork>(int64_t)>& start,
                          const std::function<bool()>& should_stop) {
-    Run run(units, start, should_stop);
+    UnitRun run(units, start, should_stop);
     pool.parallel_for(pool.threads(), [&](int64_t worker) { run.work(static_cast<int>(worker)); });
     return run.result();
 }

@@ -1,7 +1,8 @@
 #include "quant/gptq.h"
 
+#include "formats/fp8.h"
 #include "formats/nvfp4.h"
-#include "kernels/ref/load.h"
+#include "kernels/load.h"
 #include "quant/cholesky.h"
 
 #include <algorithm>
@@ -9,12 +10,12 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t block = nvfp4_block;
+constexpr int64_t gptq_block = nvfp4_block;
 constexpr int64_t rows_together = 16;
 
 float block_amax(const float* w) {
     float amax = 0;
-    for (int64_t k = 0; k < block; ++k) amax = std::max(amax, magnitude(w[k]));
+    for (int64_t k = 0; k < gptq_block; ++k) amax = std::max(amax, magnitude(w[k]));
     return amax;
 }
 
@@ -83,7 +84,7 @@ private:
         for (int64_t i = begin; i < end; ++i) {
             if (!spec_.static_scales)
                 scale = dynamic_scale(w, i);
-            else if (i % block == 0 || i == begin)
+            else if (i % gptq_block == 0 || i == begin)
                 scale = nvfp4_fake_block_scale(original_amax(row, i), fake_, spec_.arithmetic);
             const float* u = u_.data() + i * n;
             values[i] = nvfp4_fake_value(w[i], scale);
@@ -94,26 +95,28 @@ private:
     }
 
     float original_amax(int64_t row, int64_t column) const {
-        return ref::region_amax(weight_, {row, 1, column / block * block, block});
+        return ref::region_amax(weight_, {row, 1, column / gptq_block * gptq_block, gptq_block});
     }
 
     // Of a block whose columns before `column` hold what the feedback left of them.
     float dynamic_scale(const float* w, int64_t column) const {
-        return nvfp4_fake_dynamic_scale(block_amax(w + column / block * block), amax_.search, spec_.arithmetic);
+        return nvfp4_fake_dynamic_scale(block_amax(w + column / gptq_block * gptq_block), amax_.search,
+                                        spec_.arithmetic);
     }
 
     void store(int64_t row, const float* values) const {
-        for (int64_t b = 0; b < weight_.cols / block; ++b) {
-            float v[block];
-            for (int64_t k = 0; k < block; ++k) v[k] = round_to_bf16(values[b * block + k]);
-            const int64_t index = row * (weight_.cols / block) + b;
-            const uint8_t scale = spec_.static_scales ? nvfp4_static_scale(original_amax(row, b * block), amax_.store,
-                                                                           spec_.normalization, spec_.arithmetic)
-                                                      : nvfp4_dynamic_scale(block_amax(v), out_.tensor_scale);
+        for (int64_t b = 0; b < weight_.cols / gptq_block; ++b) {
+            float v[gptq_block];
+            for (int64_t k = 0; k < gptq_block; ++k) v[k] = rounded_to_dtype(values[b * gptq_block + k], spec_.weights);
+            const int64_t index = row * (weight_.cols / gptq_block) + b;
+            const uint8_t scale = spec_.static_scales
+                                      ? nvfp4_static_scale(original_amax(row, b * gptq_block), amax_.store,
+                                                           spec_.normalization, spec_.arithmetic)
+                                      : nvfp4_dynamic_scale(block_amax(v), out_.tensor_scale);
             const float decode_scale = nvfp4_decode_scale(scale, out_.tensor_scale);
             out_.block_scales[index] = scale;
-            for (int64_t k = 0; k < block; k += 2)
-                out_.codes[index * (block / 2) + k / 2] =
+            for (int64_t k = 0; k < gptq_block; k += 2)
+                out_.codes[index * (gptq_block / 2) + k / 2] =
                     static_cast<uint8_t>(nvfp4_code(v[k], decode_scale) | nvfp4_code(v[k + 1], decode_scale) << 4);
         }
     }
@@ -136,7 +139,7 @@ Status quantize_gptq(const MatrixView& weight, std::span<const float> hessian, c
     const int64_t n = weight.cols;
     if (spec.format != Format::nvfp4 || spec.search.kind != Search::Kind::max)
         return fail("gptq quantizes to nvfp4 with the maximum's scales, not {}", to_string(spec));
-    if (n % block) return fail("{} columns are not whole blocks of 16", n);
+    if (n % gptq_block) return fail("{} columns are not whole blocks of 16", n);
     if (static_cast<int64_t>(hessian.size()) != n * n)
         return fail("a Hessian of {} entries for {} columns", hessian.size(), n);
     if (options.group < 1) return fail("gptq's block_size must be positive, not {}", options.group);

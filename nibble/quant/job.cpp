@@ -1,31 +1,12 @@
 #include "quant/job.h"
 
+#include "checkpoint/source_files.h"
 #include "quant/quantize_unit.h"
 
 #include <fmt/chrono.h>
-#include <sys/stat.h>
-
-#include <set>
 
 namespace nibble {
 namespace {
-
-namespace fs = std::filesystem;
-
-// The files with weights: size and time of the last change.
-Result<JobIdentity> source_files(const Checkpoint& source) {
-    std::set<std::string> names;
-    for (const CheckpointTensor& tensor : source.tensors()) names.insert(tensor.file);
-    JobIdentity files;
-    for (const std::string& name : names) {
-        const fs::path path = fs::is_directory(source.path()) ? source.path() / name : source.path();
-        struct stat info {};
-        if (::stat(path.c_str(), &info) != 0) return fail("{}: cannot stat: {}", path.string(), std::strerror(errno));
-        files.emplace_back("source file " + name, fmt::format("{} bytes of {}.{:09}", info.st_size, info.st_mtim.tv_sec,
-                                                              info.st_mtim.tv_nsec));
-    }
-    return files;
-}
 
 std::string scales_text(const ActivationScales& scales) {
     std::string text;
@@ -38,7 +19,8 @@ Result<JobIdentity> job_identity(const Checkpoint& source, const Plan& plan, con
     JobIdentity identity;
     for (const auto& [name, value] : options.versions.items())
         identity.emplace_back("version of " + name, value.dump());
-    for (const auto& [name, value] : options.settings.items()) identity.emplace_back("setting " + name, value.dump());
+    for (const auto& [name, value] : options.settings.items())
+        identity.emplace_back("setting " + name, value.dump(-1, ' ', false, Json::error_handler_t::replace));
     identity.emplace_back("recipe and plan", hash_text(plan_identity(plan)));
     identity.emplace_back("activation scales", hash_text(scales_text(options.scales)));
     if (options.statistics) identity.emplace_back("statistics", hash_text(options.statistics->identity()));
@@ -148,6 +130,7 @@ Result<QuantReport> run_quantize(const Checkpoint& source, const Plan& plan, con
     if (!end.ok() && job.machine_failed) return fail("{} ({})", end.error().message(), kept(job));
     if (!end.ok()) return end.error();
     if (*end == RunEnd::stopped) return fail("stopped on request: {}", kept(job));
+    NIBBLE_CHECK(check_source_unchanged(source, identity));
     meter.finish();
     return make_report(job, pool);
 }

@@ -1,7 +1,7 @@
 #include "quant/local_hessian.h"
 
 #include "formats/nvfp4.h"
-#include "kernels/ref/load.h"
+#include "kernels/load.h"
 
 #include <algorithm>
 #include <atomic>
@@ -10,7 +10,7 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t block = nvfp4_block;
+constexpr int64_t hessian_block = nvfp4_block;
 
 // Block maxima a block may be stored with, their fake scales, padded to whole groups of 16 with the first candidate.
 struct Candidates {
@@ -38,15 +38,15 @@ Candidates sweep_candidates(const WeightSpec& spec, float g) {
 Status quantize_local_hessian(const MatrixView& weight, std::span<const float> hessian, const WeightSpec& spec,
                               const TensorAmax& amax, const SolverKernels& kernels, ThreadPool& pool,
                               const QuantSpan& out, QuantStats& stats) {
-    const int64_t per_row = weight.cols / block;
+    const int64_t per_row = weight.cols / hessian_block;
     if (spec.format != Format::nvfp4 || !spec.static_scales || spec.search.kind == Search::Kind::max)
         return fail("local_hessian chooses static nvfp4 scales by sweep or multipliers, not {}", to_string(spec));
-    if (weight.cols % block) return fail("{} columns are not whole blocks of 16", weight.cols);
-    if (!hessian.empty() && static_cast<int64_t>(hessian.size()) != per_row * block * block)
+    if (weight.cols % hessian_block) return fail("{} columns are not whole blocks of 16", weight.cols);
+    if (!hessian.empty() && static_cast<int64_t>(hessian.size()) != per_row * hessian_block * hessian_block)
         return fail("{} Hessian entries for {} columns", hessian.size(), weight.cols);
 
-    float identity[block * block] = {};
-    for (int64_t i = 0; i < block; ++i) identity[i * block + i] = 1.0f;
+    float identity[hessian_block * hessian_block] = {};
+    for (int64_t i = 0; i < hessian_block; ++i) identity[i * hessian_block + i] = 1.0f;
     const bool sweep = spec.search.kind == Search::Kind::sweep;
     const Candidates swept = sweep ? sweep_candidates(spec, amax.search) : Candidates{};
     const std::vector<float> multipliers = search_multipliers(spec.search);
@@ -55,9 +55,9 @@ Status quantize_local_hessian(const MatrixView& weight, std::span<const float> h
     pool.parallel_for(weight.rows, [&](int64_t r) {
         Candidates own;
         for (int64_t b = 0; b < per_row; ++b) {
-            float x[block], largest = 0;
-            for (int64_t k = 0; k < block; ++k) {
-                x[k] = ref::load(weight, r, b * block + k);
+            float x[hessian_block], largest = 0;
+            for (int64_t k = 0; k < hessian_block; ++k) {
+                x[k] = ref::load(weight, r, b * hessian_block + k);
                 largest = std::max(largest, magnitude(x[k]));
             }
             if (!sweep) {
@@ -69,7 +69,7 @@ Status quantize_local_hessian(const MatrixView& weight, std::span<const float> h
                 own.pad();
             }
             const Candidates& c = sweep ? swept : own;
-            const float* h = hessian.empty() ? identity : hessian.data() + b * block * block;
+            const float* h = hessian.empty() ? identity : hessian.data() + b * hessian_block * hessian_block;
             size_t best = 0;
             float least = std::numeric_limits<float>::infinity();
             for (size_t group = 0; group < c.groups(); ++group) {
@@ -82,10 +82,10 @@ Status quantize_local_hessian(const MatrixView& weight, std::span<const float> h
             const uint8_t scale = nvfp4_static_scale(c.amax[best], amax.store, spec.normalization, spec.arithmetic);
             const float decode_scale = nvfp4_decode_scale(scale, out.tensor_scale);
             out.block_scales[r * per_row + b] = scale;
-            uint8_t* codes = out.codes + (r * per_row + b) * (block / 2);
-            for (int64_t k = 0; k < block; k += 2) {
+            uint8_t* codes = out.codes + (r * per_row + b) * (hessian_block / 2);
+            for (int64_t k = 0; k < hessian_block; k += 2) {
                 const auto code = [&](int64_t i) {
-                    return nvfp4_code(ref::load_rounded(weight, r, b * block + i), decode_scale);
+                    return nvfp4_code(ref::load_rounded(weight, spec.weights, r, b * hessian_block + i), decode_scale);
                 };
                 codes[k / 2] = static_cast<uint8_t>(code(k) | code(k + 1) << 4);
             }

@@ -40,7 +40,7 @@ void Meter::finish() {
 
 void Meter::tell(std::string_view item) {
     peak_anonymous_ = std::max(peak_anonymous_, memory_use().anonymous);
-    if (hooks_.progress) hooks_.progress({phase_, item, done_, total_});
+    if (hooks_.progress) hooks_.progress({phase_, item, done_, total_, unit_});
 }
 
 }  // namespace nibble

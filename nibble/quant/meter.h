@@ -16,9 +16,15 @@ struct MemoryUse {
 };
 MemoryUse memory_use();
 
+// What calibration counts: every token in every layer, and where linears are solved behind a layer, once more when they
+// are, so that the time left counts the solver, too.
+inline constexpr std::string_view token_layers = "tokens x layers";
+
 class Meter {
 public:
-    Meter(const JobHooks& hooks, std::string_view phase, int64_t total) : hooks_(hooks), phase_(phase), total_(total) {}
+    // `unit` of what is counted; empty: bytes.
+    Meter(const JobHooks& hooks, std::string_view phase, int64_t total, std::string_view unit = {})
+        : hooks_(hooks), phase_(phase), total_(total), unit_(unit) {}
 
     // From any thread. `item` is what is in hand.
     void add(int64_t bytes, std::string_view item);
@@ -37,6 +43,7 @@ private:
     const JobHooks& hooks_;
     const std::string_view phase_;
     const int64_t total_;
+    const std::string_view unit_;
     const Clock::time_point begin_ = Clock::now();
     std::atomic<int64_t> done_{0};
     std::atomic<int64_t> next_ms_{0};

@@ -90,6 +90,7 @@ class Classifier {
 public:
     Classifier(std::span<const CheckpointTensor> tensors, const Json& config)
         : transposed_(one_of(text_field(config, "model_type"), {"gpt2", "openai-gpt", "imagegpt"})),
+          own_embedding_(text_field(config, "model_type").starts_with("gemma3")),
           prediction_(config) {
         for (const CheckpointTensor& t : tensors)
             if (const size_t at = t.name.find(".experts."); at != std::string::npos)
@@ -147,7 +148,7 @@ private:
         if (is_embedding_leaf(leaf) && leaf != "embed_out") {
             m.kind = ModuleKind::embedding;
             m.parent_class = "nn.Embedding";
-            m.listed = true;
+            m.listed = !own_embedding_;
         } else if (transposed_ && leaf.starts_with("c_")) {
             m.why = "stored as [in, out]: this architecture is not supported";
         } else if (is_linear_leaf(leaf)) {
@@ -160,6 +161,7 @@ private:
     }
 
     bool transposed_;
+    bool own_embedding_;  // a class of its own, which Model Optimizer gives no quantizers and lists nowhere
     PredictionLayers prediction_;
     std::unordered_set<std::string> with_experts_;
 };
@@ -230,6 +232,13 @@ ModuleGroups groups_of(const Module& module) {
         groups.input = fmt::format("{}.*.{{{}}}", experts, gated ? leaf.starts_with('w') ? "w1,w3" : "gate,up" : leaf);
     }
     return groups;
+}
+
+int order_in_group(const Module& module) {
+    const std::string_view leaf = split_leaf(module.name).second;
+    if (one_of(leaf, {"q_proj", "q_a_proj", "gate_proj", "w1", "in_proj_qkv", "in_proj_qkvz"})) return 0;
+    if (one_of(leaf, {"v_proj", "in_proj_b"})) return 2;
+    return leaf == "in_proj_a" ? 3 : 1;
 }
 
 }  // namespace nibble

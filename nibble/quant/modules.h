@@ -52,4 +52,8 @@ struct ModuleGroups {
 };
 ModuleGroups groups_of(const Module& module);
 
+// Place of a linear among those of its fused group in the order in which a model runs them: 0 for q, gate, w1,
+// in_proj_qkv.
+int order_in_group(const Module& module);
+
 }  // namespace nibble

@@ -1,7 +1,7 @@
 #include "quant/nibble_best.h"
 
 #include "formats/nvfp4.h"
-#include "kernels/ref/load.h"
+#include "kernels/load.h"
 #include "quant/panel_descent.h"
 
 #include <algorithm>
@@ -57,7 +57,7 @@ private:
         pool.parallel_for(n_, [&](int64_t r) {
             for (int64_t j = 0; j < k_; ++j)
                 w_[static_cast<size_t>(r * k_ + j)] =
-                    ref::load_rounded(weight_, row_index(r), columns_.order[static_cast<size_t>(j)]);
+                    ref::load_rounded(weight_, DType::bf16, row_index(r), columns_.order[static_cast<size_t>(j)]);
         });
     }
 

@@ -16,7 +16,7 @@
 //   * with G, the error of a row is also answered by the rows after it;
 //   * before that, the codes of 16 rows at a time descend together by coordinates on request, scales held
 //     (panel_descent.h).
-// Measured against static scales and plain GPTQ: docs/benchmarks.md.
+// Measured against static scales and plain GPTQ: docs/results-cpu.md.
 //
 // Arithmetic, the same on every kernel entry and for any thread count. Columns and rows are numbered in their order.
 // w[r, j] starts as the weight (rounded to BF16); s[r, j] = 0. For each row r, for each of its blocks:

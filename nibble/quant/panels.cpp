@@ -1,5 +1,6 @@
 #include "quant/panels.h"
 
+#include "checkpoint/text_config.h"
 #include "formats/minifloat.h"
 
 #include <cstring>
@@ -63,30 +64,71 @@ QuantSpan reshape(QuantMatrix& matrix, Format format, int64_t rows, int64_t cols
     return matrix.span();
 }
 
-Result<MatrixView> read_weights(const Checkpoint& source, size_t index, int64_t begin, int64_t count,
-                                const QuantizeKernels& kernels, PanelScratch& scratch, DecodedTo decoded_to) {
-    const CheckpointTensor& tensor = source.tensors()[index];
-    if (tensor.quantized()) {
-        NIBBLE_TRY(const QuantView quant, source.read_quant(index, begin, count, scratch.read_quant));
-        const bool round = tensor.dtype == DType::bf16 && decoded_to == DecodedTo::own_dtype;
-        Matrix& decoded = round ? scratch.read : scratch.wide;
-        reshape(decoded, DType::f32, quant.rows, quant.cols);
-        kernels.decode(quant, reinterpret_cast<float*>(decoded.data.data()));
-        if (!round) return decoded.view();
-        return converted<float>(decoded.view(), DType::bf16, scratch.wide, bf16_from_float);
-    }
-    NIBBLE_TRY(const MatrixView plain, source.read_plain(index, begin, count, scratch.read));
+DType weight_dtype(const CheckpointTensor& tensor, const Json& config) {
+    const DType stored = tensor.dtype == DType::f64 ? DType::f32 : tensor.dtype;
+    return declared_dtype(config).value_or(stored);
+}
+
+namespace {
+
+// F32 values rounded to a narrower dtype. Overflow is refused: a loader would make infinity of it.
+Result<MatrixView> round_panel(const MatrixView& in, DType dtype, Matrix& out) {
+    bool overflow = false;
+    const auto checked = [&](float x, float y) {
+        overflow |= is_finite(x) && !is_finite(y);
+        return y;
+    };
+    const MatrixView view = dtype == DType::bf16 ? converted<float>(in, DType::bf16, out,
+                                                                    [&](float x) {
+                                                                        const uint16_t code = bf16_from_float(x);
+                                                                        checked(x, bf16_to_float(code));
+                                                                        return code;
+                                                                    })
+                                                 : converted<float>(in, DType::f32, out, [&](float x) {
+                                                       return checked(x, fp16_to_float(fp16_from_float(x)));
+                                                   });
+    if (overflow)
+        return fail("a weight is beyond the range of {}, which config.json declares", dtype_torch_name(dtype));
+    return view;
+}
+
+Result<MatrixView> widen(const MatrixView& plain, Matrix& out) {
     switch (plain.dtype) {
-        case DType::bf16:
         case DType::f32:
             return plain;
+        case DType::bf16:
+            return converted<uint16_t>(plain, DType::f32, out, bf16_to_float);
         case DType::f16:
-            return converted<uint16_t>(plain, DType::f32, scratch.wide, widen_fp16);
+            return converted<uint16_t>(plain, DType::f32, out, widen_fp16);
         case DType::f64:
-            return narrow_f64(plain, scratch.wide);
+            return narrow_f64(plain, out);
         default:
             return fail("{} is not a type of weights (BF16, F16, F32)", dtype_name(plain.dtype));
     }
+}
+
+}  // namespace
+
+Result<MatrixView> read_weights(const Checkpoint& source, size_t index, int64_t begin, int64_t count,
+                                const QuantizeKernels& kernels, PanelScratch& scratch, DecodedTo decoded_to) {
+    const CheckpointTensor& tensor = source.tensors()[index];
+    const DType dtype = decoded_to == DecodedTo::fp32 ? DType::f32 : weight_dtype(tensor, source.config());
+    MatrixView wide;
+    if (tensor.quantized()) {
+        NIBBLE_TRY(const QuantView quant, source.read_quant(index, begin, count, scratch.read_quant));
+        Matrix& decoded = dtype == DType::f32 ? scratch.wide : scratch.read;
+        reshape(decoded, DType::f32, quant.rows, quant.cols);
+        kernels.decode(quant, reinterpret_cast<float*>(decoded.data.data()));
+        wide = decoded.view();
+    } else {
+        NIBBLE_TRY(const MatrixView plain, source.read_plain(index, begin, count, scratch.read));
+        if (plain.dtype == DType::bf16 && (dtype == DType::bf16 || decoded_to == DecodedTo::fp32)) return plain;
+        const bool rounds = dtype != DType::f32 && plain.dtype != dtype;
+        NIBBLE_TRY(wide, widen(plain, rounds ? scratch.unrounded : scratch.wide));
+        if (!rounds) return wide;
+    }
+    if (dtype == DType::f32) return wide;
+    return round_panel(wide, dtype, scratch.wide);
 }
 
 }  // namespace nibble

@@ -36,17 +36,22 @@ inline Format panel_format(Format from, Format to) {
 
 // Buffers of one worker, reused from panel to panel.
 struct PanelScratch {
-    Matrix read;  // where the checkpoint cannot hand out its own pages
-    Matrix wide;  // F16 widened, or quantized sources decoded
+    Matrix read;       // where the checkpoint cannot hand out its own pages
+    Matrix wide;       // F16 widened, or quantized sources decoded
+    Matrix unrounded;  // on the way to a narrower dtype
     QuantMatrix read_quant;
     QuantMatrix out;
 };
 
-// What becomes of quantized sources: weights of the dtype they stand for, or their exact values, for measuring.
+// The dtype that a loader gives a weight, and Model Optimizer its codes: the one that config.json declares, else the
+// stored one (F32 for F64).
+DType weight_dtype(const CheckpointTensor& tensor, const Json& config);
+
+// What is read: weights in their weight_dtype(), as they are quantized, or the exact values of the file, for measuring.
 enum class DecodedTo : uint8_t { own_dtype, fp32 };
 
-// Rows of tensor `index` as the kernels take them: BF16 or F32. F16 and F64 (which must fit) become F32. The view lives
-// as long as the scratch is not used again.
+// Rows of tensor `index` as the kernels take them: BF16, or F32 (also for F16, widened). F64 must fit F32. Error: a
+// value that the declared dtype cannot hold. The view lives as long as the scratch is not used again.
 Result<MatrixView> read_weights(const Checkpoint& source, size_t index, int64_t begin, int64_t count,
                                 const QuantizeKernels& kernels, PanelScratch& scratch,
                                 DecodedTo decoded_to = DecodedTo::own_dtype);

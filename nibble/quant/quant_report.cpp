@@ -57,6 +57,8 @@ Json totals_json(const ReportTotals& t) {
 
 Json timing_json(const ReportTiming& t) {
     return Json{{"seconds", t.seconds},
+                {"whole_seconds", t.whole_seconds},
+                {"calibration_seconds", t.calibration_seconds},
                 {"bytes_read", t.bytes_read},
                 {"bytes_written", t.bytes_written},
                 {"gigabytes_per_second", t.gigabytes_per_second},
@@ -67,6 +69,7 @@ Json timing_json(const ReportTiming& t) {
                 {"resumed_tensors", t.resumed_tensors},
                 {"finished_at", t.finished_at},
                 {"command", t.command},
+                {"output", t.output},
                 {"verified", t.verified}};
 }
 
@@ -84,7 +87,40 @@ Result<ReportTiming> timing_from(const Json& json) {
     NIBBLE_CHECK(json_get(json, "finished_at", t.finished_at));
     NIBBLE_CHECK(json_get(json, "command", t.command));
     NIBBLE_CHECK(json_get(json, "verified", t.verified));
+    // Reports of earlier versions lack them.
+    if (json.contains("whole_seconds")) NIBBLE_CHECK(json_get(json, "whole_seconds", t.whole_seconds));
+    if (json.contains("calibration_seconds"))
+        NIBBLE_CHECK(json_get(json, "calibration_seconds", t.calibration_seconds));
+    if (json.contains("output")) NIBBLE_CHECK(json_get(json, "output", t.output));
     return t;
+}
+
+Json outputs_json(const std::vector<LayerOutputError>& errors) {
+    Json list = Json::array();
+    for (const LayerOutputError& e : errors)
+        list.push_back({{"module", e.module},
+                        {"rows", e.rows},
+                        {"energy", e.energy},
+                        {"error_before", e.before},
+                        {"error_after", e.after},
+                        {"before_db", finite_or_null(sqnr(e.energy, e.before))},
+                        {"after_db", finite_or_null(sqnr(e.energy, e.after))}});
+    return list;
+}
+
+Result<std::vector<LayerOutputError>> outputs_from(const Json& json) {
+    std::vector<LayerOutputError> errors;
+    if (!json.contains("layer_outputs")) return errors;  // reports of earlier versions
+    NIBBLE_TRY(const Json* list, json_array(json, "layer_outputs"));
+    for (const Json& e : *list) {
+        LayerOutputError& error = errors.emplace_back();
+        NIBBLE_CHECK(json_get(e, "module", error.module));
+        NIBBLE_CHECK(json_get(e, "rows", error.rows));
+        NIBBLE_CHECK(json_get(e, "energy", error.energy));
+        NIBBLE_CHECK(json_get(e, "error_before", error.before));
+        NIBBLE_CHECK(json_get(e, "error_after", error.after));
+    }
+    return errors;
 }
 
 Json without_tensors(const QuantReport& r) {
@@ -99,6 +135,7 @@ Json without_tensors(const QuantReport& r) {
                 {"weights_only", r.weights_only},
                 {"warnings", r.warnings},
                 {"totals", totals_json(r.totals())},
+                {"layer_outputs", outputs_json(r.output_errors)},
                 {"plan", r.plan},
                 {"timing", timing_json(r.timing)}};
 }
@@ -282,6 +319,7 @@ Result<QuantReport> quant_report_from_json(const Json& json) {
         r.tensors.push_back(std::move(tensor));
     }
     NIBBLE_CHECK(json_get(json, "plan", r.plan));
+    NIBBLE_TRY(r.output_errors, outputs_from(json));
     NIBBLE_TRY(const Json* timing, json_object(json, "timing"));
     NIBBLE_TRY(r.timing, timing_from(*timing).within("timing"));
     return r;

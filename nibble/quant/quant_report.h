@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "formats/format.h"
 #include "kernels/quantize.h"
+#include "quant/output_error.h"
 
 #include <cstdint>
 #include <optional>
@@ -79,7 +80,9 @@ struct ReportTotals {
 
 // How it went this time; the only part that differs between equal runs.
 struct ReportTiming {
-    double seconds = 0;
+    double seconds = 0;                         // of quantizing alone
+    double whole_seconds = 0;                   // of the job: reading, calibration, quantizing, checking; 0: not known
+    double calibration_seconds = 0;             // of it: passes over text and solvers; 0 without --calib
     int64_t bytes_read = 0, bytes_written = 0;  // by this run; a resumed run counts what it did itself
     double gigabytes_per_second = 0;            // source bytes / seconds / 1e9
     int threads = 0;
@@ -89,6 +92,7 @@ struct ReportTiming {
     int64_t resumed_tensors = 0;       // found finished and intact in the journal
     std::string finished_at;           // "2026-01-31T09:05:00Z"
     std::string command;               // as typed
+    std::string output;                // path of what was written
     std::string verified;              // what the check of the finished export found; empty: it was not checked
 };
 
@@ -103,6 +107,8 @@ struct QuantReport {
     bool weights_only = false;                             // activation quantizers were dropped on purpose
     std::vector<std::string> warnings;
     std::vector<TensorReport> tensors;  // in the source's order
+    // Of the linears that calibration solved in this run, by module (a resumed run has those that it solved itself).
+    std::vector<LayerOutputError> output_errors;
     ReportTiming timing;
 
     ReportTotals totals() const;

@@ -307,6 +307,17 @@ private:
         return Ok{};
     }
 
+    // Blocks of MXFP4 and MXFP8 have powers of two for scales, so that the largest weights round to 2^128.
+    static Error not_finite(const PlanEntry& entry, float amax) {
+        constexpr float rounds_up = 0x1.Cp127f;  // half-way between 1.5 and 2 times 2^127
+        if (std::isfinite(amax) && amax >= rounds_up)
+            return fail(
+                "{}: a weight of magnitude {:.6g} rounds to 2^128 in {}, which FP32 does not hold; leave the tensor "
+                "as it is (--ignore) or take another format",
+                entry.tensor, amax, format_name(entry.spec.format));
+        return fail("{}: quantized values are not finite; this is a defect of nibble", entry.tensor);
+    }
+
     Status conclude() {
         Json lines = Json::array();
         for (Member& member : members_) {
@@ -314,8 +325,7 @@ private:
             if (member.quantized()) {
                 QuantStats sum;
                 for (const QuantStats& s : member.stats) sum += s;
-                if (!std::isfinite(sum.max_error))
-                    return fail("{}: quantized values are not finite; this is a defect of nibble", member.entry.tensor);
+                if (!std::isfinite(sum.max_error)) return not_finite(member.entry, member.scale.own_amax);
                 report.add(sum);
                 for (const uint64_t content : member.contents) report.content_hash += content;
                 report.amax = member.scale.own_amax;

@@ -1,12 +1,14 @@
 #include "quant/recipe.h"
 
 #include "base/embedded.h"
+#include "base/nearest.h"
 #include "quant/recipe_imports.h"
 #include "quant/recipe_parse.h"
 
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 
 namespace nibble {
 namespace {
@@ -92,7 +94,8 @@ Result<Recipe> read_folder(const RecipeFile& metadata, const RecipeFile& quantiz
 
 Result<Recipe> find_recipe(std::string_view name) {
     if (name.find('/') == std::string_view::npos)
-        if (auto preset = find_builtin(fmt::format("{}{}", model_presets, name))) return read_recipe(*preset);
+        if (auto preset = find_builtin(fmt::format("{}{}", model_presets, preset_of_spelling(name))))
+            return read_recipe(*preset);
     if (auto builtin = find_builtin(name)) return read_recipe(*builtin);
     if (auto metadata = find_builtin(fmt::format("{}/metadata", name)))
         if (auto quantize = find_builtin(fmt::format("{}/quantize", name))) return read_folder(*metadata, *quantize);
@@ -108,14 +111,13 @@ Result<Recipe> find_recipe(std::string_view name) {
     }
     NIBBLE_TRY(const auto file, find_on_disk(path));
     if (file) return read_recipe(*file);
-    return fail("no recipe '{}': not a preset ({}), not built in, and no such file", name,
-                fmt::join(preset_names(), ", "));
+    NIBBLE_CHECK(check_recipe_name(name));
+    return fail("{}: neither a file nor a folder", name);
 }
 
 }  // namespace
 
 Result<Recipe> load_recipe(std::string_view name_or_path) {
-    if (name_or_path.empty()) return fail("no recipe given; presets: {}", fmt::join(preset_names(), ", "));
     NIBBLE_TRY(Recipe recipe, find_recipe(name_or_path));
     recipe.name = name_or_path;
     return recipe;
@@ -139,6 +141,29 @@ Result<std::vector<Rule>> load_kv_rules(std::string_view preset) {
 
 Result<Recipe> parse_recipe(std::string_view text, std::string_view file, const fs::path& folder) {
     return read_recipe({std::string(file), std::string(text), folder});
+}
+
+std::string preset_of_spelling(std::string_view name) {
+    std::string lower(name);
+    for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    for (const std::string_view suffix : {"_cfg", "_default"})
+        if (lower.ends_with(suffix)) lower.resize(lower.size() - suffix.size());
+    const auto presets = preset_names();
+    return std::ranges::find(presets, lower) != presets.end() ? lower : std::string(name);
+}
+
+Result<std::string> check_recipe_name(std::string_view name) {
+    if (name.empty()) return fail("no recipe given (`nibble recipes` lists them)");
+    const auto presets = preset_names();
+    const std::string preset = preset_of_spelling(name);
+    if (std::ranges::find(presets, preset) != presets.end()) return preset;
+    std::error_code ignored;
+    if (find_builtin(name) || find_builtin(fmt::format("{}/metadata", name))) return std::string(name);
+    for (const std::string_view suffix : {"", ".yaml", ".yml"})
+        if (fs::exists(fs::path(std::string(name) + std::string(suffix)), ignored)) return std::string(name);
+    if (name.find('/') != name.npos || name.ends_with(".yaml") || name.ends_with(".yml"))
+        return fail("no recipe '{}': no such file, and not built in", name);
+    return fail("no recipe '{}'{} (`nibble recipes` lists them)", name, did_you_mean(name, presets));
 }
 
 std::vector<std::string> preset_names() { return names_below(model_presets); }

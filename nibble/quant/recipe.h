@@ -84,13 +84,21 @@ struct Recipe {
     std::vector<Algorithm> algorithms;
 };
 
-// A preset's base name ("nvfp4"), a path in the built-in tree ("general/ptq/nvfp4_default-kv_fp8") or a file or folder
-// of the file system (.yaml may be left out); tried in this order.
+// A preset's base name ("nvfp4") in any of its spellings, a path in the built-in tree
+// ("general/ptq/nvfp4_default-kv_fp8") or a file or folder of the file system (.yaml may be left out); tried in this
+// order.
 Result<Recipe> load_recipe(std::string_view name_or_path);
 // Rules of a KV cache preset ("fp8", "fp8_cast", "nvfp4", "nvfp4_cast" ...); "none" turns the quantizers off.
 Result<std::vector<Rule>> load_kv_rules(std::string_view preset);
 // `text` as if it were the file `file`; its imports are looked up like those of a file in `folder`.
 Result<Recipe> parse_recipe(std::string_view text, std::string_view file, const std::filesystem::path& folder = {});
+
+// The preset that a name of Model Optimizer stands for, in any case: "NVFP4_DEFAULT_CFG" -> "nvfp4", "mxfp8_cfg" ->
+// "mxfp8". What is no such name is handed back.
+std::string preset_of_spelling(std::string_view name);
+
+// Error: neither a preset (in any spelling) nor built in nor a file or folder; names the nearest preset. Reads nothing.
+Result<std::string> check_recipe_name(std::string_view name);
 
 std::vector<std::string> preset_names();
 std::vector<std::string> kv_preset_names();

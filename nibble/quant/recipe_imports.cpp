@@ -1,12 +1,13 @@
 #include "quant/recipe_imports.h"
 
 #include "base/embedded.h"
+#include "base/mapped_file.h"
 
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <fstream>
 #include <map>
+#include "base/mapped_file.h"
 
 namespace nibble {
 namespace {
@@ -27,6 +28,11 @@ bool has_schema_comment(std::string_view text) {
         if (line.starts_with(mark) && line.find_first_not_of(" \r", mark.size()) != std::string_view::npos) return true;
     }
     return false;
+}
+
+// A recipe from elsewhere reads nothing but files of its own tree.
+bool stays_below(const fs::path& path) {
+    return !path.empty() && path.is_relative() && std::ranges::find(path, fs::path("..")) == path.end();
 }
 
 class Flattener {
@@ -70,6 +76,11 @@ private:
     }
 
     Result<const YamlNode*> import_path(const std::string& path, const RecipeFile& from, const YamlNode& at) {
+        if (!stays_below(path))
+            return fail(
+                "{}: import '{}': is no relative path without '..'; imports lie below the recipe's folder or one "
+                "above it",
+                at.where(), path);
         std::optional<RecipeFile> found = find_builtin(path);
         for (fs::path folder = from.folder; !found && !folder.empty(); folder = folder.parent_path()) {
             NIBBLE_TRY(found, find_on_disk(folder / path));
@@ -200,9 +211,7 @@ Result<std::optional<RecipeFile>> find_on_disk(const fs::path& path) {
         const auto size = fs::file_size(candidate, error);
         if (!error && size > max_recipe_bytes)
             return fail("{}: {} bytes; a recipe has at most {}", candidate.string(), size, max_recipe_bytes);
-        std::ifstream in(candidate, std::ios::binary);
-        std::string text{std::istreambuf_iterator<char>(in), {}};
-        if (!in) return fail("{}: cannot be read", candidate.string());
+        NIBBLE_TRY(std::string text, read_text_file(candidate, max_recipe_bytes));
         return std::optional(RecipeFile{candidate.lexically_normal().string(), std::move(text),
                                         fs::absolute(candidate).lexically_normal().parent_path()});
     }

@@ -135,6 +135,7 @@ std::string sqnr_section(const QuantReport& report) {
             " Where a layer has several tensors of a role (experts), the line is their median and the band runs from "
             "the "
             "lowest to the highest.";
+    if (chose_by_outputs(report)) out += fmt::format(" <strong>{}</strong>.", escape_html(sqnr_is_not_the_aim));
     out += "</p>\n";
     for (auto begin = layered.begin(); begin != layered.end();) {
         const auto end =

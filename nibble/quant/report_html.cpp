@@ -29,7 +29,7 @@ std::string headline(const QuantReport& r) {
     return fmt::format(
         "<header><div class=\"kicker\">nibble · quantization report</div>\n<h1>{}</h1>\n<div "
         "class=\"meta\">{}</div></header>\n",
-        escape_html(model_name(r)), meta);
+        escape_html(report_name(r)), meta);
 }
 
 std::string cards(const QuantReport& r) {
@@ -65,8 +65,13 @@ std::string cards(const QuantReport& r) {
                     t.quantized_tensors ? "nothing was lost" : "nothing was quantized");
     }
     if (timing.seconds > 0) {
-        out += card("Time", with_units(human_seconds(timing.seconds)),
-                    fmt::format("{} threads, {} kernels", timing.threads, escape_html(timing.kernels)));
+        const bool whole = timing.whole_seconds > 0;
+        std::string parts = fmt::format("{} threads, {} kernels", timing.threads, escape_html(timing.kernels));
+        if (whole) parts = fmt::format("quantizing {}; {}", human_seconds(timing.seconds), parts);
+        if (timing.calibration_seconds > 0)
+            parts = fmt::format("calibration {}, {}", human_seconds(timing.calibration_seconds), parts);
+        out += card(whole ? "Time of the whole job" : "Time",
+                    with_units(human_seconds(whole ? timing.whole_seconds : timing.seconds)), parts);
         out += card("Throughput", with_units(fmt::format("{:.2f} GB/s", timing.gigabytes_per_second)),
                     "of source weights");
         out += card("Peak memory", with_units(human_bytes(timing.peak_anonymous_bytes)),
@@ -122,6 +127,7 @@ std::string render_html(const QuantReport& r) {
     page += cards(r);
     page += composition(r);
     page += sqnr_section(r);
+    page += outputs_section(r);
     page += distribution_section(r);
     page += raised_section(r);
     page += worst_section(r);
@@ -129,7 +135,7 @@ std::string render_html(const QuantReport& r) {
     page += plan_section(r);
     page += warnings_section(r);
     page += run_section(r);
-    return document(fmt::format("{} – nibble report", model_name(r)), page);
+    return document(fmt::format("{} – nibble report", report_name(r)), page);
 }
 
 }  // namespace nibble

@@ -11,6 +11,7 @@ namespace nibble {
 
 std::string sqnr_section(const QuantReport& report);          // by layer and role
 std::string distribution_section(const QuantReport& report);  // codes and block scales
+std::string outputs_section(const QuantReport& report);       // before and after calibration
 std::string raised_section(const QuantReport& report);        // four instead of six
 std::string worst_section(const QuantReport& report);
 std::string carried_section(const QuantReport& report);

@@ -266,8 +266,31 @@ std::vector<size_t> worst_tensors(const QuantReport& report, size_t count) {
     return worst;
 }
 
-std::string model_name(const QuantReport& report) {
-    std::string_view path = report.source;
+// Each linear's energy counts as one: a large one would hide the others.
+OutputSummary summarize_outputs(const QuantReport& report) {
+    OutputSummary s;
+    double before = 0, after = 0;
+    for (const LayerOutputError& e : report.output_errors) {
+        if (!(e.energy > 0)) continue;
+        ++s.linears;
+        before += e.before / e.energy;
+        after += e.after / e.energy;
+    }
+    s.before_db = ratio_db(static_cast<double>(s.linears), before);
+    s.after_db = ratio_db(static_cast<double>(s.linears), after);
+    return s;
+}
+
+bool chose_by_outputs(const QuantReport& report) {
+    if (report.settings.contains("awq_lite")) return true;
+    return std::ranges::any_of(report.tensors, [](const TensorReport& t) {
+        return t.method.find("gptq") != t.method.npos || t.method.find("local_hessian") != t.method.npos ||
+               t.method.find("nibble_best") != t.method.npos;
+    });
+}
+
+std::string report_name(const QuantReport& report) {
+    std::string_view path = report.timing.output.empty() ? report.source : report.timing.output;
     while (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
     const size_t slash = path.rfind('/');
     if (slash != std::string_view::npos && slash + 1 < path.size()) path.remove_prefix(slash + 1);

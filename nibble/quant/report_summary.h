@@ -89,7 +89,22 @@ std::vector<CarriedReason> summarize_carried(const QuantReport& report);
 // Indices of quantized tensors, lowest finite SQNR first, at most `count`.
 std::vector<size_t> worst_tensors(const QuantReport& report, size_t count);
 
+// What readers of a calibrated report should know about its SQNR.
+inline constexpr std::string_view sqnr_is_not_the_aim =
+    "SQNR compares weights; calibration made the layers' outputs closer, often at the cost of SQNR: compare models "
+    "with "
+    "`nibble eval`";
+
+// Pooled over all linears in dB, before and after; nothing without any.
+struct OutputSummary {
+    int64_t linears = 0;
+    double before_db = 0, after_db = 0;
+};
+OutputSummary summarize_outputs(const QuantReport& report);
+
 double ratio_db(double squared_weight, double squared_error);  // infinity without error
-std::string model_name(const QuantReport& report);             // last component of the source path
+std::string report_name(const QuantReport& report);  // last component of the output's path, else of the source's
+// Whether calibration chose weights by something else than their squared error (GPTQ, local Hessian, AWQ, nibble_best).
+bool chose_by_outputs(const QuantReport& report);
 
 }  // namespace nibble

@@ -148,6 +148,24 @@ std::string plan_section(const QuantReport& report) {
               {"<tensor", "<source", "<method", "<inputs", "bits", "size", "SQNR, dB", "<decided by"}, rows));
 }
 
+std::string outputs_section(const QuantReport& report) {
+    const OutputSummary all = summarize_outputs(report);
+    if (all.linears == 0) return {};
+    std::string rows;
+    for (const LayerOutputError& e : report.output_errors) {
+        const double before = ratio_db(e.energy, e.before), after = ratio_db(e.energy, e.after);
+        rows += fmt::format("<tr>{}{}{}{}</tr>\n", name_cell(e.module), number_cell(human_db(before), before),
+                            number_cell(human_db(after), after), number_cell(human_db(after - before), after - before));
+    }
+    return fmt::format(
+        "<section class=\"long\"><h2>What calibration did to the layers' outputs</h2>\n<p class=\"note\">Energy of a "
+        "layer's outputs over the energy of their error on the calibration text, as its solver weighs it: {} dB with "
+        "the "
+        "nearest codes, {} dB as solved, over {} layers.</p>\n{}</section>\n",
+        human_db(all.before_db), human_db(all.after_db), human_count(all.linears),
+        table("sortable filterable", {"<layer", "nearest codes, dB", "as solved, dB", "gain, dB"}, rows));
+}
+
 std::string warnings_section(const QuantReport& report) {
     if (report.warnings.empty()) return {};
     std::string items;
@@ -161,7 +179,10 @@ std::string run_section(const QuantReport& r) {
     if (!t.command.empty()) list += fmt::format("<dt>command</dt><dd><code>{}</code></dd>\n", escape_html(t.command));
     list += entry("verified", t.verified.empty() ? "no" : t.verified);
     list += entry("KV cache", kv_name(r.kv)) + entries(r.settings) + entries(r.versions);
-    list += entry("time", fmt::format("{} on {} threads, kernels {}", human_seconds(t.seconds), t.threads, t.kernels));
+    if (t.whole_seconds > 0) list += entry("time of the whole job", human_seconds(t.whole_seconds));
+    if (t.calibration_seconds > 0) list += entry("calibration", human_seconds(t.calibration_seconds));
+    list += entry("time of quantizing",
+                  fmt::format("{} on {} threads, kernels {}", human_seconds(t.seconds), t.threads, t.kernels));
     list += entry("read, written", fmt::format("{}, {}", human_bytes(t.bytes_read), human_bytes(t.bytes_written)));
     if (t.resumed_tensors > 0)
         list +=

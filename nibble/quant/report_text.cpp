@@ -94,12 +94,20 @@ std::string worst(const QuantReport& r) {
     return fmt::format("\n{}", table(rows));
 }
 
+// "32 s in all, 31 s of it calibration; "
+std::string whole_time(const ReportTiming& t) {
+    if (t.whole_seconds <= 0) return {};
+    if (t.calibration_seconds <= 0) return fmt::format("{} in all; ", human_seconds(t.whole_seconds));
+    return fmt::format("{} in all, {} of it calibration; ", human_seconds(t.whole_seconds),
+                       human_seconds(t.calibration_seconds));
+}
+
 }  // namespace
 
 std::string report_text(const QuantReport& r) {
     const ReportTotals t = r.totals();
-    std::string out =
-        fmt::format("{}: {} -> {}", printable(model_name(r)), human_bytes(t.source_bytes), human_bytes(t.stored_bytes));
+    std::string out = fmt::format("{}: {} -> {}", printable(report_name(r)), human_bytes(t.source_bytes),
+                                  human_bytes(t.stored_bytes));
     if (t.stored_bytes > 0)
         out += fmt::format(", {:.2f} times smaller", double(t.source_bytes) / double(t.stored_bytes));
     if (t.quantized_tensors > 0) out += fmt::format(", {:.3f} bits per quantized weight", t.quantized_bits_per_element);
@@ -114,9 +122,14 @@ std::string report_text(const QuantReport& r) {
                            human_share(raised, blocks),
                            raised_is_four_over_six(r) ? "chose four instead of six" : "chose a raised scale");
     if (r.timing.seconds > 0)
-        out += fmt::format("  {} at {:.2f} GB/s, {} threads, {}; peak memory {}\n", human_seconds(r.timing.seconds),
-                           r.timing.gigabytes_per_second, r.timing.threads, printable(r.timing.kernels),
-                           human_bytes(r.timing.peak_anonymous_bytes));
+        out += fmt::format("  {}quantized in {} at {:.2f} GB/s, {} threads, {}; peak memory {}\n", whole_time(r.timing),
+                           human_seconds(r.timing.seconds), r.timing.gigabytes_per_second, r.timing.threads,
+                           printable(r.timing.kernels), human_bytes(r.timing.peak_anonymous_bytes));
+    if (const OutputSummary o = summarize_outputs(r); o.linears > 0)
+        out +=
+            fmt::format("  outputs of {} layers on the calibration text: {} dB with nearest codes, {} dB as solved\n",
+                        human_count(o.linears), human_db(o.before_db), human_db(o.after_db));
+    if (chose_by_outputs(r)) out += fmt::format("  {}\n", sqnr_is_not_the_aim);
     out +=
         r.timing.verified.empty() ? "  not verified\n" : fmt::format("  verified: {}\n", printable(r.timing.verified));
     for (const std::string& w : r.warnings) out += fmt::format("  warning: {}\n", printable(w));

@@ -1,8 +1,10 @@
 #include "quant/resolve.h"
 
+#include "checkpoint/text_config.h"
 #include "quant/fnmatch.h"
 #include "quant/modules.h"
 #include "quant/numerics.h"
+#include "quant/panels.h"
 
 #include <fmt/ranges.h>
 
@@ -56,7 +58,9 @@ public:
              const ResolveOptions& options)
         : recipe_(recipe),
           tensors_(tensors),
+          config_(config),
           options_(options),
+          prediction_(config),
           model_(find_modules(tensors, config)),
           rules_(recipe.rules) {}
 
@@ -72,10 +76,12 @@ public:
         NIBBLE_TRY(search_, plan_search(recipe_.algorithms));
         list_quantizers();
         NIBBLE_CHECK(apply_rules());
+        warn_unknown_layers();
         for (size_t i = 0; i < tensors_.size(); ++i) NIBBLE_CHECK(add_entry(i));
         NIBBLE_CHECK(prune_groups());
         NIBBLE_CHECK(resolve_kv());
         list_needs();
+        note_casts();
         if (options_.strict && !plan_.warnings.empty()) return fail("{} (--strict)", plan_.warnings.front());
         plan_.warnings.insert(plan_.warnings.end(), notes_.begin(), notes_.end());
         return std::move(plan_);
@@ -95,6 +101,21 @@ private:
         for (const std::string& name : model_.attention)
             for (std::string_view suffix : attention_quantizers)
                 quantizers_.push_back({name + std::string(suffix), {}, false});
+    }
+
+    // Layers that config.json does not count are copied as they are, like those for multi-token prediction.
+    void warn_unknown_layers() {
+        const CheckpointTensor* first = nullptr;
+        size_t tensors = 0;
+        for (const CheckpointTensor& tensor : tensors_) {
+            if (!prediction_.contains(tensor.name) || prediction_.announces(tensor.name)) continue;
+            if (tensors++ == 0) first = &tensor;
+        }
+        if (tensors > 0)
+            plan_.warnings.push_back(fmt::format(
+                "{} tensors (first: {}) belong to layers beyond num_hidden_layers, which config.json does not announce "
+                "(num_nextn_predict_layers): they stay as they are",
+                tensors, first->name));
     }
 
     template <class Matches>
@@ -196,10 +217,28 @@ private:
             NIBBLE_TRY(e.solver, solver_for(search_, e.spec).within(e.reason));
         }
         e.spec.arithmetic = options_.arithmetic;
+        e.spec.weights = dtype_of(e);
         NIBBLE_CHECK(check(e.spec).within(fmt::format("'{}', {}", e.tensor, e.reason)));
         if (input.enabled && m.kind == ModuleKind::linear && !options_.weights_only)
             NIBBLE_CHECK(decide_input(input, e));
         return Ok{};
+    }
+
+    // What its codes are made from; weights that are stored in another dtype are counted.
+    DType dtype_of(const PlanEntry& e) {
+        const CheckpointTensor& tensor = tensors_[plan_.entries.size()];
+        const DType dtype = weight_dtype(tensor, config_);
+        if (!tensor.quantized() && dtype != e.dtype) ++cast_[{e.dtype, dtype}];
+        return dtype;
+    }
+
+    void note_casts() {
+        for (const auto& [dtypes, count] : cast_)
+            notes_.push_back(fmt::format(
+                "{} quantized {} stored in {}, config.json declares {}: their codes are those of {} values, "
+                "which is what loaders make of them",
+                count, count == 1 ? "matrix is" : "matrices are", dtype_name(dtypes.first),
+                dtype_torch_name(dtypes.second), dtype_name(dtypes.second)));
     }
 
     static std::string whole_stack(const Module& m) {
@@ -234,6 +273,7 @@ private:
                 e.tensor));
         e.spec = {options_.embeddings};
         e.spec.arithmetic = options_.arithmetic;
+        e.spec.weights = dtype_of(e);
         e.activation = ActivationFormat::none;
         e.reason = fmt::format("--embeddings {}", format_name(options_.embeddings));
         return Ok{};
@@ -254,10 +294,16 @@ private:
         if (nvfp4) e.scale_group = groups.fused;
         if (e.spec.static_scales || (nvfp4 && one_matrix)) e.search_group = groups.search;
         if (e.spec.format == Format::fp8 && one_matrix) e.scale_group = e.search_group = groups.search;
-        // compat: the scale of a matrix of one tile has no dimensions, so Model Optimizer unifies it like a tensor's.
+        // compat: the scale of a matrix of one tile has no dimensions, so Model Optimizer unifies it like a tensor's,
+        // if the first of the group is such a matrix (prune_groups).
         const bool one_tile =
             options_.compat && e.spec.format == Format::fp8_block128 && e.rows() <= 128 && e.cols() <= 128;
         if (one_tile) e.scale_group = groups.fused;
+        if (e.spec.format == Format::fp8_block128 && !groups.fused.empty()) {
+            const int order = order_in_group(m);
+            const auto [at, fresh] = tile_leaders_.try_emplace(groups.fused, order, one_tile);
+            if (!fresh && order < at->second.first) at->second = {order, one_tile};
+        }
         if (e.spec.format == Format::fp8_block128 && one_matrix && e.rows() % 128 != 0 && !one_tile && !warned_tiles_) {
             warned_tiles_ = true;
             notes_.push_back(fmt::format(
@@ -280,8 +326,13 @@ private:
         return Ok{};
     }
 
-    // A group of one is no group.
+    // A group of one is no group, and of tiles none whose first member has several.
     Status prune_groups() {
+        for (PlanEntry& e : plan_.entries)
+            if (e.spec.format == Format::fp8_block128)
+                if (const auto leader = tile_leaders_.find(e.scale_group);
+                    leader != tile_leaders_.end() && !leader->second.second)
+                    e.scale_group.clear();
         for (auto key : {&PlanEntry::scale_group, &PlanEntry::search_group, &PlanEntry::input_group}) {
             std::unordered_map<std::string_view, int> members;
             for (const PlanEntry& e : plan_.entries) ++members[e.*key];
@@ -359,7 +410,9 @@ private:
 
     const Recipe& recipe_;
     std::span<const CheckpointTensor> tensors_;
+    const Json& config_;
     const ResolveOptions& options_;
+    const PredictionLayers prediction_;
     ModelModules model_;
     std::vector<Rule> rules_;
     SearchPlan search_;
@@ -367,7 +420,10 @@ private:
     std::vector<size_t> first_;  // per tensor, of its three quantizers
     size_t first_attention_ = 0;
     std::unordered_map<std::string, size_t> fused_;
+    std::unordered_map<std::string, std::pair<int, bool>>
+        tile_leaders_;  // fused group -> first member: order, one tile
     bool warned_tiles_ = false;
+    std::map<std::pair<DType, DType>, int64_t> cast_;  // stored and declared dtype -> matrices
     std::vector<std::string> notes_;  // warnings about what was asked for on purpose, or is no mistake of the recipe
     Plan plan_;
 };

@@ -16,9 +16,17 @@ namespace nibble {
 struct PlanEntry;
 
 // Codes and scales, with the one statistic of solving that cannot be measured from them.
+// What a linear's outputs lose (quant/output_error.h).
+struct SolvedOutputError {
+    int64_t rows = 0;                          // outputs that were measured, evenly spaced; 0: none
+    double energy = 0, before = 0, after = 0;  // before: with the scales of maxima and nearest codes; after: as solved
+    bool operator==(const SolvedOutputError&) const = default;
+};
+
 struct Solution {
     QuantMatrix matrix;
     int64_t raised_blocks = 0;
+    SolvedOutputError output_error = {};
 };
 
 struct LinearStatistics {

@@ -25,4 +25,12 @@ Result<std::shared_ptr<const LinearStatistics>> StatisticsStore::statistics(cons
     return found->second;
 }
 
+std::vector<LayerOutputError> StatisticsStore::output_errors() const {
+    std::vector<LayerOutputError> all;
+    for (const auto& [module, statistics] : solved_)
+        if (const SolvedOutputError& e = statistics->solution->output_error; e.rows > 0)
+            all.push_back({module, e.rows, e.energy, e.before, e.after});
+    return all;
+}
+
 }  // namespace nibble

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "quant/calibration_keep.h"
+#include "quant/output_error.h"
 #include "quant/solve.h"
 
 #include <map>
@@ -23,6 +24,8 @@ public:
     bool holds(const std::string& module) const { return solved_.contains(module); }
     Result<std::shared_ptr<const LinearStatistics>> statistics(const PlanEntry& linear) override;
     std::string identity() const override { return identity_; }
+    // Of all that was put or taken over and measured, by module.
+    std::vector<LayerOutputError> output_errors() const;
 
 private:
     std::string identity_;

@@ -87,11 +87,12 @@ std::string plan_identity(const Plan& plan) {
     std::string text = fmt::format("kv {} weights_only {}\n", kv_name(plan.kv), plan.weights_only);
     for (const PlanEntry& e : plan.entries) {
         const WeightSpec& s = e.spec;
-        text += fmt::format("{} [{}] {} {} {} {} {} {} {} {} {} {} '{}' '{}' '{}' {}\n", e.tensor,
-                            fmt::join(e.shape, ","), dtype_name(e.dtype), format_name(s.format), s.static_scales,
-                            s.normalization, static_cast<int>(s.search.kind), s.search.start, s.search.stop,
-                            s.search.step, static_cast<int>(s.arithmetic), activation_name(e.activation), e.scale_group,
-                            e.search_group, e.input_group, e.listed_module);
+        text +=
+            fmt::format("{} [{}] {} {} {} {} {} {} {} {} {} {} {} '{}' '{}' '{}' {}\n", e.tensor,
+                        fmt::join(e.shape, ","), dtype_name(e.dtype), format_name(s.format), s.static_scales,
+                        s.normalization, static_cast<int>(s.search.kind), s.search.start, s.search.stop, s.search.step,
+                        static_cast<int>(s.arithmetic), dtype_name(s.weights), activation_name(e.activation),
+                        e.scale_group, e.search_group, e.input_group, e.listed_module);
         if (e.solver) text += fmt::format("  by {}\n", to_string(e.solver));
     }
     return text;

@@ -1,5 +1,6 @@
 #include "quant/verify.h"
 
+#include "base/json_append.h"
 #include "base/json_fields.h"
 #include "quant/modules.h"
 #include "quant/verify_tensor.h"
@@ -103,7 +104,8 @@ ExpectedFormats expected_formats(const Plan& plan) {
 Json to_json(const ExpectedFormats& formats) {
     Json json = Json::object();
     for (const auto& [name, f] : formats)
-        json[name] = Json{{"format", format_name(f.format)}, {"activation", activation_name(f.activation)}};
+        append_member(json, name,
+                      Json{{"format", format_name(f.format)}, {"activation", activation_name(f.activation)}});
     return json;
 }
 

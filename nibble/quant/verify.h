@@ -26,8 +26,9 @@ struct VerifyReport {
     std::vector<Finding> findings;      // in the tensors' order, then missing tensors, then groups
     std::vector<TensorReport> tensors;  // in the checkpoint's order; losses of quantized ones when there is a source
     double seconds = 0;
+    std::string error;  // why the checkpoint could not be opened or read; nothing else is known then
 
-    bool passed() const { return findings.empty(); }
+    bool passed() const { return findings.empty() && error.empty(); }
 };
 
 // What a recipe wanted: format and inputs of every tensor that is quantized.
@@ -53,7 +54,8 @@ struct VerifyOptions {
     double suspicious_sqnr_db = 5;  // a loss below this is a finding: a wrong scale rather than rounding
 };
 
-// Reads every byte. Errors: files that cannot be read, a stop on request; everything else is a finding.
+// Reads every byte; a checkpoint opened with ScaleReading::raw shows all its scales. Errors: files that cannot be read,
+// a stop on request; everything else is a finding.
 Result<VerifyReport> verify(const Checkpoint& checkpoint, const VerifyOptions& options, ThreadPool& pool,
                             const JobHooks& hooks);
 

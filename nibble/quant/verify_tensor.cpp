@@ -36,6 +36,7 @@ constexpr std::array<std::string_view, kinds> kind_text{
 };
 
 struct PanelFindings {
+    std::string unreadable;  // why
     std::array<int64_t, kinds> count{};
     std::array<int64_t, kinds> first_row{};  // of the tensor
     QuantStats stats;
@@ -91,21 +92,19 @@ public:
         PanelScratch& scratch = context_.scratch[static_cast<size_t>(worker)];
         PanelScratch& source_scratch = context_.source_scratch[static_cast<size_t>(worker)];
         if (tensor_.quantized()) {
-            NIBBLE_TRY(const QuantView view, context_.checkpoint.read_quant(index_, begin, rows, scratch.read_quant));
-            if (panel == 0) tensor_scale_ = view.tensor_scale;
-            look_at_codes(view, begin, found);
-            look_at_scales(view, begin, found);
-            if (computed_)
-                found.content = content_hash(view, begin);
-            else if (comparable())
-                NIBBLE_CHECK(measure(view, begin, source_scratch, found));
+            const auto view = context_.checkpoint.read_quant(index_, begin, rows, scratch.read_quant);
+            if (view.ok())
+                NIBBLE_CHECK(look_at(*view, panel, begin, source_scratch, found));
+            else
+                found.unreadable = view.error().message();
         } else {
-            NIBBLE_TRY(const MatrixView view, context_.checkpoint.read_plain(index_, begin, rows, scratch.read));
-            if (comparable()) {
-                NIBBLE_CHECK(compare(view, begin, source_scratch, found));
-            } else if (is_plain_float(view.dtype)) {
-                look_at_values(view, begin, found);
-            }
+            const auto view = context_.checkpoint.read_plain(index_, begin, rows, scratch.read);
+            if (!view.ok())
+                found.unreadable = view.error().message();
+            else if (comparable())
+                NIBBLE_CHECK(compare(*view, begin, source_scratch, found));
+            else if (is_plain_float(view->dtype))
+                look_at_values(*view, begin, found);
         }
         context_.checkpoint.done_with(index_, begin, rows);
         context_.meter.add(tensor_.stored_bytes / panels_.count(), tensor_.name);
@@ -140,6 +139,15 @@ private:
                 texts_.push_back(fmt::format("is stored as {}, the recipe says {}", tensor_.stored_type,
                                              want.format == Format::none ? "unquantized" : format_name(want.format)));
         }
+    }
+
+    Status look_at(const QuantView& view, int64_t panel, int64_t begin, PanelScratch& source_scratch,
+                   PanelFindings& found) {
+        if (panel == 0) tensor_scale_ = view.tensor_scale;
+        look_at_codes(view, begin, found);
+        look_at_scales(view, begin, found);
+        if (computed_) found.content = content_hash(view, begin);
+        return computed_ || !comparable() ? Status(Ok{}) : measure(view, begin, source_scratch, found);
     }
 
     void look_at_codes(const QuantView& view, int64_t begin, PanelFindings& found) const {
@@ -231,11 +239,13 @@ private:
     void conclude() {
         PanelFindings all;
         for (const PanelFindings& panel : results_) {
+            if (all.unreadable.empty()) all.unreadable = panel.unreadable;
             for (size_t kind = 0; kind < kinds; ++kind)
                 all.add(static_cast<Kind>(kind), panel.first_row[kind], panel.count[kind]);
             all.stats += panel.stats;
             all.content += panel.content;
         }
+        if (!all.unreadable.empty()) texts_.push_back(fmt::format("cannot be read: {}", all.unreadable));
         if (format_layout(tensor_.format).tensor_scale && !usable(tensor_scale_))
             texts_.push_back(fmt::format("tensor scale {} is not finite and positive", tensor_scale_));
         for (size_t kind = 0; kind < kinds; ++kind)

@@ -44,6 +44,7 @@ Json to_json(const VerifyReport& report) {
     Json findings = Json::array(), tensors = Json::array();
     for (const Finding& f : report.findings) findings.push_back({{"tensor", f.tensor}, {"finding", f.text}});
     for (const TensorReport& t : report.tensors) tensors.push_back(to_json(t));
+    if (!report.error.empty()) return Json{{"path", report.path}, {"passed", false}, {"error", report.error}};
     return Json{{"path", report.path},
                 {"against", report.against.empty() ? Json(nullptr) : Json(report.against)},
                 {"dialect", dialect_name(report.dialect)},

@@ -6,6 +6,10 @@
 #include "checkpoint/stored_parts.h"
 #include "folders.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cstring>
 #include <set>
 
@@ -250,6 +254,49 @@ TEST(Convert, a_scale_without_a_divisor_comes_back_bit_for_bit_through_the_manif
         EXPECT_EQ(std::memcmp(x.codes, y.codes, size_t(code_bytes(t.format, t.rows(), t.cols()))), 0);
         EXPECT_EQ(y.tensor_scale, scale_through_divisor(x.tensor_scale));
     }
+}
+
+TEST(Convert, a_source_that_changes_meanwhile_is_named_and_nothing_is_published) {
+    TempDir dir;
+    fs::copy(test_data("chat"), dir / "source", fs::copy_options::recursive);
+    const fs::path weights = dir / "source/model.safetensors";
+    ThreadPool pool(2);
+    const auto in = value_of(Checkpoint::open(dir / "source"));
+    const std::string bytes = read_file(weights);
+    struct stat info {};
+    ASSERT_EQ(::stat(weights.c_str(), &info), 0);
+    JobHooks hooks;
+    hooks.progress = [&, once = true](const Progress&) mutable {
+        if (!std::exchange(once, false)) return;
+        // In place, of the same size, and with the same time.
+        const int fd = ::open(weights.c_str(), O_WRONLY | O_CLOEXEC);
+        const char changed[]{static_cast<char>(bytes.back() ^ 1)};
+        EXPECT_EQ(::pwrite(fd, changed, 1, std::ssize(bytes) - 1), 1);
+        const timespec times[]{info.st_atim, info.st_mtim};
+        EXPECT_EQ(::futimens(fd, times), 0);
+        ::close(fd);
+    };
+    const std::string message = message_of(convert(*in, {.to = Dialect::plain, .out = dir / "out"}, pool, hooks));
+    EXPECT_NE(message.find("source file model.safetensors changed while it was read"), std::string::npos) << message;
+    EXPECT_FALSE(fs::exists(dir / "out"));
+    EXPECT_FALSE(fs::exists(dir / "out.partial"));
+}
+
+TEST(Convert, a_source_that_shrinks_meanwhile_is_named_and_does_not_end_the_process) {
+    TempDir dir;
+    fs::copy(test_data("chat"), dir / "source", fs::copy_options::recursive);
+    const fs::path weights = dir / "source/model.safetensors";
+    const auto run = [&] {  // in a process of its own: what its maps found is remembered until it ends
+        ThreadPool pool(2);
+        auto in = Checkpoint::open(dir / "source");
+        if (!in.ok() || ::truncate(weights.c_str(), 5000) != 0) ::_exit(1);
+        const auto report = convert(**in, {.to = Dialect::plain, .out = dir / "out"}, pool, {});
+        if (report.ok()) ::_exit(2);
+        const std::string& why = report.error().message();
+        ::_exit(why.find(weights.string() + ": became shorter while it was read") == why.npos ? 3 : 0);
+    };
+    EXPECT_EXIT(run(), testing::ExitedWithCode(0), "");
+    EXPECT_FALSE(fs::exists(dir / "out"));
 }
 
 TEST(Convert, stopping_leaves_nothing_behind) {

@@ -1,7 +1,9 @@
 // The life of an output folder: created, interrupted, resumed, refused, published.
 #include "folders.h"
+#include "io/journal.h"
 
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <functional>
@@ -45,6 +47,12 @@ void fill(Export& out) {
     check(out.write_scalars(0, m.tensor_scale, 0.5f));
 }
 
+// As the job does when a part of it is finished.
+void note_a_unit(const fs::path& work) {
+    auto journal = value_of(Journal::open(work, {{"job", "test"}}));
+    check(journal->append(0, Json::object()));
+}
+
 TEST(ExportLifecycle, nothing_has_the_final_name_before_finish_and_nothing_of_the_job_after) {
     TempDir dir;
     auto out = value_of(open_export(small_spec(dir / "out"), ExportMode::create));
@@ -79,6 +87,7 @@ TEST(ExportLifecycle, an_interrupted_job_is_resumed_with_the_bytes_it_had) {
         for (size_t i = 0; i < small_spec(dir / "out").tensors.size(); ++i)
             EXPECT_EQ(out->written_checksum(i), value_of(out->checksum(i))) << i;
     }
+    note_a_unit(dir / "out.partial");
     EXPECT_NE(message_of(open_export(small_spec(dir / "out"), ExportMode::create)).find("interrupted"),
               std::string::npos);
     auto out = value_of(open_export(small_spec(dir / "out"), ExportMode::resume));
@@ -94,6 +103,7 @@ TEST(ExportLifecycle, resume_refuses_another_list_of_tensors_and_a_missing_folde
     EXPECT_NE(message_of(open_export(small_spec(dir / "out"), ExportMode::resume)).find("nothing to resume"),
               std::string::npos);
     value_of(open_export(small_spec(dir / "out"), ExportMode::create));
+    note_a_unit(dir / "out.partial");
     auto other = small_spec(dir / "out");
     other.tensors[1].name = "model.other.weight";
     EXPECT_NE(message_of(open_export(other, ExportMode::resume)).find("cannot resume"), std::string::npos);
@@ -103,6 +113,7 @@ TEST(ExportLifecycle, resume_refuses_another_list_of_tensors_and_a_missing_folde
 TEST(ExportLifecycle, resume_with_other_shards_says_that_it_is_another_job) {
     TempDir dir;
     value_of(open_export(small_spec(dir / "out"), ExportMode::create));
+    note_a_unit(dir / "out.partial");
     auto other = small_spec(dir / "out");
     other.max_shard_bytes = 1000;
     const std::string message = message_of(open_export(other, ExportMode::resume));
@@ -120,6 +131,111 @@ TEST(ExportLifecycle, a_second_writer_is_refused_and_told_who_holds_the_folder) 
     }
     out.reset();
     EXPECT_TRUE(open_export(small_spec(dir / "out"), ExportMode::resume).ok());
+}
+
+// What a kill leaves: files in the middle of being made, and the lock's file, which only a process removes.
+struct Killed {
+    TempDir dir;
+    fs::path partial = dir / "out.partial";
+
+    Killed() {
+        fs::create_directory(partial);
+        write_file(dir / "out.partial.lock", "12345\n");
+    }
+    std::set<std::string> names() const {
+        std::set<std::string> out;
+        for (const auto& entry : fs::directory_iterator(dir.path())) out.insert(entry.path().filename().string());
+        return out;
+    }
+};
+
+TEST(ExportLifecycle, files_that_a_killed_process_had_only_begun_are_made_anew_with_and_without_resume) {
+    for (const ExportMode mode : {ExportMode::create, ExportMode::resume})
+        for (const std::string torn : {"", "cut short", "no file", "nothing"}) {
+            Killed killed;
+            if (torn == "" || torn == "cut short") write_file(killed.partial / "model.safetensors", torn);
+            if (torn != "nothing") write_file(killed.partial / Journal::file_name, "{\"nibble_journal\": 2}\n");
+            auto out = value_of(open_export(small_spec(killed.dir / "out"), mode));
+            fill(*out);
+            check(out->finish());
+            EXPECT_EQ(killed.names(), std::set<std::string>{"out"});
+        }
+}
+
+TEST(ExportLifecycle, a_folder_of_somebody_else_is_not_emptied) {
+    TempDir dir;
+    fs::create_directory(dir / "out.partial");
+    write_file(dir / "out.partial/mine.txt", "precious");
+    EXPECT_NE(message_of(open_export(small_spec(dir / "out"), ExportMode::create)).find("no unfinished work of nibble"),
+              std::string::npos);
+    EXPECT_FALSE(open_export(small_spec(dir / "out"), ExportMode::resume).ok());
+    EXPECT_EQ(read_file(dir / "out.partial/mine.txt"), "precious");
+}
+
+TEST(ExportLifecycle, a_kill_while_it_is_published_leaves_work_to_resume_or_an_output_without_files_of_the_job) {
+    {  // before the folder got its name: the journal lies beside it already
+        Killed killed;
+        fs::remove_all(killed.partial);
+        {
+            auto out = value_of(open_export(small_spec(killed.dir / "out"), ExportMode::create));
+            fill(*out);
+        }
+        note_a_unit(killed.partial);
+        fs::rename(killed.partial / Journal::file_name, killed.dir / "out.partial.journal");
+        EXPECT_NE(message_of(open_export(small_spec(killed.dir / "out"), ExportMode::create)).find("resume it"),
+                  std::string::npos);
+        auto out = value_of(open_export(small_spec(killed.dir / "out"), ExportMode::resume));
+        EXPECT_TRUE(Journal::holds_units(killed.partial / Journal::file_name));
+        check(out->finish());
+        EXPECT_EQ(killed.names(), std::set<std::string>{"out"});
+        for (const auto& entry : fs::recursive_directory_iterator(killed.dir / "out"))
+            EXPECT_FALSE(entry.path().filename().string().starts_with(".")) << entry.path();
+    }
+    {  // after it: what is left belongs to no output any more
+        Killed killed;
+        fs::remove_all(killed.partial);
+        write_file(killed.dir / "out.partial.journal", "old\nold\n");
+        auto out = value_of(open_export(small_spec(killed.dir / "out"), ExportMode::create));
+        fill(*out);
+        check(out->finish());
+        EXPECT_EQ(killed.names(), std::set<std::string>{"out"});
+    }
+}
+
+TEST(ExportLifecycle, of_simultaneous_starts_exactly_one_wins_and_finishes) {
+    // Processes, for a lock belongs to one. Whoever loses says that another one works, or that the output is there.
+    for (int round = 0; round < 20; ++round) {
+        TempDir dir;
+        if (round % 2) {
+            fs::create_directory(dir / "out.partial");
+            write_file(dir / "out.partial.lock", "12345\n");
+        }
+        std::vector<pid_t> children;
+        for (int i = 0; i < 6; ++i) {
+            const pid_t child = ::fork();
+            if (child == 0) {
+                auto out = open_export(small_spec(dir / "out"), ExportMode::create);
+                if (!out.ok()) {
+                    const std::string& why = out.error().message();
+                    ::_exit(why.find("another process") != why.npos || why.find("exists already") != why.npos ? 1 : 2);
+                }
+                fill(**out);
+                ::_exit((*out)->finish().ok() ? 0 : 3);
+            }
+            children.push_back(child);
+        }
+        std::vector<int> ends(4);
+        for (const pid_t child : children) {
+            int status = 0;
+            ASSERT_EQ(::waitpid(child, &status, 0), child);
+            ASSERT_TRUE(WIFEXITED(status)) << status;
+            ++ends[size_t(WEXITSTATUS(status))];
+        }
+        EXPECT_EQ(ends, (std::vector<int>{1, 5, 0, 0})) << "round " << round;
+        EXPECT_TRUE(Checkpoint::open(dir / "out").ok());
+        EXPECT_FALSE(fs::exists(dir / "out.partial.lock"));
+        EXPECT_FALSE(fs::exists(dir / "out.partial"));
+    }
 }
 
 TEST(ExportLifecycle, an_existing_output_is_kept) {

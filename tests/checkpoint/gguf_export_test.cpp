@@ -348,6 +348,7 @@ TEST(GgufExport, an_interrupted_export_goes_on_and_reports_end_beside_the_file) 
             EXPECT_EQ(out->written_checksum(i), value_of(out->checksum(i))) << spec.tensors[i].name;
     }
     EXPECT_FALSE(fs::exists(dir / "x.gguf"));
+    write_file(dir / "x.gguf.partial/.nibble-journal.jsonl", "job\nunit\n");
     ExportSpec other = spec;
     other.config["rope_theta"] = 5.0;
     EXPECT_NE(message_of(open_export(other, ExportMode::resume)).find("header"), std::string::npos);

@@ -95,8 +95,8 @@ TEST(Mx, ExponentIsTheSmallestThatFits) {
 
 TEST(Fp8, ScaleOfZeroIsOne) {
     for (auto a : both) EXPECT_EQ(fp8_scale(0, a), 1.0f);
-    EXPECT_EQ(fp8_tensor_divisor(1.005f, Arithmetic::true_division), 1.005f);
-    EXPECT_EQ(fp8_tensor_divisor(1.005f, Arithmetic::reciprocal), 1.0078125f);
+    EXPECT_EQ(fp8_tensor_divisor(1.005f, Arithmetic::true_division, DType::bf16), 1.005f);
+    EXPECT_EQ(fp8_tensor_divisor(1.005f, Arithmetic::reciprocal, DType::bf16), 1.0078125f);
 }
 
 TEST(Swizzle, IsAPermutationWithZeroPadding) {

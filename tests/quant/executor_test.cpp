@@ -152,5 +152,38 @@ TEST(Executor, NothingToDoIsDone) {
     EXPECT_EQ(*end, RunEnd::finished);
 }
 
+// Throws, as a vector without memory does.
+class Thrower : public UnitWork {
+public:
+    explicit Thrower(bool in_stage) : in_stage_(in_stage) {}
+    Result<int64_t> next_stage() override {
+        if (in_stage_) throw std::bad_alloc();
+        return 4;
+    }
+    Status run(int64_t task, int) override {
+        if (task == 1) throw std::runtime_error("what it says");
+        return Ok{};
+    }
+
+private:
+    bool in_stage_;
+};
+
+TEST(Executor, WhatAUnitThrowsIsItsErrorAndNobodyWaitsForEver) {
+    for (int threads : {1, 2, 5}) {
+        ThreadPool pool(threads);
+        const auto run = [&](auto start) { return run_units(pool, 20, start, [] { return false; }); };
+        const auto stage = run([](int64_t) { return std::make_unique<Thrower>(true); });
+        ASSERT_FALSE(stage.ok());
+        EXPECT_EQ(stage.error().message(), "out of memory");
+        const auto task = run([](int64_t) { return std::make_unique<Thrower>(false); });
+        ASSERT_FALSE(task.ok());
+        EXPECT_EQ(task.error().message(), "what it says");
+        const auto start = run([](int64_t) -> std::unique_ptr<UnitWork> { throw std::bad_alloc(); });
+        ASSERT_FALSE(start.ok());
+        EXPECT_EQ(start.error().message(), "out of memory");
+    }
+}
+
 }  // namespace
 }  // namespace nibble::test

@@ -35,11 +35,10 @@ TEST(Recipe, every_preset_and_built_in_recipe_loads) {
         EXPECT_TRUE(load_recipe(name).ok()) << name;
 }
 
-TEST(Recipe, a_name_that_is_nothing_lists_the_presets) {
+TEST(Recipe, a_name_that_is_nothing_gets_the_nearest) {
     const auto recipe = load_recipe("nvpf4");
     ASSERT_FALSE(recipe.ok());
-    EXPECT_TRUE(recipe.error().message().starts_with("no recipe 'nvpf4': not a preset (fp8, "))
-        << recipe.error().message();
+    EXPECT_EQ(recipe.error().message(), "no recipe 'nvpf4'; did you mean 'nvfp4'? (`nibble recipes` lists them)");
     EXPECT_TRUE(load_kv_rules("fp9").error().message().starts_with("no KV cache preset 'fp9'; there are: none, fp8"));
     EXPECT_FALSE(load_kv_rules("../model/nvfp4").ok());
     EXPECT_FALSE(load_recipe("").ok());

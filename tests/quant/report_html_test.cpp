@@ -192,6 +192,19 @@ TEST(ReportHtml, EveryNumberOfTheReportIsOnThePage) {
     EXPECT_TRUE(has(page, "3\u202F<small>min</small> 12\u202F<small>s</small>")) << "time in its units";
 }
 
+TEST(ReportHtml, ACalibratedJobShowsItsWholeTimeAndWhatSqnrIsNot) {
+    QuantReport r = designed_report();
+    EXPECT_FALSE(has(render_html(r), "SQNR compares weights"));
+    r.timing.whole_seconds = 3600;
+    r.timing.calibration_seconds = 3000;
+    r.timing.output = "out/Designed-NVFP4";
+    r.tensors[0].method = "nvfp4, nibble_best damping 0.03";
+    const std::string page = render_html(r);
+    for (std::string_view text : {"<h1>Designed-NVFP4</h1>", "Time of the whole job", "calibration 50 min 00 s",
+                                  "quantizing 3 min 12 s", "SQNR compares weights"})
+        EXPECT_TRUE(has(page, text)) << text;
+}
+
 TEST(ReportHtml, OnlyFourOverSixIsCalledFourInsteadOfSix) {
     QuantReport r = designed_report();
     EXPECT_TRUE(has(render_html(r), "Four instead of six"));

@@ -213,7 +213,7 @@ TEST(ModelName, IsTheLastComponentOfThePath) {
     for (const auto& [source, name] : table) {
         QuantReport r;
         r.source = source;
-        EXPECT_EQ(model_name(r), name) << source;
+        EXPECT_EQ(report_name(r), name) << source;
     }
 }
 

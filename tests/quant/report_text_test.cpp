@@ -62,7 +62,7 @@ my_recipe: for tests
   model.layers.0.mlp.up_proj.weight    30.00   5.00%        321      7
 
   50,000 of 200,000 blocks (25.0%) chose four instead of six
-  3 min 12 s at 1.25 GB/s, 13 threads, avx512; peak memory 64.0 MB
+  quantized in 3 min 12 s at 1.25 GB/s, 13 threads, avx512; peak memory 64.0 MB
   verified: reopened, all equal
   warning: rule 7 matched nothing
 )");
@@ -73,6 +73,26 @@ TEST(ReportText, OtherSearchesRaiseScalesOnly) {
     for (TensorReport& t : r.tensors)
         if (t.quantized()) t.method = "nvfp4 static/448 x{0.9,1,1.1}";
     EXPECT_NE(report_text(r).find("50,000 of 200,000 blocks (25.0%) chose a raised scale"), std::string::npos);
+}
+
+TEST(ReportText, GivesTheTimeOfTheWholeJobAndTheNameOfTheOutput) {
+    QuantReport r = designed_report();
+    r.timing.whole_seconds = 3600;
+    EXPECT_NE(report_text(r).find("  1 h 00 min in all; quantized in 3 min 12 s"), std::string::npos);
+    r.timing.calibration_seconds = 3000;
+    r.timing.output = "out/Designed-NVFP4/";
+    const std::string text = report_text(r);
+    EXPECT_NE(text.find("  1 h 00 min in all, 50 min 00 s of it calibration; quantized in 3 min 12 s"),
+              std::string::npos);
+    EXPECT_TRUE(text.starts_with("Designed-NVFP4: 6.40 MB")) << text;
+}
+
+TEST(ReportText, SaysThatSqnrIsNotWhatCalibrationImproves) {
+    QuantReport r = designed_report();
+    EXPECT_EQ(report_text(r).find("SQNR compares weights"), std::string::npos);
+    r.tensors[0].method = "nvfp4, gptq damping 0.01, block 128";
+    EXPECT_NE(report_text(r).find("SQNR compares weights; calibration made the layers' outputs closer"),
+              std::string::npos);
 }
 
 TEST(ReportText, AnEmptyReportIsStillATable) {

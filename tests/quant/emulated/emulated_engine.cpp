@@ -457,9 +457,4 @@ Status divergences(const float* p, const float* q, int64_t rows, int64_t vocab, 
     return Ok{};
 }
 
-// ---- What is not emulated comes from kernels/cuda_absent/ -----------------------------------------------------------
-
-Status prepare_grouped_matmul(const DeviceInfo&) { return Ok{}; }
-bool has_codes_product() { return false; }
-
 }  // namespace nibble::cuda

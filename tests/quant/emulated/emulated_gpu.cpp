@@ -104,6 +104,11 @@ Status fill_device(std::byte* device, uint8_t value, int64_t bytes, const Stream
 
 // ---- kernels/quantize_cuda.h ---------------------------------------------------------------------------------------
 
+// Models capture graphs of decoding only, which no emulated job does.
+Result<Graph> Graph::capture(const Stream&, const std::function<Status()>&) { return missing(); }
+Status Graph::launch(const Stream&) const { return missing(); }
+void Graph::Destroy::operator()(void*) const {}
+
 namespace cuda {
 
 Status reset_scan(DeviceScan*, const Stream&) { return missing(); }

@@ -1,0 +1,2 @@
+#pragma once
+#include "formats/nvfp4.h"

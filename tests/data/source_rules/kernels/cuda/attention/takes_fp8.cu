@@ -1,0 +1,4 @@
+#include "kernels/cuda/common/ptx.cuh"
+#include "kernels/cuda/elementwise/elementwise_launch.h"
+#include "kernels/cuda/fp8/fp8_ring.cuh"
+#include <cuda_runtime.h>

@@ -1,0 +1,1 @@
+#include "kernels/ref/quantize_ref.h"

@@ -1,0 +1,2 @@
+#include "kernels/cpu/rows.h"
+#include "kernels/ref/quantize_ref.h"

@@ -1,0 +1,7 @@
+namespace nibble {
+namespace {
+
+int most() { return 1; }
+
+}  // namespace
+}  // namespace nibble

@@ -1,0 +1,228 @@
+"""Ends `nibble` (SIGKILL) before the n-th call that changes a file, for small jobs of quantize, convert, import, search and eval,
+and lets that call fail instead (a full disk, no descriptor left): started again as the program itself says, every job must end with the
+bytes of an undisturbed run, and leave nothing else behind. `kill_at_call.py build/cpu/nibble build/cpu/tests/libkill_at.so [--all]`
+
+Without --all a sample of n, the same every time. No time is looked at: a kill depends on the number of calls alone.
+"""
+import argparse
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import types
+
+import random_model
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+CHAT = os.path.join(HERE, "..", "data", "chat")
+ENOSPC, EMFILE = 28, 24
+# Fields that say when, how long and how something was called.
+TIMES = {"timing", "command", "seconds", "made_at", "finished_at", "resumed_tensors", "tokens_per_second", "prompt_seconds", "generate_seconds"}
+
+
+def without_times(value):
+    if isinstance(value, dict):
+        return {k: without_times(v) for k, v in value.items() if k not in TIMES and not k.endswith("_seconds")}
+    return [without_times(v) for v in value] if isinstance(value, list) else value
+
+
+def files_below(folder):
+    """Everything below `folder`: name -> what must be equal."""
+    out = {}
+    for root, folders, names in os.walk(folder):
+        for name in names + folders:
+            path = os.path.join(root, name)
+            key = os.path.relpath(path, folder)
+            if os.path.isdir(path):
+                out[key + "/"] = ""
+                continue
+            with open(path, "rb") as f:
+                data = f.read()
+            if key.endswith(".json"):
+                data = json.dumps(without_times(json.loads(data))).encode()
+            elif key.endswith((".html", ".jsonl")):
+                data = b""  # holds times
+            out[key] = hashlib.sha256(data).hexdigest()
+    return out
+
+
+class Job:
+    def __init__(self, name, words, may_resume=False):
+        self.name, self.words, self.may_resume = name, words, may_resume
+
+
+class Runner:
+    def __init__(self, nibble, library):
+        self.nibble, self.library = nibble, library
+
+    def run(self, job, folder, more=(), **environment):
+        env = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C", "LD_PRELOAD": self.library}
+        env.update({k: str(v) for k, v in environment.items()})
+        return subprocess.run([self.nibble, *job.words, *more], cwd=folder, env=env, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
+
+    def finish(self, job, folder, what):
+        """Starts the job until it is done, as its own messages say. True: the disturbed run itself had published the output."""
+        more, said = [], []
+        for _ in range(3):
+            done = self.run(job, folder, more)
+            if done.returncode == 0:
+                return False
+            said.append(done.stderr.strip())
+            if done.returncode < 0:
+                sys.exit(f"{what}: started again it ended with signal {-done.returncode}: {said}")
+            if "resume it" in done.stderr and job.may_resume and not more:
+                more = ["--resume"]
+            elif "nothing to resume" in done.stderr and more:
+                more = []
+            elif "exists already" in done.stderr:
+                return True  # killed behind the last step: whether it is whole is compared below
+            else:
+                break
+        sys.exit(f"{what}: a dead end: {said}")
+
+
+def sample(count, wanted, rng):
+    """Numbers of calls: the first and the last ones, where files are made and published, and some of the others."""
+    ends = set(range(1, 6)) | set(range(count - 5, count + 1))
+    others = sorted(set(range(1, count + 1)) - ends)
+    return sorted({n for n in ends if 1 <= n <= count} | set(rng.sample(others, min(wanted, len(others)))))
+
+
+def make_inputs(folder, runner):
+    a = types.SimpleNamespace(hidden=256, inner=256, layers=1, vocab=272, experts=0, shards=2, seed=1)
+    source = os.path.join(folder, "source")
+    random_model.make(source, a)
+    shutil.copy(os.path.join(CHAT, "tokenizer_config.json"), source)
+    with open(os.path.join(CHAT, "tokenizer.json")) as f:
+        tokenizer = json.load(f)
+    # GPT-2's: llama.cpp knows it by name.
+    tokenizer["pre_tokenizer"] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    with open(os.path.join(source, "tokenizer.json"), "w") as f:
+        json.dump(tokenizer, f)
+    with open(os.path.join(folder, "text.txt"), "w") as f:
+        f.write("The quick brown fox jumps over the lazy dog. " * 60)
+    shutil.copytree(CHAT, os.path.join(folder, "chat"))
+    for words in (["quantize", "source", "-o", "quantized", "--recipe", "w4a16_nvfp4", "--quiet"],
+                  ["quantize", "source", "-o", "quantized.gguf", "--format", "gguf", "--recipe", "w4a16_nvfp4", "--quiet"]):
+        done = runner.run(Job("inputs", words), folder)
+        if done.returncode != 0:
+            sys.exit(f"the inputs cannot be made: {done.stderr}")
+
+
+def jobs():
+    small = ["--threads", "1"]
+    calib = ["--calib", "../text.txt", "--calib-tokens", "64", "--calib-seq", "32"]
+    return [
+        Job("quantize", ["quantize", "../source", "-o", "out", "--recipe", "w4a16_nvfp4", "--max-shard-size", "200kB", "--quiet", *small], True),
+        Job("quantize to GGUF", ["quantize", "../source", "-o", "out.gguf", "--format", "gguf", "--recipe", "w4a16_nvfp4", "--quiet", *small], True),
+        Job("quantize with calibration", ["quantize", "../source", "-o", "out", "--recipe", "w4a16_nvfp4_gptq", "--quiet", *calib, *small], True),
+        Job("convert", ["convert", "../quantized", "-o", "out", "--format", "compressed-tensors", "--quiet", *small]),
+        Job("import", ["import", "../quantized.gguf", "-o", "out", "--quiet", *small]),
+        Job("search", ["search", "../chat", "-o", "out.yaml", "--bits", "6", *calib, *small]),
+        Job("eval", ["eval", "../chat", "--text", "../text.txt", "--context", "32", "--chunks", "4", "-o", "out", *small]),
+    ]
+
+
+def check(runner, job, root, wanted, rng):
+    whole = os.path.join(root, "whole")
+    os.mkdir(whole)
+    counter = os.path.join(root, "count")
+    done = runner.run(job, whole, COUNT_CALLS=counter)
+    if done.returncode != 0:
+        sys.exit(f"{job.name}: undisturbed it ends with {done.returncode}: {done.stderr}")
+    want = files_below(whole)
+    with open(counter) as f:
+        count = int(f.read())
+    tried = kills = 0
+    numbers = range(1, count + 1) if wanted is None else sample(count, wanted, rng)
+    for n in numbers:
+        for how, environment in (("killed", {"KILL_AT": n}), ("no space", {"FAIL_AT": n, "FAIL_ERRNO": ENOSPC}), ("no descriptor", {"FAIL_AT": n, "FAIL_ERRNO": EMFILE})):
+            if how != "killed" and wanted is not None and n % 3:
+                continue
+            what = f"{job.name}, {how} at call {n} of {count}"
+            folder = os.path.join(root, "work")
+            os.mkdir(folder)
+            first = runner.run(job, folder, **environment)
+            if first.returncode not in ((0, -signal.SIGKILL) if how == "killed" else (0, 1)):
+                sys.exit(f"{what}: ended with {first.returncode}: {first.stderr}")
+            kills += first.returncode == -signal.SIGKILL
+            published = first.returncode != 0 and runner.finish(job, folder, what)
+            have = files_below(folder)
+            if published:  # what calibration found goes last: until then the output could have needed it
+                have = {k: v for k, v in have.items() if not k.startswith("out.calibration/")}
+            if have != want:
+                names = sorted(k for k in have.keys() | want.keys() if have.get(k) != want.get(k))
+                sys.exit(f"{what}: differs from an undisturbed run: {names}; the first run said: {first.stderr.strip()}")
+            shutil.rmtree(folder)
+            tried += 1
+    shutil.rmtree(whole)
+    if kills == 0:
+        sys.exit(f"{job.name}: nothing was killed: is {runner.library} loaded?")
+    print(f"{job.name}: {count} calls, {tried} disturbed runs, {kills} of them killed: all ended with the same bytes", flush=True)
+
+
+def check_shrinking(runner, root, wanted, rng):
+    """A source that is cut off while it is read: one line that names it and nothing published, whichever call comes next; never a signal."""
+    for name, words, source, shard in (
+            ("quantize", ["quantize", "source", "-o", "out", "--recipe", "w4a16_nvfp4", "--quiet"], "source", "model-00002-of-00002.safetensors"),
+            ("convert", ["convert", "quantized", "-o", "out", "--format", "compressed-tensors", "--quiet"], "quantized", "model.safetensors"),
+            ("import", ["import", "quantized.gguf", "-o", "out", "--quiet"], "quantized.gguf", "")):
+        job = Job(name, [*words, "--threads", "1"])
+        counter, count, refused = os.path.join(root, "count"), None, 0
+        numbers = [0]
+        while numbers:
+            n = numbers.pop(0)
+            folder = os.path.join(root, "work")
+            os.mkdir(folder)
+            copy = os.path.join(folder, source)
+            (shutil.copytree if os.path.isdir(os.path.join(root, source)) else shutil.copy)(os.path.join(root, source), copy)
+            weights = os.path.join(copy, shard) if shard else copy
+            done = runner.run(job, folder, COUNT_CALLS=counter, SHRINK_AT=n, SHRINK_FILE=weights)
+            what = f"{name}, its source cut off at call {n} of {count}: ended with {done.returncode}: {done.stderr.strip()}"
+            published = os.path.exists(os.path.join(folder, "out"))
+            if count is None:
+                with open(counter) as f:
+                    count = int(f.read())
+                numbers = list(range(1, count + 1)) if wanted is None else sample(count, wanted, rng)
+            if done.returncode not in (0, 1) or published != (done.returncode == 0):
+                sys.exit(what)
+            if done.returncode == 1:
+                refused += 1
+                if os.path.basename(weights) not in done.stderr or len(done.stderr.splitlines()) != 1:
+                    sys.exit(what)
+            shutil.rmtree(folder)
+        if refused == 0:
+            sys.exit(f"{name}: no source that was cut off was noticed")
+        print(f"{name}: its source was cut off while it was read: {refused} times named, nothing published", flush=True)
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("nibble")
+    p.add_argument("library")
+    p.add_argument("--all", action="store_true", help="every call, not a sample")
+    p.add_argument("--sample", type=int, default=6, help="calls between the first and the last five")
+    p.add_argument("--job", help="only jobs whose name begins so; shrink: only sources that are cut off")
+    a = p.parse_args()
+    runner = Runner(os.path.abspath(a.nibble), os.path.abspath(a.library))
+    rng = random.Random(1)
+    root = tempfile.mkdtemp(prefix="nibble-kill-at-")
+    try:
+        make_inputs(root, runner)
+        for job in jobs():
+            if not a.job or job.name.startswith(a.job):
+                check(runner, job, root, None if a.all else a.sample, rng)
+        if not a.job or a.job == "shrink":
+            check_shrinking(runner, root, None if a.all else a.sample, rng)
+    finally:
+        shutil.rmtree(root)
+
+
+if __name__ == "__main__":
+    main()

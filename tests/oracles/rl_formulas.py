@@ -1,0 +1,176 @@
+"""A slow twin of nibble/rl/{advantage,policy_loss}: writes tests/data/rl/formulas.json, which tests/rl reads.
+
+The formulas are those of NeMo RL's ClippedPGLossFn and advantage estimators, written here once more from their
+description and differentiated by central differences in double precision: c is what varies, stop(c) is a second
+argument that does not.
+
+    .venv/bin/python tests/oracles/rl_formulas.py tests/data/rl/formulas.json
+"""
+import json
+import sys
+
+import numpy as np
+
+
+def kl(x, kind):
+    return {"k1": -x, "k2": x * x / 2, "k3": np.exp(x) - 1 - x}[kind]
+
+
+def batch_loss(c, stop, batch, o):
+    """The loss of all answers; c and stop are lists of arrays, one per answer."""
+    tokens = sum(int(a["mask"].sum()) for a in batch if a["weight"])
+    answers = sum(1 for a in batch if a["weight"] and a["mask"].sum())
+    total = 0.0
+    for a, cc, cs in zip(batch, c, stop):
+        m = a["mask"].astype(float)
+        if a["weight"] == 0 or m.sum() == 0:
+            continue
+        g, f, adv = a["g"], a["f"], a["advantage"]
+        p = cs if o["force_on_policy_ratio"] else a["p"]
+        length = m.sum()
+        if o["sequence_level_importance_ratios"]:
+            rho = np.full_like(cc, np.exp((m * (cc - p)).sum() / length))
+        else:
+            rho = np.exp(cc - p)
+        lo, hi = 1 - o["ratio_clip_min"], 1 + o["ratio_clip_max"]
+        if o["disable_ppo_ratio"]:
+            pg = -adv * cc
+        elif o["use_cispo"]:
+            pg = -adv * np.clip(np.exp(cs - p), lo, hi) * cc
+        else:
+            pg = np.maximum(-adv * rho, -adv * np.clip(rho, lo, hi))
+            if o["ratio_clip_c"] and adv < 0:
+                pg = np.minimum(pg, -adv * o["ratio_clip_c"])
+        w = np.ones_like(cc)
+        if o["importance_sampling_correction"]:
+            if o["sequence_level_importance_ratios"]:
+                w = np.full_like(cc, np.exp((m * (p - g)).sum()))
+            else:
+                w = np.exp(p - g)
+            low, high = o["importance_low"] or 0.0, o["importance_high"]
+            if o["truncation"] == "tis":
+                w = np.clip(w, low, high)
+            elif o["truncation"] == "icepop":
+                w = np.where((w < low) | (w > high), 0.0, w)
+            elif o["truncation"] == "seq-mask-tis":
+                mean = np.exp((m * (p - g)).sum() / length)
+                w = w * float(low <= mean <= high)
+        value = w * pg
+        if o["kl_penalty"] > 0:
+            x = np.clip(f - cc, -20, 20)
+            inside = (f - cs > -20) & (f - cs < 20)
+            u = np.exp(cc - g) if o["use_on_policy_kl_approximation"] else np.exp(cc - cs)
+            u_stop = np.exp(cs - g) if o["use_on_policy_kl_approximation"] else np.ones_like(cc)
+            u = np.where(inside, u, u_stop)
+            value = value + o["kl_penalty"] * np.clip(u * kl(x, o["kl_type"]), -10, 10)
+        if o["token_level_loss"]:
+            total += a["weight"] * (m * value).sum() / (tokens + 1e-8)
+        else:
+            total += a["weight"] * (m * value).sum() / (length + 1e-8) / (answers + 1e-8)
+    return total
+
+
+def gradient(batch, o):
+    stop = [a["c"].astype(np.float64) for a in batch]
+    out = []
+    for i, a in enumerate(batch):
+        row = []
+        for t in range(len(a["c"])):
+            h = 1e-6
+            shifted = [x.copy() for x in stop]
+            shifted[i][t] += h
+            up = batch_loss(shifted, stop, batch, o)
+            shifted[i][t] -= 2 * h
+            row.append((up - batch_loss(shifted, stop, batch, o)) / (2 * h))
+        out.append(row)
+    return batch_loss(stop, stop, batch, o), out
+
+
+DEFAULTS = {
+    "ratio_clip_min": 0.2, "ratio_clip_max": 0.2, "ratio_clip_c": None, "kl_penalty": 0.01, "kl_type": "k3",
+    "token_level_loss": True, "force_on_policy_ratio": False, "disable_ppo_ratio": False,
+    "sequence_level_importance_ratios": False, "use_cispo": False, "use_on_policy_kl_approximation": False,
+    "importance_sampling_correction": False, "truncation": "none", "importance_high": None, "importance_low": None,
+}
+CASES = [
+    {}, {"kl_penalty": 0}, {"kl_type": "k1", "kl_penalty": 0.5}, {"kl_type": "k2", "kl_penalty": 0.5}, {"kl_penalty": 3.0},
+    {"token_level_loss": False}, {"ratio_clip_max": 0.28, "ratio_clip_c": 1.3}, {"force_on_policy_ratio": True},
+    {"disable_ppo_ratio": True}, {"token_level_loss": False, "sequence_level_importance_ratios": True},
+    {"token_level_loss": False, "sequence_level_importance_ratios": True, "importance_sampling_correction": True},
+    {"use_cispo": True}, {"use_on_policy_kl_approximation": True, "kl_penalty": 1.0},
+    {"importance_sampling_correction": True},
+    {"importance_sampling_correction": True, "truncation": "tis", "importance_high": 1.2},
+    {"importance_sampling_correction": True, "truncation": "icepop", "importance_high": 1.2, "importance_low": 0.8},
+    {"importance_sampling_correction": True, "truncation": "seq-mask-tis", "importance_high": 1.05, "importance_low": 0.95},
+]
+
+
+def policy_cases(random):
+    cases = []
+    for options in CASES:
+        o = {**DEFAULTS, **options}
+        batch = []
+        for i in range(5):
+            n = [1, 7, 4, 9, 3][i]
+            c = (-np.abs(random.normal(size=n)) * 2 - 0.05).astype(np.float32)
+            a = {"c": c, "p": (c + random.normal(size=n) * 0.25).astype(np.float32),
+                 "f": (c + random.normal(size=n) * 0.5).astype(np.float32), "advantage": float(random.normal() * 1.5),
+                 "mask": (random.random(n) > 0.25).astype(int), "weight": 0.0 if i == 4 else 1.0}
+            a["g"] = (a["p"] + random.normal(size=n) * 0.2).astype(np.float32)
+            if i == 1:
+                a["f"][0] = c[0] + 30  # both clamps of the KL term
+                a["f"][1] = c[1] + 4
+            if i < 2:
+                a["mask"][:2] = 1
+            batch.append(a)
+        loss, grad = gradient([{**a, **{k: a[k].astype(np.float64) for k in "cpfg"}} for a in batch], o)
+        cases.append({"options": o, "loss": loss,
+                      "answers": [{**{k: [float(x) for x in a[k]] for k in "cpfg"}, "mask": a["mask"].tolist(),
+                                   "advantage": a["advantage"], "weight": a["weight"], "gradient": g}
+                                  for a, g in zip(batch, grad)]})
+    return cases
+
+
+def group_advantages(rewards, groups, lengths, o):
+    r, groups = np.array(rewards), np.array(groups)
+    out = np.zeros(len(r))
+    for i in range(len(r)):
+        members = [j for j in range(len(r)) if groups[j] == groups[i]]
+        others = [j for j in members if j != i] if o["leave_one_out"] else members
+        if len(members) <= 1:
+            continue
+        baseline = np.mean(r[others])
+        out[i] = r[i] - baseline
+        if o["normalize"]:
+            n = len(others)
+            with np.errstate(all="ignore"):
+                s = np.sqrt((np.mean(r[others] ** 2) - baseline ** 2) * np.float64(n) / np.float64(n - 1))
+            if np.isfinite(s) and s > 0:
+                out[i] /= s + 1e-6
+    if o["whiten"]:
+        w = np.repeat(out, lengths)
+        out = (out - w.mean()) / np.sqrt(max(w.var(), 1e-8))
+    return out.tolist()
+
+
+def advantage_cases(random):
+    cases = []
+    for estimator, leave, normalize in [("grpo", 1, 1), ("grpo", 0, 1), ("grpo", 1, 0), ("rloo", 0, 1),
+                                        ("reinforce_plus_plus", 1, 1)]:
+        o = {"leave_one_out": bool(leave) if estimator == "grpo" else estimator == "rloo",
+             "normalize": estimator == "grpo" and bool(normalize), "whiten": estimator == "reinforce_plus_plus"}
+        rewards = [1, 0, 0, 0] + [1, 1] + [0.25] + [0.0] * 3 + [float(x) for x in random.normal(size=6)]
+        groups = [7] * 4 + [3] * 2 + [9] + [1] * 3 + [4] * 6
+        lengths = [int(x) for x in random.integers(1, 20, len(rewards))]
+        cases.append({"estimator": estimator, "leave_one_out": bool(leave), "normalize_rewards": bool(normalize),
+                      "rewards": rewards, "groups": groups, "tokens": lengths,
+                      "advantages": group_advantages(rewards, groups, lengths, o)})
+    return cases
+
+
+if __name__ == "__main__":
+    random = np.random.default_rng(17)
+    document = {"policy_loss": policy_cases(random), "advantages": advantage_cases(random)}
+    text = json.dumps(document, separators=(",", ":"))
+    with open(sys.argv[1], "w", encoding="utf8") as out:
+        out.write(text + "\n")
