@@ -1,7 +1,7 @@
 # The two commands of the README. Everything they need is installed by tools/setup, which says what it does.
 PRESET ?= cpu
 
-.PHONY: demo test build bench format tidy fuzz asan tsan clean
+.PHONY: demo test build install deb tarball bench format tidy fuzz asan tsan clean
 
 demo: build
 	tools/demo build/$(PRESET)/nibble
@@ -16,6 +16,19 @@ build:
 	tools/setup
 	cmake --preset $(PRESET) -DNIBBLE_TESTS=OFF
 	cmake --build build/$(PRESET) --target nibble
+
+# PREFIX=$$HOME/.local, or DESTDIR=... for packages.
+PREFIX ?= /usr/local
+install: build
+	cmake --build build/$(PRESET) --target nibble_library nibble_documents
+	cmake --install build/$(PRESET) --prefix $(PREFIX)
+
+deb: build
+	cmake --build build/$(PRESET) --target nibble_library nibble_documents
+	cd build/$(PRESET) && cpack -G DEB
+
+tarball: build
+	tools/make-tarball build/$(PRESET)
 
 bench: build
 	build/$(PRESET)/nibble bench quantize

@@ -1,3 +1,3 @@
-#include "cli/cli.h"
+#include "cli/guard.h"
 
-int main(int argc, char** argv) { return nibble::cli_main(argc, argv); }
+int main(int argc, char** argv) { return nibble::guarded_main(argc, argv); }

@@ -5,6 +5,7 @@
 #include "cli/bench_quantize.h"
 #include "cli/command.h"
 #include "cli/engine.h"
+#include "cli/options.h"
 
 namespace nibble {
 namespace {
@@ -26,20 +27,19 @@ void add_bench_model(CLI::App& bench, RunCommand& run) {
     command->add_option("--layers", config->layers, "of a --shape; default: all")
         ->check(CLI::Range(1, 1000))
         ->needs(shape);
-    command->add_option("--device", config->device, "cpu, cuda or cuda:N")->capture_default_str();
+    add_device_flag(*command, config->device);
     command->add_option("--prompt", config->prompt, "tokens of the prefill")->check(CLI::Range(1, 1 << 20));
     command->add_option("--decode", config->decode, "tokens decoded one by one")->check(CLI::Range(1, 1 << 20));
     command->add_option("--context", config->context, "tokens before the decoded ones; default 0")
         ->check(CLI::Range(0, 1 << 20));
     command->add_option("--sequences", config->sequences, "decoded together")->check(CLI::Range(1, 4096));
-    command->add_option("--threads", config->threads, "0: all cores")->capture_default_str();
-    command->add_option("--kernel", config->kernel,
-                        "one of avx512, avx2, ref (sums in tiles: amx, ref); default: the best of this CPU");
+    add_threads_flag(*command, config->threads);
+    add_kernels_flag(*command, config->kernel, "sums in tiles: amx or ref; default: the best of this CPU");
     add_sums_flag(*command, config->sums);
     command->add_flag("--f32", config->f32, "compute in FP32, not BF16");
     command->add_flag("--weights-only", config->weights_only, "leave inputs unquantized (W4A16, W8A16)");
     command->add_option("--repetitions", config->repetitions, "medians over this many")->check(CLI::Range(1, 1000));
-    command->add_flag("--json", config->json, "machine-readable");
+    add_json_flag(*command, config->json);
     command->footer("Example:\n  nibble bench model model-NVFP4 --threads 2");
     command->callback([config, path, shape, &run] {
         if (path->count() + shape->count() == 0) throw CLI::RequiredError("PATH or --shape");
@@ -51,6 +51,7 @@ void add_bench_model(CLI::App& bench, RunCommand& run) {
 }
 
 void add_gpu_options(CLI::App& command, BenchKernelsOptions& config) {
+    if (config.kernels == BenchKernelsOptions::Kernels::chains) return;  // at the widths of one model
     const bool attention = config.kernels == BenchKernelsOptions::Kernels::attention;
     const std::string gpu = config.kernels == BenchKernelsOptions::Kernels::matmul ? "GPU: " : "";
     command.add_option(
@@ -64,24 +65,23 @@ void add_bench_matmul(CLI::App& bench, RunCommand& run) {
     auto gpu = std::make_shared<BenchKernelsOptions>();
     CLI::App* command =
         bench.add_subcommand("matmul", "products of one row and of many beside memory and multiply-add limits");
-    command->add_option("--device", config->device, "cpu, cuda or cuda:N")->capture_default_str();
+    add_device_flag(*command, config->device);
     const CLI::Option* cpu_only[] = {
         command->add_option("--shapes", config->shapes, "CPU: smollm2, llama or all")->capture_default_str(),
         command->add_option("--rows", config->rows, "CPU: of a prefill")->capture_default_str(),
         command->add_option("--megabytes", config->megabytes, "CPU: of weights behind one another in a decoding step")
             ->capture_default_str(),
-        command->add_option("--threads", config->threads, "CPU: 0: all cores")->capture_default_str(),
-        command->add_option("--kernel", config->kernel,
-                            "CPU: one of avx512, avx2, ref (sums in tiles: amx, ref); default: all but ref"),
+        add_threads_flag(*command, config->threads, "CPU: 0: all cores"),
+        add_kernels_flag(*command, config->kernel, "CPU: sums in tiles: amx or ref; default: all but ref"),
         add_sums_flag(*command, config->sums)};
     command->add_option("--format", config->format, "weights or weights+inputs, as nvfp4+nvfp4; default: all");
     add_gpu_options(*command, *gpu);
     command->add_option("--repetitions", config->repetitions, "medians over this many")
         ->check(CLI::Range(1, 1000))
         ->capture_default_str();
-    command->add_flag("--json", config->json, "machine-readable");
+    add_json_flag(*command, config->json);
     command->footer(
-        "Example:\n  nibble bench matmul --format nvfp4 --kernel avx512\n"
+        "Example:\n  nibble bench matmul --format nvfp4 --kernels avx512\n"
         "  nibble bench matmul --device cuda --shape 8192x8192 --m 1 --m 64");
     command->callback([config, gpu, cpu_only = std::vector(std::begin(cpu_only), std::end(cpu_only)), &run] {
         const bool on_cpu = config->device == "cpu";
@@ -104,12 +104,12 @@ void add_bench_gpu(CLI::App& bench, RunCommand& run, BenchKernelsOptions::Kernel
     auto config = std::make_shared<BenchKernelsOptions>();
     config->kernels = kernels;
     CLI::App* command = bench.add_subcommand(name, what);
-    command->add_option("--device", config->device, "cuda or cuda:N")->capture_default_str();
+    add_device_flag(*command, config->device, "cuda or cuda:N");
     add_gpu_options(*command, *config);
     command->add_option("--repetitions", config->repetitions, "medians over this many")
         ->check(CLI::Range(1, 1000))
         ->capture_default_str();
-    command->add_flag("--json", config->json, "machine-readable");
+    add_json_flag(*command, config->json);
     command->footer("Example:\n  " + example);
     command->callback([config, &run] {
         run = [config]() -> Result<Outcome> {
@@ -132,17 +132,18 @@ void add_bench(CLI::App& app, RunCommand& run) {
                   "nibble bench attention --shape 16x4096");
     add_bench_gpu(*bench, run, Kernels::experts, "experts", "products of a mixture's experts on a GPU",
                   "nibble bench experts --m 1 --m 64");
+    add_bench_gpu(*bench, run, Kernels::chains, "chains", "products of one token in one kernel of a GPU",
+                  "nibble bench chains");
     auto config = std::make_shared<BenchQuantizeOptions>();
     CLI::App* command = bench->add_subcommand("quantize", "quantize, decode and measure kernels beside memcpy");
     command->add_option("--rows", config->rows, "of the matrix")->capture_default_str();
     command->add_option("--cols", config->cols, "of the matrix")->capture_default_str();
-    command->add_option("--device", config->device, "cpu, cuda or cuda:N; a GPU's kernels come with sizes of their own")
-        ->capture_default_str();
-    command->add_option("--threads", config->threads, "0: all cores")->capture_default_str();
-    command->add_option("--kernel", config->kernel, "one of avx512, avx2, ref; default: every one this CPU supports");
+    add_device_flag(*command, config->device, "cpu, cuda or cuda:N; a GPU's kernels come with sizes of their own");
+    add_threads_flag(*command, config->threads);
+    add_kernels_flag(*command, config->kernel, "default: every one this CPU supports");
     command->add_option("--repetitions", config->repetitions, "medians over this many")->capture_default_str();
-    command->add_flag("--json", config->json, "machine-readable");
-    command->footer("Example:\n  nibble bench quantize --kernel avx2");
+    add_json_flag(*command, config->json);
+    command->footer("Example:\n  nibble bench quantize --kernels avx2");
     command->callback([config, &run] {
         run = [config]() -> Result<Outcome> {
             NIBBLE_CHECK(bench_quantize(*config, stdout));

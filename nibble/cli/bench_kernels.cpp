@@ -1,6 +1,7 @@
 #include "cli/bench_kernels.h"
 
 #include "bench/attention.h"
+#include "bench/chains.h"
 #include "bench/experts.h"
 #include "bench/products.h"
 #include "kernels/product_cuda.h"
@@ -92,7 +93,8 @@ Status bench_kernels(const BenchKernelsOptions& o, std::FILE* out) {
     NIBBLE_TRY(const bench::MachineRates rates, bench::measure_machine(kit, vendor));
     const std::string_view baseline = o.kernels == Kernels::matmul      ? bench::product_baseline
                                       : o.kernels == Kernels::attention ? bench::attention_baseline
-                                                                        : bench::experts_baseline;
+                                      : o.kernels == Kernels::experts   ? bench::experts_baseline
+                                                                        : bench::chains_baseline;
     bench::KernelTable table(o.json ? nullptr : out, info, rates, vendor, std::string(baseline));
     switch (o.kernels) {
         case Kernels::matmul:
@@ -103,6 +105,9 @@ Status bench_kernels(const BenchKernelsOptions& o, std::FILE* out) {
             break;
         case Kernels::experts:
             NIBBLE_CHECK(bench::bench_experts(kit, job.experts, job.tokens, o.repetitions, table));
+            break;
+        case Kernels::chains:
+            NIBBLE_CHECK(bench::bench_chains(kit, o.repetitions, table));
             break;
     }
     if (o.json) fmt::print(out, "{}\n", table.json().dump(2));

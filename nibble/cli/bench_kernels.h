@@ -1,5 +1,5 @@
-// `nibble bench matmul|attention|experts --device cuda`: a GPU's kernels at the shapes that the targets of
-// docs/benchmarks-h200.md name, checked on samples against double precision first, then timed beside what the GPU
+// `nibble bench matmul|attention|experts|chains --device cuda`: a GPU's kernels at the shapes that the targets of
+// docs/results-h200.md name, checked on samples against double precision first, then timed beside what the GPU
 // copies and multiplies in the same run.
 #pragma once
 
@@ -13,7 +13,7 @@
 namespace nibble {
 
 struct BenchKernelsOptions {
-    enum class Kernels : uint8_t { matmul, attention, experts };
+    enum class Kernels : uint8_t { matmul, attention, experts, chains };
     Kernels kernels = Kernels::matmul;
     std::string device = "cuda";
     std::vector<std::string> shapes;  // NxK; attention: SEQUENCESxTOKENS; empty: those of the targets

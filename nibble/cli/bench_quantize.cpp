@@ -1,7 +1,7 @@
 #include "cli/bench_quantize.h"
 
 #include "base/thread_pool.h"
-#include "cli/bench_device.h"
+#include "bench/quantize.h"
 #include "cli/median.h"
 #include "formats/minifloat.h"
 #include "kernels/quantize.h"
@@ -220,7 +220,7 @@ void print_json(const std::vector<JobRate>& lines, const BenchQuantizeOptions& o
 }
 
 Status bench_on_device(const BenchQuantizeOptions& options, std::FILE* out) {
-    if (!options.kernel.empty()) return fail("--kernel {} names a kernel of the CPU, not of a GPU", options.kernel);
+    if (!options.kernel.empty()) return fail("--kernels {} names a kernel of the CPU, not of a GPU", options.kernel);
     bench::DeviceBench bench{.device = options.device};
     bench.timing.repeats = options.repetitions;
     Json report;

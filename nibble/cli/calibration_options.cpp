@@ -1,6 +1,7 @@
 #include "cli/calibration_options.h"
 
 #include "cli/model_text.h"
+#include "cli/usage.h"
 #include "io/safetensors.h"
 #include "model/model.h"
 #include "text/corpus.h"
@@ -37,12 +38,26 @@ Result<Sequences> ready_ids(const std::string& path) {
 void add_calibration_flags(CLI::App& command, CalibrationFlags& flags) {
     command.add_option(
         "--calib", flags.file,
-        "calibration text: .txt, .jsonl of {\"text\"} or {\"messages\"}, or .safetensors with input_ids");
-    command.add_option("--calib-tokens", flags.tokens, "tokens taken from the file")->capture_default_str();
-    command.add_option("--calib-seq", flags.sequence, "most tokens of one sequence")->capture_default_str();
+        "calibration text: .txt, .jsonl of {\"text\"} or {\"messages\"} (either may be .gz), or .safetensors with "
+        "input_ids");
+    command.add_option("--calib-tokens", flags.tokens, "tokens taken from the front of the file")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    command.add_option("--calib-seq", flags.sequence, "most tokens of one sequence")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
     command.add_option("--calib-range", flags.range, "max, percentile:P, or mse (of FP8 scales)")
+        ->check(read_by(parse_range_rule))
         ->capture_default_str();
     command.add_flag("--calib-all-experts", flags.all_experts, "every expert sees every token");
+}
+
+void check_calibration_flags(const CLI::App& command, const CalibrationFlags& flags) {
+    if (!flags.file.empty()) return;
+    for (const char* companion :
+         {"--calib-tokens", "--calib-seq", "--calib-range", "--calib-all-experts", "--calib-gradients"})
+        if (const CLI::Option* option = command.get_option_no_throw(companion); option && option->count() > 0)
+            usage_error("{} says how --calib is used, and there is no --calib FILE", companion);
 }
 
 Result<RangeRule> parse_range_rule(std::string_view word) {
@@ -59,7 +74,8 @@ Result<RangeRule> parse_range_rule(std::string_view word) {
     return fail("unknown --calib-range '{}'; choices: max, percentile:P with 0 < P <= 100, mse", word);
 }
 
-Result<Sequences> calibration_sequences(const CalibrationFlags& flags, const Checkpoint& checkpoint) {
+Result<Sequences> calibration_sequences(const CalibrationFlags& flags, const Checkpoint& checkpoint,
+                                        const JobHooks& hooks) {
     NIBBLE_TRY(const ModelConfig config, model_config(checkpoint));
     if (flags.file.ends_with(".safetensors")) {
         NIBBLE_TRY(Sequences ready, ready_ids(flags.file));
@@ -74,6 +90,10 @@ Result<Sequences> calibration_sequences(const CalibrationFlags& flags, const Che
                                                 {.tokens = flags.tokens,
                                                  .sequence = std::min(flags.sequence, config.context),
                                                  .template_variables = text.variables}));
+    if (corpus.tokens < flags.tokens && hooks.warn)
+        hooks.warn(fmt::format("{}: has {} tokens, {} were asked for; all of them are used{}", flags.file,
+                               corpus.tokens, flags.tokens,
+                               corpus.cut ? " (of a packed text only the beginning is read)" : ""));
     Sequences sequences;
     for (const auto& sequence : corpus.sequences) sequences.emplace_back(sequence.begin(), sequence.end());
     return sequences;

@@ -19,13 +19,15 @@ struct CalibrationFlags {
 };
 
 void add_calibration_flags(CLI::App& command, CalibrationFlags& flags);
+// In a callback of CLI11: a companion without --calib is a usage error (cli/usage.h).
+void check_calibration_flags(const CLI::App& command, const CalibrationFlags& flags);
 
 // "max", "mse", "percentile:99.9"
 Result<RangeRule> parse_range_rule(std::string_view word);
 
 // Token ids of `flags.file` by the checkpoint's own tokenizer and chat template. A .safetensors file holds them ready:
-// input_ids I64 [B, T].
+// input_ids I64 [B, T]. Warns of a text that is shorter than --calib-tokens.
 Result<std::vector<std::vector<int32_t>>> calibration_sequences(const CalibrationFlags& flags,
-                                                                const Checkpoint& checkpoint);
+                                                                const Checkpoint& checkpoint, const JobHooks& hooks);
 
 }  // namespace nibble

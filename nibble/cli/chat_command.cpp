@@ -1,20 +1,29 @@
 // `nibble chat MODEL`: a conversation in the terminal.
+#include "base/nearest.h"
+#include "base/utf8.h"
 #include "cli/engine.h"
+#include "cli/line_editor.h"
 #include "cli/terminal.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
-
-#include <iostream>
 
 namespace nibble {
 namespace {
 
+constexpr std::string_view chat_help =
+    "/reset    starts a new conversation\n"
+    "/exit     ends, as Ctrl-D does\n"
+    "/help     this\n"
+    "Ctrl-C    stops an answer; at the prompt it drops the line\n"
+    "arrows    edit the line, and bring back earlier ones\n";
+
 struct ChatConfig {
     std::string path, system;
     int64_t context = 8192;
+    bool no_history = false;
     EngineFlags engine;
     SamplingFlags sampling;
+    CacheFlags cache;
 };
 
 Json first_messages(const ChatConfig& config) {
@@ -23,24 +32,11 @@ Json first_messages(const ChatConfig& config) {
     return messages;
 }
 
-int64_t context_of(const ChatConfig& config, const Engine& engine) {
-    return std::min(config.context, engine.model->config().context);
-}
-
-// The state of a conversation: what was said, and the sequence that holds it.
+// The state of a conversation: what was said. The engine's prefix cache holds what the model made of it.
 class Chat {
 public:
-    // `pool` holds two sequences: a conversation begins anew before the old one ends.
-    Chat(const ChatConfig& config, const Engine& engine, const ModelText& text, GenerationParams params,
-         std::unique_ptr<KvPool> pool)
-        : config_(config),
-          engine_(engine),
-          text_(text),
-          params_(std::move(params)),
-          context_(context_of(config, engine)),
-          pool_(std::move(pool)),
-          past_{pool_->sequence(), {}},
-          messages_(first_messages(config)) {}
+    Chat(const ChatConfig& config, Engine& engine, const ModelText& text, Request like)
+        : config_(config), engine_(engine), text_(text), like_(std::move(like)), messages_(first_messages(config)) {}
 
     // A template that cannot render a first message is an error of the session, not of every turn.
     Status check_template() const {
@@ -50,46 +46,39 @@ public:
         return Ok{};
     }
 
-    void reset() {
-        past_ = {pool_->sequence(), {}};
-        messages_ = first_messages(config_);
-    }
+    void reset() { messages_ = first_messages(config_); }
 
     // Prints the answer as it comes. An error leaves the conversation as it was.
     Status say(const std::string& line, const std::atomic<bool>* stop) {
         Json messages = messages_;
         messages.push_back({{"role", "user"}, {"content", line}});
-        NIBBLE_TRY(std::vector<int32_t> prompt, encode_chat(text_, messages));
-        NIBBLE_CHECK(check_prompt(prompt, engine_.model->config().vocab, context_));
-        Generation answer(text_.tokenizer, std::move(prompt), params_, turn_++, context_);
-        const GenerateOptions options{.on_text =
-                                          [](size_t, std::string_view piece) {
-                                              std::fwrite(piece.data(), 1, piece.size(), stdout);
-                                              std::fflush(stdout);
-                                          },
-                                      .stop = stop};
-        const auto stats = generate(*engine_.model, *pool_, past_, answer, options);
+        Request request = like_;
+        NIBBLE_TRY(request.prompt, encode_chat(text_, messages));
+        NIBBLE_CHECK(check_prompt(request.prompt, engine_.model().config().vocab, engine_.capacity()));
+        request.sequence = turn_++;
+        std::vector<WholeAnswer> answers;
+        const AnswerHooks hooks{.on_text =
+                                    [](size_t, std::string_view piece) {
+                                        std::fwrite(piece.data(), 1, piece.size(), stdout);
+                                        std::fflush(stdout);
+                                    },
+                                .stop = stop};
+        const Status done = answer_all(engine_, {std::move(request)}, hooks, answers);
         std::fputs("\n", stdout);
         std::fflush(stdout);
-        if (!stats.ok()) {
-            past_ = {pool_->sequence(), {}};
-            return stats.error();
-        }
-        if (answer.finish() == FinishReason::length)
-            fmt::print(stderr, "[the answer was cut at {} tokens]\n", answer.tokens().size());
-        messages.push_back({{"role", "assistant"}, {"content", answer.text()}});
+        NIBBLE_CHECK(done);
+        if (answers[0].finish == FinishReason::length)
+            fmt::print(stderr, "[the answer was cut at {} tokens]\n", answers[0].tokens.size());
+        messages.push_back({{"role", "assistant"}, {"content", answers[0].text}});
         messages_ = std::move(messages);
         return Ok{};
     }
 
 private:
     const ChatConfig& config_;
-    const Engine& engine_;
+    Engine& engine_;
     const ModelText& text_;
-    GenerationParams params_;
-    int64_t context_;
-    std::unique_ptr<KvPool> pool_;
-    Past past_;
+    Request like_;
     Json messages_;
     uint64_t turn_ = 0;
 };
@@ -98,34 +87,47 @@ Result<Outcome> run_chat(const ChatConfig& config) {
     NIBBLE_TRY(const ModelText text, open_model_text(config.path));
     if (!text.chat) return fail("{}: has no chat template", config.path);
     ThreadPool pool(config.engine.threads);
-    NIBBLE_TRY(const Engine engine, Engine::open(config.path, config.engine, pool));
-    NIBBLE_TRY(GenerationParams params, generation_params(config.sampling, engine, text));
-    NIBBLE_TRY(auto memory, engine.model->make_pool(context_of(config, engine), 2));
-    Chat chat(config, engine, text, std::move(params), std::move(memory));
+    NIBBLE_TRY(const LoadedModel engine, LoadedModel::open(config.path, config.engine, pool));
+    NIBBLE_TRY(Request like, sampled_request(config.sampling, engine, text));
+    // Twice the context: a conversation that begins anew does not push out the old one.
+    NIBBLE_TRY(EngineOptions options, engine_options(config.cache, 2));
+    options.context = config.context;
+    NIBBLE_TRY(const auto running, Engine::create(engine.model, text.tokenizer, options));
+    Chat chat(config, *running, text, std::move(like));
     NIBBLE_CHECK(chat.check_template().within(config.path));
 
-    const bool terminal = ::isatty(STDIN_FILENO) && ::isatty(STDOUT_FILENO);
-    if (terminal) fmt::print("/reset starts anew, /exit ends, Ctrl-C stops an answer\n");
+    LineEditor editor(config.no_history ? std::filesystem::path() : chat_history_file(), "> ");
+    if (editor.edits() && !config.engine.quiet) fmt::print("/help says what there is; Ctrl-C stops an answer\n");
     Console console(true);
     for (std::string line;;) {
-        console.hooks();  // before the prompt shows: a Ctrl-C there is forgiven once
-        if (terminal) fmt::print("> ");
+        const JobHooks hooks = console.hooks();  // before the prompt shows: Ctrl-C drops the line
         std::fflush(stdout);
-        if (!std::getline(std::cin, line) || line == "/exit") break;
+        const auto end = editor.read(line, hooks.stop_requested);
+        if (end == LineEditor::End::interrupted) {
+            fmt::print("\n");
+            continue;
+        }
+        if (end == LineEditor::End::end_of_input || line == "/exit") break;
         if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+        if (line == "/help") {
+            fmt::print("{}", chat_help);
+            continue;
+        }
         if (line == "/reset") {
             chat.reset();
             continue;
         }
         if (line.starts_with('/')) {
-            fmt::print(stderr, "nibble: unknown command '{}'; /reset starts anew, /exit ends\n", line);
+            const std::vector<std::string> commands = {"/help", "/reset", "/exit"};
+            fmt::print(stderr, "nibble: unknown command '{}'{} (see /help)\n", printable(line),
+                       did_you_mean(line, commands));
             continue;
         }
-        const JobHooks hooks = console.hooks();  // arms Ctrl-C again: it stops this answer
+        // A Ctrl-C since the line was read stops this answer: the flag is not cleared in between.
         if (const Status said = chat.say(line, hooks.stop_requested); !said.ok())
             fmt::print(stderr, "nibble: {}\n", said.error().message());
     }
-    if (terminal) fmt::print("\n");
+    if (editor.edits()) fmt::print("\n");
     return Outcome{};
 }
 
@@ -139,10 +141,14 @@ void add_chat(CLI::App& app, RunCommand& run) {
     command->add_option("--context", config->context, "tokens of a conversation, at most the model's")
         ->check(CLI::Range(int64_t{16}, int64_t{1} << 30))
         ->capture_default_str();
+    command->add_flag("--no-history", config->no_history, "forget what was typed at the end of the session");
     add_sampling_flags(*command, config->sampling);
+    add_cache_flags(*command, config->cache);
     add_engine_flags(*command, config->engine);
     command->footer(
-        "/reset starts anew, /exit or Ctrl-D ends, Ctrl-C stops an answer.\nExample:\n  nibble chat SmolLM2-135M");
+        "/help, /reset and /exit are commands; Ctrl-C stops an answer. Lines are edited by libedit (~/.editrc) and "
+        "kept "
+        "in\n~/.local/state/nibble/chat_history.\nExample:\n  nibble chat SmolLM2-135M");
     command->callback([config, &run] { run = [config] { return run_chat(*config); }; });
 }
 

@@ -1,25 +1,46 @@
 #include "cli/cli.h"
 
 #include "cli/command.h"
+#include "cli/usage.h"
+#include "cli/version.h"
 
 #include <cstdio>
 
 namespace nibble {
+namespace {
+
+// Scripts give --quiet to every command alike.
+void add_quiet_where_missing(CLI::App& command) {
+    static const std::string what = "no progress and no remarks, of which this command has none";
+    const auto subcommands = command.get_subcommands([](CLI::App*) { return true; });
+    for (CLI::App* sub : subcommands) add_quiet_where_missing(*sub);
+    if (subcommands.empty() && !command.get_option_no_throw("--quiet")) command.add_flag("--quiet", what);
+}
+
+}  // namespace
+
+void add_commands(CLI::App& app, RunCommand& run) {
+    app.require_subcommand(0, 1);  // none is told below: CLI11 would not name a misspelled one
+    app.set_version_flag("--version", version_text);
+    app.footer("`nibble help COMMAND` shows the flags of a command and an example.");
+    for (auto add :
+         {add_quantize, add_recipes, add_search, add_verify, add_convert, add_import, add_inspect, add_generate,
+          add_chat, add_eval, add_logits, add_tokenize, add_template, add_formats, add_bench, add_completion, add_help})
+        add(app, run);
+    add_quiet_where_missing(app);
+}
 
 int cli_main(int argc, char** argv) {
-    CLI::App app{"nibble: takes large language models from BF16 to four bits and proves what was lost", "nibble"};
-    app.require_subcommand(0, 1);  // none is told below: CLI11 would not name a misspelled one
-    app.set_version_flag("--version", "nibble " NIBBLE_VERSION);
-    app.footer("`nibble COMMAND --help` shows the flags of a command and an example.");
+    CLI::App app{std::string(program_description), "nibble"};
     RunCommand run;
-    for (auto add : {add_quantize, add_search, add_verify, add_convert, add_import, add_inspect, add_generate, add_chat,
-                     add_eval, add_logits, add_tokenize, add_template, add_formats, add_bench})
-        add(app, run);
-
+    add_commands(app, run);
     try {
         app.parse(argc, argv);
+    } catch (const CLI::Success& help_or_version) {
+        return app.exit(help_or_version);
     } catch (const CLI::ParseError& e) {
-        return app.exit(e) == 0 ? 0 : 2;
+        std::fprintf(stderr, "nibble: %s\n", usage_message(app, e).c_str());
+        return 2;
     }
     if (!run) {
         std::fputs(app.help().c_str(), stderr);

@@ -5,6 +5,7 @@
 #include "cli/command.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
+#include "cli/usage.h"
 #include "page/numbers.h"
 
 #include <fmt/core.h>
@@ -16,14 +17,15 @@ struct ConvertConfig {
     std::string source, out, format, max_shard_size = "5GB", command_line;
     std::vector<std::string> drop;
     int threads = 0;
-    bool quiet = false;
+    bool json = false, quiet = false;
 };
 
 Result<Outcome> run_convert(const ConvertConfig& config) {
-    Console console(config.quiet);
+    Console console(config.quiet || config.json);
     NIBBLE_TRY(const auto dialect, parse_dialect(config.format == "bf16" ? "plain" : config.format));
     NIBBLE_TRY(const auto max_shard_bytes, parse_size(config.max_shard_size));
     NIBBLE_TRY(const auto source, Checkpoint::open(config.source));
+    NIBBLE_CHECK(refuse_output_in_source(config.out, config.source));
     ThreadPool pool(config.threads);
     const Manifest manifest{.command_line = config.command_line,
                             .settings = {{"dialect", dialect_name(dialect)}, {"drop", config.drop}}};
@@ -35,6 +37,16 @@ Result<Outcome> run_convert(const ConvertConfig& config) {
                                            .manifest = to_text(manifest)},
                                           pool, console.hooks()));
     console.end_line();
+    if (config.json) {
+        fmt::print("{}", json_line({{"output", config.out},
+                                    {"dialect", dialect_name(dialect)},
+                                    {"tensors", report.tensors},
+                                    {"bytes", report.bytes},
+                                    {"carried", report.quantized},
+                                    {"decoded", report.decoded},
+                                    {"notes", report.lines}}));
+        return Outcome{};
+    }
     if (config.quiet) return Outcome{};
     fmt::print("{}: {} tensors, {}; {} matrices carried bit for bit{}\n", config.out, report.tensors,
                human_bytes(report.bytes), report.quantized,
@@ -50,17 +62,22 @@ void add_convert(CLI::App& app, RunCommand& run) {
     CLI::App* command = app.add_subcommand("convert", "another dialect without loss, or everything decoded to BF16");
     command->add_option("source", config->source, "checkpoint: folder or .gguf file")->required();
     command->add_option("-o,--output", config->out, "folder (or .gguf file) to write; must not exist")->required();
-    command->add_option("--format", config->format, "modelopt, compressed-tensors, gguf, or bf16 to decode")
-        ->required();
-    command->add_option("--drop", config->drop, "what the target cannot carry: input_scale, activation, kv_scale");
-    command->add_option("--max-shard-size", config->max_shard_size, "of the safetensors files")->capture_default_str();
-    command->add_option("--threads", config->threads, "0: all cores")->capture_default_str();
-    command->add_flag("--quiet", config->quiet, "no progress, no summary");
+    CLI::Option* format =
+        command->add_option("--format", config->format, "bf16 decodes; may be left out for a .gguf output")
+            ->check(one_of({"modelopt", "compressed-tensors", "gguf", "bf16", "plain"}));
+    command->add_option("--drop", config->drop, "what the target cannot carry")
+        ->check(one_of({"input_scale", "activation", "kv_scale"}));
+    add_shard_size_flag(*command, config->max_shard_size);
+    add_threads_flag(*command, config->threads);
+    add_json_flag(*command, config->json);
+    add_quiet_flag(*command, config->quiet, "no progress, no summary");
     command->footer(
         "Examples:\n"
-        "  nibble convert Qwen3-8B-NVFP4 -o Qwen3-8B-NVFP4.gguf --format gguf --drop activation\n"
+        "  nibble convert Qwen3-8B-NVFP4 -o Qwen3-8B-NVFP4.gguf --drop activation\n"
         "  nibble convert DeepSeek-V3 -o DeepSeek-V3-BF16 --format bf16");
-    command->callback([config, command, &run] {
+    command->callback([config, command, format, &run] {
+        if (format->count() == 0 && !config->out.ends_with(".gguf")) throw CLI::RequiredError("--format");
+        config->format = output_format(config->out, config->format);
         config->command_line = command_line_of(*command);
         run = [config] { return run_convert(*config); };
     });

@@ -1,14 +1,20 @@
 #include "cli/engine.h"
 
 #include "base/json_fields.h"
+#include "checkpoint/source_files.h"
+#include "cli/options.h"
+#include "cli/usage.h"
 #include "io/journal.h"
 #include "model/device_model.h"
+#include "serve/sampler.h"
 #include "text/corpus.h"
 #include "text/unicode.h"
 
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
+#include <charconv>
 #include <ctime>
 
 namespace nibble {
@@ -62,21 +68,21 @@ Result<std::vector<int32_t>> encoded(const ModelText& text, std::string_view pro
 
 void add_engine_flags(CLI::App& command, EngineFlags& flags) {
     command.add_option("--compute", flags.compute, "round values between operators to bf16, or keep f32")
-        ->check(CLI::IsMember({"bf16", "f32"}))
+        ->check(one_of({"bf16", "f32"}))
         ->capture_default_str();
-    command.add_option("--kv", flags.kv,
-                       "KV cache: bf16, fp8, fp8_cast, fp8_page, nvfp4, nvfp4_cast; default: as the checkpoint says");
+    command.add_option("--kv", flags.kv, "KV cache; default: as the checkpoint says")
+        ->check(one_of({"bf16", "fp8", "fp8_cast", "fp8_page", "nvfp4", "nvfp4_cast"}));
     command
         .add_option("--ssm-state", flags.ssm_state,
                     "Mamba-2 states between tokens: f32, bf16, fp16, fp16_stochastic (rounded by Philox)")
-        ->check(CLI::IsMember({"f32", "bf16", "fp16", "fp16_stochastic"}))
+        ->check(one_of({"f32", "bf16", "fp16", "fp16_stochastic"}))
         ->capture_default_str();
     command.add_flag("--weights-only", flags.weights_only, "leave activations unquantized (W4A16, W8A16)");
-    command.add_option("--device", flags.device, "cpu, cuda or cuda:N")->capture_default_str();
-    command.add_option("--threads", flags.threads, "0: all cores")->capture_default_str();
-    command.add_option("--kernels", flags.kernels,
-                       "force avx512, avx2 or ref (sums in tiles: amx or ref); the bits are the same");
+    add_device_flag(command, flags.device);
+    add_threads_flag(command, flags.threads);
+    add_kernels_flag(command, flags.kernels, "force one (sums in tiles: amx or ref); the bits are the same");
     add_sums_flag(command, flags.sums);
+    add_quiet_flag(command, flags.quiet, "no progress and no remarks");
 }
 
 CLI::Option* add_sums_flag(CLI::App& command, std::string& sums) {
@@ -84,7 +90,7 @@ CLI::Option* add_sums_flag(CLI::App& command, std::string& sums) {
         .add_option("--sums", sums,
                     "order of sums in products: lanes, the same bits on every CPU, or tiles, Intel's AMX: faster for "
                     "prompts and batches, the last bits differ")
-        ->check(CLI::IsMember({"lanes", "tiles"}))
+        ->check(one_of({"lanes", "tiles"}))
         ->capture_default_str();
 }
 
@@ -133,16 +139,17 @@ Result<std::unique_ptr<LanguageModel>> load_model(std::shared_ptr<const Checkpoi
     return std::unique_ptr<LanguageModel>(std::make_unique<Model>(std::move(model)));
 }
 
-Result<Engine> Engine::open(const fs::path& path, const EngineFlags& flags, ThreadPool& pool) {
+Result<LoadedModel> LoadedModel::open(const fs::path& path, const EngineFlags& flags, ThreadPool& pool) {
     NIBBLE_TRY(const ModelOptions options, model_options(flags));
     NIBBLE_TRY(const DeviceChoice device, parse_device(flags.device).within("--device"));
     NIBBLE_TRY(std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(path));
-    Engine engine{path, std::move(checkpoint), nullptr};
+    LoadedModel engine{path, std::move(checkpoint), nullptr};
     NIBBLE_TRY(engine.model, load_model(engine.checkpoint, options, device, pool).within(path.string()));
+    if (const std::string note = engine.model->note(); !note.empty()) fmt::print(stderr, "nibble: {}\n", note);
     return engine;
 }
 
-Result<std::vector<int32_t>> end_tokens(const Engine& engine, const ModelText& text) {
+Result<std::vector<int32_t>> end_tokens(const LoadedModel& engine, const ModelText& text) {
     std::vector<int32_t> ids = engine.model->config().eos;
     NIBBLE_TRY(const Json config, generation_config(*engine.checkpoint).within(engine.path.string()));
     if (const auto eos = config.find("eos_token_id"); eos != config.end()) add_ids(*eos, ids);
@@ -160,21 +167,11 @@ std::string name_of(const fs::path& path) {
 }
 
 Result<std::string> fingerprint(const Checkpoint& checkpoint, const EngineFlags& flags) {
-    std::string facts = to_json(flags).dump();
-    std::vector<std::string> files;
-    for (const CheckpointTensor& t : checkpoint.tensors()) {
+    std::string facts = to_json(flags).dump(-1, ' ', false, Json::error_handler_t::replace);
+    for (const CheckpointTensor& t : checkpoint.tensors())
         facts += fmt::format("\n{} {} {} {}", t.name, fmt::join(t.shape, "x"), t.stored_type, t.stored_bytes);
-        if (files.empty() || files.back() != t.file) files.push_back(t.file);
-    }
-    std::ranges::sort(files);
-    files.erase(std::unique(files.begin(), files.end()), files.end());
-    for (const std::string& file : files) {
-        const fs::path path = fs::is_directory(checkpoint.path()) ? checkpoint.path() / file : checkpoint.path();
-        std::error_code error;
-        const auto time = fs::last_write_time(path, error);
-        if (error) return fail("{}: {}", path.string(), error.message());
-        facts += fmt::format("\n{} {}", file, time.time_since_epoch().count());
-    }
+    NIBBLE_TRY(const JobIdentity files, source_files(checkpoint));
+    for (const auto& [name, value] : files) facts += fmt::format("\n{} {}", name, value);
     return hash_text(facts + checkpoint.config().dump());
 }
 
@@ -196,10 +193,10 @@ void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {
         ->allow_extra_args(false);
 }
 
-Result<GenerationParams> generation_params(const SamplingFlags& flags, const Engine& engine, const ModelText& text) {
+Result<Request> sampled_request(const SamplingFlags& flags, const LoadedModel& engine, const ModelText& text) {
     NIBBLE_TRY(const Json config, generation_config(*engine.checkpoint).within(engine.path.string()));
-    GenerationParams params;
-    SamplingParams& s = params.sampling;
+    Request request;
+    SamplingParams& s = request.sampling;
     const bool greedy = config.contains("do_sample") && config["do_sample"] == false;
     s.temperature = given_or(flags.temperature, config, "temperature", greedy ? 0.0f : 0.7f);
     s.top_k = given_or(flags.top_k, config, "top_k", int64_t{0});
@@ -210,10 +207,45 @@ Result<GenerationParams> generation_params(const SamplingFlags& flags, const Eng
     s.frequency_penalty = flags.frequency_penalty;
     s.seed = flags.seed;
     NIBBLE_CHECK(check(s));
-    params.max_tokens = flags.max_tokens;
-    params.stop = flags.stop;
-    NIBBLE_TRY(params.eos, end_tokens(engine, text));
-    return params;
+    request.max_tokens = flags.max_tokens;
+    request.stop = flags.stop;
+    NIBBLE_TRY(request.eos, end_tokens(engine, text));
+    return request;
+}
+
+void add_cache_flags(CLI::App& command, CacheFlags& flags) {
+    command.add_option("--kv-memory", flags.kv_memory,
+                       "memory for keys, values and states: bytes, or a number with K, M or G; default: what is free");
+    command
+        .add_option("--gpu-memory-utilization", flags.memory_share,
+                    "share of the device's free memory that they take; of a host, where the model runs there, a third")
+        ->check(CLI::Range(0.01, 1.0))
+        ->capture_default_str();
+    command
+        .add_option("--speculate", flags.drafts,
+                    "tokens that are guessed ahead from the text so far; the answer is the same. 0: none")
+        ->check(CLI::Range(int64_t{0}, most_drafts))
+        ->capture_default_str();
+    command.add_flag("--no-prefix-cache", flags.no_prefix_cache, "compute equal beginnings of prompts anew");
+}
+
+Result<EngineOptions> engine_options(const CacheFlags& flags, int64_t sequences) {
+    EngineOptions options{.sequences = sequences,
+                          .memory_share = flags.memory_share,
+                          .prefix_cache = !flags.no_prefix_cache,
+                          .drafts = flags.drafts};
+    if (flags.kv_memory.empty()) return options;
+    std::string_view digits = flags.kv_memory;
+    int64_t unit = 1;
+    for (const auto& [letter, shift] : {std::pair('K', 10), std::pair('M', 20), std::pair('G', 30)})
+        if (std::toupper(static_cast<unsigned char>(digits.back())) == letter) unit = int64_t{1} << shift;
+    if (unit > 1) digits.remove_suffix(1);
+    int64_t count = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), count);
+    if (error != std::errc() || end != digits.data() + digits.size() || count < 1 || count > (int64_t{1} << 50) / unit)
+        return fail("--kv-memory {}: write bytes, or a number with K, M or G", flags.kv_memory);
+    options.kv_memory = count * unit;
+    return options;
 }
 
 Result<std::vector<int32_t>> encode_prompt(const ModelText& text, const std::string& prompt) {

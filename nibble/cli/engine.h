@@ -4,7 +4,7 @@
 #include "cli/command.h"
 #include "cli/model_text.h"
 #include "model/model.h"
-#include "serve/generation.h"
+#include "serve/answer_all.h"
 #include "tensor/device.h"
 
 #include <memory>
@@ -17,7 +17,7 @@ namespace nibble {
 struct EngineFlags {
     std::string compute = "bf16", kv, ssm_state = "f32", kernels, sums = "lanes", device = "cpu";
     int threads = 0;
-    bool weights_only = false;
+    bool weights_only = false, quiet = false;
 };
 void add_engine_flags(CLI::App& command, EngineFlags& flags);
 Result<ModelOptions> model_options(const EngineFlags& flags);
@@ -29,16 +29,16 @@ Result<std::unique_ptr<LanguageModel>> load_model(std::shared_ptr<const Checkpoi
                                                   ThreadPool& pool);
 
 // A checkpoint loaded to run. Moves; what it points to stays where it is.
-struct Engine {
+struct LoadedModel {
     std::filesystem::path path;
     std::shared_ptr<const Checkpoint> checkpoint;
-    std::unique_ptr<LanguageModel> model;
+    std::shared_ptr<LanguageModel> model;
 
-    static Result<Engine> open(const std::filesystem::path& path, const EngineFlags& flags, ThreadPool& pool);
+    static Result<LoadedModel> open(const std::filesystem::path& path, const EngineFlags& flags, ThreadPool& pool);
 };
 
 // The tokens that end an answer: the config's, generation_config.json's and the tokenizer's eos_token.
-Result<std::vector<int32_t>> end_tokens(const Engine& engine, const ModelText& text);
+Result<std::vector<int32_t>> end_tokens(const LoadedModel& engine, const ModelText& text);
 
 // Names of a checkpoint for people and for caches: the path's last component; a hash of its tensors' names, shapes and
 // sizes, its files' sizes and times of change, and `flags`.
@@ -55,8 +55,19 @@ struct SamplingFlags {
     std::vector<std::string> stop;
 };
 void add_sampling_flags(CLI::App& command, SamplingFlags& flags);
-// Checked.
-Result<GenerationParams> generation_params(const SamplingFlags& flags, const Engine& engine, const ModelText& text);
+// A request without a prompt; its parameters are checked.
+Result<Request> sampled_request(const SamplingFlags& flags, const LoadedModel& engine, const ModelText& text);
+
+// Flags of the engine's memory and of guesses ahead.
+struct CacheFlags {
+    std::string kv_memory;  // bytes, with K, M or G; empty: from what is free
+    double memory_share = 0.9;
+    int64_t drafts = 0;
+    bool no_prefix_cache = false;
+};
+void add_cache_flags(CLI::App& command, CacheFlags& flags);
+// `sequences` that run together; 0: the engine's choice.
+Result<EngineOptions> engine_options(const CacheFlags& flags, int64_t sequences);
 
 // Token ids of a plain prompt (with the tokens that begin a text) or of a conversation through the chat template.
 // Errors: not UTF-8, no chat template.

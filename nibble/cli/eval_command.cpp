@@ -2,6 +2,7 @@
 #include "base/json_fields.h"
 #include "cli/engine.h"
 #include "cli/terminal.h"
+#include "cli/usage.h"
 #include "eval/generation_tasks.h"
 #include "eval/likelihood_tasks.h"
 #include "eval/report.h"
@@ -30,35 +31,45 @@ struct EvalConfig {
     EngineFlags engine;
 };
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double clock_seconds() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 // A subject with what it points to.
 struct Loaded {
-    Engine engine;
+    LoadedModel engine;
     Tokenizer tokenizer;
     std::vector<int32_t> eos;
     Subject subject;
 };
 
+// Items of one task begin alike: the prefix cache computes their examples once.
 Result<std::vector<TextAnswer>> greedy_answers(const Loaded& loaded, const TextRequest& request) {
-    GenerationParams params{.max_tokens = request.max_tokens, .stop = request.stop, .eos = loaded.eos};
-    params.sampling.temperature = 0;
-    const ModelConfig& config = loaded.engine.model->config();
-    std::vector<Generation> answers;
+    std::vector<Request> requests;
+    int64_t longest = 0;
     for (const auto& prompt : request.prompts) {
-        NIBBLE_CHECK(check_prompt(prompt, config.vocab, config.context));
-        answers.emplace_back(loaded.tokenizer, prompt, params, answers.size(), config.context);
+        Request& r = requests.emplace_back();
+        r.prompt = prompt;
+        r.sampling.temperature = 0;
+        r.max_tokens = request.max_tokens;
+        r.stop = request.stop;
+        r.eos = loaded.eos;
+        longest = std::max(longest, std::ssize(prompt) + request.max_tokens);
     }
-    NIBBLE_CHECK(generate(*loaded.engine.model, answers, {}));
+    EngineOptions options{.sequences = 16, .context = longest};
+    options.queue = std::ssize(requests);
+    NIBBLE_TRY(const auto engine, Engine::create(loaded.engine.model, loaded.tokenizer, options));
+    std::vector<WholeAnswer> answers;
+    NIBBLE_CHECK(answer_all(*engine, std::move(requests), {}, answers));
     std::vector<TextAnswer> texts;
-    for (const Generation& g : answers) texts.push_back({g.text(), g.finish() == FinishReason::stop});
+    for (WholeAnswer& a : answers) texts.push_back({std::move(a.text), a.finish == FinishReason::stop});
     return texts;
 }
 
 Result<std::unique_ptr<Loaded>> load(const std::string& path, const std::string& name, const EngineFlags& flags,
                                      ThreadPool& pool) {
     NIBBLE_TRY(ModelText text, open_model_text(path));
-    NIBBLE_TRY(Engine engine, Engine::open(path, flags, pool));
+    NIBBLE_TRY(LoadedModel engine, LoadedModel::open(path, flags, pool));
     NIBBLE_TRY(auto eos, end_tokens(engine, text));
     std::unique_ptr<Loaded> loaded(new Loaded{std::move(engine), std::move(text.tokenizer), std::move(eos), {}});
     loaded->subject = {name, loaded->engine.model.get(), &loaded->tokenizer,
@@ -125,8 +136,6 @@ private:
             NIBBLE_TRY(LinesFile file, read_lines_file(config_.humaneval, config_.limit));
             tasks_.push_back(std::make_unique<HumanEvalTask>(std::move(file)));
         }
-        if (tasks_.empty())
-            return fail("nothing to measure; give --text, --lambada, --choices, --gsm8k or --humaneval a file");
         return Ok{};
     }
 
@@ -170,7 +179,7 @@ private:
         const bool reference = static_cast<int>(i) == report_.reference;
         SubjectResult& result = report_.subjects[i];
         result.name = name;
-        const double start = now();
+        const double start = clock_seconds();
         std::span<const std::unique_ptr<Task>> tasks = tasks_;
         if (reference && !config_.text.empty() && i > 0) {
             // The text was scored on the way: every comparison holds the reference's perplexity.
@@ -191,7 +200,7 @@ private:
             NIBBLE_TRY(auto results, run_tasks(*subject, static_cast<int64_t>(i), tasks, first, journal_.get(), hooks));
             std::ranges::move(results, std::back_inserter(result.tasks));
         }
-        result.seconds = now() - start;
+        result.seconds = clock_seconds() - start;
         return Ok{};
     }
 
@@ -222,10 +231,7 @@ Status write_files(const EvalReport& report, const std::string& folder) {
 }
 
 Result<Outcome> run_eval(const EvalConfig& config) {
-    if (!config.reference_cache.empty() && (config.against.empty() || config.text.empty()))
-        return fail("--reference-cache holds what --against says about --text; give both");
-    if (!config.humaneval.empty() && config.out.empty()) return fail("--humaneval writes a file; give -o a folder");
-    Console console(config.json);
+    Console console(config.json || config.engine.quiet);
     const JobHooks hooks = console.hooks();
     Evaluation evaluation(config);
     NIBBLE_TRY(const EvalReport report, evaluation.run(hooks));
@@ -272,7 +278,15 @@ void add_eval(CLI::App& app, RunCommand& run) {
     command->add_flag("--json", config->json, "machine-readable");
     add_engine_flags(*command, config->engine);
     command->footer("Example:\n  nibble eval out/nvfp4 out/fp8 --against SmolLM2-135M --text wiki.txt -o report");
-    command->callback([config, &run] { run = [config] { return run_eval(*config); }; });
+    command->callback([config, &run] {
+        const EvalConfig& c = *config;
+        if (!c.reference_cache.empty() && (c.against.empty() || c.text.empty()))
+            usage_error("--reference-cache holds what --against says about --text; give both");
+        if (!c.humaneval.empty() && c.out.empty()) usage_error("--humaneval writes a file; give -o a folder");
+        if (c.text.empty() && c.lambada.empty() && c.choices.empty() && c.gsm8k.empty() && c.humaneval.empty())
+            usage_error("nothing to measure; give --text, --lambada, --choices, --gsm8k or --humaneval a file");
+        run = [config] { return run_eval(*config); };
+    });
 }
 
 }  // namespace nibble

@@ -12,6 +12,7 @@ namespace {
 
 struct FormatsConfig {
     std::vector<std::string> words;
+    std::optional<float> amax;
     bool true_division = false;
 };
 
@@ -33,14 +34,16 @@ Result<Outcome> run_formats(const FormatsConfig& config) {
         return Outcome{};
     }
     const bool named = is_format_name(config.words[0]);
+    if (config.amax && (!named || config.words.size() < 2))
+        return fail("--amax: give a format and the numbers of a block, as in nibble formats nvfp4 0.1 -3 --amax 8");
     NIBBLE_TRY(const auto numbers, parse_numbers(std::span(config.words).subspan(named ? 1 : 0)));
     if (!named) {
         fmt::print("{}", numbers_text(numbers));
         return Outcome{};
     }
     const Arithmetic arithmetic = config.true_division ? Arithmetic::true_division : Arithmetic::reciprocal;
-    NIBBLE_TRY(const auto text,
-               numbers.empty() ? format_text(config.words[0]) : quantized_text(config.words[0], numbers, arithmetic));
+    NIBBLE_TRY(const auto text, numbers.empty() ? format_text(config.words[0])
+                                                : quantized_text(config.words[0], numbers, arithmetic, config.amax));
     fmt::print("{}", text);
     return Outcome{};
 }
@@ -53,6 +56,8 @@ void add_formats(CLI::App& app, RunCommand& run) {
     command->add_option("words", config->words, "[FORMAT] [NUMBER ...]; nothing: an overview");
     command->add_flag("--true-division", config->true_division,
                       "scales as a CPU divides (default: as CUDA multiplies)");
+    command->add_option("--amax", config->amax,
+                        "largest magnitude of the tensor that the numbers are a block of (nvfp4, nvfp4_bs32, fp8)");
     command->positionals_at_end(false);
     command->allow_extras(false);
     command->footer(
@@ -60,7 +65,8 @@ void add_formats(CLI::App& app, RunCommand& run) {
         "  nibble formats                        all formats side by side\n"
         "  nibble formats e4m3                   every value of E4M3\n"
         "  nibble formats 0.1 -3                 the bits of numbers in every element format\n"
-        "  nibble formats nvfp4 0.1 -3 0.02      one block, quantized step by step");
+        "  nibble formats nvfp4 0.1 -3 0.02      one block, quantized step by step; four over six beside it\n"
+        "  nibble formats nvfp4 0.1 -3 --amax 8  the same block in a larger tensor: its scale is rounded to E4M3");
     command->callback([config, &run] { run = [config] { return run_formats(*config); }; });
 }
 

@@ -1,9 +1,8 @@
 #include "cli/formats_text.h"
 
+#include "cli/formats_block.h"
 #include "formats/format.h"
-#include "formats/fp8.h"
-#include "formats/mx.h"
-#include "formats/nvfp4.h"
+#include "formats/minifloat.h"
 
 #include <fmt/format.h>
 
@@ -15,33 +14,74 @@
 namespace nibble {
 namespace {
 
+// Encodes and decodes a small float without special values, saturating (MX FP6); NaN becomes the largest, as hardware
+// casts have it.
+template <int ExponentBits, int MantissaBits>
+struct Fp6 {
+    using F = MiniFloat<ExponentBits, MantissaBits>;
+    static constexpr uint32_t largest = 0x1F;
+    static uint32_t encode(float x) {
+        const uint32_t sign = float_bits(x) >> 31 << 5;
+        const float a = magnitude(x);
+        if (!(a < F::magnitude_value(largest))) return sign | largest;
+        return sign | std::min(F::round_magnitude(float_bits(a)), largest);
+    }
+    static float decode(uint32_t code) {
+        const float value = F::magnitude_value(code & 0x1F);
+        return code & 0x20 ? -value : value;
+    }
+};
+
+// TF32: FP32 whose last 13 bits are rounded away; the code is what stays.
+uint32_t tf32_encode(float x) {
+    const uint32_t bits = float_bits(x);
+    if (is_nan_bits(bits)) return (bits | 0x400000u) >> 13;
+    return (bits + 0xFFFu + (bits >> 13 & 1u)) >> 13;
+}
+
 struct Element {
     std::string_view name;
     int exponent_bits, mantissa_bits, sign_bits;
     uint32_t (*encode)(float);
     float (*decode)(uint32_t);
     std::string_view note;
+    std::string_view special;  // overflow and NaN
 
     int bits() const { return sign_bits + exponent_bits + mantissa_bits; }
+    int bias() const { return (1 << (exponent_bits - 1)) - 1; }
 };
 
 constexpr std::array elements{
     Element{"e2m1", 2, 1, 1, [](float x) -> uint32_t { return e2m1_from_float(x); },
-            [](uint32_t c) { return e2m1_to_float(uint8_t(c)); }, "the 4-bit float of NVFP4 and MXFP4; saturates at 6"},
+            [](uint32_t c) { return e2m1_to_float(uint8_t(c)); }, "the 4-bit float of NVFP4 and MXFP4; saturates at 6",
+            "no infinity and no NaN: everything beyond 6 becomes 6, and so does NaN"},
+    Element{"e2m3", 2, 3, 1, Fp6<2, 3>::encode, Fp6<2, 3>::decode,
+            "MX FP6 with a fine grid; largest 7.5 (nibble stores no FP6)",
+            "no infinity and no NaN: everything beyond 7.5 becomes 7.5"},
+    Element{"e3m2", 3, 2, 1, Fp6<3, 2>::encode, Fp6<3, 2>::decode,
+            "MX FP6 with a wide range; largest 28 (nibble stores no FP6)",
+            "no infinity and no NaN: everything beyond 28 becomes 28"},
     Element{"e4m3", 4, 3, 1, [](float x) -> uint32_t { return e4m3_from_float(x); },
             [](uint32_t c) { return e4m3_to_float(uint8_t(c)); },
-            "FP8 weights, NVFP4 block scales; largest 448, no infinity"},
+            "FP8 weights, NVFP4 block scales; largest 448, no infinity",
+            "converting: up to 464 becomes 448, beyond, infinity and NaN are NaN (0x7F), as PyTorch casts; quantizing: "
+            "everything beyond 448 becomes 448"},
     Element{"e5m2", 5, 2, 1, [](float x) -> uint32_t { return e5m2_from_float(x); },
-            [](uint32_t c) { return e5m2_to_float(uint8_t(c)); },
-            "FP8 gradients; IEEE infinity and NaN, largest 57344"},
+            [](uint32_t c) { return e5m2_to_float(uint8_t(c)); }, "FP8 gradients; IEEE infinity and NaN, largest 57344",
+            "from 61440 on infinity (0x7C); NaN stays NaN"},
     Element{"e8m0", 8, 0, 0, [](float x) -> uint32_t { return e8m0_from_float(x); },
-            [](uint32_t c) { return e8m0_to_float(uint8_t(c)); }, "MX block scales: 2^(code - 127), 255 is NaN"},
+            [](uint32_t c) { return e8m0_to_float(uint8_t(c)); }, "MX block scales: 2^(code - 127), 255 is NaN",
+            "zero, negative numbers, infinity and NaN are NaN (255)"},
     Element{"fp16", 5, 10, 1, [](float x) -> uint32_t { return fp16_from_float(x); },
-            [](uint32_t c) { return fp16_to_float(uint16_t(c)); }, "IEEE half; largest 65504"},
+            [](uint32_t c) { return fp16_to_float(uint16_t(c)); }, "IEEE half; largest 65504",
+            "from 65520 on infinity; NaN stays NaN"},
     Element{"bf16", 8, 7, 1, [](float x) -> uint32_t { return bf16_from_float(x); },
-            [](uint32_t c) { return bf16_to_float(uint16_t(c)); }, "the upper half of FP32"},
+            [](uint32_t c) { return bf16_to_float(uint16_t(c)); }, "the upper half of FP32",
+            "beyond 3.39e38 infinity; NaN stays NaN"},
+    Element{"tf32", 8, 10, 1, tf32_encode, [](uint32_t c) { return float_from_bits(c << 13); },
+            "what tensor cores read of FP32: 19 bits in a word of 32", "as FP32"},
     Element{"fp32", 8, 23, 1, [](float x) -> uint32_t { return float_bits(x); },
-            [](uint32_t c) { return float_from_bits(c); }, "IEEE single"},
+            [](uint32_t c) { return float_from_bits(c); }, "IEEE single", "IEEE infinity and NaN"},
 };
 
 const Element* find_element(std::string_view name) {
@@ -77,9 +117,20 @@ std::string number_header(float x) {
                        "code", "value", "error", "relative");
 }
 
+// What the bits mean.
+std::string formula(const Element& e) {
+    if (e.mantissa_bits == 0) return fmt::format("  value          2^(e - {})\n", e.bias());
+    const uint32_t divisor = 1u << e.mantissa_bits;
+    return fmt::format(
+        "  normal         (-1)^s * 2^(e - {0}) * (1 + m/{1}), e > 0\n"
+        "  subnormal      (-1)^s * 2^{2} * m/{1}, e = 0; the smallest step is {3:.4g}\n",
+        e.bias(), divisor, 1 - e.bias(), std::ldexp(1.0, 1 - e.bias() - e.mantissa_bits));
+}
+
 std::string element_text(const Element& e) {
-    std::string text = fmt::format("{}: {} sign, {} exponent, {} mantissa bits. {}.\n\n", e.name, e.sign_bits,
-                                   e.exponent_bits, e.mantissa_bits, e.note);
+    std::string text =
+        fmt::format("{}: {} sign, {} exponent, {} mantissa bits, bias {}. {}.\n\n{}  overflow, NaN  {}\n\n", e.name,
+                    e.sign_bits, e.exponent_bits, e.mantissa_bits, e.bias(), e.note, formula(e), e.special);
     if (e.bits() > 8)
         return text + "Too many values for a table; try `nibble formats " + std::string(e.name) + " 0.1`.\n";
     const uint32_t codes = 1u << (e.bits() - e.sign_bits);
@@ -110,90 +161,6 @@ constexpr std::array block_formats{
     BlockInfo{Format::fp8_block128, "value = e4m3 * FP32 tile scale; scale = 128x128 tile amax/448"},
 };
 
-// One row of one block, quantized and shown step by step. Everything a format needs: the scale lines and per-element
-// code.
-struct BlockWalk {
-    std::string steps;
-    std::vector<uint32_t> codes;
-    std::vector<float> values;
-};
-
-float max_magnitude(std::span<const float> numbers) {
-    float amax = 0;
-    for (float x : numbers) amax = std::max(amax, magnitude(x));
-    return amax;
-}
-
-BlockWalk walk_nvfp4(std::span<const float> w, Arithmetic arithmetic) {
-    const float amax = max_magnitude(w), s2 = nvfp4_tensor_scale(amax, 448, arithmetic);
-    const uint8_t s8 = nvfp4_dynamic_scale(amax, s2);
-    const float d = nvfp4_decode_scale(s8, s2);
-    BlockWalk walk;
-    walk.steps = fmt::format(
-        "  largest magnitude           {:.9g}\n"
-        "  tensor scale  amax/2688     {:.9g}   (as if this block were the whole tensor)\n"
-        "  block scale   amax/(6 ts)   {:.9g} -> E4M3 0x{:02X} = {:.9g}\n"
-        "  step          bs * ts       {:.9g}\n",
-        amax, s2, amax / (6 * s2), s8, e4m3_to_float(s8), d);
-    for (float x : w) {
-        walk.codes.push_back(nvfp4_code(x, d));
-        walk.values.push_back(e2m1_to_float(uint8_t(walk.codes.back())) * d);
-    }
-    return walk;
-}
-
-BlockWalk walk_mx(std::span<const float> w, bool fp8) {
-    const float amax = max_magnitude(w);
-    const uint8_t byte = fp8 ? mxfp8_scale(amax) : mxfp4_scale(amax);
-    const float inverse = mx_inverse_scale(byte), scale = e8m0_to_float(byte);
-    BlockWalk walk;
-    walk.steps = fmt::format(
-        "  largest magnitude           {:.9g}\n  block scale                 E8M0 0x{:02X} = 2^{} = {:.9g}\n", amax,
-        byte, int(byte) - 127, scale);
-    for (float x : w) {
-        walk.codes.push_back(fp8 ? mxfp8_code(x, inverse) : mxfp4_code(x, inverse));
-        const uint8_t code = uint8_t(walk.codes.back());
-        walk.values.push_back((fp8 ? e4m3_to_float(code) : e2m1_to_float(code)) * scale);
-    }
-    return walk;
-}
-
-BlockWalk walk_fp8(std::span<const float> w, Format format, Arithmetic arithmetic) {
-    const float amax = max_magnitude(w), scale = fp8_scale(amax, arithmetic),
-                divisor = fp8_tensor_divisor(scale, arithmetic);
-    BlockWalk walk;
-    walk.steps =
-        fmt::format("  largest magnitude           {:.9g}\n  scale         amax/448      {:.9g}\n", amax, scale);
-    for (float x : w) {
-        walk.codes.push_back(format == Format::fp8 ? fp8_tensor_code(round_to_bf16(x), divisor) : fp8_code(x, scale));
-        walk.values.push_back(e4m3_to_float(uint8_t(walk.codes.back())) * scale);
-    }
-    return walk;
-}
-
-std::string block_text(Format format, std::span<const float> numbers, Arithmetic arithmetic) {
-    const bool four_bits = format_layout(format).code_bits == 4;
-    BlockWalk walk = format == Format::mxfp4 || format == Format::mxfp8 ? walk_mx(numbers, format == Format::mxfp8)
-                     : four_bits                                        ? walk_nvfp4(numbers, arithmetic)
-                                                                        : walk_fp8(numbers, format, arithmetic);
-    std::string text =
-        fmt::format("{}, one block of {} numbers\n{}\n  {:>14} {:>6} {:>12} {:>14} {:>13}\n", format_name(format),
-                    numbers.size(), walk.steps, "number", "code", "element", "value", "error");
-    const Element& element = *find_element(four_bits ? "e2m1" : "e4m3");
-    double squared_error = 0, squared = 0;
-    for (size_t i = 0; i < numbers.size(); ++i) {
-        const double error = double(walk.values[i]) - double(numbers[i]);
-        squared_error += error * error;
-        squared += double(numbers[i]) * double(numbers[i]);
-        text += fmt::format("  {:>14.8g} {:>6} {:>12.6g} {:>14.8g} {:>+13.4g}\n", numbers[i],
-                            fmt::format("0x{:0{}X}", walk.codes[i], four_bits ? 1 : 2), element.decode(walk.codes[i]),
-                            walk.values[i], error);
-    }
-    if (squared_error > 0 && squared > 0)
-        text += fmt::format("\n  signal to quantization noise {:.2f} dB\n", 10 * std::log10(squared / squared_error));
-    return text;
-}
-
 }  // namespace
 
 bool is_format_name(std::string_view name) {
@@ -212,13 +179,19 @@ std::string format_choices() {
 std::string overview_text() {
     std::string text = "Element formats\n";
     for (const Element& e : elements)
-        text += fmt::format("  {:<13} {:>2} bits  S{} E{} M{:<3} {}\n", e.name, e.bits(), e.sign_bits, e.exponent_bits,
-                            e.mantissa_bits, e.note);
+        text += fmt::format("  {:<13} {:>2} bits  S{} E{} M{:<3} bias {:<4} {}\n", e.name, e.bits(), e.sign_bits,
+                            e.exponent_bits, e.mantissa_bits, e.bias(), e.note);
     text += "\nBlock formats (bits per weight of a 4096 x 4096 matrix, scales included)\n";
     for (const BlockInfo& b : block_formats)
         text += fmt::format("  {:<13} {:>6.3f}   {}\n", format_name(b.format), bits_per_element(b.format, 4096, 4096),
                             b.rule);
-    return text + "\nTry: nibble formats e4m3 | nibble formats 0.1 -3 | nibble formats nvfp4 0.1 -3 0.02\n";
+    text +=
+        "\nQuantizing never meets overflow or NaN by itself: weights that are not finite are refused, and scales are "
+        "made of "
+        "maxima, so that quotients end at the largest element but for rounding, where they saturate. A scale that a "
+        "search "
+        "chose below the maximum saturates on purpose.\n";
+    return text + "\nTry: nibble formats e4m3 | nibble formats 0.1 -3 | nibble formats nvfp4 0.1 -3 0.02 --amax 8\n";
 }
 
 Result<std::string> format_text(std::string_view name) {
@@ -240,19 +213,15 @@ std::string numbers_text(std::span<const float> numbers) {
     return text;
 }
 
-Result<std::string> quantized_text(std::string_view name, std::span<const float> numbers, Arithmetic arithmetic) {
+Result<std::string> quantized_text(std::string_view name, std::span<const float> numbers, Arithmetic arithmetic,
+                                   std::optional<float> amax) {
     if (const Element* e = find_element(name)) {
+        if (amax) return fail("--amax: {} is no format with a tensor scale", name);
         std::string text;
         for (float x : numbers) text += number_header(x) + number_line(*e, x);
         return text;
     }
-    const Format format = *format_from_name(name);
-    const int block = format_layout(format).block;
-    if (block && numbers.size() > size_t(block))
-        return fail("{} has blocks of {} numbers; {} were given", name, block, numbers.size());
-    for (float x : numbers)
-        if (!is_finite(x)) return fail("{} is not finite: no scale can hold it", x);
-    return block_text(format, numbers, arithmetic);
+    return block_text(*format_from_name(name), numbers, arithmetic, amax);
 }
 
 }  // namespace nibble

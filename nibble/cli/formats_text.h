@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "formats/arithmetic.h"
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +21,8 @@ Result<std::string> format_text(std::string_view name);
 // Bits, value and rounding error of each number in every element format.
 std::string numbers_text(std::span<const float> numbers);
 // The numbers in one format: per number for element formats, as one block (one row) for block formats.
-Result<std::string> quantized_text(std::string_view name, std::span<const float> numbers, Arithmetic arithmetic);
+// amax: of the whole tensor, where it is more than these numbers.
+Result<std::string> quantized_text(std::string_view name, std::span<const float> numbers, Arithmetic arithmetic,
+                                   std::optional<float> amax = {});
 
 }  // namespace nibble

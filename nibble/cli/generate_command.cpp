@@ -1,14 +1,11 @@
 // `nibble generate MODEL [PROMPT]`: what a model writes after a prompt, or after each of many.
 #include "base/mapped_file.h"
 #include "cli/engine.h"
+#include "cli/input_text.h"
 #include "cli/terminal.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
-
-#include <fstream>
-#include <iostream>
-#include <iterator>
 
 namespace nibble {
 namespace {
@@ -19,11 +16,12 @@ struct GenerateConfig {
     int64_t batch = 16;
     EngineFlags engine;
     SamplingFlags sampling;
+    CacheFlags cache;
 };
 
 Result<std::string> prompt_text(const GenerateConfig& config) {
     if (config.has_prompt) return config.prompt;
-    if (config.prompt_file.empty()) return std::string(std::istreambuf_iterator<char>(std::cin), {});
+    if (config.prompt_file.empty()) return read_standard_input();
     NIBBLE_TRY(const MappedFile file, MappedFile::open(config.prompt_file));
     if (file.bytes().empty()) return fail("{}: is empty", config.prompt_file);
     return std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
@@ -48,26 +46,24 @@ Result<std::vector<int32_t>> encode(const GenerateConfig& config, const ModelTex
 }
 
 Result<std::vector<Prompt>> read_lines(const GenerateConfig& config, const ModelText& text) {
-    std::ifstream in(config.jsonl);
-    if (!in) return fail("{}: cannot be opened", config.jsonl);
     std::vector<Prompt> prompts;
     size_t number = 0;
-    for (std::string line; std::getline(in, line);) {
+    NIBBLE_CHECK(for_each_line(config.jsonl, [&](std::string_view line) -> Status {
         const std::string where = fmt::format("{}: line {}", config.jsonl, ++number);
-        if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-        NIBBLE_TRY(const Json json, parse_json(line).within(where));
+        if (line.find_first_not_of(" \t\r") == std::string::npos) return Ok{};
+        NIBBLE_TRY(const Json json, parse_json(line));
         const auto prompt = json.find("prompt"), messages = json.find("messages");
         if (messages != json.end()) {
-            NIBBLE_TRY(auto ids, encode_chat(text, *messages).within(where));
+            NIBBLE_TRY(auto ids, encode_chat(text, *messages));
             prompts.push_back({where, std::move(ids)});
         } else if (prompt != json.end() && prompt->is_string()) {
-            NIBBLE_TRY(auto ids, encode(config, text, prompt->get<std::string>()).within(where));
+            NIBBLE_TRY(auto ids, encode(config, text, prompt->get<std::string>()));
             prompts.push_back({where, std::move(ids)});
         } else {
-            return fail("{}: neither 'prompt', a string, nor 'messages'", where);
+            return fail("neither 'prompt', a string, nor 'messages'");
         }
-    }
-    if (in.bad()) return fail("{}: cannot be read", config.jsonl);
+        return Ok{};
+    }));
     if (prompts.empty()) return fail("{}: has no prompts", config.jsonl);
     return prompts;
 }
@@ -80,27 +76,33 @@ Result<std::vector<Prompt>> read_prompts(const GenerateConfig& config, const Mod
     return std::vector<Prompt>{{where, std::move(ids)}};
 }
 
-Json result_json(const Generation& g) {
+Json result_json(const WholeAnswer& answer, size_t prompt_tokens) {
     std::vector<int32_t> ids;
     std::vector<float> log_probs;
-    for (const GeneratedToken& t : g.tokens()) {
+    for (const GeneratedToken& t : answer.tokens) {
         ids.push_back(t.id);
         log_probs.push_back(t.logprob);
     }
-    return {{"text", g.text()},
+    return {{"text", answer.text},
             {"ids", ids},
             {"logprobs", log_probs},
-            {"finish_reason", finish_name(g.finish())},
-            {"prompt_tokens", g.prompt().size()}};
+            {"finish_reason", finish_name(answer.finish)},
+            {"prompt_tokens", prompt_tokens}};
 }
 
 double per_second(int64_t tokens, double seconds) { return seconds > 0 ? double(tokens) / seconds : 0; }
 
-Json timing_json(const GenerateStats& s) {
-    return {{"prompt_seconds", s.prompt_seconds},
-            {"prompt_tokens_per_second", per_second(s.prompt_tokens, s.prompt_seconds)},
-            {"generate_seconds", s.generate_seconds},
-            {"tokens_per_second", per_second(s.generated_tokens, s.generate_seconds)}};
+// Seconds of steps with rows of prompts, and of all others; their tokens.
+struct Timing {
+    double prompt_seconds = 0, seconds = 0;
+    int64_t prompt_tokens = 0, tokens = 0;
+};
+
+Json timing_json(const Timing& t) {
+    return {{"prompt_seconds", t.prompt_seconds},
+            {"prompt_tokens_per_second", per_second(t.prompt_tokens, t.prompt_seconds)},
+            {"generate_seconds", t.seconds},
+            {"tokens_per_second", per_second(t.tokens, t.seconds)}};
 }
 
 std::string to_line(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
@@ -109,47 +111,59 @@ Result<Outcome> run_generate(const GenerateConfig& config) {
     NIBBLE_TRY(const ModelText text, open_model_text(config.path));
     NIBBLE_TRY(const std::vector<Prompt> prompts, read_prompts(config, text));
     ThreadPool pool(config.engine.threads);
-    NIBBLE_TRY(const Engine engine, Engine::open(config.path, config.engine, pool));
-    NIBBLE_TRY(const GenerationParams params, generation_params(config.sampling, engine, text));
+    NIBBLE_TRY(const LoadedModel engine, LoadedModel::open(config.path, config.engine, pool));
+    NIBBLE_TRY(const Request like, sampled_request(config.sampling, engine, text));
     const ModelConfig& model = engine.model->config();
-
-    std::vector<Generation> answers;
+    std::vector<Request> requests;
+    int64_t longest = 0;
     for (const Prompt& prompt : prompts) {
         NIBBLE_CHECK(check_prompt(prompt.ids, model.vocab, model.context).within(prompt.where));
-        answers.emplace_back(text.tokenizer, prompt.ids, params, answers.size(), model.context);
+        Request& request = requests.emplace_back(like);
+        request.prompt = prompt.ids;
+        request.sequence = requests.size() - 1;
+        longest = std::max(longest, std::ssize(prompt.ids) + request.max_tokens);
     }
+    NIBBLE_TRY(EngineOptions options, engine_options(config.cache, std::min(config.batch, std::ssize(requests))));
+    options.context = longest;
+    options.queue = std::ssize(requests);
+    NIBBLE_TRY(const auto running, Engine::create(engine.model, text.tokenizer, options));
+
     const bool lines = !config.jsonl.empty();
     Console console(true);
     const JobHooks hooks = console.hooks();
-    GenerateOptions options{.batch = config.batch, .stop = hooks.stop_requested};
+    std::vector<WholeAnswer> answers;
+    AnswerHooks on{.stop = hooks.stop_requested};
     size_t printed = 0;  // lines come in the order of the prompts
     const auto print_finished = [&](size_t) {
-        for (; printed < answers.size() && answers[printed].finished(); ++printed)
-            std::fputs(to_line(result_json(answers[printed])).c_str(), stdout);
+        for (; printed < answers.size() && answers[printed].finish != FinishReason::none; ++printed)
+            std::fputs(to_line(result_json(answers[printed], prompts[printed].ids.size())).c_str(), stdout);
         std::fflush(stdout);
     };
     if (lines)
-        options.on_finish = print_finished;
+        on.on_finish = print_finished;
     else if (!config.json)
-        options.on_text = [](size_t, std::string_view piece) {
+        on.on_text = [](size_t, std::string_view piece) {
             std::fwrite(piece.data(), 1, piece.size(), stdout);
             std::fflush(stdout);
         };
-    NIBBLE_TRY(const GenerateStats stats, generate(*engine.model, answers, options));
-    if (lines) {
-        print_finished(0);
-    } else if (config.json) {
-        Json json = result_json(answers[0]);
-        json["timing"] = timing_json(stats);
+    const Status done = answer_all(*running, std::move(requests), on, answers);
+    if (lines) print_finished(0);
+    NIBBLE_CHECK(done);
+    const EngineStats stats = running->stats();
+    const Timing timing{stats.prompt_step_seconds, stats.answer_step_seconds, stats.prompt_tokens - stats.prefix_hits,
+                        stats.generated_tokens};
+    if (config.json && !lines) {
+        Json json = result_json(answers[0], prompts[0].ids.size());
+        json["timing"] = timing_json(timing);
         std::fputs(to_line(json).c_str(), stdout);
-    } else {
+    } else if (!lines) {
         std::fputs("\n", stdout);
     }
-    if (::isatty(STDERR_FILENO) && !config.json)
-        fmt::print(stderr, "prompt {} tokens, {:.1f}/s; answer {} tokens, {:.1f}/s\n", stats.prompt_tokens,
-                   per_second(stats.prompt_tokens, stats.prompt_seconds), stats.generated_tokens,
-                   per_second(stats.generated_tokens, stats.generate_seconds));
-    return Outcome{.findings = answers.back().finish() == FinishReason::cancelled};
+    if (::isatty(STDERR_FILENO) && !config.json && !config.engine.quiet)
+        fmt::print(stderr, "prompt {} tokens, {:.1f}/s; answer {} tokens, {:.1f}/s\n", timing.prompt_tokens,
+                   per_second(timing.prompt_tokens, timing.prompt_seconds), timing.tokens,
+                   per_second(timing.tokens, timing.seconds));
+    return Outcome{.findings = answers.back().finish == FinishReason::cancelled};
 }
 
 }  // namespace
@@ -173,6 +187,7 @@ void add_generate(CLI::App& app, RunCommand& run) {
         ->capture_default_str();
     command->add_flag("--json", config->json, "ids, text, log-probabilities, finish reason and timing");
     add_sampling_flags(*command, config->sampling);
+    add_cache_flags(*command, config->cache);
     add_engine_flags(*command, config->engine);
     command->footer("Example:\n  nibble generate SmolLM2-135M --chat 'Why is the sky blue?' --seed 7");
     command->callback([config, prompt, &run] {

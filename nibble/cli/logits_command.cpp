@@ -1,5 +1,6 @@
 // `nibble logits MODEL --ids FILE -o OUT`: the logits of given tokens, to compare with other systems.
 #include "cli/engine.h"
+#include "cli/options.h"
 #include "io/atomic_file.h"
 #include "io/safetensors.h"
 #include "io/safetensors_writer.h"
@@ -11,9 +12,12 @@
 namespace nibble {
 namespace {
 
+namespace fs = std::filesystem;
+
 struct LogitsConfig {
     std::string path, ids, out;
     EngineFlags engine;
+    bool json = false;
 };
 
 struct Ids {
@@ -43,8 +47,11 @@ Result<Ids> read_ids(const std::string& path, int64_t vocab, int64_t context) {
 }
 
 Result<Outcome> run_logits(const LogitsConfig& config) {
+    std::error_code ignored;
+    if (fs::exists(fs::symlink_status(config.out, ignored)))
+        return fail("{}: exists already; remove it or choose another output", config.out);
     ThreadPool pool(config.engine.threads);
-    NIBBLE_TRY(const Engine engine, Engine::open(config.path, config.engine, pool));
+    NIBBLE_TRY(const LoadedModel engine, LoadedModel::open(config.path, config.engine, pool));
     const LanguageModel& model = *engine.model;
     const int64_t vocab = model.config().vocab;
     NIBBLE_TRY(const Ids ids, read_ids(config.ids, vocab, model.config().context));
@@ -60,7 +67,11 @@ Result<Outcome> run_logits(const LogitsConfig& config) {
     }
     NIBBLE_CHECK(writer.finish());
     NIBBLE_CHECK(rename_durably(part, config.out));
-    fmt::print("{}: logits F32 [{}, {}, {}]\n", config.out, ids.rows, ids.cols, vocab);
+    if (config.json)
+        fmt::print(
+            "{}", json_line({{"output", config.out}, {"rows", ids.rows}, {"tokens", ids.cols}, {"vocabulary", vocab}}));
+    else if (!config.engine.quiet)
+        fmt::print("{}: logits F32 [{}, {}, {}]\n", config.out, ids.rows, ids.cols, vocab);
     return Outcome{};
 }
 
@@ -73,6 +84,7 @@ void add_logits(CLI::App& app, RunCommand& run) {
     command->add_option("--ids", config->ids, "a .safetensors file with input_ids, I64 [rows, tokens]")->required();
     command->add_option("-o,--output", config->out, "a .safetensors file: logits, F32 [rows, tokens, vocabulary]")
         ->required();
+    add_json_flag(*command, config->json);
     add_engine_flags(*command, config->engine);
     command->footer("Example:\n  nibble logits Qwen3-0.6B --ids ids.safetensors -o logits.safetensors --compute f32");
     command->callback([config, &run] { run = [config] { return run_logits(*config); }; });

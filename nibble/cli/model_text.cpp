@@ -1,5 +1,6 @@
 #include "cli/model_text.h"
 
+#include "base/json_append.h"
 #include "checkpoint/gguf_tokenizer.h"
 #include "io/gguf.h"
 
@@ -14,8 +15,8 @@ Json special_tokens(const Json& config) {
     if (!config.is_object()) return variables;
     for (const auto& [name, value] : config.items()) {
         if (!name.ends_with("_token")) continue;
-        if (value.is_string()) variables[name] = value;
-        if (value.is_object() && value.contains("content")) variables[name] = value["content"];
+        if (value.is_string()) append_member(variables, name, value);
+        if (value.is_object() && value.contains("content")) append_member(variables, name, value["content"]);
     }
     return variables;
 }

@@ -1,5 +1,8 @@
 #include "cli/options.h"
 
+#include "cli/usage.h"
+#include "tensor/device.h"
+
 #include <cctype>
 #include <charconv>
 #include <cmath>
@@ -43,6 +46,56 @@ Result<int64_t> parse_size(std::string_view word) {
     return static_cast<int64_t>(std::llround(value * factor));
 }
 
+std::string output_format(const std::string& out, const std::string& format) {
+    const bool gguf = out.ends_with(".gguf");
+    if (gguf && !format.empty() && format != "gguf")
+        usage_error("-o {}: is a GGUF file's name, and --format {} writes a folder", out, format);
+    if (!format.empty()) return format;
+    return gguf ? "gguf" : "modelopt";
+}
+
+Status refuse_output_in_source(const std::filesystem::path& out, const std::filesystem::path& source) {
+    namespace fs = std::filesystem;
+    std::error_code error;
+    if (!fs::is_directory(source, error)) return Ok{};
+    const fs::path folder = fs::canonical(source, error), place = fs::weakly_canonical(fs::absolute(out, error), error);
+    if (error) return Ok{};  // whatever is wrong with the names, opening them says it
+    const fs::path relative = place.lexically_relative(folder);
+    if (relative.empty() || *relative.begin() == "..") return Ok{};
+    return fail("{}: lies in the source {}, and the next run would take it for a part of it; choose another output",
+                out.string(), source.string());
+}
+
+std::string json_line(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
+
+CLI::Option* add_threads_flag(CLI::App& command, int& threads, const std::string& what) {
+    return command.add_option("--threads", threads, what)
+        ->check([](const std::string& word) {
+            return word.starts_with('-') ? fmt::format("{} is no number of threads", word) : std::string();
+        })
+        ->capture_default_str();
+}
+
+void add_device_flag(CLI::App& command, std::string& device, const std::string& what) {
+    command.add_option("--device", device, what)->check(read_by(parse_device))->capture_default_str();
+}
+
+void add_quiet_flag(CLI::App& command, bool& quiet, const std::string& what) {
+    command.add_flag("--quiet", quiet, what);
+}
+
+void add_json_flag(CLI::App& command, bool& json) { command.add_flag("--json", json, "machine-readable"); }
+
+void add_shard_size_flag(CLI::App& command, std::string& size) {
+    command.add_option("--max-shard-size", size, "of the safetensors files")
+        ->check(read_by(parse_size))
+        ->capture_default_str();
+}
+
+CLI::Option* add_kernels_flag(CLI::App& command, std::string& kernels, const std::string& what) {
+    return command.add_option("--kernels", kernels, what)->check(one_of({"avx512", "avx2", "amx", "ref"}));
+}
+
 std::string command_line_of(const CLI::App& command) {
     std::string text = "nibble " + command.get_name();
     for (const CLI::Option* option : command.get_options()) {
@@ -60,7 +113,7 @@ std::string to_text(const Manifest& m) {
     if (!m.recipe.empty()) json["recipe"] = m.recipe;
     if (!m.settings.empty()) json["settings"] = m.settings;
     if (!m.tensors.empty()) json["tensors"] = m.tensors;
-    return json.dump(1) + "\n";
+    return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";  // paths need not be UTF-8
 }
 
 }  // namespace nibble

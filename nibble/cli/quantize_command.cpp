@@ -1,14 +1,19 @@
 // `nibble quantize SRC -o OUT --recipe NAME`: the main job. run_quantize_command() below is its whole path: open,
 // resolve the recipe into a plan, stream the tensors through the quantizers, verify what was written, report, and only
 // then give the folder its name.
+#include "checkpoint/work_folder.h"
+#include "cli/calibration_folder.h"
 #include "cli/calibration_options.h"
 #include "cli/command.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
+#include "cli/usage.h"
 #include "io/atomic_file.h"
 #include "quant/awq_search.h"
 #include "quant/device_workers.h"
 #include "quant/job.h"
+#include "quant/kept_scales.h"
+#include "quant/plan_json.h"
 #include "quant/report_html.h"
 #include "quant/report_text.h"
 #include "quant/resolve.h"
@@ -17,6 +22,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 
 namespace nibble {
@@ -25,22 +31,34 @@ namespace {
 namespace fs = std::filesystem;
 
 struct QuantizeConfig {
-    std::string source, out, recipe, kv, input_scales, kernel, device = "cpu";
-    std::string format = "modelopt", arithmetic = "reciprocal", compat = "modelopt-0.47", embeddings = "none",
-                max_shard_size = "5GB";
+    std::string source, out, recipe, kv, input_scales, kernels, device = "cpu";
+    std::string format, arithmetic = "reciprocal", compat = "modelopt-0.47", embeddings = "none",
+                        max_shard_size = "5GB";
+    std::vector<std::string> ignore;
     CalibrationFlags calib;
     int threads = 0;
-    bool weights_only = false, strict = false, dry_run = false, resume = false, quiet = false;
+    bool weights_only = false, strict = false, dry_run = false, resume = false, requantize = false, quiet = false,
+         json = false;
     std::string command_line;  // as typed, for the manifest and the report
 };
 
+// --ignore: the module of this name (or the tensor, "....weight") and all modules below it stay as they are.
+Rule ignore_rule(std::string module) {
+    constexpr std::string_view tensor = ".weight";
+    if (module.ends_with(tensor)) module.resize(module.size() - tensor.size());
+    Rule rule;
+    rule.pattern = module + ".*";
+    rule.enable = false;
+    rule.where = "--ignore";
+    return rule;
+}
+
 Result<Plan> make_plan(const QuantizeConfig& config, const Checkpoint& source, const ScaleTable* scales,
                        bool statistics = false, bool folded = false) {
-    NIBBLE_TRY(const auto recipe, load_recipe(config.recipe));
+    NIBBLE_TRY(auto recipe, load_recipe(config.recipe));
+    for (const std::string& pattern : config.ignore) recipe.rules.push_back(ignore_rule(pattern));
     NIBBLE_TRY(const auto arithmetic, parse_arithmetic(config.arithmetic));
     NIBBLE_TRY(const auto embeddings, parse_format(config.embeddings));
-    if (config.compat != "modelopt-0.47" && config.compat != "none")
-        return fail("unknown --compat '{}'; choices: modelopt-0.47, none", config.compat);
     return resolve(recipe, source.tensors(), source.config(),
                    {.weights_only = config.weights_only,
                     .strict = config.strict,
@@ -84,7 +102,7 @@ Result<Calibration> run_calibration(const QuantizeConfig& config, const Checkpoi
                                     const JobHooks& hooks, std::optional<ScaleTable>& table) {
     NIBBLE_TRY(const auto range, parse_range_rule(config.calib.range));
     NIBBLE_TRY(const auto arithmetic, parse_arithmetic(config.arithmetic));
-    NIBBLE_TRY(const auto sequences, calibration_sequences(config.calib, source));
+    NIBBLE_TRY(const auto sequences, calibration_sequences(config.calib, source, hooks));
     CalibrationOptions options = calibration_options(config, range, device);
     options.keep = calibration_folder(config);
     NIBBLE_TRY(options.job, source_identity(source));
@@ -92,7 +110,8 @@ Result<Calibration> run_calibration(const QuantizeConfig& config, const Checkpoi
     for (const auto& [name, value] : settings.items()) options.job.emplace_back("setting " + name, value.dump());
     auto found = calibrate(source, plan, config.calib.file, sequences, options, pool, hooks);
     if (std::error_code none; !found.ok() && fs::file_size(options.keep / "solutions.bin", none) == 0)
-        fs::remove_all(options.keep, none);  // nothing to go on from
+        for (const auto& entry : fs::directory_iterator(options.keep, none))  // nothing to go on from
+            if (entry.path().filename() != ".nibble-lock") fs::remove(entry.path(), none);
     NIBBLE_TRY(auto seen, std::move(found));
     ScaleTable scales = scale_table(seen, plan, arithmetic);
     if (table) {
@@ -108,7 +127,7 @@ Result<Calibration> run_calibration(const QuantizeConfig& config, const Checkpoi
 Result<AwqResult> run_awq(const QuantizeConfig& config, const Checkpoint& source, const Plan& plan, ThreadPool& pool,
                           const JobHooks& hooks) {
     NIBBLE_TRY(const auto range, parse_range_rule(config.calib.range));
-    NIBBLE_TRY(const auto sequences, calibration_sequences(config.calib, source));
+    NIBBLE_TRY(const auto sequences, calibration_sequences(config.calib, source, hooks));
     NIBBLE_TRY(auto found, awq_search(source, plan, sequences, calibration_options(config, range), pool, hooks));
     for (const std::string& warning : found.warnings) hooks.warn(warning);
     return found;
@@ -145,22 +164,26 @@ bool resumes_export(const QuantizeConfig& config) {
 }
 
 Json settings_of(const QuantizeConfig& config) {
-    return Json{{"dialect", config.format},
-                {"recipe", config.recipe},
-                {"arithmetic", config.arithmetic},
-                {"compat", config.compat},
-                {"kv", config.kv},
-                {"embeddings", config.embeddings},
-                {"weights_only", config.weights_only},
-                {"max_shard_size", config.max_shard_size},
-                {"calibration", config.calib.file}};
+    Json settings{{"dialect", config.format},
+                  {"recipe", config.recipe},
+                  {"arithmetic", config.arithmetic},
+                  {"compat", config.compat},
+                  {"kv", config.kv},
+                  {"embeddings", config.embeddings},
+                  {"weights_only", config.weights_only},
+                  {"max_shard_size", config.max_shard_size},
+                  {"calibration", config.calib.file}};
+    if (!config.ignore.empty()) settings["ignore"] = config.ignore;
+    return settings;
 }
 
 // What the passes over text leave behind.
 struct Calibrated {
     std::unique_ptr<Checkpoint> folded;  // the source with awq_lite's scales; null: the source itself
     std::unique_ptr<StatisticsStore> statistics;
+    std::vector<LayerOutputError> output_errors;
     Json settings;
+    CalibrationFolder folder;
 };
 
 // The plan and the table become those of the calibrated job.
@@ -170,9 +193,10 @@ Result<Calibrated> calibrate(const QuantizeConfig& config, const Checkpoint& sou
     Calibrated out{.settings = settings_of(config)};
     if (!plan.awq && !needs_calibration(plan))
         return fail("--calib: this recipe stores nothing that depends on activations");
-    if (!config.resume && fs::exists(calibration_folder(config)))
-        return fail("{}: is left from an interrupted job; resume it or remove the folder",
-                    calibration_folder(config).string());
+    // What would be found out when all work is done is looked at before it begins.
+    const ExportMode mode = resumes_export(config) ? ExportMode::resume : ExportMode::create;
+    NIBBLE_CHECK(WorkFolder::check(config.out, mode, planned_bytes(plan)));
+    NIBBLE_TRY(out.folder, CalibrationFolder::hold(calibration_folder(config), config.resume));
     const auto resolve = [&] {
         return make_plan(config, out.folded ? *out.folded : source, table ? &*table : nullptr,
                          out.statistics != nullptr, out.folded != nullptr);
@@ -191,21 +215,48 @@ Result<Calibrated> calibrate(const QuantizeConfig& config, const Checkpoint& sou
     NIBBLE_TRY(auto seen, run_calibration(config, out.folded ? *out.folded : source, plan, out.settings, device, pool,
                                           hooks, table));
     out.statistics = std::move(seen.statistics);
+    out.output_errors = std::move(seen.output_errors);
     NIBBLE_TRY(plan, resolve());
     plan.warnings = std::move(warnings);
     return out;
 }
 
+// What is lost by quantizing twice is not in the report, which compares with the source.
+Status refuse_quantized_source(const QuantizeConfig& config, const Checkpoint& source) {
+    if (config.requantize) return Ok{};
+    int64_t quantized = 0;
+    std::string_view type;
+    for (const CheckpointTensor& t : source.tensors()) {
+        const auto stored = dtype_from_name(t.stored_type);
+        if (!t.quantized() && (source.dialect() != Dialect::gguf || (stored && is_plain_float(*stored)))) continue;
+        if (quantized++ == 0) type = t.stored_type;
+    }
+    if (quantized == 0) return Ok{};
+    return fail(
+        "{}: is quantized already ({} tensors, the first in {}): take the checkpoint that it was made from, or decode "
+        "and round again with --requantize; the report will not show what the first time lost",
+        config.source, quantized, type);
+}
+
+using QuantizeClock = std::chrono::steady_clock;
+double seconds_since(QuantizeClock::time_point begin) {
+    return std::chrono::duration<double>(QuantizeClock::now() - begin).count();
+}
+
 Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
-    Console console(config.quiet);
+    const auto begin = QuantizeClock::now();
+    double calibration_seconds = 0;
+    Console console(config.quiet || config.json);
     const JobHooks hooks = console.hooks();
     NIBBLE_TRY(const auto dialect, parse_dialect(config.format));
     NIBBLE_TRY(const auto max_shard_bytes, parse_size(config.max_shard_size));
-    NIBBLE_TRY(const auto* const kernels, select_quantize_kernels(config.kernel));
+    NIBBLE_TRY(const auto* const kernels, select_quantize_kernels(config.kernels));
     NIBBLE_TRY(const auto device, parse_device(config.device));
     if (device.cuda && !config.dry_run) NIBBLE_CHECK(open_device(device));
 
     NIBBLE_TRY(std::unique_ptr<Checkpoint> opened, Checkpoint::open(config.source));
+    NIBBLE_CHECK(refuse_output_in_source(config.out, config.source));
+    NIBBLE_CHECK(refuse_quantized_source(config, *opened));
     const Checkpoint* source = opened.get();
     std::optional<ScaleTable> table;
     if (!config.input_scales.empty()) {
@@ -214,14 +265,16 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
     NIBBLE_TRY(auto plan, make_plan(config, *source, table ? &*table : nullptr));
     if (!config.calib.file.empty()) say_what_stays(device, plan, hooks);
     if (config.dry_run) {
-        fmt::print("{}", to_text(plan));
+        fmt::print("{}", config.json ? json_line(to_json(plan)) : to_text(plan));
         return Outcome{};
     }
     for (const std::string& warning : plan.warnings) hooks.warn(warning);
     Calibrated calibrated{.settings = settings_of(config)};
     if (!config.calib.file.empty()) {
         ThreadPool pool(config.threads);
+        const auto calibration_begin = QuantizeClock::now();
         NIBBLE_TRY(calibrated, calibrate(config, *opened, plan, table, device, pool, hooks));
+        calibration_seconds = seconds_since(calibration_begin);
         if (calibrated.folded) source = calibrated.folded.get();
     }
     NIBBLE_CHECK(refuse_missing_activations(plan));
@@ -242,17 +295,26 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
                             .recipe = plan.recipe,
                             .tensors = to_json(expected_formats(plan))};
     NIBBLE_TRY(auto side_files, source->side_files());
-    NIBBLE_TRY(auto out, open_export({.dialect = dialect,
-                                      .out = config.out,
-                                      .tensors = export_tensors(*source, plan, scales),
-                                      .kv = plan.kv,
-                                      .config = source->config(),
-                                      .side_files = std::move(side_files),
-                                      .max_shard_bytes = max_shard_bytes,
-                                      .manifest = to_text(manifest)},
-                                     resumes_export(config) ? ExportMode::resume : ExportMode::create));
+    ExportSpec spec{.dialect = dialect,
+                    .out = config.out,
+                    .tensors = export_tensors(*source, plan, scales),
+                    .kv = plan.kv,
+                    .config = source->config(),
+                    .side_files = std::move(side_files),
+                    .max_shard_bytes = max_shard_bytes,
+                    .manifest = to_text(manifest)};
+    if (const std::string note = export_note(spec); !note.empty()) {
+        hooks.warn(note);
+        plan.warnings.push_back(note);
+    }
+    NIBBLE_TRY(auto out,
+               open_export(std::move(spec), resumes_export(config) ? ExportMode::resume : ExportMode::create));
     NIBBLE_TRY(auto report, run_quantize(*source, plan, job, *out, pool, hooks));
     report.timing.command = config.command_line;
+    report.timing.output = config.out;
+    report.output_errors = std::move(calibrated.output_errors);
+    report.timing.calibration_seconds = calibration_seconds;
+    NIBBLE_CHECK(keep_exact_scales(dialect, to_text(manifest), *out, report));
 
     // Verified in the work folder: a checkpoint that fails never gets its final name.
     NIBBLE_TRY(const auto written, Checkpoint::open(out->checkpoint_path()));
@@ -265,16 +327,19 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
         return fail("{}: verification found {} problems, the first: {}: {}; the unfinished checkpoint stays in {}",
                     config.out, checked.findings.size(), checked.findings.front().tensor, checked.findings.front().text,
                     out->work_dir().string());
+    report.timing.whole_seconds = seconds_since(begin);
     report.timing.verified = fmt::format(
         "{} tensors read back: codes and scales are those computed, the rest is the source's", checked.tensors.size());
 
     NIBBLE_CHECK(write_file_atomically(out->work_dir() / "nibble-report.json", to_json_text(report)));
     NIBBLE_CHECK(write_file_atomically(out->work_dir() / "nibble-report.html", render_html(report)));
     NIBBLE_CHECK(out->finish());
-    std::error_code ignored;
-    fs::remove_all(calibration_folder(config), ignored);
+    calibrated.folder.remove();
     console.end_line();
-    if (!config.quiet) fmt::print("{}", report_text(report));
+    if (config.json)
+        fmt::print("{}", to_json_text(report));
+    else if (!config.quiet)
+        fmt::print("{}", report_text(report));
     return Outcome{};
 }
 
@@ -286,11 +351,20 @@ void add_quantize(CLI::App& app, RunCommand& run) {
         app.add_subcommand("quantize", "the main job: a BF16 checkpoint in, a verified FP4/FP8 checkpoint out");
     command->add_option("source", config->source, "Hugging Face folder or .gguf file")->required();
     command->add_option("-o,--output", config->out, "folder (or .gguf file) to write; must not exist")->required();
-    command->add_option("-r,--recipe", config->recipe, "preset name or recipe file (docs/recipes.md)")->required();
-    command->add_option("--kv", config->kv,
-                        "KV cache preset added after the recipe: fp8_cast, fp8, nvfp4, nvfp4_cast, none");
-    command->add_option("--format", config->format, "modelopt (default), compressed-tensors or gguf")
-        ->capture_default_str();
+    command->add_option("-r,--recipe", config->recipe, "preset (`nibble recipes` lists them) or recipe file")
+        ->required()
+        ->check(read_by(check_recipe_name));
+    std::vector<std::string> kv = kv_preset_names();
+    kv.emplace_back("none");
+    command->add_option("--kv", config->kv, "KV cache preset added after the recipe")->check(one_of(std::move(kv)));
+    command->add_option("--format", config->format, "default: gguf for an output named so, else modelopt")
+        ->check(one_of({"modelopt", "compressed-tensors", "gguf"}));
+    command
+        ->add_option(
+            "--ignore", config->ignore,
+            "a module that stays as it is, with all below it (fnmatch: '*.down_proj', 'model.layers.0'); may be "
+            "given several times")
+        ->allow_extra_args(false);
     command->add_flag("--weights-only", config->weights_only, "drop the recipe's activation quantizers on purpose");
     command->add_option("--input-scales", config->input_scales,
                         "input_scale, k_scale, v_scale from a JSON file or another export");
@@ -302,33 +376,35 @@ void add_quantize(CLI::App& app, RunCommand& run) {
     command
         ->add_option("--embeddings", config->embeddings,
                      "format of the input embeddings, for machines with little memory")
+        ->check(read_by(parse_format))
         ->capture_default_str();
     command
         ->add_option("--arithmetic", config->arithmetic, "reciprocal: as Model Optimizer on a GPU; true: as on a CPU")
+        ->check(one_of({"reciprocal", "true"}))
         ->capture_default_str();
-    command
-        ->add_option("--compat", config->compat,
-                     "share scales as Model Optimizer 0.47's bytes do (docs/recipes.md), or none")
+    command->add_option("--compat", config->compat, "share scales as Model Optimizer 0.47's bytes do (docs/recipes.md)")
+        ->check(one_of({"modelopt-0.47", "none"}))
         ->capture_default_str();
-    command->add_option("--max-shard-size", config->max_shard_size, "of the safetensors files")->capture_default_str();
-    command->add_option("--threads", config->threads, "0: all cores; two a core with --device cuda")
-        ->capture_default_str();
-    command->add_option("--kernel", config->kernel, "force avx512, avx2 or ref (same bytes)");
-    command
-        ->add_option("--device", config->device,
-                     "cpu, cuda or cuda:N; the same bytes but for --calib, whose sums have another order")
-        ->capture_default_str();
+    add_shard_size_flag(*command, config->max_shard_size);
+    add_threads_flag(*command, config->threads, "0: all cores; two a core with --device cuda");
+    add_kernels_flag(*command, config->kernels, "force one (same bytes)");
+    add_device_flag(*command, config->device,
+                    "cpu, cuda or cuda:N; the same bytes but for --calib, whose sums have another order");
+    command->add_flag("--requantize", config->requantize, "take a source that is quantized already");
     command->add_flag("--dry-run", config->dry_run, "print the plan and stop");
     command->add_flag("--strict", config->strict, "warnings of the plan are errors");
     command->add_flag("--resume", config->resume, "continue an interrupted run to the same bytes");
-    command->add_flag("--quiet", config->quiet, "no progress, no summary");
+    add_json_flag(*command, config->json);
+    add_quiet_flag(*command, config->quiet, "no progress, no summary");
     command->footer(
         "Examples:\n"
         "  nibble quantize Qwen3-8B -o Qwen3-8B-NVFP4 --recipe w4a16_nvfp4\n"
         "  nibble quantize Qwen3-8B -o out --recipe nvfp4 --kv fp8 --calib chats.jsonl\n"
         "  nibble quantize Qwen3-8B -o out --recipe nvfp4 --input-scales calibrated-export --kv fp8_cast\n"
-        "  nibble quantize model.gguf -o out.gguf --format gguf --recipe nvfp4_four_over_six --weights-only");
+        "  nibble quantize model.gguf -o out.gguf --recipe nvfp4_four_over_six --weights-only --requantize");
     command->callback([config, command, &run] {
+        config->format = output_format(config->out, config->format);
+        check_calibration_flags(*command, config->calib);
         config->command_line = command_line_of(*command);
         run = [config] { return run_quantize_command(*config); };
     });

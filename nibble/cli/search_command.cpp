@@ -5,6 +5,7 @@
 #include "cli/engine.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
+#include "cli/usage.h"
 #include "io/atomic_file.h"
 #include "quant/search_scores.h"
 
@@ -27,7 +28,7 @@ struct SearchConfig {
     int64_t measure_tokens = 4096;
     double bits = 4.8, sweep_low = 4.5, sweep_high = 8, sweep_step = 0.25;
     int threads = 0;
-    bool json = false;
+    bool json = false, quiet = false;
     std::string command_line;
 };
 
@@ -37,10 +38,7 @@ Result<SearchSpace> make_space(const SearchConfig& config, const Checkpoint& sou
         NIBBLE_TRY(auto parsed, parse_keep(keep));
         options.keep.push_back(std::move(parsed));
     }
-    if (config.cost_model == "active_moe")
-        options.cost_model = CostModel::active_moe;
-    else if (config.cost_model != "weights")
-        return fail("unknown --cost-model '{}'; choices: weights, active_moe", config.cost_model);
+    if (config.cost_model == "active_moe") options.cost_model = CostModel::active_moe;
     return search_space(source.tensors(), source.config(), options);
 }
 
@@ -91,7 +89,7 @@ private:
     Status read_text() {
         if (!sequences_.empty()) return Ok{};
         if (config_.calib.file.empty()) return fail("a search runs the model on text: pass --calib FILE");
-        NIBBLE_TRY(sequences_, calibration_sequences(config_.calib, *source_));
+        NIBBLE_TRY(sequences_, calibration_sequences(config_.calib, *source_, hooks_));
         return Ok{};
     }
 
@@ -150,7 +148,7 @@ private:
         CalibrationFlags flags = config_.calib;
         flags.file = config_.measure;
         flags.tokens = config_.measure_tokens;
-        NIBBLE_TRY(const auto text, calibration_sequences(flags, *source_));
+        NIBBLE_TRY(const auto text, calibration_sequences(flags, *source_, hooks_));
         NIBBLE_TRY(auto meter, KlMeter::create(*source_, text, options_, pool_));
         std::string ids;
         for (const auto& sequence : text) ids += fmt::format("{}\n", fmt::join(sequence, ","));
@@ -195,10 +193,19 @@ private:
     std::unique_ptr<Journal> journal_;  // null when the scores are given
 };
 
+// Looked at before the work, not after it. A search that was killed while it wrote them goes on.
+Status refuse_existing_outputs(const SearchConfig& config) {
+    std::error_code ignored;
+    if (fs::exists(work_folder(config.out), ignored)) return Ok{};
+    for (const fs::path& path : {fs::path(config.out), beside(config.out, ".json"), beside(config.out, ".html")})
+        if (fs::exists(fs::symlink_status(path, ignored)))
+            return fail("{}: exists already; remove it or choose another output", path.string());
+    return Ok{};
+}
+
 Result<Outcome> run_search(const SearchConfig& config) {
-    if (config.algorithm != "max" && config.algorithm != "nibble_best")
-        return fail("unknown --algorithm '{}'; choices: max, nibble_best", config.algorithm);
-    Console console(config.json);
+    NIBBLE_CHECK(refuse_existing_outputs(config));
+    Console console(config.quiet || config.json);
     const JobHooks hooks = console.hooks();
     SearchRun search(config, hooks);
     NIBBLE_TRY(const SearchReport report, search.run());
@@ -211,8 +218,9 @@ Result<Outcome> run_search(const SearchConfig& config) {
     NIBBLE_CHECK(write_file_atomically(beside(config.out, ".html"), report_page(report)));
     std::error_code ignored;
     fs::remove_all(work_folder(config.out), ignored);
-    std::fputs(config.json ? json.c_str() : report_text(report).c_str(), stdout);
-    if (!config.json) fmt::print("recipe: {}\nreport: {}\n", config.out, beside(config.out, ".html").string());
+    if (config.json || !config.quiet) std::fputs(config.json ? json.c_str() : report_text(report).c_str(), stdout);
+    if (!config.json && !config.quiet)
+        fmt::print("recipe: {}\nreport: {}\n", config.out, beside(config.out, ".html").string());
     return Outcome{};
 }
 
@@ -230,20 +238,21 @@ void add_search(CLI::App& app, RunCommand& run) {
             return name.ends_with(".yaml") ? std::string() : "the recipe's name must end in .yaml";
         });
     command->add_option("--bits", config->bits, "most effective bits per weight of the linears")->capture_default_str();
-    command
-        ->add_option("--formats", config->formats,
-                     "candidates beside none: nvfp4, w4a16_nvfp4, mxfp4, w4a16_mxfp4, fp8, w8a16_fp8, mxfp8")
+    command->add_option("--formats", config->formats, "candidates beside none, with commas between them")
         ->delimiter(',')
+        ->check(one_of({"nvfp4", "w4a16_nvfp4", "mxfp4", "w4a16_mxfp4", "fp8", "w8a16_fp8", "mxfp8"}))
         ->capture_default_str();
     command
         ->add_option("--keep", config->keep,
                      "PATTERN=FORMAT: linears that are not searched; may be given several times")
         ->allow_extra_args(false);
-    command->add_option("--cost-model", config->cost_model, "weights, or active_moe: experts by how often they run")
+    command->add_option("--cost-model", config->cost_model, "active_moe: experts cost by how often they run")
+        ->check(one_of({"weights", "active_moe"}))
         ->capture_default_str();
     command
         ->add_option("--score", config->score,
-                     "fisher or modelopt (gradients, one backward pass), kl (a forward pass per group and format)")
+                     "fisher, modelopt: gradients, one backward pass; kl: a forward pass per group and format")
+        ->check(one_of({"fisher", "modelopt", "kl"}))
         ->capture_default_str();
     command->add_option("--scores", config->scores, "take the scores of an earlier search's .json");
     add_calibration_flags(*command, config->calib);
@@ -252,19 +261,27 @@ void add_search(CLI::App& app, RunCommand& run) {
     command->add_option("--sweep-step", config->sweep_step, "between them")->capture_default_str();
     command->add_option("--measure", config->measure, "a text on which the KL divergence of every target is measured");
     command->add_option("--measure-tokens", config->measure_tokens, "tokens taken from it")->capture_default_str();
-    command->add_option("--algorithm", config->algorithm, "of the recipe: max or nibble_best")->capture_default_str();
-    command
-        ->add_option("--device", config->device,
-                     "cpu, cuda or cuda:N: where text goes forward (--score kl, --measure, ranges of inputs)")
+    command->add_option("--algorithm", config->algorithm, "of the recipe")
+        ->check(one_of({"max", "nibble_best"}))
         ->capture_default_str();
-    command->add_option("--threads", config->threads, "0: all cores")->capture_default_str();
-    command->add_flag("--json", config->json, "machine-readable");
+    add_device_flag(*command, config->device,
+                    "cpu, cuda or cuda:N: where text goes forward (--score kl, --measure, ranges of inputs)");
+    add_threads_flag(*command, config->threads);
+    add_json_flag(*command, config->json);
+    add_quiet_flag(*command, config->quiet, "no progress, no summary");
     command->footer(
         "Examples:\n"
         "  nibble search Qwen3-8B --bits 4.8 --calib chats.jsonl -o mixed.yaml --measure wiki.txt\n"
         "  nibble search Qwen3-8B --bits 5.5 --scores mixed.json -o mixed-5.5.yaml\n"
         "  nibble search Qwen3-8B --calib chats.jsonl -o mixed.yaml --formats w4a16_nvfp4,fp8 --keep '*lm_head*=none'");
     command->callback([config, command, &run] {
+        if (config->measure.empty()) check_calibration_flags(*command, config->calib);
+        const double most_points = 1000;  // of the table
+        if (!(config->sweep_step > 0) || (config->sweep_high - config->sweep_low) / config->sweep_step > most_points)
+            usage_error("a sweep from {} to {} by {} has no end, or more than {} points", config->sweep_low,
+                        config->sweep_high, config->sweep_step, most_points);
+        if (config->calib.file.empty() && config->scores.empty())
+            usage_error("a search runs the model on text: give --calib FILE, or --scores of an earlier search");
         config->command_line = command_line_of(*command);
         run = [config] { return run_search(*config); };
     });

@@ -1,11 +1,14 @@
 // `nibble template PATH --jsonl FILE`: conversations through a model's chat template.
+#include "base/json_append.h"
 #include "cli/command.h"
+#include "cli/input_text.h"
+#include "cli/options.h"
 #include "text/chat_template.h"
 
 #include <fmt/format.h>
 
 #include <ctime>
-#include <fstream>
+#include <set>
 
 namespace nibble {
 namespace {
@@ -17,36 +20,38 @@ struct TemplateConfig {
 
 // messages, tools, add_generation_prompt, ... become variables; so does every key of kwargs, which win.
 Json variables_of(const Json& line) {
+    const Json none = Json::object();
+    const auto found = line.find("kwargs");
+    const Json& kwargs = found != line.end() && found->is_object() ? *found : none;
+    std::set<std::string_view> left_out{"kwargs", "rendered", "error", "template", "case"};
+    for (const auto& [name, value] : kwargs.items()) left_out.insert(name);
     Json variables = Json::object();
     for (const auto& [name, value] : line.items())
-        if (name != "kwargs" && name != "rendered" && name != "error" && name != "template" && name != "case")
-            variables[name] = value;
-    if (const auto kwargs = line.find("kwargs"); kwargs != line.end() && kwargs->is_object())
-        for (const auto& [name, value] : kwargs->items()) variables[name] = value;
+        if (!left_out.contains(name)) append_member(variables, name, value);
+    for (const auto& [name, value] : kwargs.items()) append_member(variables, name, value);
     return variables;
 }
 
 Result<Outcome> run_template(const TemplateConfig& config) {
     NIBBLE_TRY(const auto chat, ChatTemplate::open(config.path));
-    std::ifstream in(config.jsonl);
-    if (!in) return fail("{}: cannot be read", config.jsonl);
     const std::time_t seconds = config.time ? std::time_t(*config.time) : std::time(nullptr);
     std::tm now{};
     if (!(config.time ? gmtime_r(&seconds, &now) : localtime_r(&seconds, &now)))
         return fail("--time {}: is no date", *config.time);
     Outcome outcome;
-    std::string text;
-    for (int number = 1; std::getline(in, text); ++number) {
-        if (text.empty()) continue;
-        auto line = parse_json(text);
-        if (!line.ok()) return std::move(line).error().within(fmt::format("{}: line {}", config.jsonl, number));
-        if (!line->is_object()) return fail("{}: line {}: not an object", config.jsonl, number);
-        const auto rendered = chat.render(variables_of(*line), now);
+    NIBBLE_CHECK(for_each_line(config.jsonl, [&](std::string_view text) -> Status {
+        if (text.find_first_not_of(" \t\r") == text.npos) return Ok{};
+        NIBBLE_TRY(const Json line, parse_json(text));
+        if (!line.is_object()) return fail("not an object");
+        const Json variables = variables_of(line);
+        const auto messages = variables.find("messages");
+        if (messages == variables.end() || !messages->is_array()) return fail("has no list 'messages'");
+        const auto rendered = chat.render(variables, now);
         const Json out = rendered.ok() ? Json{{"rendered", *rendered}} : Json{{"error", rendered.error().message()}};
         outcome.findings |= !rendered.ok();
-        fmt::print("{}\n", out.dump(-1, ' ', false, Json::error_handler_t::replace));
-    }
-    if (in.bad()) return fail("{}: cannot be read to its end", config.jsonl);
+        fmt::print("{}", json_line(out));
+        return Ok{};
+    }));
     return outcome;
 }
 

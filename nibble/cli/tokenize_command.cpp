@@ -1,14 +1,10 @@
 // `nibble tokenize PATH [TEXT]`: token ids of a text, and the text that they decode to.
 #include "base/json.h"
-#include "base/mapped_file.h"
 #include "cli/command.h"
+#include "cli/input_text.h"
 #include "cli/model_text.h"
 
 #include <fmt/format.h>
-
-#include <fstream>
-#include <iostream>
-#include <iterator>
 
 namespace nibble {
 namespace {
@@ -28,19 +24,14 @@ Json result_json(const Tokenizer& tokenizer, const std::vector<TokenId>& ids) {
 }
 
 Status run_lines(const Tokenizer& tokenizer, const TokenizeConfig& config, const EncodeOptions& options) {
-    std::ifstream in(config.jsonl);
-    if (!in) return fail("{}: cannot be opened", config.jsonl);
-    size_t number = 0;
-    for (std::string line; std::getline(in, line);) {
-        const std::string where = fmt::format("{}: line {}", config.jsonl, ++number);
-        NIBBLE_TRY(const Json entry, parse_json(line).within(where));
+    return for_each_line(config.jsonl, [&](std::string_view line) -> Status {
+        NIBBLE_TRY(const Json entry, parse_json(line));
         const auto text = entry.find("text");
-        if (text == entry.end() || !text->is_string()) return fail("{}: 'text' is not a string", where);
-        NIBBLE_TRY(const auto ids, tokenizer.encode(text->get_ref<const std::string&>(), options).within(where));
+        if (text == entry.end() || !text->is_string()) return fail("'text' is not a string");
+        NIBBLE_TRY(const auto ids, tokenizer.encode(text->get_ref<const std::string&>(), options));
         fmt::print("{}\n", result_json(tokenizer, ids).dump());
-    }
-    if (in.bad()) return fail("{}: cannot be read", config.jsonl);
-    return Ok{};
+        return Ok{};
+    });
 }
 
 Result<Outcome> run_tokenize(TokenizeConfig config) {
@@ -50,7 +41,9 @@ Result<Outcome> run_tokenize(TokenizeConfig config) {
         NIBBLE_CHECK(run_lines(tokenizer, config, options));
         return Outcome{};
     }
-    if (!config.has_text) config.text.assign(std::istreambuf_iterator<char>(std::cin), {});
+    if (!config.has_text) {
+        NIBBLE_TRY(config.text, read_standard_input());
+    }
     NIBBLE_TRY(const auto ids, tokenizer.encode(config.text, options));
     if (config.json) {
         fmt::print("{}\n", result_json(tokenizer, ids).dump());

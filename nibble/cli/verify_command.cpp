@@ -1,6 +1,7 @@
 // `nibble verify OUT [--against SRC]`: is a checkpoint complete and sound, and what did it lose?
 #include "base/utf8.h"
 #include "cli/command.h"
+#include "cli/options.h"
 #include "cli/terminal.h"
 #include "quant/report_summary.h"
 #include "quant/verify.h"
@@ -29,11 +30,18 @@ Result<std::optional<ExpectedFormats>> expected_of(const std::filesystem::path& 
     return std::optional<ExpectedFormats>(std::move(expected));
 }
 
-Result<VerifyReport> verify_one(const std::string& path, const Checkpoint* source, ThreadPool& pool,
-                                const JobHooks& hooks) {
+// An error is the checkpoint's own: others beside it still get their rows.
+Result<VerifyReport> verify_opened(const std::string& path, const Checkpoint* source, ThreadPool& pool,
+                                   const JobHooks& hooks) {
     NIBBLE_TRY(const auto expected, expected_of(path));
-    NIBBLE_TRY(const auto checkpoint, Checkpoint::open(path));
+    NIBBLE_TRY(const auto checkpoint, Checkpoint::open(path, ScaleReading::raw));
     return verify(*checkpoint, {.source = source, .expected = expected ? &*expected : nullptr}, pool, hooks);
+}
+
+VerifyReport verify_one(const std::string& path, const Checkpoint* source, ThreadPool& pool, const JobHooks& hooks) {
+    auto report = verify_opened(path, source, pool, hooks);
+    if (report.ok()) return *std::move(report);
+    return VerifyReport{.path = path, .error = report.error().message()};
 }
 
 // Several checkpoints side by side: one line each.
@@ -43,6 +51,10 @@ std::string comparison(std::span<const VerifyReport> reports) {
     std::string text = fmt::format("{:<{}}  {:<18} {:>9} {:>12} {:>9}  {}\n", "checkpoint", widest, "dialect", "size",
                                    "bits/weight", "SQNR dB", "findings");
     for (const VerifyReport& r : reports) {
+        if (!r.error.empty()) {
+            text += fmt::format("{:<{}}  cannot be read\n", r.path, widest);
+            continue;
+        }
         QuantReport sums;
         sums.tensors = r.tensors;
         const ReportTotals totals = sums.totals();
@@ -64,8 +76,8 @@ Result<Outcome> run_verify(const VerifyConfig& config) {
     }
     std::vector<VerifyReport> reports;
     for (const std::string& path : config.paths) {
-        NIBBLE_TRY(auto report, verify_one(path, source.get(), pool, hooks));
-        reports.push_back(std::move(report));
+        reports.push_back(verify_one(path, source.get(), pool, hooks));
+        if (hooks.should_stop()) return fail("stopped on request; nothing was changed");
     }
     console.end_line();
     bool passed = true;
@@ -74,6 +86,8 @@ Result<Outcome> run_verify(const VerifyConfig& config) {
         passed = passed && report.passed();
         if (config.json)
             json.push_back(to_json(report));
+        else if (!report.error.empty())
+            fmt::print(stderr, "nibble: {}\n", printable(report.error));
         else if (reports.size() == 1)
             fmt::print("{}", to_text(report));
         else
@@ -81,7 +95,7 @@ Result<Outcome> run_verify(const VerifyConfig& config) {
                 fmt::print("{}\n", printable(fmt::format("{}: {}: {}", report.path, finding.tensor, finding.text)));
     }
     if (config.json)
-        fmt::print("{}\n", (reports.size() == 1 ? json[0] : json).dump(1, ' ', false, Json::error_handler_t::replace));
+        fmt::print("{}\n", json.dump(1, ' ', false, Json::error_handler_t::replace));
     else if (reports.size() > 1)
         fmt::print("{}", comparison(reports));
     return Outcome{.findings = !passed};
@@ -95,9 +109,9 @@ void add_verify(CLI::App& app, RunCommand& run) {
         app.add_subcommand("verify", "is a checkpoint complete and sound; with --against, what did every tensor lose");
     command->add_option("path", config->paths, "one checkpoint, or several to compare")->required();
     command->add_option("--against", config->against, "the checkpoint it was made from");
-    command->add_option("--threads", config->threads, "0: all cores")->capture_default_str();
-    command->add_flag("--json", config->json, "machine-readable");
-    command->add_flag("--quiet", config->quiet, "no progress");
+    add_threads_flag(*command, config->threads);
+    add_json_flag(*command, config->json);
+    add_quiet_flag(*command, config->quiet);
     command->footer(
         "Exit status 1 when something is found.\nExample:\n  nibble verify SmolLM2-NVFP4 --against SmolLM2-BF16");
     command->callback([config, &run] { run = [config] { return run_verify(*config); }; });

@@ -62,6 +62,7 @@ Result<std::unique_ptr<DeviceModel>> DeviceModel::load(std::shared_ptr<const Che
     NIBBLE_CHECK(model->make_parts(parts, weights));
     NIBBLE_CHECK(model->stream_.synchronize());
     model->w4a16_ = weights.w4a16();
+    model->rounded_ = weights.rounded();
     NIBBLE_CHECK(model->make_product_chain());
     return model;
 }
@@ -104,10 +105,21 @@ Status DeviceModel::check_memory(int64_t weight_bytes) const {
 }
 
 Result<std::unique_ptr<KvPool>> DeviceModel::make_pool(int64_t tokens, int64_t sequences) const {
+    return KvPool::create(states(), tokens, sequences,
+                          [&](int64_t bytes) { return device_state_memory(bytes, device_.index, stream_); });
+}
+
+std::vector<StateLayout> DeviceModel::states() const {
     std::vector<StateLayout> layouts;
     for (const auto& mixer : mixers_) layouts.push_back(mixer->state());
-    return KvPool::create(std::move(layouts), tokens, sequences,
-                          [&](int64_t bytes) { return device_state_memory(bytes, device_.index, stream_); });
+    return layouts;
+}
+
+// Beside the scratch of the largest step there is what attention plans, products and graphs ask for: an eighth more.
+Result<int64_t> DeviceModel::free_bytes(int64_t rows, int64_t wanted) const {
+    NIBBLE_TRY(const DeviceMemory memory, device_memory(device_.index));
+    const int64_t step = scratch_bytes(rows, wanted), held = scratch_ ? scratch_->capacity() : 0;
+    return std::max<int64_t>(0, memory.free + held - step - step / 8 - (int64_t{1} << 29));
 }
 
 int64_t DeviceModel::scratch_bytes(int64_t rows, int64_t wanted) const {
@@ -214,10 +226,8 @@ Status DeviceModel::choose(const Batch& batch, std::span<const TokenRequest> req
     std::vector<Sequence> whole;
     NIBBLE_TRY(const DeviceLogits logits, pass(batch, &requests, whole));
     NIBBLE_CHECK(stream_.synchronize());
-    NIBBLE_CHECK(check_rows(batch));
+    // A NaN of any block reaches the logits of its own rows, and those are told one by one.
     std::memcpy(chosen.data(), pinned_->data() + flag_bytes(), chosen.size_bytes());
-    for (size_t i = 0; i < chosen.size(); ++i)
-        if (chosen[i].id == -2) return fail("lm_head: a NaN or an infinity in the logits of wanted row {}", i);
     chosen_from_ = reinterpret_cast<const float*>(logits.data);
     chosen_rows_ = batch.wanted();
     for (const Segment& s : batch.segments())

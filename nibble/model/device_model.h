@@ -28,6 +28,8 @@ public:
 
     const ModelConfig& config() const override { return config_; }
     Result<std::unique_ptr<KvPool>> make_pool(int64_t tokens, int64_t sequences) const override;
+    std::vector<StateLayout> states() const override;
+    Result<int64_t> free_bytes(int64_t rows, int64_t wanted) const override;
     // No observers. The sequences of a batch come from one pool; whole texts are not mixed with sequences.
     Status forward(const Batch& batch, std::span<float> logits, Observer* observer = nullptr) const override;
     bool chooses() const override { return true; }
@@ -36,6 +38,7 @@ public:
     Status logits_of(int64_t wanted_row, std::span<float> logits) const override;
     Workspace& workspace() const override { return *host_; }
     std::string kernels() const override { return device_.name; }
+    std::string note() const override { return rounded_.text(); }
 
     int64_t weight_bytes() const { return weights_->used(); }
 
@@ -85,6 +88,7 @@ private:
     const float* norm_ = nullptr;
     DeviceLinear head_;
     std::vector<std::pair<int64_t, int64_t>> w4a16_;  // rows and columns of weights
+    RoundedWeights rounded_;
 
     // Kept between calls.
     mutable DevicePlans plans_;

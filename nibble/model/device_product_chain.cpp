@@ -1,3 +1,12 @@
+// How a dense model becomes chains. With L layers of attention and MLP there are L + 1 chains, and attention runs
+// between two of them:
+//
+//   chain 0        norm, q/k/v of layer 0
+//   chain i        o_proj of layer i - 1, norm, gate and up, down, norm, q/k/v of layer i
+//   chain L        o_proj of layer L - 1, norm, gate and up, down
+//
+// Every chain hands values on through memory that holds a sentinel before it is written, and restores the sentinel in
+// the memory of the chain before (ProductChain::between and ::used). Three buffers are enough: see between().
 #include "model/device_product_chain.h"
 
 #include <algorithm>
@@ -5,7 +14,7 @@
 namespace nibble {
 namespace {
 
-// Any address: plans read none.
+// A non-null address for planning, which reads no memory.
 std::byte* somewhere() { return reinterpret_cast<std::byte*>(uintptr_t{4096}); }
 
 bool chained(const DeviceLinear& l) { return l.w4a16 || (l.operand.codes && l.activation == ActivationFormat::fp8); }
@@ -80,7 +89,9 @@ cuda::ProductChain DeviceProductChain::chain(std::span<const cuda::ChainedProduc
     return {.products = products, .eps = eps_, .activation = layers_[0].mlp->config().activation, .meet = meet_};
 }
 
-// By turns; the last one, which the first of the next token follows, has its own where their number is odd.
+// Chains alternate between two buffers. The first chain of the next token follows the last one of this token, so with
+// an odd number of chains (an even number of layers) both would take buffer 0: the last one then takes the third
+// buffer.
 std::byte* DeviceProductChain::between(size_t i) const {
     const bool own = i == layers_.size() && i % 2 == 0;
     return between_ + (own ? 2 : static_cast<int64_t>(i % 2)) * between_bytes_;

@@ -1,5 +1,11 @@
-// What a forward pass on a GPU works with: the device, its stream, scratch memory, and the batch as it was copied
-// there.
+// The state of one forward pass on a GPU. DeviceModel fills it in; every mixer (DeviceMixer) reads it and queues its
+// kernels in `stream`. It holds three kinds of things:
+//
+//   memory   scratch space of the pass, the workspace of W4A16 products, the pool that holds pages of K and V
+//   batch    tokens, positions, page tables and attention work lists, already copied to the device
+//   fusion   what the next product does beside its multiplication: the RMSNorm before it, a router's product
+//
+// Pointers are device pointers unless a comment says otherwise. All work is queued and none is waited for.
 #pragma once
 
 #include "kernels/attention_cuda.h"
@@ -16,7 +22,7 @@
 
 namespace nibble {
 
-// Plans of W4A16 products by (m, n, k).
+// Launch plans of W4A16 products by (m, n, k, gated), made on the first use and kept.
 class DevicePlans {
 public:
     explicit DevicePlans(const DeviceInfo& device) : device_(device) {}
@@ -28,16 +34,17 @@ private:
     std::map<std::tuple<int64_t, int64_t, int64_t, bool>, cuda::MatmulPlan> matmul_;
 };
 
-// What a block's mixer finds of the batch on the device; null where the block has no use for it.
+// The part of a batch that one block's mixer needs: attention reads slots, table, attention and work; Mamba-2 reads
+// segments. Null where the block has no use for a member.
 struct DeviceBlockBatch {
-    const int64_t* slots = nullptr;  // [rows]: where keys and values of a row go
-    const int32_t* table = nullptr;  // [segments, pitch]: pages
+    const int64_t* slots = nullptr;  // [rows]: the place of a row's K and V in the pool
+    const int32_t* table = nullptr;  // [segments, pitch]: page numbers of each sequence
     const cuda::AttentionPlan* attention = nullptr;
-    const int32_t* work = nullptr;                 // AttentionWork::words
-    const cuda::MambaSegment* segments = nullptr;  // with the block's states
+    const int32_t* work = nullptr;                 // AttentionWork::words of that plan
+    const cuda::MambaSegment* segments = nullptr;  // each with pointers to this block's states
 };
 
-// cos and sin by position, [positions, dims / 2], on the device.
+// Tables of the rotary embedding: cos and sin of every position, [positions, dims / 2].
 struct DeviceRotary {
     const float* cos = nullptr;
     const float* sin = nullptr;
@@ -47,7 +54,7 @@ struct DeviceStep {
     const Stream& stream;
     DeviceArena& scratch;
     DevicePlans& plans;
-    std::byte* matmul_workspace = nullptr;  // zero between products
+    std::byte* matmul_workspace = nullptr;  // all zero between products
     int64_t matmul_workspace_bytes = 0;
     bool overlap = true;
     DeviceObserver* observer = nullptr;
@@ -59,20 +66,22 @@ struct DeviceStep {
     std::byte* pages = nullptr;          // of the pool that holds the sequences
     int64_t page_stride = 0;
     std::vector<DeviceBlockBatch> blocks;               // by BlockConfig::index
-    std::vector<std::pair<Rope, DeviceRotary>> rotary;  // of every kind in the model
+    std::vector<std::pair<Rope, DeviceRotary>> rotary;  // one entry for each kind of rotary embedding in the model
 
-    // Where a mixer's first product makes its own input (DeviceMixer::norms): what it makes it of, instead of x.
+    // Input of a fused RMSNorm prologue. The caller sets it where DeviceMixer::norms() is true: the mixer's first
+    // product then computes its own input from the residual stream, and x is not read.
     cuda::MatmulOptions::Norm norm;
-    // What that product makes beside its own output.
+    // A second product of the same normalised row in the same launch (a router's); set by the mixer, w null: none.
     cuda::MatmulOptions::Side side;
 
     DeviceRotary rotary_of(const Rope& rope) const;
 };
 
-// Rows of a buffer that may be written in tiles of up to 128.
+// Rows to allocate for a buffer that kernels write in tiles of up to 128 rows.
 inline int64_t padded_rows(int64_t rows) { return (rows + 127) / 128 * 128; }
 
-// Gives scratch memory back where the scope ends; what is queued in the step's stream still uses it in order.
+// Releases scratch memory at the end of a scope. Kernels that are queued and not yet run may still use that memory:
+// later users queue in the same stream, so they run after those kernels.
 class DeviceScope {
 public:
     explicit DeviceScope(DeviceStep& step) : arena_(step.scratch), mark_(arena_.mark()) {}

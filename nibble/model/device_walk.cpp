@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t logits_bytes = int64_t{1} << 29;  // of each side of a divergence
 
-std::string gib(int64_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30)); }
+std::string gib_text(int64_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30)); }
 std::byte* bytes_of(void* p) { return static_cast<std::byte*>(p); }
 
 const Rope* rope_of(const BlockConfig& block) {
@@ -103,8 +103,9 @@ Status DeviceWalk::check_memory(const Options& options) {
     return fail(
         "{} tokens need {} on cuda:{} ({} for residual streams, {} for the weights of {}, {} for a batch of {} rows); "
         "{} of {} are free",
-        tokens_, gib(streams + weights + batch), device_.index, gib(streams), gib(weights),
-        options.all_blocks ? "all blocks" : "a block", gib(batch), most_rows_, gib(memory.free), gib(memory.total));
+        tokens_, gib_text(streams + weights + batch), device_.index, gib_text(streams), gib_text(weights),
+        options.all_blocks ? "all blocks" : "a block", gib_text(batch), most_rows_, gib_text(memory.free),
+        gib_text(memory.total));
 }
 
 Result<DeviceStreams> DeviceWalk::embed() {
@@ -175,6 +176,7 @@ Result<DeviceLayers> DeviceWalk::load(const Checkpoint& from, size_t first, size
     NIBBLE_CHECK(make_layers(blocks, weights, layers));
     NIBBLE_CHECK(stream_.synchronize());
     layers.w4a16_ = weights.w4a16();
+    rounded_.add(weights.rounded());
     return layers;
 }
 
@@ -194,6 +196,7 @@ Result<DeviceHead> DeviceWalk::load_head(const Checkpoint& from, bool quantize_i
     NIBBLE_TRY(DeviceWeights weights, DeviceWeights::loader(from, *head.weights_, stream_));
     NIBBLE_CHECK(make(weights));
     NIBBLE_CHECK(stream_.synchronize());
+    rounded_.add(weights.rounded());
     return head;
 }
 

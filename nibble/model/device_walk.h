@@ -71,6 +71,7 @@ public:
     int64_t tokens() const { return tokens_; }
     const DeviceInfo& device() const { return device_; }
     const Stream& stream() const { return stream_; }
+    const RoundedWeights& rounded() const { return rounded_; }  // of all that was loaded
 
     Result<DeviceStreams> embed();
     Result<DeviceStreams> copy(const DeviceStreams& from);
@@ -116,6 +117,7 @@ private:
     Workspace host_;
     ThreadPool* pool_;
     std::span<const std::vector<int32_t>> texts_;
+    RoundedWeights rounded_;
     int64_t tokens_ = 0, longest_ = 0;
     std::vector<BatchPiece> batches_;
     int64_t most_rows_ = 0, pool_tokens_ = 0, pool_sequences_ = 0;  // of a batch

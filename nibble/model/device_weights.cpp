@@ -10,7 +10,7 @@
 namespace nibble {
 namespace {
 
-// Rows of gate, then rows of up -> 16 of each by turns.
+// Values of the rows of gate, then of up, in the order of interleaved tiles: 16 of gate, 16 of up, and so on.
 std::vector<float> by_sixteen(std::span<const float> rows) {
     std::vector<float> out;
     const size_t half = rows.size() / 2;
@@ -24,13 +24,14 @@ std::byte* host_bytes(const void* p) { return const_cast<std::byte*>(static_cast
 
 }  // namespace
 
-// NVFP4 and MXFP4 under BF16 inputs have kernels of their own.
+// W4A16: NVFP4 and MXFP4 weights under BF16 inputs are packed as records (kernels/w4a16_record.h).
 bool DeviceWeights::runs_on_records(const Linear& l) {
     return (l.format == Format::nvfp4 || l.format == Format::mxfp4) && l.activation == ActivationFormat::none &&
            l.cols % 16 == 0;
 }
 
-// FP8 under FP8 inputs: check_inputs() has seen that tiles meet groups.
+// W8A8: FP8 weights under FP8 inputs keep their codes for the FP8 tensor cores. check_inputs() has made sure that
+// weights with 128 x 128 tiles come with inputs in groups of 128.
 bool DeviceWeights::runs_on_codes(const Linear& l) {
     const bool weights = l.format == Format::fp8 || l.format == Format::fp8_row || l.format == Format::fp8_block128;
     const bool inputs = l.activation == ActivationFormat::fp8 || l.activation == ActivationFormat::fp8_token ||
@@ -51,7 +52,7 @@ Status DeviceWeights::check_inputs(const Linear& l) {
     return Ok{};
 }
 
-// Parts of a product in tiles of 128 rows begin where tiles begin.
+// Whether these linears can be one product. With 128 x 128 scales every part must begin at the start of a tile.
 bool DeviceWeights::stackable(std::span<const Linear> parts) {
     return parts[0].format != Format::fp8_block128 ||
            std::ranges::all_of(parts.first(parts.size() - 1), [](const Linear& l) { return l.rows % 128 == 0; });
@@ -65,7 +66,8 @@ DeviceWeights::DeviceWeights(const Checkpoint& checkpoint, DeviceArena* arena, c
 
 Result<DeviceWeights> DeviceWeights::loader(const Checkpoint& checkpoint, DeviceArena& arena, const Stream& stream) {
     DeviceWeights w(checkpoint, &arena, &stream);
-    // The staging buffer lies at the end: what is allocated before stays.
+    // The staging buffer is the end of the arena. The mark is restored, so weights are allocated from the start and
+    // take the place of the staging buffer only after loading.
     const DeviceArena::Mark mark = arena.mark();
     NIBBLE_CHECK(arena.allocate(arena.capacity() - mark - staging_bytes));
     NIBBLE_TRY(w.staging_, arena.allocate(staging_bytes));
@@ -100,10 +102,10 @@ Result<size_t> DeviceWeights::find(const Linear& linear) const {
 
 namespace {
 
-// What records cannot hold: a block whose scale they have no byte for becomes zeros under a scale of one, where it is
-// zeros anyway.
+// Blocks whose scale has no code in a record. A block of zeros becomes zeros under a scale of one, which has the same
+// value; any other block is an error.
 struct FixedBlocks {
-    std::vector<uint8_t> codes, scales;  // empty: nothing to fix
+    std::vector<uint8_t> codes, scales;  // copies with the fixed blocks; empty: nothing was fixed
 
     static Result<FixedBlocks> make(const QuantView& from, std::string_view name) {
         const bool mx = from.format == Format::mxfp4;
@@ -156,7 +158,38 @@ Result<QuantView> DeviceWeights::stage_quant(size_t tensor, const Linear& l, int
     return out;
 }
 
-// F32 and F16 values that BF16 holds (a GGUF file's routers) become BF16.
+void RoundedWeights::add(const RoundedWeights& other) {
+    if (values == 0) stored = other.stored;
+    matrices += other.matrices;
+    values += other.values;
+}
+
+std::string RoundedWeights::text() const {
+    if (values == 0) return {};
+    return fmt::format("--device cuda multiplies BF16: {} values in {} {} {} were rounded to it", values, matrices,
+                       dtype_name(stored), matrices == 1 ? "matrix" : "matrices");
+}
+
+Status DeviceWeights::narrow(std::span<const float> wide, std::span<uint16_t> out, size_t tensor) {
+    const CheckpointTensor& t = checkpoint_->tensors()[tensor];
+    int64_t changed = 0;
+    for (size_t i = 0; i < wide.size(); ++i) {
+        out[i] = bf16_from_float(wide[i]);
+        const float now = bf16_to_float(out[i]);
+        if (!is_finite(now))
+            return fail(
+                "'{}' is {} and holds {}: --device cuda multiplies BF16 weights, which have no such number; use "
+                "--device cpu",
+                t.name, t.stored_type, wide[i]);
+        changed += now != wide[i];
+    }
+    if (changed == 0) return Ok{};
+    rounded_.add({last_rounded_ != tensor, changed, t.dtype});
+    last_rounded_ = tensor;
+    return Ok{};
+}
+
+// Rows of an unquantized weight in the staging buffer, as BF16: F32 and F16 values are rounded to it.
 Result<MatrixView> DeviceWeights::stage_plain(size_t tensor, const Linear& l, int64_t row, int64_t count) {
     Matrix scratch;
     NIBBLE_TRY(const MatrixView host, checkpoint_->read_plain(tensor, row, count, scratch));
@@ -167,15 +200,10 @@ Result<MatrixView> DeviceWeights::stage_plain(size_t tensor, const Linear& l, in
         return out;
     }
     std::vector<float> wide(static_cast<size_t>(count * l.cols));
-    std::vector<uint16_t> narrow(wide.size());
+    std::vector<uint16_t> codes(wide.size());
     widen(host, wide.data());
-    for (size_t i = 0; i < wide.size(); ++i) {
-        narrow[i] = bf16_from_float(wide[i]);
-        if (bf16_to_float(narrow[i]) != wide[i])
-            return fail("'{}.weight' is {} and holds {}: --device cuda multiplies BF16 weights; use --device cpu",
-                        l.name, dtype_name(host.dtype), wide[i]);
-    }
-    NIBBLE_CHECK(copy_to_device(staging_, host_bytes(narrow.data()), out.bytes(), *stream_));
+    NIBBLE_CHECK(narrow(wide, codes, tensor));
+    NIBBLE_CHECK(copy_to_device(staging_, host_bytes(codes.data()), out.bytes(), *stream_));
     return out;
 }
 
@@ -210,7 +238,7 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
     NIBBLE_TRY(const float* device_bias, vector(out.by_turns ? std::span<const float>(turned) : bias));
     Scales all;
     if (mode() == Mode::plan) {
-        // Scales as `load` finds them.
+        // Planning: as many scales as loading will find.
         if (row_scales) all.rows.resize(static_cast<size_t>(out.rows));
         if (tiles) all.tiles.resize(static_cast<size_t>((out.rows + 127) / 128 * ((out.cols + 127) / 128)));
     } else {

@@ -17,6 +17,16 @@
 
 namespace nibble {
 
+// Weights in F16 or F32 become BF16 on the device, which multiplies nothing else: how many values changed.
+struct RoundedWeights {
+    int64_t matrices = 0, values = 0;  // matrices that changed at all
+    DType stored = DType::bf16;        // of the first
+
+    void add(const RoundedWeights& other);
+    // "--device cuda multiplies BF16: 1,234 values in 5 F16 matrices were rounded (...)"; empty when nothing changed.
+    std::string text() const;
+};
+
 class DeviceWeights {
 public:
     static constexpr int64_t staging_bytes = int64_t{64} << 20;
@@ -29,6 +39,7 @@ public:
 
     Mode mode() const { return arena_ ? Mode::load : Mode::plan; }
     int64_t bytes() const { return bytes_; }
+    const RoundedWeights& rounded() const { return rounded_; }
     // Rows and columns of the weights that became records so far.
     const std::vector<std::pair<int64_t, int64_t>>& w4a16() const { return w4a16_; }
 
@@ -85,6 +96,8 @@ private:
     Result<QuantView> stage_quant(size_t tensor, const Linear& linear, int64_t row, int64_t count, bool records,
                                   Scales& scales);
     Result<MatrixView> stage_plain(size_t tensor, const Linear& linear, int64_t row, int64_t count);
+    // BF16 of `wide`, counted; error: a value beyond its range.
+    Status narrow(std::span<const float> wide, std::span<uint16_t> out, size_t tensor);
 
     const Checkpoint* checkpoint_;
     DeviceArena* arena_;
@@ -94,6 +107,8 @@ private:
     std::unordered_map<std::string, size_t> index_;
     int64_t bytes_ = 0;
     std::vector<std::pair<int64_t, int64_t>> w4a16_;
+    RoundedWeights rounded_;
+    size_t last_rounded_ = SIZE_MAX;  // the tensor that was counted last
 };
 
 }  // namespace nibble

@@ -1,6 +1,6 @@
 // A language model that runs, wherever it runs: what serving, evaluation and commands need of one. Model computes on
-// the CPU, DeviceModel on a GPU; both keep the contract of design.md 4: the bits of a row depend on the weights and on
-// the tokens before it, on no other row and on no chunking.
+// the CPU, DeviceModel on a GPU; both keep the contract of docs/architecture.md 4: the bits of a row depend on the
+// weights and on the tokens before it, on no other row and on no chunking.
 #pragma once
 
 #include "kernels/sampling.h"
@@ -26,14 +26,25 @@ public:
     // time. Error: so much memory is not to be had; says how much was asked for.
     virtual Result<std::unique_ptr<KvPool>> make_pool(int64_t tokens, int64_t sequences) const = 0;
 
+    // What every block keeps per sequence, in order.
+    virtual std::vector<StateLayout> states() const = 0;
+    // Bytes that a pool may take: what is free of a device's memory beside a step of `rows` tokens with `wanted` rows
+    // of logits; of a host's a third of what is free.
+    virtual Result<int64_t> free_bytes(int64_t rows, int64_t wanted) const = 0;
+
     // Runs the rows of `batch` through everything and advances its sequences, which come from a pool of this model.
     // logits [batch.wanted(), vocab]. Running out of pages is an error that changes nothing; after any other error the
     // batch's sequences are unusable. One call at a time: scratch memory is kept between calls.
     virtual Status forward(const Batch& batch, std::span<float> logits, Observer* observer = nullptr) const = 0;
 
+    // forward() that leaves it to its caller to look at the logits: a NaN or an infinity is no error, for it is one
+    // row's alone.
+    virtual Status evaluate(const Batch& batch, std::span<float> logits) const { return forward(batch, logits); }
+
     // Whether the model chooses tokens where its logits lie. If so, choose() is forward() that hands over a token for
     // every wanted row instead of its logits: the one that the sampler on the host would choose (kernels/sampling.h).
-    // A row with id -1 is left to the host: logits_of() gives its logits, until the next call of either.
+    // A row with id -1 is left to the host: logits_of() gives its logits, until the next call of either. A row with id
+    // -2 holds a NaN or an infinity: no token follows it.
     virtual bool chooses() const { return false; }
     virtual Status choose(const Batch&, std::span<const TokenRequest>, std::span<ChosenToken>) const {
         return fail("the model hands over logits, not tokens");
@@ -46,6 +57,8 @@ public:
     virtual Workspace& workspace() const = 0;
     // The kernels and where they run: "avx512", "NVIDIA H200".
     virtual std::string kernels() const = 0;
+    // What a user should know about how the weights were loaded, in one line; empty: they are the checkpoint's.
+    virtual std::string note() const { return {}; }
 };
 
 }  // namespace nibble

@@ -1,9 +1,12 @@
 #include "model/model.h"
 
+#include "base/map_faults.h"
 #include "model/widen.h"
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <fstream>
 
 namespace nibble {
 namespace {
@@ -108,13 +111,30 @@ Result<Model> Model::load(std::shared_ptr<const Checkpoint> checkpoint, const Mo
     return model;
 }
 
-Result<std::unique_ptr<KvPool>> Model::make_pool(int64_t tokens, int64_t sequences) const {
+std::vector<StateLayout> Model::states() const {
     std::vector<StateLayout> layouts;
     for (const Block& block : parts_.blocks) layouts.push_back(block.state());
-    return KvPool::create(std::move(layouts), tokens, sequences, host_state_memory);
+    return layouts;
+}
+
+Result<std::unique_ptr<KvPool>> Model::make_pool(int64_t tokens, int64_t sequences) const {
+    return KvPool::create(states(), tokens, sequences, host_state_memory);
+}
+
+Result<int64_t> Model::free_bytes(int64_t, int64_t) const {
+    std::ifstream file("/proc/meminfo");
+    for (std::string name, rest; file >> name && std::getline(file, rest);)
+        if (name == "MemAvailable:") return std::strtoll(rest.c_str(), nullptr, 10) * 1024 / 3;
+    return fail("/proc/meminfo does not say how much memory is free; give --kv-memory");
 }
 
 Status Model::forward(const Batch& batch, std::span<float> logits, Observer* observer) const {
+    return run(batch, logits, observer, true);
+}
+
+Status Model::evaluate(const Batch& batch, std::span<float> logits) const { return run(batch, logits, nullptr, false); }
+
+Status Model::run(const Batch& batch, std::span<float> logits, Observer* observer, bool look) const {
     Workspace& work = *work_;
     const int64_t rows = batch.rows(), n = config_->hidden;
     NIBBLE_CHECK(check(batch, std::ssize(logits), config_->vocab));
@@ -135,7 +155,9 @@ Status Model::forward(const Batch& batch, std::span<float> logits, Observer* obs
             std::copy_n(x + (batch.row(s) + i) * n, n, wanted + count++ * n);
     if (count > 0) {
         NIBBLE_CHECK(parts_.head.forward(wanted, count, logits.data(), work, observer));
-        if (const int64_t bad = work.elementwise->first_nonfinite(logits.data(), std::ssize(logits)); bad >= 0)
+        NIBBLE_CHECK(check_maps());  // weights may still lie in the files
+        const int64_t bad = look ? work.elementwise->first_nonfinite(logits.data(), std::ssize(logits)) : -1;
+        if (bad >= 0)
             return fail("lm_head: {} in the logits of wanted row {} (token {})",
                         std::isnan(logits[size_t(bad)]) ? "NaN" : "infinity", bad / config_->vocab,
                         bad % config_->vocab);

@@ -3,7 +3,7 @@
 //
 // Values between operators are FP32 arrays; with Compute::bf16 every operator rounds its result to BF16 (as a BF16
 // model does), with f32 nothing is rounded. Both are exact functions of weights and of the tokens before: the bits of a
-// row depend on no other row, no chunking, no thread count and no instruction set (design.md 4).
+// row depend on no other row, no chunking, no thread count and no instruction set (docs/architecture.md 4).
 #pragma once
 
 #include "base/philox.h"
@@ -92,12 +92,17 @@ public:
     const Head& head() const { return parts_.head; }
 
     Result<std::unique_ptr<KvPool>> make_pool(int64_t tokens, int64_t sequences) const override;
+    std::vector<StateLayout> states() const override;
+    Result<int64_t> free_bytes(int64_t rows, int64_t wanted) const override;
     Status forward(const Batch& batch, std::span<float> logits, Observer* observer = nullptr) const override;
+    Status evaluate(const Batch& batch, std::span<float> logits) const override;
     Workspace& workspace() const override { return *work_; }
     std::string kernels() const override { return std::string(work_->matmul->name); }
 
 private:
     Model() = default;
+    // Advances the sequences where `look` is false or the logits are finite.
+    Status run(const Batch& batch, std::span<float> logits, Observer* observer, bool look) const;
     std::shared_ptr<const Checkpoint> checkpoint_;
     std::unique_ptr<ModelConfig> config_;
     ModelParts parts_;

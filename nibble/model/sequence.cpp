@@ -66,11 +66,77 @@ Result<Sequence> Sequence::fork() const {
     return copy;
 }
 
-Status Sequence::reserve(int64_t tokens) {
+int64_t Sequence::missing_pages(int64_t tokens) const {
     const int64_t wanted = tiles(position_ + tokens);
     int64_t missing = 0;
     for (size_t i = 0; i < pages_.size(); ++i)
         if (pool_->layouts_[i].page_bytes > 0) missing += std::max<int64_t>(0, wanted - std::ssize(pages_[i]));
+    return missing;
+}
+
+TilePages Sequence::share(int64_t tile) const {
+    TilePages out;
+    out.pool_ = pool_;
+    for (const auto& table : pages_) {
+        std::byte* const page = table.empty() ? nullptr : table[static_cast<size_t>(tile)];
+        if (page) pool_->share(page);
+        out.pages_.push_back(page);
+    }
+    return out;
+}
+
+void Sequence::adopt(const TilePages& tile) {
+    for (size_t i = 0; i < pages_.size(); ++i) {
+        if (pool_->layouts_[i].page_bytes == 0) continue;
+        if (tile.pages_[i]) pool_->share(tile.pages_[i]);
+        pages_[i].push_back(tile.pages_[i]);
+    }
+    position_ += kv_page_tokens;
+}
+
+Result<StateCopy> Sequence::copy_states() const {
+    StateCopy copy;
+    copy.position_ = position_;
+    if (!states_) return copy;
+    copy.states_ = pool_->take_states();
+    if (!copy.states_) return fail("the pool has no states left for a copy");
+    copy.pool_ = pool_;
+    NIBBLE_CHECK(pool_->memory_->copy(copy.states_, states_, pool_->state_bytes_));
+    return copy;
+}
+
+Status Sequence::restore(const StateCopy& copy) {
+    position_ = copy.position_;
+    if (!copy.states_) return Ok{};
+    if (!states_ && !(states_ = pool_->take_states())) return fail("the pool has no states left for another sequence");
+    return pool_->memory_->copy(states_, copy.states_, pool_->state_bytes_);
+}
+
+TilePages::~TilePages() {
+    for (std::byte* page : pages_)
+        if (page) pool_->give(page);
+}
+
+int64_t TilePages::count() const {
+    return std::ranges::count_if(pages_, [](const std::byte* p) { return p; });
+}
+
+bool TilePages::serves(int64_t ahead) const {
+    for (size_t i = 0; i < pages_.size(); ++i) {
+        const StateLayout& layout = pool_->layouts_[i];
+        if (layout.page_bytes == 0 || pages_[i]) continue;
+        if (layout.window == 0 || ahead < layout.window - 1 + most_rewind) return false;
+    }
+    return true;
+}
+
+StateCopy::~StateCopy() {
+    if (states_) pool_->give_states(states_);
+}
+
+Status Sequence::reserve(int64_t tokens) {
+    const int64_t wanted = tiles(position_ + tokens);
+    const int64_t missing = missing_pages(tokens);
     if (missing > pool_->free_pages())
         return fail("the KV cache is full: {} pages needed for {} more tokens, {} of {} free", missing, tokens,
                     pool_->free_pages(), pool_->pages());
@@ -91,7 +157,8 @@ void Sequence::advance(int64_t tokens) {
     for (size_t i = 0; i < pages_.size(); ++i) {
         const int64_t window = pool_->layouts_[i].window;
         if (window == 0) continue;
-        const int64_t first = std::max<int64_t>(0, position_ - window + 1) / kv_page_tokens;  // the next query's
+        // The next query's, or that of a query before it.
+        const int64_t first = std::max<int64_t>(0, position_ - most_rewind - window + 1) / kv_page_tokens;
         for (int64_t t = std::min<int64_t>(first, std::ssize(pages_[i])) - 1; t >= 0; --t) {
             std::byte*& page = pages_[i][static_cast<size_t>(t)];
             if (!page) break;
@@ -122,6 +189,27 @@ KvPool::KvPool(std::vector<StateLayout> layouts, int64_t tokens, int64_t sequenc
 }
 
 KvPool::~KvPool() = default;
+
+int64_t KvPool::pages_for(int64_t tokens, int64_t piece) const {
+    int64_t pages = 0;
+    for (const StateLayout& layout : layouts_) {
+        if (layout.page_bytes == 0) continue;
+        int64_t held = tokens;
+        if (layout.window > 0) held = std::min(held, layout.window + piece + most_rewind + kv_page_tokens);
+        pages += tiles(held);
+    }
+    return pages;
+}
+
+int64_t pool_bytes(std::span<const StateLayout> layouts, int64_t tokens, int64_t sequences) {
+    int64_t tables = 0, page = 0, states = 0;
+    for (const StateLayout& layout : layouts) {
+        tables += layout.page_bytes > 0;
+        page = std::max(page, round_up(layout.page_bytes, StateMemory::alignment));
+        states += round_up(layout.floats * int64_t{sizeof(float)}, StateMemory::alignment);
+    }
+    return tables * tiles(tokens) * page + sequences * states;
+}
 
 Sequence KvPool::sequence() { return Sequence(*this); }
 int64_t KvPool::pages() const { return std::ssize(references_); }

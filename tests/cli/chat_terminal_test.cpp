@@ -1,4 +1,4 @@
-// `nibble chat` on a terminal of its own: Ctrl-C stops an answer and not the session.
+// `nibble chat` on a terminal of its own: Ctrl-C stops an answer and not the session, lines are edited and remembered.
 #include "support/files.h"
 
 #include <gtest/gtest.h>
@@ -8,22 +8,43 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
 #include <string>
 
 namespace nibble::test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+namespace fs = std::filesystem;
+
+// The model of tests/data/chat with a context that no machine gets to the end of while the test runs (the last tokens
+// look back at half a million others each), and with no token that ends an answer. An answer ends by Ctrl-C alone.
+void write_endless_model(const fs::path& folder) {
+    fs::copy(test_data("chat"), folder);
+    fs::permissions(folder, fs::perms::owner_all);
+    const auto edit = [&](const char* name, const std::string& from, const std::string& to) {
+        std::string text = read_file(folder / name);
+        const size_t at = text.find(from);
+        ASSERT_NE(at, text.npos) << name << " has no longer " << from;
+        fs::remove(folder / name);
+        write_file(folder / name, text.replace(at, from.size(), to));
+    };
+    edit("config.json", "\"max_position_embeddings\": 1024", "\"max_position_embeddings\": 524288");
+    edit("config.json", ",\n \"eos_token_id\": 271", "");
+    edit("tokenizer_config.json", "\"eos_token\": \"<mask>\",", "");
+}
 
 class ChatTerminal {
 public:
-    ChatTerminal() {
+    explicit ChatTerminal(const fs::path& folder) {
+        const std::string model = (folder / "model").string(), state = (folder / "state").string();
         process_ = ::forkpty(&terminal_, nullptr, nullptr, nullptr);
         if (process_ != 0) return;
-        // The slowest kernels: an answer takes longer than it takes to interrupt it.
-        const std::string model = test_data("chat").string();
-        ::execl(NIBBLE_PROGRAM, "nibble", "chat", model.c_str(), "--max-tokens", "900", "--temperature", "0",
-                "--kernels", "ref", "--threads", "1", nullptr);
+        ::setenv("XDG_STATE_HOME", state.c_str(), 1);
+        ::setenv("HOME", state.c_str(), 1);
+        ::setenv("TERM", "xterm", 1);
+        ::execl(NIBBLE_PROGRAM, "nibble", "chat", model.c_str(), "--context", "524288", "--max-tokens", "1000000000",
+                "--temperature", "0", "--kernels", "ref", "--threads", "1", nullptr);
         ::_exit(127);
     }
     ~ChatTerminal() {
@@ -34,23 +55,43 @@ public:
     void type(std::string_view keys) const {
         ASSERT_EQ(::write(terminal_, keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
     }
-    // Reads until `done` is true of what came since the last call.
-    template <class Done>
-    testing::AssertionResult wait(Done done) {
-        std::string text;
+    // Reads until `taken` finds what it looks for in the output that no earlier call took; it says how many bytes to
+    // take.
+    template <class Taken>
+    testing::AssertionResult wait(Taken taken) {
         for (const auto end = Clock::now() + std::chrono::seconds(60); Clock::now() < end;) {
+            if (const size_t bytes = taken(unread_)) {
+                unread_.erase(0, bytes);
+                return testing::AssertionSuccess();
+            }
             pollfd ready{terminal_, POLLIN, 0};
             char buffer[4096];
             if (::poll(&ready, 1, 100) <= 0) continue;
             const ssize_t n = ::read(terminal_, buffer, sizeof buffer);
             if (n <= 0) break;
             seen_.append(buffer, static_cast<size_t>(n));
-            text.append(buffer, static_cast<size_t>(n));
-            if (done(text)) return testing::AssertionSuccess();
+            unread_.append(buffer, static_cast<size_t>(n));
         }
         return testing::AssertionFailure() << "the terminal shows: " << seen_;
     }
+    testing::AssertionResult wait_for_prompt() {
+        return wait([](const std::string& text) { return text.ends_with("> ") ? text.size() : 0; });
+    }
+    // What is typed is echoed as a line, and then there is more.
+    testing::AssertionResult wait_for_answer() {
+        return wait([&](const std::string& text) {
+            const size_t echo = text.find('\n');
+            return echo != text.npos && text.size() > echo + 8 ? text.size() : 0;
+        });
+    }
+    testing::AssertionResult wait_for(const std::string& words) {
+        return wait([&](const std::string& text) {
+            const size_t at = text.find(words);
+            return at == text.npos ? 0 : at + words.size();
+        });
+    }
     int exit_status() {
+        wait([](const std::string&) { return size_t{0}; });  // to the end of what it says
         int status = -1;
         ::waitpid(process_, &status, 0);
         process_ = -1;
@@ -61,24 +102,57 @@ public:
 private:
     pid_t process_ = -1;
     int terminal_ = -1;
-    std::string seen_;
+    std::string seen_, unread_;
 };
 
-TEST(ChatTerminal, CtrlCStopsTheAnswerNotTheSession) {
-    ChatTerminal chat;
-    const auto prompt = [](const std::string& text) { return text.ends_with("> "); };
-    ASSERT_TRUE(chat.wait(prompt));
+struct ChatTerminalTest : testing::Test {
+    ChatTerminalTest() { write_endless_model(folder / "model"); }
+    TempDir folder;
+};
+
+TEST_F(ChatTerminalTest, CtrlCStopsTheAnswerNotTheSession) {
+    ChatTerminal chat(folder.path());
+    ASSERT_TRUE(chat.wait_for_prompt());
     for (const std::string line : {"hello", "and again"}) {
         chat.type(line + "\n");
-        // The terminal echoes the line; bytes after it are the answer.
-        ASSERT_TRUE(chat.wait([&](const std::string& text) { return text.size() > line.size() + 8; }));
+        ASSERT_TRUE(chat.wait_for_answer());
         chat.type("\x03");
-        ASSERT_TRUE(chat.wait(prompt));
+        ASSERT_TRUE(chat.wait_for_prompt());
     }
     EXPECT_EQ(chat.seen().find("[the answer was cut"), std::string::npos) << "it ran to its end: " << chat.seen();
-    chat.type("\x03");  // at the prompt: forgiven
+    for (int i = 0; i < 3; ++i) {  // at the prompt: drops the line, however often
+        chat.type("half a line\x03");
+        ASSERT_TRUE(chat.wait_for_prompt());
+    }
     chat.type("/exit\n");
-    chat.wait([](const std::string&) { return false; });
+    EXPECT_EQ(chat.exit_status(), 0) << chat.seen();
+}
+
+TEST_F(ChatTerminalTest, LinesAreEditedAndRemembered) {
+    {
+        ChatTerminal chat(folder.path());
+        ASSERT_TRUE(chat.wait_for_prompt());
+        chat.type("help\x01/\n");  // Ctrl-A: to the beginning of the line
+        ASSERT_TRUE(chat.wait_for("/reset    starts a new conversation"));
+        ASSERT_TRUE(chat.wait_for_prompt());
+        chat.type("/rest\n");
+        ASSERT_TRUE(chat.wait_for("unknown command '/rest'; did you mean '/reset'? (see /help)"));
+        ASSERT_TRUE(chat.wait_for_prompt());
+        chat.type("a \xC3\xA4 to remember\n");
+        ASSERT_TRUE(chat.wait_for_answer());
+        chat.type("\x03");
+        ASSERT_TRUE(chat.wait_for_prompt());
+        chat.type("\x04");  // Ctrl-D ends
+        EXPECT_EQ(chat.exit_status(), 0) << chat.seen();
+    }
+    const fs::path history = folder / "state/nibble/chat_history";
+    ASSERT_TRUE(fs::exists(history));
+    EXPECT_EQ(fs::status(history).permissions() & (fs::perms::group_all | fs::perms::others_all), fs::perms::none);
+    ChatTerminal chat(folder.path());
+    ASSERT_TRUE(chat.wait_for_prompt());
+    chat.type("\x10");  // Ctrl-P: the line before
+    EXPECT_TRUE(chat.wait_for("a \xC3\xA4 to remember"));
+    chat.type("\x15/exit\n");  // Ctrl-U: away with it
     EXPECT_EQ(chat.exit_status(), 0) << chat.seen();
 }
 

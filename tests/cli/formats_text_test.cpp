@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <vector>
 
@@ -21,7 +22,7 @@ TEST(FormatsText, EveryNameOfTheOverviewIsAccepted) {
         begin = end + 1;
         ++names;
     }
-    EXPECT_EQ(names, 14u);
+    EXPECT_EQ(names, 17u);
 }
 
 TEST(FormatsText, ShowsTheBitsOfANumber) {
@@ -37,7 +38,7 @@ TEST(FormatsText, WalksThroughABlock) {
     const auto text = quantized_text("nvfp4", numbers, Arithmetic::reciprocal);
     ASSERT_TRUE(text.ok());
     EXPECT_NE(text->find("E4M3 0x7E = 448"), std::string::npos) << *text;
-    EXPECT_NE(text->find("0xF           -6             -3            +0"), std::string::npos) << *text;
+    EXPECT_NE(text->find("-6    0xF             -3            +0"), std::string::npos) << *text;
 }
 
 TEST(FormatsText, RefusesWhatHasNoScale) {
@@ -47,4 +48,47 @@ TEST(FormatsText, RefusesWhatHasNoScale) {
     EXPECT_EQ(quantized_text("nvfp4", many, Arithmetic::reciprocal).error().message(),
               "nvfp4 has blocks of 16 numbers; 17 were given");
     EXPECT_FALSE(format_text("fp3").ok());
+}
+
+TEST(FormatsText, FloatsSayTheirBiasAndFormula) {
+    EXPECT_NE(format_text("e4m3")->find("bias 7"), std::string::npos);
+    EXPECT_NE(format_text("e4m3")->find("2^(e - 7) * (1 + m/8)"), std::string::npos) << *format_text("e4m3");
+    EXPECT_NE(format_text("e4m3")->find("0.001953"), std::string::npos);
+    EXPECT_NE(overview_text().find("tf32"), std::string::npos);
+}
+
+// The values of FP6 by OCP MX 1.0: largest, smallest, ties to even, saturation; TF32 keeps ten bits.
+TEST(FormatsText, Fp6AndTf32Round) {
+    const auto line = [](std::string_view name, float x) {
+        return *quantized_text(name, std::array{x}, Arithmetic::reciprocal);
+    };
+    EXPECT_NE(line("e2m3", 100.0f).find("0x1F                  7.5"), std::string::npos) << line("e2m3", 100.0f);
+    EXPECT_NE(line("e2m3", 0.1875f).find("0x02                 0.25"), std::string::npos) << line("e2m3", 0.1875f);
+    EXPECT_NE(line("e3m2", -30.0f).find("0x3F                  -28"), std::string::npos) << line("e3m2", -30.0f);
+    EXPECT_NE(line("e3m2", 0.0625f).find("0x01               0.0625"), std::string::npos) << line("e3m2", 0.0625f);
+    EXPECT_NE(line("tf32", 1.0f + 0x1p-11f).find("              1 "), std::string::npos)
+        << line("tf32", 1.0f + 0x1p-11f);
+    EXPECT_NE(line("tf32", 1.0f + 0x1p-10f).find("1.0009766"), std::string::npos);
+}
+
+TEST(FormatsText, ABlockIsPartOfATensor) {
+    const float numbers[] = {0.1f, -3.0f, 1.5f};
+    const auto text = quantized_text("nvfp4", numbers, Arithmetic::true_division, 8.0f);
+    ASSERT_TRUE(text.ok());
+    // 3 / (6 * 8/2688) = 168, which E4M3 rounds to 160 (ties to even between 160 and 176).
+    EXPECT_NE(text->find("168 -> E4M3 0x72 = 160"), std::string::npos) << *text;
+    EXPECT_NE(text->find("amax/1536"), std::string::npos);
+    EXPECT_NE(text->find("chosen: "), std::string::npos);
+    EXPECT_EQ(quantized_text("nvfp4", numbers, Arithmetic::reciprocal, 1.0f).error().message(),
+              "--amax 1: the tensor's largest magnitude is at least that of these numbers, 3");
+    EXPECT_FALSE(quantized_text("mxfp4", numbers, Arithmetic::reciprocal, 8.0f).ok());
+    EXPECT_FALSE(quantized_text("e4m3", numbers, Arithmetic::reciprocal, 8.0f).ok());
+}
+
+TEST(FormatsText, FourOverSixChoosesWhatLosesLess) {
+    // With its largest number on the element 4 the first block is exact, with it on 6 the second.
+    const float numbers[] = {4.0f, 3.0f, 2.0f, -4.0f};
+    EXPECT_NE(quantized_text("nvfp4", numbers, Arithmetic::true_division)->find("chosen: four"), std::string::npos);
+    const float six[] = {6.0f, 3.0f, 1.5f, -6.0f};
+    EXPECT_NE(quantized_text("nvfp4", six, Arithmetic::true_division)->find("chosen: six"), std::string::npos);
 }

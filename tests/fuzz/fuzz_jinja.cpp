@@ -1,14 +1,27 @@
-// Any bytes as a chat template: refused, or rendered within its limits; never more than one line of error.
-#include "message.h"
+// Any bytes as a chat template, and what follows the first byte 1 as the JSON of its variables (without one: a
+// conversation): refused, or rendered within its limits of time and memory; never more than one line of error.
+#include "judge.h"
 #include "text/chat_template.h"
 
 using namespace nibble;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-    static const Json variables = *parse_json(
+    static const Json conversation = *parse_json(
         R"({"messages": [{"role": "user", "content": "a\u00e9 b"}, {"role": "assistant", "content": null, "tool_calls": [{"x": 1.5}]}], "tools": null, "add_generation_prompt": true, "eos_token": "</s>"})");
+    const Judge judge;
+    const std::string_view all(reinterpret_cast<const char*>(data), size);
+    const size_t cut = all.find('\1');
+    Json variables = conversation;
+    if (cut != all.npos) {
+        auto given = parse_json(all.substr(cut + 1));
+        if (!given.ok()) {
+            require_message(given.error());
+            return 0;
+        }
+        variables = *std::move(given);
+    }
     const TemplateLimits limits{.max_steps = 100'000, .max_made_bytes = 4 << 20, .max_output_bytes = 1 << 20};
-    const auto parsed = ChatTemplate::parse({reinterpret_cast<const char*>(data), size}, limits);
+    const auto parsed = ChatTemplate::parse(all.substr(0, cut), limits);
     if (!parsed.ok()) {
         require_message(parsed.error());
         return 0;
@@ -18,7 +31,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         require(int64_t(text->size()) <= limits.max_output_bytes);
     else
         require_message(text.error());
-    require(text.ok() || text.error().message().starts_with("line "));
+    require(text.ok() || text.error().message().starts_with("line ") || !variables.is_object());
     const auto again = parsed->render(variables, std::tm{});
     require(again.ok() == text.ok() && (!text.ok() || *again == *text));
     return 0;

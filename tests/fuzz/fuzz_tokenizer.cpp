@@ -2,7 +2,7 @@
 // exist, that decode to valid UTF-8, and to the same text all at once and as a stream up to runs of invalid bytes. A
 // first byte 'M' chooses tokenizer.model.
 #include "base/error.h"
-#include "message.h"
+#include "judge.h"
 #include "text/tokenizer.h"
 #include "text/unicode.h"
 
@@ -10,6 +10,7 @@ using namespace nibble;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (size == 0) return 0;
+    const Judge judge;
     const std::string_view all(reinterpret_cast<const char*>(data), size);
     const bool sentencepiece = all[0] == 'M';
     // Binary files hold the byte 1, too: their text comes after the last one.
@@ -22,11 +23,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         return 0;
     }
     for (const bool special : {false, true}) {
-        const auto ids = tokenizer->encode(text, {.add_special = special, .parse_special = special});
-        if (!ids.ok()) continue;
-        const auto again =
-            tokenizer->encode(text, {.add_special = special, .parse_special = special});  // from the cache
-        require(again.ok() && *again == *ids);
+        const EncodeOptions options{.add_special = special, .parse_special = special};
+        Meter meter({.steps = 1'000'000, .bytes = 64 << 20}), second({.steps = 1'000'000, .bytes = 64 << 20});
+        const auto ids = tokenizer->encode(text, options, meter);
+        if (!ids.ok()) {
+            require_message(ids.error());
+            continue;
+        }
+        const auto again = tokenizer->encode(text, options, second);  // from the cache: not more expensive
+        require(again.ok() && *again == *ids && second.steps_used() <= meter.steps_used());
         StreamDecoder stream(*tokenizer);
         std::string streamed;
         for (const TokenId id : *ids) {

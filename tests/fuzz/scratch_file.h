@@ -30,6 +30,4 @@ private:
 };
 
 // tests/data
-inline std::filesystem::path data_folder() {
-    return std::filesystem::path(NIBBLE_SOURCE_DIR) / "tests/data";
-}
+inline std::filesystem::path data_folder() { return std::filesystem::path(NIBBLE_SOURCE_DIR) / "tests/data"; }

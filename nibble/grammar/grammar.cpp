@@ -1,0 +1,255 @@
+#include "grammar/grammar.h"
+
+#include "grammar/automaton.h"
+#include "grammar/dfa.h"
+#include "grammar/stacks.h"
+
+#include <algorithm>
+
+namespace nibble {
+namespace {
+
+// The rules of a grammar on their way to one automaton.
+class RuleCompiler {
+public:
+    RuleCompiler(const std::vector<std::string>& names, GrammarBudget& budget) : names_(names), budget_(budget) {}
+
+    Status make(const std::vector<ExprPtr>& expressions) {
+        for (size_t i = 0; i < expressions.size(); ++i) {
+            NIBBLE_TRY(Dfa dfa, Dfa::of(*expressions[i], budget_).within(names_[i]));
+            rules_.push_back(dfa.states());
+        }
+        NIBBLE_CHECK(drop_endless());
+        NIBBLE_CHECK(find_nullable());
+        return order_rules();
+    }
+
+    Result<std::unique_ptr<const PushdownAutomaton>> join() {
+        auto out = std::make_unique<PushdownAutomaton>();
+        std::vector<uint32_t> first(rules_.size() + 1, 0);
+        for (size_t r = 0; r < rules_.size(); ++r) first[r + 1] = first[r] + uint32_t(rules_[r].size());
+        out->start = first[0];
+        for (uint32_t r = 0; r < rules_.size(); ++r)
+            for (const Dfa::State& s : rules_[r]) {
+                out->edge_begin.push_back(uint32_t(out->edges.size()));
+                out->call_begin.push_back(uint32_t(out->calls.size()));
+                out->accepts.push_back(s.accepts);
+                out->rule_of.push_back(r);
+                for (const auto& e : s.edges) out->edges.push_back({e.first, e.last, first[r] + e.to});
+                for (const auto& c : s.calls) {
+                    const Dfa::State& back = rules_[r][c.to];
+                    const bool tail = back.accepts && back.edges.empty() && back.calls.empty();
+                    out->calls.push_back({first[c.rule], tail ? PushdownAutomaton::none : first[r] + c.to});
+                }
+            }
+        out->edge_begin.push_back(uint32_t(out->edges.size()));
+        out->call_begin.push_back(uint32_t(out->calls.size()));
+        NIBBLE_CHECK(find_follow(*out));
+        return std::unique_ptr<const PushdownAutomaton>(std::move(out));
+    }
+
+private:
+    using Rule = std::vector<Dfa::State>;
+
+    // States of a rule that reach an end, calls of `passable` rules counting as passable.
+    std::vector<bool> reaching(const Rule& rule, const std::vector<bool>& passable) const {
+        std::vector<std::vector<uint32_t>> back(rule.size());
+        std::vector<uint32_t> work;
+        std::vector<bool> good(rule.size(), false);
+        for (uint32_t i = 0; i < rule.size(); ++i) {
+            for (const auto& e : rule[i].edges) back[e.to].push_back(i);
+            for (const auto& c : rule[i].calls)
+                if (passable[c.rule]) back[c.to].push_back(i);
+            if (rule[i].accepts) {
+                good[i] = true;
+                work.push_back(i);
+            }
+        }
+        while (!work.empty()) {
+            const uint32_t at = work.back();
+            work.pop_back();
+            for (const uint32_t from : back[at])
+                if (!good[from]) {
+                    good[from] = true;
+                    work.push_back(from);
+                }
+        }
+        return good;
+    }
+
+    // Cuts away calls that never come back and states that lead nowhere.
+    Status drop_endless() {
+        std::vector<bool> passable(rules_.size(), false);
+        for (bool changed = true; changed;) {
+            changed = false;
+            for (size_t r = rules_.size(); r-- > 0;) {
+                if (passable[r] || rules_[r].empty()) continue;
+                NIBBLE_CHECK(budget_.pay_work(rules_[r].size()));
+                if (!reaching(rules_[r], passable)[0]) continue;
+                passable[r] = true;
+                changed = true;
+            }
+        }
+        if (!passable[0]) return fail("nothing satisfies the grammar: no text of finite length matches {}", names_[0]);
+        for (size_t r = 0; r < rules_.size(); ++r) {
+            if (!passable[r]) {
+                rules_[r].clear();
+                continue;
+            }
+            const auto good = reaching(rules_[r], passable);
+            for (Dfa::State& s : rules_[r]) {
+                std::erase_if(s.edges, [&](const Dfa::Edge& e) { return !good[e.to]; });
+                std::erase_if(s.calls, [&](const Dfa::Call& c) { return !passable[c.rule] || !good[c.to]; });
+            }
+        }
+        return Ok{};
+    }
+
+    // The states that `state` becomes without a byte, by calls of nullable rules; itself first.
+    Result<std::vector<uint32_t>> without_bytes(uint32_t r, uint32_t state) {
+        std::vector<uint32_t> out{state};
+        for (size_t i = 0; i < out.size(); ++i) {
+            NIBBLE_CHECK(budget_.pay_work(1 + rules_[r][out[i]].calls.size() + out.size() / 8));
+            for (const auto& c : rules_[r][out[i]].calls)
+                if (nullable_[c.rule] && std::find(out.begin(), out.end(), c.to) == out.end()) out.push_back(c.to);
+        }
+        return out;
+    }
+
+    Status find_nullable() {
+        nullable_.assign(rules_.size(), false);
+        for (bool changed = true; changed;) {
+            changed = false;
+            for (size_t r = rules_.size(); r-- > 0;) {
+                if (nullable_[r] || rules_[r].empty()) continue;
+                NIBBLE_TRY(const auto states, without_bytes(uint32_t(r), 0));
+                for (const uint32_t s : states)
+                    if (rules_[r][s].accepts) nullable_[r] = changed = true;
+            }
+        }
+        return Ok{};
+    }
+
+    // Called rules before their callers, as far as calls without a byte before them go. Error: there is a circle.
+    Status order_rules() {
+        std::vector<std::vector<uint32_t>> begins(rules_.size());  // rules that a rule may call at once
+        for (uint32_t r = 0; r < rules_.size(); ++r) {
+            if (rules_[r].empty()) continue;
+            NIBBLE_TRY(const auto states, without_bytes(r, 0));
+            for (const uint32_t s : states)
+                for (const auto& c : rules_[r][s].calls) begins[r].push_back(c.rule);
+        }
+        std::vector<uint8_t> mark(rules_.size(), 0);  // 1: being visited, 2: done
+        std::vector<std::pair<uint32_t, size_t>> path;
+        for (uint32_t r = 0; r < rules_.size(); ++r) {
+            if (mark[r]) continue;
+            path.emplace_back(r, 0);
+            mark[r] = 1;
+            while (!path.empty()) {
+                auto& [at, next] = path.back();
+                if (next == begins[at].size()) {
+                    mark[at] = 2;
+                    order_.push_back(at);
+                    path.pop_back();
+                    continue;
+                }
+                const uint32_t to = begins[at][next++];
+                if (mark[to] == 1)
+                    return fail("{}: is left-recursive: it can begin with itself; write it with a repetition instead",
+                                names_[to]);
+                if (mark[to] == 0) {
+                    mark[to] = 1;
+                    path.emplace_back(to, 0);
+                }
+            }
+        }
+        return Ok{};
+    }
+
+    Result<ByteSet> first_bytes(uint32_t r, uint32_t state, bool& may_end) {
+        ByteSet out;
+        may_end = false;
+        NIBBLE_TRY(const auto states, without_bytes(r, state));
+        for (const uint32_t s : states) {
+            may_end |= rules_[r][s].accepts;
+            for (const auto& e : rules_[r][s].edges)
+                for (int b = e.first; b <= e.last; ++b) out.set(size_t(b));
+            for (const auto& c : rules_[r][s].calls) out |= first_[c.rule];
+        }
+        NIBBLE_CHECK(budget_.pay_work(states.size()));
+        return out;
+    }
+
+    Status find_follow(PushdownAutomaton& out) {
+        first_.assign(rules_.size(), {});
+        bool end = false;
+        for (const uint32_t r : order_) {
+            if (rules_[r].empty()) continue;
+            NIBBLE_TRY(first_[r], first_bytes(r, 0, end));
+        }
+        out.follow.assign(rules_.size(), {});
+        std::vector<std::vector<uint32_t>> passes(rules_.size());  // what follows r follows these, too
+        for (uint32_t r = 0; r < rules_.size(); ++r)
+            for (const Dfa::State& s : rules_[r])
+                for (const auto& c : s.calls) {
+                    NIBBLE_TRY(const ByteSet bytes, first_bytes(r, c.to, end));
+                    out.follow[c.rule] |= bytes;
+                    if (end) passes[r].push_back(c.rule);
+                }
+        std::vector<uint32_t> work(order_);
+        while (!work.empty()) {
+            const uint32_t r = work.back();
+            work.pop_back();
+            for (const uint32_t to : passes[r]) {
+                NIBBLE_CHECK(budget_.pay_work(1));
+                const ByteSet more = out.follow[to] | out.follow[r];
+                if (more == out.follow[to]) continue;
+                out.follow[to] = more;
+                work.push_back(to);
+            }
+        }
+        return Ok{};
+    }
+
+    const std::vector<std::string>& names_;
+    GrammarBudget& budget_;
+    std::vector<Rule> rules_;
+    std::vector<bool> nullable_;
+    std::vector<uint32_t> order_;
+    std::vector<ByteSet> first_;
+};
+
+}  // namespace
+
+Grammar::Grammar(std::unique_ptr<const PushdownAutomaton> automaton, const GrammarLimits& limits)
+    : automaton_(std::move(automaton)), limits_(limits) {}
+
+Result<std::shared_ptr<const Grammar>> Grammar::compile(const std::vector<ExprPtr>& rules,
+                                                        const std::vector<std::string>& names, GrammarBudget& budget) {
+    RuleCompiler compiler(names, budget);
+    NIBBLE_CHECK(compiler.make(rules));
+    NIBBLE_TRY(auto automaton, compiler.join());
+    return std::shared_ptr<const Grammar>(new Grammar(std::move(automaton), budget.limits));
+}
+
+Result<std::shared_ptr<const Grammar>> Grammar::from_choices(std::span<const std::string> choices,
+                                                             const GrammarLimits& limits) {
+    if (choices.empty()) return fail("there are no choices");
+    size_t bytes = 0;
+    std::vector<ExprPtr> items;
+    for (const std::string& choice : choices) {
+        if (choice.empty()) return fail("choice {} is empty", items.size());
+        if ((bytes += choice.size()) > limits.max_source_bytes)
+            return fail("the choices are longer than {} bytes", limits.max_source_bytes);
+        items.push_back(expression::text(choice));
+    }
+    GrammarBudget budget(limits);
+    return compile({expression::choice(std::move(items))}, {"the choices"}, budget);
+}
+
+bool Grammar::matches(std::string_view text) const {
+    GrammarStacks stacks(*automaton_, limits_.max_stack, limits_.max_live);
+    return stacks.step(text) && stacks.may_end();
+}
+
+}  // namespace nibble

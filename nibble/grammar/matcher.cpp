@@ -1,0 +1,86 @@
+#include "grammar/matcher.h"
+
+#include "grammar/state_mask.h"
+
+#include <algorithm>
+
+namespace nibble {
+
+GrammarTokens::GrammarTokens(std::shared_ptr<const Grammar> grammar,
+                             std::shared_ptr<const GrammarVocabulary> vocabulary, size_t mask_bytes)
+    : grammar_(std::move(grammar)), vocabulary_(std::move(vocabulary)), most_bytes_(mask_bytes) {}
+
+GrammarTokens::~GrammarTokens() = default;
+
+std::shared_ptr<const StateMask> GrammarTokens::mask_of(uint32_t state) const {
+    {
+        const std::lock_guard lock(mutex_);
+        if (const auto it = masks_.find(state); it != masks_.end()) return it->second;
+    }
+    auto mask = std::make_shared<const StateMask>(
+        find_state_mask(grammar_->automaton(), *vocabulary_, state, grammar_->limits()));
+    const std::lock_guard lock(mutex_);
+    if (bytes_ + mask->bytes > most_bytes_) {
+        masks_.clear();
+        bytes_ = 0;
+    }
+    if (masks_.emplace(state, mask).second) bytes_ += mask->bytes;
+    return mask;
+}
+
+GrammarMatcher::GrammarMatcher(std::shared_ptr<const GrammarTokens> tokens)
+    : tokens_(std::move(tokens)),
+      stacks_(tokens_->grammar().automaton(), tokens_->grammar().limits().max_stack,
+              tokens_->grammar().limits().max_live) {}
+
+void GrammarMatcher::mask(std::span<uint32_t> allowed) const {
+    std::fill(allowed.begin(), allowed.end(), 0);
+    const GrammarVocabulary& vocabulary = tokens_->vocabulary();
+    const Grammar& grammar = tokens_->grammar();
+    const auto allow = [&](std::span<const uint32_t> tokens) {
+        for (const uint32_t t : tokens) allowed[t / 32] |= 1u << (t % 32);
+    };
+    const auto nothing = [](uint32_t) {};
+    for (const StackTop& top : stacks_.tops()) {
+        const auto mask = tokens_->mask_of(top.state);
+        if (stacks_.entry(top.below).depth + mask->depth > uint32_t(grammar.limits().max_stack)) {
+            // Near the deepest nesting that is allowed, what fits depends on the stack.
+            TokenWalk walk(grammar.automaton(), &stacks_, grammar.limits());
+            walk.start_at(top);
+            walk.run(vocabulary.others(), allow, nothing);
+            walk.run(vocabulary.plain(), allow, nothing);
+            continue;
+        }
+        mask->add_to(allowed, vocabulary);
+        if (top.below == stack_bottom || mask->rest.nodes.empty()) continue;
+        TokenWalk walk(grammar.automaton(), &stacks_, grammar.limits());
+        walk.start_behind(top.below);
+        walk.run(mask->rest, allow, nothing);
+    }
+}
+
+bool GrammarMatcher::accept(int32_t token) {
+    if (token < 0 || size_t(token) >= tokens_->vocabulary().size()) return false;
+    const std::string_view text = tokens_->vocabulary().text(uint32_t(token));
+    return !text.empty() && stacks_.step(text);
+}
+
+bool GrammarMatcher::accept_bytes(std::string_view bytes) { return stacks_.step(bytes); }
+
+std::string GrammarMatcher::forced(size_t most) const {
+    std::string out;
+    GrammarStacks stacks = stacks_;
+    while (out.size() < most && !stacks.may_end()) {
+        int only = -1;
+        for (const StackTop& top : stacks.tops())
+            for (const auto& e : tokens_->grammar().automaton().edges_of(top.state)) {
+                if (e.first != e.last || (only >= 0 && only != e.first)) return out;
+                only = e.first;
+            }
+        if (only < 0 || !stacks.step(uint8_t(only))) return out;
+        out += char(only);
+    }
+    return out;
+}
+
+}  // namespace nibble

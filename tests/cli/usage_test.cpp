@@ -1,0 +1,91 @@
+#include "cli/usage.h"
+
+#include "cli/command.h"
+#include "cli/command_tree.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace nibble {
+namespace {
+
+// What is said about a command line; empty when it can be read.
+std::string complaint(const std::string& words) {
+    CLI::App app{std::string(program_description), "nibble"};
+    RunCommand run;
+    add_commands(app, run);
+    try {
+        app.parse(words);
+    } catch (const CLI::Success&) {
+        return "help";
+    } catch (const CLI::ParseError& error) {
+        return usage_message(app, error);
+    }
+    return {};
+}
+
+TEST(Usage, SuggestsTheNearestCommandAndFlag) {
+    EXPECT_EQ(complaint("quantise a b -o c"), "no command 'quantise'; did you mean 'quantize'? (see nibble help)");
+    EXPECT_EQ(complaint("frobnicate"), "no command 'frobnicate' (see nibble help)");
+    EXPECT_EQ(complaint("bench quantise"),
+              "no command 'bench quantise'; did you mean 'quantize'? (see nibble help bench)");
+    EXPECT_EQ(complaint("inspect model --sumary"),
+              "nibble inspect: no flag '--sumary'; did you mean '--summary'? (see nibble help inspect)");
+    EXPECT_EQ(complaint("inspect model another"),
+              "nibble inspect: 'another' is one argument too many (see nibble help inspect)");
+}
+
+TEST(Usage, TellsTheMisspelledFlagRatherThanWhatIsMissingForIt) {
+    EXPECT_EQ(complaint("quantize a -o b --recipee nvfp4"),
+              "nibble quantize: no flag '--recipee'; did you mean '--recipe'? (see nibble help quantize)");
+}
+
+TEST(Usage, KnowsWhatIsWrongBeforeTheJobBegins) {
+    const std::string quantize = "quantize a -o b --recipe fp8 ";
+    EXPECT_EQ(complaint(quantize), "");
+    for (const char* wrong :
+         {"--format x", "--device x", "--device cuda:x", "--kv fp3", "--arithmetic fast", "--embeddings fp3",
+          "--compat 0.46", "--max-shard-size 5apples", "--kernels mmx", "--threads -3", "--calib-range mse",
+          "--calib-tokens 5", "--calib-all-experts", "--calib x --calib-range middle", "--calib x --calib-tokens 0"}) {
+        const std::string text = complaint(quantize + wrong);
+        EXPECT_NE(text, "") << wrong;
+        EXPECT_EQ(text.find('\n'), text.npos) << wrong;
+        EXPECT_TRUE(text.ends_with(" (see nibble help quantize)")) << text;
+    }
+    EXPECT_NE(complaint("quantize a -o b --recipe nvfp5").find("did you mean 'nvfp4'?"), std::string::npos);
+    EXPECT_NE(complaint("quantize a -o b.gguf --recipe fp8 --format modelopt"), "");
+    EXPECT_EQ(complaint("quantize a -o b.gguf --recipe fp8"), "");
+    EXPECT_NE(complaint("convert a -o b"), "") << "no format, and no name that says it";
+    EXPECT_EQ(complaint("convert a -o b.gguf"), "");
+    EXPECT_NE(complaint("search a -o b.yaml --calib c --score middle"), "");
+    EXPECT_NE(complaint("search a -o b.yaml"), "");
+    EXPECT_NE(complaint("eval a"), "");
+}
+
+TEST(Usage, EveryCommandHasHelpAndQuietAndAnExample) {
+    CLI::App app{std::string(program_description), "nibble"};
+    RunCommand run;
+    add_commands(app, run);
+    std::set<std::string> names;
+    for (const CommandEntry& command : command_tree(app)) {
+        EXPECT_TRUE(names.insert(command.name).second) << command.name;
+        EXPECT_FALSE(command.description.empty()) << command.name;
+        if (!command.subcommands.empty()) continue;
+        std::set<std::string> flags;
+        for (const FlagEntry& flag : command.flags)
+            for (const std::string& name : flag.names)
+                EXPECT_TRUE(flags.insert(name).second) << command.name << " " << name;
+        EXPECT_TRUE(flags.contains("--help") && flags.contains("--quiet")) << command.name;
+        EXPECT_FALSE(flags.contains("--kernel")) << command.name << ": the flag is spelled --kernels";
+        EXPECT_NE(command.footer.find("Example"), std::string::npos) << command.name;
+    }
+    EXPECT_TRUE(names.contains("quantize") && names.contains("bench model"));
+    EXPECT_EQ(complaint("help quantize"), "");
+    EXPECT_EQ(complaint("help bench model"), "");
+    EXPECT_EQ(complaint("quantize --help"), "help");
+    EXPECT_EQ(complaint("help quantise"), "no command 'quantise'; did you mean 'quantize'? (see nibble help help)");
+}
+
+}  // namespace
+}  // namespace nibble

@@ -1,0 +1,52 @@
+// What one input may cost: 10 s of processor time (the wall clock says more about the machine than about the input) and
+// 512 MiB alive at once. Judged when the object ends; the limits of the engines are far below.
+#pragma once
+
+#include "message.h"
+
+#include <sanitizer/allocator_interface.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <ctime>
+
+class Judge {
+public:
+    Judge() : start_(seconds()) {
+        static const int installed = __sanitizer_install_malloc_and_free_hooks(
+            [](const volatile void* at, size_t) {
+                if (!counting) return;
+                live += static_cast<int64_t>(__sanitizer_get_allocated_size(const_cast<const void*>(at)));
+                peak = std::max(peak.load(), live.load());
+            },
+            [](const volatile void* at) {
+                if (counting && at)
+                    live -= static_cast<int64_t>(__sanitizer_get_allocated_size(const_cast<const void*>(at)));
+            });
+        require(installed > 0);
+        live = peak = 0;
+        counting = true;
+    }
+    ~Judge() {
+        counting = false;
+        require(seconds() - start_ < most_seconds);
+        require(peak < most_bytes);
+    }
+    Judge(const Judge&) = delete;
+    Judge& operator=(const Judge&) = delete;
+
+private:
+    static constexpr double most_seconds = 10;
+    static constexpr int64_t most_bytes = int64_t{512} << 20;
+
+    static double seconds() {
+        timespec now{};
+        clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+        return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+    }
+
+    static inline std::atomic<bool> counting{false};
+    static inline std::atomic<int64_t> live{0}, peak{0};
+    double start_;
+};
