@@ -74,8 +74,11 @@ public:
         }
         return testing::AssertionFailure() << "the terminal shows: " << seen_;
     }
+    // At the beginning of a line: an answer's text may hold "> " too.
     testing::AssertionResult wait_for_prompt() {
-        return wait([](const std::string& text) { return text.ends_with("> ") ? text.size() : 0; });
+        return wait([](const std::string& text) {
+            return text == "> " || text.ends_with("\n> ") || text.ends_with("\r> ") ? text.size() : 0;
+        });
     }
     // What is typed is echoed as a line, and then there is more.
     testing::AssertionResult wait_for_answer() {
@@ -90,10 +93,16 @@ public:
             return at == text.npos ? 0 : at + words.size();
         });
     }
+    // Within a minute; a session that goes on is ended by a signal.
     int exit_status() {
         wait([](const std::string&) { return size_t{0}; });  // to the end of what it says
         int status = -1;
-        ::waitpid(process_, &status, 0);
+        pid_t ended = 0;
+        for (int i = 0; i < 100 && (ended = ::waitpid(process_, &status, WNOHANG)) == 0; ++i) ::usleep(10'000);
+        if (ended == 0) {
+            ::kill(process_, SIGKILL);
+            ::waitpid(process_, &status, 0);
+        }
         process_ = -1;
         return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
     }
