@@ -53,8 +53,8 @@ install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright COMPO
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/nibble)
 install(TARGETS nibble_library EXPORT nibble ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
 install(EXPORT nibble NAMESPACE nibble:: FILE nibbleTargets.cmake DESTINATION ${package_dir} COMPONENT development)
-foreach(folder ${NIBBLE_LIBRARY_FOLDERS})
-  # Folders below are one implementation's own.
+foreach(folder ${NIBBLE_LIBRARY_FOLDERS} model/config model/cpu model/device)
+  # Folders below of kernels/ and tensor/ are one implementation's own.
   file(GLOB headers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/nibble/${folder}/*.h)
   install(FILES ${headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/nibble/${folder} COMPONENT development)
 endforeach()

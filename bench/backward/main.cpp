@@ -1,7 +1,7 @@
 // Backward pass against forward pass of a real model, as calibration runs them: bench_backward MODEL [TOKENS
 // [SEQUENCE]]. Checks first (the gradients do not depend on threads), then prints processor seconds, which a busy
 // machine moves less than elapsed ones, and the ratio to a forward pass of the same run.
-#include "model/backward.h"
+#include "model/cpu/backward.h"
 
 #include <fmt/format.h>
 #include <sys/resource.h>

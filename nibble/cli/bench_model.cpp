@@ -3,7 +3,7 @@
 #include "checkpoint/random_checkpoint.h"
 #include "cli/engine.h"
 #include "kernels/machine_limits.h"
-#include "model/model.h"
+#include "model/cpu/model.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

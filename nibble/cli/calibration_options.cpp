@@ -3,7 +3,7 @@
 #include "cli/model_text.h"
 #include "cli/usage.h"
 #include "io/safetensors.h"
-#include "model/model.h"
+#include "model/cpu/model.h"
 #include "text/corpus.h"
 
 #include <algorithm>

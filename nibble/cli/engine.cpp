@@ -5,7 +5,7 @@
 #include "cli/options.h"
 #include "cli/usage.h"
 #include "io/journal.h"
-#include "model/device_model.h"
+#include "model/device/model.h"
 #include "serve/sampler.h"
 #include "text/corpus.h"
 #include "text/unicode.h"

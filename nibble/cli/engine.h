@@ -3,7 +3,7 @@
 
 #include "cli/command.h"
 #include "cli/model_text.h"
-#include "model/model.h"
+#include "model/cpu/model.h"
 #include "serve/answer_all.h"
 #include "tensor/device.h"
 

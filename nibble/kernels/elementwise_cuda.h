@@ -98,8 +98,8 @@ struct RopeAppend {
 };
 Status rope_append(const RopeAppend& r, const KvCache& cache, bool overlap, const Stream& stream);
 
-// The same for latent attention (model/latent_attention.h): q [heads][nope + rope] is rotated in its last dimensions;
-// keys are kv_b's [heads][nope + v] nope part followed by the rotated part that all heads share.
+// The same for latent attention (model/cpu/latent_attention.h): q [heads][nope + rope] is rotated in its last
+// dimensions; keys are kv_b's [heads][nope + v] nope part followed by the rotated part that all heads share.
 struct LatentAppend {
     int64_t tokens = 0;
     int heads = 0, nope_dim = 0, rope_dims = 0, v_dim = 0;  // k_dim = nope_dim + rope_dims

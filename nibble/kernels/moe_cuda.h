@@ -1,6 +1,6 @@
 // The routed part of a mixture of experts on a GPU, beside the products of product_cuda.h and matmul_cuda.h.
 //
-// The choice is that of model/router.h given the same logits (ties: the lower index); a token's experts are in
+// The choice is that of model/cpu/router.h given the same logits (ties: the lower index); a token's experts are in
 // ascending order, and their outputs are added in that order, so neither the batch nor the order of arrival shows.
 // Pointers are device pointers. All functions queue work and return at once. kernels/cuda_absent/ implements this
 // header in a build without CUDA.

@@ -1,4 +1,4 @@
-// Mamba-2 between its two products, on a GPU: the operations and orders of kernels/ssm.h and model/mamba.cpp.
+// Mamba-2 between its two products, on a GPU: the operations and orders of kernels/ssm.h and model/cpu/mamba.cpp.
 //
 // Convolution, scan and gated norm give the bits of their CPU twins; dt and decay go through the device's double
 // exp and log1p, which may differ from libm's in the last place of a double (that of a float, once in 10^8).

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "base/error.h"
-#include "model/config.h"
+#include "model/config/config.h"
 
 #include <cstdint>
 #include <span>

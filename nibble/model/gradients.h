@@ -4,8 +4,8 @@
 // with the gradients of the rows it wrote.
 #pragma once
 
-#include "model/block.h"
-#include "model/linear.h"
+#include "model/cpu/block.h"
+#include "model/cpu/linear.h"
 
 namespace nibble {
 

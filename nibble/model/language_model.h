@@ -5,9 +5,9 @@
 
 #include "kernels/sampling.h"
 #include "model/batch.h"
-#include "model/config.h"
+#include "model/config/config.h"
+#include "model/cpu/workspace.h"
 #include "model/sequence.h"
-#include "model/workspace.h"
 
 #include <memory>
 #include <span>
@@ -15,7 +15,7 @@
 
 namespace nibble {
 
-class Observer;  // model/block.h
+class Observer;  // model/cpu/block.h
 
 class LanguageModel {
 public:

@@ -4,7 +4,7 @@
 #include "formats/minifloat.h"
 #include "kernels/packed_memory.h"
 #include "kernels/quantize.h"
-#include "model/widen.h"
+#include "model/cpu/widen.h"
 
 #include <algorithm>
 

@@ -3,13 +3,13 @@
 // Loading runs twice over the same code: `check` only looks (presence, shape, dtype; what it returns has names and
 // sizes but no numbers) and remembers which tensors the model uses, so that a disagreement between config and tensors
 // is found before anything is packed; `load` reads. `outline` reads all but the matrices of linears, for a model that
-// keeps those elsewhere (model/device_weights.h).
+// keeps those elsewhere (model/device/weights.h).
 #pragma once
 
 #include "base/large_pages.h"
 #include "checkpoint/checkpoint.h"
-#include "model/linear.h"
-#include "model/workspace.h"
+#include "model/cpu/linear.h"
+#include "model/cpu/workspace.h"
 
 #include <optional>
 #include <span>

@@ -11,7 +11,7 @@
 #pragma once
 
 #include "checkpoint/checkpoint.h"
-#include "model/config.h"
+#include "model/config/config.h"
 #include "quant/plan.h"
 
 #include <string>

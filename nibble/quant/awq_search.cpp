@@ -3,7 +3,7 @@
 #include "base/scratch_memory.h"
 #include "io/journal.h"
 #include "kernels/load.h"
-#include "model/model.h"
+#include "model/cpu/model.h"
 #include "quant/awq.h"
 #include "quant/meter.h"
 #include "quant/panels.h"

@@ -2,7 +2,7 @@
 
 #include "base/json_fields.h"
 #include "base/scratch_memory.h"
-#include "model/backward.h"
+#include "model/cpu/backward.h"
 #include "quant/block_solver.h"
 #include "quant/calibration_observer.h"
 #include "quant/device_calibration.h"

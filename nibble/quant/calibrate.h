@@ -11,7 +11,7 @@
 #include "base/progress.h"
 #include "base/thread_pool.h"
 #include "checkpoint/checkpoint.h"
-#include "model/block.h"
+#include "model/cpu/block.h"
 #include "quant/input_scales.h"
 #include "quant/output_error.h"
 #include "quant/plan.h"
@@ -57,7 +57,7 @@ struct Calibration {
     std::map<std::string, Range, std::less<>> keys, values;  // by attention module: "model.layers.0.self_attn"
     std::vector<std::string> warnings;                       // experts that saw few tokens, ranges taken from peers
     std::unique_ptr<StatisticsStore> statistics;             // null when the plan has no solver
-    std::vector<LayerOutputError> output_errors;                  // of linears that were solved, by module
+    std::vector<LayerOutputError> output_errors;             // of linears that were solved, by module
     double seconds = 0;
     bool on_device = false;  // text went forward on CalibrationOptions::device
 };

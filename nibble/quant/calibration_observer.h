@@ -1,7 +1,7 @@
 // What calibration keeps of a block's activations: ranges for stored scales, second moments for weight solvers.
 #pragma once
 
-#include "model/block.h"
+#include "model/cpu/block.h"
 #include "quant/block_solver.h"
 #include "quant/calibrate.h"
 #include "quant/quantized_inputs.h"

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "kernels/observe_cuda.h"
-#include "model/device_walk.h"
+#include "model/device/walk.h"
 #include "quant/block_solver.h"
 #include "quant/calibrate.h"
 

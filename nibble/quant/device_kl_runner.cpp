@@ -1,4 +1,4 @@
-#include "model/device_walk.h"
+#include "model/device/walk.h"
 #include "quant/kl_runner.h"
 
 namespace nibble {

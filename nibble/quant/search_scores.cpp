@@ -1,7 +1,7 @@
 #include "quant/search_scores.h"
 
 #include "base/json_fields.h"
-#include "model/backward.h"
+#include "model/cpu/backward.h"
 #include "quant/meter.h"
 
 #include <algorithm>

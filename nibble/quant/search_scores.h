@@ -18,7 +18,7 @@
 #include "base/progress.h"
 #include "base/thread_pool.h"
 #include "io/journal.h"
-#include "model/model.h"
+#include "model/cpu/model.h"
 #include "quant/calibrate.h"
 #include "quant/search.h"
 #include "quant/trial_checkpoint.h"

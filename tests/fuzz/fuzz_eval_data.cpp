@@ -3,7 +3,7 @@
 #include "eval/generation_tasks.h"
 #include "eval/likelihood_tasks.h"
 #include "message.h"
-#include "model/model.h"
+#include "model/cpu/model.h"
 #include "scratch_file.h"
 
 #include <memory>

@@ -1,6 +1,6 @@
 // config.json: every architecture's sample, both spellings, and that nothing that might matter is passed over.
-#include "model/config.h"
-#include "model/rope.h"
+#include "model/config/config.h"
+#include "model/cpu/rope.h"
 
 #include "checkpoint/config_json.h"
 #include "model/memory_checkpoint.h"

@@ -1,6 +1,6 @@
 // The backward pass against PyTorch's autograd (golden/models/*/grad.json), and its own properties.
 #include "base/json.h"
-#include "model/backward.h"
+#include "model/cpu/backward.h"
 #include "model/models.h"
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "io/safetensors.h"
-#include "model/model.h"
+#include "model/cpu/model.h"
 #include "support/files.h"
 #include "support/model_pool.h"
 

@@ -1,7 +1,7 @@
 // Random checkpoints are whole models: every tensor that the config asks for, and no other.
 #include "checkpoint/random_checkpoint.h"
 
-#include "model/model.h"
+#include "model/cpu/model.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // The choice of experts against a plain reading of its definition, ties and groups included, and its gradient against
 // differences.
-#include "model/router.h"
+#include "model/cpu/router.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Scores of a mixed-precision search on a small checkpoint: against direct computations in double.
 #include "quant/search_scores.h"
 
-#include "model/backward.h"
+#include "model/cpu/backward.h"
 #include "quant/fakes.h"
 #include "support/files.h"
 

@@ -1,7 +1,7 @@
 // The model of tests/data/chat, loaded: for tests of what runs a model.
 #pragma once
 
-#include "model/model.h"
+#include "model/cpu/model.h"
 #include "support/files.h"
 #include "support/model_pool.h"
 #include "text/tokenizer.h"

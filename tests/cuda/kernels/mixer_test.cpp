@@ -4,7 +4,7 @@
 #include "kernels/moe_cuda.h"
 #include "kernels/ssm.h"
 #include "kernels/ssm_cuda.h"
-#include "model/router.h"
+#include "model/cpu/router.h"
 
 #include <algorithm>
 #include <cmath>

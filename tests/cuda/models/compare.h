@@ -1,7 +1,7 @@
 #pragma once
 
-#include "model/device_model.h"
-#include "model/model.h"
+#include "model/cpu/model.h"
+#include "model/device/model.h"
 
 #include <string>
 #include <vector>

@@ -10,7 +10,7 @@
 #include "kernels/moe_cuda.h"
 #include "kernels/observe_cuda.h"
 #include "kernels/product_cuda.h"
-#include "model/router.h"
+#include "model/cpu/router.h"
 #include "quant/emulated/emulated_memory.h"
 
 #include <algorithm>

@@ -1,0 +1,107 @@
+// What a model is, as values: a list of residual blocks  x = x + post_norm(mixer(norm(x)))  between an embedding and a
+// head. Llama's layer is two blocks (attention, MLP); Nemotron-H's is one of four kinds. There is no model class per
+// architecture: architectures end in model/config/config.cpp, which turns config.json into this list.
+#pragma once
+
+#include "base/error.h"
+#include "base/json.h"
+#include "kernels/elementwise.h"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace nibble {
+
+struct Rope {
+    enum class Scaling : uint8_t { none, linear, llama3, yarn } scaling = Scaling::none;
+    int dims = 0;              // rotated dimensions of a head; 0: no rotary embedding (nemotron_h)
+    bool interleaved = false;  // pairs (2i, 2i+1) instead of (i, i + dims/2)
+    double theta = 10000.0;
+    double factor = 1.0;                                   // linear, llama3, yarn
+    double low_freq_factor = 1.0, high_freq_factor = 4.0;  // llama3
+    int64_t original_context = 0;                          // llama3, yarn
+    double beta_fast = 32.0, beta_slow = 1.0;              // yarn
+    bool truncate = true;                                  // yarn: correction dims rounded to integers
+    double attention_factor = 1.0;                         // yarn: multiplies cos and sin
+    bool operator==(const Rope&) const = default;
+};
+
+struct AttentionConfig {
+    int heads = 0, kv_heads = 0, head_dim = 0;
+    float scale = 1.0f;  // of q . k
+    bool qkv_bias = false, out_bias = false;
+    bool qk_norm = false;  // RMSNorm per head before the rotary embedding (qwen3, gemma3)
+    int64_t window = 0;    // keys a query sees, itself included; 0: all
+    Rope rope;
+};
+
+// Multi-head latent attention (deepseek_v3). Queries and keys have nope_dim + rope.dims dimensions, values v_dim.
+struct LatentAttentionConfig {
+    int heads = 0;
+    int q_rank = 0;  // 0: q_proj instead of q_a_proj, q_a_layernorm, q_b_proj
+    int kv_rank = 0, nope_dim = 0, v_dim = 0;
+    float scale = 1.0f;  // yarn's mscale_all_dim included
+    bool bias = false;   // of q_a_proj, kv_a_proj_with_mqa and o_proj
+    Rope rope;
+};
+
+struct MlpConfig {
+    int intermediate = 0;
+    Activation activation = Activation::silu;
+    bool gated = true;  // down(act(gate(x)) * up(x)), else down(act(up(x)))
+    bool bias = false;
+    // Names of the linears below the block's prefix (mixtral's experts: w1, w3, w2).
+    std::string gate_proj = "gate_proj", up_proj = "up_proj", down_proj = "down_proj";
+};
+
+struct MoeConfig {
+    int experts = 0, top_k = 0;
+    MlpConfig expert;
+    MlpConfig shared;  // intermediate 0: none
+    enum class Router : uint8_t { softmax, sigmoid } router = Router::softmax;
+    bool normalize = true;        // weights of the chosen experts sum to one
+    bool selection_bias = false;  // PREFIX.gate.e_score_correction_bias: moves the choice, not the weight
+    int groups = 1, kept_groups = 1;
+    float routed_scaling = 1.0f;
+    int latent = 0;  // width of fc1_latent_proj; 0: experts see the full width
+};
+
+struct MambaConfig {
+    int heads = 0, head_dim = 0, groups = 0, state = 0, conv = 0;
+    bool conv_bias = true, projection_bias = false;
+    float dt_min = 0.0f;  // dt is clamped from below
+};
+
+using MixerConfig = std::variant<AttentionConfig, LatentAttentionConfig, MlpConfig, MoeConfig, MambaConfig>;
+
+struct BlockConfig {
+    int index = 0;          // in ModelConfig::blocks
+    int layer = 0;          // in the checkpoint's names
+    std::string prefix;     // of the mixer's tensors: "model.layers.3.self_attn"
+    std::string norm;       // "model.layers.3.input_layernorm.weight"
+    std::string post_norm;  // empty: none (gemma3 has one)
+    MixerConfig mixer;
+};
+
+struct ModelConfig {
+    std::string architecture;  // model_type
+    int64_t vocab = 0, hidden = 0, context = 0;
+    float norm_eps = 1e-5f;
+    bool norm_plus_one = false;         // RMSNorm multiplies by 1 + w (gemma3)
+    float embedding_scale = 1.0f;       // gemma3: sqrt(hidden), rounded to BF16
+    std::string embedding, norm, head;  // tensor names; head == embedding when tied
+    std::vector<BlockConfig> blocks;
+    std::vector<int32_t> eos;  // may be empty
+    int32_t bos = -1;
+};
+
+// From config.json (Checkpoint::config()). An architecture or a field that changes the maths and is not known here is
+// an error that names it; fields known not to matter (dropout, dtype, training settings) are listed in the source.
+// `root`: what stands before "layers.N" in the checkpoint's names ("language_model.model."); empty: the architecture's
+// own ("model.", "backbone.").
+Result<ModelConfig> model_config(const Json& config, std::string_view root = {});
+
+}  // namespace nibble

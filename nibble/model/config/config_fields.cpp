@@ -1,0 +1,172 @@
+#include "model/config/config_fields.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace nibble {
+namespace {
+
+// Training, bookkeeping, defaults of generation: fields that published configurations carry and inference ignores.
+constexpr std::array ignorable{"architectures",
+                               "model_type",
+                               "torch_dtype",
+                               "dtype",
+                               "transformers_version",
+                               "use_cache",
+                               "initializer_range",
+                               "attention_dropout",
+                               "hidden_dropout",
+                               "hidden_dropout_prob",
+                               "embd_pdrop",
+                               "resid_pdrop",
+                               "dropout",
+                               "classifier_dropout",
+                               "pad_token_id",
+                               "sep_token_id",
+                               "decoder_start_token_id",
+                               "pretraining_tp",
+                               "_name_or_path",
+                               "name_or_path",
+                               "_attn_implementation",
+                               "_attn_implementation_autoset",
+                               "attn_implementation",
+                               "_commit_hash",
+                               "output_router_logits",
+                               "output_attentions",
+                               "output_hidden_states",
+                               "return_dict",
+                               "router_aux_loss_coef",
+                               "router_jitter_noise",
+                               "aux_loss_alpha",
+                               "seq_aux",
+                               "tokenizer_class",
+                               "auto_map",
+                               "is_llama_config",
+                               "transformers.js_config",
+                               "unsloth_fixed",
+                               "unsloth_version",
+                               "finetuning_task",
+                               "id2label",
+                               "label2id",
+                               "problem_type",
+                               "task_specific_params",
+                               "torchscript",
+                               "use_bfloat16",
+                               "tf_legacy_loss",
+                               "pruned_heads",
+                               "chunk_size_feed_forward",
+                               "cache_implementation",
+                               "do_sample",
+                               "temperature",
+                               "top_k",
+                               "top_p",
+                               "min_length",
+                               "max_length",
+                               "num_beams",
+                               "repetition_penalty",
+                               "num_nextn_predict_layers",
+                               "quantization_config",
+                               "ep_size"};
+
+}  // namespace
+
+Error ConfigFields::bad(std::string_view key, std::string_view why) const {
+    const auto at = object_->find(std::string(key));
+    std::string value = at == object_->end() ? "absent" : at->dump(-1, ' ', true, Json::error_handler_t::replace);
+    if (value.size() > 60) value = value.substr(0, 57) + "...";
+    return fail("{}: '{}' is {}: {}", what_, key, value, why);
+}
+
+const Json* ConfigFields::find(std::string_view key) {
+    read_.emplace(key);
+    const auto at = object_->find(std::string(key));
+    return at == object_->end() || at->is_null() ? nullptr : &*at;
+}
+
+Result<int64_t> ConfigFields::integer(std::string_view key, int64_t least) {
+    const Json* value = find(key);
+    if (!value) return fail("{}: '{}' is missing", what_, key);
+    if (!value->is_number_integer() || *value > INT32_MAX || *value < least)
+        return bad(key, fmt::format("expected a whole number of at least {}", least));
+    return value->get<int64_t>();
+}
+
+Result<int64_t> ConfigFields::integer_or(std::string_view key, int64_t otherwise, int64_t least) {
+    return find(key) ? integer(key, least) : Result<int64_t>(otherwise);
+}
+
+Result<int64_t> ConfigFields::layers(int64_t otherwise) {
+    constexpr const char* key = "num_hidden_layers";
+    NIBBLE_TRY(const int64_t n, otherwise > 0 ? integer_or(key, otherwise) : integer(key));
+    if (n > 4096) return bad(key, "more than 4096 layers are not supported");
+    return n;
+}
+
+Result<double> ConfigFields::number(std::string_view key) {
+    const Json* value = find(key);
+    if (!value) return fail("{}: '{}' is missing", what_, key);
+    if (!value->is_number() || !std::isfinite(value->get<double>())) return bad(key, "expected a number");
+    return value->get<double>();
+}
+
+Result<double> ConfigFields::number_or(std::string_view key, double otherwise) {
+    return find(key) ? number(key) : Result<double>(otherwise);
+}
+
+Result<bool> ConfigFields::boolean_or(std::string_view key, bool otherwise) {
+    const Json* value = find(key);
+    if (!value) return otherwise;
+    if (!value->is_boolean()) return bad(key, "expected true or false");
+    return value->get<bool>();
+}
+
+Result<std::string> ConfigFields::string_or(std::string_view key, std::string_view otherwise) {
+    const Json* value = find(key);
+    if (!value) return std::string(otherwise);
+    if (!value->is_string()) return bad(key, "expected a string");
+    return value->get<std::string>();
+}
+
+Result<std::vector<std::string>> ConfigFields::strings(std::string_view key) {
+    std::vector<std::string> list;
+    const Json* value = find(key);
+    if (!value) return list;
+    if (!value->is_array()) return bad(key, "expected a list of strings");
+    for (const Json& item : *value) {
+        if (!item.is_string()) return bad(key, "expected a list of strings");
+        list.push_back(item.get<std::string>());
+    }
+    return list;
+}
+
+Result<std::vector<int64_t>> ConfigFields::integers(std::string_view key) {
+    std::vector<int64_t> list;
+    const Json* value = find(key);
+    if (!value) return list;
+    const auto add = [&](const Json& item) {
+        if (!item.is_number_integer() || item < 0 || item > INT32_MAX) return false;
+        list.push_back(item.get<int64_t>());
+        return true;
+    };
+    const bool good = value->is_array() ? std::ranges::all_of(*value, add) : add(*value);
+    if (!good) return bad(key, "expected whole numbers");
+    return list;
+}
+
+Status ConfigFields::must_be(std::string_view key, const Json& value) {
+    if (const Json* found = find(key); found && *found != value)
+        return bad(key, fmt::format("only {} is supported", value.dump()));
+    return Ok{};
+}
+
+Status ConfigFields::all_read() const {
+    for (const auto& [key, value] : object_->items()) {
+        if (value.is_null() || read_.contains(key) || std::ranges::count(ignorable, key)) continue;
+        return bad(key.size() > 80 ? key.substr(0, 77) + "..." : key,
+                   "not known for this architecture, so it may change what the model computes");
+    }
+    return Ok{};
+}
+
+}  // namespace nibble

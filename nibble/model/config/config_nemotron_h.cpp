@@ -1,0 +1,177 @@
+// nemotron_h: one mixer per layer, of four kinds. Attention has no rotary embedding, whatever rope_theta says.
+// dt follows time_step_limit, as the published code and the serving engines have it; transformers' torch path clamps at
+// time_step_min instead.
+#include "model/config/config_families.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace nibble {
+namespace {
+
+// One letter per layer: M Mamba-2, E experts, * attention, - MLP.
+Result<std::string> read_pattern(ConfigFields& f, int64_t layers) {
+    NIBBLE_TRY(std::string pattern, f.string_or("hybrid_override_pattern", ""));
+    NIBBLE_TRY(const auto types, f.strings("layers_block_type"));
+    const char* key = types.empty() ? "hybrid_override_pattern" : "layers_block_type";
+    if (!types.empty()) {
+        std::string named;
+        for (const std::string& type : types) {
+            if (type == "mamba" || type == "linear_attention")
+                named += 'M';
+            else if (type == "attention" || type == "full_attention")
+                named += '*';
+            else if (type == "moe")
+                named += 'E';
+            else if (type == "mlp")
+                named += '-';
+            else
+                return f.bad(key, "only mamba, attention, moe and mlp are supported");
+        }
+        if (!pattern.empty() && pattern != named) return f.bad(key, "contradicts hybrid_override_pattern");
+        pattern = named;
+    }
+    if (static_cast<int64_t>(pattern.size()) != layers)
+        return f.bad(key, fmt::format("expected one per layer, {}", layers));
+    if (pattern.find_first_not_of("ME*-") != std::string::npos) return f.bad(key, "only M, E, * and - are supported");
+    return pattern;
+}
+
+// Either of two names; both may be there when they agree.
+Result<int64_t> either(ConfigFields& f, const char* key, const char* alias) {
+    if (!f.has(key) && f.has(alias)) return f.integer(alias);
+    NIBBLE_TRY(const int64_t value, f.integer(key));
+    NIBBLE_TRY(const int64_t other, f.integer_or(alias, value));
+    if (other != value) return f.bad(alias, fmt::format("contradicts {}", key));
+    return value;
+}
+
+Result<MambaConfig> read_mamba(ConfigFields& f) {
+    MambaConfig m;
+    NIBBLE_TRY(const int64_t heads, f.integer("mamba_num_heads"));
+    NIBBLE_TRY(const int64_t head_dim, f.integer("mamba_head_dim"));
+    NIBBLE_TRY(const int64_t groups, either(f, "n_groups", "mamba_n_groups"));
+    NIBBLE_TRY(const int64_t state, either(f, "ssm_state_size", "mamba_d_state"));
+    NIBBLE_TRY(const int64_t conv, either(f, "conv_kernel", "mamba_d_conv"));
+    NIBBLE_TRY(m.conv_bias, f.boolean_or("use_conv_bias", true));
+    NIBBLE_TRY(m.projection_bias, f.boolean_or("mamba_proj_bias", false));
+    NIBBLE_TRY(const bool bias, f.boolean_or("use_bias", false));
+    if (bias != m.projection_bias) return f.bad("use_bias", "differs from mamba_proj_bias");
+    NIBBLE_CHECK(f.must_be("mamba_hidden_act", "silu"));
+    if (heads % groups != 0) return f.bad("mamba_num_heads", fmt::format("not a multiple of the groups, {}", groups));
+    m.heads = static_cast<int>(heads), m.head_dim = static_cast<int>(head_dim), m.groups = static_cast<int>(groups);
+    m.state = static_cast<int>(state), m.conv = static_cast<int>(conv);
+    if (const Json* limit = f.find("time_step_limit")) {
+        if (!limit->is_array() || limit->size() != 2 || !(*limit)[0].is_number() || (*limit)[1] != "Infinity" ||
+            !((*limit)[0] >= 0.0))
+            return f.bad("time_step_limit", "expected [0 or more, Infinity]");
+        m.dt_min = (*limit)[0].get<float>();
+    }
+    // Initialisation, precision of the cache, scheduling (the scan has no chunks): not the function that is computed.
+    for (const char* key : {"chunk_size", "mamba_chunk_size", "time_step_min", "time_step_max", "time_step_floor",
+                            "expand", "mamba_expand", "mamba_ssm_cache_dtype", "use_mamba_kernels",
+                            "rescale_prenorm_residual", "residual_in_fp32", "num_logits_to_keep"})
+        f.ignore(key);
+    return m;
+}
+
+Result<MoeConfig> read_moe(ConfigFields& f, Activation activation) {
+    MoeConfig moe;
+    moe.router = MoeConfig::Router::sigmoid;
+    moe.selection_bias = true;
+    NIBBLE_TRY(const int64_t experts, f.integer("n_routed_experts"));
+    NIBBLE_TRY(const int64_t chosen, f.integer("num_experts_per_tok"));
+    NIBBLE_TRY(const int64_t width, f.integer("moe_intermediate_size"));
+    NIBBLE_TRY(const int64_t shared, f.integer_or("n_shared_experts", 0, 0));
+    NIBBLE_TRY(const int64_t shared_width, f.integer_or("moe_shared_expert_intermediate_size", 0, 0));
+    NIBBLE_TRY(const int64_t groups, f.integer_or("n_group", 1));
+    NIBBLE_TRY(const int64_t kept, f.integer_or("topk_group", 1));
+    NIBBLE_TRY(const int64_t latent, f.integer_or("moe_latent_size", 0));
+    NIBBLE_TRY(moe.normalize, f.boolean_or("norm_topk_prob", true));
+    NIBBLE_TRY(const double scaling, f.number_or("routed_scaling_factor", 1.0));
+    f.ignore("moe_shared_expert_overlap");
+    if (chosen > experts) return f.bad("num_experts_per_tok", "more than n_routed_experts");
+    if (experts % groups != 0 || kept > groups)
+        return f.bad("n_group", "does not divide the experts, or fewer than topk_group");
+    moe.experts = static_cast<int>(experts), moe.top_k = static_cast<int>(chosen);
+    moe.groups = static_cast<int>(groups), moe.kept_groups = static_cast<int>(kept);
+    moe.expert.intermediate = static_cast<int>(width);
+    moe.shared.intermediate = shared > 0 ? static_cast<int>(shared_width) : 0;
+    for (MlpConfig* mlp : {&moe.expert, &moe.shared}) mlp->gated = false, mlp->activation = activation;
+    moe.latent = static_cast<int>(latent);
+    moe.routed_scaling = static_cast<float>(scaling);
+    return moe;
+}
+
+}  // namespace
+
+Result<ModelConfig> read_nemotron_h(ConfigFields& f, const std::string& root) {
+    ModelConfig model;
+    NIBBLE_TRY(model.vocab, f.integer("vocab_size"));
+    NIBBLE_TRY(model.hidden, f.integer("hidden_size"));
+    NIBBLE_TRY(const int64_t layers, f.layers());
+    NIBBLE_TRY(model.context, f.integer("max_position_embeddings"));
+    const char* eps_key = f.has("layer_norm_epsilon") ? "layer_norm_epsilon" : "norm_eps";
+    NIBBLE_TRY(const double eps, f.number(eps_key));
+    NIBBLE_TRY(const double other_eps, f.number_or("norm_eps", eps));
+    if (other_eps != eps) return f.bad("norm_eps", "contradicts layer_norm_epsilon");
+    model.norm_eps = static_cast<float>(eps);
+    NIBBLE_TRY(const bool tied, f.boolean_or("tie_word_embeddings", false));
+    model.embedding = root + "embeddings.weight";
+    model.norm = root + "norm_f.weight";
+    model.head = tied ? model.embedding : "lm_head.weight";
+    NIBBLE_TRY(const std::string pattern, read_pattern(f, layers));
+    const auto any = [&](char letter) { return pattern.find(letter) != std::string::npos; };
+
+    NIBBLE_CHECK(f.must_be("mlp_hidden_act", "relu2"));
+    NIBBLE_CHECK(f.must_be("sliding_window", nullptr));
+    for (const char* key : {"rope_theta", "partial_rotary_factor", "rope_parameters", "mtp_hybrid_override_pattern",
+                            "mtp_layers_block_type"})
+        f.ignore(key);
+    AttentionConfig attention;
+    if (any('*')) {
+        NIBBLE_TRY(attention, read_heads(f, model.hidden));
+    } else {
+        for (const char* key : {"num_attention_heads", "num_key_value_heads", "head_dim"}) f.ignore(key);
+    }
+    NIBBLE_TRY(attention.qkv_bias, f.boolean_or("attention_bias", false));
+    attention.out_bias = attention.qkv_bias;
+    MlpConfig mlp;
+    mlp.gated = false, mlp.activation = Activation::relu2;
+    NIBBLE_TRY(mlp.bias, f.boolean_or("mlp_bias", false));
+    NIBBLE_TRY(const int64_t intermediate, f.integer_or("intermediate_size", 0, 0));
+    mlp.intermediate = static_cast<int>(intermediate);
+    if (any('-') && intermediate == 0) return f.bad("intermediate_size", "needed by the pattern's '-'");
+    MambaConfig mamba;
+    if (any('M') || f.has("mamba_num_heads")) {
+        NIBBLE_TRY(mamba, read_mamba(f));
+    }
+    MoeConfig moe;
+    if (any('E') || f.has("n_routed_experts")) {
+        NIBBLE_TRY(moe, read_moe(f, Activation::relu2));
+    }
+    for (int64_t l = 0; l < layers; ++l) {
+        BlockConfig block;
+        block.layer = static_cast<int>(l);
+        block.prefix = fmt::format("{}layers.{}.mixer", root, l);
+        block.norm = fmt::format("{}layers.{}.norm.weight", root, l);
+        switch (pattern[static_cast<size_t>(l)]) {
+            case 'M':
+                block.mixer = mamba;
+                break;
+            case 'E':
+                block.mixer = moe;
+                break;
+            case '*':
+                block.mixer = attention;
+                break;
+            default:
+                block.mixer = mlp;
+                break;
+        }
+        model.blocks.push_back(std::move(block));
+    }
+    return model;
+}
+
+}  // namespace nibble

@@ -1,0 +1,59 @@
+#include "model/cpu/attend.h"
+
+#include "model/sequence.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace nibble {
+namespace {
+
+struct Store {  // rows of one segment that lie in one page
+    std::byte* const* pages;
+    int64_t position, row, count;
+};
+
+}  // namespace
+
+void attend(const Batch& batch, int index, const AttentionShape& shape, const float* q, int64_t q_stride,
+            const float* k, int64_t k_stride, const float* v, int64_t v_stride, float* y, Workspace& work) {
+    const Arena::Scope scope(work.arena);
+    const int64_t y_stride = int64_t{shape.heads} * shape.kv.v_dim, page_bytes = kv_page_bytes(shape.kv);
+    std::vector<Store> stores;
+    std::vector<AttentionJob> jobs;
+    for (size_t i = 0; i < batch.segments().size(); ++i) {
+        const Segment& segment = batch.segments()[i];
+        const int64_t rows = static_cast<int64_t>(segment.tokens.size()), row = batch.row(i), start = batch.position(i);
+        std::byte* const* pages = nullptr;
+        if (segment.sequence) {
+            pages = segment.sequence->pages(index).data();
+        } else {
+            const int64_t count = (rows + kv_page_tokens - 1) / kv_page_tokens;
+            auto** scratch = work.arena.array<std::byte*>(count);
+            std::byte* memory = work.arena.bytes(count * page_bytes);
+            for (int64_t p = 0; p < count; ++p) scratch[p] = memory + p * page_bytes;
+            std::memset(scratch[count - 1], 0, static_cast<size_t>(page_bytes));  // positions past the text's end
+            pages = scratch;
+        }
+        for (int64_t at = start; at < start + rows;) {
+            const int64_t end = std::min(start + rows, (at / kv_page_tokens + 1) * kv_page_tokens);
+            stores.push_back({pages, at, row + at - start, end - at});
+            at = end;
+        }
+        jobs.push_back({.q = q + row * q_stride,
+                        .y = y + row * y_stride,
+                        .q_stride = q_stride,
+                        .y_stride = y_stride,
+                        .rows = rows,
+                        .position = start,
+                        .pages = pages});
+    }
+    work.pool->parallel_for(static_cast<int64_t>(stores.size()), [&](int64_t i) {
+        const Store& s = stores[static_cast<size_t>(i)];
+        kv_store(shape.kv, s.pages, s.position, s.count, k + s.row * k_stride, k_stride, v + s.row * v_stride,
+                 v_stride);
+    });
+    work.attention->attend(shape, jobs, *work.pool);
+}
+
+}  // namespace nibble

@@ -1,0 +1,126 @@
+#include "model/cpu/attend_backward.h"
+
+#include "kernels/unpack.h"
+
+#include <algorithm>
+
+namespace nibble {
+namespace {
+
+constexpr int64_t tile = 128;
+
+// Keys and values of one head of one text, packed for the products.
+struct KeyTiles {
+    std::vector<PackedMatrix> k, k_t, v;
+};
+
+// One text and one K/V head; every product runs inline on this thread.
+class HeadBackward {
+public:
+    HeadBackward(const AttentionShape& shape, const AttentionRows& rows, int64_t first_row, int64_t tokens,
+                 int64_t kv_head, Workspace& work)
+        : shape_(shape),
+          r_(rows),
+          row_(first_row),
+          tokens_(tokens),
+          head_(kv_head),
+          work_(work),
+          p_(static_cast<size_t>(tile * tokens)),
+          dp_(p_.size()),
+          turned_(tile * tile),
+          sum_(static_cast<size_t>(tile * std::max(shape.kv.k_dim, shape.kv.v_dim))) {}
+
+    void run() {
+        const int64_t k_dim = shape_.kv.k_dim, v_dim = shape_.kv.v_dim;
+        for (int64_t at = 0; at < tokens_; at += tile) {
+            const int64_t n = std::min(tile, tokens_ - at);
+            const float *k = r_.k + (row_ + at) * r_.k_stride + head_ * k_dim,
+                        *v = r_.v + (row_ + at) * r_.v_stride + head_ * v_dim;
+            keys_.k.push_back(pack_rows(k, n, k_dim, r_.k_stride, *work_.pool));
+            keys_.k_t.push_back(pack_transposed(k, n, k_dim, r_.k_stride, *work_.pool));
+            keys_.v.push_back(pack_rows(v, n, v_dim, r_.v_stride, *work_.pool));
+            for (int64_t i = 0; i < n; ++i) {
+                std::fill_n(dk(at + i), k_dim, 0.0f);
+                std::fill_n(dv(at + i), v_dim, 0.0f);
+            }
+        }
+        const int64_t group = shape_.heads / shape_.kv.heads;
+        for (int64_t h = head_ * group; h < (head_ + 1) * group; ++h)
+            for (int64_t at = 0; at < tokens_; at += tile) queries(h, at, std::min(tile, tokens_ - at));
+    }
+
+private:
+    float* dk(int64_t t) const { return r_.dk + (row_ + t) * r_.k_stride + head_ * shape_.kv.k_dim; }
+    float* dv(int64_t t) const { return r_.dv + (row_ + t) * r_.v_stride + head_ * shape_.kv.v_dim; }
+    void product(const PackedMatrix& w, const float* x, int64_t rows, int64_t stride, float* y, int64_t y_stride) {
+        work_.matmul->matmul(w, {.x = x, .rows = rows, .stride = stride}, {y, y_stride}, *work_.pool);
+    }
+    // Rows of `to` += the columns [from, from + keys) of `weights`, transposed, times the rows packed in `right`.
+    void add_product(const float* weights, int64_t from, int64_t keys, int64_t n, const PackedMatrix& right, float* to,
+                     int64_t to_stride) {
+        for (int64_t j = 0; j < keys; ++j)
+            for (int64_t i = 0; i < n; ++i) turned_[j * n + i] = weights[i * tokens_ + from + j];
+        product(right, turned_.data(), keys, n, sum_.data(), right.rows());
+        for (int64_t j = 0; j < keys; ++j)
+            work_.elementwise->add(sum_.data() + j * right.rows(), right.rows(), false, to + j * to_stride);
+    }
+
+    // Queries [at, at + n) of head h.
+    void queries(int64_t h, int64_t at, int64_t n) {
+        const int64_t k_dim = shape_.kv.k_dim, v_dim = shape_.kv.v_dim, dy_stride = shape_.heads * v_dim;
+        const float* q = r_.q + (row_ + at) * r_.q_stride + h * k_dim;
+        const float* dy = r_.dy + (row_ + at) * dy_stride + h * v_dim;
+        float* dq = r_.dq + (row_ + at) * r_.q_stride + h * k_dim;
+        const int64_t end = at + n;
+        const int64_t begin = shape_.window > 0 ? std::max<int64_t>(0, at - shape_.window + 1) / tile * tile : 0;
+        for (int64_t j = begin; j < end; j += tile) {
+            product(keys_.k[j / tile], q, n, r_.q_stride, p_.data() + j, tokens_);
+            product(keys_.v[j / tile], dy, n, dy_stride, dp_.data() + j, tokens_);
+        }
+        for (int64_t i = 0; i < n; ++i) {
+            float *p = p_.data() + i * tokens_, *dp = dp_.data() + i * tokens_;
+            const int64_t last = at + i + 1;
+            const int64_t first = shape_.window > 0 ? std::max<int64_t>(0, last - shape_.window) : 0;
+            for (int64_t j = first; j < last; ++j) p[j] *= shape_.scale;
+            work_.gradient->softmax(p + first, last - first, p + first);
+            work_.gradient->softmax_backward(p + first, dp + first, last - first, shape_.scale, dp + first);
+            for (float* row : {p, dp}) {
+                std::fill(row + begin, row + first, 0.0f);
+                std::fill(row + last, row + end, 0.0f);
+            }
+        }
+        const PackedMatrix q_t = pack_transposed(q, n, k_dim, r_.q_stride, *work_.pool);
+        const PackedMatrix dy_t = pack_transposed(dy, n, v_dim, dy_stride, *work_.pool);
+        for (int64_t i = 0; i < n; ++i) std::fill_n(dq + i * r_.q_stride, k_dim, 0.0f);
+        for (int64_t j = begin; j < end; j += tile) {
+            const int64_t keys = std::min(tile, tokens_ - j);
+            product(keys_.k_t[j / tile], dp_.data() + j, n, tokens_, sum_.data(), k_dim);
+            for (int64_t i = 0; i < n; ++i)
+                work_.elementwise->add(sum_.data() + i * k_dim, k_dim, false, dq + i * r_.q_stride);
+            add_product(p_.data(), j, keys, n, dy_t, dv(j), r_.v_stride);
+            add_product(dp_.data(), j, keys, n, q_t, dk(j), r_.k_stride);
+        }
+    }
+
+    const AttentionShape& shape_;
+    const AttentionRows& r_;
+    const int64_t row_, tokens_, head_;
+    Workspace& work_;
+    KeyTiles keys_;
+    std::vector<float> p_, dp_;  // [tile, tokens]
+    std::vector<float> turned_, sum_;
+};
+
+}  // namespace
+
+void attend_backward(const Batch& batch, const AttentionShape& shape, const AttentionRows& rows, Workspace& work) {
+    const int64_t heads = shape.kv.heads;
+    work.pool->parallel_for(static_cast<int64_t>(batch.segments().size()) * heads, [&](int64_t job) {
+        const auto segment = static_cast<size_t>(job / heads);
+        HeadBackward(shape, rows, batch.row(segment), static_cast<int64_t>(batch.segments()[segment].tokens.size()),
+                     job % heads, work)
+            .run();
+    });
+}
+
+}  // namespace nibble

@@ -1,0 +1,65 @@
+#include "model/cpu/block.h"
+
+#include "model/weight_source.h"
+
+#include <array>
+#include <atomic>
+#include <cmath>
+
+namespace nibble {
+namespace {
+
+constexpr std::array<std::string_view, 5> mixer_names{"attention", "latent attention", "MLP", "experts", "Mamba-2"};
+
+}  // namespace
+
+Error nonfinite(const BlockConfig& config, const Batch& batch, int64_t row, std::string_view what) {
+    size_t s = 0;
+    while (s + 1 < batch.segments().size() && batch.row(s + 1) <= row) ++s;
+    return fail("layer {}, {} ({}): {} in the output at position {} (token {}, row {} of the batch)", config.layer,
+                mixer_names[config.mixer.index()], config.prefix, what, batch.positions()[size_t(row)],
+                batch.segments()[s].tokens[size_t(row - batch.row(s))], row);
+}
+
+Result<Block> Block::load(const ModelConfig& model, const BlockConfig& config, WeightSource& weights) {
+    Block block;
+    block.config_ = config;
+    block.hidden_ = model.hidden;
+    block.eps_ = model.norm_eps;
+    NIBBLE_TRY(block.norm_, weights.norm(model, config.norm, model.hidden));
+    if (!config.post_norm.empty()) {
+        NIBBLE_TRY(block.post_norm_, weights.norm(model, config.post_norm, model.hidden));
+    }
+    NIBBLE_TRY(block.mixer_,
+               std::visit([&](const auto& mixer) { return load_mixer(model, config, mixer, weights); }, config.mixer));
+    return block;
+}
+
+Status Block::forward(const Batch& batch, float* x, Workspace& work, Observer* observer) const {
+    const Arena::Scope scope(work.arena);
+    const ElementwiseKernels& k = *work.elementwise;
+    const int64_t rows = batch.rows(), n = hidden_;
+    float* normed = work.arena.floats(rows * n);
+    float* mixed = work.arena.floats(rows * n);
+    work.parallel_rows(rows, n, [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i)
+            k.rms_norm(x + i * n, norm_.data(), n, eps_, work.bf16(), normed + i * n);
+    });
+    NIBBLE_CHECK(mixer_->forward(batch, normed, mixed, work, observer));
+    std::atomic<int64_t> bad{rows * n};  // the first element that is not finite
+    work.parallel_rows(rows, n, [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) {
+            if (!post_norm_.empty()) k.rms_norm(mixed + i * n, post_norm_.data(), n, eps_, work.bf16(), mixed + i * n);
+            k.add(mixed + i * n, n, work.bf16(), x + i * n);
+            const int64_t at = k.first_nonfinite(x + i * n, n);
+            if (at < 0) continue;
+            for (int64_t least = bad; i * n + at < least && !bad.compare_exchange_weak(least, i * n + at);) {
+            }
+            return;
+        }
+    });
+    if (bad < rows * n) return nonfinite(config_, batch, bad / n, std::isnan(x[bad]) ? "NaN" : "infinity");
+    return Ok{};
+}
+
+}  // namespace nibble

@@ -1,0 +1,83 @@
+#include "kernels/unpack.h"
+#include "model/cpu/model.h"
+#include "model/gradients.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace nibble {
+namespace {
+
+constexpr int64_t rows_at_once = 256;  // logits of a vocabulary of 128k: 128 MiB
+
+// The first label whose cumulated probability exceeds u, in FP64 and ascending; u from 53 bits of draw `row`.
+int32_t sample(const float* p, int64_t n, const PhiloxStream& stream, int64_t row) {
+    const PhiloxBlock bits = stream.block(static_cast<uint64_t>(row));
+    const double u = static_cast<double>((uint64_t{bits.word[0]} << 32 | bits.word[1]) >> 11) * 0x1p-53;
+    double total = 0;
+    for (int64_t j = 0; j < n; ++j) total += p[j];
+    double sum = 0;
+    for (int64_t j = 0; j < n; ++j) {
+        sum += p[j];
+        if (sum > u * total) return static_cast<int32_t>(j);
+    }
+    return static_cast<int32_t>(n - 1);
+}
+
+}  // namespace
+
+Result<double> Head::backward(const float* x, int64_t rows, const Labels& labels, float* dx, Workspace& work,
+                              Observer* observer, GradientSink* sink) const {
+    const Arena::Scope scope(work.arena);
+    const int64_t n = linear_.cols, vocab = linear_.rows;
+    std::optional<PackedMatrix> back;  // made once for all rows
+    if (!work.bytes) back = transposed(linear_.weight, *work.pool);
+    float* normed = work.arena.floats(rows_at_once * n);
+    float* d_normed = work.arena.floats(rows_at_once * n);
+    float* logits = work.arena.floats(rows_at_once * vocab);
+    std::vector<double> losses(static_cast<size_t>(rows));
+    std::vector<int32_t> numbers;
+    for (int64_t begin = 0; begin < rows; begin += rows_at_once) {
+        const int64_t count = std::min(rows_at_once, rows - begin);
+        const float* in = x + begin * n;
+        work.parallel_rows(count, n, [&](int64_t first, int64_t last) {
+            for (int64_t i = first; i < last; ++i)
+                work.elementwise->rms_norm(in + i * n, norm_.data(), n, eps_, work.bf16(), normed + i * n);
+        });
+        if (work.bytes)  // not rounded: a distribution and its gradient, no logits of the model's
+            work.bytes->forward(linear_.weight, normed, count, n, {logits, vocab}, *work.pool);
+        else
+            NIBBLE_CHECK(linear_.forward(normed, count, logits, work, nullptr));
+        // -log p and its gradient p - onehot, in place of the logits.
+        work.parallel_rows(count, 8 * vocab, [&](int64_t first, int64_t last) {
+            for (int64_t i = first; i < last; ++i) {
+                float* p = logits + i * vocab;
+                work.gradient->softmax(p, vocab, p);
+                const int32_t label =
+                    labels.sampled ? sample(p, vocab, *labels.sampled, begin + i) : labels.given[begin + i];
+                if (label < 0) {
+                    std::fill_n(p, vocab, 0.0f);
+                    continue;
+                }
+                losses[begin + i] = -std::log(double{p[label]});
+                p[label] -= 1.0f;
+                for (int64_t j = 0; j < vocab; ++j) p[j] *= labels.scale;
+            }
+        });
+        numbers.resize(static_cast<size_t>(count));
+        for (int64_t i = 0; i < count; ++i) numbers[i] = static_cast<int32_t>(begin + i);
+        NIBBLE_CHECK(report_gradient(linear_, normed, logits, vocab, count, work, observer, sink, numbers));
+        if (back)
+            work.matmul->matmul(*back, {.x = logits, .rows = count, .stride = vocab}, {d_normed, n}, *work.pool);
+        else
+            input_gradient(linear_.weight, logits, count, vocab, d_normed, work);
+        NIBBLE_CHECK(norm_backward({.x = in, .stride = n, .rows = count, .eps = eps_}, norm_, d_normed, dx + begin * n,
+                                   n, false, norm_name_, work, sink));
+    }
+    if (work.bytes) work.bytes->forget();
+    double sum = 0;
+    for (const double loss : losses) sum += loss;
+    return sum;
+}
+
+}  // namespace nibble

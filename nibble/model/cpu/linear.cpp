@@ -1,0 +1,55 @@
+#include "model/cpu/linear.h"
+
+#include "model/cpu/block.h"
+
+namespace nibble {
+namespace {
+
+void product(const PackedMatrix& weight, const std::vector<float>& bias, const Linear& like, const float* x, int64_t n,
+             float* y, int64_t y_stride, Workspace& work, std::optional<Activation> gated = {}) {
+    const MatmulOutput out{y, y_stride, bias.empty() ? nullptr : bias.data(), work.bf16(), gated};
+    if (work.bytes) return work.bytes->forward(weight, x, n, like.cols, out, *work.pool);
+    work.matmul->matmul(weight, {x, n, like.cols, like.activation, like.input_scale}, out, *work.pool);
+}
+
+}  // namespace
+
+Status Linear::forward(const float* x, int64_t n, float* y, Workspace& work, Observer* observer,
+                       std::span<const int32_t> batch_rows) const {
+    if (observer) NIBBLE_CHECK(observer->input(*this, x, n, cols, batch_rows));
+    product(weight, bias, *this, x, n, y, rows, work);
+    return Ok{};
+}
+
+int64_t LinearStack::rows() const {
+    int64_t sum = 0;
+    for (const Linear& part : parts) sum += part.rows;
+    return sum;
+}
+
+Status LinearStack::forward(const float* x, int64_t n, float* y, Workspace& work, Observer* observer,
+                            std::span<const int32_t> batch_rows) const {
+    if (observer)
+        for (const Linear& part : parts) NIBBLE_CHECK(observer->input(part, x, n, part.cols, batch_rows));
+    const int64_t stride = rows();
+    if (one) {
+        product(weight, bias, parts[0], x, n, y, stride, work);
+        return Ok{};
+    }
+    int64_t at = 0;
+    for (const Linear& part : parts) {
+        product(part.weight, part.bias, part, x, n, y + at, stride, work);
+        at += part.rows;
+    }
+    return Ok{};
+}
+
+Status LinearStack::forward_gated(Activation activation, const float* x, int64_t n, float* y, Workspace& work,
+                                  Observer* observer, std::span<const int32_t> batch_rows) const {
+    if (observer)
+        for (const Linear& part : parts) NIBBLE_CHECK(observer->input(part, x, n, part.cols, batch_rows));
+    product(weight, bias, parts[0], x, n, y, rows() / 2, work, activation);
+    return Ok{};
+}
+
+}  // namespace nibble

@@ -1,0 +1,174 @@
+#include "model/cpu/mamba.h"
+
+#include "model/sequence.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace nibble {
+namespace {
+
+// log(1 + e^x)
+float softplus(float x) {
+    const double wide = x;
+    return static_cast<float>(wide > 0 ? wide + std::log1p(std::exp(-wide)) : std::log1p(std::exp(wide)));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& model, const BlockConfig& block, const MambaConfig& config,
+                                          WeightSource& weights) {
+    return Mamba::load(block.prefix, model.hidden, model.norm_eps, block.index, config, weights);
+}
+
+Result<std::unique_ptr<Mixer>> Mamba::load(const std::string& prefix, int64_t hidden, float eps, int index,
+                                           const MambaConfig& c, WeightSource& weights) {
+    if (c.groups < 1 || c.heads < 1 || c.heads % c.groups != 0)
+        return fail("{}: {} heads do not divide into {} groups", prefix, c.heads, c.groups);
+    if (c.head_dim < 1 || c.head_dim > ssm_most_head_dim)
+        return fail("{}: head_dim {} is not in [1, {}]", prefix, c.head_dim, ssm_most_head_dim);
+    if (c.conv < 1 || c.conv > most_conv)
+        return fail("{}: conv_kernel {} is not in [1, {}]", prefix, c.conv, most_conv);
+    auto m = std::make_unique<Mamba>();
+    m->prefix_ = prefix;
+    m->hidden_ = hidden;
+    m->eps_ = eps;
+    m->index_ = index;
+    m->config_ = c;
+    m->state_format_ = weights.options().ssm_state;
+    m->state_seed_ = weights.options().ssm_seed;
+    const int64_t inner = m->inner(), channels = m->channels();
+    NIBBLE_TRY(m->in_proj_, weights.linear(prefix + ".in_proj", inner + channels + c.heads, hidden, c.projection_bias));
+    NIBBLE_TRY(m->out_proj_, weights.linear(prefix + ".out_proj", hidden, inner, c.projection_bias));
+    NIBBLE_TRY(const std::vector<float> taps, weights.vector(prefix + ".conv1d.weight", channels * c.conv));
+    m->conv_weight_.resize(taps.size());
+    for (int64_t i = 0; i < channels; ++i)
+        for (int64_t j = 0; j < c.conv; ++j) m->conv_weight_[j * channels + i] = taps[i * c.conv + j];
+    m->conv_bias_.resize(channels);
+    if (c.conv_bias) {
+        NIBBLE_TRY(m->conv_bias_, weights.vector(prefix + ".conv1d.bias", channels));
+    }
+    NIBBLE_TRY(m->a_, weights.vector(prefix + ".A_log", c.heads));
+    for (float& a : m->a_) a = static_cast<float>(-std::exp(double{a}));
+    NIBBLE_TRY(m->d_, weights.vector(prefix + ".D", c.heads));
+    NIBBLE_TRY(m->dt_bias_, weights.vector(prefix + ".dt_bias", c.heads));
+    NIBBLE_TRY(m->norm_, weights.vector(prefix + ".norm.weight", inner));
+    return std::unique_ptr<Mixer>(std::move(m));
+}
+
+StateLayout Mamba::state() const {
+    const int64_t state = ssm_state_elements(config_.heads, config_.head_dim, config_.state);
+    return {.floats = (config_.conv - 1) * channels() + state * ssm_state_bytes(state_format_) / 4};
+}
+
+void Mamba::convolve(const Batch& batch, const float* projected, float* raw, Workspace& work) const {
+    const int64_t width = channels(), stride = in_proj_.rows, before = config_.conv - 1;
+    const std::vector<float> nothing(static_cast<size_t>(width));
+    for (size_t i = 0; i < batch.segments().size(); ++i) {
+        const Segment& segment = batch.segments()[i];
+        const auto rows = static_cast<int64_t>(segment.tokens.size());
+        const float* first = projected + batch.row(i) * stride + inner();
+        float* history = segment.sequence ? segment.sequence->state(index_) : nullptr;
+        const auto input = [&](int64_t t) -> const float* {
+            if (t >= 0) return first + t * stride;
+            return history ? history + (before + t) * width : nothing.data();
+        };
+        work.parallel_rows(rows, (config_.conv + 2) * width, [&](int64_t begin, int64_t end) {
+            const float* taps[most_conv];
+            for (int64_t t = begin; t < end; ++t) {
+                for (int64_t j = 0; j <= before; ++j) taps[j] = input(t - before + j);
+                work.ssm->convolve(taps, config_.conv, conv_weight_.data(), conv_bias_.data(), width,
+                                   raw + (batch.row(i) + t) * width);
+            }
+        });
+        if (!history) continue;
+        for (int64_t j = 0; j < before; ++j)  // ascending: a row that moves down is read before it is overwritten
+            std::copy_n(input(rows - before + j), width, history + j * width);
+    }
+}
+
+Result<Mamba::Inputs> Mamba::inputs(const Batch& batch, const float* x, Workspace& work, Observer* observer) const {
+    const int64_t rows = batch.rows(), width = channels(), heads = config_.heads, stride = in_proj_.rows;
+    Inputs in{.projected = work.arena.floats(rows * stride),
+              .raw = work.arena.floats(rows * width),
+              .xbc = work.arena.floats(rows * width),
+              .dt = work.arena.floats(rows * heads),
+              .decay = work.arena.floats(rows * heads)};
+    NIBBLE_CHECK(in_proj_.forward(x, rows, in.projected, work, observer));
+    convolve(batch, in.projected, in.raw, work);
+    work.parallel_rows(rows, 8 * width, [&](int64_t first, int64_t last) {
+        work.elementwise->activate(Activation::silu, in.raw + first * width, nullptr, (last - first) * width,
+                                   work.bf16(), in.xbc + first * width);
+        for (int64_t i = first; i < last; ++i)
+            for (int64_t h = 0; h < heads; ++h) {
+                const float dt = softplus(in.projected[i * stride + inner() + width + h] + dt_bias_[h]);
+                in.dt[i * heads + h] = std::max(dt, config_.dt_min);
+                in.decay[i * heads + h] = static_cast<float>(std::exp(double{in.dt[i * heads + h]} * a_[h]));
+            }
+    });
+    return in;
+}
+
+SsmScan Mamba::scan(const Inputs& in, int64_t row, int64_t tokens, float* y) const {
+    const float* x = in.xbc + row * channels();
+    return {.heads = config_.heads,
+            .head_dim = config_.head_dim,
+            .groups = config_.groups,
+            .state_size = config_.state,
+            .x = x,
+            .b = x + inner(),
+            .c = x + inner() + int64_t{config_.groups} * config_.state,
+            .stride = channels(),
+            .decay = in.decay + row * config_.heads,
+            .dt = in.dt + row * config_.heads,
+            .d = d_.data(),
+            .y = y ? y + row * inner() : nullptr,
+            .tokens = tokens,
+            .format = state_format_,
+            .stream = {.seed = state_seed_, .role = static_cast<uint64_t>(index_)}};
+}
+
+void Mamba::gate(const float* projected, const float* y, int64_t rows, float* gated, float* normed,
+                 Workspace& work) const {
+    const int64_t group = inner() / config_.groups;
+    work.parallel_rows(rows, 6 * inner(), [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) {
+            float* g = gated + i * inner();
+            work.elementwise->activate(Activation::silu, projected + i * in_proj_.rows, y + i * inner(), inner(), false,
+                                       g);
+            for (int64_t at = 0; at < inner(); at += group)
+                work.elementwise->rms_norm(g + at, norm_.data() + at, group, eps_, work.bf16(),
+                                           normed + i * inner() + at);
+        }
+    });
+}
+
+void Mamba::run_scan(const Batch& batch, const Inputs& in, float* y, Workspace& work) const {
+    std::vector<float> fresh;
+    for (size_t i = 0; i < batch.segments().size(); ++i) {
+        const Segment& segment = batch.segments()[i];
+        float* state = nullptr;
+        if (segment.sequence) {
+            state = segment.sequence->state(index_) + (config_.conv - 1) * channels();
+        } else {
+            fresh.assign(static_cast<size_t>(this->state().floats), 0.0f);
+            state = fresh.data();
+        }
+        SsmScan s = scan(in, batch.row(i), static_cast<int64_t>(segment.tokens.size()), y);
+        s.position = batch.position(i);
+        ssm_scan(*work.ssm, s, reinterpret_cast<std::byte*>(state), *work.pool);
+    }
+}
+
+Status Mamba::forward(const Batch& batch, const float* x, float* y, Workspace& work, Observer* observer) const {
+    const Arena::Scope scope(work.arena);
+    const int64_t rows = batch.rows();
+    NIBBLE_TRY(const Inputs in, inputs(batch, x, work, observer));
+    float* mixed = work.arena.floats(rows * inner());
+    run_scan(batch, in, mixed, work);
+    float* gated = work.arena.floats(rows * inner());
+    gate(in.projected, mixed, rows, gated, mixed, work);
+    return out_proj_.forward(mixed, rows, y, work, observer);
+}
+
+}  // namespace nibble

@@ -1,0 +1,75 @@
+// Mamba-2 (nemotron_h; reference/serving.md 6.1):
+//   z | xBC | dt = in_proj(u);  xBC = silu(conv(xBC));  dt = max(softplus(dt + dt_bias), dt_min)
+//   y = scan(x, B, C, exp(-exp(A_log) dt), dt, D)                                     (kernels/ssm.h)
+//   out = out_proj(w * rms(y * silu(z)))            the gate first, then RMS over each of the groups
+// dt_min is 0, as in the published code and serving engines; transformers' PyTorch path clamps at time_step_min.
+// softplus and the decay are computed in FP64 and rounded to FP32.
+#pragma once
+
+#include "kernels/ssm.h"
+#include "model/cpu/block.h"
+#include "model/weight_source.h"
+
+namespace nibble {
+
+class Mamba : public Mixer {
+public:
+    static Result<std::unique_ptr<Mixer>> load(const std::string& prefix, int64_t hidden, float eps, int index,
+                                               const MambaConfig& config, WeightSource& weights);
+
+    Status forward(const Batch& batch, const float* x, float* y, Workspace& work, Observer* observer) const override;
+    Status backward(const Batch& batch, const float* x, const float* dy, float* dx, Workspace& work, Observer* observer,
+                    GradientSink* sink) const override;
+    std::vector<const Linear*> linears() const override { return {&in_proj_, &out_proj_}; }
+    const MambaConfig& config() const { return config_; }
+    SsmStateFormat state_format() const { return state_format_; }
+    uint64_t state_seed() const { return state_seed_; }
+    const Linear& in_proj() const { return in_proj_; }
+    const Linear& out_proj() const { return out_proj_; }
+    std::span<const float> conv_weight() const { return conv_weight_; }
+    std::span<const float> conv_bias() const { return conv_bias_; }
+    std::span<const float> a() const { return a_; }
+    std::span<const float> d() const { return d_; }
+    std::span<const float> dt_bias() const { return dt_bias_; }
+    std::span<const float> norm() const { return norm_; }
+    // conv - 1 rows of convolution inputs, oldest first, then the SSM state in WeightOptions::ssm_state.
+    StateLayout state() const override;
+
+private:
+    static constexpr int most_conv = 16;
+    int64_t inner() const { return int64_t{config_.heads} * config_.head_dim; }
+    int64_t channels() const { return inner() + 2LL * config_.groups * config_.state; }
+    // What the scan reads, from the rows of in_proj: in the arena.
+    struct Inputs {
+        float* projected;   // [rows, in_proj.rows]
+        float* raw;         // [rows, channels]: the convolution's sums, before silu
+        float* xbc;         // [rows, channels]
+        float *dt, *decay;  // [rows, heads]
+    };
+    Result<Inputs> inputs(const Batch& batch, const float* x, Workspace& work, Observer* observer) const;
+    void convolve(const Batch& batch, const float* projected, float* raw, Workspace& work) const;
+    SsmScan scan(const Inputs& in, int64_t row, int64_t tokens, float* y) const;
+    void run_scan(const Batch& batch, const Inputs& in, float* y, Workspace& work) const;
+    // gated [rows, inner] = y * silu(z), normed [rows, inner] of it.
+    void gate(const float* projected, const float* y, int64_t rows, float* gated, float* normed, Workspace& work) const;
+
+    Status scan_backward(const Batch& batch, const Inputs& in, const float* dy, float* d_xbc, float* d_projected,
+                         Workspace& work, GradientSink* sink) const;
+    Status step_backward(const Inputs& in, int64_t rows, float* d_dt, float* d_decay, float* d_projected,
+                         Workspace& work, GradientSink* sink) const;
+    Status convolve_backward(const Batch& batch, const float* projected, const float* d_raw, float* d_projected,
+                             Workspace& work, GradientSink* sink) const;
+
+    std::string prefix_;
+    int64_t hidden_ = 0;
+    float eps_ = 0;
+    int index_ = 0;
+    MambaConfig config_;
+    SsmStateFormat state_format_ = SsmStateFormat::f32;
+    uint64_t state_seed_ = 0;
+    Linear in_proj_, out_proj_;
+    std::vector<float> conv_weight_, conv_bias_;  // [conv][channels], [channels] (zero where there is none)
+    std::vector<float> a_, d_, dt_bias_, norm_;   // a = -exp(A_log)
+};
+
+}  // namespace nibble

@@ -1,0 +1,135 @@
+#include "kernels/ssm_backward.h"
+#include "model/cpu/mamba.h"
+#include "model/gradients.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace nibble {
+
+// Through dt = max(softplus(u + dt_bias), dt_min) and decay = exp(a dt): d_dt becomes the gradient of u, written to
+// d_projected; the gradients of dt_bias and A_log are its sums.
+Status Mamba::step_backward(const Inputs& in, int64_t rows, float* d_dt, float* d_decay, float* d_projected,
+                            Workspace& work, GradientSink* sink) const {
+    const int64_t heads = config_.heads, stride = in_proj_.rows, at = inner() + channels();
+    for (int64_t i = 0; i < rows; ++i)
+        for (int64_t h = 0; h < heads; ++h) {
+            float &dt_gradient = d_dt[i * heads + h], &a_gradient = d_decay[i * heads + h];
+            const float dt = in.dt[i * heads + h], through = a_gradient * in.decay[i * heads + h];
+            const double u = in.projected[i * stride + at + h] + dt_bias_[h];
+            const bool clamped = dt <= config_.dt_min && config_.dt_min > 0.0f;
+            const double slope = clamped ? 0.0 : 1.0 / (1.0 + std::exp(-u));
+            dt_gradient = static_cast<float>((dt_gradient + through * a_[h]) * slope);
+            a_gradient = through * dt * a_[h];  // d decay / d A_log = decay dt a
+            d_projected[i * stride + at + h] = dt_gradient;
+        }
+    if (!sink) return Ok{};
+    std::vector<float> sums(static_cast<size_t>(heads));
+    column_sums(d_dt, rows, heads, heads, sums.data(), work);
+    NIBBLE_CHECK(sink->add(prefix_ + ".dt_bias", sums.data(), heads, 1));
+    column_sums(d_decay, rows, heads, heads, sums.data(), work);
+    return sink->add(prefix_ + ".A_log", sums.data(), heads, 1);
+}
+
+// d_raw [rows, channels] to the columns of xBC in d_projected.
+Status Mamba::convolve_backward(const Batch& batch, const float* projected, const float* d_raw, float* d_projected,
+                                Workspace& work, GradientSink* sink) const {
+    const int64_t width = channels(), stride = in_proj_.rows, taps = config_.conv, rows = batch.rows();
+    std::vector<float> d_weight(sink ? static_cast<size_t>(width * taps) : 0);
+    constexpr int64_t tile = 64;
+    work.pool->parallel_for((width + tile - 1) / tile, [&](int64_t part) {
+        const int64_t first = part * tile, n = std::min(tile, width - first);
+        std::vector<double> dw(static_cast<size_t>(taps * tile));
+        for (size_t s = 0; s < batch.segments().size(); ++s) {
+            const auto tokens = static_cast<int64_t>(batch.segments()[s].tokens.size());
+            const float* in = projected + batch.row(s) * stride + inner() + first;
+            const float* d = d_raw + batch.row(s) * width + first;
+            float* out = d_projected + batch.row(s) * stride + inner() + first;
+            for (int64_t t = 0; t < tokens; ++t) {
+                float* o = out + t * stride;
+                std::fill_n(o, n, 0.0f);
+                // Tap j of token t + taps - 1 - j read token t.
+                for (int64_t j = 0; j < taps; ++j) {
+                    const int64_t reader = t + taps - 1 - j;
+                    if (reader >= tokens) continue;
+                    const float* g = d + reader * width;
+                    const float* w = conv_weight_.data() + j * width + first;
+                    for (int64_t c = 0; c < n; ++c) o[c] += w[c] * g[c];
+                    if (sink)
+                        for (int64_t c = 0; c < n; ++c) dw[j * tile + c] += double{in[t * stride + c]} * g[c];
+                }
+            }
+        }
+        if (sink)
+            for (int64_t c = 0; c < n; ++c)
+                for (int64_t j = 0; j < taps; ++j)
+                    d_weight[(first + c) * taps + j] = static_cast<float>(dw[j * tile + c]);
+    });
+    if (!sink) return Ok{};
+    NIBBLE_CHECK(sink->add(prefix_ + ".conv1d.weight", d_weight.data(), width, taps));
+    if (!config_.conv_bias) return Ok{};
+    std::vector<float> sums(static_cast<size_t>(width));
+    column_sums(d_raw, rows, width, width, sums.data(), work);
+    return sink->add(prefix_ + ".conv1d.bias", sums.data(), width, 1);
+}
+
+Status Mamba::scan_backward(const Batch& batch, const Inputs& in, const float* dy, float* d_xbc, float* d_projected,
+                            Workspace& work, GradientSink* sink) const {
+    const int64_t rows = batch.rows(), heads = config_.heads, bc = int64_t{config_.groups} * config_.state;
+    std::vector<float> d_dt(static_cast<size_t>(rows * heads)), d_decay(d_dt.size());
+    std::vector<float> d_skip(static_cast<size_t>(heads)), sum(d_skip.size());
+    for (size_t i = 0; i < batch.segments().size(); ++i) {
+        const int64_t row = batch.row(i);
+        const SsmScan s = scan(in, row, static_cast<int64_t>(batch.segments()[i].tokens.size()), nullptr);
+        float* d = d_xbc + row * channels();
+        ssm_scan_backward(s,
+                          {.dy = dy + row * inner(),
+                           .dx = d,
+                           .db = d + inner(),
+                           .dc = d + inner() + bc,
+                           .d_decay = d_decay.data() + row * heads,
+                           .d_dt = d_dt.data() + row * heads,
+                           .dd = d_skip.data()},
+                          *work.pool);
+        for (int64_t h = 0; h < heads; ++h) sum[h] += d_skip[h];
+    }
+    if (sink) {
+        NIBBLE_CHECK(sink->add(prefix_ + ".D", sum.data(), heads, 1));
+    }
+    return step_backward(in, rows, d_dt.data(), d_decay.data(), d_projected, work, sink);
+}
+
+Status Mamba::backward(const Batch& batch, const float* x, const float* dy, float* dx, Workspace& work,
+                       Observer* observer, GradientSink* sink) const {
+    const Arena::Scope scope(work.arena);
+    const int64_t rows = batch.rows(), n = inner(), stride = in_proj_.rows, width = channels();
+    NIBBLE_TRY(const Inputs in, inputs(batch, x, work, nullptr));
+    float* y = work.arena.floats(rows * n);
+    run_scan(batch, in, y, work);
+    float* gated = work.arena.floats(rows * n);
+    float* normed = work.arena.floats(rows * n);
+    gate(in.projected, y, rows, gated, normed, work);
+
+    float* d_normed = work.arena.floats(rows * n);
+    float* d_gated = work.arena.floats(rows * n);
+    float* d_projected = work.arena.floats(rows * stride);
+    NIBBLE_CHECK(linear_backward(out_proj_, normed, dy, rows, d_normed, work, observer, sink));
+    NIBBLE_CHECK(norm_backward({.x = gated, .stride = n, .rows = rows, .groups = config_.groups, .eps = eps_}, norm_,
+                               d_normed, d_gated, n, false, prefix_ + ".norm.weight", work, sink));
+    float* d_y = d_normed;
+    work.parallel_rows(rows, 6 * n, [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i)
+            work.gradient->activate(Activation::silu, in.projected + i * stride, y + i * n, d_gated + i * n, n,
+                                    d_projected + i * stride, d_y + i * n);
+    });
+    float* d_xbc = work.arena.floats(rows * width);
+    NIBBLE_CHECK(scan_backward(batch, in, d_y, d_xbc, d_projected, work, sink));
+    work.parallel_rows(rows, 4 * width, [&](int64_t first, int64_t last) {
+        work.gradient->activate(Activation::silu, in.raw + first * width, nullptr, d_xbc + first * width,
+                                (last - first) * width, d_xbc + first * width, nullptr);
+    });
+    NIBBLE_CHECK(convolve_backward(batch, in.projected, d_xbc, d_projected, work, sink));
+    return linear_backward(in_proj_, x, d_projected, rows, dx, work, observer, sink);
+}
+
+}  // namespace nibble

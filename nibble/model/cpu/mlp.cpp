@@ -1,0 +1,64 @@
+// down(act(gate(x)) * up(x)), or down(act(up(x))).
+#include "model/cpu/mlp.h"
+
+#include "model/weight_source.h"
+
+#include <array>
+
+namespace nibble {
+
+Result<std::unique_ptr<Mlp>> Mlp::load(const std::string& prefix, int64_t hidden, const MlpConfig& c,
+                                       WeightSource& weights) {
+    auto mlp = std::make_unique<Mlp>();
+    mlp->config_ = c;
+    const std::array<WeightSource::Part, 2> parts{
+        {{prefix + "." + c.gate_proj, c.intermediate}, {prefix + "." + c.up_proj, c.intermediate}}};
+    const auto used = std::span(parts).subspan(c.gated ? 0 : 1);
+    NIBBLE_TRY(mlp->in_, weights.stack(used, hidden, c.bias));
+    NIBBLE_TRY(mlp->out_, weights.linear(prefix + "." + c.down_proj, hidden, c.intermediate, c.bias));
+    return mlp;
+}
+
+void Mlp::activate(const float* in, int64_t n, float* mid, Workspace& work) const {
+    const int64_t width = config_.intermediate, stride = in_.rows();
+    work.parallel_rows(n, 4 * width, [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) {
+            const float* row = in + i * stride;
+            work.elementwise->activate(config_.activation, row, config_.gated ? row + width : nullptr, width,
+                                       work.bf16(), mid + i * width);
+        }
+    });
+}
+
+Status Mlp::forward_rows(const float* x, int64_t n, float* y, Workspace& work, Observer* observer,
+                         std::span<const int32_t> batch_rows) const {
+    const Arena::Scope scope(work.arena);
+    float* mid = work.arena.floats(n * config_.intermediate);
+    if (config_.gated && in_.can_gate()) {
+        NIBBLE_CHECK(in_.forward_gated(config_.activation, x, n, mid, work, observer, batch_rows));
+    } else {
+        float* in = work.arena.floats(n * in_.rows());
+        NIBBLE_CHECK(in_.forward(x, n, in, work, observer, batch_rows));
+        activate(in, n, mid, work);
+    }
+    return out_.forward(mid, n, y, work, observer, batch_rows);
+}
+
+Status Mlp::forward(const Batch& batch, const float* x, float* y, Workspace& work, Observer* observer) const {
+    return forward_rows(x, batch.rows(), y, work, observer, {});
+}
+
+std::vector<const Linear*> Mlp::linears() const {
+    std::vector<const Linear*> list;
+    for (const Linear& part : in_.parts) list.push_back(&part);
+    list.push_back(&out_);
+    return list;
+}
+
+Result<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& model, const BlockConfig& block, const MlpConfig& config,
+                                          WeightSource& weights) {
+    NIBBLE_TRY(auto mlp, Mlp::load(block.prefix, model.hidden, config, weights));
+    return std::unique_ptr<Mixer>(std::move(mlp));
+}
+
+}  // namespace nibble

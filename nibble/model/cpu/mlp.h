@@ -1,0 +1,43 @@
+// The dense feed-forward network; a mixture's experts are the same thing over some of the rows.
+#pragma once
+
+#include "model/cpu/block.h"
+
+namespace nibble {
+
+// An expert's rows count with weights w [n]: the output is w * forward_rows(x); backward writes the gradient of w.
+struct RouterWeights {
+    const float* w = nullptr;
+    float* gradient = nullptr;
+};
+
+class Mlp : public Mixer {
+public:
+    // Linears PREFIX.gate_proj ... as `config` names them, from and to `hidden`.
+    static Result<std::unique_ptr<Mlp>> load(const std::string& prefix, int64_t hidden, const MlpConfig& config,
+                                             WeightSource& weights);
+
+    // y [n, hidden] from x [n, hidden].
+    Status forward_rows(const float* x, int64_t n, float* y, Workspace& work, Observer* observer,
+                        std::span<const int32_t> batch_rows) const;
+    // dx [n, hidden] from dy, x the input of forward_rows.
+    Status backward_rows(const float* x, const float* dy, int64_t n, float* dx, Workspace& work, Observer* observer,
+                         GradientSink* sink, std::span<const int32_t> batch_rows, RouterWeights weights) const;
+
+    Status forward(const Batch& batch, const float* x, float* y, Workspace& work, Observer* observer) const override;
+    Status backward(const Batch& batch, const float* x, const float* dy, float* dx, Workspace& work, Observer* observer,
+                    GradientSink* sink) const override;
+    std::vector<const Linear*> linears() const override;
+    const MlpConfig& config() const { return config_; }
+    const LinearStack& in() const { return in_; }
+    const Linear& out() const { return out_; }
+
+private:
+    void activate(const float* in, int64_t n, float* mid, Workspace& work) const;
+
+    MlpConfig config_;
+    LinearStack in_;  // gate and up, or up alone
+    Linear out_;
+};
+
+}  // namespace nibble

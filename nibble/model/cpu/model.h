@@ -1,0 +1,116 @@
+// A model that runs: config, weights, forward. One forward pass serves calibration, evaluation, generation, rollouts
+// and training; backward walks the same blocks.
+//
+// Values between operators are FP32 arrays; with Compute::bf16 every operator rounds its result to BF16 (as a BF16
+// model does), with f32 nothing is rounded. Both are exact functions of weights and of the tokens before: the bits of a
+// row depend on no other row, no chunking, no thread count and no instruction set (docs/architecture.md 4).
+#pragma once
+
+#include "base/philox.h"
+#include "checkpoint/checkpoint.h"
+#include "kernels/quantize.h"
+#include "model/batch.h"
+#include "model/config/config.h"
+#include "model/cpu/block.h"
+#include "model/language_model.h"
+#include "model/sequence.h"
+#include "model/weight_source.h"
+
+#include <memory>
+#include <string>
+
+namespace nibble {
+
+struct ModelOptions : WeightOptions {
+    std::string kernels;  // forces an entry of the kernel tables; empty: the best of this CPU
+    SumOrder sums = SumOrder::lanes;
+};
+
+// The config of a checkpoint, whatever its tensors' names begin with (a multimodal model's text part).
+Result<ModelConfig> model_config(const Checkpoint& checkpoint);
+
+// The ends of a model, for callers that stream blocks between them (quant/ calibration). Rows of the embedding are read
+// from the checkpoint when they are needed, which therefore lives as long.
+class Embedding {
+public:
+    static Result<Embedding> load(const ModelConfig& config, WeightSource& weights);
+    // x [tokens.size(), hidden]. Error: an id outside the vocabulary.
+    Status forward(std::span<const int32_t> tokens, float* x, Workspace& work) const;
+
+private:
+    const Checkpoint* checkpoint_ = nullptr;
+    const QuantizeKernels* decoder_ = nullptr;
+    size_t tensor_ = 0;
+    int64_t vocab_ = 0, hidden_ = 0;
+    float scale_ = 1.0f;
+};
+
+class Head {
+public:
+    static Result<Head> load(const ModelConfig& config, WeightSource& weights);
+    // The last norm and lm_head: logits [rows, vocab] of x [rows, hidden].
+    Status forward(const float* x, int64_t rows, float* logits, Workspace& work, Observer* observer) const;
+    // What the log-likelihood of every row is taken of.
+    struct Labels {
+        std::vector<int32_t> given;  // [rows], -1: none
+        std::optional<PhiloxStream>
+            sampled;         // instead: drawn from the row's own distribution, draw `row` of the stream
+        float scale = 1.0f;  // of the gradient
+    };
+    // The sum of -log p(label) over the rows; dx [rows, hidden] is written. Runs in pieces of rows: the observer sees
+    // each piece with its row numbers. A tied head's gradient goes to "lm_head.weight".
+    Result<double> backward(const float* x, int64_t rows, const Labels& labels, float* dx, Workspace& work,
+                            Observer* observer, GradientSink* sink) const;
+    const Linear& linear() const { return linear_; }
+    std::span<const float> norm() const { return norm_; }  // as it multiplies
+
+private:
+    Linear linear_;  // "lm_head", also when tied
+    std::vector<float> norm_;
+    std::string norm_name_;
+    float eps_ = 0;
+};
+
+struct ModelParts {
+    Embedding embedding;
+    std::vector<Block> blocks;
+    Head head;
+};
+// Checks every tensor's presence and shape against the config before it reads in `mode`.
+Result<ModelParts> load_parts(const ModelConfig& config, const Checkpoint& checkpoint, const WeightOptions& options,
+                              ThreadPool& pool, WeightSource::Mode mode);
+
+class Model : public LanguageModel {
+public:
+    // Keeps the checkpoint open; the pool outlives the model.
+    static Result<Model> load(std::shared_ptr<const Checkpoint> checkpoint, const ModelOptions& options,
+                              ThreadPool& pool);
+
+    const ModelConfig& config() const override { return *config_; }
+    std::span<const Block> blocks() const { return parts_.blocks; }
+    const Embedding& embedding() const { return parts_.embedding; }
+    const Head& head() const { return parts_.head; }
+
+    Result<std::unique_ptr<KvPool>> make_pool(int64_t tokens, int64_t sequences) const override;
+    std::vector<StateLayout> states() const override;
+    Result<int64_t> free_bytes(int64_t rows, int64_t wanted) const override;
+    Status forward(const Batch& batch, std::span<float> logits, Observer* observer = nullptr) const override;
+    Status evaluate(const Batch& batch, std::span<float> logits) const override;
+    Workspace& workspace() const override { return *work_; }
+    std::string kernels() const override { return std::string(work_->matmul->name); }
+
+private:
+    Model() = default;
+    // Advances the sequences where `look` is false or the logits are finite.
+    Status run(const Batch& batch, std::span<float> logits, Observer* observer, bool look) const;
+    std::shared_ptr<const Checkpoint> checkpoint_;
+    std::unique_ptr<ModelConfig> config_;
+    ModelParts parts_;
+    std::unique_ptr<Workspace> work_;
+};
+
+// One block alone, checked and packed: calibration streams layer by layer.
+Result<Block> load_block(const Checkpoint& checkpoint, const ModelConfig& config, size_t index,
+                         const WeightOptions& options, ThreadPool& pool);
+
+}  // namespace nibble

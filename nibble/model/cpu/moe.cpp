@@ -1,0 +1,148 @@
+#include "model/cpu/moe.h"
+
+#include "model/cpu/router.h"
+
+#include <algorithm>
+
+namespace nibble {
+
+Result<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& model, const BlockConfig& block, const MoeConfig& config,
+                                          WeightSource& weights) {
+    return Moe::load(block.prefix, model.hidden, config, weights);
+}
+
+Result<std::unique_ptr<Mixer>> Moe::load(const std::string& prefix, int64_t hidden, const MoeConfig& config,
+                                         WeightSource& weights) {
+    NIBBLE_CHECK(check(config).within(prefix));
+    auto moe = std::make_unique<Moe>();
+    moe->config_ = config;
+    moe->hidden_ = hidden;
+    NIBBLE_TRY(moe->gate_, weights.linear(prefix + ".gate", config.experts, hidden, false));
+    if (config.selection_bias) {
+        NIBBLE_TRY(moe->selection_bias_, weights.vector(prefix + ".gate.e_score_correction_bias", config.experts));
+    }
+    if (config.latent > 0) {
+        NIBBLE_TRY(moe->to_latent_, weights.linear(prefix + ".fc1_latent_proj", config.latent, hidden, false));
+        NIBBLE_TRY(moe->from_latent_, weights.linear(prefix + ".fc2_latent_proj", hidden, config.latent, false));
+    }
+    moe->experts_.reserve(config.experts);
+    for (int e = 0; e < config.experts; ++e) {
+        NIBBLE_TRY(auto expert,
+                   Mlp::load(fmt::format("{}.experts.{}", prefix, e), moe->width(), config.expert, weights));
+        moe->experts_.push_back(std::move(expert));
+    }
+    if (config.shared.intermediate > 0) {
+        NIBBLE_TRY(moe->shared_, Mlp::load(prefix + ".shared_experts", hidden, config.shared, weights));
+    }
+    return std::unique_ptr<Mixer>(std::move(moe));
+}
+
+std::vector<const Linear*> Moe::linears() const {
+    std::vector<const Linear*> all{&gate_};
+    if (to_latent_) all.push_back(&*to_latent_);
+    const auto append = [&](const Mlp& mlp) {
+        const std::vector<const Linear*> some = mlp.linears();
+        all.insert(all.end(), some.begin(), some.end());
+    };
+    for (const auto& expert : experts_) append(*expert);
+    if (from_latent_) all.push_back(&*from_latent_);
+    if (shared_) append(*shared_);
+    return all;
+}
+
+// Sigmoid routers (deepseek_v3, nemotron_h) compute their logits in FP32 also inside a BF16 model; softmax routers are
+// linears like others.
+Result<Moe::Routing> Moe::choose(const float* x, int64_t rows, Workspace& work, Observer* observer) const {
+    Routing r;
+    const int64_t experts = config_.experts, k = config_.top_k;
+    r.scores.resize(rows * experts);
+    if (config_.router == MoeConfig::Router::softmax) {
+        NIBBLE_CHECK(gate_.forward(x, rows, r.scores.data(), work, observer));
+    } else {
+        if (observer) {
+            NIBBLE_CHECK(observer->input(gate_, x, rows, hidden_, {}));
+        }
+        const MatmulInput input{.x = x, .rows = rows, .stride = hidden_};
+        work.matmul->matmul(gate_.weight, input, {r.scores.data(), experts}, *work.pool);
+    }
+    r.experts.resize(rows * k);
+    r.weights.resize(rows * k);
+    work.parallel_rows(rows, experts * (k + 10), [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i)
+            route(config_, std::span(r.scores).subspan(i * experts, experts), selection_bias_,
+                  std::span(r.experts).subspan(i * k, k), std::span(r.weights).subspan(i * k, k));
+    });
+    r.begin.assign(experts + 1, 0);
+    for (const int32_t e : r.experts) ++r.begin[e + 1];
+    for (int64_t e = 0; e < experts; ++e) r.begin[e + 1] += r.begin[e];
+    std::vector<int64_t> next(r.begin.begin(), r.begin.end() - 1);
+    r.rows.resize(rows * k);
+    r.slots.resize(rows * k);
+    for (int64_t slot = 0; slot < rows * k; ++slot) {
+        const int64_t at = next[r.experts[slot]]++;
+        r.rows[at] = static_cast<int32_t>(slot / k);
+        r.slots[at] = slot;
+    }
+    return r;
+}
+
+Status Moe::run_experts(const Routing& r, const float* x, float* acc, int64_t rows, Workspace& work,
+                        Observer* observer) const {
+    const int64_t w = width();
+    const bool everything = observer && observer->every_expert();
+    work.parallel_rows(rows, w, [&](int64_t first, int64_t last) { std::fill(acc + first * w, acc + last * w, 0.0f); });
+    for (int e = 0; e < config_.experts; ++e) {
+        if (everything) {
+            const Arena::Scope scope(work.arena);
+            NIBBLE_CHECK(experts_[e]->forward_rows(x, rows, work.arena.floats(rows * w), work, observer, {}));
+        }
+        const int64_t begin = r.begin[e], n = r.begin[e + 1] - begin;
+        if (n == 0) continue;
+        const std::span<const int32_t> mine = std::span(r.rows).subspan(begin, n);
+        const Arena::Scope scope(work.arena);
+        float* in = work.arena.floats(n * w);
+        float* out = work.arena.floats(n * w);
+        work.parallel_rows(n, w, [&](int64_t first, int64_t last) {
+            for (int64_t i = first; i < last; ++i) std::copy_n(x + mine[i] * w, w, in + i * w);
+        });
+        NIBBLE_CHECK(experts_[e]->forward_rows(in, n, out, work, everything ? nullptr : observer, mine));
+        work.parallel_rows(n, 2 * w, [&](int64_t first, int64_t last) {
+            for (int64_t i = first; i < last; ++i) {
+                const float weight = r.weights[r.slots[begin + i]];
+                const float* from = out + i * w;
+                float* to = acc + mine[i] * w;
+                for (int64_t j = 0; j < w; ++j) to[j] += weight * from[j];
+            }
+        });
+    }
+    if (work.bf16())
+        work.parallel_rows(rows, w, [&](int64_t first, int64_t last) {
+            work.elementwise->round_bf16(acc + first * w, (last - first) * w);
+        });
+    return Ok{};
+}
+
+Status Moe::forward(const Batch& batch, const float* x, float* y, Workspace& work, Observer* observer) const {
+    const int64_t rows = batch.rows();
+    NIBBLE_TRY(const Routing routing, choose(x, rows, work, observer));
+    const Arena::Scope scope(work.arena);
+    if (to_latent_) {
+        float* in = work.arena.floats(rows * width());
+        float* acc = work.arena.floats(rows * width());
+        NIBBLE_CHECK(to_latent_->forward(x, rows, in, work, observer));
+        NIBBLE_CHECK(run_experts(routing, in, acc, rows, work, observer));
+        NIBBLE_CHECK(from_latent_->forward(acc, rows, y, work, observer));
+    } else {
+        NIBBLE_CHECK(run_experts(routing, x, y, rows, work, observer));
+    }
+    if (shared_) {
+        float* shared = work.arena.floats(rows * hidden_);
+        NIBBLE_CHECK(shared_->forward_rows(x, rows, shared, work, observer, {}));
+        work.parallel_rows(rows, 2 * hidden_, [&](int64_t first, int64_t last) {
+            work.elementwise->add(shared + first * hidden_, (last - first) * hidden_, work.bf16(), y + first * hidden_);
+        });
+    }
+    return Ok{};
+}
+
+}  // namespace nibble

@@ -1,0 +1,55 @@
+// Mixture of experts. Rows are gathered per expert; a product's rows do not depend on their neighbours, and a token
+// adds its experts in ascending order, so neither the batch nor the order of arrival shows.
+#pragma once
+
+#include "model/cpu/block.h"
+#include "model/cpu/mlp.h"
+#include "model/weight_source.h"
+
+#include <optional>
+
+namespace nibble {
+
+class Moe : public Mixer {
+public:
+    static Result<std::unique_ptr<Mixer>> load(const std::string& prefix, int64_t hidden, const MoeConfig& config,
+                                               WeightSource& weights);
+
+    Status forward(const Batch& batch, const float* x, float* y, Workspace& work, Observer* observer) const override;
+    Status backward(const Batch& batch, const float* x, const float* dy, float* dx, Workspace& work, Observer* observer,
+                    GradientSink* sink) const override;
+    std::vector<const Linear*> linears() const override;
+    const MoeConfig& config() const { return config_; }
+    const Linear& gate() const { return gate_; }
+    std::span<const float> selection_bias() const { return selection_bias_; }
+    std::span<const std::unique_ptr<Mlp>> experts() const { return experts_; }
+    const Mlp* shared() const { return shared_.get(); }
+    const std::optional<Linear>& to_latent() const { return to_latent_; }
+    const std::optional<Linear>& from_latent() const { return from_latent_; }
+
+private:
+    // The choice of every row, and the rows of every expert in ascending order.
+    struct Routing {
+        std::vector<float> scores;     // [rows, experts]
+        std::vector<int32_t> experts;  // [rows, top_k], ascending
+        std::vector<float> weights;    // [rows, top_k]
+        std::vector<int64_t> begin;    // [experts + 1] into the next two
+        std::vector<int32_t> rows;     // batch rows
+        std::vector<int64_t> slots;    // row * top_k + k
+    };
+    Result<Routing> choose(const float* x, int64_t rows, Workspace& work, Observer* observer) const;
+    // acc [rows, width] from the experts' input of the same shape.
+    Status run_experts(const Routing& routing, const float* x, float* acc, int64_t rows, Workspace& work,
+                       Observer* observer) const;
+    int64_t width() const { return config_.latent > 0 ? config_.latent : hidden_; }  // that experts see
+
+    MoeConfig config_;
+    int64_t hidden_ = 0;
+    Linear gate_;
+    std::vector<float> selection_bias_;  // may be empty
+    std::vector<std::unique_ptr<Mlp>> experts_;
+    std::unique_ptr<Mlp> shared_;                    // may be null
+    std::optional<Linear> to_latent_, from_latent_;  // fc1_latent_proj, fc2_latent_proj
+};
+
+}  // namespace nibble

@@ -1,0 +1,118 @@
+#include "model/cpu/router.h"
+
+#include "kernels/exp.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace nibble {
+namespace {
+
+constexpr float smallest_sum = 1e-20f;
+
+void scores(MoeConfig::Router router, std::span<float> logits) {
+    if (router == MoeConfig::Router::sigmoid) {
+        for (float& x : logits) x = 1.0f / (1.0f + exp_f32(-x));
+        return;
+    }
+    const float most = *std::max_element(logits.begin(), logits.end());
+    double sum = 0;
+    for (float& x : logits) {
+        x = exp_f32(x - most);
+        sum += x;
+    }
+    const auto total = static_cast<float>(sum);
+    for (float& x : logits) x = x / total;
+}
+
+// Marks the `count` largest values among those that are `open`; the lower index on a tie, whatever NaNs there are.
+void take_largest(std::span<const float> values, std::vector<bool>& open, int count, std::span<int32_t> taken) {
+    for (int k = 0; k < count; ++k) {
+        int best = -1;
+        for (int i = 0; i < static_cast<int>(values.size()); ++i)
+            if (open[i] && (best < 0 || values[i] > values[best])) best = i;
+        open[best] = false;
+        taken[k] = best;
+    }
+}
+
+float two_best(std::span<const float> values) {
+    if (values.size() == 1) return values[0];
+    float first = std::max(values[0], values[1]), second = std::min(values[0], values[1]);
+    for (const float v : values.subspan(2)) {
+        if (v > first)
+            second = std::exchange(first, v);
+        else
+            second = std::max(second, v);
+    }
+    return first + second;
+}
+
+// The experts of the kept groups.
+std::vector<bool> open_experts(const MoeConfig& config, std::span<const float> selection) {
+    std::vector<bool> open(selection.size(), config.groups == 1);
+    if (config.groups == 1) return open;
+    const size_t size = selection.size() / config.groups;
+    std::vector<float> group(config.groups);
+    for (int g = 0; g < config.groups; ++g) group[g] = two_best(selection.subspan(g * size, size));
+    std::vector<bool> groups(config.groups, true);
+    std::vector<int32_t> kept(config.kept_groups);
+    take_largest(group, groups, config.kept_groups, kept);
+    for (const int32_t g : kept) std::fill_n(open.begin() + g * static_cast<int64_t>(size), size, true);
+    return open;
+}
+
+}  // namespace
+
+Status check(const MoeConfig& c) {
+    if (c.experts < 1 || c.groups < 1 || c.experts % c.groups != 0)
+        return fail("{} experts do not divide into {} groups", c.experts, c.groups);
+    if (c.kept_groups < 1 || c.kept_groups > c.groups)
+        return fail("topk_group {} of {} groups", c.kept_groups, c.groups);
+    if (c.top_k < 1 || c.top_k > c.experts / c.groups * c.kept_groups)
+        return fail("{} experts per token, {} to choose from", c.top_k, c.experts / c.groups * c.kept_groups);
+    return Ok{};
+}
+
+void route(const MoeConfig& config, std::span<float> logits, std::span<const float> bias, std::span<int32_t> experts,
+           std::span<float> weights) {
+    scores(config.router, logits);
+    std::vector<float> selection(logits.begin(), logits.end());
+    for (size_t e = 0; e < bias.size(); ++e) selection[e] += bias[e];
+    std::vector<bool> open = open_experts(config, selection);
+    take_largest(selection, open, config.top_k, experts);
+    std::sort(experts.begin(), experts.end());
+    float sum = 0.0f;
+    for (int k = 0; k < config.top_k; ++k) {
+        weights[k] = logits[experts[k]];
+        sum += weights[k];
+    }
+    if (config.normalize)
+        for (float& w : weights) w /= sum + smallest_sum;
+    for (float& w : weights) w *= config.routed_scaling;
+}
+
+void route_backward(const MoeConfig& config, std::span<const float> p, std::span<const int32_t> experts,
+                    std::span<const float> d_weights, std::span<float> d_logits) {
+    std::fill(d_logits.begin(), d_logits.end(), 0.0f);
+    // d_logits holds dL/dp first.
+    double sum = 0, weighted = 0;
+    for (size_t k = 0; k < experts.size(); ++k) {
+        sum += p[experts[k]];
+        weighted += double{d_weights[k]} * p[experts[k]];
+    }
+    sum += smallest_sum;
+    for (size_t k = 0; k < experts.size(); ++k) {
+        const double d = config.normalize ? (d_weights[k] - weighted / sum) / sum : d_weights[k];
+        d_logits[experts[k]] = static_cast<float>(d * config.routed_scaling);
+    }
+    if (config.router == MoeConfig::Router::sigmoid) {
+        for (size_t e = 0; e < p.size(); ++e) d_logits[e] *= p[e] * (1.0f - p[e]);
+        return;
+    }
+    double mean = 0;
+    for (size_t e = 0; e < p.size(); ++e) mean += double{d_logits[e]} * p[e];
+    for (size_t e = 0; e < p.size(); ++e) d_logits[e] = static_cast<float>(p[e] * (d_logits[e] - mean));
+}
+
+}  // namespace nibble

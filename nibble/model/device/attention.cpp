@@ -1,0 +1,95 @@
+#include "model/device/attention.h"
+
+namespace nibble {
+
+Result<DeviceKv> DeviceKv::make(const KvShape& kv, const std::string& prefix, DeviceWeights& weights) {
+    DeviceKv out;
+    if (kv.type != KvType::bf16 && kv.type != KvType::fp8)
+        return fail("{}: an {} KV cache has no kernels on --device cuda; use --kv bf16, fp8 or fp8_cast", prefix,
+                    kv.type == KvType::nvfp4      ? "NVFP4"
+                    : kv.type == KvType::fp8_page ? "fp8_page"
+                                                  : "FP32");
+    out.shape = {.type = kv.type == KvType::fp8 ? cuda::KvType::e4m3 : cuda::KvType::bf16,
+                 .kv_heads = kv.heads,
+                 .page_tokens = kv_page_tokens,
+                 .k_dim = kv.k_dim,
+                 .v_dim = kv.v_dim};
+    for (const int dim : {kv.k_dim, kv.v_dim})
+        if (dim % 8 || dim > 256)
+            return fail(
+                "{}: heads of {} dimensions have no attention kernel on --device cuda (multiples of 8 up to 256)",
+                prefix, dim);
+    if (kv.type == KvType::fp8) {
+        NIBBLE_TRY(out.k_scales, weights.constant(kv.k_scale, kv.heads));
+        NIBBLE_TRY(out.v_scales, weights.constant(kv.v_scale, kv.heads));
+    }
+    return out;
+}
+
+cuda::KvCache DeviceKv::cache(const DeviceStep& step) const {
+    cuda::KvCache cache{.shape = shape, .pages = step.pages, .k_scales = k_scales, .v_scales = v_scales};
+    cache.shape.page_stride = step.page_stride;
+    return cache;
+}
+
+Result<std::unique_ptr<DeviceMixer>> DeviceAttention::make(const BlockConfig& block, float eps,
+                                                           const Attention& attention, DeviceWeights& weights) {
+    auto a = std::make_unique<DeviceAttention>();
+    a->prefix_ = block.prefix;
+    a->index_ = block.index;
+    a->eps_ = eps;
+    a->config_ = attention.config();
+    NIBBLE_TRY(a->kv_, DeviceKv::make(attention.kv(), block.prefix, weights));
+    NIBBLE_TRY(a->qkv_, weights.stack(attention.qkv()));
+    NIBBLE_TRY(a->out_, weights.linear(attention.out()));
+    NIBBLE_TRY(a->q_norm_, weights.vector(attention.q_norm()));
+    NIBBLE_TRY(a->k_norm_, weights.vector(attention.k_norm()));
+    return std::unique_ptr<DeviceMixer>(std::move(a));
+}
+
+Status DeviceAttention::forward(const std::byte* x, float* y, DeviceStep& step) const {
+    const DeviceScope scope(step);
+    NIBBLE_TRY(float* qkv, step.scratch.allocate_array<float>(step.rows * qkv_.rows));
+    NIBBLE_TRY(std::byte * q, step.scratch.allocate(step.rows * q_cols() * 2));
+    NIBBLE_TRY(std::byte * heads, step.scratch.allocate(step.rows * q_cols() * 2));
+    NIBBLE_TRY(const cuda::RowsOut as, order(step));
+    NIBBLE_CHECK(qkv_.forward(x, step.rows, qkv, step, !as.row_major()));
+    NIBBLE_CHECK(cuda::rope_append(rope_append(qkv, q, step), cache(step), step.overlap, step.stream));
+    if (step.observer)
+        NIBBLE_CHECK(
+            step.observer->kv(prefix_, cache(step), step.blocks[size_t(index_)].slots, step.rows, step.stream));
+    NIBBLE_CHECK(attend(q, heads, step));
+    return out_.forward(heads, step.rows, y, out_.rows, step);
+}
+
+cuda::RopeAppend DeviceAttention::rope_append(const float* qkv, std::byte* q, const DeviceStep& step) const {
+    const DeviceRotary rotary = step.rotary_of(config_.rope);
+    return {.tokens = step.rows,
+            .q_heads = config_.heads,
+            .qkv = qkv,
+            .slots = step.blocks[size_t(index_)].slots,
+            .q_norm = q_norm_,
+            .k_norm = k_norm_,
+            .eps = eps_,
+            .rope_dims = config_.rope.dims,
+            .interleaved = config_.rope.interleaved,
+            .positions = step.positions,
+            .cos = rotary.cos,
+            .sin = rotary.sin,
+            .q = q};
+}
+
+Status DeviceAttention::attend(const std::byte* q, std::byte* heads, DeviceStep& step) const {
+    const DeviceScope scope(step);
+    const DeviceBlockBatch& batch = step.blocks[size_t(index_)];
+    NIBBLE_TRY(std::byte * workspace, step.scratch.allocate(batch.attention->workspace_bytes));
+    return cuda::attend(*batch.attention, {.q = q, .table = batch.table, .work = batch.work}, cache(step), heads,
+                        workspace, step.overlap, step.stream);
+}
+
+int64_t DeviceAttention::scratch_bytes(int64_t rows) const {
+    return rows * (4 * qkv_.rows + 4 * q_cols()) + std::max(qkv_.scratch_bytes(rows), out_.scratch_bytes(rows)) +
+           8 * DeviceArena::alignment;
+}
+
+}  // namespace nibble

@@ -1,0 +1,45 @@
+#pragma once
+
+#include "model/cpu/attention.h"
+#include "model/device/mixer.h"
+
+namespace nibble {
+
+class DeviceAttention : public DeviceMixer {
+public:
+    static Result<std::unique_ptr<DeviceMixer>> make(const BlockConfig& block, float eps, const Attention& attention,
+                                                     DeviceWeights& weights);
+
+    Result<cuda::RowsOut> order(DeviceStep& step) const override { return qkv_.order(step.rows, step, true); }
+    Result<bool> norms(DeviceStep& step) const override { return qkv_.norms(step.rows, step); }
+    Status forward(const std::byte* x, float* y, DeviceStep& step) const override;
+    // What lies between its products: q, k and v [rows, in().rows] to q [rows, out().cols] BF16 and the cache, then
+    // heads [rows, out().cols] BF16.
+    cuda::RopeAppend rope_append(const float* qkv, std::byte* q, const DeviceStep& step) const;
+    cuda::KvCache cache(const DeviceStep& step) const { return kv_.cache(step); }
+    Status attend(const std::byte* q, std::byte* heads, DeviceStep& step) const;
+    const DeviceStack& in() const { return qkv_; }
+    const DeviceLinear& out() const { return out_; }
+    int64_t scratch_bytes(int64_t rows) const override;
+    StateLayout state() const override { return {kv_.shape.page_bytes(), config_.window, 0}; }
+    std::optional<cuda::AttentionProblem> attention() const override {
+        return cuda::AttentionProblem{
+            .kv = kv_.shape, .q_heads = config_.heads, .softmax_scale = config_.scale, .window = config_.window};
+    }
+    const Rope* rope() const override { return config_.rope.dims > 0 ? &config_.rope : nullptr; }
+
+private:
+    int64_t q_cols() const { return int64_t{config_.heads} * config_.head_dim; }
+
+    std::string prefix_;
+    int index_ = 0;
+    float eps_ = 0;
+    AttentionConfig config_;
+    DeviceKv kv_;
+    DeviceStack qkv_;
+    DeviceLinear out_;
+    const float* q_norm_ = nullptr;
+    const float* k_norm_ = nullptr;
+};
+
+}  // namespace nibble

@@ -1,0 +1,102 @@
+// A batch on its way to the device: tokens, positions, block tables, cache slots, work lists of attention and states,
+// gathered on the host and copied at once.
+#pragma once
+
+#include "kernels/sampling_cuda.h"
+#include "model/batch.h"
+#include "model/device/mixer.h"
+#include "model/sequence.h"
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace nibble {
+
+// Arrays side by side in one buffer that exists twice. Grows, and keeps what it has.
+class DeviceUpload {
+public:
+    void clear() { bytes_.clear(); }
+    // Where the array will lie.
+    template <class T>
+    int64_t add(std::span<const T> values) {
+        const size_t at = (bytes_.size() + 15) / 16 * 16;
+        bytes_.resize(at + values.size_bytes());
+        if (!values.empty()) std::memcpy(bytes_.data() + at, values.data(), values.size_bytes());
+        return static_cast<int64_t>(at);
+    }
+    // Queues the copy. The one before must have arrived.
+    Status send(int device, const Stream& stream);
+    template <class T>
+    T* at(int64_t offset) const {
+        return reinterpret_cast<T*>(device_.front().data + offset);
+    }
+    std::byte* base() const { return device_.empty() ? nullptr : device_.front().data; }
+
+private:
+    struct Buffers {
+        PinnedBuffer host;
+        DeviceArena arena;
+        std::byte* data;
+    };
+    std::vector<std::byte> bytes_;
+    std::vector<Buffers> device_;  // none or one
+};
+
+// The mixers that keep something per sequence, and the attention plans they need for a batch.
+struct DeviceBatchShape {
+    int64_t rows = 0, segments = 0;
+    int64_t pitch = 0;        // pages in a row of a block table: the most of a segment, rounded up
+    int64_t most_tokens = 0;  // of a sequence, rounded up
+    bool operator==(const DeviceBatchShape&) const = default;
+};
+DeviceBatchShape shape_of(const Batch& batch);
+
+class DeviceBatch {
+public:
+    // `mixers`: of every block in order. `sequences`: of every segment, reserved, all of one pool. `requests`: of every
+    // wanted row, or none.
+    Status make(const Batch& batch, std::span<Sequence* const> sequences,
+                std::span<const std::unique_ptr<DeviceMixer>> mixers, std::span<const TokenRequest> requests,
+                const DeviceInfo& device, const Stream& stream);
+    // Sets what `step` says about the batch. Valid until the next make.
+    void describe(DeviceStep& step) const;
+
+    const DeviceBatchShape& shape() const { return shape_; }
+    int64_t attention_workspace() const;                                         // the largest
+    const int32_t* wanted_rows() const { return upload_.at<int32_t>(wanted_); }  // [batch.wanted()]
+    int32_t* nonfinite() const { return upload_.at<int32_t>(nonfinite_); }       // [blocks], INT32_MAX
+    const cuda::SampleRow* requests() const { return upload_.at<cuda::SampleRow>(requests_); }
+    cuda::SeenSlot* seen() const { return upload_.at<cuda::SeenSlot>(seen_); }
+    std::byte* base() const { return upload_.base(); }
+
+private:
+    struct Attention {  // of one shape
+        cuda::AttentionProblem like;
+        cuda::AttentionPlan plan;
+        int64_t work = -1;
+    };
+    struct Block {
+        int64_t slots = -1, table = -1, segments = -1;
+        int attention = -1;
+    };
+    Status plan_attention(std::span<const std::unique_ptr<DeviceMixer>> mixers, const DeviceInfo& device);
+    void add_requests(std::span<const TokenRequest> requests);
+    void add_pages(const Batch& batch, std::span<Sequence* const> sequences, int index, Block& block);
+
+    DeviceUpload upload_;
+    DeviceBatchShape shape_;
+    std::vector<cuda::AttentionSegment> segments_;
+    std::vector<Attention> attention_;
+    std::optional<std::pair<DeviceBatchShape, int64_t>> planned_;  // what attention_ is for, with its page stride
+    std::vector<Block> blocks_;
+    int64_t tokens_ = 0, positions_ = 0, wanted_ = 0, nonfinite_ = 0, requests_ = 0, seen_ = 0;
+    int32_t longest_ = 0;
+    std::byte* pages_ = nullptr;
+    int64_t page_stride_ = 0;
+};
+
+}  // namespace nibble

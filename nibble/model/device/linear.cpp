@@ -1,0 +1,241 @@
+#include "model/device/linear.h"
+
+#include "base/checked.h"
+
+#include <utility>
+
+namespace nibble {
+namespace {
+
+constexpr int64_t most_tile_tokens = 128;  // of a W4A16 product: x is padded to them
+
+int64_t aligned(int64_t bytes) { return round_up(bytes, DeviceArena::alignment); }
+int64_t groups(int64_t cols) { return (cols + 127) / 128; }
+
+bool has_row_scales(ActivationFormat f) {
+    return f == ActivationFormat::fp8_token || f == ActivationFormat::fp8_group128;
+}
+
+int64_t quantized_bytes(ActivationFormat f, int64_t n, int64_t cols) {
+    if (f == ActivationFormat::none) return 0;
+    return aligned(n * std::max(cols * 2, cuda::codes_pitch(cols))) +
+           (has_row_scales(f) ? aligned(n * groups(cols) * 4) : 0);
+}
+
+// x as the linear reads it: itself, or quantized; q.codes: as codes.
+Result<cuda::ProductInput> product_input(ActivationFormat format, float input_scale, const std::byte* x, int64_t n,
+                                         int64_t cols, cuda::QuantizeInputs q, DeviceStep& step) {
+    cuda::ProductInput in{.x = x, .tokens = n};
+    if (format == ActivationFormat::none) return in;
+    q.format = format;
+    q.x = x, q.tokens = n, q.cols = cols;
+    q.input_scale = input_scale;
+    in.codes = q.codes;
+    NIBBLE_TRY(q.out, step.scratch.allocate(n * (q.codes ? cuda::codes_pitch(cols) : cols * 2)));
+    if (has_row_scales(format)) {
+        NIBBLE_TRY(q.scales, step.scratch.allocate_array<float>(n * groups(cols)));
+    }
+    NIBBLE_CHECK(cuda::quantize_inputs(q, step.overlap, step.stream));
+    in.x = q.out;
+    if (format == ActivationFormat::fp8_token) in.token_scales = q.scales;
+    if (format == ActivationFormat::fp8_group128) in.group_scales = q.scales;
+    if (stores_input_scale(format)) in.scale = input_scale;
+    return in;
+}
+
+Status run_w4a16(const DeviceLinear& l, const std::byte* x, int64_t n, float* y, const cuda::MatmulFactors& factors,
+                 DeviceStep& step, bool tiled) {
+    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, l.rows, l.cols, l.by_turns));
+    if (plan.workspace_bytes > step.matmul_workspace_bytes)
+        return fail("a workspace of {} bytes was planned for products, {} are needed", step.matmul_workspace_bytes,
+                    plan.workspace_bytes);
+    // The first product after a norm that waits for one takes it.
+    const cuda::MatmulOptions options{
+        .overlap = step.overlap, .norm = std::exchange(step.norm, {}), .side = std::exchange(step.side, {})};
+    if (plan.permuted_bytes > 0 && !tiled) {
+        NIBBLE_TRY(std::byte * permuted, step.scratch.allocate(plan.permuted_bytes));
+        NIBBLE_CHECK(cuda::permute(plan, x, permuted, options, step.stream));
+        x = permuted;
+    }
+    return cuda::matmul(plan, x, l.records, factors, y, plan.workspace_bytes ? step.matmul_workspace : nullptr, options,
+                        step.stream);
+}
+
+}  // namespace
+
+Result<cuda::RowsOut> DeviceLinear::order(int64_t n, DeviceStep& step, bool whole_rows) const {
+    cuda::RowsOut out;
+    if (step.observer) return out;
+    if (operand.codes && cols % 128 == 0 && (whole_rows || activation != ActivationFormat::fp8_token))
+        out.codes = activation, out.input_scale = input_scale;
+    if (!w4a16 || cols % 256) return out;
+    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols, by_turns));
+    if (plan.permuted_bytes > 0) out.tile_tokens = plan.tiling.tokens;
+    return out;
+}
+
+Result<bool> DeviceLinear::norms(int64_t n, DeviceStep& step) const {
+    if (!w4a16 || n != 1 || step.observer) return false;  // observers see x
+    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols, by_turns));
+    return plan.norms;
+}
+
+Result<bool> DeviceLinear::activates(int64_t n, bool gated, DeviceStep& step) const {
+    if (!w4a16 || by_turns != gated) return false;
+    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols, by_turns));
+    return plan.activates();
+}
+
+Result<bool> DeviceLinear::takes_side(const DeviceLinear& side, DeviceStep& step) const {
+    NIBBLE_TRY(const bool norm, norms(1, step));
+    if (!norm || side.w4a16 || side.activation != ActivationFormat::none) return false;
+    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(1, rows, cols, by_turns));
+    return cuda::takes_side(plan, side.operand);
+}
+
+Status DeviceLinear::forward_activated(const std::byte* x, int64_t n, Activation kind, std::byte* mid,
+                                       DeviceStep& step) const {
+    const DeviceScope scope(step);
+    if (step.observer) NIBBLE_CHECK(step.observer->input(names, x, n, cols, step.stream).within(name));
+    cuda::MatmulFactors f = factors;
+    f.activated = mid, f.activation = kind;
+    // y goes nowhere, but must be a valid address.
+    return run_w4a16(*this, x, n, reinterpret_cast<float*>(mid), f, step, false).within(name);
+}
+
+Status DeviceLinear::forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, DeviceStep& step,
+                             bool ordered) const {
+    const DeviceScope scope(step);
+    if (step.observer) NIBBLE_CHECK(step.observer->input(names, x, n, cols, step.stream).within(name));
+    if (w4a16) {
+        cuda::MatmulFactors f = factors;
+        f.y_stride = y_stride;
+        return run_w4a16(*this, x, n, y, f, step, ordered).within(name);
+    }
+    cuda::ProductInput in{.x = x, .codes = true, .tokens = n};
+    if (operand.codes && ordered) {
+        const float* scales = cuda::scales_behind(const_cast<std::byte*>(x), n, cols);
+        if (activation == ActivationFormat::fp8) in.scale = input_scale;
+        if (activation == ActivationFormat::fp8_token) in.token_scales = scales;
+        if (activation == ActivationFormat::fp8_group128) in.group_scales = scales;
+    } else {
+        const cuda::QuantizeInputs as{.codes = operand.codes};
+        NIBBLE_TRY(in, product_input(activation, input_scale, x, n, cols, as, step).within(name));
+    }
+    return cuda::product(in, operand, y, y_stride, step.overlap, step.stream).within(name);
+}
+
+int64_t DeviceLinear::scratch_bytes(int64_t n) const {
+    return w4a16 ? aligned(round_up(n, most_tile_tokens) * round_up<int64_t>(cols, 256) * 2)
+                 : quantized_bytes(activation, n, cols);
+}
+
+// Parts of their own may want orders of their own.
+Result<cuda::RowsOut> DeviceStack::order(int64_t n, DeviceStep& step, bool whole_rows) const {
+    if (parts.size() > 1) return cuda::RowsOut{};
+    return parts[0].order(n, step, whole_rows);
+}
+
+Result<bool> DeviceStack::norms(int64_t n, DeviceStep& step) const {
+    if (parts.size() > 1) return false;
+    return parts[0].norms(n, step);
+}
+
+Status DeviceStack::forward(const std::byte* x, int64_t n, float* y, DeviceStep& step, bool ordered) const {
+    for (const DeviceLinear& part : parts) {
+        NIBBLE_CHECK(part.forward(x, n, y, rows, step, ordered));
+        y += part.rows;
+    }
+    return Ok{};
+}
+
+int64_t DeviceStack::scratch_bytes(int64_t n) const {
+    int64_t most = 0;
+    for (const DeviceLinear& part : parts) most = std::max(most, part.scratch_bytes(n));
+    return most;
+}
+
+namespace {
+
+Status run_grouped(const DeviceExperts::Part& part, const DeviceExpertRows& in, const cuda::ExpertsOutput& out,
+                   DeviceStep& step) {
+    cuda::PackedExperts weights = part.packed;
+    weights.begin = in.begin;
+    return cuda::grouped_matmul({.x = in.x,
+                                 .rows = in.rows,
+                                 .slots = in.n,
+                                 .routed = in.routed,
+                                 .choice = in.choice,
+                                 .beside = in.beside},
+                                weights, out, step.overlap, step.stream)
+        .within(part.name);
+}
+
+}  // namespace
+
+Status DeviceExperts::forward(const DeviceExpertRows& in, float* y, DeviceStep& step) const {
+    const DeviceScope scope(step);
+    const std::byte* sorted = in.rows ? nullptr : in.x;
+    for (const Part& part : parts) {
+        const DeviceScope inner(step);
+        if (part.w4a16) {
+            const bool combine = in.combine.sum != nullptr;
+            NIBBLE_CHECK(
+                run_grouped(part, in, {.y = combine ? nullptr : y, .y_stride = rows, .combine = in.combine}, step));
+            y += part.rows();
+            continue;
+        }
+        cuda::ProductInput product{.x = in.x, .tokens = in.n, .rows = in.rows};
+        const bool codes = part.weights.first.codes;
+        if (codes && !part.input_scales) {
+            // A token's codes are the same for all of its experts: the product gathers them.
+            const int64_t n = in.rows ? step.rows : in.n;
+            const cuda::QuantizeInputs as{.codes = true};
+            NIBBLE_TRY(product, product_input(part.activation, 1.0f, in.x, n, cols, as, step).within(part.name));
+            product.tokens = in.n, product.rows = in.rows;
+        } else if (part.activation != ActivationFormat::none) {
+            if (!sorted) {
+                NIBBLE_TRY(std::byte * gathered, step.scratch.allocate(in.n * cols * 2));
+                NIBBLE_CHECK(cuda::embed(in.x, in.rows, in.n, cols, gathered, step.overlap, step.stream));
+                sorted = gathered;
+            }
+            cuda::QuantizeInputs q{.codes = codes};
+            q.expert_scales = part.input_scales, q.begin = in.begin, q.experts = static_cast<int>(experts);
+            NIBBLE_TRY(product, product_input(part.activation, 1.0f, sorted, in.n, cols, q, step).within(part.name));
+            if (in.rows) sorted = nullptr;  // gone with the scope
+        }
+        cuda::Experts weights = part.weights;
+        weights.begin = in.begin;
+        NIBBLE_CHECK(cuda::grouped_product(product, weights, y, rows, step.overlap, step.stream).within(part.name));
+        y += part.rows();
+    }
+    return Ok{};
+}
+
+Status DeviceExperts::activated(const DeviceExpertRows& in, Activation activation, std::byte* out,
+                                DeviceStep& step) const {
+    return run_grouped(parts[0], in, {.out = out, .activation = activation, .gated = paired}, step);
+}
+
+Status DeviceExperts::show(const DeviceExpertRows& in, DeviceStep& step) const {
+    if (!step.observer) return Ok{};
+    const DeviceScope scope(step);
+    const std::byte* sorted = in.x;
+    if (in.rows) {
+        NIBBLE_TRY(std::byte * gathered, step.scratch.allocate(in.n * cols * 2));
+        NIBBLE_CHECK(cuda::embed(in.x, in.rows, in.n, cols, gathered, step.overlap, step.stream));
+        sorted = gathered;
+    }
+    for (const Part& part : parts)
+        NIBBLE_CHECK(
+            step.observer->expert_inputs(part.names, sorted, in.n, cols, in.begin, step.stream).within(part.name));
+    return Ok{};
+}
+
+int64_t DeviceExperts::scratch_bytes(int64_t n) const {
+    int64_t most = 0;
+    for (const Part& part : parts) most = std::max(most, quantized_bytes(part.activation, n, cols));
+    return most + aligned(n * cols * 2);  // rows sorted, for inputs to quantize and for observers
+}
+
+}  // namespace nibble

@@ -1,0 +1,109 @@
+// Linears on a GPU, in the layout of their kernel: NVFP4 and MXFP4 weights with BF16 inputs as records
+// (kernels/matmul_cuda.h), FP8 weights with FP8 inputs as codes for the FP8 tensor cores, experts too, everything else
+// as operands that are exact in BF16 (both kernels/product_cuda.h): FP8 weights with BF16 inputs among them, and FP8 on
+// GPUs other than Hopper.
+#pragma once
+
+#include "kernels/matmul_cuda.h"
+#include "kernels/product_cuda.h"
+#include "model/device/step.h"
+
+#include <string>
+#include <vector>
+
+namespace nibble {
+
+// One product: a linear, or several that read the same rows, stacked.
+struct DeviceLinear {
+    std::string name;                // of the first part
+    std::vector<std::string> names;  // of all
+    int64_t rows = 0, cols = 0;
+    ActivationFormat activation = ActivationFormat::none;
+    float input_scale = 1.0f;
+    bool w4a16 = false;
+    bool by_turns = false;  // records of gate and up, MatmulProblem::gated
+    cuda::PackedMatrix records;
+    cuda::MatmulFactors factors;
+    cuda::Operand operand;
+
+    // How n rows of x may come to save a pass over them (`data` is the caller's); row-major is always right, and what
+    // observers want. whole_rows: their producer has a row in one place, so that it can make a scale for it.
+    Result<cuda::RowsOut> order(int64_t n, DeviceStep& step, bool whole_rows) const;
+    // y [n, rows] FP32, y_stride floats from row to row, from x [n, cols] BF16, rows adjacent, or as order() says when
+    // `ordered`. With bias, not rounded.
+    Status forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, DeviceStep& step,
+                   bool ordered = false) const;
+    // Whether a product of n rows takes step.norm instead of x.
+    Result<bool> norms(int64_t n, DeviceStep& step) const;
+    // Whether forward_activated() has a kernel for n rows; `gated`: they are those of gate and up.
+    Result<bool> activates(int64_t n, bool gated, DeviceStep& step) const;
+    // mid [n, rows / 2] BF16 = activation(gate) * up, or [n, rows] = activation(y).
+    Status forward_activated(const std::byte* x, int64_t n, Activation activation, std::byte* mid,
+                             DeviceStep& step) const;
+    // Whether a product that norms can make `side`'s of the same input beside its own (DeviceStep::side).
+    Result<bool> takes_side(const DeviceLinear& side, DeviceStep& step) const;
+    // Of scratch memory, at most, for n rows.
+    int64_t scratch_bytes(int64_t n) const;
+};
+
+// Linears that read the same rows: one product where the formats agree.
+struct DeviceStack {
+    std::vector<DeviceLinear> parts;
+    int64_t rows = 0, cols = 0;
+
+    Result<cuda::RowsOut> order(int64_t n, DeviceStep& step, bool whole_rows) const;
+    Result<bool> norms(int64_t n, DeviceStep& step) const;  // as of a linear
+    // y [n, rows]: the parts' outputs side by side.
+    Status forward(const std::byte* x, int64_t n, float* y, DeviceStep& step, bool ordered = false) const;
+    int64_t scratch_bytes(int64_t n) const;
+};
+
+// Rows for the experts of a mixture: row i is rows[i] of x [.., cols], those of expert e in [begin[e], begin[e + 1]).
+struct DeviceExpertRows {
+    const std::byte* x = nullptr;
+    const int32_t* rows = nullptr;  // null: x is sorted
+    int64_t n = 0;
+    const int32_t* begin = nullptr;
+    bool routed = false;                         // the last kernel was a grouped one of the same rows
+    const cuda::ExpertChoice* choice = nullptr;  // of one token, where takes_one_token()
+    cuda::ExpertsInput::Beside beside;           // of its first product
+    cuda::ExpertsOutput::Combine combine;        // in place of its last one's y, where takes_combine()
+};
+
+// The same linears of all experts of a mixture: grouped products.
+struct DeviceExperts {
+    struct Part {
+        std::string name;                             // of the first expert
+        std::vector<std::vector<std::string>> names;  // of every expert's
+        ActivationFormat activation = ActivationFormat::none;
+        bool w4a16 = false;
+        cuda::PackedExperts packed;
+        const float* input_scales = nullptr;  // [experts]; null: formats without stored scales
+        cuda::Experts weights;                // scales include the inputs'
+
+        int64_t rows() const { return w4a16 ? packed.first.rows : weights.first.rows; }
+    };
+    std::vector<Part> parts;
+    int64_t rows = 0, cols = 0, experts = 0;
+    bool paired = false;  // gates and what they gate lie in halves of tiles: only activated() goes
+
+    // y [n, rows].
+    Status forward(const DeviceExpertRows& in, float* y, DeviceStep& step) const;
+    // Whether one product can end with the activation; activated: out [n, width] BF16, as forward() and activate().
+    bool takes_one_token(const cuda::RouterConfig& config) const {
+        return parts.size() == 1 && parts[0].w4a16 && cuda::takes_one_token(config, parts[0].packed);
+    }
+    bool takes_beside(const cuda::RouterConfig& config, const DeviceLinear& other) const {
+        return other.w4a16 && cuda::takes_beside(config, parts[0].packed, other.records);
+    }
+    bool takes_combine(const cuda::RouterConfig& config) const {
+        return parts.size() == 1 && parts[0].w4a16 && cuda::takes_combine(config, parts[0].packed);
+    }
+    bool activates(bool gated) const { return parts.size() == 1 && parts[0].w4a16 && gated == paired; }
+    Status activated(const DeviceExpertRows& in, Activation activation, std::byte* out, DeviceStep& step) const;
+    // The step's observer, where there is one, sees the rows sorted by expert; nothing is computed.
+    Status show(const DeviceExpertRows& in, DeviceStep& step) const;
+    int64_t scratch_bytes(int64_t n) const;
+};
+
+}  // namespace nibble

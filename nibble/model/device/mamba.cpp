@@ -1,0 +1,65 @@
+#include "model/device/mamba.h"
+
+#include <algorithm>
+
+namespace nibble {
+
+Result<std::unique_ptr<DeviceMixer>> DeviceMamba::make(const BlockConfig& block, float eps, const Mamba& mamba,
+                                                       DeviceWeights& weights) {
+    auto m = std::make_unique<DeviceMamba>();
+    const MambaConfig& c = mamba.config();
+    m->index_ = block.index;
+    m->eps_ = eps;
+    m->dt_min_ = c.dt_min;
+    m->shape_ = {.heads = c.heads,
+                 .head_dim = c.head_dim,
+                 .groups = c.groups,
+                 .state = c.state,
+                 .conv = c.conv,
+                 .format = mamba.state_format()};
+    m->stream_ = {.seed = mamba.state_seed(), .role = static_cast<uint64_t>(block.index)};
+    NIBBLE_TRY(m->in_proj_, weights.linear(mamba.in_proj()));
+    NIBBLE_TRY(m->out_proj_, weights.linear(mamba.out_proj()));
+    NIBBLE_TRY(m->conv_weight_, weights.vector(mamba.conv_weight()));
+    NIBBLE_TRY(m->conv_bias_, weights.vector(mamba.conv_bias()));
+    NIBBLE_TRY(m->a_, weights.vector(mamba.a()));
+    NIBBLE_TRY(m->d_, weights.vector(mamba.d()));
+    NIBBLE_TRY(m->dt_bias_, weights.vector(mamba.dt_bias()));
+    NIBBLE_TRY(m->norm_, weights.vector(mamba.norm()));
+    return std::unique_ptr<DeviceMixer>(std::move(m));
+}
+
+Status DeviceMamba::forward(const std::byte* x, float* y, DeviceStep& step) const {
+    const DeviceScope scope(step);
+    const int64_t rows = step.rows;
+    NIBBLE_TRY(float* projected, step.scratch.allocate_array<float>(rows * in_proj_.rows));
+    NIBBLE_TRY(std::byte * mixed, step.scratch.allocate(rows * shape_.inner() * 2));
+    NIBBLE_TRY(std::byte * workspace, step.scratch.allocate(cuda::mamba_workspace_bytes(shape_, rows)));
+    NIBBLE_CHECK(in_proj_.forward(x, rows, projected, in_proj_.rows, step));
+    NIBBLE_CHECK(cuda::mamba_step({.shape = shape_,
+                                   .tokens = rows,
+                                   .segments = static_cast<int>(step.segments),
+                                   .longest = step.longest,
+                                   .list = step.blocks[size_t(index_)].segments,
+                                   .projected = projected,
+                                   .conv_weight = conv_weight_,
+                                   .conv_bias = conv_bias_,
+                                   .a = a_,
+                                   .d = d_,
+                                   .dt_bias = dt_bias_,
+                                   .dt_min = dt_min_,
+                                   .norm = norm_,
+                                   .eps = eps_,
+                                   .stream = stream_,
+                                   .out = mixed,
+                                   .workspace = workspace},
+                                  step.overlap, step.stream));
+    return out_proj_.forward(mixed, rows, y, out_proj_.rows, step);
+}
+
+int64_t DeviceMamba::scratch_bytes(int64_t rows) const {
+    return rows * (4 * in_proj_.rows + 2 * shape_.inner()) + cuda::mamba_workspace_bytes(shape_, rows) +
+           std::max(in_proj_.scratch_bytes(rows), out_proj_.scratch_bytes(rows)) + 8 * DeviceArena::alignment;
+}
+
+}  // namespace nibble

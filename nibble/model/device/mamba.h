@@ -1,0 +1,29 @@
+#pragma once
+
+#include "kernels/ssm_cuda.h"
+#include "model/cpu/mamba.h"
+#include "model/device/mixer.h"
+
+namespace nibble {
+
+class DeviceMamba : public DeviceMixer {
+public:
+    static Result<std::unique_ptr<DeviceMixer>> make(const BlockConfig& block, float eps, const Mamba& mamba,
+                                                     DeviceWeights& weights);
+
+    Result<bool> norms(DeviceStep& step) const override { return in_proj_.norms(step.rows, step); }
+    Status forward(const std::byte* x, float* y, DeviceStep& step) const override;
+    int64_t scratch_bytes(int64_t rows) const override;
+    StateLayout state() const override { return {.floats = shape_.state_floats()}; }
+
+private:
+    int index_ = 0;
+    float eps_ = 0, dt_min_ = 0;
+    cuda::MambaShape shape_;
+    PhiloxStream stream_;  // of rounded states
+    DeviceLinear in_proj_, out_proj_;
+    const float *conv_weight_ = nullptr, *conv_bias_ = nullptr, *a_ = nullptr, *d_ = nullptr, *dt_bias_ = nullptr,
+                *norm_ = nullptr;
+};
+
+}  // namespace nibble

@@ -1,0 +1,47 @@
+#include "model/device/mixer.h"
+
+#include "model/device/attention.h"
+#include "model/device/latent_attention.h"
+#include "model/device/mamba.h"
+#include "model/device/mlp.h"
+#include "model/device/moe.h"
+
+namespace nibble {
+namespace {
+
+struct Maker {
+    const ModelConfig& model;
+    const Block& block;
+    DeviceWeights& weights;
+
+    // The CPU mixer of the same block.
+    template <class T>
+    const T& outline() const {
+        return static_cast<const T&>(block.mixer());
+    }
+    Result<std::unique_ptr<DeviceMixer>> operator()(const AttentionConfig&) const {
+        return DeviceAttention::make(block.config(), model.norm_eps, outline<Attention>(), weights);
+    }
+    Result<std::unique_ptr<DeviceMixer>> operator()(const LatentAttentionConfig&) const {
+        return DeviceLatentAttention::make(block.config(), outline<LatentAttention>(), weights);
+    }
+    Result<std::unique_ptr<DeviceMixer>> operator()(const MlpConfig&) const {
+        NIBBLE_TRY(auto mlp, DeviceMlp::make(outline<Mlp>(), weights));
+        return std::unique_ptr<DeviceMixer>(std::move(mlp));
+    }
+    Result<std::unique_ptr<DeviceMixer>> operator()(const MoeConfig&) const {
+        return DeviceMoe::make(outline<Moe>(), block.config().prefix, weights);
+    }
+    Result<std::unique_ptr<DeviceMixer>> operator()(const MambaConfig&) const {
+        return DeviceMamba::make(block.config(), model.norm_eps, outline<Mamba>(), weights);
+    }
+};
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceMixer>> make_device_mixer(const ModelConfig& model, const Block& block,
+                                                       DeviceWeights& weights) {
+    return std::visit(Maker{model, block, weights}, block.config().mixer);
+}
+
+}  // namespace nibble

@@ -1,0 +1,50 @@
+// The mixers of model/cpu/block.h (attention, latent attention, MLP, mixture of experts, Mamba-2) on a GPU.
+//
+// A device mixer is built from the CPU mixer's outline: names, shapes and small vectors, without matrices
+// (WeightSource::Mode::outline). Its forward pass computes what the CPU mixer computes with Compute::bf16 and rounds at
+// the same places. Sums are in the orders that kernels/*_cuda.h state, so the bits differ from the CPU's.
+#pragma once
+
+#include "kernels/attention_cuda.h"
+#include "model/cpu/block.h"
+#include "model/device/step.h"
+#include "model/device/weights.h"
+
+#include <memory>
+#include <optional>
+
+namespace nibble {
+
+class DeviceMixer {
+public:
+    virtual ~DeviceMixer() = default;
+    // The layout in which forward() wants x, for the kernel that writes x (add_norm). `data` is left to the caller.
+    virtual Result<cuda::RowsOut> order(DeviceStep&) const { return cuda::RowsOut{}; }
+    // True where forward() computes its input itself from DeviceStep::norm (fused RMSNorm prologue) and ignores x.
+    virtual Result<bool> norms(DeviceStep&) const { return false; }
+    // x [rows, hidden]: normalised BF16 rows in the layout of order(). y [rows, hidden]: FP32, not rounded.
+    virtual Status forward(const std::byte* x, float* y, DeviceStep& step) const = 0;
+    // Upper bound of the scratch memory that forward() takes for `rows` rows, without the workspace of attention.
+    virtual int64_t scratch_bytes(int64_t rows) const = 0;
+    virtual StateLayout state() const { return {}; }
+    // The attention problem of this mixer, without the sizes that a batch brings; no value: no attention.
+    virtual std::optional<cuda::AttentionProblem> attention() const { return {}; }
+    virtual const Rope* rope() const { return nullptr; }  // null: no rotary embedding
+};
+
+// Errors name the mixer or the tensor: a shape or a format for which there is no kernel.
+Result<std::unique_ptr<DeviceMixer>> make_device_mixer(const ModelConfig& model, const Block& block,
+                                                       DeviceWeights& weights);
+
+// Shape, format and scales of the K and V that an attention block keeps on the device. Error: a format without a
+// kernel.
+struct DeviceKv {
+    cuda::KvShape shape;
+    const float* k_scales = nullptr;
+    const float* v_scales = nullptr;
+
+    static Result<DeviceKv> make(const KvShape& kv, const std::string& prefix, DeviceWeights& weights);
+    cuda::KvCache cache(const DeviceStep& step) const;
+};
+
+}  // namespace nibble

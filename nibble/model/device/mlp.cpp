@@ -1,0 +1,61 @@
+#include "model/device/mlp.h"
+
+#include <algorithm>
+
+namespace nibble {
+
+Result<std::unique_ptr<DeviceMlp>> DeviceMlp::make(const Mlp& mlp, DeviceWeights& weights) {
+    auto m = std::make_unique<DeviceMlp>();
+    m->config_ = mlp.config();
+    NIBBLE_TRY(m->in_, weights.stack(mlp.in(), m->config_.gated));
+    NIBBLE_TRY(m->out_, weights.linear(mlp.out()));
+    return m;
+}
+
+Status DeviceMlp::forward(const std::byte* x, float* y, DeviceStep& step) const {
+    NIBBLE_TRY(const cuda::RowsOut as, order(step));
+    return forward_rows(x, !as.row_major(), y, step);
+}
+
+Result<bool> DeviceMlp::fused(DeviceStep& step) const {
+    if (in_.parts.size() > 1) return false;
+    return in_.parts[0].activates(step.rows, config_.gated, step);
+}
+
+Result<cuda::RowsOut> DeviceMlp::mid_order(DeviceStep& step) const {
+    NIBBLE_TRY(const bool bf16, fused(step));  // such a product ends in BF16, whatever the next one wants
+    if (bf16) return cuda::RowsOut{};
+    return out_.order(step.rows, step, false);
+}
+
+Status DeviceMlp::forward_rows(const std::byte* x, bool ordered, float* y, DeviceStep& step) const {
+    const DeviceScope scope(step);
+    NIBBLE_TRY(std::byte * mid, step.scratch.allocate(mid_bytes(step.rows)));
+    NIBBLE_CHECK(forward_mid(x, ordered, mid, step));
+    return forward_out(mid, y, step);
+}
+
+Status DeviceMlp::forward_mid(const std::byte* x, bool ordered, std::byte* mid, DeviceStep& step) const {
+    const DeviceScope scope(step);
+    const int64_t rows = step.rows;
+    NIBBLE_TRY(const bool whole, fused(step));
+    if (whole) return in_.parts[0].forward_activated(x, rows, config_.activation, mid, step);
+    NIBBLE_TRY(cuda::RowsOut to, mid_order(step));
+    to.data = mid;
+    NIBBLE_TRY(float* in, step.scratch.allocate_array<float>(rows * in_.rows));
+    NIBBLE_CHECK(in_.forward(x, rows, in, step, ordered));
+    return cuda::activate(config_.activation, config_.gated, in, in_.rows, rows, config_.intermediate, to, step.overlap,
+                          step.stream, in_.parts[0].by_turns);
+}
+
+Status DeviceMlp::forward_out(const std::byte* mid, float* y, DeviceStep& step) const {
+    NIBBLE_TRY(const cuda::RowsOut from, mid_order(step));
+    return out_.forward(mid, step.rows, y, out_.rows, step, !from.row_major());
+}
+
+int64_t DeviceMlp::scratch_bytes(int64_t rows) const {
+    return rows * 4 * in_.rows + padded_rows(rows) * 2 * int64_t{config_.intermediate} +
+           std::max(in_.scratch_bytes(rows), out_.scratch_bytes(rows)) + 4 * DeviceArena::alignment;
+}
+
+}  // namespace nibble

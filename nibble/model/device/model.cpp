@@ -1,0 +1,423 @@
+#include "model/device/model.h"
+
+#include "base/checked.h"
+#include "formats/minifloat.h"
+#include "kernels/product_cuda.h"
+
+#include <algorithm>
+#include <atomic>
+#include <climits>
+#include <cstring>
+#include <utility>
+
+namespace nibble {
+namespace {
+
+constexpr int64_t usual_rows = 512;  // of a step: what is asked of the memory at least, beside the weights
+constexpr int64_t pinned_bytes = int64_t{32} << 20;
+constexpr size_t most_graphs = 64;
+
+std::string gib(int64_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30)); }
+
+Status check_options(const ModelOptions& options) {
+    if (options.compute == Compute::f32)
+        return fail("--device cuda rounds to BF16 between operators: --compute f32 has no kernels there");
+    if (!options.kernels.empty()) return fail("--kernels {} names kernels of the CPU, not of a GPU", options.kernels);
+    if (options.sums != SumOrder::lanes) return fail("sums in tiles are an order of the CPU, not of a GPU");
+    return Ok{};
+}
+
+// The head's matrix is the embedding's where they are tied.
+Linear head_of(const ModelConfig& config, const Head& head) {
+    Linear l;
+    const Linear& from = head.linear();
+    l.name = config.head.ends_with(".weight") ? config.head.substr(0, config.head.size() - 7) : config.head;
+    l.rows = from.rows, l.cols = from.cols, l.bias = from.bias;
+    l.format = from.format, l.activation = from.activation, l.input_scale = from.input_scale;
+    return l;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceModel>> DeviceModel::load(std::shared_ptr<const Checkpoint> checkpoint,
+                                                       const ModelOptions& options, const DeviceChoice& choice,
+                                                       ThreadPool& pool) {
+    NIBBLE_CHECK(check_options(options));
+    NIBBLE_TRY(DeviceInfo device, open_device(choice));
+    NIBBLE_TRY(ModelConfig config, model_config(*checkpoint));
+    NIBBLE_CHECK(use_device(device.index));
+    NIBBLE_CHECK(cuda::prepare_products(device));
+    NIBBLE_CHECK(cuda::prepare_grouped_matmul(device));
+    NIBBLE_TRY(Stream stream, Stream::create(device.index));
+    std::unique_ptr<DeviceModel> model(new DeviceModel(std::move(device), std::move(stream), std::move(config)));
+    NIBBLE_TRY(Workspace host, Workspace::create(options.compute, options.kernels, pool));
+    model->host_ = std::make_unique<Workspace>(std::move(host));
+    NIBBLE_TRY(const ModelParts parts,
+               load_parts(model->config_, *checkpoint, options, pool, WeightSource::Mode::outline));
+    DeviceWeights plan = DeviceWeights::planner(*checkpoint);
+    NIBBLE_CHECK(model->make_parts(parts, plan));
+    NIBBLE_CHECK(model->check_memory(plan.bytes()));
+    NIBBLE_TRY(model->weights_, DeviceArena::create(model->device_.index, plan.bytes() + DeviceWeights::staging_bytes));
+    NIBBLE_TRY(DeviceWeights weights, DeviceWeights::loader(*checkpoint, *model->weights_, model->stream_));
+    NIBBLE_CHECK(model->make_parts(parts, weights));
+    NIBBLE_CHECK(model->stream_.synchronize());
+    model->w4a16_ = weights.w4a16();
+    model->rounded_ = weights.rounded();
+    NIBBLE_CHECK(model->make_product_chain());
+    return model;
+}
+
+Status DeviceModel::make_product_chain() {
+    std::vector<const float*> norms;
+    for (const DeviceBlock& b : blocks_) {
+        if (b.post_norm) return Ok{};
+        norms.push_back(b.norm);
+    }
+    NIBBLE_TRY(product_chain_, DeviceProductChain::make(mixers_, norms, config_.norm_eps, config_.hidden, device_));
+    return Ok{};
+}
+
+Status DeviceModel::make_parts(const ModelParts& parts, DeviceWeights& weights) {
+    blocks_.clear();
+    mixers_.clear();
+    NIBBLE_TRY(embedding_, weights.embedding(parts.embedding, config_, *host_));
+    for (const Block& block : parts.blocks) {
+        DeviceBlock b{.config = block.config()};
+        NIBBLE_TRY(b.norm, weights.vector(block.norm()));
+        NIBBLE_TRY(b.post_norm, weights.vector(block.post_norm()));
+        NIBBLE_TRY(auto mixer, make_device_mixer(config_, block, weights));
+        if (const Rope* rope = mixer->rope()) rotary_.add(*rope);
+        blocks_.push_back(std::move(b));
+        mixers_.push_back(std::move(mixer));
+    }
+    NIBBLE_TRY(norm_, weights.vector(parts.head.norm()));
+    NIBBLE_TRY(head_, weights.linear(head_of(config_, parts.head)));
+    return Ok{};
+}
+
+Status DeviceModel::check_memory(int64_t weight_bytes) const {
+    NIBBLE_TRY(const DeviceMemory memory, device_memory(device_.index));
+    const int64_t weights = weight_bytes + DeviceWeights::staging_bytes, step = scratch_bytes(usual_rows, 1);
+    if (weights + step <= memory.free) return Ok{};
+    return fail("the model needs {} on cuda:{} ({} for weights, {} for a step of {} tokens); {} of {} are free",
+                gib(weights + step), device_.index, gib(weights), gib(step), usual_rows, gib(memory.free),
+                gib(memory.total));
+}
+
+Result<std::unique_ptr<KvPool>> DeviceModel::make_pool(int64_t tokens, int64_t sequences) const {
+    return KvPool::create(states(), tokens, sequences,
+                          [&](int64_t bytes) { return device_state_memory(bytes, device_.index, stream_); });
+}
+
+std::vector<StateLayout> DeviceModel::states() const {
+    std::vector<StateLayout> layouts;
+    for (const auto& mixer : mixers_) layouts.push_back(mixer->state());
+    return layouts;
+}
+
+// Beside the scratch of the largest step there is what attention plans, products and graphs ask for: an eighth more.
+Result<int64_t> DeviceModel::free_bytes(int64_t rows, int64_t wanted) const {
+    NIBBLE_TRY(const DeviceMemory memory, device_memory(device_.index));
+    const int64_t step = scratch_bytes(rows, wanted), held = scratch_ ? scratch_->capacity() : 0;
+    return std::max<int64_t>(0, memory.free + held - step - step / 8 - (int64_t{1} << 29));
+}
+
+int64_t DeviceModel::scratch_bytes(int64_t rows, int64_t wanted) const {
+    int64_t mixer = 0;
+    for (const auto& m : mixers_) mixer = std::max(mixer, m->scratch_bytes(rows));
+    if (product_chain_) mixer = std::max(mixer, product_chain_->scratch_bytes());
+    const int64_t ends = wanted * (6 * config_.vocab + 2 * config_.hidden) + 2 * padded_rows(wanted) * config_.hidden +
+                         head_.scratch_bytes(wanted);
+    return (rows * 6 + padded_rows(rows) * 2 + 2) * config_.hidden + std::max(mixer, ends) +
+           16 * DeviceArena::alignment;
+}
+
+Status DeviceModel::reserve_scratch(int64_t rows, int64_t wanted) const {
+    const int64_t bytes = scratch_bytes(rows, wanted) + batch_.attention_workspace();
+    if (scratch_ && scratch_->capacity() >= bytes) return Ok{};
+    NIBBLE_CHECK(stream_.synchronize());
+    graphs_.clear();
+    scratch_.reset();
+    NIBBLE_TRY(scratch_, DeviceArena::create(device_.index, bytes).within(fmt::format("a step of {} tokens", rows)));
+    return Ok{};
+}
+
+// Zeros that W4A16 products find and leave: the largest that the rows of a step ask for.
+Status DeviceModel::reserve_products(int64_t rows, int64_t wanted) const {
+    int64_t bytes = 0;
+    for (const auto& [n, k] : w4a16_)
+        for (const int64_t m : {rows, wanted}) {
+            if (m == 0) continue;
+            NIBBLE_TRY(const cuda::MatmulPlan plan, plans_.matmul(m, n, k));
+            bytes = std::max(bytes, plan.workspace_bytes);
+        }
+    if (bytes == 0 || (products_ && products_->capacity() >= bytes)) return Ok{};
+    NIBBLE_CHECK(stream_.synchronize());
+    graphs_.clear();
+    products_.reset();
+    NIBBLE_TRY(products_, DeviceArena::create(device_.index, bytes));
+    NIBBLE_TRY(product_workspace_, products_->allocate(bytes));
+    return fill_device(product_workspace_, 0, bytes, stream_);
+}
+
+Result<std::vector<Sequence*>> DeviceModel::sequences_of(const Batch& batch, std::vector<Sequence>& whole) const {
+    std::vector<Sequence*> sequences;
+    for (const Segment& s : batch.segments())
+        if (s.sequence) sequences.push_back(s.sequence);
+    const auto segments = batch.segments();
+    if (!sequences.empty() && sequences.size() < segments.size())
+        return fail("a batch on a GPU is whole texts or sequences, not both");
+    for (const Sequence* s : sequences)
+        if (&s->pool() != &sequences[0]->pool()) return fail("the sequences of a batch are of several pools");
+    if (sequences.empty()) {
+        int64_t tokens = 0;
+        for (const Segment& s : segments) tokens += round_up(std::ssize(s.tokens), kv_page_tokens);
+        const int64_t tables = std::ranges::count_if(mixers_, [](const auto& m) { return m->state().page_bytes > 0; });
+        if (!texts_ || texts_->pages() < tokens / kv_page_tokens * tables ||
+            texts_->sequences() < std::ssize(segments)) {
+            texts_.reset();
+            NIBBLE_TRY(texts_, make_pool(tokens, std::ssize(segments)));
+        }
+        whole.reserve(segments.size());
+        for (size_t i = 0; i < segments.size(); ++i) whole.push_back(texts_->sequence());
+        for (Sequence& s : whole) sequences.push_back(&s);
+    }
+    for (size_t i = 0; i < segments.size(); ++i) NIBBLE_CHECK(sequences[i]->reserve(std::ssize(segments[i].tokens)));
+    return sequences;
+}
+
+Result<DeviceModel::DeviceLogits> DeviceModel::pass(const Batch& batch, const std::span<const TokenRequest>* requests,
+                                                    std::vector<Sequence>& whole) const {
+    for (const Segment& s : batch.segments())
+        for (const int32_t token : s.tokens)
+            if (token < 0 || token >= config_.vocab)
+                return fail("token id {} is not in the vocabulary of {}", token, config_.vocab);
+    NIBBLE_CHECK(use_device(device_.index));
+    if (!pinned_) {
+        NIBBLE_TRY(pinned_, PinnedBuffer::create(pinned_bytes));
+    }
+    chosen_from_ = nullptr;
+    NIBBLE_TRY(const std::vector<Sequence*> sequences, sequences_of(batch, whole));
+    NIBBLE_CHECK(batch_.make(batch, sequences, mixers_, requests ? *requests : std::span<const TokenRequest>(), device_,
+                             stream_));
+    return run(batch, requests != nullptr);
+}
+
+Status DeviceModel::forward(const Batch& batch, std::span<float> logits, Observer* observer) const {
+    if (observer) return fail("observers see a model on the CPU only");
+    NIBBLE_CHECK(check(batch, std::ssize(logits), config_.vocab));
+    if (batch.segments().empty()) return Ok{};
+    std::vector<Sequence> whole;
+    NIBBLE_TRY(const DeviceLogits device_logits, pass(batch, nullptr, whole));
+    NIBBLE_CHECK(fetch(batch, device_logits, logits));
+    for (const Segment& s : batch.segments())
+        if (s.sequence) s.sequence->advance(std::ssize(s.tokens));
+    return Ok{};
+}
+
+Status DeviceModel::choose(const Batch& batch, std::span<const TokenRequest> requests,
+                           std::span<ChosenToken> chosen) const {
+    NIBBLE_CHECK(check(batch, batch.wanted() * config_.vocab, config_.vocab));
+    if (std::ssize(requests) != batch.wanted() || requests.size() != chosen.size())
+        return fail("{} tokens are to be chosen for {} rows", requests.size(), batch.wanted());
+    if (batch.wanted() * int64_t{sizeof(ChosenToken)} > pinned_bytes - flag_bytes())
+        return fail("a step chooses {} tokens at most", (pinned_bytes - flag_bytes()) / sizeof(ChosenToken));
+    if (batch.segments().empty()) return Ok{};
+    std::vector<Sequence> whole;
+    NIBBLE_TRY(const DeviceLogits logits, pass(batch, &requests, whole));
+    NIBBLE_CHECK(stream_.synchronize());
+    // A NaN of any block reaches the logits of its own rows, and those are told one by one.
+    std::memcpy(chosen.data(), pinned_->data() + flag_bytes(), chosen.size_bytes());
+    chosen_from_ = reinterpret_cast<const float*>(logits.data);
+    chosen_rows_ = batch.wanted();
+    for (const Segment& s : batch.segments())
+        if (s.sequence) s.sequence->advance(std::ssize(s.tokens));
+    return Ok{};
+}
+
+Status DeviceModel::logits_of(int64_t wanted_row, std::span<float> logits) const {
+    if (!chosen_from_ || wanted_row < 0 || wanted_row >= chosen_rows_ || std::ssize(logits) != config_.vocab)
+        return fail("no logits of row {} are kept, or {} are wanted", wanted_row, logits.size());
+    const int64_t bytes = 4 * config_.vocab;
+    NIBBLE_CHECK(use_device(device_.index));
+    NIBBLE_CHECK(copy_to_host(pinned_->data(),
+                              reinterpret_cast<const std::byte*>(chosen_from_ + wanted_row * config_.vocab), bytes,
+                              stream_));
+    NIBBLE_CHECK(stream_.synchronize());
+    std::memcpy(logits.data(), pinned_->data(), static_cast<size_t>(bytes));
+    return Ok{};
+}
+
+int64_t DeviceModel::flag_bytes() const { return round_up<int64_t>(4 * std::ssize(mixers_), 256); }
+
+// Logits cross the bus as BF16, which they are, in pieces through pinned memory.
+Status DeviceModel::fetch(const Batch& batch, const DeviceLogits& from, std::span<float> logits) const {
+    const int64_t flags = flag_bytes(), size = from.narrow ? 2 : 4;
+    const int64_t n = std::ssize(logits), most = (pinned_bytes - flags) / size;
+    std::byte* const host = pinned_->data() + flags;
+    NIBBLE_CHECK(copy_to_host(pinned_->data(), reinterpret_cast<const std::byte*>(batch_.nonfinite()),
+                              4 * std::ssize(mixers_), stream_));
+    for (int64_t at = 0; at < n || at == 0; at += most) {
+        const int64_t count = std::min(most, n - at);
+        if (count > 0) NIBBLE_CHECK(copy_to_host(host, from.data + at * size, count * size, stream_));
+        NIBBLE_CHECK(stream_.synchronize());
+        if (at == 0) NIBBLE_CHECK(check_rows(batch));
+        constexpr int64_t piece = 1 << 17;
+        std::atomic<int64_t> bad = count;
+        host_->pool->parallel_for((count + piece - 1) / piece, [&](int64_t i) {
+            const int64_t begin = i * piece, end = std::min(count, begin + piece);
+            float* to = logits.data() + at;
+            if (from.narrow)
+                for (int64_t j = begin; j < end; ++j) to[j] = bf16_to_float(reinterpret_cast<const uint16_t*>(host)[j]);
+            else
+                std::memcpy(to + begin, host + 4 * begin, static_cast<size_t>(4 * (end - begin)));
+            const int64_t first = host_->elementwise->first_nonfinite(to + begin, end - begin);
+            if (first < 0) return;
+            for (int64_t least = bad; begin + first < least && !bad.compare_exchange_weak(least, begin + first);) {
+            }
+        });
+        if (bad < count)
+            return fail("lm_head: {} in the logits of wanted row {}", logits[size_t(at + bad)],
+                        (at + bad) / config_.vocab);
+    }
+    return Ok{};
+}
+
+// The first block whose sum holds a NaN or an infinity.
+Status DeviceModel::check_rows(const Batch& batch) const {
+    const auto* rows = reinterpret_cast<const int32_t*>(pinned_->data());
+    for (size_t i = 0; i < blocks_.size(); ++i)
+        if (rows[i] != INT_MAX) return nonfinite(blocks_[i].config, batch, rows[i], "NaN or infinity");
+    return Ok{};
+}
+
+Result<DeviceModel::DeviceLogits> DeviceModel::run(const Batch& batch, bool chooses) const {
+    const DeviceBatchShape shape = batch_.shape();
+    NIBBLE_CHECK(rotary_.reserve(shape.most_tokens, *host_, device_.index, stream_));
+    NIBBLE_CHECK(reserve_scratch(shape.rows, batch.wanted()));
+    NIBBLE_CHECK(reserve_products(shape.rows, batch.wanted()));
+    DeviceStep step{.stream = stream_, .scratch = *scratch_, .plans = plans_};
+    if (products_) {
+        step.matmul_workspace_bytes = products_->capacity();
+        step.matmul_workspace = product_workspace_;
+    }
+    batch_.describe(step);
+    step.rotary = rotary_.tables();
+    scratch_->release(0);
+    // One token of every sequence: the same launches again and again.
+    if (shape.rows != shape.segments || batch.wanted() != shape.rows || !batch.segments()[0].sequence)
+        return queue(step, batch.wanted(), chooses);
+    const GraphKey key{shape.rows, shape.pitch,   step.page_stride,
+                       step.pages, batch_.base(), step.rotary.empty() ? nullptr : step.rotary[0].second.cos,
+                       chooses};
+    auto graph = graphs_.find(key);
+    if (graph == graphs_.end()) {
+        DeviceLogits logits;
+        NIBBLE_TRY(Graph captured, Graph::capture(stream_, [&]() -> Status {
+                       NIBBLE_TRY(logits, queue(step, batch.wanted(), chooses));
+                       return Ok{};
+                   }));
+        if (graphs_.size() >= most_graphs) graphs_.clear();
+        graph = graphs_.emplace(key, std::pair(std::move(captured), logits)).first;
+    }
+    NIBBLE_CHECK(graph->second.first.launch(stream_));
+    return graph->second.second;
+}
+
+Result<cuda::AddNorm> DeviceModel::queue_blocks(std::byte* x, DeviceStep& step) const {
+    const int64_t rows = step.rows, hidden = config_.hidden;
+    NIBBLE_TRY(std::byte * h, step.scratch.allocate(2 * rows * hidden));
+    NIBBLE_TRY(float* y, step.scratch.allocate_array<float>(rows * hidden));
+    NIBBLE_TRY(std::byte * other, step.scratch.allocate(rows == 1 ? 2 * hidden : 0));  // the sum goes there and back
+    NIBBLE_CHECK(cuda::embed(embedding_, step.tokens, rows, hidden, h, step.overlap, stream_));
+    cuda::AddNorm norm{.tokens = rows, .width = hidden, .h = h, .eps = config_.norm_eps, .out = {x}};
+    if (rows == 1 && product_chain_ && !step.observer) {
+        NIBBLE_CHECK(product_chain_->forward(norm.h, other, y, batch_.nonfinite(), step));
+        norm.update = y;
+        norm.nonfinite = batch_.nonfinite() + blocks_.size() - 1;
+        return norm;
+    }
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+        norm.weight = blocks_[i].norm;
+        NIBBLE_TRY(const bool inside, mixers_[i]->norms(step));
+        if (inside && !norm.post_norm) {
+            step.norm = {norm.h, norm.update, norm.weight, norm.eps, other, norm.nonfinite, x};
+            if (norm.update) std::swap(norm.h, other);
+        } else {
+            NIBBLE_TRY(norm.out, mixers_[i]->order(step));
+            norm.out.data = x;
+            NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, stream_));
+        }
+        NIBBLE_CHECK(mixers_[i]->forward(x, y, step));
+        norm.update = y;
+        norm.post_norm = blocks_[i].post_norm;
+        norm.nonfinite = batch_.nonfinite() + i;
+    }
+    return norm;
+}
+
+// One order of memory for every batch of a shape, so that a graph may hold its addresses.
+Result<DeviceModel::DeviceLogits> DeviceModel::queue(DeviceStep& step, int64_t wanted, bool chooses) const {
+    const int64_t rows = step.rows, hidden = config_.hidden;
+    step.norm = {};
+    NIBBLE_TRY(std::byte * x, step.scratch.allocate(2 * padded_rows(rows) * hidden));
+    NIBBLE_TRY(cuda::AddNorm norm, queue_blocks(x, step));
+    cuda::RowsOut to;
+    if (wanted > 0) {
+        NIBBLE_TRY(to, head_.order(wanted, step, true));
+    }
+    to.data = x;
+    norm.out = to;
+    if (wanted == rows) {
+        norm.weight = norm_;
+        NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, stream_));
+    } else {
+        norm.weight = nullptr;
+        norm.out = {};
+        NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, stream_));
+        if (wanted == 0) {
+            if (chooses) NIBBLE_CHECK(queue_choice(step, nullptr, 0));
+            return DeviceLogits{};
+        }
+        NIBBLE_TRY(std::byte * some, step.scratch.allocate(2 * wanted * hidden));
+        NIBBLE_TRY(to.data, step.scratch.allocate(2 * padded_rows(wanted) * hidden));
+        NIBBLE_CHECK(cuda::embed(norm.h, batch_.wanted_rows(), wanted, hidden, some, step.overlap, stream_));
+        NIBBLE_CHECK(cuda::add_norm(
+            {.tokens = wanted, .width = hidden, .h = some, .weight = norm_, .eps = config_.norm_eps, .out = to},
+            step.overlap, stream_));
+    }
+    NIBBLE_TRY(float* logits, step.scratch.allocate_array<float>(wanted * config_.vocab));
+    NIBBLE_CHECK(head_.forward(to.data, wanted, logits, config_.vocab, step, !to.row_major()));
+    if (chooses) {
+        NIBBLE_CHECK(queue_choice(step, logits, wanted));
+        return DeviceLogits{.data = reinterpret_cast<const std::byte*>(logits)};
+    }
+    DeviceLogits out{.data = reinterpret_cast<const std::byte*>(logits), .narrow = config_.vocab % 8 == 0};
+    if (!out.narrow) {
+        NIBBLE_CHECK(cuda::round_rows(logits, wanted * config_.vocab, step.overlap, stream_));
+        return out;
+    }
+    NIBBLE_TRY(std::byte * narrow, step.scratch.allocate(2 * wanted * config_.vocab));
+    NIBBLE_CHECK(cuda::to_rows(logits, 0, wanted, config_.vocab, {narrow}, step.overlap, stream_));
+    out.data = narrow;
+    return out;
+}
+
+// Tokens go straight to the host's memory.
+Status DeviceModel::queue_choice(DeviceStep& step, float* logits, int64_t wanted) const {
+    if (wanted > 0)
+        return cuda::sample({.rows = wanted,
+                             .width = config_.vocab,
+                             .logits = logits,
+                             .requests = batch_.requests(),
+                             .seen = batch_.seen(),
+                             .out = reinterpret_cast<ChosenToken*>(pinned_->data() + flag_bytes()),
+                             .words = batch_.nonfinite(),
+                             .words_out = reinterpret_cast<int32_t*>(pinned_->data()),
+                             .word_count = std::ssize(mixers_)},
+                            step.overlap, stream_);
+    return copy_to_host(pinned_->data(), reinterpret_cast<const std::byte*>(batch_.nonfinite()),
+                        4 * std::ssize(mixers_), stream_);
+}
+
+}  // namespace nibble

@@ -1,0 +1,106 @@
+// A language model on a GPU: the data flow of model.h with Compute::bf16, fused for the device. The residual stream is
+// BF16; one kernel adds a mixer's output to it and writes the next product's input. Embedding and head lie on the
+// device; logits come back to the host, or the tokens that were chosen from them.
+#pragma once
+
+#include "model/cpu/model.h"
+#include "model/device/batch.h"
+#include "model/device/memory.h"
+#include "model/device/mixer.h"
+#include "model/device/product_chain.h"
+#include "model/language_model.h"
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+namespace nibble {
+
+class DeviceModel : public LanguageModel {
+public:
+    // The pool outlives the model. Errors: no such device; not enough free memory (says how much is needed and how much
+    // is free, before anything is read); options, formats or shapes that have no kernels, with the tensor's name.
+    static Result<std::unique_ptr<DeviceModel>> load(std::shared_ptr<const Checkpoint> checkpoint,
+                                                     const ModelOptions& options, const DeviceChoice& device,
+                                                     ThreadPool& pool);
+
+    const ModelConfig& config() const override { return config_; }
+    Result<std::unique_ptr<KvPool>> make_pool(int64_t tokens, int64_t sequences) const override;
+    std::vector<StateLayout> states() const override;
+    Result<int64_t> free_bytes(int64_t rows, int64_t wanted) const override;
+    // No observers. The sequences of a batch come from one pool; whole texts are not mixed with sequences.
+    Status forward(const Batch& batch, std::span<float> logits, Observer* observer = nullptr) const override;
+    bool chooses() const override { return true; }
+    Status choose(const Batch& batch, std::span<const TokenRequest> requests,
+                  std::span<ChosenToken> chosen) const override;
+    Status logits_of(int64_t wanted_row, std::span<float> logits) const override;
+    Workspace& workspace() const override { return *host_; }
+    std::string kernels() const override { return device_.name; }
+    std::string note() const override { return rounded_.text(); }
+
+    int64_t weight_bytes() const { return weights_->used(); }
+
+private:
+    struct DeviceBlock {
+        BlockConfig config;
+        const float* norm = nullptr;
+        const float* post_norm = nullptr;
+    };
+    using GraphKey = std::tuple<int64_t, int64_t, int64_t, const std::byte*, const std::byte*, const float*, bool>;
+
+    DeviceModel(DeviceInfo device, Stream stream, ModelConfig config)
+        : device_(std::move(device)), stream_(std::move(stream)), config_(std::move(config)), plans_(device_) {}
+    Status make_parts(const ModelParts& parts, DeviceWeights& weights);
+    Status make_product_chain();
+    Status check_memory(int64_t weight_bytes) const;
+    int64_t scratch_bytes(int64_t rows, int64_t wanted) const;
+    Status reserve_scratch(int64_t rows, int64_t wanted) const;
+    Status reserve_products(int64_t rows, int64_t wanted) const;
+    Result<std::vector<Sequence*>> sequences_of(const Batch& batch, std::vector<Sequence>& whole) const;
+    struct DeviceLogits {
+        const std::byte* data = nullptr;
+        bool narrow = false;  // BF16, else FP32
+    };
+    // A batch through everything but the way back. `requests`: null, or one for every wanted row: their tokens go to
+    // page-locked memory behind the flags of NaNs.
+    Result<DeviceLogits> pass(const Batch& batch, const std::span<const TokenRequest>* requests,
+                              std::vector<Sequence>& whole) const;
+    Result<DeviceLogits> run(const Batch& batch, bool chooses) const;
+    Result<DeviceLogits> queue(DeviceStep& step, int64_t wanted, bool chooses) const;
+    // All blocks, and what is left for the norm behind them.
+    Result<cuda::AddNorm> queue_blocks(std::byte* x, DeviceStep& step) const;
+    Status queue_choice(DeviceStep& step, float* logits, int64_t wanted) const;
+    int64_t flag_bytes() const;  // of page-locked memory: a row number for every block
+    Status fetch(const Batch& batch, const DeviceLogits& from, std::span<float> logits) const;
+    Status check_rows(const Batch& batch) const;
+
+    DeviceInfo device_;
+    Stream stream_;
+    ModelConfig config_;
+    std::unique_ptr<Workspace> host_;
+    std::optional<DeviceArena> weights_;
+    const std::byte* embedding_ = nullptr;
+    std::vector<DeviceBlock> blocks_;
+    std::vector<std::unique_ptr<DeviceMixer>> mixers_;  // of the blocks
+    std::optional<DeviceProductChain> product_chain_;   // of the mixers, for one token
+    const float* norm_ = nullptr;
+    DeviceLinear head_;
+    std::vector<std::pair<int64_t, int64_t>> w4a16_;  // rows and columns of weights
+    RoundedWeights rounded_;
+
+    // Kept between calls.
+    mutable DevicePlans plans_;
+    mutable DeviceBatch batch_;
+    mutable DeviceRotaryTables rotary_;
+    mutable std::optional<DeviceArena> scratch_, products_;  // products_: workspace of W4A16 products
+    mutable std::byte* product_workspace_ = nullptr;
+    mutable std::unique_ptr<KvPool> texts_;  // pages of whole texts
+    mutable std::optional<PinnedBuffer> pinned_;
+    mutable const float* chosen_from_ = nullptr;  // logits of the last choose()
+    mutable int64_t chosen_rows_ = 0;
+    mutable std::map<GraphKey, std::pair<Graph, DeviceLogits>> graphs_;
+};
+
+}  // namespace nibble

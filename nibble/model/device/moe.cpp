@@ -1,0 +1,201 @@
+#include "model/device/moe.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace nibble {
+
+Result<std::unique_ptr<DeviceMixer>> DeviceMoe::make(const Moe& moe, const std::string& prefix,
+                                                     DeviceWeights& weights) {
+    auto m = std::make_unique<DeviceMoe>();
+    m->config_ = moe.config();
+    m->hidden_ = moe.gate().cols;
+    m->width_ = m->config_.latent > 0 ? m->config_.latent : m->hidden_;
+    if (m->config_.experts > 1024 || m->config_.top_k > 32)
+        return fail("{}: {} experts, {} of them chosen; --device cuda has kernels up to 1024 and 32", prefix,
+                    m->config_.experts, m->config_.top_k);
+    NIBBLE_TRY(m->gate_, weights.linear(moe.gate()));
+    NIBBLE_TRY(m->selection_bias_, weights.vector(moe.selection_bias()));
+    if (moe.to_latent()) {
+        NIBBLE_TRY(m->to_latent_, weights.linear(*moe.to_latent()));
+        NIBBLE_TRY(m->from_latent_, weights.linear(*moe.from_latent()));
+    }
+    std::vector<const LinearStack*> in;
+    std::vector<const Linear*> out;
+    for (const auto& expert : moe.experts()) {
+        in.push_back(&expert->in());
+        out.push_back(&expert->out());
+    }
+    NIBBLE_TRY(m->in_, weights.experts(in, m->config_.expert.gated));
+    NIBBLE_TRY(m->out_, weights.experts(out));
+    if (moe.shared()) {
+        NIBBLE_TRY(m->shared_, DeviceMlp::make(*moe.shared(), weights));
+    }
+    return std::unique_ptr<DeviceMixer>(std::move(m));
+}
+
+Result<bool> DeviceMoe::norms(DeviceStep& step) const {
+    if (!one_token(step) || gate_.w4a16 || gate_.activation != ActivationFormat::none) return false;
+    NIBBLE_TRY(const bool beside, routes_beside(step));
+    return beside || cuda::norms_few_rows(gate_.operand);
+}
+
+Result<bool> DeviceMoe::routes_beside(DeviceStep& step) const {
+    if (!shared_) return false;
+    return shared_->takes_side(gate_, step);
+}
+
+Result<cuda::ExpertChoice> DeviceMoe::choose(const std::byte* x, Shared& shared, DeviceStep& step) const {
+    const int64_t rows = step.rows, slots = rows * config_.top_k;
+    const bool sigmoid = config_.router == MoeConfig::Router::sigmoid;
+    cuda::ExpertChoice choice{.config = {.experts = config_.experts,
+                                         .top_k = config_.top_k,
+                                         .groups = config_.groups,
+                                         .kept_groups = config_.kept_groups,
+                                         .sigmoid = sigmoid,
+                                         .round = !sigmoid,
+                                         .normalize = config_.normalize,
+                                         .scaling = config_.routed_scaling},
+                              .bias = selection_bias_};
+    cuda::Routing& r = choice.routing;
+    NIBBLE_TRY(float* logits, step.scratch.allocate_array<float>(rows * config_.experts));
+    NIBBLE_TRY(r.experts, step.scratch.allocate_array<int32_t>(slots));
+    NIBBLE_TRY(r.weights, step.scratch.allocate_array<float>(slots));
+    NIBBLE_TRY(r.begin, step.scratch.allocate_array<int32_t>(config_.experts + 1));
+    NIBBLE_TRY(r.rows, step.scratch.allocate_array<int32_t>(slots));
+    NIBBLE_TRY(r.places, step.scratch.allocate_array<int32_t>(slots));
+    NIBBLE_TRY(const bool beside, routes_beside(step));
+    if (step.norm.h && beside) {
+        step.side = {&gate_.operand, logits};
+    } else if (step.norm.h) {
+        NIBBLE_CHECK(
+            cuda::norm_product(std::exchange(step.norm, {}), gate_.operand, logits, step.overlap, step.stream));
+    } else {
+        NIBBLE_CHECK(gate_.forward(x, rows, logits, config_.experts, step));
+    }
+    if (shared_) {
+        NIBBLE_TRY(std::byte * mid, step.scratch.allocate(shared_->mid_bytes(rows)));
+        NIBBLE_CHECK(shared_->forward_mid(x, false, mid, step));
+        if (one_token(step) && in_.takes_beside(choice.config, shared_->out()))
+            shared.mid = mid;
+        else
+            NIBBLE_CHECK(shared_->forward_out(mid, shared.y, step));
+    }
+    if (one_token(step) && config_.groups == 1)
+        choice.logits = logits;
+    else
+        NIBBLE_CHECK(cuda::route(choice.config, logits, selection_bias_, rows, r, step.overlap, step.stream));
+    return choice;
+}
+
+bool DeviceMoe::one_token(const DeviceStep& step) const {
+    const cuda::RouterConfig config{.experts = config_.experts, .top_k = config_.top_k};
+    return step.rows == 1 && !step.observer && in_.takes_one_token(config) && out_.takes_one_token(config);
+}
+
+// mid [rows.n, intermediate] BF16.
+Status DeviceMoe::activated(const DeviceExpertRows& rows, std::byte* mid, DeviceStep& step) const {
+    const bool gated = config_.expert.gated;
+    if (in_.activates(gated)) return in_.activated(rows, config_.expert.activation, mid, step);
+    const DeviceScope scope(step);
+    NIBBLE_TRY(float* in, step.scratch.allocate_array<float>(rows.n * in_.rows));
+    NIBBLE_CHECK(in_.forward(rows, in, step));
+    return cuda::activate(config_.expert.activation, gated, in, in_.rows, rows.n, config_.expert.intermediate, {mid},
+                          step.overlap, step.stream);
+}
+
+// Experts one after the other: all rows lie between an expert's begin and the next one's.
+Status DeviceMoe::show_all(const std::byte* x, DeviceStep& step) const {
+    const DeviceScope scope(step);
+    const int64_t rows = step.rows, inner = config_.expert.intermediate, experts = config_.experts;
+    NIBBLE_TRY(std::byte * mid, step.scratch.allocate(rows * inner * 2));
+    NIBBLE_TRY(int32_t * zeros_and_rows, step.scratch.allocate_array<int32_t>(2 * experts));
+    std::vector<int32_t> host(static_cast<size_t>(2 * experts), 0);
+    std::fill(host.begin() + experts, host.end(), static_cast<int32_t>(rows));
+    NIBBLE_CHECK(copy_to_device(reinterpret_cast<std::byte*>(zeros_and_rows),
+                                reinterpret_cast<const std::byte*>(host.data()), 8 * experts, step.stream));
+    for (int64_t e = 0; e < experts; ++e) {
+        const int32_t* begin = zeros_and_rows + (experts - 1 - e);  // begin[i] = i <= e ? 0 : rows
+        const DeviceExpertRows all{.x = x, .n = rows, .begin = begin};
+        NIBBLE_CHECK(in_.show(all, step));
+        NIBBLE_CHECK(activated(all, mid, step));
+        NIBBLE_CHECK(out_.show({.x = mid, .n = rows, .begin = begin}, step));
+    }
+    return Ok{};
+}
+
+bool DeviceMoe::combines(DeviceStep& step) const {
+    return one_token(step) && out_.takes_combine({.experts = config_.experts, .top_k = config_.top_k});
+}
+
+Status DeviceMoe::run_experts(const cuda::ExpertChoice& choice, const std::byte* x, const Shared& shared, float* y,
+                              float* sum, DeviceStep& step) const {
+    if (step.observer && step.observer->every_expert()) {
+        NIBBLE_CHECK(show_all(x, step));
+        DeviceObserver* const observer = std::exchange(step.observer, nullptr);
+        Status done = run_experts(choice, x, shared, y, sum, step);
+        step.observer = observer;
+        return done;
+    }
+    const DeviceScope scope(step);
+    const int64_t slots = step.rows * config_.top_k, inner = config_.expert.intermediate;
+    NIBBLE_TRY(std::byte * mid, step.scratch.allocate(slots * inner * 2));
+    const cuda::Routing& routing = choice.routing;
+    const cuda::ExpertChoice* one = one_token(step) ? &choice : nullptr;
+    DeviceExpertRows rows{.x = x, .rows = routing.rows, .n = slots, .begin = routing.begin, .choice = one};
+    if (shared.mid) {
+        const DeviceLinear& out = shared_->out();
+        rows.beside = {.x = shared.mid, .w = out.records, .factors = out.factors, .y = shared.y};
+    }
+    NIBBLE_CHECK(in_.show(rows, step));
+    NIBBLE_CHECK(activated(rows, mid, step));
+    DeviceExpertRows middle{.x = mid,
+                            .n = slots,
+                            .begin = routing.begin,
+                            .routed = !step.observer && in_.activates(config_.expert.gated),
+                            .choice = one};
+    if (sum) middle.combine = {.weights = routing.weights, .shared = shared.y, .sum = sum};
+    NIBBLE_CHECK(out_.show(middle, step));
+    return out_.forward(middle, y, step);
+}
+
+Status DeviceMoe::forward(const std::byte* x, float* y, DeviceStep& step) const {
+    const DeviceScope scope(step);
+    const int64_t rows = step.rows;
+    Shared shared;
+    if (shared_) {
+        NIBBLE_TRY(shared.y, step.scratch.allocate_array<float>(rows * hidden_));
+    }
+    NIBBLE_TRY(const cuda::ExpertChoice choice, choose(x, shared, step));
+    NIBBLE_TRY(float* outputs, step.scratch.allocate_array<float>(rows * config_.top_k * width_));
+    cuda::CombineExperts combine{.tokens = rows, .width = width_, .top_k = config_.top_k, .y = outputs};
+    if (!to_latent_) {
+        const bool combined = combines(step);
+        NIBBLE_CHECK(run_experts(choice, x, shared, outputs, combined ? y : nullptr, step));
+        if (combined) return Ok{};
+        combine.shared = shared.y;
+        combine.sum = y;
+        return cuda::combine_experts(combine, choice.routing, step.overlap, step.stream);
+    }
+    NIBBLE_TRY(float* wide, step.scratch.allocate_array<float>(rows * width_));
+    NIBBLE_TRY(std::byte * latent, step.scratch.allocate(rows * width_ * 2));
+    NIBBLE_CHECK(to_latent_->forward(x, rows, wide, width_, step));
+    NIBBLE_CHECK(cuda::to_rows(wide, 0, rows, width_, {latent}, step.overlap, step.stream));
+    NIBBLE_CHECK(run_experts(choice, latent, shared, outputs, nullptr, step));
+    combine.rows = latent;
+    NIBBLE_CHECK(cuda::combine_experts(combine, choice.routing, step.overlap, step.stream));
+    NIBBLE_CHECK(from_latent_->forward(latent, rows, y, hidden_, step));
+    return shared.y ? cuda::add_rows(y, shared.y, rows * hidden_, step.overlap, step.stream) : Status(Ok{});
+}
+
+int64_t DeviceMoe::scratch_bytes(int64_t rows) const {
+    const int64_t slots = rows * config_.top_k;
+    const int64_t routing = 4 * rows * config_.experts + 16 * slots + 4 * (config_.experts + 1);
+    const int64_t experts = slots * (4 * width_ + 4 * in_.rows + 2 * int64_t{config_.expert.intermediate});
+    const int64_t dense = rows * (4 * hidden_ + 6 * width_) + (shared_ ? shared_->scratch_bytes(rows) : 0);
+    int64_t products = std::max({gate_.scratch_bytes(rows), in_.scratch_bytes(slots), out_.scratch_bytes(slots)});
+    if (to_latent_) products = std::max({products, to_latent_->scratch_bytes(rows), from_latent_->scratch_bytes(rows)});
+    return routing + experts + dense + products + 8 * int64_t{config_.experts} + 24 * DeviceArena::alignment;
+}
+
+}  // namespace nibble

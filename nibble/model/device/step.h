@@ -1,0 +1,97 @@
+// The state of one forward pass on a GPU. DeviceModel fills it in; every mixer (DeviceMixer) reads it and queues its
+// kernels in `stream`. It holds three kinds of things:
+//
+//   memory   scratch space of the pass, the workspace of W4A16 products, the pool that holds pages of K and V
+//   batch    tokens, positions, page tables and attention work lists, already copied to the device
+//   fusion   what the next product does beside its multiplication: the RMSNorm before it, a router's product
+//
+// Pointers are device pointers unless a comment says otherwise. All work is queued and none is waited for.
+#pragma once
+
+#include "kernels/attention_cuda.h"
+#include "kernels/elementwise_cuda.h"
+#include "kernels/matmul_cuda.h"
+#include "kernels/ssm_cuda.h"
+#include "model/config/config.h"
+#include "model/device/observer.h"
+#include "tensor/device.h"
+
+#include <map>
+#include <tuple>
+#include <vector>
+
+namespace nibble {
+
+// Launch plans of W4A16 products by (m, n, k, gated), made on the first use and kept.
+class DevicePlans {
+public:
+    explicit DevicePlans(const DeviceInfo& device) : device_(device) {}
+    Result<cuda::MatmulPlan> matmul(int64_t m, int64_t n, int64_t k, bool gated = false);
+    const DeviceInfo& device() const { return device_; }
+
+private:
+    DeviceInfo device_;
+    std::map<std::tuple<int64_t, int64_t, int64_t, bool>, cuda::MatmulPlan> matmul_;
+};
+
+// The part of a batch that one block's mixer needs: attention reads slots, table, attention and work; Mamba-2 reads
+// segments. Null where the block has no use for a member.
+struct DeviceBlockBatch {
+    const int64_t* slots = nullptr;  // [rows]: the place of a row's K and V in the pool
+    const int32_t* table = nullptr;  // [segments, pitch]: page numbers of each sequence
+    const cuda::AttentionPlan* attention = nullptr;
+    const int32_t* work = nullptr;                 // AttentionWork::words of that plan
+    const cuda::MambaSegment* segments = nullptr;  // each with pointers to this block's states
+};
+
+// Tables of the rotary embedding: cos and sin of every position, [positions, dims / 2].
+struct DeviceRotary {
+    const float* cos = nullptr;
+    const float* sin = nullptr;
+};
+
+struct DeviceStep {
+    const Stream& stream;
+    DeviceArena& scratch;
+    DevicePlans& plans;
+    std::byte* matmul_workspace = nullptr;  // all zero between products
+    int64_t matmul_workspace_bytes = 0;
+    bool overlap = true;
+    DeviceObserver* observer = nullptr;
+
+    int64_t rows = 0, segments = 0;
+    int32_t longest = 0;                 // rows of the longest segment
+    const int32_t* tokens = nullptr;     // [rows]
+    const int32_t* positions = nullptr;  // [rows]
+    std::byte* pages = nullptr;          // of the pool that holds the sequences
+    int64_t page_stride = 0;
+    std::vector<DeviceBlockBatch> blocks;               // by BlockConfig::index
+    std::vector<std::pair<Rope, DeviceRotary>> rotary;  // one entry for each kind of rotary embedding in the model
+
+    // Input of a fused RMSNorm prologue. The caller sets it where DeviceMixer::norms() is true: the mixer's first
+    // product then computes its own input from the residual stream, and x is not read.
+    cuda::MatmulOptions::Norm norm;
+    // A second product of the same normalised row in the same launch (a router's); set by the mixer, w null: none.
+    cuda::MatmulOptions::Side side;
+
+    DeviceRotary rotary_of(const Rope& rope) const;
+};
+
+// Rows to allocate for a buffer that kernels write in tiles of up to 128 rows.
+inline int64_t padded_rows(int64_t rows) { return (rows + 127) / 128 * 128; }
+
+// Releases scratch memory at the end of a scope. Kernels that are queued and not yet run may still use that memory:
+// later users queue in the same stream, so they run after those kernels.
+class DeviceScope {
+public:
+    explicit DeviceScope(DeviceStep& step) : arena_(step.scratch), mark_(arena_.mark()) {}
+    ~DeviceScope() { arena_.release(mark_); }
+    DeviceScope(const DeviceScope&) = delete;
+    DeviceScope& operator=(const DeviceScope&) = delete;
+
+private:
+    DeviceArena& arena_;
+    DeviceArena::Mark mark_;
+};
+
+}  // namespace nibble

@@ -1,0 +1,133 @@
+// Whole texts through a model on a GPU, block by block: residual streams of all tokens stay in device memory, weights
+// of as many blocks as the caller holds. What calibration and mixed-precision search walk; the data flow, the rounding
+// and so the bits are DeviceModel's.
+#pragma once
+
+#include "model/cpu/model.h"
+#include "model/device/batch.h"
+#include "model/device/memory.h"
+#include "model/device/mixer.h"
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace nibble {
+
+// Blocks [first, first + count) of a checkpoint on the device.
+class DeviceLayers {
+public:
+    size_t first() const { return first_; }
+    size_t count() const { return layers_.size(); }
+
+private:
+    friend class DeviceWalk;
+    struct Layer {
+        BlockConfig config;
+        const float* norm = nullptr;
+        const float* post_norm = nullptr;
+        std::unique_ptr<DeviceMixer> mixer;
+    };
+    size_t first_ = 0;
+    std::vector<Layer> layers_;
+    std::optional<DeviceArena> weights_;
+    std::vector<std::pair<int64_t, int64_t>> w4a16_;  // rows and columns
+};
+
+// The last norm and lm_head on the device.
+class DeviceHead {
+    friend class DeviceWalk;
+    const float* norm_ = nullptr;
+    DeviceLinear linear_;
+    std::optional<DeviceArena> weights_;
+};
+
+// Residual streams of all tokens, [tokens, hidden] BF16.
+class DeviceStreams {
+    friend class DeviceWalk;
+    std::optional<DeviceArena> memory_;
+    std::byte* data_ = nullptr;
+};
+
+class DeviceWalk {
+public:
+    // texts: token ids, none empty; they, the checkpoint (whose embedding is read) and the pool outlive the walk.
+    // streams: sets of residual streams that will exist at once. Errors: no such device, an id outside the vocabulary,
+    // shapes without kernels; too little free memory for the streams, the largest block (all: all blocks) and a batch,
+    // with the bytes of each, before anything is read.
+    struct Options {
+        int64_t batch_tokens = 4096;  // rows of one pass through a block, whole texts
+        int streams = 1;
+        bool all_blocks = false;
+    };
+    static Result<std::unique_ptr<DeviceWalk>> create(const Checkpoint& checkpoint,
+                                                      std::span<const std::vector<int32_t>> texts,
+                                                      const DeviceChoice& device, const Options& options,
+                                                      ThreadPool& pool);
+
+    const ModelConfig& config() const { return config_; }
+    int64_t tokens() const { return tokens_; }
+    const DeviceInfo& device() const { return device_; }
+    const Stream& stream() const { return stream_; }
+    const RoundedWeights& rounded() const { return rounded_; }  // of all that was loaded
+
+    Result<DeviceStreams> embed();
+    Result<DeviceStreams> copy(const DeviceStreams& from);
+    Status copy(const DeviceStreams& from, DeviceStreams& to);
+
+    // `from`: this model's tensors, in whatever format. quantize_inputs: inputs of linears as the checkpoint says.
+    Result<DeviceLayers> load(const Checkpoint& from, size_t first, size_t count, bool quantize_inputs);
+    Result<DeviceHead> load_head(const Checkpoint& from, bool quantize_inputs);
+
+    // All texts through block `index` of `layers`. each: after every batch with its rows; may be empty. A NaN or an
+    // infinity in the streams is an error that names layer, mixer and token.
+    Status forward(const DeviceLayers& layers, size_t index, DeviceStreams& x, DeviceObserver* observer,
+                   const std::function<Status(int64_t rows)>& each = {});
+    // The observer sees the input of lm_head; nothing is multiplied.
+    Status show_head(const Checkpoint& from, const DeviceStreams& x, DeviceObserver& observer);
+    // Sum over all tokens of KL(softmax of p's logits || softmax of q's), nats.
+    Result<double> divergence(const DeviceHead& p_head, const DeviceStreams& p, const DeviceHead& q_head,
+                              const DeviceStreams& q);
+
+private:
+    DeviceWalk(const Checkpoint& checkpoint, std::span<const std::vector<int32_t>> texts, DeviceInfo device,
+               Stream stream, ModelConfig config, Workspace host, ThreadPool& pool);
+    WeightOptions weights(bool quantize_inputs) const {
+        return {.compute = Compute::bf16, .quantize_activations = quantize_inputs, .kv = KvFormat::none};
+    }
+    Status check_memory(const Options& options);
+    Status make_layers(std::span<const Block> outlines, DeviceWeights& weights, DeviceLayers& layers) const;
+    Result<std::vector<Block>> outlines(const Checkpoint& from, size_t first, size_t count, bool quantize_inputs) const;
+    Result<KvPool*> pool_for(const StateLayout& layout);
+    int64_t scratch_bytes(const DeviceMixer& mixer, int64_t rows) const;
+    Status reserve(int64_t bytes);
+    Status reserve_products(std::span<const std::pair<int64_t, int64_t>> weights, int64_t rows);
+    DeviceStep step();
+    Status run(const DeviceLayers& layers, const DeviceLayers::Layer& layer, const BatchPiece& piece, DeviceStreams& x,
+               DeviceObserver* observer);
+    Status logits(const DeviceHead& head, const DeviceStreams& x, int64_t row, int64_t rows, float* out,
+                  DeviceStep& step);
+
+    const Checkpoint* checkpoint_;
+    DeviceInfo device_;
+    Stream stream_;
+    ModelConfig config_;
+    Workspace host_;
+    ThreadPool* pool_;
+    std::span<const std::vector<int32_t>> texts_;
+    RoundedWeights rounded_;
+    int64_t tokens_ = 0, longest_ = 0;
+    std::vector<BatchPiece> batches_;
+    int64_t most_rows_ = 0, pool_tokens_ = 0, pool_sequences_ = 0;  // of a batch
+
+    DevicePlans plans_;
+    DeviceBatch batch_;
+    DeviceRotaryTables rotary_;
+    std::optional<DeviceArena> scratch_, products_;  // products_: workspace of W4A16 products
+    std::byte* product_workspace_ = nullptr;
+    std::vector<std::pair<StateLayout, std::unique_ptr<KvPool>>> pools_;
+};
+
+}  // namespace nibble
