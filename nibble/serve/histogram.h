@@ -9,11 +9,12 @@
 
 namespace nibble {
 
-class Histogram {
+class MetricHistogram {
 public:
     static constexpr size_t most_bounds = 24;
     // `bounds` rise and outlive the histogram; those beyond most_bounds are dropped.
-    explicit Histogram(std::span<const double> bounds) : bounds_(bounds.first(std::min(bounds.size(), most_bounds))) {}
+    explicit MetricHistogram(std::span<const double> bounds)
+        : bounds_(bounds.first(std::min(bounds.size(), most_bounds))) {}
 
     void add(double value) {
         size_t i = 0;
@@ -51,20 +52,20 @@ inline constexpr double choices[] = {1, 2, 5, 10, 20};
 
 // Seconds, and tokens. Each stands for vllm:<name>, with _seconds where it is a time.
 struct EngineHistograms {
-    Histogram time_to_first_token{histogram_bounds::first_token};      // from submit; of requests
-    Histogram inter_token_latency{histogram_bounds::token};            // between two steps that add to a choice
-    Histogram request_time_per_output_token{histogram_bounds::token};  // behind the first; of finished requests
-    Histogram e2e_request_latency{histogram_bounds::request};          // from submit to the end; the same
-    Histogram request_queue_time{histogram_bounds::request};           // from submit to the first step
-    Histogram request_prefill_time{histogram_bounds::request};         // from there to the first token
-    Histogram request_decode_time{histogram_bounds::request};          // from there to the end
-    Histogram request_inference_time{histogram_bounds::request};       // from the first step to the end
-    Histogram request_prompt_tokens{histogram_bounds::tokens};
-    Histogram request_generation_tokens{histogram_bounds::tokens};          // of all choices
-    Histogram request_max_num_generation_tokens{histogram_bounds::tokens};  // of the longest choice
-    Histogram request_params_max_tokens{histogram_bounds::tokens};
-    Histogram request_params_n{histogram_bounds::choices};
-    Histogram iteration_tokens{histogram_bounds::step};  // rows of a step
+    MetricHistogram time_to_first_token{histogram_bounds::first_token};      // from submit; of requests
+    MetricHistogram inter_token_latency{histogram_bounds::token};            // between two steps that add to a choice
+    MetricHistogram request_time_per_output_token{histogram_bounds::token};  // behind the first; of finished requests
+    MetricHistogram e2e_request_latency{histogram_bounds::request};          // from submit to the end; the same
+    MetricHistogram request_queue_time{histogram_bounds::request};           // from submit to the first step
+    MetricHistogram request_prefill_time{histogram_bounds::request};         // from there to the first token
+    MetricHistogram request_decode_time{histogram_bounds::request};          // from there to the end
+    MetricHistogram request_inference_time{histogram_bounds::request};       // from the first step to the end
+    MetricHistogram request_prompt_tokens{histogram_bounds::tokens};
+    MetricHistogram request_generation_tokens{histogram_bounds::tokens};          // of all choices
+    MetricHistogram request_max_num_generation_tokens{histogram_bounds::tokens};  // of the longest choice
+    MetricHistogram request_params_max_tokens{histogram_bounds::tokens};
+    MetricHistogram request_params_n{histogram_bounds::choices};
+    MetricHistogram iteration_tokens{histogram_bounds::step};  // rows of a step
 };
 
 }  // namespace nibble

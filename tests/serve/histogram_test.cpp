@@ -6,8 +6,8 @@
 namespace nibble::test {
 namespace {
 
-TEST(Histogram, AValueCountsInTheFirstBoundThatHoldsIt) {
-    Histogram h(histogram_bounds::step);
+TEST(MetricHistogram, AValueCountsInTheFirstBoundThatHoldsIt) {
+    MetricHistogram h(histogram_bounds::step);
     for (const double v : {0.5, 1.0, 1.5, 8.0, 9.0, 20000.0}) h.add(v);
     EXPECT_EQ(h.through(0), 2);
     EXPECT_EQ(h.through(1), 4);
@@ -17,12 +17,12 @@ TEST(Histogram, AValueCountsInTheFirstBoundThatHoldsIt) {
     EXPECT_DOUBLE_EQ(h.sum(), 20020.0);
 }
 
-TEST(Histogram, BoundsRiseAndFit) {
+TEST(MetricHistogram, BoundsRiseAndFit) {
     const EngineHistograms h;
-    for (const Histogram* one : {&h.time_to_first_token, &h.inter_token_latency, &h.e2e_request_latency,
-                                 &h.request_prompt_tokens, &h.iteration_tokens, &h.request_params_n}) {
+    for (const MetricHistogram* one : {&h.time_to_first_token, &h.inter_token_latency, &h.e2e_request_latency,
+                                       &h.request_prompt_tokens, &h.iteration_tokens, &h.request_params_n}) {
         EXPECT_GT(one->bounds().size(), 2u);
-        EXPECT_LT(one->bounds().size(), Histogram::most_bounds);  // none was dropped
+        EXPECT_LT(one->bounds().size(), MetricHistogram::most_bounds);  // none was dropped
         EXPECT_TRUE(std::ranges::is_sorted(one->bounds()));
     }
 }
