@@ -80,9 +80,9 @@ Json facts_of(const LoadedModel& loaded, const Engine& engine, double seconds) {
 void tell_choices(const Json& facts) {
     std::string formats;
     for (const Json& f : facts["formats"])
-        formats += fmt::format("{}{} {} ({} tensors)", formats.empty() ? "" : ", ",
-                               human_bytes(f["bytes"].get<int64_t>()), f["format"].get<std::string>(),
-                               f["tensors"].get<int64_t>());
+        formats +=
+            fmt::format("{}{} {} ({} tensors)", formats.empty() ? "" : ", ", human_bytes(f["bytes"].get<int64_t>()),
+                        f["format"].get<std::string>(), f["tensors"].get<int64_t>());
     fmt::print(stderr, "nibble: {} on {}: {}; cache {}, {} sequences, context {}; loaded in {:.1f} s\n",
                facts["architecture"].get<std::string>(), facts["kernels"].get<std::string>(), formats,
                human_bytes(facts["kv_bytes"].get<int64_t>()), facts["sequences"].get<int64_t>(),
@@ -129,8 +129,7 @@ Result<Outcome> run_serve(const ServeConfig& config) {
     options.ignore_unknown = config.ignore_unknown;
     options.log_prompts = config.log_prompts;
     options.most_seconds = config.most_seconds;
-    if (!config.engine.quiet)
-        options.log = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+    if (!config.engine.quiet) options.log = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
     ThreadPool pool(config.engine.threads);  // outlives the engine
     Console console(true);
     const JobHooks hooks = console.hooks();
@@ -141,10 +140,11 @@ Result<Outcome> run_serve(const ServeConfig& config) {
     server->serve(std::move(model));
     const HttpAddress& at = server->address();
     if (!config.engine.quiet)
-        fmt::print(stderr, "nibble: {} is served at {}{}{}\n", name, at.unix_path.empty() ? "http://" : "",
-                   to_text(at), config.keys.empty() && config.key_file.empty() ? "" : " (with a key)");
+        fmt::print(stderr, "nibble: {} is served at {}{}{}\n", name, at.unix_path.empty() ? "http://" : "", to_text(at),
+                   config.keys.empty() && config.key_file.empty() ? "" : " (with a key)");
     while (!hooks.should_stop()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    if (!config.engine.quiet) fmt::print(stderr, "nibble: finishes what runs; ends in {} s at most\n", config.drain_seconds);
+    if (!config.engine.quiet)
+        fmt::print(stderr, "nibble: finishes what runs; ends in {} s at most\n", config.drain_seconds);
     server->drain(std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
                                                          std::chrono::duration<double>(config.drain_seconds)));
     return Outcome{};
@@ -163,8 +163,9 @@ void add_serve(CLI::App& app, RunCommand& run) {
     command->add_option("--unix", config->unix_path, "a unix socket in place of host and port")
         ->excludes(host)
         ->excludes(port);
-    command->add_option("--served-model-name", config->names,
-                        "what clients call the model, may be given several times; default: the path's last part")
+    command
+        ->add_option("--served-model-name", config->names,
+                     "what clients call the model, may be given several times; default: the path's last part")
         ->allow_extra_args(false);
     command->add_option("--api-key", config->keys, "a key that clients must give; may be given several times")
         ->allow_extra_args(false);

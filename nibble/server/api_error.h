@@ -14,9 +14,9 @@ enum class ApiStyle : uint8_t { openai, anthropic };
 struct ApiError {
     int status = 400;
     std::string message;
-    std::string param;           // the field that is to blame; empty: none
-    std::string code;            // OpenAI's word for it; empty: the status
-    double retry_seconds = 0;    // Retry-After, where > 0
+    std::string param;         // the field that is to blame; empty: none
+    std::string code;          // OpenAI's word for it; empty: the status
+    double retry_seconds = 0;  // Retry-After, where > 0
 };
 
 // {"error": {"message", "type", "param", "code"}} as vLLM has it; for Anthropic {"type": "error", "error": {...}}.

@@ -175,14 +175,13 @@ private:
             case AnswerPart::Kind::content:
                 return {{"content", part.text}};
             case AnswerPart::Kind::tool_begin:
-                return {{"tool_calls",
-                         Json::array({{{"index", part.index},
-                                       {"id", part.id},
-                                       {"type", "function"},
-                                       {"function", {{"name", part.name}, {"arguments", ""}}}}})}};
+                return {{"tool_calls", Json::array({{{"index", part.index},
+                                                     {"id", part.id},
+                                                     {"type", "function"},
+                                                     {"function", {{"name", part.name}, {"arguments", ""}}}}})}};
             case AnswerPart::Kind::tool_arguments:
-                return {{"tool_calls",
-                         Json::array({{{"index", part.index}, {"function", {{"arguments", part.text}}}}})}};
+                return {
+                    {"tool_calls", Json::array({{{"index", part.index}, {"function", {{"arguments", part.text}}}}})}};
             case AnswerPart::Kind::tool_end:
                 break;
         }
@@ -198,9 +197,8 @@ private:
                 one.content += part.text;
                 break;
             case AnswerPart::Kind::tool_begin:
-                one.calls.push_back({{"id", part.id},
-                                     {"type", "function"},
-                                     {"function", {{"name", part.name}, {"arguments", ""}}}});
+                one.calls.push_back(
+                    {{"id", part.id}, {"type", "function"}, {"function", {{"name", part.name}, {"arguments", ""}}}});
                 break;
             case AnswerPart::Kind::tool_arguments: {
                 auto& text = one.calls.back()["function"]["arguments"].get_ref<std::string&>();

@@ -20,7 +20,8 @@ Result<std::string> joined_parts(const Json& parts, size_t message) {
         if (name != "text" && name != "input_text" && name != "output_text")
             return fail("messages[{}].content[{}]: type '{}' is not supported; only text is", message, i, name);
         const auto value = part.find("text");
-        if (value == part.end() || !value->is_string()) return fail("messages[{}].content[{}]: has no text", message, i);
+        if (value == part.end() || !value->is_string())
+            return fail("messages[{}].content[{}]: has no text", message, i);
         if (i > 0) text += '\n';
         text += value->get_ref<const std::string&>();
     }
@@ -54,10 +55,10 @@ Result<ChatTurn> read_chat_turn(BodyFields& fields, const ServedModel& model, Re
     if (!model.chat) return fields.bad("messages", "the model has no chat template; use /v1/completions");
     auto plain = plain_messages(*messages);
     if (!plain.ok()) return fields.bad("messages", plain.error().message());
-    for (const char* name : {"tools", "tool_choice", "functions", "function_call", "response_format",
-                             "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
-                             "chat_template", "continue_final_message", "modalities", "audio", "prediction",
-                             "web_search_options", "reasoning_effort", "thinking_token_budget", "documents"}) {
+    for (const char* name :
+         {"tools", "tool_choice", "functions", "function_call", "response_format", "structured_outputs", "guided_json",
+          "guided_regex", "guided_choice", "guided_grammar", "chat_template", "continue_final_message", "modalities",
+          "audio", "prediction", "web_search_options", "reasoning_effort", "thinking_token_budget", "documents"}) {
         const Json* value = fields.find(name);
         if (!value) continue;
         const bool neutral = *value == false || *value == "none" || (value->is_array() && value->empty()) ||

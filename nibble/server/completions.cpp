@@ -77,8 +77,9 @@ Result<CompletionWish> read_completion(BodyFields& fields, const ServedModel& mo
             fields.blame("prompt");
             return fits.error();
         }
-        if (wish.echo) wish.echoes.push_back(model.tokenizer.decode({reinterpret_cast<const TokenId*>(prompt.data()),
-                                                                     prompt.size()}, like.skip_special));
+        if (wish.echo)
+            wish.echoes.push_back(model.tokenizer.decode(
+                {reinterpret_cast<const TokenId*>(prompt.data()), prompt.size()}, like.skip_special));
         Request& part = wish.parts.emplace_back(like);
         part.prompt = std::move(prompt);
     }
@@ -89,10 +90,19 @@ Result<CompletionWish> read_completion(BodyFields& fields, const ServedModel& mo
 class CompletionWriter : public AnswerWriter {
 public:
     CompletionWriter(ExchangePtr exchange, ModelPtr model, const CompletionWish& wish)
-        : exchange_(std::move(exchange)), model_(std::move(model)), out_(exchange_), echoes_(wish.echoes),
-          stream_(wish.stream), logprobs_(wish.logprobs), echo_(wish.echo), no_answer_(wish.no_answer),
-          prompt_logprobs_(wish.prompt_logprobs), as_ids_(wish.as_ids), token_ids_(wish.token_ids),
-          per_part_(wish.parts[0].choices), created_(unix_seconds()) {
+        : exchange_(std::move(exchange)),
+          model_(std::move(model)),
+          out_(exchange_),
+          echoes_(wish.echoes),
+          stream_(wish.stream),
+          logprobs_(wish.logprobs),
+          echo_(wish.echo),
+          no_answer_(wish.no_answer),
+          prompt_logprobs_(wish.prompt_logprobs),
+          as_ids_(wish.as_ids),
+          token_ids_(wish.token_ids),
+          per_part_(wish.parts[0].choices),
+          created_(unix_seconds()) {
         choices_.resize(wish.parts.size() * size_t(per_part_));
         for (const Request& part : wish.parts) prompt_tokens_ += std::ssize(part.prompt);
         if (token_ids_)

@@ -5,9 +5,9 @@
 #include "server/model_server.h"
 
 #include <atomic>
+#include <condition_variable>
 #include <deque>
 #include <mutex>
-#include <condition_variable>
 #include <string_view>
 #include <thread>
 #include <vector>

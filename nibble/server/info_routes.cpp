@@ -89,8 +89,8 @@ bool answer_info(const ExchangePtr& exchange, const ModelPtr& model) {
         if (model->license.empty())
             exchange->fail({.status = 404, .message = "no licence came with the model"});
         else
-            exchange->send(HttpResponse{.headers = {{"Content-Type", "text/plain; charset=utf-8"}},
-                                        .body = model->license});
+            exchange->send(
+                HttpResponse{.headers = {{"Content-Type", "text/plain; charset=utf-8"}}, .body = model->license});
     } else {
         const Json all = models_json(*model);
         if (path == "/v1/models") {

@@ -22,15 +22,14 @@ void LiveRequest::submit(std::vector<Request> parts) {
         request.id = exchange_->id;
         request.sequence = i;
         if (most > 0) {
-            const auto latest = EngineClock::now() + std::chrono::duration_cast<EngineClock::duration>(
-                                                         std::chrono::duration<double>(most));
+            const auto latest = EngineClock::now() +
+                                std::chrono::duration_cast<EngineClock::duration>(std::chrono::duration<double>(most));
             request.deadline = request.deadline ? std::min(*request.deadline, latest) : latest;
         }
         const int32_t choices = request.choices;
-        const Admission admitted =
-            model_->engine->submit(std::move(request), [self = shared_from_this(), i, first](const AnswerEvent& e) {
-                self->hear(i, first, e);
-            });
+        const Admission admitted = model_->engine->submit(
+            std::move(request),
+            [self = shared_from_this(), i, first](const AnswerEvent& e) { self->hear(i, first, e); });
         first += choices;
         if (admitted.accepted()) {
             const std::lock_guard lock(mutex_);
@@ -133,8 +132,8 @@ void LiveRequest::work() {
             over_ = true;
             const bool late = e.finish == FinishReason::deadline;
             note(finish_name(e.finish));
-            writer_->fail({.status = late ? 504 : 500,
-                           .message = late ? "the request took longer than its time" : e.error});
+            writer_->fail(
+                {.status = late ? 504 : 500, .message = late ? "the request took longer than its time" : e.error});
             for (const uint64_t handle : handles_) model_->engine->cancel(handle);
             return;
         }

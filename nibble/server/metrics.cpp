@@ -13,7 +13,8 @@ public:
         text_ += fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, help, name, type);
     }
     void line(std::string_view name, double value, std::string_view more = {}) {
-        text_ += fmt::format("{}{{{}{}{}}} {}\n", name, labels_, labels_.empty() || more.empty() ? "" : ",", more, value);
+        text_ +=
+            fmt::format("{}{{{}{}{}}} {}\n", name, labels_, labels_.empty() || more.empty() ? "" : ",", more, value);
     }
     void one(std::string_view name, std::string_view type, std::string_view help, double value) {
         begin(name, type, help);
@@ -45,10 +46,10 @@ void add_engine(MetricsPage& page, const ServedModel& model) {
     gauge("vllm:kv_cache_usage_perc", "Share of the cache's pages that running answers use; 1 is all.",
           s.cache_share());
     page.begin("vllm:cache_config_info", "gauge", "How the cache was set up.");
-    page.line("vllm:cache_config_info", 1,
-              fmt::format("block_size=\"64\",num_gpu_blocks=\"{}\",enable_prefix_caching=\"{}\",max_num_seqs=\"{}\"",
-                          s.pages, model.engine->limits().prefix_cache ? "True" : "False",
-                          model.engine->limits().sequences));
+    page.line(
+        "vllm:cache_config_info", 1,
+        fmt::format("block_size=\"64\",num_gpu_blocks=\"{}\",enable_prefix_caching=\"{}\",max_num_seqs=\"{}\"", s.pages,
+                    model.engine->limits().prefix_cache ? "True" : "False", model.engine->limits().sequences));
     counter("vllm:prefix_cache_queries_total", "Prompt tokens that were looked for in the prefix cache.",
             s.prefix_queries);
     counter("vllm:prefix_cache_hits_total", "Prompt tokens that were found in the prefix cache.", s.prefix_hits);
@@ -77,7 +78,8 @@ void add_engine(MetricsPage& page, const ServedModel& model) {
 }  // namespace
 
 std::string metrics_text(const ServerCore& core, const ServedModel* model) {
-    MetricsPage page(model ? fmt::format("model_name=\"{}\",engine=\"0\"", label_text(model->names[0])) : std::string());
+    MetricsPage page(model ? fmt::format("model_name=\"{}\",engine=\"0\"", label_text(model->names[0]))
+                           : std::string());
     if (model) add_engine(page, *model);
     page.one("nibble:http_requests_total", "counter", "HTTP requests.", double(core.counts.http_requests));
     page.one("nibble:http_errors_total", "counter", "HTTP requests that were told an error.",

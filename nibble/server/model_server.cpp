@@ -77,7 +77,8 @@ struct ModelServer::State {
             return;
         }
         if (!open_to_all(path) && !has_key(exchange->request, core.options.api_keys)) {
-            exchange->fail({.status = 401, .message = "Unauthorized: a key is missing or wrong", .code = "invalid_api_key"});
+            exchange->fail(
+                {.status = 401, .message = "Unauthorized: a key is missing or wrong", .code = "invalid_api_key"});
             return;
         }
         const ModelPtr model = core.model();
@@ -106,7 +107,8 @@ struct ModelServer::State {
             }
         });
         if (!taken)
-            exchange->fail({.status = 429, .message = "too many requests wait", .code = "queue_full", .retry_seconds = 1});
+            exchange->fail(
+                {.status = 429, .message = "too many requests wait", .code = "queue_full", .retry_seconds = 1});
     }
 };
 

@@ -128,8 +128,8 @@ Status read_sampling(BodyFields& fields, const ServedModel& model, Request& requ
     double timeout = 0;
     NIBBLE_CHECK(fields.read_in("timeout", timeout, 0.0, 1e9));
     if (timeout > 0)
-        request.deadline = EngineClock::now() + std::chrono::duration_cast<EngineClock::duration>(
-                                                    std::chrono::duration<double>(timeout));
+        request.deadline = EngineClock::now() +
+                           std::chrono::duration_cast<EngineClock::duration>(std::chrono::duration<double>(timeout));
     return Ok{};
 }
 
@@ -159,17 +159,19 @@ Status read_the_rest(BodyFields& fields) {
 Status check_fits(const ServedModel& model, std::span<const int32_t> prompt) {
     NIBBLE_CHECK(check_prompt(prompt, model.vocab(), int64_t{1} << 40));
     if (std::ssize(prompt) >= model.context())
-        return fail("This model's maximum context length is {} tokens. However, your request has {} tokens in the "
-                    "prompt. Please reduce the length of the prompt.",
-                    model.context(), prompt.size());
+        return fail(
+            "This model's maximum context length is {} tokens. However, your request has {} tokens in the "
+            "prompt. Please reduce the length of the prompt.",
+            model.context(), prompt.size());
     return Ok{};
 }
 
 Status truncate_prompt(BodyFields& fields, const ServedModel& model, std::vector<int32_t>& prompt) {
     int64_t most = 0;
     NIBBLE_CHECK(fields.read_in("truncate_prompt_tokens", most, int64_t{-1}, int64_t{1} << 40));
-    if (most == 0) return fields.has("truncate_prompt_tokens") ? Status(fields.bad("truncate_prompt_tokens", "is 0"))
-                                                               : Status(Ok{});
+    if (most == 0)
+        return fields.has("truncate_prompt_tokens") ? Status(fields.bad("truncate_prompt_tokens", "is 0"))
+                                                    : Status(Ok{});
     if (most < 0) most = model.context() - 1;
     if (std::ssize(prompt) > most) prompt.erase(prompt.begin(), prompt.end() - most);
     return Ok{};

@@ -50,8 +50,7 @@ Result<Json> detokenized(BodyFields& fields, const ServedModel& model) {
     return Json{{"prompt", model.tokenizer.decode(ids)}};
 }
 
-void tell(HttpExchange& exchange, const ServedModel& model,
-          Result<Json> (*make)(BodyFields&, const ServedModel&)) {
+void tell(HttpExchange& exchange, const ServedModel& model, Result<Json> (*make)(BodyFields&, const ServedModel&)) {
     const auto body = read_body(exchange, model);
     if (!body) return;
     BodyFields fields(*body);
