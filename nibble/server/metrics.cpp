@@ -20,6 +20,14 @@ public:
         begin(name, type, help);
         line(name, value);
     }
+    void histogram(const std::string& name, std::string_view help, const MetricHistogram& h) {
+        begin(name, "histogram", help);
+        for (size_t i = 0; i <= h.bounds().size(); ++i)
+            line(name + "_bucket", static_cast<double>(h.through(i)),
+                 i < h.bounds().size() ? fmt::format("le=\"{}\"", h.bounds()[i]) : "le=\"+Inf\"");
+        line(name + "_sum", h.sum());
+        line(name + "_count", static_cast<double>(h.count()));
+    }
     const std::string& text() const { return text_; }
 
 private:
@@ -69,6 +77,26 @@ void add_engine(MetricsPage& page, const ServedModel& model) {
     for (size_t i = 0; i < s.accepted_at.size(); ++i)
         page.line("vllm:spec_decode_num_accepted_tokens_per_pos_total", double(s.accepted_at[i]),
                   fmt::format("position=\"{}\"", i));
+    const EngineHistograms& h = s.histograms;
+    const auto histogram = [&](const char* name, const char* help, const MetricHistogram& values) {
+        page.histogram(name, help, values);
+    };
+    histogram("vllm:time_to_first_token_seconds", "From arrival to the first token.", h.time_to_first_token);
+    histogram("vllm:inter_token_latency_seconds", "Between two steps that add to an answer.", h.inter_token_latency);
+    histogram("vllm:request_time_per_output_token_seconds", "Of tokens behind the first.",
+              h.request_time_per_output_token);
+    histogram("vllm:e2e_request_latency_seconds", "From arrival to the end.", h.e2e_request_latency);
+    histogram("vllm:request_queue_time_seconds", "From arrival to the first step.", h.request_queue_time);
+    histogram("vllm:request_inference_time_seconds", "From the first step to the end.", h.request_inference_time);
+    histogram("vllm:request_prefill_time_seconds", "From the first step to the first token.", h.request_prefill_time);
+    histogram("vllm:request_decode_time_seconds", "From the first token to the end.", h.request_decode_time);
+    histogram("vllm:request_prompt_tokens", "Tokens of prompts.", h.request_prompt_tokens);
+    histogram("vllm:request_generation_tokens", "Tokens of answers.", h.request_generation_tokens);
+    histogram("vllm:request_max_num_generation_tokens", "Tokens of a request's longest answer.",
+              h.request_max_num_generation_tokens);
+    histogram("vllm:request_params_n", "The parameter n.", h.request_params_n);
+    histogram("vllm:request_params_max_tokens", "The parameter max_tokens.", h.request_params_max_tokens);
+    histogram("vllm:iteration_tokens_total", "Rows of a step.", h.iteration_tokens);
     counter("nibble:engine_steps_total", "Steps of the engine.", s.steps);
     counter("nibble:engine_step_rows_total", "Rows of all steps.", s.step_rows);
     counter("nibble:prefix_cache_evictions_total", "Pages that left the prefix cache.", s.prefix_evictions);
