@@ -272,7 +272,7 @@ Status DeviceWalk::run(const DeviceLayers& layers, const DeviceLayers::Layer& la
         NIBBLE_CHECK(texts.back().reserve(std::ssize(s.tokens)));
         sequences.push_back(&texts.back());
     }
-    NIBBLE_CHECK(batch_.make(batch, sequences, {&layer.mixer, 1}, {}, device_, stream_));
+    NIBBLE_CHECK(batch_.make(batch, sequences, {&layer.mixer, 1}, {}, {}, device_, stream_));
     NIBBLE_CHECK(reserve(scratch_bytes(*layer.mixer, rows) + batch_.attention_workspace()));
     NIBBLE_CHECK(reserve_products(layers.w4a16_, rows));
     DeviceStep s = step();
