@@ -71,10 +71,14 @@ Status RunCheckpoints::write(const RunState& state) const {
 void RunCheckpoints::save(Trainer& trainer, RunPlace place) {
     if (thread_.joinable()) thread_.join();
     failure_.reset();
+    written_ = false;
     thread_ = std::thread([this, state = copy_state(trainer, std::move(place))] {
         if (Status done = write(state); !done.ok()) failure_ = std::move(done).error();
+        written_ = true;
     });
 }
+
+Status RunCheckpoints::look() { return written_ ? wait() : Status(Ok{}); }
 
 Status RunCheckpoints::wait() {
     if (thread_.joinable()) thread_.join();

@@ -5,7 +5,7 @@
 #include "train/run_state.h"
 #include "train/train_config.h"
 
-#include <mutex>
+#include <atomic>
 #include <optional>
 #include <thread>
 
@@ -29,6 +29,8 @@ public:
     void save(Trainer& trainer, RunPlace place);
     // Until nothing is being written. Error: why the last save() failed, or the removal of older ones.
     Status wait();
+    // The same without waiting: done as long as something is being written.
+    Status look();
 
     const std::filesystem::path& folder() const { return folder_; }
 
@@ -41,7 +43,8 @@ private:
     std::filesystem::path folder_;
     TrainSaving saving_;
     std::thread thread_;
-    std::optional<Error> failure_;  // read and written with no thread running, or by the thread
+    std::atomic<bool> written_ = true;  // the thread is at its end
+    std::optional<Error> failure_;      // the thread's while it runs
 };
 
 }  // namespace nibble
