@@ -1,5 +1,6 @@
 #include "train/data_loader.h"
 
+#include "base/json_fields.h"
 #include "train/permutation.h"
 
 namespace nibble {
@@ -30,11 +31,19 @@ Result<TrainBatch> DataLoader::next(int64_t rows) {
     if (rows < 1 || rows % options_.ranks != 0)
         return fail("a batch of {} rows does not divide by {} rank{}", rows, options_.ranks,
                     options_.ranks == 1 ? "" : "s");
-    const int64_t mine = rows / options_.ranks, first = place_ + mine * options_.rank;
+    const int64_t mine = rows / options_.ranks, first = row_ + mine * options_.rank;
     TrainBatch batch{.rows = mine, .seq = options_.seq};
     for (int64_t r = 0; r < mine; ++r) NIBBLE_CHECK(add_row(first + r, batch));
-    place_ += rows;
+    row_ += rows;
     return batch;
+}
+
+Status DataLoader::set_place(const Json& place) {
+    int64_t row = 0;
+    NIBBLE_CHECK(json_get(place, "row", row).within("the place in the data"));
+    if (row < 0) return fail("the place in the data: row {}", row);
+    row_ = row;
+    return Ok{};
 }
 
 Status DataLoader::add_row(int64_t number, TrainBatch& batch) const {

@@ -7,8 +7,8 @@
 // one number.
 #pragma once
 
+#include "train/batch_source.h"
 #include "train/token_set.h"
-#include "train/train_batch.h"
 
 #include <memory>
 #include <optional>
@@ -23,22 +23,24 @@ struct LoaderOptions {
     int rank = 0, ranks = 1;    // rank r reads the r-th part of every batch
 };
 
-class DataLoader {
+class DataLoader : public BatchSource {
 public:
     // Error: fewer tokens than a row needs, a rank that is none.
     static Result<DataLoader> create(std::shared_ptr<const TokenSet> tokens, const LoaderOptions& options);
 
     // The next batch of `rows` rows, of which this rank gets rows / ranks. Errors: a number that the ranks do not
     // divide, ids beyond the vocabulary (with the file); the place then is as before.
-    Result<TrainBatch> next(int64_t rows);
+    Result<TrainBatch> next(int64_t rows) override;
 
     // The number of the next row, of all ranks together: what a checkpoint keeps.
-    int64_t place() const { return place_; }
-    void set_place(int64_t place) { place_ = place; }
+    int64_t row() const { return row_; }
+    void set_row(int64_t row) { row_ = row; }
+    Json place() const override { return {{"row", row_}}; }
+    Status set_place(const Json& place) override;
 
     // Windows of an epoch.
     int64_t windows() const { return windows_; }
-    double epochs() const { return double(place_) / double(windows_); }
+    double epochs() const { return double(row_) / double(windows_); }
 
 private:
     DataLoader(std::shared_ptr<const TokenSet> tokens, const LoaderOptions& options)
@@ -47,7 +49,7 @@ private:
 
     std::shared_ptr<const TokenSet> tokens_;
     LoaderOptions options_;
-    int64_t windows_ = 0, place_ = 0;
+    int64_t windows_ = 0, row_ = 0;
 };
 
 }  // namespace nibble

@@ -100,10 +100,10 @@ TEST(Loader, RowsFollowFromThePlaceAlone) {
     const TrainBatch all = taken(*whole, rows);
     auto small = DataLoader::create(set, {.seq = 10, .seed = 8});
     for (int64_t at = 0; at < rows; at += 12) {
-        EXPECT_EQ(small->place(), at);
+        EXPECT_EQ(small->row(), at);
         // Another loader that goes on from this place, and three ranks.
         auto resumed = DataLoader::create(set, {.seq = 10, .seed = 8});
-        resumed->set_place(small->place());
+        ASSERT_TRUE(resumed->set_place(small->place()).ok());
         const TrainBatch batch = taken(*small, 12), again = taken(*resumed, 12);
         const auto same = [&](const TrainBatch& part, int64_t first) {
             return std::equal(part.tokens.begin(), part.tokens.end(), all.tokens.begin() + first * 10) &&
@@ -113,16 +113,17 @@ TEST(Loader, RowsFollowFromThePlaceAlone) {
         EXPECT_EQ(batch.documents, again.documents);
         for (int rank = 0; rank < 3; ++rank) {
             auto part = DataLoader::create(set, {.seq = 10, .seed = 8, .rank = rank, .ranks = 3});
-            part->set_place(at);
+            part->set_row(at);
             const TrainBatch mine = taken(*part, 12);
             EXPECT_EQ(mine.rows, 4);
             EXPECT_TRUE(same(mine, at + rank * 4)) << rank;
-            EXPECT_EQ(part->place(), at + 12);
+            EXPECT_EQ(part->row(), at + 12);
         }
     }
     auto odd = DataLoader::create(set, {.seq = 10, .rank = 1, .ranks = 3});
     EXPECT_FALSE(odd->next(8).ok());
-    EXPECT_EQ(odd->place(), 0);
+    EXPECT_FALSE(odd->set_place({{"row", -1}}).ok() || odd->set_place(Json::object()).ok());
+    EXPECT_EQ(odd->row(), 0);
     EXPECT_FALSE(DataLoader::create(set, {.seq = 648}).ok());
     EXPECT_FALSE(DataLoader::create(set, {.seq = 8, .rank = 3, .ranks = 3}).ok());
 }
