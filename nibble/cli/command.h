@@ -44,6 +44,7 @@ void add_search(CLI::App& app, RunCommand& run);
 void add_template(CLI::App& app, RunCommand& run);
 void add_serve(CLI::App& app, RunCommand& run);
 void add_tokenize(CLI::App& app, RunCommand& run);
+void add_train(CLI::App& app, RunCommand& run);
 void add_verify(CLI::App& app, RunCommand& run);
 
 }  // namespace nibble
