@@ -125,6 +125,13 @@ ExprPtr automaton(Dfa dfa) {
     return out;
 }
 
+ExprPtr graph(uint32_t nodes, std::vector<GrammarExpression::Arc> arcs) {
+    auto out = made(Kind::graph);
+    out->nodes = nodes;
+    out->arcs = std::move(arcs);
+    return out;
+}
+
 std::string control_text(std::string_view token) { return "\xFF" + std::string(token); }
 
 }  // namespace expression
