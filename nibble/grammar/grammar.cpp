@@ -2,6 +2,7 @@
 
 #include "grammar/automaton.h"
 #include "grammar/dfa.h"
+#include "grammar/ebnf_parser.h"
 #include "grammar/regex_parser.h"
 #include "grammar/stacks.h"
 
@@ -295,6 +296,14 @@ Result<std::shared_ptr<const Grammar>> Grammar::from_regex(std::string_view patt
     GrammarBudget budget(limits);
     NIBBLE_TRY(auto parsed, parse_regex(pattern, {}, budget).within("regular expression"));
     return compile({std::move(parsed)}, {"the regular expression"}, budget);
+}
+
+Result<std::shared_ptr<const Grammar>> Grammar::from_ebnf(std::string_view text, const GrammarLimits& limits) {
+    GrammarBudget budget(limits);
+    std::vector<ExprPtr> rules;
+    std::vector<std::string> names;
+    NIBBLE_CHECK(parse_ebnf(text, budget, rules, names));
+    return compile(rules, names, budget);
 }
 
 bool Grammar::matches(std::string_view text) const {
