@@ -166,7 +166,7 @@ Result<Outcome> run_bench_serve(const BenchServeConfig& config) {
     for (const std::string& target : config.targets) {
         ThreadPool pool(config.served.engine.threads);
         std::unique_ptr<ModelServer> server;
-        TargetRuns& runs = all.emplace_back(TargetRuns{is_url(target) ? target : name_of(target), {}});
+        TargetRuns& runs = all.emplace_back(TargetRuns{is_url(target) ? target : nibble::name_of(target), {}});
         LoadPlan at;
         if (is_url(target)) {
             NIBBLE_TRY(at.url, parse_url(target));
