@@ -104,9 +104,8 @@ void DeviceBatch::add_requests(std::span<const TokenRequest> requests) {
     seen_ = upload_.add(std::span<const cuda::SeenSlot>(slots));
 }
 
-Status DeviceBatch::make(const Batch& batch, std::span<Sequence* const> sequences,
-                         std::span<const DeviceLayer> layers, std::span<const TokenRequest> requests,
-                         const DeviceInfo& device, const Stream& stream) {
+Status DeviceBatch::make(const Batch& batch, std::span<Sequence* const> sequences, std::span<const DeviceLayer> layers,
+                         std::span<const TokenRequest> requests, const DeviceInfo& device, const Stream& stream) {
     shape_ = shape_of(batch);
     upload_.clear();
     segments_.clear();

@@ -35,8 +35,8 @@ Result<std::optional<DeviceProductChain>> DeviceProductChain::make(std::span<con
         const Layer layer{dynamic_cast<const DeviceAttention*>(layers[i].mixer.get()),
                           dynamic_cast<const DeviceMlp*>(layers[i + 1].mixer.get()), layers[i].norm,
                           layers[i + 1].norm};
-        if (layers[i].post_norm || layers[i + 1].post_norm || !layer.attention || !layer.mlp || layer.attention->in().parts.size() != 1 ||
-            layer.mlp->in().parts.size() != 1)
+        if (layers[i].post_norm || layers[i + 1].post_norm || !layer.attention || !layer.mlp ||
+            layer.attention->in().parts.size() != 1 || layer.mlp->in().parts.size() != 1)
             return std::optional<DeviceProductChain>();
         if (!c.layers_.empty() && layer.mlp->config().activation != c.layers_[0].mlp->config().activation)
             return std::optional<DeviceProductChain>();
@@ -129,6 +129,11 @@ Status DeviceProductChain::forward(std::byte*& h, std::byte*& other, float* y, i
         if (attention) NIBBLE_CHECK(attention->attend(q, rows.heads, step));
     }
     return Ok{};
+}
+
+cuda::KernelChoice DeviceProductChain::describe() const {
+    return {layers_[0].attention->out().w4a16 ? "product_chain_w4a16" : "product_chain_fp8",
+            "1 token of a dense model: all products between two attentions are one launch"};
 }
 
 int64_t DeviceProductChain::scratch_bytes() const {

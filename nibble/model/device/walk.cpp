@@ -311,9 +311,9 @@ Result<double> DeviceWalk::divergence(const DeviceHead& p_head, const DeviceStre
     NIBBLE_CHECK(use_device(device_.index));
     const int64_t vocab = config_.vocab, most = std::min(rows_together(vocab), tokens_);
     const int64_t product = std::max(p_head.linear_.scratch_bytes(most), q_head.linear_.scratch_bytes(most));
-    NIBBLE_CHECK(memory_.reserve(8 * most * vocab + 8 * most + 2 * padded_rows(most) * config_.hidden + product +
-                                     8 * DeviceArena::alignment,
-                                 most));
+    NIBBLE_CHECK(memory_.reserve(
+        8 * most * vocab + 8 * most + 2 * padded_rows(most) * config_.hidden + product + 8 * DeviceArena::alignment,
+        most));
     std::vector<std::pair<int64_t, int64_t>> w4a16;
     for (const DeviceHead* head : {&p_head, &q_head})
         if (head->linear_.w4a16) w4a16.emplace_back(head->linear_.rows, head->linear_.cols);
