@@ -19,16 +19,19 @@ bool same_but_for_sizes(const cuda::AttentionProblem& a, const cuda::AttentionPr
 
 Status DeviceUpload::send(int device, const Stream& stream) {
     const auto n = static_cast<int64_t>(bytes_.size());
-    if (device_.empty() || device_.front().host.size() < n) {
+    if (device_.empty() || device_.front().host[0].size() < n) {
+        if (!device_.empty()) NIBBLE_CHECK(stream.synchronize());
         device_.clear();
         const int64_t capacity = power_of_two(std::max<int64_t>(n, 1 << 16));
         NIBBLE_TRY(PinnedBuffer host, PinnedBuffer::create(capacity));
+        NIBBLE_TRY(PinnedBuffer other, PinnedBuffer::create(capacity));
         NIBBLE_TRY(DeviceArena arena, DeviceArena::create(device, capacity));
         NIBBLE_TRY(std::byte * data, arena.allocate(capacity));
-        device_.push_back({std::move(host), std::move(arena), data});
+        device_.push_back({{std::move(host), std::move(other)}, std::move(arena), data});
     }
-    std::memcpy(device_.front().host.data(), bytes_.data(), bytes_.size());
-    return copy_to_device(device_.front().data, device_.front().host.data(), n, stream);
+    PinnedBuffer& host = device_.front().host[sends_++ % 2];
+    std::memcpy(host.data(), bytes_.data(), bytes_.size());
+    return copy_to_device(device_.front().data, host.data(), n, stream);
 }
 
 DeviceBatchShape shape_of(const Batch& batch) {
@@ -104,8 +107,25 @@ void DeviceBatch::add_requests(std::span<const TokenRequest> requests) {
     seen_ = upload_.add(std::span<const cuda::SeenSlot>(slots));
 }
 
+// Behind them: as many as there are move nothing, either.
+void DeviceBatch::add_carried(const Batch& batch, std::span<const int64_t> carried) {
+    std::vector<cuda::CarriedToken> list;
+    for (size_t s = 0; s < carried.size(); ++s)
+        if (carried[s] >= 0)
+            list.push_back({static_cast<int32_t>(carried[s]),
+                            static_cast<int32_t>(batch.row(s) + std::ssize(batch.segments()[s].tokens) - 1)});
+    carried_ = upload_.add(std::span<const cuda::CarriedToken>(list));
+    carried_count_ = std::ssize(list);
+}
+
+Status DeviceBatch::carry(const ChosenToken* from, const Stream& stream) const {
+    return cuda::carry_tokens(upload_.at<cuda::CarriedToken>(carried_), carried_count_, from,
+                              upload_.at<int32_t>(tokens_), stream);
+}
+
 Status DeviceBatch::make(const Batch& batch, std::span<Sequence* const> sequences, std::span<const DeviceLayer> layers,
-                         std::span<const TokenRequest> requests, const DeviceInfo& device, const Stream& stream) {
+                         std::span<const TokenRequest> requests, std::span<const int64_t> carried,
+                         const DeviceInfo& device, const Stream& stream) {
     shape_ = shape_of(batch);
     upload_.clear();
     segments_.clear();
@@ -144,6 +164,7 @@ Status DeviceBatch::make(const Batch& batch, std::span<Sequence* const> sequence
     NIBBLE_CHECK(plan_attention(layers, device));
     wanted_ = upload_.add(std::span<const int32_t>(wanted));
     add_requests(requests);
+    add_carried(batch, carried);
     return upload_.send(device.index, stream);
 }
 

@@ -16,7 +16,8 @@ namespace {
 
 constexpr int64_t usual_rows = 512;  // of a step: what is asked of the memory at least, beside the weights
 constexpr int64_t pinned_bytes = int64_t{32} << 20;
-constexpr size_t most_graphs = 64;
+constexpr int64_t landing_bytes = int64_t{1} << 20;
+constexpr size_t most_graphs = 128;
 
 std::string gib(int64_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30)); }
 
@@ -162,7 +163,8 @@ Result<std::vector<Sequence*>> DeviceModel::sequences_of(const Batch& batch, std
     return sequences;
 }
 
-Result<DeviceModel::DeviceLogits> DeviceModel::pass(const Batch& batch, const std::span<const TokenRequest>* requests,
+Result<DeviceModel::DeviceLogits> DeviceModel::pass(const Batch& batch, std::span<const TokenRequest> requests,
+                                                    std::span<const int64_t> carried, const Landing* landing,
                                                     std::vector<Sequence>& whole) const {
     for (const Segment& s : batch.segments())
         for (const int32_t token : s.tokens)
@@ -174,17 +176,19 @@ Result<DeviceModel::DeviceLogits> DeviceModel::pass(const Batch& batch, const st
     }
     chosen_from_ = nullptr;
     NIBBLE_TRY(const std::vector<Sequence*> sequences, sequences_of(batch, whole));
-    NIBBLE_CHECK(batch_.make(batch, sequences, layers_, requests ? *requests : std::span<const TokenRequest>(), device_,
-                             stream_));
-    return run(batch, requests != nullptr);
+    NIBBLE_CHECK(batch_.make(batch, sequences, layers_, requests, carried, device_, stream_));
+    if (launched_ > 0)
+        NIBBLE_CHECK(batch_.carry(tokens_in(landings_[static_cast<size_t>((launched_ - 1) % 2)]), stream_));
+    return run(batch, landing);
 }
 
 Status DeviceModel::forward(const Batch& batch, std::span<float> logits, Observer* observer) const {
     if (observer) return fail("observers see a model on the CPU only");
     NIBBLE_CHECK(check(batch, std::ssize(logits), config_.vocab));
+    if (under_way() > 0) return fail("a step is under way");
     if (batch.segments().empty()) return Ok{};
     std::vector<Sequence> whole;
-    NIBBLE_TRY(const DeviceLogits device_logits, pass(batch, nullptr, whole));
+    NIBBLE_TRY(const DeviceLogits device_logits, pass(batch, {}, {}, nullptr, whole));
     NIBBLE_CHECK(fetch(batch, device_logits, logits));
     for (const Segment& s : batch.segments())
         if (s.sequence) s.sequence->advance(std::ssize(s.tokens));
@@ -193,21 +197,56 @@ Status DeviceModel::forward(const Batch& batch, std::span<float> logits, Observe
 
 Status DeviceModel::choose(const Batch& batch, std::span<const TokenRequest> requests,
                            std::span<ChosenToken> chosen) const {
-    NIBBLE_CHECK(check(batch, batch.wanted() * config_.vocab, config_.vocab));
-    if (std::ssize(requests) != batch.wanted() || requests.size() != chosen.size())
-        return fail("{} tokens are to be chosen for {} rows", requests.size(), batch.wanted());
-    if (batch.wanted() * int64_t{sizeof(ChosenToken)} > pinned_bytes - flag_bytes())
-        return fail("a step chooses {} tokens at most", (pinned_bytes - flag_bytes()) / sizeof(ChosenToken));
+    if (under_way() > 0) return fail("a step is under way");
+    if (requests.size() != chosen.size())
+        return fail("{} tokens are to be chosen for {} rows", requests.size(), chosen.size());
     if (batch.segments().empty()) return Ok{};
+    NIBBLE_CHECK(launch(batch, requests, {}));
+    return collect(chosen);
+}
+
+Status DeviceModel::launch(const Batch& batch, std::span<const TokenRequest> requests,
+                           std::span<const int64_t> carried) const {
+    NIBBLE_CHECK(check(batch, batch.wanted() * config_.vocab, config_.vocab));
+    if (batch.segments().empty()) return fail("a step without tokens");
+    if (std::ssize(requests) != batch.wanted())
+        return fail("{} tokens are to be chosen for {} rows", requests.size(), batch.wanted());
+    if (batch.wanted() * int64_t{sizeof(ChosenToken)} > landing_bytes)
+        return fail("a step chooses {} tokens at most", landing_bytes / sizeof(ChosenToken));
+    if (under_way() >= 2) return fail("two steps are under way");
+    NIBBLE_CHECK(use_device(device_.index));
+    while (landings_.size() < 2) {
+        NIBBLE_TRY(PinnedBuffer memory, PinnedBuffer::create(flag_bytes() + landing_bytes));
+        NIBBLE_TRY(Event done, Event::create());
+        landings_.push_back({std::move(memory), std::move(done)});
+    }
+    const int64_t before = launched_ > 0 ? landings_[static_cast<size_t>((launched_ - 1) % 2)].wanted : 0;
+    for (const int64_t row : carried)
+        if (row >= before) return fail("the step before has no row {}", row);
+    if (!carried.empty() && std::ssize(carried) != std::ssize(batch.segments()))
+        return fail("{} carried tokens for {} segments", carried.size(), batch.segments().size());
+    Landing& landing = landings_[static_cast<size_t>(launched_ % 2)];
     std::vector<Sequence> whole;
-    NIBBLE_TRY(const DeviceLogits logits, pass(batch, &requests, whole));
-    NIBBLE_CHECK(stream_.synchronize());
-    // A NaN of any block reaches the logits of its own rows, and those are told one by one.
-    std::memcpy(chosen.data(), pinned_->data() + flag_bytes(), chosen.size_bytes());
-    chosen_from_ = reinterpret_cast<const float*>(logits.data);
-    chosen_rows_ = batch.wanted();
+    NIBBLE_TRY(landing.logits, pass(batch, requests, carried, &landing, whole));
+    NIBBLE_CHECK(landing.done.record(stream_));
+    landing.wanted = batch.wanted();
+    ++launched_;
     for (const Segment& s : batch.segments())
         if (s.sequence) s.sequence->advance(std::ssize(s.tokens));
+    return Ok{};
+}
+
+Status DeviceModel::collect(std::span<ChosenToken> chosen) const {
+    if (under_way() == 0) return fail("no step is under way");
+    const Landing& landing = landings_[static_cast<size_t>(collected_++ % 2)];
+    if (std::ssize(chosen) != landing.wanted)
+        return fail("the step has {} tokens, not {}", landing.wanted, chosen.size());
+    NIBBLE_CHECK(landing.done.synchronize());
+    // A NaN of any block reaches the logits of its own rows, and those are told one by one.
+    if (!chosen.empty()) std::memcpy(chosen.data(), tokens_in(landing), chosen.size_bytes());
+    if (under_way() > 0) return Ok{};  // its logits are being overwritten
+    chosen_from_ = reinterpret_cast<const float*>(landing.logits.data);
+    chosen_rows_ = landing.wanted;
     return Ok{};
 }
 
@@ -267,7 +306,7 @@ Status DeviceModel::check_rows(const Batch& batch) const {
     return Ok{};
 }
 
-Result<DeviceModel::DeviceLogits> DeviceModel::run(const Batch& batch, bool chooses) const {
+Result<DeviceModel::DeviceLogits> DeviceModel::run(const Batch& batch, const Landing* landing) const {
     const DeviceBatchShape shape = batch_.shape();
     NIBBLE_CHECK(memory_.reserve_rotary(shape.most_tokens, *host_));
     NIBBLE_CHECK(reserve(shape.rows, batch.wanted()));
@@ -275,19 +314,26 @@ Result<DeviceModel::DeviceLogits> DeviceModel::run(const Batch& batch, bool choo
     batch_.describe(step);
     // One token of every sequence: the same launches again and again.
     if (shape.rows != shape.segments || batch.wanted() != shape.rows || !batch.segments()[0].sequence)
-        return queue(step, batch.wanted(), chooses);
-    const GraphKey key{shape.rows, shape.pitch,   step.page_stride,
-                       step.pages, batch_.base(), step.rotary.empty() ? nullptr : step.rotary[0].second.cos,
-                       chooses};
+        return queue(step, batch.wanted(), landing);
+    const GraphKey key{shape.rows,
+                       shape.pitch,
+                       step.page_stride,
+                       step.pages,
+                       batch_.base(),
+                       step.rotary.empty() ? nullptr : step.rotary[0].second.cos,
+                       landing ? landing->memory.data() : nullptr};
     if (graphs_moves_ != memory_.moves()) graphs_.clear(), graphs_moves_ = memory_.moves();
     auto graph = graphs_.find(key);
     if (graph == graphs_.end()) {
         DeviceLogits logits;
         NIBBLE_TRY(Graph captured, Graph::capture(stream_, [&]() -> Status {
-                       NIBBLE_TRY(logits, queue(step, batch.wanted(), chooses));
+                       NIBBLE_TRY(logits, queue(step, batch.wanted(), landing));
                        return Ok{};
                    }));
-        if (graphs_.size() >= most_graphs) graphs_.clear();
+        if (graphs_.size() >= most_graphs) {
+            NIBBLE_CHECK(stream_.synchronize());  // one of them may be running
+            graphs_.clear();
+        }
         graph = graphs_.emplace(key, std::pair(std::move(captured), logits)).first;
     }
     NIBBLE_CHECK(graph->second.first.launch(stream_));
@@ -312,7 +358,7 @@ Result<cuda::AddNorm> DeviceModel::queue_blocks(std::byte* x, DeviceStep& step) 
 }
 
 // One order of memory for every batch of a shape, so that a graph may hold its addresses.
-Result<DeviceModel::DeviceLogits> DeviceModel::queue(DeviceStep& step, int64_t wanted, bool chooses) const {
+Result<DeviceModel::DeviceLogits> DeviceModel::queue(DeviceStep& step, int64_t wanted, const Landing* landing) const {
     const int64_t rows = step.rows, hidden = config_.hidden;
     NIBBLE_TRY(std::byte * x, step.scratch.allocate(2 * padded_rows(rows) * hidden));
     NIBBLE_TRY(cuda::AddNorm norm, queue_blocks(x, step));
@@ -331,7 +377,7 @@ Result<DeviceModel::DeviceLogits> DeviceModel::queue(DeviceStep& step, int64_t w
         norm.out = {};
         NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, stream_));
         if (wanted == 0) {
-            if (chooses) NIBBLE_CHECK(queue_choice(step, nullptr, 0));
+            if (landing) NIBBLE_CHECK(queue_choice(step, nullptr, 0, *landing));
             return DeviceLogits{};
         }
         NIBBLE_TRY(std::byte * some, step.scratch.allocate(2 * wanted * hidden));
@@ -343,8 +389,8 @@ Result<DeviceModel::DeviceLogits> DeviceModel::queue(DeviceStep& step, int64_t w
     }
     NIBBLE_TRY(float* logits, step.scratch.allocate_array<float>(wanted * config_.vocab));
     NIBBLE_CHECK(head_.forward({.x = to.data, .ordered = !to.row_major()}, wanted, logits, config_.vocab, step));
-    if (chooses) {
-        NIBBLE_CHECK(queue_choice(step, logits, wanted));
+    if (landing) {
+        NIBBLE_CHECK(queue_choice(step, logits, wanted, *landing));
         return DeviceLogits{.data = reinterpret_cast<const std::byte*>(logits)};
     }
     DeviceLogits out{.data = reinterpret_cast<const std::byte*>(logits), .narrow = config_.vocab % 8 == 0};
@@ -359,19 +405,19 @@ Result<DeviceModel::DeviceLogits> DeviceModel::queue(DeviceStep& step, int64_t w
 }
 
 // Tokens go straight to the host's memory.
-Status DeviceModel::queue_choice(DeviceStep& step, float* logits, int64_t wanted) const {
+Status DeviceModel::queue_choice(DeviceStep& step, float* logits, int64_t wanted, const Landing& landing) const {
     if (wanted > 0)
         return cuda::sample({.rows = wanted,
                              .width = config_.vocab,
                              .logits = logits,
                              .requests = batch_.requests(),
                              .seen = batch_.seen(),
-                             .out = reinterpret_cast<ChosenToken*>(pinned_->data() + flag_bytes()),
+                             .out = tokens_in(landing),
                              .words = batch_.nonfinite(),
-                             .words_out = reinterpret_cast<int32_t*>(pinned_->data()),
+                             .words_out = reinterpret_cast<int32_t*>(landing.memory.data()),
                              .word_count = std::ssize(layers_)},
                             step.overlap, stream_);
-    return copy_to_host(pinned_->data(), reinterpret_cast<const std::byte*>(batch_.nonfinite()),
+    return copy_to_host(landing.memory.data(), reinterpret_cast<const std::byte*>(batch_.nonfinite()),
                         4 * std::ssize(layers_), stream_);
 }
 

@@ -238,7 +238,7 @@ Status DeviceWalk::run(const DeviceLayers& layers, size_t place, const BatchPiec
         NIBBLE_CHECK(texts.back().reserve(std::ssize(s.tokens)));
         sequences.push_back(&texts.back());
     }
-    NIBBLE_CHECK(batch_.make(batch, sequences, one, {}, device_, stream_));
+    NIBBLE_CHECK(batch_.make(batch, sequences, one, {}, {}, device_, stream_));
     NIBBLE_CHECK(memory_.reserve(scratch_bytes(*layer.mixer, rows) + batch_.attention_workspace(), rows));
     NIBBLE_CHECK(memory_.reserve_products(layers.w4a16_, std::array{rows}));
     DeviceStep s = memory_.step();
