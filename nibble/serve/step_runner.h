@@ -41,7 +41,12 @@ public:
     Status collect(const Flight& flight, bool carried_on);
 
 private:
-    Status choose_on_host(Choice& choice, int64_t row);
+    // Wanted rows [first, first + rows) of a step whose tokens a device has chosen, but for these.
+    struct HostRows {
+        Choice* choice = nullptr;
+        int64_t first = 0, rows = 1;
+    };
+    Status choose_on_host(std::span<const HostRows> list);
     Status run_logits(std::span<Choice* const> step);  // rows of logits come to the host
     Status run_chosen(std::span<Choice* const> step);  // tokens are chosen where the logits lie
     Status clean_up(Choice& choice) const;
