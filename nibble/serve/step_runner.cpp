@@ -192,6 +192,20 @@ Status StepRunner::choose_on_host(std::span<const HostRows> list) {
     return Ok{};
 }
 
+void StepRunner::prepare(const Flight& flight) const {
+    std::vector<Choice*> choices;
+    for (const Flight::Part& part : flight.parts)
+        if (part.wants_row && part.valid() && !part.choice->answer.plain()) choices.push_back(part.choice);
+    model_.workspace().pool->parallel_for(std::ssize(choices), [&](int64_t i) {
+        Choice& c = *choices[static_cast<size_t>(i)];
+        try {
+            c.answer.prepare(model_.config().vocab);
+        } catch (const std::bad_alloc&) {
+            c.answer.end(FinishReason::error, "out of memory");
+        }
+    });
+}
+
 Status StepRunner::collect(const Flight& flight, bool carried_on) {
     std::vector<ChosenToken> chosen(static_cast<size_t>(flight.wanted));
     NIBBLE_CHECK(model_.collect(chosen));

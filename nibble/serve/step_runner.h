@@ -38,6 +38,8 @@ public:
     // (Choice::on_host): they are for the caller to compute again.
     static bool launches(const LanguageModel& model, std::span<Choice* const> step);
     Status launch(std::span<Choice* const> step, int64_t& wanted);
+    // While it is under way, and all tokens before it are known: what its rows may choose.
+    void prepare(const Flight& flight) const;
     Status collect(const Flight& flight, bool carried_on);
 
 private:

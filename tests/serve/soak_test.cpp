@@ -90,7 +90,8 @@ std::vector<std::pair<Request, Heard>> client(Engine& engine, LoadMaker maker, T
         wake.wait_for(lock, std::chrono::milliseconds(50), [&] { return !ended.empty(); });
         for (const int64_t n : std::exchange(ended, {})) {
             const auto at = open.find(n);
-            if (n % 40 == 7) sample.emplace_back(std::move(at->second->request), std::move(at->second->heard));
+            if (n % 40 == 7 && sample.size() < 20)
+                sample.emplace_back(std::move(at->second->request), std::move(at->second->heard));
             open.erase(at);
         }
         for (const auto& [n, o] : open)  // somewhere in the middle
@@ -151,7 +152,7 @@ TEST(Soak, CountersAddUpAndMemoryStays) {
         EXPECT_GT(s.accepted_tokens, 0);
         if (text) {
             EXPECT_GT(early, 0);
-            EXPECT_LE(late, early + (int64_t{16} << 20)) << "memory grows";
+            EXPECT_LE(late, early + (int64_t{4} << 20)) << "memory grows";
             std::cout << name << ": " << tally.submitted << " requests, " << tally.tokens << " tokens, "
                       << s.preemptions << " preemptions, " << tally.refused << " refused, " << early / 1000000
                       << " MB early, " << late / 1000000 << " MB at most later\n";
@@ -161,7 +162,7 @@ TEST(Soak, CountersAddUpAndMemoryStays) {
         int64_t compared = 0;
         for (const auto& list : samples)
             for (const auto& [request, heard] : list) {
-                if (++compared > 50) break;
+                ++compared;
                 const Heard alone = run_alone(*other, request);
                 for (size_t c = 0; c < alone.choices.size(); ++c)
                     EXPECT_TRUE(heard.choices[c] == alone.choices[c] ||
