@@ -36,6 +36,8 @@ Result<std::shared_ptr<Parameters>> Parameters::copy(const Checkpoint& from, DTy
         for (size_t j = 0; j < master.size(); ++j)
             if (!is_finite(master[j])) return fail("tensor '{}': element {} is not finite", t.name, j);
         if (t.dtype != DType::f32 || t.shape.size() > 1) t.dtype = published;
+        t.file.clear();
+        t.listed_module = false;
         t.stored_type = std::string(dtype_name(t.dtype));
         t.stored_bytes = t.rows() * t.cols() * dtype_bytes(t.dtype);
         made->ids_.emplace(t.name, i);

@@ -31,10 +31,11 @@ struct TrainOptimizer {
 };
 
 struct TrainData {
-    std::filesystem::path folder;      // of `nibble data build`; empty with synthetic
-    bool synthetic = false;            // tokens by Philox
+    std::filesystem::path folder;      // of `nibble data build`
+    std::filesystem::path text;        // or one text file, cut into windows of `sequence` tokens
+    bool synthetic = false;            // or tokens by Philox
     bool cut_documents = true;         // attention ends at documents, positions begin anew
-    std::filesystem::path validation;  // a folder; empty: `folder`'s own validation shards, if any
+    std::filesystem::path validation;  // a folder or text as above; empty: the folder's own, if any
 };
 
 struct TrainSaving {

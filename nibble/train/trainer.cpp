@@ -41,6 +41,8 @@ Trainer::Trainer(std::shared_ptr<Parameters> parameters, const TrainerOptions& o
 
 Result<std::unique_ptr<Trainer>> Trainer::create(std::shared_ptr<Parameters> parameters, const TrainerOptions& options,
                                                  ThreadPool& pool) {
+    if (options.precision.recipe != TrainRecipe::fp32 && options.precision.recipe != TrainRecipe::bf16)
+        return fail("precision {}: not built yet", train_recipe_name(options.precision.recipe));
     ModelOptions like;
     like.compute = options.precision.recipe == TrainRecipe::fp32 ? Compute::f32 : Compute::bf16;
     like.kernels = options.kernels;
@@ -50,6 +52,8 @@ Result<std::unique_ptr<Trainer>> Trainer::create(std::shared_ptr<Parameters> par
     made->model_->workspace().products = made->products_.get();
     return made;
 }
+
+void Trainer::begin(int64_t step, int64_t steps) { step_ = step, steps_ = steps; }
 
 Status Trainer::renew() {
     parameters_->publish(pool_);
@@ -165,6 +169,7 @@ Status Trainer::update(TrainStep& step, double learning_rate) {
     }
     step.clip = clip_factor(step.gradient_norm, options_.optimizer.clip);
     optimizer_.update(*parameters_, gradients_, learning_rate, step.clip, pool_);
+    ++step_;
     return renew();
 }
 

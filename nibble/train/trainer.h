@@ -54,6 +54,8 @@ public:
     static Result<std::unique_ptr<Trainer>> create(std::shared_ptr<Parameters> parameters,
                                                    const TrainerOptions& options, ThreadPool& pool);
 
+    // Which step comes next, of how many: keys random numbers and late phases of a recipe. step() counts on by itself.
+    void begin(int64_t step, int64_t steps);
     // One step of the optimizer on the mean cross-entropy of all labels, weighted. Error: no label has a weight.
     Result<TrainStep> step(std::span<const TrainBatch> batches, double learning_rate);
     // The same for any function of the labels' log-probabilities.
@@ -90,7 +92,8 @@ private:
     GradientTree gradients_;
     AdamW optimizer_;
     std::vector<std::vector<float>> inputs_;  // of every block, then the last block's output; [seq, hidden]
-    int64_t row_ = 0;                         // of the step
+    int64_t step_ = 0, steps_ = 0;
+    int64_t row_ = 0;  // of the step
 };
 
 }  // namespace nibble

@@ -44,13 +44,13 @@ DeviceBatchShape shape_of(const Batch& batch) {
 }
 
 // Plans ask the driver about kernels: they are kept while batches of one shape follow each other.
-Status DeviceBatch::plan_attention(std::span<const std::unique_ptr<DeviceMixer>> mixers, const DeviceInfo& device) {
+Status DeviceBatch::plan_attention(std::span<const DeviceLayer> layers, const DeviceInfo& device) {
     const bool planned = planned_ == std::pair(shape_, page_stride_);
     if (!planned) attention_.clear();
     planned_.reset();
     for (Attention& a : attention_) a.work = -1;
-    for (size_t i = 0; i < mixers.size(); ++i) {
-        auto problem = mixers[i]->attention();
+    for (size_t i = 0; i < layers.size(); ++i) {
+        auto problem = layers[i].mixer->attention();
         if (!problem) continue;
         problem->kv.page_stride = page_stride_;
         auto at =
@@ -123,13 +123,13 @@ Status DeviceBatch::carry(const ChosenToken* from, const Stream& stream) const {
                               upload_.at<int32_t>(tokens_), stream);
 }
 
-Status DeviceBatch::make(const Batch& batch, std::span<Sequence* const> sequences,
-                         std::span<const std::unique_ptr<DeviceMixer>> mixers, std::span<const TokenRequest> requests,
-                         std::span<const int64_t> carried, const DeviceInfo& device, const Stream& stream) {
+Status DeviceBatch::make(const Batch& batch, std::span<Sequence* const> sequences, std::span<const DeviceLayer> layers,
+                         std::span<const TokenRequest> requests, std::span<const int64_t> carried,
+                         const DeviceInfo& device, const Stream& stream) {
     shape_ = shape_of(batch);
     upload_.clear();
     segments_.clear();
-    blocks_.assign(mixers.size(), {});
+    blocks_.assign(layers.size(), {});
     pages_ = sequences[0]->pool().base();
     page_stride_ = sequences[0]->pool().page_bytes();
     longest_ = 0;
@@ -149,10 +149,11 @@ Status DeviceBatch::make(const Batch& batch, std::span<Sequence* const> sequence
     positions.assign(batch.positions().begin(), batch.positions().end());
     tokens_ = upload_.add(std::span<const int32_t>(tokens));
     positions_ = upload_.add(std::span<const int32_t>(positions));
-    nonfinite_ = upload_.add(std::span<const int32_t>(std::vector<int32_t>(mixers.size(), INT_MAX)));
-    for (size_t i = 0; i < mixers.size(); ++i) {
-        const StateLayout layout = mixers[i]->state();
+    nonfinite_ = upload_.add(std::span<const int32_t>(std::vector<int32_t>(layers.size(), INT_MAX)));
+    for (size_t i = 0; i < layers.size(); ++i) {
+        const StateLayout layout = layers[i].mixer->state();
         const auto index = static_cast<int>(i);
+        blocks_[i].place = static_cast<size_t>(layers[i].config.index);
         if (layout.page_bytes > 0) add_pages(batch, sequences, index, blocks_[i]);
         if (layout.floats == 0) continue;
         std::vector<cuda::MambaSegment> list;
@@ -160,7 +161,7 @@ Status DeviceBatch::make(const Batch& batch, std::span<Sequence* const> sequence
             list.push_back({segments_[s].row, segments_[s].rows, sequences[s]->state(index), segments_[s].position});
         blocks_[i].segments = upload_.add(std::span<const cuda::MambaSegment>(list));
     }
-    NIBBLE_CHECK(plan_attention(mixers, device));
+    NIBBLE_CHECK(plan_attention(layers, device));
     wanted_ = upload_.add(std::span<const int32_t>(wanted));
     add_requests(requests);
     add_carried(batch, carried);
@@ -176,7 +177,8 @@ void DeviceBatch::describe(DeviceStep& step) const {
     step.page_stride = page_stride_;
     step.blocks.clear();
     for (const Block& b : blocks_) {
-        DeviceBlockBatch& to = step.blocks.emplace_back();
+        if (step.blocks.size() <= b.place) step.blocks.resize(b.place + 1);
+        DeviceBlockBatch& to = step.blocks[b.place];
         if (b.slots >= 0) {
             to.slots = upload_.at<int64_t>(b.slots);
             to.table = upload_.at<int32_t>(b.table);

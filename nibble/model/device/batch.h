@@ -58,12 +58,12 @@ DeviceBatchShape shape_of(const Batch& batch);
 
 class DeviceBatch {
 public:
-    // `mixers`: of every block in order. `sequences`: of every segment, reserved, all of one pool. `requests`: of every
-    // wanted row, or none. `carried`: of every segment, the row of the step before that gives its last token, or -1; or
-    // none.
-    Status make(const Batch& batch, std::span<Sequence* const> sequences,
-                std::span<const std::unique_ptr<DeviceMixer>> mixers, std::span<const TokenRequest> requests,
-                std::span<const int64_t> carried, const DeviceInfo& device, const Stream& stream);
+    // `layers`: all, or some, in order; those that keep something per sequence take its tables and states in the same
+    // order. `sequences`: of every segment, reserved, all of one pool. `requests`: of every wanted row, or none.
+    // `carried`: of every segment, the row of the step before that gives its last token, or -1; or none.
+    Status make(const Batch& batch, std::span<Sequence* const> sequences, std::span<const DeviceLayer> layers,
+                std::span<const TokenRequest> requests, std::span<const int64_t> carried, const DeviceInfo& device,
+                const Stream& stream);
     // Tokens that the step before has chosen take their places.
     Status carry(const ChosenToken* from, const Stream& stream) const;
     // Sets what `step` says about the batch. Valid until the next make.
@@ -72,7 +72,7 @@ public:
     const DeviceBatchShape& shape() const { return shape_; }
     int64_t attention_workspace() const;                                         // the largest
     const int32_t* wanted_rows() const { return upload_.at<int32_t>(wanted_); }  // [batch.wanted()]
-    int32_t* nonfinite() const { return upload_.at<int32_t>(nonfinite_); }       // [blocks], INT32_MAX
+    int32_t* nonfinite() const { return upload_.at<int32_t>(nonfinite_); }       // [layers], INT32_MAX
     const cuda::SampleRow* requests() const { return upload_.at<cuda::SampleRow>(requests_); }
     cuda::SeenSlot* seen() const { return upload_.at<cuda::SeenSlot>(seen_); }
     std::byte* base() const { return upload_.base(); }
@@ -86,8 +86,9 @@ private:
     struct Block {
         int64_t slots = -1, table = -1, segments = -1;
         int attention = -1;
+        size_t place = 0;  // in DeviceStep::blocks
     };
-    Status plan_attention(std::span<const std::unique_ptr<DeviceMixer>> mixers, const DeviceInfo& device);
+    Status plan_attention(std::span<const DeviceLayer> layers, const DeviceInfo& device);
     void add_requests(std::span<const TokenRequest> requests);
     void add_carried(const Batch& batch, std::span<const int64_t> carried);
     void add_pages(const Batch& batch, std::span<Sequence* const> sequences, int index, Block& block);

@@ -5,9 +5,8 @@
 
 #include "model/cpu/model.h"
 #include "model/device/batch.h"
-#include "model/device/memory.h"
-#include "model/device/mixer.h"
-#include "model/device/product_chain.h"
+#include "model/device/runner.h"
+#include "model/device/step_memory.h"
 #include "model/language_model.h"
 
 #include <map>
@@ -47,22 +46,18 @@ public:
     int64_t weight_bytes() const { return weights_->used(); }
 
 private:
-    struct DeviceBlock {
-        BlockConfig config;
-        const float* norm = nullptr;
-        const float* post_norm = nullptr;
-    };
     using GraphKey =
         std::tuple<int64_t, int64_t, int64_t, const std::byte*, const std::byte*, const float*, const std::byte*>;
 
     DeviceModel(DeviceInfo device, Stream stream, ModelConfig config)
-        : device_(std::move(device)), stream_(std::move(stream)), config_(std::move(config)), plans_(device_) {}
+        : device_(std::move(device)),
+          stream_(std::move(stream)),
+          config_(std::move(config)),
+          memory_(device_, stream_) {}
     Status make_parts(const ModelParts& parts, DeviceWeights& weights);
-    Status make_product_chain();
     Status check_memory(int64_t weight_bytes) const;
     int64_t scratch_bytes(int64_t rows, int64_t wanted) const;
-    Status reserve_scratch(int64_t rows, int64_t wanted) const;
-    Status reserve_products(int64_t rows, int64_t wanted) const;
+    Status reserve(int64_t rows, int64_t wanted) const;
     Result<std::vector<Sequence*>> sequences_of(const Batch& batch, std::vector<Sequence>& whole) const;
     struct DeviceLogits {
         const std::byte* data = nullptr;
@@ -85,7 +80,7 @@ private:
     ChosenToken* tokens_in(const Landing& landing) const {
         return reinterpret_cast<ChosenToken*>(landing.memory.data() + flag_bytes());
     }
-    // All blocks, and what is left for the norm behind them.
+    // Embedding and all blocks, and what is left for the norm behind them.
     Result<cuda::AddNorm> queue_blocks(std::byte* x, DeviceStep& step) const;
     Status queue_choice(DeviceStep& step, float* logits, int64_t wanted, const Landing& landing) const;
     int64_t flag_bytes() const;  // of page-locked memory: a row number for every block
@@ -98,20 +93,16 @@ private:
     std::unique_ptr<Workspace> host_;
     std::optional<DeviceArena> weights_;
     const std::byte* embedding_ = nullptr;
-    std::vector<DeviceBlock> blocks_;
-    std::vector<std::unique_ptr<DeviceMixer>> mixers_;  // of the blocks
-    std::optional<DeviceProductChain> product_chain_;   // of the mixers, for one token
+    std::vector<DeviceLayer> layers_;
+    std::optional<DeviceProductChain> product_chain_;  // of the layers, for one token
     const float* norm_ = nullptr;
     DeviceLinear head_;
     std::vector<std::pair<int64_t, int64_t>> w4a16_;  // rows and columns of weights
     RoundedWeights rounded_;
 
     // Kept between calls.
-    mutable DevicePlans plans_;
+    mutable DeviceStepMemory memory_;
     mutable DeviceBatch batch_;
-    mutable DeviceRotaryTables rotary_;
-    mutable std::optional<DeviceArena> scratch_, products_;  // products_: workspace of W4A16 products
-    mutable std::byte* product_workspace_ = nullptr;
     mutable std::unique_ptr<KvPool> texts_;  // pages of whole texts
     mutable std::optional<PinnedBuffer> pinned_;
     mutable std::vector<Landing> landings_;  // two, or none yet: of even and of odd launches
@@ -119,6 +110,7 @@ private:
     mutable const float* chosen_from_ = nullptr;  // logits of the step that was collected last
     mutable int64_t chosen_rows_ = 0;
     mutable std::map<GraphKey, std::pair<Graph, DeviceLogits>> graphs_;
+    mutable int64_t graphs_moves_ = 0;  // memory_.moves() that graphs_ is for
 };
 
 }  // namespace nibble
