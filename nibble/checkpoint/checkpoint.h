@@ -30,7 +30,7 @@ struct CheckpointTensor {
     ActivationFormat activation = ActivationFormat::none;
     std::optional<float> input_scale;  // multiplier, amax/2688 (NVFP4) or amax/448 (FP8)
     bool listed_module = false;        // named in exclude_modules / ignore
-    std::string file;                  // the file that holds it, relative to the checkpoint
+    std::string file;                  // the file that holds it, relative to the checkpoint; empty: it lies in memory
     int64_t stored_bytes = 0;          // codes and all scales
     std::string stored_type;           // as the file spells it: "BF16", "NVFP4", "Q4_1" ...
     std::string whole;                 // experts stacked in one tensor that cannot be split: why

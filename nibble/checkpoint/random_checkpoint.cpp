@@ -103,11 +103,19 @@ public:
         tensors.push_back(std::move(t));
     }
     void attention(const std::string& prefix) {
-        const int64_t dim = at("head_dim"), q = at("num_attention_heads") * dim, kv = at("num_key_value_heads") * dim;
+        const int64_t dim = head_dim(), q = at("num_attention_heads") * dim, kv = at("num_key_value_heads") * dim;
         add(prefix + ".q_proj.weight", {q, at("hidden_size")}, true);
         add(prefix + ".k_proj.weight", {kv, at("hidden_size")}, true);
         add(prefix + ".v_proj.weight", {kv, at("hidden_size")}, true);
         add(prefix + ".o_proj.weight", {at("hidden_size"), q}, true);
+        const std::string family = config_.value("model_type", "");
+        const bool bias = family == "qwen2" || config_.value("attention_bias", false);
+        if (bias)
+            for (const auto& [name, rows] : {std::pair{".q_proj.bias", q}, {".k_proj.bias", kv}, {".v_proj.bias", kv}})
+                add(prefix + name, {rows});
+        if (bias && family != "qwen2") add(prefix + ".o_proj.bias", {at("hidden_size")});
+        if (family == "qwen3" || family == "qwen3_moe")
+            for (const char* norm : {".q_norm.weight", ".k_norm.weight"}) add(prefix + norm, {dim});
     }
     void mlp(const std::string& prefix, int64_t width, bool gated) {
         if (gated) add(prefix + ".gate_proj.weight", {width, at("hidden_size")}, true);
@@ -130,6 +138,11 @@ public:
         add(prefix + ".norm.weight", {inner});
     }
     int64_t at(const char* key) const { return config_.at(key).get<int64_t>(); }
+    int64_t head_dim() const {
+        const auto own = config_.find("head_dim");
+        return own != config_.end() && own->is_number() ? own->get<int64_t>()
+                                                        : at("hidden_size") / at("num_attention_heads");
+    }
 
     std::vector<CheckpointTensor> tensors;
 
@@ -145,9 +158,6 @@ void transformer(Names& names, bool moe) {
         const std::string layer = fmt::format("model.layers.{}", i);
         names.add(layer + ".input_layernorm.weight", {hidden});
         names.attention(layer + ".self_attn");
-        if (moe)
-            for (const char* norm : {".self_attn.q_norm.weight", ".self_attn.k_norm.weight"})
-                names.add(layer + norm, {names.at("head_dim")});
         names.add(layer + ".post_attention_layernorm.weight", {hidden});
         if (moe)
             names.experts(layer + ".mlp", names.at("num_experts"), true);
@@ -278,7 +288,48 @@ ActivationFormat usual_inputs(Format format) {
     }
 }
 
+std::unique_ptr<Checkpoint> make_random(std::string_view name, Json config, const Linears& linears, bool head) {
+    Names names(config, linears);
+    const std::string family = config.value("model_type", "");
+    if (family == "nemotron_h")
+        nemotron(names, config["hybrid_override_pattern"].get<std::string>());
+    else
+        transformer(names, family == "qwen3_moe");
+    if (!config.value("tie_word_embeddings", false))
+        names.add("lm_head.weight", {names.at("vocab_size"), names.at("hidden_size")}, head);
+    return std::make_unique<RandomCheckpoint>(name, std::move(config), std::move(names.tensors));
+}
+
 }  // namespace
+
+Result<Json> shape_config(std::string_view shape) {
+    if (std::ranges::find(shapes, shape) == shapes.end())
+        return fail("unknown shape '{}'; choices: {}", shape, fmt::join(shapes, ", "));
+    return config_of(shape);
+}
+
+Result<std::unique_ptr<Checkpoint>> random_checkpoint(Json config) {
+    constexpr std::array<std::string_view, 6> families{"llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "nemotron_h"};
+    const std::string family = config.value("model_type", "");
+    if (std::ranges::find(families, family) == families.end())
+        return fail("config.json: weights of the family '{}' cannot be made up; families: {}", family,
+                    fmt::join(families, ", "));
+    std::vector<const char*> keys{"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+                                  "num_key_value_heads", "intermediate_size"};
+    if (family == "qwen3_moe") keys.insert(keys.end(), {"num_experts", "moe_intermediate_size"});
+    if (family == "nemotron_h")
+        keys.insert(keys.end(), {"moe_intermediate_size", "mamba_num_heads", "mamba_head_dim", "n_groups",
+                                 "ssm_state_size", "conv_kernel", "n_routed_experts",
+                                 "moe_shared_expert_intermediate_size"});
+    for (const char* key : keys) {
+        const auto value = config.find(key);
+        if (value == config.end() || !value->is_number_integer() || value->get<int64_t>() <= 0)
+            return fail("config.json: '{}' must be a whole number above 0", key);
+    }
+    if (family == "nemotron_h" && !config.contains("hybrid_override_pattern"))
+        return fail("config.json: has no 'hybrid_override_pattern'");
+    return make_random(family, std::move(config), {}, false);
+}
 
 Result<std::unique_ptr<Checkpoint>> random_checkpoint(const RandomModel& model) {
     const std::string& shape = model.shape;
@@ -299,15 +350,7 @@ Result<std::unique_ptr<Checkpoint>> random_checkpoint(const RandomModel& model) 
                 config["hybrid_override_pattern"].get<std::string>().substr(0, size_t(model.layers));
     }
     if (model.vocab > 0) config["vocab_size"] = std::min(model.vocab, config["vocab_size"].get<int64_t>());
-    Names names(config, linears);
-    if (shape == "nemotron-3-nano")
-        nemotron(names, config["hybrid_override_pattern"].get<std::string>());
-    else
-        transformer(names, shape == "qwen3-30b-a3b");
-    if (config["tie_word_embeddings"] == false)
-        names.add("lm_head.weight", {names.at("vocab_size"), names.at("hidden_size")}, model.head);
-    return std::unique_ptr<Checkpoint>(
-        std::make_unique<RandomCheckpoint>(shape, std::move(config), std::move(names.tensors)));
+    return make_random(shape, std::move(config), linears, model.head);
 }
 
 }  // namespace nibble

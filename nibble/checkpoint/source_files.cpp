@@ -12,7 +12,8 @@ namespace fs = std::filesystem;
 
 Result<JobIdentity> source_files(const Checkpoint& source) {
     std::set<std::string> names;
-    for (const CheckpointTensor& tensor : source.tensors()) names.insert(tensor.file);
+    for (const CheckpointTensor& tensor : source.tensors())
+        if (!tensor.file.empty()) names.insert(tensor.file);  // else it lies in memory
     JobIdentity files;
     std::error_code ignored;
     // A GGUF file may have its other parts beside it.

@@ -30,6 +30,7 @@ void add_bench(CLI::App& app, RunCommand& run);
 void add_chat(CLI::App& app, RunCommand& run);
 void add_completion(CLI::App& app, RunCommand& run);
 void add_convert(CLI::App& app, RunCommand& run);
+void add_data(CLI::App& app, RunCommand& run);
 void add_eval(CLI::App& app, RunCommand& run);
 void add_formats(CLI::App& app, RunCommand& run);
 void add_generate(CLI::App& app, RunCommand& run);
@@ -41,7 +42,9 @@ void add_quantize(CLI::App& app, RunCommand& run);
 void add_recipes(CLI::App& app, RunCommand& run);
 void add_search(CLI::App& app, RunCommand& run);
 void add_template(CLI::App& app, RunCommand& run);
+void add_serve(CLI::App& app, RunCommand& run);
 void add_tokenize(CLI::App& app, RunCommand& run);
+void add_train(CLI::App& app, RunCommand& run);
 void add_verify(CLI::App& app, RunCommand& run);
 
 }  // namespace nibble

@@ -144,6 +144,9 @@ LineEditor::End LineEditor::read(std::string& line, const std::atomic<bool>* sto
     s.stop = stop;
     s.interrupted = false;
     ::el_resize(s.edit.get());
+    // libedit shows the prompt before it takes the terminal out of line mode: keys in between would be echoed twice,
+    // and a Ctrl-D among them would be lost.
+    ::el_wset(s.edit.get(), EL_PREP_TERM, 1);
     int count = 0;
     const wchar_t* text = ::el_wgets(s.edit.get(), &count);
     if (s.interrupted) return End::interrupted;

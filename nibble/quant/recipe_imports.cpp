@@ -179,7 +179,7 @@ private:
 
     Status count(size_t nodes, const YamlNode& at) {
         nodes_ += nodes;
-        if (nodes_ > 4 * max_recipe_nodes) return fail("{}: imports expand to too many values", at.where());
+        if (nodes_ > 4 * max_yaml_nodes) return fail("{}: imports expand to too many values", at.where());
         return Ok{};
     }
 
@@ -209,9 +209,9 @@ Result<std::optional<RecipeFile>> find_on_disk(const fs::path& path) {
         std::error_code error;
         if (!fs::is_regular_file(candidate, error)) continue;
         const auto size = fs::file_size(candidate, error);
-        if (!error && size > max_recipe_bytes)
-            return fail("{}: {} bytes; a recipe has at most {}", candidate.string(), size, max_recipe_bytes);
-        NIBBLE_TRY(std::string text, read_text_file(candidate, max_recipe_bytes));
+        if (!error && size > max_yaml_bytes)
+            return fail("{}: {} bytes; a recipe has at most {}", candidate.string(), size, max_yaml_bytes);
+        NIBBLE_TRY(std::string text, read_text_file(candidate, max_yaml_bytes));
         return std::optional(RecipeFile{candidate.lexically_normal().string(), std::move(text),
                                         fs::absolute(candidate).lexically_normal().parent_path()});
     }

@@ -9,7 +9,7 @@
 // Imported files say what they are in a comment `# modelopt-schema: ...`. Lists that import are two YAML documents.
 #pragma once
 
-#include "quant/recipe_yaml.h"
+#include "io/yaml.h"
 
 #include <filesystem>
 #include <optional>

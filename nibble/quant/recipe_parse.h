@@ -2,7 +2,7 @@
 #pragma once
 
 #include "quant/recipe.h"
-#include "quant/recipe_yaml.h"
+#include "io/yaml.h"
 
 namespace nibble {
 

@@ -1,6 +1,6 @@
 #include "quant/recipe.h"
 
-#include "quant/recipe_yaml.h"
+#include "io/yaml.h"
 #include "support/files.h"
 
 #include <gtest/gtest.h>
@@ -259,7 +259,7 @@ TEST_F(Imports, long_chains_and_large_files_stop_at_a_limit) {
         put(fmt::format("f{}.yaml", i), fmt::format("{}imports: {{x: f{}}}\n---\n[]\n", schema, i - 1));
     put("r.yaml", "imports: {x: f20}\nquant_cfg: []\n");
     EXPECT_EQ(error("r"), "f5.yaml: imports nested deeper than 16 files");
-    put("large.yaml", std::string(max_recipe_bytes + 1, '#'));
+    put("large.yaml", std::string(max_yaml_bytes + 1, '#'));
     EXPECT_EQ(error("large"), "large.yaml: 262145 bytes; a recipe has at most 262144");
 }
 

@@ -1,77 +1,11 @@
 // Answers under load are, bit for bit, the answers of each request alone: over model families, with a cache that is too
-// small, common beginnings, guesses ahead, priorities and cancellations.
-#include "serve/run_requests.h"
+// small, common beginnings, guesses ahead, priorities, constraints (some of them broken) and cancellations.
+#include "serve/faulty_model.h"
+#include "serve/random_load.h"
 #include "serve/small_models.h"
-
-#include <random>
 
 namespace nibble::test {
 namespace {
-
-struct Load {
-    std::vector<Request> requests;
-    std::vector<int64_t> submit_at;  // step
-    std::vector<int64_t> cancel_at;  // step; -1: never
-};
-
-class Maker {
-public:
-    Maker(int64_t vocab, uint32_t seed) : vocab_(vocab), random_(seed) {
-        for (auto& start : starts_) start = text(40 + below(140));
-    }
-
-    Load load(int count) {
-        Load load;
-        for (int i = 0; i < count; ++i) {
-            load.requests.push_back(request());
-            load.submit_at.push_back(below(count * 2));
-            load.cancel_at.push_back(below(10) == 0 ? load.submit_at.back() + below(30) : -1);
-        }
-        return load;
-    }
-
-private:
-    int64_t below(int64_t n) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(n)); }
-    float real(float low, float high) { return low + (high - low) * static_cast<float>(below(1000)) / 1000.0f; }
-    int32_t id() { return static_cast<int32_t>(below(vocab_)); }
-    // Random, or a short piece again and again, which can be guessed.
-    std::vector<int32_t> text(int64_t n) {
-        std::vector<int32_t> out;
-        const int64_t period = below(3) == 0 ? 2 + below(6) : n;
-        for (int64_t i = 0; i < n; ++i) out.push_back(i < period ? id() : out[size_t(i - period)]);
-        return out;
-    }
-    Request request() {
-        Request r;
-        if (below(3) > 0) r.prompt = starts_[size_t(below(std::ssize(starts_)))];
-        for (const int32_t t : text(1 + below(60))) r.prompt.push_back(t);
-        r.max_tokens = 1 + below(40);
-        SamplingParams& s = r.sampling;
-        s.seed = random_();
-        s.temperature = below(2) == 0 ? 0.0f : real(0.3f, 1.5f);
-        if (below(3) == 0) s.top_k = 1 + below(20);
-        if (below(3) == 0) s.top_p = real(0.1f, 1.0f);
-        if (below(4) == 0) s.min_p = real(0.0f, 0.2f);
-        if (below(4) == 0) s.repetition_penalty = real(0.8f, 1.3f);
-        if (below(4) == 0) s.frequency_penalty = real(-1, 1);
-        if (below(4) == 0) s.presence_penalty = real(-1, 1);
-        if (below(2) == 0) r.eos = {id()};
-        if (!r.eos.empty() && below(2) == 0) r.min_tokens = std::min<int64_t>(r.max_tokens, below(10));
-        if (below(6) == 0) r.bias = {{id(), real(-5, 5)}};
-        if (below(6) == 0) r.bad_words = {{id()}};
-        if (below(4) == 0) r.top_logprobs = static_cast<int32_t>(below(4));
-        if (below(12) == 0) r.prompt_logprobs = static_cast<int32_t>(below(3));
-        if (below(8) == 0) r.choices = static_cast<int32_t>(2 + below(3));
-        r.priority = static_cast<int32_t>(below(3));
-        if (below(2) == 0) r.drafts = below(7);
-        if (below(5) == 0) r.cache_salt = "s";
-        return r;
-    }
-
-    int64_t vocab_;
-    std::mt19937_64 random_;
-    std::vector<int32_t> starts_[3];
-};
 
 class Exactness : public testing::TestWithParam<SmallModel> {};
 
@@ -79,56 +13,44 @@ TEST_P(Exactness, AnswersUnderLoadAreThoseOfEachRequestAlone) {
     ThreadPool pool(2);
     const auto model = load_small(GetParam(), pool);
     if (!model) GTEST_SKIP() << "no golden data (set NIBBLE_GOLDEN)";
-    const int count = GetParam().golden ? 50 : 100;
-    const Load load = Maker(model->config().vocab, 7).load(count);
-    // Memory for some 700 tokens, and for as many states as run.
-    const auto layouts = model->states();
-    EngineOptions options{.sequences = 9, .step_rows = 96, .mixed_rows = 40, .drafts = 3};
-    options.kv_memory = pool_bytes(layouts, 704, 0) + 2 * pool_bytes(layouts, 0, 30);
-    const auto engine = make_engine(*model, options);
-    ASSERT_GE(engine->capacity(), 320);
-    std::vector<Heard> heard;
-    for (const Request& r : load.requests) heard.emplace_back(r.choices);
-    std::vector<uint64_t> handles(size_t(count), 0);
-    bool more = true;
-    for (int64_t step = 0; more || step < 3 * count; ++step) {
-        for (size_t i = 0; i < handles.size(); ++i) {
-            if (load.submit_at[i] == step) {
-                const Admission a =
-                    engine->submit(load.requests[i], [&heard, i](const AnswerEvent& e) { heard[i].hear(e); });
-                ASSERT_TRUE(a.accepted()) << a.message;
-                handles[i] = a.handle;
+    expect_same_under_load(model.get(), model.get(), GetParam().golden ? 50 : 100, false);
+}
+
+TEST_P(Exactness, StepsThatOverlapGiveThemToo) {
+    ThreadPool pool(2);
+    const auto model = load_small(GetParam(), pool);
+    if (!model) GTEST_SKIP() << "no golden data (set NIBBLE_GOLDEN)";
+    const Overlapping overlapping(*model, 29, 0);
+    expect_same_under_load(model.get(), &overlapping, GetParam().golden ? 50 : 100, true);
+    EXPECT_GT(overlapping.carried(), 200);
+}
+
+// Recurrent states and pages of those that are pushed out are computed again.
+TEST(HybridPreemption, GivesTheSameAnswers) {
+    ThreadPool pool(2);
+    for (const char* name : {"hybrid", "hybrid_bf16_states"})
+        for (const bool prefix_cache : {false, true}) {
+            const auto model = load_small(
+                {name, false, {}, std::string(name) == "hybrid" ? SsmStateFormat::f32 : SsmStateFormat::bf16}, pool);
+            const auto layouts = model->states();
+            const auto engine =
+                make_engine(*model, {.sequences = 3,
+                                     .step_rows = 64,
+                                     .kv_memory = std::max(pool_bytes(layouts, 384, 5), pool_bytes(layouts, 0, 10)),
+                                     .prefix_cache = prefix_cache});
+            std::vector<Request> requests;
+            for (int i = 0; i < 6; ++i) {
+                Request& r = requests.emplace_back();
+                for (int k = 0; k < 70 + i; ++k) r.prompt.push_back((k * (i / 2 + 3) + 1) % 64);
+                r.max_tokens = 230 + i;
+                r.sampling.seed = uint64_t(i);
             }
-            if (load.cancel_at[i] == step) engine->cancel(handles[i]);
+            const auto heard = run_all(*engine, requests);
+            for (size_t i = 0; i < requests.size(); ++i)
+                EXPECT_EQ(heard[i].choices, run_alone(*model, requests[i]).choices) << name << " " << i;
+            EXPECT_GT(engine->stats().preemptions, 0) << name << " " << prefix_cache;
+            EXPECT_EQ(engine->stats().used_pages, 0);
         }
-        more = engine->step();
-    }
-    int64_t whole = 0, generated = 0;
-    for (size_t i = 0; i < heard.size(); ++i) {
-        const Heard alone = run_alone(*model, load.requests[i]);
-        EXPECT_EQ(heard[i].reports, 1);
-        for (size_t c = 0; c < alone.choices.size(); ++c) {
-            generated += std::ssize(heard[i].choices[c].ids);
-            if (heard[i].choices[c].finish == FinishReason::cancelled) {
-                EXPECT_TRUE(heard[i].choices[c].begins(alone.choices[c])) << "request " << i << " choice " << c;
-                continue;
-            }
-            ++whole;
-            EXPECT_EQ(heard[i].choices[c], alone.choices[c]) << "request " << i << " choice " << c << heard[i].error;
-            EXPECT_EQ(heard[i].prompt, alone.prompt) << "request " << i;
-        }
-    }
-    const EngineStats stats = engine->stats();
-    EXPECT_GT(whole, count * 3 / 4);
-    const bool recurrent = pool_bytes(layouts, 0, 1) > 0;  // states leave more room than the load needs
-    EXPECT_TRUE(recurrent || stats.preemptions > 0);
-    EXPECT_GT(stats.prefix_hits, 0);
-    EXPECT_GT(stats.accepted_tokens, 0);
-    EXPECT_LT(stats.accepted_tokens, stats.draft_tokens);
-    EXPECT_GT(stats.finished_cancelled, 0);
-    EXPECT_EQ(stats.finished_error, 0);
-    EXPECT_EQ(stats.generated_tokens, generated);
-    EXPECT_EQ(stats.used_pages, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Exactness, testing::ValuesIn(small_models()),

@@ -56,6 +56,8 @@ std::vector<const Linear*> Attention::linears() const {
     return list;
 }
 
+std::vector<std::span<const Linear>> Attention::units() const { return {qkv_.parts, {&out_, 1}}; }
+
 Status Attention::forward(const Batch& batch, const float* x, float* y, Workspace& work, Observer* observer) const {
     const Arena::Scope scope(work.arena);
     const int64_t rows = batch.rows(), stride = qkv_.rows();

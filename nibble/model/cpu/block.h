@@ -56,6 +56,8 @@ public:
     virtual Status backward(const Batch& batch, const float* x, const float* dy, float* dx, Workspace& work,
                             Observer* observer, GradientSink* sink) const = 0;
     virtual std::vector<const Linear*> linears() const = 0;
+    // The same, those that multiply as one product together (model/cpu/linear_products.h). Routers are no part of it.
+    virtual std::vector<std::span<const Linear>> units() const = 0;
     virtual StateLayout state() const { return {}; }
 };
 

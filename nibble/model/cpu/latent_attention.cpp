@@ -45,6 +45,14 @@ std::vector<const Linear*> LatentAttention::linears() const {
     return all;
 }
 
+std::vector<std::span<const Linear>> LatentAttention::units() const {
+    std::vector<std::span<const Linear>> all{in_.parts};
+    if (q_b_) all.push_back({&*q_b_, 1});
+    all.push_back({&kv_b_, 1});
+    all.push_back({&o_, 1});
+    return all;
+}
+
 void LatentAttention::norm_rows(const float* x, int64_t stride, const std::vector<float>& w, int64_t rows, float* y,
                                 Workspace& work) const {
     const auto n = static_cast<int64_t>(w.size());

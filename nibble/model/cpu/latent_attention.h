@@ -23,6 +23,7 @@ public:
     Status backward(const Batch& batch, const float* x, const float* dy, float* dx, Workspace& work, Observer* observer,
                     GradientSink* sink) const override;
     std::vector<const Linear*> linears() const override;
+    std::vector<std::span<const Linear>> units() const override;
     const LatentAttentionConfig& config() const { return config_; }
     const KvShape& kv() const { return kv_; }
     const LinearStack& in() const { return in_; }

@@ -17,6 +17,10 @@ void product(const PackedMatrix& weight, const std::vector<float>& bias, const L
 Status Linear::forward(const float* x, int64_t n, float* y, Workspace& work, Observer* observer,
                        std::span<const int32_t> batch_rows) const {
     if (observer) NIBBLE_CHECK(observer->input(*this, x, n, cols, batch_rows));
+    if (const std::span unit(this, 1); work.products && work.products->replaces(unit)) {
+        work.products->forward(unit, x, n, {y, rows, bias.empty() ? nullptr : bias.data(), work.bf16()}, work);
+        return Ok{};
+    }
     product(weight, bias, *this, x, n, y, rows, work);
     return Ok{};
 }
@@ -32,6 +36,10 @@ Status LinearStack::forward(const float* x, int64_t n, float* y, Workspace& work
     if (observer)
         for (const Linear& part : parts) NIBBLE_CHECK(observer->input(part, x, n, part.cols, batch_rows));
     const int64_t stride = rows();
+    if (work.products && work.products->replaces(parts)) {
+        work.products->forward(parts, x, n, {y, stride, bias.empty() ? nullptr : bias.data(), work.bf16()}, work);
+        return Ok{};
+    }
     if (one) {
         product(weight, bias, parts[0], x, n, y, stride, work);
         return Ok{};

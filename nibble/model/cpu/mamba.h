@@ -21,6 +21,7 @@ public:
     Status backward(const Batch& batch, const float* x, const float* dy, float* dx, Workspace& work, Observer* observer,
                     GradientSink* sink) const override;
     std::vector<const Linear*> linears() const override { return {&in_proj_, &out_proj_}; }
+    std::vector<std::span<const Linear>> units() const override { return {{&in_proj_, 1}, {&out_proj_, 1}}; }
     const MambaConfig& config() const { return config_; }
     SsmStateFormat state_format() const { return state_format_; }
     uint64_t state_seed() const { return state_seed_; }

@@ -34,7 +34,8 @@ Status Mlp::forward_rows(const float* x, int64_t n, float* y, Workspace& work, O
                          std::span<const int32_t> batch_rows) const {
     const Arena::Scope scope(work.arena);
     float* mid = work.arena.floats(n * config_.intermediate);
-    if (config_.gated && in_.can_gate()) {
+    const bool replaced = work.products && work.products->replaces(in_.parts);
+    if (config_.gated && in_.can_gate() && !replaced) {
         NIBBLE_CHECK(in_.forward_gated(config_.activation, x, n, mid, work, observer, batch_rows));
     } else {
         float* in = work.arena.floats(n * in_.rows());
@@ -54,6 +55,8 @@ std::vector<const Linear*> Mlp::linears() const {
     list.push_back(&out_);
     return list;
 }
+
+std::vector<std::span<const Linear>> Mlp::units() const { return {in_.parts, {&out_, 1}}; }
 
 Result<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& model, const BlockConfig& block, const MlpConfig& config,
                                           WeightSource& weights) {

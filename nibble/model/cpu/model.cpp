@@ -108,7 +108,15 @@ Result<Model> Model::load(std::shared_ptr<const Checkpoint> checkpoint, const Mo
     model.work_ = std::make_unique<Workspace>(std::move(work));
     NIBBLE_TRY(model.parts_, load_parts(*model.config_, *checkpoint, options, pool, WeightSource::Mode::load));
     model.checkpoint_ = std::move(checkpoint);
+    model.options_ = options;
     return model;
+}
+
+Status Model::renew() {
+    WeightSource weights(*checkpoint_, options_, *work_->pool, WeightSource::Mode::load);
+    NIBBLE_TRY(parts_, read_parts(*config_, weights));
+    if (work_->bytes) work_->bytes->forget();
+    return Ok{};
 }
 
 std::vector<StateLayout> Model::states() const {

@@ -63,6 +63,8 @@ public:
                             Observer* observer, GradientSink* sink) const;
     const Linear& linear() const { return linear_; }
     std::span<const float> norm() const { return norm_; }  // as it multiplies
+    const std::string& norm_name() const { return norm_name_; }
+    float eps() const { return eps_; }
 
 private:
     Linear linear_;  // "lm_head", also when tied
@@ -86,6 +88,10 @@ public:
     static Result<Model> load(std::shared_ptr<const Checkpoint> checkpoint, const ModelOptions& options,
                               ThreadPool& pool);
 
+    // Reads the weights of its checkpoint again, whose owner changed them (model/parameters.h). What sequences hold of
+    // their past is still that of the weights before.
+    Status renew();
+
     const ModelConfig& config() const override { return *config_; }
     std::span<const Block> blocks() const { return parts_.blocks; }
     const Embedding& embedding() const { return parts_.embedding; }
@@ -104,6 +110,7 @@ private:
     // Advances the sequences where `look` is false or the logits are finite.
     Status run(const Batch& batch, std::span<float> logits, Observer* observer, bool look) const;
     std::shared_ptr<const Checkpoint> checkpoint_;
+    WeightOptions options_;
     std::unique_ptr<ModelConfig> config_;
     ModelParts parts_;
     std::unique_ptr<Workspace> work_;

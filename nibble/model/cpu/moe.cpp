@@ -50,6 +50,18 @@ std::vector<const Linear*> Moe::linears() const {
     return all;
 }
 
+std::vector<std::span<const Linear>> Moe::units() const {
+    std::vector<std::span<const Linear>> all;
+    if (to_latent_) all.push_back({&*to_latent_, 1});
+    const auto append = [&](const Mlp& mlp) {
+        for (const std::span<const Linear> unit : mlp.units()) all.push_back(unit);
+    };
+    for (const auto& expert : experts_) append(*expert);
+    if (from_latent_) all.push_back({&*from_latent_, 1});
+    if (shared_) append(*shared_);
+    return all;
+}
+
 // Sigmoid routers (deepseek_v3, nemotron_h) compute their logits in FP32 also inside a BF16 model; softmax routers are
 // linears like others.
 Result<Moe::Routing> Moe::choose(const float* x, int64_t rows, Workspace& work, Observer* observer) const {

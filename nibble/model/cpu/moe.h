@@ -19,6 +19,7 @@ public:
     Status backward(const Batch& batch, const float* x, const float* dy, float* dx, Workspace& work, Observer* observer,
                     GradientSink* sink) const override;
     std::vector<const Linear*> linears() const override;
+    std::vector<std::span<const Linear>> units() const override;
     const MoeConfig& config() const { return config_; }
     const Linear& gate() const { return gate_; }
     std::span<const float> selection_bias() const { return selection_bias_; }

@@ -10,6 +10,7 @@
 #include "kernels/ssm.h"
 #include "model/batch.h"
 #include "model/config/config.h"
+#include "model/cpu/linear_products.h"
 
 #include <cstddef>
 #include <functional>
@@ -102,6 +103,8 @@ struct Workspace {
     // Not null: linears, forward and backward, multiply in 8-bit integers whatever their weights' format (calibration's
     // faster mode; kernels/byte_product.h).
     std::unique_ptr<ByteProducts> bytes;
+    // Not null: the model is being trained, and its linears multiply as the trainer says.
+    LinearProducts* products = nullptr;
     ThreadPool* pool = nullptr;
     Arena arena;
 

@@ -1,4 +1,4 @@
-#include "quant/recipe_yaml.h"
+#include "io/yaml.h"
 
 #include <fmt/ranges.h>
 #include <yaml-cpp/eventhandler.h>
@@ -30,8 +30,8 @@ public:
     std::vector<YamlNode> documents;
 
     void OnDocumentStart(const YAML::Mark&) override {
-        if (documents.size() >= max_recipe_documents)
-            refuse("{}: more than {} YAML documents", *file_, max_recipe_documents);
+        if (documents.size() >= max_yaml_documents)
+            refuse("{}: more than {} YAML documents", *file_, max_yaml_documents);
         anchors_.clear();
         documents.emplace_back();
         documents.back().file = file_;
@@ -95,7 +95,7 @@ private:
 
     void count(size_t nodes, const YamlNode& at) {
         count_ += nodes;
-        if (count_ > max_recipe_nodes) refuse("{}: more than {} values", at.where(), max_recipe_nodes);
+        if (count_ > max_yaml_nodes) refuse("{}: more than {} values", at.where(), max_yaml_nodes);
     }
 
     void check_tag(const YamlNode& node, const std::string& tag) {
@@ -115,8 +115,8 @@ private:
 
     void open(YamlNode node, const std::string& tag, YAML::anchor_t anchor) {
         check_tag(node, tag);
-        if (open_.size() >= max_recipe_depth)
-            refuse("{}: nested deeper than {} levels", node.where(), max_recipe_depth);
+        if (open_.size() >= max_yaml_depth)
+            refuse("{}: nested deeper than {} levels", node.where(), max_yaml_depth);
         if (is_open_map() && !open_.back().key) refuse("{}: a key must be a word or a number", node.where());
         open_.push_back({std::move(node), anchor, std::nullopt});
     }
@@ -196,8 +196,8 @@ size_t YamlNode::node_count() const {
 }
 
 Result<std::vector<YamlNode>> parse_yaml(std::string_view text, const std::string& file) {
-    if (text.size() > max_recipe_bytes)
-        return fail("{}: {} bytes; a recipe has at most {}", file, text.size(), max_recipe_bytes);
+    if (text.size() > max_yaml_bytes)
+        return fail("{}: {} bytes; a recipe has at most {}", file, text.size(), max_yaml_bytes);
     if (text.find('\0') != std::string_view::npos) return fail("{}: holds a zero byte: not a text file", file);
     TreeBuilder builder(file);
     try {

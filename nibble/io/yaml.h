@@ -35,10 +35,10 @@ struct YamlEntry {
     YamlNode value;
 };
 
-constexpr size_t max_recipe_bytes = 256 * 1024;
-constexpr size_t max_recipe_nodes = 100'000;
-constexpr size_t max_recipe_depth = 32;
-constexpr size_t max_recipe_documents = 8;
+constexpr size_t max_yaml_bytes = 256 * 1024;
+constexpr size_t max_yaml_nodes = 100'000;
+constexpr size_t max_yaml_depth = 32;
+constexpr size_t max_yaml_documents = 8;
 
 // All documents of one file.
 Result<std::vector<YamlNode>> parse_yaml(std::string_view text, const std::string& file);

@@ -1,0 +1,283 @@
+// `nibble train CONFIG.yaml`: pretraining and fine-tuning. `nibble train --shape NAME --synthetic`: one line to
+// measure.
+#include "base/mapped_file.h"
+#include "checkpoint/convert.h"
+#include "checkpoint/side_files.h"
+#include "cli/command.h"
+#include "cli/model_text.h"
+#include "cli/options.h"
+#include "cli/terminal.h"
+#include "cli/train_compare.h"
+#include "io/journal.h"
+#include "train/data_open.h"
+#include "train/run_folder.h"
+#include "train/train_run.h"
+#include "train/train_shapes.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <nlohmann/json.hpp>
+
+#include <cstdio>
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct TrainFlags {
+    std::string config, shape, precision, device = "cpu", kernels, output, command_line;
+    std::optional<int64_t> steps, batch, seq, layers;
+    std::vector<std::string> compare;
+    bool synthetic = false, resume = false, quiet = false, json = false;
+    int threads = 0;
+};
+
+Result<TrainConfig> train_config(const TrainFlags& flags) {
+    TrainConfig c;
+    if (!flags.config.empty()) {
+        NIBBLE_TRY(c, read_train_config(flags.config));
+    } else {
+        if (!flags.synthetic) return fail("--shape: a shape has no text; measure it with --synthetic");
+        c.shape = flags.shape;
+        c.data.synthetic = true;
+        c.steps = 10;
+    }
+    if (flags.steps) c.steps = *flags.steps;
+    if (flags.batch) c.batch = *flags.batch;
+    if (flags.seq) c.sequence = *flags.seq;
+    if (flags.layers) c.layers = *flags.layers;
+    if (!flags.output.empty()) c.output = flags.output;
+    c.resume |= flags.resume;
+    if (!flags.precision.empty()) {
+        NIBBLE_TRY(c.precision, train_precision_from_name(flags.precision).within("--precision"));
+    }
+    if (c.schedule.warmup > c.steps) return fail("{} steps of warm-up in {} steps", c.schedule.warmup, c.steps);
+    return c;
+}
+
+DType published(const TrainConfig& c) { return c.precision.recipe == TrainRecipe::fp32 ? DType::f32 : DType::bf16; }
+
+Result<Json> config_json(const fs::path& path) {
+    const fs::path file = fs::is_directory(path) ? path / "config.json" : path;
+    NIBBLE_TRY(const MappedFile map, MappedFile::open(file));
+    return parse_json({reinterpret_cast<const char*>(map.bytes().data()), map.bytes().size()});
+}
+
+Result<std::shared_ptr<Parameters>> start(const TrainConfig& c, ThreadPool& pool) {
+    std::shared_ptr<Parameters> parameters;
+    if (!c.shape.empty()) {
+        NIBBLE_TRY(Json config, train_shape(c.shape, c.layers));
+        NIBBLE_TRY(parameters, random_start(std::move(config), published(c), c.seed, pool));
+    } else if (c.random_start) {
+        NIBBLE_TRY(Json config, config_json(c.model));
+        NIBBLE_TRY(parameters, random_start(std::move(config), published(c), c.seed, pool).within(c.model.string()));
+    } else {
+        NIBBLE_TRY(const auto checkpoint, Checkpoint::open(c.model));
+        NIBBLE_TRY(parameters, Parameters::copy(*checkpoint, published(c), pool).within(c.model.string()));
+    }
+    fs::path side = c.tokenizer;
+    if (side.empty() && c.random_start && fs::is_directory(c.model)) side = c.model;
+    if (!side.empty() && fs::is_directory(side)) {
+        NIBBLE_TRY(auto files, list_side_files(side));
+        parameters->set_side_files(std::move(files));
+    } else if (!side.empty()) {
+        parameters->set_side_files({{.name = "tokenizer.json", .copy_from = side}});
+    }
+    return parameters;
+}
+
+Result<std::unique_ptr<BatchSource>> text_source(const TrainConfig& c, const fs::path& file, bool shuffle) {
+    NIBBLE_TRY(const Tokenizer tokenizer, open_tokenizer(c.tokenizer.empty() ? c.model : c.tokenizer));
+    NIBBLE_TRY(const MappedFile map, MappedFile::open(file));
+    const std::string_view text{reinterpret_cast<const char*>(map.bytes().data()), map.bytes().size()};
+    NIBBLE_TRY(auto ids, tokenizer.encode(text, {}));
+    return window_source({ids.begin(), ids.end()}, c.sequence, c.seed, shuffle).within(file.string());
+}
+
+Result<DataSources> open_sources(const TrainConfig& c, int64_t vocab) {
+    DataSources s;
+    if (c.data.synthetic) {
+        s.train = synthetic_source(vocab, c.sequence, c.seed);
+        if (!c.data.validation.empty()) return fail("data.validation: synthetic data has none");
+        return s;
+    }
+    if (!c.data.folder.empty()) return open_data_folder(c, vocab);
+    if (!c.data.cut_documents) return fail("data.cut_documents: a text has no documents to cut");
+    if (c.tokenizer.empty() && c.model.empty()) return fail("data.text: 'tokenizer' says how the text becomes tokens");
+    NIBBLE_TRY(s.train, text_source(c, c.data.text, true));
+    if (!c.data.validation.empty()) {
+        NIBBLE_TRY(s.validation, text_source(c, c.data.validation, false));
+    }
+    return s;
+}
+
+double memory_gib() {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return static_cast<double>(usage.ru_maxrss) / (1 << 20);
+}
+
+Json step_json(const StepReport& r) {
+    Json json{{"step", r.step},
+              {"loss", r.result.loss},
+              {"gradient_norm", r.result.gradient_norm},
+              {"learning_rate", r.result.learning_rate},
+              {"tokens", r.result.tokens},
+              {"total_weights", r.result.weight},
+              {"seconds", r.seconds},
+              {"tokens_per_second", static_cast<double>(r.result.tokens) / r.seconds},
+              {"tflops", r.flops / r.seconds * 1e-12},
+              {"memory_gib", memory_gib()}};
+    if (r.validation) json["validation"] = *r.validation;
+    if (r.result.skipped) json["skipped"] = true;
+    return json;
+}
+
+void print_step(const StepReport& r) {
+    fmt::print(
+        "completed step: {}, seconds: {:.3f}, TFLOP/s/device: {:.3f}, Tokens/s/device: {:.3f}, "
+        "total_weights: {:g}, loss: {:.3f}, gradient_norm: {:.3f}, learning_rate: {:.3e}, memory_gib: {:.2f}{}{}\n",
+        r.step, r.seconds, r.flops / r.seconds * 1e-12, static_cast<double>(r.result.tokens) / r.seconds,
+        r.result.weight, r.result.loss, r.result.gradient_norm, r.result.learning_rate, memory_gib(),
+        r.validation ? fmt::format(", validation: {:.3f}", *r.validation) : "",
+        r.result.skipped ? ", skipped: not finite" : "");
+    std::fflush(stdout);
+}
+
+Status write_model(const TrainConfig& c, const TrainFlags& flags, Trainer& trainer, ThreadPool& pool) {
+    const fs::path out = c.output / "model";
+    const Manifest manifest{.command_line = flags.command_line,
+                            .settings = parse_json(train_identity(c)).ok() ? *parse_json(train_identity(c)) : Json{}};
+    NIBBLE_CHECK(convert(trainer.parameters(), {.out = out, .manifest = to_text(manifest)}, pool, {}));
+    if (!flags.quiet && !flags.json) fmt::print("{}: the trained model\n", out.string());
+    return Ok{};
+}
+
+Status check_output(const TrainConfig& c) {
+    if (c.output.empty() && (c.resume || c.saving.every > 0))
+        return fail("{}: needs an output folder", c.resume ? "resume" : "saving.every");
+    if (!c.output.empty() && fs::exists(fs::symlink_status(c.output / "model")))
+        return fail("{}: exists already; remove it or choose another output", (c.output / "model").string());
+    return Ok{};
+}
+
+// What runs that differ by their seed alone have in common.
+std::string group_of(const TrainConfig& c, const std::string& data) {
+    TrainConfig like = c;
+    like.seed = 0;
+    return fmt::format("{} {:.8}", train_recipe_name(c.precision.recipe), hash_text(train_identity(like) + data));
+}
+
+Result<RunFolderOptions> folder_options(const TrainConfig& c, const TrainFlags& flags, const DataSources& sources,
+                                        int64_t parameters, const JobHooks& hooks) {
+    NIBBLE_TRY(const Json config, parse_json(train_identity(c)));
+    const Json identity{{"config", config}, {"data", sources.hash}};
+    return RunFolderOptions{.folder = c.output,
+                            .resume = c.resume,
+                            .identity = identity.dump(),
+                            .about = {{"name", fs::absolute(c.output).lexically_normal().filename().string()},
+                                      {"group", group_of(c, sources.hash)},
+                                      {"command", flags.command_line},
+                                      {"parameters", parameters},
+                                      {"config", config}},
+                            .saving = c.saving,
+                            .warn = hooks.warn};
+}
+
+Result<Outcome> run_train(const TrainFlags& flags) {
+    if (flags.device != "cpu") return fail("--device {}: training runs on the CPU only so far", flags.device);
+    NIBBLE_TRY(const TrainConfig config, train_config(flags));
+    NIBBLE_CHECK(check_output(config));
+    ThreadPool pool(flags.threads);
+    NIBBLE_TRY(const auto parameters, start(config, pool));
+    NIBBLE_TRY(const auto trainer, Trainer::create(parameters,
+                                                   {.precision = config.precision,
+                                                    .optimizer = config.optimizer,
+                                                    .skip_nonfinite = config.skip_nonfinite,
+                                                    .seed = config.seed,
+                                                    .kernels = flags.kernels},
+                                                   pool));
+    NIBBLE_TRY(DataSources sources, open_sources(config, trainer->model().config().vocab));
+    if (!flags.quiet && !flags.json)
+        fmt::print(
+            "{} parameters, {} steps of {} x {} tokens, precision {}; FLOP as MaxText counts (causal attention at "
+            "one half)\n",
+            parameters->elements(), config.steps, config.batch, config.sequence,
+            train_recipe_name(config.precision.recipe));
+    Console console(true);
+    std::unique_ptr<RunFolder> folder;
+    if (!config.output.empty()) {
+        NIBBLE_TRY(const auto options, folder_options(config, flags, sources, parameters->elements(), console.hooks()));
+        NIBBLE_TRY(folder, RunFolder::open(options, *trainer, *sources.train));
+        if (folder->first_step() > 0 && !flags.quiet && !flags.json)
+            fmt::print("goes on behind {} steps\n", folder->first_step());
+    }
+    const RunHooks hooks{.on_step = [&](const StepReport& r) -> Status {
+                             if (folder) folder->after_step(step_json(r), *trainer, *sources.train);
+                             if (flags.json)
+                                 fmt::print("{}", json_line(step_json(r)));
+                             else if (!flags.quiet)
+                                 print_step(r);
+                             return Ok{};
+                         },
+                         .stop_requested = console.hooks().stop_requested,
+                         .first_step = folder ? folder->first_step() : 0};
+    NIBBLE_TRY(const int64_t done, run_training(config, *trainer, *sources.train, sources.validation.get(), hooks));
+    if (folder) NIBBLE_CHECK(folder->finish(done, *trainer, *sources.train));
+    if (done < config.steps)
+        return fail("stopped after {} of {} steps; {}", done, config.steps,
+                    folder ? "resume it with --resume" : "nothing was written");
+    if (!config.output.empty()) NIBBLE_CHECK(write_model(config, flags, *trainer, pool));
+    return Outcome{};
+}
+
+}  // namespace
+
+void add_train(CLI::App& app, RunCommand& run) {
+    auto flags = std::make_shared<TrainFlags>();
+    CLI::App* command = app.add_subcommand("train", "pretraining and fine-tuning on the engine's own forward");
+    CLI::Option* config = command->add_option("config", flags->config, "a YAML file (docs/training.md)");
+    CLI::Option* shape =
+        command->add_option("--shape", flags->shape, "measure a model of this shape instead: 60m, 124m, 350m, 1b ...");
+    shape->excludes(config);
+    CLI::Option* compare =
+        command->add_option("--compare", flags->compare, "instead: runs side by side; -o PAGE.html draws them")
+            ->excludes(config)
+            ->excludes(shape);
+    command->add_flag("--synthetic", flags->synthetic, "tokens by chance instead of data")->needs(shape);
+    command->add_option("--layers", flags->layers, "fewer layers than the shape has")
+        ->needs(shape)
+        ->check(CLI::Range(1, 1000));
+    command->add_option("--precision", flags->precision, "the recipe of the products; overrides the config");
+    command->add_option("--steps", flags->steps, "overrides the config")
+        ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+    command->add_option("--batch", flags->batch, "rows of a step; overrides the config")->check(CLI::Range(1, 1 << 20));
+    command->add_option("--seq", flags->seq, "tokens of a row; overrides the config")->check(CLI::Range(1, 1 << 24));
+    command->add_option("-o,--output", flags->output, "folder of the run; overrides the config");
+    command->add_flag("--resume", flags->resume, "go on from the newest checkpoint in the output");
+    add_device_flag(*command, flags->device);
+    add_kernels_flag(*command, flags->kernels, "forces the CPU kernels: avx512, avx2, ref");
+    add_threads_flag(*command, flags->threads);
+    add_json_flag(*command, flags->json);
+    add_quiet_flag(*command, flags->quiet);
+    command->footer(
+        "Examples:\n"
+        "  nibble train config.yaml\n"
+        "  nibble train --compare runs/bf16 runs/nvfp4 -o gap.html\n"
+        "  nibble train --shape 124m --synthetic --steps 5 --batch 2 --seq 256");
+    command->callback([flags, command, config, shape, compare, &run] {
+        if (config->count() + shape->count() + compare->count() == 0) throw CLI::RequiredError("config");
+        flags->command_line = command_line_of(*command);
+        if (compare->count() > 0) {
+            run = [flags]() -> Result<Outcome> {
+                NIBBLE_CHECK(compare_runs(flags->compare, flags->output, flags->json));
+                return Outcome{};
+            };
+            return;
+        }
+        run = [flags] { return run_train(*flags); };
+    });
+}
+
+}  // namespace nibble

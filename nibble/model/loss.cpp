@@ -1,0 +1,114 @@
+#include "model/loss.h"
+
+#include "model/gradients.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+
+namespace nibble {
+namespace {
+
+constexpr int64_t slab_rows = 256;  // logits of a vocabulary of 128k: 128 MiB
+
+Status check_labels(std::span<const int32_t> labels, int64_t vocab) {
+    for (size_t i = 0; i < labels.size(); ++i)
+        if (labels[i] < -1 || labels[i] >= vocab)
+            return fail("row {}: label {} is not in the vocabulary of {}", i, labels[i], vocab);
+    return Ok{};
+}
+
+// Rows [begin, begin + count) of x, normalised, and their logits.
+struct Slab {
+    float* normed;
+    float* logits;
+};
+
+class Slabs {
+public:
+    Slabs(const Head& head, int64_t rows, Workspace& work) : head_(head), work_(work) {
+        const int64_t most = std::min(slab_rows, rows);
+        slab_.normed = work.arena.floats(most * hidden());
+        slab_.logits = work.arena.floats(most * vocab());
+    }
+    int64_t hidden() const { return head_.linear().cols; }
+    int64_t vocab() const { return head_.linear().rows; }
+
+    // log_probs [count] of the labels; the slab's logits are left as they are.
+    Result<Slab> compute(const float* x, int64_t begin, int64_t count, std::span<const int32_t> labels,
+                         std::span<float> log_probs) {
+        const int64_t n = hidden(), v = vocab();
+        work_.parallel_rows(count, n, [&](int64_t first, int64_t last) {
+            for (int64_t i = first; i < last; ++i)
+                work_.elementwise->rms_norm(x + (begin + i) * n, head_.norm().data(), n, head_.eps(), work_.bf16(),
+                                            slab_.normed + i * n);
+        });
+        NIBBLE_CHECK(head_.linear().forward(slab_.normed, count, slab_.logits, work_, nullptr));
+        std::atomic<int64_t> bad{count};
+        work_.parallel_rows(count, 4 * v, [&](int64_t first, int64_t last) {
+            std::vector<float> all(static_cast<size_t>(v));
+            for (int64_t i = first; i < last; ++i) {
+                const float* logits = slab_.logits + i * v;
+                if (work_.elementwise->first_nonfinite(logits, v) >= 0)
+                    for (int64_t least = bad; i < least && !bad.compare_exchange_weak(least, i);) {
+                    }
+                const int32_t label = labels[static_cast<size_t>(begin + i)];
+                if (label >= 0) work_.elementwise->log_softmax(logits, v, all.data());
+                log_probs[static_cast<size_t>(begin + i)] = label < 0 ? 0.0f : all[static_cast<size_t>(label)];
+            }
+        });
+        if (bad < count) return fail("lm_head: a logit of row {} is not finite", begin + bad);
+        return slab_;
+    }
+
+private:
+    const Head& head_;
+    Workspace& work_;
+    Slab slab_{};
+};
+
+}  // namespace
+
+Status label_log_probs(const Head& head, const float* x, std::span<const int32_t> labels, std::span<float> log_probs,
+                       Workspace& work) {
+    const Arena::Scope scope(work.arena);
+    const int64_t rows = std::ssize(labels);
+    NIBBLE_CHECK(check_labels(labels, head.linear().rows));
+    Slabs slabs(head, rows, work);
+    for (int64_t begin = 0; begin < rows; begin += slab_rows)
+        NIBBLE_CHECK(slabs.compute(x, begin, std::min(slab_rows, rows - begin), labels, log_probs));
+    return Ok{};
+}
+
+Status label_gradient(const Head& head, const float* x, std::span<const int32_t> labels, std::span<const float> slopes,
+                      float* dx, std::span<float> log_probs, Workspace& work, GradientSink* sink) {
+    const Arena::Scope scope(work.arena);
+    const int64_t rows = std::ssize(labels), n = head.linear().cols, vocab = head.linear().rows;
+    NIBBLE_CHECK(check_labels(labels, vocab));
+    Slabs slabs(head, rows, work);
+    float* d_normed = work.arena.floats(std::min(slab_rows, rows) * n);
+    for (int64_t begin = 0; begin < rows; begin += slab_rows) {
+        const int64_t count = std::min(slab_rows, rows - begin);
+        NIBBLE_TRY(const Slab slab, slabs.compute(x, begin, count, labels, log_probs));
+        // slope * (onehot - p), in place of the logits.
+        work.parallel_rows(count, 8 * vocab, [&](int64_t first, int64_t last) {
+            for (int64_t i = first; i < last; ++i) {
+                float* p = slab.logits + i * vocab;
+                const auto row = static_cast<size_t>(begin + i);
+                if (labels[row] < 0 || slopes[row] == 0.0f) {
+                    std::fill_n(p, vocab, 0.0f);
+                    continue;
+                }
+                work.gradient->softmax(p, vocab, p);
+                p[labels[row]] -= 1.0f;
+                for (int64_t j = 0; j < vocab; ++j) p[j] *= -slopes[row];
+            }
+        });
+        NIBBLE_CHECK(linear_backward(head.linear(), slab.normed, slab.logits, count, d_normed, work, nullptr, sink));
+        NIBBLE_CHECK(norm_backward({.x = x + begin * n, .stride = n, .rows = count, .eps = head.eps()}, head.norm(),
+                                   d_normed, dx + begin * n, n, false, head.norm_name(), work, sink));
+    }
+    return Ok{};
+}
+
+}  // namespace nibble

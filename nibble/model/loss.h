@@ -1,0 +1,27 @@
+// The loss of a model's last residual stream, as values: which token every row should have predicted, what its
+// log-probability counts, and the gradient that follows from both.
+//
+// Log-probabilities have the bits that serving and evaluation print: the head's logits through log_softmax of
+// kernels/elementwise.h. Rows go through the head in slabs, so that the logits of all rows never exist at once.
+#pragma once
+
+#include "model/cpu/model.h"
+
+#include <cstdint>
+#include <span>
+
+namespace nibble {
+
+// log p(labels[i]) of every row of x [rows, hidden], into log_probs [rows]; 0 where the label is -1. Errors: a label
+// outside the vocabulary, a logit that is not finite (the row is named).
+Status label_log_probs(const Head& head, const float* x, std::span<const int32_t> labels, std::span<float> log_probs,
+                       Workspace& work);
+
+// The gradient of  sum over i of slopes[i] * log p(labels[i])  with respect to x, into dx [rows, hidden], and to the
+// head's parameters through `sink` (may be nullptr): of the logits it is slopes[i] * (onehot - p). Cross-entropy with
+// weights w and scale s has slopes -w s, a policy gradient whatever the policy's loss says. A tied head's gradient goes
+// to "lm_head.weight". log_probs as above. Rows with label -1 or slope 0 have no gradient.
+Status label_gradient(const Head& head, const float* x, std::span<const int32_t> labels, std::span<const float> slopes,
+                      float* dx, std::span<float> log_probs, Workspace& work, GradientSink* sink);
+
+}  // namespace nibble

@@ -1,0 +1,266 @@
+#include "train/train_cast.h"
+
+#include "formats/fp8.h"
+#include "formats/mx.h"
+#include "formats/stochastic.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cfloat>
+#include <cmath>
+
+namespace nibble {
+namespace {
+
+constexpr int64_t nv_group = 16, mx_group = 32, fp8_group = 128;
+
+float e4m3_round(float x) { return e4m3_to_float(e4m3_from_float_saturating(x)); }
+float e5m2_round(float x) { return e5m2_to_float(e5m2_from_float(std::clamp(x, -e5m2_max, e5m2_max))); }
+
+int64_t padded(int64_t cols, CastFormat format) {
+    const int64_t block = format == CastFormat::nvfp4                                               ? nv_group
+                          : format == CastFormat::mxfp8                                             ? mx_group
+                          : format == CastFormat::fp8_block || format == CastFormat::fp8_block2 ? fp8_group
+                                                                                                    : 1;
+    return (cols + block - 1) / block * block;
+}
+
+float largest_of(const float* x, int64_t n) {
+    float most = 0;
+    for (int64_t i = 0; i < n; ++i) most = std::max(most, magnitude(x[i]));
+    return most;
+}
+
+struct Counts {
+    int64_t zero_blocks = 0, saturated = 0;
+};
+
+// Codes of 16 neighbours with one block scale, in place as value(code) * scale.
+void encode16(float* x, uint8_t scale, NvScale tensor, const PhiloxBlock* random, Counts& counts) {
+    const float e = nv_element_scale(scale, tensor), s = e4m3_to_float(scale);
+    bool any = false;
+    for (int i = 0; i < nv_group; ++i) {
+        const float y = x[i] * e;
+        any |= x[i] != 0;
+        counts.saturated += magnitude(y) > e2m1_max;
+        const uint8_t code = random ? e2m1_stochastic_byte(y, static_cast<uint8_t>(random->word[i / 4] >> (i % 4 * 8)))
+                                    : e2m1_from_float(y);
+        x[i] = e2m1_to_float(code) * s;
+    }
+    counts.zero_blocks += any && scale == 0;
+}
+
+// Squared error of a block under a scale, in element order.
+float error16(const float* x, uint8_t scale, NvScale tensor) {
+    const float e = nv_element_scale(scale, tensor), s = e4m3_to_float(scale);
+    float sum = 0;
+    for (int i = 0; i < nv_group; ++i) {
+        const float d = e2m1_to_float(e2m1_from_float(x[i] * e)) * s * tensor.decode - x[i];
+        sum += d * d;
+    }
+    return sum;
+}
+
+uint8_t choose16(const float* x, const CastRule& rule, NvScale tensor) {
+    const float b = largest_of(x, nv_group);
+    if (!rule.four_over_six) return nv_block_scale(b, tensor);
+    const uint8_t six = nv_factor_scale(b, 1.0f, tensor), four = nv_factor_scale(b, 1.5f, tensor);
+    return error16(x, four, tensor) < error16(x, six, tensor) ? four : six;
+}
+
+// One scale for 16 rows and 16 columns; rows that are not there count for nothing.
+void encode_square(CastOperand& o, int64_t row, int64_t col, NvScale tensor, Counts& counts) {
+    const int64_t last = std::min(row + nv_group, o.rows);
+    float b = 0;
+    for (int64_t r = row; r < last; ++r) b = std::max(b, largest_of(o.values.data() + r * o.cols + col, nv_group));
+    const uint8_t scale = nv_block_scale(b, tensor);
+    for (int64_t r = row; r < last; ++r) encode16(o.values.data() + r * o.cols + col, scale, tensor, nullptr, counts);
+}
+
+void cast_nvfp4(CastOperand& o, const CastRule& rule, const CastRandom& random, ThreadPool& pool) {
+    const float largest = rule.four_over_six ? 6 * 256.0f : 6 * 448.0f;
+    o.divisor = largest;
+    o.scale.assign(rule.row_scaled ? static_cast<size_t>(o.rows) : 1, o.amax);
+    std::atomic<int64_t> zero_blocks = 0, saturated = 0;
+    const int64_t step = rule.square ? nv_group : 1;
+    pool.parallel_for((o.rows + step - 1) / step, [&](int64_t part) {
+        Counts counts;
+        const int64_t r = part * step;
+        float* row = o.values.data() + r * o.cols;
+        if (rule.row_scaled) o.scale[static_cast<size_t>(r)] = largest_of(row, o.cols);
+        const NvScale tensor = nv_tensor_scale(o.scale[rule.row_scaled ? static_cast<size_t>(r) : 0], largest);
+        for (int64_t c = 0; c < o.cols; c += nv_group) {
+            if (rule.square) {
+                encode_square(o, r, c, tensor, counts);
+                continue;
+            }
+            PhiloxBlock bits{};
+            if (rule.stochastic)
+                bits = random.block(static_cast<uint64_t>(r), static_cast<uint64_t>(c / nv_group));
+            encode16(row + c, choose16(row + c, rule, tensor), tensor, rule.stochastic ? &bits : nullptr, counts);
+        }
+        zero_blocks += counts.zero_blocks;
+        saturated += counts.saturated;
+    });
+    o.zero_blocks = zero_blocks;
+    o.saturated = saturated;
+}
+
+void cast_blocks(CastOperand& o, const CastRule& rule, ThreadPool& pool) {
+    const int64_t blocks = o.cols / fp8_group, step = rule.square ? fp8_group : 1;
+    const bool power = rule.format == CastFormat::fp8_block2;
+    o.scale = {1.0f};
+    o.block_scales.resize(static_cast<size_t>(o.rows * blocks));
+    pool.parallel_for((o.rows + step - 1) / step, [&](int64_t part) {
+        const int64_t first = part * step, last = std::min(first + step, o.rows);
+        for (int64_t b = 0; b < blocks; ++b) {
+            float most = 0;
+            for (int64_t r = first; r < last; ++r)
+                most = std::max(most, largest_of(o.values.data() + r * o.cols + b * fp8_group, fp8_group));
+            const float up = power ? fp8_power_of_two(fp8_current_scale(most, e4m3_max)) : 0;
+            // Weights as `nibble quantize` makes them, inputs as the engine does.
+            const float down =
+                power ? 1 / up : fp8_scale(most, rule.square ? Arithmetic::reciprocal : Arithmetic::true_division);
+            for (int64_t r = first; r < last; ++r) {
+                o.block_scales[static_cast<size_t>(r * blocks + b)] = down;
+                float* x = o.values.data() + r * o.cols + b * fp8_group;
+                for (int64_t i = 0; i < fp8_group; ++i) x[i] = e4m3_round(power ? x[i] * up : x[i] / down);
+            }
+        }
+    });
+}
+
+void cast_mx(CastOperand& o, ThreadPool& pool) {
+    o.scale = {1.0f};
+    pool.parallel_for(o.rows, [&](int64_t r) {
+        for (int64_t c = 0; c < o.cols; c += mx_group) {
+            float* x = o.values.data() + r * o.cols + c;
+            const uint8_t scale = mx_scale_up(largest_of(x, mx_group));
+            const float up = mx_inverse_scale(scale), down = e8m0_to_float(scale);
+            for (int64_t i = 0; i < mx_group; ++i) x[i] = e4m3_round(x[i] * up) * down;
+        }
+    });
+}
+
+void cast_tensor(CastOperand& o, CastFormat format, std::optional<float> given, ThreadPool& pool) {
+    const bool e4m3 = format == CastFormat::fp8;
+    const float scale = given ? *given : fp8_current_scale(o.amax, e4m3 ? e4m3_max : e5m2_max);
+    o.scale = {1 / scale};
+    pool.parallel_for(o.rows, [&](int64_t r) {
+        float* x = o.values.data() + r * o.cols;
+        for (int64_t i = 0; i < o.cols; ++i) x[i] = e4m3 ? e4m3_round(x[i] * scale) : e5m2_round(x[i] * scale);
+    });
+}
+
+}  // namespace
+
+NvScale nv_tensor_scale(float t, float largest) {
+    float encode = std::min(largest / t, FLT_MAX);
+    if (t == 0 || encode == 0) encode = 1;
+    return {encode, 1 / encode};
+}
+
+uint8_t nv_block_scale(float b, NvScale tensor) {
+    const float m = tensor.encode * (1.0f / 6.0f);
+    return e4m3_from_float_saturating(std::min(b * m, FLT_MAX));
+}
+
+float nv_element_scale(uint8_t block, NvScale tensor) {
+    return std::min(1 / (e4m3_to_float(block) * tensor.decode), FLT_MAX);
+}
+
+uint8_t nv_factor_scale(float b, float factor, NvScale tensor) {
+    const float base = b / 6.0f * tensor.encode;
+    return e4m3_from_float_saturating(std::min(base * factor, e4m3_max));
+}
+
+uint8_t e2m1_stochastic_byte(float x, uint8_t byte) {
+    const float a = magnitude(x);
+    const uint8_t sign = float_bits(x) >> 31 ? 8 : 0;
+    if (!(a < e2m1_max)) return static_cast<uint8_t>(7 | (a == a ? sign : 0));
+    const float step = a < 2 ? 0.5f : a < 4 ? 1.0f : 2.0f;
+    const float t = std::fma(static_cast<float>(byte) * 0x1p-8f, step, a);
+    uint8_t code = 7;
+    while (e2m1_to_float(code) > t) --code;
+    return static_cast<uint8_t>(code | sign);
+}
+
+float fp8_current_scale(float amax, float largest) {
+    if (!(amax > 0) || !is_finite(amax)) return 1;
+    const float scale = largest / amax;
+    return is_finite(scale) ? scale : bf16_to_float(0x7F7F);  // the largest finite BF16
+}
+
+float fp8_power_of_two(float scale) { return float_from_bits(float_bits(scale) & 0xFF800000u); }
+
+uint8_t mx_scale_up(float amax) {
+    const float r = amax * (1.0f / 448.0f);
+    const uint32_t bits = float_bits(r), exponent = bits >> 23, mantissa = bits & 0x7FFFFFu;
+    if (is_nan_bits(bits)) return 255;
+    if (exponent == 255) return 254;
+    if (bits == 0) return 0;
+    if (exponent == 0) return mantissa <= 0x400000u ? 0 : 1;
+    return static_cast<uint8_t>(mantissa && exponent < 254 ? exponent + 1 : exponent);
+}
+
+CastOperand cast_rows(const float* x, int64_t rows, int64_t cols, int64_t stride, const CastRule& rule,
+                      const CastRandom& random, std::optional<float> fp8_scale, ThreadPool& pool) {
+    CastOperand o{.rows = rows, .cols = padded(cols, rule.rotate ? CastFormat::nvfp4 : rule.format)};
+    o.values.resize(static_cast<size_t>(rows * o.cols));
+    std::vector<float> most(static_cast<size_t>(rows));
+    pool.parallel_for(rows, [&](int64_t r) {
+        float* to = o.values.data() + r * o.cols;
+        for (int64_t c = 0; c < cols; ++c) to[c] = round_to_bf16(x[r * stride + c]);
+        if (rule.rotate)
+            for (int64_t c = 0; c < o.cols; c += nv_group) {
+                float z[16];
+                std::copy_n(to + c, 16, z);
+                hadamard16(z, rotation_signs);
+                for (int i = 0; i < 16; ++i) to[c + i] = round_to_bf16(z[i]);
+            }
+        most[static_cast<size_t>(r)] = largest_of(to, o.cols);
+    });
+    for (const float m : most) o.amax = std::max(o.amax, m);
+    switch (rule.format) {
+        case CastFormat::bf16:
+            o.scale = {1.0f};
+            break;
+        case CastFormat::fp8:
+        case CastFormat::fp8_e5m2:
+            cast_tensor(o, rule.format, fp8_scale, pool);
+            break;
+        case CastFormat::fp8_block:
+        case CastFormat::fp8_block2:
+            cast_blocks(o, rule, pool);
+            break;
+        case CastFormat::mxfp8:
+            cast_mx(o, pool);
+            break;
+        case CastFormat::nvfp4:
+            cast_nvfp4(o, rule, random, pool);
+            break;
+    }
+    return o;
+}
+
+CastOperand transposed_cast(const CastOperand& from, ThreadPool& pool) {
+    CastOperand o = from;
+    const bool blocks = !from.block_scales.empty();
+    o.rows = from.cols;
+    o.cols = blocks ? (from.rows + fp8_group - 1) / fp8_group * fp8_group : from.rows;
+    o.values.assign(static_cast<size_t>(o.rows * o.cols), 0.0f);
+    const int64_t here = blocks ? o.cols / fp8_group : 0, there = blocks ? from.cols / fp8_group : 0;
+    o.block_scales.assign(static_cast<size_t>(o.rows * here), 1.0f);
+    pool.parallel_for((o.rows + 31) / 32, [&](int64_t part) {
+        for (int64_t r = part * 32; r < std::min(o.rows, part * 32 + 32); ++r) {
+            for (int64_t c = 0; c < from.rows; ++c)
+                o.values[static_cast<size_t>(r * o.cols + c)] = from.values[static_cast<size_t>(c * from.cols + r)];
+            for (int64_t b = 0; b < here; ++b)
+                o.block_scales[static_cast<size_t>(r * here + b)] =
+                    from.block_scales[static_cast<size_t>(b * fp8_group * there + r / fp8_group)];
+        }
+    });
+    return o;
+}
+
+}  // namespace nibble

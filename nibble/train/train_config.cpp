@@ -1,0 +1,213 @@
+#include "train/train_config.h"
+
+#include "base/json.h"
+#include "io/yaml.h"
+
+#include <nlohmann/json.hpp>
+
+#include <array>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+namespace nibble {
+namespace {
+
+constexpr std::array<std::pair<std::string_view, ScheduleKind>, 4> schedule_kinds{
+    {{"cosine", ScheduleKind::cosine},
+     {"wsd", ScheduleKind::wsd},
+     {"linear", ScheduleKind::linear},
+     {"constant", ScheduleKind::constant}}};
+
+// Reads the keys of one map; the first error is kept.
+class MapReader {
+public:
+    MapReader(const YamlNode& map, std::string what) : map_(map), what_(std::move(what)) {}
+
+    void text(std::string_view key, std::string& to) {
+        read(key, [&](const YamlNode& node, const std::string& name) -> Status {
+            NIBBLE_TRY(to, as_text(node, name));
+            return Ok{};
+        });
+    }
+    void path(std::string_view key, std::filesystem::path& to) {
+        std::string name = to.string();
+        text(key, name);
+        to = name;
+    }
+    void flag(std::string_view key, bool& to) {
+        read(key, [&](const YamlNode& node, const std::string& name) -> Status {
+            NIBBLE_TRY(to, as_bool(node, name));
+            return Ok{};
+        });
+    }
+    void count(std::string_view key, int64_t least, int64_t& to) {
+        read(key, [&](const YamlNode& node, const std::string& name) -> Status {
+            NIBBLE_TRY(const int value, as_int(node, name));
+            if (value < least) return fail("{}: {} must be at least {}, not {}", node.where(), name, least, value);
+            to = value;
+            return Ok{};
+        });
+    }
+    void number(std::string_view key, double least, double most, double& to) {
+        read(key, [&](const YamlNode& node, const std::string& name) -> Status {
+            NIBBLE_TRY(const double value, as_number(node, name));
+            if (!(value >= least && value <= most))
+                return fail("{}: {} must be from {} to {}, not {}", node.where(), name, least, most, value);
+            to = value;
+            return Ok{};
+        });
+    }
+    template <class Read>
+    void read(std::string_view key, const Read& value) {
+        const YamlNode* node = map_.find(key);
+        if (!node || !status_.ok()) return;
+        status_ = value(*node, what_.empty() ? std::string(key) : what_ + "." + std::string(key));
+    }
+    template <class Fields>
+    void map(std::string_view key, std::initializer_list<std::string_view> known, const Fields& fields) {
+        read(key, [&](const YamlNode& node, const std::string& name) -> Status {
+            if (!node.is_map()) return fail("{}: {} must be a map", node.where(), name);
+            NIBBLE_CHECK(check_keys(node, name, known));
+            MapReader inner(node, name);
+            fields(inner);
+            return inner.status();
+        });
+    }
+    const Status& status() const { return status_; }
+
+private:
+    const YamlNode& map_;
+    std::string what_;
+    Status status_ = Ok{};
+};
+
+Status read_schedule_kind(const YamlNode& node, const std::string& name, ScheduleKind& to) {
+    NIBBLE_TRY(const std::string word, as_text(node, name));
+    for (const auto& [known, kind] : schedule_kinds)
+        if (known == word) {
+            to = kind;
+            return Ok{};
+        }
+    return fail("{}: {} must be cosine, wsd, linear or constant, not '{}'", node.where(), name, word);
+}
+
+Status check_sources(const TrainConfig& c, const std::string& where) {
+    const int models = !c.model.empty() + !c.shape.empty();
+    if (models != 1) return fail("{}: give one of 'model' and 'shape'", where);
+    if (c.layers > 0 && c.shape.empty()) return fail("{}: 'layers' belongs to 'shape'", where);
+    const int data = !c.data.folder.empty() + !c.data.text.empty() + c.data.synthetic;
+    if (data != 1) return fail("{}: give one of data.folder, data.text and data.synthetic", where);
+    if (c.schedule.warmup > c.steps) return fail("{}: {} steps of warm-up in {} steps", where, c.schedule.warmup, c.steps);
+    return Ok{};
+}
+
+}  // namespace
+
+Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view name) {
+    const std::string file(name);
+    NIBBLE_TRY(const auto documents, parse_yaml(yaml, file));
+    if (documents.size() != 1 || !documents[0].is_map()) return fail("{}: a config is one map of keys", file);
+    const YamlNode& root = documents[0];
+    NIBBLE_CHECK(check_keys(root, "the config",
+                            {"model", "random_start", "shape", "layers", "tokenizer", "output", "resume", "seed", "steps",
+                             "batch", "sequence", "data", "optimizer", "schedule", "precision", "validation", "saving",
+                             "skip_nonfinite"}));
+    TrainConfig c;
+    MapReader top(root, "");
+    top.path("model", c.model);
+    top.flag("random_start", c.random_start);
+    top.text("shape", c.shape);
+    top.count("layers", 1, c.layers);
+    top.path("tokenizer", c.tokenizer);
+    top.path("output", c.output);
+    top.flag("resume", c.resume);
+    auto seed = static_cast<int64_t>(c.seed);
+    top.count("seed", 0, seed);
+    c.seed = static_cast<uint64_t>(seed);
+    top.count("steps", 1, c.steps);
+    top.count("batch", 1, c.batch);
+    top.count("sequence", 1, c.sequence);
+    top.flag("skip_nonfinite", c.skip_nonfinite);
+    top.map("data", {"folder", "text", "synthetic", "cut_documents", "validation"}, [&](MapReader& m) {
+        m.path("folder", c.data.folder);
+        m.path("text", c.data.text);
+        m.flag("synthetic", c.data.synthetic);
+        m.flag("cut_documents", c.data.cut_documents);
+        m.path("validation", c.data.validation);
+    });
+    top.map("optimizer", {"learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "clip"}, [&](MapReader& m) {
+        m.number("learning_rate", 0, 10, c.optimizer.learning_rate);
+        m.number("beta1", 0, 1 - 1e-9, c.optimizer.beta1);
+        m.number("beta2", 0, 1 - 1e-9, c.optimizer.beta2);
+        m.number("epsilon", 1e-30, 1, c.optimizer.epsilon);
+        m.number("weight_decay", 0, 100, c.optimizer.weight_decay);
+        m.number("clip", 0, 1e30, c.optimizer.clip);
+    });
+    top.map("schedule", {"kind", "warmup", "decay_fraction", "final_fraction"}, [&](MapReader& m) {
+        m.read("kind", [&](const YamlNode& node, const std::string& key) {
+            return read_schedule_kind(node, key, c.schedule.kind);
+        });
+        m.count("warmup", 0, c.schedule.warmup);
+        m.number("decay_fraction", 0, 1, c.schedule.decay_fraction);
+        m.number("final_fraction", 0, 1, c.schedule.final_fraction);
+    });
+    top.read("precision", [&](const YamlNode& node, const std::string& key) -> Status {
+        NIBBLE_TRY(c.precision, read_train_precision(node, key));
+        return Ok{};
+    });
+    top.map("validation", {"every", "batches"}, [&](MapReader& m) {
+        m.count("every", 0, c.validation.every);
+        m.count("batches", 1, c.validation.batches);
+    });
+    top.map("saving", {"every", "keep", "keep_every"}, [&](MapReader& m) {
+        m.count("every", 0, c.saving.every);
+        m.count("keep", 1, c.saving.keep);
+        m.count("keep_every", 0, c.saving.keep_every);
+    });
+    NIBBLE_CHECK(top.status());
+    NIBBLE_CHECK(check_sources(c, file));
+    return c;
+}
+
+Result<TrainConfig> read_train_config(const std::filesystem::path& file) {
+    std::error_code error;
+    const auto size = std::filesystem::file_size(file, error);
+    if (error) return fail("{}: cannot be read: {}", file.string(), error.message());
+    if (size > max_yaml_bytes) return fail("{}: {} bytes; a config has at most {}", file.string(), size, max_yaml_bytes);
+    std::ifstream in(file, std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(in), {}};
+    if (!in) return fail("{}: cannot be read", file.string());
+    return parse_train_config(text, file.string());
+}
+
+std::string train_identity(const TrainConfig& c) {
+    Json json{{"model", c.model.string()},
+              {"random_start", c.random_start},
+              {"shape", c.shape},
+              {"layers", c.layers},
+              {"seed", c.seed},
+              {"steps", c.steps},
+              {"batch", c.batch},
+              {"sequence", c.sequence},
+              {"data", {{"folder", c.data.folder.string()},
+                        {"text", c.data.text.string()},
+                        {"synthetic", c.data.synthetic},
+                        {"cut_documents", c.data.cut_documents}}},
+              {"optimizer", {{"learning_rate", c.optimizer.learning_rate},
+                             {"beta1", c.optimizer.beta1},
+                             {"beta2", c.optimizer.beta2},
+                             {"epsilon", c.optimizer.epsilon},
+                             {"weight_decay", c.optimizer.weight_decay},
+                             {"clip", c.optimizer.clip}}},
+              {"schedule", {{"kind", schedule_kinds[static_cast<size_t>(c.schedule.kind)].first},
+                            {"warmup", c.schedule.warmup},
+                            {"decay_fraction", c.schedule.decay_fraction},
+                            {"final_fraction", c.schedule.final_fraction}}},
+              {"precision", train_precision_json(c.precision)},
+              {"skip_nonfinite", c.skip_nonfinite}};
+    return json.dump();
+}
+
+}  // namespace nibble

@@ -1,0 +1,78 @@
+// What `nibble train CONFIG.yaml` is told, as one value. A key that is not in this list is an error (docs/training.md
+// has the table); a key whose feature is not built is one, too.
+#pragma once
+
+#include "base/error.h"
+#include "train/train_precision.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace nibble {
+
+enum class ScheduleKind : uint8_t { cosine, wsd, linear, constant };
+
+// The learning rate of a step: from 0 up to 1 over `warmup` steps, then by kind down to `final_fraction`, times
+// TrainOptimizer::learning_rate.
+struct TrainSchedule {
+    ScheduleKind kind = ScheduleKind::cosine;
+    int64_t warmup = 0;            // steps
+    double decay_fraction = 0.2;   // wsd: this last part of the steps goes down, by 1 - sqrt
+    double final_fraction = 0.1;   // of the learning rate, at the last step
+};
+
+struct TrainOptimizer {
+    double learning_rate = 3e-4;
+    double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
+    double weight_decay = 0.1;  // decoupled, of matrices only
+    double clip = 1.0;          // of the gradient's global norm; 0: none
+};
+
+struct TrainData {
+    std::filesystem::path folder;      // of `nibble data build`
+    std::filesystem::path text;        // or one text file, cut into windows of `sequence` tokens
+    bool synthetic = false;            // or tokens by Philox
+    bool cut_documents = true;         // attention ends at documents, positions begin anew
+    std::filesystem::path validation;  // a folder or text as above; empty: the folder's own, if any
+};
+
+struct TrainSaving {
+    int64_t every = 0;       // steps; 0: at the end only
+    int64_t keep = 2;        // the last so many checkpoints
+    int64_t keep_every = 0;  // and every one whose step this divides; 0: none
+};
+
+struct TrainValidation {
+    int64_t every = 0;    // steps; 0: at the end only
+    int64_t batches = 8;  // of `batch` rows
+};
+
+struct TrainConfig {
+    std::filesystem::path model;      // a checkpoint to start from, or a folder or file with config.json (random start)
+    bool random_start = false;        // weights by Philox though `model` has some
+    std::string shape;                // instead of `model`: a built-in shape (train/train_shapes.h)
+    int64_t layers = 0;               // of the shape; 0: its own
+    std::filesystem::path tokenizer;  // a folder or tokenizer.json that goes into the export; empty: that of the data
+    std::filesystem::path output;     // folder of the run: log, checkpoints, export
+    bool resume = false;              // from the newest complete checkpoint in `output`
+
+    uint64_t seed = 1;
+    int64_t steps = 100, batch = 8, sequence = 256;  // rows of a step, tokens of a row
+    TrainData data;
+    TrainOptimizer optimizer;
+    TrainSchedule schedule;
+    TrainPrecision precision;
+    TrainValidation validation;
+    TrainSaving saving;
+    bool skip_nonfinite = false;  // false: a loss or gradient that is not finite ends the run; true: the step is skipped
+};
+
+// Errors name file, line and key.
+Result<TrainConfig> read_train_config(const std::filesystem::path& file);
+Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view name);
+// What of a config decides the bits of a run, as JSON: goes into checkpoints and is compared on resume.
+std::string train_identity(const TrainConfig& config);
+
+}  // namespace nibble

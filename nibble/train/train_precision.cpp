@@ -1,0 +1,153 @@
+#include "train/train_precision.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+namespace nibble {
+namespace {
+
+struct PrecisionName {
+    std::string_view name;
+    TrainRecipe recipe;
+    bool rotate = true, late = false;
+};
+// The first name of a recipe is its own.
+constexpr std::array precision_names{
+    PrecisionName{"fp32", TrainRecipe::fp32},
+    PrecisionName{"bf16", TrainRecipe::bf16},
+    PrecisionName{"fp8", TrainRecipe::fp8},
+    PrecisionName{"fp8_delayed", TrainRecipe::fp8_delayed},
+    PrecisionName{"fp8_block", TrainRecipe::fp8_block},
+    PrecisionName{"mxfp8", TrainRecipe::mxfp8},
+    PrecisionName{"nvfp4", TrainRecipe::nvfp4},
+    PrecisionName{"nvfp4_no_rht", TrainRecipe::nvfp4, false},
+    PrecisionName{"nibble_nvfp4", TrainRecipe::nibble_nvfp4},
+    PrecisionName{"nibble_nvfp4_late", TrainRecipe::nibble_nvfp4, true, true},
+    PrecisionName{"te_fp8_currentscaling", TrainRecipe::fp8},
+    PrecisionName{"te_fp8_delayedscaling", TrainRecipe::fp8_delayed},
+    PrecisionName{"te_mxfp8", TrainRecipe::mxfp8},
+    PrecisionName{"te_nvfp4", TrainRecipe::nvfp4},
+    PrecisionName{"te_nvfp4_no_rht", TrainRecipe::nvfp4, false},
+};
+
+// Which keys a recipe has beside `recipe`.
+std::vector<std::string_view> switches_of(TrainRecipe recipe) {
+    std::vector<std::string_view> keys;
+    if (recipe == TrainRecipe::fp32 || recipe == TrainRecipe::bf16) return keys;
+    keys = {"scope", "first_bf16", "last_bf16", "late_forward", "late_fraction"};
+    const auto add = [&](std::initializer_list<std::string_view> more) { keys.insert(keys.end(), more); };
+    if (recipe == TrainRecipe::nvfp4) add({"rotate", "stochastic", "square", "four_over_six", "row_scaled"});
+    if (recipe == TrainRecipe::fp8_block) add({"power_of_two"});
+    if (recipe == TrainRecipe::fp8_delayed) add({"amax_history"});
+    if (recipe == TrainRecipe::nibble_nvfp4) add({"rank", "eden", "attention_fp8", "four_over_six"});
+    return keys;
+}
+
+Status read_switch(const YamlNode& node, const std::string& key, const std::string& what, TrainPrecision& p) {
+    const auto flag = [&](bool& to) -> Status {
+        NIBBLE_TRY(to, as_bool(node, what));
+        return Ok{};
+    };
+    const auto count = [&](int64_t least, int64_t& to) -> Status {
+        NIBBLE_TRY(const int value, as_int(node, what));
+        if (value < least) return fail("{}: {} must be at least {}, not {}", node.where(), what, least, value);
+        to = value;
+        return Ok{};
+    };
+    if (key == "scope") {
+        NIBBLE_TRY(const std::string word, as_text(node, what));
+        if (word != "mlp" && word != "all") return fail("{}: {} must be mlp or all, not '{}'", node.where(), what, word);
+        p.scope = word == "mlp" ? TrainScope::mlp : TrainScope::all;
+    }
+    if (key == "first_bf16") return count(0, p.first_bf16);
+    if (key == "last_bf16") return count(0, p.last_bf16);
+    if (key == "rotate") return flag(p.rotate);
+    if (key == "stochastic") return flag(p.stochastic);
+    if (key == "square") return flag(p.square);
+    if (key == "four_over_six") return flag(p.four_over_six);
+    if (key == "row_scaled") return flag(p.row_scaled);
+    if (key == "power_of_two") return flag(p.power_of_two);
+    if (key == "amax_history") return count(1, p.amax_history);
+    if (key == "rank") return count(0, p.rank);
+    if (key == "eden") return flag(p.eden);
+    if (key == "attention_fp8") return flag(p.attention_fp8);
+    if (key == "late_fraction") {
+        NIBBLE_TRY(p.late_fraction, as_number(node, what));
+        if (!(p.late_fraction >= 0 && p.late_fraction <= 1))
+            return fail("{}: {} must be from 0 to 1", node.where(), what);
+    }
+    if (key == "late_forward") {
+        NIBBLE_TRY(const std::string word, as_text(node, what));
+        if (word != "bf16" && word != "fp8_block")
+            return fail("{}: {} must be bf16 or fp8_block, not '{}'", node.where(), what, word);
+        p.late_forward = word == "bf16" ? TrainRecipe::bf16 : TrainRecipe::fp8_block;
+    }
+    return Ok{};
+}
+
+}  // namespace
+
+std::string_view train_recipe_name(TrainRecipe recipe) {
+    return std::ranges::find(precision_names, recipe, &PrecisionName::recipe)->name;
+}
+
+Result<TrainPrecision> train_precision_from_name(std::string_view name) {
+    std::string choices;
+    for (const PrecisionName& n : precision_names) {
+        if (n.name == name) {
+            TrainPrecision p{.recipe = n.recipe, .rotate = n.rotate};
+            p.four_over_six = n.recipe == TrainRecipe::nibble_nvfp4;
+            if (n.late) p.late_forward = TrainRecipe::fp8_block;
+            return p;
+        }
+        if (!n.name.starts_with("te_")) choices += (choices.empty() ? "" : ", ") + std::string(n.name);
+    }
+    return fail("unknown precision '{}'; choices: {}", name, choices);
+}
+
+Result<TrainPrecision> read_train_precision(const YamlNode& node, const std::string& what) {
+    const YamlNode* recipe = node.is_map() ? node.find("recipe") : &node;
+    if (!recipe) return fail("{}: {} has no 'recipe'", node.where(), what);
+    NIBBLE_TRY(const std::string name, as_text(*recipe, what));
+    auto known = train_precision_from_name(name);
+    if (!known.ok()) return std::move(known).error().within(recipe->where());
+    TrainPrecision p = *known;
+    const std::vector<std::string_view> keys = switches_of(p.recipe);
+    for (const YamlEntry& entry : node.entries) {
+        if (entry.key == "recipe") continue;
+        if (std::ranges::find(keys, entry.key) == keys.end())
+            return fail("{}: {} '{}' has no switch '{}'", entry.value.where(), what, name, entry.key);
+        NIBBLE_CHECK(read_switch(entry.value, entry.key, what + "." + entry.key, p));
+    }
+    if (p.recipe == TrainRecipe::nvfp4 && p.row_scaled && (p.rotate || p.stochastic || p.square))
+        return fail("{}: {}: row_scaled needs rotate, stochastic and square to be false, as in TransformerEngine",
+                    node.where(), what);
+    return p;
+}
+
+Json train_precision_json(const TrainPrecision& p) {
+    const std::vector<std::string_view> keys = switches_of(p.recipe);
+    const Json all{{"scope", p.scope == TrainScope::mlp ? "mlp" : "all"},
+                   {"first_bf16", p.first_bf16},
+                   {"last_bf16", p.last_bf16},
+                   {"rotate", p.rotate},
+                   {"stochastic", p.stochastic},
+                   {"square", p.square},
+                   {"four_over_six", p.four_over_six},
+                   {"row_scaled", p.row_scaled},
+                   {"power_of_two", p.power_of_two},
+                   {"amax_history", p.amax_history},
+                   {"rank", p.rank},
+                   {"eden", p.eden},
+                   {"attention_fp8", p.attention_fp8},
+                   {"late_forward", p.late_forward ? Json(train_recipe_name(*p.late_forward)) : Json()},
+                   {"late_fraction", p.late_fraction}};
+    Json json{{"recipe", train_recipe_name(p.recipe)}};
+    for (const std::string_view key : keys) json[std::string(key)] = all.at(std::string(key));
+    return json;
+}
+
+}  // namespace nibble

@@ -1,0 +1,75 @@
+#include "train/train_run.h"
+
+#include "train/schedule.h"
+
+#include <chrono>
+#include <variant>
+
+namespace nibble {
+namespace {
+
+double attention_width(const BlockConfig& block) {
+    if (const auto* a = std::get_if<AttentionConfig>(&block.mixer)) return double(a->heads) * a->head_dim;
+    if (const auto* a = std::get_if<LatentAttentionConfig>(&block.mixer))
+        return double(a->heads) * (a->nope_dim + a->rope.dims + a->v_dim) / 2;
+    return 0;
+}
+
+Result<std::vector<TrainBatch>> validation_rows(const TrainConfig& config, BatchSource& source) {
+    const Json place = source.place();
+    std::vector<TrainBatch> batches;
+    for (int64_t i = 0; i < config.validation.batches; ++i) {
+        NIBBLE_TRY(TrainBatch batch, source.next(config.batch));
+        batches.push_back(std::move(batch));
+    }
+    NIBBLE_CHECK(source.set_place(place));
+    return batches;
+}
+
+}  // namespace
+
+double train_flops(const Model& model, int64_t seq) {
+    const auto size = [](const Linear& l) { return static_cast<double>(l.rows) * static_cast<double>(l.cols); };
+    double weights = size(model.head().linear()), width = 0;
+    for (const Block& block : model.blocks()) {
+        const auto* moe = std::get_if<MoeConfig>(&block.config().mixer);
+        for (const Linear* l : block.linears()) {
+            const bool routed = moe && l->name.find(".experts.") != std::string::npos;
+            weights += size(*l) * (routed ? static_cast<double>(moe->top_k) / moe->experts : 1.0);
+        }
+        width += attention_width(block.config());
+    }
+    return 6 * weights + 6 * static_cast<double>(seq) * width;
+}
+
+Result<int64_t> run_training(const TrainConfig& config, Trainer& trainer, BatchSource& data, BatchSource* validation,
+                             const RunHooks& hooks) {
+    using Clock = std::chrono::steady_clock;
+    std::vector<TrainBatch> held_out;
+    if (validation) {
+        NIBBLE_TRY(held_out, validation_rows(config, *validation));
+    }
+    const double flops = train_flops(trainer.model(), config.sequence);
+    for (int64_t step = hooks.first_step; step < config.steps; ++step) {
+        if (hooks.stop_requested && hooks.stop_requested->load(std::memory_order_relaxed)) return step;
+        const auto start = Clock::now();
+        NIBBLE_TRY(const TrainBatch batch, data.next(config.batch));
+        const double rate = learning_rate(config.schedule, config.optimizer.learning_rate, step, config.steps);
+        StepReport report{.step = step};
+        trainer.begin(step, config.steps);
+        NIBBLE_TRY(report.result, trainer.step({&batch, 1}, rate));
+        report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+        report.flops = flops * static_cast<double>(report.result.tokens);
+        const int64_t every = config.validation.every;
+        const bool due = step + 1 == config.steps || (every > 0 && (step + 1) % every == 0);
+        if (validation && due) {
+            NIBBLE_TRY(report.validation, trainer.evaluate(held_out));
+        }
+        if (hooks.on_step) {
+            NIBBLE_CHECK(hooks.on_step(report));
+        }
+    }
+    return config.steps;
+}
+
+}  // namespace nibble

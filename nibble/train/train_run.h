@@ -1,0 +1,38 @@
+// The loop of a training run: batches, steps, validation, in order; what happens around a step is the caller's.
+#pragma once
+
+#include "train/batch_source.h"
+#include "train/train_config.h"
+#include "train/trainer.h"
+
+#include <atomic>
+#include <functional>
+#include <optional>
+
+namespace nibble {
+
+struct StepReport {
+    int64_t step = 0;  // from 0, as MaxText counts
+    TrainStep result;
+    double seconds = 0;
+    double flops = 0;  // of the model, as train_flops() counts
+    std::optional<double> validation;
+};
+
+struct RunHooks {
+    std::function<Status(const StepReport&)> on_step;         // after the update
+    const std::atomic<bool>* stop_requested = nullptr;        // looked at between steps
+    int64_t first_step = 0;                                   // of a run that goes on
+};
+
+// Steps [first_step, config.steps). Returns the number of steps that are done: fewer when a stop was asked for.
+// `validation` may be nullptr; each of its rounds reads the same rows, from the place it has now.
+Result<int64_t> run_training(const TrainConfig& config, Trainer& trainer, BatchSource& data, BatchSource* validation,
+                             const RunHooks& hooks);
+
+// Floating-point operations of one token forward and back, as MaxText counts: 6 for every weight of a linear that a
+// token meets (experts: the chosen ones; the head, not the embedding), and 6 * seq * heads * (k_dim + v_dim) / 2 for
+// each attention, which is causal attention at one half. What is computed again counts once.
+double train_flops(const Model& model, int64_t seq);
+
+}  // namespace nibble
