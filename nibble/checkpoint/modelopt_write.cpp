@@ -26,9 +26,12 @@ Result<std::vector<QuantizedModule>> quantized_modules(const ExportSpec& spec) {
         if (t.format == Format::none) continue;
         const ModeloptAlgo* algo = modelopt_algo_for({t.format, t.activation});
         if (!algo)
-            return fail("{}: Model Optimizer has no {} weights with {} inputs", show_name(t.name),
+            return fail("{}: Model Optimizer has no {} weights with {} inputs{}", show_name(t.name),
                         format_name(t.format),
-                        t.activation == ActivationFormat::none ? "unquantized" : activation_name(t.activation));
+                        t.activation == ActivationFormat::none ? "unquantized" : activation_name(t.activation),
+                        t.format == Format::fp8 && t.activation == ActivationFormat::none
+                            ? "; --format compressed-tensors holds them"
+                            : "");
         modules.push_back({std::string(module_of_weight(t.name)), algo});
     }
     return modules;

@@ -3,6 +3,7 @@
 #include "cli/bench_matmul.h"
 #include "cli/bench_model.h"
 #include "cli/bench_quantize.h"
+#include "cli/bench_throughput.h"
 #include "cli/command.h"
 #include "cli/engine.h"
 #include "cli/options.h"
@@ -45,6 +46,58 @@ void add_bench_model(CLI::App& bench, RunCommand& run) {
         if (path->count() + shape->count() == 0) throw CLI::RequiredError("PATH or --shape");
         run = [config]() -> Result<Outcome> {
             NIBBLE_CHECK(bench_model(*config, stdout));
+            return Outcome{};
+        };
+    });
+}
+
+void add_bench_throughput(CLI::App& bench, RunCommand& run) {
+    auto config = std::make_shared<BenchThroughputOptions>();
+    CLI::App* command = bench.add_subcommand("throughput", "requests through the serving engine, without HTTP");
+    CLI::Option* path = command->add_option("MODEL", config->path, "folder or .gguf");
+    CLI::Option* shape =
+        command
+            ->add_option("--shape", config->shape,
+                         "random weights in the shape of smollm2-135m, llama-8b, qwen3-30b-a3b or nemotron-3-nano")
+            ->excludes(path);
+    command->add_option("--format", config->format, "of the linears of a --shape: bf16, fp8, nvfp4 ...")
+        ->capture_default_str()
+        ->needs(shape);
+    command->add_flag("--quantize-head", config->quantize_head, "a --shape's output head in --format too, not BF16")
+        ->needs(shape);
+    command->add_option("--layers", config->layers, "of a --shape; default: all")
+        ->check(CLI::Range(1, 1000))
+        ->needs(shape);
+    command->add_option("--isl", config->input, "tokens of every prompt; several with as many --osl: one load each")
+        ->check(CLI::Range(1, 1 << 20))
+        ->allow_extra_args(false)
+        ->capture_default_str();
+    command->add_option("--osl", config->output, "tokens of every answer")
+        ->check(CLI::Range(1, 1 << 20))
+        ->allow_extra_args(false)
+        ->capture_default_str();
+    command->add_option("--requests", config->requests, "queued at once; default: twice as many as run together")
+        ->check(CLI::Range(1, 1 << 20));
+    command->add_option("--sequences", config->sequences, "that run together at most; default: 64 on a CPU, 1024")
+        ->check(CLI::Range(1, 4096));
+    command->add_option("--step-rows", config->step_rows, "tokens of a step at most; default: 512 on a CPU, 8192")
+        ->check(CLI::Range(1, 1 << 20));
+    command
+        ->add_option("--mixed-rows", config->mixed_rows,
+                     "tokens of prompts in a step that has running answers; default: an eighth of --step-rows")
+        ->check(CLI::Range(1, 1 << 20));
+    add_cache_flags(*command, config->cache);
+    add_engine_flags(*command, config->engine);
+    add_json_flag(*command, config->json);
+    command->footer(
+        "Example:\n  nibble bench throughput model-NVFP4 --isl 128 --osl 64 --requests 32\n"
+        "  nibble bench throughput --shape llama-8b --format fp8 --kv fp8_cast --device cuda --isl 1000 --osl 1000");
+    command->callback([config, path, shape, &run] {
+        if (path->count() + shape->count() == 0) throw CLI::RequiredError("MODEL or --shape");
+        if (config->input.size() != config->output.size())
+            throw CLI::ValidationError("--isl and --osl come in pairs: as many of one as of the other");
+        run = [config]() -> Result<Outcome> {
+            NIBBLE_CHECK(bench_throughput(*config, stdout));
             return Outcome{};
         };
     });
@@ -127,6 +180,7 @@ void add_bench(CLI::App& app, RunCommand& run) {
     bench->require_subcommand(1);
     add_bench_matmul(*bench, run);
     add_bench_model(*bench, run);
+    add_bench_throughput(*bench, run);
     using Kernels = BenchKernelsOptions::Kernels;
     add_bench_gpu(*bench, run, Kernels::attention, "attention", "decode and prefill attention of a GPU",
                   "nibble bench attention --shape 16x4096");

@@ -30,6 +30,7 @@ void add_bench(CLI::App& app, RunCommand& run);
 void add_chat(CLI::App& app, RunCommand& run);
 void add_completion(CLI::App& app, RunCommand& run);
 void add_convert(CLI::App& app, RunCommand& run);
+void add_data(CLI::App& app, RunCommand& run);
 void add_eval(CLI::App& app, RunCommand& run);
 void add_formats(CLI::App& app, RunCommand& run);
 void add_generate(CLI::App& app, RunCommand& run);

@@ -8,25 +8,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 namespace nibble {
 namespace {
-
-// A block in one format: the lines about its scales, and per number what became of it.
-struct BlockWalk {
-    std::string steps;
-    std::vector<float> quotients;  // before they are rounded to an element
-    std::vector<uint8_t> codes;
-    std::vector<float> elements, values;
-
-    void add(float quotient, uint8_t code, float element, float value) {
-        quotients.push_back(quotient);
-        codes.push_back(code);
-        elements.push_back(element);
-        values.push_back(value);
-    }
-};
 
 float max_magnitude(std::span<const float> numbers) {
     float amax = 0;
@@ -59,6 +43,7 @@ BlockWalk walk_nvfp4(std::span<const float> w, float amax, Arithmetic arithmetic
         "  step          bs * ts       {:.9g}\n",
         own, s2, tensor_line(own, amax), exact, s8, e4m3_to_float(s8),
         exact > 0 ? 100 * (double(e4m3_to_float(s8)) / double(exact) - 1) : 0.0, step);
+    walk.scales = {{"tensor_scale", s2}, {"block_scale", e4m3_to_float(s8)}, {"step", step}};
     add_e2m1(walk, w, step);
     return walk;
 }
@@ -72,6 +57,7 @@ BlockWalk walk_mx(std::span<const float> w, bool fp8) {
         "  largest magnitude           {:.9g}\n"
         "  block scale                 E8M0 0x{:02X} = 2^{} = {:.9g}   (the smallest with {} * scale >= {:.9g})\n",
         amax, byte, int(byte) - 127, scale, fp8 ? 448 : 6, amax);
+    walk.scales = {{"block_scale", scale}};
     for (float x : w) {
         const uint8_t code = fp8 ? mxfp8_code(x, inverse) : mxfp4_code(x, inverse);
         const float element = fp8 ? e4m3_to_float(code) : e2m1_to_float(code);
@@ -89,6 +75,7 @@ BlockWalk walk_fp8(std::span<const float> w, Format format, float amax, Arithmet
     if (tensor)
         walk.steps += fmt::format("  divisor                     {:.9g}   (of BF16 weights: {})\n", divisor,
                                   divisor == scale ? "the scale itself" : "a GPU rounds the scale to BF16");
+    walk.scales = {{"scale", scale}, {"divisor", divisor}};
     for (float x : w) {
         const float weight = tensor ? round_to_bf16(x) : x;
         const uint8_t code = tensor ? fp8_tensor_code(weight, divisor, DType::bf16) : fp8_code(weight, scale);
@@ -146,8 +133,8 @@ std::string four_over_six(std::span<const float> numbers, float amax, Arithmetic
 
 }  // namespace
 
-Result<std::string> block_text(Format format, std::span<const float> numbers, Arithmetic arithmetic,
-                               std::optional<float> amax) {
+Result<BlockWalk> walk_block(Format format, std::span<const float> numbers, Arithmetic arithmetic,
+                             std::optional<float> amax) {
     const FormatLayout layout = format_layout(format);
     const std::string_view name = format_name(format);
     if (layout.block && numbers.size() > size_t(layout.block))
@@ -160,14 +147,17 @@ Result<std::string> block_text(Format format, std::span<const float> numbers, Ar
     if (amax && !(is_finite(*amax) && *amax >= own))
         return fail("--amax {}: the tensor's largest magnitude is at least that of these numbers, {}", *amax, own);
     const float whole = amax.value_or(own);
-    const bool four_bits = layout.code_bits == 4;
-    const BlockWalk walk = format == Format::mxfp4 || format == Format::mxfp8
-                               ? walk_mx(numbers, format == Format::mxfp8)
-                           : four_bits ? walk_nvfp4(numbers, whole, arithmetic)
-                                       : walk_fp8(numbers, format, whole, arithmetic);
-    std::string text =
-        fmt::format("{}, one block of {} numbers\n{}", name, numbers.size(), walk_table(walk, numbers, four_bits));
-    if (format == Format::nvfp4) text += four_over_six(numbers, whole, arithmetic);
+    if (format == Format::mxfp4 || format == Format::mxfp8) return walk_mx(numbers, format == Format::mxfp8);
+    return layout.code_bits == 4 ? walk_nvfp4(numbers, whole, arithmetic)
+                                 : walk_fp8(numbers, format, whole, arithmetic);
+}
+
+Result<std::string> block_text(Format format, std::span<const float> numbers, Arithmetic arithmetic,
+                               std::optional<float> amax) {
+    NIBBLE_TRY(const BlockWalk walk, walk_block(format, numbers, arithmetic, amax));
+    std::string text = fmt::format("{}, one block of {} numbers\n{}", format_name(format), numbers.size(),
+                                   walk_table(walk, numbers, format_layout(format).code_bits == 4));
+    if (format == Format::nvfp4) text += four_over_six(numbers, amax.value_or(max_magnitude(numbers)), arithmetic);
     return text;
 }
 

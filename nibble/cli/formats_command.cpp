@@ -1,6 +1,7 @@
 // `nibble formats`: explains number formats to a person. The tables and the block walk-through are computed by the same
 // functions that quantize models.
 #include "cli/command.h"
+#include "cli/formats_json.h"
 #include "cli/formats_text.h"
 
 #include <fmt/core.h>
@@ -13,7 +14,7 @@ namespace {
 struct FormatsConfig {
     std::vector<std::string> words;
     std::optional<float> amax;
-    bool true_division = false;
+    bool true_division = false, json = false;
 };
 
 Result<std::vector<float>> parse_numbers(std::span<const std::string> words) {
@@ -28,22 +29,34 @@ Result<std::vector<float>> parse_numbers(std::span<const std::string> words) {
     return numbers;
 }
 
+Result<Json> answer_json(const FormatsConfig& config, bool named, std::span<const float> numbers,
+                         Arithmetic arithmetic) {
+    if (config.words.empty()) return overview_json();
+    if (!named) return numbers_json(numbers);
+    if (numbers.empty()) return format_json(config.words[0]);
+    return quantized_json(config.words[0], numbers, arithmetic, config.amax);
+}
+
+Result<std::string> answer_text(const FormatsConfig& config, bool named, std::span<const float> numbers,
+                                Arithmetic arithmetic) {
+    if (config.words.empty()) return overview_text();
+    if (!named) return numbers_text(numbers);
+    if (numbers.empty()) return format_text(config.words[0]);
+    return quantized_text(config.words[0], numbers, arithmetic, config.amax);
+}
+
 Result<Outcome> run_formats(const FormatsConfig& config) {
-    if (config.words.empty()) {
-        fmt::print("{}", overview_text());
-        return Outcome{};
-    }
-    const bool named = is_format_name(config.words[0]);
+    const bool named = !config.words.empty() && is_format_name(config.words[0]);
     if (config.amax && (!named || config.words.size() < 2))
         return fail("--amax: give a format and the numbers of a block, as in nibble formats nvfp4 0.1 -3 --amax 8");
     NIBBLE_TRY(const auto numbers, parse_numbers(std::span(config.words).subspan(named ? 1 : 0)));
-    if (!named) {
-        fmt::print("{}", numbers_text(numbers));
+    const Arithmetic arithmetic = config.true_division ? Arithmetic::true_division : Arithmetic::reciprocal;
+    if (config.json) {
+        NIBBLE_TRY(const Json json, answer_json(config, named, numbers, arithmetic));
+        fmt::print("{}\n", json.dump(2));
         return Outcome{};
     }
-    const Arithmetic arithmetic = config.true_division ? Arithmetic::true_division : Arithmetic::reciprocal;
-    NIBBLE_TRY(const auto text, numbers.empty() ? format_text(config.words[0])
-                                                : quantized_text(config.words[0], numbers, arithmetic, config.amax));
+    NIBBLE_TRY(const std::string text, answer_text(config, named, numbers, arithmetic));
     fmt::print("{}", text);
     return Outcome{};
 }
@@ -58,6 +71,7 @@ void add_formats(CLI::App& app, RunCommand& run) {
                       "scales as a CPU divides (default: as CUDA multiplies)");
     command->add_option("--amax", config->amax,
                         "largest magnitude of the tensor that the numbers are a block of (nvfp4, nvfp4_bs32, fp8)");
+    command->add_flag("--json", config->json, "machine-readable");
     command->positionals_at_end(false);
     command->allow_extras(false);
     command->footer(

@@ -220,7 +220,11 @@ Result<Outcome> run_search(const SearchConfig& config) {
     fs::remove_all(work_folder(config.out), ignored);
     if (config.json || !config.quiet) std::fputs(config.json ? json.c_str() : report_text(report).c_str(), stdout);
     if (!config.json && !config.quiet)
-        fmt::print("recipe: {}\nreport: {}\n", config.out, beside(config.out, ".html").string());
+        fmt::print("recipe: {}{}\nreport: {}\n", config.out,
+                   std::ranges::count(config.formats, "w8a16_fp8")
+                       ? " (w8a16_fp8: quantize --format compressed-tensors; Model Optimizer has no such layout)"
+                       : "",
+                   beside(config.out, ".html").string());
     return Outcome{};
 }
 

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <filesystem>
 
 namespace nibble {
@@ -44,6 +45,12 @@ VerifyReport verify_one(const std::string& path, const Checkpoint* source, Threa
     return VerifyReport{.path = path, .error = report.error().message()};
 }
 
+// A scale that is not finite makes the error NaN.
+std::string sqnr_text(const ReportTotals& totals) {
+    if (!std::isfinite(totals.squared_error)) return "-";
+    return totals.squared_error > 0 ? fmt::format("{:.2f}", totals.sqnr_db) : "exact";
+}
+
 // Several checkpoints side by side: one line each.
 std::string comparison(std::span<const VerifyReport> reports) {
     size_t widest = 10;
@@ -58,10 +65,9 @@ std::string comparison(std::span<const VerifyReport> reports) {
         QuantReport sums;
         sums.tensors = r.tensors;
         const ReportTotals totals = sums.totals();
-        text +=
-            fmt::format("{:<{}}  {:<18} {:>9} {:>12.3f} {:>9}  {}\n", r.path, widest, dialect_name(r.dialect),
-                        human_bytes(totals.stored_bytes), totals.bits_per_element,
-                        totals.squared_error > 0 ? fmt::format("{:.2f}", totals.sqnr_db) : "exact", r.findings.size());
+        text += fmt::format("{:<{}}  {:<18} {:>9} {:>12.3f} {:>9}  {}\n", r.path, widest, dialect_name(r.dialect),
+                            human_bytes(totals.stored_bytes), totals.bits_per_element, sqnr_text(totals),
+                            r.findings.size());
     }
     return text;
 }

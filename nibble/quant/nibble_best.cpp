@@ -19,9 +19,10 @@ constexpr int64_t solved_rows = 16;
 class Solver {
 public:
     // descent: unused without sweeps.
-    Solver(const MatrixView& weight, const Feedback& columns, const Feedback* rows, const DescentMatrix* descent,
-           int sweeps, const SolverKernels& kernels, const QuantSpan& out)
+    Solver(const MatrixView& weight, DType weights, const Feedback& columns, const Feedback* rows,
+           const DescentMatrix* descent, int sweeps, const SolverKernels& kernels, const QuantSpan& out)
         : weight_(weight),
+          weights_(weights),
           columns_(columns),
           rows_(rows),
           descent_(descent),
@@ -57,7 +58,7 @@ private:
         pool.parallel_for(n_, [&](int64_t r) {
             for (int64_t j = 0; j < k_; ++j)
                 w_[static_cast<size_t>(r * k_ + j)] =
-                    ref::load_rounded(weight_, DType::bf16, row_index(r), columns_.order[static_cast<size_t>(j)]);
+                    ref::load_rounded(weight_, weights_, row_index(r), columns_.order[static_cast<size_t>(j)]);
         });
     }
 
@@ -174,6 +175,7 @@ private:
     }
 
     const MatrixView& weight_;
+    const DType weights_;
     const Feedback& columns_;
     const Feedback* rows_;
     const DescentMatrix* descent_;
@@ -188,8 +190,9 @@ private:
 
 }  // namespace
 
-Status nibble_best(const MatrixView& weight, const Gram& h, const Gram* g, const NibbleBestOptions& options,
-                   const SolverKernels& kernels, ThreadPool& pool, const QuantSpan& out) {
+Status nibble_best(const MatrixView& weight, DType weights, const Gram& h, const Gram* g,
+                   const NibbleBestOptions& options, const SolverKernels& kernels, ThreadPool& pool,
+                   const QuantSpan& out) {
     if (weight.cols % block) return fail("{} columns are not whole blocks of 16", weight.cols);
     if (h.size() != weight.cols) return fail("statistics of {} inputs for {} columns", h.size(), weight.cols);
     if (g && g->size() != weight.rows) return fail("statistics of {} outputs for {} rows", g->size(), weight.rows);
@@ -199,7 +202,7 @@ Status nibble_best(const MatrixView& weight, const Gram& h, const Gram* g, const
     DescentMatrix descent;
     if (options.sweeps > 0) descent = descent_matrix(h, columns, options.damping, pool);
     const auto solve = [&](const Feedback* rows) {
-        Solver(weight, columns, rows, &descent, options.sweeps, kernels, out).solve(pool);
+        Solver(weight, weights, columns, rows, &descent, options.sweeps, kernels, out).solve(pool);
         return Ok{};
     };
     if (!g || !options.row_feedback) return solve(nullptr);

@@ -19,7 +19,7 @@
 // Measured against static scales and plain GPTQ: docs/results-cpu.md.
 //
 // Arithmetic, the same on every kernel entry and for any thread count. Columns and rows are numbered in their order.
-// w[r, j] starts as the weight (rounded to BF16); s[r, j] = 0. For each row r, for each of its blocks:
+// w[r, j] starts as the weight (rounded to `weights`); s[r, j] = 0. For each row r, for each of its blocks:
 //   w[r, j] = fma(-spreadG[r', r], w[r', j] - q[r', j], w[r, j]) for r' < r in order;  x_j = w[r, j] - s[r, j]
 //   q, residuals = search_block(x);  s[r, j] = fma(residual_k, spreadH[k, j], s[r, j]) for all later j, k in order
 #pragma once
@@ -31,10 +31,11 @@
 namespace nibble {
 
 // mix and token_weights are about how h was accumulated and not read here.
-// weight: [N, K], BF16 or F32, finite, K a multiple of 16. h: [K, K]; g: [N, N] or null. out: nvfp4, its tensor_scale
-// set by the caller (shared by a fusion group). Errors: a matrix that is not positive definite, a tensor scale so small
-// that its reciprocal overflows.
-Status nibble_best(const MatrixView& weight, const Gram& h, const Gram* g, const NibbleBestOptions& options,
-                   const SolverKernels& kernels, ThreadPool& pool, const QuantSpan& out);
+// weight: [N, K], finite, K a multiple of 16; `weights`: the dtype that codes are made from, as WeightSpec::weights. h:
+// [K, K]; g: [N, N] or null. out: nvfp4, its tensor_scale set by the caller (shared by a fusion group). Errors: a
+// matrix that is not positive definite, a tensor scale so small that its reciprocal overflows.
+Status nibble_best(const MatrixView& weight, DType weights, const Gram& h, const Gram* g,
+                   const NibbleBestOptions& options, const SolverKernels& kernels, ThreadPool& pool,
+                   const QuantSpan& out);
 
 }  // namespace nibble

@@ -99,10 +99,11 @@ Status solve_weight(const MatrixView& weight, const WeightSpec& spec, const Tens
             if (statistics.tokens == 0) {
                 Gram none(weight.cols, kernels.solver);
                 none.finish(pool);
-                return nibble_best(weight, none, nullptr, solver.best, kernels.solver, pool, out);
+                return nibble_best(weight, spec.weights, none, nullptr, solver.best, kernels.solver, pool, out);
             }
-            return nibble_best(weight, *statistics.inputs, statistics.outputs ? &*statistics.outputs : nullptr,
-                               solver.best, kernels.solver, pool, out);
+            return nibble_best(weight, spec.weights, *statistics.inputs,
+                               statistics.outputs ? &*statistics.outputs : nullptr, solver.best, kernels.solver, pool,
+                               out);
     }
     return Ok{};
 }

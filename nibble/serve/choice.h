@@ -23,6 +23,7 @@ struct Job {
     RequestReport report;
     EngineClock::time_point submitted;
     std::optional<EngineClock::time_point> started, first_token;
+    int64_t longest = 0;  // tokens of its longest choice that has finished
 };
 
 // The order of service: smaller first.
@@ -54,6 +55,7 @@ struct Choice {
     bool alone = false;      // a step with it failed: it runs by itself until it is known whose fault it was
     std::optional<PromptLookup> lookup;
     StateCopy before_draft;
+    std::optional<EngineClock::time_point> last_token;
     std::vector<GeneratedToken> prompt_scores;
     bool prompt_scored = false;
 

@@ -108,6 +108,8 @@ struct Engine::State {
     void end_cancelled_and_late();
     void fork(Choice& leader);
     void run(std::span<Choice* const> step);
+    void count_tokens(Choice& choice, EngineClock::time_point now);
+    void count_finished(Job& job, EngineClock::time_point now);
     void tell(Choice& choice);
     void tell_unforked(const Choice& leader);
     void tell_finished();
@@ -317,6 +319,7 @@ void Engine::State::run(std::span<Choice* const> step) {
     if (options.on_step) options.on_step(rows);
     ++counts.steps;
     counts.step_rows += rows;
+    counts.histograms.iteration_tokens.add(static_cast<double>(rows));
     if (!ran.ok()) {
         // Whose fault it was shows when each runs by itself.
         for (Choice* c : step) {
@@ -335,12 +338,44 @@ void Engine::State::run(std::span<Choice* const> step) {
         const int64_t added = c.answer.generated() - before[i];
         counts.generated_tokens += added;
         c.job->report.generated_tokens += added;
-        if (added > 0 && !c.job->first_token) c.job->first_token = end;
+        if (added > 0) count_tokens(c, end);
         if (c.wants_row) c.alone = false;
         if (c.answer.finished() && c.answer.finish() == FinishReason::error) continue;
         if (const Status settled = scheduler->settle(c); !settled.ok())
             c.answer.end(FinishReason::error, settled.error().message());
     }
+}
+
+// A step has added to `choice`.
+void Engine::State::count_tokens(Choice& choice, EngineClock::time_point now) {
+    if (!choice.job->first_token) {
+        choice.job->first_token = now;
+        counts.histograms.time_to_first_token.add(seconds(now - choice.job->submitted));
+    }
+    if (choice.last_token) counts.histograms.inter_token_latency.add(seconds(now - *choice.last_token));
+    choice.last_token = now;
+}
+
+// The last choice of `job` has finished.
+void Engine::State::count_finished(Job& job, EngineClock::time_point now) {
+    RequestReport& r = job.report;
+    EngineHistograms& h = counts.histograms;
+    r.queue_seconds = seconds(job.started.value_or(now) - job.submitted);
+    if (job.started) r.prompt_seconds = seconds(job.first_token.value_or(now) - *job.started);
+    if (job.first_token) r.generate_seconds = seconds(now - *job.first_token);
+    const double service = r.prompt_seconds + r.generate_seconds;
+    service_seconds = service_seconds == 0 ? service : 0.9 * service_seconds + 0.1 * service;
+    h.e2e_request_latency.add(seconds(now - job.submitted));
+    h.request_queue_time.add(r.queue_seconds);
+    h.request_prefill_time.add(r.prompt_seconds);
+    h.request_decode_time.add(r.generate_seconds);
+    h.request_inference_time.add(service);
+    if (job.longest > 1) h.request_time_per_output_token.add(r.generate_seconds / static_cast<double>(job.longest - 1));
+    h.request_prompt_tokens.add(static_cast<double>(r.prompt_tokens));
+    h.request_generation_tokens.add(static_cast<double>(r.generated_tokens));
+    h.request_max_num_generation_tokens.add(static_cast<double>(job.longest));
+    h.request_params_max_tokens.add(static_cast<double>(job.request.max_tokens));
+    h.request_params_n.add(job.request.choices);
 }
 
 void Engine::State::tell(Choice& choice) {
@@ -355,15 +390,10 @@ void Engine::State::tell(Choice& choice) {
         event.stop = choice.answer.stop();
         event.stop_token = choice.answer.stop_token();
         event.error = choice.answer.error();
+        job.longest = std::max(job.longest, choice.answer.generated());
         if (--job.open == 0) {
-            const auto now = EngineClock::now();
-            RequestReport& r = job.report;
-            r.queue_seconds = seconds(job.started.value_or(now) - job.submitted);
-            if (job.started) r.prompt_seconds = seconds(job.first_token.value_or(now) - *job.started);
-            if (job.first_token) r.generate_seconds = seconds(now - *job.first_token);
-            event.report = &r;
-            const double service = r.prompt_seconds + r.generate_seconds;
-            service_seconds = service_seconds == 0 ? service : 0.9 * service_seconds + 0.1 * service;
+            count_finished(job, EngineClock::now());
+            event.report = &job.report;
         }
         switch (event.finish) {
             case FinishReason::none:

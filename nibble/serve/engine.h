@@ -13,6 +13,7 @@
 #pragma once
 
 #include "model/language_model.h"
+#include "serve/histogram.h"
 #include "serve/request.h"
 #include "text/tokenizer.h"
 
@@ -56,6 +57,7 @@ struct EngineStats {
     int64_t drafts = 0, draft_tokens = 0, accepted_tokens = 0;
     std::array<int64_t, most_drafts> accepted_at{};  // by position in the draft
     int64_t finished_stop = 0, finished_length = 0, finished_cancelled = 0, finished_deadline = 0, finished_error = 0;
+    EngineHistograms histograms;
     double cache_share() const { return pages > 0 ? double(used_pages) / double(pages) : 0; }
 };
 

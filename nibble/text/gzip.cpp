@@ -6,47 +6,63 @@
 #include <memory>
 
 namespace nibble {
-namespace {
 
-struct EndInflate {
-    void operator()(z_stream* stream) const { ::inflateEnd(stream); }
-};
+void GunzipStream::End::operator()(z_stream_s* stream) const {
+    ::inflateEnd(stream);
+    delete stream;
+}
 
-}  // namespace
+GunzipStream::GunzipStream(std::string_view packed, std::unique_ptr<z_stream_s, End> stream)
+    : packed_(packed), stream_(std::move(stream)) {}
+GunzipStream::GunzipStream(GunzipStream&&) noexcept = default;
+GunzipStream& GunzipStream::operator=(GunzipStream&&) noexcept = default;
+GunzipStream::~GunzipStream() = default;
 
-Result<Unpacked> gunzip(std::string_view packed, size_t limit) {
+Result<GunzipStream> GunzipStream::begin(std::string_view packed) {
     constexpr int gzip_only = 16 + MAX_WBITS;
+    auto stream = std::make_unique<z_stream_s>();
+    if (::inflateInit2(stream.get(), gzip_only) != Z_OK) return fail("zlib cannot begin");
+    return GunzipStream(packed, std::unique_ptr<z_stream_s, End>(stream.release()));
+}
+
+Result<bool> GunzipStream::read(std::string& out, size_t most) {
     constexpr size_t step = size_t{1} << 20;
-    z_stream stream{};
-    if (::inflateInit2(&stream, gzip_only) != Z_OK) return fail("zlib cannot begin");
-    const std::unique_ptr<z_stream, EndInflate> end(&stream);
-    Unpacked out;
-    size_t at = 0;  // of what zlib was given
-    for (;;) {
+    z_stream& stream = *stream_;
+    const size_t old = out.size();
+    while (!done_ && out.size() == old && most > 0) {
         if (stream.avail_in == 0) {
-            const size_t size = std::min(packed.size() - at, step);
+            const size_t size = std::min(packed_.size() - at_, step);
             if (size == 0) return fail("ends in the middle of its gzip data");
-            stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data() + at));
+            stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed_.data() + at_));
             stream.avail_in = static_cast<uInt>(size);
-            at += size;
+            at_ += size;
         }
-        const size_t old = out.text.size(), room = std::min(step, limit - old);
-        if (room == 0) {
-            out.cut = true;
-            return out;
-        }
-        out.text.resize(old + room);
-        stream.next_out = reinterpret_cast<Bytef*>(out.text.data() + old);
+        const size_t room = std::min(step, most);
+        out.resize(old + room);
+        stream.next_out = reinterpret_cast<Bytef*>(out.data() + old);
         stream.avail_out = static_cast<uInt>(room);
         const int state = ::inflate(&stream, Z_NO_FLUSH);
-        out.text.resize(old + room - stream.avail_out);
+        out.resize(old + room - stream.avail_out);
         if (state == Z_STREAM_END) {
-            const size_t left = stream.avail_in + (packed.size() - at);
-            if (left == 0) return out;
-            if (::inflateReset(&stream) != Z_OK) return fail("zlib cannot go on");
+            done_ = stream.avail_in + (packed_.size() - at_) == 0;
+            if (!done_ && ::inflateReset(&stream) != Z_OK) return fail("zlib cannot go on");
         } else if (state != Z_OK && state != Z_BUF_ERROR) {
             return fail("is no gzip file, or is damaged{}{}", stream.msg ? ": " : "", stream.msg ? stream.msg : "");
         }
+    }
+    return out.size() > old;
+}
+
+Result<Unpacked> gunzip(std::string_view packed, size_t limit) {
+    NIBBLE_TRY(auto stream, GunzipStream::begin(packed));
+    Unpacked out;
+    for (;;) {
+        if (out.text.size() == limit) {
+            out.cut = true;
+            return out;
+        }
+        NIBBLE_TRY(const bool more, stream.read(out.text, limit - out.text.size()));
+        if (!more) return out;
     }
 }
 

@@ -1,3 +1,4 @@
+#include "cli/formats_json.h"
 #include "cli/formats_text.h"
 
 #include <gtest/gtest.h>
@@ -91,4 +92,33 @@ TEST(FormatsText, FourOverSixChoosesWhatLosesLess) {
     EXPECT_NE(quantized_text("nvfp4", numbers, Arithmetic::true_division)->find("chosen: four"), std::string::npos);
     const float six[] = {6.0f, 3.0f, 1.5f, -6.0f};
     EXPECT_NE(quantized_text("nvfp4", six, Arithmetic::true_division)->find("chosen: six"), std::string::npos);
+}
+
+// JSON says what the text says: every format of the overview, every value, every step.
+TEST(FormatsJson, HoldsWhatTheTextHolds) {
+    const Json overview = overview_json();
+    EXPECT_EQ(overview["elements"].size() + overview["blocks"].size(), 17u);
+    for (const char* kind : {"elements", "blocks"})
+        for (const Json& f : overview[kind]) {
+            const std::string name = f["name"];
+            const auto alone = format_json(name);
+            ASSERT_TRUE(alone.ok()) << name;
+            EXPECT_EQ((*alone)["name"], name);
+        }
+    const auto e2m1 = format_json("e2m1");
+    EXPECT_EQ((*e2m1)["values"], Json::parse("[0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6]"));
+    EXPECT_EQ((*format_json("e4m3"))["values"][0x7F], "nan");
+    EXPECT_FALSE(format_json("fp3").ok());
+    const float numbers[] = {0.1f, -3.0f, 1.5f};
+    EXPECT_EQ(numbers_json(numbers)[0]["formats"]["e4m3"]["code"], 0x1D);
+    for (const Json& b : overview["blocks"]) {
+        const auto walk = quantized_json(b["name"].get<std::string>(), numbers, Arithmetic::reciprocal, {});
+        ASSERT_TRUE(walk.ok());
+        EXPECT_FALSE((*walk)["scales"].empty());
+        for (const Json& n : (*walk)["numbers"])
+            EXPECT_EQ(n["error"].get<double>(), n["value"].get<double>() - n["number"].get<double>());
+    }
+    EXPECT_EQ((*quantized_json("nvfp4", numbers, Arithmetic::reciprocal, 8.0f))["scales"]["tensor_scale"].get<float>(),
+              8.0f * (1.0f / 2688));
+    EXPECT_FALSE(quantized_json("mxfp4", numbers, Arithmetic::reciprocal, 8.0f).ok());
 }

@@ -313,5 +313,18 @@ TEST(Job, ReportsProgressFromNothingToEverything) {
     EXPECT_EQ(total, bytes);
 }
 
+// 1.5 * 2^127 and above round to 2^128, which FP32 does not hold: the user's weight, not a defect of nibble.
+TEST(Job, WeightsThatRoundBeyondFp32AreNamed) {
+    for (const Format format : {Format::mxfp4, Format::mxfp8}) {
+        FakeCheckpoint source;
+        source.add("a_proj.weight", {4, 64});
+        source.set("a_proj.weight", 3, 3.38e38f);
+        const Outcome r = run(source, plan_for(source, {format}), 1);
+        ASSERT_FALSE(r.report.ok()) << format_name(format);
+        EXPECT_NE(r.report.error().message().find("rounds to 2^128"), std::string::npos) << r.report.error().message();
+        EXPECT_EQ(r.report.error().message().find("defect"), std::string::npos) << r.report.error().message();
+    }
+}
+
 }  // namespace
 }  // namespace nibble::test

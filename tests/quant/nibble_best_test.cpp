@@ -73,7 +73,7 @@ QuantMatrix solved(const Matrix& w, const Gram& h, const Gram* g, const NibbleBe
                    const SolverKernels& kernels = *solver_kernels().begin(), int threads = 1) {
     ThreadPool pool(threads);
     QuantMatrix q = blank(w);
-    const auto stats = nibble_best(w.view(), h, g, options, kernels, pool, q.span());
+    const auto stats = nibble_best(w.view(), w.dtype, h, g, options, kernels, pool, q.span());
     EXPECT_TRUE(stats.ok()) << stats.error().message();
     return q;
 }
@@ -355,6 +355,36 @@ TEST_F(NibbleBestTest, WithADiagonalHessianItRoundsEachWeightToTheNearest) {
     }
 }
 
+// Codes are made from the export's dtype: FP32 weights near a tie of BF16's grid lose less than after rounding to BF16.
+TEST_F(NibbleBestTest, KeepsTheValuesOfF32Weights) {
+    std::mt19937 random(9);
+    std::normal_distribution<float> normal(0.0f, 0.05f);
+    Matrix w(DType::f32, n_, k_);
+    std::vector<float> values(static_cast<size_t>(n_ * k_));
+    for (float& v : values) v = normal(random);
+    std::memcpy(w.data.data(), values.data(), 4 * values.size());
+    const auto error = [&](DType weights) {
+        ThreadPool pool(1);
+        QuantMatrix q = blank(w);
+        EXPECT_TRUE(nibble_best(w.view(), weights, h_, nullptr, {}, solver_kernels()[0], pool, q.span()).ok());
+        std::vector<float> decoded(values.size());
+        quantize_kernels()[0].decode(q.view(), decoded.data());
+        double sum = 0;
+        for (int64_t r = 0; r < n_; ++r)
+            for (int64_t i = 0; i < k_; ++i) {
+                double row = 0;
+                for (int64_t j = 0; j < k_; ++j)
+                    row += (double{values[size_t(r * k_ + j)]} - double{decoded[size_t(r * k_ + j)]}) *
+                           h_.sums()[size_t(i * k_ + j)];
+                sum += row * (double{values[size_t(r * k_ + i)]} - double{decoded[size_t(r * k_ + i)]});
+            }
+        return std::pair(sum, q.codes);
+    };
+    const auto kept = error(DType::f32), rounded = error(DType::bf16);
+    EXPECT_NE(kept.second, rounded.second);
+    EXPECT_LT(kept.first, rounded.first);
+}
+
 TEST_F(NibbleBestTest, DeadInputsAndZeroWeightsAreNoProblem) {
     auto x = correlated_rows(600, k_, 1);
     for (size_t i = 0; i < x.size(); ++i)
@@ -378,7 +408,7 @@ TEST_F(NibbleBestTest, WrongShapesAreErrors) {
     ThreadPool pool(1);
     QuantMatrix q = blank(w_);
     const auto run = [&](const Gram& h, const Gram* g) {
-        const auto r = nibble_best(w_.view(), h, g, {}, solver_kernels()[0], pool, q.span());
+        const auto r = nibble_best(w_.view(), DType::bf16, h, g, {}, solver_kernels()[0], pool, q.span());
         return r.ok() ? std::string() : r.error().message();
     };
     EXPECT_EQ(run(g_, nullptr), "statistics of 70 inputs for 160 columns");

@@ -491,5 +491,24 @@ TEST(Resolve, compat_none_shares_scales_only_where_engines_need_it) {
     EXPECT_FALSE(nvfp4.entries[0].scale_group.empty());
 }
 
+TEST(Resolve, layers_beyond_num_hidden_layers_stay_and_are_told) {
+    test::TensorList model = small_model();
+    const std::vector<std::string> all = {on("*weight_quantizer", nvfp4)};
+    const auto whole = plan_of(all, {}, "max", model);
+    ASSERT_TRUE(whole.ok());
+    for (const std::string& warning : whole->warnings) EXPECT_EQ(warning.find("num_hidden_layers"), warning.npos);
+    model.config["num_hidden_layers"] = 1;
+    const auto few = plan_of(all, {}, "max", model);
+    ASSERT_TRUE(few.ok()) << few.error().message();
+    ASSERT_FALSE(few->warnings.empty());
+    EXPECT_EQ(
+        few->warnings[0],
+        "11 tensors (first: model.layers.1.mlp.experts.0.gate_proj.weight) belong to layers beyond "
+        "num_hidden_layers, which config.json does not announce (num_nextn_predict_layers): they stay as they are");
+    EXPECT_EQ(entry(*few, "model.layers.1.mlp.shared_experts.up_proj").spec.format, Format::none);
+    EXPECT_EQ(entry(*few, "model.layers.0.mlp.up_proj").spec.format, Format::nvfp4);
+    EXPECT_EQ(plan_of(all, {.strict = true}, "max", model).error().message(), few->warnings[0] + " (--strict)");
+}
+
 }  // namespace
 }  // namespace nibble

@@ -1,7 +1,8 @@
 // Answers under load are, bit for bit, the answers of each request alone: over model families, with a cache that is too
-// small, common beginnings, guesses ahead, priorities and cancellations.
+// small, common beginnings, guesses ahead, priorities, constraints (some of them broken) and cancellations.
 #include "serve/run_requests.h"
 #include "serve/small_models.h"
+#include "serve/toy_constraint.h"
 
 #include <random>
 
@@ -12,6 +13,7 @@ struct Load {
     std::vector<Request> requests;
     std::vector<int64_t> submit_at;  // step
     std::vector<int64_t> cancel_at;  // step; -1: never
+    std::vector<std::optional<ToyLanguage>> languages;
 };
 
 class Maker {
@@ -24,8 +26,9 @@ public:
         Load load;
         for (int i = 0; i < count; ++i) {
             load.requests.push_back(request());
-            load.submit_at.push_back(below(count * 2));
+            load.submit_at.push_back(below(count * 5 / 4));
             load.cancel_at.push_back(below(10) == 0 ? load.submit_at.back() + below(30) : -1);
+            load.languages.push_back(language_);
         }
         return load;
     }
@@ -45,7 +48,7 @@ private:
         Request r;
         if (below(3) > 0) r.prompt = starts_[size_t(below(std::ssize(starts_)))];
         for (const int32_t t : text(1 + below(60))) r.prompt.push_back(t);
-        r.max_tokens = 1 + below(40);
+        r.max_tokens = 1 + below(below(3) == 0 ? 140 : 40);
         SamplingParams& s = r.sampling;
         s.seed = random_();
         s.temperature = below(2) == 0 ? 0.0f : real(0.3f, 1.5f);
@@ -65,12 +68,24 @@ private:
         r.priority = static_cast<int32_t>(below(3));
         if (below(2) == 0) r.drafts = below(7);
         if (below(5) == 0) r.cache_salt = "s";
+        language_.reset();
+        if (below(4) == 0) {
+            language_ = {.vocab = vocab_,
+                         .seed = static_cast<uint32_t>(random_()),
+                         .share = 2 + below(6),
+                         .length = 1 + below(60),
+                         .breaks = below(4) == 0 ? below(20) : -1,
+                         .refuses = below(6) == 0 ? below(20) : -1};
+            r.constraint = std::make_shared<ToyConstraint>(*language_);
+            r.bad_words.clear();  // would leave no token, now and then
+        }
         return r;
     }
 
     int64_t vocab_;
     std::mt19937_64 random_;
     std::vector<int32_t> starts_[3];
+    std::optional<ToyLanguage> language_;  // of the last request
 };
 
 class Exactness : public testing::TestWithParam<SmallModel> {};
@@ -81,12 +96,15 @@ TEST_P(Exactness, AnswersUnderLoadAreThoseOfEachRequestAlone) {
     if (!model) GTEST_SKIP() << "no golden data (set NIBBLE_GOLDEN)";
     const int count = GetParam().golden ? 50 : 100;
     const Load load = Maker(model->config().vocab, 7).load(count);
-    // Memory for some 700 tokens, and for as many states as run.
+    // Memory for some 500 tokens, and for the states of as many sequences as run: twice that is asked for, for states
+    // take half of the memory at most.
     const auto layouts = model->states();
-    EngineOptions options{.sequences = 9, .step_rows = 96, .mixed_rows = 40, .drafts = 3};
-    options.kv_memory = pool_bytes(layouts, 704, 0) + 2 * pool_bytes(layouts, 0, 30);
+    const bool recurrent = pool_bytes(layouts, 0, 1) > 0;
+    EngineOptions options{.sequences = recurrent ? 5 : 9, .step_rows = 96, .mixed_rows = 40, .drafts = 3};
+    options.kv_memory =
+        recurrent ? std::max(pool_bytes(layouts, 448, 12), pool_bytes(layouts, 0, 25)) : pool_bytes(layouts, 512, 0);
     const auto engine = make_engine(*model, options);
-    ASSERT_GE(engine->capacity(), 320);
+    ASSERT_GE(engine->capacity(), 384);
     std::vector<Heard> heard;
     for (const Request& r : load.requests) heard.emplace_back(r.choices);
     std::vector<uint64_t> handles(size_t(count), 0);
@@ -103,12 +121,28 @@ TEST_P(Exactness, AnswersUnderLoadAreThoseOfEachRequestAlone) {
         }
         more = engine->step();
     }
-    int64_t whole = 0, generated = 0;
+    int64_t whole = 0, generated = 0, constrained = 0, errors = 0;
     for (size_t i = 0; i < heard.size(); ++i) {
         const Heard alone = run_alone(*model, load.requests[i]);
         EXPECT_EQ(heard[i].reports, 1);
         for (size_t c = 0; c < alone.choices.size(); ++c) {
-            generated += std::ssize(heard[i].choices[c].ids);
+            const Answered& answer = heard[i].choices[c];
+            generated += std::ssize(answer.ids);
+            errors += answer.finish == FinishReason::error;
+            if (const auto& language = load.languages[i]) {
+                // An end token is none of the language's, and what it refuses is the last thing said.
+                std::span<const int32_t> said = answer.ids;
+                if (!said.empty() && std::ranges::count(load.requests[i].eos, said.back()) > 0)
+                    said = said.first(said.size() - 1);
+                if (answer.finish == FinishReason::error) {
+                    EXPECT_TRUE(language->breaks >= 0 || language->refuses >= 0) << heard[i].error;
+                    if (heard[i].error.starts_with("the constraint refuses")) said = said.first(said.size() - 1);
+                }
+                EXPECT_TRUE(ToyConstraint::holds(*language, said)) << "request " << i;
+                constrained += answer.finish != FinishReason::error;
+            } else {
+                EXPECT_NE(answer.finish, FinishReason::error) << heard[i].error;
+            }
             if (heard[i].choices[c].finish == FinishReason::cancelled) {
                 EXPECT_TRUE(heard[i].choices[c].begins(alone.choices[c])) << "request " << i << " choice " << c;
                 continue;
@@ -120,15 +154,44 @@ TEST_P(Exactness, AnswersUnderLoadAreThoseOfEachRequestAlone) {
     }
     const EngineStats stats = engine->stats();
     EXPECT_GT(whole, count * 3 / 4);
-    const bool recurrent = pool_bytes(layouts, 0, 1) > 0;  // states leave more room than the load needs
-    EXPECT_TRUE(recurrent || stats.preemptions > 0);
+    EXPECT_TRUE(recurrent || stats.preemptions > 0);  // states leave more room than the load needs: see below
     EXPECT_GT(stats.prefix_hits, 0);
     EXPECT_GT(stats.accepted_tokens, 0);
     EXPECT_LT(stats.accepted_tokens, stats.draft_tokens);
     EXPECT_GT(stats.finished_cancelled, 0);
-    EXPECT_EQ(stats.finished_error, 0);
+    EXPECT_EQ(stats.finished_error, errors);
+    EXPECT_GT(errors, 0);
+    EXPECT_GT(constrained, count / 12);
     EXPECT_EQ(stats.generated_tokens, generated);
     EXPECT_EQ(stats.used_pages, 0);
+}
+
+// Recurrent states and pages of those that are pushed out are computed again.
+TEST(HybridPreemption, GivesTheSameAnswers) {
+    ThreadPool pool(2);
+    for (const char* name : {"hybrid", "hybrid_bf16_states"})
+        for (const bool prefix_cache : {false, true}) {
+            const auto model = load_small(
+                {name, false, {}, std::string(name) == "hybrid" ? SsmStateFormat::f32 : SsmStateFormat::bf16}, pool);
+            const auto layouts = model->states();
+            const auto engine =
+                make_engine(*model, {.sequences = 3,
+                                     .step_rows = 64,
+                                     .kv_memory = std::max(pool_bytes(layouts, 384, 5), pool_bytes(layouts, 0, 10)),
+                                     .prefix_cache = prefix_cache});
+            std::vector<Request> requests;
+            for (int i = 0; i < 6; ++i) {
+                Request& r = requests.emplace_back();
+                for (int k = 0; k < 70 + i; ++k) r.prompt.push_back((k * (i / 2 + 3) + 1) % 64);
+                r.max_tokens = 230 + i;
+                r.sampling.seed = uint64_t(i);
+            }
+            const auto heard = run_all(*engine, requests);
+            for (size_t i = 0; i < requests.size(); ++i)
+                EXPECT_EQ(heard[i].choices, run_alone(*model, requests[i]).choices) << name << " " << i;
+            EXPECT_GT(engine->stats().preemptions, 0) << name << " " << prefix_cache;
+            EXPECT_EQ(engine->stats().used_pages, 0);
+        }
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Exactness, testing::ValuesIn(small_models()),

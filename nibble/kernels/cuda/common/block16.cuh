@@ -106,7 +106,8 @@ struct Chunk<Bf16> {
         const uint32_t even = __byte_perm(a, b, 0x5410), odd = __byte_perm(a, b, 0x7632);
         return ((even >> 4) & 0x08080808u) | (odd & 0x80808080u);
     }
-    __device__ uint32_t negative_nibbles(int half) const { return sign_nibbles<0x0000>(half); }
+    // Quotients by a safe divisor keep their sign (safe_divisor_max).
+    __device__ uint32_t negative_nibbles(int half, float = 0.0f) const { return sign_nibbles<0x0000>(half); }
     __device__ uint32_t not_positive_nibbles(int half) const { return sign_nibbles<0x8001>(half); }
 };
 
@@ -141,10 +142,15 @@ struct Chunk<F32> {
         return m;
     }
     __device__ float amax() const { return __uint_as_float(amax_bits()); }
-    __device__ uint32_t negative_nibbles(int half) const {
+    // Of x / divisor, which loses its sign where it underflows to -0: |x| <= divisor * 2^-150, a tie among them. Such x
+    // are subnormal, so that the scaling by 2^149 is exact, and others may overflow. Divisor 0: of x itself.
+    __device__ uint32_t negative_nibbles(int half, float divisor = 0.0f) const {
         uint32_t n = 0;
 #pragma unroll
-        for (int i = 0; i < 8; ++i) n |= (x[8 * half + i] < 0.0f ? 8u : 0u) << (4 * i);
+        for (int i = 0; i < 8; ++i) {
+            const float steps = -x[8 * half + i] * 0x1p100f * 0x1p49f;
+            n |= (steps > 0.5f * divisor ? 8u : 0u) << (4 * i);
+        }
         return n;
     }
     __device__ uint32_t not_positive_nibbles(int half) const {

@@ -77,7 +77,8 @@ __device__ uint2 nvfp4_codes(const Chunk<In>& w, const uint8_t* at, float amax, 
     uint32_t half[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h)
-        half[h] = e2m1_pack8([&](int i) { return by.quotient(w.magnitude(8 * h + i)); }) | w.negative_nibbles(h);
+        half[h] = e2m1_pack8([&](int i) { return by.quotient(w.magnitude(8 * h + i)); }) |
+                  w.negative_nibbles(h, decode_scale);
     return {half[0], half[1]};
 }
 

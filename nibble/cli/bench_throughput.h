@@ -1,0 +1,30 @@
+// `nibble bench throughput`: output tokens per second of an engine without HTTP, all requests queued at once.
+#pragma once
+
+#include "cli/engine.h"
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+namespace nibble {
+
+struct BenchThroughputOptions {
+    std::string path;             // or
+    std::string shape;            // a published model's, with random weights (checkpoint/random_checkpoint.h)
+    std::string format = "bf16";  // of its linears
+    bool quantize_head = false;   // into that format, too
+    int layers = 0;               // of it; 0: all
+    std::vector<int64_t> input{128}, output{128};          // tokens of prompts and of answers: pairs
+    int64_t requests = 0;                                  // 0: twice as many as run together
+    int64_t sequences = 0, step_rows = 0, mixed_rows = 0;  // of the engine; 0: its choice
+    EngineFlags engine;
+    CacheFlags cache;
+    bool json = false;
+};
+
+// A line for every pair, beside what the model alone decodes in the same run.
+Status bench_throughput(const BenchThroughputOptions& options, std::FILE* out);
+
+}  // namespace nibble

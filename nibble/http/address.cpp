@@ -1,0 +1,186 @@
+#include "http/address.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <memory>
+
+namespace nibble {
+namespace {
+
+struct AddressListFree {
+    void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
+};
+using AddressList = std::unique_ptr<addrinfo, AddressListFree>;
+
+Result<AddressList> resolved(const HttpAddress& address, int flags) {
+    addrinfo hints{};
+    hints.ai_family = AF_UNSPEC;
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = flags | AI_NUMERICSERV;
+    addrinfo* list = nullptr;
+    const char* host = address.host.empty() ? nullptr : address.host.c_str();
+    if (const int code = ::getaddrinfo(host, std::to_string(address.port).c_str(), &hints, &list); code != 0)
+        return fail("{}: {}", to_text(address), ::gai_strerror(code));
+    return AddressList(list);
+}
+
+Result<sockaddr_un> unix_address(const std::string& path) {
+    sockaddr_un name{};
+    name.sun_family = AF_UNIX;
+    if (path.size() >= sizeof name.sun_path) return fail("{}: the path of a unix socket is too long", path);
+    std::memcpy(name.sun_path, path.c_str(), path.size() + 1);
+    return name;
+}
+
+Error system_error(const HttpAddress& address) { return fail("{}: {}", to_text(address), std::strerror(errno)); }
+
+Result<int> listen_unix(const HttpAddress& address) {
+    NIBBLE_TRY(const sockaddr_un name, unix_address(address.unix_path));
+    const auto* generic = reinterpret_cast<const sockaddr*>(&name);
+    const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return system_error(address);
+    int bound = ::bind(fd, generic, sizeof name);
+    if (bound != 0 && errno == EADDRINUSE) {
+        // A socket that its server left behind when it was killed refuses connections.
+        const int probe = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        const bool dead = probe >= 0 && ::connect(probe, generic, sizeof name) != 0 && errno == ECONNREFUSED;
+        if (probe >= 0) ::close(probe);
+        errno = EADDRINUSE;
+        if (dead && ::unlink(address.unix_path.c_str()) == 0) bound = ::bind(fd, generic, sizeof name);
+    }
+    if (bound == 0 && ::listen(fd, 4096) == 0) return fd;
+    const Error error = system_error(address);
+    ::close(fd);
+    return error;
+}
+
+Result<int> finish_connect(int fd, const sockaddr* name, socklen_t size, std::chrono::milliseconds patience,
+                           const HttpAddress& address) {
+    if (::connect(fd, name, size) != 0) {
+        if (errno != EINPROGRESS && errno != EAGAIN) return system_error(address);
+        pollfd ready{fd, POLLOUT, 0};
+        if (::poll(&ready, 1, static_cast<int>(patience.count())) <= 0)
+            return fail("{}: no connection within {} ms", to_text(address), patience.count());
+        int code = 0;
+        socklen_t length = sizeof code;
+        ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &length);
+        errno = code;
+        if (code != 0) return system_error(address);
+    }
+    ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+    return fd;
+}
+
+}  // namespace
+
+std::string to_text(const HttpAddress& address) {
+    if (!address.unix_path.empty()) return "unix:" + address.unix_path;
+    const bool v6 = address.host.find(':') != std::string::npos;
+    return fmt::format("{}{}{}:{}", v6 ? "[" : "", address.host, v6 ? "]" : "", address.port);
+}
+
+Result<HttpUrl> parse_url(std::string_view url) {
+    HttpUrl out;
+    if (url.starts_with("unix:")) {
+        out.address.unix_path = url.substr(5);
+        if (out.address.unix_path.empty()) return fail("'{}': no path behind unix:", url);
+        return out;
+    }
+    if (url.starts_with("https://"))
+        return fail("'{}': https is not spoken here; give the address behind the proxy", url);
+    std::string_view rest = url;
+    if (rest.starts_with("http://")) rest.remove_prefix(7);
+    const std::string_view authority = rest.substr(0, rest.find('/'));
+    out.base = rest.substr(authority.size());
+    while (out.base.ends_with('/')) out.base.pop_back();
+    size_t colon = authority.rfind(':');
+    std::string_view host = authority;
+    if (authority.starts_with('[')) {
+        const size_t close = authority.find(']');
+        if (close == authority.npos) return fail("'{}': no ] behind [", url);
+        host = authority.substr(1, close - 1);
+        colon = close + 1 < authority.size() ? close + 1 : authority.npos;
+    } else if (colon != authority.npos) {
+        host = authority.substr(0, colon);
+    }
+    out.address.port = 80;
+    if (colon != authority.npos) {
+        const std::string_view port = authority.substr(colon + 1);
+        const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), out.address.port);
+        if (error != std::errc() || end != port.data() + port.size() || authority[colon] != ':')
+            return fail("'{}': '{}' is not a port", url, port);
+    }
+    out.address.host = host;
+    if (host.empty()) return fail("'{}': no host", url);
+    return out;
+}
+
+Result<int> listen_at(HttpAddress& address) {
+    if (!address.unix_path.empty()) return listen_unix(address);
+    NIBBLE_TRY(const AddressList list, resolved(address, AI_PASSIVE));
+    Error error = fail("{}: no address", to_text(address));
+    for (const addrinfo* one = list.get(); one; one = one->ai_next) {
+        const int fd = ::socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (fd < 0) {
+            error = system_error(address);
+            continue;
+        }
+        const int on = 1;
+        ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+        if (::bind(fd, one->ai_addr, one->ai_addrlen) != 0 || ::listen(fd, 4096) != 0) {
+            error = system_error(address);
+            ::close(fd);
+            continue;
+        }
+        sockaddr_storage name{};
+        socklen_t size = sizeof name;
+        ::getsockname(fd, reinterpret_cast<sockaddr*>(&name), &size);
+        if (name.ss_family == AF_INET) address.port = ntohs(reinterpret_cast<sockaddr_in*>(&name)->sin_port);
+        if (name.ss_family == AF_INET6) address.port = ntohs(reinterpret_cast<sockaddr_in6*>(&name)->sin6_port);
+        return fd;
+    }
+    return error;
+}
+
+Result<int> connect_to(const HttpAddress& address, std::chrono::milliseconds patience) {
+    if (!address.unix_path.empty()) {
+        NIBBLE_TRY(const sockaddr_un name, unix_address(address.unix_path));
+        const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (fd < 0) return system_error(address);
+        if (::connect(fd, reinterpret_cast<const sockaddr*>(&name), sizeof name) == 0) return fd;
+        const Error error = system_error(address);
+        ::close(fd);
+        return error;
+    }
+    NIBBLE_TRY(const AddressList list, resolved(address, 0));
+    Error error = fail("{}: no address", to_text(address));
+    for (const addrinfo* one = list.get(); one; one = one->ai_next) {
+        const int fd = ::socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (fd < 0) {
+            error = system_error(address);
+            continue;
+        }
+        auto connected = finish_connect(fd, one->ai_addr, one->ai_addrlen, patience, address);
+        if (connected.ok()) {
+            const int on = 1;
+            ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+            return fd;
+        }
+        error = std::move(connected).error();
+        ::close(fd);
+    }
+    return error;
+}
+
+}  // namespace nibble

@@ -1,0 +1,38 @@
+// Writes the shards of one split, document by document.
+#pragma once
+
+#include "train/data_document.h"
+#include "train/data_manifest.h"
+#include "train/shard.h"
+
+#include <filesystem>
+#include <optional>
+
+namespace nibble {
+
+class DataSplitWriter {
+public:
+    // Files are named FOLDER/NAME_000000.bin ...
+    DataSplitWriter(std::filesystem::path folder, std::string name, int width, int64_t shard_tokens)
+        : folder_(std::move(folder)), name_(std::move(name)), width_(width), shard_tokens_(shard_tokens) {}
+
+    // A document; longer than a shard: several. learned: as TokenDocument's.
+    Status add(std::span<const TokenId> ids, const std::vector<bool>& learned, size_t learned_begin);
+    // Closes the last shard.
+    Result<DataSplit> finish();
+
+private:
+    Status close_shard();
+
+    std::filesystem::path folder_;
+    std::string name_;
+    int width_;
+    int64_t shard_tokens_;
+    DataSplit split_;
+    std::optional<TokenShardWriter> shard_;
+    std::vector<uint64_t> starts_;
+    std::vector<std::byte> mask_;
+    int64_t learned_ = 0;
+};
+
+}  // namespace nibble

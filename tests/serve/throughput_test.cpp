@@ -1,0 +1,36 @@
+#include "serve/throughput.h"
+
+#include "serve/run_requests.h"
+#include "serve/small_models.h"
+
+namespace nibble::test {
+namespace {
+
+TEST(Throughput, CountsEveryTokenOfEveryAnswer) {
+    ThreadPool pool(2);
+    for (const char* name : {"llama", "hybrid"}) {
+        const auto model = load_small({name}, pool);
+        const auto engine = make_engine(*model, {.sequences = 3, .step_rows = 40, .context = 32});
+        int64_t told = 0;
+        const auto t = measure_throughput(*engine, {.input = 20, .output = 7, .requests = 11},
+                                          [&](int64_t finished) { EXPECT_EQ(finished, ++told); });
+        ASSERT_TRUE(t.ok()) << t.error().message();
+        EXPECT_EQ(t->requests, 11);
+        EXPECT_EQ(told, 11);
+        EXPECT_EQ(t->input_tokens, 220);
+        EXPECT_EQ(t->output_tokens, 77);
+        EXPECT_GE(t->most_running, 2);
+        EXPECT_LE(t->most_running, 3);
+        EXPECT_EQ(t->step_rows, 11 * (20 + 6));
+        EXPECT_GT(t->seconds, 0);
+        EXPECT_DOUBLE_EQ(t->output_per_second(), 77 / t->seconds);
+        EXPECT_DOUBLE_EQ(t->total_per_second(), 297 / t->seconds);
+        const auto steady = measure_steady_decode(*model, 3, 24, 5);
+        ASSERT_TRUE(steady.ok()) << steady.error().message();
+        EXPECT_GT(*steady, 0);
+        EXPECT_FALSE(measure_throughput(*engine, {.input = 32, .output = 7, .requests = 1}).ok());
+    }
+}
+
+}  // namespace
+}  // namespace nibble::test
