@@ -1,4 +1,5 @@
-// `nibble train CONFIG.yaml`: pretraining and fine-tuning. `nibble train --shape NAME --synthetic`: one line to measure.
+// `nibble train CONFIG.yaml`: pretraining and fine-tuning. `nibble train --shape NAME --synthetic`: one line to
+// measure.
 #include "base/mapped_file.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/side_files.h"
@@ -6,13 +7,17 @@
 #include "cli/model_text.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
-#include "train/check_forward.h"
+#include "cli/train_compare.h"
+#include "cli/train_report.h"
+#include "io/journal.h"
+#include "train/data_open.h"
+#include "train/run_folder.h"
 #include "train/train_run.h"
 #include "train/train_shapes.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <sys/resource.h>
+#include <nlohmann/json.hpp>
 
 #include <cstdio>
 
@@ -24,7 +29,8 @@ namespace fs = std::filesystem;
 struct TrainFlags {
     std::string config, shape, precision, device = "cpu", kernels, output, command_line;
     std::optional<int64_t> steps, batch, seq, layers;
-    bool synthetic = false, quiet = false, json = false, check_forward = false;
+    std::vector<std::string> compare;
+    bool synthetic = false, resume = false, quiet = false, json = false, check_forward = false;
     int threads = 0;
 };
 
@@ -43,6 +49,7 @@ Result<TrainConfig> train_config(const TrainFlags& flags) {
     if (flags.seq) c.sequence = *flags.seq;
     if (flags.layers) c.layers = *flags.layers;
     if (!flags.output.empty()) c.output = flags.output;
+    c.resume |= flags.resume;
     if (!flags.precision.empty()) {
         NIBBLE_TRY(c.precision, train_precision_from_name(flags.precision).within("--precision"));
     }
@@ -81,10 +88,6 @@ Result<std::shared_ptr<Parameters>> start(const TrainConfig& c, ThreadPool& pool
     return parameters;
 }
 
-struct Sources {
-    std::unique_ptr<BatchSource> train, validation;
-};
-
 Result<std::unique_ptr<BatchSource>> text_source(const TrainConfig& c, const fs::path& file, bool shuffle) {
     NIBBLE_TRY(const Tokenizer tokenizer, open_tokenizer(c.tokenizer.empty() ? c.model : c.tokenizer));
     NIBBLE_TRY(const MappedFile map, MappedFile::open(file));
@@ -93,14 +96,14 @@ Result<std::unique_ptr<BatchSource>> text_source(const TrainConfig& c, const fs:
     return window_source({ids.begin(), ids.end()}, c.sequence, c.seed, shuffle).within(file.string());
 }
 
-Result<Sources> open_sources(const TrainConfig& c, int64_t vocab) {
-    Sources s;
+Result<DataSources> open_sources(const TrainConfig& c, int64_t vocab) {
+    DataSources s;
     if (c.data.synthetic) {
         s.train = synthetic_source(vocab, c.sequence, c.seed);
         if (!c.data.validation.empty()) return fail("data.validation: synthetic data has none");
         return s;
     }
-    if (!c.data.folder.empty()) return fail("data.folder: token shards are not read yet; give data.text");
+    if (!c.data.folder.empty()) return open_data_folder(c, vocab);
     if (!c.data.cut_documents) return fail("data.cut_documents: a text has no documents to cut");
     if (c.tokenizer.empty() && c.model.empty()) return fail("data.text: 'tokenizer' says how the text becomes tokens");
     NIBBLE_TRY(s.train, text_source(c, c.data.text, true));
@@ -133,12 +136,13 @@ Json step_json(const StepReport& r) {
 }
 
 void print_step(const StepReport& r) {
-    fmt::print("completed step: {}, seconds: {:.3f}, TFLOP/s/device: {:.3f}, Tokens/s/device: {:.3f}, "
-               "total_weights: {:g}, loss: {:.3f}, gradient_norm: {:.3f}, learning_rate: {:.3e}, memory_gib: {:.2f}{}{}\n",
-               r.step, r.seconds, r.flops / r.seconds * 1e-12, static_cast<double>(r.result.tokens) / r.seconds,
-               r.result.weight, r.result.loss, r.result.gradient_norm, r.result.learning_rate, memory_gib(),
-               r.validation ? fmt::format(", validation: {:.3f}", *r.validation) : "",
-               r.result.skipped ? ", skipped: not finite" : "");
+    fmt::print(
+        "completed step: {}, seconds: {:.3f}, TFLOP/s/device: {:.3f}, Tokens/s/device: {:.3f}, "
+        "total_weights: {:g}, loss: {:.3f}, gradient_norm: {:.3f}, learning_rate: {:.3e}, memory_gib: {:.2f}{}{}\n",
+        r.step, r.seconds, r.flops / r.seconds * 1e-12, static_cast<double>(r.result.tokens) / r.seconds,
+        r.result.weight, r.result.loss, r.result.gradient_norm, r.result.learning_rate, memory_gib(),
+        r.validation ? fmt::format(", validation: {:.3f}", *r.validation) : "",
+        r.result.skipped ? ", skipped: not finite" : "");
     std::fflush(stdout);
 }
 
@@ -151,64 +155,41 @@ Status write_model(const TrainConfig& c, const TrainFlags& flags, Trainer& train
     return Ok{};
 }
 
-Status check_built(const TrainConfig& c) {
-    if (c.resume) return fail("resume: runs cannot be taken up again yet");
-    if (c.saving.every > 0) return fail("saving.every: checkpoints within a run are not built yet; the model is "
-                                        "written at the end");
+Status check_output(const TrainConfig& c) {
+    if (c.output.empty() && (c.resume || c.saving.every > 0))
+        return fail("{}: needs an output folder", c.resume ? "resume" : "saving.every");
+    if (!c.output.empty() && fs::exists(fs::symlink_status(c.output / "model")))
+        return fail("{}: exists already; remove it or choose another output", (c.output / "model").string());
     return Ok{};
 }
 
-// Layers that are treated alike are one line: "layers 0-11  q_proj  NVFP4 1x16 ...".
-void print_table(const Trainer& trainer) {
-    struct Row {
-        int64_t first, last;
-        std::string unit, products;
-    };
-    std::vector<Row> rows;
-    for (const UnitLine& line : trainer.products().table()) {
-        std::string unit = line.name.substr(line.name.rfind('.') + 1);
-        const std::string products = fmt::format("forward {}; input gradient {}; weight gradient {}", line.forward,
-                                                 line.input_gradient, line.weight_gradient);
-        const auto like = std::ranges::find_if(rows, [&](const Row& r) {
-            return r.unit == unit && r.products == products && r.last >= line.layer - 1;
-        });
-        if (like == rows.end())
-            rows.push_back({line.layer, line.layer, std::move(unit), products});
-        else
-            like->last = line.layer;
-    }
-    for (const Row& r : rows) {
-        const std::string where = r.first < 0 ? "" : r.first == r.last ? fmt::format("layer {} ", r.first)
-                                                                       : fmt::format("layers {}-{} ", r.first, r.last);
-        fmt::print("  {}{}: {}\n", where, r.unit, r.products);
-    }
-    fmt::print("  kernels: {}; quantized operands are emulated exactly, sums are FP32\n", trainer.model().kernels());
+// What runs that differ by their seed alone have in common.
+std::string group_of(const TrainConfig& c, const std::string& data) {
+    TrainConfig like = c;
+    like.seed = 0;
+    return fmt::format("{} {:.8}", train_recipe_name(c.precision.recipe), hash_text(train_identity(like) + data));
 }
 
-Result<Outcome> report_forward(const TrainFlags& flags, Trainer& trainer, BatchSource& data, const TrainConfig& config) {
-    NIBBLE_TRY(const TrainBatch batch, data.next(config.batch));
-    NIBBLE_TRY(const ForwardCheck check, check_forward(trainer, batch));
-    Json ways = Json::array();
-    for (const ForwardWay& way : check.ways) {
-        ways.push_back({{"way", way.name}, {"labels", way.labels}, {"mismatches", way.mismatches}, {"apart", way.apart}});
-        if (!flags.json && !flags.quiet)
-            fmt::print("{}: {} log-probabilities, {} with other bits{}\n", way.name, way.labels, way.mismatches,
-                       way.mismatches ? fmt::format(", at most {:.3g} apart", way.apart) : "");
-    }
-    if (flags.json)
-        fmt::print("{}", json_line({{"promised", check.promised}, {"mismatches", check.mismatches()}, {"ways", ways}}));
-    if (!check.promised && !flags.json && !flags.quiet)
-        fmt::print("{} does not promise equal bits: scales of its inputs are those of a whole tensor\n",
-                   train_recipe_name(config.precision.recipe));
-    return Outcome{.findings = check.promised && check.mismatches() > 0};
+Result<RunFolderOptions> folder_options(const TrainConfig& c, const TrainFlags& flags, const DataSources& sources,
+                                        int64_t parameters, const JobHooks& hooks) {
+    NIBBLE_TRY(const Json config, parse_json(train_identity(c)));
+    const Json identity{{"config", config}, {"data", sources.hash}};
+    return RunFolderOptions{.folder = c.output,
+                            .resume = c.resume,
+                            .identity = identity.dump(),
+                            .about = {{"name", fs::absolute(c.output).lexically_normal().filename().string()},
+                                      {"group", group_of(c, sources.hash)},
+                                      {"command", flags.command_line},
+                                      {"parameters", parameters},
+                                      {"config", config}},
+                            .saving = c.saving,
+                            .warn = hooks.warn};
 }
 
 Result<Outcome> run_train(const TrainFlags& flags) {
     if (flags.device != "cpu") return fail("--device {}: training runs on the CPU only so far", flags.device);
     NIBBLE_TRY(const TrainConfig config, train_config(flags));
-    NIBBLE_CHECK(check_built(config));
-    if (!config.output.empty() && fs::exists(fs::symlink_status(config.output / "model")))
-        return fail("{}: exists already; remove it or choose another output", (config.output / "model").string());
+    NIBBLE_CHECK(check_output(config));
     ThreadPool pool(flags.threads);
     NIBBLE_TRY(const auto parameters, start(config, pool));
     NIBBLE_TRY(const auto trainer, Trainer::create(parameters,
@@ -218,26 +199,38 @@ Result<Outcome> run_train(const TrainFlags& flags) {
                                                     .seed = config.seed,
                                                     .kernels = flags.kernels},
                                                    pool));
-    NIBBLE_TRY(Sources sources, open_sources(config, trainer->model().config().vocab));
+    NIBBLE_TRY(DataSources sources, open_sources(config, trainer->model().config().vocab));
     if (!flags.quiet && !flags.json)
-        fmt::print("{} parameters, {} steps of {} x {} tokens, precision {}; FLOP as MaxText counts (causal attention at "
-                   "one half)\n",
-                   parameters->elements(), config.steps, config.batch, config.sequence,
-                   train_recipe_name(config.precision.recipe));
-    if (!flags.quiet && !flags.json) print_table(*trainer);
-    if (flags.check_forward) return report_forward(flags, *trainer, *sources.train, config);
+        fmt::print(
+            "{} parameters, {} steps of {} x {} tokens, precision {}; FLOP as MaxText counts (causal attention at "
+            "one half)\n",
+            parameters->elements(), config.steps, config.batch, config.sequence,
+            train_recipe_name(config.precision.recipe));
+    if (!flags.quiet && !flags.json) print_train_table(*trainer);
+    if (flags.check_forward) return report_forward(flags.json, flags.quiet, *trainer, *sources.train, config);
     Console console(true);
-    const RunHooks hooks{.on_step =
-                             [&](const StepReport& r) -> Status {
-                                 if (flags.json)
-                                     fmt::print("{}", json_line(step_json(r)));
-                                 else if (!flags.quiet)
-                                     print_step(r);
-                                 return Ok{};
-                             },
-                         .stop_requested = console.hooks().stop_requested};
+    std::unique_ptr<RunFolder> folder;
+    if (!config.output.empty()) {
+        NIBBLE_TRY(const auto options, folder_options(config, flags, sources, parameters->elements(), console.hooks()));
+        NIBBLE_TRY(folder, RunFolder::open(options, *trainer, *sources.train));
+        if (folder->first_step() > 0 && !flags.quiet && !flags.json)
+            fmt::print("goes on behind {} steps\n", folder->first_step());
+    }
+    const RunHooks hooks{.on_step = [&](const StepReport& r) -> Status {
+                             if (folder) folder->after_step(step_json(r), *trainer, *sources.train);
+                             if (flags.json)
+                                 fmt::print("{}", json_line(step_json(r)));
+                             else if (!flags.quiet)
+                                 print_step(r);
+                             return Ok{};
+                         },
+                         .stop_requested = console.hooks().stop_requested,
+                         .first_step = folder ? folder->first_step() : 0};
     NIBBLE_TRY(const int64_t done, run_training(config, *trainer, *sources.train, sources.validation.get(), hooks));
-    if (done < config.steps) return fail("stopped after {} of {} steps; nothing was written", done, config.steps);
+    if (folder) NIBBLE_CHECK(folder->finish(done, *trainer, *sources.train));
+    if (done < config.steps)
+        return fail("stopped after {} of {} steps; {}", done, config.steps,
+                    folder ? "resume it with --resume" : "nothing was written");
     if (!config.output.empty()) NIBBLE_CHECK(write_model(config, flags, *trainer, pool));
     return Outcome{};
 }
@@ -251,17 +244,23 @@ void add_train(CLI::App& app, RunCommand& run) {
     CLI::Option* shape =
         command->add_option("--shape", flags->shape, "measure a model of this shape instead: 60m, 124m, 350m, 1b ...");
     shape->excludes(config);
+    CLI::Option* compare =
+        command->add_option("--compare", flags->compare, "instead: runs side by side; -o PAGE.html draws them")
+            ->excludes(config)
+            ->excludes(shape);
     command->add_flag("--synthetic", flags->synthetic, "tokens by chance instead of data")->needs(shape);
     command->add_option("--layers", flags->layers, "fewer layers than the shape has")
         ->needs(shape)
         ->check(CLI::Range(1, 1000));
     command->add_option("--precision", flags->precision, "the recipe of the products; overrides the config");
-    command->add_option("--steps", flags->steps, "overrides the config")->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+    command->add_option("--steps", flags->steps, "overrides the config")
+        ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
     command->add_option("--batch", flags->batch, "rows of a step; overrides the config")->check(CLI::Range(1, 1 << 20));
     command->add_option("--seq", flags->seq, "tokens of a row; overrides the config")->check(CLI::Range(1, 1 << 24));
     command->add_flag("--check-forward", flags->check_forward,
                       "no training: compare the bits of log-probabilities with the engine's, exit status 1 if they differ");
     command->add_option("-o,--output", flags->output, "folder of the run; overrides the config");
+    command->add_flag("--resume", flags->resume, "go on from the newest checkpoint in the output");
     add_device_flag(*command, flags->device);
     add_kernels_flag(*command, flags->kernels, "forces the CPU kernels: avx512, avx2, ref");
     add_threads_flag(*command, flags->threads);
@@ -270,10 +269,18 @@ void add_train(CLI::App& app, RunCommand& run) {
     command->footer(
         "Examples:\n"
         "  nibble train config.yaml\n"
+        "  nibble train --compare runs/bf16 runs/nvfp4 -o gap.html\n"
         "  nibble train --shape 124m --synthetic --precision nvfp4 --steps 5 --batch 2 --seq 256");
-    command->callback([flags, command, config, shape, &run] {
-        if (config->count() + shape->count() == 0) throw CLI::RequiredError("config");
+    command->callback([flags, command, config, shape, compare, &run] {
+        if (config->count() + shape->count() + compare->count() == 0) throw CLI::RequiredError("config");
         flags->command_line = command_line_of(*command);
+        if (compare->count() > 0) {
+            run = [flags]() -> Result<Outcome> {
+                NIBBLE_CHECK(compare_runs(flags->compare, flags->output, flags->json));
+                return Outcome{};
+            };
+            return;
+        }
         run = [flags] { return run_train(*flags); };
     });
 }

@@ -132,13 +132,10 @@ Result<DataManifest> build_data(const DocumentText& text, const DataBuildOptions
     const auto made = [&]() -> Result<DataManifest> {
         NIBBLE_TRY(auto manifest, DataBuilder(text, options, work.path(), std::move(files)).run(pool, hooks));
         NIBBLE_CHECK(write_file_atomically(work.path() / data_manifest_name, to_json(manifest).dump(1) + "\n"));
+        NIBBLE_CHECK(work.publish());
         return manifest;
     }();
-    if (!made.ok()) {
-        work.discard();
-        return made;
-    }
-    NIBBLE_CHECK(work.publish());
+    if (!made.ok()) work.discard();
     return made;
 }
 

@@ -1,4 +1,4 @@
-"""Ends `nibble` (SIGKILL) before the n-th call that changes a file, for small jobs of quantize, convert, import, search and eval,
+"""Ends `nibble` (SIGKILL) before the n-th call that changes a file, for small jobs of quantize, convert, import, search, data and eval,
 and lets that call fail instead (a full disk, no descriptor left): started again as the program itself says, every job must end with the
 bytes of an undisturbed run, and leave nothing else behind. `kill_at_call.py build/cpu/nibble build/cpu/tests/libkill_at.so [--all]`
 
@@ -125,6 +125,7 @@ def jobs():
         Job("convert", ["convert", "../quantized", "-o", "out", "--format", "compressed-tensors", "--quiet", *small]),
         Job("import", ["import", "../quantized.gguf", "-o", "out", "--quiet", *small]),
         Job("search", ["search", "../chat", "-o", "out.yaml", "--bits", "6", *calib, *small]),
+        Job("data", ["data", "build", "../text.txt", "-o", "out", "--tokenizer", "../chat", "--val", "0.2", "--val-by", "tails", "--quiet", *small]),
         Job("eval", ["eval", "../chat", "--text", "../text.txt", "--context", "32", "--chunks", "4", "-o", "out", *small]),
     ]
 

@@ -1,0 +1,127 @@
+#include "train/run_folder.h"
+
+#include "io/atomic_file.h"
+
+#include <algorithm>
+#include <system_error>
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view page_name = "report.html", checkpoints_name = "checkpoints", events_name = "events";
+
+double seconds_since_1970() {
+    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::optional<double> number_of(const Json& line, std::string_view key) {
+    const auto found = line.find(key);
+    if (found == line.end() || !found->is_number()) return {};
+    return found->get<double>();
+}
+
+std::vector<EventScalar> scalars_of(const Json& line) {
+    std::vector<EventScalar> scalars;
+    for (const auto& [key, tag] :
+         {std::pair{"loss", "train/loss"}, std::pair{"gradient_norm", "train/gradient_norm"},
+          std::pair{"learning_rate", "train/learning_rate"}, std::pair{"tokens_per_second", "train/tokens_per_second"},
+          std::pair{"validation", "validation/loss"}})
+        if (const auto value = number_of(line, key)) scalars.push_back({tag, static_cast<float>(*value)});
+    return scalars;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<RunFolder>> RunFolder::open(const RunFolderOptions& options, Trainer& trainer,
+                                                   BatchSource& data) {
+    std::error_code error;
+    fs::create_directories(options.folder, error);
+    if (error) return fail("{}: cannot create: {}", options.folder.string(), error.message());
+    std::unique_ptr<RunFolder> run(new RunFolder(options));
+    NIBBLE_TRY(run->lock_, WorkFolder::Lock::take(options.folder));
+    if (!options.resume && fs::exists(options.folder / run_log_name, error))
+        return fail("{}: holds a run already; resume it, remove it or choose another output", options.folder.string());
+    NIBBLE_TRY(run->checkpoints_, RunCheckpoints::open(options.folder / checkpoints_name, options.saving));
+    NIBBLE_CHECK(run->restore(trainer, data));
+    NIBBLE_CHECK(run->open_files());
+    return run;
+}
+
+Status RunFolder::restore(Trainer& trainer, BatchSource& data) {
+    NIBBLE_TRY(const auto found, list_checkpoints(checkpoints_->folder()));
+    if (found.empty()) return Ok{};
+    const fs::path& file = found.back().file;
+    NIBBLE_TRY(const RunPlace place, read_state(file, options_.identity, trainer));
+    NIBBLE_CHECK(data.set_place(place.source).within(file.string()));
+    first_step_ = saved_ = place.step;
+    return Ok{};
+}
+
+Status RunFolder::open_files() {
+    Json about = options_.about;
+    about["resumed_at"] = first_step_;
+    NIBBLE_TRY(RunLog log, RunLog::resume(options_.folder / run_log_name, {{"run", about}}, first_step_ - 1));
+    log_.emplace(std::move(log));
+    // A file for each process; TensorBoard shows those of a folder as one run.
+    NIBBLE_TRY(EventFile events, EventFile::create(options_.folder / events_name, fmt::format("{:08}", first_step_),
+                                                   seconds_since_1970()));
+    events_.emplace(std::move(events));
+    return Ok{};
+}
+
+void RunFolder::warn(const Error& error) {
+    if (error.message() == warned_) return;  // a full disk says the same at every step
+    warned_ = error.message();
+    if (options_.warn) options_.warn(error.message());
+    // The log may be what cannot be written: then this is all that can be done.
+    static_cast<void>(log_->add({{"step", last_step_}, {"warning", error.message()}}).ok());
+}
+
+void RunFolder::note(const Json& line) {
+    if (const Status done = log_->add(line); !done.ok()) warn(done.error());
+    const std::vector<EventScalar> scalars = scalars_of(line);
+    const Status done = events_->add(seconds_since_1970(), last_step_, scalars);
+    if (!done.ok()) warn(done.error());
+}
+
+void RunFolder::save(int64_t steps, Trainer& trainer, BatchSource& data) {
+    if (const Status before = checkpoints_->wait(); !before.ok()) warn(before.error());
+    checkpoints_->save(trainer, {.step = steps, .source = data.place(), .identity = options_.identity});
+    saved_ = steps;
+}
+
+void RunFolder::after_step(const Json& line, Trainer& trainer, BatchSource& data) {
+    last_step_ = static_cast<int64_t>(number_of(line, "step").value_or(0));
+    note(line);
+    if (const Status saved = checkpoints_->look(); !saved.ok()) warn(saved.error());
+    const int64_t every = options_.saving.every, steps = last_step_ + 1;
+    if (every > 0 && steps % every == 0) save(steps, trainer, data);
+    const auto now = std::chrono::steady_clock::now();
+    if (std::chrono::duration<double>(now - page_written_).count() < options_.page_seconds) return;
+    if (const Status page = write_page(); !page.ok()) warn(page.error());
+    page_written_ = now;
+}
+
+Status RunFolder::finish(int64_t steps, Trainer& trainer, BatchSource& data) {
+    if (saved_ == steps) {
+        // What was saved last may have failed: it is this state, so once more.
+        const Status before = checkpoints_->wait();
+        if (!before.ok()) {
+            warn(before.error());
+            saved_ = -1;
+        }
+    }
+    if (saved_ != steps) save(steps, trainer, data);
+    NIBBLE_CHECK(checkpoints_->wait());
+    if (const Status page = write_page(); !page.ok()) warn(page.error());
+    return Ok{};
+}
+
+Status RunFolder::write_page() const {
+    NIBBLE_TRY(const RunHistory history, read_run_history(options_.folder));
+    return write_file_atomically(options_.folder / page_name, run_page({history}));
+}
+
+}  // namespace nibble

@@ -1,0 +1,68 @@
+// The folder of a run:
+//   train.jsonl     the log (train/run_log.h)
+//   report.html     loss, validation, gradient norm, throughput; written anew while it goes on
+//   events/         TensorBoard's event files
+//   checkpoints/    states to go on from (train/run_checkpoints.h)
+//   model/          the trained model, at the end; whoever opened the folder writes it
+// One process at a time. What cannot be written (a full disk) is told by `warn` and training goes on; the last good
+// checkpoint stays.
+#pragma once
+
+#include "checkpoint/work_folder.h"
+#include "train/batch_source.h"
+#include "train/event_file.h"
+#include "train/run_checkpoints.h"
+#include "train/run_history.h"
+#include "train/run_log.h"
+
+#include <chrono>
+#include <functional>
+
+namespace nibble {
+
+struct RunFolderOptions {
+    std::filesystem::path folder;
+    bool resume = false;          // false: the folder must not hold a run
+    std::string identity;         // of RunPlace
+    Json about = Json::object();  // of the log's first line; "name" and "group" for pages
+    TrainSaving saving;
+    double page_seconds = 10;  // at most so often while it goes on
+    std::function<void(std::string_view)> warn;
+};
+
+class RunFolder {
+public:
+    // Makes the folder, or goes on: the newest checkpoint is read into trainer and data; none, and the run begins anew.
+    // Errors: a folder that holds a run already, another process in it, a checkpoint that is damaged or of another run.
+    static Result<std::unique_ptr<RunFolder>> open(const RunFolderOptions& options, Trainer& trainer,
+                                                   BatchSource& data);
+
+    // Steps that the checkpoint had made.
+    int64_t first_step() const { return first_step_; }
+
+    // After a step: notes it, saves where it is due. `line`: at least what run_history.h reads.
+    void after_step(const Json& line, Trainer& trainer, BatchSource& data);
+    // Behind `steps` steps, the last one or the one before a stop: saves unless that is done, and waits. Error: the
+    // state could not be written.
+    Status finish(int64_t steps, Trainer& trainer, BatchSource& data);
+
+private:
+    explicit RunFolder(RunFolderOptions options) : options_(std::move(options)) {}
+    Status restore(Trainer& trainer, BatchSource& data);
+    Status open_files();
+    void warn(const Error& error);
+    void note(const Json& line);
+    void save(int64_t steps, Trainer& trainer, BatchSource& data);
+    Status write_page() const;
+
+    RunFolderOptions options_;
+    WorkFolder::Lock lock_;
+    std::unique_ptr<RunCheckpoints> checkpoints_;
+    std::optional<RunLog> log_;
+    std::optional<EventFile> events_;
+    int64_t first_step_ = 0, saved_ = -1, last_step_ = 0;
+    std::string warned_;  // last
+    std::chrono::steady_clock::time_point page_written_;
+};
+
+}  // namespace nibble

@@ -1,0 +1,178 @@
+#include "train/run_state.h"
+
+#include "base/json_fields.h"
+#include "base/map_faults.h"
+#include "io/atomic_file.h"
+#include "io/safetensors.h"
+#include "io/safetensors_writer.h"
+
+#include <xxhash.h>
+
+#include <cmath>
+#include <cstring>
+#include <system_error>
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t run_state_version = 1;
+constexpr std::string_view run_state_key = "nibble_run";
+
+struct StatePart {
+    std::string name;
+    std::vector<int64_t> shape;
+    DType dtype = DType::f32;
+    Bytes bytes;
+};
+
+std::vector<StatePart> parts_of_state(const RunState& s) {
+    std::vector<StatePart> parts;
+    for (size_t i = 0; i < s.names.size(); ++i) {
+        const auto add = [&](std::string_view kind, const std::vector<float>& values) {
+            parts.push_back(
+                {fmt::format("{}.{}", kind, s.names[i]), s.shapes[i], DType::f32, std::as_bytes(std::span(values))});
+        };
+        add("master", s.masters[i]);
+        add("m", s.m[i]);
+        add("v", s.v[i]);
+    }
+    if (!s.place.scales.empty())
+        parts.push_back({"scales", {std::ssize(s.place.scales)}, DType::u8, Bytes(s.place.scales)});
+    return parts;
+}
+
+// A sum over tensors, so that the order in which a file lists them does not matter.
+uint64_t hash_of_tensor(std::string_view name, Bytes bytes) {
+    return XXH3_64bits_withSeed(bytes.data(), bytes.size(), XXH3_64bits(name.data(), name.size()));
+}
+
+Status write_parts(const fs::path& file, const std::vector<StatePart>& parts, const std::string& about) {
+    std::vector<TensorSpec> specs;
+    for (const StatePart& part : parts) specs.push_back({part.name, part.dtype, part.shape});
+    NIBBLE_TRY(auto layout, SafetensorsLayout::make(std::move(specs), {{std::string(run_state_key), about}}));
+    NIBBLE_TRY(auto writer, SafetensorsFileWriter::create(file, std::move(layout)));
+    for (size_t i = 0; i < parts.size(); ++i) NIBBLE_CHECK(writer.write(i, 0, parts[i].bytes));
+    return writer.finish();
+}
+
+struct StoredRun {
+    RunPlace place;
+    int64_t optimizer_steps = 0;
+    std::string hash;
+};
+
+Result<StoredRun> stored_run(const SafetensorsFile& file) {
+    const auto found = file.metadata().find(std::string(run_state_key));
+    if (found == file.metadata().end()) return fail("is no checkpoint of a training run");
+    NIBBLE_TRY(const Json json, parse_json(found->second));
+    int64_t version = 0;
+    StoredRun run;
+    NIBBLE_CHECK(json_get(json, "version", version));
+    if (version != run_state_version) return fail("'version': {}, {} is read", version, run_state_version);
+    NIBBLE_CHECK(json_get(json, "step", run.place.step));
+    NIBBLE_TRY(const Json* source, json_object(json, "source"));
+    run.place.source = *source;
+    NIBBLE_CHECK(json_get(json, "optimizer_steps", run.optimizer_steps));
+    NIBBLE_CHECK(json_get(json, "identity", run.place.identity));
+    NIBBLE_CHECK(json_get(json, "hash", run.hash));
+    if (run.place.step < 0 || run.optimizer_steps < 0) return fail("a negative step");
+    return run;
+}
+
+// The values of "KIND.NAME", checked.
+Result<Bytes> state_tensor(const SafetensorsFile& file, std::string_view kind, const CheckpointTensor& like) {
+    const std::string name = fmt::format("{}.{}", kind, like.name);
+    const TensorRecord* record = file.find(name);
+    if (!record) return fail("tensor '{}' is missing", name);
+    if (record->dtype != DType::f32 || record->shape != like.shape)
+        return fail("tensor '{}' is not F32 in the model's shape", name);
+    for (size_t i = 0; i < record->data.size() / 4; ++i) {
+        float value;
+        std::memcpy(&value, record->data.data() + i * 4, 4);
+        if (!std::isfinite(value)) return fail("tensor '{}': number {} is {}", name, i, value);
+    }
+    return record->data;
+}
+
+Status check_hash(const SafetensorsFile& file, const std::string& expected) {
+    uint64_t hash = 0;
+    for (const TensorRecord& record : file.tensors()) hash += hash_of_tensor(record.name, record.data);
+    NIBBLE_CHECK(check_maps());
+    if (const std::string found = fmt::format("{:016x}", hash); found != expected)
+        return fail("is damaged: the hash of its tensors is {}, it says {}; remove it to go on from an older one",
+                    found, expected);
+    return Ok{};
+}
+
+Result<RunPlace> read_into(const SafetensorsFile& file, const std::string& identity, Trainer& trainer) {
+    NIBBLE_TRY(StoredRun run, stored_run(file));
+    NIBBLE_CHECK(check_hash(file, run.hash));
+    if (run.place.identity != identity)
+        return fail("belongs to another run: {}; this one is {}", run.place.identity, identity);
+    Parameters& parameters = trainer.parameters();
+    const TensorRecord* scales = file.find("scales");
+    const size_t wanted = 3 * parameters.count() + (scales ? 1 : 0);
+    if (file.tensors().size() != wanted)
+        return fail("holds {} tensors; this model has {} parameters", file.tensors().size(), parameters.count());
+    std::vector<Bytes> values;  // all are looked at before the first is copied
+    for (const CheckpointTensor& tensor : parameters.tensors())
+        for (const char* kind : {"master", "m", "v"}) {
+            NIBBLE_TRY(values.emplace_back(), state_tensor(file, kind, tensor));
+        }
+    NIBBLE_CHECK(check_maps());
+    for (size_t id = 0; id < parameters.count(); ++id) {
+        const std::span<float> into[] = {parameters.master(id), trainer.optimizer().m(id), trainer.optimizer().v(id)};
+        for (size_t kind = 0; kind < 3; ++kind)
+            if (!into[kind].empty())
+                std::memcpy(into[kind].data(), values[3 * id + kind].data(), into[kind].size_bytes());
+    }
+    trainer.optimizer().set_steps(run.optimizer_steps);
+    if (scales) run.place.scales.assign(scales->data.begin(), scales->data.end());
+    NIBBLE_CHECK(trainer.renew());
+    return std::move(run.place);
+}
+
+}  // namespace
+
+RunState copy_state(Trainer& trainer, RunPlace place) {
+    RunState s{.place = std::move(place), .optimizer_steps = trainer.optimizer().steps()};
+    const Parameters& parameters = trainer.parameters();
+    for (size_t id = 0; id < parameters.count(); ++id) {
+        const auto copy = [](std::span<const float> values) {
+            return std::vector<float>(values.begin(), values.end());
+        };
+        s.names.push_back(parameters.tensors()[id].name);
+        s.shapes.push_back(parameters.tensors()[id].shape);
+        s.masters.push_back(copy(parameters.master(id)));
+        s.m.push_back(copy(trainer.optimizer().m(id)));
+        s.v.push_back(copy(trainer.optimizer().v(id)));
+    }
+    return s;
+}
+
+Status write_state(const fs::path& file, const RunState& state) {
+    const std::vector<StatePart> parts = parts_of_state(state);
+    uint64_t hash = 0;
+    for (const StatePart& part : parts) hash += hash_of_tensor(part.name, part.bytes);
+    const Json about{{"version", run_state_version},     {"step", state.place.step},
+                     {"source", state.place.source},     {"optimizer_steps", state.optimizer_steps},
+                     {"identity", state.place.identity}, {"hash", fmt::format("{:016x}", hash)}};
+    fs::path partial = file;
+    partial += ".partial";
+    Status done = write_parts(partial, parts, about.dump());
+    if (done.ok()) done = rename_durably(partial, file);
+    if (!done.ok()) {
+        std::error_code ignored;
+        fs::remove(partial, ignored);
+    }
+    return done;
+}
+
+Result<RunPlace> read_state(const fs::path& file, const std::string& identity, Trainer& trainer) {
+    NIBBLE_TRY(const auto stored, SafetensorsFile::open(file));
+    return read_into(stored, identity, trainer).within(file.string());
+}
+
+}  // namespace nibble

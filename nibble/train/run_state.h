@@ -1,0 +1,45 @@
+// The state of a run in a file, from which training goes on to the same bits: FP32 masters, both states of AdamW, the
+// scales of recipes that have a history, how many steps were made, the place of the loader. Random numbers need none
+// (Philox, keyed by seed and step).
+//
+// One safetensors file per checkpoint: "master.NAME", "m.NAME", "v.NAME" in F32 and "scales" in U8; everything else is
+// JSON under "nibble_run" in its metadata, a hash of all tensors included. A file gets its name when it is whole and on
+// the device.
+#pragma once
+
+#include "base/json.h"
+#include "train/trainer.h"
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace nibble {
+
+struct RunPlace {
+    int64_t step = 0;               // steps that were made, skipped ones included
+    Json source = Json::object();   // where the data is: BatchSource::place()
+    std::string identity;           // what must be equal to go on: train_identity(), the data
+    std::vector<std::byte> scales;  // opaque; empty without
+};
+
+// A copy of the state, so that training goes on while it is written.
+struct RunState {
+    RunPlace place;
+    int64_t optimizer_steps = 0;
+    std::vector<std::string> names;
+    std::vector<std::vector<int64_t>> shapes;
+    std::vector<std::vector<float>> masters, m, v;
+};
+
+RunState copy_state(Trainer& trainer, RunPlace place);
+
+// Errors: a disk that is full (nothing is left of the file then).
+Status write_state(const std::filesystem::path& file, const RunState& state);
+
+// Into a trainer of the same parameters, which is renewed. Errors, with the trainer as before: a file that is damaged,
+// of other parameters, or holds a number that is not finite (which); another `identity` (both are shown).
+Result<RunPlace> read_state(const std::filesystem::path& file, const std::string& identity, Trainer& trainer);
+
+}  // namespace nibble

@@ -1,0 +1,148 @@
+// A run's folder: whoever stops it at any step, it goes on to the same bits; what cannot be written is told.
+#include "train/run_folder.h"
+#include "support/files.h"
+#include "support/markup_check.h"
+#include "train/small_trainer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+
+class RunFolderTest : public testing::Test {
+protected:
+    struct Run {
+        std::unique_ptr<Trainer> trainer;
+        std::unique_ptr<BatchSource> data = synthetic_source(48, 10, 3);
+        std::vector<std::string> warnings;
+        std::unique_ptr<RunFolder> folder;
+    };
+
+    RunFolderOptions options(const std::string& name, Run& run) {
+        return {.folder = dir / name,
+                .identity = "{\"seed\": 3}",
+                .about = {{"group", "g"}},
+                .saving = {.every = 2, .keep = 2},
+                .page_seconds = 0,
+                .warn = [&run](std::string_view text) { run.warnings.emplace_back(text); }};
+    }
+
+    Status open(Run& run, const RunFolderOptions& with) {
+        run.trainer = test::small_trainer(pool, {});
+        NIBBLE_TRY(run.folder, RunFolder::open(with, *run.trainer, *run.data));
+        return Ok{};
+    }
+
+    static void steps(Run& run, int64_t from, int64_t to) {
+        for (int64_t step = from; step < to; ++step) {
+            const auto batch = run.data->next(2);
+            ASSERT_TRUE(batch.ok());
+            const auto done = run.trainer->step({&*batch, 1}, 1e-2);
+            ASSERT_TRUE(done.ok()) << done.error().message();
+            run.folder->after_step(to_json(LoggedStep{.step = step,
+                                                      .loss = done->loss,
+                                                      .gradient_norm = done->gradient_norm,
+                                                      .learning_rate = 1e-2,
+                                                      .seconds = 0.25,
+                                                      .tokens = 20}),
+                                   *run.trainer, *run.data);
+        }
+    }
+
+    // The last checkpoint's bytes, and the log's steps.
+    std::string outcome(const std::string& name) {
+        const auto found = list_checkpoints(dir / name / "checkpoints");
+        EXPECT_TRUE(found.ok() && !found->empty());
+        std::string out = fmt::format("step {} ", found->back().step) + test::read_file(found->back().file);
+        const auto history = read_run_history(dir / name);
+        EXPECT_TRUE(history.ok()) << history.error().message();
+        for (const LoggedStep& s : history->steps) out += to_json(s).dump();
+        return out;
+    }
+
+    ThreadPool pool{2};
+    test::TempDir dir;
+};
+
+TEST_F(RunFolderTest, ARunThatWasStoppedEndsWithTheSameBits) {
+    Run whole;
+    ASSERT_TRUE(open(whole, options("whole", whole)).ok());
+    steps(whole, 0, 7);
+    ASSERT_TRUE(whole.folder->finish(7, *whole.trainer, *whole.data).ok());
+    const std::string want = outcome("whole");
+    EXPECT_TRUE(want.starts_with("step 7 "));
+    EXPECT_EQ(test::check_markup(test::read_file(dir / "whole" / "report.html")).error, "");
+    EXPECT_TRUE(fs::exists(dir / "whole" / "events" / "events.out.tfevents.00000000"));
+    for (const int64_t stop : {1, 2, 3, 5, 6}) {
+        const std::string name = fmt::format("stop{}", stop);
+        {
+            Run first;
+            ASSERT_TRUE(open(first, options(name, first)).ok());
+            steps(first, 0, stop);  // ends without finish(): what a kill leaves
+        }
+        Run second;
+        auto with = options(name, second);
+        with.resume = true;
+        ASSERT_TRUE(open(second, with).ok());
+        EXPECT_EQ(second.folder->first_step(), stop / 2 * 2);
+        steps(second, second.folder->first_step(), 7);
+        ASSERT_TRUE(second.folder->finish(7, *second.trainer, *second.data).ok());
+        EXPECT_TRUE(outcome(name) == want) << stop;
+        EXPECT_TRUE(second.warnings.empty());
+    }
+}
+
+TEST_F(RunFolderTest, AnotherRunIsNotTouched) {
+    Run first;
+    ASSERT_TRUE(open(first, options("a", first)).ok());
+    steps(first, 0, 3);
+    Run second;
+    const auto message = [&](const RunFolderOptions& with) {
+        const Status opened = open(second, with);
+        EXPECT_FALSE(opened.ok());
+        return opened.ok() ? std::string() : opened.error().message();
+    };
+    EXPECT_NE(message(options("a", second)).find("another process"), std::string::npos);
+    ASSERT_TRUE(first.folder->finish(3, *first.trainer, *first.data).ok());
+    first.folder.reset();
+    const std::string before = outcome("a");
+    EXPECT_NE(message(options("a", second)).find("holds a run already"), std::string::npos);
+    auto other = options("a", second);
+    other.resume = true;
+    other.identity = "{\"seed\": 4}";
+    EXPECT_NE(message(other).find("another run"), std::string::npos);
+    EXPECT_TRUE(outcome("a") == before);
+}
+
+TEST_F(RunFolderTest, AFullDiskIsToldAndTrainingGoesOn) {
+    Run run;
+    ASSERT_TRUE(open(run, options("a", run)).ok());
+    steps(run, 0, 2);
+    ASSERT_TRUE(run.folder->finish(2, *run.trainer, *run.data).ok());
+    // A folder in the place of the next file: no file can be made there.
+    fs::create_directories(dir / "a" / "checkpoints" / "step_00000004.safetensors.partial" / "x");
+    steps(run, 2, 5);
+    EXPECT_EQ(run.folder->finish(5, *run.trainer, *run.data).ok(), true);
+    ASSERT_EQ(run.warnings.size(), 1u);
+    EXPECT_NE(run.warnings[0].find("step_00000004"), std::string::npos);
+    const auto history = read_run_history(dir / "a");
+    ASSERT_TRUE(history.ok());
+    EXPECT_EQ(history->warnings, run.warnings);
+    EXPECT_EQ(history->steps.size(), 5u);
+    const auto found = list_checkpoints(dir / "a" / "checkpoints");
+    ASSERT_EQ(found->size(), 2u);
+    EXPECT_EQ((*found)[0].step, 2);
+    EXPECT_EQ((*found)[1].step, 5);
+    // The last state of all must be on the device.
+    fs::create_directories(dir / "a" / "checkpoints" / "step_00000006.safetensors.partial" / "x");
+    steps(run, 5, 6);
+    EXPECT_FALSE(run.folder->finish(6, *run.trainer, *run.data).ok());
+    EXPECT_TRUE(fs::exists((*found)[1].file));
+}
+
+}  // namespace
+}  // namespace nibble

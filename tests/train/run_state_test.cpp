@@ -1,0 +1,207 @@
+// What a run leaves on disk: from any checkpoint training goes on to the same bits.
+#include "support/files.h"
+#include "train/run_checkpoints.h"
+#include "train/run_log.h"
+#include "train/small_trainer.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <limits>
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Masters and both states of the optimizer, as bytes.
+std::string all_state(Trainer& trainer) {
+    std::string out;
+    const auto add = [&](std::span<const float> values) {
+        out.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
+    };
+    for (size_t id = 0; id < trainer.parameters().count(); ++id) {
+        add(trainer.parameters().master(id));
+        add(trainer.optimizer().m(id));
+        add(trainer.optimizer().v(id));
+    }
+    return out + std::to_string(trainer.optimizer().steps());
+}
+
+class RunStateTest : public testing::Test {
+protected:
+    void make_step(Trainer& trainer, uint32_t number) {
+        const TrainBatch batch = test::random_batch(2, 12, 48, number);
+        const auto step = trainer.step({&batch, 1}, 1e-2);
+        ASSERT_TRUE(step.ok()) << step.error().message();
+    }
+
+    ThreadPool pool{2};
+    test::TempDir dir;
+};
+
+TEST_F(RunStateTest, TrainingGoesOnToTheSameBits) {
+    const auto whole = test::small_trainer(pool, {}), first = test::small_trainer(pool, {});
+    for (uint32_t i = 0; i < 3; ++i) make_step(*whole, i);
+    const std::string at_three = all_state(*whole);
+    RunPlace place{
+        .step = 3, .source = {{"row", 6}}, .identity = "{\"seed\": 1}", .scales = {std::byte{7}, std::byte{9}}};
+    ASSERT_TRUE(write_state(dir / "a.safetensors", copy_state(*whole, place)).ok());
+    EXPECT_FALSE(fs::exists(dir / "a.safetensors.partial"));
+    for (uint32_t i = 3; i < 6; ++i) make_step(*whole, i);
+    EXPECT_NE(all_state(*whole), at_three);
+
+    const auto read = read_state(dir / "a.safetensors", place.identity, *first);
+    ASSERT_TRUE(read.ok()) << read.error().message();
+    EXPECT_EQ(read->step, 3);
+    EXPECT_EQ(read->source["row"], 6);
+    EXPECT_EQ(read->scales, place.scales);
+    EXPECT_TRUE(all_state(*first) == at_three);
+    for (uint32_t i = 3; i < 6; ++i) make_step(*first, i);
+    EXPECT_TRUE(all_state(*first) == all_state(*whole));
+}
+
+TEST_F(RunStateTest, ADamagedOrForeignFileChangesNothing) {
+    const auto trainer = test::small_trainer(pool, {});
+    make_step(*trainer, 1);
+    const fs::path file = dir / "a.safetensors";
+    ASSERT_TRUE(write_state(file, copy_state(*trainer, {.step = 1, .identity = "x"})).ok());
+    const std::string good = test::read_file(file);
+    make_step(*trainer, 2);
+    const std::string before = all_state(*trainer);
+    const auto refused = [&](std::string_view why, const std::string& identity = "x") {
+        const auto read = read_state(file, identity, *trainer);
+        ASSERT_FALSE(read.ok()) << why;
+        EXPECT_TRUE(read.error().message().starts_with(file.string())) << read.error().message();
+        EXPECT_NE(read.error().message().find(why), std::string::npos) << read.error().message();
+        EXPECT_TRUE(all_state(*trainer) == before);
+    };
+    refused("another run", "y");
+    std::string damaged = good;
+    damaged[good.size() - 5] ^= 4;
+    test::write_file(file, damaged);
+    refused("is damaged");
+    test::write_file(file, std::string_view(good).substr(0, good.size() - 100));
+    refused("");
+    test::write_file(file, std::string_view(good).substr(0, 4));
+    refused("");
+    // What is whole but not finite: the state of a run that went wrong.
+    RunState state = copy_state(*trainer, {.step = 1, .identity = "x"});
+    state.v[2][3] = std::numeric_limits<float>::quiet_NaN();
+    ASSERT_TRUE(write_state(file, state).ok());
+    refused(fmt::format("tensor 'v.{}': number 3 is nan", state.names[2]));
+    state = copy_state(*trainer, {.step = 1, .identity = "x"});
+    state.shapes[1] = {std::ssize(state.masters[1])};
+    const bool was_vector = trainer->parameters().tensors()[1].shape.size() == 1;
+    ASSERT_TRUE(write_state(file, state).ok());
+    if (!was_vector) refused("is not F32 in the model's shape");
+    state.names.pop_back();
+    ASSERT_TRUE(write_state(file, state).ok());
+    refused("parameters");
+    // A model's file is none of a run.
+    test::write_file(file, test::read_file(test::test_data("chat") / "model.safetensors"));
+    refused("is no checkpoint of a training run");
+}
+
+TEST_F(RunStateTest, CheckpointsAreKeptByNumberAndInterval) {
+    const auto trainer = test::small_trainer(pool, {});
+    const auto steps = [&] {
+        std::string out;
+        const auto found = list_checkpoints(dir / "c");
+        EXPECT_TRUE(found.ok());
+        for (const RunCheckpoint& c : *found) out += fmt::format("{} ", c.step);
+        return out;
+    };
+    EXPECT_EQ(steps(), "");
+    fs::create_directories(dir / "c");
+    test::write_file(dir / "c" / "step_00000007.safetensors.partial", "half");
+    test::write_file(dir / "c" / "step_x.safetensors", "not ours");
+    const auto checkpoints = RunCheckpoints::open(dir / "c", {.keep = 2, .keep_every = 4});
+    ASSERT_TRUE(checkpoints.ok());
+    EXPECT_FALSE(fs::exists(dir / "c" / "step_00000007.safetensors.partial"));
+    for (int64_t step = 1; step <= 7; ++step) {
+        make_step(*trainer, uint32_t(step));
+        (*checkpoints)->save(*trainer, {.step = step, .identity = "x"});
+        if (step != 5) continue;
+        EXPECT_TRUE((*checkpoints)->wait().ok());
+        EXPECT_EQ(steps(), "4 5 ");
+    }
+    EXPECT_TRUE((*checkpoints)->wait().ok());
+    EXPECT_EQ(steps(), "4 6 7 ");
+    EXPECT_TRUE(fs::exists(dir / "c" / "step_x.safetensors"));
+    EXPECT_FALSE(RunCheckpoints::open(dir / "c", {.keep = 0}).ok());
+}
+
+// The state is that of the moment of save(), whatever training does while it is written.
+TEST_F(RunStateTest, WhatIsWrittenIsTheMomentOfSaving) {
+    const auto trainer = test::small_trainer(pool, {}), other = test::small_trainer(pool, {});
+    const auto checkpoints = RunCheckpoints::open(dir / "c", {.keep = 9});
+    ASSERT_TRUE(checkpoints.ok());
+    std::vector<std::string> states;
+    for (int64_t step = 1; step <= 5; ++step) {
+        make_step(*trainer, uint32_t(step));
+        states.push_back(all_state(*trainer));
+        (*checkpoints)->save(*trainer, {.step = step, .identity = "x"});
+    }
+    ASSERT_TRUE((*checkpoints)->wait().ok());
+    const auto found = list_checkpoints(dir / "c");
+    ASSERT_EQ(found->size(), 5u);
+    for (const RunCheckpoint& c : *found) {
+        const auto read = read_state(c.file, "x", *other);
+        ASSERT_TRUE(read.ok()) << read.error().message();
+        EXPECT_TRUE(all_state(*other) == states[size_t(c.step - 1)]);
+    }
+}
+
+// A folder that is gone takes no file, as a full disk: the failure is told, what was there before is as it was.
+TEST_F(RunStateTest, AFailedSaveIsToldAndLosesNothing) {
+    const auto trainer = test::small_trainer(pool, {});
+    const auto checkpoints = RunCheckpoints::open(dir / "c", {.keep = 1});
+    ASSERT_TRUE(checkpoints.ok());
+    (*checkpoints)->save(*trainer, {.step = 1, .identity = "x"});
+    ASSERT_TRUE((*checkpoints)->wait().ok());
+    fs::create_directories(dir / "c" / "step_00000002.safetensors.partial");  // a folder: no file can be made there
+    (*checkpoints)->save(*trainer, {.step = 2, .identity = "x"});
+    const Status failed = (*checkpoints)->wait();
+    ASSERT_FALSE(failed.ok());
+    EXPECT_NE(failed.error().message().find("step_00000002"), std::string::npos);
+    EXPECT_TRUE((*checkpoints)->wait().ok()) << "told once";
+    EXPECT_TRUE(fs::exists(dir / "c" / "step_00000001.safetensors"));
+    (*checkpoints)->save(*trainer, {.step = 3, .identity = "x"});
+    EXPECT_TRUE((*checkpoints)->wait().ok());
+    EXPECT_FALSE(fs::exists(dir / "c" / "step_00000001.safetensors"));
+}
+
+TEST(RunLogFile, GoesOnBehindTheStepOfTheCheckpoint) {
+    test::TempDir dir;
+    const fs::path file = dir / "train.jsonl";
+    {
+        auto log = RunLog::create(file, {{"run", 1}});
+        ASSERT_TRUE(log.ok()) << log.error().message();
+        for (int step = 1; step <= 4; ++step) EXPECT_TRUE(log->add({{"step", step}, {"loss", 0.5 * step}}).ok());
+        EXPECT_TRUE(log->add({{"note", "of no step"}}).ok());
+    }
+    test::write_file(file, test::read_file(file) + "{\"step\": 5, \"lo");  // killed within a line
+    {
+        auto log = RunLog::resume(file, {{"run", 2}}, 3);
+        ASSERT_TRUE(log.ok()) << log.error().message();
+        EXPECT_TRUE(log->add({{"step", 4}, {"loss", 7}}).ok());
+    }
+    const auto lines = read_run_log(file);
+    ASSERT_TRUE(lines.ok()) << lines.error().message();
+    ASSERT_EQ(lines->size(), 6u);
+    EXPECT_EQ((*lines)[0]["run"], 2);
+    EXPECT_EQ((*lines)[3]["step"], 3);
+    EXPECT_EQ((*lines)[4]["note"], "of no step");
+    EXPECT_EQ((*lines)[5]["loss"], 7);
+    auto fresh = RunLog::resume(dir / "b.jsonl", {{"run", 3}}, 9);
+    ASSERT_TRUE(fresh.ok());
+    EXPECT_EQ(read_run_log(dir / "b.jsonl")->size(), 1u);
+    test::write_file(dir / "c.jsonl", "{}\nnot json\n{}\n");
+    const auto damaged = read_run_log(dir / "c.jsonl");
+    ASSERT_FALSE(damaged.ok());
+    EXPECT_NE(damaged.error().message().find("line 2"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace nibble
