@@ -9,6 +9,7 @@
 #include "cli/terminal.h"
 #include "cli/train_compare.h"
 #include "io/journal.h"
+#include "train/data_manifest.h"
 #include "train/data_open.h"
 #include "train/run_folder.h"
 #include "train/train_run.h"
@@ -87,11 +88,13 @@ Result<std::shared_ptr<Parameters>> start(const TrainConfig& c, ThreadPool& pool
     return parameters;
 }
 
-Result<std::unique_ptr<BatchSource>> text_source(const TrainConfig& c, const fs::path& file, bool shuffle) {
+Result<std::unique_ptr<BatchSource>> text_source(const TrainConfig& c, const fs::path& file, bool shuffle,
+                                                 std::string& hash) {
     NIBBLE_TRY(const Tokenizer tokenizer, open_tokenizer(c.tokenizer.empty() ? c.model : c.tokenizer));
     NIBBLE_TRY(const MappedFile map, MappedFile::open(file));
     const std::string_view text{reinterpret_cast<const char*>(map.bytes().data()), map.bytes().size()};
     NIBBLE_TRY(auto ids, tokenizer.encode(text, {}));
+    hash = hash_text(hash + hash_text(text) + vocabulary_hash(tokenizer));
     return window_source({ids.begin(), ids.end()}, c.sequence, c.seed, shuffle).within(file.string());
 }
 
@@ -105,9 +108,9 @@ Result<DataSources> open_sources(const TrainConfig& c, int64_t vocab) {
     if (!c.data.folder.empty()) return open_data_folder(c, vocab);
     if (!c.data.cut_documents) return fail("data.cut_documents: a text has no documents to cut");
     if (c.tokenizer.empty() && c.model.empty()) return fail("data.text: 'tokenizer' says how the text becomes tokens");
-    NIBBLE_TRY(s.train, text_source(c, c.data.text, true));
+    NIBBLE_TRY(s.train, text_source(c, c.data.text, true, s.hash));
     if (!c.data.validation.empty()) {
-        NIBBLE_TRY(s.validation, text_source(c, c.data.validation, false));
+        NIBBLE_TRY(s.validation, text_source(c, c.data.validation, false, s.hash));
     }
     return s;
 }
@@ -157,9 +160,11 @@ Status write_model(const TrainConfig& c, const TrainFlags& flags, Trainer& train
 Status check_output(const TrainConfig& c) {
     if (c.output.empty() && (c.resume || c.saving.every > 0))
         return fail("{}: needs an output folder", c.resume ? "resume" : "saving.every");
-    if (!c.output.empty() && fs::exists(fs::symlink_status(c.output / "model")))
-        return fail("{}: exists already; remove it or choose another output", (c.output / "model").string());
-    return Ok{};
+    if (c.output.empty()) return Ok{};
+    std::error_code ignored;
+    // Of a process that was killed behind its last step.
+    if (fs::exists(c.output / "model" / "config.json", ignored)) NIBBLE_CHECK(WorkFolder::Lock::take(c.output));
+    return WorkFolder::check(c.output / "model", ExportMode::create, 0);
 }
 
 // What runs that differ by their seed alone have in common.
@@ -199,20 +204,20 @@ Result<Outcome> run_train(const TrainFlags& flags) {
                                                     .kernels = flags.kernels},
                                                    pool));
     NIBBLE_TRY(DataSources sources, open_sources(config, trainer->model().config().vocab));
+    Console console(true);
+    std::unique_ptr<RunFolder> folder;
+    if (!config.output.empty()) {
+        NIBBLE_TRY(const auto options, folder_options(config, flags, sources, parameters->elements(), console.hooks()));
+        NIBBLE_TRY(folder, RunFolder::open(options, *trainer, *sources.train));
+    }
     if (!flags.quiet && !flags.json)
         fmt::print(
             "{} parameters, {} steps of {} x {} tokens, precision {}; FLOP as MaxText counts (causal attention at "
             "one half)\n",
             parameters->elements(), config.steps, config.batch, config.sequence,
             train_recipe_name(config.precision.recipe));
-    Console console(true);
-    std::unique_ptr<RunFolder> folder;
-    if (!config.output.empty()) {
-        NIBBLE_TRY(const auto options, folder_options(config, flags, sources, parameters->elements(), console.hooks()));
-        NIBBLE_TRY(folder, RunFolder::open(options, *trainer, *sources.train));
-        if (folder->first_step() > 0 && !flags.quiet && !flags.json)
-            fmt::print("goes on behind {} steps\n", folder->first_step());
-    }
+    if (folder && folder->first_step() > 0 && !flags.quiet && !flags.json)
+        fmt::print("goes on behind {} steps\n", folder->first_step());
     const RunHooks hooks{.on_step = [&](const StepReport& r) -> Status {
                              if (folder) folder->after_step(step_json(r), *trainer, *sources.train);
                              if (flags.json)
