@@ -42,6 +42,7 @@ void add_quantize(CLI::App& app, RunCommand& run);
 void add_recipes(CLI::App& app, RunCommand& run);
 void add_search(CLI::App& app, RunCommand& run);
 void add_template(CLI::App& app, RunCommand& run);
+void add_serve(CLI::App& app, RunCommand& run);
 void add_tokenize(CLI::App& app, RunCommand& run);
 void add_train(CLI::App& app, RunCommand& run);
 void add_verify(CLI::App& app, RunCommand& run);

@@ -193,14 +193,15 @@ void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {
         ->allow_extra_args(false);
 }
 
-Result<Request> sampled_request(const SamplingFlags& flags, const LoadedModel& engine, const ModelText& text) {
+Result<Request> sampled_request(const SamplingFlags& flags, const LoadedModel& engine, const ModelText& text,
+                                const SamplingDefaults& otherwise) {
     NIBBLE_TRY(const Json config, generation_config(*engine.checkpoint).within(engine.path.string()));
     Request request;
     SamplingParams& s = request.sampling;
     const bool greedy = config.contains("do_sample") && config["do_sample"] == false;
-    s.temperature = given_or(flags.temperature, config, "temperature", greedy ? 0.0f : 0.7f);
+    s.temperature = given_or(flags.temperature, config, "temperature", greedy ? 0.0f : otherwise.temperature);
     s.top_k = given_or(flags.top_k, config, "top_k", int64_t{0});
-    s.top_p = given_or(flags.top_p, config, "top_p", 0.95f);
+    s.top_p = given_or(flags.top_p, config, "top_p", otherwise.top_p);
     s.min_p = given_or(flags.min_p, config, "min_p", 0.0f);
     s.repetition_penalty = given_or(flags.repetition_penalty, config, "repetition_penalty", 1.0f);
     s.presence_penalty = flags.presence_penalty;

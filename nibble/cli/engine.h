@@ -55,8 +55,12 @@ struct SamplingFlags {
     std::vector<std::string> stop;
 };
 void add_sampling_flags(CLI::App& command, SamplingFlags& flags);
-// A request without a prompt; its parameters are checked.
-Result<Request> sampled_request(const SamplingFlags& flags, const LoadedModel& engine, const ModelText& text);
+// A request without a prompt; its parameters are checked. `otherwise`: where neither flags nor the model say.
+struct SamplingDefaults {
+    float temperature = 0.7f, top_p = 0.95f;
+};
+Result<Request> sampled_request(const SamplingFlags& flags, const LoadedModel& engine, const ModelText& text,
+                                const SamplingDefaults& otherwise = {});
 
 // Flags of the engine's memory and of guesses ahead.
 struct CacheFlags {

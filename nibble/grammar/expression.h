@@ -65,6 +65,9 @@ ExprPtr optional(ExprPtr item);
 ExprPtr rule(uint32_t index);
 ExprPtr automaton(Dfa dfa);
 
+// Bytes that UTF-8 never has and that are no part of a text: an automaton that is made of another one jumps over them.
+constexpr char begin_mark = '\xF8', end_mark = '\xF9';
+
 // A control token of a vocabulary, by its text. A byte that UTF-8 never has stands in front, so that no text of other
 // tokens is ever taken for a control token.
 std::string control_text(std::string_view token);

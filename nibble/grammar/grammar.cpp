@@ -2,6 +2,7 @@
 
 #include "grammar/automaton.h"
 #include "grammar/dfa.h"
+#include "grammar/regex_parser.h"
 #include "grammar/stacks.h"
 
 #include <algorithm>
@@ -245,6 +246,12 @@ Result<std::shared_ptr<const Grammar>> Grammar::from_choices(std::span<const std
     }
     GrammarBudget budget(limits);
     return compile({expression::choice(std::move(items))}, {"the choices"}, budget);
+}
+
+Result<std::shared_ptr<const Grammar>> Grammar::from_regex(std::string_view pattern, const GrammarLimits& limits) {
+    GrammarBudget budget(limits);
+    NIBBLE_TRY(auto parsed, parse_regex(pattern, {}, budget).within("regular expression"));
+    return compile({std::move(parsed)}, {"the regular expression"}, budget);
 }
 
 bool Grammar::matches(std::string_view text) const {

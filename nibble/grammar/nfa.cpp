@@ -190,7 +190,12 @@ private:
         out_.jumps.push_back({from, first});
         for (uint32_t i = 0; i < dfa.states().size(); ++i) {
             const Dfa::State& s = dfa.states()[i];
-            for (const auto& edge : s.edges) out_.edges.push_back({first + i, edge.first, edge.last, first + edge.to});
+            for (const auto& edge : s.edges) {
+                if (edge.first >= uint8_t(expression::begin_mark) && edge.last <= uint8_t(expression::end_mark))
+                    out_.jumps.push_back({first + i, first + edge.to});
+                else
+                    out_.edges.push_back({first + i, edge.first, edge.last, first + edge.to});
+            }
             for (const auto& call : s.calls) out_.calls.push_back({first + i, call.rule, first + call.to});
             if (s.accepts) out_.jumps.push_back({first + i, to});
         }

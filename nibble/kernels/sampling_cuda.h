@@ -31,4 +31,9 @@ struct Sampling {
 };
 Status sample(const Sampling& s, bool overlap, const Stream& stream);
 
+// tokens[to] = the token of row `row` of `from`, or 0 where that row has none: what a step before has chosen and the
+// host does not know yet. `list` lies in device memory; `from` as Sampling::out.
+Status carry_tokens(const CarriedToken* list, int64_t count, const ChosenToken* from, int32_t* tokens,
+                    const Stream& stream);
+
 }  // namespace nibble::cuda

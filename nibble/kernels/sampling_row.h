@@ -17,6 +17,9 @@ struct SampleRow {
     uint64_t seed = 0, sequence = 0;
     int64_t position = 0;
 };
+struct CarriedToken {  // see carry_tokens()
+    int32_t row = 0, to = 0;
+};
 struct SeenSlot {
     SeenToken token;
     float saved = 0;  // the kernel's: the logit without penalties

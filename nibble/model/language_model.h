@@ -53,6 +53,20 @@ public:
         return fail("no logits of row {} are kept", wanted_row);
     }
 
+    // Whether choose() comes in two parts, launch() and collect(), so that a step starts before the tokens of the step
+    // before it have reached the host. At most two launches are under way; forward(), evaluate() and choose() are for
+    // when none is. logits_of() is of the launch that was collected last, until the next launch.
+    virtual bool overlaps() const { return false; }
+    // Starts a step and advances its sequences. carried [segments, or none]: the wanted row of the launch before whose
+    // token is the segment's last one, which the segment itself does not know (what it says there is not used); -1:
+    // the segment knows. A carried row with id -1 or -2 gives any token: the caller drops what follows from it.
+    // `batch` and `requests` are not read after the call. After an error the batch's sequences are unusable.
+    virtual Status launch(const Batch&, std::span<const TokenRequest>, std::span<const int64_t> /*carried*/) const {
+        return fail("the model hands over logits, not tokens");
+    }
+    // Waits for the older of the launches under way. After an error its sequences are unusable, and it is over.
+    virtual Status collect(std::span<ChosenToken>) const { return fail("no step is under way"); }
+
     // Threads and row kernels of the host, for what is done with logits.
     virtual Workspace& workspace() const = 0;
     // The kernels and where they run: "avx512", "NVIDIA H200".

@@ -39,8 +39,10 @@ struct Choice {
         : job(std::move(of)), index(number), answer(job->request, number, tokenizer, context) {}
 
     ChoiceOrder order() const { return {job->request.priority, job->handle, index}; }
+    // Of the text, with the tokens that steps under way will add.
+    int64_t length() const { return std::ssize(answer.tokens()) + pending; }
     // Tokens that have not gone through the model: at least the last one.
-    int64_t left() const { return std::ssize(answer.tokens()) - sequence->position(); }
+    int64_t left() const { return length() - sequence->position(); }
     // One row a step, or a few after a draft that was wrong.
     bool decodes() const { return left() == 1 || (answer.generated() > 0 && left() <= most_rewind); }
     bool scores_prompt() const { return index == 0 && job->request.prompt_logprobs >= 0 && !prompt_scored; }
@@ -53,6 +55,11 @@ struct Choice {
     int64_t state_mark = 0;  // a position at which later prompts want the states
     bool forks = false;      // choices of the request begin where this one has read the prompt
     bool alone = false;      // a step with it failed: it runs by itself until it is known whose fault it was
+    bool on_host = false;    // the device left the next token to the host
+    int64_t pending = 0;     // tokens that steps under way add and that nobody knows yet: one each
+    int64_t carried = -1;    // the row of the last of them which gives it
+    int64_t epoch = 0;       // rises where the sequence is given back: what older steps add is not heard any more
+    int steps = 0;           // under way that it is part of
     std::optional<PromptLookup> lookup;
     StateCopy before_draft;
     std::optional<EngineClock::time_point> last_token;

@@ -75,6 +75,16 @@ int64_t longest(const KvPool& pool, int64_t step_rows, int64_t most) {
     return low;
 }
 
+// What one request asks for is not to end the process.
+template <class Work>
+Status guarded(const Work& work) {
+    try {
+        return work();
+    } catch (const std::bad_alloc&) {
+        return fail("out of memory");
+    }
+}
+
 }  // namespace
 
 struct Engine::State {
@@ -88,6 +98,10 @@ struct Engine::State {
     std::optional<Scheduler> scheduler;
     std::optional<StepRunner> runner;
     double service_seconds = 0;  // of a request, lately
+    std::optional<Flight> under_way;
+    std::vector<Choice*> arrived_choices;          // of steps that ended in this step()
+    std::vector<std::unique_ptr<Choice>> leaving;  // told, but part of a step under way
+    EngineClock::time_point last_arrival;
 
     mutable std::mutex mutex;
     std::condition_variable wake, rest;
@@ -107,7 +121,12 @@ struct Engine::State {
     void enqueue(const std::shared_ptr<Job>& job);
     void end_cancelled_and_late();
     void fork(Choice& leader);
-    void run(std::span<Choice* const> step);
+    Flight depart(std::span<Choice* const> step);
+    void run(std::vector<Choice*> step);
+    void land(bool carried_on);
+    void arrive(const Flight& flight, const Status& ran);
+    void fail_step(const Flight& flight, const Status& status, bool certain);
+    void settle(Choice& choice);
     void count_tokens(Choice& choice, EngineClock::time_point now);
     void count_finished(Job& job, EngineClock::time_point now);
     void tell(Choice& choice);
@@ -242,11 +261,14 @@ bool Engine::State::step() {
     tell_finished();
     for (Choice* leader : scheduler->forking()) fork(*leader);
     const std::vector<Choice*> planned = scheduler->plan();
-    if (!planned.empty()) run(planned);
-    for (Choice* choice : planned)
+    if (!planned.empty())
+        run(planned);
+    else if (under_way)
+        land(false);
+    for (Choice* choice : std::exchange(arrived_choices, {}))
         if (!choice->answer.finished()) tell(*choice);
     tell_finished();
-    const bool more = scheduler->running() + scheduler->waiting() > 0;
+    const bool more = scheduler->running() + scheduler->waiting() > 0 || under_way;
     publish(more);
     const std::lock_guard lock(mutex);
     return more || !arrived.empty();
@@ -296,53 +318,98 @@ void Engine::State::end_cancelled_and_late() {
     });
 }
 
-void Engine::State::run(std::span<Choice* const> step) {
-    const auto start = EngineClock::now();
-    int64_t rows = 0;
-    bool prompts = false;
-    std::vector<int64_t> before;
+Flight Engine::State::depart(std::span<Choice* const> step) {
+    Flight flight{.start = EngineClock::now()};
     for (Choice* c : step) {
-        rows += c->base + std::ssize(c->draft);
-        before.push_back(c->answer.generated());
-        prompts = prompts || c->sequence->position() < c->answer.prompt();
+        flight.rows += c->base + std::ssize(c->draft);
+        flight.prompts = flight.prompts || c->sequence->position() < c->answer.prompt();
+        flight.parts.push_back({c, c->epoch, c->wants_row, c->answer.generated()});
+        ++c->steps;
         if (c->job->started) continue;
-        c->job->started = start;
+        c->job->started = flight.start;
         counts.prompt_tokens += c->job->report.prompt_tokens;
     }
-    Status ran = Ok{};
-    try {
-        ran = runner->run(step);
-    } catch (const std::bad_alloc&) {
-        ran = fail("out of memory");
+    return flight;
+}
+
+// A step, to its end or, where its tokens need not be known for the next one, to where it is under way.
+void Engine::State::run(std::vector<Choice*> step) {
+    if (under_way && !StepRunner::launches(*model, step)) {
+        land(false);
+        std::erase_if(step, [](const Choice* c) { return c->answer.finished() || !c->sequence; });
     }
-    (prompts ? counts.prompt_step_seconds : counts.answer_step_seconds) += seconds(EngineClock::now() - start);
-    if (options.on_step) options.on_step(rows);
-    ++counts.steps;
-    counts.step_rows += rows;
-    counts.histograms.iteration_tokens.add(static_cast<double>(rows));
-    if (!ran.ok()) {
-        // Whose fault it was shows when each runs by itself.
-        for (Choice* c : step) {
-            if (step.size() == 1) {
-                c->answer.end(FinishReason::error, ran.error().message());
-            } else if (!c->answer.finished()) {
-                c->alone = true;
-                scheduler->preempt(*c);
-            }
+    if (step.empty()) return;
+    Flight flight = depart(step);
+    if (!StepRunner::launches(*model, step)) return arrive(flight, guarded([&] { return runner->run(step); }));
+    const Status launched = guarded([&] { return runner->launch(step, flight.wanted); });
+    if (!launched.ok()) {
+        // What the step before adds to these choices is computed again.
+        fail_step(flight, launched, !under_way);
+        if (under_way) land(false);
+        return arrive(flight, Ok{});
+    }
+    // Pieces of prompts are what they are: later steps may begin behind them at once.
+    for (const Flight::Part& part : flight.parts)
+        if (!part.wants_row) settle(*part.choice);
+    if (under_way) land(true);
+    under_way = std::move(flight);
+    const auto holds_up = [&](const Flight::Part& p) {
+        return p.wants_row && p.valid() && scheduler->holds_up(*p.choice);
+    };
+    if (std::ranges::any_of(under_way->parts, holds_up)) land(false);
+}
+
+// The step under way has come to its end. carried_on: another one was launched behind it.
+void Engine::State::land(bool carried_on) {
+    Flight flight = *std::exchange(under_way, std::nullopt);
+    for (Flight::Part& part : flight.parts) part.before = part.choice->answer.generated();
+    arrive(flight, guarded([&] { return runner->collect(flight, carried_on); }));
+    for (const Flight::Part& part : flight.parts)
+        if (carried_on && part.wants_row && part.valid() && part.choice->on_host) scheduler->preempt(*part.choice);
+}
+
+void Engine::State::settle(Choice& choice) {
+    if (const Status settled = scheduler->settle(choice); !settled.ok())
+        choice.answer.end(FinishReason::error, settled.error().message());
+}
+
+// Whose fault it was shows when each runs by itself. certain: a choice that was alone is it.
+void Engine::State::fail_step(const Flight& flight, const Status& status, bool certain) {
+    for (const Flight::Part& part : flight.parts) {
+        if (!part.valid()) continue;
+        if (certain && flight.parts.size() == 1) {
+            part.choice->answer.end(FinishReason::error, status.error().message());
+        } else {
+            part.choice->alone = true;
+            scheduler->preempt(*part.choice);
         }
-        return;
     }
+}
+
+void Engine::State::arrive(const Flight& flight, const Status& ran) {
     const auto end = EngineClock::now();
-    for (size_t i = 0; i < step.size(); ++i) {
-        Choice& c = *step[i];
-        const int64_t added = c.answer.generated() - before[i];
+    const auto start = std::max(flight.start, last_arrival);
+    last_arrival = end;
+    (flight.prompts ? counts.prompt_step_seconds : counts.answer_step_seconds) += seconds(end - start);
+    if (options.on_step) options.on_step(flight.rows);
+    ++counts.steps;
+    counts.step_rows += flight.rows;
+    counts.histograms.iteration_tokens.add(static_cast<double>(flight.rows));
+    for (const Flight::Part& part : flight.parts) {
+        --part.choice->steps;
+        arrived_choices.push_back(part.choice);
+    }
+    if (!ran.ok()) return fail_step(flight, ran, true);
+    for (const Flight::Part& part : flight.parts) {
+        if (part.epoch != part.choice->epoch) continue;
+        Choice& c = *part.choice;
+        const int64_t added = c.answer.generated() - part.before;
         counts.generated_tokens += added;
         c.job->report.generated_tokens += added;
         if (added > 0) count_tokens(c, end);
-        if (c.wants_row) c.alone = false;
+        if (part.wants_row) c.alone = false;
         if (c.answer.finished() && c.answer.finish() == FinishReason::error) continue;
-        if (const Status settled = scheduler->settle(c); !settled.ok())
-            c.answer.end(FinishReason::error, settled.error().message());
+        if (!c.on_host && c.sequence) settle(c);
     }
 }
 
@@ -430,10 +497,12 @@ void Engine::State::tell_unforked(const Choice& leader) {
 }
 
 void Engine::State::tell_finished() {
-    for (const auto& choice : scheduler->take_finished()) {
+    for (auto& choice : scheduler->take_finished()) {
         if (choice->forks) tell_unforked(*choice);
         tell(*choice);
+        if (choice->steps > 0) leaving.push_back(std::move(choice));
     }
+    std::erase_if(leaving, [](const auto& choice) { return choice->steps == 0; });
 }
 
 void Engine::State::publish(bool more) {

@@ -50,6 +50,8 @@ void Scheduler::preempt(Choice& choice) {
     choice.sequence.reset();
     choice.draft.clear();
     choice.base = 0;
+    choice.pending = 0;
+    ++choice.epoch;
     if (!choice.prompt_scored) choice.prompt_scores.clear();
     const auto at = std::ranges::find_if(running_, [&](const auto& c) { return c.get() == &choice; });
     std::unique_ptr<Choice> owned = std::move(*at);
@@ -66,7 +68,10 @@ void Scheduler::push_out(Choice& choice) {
 
 // Where the prompt of a choice that others fork from ends for the time being.
 int64_t Scheduler::end_of(const Choice& choice) const {
-    return choice.forks ? choice.answer.prompt() - 1 : std::ssize(choice.answer.tokens());
+    if (choice.forks) return choice.answer.prompt() - 1;
+    // The token under way is the last: nothing follows it.
+    if (choice.pending > 0 && choice.answer.tokens_left() <= choice.pending) return choice.sequence->position();
+    return choice.length();
 }
 
 bool Scheduler::make_room(int64_t pages, const Choice& choice, std::vector<Choice*>& step) {
@@ -83,7 +88,7 @@ bool Scheduler::make_room(int64_t pages, const Choice& choice, std::vector<Choic
 // Room for the tokens of a step. False: the choice waits for others, which hold what it needs.
 bool Scheduler::place(Choice& choice, int64_t rows, std::vector<Choice*>& step) {
     choice.base = rows;
-    choice.wants_row = choice.sequence->position() + rows == std::ssize(choice.answer.tokens());
+    choice.wants_row = choice.sequence->position() + rows == choice.length();
     const auto needed = [&] { return choice.sequence->missing_pages(rows + std::ssize(choice.draft)); };
     if (pool_->free_pages() < needed() && !choice.draft.empty()) choice.draft.clear();
     if (!make_room(needed(), choice, step)) {
@@ -117,14 +122,23 @@ int64_t Scheduler::piece(const Choice& choice, int64_t rows) const {
     return to - position;
 }
 
+int64_t Scheduler::most_drafted(const Choice& choice) const {
+    const Request& request = choice.job->request;
+    if (pool_->recurrent() && options_.drafts == 0) return 0;  // no memory for copies of states
+    // Penalties count the tokens before: a device that chooses rows side by side does not know them.
+    if (chooses_ && choice.answer.plain() && request.sampling.penalizes()) return 0;
+    return std::min<int64_t>(request.drafts.value_or(options_.drafts), most_drafts);
+}
+
+bool Scheduler::holds_up(const Choice& choice) const {
+    return !choice.answer.plain() || choice.job->request.sampling.penalizes() || choice.on_host || choice.alone ||
+           most_drafted(choice) > 0;
+}
+
 void Scheduler::guess(Choice& choice, int64_t rows) const {
     choice.draft.clear();
-    const Request& request = choice.job->request;
-    const int64_t most = std::min<int64_t>(request.drafts.value_or(options_.drafts), most_drafts);
-    if (pool_->recurrent() && options_.drafts == 0) return;  // no memory for copies of states
-    if (most == 0 || choice.left() != 1 || rows <= 0) return;
-    // Penalties count the tokens before: a device that chooses rows side by side does not know them.
-    if (chooses_ && choice.answer.plain() && request.sampling.penalizes()) return;
+    const int64_t most = most_drafted(choice);
+    if (most == 0 || choice.left() != 1 || choice.pending > 0 || rows <= 0) return;
     if (!choice.lookup) choice.lookup.emplace(most);
     const int64_t room = options_.context - std::ssize(choice.answer.tokens()) - 1;
     choice.draft =
@@ -264,16 +278,19 @@ std::vector<Choice*> Scheduler::forking() const {
     return out;
 }
 
+bool Scheduler::keeps_states(const Choice& choice) const {
+    if (!pool_->recurrent() || !choice.path.attached()) return false;
+    const int64_t position = choice.sequence->position(), prompt = choice.answer.prompt();
+    if (position % kv_page_tokens != 0) return false;
+    if (position >= prompt) return position % answer_state_stride == 0;
+    return position == choice.state_mark || position % state_stride == 0 ||
+           position == (prompt - 1) / kv_page_tokens * kv_page_tokens;
+}
+
 Status Scheduler::settle(Choice& choice) {
     if (!choice.path.attached()) return Ok{};
     cache_.extend(choice.path, choice.answer.tokens(), *choice.sequence);
-    const int64_t position = choice.sequence->position();
-    if (!pool_->recurrent() || position % kv_page_tokens != 0) return Ok{};
-    const bool mark = position < choice.answer.prompt()
-                          ? position == choice.state_mark || position % state_stride == 0 ||
-                                position == (choice.answer.prompt() - 1) / kv_page_tokens * kv_page_tokens
-                          : position % answer_state_stride == 0;
-    return mark ? cache_.keep_states(choice.path, *choice.sequence) : Status(Ok{});
+    return keeps_states(choice) ? cache_.keep_states(choice.path, *choice.sequence) : Status(Ok{});
 }
 
 void Scheduler::fork(Choice& leader, std::vector<std::unique_ptr<Choice>> children) {

@@ -26,7 +26,9 @@ public:
     // The choices of the next step, each with `base`, `draft` and room for both. Those that cannot go on at all have
     // ended with an error.
     std::vector<Choice*> plan();
-    // After a step: what its tokens leave behind for prompts to come.
+    // Whether the token that a step adds to `choice` must be known before the next step can be planned.
+    bool holds_up(const Choice& choice) const;
+    // After a step whose tokens are known: what they leave behind for prompts to come. A later step may be under way.
     Status settle(Choice& choice);
     // Choices whose prompt others wait to go on from.
     std::vector<Choice*> forking() const;
@@ -60,6 +62,8 @@ private:
     void guess(Choice& choice, int64_t rows) const;
     int64_t piece(const Choice& choice, int64_t rows) const;
     int64_t end_of(const Choice& choice) const;
+    int64_t most_drafted(const Choice& choice) const;
+    bool keeps_states(const Choice& choice) const;
 
     const EngineOptions& options_;
     EngineStats& stats_;

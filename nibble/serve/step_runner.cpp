@@ -125,6 +125,68 @@ Status StepRunner::run_logits(std::span<Choice* const> step) {
     return Ok{};
 }
 
+bool StepRunner::launches(const LanguageModel& model, std::span<Choice* const> step) {
+    return model.overlaps() &&
+           std::ranges::all_of(step, [](const Choice* c) { return c->draft.empty() && !c->scores_prompt(); });
+}
+
+Status StepRunner::launch(std::span<Choice* const> step, int64_t& wanted) {
+    std::vector<Segment> segments;
+    std::vector<TokenRequest> requests;
+    std::vector<int64_t> carried;
+    static constexpr int32_t unknown[] = {0};
+    for (Choice* c : step) {
+        const bool carries = c->pending > 0;
+        const std::span<const int32_t> tokens =
+            carries ? unknown
+                    : std::span(c->answer.tokens())
+                          .subspan(static_cast<size_t>(c->sequence->position()), static_cast<size_t>(c->base));
+        segments.push_back({&*c->sequence, tokens, wanted_from(*c)});
+        carried.push_back(carries ? c->carried : -1);
+        if (c->wants_row) requests.push_back(c->answer.token_request(c->pending));
+    }
+    wanted = std::ssize(requests);
+    NIBBLE_CHECK(model_.launch(Batch(std::move(segments)), requests, carried));
+    for (int64_t row = 0; Choice * c : step) {
+        if (!c->wants_row) continue;
+        ++c->pending;
+        c->carried = row++;
+    }
+    return Ok{};
+}
+
+Status StepRunner::choose_on_host(Choice& c, int64_t row) {
+    std::vector<float> logits(static_cast<size_t>(model_.config().vocab)), log_probs(logits.size());
+    NIBBLE_CHECK(model_.logits_of(row, logits));
+    c.answer.choose(logits, log_probs, *model_.workspace().elementwise);
+    return Ok{};
+}
+
+Status StepRunner::collect(const Flight& flight, bool carried_on) {
+    std::vector<ChosenToken> chosen(static_cast<size_t>(flight.wanted));
+    NIBBLE_CHECK(model_.collect(chosen));
+    for (int64_t row = -1; const Flight::Part& part : flight.parts) {
+        if (!part.wants_row) continue;
+        const ChosenToken token = chosen[static_cast<size_t>(++row)];
+        if (!part.valid()) continue;
+        Choice& c = *part.choice;
+        --c.pending;
+        if (token.id == -2) {
+            c.answer.end(FinishReason::error,
+                         fmt::format("the logits of token {} hold a NaN or an infinity", c.answer.generated()));
+        } else if (token.id >= 0 && c.answer.plain()) {
+            c.answer.accept({token.id, token.logprob, {}});
+            c.on_host = false;
+        } else if (carried_on) {
+            c.on_host = true;
+        } else {
+            NIBBLE_CHECK(choose_on_host(c, row));
+            c.on_host = false;
+        }
+    }
+    return Ok{};
+}
+
 Status StepRunner::run_chosen(std::span<Choice* const> step) {
     std::vector<TokenRequest> requests;
     for (const Choice* c : step)

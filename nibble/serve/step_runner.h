@@ -10,6 +10,22 @@
 
 namespace nibble {
 
+// A step under way.
+struct Flight {
+    struct Part {
+        Choice* choice = nullptr;
+        int64_t epoch = 0;  // of the choice: another one now, and the part is void
+        bool wants_row = false;
+        int64_t before = 0;  // tokens that the answer had
+        bool valid() const { return epoch == choice->epoch && !choice->answer.finished(); }
+    };
+    std::vector<Part> parts;
+    int64_t wanted = 0;
+    int64_t rows = 0;
+    bool prompts = false;  // some of the rows are of prompts
+    EngineClock::time_point start;
+};
+
 class StepRunner {
 public:
     StepRunner(const LanguageModel& model, EngineStats& stats) : model_(model), stats_(stats) {}
@@ -17,7 +33,15 @@ public:
     // Error: the step as a whole failed; its sequences are unusable.
     Status run(std::span<Choice* const> step);
 
+    // The same in two parts, for models that overlap() and steps without drafts and scores of prompts: until collect()
+    // the choices have a pending token. Those whose token another launch already carries on may be left to the host
+    // (Choice::on_host): they are for the caller to compute again.
+    static bool launches(const LanguageModel& model, std::span<Choice* const> step);
+    Status launch(std::span<Choice* const> step, int64_t& wanted);
+    Status collect(const Flight& flight, bool carried_on);
+
 private:
+    Status choose_on_host(Choice& choice, int64_t row);
     Status run_logits(std::span<Choice* const> step);  // rows of logits come to the host
     Status run_chosen(std::span<Choice* const> step);  // tokens are chosen where the logits lie
     Status clean_up(Choice& choice) const;

@@ -1,81 +1,10 @@
 // What goes wrong ends the request that it belongs to.
+#include "serve/faulty_model.h"
 #include "serve/run_requests.h"
-#include "serve/sampler.h"
 #include "serve/small_models.h"
-
-#include <atomic>
-#include <limits>
 
 namespace nibble::test {
 namespace {
-
-// A model that fails where it is told: token `poison` makes a whole step an error, token `rotten` its own row a NaN,
-// token `greedy` asks for more memory than there is.
-class Faulty : public LanguageModel {
-public:
-    static constexpr int32_t poison = 40, rotten = 41, greedy = 42;
-    Faulty(const LanguageModel& inner, bool chooses) : inner_(inner), chooses_(chooses) {}
-    const ModelConfig& config() const override { return inner_.config(); }
-    Result<std::unique_ptr<KvPool>> make_pool(int64_t tokens, int64_t sequences) const override {
-        return inner_.make_pool(tokens, sequences);
-    }
-    std::vector<StateLayout> states() const override { return inner_.states(); }
-    Result<int64_t> free_bytes(int64_t rows, int64_t wanted) const override { return inner_.free_bytes(rows, wanted); }
-    Status forward(const Batch& batch, std::span<float> logits, Observer*) const override {
-        NIBBLE_CHECK(inner_.evaluate(batch, logits));
-        size_t row = 0;
-        bool fails = false;
-        for (const Segment& s : batch.segments())
-            for (int64_t i = 0; i < std::ssize(s.tokens); ++i) {
-                const int32_t token = s.tokens[size_t(i)];
-                fails = fails || token == poison;
-                if (token == greedy) throw std::bad_alloc();
-                if (i < s.logits_from) continue;
-                if (token == rotten) logits[row * size_t(config().vocab) + 5] = std::numeric_limits<float>::quiet_NaN();
-                ++row;
-            }
-        if (fails) return fail("a poisoned step");
-        return Ok{};
-    }
-    bool chooses() const override { return chooses_; }
-    Status choose(const Batch& batch, std::span<const TokenRequest> requests,
-                  std::span<ChosenToken> chosen) const override {
-        const auto vocab = size_t(config().vocab);
-        logits_.assign(requests.size() * vocab, 0.0f);
-        NIBBLE_CHECK(forward(batch, logits_, nullptr));
-        std::vector<float> row(vocab), log_probs(vocab);
-        for (size_t i = 0; i < requests.size(); ++i) {
-            row.assign(&logits_[i * vocab], &logits_[i * vocab] + vocab);
-            if (workspace().elementwise->first_nonfinite(row.data(), int64_t(vocab)) >= 0) {
-                chosen[i].id = -2;
-                continue;
-            }
-            workspace().elementwise->log_softmax(row.data(), int64_t(vocab), log_probs.data());
-            if (left_++ % 3 == 0) continue;  // every third row is left to the host
-            const TokenRequest& r = requests[i];
-            std::vector<int32_t> prompt;
-            for (const SeenToken& s : r.seen) prompt.push_back(s.id);
-            Sampler sampler(r.params, r.sequence, prompt);
-            for (const SeenToken& s : r.seen)
-                for (int32_t k = 0; k < s.answer; ++k) sampler.accept(s.id);
-            const int32_t id = sampler.sample(row, r.position);
-            chosen[i] = {id, log_probs[size_t(id)]};
-        }
-        return Ok{};
-    }
-    Status logits_of(int64_t row, std::span<float> logits) const override {
-        std::copy_n(logits_.begin() + row * config().vocab, logits.size(), logits.begin());
-        return Ok{};
-    }
-    Workspace& workspace() const override { return inner_.workspace(); }
-    std::string kernels() const override { return inner_.kernels(); }
-
-private:
-    const LanguageModel& inner_;
-    bool chooses_;
-    mutable std::vector<float> logits_;
-    mutable int left_ = 0;
-};
 
 Request plain_request(int i, std::vector<int32_t> prompt) {
     Request r;
@@ -115,6 +44,49 @@ TEST(EngineFaults, AFaultEndsItsRequestAndNoOther) {
             EXPECT_EQ(engine->stats().used_pages, 0);
             EXPECT_EQ(engine->stats().finished_error, 3);
         }
+}
+
+// A step that fails, at its start or its end, while another is under way.
+TEST(EngineFaults, StepsThatOverlapFailForThoseThatAreToBlame) {
+    ThreadPool pool(2);
+    for (const char* name : {"llama", "hybrid"}) {
+        const auto model = load_small({name}, pool);
+        const Faulty alone(*model, true, 3, 5);  // faults in prompts only
+        const Overlapping overlapping(*model, 17, 5);
+        std::vector<Request> requests;
+        for (int i = 0; i < 40; ++i) {
+            std::vector<int32_t> prompt;
+            for (int k = 0; k < 5 + 3 * i; ++k) prompt.push_back((k * 5 + i) % 39);
+            if (i % 13 == 3) prompt = {1, 2, i, Faulty::rotten};
+            if (i % 13 == 5) prompt[3] = Faulty::poison;
+            if (i % 13 == 7) prompt[4] = Faulty::greedy;
+            if (i % 13 == 9) prompt[2] = Overlapping::late;
+            Request& r = requests.emplace_back(plain_request(i, prompt));
+            r.bias.clear();
+            r.max_tokens = 20;
+        }
+        const auto engine = make_engine(overlapping, {.sequences = 6, .step_rows = 64});
+        const auto heard = run_all(*engine, requests);
+        int64_t errors = 0, whole = 0;
+        for (size_t i = 0; i < requests.size(); ++i) {
+            const Heard want = run_alone(alone, requests[i]);
+            const auto& said = heard[i].choices[0];
+            errors += said.finish == FinishReason::error;
+            whole += said.finish != FinishReason::error;
+            if (i % 13 == 9) {
+                EXPECT_EQ(heard[i].error, "a step that failed late") << i;
+                EXPECT_TRUE(said.begins(want.choices[0])) << i;
+                continue;
+            }
+            EXPECT_EQ(heard[i].choices, want.choices) << name << " " << i;
+            EXPECT_EQ(heard[i].error, want.error) << name << " " << i;
+        }
+        EXPECT_EQ(errors, 12);
+        EXPECT_EQ(whole, 28);
+        EXPECT_GT(overlapping.carried(), 50);
+        EXPECT_EQ(engine->stats().finished_error, errors);
+        EXPECT_EQ(engine->stats().used_pages, 0);
+    }
 }
 
 // The same answers where tokens are chosen on a device, edits and penalties included.

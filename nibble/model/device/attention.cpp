@@ -47,19 +47,18 @@ Result<std::unique_ptr<DeviceMixer>> DeviceAttention::make(const BlockConfig& bl
     return std::unique_ptr<DeviceMixer>(std::move(a));
 }
 
-Status DeviceAttention::forward(const std::byte* x, float* y, DeviceStep& step) const {
+Status DeviceAttention::forward(const DeviceInput& in, float* y, DeviceStep& step) const {
     const DeviceScope scope(step);
     NIBBLE_TRY(float* qkv, step.scratch.allocate_array<float>(step.rows * qkv_.rows));
     NIBBLE_TRY(std::byte * q, step.scratch.allocate(step.rows * q_cols() * 2));
     NIBBLE_TRY(std::byte * heads, step.scratch.allocate(step.rows * q_cols() * 2));
-    NIBBLE_TRY(const cuda::RowsOut as, order(step));
-    NIBBLE_CHECK(qkv_.forward(x, step.rows, qkv, step, !as.row_major()));
+    NIBBLE_CHECK(qkv_.forward(in, step.rows, qkv, step));
     NIBBLE_CHECK(cuda::rope_append(rope_append(qkv, q, step), cache(step), step.overlap, step.stream));
     if (step.observer)
         NIBBLE_CHECK(
             step.observer->kv(prefix_, cache(step), step.blocks[size_t(index_)].slots, step.rows, step.stream));
     NIBBLE_CHECK(attend(q, heads, step));
-    return out_.forward(heads, step.rows, y, out_.rows, step);
+    return out_.forward({.x = heads}, step.rows, y, out_.rows, step);
 }
 
 cuda::RopeAppend DeviceAttention::rope_append(const float* qkv, std::byte* q, const DeviceStep& step) const {

@@ -10,9 +10,8 @@ public:
     static Result<std::unique_ptr<DeviceMixer>> make(const BlockConfig& block, float eps, const Attention& attention,
                                                      DeviceWeights& weights);
 
-    Result<cuda::RowsOut> order(DeviceStep& step) const override { return qkv_.order(step.rows, step, true); }
-    Result<bool> norms(DeviceStep& step) const override { return qkv_.norms(step.rows, step); }
-    Status forward(const std::byte* x, float* y, DeviceStep& step) const override;
+    Result<InputPlan> plan(const DeviceStep& step) const override { return qkv_.plan(step.rows, step, true); }
+    Status forward(const DeviceInput& in, float* y, DeviceStep& step) const override;
     // What lies between its products: q, k and v [rows, in().rows] to q [rows, out().cols] BF16 and the cache, then
     // heads [rows, out().cols] BF16.
     cuda::RopeAppend rope_append(const float* qkv, std::byte* q, const DeviceStep& step) const;

@@ -19,16 +19,19 @@ bool same_but_for_sizes(const cuda::AttentionProblem& a, const cuda::AttentionPr
 
 Status DeviceUpload::send(int device, const Stream& stream) {
     const auto n = static_cast<int64_t>(bytes_.size());
-    if (device_.empty() || device_.front().host.size() < n) {
+    if (device_.empty() || device_.front().host[0].size() < n) {
+        if (!device_.empty()) NIBBLE_CHECK(stream.synchronize());
         device_.clear();
         const int64_t capacity = power_of_two(std::max<int64_t>(n, 1 << 16));
         NIBBLE_TRY(PinnedBuffer host, PinnedBuffer::create(capacity));
+        NIBBLE_TRY(PinnedBuffer other, PinnedBuffer::create(capacity));
         NIBBLE_TRY(DeviceArena arena, DeviceArena::create(device, capacity));
         NIBBLE_TRY(std::byte * data, arena.allocate(capacity));
-        device_.push_back({std::move(host), std::move(arena), data});
+        device_.push_back({{std::move(host), std::move(other)}, std::move(arena), data});
     }
-    std::memcpy(device_.front().host.data(), bytes_.data(), bytes_.size());
-    return copy_to_device(device_.front().data, device_.front().host.data(), n, stream);
+    PinnedBuffer& host = device_.front().host[sends_++ % 2];
+    std::memcpy(host.data(), bytes_.data(), bytes_.size());
+    return copy_to_device(device_.front().data, host.data(), n, stream);
 }
 
 DeviceBatchShape shape_of(const Batch& batch) {
@@ -41,13 +44,13 @@ DeviceBatchShape shape_of(const Batch& batch) {
 }
 
 // Plans ask the driver about kernels: they are kept while batches of one shape follow each other.
-Status DeviceBatch::plan_attention(std::span<const std::unique_ptr<DeviceMixer>> mixers, const DeviceInfo& device) {
+Status DeviceBatch::plan_attention(std::span<const DeviceLayer> layers, const DeviceInfo& device) {
     const bool planned = planned_ == std::pair(shape_, page_stride_);
     if (!planned) attention_.clear();
     planned_.reset();
     for (Attention& a : attention_) a.work = -1;
-    for (size_t i = 0; i < mixers.size(); ++i) {
-        auto problem = mixers[i]->attention();
+    for (size_t i = 0; i < layers.size(); ++i) {
+        auto problem = layers[i].mixer->attention();
         if (!problem) continue;
         problem->kv.page_stride = page_stride_;
         auto at =
@@ -104,13 +107,29 @@ void DeviceBatch::add_requests(std::span<const TokenRequest> requests) {
     seen_ = upload_.add(std::span<const cuda::SeenSlot>(slots));
 }
 
-Status DeviceBatch::make(const Batch& batch, std::span<Sequence* const> sequences,
-                         std::span<const std::unique_ptr<DeviceMixer>> mixers, std::span<const TokenRequest> requests,
+// Behind them: as many as there are move nothing, either.
+void DeviceBatch::add_carried(const Batch& batch, std::span<const int64_t> carried) {
+    std::vector<cuda::CarriedToken> list;
+    for (size_t s = 0; s < carried.size(); ++s)
+        if (carried[s] >= 0)
+            list.push_back({static_cast<int32_t>(carried[s]),
+                            static_cast<int32_t>(batch.row(s) + std::ssize(batch.segments()[s].tokens) - 1)});
+    carried_ = upload_.add(std::span<const cuda::CarriedToken>(list));
+    carried_count_ = std::ssize(list);
+}
+
+Status DeviceBatch::carry(const ChosenToken* from, const Stream& stream) const {
+    return cuda::carry_tokens(upload_.at<cuda::CarriedToken>(carried_), carried_count_, from,
+                              upload_.at<int32_t>(tokens_), stream);
+}
+
+Status DeviceBatch::make(const Batch& batch, std::span<Sequence* const> sequences, std::span<const DeviceLayer> layers,
+                         std::span<const TokenRequest> requests, std::span<const int64_t> carried,
                          const DeviceInfo& device, const Stream& stream) {
     shape_ = shape_of(batch);
     upload_.clear();
     segments_.clear();
-    blocks_.assign(mixers.size(), {});
+    blocks_.assign(layers.size(), {});
     pages_ = sequences[0]->pool().base();
     page_stride_ = sequences[0]->pool().page_bytes();
     longest_ = 0;
@@ -130,10 +149,11 @@ Status DeviceBatch::make(const Batch& batch, std::span<Sequence* const> sequence
     positions.assign(batch.positions().begin(), batch.positions().end());
     tokens_ = upload_.add(std::span<const int32_t>(tokens));
     positions_ = upload_.add(std::span<const int32_t>(positions));
-    nonfinite_ = upload_.add(std::span<const int32_t>(std::vector<int32_t>(mixers.size(), INT_MAX)));
-    for (size_t i = 0; i < mixers.size(); ++i) {
-        const StateLayout layout = mixers[i]->state();
+    nonfinite_ = upload_.add(std::span<const int32_t>(std::vector<int32_t>(layers.size(), INT_MAX)));
+    for (size_t i = 0; i < layers.size(); ++i) {
+        const StateLayout layout = layers[i].mixer->state();
         const auto index = static_cast<int>(i);
+        blocks_[i].place = static_cast<size_t>(layers[i].config.index);
         if (layout.page_bytes > 0) add_pages(batch, sequences, index, blocks_[i]);
         if (layout.floats == 0) continue;
         std::vector<cuda::MambaSegment> list;
@@ -141,9 +161,10 @@ Status DeviceBatch::make(const Batch& batch, std::span<Sequence* const> sequence
             list.push_back({segments_[s].row, segments_[s].rows, sequences[s]->state(index), segments_[s].position});
         blocks_[i].segments = upload_.add(std::span<const cuda::MambaSegment>(list));
     }
-    NIBBLE_CHECK(plan_attention(mixers, device));
+    NIBBLE_CHECK(plan_attention(layers, device));
     wanted_ = upload_.add(std::span<const int32_t>(wanted));
     add_requests(requests);
+    add_carried(batch, carried);
     return upload_.send(device.index, stream);
 }
 
@@ -156,7 +177,8 @@ void DeviceBatch::describe(DeviceStep& step) const {
     step.page_stride = page_stride_;
     step.blocks.clear();
     for (const Block& b : blocks_) {
-        DeviceBlockBatch& to = step.blocks.emplace_back();
+        if (step.blocks.size() <= b.place) step.blocks.resize(b.place + 1);
+        DeviceBlockBatch& to = step.blocks[b.place];
         if (b.slots >= 0) {
             to.slots = upload_.at<int64_t>(b.slots);
             to.table = upload_.at<int32_t>(b.table);

@@ -16,7 +16,7 @@
 
 namespace nibble {
 
-// Arrays side by side in one buffer that exists twice. Grows, and keeps what it has.
+// Arrays side by side in one buffer, on the device once and on the host twice. Grows, and keeps what it has.
 class DeviceUpload {
 public:
     void clear() { bytes_.clear(); }
@@ -28,7 +28,7 @@ public:
         if (!values.empty()) std::memcpy(bytes_.data() + at, values.data(), values.size_bytes());
         return static_cast<int64_t>(at);
     }
-    // Queues the copy. The one before must have arrived.
+    // Queues the copy. The last one but one must have arrived.
     Status send(int device, const Stream& stream);
     template <class T>
     T* at(int64_t offset) const {
@@ -38,12 +38,13 @@ public:
 
 private:
     struct Buffers {
-        PinnedBuffer host;
+        PinnedBuffer host[2];
         DeviceArena arena;
         std::byte* data;
     };
     std::vector<std::byte> bytes_;
     std::vector<Buffers> device_;  // none or one
+    size_t sends_ = 0;
 };
 
 // The mixers that keep something per sequence, and the attention plans they need for a batch.
@@ -57,18 +58,21 @@ DeviceBatchShape shape_of(const Batch& batch);
 
 class DeviceBatch {
 public:
-    // `mixers`: of every block in order. `sequences`: of every segment, reserved, all of one pool. `requests`: of every
-    // wanted row, or none.
-    Status make(const Batch& batch, std::span<Sequence* const> sequences,
-                std::span<const std::unique_ptr<DeviceMixer>> mixers, std::span<const TokenRequest> requests,
-                const DeviceInfo& device, const Stream& stream);
+    // `layers`: all, or some, in order; those that keep something per sequence take its tables and states in the same
+    // order. `sequences`: of every segment, reserved, all of one pool. `requests`: of every wanted row, or none.
+    // `carried`: of every segment, the row of the step before that gives its last token, or -1; or none.
+    Status make(const Batch& batch, std::span<Sequence* const> sequences, std::span<const DeviceLayer> layers,
+                std::span<const TokenRequest> requests, std::span<const int64_t> carried, const DeviceInfo& device,
+                const Stream& stream);
+    // Tokens that the step before has chosen take their places.
+    Status carry(const ChosenToken* from, const Stream& stream) const;
     // Sets what `step` says about the batch. Valid until the next make.
     void describe(DeviceStep& step) const;
 
     const DeviceBatchShape& shape() const { return shape_; }
     int64_t attention_workspace() const;                                         // the largest
     const int32_t* wanted_rows() const { return upload_.at<int32_t>(wanted_); }  // [batch.wanted()]
-    int32_t* nonfinite() const { return upload_.at<int32_t>(nonfinite_); }       // [blocks], INT32_MAX
+    int32_t* nonfinite() const { return upload_.at<int32_t>(nonfinite_); }       // [layers], INT32_MAX
     const cuda::SampleRow* requests() const { return upload_.at<cuda::SampleRow>(requests_); }
     cuda::SeenSlot* seen() const { return upload_.at<cuda::SeenSlot>(seen_); }
     std::byte* base() const { return upload_.base(); }
@@ -82,9 +86,11 @@ private:
     struct Block {
         int64_t slots = -1, table = -1, segments = -1;
         int attention = -1;
+        size_t place = 0;  // in DeviceStep::blocks
     };
-    Status plan_attention(std::span<const std::unique_ptr<DeviceMixer>> mixers, const DeviceInfo& device);
+    Status plan_attention(std::span<const DeviceLayer> layers, const DeviceInfo& device);
     void add_requests(std::span<const TokenRequest> requests);
+    void add_carried(const Batch& batch, std::span<const int64_t> carried);
     void add_pages(const Batch& batch, std::span<Sequence* const> sequences, int index, Block& block);
 
     DeviceUpload upload_;
@@ -94,6 +100,7 @@ private:
     std::optional<std::pair<DeviceBatchShape, int64_t>> planned_;  // what attention_ is for, with its page stride
     std::vector<Block> blocks_;
     int64_t tokens_ = 0, positions_ = 0, wanted_ = 0, nonfinite_ = 0, requests_ = 0, seen_ = 0;
+    int64_t carried_ = 0, carried_count_ = 0;
     int32_t longest_ = 0;
     std::byte* pages_ = nullptr;
     int64_t page_stride_ = 0;

@@ -24,7 +24,7 @@ Result<std::unique_ptr<DeviceMixer>> DeviceLatentAttention::make(const BlockConf
     return std::unique_ptr<DeviceMixer>(std::move(a));
 }
 
-Status DeviceLatentAttention::forward(const std::byte* x, float* y, DeviceStep& step) const {
+Status DeviceLatentAttention::forward(const DeviceInput& x, float* y, DeviceStep& step) const {
     const DeviceScope scope(step);
     const int64_t rows = step.rows, rank = config_.kv_rank;
     const DeviceBlockBatch& batch = step.blocks[size_t(index_)];
@@ -44,7 +44,7 @@ Status DeviceLatentAttention::forward(const std::byte* x, float* y, DeviceStep& 
                                       .eps = LatentAttention::eps_,
                                       .out = q_a},
                                      step.overlap, step.stream));
-        NIBBLE_CHECK(q_b_->forward(q_a, rows, q_wide, q_cols(), step));
+        NIBBLE_CHECK(q_b_->forward({.x = q_a}, rows, q_wide, q_cols(), step));
         q_in = q_wide, q_stride = q_cols();
     }
     NIBBLE_TRY(std::byte * c, step.scratch.allocate(rows * rank * 2));
@@ -57,7 +57,7 @@ Status DeviceLatentAttention::forward(const std::byte* x, float* y, DeviceStep& 
                                   .eps = LatentAttention::eps_,
                                   .out = c},
                                  step.overlap, step.stream));
-    NIBBLE_CHECK(kv_b_.forward(c, rows, kv, kv_b_.rows, step));
+    NIBBLE_CHECK(kv_b_.forward({.x = c}, rows, kv, kv_b_.rows, step));
     NIBBLE_TRY(std::byte * q, step.scratch.allocate(rows * q_cols() * 2));
     NIBBLE_TRY(std::byte * heads, step.scratch.allocate(rows * v_cols() * 2));
     NIBBLE_TRY(std::byte * workspace, step.scratch.allocate(batch.attention->workspace_bytes));
@@ -82,7 +82,7 @@ Status DeviceLatentAttention::forward(const std::byte* x, float* y, DeviceStep& 
     if (step.observer) NIBBLE_CHECK(step.observer->kv(prefix_, cache, batch.slots, step.rows, step.stream));
     NIBBLE_CHECK(cuda::attend(*batch.attention, {.q = q, .table = batch.table, .work = batch.work}, cache, heads,
                               workspace, step.overlap, step.stream));
-    return out_.forward(heads, rows, y, out_.rows, step);
+    return out_.forward({.x = heads}, rows, y, out_.rows, step);
 }
 
 int64_t DeviceLatentAttention::scratch_bytes(int64_t rows) const {

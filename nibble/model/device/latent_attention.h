@@ -10,7 +10,7 @@ public:
     static Result<std::unique_ptr<DeviceMixer>> make(const BlockConfig& block, const LatentAttention& attention,
                                                      DeviceWeights& weights);
 
-    Status forward(const std::byte* x, float* y, DeviceStep& step) const override;
+    Status forward(const DeviceInput& in, float* y, DeviceStep& step) const override;
     int64_t scratch_bytes(int64_t rows) const override;
     StateLayout state() const override { return {.page_bytes = kv_.shape.page_bytes()}; }
     std::optional<cuda::AttentionProblem> attention() const override {

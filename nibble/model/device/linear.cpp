@@ -2,8 +2,6 @@
 
 #include "base/checked.h"
 
-#include <utility>
-
 namespace nibble {
 namespace {
 
@@ -43,16 +41,15 @@ Result<cuda::ProductInput> product_input(ActivationFormat format, float input_sc
     return in;
 }
 
-Status run_w4a16(const DeviceLinear& l, const std::byte* x, int64_t n, float* y, const cuda::MatmulFactors& factors,
-                 DeviceStep& step, bool tiled) {
+Status run_w4a16(const DeviceLinear& l, const DeviceInput& in, int64_t n, float* y, const cuda::MatmulFactors& factors,
+                 DeviceStep& step) {
     NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, l.rows, l.cols, l.by_turns));
     if (plan.workspace_bytes > step.matmul_workspace_bytes)
         return fail("a workspace of {} bytes was planned for products, {} are needed", step.matmul_workspace_bytes,
                     plan.workspace_bytes);
-    // The first product after a norm that waits for one takes it.
-    const cuda::MatmulOptions options{
-        .overlap = step.overlap, .norm = std::exchange(step.norm, {}), .side = std::exchange(step.side, {})};
-    if (plan.permuted_bytes > 0 && !tiled) {
+    const cuda::MatmulOptions options{.overlap = step.overlap, .norm = in.norm, .side = in.side};
+    const std::byte* x = in.x;
+    if (plan.permuted_bytes > 0 && !in.ordered) {
         NIBBLE_TRY(std::byte * permuted, step.scratch.allocate(plan.permuted_bytes));
         NIBBLE_CHECK(cuda::permute(plan, x, permuted, options, step.stream));
         x = permuted;
@@ -63,57 +60,52 @@ Status run_w4a16(const DeviceLinear& l, const std::byte* x, int64_t n, float* y,
 
 }  // namespace
 
-Result<cuda::RowsOut> DeviceLinear::order(int64_t n, DeviceStep& step, bool whole_rows) const {
-    cuda::RowsOut out;
+Result<InputPlan> DeviceLinear::plan(int64_t n, const DeviceStep& step, bool whole_rows) const {
+    InputPlan out;
     if (step.observer) return out;
     if (operand.codes && cols % 128 == 0 && (whole_rows || activation != ActivationFormat::fp8_token))
-        out.codes = activation, out.input_scale = input_scale;
-    if (!w4a16 || cols % 256) return out;
+        out.order.codes = activation, out.order.input_scale = input_scale;
+    if (!w4a16) return out;
     NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols, by_turns));
-    if (plan.permuted_bytes > 0) out.tile_tokens = plan.tiling.tokens;
+    if (plan.permuted_bytes > 0 && cols % 256 == 0) out.order.tile_tokens = plan.tiling.tokens;
+    out.inside = plan.norms;
     return out;
 }
 
-Result<bool> DeviceLinear::norms(int64_t n, DeviceStep& step) const {
-    if (!w4a16 || n != 1 || step.observer) return false;  // observers see x
-    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols, by_turns));
-    return plan.norms;
-}
-
-Result<bool> DeviceLinear::activates(int64_t n, bool gated, DeviceStep& step) const {
+Result<bool> DeviceLinear::activates(int64_t n, bool gated, const DeviceStep& step) const {
     if (!w4a16 || by_turns != gated) return false;
     NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols, by_turns));
     return plan.activates();
 }
 
-Result<bool> DeviceLinear::takes_side(const DeviceLinear& side, DeviceStep& step) const {
-    NIBBLE_TRY(const bool norm, norms(1, step));
-    if (!norm || side.w4a16 || side.activation != ActivationFormat::none) return false;
+Result<bool> DeviceLinear::takes_side(const DeviceLinear& side, const DeviceStep& step) const {
+    if (!w4a16 || step.observer || side.w4a16 || side.activation != ActivationFormat::none) return false;
     NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(1, rows, cols, by_turns));
     return cuda::takes_side(plan, side.operand);
 }
 
-Status DeviceLinear::forward_activated(const std::byte* x, int64_t n, Activation kind, std::byte* mid,
+Status DeviceLinear::forward_activated(const DeviceInput& in, int64_t n, Activation kind, std::byte* mid,
                                        DeviceStep& step) const {
     const DeviceScope scope(step);
-    if (step.observer) NIBBLE_CHECK(step.observer->input(names, x, n, cols, step.stream).within(name));
+    if (step.observer) NIBBLE_CHECK(step.observer->input(names, in.x, n, cols, step.stream).within(name));
     cuda::MatmulFactors f = factors;
     f.activated = mid, f.activation = kind;
     // y goes nowhere, but must be a valid address.
-    return run_w4a16(*this, x, n, reinterpret_cast<float*>(mid), f, step, false).within(name);
+    return run_w4a16(*this, in, n, reinterpret_cast<float*>(mid), f, step).within(name);
 }
 
-Status DeviceLinear::forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, DeviceStep& step,
-                             bool ordered) const {
+Status DeviceLinear::forward(const DeviceInput& from, int64_t n, float* y, int64_t y_stride, DeviceStep& step) const {
     const DeviceScope scope(step);
+    const std::byte* x = from.x;
     if (step.observer) NIBBLE_CHECK(step.observer->input(names, x, n, cols, step.stream).within(name));
     if (w4a16) {
         cuda::MatmulFactors f = factors;
         f.y_stride = y_stride;
-        return run_w4a16(*this, x, n, y, f, step, ordered).within(name);
+        return run_w4a16(*this, from, n, y, f, step).within(name);
     }
+    if (from.norm.h || from.side.w) return fail("{}: this product makes no norm and no other product", name);
     cuda::ProductInput in{.x = x, .codes = true, .tokens = n};
-    if (operand.codes && ordered) {
+    if (operand.codes && from.ordered) {
         const float* scales = cuda::scales_behind(const_cast<std::byte*>(x), n, cols);
         if (activation == ActivationFormat::fp8) in.scale = input_scale;
         if (activation == ActivationFormat::fp8_token) in.token_scales = scales;
@@ -131,19 +123,14 @@ int64_t DeviceLinear::scratch_bytes(int64_t n) const {
 }
 
 // Parts of their own may want orders of their own.
-Result<cuda::RowsOut> DeviceStack::order(int64_t n, DeviceStep& step, bool whole_rows) const {
-    if (parts.size() > 1) return cuda::RowsOut{};
-    return parts[0].order(n, step, whole_rows);
+Result<InputPlan> DeviceStack::plan(int64_t n, const DeviceStep& step, bool whole_rows) const {
+    if (parts.size() > 1) return InputPlan{};
+    return parts[0].plan(n, step, whole_rows);
 }
 
-Result<bool> DeviceStack::norms(int64_t n, DeviceStep& step) const {
-    if (parts.size() > 1) return false;
-    return parts[0].norms(n, step);
-}
-
-Status DeviceStack::forward(const std::byte* x, int64_t n, float* y, DeviceStep& step, bool ordered) const {
+Status DeviceStack::forward(const DeviceInput& in, int64_t n, float* y, DeviceStep& step) const {
     for (const DeviceLinear& part : parts) {
-        NIBBLE_CHECK(part.forward(x, n, y, rows, step, ordered));
+        NIBBLE_CHECK(part.forward(in, n, y, rows, step));
         y += part.rows;
     }
     return Ok{};

@@ -13,6 +13,26 @@
 
 namespace nibble {
 
+// How a product, or a mixer whose first operation it is, takes its input. Computed once per step, before the input is
+// written.
+struct InputPlan {
+    // The layout of x for the kernel that writes x (add_norm); `data` is the caller's. Row-major is always right.
+    cuda::RowsOut order;
+    // The product can compute x itself from the residual stream (fused RMSNorm prologue, DeviceInput::norm).
+    bool inside = false;
+};
+
+// What a product or a mixer reads, and what its product does beside the multiplication.
+struct DeviceInput {
+    const std::byte* x = nullptr;  // [rows, cols] BF16, rows adjacent, or in the layout of InputPlan::order
+    bool ordered = false;          // the latter
+    // Where InputPlan::inside: the first product computes x from the residual stream; x is not read by that product,
+    // and readers after it find x at norm.x_out. h null: x is ready.
+    cuda::MatmulOptions::Norm norm;
+    // A second product of the same normalised row in the same launch (a router's), where takes_side(). w null: none.
+    cuda::MatmulOptions::Side side;
+};
+
 // One product: a linear, or several that read the same rows, stacked.
 struct DeviceLinear {
     std::string name;                // of the first part
@@ -26,22 +46,19 @@ struct DeviceLinear {
     cuda::MatmulFactors factors;
     cuda::Operand operand;
 
-    // How n rows of x may come to save a pass over them (`data` is the caller's); row-major is always right, and what
-    // observers want. whole_rows: their producer has a row in one place, so that it can make a scale for it.
-    Result<cuda::RowsOut> order(int64_t n, DeviceStep& step, bool whole_rows) const;
-    // y [n, rows] FP32, y_stride floats from row to row, from x [n, cols] BF16, rows adjacent, or as order() says when
-    // `ordered`. With bias, not rounded.
-    Status forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, DeviceStep& step,
-                   bool ordered = false) const;
-    // Whether a product of n rows takes step.norm instead of x.
-    Result<bool> norms(int64_t n, DeviceStep& step) const;
+    // For n rows; observers want rows of BF16. whole_rows: the producer of x has a row in one place, so that it can
+    // make a scale for it.
+    Result<InputPlan> plan(int64_t n, const DeviceStep& step, bool whole_rows) const;
+    // y [n, rows] FP32, y_stride floats from row to row. With bias, not rounded. Error: a norm or a side that this
+    // product has no place for.
+    Status forward(const DeviceInput& in, int64_t n, float* y, int64_t y_stride, DeviceStep& step) const;
     // Whether forward_activated() has a kernel for n rows; `gated`: they are those of gate and up.
-    Result<bool> activates(int64_t n, bool gated, DeviceStep& step) const;
+    Result<bool> activates(int64_t n, bool gated, const DeviceStep& step) const;
     // mid [n, rows / 2] BF16 = activation(gate) * up, or [n, rows] = activation(y).
-    Status forward_activated(const std::byte* x, int64_t n, Activation activation, std::byte* mid,
+    Status forward_activated(const DeviceInput& in, int64_t n, Activation activation, std::byte* mid,
                              DeviceStep& step) const;
-    // Whether a product that norms can make `side`'s of the same input beside its own (DeviceStep::side).
-    Result<bool> takes_side(const DeviceLinear& side, DeviceStep& step) const;
+    // Whether a product with a fused prologue can make `side`'s of the same row beside its own (DeviceInput::side).
+    Result<bool> takes_side(const DeviceLinear& side, const DeviceStep& step) const;
     // Of scratch memory, at most, for n rows.
     int64_t scratch_bytes(int64_t n) const;
 };
@@ -51,10 +68,9 @@ struct DeviceStack {
     std::vector<DeviceLinear> parts;
     int64_t rows = 0, cols = 0;
 
-    Result<cuda::RowsOut> order(int64_t n, DeviceStep& step, bool whole_rows) const;
-    Result<bool> norms(int64_t n, DeviceStep& step) const;  // as of a linear
+    Result<InputPlan> plan(int64_t n, const DeviceStep& step, bool whole_rows) const;  // as of a linear
     // y [n, rows]: the parts' outputs side by side.
-    Status forward(const std::byte* x, int64_t n, float* y, DeviceStep& step, bool ordered = false) const;
+    Status forward(const DeviceInput& in, int64_t n, float* y, DeviceStep& step) const;
     int64_t scratch_bytes(int64_t n) const;
 };
 

@@ -29,13 +29,20 @@ Result<std::unique_ptr<DeviceMixer>> DeviceMamba::make(const BlockConfig& block,
     return std::unique_ptr<DeviceMixer>(std::move(m));
 }
 
-Status DeviceMamba::forward(const std::byte* x, float* y, DeviceStep& step) const {
+// Many rows come in row order; permuting them is a launch of its own.
+Result<InputPlan> DeviceMamba::plan(const DeviceStep& step) const {
+    if (step.rows != 1) return InputPlan{};
+    NIBBLE_TRY(const InputPlan product, in_proj_.plan(1, step, true));
+    return InputPlan{.inside = product.inside};
+}
+
+Status DeviceMamba::forward(const DeviceInput& in, float* y, DeviceStep& step) const {
     const DeviceScope scope(step);
     const int64_t rows = step.rows;
     NIBBLE_TRY(float* projected, step.scratch.allocate_array<float>(rows * in_proj_.rows));
     NIBBLE_TRY(std::byte * mixed, step.scratch.allocate(rows * shape_.inner() * 2));
     NIBBLE_TRY(std::byte * workspace, step.scratch.allocate(cuda::mamba_workspace_bytes(shape_, rows)));
-    NIBBLE_CHECK(in_proj_.forward(x, rows, projected, in_proj_.rows, step));
+    NIBBLE_CHECK(in_proj_.forward(in, rows, projected, in_proj_.rows, step));
     NIBBLE_CHECK(cuda::mamba_step({.shape = shape_,
                                    .tokens = rows,
                                    .segments = static_cast<int>(step.segments),
@@ -54,7 +61,7 @@ Status DeviceMamba::forward(const std::byte* x, float* y, DeviceStep& step) cons
                                    .out = mixed,
                                    .workspace = workspace},
                                   step.overlap, step.stream));
-    return out_proj_.forward(mixed, rows, y, out_proj_.rows, step);
+    return out_proj_.forward({.x = mixed}, rows, y, out_proj_.rows, step);
 }
 
 int64_t DeviceMamba::scratch_bytes(int64_t rows) const {

@@ -11,8 +11,8 @@ public:
     static Result<std::unique_ptr<DeviceMixer>> make(const BlockConfig& block, float eps, const Mamba& mamba,
                                                      DeviceWeights& weights);
 
-    Result<bool> norms(DeviceStep& step) const override { return in_proj_.norms(step.rows, step); }
-    Status forward(const std::byte* x, float* y, DeviceStep& step) const override;
+    Result<InputPlan> plan(const DeviceStep& step) const override;
+    Status forward(const DeviceInput& in, float* y, DeviceStep& step) const override;
     int64_t scratch_bytes(int64_t rows) const override;
     StateLayout state() const override { return {.floats = shape_.state_floats()}; }
 

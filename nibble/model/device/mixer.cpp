@@ -44,4 +44,12 @@ Result<std::unique_ptr<DeviceMixer>> make_device_mixer(const ModelConfig& model,
     return std::visit(Maker{model, block, weights}, block.config().mixer);
 }
 
+Result<DeviceLayer> DeviceLayer::make(const ModelConfig& model, const Block& block, DeviceWeights& weights) {
+    DeviceLayer layer{.config = block.config()};
+    NIBBLE_TRY(layer.norm, weights.vector(block.norm()));
+    NIBBLE_TRY(layer.post_norm, weights.vector(block.post_norm()));
+    NIBBLE_TRY(layer.mixer, make_device_mixer(model, block, weights));
+    return layer;
+}
+
 }  // namespace nibble

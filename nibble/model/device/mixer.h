@@ -18,12 +18,11 @@ namespace nibble {
 class DeviceMixer {
 public:
     virtual ~DeviceMixer() = default;
-    // The layout in which forward() wants x, for the kernel that writes x (add_norm). `data` is left to the caller.
-    virtual Result<cuda::RowsOut> order(DeviceStep&) const { return cuda::RowsOut{}; }
-    // True where forward() computes its input itself from DeviceStep::norm (fused RMSNorm prologue) and ignores x.
-    virtual Result<bool> norms(DeviceStep&) const { return false; }
-    // x [rows, hidden]: normalised BF16 rows in the layout of order(). y [rows, hidden]: FP32, not rounded.
-    virtual Status forward(const std::byte* x, float* y, DeviceStep& step) const = 0;
+    // How forward() wants its input.
+    virtual Result<InputPlan> plan(const DeviceStep&) const { return InputPlan{}; }
+    // in: normalised rows [rows, hidden] as plan() says (in.side is the mixer's own to use). y [rows, hidden]: FP32,
+    // not rounded.
+    virtual Status forward(const DeviceInput& in, float* y, DeviceStep& step) const = 0;
     // Upper bound of the scratch memory that forward() takes for `rows` rows, without the workspace of attention.
     virtual int64_t scratch_bytes(int64_t rows) const = 0;
     virtual StateLayout state() const { return {}; }
@@ -35,6 +34,16 @@ public:
 // Errors name the mixer or the tensor: a shape or a format for which there is no kernel.
 Result<std::unique_ptr<DeviceMixer>> make_device_mixer(const ModelConfig& model, const Block& block,
                                                        DeviceWeights& weights);
+
+// A residual block on the device: h + post_norm(mixer(norm(h))).
+struct DeviceLayer {
+    BlockConfig config;
+    const float* norm = nullptr;       // [hidden]
+    const float* post_norm = nullptr;  // [hidden]; null: none
+    std::unique_ptr<DeviceMixer> mixer;
+
+    static Result<DeviceLayer> make(const ModelConfig& model, const Block& block, DeviceWeights& weights);
+};
 
 // Shape, format and scales of the K and V that an attention block keeps on the device. Error: a format without a
 // kernel.

@@ -12,30 +12,26 @@ Result<std::unique_ptr<DeviceMlp>> DeviceMlp::make(const Mlp& mlp, DeviceWeights
     return m;
 }
 
-Status DeviceMlp::forward(const std::byte* x, float* y, DeviceStep& step) const {
-    NIBBLE_TRY(const cuda::RowsOut as, order(step));
-    return forward_rows(x, !as.row_major(), y, step);
-}
-
-Result<bool> DeviceMlp::fused(DeviceStep& step) const {
+Result<bool> DeviceMlp::fused(const DeviceStep& step) const {
     if (in_.parts.size() > 1) return false;
     return in_.parts[0].activates(step.rows, config_.gated, step);
 }
 
-Result<cuda::RowsOut> DeviceMlp::mid_order(DeviceStep& step) const {
+Result<cuda::RowsOut> DeviceMlp::mid_order(const DeviceStep& step) const {
     NIBBLE_TRY(const bool bf16, fused(step));  // such a product ends in BF16, whatever the next one wants
     if (bf16) return cuda::RowsOut{};
-    return out_.order(step.rows, step, false);
+    NIBBLE_TRY(const InputPlan plan, out_.plan(step.rows, step, false));
+    return plan.order;
 }
 
-Status DeviceMlp::forward_rows(const std::byte* x, bool ordered, float* y, DeviceStep& step) const {
+Status DeviceMlp::forward(const DeviceInput& in, float* y, DeviceStep& step) const {
     const DeviceScope scope(step);
     NIBBLE_TRY(std::byte * mid, step.scratch.allocate(mid_bytes(step.rows)));
-    NIBBLE_CHECK(forward_mid(x, ordered, mid, step));
+    NIBBLE_CHECK(forward_mid(in, mid, step));
     return forward_out(mid, y, step);
 }
 
-Status DeviceMlp::forward_mid(const std::byte* x, bool ordered, std::byte* mid, DeviceStep& step) const {
+Status DeviceMlp::forward_mid(const DeviceInput& x, std::byte* mid, DeviceStep& step) const {
     const DeviceScope scope(step);
     const int64_t rows = step.rows;
     NIBBLE_TRY(const bool whole, fused(step));
@@ -43,14 +39,14 @@ Status DeviceMlp::forward_mid(const std::byte* x, bool ordered, std::byte* mid, 
     NIBBLE_TRY(cuda::RowsOut to, mid_order(step));
     to.data = mid;
     NIBBLE_TRY(float* in, step.scratch.allocate_array<float>(rows * in_.rows));
-    NIBBLE_CHECK(in_.forward(x, rows, in, step, ordered));
+    NIBBLE_CHECK(in_.forward(x, rows, in, step));
     return cuda::activate(config_.activation, config_.gated, in, in_.rows, rows, config_.intermediate, to, step.overlap,
                           step.stream, in_.parts[0].by_turns);
 }
 
 Status DeviceMlp::forward_out(const std::byte* mid, float* y, DeviceStep& step) const {
     NIBBLE_TRY(const cuda::RowsOut from, mid_order(step));
-    return out_.forward(mid, step.rows, y, out_.rows, step, !from.row_major());
+    return out_.forward({.x = mid, .ordered = !from.row_major()}, step.rows, y, out_.rows, step);
 }
 
 int64_t DeviceMlp::scratch_bytes(int64_t rows) const {

@@ -5,6 +5,7 @@
 #include "kernels/product_cuda.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <climits>
 #include <cstring>
@@ -15,7 +16,8 @@ namespace {
 
 constexpr int64_t usual_rows = 512;  // of a step: what is asked of the memory at least, beside the weights
 constexpr int64_t pinned_bytes = int64_t{32} << 20;
-constexpr size_t most_graphs = 64;
+constexpr int64_t landing_bytes = int64_t{1} << 20;
+constexpr size_t most_graphs = 128;
 
 std::string gib(int64_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30)); }
 
@@ -63,32 +65,18 @@ Result<std::unique_ptr<DeviceModel>> DeviceModel::load(std::shared_ptr<const Che
     NIBBLE_CHECK(model->stream_.synchronize());
     model->w4a16_ = weights.w4a16();
     model->rounded_ = weights.rounded();
-    NIBBLE_CHECK(model->make_product_chain());
+    NIBBLE_TRY(model->product_chain_, DeviceProductChain::make(model->layers_, model->config_.norm_eps,
+                                                               model->config_.hidden, model->device_));
     return model;
 }
 
-Status DeviceModel::make_product_chain() {
-    std::vector<const float*> norms;
-    for (const DeviceBlock& b : blocks_) {
-        if (b.post_norm) return Ok{};
-        norms.push_back(b.norm);
-    }
-    NIBBLE_TRY(product_chain_, DeviceProductChain::make(mixers_, norms, config_.norm_eps, config_.hidden, device_));
-    return Ok{};
-}
-
 Status DeviceModel::make_parts(const ModelParts& parts, DeviceWeights& weights) {
-    blocks_.clear();
-    mixers_.clear();
+    layers_.clear();
     NIBBLE_TRY(embedding_, weights.embedding(parts.embedding, config_, *host_));
     for (const Block& block : parts.blocks) {
-        DeviceBlock b{.config = block.config()};
-        NIBBLE_TRY(b.norm, weights.vector(block.norm()));
-        NIBBLE_TRY(b.post_norm, weights.vector(block.post_norm()));
-        NIBBLE_TRY(auto mixer, make_device_mixer(config_, block, weights));
-        if (const Rope* rope = mixer->rope()) rotary_.add(*rope);
-        blocks_.push_back(std::move(b));
-        mixers_.push_back(std::move(mixer));
+        NIBBLE_TRY(DeviceLayer layer, DeviceLayer::make(config_, block, weights));
+        if (const Rope* rope = layer.mixer->rope()) memory_.rotary().add(*rope);
+        layers_.push_back(std::move(layer));
     }
     NIBBLE_TRY(norm_, weights.vector(parts.head.norm()));
     NIBBLE_TRY(head_, weights.linear(head_of(config_, parts.head)));
@@ -111,20 +99,20 @@ Result<std::unique_ptr<KvPool>> DeviceModel::make_pool(int64_t tokens, int64_t s
 
 std::vector<StateLayout> DeviceModel::states() const {
     std::vector<StateLayout> layouts;
-    for (const auto& mixer : mixers_) layouts.push_back(mixer->state());
+    for (const DeviceLayer& layer : layers_) layouts.push_back(layer.mixer->state());
     return layouts;
 }
 
 // Beside the scratch of the largest step there is what attention plans, products and graphs ask for: an eighth more.
 Result<int64_t> DeviceModel::free_bytes(int64_t rows, int64_t wanted) const {
     NIBBLE_TRY(const DeviceMemory memory, device_memory(device_.index));
-    const int64_t step = scratch_bytes(rows, wanted), held = scratch_ ? scratch_->capacity() : 0;
+    const int64_t step = scratch_bytes(rows, wanted), held = memory_.scratch_bytes();
     return std::max<int64_t>(0, memory.free + held - step - step / 8 - (int64_t{1} << 29));
 }
 
 int64_t DeviceModel::scratch_bytes(int64_t rows, int64_t wanted) const {
     int64_t mixer = 0;
-    for (const auto& m : mixers_) mixer = std::max(mixer, m->scratch_bytes(rows));
+    for (const DeviceLayer& layer : layers_) mixer = std::max(mixer, layer.mixer->scratch_bytes(rows));
     if (product_chain_) mixer = std::max(mixer, product_chain_->scratch_bytes());
     const int64_t ends = wanted * (6 * config_.vocab + 2 * config_.hidden) + 2 * padded_rows(wanted) * config_.hidden +
                          head_.scratch_bytes(wanted);
@@ -132,32 +120,9 @@ int64_t DeviceModel::scratch_bytes(int64_t rows, int64_t wanted) const {
            16 * DeviceArena::alignment;
 }
 
-Status DeviceModel::reserve_scratch(int64_t rows, int64_t wanted) const {
-    const int64_t bytes = scratch_bytes(rows, wanted) + batch_.attention_workspace();
-    if (scratch_ && scratch_->capacity() >= bytes) return Ok{};
-    NIBBLE_CHECK(stream_.synchronize());
-    graphs_.clear();
-    scratch_.reset();
-    NIBBLE_TRY(scratch_, DeviceArena::create(device_.index, bytes).within(fmt::format("a step of {} tokens", rows)));
-    return Ok{};
-}
-
-// Zeros that W4A16 products find and leave: the largest that the rows of a step ask for.
-Status DeviceModel::reserve_products(int64_t rows, int64_t wanted) const {
-    int64_t bytes = 0;
-    for (const auto& [n, k] : w4a16_)
-        for (const int64_t m : {rows, wanted}) {
-            if (m == 0) continue;
-            NIBBLE_TRY(const cuda::MatmulPlan plan, plans_.matmul(m, n, k));
-            bytes = std::max(bytes, plan.workspace_bytes);
-        }
-    if (bytes == 0 || (products_ && products_->capacity() >= bytes)) return Ok{};
-    NIBBLE_CHECK(stream_.synchronize());
-    graphs_.clear();
-    products_.reset();
-    NIBBLE_TRY(products_, DeviceArena::create(device_.index, bytes));
-    NIBBLE_TRY(product_workspace_, products_->allocate(bytes));
-    return fill_device(product_workspace_, 0, bytes, stream_);
+Status DeviceModel::reserve(int64_t rows, int64_t wanted) const {
+    NIBBLE_CHECK(memory_.reserve(scratch_bytes(rows, wanted) + batch_.attention_workspace(), rows));
+    return memory_.reserve_products(w4a16_, std::array{rows, wanted});
 }
 
 Result<std::vector<Sequence*>> DeviceModel::sequences_of(const Batch& batch, std::vector<Sequence>& whole) const {
@@ -172,7 +137,8 @@ Result<std::vector<Sequence*>> DeviceModel::sequences_of(const Batch& batch, std
     if (sequences.empty()) {
         int64_t tokens = 0;
         for (const Segment& s : segments) tokens += round_up(std::ssize(s.tokens), kv_page_tokens);
-        const int64_t tables = std::ranges::count_if(mixers_, [](const auto& m) { return m->state().page_bytes > 0; });
+        const int64_t tables =
+            std::ranges::count_if(layers_, [](const auto& l) { return l.mixer->state().page_bytes > 0; });
         if (!texts_ || texts_->pages() < tokens / kv_page_tokens * tables ||
             texts_->sequences() < std::ssize(segments)) {
             texts_.reset();
@@ -186,7 +152,8 @@ Result<std::vector<Sequence*>> DeviceModel::sequences_of(const Batch& batch, std
     return sequences;
 }
 
-Result<DeviceModel::DeviceLogits> DeviceModel::pass(const Batch& batch, const std::span<const TokenRequest>* requests,
+Result<DeviceModel::DeviceLogits> DeviceModel::pass(const Batch& batch, std::span<const TokenRequest> requests,
+                                                    std::span<const int64_t> carried, const Landing* landing,
                                                     std::vector<Sequence>& whole) const {
     for (const Segment& s : batch.segments())
         for (const int32_t token : s.tokens)
@@ -198,17 +165,19 @@ Result<DeviceModel::DeviceLogits> DeviceModel::pass(const Batch& batch, const st
     }
     chosen_from_ = nullptr;
     NIBBLE_TRY(const std::vector<Sequence*> sequences, sequences_of(batch, whole));
-    NIBBLE_CHECK(batch_.make(batch, sequences, mixers_, requests ? *requests : std::span<const TokenRequest>(), device_,
-                             stream_));
-    return run(batch, requests != nullptr);
+    NIBBLE_CHECK(batch_.make(batch, sequences, layers_, requests, carried, device_, stream_));
+    if (launched_ > 0)
+        NIBBLE_CHECK(batch_.carry(tokens_in(landings_[static_cast<size_t>((launched_ - 1) % 2)]), stream_));
+    return run(batch, landing);
 }
 
 Status DeviceModel::forward(const Batch& batch, std::span<float> logits, Observer* observer) const {
     if (observer) return fail("observers see a model on the CPU only");
     NIBBLE_CHECK(check(batch, std::ssize(logits), config_.vocab));
+    if (under_way() > 0) return fail("a step is under way");
     if (batch.segments().empty()) return Ok{};
     std::vector<Sequence> whole;
-    NIBBLE_TRY(const DeviceLogits device_logits, pass(batch, nullptr, whole));
+    NIBBLE_TRY(const DeviceLogits device_logits, pass(batch, {}, {}, nullptr, whole));
     NIBBLE_CHECK(fetch(batch, device_logits, logits));
     for (const Segment& s : batch.segments())
         if (s.sequence) s.sequence->advance(std::ssize(s.tokens));
@@ -217,21 +186,56 @@ Status DeviceModel::forward(const Batch& batch, std::span<float> logits, Observe
 
 Status DeviceModel::choose(const Batch& batch, std::span<const TokenRequest> requests,
                            std::span<ChosenToken> chosen) const {
-    NIBBLE_CHECK(check(batch, batch.wanted() * config_.vocab, config_.vocab));
-    if (std::ssize(requests) != batch.wanted() || requests.size() != chosen.size())
-        return fail("{} tokens are to be chosen for {} rows", requests.size(), batch.wanted());
-    if (batch.wanted() * int64_t{sizeof(ChosenToken)} > pinned_bytes - flag_bytes())
-        return fail("a step chooses {} tokens at most", (pinned_bytes - flag_bytes()) / sizeof(ChosenToken));
+    if (under_way() > 0) return fail("a step is under way");
+    if (requests.size() != chosen.size())
+        return fail("{} tokens are to be chosen for {} rows", requests.size(), chosen.size());
     if (batch.segments().empty()) return Ok{};
+    NIBBLE_CHECK(launch(batch, requests, {}));
+    return collect(chosen);
+}
+
+Status DeviceModel::launch(const Batch& batch, std::span<const TokenRequest> requests,
+                           std::span<const int64_t> carried) const {
+    NIBBLE_CHECK(check(batch, batch.wanted() * config_.vocab, config_.vocab));
+    if (batch.segments().empty()) return fail("a step without tokens");
+    if (std::ssize(requests) != batch.wanted())
+        return fail("{} tokens are to be chosen for {} rows", requests.size(), batch.wanted());
+    if (batch.wanted() * int64_t{sizeof(ChosenToken)} > landing_bytes)
+        return fail("a step chooses {} tokens at most", landing_bytes / sizeof(ChosenToken));
+    if (under_way() >= 2) return fail("two steps are under way");
+    NIBBLE_CHECK(use_device(device_.index));
+    while (landings_.size() < 2) {
+        NIBBLE_TRY(PinnedBuffer memory, PinnedBuffer::create(flag_bytes() + landing_bytes));
+        NIBBLE_TRY(Event done, Event::create());
+        landings_.push_back({std::move(memory), std::move(done)});
+    }
+    const int64_t before = launched_ > 0 ? landings_[static_cast<size_t>((launched_ - 1) % 2)].wanted : 0;
+    for (const int64_t row : carried)
+        if (row >= before) return fail("the step before has no row {}", row);
+    if (!carried.empty() && std::ssize(carried) != std::ssize(batch.segments()))
+        return fail("{} carried tokens for {} segments", carried.size(), batch.segments().size());
+    Landing& landing = landings_[static_cast<size_t>(launched_ % 2)];
     std::vector<Sequence> whole;
-    NIBBLE_TRY(const DeviceLogits logits, pass(batch, &requests, whole));
-    NIBBLE_CHECK(stream_.synchronize());
-    // A NaN of any block reaches the logits of its own rows, and those are told one by one.
-    std::memcpy(chosen.data(), pinned_->data() + flag_bytes(), chosen.size_bytes());
-    chosen_from_ = reinterpret_cast<const float*>(logits.data);
-    chosen_rows_ = batch.wanted();
+    NIBBLE_TRY(landing.logits, pass(batch, requests, carried, &landing, whole));
+    NIBBLE_CHECK(landing.done.record(stream_));
+    landing.wanted = batch.wanted();
+    ++launched_;
     for (const Segment& s : batch.segments())
         if (s.sequence) s.sequence->advance(std::ssize(s.tokens));
+    return Ok{};
+}
+
+Status DeviceModel::collect(std::span<ChosenToken> chosen) const {
+    if (under_way() == 0) return fail("no step is under way");
+    const Landing& landing = landings_[static_cast<size_t>(collected_++ % 2)];
+    if (std::ssize(chosen) != landing.wanted)
+        return fail("the step has {} tokens, not {}", landing.wanted, chosen.size());
+    NIBBLE_CHECK(landing.done.synchronize());
+    // A NaN of any block reaches the logits of its own rows, and those are told one by one.
+    if (!chosen.empty()) std::memcpy(chosen.data(), tokens_in(landing), chosen.size_bytes());
+    if (under_way() > 0) return Ok{};  // its logits are being overwritten
+    chosen_from_ = reinterpret_cast<const float*>(landing.logits.data);
+    chosen_rows_ = landing.wanted;
     return Ok{};
 }
 
@@ -248,7 +252,7 @@ Status DeviceModel::logits_of(int64_t wanted_row, std::span<float> logits) const
     return Ok{};
 }
 
-int64_t DeviceModel::flag_bytes() const { return round_up<int64_t>(4 * std::ssize(mixers_), 256); }
+int64_t DeviceModel::flag_bytes() const { return round_up<int64_t>(4 * std::ssize(layers_), 256); }
 
 // Logits cross the bus as BF16, which they are, in pieces through pinned memory.
 Status DeviceModel::fetch(const Batch& batch, const DeviceLogits& from, std::span<float> logits) const {
@@ -256,7 +260,7 @@ Status DeviceModel::fetch(const Batch& batch, const DeviceLogits& from, std::spa
     const int64_t n = std::ssize(logits), most = (pinned_bytes - flags) / size;
     std::byte* const host = pinned_->data() + flags;
     NIBBLE_CHECK(copy_to_host(pinned_->data(), reinterpret_cast<const std::byte*>(batch_.nonfinite()),
-                              4 * std::ssize(mixers_), stream_));
+                              4 * std::ssize(layers_), stream_));
     for (int64_t at = 0; at < n || at == 0; at += most) {
         const int64_t count = std::min(most, n - at);
         if (count > 0) NIBBLE_CHECK(copy_to_host(host, from.data + at * size, count * size, stream_));
@@ -286,38 +290,39 @@ Status DeviceModel::fetch(const Batch& batch, const DeviceLogits& from, std::spa
 // The first block whose sum holds a NaN or an infinity.
 Status DeviceModel::check_rows(const Batch& batch) const {
     const auto* rows = reinterpret_cast<const int32_t*>(pinned_->data());
-    for (size_t i = 0; i < blocks_.size(); ++i)
-        if (rows[i] != INT_MAX) return nonfinite(blocks_[i].config, batch, rows[i], "NaN or infinity");
+    for (size_t i = 0; i < layers_.size(); ++i)
+        if (rows[i] != INT_MAX) return nonfinite(layers_[i].config, batch, rows[i], "NaN or infinity");
     return Ok{};
 }
 
-Result<DeviceModel::DeviceLogits> DeviceModel::run(const Batch& batch, bool chooses) const {
+Result<DeviceModel::DeviceLogits> DeviceModel::run(const Batch& batch, const Landing* landing) const {
     const DeviceBatchShape shape = batch_.shape();
-    NIBBLE_CHECK(rotary_.reserve(shape.most_tokens, *host_, device_.index, stream_));
-    NIBBLE_CHECK(reserve_scratch(shape.rows, batch.wanted()));
-    NIBBLE_CHECK(reserve_products(shape.rows, batch.wanted()));
-    DeviceStep step{.stream = stream_, .scratch = *scratch_, .plans = plans_};
-    if (products_) {
-        step.matmul_workspace_bytes = products_->capacity();
-        step.matmul_workspace = product_workspace_;
-    }
+    NIBBLE_CHECK(memory_.reserve_rotary(shape.most_tokens, *host_));
+    NIBBLE_CHECK(reserve(shape.rows, batch.wanted()));
+    DeviceStep step = memory_.step();
     batch_.describe(step);
-    step.rotary = rotary_.tables();
-    scratch_->release(0);
     // One token of every sequence: the same launches again and again.
     if (shape.rows != shape.segments || batch.wanted() != shape.rows || !batch.segments()[0].sequence)
-        return queue(step, batch.wanted(), chooses);
-    const GraphKey key{shape.rows, shape.pitch,   step.page_stride,
-                       step.pages, batch_.base(), step.rotary.empty() ? nullptr : step.rotary[0].second.cos,
-                       chooses};
+        return queue(step, batch.wanted(), landing);
+    const GraphKey key{shape.rows,
+                       shape.pitch,
+                       step.page_stride,
+                       step.pages,
+                       batch_.base(),
+                       step.rotary.empty() ? nullptr : step.rotary[0].second.cos,
+                       landing ? landing->memory.data() : nullptr};
+    if (graphs_moves_ != memory_.moves()) graphs_.clear(), graphs_moves_ = memory_.moves();
     auto graph = graphs_.find(key);
     if (graph == graphs_.end()) {
         DeviceLogits logits;
         NIBBLE_TRY(Graph captured, Graph::capture(stream_, [&]() -> Status {
-                       NIBBLE_TRY(logits, queue(step, batch.wanted(), chooses));
+                       NIBBLE_TRY(logits, queue(step, batch.wanted(), landing));
                        return Ok{};
                    }));
-        if (graphs_.size() >= most_graphs) graphs_.clear();
+        if (graphs_.size() >= most_graphs) {
+            NIBBLE_CHECK(stream_.synchronize());  // one of them may be running
+            graphs_.clear();
+        }
         graph = graphs_.emplace(key, std::pair(std::move(captured), logits)).first;
     }
     NIBBLE_CHECK(graph->second.first.launch(stream_));
@@ -330,41 +335,26 @@ Result<cuda::AddNorm> DeviceModel::queue_blocks(std::byte* x, DeviceStep& step) 
     NIBBLE_TRY(float* y, step.scratch.allocate_array<float>(rows * hidden));
     NIBBLE_TRY(std::byte * other, step.scratch.allocate(rows == 1 ? 2 * hidden : 0));  // the sum goes there and back
     NIBBLE_CHECK(cuda::embed(embedding_, step.tokens, rows, hidden, h, step.overlap, stream_));
-    cuda::AddNorm norm{.tokens = rows, .width = hidden, .h = h, .eps = config_.norm_eps, .out = {x}};
-    if (rows == 1 && product_chain_ && !step.observer) {
-        NIBBLE_CHECK(product_chain_->forward(norm.h, other, y, batch_.nonfinite(), step));
-        norm.update = y;
-        norm.nonfinite = batch_.nonfinite() + blocks_.size() - 1;
-        return norm;
-    }
-    for (size_t i = 0; i < blocks_.size(); ++i) {
-        norm.weight = blocks_[i].norm;
-        NIBBLE_TRY(const bool inside, mixers_[i]->norms(step));
-        if (inside && !norm.post_norm) {
-            step.norm = {norm.h, norm.update, norm.weight, norm.eps, other, norm.nonfinite, x};
-            if (norm.update) std::swap(norm.h, other);
-        } else {
-            NIBBLE_TRY(norm.out, mixers_[i]->order(step));
-            norm.out.data = x;
-            NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, stream_));
-        }
-        NIBBLE_CHECK(mixers_[i]->forward(x, y, step));
-        norm.update = y;
-        norm.post_norm = blocks_[i].post_norm;
-        norm.nonfinite = batch_.nonfinite() + i;
-    }
-    return norm;
+    return queue_layers(layers_,
+                        {.hidden = hidden,
+                         .eps = config_.norm_eps,
+                         .h = h,
+                         .other = rows == 1 ? other : nullptr,
+                         .x = x,
+                         .y = y,
+                         .nonfinite = batch_.nonfinite()},
+                        product_chain_ ? &*product_chain_ : nullptr, step);
 }
 
 // One order of memory for every batch of a shape, so that a graph may hold its addresses.
-Result<DeviceModel::DeviceLogits> DeviceModel::queue(DeviceStep& step, int64_t wanted, bool chooses) const {
+Result<DeviceModel::DeviceLogits> DeviceModel::queue(DeviceStep& step, int64_t wanted, const Landing* landing) const {
     const int64_t rows = step.rows, hidden = config_.hidden;
-    step.norm = {};
     NIBBLE_TRY(std::byte * x, step.scratch.allocate(2 * padded_rows(rows) * hidden));
     NIBBLE_TRY(cuda::AddNorm norm, queue_blocks(x, step));
     cuda::RowsOut to;
     if (wanted > 0) {
-        NIBBLE_TRY(to, head_.order(wanted, step, true));
+        NIBBLE_TRY(const InputPlan plan, head_.plan(wanted, step, true));
+        to = plan.order;
     }
     to.data = x;
     norm.out = to;
@@ -376,7 +366,7 @@ Result<DeviceModel::DeviceLogits> DeviceModel::queue(DeviceStep& step, int64_t w
         norm.out = {};
         NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, stream_));
         if (wanted == 0) {
-            if (chooses) NIBBLE_CHECK(queue_choice(step, nullptr, 0));
+            if (landing) NIBBLE_CHECK(queue_choice(step, nullptr, 0, *landing));
             return DeviceLogits{};
         }
         NIBBLE_TRY(std::byte * some, step.scratch.allocate(2 * wanted * hidden));
@@ -387,9 +377,9 @@ Result<DeviceModel::DeviceLogits> DeviceModel::queue(DeviceStep& step, int64_t w
             step.overlap, stream_));
     }
     NIBBLE_TRY(float* logits, step.scratch.allocate_array<float>(wanted * config_.vocab));
-    NIBBLE_CHECK(head_.forward(to.data, wanted, logits, config_.vocab, step, !to.row_major()));
-    if (chooses) {
-        NIBBLE_CHECK(queue_choice(step, logits, wanted));
+    NIBBLE_CHECK(head_.forward({.x = to.data, .ordered = !to.row_major()}, wanted, logits, config_.vocab, step));
+    if (landing) {
+        NIBBLE_CHECK(queue_choice(step, logits, wanted, *landing));
         return DeviceLogits{.data = reinterpret_cast<const std::byte*>(logits)};
     }
     DeviceLogits out{.data = reinterpret_cast<const std::byte*>(logits), .narrow = config_.vocab % 8 == 0};
@@ -404,20 +394,20 @@ Result<DeviceModel::DeviceLogits> DeviceModel::queue(DeviceStep& step, int64_t w
 }
 
 // Tokens go straight to the host's memory.
-Status DeviceModel::queue_choice(DeviceStep& step, float* logits, int64_t wanted) const {
+Status DeviceModel::queue_choice(DeviceStep& step, float* logits, int64_t wanted, const Landing& landing) const {
     if (wanted > 0)
         return cuda::sample({.rows = wanted,
                              .width = config_.vocab,
                              .logits = logits,
                              .requests = batch_.requests(),
                              .seen = batch_.seen(),
-                             .out = reinterpret_cast<ChosenToken*>(pinned_->data() + flag_bytes()),
+                             .out = tokens_in(landing),
                              .words = batch_.nonfinite(),
-                             .words_out = reinterpret_cast<int32_t*>(pinned_->data()),
-                             .word_count = std::ssize(mixers_)},
+                             .words_out = reinterpret_cast<int32_t*>(landing.memory.data()),
+                             .word_count = std::ssize(layers_)},
                             step.overlap, stream_);
-    return copy_to_host(pinned_->data(), reinterpret_cast<const std::byte*>(batch_.nonfinite()),
-                        4 * std::ssize(mixers_), stream_);
+    return copy_to_host(landing.memory.data(), reinterpret_cast<const std::byte*>(batch_.nonfinite()),
+                        4 * std::ssize(layers_), stream_);
 }
 
 }  // namespace nibble

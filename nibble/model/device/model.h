@@ -5,9 +5,8 @@
 
 #include "model/cpu/model.h"
 #include "model/device/batch.h"
-#include "model/device/memory.h"
-#include "model/device/mixer.h"
-#include "model/device/product_chain.h"
+#include "model/device/runner.h"
+#include "model/device/step_memory.h"
 #include "model/language_model.h"
 
 #include <map>
@@ -36,6 +35,10 @@ public:
     Status choose(const Batch& batch, std::span<const TokenRequest> requests,
                   std::span<ChosenToken> chosen) const override;
     Status logits_of(int64_t wanted_row, std::span<float> logits) const override;
+    bool overlaps() const override { return true; }
+    Status launch(const Batch& batch, std::span<const TokenRequest> requests,
+                  std::span<const int64_t> carried) const override;
+    Status collect(std::span<ChosenToken> chosen) const override;
     Workspace& workspace() const override { return *host_; }
     std::string kernels() const override { return device_.name; }
     std::string note() const override { return rounded_.text(); }
@@ -43,35 +46,43 @@ public:
     int64_t weight_bytes() const { return weights_->used(); }
 
 private:
-    struct DeviceBlock {
-        BlockConfig config;
-        const float* norm = nullptr;
-        const float* post_norm = nullptr;
-    };
-    using GraphKey = std::tuple<int64_t, int64_t, int64_t, const std::byte*, const std::byte*, const float*, bool>;
+    using GraphKey =
+        std::tuple<int64_t, int64_t, int64_t, const std::byte*, const std::byte*, const float*, const std::byte*>;
 
     DeviceModel(DeviceInfo device, Stream stream, ModelConfig config)
-        : device_(std::move(device)), stream_(std::move(stream)), config_(std::move(config)), plans_(device_) {}
+        : device_(std::move(device)),
+          stream_(std::move(stream)),
+          config_(std::move(config)),
+          memory_(device_, stream_) {}
     Status make_parts(const ModelParts& parts, DeviceWeights& weights);
-    Status make_product_chain();
     Status check_memory(int64_t weight_bytes) const;
     int64_t scratch_bytes(int64_t rows, int64_t wanted) const;
-    Status reserve_scratch(int64_t rows, int64_t wanted) const;
-    Status reserve_products(int64_t rows, int64_t wanted) const;
+    Status reserve(int64_t rows, int64_t wanted) const;
     Result<std::vector<Sequence*>> sequences_of(const Batch& batch, std::vector<Sequence>& whole) const;
     struct DeviceLogits {
         const std::byte* data = nullptr;
         bool narrow = false;  // BF16, else FP32
     };
-    // A batch through everything but the way back. `requests`: null, or one for every wanted row: their tokens go to
-    // page-locked memory behind the flags of NaNs.
-    Result<DeviceLogits> pass(const Batch& batch, const std::span<const TokenRequest>* requests,
+    // What a launched step leaves: flags of NaNs, then tokens, both of which the GPU writes.
+    struct Landing {
+        PinnedBuffer memory;
+        Event done;
+        int64_t wanted = 0;
+        DeviceLogits logits;
+    };
+    // A batch through everything but the way back. `landing`: where tokens go; null: none are chosen.
+    Result<DeviceLogits> pass(const Batch& batch, std::span<const TokenRequest> requests,
+                              std::span<const int64_t> carried, const Landing* landing,
                               std::vector<Sequence>& whole) const;
-    Result<DeviceLogits> run(const Batch& batch, bool chooses) const;
-    Result<DeviceLogits> queue(DeviceStep& step, int64_t wanted, bool chooses) const;
-    // All blocks, and what is left for the norm behind them.
+    Result<DeviceLogits> run(const Batch& batch, const Landing* landing) const;
+    Result<DeviceLogits> queue(DeviceStep& step, int64_t wanted, const Landing* landing) const;
+    int64_t under_way() const { return launched_ - collected_; }
+    ChosenToken* tokens_in(const Landing& landing) const {
+        return reinterpret_cast<ChosenToken*>(landing.memory.data() + flag_bytes());
+    }
+    // Embedding and all blocks, and what is left for the norm behind them.
     Result<cuda::AddNorm> queue_blocks(std::byte* x, DeviceStep& step) const;
-    Status queue_choice(DeviceStep& step, float* logits, int64_t wanted) const;
+    Status queue_choice(DeviceStep& step, float* logits, int64_t wanted, const Landing& landing) const;
     int64_t flag_bytes() const;  // of page-locked memory: a row number for every block
     Status fetch(const Batch& batch, const DeviceLogits& from, std::span<float> logits) const;
     Status check_rows(const Batch& batch) const;
@@ -82,25 +93,24 @@ private:
     std::unique_ptr<Workspace> host_;
     std::optional<DeviceArena> weights_;
     const std::byte* embedding_ = nullptr;
-    std::vector<DeviceBlock> blocks_;
-    std::vector<std::unique_ptr<DeviceMixer>> mixers_;  // of the blocks
-    std::optional<DeviceProductChain> product_chain_;   // of the mixers, for one token
+    std::vector<DeviceLayer> layers_;
+    std::optional<DeviceProductChain> product_chain_;  // of the layers, for one token
     const float* norm_ = nullptr;
     DeviceLinear head_;
     std::vector<std::pair<int64_t, int64_t>> w4a16_;  // rows and columns of weights
     RoundedWeights rounded_;
 
     // Kept between calls.
-    mutable DevicePlans plans_;
+    mutable DeviceStepMemory memory_;
     mutable DeviceBatch batch_;
-    mutable DeviceRotaryTables rotary_;
-    mutable std::optional<DeviceArena> scratch_, products_;  // products_: workspace of W4A16 products
-    mutable std::byte* product_workspace_ = nullptr;
     mutable std::unique_ptr<KvPool> texts_;  // pages of whole texts
     mutable std::optional<PinnedBuffer> pinned_;
-    mutable const float* chosen_from_ = nullptr;  // logits of the last choose()
+    mutable std::vector<Landing> landings_;  // two, or none yet: of even and of odd launches
+    mutable int64_t launched_ = 0, collected_ = 0;
+    mutable const float* chosen_from_ = nullptr;  // logits of the step that was collected last
     mutable int64_t chosen_rows_ = 0;
     mutable std::map<GraphKey, std::pair<Graph, DeviceLogits>> graphs_;
+    mutable int64_t graphs_moves_ = 0;  // memory_.moves() that graphs_ is for
 };
 
 }  // namespace nibble

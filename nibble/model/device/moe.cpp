@@ -34,18 +34,18 @@ Result<std::unique_ptr<DeviceMixer>> DeviceMoe::make(const Moe& moe, const std::
     return std::unique_ptr<DeviceMixer>(std::move(m));
 }
 
-Result<bool> DeviceMoe::norms(DeviceStep& step) const {
-    if (!one_token(step) || gate_.w4a16 || gate_.activation != ActivationFormat::none) return false;
+Result<InputPlan> DeviceMoe::plan(const DeviceStep& step) const {
+    if (!one_token(step) || gate_.w4a16 || gate_.activation != ActivationFormat::none) return InputPlan{};
     NIBBLE_TRY(const bool beside, routes_beside(step));
-    return beside || cuda::norms_few_rows(gate_.operand);
+    return InputPlan{.inside = beside || cuda::norms_few_rows(gate_.operand)};
 }
 
-Result<bool> DeviceMoe::routes_beside(DeviceStep& step) const {
+Result<bool> DeviceMoe::routes_beside(const DeviceStep& step) const {
     if (!shared_) return false;
     return shared_->takes_side(gate_, step);
 }
 
-Result<cuda::ExpertChoice> DeviceMoe::choose(const std::byte* x, Shared& shared, DeviceStep& step) const {
+Result<cuda::ExpertChoice> DeviceMoe::choose(const DeviceInput& in, Shared& shared, DeviceStep& step) const {
     const int64_t rows = step.rows, slots = rows * config_.top_k;
     const bool sigmoid = config_.router == MoeConfig::Router::sigmoid;
     cuda::ExpertChoice choice{.config = {.experts = config_.experts,
@@ -65,17 +65,17 @@ Result<cuda::ExpertChoice> DeviceMoe::choose(const std::byte* x, Shared& shared,
     NIBBLE_TRY(r.rows, step.scratch.allocate_array<int32_t>(slots));
     NIBBLE_TRY(r.places, step.scratch.allocate_array<int32_t>(slots));
     NIBBLE_TRY(const bool beside, routes_beside(step));
-    if (step.norm.h && beside) {
-        step.side = {&gate_.operand, logits};
-    } else if (step.norm.h) {
-        NIBBLE_CHECK(
-            cuda::norm_product(std::exchange(step.norm, {}), gate_.operand, logits, step.overlap, step.stream));
+    DeviceInput shared_in{.x = in.x};
+    if (in.norm.h && beside) {
+        shared_in.norm = in.norm, shared_in.side = {&gate_.operand, logits};
+    } else if (in.norm.h) {
+        NIBBLE_CHECK(cuda::norm_product(in.norm, gate_.operand, logits, step.overlap, step.stream));
     } else {
-        NIBBLE_CHECK(gate_.forward(x, rows, logits, config_.experts, step));
+        NIBBLE_CHECK(gate_.forward(in, rows, logits, config_.experts, step));
     }
     if (shared_) {
         NIBBLE_TRY(std::byte * mid, step.scratch.allocate(shared_->mid_bytes(rows)));
-        NIBBLE_CHECK(shared_->forward_mid(x, false, mid, step));
+        NIBBLE_CHECK(shared_->forward_mid(shared_in, mid, step));
         if (one_token(step) && in_.takes_beside(choice.config, shared_->out()))
             shared.mid = mid;
         else
@@ -159,14 +159,15 @@ Status DeviceMoe::run_experts(const cuda::ExpertChoice& choice, const std::byte*
     return out_.forward(middle, y, step);
 }
 
-Status DeviceMoe::forward(const std::byte* x, float* y, DeviceStep& step) const {
+Status DeviceMoe::forward(const DeviceInput& in, float* y, DeviceStep& step) const {
     const DeviceScope scope(step);
+    const std::byte* x = in.x;  // ready once the choice is queued, whoever makes the norm
     const int64_t rows = step.rows;
     Shared shared;
     if (shared_) {
         NIBBLE_TRY(shared.y, step.scratch.allocate_array<float>(rows * hidden_));
     }
-    NIBBLE_TRY(const cuda::ExpertChoice choice, choose(x, shared, step));
+    NIBBLE_TRY(const cuda::ExpertChoice choice, choose(in, shared, step));
     NIBBLE_TRY(float* outputs, step.scratch.allocate_array<float>(rows * config_.top_k * width_));
     cuda::CombineExperts combine{.tokens = rows, .width = width_, .top_k = config_.top_k, .y = outputs};
     if (!to_latent_) {
@@ -179,12 +180,12 @@ Status DeviceMoe::forward(const std::byte* x, float* y, DeviceStep& step) const 
     }
     NIBBLE_TRY(float* wide, step.scratch.allocate_array<float>(rows * width_));
     NIBBLE_TRY(std::byte * latent, step.scratch.allocate(rows * width_ * 2));
-    NIBBLE_CHECK(to_latent_->forward(x, rows, wide, width_, step));
+    NIBBLE_CHECK(to_latent_->forward({.x = x}, rows, wide, width_, step));
     NIBBLE_CHECK(cuda::to_rows(wide, 0, rows, width_, {latent}, step.overlap, step.stream));
     NIBBLE_CHECK(run_experts(choice, latent, shared, outputs, nullptr, step));
     combine.rows = latent;
     NIBBLE_CHECK(cuda::combine_experts(combine, choice.routing, step.overlap, step.stream));
-    NIBBLE_CHECK(from_latent_->forward(latent, rows, y, hidden_, step));
+    NIBBLE_CHECK(from_latent_->forward({.x = latent}, rows, y, hidden_, step));
     return shared.y ? cuda::add_rows(y, shared.y, rows * hidden_, step.overlap, step.stream) : Status(Ok{});
 }
 

@@ -13,8 +13,8 @@ public:
 
     // One token: the shared expert's first product makes the norm, and the router's product beside its own; without one
     // the router's does.
-    Result<bool> norms(DeviceStep& step) const override;
-    Status forward(const std::byte* x, float* y, DeviceStep& step) const override;
+    Result<InputPlan> plan(const DeviceStep& step) const override;
+    Status forward(const DeviceInput& in, float* y, DeviceStep& step) const override;
     int64_t scratch_bytes(int64_t rows) const override;
 
 private:
@@ -23,7 +23,7 @@ private:
         const std::byte* mid = nullptr;  // what its last product reads, where the experts' first one makes that too
     };
     // The shared expert's output too, where there is one. `logits` stays null where route() has run.
-    Result<cuda::ExpertChoice> choose(const std::byte* x, Shared& shared, DeviceStep& step) const;
+    Result<cuda::ExpertChoice> choose(const DeviceInput& in, Shared& shared, DeviceStep& step) const;
     // The experts' outputs, [rows * top_k, width] by sorted slot, and the shared one's. `sum`: combined there instead
     // where combines(), else null.
     Status run_experts(const cuda::ExpertChoice& choice, const std::byte* x, const Shared& shared, float* y, float* sum,
@@ -33,7 +33,7 @@ private:
     // Whether the experts' products have the kernel of one token.
     bool one_token(const DeviceStep& step) const;
 
-    Result<bool> routes_beside(DeviceStep& step) const;
+    Result<bool> routes_beside(const DeviceStep& step) const;
 
     // What an expert's last product reads.
     Status activated(const DeviceExpertRows& rows, std::byte* mid, DeviceStep& step) const;

@@ -26,17 +26,17 @@ cuda::ChainedProduct product(const DeviceLinear& l) {
 
 }  // namespace
 
-Result<std::optional<DeviceProductChain>> DeviceProductChain::make(std::span<const std::unique_ptr<DeviceMixer>> mixers,
-                                                                   std::span<const float* const> norms, float eps,
+Result<std::optional<DeviceProductChain>> DeviceProductChain::make(std::span<const DeviceLayer> layers, float eps,
                                                                    int64_t hidden, const DeviceInfo& device) {
     DeviceProductChain c;
     c.eps_ = eps, c.hidden_ = hidden, c.device_ = device;
-    if (mixers.empty() || mixers.size() % 2) return std::optional<DeviceProductChain>();
-    for (size_t i = 0; i < mixers.size(); i += 2) {
-        const Layer layer{dynamic_cast<const DeviceAttention*>(mixers[i].get()),
-                          dynamic_cast<const DeviceMlp*>(mixers[i + 1].get()), norms[i], norms[i + 1]};
-        if (!layer.attention || !layer.mlp || layer.attention->in().parts.size() != 1 ||
-            layer.mlp->in().parts.size() != 1)
+    if (layers.empty() || layers.size() % 2) return std::optional<DeviceProductChain>();
+    for (size_t i = 0; i < layers.size(); i += 2) {
+        const Layer layer{dynamic_cast<const DeviceAttention*>(layers[i].mixer.get()),
+                          dynamic_cast<const DeviceMlp*>(layers[i + 1].mixer.get()), layers[i].norm,
+                          layers[i + 1].norm};
+        if (layers[i].post_norm || layers[i + 1].post_norm || !layer.attention || !layer.mlp ||
+            layer.attention->in().parts.size() != 1 || layer.mlp->in().parts.size() != 1)
             return std::optional<DeviceProductChain>();
         if (!c.layers_.empty() && layer.mlp->config().activation != c.layers_[0].mlp->config().activation)
             return std::optional<DeviceProductChain>();

@@ -15,10 +15,9 @@ namespace nibble {
 
 class DeviceProductChain {
 public:
-    // Null where the model is not attention and feed-forward by turns, or one of its products has another kernel.
-    // `norms` as the mixers; the mixers outlive the chain.
-    static Result<std::optional<DeviceProductChain>> make(std::span<const std::unique_ptr<DeviceMixer>> mixers,
-                                                          std::span<const float* const> norms, float eps,
+    // Null where the model is not attention and feed-forward by turns, has norms behind its mixers, or one of its
+    // products has another kernel. The layers' mixers outlive the chain.
+    static Result<std::optional<DeviceProductChain>> make(std::span<const DeviceLayer> layers, float eps,
                                                           int64_t hidden, const DeviceInfo& device);
 
     // h [hidden] BF16 through all blocks; the sums go to `other` and back, and the two change places with them. What

@@ -1,10 +1,10 @@
 // The state of one forward pass on a GPU. DeviceModel fills it in; every mixer (DeviceMixer) reads it and queues its
-// kernels in `stream`. It holds three kinds of things:
+// kernels in `stream`. It holds two kinds of things:
 //
 //   memory   scratch space of the pass, the workspace of W4A16 products, the pool that holds pages of K and V
 //   batch    tokens, positions, page tables and attention work lists, already copied to the device
-//   fusion   what the next product does beside its multiplication: the RMSNorm before it, a router's product
 //
+// What a product does beside its multiplication (fusion) is not here: it travels with the input (DeviceInput).
 // Pointers are device pointers unless a comment says otherwise. All work is queued and none is waited for.
 #pragma once
 
@@ -67,12 +67,6 @@ struct DeviceStep {
     int64_t page_stride = 0;
     std::vector<DeviceBlockBatch> blocks;               // by BlockConfig::index
     std::vector<std::pair<Rope, DeviceRotary>> rotary;  // one entry for each kind of rotary embedding in the model
-
-    // Input of a fused RMSNorm prologue. The caller sets it where DeviceMixer::norms() is true: the mixer's first
-    // product then computes its own input from the residual stream, and x is not read.
-    cuda::MatmulOptions::Norm norm;
-    // A second product of the same normalised row in the same launch (a router's); set by the mixer, w null: none.
-    cuda::MatmulOptions::Side side;
 
     DeviceRotary rotary_of(const Rope& rope) const;
 };

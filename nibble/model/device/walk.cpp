@@ -6,6 +6,7 @@
 #include "kernels/product_cuda.h"
 
 #include <algorithm>
+#include <array>
 #include <climits>
 
 namespace nibble {
@@ -44,7 +45,7 @@ DeviceWalk::DeviceWalk(const Checkpoint& checkpoint, std::span<const std::vector
       host_(std::move(host)),
       pool_(&pool),
       texts_(texts),
-      plans_(device_) {}
+      memory_(device_, stream_) {}
 
 Result<std::unique_ptr<DeviceWalk>> DeviceWalk::create(const Checkpoint& checkpoint,
                                                        std::span<const std::vector<int32_t>> texts,
@@ -75,9 +76,9 @@ Result<std::unique_ptr<DeviceWalk>> DeviceWalk::create(const Checkpoint& checkpo
         walk->pool_sequences_ = std::max<int64_t>(walk->pool_sequences_, std::ssize(piece.batch.segments()));
     }
     for (const BlockConfig& block : walk->config_.blocks)
-        if (const Rope* rope = rope_of(block); rope && rope->dims > 0) walk->rotary_.add(*rope);
+        if (const Rope* rope = rope_of(block); rope && rope->dims > 0) walk->memory_.rotary().add(*rope);
     NIBBLE_CHECK(walk->check_memory(options));
-    NIBBLE_CHECK(walk->rotary_.reserve(walk->longest_, walk->host_, walk->device_.index, walk->stream_));
+    NIBBLE_CHECK(walk->memory_.reserve_rotary(walk->longest_, walk->host_));
     return walk;
 }
 
@@ -156,10 +157,7 @@ Result<std::vector<Block>> DeviceWalk::outlines(const Checkpoint& from, size_t f
 Status DeviceWalk::make_layers(std::span<const Block> outlines, DeviceWeights& weights, DeviceLayers& layers) const {
     layers.layers_.clear();
     for (const Block& block : outlines) {
-        DeviceLayers::Layer layer{.config = block.config()};
-        NIBBLE_TRY(layer.norm, weights.vector(block.norm()));
-        NIBBLE_TRY(layer.post_norm, weights.vector(block.post_norm()));
-        NIBBLE_TRY(layer.mixer, make_device_mixer(config_, block, weights));
+        NIBBLE_TRY(DeviceLayer layer, DeviceLayer::make(config_, block, weights));
         layers.layers_.push_back(std::move(layer));
     }
     return Ok{};
@@ -215,52 +213,20 @@ int64_t DeviceWalk::scratch_bytes(const DeviceMixer& mixer, int64_t rows) const 
     return (4 * rows + 2 * padded_rows(rows)) * config_.hidden + mixer.scratch_bytes(rows) + 4 * DeviceArena::alignment;
 }
 
-Status DeviceWalk::reserve(int64_t bytes) {
-    if (scratch_ && scratch_->capacity() >= bytes) return Ok{};
-    NIBBLE_CHECK(stream_.synchronize());
-    scratch_.reset();
-    NIBBLE_TRY(scratch_, DeviceArena::create(device_.index, bytes));
-    return Ok{};
-}
-
-// Zeros that W4A16 products find and leave.
-Status DeviceWalk::reserve_products(std::span<const std::pair<int64_t, int64_t>> weights, int64_t rows) {
-    int64_t bytes = 0;
-    for (const auto& [n, k] : weights) {
-        NIBBLE_TRY(const cuda::MatmulPlan plan, plans_.matmul(rows, n, k));
-        bytes = std::max(bytes, plan.workspace_bytes);
-    }
-    if (bytes == 0 || (products_ && products_->capacity() >= bytes)) return Ok{};
-    NIBBLE_CHECK(stream_.synchronize());
-    products_.reset();
-    NIBBLE_TRY(products_, DeviceArena::create(device_.index, bytes));
-    NIBBLE_TRY(product_workspace_, products_->allocate(bytes));
-    return fill_device(product_workspace_, 0, bytes, stream_);
-}
-
-DeviceStep DeviceWalk::step() {
-    DeviceStep s{.stream = stream_, .scratch = *scratch_, .plans = plans_};
-    if (products_) {
-        s.matmul_workspace_bytes = products_->capacity();
-        s.matmul_workspace = product_workspace_;
-    }
-    s.rotary = rotary_.tables();
-    scratch_->release(0);
-    return s;
-}
-
 Status DeviceWalk::forward(const DeviceLayers& layers, size_t index, DeviceStreams& x, DeviceObserver* observer,
                            const std::function<Status(int64_t rows)>& each) {
     NIBBLE_CHECK(use_device(device_.index));
     for (const BatchPiece& piece : batches_) {
-        NIBBLE_CHECK(run(layers, layers.layers_[index - layers.first_], piece, x, observer));
+        NIBBLE_CHECK(run(layers, index - layers.first_, piece, x, observer));
         if (each) NIBBLE_CHECK(each(piece.batch.rows()));
     }
     return Ok{};
 }
 
-Status DeviceWalk::run(const DeviceLayers& layers, const DeviceLayers::Layer& layer, const BatchPiece& piece,
-                       DeviceStreams& x, DeviceObserver* observer) {
+Status DeviceWalk::run(const DeviceLayers& layers, size_t place, const BatchPiece& piece, DeviceStreams& x,
+                       DeviceObserver* observer) {
+    const std::span<const DeviceLayer> one(&layers.layers_[place], 1);
+    const DeviceLayer& layer = one[0];
     const Batch& batch = piece.batch;
     const int64_t rows = batch.rows(), hidden = config_.hidden;
     NIBBLE_TRY(KvPool * pool, pool_for(layer.mixer->state()));
@@ -272,33 +238,23 @@ Status DeviceWalk::run(const DeviceLayers& layers, const DeviceLayers::Layer& la
         NIBBLE_CHECK(texts.back().reserve(std::ssize(s.tokens)));
         sequences.push_back(&texts.back());
     }
-    NIBBLE_CHECK(batch_.make(batch, sequences, {&layer.mixer, 1}, {}, device_, stream_));
-    NIBBLE_CHECK(reserve(scratch_bytes(*layer.mixer, rows) + batch_.attention_workspace()));
-    NIBBLE_CHECK(reserve_products(layers.w4a16_, rows));
-    DeviceStep s = step();
+    NIBBLE_CHECK(batch_.make(batch, sequences, one, {}, {}, device_, stream_));
+    NIBBLE_CHECK(memory_.reserve(scratch_bytes(*layer.mixer, rows) + batch_.attention_workspace(), rows));
+    NIBBLE_CHECK(memory_.reserve_products(layers.w4a16_, std::array{rows}));
+    DeviceStep s = memory_.step();
     batch_.describe(s);
-    const auto place = static_cast<size_t>(layer.config.index);
-    if (place > 0) {
-        s.blocks.resize(place + 1);
-        s.blocks[place] = s.blocks[0];
-    }
     s.observer = observer;
     NIBBLE_TRY(std::byte * in, s.scratch.allocate(2 * padded_rows(rows) * hidden));
     NIBBLE_TRY(float* out, s.scratch.allocate_array<float>(rows * hidden));
-    cuda::AddNorm norm{.tokens = rows,
-                       .width = hidden,
-                       .h = x.data_ + piece.row * hidden * 2,
-                       .weight = layer.norm,
-                       .eps = config_.norm_eps,
-                       .out = {in}};
-    NIBBLE_TRY(norm.out, layer.mixer->order(s));
-    norm.out.data = in;
-    NIBBLE_CHECK(cuda::add_norm(norm, s.overlap, stream_));
-    NIBBLE_CHECK(layer.mixer->forward(in, out, s));
-    norm.update = out, norm.post_norm = layer.post_norm;
-    norm.weight = nullptr, norm.out = {};
-    norm.nonfinite = batch_.nonfinite();
-    NIBBLE_CHECK(cuda::add_norm(norm, s.overlap, stream_));
+    NIBBLE_TRY(const cuda::AddNorm sum, queue_layers(one,
+                                                     {.hidden = hidden,
+                                                      .eps = config_.norm_eps,
+                                                      .h = x.data_ + piece.row * hidden * 2,
+                                                      .x = in,
+                                                      .y = out,
+                                                      .nonfinite = batch_.nonfinite()},
+                                                     nullptr, s));
+    NIBBLE_CHECK(cuda::add_norm(sum, s.overlap, stream_));
     int32_t row = INT_MAX;
     NIBBLE_CHECK(copy_to_host(bytes_of(&row), bytes_of(batch_.nonfinite()), 4, stream_));
     NIBBLE_CHECK(stream_.synchronize());
@@ -312,8 +268,8 @@ Status DeviceWalk::show_head(const Checkpoint& from, const DeviceStreams& x, Dev
     const std::vector<std::string> names{outline.linear().name};
     const int64_t hidden = config_.hidden, most = std::min<int64_t>(tokens_, 4096);
     const auto norm_bytes = static_cast<int64_t>(outline.norm().size_bytes());
-    NIBBLE_CHECK(reserve(most * hidden * 2 + norm_bytes + 4 * DeviceArena::alignment));
-    DeviceStep s = step();
+    NIBBLE_CHECK(memory_.reserve(most * hidden * 2 + norm_bytes + 4 * DeviceArena::alignment, most));
+    DeviceStep s = memory_.step();
     NIBBLE_TRY(float* norm, s.scratch.allocate_array<float>(hidden));
     NIBBLE_TRY(std::byte * in, s.scratch.allocate(most * hidden * 2));
     NIBBLE_CHECK(
@@ -336,7 +292,8 @@ Status DeviceWalk::logits(const DeviceHead& head, const DeviceStreams& x, int64_
                           DeviceStep& s) {
     const DeviceScope scope(s);
     NIBBLE_TRY(std::byte * in, s.scratch.allocate(2 * padded_rows(rows) * config_.hidden));
-    NIBBLE_TRY(cuda::RowsOut to, head.linear_.order(rows, s, true));
+    NIBBLE_TRY(const InputPlan plan, head.linear_.plan(rows, s, true));
+    cuda::RowsOut to = plan.order;
     to.data = in;
     NIBBLE_CHECK(cuda::add_norm({.tokens = rows,
                                  .width = config_.hidden,
@@ -345,7 +302,7 @@ Status DeviceWalk::logits(const DeviceHead& head, const DeviceStreams& x, int64_
                                  .eps = config_.norm_eps,
                                  .out = to},
                                 s.overlap, stream_));
-    NIBBLE_CHECK(head.linear_.forward(in, rows, out, config_.vocab, s, !to.row_major()));
+    NIBBLE_CHECK(head.linear_.forward({.x = in, .ordered = !to.row_major()}, rows, out, config_.vocab, s));
     return cuda::round_rows(out, rows * config_.vocab, s.overlap, stream_);
 }
 
@@ -354,14 +311,14 @@ Result<double> DeviceWalk::divergence(const DeviceHead& p_head, const DeviceStre
     NIBBLE_CHECK(use_device(device_.index));
     const int64_t vocab = config_.vocab, most = std::min(rows_together(vocab), tokens_);
     const int64_t product = std::max(p_head.linear_.scratch_bytes(most), q_head.linear_.scratch_bytes(most));
-    NIBBLE_CHECK(reserve(8 * most * vocab + 8 * most + 2 * padded_rows(most) * config_.hidden + product +
-                         8 * DeviceArena::alignment));
+    NIBBLE_CHECK(memory_.reserve(
+        8 * most * vocab + 8 * most + 2 * padded_rows(most) * config_.hidden + product + 8 * DeviceArena::alignment,
+        most));
     std::vector<std::pair<int64_t, int64_t>> w4a16;
     for (const DeviceHead* head : {&p_head, &q_head})
         if (head->linear_.w4a16) w4a16.emplace_back(head->linear_.rows, head->linear_.cols);
-    for (const int64_t rows : {most, tokens_ % most})
-        if (rows > 0) NIBBLE_CHECK(reserve_products(w4a16, rows));
-    DeviceStep s = step();
+    NIBBLE_CHECK(memory_.reserve_products(w4a16, std::array{most, tokens_ % most}));
+    DeviceStep s = memory_.step();
     NIBBLE_TRY(float* p_logits, s.scratch.allocate_array<float>(most * vocab));
     NIBBLE_TRY(float* q_logits, s.scratch.allocate_array<float>(most * vocab));
     NIBBLE_TRY(double* each, s.scratch.allocate_array<double>(most));

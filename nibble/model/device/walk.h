@@ -5,8 +5,8 @@
 
 #include "model/cpu/model.h"
 #include "model/device/batch.h"
-#include "model/device/memory.h"
-#include "model/device/mixer.h"
+#include "model/device/runner.h"
+#include "model/device/step_memory.h"
 
 #include <functional>
 #include <memory>
@@ -24,14 +24,8 @@ public:
 
 private:
     friend class DeviceWalk;
-    struct Layer {
-        BlockConfig config;
-        const float* norm = nullptr;
-        const float* post_norm = nullptr;
-        std::unique_ptr<DeviceMixer> mixer;
-    };
     size_t first_ = 0;
-    std::vector<Layer> layers_;
+    std::vector<DeviceLayer> layers_;
     std::optional<DeviceArena> weights_;
     std::vector<std::pair<int64_t, int64_t>> w4a16_;  // rows and columns
 };
@@ -102,10 +96,7 @@ private:
     Result<std::vector<Block>> outlines(const Checkpoint& from, size_t first, size_t count, bool quantize_inputs) const;
     Result<KvPool*> pool_for(const StateLayout& layout);
     int64_t scratch_bytes(const DeviceMixer& mixer, int64_t rows) const;
-    Status reserve(int64_t bytes);
-    Status reserve_products(std::span<const std::pair<int64_t, int64_t>> weights, int64_t rows);
-    DeviceStep step();
-    Status run(const DeviceLayers& layers, const DeviceLayers::Layer& layer, const BatchPiece& piece, DeviceStreams& x,
+    Status run(const DeviceLayers& layers, size_t place, const BatchPiece& piece, DeviceStreams& x,
                DeviceObserver* observer);
     Status logits(const DeviceHead& head, const DeviceStreams& x, int64_t row, int64_t rows, float* out,
                   DeviceStep& step);
@@ -122,11 +113,8 @@ private:
     std::vector<BatchPiece> batches_;
     int64_t most_rows_ = 0, pool_tokens_ = 0, pool_sequences_ = 0;  // of a batch
 
-    DevicePlans plans_;
+    DeviceStepMemory memory_;
     DeviceBatch batch_;
-    DeviceRotaryTables rotary_;
-    std::optional<DeviceArena> scratch_, products_;  // products_: workspace of W4A16 products
-    std::byte* product_workspace_ = nullptr;
     std::vector<std::pair<StateLayout, std::unique_ptr<KvPool>>> pools_;
 };
 

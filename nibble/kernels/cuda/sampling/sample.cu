@@ -399,7 +399,24 @@ __global__ void __cluster_dims__(blocks, 1, 1) __launch_bounds__(threads)
     cluster.sync();
 }
 
+// `from` may be the host's memory: it is read once.
+__global__ void carry_kernel(const CarriedToken* list, int count, const ChosenToken* from, int32_t* tokens) {
+    const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i >= count) return;
+    const CarriedToken c = list[i];
+    const int id = from[c.row].id;
+    tokens[c.to] = id < 0 ? 0 : id;
+}
+
 }  // namespace
+
+cudaError_t launch_carry(const CarriedToken* list, int64_t count, const ChosenToken* from, int32_t* tokens,
+                         cudaStream_t stream) {
+    constexpr int block = 256;
+    carry_kernel<<<static_cast<unsigned>((count + block - 1) / block), block, 0, stream>>>(
+        list, static_cast<int>(count), from, tokens);
+    return cudaGetLastError();
+}
 
 cudaError_t launch_sample(const SampleArgs& args, cudaStream_t stream) {
     constexpr int bytes = sizeof(Shared);

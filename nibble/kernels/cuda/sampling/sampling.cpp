@@ -25,4 +25,11 @@ Status sample(const Sampling& s, bool overlap, const Stream& stream) {
                        "sample: kernel launch");
 }
 
+Status carry_tokens(const CarriedToken* list, int64_t count, const ChosenToken* from, int32_t* tokens,
+                    const Stream& stream) {
+    if (count == 0) return Ok{};
+    return cuda_status(launch_carry(list, count, from, tokens, static_cast<cudaStream_t>(stream.handle())),
+                       "carry_tokens: kernel launch");
+}
+
 }  // namespace nibble::cuda

@@ -1,0 +1,40 @@
+#include "model/device/runner.h"
+
+#include <utility>
+
+namespace nibble {
+
+Result<cuda::AddNorm> queue_layers(std::span<const DeviceLayer> layers, const DeviceResidual& r,
+                                   const DeviceProductChain* chain, DeviceStep& step) {
+    std::byte* other = r.other;
+    cuda::AddNorm norm{.tokens = step.rows, .width = r.hidden, .h = r.h, .eps = r.eps, .out = {r.x}};
+    if (chain && other && step.rows == 1 && !step.observer) {
+        NIBBLE_CHECK(chain->forward(norm.h, other, r.y, r.nonfinite, step));
+        norm.update = r.y;
+        norm.nonfinite = r.nonfinite + layers.size() - 1;
+        return norm;
+    }
+    for (size_t i = 0; i < layers.size(); ++i) {
+        const DeviceLayer& layer = layers[i];
+        norm.weight = layer.norm;
+        NIBBLE_TRY(const InputPlan plan, layer.mixer->plan(step));
+        DeviceInput in{.x = r.x};
+        if (plan.inside && other && !norm.post_norm) {
+            in.norm = {norm.h, norm.update, norm.weight, norm.eps, other, norm.nonfinite, r.x};
+            if (norm.update) std::swap(norm.h, other);
+        } else {
+            norm.out = plan.order;
+            norm.out.data = r.x;
+            in.ordered = !plan.order.row_major();
+            NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, step.stream));
+        }
+        NIBBLE_CHECK(layer.mixer->forward(in, r.y, step));
+        norm.update = r.y;
+        norm.post_norm = layer.post_norm;
+        norm.nonfinite = r.nonfinite + i;
+    }
+    norm.weight = nullptr, norm.out = {};
+    return norm;
+}
+
+}  // namespace nibble

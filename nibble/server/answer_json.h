@@ -1,0 +1,57 @@
+// Parts of answers that several routes share, as JSON: usage, timings, log-probabilities, events of streams.
+#pragma once
+
+#include "server/live_request.h"
+
+namespace nibble {
+
+Json usage_json(int64_t prompt_tokens, int64_t completion_tokens, int64_t cached_tokens);
+inline Json usage_json(const RequestReport& r) {
+    return usage_json(r.prompt_tokens, r.generated_tokens, r.cached_tokens);
+}
+// As llama-server has it: prompt_n, prompt_ms, predicted_per_second ...
+Json timings_json(const RequestReport& report);
+
+// What clients see of a token: its text; bytes that are no whole characters as U+FFFD. `as_ids`: "token_id:7".
+std::string token_text(const ServedModel& model, int32_t id, bool as_ids);
+// JSON has no -infinity: -9999, as vLLM writes it.
+double json_logprob(float logprob);
+
+// {"token", "logprob", "bytes", "top_logprobs"} of chat.
+Json chat_logprob(const ServedModel& model, const GeneratedToken& token, bool as_ids);
+// vLLM's: null for the first token, then {"id": {"logprob", "rank"?, "decoded_token"}} for every other. The rank is
+// given where the token is among the likeliest that were asked for.
+Json prompt_logprobs_json(const ServedModel& model, std::span<const GeneratedToken> prompt, bool as_ids);
+
+// Log-probabilities of completions: four lists.
+class LegacyLogprobs {
+public:
+    // top < 0: none.
+    void add(const ServedModel& model, const GeneratedToken& token, int32_t top, bool as_ids, bool first_of_prompt);
+    // What was added since the last call.
+    Json take();
+
+private:
+    Json tokens_ = Json::array(), logprobs_ = Json::array(), top_ = Json::array(), offsets_ = Json::array();
+    int64_t offset_ = 0;
+};
+
+std::string_view finish_reason(const HeardEvent& e);
+// The stop string, or the id of a stop_token_ids; null for the model's own end tokens.
+Json stop_reason(const ServedModel& model, const HeardEvent& e);
+
+// The stream of an answer.
+class SseOut {
+public:
+    explicit SseOut(ExchangePtr exchange) : exchange_(std::move(exchange)) {}
+    void begin() { exchange_->begin_stream(); }
+    void data(const Json& json) { exchange_->answer->write("data: " + body_text(json) + "\n\n"); }
+    void event(std::string_view name, const Json& json);
+    void done(bool say_done);
+    void log(int status) { exchange_->log(status); }
+
+private:
+    ExchangePtr exchange_;
+};
+
+}  // namespace nibble

@@ -1,0 +1,259 @@
+// POST /v1/chat/completions.
+#include "server/answer_json.h"
+#include "server/chat_turn.h"
+#include "server/parameters.h"
+#include "server/routes.h"
+
+namespace nibble {
+namespace {
+
+struct ChatWish {
+    ChatTurn turn;
+    Request request;
+    StreamOptions stream;
+    bool logprobs = false, as_ids = false, token_ids = false, prompt_logprobs = false;
+};
+
+Result<ChatWish> read_chat(BodyFields& fields, const ServedModel& model, bool ignore_unknown) {
+    ChatWish wish;
+    wish.request = model.like;
+    Request& request = wish.request;
+    NIBBLE_TRY(wish.turn, read_chat_turn(fields, model, request));
+    NIBBLE_CHECK(read_sampling(fields, model, request));
+    NIBBLE_CHECK(read_stream(fields, wish.stream));
+    NIBBLE_CHECK(fields.read("logprobs", wish.logprobs));
+    int32_t top = 0;
+    NIBBLE_CHECK(fields.read_in("top_logprobs", top, 0, 100));
+    if (top > 0 && !wish.logprobs) return fields.bad("top_logprobs", "is only for logprobs = true");
+    if (wish.logprobs) request.top_logprobs = top;
+    NIBBLE_CHECK(fields.read("return_tokens_as_token_ids", wish.as_ids));
+    NIBBLE_CHECK(fields.read("return_token_ids", wish.token_ids));
+    NIBBLE_CHECK(fields.only("echo", false));
+    wish.prompt_logprobs = request.prompt_logprobs >= 0;
+    if (wish.stream.stream && wish.prompt_logprobs)
+        return fields.bad("prompt_logprobs", "is not supported for streams");
+    request.prompt = wish.turn.prompt;
+    NIBBLE_CHECK(truncate_prompt(fields, model, request.prompt));
+    if (const Status fits = check_fits(model, request.prompt); !fits.ok()) {
+        fields.blame("messages");
+        return fits.error();
+    }
+    request.max_tokens = model.context() - std::ssize(request.prompt);
+    NIBBLE_CHECK(fields.read_in("max_tokens", request.max_tokens, int64_t{1}, int64_t{1} << 40));
+    NIBBLE_CHECK(fields.read_in("max_completion_tokens", request.max_tokens, int64_t{1}, int64_t{1} << 40));
+    if (request.min_tokens > request.max_tokens) return fields.bad("min_tokens", "is more than max_tokens");
+    if (!ignore_unknown) NIBBLE_CHECK(read_the_rest(fields));
+    return wish;
+}
+
+class ChatWriter : public AnswerWriter {
+public:
+    ChatWriter(ExchangePtr exchange, ModelPtr model, const ChatWish& wish)
+        : exchange_(std::move(exchange)),
+          model_(std::move(model)),
+          out_(exchange_),
+          stream_(wish.stream),
+          logprobs_(wish.logprobs),
+          as_ids_(wish.as_ids),
+          token_ids_(wish.token_ids),
+          prompt_logprobs_(wish.prompt_logprobs),
+          created_(unix_seconds()),
+          prompt_tokens_(std::ssize(wish.request.prompt)) {
+        if (token_ids_) prompt_ = wish.request.prompt;
+        for (int32_t i = 0; i < wish.request.choices; ++i) choices_.emplace_back(wish.turn.reader());
+    }
+
+    void begin() override {
+        if (!stream_.stream) return;
+        out_.begin();
+        for (size_t i = 0; i < choices_.size(); ++i) {
+            Json chunk = head("chat.completion.chunk");
+            chunk["choices"] = Json::array({{{"index", i},
+                                             {"delta", {{"role", "assistant"}, {"content", ""}}},
+                                             {"logprobs", nullptr},
+                                             {"finish_reason", nullptr}}});
+            if (stream_.include_usage) chunk["usage"] = nullptr;
+            if (token_ids_ && i == 0) chunk["prompt_token_ids"] = prompt_;
+            out_.data(chunk);
+        }
+    }
+
+    void event(const HeardEvent& e) override {
+        One& one = choices_[size_t(e.choice)];
+        if (!e.prompt.empty()) prompt_scores_ = e.prompt;
+        generated_ += std::ssize(e.tokens);
+        std::vector<AnswerPart> parts = one.reader.push(e.text);
+        const bool ends = e.finish != FinishReason::none;
+        if (ends)
+            for (AnswerPart& part : one.reader.finish()) parts.push_back(std::move(part));
+        for (const GeneratedToken& t : e.tokens) {
+            if (logprobs_) one.logprobs.push_back(chat_logprob(*model_, t, as_ids_));
+            if (token_ids_) one.ids.push_back(t.id);
+        }
+        if (!stream_.stream) {
+            for (const AnswerPart& part : parts) note(one, part);
+            if (ends) one.finish = e;
+            return;
+        }
+        if (parts.empty() && !ends && !(logprobs_ && !e.tokens.empty())) return;
+        // A chunk for every part; what belongs to the tokens goes with the last one.
+        const size_t chunks = std::max<size_t>(parts.size(), 1);
+        for (size_t i = 0; i < chunks; ++i) {
+            const bool last = i + 1 == chunks;
+            Json choice{{"index", e.choice},
+                        {"delta", i < parts.size() ? delta_of(parts[i]) : Json::object()},
+                        {"logprobs", nullptr},
+                        {"finish_reason", nullptr}};
+            if (last) {
+                if (logprobs_) choice["logprobs"] = {{"content", std::exchange(one.logprobs, Json::array())}};
+                if (token_ids_) choice["token_ids"] = std::exchange(one.ids, {});
+                if (ends) choice["finish_reason"] = reason_of(one, e);
+                if (ends) choice["stop_reason"] = stop_reason(*model_, e);
+            }
+            Json chunk = head("chat.completion.chunk");
+            chunk["choices"] = Json::array({std::move(choice)});
+            if (stream_.include_usage) chunk["usage"] = nullptr;
+            if (last && e.total) chunk["timings"] = timings_json(*e.total);
+            if (stream_.continuous_usage) chunk["usage"] = usage_json(prompt_tokens_, generated_, 0);
+            out_.data(chunk);
+        }
+    }
+
+    void finish(const RequestReport& total) override {
+        if (stream_.stream) {
+            if (stream_.include_usage) {
+                Json last = head("chat.completion.chunk");
+                last["choices"] = Json::array();
+                last["usage"] = usage_json(total);
+                out_.data(last);
+            }
+            out_.done(true);
+            out_.log(200);
+            return;
+        }
+        Json json = head("chat.completion");
+        json["choices"] = Json::array();
+        for (size_t i = 0; i < choices_.size(); ++i) json["choices"].push_back(choice_json(i));
+        json["usage"] = usage_json(total);
+        if (prompt_logprobs_) json["prompt_logprobs"] = prompt_logprobs_json(*model_, prompt_scores_, as_ids_);
+        if (token_ids_) json["prompt_token_ids"] = prompt_;
+        json["timings"] = timings_json(total);
+        exchange_->send(json);
+    }
+
+    void fail(const ApiError& error) override {
+        if (!stream_.stream) {
+            exchange_->fail(error);
+            return;
+        }
+        out_.data(error_json(error, ApiStyle::openai));
+        out_.done(true);
+        out_.log(error.status);
+    }
+
+private:
+    struct One {
+        explicit One(AnswerReader r) : reader(std::move(r)) {}
+        AnswerReader reader;
+        std::string content, reasoning;
+        Json calls = Json::array(), logprobs = Json::array();
+        std::vector<int32_t> ids;
+        HeardEvent finish;
+    };
+
+    Json head(std::string_view object) const {
+        return {{"id", "chatcmpl-" + exchange_->id},
+                {"object", object},
+                {"created", created_},
+                {"model", model_->names[0]}};
+    }
+
+    static Json delta_of(const AnswerPart& part) {
+        switch (part.kind) {
+            case AnswerPart::Kind::reasoning:
+                return {{"reasoning_content", part.text}};
+            case AnswerPart::Kind::content:
+                return {{"content", part.text}};
+            case AnswerPart::Kind::tool_begin:
+                return {{"tool_calls", Json::array({{{"index", part.index},
+                                                     {"id", part.id},
+                                                     {"type", "function"},
+                                                     {"function", {{"name", part.name}, {"arguments", ""}}}}})}};
+            case AnswerPart::Kind::tool_arguments:
+                return {
+                    {"tool_calls", Json::array({{{"index", part.index}, {"function", {{"arguments", part.text}}}}})}};
+            case AnswerPart::Kind::tool_end:
+                break;
+        }
+        return Json::object();
+    }
+
+    static void note(One& one, const AnswerPart& part) {
+        switch (part.kind) {
+            case AnswerPart::Kind::reasoning:
+                one.reasoning += part.text;
+                break;
+            case AnswerPart::Kind::content:
+                one.content += part.text;
+                break;
+            case AnswerPart::Kind::tool_begin:
+                one.calls.push_back(
+                    {{"id", part.id}, {"type", "function"}, {"function", {{"name", part.name}, {"arguments", ""}}}});
+                break;
+            case AnswerPart::Kind::tool_arguments: {
+                auto& text = one.calls.back()["function"]["arguments"].get_ref<std::string&>();
+                text += part.text;
+                break;
+            }
+            case AnswerPart::Kind::tool_end:
+                break;
+        }
+    }
+
+    static std::string_view reason_of(const One& one, const HeardEvent& e) {
+        return e.finish == FinishReason::stop && one.reader.called_tools() ? "tool_calls" : finish_reason(e);
+    }
+
+    Json choice_json(size_t i) {
+        One& one = choices_[i];
+        const bool called = !one.calls.empty();
+        Json message{{"role", "assistant"}};
+        message["content"] = called && one.content.empty() ? Json(nullptr) : Json(one.content);
+        if (!one.reasoning.empty()) message["reasoning_content"] = one.reasoning;
+        if (called) message["tool_calls"] = one.calls;
+        Json json{{"index", i},
+                  {"message", std::move(message)},
+                  {"logprobs", logprobs_ ? Json{{"content", one.logprobs}} : Json(nullptr)},
+                  {"finish_reason", reason_of(one, one.finish)},
+                  {"stop_reason", stop_reason(*model_, one.finish)}};
+        if (token_ids_) json["token_ids"] = one.ids;
+        return json;
+    }
+
+    ExchangePtr exchange_;
+    ModelPtr model_;
+    SseOut out_;
+    StreamOptions stream_;
+    bool logprobs_, as_ids_, token_ids_, prompt_logprobs_;
+    int64_t created_, prompt_tokens_, generated_ = 0;
+    std::vector<int32_t> prompt_;
+    std::vector<One> choices_;
+    std::vector<GeneratedToken> prompt_scores_;
+};
+
+}  // namespace
+
+void answer_chat(ExchangePtr exchange, ModelPtr model) {
+    const auto body = read_body(*exchange, *model);
+    if (!body) return;
+    BodyFields fields(*body);
+    auto wish = read_chat(fields, *model, exchange->core.options.ignore_unknown);
+    if (!wish.ok()) {
+        exchange->fail({.message = wish.error().message(), .param = fields.blamed()});
+        return;
+    }
+    auto writer = std::make_unique<ChatWriter>(exchange, model, *wish);
+    std::make_shared<LiveRequest>(exchange, model, std::move(writer))->submit({std::move(wish->request)});
+}
+
+}  // namespace nibble

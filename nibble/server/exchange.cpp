@@ -1,0 +1,155 @@
+#include "server/exchange.h"
+
+#include "base/utf8.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <random>
+
+namespace nibble {
+namespace {
+
+bool fit_for_an_id(std::string_view text) {
+    return !text.empty() && text.size() <= 128 && std::ranges::all_of(text, [](char c) {
+        return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_' ||
+               c == '.' || c == ':';
+    });
+}
+
+std::string time_text(std::chrono::system_clock::time_point time) {
+    const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
+    return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", fmt::gmtime(static_cast<std::time_t>(ms / 1000)), ms % 1000);
+}
+
+}  // namespace
+
+IntakeQueue::IntakeQueue(int threads, size_t most) : most_(most) {
+    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { loop(); });
+}
+
+IntakeQueue::~IntakeQueue() {
+    {
+        const std::lock_guard lock(mutex_);
+        quit_ = true;
+    }
+    wake_.notify_all();
+    threads_.clear();
+    work_.clear();
+}
+
+bool IntakeQueue::post(std::function<void()> work) {
+    const std::lock_guard lock(mutex_);
+    if (quit_ || work_.size() >= most_) return false;
+    work_.push_back(std::move(work));
+    wake_.notify_one();
+    return true;
+}
+
+void IntakeQueue::loop() {
+    while (true) {
+        std::function<void()> work;
+        {
+            std::unique_lock lock(mutex_);
+            wake_.wait(lock, [&] { return quit_ || !work_.empty(); });
+            if (quit_) return;
+            work = std::move(work_.front());
+            work_.pop_front();
+        }
+        work();
+    }
+}
+
+int64_t unix_seconds() {
+    return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
+        .count();
+}
+
+std::string random_id() {
+    std::random_device device;
+    return fmt::format("{:08x}{:08x}{:08x}{:08x}", device(), device(), device(), device());
+}
+
+HttpExchange::HttpExchange(ServerCore& c, HttpRequest r, std::shared_ptr<HttpAnswer> a)
+    : core(c), request(std::move(r)), answer(std::move(a)) {
+    const std::string_view given = request.header("x-request-id");
+    id = fit_for_an_id(given) ? std::string(given) : random_id();
+}
+
+void HttpExchange::add_headers(HttpResponse& response) const {
+    response.headers.emplace_back("X-Request-Id", id);
+    if (core.options.cors_origin.empty()) return;
+    response.headers.emplace_back("Access-Control-Allow-Origin", core.options.cors_origin);
+    if (core.options.cors_origin != "*") response.headers.emplace_back("Vary", "Origin");
+    response.headers.emplace_back("Access-Control-Expose-Headers", "X-Request-Id");
+}
+
+void HttpExchange::send(const Json& json) { send(json_response(json)); }
+
+void HttpExchange::send(HttpResponse response) {
+    const int status = response.status;
+    add_headers(response);
+    if (status >= 400) ++core.counts.http_errors;
+    answer->send(std::move(response));
+    log(status);
+}
+
+void HttpExchange::fail(const ApiError& error) {
+    notes["error"] = error.status < 500 && !core.options.log_prompts ? error.param : error.message;
+    send(error_response_of(error, style()));
+}
+
+bool HttpExchange::begin_stream() {
+    HttpResponse head{.headers = {{"Content-Type", "text/event-stream; charset=utf-8"}, {"Cache-Control", "no-cache"}}};
+    head.headers.emplace_back("X-Accel-Buffering", "no");  // nginx would collect the stream
+    add_headers(head);
+    if (!answer->begin(std::move(head))) return false;
+    if (core.options.keep_alive.count() > 0) answer->write_when_idle(": keep-alive\n\n", core.options.keep_alive);
+    return true;
+}
+
+void HttpExchange::log(int status) {
+    if (logged_.exchange(true) || !core.options.log) return;
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    Json line{{"time", time_text(std::chrono::system_clock::now())},
+              {"request_id", id},
+              {"peer", request.peer},
+              {"method", printable(request.method, 16)},
+              {"path", printable(request.path, 200)},
+              {"status", status},
+              {"seconds", std::round(seconds * 1e6) / 1e6}};
+    for (const auto& [key, value] : notes.items()) line[key] = value;
+    core.options.log(body_text(line));
+}
+
+std::unique_ptr<Json> read_body(HttpExchange& exchange, const ServedModel& model) {
+    auto parsed = parse_json(exchange.request.body);
+    if (!parsed.ok()) {
+        exchange.fail({.message = "the body is not JSON: " + parsed.error().message()});
+        return nullptr;
+    }
+    if (exchange.core.options.log_prompts) exchange.notes["body"] = *parsed;
+    std::string().swap(exchange.request.body);
+    if (!parsed->is_object()) {
+        exchange.fail({.message = "the body is not a JSON object"});
+        return nullptr;
+    }
+    if (const auto name = parsed->find("model"); name != parsed->end() && !name->is_null()) {
+        if (!name->is_string()) {
+            exchange.fail({.message = "'model': is not a text", .param = "model"});
+            return nullptr;
+        }
+        const auto& wanted = name->get_ref<const std::string&>();
+        if (std::ranges::find(model.names, wanted) == model.names.end()) {
+            exchange.fail({.status = 404,
+                           .message = fmt::format("The model `{}` does not exist.", printable(wanted, 200)),
+                           .param = "model",
+                           .code = "model_not_found"});
+            return nullptr;
+        }
+    }
+    return std::make_unique<Json>(*std::move(parsed));
+}
+
+}  // namespace nibble

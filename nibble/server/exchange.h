@@ -1,0 +1,87 @@
+// What the routes share: the server's state, and one HTTP request with its way back.
+#pragma once
+
+#include "server/api_error.h"
+#include "server/model_server.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+namespace nibble {
+
+// Work for a few threads, in order of arrival; what the queue does not hold is refused.
+class IntakeQueue {
+public:
+    explicit IntakeQueue(int threads, size_t most = 4096);
+    ~IntakeQueue();  // drops what was not begun
+    bool post(std::function<void()> work);
+
+private:
+    void loop();
+    std::mutex mutex_;
+    std::condition_variable wake_;
+    std::deque<std::function<void()>> work_;
+    size_t most_;
+    bool quit_ = false;
+    std::vector<std::jthread> threads_;
+};
+
+struct ServerCounts {
+    std::atomic<int64_t> http_requests{0}, http_errors{0}, streams{0};
+};
+
+struct ServerCore {
+    ServerOptions options;
+    HttpServer* http = nullptr;
+    std::atomic<bool> draining{false};
+    ServerCounts counts;
+    std::chrono::system_clock::time_point started = std::chrono::system_clock::now();
+
+    std::shared_ptr<const ServedModel> model() const {
+        const std::lock_guard lock(mutex);
+        return served;
+    }
+    mutable std::mutex mutex;
+    std::shared_ptr<const ServedModel> served;  // null: it is being loaded
+};
+
+int64_t unix_seconds();
+// 32 hexadecimal digits.
+std::string random_id();
+
+// One request; whoever holds it last has answered or broken it off.
+class HttpExchange {
+public:
+    HttpExchange(ServerCore& core, HttpRequest request, std::shared_ptr<HttpAnswer> answer);
+
+    ServerCore& core;
+    HttpRequest request;
+    std::shared_ptr<HttpAnswer> answer;
+    std::string id;  // the client's X-Request-Id, or one of our own
+    std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+    Json notes = Json::object();  // for the log
+
+    ApiStyle style() const { return style_of_path(request.path); }
+    void send(const Json& json);
+    void send(HttpResponse response);
+    void fail(const ApiError& error);
+    bool begin_stream();
+    // Writes the line of the log, once.
+    void log(int status);
+
+private:
+    void add_headers(HttpResponse& response) const;
+    std::atomic<bool> logged_{false};
+};
+using ExchangePtr = std::shared_ptr<HttpExchange>;
+using ModelPtr = std::shared_ptr<const ServedModel>;
+
+// The body as a JSON object, and that it asks for this model; else the client has been told, and null comes back.
+std::unique_ptr<Json> read_body(HttpExchange& exchange, const ServedModel& model);
+
+}  // namespace nibble

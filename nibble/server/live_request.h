@@ -1,0 +1,64 @@
+// A request that the engine answers, from the admission to the last byte. Events are taken on the engine's thread,
+// which must not wait, and become JSON on the HTTP server's.
+#pragma once
+
+#include "server/exchange.h"
+
+#include <optional>
+
+namespace nibble {
+
+// An AnswerEvent that owns what it says. `choice` counts through all prompts of the request.
+struct HeardEvent {
+    int32_t choice = 0;
+    size_t part = 0;  // the number of the prompt
+    std::string text;
+    std::vector<GeneratedToken> tokens, prompt;
+    FinishReason finish = FinishReason::none;
+    std::string stop;
+    int32_t stop_token = -1;
+    std::string error;
+    std::optional<RequestReport> total;  // with the last event of all choices
+};
+
+// Makes an answer of one API of what the engine says. Called on the HTTP server's thread, one call at a time.
+class AnswerWriter {
+public:
+    virtual ~AnswerWriter() = default;
+    // Of a stream: what comes before the first event.
+    virtual void begin() {}
+    virtual void event(const HeardEvent& e) = 0;
+    // Behind the last event of all choices.
+    virtual void finish(const RequestReport& total) = 0;
+    // An answer that broke off. A stream says so in its last event; else the client gets this error.
+    virtual void fail(const ApiError& error) = 0;
+};
+
+class LiveRequest : public std::enable_shared_from_this<LiveRequest> {
+public:
+    LiveRequest(ExchangePtr exchange, ModelPtr model, std::unique_ptr<AnswerWriter> writer);
+
+    // Every request is a part; all or none are admitted. Refusals are told to the client.
+    void submit(std::vector<Request> parts);
+
+private:
+    void hear(size_t part, int32_t first_choice, const AnswerEvent& e);
+    void schedule();
+    void work();
+    void cancel();
+
+    ExchangePtr exchange_;
+    ModelPtr model_;
+    std::unique_ptr<AnswerWriter> writer_;
+
+    std::mutex mutex_;
+    std::vector<uint64_t> handles_;
+    std::vector<HeardEvent> inbox_;
+    RequestReport total_;
+    size_t open_ = 0;  // parts
+    bool admitted_ = false, scheduled_ = false, gone_ = false;
+
+    bool begun_ = false, over_ = false;  // the HTTP server's thread's
+};
+
+}  // namespace nibble

@@ -1,0 +1,119 @@
+#include "server/metrics.h"
+
+#include <fmt/format.h>
+
+namespace nibble {
+namespace {
+
+class MetricsPage {
+public:
+    explicit MetricsPage(std::string labels) : labels_(std::move(labels)) {}
+
+    void begin(std::string_view name, std::string_view type, std::string_view help) {
+        text_ += fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, help, name, type);
+    }
+    void line(std::string_view name, double value, std::string_view more = {}) {
+        text_ +=
+            fmt::format("{}{{{}{}{}}} {}\n", name, labels_, labels_.empty() || more.empty() ? "" : ",", more, value);
+    }
+    void one(std::string_view name, std::string_view type, std::string_view help, double value) {
+        begin(name, type, help);
+        line(name, value);
+    }
+    void histogram(const std::string& name, std::string_view help, const MetricHistogram& h) {
+        begin(name, "histogram", help);
+        for (size_t i = 0; i <= h.bounds().size(); ++i)
+            line(name + "_bucket", static_cast<double>(h.through(i)),
+                 i < h.bounds().size() ? fmt::format("le=\"{}\"", h.bounds()[i]) : "le=\"+Inf\"");
+        line(name + "_sum", h.sum());
+        line(name + "_count", static_cast<double>(h.count()));
+    }
+    const std::string& text() const { return text_; }
+
+private:
+    std::string labels_, text_;
+};
+
+std::string label_text(std::string_view value) {
+    std::string out;
+    for (const char c : value) {
+        if (c == '\\' || c == '"') out += '\\';
+        out += c == '\n' ? ' ' : c;
+    }
+    return out;
+}
+
+void add_engine(MetricsPage& page, const ServedModel& model) {
+    const EngineStats s = model.engine->stats();
+    const auto gauge = [&](const char* name, const char* help, double value) { page.one(name, "gauge", help, value); };
+    const auto counter = [&](const char* name, const char* help, int64_t value) {
+        page.one(name, "counter", help, static_cast<double>(value));
+    };
+    gauge("vllm:num_requests_running", "Answers that run.", double(s.running));
+    gauge("vllm:num_requests_waiting", "Answers that wait.", double(s.waiting));
+    gauge("vllm:kv_cache_usage_perc", "Share of the cache's pages that running answers use; 1 is all.",
+          s.cache_share());
+    page.begin("vllm:cache_config_info", "gauge", "How the cache was set up.");
+    page.line(
+        "vllm:cache_config_info", 1,
+        fmt::format("block_size=\"64\",num_gpu_blocks=\"{}\",enable_prefix_caching=\"{}\",max_num_seqs=\"{}\"", s.pages,
+                    model.engine->limits().prefix_cache ? "True" : "False", model.engine->limits().sequences));
+    counter("vllm:prefix_cache_queries_total", "Prompt tokens that were looked for in the prefix cache.",
+            s.prefix_queries);
+    counter("vllm:prefix_cache_hits_total", "Prompt tokens that were found in the prefix cache.", s.prefix_hits);
+    counter("vllm:num_preemptions_total", "Answers that were pushed out and computed again.", s.preemptions);
+    counter("vllm:prompt_tokens_total", "Tokens of prompts.", s.prompt_tokens);
+    counter("vllm:generation_tokens_total", "Tokens of answers.", s.generated_tokens);
+    page.begin("vllm:request_success_total", "counter", "Answers by how they ended.");
+    page.line("vllm:request_success_total", double(s.finished_stop), "finished_reason=\"stop\"");
+    page.line("vllm:request_success_total", double(s.finished_length), "finished_reason=\"length\"");
+    page.line("vllm:request_success_total", double(s.finished_cancelled + s.finished_deadline),
+              "finished_reason=\"abort\"");
+    page.line("vllm:request_success_total", double(s.finished_error), "finished_reason=\"error\"");
+    counter("vllm:spec_decode_num_drafts_total", "Drafts that were checked.", s.drafts);
+    counter("vllm:spec_decode_num_draft_tokens_total", "Tokens of drafts.", s.draft_tokens);
+    counter("vllm:spec_decode_num_accepted_tokens_total", "Tokens of drafts that were right.", s.accepted_tokens);
+    page.begin("vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter", "The same by position in the draft.");
+    for (size_t i = 0; i < s.accepted_at.size(); ++i)
+        page.line("vllm:spec_decode_num_accepted_tokens_per_pos_total", double(s.accepted_at[i]),
+                  fmt::format("position=\"{}\"", i));
+    const EngineHistograms& h = s.histograms;
+    const auto histogram = [&](const char* name, const char* help, const MetricHistogram& values) {
+        page.histogram(name, help, values);
+    };
+    histogram("vllm:time_to_first_token_seconds", "From arrival to the first token.", h.time_to_first_token);
+    histogram("vllm:inter_token_latency_seconds", "Between two steps that add to an answer.", h.inter_token_latency);
+    histogram("vllm:request_time_per_output_token_seconds", "Of tokens behind the first.",
+              h.request_time_per_output_token);
+    histogram("vllm:e2e_request_latency_seconds", "From arrival to the end.", h.e2e_request_latency);
+    histogram("vllm:request_queue_time_seconds", "From arrival to the first step.", h.request_queue_time);
+    histogram("vllm:request_inference_time_seconds", "From the first step to the end.", h.request_inference_time);
+    histogram("vllm:request_prefill_time_seconds", "From the first step to the first token.", h.request_prefill_time);
+    histogram("vllm:request_decode_time_seconds", "From the first token to the end.", h.request_decode_time);
+    histogram("vllm:request_prompt_tokens", "Tokens of prompts.", h.request_prompt_tokens);
+    histogram("vllm:request_generation_tokens", "Tokens of answers.", h.request_generation_tokens);
+    histogram("vllm:request_max_num_generation_tokens", "Tokens of a request's longest answer.",
+              h.request_max_num_generation_tokens);
+    histogram("vllm:request_params_n", "The parameter n.", h.request_params_n);
+    histogram("vllm:request_params_max_tokens", "The parameter max_tokens.", h.request_params_max_tokens);
+    histogram("vllm:iteration_tokens_total", "Rows of a step.", h.iteration_tokens);
+    counter("nibble:engine_steps_total", "Steps of the engine.", s.steps);
+    counter("nibble:engine_step_rows_total", "Rows of all steps.", s.step_rows);
+    counter("nibble:prefix_cache_evictions_total", "Pages that left the prefix cache.", s.prefix_evictions);
+    gauge("nibble:cached_pages", "Idle pages that the prefix cache holds.", double(s.cached_pages));
+}
+
+}  // namespace
+
+std::string metrics_text(const ServerCore& core, const ServedModel* model) {
+    MetricsPage page(model ? fmt::format("model_name=\"{}\",engine=\"0\"", label_text(model->names[0]))
+                           : std::string());
+    if (model) add_engine(page, *model);
+    page.one("nibble:http_requests_total", "counter", "HTTP requests.", double(core.counts.http_requests));
+    page.one("nibble:http_errors_total", "counter", "HTTP requests that were told an error.",
+             double(core.counts.http_errors));
+    page.one("nibble:http_connections", "gauge", "Open connections.", double(core.http->connections()));
+    return page.text();
+}
+
+}  // namespace nibble

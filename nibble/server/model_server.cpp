@@ -1,0 +1,161 @@
+#include "server/model_server.h"
+
+#include "server/routes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <new>
+
+namespace nibble {
+namespace {
+
+struct BodyRoute {
+    std::string_view path;
+    void (*answer)(ExchangePtr, ModelPtr);
+};
+constexpr std::array body_routes{
+    BodyRoute{"/v1/chat/completions", answer_chat},
+    BodyRoute{"/v1/completions", answer_completions},
+    BodyRoute{"/tokenize", answer_tokenize},
+    BodyRoute{"/detokenize", answer_detokenize},
+};
+
+// Time that does not depend on how much of the key is right.
+bool equal_in_constant_time(std::string_view given, std::string_view key) {
+    size_t different = given.size() ^ key.size();
+    for (size_t i = 0; i < given.size(); ++i)
+        different |= static_cast<unsigned char>(given[i] ^ key[key.empty() ? 0 : i % key.size()]);
+    return different == 0;
+}
+
+bool has_key(const HttpRequest& request, const std::vector<std::string>& keys) {
+    if (keys.empty()) return true;
+    std::string_view given = request.header("authorization");
+    if (given.starts_with("Bearer ") || given.starts_with("bearer "))
+        given.remove_prefix(7);
+    else
+        given = request.header("x-api-key");
+    bool found = false;
+    for (const std::string& key : keys) found |= equal_in_constant_time(given, key);
+    return found && !given.empty();
+}
+
+// What probes, scrapers and the page itself ask without a key.
+bool open_to_all(std::string_view path) {
+    return !(path.starts_with("/v1/") || path == "/tokenize" || path == "/detokenize") ||
+           path.starts_with("/v1/health/") || path == "/v1/metrics";
+}
+
+void answer_preflight(HttpExchange& exchange) {
+    HttpResponse response{.status = 204};
+    if (!exchange.core.options.cors_origin.empty()) {
+        response.headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+        response.headers.emplace_back("Access-Control-Allow-Headers",
+                                      "Authorization, Content-Type, X-Api-Key, X-Request-Id, Anthropic-Version");
+        response.headers.emplace_back("Access-Control-Max-Age", "86400");
+    }
+    response.headers.emplace_back("Allow", "GET, POST, OPTIONS");
+    exchange.send(std::move(response));
+}
+
+}  // namespace
+
+struct ModelServer::State {
+    ServerCore core;
+    std::unique_ptr<HttpServer> http;
+    std::unique_ptr<IntakeQueue> intake;
+
+    void route(HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
+        ++core.counts.http_requests;
+        auto exchange = std::make_shared<HttpExchange>(core, std::move(request), std::move(answer));
+        const std::string& path = exchange->request.path;
+        const std::string& method = exchange->request.method;
+        if (method == "OPTIONS") {
+            answer_preflight(*exchange);
+            return;
+        }
+        if (!open_to_all(path) && !has_key(exchange->request, core.options.api_keys)) {
+            exchange->fail(
+                {.status = 401, .message = "Unauthorized: a key is missing or wrong", .code = "invalid_api_key"});
+            return;
+        }
+        const ModelPtr model = core.model();
+        const auto found = std::ranges::find(body_routes, std::string_view(path), &BodyRoute::path);
+        if (found == body_routes.end()) {
+            const bool get = method == "GET" || method == "HEAD" || (path == "/ping" && method == "POST");
+            if (!get || !answer_info(exchange, model))
+                exchange->fail({.status = 404, .message = fmt::format("no route {} {}", method, path)});
+            return;
+        }
+        if (method != "POST") {
+            exchange->fail({.status = 405, .message = fmt::format("{} takes POST", path)});
+            return;
+        }
+        if (!model || core.draining) {
+            exchange->fail({.status = 503,
+                            .message = model ? "the server is shutting down" : "the model is being loaded",
+                            .retry_seconds = 5});
+            return;
+        }
+        const bool taken = intake->post([exchange, model, answer_it = found->answer] {
+            try {
+                answer_it(exchange, model);
+            } catch (const std::bad_alloc&) {
+                exchange->fail({.status = 503, .message = "no memory is left for the request", .retry_seconds = 5});
+            }
+        });
+        if (!taken)
+            exchange->fail(
+                {.status = 429, .message = "too many requests wait", .code = "queue_full", .retry_seconds = 1});
+    }
+};
+
+Result<std::unique_ptr<ModelServer>> ModelServer::listen(ServerOptions options) {
+    auto state = std::make_unique<State>();
+    State* s = state.get();
+    options.limits.error_body = [](int status, std::string_view why) {
+        return error_response_of({.status = status, .message = std::string(why)}, ApiStyle::openai);
+    };
+    s->core.options = std::move(options);
+    NIBBLE_TRY(s->http, HttpServer::listen(s->core.options.address, s->core.options.limits,
+                                           [s](HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
+                                               s->route(std::move(request), std::move(answer));
+                                           }));
+    s->core.http = s->http.get();
+    s->intake = std::make_unique<IntakeQueue>(2);
+    s->http->start();
+    return std::unique_ptr<ModelServer>(new ModelServer(std::move(state)));
+}
+
+ModelServer::ModelServer(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+ModelServer::~ModelServer() { drain(std::chrono::steady_clock::now()); }
+
+const HttpAddress& ModelServer::address() const { return state_->http->address(); }
+
+void ModelServer::serve(ServedModel model) {
+    model.engine->start();
+    auto served = std::make_shared<const ServedModel>(std::move(model));
+    const std::lock_guard lock(state_->core.mutex);
+    state_->core.served = std::move(served);
+}
+
+void ModelServer::drain(std::chrono::steady_clock::time_point deadline) {
+    State& s = *state_;
+    if (!s.http) return;
+    s.core.draining = true;
+    // The engine first: its answers travel over connections that are still open.
+    if (const ModelPtr model = s.core.model()) model->engine->drain(deadline);
+    s.http->drain(std::max(deadline, std::chrono::steady_clock::now() + std::chrono::seconds(2)));
+    s.intake.reset();
+    {
+        const std::lock_guard lock(s.core.mutex);
+        s.core.served.reset();
+    }
+    s.http.reset();
+    s.core.http = nullptr;
+}
+
+}  // namespace nibble

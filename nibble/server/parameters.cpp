@@ -1,0 +1,180 @@
+#include "server/parameters.h"
+
+#include "serve/sampler.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <random>
+
+namespace nibble {
+namespace {
+
+uint64_t random_seed() {
+    std::random_device device;
+    return uint64_t{device()} << 32 | device();
+}
+
+Status read_bias(BodyFields& fields, Request& request) {
+    const Json* bias = fields.find("logit_bias");
+    if (!bias) return Ok{};
+    if (!bias->is_object()) return fields.bad("logit_bias", "is not an object of token ids and numbers");
+    for (const auto& [key, value] : bias->items()) {
+        int32_t id = -1;
+        const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+        float number = 0;
+        if (error != std::errc() || end != key.data() + key.size() || !json_value(value, number))
+            return fields.bad("logit_bias", fmt::format("'{}' is not a token id with a number", key));
+        if (number < -100 || number > 100)
+            return fields.bad("logit_bias", fmt::format("{} of token {} is not in [-100, 100]", number, id));
+        for (const auto& [other, has] : request.bias)
+            if (other == id) return fields.bad("logit_bias", fmt::format("token {} comes twice", id));
+        request.bias.emplace_back(id, number);
+        if (request.bias.size() > 1024) return fields.bad("logit_bias", "has over 1024 tokens");
+    }
+    return Ok{};
+}
+
+Status read_stop(BodyFields& fields, Request& request) {
+    const Json* stop = fields.find("stop");
+    if (!stop) return Ok{};
+    std::vector<std::string> texts;
+    if (stop->is_string())
+        texts.push_back(stop->get<std::string>());
+    else if (!json_value(*stop, texts))
+        return fields.bad("stop", "is neither a text nor a list of texts");
+    if (texts.size() > 64) return fields.bad("stop", "has over 64 texts");
+    for (const std::string& text : texts) {
+        if (text.empty()) return fields.bad("stop", "a text is empty");
+        if (text.size() > 4096) return fields.bad("stop", "a text is longer than 4096 bytes");
+    }
+    request.stop = std::move(texts);
+    return Ok{};
+}
+
+}  // namespace
+
+Result<std::vector<std::vector<int32_t>>> encode_bad_words(const ServedModel& model,
+                                                           std::span<const std::string> words) {
+    std::vector<std::vector<int32_t>> out;
+    for (const std::string& word : words) {
+        const size_t first = word.find_first_not_of(' ');
+        if (first == std::string::npos) return fail("a word is empty");
+        const std::string bare = word.substr(first);
+        std::vector<int32_t> without;
+        for (const bool space : {false, true}) {
+            NIBBLE_TRY(const auto ids, model.tokenizer.encode((space ? " " : "") + bare, {.parse_special = false}));
+            std::vector<int32_t> tokens(ids.begin(), ids.end());
+            if (tokens.empty()) continue;
+            if (!space)
+                without = tokens;
+            else if (!without.empty() && (tokens[0] == without[0] || tokens.size() != without.size()))
+                continue;  // the space is a token of its own, or changes how the word is cut
+            out.push_back(std::move(tokens));
+        }
+    }
+    return out;
+}
+
+Status read_sampling(BodyFields& fields, const ServedModel& model, Request& request) {
+    SamplingParams& s = request.sampling;
+    NIBBLE_CHECK(fields.read_in("temperature", s.temperature, 0.0f, 100.0f));
+    if (s.temperature < 0.01f) s.temperature = 0;  // as vLLM: so close to greedy that it is
+    NIBBLE_CHECK(fields.read_in("top_p", s.top_p, 0.0f, 1.0f));
+    if (s.top_p == 0) return fields.bad("top_p", "0 is not in (0, 1]");
+    NIBBLE_CHECK(fields.read_in("top_k", s.top_k, int64_t{-1}, int64_t{1} << 30));
+    if (s.top_k == -1) s.top_k = 0;
+    NIBBLE_CHECK(fields.read_in("min_p", s.min_p, 0.0f, 1.0f));
+    NIBBLE_CHECK(fields.read_in("repetition_penalty", s.repetition_penalty, 1e-6f, 100.0f));
+    NIBBLE_CHECK(fields.read_in("presence_penalty", s.presence_penalty, -2.0f, 2.0f));
+    NIBBLE_CHECK(fields.read_in("frequency_penalty", s.frequency_penalty, -2.0f, 2.0f));
+    if (const Json* seed = fields.find("seed")) {
+        int64_t number = 0;
+        if (!json_value(*seed, s.seed)) {
+            if (!json_value(*seed, number)) return fields.bad("seed", "is not an integer of 64 bits");
+            s.seed = static_cast<uint64_t>(number);
+        }
+    } else {
+        s.seed = random_seed();
+    }
+    NIBBLE_CHECK(fields.read_in("n", request.choices, 1, most_choices));
+    int32_t best_of = request.choices;
+    NIBBLE_CHECK(fields.read("best_of", best_of));
+    if (best_of != request.choices) return fields.bad("best_of", "is not supported but for the value of n");
+    NIBBLE_CHECK(fields.only("use_beam_search", false));
+    NIBBLE_CHECK(read_bias(fields, request));
+    NIBBLE_CHECK(read_stop(fields, request));
+    bool ignore_eos = false;
+    std::vector<int32_t> stop_tokens;
+    NIBBLE_CHECK(fields.read("ignore_eos", ignore_eos));
+    NIBBLE_CHECK(fields.read("stop_token_ids", stop_tokens));
+    if (ignore_eos) request.eos.clear();
+    request.eos.insert(request.eos.end(), stop_tokens.begin(), stop_tokens.end());
+    NIBBLE_CHECK(fields.read_in("min_tokens", request.min_tokens, int64_t{0}, int64_t{1} << 40));
+    NIBBLE_CHECK(fields.read("include_stop_str_in_output", request.keep_stop));
+    NIBBLE_CHECK(fields.read("skip_special_tokens", request.skip_special));
+    NIBBLE_CHECK(fields.only("spaces_between_special_tokens", true));
+    NIBBLE_CHECK(fields.read("allowed_token_ids", request.allowed));
+    if (std::vector<std::string> words; fields.has("bad_words")) {
+        NIBBLE_CHECK(fields.read("bad_words", words));
+        auto encoded = encode_bad_words(model, words);
+        if (!encoded.ok()) return fields.bad("bad_words", encoded.error().message());
+        request.bad_words = *std::move(encoded);
+    }
+    NIBBLE_CHECK(fields.read_in("prompt_logprobs", request.prompt_logprobs, 0, 1000));
+    NIBBLE_CHECK(fields.read("priority", request.priority));
+    NIBBLE_CHECK(fields.read("cache_salt", request.cache_salt));
+    if (fields.has("cache_salt") && request.cache_salt.empty()) return fields.bad("cache_salt", "is empty");
+    double timeout = 0;
+    NIBBLE_CHECK(fields.read_in("timeout", timeout, 0.0, 1e9));
+    if (timeout > 0)
+        request.deadline = EngineClock::now() +
+                           std::chrono::duration_cast<EngineClock::duration>(std::chrono::duration<double>(timeout));
+    return Ok{};
+}
+
+Status read_stream(BodyFields& fields, StreamOptions& stream) {
+    NIBBLE_CHECK(fields.read("stream", stream.stream));
+    const Json* options = fields.find("stream_options");
+    if (!options) return Ok{};
+    if (!options->is_object()) return fields.bad("stream_options", "is not an object");
+    if (!stream.stream) return fields.bad("stream_options", "is only for stream = true");
+    BodyFields inner(*options);
+    const auto read = [&]() -> Status {
+        NIBBLE_CHECK(inner.read("include_usage", stream.include_usage));
+        NIBBLE_CHECK(inner.read("continuous_usage_stats", stream.continuous_usage));
+        inner.ignore({"include_obfuscation"});
+        return inner.all_read();
+    };
+    if (const Status done = read(); !done.ok()) return fields.bad("stream_options", done.error().message());
+    return Ok{};
+}
+
+Status read_the_rest(BodyFields& fields) {
+    fields.ignore({"model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
+                   "prompt_cache_retention", "request_id", "cache_prompt", "id_slot"});
+    return fields.all_read();
+}
+
+Status check_fits(const ServedModel& model, std::span<const int32_t> prompt) {
+    NIBBLE_CHECK(check_prompt(prompt, model.vocab(), int64_t{1} << 40));
+    if (std::ssize(prompt) >= model.context())
+        return fail(
+            "This model's maximum context length is {} tokens. However, your request has {} tokens in the "
+            "prompt. Please reduce the length of the prompt.",
+            model.context(), prompt.size());
+    return Ok{};
+}
+
+Status truncate_prompt(BodyFields& fields, const ServedModel& model, std::vector<int32_t>& prompt) {
+    int64_t most = 0;
+    NIBBLE_CHECK(fields.read_in("truncate_prompt_tokens", most, int64_t{-1}, int64_t{1} << 40));
+    if (most == 0)
+        return fields.has("truncate_prompt_tokens") ? Status(fields.bad("truncate_prompt_tokens", "is 0"))
+                                                    : Status(Ok{});
+    if (most < 0) most = model.context() - 1;
+    if (std::ssize(prompt) > most) prompt.erase(prompt.begin(), prompt.end() - most);
+    return Ok{};
+}
+
+}  // namespace nibble

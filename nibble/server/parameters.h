@@ -1,0 +1,30 @@
+// Sampling parameters of a request's body, of OpenAI's API and vLLM's extras, as the engine's Request.
+#pragma once
+
+#include "server/body_fields.h"
+#include "server/served_model.h"
+
+namespace nibble {
+
+struct StreamOptions {
+    bool stream = false;
+    bool include_usage = false;     // a last chunk with the usage
+    bool continuous_usage = false;  // the usage so far in every chunk
+};
+
+// What completions and chat have in common. `request` begins as the model's; its prompt, logprobs and max_tokens are
+// the caller's. Without "seed" a random one.
+Status read_sampling(BodyFields& fields, const ServedModel& model, Request& request);
+Status read_stream(BodyFields& fields, StreamOptions& stream);
+// Fields that tell the server nothing: "user" and the like; and OpenAI's that are not supported.
+Status read_the_rest(BodyFields& fields);
+// Error: the prompt does not fit, in the words that clients look for.
+Status check_fits(const ServedModel& model, std::span<const int32_t> prompt);
+// Keeps the last `most` tokens; -1: as many as the context holds.
+Status truncate_prompt(BodyFields& fields, const ServedModel& model, std::vector<int32_t>& prompt);
+
+// "the answer's text may begin in the middle": bad words with and without a space in front, as vLLM encodes them.
+Result<std::vector<std::vector<int32_t>>> encode_bad_words(const ServedModel& model,
+                                                           std::span<const std::string> words);
+
+}  // namespace nibble

@@ -1,0 +1,194 @@
+// Many clients at once, and clients that misbehave: answers stay what they are alone, and what is wrong stays alone.
+#include "server/server_fixture.h"
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+
+namespace nibble::test {
+namespace {
+
+constexpr const char* completions = "/v1/completions";
+
+Json load_body(int i) {
+    return {{"prompt", "load " + std::to_string(i % 7)},
+            {"max_tokens", 1 + i % 23},
+            {"temperature", i % 3},
+            {"seed", i},
+            {"n", 1 + i % 3},
+            {"logprobs", i % 4},
+            {"priority", i % 2},
+            {"stream", i % 2 == 1}};
+}
+
+// Texts and log-probabilities of all choices, however they came.
+std::string said(const TestServer& s, Json body) {
+    std::map<int, std::string> texts;
+    const auto note = [&](const Json& json) {
+        for (const Json& c : json["choices"]) {
+            std::string& text = texts[c["index"].get<int>()];
+            text += c["text"].get<std::string>();
+            for (const Json& l : c["logprobs"]["token_logprobs"]) text += " " + l.dump();
+        }
+    };
+    if (body["stream"].get<bool>())
+        for (const Json& json : s.stream(completions, body)) note(json);
+    else
+        note(s.ask(completions, body));
+    // Pieces of a stream put text and scores in another order; sorted, both say the same.
+    std::string all;
+    for (auto& [index, text] : texts) {
+        std::ranges::sort(text);
+        all += std::to_string(index) + ":" + text + "\n";
+    }
+    return all;
+}
+
+TEST(ServerLoad, AnswersUnderLoadAreThoseOfAQuietServer) {
+    constexpr int n = 96;
+    std::vector<std::string> want(n);
+    {
+        const TestServer quiet({.engine = {.sequences = 1, .prefix_cache = false}});
+        for (int i = 0; i < n; ++i) want[size_t(i)] = said(quiet, load_body(i));
+    }
+    // A cache so small that answers are pushed out, and guesses ahead.
+    ServerSetup setup;
+    setup.engine = {.sequences = 16, .step_rows = 24, .kv_memory = 1 << 17, .drafts = 3};
+    const TestServer s(std::move(setup));
+    std::vector<std::string> got(n);
+    std::atomic<int> next{0};
+    std::vector<std::jthread> clients;
+    for (int c = 0; c < 12; ++c)
+        clients.emplace_back([&] {
+            for (int i = next++; i < n; i = next++) {
+                if (i % 5 == 0) {  // a client that leaves
+                    HttpClient gone = s.client();
+                    Json body = load_body(i);
+                    body["max_tokens"] = 900;
+                    body["stream"] = true;
+                    const auto left = gone.send({.method = "POST", .path = completions, .body = body.dump()},
+                                                [](const HttpResponse&, std::string_view) { return false; });
+                    EXPECT_TRUE(left.ok()) << left.error().message();
+                }
+                got[size_t(i)] = said(s, load_body(i));
+            }
+        });
+    clients.clear();
+    for (int i = 0; i < n; ++i) EXPECT_EQ(got[size_t(i)], want[size_t(i)]) << i;
+    ASSERT_TRUE(TestServer::wait_until(
+        [&] { return s.metric("vllm:num_requests_running") + s.metric("vllm:num_requests_waiting") == 0; }));
+    EXPECT_GT(s.metric("vllm:generation_tokens_total"), 0);
+    EXPECT_EQ(s.metric("vllm:time_to_first_token_seconds_count"), s.metric("vllm:request_prefill_time_seconds_count"));
+}
+
+TEST(ServerLoad, AClientThatLeavesEndsItsRequest) {
+    const TestServer s;
+    for (const bool streams : {true, false}) {
+        const double before = s.metric("vllm:request_success_total");
+        HttpClient c = s.client();
+        const Json body{{"prompt", "x"}, {"max_tokens", 1000}, {"ignore_eos", true}, {"stream", streams}, {"n", 64}};
+        const std::string text = body.dump();
+        ASSERT_TRUE(c.write("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " +
+                            std::to_string(text.size()) + "\r\n\r\n" + text)
+                        .ok());
+        c.close();
+        // Whether it was cut or had just finished: nothing of it is left, and all its choices were counted once.
+        ASSERT_TRUE(TestServer::wait_until([&] { return s.metric("vllm:request_success_total") == before + 64; }));
+        EXPECT_EQ(s.metric("vllm:num_requests_running"), 0);
+    }
+    EXPECT_EQ(s.ask(completions, {{"prompt", "x"}, {"max_tokens", 2}})["choices"].size(), 1u);
+}
+
+TEST(ServerLoad, AFullQueueSaysWhenToComeBack) {
+    ServerSetup setup;
+    setup.engine = {.sequences = 1, .queue = 4};
+    const TestServer s(std::move(setup));
+    const HttpResponse r = s.post(completions, R"({"prompt": "a", "n": 5, "max_tokens": 2})");
+    EXPECT_EQ(r.status, 429) << r.body;
+    EXPECT_GE(std::stoi(std::string(header_of(r.headers, "retry-after"))), 1);
+    // Of several prompts all or none are taken.
+    const Json many{{"prompt", Json(std::vector<std::string>(64, "a"))}, {"n", 3}, {"max_tokens", 900}};
+    EXPECT_EQ(s.post(completions, many.dump()).status, 429);
+    ASSERT_TRUE(TestServer::wait_until(
+        [&] { return s.metric("vllm:num_requests_running") + s.metric("vllm:num_requests_waiting") == 0; }));
+    EXPECT_EQ(s.post(completions, R"({"prompt": "a", "n": 4, "max_tokens": 2})").status, 200);
+}
+
+TEST(ServerLoad, ADeadlineEndsARequest) {
+    const TestServer s;
+    const HttpResponse r =
+        s.post(completions, R"({"prompt": "a", "n": 100, "max_tokens": 1000, "ignore_eos": true, "timeout": 0.001})");
+    EXPECT_EQ(r.status, 504) << r.body;
+    // Of a stream the status is sent already: its last event says it.
+    const std::vector<Json> events = s.stream(
+        completions,
+        {{"prompt", "a"}, {"n", 100}, {"max_tokens", 1000}, {"ignore_eos", true}, {"timeout", 0.001}, {"stream", true}});
+    EXPECT_EQ(events.back()["error"]["code"], 504) << events.back();
+}
+
+TEST(ServerLoad, DrainsWhatRunsAndRefusesTheRest) {
+    TestServer s;
+    HttpClient c = s.client();
+    bool begun = false;
+    std::string text;
+    std::jthread drain;
+    SseReader reader;
+    const Json body{{"prompt", "x"}, {"max_tokens", 900}, {"ignore_eos", true}, {"stream", true}};
+    bool done = false;
+    const auto r = c.send({.method = "POST", .path = completions, .body = body.dump()},
+                          [&](const HttpResponse&, std::string_view piece) {
+                              if (!std::exchange(begun, true))
+                                  drain = std::jthread([&] {
+                                      s.server->drain(std::chrono::steady_clock::now() + server_patience);
+                                  });
+                              reader.push(piece, [&](const SseEvent& e) { done = done || e.data == "[DONE]"; });
+                              return true;
+                          });
+    ASSERT_TRUE(r.ok()) << r.error().message();
+    EXPECT_TRUE(done);
+    drain.join();
+}
+
+TEST(ServerLoad, ATemplateThatLoopsEndsItsRequestAlone) {
+    ServerSetup setup;
+    setup.chat_template =
+        "{% if messages[0].content == 'loop' %}{% for i in range(100000000) %}{% for j in range(100000000) %}x"
+        "{% endfor %}{% endfor %}{% elif messages[0].content == 'double' %}{% set ns = namespace(s='x' * 1000) %}"
+        "{% for i in range(1000) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s }}{% else %}ok{% endif %}";
+    const TestServer s(std::move(setup));
+    const auto status = [&](const char* content) {
+        const Json body{{"messages", Json::array({{{"role", "user"}, {"content", content}}})}, {"max_tokens", 1}};
+        return s.post("/v1/chat/completions", body.dump()).status;
+    };
+    EXPECT_EQ(status("loop"), 400);
+    EXPECT_EQ(status("double"), 400);
+    EXPECT_EQ(status("fine"), 200);
+}
+
+TEST(ServerLoad, HostileBodiesAreErrors) {
+    const TestServer s;
+    std::string keys = "{\"prompt\": \"a\"";
+    for (int i = 0; i < 100'000; ++i) keys += ", \"k" + std::to_string(i) + "\": 0";
+    EXPECT_EQ(s.post(completions, keys + "}").status, 400);
+    EXPECT_EQ(s.post(completions, std::string(1'000'000, '[')).status, 400);
+    EXPECT_EQ(s.post(completions, "{\"prompt\": \"" + std::string(4'000'000, 'x') + "\"}").status, 400);
+    EXPECT_EQ(s.post("/tokenize", "{\"prompt\": \"" + std::string(500'000, ' ') + "\"}").status, 200);
+    HttpClient c = s.client();
+    ASSERT_TRUE(c.write("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n").ok());
+    const auto r = c.receive();
+    ASSERT_TRUE(r.ok()) << r.error().message();
+    EXPECT_EQ(r->status, 413);
+    EXPECT_EQ((*parse_json(r->body))["error"]["code"], 413);
+    // Bodies cut at every byte, and with one byte wrong.
+    const std::string body = R"({"prompt": "abc", "max_tokens": 2, "stop": ["x"], "logit_bias": {"5": 1.5}})";
+    for (size_t i = 0; i < body.size(); ++i) {
+        EXPECT_EQ(s.post(completions, body.substr(0, i)).status, 400) << i;
+        std::string wrong = body;
+        wrong[i] = '\x01';
+        EXPECT_EQ(s.post(completions, wrong).status, 400) << i;
+    }
+    EXPECT_EQ(s.post(completions, body).status, 200);
+}
+
+}  // namespace
+}  // namespace nibble::test
