@@ -9,6 +9,7 @@
 #include "cli/terminal.h"
 #include "cli/train_compare.h"
 #include "io/journal.h"
+#include "train/check_forward.h"
 #include "train/data_manifest.h"
 #include "train/data_open.h"
 #include "train/run_folder.h"
@@ -30,7 +31,7 @@ struct TrainFlags {
     std::string config, shape, precision, device = "cpu", kernels, output, command_line;
     std::optional<int64_t> steps, batch, seq, layers;
     std::vector<std::string> compare;
-    bool synthetic = false, resume = false, quiet = false, json = false;
+    bool synthetic = false, resume = false, quiet = false, json = false, check_forward = false;
     int threads = 0;
 };
 
@@ -190,6 +191,62 @@ Result<RunFolderOptions> folder_options(const TrainConfig& c, const TrainFlags& 
                             .warn = hooks.warn};
 }
 
+// Layers that are treated alike are one line: "layers 0-11  q_proj  NVFP4 1x16 ...".
+void print_table(const Trainer& trainer) {
+    struct Row {
+        int64_t first, last;
+        std::string unit, products;
+    };
+    std::vector<Row> rows;
+    for (const UnitLine& line : trainer.products().table()) {
+        std::string unit = line.name.substr(line.name.rfind('.') + 1);
+        const std::string products = fmt::format("forward {}; input gradient {}; weight gradient {}", line.forward,
+                                                 line.input_gradient, line.weight_gradient);
+        const auto like = std::ranges::find_if(
+            rows, [&](const Row& r) { return r.unit == unit && r.products == products && r.last >= line.layer - 1; });
+        if (like == rows.end())
+            rows.push_back({line.layer, line.layer, std::move(unit), products});
+        else
+            like->last = line.layer;
+    }
+    for (const Row& r : rows) {
+        const std::string where = r.first < 0         ? ""
+                                  : r.first == r.last ? fmt::format("layer {} ", r.first)
+                                                      : fmt::format("layers {}-{} ", r.first, r.last);
+        fmt::print("  {}{}: {}\n", where, r.unit, r.products);
+    }
+    fmt::print("  kernels: {}; quantized operands are emulated exactly, sums are FP32\n", trainer.model().kernels());
+}
+
+// What is trained, and what every linear's three products are in fact.
+void print_start(const TrainConfig& c, Trainer& trainer) {
+    fmt::print(
+        "{} parameters, {} steps of {} x {} tokens, precision {}; FLOP as MaxText counts (causal attention at one "
+        "half)\n",
+        trainer.parameters().elements(), c.steps, c.batch, c.sequence, train_recipe_name(c.precision.recipe));
+    print_table(trainer);
+}
+
+Result<Outcome> report_forward(const TrainFlags& flags, Trainer& trainer, BatchSource& data,
+                               const TrainConfig& config) {
+    NIBBLE_TRY(const TrainBatch batch, data.next(config.batch));
+    NIBBLE_TRY(const ForwardCheck check, check_forward(trainer, batch));
+    Json ways = Json::array();
+    for (const ForwardWay& way : check.ways) {
+        ways.push_back(
+            {{"way", way.name}, {"labels", way.labels}, {"mismatches", way.mismatches}, {"apart", way.apart}});
+        if (!flags.json && !flags.quiet)
+            fmt::print("{}: {} log-probabilities, {} with other bits{}\n", way.name, way.labels, way.mismatches,
+                       way.mismatches ? fmt::format(", at most {:.3g} apart", way.apart) : "");
+    }
+    if (flags.json)
+        fmt::print("{}", json_line({{"promised", check.promised}, {"mismatches", check.mismatches()}, {"ways", ways}}));
+    if (!check.promised && !flags.json && !flags.quiet)
+        fmt::print("{} does not promise equal bits: scales of its inputs are those of a whole tensor\n",
+                   train_recipe_name(config.precision.recipe));
+    return Outcome{.findings = check.promised && check.mismatches() > 0};
+}
+
 Result<Outcome> run_train(const TrainFlags& flags) {
     if (flags.device != "cpu") return fail("--device {}: training runs on the CPU only so far", flags.device);
     NIBBLE_TRY(const TrainConfig config, train_config(flags));
@@ -204,18 +261,15 @@ Result<Outcome> run_train(const TrainFlags& flags) {
                                                     .kernels = flags.kernels},
                                                    pool));
     NIBBLE_TRY(DataSources sources, open_sources(config, trainer->model().config().vocab));
+    if (flags.check_forward && !flags.quiet && !flags.json) print_start(config, *trainer);
+    if (flags.check_forward) return report_forward(flags, *trainer, *sources.train, config);
     Console console(true);
     std::unique_ptr<RunFolder> folder;
     if (!config.output.empty()) {
         NIBBLE_TRY(const auto options, folder_options(config, flags, sources, parameters->elements(), console.hooks()));
         NIBBLE_TRY(folder, RunFolder::open(options, *trainer, *sources.train));
     }
-    if (!flags.quiet && !flags.json)
-        fmt::print(
-            "{} parameters, {} steps of {} x {} tokens, precision {}; FLOP as MaxText counts (causal attention at "
-            "one half)\n",
-            parameters->elements(), config.steps, config.batch, config.sequence,
-            train_recipe_name(config.precision.recipe));
+    if (!flags.quiet && !flags.json) print_start(config, *trainer);
     if (folder && folder->first_step() > 0 && !flags.quiet && !flags.json)
         fmt::print("goes on behind {} steps\n", folder->first_step());
     const RunHooks hooks{.on_step = [&](const StepReport& r) -> Status {
@@ -259,6 +313,9 @@ void add_train(CLI::App& app, RunCommand& run) {
         ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
     command->add_option("--batch", flags->batch, "rows of a step; overrides the config")->check(CLI::Range(1, 1 << 20));
     command->add_option("--seq", flags->seq, "tokens of a row; overrides the config")->check(CLI::Range(1, 1 << 24));
+    command->add_flag(
+        "--check-forward", flags->check_forward,
+        "no training: compare the bits of log-probabilities with the engine's, exit status 1 if they differ");
     command->add_option("-o,--output", flags->output, "folder of the run; overrides the config");
     command->add_flag("--resume", flags->resume, "go on from the newest checkpoint in the output");
     add_device_flag(*command, flags->device);
@@ -270,7 +327,7 @@ void add_train(CLI::App& app, RunCommand& run) {
         "Examples:\n"
         "  nibble train config.yaml\n"
         "  nibble train --compare runs/bf16 runs/nvfp4 -o gap.html\n"
-        "  nibble train --shape 124m --synthetic --steps 5 --batch 2 --seq 256");
+        "  nibble train --shape 124m --synthetic --precision nvfp4 --steps 5 --batch 2 --seq 256");
     command->callback([flags, command, config, shape, compare, &run] {
         if (config->count() + shape->count() + compare->count() == 0) throw CLI::RequiredError("config");
         flags->command_line = command_line_of(*command);
