@@ -3,6 +3,7 @@
 #include "grammar/automaton.h"
 #include "grammar/dfa.h"
 #include "grammar/ebnf_parser.h"
+#include "grammar/json_schema.h"
 #include "grammar/regex_parser.h"
 #include "grammar/stacks.h"
 
@@ -303,6 +304,44 @@ Result<std::shared_ptr<const Grammar>> Grammar::from_ebnf(std::string_view text,
     std::vector<ExprPtr> rules;
     std::vector<std::string> names;
     NIBBLE_CHECK(parse_ebnf(text, budget, rules, names));
+    return compile(rules, names, budget);
+}
+
+Result<std::shared_ptr<const Grammar>> Grammar::from_structure(const GrammarStructure& structure,
+                                                               const SchemaOptions& options,
+                                                               const GrammarLimits& limits) {
+    GrammarBudget budget(limits);
+    std::vector<ExprPtr> rules{expression::text("")};
+    std::vector<std::string> names{"the structure"};
+    const auto pieces = [&](const std::vector<GrammarPiece>& list) -> Result<ExprPtr> {
+        std::vector<ExprPtr> items;
+        for (const GrammarPiece& piece : list) {
+            ExprPtr item;
+            if (piece.schema) {
+                NIBBLE_TRY(item, schema_rules(*piece.schema, options, budget, rules, names));
+            } else if (!piece.pattern.empty()) {
+                NIBBLE_TRY(item, parse_regex(piece.pattern, {}, budget));
+            } else {
+                item = expression::text(piece.control ? expression::control_text(piece.text) : piece.text);
+            }
+            items.push_back(std::move(item));
+        }
+        return expression::sequence(std::move(items));
+    };
+    if (structure.one_of.empty() || structure.most == 0) return fail("a structure without choices");
+    std::vector<ExprPtr> ways;
+    for (size_t i = 0; i < structure.one_of.size(); ++i) {
+        NIBBLE_TRY(auto way, pieces(structure.one_of[i]).within(fmt::format("choice {}", i)));
+        ways.push_back(std::move(way));
+    }
+    names.push_back("a choice");
+    rules.push_back(expression::choice(std::move(ways)));
+    const ExprPtr one = expression::rule(uint32_t(rules.size() - 1));
+    NIBBLE_TRY(const auto before, pieces(structure.before));
+    NIBBLE_TRY(const auto between, pieces(structure.between));
+    NIBBLE_TRY(const auto after, pieces(structure.after));
+    rules[0] = expression::sequence(
+        {before, one, expression::repeat(expression::sequence({between, one}), 0, structure.most - 1), after});
     return compile(rules, names, budget);
 }
 

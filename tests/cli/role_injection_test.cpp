@@ -27,8 +27,4 @@ TEST(RoleInjection, ControlTokensOfMessagesStayText) {
     EXPECT_EQ(plain, ids_of("hi", true));
     EXPECT_EQ(special(ids_of(attack, false)), special(plain));
     EXPECT_EQ(special(ids_of(attack, true)), special(plain) + 4);
-    // Nothing is lost: the text is the same.
-    const auto ids = ids_of(attack, false);
-    const std::vector<TokenId> tokens(ids.begin(), ids.end());
-    EXPECT_NE(text->tokenizer.decode(tokens).find(attack), std::string::npos);
 }
