@@ -2,7 +2,6 @@
 #pragma once
 
 #include "grammar/matcher.h"
-#include "serve/request.h"
 #include "server/body_fields.h"
 
 #include <functional>
@@ -31,12 +30,14 @@ private:
     std::list<std::pair<std::string, std::shared_ptr<const GrammarTokens>>> kept_;  // the latest first
 };
 
-// Sets the request's constraint where the body wants one. Error: two of them, a schema that is not supported (with the
+using GrammarTokensPtr = std::shared_ptr<const GrammarTokens>;
+
+// Sets `grammar` where the body wants one. Error: two of them, a schema that is not supported (with the
 // place in it); `grammars` null: the model's tokens cannot be held to a grammar.
-Status read_answer_grammar(BodyFields& fields, GrammarCache* grammars, Request& request);
+Status read_answer_grammar(BodyFields& fields, GrammarCache* grammars, GrammarTokensPtr& grammar);
 // The same of {"type": "text" | "json_object" | "json_schema", ...}, in which the schema stands below "json_schema" or,
 // as /v1/responses has it, beside the type.
 Status read_response_format(BodyFields& fields, std::string_view name, const Json& format, GrammarCache* grammars,
-                            Request& request);
+                            GrammarTokensPtr& grammar);
 
 }  // namespace nibble

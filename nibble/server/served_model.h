@@ -2,9 +2,9 @@
 #pragma once
 
 #include "base/json.h"
+#include "chat/chat_format.h"
 #include "serve/engine.h"
 #include "server/answer_grammar.h"
-#include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 #include <memory>
@@ -18,8 +18,7 @@ struct ServedModel {
     std::string root;                // where it came from
     std::unique_ptr<Engine> engine;
     Tokenizer tokenizer;
-    std::shared_ptr<const ChatTemplate> chat;  // null: the model has none
-    Json variables = Json::object();           // of every rendering
+    std::shared_ptr<const ChatFormat> format;  // null: the model has no chat template
     bool control_in_data = false;              // the common behaviour: control tokens count in messages, too
     std::shared_ptr<GrammarCache> grammars;    // null: answers cannot be held to a grammar
     Request like;                              // sampling parameters and end tokens where a request says nothing

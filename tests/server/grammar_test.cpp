@@ -82,6 +82,51 @@ TEST(ServerGrammar, WrongWishesAreErrorsThatNameTheField) {
     EXPECT_EQ(s.post("/v1/completions", R"({"prompt": "a", "max_tokens": 1})").status, 200);
 }
 
+TEST(ServerGrammar, ToolCallsComeAsCalls) {
+    ServerSetup setup;
+    setup.chat_template =
+        "{% for m in messages %}<s>{{ m['role'] }}\n{{ m['content'] }}<mask>{% endfor %}{% if tools %}{{ tools | "
+        "tojson }}"
+        "<tool_call>{% endif %}{% if add_generation_prompt %}<s>assistant\n{% endif %}";
+    const TestServer s(std::move(setup));
+    const Json parameters{{"type", "object"},
+                          {"properties", {{"n", {{"enum", {1, 2}}}}}},
+                          {"required", {"n"}},
+                          {"additionalProperties", false}};
+    const Json tools =
+        Json::array({{{"type", "function"}, {"function", {{"name", "pick"}, {"parameters", parameters}}}}});
+    const Json body =
+        asked({{"tools", tools}, {"tool_choice", "required"}, {"parallel_tool_calls", false}, {"max_tokens", 400}});
+    const Json whole = s.ask(chat_route, body)["choices"][0];
+    EXPECT_EQ(whole["finish_reason"], "tool_calls") << whole;
+    ASSERT_EQ(whole["message"]["tool_calls"].size(), 1u) << whole;
+    const Json& call = whole["message"]["tool_calls"][0];
+    EXPECT_EQ(call["function"]["name"], "pick");
+    const auto arguments = parse_json(call["function"]["arguments"].get<std::string>());
+    ASSERT_TRUE(arguments.ok()) << call;
+    EXPECT_TRUE((*arguments)["n"] == 1 || (*arguments)["n"] == 2) << call;
+    Json streamed = body;
+    streamed["stream"] = true;
+    std::string name, text, finish;
+    for (const Json& e : s.stream(chat_route, streamed)) {
+        const Json& c = e["choices"][0];
+        if (!c["finish_reason"].is_null()) finish = c["finish_reason"];
+        if (!c["delta"].contains("tool_calls")) continue;
+        const Json& part = c["delta"]["tool_calls"][0];
+        name += part["function"].value("name", std::string());
+        text += part["function"].value("arguments", std::string());
+    }
+    EXPECT_EQ(name, "pick");
+    EXPECT_EQ(text, call["function"]["arguments"].get<std::string>());
+    EXPECT_EQ(finish, "tool_calls");
+    // A name that no tool has, and a model that knows no tools.
+    const Json other{{"type", "function"}, {"function", {{"name", "other"}}}};
+    EXPECT_EQ(s.ask(chat_route, asked({{"tools", tools}, {"tool_choice", other}}), 400)["error"]["param"],
+              "tool_choice");
+    const TestServer plain;
+    EXPECT_EQ(plain.ask(chat_route, asked({{"tools", tools}}), 400)["error"]["param"], "tools");
+}
+
 TEST(ServerGrammar, WhatAUserWritesDoesNotSteer) {
     const TestServer s;
     // <mask> ends a turn of this model: in a message it stays text.

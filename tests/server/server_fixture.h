@@ -42,6 +42,9 @@ public:
         EXPECT_TRUE(engine.ok()) << engine.error().message();
         auto form = template_ ? ChatTemplate::parse(*template_) : ChatTemplate::open(test_data("chat"));
         EXPECT_TRUE(form.ok()) << form.error().message();
+        auto format = ChatFormat::create(*chat.tokenizer, std::make_shared<const ChatTemplate>(*std::move(form)),
+                                         {{"bos_token", "<s>"}, {"eos_token", "<mask>"}});
+        EXPECT_TRUE(format.ok()) << format.error().message();
         Request like;
         like.sampling.temperature = 1;
         like.eos = {271};
@@ -49,8 +52,7 @@ public:
                           .root = "tests/data/chat",
                           .engine = *std::move(engine),
                           .tokenizer = *chat.tokenizer,
-                          .chat = std::make_shared<const ChatTemplate>(*std::move(form)),
-                          .variables = {{"bos_token", "<s>"}, {"eos_token", "<mask>"}},
+                          .format = std::make_shared<const ChatFormat>(*std::move(format)),
                           .like = std::move(like),
                           .created = 1};
         const Status grammars = model.prepare_grammars();
