@@ -370,8 +370,9 @@ Result<size_t> SchemaShapes::count(const Json& schema, std::string_view keyword,
     const auto it = schema.find(keyword);
     if (it == schema.end()) return otherwise;
     const double value = it->is_number() ? it->get<double>() : -1;
+    if (value > 1e15) return otherwise == SIZE_MAX ? SIZE_MAX : size_t(1e15);
     if (!(value >= 0) || value != double(int64_t(value))) return at(&schema, keyword, fail("an integer from 0"));
-    return value > 1e15 ? otherwise == SIZE_MAX ? SIZE_MAX : size_t(1e15) : size_t(value);
+    return size_t(value);
 }
 
 Status SchemaShapes::string_keywords(const Json& schema, JsonShape& shape) {
