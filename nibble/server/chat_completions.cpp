@@ -20,6 +20,7 @@ Result<ChatWish> read_chat(BodyFields& fields, const ServedModel& model, bool ig
     Request& request = wish.request;
     NIBBLE_TRY(wish.turn, read_chat_turn(fields, model, request));
     NIBBLE_CHECK(read_sampling(fields, model, request));
+    NIBBLE_CHECK(read_answer_grammar(fields, model.grammars.get(), request));
     NIBBLE_CHECK(read_stream(fields, wish.stream));
     NIBBLE_CHECK(fields.read("logprobs", wish.logprobs));
     int32_t top = 0;

@@ -1,5 +1,6 @@
 #include "server/chat_turn.h"
 
+#include "chat/control_tokens.h"
 #include "text/corpus.h"
 
 #include <fmt/format.h>
@@ -51,24 +52,28 @@ Result<Json> plain_messages(const Json& messages) {
 
 Result<ChatTurn> make_chat_turn(const ServedModel& model, const Json& messages, const TurnOptions& options) {
     if (!model.chat) return fail("the model has no chat template; use /v1/completions");
-    Json variables = model.variables;
-    for (const auto& [name, value] : options.variables.items()) variables[name] = value;
-    NIBBLE_TRY(variables["messages"], plain_messages(messages));
-    variables["add_generation_prompt"] = options.generation_prompt;
+    Json data = options.variables;
+    NIBBLE_TRY(data["messages"], plain_messages(messages));
+    data["add_generation_prompt"] = options.generation_prompt;
     const std::time_t seconds = std::time(nullptr);
     std::tm now{};
     localtime_r(&seconds, &now);
-    NIBBLE_TRY(std::string text, model.chat->render(variables, now).within("chat template"));
-    NIBBLE_TRY(const auto ids, model.tokenizer.encode(text, {.add_special = options.special}));
-    return ChatTurn{std::move(text), {ids.begin(), ids.end()}};
+    NIBBLE_TRY(Rendering prompt, model.chat->render(model.variables, data, now).within("chat template"));
+    EncodeOptions how{.add_special = options.special};
+    const std::vector<TokenId> control = control_tokens(model.tokenizer);
+    if (!model.control_in_data) {  // what a user wrote steers nothing
+        how.data = &prompt.data;
+        how.control = control;
+    }
+    NIBBLE_TRY(const auto ids, model.tokenizer.encode(prompt.text, how));
+    return ChatTurn{std::move(prompt.text), {ids.begin(), ids.end()}};
 }
 
 Result<ChatTurn> read_chat_turn(BodyFields& fields, const ServedModel& model, Request&) {
     const Json* messages = fields.find("messages");
     if (!messages) return fields.bad("messages", "is missing");
     for (const char* name :
-         {"tools", "tool_choice", "functions", "function_call", "response_format", "structured_outputs", "guided_json",
-          "guided_regex", "guided_choice", "guided_grammar", "chat_template", "continue_final_message", "modalities",
+         {"tools", "tool_choice", "functions", "function_call", "chat_template", "continue_final_message", "modalities",
           "audio", "prediction", "web_search_options", "reasoning_effort", "thinking_token_budget", "documents"}) {
         const Json* value = fields.find(name);
         if (!value) continue;

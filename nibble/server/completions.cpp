@@ -54,6 +54,7 @@ Result<CompletionWish> read_completion(BodyFields& fields, const ServedModel& mo
     Request like = model.like;
     NIBBLE_TRY(auto prompts, read_prompts(fields, model));
     NIBBLE_CHECK(read_sampling(fields, model, like));
+    NIBBLE_CHECK(read_answer_grammar(fields, model.grammars.get(), like));
     NIBBLE_CHECK(read_stream(fields, wish.stream));
     NIBBLE_CHECK(fields.read("echo", wish.echo));
     NIBBLE_CHECK(fields.read_in("logprobs", wish.logprobs, 0, most_logprobs));

@@ -48,9 +48,13 @@ Result<ResponseWish> read_response(BodyFields& fields, const ServedModel& model,
         if (const Json* list = fields.find(name); list && !list->empty()) return fields.bad(name, "is not supported");
     if (const Json* choice = fields.find("tool_choice"); choice && *choice != "auto" && *choice != "none")
         return fields.bad("tool_choice", "is not supported");
-    if (const Json* text = fields.find("text"))
-        if (!text->is_object() || (text->contains("format") && (*text)["format"] != Json{{"type", "text"}}))
-            return fields.bad("text", "a format other than text is not supported");
+    if (const Json* text = fields.find("text")) {
+        if (!text->is_object()) return fields.bad("text", "is not an object");
+        if (text->contains("format") && !(*text)["format"].is_null()) {
+            NIBBLE_CHECK(read_response_format(fields, "text", (*text)["format"], model.grammars.get(), request));
+            wish.echo["text"] = *text;
+        }
+    }
     NIBBLE_CHECK(fields.only("background", false));
     NIBBLE_CHECK(fields.only("truncation", "disabled"));
     NIBBLE_TRY(const Json messages, messages_of_input(fields));
