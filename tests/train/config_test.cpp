@@ -133,6 +133,25 @@ TEST(TrainPrecisionNames, ThoseOfMaxTextAreKnown) {
             EXPECT_TRUE(train_self_test(*train_precision_from_name(name), seed).ok()) << name << " " << seed;
 }
 
+// What was silent in other programs: zeros, rounding to nearest, a dither twice too wide.
+TEST(TrainSelfTest, SeesRoundingThatIsWrong) {
+    std::vector<double> coin, nearest, wide, constant;
+    for (int i = 0; i < 16384; ++i) {
+        const double u = (i * 7919 % 16384 + 0.5) / 16384;
+        coin.push_back(u < 0.4 ? 2.0 : 1.5);  // 1.7
+        nearest.push_back(1.5);
+        wide.push_back(u < 0.7 / 1.5 ? 2.5 : 1.0);
+        constant.push_back(1.7);
+    }
+    EXPECT_TRUE(check_roundings(1.7f, coin).ok());
+    EXPECT_FALSE(check_roundings(1.7f, nearest).ok());
+    EXPECT_FALSE(check_roundings(1.7f, wide).ok());
+    EXPECT_FALSE(check_roundings(1.7f, constant).ok());
+    EXPECT_FALSE(check_roundings(1.7f, std::vector<double>(100, NAN)).ok());
+    EXPECT_TRUE(check_codes(std::vector<float>{1, 0, -3, 2}).ok());
+    EXPECT_FALSE(check_codes(std::vector<float>(64, 0.0f)).ok());
+}
+
 // The late phase holds for the last part of the steps, and only forward.
 TEST(TrainRules, LateForwardIsForwardAlone) {
     TrainPrecision p = *train_precision_from_name("nvfp4");
