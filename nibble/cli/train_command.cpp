@@ -8,8 +8,8 @@
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "cli/train_compare.h"
+#include "cli/train_report.h"
 #include "io/journal.h"
-#include "train/check_forward.h"
 #include "train/data_manifest.h"
 #include "train/data_open.h"
 #include "train/run_folder.h"
@@ -191,60 +191,13 @@ Result<RunFolderOptions> folder_options(const TrainConfig& c, const TrainFlags& 
                             .warn = hooks.warn};
 }
 
-// Layers that are treated alike are one line: "layers 0-11  q_proj  NVFP4 1x16 ...".
-void print_table(const Trainer& trainer) {
-    struct Row {
-        int64_t first, last;
-        std::string unit, products;
-    };
-    std::vector<Row> rows;
-    for (const UnitLine& line : trainer.products().table()) {
-        std::string unit = line.name.substr(line.name.rfind('.') + 1);
-        const std::string products = fmt::format("forward {}; input gradient {}; weight gradient {}", line.forward,
-                                                 line.input_gradient, line.weight_gradient);
-        const auto like = std::ranges::find_if(
-            rows, [&](const Row& r) { return r.unit == unit && r.products == products && r.last >= line.layer - 1; });
-        if (like == rows.end())
-            rows.push_back({line.layer, line.layer, std::move(unit), products});
-        else
-            like->last = line.layer;
-    }
-    for (const Row& r : rows) {
-        const std::string where = r.first < 0         ? ""
-                                  : r.first == r.last ? fmt::format("layer {} ", r.first)
-                                                      : fmt::format("layers {}-{} ", r.first, r.last);
-        fmt::print("  {}{}: {}\n", where, r.unit, r.products);
-    }
-    fmt::print("  kernels: {}; quantized operands are emulated exactly, sums are FP32\n", trainer.model().kernels());
-}
-
 // What is trained, and what every linear's three products are in fact.
 void print_start(const TrainConfig& c, Trainer& trainer) {
     fmt::print(
         "{} parameters, {} steps of {} x {} tokens, precision {}; FLOP as MaxText counts (causal attention at one "
         "half)\n",
         trainer.parameters().elements(), c.steps, c.batch, c.sequence, train_recipe_name(c.precision.recipe));
-    print_table(trainer);
-}
-
-Result<Outcome> report_forward(const TrainFlags& flags, Trainer& trainer, BatchSource& data,
-                               const TrainConfig& config) {
-    NIBBLE_TRY(const TrainBatch batch, data.next(config.batch));
-    NIBBLE_TRY(const ForwardCheck check, check_forward(trainer, batch));
-    Json ways = Json::array();
-    for (const ForwardWay& way : check.ways) {
-        ways.push_back(
-            {{"way", way.name}, {"labels", way.labels}, {"mismatches", way.mismatches}, {"apart", way.apart}});
-        if (!flags.json && !flags.quiet)
-            fmt::print("{}: {} log-probabilities, {} with other bits{}\n", way.name, way.labels, way.mismatches,
-                       way.mismatches ? fmt::format(", at most {:.3g} apart", way.apart) : "");
-    }
-    if (flags.json)
-        fmt::print("{}", json_line({{"promised", check.promised}, {"mismatches", check.mismatches()}, {"ways", ways}}));
-    if (!check.promised && !flags.json && !flags.quiet)
-        fmt::print("{} does not promise equal bits: scales of its inputs are those of a whole tensor\n",
-                   train_recipe_name(config.precision.recipe));
-    return Outcome{.findings = check.promised && check.mismatches() > 0};
+    print_train_table(trainer);
 }
 
 Result<Outcome> run_train(const TrainFlags& flags) {
@@ -262,7 +215,7 @@ Result<Outcome> run_train(const TrainFlags& flags) {
                                                    pool));
     NIBBLE_TRY(DataSources sources, open_sources(config, trainer->model().config().vocab));
     if (flags.check_forward && !flags.quiet && !flags.json) print_start(config, *trainer);
-    if (flags.check_forward) return report_forward(flags, *trainer, *sources.train, config);
+    if (flags.check_forward) return report_forward(flags.json, flags.quiet, *trainer, *sources.train, config);
     Console console(true);
     std::unique_ptr<RunFolder> folder;
     if (!config.output.empty()) {

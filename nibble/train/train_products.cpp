@@ -419,9 +419,11 @@ bool TrainProducts::sees_neighbours() const {
 }
 
 std::vector<float> TrainProducts::state() const {
-    std::vector<float> all{static_cast<float>(done_)};
+    std::vector<float> all;
+    if (precision_.recipe == TrainRecipe::nibble_nvfp4) all.push_back(static_cast<float>(done_));
     for (const auto& u : units_->list) {
         for (const DelayedScale& d : u->delayed) {
+            if (d.history.empty()) continue;
             all.push_back(d.scale);
             all.insert(all.end(), d.history.begin(), d.history.end());
         }
@@ -436,9 +438,10 @@ Status TrainProducts::set_state(const std::vector<float>& state) {
     if (state.size() != want)
         return fail("the state of a precision recipe has {} numbers, this one needs {}", state.size(), want);
     auto from = state.begin();
-    done_ = static_cast<int64_t>(*from++);
+    if (precision_.recipe == TrainRecipe::nibble_nvfp4) done_ = static_cast<int64_t>(*from++);
     for (const auto& u : units_->list) {
         for (DelayedScale& d : u->delayed) {
+            if (d.history.empty()) continue;
             d.scale = *from++;
             std::copy_n(from, d.history.size(), d.history.begin());
             from += std::ssize(d.history);
