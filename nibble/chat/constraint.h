@@ -25,11 +25,12 @@ struct ReasoningGate {
 // independent and cheap. Used by one thread at a time.
 class AnswerConstraint {
 public:
-    // Either may be missing.
+    // Either may be missing. Precondition: gate->end is not empty.
     AnswerConstraint(std::optional<ReasoningGate> gate, std::shared_ptr<const GrammarTokens> grammar,
                      std::shared_ptr<const GrammarVocabulary> vocabulary);
 
-    // Sets the bits of the tokens that may follow and clears all others. End tokens are never set.
+    // Sets the bits of the tokens that may follow and clears all others. End tokens are never set where a grammar is
+    // followed; while the answer is free, every bit is set.
     void mask(std::span<uint32_t> allowed) const;
     bool accept(int32_t token);
     bool may_end() const;
@@ -37,11 +38,18 @@ public:
 
 private:
     enum class Phase : uint8_t { before, reasoning, ending, answer };
-    bool look_for_end(std::string_view text);
+    struct Gate : ReasoningGate {
+        std::vector<uint32_t> closing;  // tokens that `end` may be complete with
+    };
+    std::string_view text_of(uint32_t token) const;
+    // Behind the text of a token in reasoning: where the reasoning has ended, what the token says behind it.
+    std::optional<std::string_view> behind_end(std::string& joined, uint32_t token) const;
+    bool opening(uint32_t token) const;
+    void think(std::string_view text);
 
-    std::shared_ptr<const ReasoningGate> gate_;
+    std::shared_ptr<const Gate> gate_;
     std::shared_ptr<const GrammarVocabulary> vocabulary_;
-    std::optional<GrammarMatcher> matcher_;
+    std::optional<GrammarMatcher> start_, matcher_;  // at the start; where the answer is, if it is of the grammar
     Phase phase_ = Phase::answer;
     std::string tail_;     // the last bytes, in which a tag may begin
     int64_t thought_ = 0;  // tokens of reasoning

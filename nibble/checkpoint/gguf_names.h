@@ -57,10 +57,6 @@ std::string hf_name_of(const GgufNameMatch& match);  // match.expert must be set
 
 // llama pairs rotary dimensions as neighbours, Hugging Face as halves. Rows (or entries of a bias) move as a unit:
 // GGUF row h*d + 2i + p is HF row h*d + p*(d/2) + i, for head h, 0 <= i < d/2, p in {0, 1}; d is even.
-constexpr int64_t hf_row_of_gguf_row(int64_t row, int64_t head_dim) {
-    const int64_t r = row % head_dim;
-    return row - r + r % 2 * (head_dim / 2) + r / 2;
-}
 constexpr int64_t gguf_row_of_hf_row(int64_t row, int64_t head_dim) {
     const int64_t r = row % head_dim, half = head_dim / 2;
     return row - r + r % half * 2 + r / half;

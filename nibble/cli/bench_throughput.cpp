@@ -26,9 +26,6 @@ Result<ThroughputLine> measure_pair(const BenchThroughputOptions& o, std::shared
     options.mixed_rows = o.mixed_rows;
     options.context = line.load.input + line.load.output;
     options.queue = int64_t{1} << 20;
-    if (options.context > model->config().context)
-        return fail("{} + {} tokens are more than the model's context of {}", line.load.input, line.load.output,
-                    model->config().context);
     {
         NIBBLE_TRY(const auto engine, Engine::create(model, {}, options));
         line.limits = engine->limits();
@@ -82,6 +79,10 @@ Status bench_throughput(const BenchThroughputOptions& o, std::FILE* out) {
                                                   .layers = o.layers}));
     }
     NIBBLE_TRY(std::shared_ptr<const LanguageModel> model, load_model(checkpoint, options, device, threads));
+    for (size_t i = 0; i < o.input.size(); ++i)
+        if (o.input[i] + o.output[i] > model->config().context)
+            return fail("--isl {} --osl {}: {} tokens are more than the model's context of {}", o.input[i], o.output[i],
+                        o.input[i] + o.output[i], model->config().context);
     const std::string name = o.shape.empty() ? o.path
                                              : fmt::format("{} in {}{}, random weights", o.shape, o.format,
                                                            o.quantize_head ? ", its head too" : "");

@@ -20,7 +20,7 @@ constexpr std::string_view chat_help =
 struct ChatConfig {
     std::string path, system;
     int64_t context = 8192;
-    bool no_history = false;
+    bool no_history = false, parse_special = false;
     EngineFlags engine;
     SamplingFlags sampling;
     CacheFlags cache;
@@ -42,7 +42,7 @@ public:
     Status check_template() const {
         Json messages = messages_;
         messages.push_back({{"role", "user"}, {"content", "hello"}});
-        NIBBLE_CHECK(encode_chat(text_, messages));
+        NIBBLE_CHECK(encode_chat(text_, messages, config_.parse_special));
         return Ok{};
     }
 
@@ -53,7 +53,7 @@ public:
         Json messages = messages_;
         messages.push_back({{"role", "user"}, {"content", line}});
         Request request = like_;
-        NIBBLE_TRY(request.prompt, encode_chat(text_, messages));
+        NIBBLE_TRY(request.prompt, encode_chat(text_, messages, config_.parse_special));
         NIBBLE_CHECK(check_prompt(request.prompt, engine_.model().config().vocab, engine_.capacity()));
         request.sequence = turn_++;
         std::vector<WholeAnswer> answers;
@@ -142,6 +142,8 @@ void add_chat(CLI::App& app, RunCommand& run) {
         ->check(CLI::Range(int64_t{16}, int64_t{1} << 30))
         ->capture_default_str();
     command->add_flag("--no-history", config->no_history, "forget what was typed at the end of the session");
+    command->add_flag("--parse-special", config->parse_special,
+                      "control tokens count as such in what is typed, too, not only in what the chat template wrote");
     add_sampling_flags(*command, config->sampling);
     add_cache_flags(*command, config->cache);
     add_engine_flags(*command, config->engine);

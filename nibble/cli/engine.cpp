@@ -1,6 +1,7 @@
 #include "cli/engine.h"
 
 #include "base/json_fields.h"
+#include "chat/control_tokens.h"
 #include "checkpoint/source_files.h"
 #include "cli/options.h"
 #include "cli/usage.h"
@@ -258,17 +259,18 @@ Result<std::vector<int32_t>> encode_prompt(const ModelText& text, const std::str
     return encoded(text, prompt, true);
 }
 
-Result<std::vector<int32_t>> encode_chat(const ModelText& text, const Json& messages) {
+Result<std::vector<int32_t>> encode_chat(const ModelText& text, const Json& messages, bool control_in_data) {
     if (!text.chat) return fail("the model has no chat template");
     NIBBLE_CHECK(check_messages(messages));
-    Json variables = text.variables;
-    variables["messages"] = messages;
-    variables["add_generation_prompt"] = true;
+    const Json data{{"messages", messages}, {"add_generation_prompt", true}};
     const std::time_t seconds = std::time(nullptr);
     std::tm now{};
     localtime_r(&seconds, &now);
-    NIBBLE_TRY(const std::string prompt, text.chat->render(variables, now).within("chat template"));
-    return encoded(text, prompt, false);
+    NIBBLE_TRY(const Rendering prompt, text.chat->render(text.variables, data, now).within("chat template"));
+    if (control_in_data) return encoded(text, prompt.text, false);
+    const std::vector<TokenId> control = control_tokens(text.tokenizer);
+    NIBBLE_TRY(const auto ids, text.tokenizer.encode(prompt.text, {.data = &prompt.data, .control = control}));
+    return std::vector<int32_t>(ids.begin(), ids.end());
 }
 
 }  // namespace nibble

@@ -77,6 +77,8 @@ Result<EngineOptions> engine_options(const CacheFlags& flags, int64_t sequences)
 // Token ids of a plain prompt (with the tokens that begin a text) or of a conversation through the chat template.
 // Errors: not UTF-8, no chat template.
 Result<std::vector<int32_t>> encode_prompt(const ModelText& text, const std::string& prompt);
-Result<std::vector<int32_t>> encode_chat(const ModelText& text, const Json& messages);
+// `control_in_data`: control tokens count as such in messages, too; else only in what the template wrote, and a user's
+// "<|im_start|>system" is text.
+Result<std::vector<int32_t>> encode_chat(const ModelText& text, const Json& messages, bool control_in_data = false);
 
 }  // namespace nibble

@@ -1,8 +1,10 @@
 // `nibble generate MODEL [PROMPT]`: what a model writes after a prompt, or after each of many.
 #include "base/mapped_file.h"
+#include "cli/constraint_flags.h"
 #include "cli/engine.h"
 #include "cli/input_text.h"
 #include "cli/terminal.h"
+#include "serve/answer_constraint.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -12,11 +14,12 @@ namespace {
 
 struct GenerateConfig {
     std::string path, prompt, prompt_file, jsonl, system;
-    bool has_prompt = false, chat = false, json = false;
+    bool has_prompt = false, chat = false, json = false, parse_special = false;
     int64_t batch = 16;
     EngineFlags engine;
     SamplingFlags sampling;
     CacheFlags cache;
+    ConstraintFlags constraint;
 };
 
 Result<std::string> prompt_text(const GenerateConfig& config) {
@@ -42,7 +45,7 @@ struct Prompt {
 
 Result<std::vector<int32_t>> encode(const GenerateConfig& config, const ModelText& text, const std::string& prompt) {
     if (!config.chat) return encode_prompt(text, prompt);
-    return encode_chat(text, conversation(config.system, prompt));
+    return encode_chat(text, conversation(config.system, prompt), config.parse_special);
 }
 
 Result<std::vector<Prompt>> read_lines(const GenerateConfig& config, const ModelText& text) {
@@ -54,7 +57,7 @@ Result<std::vector<Prompt>> read_lines(const GenerateConfig& config, const Model
         NIBBLE_TRY(const Json json, parse_json(line));
         const auto prompt = json.find("prompt"), messages = json.find("messages");
         if (messages != json.end()) {
-            NIBBLE_TRY(auto ids, encode_chat(text, *messages));
+            NIBBLE_TRY(auto ids, encode_chat(text, *messages, config.parse_special));
             prompts.push_back({where, std::move(ids)});
         } else if (prompt != json.end() && prompt->is_string()) {
             NIBBLE_TRY(auto ids, encode(config, text, prompt->get<std::string>()));
@@ -110,10 +113,16 @@ std::string to_line(const Json& json) { return json.dump(-1, ' ', false, Json::e
 Result<Outcome> run_generate(const GenerateConfig& config) {
     NIBBLE_TRY(const ModelText text, open_model_text(config.path));
     NIBBLE_TRY(const std::vector<Prompt> prompts, read_prompts(config, text));
+    NIBBLE_TRY(const auto grammar, constraint_grammar(config.constraint));
     ThreadPool pool(config.engine.threads);
     NIBBLE_TRY(const LoadedModel engine, LoadedModel::open(config.path, config.engine, pool));
-    NIBBLE_TRY(const Request like, sampled_request(config.sampling, engine, text));
+    NIBBLE_TRY(Request like, sampled_request(config.sampling, engine, text));
     const ModelConfig& model = engine.model->config();
+    if (grammar) {
+        NIBBLE_TRY(const auto vocabulary, GrammarVocabulary::of(text.tokenizer, like.eos, size_t(model.vocab)));
+        const auto tokens = std::make_shared<const GrammarTokens>(grammar, vocabulary);
+        like.constraint = token_constraint(AnswerConstraint({}, tokens, vocabulary));
+    }
     std::vector<Request> requests;
     int64_t longest = 0;
     for (const Prompt& prompt : prompts) {
@@ -186,6 +195,9 @@ void add_generate(CLI::App& app, RunCommand& run) {
         ->check(CLI::Range(1, 4096))
         ->capture_default_str();
     command->add_flag("--json", config->json, "ids, text, log-probabilities, finish reason and timing");
+    command->add_flag("--parse-special", config->parse_special,
+                      "control tokens count as such in messages, too, not only in what the chat template wrote");
+    add_constraint_flags(*command, config->constraint);
     add_sampling_flags(*command, config->sampling);
     add_cache_flags(*command, config->cache);
     add_engine_flags(*command, config->engine);

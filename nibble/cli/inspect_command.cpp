@@ -1,7 +1,13 @@
-// `nibble inspect PATH`: what a checkpoint contains, for any input or output of nibble.
+// `nibble inspect PATH`: what a checkpoint contains, for any input or output of nibble; with --kernels, which kernels
+// of a GPU run it.
 #include "base/utf8.h"
 #include "checkpoint/checkpoint.h"
 #include "cli/command.h"
+#include "cli/engine.h"
+#include "cli/inspect_kernels.h"
+#include "cli/options.h"
+#include "cli/usage.h"
+#include "model/device/model.h"
 #include "page/numbers.h"
 
 #include <fmt/format.h>
@@ -14,6 +20,9 @@ namespace {
 struct InspectConfig {
     std::string path;
     bool json = false, summary = false;
+    bool kernels = false;
+    EngineFlags engine;  // of kernels: device, kv, weights_only
+    int64_t tokens = 1;
 };
 
 struct TypeTotals {
@@ -97,10 +106,26 @@ std::string inspect_text(const Checkpoint& checkpoint, bool summary) {
     return text;
 }
 
+std::string pretty(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
+
+Status show_kernels(std::shared_ptr<const Checkpoint> checkpoint, const InspectConfig& config) {
+    NIBBLE_TRY(const ModelOptions options, model_options(config.engine));
+    NIBBLE_TRY(const DeviceChoice device, parse_device(config.engine.device).within("--device"));
+    ThreadPool pool(1);
+    NIBBLE_TRY(const KernelTable table,
+               DeviceModel::kernel_table(std::move(checkpoint), options, device, config.tokens, pool));
+    fmt::print("{}", config.json ? pretty(kernels_json(table)) : kernels_text(table));
+    return Ok{};
+}
+
 Result<Outcome> run_inspect(const InspectConfig& config) {
-    NIBBLE_TRY(const auto checkpoint, Checkpoint::open(config.path));
-    fmt::print("{}", config.json ? inspect_json(*checkpoint).dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
-                                 : inspect_text(*checkpoint, config.summary));
+    NIBBLE_TRY(std::unique_ptr<Checkpoint> opened, Checkpoint::open(config.path));
+    const std::shared_ptr<const Checkpoint> checkpoint = std::move(opened);
+    if (config.kernels) {
+        NIBBLE_CHECK(show_kernels(checkpoint, config).within(config.path));
+        return Outcome{};
+    }
+    fmt::print("{}", config.json ? pretty(inspect_json(*checkpoint)) : inspect_text(*checkpoint, config.summary));
     return Outcome{};
 }
 
@@ -112,9 +137,29 @@ void add_inspect(CLI::App& app, RunCommand& run) {
         app.add_subcommand("inspect", "what a checkpoint contains: architecture, tensors, formats, bits per element");
     command->add_option("path", config->path, "a Hugging Face folder or a .gguf file")->required();
     command->add_flag("--json", config->json, "machine-readable");
-    command->add_flag("--summary", config->summary, "totals only");
-    command->footer("Example:\n  nibble inspect SmolLM2-135M-NVFP4 --summary");
-    command->callback([config, &run] { run = [config] { return run_inspect(*config); }; });
+    auto* summary = command->add_flag("--summary", config->summary, "totals only");
+    auto* kernels = command->add_flag("--kernels", config->kernels,
+                                      "which kernel of a GPU runs each layer, and why; needs --device cuda");
+    kernels->excludes(summary);
+    add_device_flag(*command, config->engine.device, "the GPU of --kernels: cuda or cuda:N");
+    command->add_option("--tokens", config->tokens, "of the step that --kernels shows")
+        ->check(CLI::Range(1, 1 << 20))
+        ->capture_default_str()
+        ->needs(kernels);
+    command->add_option("--kv", config->engine.kv, "KV cache of that step; default: as the checkpoint says")
+        ->check(one_of({"bf16", "fp8", "fp8_cast"}))
+        ->needs(kernels);
+    command->add_flag("--weights-only", config->engine.weights_only, "that step with activations unquantized")
+        ->needs(kernels);
+    command->footer(
+        "Example:\n  nibble inspect SmolLM2-135M-NVFP4 --summary\n"
+        "  nibble inspect SmolLM2-135M-NVFP4 --device cuda --kernels --tokens 64");
+    command->callback([config, &run] {
+        const bool gpu = config->engine.device != "cpu";
+        if (config->kernels && !gpu) usage_error("--kernels are a GPU's: add --device cuda");
+        if (gpu && !config->kernels) usage_error("--device {} goes with --kernels", config->engine.device);
+        run = [config] { return run_inspect(*config); };
+    });
 }
 
 }  // namespace nibble

@@ -8,6 +8,7 @@
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "cli/train_compare.h"
+#include "cli/train_report.h"
 #include "io/journal.h"
 #include "train/data_open.h"
 #include "train/run_folder.h"
@@ -29,7 +30,7 @@ struct TrainFlags {
     std::string config, shape, precision, device = "cpu", kernels, output, command_line;
     std::optional<int64_t> steps, batch, seq, layers;
     std::vector<std::string> compare;
-    bool synthetic = false, resume = false, quiet = false, json = false;
+    bool synthetic = false, resume = false, quiet = false, json = false, check_forward = false;
     int threads = 0;
 };
 
@@ -205,6 +206,8 @@ Result<Outcome> run_train(const TrainFlags& flags) {
             "one half)\n",
             parameters->elements(), config.steps, config.batch, config.sequence,
             train_recipe_name(config.precision.recipe));
+    if (!flags.quiet && !flags.json) print_train_table(*trainer);
+    if (flags.check_forward) return report_forward(flags.json, flags.quiet, *trainer, *sources.train, config);
     Console console(true);
     std::unique_ptr<RunFolder> folder;
     if (!config.output.empty()) {
@@ -254,6 +257,8 @@ void add_train(CLI::App& app, RunCommand& run) {
         ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
     command->add_option("--batch", flags->batch, "rows of a step; overrides the config")->check(CLI::Range(1, 1 << 20));
     command->add_option("--seq", flags->seq, "tokens of a row; overrides the config")->check(CLI::Range(1, 1 << 24));
+    command->add_flag("--check-forward", flags->check_forward,
+                      "no training: compare the bits of log-probabilities with the engine's, exit status 1 if they differ");
     command->add_option("-o,--output", flags->output, "folder of the run; overrides the config");
     command->add_flag("--resume", flags->resume, "go on from the newest checkpoint in the output");
     add_device_flag(*command, flags->device);
@@ -265,7 +270,7 @@ void add_train(CLI::App& app, RunCommand& run) {
         "Examples:\n"
         "  nibble train config.yaml\n"
         "  nibble train --compare runs/bf16 runs/nvfp4 -o gap.html\n"
-        "  nibble train --shape 124m --synthetic --steps 5 --batch 2 --seq 256");
+        "  nibble train --shape 124m --synthetic --precision nvfp4 --steps 5 --batch 2 --seq 256");
     command->callback([flags, command, config, shape, compare, &run] {
         if (config->count() + shape->count() + compare->count() == 0) throw CLI::RequiredError("config");
         flags->command_line = command_line_of(*command);

@@ -1,5 +1,8 @@
 // The pushdown automaton of a grammar. Every rule is a deterministic automaton over bytes and calls of rules; a stack
 // of states to return to joins them. From every state an end can be reached.
+//
+// Nesting is limited without dead ends: a rule that recursion could make ever deeper has a shallow twin, in which only
+// such calls are left that end by themselves. Calls made below the limit lead to the twins.
 #pragma once
 
 #include <array>
@@ -21,6 +24,7 @@ struct PushdownAutomaton {
     };
     struct Call {
         uint32_t start = 0;    // the first state of the rule
+        uint32_t shallow = 0;  // of its shallow twin; the same where it needs none
         uint32_t back = none;  // where its end leads; none: to the end of the caller
     };
 

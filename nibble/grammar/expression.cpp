@@ -55,9 +55,7 @@ bool CodeSet::has(char32_t code) const {
 namespace expression {
 namespace {
 
-using Kind = GrammarExpression::Kind;
-
-std::shared_ptr<GrammarExpression> made(Kind kind) {
+std::shared_ptr<GrammarExpression> made(GrammarExpression::Kind kind) {
     auto out = std::make_shared<GrammarExpression>();
     out->kind = kind;
     return out;
@@ -66,7 +64,7 @@ std::shared_ptr<GrammarExpression> made(Kind kind) {
 }  // namespace
 
 ExprPtr text(std::string bytes) {
-    auto out = made(Kind::text);
+    auto out = made(GrammarExpression::Kind::text);
     out->text = std::move(bytes);
     return out;
 }
@@ -83,7 +81,7 @@ ExprPtr characters(std::string_view utf8, Spelling spelling) {
 }
 
 ExprPtr set(CodeSet codes, Spelling spelling) {
-    auto out = made(Kind::set);
+    auto out = made(GrammarExpression::Kind::set);
     out->set = std::move(codes);
     out->spelling = spelling;
     return out;
@@ -91,20 +89,20 @@ ExprPtr set(CodeSet codes, Spelling spelling) {
 
 ExprPtr sequence(std::vector<ExprPtr> items) {
     if (items.size() == 1) return std::move(items[0]);
-    auto out = made(Kind::sequence);
+    auto out = made(GrammarExpression::Kind::sequence);
     out->items = std::move(items);
     return out;
 }
 
 ExprPtr choice(std::vector<ExprPtr> items) {
     if (items.size() == 1) return std::move(items[0]);
-    auto out = made(Kind::choice);
+    auto out = made(GrammarExpression::Kind::choice);
     out->items = std::move(items);
     return out;
 }
 
 ExprPtr repeat(ExprPtr item, size_t least, size_t most) {
-    auto out = made(Kind::repeat);
+    auto out = made(GrammarExpression::Kind::repeat);
     out->items.push_back(std::move(item));
     out->least = least;
     out->most = most;
@@ -114,14 +112,21 @@ ExprPtr repeat(ExprPtr item, size_t least, size_t most) {
 ExprPtr optional(ExprPtr item) { return repeat(std::move(item), 0, 1); }
 
 ExprPtr rule(uint32_t index) {
-    auto out = made(Kind::rule);
+    auto out = made(GrammarExpression::Kind::rule);
     out->rule = index;
     return out;
 }
 
 ExprPtr automaton(Dfa dfa) {
-    auto out = made(Kind::automaton);
+    auto out = made(GrammarExpression::Kind::automaton);
     out->automaton = std::make_shared<const Dfa>(std::move(dfa));
+    return out;
+}
+
+ExprPtr graph(uint32_t nodes, std::vector<GrammarExpression::Arc> arcs) {
+    auto out = made(GrammarExpression::Kind::graph);
+    out->nodes = nodes;
+    out->arcs = std::move(arcs);
     return out;
 }
 

@@ -39,7 +39,11 @@ private:
 enum class Spelling : uint8_t { plain, json };
 
 struct GrammarExpression {
-    enum class Kind : uint8_t { text, set, sequence, choice, repeat, rule, automaton };
+    enum class Kind : uint8_t { text, set, sequence, choice, repeat, rule, automaton, graph };
+    struct Arc {
+        uint32_t from = 0, to = 0;
+        ExprPtr item;
+    };
     Kind kind = Kind::text;
     std::string text;                     // bytes
     CodeSet set;                          // one character in UTF-8
@@ -48,6 +52,8 @@ struct GrammarExpression {
     size_t least = 0, most = 0;           // repeat; most == unlimited: no bound
     uint32_t rule = 0;
     std::shared_ptr<const Dfa> automaton;
+    uint32_t nodes = 0;  // of a graph: every path of arcs from node 0 to node 1
+    std::vector<Arc> arcs;
 
     static constexpr size_t unlimited = SIZE_MAX;
 };
@@ -64,6 +70,7 @@ ExprPtr repeat(ExprPtr item, size_t least, size_t most = GrammarExpression::unli
 ExprPtr optional(ExprPtr item);
 ExprPtr rule(uint32_t index);
 ExprPtr automaton(Dfa dfa);
+ExprPtr graph(uint32_t nodes, std::vector<GrammarExpression::Arc> arcs);
 
 // Bytes that UTF-8 never has and that are no part of a text: an automaton that is made of another one jumps over them.
 constexpr char begin_mark = '\xF8', end_mark = '\xF9';

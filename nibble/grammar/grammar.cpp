@@ -2,6 +2,8 @@
 
 #include "grammar/automaton.h"
 #include "grammar/dfa.h"
+#include "grammar/ebnf_parser.h"
+#include "grammar/json_schema.h"
 #include "grammar/regex_parser.h"
 #include "grammar/stacks.h"
 
@@ -21,6 +23,7 @@ public:
             rules_.push_back(dfa.states());
         }
         NIBBLE_CHECK(drop_endless());
+        NIBBLE_CHECK(add_twins());
         NIBBLE_CHECK(find_nullable());
         return order_rules();
     }
@@ -40,7 +43,8 @@ public:
                 for (const auto& c : s.calls) {
                     const Dfa::State& back = rules_[r][c.to];
                     const bool tail = back.accepts && back.edges.empty() && back.calls.empty();
-                    out->calls.push_back({first[c.rule], tail ? PushdownAutomaton::none : first[r] + c.to});
+                    out->calls.push_back(
+                        {first[c.rule], first[twin_[c.rule]], tail ? PushdownAutomaton::none : first[r] + c.to});
                 }
             }
         out->edge_begin.push_back(uint32_t(out->edges.size()));
@@ -81,6 +85,8 @@ private:
     // Cuts away calls that never come back and states that lead nowhere.
     Status drop_endless() {
         std::vector<bool> passable(rules_.size(), false);
+        rank_.assign(rules_.size(), 0);
+        size_t ranks = 0;
         for (bool changed = true; changed;) {
             changed = false;
             for (size_t r = rules_.size(); r-- > 0;) {
@@ -89,6 +95,7 @@ private:
                 if (!reaching(rules_[r], passable)[0]) continue;
                 passable[r] = true;
                 changed = true;
+                rank_[r] = ++ranks;
             }
         }
         if (!passable[0]) return fail("nothing satisfies the grammar: no text of finite length matches {}", names_[0]);
@@ -101,6 +108,42 @@ private:
             for (Dfa::State& s : rules_[r]) {
                 std::erase_if(s.edges, [&](const Dfa::Edge& e) { return !good[e.to]; });
                 std::erase_if(s.calls, [&](const Dfa::Call& c) { return !passable[c.rule] || !good[c.to]; });
+            }
+        }
+        return Ok{};
+    }
+
+    // Shallow twins: a rule keeps the calls of rules that were found to end before it, so that calls in calls come to
+    // an end. A rule of which nothing is dropped is its own twin.
+    Status add_twins() {
+        const size_t n = rules_.size();
+        std::vector<uint32_t> by_rank;
+        for (uint32_t r = 0; r < n; ++r)
+            if (!rules_[r].empty()) by_rank.push_back(r);
+        std::sort(by_rank.begin(), by_rank.end(), [&](uint32_t a, uint32_t b) { return rank_[a] < rank_[b]; });
+        twin_.resize(n);
+        for (uint32_t r = 0; r < n; ++r) twin_[r] = r;
+        for (const uint32_t r : by_rank) {
+            bool same = true;
+            for (const Dfa::State& s : rules_[r])
+                for (const auto& c : s.calls) same &= rank_[c.rule] < rank_[r] && twin_[c.rule] == c.rule;
+            if (same) continue;
+            NIBBLE_CHECK(budget_.pay_states(rules_[r].size()));
+            Rule twin = rules_[r];
+            for (Dfa::State& s : twin) {
+                std::erase_if(s.calls, [&](const Dfa::Call& c) { return rank_[c.rule] >= rank_[r]; });
+                for (Dfa::Call& c : s.calls) c.rule = twin_[c.rule];
+            }
+            twin_[r] = uint32_t(rules_.size());
+            rules_.push_back(std::move(twin));
+            twin_.push_back(twin_[r]);
+        }
+        const std::vector<bool> passable(rules_.size(), true);
+        for (size_t r = n; r < rules_.size(); ++r) {
+            const auto good = reaching(rules_[r], passable);
+            for (Dfa::State& s : rules_[r]) {
+                std::erase_if(s.edges, [&](const Dfa::Edge& e) { return !good[e.to]; });
+                std::erase_if(s.calls, [&](const Dfa::Call& c) { return !good[c.to]; });
             }
         }
         return Ok{};
@@ -157,7 +200,7 @@ private:
                 const uint32_t to = begins[at][next++];
                 if (mark[to] == 1)
                     return fail("{}: is left-recursive: it can begin with itself; write it with a repetition instead",
-                                names_[to]);
+                                names_[std::min<size_t>(to, names_.size() - 1)]);
                 if (mark[to] == 0) {
                     mark[to] = 1;
                     path.emplace_back(to, 0);
@@ -215,6 +258,8 @@ private:
     const std::vector<std::string>& names_;
     GrammarBudget& budget_;
     std::vector<Rule> rules_;
+    std::vector<size_t> rank_;    // in which order they were found to end
+    std::vector<uint32_t> twin_;  // the shallow one
     std::vector<bool> nullable_;
     std::vector<uint32_t> order_;
     std::vector<ByteSet> first_;
@@ -252,6 +297,52 @@ Result<std::shared_ptr<const Grammar>> Grammar::from_regex(std::string_view patt
     GrammarBudget budget(limits);
     NIBBLE_TRY(auto parsed, parse_regex(pattern, {}, budget).within("regular expression"));
     return compile({std::move(parsed)}, {"the regular expression"}, budget);
+}
+
+Result<std::shared_ptr<const Grammar>> Grammar::from_ebnf(std::string_view text, const GrammarLimits& limits) {
+    GrammarBudget budget(limits);
+    std::vector<ExprPtr> rules;
+    std::vector<std::string> names;
+    NIBBLE_CHECK(parse_ebnf(text, budget, rules, names));
+    return compile(rules, names, budget);
+}
+
+Result<std::shared_ptr<const Grammar>> Grammar::from_structure(const GrammarStructure& structure,
+                                                               const SchemaOptions& options,
+                                                               const GrammarLimits& limits) {
+    GrammarBudget budget(limits);
+    std::vector<ExprPtr> rules{expression::text("")};
+    std::vector<std::string> names{"the structure"};
+    const auto pieces = [&](const std::vector<GrammarPiece>& list) -> Result<ExprPtr> {
+        std::vector<ExprPtr> items;
+        for (const GrammarPiece& piece : list) {
+            ExprPtr item;
+            if (piece.schema) {
+                NIBBLE_TRY(item, schema_rules(*piece.schema, options, budget, rules, names));
+            } else if (!piece.pattern.empty()) {
+                NIBBLE_TRY(item, parse_regex(piece.pattern, {}, budget));
+            } else {
+                item = expression::text(piece.control ? expression::control_text(piece.text) : piece.text);
+            }
+            items.push_back(std::move(item));
+        }
+        return expression::sequence(std::move(items));
+    };
+    if (structure.one_of.empty() || structure.most == 0) return fail("a structure without choices");
+    std::vector<ExprPtr> ways;
+    for (size_t i = 0; i < structure.one_of.size(); ++i) {
+        NIBBLE_TRY(auto way, pieces(structure.one_of[i]).within(fmt::format("choice {}", i)));
+        ways.push_back(std::move(way));
+    }
+    names.push_back("a choice");
+    rules.push_back(expression::choice(std::move(ways)));
+    const ExprPtr one = expression::rule(uint32_t(rules.size() - 1));
+    NIBBLE_TRY(const auto before, pieces(structure.before));
+    NIBBLE_TRY(const auto between, pieces(structure.between));
+    NIBBLE_TRY(const auto after, pieces(structure.after));
+    rules[0] = expression::sequence(
+        {before, one, expression::repeat(expression::sequence({between, one}), 0, structure.most - 1), after});
+    return compile(rules, names, budget);
 }
 
 bool Grammar::matches(std::string_view text) const {

@@ -115,6 +115,14 @@ public:
                 return Ok{};
             case GrammarExpression::Kind::automaton:
                 return automaton(*e.automaton, from, to);
+            case GrammarExpression::Kind::graph: {
+                const uint32_t first = out_.states;
+                out_.states += e.nodes;
+                NIBBLE_CHECK(jump(from, first));
+                for (const auto& arc : e.arcs)
+                    NIBBLE_CHECK(emit(*arc.item, first + arc.from, first + arc.to, depth + 1));
+                return jump(first + 1, to);
+            }
         }
         return fail("an expression of no kind");
     }

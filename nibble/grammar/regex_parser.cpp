@@ -202,7 +202,7 @@ private:
         CharacterClass out;
         if (pattern_.substr(at_).starts_with("]"))
             return here("']' at the beginning of a class means something else in every dialect; write '\\]'");
-        std::optional<char32_t> from;  // of a range that may begin
+        int64_t from = -1;  // of a range that may begin
         while (true) {
             start_ = open;
             if (ends()) return here("'[' without ']'");
@@ -210,25 +210,25 @@ private:
             if (take("]")) break;
             if (pattern_.substr(at_).starts_with("[:")) return here("classes such as [:alpha:] are not supported");
             if (take("-") && !ends()) {
-                if (pattern_[at_] == ']' || !from) {
+                if (pattern_[at_] == ']' || from < 0) {
                     out.add('-', '-');
-                    from.reset();
+                    from = -1;
                     continue;
                 }
                 NIBBLE_TRY(const CharacterClass to, member());
                 const auto& ranges = to.narrow.ranges();
                 if (ranges.size() != 1 || ranges[0].first != ranges[0].second || to.wide.ranges() != ranges)
                     return here("a range that ends with a class");
-                if (ranges[0].first < *from) return here("a range that ends before it begins");
-                out.add(*from, ranges[0].first);
-                from.reset();
+                if (int64_t(ranges[0].first) < from) return here("a range that ends before it begins");
+                out.add(char32_t(from), ranges[0].first);
+                from = -1;
                 continue;
             }
             NIBBLE_TRY(const CharacterClass item, member());
             out.add(item);
             const auto& ranges = item.narrow.ranges();
             const bool single = ranges.size() == 1 && ranges[0].first == ranges[0].second;
-            from = single && item.wide.ranges() == ranges ? std::optional(ranges[0].first) : std::nullopt;
+            from = single && item.wide.ranges() == ranges ? int64_t(ranges[0].first) : -1;
         }
         return expression::set(negated ? out.inverse().narrow : out.narrow, spelling_);
     }

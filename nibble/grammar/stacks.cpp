@@ -12,7 +12,6 @@ GrammarStacks::GrammarStacks(const PushdownAutomaton& automaton, int max_depth, 
 }
 
 uint32_t GrammarStacks::push(uint32_t state, uint32_t below) {
-    if (entries_[below].depth >= max_depth_) return stack_bottom;
     const auto [it, fresh] = places_.try_emplace(uint64_t(state) << 32 | below, uint32_t(entries_.size()));
     if (fresh) entries_.push_back({state, below, entries_[below].depth + 1});
     return it->second;

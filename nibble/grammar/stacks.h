@@ -24,8 +24,8 @@ struct StackEntry {
 };
 constexpr uint32_t stack_bottom = 0;  // the entry below all others
 
-// Follows calls and ends of rules from some states until bytes are needed. `Store`: entry(index), and push(state,
-// below) which returns an index, or stack_bottom where the stack would be too deep: that reading is dropped.
+// Follows calls and ends of rules from some states until bytes are needed. `Store`: entry(index); push(state, below),
+// which returns an index; and deep(below): calls from there lead to shallow rules.
 template <class Store>
 struct Settling {
     const PushdownAutomaton& automaton;
@@ -64,10 +64,11 @@ struct Settling {
             seen.push_back(at);
             if (automaton.has_edges(at.state)) add_top(at);
             for (const auto& call : automaton.calls_of(at.state)) {
-                const uint32_t below =
-                    call.back == PushdownAutomaton::none ? at.below : store.push(call.back, at.below);
-                if (below != stack_bottom || call.back == PushdownAutomaton::none)
-                    pending.push_back({call.start, below});
+                if (call.back == PushdownAutomaton::none)
+                    pending.push_back({call.start, at.below});
+                else
+                    pending.push_back(
+                        {store.deep(at.below) ? call.shallow : call.start, store.push(call.back, at.below)});
             }
             if (!automaton.accepts[at.state]) continue;
             if (at.below == stack_bottom) {
@@ -100,6 +101,7 @@ public:
 private:
     friend struct Settling<GrammarStacks>;
     uint32_t push(uint32_t state, uint32_t below);
+    bool deep(uint32_t below) const { return entries_[below].depth >= max_depth_; }
     bool step_once(uint8_t byte);
 
     const PushdownAutomaton* automaton_;

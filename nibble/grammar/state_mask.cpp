@@ -89,7 +89,6 @@ TokenWalk::TokenWalk(const PushdownAutomaton& automaton, const GrammarStacks* st
 
 uint32_t TokenWalk::push(uint32_t state, uint32_t below) {
     const uint32_t depth = entry(below).depth + 1;
-    if (depth > max_depth_) return stack_bottom;
     deepest_ = std::max(deepest_, depth);
     for (size_t i = levels_.back().entries; i < entries_.size(); ++i)  // those of this byte
         if (entries_[i].state == state && entries_[i].below == below) return base_ + uint32_t(i);

@@ -68,6 +68,7 @@ public:
         return index < base_ ? stacks_->entry(index) : entries_[index - base_];
     }
     uint32_t push(uint32_t state, uint32_t below);
+    bool deep(uint32_t below) const { return entry(below).depth >= max_depth_; }
     uint32_t deepest() const { return deepest_; }
 
 private:

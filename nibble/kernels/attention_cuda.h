@@ -25,6 +25,7 @@
 // wait. kernels/cuda_absent/ implements this header in a build without CUDA.
 #pragma once
 
+#include "kernels/kernel_choice.h"
 #include "kernels/kv_tile.h"
 #include "tensor/device.h"
 
@@ -85,6 +86,8 @@ struct AttentionPlan {
     int64_t workspace_bytes = 0;
 };
 Result<AttentionPlan> plan_attention(const AttentionProblem& problem, const DeviceInfo& device);
+// The launches of attend(); which rows each of them takes is in the work list.
+KernelChoice describe(const AttentionPlan& plan);
 
 // What the kernels walk through: made on the host once per step, the same for all layers of equal plan; the caller
 // copies it to the device. A launch that was captured into a graph reads it anew when it is replayed, as long as the

@@ -16,6 +16,7 @@
 
 #include "formats/format.h"
 #include "kernels/elementwise.h"
+#include "kernels/kernel_choice.h"
 #include "kernels/moe_cuda.h"
 #include "kernels/product_cuda.h"
 #include "tensor/device.h"
@@ -45,12 +46,15 @@ struct MatmulTiling {
     int most_parts() const;
 };
 
+// gemv: 1 to 8 tokens, or more in passes where there is no wgmma. token: one token, work distributed chunk by chunk;
+// the kernel chooses tiles, warps and ring buffers itself. wide: 9 to 32 tokens. prefill: more.
+enum class MatmulKernel : uint8_t { gemv, token, wide, prefill };
+
 // The launch of one problem on one device. Make a plan once and keep it.
 struct MatmulPlan {
     MatmulProblem problem;
-    // One token, work distributed chunk by chunk: w4a16_token.cu, which chooses tiles, warps and ring buffers itself.
-    bool units = false;
-    // m <= 8
+    MatmulKernel kernel = MatmulKernel::gemv;
+    // gemv
     int split = 1;            // split-K: thread blocks of a cluster that share rows
     int tiles = 0;            // tiles of 16 rows per cluster
     int chunks_per_warp = 0;  // computed one after the other
@@ -58,7 +62,7 @@ struct MatmulPlan {
     int tokens_per_pass = 0;  // rows of x that fit into shared memory
     int64_t shared_bytes = 0;
     int multiprocessors = 0;
-    // m > 8
+    // wide, prefill
     MatmulTiling tiling{};
     int64_t permuted_bytes = 0;   // size of permute()'s output; 0: x is read in row order
     int64_t workspace_bytes = 0;  // set to zero once, before the first use; kernels of one stream may share it
@@ -69,6 +73,7 @@ struct MatmulPlan {
 // Errors: k is not a multiple of 16, a format without records, x too wide for shared memory (m <= 8), a tiling that is
 // not compiled.
 Result<MatmulPlan> plan_matmul(const MatmulProblem& problem, const DeviceInfo& device, const MatmulTiling& tiling = {});
+KernelChoice describe(const MatmulPlan& plan);
 
 // W in the layout of the kernels. It is a type of its own, so that an exporter cannot mistake it for a canonical
 // matrix.
@@ -212,5 +217,7 @@ bool takes_beside(const RouterConfig& config, const PackedExperts& w, const Pack
 bool takes_combine(const RouterConfig& config, const PackedExperts& w);
 Status grouped_matmul(const ExpertsInput& in, const PackedExperts& w, const ExpertsOutput& out, bool overlap,
                       const Stream& stream);
+// What grouped_matmul() with these arguments launches; reads no device memory.
+Result<KernelChoice> describe_grouped_matmul(const ExpertsInput& in, const PackedExperts& w, const ExpertsOutput& out);
 
 }  // namespace nibble::cuda

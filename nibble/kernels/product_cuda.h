@@ -16,6 +16,7 @@
 #pragma once
 
 #include "formats/format.h"
+#include "kernels/kernel_choice.h"
 #include "tensor/device.h"
 #include "tensor/matrix.h"
 #include "tensor/quant_matrix.h"
@@ -66,6 +67,8 @@ struct ProductInput {
 // y [tokens, rows of W] FP32, y_stride floats from row to row (0: rows). Columns of W: a multiple of 8.
 Status product(const ProductInput& in, const Operand& w, float* y, int64_t y_stride, bool overlap,
                const Stream& stream);
+// What product() launches for rows of x in order; reads no device memory.
+Result<KernelChoice> describe_product(const Operand& w, int64_t tokens);
 
 // One launch for all experts: rows of x and y lie sorted by expert, those of expert e in [begin[e], begin[e + 1]) (on
 // the device). `first` is expert 0; tiles, row_scales, tile_scales and bias of the others follow it without gaps, and
@@ -78,6 +81,7 @@ struct Experts {
 };
 Status grouped_product(const ProductInput& in, const Experts& w, float* y, int64_t y_stride, bool overlap,
                        const Stream& stream);
+Result<KernelChoice> describe_grouped_product(const Experts& w, int64_t tokens);
 
 // What an engine does to the inputs of a linear (kernels/quantize_activations.h, the same bits), as exact operands:
 //   nvfp4         code * E4M3 block scale; input scale = input_scale

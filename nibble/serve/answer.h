@@ -26,6 +26,10 @@ public:
     // The token behind tokens(), of its row of logits. `logits` and `log_probs`, both [vocab], are scratch afterwards.
     // A row without a token that may follow ends the answer with an error. Precondition: !finished().
     void choose(std::span<float> logits, std::span<float> log_probs, const ElementwiseKernels& kernels);
+    // Finds out which tokens may follow, ahead of choose().
+    void prepare(int64_t vocab) {
+        if (!finished()) rules_.prepare(vocab, generated(), constraint_.get());
+    }
     // Whether the request of the next token says all, so that a device may choose it.
     bool plain() const { return !rules_.touch(generated()) && request_->top_logprobs < 0; }
     TokenRequest token_request(int64_t ahead = 0) const { return sampler_.request(std::ssize(tokens_) + ahead); }

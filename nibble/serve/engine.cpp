@@ -356,7 +356,10 @@ void Engine::State::run(std::vector<Choice*> step) {
     const auto holds_up = [&](const Flight::Part& p) {
         return p.wants_row && p.valid() && scheduler->holds_up(*p.choice);
     };
-    if (std::ranges::any_of(under_way->parts, holds_up)) land(false);
+    if (std::ranges::any_of(under_way->parts, holds_up)) {
+        runner->prepare(*under_way);
+        land(false);
+    }
 }
 
 // The step under way has come to its end. carried_on: another one was launched behind it.

@@ -55,6 +55,10 @@ void follow_draft(Choice& c, const Choose& choose) {
     }
 }
 
+std::string nonfinite_text(const Choice& c) {
+    return fmt::format("the logits of token {} hold a NaN or an infinity", c.answer.generated());
+}
+
 }  // namespace
 
 // What was wrong of a draft leaves pages and states as if it had never been.
@@ -155,16 +159,57 @@ Status StepRunner::launch(std::span<Choice* const> step, int64_t& wanted) {
     return Ok{};
 }
 
-Status StepRunner::choose_on_host(Choice& c, int64_t row) {
-    std::vector<float> logits(static_cast<size_t>(model_.config().vocab)), log_probs(logits.size());
-    NIBBLE_CHECK(model_.logits_of(row, logits));
-    c.answer.choose(logits, log_probs, *model_.workspace().elementwise);
+// Some rows at a time come to the host, where all threads have their choices.
+Status StepRunner::choose_on_host(std::span<const HostRows> list) {
+    constexpr int64_t most_rows = 64;
+    const auto vocab = static_cast<size_t>(model_.config().vocab);
+    const Workspace& work = model_.workspace();
+    while (!list.empty()) {
+        std::vector<int64_t> place;  // of a choice's first row in logits_
+        int64_t rows = 0;
+        while (place.size() < list.size() && (rows == 0 || rows + list[place.size()].rows <= most_rows)) {
+            place.push_back(rows);
+            rows += list[place.size() - 1].rows;
+        }
+        logits_.resize(static_cast<size_t>(rows) * vocab);
+        const auto row = [&](int64_t i) { return std::span(logits_).subspan(static_cast<size_t>(i) * vocab, vocab); };
+        for (size_t i = 0; i < place.size(); ++i)
+            for (int64_t k = 0; k < list[i].rows; ++k)
+                NIBBLE_CHECK(model_.logits_of(list[i].first + k, row(place[i] + k)));
+        work.pool->parallel_for(std::ssize(place), [&](int64_t at) {
+            Choice& c = *list[static_cast<size_t>(at)].choice;
+            try {  // what one request asks for is not to end the others
+                std::vector<float> log_probs(vocab);
+                follow_draft(c, [&](int64_t i) {
+                    c.answer.choose(row(place[static_cast<size_t>(at)] + i), log_probs, *work.elementwise);
+                });
+            } catch (const std::bad_alloc&) {
+                c.answer.end(FinishReason::error, "out of memory");
+            }
+        });
+        list = list.subspan(place.size());
+    }
     return Ok{};
+}
+
+void StepRunner::prepare(const Flight& flight) const {
+    std::vector<Choice*> choices;
+    for (const Flight::Part& part : flight.parts)
+        if (part.wants_row && part.valid() && !part.choice->answer.plain()) choices.push_back(part.choice);
+    model_.workspace().pool->parallel_for(std::ssize(choices), [&](int64_t i) {
+        Choice& c = *choices[static_cast<size_t>(i)];
+        try {
+            c.answer.prepare(model_.config().vocab);
+        } catch (const std::bad_alloc&) {
+            c.answer.end(FinishReason::error, "out of memory");
+        }
+    });
 }
 
 Status StepRunner::collect(const Flight& flight, bool carried_on) {
     std::vector<ChosenToken> chosen(static_cast<size_t>(flight.wanted));
     NIBBLE_CHECK(model_.collect(chosen));
+    std::vector<HostRows> on_host;
     for (int64_t row = -1; const Flight::Part& part : flight.parts) {
         if (!part.wants_row) continue;
         const ChosenToken token = chosen[static_cast<size_t>(++row)];
@@ -172,19 +217,18 @@ Status StepRunner::collect(const Flight& flight, bool carried_on) {
         Choice& c = *part.choice;
         --c.pending;
         if (token.id == -2) {
-            c.answer.end(FinishReason::error,
-                         fmt::format("the logits of token {} hold a NaN or an infinity", c.answer.generated()));
+            c.answer.end(FinishReason::error, nonfinite_text(c));
         } else if (token.id >= 0 && c.answer.plain()) {
             c.answer.accept({token.id, token.logprob, {}});
             c.on_host = false;
         } else if (carried_on) {
             c.on_host = true;
         } else {
-            NIBBLE_CHECK(choose_on_host(c, row));
+            on_host.push_back({&c, row});
             c.on_host = false;
         }
     }
-    return Ok{};
+    return choose_on_host(on_host);
 }
 
 Status StepRunner::run_chosen(std::span<Choice* const> step) {
@@ -194,30 +238,23 @@ Status StepRunner::run_chosen(std::span<Choice* const> step) {
             requests.push_back(c->answer.token_request(i));
     std::vector<ChosenToken> chosen(requests.size());
     NIBBLE_CHECK(model_.choose(batch_of(step), requests, chosen));
-    std::vector<float> logits, log_probs;
-    Status fetched = Ok{};
+    // A choice goes to the host with all its rows where the device has left one of them.
+    std::vector<HostRows> on_host;
     for (int64_t first = 0; Choice * c : step) {
         if (!c->wants_row) continue;
-        const bool on_host = !c->answer.plain();
-        const int64_t rows = 1 + std::ssize(c->draft);
-        follow_draft(*c, [&](int64_t i) {
-            const ChosenToken token = chosen[static_cast<size_t>(first + i)];
-            if (token.id == -2)
-                return c->answer.end(
-                    FinishReason::error,
-                    fmt::format("the logits of token {} hold a NaN or an infinity", c->answer.generated()));
-            if (token.id >= 0 && !on_host) return c->answer.accept({token.id, token.logprob, {}});
-            logits.resize(static_cast<size_t>(model_.config().vocab));
-            log_probs.resize(logits.size());
-            if (Status s = model_.logits_of(first + i, logits); !s.ok()) {
-                fetched = s;
-                return c->answer.end(FinishReason::error, s.error().message());
-            }
-            c->answer.choose(logits, log_probs, *model_.workspace().elementwise);
-        });
-        first += rows;
+        const auto rows = std::span(chosen).subspan(static_cast<size_t>(first), c->draft.size() + 1);
+        if (!c->answer.plain() || std::ranges::any_of(rows, [](const ChosenToken& t) { return t.id == -1; })) {
+            on_host.push_back({c, first, std::ssize(rows)});
+        } else {
+            follow_draft(*c, [&](int64_t i) {
+                const ChosenToken token = rows[static_cast<size_t>(i)];
+                if (token.id >= 0) return c->answer.accept({token.id, token.logprob, {}});
+                c->answer.end(FinishReason::error, nonfinite_text(*c));
+            });
+        }
+        first += std::ssize(rows);
     }
-    return fetched;
+    return choose_on_host(on_host);
 }
 
 }  // namespace nibble

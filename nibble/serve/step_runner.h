@@ -38,10 +38,17 @@ public:
     // (Choice::on_host): they are for the caller to compute again.
     static bool launches(const LanguageModel& model, std::span<Choice* const> step);
     Status launch(std::span<Choice* const> step, int64_t& wanted);
+    // While it is under way, and all tokens before it are known: what its rows may choose.
+    void prepare(const Flight& flight) const;
     Status collect(const Flight& flight, bool carried_on);
 
 private:
-    Status choose_on_host(Choice& choice, int64_t row);
+    // Wanted rows [first, first + rows) of a step whose tokens a device has chosen, but for these.
+    struct HostRows {
+        Choice* choice = nullptr;
+        int64_t first = 0, rows = 1;
+    };
+    Status choose_on_host(std::span<const HostRows> list);
     Status run_logits(std::span<Choice* const> step);  // rows of logits come to the host
     Status run_chosen(std::span<Choice* const> step);  // tokens are chosen where the logits lie
     Status clean_up(Choice& choice) const;

@@ -49,12 +49,23 @@ Result<Json> plain_messages(const Json& messages) {
     return out;
 }
 
+Result<ChatTurn> make_chat_turn(const ServedModel& model, const Json& messages, const TurnOptions& options) {
+    if (!model.chat) return fail("the model has no chat template; use /v1/completions");
+    Json variables = model.variables;
+    for (const auto& [name, value] : options.variables.items()) variables[name] = value;
+    NIBBLE_TRY(variables["messages"], plain_messages(messages));
+    variables["add_generation_prompt"] = options.generation_prompt;
+    const std::time_t seconds = std::time(nullptr);
+    std::tm now{};
+    localtime_r(&seconds, &now);
+    NIBBLE_TRY(std::string text, model.chat->render(variables, now).within("chat template"));
+    NIBBLE_TRY(const auto ids, model.tokenizer.encode(text, {.add_special = options.special}));
+    return ChatTurn{std::move(text), {ids.begin(), ids.end()}};
+}
+
 Result<ChatTurn> read_chat_turn(BodyFields& fields, const ServedModel& model, Request&) {
     const Json* messages = fields.find("messages");
     if (!messages) return fields.bad("messages", "is missing");
-    if (!model.chat) return fields.bad("messages", "the model has no chat template; use /v1/completions");
-    auto plain = plain_messages(*messages);
-    if (!plain.ok()) return fields.bad("messages", plain.error().message());
     for (const char* name :
          {"tools", "tool_choice", "functions", "function_call", "response_format", "structured_outputs", "guided_json",
           "guided_regex", "guided_choice", "guided_grammar", "chat_template", "continue_final_message", "modalities",
@@ -66,24 +77,16 @@ Result<ChatTurn> read_chat_turn(BodyFields& fields, const ServedModel& model, Re
         if (!neutral) return fields.bad(name, "is not supported");
     }
     fields.ignore({"parallel_tool_calls"});
-    Json variables = model.variables;
+    TurnOptions options;
     if (const Json* more = fields.find("chat_template_kwargs")) {
         if (!more->is_object()) return fields.bad("chat_template_kwargs", "is not an object");
-        for (const auto& [name, value] : more->items()) variables[name] = value;
+        options.variables = *more;
     }
-    variables["messages"] = *std::move(plain);
-    bool generation_prompt = true, special = false;
-    NIBBLE_CHECK(fields.read("add_generation_prompt", generation_prompt));
-    NIBBLE_CHECK(fields.read("add_special_tokens", special));
-    variables["add_generation_prompt"] = generation_prompt;
-    const std::time_t seconds = std::time(nullptr);
-    std::tm now{};
-    localtime_r(&seconds, &now);
-    auto text = model.chat->render(variables, now);
-    if (!text.ok()) return fields.bad("messages", "chat template: " + text.error().message());
-    auto ids = model.tokenizer.encode(*text, {.add_special = special});
-    if (!ids.ok()) return fields.bad("messages", ids.error().message());
-    return ChatTurn{*std::move(text), {ids->begin(), ids->end()}};
+    NIBBLE_CHECK(fields.read("add_generation_prompt", options.generation_prompt));
+    NIBBLE_CHECK(fields.read("add_special_tokens", options.special));
+    auto turn = make_chat_turn(model, *messages, options);
+    if (!turn.ok()) return fields.bad("messages", turn.error().message());
+    return turn;
 }
 
 }  // namespace nibble

@@ -24,6 +24,12 @@ struct ChatTurn {
 
 // From the fields of a chat's body: messages, tools, the template's variables. Error: names the place.
 Result<ChatTurn> read_chat_turn(BodyFields& fields, const ServedModel& model, Request& request);
+// The same from messages that another API's body became.
+struct TurnOptions {
+    Json variables = Json::object();  // of the template, beside the model's
+    bool generation_prompt = true, special = false;
+};
+Result<ChatTurn> make_chat_turn(const ServedModel& model, const Json& messages, const TurnOptions& options);
 // Messages with content as texts: lists of text parts are joined by line ends, as vLLM does.
 Result<Json> plain_messages(const Json& messages);
 

@@ -1,4 +1,5 @@
 // The routes that only tell: models, health, versions, metrics, NIM's metadata.
+#include "base/embedded.h"
 #include "server/metrics.h"
 #include "server/routes.h"
 
@@ -49,6 +50,8 @@ Json metadata_json(const ServedModel& model) {
 
 }  // namespace
 
+std::span<const EmbeddedFile> server_assets_embedded();  // nibble/server/assets/
+
 bool answer_info(const ExchangePtr& exchange, const ModelPtr& model) {
     const std::string& path = exchange->request.path;
     const bool ready = model && !exchange->core.draining;
@@ -57,7 +60,17 @@ bool answer_info(const ExchangePtr& exchange, const ModelPtr& model) {
                         .message = model ? "the server is shutting down" : "the model is being loaded",
                         .retry_seconds = 5});
     };
-    if (path == "/v1/health/live") {
+    if (path == "/" || path == "/index.html") {
+        HttpResponse page{.headers = {{"Content-Type", "text/html; charset=utf-8"},
+                                      {"Cache-Control", "no-cache"},
+                                      {"Content-Security-Policy",
+                                       "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; "
+                                       "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
+                                       "frame-ancestors 'none'"}}};
+        for (const EmbeddedFile& file : server_assets_embedded())
+            if (file.path == "page.html") page.body = std::string(file.content);
+        exchange->send(std::move(page));
+    } else if (path == "/v1/health/live") {
         exchange->send(Json{{"object", "health.response"}, {"message", "Service is live."}, {"status", "live"}});
     } else if (path == "/v1/health/ready") {
         if (!ready)

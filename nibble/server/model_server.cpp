@@ -18,6 +18,11 @@ struct BodyRoute {
 constexpr std::array body_routes{
     BodyRoute{"/v1/chat/completions", answer_chat},
     BodyRoute{"/v1/completions", answer_completions},
+    BodyRoute{"/v1/messages", answer_messages},
+    BodyRoute{"/v1/messages/count_tokens", answer_count_tokens},
+    BodyRoute{"/v1/responses", answer_responses},
+    BodyRoute{"/v1/chat/completions/render", answer_render_chat},
+    BodyRoute{"/v1/completions/render", answer_render_completion},
     BodyRoute{"/tokenize", answer_tokenize},
     BodyRoute{"/detokenize", answer_detokenize},
 };

@@ -7,6 +7,11 @@ namespace nibble {
 
 void answer_completions(ExchangePtr exchange, ModelPtr model);
 void answer_chat(ExchangePtr exchange, ModelPtr model);
+void answer_messages(ExchangePtr exchange, ModelPtr model);
+void answer_count_tokens(ExchangePtr exchange, ModelPtr model);
+void answer_responses(ExchangePtr exchange, ModelPtr model);
+void answer_render_chat(ExchangePtr exchange, ModelPtr model);
+void answer_render_completion(ExchangePtr exchange, ModelPtr model);
 void answer_tokenize(ExchangePtr exchange, ModelPtr model);
 void answer_detokenize(ExchangePtr exchange, ModelPtr model);
 

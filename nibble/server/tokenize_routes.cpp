@@ -50,6 +50,24 @@ Result<Json> detokenized(BodyFields& fields, const ServedModel& model) {
     return Json{{"prompt", model.tokenizer.decode(ids)}};
 }
 
+// NIM's: the prompt after templating, and its tokens. The other fields of the body are not looked at.
+Result<Json> rendered(BodyFields& fields, const ServedModel& model) {
+    Request unused;
+    NIBBLE_TRY(const ChatTurn turn, read_chat_turn(fields, model, unused));
+    return Json{{"model", model.names[0]}, {"prompt", turn.text}, {"prompt_token_ids", turn.prompt}};
+}
+
+Result<Json> rendered_completion(BodyFields& fields, const ServedModel& model) {
+    std::string prompt;
+    bool special = true;
+    if (!fields.has("prompt")) return fields.bad("prompt", "is missing");
+    NIBBLE_CHECK(fields.read("prompt", prompt));
+    NIBBLE_CHECK(fields.read("add_special_tokens", special));
+    auto ids = model.tokenizer.encode(prompt, {.add_special = special});
+    if (!ids.ok()) return fields.bad("prompt", ids.error().message());
+    return Json{{"model", model.names[0]}, {"prompt", prompt}, {"prompt_token_ids", *ids}};
+}
+
 void tell(HttpExchange& exchange, const ServedModel& model, Result<Json> (*make)(BodyFields&, const ServedModel&)) {
     const auto body = read_body(exchange, model);
     if (!body) return;
@@ -64,6 +82,8 @@ void tell(HttpExchange& exchange, const ServedModel& model, Result<Json> (*make)
 }  // namespace
 
 void answer_tokenize(ExchangePtr exchange, ModelPtr model) { tell(*exchange, *model, tokenized); }
+void answer_render_chat(ExchangePtr exchange, ModelPtr model) { tell(*exchange, *model, rendered); }
+void answer_render_completion(ExchangePtr exchange, ModelPtr model) { tell(*exchange, *model, rendered_completion); }
 void answer_detokenize(ExchangePtr exchange, ModelPtr model) { tell(*exchange, *model, detokenized); }
 
 }  // namespace nibble

@@ -243,10 +243,10 @@ CastOperand cast_rows(const float* x, int64_t rows, int64_t cols, int64_t stride
     return o;
 }
 
-CastOperand transposed_cast(const CastOperand& from, ThreadPool& pool) {
+CastOperand transposed_cast(const CastOperand& from, int64_t cols, ThreadPool& pool) {
     CastOperand o = from;
     const bool blocks = !from.block_scales.empty();
-    o.rows = from.cols;
+    o.rows = cols;
     o.cols = blocks ? (from.rows + fp8_group - 1) / fp8_group * fp8_group : from.rows;
     o.values.assign(static_cast<size_t>(o.rows * o.cols), 0.0f);
     const int64_t here = blocks ? o.cols / fp8_group : 0, there = blocks ? from.cols / fp8_group : 0;

@@ -65,8 +65,9 @@ struct CastOperand {
 // x [rows, cols], `stride` floats from row to row. `fp8_scale`: multiplies instead of 448 / amax (delayed, frozen).
 CastOperand cast_rows(const float* x, int64_t rows, int64_t cols, int64_t stride, const CastRule& rule,
                       const CastRandom& random, std::optional<float> fp8_scale, ThreadPool& pool);
-// The transpose of an operand whose scales are squares or the tensor's. Error in use: block scales of rows.
-CastOperand transposed_cast(const CastOperand& operand, ThreadPool& pool);
+// The transpose of an operand of a matrix with `cols` columns, without the padding; its scales are squares or the
+// tensor's.
+CastOperand transposed_cast(const CastOperand& operand, int64_t cols, ThreadPool& pool);
 
 // ---- The formulas, one number at a time ----------------------------------------------------------------------------
 

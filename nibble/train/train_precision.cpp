@@ -42,7 +42,7 @@ std::vector<std::string_view> switches_of(TrainRecipe recipe) {
     if (recipe == TrainRecipe::nvfp4) add({"rotate", "stochastic", "square", "four_over_six", "row_scaled"});
     if (recipe == TrainRecipe::fp8_block) add({"power_of_two"});
     if (recipe == TrainRecipe::fp8_delayed) add({"amax_history"});
-    if (recipe == TrainRecipe::nibble_nvfp4) add({"rank", "eden", "attention_fp8", "four_over_six"});
+    if (recipe == TrainRecipe::nibble_nvfp4) add({"rank", "eden", "attention_fp8", "four_over_six", "row_scaled"});
     return keys;
 }
 
@@ -122,9 +122,6 @@ Result<TrainPrecision> read_train_precision(const YamlNode& node, const std::str
             return fail("{}: {} '{}' has no switch '{}'", entry.value.where(), what, name, entry.key);
         NIBBLE_CHECK(read_switch(entry.value, entry.key, what + "." + entry.key, p));
     }
-    if (p.recipe == TrainRecipe::nvfp4 && p.row_scaled && (p.rotate || p.stochastic || p.square))
-        return fail("{}: {}: row_scaled needs rotate, stochastic and square to be false, as in TransformerEngine",
-                    node.where(), what);
     return p;
 }
 

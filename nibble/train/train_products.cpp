@@ -1,49 +1,185 @@
 #include "train/train_products.h"
 
 #include "kernels/unpack.h"
+#include "model/cpu/widen.h"
 #include "model/gradients.h"
+#include "train/train_eden.h"
+#include "train/train_self_test.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <unordered_map>
 #include <unordered_set>
 
 namespace nibble {
+namespace {
+
+// What random numbers are drawn for (better-training.md 6); 7: the first directions.
+enum Role : uint32_t { row_copy = 1, column_copy, weight_copy, input_copy, input_signs, weight_signs, directions };
+
+std::vector<float> flipped(const float* x, int64_t rows, int64_t cols, int64_t stride, ThreadPool& pool) {
+    std::vector<float> y(static_cast<size_t>(rows * cols));
+    transpose(x, rows, cols, stride, y.data(), pool);
+    return y;
+}
+
+std::vector<float> decoded(const CastOperand& o, int64_t cols) {
+    std::vector<float> y(static_cast<size_t>(o.rows * cols));
+    for (int64_t r = 0; r < o.rows; ++r) {
+        const float scale = o.scale[o.scale.size() > 1 ? static_cast<size_t>(r) : 0] * (1.0f / o.divisor);
+        for (int64_t c = 0; c < cols; ++c)
+            y[static_cast<size_t>(r * cols + c)] = o.values[static_cast<size_t>(r * o.cols + c)] * scale;
+    }
+    return y;
+}
+
+}  // namespace
+
+struct TrainProducts::Unit {
+    std::string name;
+    uint32_t number = 0;
+    int64_t layer = -1;
+    std::vector<size_t> parts;  // parameter ids of the weights
+    int64_t rows = 0, cols = 0;
+    UnitRules early, late;
+    std::array<DelayedScale, 3> delayed;  // inputs, weights, gradients
+    InputDirections directions;
+
+    uint64_t version = 0, epoch = 0;  // that the copies below are of
+    bool has_forward = false, has_back = false;
+    PackedMatrix transposed;  // of weights that are not quantized
+    PackedOperand forward, back, rank_term;
+};
+
+struct TrainProducts::Units {
+    std::vector<std::unique_ptr<Unit>> list;
+    std::unordered_map<std::string, Unit*> by_name;  // of the first linear
+};
+
+void DelayedScale::end_step() {
+    if (seen == 0 || history.empty()) return;
+    history[0] = seen;
+    seen = 0;
+    const float most = *std::ranges::max_element(history);
+    if (is_finite(most) && most > 0) {
+        scale = largest / most;
+        if (!is_finite(scale)) scale = float_from_bits(0x7F7FFFFFu);
+    }
+    std::rotate(history.begin(), history.begin() + 1, history.end());
+    history[0] = 0;
+}
+
+TrainProducts::TrainProducts(const Parameters& parameters, const TrainPrecision& precision, uint64_t seed)
+    : parameters_(parameters), precision_(precision), seed_(seed), units_(std::make_unique<Units>()) {}
+TrainProducts::~TrainProducts() = default;
 
 Result<std::unique_ptr<TrainProducts>> TrainProducts::create(const Model& model, const Parameters& parameters,
-                                                             const TrainPrecision& precision, ThreadPool&) {
-    std::unique_ptr<TrainProducts> products(new TrainProducts(parameters, precision));
+                                                             const TrainPrecision& precision, uint64_t seed,
+                                                             ThreadPool&) {
+    NIBBLE_CHECK(train_self_test(precision, seed));
+    std::unique_ptr<TrainProducts> products(new TrainProducts(parameters, precision, seed));
+    int64_t layers = 0;
+    for (const Block& block : model.blocks()) layers = std::max<int64_t>(layers, block.config().layer + 1);
+    if (precision.first_bf16 + precision.last_bf16 > layers)
+        return fail("precision: {} and {} layers in BF16 of a model that has {}", precision.first_bf16,
+                    precision.last_bf16, layers);
     std::unordered_set<std::string> seen;
     for (const Block& block : model.blocks()) {
+        const MixerConfig& mixer = block.config().mixer;
+        const UnitPlace place{.layer = block.config().layer,
+                              .layers = layers,
+                              .mlp = std::holds_alternative<MlpConfig>(mixer) || std::holds_alternative<MoeConfig>(mixer)};
+        const UnitRules early = unit_rules(precision, place, false), late = unit_rules(precision, place, true);
         for (const std::span<const Linear> unit : block.mixer().units()) {
-            NIBBLE_CHECK(products->add(unit, {}));
+            NIBBLE_CHECK(products->add(unit, {}, early, late, place.layer));
             for (const Linear& part : unit) seen.insert(part.name);
         }
-        for (const Linear* linear : block.linears())  // routers
-            if (!seen.contains(linear->name)) NIBBLE_CHECK(products->add({linear, 1}, {}));
     }
-    NIBBLE_CHECK(products->add({&model.head().linear(), 1}, model.config().head));
+    for (const Block& block : model.blocks())
+        for (const Linear* linear : block.linears())  // routers
+            if (!seen.contains(linear->name))
+                NIBBLE_CHECK(products->add({linear, 1}, {}, {}, {}, block.config().layer));
+    NIBBLE_CHECK(products->add({&model.head().linear(), 1}, model.config().head, {}, {}, -1));
     return products;
 }
 
 // `head`: the weight's tensor where it is not the linear's name with ".weight".
-Status TrainProducts::add(std::span<const Linear> parts, const std::string& head) {
-    Unit unit;
-    unit.cols = parts[0].cols;
+Status TrainProducts::add(std::span<const Linear> parts, const std::string& head, const UnitRules& early,
+                          const UnitRules& late, int64_t layer) {
+    auto unit = std::make_unique<Unit>();
+    unit->name = parts[0].name;
+    unit->number = static_cast<uint32_t>(units_->list.size());
+    unit->layer = layer;
+    unit->cols = parts[0].cols;
+    unit->early = early;
+    unit->late = late;
     for (const Linear& part : parts) {
         NIBBLE_TRY(const size_t id, parameters_.id(head.empty() ? part.name + ".weight" : head));
-        unit.parts.push_back(id);
-        unit.rows += part.rows;
+        unit->parts.push_back(id);
+        unit->rows += part.rows;
     }
-    units_.emplace(parts[0].name, std::move(unit));
+    if (early.delayed)
+        for (DelayedScale& d : unit->delayed) d.history.resize(static_cast<size_t>(precision_.amax_history));
+    unit->delayed[2].largest = 57344;
+    if (early.rank > 0) unit->directions = InputDirections(unit->cols, early.rank, random(*unit, directions));
+    units_->by_name.emplace(unit->name, unit.get());
+    units_->list.push_back(std::move(unit));
     return Ok{};
 }
 
-TrainProducts::Unit& TrainProducts::fresh(std::span<const Linear> unit) {
-    Unit& u = units_.at(unit[0].name);
-    if (u.version != parameters_.version()) {
-        u.version = parameters_.version();
-        u.has_transposed = false;
+CastRandom TrainProducts::random(const Unit& unit, uint32_t role) const {
+    return {.id = 8 * unit.number + role, .draw = (seed_ << 20) + static_cast<uint64_t>(step_)};
+}
+
+void TrainProducts::begin_step(int64_t step, int64_t steps) {
+    step_ = step;
+    recording_ = true;
+    const auto last = std::llround(precision_.late_fraction * static_cast<double>(steps));
+    const bool late = precision_.late_forward && steps > 0 && step >= steps - last;
+    if (late != late_ || precision_.recipe == TrainRecipe::nibble_nvfp4) ++epoch_;  // MS-EDEN draws weights anew
+    late_ = late;
+    for (const auto& unit : units_->list) {
+        for (DelayedScale& d : unit->delayed) d.seen = 0;
+        if (unit->early.rank > 0) unit->directions.begin_step();
     }
+    if (precision_.recipe == TrainRecipe::fp8_delayed) ++epoch_;  // weights are looked at once a step
+}
+
+void TrainProducts::begin_row(int64_t row, int64_t seq) {
+    row_tokens_ = static_cast<uint64_t>(row * seq);
+    row_groups_ = static_cast<uint64_t>(row * ((seq + 15) / 16));
+}
+
+void TrainProducts::end_step() {
+    recording_ = false;
+    ++done_;
+    ++epoch_;
+    const bool turn = done_ == 2 || done_ == 4 || done_ == 8 || done_ % 20 == 0;
+    for (const auto& unit : units_->list) {
+        for (DelayedScale& d : unit->delayed) d.end_step();
+        if (unit->early.rank == 0) continue;
+        unit->directions.end_step();
+        if (turn) unit->directions.renew();
+    }
+}
+
+void TrainProducts::pause() { recording_ = false; }
+
+TrainProducts::Unit& TrainProducts::find(std::span<const Linear> unit) const {
+    return *units_->by_name.at(unit[0].name);
+}
+
+const UnitRules& TrainProducts::rules(const Unit& unit) const { return late_ ? unit.late : unit.early; }
+
+TrainProducts::Unit& TrainProducts::fresh(std::span<const Linear> unit) {
+    Unit& u = find(unit);
+    if (u.version == parameters_.version() && u.epoch == epoch_) return u;
+    // Plain transposes outlive an epoch: they depend on the parameters alone.
+    if (u.version != parameters_.version() || rules(u).quantized) u.has_back = false;
+    u.has_forward = false;
+    u.version = parameters_.version();
+    u.epoch = epoch_;
     return u;
 }
 
@@ -58,30 +194,190 @@ Matrix TrainProducts::stacked(const Unit& unit) const {
     return all;
 }
 
-bool TrainProducts::replaces(std::span<const Linear>) const { return false; }
+std::vector<float> TrainProducts::weights(const Unit& unit) const {
+    std::vector<float> w(static_cast<size_t>(unit.rows * unit.cols));
+    widen(stacked(unit).view(), w.data());
+    return w;
+}
 
-void TrainProducts::forward(std::span<const Linear>, const float*, int64_t, const MatmulOutput&, Workspace&) {}
+void TrainProducts::pack_forward(Unit& u, ThreadPool& pool) {
+    const UnitRules& r = rules(u);
+    const std::vector<float> w = weights(u);
+    std::optional<float> scale;
+    if (r.delayed) scale = u.delayed[1].scale;
+    CastOperand o = cast_rows(w.data(), u.rows, u.cols, u.cols, r.w, {}, scale, pool);
+    if (recording_) u.delayed[1].seen = std::max(u.delayed[1].seen, o.amax);
+    u.forward = PackedOperand(std::move(o), pool);
+    if (r.rank > 0) {
+        CastOperand b{.rows = u.rows, .cols = u.directions.rank(), .scale = {1.0f}};
+        b.values.resize(static_cast<size_t>(b.rows * b.cols));
+        u.directions.split(w.data(), u.rows, b.values.data(), nullptr, pool);
+        u.rank_term = PackedOperand(std::move(b), pool);
+    }
+    u.has_forward = true;
+}
+
+bool TrainProducts::replaces(std::span<const Linear> unit) const {
+    const UnitRules& r = rules(find(unit));
+    return r.quantized && r.x.format != CastFormat::bf16;
+}
+
+void TrainProducts::forward(std::span<const Linear> unit, const float* x, int64_t n, const MatmulOutput& out,
+                            Workspace& work) {
+    Unit& u = fresh(unit);
+    const UnitRules& r = rules(u);
+    ThreadPool& pool = *work.pool;
+    if (!u.has_forward) pack_forward(u, pool);
+    std::vector<float> rest, more;
+    if (r.rank > 0) {
+        CastOperand a{.rows = n, .cols = u.directions.rank(), .scale = {1.0f}};
+        a.values.resize(static_cast<size_t>(n * a.cols));
+        rest.resize(static_cast<size_t>(n * u.cols));
+        u.directions.split(x, n, a.values.data(), rest.data(), pool);
+        more.resize(static_cast<size_t>(n * u.rows));
+        operand_product(a, u.rank_term, {more.data(), u.rows}, nullptr, *work.matmul, pool);
+    }
+    std::optional<float> scale;
+    if (r.delayed) scale = u.delayed[0].scale;
+    const CastOperand o = cast_rows(r.rank > 0 ? rest.data() : x, n, u.cols, u.cols, r.x, {}, scale, pool);
+    if (recording_) u.delayed[0].seen = std::max(u.delayed[0].seen, o.amax);
+    // Biases of a stack whose parts differ.
+    std::vector<float> bias;
+    MatmulOutput to = out;
+    if (!out.bias && std::ranges::any_of(unit, [](const Linear& l) { return !l.bias.empty(); })) {
+        for (const Linear& l : unit) {
+            bias.insert(bias.end(), l.bias.begin(), l.bias.end());
+            if (l.bias.empty()) bias.insert(bias.end(), static_cast<size_t>(l.rows), 0.0f);
+        }
+        to.bias = bias.data();
+    }
+    operand_product(o, u.forward, to, r.rank > 0 ? more.data() : nullptr, *work.matmul, pool);
+}
+
+// What the way back takes for W and x: the codes of the forward product where that is NVFP4, else BF16.
+std::vector<float> TrainProducts::used_weights(Unit& u, ThreadPool& pool) const {
+    std::vector<float> w = weights(u);
+    const CastRule& rule = rules(u).w;
+    if (rule.format != CastFormat::nvfp4) return w;
+    return decoded(cast_rows(w.data(), u.rows, u.cols, u.cols, rule, {}, {}, pool), u.cols);
+}
+
+std::vector<float> TrainProducts::used_inputs(const Unit& u, const float* x, int64_t n, ThreadPool& pool) const {
+    const UnitRules& r = rules(u);
+    std::vector<float> in(x, x + n * u.cols);
+    if (r.rank > 0) {
+        std::vector<float> a(static_cast<size_t>(n * u.directions.rank()));
+        u.directions.split(x, n, a.data(), in.data(), pool);
+    }
+    if (r.x.format != CastFormat::nvfp4) return in;
+    return decoded(cast_rows(in.data(), n, u.cols, u.cols, r.x, {}, {}, pool), u.cols);
+}
+
+void TrainProducts::pack_back(Unit& u, ThreadPool& pool) {
+    const UnitRules& r = rules(u);
+    if (!r.quantized) {
+        auto packed = prepack_transposed(stacked(u).view(), pool);
+        u.transposed = *std::move(packed);  // BF16 or F32: cannot fail
+    } else if (r.eden) {
+        const std::vector<float> w = used_weights(u, pool);
+        const std::vector<float> w_t = flipped(w.data(), u.rows, u.cols, u.cols, pool);
+        CastRandom draws = random(u, weight_copy);
+        draws.group_step = static_cast<uint64_t>(u.cols);
+        u.back = PackedOperand(
+            eden_rows(w_t.data(), u.cols, u.rows, u.rows, draws, random(u, input_signs), 0, pool), pool);
+    } else {
+        const std::vector<float> w = weights(u);
+        const bool same = r.w_back.square || r.w_back.format == CastFormat::fp8;
+        std::optional<float> scale;
+        if (r.delayed) scale = u.delayed[1].scale;
+        if (same) {
+            u.back = PackedOperand(
+                transposed_cast(cast_rows(w.data(), u.rows, u.cols, u.cols, r.w_back, {}, scale, pool), u.cols, pool),
+                pool);
+        } else {
+            const std::vector<float> w_t = flipped(w.data(), u.rows, u.cols, u.cols, pool);
+            u.back = PackedOperand(cast_rows(w_t.data(), u.cols, u.rows, u.rows, r.w_back, {}, {}, pool), pool);
+        }
+    }
+    u.has_back = true;
+}
 
 void TrainProducts::input_gradient(std::span<const Linear> unit, const float* dy, int64_t n, int64_t stride, float* dx,
                                    Workspace& work) {
     Unit& u = fresh(unit);
-    if (!u.has_transposed) {
-        auto packed = prepack_transposed(stacked(u).view(), *work.pool);
-        u.transposed = *std::move(packed);  // BF16 or F32: cannot fail
-        u.has_transposed = true;
+    const UnitRules& r = rules(u);
+    ThreadPool& pool = *work.pool;
+    if (!u.has_back) pack_back(u, pool);
+    if (!r.quantized) {
+        work.matmul->matmul(u.transposed, {.x = dy, .rows = n, .stride = stride}, {dx, u.cols}, pool);
+        return;
     }
-    work.matmul->matmul(u.transposed, {.x = dy, .rows = n, .stride = stride}, {dx, u.cols}, *work.pool);
+    CastRandom draws = random(u, row_copy);
+    draws.first_outer = row_tokens_;
+    draws.outer_step = static_cast<uint64_t>((u.back.cols() + 15) / 16);
+    std::optional<float> scale;
+    if (r.delayed) scale = u.delayed[2].scale;
+    const CastOperand o = r.eden ? eden_rows(dy, n, u.rows, stride, draws, random(u, input_signs), 0, pool)
+                                 : cast_rows(dy, n, u.rows, stride, r.dy, draws, scale, pool);
+    operand_product(o, u.back, {dx, u.cols}, nullptr, *work.matmul, pool);
+}
+
+void TrainProducts::plain_weight_gradient(const Unit& u, const float* x, const float* dy_t, int64_t n, float* dw,
+                                          Workspace& work) const {
+    const PackedMatrix x_t = pack_transposed(x, n, u.cols, u.cols, *work.pool);
+    work.matmul->matmul(x_t, {.x = dy_t, .rows = u.rows, .stride = n}, {dw, u.cols}, *work.pool);
+}
+
+void TrainProducts::cast_weight_gradient(Unit& u, const float* x, const float* dy_t, int64_t n, float* dw,
+                                         Workspace& work) {
+    const UnitRules& r = rules(u);
+    ThreadPool& pool = *work.pool;
+    CastRandom dy_draws = random(u, column_copy), x_draws = random(u, input_copy);
+    dy_draws.first_group = x_draws.first_group = row_groups_;
+    dy_draws.group_step = static_cast<uint64_t>(u.rows);
+    x_draws.group_step = static_cast<uint64_t>(u.cols);
+    CastOperand dy_o, x_o;
+    if (r.eden) {
+        const std::vector<float> in = used_inputs(u, x, n, pool);
+        const std::vector<float> x_t = flipped(in.data(), n, u.cols, u.cols, pool);
+        const CastRandom signs = random(u, weight_signs);
+        dy_o = eden_rows(dy_t, u.rows, n, n, dy_draws, signs, row_tokens_, pool);
+        x_o = eden_rows(x_t.data(), u.cols, n, n, x_draws, signs, row_tokens_, pool);
+    } else {
+        const std::vector<float> in = r.rank > 0 ? used_inputs(u, x, n, pool) : std::vector<float>(x, x + n * u.cols);
+        const std::vector<float> x_t = flipped(in.data(), n, u.cols, u.cols, pool);
+        std::optional<float> dy_scale, x_scale;
+        if (r.delayed) dy_scale = u.delayed[2].scale, x_scale = u.delayed[0].scale;
+        dy_o = cast_rows(dy_t, u.rows, n, n, r.dy_t, dy_draws, dy_scale, pool);
+        x_o = cast_rows(x_t.data(), u.cols, n, n, r.x_t, x_draws, x_scale, pool);
+    }
+    if (recording_) u.delayed[2].seen = std::max(u.delayed[2].seen, dy_o.amax);
+    operand_product(dy_o, PackedOperand(std::move(x_o), pool), {dw, u.cols}, nullptr, *work.matmul, pool);
+    if (r.rank == 0) return;
+    // + (dy^T A) P^T
+    const int64_t rank = u.directions.rank();
+    std::vector<float> a(static_cast<size_t>(n * rank)), turned(static_cast<size_t>(u.rows * rank)),
+        more(static_cast<size_t>(u.rows * u.cols));
+    u.directions.split(x, n, a.data(), nullptr, pool);
+    const PackedMatrix a_t = pack_transposed(a.data(), n, rank, rank, pool);
+    work.matmul->matmul(a_t, {.x = dy_t, .rows = u.rows, .stride = n}, {turned.data(), rank}, pool);
+    const PackedMatrix p = pack_rows(u.directions.p(), u.cols, rank, rank, pool);
+    work.matmul->matmul(p, {.x = turned.data(), .rows = u.rows, .stride = rank}, {more.data(), u.cols}, pool);
+    for (size_t i = 0; i < more.size(); ++i) dw[i] += more[i];
+    if (recording_) u.directions.observe(x, a.data(), n, pool);
 }
 
 Status TrainProducts::weight_gradient(std::span<const Linear> unit, const float* x, const float* dy, int64_t n,
                                       int64_t stride, Workspace& work, GradientSink& sink) {
     const Arena::Scope scope(work.arena);
-    const Unit& u = fresh(unit);
+    Unit& u = fresh(unit);
     float* dy_t = work.arena.floats(u.rows * n);
     float* dw = work.arena.floats(u.rows * u.cols);
     transpose(dy, n, u.rows, stride, dy_t, *work.pool);
-    const PackedMatrix x_t = pack_transposed(x, n, u.cols, u.cols, *work.pool);
-    work.matmul->matmul(x_t, {.x = dy_t, .rows = u.rows, .stride = n}, {dw, u.cols}, *work.pool);
+    if (rules(u).quantized)
+        cast_weight_gradient(u, x, dy_t, n, dw, work);
+    else
+        plain_weight_gradient(u, x, dy_t, n, dw, work);
     int64_t row = 0;
     for (const Linear& part : unit) {
         NIBBLE_CHECK(sink.add(part.name + ".weight", dw + row * u.cols, part.rows, u.cols));
@@ -92,6 +388,69 @@ Status TrainProducts::weight_gradient(std::span<const Linear> unit, const float*
         }
         row += part.rows;
     }
+    return Ok{};
+}
+
+std::vector<UnitLine> TrainProducts::table() const {
+    const auto pair = [](const CastRule& a, const CastRule& b) {
+        const std::string left = rule_text(a), right = rule_text(b);
+        return left == right ? left : left + " x " + right;
+    };
+    std::vector<UnitLine> lines;
+    for (const auto& u : units_->list) {
+        const UnitRules& r = u->early;
+        const bool f32 = precision_.recipe == TrainRecipe::fp32;
+        UnitLine line{.name = u->name, .layer = u->layer};
+        if (!r.quantized) {
+            line.forward = f32 ? "FP32" : "BF16";
+            line.input_gradient = line.weight_gradient = "FP32";
+        } else {
+            line.forward = pair(r.x, r.w) + (r.rank > 0 ? fmt::format(" + rank {}", u->directions.rank()) : "");
+            line.input_gradient = r.eden ? "NVFP4 MS-EDEN" : pair(r.dy, r.w_back);
+            line.weight_gradient = r.eden ? "NVFP4 MS-EDEN" : pair(r.dy_t, r.x_t);
+        }
+        lines.push_back(std::move(line));
+    }
+    return lines;
+}
+
+bool TrainProducts::sees_neighbours() const {
+    return std::ranges::any_of(units_->list, [&](const auto& u) { return nibble::sees_neighbours(rules(*u)); });
+}
+
+std::vector<float> TrainProducts::state() const {
+    std::vector<float> all;
+    if (precision_.recipe == TrainRecipe::nibble_nvfp4) all.push_back(static_cast<float>(done_));
+    for (const auto& u : units_->list) {
+        for (const DelayedScale& d : u->delayed) {
+            if (d.history.empty()) continue;
+            all.push_back(d.scale);
+            all.insert(all.end(), d.history.begin(), d.history.end());
+        }
+        const std::vector<float> some = u->directions.state();
+        all.insert(all.end(), some.begin(), some.end());
+    }
+    return all;
+}
+
+Status TrainProducts::set_state(const std::vector<float>& state) {
+    const size_t want = this->state().size();
+    if (state.size() != want)
+        return fail("the state of a precision recipe has {} numbers, this one needs {}", state.size(), want);
+    auto from = state.begin();
+    if (precision_.recipe == TrainRecipe::nibble_nvfp4) done_ = static_cast<int64_t>(*from++);
+    for (const auto& u : units_->list) {
+        for (DelayedScale& d : u->delayed) {
+            if (d.history.empty()) continue;
+            d.scale = *from++;
+            std::copy_n(from, d.history.size(), d.history.begin());
+            from += std::ssize(d.history);
+        }
+        const auto size = static_cast<std::ptrdiff_t>(u->directions.state().size());
+        if (!u->directions.set_state({from, from + size})) return fail("the state of input directions is broken");
+        from += size;
+    }
+    ++epoch_;
     return Ok{};
 }
 

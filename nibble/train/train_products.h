@@ -1,25 +1,62 @@
 // The products of a model's linears in training, by precision: forward where a recipe replaces the engine's own, and
 // the two products of the way back everywhere. Copies of weights (transposed, quantized) are made once per version of
 // the parameters, when they are first wanted.
+//
+// The "tensor" of a per-tensor scale is one row of the step (Trainer computes rows one by one): TransformerEngine's
+// micro-batch of one. Random numbers are keyed by seed, step, unit, role and the element's place in the step.
 #pragma once
 
 #include "model/cpu/linear_products.h"
 #include "model/cpu/model.h"
 #include "model/parameters.h"
+#include "train/train_operand.h"
 #include "train/train_precision.h"
+#include "train/train_rank.h"
+#include "train/train_rules.h"
 
+#include <array>
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 namespace nibble {
 
+// The scale of a tensor from the largest magnitudes of the steps before (TransformerEngine's delayed scaling).
+struct DelayedScale {
+    std::vector<float> history;
+    float scale = 1, largest = 448;
+    float seen = 0;  // of the step in hand
+    void end_step();
+};
+
+struct UnitLine {  // of the table that is printed at the start
+    std::string name;
+    int64_t layer = 0;
+    std::string forward, input_gradient, weight_gradient;
+};
+
 class TrainProducts : public LinearProducts {
 public:
-    // All linears of `model`, whose weights are `parameters`.
+    // All linears of `model`, whose weights are `parameters`. Errors: recipes that the linears' sizes do not suit, the
+    // self-test of random numbers.
     static Result<std::unique_ptr<TrainProducts>> create(const Model& model, const Parameters& parameters,
-                                                         const TrainPrecision& precision, ThreadPool& pool);
+                                                         const TrainPrecision& precision, uint64_t seed,
+                                                         ThreadPool& pool);
+    ~TrainProducts() override;
+
+    // A step whose gradient is computed; its rows one after the other; its update was made (else it left no trace).
+    void begin_step(int64_t step, int64_t steps);
+    void begin_row(int64_t row, int64_t seq);
+    void end_step();
+    // Between steps: forward passes leave no trace in scales.
+    void pause();
+
+    std::vector<UnitLine> table() const;
+    // Whether a row's log-probabilities depend on its neighbours in a batch.
+    bool sees_neighbours() const;
+    // Histories of scales, directions of inputs: what a checkpoint keeps of a recipe. Error: of another recipe or model.
+    std::vector<float> state() const;
+    Status set_state(const std::vector<float>& state);
 
     bool replaces(std::span<const Linear> unit) const override;
     void forward(std::span<const Linear> unit, const float* x, int64_t n, const MatmulOutput& out,
@@ -30,22 +67,33 @@ public:
                            Workspace& work, GradientSink& sink) override;
 
 private:
-    struct Unit {
-        std::vector<size_t> parts;  // parameter ids of the weights
-        int64_t rows = 0, cols = 0;
-        uint64_t version = 0;  // that the copies below are of
-        PackedMatrix transposed;
-        bool has_transposed = false;
-    };
-    TrainProducts(const Parameters& parameters, const TrainPrecision& precision)
-        : parameters_(parameters), precision_(precision) {}
-    Status add(std::span<const Linear> unit, const std::string& head);
+    struct Unit;
+    struct Units;
+    TrainProducts(const Parameters& parameters, const TrainPrecision& precision, uint64_t seed);
+    Status add(std::span<const Linear> unit, const std::string& head, const UnitRules& early, const UnitRules& late,
+               int64_t layer);
+    Unit& find(std::span<const Linear> unit) const;
+    const UnitRules& rules(const Unit& unit) const;
     Unit& fresh(std::span<const Linear> unit);
-    Matrix stacked(const Unit& unit) const;  // the published weights of all parts
+    Matrix stacked(const Unit& unit) const;                // the published weights of all parts
+    std::vector<float> weights(const Unit& unit) const;    // the same in FP32
+    std::vector<float> used_weights(Unit& unit, ThreadPool& pool) const;  // as the forward product rounded them
+    std::vector<float> used_inputs(const Unit& unit, const float* x, int64_t n, ThreadPool& pool) const;
+    CastRandom random(const Unit& unit, uint32_t role) const;
+    void pack_forward(Unit& unit, ThreadPool& pool);
+    void pack_back(Unit& unit, ThreadPool& pool);
+    void plain_weight_gradient(const Unit& unit, const float* x, const float* dy_t, int64_t n, float* dw,
+                               Workspace& work) const;
+    void cast_weight_gradient(Unit& unit, const float* x, const float* dy_t, int64_t n, float* dw, Workspace& work);
 
     const Parameters& parameters_;
     TrainPrecision precision_;
-    std::unordered_map<std::string, Unit> units_;  // by the first linear's name
+    uint64_t seed_;
+    std::unique_ptr<Units> units_;
+    int64_t step_ = 0, done_ = 0;  // done_: steps with an update, for the directions
+    bool late_ = false, recording_ = false;
+    uint64_t row_tokens_ = 0, row_groups_ = 0;  // of the step, before the row in hand
+    uint64_t epoch_ = 1;                        // grows when copies of weights are out of date
 };
 
 }  // namespace nibble

@@ -41,14 +41,12 @@ Trainer::Trainer(std::shared_ptr<Parameters> parameters, const TrainerOptions& o
 
 Result<std::unique_ptr<Trainer>> Trainer::create(std::shared_ptr<Parameters> parameters, const TrainerOptions& options,
                                                  ThreadPool& pool) {
-    if (options.precision.recipe != TrainRecipe::fp32 && options.precision.recipe != TrainRecipe::bf16)
-        return fail("precision {}: not built yet", train_recipe_name(options.precision.recipe));
     ModelOptions like;
     like.compute = options.precision.recipe == TrainRecipe::fp32 ? Compute::f32 : Compute::bf16;
     like.kernels = options.kernels;
     NIBBLE_TRY(Model model, Model::load(parameters, like, pool));
     std::unique_ptr<Trainer> made(new Trainer(std::move(parameters), options, std::move(model), pool));
-    NIBBLE_TRY(made->products_, TrainProducts::create(*made->model_, *made->parameters_, options.precision, pool));
+    NIBBLE_TRY(made->products_, TrainProducts::create(*made->model_, *made->parameters_, options.precision, options.seed, pool));
     made->model_->workspace().products = made->products_.get();
     return made;
 }
@@ -106,6 +104,8 @@ Result<TrainStep> Trainer::backward(std::span<const TrainBatch> batches) {
     if (!(weight > 0)) return fail("no label of the step has a weight above 0");
     TrainStep step{.weight = weight};
     gradients_.begin_step();
+    products_->begin_step(step_, steps_);
+    int64_t number = 0;
     std::vector<float> slopes, log_probs;
     for (const TrainBatch& b : batches) {
         NIBBLE_CHECK(check(b, model_->config().vocab));
@@ -117,6 +117,7 @@ Result<TrainStep> Trainer::backward(std::span<const TrainBatch> batches) {
                 const double w = row.labels[i] < 0 ? 0.0 : row.weights.empty() ? 1.0 : double{row.weights[i]};
                 slopes[i] = static_cast<float>(-w / weight);
             }
+            products_->begin_row(number++, b.seq);
             NIBBLE_CHECK(forward_row(row, true));
             NIBBLE_CHECK(backward_row(row, slopes, log_probs));
             for (size_t i = 0; i < slopes.size(); ++i) {
@@ -128,6 +129,7 @@ Result<TrainStep> Trainer::backward(std::span<const TrainBatch> batches) {
     }
     step.loss /= weight;
     gradients_.end_step();
+    products_->pause();
     step.gradient_norm = gradients_.norm();
     return step;
 }
@@ -135,6 +137,7 @@ Result<TrainStep> Trainer::backward(std::span<const TrainBatch> batches) {
 Result<TrainStep> Trainer::backward(std::span<const TrainBatch> batches, const RowObjective& objective) {
     TrainStep step;
     gradients_.begin_step();
+    products_->begin_step(step_, steps_);
     std::vector<float> slopes, log_probs;
     int64_t number = 0;
     for (const TrainBatch& b : batches) {
@@ -142,6 +145,7 @@ Result<TrainStep> Trainer::backward(std::span<const TrainBatch> batches, const R
         log_probs.resize(static_cast<size_t>(b.seq));
         for (int64_t r = 0; r < b.rows; ++r) {
             const Row row(b, r);
+            products_->begin_row(number, b.seq);
             NIBBLE_CHECK(forward_row(row, true));
             NIBBLE_CHECK(
                 label_log_probs(model_->head(), inputs_.back().data(), row.labels, log_probs, model_->workspace()));
@@ -154,6 +158,7 @@ Result<TrainStep> Trainer::backward(std::span<const TrainBatch> batches, const R
         }
     }
     gradients_.end_step();
+    products_->pause();
     step.gradient_norm = gradients_.norm();
     return step;
 }
@@ -169,6 +174,7 @@ Status Trainer::update(TrainStep& step, double learning_rate) {
     }
     step.clip = clip_factor(step.gradient_norm, options_.optimizer.clip);
     optimizer_.update(*parameters_, gradients_, learning_rate, step.clip, pool_);
+    products_->end_step();
     ++step_;
     return renew();
 }

@@ -75,6 +75,9 @@ public:
     Parameters& parameters() { return *parameters_; }
     const GradientTree& gradients() const { return gradients_; }
     AdamW& optimizer() { return optimizer_; }
+    // What a recipe keeps from step to step (scale histories, input directions), for checkpoints.
+    TrainProducts& products() { return *products_; }
+    const TrainProducts& products() const { return *products_; }
     // After masters were changed by someone else (a checkpoint was read).
     Status renew();
 
@@ -93,7 +96,6 @@ private:
     AdamW optimizer_;
     std::vector<std::vector<float>> inputs_;  // of every block, then the last block's output; [seq, hidden]
     int64_t step_ = 0, steps_ = 0;
-    int64_t row_ = 0;  // of the step
 };
 
 }  // namespace nibble

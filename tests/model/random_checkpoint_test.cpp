@@ -73,7 +73,7 @@ TEST(RandomCheckpoint, AModelOfAFewLayersRuns) {
 }
 
 TEST(RandomCheckpoint, WhatIsUnknownIsAnError) {
-    const auto shape = random_checkpoint({.shape = "gpt-5"});
+    const auto shape = random_checkpoint(RandomModel{.shape = "gpt-5"});
     ASSERT_FALSE(shape.ok());
     const auto format = random_checkpoint({.shape = "llama-8b", .format = "int3"});
     ASSERT_FALSE(format.ok());

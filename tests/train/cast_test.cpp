@@ -184,7 +184,7 @@ TEST(NvCast, InvariantsOfTheFormat) {
         for (size_t c = 0; c < 64; ++c) x_t[c * 48 + r] = x[r * 64 + c];
     const CastOperand w = cast_rows(x.data(), 48, 64, 64, square, {}, {}, pool);
     const CastOperand w_t = cast_rows(x_t.data(), 64, 48, 48, square, {}, {}, pool);
-    EXPECT_EQ(transposed_cast(w, pool).values, w_t.values);
+    EXPECT_EQ(transposed_cast(w, 64, pool).values, w_t.values);
     EXPECT_EQ(w.scale, w_t.scale);
     EXPECT_NE(w.values, rows.values);
     // Powers of two and signs pass through.

@@ -13,6 +13,7 @@ Status append_kv(const KvCache&, const std::byte*, const std::byte*, const int64
     return absent();
 }
 Result<AttentionPlan> plan_attention(const AttentionProblem&, const DeviceInfo&) { return absent(); }
+KernelChoice describe(const AttentionPlan&) { return {}; }
 Result<AttentionWork> attention_work(const AttentionPlan&, std::span<const AttentionSegment>) { return absent(); }
 Status attend(const AttentionPlan&, const AttentionInput&, const KvCache&, std::byte*, std::byte*, bool,
               const Stream&) {

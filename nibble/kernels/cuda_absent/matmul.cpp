@@ -11,6 +11,7 @@ Error absent() { return fail("this build has no CUDA (configure with -DNIBBLE_CU
 
 int MatmulTiling::most_parts() const { return 0; }
 Result<MatmulPlan> plan_matmul(const MatmulProblem&, const DeviceInfo&, const MatmulTiling&) { return absent(); }
+KernelChoice describe(const MatmulPlan&) { return {}; }
 int64_t packed_bytes(int64_t, int64_t) { return 0; }
 Status prepack(const QuantView&, int64_t, const PackedSpan&, uint32_t*, const Stream&, const RowTurns&) {
     return absent();
@@ -32,6 +33,9 @@ bool takes_one_token(const RouterConfig&, const PackedExperts&) { return false; 
 bool takes_beside(const RouterConfig&, const PackedExperts&, const PackedMatrix&) { return false; }
 bool takes_combine(const RouterConfig&, const PackedExperts&) { return false; }
 Status grouped_matmul(const ExpertsInput&, const PackedExperts&, const ExpertsOutput&, bool, const Stream&) {
+    return absent();
+}
+Result<KernelChoice> describe_grouped_matmul(const ExpertsInput&, const PackedExperts&, const ExpertsOutput&) {
     return absent();
 }
 

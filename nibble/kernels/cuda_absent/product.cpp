@@ -18,6 +18,8 @@ int64_t codes_bytes(int64_t, int64_t) { return 0; }
 Status make_codes(const QuantView&, int64_t, int64_t, std::byte*, const Stream&) { return absent(); }
 Status product(const ProductInput&, const Operand&, float*, int64_t, bool, const Stream&) { return absent(); }
 Status grouped_product(const ProductInput&, const Experts&, float*, int64_t, bool, const Stream&) { return absent(); }
+Result<KernelChoice> describe_product(const Operand&, int64_t) { return absent(); }
+Result<KernelChoice> describe_grouped_product(const Experts&, int64_t) { return absent(); }
 Status quantize_inputs(const QuantizeInputs&, bool, const Stream&) { return absent(); }
 
 }  // namespace nibble::cuda

@@ -86,6 +86,13 @@ Status DeviceAttention::attend(const std::byte* q, std::byte* heads, DeviceStep&
                         workspace, step.overlap, step.stream);
 }
 
+Status DeviceAttention::kernels(bool inside, const DeviceStep& step, std::vector<KernelUse>& uses) const {
+    const size_t first = uses.size();
+    NIBBLE_CHECK(qkv_.kernels(step.rows, step, uses));
+    if (inside) note_norm_inside(uses, first);
+    return out_.kernels(step.rows, step, uses);
+}
+
 int64_t DeviceAttention::scratch_bytes(int64_t rows) const {
     return rows * (4 * qkv_.rows + 4 * q_cols()) + std::max(qkv_.scratch_bytes(rows), out_.scratch_bytes(rows)) +
            8 * DeviceArena::alignment;

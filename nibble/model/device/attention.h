@@ -19,6 +19,7 @@ public:
     Status attend(const std::byte* q, std::byte* heads, DeviceStep& step) const;
     const DeviceStack& in() const { return qkv_; }
     const DeviceLinear& out() const { return out_; }
+    Status kernels(bool inside, const DeviceStep& step, std::vector<KernelUse>& uses) const override;
     int64_t scratch_bytes(int64_t rows) const override;
     StateLayout state() const override { return {kv_.shape.page_bytes(), config_.window, 0}; }
     std::optional<cuda::AttentionProblem> attention() const override {

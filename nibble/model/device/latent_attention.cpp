@@ -85,6 +85,13 @@ Status DeviceLatentAttention::forward(const DeviceInput& x, float* y, DeviceStep
     return out_.forward({.x = heads}, rows, y, out_.rows, step);
 }
 
+Status DeviceLatentAttention::kernels(bool, const DeviceStep& step, std::vector<KernelUse>& uses) const {
+    NIBBLE_CHECK(in_.kernels(step.rows, step, uses));
+    if (q_b_) NIBBLE_CHECK(q_b_->kernels(step.rows, step, uses));
+    NIBBLE_CHECK(kv_b_.kernels(step.rows, step, uses));
+    return out_.kernels(step.rows, step, uses);
+}
+
 int64_t DeviceLatentAttention::scratch_bytes(int64_t rows) const {
     const int64_t buffers =
         4 * in_.rows + 2 * q_part_ + 4 * q_cols() + 2 * config_.kv_rank + 4 * kv_b_.rows + 2 * q_cols() + 2 * v_cols();

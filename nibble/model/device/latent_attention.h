@@ -11,6 +11,7 @@ public:
                                                      DeviceWeights& weights);
 
     Status forward(const DeviceInput& in, float* y, DeviceStep& step) const override;
+    Status kernels(bool inside, const DeviceStep& step, std::vector<KernelUse>& uses) const override;
     int64_t scratch_bytes(int64_t rows) const override;
     StateLayout state() const override { return {.page_bytes = kv_.shape.page_bytes()}; }
     std::optional<cuda::AttentionProblem> attention() const override {

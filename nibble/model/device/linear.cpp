@@ -117,6 +117,31 @@ Status DeviceLinear::forward(const DeviceInput& from, int64_t n, float* y, int64
     return cuda::product(in, operand, y, y_stride, step.overlap, step.stream).within(name);
 }
 
+namespace {
+
+std::string_view weight_name(Format format) { return format == Format::none ? "bf16" : format_name(format); }
+std::string_view input_name(ActivationFormat format) {
+    return format == ActivationFormat::none ? "bf16" : activation_name(format);
+}
+
+}  // namespace
+
+Status DeviceLinear::kernels(int64_t n, const DeviceStep& step, std::vector<KernelUse>& uses) const {
+    KernelUse use{.modules = names,
+                  .weights = std::string(weight_name(format)),
+                  .inputs = std::string(input_name(activation)),
+                  .out_width = rows,
+                  .in_width = cols};
+    if (w4a16) {
+        NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols, by_turns));
+        use.choice = cuda::describe(plan);
+    } else {
+        NIBBLE_TRY(use.choice, cuda::describe_product(operand, n).within(name));
+    }
+    uses.push_back(std::move(use));
+    return Ok{};
+}
+
 int64_t DeviceLinear::scratch_bytes(int64_t n) const {
     return w4a16 ? aligned(round_up(n, most_tile_tokens) * round_up<int64_t>(cols, 256) * 2)
                  : quantized_bytes(activation, n, cols);
@@ -136,6 +161,11 @@ Status DeviceStack::forward(const DeviceInput& in, int64_t n, float* y, DeviceSt
     return Ok{};
 }
 
+Status DeviceStack::kernels(int64_t n, const DeviceStep& step, std::vector<KernelUse>& uses) const {
+    for (const DeviceLinear& part : parts) NIBBLE_CHECK(part.kernels(n, step, uses));
+    return Ok{};
+}
+
 int64_t DeviceStack::scratch_bytes(int64_t n) const {
     int64_t most = 0;
     for (const DeviceLinear& part : parts) most = std::max(most, part.scratch_bytes(n));
@@ -144,17 +174,23 @@ int64_t DeviceStack::scratch_bytes(int64_t n) const {
 
 namespace {
 
-Status run_grouped(const DeviceExperts::Part& part, const DeviceExpertRows& in, const cuda::ExpertsOutput& out,
-                   DeviceStep& step) {
+cuda::ExpertsInput experts_input(const DeviceExpertRows& in) {
+    return {.x = in.x, .rows = in.rows, .slots = in.n, .routed = in.routed, .choice = in.choice, .beside = in.beside};
+}
+
+cuda::PackedExperts packed_experts(const DeviceExperts::Part& part, const DeviceExpertRows& in) {
     cuda::PackedExperts weights = part.packed;
     weights.begin = in.begin;
-    return cuda::grouped_matmul({.x = in.x,
-                                 .rows = in.rows,
-                                 .slots = in.n,
-                                 .routed = in.routed,
-                                 .choice = in.choice,
-                                 .beside = in.beside},
-                                weights, out, step.overlap, step.stream)
+    return weights;
+}
+
+cuda::ExpertsOutput experts_output(const DeviceExpertRows& in, float* y, int64_t y_stride) {
+    return {.y = in.combine.sum ? nullptr : y, .y_stride = y_stride, .combine = in.combine};
+}
+
+Status run_grouped(const DeviceExperts::Part& part, const DeviceExpertRows& in, const cuda::ExpertsOutput& out,
+                   DeviceStep& step) {
+    return cuda::grouped_matmul(experts_input(in), packed_experts(part, in), out, step.overlap, step.stream)
         .within(part.name);
 }
 
@@ -166,9 +202,7 @@ Status DeviceExperts::forward(const DeviceExpertRows& in, float* y, DeviceStep& 
     for (const Part& part : parts) {
         const DeviceScope inner(step);
         if (part.w4a16) {
-            const bool combine = in.combine.sum != nullptr;
-            NIBBLE_CHECK(
-                run_grouped(part, in, {.y = combine ? nullptr : y, .y_stride = rows, .combine = in.combine}, step));
+            NIBBLE_CHECK(run_grouped(part, in, experts_output(in, y, rows), step));
             y += part.rows();
             continue;
         }
@@ -202,6 +236,29 @@ Status DeviceExperts::forward(const DeviceExpertRows& in, float* y, DeviceStep& 
 Status DeviceExperts::activated(const DeviceExpertRows& in, Activation activation, std::byte* out,
                                 DeviceStep& step) const {
     return run_grouped(parts[0], in, {.out = out, .activation = activation, .gated = paired}, step);
+}
+
+Status DeviceExperts::kernels(const DeviceExpertRows& in, bool activation, std::vector<KernelUse>& uses) const {
+    auto* const somewhere = reinterpret_cast<std::byte*>(uintptr_t{4096});  // not read
+    for (const Part& part : parts) {
+        KernelUse use{.modules = part.names[0],
+                      .weights = std::string(weight_name(part.format)),
+                      .inputs = std::string(input_name(part.activation)),
+                      .out_width = part.rows(),
+                      .in_width = cols};
+        if (part.w4a16) {
+            const cuda::ExpertsOutput out = activation ? cuda::ExpertsOutput{.out = somewhere, .gated = paired}
+                                                       : experts_output(in, reinterpret_cast<float*>(somewhere), rows);
+            NIBBLE_TRY(
+                use.choice,
+                cuda::describe_grouped_matmul(experts_input(in), packed_experts(part, in), out).within(part.name));
+            if (activation) use.choice.why += "; ends with the activation";
+        } else {
+            NIBBLE_TRY(use.choice, cuda::describe_grouped_product(part.weights, in.n).within(part.name));
+        }
+        uses.push_back(std::move(use));
+    }
+    return Ok{};
 }
 
 Status DeviceExperts::show(const DeviceExpertRows& in, DeviceStep& step) const {

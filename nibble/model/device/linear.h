@@ -6,6 +6,7 @@
 
 #include "kernels/matmul_cuda.h"
 #include "kernels/product_cuda.h"
+#include "model/device/kernel_use.h"
 #include "model/device/step.h"
 
 #include <string>
@@ -38,6 +39,7 @@ struct DeviceLinear {
     std::string name;                // of the first part
     std::vector<std::string> names;  // of all
     int64_t rows = 0, cols = 0;
+    Format format = Format::none;
     ActivationFormat activation = ActivationFormat::none;
     float input_scale = 1.0f;
     bool w4a16 = false;
@@ -59,6 +61,8 @@ struct DeviceLinear {
                              DeviceStep& step) const;
     // Whether a product with a fused prologue can make `side`'s of the same row beside its own (DeviceInput::side).
     Result<bool> takes_side(const DeviceLinear& side, const DeviceStep& step) const;
+    // The kernel of a product of n rows.
+    Status kernels(int64_t n, const DeviceStep& step, std::vector<KernelUse>& uses) const;
     // Of scratch memory, at most, for n rows.
     int64_t scratch_bytes(int64_t n) const;
 };
@@ -71,6 +75,7 @@ struct DeviceStack {
     Result<InputPlan> plan(int64_t n, const DeviceStep& step, bool whole_rows) const;  // as of a linear
     // y [n, rows]: the parts' outputs side by side.
     Status forward(const DeviceInput& in, int64_t n, float* y, DeviceStep& step) const;
+    Status kernels(int64_t n, const DeviceStep& step, std::vector<KernelUse>& uses) const;
     int64_t scratch_bytes(int64_t n) const;
 };
 
@@ -91,6 +96,7 @@ struct DeviceExperts {
     struct Part {
         std::string name;                             // of the first expert
         std::vector<std::vector<std::string>> names;  // of every expert's
+        Format format = Format::none;
         ActivationFormat activation = ActivationFormat::none;
         bool w4a16 = false;
         cuda::PackedExperts packed;
@@ -117,6 +123,8 @@ struct DeviceExperts {
     }
     bool activates(bool gated) const { return parts.size() == 1 && parts[0].w4a16 && gated == paired; }
     Status activated(const DeviceExpertRows& in, Activation activation, std::byte* out, DeviceStep& step) const;
+    // The kernels of forward(), or with `activation` of activated().
+    Status kernels(const DeviceExpertRows& in, bool activation, std::vector<KernelUse>& uses) const;
     // The step's observer, where there is one, sees the rows sorted by expert; nothing is computed.
     Status show(const DeviceExpertRows& in, DeviceStep& step) const;
     int64_t scratch_bytes(int64_t n) const;

@@ -64,6 +64,13 @@ Status DeviceMamba::forward(const DeviceInput& in, float* y, DeviceStep& step) c
     return out_proj_.forward({.x = mixed}, rows, y, out_proj_.rows, step);
 }
 
+Status DeviceMamba::kernels(bool inside, const DeviceStep& step, std::vector<KernelUse>& uses) const {
+    const size_t first = uses.size();
+    NIBBLE_CHECK(in_proj_.kernels(step.rows, step, uses));
+    if (inside) note_norm_inside(uses, first);
+    return out_proj_.kernels(step.rows, step, uses);
+}
+
 int64_t DeviceMamba::scratch_bytes(int64_t rows) const {
     return rows * (4 * in_proj_.rows + 2 * shape_.inner()) + cuda::mamba_workspace_bytes(shape_, rows) +
            std::max(in_proj_.scratch_bytes(rows), out_proj_.scratch_bytes(rows)) + 8 * DeviceArena::alignment;

@@ -13,6 +13,7 @@ public:
 
     Result<InputPlan> plan(const DeviceStep& step) const override;
     Status forward(const DeviceInput& in, float* y, DeviceStep& step) const override;
+    Status kernels(bool inside, const DeviceStep& step, std::vector<KernelUse>& uses) const override;
     int64_t scratch_bytes(int64_t rows) const override;
     StateLayout state() const override { return {.floats = shape_.state_floats()}; }
 

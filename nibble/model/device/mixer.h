@@ -23,6 +23,9 @@ public:
     // in: normalised rows [rows, hidden] as plan() says (in.side is the mixer's own to use). y [rows, hidden]: FP32,
     // not rounded.
     virtual Status forward(const DeviceInput& in, float* y, DeviceStep& step) const = 0;
+    // Adds the products that forward() queues for step.rows rows, in order, and their kernels. inside: as DeviceInput
+    // has a norm. Reads no device memory, so that a mixer that was only planned (DeviceWeights::Mode::plan) will do.
+    virtual Status kernels(bool inside, const DeviceStep& step, std::vector<KernelUse>& uses) const = 0;
     // Upper bound of the scratch memory that forward() takes for `rows` rows, without the workspace of attention.
     virtual int64_t scratch_bytes(int64_t rows) const = 0;
     virtual StateLayout state() const { return {}; }

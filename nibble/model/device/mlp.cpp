@@ -49,6 +49,15 @@ Status DeviceMlp::forward_out(const std::byte* mid, float* y, DeviceStep& step) 
     return out_.forward({.x = mid, .ordered = !from.row_major()}, step.rows, y, out_.rows, step);
 }
 
+Status DeviceMlp::kernels(bool inside, const DeviceStep& step, std::vector<KernelUse>& uses) const {
+    const size_t first = uses.size();
+    NIBBLE_CHECK(in_.kernels(step.rows, step, uses));
+    NIBBLE_TRY(const bool whole, fused(step));
+    if (whole) uses[first].choice.why += "; ends with the activation";
+    if (inside) note_norm_inside(uses, first);
+    return out_.kernels(step.rows, step, uses);
+}
+
 int64_t DeviceMlp::scratch_bytes(int64_t rows) const {
     return rows * 4 * in_.rows + padded_rows(rows) * 2 * int64_t{config_.intermediate} +
            std::max(in_.scratch_bytes(rows), out_.scratch_bytes(rows)) + 4 * DeviceArena::alignment;

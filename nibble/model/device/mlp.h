@@ -18,6 +18,7 @@ public:
     const DeviceStack& in() const { return in_; }
     const DeviceLinear& out() const { return out_; }
     int64_t mid_bytes(int64_t rows) const { return padded_rows(rows) * config_.intermediate * 2; }
+    Status kernels(bool inside, const DeviceStep& step, std::vector<KernelUse>& uses) const override;
     int64_t scratch_bytes(int64_t rows) const override;
     // Whether one row's first product makes `side`'s of the same input beside its own.
     Result<bool> takes_side(const DeviceLinear& side, const DeviceStep& step) const {

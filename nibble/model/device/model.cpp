@@ -41,12 +41,11 @@ Linear head_of(const ModelConfig& config, const Head& head) {
 
 }  // namespace
 
-Result<std::unique_ptr<DeviceModel>> DeviceModel::load(std::shared_ptr<const Checkpoint> checkpoint,
-                                                       const ModelOptions& options, const DeviceChoice& choice,
-                                                       ThreadPool& pool) {
+Result<DeviceModel::Outline> DeviceModel::open(const Checkpoint& checkpoint, const ModelOptions& options,
+                                               const DeviceChoice& choice, ThreadPool& pool) {
     NIBBLE_CHECK(check_options(options));
     NIBBLE_TRY(DeviceInfo device, open_device(choice));
-    NIBBLE_TRY(ModelConfig config, model_config(*checkpoint));
+    NIBBLE_TRY(ModelConfig config, model_config(checkpoint));
     NIBBLE_CHECK(use_device(device.index));
     NIBBLE_CHECK(cuda::prepare_products(device));
     NIBBLE_CHECK(cuda::prepare_grouped_matmul(device));
@@ -54,20 +53,32 @@ Result<std::unique_ptr<DeviceModel>> DeviceModel::load(std::shared_ptr<const Che
     std::unique_ptr<DeviceModel> model(new DeviceModel(std::move(device), std::move(stream), std::move(config)));
     NIBBLE_TRY(Workspace host, Workspace::create(options.compute, options.kernels, pool));
     model->host_ = std::make_unique<Workspace>(std::move(host));
-    NIBBLE_TRY(const ModelParts parts,
-               load_parts(model->config_, *checkpoint, options, pool, WeightSource::Mode::outline));
-    DeviceWeights plan = DeviceWeights::planner(*checkpoint);
+    NIBBLE_TRY(ModelParts parts, load_parts(model->config_, checkpoint, options, pool, WeightSource::Mode::outline));
+    DeviceWeights plan = DeviceWeights::planner(checkpoint);
     NIBBLE_CHECK(model->make_parts(parts, plan));
-    NIBBLE_CHECK(model->check_memory(plan.bytes()));
-    NIBBLE_TRY(model->weights_, DeviceArena::create(model->device_.index, plan.bytes() + DeviceWeights::staging_bytes));
+    return Outline{std::move(model), std::move(parts), plan.bytes()};
+}
+
+Result<std::unique_ptr<DeviceModel>> DeviceModel::load(std::shared_ptr<const Checkpoint> checkpoint,
+                                                       const ModelOptions& options, const DeviceChoice& choice,
+                                                       ThreadPool& pool) {
+    NIBBLE_TRY(Outline outline, open(*checkpoint, options, choice, pool));
+    std::unique_ptr<DeviceModel> model = std::move(outline.model);
+    NIBBLE_CHECK(model->check_memory(outline.weight_bytes));
+    NIBBLE_TRY(model->weights_,
+               DeviceArena::create(model->device_.index, outline.weight_bytes + DeviceWeights::staging_bytes));
     NIBBLE_TRY(DeviceWeights weights, DeviceWeights::loader(*checkpoint, *model->weights_, model->stream_));
-    NIBBLE_CHECK(model->make_parts(parts, weights));
+    NIBBLE_CHECK(model->make_parts(outline.parts, weights));
     NIBBLE_CHECK(model->stream_.synchronize());
     model->w4a16_ = weights.w4a16();
     model->rounded_ = weights.rounded();
-    NIBBLE_TRY(model->product_chain_, DeviceProductChain::make(model->layers_, model->config_.norm_eps,
-                                                               model->config_.hidden, model->device_));
+    NIBBLE_CHECK(model->make_product_chain());
     return model;
+}
+
+Status DeviceModel::make_product_chain() {
+    NIBBLE_TRY(product_chain_, DeviceProductChain::make(layers_, config_.norm_eps, config_.hidden, device_));
+    return Ok{};
 }
 
 Status DeviceModel::make_parts(const ModelParts& parts, DeviceWeights& weights) {

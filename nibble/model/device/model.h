@@ -25,6 +25,12 @@ public:
                                                      const ModelOptions& options, const DeviceChoice& device,
                                                      ThreadPool& pool);
 
+    // The kernels of a step of `tokens` tokens: of an answer (1), of as many sequences, or of a prompt. Nothing is read
+    // but names and shapes. Errors as of load(), but for memory.
+    static Result<KernelTable> kernel_table(std::shared_ptr<const Checkpoint> checkpoint, const ModelOptions& options,
+                                            const DeviceChoice& device, int64_t tokens, ThreadPool& pool);
+    Result<KernelTable> kernels(int64_t tokens) const;
+
     const ModelConfig& config() const override { return config_; }
     Result<std::unique_ptr<KvPool>> make_pool(int64_t tokens, int64_t sequences) const override;
     std::vector<StateLayout> states() const override;
@@ -54,7 +60,16 @@ private:
           stream_(std::move(stream)),
           config_(std::move(config)),
           memory_(device_, stream_) {}
+    // A model whose parts are planned: sizes without memory.
+    struct Outline {
+        std::unique_ptr<DeviceModel> model;
+        ModelParts parts;
+        int64_t weight_bytes = 0;
+    };
+    static Result<Outline> open(const Checkpoint& checkpoint, const ModelOptions& options, const DeviceChoice& device,
+                                ThreadPool& pool);
     Status make_parts(const ModelParts& parts, DeviceWeights& weights);
+    Status make_product_chain();
     Status check_memory(int64_t weight_bytes) const;
     int64_t scratch_bytes(int64_t rows, int64_t wanted) const;
     Status reserve(int64_t rows, int64_t wanted) const;

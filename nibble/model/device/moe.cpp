@@ -45,18 +45,21 @@ Result<bool> DeviceMoe::routes_beside(const DeviceStep& step) const {
     return shared_->takes_side(gate_, step);
 }
 
+cuda::RouterConfig DeviceMoe::router() const {
+    const bool sigmoid = config_.router == MoeConfig::Router::sigmoid;
+    return {.experts = config_.experts,
+            .top_k = config_.top_k,
+            .groups = config_.groups,
+            .kept_groups = config_.kept_groups,
+            .sigmoid = sigmoid,
+            .round = !sigmoid,
+            .normalize = config_.normalize,
+            .scaling = config_.routed_scaling};
+}
+
 Result<cuda::ExpertChoice> DeviceMoe::choose(const DeviceInput& in, Shared& shared, DeviceStep& step) const {
     const int64_t rows = step.rows, slots = rows * config_.top_k;
-    const bool sigmoid = config_.router == MoeConfig::Router::sigmoid;
-    cuda::ExpertChoice choice{.config = {.experts = config_.experts,
-                                         .top_k = config_.top_k,
-                                         .groups = config_.groups,
-                                         .kept_groups = config_.kept_groups,
-                                         .sigmoid = sigmoid,
-                                         .round = !sigmoid,
-                                         .normalize = config_.normalize,
-                                         .scaling = config_.routed_scaling},
-                              .bias = selection_bias_};
+    cuda::ExpertChoice choice{.config = router(), .bias = selection_bias_};
     cuda::Routing& r = choice.routing;
     NIBBLE_TRY(float* logits, step.scratch.allocate_array<float>(rows * config_.experts));
     NIBBLE_TRY(r.experts, step.scratch.allocate_array<int32_t>(slots));
@@ -124,8 +127,33 @@ Status DeviceMoe::show_all(const std::byte* x, DeviceStep& step) const {
     return Ok{};
 }
 
-bool DeviceMoe::combines(DeviceStep& step) const {
+bool DeviceMoe::combines(const DeviceStep& step) const {
     return one_token(step) && out_.takes_combine({.experts = config_.experts, .top_k = config_.top_k});
+}
+
+DeviceExpertRows DeviceMoe::first_rows(const cuda::ExpertChoice& choice, const std::byte* x, const Shared& shared,
+                                       const DeviceStep& step) const {
+    DeviceExpertRows rows{.x = x,
+                          .rows = choice.routing.rows,
+                          .n = step.rows * config_.top_k,
+                          .begin = choice.routing.begin,
+                          .choice = one_token(step) ? &choice : nullptr};
+    if (shared.mid) {
+        const DeviceLinear& out = shared_->out();
+        rows.beside = {.x = shared.mid, .w = out.records, .factors = out.factors, .y = shared.y};
+    }
+    return rows;
+}
+
+DeviceExpertRows DeviceMoe::second_rows(const cuda::ExpertChoice& choice, const std::byte* mid, const Shared& shared,
+                                        float* sum, const DeviceStep& step) const {
+    DeviceExpertRows rows{.x = mid,
+                          .n = step.rows * config_.top_k,
+                          .begin = choice.routing.begin,
+                          .routed = !step.observer && in_.activates(config_.expert.gated),
+                          .choice = one_token(step) ? &choice : nullptr};
+    if (sum) rows.combine = {.weights = choice.routing.weights, .shared = shared.y, .sum = sum};
+    return rows;
 }
 
 Status DeviceMoe::run_experts(const cuda::ExpertChoice& choice, const std::byte* x, const Shared& shared, float* y,
@@ -140,21 +168,10 @@ Status DeviceMoe::run_experts(const cuda::ExpertChoice& choice, const std::byte*
     const DeviceScope scope(step);
     const int64_t slots = step.rows * config_.top_k, inner = config_.expert.intermediate;
     NIBBLE_TRY(std::byte * mid, step.scratch.allocate(slots * inner * 2));
-    const cuda::Routing& routing = choice.routing;
-    const cuda::ExpertChoice* one = one_token(step) ? &choice : nullptr;
-    DeviceExpertRows rows{.x = x, .rows = routing.rows, .n = slots, .begin = routing.begin, .choice = one};
-    if (shared.mid) {
-        const DeviceLinear& out = shared_->out();
-        rows.beside = {.x = shared.mid, .w = out.records, .factors = out.factors, .y = shared.y};
-    }
+    const DeviceExpertRows rows = first_rows(choice, x, shared, step);
     NIBBLE_CHECK(in_.show(rows, step));
     NIBBLE_CHECK(activated(rows, mid, step));
-    DeviceExpertRows middle{.x = mid,
-                            .n = slots,
-                            .begin = routing.begin,
-                            .routed = !step.observer && in_.activates(config_.expert.gated),
-                            .choice = one};
-    if (sum) middle.combine = {.weights = routing.weights, .shared = shared.y, .sum = sum};
+    const DeviceExpertRows middle = second_rows(choice, mid, shared, sum, step);
     NIBBLE_CHECK(out_.show(middle, step));
     return out_.forward(middle, y, step);
 }
@@ -187,6 +204,37 @@ Status DeviceMoe::forward(const DeviceInput& in, float* y, DeviceStep& step) con
     NIBBLE_CHECK(cuda::combine_experts(combine, choice.routing, step.overlap, step.stream));
     NIBBLE_CHECK(from_latent_->forward({.x = latent}, rows, y, hidden_, step));
     return shared.y ? cuda::add_rows(y, shared.y, rows * hidden_, step.overlap, step.stream) : Status(Ok{});
+}
+
+// Follows choose() and forward(), with addresses that nobody reads.
+Status DeviceMoe::kernels(bool inside, const DeviceStep& step, std::vector<KernelUse>& uses) const {
+    auto* const somewhere = reinterpret_cast<std::byte*>(uintptr_t{4096});
+    auto* const floats = reinterpret_cast<float*>(somewhere);
+    auto* const words = reinterpret_cast<int32_t*>(somewhere);
+    const bool one = one_token(step);
+    NIBBLE_TRY(const bool beside, routes_beside(step));
+    const size_t router_at = uses.size();
+    NIBBLE_CHECK(gate_.kernels(step.rows, step, uses));
+    if (inside && !beside) uses[router_at].choice = {"w4a16_gemv", "1 token: norm and router in one launch"};
+    Shared shared;
+    if (shared_) {
+        shared.y = floats;
+        const size_t at = uses.size();
+        NIBBLE_CHECK(shared_->kernels(inside && beside, step, uses));
+        if (inside && beside) uses[router_at].choice = {uses[at].choice.kernel, "beside the shared expert's product"};
+        if (one && in_.takes_beside(router(), shared_->out())) shared.mid = somewhere;
+    }
+    cuda::ExpertChoice choice{.config = router(), .logits = one && config_.groups == 1 ? floats : nullptr};
+    choice.routing = {words, floats, words, words, words};
+    if (to_latent_) NIBBLE_CHECK(to_latent_->kernels(step.rows, step, uses));
+    const size_t experts_at = uses.size();
+    NIBBLE_CHECK(in_.kernels(first_rows(choice, somewhere, shared, step), in_.activates(config_.expert.gated), uses));
+    if (shared.mid)
+        uses[experts_at - 1 - (to_latent_ ? 1 : 0)].choice = {uses[experts_at].choice.kernel,
+                                                              "beside the experts' first product"};
+    float* const sum = !to_latent_ && combines(step) ? floats : nullptr;
+    NIBBLE_CHECK(out_.kernels(second_rows(choice, somewhere, shared, sum, step), false, uses));
+    return from_latent_ ? from_latent_->kernels(step.rows, step, uses) : Status(Ok{});
 }
 
 int64_t DeviceMoe::scratch_bytes(int64_t rows) const {

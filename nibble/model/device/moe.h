@@ -15,6 +15,7 @@ public:
     // the router's does.
     Result<InputPlan> plan(const DeviceStep& step) const override;
     Status forward(const DeviceInput& in, float* y, DeviceStep& step) const override;
+    Status kernels(bool inside, const DeviceStep& step, std::vector<KernelUse>& uses) const override;
     int64_t scratch_bytes(int64_t rows) const override;
 
 private:
@@ -28,7 +29,14 @@ private:
     // where combines(), else null.
     Status run_experts(const cuda::ExpertChoice& choice, const std::byte* x, const Shared& shared, float* y, float* sum,
                        DeviceStep& step) const;
-    bool combines(DeviceStep& step) const;
+    bool combines(const DeviceStep& step) const;
+    cuda::RouterConfig router() const;
+
+    // What the experts read in their first and in their second product.
+    DeviceExpertRows first_rows(const cuda::ExpertChoice& choice, const std::byte* x, const Shared& shared,
+                                const DeviceStep& step) const;
+    DeviceExpertRows second_rows(const cuda::ExpertChoice& choice, const std::byte* mid, const Shared& shared,
+                                 float* sum, const DeviceStep& step) const;
 
     // Whether the experts' products have the kernel of one token.
     bool one_token(const DeviceStep& step) const;

@@ -131,6 +131,11 @@ Status DeviceProductChain::forward(std::byte*& h, std::byte*& other, float* y, i
     return Ok{};
 }
 
+cuda::KernelChoice DeviceProductChain::describe() const {
+    return {layers_[0].attention->out().w4a16 ? "product_chain_w4a16" : "product_chain_fp8",
+            "1 token of a dense model: all products between two attentions are one launch"};
+}
+
 int64_t DeviceProductChain::scratch_bytes() const {
     int64_t most = 0;
     for (const Layer& l : layers_) most = std::max(most, l.attention->scratch_bytes(1));

@@ -23,6 +23,7 @@ public:
     // h [hidden] BF16 through all blocks; the sums go to `other` and back, and the two change places with them. What
     // the last block adds is left in y [hidden]. nonfinite: a word a block, of its sum.
     Status forward(std::byte*& h, std::byte*& other, float* y, int32_t* nonfinite, DeviceStep& step) const;
+    cuda::KernelChoice describe() const;
     int64_t scratch_bytes() const;  // without what attention plans ask for
 
 private:

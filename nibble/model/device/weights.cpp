@@ -78,7 +78,8 @@ Result<DeviceWeights> DeviceWeights::loader(const Checkpoint& checkpoint, Device
 
 Result<std::byte*> DeviceWeights::allocate(int64_t bytes) {
     bytes_ += round_up(bytes, DeviceArena::alignment);
-    if (mode() == Mode::plan) return nullptr;
+    // Planning: an address that nobody reads. Kernels are chosen by what is there (scales, bias), so null will not do.
+    if (mode() == Mode::plan) return reinterpret_cast<std::byte*>(uintptr_t{4096});
     return arena_->allocate(bytes);
 }
 
@@ -218,6 +219,7 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
     NIBBLE_CHECK(check_inputs(first));
     DeviceLinear out{.name = first.name,
                      .cols = first.cols,
+                     .format = first.format,
                      .activation = first.activation,
                      .input_scale = first.input_scale,
                      .w4a16 = runs_on_records(first)};

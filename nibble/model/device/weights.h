@@ -1,8 +1,8 @@
 // From a checkpoint to device memory: matrices as the kernels of kernels/*_cuda.h read them, vectors as they are.
 //
 // Loading runs twice over the same code, as in weight_source.h: `plan` adds up bytes (what it returns has sizes but no
-// memory), `load` fills an arena of that size through a staging buffer, so that a model that does not fit is an error
-// before anything is read.
+// memory: its addresses are not to be read), `load` fills an arena of that size through a staging buffer, so that a
+// model that does not fit is an error before anything is read.
 #pragma once
 
 #include "model/cpu/linear.h"

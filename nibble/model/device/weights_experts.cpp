@@ -43,7 +43,8 @@ Status DeviceWeights::upload_expert(std::span<const Linear> parts, const cuda::P
 // here, so that experts may have input scales of their own.
 Result<DeviceExperts::Part> DeviceWeights::expert_part(std::span<const std::span<const Linear>> experts, bool paired) {
     const Linear& first = experts[0][0];
-    DeviceExperts::Part out{.name = first.name, .activation = first.activation, .w4a16 = runs_on_records(first)};
+    DeviceExperts::Part out{
+        .name = first.name, .format = first.format, .activation = first.activation, .w4a16 = runs_on_records(first)};
     const auto count = std::ssize(experts);
     int64_t rows = 0;
     for (const Linear& part : experts[0]) rows += part.rows;

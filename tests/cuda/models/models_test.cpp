@@ -12,6 +12,7 @@
 #include "cuda/models/compare.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -116,6 +117,39 @@ Status check_model(const Candidate& c) {
 
 TEST_P(CudaModels, AgreeWithTheCpuAndThemselves) {
     const Status done = check_model(GetParam());
+    EXPECT_TRUE(done.ok()) << done.error().message();
+}
+
+std::vector<std::string> lines_of(const KernelTable& table) {
+    std::vector<std::string> lines;
+    for (const LayerKernels& layer : table.layers)
+        for (const KernelUse& use : layer.uses) {
+            lines.push_back(fmt::format("{}: {} | {} | {} | {} | {}", layer.prefix, fmt::join(use.modules, ", "),
+                                        use.weights, use.inputs, use.choice.kernel, use.choice.why));
+            EXPECT_FALSE(use.choice.kernel.empty() || use.choice.why.empty()) << lines.back();
+        }
+    return lines;
+}
+
+// The table of kernels of a model that was only planned is that of the loaded one, whose launches read the same values.
+Status check_kernel_table(const Candidate& c) {
+    ThreadPool pool;
+    ModelOptions options;
+    options.quantize_activations = !c.weights_only;
+    NIBBLE_TRY(std::shared_ptr<const Checkpoint> checkpoint, open_candidate(c));
+    NIBBLE_TRY(const DeviceChoice choice, parse_device(setting("NIBBLE_DEVICE", "cuda")));
+    NIBBLE_TRY(const auto device, DeviceModel::load(checkpoint, options, choice, pool));
+    for (const int64_t tokens : {1, 2, 8, 9, 33, 64, 200, 2048}) {
+        NIBBLE_TRY(const KernelTable planned, DeviceModel::kernel_table(checkpoint, options, choice, tokens, pool));
+        NIBBLE_TRY(const KernelTable loaded, device->kernels(tokens));
+        EXPECT_EQ(lines_of(planned), lines_of(loaded)) << tokens;
+        EXPECT_EQ(loaded.layers.size(), device->config().blocks.size() + 1);
+    }
+    return Ok{};
+}
+
+TEST_P(CudaModels, HaveATableOfKernels) {
+    const Status done = check_kernel_table(GetParam());
     EXPECT_TRUE(done.ok()) << done.error().message();
 }
 

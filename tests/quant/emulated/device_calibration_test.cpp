@@ -1,4 +1,5 @@
 // Calibration and KL scores on a GPU made of host memory, beside the CPU's.
+#include "model/device/model.h"
 #include "model/memory_checkpoint.h"
 #include "quant/calibrate.h"
 #include "quant/device_workers.h"
@@ -9,6 +10,7 @@
 #include "quant/search_scores.h"
 #include "support/files.h"
 
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <random>
@@ -265,6 +267,36 @@ TEST_F(DeviceCalibrationTest, ErrorsNameWhatTheCpusName) {
     const auto wide = run(*small_checkpoint(), plan, true, {.compute = Compute::f32});
     ASSERT_FALSE(wide.ok());
     EXPECT_EQ(wide.error().message(), "calibration on a GPU rounds to BF16 between operators; FP32 runs on the CPU");
+}
+
+// Names and formats of every product come from the model; the emulated GPU's kernels have names of their own.
+TEST_F(DeviceCalibrationTest, TheTableOfKernelsNamesEveryProductInOrder) {
+    ThreadPool pool(1);
+    const auto rows = [&](const std::shared_ptr<const Checkpoint>& source, int64_t tokens) {
+        const auto table = DeviceModel::kernel_table(source, {}, {true, 0}, tokens, pool);
+        std::vector<std::string> lines;
+        EXPECT_TRUE(table.ok()) << table.error().message();
+        if (!table.ok()) return lines;
+        for (const LayerKernels& layer : table->layers)
+            for (const KernelUse& use : layer.uses)
+                lines.push_back(fmt::format("{}|{}|{}|{}x{}|{}|{}", layer.prefix, fmt::join(use.modules, ","),
+                                            use.weights, use.out_width, use.in_width, use.choice.kernel,
+                                            use.choice.why));
+        return lines;
+    };
+    const std::vector<std::string> mixture = rows(small_mixture(), 3);
+    ASSERT_EQ(mixture.size(), 2u * 7 + 1);
+    EXPECT_EQ(mixture[0], "model.layers.0.self_attn|q_proj,k_proj,v_proj|bf16|128x32|emulated|3 rows");
+    EXPECT_EQ(mixture[1], "model.layers.0.self_attn|o_proj|bf16|32x64|emulated|3 rows");
+    EXPECT_EQ(mixture[2], "model.layers.0.self_attn|attention, 3 sequences||0x0|emulated attention|4 heads");
+    EXPECT_EQ(mixture[3], "model.layers.0.self_attn|attention, a prompt of 3||0x0|emulated attention|4 heads");
+    EXPECT_EQ(mixture[4], "model.layers.0.mlp|gate|bf16|4x32|emulated|3 rows");
+    EXPECT_EQ(mixture[5],
+              "model.layers.0.mlp|experts.*.gate_proj,experts.*.up_proj|bf16|96x32|emulated grouped|6 rows of 4 "
+              "experts");
+    EXPECT_EQ(mixture[6], "model.layers.0.mlp|experts.*.down_proj|bf16|32x48|emulated grouped|6 rows of 4 experts");
+    EXPECT_EQ(mixture.back(), "lm_head|lm_head|bf16|48x32|emulated|3 rows");
+    EXPECT_EQ(rows(small_checkpoint(), 1).size(), 3u * 5 + 1);  // q/k/v, o_proj, attention, gate/up, down_proj
 }
 
 TEST_F(DeviceCalibrationTest, TooLittleMemoryIsSaidWithItsBytes) {

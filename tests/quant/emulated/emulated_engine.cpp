@@ -195,6 +195,10 @@ Result<AttentionPlan> plan_attention(const AttentionProblem& problem, const Devi
         .problem = problem, .work_words = 1 + 4 * problem.most_segments, .workspace_bytes = DeviceArena::alignment};
 }
 
+KernelChoice describe(const AttentionPlan& plan) {
+    return {"emulated attention", std::to_string(plan.problem.q_heads) + " heads"};
+}
+
 Result<AttentionWork> attention_work(const AttentionPlan&, std::span<const AttentionSegment> segments) {
     AttentionWork work{{static_cast<int32_t>(segments.size())}};
     for (const AttentionSegment& s : segments)
@@ -316,6 +320,14 @@ Status grouped_product(const ProductInput& in, const Experts& w, float* y, int64
         NIBBLE_CHECK(multiply(in, w.first, on_host(w.begin)[e], on_host(w.begin)[e + 1], w.first.tiles + e * bytes,
                               e * w.first.rows, w.scales ? on_host(w.scales)[e] : w.first.scale, y, y_stride));
     return Ok{};
+}
+
+Result<KernelChoice> describe_product(const Operand& w, int64_t tokens) {
+    return KernelChoice{w.codes ? "emulated codes" : "emulated", std::to_string(tokens) + " rows"};
+}
+Result<KernelChoice> describe_grouped_product(const Experts& w, int64_t tokens) {
+    return KernelChoice{"emulated grouped",
+                        std::to_string(tokens) + " rows of " + std::to_string(w.count) + " experts"};
 }
 
 Status quantize_inputs(const QuantizeInputs& q, bool, const Stream&) {

@@ -11,6 +11,7 @@ Error no_records() { return fail("the emulated GPU has no W4A16 records"); }
 
 int MatmulTiling::most_parts() const { return 0; }
 Result<MatmulPlan> plan_matmul(const MatmulProblem&, const DeviceInfo&, const MatmulTiling&) { return no_records(); }
+KernelChoice describe(const MatmulPlan&) { return {}; }
 int64_t packed_bytes(int64_t, int64_t) { return 0; }
 Status prepack(const QuantView&, int64_t, const PackedSpan&, uint32_t*, const Stream&, const RowTurns&) {
     return no_records();
@@ -32,6 +33,9 @@ bool takes_one_token(const RouterConfig&, const PackedExperts&) { return false; 
 bool takes_beside(const RouterConfig&, const PackedExperts&, const PackedMatrix&) { return false; }
 bool takes_combine(const RouterConfig&, const PackedExperts&) { return false; }
 Status grouped_matmul(const ExpertsInput&, const PackedExperts&, const ExpertsOutput&, bool, const Stream&) {
+    return no_records();
+}
+Result<KernelChoice> describe_grouped_matmul(const ExpertsInput&, const PackedExperts&, const ExpertsOutput&) {
     return no_records();
 }
 

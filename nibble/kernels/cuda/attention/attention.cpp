@@ -126,6 +126,19 @@ Result<AttentionPlan> plan_attention(const AttentionProblem& p, const DeviceInfo
     return plan;
 }
 
+KernelChoice describe(const AttentionPlan& plan) {
+    const AttentionProblem& p = plan.problem;
+    const AttentionKernelShape shape = shape_of(p);
+    const bool bf16 = p.kv.type == KvType::bf16;
+    KernelChoice out{.kernel = bf16 ? "attention_bf16" : "attention_e4m3",
+                     .why = fmt::format("{} cache, {} query heads to a KV head: blocks of {} columns",
+                                        bf16 ? "BF16" : "FP8", group_of(p), shape.columns)};
+    if (plan.gathered_runs == 0) return out;
+    out.kernel = "attention_gather + attention_prefill + " + out.kernel;
+    out.why += fmt::format("; {} columns of one sequence or more go to attention_prefill (wgmma)", prefill_columns);
+    return out;
+}
+
 Result<AttentionWork> attention_work(const AttentionPlan& plan, std::span<const AttentionSegment> segments) {
     const AttentionProblem& p = plan.problem;
     const int group = group_of(p), columns = shape_of(p).columns;

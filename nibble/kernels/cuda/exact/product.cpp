@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <string_view>
 
 namespace nibble::cuda {
 namespace {
@@ -75,6 +76,41 @@ WideTile wide_tile(const Operand& w, int64_t tokens) {
     if (tokens <= most_narrow_tokens) return {tile_tokens_for(tokens), 1};
     if (tokens <= 128 || ceil_div(w.rows, 64) * ceil_div(tokens, 128) <= multiprocessors) return {128, 1};
     return {2 * ceil_div(w.rows, 256) * ceil_div(tokens, 256) >= multiprocessors ? 256 : 128, 2};
+}
+
+enum class ProductKernel : uint8_t { codes, chunked, wide, few_rows, narrow };
+
+// What a product launches: all that depends on sizes.
+struct ProductChoice {
+    ProductKernel kernel = ProductKernel::narrow;
+    Fp8Choice codes;      // of codes
+    WideTile wide;        // of wide
+    int tile_tokens = 0;  // of narrow
+};
+
+Result<ProductChoice> choose_product(const ProductArgs& args, const Operand& w) {
+    if (w.codes) {
+        if (!on_hopper()) return fail("product: codes have no kernel on this GPU");
+        if (args.rows) return fail("product: codes are gathered for experts only");
+        return ProductChoice{.kernel = ProductKernel::codes, .codes = choose_fp8(args, multiprocessors)};
+    }
+    if (chunked_product(w)) return ProductChoice{.kernel = ProductKernel::chunked};
+    const bool wide = args.tokens > most_narrow_tokens || (args.tokens > 8 && !w.tile_scales);
+    if (wide && !args.rows && on_hopper())
+        return ProductChoice{.kernel = ProductKernel::wide, .wide = wide_tile(w, args.tokens)};
+    if (fits_few_rows(args)) return ProductChoice{.kernel = ProductKernel::few_rows};
+    return ProductChoice{.kernel = ProductKernel::narrow, .tile_tokens = tile_tokens_for(args.tokens)};
+}
+
+// Tokens in a tile of an expert's, for `tokens` rows of all experts.
+int expert_tile(const Experts& w, int64_t tokens) {
+    const int64_t average = ceil_div(tokens, w.count);
+    return w.first.codes ? expert_tile_tokens(average) : tile_tokens_for(average);
+}
+
+// The input that a description stands for: nothing of it is read.
+ProductInput nowhere(const Operand& w, int64_t tokens) {
+    return {.codes = w.codes, .tokens = tokens, .group_scales = w.codes ? w.tile_scales : nullptr};
 }
 
 Status run_narrow(ProductArgs args, int64_t token_tiles, int tile_tokens, const Stream& stream) {
@@ -155,21 +191,61 @@ Status make_codes(const QuantView& w, int64_t rows, int64_t first_row, std::byte
 Status product(const ProductInput& in, const Operand& w, float* y, int64_t y_stride, bool overlap,
                const Stream& stream) {
     NIBBLE_TRY(ProductArgs args, arguments(in, w, y, y_stride, overlap));
-    if (w.codes && !on_hopper()) return fail("product: codes have no kernel on this GPU");
-    if (w.codes && in.rows) return fail("product: codes are gathered for experts only");
-    if (w.codes) return cuda_status(launch_fp8(args, multiprocessors, raw(stream)), "product: kernel launch");
-    if (chunked_product(w)) {
-        if (ceil_div(in.tokens, 8) > 65535) return fail("product: {} tokens", in.tokens);
-        return cuda_status(launch_chunked(args, raw(stream)), "product: kernel launch");
+    NIBBLE_TRY(const ProductChoice choice, choose_product(args, w));
+    constexpr std::string_view what = "product: kernel launch";
+    switch (choice.kernel) {
+        case ProductKernel::codes:
+            return cuda_status(launch_fp8(args, choice.codes, multiprocessors, raw(stream)), what);
+        case ProductKernel::chunked:
+            if (ceil_div(in.tokens, 8) > 65535) return fail("product: {} tokens", in.tokens);
+            return cuda_status(launch_chunked(args, raw(stream)), what);
+        case ProductKernel::wide:
+            args.warps = 8;
+            return cuda_status(launch_wide_product(args, choice.wide, raw(stream)), what);
+        case ProductKernel::few_rows:
+            return cuda_status(launch_few_rows(args, raw(stream)), what);
+        case ProductKernel::narrow:
+            break;
     }
-    const bool wide = in.tokens > most_narrow_tokens || (in.tokens > 8 && !w.tile_scales);
-    if (wide && !in.rows && on_hopper()) {
-        args.warps = 8;
-        return cuda_status(launch_wide_product(args, wide_tile(w, in.tokens), raw(stream)), "product: kernel launch");
+    return run_narrow(args, ceil_div(in.tokens, choice.tile_tokens), choice.tile_tokens, stream);
+}
+
+Result<KernelChoice> describe_product(const Operand& w, int64_t tokens) {
+    NIBBLE_TRY(const ProductArgs args, arguments(nowhere(w, tokens), w, nullptr, 0, false));
+    NIBBLE_TRY(const ProductChoice choice, choose_product(args, w));
+    const std::string n = fmt::format("{} token{}", tokens, tokens == 1 ? "" : "s");
+    switch (choice.kernel) {
+        case ProductKernel::codes: {
+            const Fp8Choice& c = choice.codes;
+            const std::string codes = "E4M3 codes by E4M3 codes; ";
+            if (c.kernel == Fp8Kernel::narrow)
+                return KernelChoice{"product_fp8 (narrow)",
+                                    codes + fmt::format("{} (up to {}): {} rows of W to a thread block", n,
+                                                        fp8_most_narrow_tokens, c.rows)};
+            if (c.kernel == Fp8Kernel::medium)
+                return KernelChoice{
+                    "product_fp8 (medium)",
+                    codes + fmt::format("{}: one wave of thread blocks with {} rows of W each", n, c.rows)};
+            if (c.kernel == Fp8Kernel::wide)
+                return KernelChoice{
+                    "product_fp8_wide",
+                    codes + n + ": tiles of 256 tokens x 256 rows take fewer waves than 1.8 times those of 128 x 256"};
+            return KernelChoice{"product_fp8 (square)", codes + n + ": tiles of 128 tokens x 256 rows"};
+        }
+        case ProductKernel::chunked:
+            return KernelChoice{"product_chunked",
+                                fmt::format("few rows of W ({}, up to 256): K in eight chunks fills the GPU", w.rows)};
+        case ProductKernel::wide:
+            return KernelChoice{"product_wide", fmt::format("{}: wgmma in tiles of {} tokens x {} rows", n,
+                                                            choice.wide.tokens, 64 * choice.wide.row_groups)};
+        case ProductKernel::few_rows:
+            return KernelChoice{"product_few",
+                                fmt::format("{} (up to 8) and few rows of W a multiprocessor ({} rows)", n, w.rows)};
+        case ProductKernel::narrow:
+            break;
     }
-    if (fits_few_rows(args)) return cuda_status(launch_few_rows(args, raw(stream)), "product: kernel launch");
-    const int tile = tile_tokens_for(in.tokens);
-    return run_narrow(args, ceil_div(in.tokens, tile), tile, stream);
+    return KernelChoice{"product_narrow",
+                        fmt::format("{}: mma.sync in tiles of {} tokens, W streamed once", n, choice.tile_tokens)};
 }
 
 Status grouped_product(const ProductInput& in, const Experts& w, float* y, int64_t y_stride, bool overlap,
@@ -182,14 +258,23 @@ Status grouped_product(const ProductInput& in, const Experts& w, float* y, int64
     if (w.first.codes) {
         if (!on_hopper()) return fail("grouped_product: codes have no kernel on this GPU");
         args.expert_bytes = codes_bytes(w.first.rows, w.first.cols);
-        return cuda_status(
-            launch_fp8_experts(args, expert_tile_tokens(ceil_div(in.tokens, w.count)), multiprocessors, raw(stream)),
-            "grouped_product: kernel launch");
+        return cuda_status(launch_fp8_experts(args, expert_tile(w, in.tokens), multiprocessors, raw(stream)),
+                           "grouped_product: kernel launch");
     }
     args.expert_bytes = operand_bytes(w.first.rows, w.first.cols);
     // Tokens of an expert on average; the worst case of tiles, of which those that do not exist end at once.
-    const int tile = tile_tokens_for(ceil_div(in.tokens, w.count));
+    const int tile = expert_tile(w, in.tokens);
     return run_narrow(args, std::min<int64_t>(in.tokens, in.tokens / tile + w.count), tile, stream);
+}
+
+Result<KernelChoice> describe_grouped_product(const Experts& w, int64_t tokens) {
+    NIBBLE_CHECK(arguments(nowhere(w.first, tokens), w.first, nullptr, 0, false));
+    if (w.count < 1) return fail("grouped_product: {} experts", w.count);
+    if (w.first.codes && !on_hopper()) return fail("grouped_product: codes have no kernel on this GPU");
+    const std::string each = fmt::format("{:.3g} tokens an expert on average: tiles of {}",
+                                         static_cast<double>(tokens) / w.count, expert_tile(w, tokens));
+    if (w.first.codes) return KernelChoice{"product_fp8_experts", "E4M3 codes by E4M3 codes; " + each};
+    return KernelChoice{"product_narrow (grouped)", each};
 }
 
 Status quantize_inputs(const QuantizeInputs& q, bool overlap, const Stream& stream) {

@@ -57,7 +57,15 @@ struct Fp8Args {
     ProductArgs product;
     int stage_groups = 1, token_rows = 0, stages = 0;  // launch_fp8() fills them in
 };
-cudaError_t launch_fp8(const ProductArgs& product, int multiprocessors, cudaStream_t stream);
+// narrow: up to fp8_most_narrow_tokens. medium: up to 128, where thread blocks of fewer rows fill the GPU in one wave.
+// square: tiles of 128 rows by two thread blocks x 128 tokens. wide: launch_fp8_wide().
+enum class Fp8Kernel : uint8_t { narrow, medium, square, wide };
+struct Fp8Choice {
+    Fp8Kernel kernel = Fp8Kernel::square;
+    int rows = 0;  // of W to a thread block: narrow, medium
+};
+Fp8Choice choose_fp8(const ProductArgs& product, int multiprocessors);
+cudaError_t launch_fp8(const ProductArgs& product, const Fp8Choice& choice, int multiprocessors, cudaStream_t stream);
 cudaError_t prepare_fp8();
 // launch_fp8() for many tokens: tiles of 256 tokens x 256 rows, by two thread blocks.
 bool fits_fp8_wide(const ProductArgs& product);

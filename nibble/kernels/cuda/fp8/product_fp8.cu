@@ -409,21 +409,34 @@ Choice choose_rows(std::span<const int> from, int n, int multiprocessors) {
 
 }  // namespace
 
-cudaError_t launch_fp8(const ProductArgs& product, int multiprocessors, cudaStream_t stream) {
-    if (!map_encoder()) return cudaErrorNotSupported;
-    const Fp8Args args{.product = product};
-    const auto launch = [&](auto launcher) { return launcher.launch(args, multiprocessors, stream); };
+Fp8Choice choose_fp8(const ProductArgs& product, int multiprocessors) {
     const int clusters = multiprocessors / 2;
     const int64_t square = (fp8_tiles(product, 256, 128) + clusters - 1) / clusters;
     if (product.tokens <= fp8_most_narrow_tokens)
-        return visit_narrow(choose_rows(narrow_rows, product.n, multiprocessors).rows, launch);
+        return {Fp8Kernel::narrow, choose_rows(narrow_rows, product.n, multiprocessors).rows};
     if (product.tokens <= 128) {
         const Choice medium = choose_rows(medium_rows, product.n, multiprocessors);
-        if (medium.busiest == medium.rows && medium.rows < square * 128) return visit_medium(medium.rows, launch);
+        if (medium.busiest == medium.rows && medium.rows < square * 128) return {Fp8Kernel::medium, medium.rows};
     }
     // One tile of 256 x 128 takes 1.8 times as long as one of 128 x 128.
     const int64_t wide = (fp8_wide_tiles(product) + clusters - 1) / clusters;
-    if (fits_fp8_wide(product) && wide * 18 < square * 10) return launch_fp8_wide(product, multiprocessors, stream);
+    return {fits_fp8_wide(product) && wide * 18 < square * 10 ? Fp8Kernel::wide : Fp8Kernel::square};
+}
+
+cudaError_t launch_fp8(const ProductArgs& product, const Fp8Choice& choice, int multiprocessors, cudaStream_t stream) {
+    if (!map_encoder()) return cudaErrorNotSupported;
+    const Fp8Args args{.product = product};
+    const auto launch = [&](auto launcher) { return launcher.launch(args, multiprocessors, stream); };
+    switch (choice.kernel) {
+        case Fp8Kernel::narrow:
+            return visit_narrow(choice.rows, launch);
+        case Fp8Kernel::medium:
+            return visit_medium(choice.rows, launch);
+        case Fp8Kernel::wide:
+            return launch_fp8_wide(product, multiprocessors, stream);
+        case Fp8Kernel::square:
+            break;
+    }
     return launch(Square{});
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <string_view>
 
 namespace nibble::cuda {
 namespace {
@@ -17,15 +18,18 @@ bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 // Tiles of tokens by how many an expert has on average; few row tiles for every thread block: four warps on each. On
 // Hopper wgmma was never slower from five tokens an expert on; tiles of 64 lost to tiles of 48, as an expert's tokens
 // fill them worse.
-ExpertsShape choose_shape(int64_t slots, int experts, int row_tiles) {
-    const double each = static_cast<double>(slots) / experts;
+ExpertsShape choose_shape(int64_t slots, const ExpertsArgs& args) {
+    const double each = static_cast<double>(slots) / args.experts;
     ExpertsShape shape{.blocks = multiprocessors};
-    shape.many = each > 4 && on_hopper();
-    if (shape.many)
+    if (each > 4 && on_hopper()) {
+        shape.kernel = ExpertsKernel::many;
         shape.tokens = each <= 9 ? 16 : each <= 26 ? 32 : 48;
-    else
-        shape.tokens = each <= 4 ? 8 : each <= 16 ? 16 : 64;
-    if (shape.tokens == 8 && std::min<int64_t>(slots, experts) * row_tiles <= 12 * multiprocessors) shape.parts = 4;
+        return shape;
+    }
+    shape.tokens = each <= 4 ? 8 : each <= 16 ? 16 : 64;
+    if (shape.tokens > 8) return shape;
+    if (fits_few_experts(args.row_records, args.experts)) shape.kernel = ExpertsKernel::few;
+    if (std::min<int64_t>(slots, args.experts) * args.row_tiles <= 12 * multiprocessors) shape.parts = 4;
     return shape;
 }
 
@@ -112,8 +116,20 @@ Status prepare_grouped_matmul(const DeviceInfo& device) {
     return cuda_status(prepare_experts(), "grouped_matmul: cudaFuncSetAttribute");
 }
 
-Status grouped_matmul(const ExpertsInput& in, const PackedExperts& w, const ExpertsOutput& out, bool overlap,
-                      const Stream& stream) {
+namespace {
+
+enum class GroupedKernel : uint8_t { token_experts, one_token, experts };
+
+// A launch, its arguments checked.
+struct GroupedLaunch {
+    GroupedKernel kernel = GroupedKernel::experts;
+    ExpertsArgs args;
+    OneTokenArgs one;    // of token_experts and one_token
+    ExpertsShape shape;  // of experts
+};
+
+Result<GroupedLaunch> choose_grouped(const ExpertsInput& in, const PackedExperts& w, const ExpertsOutput& out,
+                                     bool overlap) {
     const int64_t n = w.first.rows, k = w.first.cols, x_stride = in.stride ? in.stride : k;
     const int64_t width = out.out && out.gated ? n / 2 : n, y_stride = out.y_stride ? out.y_stride : width;
     if (w.first.format != Format::nvfp4 && w.first.format != Format::mxfp4)
@@ -128,7 +144,8 @@ Status grouped_matmul(const ExpertsInput& in, const PackedExperts& w, const Expe
         return fail("grouped_matmul: one kind of output; gated ones have pairs of eight rows, not {} rows", n);
     if (!aligned(in.x) || !aligned(w.first.records))
         return fail("grouped_matmul: device pointers must be 16-byte aligned");
-    ExpertsArgs args = weight_args(w);
+    GroupedLaunch launch{.args = weight_args(w)};
+    ExpertsArgs& args = launch.args;
     args.x = reinterpret_cast<const uint8_t*>(in.x), args.rows = in.rows, args.begin = w.begin;
     args.y = out.y, args.out = reinterpret_cast<uint16_t*>(out.out);
     args.x_stride = 2 * x_stride, args.y_stride = y_stride;
@@ -140,7 +157,8 @@ Status grouped_matmul(const ExpertsInput& in, const PackedExperts& w, const Expe
             (in.choice->logits && in.choice->config.groups > 1))
             return fail("grouped_matmul: {} slots of one token, {} of {} experts in {} groups", in.slots,
                         in.choice->config.top_k, in.choice->config.experts, in.choice->config.groups);
-        OneTokenArgs one = one_token(*in.choice, in.rows != nullptr);
+        OneTokenArgs& one = launch.one;
+        one = one_token(*in.choice, in.rows != nullptr);
         if (in.beside.w.rows > 0) {
             const MatmulFactors& f = in.beside.factors;
             if (!takes_beside(in.choice->config, w, in.beside.w) || !in.beside.y || f.activated || args.early ||
@@ -157,14 +175,51 @@ Status grouped_matmul(const ExpertsInput& in, const PackedExperts& w, const Expe
                 return fail("grouped_matmul: experts of [{}, {}] cannot be combined here", n, k);
             one.combine = {combine.weights, combine.shared, combine.sum};
         }
-        const auto launch = fits_token_experts(args, one, multiprocessors) ? launch_token_experts : launch_one_token;
-        return cuda_status(launch(args, one, multiprocessors, static_cast<cudaStream_t>(stream.handle())),
-                           "grouped_matmul: kernel launch");
+        launch.kernel =
+            fits_token_experts(args, one, multiprocessors) ? GroupedKernel::token_experts : GroupedKernel::one_token;
+        return launch;
     }
     if (combine.sum) return fail("grouped_matmul: only one token's choice is combined");
-    return cuda_status(launch_experts(args, choose_shape(in.slots, w.count, args.row_tiles),
-                                      static_cast<cudaStream_t>(stream.handle())),
-                       "grouped_matmul: kernel launch");
+    launch.shape = choose_shape(in.slots, args);
+    return launch;
+}
+
+}  // namespace
+
+Status grouped_matmul(const ExpertsInput& in, const PackedExperts& w, const ExpertsOutput& out, bool overlap,
+                      const Stream& stream) {
+    NIBBLE_TRY(const GroupedLaunch launch, choose_grouped(in, w, out, overlap));
+    const auto queue = static_cast<cudaStream_t>(stream.handle());
+    constexpr std::string_view what = "grouped_matmul: kernel launch";
+    switch (launch.kernel) {
+        case GroupedKernel::token_experts:
+            return cuda_status(launch_token_experts(launch.args, launch.one, multiprocessors, queue), what);
+        case GroupedKernel::one_token:
+            return cuda_status(launch_one_token(launch.args, launch.one, multiprocessors, queue), what);
+        case GroupedKernel::experts:
+            break;
+    }
+    return cuda_status(launch_experts(launch.args, launch.shape, queue), what);
+}
+
+Result<KernelChoice> describe_grouped_matmul(const ExpertsInput& in, const PackedExperts& w, const ExpertsOutput& out) {
+    NIBBLE_TRY(const GroupedLaunch launch, choose_grouped(in, w, out, false));
+    const std::string ends = out.combine.sum ? ", weighted sum inside" : "";
+    if (launch.kernel == GroupedKernel::token_experts)
+        return KernelChoice{"w4a16_experts_token",
+                            "1 token: work dealt in chunks of the " + std::to_string(in.slots) + " experts" + ends};
+    if (launch.kernel == GroupedKernel::one_token)
+        return KernelChoice{"w4a16_experts_one",
+                            fmt::format("1 token, {} experts{}{}", in.slots,
+                                        launch.one.dense.n ? ", the shared expert's product beside" : "", ends)};
+    const ExpertsShape& shape = launch.shape;
+    const std::string each = fmt::format("{:.3g} tokens an expert on average: tiles of {}",
+                                         static_cast<double>(in.slots) / w.count, shape.tokens);
+    if (shape.kernel == ExpertsKernel::many) return KernelChoice{"w4a16_experts_many", each + ", wgmma"};
+    if (shape.kernel == ExpertsKernel::few)
+        return KernelChoice{"w4a16_experts_few",
+                            fmt::format("{}, {} warp{} to 16 rows", each, shape.parts, shape.parts == 1 ? "" : "s")};
+    return KernelChoice{"w4a16_experts", each};
 }
 
 }  // namespace nibble::cuda

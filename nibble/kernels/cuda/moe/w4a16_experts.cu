@@ -215,12 +215,11 @@ cudaError_t prepare() {
 }  // namespace
 
 cudaError_t launch_experts(const ExpertsArgs& args, const ExpertsShape& shape, cudaStream_t stream) {
-    if (shape.many) return launch_many_experts(args, shape.tokens, shape.blocks, stream);
+    if (shape.kernel == ExpertsKernel::many) return launch_many_experts(args, shape.tokens, shape.blocks, stream);
+    if (shape.kernel == ExpertsKernel::few) return launch_few_experts(args, shape.parts, shape.blocks, stream);
     switch (shape.tokens) {
         case 8:
-            return fits_few_experts(args.row_records, args.experts)
-                       ? launch_few_experts(args, shape.parts, shape.blocks, stream)
-                       : launch<1>(args, shape.blocks, stream);
+            return launch<1>(args, shape.blocks, stream);
         case 16:
             return launch<2>(args, shape.blocks, stream);
         case 64:

@@ -1,7 +1,7 @@
 #include "kernels/matmul_cuda.h"
 
-#include "kernels/cuda/w4a16/matmul_launch.h"
 #include "kernels/cuda/exact/product_launch.h"
+#include "kernels/cuda/w4a16/matmul_launch.h"
 #include "kernels/w4a16_record.h"
 #include "tensor/cuda/call.h"
 
@@ -146,6 +146,7 @@ MatmulTiling choose_tiling(const MatmulProblem& p, int multiprocessors) {
 Result<MatmulPlan> plan_wide(const MatmulProblem& p, const DeviceInfo& device, const MatmulTiling& tiling) {
     MatmulPlan plan{.problem = p, .tiling = tiling.tokens ? tiling : choose_tiling(p, device.multiprocessors)};
     const MatmulTiling& t = plan.tiling;
+    plan.kernel = t.prefill() ? MatmulKernel::prefill : MatmulKernel::wide;
     plan.multiprocessors = device.multiprocessors;
     if (t.tokens < 1 || t.row_blocks < 1 || t.k_parts < 1 || t.parts < 1)
         return fail("matmul: tiling {} x {} x {} x {}", t.tokens, t.row_blocks, t.k_parts, t.parts);
@@ -242,7 +243,7 @@ Result<MatmulPlan> plan_matmul(const MatmulProblem& p, const DeviceInfo& device,
     if ((p.m > most_tokens && on_hopper()) || tiling.tokens) return plan_wide(p, device, tiling);
     MatmulPlan plan{.problem = p, .multiprocessors = device.multiprocessors};
     if (const TokenGrid grid(p, device.multiprocessors, 0); p.m == 1 && grid.wins) {
-        plan.units = true;
+        plan.kernel = MatmulKernel::token;
         plan.norms = p.k <= 2 * norm_pairs * 32 * grid.warps;
         plan.tokens_per_pass = 1;
         NIBBLE_CHECK(cuda_status(prepare_token(shared_limit), "matmul: cudaFuncSetAttribute"));
@@ -282,6 +283,33 @@ Result<MatmulPlan> plan_matmul(const MatmulProblem& p, const DeviceInfo& device,
     if (plan.norms) plan.shared_bytes = std::max(plan.shared_bytes, pitch + slots + norm_bytes);
     NIBBLE_CHECK(cuda_status(allow_gemv_shared(shared_limit), "matmul: cudaFuncSetAttribute"));
     return plan;
+}
+
+KernelChoice describe(const MatmulPlan& plan) {
+    const MatmulProblem& p = plan.problem;
+    const MatmulTiling& t = plan.tiling;
+    const std::string tokens = fmt::format("{} token{}", p.m, p.m == 1 ? "" : "s");
+    const auto tiles = [&](std::string_view range) {
+        return fmt::format("{} ({}): tiles of {} tokens x {} rows, K in {}: the least time of the fitted costs", tokens,
+                           range, t.tokens, row_block * t.row_blocks * (t.prefill() ? 2 : 1),
+                           t.k_parts * t.parts == 1 ? "one part" : fmt::format("{} parts", t.k_parts * t.parts));
+    };
+    switch (plan.kernel) {
+        case MatmulKernel::token:
+            return {"w4a16_token", tokens +
+                                       ": the even pattern of w4a16_gemv would leave warps or much of the GPU "
+                                       "without work, so work is dealt chunk by chunk"};
+        case MatmulKernel::wide:
+            return {"w4a16_wide", tiles("9 to 32")};
+        case MatmulKernel::prefill:
+            return {"w4a16_prefill", tiles("more than 32")};
+        case MatmulKernel::gemv:
+            break;
+    }
+    const int64_t passes = ceil_div(p.m, plan.tokens_per_pass);
+    return {"w4a16_gemv",
+            fmt::format("{}{}: every warp streams its own rows of W{}", tokens, p.m <= most_tokens ? " (up to 8)" : "",
+                        passes > 1 ? fmt::format(", in {} passes of the tokens that fit shared memory", passes) : "")};
 }
 
 Status prepack(const QuantView& w, int64_t first_row, const PackedSpan& out, uint32_t* refused, const Stream& stream,
@@ -423,11 +451,13 @@ Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w,
     const MatmulOptions::Side& side = options.side;
     if (side.w && (!norm.h || !side.y || !takes_side(plan, *side.w)))
         return fail("matmul: this plan has no other product beside it");
-    if (plan.tiling.tokens) return run_wide(plan, x, w, factors, y, workspace, options, stream);
+    if (plan.kernel == MatmulKernel::wide || plan.kernel == MatmulKernel::prefill)
+        return run_wide(plan, x, w, factors, y, workspace, options, stream);
     const int records = static_cast<int>(ceil_div(p.k, w4a16::record_cols));
     const int chunk_records = (records + matmul_chunks - 1) / matmul_chunks;
     const int side_tiles = side.w ? static_cast<int>(ceil_div(side.w->rows, 16)) : 0;
     const TokenGrid grid(p, plan.multiprocessors, side_tiles);
+    const bool units = plan.kernel == MatmulKernel::token;
     for (int first = 0; first < p.m; first += plan.tokens_per_pass) {
         const GemvArgs args{
             .x = reinterpret_cast<const uint8_t*>(x) + first * p.k * 2,
@@ -440,7 +470,7 @@ Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w,
             .row_records = records,
             .chunk_records = chunk_records,
             .active = grid.active,
-            .tiles = plan.units ? grid.tiles : plan.tiles,
+            .tiles = units ? grid.tiles : plan.tiles,
             .row_tiles = static_cast<int>(ceil_div(p.n, w4a16::record_rows)),
             .x_bytes = static_cast<uint32_t>(p.k * 2),
             .x_pitch = static_cast<uint32_t>(std::min(chunk_records * (matmul_chunks / plan.split), records) *
@@ -452,10 +482,10 @@ Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w,
                          : nullptr,
             .paired = p.gated,
             .side = side.w ? side_args(*side.w, side.y) : GemvSide{},
-            .blocks = plan.units ? grid.blocks : 0,
+            .blocks = units ? grid.blocks : 0,
             .activation = static_cast<int>(factors.activation),
             .overlap = options.overlap};
-        if (plan.units) {
+        if (units) {
             TokenShape shape = grid.shape;
             if (side.w) shape.shared_bytes = std::max(shape.shared_bytes, side_bytes(p.k));
             return cuda_status(launch_token(args, shape, raw(stream)), "matmul: kernel launch");

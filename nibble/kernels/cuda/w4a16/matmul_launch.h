@@ -178,11 +178,12 @@ struct ExpertsArgs {
     // The previous kernel writes neither `begin` nor `rows`, so weights may be requested before that kernel ends.
     bool early = false;
 };
-// Variant of the experts' kernel: tiles of 8, 16 or 64 tokens, `parts` warps per 16 rows (1, or 4 with 8 tokens). many:
-// the kernel on wgmma, with tiles of 16, 32 or 48 tokens.
+// tiles: 8, 16 or 64 tokens. few: tiles of 8, where fits_few_experts(), `parts` warps per 16 rows (1 or 4). many: the
+// kernel on wgmma, with tiles of 16, 32 or 48 tokens.
+enum class ExpertsKernel : uint8_t { tiles, few, many };
 struct ExpertsShape {
+    ExpertsKernel kernel = ExpertsKernel::tiles;
     int tokens = 8, parts = 1, blocks = 132;
-    bool many = false;
 };
 cudaError_t launch_experts(const ExpertsArgs& args, const ExpertsShape& shape, cudaStream_t stream);
 cudaError_t prepare_experts();

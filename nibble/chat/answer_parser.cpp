@@ -1,0 +1,207 @@
+#include "chat/answer_parser.h"
+
+#include "chat/answer_scanner.h"
+
+#include <algorithm>
+
+namespace nibble {
+namespace {
+
+constexpr std::string_view blank = " \t\r\n";
+
+// Bytes at the end of `text` that a tag may begin with.
+size_t tag_begins(std::string_view text, std::string_view tag) {
+    for (size_t n = std::min(text.size(), tag.empty() ? 0 : tag.size() - 1); n > 0; --n)
+        if (text.ends_with(tag.substr(0, n))) return n;
+    return 0;
+}
+
+// `text` without white space at its end.
+size_t without_end(std::string_view text) {
+    const size_t last = text.find_last_not_of(blank);
+    return last == text.npos ? 0 : last + 1;
+}
+
+}  // namespace
+
+AnswerScanner::AnswerScanner(AnswerFormat format) : format_(std::move(format)) {
+    if (format_.think_begin.empty()) state_ = State::content;
+    if (format_.thinking) state_ = State::reasoning;
+    if (!format_.thinking && state_ == State::content && format_.tools && format_.tools->begin.empty())
+        state_ = State::content_begin;
+}
+
+void AnswerScanner::push(std::string_view text, std::vector<AnswerPart>& parts) {
+    pending_ += text;
+    while (advance(parts, false)) {
+    }
+}
+
+void AnswerScanner::finish(std::vector<AnswerPart>& parts) {
+    while (advance(parts, true)) {
+    }
+}
+
+// One step; false: more text is needed, or at the end nothing is left.
+bool AnswerScanner::advance(std::vector<AnswerPart>& parts, bool last) {
+    switch (state_) {
+        case State::begin: {  // reasoning, if the answer begins with its tag
+            const size_t at = pending_.find_first_not_of(blank);
+            const std::string_view text = at == std::string::npos ? "" : std::string_view(pending_).substr(at);
+            if (text.starts_with(format_.think_begin)) {
+                pending_.erase(0, at + format_.think_begin.size());
+                state_ = State::reasoning;
+                return true;
+            }
+            if (!last && std::string_view(format_.think_begin).starts_with(text)) return false;
+            state_ = format_.tools && format_.tools->begin.empty() ? State::content_begin : State::content;
+            return true;
+        }
+        case State::reasoning:
+            return reason(parts, last);
+        case State::content_begin: {  // calls, if the content begins with a brace
+            const size_t at = pending_.find_first_not_of(blank);
+            if (at == std::string::npos && !last) return false;
+            constexpr std::string_view python = "<|python_tag|>";
+            const std::string_view text = at == std::string::npos ? "" : std::string_view(pending_).substr(at);
+            if (!last && text.size() < python.size() && python.starts_with(text)) return false;
+            state_ = text.starts_with('{') || text.starts_with(python) ? State::calls : State::content;
+            return true;
+        }
+        case State::content:
+            return talk(parts, last);
+        case State::calls:
+            return call(parts, last);
+    }
+    return false;
+}
+
+bool AnswerScanner::reason(std::vector<AnswerPart>& parts, bool last) {
+    if (!said_) {
+        pending_.erase(0, std::min(pending_.find_first_not_of(blank), pending_.size()));
+    }
+    const size_t end = pending_.find(format_.think_end);
+    const std::string_view text = std::string_view(pending_).substr(0, end);
+    size_t give = text.size();
+    if (end == std::string::npos && !last) give -= tag_begins(text, format_.think_end);
+    give = without_end(text.substr(0, give));
+    if (give > 0) {
+        parts.push_back({.kind = AnswerPart::Kind::reasoning, .text = std::string(text.substr(0, give))});
+        said_ = true;
+    }
+    if (end == std::string::npos) {
+        pending_.erase(0, last ? pending_.size() : give);
+        return false;
+    }
+    pending_.erase(0, end + format_.think_end.size());
+    // White space between reasoning and content belongs to neither.
+    said_ = false;
+    format_.thinking = true;
+    state_ = format_.tools && format_.tools->begin.empty() ? State::content_begin : State::content;
+    return true;
+}
+
+bool AnswerScanner::talk(std::vector<AnswerPart>& parts, bool last) {
+    if (!said_ && format_.thinking) pending_.erase(0, std::min(pending_.find_first_not_of(blank), pending_.size()));
+    const std::string_view tag = format_.tools ? format_.tools->begin : std::string_view();
+    const size_t begin = tag.empty() ? std::string::npos : pending_.find(tag);
+    const std::string_view text = std::string_view(pending_).substr(0, begin);
+    size_t give = text.size();
+    if (begin != std::string::npos) {
+        give = without_end(text);
+    } else if (!last && !tag.empty()) {
+        give = without_end(text.substr(0, give - tag_begins(text, tag)));
+    }
+    if (give > 0) {
+        parts.push_back({.kind = AnswerPart::Kind::content, .text = std::string(text.substr(0, give))});
+        said_ = true;
+    }
+    if (begin == std::string::npos) {
+        pending_.erase(0, give);
+        return false;
+    }
+    pending_.erase(0, begin);
+    state_ = State::calls;
+    return true;
+}
+
+// pending_ begins with the tag that opens calls.
+bool AnswerScanner::call(std::vector<AnswerPart>& parts, bool last) {
+    const ToolFormat& format = *format_.tools;
+    const size_t from = format.begin.size();
+    const size_t end = format.end.empty() ? std::string::npos : pending_.find(format.end, from);
+    if (end == std::string::npos && !last) return false;
+    const bool whole = end != std::string::npos || format.end.empty();
+    const std::string_view body = std::string_view(pending_).substr(from, end == std::string::npos ? end : end - from);
+    auto found = read_tool_calls(format, body, whole, format_.tool_list);
+    if (!found && format.end.empty()) found = read_tool_calls(format, body, false, format_.tool_list);
+    const size_t used = end == std::string::npos ? pending_.size() : end + format.end.size();
+    if (!found) {
+        parts.push_back({.kind = AnswerPart::Kind::content, .text = pending_.substr(0, used)});
+        said_ = true;
+    } else {
+        for (ToolCall& one : *found) {
+            const std::string id = one.id.empty() ? id_of(calls_) : one.id;
+            parts.push_back({.kind = AnswerPart::Kind::tool_begin, .index = calls_, .id = id, .name = one.name});
+            parts.push_back({.kind = AnswerPart::Kind::tool_arguments, .text = one.arguments, .index = calls_});
+            parts.push_back({.kind = AnswerPart::Kind::tool_end, .index = calls_});
+            ++calls_;
+        }
+        // White space around calls is no content.
+        said_ = false;
+        format_.thinking = true;
+    }
+    pending_.erase(0, used);
+    state_ = State::content;
+    return true;
+}
+
+std::string AnswerScanner::id_of(size_t index) const {
+    uint64_t h = 0xCBF29CE484222325u ^ index;  // FNV-1a
+    for (const char c : format_.id_seed) h = (h ^ uint8_t(c)) * 0x100000001B3u;
+    h = (h ^ (h >> 31)) * 0x9E3779B97F4A7C15u;
+    std::string out = format_.short_ids ? "" : "call_";
+    for (int i = 0; i < 9; ++i, h /= 36) out += "0123456789abcdefghijklmnopqrstuvwxyz"[h % 36];
+    return out;
+}
+
+AnswerParser::AnswerParser(std::unique_ptr<AnswerScanner> scanner) : scanner_(std::move(scanner)) {}
+AnswerParser::~AnswerParser() = default;
+AnswerParser::AnswerParser(AnswerParser&&) noexcept = default;
+AnswerParser& AnswerParser::operator=(AnswerParser&&) noexcept = default;
+
+std::vector<AnswerPart> AnswerParser::push(std::string_view text) {
+    std::vector<AnswerPart> parts;
+    scanner_->push(text, parts);
+    return noted(std::move(parts));
+}
+
+std::vector<AnswerPart> AnswerParser::finish() {
+    std::vector<AnswerPart> parts;
+    scanner_->finish(parts);
+    return noted(std::move(parts));
+}
+
+std::vector<AnswerPart> AnswerParser::noted(std::vector<AnswerPart> parts) {
+    for (const AnswerPart& part : parts) {
+        switch (part.kind) {
+            case AnswerPart::Kind::reasoning:
+                answer_.reasoning += part.text;
+                break;
+            case AnswerPart::Kind::content:
+                answer_.content += part.text;
+                break;
+            case AnswerPart::Kind::tool_begin:
+                answer_.tool_calls.push_back({part.id, part.name, ""});
+                break;
+            case AnswerPart::Kind::tool_arguments:
+                answer_.tool_calls.back().arguments += part.text;
+                break;
+            case AnswerPart::Kind::tool_end:
+                break;
+        }
+    }
+    return parts;
+}
+
+}  // namespace nibble

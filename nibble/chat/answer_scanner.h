@@ -1,0 +1,44 @@
+// Cuts the text of an answer into reasoning, content and tool calls, for one format. What may still become a tag is
+// held back, and so is white space that a tag would swallow.
+#pragma once
+
+#include "chat/answer_parser.h"
+#include "chat/tool_format.h"
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nibble {
+
+struct AnswerFormat {
+    std::string think_begin, think_end;  // empty: no reasoning
+    bool thinking = false;               // the answer begins inside of reasoning
+    const ToolFormat* tools = nullptr;   // null: calls are not looked for
+    Json tool_list;                      // of the request
+    std::string id_seed;                 // ids of calls are made of it and the call's index
+    bool short_ids = false;              // nine letters and digits, as Mistral's templates demand
+};
+
+class AnswerScanner {
+public:
+    explicit AnswerScanner(AnswerFormat format);
+    void push(std::string_view text, std::vector<AnswerPart>& parts);
+    void finish(std::vector<AnswerPart>& parts);
+
+private:
+    enum class State : uint8_t { begin, reasoning, content_begin, content, calls };
+    bool advance(std::vector<AnswerPart>& parts, bool last);
+    bool reason(std::vector<AnswerPart>& parts, bool last);
+    bool talk(std::vector<AnswerPart>& parts, bool last);
+    bool call(std::vector<AnswerPart>& parts, bool last);
+    std::string id_of(size_t index) const;
+
+    AnswerFormat format_;
+    State state_ = State::begin;
+    std::string pending_;
+    bool said_ = false;  // something of the current reasoning or content was given
+    size_t calls_ = 0;
+};
+
+}  // namespace nibble

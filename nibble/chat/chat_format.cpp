@@ -1,0 +1,202 @@
+#include "chat/chat_format.h"
+
+#include "chat/answer_scanner.h"
+#include "chat/chat_request.h"
+#include "chat/control_tokens.h"
+
+#include <algorithm>
+
+namespace nibble {
+namespace {
+
+struct ReasoningFormat {
+    std::string_view name, begin, end;
+};
+// Models differ in whether the template or the model writes the opening tag, which the prompt shows.
+constexpr ReasoningFormat reasoning_formats[]{{"think", "<think>", "</think>"},
+                                              {"deepseek_r1", "<think>", "</think>"},
+                                              {"qwen3", "<think>", "</think>"},
+                                              {"nemotron", "<think>", "</think>"},
+                                              {"mistral", "[THINK]", "[/THINK]"}};
+
+const ReasoningFormat* find_reasoning(std::string_view name) {
+    for (const ReasoningFormat& format : reasoning_formats)
+        if (format.name == name) return &format;
+    return nullptr;
+}
+
+bool uses_tools(const ChatRequest& request) {
+    return request.tools.is_array() && !request.tools.empty() && request.tool_choice != ToolChoice::none;
+}
+
+std::string_view without_end_blanks(std::string_view text) {
+    const size_t last = text.find_last_not_of(" \t\r\n");
+    return text.substr(0, last == text.npos ? 0 : last + 1);
+}
+
+bool is_special_text(const Tokenizer& tokenizer, std::string_view text) {
+    const auto id = tokenizer.id_of(text);
+    return id && tokenizer.is_special(*id);
+}
+
+// Cuts everything behind the content of the last message.
+Status cut_behind(const std::string& content, Rendering& rendering) {
+    const size_t at = content.empty() ? std::string::npos : rendering.text.rfind(content);
+    if (at == std::string::npos)
+        return fail("continue_final_message: the chat template does not write the last message's content as it is");
+    rendering.text.resize(at + content.size());
+    std::erase_if(rendering.data, [&](const TextRange& range) { return range.begin >= rendering.text.size(); });
+    if (!rendering.data.empty()) rendering.data.back().end = std::min(rendering.data.back().end, rendering.text.size());
+    return Ok{};
+}
+
+}  // namespace
+
+std::vector<std::string> tool_format_names() {
+    std::vector<std::string> out;
+    for (const ToolFormat& format : tool_formats()) out.emplace_back(format.name);
+    return out;
+}
+
+std::vector<std::string> reasoning_format_names() {
+    std::vector<std::string> out;
+    for (const ReasoningFormat& format : reasoning_formats) out.emplace_back(format.name);
+    return out;
+}
+
+ChatFormat::ChatFormat(Tokenizer tokenizer, std::shared_ptr<const ChatTemplate> chat, Json variables,
+                       TemplateLimits limits)
+    : tokenizer_(std::move(tokenizer)),
+      chat_(std::move(chat)),
+      variables_(std::move(variables)),
+      limits_(limits),
+      control_(control_tokens(tokenizer_)) {}
+
+Result<ChatFormat> ChatFormat::create(Tokenizer tokenizer, std::shared_ptr<const ChatTemplate> chat, Json variables,
+                                      const ChatOptions& options) {
+    ChatFormat out(std::move(tokenizer), std::move(chat), std::move(variables), options.limits);
+    const std::string_view source = out.chat_ ? std::string_view(out.chat_->source()) : std::string_view();
+    const auto has = [&](std::string_view text) { return source.find(text) != source.npos; };
+    out.tools_ = options.tools;
+    if (options.tools == "auto")
+        out.tools_ = has("tool▁calls▁begin")                                              ? "deepseek_v3"
+                     : has("[TOOL_CALLS]")                                                ? "mistral"
+                     : has("<TOOLCALL>")                                                  ? "nemotron"
+                     : has("<tool_call>")                                                 ? "hermes"
+                     : has("<|python_tag|>") || (has("ipython") && has("\"parameters\"")) ? "llama3"
+                                                                                          : "none";
+    else if (options.tools != "none" && !find_tool_format(options.tools))
+        return fail("there is no format of tool calls '{}'", options.tools);
+    out.reasoning_ = options.reasoning;
+    if (options.reasoning == "auto")
+        out.reasoning_ = has("</think>") || has("<think>") ? "think" : has("[THINK]") ? "mistral" : "none";
+    else if (options.reasoning != "none" && !find_reasoning(options.reasoning))
+        return fail("there is no format of reasoning '{}'", options.reasoning);
+    return out;
+}
+
+Result<ChatPrompt> ChatFormat::prompt(const ChatRequest& request) const {
+    std::shared_ptr<const ChatTemplate> chat = chat_;
+    if (!request.chat_template.empty()) {
+        NIBBLE_TRY(auto parsed, ChatTemplate::parse(request.chat_template, limits_).within("chat_template"));
+        chat = std::make_shared<const ChatTemplate>(std::move(parsed));
+    }
+    if (!chat) return fail("the model has no chat template");
+    NIBBLE_TRY(Json messages,
+               checked_messages(request.messages, chat->source().find("developer") != std::string::npos));
+    NIBBLE_CHECK(check_tools(request.tools));
+    Json data = Json::object();
+    if (request.template_variables.is_object())
+        data = request.template_variables;
+    else if (!request.template_variables.is_null())
+        return fail("chat_template_kwargs: is not an object");
+    if (uses_tools(request)) data["tools"] = request.tools;
+    const std::string last = messages.back()["content"].get<std::string>();
+    if (request.continue_final_message) {
+        if (request.generation_prompt) return fail("continue_final_message: does not go with add_generation_prompt");
+        if (messages.back()["role"] != "assistant")
+            return fail("continue_final_message: messages[{}] is not the assistant's", messages.size() - 1);
+    }
+    data["messages"] = std::move(messages);
+    data["add_generation_prompt"] = request.generation_prompt;
+    std::optional<std::tm> now = request.now;
+    if (!now) {
+        const std::time_t seconds = std::time(nullptr);
+        localtime_r(&seconds, &now.emplace());
+    }
+    NIBBLE_TRY(Rendering rendering, chat->render(variables_, data, now).within("chat template"));
+    if (request.continue_final_message) NIBBLE_CHECK(cut_behind(last, rendering));
+
+    ChatPrompt out{.text = std::move(rendering.text), .data = std::move(rendering.data)};
+    EncodeOptions options;
+    if (!request.control_tokens_in_data) options = {.data = &out.data, .control = control_};
+    NIBBLE_TRY(const auto ids, tokenizer_.encode(out.text, options));
+    out.tokens.assign(ids.begin(), ids.end());
+    if (const ReasoningFormat* format = find_reasoning(reasoning_); format && request.generation_prompt)
+        out.thinking = without_end_blanks(out.text).ends_with(format->begin);
+    return out;
+}
+
+Result<std::shared_ptr<const AnswerConstraint>> ChatFormat::constraint(
+    const ChatRequest& request, const ChatPrompt& prompt, std::shared_ptr<const GrammarVocabulary> vocabulary,
+    std::shared_ptr<const GrammarTokens> answer) const {
+    std::shared_ptr<const GrammarTokens> grammar = std::move(answer);
+    if (request.tool_choice == ToolChoice::required || request.tool_choice == ToolChoice::named) {
+        const ToolFormat* format = find_tool_format(tools_);
+        if (!format) return fail("tool_choice: the model's chat template has no known format of tool calls");
+        Json tools = Json::array();
+        for (const Json& tool : request.tools)
+            if (request.tool_choice == ToolChoice::required || tool["function"]["name"] == request.tool_name)
+                tools.push_back(tool);
+        if (tools.empty()) return fail("tool_choice: there are no tools");
+        const bool parallel = request.parallel_tool_calls && request.tool_choice == ToolChoice::required;
+        const std::string_view source = chat_ ? std::string_view(chat_->source()) : std::string_view();
+        NIBBLE_TRY(
+            const auto structure,
+            Grammar::from_structure(tool_structure(*format, tools, parallel, source, tokenizer_)).within("tools"));
+        grammar = std::make_shared<const GrammarTokens>(structure, vocabulary);
+    }
+    std::optional<ReasoningGate> gate;
+    const ReasoningFormat* format = find_reasoning(reasoning_);
+    // A template that was told not to think has written an empty reasoning.
+    if (format && !without_end_blanks(prompt.text).ends_with(format->end) && (grammar || request.reasoning_budget)) {
+        gate.emplace();
+        gate->open = prompt.thinking;
+        gate->begin = format->begin;
+        gate->end = format->end;
+        gate->budget = request.reasoning_budget;
+        NIBBLE_TRY(const auto ids, tokenizer_.encode(format->end));
+        gate->end_tokens.assign(ids.begin(), ids.end());
+    }
+    if (!grammar && !gate) return std::shared_ptr<const AnswerConstraint>();
+    return std::make_shared<const AnswerConstraint>(std::move(gate), std::move(grammar), std::move(vocabulary));
+}
+
+AnswerParser ChatFormat::parser(const ChatRequest& request, const ChatPrompt& prompt) const {
+    AnswerFormat format;
+    if (const ReasoningFormat* reasoning = find_reasoning(reasoning_);
+        reasoning && !without_end_blanks(prompt.text).ends_with(reasoning->end)) {
+        format.think_begin = reasoning->begin;
+        format.think_end = reasoning->end;
+        format.thinking = prompt.thinking;
+    }
+    if (uses_tools(request)) {
+        format.tools = find_tool_format(tools_);
+        format.tool_list = request.tools;
+        format.id_seed = prompt.text;
+        format.short_ids = tools_ == "mistral";
+    }
+    return AnswerParser(std::make_unique<AnswerScanner>(std::move(format)));
+}
+
+bool ChatFormat::needs_control_tokens(const ChatRequest& request) const {
+    const ReasoningFormat* reasoning = find_reasoning(reasoning_);
+    if (reasoning && (is_special_text(tokenizer_, reasoning->begin) || is_special_text(tokenizer_, reasoning->end)))
+        return true;
+    const ToolFormat* tools = uses_tools(request) ? find_tool_format(tools_) : nullptr;
+    if (!tools) return false;
+    return tools->begin.empty() ? is_special_text(tokenizer_, "<|python_tag|>")
+                                : is_special_text(tokenizer_, tools->begin) || is_special_text(tokenizer_, tools->end);
+}
+
+}  // namespace nibble

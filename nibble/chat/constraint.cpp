@@ -1,0 +1,150 @@
+#include "chat/constraint.h"
+
+#include <algorithm>
+
+namespace nibble {
+namespace {
+
+constexpr std::string_view white = " \t\r\n";
+
+std::string_view without_white(std::string_view text) {
+    text.remove_prefix(std::min(text.find_first_not_of(white), text.size()));
+    return text;
+}
+
+void set_token(std::span<uint32_t> bits, uint32_t token) { bits[token / 32] |= 1u << (token % 32); }
+
+}  // namespace
+
+AnswerConstraint::AnswerConstraint(std::optional<ReasoningGate> gate, std::shared_ptr<const GrammarTokens> grammar,
+                                   std::shared_ptr<const GrammarVocabulary> vocabulary)
+    : vocabulary_(std::move(vocabulary)) {
+    if (grammar) start_.emplace(std::move(grammar));
+    matcher_ = start_;
+    if (!gate) return;
+    auto made = std::make_shared<Gate>();
+    static_cast<ReasoningGate&>(*made) = *std::move(gate);
+    for (uint32_t t = 0; t < vocabulary_->size(); ++t)
+        if (text_of(t).find(made->end.back()) != std::string_view::npos) made->closing.push_back(t);
+    gate_ = std::move(made);
+    phase_ = gate_->open ? Phase::reasoning : gate_->begin.empty() ? Phase::answer : Phase::before;
+    if (phase_ == Phase::reasoning && gate_->budget && *gate_->budget <= 0) phase_ = Phase::ending;
+}
+
+// Without the mark of control tokens.
+std::string_view AnswerConstraint::text_of(uint32_t token) const {
+    std::string_view text = vocabulary_->text(token);
+    if (text.starts_with('\xFF')) text.remove_prefix(1);
+    return text;
+}
+
+std::optional<std::string_view> AnswerConstraint::behind_end(std::string& joined, uint32_t token) const {
+    joined = tail_;
+    joined += text_of(token);
+    const size_t at = joined.find(gate_->end);
+    if (at == std::string::npos) return std::nullopt;
+    return without_white(std::string_view(joined).substr(at + gate_->end.size()));
+}
+
+// Whether an answer that began as tail_ and goes on with the token may still begin with the opening tag.
+bool AnswerConstraint::opening(uint32_t token) const {
+    const std::string_view text = text_of(token);
+    if (text.empty()) return false;
+    const std::string_view left = std::string_view(gate_->begin).substr(tail_.size());
+    return left.starts_with(text) || text.starts_with(left);
+}
+
+void AnswerConstraint::mask(std::span<uint32_t> allowed) const {
+    if (phase_ == Phase::ending) {
+        std::fill(allowed.begin(), allowed.end(), 0);
+        set_token(allowed, uint32_t(gate_->end_tokens[ending_]));
+        return;
+    }
+    if (phase_ == Phase::reasoning || !start_) {
+        std::fill(allowed.begin(), allowed.end(), ~0u);
+        if (!start_) return;
+        std::string joined;
+        for (const uint32_t t : gate_->closing)
+            if (const auto rest = behind_end(joined, t); rest && !rest->empty()) {
+                GrammarMatcher copy = *start_;
+                if (!copy.accept_bytes(*rest)) allowed[t / 32] &= ~(1u << (t % 32));
+            }
+        return;
+    }
+    if (matcher_)
+        matcher_->mask(allowed);
+    else
+        std::fill(allowed.begin(), allowed.end(), 0);
+    if (phase_ != Phase::before) return;
+    for (uint32_t t = 0; t < vocabulary_->size(); ++t)
+        if (opening(t)) set_token(allowed, t);
+}
+
+// `text` was said inside of reasoning and does not end it.
+void AnswerConstraint::think(std::string_view text) {
+    phase_ = Phase::reasoning;
+    tail_ += text;
+    if (tail_.size() > gate_->end.size()) tail_.erase(0, tail_.size() - gate_->end.size());
+    if (gate_->budget && thought_ >= *gate_->budget) phase_ = Phase::ending;
+}
+
+bool AnswerConstraint::accept(int32_t token) {
+    if (token < 0 || size_t(token) >= vocabulary_->size()) return false;
+    const auto id = uint32_t(token);
+    switch (phase_) {
+        case Phase::answer:
+            return !matcher_ || matcher_->accept(token);
+        case Phase::ending:
+            if (token != gate_->end_tokens[ending_]) return false;
+            if (++ending_ == gate_->end_tokens.size()) phase_ = Phase::answer;
+            return true;
+        case Phase::reasoning: {
+            std::string joined;
+            if (const auto rest = behind_end(joined, id)) {
+                GrammarMatcher* const next = start_ ? &*start_ : nullptr;
+                if (next && !rest->empty()) {
+                    GrammarMatcher copy = *next;
+                    if (!copy.accept_bytes(*rest)) return false;
+                    matcher_ = std::move(copy);
+                }
+                phase_ = Phase::answer;
+                return true;
+            }
+            ++thought_;
+            think(text_of(id));
+            return true;
+        }
+        case Phase::before:
+            break;
+    }
+    // The answer, or the opening tag, or what may become either.
+    const bool opens = opening(id);
+    std::optional<GrammarMatcher> answer = matcher_;
+    const bool answers = !start_ || (answer && answer->accept(token));
+    if (!opens && !answers) return false;
+    if (opens && tail_.size() + text_of(id).size() >= gate_->begin.size()) {
+        const std::string_view rest = text_of(id).substr(gate_->begin.size() - tail_.size());
+        tail_.clear();
+        matcher_ = start_;
+        think(rest);
+        return true;
+    }
+    matcher_ = answers ? std::move(answer) : std::nullopt;
+    if (opens)
+        tail_ += text_of(id);
+    else
+        phase_ = Phase::answer;
+    return true;
+}
+
+bool AnswerConstraint::may_end() const {
+    if (phase_ == Phase::ending) return false;
+    if (!start_) return true;
+    return phase_ != Phase::reasoning && matcher_ && matcher_->may_end();
+}
+
+bool AnswerConstraint::finished() const {
+    return phase_ == Phase::answer && start_ && matcher_ && matcher_->finished();
+}
+
+}  // namespace nibble

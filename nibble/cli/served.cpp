@@ -1,0 +1,72 @@
+#include "cli/served.h"
+
+#include <ctime>
+#include <fstream>
+#include <iterator>
+#include <map>
+
+namespace nibble {
+namespace {
+
+std::string license_of(const std::filesystem::path& path) {
+    for (const char* name : {"LICENSE", "LICENSE.txt", "LICENSE.md"}) {
+        std::ifstream in(path / name, std::ios::binary);
+        std::string text(std::istreambuf_iterator<char>(in), {});
+        if (!text.empty() && text.size() < (1 << 20)) return text;
+    }
+    return {};
+}
+
+// How many tensors lie in which format, and what the engine was given.
+Json facts_of(const LoadedModel& loaded, const Engine& engine, double seconds) {
+    std::map<std::string, std::pair<int64_t, int64_t>> formats;  // tensors, bytes
+    for (const CheckpointTensor& t : loaded.checkpoint->tensors()) {
+        auto& [count, bytes] = formats[t.quantized() ? std::string(format_name(t.format)) : t.stored_type];
+        ++count;
+        bytes += static_cast<int64_t>(t.stored_bytes);
+    }
+    Json list = Json::array();
+    for (const auto& [name, sum] : formats)
+        list.push_back({{"format", name}, {"tensors", sum.first}, {"bytes", sum.second}});
+    const ModelConfig& config = loaded.model->config();
+    return {{"architecture", config.architecture},
+            {"kernels", loaded.model->kernels()},
+            {"formats", std::move(list)},
+            {"context", engine.capacity()},
+            {"vocabulary", config.vocab},
+            {"sequences", engine.limits().sequences},
+            {"kv_bytes", engine.limits().kv_memory},
+            {"load_seconds", seconds}};
+}
+
+}  // namespace
+
+Result<ServedModel> load_served(const ServedFlags& config, ThreadPool& pool) {
+    const auto start = std::chrono::steady_clock::now();
+    NIBBLE_TRY(ModelText text, open_model_text(config.path));
+    NIBBLE_TRY(const LoadedModel loaded, LoadedModel::open(config.path, config.engine, pool));
+    // What neither the request nor generation_config.json says is as OpenAI has it.
+    NIBBLE_TRY(Request like, sampled_request({}, loaded, text, {.temperature = 1.0f, .top_p = 1.0f}));
+    NIBBLE_TRY(EngineOptions options, engine_options(config.cache, config.sequences));
+    options.context = config.context;
+    options.queue = config.queue;
+    NIBBLE_TRY(auto engine, Engine::create(loaded.model, text.tokenizer, options));
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    Json facts = facts_of(loaded, *engine, seconds);
+    std::vector<std::string> names = config.names;
+    if (names.empty()) names.push_back(name_of(config.path));
+    std::shared_ptr<const ChatTemplate> chat;
+    if (text.chat) chat = std::make_shared<const ChatTemplate>(*std::move(text.chat));
+    return ServedModel{.names = std::move(names),
+                       .root = config.path,
+                       .engine = std::move(engine),
+                       .tokenizer = std::move(text.tokenizer),
+                       .chat = std::move(chat),
+                       .variables = std::move(text.variables),
+                       .like = std::move(like),
+                       .created = std::time(nullptr),
+                       .license = license_of(config.path),
+                       .facts = std::move(facts)};
+}
+
+}  // namespace nibble

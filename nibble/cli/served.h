@@ -1,0 +1,19 @@
+// A model loaded to be served: for `nibble serve`, and for `nibble bench serve` with a server of its own.
+#pragma once
+
+#include "cli/engine.h"
+#include "server/served_model.h"
+
+namespace nibble {
+
+struct ServedFlags {
+    std::string path;
+    std::vector<std::string> names;  // empty: the path's last part
+    int64_t context = 0, sequences = 0, queue = 1024;
+    EngineFlags engine;
+    CacheFlags cache;
+};
+// The pool outlives the model. What the server chose is in `facts`.
+Result<ServedModel> load_served(const ServedFlags& flags, ThreadPool& pool);
+
+}  // namespace nibble

@@ -1,0 +1,30 @@
+// JSON Schema (draft 2020-12) as rules of a grammar whose every text is a document of the schema.
+//
+// Taken: true, false, type, enum, const; properties, patternProperties (up to four patterns beside each other),
+// additionalProperties, propertyNames, required, dependentRequired, dependentSchemas, minProperties, maxProperties;
+// items, prefixItems, minItems, maxItems; minLength, maxLength, pattern, format (date, time, date-time, duration,
+// email, hostname, ipv4, ipv6, uri, uuid, json-pointer); minimum, maximum, exclusiveMinimum, exclusiveMaximum,
+// multipleOf with an integer; allOf, anyOf, oneOf where no document can match two of the choices, not where it excludes
+// types, texts, patterns or properties; $ref, $defs, definitions and $anchor inside of the document, recursion
+// included. Annotations (title, description, default ...) say nothing. Every other keyword is an error: an answer that
+// ends always validates.
+//
+// A grammar is a part of what the schema takes: properties come in the order of the schema and those that it does not
+// list behind them, numbers have at most 18 digits, strings escape only what they must, and white space is bounded.
+#pragma once
+
+#include "base/json.h"
+#include "grammar/dfa.h"
+#include "grammar/grammar.h"
+
+#include <string>
+#include <vector>
+
+namespace nibble {
+
+// Adds rules; the expression returned is one document. `schema` is used during the call only. Errors name the place:
+// "#/properties/a/pattern: ...".
+Result<ExprPtr> schema_rules(const Json& schema, const SchemaOptions& options, GrammarBudget& budget,
+                             std::vector<ExprPtr>& rules, std::vector<std::string>& names);
+
+}  // namespace nibble

@@ -1,0 +1,455 @@
+// The keywords of JSON Schema, one after the other.
+#include "base/utf8.h"
+#include "grammar/json_format.h"
+#include "grammar/regex_parser.h"
+#include "grammar/schema_shapes.h"
+
+#include <algorithm>
+#include <functional>
+
+namespace nibble {
+namespace {
+
+using Kind = JsonShape::Kind;
+
+const std::pair<std::string_view, Kind> kind_names[]{
+    {"object", Kind::object},  {"array", Kind::array},     {"string", Kind::string}, {"number", Kind::number},
+    {"integer", Kind::number}, {"boolean", Kind::boolean}, {"null", Kind::null}};
+
+std::string pointer_part(std::string_view name) {
+    std::string out;
+    for (const char c : name) out += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
+    return out;
+}
+
+// The text of a reference's fragment without its percent signs.
+std::string percent_decoded(std::string_view text) {
+    const auto digit = [](char c) {
+        return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
+    };
+    std::string out;
+    for (size_t i = 0; i < text.size(); ++i) {
+        if (text[i] == '%' && i + 2 < text.size() && digit(text[i + 1]) >= 0 && digit(text[i + 2]) >= 0) {
+            out += char(digit(text[i + 1]) * 16 + digit(text[i + 2]));
+            i += 2;
+        } else {
+            out += text[i];
+        }
+    }
+    return out;
+}
+
+bool has_any(const Json& schema, std::initializer_list<const char*> keys) {
+    return std::any_of(keys.begin(), keys.end(), [&](const char* key) { return schema.contains(key); });
+}
+
+}  // namespace
+
+const Json* SchemaShapes::made(Json schema, const Json& where) {
+    made_.push_back(std::move(schema));
+    where_[&made_.back()] = where_[&where];
+    return &made_.back();
+}
+
+Result<const Json*> SchemaShapes::child(const Json& schema, std::string_view keyword, const Json& value,
+                                        std::string_view part) {
+    where_.try_emplace(&value,
+                       where_[&schema] + "/" + std::string(keyword) + (part.empty() ? "" : "/" + pointer_part(part)));
+    if (!value.is_object() && !value.is_boolean()) return at(&value, "", fail("a schema is an object, true or false"));
+    return &value;
+}
+
+Status SchemaShapes::check_keywords(const Json& schema) {
+    static const std::set<std::string, std::less<>> known{
+        "type", "enum", "const", "properties", "patternProperties", "additionalProperties", "propertyNames", "required",
+        "dependentRequired", "dependentSchemas", "minProperties", "maxProperties", "items", "prefixItems", "minItems",
+        "maxItems", "uniqueItems", "minLength", "maxLength", "pattern", "format", "minimum", "maximum",
+        "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "allOf", "anyOf", "oneOf", "not", "$ref", "$defs",
+        "definitions", "$anchor", "unevaluatedProperties",
+        // What follows says nothing about documents.
+        "$schema", "$id", "$comment", "title", "description", "default", "example", "examples", "deprecated",
+        "readOnly", "writeOnly", "discriminator", "contentMediaType", "contentEncoding"};
+    for (const auto& [key, value] : schema.items())
+        if (!known.contains(key) && !key.starts_with("x-"))
+            return at(&schema, "", fail("the keyword '{}' is not supported", key));
+    if (schema.contains("$id") && &schema != &root_)
+        return at(&schema, "$id", fail("only the outermost schema may have one"));
+    if (const auto it = schema.find("unevaluatedProperties"); it != schema.end()) {
+        if (has_any(schema, {"allOf", "anyOf", "oneOf", "$ref", "dependentSchemas", "additionalProperties"}))
+            return at(&schema, "unevaluatedProperties",
+                      fail("is not supported beside allOf, anyOf, oneOf, $ref, "
+                           "dependentSchemas and additionalProperties"));
+        NIBBLE_CHECK(child(schema, "unevaluatedProperties", *it, ""));
+    }
+    if (const auto it = schema.find("uniqueItems"); it != schema.end() && *it != Json(false))
+        return at(&schema, "uniqueItems", fail("a grammar cannot compare items"));
+    return Ok{};
+}
+
+Result<std::vector<JsonShape>> SchemaShapes::keywords(const Json& schema) {
+    NIBBLE_CHECK(check_keywords(schema));
+    NIBBLE_CHECK(budget_.pay_work(100));
+    std::vector<JsonShape> shapes;
+    // Each type with the keywords that speak of it.
+    std::vector<std::string> types;
+    if (const auto it = schema.find("type"); it != schema.end()) {
+        if (it->is_string()) types.push_back(it->get<std::string>());
+        if (it->is_array())
+            for (const Json& one : *it) types.push_back(one.is_string() ? one.get<std::string>() : "");
+        if (types.empty()) return at(&schema, "type", fail("a name or a list of names of types"));
+    } else {
+        types = {"object", "array", "string", "number", "boolean", "null"};
+    }
+    if (std::find(types.begin(), types.end(), "number") != types.end()) std::erase(types, "integer");
+    for (const std::string& name : types) {
+        const auto kind = std::find_if(std::begin(kind_names), std::end(kind_names),
+                                       [&](const auto& entry) { return entry.first == name; });
+        if (kind == std::end(kind_names)) return at(&schema, "type", fail("there is no type '{}'", name));
+        JsonShape shape{.kind = kind->second};
+        shape.bounds.whole = name == "integer";
+        if (shape.kind == Kind::number) NIBBLE_CHECK(number_keywords(schema, shape));
+        if (shape.kind == Kind::string) NIBBLE_CHECK(string_keywords(schema, shape));
+        if (shape.kind == Kind::array) NIBBLE_CHECK(array_keywords(schema, shape));
+        if (shape.kind == Kind::object) NIBBLE_CHECK(object_keywords(schema, shape));
+        shapes.push_back(std::move(shape));
+    }
+    NIBBLE_TRY(const auto all, of(SchemaSet{}));
+    NIBBLE_TRY(shapes, both(shapes, all));  // drops what bounds have emptied
+    const auto limit = [&](Result<std::vector<JsonShape>> more) -> Status {
+        if (!more.ok()) return std::move(more).error();
+        NIBBLE_TRY(shapes, both(shapes, *more));
+        return Ok{};
+    };
+    if (const auto it = schema.find("enum"); it != schema.end()) {
+        if (!it->is_array() || it->empty()) return at(&schema, "enum", fail("a list with at least one value"));
+        NIBBLE_CHECK(limit(values(*it, schema, "enum")));
+    }
+    if (const auto it = schema.find("const"); it != schema.end())
+        NIBBLE_CHECK(limit(values(*made(Json::array({*it}), schema), schema, "const")));
+    if (const auto it = schema.find("$ref"); it != schema.end()) {
+        if (!it->is_string()) return at(&schema, "$ref", fail("a text"));
+        NIBBLE_TRY(const Json* to, target(schema, it->get<std::string>()));
+        NIBBLE_CHECK(limit(of_schema(to)));
+    }
+    for (const char* keyword : {"allOf", "anyOf", "oneOf"}) {
+        const auto it = schema.find(keyword);
+        if (it == schema.end()) continue;
+        if (!it->is_array() || it->empty()) return at(&schema, keyword, fail("a list with at least one schema"));
+        for (size_t i = 0; i < it->size(); ++i) NIBBLE_CHECK(child(schema, keyword, (*it)[i], std::to_string(i)));
+    }
+    if (const auto it = schema.find("allOf"); it != schema.end())
+        for (const Json& one : *it) NIBBLE_CHECK(limit(of_schema(&one)));
+    if (const auto it = schema.find("anyOf"); it != schema.end()) {
+        std::vector<JsonShape> any;
+        for (const Json& one : *it) {
+            NIBBLE_TRY(auto found, of_schema(&one));
+            for (JsonShape& shape : found) any.push_back(std::move(shape));
+        }
+        NIBBLE_CHECK(limit(std::move(any)));
+    }
+    if (schema.contains("oneOf")) NIBBLE_CHECK(limit(one_of(schema)));
+    if (schema.contains("not")) NIBBLE_CHECK(limit(none_of(schema)));
+    for (const char* keyword : {"dependentRequired", "dependentSchemas"})
+        if (schema.contains(keyword)) NIBBLE_CHECK(limit(dependent(schema, keyword)));
+    return shapes;
+}
+
+// What equals one of a list.
+Result<std::vector<JsonShape>> SchemaShapes::values(const Json& list, const Json& schema, std::string_view keyword) {
+    std::vector<JsonShape> out;
+    JsonShape texts{.kind = Kind::string}, numbers{.kind = Kind::number};
+    texts.texts.emplace();
+    numbers.numbers.emplace();
+    for (const Json& value : list) {
+        NIBBLE_CHECK(budget_.pay_work(10));
+        if (value.is_string()) {
+            if (!utf8_valid(value.get_ref<const std::string&>())) return at(&schema, keyword, fail("is not UTF-8"));
+            texts.texts->push_back(value.get<std::string>());
+        } else if (value.is_number()) {
+            numbers.numbers->push_back(value);
+        } else if (value.is_boolean()) {
+            out.push_back({.kind = Kind::boolean, .yes = value.get<bool>(), .no = !value.get<bool>()});
+        } else if (value.is_null()) {
+            out.push_back({.kind = Kind::null});
+        } else {
+            // As a schema of its own.
+            Json same = Json::object();
+            if (value.is_array()) {
+                same["type"] = "array";
+                same["prefixItems"] = Json::array();
+                for (const Json& item : value) same["prefixItems"].push_back({{"const", item}});
+                if (value.empty()) same.erase("prefixItems");
+                same["minItems"] = same["maxItems"] = value.size();
+            } else {
+                same["type"] = "object";
+                Json properties = Json::object(), required = Json::array();
+                for (const auto& [key, item] : value.items()) {
+                    properties[key] = {{"const", item}};
+                    required.push_back(key);
+                }
+                same["properties"] = std::move(properties);
+                same["required"] = std::move(required);
+                same["additionalProperties"] = false;
+            }
+            NIBBLE_TRY(auto shapes, of_schema(made(std::move(same), schema)));
+            for (JsonShape& shape : shapes) out.push_back(std::move(shape));
+        }
+    }
+    if (!texts.texts->empty()) out.push_back(std::move(texts));
+    if (!numbers.numbers->empty()) out.push_back(std::move(numbers));
+    return out;
+}
+
+Result<std::vector<JsonShape>> SchemaShapes::one_of(const Json& schema) {
+    std::vector<std::vector<JsonShape>> choices;
+    for (const Json& one : schema["oneOf"]) {
+        NIBBLE_TRY(auto shapes, of_schema(&one));
+        for (size_t i = 0; i < choices.size(); ++i) {
+            NIBBLE_TRY(const auto overlap, both(choices[i], shapes));
+            for (const JsonShape& shape : overlap) {
+                NIBBLE_TRY(const bool none, empty(shape));
+                if (!none)
+                    return at(&schema, "oneOf",
+                              fail("a document may match choices {} and {} at once, which a grammar cannot exclude; "
+                                   "write anyOf, or make them differ in a required member with a const",
+                                   i, choices.size()));
+            }
+        }
+        choices.push_back(std::move(shapes));
+    }
+    std::vector<JsonShape> out;
+    for (auto& choice : choices)
+        for (JsonShape& shape : choice) out.push_back(std::move(shape));
+    return out;
+}
+
+// What does not match the schema of "not", as far as it is simple.
+Result<std::vector<JsonShape>> SchemaShapes::none_of(const Json& schema) {
+    NIBBLE_TRY(const Json* excluded, child(schema, "not", schema["not"], ""));
+    NIBBLE_TRY(const auto shapes, of_schema(excluded));
+    NIBBLE_TRY(auto out, of(SchemaSet{}));
+    const auto refuse = [&] {
+        return at(&schema, "not", fail("is supported for types, texts, patterns and required members"));
+    };
+    for (const JsonShape& shape : shapes) {
+        std::vector<JsonShape> rest;  // values of this type that do not have the shape
+        for (const Kind kind : {Kind::object, Kind::array, Kind::string, Kind::number, Kind::boolean, Kind::null})
+            if (kind != shape.kind) rest.push_back({.kind = kind});
+        JsonShape other{.kind = shape.kind};
+        if (shape.unconstrained()) {
+        } else if (shape.kind == Kind::boolean) {
+            other.yes = !shape.yes;
+            other.no = !shape.no;
+            rest.push_back(other);
+        } else if (shape.kind == Kind::string && shape.texts && shape.languages.empty() && shape.excluded.empty()) {
+            NIBBLE_TRY(other.excluded, listed(shape));
+            rest.push_back(other);
+        } else if (shape.kind == Kind::string && !shape.texts && shape.languages.size() == 1 && shape.least == 0 &&
+                   shape.most == SIZE_MAX && shape.excluded.empty()) {
+            other.languages = shape.languages;
+            other.languages[0].negated = !other.languages[0].negated;
+            rest.push_back(other);
+        } else if (shape.kind == Kind::object && shape.least == 0 && shape.most == SIZE_MAX &&
+                   std::all_of(shape.layers.begin(), shape.layers.end(), [](const Json* layer) {
+                       return !has_any(*layer, {"properties", "patternProperties", "additionalProperties",
+                                                "propertyNames", "unevaluatedProperties"});
+                   })) {
+            for (const std::string& name : shape.required) {
+                NIBBLE_TRY(auto without,
+                           of_schema(made({{"type", "object"}, {"properties", {{name, false}}}}, schema)));
+                for (JsonShape& one : without) rest.push_back(std::move(one));
+            }
+        } else {
+            return refuse();
+        }
+        NIBBLE_TRY(out, both(out, rest));
+    }
+    return out;
+}
+
+Result<std::vector<JsonShape>> SchemaShapes::dependent(const Json& schema, std::string_view keyword) {
+    const Json& map = schema[std::string(keyword)];
+    if (!map.is_object()) return at(&schema, keyword, fail("an object"));
+    NIBBLE_TRY(auto out, of(SchemaSet{}));
+    for (const auto& [name, value] : map.items()) {
+        Json with{{"required", Json::array({name})}};
+        if (keyword == "dependentRequired") {
+            if (!value.is_array()) return at(&schema, keyword, fail("lists of names"));
+            for (const Json& one : value) with["required"].push_back(one);
+        }
+        NIBBLE_TRY(auto shapes, of_schema(made(std::move(with), schema)));
+        if (keyword == "dependentSchemas") {
+            NIBBLE_TRY(const Json* then, child(schema, keyword, value, name));
+            NIBBLE_TRY(const auto more, of_schema(then));
+            NIBBLE_TRY(shapes, both(shapes, more));
+        }
+        Json none = Json::object();
+        none["properties"][name] = false;
+        NIBBLE_TRY(auto without, of_schema(made(std::move(none), schema)));
+        // Values of other types are in both.
+        std::erase_if(without, [](const JsonShape& shape) { return shape.kind != Kind::object; });
+        for (JsonShape& shape : without) shapes.push_back(std::move(shape));
+        NIBBLE_TRY(out, both(out, shapes));
+    }
+    return out;
+}
+
+Status SchemaShapes::number_keywords(const Json& schema, JsonShape& shape) {
+    const auto bound = [&](const char* keyword, bool is_least, bool open) -> Status {
+        const auto it = schema.find(keyword);
+        if (it == schema.end()) return Ok{};
+        if (!it->is_number()) return at(&schema, keyword, fail("a number"));
+        const double value = it->get<double>();
+        if (is_least ? value <= -1e18 : value >= 1e18) return Ok{};  // no number that is written is beyond it
+        const auto fixed = fixed_number(*it);
+        if (!fixed.ok()) return at(&schema, keyword, fixed.error());
+        auto& to = is_least ? shape.bounds.least : shape.bounds.most;
+        bool& to_open = is_least ? shape.bounds.least_open : shape.bounds.most_open;
+        if (!to || (is_least ? *fixed > *to : *fixed < *to) || (*fixed == *to && open)) {
+            to = *fixed;
+            to_open = open;
+        }
+        return Ok{};
+    };
+    NIBBLE_CHECK(bound("minimum", true, false));
+    NIBBLE_CHECK(bound("exclusiveMinimum", true, true));
+    NIBBLE_CHECK(bound("maximum", false, false));
+    NIBBLE_CHECK(bound("exclusiveMaximum", false, true));
+    if (const auto it = schema.find("multipleOf"); it != schema.end()) {
+        const double value = it->is_number() ? it->get<double>() : 0;
+        if (!(value >= 1) || value > 1000 || value != double(int64_t(value)))
+            return at(&schema, "multipleOf", fail("only integers from 1 to 1000 are supported"));
+        shape.bounds.whole = true;
+        shape.bounds.multiple = int64_t(value);
+    }
+    return Ok{};
+}
+
+Result<size_t> SchemaShapes::count(const Json& schema, std::string_view keyword, size_t otherwise) {
+    const auto it = schema.find(keyword);
+    if (it == schema.end()) return otherwise;
+    const double value = it->is_number() ? it->get<double>() : -1;
+    if (!(value >= 0) || value != double(int64_t(value))) return at(&schema, keyword, fail("an integer from 0"));
+    return value > 1e15 ? otherwise == SIZE_MAX ? SIZE_MAX : size_t(1e15) : size_t(value);
+}
+
+Status SchemaShapes::string_keywords(const Json& schema, JsonShape& shape) {
+    NIBBLE_TRY(shape.least, count(schema, "minLength", 0));
+    NIBBLE_TRY(shape.most, count(schema, "maxLength", SIZE_MAX));
+    for (const char* keyword : {"pattern", "format"}) {
+        const auto it = schema.find(keyword);
+        if (it == schema.end()) continue;
+        if (!it->is_string()) return at(&schema, keyword, fail("a text"));
+        JsonShape::Language language{it->get<std::string>(), true, false};
+        if (keyword[0] == 'f') {
+            language = {std::string(format_pattern(it->get_ref<const std::string&>())), false, false};
+            if (language.pattern.empty())
+                return at(&schema, keyword, fail("the format '{}' is not supported", it->get<std::string>()));
+        }
+        const auto parsed = parse_regex(language.pattern, {Spelling::plain, language.search}, budget_);
+        if (!parsed.ok()) return at(&schema, keyword, parsed.error());
+        shape.languages.push_back(std::move(language));
+    }
+    return Ok{};
+}
+
+Status SchemaShapes::array_keywords(const Json& schema, JsonShape& shape) {
+    NIBBLE_TRY(shape.least, count(schema, "minItems", 0));
+    NIBBLE_TRY(shape.most, count(schema, "maxItems", SIZE_MAX));
+    if (const auto it = schema.find("items"); it != schema.end()) {
+        if (it->is_array())
+            return at(&schema, "items", fail("a list of schemas is called prefixItems since draft 2020-12"));
+        NIBBLE_CHECK(child(schema, "items", *it, ""));
+    }
+    if (const auto it = schema.find("prefixItems"); it != schema.end()) {
+        if (!it->is_array()) return at(&schema, "prefixItems", fail("a list of schemas"));
+        for (size_t i = 0; i < it->size(); ++i) NIBBLE_CHECK(child(schema, "prefixItems", (*it)[i], std::to_string(i)));
+    }
+    if (has_any(schema, {"items", "prefixItems"})) shape.layers.push_back(&schema);
+    return Ok{};
+}
+
+Status SchemaShapes::object_keywords(const Json& schema, JsonShape& shape) {
+    NIBBLE_TRY(shape.least, count(schema, "minProperties", 0));
+    NIBBLE_TRY(shape.most, count(schema, "maxProperties", SIZE_MAX));
+    for (const char* keyword : {"properties", "patternProperties"}) {
+        const auto it = schema.find(keyword);
+        if (it == schema.end()) continue;
+        if (!it->is_object()) return at(&schema, keyword, fail("an object of schemas"));
+        for (const auto& [name, value] : it->items()) {
+            NIBBLE_CHECK(child(schema, keyword, value, name));
+            if (!utf8_valid(name)) return at(&schema, keyword, fail("a name is not UTF-8"));
+            if (keyword[0] == 'p' && keyword[1] == 'r') continue;
+            const auto parsed = parse_regex(name, {Spelling::plain, true}, budget_);
+            if (!parsed.ok()) return at(&value, "", parsed.error());
+        }
+    }
+    for (const char* keyword : {"additionalProperties", "propertyNames"})
+        if (const auto it = schema.find(keyword); it != schema.end()) NIBBLE_CHECK(child(schema, keyword, *it, ""));
+    if (const auto it = schema.find("required"); it != schema.end()) {
+        if (!it->is_array()) return at(&schema, "required", fail("a list of names"));
+        for (const Json& name : *it) {
+            if (!name.is_string() || !utf8_valid(name.get_ref<const std::string&>()))
+                return at(&schema, "required", fail("a list of names"));
+            shape.required.push_back(name.get<std::string>());
+        }
+    }
+    if (has_any(schema,
+                {"properties", "patternProperties", "additionalProperties", "propertyNames", "unevaluatedProperties"}))
+        shape.layers.push_back(&schema);
+    return Ok{};
+}
+
+Result<const Json*> SchemaShapes::target(const Json& schema, const std::string& reference) {
+    const auto refuse = [&](std::string_view why) { return at(&schema, "$ref", fail("'{}' {}", reference, why)); };
+    std::string_view fragment = reference;
+    if (const auto id = root_.find("$id"); id != root_.end() && id->is_string())
+        if (const auto& text = id->get_ref<const std::string&>(); !text.empty() && fragment.starts_with(text)) {
+            fragment.remove_prefix(text.size());
+            if (fragment.empty()) return &root_;
+        }
+    if (!fragment.starts_with('#')) return refuse("is outside of the schema; only '#...' is supported");
+    const std::string path = percent_decoded(fragment.substr(1));
+    if (!path.empty() && path[0] != '/') {  // an anchor
+        std::vector<const Json*> work{&root_};
+        while (!work.empty()) {
+            const Json* at_node = work.back();
+            work.pop_back();
+            NIBBLE_CHECK(budget_.pay_work(1));
+            if (at_node->is_object())
+                if (const auto it = at_node->find("$anchor"); it != at_node->end() && *it == path) {
+                    where_.try_emplace(at_node, "#" + path);
+                    return at_node;
+                }
+            if (at_node->is_structured())
+                for (const Json& inner : *at_node) work.push_back(&inner);
+        }
+        return refuse("names no $anchor");
+    }
+    const Json* found = &root_;
+    for (size_t from = 0; from < path.size();) {
+        const size_t end = std::min(path.find('/', from + 1), path.size());
+        std::string name;
+        for (size_t i = from + 1; i < end; ++i) {
+            if (path[i] == '~' && i + 1 < end && (path[i + 1] == '0' || path[i + 1] == '1'))
+                name += path[++i] == '0' ? '~' : '/';
+            else
+                name += path[i];
+        }
+        if (found->is_object()) {
+            const auto it = found->find(name);
+            found = it == found->end() ? nullptr : &*it;
+        } else {
+            const bool number = !name.empty() && name.size() < 10 && name.find_first_not_of("0123456789") == name.npos;
+            found = found->is_array() && number && size_t(std::atol(name.c_str())) < found->size()
+                        ? &(*found)[size_t(std::atol(name.c_str()))]
+                        : nullptr;
+        }
+        if (!found) return refuse("names nothing in the schema");
+        from = end;
+    }
+    where_.try_emplace(found, "#" + path);
+    return found;
+}
+
+}  // namespace nibble

@@ -1,0 +1,219 @@
+// POST /v1/responses: OpenAI's newer API, texts. Nothing is stored: previous_response_id is an error.
+#include "server/answer_json.h"
+#include "server/chat_turn.h"
+#include "server/parameters.h"
+#include "server/routes.h"
+
+namespace nibble {
+namespace {
+
+struct ResponseWish {
+    ChatTurn turn;
+    Request request;
+    Json echo = Json::object();  // fields of the request that the answer repeats
+    bool stream = false;
+};
+
+Result<Json> messages_of_input(BodyFields& fields) {
+    Json messages = Json::array();
+    std::string instructions;
+    NIBBLE_CHECK(fields.read("instructions", instructions));
+    if (!instructions.empty()) messages.push_back({{"role", "system"}, {"content", instructions}});
+    const Json* input = fields.find("input");
+    if (!input) return fields.bad("input", "is missing");
+    if (input->is_string()) {
+        messages.push_back({{"role", "user"}, {"content", *input}});
+        return messages;
+    }
+    if (!input->is_array()) return fields.bad("input", "is neither a text nor a list");
+    for (const Json& item : *input) {
+        if (!item.is_object()) return fields.bad("input", "an item is no object");
+        if (item.contains("type") && item["type"] != "message")
+            return fields.bad("input", "only items of type message are supported");
+        Json message = Json::object();
+        for (const char* name : {"role", "content"})
+            if (item.contains(name)) message[name] = item[name];
+        messages.push_back(std::move(message));
+    }
+    return messages;
+}
+
+Result<ResponseWish> read_response(BodyFields& fields, const ServedModel& model, bool ignore_unknown) {
+    ResponseWish wish;
+    wish.request = model.like;
+    Request& request = wish.request;
+    for (const char* name : {"previous_response_id", "conversation", "prompt", "reasoning", "max_tool_calls"})
+        if (fields.has(name)) return fields.bad(name, "is not supported");
+    for (const char* name : {"tools", "include"})
+        if (const Json* list = fields.find(name); list && !list->empty()) return fields.bad(name, "is not supported");
+    if (const Json* choice = fields.find("tool_choice"); choice && *choice != "auto" && *choice != "none")
+        return fields.bad("tool_choice", "is not supported");
+    if (const Json* text = fields.find("text"))
+        if (!text->is_object() || (text->contains("format") && (*text)["format"] != Json{{"type", "text"}}))
+            return fields.bad("text", "a format other than text is not supported");
+    NIBBLE_CHECK(fields.only("background", false));
+    NIBBLE_CHECK(fields.only("truncation", "disabled"));
+    NIBBLE_TRY(const Json messages, messages_of_input(fields));
+    auto turn = make_chat_turn(model, messages, {});
+    if (!turn.ok()) return fields.bad("input", turn.error().message());
+    wish.turn = *std::move(turn);
+    NIBBLE_CHECK(read_sampling(fields, model, request));
+    if (request.choices != 1) return fields.bad("n", "is not of this API");
+    NIBBLE_CHECK(fields.read("stream", wish.stream));
+    request.prompt = wish.turn.prompt;
+    if (const Status fits = check_fits(model, request.prompt); !fits.ok()) {
+        fields.blame("input");
+        return fits.error();
+    }
+    request.max_tokens = model.context() - std::ssize(request.prompt);
+    NIBBLE_CHECK(fields.read_in("max_output_tokens", request.max_tokens, int64_t{1}, int64_t{1} << 40));
+    const auto repeat = [&](const char* name) {
+        const Json* value = fields.find(name);
+        wish.echo[name] = value ? *value : Json(nullptr);
+    };
+    for (const char* name : {"instructions", "max_output_tokens", "metadata"}) repeat(name);
+    fields.ignore({"parallel_tool_calls", "stream_options", "top_logprobs"});
+    if (!ignore_unknown) NIBBLE_CHECK(read_the_rest(fields));
+    return wish;
+}
+
+class ResponseWriter : public AnswerWriter {
+public:
+    ResponseWriter(ExchangePtr exchange, ModelPtr model, const ResponseWish& wish)
+        : exchange_(std::move(exchange)),
+          model_(std::move(model)),
+          out_(exchange_),
+          echo_(wish.echo),
+          sampling_(wish.request.sampling),
+          stream_(wish.stream),
+          created_(unix_seconds()),
+          reader_(wish.turn.reader()) {}
+
+    void begin() override {
+        if (!stream_) return;
+        out_.begin();
+        say("response.created", {{"response", response("in_progress", nullptr)}});
+        say("response.in_progress", {{"response", response("in_progress", nullptr)}});
+        say("response.output_item.added", {{"output_index", 0}, {"item", item("in_progress", false)}});
+        say("response.content_part.added", place({{"part", part("")}}));
+    }
+
+    void event(const HeardEvent& e) override {
+        std::vector<AnswerPart> parts = reader_.push(e.text);
+        if (e.finish != FinishReason::none) {
+            for (AnswerPart& one : reader_.finish()) parts.push_back(std::move(one));
+            cut_ = e.finish == FinishReason::length;
+        }
+        for (const AnswerPart& one : parts) {
+            if (one.kind != AnswerPart::Kind::content) continue;
+            text_ += one.text;
+            if (stream_) say("response.output_text.delta", place({{"delta", one.text}, {"logprobs", Json::array()}}));
+        }
+    }
+
+    void finish(const RequestReport& total) override {
+        const char* status = cut_ ? "incomplete" : "completed";
+        if (!stream_) {
+            Json json = response(status, &total);
+            json["timings"] = timings_json(total);
+            exchange_->send(json);
+            return;
+        }
+        say("response.output_text.done", place({{"text", text_}, {"logprobs", Json::array()}}));
+        say("response.content_part.done", place({{"part", part(text_)}}));
+        say("response.output_item.done", {{"output_index", 0}, {"item", item(status, true)}});
+        say(cut_ ? "response.incomplete" : "response.completed", {{"response", response(status, &total)}});
+        out_.done(false);
+        out_.log(200);
+    }
+
+    void fail(const ApiError& error) override {
+        if (!stream_) {
+            exchange_->fail(error);
+            return;
+        }
+        Json failed = response("failed", nullptr);
+        failed["error"] = {{"code", "server_error"}, {"message", error.message}};
+        say("response.failed", {{"response", std::move(failed)}});
+        out_.done(false);
+        out_.log(error.status);
+    }
+
+private:
+    void say(std::string_view name, Json more) {
+        Json json{{"type", name}, {"sequence_number", sequence_++}};
+        json.update(more);
+        out_.event(name, json);
+    }
+    Json place(Json more) const {
+        Json json{{"item_id", "msg_" + exchange_->id}, {"output_index", 0}, {"content_index", 0}};
+        json.update(more);
+        return json;
+    }
+    static Json part(const std::string& text) {
+        return {{"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", Json::array()}};
+    }
+    Json item(std::string_view status, bool whole) const {
+        return {{"id", "msg_" + exchange_->id},
+                {"type", "message"},
+                {"role", "assistant"},
+                {"status", status},
+                {"content", whole ? Json::array({part(text_)}) : Json::array()}};
+    }
+    Json response(std::string_view status, const RequestReport* total) const {
+        Json json{{"id", "resp_" + exchange_->id},
+                  {"object", "response"},
+                  {"created_at", created_},
+                  {"status", status},
+                  {"model", model_->names[0]},
+                  {"output", total ? Json::array({item(status, true)}) : Json::array()},
+                  {"error", nullptr},
+                  {"incomplete_details", nullptr},
+                  {"parallel_tool_calls", true},
+                  {"tool_choice", "auto"},
+                  {"tools", Json::array()},
+                  {"temperature", sampling_.temperature},
+                  {"top_p", sampling_.top_p},
+                  {"text", {{"format", {{"type", "text"}}}}},
+                  {"previous_response_id", nullptr},
+                  {"store", false},
+                  {"truncation", "disabled"},
+                  {"usage", nullptr}};
+        json.update(echo_);
+        if (cut_) json["incomplete_details"] = {{"reason", "max_output_tokens"}};
+        if (total)
+            json["usage"] = {{"input_tokens", total->prompt_tokens},
+                             {"input_tokens_details", {{"cached_tokens", total->cached_tokens}}},
+                             {"output_tokens", total->generated_tokens},
+                             {"output_tokens_details", {{"reasoning_tokens", 0}}},
+                             {"total_tokens", total->prompt_tokens + total->generated_tokens}};
+        return json;
+    }
+
+    ExchangePtr exchange_;
+    ModelPtr model_;
+    SseOut out_;
+    Json echo_;
+    SamplingParams sampling_;
+    bool stream_, cut_ = false;
+    int64_t created_, sequence_ = 0;
+    AnswerReader reader_;
+    std::string text_;
+};
+
+}  // namespace
+
+void answer_responses(ExchangePtr exchange, ModelPtr model) {
+    const auto body = read_body(*exchange, *model);
+    if (!body) return;
+    BodyFields fields(*body);
+    auto wish = read_response(fields, *model, exchange->core.options.ignore_unknown);
+    if (!wish.ok()) {
+        exchange->fail({.message = wish.error().message(), .param = fields.blamed()});
+        return;
+    }
+    auto writer = std::make_unique<ResponseWriter>(exchange, model, *wish);
+    std::make_shared<LiveRequest>(exchange, model, std::move(writer))->submit({std::move(wish->request)});
+}
+
+}  // namespace nibble

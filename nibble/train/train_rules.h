@@ -1,0 +1,34 @@
+// What a recipe does to one unit of linears: how the operands of its three products are rounded.
+#pragma once
+
+#include "model/config/config.h"
+#include "train/train_cast.h"
+#include "train/train_precision.h"
+
+#include <string>
+
+namespace nibble {
+
+struct UnitPlace {
+    int64_t layer = 0, layers = 0;
+    bool mlp = false;  // of an MLP or an expert
+};
+
+struct UnitRules {
+    bool quantized = false;  // false: BF16 (or FP32) products
+    CastRule x, w;           // forward
+    CastRule dy, w_back;     // input gradient; w_back is the transpose of w where that is the same rounding
+    CastRule dy_t, x_t;      // weight gradient, both along tokens
+    bool eden = false;       // instead: MS-EDEN of all four operands of the way back
+    int64_t rank = 0;        // columns of the BF16 term over the strongest input directions
+    bool delayed = false;    // scales of fp8 from the steps before
+};
+
+// `late`: in the last part of the steps, where late_forward holds.
+UnitRules unit_rules(const TrainPrecision& precision, const UnitPlace& place, bool late);
+// Whether a row's forward product depends on other rows: the scale of its input is that of the whole tensor.
+bool sees_neighbours(const UnitRules& rules);
+// "NVFP4 1x16", "E4M3 128x128" ... of one operand.
+std::string rule_text(const CastRule& rule);
+
+}  // namespace nibble

@@ -1,0 +1,84 @@
+#include "train/train_self_test.h"
+
+#include "train/train_cast.h"
+#include "train/train_eden.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace nibble {
+namespace {
+
+constexpr int64_t tested_rows = 64, tested_cols = 256;
+
+// Mean and variance of 16,384 roundings of one value beside those of a coin.
+Status test_rounding(uint64_t seed, ThreadPool& pool) {
+    for (const float value : {0.1f, 0.3f, 1.7f, 2.75f, 4.5f}) {
+        // A six in every block holds the scales at 1.
+        std::vector<float> x(static_cast<size_t>(tested_rows * tested_cols), round_to_bf16(value));
+        for (size_t i = 0; i < x.size(); i += 16) x[i] = 6;
+        const CastOperand o = cast_rows(x.data(), tested_rows, tested_cols, tested_cols,
+                                        {.format = CastFormat::nvfp4, .stochastic = true},
+                                        {.id = 1, .draw = seed << 20, .outer_step = tested_cols / 16}, {}, pool);
+        const float unit = o.scale[0] / o.divisor, v = round_to_bf16(value);
+        const double step = v < 2 ? 0.5 : v < 4 ? 1.0 : 2.0, up = v / step - std::floor(v / step);
+        double sum = 0, squares = 0;
+        int64_t count = 0;
+        for (size_t i = 0; i < x.size(); ++i) {
+            if (i % 16 == 0) continue;
+            const double q = double{o.values[i]} * unit;
+            sum += q, squares += q * q, ++count;
+        }
+        const double mean = sum / double(count), variance = squares / double(count) - mean * mean;
+        const double spread = step * std::sqrt(up * (1 - up));
+        // Five deviations of the mean, and the bias of at most 1 / 256 of a step that eight random bits have.
+        if (std::abs(mean - v) > 5 * spread / std::sqrt(double(count)) + step / 256 + 1e-4)
+            return fail("self-test: stochastic rounding of {} has the mean {}", v, mean);
+        if (std::abs(variance - spread * spread) > 0.1 * step * step)
+            return fail("self-test: stochastic rounding of {} has the variance {} instead of {}", v, variance,
+                        spread * spread);
+    }
+    return Ok{};
+}
+
+Status test_draws(uint64_t seed) {
+    const CastRandom one{.id = 9, .draw = seed << 20};
+    const auto same = [](const PhiloxBlock& a, const PhiloxBlock& b) { return std::equal(a.word, a.word + 4, b.word); };
+    const CastRandom role{.id = 10, .draw = one.draw}, step{.id = 9, .draw = one.draw + 1};
+    if (same(one.block(0, 0), role.block(0, 0)) || same(one.block(0, 0), step.block(0, 0)) ||
+        same(one.block(0, 0), one.block(1, 0)) || !same(one.block(3, 0), one.block(3, 0)))
+        return fail("self-test: random numbers of two roles, steps or elements are the same");
+    return Ok{};
+}
+
+// A gradient of ordinary size has codes that are not zero, and its mean is kept.
+Status test_gradients(const TrainPrecision& p, uint64_t seed, ThreadPool& pool) {
+    std::vector<float> x;
+    for (int64_t i = 0; i < tested_rows * tested_cols; ++i)
+        x.push_back(round_to_bf16(1e-6f * std::sin(static_cast<float>(i % 1009) * 0.7f)));
+    const CastRandom draws{.id = 1, .draw = seed << 20, .outer_step = tested_cols / 16};
+    const CastRandom signs{.id = 5, .draw = seed << 20};
+    CastOperand o;
+    if (p.recipe == TrainRecipe::nibble_nvfp4 && p.eden)
+        o = eden_rows(x.data(), tested_rows, tested_cols, tested_cols, draws, signs, 0, pool);
+    else
+        o = cast_rows(x.data(), tested_rows, tested_cols, tested_cols,
+                      {.format = CastFormat::nvfp4, .rotate = p.rotate, .stochastic = p.stochastic}, draws, {}, pool);
+    const auto zeros = std::ranges::count(o.values, 0.0f);
+    if (zeros * 2 > std::ssize(o.values))
+        return fail("self-test: {} of {} quantized gradients are zero", zeros, o.values.size());
+    return Ok{};
+}
+
+}  // namespace
+
+Status train_self_test(const TrainPrecision& p, uint64_t seed) {
+    if (p.recipe != TrainRecipe::nvfp4 && p.recipe != TrainRecipe::nibble_nvfp4) return Ok{};
+    ThreadPool pool(1);
+    if (p.stochastic) NIBBLE_CHECK(test_rounding(seed, pool));
+    NIBBLE_CHECK(test_draws(seed));
+    return test_gradients(p, seed, pool);
+}
+
+}  // namespace nibble

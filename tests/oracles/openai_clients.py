@@ -1,0 +1,235 @@
+"""The official clients of two companies against a server of ours: `openai_clients.py build/cpu/nibble`
+
+Starts `nibble serve` over tests/data/chat at a port that the system chooses, and runs every function below whose name begins with
+test_. Exit status 77: the packages are not installed (tools/setup --test installs them into .venv).
+"""
+import asyncio
+import os
+import re
+import subprocess
+import sys
+import threading
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.join(HERE, "..", "..")
+VENV = os.path.join(ROOT, ".venv", "bin", "python")
+try:
+    import anthropic
+    import openai
+except ImportError:
+    if os.path.exists(VENV) and not os.environ.get("NIBBLE_IN_VENV"):
+        os.execve(VENV, [VENV, *sys.argv], {**os.environ, "NIBBLE_IN_VENV": "1"})
+    print("the packages openai and anthropic are not installed")
+    sys.exit(77)
+
+HELLO = [{"role": "user", "content": "hello"}]
+KEY = "a-key"
+SECONDS = 300.0
+
+
+class Server:
+    def __init__(self, program):
+        self.lines = []
+        self.process = subprocess.Popen(
+            [program, "serve", os.path.join(HERE, "..", "data", "chat"), "--port", "0", "--api-key", KEY, "--kv-memory", "64M",
+             "--served-model-name", "tiny"],
+            stderr=subprocess.PIPE, text=True)
+        found = threading.Event()
+        self.url = None
+
+        def read():
+            for line in self.process.stderr:
+                self.lines.append(line)
+                match = re.search(r"is served at (http://\S+)", line)
+                if match:
+                    self.url = match.group(1)
+                    found.set()
+            found.set()
+
+        self.reader = threading.Thread(target=read, daemon=True)
+        self.reader.start()
+        found.wait(SECONDS)
+        assert self.url, "".join(self.lines)
+
+    def stop(self):
+        self.process.terminate()
+        status = self.process.wait(SECONDS)
+        self.reader.join(SECONDS)
+        assert status == 0, f"the server ended with {status}"
+
+
+def one(client, **more):
+    return client.chat.completions.create(**{"model": "tiny", "messages": HELLO, "max_tokens": 8, "temperature": 0, **more})
+
+
+def test_models(client, _):
+    models = client.models.list().data
+    assert [m.id for m in models] == ["tiny"]
+    assert client.models.retrieve("tiny").id == "tiny"
+
+
+def test_chat(client, _):
+    answer = one(client, seed=1)
+    assert answer.object == "chat.completion" and answer.choices[0].message.role == "assistant"
+    assert answer.choices[0].finish_reason in ("stop", "length")
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+    assert answer.choices[0].message.content == one(client, seed=1).choices[0].message.content
+
+
+def test_chat_stream(client, _):
+    whole = one(client)
+    text, usage, finish = "", None, None
+    for chunk in one(client, stream=True, stream_options={"include_usage": True}):
+        if chunk.choices:
+            text += chunk.choices[0].delta.content or ""
+            finish = chunk.choices[0].finish_reason or finish
+        usage = chunk.usage or usage
+    assert text == whole.choices[0].message.content
+    assert finish == whole.choices[0].finish_reason
+    assert usage.completion_tokens == whole.usage.completion_tokens
+
+
+def test_chat_stream_helper(client, _):
+    text = ""
+    with client.chat.completions.stream(model="tiny", messages=HELLO, max_tokens=8, temperature=0) as stream:
+        try:
+            for event in stream:
+                if event.type == "content.delta":
+                    text += event.delta
+        except openai.LengthFinishReasonError:  # so does the helper tell that max_tokens was reached
+            pass
+    assert text == one(client).choices[0].message.content
+
+
+def test_logprobs(client, _):
+    answer = one(client, logprobs=True, top_logprobs=4)
+    content = answer.choices[0].logprobs.content
+    assert len(content) == answer.usage.completion_tokens
+    for token in content:
+        assert len(token.top_logprobs) == 4
+        assert token.logprob == token.top_logprobs[0].logprob  # greedy
+        assert token.logprob <= 0
+
+
+def test_choices(client, _):
+    answer = one(client, n=5, temperature=1, seed=3)
+    assert [c.index for c in answer.choices] == list(range(5))
+    assert len({c.message.content for c in answer.choices}) > 1
+
+
+def test_extra_parameters(client, _):
+    extra = {"top_k": 3, "min_p": 0.01, "repetition_penalty": 1.1, "min_tokens": 2, "ignore_eos": True, "return_token_ids": True}
+    answer = one(client, extra_body=extra)
+    assert len(answer.choices[0].model_extra["token_ids"]) == 8
+
+
+def test_completions(client, _):
+    whole = client.completions.create(model="tiny", prompt="once", max_tokens=6, temperature=0, logprobs=2)
+    assert len(whole.choices[0].logprobs.tokens) == whole.usage.completion_tokens
+    stream = client.completions.create(model="tiny", prompt="once", max_tokens=6, temperature=0, stream=True)
+    assert "".join(c.choices[0].text for c in stream) == whole.choices[0].text
+    several = client.completions.create(model="tiny", prompt=["a", "b"], max_tokens=2, n=2)
+    assert len(several.choices) == 4
+    echo = client.completions.create(model="tiny", prompt="once", max_tokens=2, echo=True)
+    assert "once" in echo.choices[0].text
+
+
+def test_responses(client, _):
+    whole = client.responses.create(model="tiny", input="hello", max_output_tokens=8, temperature=0, instructions="be brief")
+    assert whole.status in ("completed", "incomplete") and whole.usage.output_tokens > 0
+    text, last = "", None
+    for event in client.responses.create(model="tiny", input=HELLO, max_output_tokens=8, temperature=0, stream=True,
+                                         instructions="be brief"):
+        if event.type == "response.output_text.delta":
+            text += event.delta
+        last = event
+    assert text == whole.output_text
+    assert last.type == "response." + last.response.status
+    assert last.response.output_text == text
+
+
+def expect(error, call):
+    try:
+        call()
+    except error as caught:
+        return caught
+    raise AssertionError(f"no {error.__name__}")
+
+
+def test_errors(client, server):
+    wrong = expect(openai.BadRequestError, lambda: one(client, temperature=-1))
+    assert wrong.param == "temperature" and "temperature" in str(wrong)
+    expect(openai.NotFoundError, lambda: one(client, model="other"))
+    expect(openai.BadRequestError, lambda: one(client, extra_body={"tempereture": 1}))
+    long = expect(openai.BadRequestError, lambda: one(client, messages=[{"role": "user", "content": "x" * 9000}]))
+    assert "maximum context length" in str(long)
+    stranger = openai.OpenAI(base_url=server.url + "/v1", api_key="wrong", max_retries=0)
+    expect(openai.AuthenticationError, stranger.models.list)
+
+
+def test_cancellation(client, _):
+    for _round in range(5):
+        stream = one(client, stream=True, max_tokens=900, extra_body={"ignore_eos": True})
+        next(iter(stream))
+        stream.close()
+    assert one(client).choices
+
+
+def test_async_with_200_at_once(client, server):
+    async def run():
+        async with openai.AsyncOpenAI(base_url=server.url + "/v1", api_key=KEY, timeout=SECONDS, max_retries=0) as many:
+            async def ask(seed):
+                stream = seed % 2 == 1
+                made = await many.chat.completions.create(model="tiny", messages=HELLO, max_tokens=8, seed=seed % 10, stream=stream)
+                if not stream:
+                    return made.choices[0].message.content
+                return "".join([c.choices[0].delta.content or "" async for c in made])
+            return await asyncio.gather(*(ask(i) for i in range(200)))
+
+    answers = asyncio.run(run())
+    for i, answer in enumerate(answers):
+        assert answer == answers[i % 10], i
+    assert answers[0] == one(client, seed=0, temperature=1).choices[0].message.content
+
+
+def test_anthropic(_, server):
+    client = anthropic.Anthropic(base_url=server.url, api_key=KEY, timeout=SECONDS, max_retries=0)
+    ask = {"model": "tiny", "max_tokens": 8, "system": "be brief", "messages": HELLO, "extra_body": {"temperature": 0}}
+    whole = client.messages.create(**ask)
+    assert whole.type == "message" and whole.content[0].type == "text"
+    assert whole.stop_reason in ("end_turn", "max_tokens") and whole.usage.output_tokens > 0
+    with client.messages.stream(**ask) as stream:
+        text = "".join(stream.text_stream)
+        final = stream.get_final_message()
+    assert text == whole.content[0].text == final.content[0].text
+    assert final.usage.output_tokens == whole.usage.output_tokens and final.stop_reason == whole.stop_reason
+    counted = client.messages.count_tokens(model="tiny", system="be brief", messages=HELLO)
+    assert counted.input_tokens == whole.usage.input_tokens + (whole.usage.cache_read_input_tokens or 0)
+    wrong = expect(anthropic.BadRequestError, lambda: client.messages.create(**{**ask, "max_tokens": -1}))
+    assert wrong.body["type"] == "error" and wrong.body["error"]["type"] == "invalid_request_error"
+    stranger = anthropic.Anthropic(base_url=server.url, api_key="wrong", max_retries=0)
+    expect(anthropic.AuthenticationError, lambda: stranger.messages.create(**ask))
+    expect(anthropic.NotFoundError, lambda: client.messages.create(**{**ask, "model": "other"}))
+
+
+def main():
+    server = Server(sys.argv[1])
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key=KEY, timeout=SECONDS, max_retries=0)
+    failed = 0
+    for name, test in list(globals().items()):
+        if not name.startswith("test_"):
+            continue
+        try:
+            test(client, server)
+            print(f"{name}: ok", flush=True)
+        except Exception as error:  # the next test tells more
+            failed += 1
+            print(f"{name}: FAILED: {type(error).__name__}: {error}", flush=True)
+    server.stop()
+    if failed:
+        print("".join(server.lines[-20:]))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,274 @@
+// Precision recipes: every one trains, does not show threads or batches, and its products are those of a slow twin.
+#include "train/small_trainer.h"
+
+#include "model/models.h"
+#include "train/check_forward.h"
+#include "train/train_eden.h"
+#include "train/train_run.h"
+
+#include <cmath>
+#include <set>
+
+namespace nibble::test {
+namespace {
+
+const std::vector<std::string> quantized_recipes{"fp8",   "fp8_delayed",  "fp8_block",    "mxfp8",
+                                                 "nvfp4", "nvfp4_no_rht", "nibble_nvfp4", "nibble_nvfp4_late"};
+
+TrainerOptions with(const std::string& recipe) {
+    TrainerOptions options;
+    options.precision = *train_precision_from_name(recipe);
+    options.precision.rank = 4;
+    return options;
+}
+
+Json wide_llama() {
+    Json config = small_llama();
+    config["hidden_size"] = 64;
+    config["intermediate_size"] = 96;
+    config["num_hidden_layers"] = 2;
+    return config;
+}
+
+struct TrainedRun {
+    std::vector<float> masters;
+    std::vector<double> losses;
+};
+
+TrainedRun train(const std::string& recipe, int threads, const std::vector<TrainBatch>& batches, int steps,
+          double rate = 0.01) {
+    ThreadPool pool(threads);
+    const auto trainer = small_trainer(pool, with(recipe), wide_llama());
+    TrainedRun run;
+    trainer->begin(0, steps);
+    for (int s = 0; s < steps; ++s) {
+        const auto step = trainer->step(batches, rate);
+        EXPECT_TRUE(step.ok()) << step.error().message();
+        run.losses.push_back(step->loss);
+    }
+    run.masters = all_masters(trainer->parameters());
+    return run;
+}
+
+class TrainRecipes : public testing::TestWithParam<std::string> {};
+
+TEST_P(TrainRecipes, ThreadsAndBatchesDoNotShow) {
+    const TrainBatch all = random_batch(5, 40, 48, 9);
+    const TrainedRun want = train(GetParam(), 1, {all}, 3);
+    EXPECT_EQ(train(GetParam(), 3, {all}, 3).masters, want.masters);
+    EXPECT_EQ(train(GetParam(), 2, {rows_of(all, 0, 3), rows_of(all, 3, 2)}, 3).masters, want.masters);
+    const TrainedRun plain = train("bf16", 1, {all}, 3);
+    EXPECT_NE(plain.masters, want.masters);
+    EXPECT_NEAR(want.losses[0], plain.losses[0], 0.25);
+}
+
+TEST_P(TrainRecipes, LossFalls) {
+    const std::string text = "the cat sat on the mat and the dog sat on the log ";
+    std::vector<int32_t> tokens;
+    for (int i = 0; i < 4 * 33; ++i) tokens.push_back(text[static_cast<size_t>(i) % text.size()] % 48);
+    const TrainedRun run = train(GetParam(), 2, {next_token_batch(tokens, 4, 32)}, 40);
+    EXPECT_GT(run.losses.front(), 3.0);
+    EXPECT_LT(run.losses.back(), 1.2);
+}
+
+// Scales and directions are part of a checkpoint: a run that is taken up again ends with the same bits.
+TEST_P(TrainRecipes, GoesOnFromItsState) {
+    ThreadPool pool(2);
+    const TrainBatch batch = random_batch(3, 32, 48, 5);
+    const auto whole = small_trainer(pool, with(GetParam()), wide_llama());
+    whole->begin(0, 8);
+    for (int s = 0; s < 3; ++s) ASSERT_TRUE(whole->step({&batch, 1}, 0.01).ok());
+    const auto second = small_trainer(pool, with(GetParam()), wide_llama());
+    for (size_t id = 0; id < second->parameters().count(); ++id) {
+        std::ranges::copy(whole->parameters().master(id), second->parameters().master(id).begin());
+        std::ranges::copy(whole->optimizer().m(id), second->optimizer().m(id).begin());
+        std::ranges::copy(whole->optimizer().v(id), second->optimizer().v(id).begin());
+    }
+    second->optimizer().set_steps(whole->optimizer().steps());
+    ASSERT_TRUE(second->products().set_state(whole->products().state()).ok());
+    ASSERT_TRUE(second->renew().ok());
+    second->begin(3, 8);
+    for (int s = 3; s < 8; ++s) {
+        ASSERT_TRUE(whole->step({&batch, 1}, 0.01).ok());
+        ASSERT_TRUE(second->step({&batch, 1}, 0.01).ok());
+    }
+    EXPECT_EQ(all_masters(second->parameters()), all_masters(whole->parameters()));
+    EXPECT_FALSE(second->products().set_state({1, 2}).ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(All, TrainRecipes, testing::ValuesIn(quantized_recipes),
+                         [](const auto& info) { return info.param; });
+
+// The forward product of fp8_block is the engine's own with such weights and inputs.
+TEST(TrainProducts, BlockProductsAreTheEngines) {
+    ThreadPool pool(2);
+    std::mt19937 random(3);
+    std::normal_distribution<float> normal;
+    const int64_t m = 9, n = 160, k = 384;
+    std::vector<float> x, w;
+    for (int64_t i = 0; i < m * k; ++i) x.push_back(round_to_bf16(normal(random)));
+    for (int64_t i = 0; i < n * k; ++i) w.push_back(round_to_bf16(0.1f * normal(random)));
+    const CastOperand a = cast_rows(x.data(), m, k, k, {.format = CastFormat::fp8_block}, {}, {}, pool);
+    const CastOperand b = cast_rows(w.data(), n, k, k, {.format = CastFormat::fp8_block, .square = true}, {}, {}, pool);
+    QuantMatrix codes(Format::fp8_block128, n, k);
+    for (size_t i = 0; i < w.size(); ++i) codes.codes[i] = e4m3_from_float(b.values[i]);
+    for (int64_t r = 0; r < n; r += 128)
+        for (int64_t c = 0; c < 3; ++c)
+            codes.float_scales[static_cast<size_t>(r / 128 * 3 + c)] = b.block_scales[static_cast<size_t>(r * 3 + c)];
+    const auto packed = prepack(codes.view(), pool);
+    ASSERT_TRUE(packed.ok()) << packed.error().message();
+    const MatmulKernels& kernels = **select_matmul_kernels();
+    std::vector<float> want(static_cast<size_t>(m * n)), got(want.size());
+    kernels.matmul(*packed, {.x = x.data(), .rows = m, .stride = k, .activation = ActivationFormat::fp8_group128},
+                   {want.data(), n}, pool);
+    operand_product(a, PackedOperand(b, pool), {got.data(), n}, nullptr, kernels, pool);
+    EXPECT_EQ(got, want);
+}
+
+// Any operands: the product in FP64 of what they stand for.
+TEST(TrainProducts, ProductsAreThoseOfDecodedOperands) {
+    ThreadPool pool(2);
+    std::mt19937 random(4);
+    std::normal_distribution<float> normal;
+    const int64_t m = 7, n = 33, k = 144;
+    std::vector<float> x, w, bias, more;
+    for (int64_t i = 0; i < m * k; ++i) x.push_back(normal(random));
+    for (int64_t i = 0; i < n * k; ++i) w.push_back(normal(random));
+    for (int64_t i = 0; i < n; ++i) bias.push_back(normal(random));
+    for (int64_t i = 0; i < m * n; ++i) more.push_back(normal(random));
+    for (const CastRule& rule :
+         {CastRule{.format = CastFormat::bf16}, CastRule{.format = CastFormat::fp8}, CastRule{.format = CastFormat::fp8_e5m2},
+          CastRule{.format = CastFormat::fp8_block}, CastRule{.format = CastFormat::fp8_block2},
+          CastRule{.format = CastFormat::mxfp8}, CastRule{.format = CastFormat::nvfp4},
+          CastRule{.format = CastFormat::nvfp4, .row_scaled = true},
+          CastRule{.format = CastFormat::nvfp4, .four_over_six = true}}) {
+        CastRule right = rule;
+        right.row_scaled = false;
+        const CastOperand a = cast_rows(x.data(), m, k, k, rule, {}, {}, pool);
+        const CastOperand b = cast_rows(w.data(), n, k, k, right, {}, {}, pool);
+        const auto value = [](const CastOperand& o, int64_t r, int64_t c) {
+            double v = double{o.values[static_cast<size_t>(r * o.cols + c)]} *
+                       o.scale[o.scale.size() > 1 ? static_cast<size_t>(r) : 0] / o.divisor;
+            if (!o.block_scales.empty()) v *= o.block_scales[static_cast<size_t>(r * (o.cols / 128) + c / 128)];
+            return v;
+        };
+        std::vector<float> got(static_cast<size_t>(m * n));
+        operand_product(a, PackedOperand(b, pool), {.y = got.data(), .stride = n, .bias = bias.data()}, more.data(),
+                        **select_matmul_kernels(), pool);
+        double apart = 0, exact = 0;
+        for (int64_t i = 0; i < m; ++i)
+            for (int64_t j = 0; j < n; ++j) {
+                double sum = 0, source = 0;
+                for (int64_t c = 0; c < k; ++c) {
+                    sum += value(a, i, c) * value(b, j, c);
+                    source += double{x[static_cast<size_t>(i * k + c)]} * w[static_cast<size_t>(j * k + c)];
+                }
+                const auto at = static_cast<size_t>(i * n + j);
+                EXPECT_NEAR(got[at], sum + bias[static_cast<size_t>(j)] + more[at], 1e-4);
+                apart += (sum - source) * (sum - source), exact += source * source;
+            }
+        EXPECT_LT(std::sqrt(apart / exact), rule.format == CastFormat::nvfp4 ? 0.2 : 0.1);
+    }
+}
+
+// A transpose has no padding of its own, whatever blocks the other side has.
+TEST(TrainProducts, TransposesOfBlocksKeepTheirSize) {
+    ThreadPool pool(2);
+    std::mt19937 random(6);
+    std::normal_distribution<float> normal;
+    const int64_t n = 200, k = 72;
+    std::vector<float> w;
+    for (int64_t i = 0; i < n * k; ++i) w.push_back(normal(random));
+    for (const CastFormat format : {CastFormat::fp8_block, CastFormat::fp8_block2, CastFormat::nvfp4}) {
+        const CastOperand o = cast_rows(w.data(), n, k, k, {.format = format, .square = true}, {}, {}, pool);
+        const CastOperand t = transposed_cast(o, k, pool);
+        ASSERT_EQ(t.rows, k);
+        const int64_t blocks = t.cols / 128, there = o.cols / 128;
+        for (int64_t c = 0; c < k; ++c)
+            for (int64_t r = 0; r < n; ++r) {
+                EXPECT_EQ(t.values[static_cast<size_t>(c * t.cols + r)], o.values[static_cast<size_t>(r * o.cols + c)]);
+                if (o.block_scales.empty()) continue;
+                EXPECT_EQ(t.block_scales[static_cast<size_t>(c * blocks + r / 128)],
+                          o.block_scales[static_cast<size_t>(r * there + c / 128)]);
+            }
+    }
+}
+
+TEST(MsEden, IsUnbiasedAtHalfTheErrorOfStochasticRounding) {
+    ThreadPool pool(2);
+    std::mt19937 random(5);
+    std::normal_distribution<float> normal;
+    const int64_t rows = 256, cols = 1024;
+    std::vector<float> x;
+    for (int64_t i = 0; i < rows * cols; ++i) x.push_back(round_to_bf16(normal(random)));
+    const CastRandom signs{.id = 5, .draw = 77};
+    const CastOperand o =
+        eden_rows(x.data(), rows, cols, cols, {.id = 1, .draw = 77, .outer_step = 64}, signs, 0, pool);
+    // Rotated back: the transform is its own inverse.
+    double error = 0, dot = 0, squares = 0;
+    for (int64_t r = 0; r < rows; ++r)
+        for (int64_t g = 0; g < cols; g += 128)
+            for (int64_t n = 0; n < 128; ++n) {
+                double sum = 0;
+                for (int64_t j = 0; j < 128; ++j)
+                    sum += o.values[static_cast<size_t>(r * cols + g + j)] * (__builtin_popcountll(n & j) % 2 ? -1.0 : 1.0);
+                const double sign = signs.block(static_cast<uint64_t>(g + n), 0).word[0] & 1 ? -1 : 1;
+                const double q = sum / std::sqrt(128.0) * o.scale[0] * sign, v = x[static_cast<size_t>(r * cols + g + n)];
+                error += (q - v) * (q - v), dot += q * v, squares += v * v;
+            }
+    EXPECT_NEAR(error / squares, 9.75e-3, 0.3e-3);  // training.md 3.5
+    EXPECT_NEAR(dot / squares, 1.0, 1e-3);
+}
+
+TEST(TrainProducts, TableSaysWhatIsMultipliedHow) {
+    ThreadPool pool(1);
+    TrainerOptions options = with("nvfp4");
+    options.precision.last_bf16 = 1;
+    const auto lines = small_trainer(pool, options, wide_llama())->products().table();
+    ASSERT_EQ(lines.size(), 9U);  // 2 layers of 4 units, and the head
+    EXPECT_EQ(lines[0].name, "model.layers.0.self_attn.q_proj");
+    EXPECT_EQ(lines[0].forward, "NVFP4 1x16 x NVFP4 16x16");
+    EXPECT_EQ(lines[0].input_gradient, "NVFP4 1x16 SR x NVFP4 16x16");
+    EXPECT_EQ(lines[0].weight_gradient, "NVFP4 1x16 RHT SR x NVFP4 1x16 RHT");
+    EXPECT_EQ(lines[4].forward, "BF16");
+    EXPECT_EQ(lines[8].name, "lm_head");
+    EXPECT_EQ(lines[8].forward, "BF16");
+    options = with("nibble_nvfp4");
+    const auto n1 = small_trainer(pool, options, wide_llama())->products().table();
+    EXPECT_EQ(n1[0].forward, "E4M3 1x128 x E4M3 128x128");
+    EXPECT_EQ(n1[2].forward, "NVFP4 1x16 4/6 + rank 4");
+    EXPECT_EQ(n1[2].weight_gradient, "NVFP4 MS-EDEN");
+    options = with("nvfp4");
+    options.precision.scope = TrainScope::mlp;
+    const auto mlp = small_trainer(pool, options, wide_llama())->products().table();
+    EXPECT_EQ(mlp[1].forward, "BF16");
+    EXPECT_EQ(mlp[2].name, "model.layers.0.mlp.gate_proj");
+    EXPECT_EQ(mlp[2].forward, "NVFP4 1x16 x NVFP4 16x16");
+}
+
+// The training forward is the engine's: whole, in chunks, token by token and beside other sequences.
+TEST(CheckForward, RecipesThatPromiseItHaveNoMismatch) {
+    struct Case {
+        std::string recipe;
+        bool row_scaled, promised;
+    };
+    for (const Case& c : {Case{"fp32", false, true}, {"bf16", false, true}, {"fp8", false, false},
+                          {"fp8_delayed", false, true}, {"fp8_block", false, true}, {"mxfp8", false, true},
+                          {"nvfp4", false, false}, {"nvfp4", true, true}, {"nibble_nvfp4", false, false},
+                          {"nibble_nvfp4", true, true}}) {
+        ThreadPool pool(2);
+        TrainerOptions options = with(c.recipe);
+        options.precision.row_scaled = c.row_scaled;
+        const auto trainer = small_trainer(pool, options, wide_llama());
+        const TrainBatch batch = random_batch(2, 96, 48, 21);
+        ASSERT_TRUE(trainer->step({&batch, 1}, 0.01).ok());
+        const auto check = check_forward(*trainer, batch);
+        ASSERT_TRUE(check.ok()) << check.error().message();
+        EXPECT_EQ(check->promised, c.promised) << c.recipe;
+        for (const ForwardWay& way : check->ways) EXPECT_GT(way.labels, 100) << way.name;
+        EXPECT_EQ(check->mismatches() == 0, c.promised) << c.recipe << (c.row_scaled ? " by row" : "");
+    }
+}
+
+}  // namespace
+}  // namespace nibble::test
