@@ -1,10 +1,14 @@
 # The two commands of the README. Everything they need is installed by tools/setup, which says what it does.
 PRESET ?= cpu
 
-.PHONY: demo test build install deb tarball bench format tidy fuzz asan tsan clean
+.PHONY: demo train-demo test build install deb tarball bench format tidy fuzz asan tsan clean
 
 demo: build
 	tools/demo build/$(PRESET)/nibble
+
+# A small model from this repository's pages: trained, quantized, generating. No network.
+train-demo: build
+	tools/train-demo build/$(PRESET)/nibble
 
 # A test that fails gets a second try, because test machines are shared; ctest prints both tries.
 test:

@@ -10,6 +10,7 @@
 #include "cli/train_compare.h"
 #include "cli/train_report.h"
 #include "io/journal.h"
+#include "train/data_manifest.h"
 #include "train/data_open.h"
 #include "train/run_folder.h"
 #include "train/train_run.h"
@@ -88,11 +89,13 @@ Result<std::shared_ptr<Parameters>> start(const TrainConfig& c, ThreadPool& pool
     return parameters;
 }
 
-Result<std::unique_ptr<BatchSource>> text_source(const TrainConfig& c, const fs::path& file, bool shuffle) {
+Result<std::unique_ptr<BatchSource>> text_source(const TrainConfig& c, const fs::path& file, bool shuffle,
+                                                 std::string& hash) {
     NIBBLE_TRY(const Tokenizer tokenizer, open_tokenizer(c.tokenizer.empty() ? c.model : c.tokenizer));
     NIBBLE_TRY(const MappedFile map, MappedFile::open(file));
     const std::string_view text{reinterpret_cast<const char*>(map.bytes().data()), map.bytes().size()};
     NIBBLE_TRY(auto ids, tokenizer.encode(text, {}));
+    hash = hash_text(hash + hash_text(text) + vocabulary_hash(tokenizer));
     return window_source({ids.begin(), ids.end()}, c.sequence, c.seed, shuffle).within(file.string());
 }
 
@@ -106,9 +109,9 @@ Result<DataSources> open_sources(const TrainConfig& c, int64_t vocab) {
     if (!c.data.folder.empty()) return open_data_folder(c, vocab);
     if (!c.data.cut_documents) return fail("data.cut_documents: a text has no documents to cut");
     if (c.tokenizer.empty() && c.model.empty()) return fail("data.text: 'tokenizer' says how the text becomes tokens");
-    NIBBLE_TRY(s.train, text_source(c, c.data.text, true));
+    NIBBLE_TRY(s.train, text_source(c, c.data.text, true, s.hash));
     if (!c.data.validation.empty()) {
-        NIBBLE_TRY(s.validation, text_source(c, c.data.validation, false));
+        NIBBLE_TRY(s.validation, text_source(c, c.data.validation, false, s.hash));
     }
     return s;
 }
@@ -158,9 +161,11 @@ Status write_model(const TrainConfig& c, const TrainFlags& flags, Trainer& train
 Status check_output(const TrainConfig& c) {
     if (c.output.empty() && (c.resume || c.saving.every > 0))
         return fail("{}: needs an output folder", c.resume ? "resume" : "saving.every");
-    if (!c.output.empty() && fs::exists(fs::symlink_status(c.output / "model")))
-        return fail("{}: exists already; remove it or choose another output", (c.output / "model").string());
-    return Ok{};
+    if (c.output.empty()) return Ok{};
+    std::error_code ignored;
+    // Of a process that was killed behind its last step.
+    if (fs::exists(c.output / "model" / "config.json", ignored)) NIBBLE_CHECK(WorkFolder::Lock::take(c.output));
+    return WorkFolder::check(c.output / "model", ExportMode::create, 0);
 }
 
 // What runs that differ by their seed alone have in common.
@@ -186,6 +191,15 @@ Result<RunFolderOptions> folder_options(const TrainConfig& c, const TrainFlags& 
                             .warn = hooks.warn};
 }
 
+// What is trained, and what every linear's three products are in fact.
+void print_start(const TrainConfig& c, Trainer& trainer) {
+    fmt::print(
+        "{} parameters, {} steps of {} x {} tokens, precision {}; FLOP as MaxText counts (causal attention at one "
+        "half)\n",
+        trainer.parameters().elements(), c.steps, c.batch, c.sequence, train_recipe_name(c.precision.recipe));
+    print_train_table(trainer);
+}
+
 Result<Outcome> run_train(const TrainFlags& flags) {
     if (flags.device != "cpu") return fail("--device {}: training runs on the CPU only so far", flags.device);
     NIBBLE_TRY(const TrainConfig config, train_config(flags));
@@ -200,22 +214,17 @@ Result<Outcome> run_train(const TrainFlags& flags) {
                                                     .kernels = flags.kernels},
                                                    pool));
     NIBBLE_TRY(DataSources sources, open_sources(config, trainer->model().config().vocab));
-    if (!flags.quiet && !flags.json)
-        fmt::print(
-            "{} parameters, {} steps of {} x {} tokens, precision {}; FLOP as MaxText counts (causal attention at "
-            "one half)\n",
-            parameters->elements(), config.steps, config.batch, config.sequence,
-            train_recipe_name(config.precision.recipe));
-    if (!flags.quiet && !flags.json) print_train_table(*trainer);
+    if (flags.check_forward && !flags.quiet && !flags.json) print_start(config, *trainer);
     if (flags.check_forward) return report_forward(flags.json, flags.quiet, *trainer, *sources.train, config);
     Console console(true);
     std::unique_ptr<RunFolder> folder;
     if (!config.output.empty()) {
         NIBBLE_TRY(const auto options, folder_options(config, flags, sources, parameters->elements(), console.hooks()));
         NIBBLE_TRY(folder, RunFolder::open(options, *trainer, *sources.train));
-        if (folder->first_step() > 0 && !flags.quiet && !flags.json)
-            fmt::print("goes on behind {} steps\n", folder->first_step());
     }
+    if (!flags.quiet && !flags.json) print_start(config, *trainer);
+    if (folder && folder->first_step() > 0 && !flags.quiet && !flags.json)
+        fmt::print("goes on behind {} steps\n", folder->first_step());
     const RunHooks hooks{.on_step = [&](const StepReport& r) -> Status {
                              if (folder) folder->after_step(step_json(r), *trainer, *sources.train);
                              if (flags.json)
@@ -257,8 +266,9 @@ void add_train(CLI::App& app, RunCommand& run) {
         ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
     command->add_option("--batch", flags->batch, "rows of a step; overrides the config")->check(CLI::Range(1, 1 << 20));
     command->add_option("--seq", flags->seq, "tokens of a row; overrides the config")->check(CLI::Range(1, 1 << 24));
-    command->add_flag("--check-forward", flags->check_forward,
-                      "no training: compare the bits of log-probabilities with the engine's, exit status 1 if they differ");
+    command->add_flag(
+        "--check-forward", flags->check_forward,
+        "no training: compare the bits of log-probabilities with the engine's, exit status 1 if they differ");
     command->add_option("-o,--output", flags->output, "folder of the run; overrides the config");
     command->add_flag("--resume", flags->resume, "go on from the newest checkpoint in the output");
     add_device_flag(*command, flags->device);

@@ -106,11 +106,29 @@ Status check_hash(const SafetensorsFile& file, const std::string& expected) {
     return Ok{};
 }
 
+// "config/steps: 6 there, 7 now"
+std::string identity_differences(const std::string& there, const std::string& now) {
+    const auto a = parse_json(there), b = parse_json(now);
+    if (!a.ok() || !b.ok() || !a->is_object() || !b->is_object()) return fmt::format("{} there, {} now", there, now);
+    const Json of_a = a->flatten(), of_b = b->flatten(), none = "nothing";
+    std::string out;
+    const auto add = [&](const std::string& key, const Json& x, const Json& y) {
+        out += fmt::format("{}{}: {} there, {} now", out.empty() ? "" : "; ", key.substr(1), x.dump(), y.dump());
+    };
+    for (const auto& [key, value] : of_a.items()) {
+        const Json& other = of_b.contains(key) ? of_b[key] : none;
+        if (value != other) add(key, value, other);
+    }
+    for (const auto& [key, value] : of_b.items())
+        if (!of_a.contains(key)) add(key, none, value);
+    return out;
+}
+
 Result<RunPlace> read_into(const SafetensorsFile& file, const std::string& identity, Trainer& trainer) {
     NIBBLE_TRY(StoredRun run, stored_run(file));
     NIBBLE_CHECK(check_hash(file, run.hash));
     if (run.place.identity != identity)
-        return fail("belongs to another run: {}; this one is {}", run.place.identity, identity);
+        return fail("belongs to another run: {}", identity_differences(run.place.identity, identity));
     Parameters& parameters = trainer.parameters();
     const TensorRecord* scales = file.find("scales");
     const size_t wanted = 3 * parameters.count() + (scales ? 1 : 0);

@@ -39,7 +39,7 @@ RunState copy_state(Trainer& trainer, RunPlace place);
 Status write_state(const std::filesystem::path& file, const RunState& state);
 
 // Into a trainer of the same parameters, which is renewed. Errors, with the trainer as before: a file that is damaged,
-// of other parameters, or holds a number that is not finite (which); another `identity` (both are shown).
+// of other parameters, or holds a number that is not finite (which); another `identity` (what differs is named, where both are JSON objects).
 Result<RunPlace> read_state(const std::filesystem::path& file, const std::string& identity, Trainer& trainer);
 
 }  // namespace nibble

@@ -1,4 +1,4 @@
-"""Ends `nibble` (SIGKILL) before the n-th call that changes a file, for small jobs of quantize, convert, import, search, data and eval,
+"""Ends `nibble` (SIGKILL) before the n-th call that changes a file, for small jobs of quantize, convert, import, search, data, train and eval,
 and lets that call fail instead (a full disk, no descriptor left): started again as the program itself says, every job must end with the
 bytes of an undisturbed run, and leave nothing else behind. `kill_at_call.py build/cpu/nibble build/cpu/tests/libkill_at.so [--all]`
 
@@ -31,13 +31,15 @@ def without_times(value):
     return [without_times(v) for v in value] if isinstance(value, list) else value
 
 
-def files_below(folder):
-    """Everything below `folder`: name -> what must be equal."""
+def files_below(folder, ignored=()):
+    """Everything below `folder`: name -> what must be equal. `ignored`: beginnings of names."""
     out = {}
     for root, folders, names in os.walk(folder):
         for name in names + folders:
             path = os.path.join(root, name)
             key = os.path.relpath(path, folder)
+            if key.startswith(tuple(ignored)):
+                continue
             if os.path.isdir(path):
                 out[key + "/"] = ""
                 continue
@@ -52,8 +54,8 @@ def files_below(folder):
 
 
 class Job:
-    def __init__(self, name, words, may_resume=False):
-        self.name, self.words, self.may_resume = name, words, may_resume
+    def __init__(self, name, words, may_resume=False, ignored=()):
+        self.name, self.words, self.may_resume, self.ignored = name, words, may_resume, ignored
 
 
 class Runner:
@@ -108,7 +110,11 @@ def make_inputs(folder, runner):
     with open(os.path.join(folder, "text.txt"), "w") as f:
         f.write("The quick brown fox jumps over the lazy dog. " * 60)
     shutil.copytree(CHAT, os.path.join(folder, "chat"))
-    for words in (["quantize", "source", "-o", "quantized", "--recipe", "w4a16_nvfp4", "--quiet"],
+    with open(os.path.join(folder, "train.yaml"), "w") as f:
+        f.write("model: ../chat\nrandom_start: true\nsteps: 5\nbatch: 2\nsequence: 16\ndata: {folder: ../tokens}\n"
+                "saving: {every: 2, keep: 1}\nvalidation: {batches: 1}\n")
+    for words in (["data", "build", "text.txt", "-o", "tokens", "--tokenizer", "chat", "--val", "0.1", "--val-by", "tails", "--quiet"],
+                  ["quantize", "source", "-o", "quantized", "--recipe", "w4a16_nvfp4", "--quiet"],
                   ["quantize", "source", "-o", "quantized.gguf", "--format", "gguf", "--recipe", "w4a16_nvfp4", "--quiet"]):
         done = runner.run(Job("inputs", words), folder)
         if done.returncode != 0:
@@ -126,6 +132,8 @@ def jobs():
         Job("import", ["import", "../quantized.gguf", "-o", "out", "--quiet", *small]),
         Job("search", ["search", "../chat", "-o", "out.yaml", "--bits", "6", *calib, *small]),
         Job("data", ["data", "build", "../text.txt", "-o", "out", "--tokenizer", "../chat", "--val", "0.2", "--val-by", "tails", "--quiet", *small]),
+        # A file of events for each process, with times in them.
+        Job("train", ["train", "../train.yaml", "-o", "out", "--quiet", *small], True, ("out/events/",)),
         Job("eval", ["eval", "../chat", "--text", "../text.txt", "--context", "32", "--chunks", "4", "-o", "out", *small]),
     ]
 
@@ -137,7 +145,7 @@ def check(runner, job, root, wanted, rng):
     done = runner.run(job, whole, COUNT_CALLS=counter)
     if done.returncode != 0:
         sys.exit(f"{job.name}: undisturbed it ends with {done.returncode}: {done.stderr}")
-    want = files_below(whole)
+    want = files_below(whole, job.ignored)
     with open(counter) as f:
         count = int(f.read())
     tried = kills = 0
@@ -154,7 +162,7 @@ def check(runner, job, root, wanted, rng):
                 sys.exit(f"{what}: ended with {first.returncode}: {first.stderr}")
             kills += first.returncode == -signal.SIGKILL
             published = first.returncode != 0 and runner.finish(job, folder, what)
-            have = files_below(folder)
+            have = files_below(folder, job.ignored)
             if published:  # what calibration found goes last: until then the output could have needed it
                 have = {k: v for k, v in have.items() if not k.startswith("out.calibration/")}
             if have != want:

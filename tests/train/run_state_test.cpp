@@ -76,7 +76,7 @@ TEST_F(RunStateTest, ADamagedOrForeignFileChangesNothing) {
         EXPECT_NE(read.error().message().find(why), std::string::npos) << read.error().message();
         EXPECT_TRUE(all_state(*trainer) == before);
     };
-    refused("another run", "y");
+    refused("another run: x there, y now", "y");
     std::string damaged = good;
     damaged[good.size() - 5] ^= 4;
     test::write_file(file, damaged);
@@ -98,6 +98,10 @@ TEST_F(RunStateTest, ADamagedOrForeignFileChangesNothing) {
     state.names.pop_back();
     ASSERT_TRUE(write_state(file, state).ok());
     refused("parameters");
+    state = copy_state(*trainer, {.step = 1, .identity = R"({"a": {"steps": 6, "x": 1}, "b": 2})"});
+    ASSERT_TRUE(write_state(file, state).ok());
+    refused("another run: a/steps: 6 there, 7 now; b: 2 there, \"nothing\" now; c: \"nothing\" there, true now",
+            R"({"a": {"steps": 7, "x": 1}, "c": true})");
     // A model's file is none of a run.
     test::write_file(file, test::read_file(test::test_data("chat") / "model.safetensors"));
     refused("is no checkpoint of a training run");
