@@ -94,12 +94,7 @@ Status open_job(const RlConfig& c, const RlFlags& flags, const ModelText& text, 
                Parameters::copy(*checkpoint, fp32 ? DType::f32 : DType::bf16, job.pool).within(c.model.string()));
     PolicyTrainerOptions options{.tokenizer = text.tokenizer, .stop_requested = hooks.stop_requested};
     if (c.loss.kl_penalty > 0) {
-        NIBBLE_TRY(auto frozen, Parameters::copy(*checkpoint, fp32 ? DType::f32 : DType::bf16, job.pool));
-        ModelOptions like;
-        like.compute = fp32 ? Compute::f32 : Compute::bf16;
-        like.kernels = flags.kernels;
-        NIBBLE_TRY(Model model, Model::load(std::move(frozen), like, job.pool));
-        options.reference = std::make_shared<const Model>(std::move(model));
+        NIBBLE_TRY(options.reference, FrozenPolicy::create(*checkpoint, c.precision, flags.kernels, job.pool));
     }
     NIBBLE_TRY(
         job.trainer,

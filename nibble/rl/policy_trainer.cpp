@@ -1,6 +1,5 @@
 #include "rl/policy_trainer.h"
 
-#include "model/loss.h"
 #include "train/schedule.h"
 
 #include <algorithm>
@@ -33,20 +32,15 @@ TrainBatch rollout_row(const RolloutPrompt& prompt, const Rollout& rollout) {
     return row;
 }
 
-Status frozen_log_probs(const Model& model, const TrainBatch& row, std::span<float> out) {
-    Workspace& work = model.workspace();
-    const Batch batch({{.sequence = nullptr, .tokens = row.tokens, .logits_from = row.seq}});
-    std::vector<float> x(static_cast<size_t>(row.seq * model.config().hidden));
-    NIBBLE_CHECK(model.embedding().forward(row.tokens, x.data(), work));
-    for (const Block& block : model.blocks()) NIBBLE_CHECK(block.forward(batch, x.data(), work, nullptr));
-    return label_log_probs(model.head(), x.data(), row.labels, out, work);
-}
-
 Result<std::unique_ptr<PolicyTrainer>> PolicyTrainer::create(const RlConfig& config, Trainer& trainer,
                                                              RolloutTask& task, PolicyTrainerOptions options) {
     NIBBLE_CHECK(check(config));
     if (config.loss.kl_penalty > 0 && !options.reference)
         return fail("loss_fn.reference_policy_kl_penalty {}: there is no reference policy", config.loss.kl_penalty);
+    if (trainer.products().sees_neighbours() && !config.loss.importance_sampling_correction)
+        return fail(
+            "policy.precision: this recipe scales whole tensors, so that rollouts and training do not agree in "
+            "every bit; that needs loss_fn.use_importance_sampling_correction: true");
     std::unique_ptr<PolicyTrainer> made(new PolicyTrainer(config, trainer, task, std::move(options)));
     // The trainer's model without a share in it: the trainer outlives the engine.
     auto generator = made->options_.generator
@@ -167,7 +161,7 @@ Status PolicyTrainer::learn(const RolloutBatch& batch, RlStep& step) {
     if (config_.loss.kl_penalty > 0)
         for (const TrainBatch& row : rows) {
             reference.emplace_back(row.tokens.size());
-            NIBBLE_CHECK(frozen_log_probs(*options_.reference, row, reference.back()));
+            NIBBLE_CHECK(options_.reference->log_probs(row, reference.back()));
         }
     const auto weight = [&](const Rollout& r) {
         return r.reward && !(config_.overlong_filtering && r.cut) ? 1.0 : 0.0;

@@ -4,11 +4,13 @@
 //
 // Because engine and trainer compute the same bits (docs/architecture.md 4), the log-probability that a token had when
 // it was generated is the old one of the loss's ratio. Every step compares it, bit for bit, with the trainer's own
-// before the first update: PolicyMetrics::mismatch_tokens.
+// before the first update: PolicyMetrics::mismatch_tokens. That it is 0 is promised for all recipes whose scales see
+// one token at a time (TrainProducts::sees_neighbours); for the others it is measured.
 //
 // Results depend on config, weights and task alone: not on threads, nor on how the engine batches.
 #pragma once
 
+#include "rl/frozen_policy.h"
 #include "rl/rl_config.h"
 #include "rl/rollout.h"
 #include "train/trainer.h"
@@ -41,7 +43,7 @@ struct PolicyTrainerOptions {
     std::optional<Tokenizer> tokenizer;  // without: no texts of answers
     std::vector<int32_t> end_tokens;
     // The frozen policy of the KL term; needed where kl_penalty > 0.
-    std::shared_ptr<const Model> reference;
+    std::shared_ptr<const FrozenPolicy> reference;
     // What generates; null: the trainer's model. Another one is for tests and for measuring what differs.
     std::shared_ptr<const LanguageModel> generator;
     const std::atomic<bool>* stop_requested = nullptr;
@@ -49,7 +51,8 @@ struct PolicyTrainerOptions {
 
 class PolicyTrainer {
 public:
-    // Trainer and task outlive it. Error: what check(config) says, no memory for the engine.
+    // Trainer and task outlive it. Errors: what check(config) says; a recipe whose bits depend on a
+    // token's neighbours, without importance sampling correction; no memory for the engine.
     static Result<std::unique_ptr<PolicyTrainer>> create(const RlConfig& config, Trainer& trainer, RolloutTask& task,
                                                          PolicyTrainerOptions options);
 
@@ -83,8 +86,5 @@ private:
 
 // A rollout as a row of training: the prompt's tokens and the answer's, labels at the answer.
 TrainBatch rollout_row(const RolloutPrompt& prompt, const Rollout& rollout);
-
-// log p of the labels of a one-row batch under a model that no trainer changes; 0 where there is no label.
-Status frozen_log_probs(const Model& model, const TrainBatch& row, std::span<float> out);
 
 }  // namespace nibble

@@ -38,12 +38,18 @@ std::string identity_of(const YamlNode& root) {
     return json.dump();
 }
 
-Result<TrainPrecision> precision_from_name(std::string_view name) {
-    if (name == "bfloat16") name = "bf16";
-    if (name == "float32") name = "fp32";
-    NIBBLE_TRY(TrainPrecision precision, train_precision_from_name(name));
-    if (precision.recipe != TrainRecipe::bf16 && precision.recipe != TrainRecipe::fp32)
-        return fail("'{}' is not built yet for rollouts; bf16 and fp32 are", name);
+// A recipe of training (train/train_precision.h), or NeMo RL's name of one. What rollouts cannot follow is refused:
+// scales and directions that are renewed within a step, phases of a run.
+Result<TrainPrecision> read_precision(const YamlNode& node, const std::string& name) {
+    if (node.kind == YamlNode::Kind::scalar && node.text == "bfloat16")
+        return TrainPrecision{.recipe = TrainRecipe::bf16};
+    if (node.kind == YamlNode::Kind::scalar && node.text == "float32")
+        return TrainPrecision{.recipe = TrainRecipe::fp32};
+    NIBBLE_TRY(const TrainPrecision precision, read_train_precision(node, name));
+    if (precision.recipe == TrainRecipe::fp8_delayed || precision.recipe == TrainRecipe::nibble_nvfp4 ||
+        precision.late_forward)
+        return fail("{}: {} {}: not built yet for rollouts", node.where(), name,
+                    train_precision_json(precision).dump());
     return precision;
 }
 
@@ -177,7 +183,10 @@ void read_policy(YamlFields& top, RlConfig& c) {
              "optimizer", "generation"},
             [&](YamlFields& m) {
                 m.path("model_name", c.model);
-                m.named("precision", precision_from_name, c.precision);
+                m.read("precision", [&](const YamlNode& node, const std::string& name) -> Status {
+                    NIBBLE_TRY(c.precision, read_precision(node, name));
+                    return Ok{};
+                });
                 m.count("train_global_batch_size", 1, c.train_batch);
                 m.count("max_total_sequence_length", 2, c.length);
                 m.number("max_grad_norm", 0, 1e30, c.optimizer.clip);

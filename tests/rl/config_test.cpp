@@ -130,8 +130,12 @@ TEST(RlConfig, SaysWhatIsWrong) {
     EXPECT_NE(config_error(start + "grpo: {num_prompts: 3}\n").find("num_prompts_per_step"), std::string::npos);
     EXPECT_EQ(config_error("data: {task: sort}\n"), "rl.yaml: 'policy.model_name' is missing");
     EXPECT_EQ(config_error("policy: {model_name: M}\n"), "rl.yaml: 'data.task' is missing");
-    EXPECT_EQ(config_error("policy: {model_name: M, precision: fp8}\ndata: {task: sort}\n"),
-              "rl.yaml:1: policy.precision: 'fp8' is not built yet for rollouts; bf16 and fp32 are");
+    EXPECT_EQ(config_error("policy: {model_name: M, precision: {recipe: nvfp4, row_scaled: true}}\n"
+                           "data: {task: sort}\n"),
+              "");
+    EXPECT_NE(config_error("policy: {model_name: M, precision: fp8_delayed}\ndata: {task: sort}\n")
+                  .find("not built yet for rollouts"),
+              std::string::npos);
     EXPECT_EQ(config_error("policy: {model_name: M, generation: {temperature: 0.7}}\ndata: {task: sort}\n"),
               "rl.yaml:1: policy.generation.temperature 0.7: only 1 is built");
     EXPECT_EQ(config_error("policy: {model_name: M, train_global_batch_size: 5}\ndata: {task: sort}\n"),

@@ -58,17 +58,15 @@ struct SmallRun {
     std::vector<float> masters;
 };
 
-SmallRun run_steps(const RlConfig& config, int count, int threads, TrainRecipe recipe = TrainRecipe::bf16) {
+SmallRun run_steps(const RlConfig& config, int count, int threads, const TrainPrecision& precision = {}) {
     ThreadPool pool(threads);
-    const auto trainer = small_trainer(pool, trainer_options(config, recipe));
+    const auto trainer = small_trainer(pool, {.precision = precision, .optimizer = config.optimizer});
     TokenTask task(share_of_even_tokens);
     PolicyTrainerOptions options{.end_tokens = {3}};
-    std::shared_ptr<Model> reference;
     if (config.loss.kl_penalty > 0) {
-        auto model = Model::load(small_parameters(pool, recipe == TrainRecipe::fp32 ? DType::f32 : DType::bf16),
-                                 {{.compute = recipe == TrainRecipe::fp32 ? Compute::f32 : Compute::bf16}}, pool);
-        EXPECT_TRUE(model.ok()) << model.error().message();
-        options.reference = std::make_shared<const Model>(*std::move(model));
+        auto reference = FrozenPolicy::create(*small_checkpoint(), precision, "", pool);
+        EXPECT_TRUE(reference.ok()) << reference.error().message();
+        options.reference = *std::move(reference);
     }
     const auto policy = PolicyTrainer::create(config, *trainer, task, options);
     EXPECT_TRUE(policy.ok()) << policy.error().message();
@@ -84,17 +82,23 @@ SmallRun run_steps(const RlConfig& config, int count, int threads, TrainRecipe r
 }
 
 TEST(PolicyLoop, NoBitDiffersBetweenRolloutAndTraining) {
-    for (const TrainRecipe recipe : {TrainRecipe::bf16, TrainRecipe::fp32}) {
+    const TrainPrecision precisions[] = {{.recipe = TrainRecipe::bf16},
+                                         {.recipe = TrainRecipe::fp32},
+                                         {.recipe = TrainRecipe::fp8_block},
+                                         {.recipe = TrainRecipe::mxfp8},
+                                         {.recipe = TrainRecipe::nvfp4, .row_scaled = true}};
+    for (const TrainPrecision& precision : precisions) {
+        SCOPED_TRACE(train_recipe_name(precision.recipe));
         RlConfig config = small_config();
         config.loss.kl_penalty = 0.01;
-        const SmallRun one = run_steps(config, 3, 1, recipe), three = run_steps(config, 3, 3, recipe);
+        const SmallRun one = run_steps(config, 3, 1, precision), three = run_steps(config, 3, 3, precision);
         ASSERT_EQ(one.steps.size(), 3u);
         ASSERT_EQ(three.steps.size(), 3u);
         for (size_t s = 0; s < 3; ++s) {
             const PolicyMetrics& m = one.steps[s].metrics;
             EXPECT_GT(m.tokens, 100);
             EXPECT_EQ(m.tokens, one.steps[s].generated_tokens);
-            EXPECT_EQ(m.mismatch_tokens, 0) << train_recipe_name(recipe) << ", step " << s;
+            EXPECT_EQ(m.mismatch_tokens, 0) << "step " << s;
             EXPECT_EQ(m.max_abs_diff, 0);
             EXPECT_EQ(m.token_mult_prob_error, static_cast<double>(m.tokens));
             EXPECT_EQ(m.probs_ratio_min, 1);
@@ -108,6 +112,26 @@ TEST(PolicyLoop, NoBitDiffersBetweenRolloutAndTraining) {
         // Before the first update the policy is the reference, in every bit; then it is not.
         EXPECT_EQ(one.steps[0].metrics.kl_loss, 0);
         EXPECT_GT(one.steps[2].metrics.kl_loss, 0);
+    }
+}
+
+// Scales of whole tensors: a token's bits depend on its neighbours. Measured, corrected, and never silent.
+TEST(PolicyLoop, RecipesThatSeeNeighboursNeedTheCorrection) {
+    for (const TrainRecipe recipe : {TrainRecipe::fp8, TrainRecipe::nvfp4}) {
+        ThreadPool pool(2);
+        RlConfig config = small_config();
+        const auto trainer = small_trainer(pool, trainer_options(config, recipe));
+        TokenTask task(share_of_even_tokens);
+        const auto refused = PolicyTrainer::create(config, *trainer, task, {});
+        ASSERT_FALSE(refused.ok());
+        EXPECT_NE(refused.error().message().find("use_importance_sampling_correction: true"), std::string::npos);
+        config.loss.importance_sampling_correction = true;
+        const SmallRun run = run_steps(config, 2, 2, {.recipe = recipe});
+        ASSERT_EQ(run.steps.size(), 2u);
+        for (const RlStep& s : run.steps) {
+            EXPECT_GT(s.metrics.mismatch_tokens, 0);
+            EXPECT_GT(s.metrics.token_mult_prob_error, static_cast<double>(s.metrics.tokens));
+        }
     }
 }
 
