@@ -142,6 +142,7 @@ Result<std::shared_ptr<const AnswerConstraint>> ChatFormat::constraint(
     std::shared_ptr<const GrammarTokens> answer) const {
     std::shared_ptr<const GrammarTokens> grammar = std::move(answer);
     if (request.tool_choice == ToolChoice::required || request.tool_choice == ToolChoice::named) {
+        if (grammar) return fail("tool_choice: does not go with another constraint of the answer");
         const ToolFormat* format = find_tool_format(tools_);
         if (!format) return fail("tool_choice: the model's chat template has no known format of tool calls");
         Json tools = Json::array();

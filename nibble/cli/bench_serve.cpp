@@ -43,24 +43,24 @@ Json load_json(const std::string& target, const LoadResult& r) {
         json["request_rate"] = r.plan.rate;
     else
         json["concurrency"] = r.plan.concurrency;
-    json.update(Json{{"requests", r.plan.requests},
-                     {"failed", r.failed},
-                     {"seconds", r.seconds},
-                     {"input_tokens", r.input_tokens},
-                     {"output_tokens", r.output_tokens},
-                     {"output_tokens_per_second", r.output_rate()},
-                     {"total_tokens_per_second",
-                      r.seconds > 0 ? double(r.input_tokens + r.output_tokens) / r.seconds : 0.0},
-                     {"requests_per_second", r.request_rate()},
-                     {"ttft_ms", quantiles_json(r.ttft)},
-                     {"tpot_ms", quantiles_json(r.tpot)},
-                     {"itl_ms", quantiles_json(r.itl)},
-                     {"e2e_ms", quantiles_json(r.latency)}});
+    json.update(
+        Json{{"requests", r.plan.requests},
+             {"failed", r.failed},
+             {"seconds", r.seconds},
+             {"input_tokens", r.input_tokens},
+             {"output_tokens", r.output_tokens},
+             {"output_tokens_per_second", r.output_rate()},
+             {"total_tokens_per_second", r.seconds > 0 ? double(r.input_tokens + r.output_tokens) / r.seconds : 0.0},
+             {"requests_per_second", r.request_rate()},
+             {"ttft_ms", quantiles_json(r.ttft)},
+             {"tpot_ms", quantiles_json(r.tpot)},
+             {"itl_ms", quantiles_json(r.itl)},
+             {"e2e_ms", quantiles_json(r.latency)}});
     if (r.plan.ttft_goal || r.plan.tpot_goal) json["goodput_requests_per_second"] = r.goodput();
     return json;
 }
 
-std::string load_of(const LoadPlan& plan) {
+std::string load_name(const LoadPlan& plan) {
     return plan.rate > 0 ? fmt::format("{:g}/s", plan.rate) : fmt::format("{}", plan.concurrency);
 }
 
@@ -72,7 +72,7 @@ void print_row(const LoadResult& r) {
     std::string more;
     if (r.plan.ttft_goal || r.plan.tpot_goal) more += fmt::format("  goodput {:.2f}/s", r.goodput());
     if (r.failed > 0) more += fmt::format("  {} FAILED: {}", r.failed, r.first_error);
-    fmt::print("{:>8} {:>10.1f} {:>8.2f} {:>24} {:>24} {:>24} {:>26}{}\n", load_of(r.plan), r.output_rate(),
+    fmt::print("{:>8} {:>10.1f} {:>8.2f} {:>24} {:>24} {:>24} {:>26}{}\n", load_name(r.plan), r.output_rate(),
                r.request_rate(), trio(r.ttft), trio(r.tpot), trio(r.itl), trio(r.latency), more);
     std::fflush(stdout);
 }
@@ -96,10 +96,10 @@ std::string bench_page(const std::vector<TargetRuns>& targets) {
             const double low = r.tpot.p50 * 1e3, high = r.tpot.p99 * 1e3;
             series.points.push_back({r.output_rate(), low, low, high,
                                      fmt::format("{} at {}: {:.1f} tokens/s, {:.2f} ms a token", targets[t].name,
-                                                 load_of(r.plan), r.output_rate(), low)});
+                                                 load_name(r.plan), r.output_rate(), low)});
             chart.x_high = std::max(chart.x_high, r.output_rate() * 1.05);
             chart.y_high = std::max(chart.y_high, high * 1.05);
-            rows += "<tr>" + name_cell(targets[t].name) + cell(load_of(r.plan)) +
+            rows += "<tr>" + name_cell(targets[t].name) + cell(load_name(r.plan)) +
                     number_cell(fmt::format("{:.1f}", r.output_rate()), r.output_rate()) +
                     number_cell(fmt::format("{:.2f}", r.request_rate()), r.request_rate()) + cell(trio(r.ttft)) +
                     cell(trio(r.tpot)) + cell(trio(r.itl)) + cell(trio(r.latency)) +
@@ -115,8 +115,8 @@ std::string bench_page(const std::vector<TargetRuns>& targets) {
     return document("nibble bench serve",
                     head + "<section>" + legend + "</div>\n" + draw(chart) + "</section>\n<section>" +
                         table("sortable",
-                              {"<target", "load", "tokens/s", "requests/s", "TTFT ms p50 / p90 / p99",
-                               "TPOT ms", "ITL ms", "end to end ms", "failed"},
+                              {"<target", "load", "tokens/s", "requests/s", "TTFT ms p50 / p90 / p99", "TPOT ms",
+                               "ITL ms", "end to end ms", "failed"},
                               rows) +
                         "</section>\n");
 }
@@ -166,7 +166,7 @@ Result<Outcome> run_bench_serve(const BenchServeConfig& config) {
     for (const std::string& target : config.targets) {
         ThreadPool pool(config.served.engine.threads);
         std::unique_ptr<ModelServer> server;
-        TargetRuns& runs = all.emplace_back(TargetRuns{is_url(target) ? target : name_of(target), {}});
+        TargetRuns& runs = all.emplace_back(TargetRuns{is_url(target) ? target : nibble::name_of(target), {}});
         LoadPlan at;
         if (is_url(target)) {
             NIBBLE_TRY(at.url, parse_url(target));
@@ -232,7 +232,8 @@ void add_bench_serve(CLI::App& bench, RunCommand& run) {
     command->add_option("--model", config->plan.model, "the name to ask for; default: the server's first");
     command->add_option("--api-key", config->key, "of the server");
     command->add_option("--seed", config->plan.seed, "of random prompts and gaps")->capture_default_str();
-    command->add_option("--goodput-ttft", config->goal_ttft_ms, "ms; goodput counts requests whose first token keeps it")
+    command
+        ->add_option("--goodput-ttft", config->goal_ttft_ms, "ms; goodput counts requests whose first token keeps it")
         ->check(CLI::Range(1e-3, 1e9));
     command->add_option("--goodput-tpot", config->goal_tpot_ms, "ms for each further token")
         ->check(CLI::Range(1e-3, 1e9));

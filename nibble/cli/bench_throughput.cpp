@@ -51,6 +51,7 @@ Json json_of(const ThroughputLine& l) {
             {"most_running", t.most_running},
             {"steps", t.steps},
             {"step_rows", t.step_rows},
+            {"overlapped_steps", t.overlapped_steps},
             {"prompt_step_seconds", t.prompt_step_seconds},
             {"preemptions", t.preemptions},
             {"sequences", l.limits.sequences},

@@ -126,6 +126,8 @@ void add_serve(CLI::App& app, RunCommand& run) {
         ->capture_default_str();
     command->add_flag("--ignore-unknown", config->ignore_unknown,
                       "ignore parameters that no route knows, as vLLM does, instead of refusing them");
+    command->add_flag("--parse-special", config->model.parse_special,
+                      "control tokens count as such in messages, too, not only in what the chat template wrote");
     command->add_flag("--log-prompts", config->log_prompts, "put the bodies of requests into the log");
     add_cache_flags(*command, config->model.cache);
     add_engine_flags(*command, config->model.engine);

@@ -54,19 +54,26 @@ Result<ServedModel> load_served(const ServedFlags& config, ThreadPool& pool) {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     Json facts = facts_of(loaded, *engine, seconds);
     std::vector<std::string> names = config.names;
-    if (names.empty()) names.push_back(name_of(config.path));
-    std::shared_ptr<const ChatTemplate> chat;
-    if (text.chat) chat = std::make_shared<const ChatTemplate>(*std::move(text.chat));
-    return ServedModel{.names = std::move(names),
+    if (names.empty()) names.push_back(nibble::name_of(config.path));
+    std::shared_ptr<const ChatFormat> format;
+    if (text.chat) {
+        auto chat = std::make_shared<const ChatTemplate>(*std::move(text.chat));
+        NIBBLE_TRY(auto made, ChatFormat::create(text.tokenizer, std::move(chat), std::move(text.variables)));
+        format = std::make_shared<const ChatFormat>(std::move(made));
+    }
+    ServedModel served{.names = std::move(names),
                        .root = config.path,
                        .engine = std::move(engine),
                        .tokenizer = std::move(text.tokenizer),
-                       .chat = std::move(chat),
-                       .variables = std::move(text.variables),
+                       .format = std::move(format),
+                       .control_in_data = config.parse_special,
                        .like = std::move(like),
                        .created = std::time(nullptr),
                        .license = license_of(config.path),
                        .facts = std::move(facts)};
+    // A tokenizer whose texts are not known serves free answers alone.
+    if (const Status made = served.prepare_grammars(); !made.ok()) served.facts["grammars"] = made.error().message();
+    return served;
 }
 
 }  // namespace nibble

@@ -9,6 +9,7 @@ namespace nibble {
 struct ServedFlags {
     std::string path;
     std::vector<std::string> names;  // empty: the path's last part
+    bool parse_special = false;      // control tokens count in messages, too
     int64_t context = 0, sequences = 0, queue = 1024;
     EngineFlags engine;
     CacheFlags cache;

@@ -159,6 +159,7 @@ Result<FixedNumber> fixed_number(const Json& number) {
 bool NumberBounds::has(const Json& number) const {
     const auto value = fixed_number(number);
     const FixedNumber unit = ten_to(fixed_digits);
+    if (multiple > 1000) return false;
     if (!value.ok()) return !whole && free();  // cannot be compared; such a number is within no bounds
     if (whole && (*value % unit != 0 || (*value / unit) % multiple != 0)) return false;
     if (least && (*value < *least || (least_open && *value == *least))) return false;

@@ -4,8 +4,8 @@
 // additionalProperties, propertyNames, required, dependentRequired, dependentSchemas, minProperties, maxProperties;
 // items, prefixItems, minItems, maxItems; minLength, maxLength, pattern, format (date, time, date-time, duration,
 // email, hostname, ipv4, ipv6, uri, uuid, json-pointer); minimum, maximum, exclusiveMinimum, exclusiveMaximum,
-// multipleOf with an integer; allOf, anyOf, oneOf where no document can match two of the choices, not where it excludes
-// types, texts, patterns or properties; $ref, $defs, definitions and $anchor inside of the document, recursion
+// multipleOf with an integer; allOf, anyOf, oneOf where no document can match two of the choices; not, and if, then, else,
+// where what is excluded are types, texts, patterns, bounds, required members or members that are excluded so; $ref, $defs, definitions and $anchor inside of the document, recursion
 // included. Annotations (title, description, default ...) say nothing. Every other keyword is an error: an answer that
 // ends always validates.
 //

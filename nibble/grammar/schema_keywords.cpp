@@ -64,8 +64,8 @@ Status SchemaShapes::check_keywords(const Json& schema) {
         "type", "enum", "const", "properties", "patternProperties", "additionalProperties", "propertyNames", "required",
         "dependentRequired", "dependentSchemas", "minProperties", "maxProperties", "items", "prefixItems", "minItems",
         "maxItems", "uniqueItems", "minLength", "maxLength", "pattern", "format", "minimum", "maximum",
-        "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "allOf", "anyOf", "oneOf", "not", "$ref", "$defs",
-        "definitions", "$anchor", "unevaluatedProperties",
+        "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "allOf", "anyOf", "oneOf", "not", "$ref", "if", "then",
+        "else", "$defs", "definitions", "$anchor", "unevaluatedProperties",
         // What follows says nothing about documents.
         "$schema", "$id", "$comment", "title", "description", "default", "example", "examples", "deprecated",
         "readOnly", "writeOnly", "discriminator", "contentMediaType", "contentEncoding"};
@@ -75,7 +75,8 @@ Status SchemaShapes::check_keywords(const Json& schema) {
     if (schema.contains("$id") && &schema != &root_)
         return at(&schema, "$id", fail("only the outermost schema may have one"));
     if (const auto it = schema.find("unevaluatedProperties"); it != schema.end()) {
-        if (has_any(schema, {"allOf", "anyOf", "oneOf", "$ref", "dependentSchemas", "additionalProperties"}))
+        if (has_any(schema, {"allOf", "anyOf", "oneOf", "$ref", "if", "then", "else", "dependentSchemas",
+                             "additionalProperties"}))
             return at(&schema, "unevaluatedProperties",
                       fail("is not supported beside allOf, anyOf, oneOf, $ref, "
                            "dependentSchemas and additionalProperties"));
@@ -148,7 +149,11 @@ Result<std::vector<JsonShape>> SchemaShapes::keywords(const Json& schema) {
         NIBBLE_CHECK(limit(std::move(any)));
     }
     if (schema.contains("oneOf")) NIBBLE_CHECK(limit(one_of(schema)));
-    if (schema.contains("not")) NIBBLE_CHECK(limit(none_of(schema)));
+    if (const auto it = schema.find("not"); it != schema.end()) {
+        NIBBLE_TRY(const Json* excluded, child(schema, "not", *it, ""));
+        NIBBLE_CHECK(limit(none_of(*excluded)));
+    }
+    if (schema.contains("if")) NIBBLE_CHECK(limit(conditional(schema)));
     for (const char* keyword : {"dependentRequired", "dependentSchemas"})
         if (schema.contains(keyword)) NIBBLE_CHECK(limit(dependent(schema, keyword)));
     return shapes;
@@ -223,13 +228,33 @@ Result<std::vector<JsonShape>> SchemaShapes::one_of(const Json& schema) {
     return out;
 }
 
-// What does not match the schema of "not", as far as it is simple.
+// What matches "if" and "then", or does not match "if" and matches "else".
+Result<std::vector<JsonShape>> SchemaShapes::conditional(const Json& schema) {
+    NIBBLE_TRY(const Json* condition, child(schema, "if", schema["if"], ""));
+    NIBBLE_TRY(auto out, of_schema(condition));
+    if (const auto it = schema.find("then"); it != schema.end()) {
+        NIBBLE_TRY(const Json* then, child(schema, "then", *it, ""));
+        NIBBLE_TRY(const auto more, of_schema(then));
+        NIBBLE_TRY(out, both(out, more));
+    }
+    NIBBLE_TRY(auto others, none_of(*condition));
+    if (const auto it = schema.find("else"); it != schema.end()) {
+        NIBBLE_TRY(const Json* otherwise, child(schema, "else", *it, ""));
+        NIBBLE_TRY(const auto more, of_schema(otherwise));
+        NIBBLE_TRY(others, both(others, more));
+    }
+    for (JsonShape& shape : others) out.push_back(std::move(shape));
+    return out;
+}
+
+// What does not match `schema`, as far as it is simple.
 Result<std::vector<JsonShape>> SchemaShapes::none_of(const Json& schema) {
-    NIBBLE_TRY(const Json* excluded, child(schema, "not", schema["not"], ""));
-    NIBBLE_TRY(const auto shapes, of_schema(excluded));
+    NIBBLE_TRY(const auto shapes, of_schema(&schema));
     NIBBLE_TRY(auto out, of(SchemaSet{}));
     const auto refuse = [&] {
-        return at(&schema, "not", fail("is supported for types, texts, patterns and required members"));
+        return at(&schema, "",
+                  fail("what does not match this cannot be said: 'not' and 'if' are supported for types, texts, "
+                       "patterns, bounds, required and listed members"));
     };
     for (const JsonShape& shape : shapes) {
         std::vector<JsonShape> rest;  // values of this type that do not have the shape
@@ -249,16 +274,32 @@ Result<std::vector<JsonShape>> SchemaShapes::none_of(const Json& schema) {
             other.languages = shape.languages;
             other.languages[0].negated = !other.languages[0].negated;
             rest.push_back(other);
+        } else if (shape.kind == Kind::number && !shape.numbers && !shape.bounds.whole) {
+            JsonShape below = other;
+            below.bounds.most = shape.bounds.least;
+            below.bounds.most_open = !shape.bounds.least_open;
+            other.bounds.least = shape.bounds.most;
+            other.bounds.least_open = !shape.bounds.most_open;
+            if (below.bounds.most) rest.push_back(below);
+            if (other.bounds.least) rest.push_back(other);
         } else if (shape.kind == Kind::object && shape.least == 0 && shape.most == SIZE_MAX &&
                    std::all_of(shape.layers.begin(), shape.layers.end(), [](const Json* layer) {
-                       return !has_any(*layer, {"properties", "patternProperties", "additionalProperties",
-                                                "propertyNames", "unevaluatedProperties"});
+                       return !has_any(*layer, {"patternProperties", "additionalProperties", "propertyNames",
+                                                "unevaluatedProperties"});
                    })) {
             for (const std::string& name : shape.required) {
                 NIBBLE_TRY(auto without,
                            of_schema(made({{"type", "object"}, {"properties", {{name, false}}}}, schema)));
                 for (JsonShape& one : without) rest.push_back(std::move(one));
             }
+            for (const Json* layer : shape.layers)
+                if (const auto members = layer->find("properties"); members != layer->end())
+                    for (const auto& [name, member] : members->items()) {
+                        Json other_value{{"type", "object"}, {"required", Json::array({name})}};
+                        other_value["properties"][name]["not"] = member;
+                        NIBBLE_TRY(auto wrong, of_schema(made(std::move(other_value), schema)));
+                        for (JsonShape& one : wrong) rest.push_back(std::move(one));
+                    }
         } else {
             return refuse();
         }
@@ -329,8 +370,9 @@ Result<size_t> SchemaShapes::count(const Json& schema, std::string_view keyword,
     const auto it = schema.find(keyword);
     if (it == schema.end()) return otherwise;
     const double value = it->is_number() ? it->get<double>() : -1;
+    if (value > 1e15) return otherwise == SIZE_MAX ? SIZE_MAX : size_t(1e15);
     if (!(value >= 0) || value != double(int64_t(value))) return at(&schema, keyword, fail("an integer from 0"));
-    return value > 1e15 ? otherwise == SIZE_MAX ? SIZE_MAX : size_t(1e15) : size_t(value);
+    return size_t(value);
 }
 
 Status SchemaShapes::string_keywords(const Json& schema, JsonShape& shape) {

@@ -27,9 +27,12 @@ void keep_common(std::optional<std::vector<T>>& to, const std::optional<std::vec
     std::erase_if(*to, [&](const T& item) { return std::find(other->begin(), other->end(), item) == other->end(); });
 }
 
+// Greater ones are refused (number_texts), and no number is one of them.
+constexpr int64_t most_multiple = 1'000'000;
+
 void narrow(NumberBounds& to, const NumberBounds& other) {
     to.whole |= other.whole;
-    to.multiple = std::lcm(to.multiple, other.multiple);
+    to.multiple = std::min(std::lcm(to.multiple, other.multiple), most_multiple);
     if (other.least && (!to.least || *other.least > *to.least || (*other.least == *to.least && other.least_open))) {
         to.least = other.least;
         to.least_open = other.least_open;

@@ -80,6 +80,7 @@ private:
     Result<std::vector<JsonShape>> values(const Json& list, const Json& schema, std::string_view keyword);
     Result<std::vector<JsonShape>> both(const std::vector<JsonShape>& a, const std::vector<JsonShape>& b);
     Result<std::vector<JsonShape>> one_of(const Json& schema);
+    Result<std::vector<JsonShape>> conditional(const Json& schema);
     Result<std::vector<JsonShape>> none_of(const Json& schema);
     Result<std::vector<JsonShape>> dependent(const Json& schema, std::string_view keyword);
     Status number_keywords(const Json& schema, JsonShape& shape);

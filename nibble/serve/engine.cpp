@@ -351,7 +351,10 @@ void Engine::State::run(std::vector<Choice*> step) {
     // Pieces of prompts are what they are: later steps may begin behind them at once.
     for (const Flight::Part& part : flight.parts)
         if (!part.wants_row) settle(*part.choice);
-    if (under_way) land(true);
+    if (under_way) {
+        ++counts.overlapped_steps;
+        land(true);
+    }
     under_way = std::move(flight);
     const auto holds_up = [&](const Flight::Part& p) {
         return p.wants_row && p.valid() && scheduler->holds_up(*p.choice);

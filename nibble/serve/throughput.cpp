@@ -59,6 +59,7 @@ Result<Throughput> measure_throughput(Engine& engine, const ThroughputLoad& load
     t.input_tokens = load.input * load.requests;
     t.steps = after.steps - before.steps;
     t.step_rows = after.step_rows - before.step_rows;
+    t.overlapped_steps = after.overlapped_steps - before.overlapped_steps;
     t.preemptions = after.preemptions - before.preemptions;
     t.prompt_step_seconds = after.prompt_step_seconds - before.prompt_step_seconds;
     return t;

@@ -19,7 +19,7 @@ struct ThroughputLoad {
 struct Throughput {
     int64_t requests = 0, input_tokens = 0, output_tokens = 0;
     double seconds = 0;
-    int64_t steps = 0, step_rows = 0;
+    int64_t steps = 0, step_rows = 0, overlapped_steps = 0;
     int64_t most_running = 0;
     int64_t preemptions = 0;
     double prompt_step_seconds = 0;  // of the steps that had rows of prompts

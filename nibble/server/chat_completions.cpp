@@ -18,8 +18,14 @@ Result<ChatWish> read_chat(BodyFields& fields, const ServedModel& model, bool ig
     ChatWish wish;
     wish.request = model.like;
     Request& request = wish.request;
-    NIBBLE_TRY(wish.turn, read_chat_turn(fields, model, request));
+    NIBBLE_TRY(wish.turn, read_chat_turn(fields, model));
     NIBBLE_CHECK(read_sampling(fields, model, request));
+    GrammarTokensPtr grammar;
+    NIBBLE_CHECK(read_answer_grammar(fields, model.grammars.get(), grammar));
+    if (const Status held = hold_answer(wish.turn, model, std::move(grammar), request); !held.ok()) {
+        fields.blame(wish.turn.asked.tools.is_null() ? "response_format" : "tools");
+        return held.error();
+    }
     NIBBLE_CHECK(read_stream(fields, wish.stream));
     NIBBLE_CHECK(fields.read("logprobs", wish.logprobs));
     int32_t top = 0;
@@ -32,7 +38,7 @@ Result<ChatWish> read_chat(BodyFields& fields, const ServedModel& model, bool ig
     wish.prompt_logprobs = request.prompt_logprobs >= 0;
     if (wish.stream.stream && wish.prompt_logprobs)
         return fields.bad("prompt_logprobs", "is not supported for streams");
-    request.prompt = wish.turn.prompt;
+    request.prompt = wish.turn.prompt.tokens;
     NIBBLE_CHECK(truncate_prompt(fields, model, request.prompt));
     if (const Status fits = check_fits(model, request.prompt); !fits.ok()) {
         fields.blame("messages");
@@ -153,8 +159,8 @@ public:
 
 private:
     struct One {
-        explicit One(AnswerReader r) : reader(std::move(r)) {}
-        AnswerReader reader;
+        explicit One(AnswerParser r) : reader(std::move(r)) {}
+        AnswerParser reader;
         std::string content, reasoning;
         Json calls = Json::array(), logprobs = Json::array();
         std::vector<int32_t> ids;

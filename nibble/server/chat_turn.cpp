@@ -1,92 +1,73 @@
 #include "server/chat_turn.h"
 
-#include "text/corpus.h"
-
-#include <fmt/format.h>
-
-#include <ctime>
+#include "serve/answer_constraint.h"
 
 namespace nibble {
-namespace {
 
-Result<std::string> joined_parts(const Json& parts, size_t message) {
-    std::string text;
-    for (size_t i = 0; i < parts.size(); ++i) {
-        const Json& part = parts[i];
-        const auto type = part.is_object() ? part.find("type") : part.end();
-        if (!part.is_object() || type == part.end() || !type->is_string())
-            return fail("messages[{}].content[{}]: has no type", message, i);
-        const auto& name = type->get_ref<const std::string&>();
-        if (name != "text" && name != "input_text" && name != "output_text")
-            return fail("messages[{}].content[{}]: type '{}' is not supported; only text is", message, i, name);
-        const auto value = part.find("text");
-        if (value == part.end() || !value->is_string())
-            return fail("messages[{}].content[{}]: has no text", message, i);
-        if (i > 0) text += '\n';
-        text += value->get_ref<const std::string&>();
-    }
-    return text;
+Result<ChatTurn> make_chat_turn(const ServedModel& model, ChatRequest asked) {
+    if (!model.format) return fail("the model has no chat template; use /v1/completions");
+    asked.control_tokens_in_data = model.control_in_data;
+    NIBBLE_TRY(ChatPrompt prompt, model.format->prompt(asked));
+    return ChatTurn{model.format, std::move(asked), std::move(prompt)};
 }
 
-}  // namespace
-
-std::vector<AnswerPart> AnswerReader::push(std::string_view text) {
-    if (text.empty()) return {};
-    return {AnswerPart{.kind = AnswerPart::Kind::content, .text = std::string(text)}};
-}
-
-Result<Json> plain_messages(const Json& messages) {
-    NIBBLE_CHECK(check_messages(messages));
-    Json out = messages;
-    for (size_t i = 0; i < out.size(); ++i) {
-        Json& message = out[i];
-        const auto role = message.find("role");
-        if (role != message.end() && *role == "developer") *role = "system";
-        const auto content = message.find("content");
-        if (content == message.end() || !content->is_array()) continue;
-        NIBBLE_TRY(*content, joined_parts(*content, i));
-    }
-    return out;
-}
-
-Result<ChatTurn> make_chat_turn(const ServedModel& model, const Json& messages, const TurnOptions& options) {
-    if (!model.chat) return fail("the model has no chat template; use /v1/completions");
-    Json variables = model.variables;
-    for (const auto& [name, value] : options.variables.items()) variables[name] = value;
-    NIBBLE_TRY(variables["messages"], plain_messages(messages));
-    variables["add_generation_prompt"] = options.generation_prompt;
-    const std::time_t seconds = std::time(nullptr);
-    std::tm now{};
-    localtime_r(&seconds, &now);
-    NIBBLE_TRY(std::string text, model.chat->render(variables, now).within("chat template"));
-    NIBBLE_TRY(const auto ids, model.tokenizer.encode(text, {.add_special = options.special}));
-    return ChatTurn{std::move(text), {ids.begin(), ids.end()}};
-}
-
-Result<ChatTurn> read_chat_turn(BodyFields& fields, const ServedModel& model, Request&) {
+Result<ChatTurn> read_chat_turn(BodyFields& fields, const ServedModel& model) {
+    ChatRequest asked;
     const Json* messages = fields.find("messages");
     if (!messages) return fields.bad("messages", "is missing");
+    asked.messages = *messages;
     for (const char* name :
-         {"tools", "tool_choice", "functions", "function_call", "response_format", "structured_outputs", "guided_json",
-          "guided_regex", "guided_choice", "guided_grammar", "chat_template", "continue_final_message", "modalities",
-          "audio", "prediction", "web_search_options", "reasoning_effort", "thinking_token_budget", "documents"}) {
+         {"functions", "function_call", "modalities", "audio", "prediction", "web_search_options", "documents"}) {
         const Json* value = fields.find(name);
-        if (!value) continue;
-        const bool neutral = *value == false || *value == "none" || (value->is_array() && value->empty()) ||
-                             *value == Json{{"type", "text"}} || *value == Json::array({"text"});
+        const bool neutral =
+            !value || *value == "none" || (value->is_array() && value->empty()) || *value == Json::array({"text"});
         if (!neutral) return fields.bad(name, "is not supported");
     }
-    fields.ignore({"parallel_tool_calls"});
-    TurnOptions options;
+    if (const Json* tools = fields.find("tools")) asked.tools = *tools;
+    if (const Json* choice = fields.find("tool_choice"))
+        if (const Status read = read_tool_choice(*choice, asked); !read.ok())
+            return fields.bad("tool_choice", read.error().message());
+    const bool wants_tools = asked.tools.is_array() && !asked.tools.empty() && asked.tool_choice != ToolChoice::none;
+    if (wants_tools && model.format && model.format->tool_format() == "none")
+        return fields.bad("tools", "is not supported: the model's chat template has no known format of tool calls");
+    NIBBLE_CHECK(fields.read("parallel_tool_calls", asked.parallel_tool_calls));
+    NIBBLE_CHECK(fields.read("chat_template", asked.chat_template));
     if (const Json* more = fields.find("chat_template_kwargs")) {
         if (!more->is_object()) return fields.bad("chat_template_kwargs", "is not an object");
-        options.variables = *more;
+        asked.template_variables = *more;
     }
-    NIBBLE_CHECK(fields.read("add_generation_prompt", options.generation_prompt));
-    NIBBLE_CHECK(fields.read("add_special_tokens", options.special));
-    auto turn = make_chat_turn(model, *messages, options);
-    if (!turn.ok()) return fields.bad("messages", turn.error().message());
+    if (const Json* effort = fields.find("reasoning_effort")) {
+        if (!effort->is_string()) return fields.bad("reasoning_effort", "is not a text");
+        if (asked.template_variables.is_null()) asked.template_variables = Json::object();
+        asked.template_variables["reasoning_effort"] = *effort;
+    }
+    NIBBLE_CHECK(fields.read("continue_final_message", asked.continue_final_message));
+    asked.generation_prompt = !asked.continue_final_message;
+    NIBBLE_CHECK(fields.read("add_generation_prompt", asked.generation_prompt));
+    NIBBLE_CHECK(fields.only("add_special_tokens", false));
+    if (fields.has("thinking_token_budget")) {
+        int64_t budget = 0;
+        NIBBLE_CHECK(fields.read_in("thinking_token_budget", budget, int64_t{0}, int64_t{1} << 40));
+        if (model.format && model.format->reasoning_format() == "none")
+            return fields.bad("thinking_token_budget", "is not supported: the model's chat template does not reason");
+        asked.reasoning_budget = budget;
+    }
+    auto turn = make_chat_turn(model, std::move(asked));
+    if (turn.ok()) return turn;
+    fields.blame(turn.error().message().starts_with("tools") ? "tools" : "messages");
     return turn;
+}
+
+Status hold_answer(const ChatTurn& turn, const ServedModel& model, std::shared_ptr<const GrammarTokens> grammar,
+                   Request& request) {
+    if (turn.format->needs_control_tokens(turn.asked)) request.skip_special = false;
+    const bool demanded = turn.asked.tool_choice == ToolChoice::required || turn.asked.tool_choice == ToolChoice::named;
+    if (!grammar && !demanded && !turn.asked.reasoning_budget) return Ok{};
+    if (!model.grammars) return fail("the model's tokens cannot be held to a grammar");
+    NIBBLE_TRY(const auto constraint,
+               turn.format->constraint(turn.asked, turn.prompt, model.grammars->vocabulary(), std::move(grammar)));
+    if (constraint) request.constraint = token_constraint(*constraint);
+    return Ok{};
 }
 
 }  // namespace nibble

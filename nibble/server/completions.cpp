@@ -1,4 +1,5 @@
 // POST /v1/completions.
+#include "serve/answer_constraint.h"
 #include "server/answer_json.h"
 #include "server/parameters.h"
 #include "server/routes.h"
@@ -54,6 +55,9 @@ Result<CompletionWish> read_completion(BodyFields& fields, const ServedModel& mo
     Request like = model.like;
     NIBBLE_TRY(auto prompts, read_prompts(fields, model));
     NIBBLE_CHECK(read_sampling(fields, model, like));
+    GrammarTokensPtr grammar;
+    NIBBLE_CHECK(read_answer_grammar(fields, model.grammars.get(), grammar));
+    if (grammar) like.constraint = token_constraint(AnswerConstraint({}, grammar, model.grammars->vocabulary()));
     NIBBLE_CHECK(read_stream(fields, wish.stream));
     NIBBLE_CHECK(fields.read("echo", wish.echo));
     NIBBLE_CHECK(fields.read_in("logprobs", wish.logprobs, 0, most_logprobs));

@@ -33,7 +33,7 @@ Result<ChatTurn> read_message_turn(BodyFields& fields, const ServedModel& model)
         messages.push_back({{"role", "system"}, {"content", *system}});
     }
     for (const Json& one : *given) messages.push_back(one);
-    auto turn = make_chat_turn(model, messages, {});
+    auto turn = make_chat_turn(model, {.messages = std::move(messages)});
     if (!turn.ok()) return fields.bad("messages", turn.error().message());
     return turn;
 }
@@ -49,7 +49,8 @@ Result<MessageWish> read_message(BodyFields& fields, const ServedModel& model, b
     NIBBLE_CHECK(fields.read("stop_sequences", request.stop));
     if (request.choices != 1) return fields.bad("n", "is not of this API");
     NIBBLE_CHECK(fields.read("stream", wish.stream));
-    request.prompt = wish.turn.prompt;
+    NIBBLE_CHECK(hold_answer(wish.turn, model, nullptr, request));
+    request.prompt = wish.turn.prompt.tokens;
     if (const Status fits = check_fits(model, request.prompt); !fits.ok()) {
         fields.blame("messages");
         return fits.error();
@@ -149,7 +150,7 @@ private:
     SseOut out_;
     bool stream_;
     int64_t prompt_tokens_;
-    AnswerReader reader_;
+    AnswerParser reader_;
     std::string text_;
     HeardEvent end_;
 };
@@ -175,7 +176,7 @@ void answer_count_tokens(ExchangePtr exchange, ModelPtr model) {
     BodyFields fields(*body);
     const auto turn = read_message_turn(fields, *model);
     if (turn.ok())
-        exchange->send(Json{{"input_tokens", turn->prompt.size()}});
+        exchange->send(Json{{"input_tokens", turn->prompt.tokens.size()}});
     else
         exchange->fail({.message = turn.error().message(), .param = fields.blamed()});
 }

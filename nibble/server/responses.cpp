@@ -48,19 +48,26 @@ Result<ResponseWish> read_response(BodyFields& fields, const ServedModel& model,
         if (const Json* list = fields.find(name); list && !list->empty()) return fields.bad(name, "is not supported");
     if (const Json* choice = fields.find("tool_choice"); choice && *choice != "auto" && *choice != "none")
         return fields.bad("tool_choice", "is not supported");
-    if (const Json* text = fields.find("text"))
-        if (!text->is_object() || (text->contains("format") && (*text)["format"] != Json{{"type", "text"}}))
-            return fields.bad("text", "a format other than text is not supported");
+    GrammarTokensPtr grammar;
+    if (const Json* text = fields.find("text")) {
+        if (!text->is_object()) return fields.bad("text", "is not an object");
+        if (text->contains("format") && !(*text)["format"].is_null()) {
+            NIBBLE_CHECK(read_response_format(fields, "text", (*text)["format"], model.grammars.get(), grammar));
+            wish.echo["text"] = *text;
+        }
+    }
     NIBBLE_CHECK(fields.only("background", false));
     NIBBLE_CHECK(fields.only("truncation", "disabled"));
-    NIBBLE_TRY(const Json messages, messages_of_input(fields));
-    auto turn = make_chat_turn(model, messages, {});
+    NIBBLE_TRY(Json messages, messages_of_input(fields));
+    auto turn = make_chat_turn(model, {.messages = std::move(messages)});
     if (!turn.ok()) return fields.bad("input", turn.error().message());
     wish.turn = *std::move(turn);
+    if (const Status held = hold_answer(wish.turn, model, std::move(grammar), request); !held.ok())
+        return fields.bad("text", held.error().message());
     NIBBLE_CHECK(read_sampling(fields, model, request));
     if (request.choices != 1) return fields.bad("n", "is not of this API");
     NIBBLE_CHECK(fields.read("stream", wish.stream));
-    request.prompt = wish.turn.prompt;
+    request.prompt = wish.turn.prompt.tokens;
     if (const Status fits = check_fits(model, request.prompt); !fits.ok()) {
         fields.blame("input");
         return fits.error();
@@ -197,7 +204,7 @@ private:
     SamplingParams sampling_;
     bool stream_, cut_ = false;
     int64_t created_, sequence_ = 0;
-    AnswerReader reader_;
+    AnswerParser reader_;
     std::string text_;
 };
 

@@ -2,8 +2,9 @@
 #pragma once
 
 #include "base/json.h"
+#include "chat/chat_format.h"
 #include "serve/engine.h"
-#include "text/chat_template.h"
+#include "server/answer_grammar.h"
 #include "text/tokenizer.h"
 
 #include <memory>
@@ -17,13 +18,20 @@ struct ServedModel {
     std::string root;                // where it came from
     std::unique_ptr<Engine> engine;
     Tokenizer tokenizer;
-    std::shared_ptr<const ChatTemplate> chat;  // null: the model has none
-    Json variables = Json::object();           // of every rendering
+    std::shared_ptr<const ChatFormat> format;  // null: the model has no chat template
+    bool control_in_data = false;              // the common behaviour: control tokens count in messages, too
+    std::shared_ptr<GrammarCache> grammars;    // null: answers cannot be held to a grammar
     Request like;                              // sampling parameters and end tokens where a request says nothing
     int64_t created = 0;                       // seconds since 1970
     std::string license;                       // text; empty: none came with the model
     Json facts = Json::object();               // formats by layer, kernels, memory: what the server chose
 
+    // Makes `grammars`. Error: the tokenizer's, of which the model then has none.
+    Status prepare_grammars() {
+        NIBBLE_TRY(auto vocabulary, GrammarVocabulary::of(tokenizer, like.eos, static_cast<size_t>(vocab())));
+        grammars = std::make_shared<GrammarCache>(std::move(vocabulary));
+        return Ok{};
+    }
     int64_t vocab() const { return engine->model().config().vocab; }
     int64_t context() const { return engine->capacity(); }
 };

@@ -11,9 +11,8 @@ Result<Json> tokenized(BodyFields& fields, const ServedModel& model) {
     std::vector<int32_t> tokens;
     if (fields.has("messages")) {
         if (fields.has("prompt")) return fields.bad("prompt", "and 'messages' exclude one another");
-        Request unused;
-        NIBBLE_TRY(ChatTurn turn, read_chat_turn(fields, model, unused));
-        tokens = std::move(turn.prompt);
+        NIBBLE_TRY(ChatTurn turn, read_chat_turn(fields, model));
+        tokens = std::move(turn.prompt.tokens);
     } else {
         std::string prompt;
         bool special = true;
@@ -52,9 +51,8 @@ Result<Json> detokenized(BodyFields& fields, const ServedModel& model) {
 
 // NIM's: the prompt after templating, and its tokens. The other fields of the body are not looked at.
 Result<Json> rendered(BodyFields& fields, const ServedModel& model) {
-    Request unused;
-    NIBBLE_TRY(const ChatTurn turn, read_chat_turn(fields, model, unused));
-    return Json{{"model", model.names[0]}, {"prompt", turn.text}, {"prompt_token_ids", turn.prompt}};
+    NIBBLE_TRY(const ChatTurn turn, read_chat_turn(fields, model));
+    return Json{{"model", model.names[0]}, {"prompt", turn.prompt.text}, {"prompt_token_ids", turn.prompt.tokens}};
 }
 
 Result<Json> rendered_completion(BodyFields& fields, const ServedModel& model) {

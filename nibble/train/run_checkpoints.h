@@ -32,13 +32,15 @@ public:
     // The same without waiting: done as long as something is being written.
     Status look();
 
+    // What save() does when it is done: only those stay that are to be kept.
+    Status remove_old() const;
+
     const std::filesystem::path& folder() const { return folder_; }
 
 private:
     RunCheckpoints(std::filesystem::path folder, const TrainSaving& saving)
         : folder_(std::move(folder)), saving_(saving) {}
     Status write(const RunState& state) const;
-    Status remove_old() const;
 
     std::filesystem::path folder_;
     TrainSaving saving_;

@@ -56,7 +56,7 @@ Status RunFolder::restore(Trainer& trainer, BatchSource& data) {
     NIBBLE_TRY(const RunPlace place, read_state(file, options_.identity, trainer));
     NIBBLE_CHECK(data.set_place(place.source).within(file.string()));
     first_step_ = saved_ = place.step;
-    return Ok{};
+    return checkpoints_->remove_old();  // a killed process may not have come to it
 }
 
 Status RunFolder::open_files() {

@@ -23,7 +23,6 @@ constexpr std::string_view run_state_key = "nibble_run";
 struct StatePart {
     std::string name;
     std::vector<int64_t> shape;
-    DType dtype = DType::f32;
     Bytes bytes;
 };
 
@@ -31,15 +30,13 @@ std::vector<StatePart> parts_of_state(const RunState& s) {
     std::vector<StatePart> parts;
     for (size_t i = 0; i < s.names.size(); ++i) {
         const auto add = [&](std::string_view kind, const std::vector<float>& values) {
-            parts.push_back(
-                {fmt::format("{}.{}", kind, s.names[i]), s.shapes[i], DType::f32, std::as_bytes(std::span(values))});
+            parts.push_back({fmt::format("{}.{}", kind, s.names[i]), s.shapes[i], std::as_bytes(std::span(values))});
         };
         add("master", s.masters[i]);
         add("m", s.m[i]);
         add("v", s.v[i]);
     }
-    if (!s.place.scales.empty())
-        parts.push_back({"scales", {std::ssize(s.place.scales)}, DType::u8, Bytes(s.place.scales)});
+    parts.push_back({"recipe", {std::ssize(s.recipe)}, std::as_bytes(std::span(s.recipe))});
     return parts;
 }
 
@@ -50,7 +47,7 @@ uint64_t hash_of_tensor(std::string_view name, Bytes bytes) {
 
 Status write_parts(const fs::path& file, const std::vector<StatePart>& parts, const std::string& about) {
     std::vector<TensorSpec> specs;
-    for (const StatePart& part : parts) specs.push_back({part.name, part.dtype, part.shape});
+    for (const StatePart& part : parts) specs.push_back({part.name, DType::f32, part.shape});
     NIBBLE_TRY(auto layout, SafetensorsLayout::make(std::move(specs), {{std::string(run_state_key), about}}));
     NIBBLE_TRY(auto writer, SafetensorsFileWriter::create(file, std::move(layout)));
     for (size_t i = 0; i < parts.size(); ++i) NIBBLE_CHECK(writer.write(i, 0, parts[i].bytes));
@@ -81,19 +78,22 @@ Result<StoredRun> stored_run(const SafetensorsFile& file) {
     return run;
 }
 
-// The values of "KIND.NAME", checked.
-Result<Bytes> state_tensor(const SafetensorsFile& file, std::string_view kind, const CheckpointTensor& like) {
-    const std::string name = fmt::format("{}.{}", kind, like.name);
+// The values of a tensor, checked.
+Result<Bytes> state_tensor(const SafetensorsFile& file, const std::string& name, const std::vector<int64_t>& shape) {
     const TensorRecord* record = file.find(name);
     if (!record) return fail("tensor '{}' is missing", name);
-    if (record->dtype != DType::f32 || record->shape != like.shape)
-        return fail("tensor '{}' is not F32 in the model's shape", name);
+    if (record->dtype != DType::f32 || record->shape != shape)
+        return fail("tensor '{}' is not F32 in this run's shape", name);
     for (size_t i = 0; i < record->data.size() / 4; ++i) {
         float value;
         std::memcpy(&value, record->data.data() + i * 4, 4);
         if (!std::isfinite(value)) return fail("tensor '{}': number {} is {}", name, i, value);
     }
     return record->data;
+}
+
+void copy_numbers(Bytes from, std::span<float> to) {
+    if (!to.empty()) std::memcpy(to.data(), from.data(), to.size_bytes());
 }
 
 Status check_hash(const SafetensorsFile& file, const std::string& expected) {
@@ -130,24 +130,25 @@ Result<RunPlace> read_into(const SafetensorsFile& file, const std::string& ident
     if (run.place.identity != identity)
         return fail("belongs to another run: {}", identity_differences(run.place.identity, identity));
     Parameters& parameters = trainer.parameters();
-    const TensorRecord* scales = file.find("scales");
-    const size_t wanted = 3 * parameters.count() + (scales ? 1 : 0);
-    if (file.tensors().size() != wanted)
+    if (file.tensors().size() != 3 * parameters.count() + 1)
         return fail("holds {} tensors; this model has {} parameters", file.tensors().size(), parameters.count());
     std::vector<Bytes> values;  // all are looked at before the first is copied
     for (const CheckpointTensor& tensor : parameters.tensors())
         for (const char* kind : {"master", "m", "v"}) {
-            NIBBLE_TRY(values.emplace_back(), state_tensor(file, kind, tensor));
+            NIBBLE_TRY(values.emplace_back(),
+                       state_tensor(file, fmt::format("{}.{}", kind, tensor.name), tensor.shape));
         }
+    std::vector<float> recipe(trainer.products().state().size());
+    NIBBLE_TRY(const Bytes of_recipe, state_tensor(file, "recipe", {std::ssize(recipe)}));
+    copy_numbers(of_recipe, recipe);
     NIBBLE_CHECK(check_maps());
+    NIBBLE_CHECK(trainer.products().set_state(recipe));
     for (size_t id = 0; id < parameters.count(); ++id) {
-        const std::span<float> into[] = {parameters.master(id), trainer.optimizer().m(id), trainer.optimizer().v(id)};
-        for (size_t kind = 0; kind < 3; ++kind)
-            if (!into[kind].empty())
-                std::memcpy(into[kind].data(), values[3 * id + kind].data(), into[kind].size_bytes());
+        copy_numbers(values[3 * id], parameters.master(id));
+        copy_numbers(values[3 * id + 1], trainer.optimizer().m(id));
+        copy_numbers(values[3 * id + 2], trainer.optimizer().v(id));
     }
     trainer.optimizer().set_steps(run.optimizer_steps);
-    if (scales) run.place.scales.assign(scales->data.begin(), scales->data.end());
     NIBBLE_CHECK(trainer.renew());
     return std::move(run.place);
 }
@@ -155,7 +156,9 @@ Result<RunPlace> read_into(const SafetensorsFile& file, const std::string& ident
 }  // namespace
 
 RunState copy_state(Trainer& trainer, RunPlace place) {
-    RunState s{.place = std::move(place), .optimizer_steps = trainer.optimizer().steps()};
+    RunState s{.place = std::move(place),
+               .optimizer_steps = trainer.optimizer().steps(),
+               .recipe = trainer.products().state()};
     const Parameters& parameters = trainer.parameters();
     for (size_t id = 0; id < parameters.count(); ++id) {
         const auto copy = [](std::span<const float> values) {

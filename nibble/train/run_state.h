@@ -1,8 +1,8 @@
 // The state of a run in a file, from which training goes on to the same bits: FP32 masters, both states of AdamW, the
-// scales of recipes that have a history, how many steps were made, the place of the loader. Random numbers need none
-// (Philox, keyed by seed and step).
+// scales and directions of recipes that have a history, how many steps were made, the place of the loader. Random
+// numbers need none (Philox, keyed by seed and step).
 //
-// One safetensors file per checkpoint: "master.NAME", "m.NAME", "v.NAME" in F32 and "scales" in U8; everything else is
+// One safetensors file per checkpoint: "master.NAME", "m.NAME", "v.NAME" and "recipe" in F32; everything else is
 // JSON under "nibble_run" in its metadata, a hash of all tensors included. A file gets its name when it is whole and on
 // the device.
 #pragma once
@@ -10,7 +10,6 @@
 #include "base/json.h"
 #include "train/trainer.h"
 
-#include <cstddef>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -18,10 +17,9 @@
 namespace nibble {
 
 struct RunPlace {
-    int64_t step = 0;               // steps that were made, skipped ones included
-    Json source = Json::object();   // where the data is: BatchSource::place()
-    std::string identity;           // what must be equal to go on: train_identity(), the data
-    std::vector<std::byte> scales;  // opaque; empty without
+    int64_t step = 0;              // steps that were made, skipped ones included
+    Json source = Json::object();  // where the data is: BatchSource::place()
+    std::string identity;          // what must be equal to go on: train_identity(), the data
 };
 
 // A copy of the state, so that training goes on while it is written.
@@ -31,6 +29,7 @@ struct RunState {
     std::vector<std::string> names;
     std::vector<std::vector<int64_t>> shapes;
     std::vector<std::vector<float>> masters, m, v;
+    std::vector<float> recipe;  // TrainProducts::state()
 };
 
 RunState copy_state(Trainer& trainer, RunPlace place);
@@ -39,7 +38,8 @@ RunState copy_state(Trainer& trainer, RunPlace place);
 Status write_state(const std::filesystem::path& file, const RunState& state);
 
 // Into a trainer of the same parameters, which is renewed. Errors, with the trainer as before: a file that is damaged,
-// of other parameters, or holds a number that is not finite (which); another `identity` (what differs is named, where both are JSON objects).
+// of other parameters, or holds a number that is not finite (which); another `identity` (what differs is named, where
+// both are JSON objects).
 Result<RunPlace> read_state(const std::filesystem::path& file, const std::string& identity, Trainer& trainer);
 
 }  // namespace nibble

@@ -22,22 +22,10 @@ Status test_rounding(uint64_t seed, ThreadPool& pool) {
                                         {.format = CastFormat::nvfp4, .stochastic = true},
                                         {.id = 1, .draw = seed << 20, .outer_step = tested_cols / 16}, {}, pool);
         const float unit = o.scale[0] / o.divisor, v = round_to_bf16(value);
-        const double step = v < 2 ? 0.5 : v < 4 ? 1.0 : 2.0, up = v / step - std::floor(v / step);
-        double sum = 0, squares = 0;
-        int64_t count = 0;
-        for (size_t i = 0; i < x.size(); ++i) {
-            if (i % 16 == 0) continue;
-            const double q = double{o.values[i]} * unit;
-            sum += q, squares += q * q, ++count;
-        }
-        const double mean = sum / double(count), variance = squares / double(count) - mean * mean;
-        const double spread = step * std::sqrt(up * (1 - up));
-        // Five deviations of the mean, and the bias of at most 1 / 256 of a step that eight random bits have.
-        if (std::abs(mean - v) > 5 * spread / std::sqrt(double(count)) + step / 256 + 1e-4)
-            return fail("self-test: stochastic rounding of {} has the mean {}", v, mean);
-        if (std::abs(variance - spread * spread) > 0.1 * step * step)
-            return fail("self-test: stochastic rounding of {} has the variance {} instead of {}", v, variance,
-                        spread * spread);
+        std::vector<double> rounded;
+        for (size_t i = 0; i < x.size(); ++i)
+            if (i % 16 != 0) rounded.push_back(double{o.values[i]} * unit);
+        NIBBLE_CHECK(check_roundings(v, rounded));
     }
     return Ok{};
 }
@@ -65,13 +53,33 @@ Status test_gradients(const TrainPrecision& p, uint64_t seed, ThreadPool& pool) 
     else
         o = cast_rows(x.data(), tested_rows, tested_cols, tested_cols,
                       {.format = CastFormat::nvfp4, .rotate = p.rotate, .stochastic = p.stochastic}, draws, {}, pool);
-    const auto zeros = std::ranges::count(o.values, 0.0f);
-    if (zeros * 2 > std::ssize(o.values))
-        return fail("self-test: {} of {} quantized gradients are zero", zeros, o.values.size());
-    return Ok{};
+    return check_codes(o.values);
 }
 
 }  // namespace
+
+Status check_roundings(float value, std::span<const double> rounded) {
+    const double v = value, step = v < 2 ? 0.5 : v < 4 ? 1.0 : 2.0, up = v / step - std::floor(v / step);
+    double sum = 0, squares = 0;
+    for (const double q : rounded) sum += q, squares += q * q;
+    const auto count = static_cast<double>(rounded.size());
+    const double mean = sum / count, variance = squares / count - mean * mean;
+    const double spread = step * std::sqrt(up * (1 - up));
+    // Five deviations of the mean, and the bias of at most 1 / 256 of a step that eight random bits have.
+    if (!(std::abs(mean - v) <= 5 * spread / std::sqrt(count) + step / 256 + 1e-4))
+        return fail("self-test: stochastic rounding of {} has the mean {}", v, mean);
+    if (!(std::abs(variance - spread * spread) <= 0.1 * step * step))
+        return fail("self-test: stochastic rounding of {} has the variance {} instead of {}", v, variance,
+                    spread * spread);
+    return Ok{};
+}
+
+Status check_codes(std::span<const float> codes) {
+    const auto zeros = std::ranges::count(codes, 0.0f);
+    if (zeros * 2 > std::ssize(codes))
+        return fail("self-test: {} of {} quantized gradients are zero", zeros, codes.size());
+    return Ok{};
+}
 
 Status train_self_test(const TrainPrecision& p, uint64_t seed) {
     if (p.recipe != TrainRecipe::nvfp4 && p.recipe != TrainRecipe::nibble_nvfp4) return Ok{};

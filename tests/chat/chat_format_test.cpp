@@ -274,6 +274,9 @@ TEST(ChatFormat, ConstraintsOfFreeAnswers) {
     EXPECT_TRUE(*format.constraint(request, *prompt, *vocabulary));
     request.tools = json_of(weather);
     request.tool_choice = ToolChoice::required;
+    const auto tokens = std::make_shared<const GrammarTokens>(*Grammar::from_regex("a+"), *vocabulary);
+    EXPECT_EQ(format.constraint(request, *prompt, *vocabulary, tokens).error().message(),
+              "tool_choice: does not go with another constraint of the answer");
     const ChatFormat none = format_with("{{ messages[0].content }}");
     EXPECT_FALSE(none.constraint(request, *none.prompt(request), *vocabulary).ok());
 }

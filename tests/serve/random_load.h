@@ -166,6 +166,7 @@ inline void expect_same_under_load(const LanguageModel* model, const LanguageMod
     EXPECT_GT(constrained, overlaps ? 0 : count / 12);
     EXPECT_EQ(stats.generated_tokens, generated);
     EXPECT_EQ(stats.used_pages, 0);
+    EXPECT_TRUE(!overlaps || stats.overlapped_steps > stats.steps / 20) << stats.overlapped_steps;
 }
 
 }  // namespace nibble::test

@@ -120,9 +120,12 @@ TEST(ServerLoad, ADeadlineEndsARequest) {
         s.post(completions, R"({"prompt": "a", "n": 100, "max_tokens": 1000, "ignore_eos": true, "timeout": 0.001})");
     EXPECT_EQ(r.status, 504) << r.body;
     // Of a stream the status is sent already: its last event says it.
-    const std::vector<Json> events = s.stream(
-        completions,
-        {{"prompt", "a"}, {"n", 100}, {"max_tokens", 1000}, {"ignore_eos", true}, {"timeout", 0.001}, {"stream", true}});
+    const std::vector<Json> events = s.stream(completions, {{"prompt", "a"},
+                                                            {"n", 100},
+                                                            {"max_tokens", 1000},
+                                                            {"ignore_eos", true},
+                                                            {"timeout", 0.001},
+                                                            {"stream", true}});
     EXPECT_EQ(events.back()["error"]["code"], 504) << events.back();
 }
 
@@ -135,15 +138,13 @@ TEST(ServerLoad, DrainsWhatRunsAndRefusesTheRest) {
     SseReader reader;
     const Json body{{"prompt", "x"}, {"max_tokens", 900}, {"ignore_eos", true}, {"stream", true}};
     bool done = false;
-    const auto r = c.send({.method = "POST", .path = completions, .body = body.dump()},
-                          [&](const HttpResponse&, std::string_view piece) {
-                              if (!std::exchange(begun, true))
-                                  drain = std::jthread([&] {
-                                      s.server->drain(std::chrono::steady_clock::now() + server_patience);
-                                  });
-                              reader.push(piece, [&](const SseEvent& e) { done = done || e.data == "[DONE]"; });
-                              return true;
-                          });
+    const auto r = c.send(
+        {.method = "POST", .path = completions, .body = body.dump()}, [&](const HttpResponse&, std::string_view piece) {
+            if (!std::exchange(begun, true))
+                drain = std::jthread([&] { s.server->drain(std::chrono::steady_clock::now() + server_patience); });
+            reader.push(piece, [&](const SseEvent& e) { done = done || e.data == "[DONE]"; });
+            return true;
+        });
     ASSERT_TRUE(r.ok()) << r.error().message();
     EXPECT_TRUE(done);
     drain.join();

@@ -42,17 +42,22 @@ public:
         EXPECT_TRUE(engine.ok()) << engine.error().message();
         auto form = template_ ? ChatTemplate::parse(*template_) : ChatTemplate::open(test_data("chat"));
         EXPECT_TRUE(form.ok()) << form.error().message();
+        auto format = ChatFormat::create(*chat.tokenizer, std::make_shared<const ChatTemplate>(*std::move(form)),
+                                         {{"bos_token", "<s>"}, {"eos_token", "<mask>"}});
+        EXPECT_TRUE(format.ok()) << format.error().message();
         Request like;
         like.sampling.temperature = 1;
         like.eos = {271};
-        server->serve({.names = {"tiny", "alias"},
-                       .root = "tests/data/chat",
-                       .engine = *std::move(engine),
-                       .tokenizer = *chat.tokenizer,
-                       .chat = std::make_shared<const ChatTemplate>(*std::move(form)),
-                       .variables = {{"bos_token", "<s>"}, {"eos_token", "<mask>"}},
-                       .like = std::move(like),
-                       .created = 1});
+        ServedModel model{.names = {"tiny", "alias"},
+                          .root = "tests/data/chat",
+                          .engine = *std::move(engine),
+                          .tokenizer = *chat.tokenizer,
+                          .format = std::make_shared<const ChatFormat>(*std::move(format)),
+                          .like = std::move(like),
+                          .created = 1};
+        const Status grammars = model.prepare_grammars();
+        EXPECT_TRUE(grammars.ok()) << grammars.error().message();
+        server->serve(std::move(model));
     }
 
     std::shared_ptr<const LanguageModel> model_pointer() const { return {std::shared_ptr<void>(), &*chat.model}; }

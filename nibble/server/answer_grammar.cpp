@@ -1,0 +1,106 @@
+#include "server/answer_grammar.h"
+
+#include <fmt/format.h>
+
+namespace nibble {
+namespace {
+
+using GrammarMaker = std::function<Result<std::shared_ptr<const Grammar>>()>;
+
+Status hold(BodyFields& fields, std::string_view name, GrammarCache* grammars, GrammarTokensPtr& grammar,
+            const std::string& key, const GrammarMaker& make) {
+    if (grammar) return fields.bad(name, "is the second constraint of the answer; give one");
+    if (!grammars) return fields.bad(name, "is not supported for this model's tokenizer");
+    auto tokens = grammars->get(key, make);
+    if (!tokens.ok()) return fields.bad(name, tokens.error().message());
+    grammar = *std::move(tokens);
+    return Ok{};
+}
+
+Status hold_to_schema(BodyFields& fields, std::string_view name, const Json& schema, GrammarCache* grammars,
+                      GrammarTokensPtr& grammar) {
+    return hold(fields, name, grammars, grammar,
+                "schema " + schema.dump(-1, ' ', false, Json::error_handler_t::replace),
+                [&] { return Grammar::from_json_schema(schema); });
+}
+
+// One of vLLM's ways to ask; `name` is the field that errors blame.
+Status hold_as(BodyFields& fields, std::string_view name, std::string_view kind, const Json& value,
+               GrammarCache* grammars, GrammarTokensPtr& grammar) {
+    if (kind == "json") {
+        if (!value.is_string()) return hold_to_schema(fields, name, value, grammars, grammar);
+        const auto schema = parse_json(value.get_ref<const std::string&>());
+        if (!schema.ok()) return fields.bad(name, "the schema is not JSON: " + schema.error().message());
+        return hold_to_schema(fields, name, *schema, grammars, grammar);
+    }
+    if (kind == "json_object") {
+        if (value == false) return Ok{};
+        if (value != true) return fields.bad(name, "'json_object' is not true or false");
+        return hold(fields, name, grammars, grammar, "object", [] { return Grammar::json_object(); });
+    }
+    if (kind == "choice") {
+        std::vector<std::string> choices;
+        if (!json_value(value, choices) || choices.empty()) return fields.bad(name, "is not a list of texts");
+        return hold(fields, name, grammars, grammar,
+                    "choice " + value.dump(-1, ' ', false, Json::error_handler_t::replace),
+                    [&] { return Grammar::from_choices(choices); });
+    }
+    if (!value.is_string()) return fields.bad(name, "is not a text");
+    const auto& text = value.get_ref<const std::string&>();
+    if (kind == "regex")
+        return hold(fields, name, grammars, grammar, "regex " + text, [&] { return Grammar::from_regex(text); });
+    if (kind == "grammar")
+        return hold(fields, name, grammars, grammar, "grammar " + text, [&] { return Grammar::from_ebnf(text); });
+    return fields.bad(name,
+                      fmt::format("'{}' is not supported; choices: json, json_object, regex, choice, grammar", kind));
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const GrammarTokens>> GrammarCache::get(const std::string& key, const GrammarMaker& make) {
+    {
+        const std::lock_guard lock(mutex_);
+        for (auto at = kept_.begin(); at != kept_.end(); ++at) {
+            if (at->first != key) continue;
+            kept_.splice(kept_.begin(), kept_, at);
+            return kept_.front().second;
+        }
+    }
+    // Outside of the lock: a large schema takes a while. Two requests may make the same one.
+    NIBBLE_TRY(std::shared_ptr<const Grammar> grammar, make());
+    auto tokens = std::make_shared<const GrammarTokens>(std::move(grammar), vocabulary_, mask_bytes_);
+    const std::lock_guard lock(mutex_);
+    kept_.emplace_front(key, tokens);
+    if (kept_.size() > entries_) kept_.pop_back();
+    return tokens;
+}
+
+Status read_response_format(BodyFields& fields, std::string_view name, const Json& format, GrammarCache* grammars,
+                            GrammarTokensPtr& grammar) {
+    const auto type = format.is_object() ? format.find("type") : format.end();
+    if (!format.is_object() || type == format.end()) return fields.bad(name, "has no type");
+    if (*type == "text") return Ok{};
+    if (*type == "json_object") return hold_as(fields, name, "json_object", true, grammars, grammar);
+    if (*type != "json_schema") return fields.bad(name, "the type is not text, json_object or json_schema");
+    const auto below = format.find("json_schema");
+    const Json& holder = below == format.end() ? format : *below;
+    const auto schema = holder.is_object() ? holder.find("schema") : holder.end();
+    if (!holder.is_object() || schema == holder.end()) return fields.bad(name, "has no schema");
+    return hold_to_schema(fields, name, *schema, grammars, grammar);
+}
+
+Status read_answer_grammar(BodyFields& fields, GrammarCache* grammars, GrammarTokensPtr& grammar) {
+    if (const Json* format = fields.find("response_format"))
+        NIBBLE_CHECK(read_response_format(fields, "response_format", *format, grammars, grammar));
+    if (const Json* outputs = fields.find("structured_outputs")) {
+        if (!outputs->is_object()) return fields.bad("structured_outputs", "is not an object");
+        for (const auto& [kind, value] : outputs->items())
+            if (!value.is_null()) NIBBLE_CHECK(hold_as(fields, "structured_outputs", kind, value, grammars, grammar));
+    }
+    for (const std::string name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar"})
+        if (const Json* value = fields.find(name))
+            NIBBLE_CHECK(hold_as(fields, name, name.substr(7), *value, grammars, grammar));
+    return Ok{};
+}
+
+}  // namespace nibble

@@ -1,0 +1,144 @@
+// Answers that are held to a schema, an expression, a list or a grammar; and messages that cannot steer.
+#include "server/server_fixture.h"
+
+#include <regex>
+
+namespace nibble::test {
+namespace {
+
+constexpr const char* chat_route = "/v1/chat/completions";
+
+Json asked(const Json& more) {
+    Json body{{"messages", Json::array({{{"role", "user"}, {"content", "go"}}})}, {"max_tokens", 200}, {"seed", 4}};
+    body.update(more);
+    return body;
+}
+std::string content_of(const Json& answer) { return answer["choices"][0]["message"]["content"]; }
+
+TEST(ServerGrammar, AnswersAreHeldToWhatTheBodyAsks) {
+    const TestServer s;
+    const Json schema{{"type", "object"},
+                      {"properties", {{"a", {{"enum", {1, 2}}}}, {"b", {{"type", "boolean"}}}}},
+                      {"required", {"a", "b"}},
+                      {"additionalProperties", false}};
+    const auto fits = [&](const std::string& text) {
+        const auto json = parse_json(text);
+        ASSERT_TRUE(json.ok()) << text;
+        ASSERT_EQ(json->size(), 2u) << text;
+        EXPECT_TRUE((*json)["a"] == 1 || (*json)["a"] == 2) << text;
+        EXPECT_TRUE((*json)["b"].is_boolean()) << text;
+    };
+    const Json format{{"type", "json_schema"}, {"json_schema", {{"name", "x"}, {"schema", schema}, {"strict", true}}}};
+    const Json whole = s.ask(chat_route, asked({{"response_format", format}}));
+    EXPECT_EQ(whole["choices"][0]["finish_reason"], "stop");
+    fits(content_of(whole));
+    fits(content_of(s.ask(chat_route, asked({{"guided_json", schema.dump()}}))));
+    fits(content_of(s.ask(chat_route, asked({{"structured_outputs", {{"json", schema}}}}))));
+    std::string streamed;
+    for (const Json& e : s.stream(chat_route, asked({{"response_format", format}, {"stream", true}})))
+        streamed += e["choices"][0]["delta"].value("content", std::string());
+    EXPECT_EQ(streamed, content_of(whole));
+    const Json choices = asked({{"guided_choice", {"yes", "no", "perhaps"}}, {"n", 8}});
+    const Json chosen = s.ask(chat_route, choices);
+    for (const Json& c : chosen["choices"]) {
+        const std::string text = c["message"]["content"];
+        EXPECT_TRUE(text == "yes" || text == "no" || text == "perhaps") << text;
+    }
+    EXPECT_TRUE(std::regex_match(content_of(s.ask(chat_route, asked({{"guided_regex", "[ab]{3}-[0-9]{2}"}}))),
+                                 std::regex("[ab]{3}-[0-9]{2}")));
+    const std::string word =
+        content_of(s.ask(chat_route, asked({{"guided_grammar", "root ::= \"x\" (\"y\" | \"z\")"}})));
+    EXPECT_TRUE(word == "xy" || word == "xz") << word;
+    const Json completion =
+        s.ask("/v1/completions", {{"prompt", "a"}, {"guided_regex", "[xyz]{4}"}, {"max_tokens", 50}});
+    EXPECT_TRUE(std::regex_match(completion["choices"][0]["text"].get<std::string>(), std::regex("[xyz]{4}")));
+    const Json response =
+        s.ask("/v1/responses", {{"input", "go"},
+                                {"max_output_tokens", 200},
+                                {"text", {{"format", {{"type", "json_schema"}, {"name", "x"}, {"schema", schema}}}}}});
+    fits(response["output"][0]["content"][0]["text"]);
+}
+
+TEST(ServerGrammar, WrongWishesAreErrorsThatNameTheField) {
+    const TestServer s;
+    const auto wrong = [&](const Json& more, const char* param) {
+        const Json error = s.ask(chat_route, asked(more), 400);
+        EXPECT_EQ(error["error"]["param"], param) << error;
+    };
+    wrong({{"response_format", {{"type", "xml"}}}}, "response_format");
+    wrong({{"response_format", {{"type", "json_schema"}}}}, "response_format");
+    wrong({{"guided_json", {{"type", "no such type"}}}}, "guided_json");
+    wrong({{"guided_json", "{"}}, "guided_json");
+    wrong({{"guided_regex", "("}}, "guided_regex");
+    wrong({{"guided_choice", Json::array()}}, "guided_choice");
+    wrong({{"guided_grammar", "root := "}}, "guided_grammar");
+    wrong({{"structured_outputs", {{"yaml", true}}}}, "structured_outputs");
+    wrong({{"guided_regex", "a"}, {"guided_choice", {"b"}}}, "guided_choice");
+    // Bombs: bounded work, then an error.
+    wrong({{"guided_regex", "((((((a{1,1000}){1,1000}){1,1000}){1,1000}){1,1000}){1,1000})"}}, "guided_regex");
+    Json deep{{"type", "integer"}};
+    for (int i = 0; i < 25; ++i) deep = Json{{"type", "array"}, {"items", deep}, {"minItems", 1000}};
+    wrong({{"guided_json", deep}}, "guided_json");
+    EXPECT_EQ(s.post("/v1/completions", R"({"prompt": "a", "max_tokens": 1})").status, 200);
+}
+
+TEST(ServerGrammar, ToolCallsComeAsCalls) {
+    ServerSetup setup;
+    setup.chat_template =
+        "{% for m in messages %}<s>{{ m['role'] }}\n{{ m['content'] }}<mask>{% endfor %}{% if tools %}{{ tools | "
+        "tojson }}"
+        "<tool_call>{% endif %}{% if add_generation_prompt %}<s>assistant\n{% endif %}";
+    const TestServer s(std::move(setup));
+    const Json parameters{{"type", "object"},
+                          {"properties", {{"n", {{"enum", {1, 2}}}}}},
+                          {"required", {"n"}},
+                          {"additionalProperties", false}};
+    const Json tools =
+        Json::array({{{"type", "function"}, {"function", {{"name", "pick"}, {"parameters", parameters}}}}});
+    const Json body =
+        asked({{"tools", tools}, {"tool_choice", "required"}, {"parallel_tool_calls", false}, {"max_tokens", 400}});
+    const Json whole = s.ask(chat_route, body)["choices"][0];
+    EXPECT_EQ(whole["finish_reason"], "tool_calls") << whole;
+    ASSERT_EQ(whole["message"]["tool_calls"].size(), 1u) << whole;
+    const Json& call = whole["message"]["tool_calls"][0];
+    EXPECT_EQ(call["function"]["name"], "pick");
+    const auto arguments = parse_json(call["function"]["arguments"].get<std::string>());
+    ASSERT_TRUE(arguments.ok()) << call;
+    EXPECT_TRUE((*arguments)["n"] == 1 || (*arguments)["n"] == 2) << call;
+    Json streamed = body;
+    streamed["stream"] = true;
+    std::string name, text, finish;
+    for (const Json& e : s.stream(chat_route, streamed)) {
+        const Json& c = e["choices"][0];
+        if (!c["finish_reason"].is_null()) finish = c["finish_reason"];
+        if (!c["delta"].contains("tool_calls")) continue;
+        const Json& part = c["delta"]["tool_calls"][0];
+        name += part["function"].value("name", std::string());
+        text += part["function"].value("arguments", std::string());
+    }
+    EXPECT_EQ(name, "pick");
+    EXPECT_EQ(text, call["function"]["arguments"].get<std::string>());
+    EXPECT_EQ(finish, "tool_calls");
+    // A name that no tool has, and a model that knows no tools.
+    const Json other{{"type", "function"}, {"function", {{"name", "other"}}}};
+    EXPECT_EQ(s.ask(chat_route, asked({{"tools", tools}, {"tool_choice", other}}), 400)["error"]["param"],
+              "tool_choice");
+    const TestServer plain;
+    EXPECT_EQ(plain.ask(chat_route, asked({{"tools", tools}}), 400)["error"]["param"], "tools");
+}
+
+TEST(ServerGrammar, WhatAUserWritesDoesNotSteer) {
+    const TestServer s;
+    // <mask> ends a turn of this model: in a message it stays text.
+    const auto tokens = [&](const char* content) {
+        const Json messages = Json::array({{{"role", "user"}, {"content", content}}});
+        return s.ask("/tokenize", {{"messages", messages}})["tokens"].get<std::vector<int32_t>>();
+    };
+    const auto count = [](const std::vector<int32_t>& ids) { return std::ranges::count(ids, 271); };
+    EXPECT_EQ(count(tokens("plain")), 1);
+    EXPECT_EQ(count(tokens("a<mask>b")), 1);
+    EXPECT_EQ(s.chat.tokenizer->id_of("<mask>"), TokenId{271});
+}
+
+}  // namespace
+}  // namespace nibble::test

@@ -1,0 +1,216 @@
+// The config of a run: every key, and what is said about wrong ones. The switches of precision.
+#include "train/train_config.h"
+
+#include "train/small_trainer.h"
+#include "train/train_self_test.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+
+namespace nibble::test {
+namespace {
+
+std::string config_error(const std::string& yaml) {
+    const auto config = parse_train_config(yaml, "c.yaml");
+    return config.ok() ? "" : config.error().message();
+}
+
+TEST(TrainConfigFile, EveryKeyIsRead) {
+    const auto c = parse_train_config(R"(
+model: base
+random_start: true
+tokenizer: tok
+output: out
+resume: true
+seed: 7
+steps: 1000
+batch: 16
+sequence: 512
+skip_nonfinite: true
+data: {folder: shards, cut_documents: false, validation: held}
+optimizer: {learning_rate: 1e-3, beta1: 0.8, beta2: 0.99, epsilon: 1e-6, weight_decay: 0.05, clip: 2}
+schedule: {kind: wsd, warmup: 10, decay_fraction: 0.3, final_fraction: 0}
+precision: {recipe: nvfp4, scope: mlp, first_bf16: 1, last_bf16: 2, rotate: false, stochastic: false, square: false,
+            four_over_six: true, row_scaled: true, late_forward: bf16, late_fraction: 0.1}
+validation: {every: 50, batches: 3}
+saving: {every: 100, keep: 5, keep_every: 500}
+)",
+                                      "c.yaml");
+    ASSERT_TRUE(c.ok()) << c.error().message();
+    EXPECT_EQ(c->model, "base");
+    EXPECT_TRUE(c->random_start && c->resume && c->skip_nonfinite);
+    EXPECT_EQ(c->tokenizer, "tok");
+    EXPECT_EQ(c->output, "out");
+    EXPECT_EQ(c->seed, 7U);
+    EXPECT_EQ(c->steps, 1000);
+    EXPECT_EQ(c->batch, 16);
+    EXPECT_EQ(c->sequence, 512);
+    EXPECT_EQ(c->data.folder, "shards");
+    EXPECT_FALSE(c->data.cut_documents);
+    EXPECT_EQ(c->data.validation, "held");
+    EXPECT_EQ(c->optimizer.learning_rate, 1e-3);
+    EXPECT_EQ(c->optimizer.beta1, 0.8);
+    EXPECT_EQ(c->optimizer.beta2, 0.99);
+    EXPECT_EQ(c->optimizer.epsilon, 1e-6);
+    EXPECT_EQ(c->optimizer.weight_decay, 0.05);
+    EXPECT_EQ(c->optimizer.clip, 2);
+    EXPECT_EQ(c->schedule.kind, ScheduleKind::wsd);
+    EXPECT_EQ(c->schedule.warmup, 10);
+    EXPECT_EQ(c->schedule.decay_fraction, 0.3);
+    EXPECT_EQ(c->schedule.final_fraction, 0);
+    const TrainPrecision& p = c->precision;
+    EXPECT_EQ(p.recipe, TrainRecipe::nvfp4);
+    EXPECT_EQ(p.scope, TrainScope::mlp);
+    EXPECT_EQ(p.first_bf16, 1);
+    EXPECT_EQ(p.last_bf16, 2);
+    EXPECT_FALSE(p.rotate || p.stochastic || p.square);
+    EXPECT_TRUE(p.four_over_six && p.row_scaled);
+    EXPECT_EQ(p.late_forward, TrainRecipe::bf16);
+    EXPECT_EQ(p.late_fraction, 0.1);
+    EXPECT_EQ(c->validation.every, 50);
+    EXPECT_EQ(c->validation.batches, 3);
+    EXPECT_EQ(c->saving.every, 100);
+    EXPECT_EQ(c->saving.keep, 5);
+    EXPECT_EQ(c->saving.keep_every, 500);
+}
+
+TEST(TrainConfigFile, IdentityChangesWithEveryKeyThatDecidesBits) {
+    const std::string base = "model: m\nsteps: 50\ndata: {text: t}\n";
+    const auto identity = [](const std::string& yaml) {
+        const auto c = parse_train_config(yaml, "c.yaml");
+        EXPECT_TRUE(c.ok()) << yaml << c.error().message();
+        return train_identity(*c);
+    };
+    for (const char* other :
+         {"seed: 2\n", "batch: 9\n", "sequence: 9\n", "optimizer: {learning_rate: 1e-5}\n", "optimizer: {clip: 0}\n",
+          "schedule: {kind: linear}\n", "schedule: {warmup: 3}\n", "precision: nvfp4\n", "random_start: true\n",
+          "precision: {recipe: bf16}\nskip_nonfinite: true\n"})
+        EXPECT_NE(identity(base + other), identity(base)) << other;
+    EXPECT_NE(identity(base + "precision: nvfp4\n"), identity(base + "precision: nvfp4_no_rht\n"));
+    for (const char* same : {"output: elsewhere\n", "resume: true\n", "saving: {every: 5}\n", "precision: bf16\n"})
+        EXPECT_EQ(identity(base + same), identity(base)) << same;
+}
+
+TEST(TrainConfigFile, SaysWhatIsWrong) {
+    const std::string ok = "model: m\ndata: {text: t}\n";
+    EXPECT_EQ(config_error(ok), "");
+    EXPECT_EQ(config_error(""), "c.yaml: a config is one map of keys");
+    EXPECT_EQ(config_error("data: {text: t}\n"), "c.yaml: give one of 'model' and 'shape'");
+    EXPECT_EQ(config_error("model: m\nshape: 60m\ndata: {text: t}\n"), "c.yaml: give one of 'model' and 'shape'");
+    EXPECT_EQ(config_error("model: m\n"), "c.yaml: give one of data.folder, data.text and data.synthetic");
+    EXPECT_EQ(config_error(ok + "layers: 2\n"), "c.yaml: 'layers' belongs to 'shape'");
+    EXPECT_EQ(config_error(ok + "steps: 5\nschedule: {warmup: 6}\n"), "c.yaml: 6 steps of warm-up in 5 steps");
+    EXPECT_NE(config_error(ok + "gpus: 2\n").find("c.yaml:3: the config has no key 'gpus'"), std::string::npos);
+    EXPECT_NE(config_error(ok + "optimizer: {muon: true}\n").find("no key 'muon'"), std::string::npos);
+    EXPECT_EQ(config_error(ok + "optimizer: 3\n"), "c.yaml:3: optimizer must be a map");
+    EXPECT_NE(config_error(ok + "precision: fp3\n").find("unknown precision 'fp3'; choices: fp32, bf16, fp8,"),
+              std::string::npos);
+    EXPECT_EQ(config_error(ok + "precision: {recipe: bf16, rotate: false}\n"),
+              "c.yaml:3: precision 'bf16' has no switch 'rotate'");
+    EXPECT_EQ(config_error(ok + "precision: {recipe: mxfp8, rank: 3}\n"),
+              "c.yaml:3: precision 'mxfp8' has no switch 'rank'");
+    EXPECT_EQ(config_error(ok + "precision: {scope: mlp}\n"), "c.yaml:3: precision has no 'recipe'");
+    EXPECT_EQ(config_error(ok + "precision: {recipe: fp8, scope: head}\n"),
+              "c.yaml:3: precision.scope must be mlp or all, not 'head'");
+    EXPECT_EQ(config_error(ok + "precision: {recipe: fp8, late_forward: nvfp4}\n"),
+              "c.yaml:3: precision.late_forward must be bf16 or fp8_block, not 'nvfp4'");
+}
+
+TEST(TrainPrecisionNames, ThoseOfMaxTextAreKnown) {
+    for (const auto& [other, own] :
+         {std::pair{"te_fp8_currentscaling", "fp8"}, {"te_fp8_delayedscaling", "fp8_delayed"}, {"te_mxfp8", "mxfp8"},
+          {"te_nvfp4", "nvfp4"}, {"te_nvfp4_no_rht", "nvfp4_no_rht"}}) {
+        const auto a = train_precision_from_name(other), b = train_precision_from_name(own);
+        ASSERT_TRUE(a.ok() && b.ok());
+        EXPECT_EQ(train_precision_json(*a), train_precision_json(*b));
+    }
+    EXPECT_TRUE(train_precision_from_name("nvfp4")->rotate);
+    EXPECT_FALSE(train_precision_from_name("nvfp4_no_rht")->rotate);
+    EXPECT_EQ(train_precision_from_name("nibble_nvfp4_late")->late_forward, TrainRecipe::fp8_block);
+    for (const char* name : {"bf16", "nvfp4", "nvfp4_no_rht", "nibble_nvfp4"})
+        for (const uint64_t seed : {1u, 2u, 77u})
+            EXPECT_TRUE(train_self_test(*train_precision_from_name(name), seed).ok()) << name << " " << seed;
+}
+
+// What was silent in other programs: zeros, rounding to nearest, a dither twice too wide.
+TEST(TrainSelfTest, SeesRoundingThatIsWrong) {
+    std::vector<double> coin, nearest, wide, constant;
+    for (int i = 0; i < 16384; ++i) {
+        const double u = (i * 7919 % 16384 + 0.5) / 16384;
+        coin.push_back(u < 0.4 ? 2.0 : 1.5);  // 1.7
+        nearest.push_back(1.5);
+        wide.push_back(u < 0.7 / 1.5 ? 2.5 : 1.0);
+        constant.push_back(1.7);
+    }
+    EXPECT_TRUE(check_roundings(1.7f, coin).ok());
+    EXPECT_FALSE(check_roundings(1.7f, nearest).ok());
+    EXPECT_FALSE(check_roundings(1.7f, wide).ok());
+    EXPECT_FALSE(check_roundings(1.7f, constant).ok());
+    EXPECT_FALSE(check_roundings(1.7f, std::vector<double>(100, NAN)).ok());
+    EXPECT_TRUE(check_codes(std::vector<float>{1, 0, -3, 2}).ok());
+    EXPECT_FALSE(check_codes(std::vector<float>(64, 0.0f)).ok());
+}
+
+// The late phase holds for the last part of the steps, and only forward.
+TEST(TrainRules, LateForwardIsForwardAlone) {
+    TrainPrecision p = *train_precision_from_name("nvfp4");
+    p.late_forward = TrainRecipe::bf16;
+    const UnitPlace place{.layer = 1, .layers = 4, .mlp = true};
+    const UnitRules early = unit_rules(p, place, false), late = unit_rules(p, place, true);
+    EXPECT_EQ(early.x.format, CastFormat::nvfp4);
+    EXPECT_EQ(late.x.format, CastFormat::bf16);
+    EXPECT_EQ(rule_text(late.dy_t), rule_text(early.dy_t));
+    EXPECT_EQ(rule_text(late.w_back), rule_text(early.w_back));
+
+    ThreadPool pool(2);
+    TrainerOptions options{.precision = p};
+    const auto trainer = small_trainer(pool, options);
+    const TrainBatch batch = random_batch(2, 32, 48, 2);
+    for (int64_t step = 0; step < 10; ++step) {  // 18 % of 10 steps: the last two
+        trainer->begin(step, 10);
+        ASSERT_TRUE(trainer->backward({&batch, 1}).ok());
+        EXPECT_EQ(trainer->products().replaces(trainer->model().blocks()[0].mixer().units()[0]), step < 8) << step;
+    }
+}
+
+TEST(TrainRules, LayersAtTheEndsStayBf16) {
+    TrainPrecision p = *train_precision_from_name("fp8");
+    p.first_bf16 = 1, p.last_bf16 = 2;
+    for (int64_t layer = 0; layer < 6; ++layer)
+        EXPECT_EQ(unit_rules(p, {.layer = layer, .layers = 6}, false).quantized, layer >= 1 && layer < 4) << layer;
+    ThreadPool pool(1);
+    p.last_bf16 = 3;
+    const auto made = Trainer::create(small_parameters(pool, DType::bf16), {.precision = p}, pool);
+    ASSERT_FALSE(made.ok());
+    EXPECT_EQ(made.error().message(), "precision: 1 and 3 layers in BF16 of a model that has 3");
+}
+
+// TransformerEngine's update, written out: the scale is of the largest of the last `length` steps.
+TEST(DelayedScaling, FollowsTheLargestOfTheHistory) {
+    const std::vector<float> seen{1, 4, 2, 0, 0.5f, 0.25f, 0.25f, 0.25f, 3};
+    for (const size_t length : {1u, 3u, 8u}) {
+        DelayedScale d;
+        d.history.resize(length);
+        std::vector<float> past;
+        float scale = 1;
+        for (const float s : seen) {
+            d.seen = s;
+            d.end_step();
+            if (s > 0) {
+                past.push_back(s);
+                const size_t from = past.size() > length ? past.size() - length : 0;
+                scale = 448 / *std::max_element(past.begin() + static_cast<std::ptrdiff_t>(from), past.end());
+            }
+            EXPECT_EQ(d.scale, scale) << length;
+        }
+    }
+    DelayedScale d;
+    d.history.resize(4);
+    d.seen = INFINITY;
+    d.end_step();
+    EXPECT_EQ(d.scale, 1.0f);
+}
+
+}  // namespace
+}  // namespace nibble::test
