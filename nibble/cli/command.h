@@ -40,6 +40,7 @@ void add_inspect(CLI::App& app, RunCommand& run);
 void add_logits(CLI::App& app, RunCommand& run);
 void add_quantize(CLI::App& app, RunCommand& run);
 void add_recipes(CLI::App& app, RunCommand& run);
+void add_rl(CLI::App& app, RunCommand& run);
 void add_search(CLI::App& app, RunCommand& run);
 void add_template(CLI::App& app, RunCommand& run);
 void add_serve(CLI::App& app, RunCommand& run);

@@ -151,8 +151,12 @@ Result<LoadedModel> LoadedModel::open(const fs::path& path, const EngineFlags& f
 }
 
 Result<std::vector<int32_t>> end_tokens(const LoadedModel& engine, const ModelText& text) {
-    std::vector<int32_t> ids = engine.model->config().eos;
-    NIBBLE_TRY(const Json config, generation_config(*engine.checkpoint).within(engine.path.string()));
+    return end_tokens(engine.model->config(), *engine.checkpoint, text).within(engine.path.string());
+}
+
+Result<std::vector<int32_t>> end_tokens(const ModelConfig& model, const Checkpoint& checkpoint, const ModelText& text) {
+    std::vector<int32_t> ids = model.eos;
+    NIBBLE_TRY(const Json config, generation_config(checkpoint));
     if (const auto eos = config.find("eos_token_id"); eos != config.end()) add_ids(*eos, ids);
     if (const auto eos = text.variables.find("eos_token"); eos != text.variables.end() && eos->is_string())
         if (const auto id = text.tokenizer.id_of(eos->get_ref<const std::string&>()))

@@ -39,6 +39,7 @@ struct LoadedModel {
 
 // The tokens that end an answer: the config's, generation_config.json's and the tokenizer's eos_token.
 Result<std::vector<int32_t>> end_tokens(const LoadedModel& engine, const ModelText& text);
+Result<std::vector<int32_t>> end_tokens(const ModelConfig& model, const Checkpoint& checkpoint, const ModelText& text);
 
 // Names of a checkpoint for people and for caches: the path's last component; a hash of its tensors' names, shapes and
 // sizes, its files' sizes and times of change, and `flags`.

@@ -1,7 +1,7 @@
 #include "train/train_config.h"
 
 #include "base/json.h"
-#include "io/yaml.h"
+#include "io/yaml_fields.h"
 
 #include <nlohmann/json.hpp>
 
@@ -19,69 +19,6 @@ constexpr std::array<std::pair<std::string_view, ScheduleKind>, 4> schedule_kind
      {"wsd", ScheduleKind::wsd},
      {"linear", ScheduleKind::linear},
      {"constant", ScheduleKind::constant}}};
-
-// Reads the keys of one map; the first error is kept.
-class MapReader {
-public:
-    MapReader(const YamlNode& map, std::string what) : map_(map), what_(std::move(what)) {}
-
-    void text(std::string_view key, std::string& to) {
-        read(key, [&](const YamlNode& node, const std::string& name) -> Status {
-            NIBBLE_TRY(to, as_text(node, name));
-            return Ok{};
-        });
-    }
-    void path(std::string_view key, std::filesystem::path& to) {
-        std::string name = to.string();
-        text(key, name);
-        to = name;
-    }
-    void flag(std::string_view key, bool& to) {
-        read(key, [&](const YamlNode& node, const std::string& name) -> Status {
-            NIBBLE_TRY(to, as_bool(node, name));
-            return Ok{};
-        });
-    }
-    void count(std::string_view key, int64_t least, int64_t& to) {
-        read(key, [&](const YamlNode& node, const std::string& name) -> Status {
-            NIBBLE_TRY(const int value, as_int(node, name));
-            if (value < least) return fail("{}: {} must be at least {}, not {}", node.where(), name, least, value);
-            to = value;
-            return Ok{};
-        });
-    }
-    void number(std::string_view key, double least, double most, double& to) {
-        read(key, [&](const YamlNode& node, const std::string& name) -> Status {
-            NIBBLE_TRY(const double value, as_number(node, name));
-            if (!(value >= least && value <= most))
-                return fail("{}: {} must be from {} to {}, not {}", node.where(), name, least, most, value);
-            to = value;
-            return Ok{};
-        });
-    }
-    template <class Read>
-    void read(std::string_view key, const Read& value) {
-        const YamlNode* node = map_.find(key);
-        if (!node || !status_.ok()) return;
-        status_ = value(*node, what_.empty() ? std::string(key) : what_ + "." + std::string(key));
-    }
-    template <class Fields>
-    void map(std::string_view key, std::initializer_list<std::string_view> known, const Fields& fields) {
-        read(key, [&](const YamlNode& node, const std::string& name) -> Status {
-            if (!node.is_map()) return fail("{}: {} must be a map", node.where(), name);
-            NIBBLE_CHECK(check_keys(node, name, known));
-            MapReader inner(node, name);
-            fields(inner);
-            return inner.status();
-        });
-    }
-    const Status& status() const { return status_; }
-
-private:
-    const YamlNode& map_;
-    std::string what_;
-    Status status_ = Ok{};
-};
 
 Status read_schedule_kind(const YamlNode& node, const std::string& name, ScheduleKind& to) {
     NIBBLE_TRY(const std::string word, as_text(node, name));
@@ -115,7 +52,7 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
                              "batch", "sequence", "data", "optimizer", "schedule", "precision", "validation", "saving",
                              "skip_nonfinite"}));
     TrainConfig c;
-    MapReader top(root, "");
+    YamlFields top(root, "");
     top.path("model", c.model);
     top.flag("random_start", c.random_start);
     top.text("shape", c.shape);
@@ -130,14 +67,14 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
     top.count("batch", 1, c.batch);
     top.count("sequence", 1, c.sequence);
     top.flag("skip_nonfinite", c.skip_nonfinite);
-    top.map("data", {"folder", "text", "synthetic", "cut_documents", "validation"}, [&](MapReader& m) {
+    top.map("data", {"folder", "text", "synthetic", "cut_documents", "validation"}, [&](YamlFields& m) {
         m.path("folder", c.data.folder);
         m.path("text", c.data.text);
         m.flag("synthetic", c.data.synthetic);
         m.flag("cut_documents", c.data.cut_documents);
         m.path("validation", c.data.validation);
     });
-    top.map("optimizer", {"learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "clip"}, [&](MapReader& m) {
+    top.map("optimizer", {"learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "clip"}, [&](YamlFields& m) {
         m.number("learning_rate", 0, 10, c.optimizer.learning_rate);
         m.number("beta1", 0, 1 - 1e-9, c.optimizer.beta1);
         m.number("beta2", 0, 1 - 1e-9, c.optimizer.beta2);
@@ -145,7 +82,7 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
         m.number("weight_decay", 0, 100, c.optimizer.weight_decay);
         m.number("clip", 0, 1e30, c.optimizer.clip);
     });
-    top.map("schedule", {"kind", "warmup", "decay_fraction", "final_fraction"}, [&](MapReader& m) {
+    top.map("schedule", {"kind", "warmup", "decay_fraction", "final_fraction"}, [&](YamlFields& m) {
         m.read("kind", [&](const YamlNode& node, const std::string& key) {
             return read_schedule_kind(node, key, c.schedule.kind);
         });
@@ -157,11 +94,11 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
         NIBBLE_TRY(c.precision, read_train_precision(node, key));
         return Ok{};
     });
-    top.map("validation", {"every", "batches"}, [&](MapReader& m) {
+    top.map("validation", {"every", "batches"}, [&](YamlFields& m) {
         m.count("every", 0, c.validation.every);
         m.count("batches", 1, c.validation.batches);
     });
-    top.map("saving", {"every", "keep", "keep_every"}, [&](MapReader& m) {
+    top.map("saving", {"every", "keep", "keep_every"}, [&](YamlFields& m) {
         m.count("every", 0, c.saving.every);
         m.count("keep", 1, c.saving.keep);
         m.count("keep_every", 0, c.saving.keep_every);

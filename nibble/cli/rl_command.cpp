@@ -1,0 +1,205 @@
+// `nibble rl CONFIG.yaml`: reinforcement learning, rollouts and updates in one process.
+#include "checkpoint/convert.h"
+#include "cli/command.h"
+#include "cli/engine.h"
+#include "cli/options.h"
+#include "cli/terminal.h"
+#include "rl/rl_log.h"
+#include "train/run_folder.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <chrono>
+#include <cstdio>
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct RlFlags {
+    std::string config, device = "cpu", kernels, output, command_line;
+    std::optional<int64_t> steps;
+    bool resume = false, quiet = false, json = false;
+    int threads = 0;
+};
+
+Result<RlConfig> rl_config(const RlFlags& flags) {
+    NIBBLE_TRY(RlConfig c, read_rl_config(flags.config));
+    if (flags.steps) c.steps = *flags.steps;
+    if (!flags.output.empty()) c.output = flags.output;
+    c.resume = flags.resume;
+    if (c.output.empty()) return fail("{}: 'output' is missing; or give -o DIR", flags.config);
+    if (fs::exists(fs::symlink_status(c.output / "model")))
+        return fail("{}: exists already; remove it or choose another output", (c.output / "model").string());
+    return c;
+}
+
+// The place of a run in its prompts, as checkpoints keep places.
+class PromptPlace : public BatchSource {
+public:
+    explicit PromptPlace(PolicyTrainer& policy) : policy_(policy) {}
+    Result<TrainBatch> next(int64_t) override { return fail("reinforcement learning makes its rows itself"); }
+    Json place() const override { return {{"prompt", policy_.next_prompt()}}; }
+    Status set_place(const Json& place) override {
+        const auto found = place.find("prompt");
+        if (found == place.end() || !found->is_number_unsigned()) return fail("'prompt' is missing");
+        policy_.set_next_prompt(found->get<uint64_t>());
+        return Ok{};
+    }
+
+private:
+    PolicyTrainer& policy_;
+};
+
+// Trainer, task and what both need, in the order of their lives.
+struct RlJob {
+    ThreadPool pool;
+    std::shared_ptr<Parameters> parameters;
+    std::unique_ptr<Trainer> trainer;
+    std::unique_ptr<RolloutTask> task;
+    std::unique_ptr<PolicyTrainer> policy;
+
+    explicit RlJob(int threads) : pool(threads) {}
+};
+
+Result<std::unique_ptr<Environment>> environment_of(const RlTask& task) {
+    if (task.command.empty()) return std::unique_ptr<Environment>();
+    const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(task.timeout_seconds * 1000));
+    return start_environment(
+        {.command = task.command, .processes = static_cast<int>(task.processes), .timeout = timeout});
+}
+
+Result<std::unique_ptr<RolloutTask>> task_of(const RlConfig& c, const ModelText& text) {
+    if (c.task.chat && !text.chat)
+        return fail("{}: has no chat template; data.chat: false asks without one", c.model.string());
+    NIBBLE_TRY(auto environment, environment_of(c.task));
+    const auto encode = [&text, chat = c.task.chat](const std::string& prompt) {
+        if (!chat) return encode_prompt(text, prompt);
+        return encode_chat(text, Json::array({{{"role", "user"}, {"content", prompt}}}));
+    };
+    return generated_task({.kind = c.task.kind,
+                           .difficulty = c.task.difficulty,
+                           .seed = c.seed,
+                           .prompt = c.task.prompt,
+                           .encode = encode,
+                           .environment = std::move(environment)});
+}
+
+Status open_job(const RlConfig& c, const RlFlags& flags, const ModelText& text, const JobHooks& hooks, RlJob& job) {
+    const bool fp32 = c.precision.recipe == TrainRecipe::fp32;
+    NIBBLE_TRY(const auto checkpoint, Checkpoint::open(c.model));
+    NIBBLE_TRY(job.parameters,
+               Parameters::copy(*checkpoint, fp32 ? DType::f32 : DType::bf16, job.pool).within(c.model.string()));
+    PolicyTrainerOptions options{.tokenizer = text.tokenizer, .stop_requested = hooks.stop_requested};
+    if (c.loss.kl_penalty > 0) {
+        NIBBLE_TRY(options.reference, FrozenPolicy::create(*checkpoint, c.precision, flags.kernels, job.pool));
+    }
+    NIBBLE_TRY(
+        job.trainer,
+        Trainer::create(job.parameters,
+                        {.precision = c.precision, .optimizer = c.optimizer, .seed = c.seed, .kernels = flags.kernels},
+                        job.pool));
+    NIBBLE_TRY(options.end_tokens, end_tokens(job.trainer->model().config(), *checkpoint, text));
+    NIBBLE_TRY(job.task, task_of(c, text));
+    NIBBLE_TRY(job.policy, PolicyTrainer::create(c, *job.trainer, *job.task, std::move(options)));
+    return Ok{};
+}
+
+Result<RunFolderOptions> rl_folder(const RlConfig& c, const RlFlags& flags, int64_t parameters, const JobHooks& hooks) {
+    NIBBLE_TRY(const Json config, parse_json(c.identity));
+    return RunFolderOptions{.folder = c.output,
+                            .resume = c.resume,
+                            .identity = c.identity,
+                            .about = {{"name", fs::absolute(c.output).lexically_normal().filename().string()},
+                                      {"command", flags.command_line},
+                                      {"parameters", parameters},
+                                      {"config", config}},
+                            .saving = c.saving,
+                            .warn = hooks.warn};
+}
+
+Status write_policy(const RlConfig& c, const RlFlags& flags, RlJob& job) {
+    const fs::path out = c.output / "model";
+    NIBBLE_TRY(Json settings, parse_json(c.identity));
+    const Manifest manifest{.command_line = flags.command_line, .settings = std::move(settings)};
+    NIBBLE_CHECK(convert(*job.parameters, {.out = out, .manifest = to_text(manifest)}, job.pool, {}));
+    if (!flags.quiet && !flags.json) fmt::print("{}: the trained model\n", out.string());
+    return Ok{};
+}
+
+// Steps [first, c.steps); returns how many are done.
+Result<int64_t> run_steps(const RlConfig& c, const RlFlags& flags, RlJob& job, RunFolder& folder, PromptPlace& place,
+                          const JobHooks& hooks) {
+    using Clock = std::chrono::steady_clock;
+    for (int64_t number = folder.first_step(); number < c.steps; ++number) {
+        if (hooks.should_stop()) return number;
+        const auto start = Clock::now();
+        NIBBLE_TRY(const RlStep step, job.policy->step(number));
+        if (step.stopped) return number;
+        const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+        std::optional<double> validation;
+        if (c.validation_every > 0 && (number + 1) % c.validation_every == 0) {
+            auto value = job.policy->validate();
+            if (!value.ok() && !hooks.should_stop()) return std::move(value).error();
+            if (value.ok()) validation = *value;
+        }
+        const Json line = to_json(step, validation, seconds);
+        folder.after_step(line, *job.trainer, place);
+        if (flags.json)
+            fmt::print("{}", json_line(line));
+        else if (!flags.quiet)
+            fmt::print("{}\n", step_text(step, validation, seconds));
+        std::fflush(stdout);
+    }
+    return c.steps;
+}
+
+Result<Outcome> run_rl(const RlFlags& flags) {
+    if (flags.device != "cpu")
+        return fail("--device {}: reinforcement learning runs on the CPU only so far", flags.device);
+    NIBBLE_TRY(const RlConfig config, rl_config(flags));
+    NIBBLE_TRY(const ModelText text, open_model_text(config.model));
+    Console console(true);
+    const JobHooks hooks = console.hooks();
+    RlJob job(flags.threads);
+    NIBBLE_CHECK(open_job(config, flags, text, hooks, job));
+    PromptPlace place(*job.policy);
+    NIBBLE_TRY(const auto options, rl_folder(config, flags, job.parameters->elements(), hooks));
+    NIBBLE_TRY(const auto folder, RunFolder::open(options, *job.trainer, place));
+    if (!flags.quiet && !flags.json) {
+        fmt::print("{} parameters, {} prompts x {} answers a step, precision {}\n", job.parameters->elements(),
+                   config.prompts, config.generations, train_recipe_name(config.precision.recipe));
+        if (folder->first_step() > 0) fmt::print("goes on behind {} steps\n", folder->first_step());
+    }
+    NIBBLE_TRY(const int64_t done, run_steps(config, flags, job, *folder, place, hooks));
+    NIBBLE_CHECK(folder->finish(done, *job.trainer, place));
+    if (done < config.steps) return fail("stopped after {} of {} steps; resume it with --resume", done, config.steps);
+    NIBBLE_CHECK(write_policy(config, flags, job));
+    return Outcome{};
+}
+
+}  // namespace
+
+void add_rl(CLI::App& app, RunCommand& run) {
+    auto flags = std::make_shared<RlFlags>();
+    CLI::App* command = app.add_subcommand("rl", "reinforcement learning: rollouts and updates in one process");
+    command->add_option("config", flags->config, "a YAML file (docs/rl.md)")->required();
+    command->add_option("--steps", flags->steps, "overrides the config's grpo.max_num_steps")
+        ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+    command->add_option("-o,--output", flags->output, "folder of the run; overrides the config");
+    command->add_flag("--resume", flags->resume, "go on from the newest checkpoint in the output");
+    add_device_flag(*command, flags->device);
+    add_kernels_flag(*command, flags->kernels, "forces the CPU kernels: avx512, avx2, ref");
+    add_threads_flag(*command, flags->threads);
+    add_json_flag(*command, flags->json);
+    add_quiet_flag(*command, flags->quiet);
+    command->footer("Example:\n  nibble rl rl.yaml -o runs/sums");
+    command->callback([flags, command, &run] {
+        flags->command_line = command_line_of(*command);
+        run = [flags] { return run_rl(*flags); };
+    });
+}
+
+}  // namespace nibble

@@ -1,0 +1,32 @@
+// The reference of the KL term: the model that a run begins with, as the trainer of that precision computes it. Before
+// the first update its log-probabilities are the trainer's, bit for bit.
+#pragma once
+
+#include "model/cpu/model.h"
+#include "train/train_batch.h"
+#include "train/train_products.h"
+
+#include <memory>
+#include <span>
+#include <string>
+
+namespace nibble {
+
+class FrozenPolicy {
+public:
+    // A copy of the checkpoint's tensors, as a trainer reads them. The pool outlives the policy.
+    static Result<std::shared_ptr<const FrozenPolicy>> create(const Checkpoint& from, const TrainPrecision& precision,
+                                                              const std::string& kernels, ThreadPool& pool);
+    // log p of the labels of a one-row batch, 0 where there is no label. out [seq].
+    Status log_probs(const TrainBatch& row, std::span<float> out) const;
+
+private:
+    FrozenPolicy(std::shared_ptr<Parameters> parameters, Model model)
+        : parameters_(std::move(parameters)), model_(std::move(model)) {}
+
+    std::shared_ptr<Parameters> parameters_;
+    Model model_;
+    std::unique_ptr<TrainProducts> products_;
+};
+
+}  // namespace nibble

@@ -1,0 +1,240 @@
+#include "rl/policy_trainer.h"
+
+#include "train/schedule.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace nibble {
+namespace {
+
+constexpr uint64_t validation_prompts_from = uint64_t{1} << 40;  // training's numbers stay below
+
+// The answer's tokens of a row: its last ones.
+template <class T>
+std::span<T> answer_part(std::span<T> row, const Rollout& rollout) {
+    return row.last(rollout.tokens.size());
+}
+
+bool all_equal(std::span<const Rollout> group) {
+    return std::ranges::all_of(group, [&](const Rollout& r) { return r.reward == group[0].reward; });
+}
+
+}  // namespace
+
+TrainBatch rollout_row(const RolloutPrompt& prompt, const Rollout& rollout) {
+    TrainBatch row{.rows = 1, .documents = {0}};
+    row.tokens = prompt.tokens;
+    row.tokens.insert(row.tokens.end(), rollout.tokens.begin(), rollout.tokens.end() - 1);
+    row.labels.assign(prompt.tokens.size() - 1, -1);
+    row.labels.insert(row.labels.end(), rollout.tokens.begin(), rollout.tokens.end());
+    row.seq = std::ssize(row.tokens);
+    return row;
+}
+
+Result<std::unique_ptr<PolicyTrainer>> PolicyTrainer::create(const RlConfig& config, Trainer& trainer,
+                                                             RolloutTask& task, PolicyTrainerOptions options) {
+    NIBBLE_CHECK(check(config));
+    if (config.loss.kl_penalty > 0 && !options.reference)
+        return fail("loss_fn.reference_policy_kl_penalty {}: there is no reference policy", config.loss.kl_penalty);
+    if (trainer.products().sees_neighbours() && !config.loss.importance_sampling_correction)
+        return fail(
+            "policy.precision: this recipe scales whole tensors, so that rollouts and training do not agree in "
+            "every bit; that needs loss_fn.use_importance_sampling_correction: true");
+    std::unique_ptr<PolicyTrainer> made(new PolicyTrainer(config, trainer, task, std::move(options)));
+    // The trainer's model without a share in it: the trainer outlives the engine.
+    auto generator = made->options_.generator
+                         ? made->options_.generator
+                         : std::shared_ptr<const LanguageModel>(std::shared_ptr<void>(), &trainer.model());
+    EngineOptions engine;
+    engine.sequences = std::min<int64_t>(64, std::max(config.prompts * config.generations, int64_t{1}));
+    engine.context = config.length;
+    engine.queue = std::max(config.prompts * config.generations, config.validation_prompts);
+    NIBBLE_TRY(made->engine_, Engine::create(std::move(generator), made->options_.tokenizer, engine));
+    return made;
+}
+
+RolloutRequest PolicyTrainer::request(uint64_t first_prompt, int64_t prompts, int64_t answers) const {
+    RolloutRequest r{.first_prompt = first_prompt,
+                     .prompts = prompts,
+                     .answers = answers,
+                     .length = std::min(config_.length, engine_->limits().context),
+                     .most_tokens = config_.generation.most_tokens,
+                     .seed = config_.seed,
+                     .end_tokens = options_.end_tokens,
+                     .stop_texts = config_.generation.stop_texts,
+                     .cache_salt = std::to_string(trainer_.parameters().version()),
+                     .stop = options_.stop_requested};
+    for (const int32_t id : config_.generation.stop_tokens)
+        if (std::ranges::count(r.end_tokens, id) == 0) r.end_tokens.push_back(id);
+    return r;
+}
+
+void PolicyTrainer::shape(RolloutBatch& batch) const {
+    for (Rollout& r : batch.rollouts) {
+        if (!r.reward) continue;
+        r.shaped = config_.scaling ? scaled_reward(*r.reward, *config_.scaling) : *r.reward;
+        if (config_.shaping) r.shaped = shaped_reward(r.shaped, std::ssize(r.tokens), r.cut, *config_.shaping);
+    }
+}
+
+// The step's rollouts; with dynamic sampling until enough prompts have answers of different rewards.
+Result<RolloutBatch> PolicyTrainer::collect(RlStep& step) {
+    RolloutBatch all;
+    const auto group = static_cast<size_t>(config_.generations);
+    for (step.sampling_batches = 1;; ++step.sampling_batches) {
+        NIBBLE_TRY(RolloutBatch batch,
+                   roll_out(*engine_, task_, request(next_prompt_, config_.prompts, config_.generations)));
+        all.generate_seconds += batch.generate_seconds, all.reward_seconds += batch.reward_seconds;
+        all.stopped = batch.stopped;
+        if (batch.stopped) return all;
+        next_prompt_ += static_cast<uint64_t>(config_.prompts);
+        for (const Rollout& r : batch.rollouts) step.generated_tokens += std::ssize(r.tokens);
+        for (size_t p = 0; p < batch.prompts.size() && std::ssize(all.prompts) < config_.prompts; ++p) {
+            const auto answers = std::span(batch.rollouts).subspan(p * group, group);
+            if (config_.dynamic_sampling && all_equal(answers)) continue;
+            for (Rollout& r : answers) {
+                r.prompt = all.prompts.size();
+                all.rollouts.push_back(std::move(r));
+            }
+            all.prompts.push_back(std::move(batch.prompts[p]));
+        }
+        if (std::ssize(all.prompts) == config_.prompts) return all;
+        if (step.sampling_batches == config_.most_batches)
+            return fail(
+                "grpo.dynamic_sampling_max_gen_batches: after {} batches {} of {} prompts have answers of "
+                "different rewards",
+                config_.most_batches, all.prompts.size(), config_.prompts);
+    }
+}
+
+// Rewards to advantages, and what the step tells of them. What could not be judged is in no group.
+Status PolicyTrainer::weigh(RolloutBatch& batch, RlStep& step) const {
+    shape(batch);
+    std::vector<double> rewards;
+    std::vector<int64_t> groups, lengths;
+    std::vector<Rollout*> judged;
+    for (Rollout& r : batch.rollouts) {
+        const auto length = std::ssize(r.tokens);
+        step.mean_length += static_cast<double>(length);
+        step.longest = std::max(step.longest, int64_t{length});
+        step.cut_share += r.cut;
+        if (!r.reward) {
+            ++step.failures;
+            if (step.failure_reasons.size() < 4) step.failure_reasons.push_back(r.failure);
+            continue;
+        }
+        step.reward += *r.reward, step.shaped_reward += r.shaped, step.accuracy += *r.reward == 1;
+        judged.push_back(&r);
+        rewards.push_back(r.shaped);
+        groups.push_back(static_cast<int64_t>(r.prompt));
+        lengths.push_back(length);
+    }
+    step.prompts = std::ssize(batch.prompts), step.answers = std::ssize(batch.rollouts);
+    if (judged.empty())
+        return fail("step {}: none of {} answers could be judged: {}", step.step, step.answers,
+                    step.failure_reasons.empty() ? "" : step.failure_reasons[0]);
+    const auto all = static_cast<double>(step.answers), of_judged = static_cast<double>(judged.size());
+    step.mean_length /= all, step.cut_share /= all;
+    step.reward /= of_judged, step.shaped_reward /= of_judged, step.accuracy /= of_judged;
+    NIBBLE_TRY(const auto values, advantages(rewards, groups, lengths, config_.advantage));
+    for (size_t i = 0; i < judged.size(); ++i) judged[i]->advantage = values[i];
+    const auto group = static_cast<size_t>(config_.generations);
+    for (size_t p = 0; p < batch.prompts.size(); ++p)
+        step.equal_groups += all_equal(std::span(batch.rollouts).subspan(p * group, group));
+    return Ok{};
+}
+
+Status PolicyTrainer::learn(const RolloutBatch& batch, RlStep& step) {
+    const int64_t answers = std::ssize(batch.rollouts);
+    const int64_t each = config_.train_batch > 0 ? config_.train_batch : answers;
+    const bool once = each == answers;
+    std::vector<TrainBatch> rows;
+    std::vector<std::vector<float>> previous(once ? 0 : batch.rollouts.size()), reference;
+    for (const Rollout& r : batch.rollouts) rows.push_back(rollout_row(batch.prompts[r.prompt], r));
+    // Only with several updates is a pass needed for what the trainer says before the first one.
+    if (!once)
+        for (size_t i = 0; i < rows.size(); ++i) {
+            previous[i].resize(rows[i].tokens.size());
+            NIBBLE_CHECK(trainer_.log_probs(rows[i], previous[i]));
+        }
+    if (config_.loss.kl_penalty > 0)
+        for (const TrainBatch& row : rows) {
+            reference.emplace_back(row.tokens.size());
+            NIBBLE_CHECK(options_.reference->log_probs(row, reference.back()));
+        }
+    const auto weight = [&](const Rollout& r) {
+        return r.reward && !(config_.overlong_filtering && r.cut) ? 1.0 : 0.0;
+    };
+    const double rate = learning_rate({.kind = ScheduleKind::constant, .warmup = config_.warmup},
+                                      config_.optimizer.learning_rate, step.step, config_.steps);
+    trainer_.begin(step.step, config_.steps);
+    for (int64_t first = 0; first < answers; first += each) {
+        BatchCounts counts;
+        for (int64_t i = first; i < first + each; ++i) {
+            const Rollout& r = batch.rollouts[static_cast<size_t>(i)];
+            if (weight(r) > 0) counts.tokens += std::ssize(r.tokens), ++counts.answers;
+        }
+        PolicyMetrics metrics;
+        const RowObjective objective = [&](int64_t row, std::span<const float> log_probs, std::span<float> slopes,
+                                           double& loss) -> Status {
+            const auto i = static_cast<size_t>(first + row);
+            const Rollout& r = batch.rollouts[i];
+            const auto current = answer_part(log_probs, r);
+            AnswerTokens answer{.generated = r.generated,
+                                .previous = once ? current : answer_part(std::span<const float>(previous[i]), r),
+                                .current = current,
+                                .advantage = r.advantage,
+                                .weight = weight(r)};
+            if (!reference.empty()) answer.reference = answer_part(std::span<const float>(reference[i]), r);
+            const std::vector<uint8_t> mask(r.tokens.size(), 1);
+            answer.mask = mask;
+            std::vector<double> gradient(r.tokens.size());
+            const double before = metrics.loss;
+            NIBBLE_CHECK(
+                policy_loss(answer, config_.loss, counts, gradient, metrics).within(fmt::format("answer {}", i)));
+            loss = metrics.loss - before;
+            const auto to = answer_part(slopes, r);
+            for (size_t t = 0; t < gradient.size(); ++t) to[t] = static_cast<float>(gradient[t]);
+            return Ok{};
+        };
+        const auto part =
+            std::span<const TrainBatch>(rows).subspan(static_cast<size_t>(first), static_cast<size_t>(each));
+        NIBBLE_TRY(step.update, trainer_.step(part, objective, rate));
+        step.metrics.add(metrics);
+        ++step.updates;
+    }
+    step.metrics.loss /= static_cast<double>(step.updates);
+    step.metrics.kl_loss /= static_cast<double>(step.updates);
+    return Ok{};
+}
+
+Result<RlStep> PolicyTrainer::step(int64_t number) {
+    RlStep step{.step = number};
+    const uint64_t first_prompt = next_prompt_;
+    auto collected = collect(step);
+    if (!collected.ok() || collected->stopped) next_prompt_ = first_prompt;
+    if (!collected.ok()) return std::move(collected).error();
+    step.stopped = collected->stopped;
+    if (step.stopped) return step;
+    NIBBLE_CHECK(weigh(*collected, step));
+    step.generate_seconds = collected->generate_seconds, step.reward_seconds = collected->reward_seconds;
+    const auto start = std::chrono::steady_clock::now();
+    NIBBLE_CHECK(learn(*collected, step));
+    step.train_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return step;
+}
+
+Result<double> PolicyTrainer::validate() {
+    NIBBLE_TRY(const RolloutBatch batch,
+               roll_out(*engine_, task_, request(validation_prompts_from, config_.validation_prompts, 1)));
+    if (batch.stopped) return fail("validation was stopped");
+    double sum = 0;
+    int64_t judged = 0;
+    for (const Rollout& r : batch.rollouts)
+        if (r.reward) sum += *r.reward, ++judged;
+    if (judged == 0) return fail("validation: no answer could be judged: {}", batch.rollouts[0].failure);
+    return sum / static_cast<double>(judged);
+}
+
+}  // namespace nibble

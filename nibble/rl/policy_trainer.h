@@ -1,0 +1,90 @@
+// Reinforcement learning, one step at a time, in one process: rollouts of the serving engine over the trainer's own
+// model, rewards, advantages, and updates of that model. The weights are there once: what an update publishes is what
+// the next rollout reads; keys and values of the version before are not read again.
+//
+// Because engine and trainer compute the same bits (docs/architecture.md 4), the log-probability that a token had when
+// it was generated is the old one of the loss's ratio. Every step compares it, bit for bit, with the trainer's own
+// before the first update: PolicyMetrics::mismatch_tokens. That it is 0 is promised for all recipes whose scales see
+// one token at a time (TrainProducts::sees_neighbours); for the others it is measured.
+//
+// Results depend on config, weights and task alone: not on threads, nor on how the engine batches.
+#pragma once
+
+#include "rl/frozen_policy.h"
+#include "rl/rl_config.h"
+#include "rl/rollout.h"
+#include "train/trainer.h"
+
+#include <atomic>
+#include <memory>
+#include <optional>
+
+namespace nibble {
+
+struct RlStep {
+    int64_t step = 0;
+    bool stopped = false;  // by request during the rollouts: nothing was changed, nothing else is set
+    // Of the answers in the loss.
+    int64_t prompts = 0, answers = 0, failures = 0;
+    double reward = 0, shaped_reward = 0;  // means
+    double accuracy = 0;                   // share with the reward 1
+    int64_t equal_groups = 0;              // prompts whose answers have equal rewards: nothing is learned from them
+    int64_t sampling_batches = 1;          // that dynamic sampling needed
+    double mean_length = 0, cut_share = 0;
+    int64_t longest = 0, generated_tokens = 0;
+    PolicyMetrics metrics;  // of all updates together: sums, but for `loss` and `kl_loss`, which are means of updates
+    TrainStep update;       // the last one
+    int64_t updates = 0;
+    double generate_seconds = 0, reward_seconds = 0, train_seconds = 0;
+    std::vector<std::string> failure_reasons;  // a few
+};
+
+struct PolicyTrainerOptions {
+    std::optional<Tokenizer> tokenizer;  // without: no texts of answers
+    std::vector<int32_t> end_tokens;
+    // The frozen policy of the KL term; needed where kl_penalty > 0.
+    std::shared_ptr<const FrozenPolicy> reference;
+    // What generates; null: the trainer's model. Another one is for tests and for measuring what differs.
+    std::shared_ptr<const LanguageModel> generator;
+    const std::atomic<bool>* stop_requested = nullptr;
+};
+
+class PolicyTrainer {
+public:
+    // Trainer and task outlive it. Errors: what check(config) says; a recipe whose bits depend on a
+    // token's neighbours, without importance sampling correction; no memory for the engine.
+    static Result<std::unique_ptr<PolicyTrainer>> create(const RlConfig& config, Trainer& trainer, RolloutTask& task,
+                                                         PolicyTrainerOptions options);
+
+    // Step `number`: keys random numbers and the learning rate. After an error the weights are those of the last whole
+    // update.
+    Result<RlStep> step(int64_t number);
+    // The mean reward of one answer to each of config.validation_prompts prompts that training never sees.
+    Result<double> validate();
+
+    // The number of the next prompt: what a checkpoint keeps.
+    uint64_t next_prompt() const { return next_prompt_; }
+    void set_next_prompt(uint64_t number) { next_prompt_ = number; }
+    const Engine& engine() const { return *engine_; }
+
+private:
+    PolicyTrainer(const RlConfig& config, Trainer& trainer, RolloutTask& task, PolicyTrainerOptions options)
+        : config_(config), trainer_(trainer), task_(task), options_(std::move(options)) {}
+    RolloutRequest request(uint64_t first_prompt, int64_t prompts, int64_t answers) const;
+    Result<RolloutBatch> collect(RlStep& step);
+    void shape(RolloutBatch& batch) const;
+    Status weigh(RolloutBatch& batch, RlStep& step) const;
+    Status learn(const RolloutBatch& batch, RlStep& step);
+
+    RlConfig config_;
+    Trainer& trainer_;
+    RolloutTask& task_;
+    PolicyTrainerOptions options_;
+    std::unique_ptr<Engine> engine_;
+    uint64_t next_prompt_ = 0;
+};
+
+// A rollout as a row of training: the prompt's tokens and the answer's, labels at the answer.
+TrainBatch rollout_row(const RolloutPrompt& prompt, const Rollout& rollout);
+
+}  // namespace nibble

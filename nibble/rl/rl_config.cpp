@@ -1,0 +1,278 @@
+#include "rl/rl_config.h"
+
+#include "base/json.h"
+#include "base/mapped_file.h"
+#include "io/yaml_fields.h"
+
+#include <nlohmann/json.hpp>
+
+namespace nibble {
+namespace {
+
+Json to_json(const YamlNode& node) {
+    switch (node.kind) {
+        case YamlNode::Kind::null:
+            break;
+        case YamlNode::Kind::scalar:
+            return node.text;
+        case YamlNode::Kind::list: {
+            Json list = Json::array();
+            for (const YamlNode& item : node.items) list.push_back(to_json(item));
+            return list;
+        }
+        case YamlNode::Kind::map: {
+            Json map = Json::object();
+            for (const YamlEntry& entry : node.entries) map[entry.key] = to_json(entry.value);
+            return map;
+        }
+    }
+    return nullptr;
+}
+
+// What may change when a run goes on: where it writes, how long it is, what it looks at.
+std::string identity_of(const YamlNode& root) {
+    Json json = to_json(root);
+    for (const char* key : {"output", "checkpointing"}) json.erase(key);
+    if (json.contains("grpo") && json["grpo"].is_object())
+        for (const char* key : {"max_num_steps", "val_period", "max_val_samples"}) json["grpo"].erase(key);
+    return json.dump();
+}
+
+// A recipe of training (train/train_precision.h), or NeMo RL's name of one. What rollouts cannot follow is refused:
+// scales and directions that are renewed within a step, phases of a run.
+Result<TrainPrecision> read_precision(const YamlNode& node, const std::string& name) {
+    if (node.kind == YamlNode::Kind::scalar && node.text == "bfloat16")
+        return TrainPrecision{.recipe = TrainRecipe::bf16};
+    if (node.kind == YamlNode::Kind::scalar && node.text == "float32")
+        return TrainPrecision{.recipe = TrainRecipe::fp32};
+    NIBBLE_TRY(const TrainPrecision precision, read_train_precision(node, name));
+    if (precision.recipe == TrainRecipe::fp8_delayed || precision.recipe == TrainRecipe::nibble_nvfp4 ||
+        precision.late_forward)
+        return fail("{}: {} {}: not built yet for rollouts", node.where(), name,
+                    train_precision_json(precision).dump());
+    return precision;
+}
+
+void read_seed(YamlFields& fields, uint64_t& seed) {
+    auto value = static_cast<int64_t>(seed);
+    fields.count("seed", 0, value);
+    seed = static_cast<uint64_t>(value);
+}
+
+// A field that has one value so far.
+void only(YamlFields& fields, std::string_view key, double value) {
+    fields.read(key, [&](const YamlNode& node, const std::string& name) -> Status {
+        if (node.is_null()) return Ok{};
+        NIBBLE_TRY(const double given, as_number(node, name));
+        if (given != value) return fail("{}: {} {}: only {} is built", node.where(), name, given, value);
+        return Ok{};
+    });
+}
+
+template <class T, class Item>
+void read_list(YamlFields& fields, std::string_view key, std::vector<T>& to, const Item& item) {
+    fields.read(key, [&](const YamlNode& node, const std::string& name) -> Status {
+        to.clear();
+        if (node.is_null()) return Ok{};
+        if (!node.is_list()) return fail("{}: {} must be a list", node.where(), name);
+        for (const YamlNode& element : node.items) {
+            NIBBLE_TRY(T value, item(element, name));
+            to.push_back(std::move(value));
+        }
+        return Ok{};
+    });
+}
+
+void read_rewards(YamlFields& grpo, RlConfig& c) {
+    grpo.map("reward_scaling", {"enabled", "source_min", "source_max", "target_min", "target_max"}, [&](YamlFields& m) {
+        bool enabled = false;
+        RewardScaling s;
+        m.flag("enabled", enabled);
+        m.number("source_min", -1e30, 1e30, s.source_min);
+        m.number("source_max", -1e30, 1e30, s.source_max);
+        m.number("target_min", -1e30, 1e30, s.target_min);
+        m.number("target_max", -1e30, 1e30, s.target_max);
+        if (enabled) c.scaling = s;
+    });
+    grpo.map("reward_shaping",
+             {"enabled", "overlong_buffer_length", "overlong_buffer_penalty", "max_response_length",
+              "stop_properly_penalty_coef"},
+             [&](YamlFields& m) {
+                 bool enabled = false;
+                 RewardShaping s;
+                 m.flag("enabled", enabled);
+                 m.count("overlong_buffer_length", 1, s.overlong_buffer_length);
+                 m.number("overlong_buffer_penalty", 0, 1e30, s.overlong_buffer_penalty);
+                 m.count("max_response_length", 1, s.max_response_length);
+                 m.number("stop_properly_penalty_coef", 0, 1, s.stop_properly_penalty_coef);
+                 s.overlong = !s.stop_properly_penalty_coef;  // as in NeMo RL, one or the other
+                 if (s.max_response_length == 0) s.max_response_length = c.length;
+                 if (enabled) c.shaping = s;
+             });
+}
+
+void read_grpo(YamlFields& top, RlConfig& c) {
+    top.map("grpo",
+            {"num_prompts_per_step", "num_generations_per_prompt", "max_num_steps", "seed", "normalize_rewards",
+             "use_leave_one_out_baseline", "adv_estimator", "advantage_clip_low", "advantage_clip_high",
+             "use_dynamic_sampling", "dynamic_sampling_max_gen_batches", "overlong_filtering", "reward_scaling",
+             "reward_shaping", "val_period", "max_val_samples"},
+            [&](YamlFields& m) {
+                m.count("num_prompts_per_step", 1, c.prompts);
+                m.count("num_generations_per_prompt", 1, c.generations);
+                m.count("max_num_steps", 1, c.steps);
+                read_seed(m, c.seed);
+                m.flag("normalize_rewards", c.advantage.normalize_rewards);
+                m.flag("use_leave_one_out_baseline", c.advantage.leave_one_out);
+                m.map("adv_estimator", {"name"},
+                      [&](YamlFields& e) { e.named("name", advantage_estimator_from_name, c.advantage.estimator); });
+                m.number("advantage_clip_low", -1e30, 1e30, c.advantage.clip_low);
+                m.number("advantage_clip_high", -1e30, 1e30, c.advantage.clip_high);
+                m.flag("use_dynamic_sampling", c.dynamic_sampling);
+                m.count("dynamic_sampling_max_gen_batches", 1, c.most_batches);
+                m.flag("overlong_filtering", c.overlong_filtering);
+                read_rewards(m, c);
+                m.count("val_period", 0, c.validation_every);
+                m.count("max_val_samples", 1, c.validation_prompts);
+            });
+}
+
+void read_loss(YamlFields& top, PolicyLossOptions& o) {
+    top.map("loss_fn",
+            {"reference_policy_kl_penalty", "reference_policy_kl_type", "ratio_clip_min", "ratio_clip_max",
+             "ratio_clip_c", "token_level_loss", "force_on_policy_ratio", "disable_ppo_ratio",
+             "sequence_level_importance_ratios", "use_cispo", "use_on_policy_kl_approximation",
+             "use_importance_sampling_correction", "truncated_importance_sampling_type",
+             "truncated_importance_sampling_ratio", "truncated_importance_sampling_ratio_min"},
+            [&](YamlFields& m) {
+                m.number("reference_policy_kl_penalty", 0, 1e6, o.kl_penalty);
+                m.named("reference_policy_kl_type", kl_estimator_from_name, o.kl_type);
+                m.number("ratio_clip_min", 0, 1e6, o.ratio_clip_min);
+                m.number("ratio_clip_max", 0, 1e6, o.ratio_clip_max);
+                m.number("ratio_clip_c", 1, 1e6, o.ratio_clip_c);
+                m.flag("token_level_loss", o.token_level_loss);
+                m.flag("force_on_policy_ratio", o.force_on_policy_ratio);
+                m.flag("disable_ppo_ratio", o.disable_ppo_ratio);
+                m.flag("sequence_level_importance_ratios", o.sequence_level_importance_ratios);
+                m.flag("use_cispo", o.use_cispo);
+                m.flag("use_on_policy_kl_approximation", o.use_on_policy_kl_approximation);
+                m.flag("use_importance_sampling_correction", o.importance_sampling_correction);
+                m.named("truncated_importance_sampling_type", importance_truncation_from_name, o.truncation);
+                m.number("truncated_importance_sampling_ratio", 0, 1e30, o.importance_high);
+                m.number("truncated_importance_sampling_ratio_min", 0, 1e30, o.importance_low);
+            });
+}
+
+void read_generation(YamlFields& policy, RlGeneration& g) {
+    policy.map("generation", {"max_new_tokens", "temperature", "top_p", "top_k", "stop_token_ids", "stop_strings"},
+               [&](YamlFields& m) {
+                   m.count("max_new_tokens", 1, g.most_tokens);
+                   only(m, "temperature", 1);
+                   only(m, "top_p", 1);
+                   only(m, "top_k", 0);
+                   read_list(m, "stop_token_ids", g.stop_tokens,
+                             [](const YamlNode& n, const std::string& what) { return as_int(n, what); });
+                   read_list(m, "stop_strings", g.stop_texts,
+                             [](const YamlNode& n, const std::string& what) { return as_text(n, what); });
+               });
+}
+
+void read_policy(YamlFields& top, RlConfig& c) {
+    top.map("policy",
+            {"model_name", "precision", "train_global_batch_size", "max_total_sequence_length", "max_grad_norm",
+             "optimizer", "generation"},
+            [&](YamlFields& m) {
+                m.path("model_name", c.model);
+                m.read("precision", [&](const YamlNode& node, const std::string& name) -> Status {
+                    NIBBLE_TRY(c.precision, read_precision(node, name));
+                    return Ok{};
+                });
+                m.count("train_global_batch_size", 1, c.train_batch);
+                m.count("max_total_sequence_length", 2, c.length);
+                m.number("max_grad_norm", 0, 1e30, c.optimizer.clip);
+                m.map("optimizer", {"lr", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps", "lr_warmup_iters"},
+                      [&](YamlFields& o) {
+                          o.number("lr", 0, 10, c.optimizer.learning_rate);
+                          o.number("weight_decay", 0, 100, c.optimizer.weight_decay);
+                          o.number("adam_beta1", 0, 1 - 1e-9, c.optimizer.beta1);
+                          o.number("adam_beta2", 0, 1 - 1e-9, c.optimizer.beta2);
+                          o.number("adam_eps", 1e-30, 1, c.optimizer.epsilon);
+                          o.count("lr_warmup_iters", 0, c.warmup);
+                      });
+                read_generation(m, c.generation);
+            });
+}
+
+void read_task(YamlFields& top, RlTask& t) {
+    top.map("data", {"task", "difficulty", "prompt", "chat"}, [&](YamlFields& m) {
+        m.named("task", task_from_name, t.kind);
+        int64_t difficulty = t.difficulty;
+        m.count("difficulty", 1, difficulty);
+        t.difficulty = static_cast<int>(difficulty);
+        m.read("prompt", [&](const YamlNode& node, const std::string& name) -> Status {  // may have several lines
+            if (node.kind != YamlNode::Kind::scalar) return fail("{}: {} must be text", node.where(), name);
+            t.prompt = node.text;
+            return Ok{};
+        });
+        m.flag("chat", t.chat);
+    });
+    top.map("env", {"command", "processes", "timeout_seconds"}, [&](YamlFields& m) {
+        read_list(m, "command", t.command, [](const YamlNode& n, const std::string& what) { return as_text(n, what); });
+        m.count("processes", 1, t.processes);
+        m.number("timeout_seconds", 0.001, 1e6, t.timeout_seconds);
+    });
+}
+
+}  // namespace
+
+Status check(const RlConfig& c) {
+    NIBBLE_CHECK(check(c.loss));
+    if (c.scaling) NIBBLE_CHECK(check(*c.scaling));
+    if (c.shaping) NIBBLE_CHECK(check(*c.shaping));
+    const int64_t answers = c.prompts * c.generations, batch = c.train_batch > 0 ? c.train_batch : answers;
+    if (answers % batch != 0)
+        return fail("policy.train_global_batch_size {} does not divide the {} answers of a step", batch, answers);
+    if (c.loss.force_on_policy_ratio && batch != answers)
+        return fail("loss_fn.force_on_policy_ratio needs policy.train_global_batch_size = {}, all answers of a step",
+                    answers);
+    if (c.generation.most_tokens >= c.length)
+        return fail("policy.generation.max_new_tokens {} leaves no room for a prompt in max_total_sequence_length {}",
+                    c.generation.most_tokens, c.length);
+    if (c.task.difficulty < 1 || c.task.difficulty > 6)
+        return fail("data.difficulty {}: must be 1 to 6", c.task.difficulty);
+    if (c.task.prompt.find("{}") == c.task.prompt.npos) return fail("data.prompt: has no {{}} for the question");
+    return Ok{};
+}
+
+Result<RlConfig> parse_rl_config(std::string_view yaml, std::string_view name) {
+    const std::string file(name);
+    NIBBLE_TRY(const auto documents, parse_yaml(yaml, file));
+    if (documents.size() != 1 || !documents[0].is_map()) return fail("{}: a config is one map of keys", file);
+    const YamlNode& root = documents[0];
+    NIBBLE_CHECK(
+        check_keys(root, "the config", {"output", "policy", "grpo", "loss_fn", "data", "env", "checkpointing"}));
+    RlConfig c;
+    YamlFields top(root, "");
+    top.path("output", c.output);
+    read_policy(top, c);  // first: defaults of others follow from its lengths
+    read_grpo(top, c);
+    read_loss(top, c.loss);
+    read_task(top, c.task);
+    top.map("checkpointing", {"save_period", "keep_top_k"}, [&](YamlFields& m) {
+        m.count("save_period", 0, c.saving.every);
+        m.count("keep_top_k", 1, c.saving.keep);
+    });
+    NIBBLE_CHECK(top.status());
+    if (c.model.empty()) return fail("{}: 'policy.model_name' is missing", file);
+    if (!root.find("data") || !root.find("data")->find("task")) return fail("{}: 'data.task' is missing", file);
+    NIBBLE_CHECK(check(c).within(file));
+    c.identity = identity_of(root);
+    return c;
+}
+
+Result<RlConfig> read_rl_config(const std::filesystem::path& file) {
+    NIBBLE_TRY(const std::string text, read_text_file(file, max_yaml_bytes));
+    return parse_rl_config(text, file.string());
+}
+
+}  // namespace nibble

@@ -1,0 +1,72 @@
+// What `nibble rl CONFIG.yaml` is told, as one value. Keys and defaults are NeMo RL's where they mean the same
+// (docs/rl.md has the table); a key that is not in this list is an error, a value whose feature is not built is one,
+// too.
+#pragma once
+
+#include "rl/advantage.h"
+#include "rl/policy_loss.h"
+#include "rl/reward_shaping.h"
+#include "rl/tasks.h"
+#include "train/train_config.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nibble {
+
+struct RlGeneration {
+    int64_t most_tokens = 0;           // of an answer; 0: what the length of a sequence leaves
+    std::vector<int32_t> stop_tokens;  // beside the model's own end tokens
+    std::vector<std::string> stop_texts;
+};
+
+struct RlTask {
+    TaskKind kind = TaskKind::sum;
+    int difficulty = 1;
+    std::string prompt = "{}";         // the question takes the place of {}
+    bool chat = true;                  // the prompt is a user's message of the model's chat template
+    std::vector<std::string> command;  // an environment that judges; empty: the task's own rule
+    int64_t processes = 1;
+    double timeout_seconds = 30;
+};
+
+struct RlConfig {
+    std::filesystem::path model, output;
+    bool resume = false;
+    uint64_t seed = 42;
+    int64_t prompts = 32, generations = 16;  // of a step; answers of a prompt
+    int64_t steps = 1'000'000;
+    int64_t train_batch = 0;  // answers of an update; 0: all of the step
+    int64_t length = 512;     // tokens of a prompt and its answer
+
+    AdvantageOptions advantage;
+    bool dynamic_sampling = false;    // groups whose rewards are all equal are replaced
+    int64_t most_batches = 10;        // of a step with dynamic sampling
+    bool overlong_filtering = false;  // an answer that was cut off counts nowhere in the loss
+    std::optional<RewardScaling> scaling;
+    std::optional<RewardShaping> shaping;
+    PolicyLossOptions loss;
+
+    TrainPrecision precision;
+    TrainOptimizer optimizer{.learning_rate = 5e-6, .beta2 = 0.999, .weight_decay = 0.01};
+    int64_t warmup = 0;  // steps; then the learning rate is constant
+    RlGeneration generation;
+    RlTask task;
+    int64_t validation_every = 0, validation_prompts = 256;  // steps, 0: none
+    TrainSaving saving;
+
+    // The keys that decide the bits of a run, as JSON: what a resumed run must have in common with the checkpoint.
+    std::string identity;
+};
+
+// Errors name file, line and key.
+Result<RlConfig> read_rl_config(const std::filesystem::path& file);
+Result<RlConfig> parse_rl_config(std::string_view yaml, std::string_view name);
+// What cannot run together, by the names of the keys.
+Status check(const RlConfig& config);
+
+}  // namespace nibble

@@ -1,0 +1,69 @@
+#include "rl/rl_log.h"
+
+#include <nlohmann/json.hpp>
+
+namespace nibble {
+namespace {
+
+double per_token(double sum, const PolicyMetrics& m) { return m.tokens > 0 ? sum / static_cast<double>(m.tokens) : 0; }
+
+}  // namespace
+
+Json to_json(const RlStep& s, std::optional<double> validation_reward, double seconds) {
+    const PolicyMetrics& m = s.metrics;
+    Json line{{"step", s.step},
+              {"loss", m.loss},
+              {"gradient_norm", s.update.gradient_norm},
+              {"learning_rate", s.update.learning_rate},
+              {"seconds", seconds},
+              {"tokens", m.tokens},
+              {"updates", s.updates},
+              {"reward", s.reward},
+              {"shaped_reward", s.shaped_reward},
+              {"accuracy", s.accuracy},
+              {"prompts", s.prompts},
+              {"answers", s.answers},
+              {"failures", s.failures},
+              {"equal_groups", s.equal_groups},
+              {"sampling_batches", s.sampling_batches},
+              {"generated_tokens", s.generated_tokens},
+              {"mean_gen_tokens_per_sample", s.mean_length},
+              {"longest_answer", s.longest},
+              {"cut_share", s.cut_share},
+              {"mismatch_tokens", m.mismatch_tokens},
+              {"max_abs_diff", m.max_abs_diff},
+              {"kl_loss", m.kl_loss},
+              {"token_mult_prob_error", per_token(m.token_mult_prob_error, m)},
+              {"gen_kl_error", per_token(m.gen_kl_error, m)},
+              {"policy_kl_error", per_token(m.policy_kl_error, m)},
+              {"js_divergence_error", per_token(m.js_divergence_error, m)},
+              {"sampling_importance_ratio", per_token(m.sampling_importance_ratio, m)},
+              {"approx_entropy", per_token(m.approx_entropy, m)},
+              {"probs_ratio", per_token(m.probs_ratio, m)},
+              {"probs_ratio_clamped", per_token(m.probs_ratio_clamped, m)},
+              {"outside_truncation", m.outside_truncation},
+              {"generate_seconds", s.generate_seconds},
+              {"reward_seconds", s.reward_seconds},
+              {"train_seconds", s.train_seconds}};
+    if (m.tokens > 0) line["probs_ratio_min"] = m.probs_ratio_min, line["probs_ratio_max"] = m.probs_ratio_max;
+    if (s.update.skipped) line["skipped"] = true;
+    if (!s.failure_reasons.empty()) line["failure_reasons"] = s.failure_reasons;
+    if (validation_reward) line["validation_reward"] = *validation_reward;
+    return line;
+}
+
+std::string step_text(const RlStep& s, std::optional<double> validation_reward, double seconds) {
+    const PolicyMetrics& m = s.metrics;
+    return fmt::format(
+        "step {}: reward {:.3f}, accuracy {:.3f}, answers {} of {:.1f} tokens, cut {:.2f}, entropy {:.3f}, loss "
+        "{:.4f}, "
+        "gradient norm {:.3f}, mismatch_tokens {} of {}, token_mult_prob_error {:.6f}, seconds {:.2f} ({:.2f} rollout, "
+        "{:.2f} update){}{}",
+        s.step, s.reward, s.accuracy, s.answers, s.mean_length, s.cut_share, per_token(m.approx_entropy, m), m.loss,
+        s.update.gradient_norm, m.mismatch_tokens, m.tokens, per_token(m.token_mult_prob_error, m), seconds,
+        s.generate_seconds, s.train_seconds,
+        s.failures > 0 ? fmt::format(", {} answers not judged: {}", s.failures, s.failure_reasons.front()) : "",
+        validation_reward ? fmt::format(", validation reward {:.3f}", *validation_reward) : "");
+}
+
+}  // namespace nibble

@@ -1,0 +1,16 @@
+// A step of reinforcement learning as a line of the run's log (train/run_log.h) and as a line for people.
+#pragma once
+
+#include "base/json.h"
+#include "rl/policy_trainer.h"
+
+#include <optional>
+#include <string>
+
+namespace nibble {
+
+// NeMo RL's names where it has the number: means over the tokens in the loss. `seconds`: of the whole step.
+Json to_json(const RlStep& step, std::optional<double> validation_reward, double seconds);
+std::string step_text(const RlStep& step, std::optional<double> validation_reward, double seconds);
+
+}  // namespace nibble

@@ -1,0 +1,58 @@
+// `nibble rl` from config to trained model, stopped and resumed.
+#include "base/json.h"
+#include "support/files.h"
+#include "train/run_log.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+namespace nibble::test {
+namespace {
+
+int rl(const TempDir& dir, const std::string& arguments) {
+    return std::system(
+        fmt::format("cd '{}' && '{}' rl {} < /dev/null > out.txt 2>&1", dir.path().string(), NIBBLE_PROGRAM, arguments)
+            .c_str());
+}
+
+TEST(RlCommand, RunsStopsAndGoesOn) {
+    TempDir dir;
+    write_file(dir / "rl.yaml", fmt::format(R"(
+policy:
+  model_name: {}
+  max_total_sequence_length: 96
+  optimizer: {{lr: 0.003}}
+  generation: {{max_new_tokens: 16}}
+grpo: {{num_prompts_per_step: 2, num_generations_per_prompt: 3, max_num_steps: 3, val_period: 2, max_val_samples: 2}}
+loss_fn: {{reference_policy_kl_penalty: 0.01}}
+data: {{task: sort, chat: false, prompt: "Q: {{}}\nA:"}}
+)",
+                                            test_data("chat").string()));
+    ASSERT_EQ(rl(dir, "rl.yaml -o whole --threads 2"), 0) << read_file(dir / "out.txt");
+    EXPECT_NE(read_file(dir / "out.txt").find("mismatch_tokens 0 of "), std::string::npos);
+    const auto log = read_run_log(dir / "whole/train.jsonl");
+    ASSERT_TRUE(log.ok()) << log.error().message();
+    ASSERT_EQ(log->size(), 4u);
+    for (size_t i = 1; i < 4; ++i) {
+        EXPECT_EQ((*log)[i]["mismatch_tokens"], 0);
+        EXPECT_EQ((*log)[i]["token_mult_prob_error"], 1.0);
+        EXPECT_EQ((*log)[i]["answers"], 6);
+        EXPECT_EQ((*log)[i].contains("validation_reward"), i == 2);
+    }
+    // Two steps, then one more: the same weights.
+    ASSERT_EQ(rl(dir, "rl.yaml -o parts --steps 2 --threads 1"), 0) << read_file(dir / "out.txt");
+    std::filesystem::remove_all(dir / "parts/model");
+    ASSERT_EQ(rl(dir, "rl.yaml -o parts --resume --threads 1 --quiet"), 0) << read_file(dir / "out.txt");
+    EXPECT_EQ(read_file(dir / "out.txt"), "");
+    EXPECT_EQ(read_file(dir / "parts/model/model.safetensors"), read_file(dir / "whole/model/model.safetensors"));
+    // What a run must not do.
+    EXPECT_NE(rl(dir, "rl.yaml -o whole"), 0);
+    EXPECT_NE(read_file(dir / "out.txt").find("exists already"), std::string::npos);
+    EXPECT_NE(rl(dir, "rl.yaml"), 0);
+    EXPECT_EQ(read_file(dir / "out.txt"), "nibble: rl.yaml: 'output' is missing; or give -o DIR\n");
+}
+
+}  // namespace
+}  // namespace nibble::test

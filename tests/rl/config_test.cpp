@@ -1,0 +1,167 @@
+#include "rl/rl_config.h"
+
+#include <gtest/gtest.h>
+
+namespace nibble {
+namespace {
+
+std::string config_error(std::string_view yaml) {
+    const auto config = parse_rl_config(yaml, "rl.yaml");
+    return config.ok() ? "" : config.error().message();
+}
+
+constexpr std::string_view least = "policy: {model_name: M}\ndata: {task: sort}\n";
+
+TEST(RlConfig, DefaultsAreThoseOfNeMoRl) {
+    const auto c = parse_rl_config(least, "rl.yaml");
+    ASSERT_TRUE(c.ok()) << c.error().message();
+    EXPECT_EQ(c->model, "M");
+    EXPECT_EQ(c->prompts, 32);
+    EXPECT_EQ(c->generations, 16);
+    EXPECT_EQ(c->length, 512);
+    EXPECT_EQ(c->seed, 42u);
+    EXPECT_EQ(c->optimizer.learning_rate, 5e-6);
+    EXPECT_EQ(c->optimizer.beta2, 0.999);
+    EXPECT_EQ(c->optimizer.clip, 1);
+    EXPECT_EQ(c->loss.kl_penalty, 0.01);
+    EXPECT_EQ(c->loss.ratio_clip_max, 0.2);
+    EXPECT_TRUE(c->advantage.leave_one_out);
+    EXPECT_FALSE(c->scaling.has_value());
+    EXPECT_EQ(c->precision.recipe, TrainRecipe::bf16);
+    EXPECT_EQ(c->task.kind, TaskKind::sort);
+}
+
+TEST(RlConfig, EveryKeyArrives) {
+    const auto c = parse_rl_config(R"(
+output: out
+policy:
+  model_name: M
+  precision: float32
+  train_global_batch_size: 4
+  max_total_sequence_length: 64
+  max_grad_norm: 0.5
+  optimizer: {lr: 0.1, weight_decay: 0.2, adam_beta1: 0.3, adam_beta2: 0.4, adam_eps: 0.5, lr_warmup_iters: 6}
+  generation: {max_new_tokens: 20, temperature: 1.0, top_p: 1, top_k: null, stop_token_ids: [5, 6], stop_strings: [end]}
+grpo:
+  num_prompts_per_step: 2
+  num_generations_per_prompt: 4
+  max_num_steps: 7
+  seed: 9
+  normalize_rewards: false
+  use_leave_one_out_baseline: false
+  adv_estimator: {name: rloo}
+  advantage_clip_low: -3
+  advantage_clip_high: 3
+  use_dynamic_sampling: true
+  dynamic_sampling_max_gen_batches: 5
+  overlong_filtering: true
+  reward_scaling: {enabled: true, source_min: 0, source_max: 1, target_min: -1, target_max: 1}
+  reward_shaping: {enabled: true, overlong_buffer_length: 8, overlong_buffer_penalty: 2, max_response_length: 20}
+  val_period: 3
+  max_val_samples: 11
+loss_fn:
+  reference_policy_kl_penalty: 0
+  reference_policy_kl_type: k2
+  ratio_clip_min: 0.1
+  ratio_clip_max: 0.28
+  ratio_clip_c: 10
+  token_level_loss: true
+  use_importance_sampling_correction: true
+  truncated_importance_sampling_type: tis
+  truncated_importance_sampling_ratio: 2
+data: {task: countdown, difficulty: 2, prompt: "Q: {}\nA:", chat: false}
+env: {command: [python3, judge.py], processes: 2, timeout_seconds: 1.5}
+checkpointing: {save_period: 10, keep_top_k: 3}
+)",
+                                   "rl.yaml");
+    ASSERT_TRUE(c.ok()) << c.error().message();
+    EXPECT_EQ(c->output, "out");
+    EXPECT_EQ(c->precision.recipe, TrainRecipe::fp32);
+    EXPECT_EQ(c->train_batch, 4);
+    EXPECT_EQ(c->length, 64);
+    EXPECT_EQ(c->optimizer.clip, 0.5);
+    EXPECT_EQ(c->optimizer.learning_rate, 0.1);
+    EXPECT_EQ(c->optimizer.weight_decay, 0.2);
+    EXPECT_EQ(c->optimizer.beta1, 0.3);
+    EXPECT_EQ(c->optimizer.beta2, 0.4);
+    EXPECT_EQ(c->optimizer.epsilon, 0.5);
+    EXPECT_EQ(c->warmup, 6);
+    EXPECT_EQ(c->generation.most_tokens, 20);
+    EXPECT_EQ(c->generation.stop_tokens, (std::vector<int32_t>{5, 6}));
+    EXPECT_EQ(c->generation.stop_texts, std::vector<std::string>{"end"});
+    EXPECT_EQ(c->prompts, 2);
+    EXPECT_EQ(c->generations, 4);
+    EXPECT_EQ(c->steps, 7);
+    EXPECT_EQ(c->seed, 9u);
+    EXPECT_FALSE(c->advantage.normalize_rewards);
+    EXPECT_FALSE(c->advantage.leave_one_out);
+    EXPECT_EQ(c->advantage.estimator, AdvantageEstimator::rloo);
+    EXPECT_EQ(c->advantage.clip_low, -3);
+    EXPECT_EQ(c->advantage.clip_high, 3);
+    EXPECT_TRUE(c->dynamic_sampling);
+    EXPECT_EQ(c->most_batches, 5);
+    EXPECT_TRUE(c->overlong_filtering);
+    ASSERT_TRUE(c->scaling.has_value());
+    EXPECT_EQ(c->scaling->target_min, -1);
+    ASSERT_TRUE(c->shaping.has_value());
+    EXPECT_TRUE(c->shaping->overlong);
+    EXPECT_EQ(c->shaping->max_response_length, 20);
+    EXPECT_EQ(c->validation_every, 3);
+    EXPECT_EQ(c->validation_prompts, 11);
+    EXPECT_EQ(c->loss.kl_penalty, 0);
+    EXPECT_EQ(c->loss.kl_type, KlEstimator::k2);
+    EXPECT_EQ(c->loss.ratio_clip_c, 10);
+    EXPECT_EQ(c->loss.truncation, ImportanceTruncation::tis);
+    EXPECT_EQ(c->loss.importance_high, 2);
+    EXPECT_EQ(c->task.kind, TaskKind::countdown);
+    EXPECT_EQ(c->task.difficulty, 2);
+    EXPECT_EQ(c->task.prompt, "Q: {}\nA:");
+    EXPECT_FALSE(c->task.chat);
+    EXPECT_EQ(c->task.command.size(), 2u);
+    EXPECT_EQ(c->task.processes, 2);
+    EXPECT_EQ(c->task.timeout_seconds, 1.5);
+    EXPECT_EQ(c->saving.every, 10);
+    EXPECT_EQ(c->saving.keep, 3);
+}
+
+TEST(RlConfig, SaysWhatIsWrong) {
+    const std::string start(least);
+    EXPECT_EQ(config_error(start), "");
+    EXPECT_NE(config_error(start + "grpo: {num_prompts: 3}\n").find("num_prompts_per_step"), std::string::npos);
+    EXPECT_EQ(config_error("data: {task: sort}\n"), "rl.yaml: 'policy.model_name' is missing");
+    EXPECT_EQ(config_error("policy: {model_name: M}\n"), "rl.yaml: 'data.task' is missing");
+    EXPECT_EQ(config_error("policy: {model_name: M, precision: {recipe: nvfp4, row_scaled: true}}\n"
+                           "data: {task: sort}\n"),
+              "");
+    EXPECT_NE(config_error("policy: {model_name: M, precision: fp8_delayed}\ndata: {task: sort}\n")
+                  .find("not built yet for rollouts"),
+              std::string::npos);
+    EXPECT_EQ(config_error("policy: {model_name: M, generation: {temperature: 0.7}}\ndata: {task: sort}\n"),
+              "rl.yaml:1: policy.generation.temperature 0.7: only 1 is built");
+    EXPECT_EQ(config_error("policy: {model_name: M, train_global_batch_size: 5}\ndata: {task: sort}\n"),
+              "rl.yaml: policy.train_global_batch_size 5 does not divide the 512 answers of a step");
+    EXPECT_EQ(config_error("policy: {model_name: M}\ndata: {task: sort, prompt: none}\n"),
+              "rl.yaml: data.prompt: has no {} for the question");
+    EXPECT_EQ(config_error("policy: {model_name: M}\ndata: {task: chess}\n"),
+              "rl.yaml:2: data.task: task 'chess': choose one of: sum, sort, countdown, words");
+    EXPECT_EQ(config_error(start + "loss_fn: {use_cispo: true, disable_ppo_ratio: true}\n"),
+              "rl.yaml: use_cispo needs token_level_loss: true, no ratio_clip_c and no disable_ppo_ratio");
+}
+
+// Where a run writes and how long it is may change when it goes on; what it computes may not.
+TEST(RlConfig, IdentityIsWhatDecidesTheBits) {
+    const auto identity = [](std::string_view more) {
+        const auto c = parse_rl_config(std::string(least) + std::string(more), "rl.yaml");
+        EXPECT_TRUE(c.ok()) << c.error().message();
+        return c.ok() ? c->identity : "";
+    };
+    const std::string base = identity("grpo: {seed: 3}\n");
+    EXPECT_EQ(
+        identity("output: x\ngrpo: {seed: 3, max_num_steps: 5, val_period: 2}\ncheckpointing: {save_period: 1}\n"),
+        base);
+    EXPECT_NE(identity("grpo: {seed: 4}\n"), base);
+    EXPECT_NE(identity("grpo: {seed: 3}\nloss_fn: {ratio_clip_min: 0.1}\n"), base);
+}
+
+}  // namespace
+}  // namespace nibble
