@@ -32,7 +32,4 @@ inline Divisor divisor_of(float scale) {
     return best;
 }
 
-// The scale a reader will get back. Codes made with it instead of `scale` are exactly those the file means.
-inline float scale_through_divisor(float scale) { return 1.0f / divisor_of(scale).value; }
-
 }  // namespace nibble

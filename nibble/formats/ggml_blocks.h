@@ -168,26 +168,7 @@ constexpr void decode_nvfp4(const uint8_t* block, float* y, float tensor_scale =
     }
 }
 
-// ---- Encoders ----------------------------------------------------------------------------------------------------
-
-// ggml's reference: d = amax/127, q = x * (1/d) rounded half away from zero; codes use the unrounded d, the block
-// stores FP16. Precondition: x is finite and amax/127 is in FP16's range.
-constexpr void encode_q8_0(const float* x, uint8_t* block) {
-    float amax = 0.0f;
-    for (int i = 0; i < 32; ++i) amax = magnitude(x[i]) > amax ? magnitude(x[i]) : amax;
-    const float d = amax / 127.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
-    const uint16_t stored = fp16_from_float(d);
-    block[0] = static_cast<uint8_t>(stored & 255);
-    block[1] = static_cast<uint8_t>(stored >> 8);
-    for (int i = 0; i < 32; ++i) {
-        // roundf: for |v| < 2^22, truncation of |v| + 0.5 is exact except just below a half, where the sum would round
-        // up.
-        const float v = magnitude(x[i] * inverse);
-        const int whole = static_cast<int>(v);
-        const int rounded = whole + (v - static_cast<float>(whole) >= 0.5f ? 1 : 0);
-        block[2 + i] = static_cast<uint8_t>(static_cast<int8_t>(x[i] < 0.0f ? -rounded : rounded));
-    }
-}
+// ---- Packing -----------------------------------------------------------------------------------------------------
 
 // Canonical codes (byte t: elements 2t low, 2t+1 high) to half-block pairs and back, n elements (16 or 32).
 template <int n>

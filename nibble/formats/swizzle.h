@@ -29,9 +29,4 @@ constexpr void swizzle_scales(const uint8_t* src, int64_t rows, int64_t cols, ui
         for (int64_t c = 0; c < cols; ++c) dst[swizzled_scale_offset(r, c, cols)] = src[r * cols + c];
 }
 
-constexpr void unswizzle_scales(const uint8_t* src, int64_t rows, int64_t cols, uint8_t* dst) {
-    for (int64_t r = 0; r < rows; ++r)
-        for (int64_t c = 0; c < cols; ++c) dst[r * cols + c] = src[swizzled_scale_offset(r, c, cols)];
-}
-
 }  // namespace nibble

@@ -104,7 +104,6 @@ Result<ModelFiles> ModelFiles::open(const fs::path& path) {
             return fail("{}: has both {} and {}, which names other files: remove the one that is stale", path.string(),
                         single_name, index_file);
         NIBBLE_CHECK(model.open_shards(path, index.shards));
-        model.index_total_size_ = index.total_size;
         NIBBLE_CHECK(check_index(index, model).within(index_path.string()));
         return model;
     }

@@ -36,8 +36,7 @@ public:
     const std::vector<std::string>& shard_names() const { return shard_names_; }  // sorted, relative to the folder
     const SafetensorsFile& shard(int i) const { return shards_[i]; }
 
-    // What the index says (io/shard_index.h), if there is one, and what is there.
-    std::optional<int64_t> index_total_size() const { return index_total_size_; }
+    // Of all tensors.
     int64_t total_bytes() const { return total_bytes_; }
 
 private:
@@ -48,7 +47,6 @@ private:
     std::vector<SafetensorsFile> shards_;
     std::vector<ModelTensor> tensors_;
     std::unordered_map<std::string_view, size_t> by_name_;  // keys view the names in shards_
-    std::optional<int64_t> index_total_size_;
     int64_t total_bytes_ = 0;
 };
 

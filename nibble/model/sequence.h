@@ -143,7 +143,6 @@ public:
     int64_t page_bytes() const;
     int64_t sequences() const { return sequences_; }  // that may have states
     bool recurrent() const { return state_bytes_ > 0; }
-    int64_t free_states() const { return std::ssize(free_states_); }
     // Pages that a sequence of `tokens` tokens holds at most, fed in pieces of `piece`.
     int64_t pages_for(int64_t tokens, int64_t piece) const;
     int64_t bytes() const;  // of the memory: pages, then states

@@ -130,7 +130,6 @@ public:
 
     int64_t capacity() const { return capacity_; }
     int64_t used() const { return used_; }
-    int64_t high_water() const { return high_water_; }
 
 private:
     struct Free {
@@ -139,7 +138,7 @@ private:
     };
     DeviceArena(std::byte* base, int device, int64_t bytes) : base_(base, Free{device}), capacity_(bytes) {}
     std::unique_ptr<std::byte, Free> base_;
-    int64_t capacity_ = 0, used_ = 0, high_water_ = 0;
+    int64_t capacity_ = 0, used_ = 0;
 };
 
 // Page-locked host memory: copies to and from it overlap with kernels.

@@ -27,7 +27,6 @@ Result<std::byte*> DeviceArena::allocate(int64_t bytes) {
         return fail("device arena: {} bytes asked for, {} of {} are left", bytes, left, capacity_);
     std::byte* p = base_.get() + used_;
     used_ = std::min(capacity_, used_ + round_up(bytes, alignment));
-    high_water_ = std::max(high_water_, used_);
     return p;
 }
 
