@@ -43,6 +43,9 @@ void each_step(const std::vector<CommandEntry>& tree, Case add) {
             add(parent.name + " " + word, parent.name.empty() ? word : parent.name + " " + word);
 }
 
+// What `nibble help` takes: a command of the program's, which is no command of its own there.
+bool names_commands(const CommandEntry& command) { return command.name == "help"; }
+
 // A zsh function's name.
 std::string zsh_function(const std::string& command) {
     return command.empty() ? "_nibble" : "_nibble_" + replaced(command, " ", "_");
@@ -124,7 +127,10 @@ std::string zsh_completion(const std::vector<CommandEntry>& tree) {
         std::string flags;
         for (const FlagEntry& flag : command.flags) flags += " \\\n" + zsh_flag(flag);
         if (command.subcommands.empty()) {
-            text += fmt::format("  _arguments -s{} \\\n    '*:file:_files'\n}}\n", flags);
+            const std::string words = names_commands(command)
+                                          ? fmt::format("1:command:({})", fmt::join(tree.front().subcommands, " "))
+                                          : "*:file:_files";
+            text += fmt::format("  _arguments -s{} \\\n    '{}'\n}}\n", flags, words);
             continue;
         }
         std::string commands, cases;
@@ -159,8 +165,9 @@ std::string fish_completion(const std::vector<CommandEntry>& tree) {
     for (const CommandEntry& command : tree) {
         const std::string here =
             fmt::format("complete -c nibble -n {}", fish_quoted("__nibble_at '" + command.name + "'"));
-        for (const std::string& word : command.subcommands) {
-            const std::string name = command.name.empty() ? word : command.name + " " + word;
+        const CommandEntry& parent = names_commands(command) ? tree.front() : command;
+        for (const std::string& word : parent.subcommands) {
+            const std::string name = parent.name.empty() ? word : parent.name + " " + word;
             const auto sub = std::ranges::find(tree, name, &CommandEntry::name);
             lines += fmt::format("{} -f -a {} -d {}\n", here, word, fish_quoted(sub->description));
         }
