@@ -116,6 +116,25 @@ Result<DataSources> open_sources(const TrainConfig& c, int64_t vocab) {
     return s;
 }
 
+// The teacher reads the student's tokens, so its tokenizer must be that of the data.
+Result<std::shared_ptr<const Model>> open_teacher(const TrainConfig& c, const TrainFlags& flags, ThreadPool& pool) {
+    if (c.teacher.folder.empty()) return std::shared_ptr<const Model>();
+    const std::string folder = c.teacher.folder.string();
+    ModelOptions options;
+    options.compute = c.precision.recipe == TrainRecipe::fp32 ? Compute::f32 : Compute::bf16;
+    options.kernels = flags.kernels;
+    NIBBLE_TRY(std::shared_ptr<const Checkpoint> checkpoint, Checkpoint::open(c.teacher.folder).within("teacher"));
+    NIBBLE_TRY(Model model, Model::load(std::move(checkpoint), options, pool).within(folder));
+    const fs::path own = c.tokenizer.empty() ? c.model : c.tokenizer;
+    if (!own.empty() && !c.data.synthetic) {
+        NIBBLE_TRY(const Tokenizer mine, open_tokenizer(own));
+        NIBBLE_TRY(const Tokenizer other, open_tokenizer(c.teacher.folder).within("teacher"));
+        if (vocabulary_hash(mine) != vocabulary_hash(other))
+            return fail("teacher: the tokens of {} are not those of {}", folder, own.string());
+    }
+    return std::make_shared<const Model>(std::move(model));
+}
+
 double memory_gib() {
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
@@ -206,12 +225,15 @@ Result<Outcome> run_train(const TrainFlags& flags) {
     NIBBLE_CHECK(check_output(config));
     ThreadPool pool(flags.threads);
     NIBBLE_TRY(const auto parameters, start(config, pool));
+    NIBBLE_TRY(auto teacher, open_teacher(config, flags, pool));
     NIBBLE_TRY(const auto trainer, Trainer::create(parameters,
                                                    {.precision = config.precision,
                                                     .optimizer = config.optimizer,
                                                     .skip_nonfinite = config.skip_nonfinite,
                                                     .seed = config.seed,
-                                                    .kernels = flags.kernels},
+                                                    .kernels = flags.kernels,
+                                                    .teacher = std::move(teacher),
+                                                    .cross_entropy = static_cast<float>(config.teacher.cross_entropy)},
                                                    pool));
     NIBBLE_TRY(DataSources sources, open_sources(config, trainer->model().config().vocab));
     if (flags.check_forward && !flags.quiet && !flags.json) print_start(config, *trainer);

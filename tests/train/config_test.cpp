@@ -35,6 +35,7 @@ precision: {recipe: nvfp4, scope: mlp, first_bf16: 1, last_bf16: 2, rotate: fals
             four_over_six: true, row_scaled: true, late_forward: bf16, late_fraction: 0.1}
 validation: {every: 50, batches: 3}
 saving: {every: 100, keep: 5, keep_every: 500}
+teacher: {folder: big, cross_entropy: 0.25}
 )",
                                       "c.yaml");
     ASSERT_TRUE(c.ok()) << c.error().message();
@@ -47,6 +48,8 @@ saving: {every: 100, keep: 5, keep_every: 500}
     EXPECT_EQ(c->batch, 16);
     EXPECT_EQ(c->sequence, 512);
     EXPECT_EQ(c->data.folder, "shards");
+    EXPECT_EQ(c->teacher.folder, "big");
+    EXPECT_EQ(c->teacher.cross_entropy, 0.25);
     EXPECT_FALSE(c->data.cut_documents);
     EXPECT_EQ(c->data.validation, "held");
     EXPECT_EQ(c->optimizer.learning_rate, 1e-3);
