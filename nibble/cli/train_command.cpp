@@ -15,6 +15,7 @@
 #include "train/run_folder.h"
 #include "train/train_run.h"
 #include "train/train_shapes.h"
+#include "train/trained_codes.h"
 
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -168,12 +169,40 @@ void print_step(const StepReport& r) {
     std::fflush(stdout);
 }
 
-Status write_model(const TrainConfig& c, const TrainFlags& flags, Trainer& trainer, ThreadPool& pool) {
-    const fs::path out = c.output / "model";
+fs::path codes_folder(const TrainConfig& c) { return c.output / fmt::format("model-{}", format_name(c.export_format)); }
+
+// Behind a run that was resumed at its end no step has said which phase of the recipe it is.
+Result<Format> final_format(const TrainConfig& c, Trainer& trainer) {
+    trainer.products().begin_step(c.steps - 1, c.steps);
+    trainer.products().pause();
+    return TrainedCodes::format_of(trainer.products());
+}
+
+Status check_export(const TrainConfig& c, Trainer& trainer) {
+    if (c.export_format == Format::none) return Ok{};
+    if (c.output.empty()) return fail("export: needs an output folder");
+    NIBBLE_TRY(const Format format, final_format(c, trainer));
+    if (format != c.export_format)
+        return fail("export.format: {}; the last forward products of this recipe are {}", format_name(c.export_format),
+                    format_name(format));
+    return WorkFolder::check(codes_folder(c), ExportMode::create, 0);
+}
+
+Status write_model(const TrainConfig& c, const TrainFlags& flags, const std::shared_ptr<Parameters>& parameters,
+                   Trainer& trainer, ThreadPool& pool) {
+    const bool silent = flags.quiet || flags.json;
     const Manifest manifest{.command_line = flags.command_line,
                             .settings = parse_json(train_identity(c)).ok() ? *parse_json(train_identity(c)) : Json{}};
-    NIBBLE_CHECK(convert(trainer.parameters(), {.out = out, .manifest = to_text(manifest)}, pool, {}));
-    if (!flags.quiet && !flags.json) fmt::print("{}: the trained model\n", out.string());
+    if (c.export_format != Format::none) {
+        NIBBLE_CHECK(final_format(c, trainer));
+        NIBBLE_TRY(const auto codes, TrainedCodes::create(parameters, trainer.products(), pool));
+        NIBBLE_CHECK(
+            convert(*codes, {.to = codes->target(), .out = codes_folder(c), .manifest = to_text(manifest)}, pool, {}));
+        if (!silent) fmt::print("{}: the trained model in the codes of its last step\n", codes_folder(c).string());
+    }
+    const fs::path out = c.output / "model";
+    NIBBLE_CHECK(convert(*parameters, {.out = out, .manifest = to_text(manifest)}, pool, {}));
+    if (!silent) fmt::print("{}: the trained model\n", out.string());
     return Ok{};
 }
 
@@ -235,6 +264,7 @@ Result<Outcome> run_train(const TrainFlags& flags) {
                                                     .teacher = std::move(teacher),
                                                     .cross_entropy = static_cast<float>(config.teacher.cross_entropy)},
                                                    pool));
+    NIBBLE_CHECK(check_export(config, *trainer));
     NIBBLE_TRY(DataSources sources, open_sources(config, trainer->model().config().vocab));
     if (flags.check_forward && !flags.quiet && !flags.json) print_start(config, *trainer);
     if (flags.check_forward) return report_forward(flags.json, flags.quiet, *trainer, *sources.train, config);
@@ -262,7 +292,7 @@ Result<Outcome> run_train(const TrainFlags& flags) {
     if (done < config.steps)
         return fail("stopped after {} of {} steps; {}", done, config.steps,
                     folder ? "resume it with --resume" : "nothing was written");
-    if (!config.output.empty()) NIBBLE_CHECK(write_model(config, flags, *trainer, pool));
+    if (!config.output.empty()) NIBBLE_CHECK(write_model(config, flags, parameters, *trainer, pool));
     return Outcome{};
 }
 

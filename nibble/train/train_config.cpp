@@ -65,7 +65,7 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
     NIBBLE_CHECK(check_keys(root, "the config",
                             {"model", "random_start", "shape", "layers", "tokenizer", "output", "resume", "seed", "steps",
                              "batch", "sequence", "data", "optimizer", "schedule", "precision", "validation", "saving",
-                             "skip_nonfinite", "teacher"}));
+                             "skip_nonfinite", "teacher", "export"}));
     TrainConfig c;
     YamlFields top(root, "");
     top.path("model", c.model);
@@ -115,6 +115,16 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
     });
     top.read("teacher", [&](const YamlNode& node, const std::string& key) -> Status {
         return read_teacher(node, key, c.teacher);
+    });
+    top.map("export", {"format"}, [&](YamlFields& m) {
+        m.read("format", [&](const YamlNode& node, const std::string& key) -> Status {
+            NIBBLE_TRY(const std::string word, as_text(node, key));
+            const auto format = format_from_name(word);
+            if (!format || (*format != Format::nvfp4 && *format != Format::mxfp8 && *format != Format::fp8_block128))
+                return fail("{}: {} must be nvfp4, mxfp8 or fp8_block128, not '{}'", node.where(), key, word);
+            c.export_format = *format;
+            return Ok{};
+        });
     });
     top.map("saving", {"every", "keep", "keep_every"}, [&](YamlFields& m) {
         m.count("every", 0, c.saving.every);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/error.h"
+#include "formats/format.h"
 #include "train/train_precision.h"
 
 #include <cstdint>
@@ -73,6 +74,7 @@ struct TrainConfig {
     TrainValidation validation;
     TrainSaving saving;
     TrainTeacher teacher;
+    Format export_format = Format::none;  // of a second export, in the codes of the training forward
     bool skip_nonfinite = false;  // false: a loss or gradient that is not finite ends the run; true: the step is skipped
 };
 
