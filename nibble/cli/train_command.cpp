@@ -15,6 +15,7 @@
 #include "train/run_folder.h"
 #include "train/train_run.h"
 #include "train/train_shapes.h"
+#include "train/trained_codes.h"
 
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -116,6 +117,25 @@ Result<DataSources> open_sources(const TrainConfig& c, int64_t vocab) {
     return s;
 }
 
+// The teacher reads the student's tokens, so its tokenizer must be that of the data.
+Result<std::shared_ptr<const Model>> open_teacher(const TrainConfig& c, const TrainFlags& flags, ThreadPool& pool) {
+    if (c.teacher.folder.empty()) return std::shared_ptr<const Model>();
+    const std::string folder = c.teacher.folder.string();
+    ModelOptions options;
+    options.compute = c.precision.recipe == TrainRecipe::fp32 ? Compute::f32 : Compute::bf16;
+    options.kernels = flags.kernels;
+    NIBBLE_TRY(std::shared_ptr<const Checkpoint> checkpoint, Checkpoint::open(c.teacher.folder).within("teacher"));
+    NIBBLE_TRY(Model model, Model::load(std::move(checkpoint), options, pool).within(folder));
+    const fs::path own = c.tokenizer.empty() ? c.model : c.tokenizer;
+    if (!own.empty() && !c.data.synthetic) {
+        NIBBLE_TRY(const Tokenizer mine, open_tokenizer(own));
+        NIBBLE_TRY(const Tokenizer other, open_tokenizer(c.teacher.folder).within("teacher"));
+        if (vocabulary_hash(mine) != vocabulary_hash(other))
+            return fail("teacher: the tokens of {} are not those of {}", folder, own.string());
+    }
+    return std::make_shared<const Model>(std::move(model));
+}
+
 double memory_gib() {
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
@@ -149,12 +169,40 @@ void print_step(const StepReport& r) {
     std::fflush(stdout);
 }
 
-Status write_model(const TrainConfig& c, const TrainFlags& flags, Trainer& trainer, ThreadPool& pool) {
-    const fs::path out = c.output / "model";
+fs::path codes_folder(const TrainConfig& c) { return c.output / fmt::format("model-{}", format_name(c.export_format)); }
+
+// Behind a run that was resumed at its end no step has said which phase of the recipe it is.
+Result<Format> final_format(const TrainConfig& c, Trainer& trainer) {
+    trainer.products().begin_step(c.steps - 1, c.steps);
+    trainer.products().pause();
+    return TrainedCodes::format_of(trainer.products());
+}
+
+Status check_export(const TrainConfig& c, Trainer& trainer) {
+    if (c.export_format == Format::none) return Ok{};
+    if (c.output.empty()) return fail("export: needs an output folder");
+    NIBBLE_TRY(const Format format, final_format(c, trainer));
+    if (format != c.export_format)
+        return fail("export.format: {}; the last forward products of this recipe are {}", format_name(c.export_format),
+                    format_name(format));
+    return WorkFolder::check(codes_folder(c), ExportMode::create, 0);
+}
+
+Status write_model(const TrainConfig& c, const TrainFlags& flags, const std::shared_ptr<Parameters>& parameters,
+                   Trainer& trainer, ThreadPool& pool) {
+    const bool silent = flags.quiet || flags.json;
     const Manifest manifest{.command_line = flags.command_line,
                             .settings = parse_json(train_identity(c)).ok() ? *parse_json(train_identity(c)) : Json{}};
-    NIBBLE_CHECK(convert(trainer.parameters(), {.out = out, .manifest = to_text(manifest)}, pool, {}));
-    if (!flags.quiet && !flags.json) fmt::print("{}: the trained model\n", out.string());
+    if (c.export_format != Format::none) {
+        NIBBLE_CHECK(final_format(c, trainer));
+        NIBBLE_TRY(const auto codes, TrainedCodes::create(parameters, trainer.products(), pool));
+        NIBBLE_CHECK(
+            convert(*codes, {.to = codes->target(), .out = codes_folder(c), .manifest = to_text(manifest)}, pool, {}));
+        if (!silent) fmt::print("{}: the trained model in the codes of its last step\n", codes_folder(c).string());
+    }
+    const fs::path out = c.output / "model";
+    NIBBLE_CHECK(convert(*parameters, {.out = out, .manifest = to_text(manifest)}, pool, {}));
+    if (!silent) fmt::print("{}: the trained model\n", out.string());
     return Ok{};
 }
 
@@ -206,13 +254,17 @@ Result<Outcome> run_train(const TrainFlags& flags) {
     NIBBLE_CHECK(check_output(config));
     ThreadPool pool(flags.threads);
     NIBBLE_TRY(const auto parameters, start(config, pool));
+    NIBBLE_TRY(auto teacher, open_teacher(config, flags, pool));
     NIBBLE_TRY(const auto trainer, Trainer::create(parameters,
                                                    {.precision = config.precision,
                                                     .optimizer = config.optimizer,
                                                     .skip_nonfinite = config.skip_nonfinite,
                                                     .seed = config.seed,
-                                                    .kernels = flags.kernels},
+                                                    .kernels = flags.kernels,
+                                                    .teacher = std::move(teacher),
+                                                    .cross_entropy = static_cast<float>(config.teacher.cross_entropy)},
                                                    pool));
+    NIBBLE_CHECK(check_export(config, *trainer));
     NIBBLE_TRY(DataSources sources, open_sources(config, trainer->model().config().vocab));
     if (flags.check_forward && !flags.quiet && !flags.json) print_start(config, *trainer);
     if (flags.check_forward) return report_forward(flags.json, flags.quiet, *trainer, *sources.train, config);
@@ -240,7 +292,7 @@ Result<Outcome> run_train(const TrainFlags& flags) {
     if (done < config.steps)
         return fail("stopped after {} of {} steps; {}", done, config.steps,
                     folder ? "resume it with --resume" : "nothing was written");
-    if (!config.output.empty()) NIBBLE_CHECK(write_model(config, flags, *trainer, pool));
+    if (!config.output.empty()) NIBBLE_CHECK(write_model(config, flags, parameters, *trainer, pool));
     return Outcome{};
 }
 

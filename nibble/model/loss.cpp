@@ -111,4 +111,61 @@ Status label_gradient(const Head& head, const float* x, std::span<const int32_t>
     return Ok{};
 }
 
+namespace {
+
+// One row: L, and its gradient by the logits in place of them. `log_p`, `q`: memory for a vocabulary each.
+float distil_row(float* logits, const float* teacher, int64_t vocab, int32_t label, float weight, float share,
+                 float* log_p, float* q, Workspace& work) {
+    work.elementwise->log_softmax(logits, vocab, log_p);
+    work.elementwise->log_softmax(teacher, vocab, q);
+    std::vector<float> log_q(q, q + vocab);
+    work.gradient->softmax(teacher, vocab, q);
+    double divergence = 0;
+    for (int64_t j = 0; j < vocab; ++j)
+        if (q[j] > 0) divergence += double{q[j]} * (double{log_q[static_cast<size_t>(j)]} - double{log_p[j]});
+    work.gradient->softmax(logits, vocab, logits);
+    const float rest = 1 - share;
+    for (int64_t j = 0; j < vocab; ++j) logits[j] = weight * (logits[j] - (rest * q[j] + (j == label ? share : 0.0f)));
+    return static_cast<float>(double{rest} * divergence - double{share} * double{log_p[label]});
+}
+
+}  // namespace
+
+Status distillation_gradient(const Head& head, const float* x, const LossTeacher& teacher,
+                             std::span<const int32_t> labels, std::span<const float> weights, float* dx,
+                             std::span<float> losses, Workspace& work, GradientSink* sink) {
+    const Arena::Scope scope(work.arena), teacher_scope(teacher.work.arena);
+    const int64_t rows = std::ssize(labels), n = head.linear().cols, vocab = head.linear().rows;
+    if (teacher.head.linear().rows != vocab)
+        return fail("the teacher has a vocabulary of {}, the model one of {}", teacher.head.linear().rows, vocab);
+    NIBBLE_CHECK(check_labels(labels, vocab));
+    Slabs slabs(head, rows, work), teacher_slabs(teacher.head, rows, teacher.work);
+    float* d_normed = work.arena.floats(std::min(slab_rows, rows) * n);
+    std::vector<float> unused(static_cast<size_t>(rows));
+    for (int64_t begin = 0; begin < rows; begin += slab_rows) {
+        const int64_t count = std::min(slab_rows, rows - begin);
+        NIBBLE_TRY(const Slab slab, slabs.compute(x, begin, count, labels, unused));
+        NIBBLE_TRY(const Slab asked,
+                   teacher_slabs.compute(teacher.x, begin, count, labels, unused).within("the teacher"));
+        work.parallel_rows(count, 16 * vocab, [&](int64_t first, int64_t last) {
+            std::vector<float> log_p(static_cast<size_t>(vocab)), q(log_p.size());
+            for (int64_t i = first; i < last; ++i) {
+                const auto row = static_cast<size_t>(begin + i);
+                float* logits = slab.logits + i * vocab;
+                if (labels[row] < 0) {
+                    losses[row] = 0;
+                    std::fill_n(logits, vocab, 0.0f);
+                    continue;
+                }
+                losses[row] = distil_row(logits, asked.logits + i * vocab, vocab, labels[row], weights[row],
+                                         teacher.cross_entropy, log_p.data(), q.data(), work);
+            }
+        });
+        NIBBLE_CHECK(linear_backward(head.linear(), slab.normed, slab.logits, count, d_normed, work, nullptr, sink));
+        NIBBLE_CHECK(norm_backward({.x = x + begin * n, .stride = n, .rows = count, .eps = head.eps()}, head.norm(),
+                                   d_normed, dx + begin * n, n, false, head.norm_name(), work, sink));
+    }
+    return Ok{};
+}
+
 }  // namespace nibble

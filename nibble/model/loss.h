@@ -24,4 +24,21 @@ Status label_log_probs(const Head& head, const float* x, std::span<const int32_t
 Status label_gradient(const Head& head, const float* x, std::span<const int32_t> labels, std::span<const float> slopes,
                       float* dx, std::span<float> log_probs, Workspace& work, GradientSink* sink);
 
+// Another model's view of the same tokens: its head, and its last residual stream [rows, hidden of that model], which
+// are computed in a workspace of their own.
+struct LossTeacher {
+    const Head& head;
+    const float* x;
+    Workspace& work;
+    float cross_entropy = 0;  // the labels' share of the loss, 0 to 1
+};
+
+// The gradient of  sum over i of weights[i] * L(i),  L = (1 - c) KL(teacher || model) - c log p(labels[i]), c the share
+// above: of the logits it is weights[i] * (p - (1 - c) q - c onehot), q the teacher's softmax. losses [rows] gets L,
+// its sum over the vocabulary ascending in FP64, 0 where there is no label. Rows with label -1 or weight 0 have no
+// gradient. Errors: as above; heads of two vocabularies.
+Status distillation_gradient(const Head& head, const float* x, const LossTeacher& teacher,
+                             std::span<const int32_t> labels, std::span<const float> weights, float* dx,
+                             std::span<float> losses, Workspace& work, GradientSink* sink);
+
 }  // namespace nibble

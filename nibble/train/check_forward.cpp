@@ -103,10 +103,13 @@ Status together(const Model& model, std::span<const Document> documents, std::sp
 }  // namespace
 
 Result<ForwardCheck> check_forward(Trainer& trainer, const TrainBatch& batch) {
+    return check_forward(trainer, batch, trainer.model());
+}
+
+Result<ForwardCheck> check_forward(Trainer& trainer, const TrainBatch& batch, const Model& model) {
     std::vector<float> want(static_cast<size_t>(batch.size())), got(want.size());
     NIBBLE_CHECK(trainer.log_probs(batch, want));
     const std::vector<Document> documents = documents_of(batch);
-    const Model& model = trainer.model();
     using Way = std::pair<std::string_view, std::function<Status()>>;
     const std::array<Way, 4> ways{Way{"prefill", [&] { return in_pieces(model, documents, 0, got); }},
                                   Way{"chunks", [&] { return in_pieces(model, documents, 7, got); }},

@@ -25,7 +25,9 @@ struct ForwardCheck {
     }
 };
 
-// Log-probabilities of all labels of a batch, compared bit for bit.
+// Log-probabilities of all labels of a batch, compared bit for bit with those of `engine`: the trainer's own model, or
+// one that was read from an export of it.
 Result<ForwardCheck> check_forward(Trainer& trainer, const TrainBatch& batch);
+Result<ForwardCheck> check_forward(Trainer& trainer, const TrainBatch& batch, const Model& engine);
 
 }  // namespace nibble

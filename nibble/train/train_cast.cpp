@@ -74,12 +74,14 @@ void encode_square(CastOperand& o, int64_t row, int64_t col, NvScale tensor, Cou
     float b = 0;
     for (int64_t r = row; r < last; ++r) b = std::max(b, largest_of(o.values.data() + r * o.cols + col, nv_group));
     const uint8_t scale = nv_block_scale(b, tensor);
+    for (int64_t r = row; r < last; ++r) o.scale_codes[static_cast<size_t>((r * o.cols + col) / nv_group)] = scale;
     for (int64_t r = row; r < last; ++r) encode16(o.values.data() + r * o.cols + col, scale, tensor, nullptr, counts);
 }
 
 void cast_nvfp4(CastOperand& o, const CastRule& rule, const CastRandom& random, ThreadPool& pool) {
     const float largest = rule.four_over_six ? 6 * 256.0f : 6 * 448.0f;
     o.divisor = largest;
+    o.scale_codes.resize(o.values.size() / nv_group);
     o.scale.assign(rule.row_scaled ? static_cast<size_t>(o.rows) : 1, o.amax);
     std::atomic<int64_t> zero_blocks = 0, saturated = 0;
     const int64_t step = rule.square ? nv_group : 1;
@@ -97,7 +99,9 @@ void cast_nvfp4(CastOperand& o, const CastRule& rule, const CastRandom& random, 
             PhiloxBlock bits{};
             if (rule.stochastic)
                 bits = random.block(static_cast<uint64_t>(r), static_cast<uint64_t>(c / nv_group));
-            encode16(row + c, choose16(row + c, rule, tensor), tensor, rule.stochastic ? &bits : nullptr, counts);
+            const uint8_t scale = choose16(row + c, rule, tensor);
+            o.scale_codes[static_cast<size_t>((r * o.cols + c) / nv_group)] = scale;
+            encode16(row + c, scale, tensor, rule.stochastic ? &bits : nullptr, counts);
         }
         zero_blocks += counts.zero_blocks;
         saturated += counts.saturated;
@@ -132,10 +136,12 @@ void cast_blocks(CastOperand& o, const CastRule& rule, ThreadPool& pool) {
 
 void cast_mx(CastOperand& o, ThreadPool& pool) {
     o.scale = {1.0f};
+    o.scale_codes.resize(o.values.size() / mx_group);
     pool.parallel_for(o.rows, [&](int64_t r) {
         for (int64_t c = 0; c < o.cols; c += mx_group) {
             float* x = o.values.data() + r * o.cols + c;
             const uint8_t scale = mx_scale_up(largest_of(x, mx_group));
+            o.scale_codes[static_cast<size_t>((r * o.cols + c) / mx_group)] = scale;
             const float up = mx_inverse_scale(scale), down = e8m0_to_float(scale);
             for (int64_t i = 0; i < mx_group; ++i) x[i] = e4m3_round(x[i] * up) * down;
         }
@@ -245,6 +251,7 @@ CastOperand cast_rows(const float* x, int64_t rows, int64_t cols, int64_t stride
 
 CastOperand transposed_cast(const CastOperand& from, int64_t cols, ThreadPool& pool) {
     CastOperand o = from;
+    o.scale_codes.clear();
     const bool blocks = !from.block_scales.empty();
     o.rows = cols;
     o.cols = blocks ? (from.rows + fp8_group - 1) / fp8_group * fp8_group : from.rows;

@@ -58,6 +58,7 @@ struct CastOperand {
     std::vector<float> scale;         // one, or one of each row
     float divisor = 1;                // the sum is multiplied with scale_a * scale_b * fl(1 / (divisor_a * divisor_b))
     std::vector<float> block_scales;  // fp8_block: [rows, cols / 128], values are codes; else empty
+    std::vector<uint8_t> scale_codes;  // nvfp4, mxfp8: [rows, cols / block], E4M3 or E8M0, in `values` already
     float amax = 0;                   // of the rotated source
     int64_t zero_blocks = 0, saturated = 0;  // nvfp4: blocks whose scale is 0 though they are not; codes beyond 6
 };

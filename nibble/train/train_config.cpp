@@ -30,6 +30,21 @@ Status read_schedule_kind(const YamlNode& node, const std::string& name, Schedul
     return fail("{}: {} must be cosine, wsd, linear or constant, not '{}'", node.where(), name, word);
 }
 
+// A folder, or {folder, cross_entropy}.
+Status read_teacher(const YamlNode& node, const std::string& name, TrainTeacher& to) {
+    if (node.is_map()) NIBBLE_CHECK(check_keys(node, name, {"folder", "cross_entropy"}));
+    const YamlNode* folder = node.is_map() ? node.find("folder") : &node;
+    if (!folder) return fail("{}: {} has no 'folder'", node.where(), name);
+    NIBBLE_TRY(to.folder, as_text(*folder, name));
+    if (to.folder.empty()) return fail("{}: {} names no folder", node.where(), name);
+    if (const YamlNode* share = node.is_map() ? node.find("cross_entropy") : nullptr) {
+        NIBBLE_TRY(to.cross_entropy, as_number(*share, name + ".cross_entropy"));
+        if (!(to.cross_entropy >= 0 && to.cross_entropy <= 1))
+            return fail("{}: {}.cross_entropy must be from 0 to 1", share->where(), name);
+    }
+    return Ok{};
+}
+
 Status check_sources(const TrainConfig& c, const std::string& where) {
     const int models = !c.model.empty() + !c.shape.empty();
     if (models != 1) return fail("{}: give one of 'model' and 'shape'", where);
@@ -50,7 +65,7 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
     NIBBLE_CHECK(check_keys(root, "the config",
                             {"model", "random_start", "shape", "layers", "tokenizer", "output", "resume", "seed", "steps",
                              "batch", "sequence", "data", "optimizer", "schedule", "precision", "validation", "saving",
-                             "skip_nonfinite"}));
+                             "skip_nonfinite", "teacher", "export"}));
     TrainConfig c;
     YamlFields top(root, "");
     top.path("model", c.model);
@@ -98,6 +113,19 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
         m.count("every", 0, c.validation.every);
         m.count("batches", 1, c.validation.batches);
     });
+    top.read("teacher", [&](const YamlNode& node, const std::string& key) -> Status {
+        return read_teacher(node, key, c.teacher);
+    });
+    top.map("export", {"format"}, [&](YamlFields& m) {
+        m.read("format", [&](const YamlNode& node, const std::string& key) -> Status {
+            NIBBLE_TRY(const std::string word, as_text(node, key));
+            const auto format = format_from_name(word);
+            if (!format || (*format != Format::nvfp4 && *format != Format::mxfp8 && *format != Format::fp8_block128))
+                return fail("{}: {} must be nvfp4, mxfp8 or fp8_block128, not '{}'", node.where(), key, word);
+            c.export_format = *format;
+            return Ok{};
+        });
+    });
     top.map("saving", {"every", "keep", "keep_every"}, [&](YamlFields& m) {
         m.count("every", 0, c.saving.every);
         m.count("keep", 1, c.saving.keep);
@@ -144,6 +172,8 @@ std::string train_identity(const TrainConfig& c) {
                             {"final_fraction", c.schedule.final_fraction}}},
               {"precision", train_precision_json(c.precision)},
               {"skip_nonfinite", c.skip_nonfinite}};
+    if (!c.teacher.folder.empty())
+        json["teacher"] = {{"folder", c.teacher.folder.string()}, {"cross_entropy", c.teacher.cross_entropy}};
     return json.dump();
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/error.h"
+#include "formats/format.h"
 #include "train/train_precision.h"
 
 #include <cstdint>
@@ -49,6 +50,12 @@ struct TrainValidation {
     int64_t batches = 8;  // of `batch` rows
 };
 
+// Distillation: the loss of a label is (1 - cross_entropy) KL(teacher || model) + cross_entropy * -log p(label).
+struct TrainTeacher {
+    std::filesystem::path folder;  // empty: none
+    double cross_entropy = 0;
+};
+
 struct TrainConfig {
     std::filesystem::path model;      // a checkpoint to start from, or a folder or file with config.json (random start)
     bool random_start = false;        // weights by Philox though `model` has some
@@ -66,6 +73,8 @@ struct TrainConfig {
     TrainPrecision precision;
     TrainValidation validation;
     TrainSaving saving;
+    TrainTeacher teacher;
+    Format export_format = Format::none;  // of a second export, in the codes of the training forward
     bool skip_nonfinite = false;  // false: a loss or gradient that is not finite ends the run; true: the step is skipped
 };
 

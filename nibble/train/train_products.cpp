@@ -40,7 +40,8 @@ struct TrainProducts::Unit {
     std::string name;
     uint32_t number = 0;
     int64_t layer = -1;
-    std::vector<size_t> parts;  // parameter ids of the weights
+    std::vector<size_t> parts;       // parameter ids of the weights
+    std::vector<std::string> names;  // of the linears
     int64_t rows = 0, cols = 0;
     UnitRules early, late;
     std::array<DelayedScale, 3> delayed;  // inputs, weights, gradients
@@ -117,6 +118,7 @@ Status TrainProducts::add(std::span<const Linear> parts, const std::string& head
     for (const Linear& part : parts) {
         NIBBLE_TRY(const size_t id, parameters_.id(head.empty() ? part.name + ".weight" : head));
         unit->parts.push_back(id);
+        unit->names.push_back(part.name);
         unit->rows += part.rows;
     }
     if (early.delayed)
@@ -200,12 +202,34 @@ std::vector<float> TrainProducts::weights(const Unit& unit) const {
     return w;
 }
 
+size_t TrainProducts::units() const { return units_->list.size(); }
+
+ForwardWeight TrainProducts::forward_weight(size_t unit) const {
+    const Unit& u = *units_->list[unit];
+    ForwardWeight w{.cols = u.cols, .rules = rules(u)};
+    int64_t row = 0;
+    for (size_t p = 0; p < u.parts.size(); ++p) {
+        w.parts.push_back({.name = u.names[p], .id = u.parts[p], .first_row = row});
+        row += parameters_.tensors()[u.parts[p]].rows();
+    }
+    return w;
+}
+
+CastOperand TrainProducts::forward_operand(size_t unit, ThreadPool& pool) const {
+    const Unit& u = *units_->list[unit];
+    return cast_weights(u, weights(u), pool);
+}
+
+CastOperand TrainProducts::cast_weights(const Unit& u, const std::vector<float>& w, ThreadPool& pool) const {
+    std::optional<float> scale;
+    if (rules(u).delayed) scale = u.delayed[1].scale;
+    return cast_rows(w.data(), u.rows, u.cols, u.cols, rules(u).w, {}, scale, pool);
+}
+
 void TrainProducts::pack_forward(Unit& u, ThreadPool& pool) {
     const UnitRules& r = rules(u);
     const std::vector<float> w = weights(u);
-    std::optional<float> scale;
-    if (r.delayed) scale = u.delayed[1].scale;
-    CastOperand o = cast_rows(w.data(), u.rows, u.cols, u.cols, r.w, {}, scale, pool);
+    CastOperand o = cast_weights(u, w, pool);
     if (recording_) u.delayed[1].seen = std::max(u.delayed[1].seen, o.amax);
     u.forward = PackedOperand(std::move(o), pool);
     if (r.rank > 0) {

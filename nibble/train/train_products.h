@@ -35,6 +35,18 @@ struct UnitLine {  // of the table that is printed at the start
     std::string forward, input_gradient, weight_gradient;
 };
 
+// The weight of one forward product: which parameters it is made of, and how it is rounded in the phase of the run.
+struct ForwardWeight {
+    struct Part {
+        std::string name;  // of the linear
+        size_t id = 0;     // of its parameter
+        int64_t first_row = 0;
+    };
+    std::vector<Part> parts;
+    int64_t cols = 0;
+    UnitRules rules;
+};
+
 class TrainProducts : public LinearProducts {
 public:
     // All linears of `model`, whose weights are `parameters`. Errors: recipes that the linears' sizes do not suit, the
@@ -52,6 +64,10 @@ public:
     void pause();
 
     std::vector<UnitLine> table() const;
+    // The forward weights of every unit, and the operand that its product reads (where the rules quantize it).
+    size_t units() const;
+    ForwardWeight forward_weight(size_t unit) const;
+    CastOperand forward_operand(size_t unit, ThreadPool& pool) const;
     // Whether a row's log-probabilities depend on its neighbours in a batch.
     bool sees_neighbours() const;
     // Histories of scales, directions of inputs: what a checkpoint keeps of a recipe. Error: of another recipe or model.
@@ -80,6 +96,7 @@ private:
     std::vector<float> used_weights(Unit& unit, ThreadPool& pool) const;  // as the forward product rounded them
     std::vector<float> used_inputs(const Unit& unit, const float* x, int64_t n, ThreadPool& pool) const;
     CastRandom random(const Unit& unit, uint32_t role) const;
+    CastOperand cast_weights(const Unit& unit, const std::vector<float>& w, ThreadPool& pool) const;
     void pack_forward(Unit& unit, ThreadPool& pool);
     void pack_back(Unit& unit, ThreadPool& pool);
     void plain_weight_gradient(const Unit& unit, const float* x, const float* dy_t, int64_t n, float* dw,

@@ -31,6 +31,18 @@ struct Trainer::Row {
     std::span<const float> weights;  // empty: 1 each
 };
 
+namespace {
+
+// What enters the first block: x [rows, hidden].
+Status embed(const Model& model, const Batch& batch, float* x) {
+    for (size_t s = 0; s < batch.segments().size(); ++s)
+        NIBBLE_CHECK(model.embedding().forward(batch.segments()[s].tokens, x + batch.row(s) * model.config().hidden,
+                                               model.workspace()));
+    return Ok{};
+}
+
+}  // namespace
+
 Trainer::Trainer(std::shared_ptr<Parameters> parameters, const TrainerOptions& options, Model model, ThreadPool& pool)
     : parameters_(std::move(parameters)),
       options_(options),
@@ -41,6 +53,11 @@ Trainer::Trainer(std::shared_ptr<Parameters> parameters, const TrainerOptions& o
 
 Result<std::unique_ptr<Trainer>> Trainer::create(std::shared_ptr<Parameters> parameters, const TrainerOptions& options,
                                                  ThreadPool& pool) {
+    if (options.teacher) {
+        NIBBLE_TRY(const ModelConfig config, model_config(*parameters));
+        if (const int64_t other = options.teacher->config().vocab; other != config.vocab)
+            return fail("the teacher has a vocabulary of {}, the model one of {}", other, config.vocab);
+    }
     ModelOptions like;
     like.compute = options.precision.recipe == TrainRecipe::fp32 ? Compute::f32 : Compute::bf16;
     like.kernels = options.kernels;
@@ -66,9 +83,7 @@ Status Trainer::forward_row(const Row& row, bool keep) {
     inputs_.resize(keep ? blocks.size() + 1 : 1);
     inputs_[0].resize(size);
     float* x = inputs_[0].data();
-    for (size_t s = 0; s < row.batch.segments().size(); ++s)
-        NIBBLE_CHECK(model_->embedding().forward(row.batch.segments()[s].tokens,
-                                                 x + row.batch.row(s) * model_->config().hidden, work));
+    NIBBLE_CHECK(embed(*model_, row.batch, x));
     for (size_t b = 0; b < blocks.size(); ++b) {
         if (keep) {
             inputs_[b + 1] = inputs_[b];
@@ -81,12 +96,32 @@ Status Trainer::forward_row(const Row& row, bool keep) {
 
 // After forward_row(row, true): the row's gradient into the tree.
 Status Trainer::backward_row(const Row& row, std::span<const float> slopes, std::span<float> log_probs) {
+    std::vector<float> dx(inputs_.back().size());
+    NIBBLE_CHECK(label_gradient(model_->head(), inputs_.back().data(), row.labels, slopes, dx.data(), log_probs,
+                                model_->workspace(), &gradients_));
+    return backward_blocks(row, dx);
+}
+
+// The same for the loss beside a teacher.
+Status Trainer::distil_row(const Row& row, std::span<const float> weights, std::span<float> losses) {
+    const Model& teacher = *options_.teacher;
+    std::vector<float> x(static_cast<size_t>(row.batch.rows() * teacher.config().hidden)), dx(inputs_.back().size());
+    Status asked = embed(teacher, row.batch, x.data());
+    for (size_t b = 0; asked.ok() && b < teacher.blocks().size(); ++b)
+        asked = teacher.blocks()[b].forward(row.batch, x.data(), teacher.workspace(), nullptr);
+    NIBBLE_CHECK(std::move(asked).within("the teacher"));
+    NIBBLE_CHECK(distillation_gradient(
+        model_->head(), inputs_.back().data(),
+        {.head = teacher.head(), .x = x.data(), .work = teacher.workspace(), .cross_entropy = options_.cross_entropy},
+        row.labels, weights, dx.data(), losses, model_->workspace(), &gradients_));
+    return backward_blocks(row, dx);
+}
+
+// dx: of the last block's output.
+Status Trainer::backward_blocks(const Row& row, std::vector<float>& dx) {
     Workspace& work = model_->workspace();
     const auto blocks = model_->blocks();
     const ModelConfig& config = model_->config();
-    std::vector<float> dx(inputs_.back().size());
-    NIBBLE_CHECK(label_gradient(model_->head(), inputs_.back().data(), row.labels, slopes, dx.data(), log_probs, work,
-                                &gradients_));
     for (size_t b = blocks.size(); b-- > 0;)
         NIBBLE_CHECK(blocks[b].backward(row.batch, inputs_[b].data(), dx.data(), work, nullptr, &gradients_));
     std::vector<int32_t> ids;
@@ -106,23 +141,25 @@ Result<TrainStep> Trainer::backward(std::span<const TrainBatch> batches) {
     gradients_.begin_step();
     products_->begin_step(step_, steps_);
     int64_t number = 0;
-    std::vector<float> slopes, log_probs;
+    std::vector<float> slopes, values;
     for (const TrainBatch& b : batches) {
         NIBBLE_CHECK(check(b, model_->config().vocab));
         slopes.resize(static_cast<size_t>(b.seq));
-        log_probs.resize(static_cast<size_t>(b.seq));
+        values.resize(static_cast<size_t>(b.seq));
         for (int64_t r = 0; r < b.rows; ++r) {
             const Row row(b, r);
             for (size_t i = 0; i < slopes.size(); ++i) {
                 const double w = row.labels[i] < 0 ? 0.0 : row.weights.empty() ? 1.0 : double{row.weights[i]};
-                slopes[i] = static_cast<float>(-w / weight);
+                slopes[i] = static_cast<float>((options_.teacher ? w : -w) / weight);
             }
             products_->begin_row(number++, b.seq);
             NIBBLE_CHECK(forward_row(row, true));
-            NIBBLE_CHECK(backward_row(row, slopes, log_probs));
+            // Log-probabilities, or losses.
+            NIBBLE_CHECK(options_.teacher ? distil_row(row, slopes, values) : backward_row(row, slopes, values));
             for (size_t i = 0; i < slopes.size(); ++i) {
                 if (row.labels[i] < 0) continue;
-                step.loss -= (row.weights.empty() ? 1.0 : double{row.weights[i]}) * double{log_probs[i]};
+                const double w = row.weights.empty() ? 1.0 : double{row.weights[i]};
+                step.loss += (options_.teacher ? w : -w) * double{values[i]};
             }
             step.tokens += b.seq;
         }

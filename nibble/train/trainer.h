@@ -31,10 +31,13 @@ struct TrainerOptions {
     bool skip_nonfinite = false;  // else a loss or gradient that is not finite is an error, and nothing was changed
     uint64_t seed = 1;
     std::string kernels;  // forces an entry of the kernel tables
+    // The loss of step(batches) is then (1 - c) KL(teacher || model) + c cross-entropy per label (model/loss.h).
+    std::shared_ptr<const Model> teacher;
+    float cross_entropy = 0;  // c
 };
 
 struct TrainStep {
-    double loss = 0;     // the objective's; of cross-entropy the weighted mean
+    double loss = 0;     // the objective's; of cross-entropy and distillation the weighted mean
     double weight = 0;   // cross-entropy: the sum of the labels' weights
     int64_t tokens = 0;  // of all rows
     double gradient_norm = 0;
@@ -56,7 +59,8 @@ public:
 
     // Which step comes next, of how many: keys random numbers and late phases of a recipe. step() counts on by itself.
     void begin(int64_t step, int64_t steps);
-    // One step of the optimizer on the mean cross-entropy of all labels, weighted. Error: no label has a weight.
+    // One step of the optimizer on the mean cross-entropy (with a teacher: its loss) of all labels, weighted. Error: no
+    // label has a weight.
     Result<TrainStep> step(std::span<const TrainBatch> batches, double learning_rate);
     // The same for any function of the labels' log-probabilities.
     Result<TrainStep> step(std::span<const TrainBatch> batches, const RowObjective& objective, double learning_rate);
@@ -67,7 +71,7 @@ public:
 
     // Log-probabilities of all labels of a batch, [rows, seq], 0 where there is none; forward only.
     Status log_probs(const TrainBatch& batch, std::span<float> out);
-    // The weighted mean of -log p.
+    // The weighted mean of -log p, with a teacher too.
     Result<double> evaluate(std::span<const TrainBatch> batches);
 
     // The model that reads the parameters as they are now: generation, logits, exports of its parameters.
@@ -86,6 +90,8 @@ private:
     struct Row;
     Status forward_row(const Row& row, bool keep);
     Status backward_row(const Row& row, std::span<const float> slopes, std::span<float> log_probs);
+    Status backward_blocks(const Row& row, std::vector<float>& dx);
+    Status distil_row(const Row& row, std::span<const float> weights, std::span<float> losses);
 
     std::shared_ptr<Parameters> parameters_;
     TrainerOptions options_;

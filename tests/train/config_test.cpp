@@ -35,6 +35,8 @@ precision: {recipe: nvfp4, scope: mlp, first_bf16: 1, last_bf16: 2, rotate: fals
             four_over_six: true, row_scaled: true, late_forward: bf16, late_fraction: 0.1}
 validation: {every: 50, batches: 3}
 saving: {every: 100, keep: 5, keep_every: 500}
+teacher: {folder: big, cross_entropy: 0.25}
+export: {format: nvfp4}
 )",
                                       "c.yaml");
     ASSERT_TRUE(c.ok()) << c.error().message();
@@ -47,6 +49,9 @@ saving: {every: 100, keep: 5, keep_every: 500}
     EXPECT_EQ(c->batch, 16);
     EXPECT_EQ(c->sequence, 512);
     EXPECT_EQ(c->data.folder, "shards");
+    EXPECT_EQ(c->teacher.folder, "big");
+    EXPECT_EQ(c->export_format, Format::nvfp4);
+    EXPECT_EQ(c->teacher.cross_entropy, 0.25);
     EXPECT_FALSE(c->data.cut_documents);
     EXPECT_EQ(c->data.validation, "held");
     EXPECT_EQ(c->optimizer.learning_rate, 1e-3);
@@ -98,6 +103,10 @@ TEST(TrainConfigFile, SaysWhatIsWrong) {
     EXPECT_EQ(config_error(""), "c.yaml: a config is one map of keys");
     EXPECT_EQ(config_error("data: {text: t}\n"), "c.yaml: give one of 'model' and 'shape'");
     EXPECT_EQ(config_error("model: m\nshape: 60m\ndata: {text: t}\n"), "c.yaml: give one of 'model' and 'shape'");
+    EXPECT_EQ(config_error("teacher: {folder: t, cross_entropy: 2}\n" + ok),
+              "c.yaml:1: teacher.cross_entropy must be from 0 to 1");
+    EXPECT_EQ(config_error("export: {format: fp8}\n" + ok),
+              "c.yaml:1: export.format must be nvfp4, mxfp8 or fp8_block128, not 'fp8'");
     EXPECT_EQ(config_error("model: m\n"), "c.yaml: give one of data.folder, data.text and data.synthetic");
     EXPECT_EQ(config_error(ok + "layers: 2\n"), "c.yaml: 'layers' belongs to 'shape'");
     EXPECT_EQ(config_error(ok + "steps: 5\nschedule: {warmup: 6}\n"), "c.yaml: 6 steps of warm-up in 5 steps");

@@ -1,0 +1,158 @@
+#include "train/trained_codes.h"
+
+#include "formats/mx.h"
+
+#include <algorithm>
+
+namespace nibble {
+namespace {
+
+constexpr int64_t tile = 128;
+
+// What a checkpoint calls the rounding of a forward weight.
+Result<Format> stored_format(const ForwardWeight& w) {
+    const std::string& name = w.parts[0].name;
+    if (!w.rules.quantized) return Format::none;
+    if (w.rules.rank > 0)
+        return fail("export: '{}' has a term of rank {} in BF16, which no checkpoint format holds", name, w.rules.rank);
+    switch (w.rules.w.format) {
+        case CastFormat::bf16:
+            return Format::none;
+        case CastFormat::nvfp4:
+            return Format::nvfp4;
+        case CastFormat::mxfp8:
+            return Format::mxfp8;
+        case CastFormat::fp8_block:
+            return Format::fp8_block128;
+        case CastFormat::fp8:
+        case CastFormat::fp8_e5m2:
+        case CastFormat::fp8_block2:
+            break;
+    }
+    return fail("export: '{}' is {} in the forward product; nvfp4, mxfp8 and fp8_block are exported", name,
+                rule_text(w.rules.w));
+}
+
+// Whole blocks in every part.
+Status check_blocks(const ForwardWeight& w, Format format) {
+    if (!format_fits(format, w.cols))
+        return fail("export: '{}' has {} inputs, which {} does not divide into blocks", w.parts[0].name, w.cols,
+                    format_name(format));
+    if (format != Format::fp8_block128) return Ok{};
+    for (size_t p = 1; p < w.parts.size(); ++p)
+        if (w.parts[p].first_row % tile != 0)
+            return fail("export: '{}' begins in row {} of its product, within a tile of {} rows", w.parts[p].name,
+                        w.parts[p].first_row, tile);
+    return Ok{};
+}
+
+// Rows [first, first + m.rows) of an operand.
+void store_nvfp4(const CastOperand& o, int64_t first, QuantMatrix& m) {
+    const int64_t blocks = m.cols / 16;
+    for (int64_t r = 0; r < m.rows; ++r)
+        for (int64_t b = 0; b < blocks; ++b) {
+            const uint8_t code = o.scale_codes[static_cast<size_t>((first + r) * blocks + b)];
+            const float scale = e4m3_to_float(code);
+            // A block of zeros: readers want a scale above 0.
+            m.block_scales[static_cast<size_t>(r * blocks + b)] = scale > 0 ? code : e4m3_from_float(1.0f);
+            for (int64_t i = 0; i < 16; i += 2) {
+                const int64_t c = b * 16 + i;
+                const float* x = o.values.data() + (first + r) * o.cols + c;
+                const auto of = [&](float v) { return scale > 0 ? e2m1_from_float(v / scale) : uint8_t{0}; };
+                m.codes[static_cast<size_t>((r * m.cols + c) / 2)] = static_cast<uint8_t>(of(x[0]) | of(x[1]) << 4);
+            }
+        }
+    const float scale = o.scale[0] * (1.0f / o.divisor);
+    m.tensor_scale = scale > 0 ? scale : 1.0f;
+}
+
+void store_mxfp8(const CastOperand& o, int64_t first, QuantMatrix& m) {
+    const int64_t blocks = m.cols / mx_block;
+    for (int64_t r = 0; r < m.rows; ++r)
+        for (int64_t c = 0; c < m.cols; ++c) {
+            const uint8_t scale = o.scale_codes[static_cast<size_t>((first + r) * blocks + c / mx_block)];
+            m.block_scales[static_cast<size_t>(r * blocks + c / mx_block)] = scale;
+            const float x = o.values[static_cast<size_t>((first + r) * o.cols + c)];
+            m.codes[static_cast<size_t>(r * m.cols + c)] = e4m3_from_float_saturating(x * mx_inverse_scale(scale));
+        }
+}
+
+void store_tiles(const CastOperand& o, int64_t first, QuantMatrix& m) {
+    const int64_t blocks = o.cols / tile;
+    for (int64_t r = 0; r < m.rows; ++r) {
+        for (int64_t c = 0; c < m.cols; ++c)
+            m.codes[static_cast<size_t>(r * m.cols + c)] =
+                e4m3_from_float_saturating(o.values[static_cast<size_t>((first + r) * o.cols + c)]);
+        for (int64_t b = 0; r % tile == 0 && b < blocks; ++b)
+            m.float_scales[static_cast<size_t>(r / tile * blocks + b)] =
+                o.block_scales[static_cast<size_t>((first + r) * blocks + b)];
+    }
+}
+
+}  // namespace
+
+Result<Format> TrainedCodes::format_of(const TrainProducts& products) {
+    Format found = Format::none;
+    for (size_t u = 0; u < products.units(); ++u) {
+        const ForwardWeight w = products.forward_weight(u);
+        NIBBLE_TRY(const Format format, stored_format(w));
+        if (format == Format::none) continue;
+        NIBBLE_CHECK(check_blocks(w, format));
+        if (found != Format::none && found != format)
+            return fail("export: '{}' is {}, others are {}; an export has one format", w.parts[0].name,
+                        format_name(format), format_name(found));
+        found = format;
+    }
+    if (found == Format::none) return fail("export: the forward products of this recipe quantize nothing");
+    return found;
+}
+
+Result<std::unique_ptr<TrainedCodes>> TrainedCodes::create(std::shared_ptr<const Parameters> parameters,
+                                                           const TrainProducts& products, ThreadPool& pool) {
+    std::unique_ptr<TrainedCodes> made(new TrainedCodes);
+    NIBBLE_TRY(made->format_, format_of(products));
+    const auto tensors = parameters->tensors();
+    made->tensors_.assign(tensors.begin(), tensors.end());
+    made->codes_.resize(tensors.size());
+    made->parameters_ = std::move(parameters);
+    for (size_t u = 0; u < products.units(); ++u) {
+        const ForwardWeight w = products.forward_weight(u);
+        NIBBLE_TRY(const Format format, stored_format(w));
+        CastOperand operand;
+        if (format != Format::none) operand = products.forward_operand(u, pool);
+        for (const ForwardWeight::Part& part : w.parts) {
+            CheckpointTensor& t = made->tensors_[part.id];
+            if (format == Format::none) {
+                t.listed_module = t.name == part.name + ".weight";  // not a head that is the embedding
+                continue;
+            }
+            QuantMatrix m(format, t.rows(), t.cols());
+            if (format == Format::nvfp4) store_nvfp4(operand, part.first_row, m);
+            if (format == Format::mxfp8) store_mxfp8(operand, part.first_row, m);
+            if (format == Format::fp8_block128) store_tiles(operand, part.first_row, m);
+            t.format = format;
+            if (format == Format::mxfp8) t.activation = ActivationFormat::mxfp8;
+            if (format == Format::fp8_block128) t.activation = ActivationFormat::fp8_group128;
+            t.stored_type = std::string(format_name(format));
+            t.stored_bytes = std::ssize(m.codes) + std::ssize(m.block_scales) + 4 * std::ssize(m.float_scales);
+            made->codes_[part.id] = std::move(m);
+        }
+    }
+    return made;
+}
+
+Dialect TrainedCodes::target() const {
+    return format_ == Format::fp8_block128 ? Dialect::compressed_tensors : Dialect::modelopt;
+}
+
+Result<MatrixView> TrainedCodes::read_plain(size_t index, int64_t begin, int64_t count, Matrix& scratch) const {
+    if (tensors_[index].quantized()) return fail("tensor '{}' is quantized", tensors_[index].name);
+    return parameters_->read_plain(index, begin, count, scratch);
+}
+
+Result<QuantView> TrainedCodes::read_quant(size_t index, int64_t begin, int64_t count, QuantMatrix&) const {
+    if (!tensors_[index].quantized()) return fail("tensor '{}' is not quantized", tensors_[index].name);
+    return codes_[index].view().panel(begin, count);
+}
+
+}  // namespace nibble

@@ -1,0 +1,160 @@
+// Exports in training's own codes: what is read back has the weights, and where the format says how inputs are rounded
+// the log-probabilities, of the training forward.
+#include "train/small_trainer.h"
+
+#include "checkpoint/convert.h"
+#include "kernels/quantize.h"
+#include "support/files.h"
+#include "train/check_forward.h"
+#include "train/trained_codes.h"
+
+namespace nibble::test {
+namespace {
+
+Json tile_llama() {
+    Json config = small_llama();
+    config["hidden_size"] = 128;
+    config["intermediate_size"] = 256;
+    config["num_hidden_layers"] = 2;
+    config["head_dim"] = 64;
+    return config;
+}
+
+TrainPrecision nv_with(bool square, bool four_over_six, const std::string& recipe = "nvfp4") {
+    TrainPrecision p = *train_precision_from_name(recipe);
+    p.square = square;
+    p.four_over_six = four_over_six;
+    p.rank = 0;
+    p.attention_fp8 = false;
+    return p;
+}
+
+std::unique_ptr<Trainer> trained(ThreadPool& pool, const TrainPrecision& precision, const Json& config = tile_llama()) {
+    auto trainer = small_trainer(pool, {.precision = precision}, config);
+    const TrainBatch batch = random_batch(2, 24, 48, 6);
+    trainer->begin(0, 3);
+    for (int s = 0; s < 3; ++s) {
+        const auto step = trainer->step({&batch, 1}, 0.01);
+        EXPECT_TRUE(step.ok()) << step.error().message();
+    }
+    return trainer;
+}
+
+std::shared_ptr<const Checkpoint> exported(Trainer& trainer, const std::shared_ptr<Parameters>& parameters,
+                                           const std::filesystem::path& out, ThreadPool& pool) {
+    const auto codes = TrainedCodes::create(parameters, trainer.products(), pool);
+    EXPECT_TRUE(codes.ok()) << codes.error().message();
+    if (!codes.ok()) return nullptr;
+    const auto report = convert(**codes, {.to = (*codes)->target(), .out = out}, pool, {});
+    EXPECT_TRUE(report.ok()) << report.error().message();
+    if (!report.ok()) return nullptr;
+    auto read = Checkpoint::open(out);
+    EXPECT_TRUE(read.ok()) << read.error().message();
+    return read.ok() ? *std::move(read) : nullptr;
+}
+
+std::shared_ptr<Parameters> shared(Trainer& trainer) { return {std::shared_ptr<void>(), &trainer.parameters()}; }
+
+// The number that a code stands for, by the operand's own account.
+float used_weight(const CastOperand& o, int64_t row, int64_t col) {
+    const float value = o.values[static_cast<size_t>(row * o.cols + col)];
+    if (!o.block_scales.empty()) return value * o.block_scales[static_cast<size_t>(row * (o.cols / 128) + col / 128)];
+    return value * (o.scale[0] * (1.0f / o.divisor));
+}
+
+TEST(TrainedCodes, AReaderDecodesTheWeightsOfTheTrainingForward) {
+    const std::vector<std::pair<std::string, TrainPrecision>> cases{
+        {"nvfp4", nv_with(true, false)},
+        {"nvfp4 rows", nv_with(false, false)},
+        {"nvfp4 4/6", nv_with(false, true)},
+        {"nibble_nvfp4 without its term", nv_with(false, true, "nibble_nvfp4")},
+        {"mxfp8", *train_precision_from_name("mxfp8")},
+        {"fp8_block", *train_precision_from_name("fp8_block")},
+        {"nibble_nvfp4_late", *train_precision_from_name("nibble_nvfp4_late")}};
+    for (const auto& [name, precision] : cases) {
+        ThreadPool pool(2);
+        TempDir folder;
+        const auto trainer = trained(pool, precision);
+        const auto read = exported(*trainer, shared(*trainer), folder / "out", pool);
+        ASSERT_TRUE(read) << name;
+        int64_t compared = 0, apart = 0;
+        for (size_t u = 0; u < trainer->products().units(); ++u) {
+            const ForwardWeight w = trainer->products().forward_weight(u);
+            if (!w.rules.quantized) continue;
+            const CastOperand o = trainer->products().forward_operand(u, pool);
+            for (const ForwardWeight::Part& part : w.parts) {
+                const auto tensors = read->tensors();
+                const auto t = std::ranges::find(tensors, part.name + ".weight", &CheckpointTensor::name);
+                ASSERT_NE(t, tensors.end()) << part.name;
+                ASSERT_TRUE(t->quantized()) << part.name;
+                QuantMatrix scratch;
+                const auto view = read->read_quant(static_cast<size_t>(t - tensors.begin()), 0, t->rows(), scratch);
+                ASSERT_TRUE(view.ok()) << view.error().message();
+                std::vector<float> decoded(static_cast<size_t>(t->rows() * t->cols()));
+                (*select_quantize_kernels())->decode(*view, decoded.data());
+                for (int64_t r = 0; r < t->rows(); ++r)
+                    for (int64_t c = 0; c < t->cols(); ++c, ++compared) {
+                        const float want = used_weight(o, part.first_row + r, c);
+                        const float got = decoded[static_cast<size_t>(r * t->cols() + c)];
+                        // NVFP4 readers multiply the scales first, training the value by its block scale first.
+                        apart += !(std::abs(got - want) <= std::abs(want) * 0x1p-23f);
+                    }
+            }
+        }
+        EXPECT_GT(compared, 100000) << name;
+        EXPECT_EQ(apart, 0) << name;
+    }
+}
+
+TEST(TrainedCodes, TheEngineServesTheBitsOfTheTrainingForward) {
+    for (const char* recipe : {"fp8_block", "mxfp8"}) {
+        ThreadPool pool(2);
+        TempDir folder;
+        const auto trainer = trained(pool, *train_precision_from_name(recipe));
+        const auto read = exported(*trainer, shared(*trainer), folder / "out", pool);
+        ASSERT_TRUE(read);
+        const auto engine = Model::load(read, {}, pool);
+        ASSERT_TRUE(engine.ok()) << engine.error().message();
+        const TrainBatch batch = random_batch(3, 40, 48, 2);
+        const auto check = check_forward(*trainer, batch, *engine);
+        ASSERT_TRUE(check.ok()) << check.error().message();
+        for (const ForwardWay& way : check->ways) {
+            EXPECT_GT(way.labels, 50);
+            EXPECT_EQ(way.mismatches, 0) << recipe << ", " << way.name << ": " << way.apart;
+        }
+        // The parameters' own BF16 rounding is another model.
+        const auto plain = Model::load(shared(*trainer), {}, pool);
+        ASSERT_TRUE(plain.ok());
+        const auto other = check_forward(*trainer, batch, *plain);
+        ASSERT_TRUE(other.ok());
+        EXPECT_GT(other->mismatches(), 50);
+    }
+}
+
+TEST(TrainedCodes, SaysWhatNoCheckpointHolds) {
+    ThreadPool pool(1);
+    const auto refusal = [&](const TrainPrecision& precision, const Json& config) {
+        const auto trainer = small_trainer(pool, {.precision = precision}, config);
+        const auto format = TrainedCodes::format_of(trainer->products());
+        return format.ok() ? "" : format.error().message();
+    };
+    EXPECT_EQ(refusal({}, tile_llama()), "export: the forward products of this recipe quantize nothing");
+    EXPECT_EQ(refusal(*train_precision_from_name("fp8"), tile_llama()),
+              "export: 'model.layers.0.self_attn.q_proj' is E4M3 tensor in the forward product; nvfp4, mxfp8 and "
+              "fp8_block are exported");
+    TrainPrecision nibble = *train_precision_from_name("nibble_nvfp4");
+    EXPECT_EQ(refusal(nibble, tile_llama()),
+              "export: 'model.layers.0.mlp.gate_proj' has a term of rank 16 in BF16, which no checkpoint format holds");
+    nibble.rank = 0;
+    EXPECT_EQ(refusal(nibble, tile_llama()),
+              "export: 'model.layers.0.mlp.gate_proj' is nvfp4, others are fp8_block128; an export has one format");
+    EXPECT_EQ(refusal(*train_precision_from_name("fp8_block"), small_llama()),
+              "export: 'model.layers.0.self_attn.k_proj' begins in row 64 of its product, within a tile of 128 rows");
+    Json narrow = tile_llama();
+    narrow["intermediate_size"] = 40;
+    EXPECT_EQ(refusal(nv_with(false, false), narrow),
+              "export: 'model.layers.0.mlp.down_proj' has 40 inputs, which nvfp4 does not divide into blocks");
+}
+
+}  // namespace
+}  // namespace nibble::test
