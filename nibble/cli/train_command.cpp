@@ -15,9 +15,9 @@
 #include "train/run_folder.h"
 #include "train/train_run.h"
 #include "train/train_shapes.h"
+#include "train/trainer.h"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
 #include <nlohmann/json.hpp>
 
 #include <cstdio>
@@ -116,13 +116,7 @@ Result<DataSources> open_sources(const TrainConfig& c, int64_t vocab) {
     return s;
 }
 
-double memory_gib() {
-    rusage usage{};
-    getrusage(RUSAGE_SELF, &usage);
-    return static_cast<double>(usage.ru_maxrss) / (1 << 20);
-}
-
-Json step_json(const StepReport& r) {
+Json step_json(const StepReport& r, double memory_gib) {
     Json json{{"step", r.step},
               {"loss", r.result.loss},
               {"gradient_norm", r.result.gradient_norm},
@@ -132,28 +126,29 @@ Json step_json(const StepReport& r) {
               {"seconds", r.seconds},
               {"tokens_per_second", static_cast<double>(r.result.tokens) / r.seconds},
               {"tflops", r.flops / r.seconds * 1e-12},
-              {"memory_gib", memory_gib()}};
+              {"memory_gib", memory_gib}};
     if (r.validation) json["validation"] = *r.validation;
     if (r.result.skipped) json["skipped"] = true;
     return json;
 }
 
-void print_step(const StepReport& r) {
+void print_step(const StepReport& r, double memory_gib) {
     fmt::print(
         "completed step: {}, seconds: {:.3f}, TFLOP/s/device: {:.3f}, Tokens/s/device: {:.3f}, "
         "total_weights: {:g}, loss: {:.3f}, gradient_norm: {:.3f}, learning_rate: {:.3e}, memory_gib: {:.2f}{}{}\n",
         r.step, r.seconds, r.flops / r.seconds * 1e-12, static_cast<double>(r.result.tokens) / r.seconds,
-        r.result.weight, r.result.loss, r.result.gradient_norm, r.result.learning_rate, memory_gib(),
+        r.result.weight, r.result.loss, r.result.gradient_norm, r.result.learning_rate, memory_gib,
         r.validation ? fmt::format(", validation: {:.3f}", *r.validation) : "",
         r.result.skipped ? ", skipped: not finite" : "");
     std::fflush(stdout);
 }
 
-Status write_model(const TrainConfig& c, const TrainFlags& flags, Trainer& trainer, ThreadPool& pool) {
+Status write_model(const TrainConfig& c, const TrainFlags& flags, TrainEngine& trainer, ThreadPool& pool) {
     const fs::path out = c.output / "model";
     const Manifest manifest{.command_line = flags.command_line,
                             .settings = parse_json(train_identity(c)).ok() ? *parse_json(train_identity(c)) : Json{}};
-    NIBBLE_CHECK(convert(trainer.parameters(), {.out = out, .manifest = to_text(manifest)}, pool, {}));
+    NIBBLE_TRY(const Parameters* parameters, trainer.current());
+    NIBBLE_CHECK(convert(*parameters, {.out = out, .manifest = to_text(manifest)}, pool, {}));
     if (!flags.quiet && !flags.json) fmt::print("{}: the trained model\n", out.string());
     return Ok{};
 }
@@ -192,7 +187,7 @@ Result<RunFolderOptions> folder_options(const TrainConfig& c, const TrainFlags& 
 }
 
 // What is trained, and what every linear's three products are in fact.
-void print_start(const TrainConfig& c, Trainer& trainer) {
+void print_start(const TrainConfig& c, TrainEngine& trainer) {
     fmt::print(
         "{} parameters, {} steps of {} x {} tokens, precision {}; FLOP as MaxText counts (causal attention at one "
         "half)\n",
@@ -213,7 +208,7 @@ Result<Outcome> run_train(const TrainFlags& flags) {
                                                     .seed = config.seed,
                                                     .kernels = flags.kernels},
                                                    pool));
-    NIBBLE_TRY(DataSources sources, open_sources(config, trainer->model().config().vocab));
+    NIBBLE_TRY(DataSources sources, open_sources(config, trainer->config().vocab));
     if (flags.check_forward && !flags.quiet && !flags.json) print_start(config, *trainer);
     if (flags.check_forward) return report_forward(flags.json, flags.quiet, *trainer, *sources.train, config);
     Console console(true);
@@ -226,11 +221,12 @@ Result<Outcome> run_train(const TrainFlags& flags) {
     if (folder && folder->first_step() > 0 && !flags.quiet && !flags.json)
         fmt::print("goes on behind {} steps\n", folder->first_step());
     const RunHooks hooks{.on_step = [&](const StepReport& r) -> Status {
-                             if (folder) folder->after_step(step_json(r), *trainer, *sources.train);
+                             if (folder)
+                                 folder->after_step(step_json(r, trainer->memory_gib()), *trainer, *sources.train);
                              if (flags.json)
-                                 fmt::print("{}", json_line(step_json(r)));
+                                 fmt::print("{}", json_line(step_json(r, trainer->memory_gib())));
                              else if (!flags.quiet)
-                                 print_step(r);
+                                 print_step(r, trainer->memory_gib());
                              return Ok{};
                          },
                          .stop_requested = console.hooks().stop_requested,
