@@ -12,6 +12,7 @@
 #include "io/journal.h"
 #include "train/data_manifest.h"
 #include "train/data_open.h"
+#include "train/device/device_trainer.h"
 #include "train/run_folder.h"
 #include "train/train_run.h"
 #include "train/train_shapes.h"
@@ -171,16 +172,17 @@ std::string group_of(const TrainConfig& c, const std::string& data) {
 }
 
 Result<RunFolderOptions> folder_options(const TrainConfig& c, const TrainFlags& flags, const DataSources& sources,
-                                        int64_t parameters, const JobHooks& hooks) {
+                                        const TrainEngine& trainer, const JobHooks& hooks) {
     NIBBLE_TRY(const Json config, parse_json(train_identity(c)));
-    const Json identity{{"config", config}, {"data", sources.hash}};
+    Json identity{{"config", config}, {"data", sources.hash}};
+    if (const std::string arithmetic = trainer.arithmetic(); !arithmetic.empty()) identity["arithmetic"] = arithmetic;
     return RunFolderOptions{.folder = c.output,
                             .resume = c.resume,
                             .identity = identity.dump(),
                             .about = {{"name", fs::absolute(c.output).lexically_normal().filename().string()},
                                       {"group", group_of(c, sources.hash)},
                                       {"command", flags.command_line},
-                                      {"parameters", parameters},
+                                      {"parameters", trainer.parameters().elements()},
                                       {"config", config}},
                             .saving = c.saving,
                             .warn = hooks.warn};
@@ -195,26 +197,44 @@ void print_start(const TrainConfig& c, TrainEngine& trainer) {
     print_train_table(trainer);
 }
 
+Result<std::unique_ptr<TrainEngine>> make_trainer(const TrainConfig& c, const TrainFlags& flags,
+                                                  const DeviceChoice& device, std::shared_ptr<Parameters> parameters,
+                                                  ThreadPool& pool) {
+    const TrainerOptions options{.precision = c.precision,
+                                 .optimizer = c.optimizer,
+                                 .skip_nonfinite = c.skip_nonfinite,
+                                 .seed = c.seed,
+                                 .kernels = flags.kernels};
+    std::unique_ptr<TrainEngine> trainer;
+    if (device.cuda) {
+        NIBBLE_TRY(trainer, DeviceTrainer::create(std::move(parameters),
+                                                  {.train = options,
+                                                   .device = device,
+                                                   .rows = c.batch,
+                                                   .seq = c.sequence,
+                                                   .micro_batch = c.micro_batch,
+                                                   .recompute = c.recompute},
+                                                  pool));
+    } else {
+        NIBBLE_TRY(trainer, Trainer::create(std::move(parameters), options, pool));
+    }
+    return trainer;
+}
+
 Result<Outcome> run_train(const TrainFlags& flags) {
-    if (flags.device != "cpu") return fail("--device {}: training runs on the CPU only so far", flags.device);
+    NIBBLE_TRY(const DeviceChoice device, parse_device(flags.device));
     NIBBLE_TRY(const TrainConfig config, train_config(flags));
     NIBBLE_CHECK(check_output(config));
     ThreadPool pool(flags.threads);
     NIBBLE_TRY(const auto parameters, start(config, pool));
-    NIBBLE_TRY(const auto trainer, Trainer::create(parameters,
-                                                   {.precision = config.precision,
-                                                    .optimizer = config.optimizer,
-                                                    .skip_nonfinite = config.skip_nonfinite,
-                                                    .seed = config.seed,
-                                                    .kernels = flags.kernels},
-                                                   pool));
+    NIBBLE_TRY(const auto trainer, make_trainer(config, flags, device, parameters, pool));
     NIBBLE_TRY(DataSources sources, open_sources(config, trainer->config().vocab));
     if (flags.check_forward && !flags.quiet && !flags.json) print_start(config, *trainer);
     if (flags.check_forward) return report_forward(flags.json, flags.quiet, *trainer, *sources.train, config);
     Console console(true);
     std::unique_ptr<RunFolder> folder;
     if (!config.output.empty()) {
-        NIBBLE_TRY(const auto options, folder_options(config, flags, sources, parameters->elements(), console.hooks()));
+        NIBBLE_TRY(const auto options, folder_options(config, flags, sources, *trainer, console.hooks()));
         NIBBLE_TRY(folder, RunFolder::open(options, *trainer, *sources.train));
     }
     if (!flags.quiet && !flags.json) print_start(config, *trainer);

@@ -80,6 +80,8 @@ public:
     virtual std::vector<std::string> notes() const = 0;
     // Whether a row's log-probabilities depend on its neighbours in a batch.
     virtual bool sees_neighbours() const = 0;
+    // What beside the config and the data decides the bits of a run: compared on resume. Empty: nothing.
+    virtual std::string arithmetic() const { return {}; }
     // Where it computes, most of what it has used so far.
     virtual double memory_gib() const = 0;
 };
