@@ -12,13 +12,14 @@
 #include "io/journal.h"
 #include "train/data_manifest.h"
 #include "train/data_open.h"
+#include "train/device/device_trainer.h"
 #include "train/run_folder.h"
 #include "train/train_run.h"
 #include "train/train_shapes.h"
 #include "train/trained_codes.h"
+#include "train/trainer.h"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
 #include <nlohmann/json.hpp>
 
 #include <cstdio>
@@ -136,13 +137,7 @@ Result<std::shared_ptr<const Model>> open_teacher(const TrainConfig& c, const Tr
     return std::make_shared<const Model>(std::move(model));
 }
 
-double memory_gib() {
-    rusage usage{};
-    getrusage(RUSAGE_SELF, &usage);
-    return static_cast<double>(usage.ru_maxrss) / (1 << 20);
-}
-
-Json step_json(const StepReport& r) {
+Json step_json(const StepReport& r, double memory_gib) {
     Json json{{"step", r.step},
               {"loss", r.result.loss},
               {"gradient_norm", r.result.gradient_norm},
@@ -152,18 +147,18 @@ Json step_json(const StepReport& r) {
               {"seconds", r.seconds},
               {"tokens_per_second", static_cast<double>(r.result.tokens) / r.seconds},
               {"tflops", r.flops / r.seconds * 1e-12},
-              {"memory_gib", memory_gib()}};
+              {"memory_gib", memory_gib}};
     if (r.validation) json["validation"] = *r.validation;
     if (r.result.skipped) json["skipped"] = true;
     return json;
 }
 
-void print_step(const StepReport& r) {
+void print_step(const StepReport& r, double memory_gib) {
     fmt::print(
         "completed step: {}, seconds: {:.3f}, TFLOP/s/device: {:.3f}, Tokens/s/device: {:.3f}, "
         "total_weights: {:g}, loss: {:.3f}, gradient_norm: {:.3f}, learning_rate: {:.3e}, memory_gib: {:.2f}{}{}\n",
         r.step, r.seconds, r.flops / r.seconds * 1e-12, static_cast<double>(r.result.tokens) / r.seconds,
-        r.result.weight, r.result.loss, r.result.gradient_norm, r.result.learning_rate, memory_gib(),
+        r.result.weight, r.result.loss, r.result.gradient_norm, r.result.learning_rate, memory_gib,
         r.validation ? fmt::format(", validation: {:.3f}", *r.validation) : "",
         r.result.skipped ? ", skipped: not finite" : "");
     std::fflush(stdout);
@@ -171,37 +166,29 @@ void print_step(const StepReport& r) {
 
 fs::path codes_folder(const TrainConfig& c) { return c.output / fmt::format("model-{}", format_name(c.export_format)); }
 
-// Behind a run that was resumed at its end no step has said which phase of the recipe it is.
-Result<Format> final_format(const TrainConfig& c, Trainer& trainer) {
-    trainer.products().begin_step(c.steps - 1, c.steps);
-    trainer.products().pause();
-    return TrainedCodes::format_of(trainer.products());
-}
-
-Status check_export(const TrainConfig& c, Trainer& trainer) {
+Status check_export(const TrainConfig& c, TrainEngine& trainer) {
     if (c.export_format == Format::none) return Ok{};
     if (c.output.empty()) return fail("export: needs an output folder");
-    NIBBLE_TRY(const Format format, final_format(c, trainer));
+    NIBBLE_TRY(const Format format, trainer.codes_format(c.steps));
     if (format != c.export_format)
         return fail("export.format: {}; the last forward products of this recipe are {}", format_name(c.export_format),
                     format_name(format));
     return WorkFolder::check(codes_folder(c), ExportMode::create, 0);
 }
 
-Status write_model(const TrainConfig& c, const TrainFlags& flags, const std::shared_ptr<Parameters>& parameters,
-                   Trainer& trainer, ThreadPool& pool) {
+Status write_model(const TrainConfig& c, const TrainFlags& flags, TrainEngine& trainer, ThreadPool& pool) {
     const bool silent = flags.quiet || flags.json;
     const Manifest manifest{.command_line = flags.command_line,
                             .settings = parse_json(train_identity(c)).ok() ? *parse_json(train_identity(c)) : Json{}};
     if (c.export_format != Format::none) {
-        NIBBLE_CHECK(final_format(c, trainer));
-        NIBBLE_TRY(const auto codes, TrainedCodes::create(parameters, trainer.products(), pool));
+        NIBBLE_TRY(const auto codes, trainer.trained_codes(c.steps));
         NIBBLE_CHECK(
             convert(*codes, {.to = codes->target(), .out = codes_folder(c), .manifest = to_text(manifest)}, pool, {}));
         if (!silent) fmt::print("{}: the trained model in the codes of its last step\n", codes_folder(c).string());
     }
     const fs::path out = c.output / "model";
-    NIBBLE_CHECK(convert(*parameters, {.out = out, .manifest = to_text(manifest)}, pool, {}));
+    NIBBLE_TRY(const auto model, trainer.trained());
+    NIBBLE_CHECK(convert(*model, {.out = out, .manifest = to_text(manifest)}, pool, {}));
     if (!silent) fmt::print("{}: the trained model\n", out.string());
     return Ok{};
 }
@@ -224,23 +211,24 @@ std::string group_of(const TrainConfig& c, const std::string& data) {
 }
 
 Result<RunFolderOptions> folder_options(const TrainConfig& c, const TrainFlags& flags, const DataSources& sources,
-                                        int64_t parameters, const JobHooks& hooks) {
+                                        const TrainEngine& trainer, const JobHooks& hooks) {
     NIBBLE_TRY(const Json config, parse_json(train_identity(c)));
-    const Json identity{{"config", config}, {"data", sources.hash}};
+    Json identity{{"config", config}, {"data", sources.hash}};
+    if (const std::string arithmetic = trainer.arithmetic(); !arithmetic.empty()) identity["arithmetic"] = arithmetic;
     return RunFolderOptions{.folder = c.output,
                             .resume = c.resume,
                             .identity = identity.dump(),
                             .about = {{"name", fs::absolute(c.output).lexically_normal().filename().string()},
                                       {"group", group_of(c, sources.hash)},
                                       {"command", flags.command_line},
-                                      {"parameters", parameters},
+                                      {"parameters", trainer.parameters().elements()},
                                       {"config", config}},
                             .saving = c.saving,
                             .warn = hooks.warn};
 }
 
 // What is trained, and what every linear's three products are in fact.
-void print_start(const TrainConfig& c, Trainer& trainer) {
+void print_start(const TrainConfig& c, TrainEngine& trainer) {
     fmt::print(
         "{} parameters, {} steps of {} x {} tokens, precision {}; FLOP as MaxText counts (causal attention at one "
         "half)\n",
@@ -248,41 +236,60 @@ void print_start(const TrainConfig& c, Trainer& trainer) {
     print_train_table(trainer);
 }
 
+Result<std::unique_ptr<TrainEngine>> make_trainer(const TrainConfig& c, const TrainFlags& flags,
+                                                  const DeviceChoice& device, std::shared_ptr<Parameters> parameters,
+                                                  std::shared_ptr<const Model> teacher, ThreadPool& pool) {
+    const TrainerOptions options{.precision = c.precision,
+                                 .optimizer = c.optimizer,
+                                 .skip_nonfinite = c.skip_nonfinite,
+                                 .seed = c.seed,
+                                 .kernels = flags.kernels,
+                                 .teacher = std::move(teacher),
+                                 .cross_entropy = static_cast<float>(c.teacher.cross_entropy)};
+    std::unique_ptr<TrainEngine> trainer;
+    if (device.cuda) {
+        NIBBLE_TRY(trainer, DeviceTrainer::create(std::move(parameters),
+                                                  {.train = options,
+                                                   .device = device,
+                                                   .rows = c.batch,
+                                                   .seq = c.sequence,
+                                                   .micro_batch = c.micro_batch,
+                                                   .recompute = c.recompute},
+                                                  pool));
+    } else {
+        NIBBLE_TRY(trainer, Trainer::create(std::move(parameters), options, pool));
+    }
+    return trainer;
+}
+
 Result<Outcome> run_train(const TrainFlags& flags) {
-    if (flags.device != "cpu") return fail("--device {}: training runs on the CPU only so far", flags.device);
+    NIBBLE_TRY(const DeviceChoice device, parse_device(flags.device));
     NIBBLE_TRY(const TrainConfig config, train_config(flags));
     NIBBLE_CHECK(check_output(config));
     ThreadPool pool(flags.threads);
     NIBBLE_TRY(const auto parameters, start(config, pool));
     NIBBLE_TRY(auto teacher, open_teacher(config, flags, pool));
-    NIBBLE_TRY(const auto trainer, Trainer::create(parameters,
-                                                   {.precision = config.precision,
-                                                    .optimizer = config.optimizer,
-                                                    .skip_nonfinite = config.skip_nonfinite,
-                                                    .seed = config.seed,
-                                                    .kernels = flags.kernels,
-                                                    .teacher = std::move(teacher),
-                                                    .cross_entropy = static_cast<float>(config.teacher.cross_entropy)},
-                                                   pool));
+    NIBBLE_TRY(const auto trainer, make_trainer(config, flags, device, parameters, std::move(teacher), pool));
     NIBBLE_CHECK(check_export(config, *trainer));
-    NIBBLE_TRY(DataSources sources, open_sources(config, trainer->model().config().vocab));
+    NIBBLE_TRY(DataSources sources, open_sources(config, trainer->config().vocab));
     if (flags.check_forward && !flags.quiet && !flags.json) print_start(config, *trainer);
     if (flags.check_forward) return report_forward(flags.json, flags.quiet, *trainer, *sources.train, config);
     Console console(true);
     std::unique_ptr<RunFolder> folder;
     if (!config.output.empty()) {
-        NIBBLE_TRY(const auto options, folder_options(config, flags, sources, parameters->elements(), console.hooks()));
+        NIBBLE_TRY(const auto options, folder_options(config, flags, sources, *trainer, console.hooks()));
         NIBBLE_TRY(folder, RunFolder::open(options, *trainer, *sources.train));
     }
     if (!flags.quiet && !flags.json) print_start(config, *trainer);
     if (folder && folder->first_step() > 0 && !flags.quiet && !flags.json)
         fmt::print("goes on behind {} steps\n", folder->first_step());
     const RunHooks hooks{.on_step = [&](const StepReport& r) -> Status {
-                             if (folder) folder->after_step(step_json(r), *trainer, *sources.train);
+                             if (folder)
+                                 folder->after_step(step_json(r, trainer->memory_gib()), *trainer, *sources.train);
                              if (flags.json)
-                                 fmt::print("{}", json_line(step_json(r)));
+                                 fmt::print("{}", json_line(step_json(r, trainer->memory_gib())));
                              else if (!flags.quiet)
-                                 print_step(r);
+                                 print_step(r, trainer->memory_gib());
                              return Ok{};
                          },
                          .stop_requested = console.hooks().stop_requested,
@@ -292,7 +299,7 @@ Result<Outcome> run_train(const TrainFlags& flags) {
     if (done < config.steps)
         return fail("stopped after {} of {} steps; {}", done, config.steps,
                     folder ? "resume it with --resume" : "nothing was written");
-    if (!config.output.empty()) NIBBLE_CHECK(write_model(config, flags, parameters, *trainer, pool));
+    if (!config.output.empty()) NIBBLE_CHECK(write_model(config, flags, *trainer, pool));
     return Outcome{};
 }
 

@@ -3,14 +3,16 @@
 
 #include "cli/command.h"
 #include "train/batch_source.h"
-#include "train/trainer.h"
+#include "train/train_config.h"
+#include "train/train_engine.h"
 
 namespace nibble {
 
 // Layers that are treated alike are one line: "layers 0-11 q_proj: forward NVFP4 1x16 x NVFP4 16x16; ...".
-void print_train_table(const Trainer& trainer);
+void print_train_table(const TrainEngine& trainer);
 
 // The first batch of `data` through check_forward(). Findings: a recipe that promises equal bits has others.
-Result<Outcome> report_forward(bool json, bool quiet, Trainer& trainer, BatchSource& data, const TrainConfig& config);
+Result<Outcome> report_forward(bool json, bool quiet, TrainEngine& trainer, BatchSource& data,
+                               const TrainConfig& config);
 
 }  // namespace nibble

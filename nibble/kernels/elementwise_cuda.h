@@ -40,6 +40,7 @@ Status embed(const std::byte* table, const int32_t* tokens, int64_t count, int64
 struct AddNorm {
     int64_t tokens = 0, width = 0;     // width: a multiple of 8, at most 32768
     std::byte* h = nullptr;            // [tokens, width] BF16
+    std::byte* sum = nullptr;          // where h + update goes; null: to h
     const float* update = nullptr;     // [tokens, width]
     const float* post_norm = nullptr;  // [width]: the update is bf16(rms_norm(bf16(update)) * post_norm)
     const float* weight = nullptr;     // [width]; null: only h is updated, nothing goes out

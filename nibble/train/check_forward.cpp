@@ -18,14 +18,15 @@ std::vector<Document> documents_of(const TrainBatch& b) {
     for (size_t d = 0; d < b.documents.size(); ++d) {
         const auto from = static_cast<size_t>(b.documents[d]);
         const size_t to = d + 1 < b.documents.size() ? static_cast<size_t>(b.documents[d + 1]) : b.tokens.size();
-        list.push_back({std::span(b.tokens).subspan(from, to - from), std::span(b.labels).subspan(from, to - from), from});
+        list.push_back(
+            {std::span(b.tokens).subspan(from, to - from), std::span(b.labels).subspan(from, to - from), from});
     }
     return list;
 }
 
 class EnginePass {
 public:
-    EnginePass(const Model& model, std::span<float> out) : model_(model), out_(out) {}
+    EnginePass(const LanguageModel& model, std::span<float> out) : model_(model), out_(out) {}
 
     // Pieces of documents that go through the model in one batch; sequences keep what came before.
     struct Piece {
@@ -54,13 +55,13 @@ public:
     }
 
 private:
-    const Model& model_;
+    const LanguageModel& model_;
     std::span<float> out_;
     std::vector<float> logits_;
 };
 
 // All documents one after the other, in pieces of `piece` tokens (0: whole).
-Status in_pieces(const Model& model, std::span<const Document> documents, size_t piece, std::span<float> out) {
+Status in_pieces(const LanguageModel& model, std::span<const Document> documents, size_t piece, std::span<float> out) {
     EnginePass pass(model, out);
     for (const Document& d : documents) {
         NIBBLE_TRY(const auto pool, model.make_pool(std::ssize(d.tokens), 1));
@@ -75,7 +76,7 @@ Status in_pieces(const Model& model, std::span<const Document> documents, size_t
 }
 
 // Groups of three documents at a time, in pieces of 5, 6 and 7 tokens that share batches.
-Status together(const Model& model, std::span<const Document> documents, std::span<float> out) {
+Status together(const LanguageModel& model, std::span<const Document> documents, std::span<float> out) {
     EnginePass pass(model, out);
     for (size_t first = 0; first < documents.size(); first += 3) {
         const auto some = documents.subspan(first, std::min<size_t>(3, documents.size() - first));
@@ -102,11 +103,12 @@ Status together(const Model& model, std::span<const Document> documents, std::sp
 
 }  // namespace
 
-Result<ForwardCheck> check_forward(Trainer& trainer, const TrainBatch& batch) {
-    return check_forward(trainer, batch, trainer.model());
+Result<ForwardCheck> check_forward(TrainEngine& trainer, const TrainBatch& batch) {
+    NIBBLE_TRY(const auto served, trainer.serving());
+    return check_forward(trainer, batch, *served);
 }
 
-Result<ForwardCheck> check_forward(Trainer& trainer, const TrainBatch& batch, const Model& model) {
+Result<ForwardCheck> check_forward(TrainEngine& trainer, const TrainBatch& batch, const LanguageModel& model) {
     std::vector<float> want(static_cast<size_t>(batch.size())), got(want.size());
     NIBBLE_CHECK(trainer.log_probs(batch, want));
     const std::vector<Document> documents = documents_of(batch);
@@ -115,7 +117,7 @@ Result<ForwardCheck> check_forward(Trainer& trainer, const TrainBatch& batch, co
                                   Way{"chunks", [&] { return in_pieces(model, documents, 7, got); }},
                                   Way{"token by token", [&] { return in_pieces(model, documents, 1, got); }},
                                   Way{"together", [&] { return together(model, documents, got); }}};
-    ForwardCheck check{.promised = !trainer.products().sees_neighbours()};
+    ForwardCheck check{.promised = !trainer.sees_neighbours()};
     for (size_t w = 0; w < ways.size(); ++w) {
         ForwardWay& way = check.ways[w];
         way.name = ways[w].first;

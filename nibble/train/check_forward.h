@@ -2,7 +2,7 @@
 // tokens in other company: whole documents in one piece, in chunks, token by token, and several documents together.
 #pragma once
 
-#include "train/trainer.h"
+#include "train/train_engine.h"
 
 #include <array>
 #include <string_view>
@@ -27,7 +27,7 @@ struct ForwardCheck {
 
 // Log-probabilities of all labels of a batch, compared bit for bit with those of `engine`: the trainer's own model, or
 // one that was read from an export of it.
-Result<ForwardCheck> check_forward(Trainer& trainer, const TrainBatch& batch);
-Result<ForwardCheck> check_forward(Trainer& trainer, const TrainBatch& batch, const Model& engine);
+Result<ForwardCheck> check_forward(TrainEngine& trainer, const TrainBatch& batch);
+Result<ForwardCheck> check_forward(TrainEngine& trainer, const TrainBatch& batch, const LanguageModel& engine);
 
 }  // namespace nibble

@@ -68,11 +68,16 @@ Status RunCheckpoints::write(const RunState& state) const {
     return remove_old();
 }
 
-void RunCheckpoints::save(Trainer& trainer, RunPlace place) {
+void RunCheckpoints::save(TrainEngine& trainer, RunPlace place) {
     if (thread_.joinable()) thread_.join();
     failure_.reset();
+    auto copied = copy_state(trainer, std::move(place));
+    if (!copied.ok()) {
+        failure_ = std::move(copied).error();
+        return;
+    }
     written_ = false;
-    thread_ = std::thread([this, state = copy_state(trainer, std::move(place))] {
+    thread_ = std::thread([this, state = *std::move(copied)] {
         if (Status done = write(state); !done.ok()) failure_ = std::move(done).error();
         written_ = true;
     });

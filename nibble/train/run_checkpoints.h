@@ -26,7 +26,7 @@ public:
     ~RunCheckpoints();  // waits
 
     // Waits for the one before, copies the state and begins to write it.
-    void save(Trainer& trainer, RunPlace place);
+    void save(TrainEngine& trainer, RunPlace place);
     // Until nothing is being written. Error: why the last save() failed, or the removal of older ones.
     Status wait();
     // The same without waiting: done as long as something is being written.

@@ -34,7 +34,7 @@ std::vector<EventScalar> scalars_of(const Json& line) {
 
 }  // namespace
 
-Result<std::unique_ptr<RunFolder>> RunFolder::open(const RunFolderOptions& options, Trainer& trainer,
+Result<std::unique_ptr<RunFolder>> RunFolder::open(const RunFolderOptions& options, TrainEngine& trainer,
                                                    BatchSource& data) {
     std::error_code error;
     fs::create_directories(options.folder, error);
@@ -49,7 +49,7 @@ Result<std::unique_ptr<RunFolder>> RunFolder::open(const RunFolderOptions& optio
     return run;
 }
 
-Status RunFolder::restore(Trainer& trainer, BatchSource& data) {
+Status RunFolder::restore(TrainEngine& trainer, BatchSource& data) {
     NIBBLE_TRY(const auto found, list_checkpoints(checkpoints_->folder()));
     if (found.empty()) return Ok{};
     const fs::path& file = found.back().file;
@@ -86,13 +86,13 @@ void RunFolder::note(const Json& line) {
     if (!done.ok()) warn(done.error());
 }
 
-void RunFolder::save(int64_t steps, Trainer& trainer, BatchSource& data) {
+void RunFolder::save(int64_t steps, TrainEngine& trainer, BatchSource& data) {
     if (const Status before = checkpoints_->wait(); !before.ok()) warn(before.error());
     checkpoints_->save(trainer, {.step = steps, .source = data.place(), .identity = options_.identity});
     saved_ = steps;
 }
 
-void RunFolder::after_step(const Json& line, Trainer& trainer, BatchSource& data) {
+void RunFolder::after_step(const Json& line, TrainEngine& trainer, BatchSource& data) {
     last_step_ = static_cast<int64_t>(number_of(line, "step").value_or(0));
     note(line);
     if (const Status saved = checkpoints_->look(); !saved.ok()) warn(saved.error());
@@ -104,7 +104,7 @@ void RunFolder::after_step(const Json& line, Trainer& trainer, BatchSource& data
     page_written_ = now;
 }
 
-Status RunFolder::finish(int64_t steps, Trainer& trainer, BatchSource& data) {
+Status RunFolder::finish(int64_t steps, TrainEngine& trainer, BatchSource& data) {
     if (saved_ == steps) {
         // What was saved last may have failed: it is this state, so once more.
         const Status before = checkpoints_->wait();

@@ -34,25 +34,25 @@ class RunFolder {
 public:
     // Makes the folder, or goes on: the newest checkpoint is read into trainer and data; none, and the run begins anew.
     // Errors: a folder that holds a run already, another process in it, a checkpoint that is damaged or of another run.
-    static Result<std::unique_ptr<RunFolder>> open(const RunFolderOptions& options, Trainer& trainer,
+    static Result<std::unique_ptr<RunFolder>> open(const RunFolderOptions& options, TrainEngine& trainer,
                                                    BatchSource& data);
 
     // Steps that the checkpoint had made.
     int64_t first_step() const { return first_step_; }
 
     // After a step: notes it, saves where it is due. `line`: at least what run_history.h reads.
-    void after_step(const Json& line, Trainer& trainer, BatchSource& data);
+    void after_step(const Json& line, TrainEngine& trainer, BatchSource& data);
     // Behind `steps` steps, the last one or the one before a stop: saves unless that is done, and waits. Error: the
     // state could not be written.
-    Status finish(int64_t steps, Trainer& trainer, BatchSource& data);
+    Status finish(int64_t steps, TrainEngine& trainer, BatchSource& data);
 
 private:
     explicit RunFolder(RunFolderOptions options) : options_(std::move(options)) {}
-    Status restore(Trainer& trainer, BatchSource& data);
+    Status restore(TrainEngine& trainer, BatchSource& data);
     Status open_files();
     void warn(const Error& error);
     void note(const Json& line);
-    void save(int64_t steps, Trainer& trainer, BatchSource& data);
+    void save(int64_t steps, TrainEngine& trainer, BatchSource& data);
     Status write_page() const;
 
     RunFolderOptions options_;

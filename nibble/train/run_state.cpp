@@ -124,51 +124,41 @@ std::string identity_differences(const std::string& there, const std::string& no
     return out;
 }
 
-Result<RunPlace> read_into(const SafetensorsFile& file, const std::string& identity, Trainer& trainer) {
+Result<RunPlace> read_into(const SafetensorsFile& file, const std::string& identity, TrainEngine& trainer) {
     NIBBLE_TRY(StoredRun run, stored_run(file));
     NIBBLE_CHECK(check_hash(file, run.hash));
     if (run.place.identity != identity)
         return fail("belongs to another run: {}", identity_differences(run.place.identity, identity));
-    Parameters& parameters = trainer.parameters();
+    const Parameters& parameters = trainer.parameters();
     if (file.tensors().size() != 3 * parameters.count() + 1)
         return fail("holds {} tensors; this model has {} parameters", file.tensors().size(), parameters.count());
-    std::vector<Bytes> values;  // all are looked at before the first is copied
+    StoredTrainState stored{.optimizer_steps = run.optimizer_steps};  // all is looked at before the first is copied
     for (const CheckpointTensor& tensor : parameters.tensors())
-        for (const char* kind : {"master", "m", "v"}) {
-            NIBBLE_TRY(values.emplace_back(),
-                       state_tensor(file, fmt::format("{}.{}", kind, tensor.name), tensor.shape));
+        for (const auto& [kind, to] :
+             {std::pair{"master", &stored.masters}, std::pair{"m", &stored.m}, std::pair{"v", &stored.v}}) {
+            NIBBLE_TRY(to->emplace_back(), state_tensor(file, fmt::format("{}.{}", kind, tensor.name), tensor.shape));
         }
-    std::vector<float> recipe(trainer.products().state().size());
-    NIBBLE_TRY(const Bytes of_recipe, state_tensor(file, "recipe", {std::ssize(recipe)}));
-    copy_numbers(of_recipe, recipe);
+    stored.recipe.resize(static_cast<size_t>(trainer.recipe_size()));
+    NIBBLE_TRY(const Bytes of_recipe, state_tensor(file, "recipe", {std::ssize(stored.recipe)}));
+    copy_numbers(of_recipe, stored.recipe);
     NIBBLE_CHECK(check_maps());
-    NIBBLE_CHECK(trainer.products().set_state(recipe));
-    for (size_t id = 0; id < parameters.count(); ++id) {
-        copy_numbers(values[3 * id], parameters.master(id));
-        copy_numbers(values[3 * id + 1], trainer.optimizer().m(id));
-        copy_numbers(values[3 * id + 2], trainer.optimizer().v(id));
-    }
-    trainer.optimizer().set_steps(run.optimizer_steps);
-    NIBBLE_CHECK(trainer.renew());
+    NIBBLE_CHECK(trainer.set_state(stored));
     return std::move(run.place);
 }
 
 }  // namespace
 
-RunState copy_state(Trainer& trainer, RunPlace place) {
+Result<RunState> copy_state(TrainEngine& trainer, RunPlace place) {
+    NIBBLE_TRY(TrainState state, trainer.state());
     RunState s{.place = std::move(place),
-               .optimizer_steps = trainer.optimizer().steps(),
-               .recipe = trainer.products().state()};
-    const Parameters& parameters = trainer.parameters();
-    for (size_t id = 0; id < parameters.count(); ++id) {
-        const auto copy = [](std::span<const float> values) {
-            return std::vector<float>(values.begin(), values.end());
-        };
-        s.names.push_back(parameters.tensors()[id].name);
-        s.shapes.push_back(parameters.tensors()[id].shape);
-        s.masters.push_back(copy(parameters.master(id)));
-        s.m.push_back(copy(trainer.optimizer().m(id)));
-        s.v.push_back(copy(trainer.optimizer().v(id)));
+               .optimizer_steps = state.optimizer_steps,
+               .masters = std::move(state.masters),
+               .m = std::move(state.m),
+               .v = std::move(state.v),
+               .recipe = std::move(state.recipe)};
+    for (const CheckpointTensor& tensor : trainer.parameters().tensors()) {
+        s.names.push_back(tensor.name);
+        s.shapes.push_back(tensor.shape);
     }
     return s;
 }
@@ -191,7 +181,7 @@ Status write_state(const fs::path& file, const RunState& state) {
     return done;
 }
 
-Result<RunPlace> read_state(const fs::path& file, const std::string& identity, Trainer& trainer) {
+Result<RunPlace> read_state(const fs::path& file, const std::string& identity, TrainEngine& trainer) {
     NIBBLE_TRY(const auto stored, SafetensorsFile::open(file));
     return read_into(stored, identity, trainer).within(file.string());
 }

@@ -8,7 +8,7 @@
 #pragma once
 
 #include "base/json.h"
-#include "train/trainer.h"
+#include "train/train_engine.h"
 
 #include <filesystem>
 #include <string>
@@ -29,10 +29,10 @@ struct RunState {
     std::vector<std::string> names;
     std::vector<std::vector<int64_t>> shapes;
     std::vector<std::vector<float>> masters, m, v;
-    std::vector<float> recipe;  // TrainProducts::state()
+    std::vector<float> recipe;  // TrainState::recipe
 };
 
-RunState copy_state(Trainer& trainer, RunPlace place);
+Result<RunState> copy_state(TrainEngine& trainer, RunPlace place);
 
 // Errors: a disk that is full (nothing is left of the file then).
 Status write_state(const std::filesystem::path& file, const RunState& state);
@@ -40,6 +40,6 @@ Status write_state(const std::filesystem::path& file, const RunState& state);
 // Into a trainer of the same parameters, which is renewed. Errors, with the trainer as before: a file that is damaged,
 // of other parameters, or holds a number that is not finite (which); another `identity` (what differs is named, where
 // both are JSON objects).
-Result<RunPlace> read_state(const std::filesystem::path& file, const std::string& identity, Trainer& trainer);
+Result<RunPlace> read_state(const std::filesystem::path& file, const std::string& identity, TrainEngine& trainer);
 
 }  // namespace nibble

@@ -51,7 +51,8 @@ Status check_sources(const TrainConfig& c, const std::string& where) {
     if (c.layers > 0 && c.shape.empty()) return fail("{}: 'layers' belongs to 'shape'", where);
     const int data = !c.data.folder.empty() + !c.data.text.empty() + c.data.synthetic;
     if (data != 1) return fail("{}: give one of data.folder, data.text and data.synthetic", where);
-    if (c.schedule.warmup > c.steps) return fail("{}: {} steps of warm-up in {} steps", where, c.schedule.warmup, c.steps);
+    if (c.schedule.warmup > c.steps)
+        return fail("{}: {} steps of warm-up in {} steps", where, c.schedule.warmup, c.steps);
     return Ok{};
 }
 
@@ -62,10 +63,11 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
     NIBBLE_TRY(const auto documents, parse_yaml(yaml, file));
     if (documents.size() != 1 || !documents[0].is_map()) return fail("{}: a config is one map of keys", file);
     const YamlNode& root = documents[0];
-    NIBBLE_CHECK(check_keys(root, "the config",
-                            {"model", "random_start", "shape", "layers", "tokenizer", "output", "resume", "seed", "steps",
-                             "batch", "sequence", "data", "optimizer", "schedule", "precision", "validation", "saving",
-                             "skip_nonfinite", "teacher", "export"}));
+    NIBBLE_CHECK(check_keys(
+        root, "the config",
+        {"model",  "random_start",   "shape",       "layers",    "tokenizer", "output",   "resume",    "seed",
+         "steps",  "batch",          "sequence",    "data",      "optimizer", "schedule", "precision", "validation",
+         "saving", "skip_nonfinite", "micro_batch", "recompute", "teacher",   "export"}));
     TrainConfig c;
     YamlFields top(root, "");
     top.path("model", c.model);
@@ -82,6 +84,14 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
     top.count("batch", 1, c.batch);
     top.count("sequence", 1, c.sequence);
     top.flag("skip_nonfinite", c.skip_nonfinite);
+    top.count("micro_batch", 1, c.micro_batch);
+    top.read("recompute", [&](const YamlNode& node, const std::string& key) -> Status {
+        NIBBLE_TRY(const std::string word, as_text(node, key));
+        if (word != "none" && word != "block")
+            return fail("{}: {} must be none or block, not '{}'", node.where(), key, word);
+        c.recompute = word == "none" ? Recompute::none : Recompute::block;
+        return Ok{};
+    });
     top.map("data", {"folder", "text", "synthetic", "cut_documents", "validation"}, [&](YamlFields& m) {
         m.path("folder", c.data.folder);
         m.path("text", c.data.text);
@@ -140,7 +150,8 @@ Result<TrainConfig> read_train_config(const std::filesystem::path& file) {
     std::error_code error;
     const auto size = std::filesystem::file_size(file, error);
     if (error) return fail("{}: cannot be read: {}", file.string(), error.message());
-    if (size > max_yaml_bytes) return fail("{}: {} bytes; a config has at most {}", file.string(), size, max_yaml_bytes);
+    if (size > max_yaml_bytes)
+        return fail("{}: {} bytes; a config has at most {}", file.string(), size, max_yaml_bytes);
     std::ifstream in(file, std::ios::binary);
     const std::string text{std::istreambuf_iterator<char>(in), {}};
     if (!in) return fail("{}: cannot be read", file.string());
@@ -156,20 +167,23 @@ std::string train_identity(const TrainConfig& c) {
               {"steps", c.steps},
               {"batch", c.batch},
               {"sequence", c.sequence},
-              {"data", {{"folder", c.data.folder.string()},
-                        {"text", c.data.text.string()},
-                        {"synthetic", c.data.synthetic},
-                        {"cut_documents", c.data.cut_documents}}},
-              {"optimizer", {{"learning_rate", c.optimizer.learning_rate},
-                             {"beta1", c.optimizer.beta1},
-                             {"beta2", c.optimizer.beta2},
-                             {"epsilon", c.optimizer.epsilon},
-                             {"weight_decay", c.optimizer.weight_decay},
-                             {"clip", c.optimizer.clip}}},
-              {"schedule", {{"kind", schedule_kinds[static_cast<size_t>(c.schedule.kind)].first},
-                            {"warmup", c.schedule.warmup},
-                            {"decay_fraction", c.schedule.decay_fraction},
-                            {"final_fraction", c.schedule.final_fraction}}},
+              {"data",
+               {{"folder", c.data.folder.string()},
+                {"text", c.data.text.string()},
+                {"synthetic", c.data.synthetic},
+                {"cut_documents", c.data.cut_documents}}},
+              {"optimizer",
+               {{"learning_rate", c.optimizer.learning_rate},
+                {"beta1", c.optimizer.beta1},
+                {"beta2", c.optimizer.beta2},
+                {"epsilon", c.optimizer.epsilon},
+                {"weight_decay", c.optimizer.weight_decay},
+                {"clip", c.optimizer.clip}}},
+              {"schedule",
+               {{"kind", schedule_kinds[static_cast<size_t>(c.schedule.kind)].first},
+                {"warmup", c.schedule.warmup},
+                {"decay_fraction", c.schedule.decay_fraction},
+                {"final_fraction", c.schedule.final_fraction}}},
               {"precision", train_precision_json(c.precision)},
               {"skip_nonfinite", c.skip_nonfinite}};
     if (!c.teacher.folder.empty())

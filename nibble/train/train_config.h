@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "formats/format.h"
+#include "train/device/memory_plan.h"
 #include "train/train_precision.h"
 
 #include <cstdint>
@@ -19,9 +20,9 @@ enum class ScheduleKind : uint8_t { cosine, wsd, linear, constant };
 // TrainOptimizer::learning_rate.
 struct TrainSchedule {
     ScheduleKind kind = ScheduleKind::cosine;
-    int64_t warmup = 0;            // steps
-    double decay_fraction = 0.2;   // wsd: this last part of the steps goes down, by 1 - sqrt
-    double final_fraction = 0.1;   // of the learning rate, at the last step
+    int64_t warmup = 0;           // steps
+    double decay_fraction = 0.2;  // wsd: this last part of the steps goes down, by 1 - sqrt
+    double final_fraction = 0.1;  // of the learning rate, at the last step
 };
 
 struct TrainOptimizer {
@@ -74,8 +75,10 @@ struct TrainConfig {
     TrainValidation validation;
     TrainSaving saving;
     TrainTeacher teacher;
-    Format export_format = Format::none;  // of a second export, in the codes of the training forward
-    bool skip_nonfinite = false;  // false: a loss or gradient that is not finite ends the run; true: the step is skipped
+    Format export_format = Format::none;         // of a second export, in the codes of the training forward
+    int64_t micro_batch = 0;                     // on a GPU: rows that go forward and back together; 0: what fits
+    Recompute recompute = Recompute::automatic;  // on a GPU
+    bool skip_nonfinite = false;  // false: a loss or gradient that is not finite ends the run; true: it is skipped
 };
 
 // Errors name file, line and key.

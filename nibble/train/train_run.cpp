@@ -28,10 +28,10 @@ Result<std::vector<TrainBatch>> validation_rows(const TrainConfig& config, Batch
 
 }  // namespace
 
-double train_flops(const Model& model, int64_t seq) {
+double train_flops(std::span<const Block> blocks, const Head& head, int64_t seq) {
     const auto size = [](const Linear& l) { return static_cast<double>(l.rows) * static_cast<double>(l.cols); };
-    double weights = size(model.head().linear()), width = 0;
-    for (const Block& block : model.blocks()) {
+    double weights = size(head.linear()), width = 0;
+    for (const Block& block : blocks) {
         const auto* moe = std::get_if<MoeConfig>(&block.config().mixer);
         for (const Linear* l : block.linears()) {
             const bool routed = moe && l->name.find(".experts.") != std::string::npos;
@@ -42,14 +42,14 @@ double train_flops(const Model& model, int64_t seq) {
     return 6 * weights + 6 * static_cast<double>(seq) * width;
 }
 
-Result<int64_t> run_training(const TrainConfig& config, Trainer& trainer, BatchSource& data, BatchSource* validation,
-                             const RunHooks& hooks) {
+Result<int64_t> run_training(const TrainConfig& config, TrainEngine& trainer, BatchSource& data,
+                             BatchSource* validation, const RunHooks& hooks) {
     using Clock = std::chrono::steady_clock;
     std::vector<TrainBatch> held_out;
     if (validation) {
         NIBBLE_TRY(held_out, validation_rows(config, *validation));
     }
-    const double flops = train_flops(trainer.model(), config.sequence);
+    const double flops = trainer.flops(config.sequence);
     for (int64_t step = hooks.first_step; step < config.steps; ++step) {
         if (hooks.stop_requested && hooks.stop_requested->load(std::memory_order_relaxed)) return step;
         const auto start = Clock::now();

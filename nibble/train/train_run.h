@@ -3,7 +3,7 @@
 
 #include "train/batch_source.h"
 #include "train/train_config.h"
-#include "train/trainer.h"
+#include "train/train_engine.h"
 
 #include <atomic>
 #include <functional>
@@ -20,19 +20,19 @@ struct StepReport {
 };
 
 struct RunHooks {
-    std::function<Status(const StepReport&)> on_step;         // after the update
-    const std::atomic<bool>* stop_requested = nullptr;        // looked at between steps
-    int64_t first_step = 0;                                   // of a run that goes on
+    std::function<Status(const StepReport&)> on_step;   // after the update
+    const std::atomic<bool>* stop_requested = nullptr;  // looked at between steps
+    int64_t first_step = 0;                             // of a run that goes on
 };
 
 // Steps [first_step, config.steps). Returns the number of steps that are done: fewer when a stop was asked for.
 // `validation` may be nullptr; each of its rounds reads the same rows, from the place it has now.
-Result<int64_t> run_training(const TrainConfig& config, Trainer& trainer, BatchSource& data, BatchSource* validation,
-                             const RunHooks& hooks);
+Result<int64_t> run_training(const TrainConfig& config, TrainEngine& trainer, BatchSource& data,
+                             BatchSource* validation, const RunHooks& hooks);
 
 // Floating-point operations of one token forward and back, as MaxText counts: 6 for every weight of a linear that a
 // token meets (experts: the chosen ones; the head, not the embedding), and 6 * seq * heads * (k_dim + v_dim) / 2 for
 // each attention, which is causal attention at one half. What is computed again counts once.
-double train_flops(const Model& model, int64_t seq);
+double train_flops(std::span<const Block> blocks, const Head& head, int64_t seq);
 
 }  // namespace nibble

@@ -91,7 +91,7 @@ void store_tiles(const CastOperand& o, int64_t first, QuantMatrix& m) {
 
 }  // namespace
 
-Result<Format> TrainedCodes::format_of(const TrainProducts& products) {
+Result<Format> TrainedCodes::format_of(const StepProducts& products) {
     Format found = Format::none;
     for (size_t u = 0; u < products.units(); ++u) {
         const ForwardWeight w = products.forward_weight(u);
@@ -108,7 +108,7 @@ Result<Format> TrainedCodes::format_of(const TrainProducts& products) {
 }
 
 Result<std::unique_ptr<TrainedCodes>> TrainedCodes::create(std::shared_ptr<const Parameters> parameters,
-                                                           const TrainProducts& products, ThreadPool& pool) {
+                                                           const StepProducts& products, ThreadPool& pool) {
     std::unique_ptr<TrainedCodes> made(new TrainedCodes);
     NIBBLE_TRY(made->format_, format_of(products));
     const auto tensors = parameters->tensors();

@@ -11,7 +11,8 @@
 #pragma once
 
 #include "checkpoint/checkpoint.h"
-#include "train/train_products.h"
+#include "model/parameters.h"
+#include "train/step_products.h"
 
 #include <memory>
 #include <vector>
@@ -20,13 +21,13 @@ namespace nibble {
 
 class TrainedCodes : public Checkpoint {
 public:
-    // Copies what it needs of `products`, in the phase of the run it is in (TrainProducts::begin_step); the parameters
+    // Copies what it needs of `products`, in the phase of the run it is in (StepProducts::begin_step); the parameters
     // are those that the products read. Errors, by the linear's name: a rounding that no checkpoint holds, two formats
     // in one model, blocks that a matrix cuts.
     static Result<std::unique_ptr<TrainedCodes>> create(std::shared_ptr<const Parameters> parameters,
-                                                        const TrainProducts& products, ThreadPool& pool);
+                                                        const StepProducts& products, ThreadPool& pool);
     // The same errors without the work: before a run.
-    static Result<Format> format_of(const TrainProducts& products);
+    static Result<Format> format_of(const StepProducts& products);
 
     Format format() const { return format_; }
     // Of the export: what holds format() with what it says about inputs.

@@ -1,6 +1,10 @@
 #include "train/trainer.h"
 
 #include "model/loss.h"
+#include "train/train_products.h"
+#include "train/train_run.h"
+
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cmath>
@@ -63,7 +67,8 @@ Result<std::unique_ptr<Trainer>> Trainer::create(std::shared_ptr<Parameters> par
     like.kernels = options.kernels;
     NIBBLE_TRY(Model model, Model::load(parameters, like, pool));
     std::unique_ptr<Trainer> made(new Trainer(std::move(parameters), options, std::move(model), pool));
-    NIBBLE_TRY(made->products_, TrainProducts::create(*made->model_, *made->parameters_, options.precision, options.seed, pool));
+    NIBBLE_TRY(made->products_,
+               TrainProducts::create(*made->model_, *made->parameters_, options.precision, options.seed, pool));
     made->model_->workspace().products = made->products_.get();
     return made;
 }
@@ -242,21 +247,59 @@ Status Trainer::log_probs(const TrainBatch& batch, std::span<float> out) {
     return Ok{};
 }
 
-Result<double> Trainer::evaluate(std::span<const TrainBatch> batches) {
-    double sum = 0, weight = 0;
-    std::vector<float> values;
-    for (const TrainBatch& b : batches) {
-        values.resize(static_cast<size_t>(b.size()));
-        NIBBLE_CHECK(log_probs(b, values));
-        for (size_t i = 0; i < values.size(); ++i) {
-            if (b.labels[i] < 0) continue;
-            const double w = b.weights.empty() ? 1.0 : double{b.weights[i]};
-            sum -= w * double{values[i]};
-            weight += w;
-        }
+double Trainer::flops(int64_t seq) const { return train_flops(model_->blocks(), model_->head(), seq); }
+
+Result<std::shared_ptr<const LanguageModel>> Trainer::serving() {
+    return std::shared_ptr<const LanguageModel>(std::shared_ptr<void>(), model_.get());  // the trainer's own
+}
+
+Result<std::shared_ptr<const Checkpoint>> Trainer::trained() { return std::shared_ptr<const Checkpoint>(parameters_); }
+
+Result<Format> Trainer::codes_format(int64_t steps) {
+    // Behind a run that was resumed at its end no step has said which phase of the recipe it is.
+    products_->begin_step(steps - 1, steps);
+    products_->pause();
+    return TrainedCodes::format_of(*products_);
+}
+
+Result<std::unique_ptr<TrainedCodes>> Trainer::trained_codes(int64_t steps) {
+    NIBBLE_CHECK(codes_format(steps));
+    return TrainedCodes::create(parameters_, *products_, pool_);
+}
+
+Result<TrainState> Trainer::state() {
+    TrainState s{.optimizer_steps = optimizer_.steps(), .recipe = products_->state()};
+    const auto copy = [](std::span<const float> values) { return std::vector<float>(values.begin(), values.end()); };
+    for (size_t id = 0; id < parameters_->count(); ++id) {
+        s.masters.push_back(copy(parameters_->master(id)));
+        s.m.push_back(copy(optimizer_.m(id)));
+        s.v.push_back(copy(optimizer_.v(id)));
     }
-    if (!(weight > 0)) return fail("no label has a weight above 0");
-    return sum / weight;
+    return s;
+}
+
+Status Trainer::set_state(const StoredTrainState& s) {
+    NIBBLE_CHECK(products_->set_state(s.recipe));
+    const auto copy = [](Bytes from, std::span<float> to) {
+        if (!to.empty()) std::memcpy(to.data(), from.data(), to.size_bytes());
+    };
+    for (size_t id = 0; id < parameters_->count(); ++id) {
+        copy(s.masters[id], parameters_->master(id));
+        copy(s.m[id], optimizer_.m(id));
+        copy(s.v[id], optimizer_.v(id));
+    }
+    optimizer_.set_steps(s.optimizer_steps);
+    return renew();
+}
+
+std::vector<std::string> Trainer::notes() const {
+    return {fmt::format("kernels: {}; quantized operands are emulated exactly, sums are FP32", model_->kernels())};
+}
+
+double Trainer::memory_gib() const {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return static_cast<double>(usage.ru_maxrss) / (1 << 20);
 }
 
 }  // namespace nibble

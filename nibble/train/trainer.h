@@ -1,5 +1,5 @@
-// Training as a library: parameters, a model that reads them, the loss of batches, its gradient, an optimizer. No files.
-// `nibble train` and reinforcement learning call it.
+// Training as a library: parameters, a model that reads them, the loss of batches, its gradient, an optimizer. No
+// files. `nibble train` and reinforcement learning call it.
 //
 // Rows of a step are computed one after the other, each forward and back on its own, and their gradients are added in
 // GradientTree's order: results depend on the rows of a step and their order, not on how batches cut them nor on
@@ -14,11 +14,9 @@
 #include "model/parameters.h"
 #include "train/adamw.h"
 #include "train/gradient_tree.h"
-#include "train/train_batch.h"
 #include "train/train_config.h"
-#include "train/train_products.h"
+#include "train/train_engine.h"
 
-#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -36,43 +34,22 @@ struct TrainerOptions {
     float cross_entropy = 0;  // c
 };
 
-struct TrainStep {
-    double loss = 0;     // the objective's; of cross-entropy and distillation the weighted mean
-    double weight = 0;   // cross-entropy: the sum of the labels' weights
-    int64_t tokens = 0;  // of all rows
-    double gradient_norm = 0;
-    double learning_rate = 0;
-    float clip = 1;        // that the gradient was multiplied with
-    bool skipped = false;  // not finite: the parameters are as before
-};
-
-// What one row wants: from the log-probabilities of its labels (0 where the label is -1) the slope of the step's loss
-// with respect to each of them, and the row's part of the loss. `row` counts over the batches of the step.
-using RowObjective =
-    std::function<Status(int64_t row, std::span<const float> log_probs, std::span<float> slopes, double& loss)>;
-
-class Trainer {
+class Trainer : public TrainEngine {
 public:
     // The pool outlives the trainer.
     static Result<std::unique_ptr<Trainer>> create(std::shared_ptr<Parameters> parameters,
                                                    const TrainerOptions& options, ThreadPool& pool);
 
-    // Which step comes next, of how many: keys random numbers and late phases of a recipe. step() counts on by itself.
-    void begin(int64_t step, int64_t steps);
-    // One step of the optimizer on the mean cross-entropy (with a teacher: its loss) of all labels, weighted. Error: no
-    // label has a weight.
-    Result<TrainStep> step(std::span<const TrainBatch> batches, double learning_rate);
-    // The same for any function of the labels' log-probabilities.
-    Result<TrainStep> step(std::span<const TrainBatch> batches, const RowObjective& objective, double learning_rate);
+    void begin(int64_t step, int64_t steps) override;
+    Result<TrainStep> step(std::span<const TrainBatch> batches, double learning_rate) override;
+    Result<TrainStep> step(std::span<const TrainBatch> batches, const RowObjective& objective,
+                           double learning_rate) override;
     // The parts of a step: loss and gradient (gradients() until the next call), then the update.
     Result<TrainStep> backward(std::span<const TrainBatch> batches, const RowObjective& objective);
     Result<TrainStep> backward(std::span<const TrainBatch> batches);
     Status update(TrainStep& step, double learning_rate);
 
-    // Log-probabilities of all labels of a batch, [rows, seq], 0 where there is none; forward only.
-    Status log_probs(const TrainBatch& batch, std::span<float> out);
-    // The weighted mean of -log p, with a teacher too.
-    Result<double> evaluate(std::span<const TrainBatch> batches);
+    Status log_probs(const TrainBatch& batch, std::span<float> out) override;
 
     // The model that reads the parameters as they are now: generation, logits, exports of its parameters.
     const Model& model() const { return *model_; }
@@ -80,10 +57,25 @@ public:
     const GradientTree& gradients() const { return gradients_; }
     AdamW& optimizer() { return optimizer_; }
     // What a recipe keeps from step to step (scale histories, input directions), for checkpoints.
-    TrainProducts& products() { return *products_; }
-    const TrainProducts& products() const { return *products_; }
+    StepProducts& products() { return *products_; }
+    const StepProducts& products() const { return *products_; }
     // After masters were changed by someone else (a checkpoint was read).
     Status renew();
+
+    const ModelConfig& config() const override { return model_->config(); }
+    double flops(int64_t seq) const override;
+    const Parameters& parameters() const override { return *parameters_; }
+    Result<std::shared_ptr<const Checkpoint>> trained() override;
+    Result<Format> codes_format(int64_t steps) override;
+    Result<std::unique_ptr<TrainedCodes>> trained_codes(int64_t steps) override;
+    Result<std::shared_ptr<const LanguageModel>> serving() override;
+    Result<TrainState> state() override;
+    int64_t recipe_size() const override { return std::ssize(products_->state()); }
+    Status set_state(const StoredTrainState& state) override;
+    std::vector<UnitLine> table() const override { return products_->table(); }
+    std::vector<std::string> notes() const override;
+    bool sees_neighbours() const override { return products_->sees_neighbours(); }
+    double memory_gib() const override;
 
 private:
     Trainer(std::shared_ptr<Parameters> parameters, const TrainerOptions& options, Model model, ThreadPool& pool);
@@ -97,7 +89,7 @@ private:
     TrainerOptions options_;
     ThreadPool& pool_;
     std::unique_ptr<Model> model_;
-    std::unique_ptr<TrainProducts> products_;
+    std::unique_ptr<StepProducts> products_;
     GradientTree gradients_;
     AdamW optimizer_;
     std::vector<std::vector<float>> inputs_;  // of every block, then the last block's output; [seq, hidden]

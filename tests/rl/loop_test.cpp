@@ -331,7 +331,7 @@ TEST(PolicyLoop, GoesOnFromAStateToTheSameBits) {
         }
         for (int s = begin; s < begin + 2; ++s) ASSERT_TRUE((*policy)->step(s).ok());
         place = (*policy)->next_prompt();
-        ASSERT_TRUE(write_state(file, copy_state(*trainer, {.step = begin + 2, .identity = "same"})).ok());
+        ASSERT_TRUE(write_state(file, *copy_state(*trainer, {.step = begin + 2, .identity = "same"})).ok());
         if (begin > 0) {
             EXPECT_EQ(all_masters(trainer->parameters()), whole.masters);
         }

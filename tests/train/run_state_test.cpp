@@ -45,7 +45,7 @@ TEST_F(RunStateTest, TrainingGoesOnToTheSameBits) {
     for (uint32_t i = 0; i < 3; ++i) make_step(*whole, i);
     const std::string at_three = all_state(*whole);
     RunPlace place{.step = 3, .source = {{"row", 6}}, .identity = "{\"seed\": 1}"};
-    ASSERT_TRUE(write_state(dir / "a.safetensors", copy_state(*whole, place)).ok());
+    ASSERT_TRUE(write_state(dir / "a.safetensors", *copy_state(*whole, place)).ok());
     EXPECT_FALSE(fs::exists(dir / "a.safetensors.partial"));
     for (uint32_t i = 3; i < 6; ++i) make_step(*whole, i);
     EXPECT_NE(all_state(*whole), at_three);
@@ -76,7 +76,7 @@ TEST_F(RunStateTest, EveryRecipeGoesOnToTheSameBits) {
         };
         for (int64_t i = 0; i < 3; ++i) step(*whole, i);
         const auto file = dir / fmt::format("{}.safetensors", name);
-        ASSERT_TRUE(write_state(file, copy_state(*whole, {.step = 3})).ok());
+        ASSERT_TRUE(write_state(file, *copy_state(*whole, {.step = 3})).ok());
         const auto read = read_state(file, "", *resumed);
         ASSERT_TRUE(read.ok()) << read.error().message();
         EXPECT_EQ(resumed->products().state(), whole->products().state()) << name;
@@ -93,7 +93,7 @@ TEST_F(RunStateTest, ADamagedOrForeignFileChangesNothing) {
     const auto trainer = test::small_trainer(pool, {});
     make_step(*trainer, 1);
     const fs::path file = dir / "a.safetensors";
-    ASSERT_TRUE(write_state(file, copy_state(*trainer, {.step = 1, .identity = "x"})).ok());
+    ASSERT_TRUE(write_state(file, *copy_state(*trainer, {.step = 1, .identity = "x"})).ok());
     const std::string good = test::read_file(file);
     make_step(*trainer, 2);
     const std::string before = all_state(*trainer);
@@ -114,11 +114,11 @@ TEST_F(RunStateTest, ADamagedOrForeignFileChangesNothing) {
     test::write_file(file, std::string_view(good).substr(0, 4));
     refused("");
     // What is whole but not finite: the state of a run that went wrong.
-    RunState state = copy_state(*trainer, {.step = 1, .identity = "x"});
+    RunState state = *copy_state(*trainer, {.step = 1, .identity = "x"});
     state.v[2][3] = std::numeric_limits<float>::quiet_NaN();
     ASSERT_TRUE(write_state(file, state).ok());
     refused(fmt::format("tensor 'v.{}': number 3 is nan", state.names[2]));
-    state = copy_state(*trainer, {.step = 1, .identity = "x"});
+    state = *copy_state(*trainer, {.step = 1, .identity = "x"});
     state.shapes[1] = {std::ssize(state.masters[1])};
     const bool was_vector = trainer->parameters().tensors()[1].shape.size() == 1;
     ASSERT_TRUE(write_state(file, state).ok());
@@ -126,7 +126,7 @@ TEST_F(RunStateTest, ADamagedOrForeignFileChangesNothing) {
     state.names.pop_back();
     ASSERT_TRUE(write_state(file, state).ok());
     refused("parameters");
-    state = copy_state(*trainer, {.step = 1, .identity = R"({"a": {"steps": 6, "x": 1}, "b": 2})"});
+    state = *copy_state(*trainer, {.step = 1, .identity = R"({"a": {"steps": 6, "x": 1}, "b": 2})"});
     ASSERT_TRUE(write_state(file, state).ok());
     refused("another run: a/steps: 6 there, 7 now; b: 2 there, \"nothing\" now; c: \"nothing\" there, true now",
             R"({"a": {"steps": 7, "x": 1}, "c": true})");

@@ -19,6 +19,11 @@ public:
     Status attend(const std::byte* q, std::byte* heads, DeviceStep& step) const;
     const DeviceStack& in() const { return qkv_; }
     const DeviceLinear& out() const { return out_; }
+    const AttentionConfig& config() const { return config_; }
+    const float* q_norm() const { return q_norm_; }  // [head_dim]; null: none
+    const float* k_norm() const { return k_norm_; }
+    // Reads them elsewhere from now on: a trainer's.
+    void use_norms(const float* q, const float* k) { q_norm_ = q, k_norm_ = k; }
     Status kernels(bool inside, const DeviceStep& step, std::vector<KernelUse>& uses) const override;
     int64_t scratch_bytes(int64_t rows) const override;
     StateLayout state() const override { return {kv_.shape.page_bytes(), config_.window, 0}; }

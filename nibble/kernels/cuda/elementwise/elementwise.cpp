@@ -79,6 +79,7 @@ Status add_norm(const AddNorm& a, bool overlap, const Stream& stream) {
     NIBBLE_CHECK(usable("add_norm", a.tokens, a.width, 8, a.out));
     if (a.width > most_norm_width) return fail("add_norm: width {} is more than {}", a.width, most_norm_width);
     return cuda_status(launch_add_norm({.h = reinterpret_cast<uint16_t*>(a.h),
+                                        .sum = reinterpret_cast<uint16_t*>(a.sum ? a.sum : a.h),
                                         .update = a.update,
                                         .post_norm = a.post_norm,
                                         .weight = a.weight,

@@ -25,6 +25,7 @@ cudaError_t launch_embed(const EmbedArgs& args, cudaStream_t stream);
 
 struct AddNormArgs {
     uint16_t* h = nullptr;
+    uint16_t* sum = nullptr;  // may be h
     const float* update = nullptr;
     const float* post_norm = nullptr;
     const float* weight = nullptr;

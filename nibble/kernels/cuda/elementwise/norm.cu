@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(norm_threads) add_norm_kernel(const __grid_con
             if (args.update) {
                 low = rounded(low + x[k][p].x);
                 high = rounded(high + x[k][p].y);
-                *reinterpret_cast<uint32_t*>(args.h + first + c.column[p]) =
+                *reinterpret_cast<uint32_t*>(args.sum + first + c.column[p]) =
                     __float_as_uint(low) >> 16 | __float_as_uint(high);
             }
             bad = bad || !is_finite(low) || !is_finite(high);

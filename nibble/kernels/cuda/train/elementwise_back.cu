@@ -1,0 +1,300 @@
+// The way back through norms, activations and the rotary embedding.
+#include "kernels/cuda/common/elementwise.cuh"
+#include "kernels/cuda/common/rope.cuh"
+#include "kernels/cuda/train/train_launch.h"
+
+namespace nibble::cuda {
+namespace {
+
+__device__ void unpack8(const std::byte* from, float (&x)[8]) {
+    const uint4 w = *reinterpret_cast<const uint4*>(from);
+    const uint32_t word[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] = __uint_as_float(i % 2 ? word[i / 2] & 0xFFFF0000u : word[i / 2] << 16);
+}
+__device__ void pack8(std::byte* to, const float (&x)[8]) {
+    *reinterpret_cast<uint4*>(to) = {pair_of(x[0], x[1]), pair_of(x[2], x[3]), pair_of(x[4], x[5]),
+                                     pair_of(x[6], x[7])};
+}
+
+// ---- Norm ----------------------------------------------------------------------------------------------------------
+
+// A thread block per part of the rows, one row after the other; a thread has eight columns, PerThread times, and keeps
+// their part of dweight.
+template <int Threads, int PerThread>
+__global__ void __launch_bounds__(Threads) norm_backward_kernel(const __grid_constant__ NormBackward n, float* parts) {
+    __shared__ float2 of_warp[2][Threads / 32];
+    const int chunks = static_cast<int>(n.width / 8);
+    const int64_t each = (n.tokens + gridDim.x - 1) / gridDim.x, first = blockIdx.x * each;
+    const int64_t last = first + each < n.tokens ? first + each : n.tokens;
+    float weight[PerThread][8], dweight[PerThread][8];
+#pragma unroll
+    for (int k = 0; k < PerThread; ++k)
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+            const int chunk = static_cast<int>(threadIdx.x) + k * Threads;
+            weight[k][j] = chunk < chunks ? n.weight[8 * chunk + j] : 0.0f;
+            dweight[k][j] = 0.0f;
+        }
+    int turn = 0;
+    for (int64_t row = first; row < last; ++row, turn ^= 1) {
+        float x[PerThread][8], dy[PerThread][8];
+        float2 sums = {0.0f, 0.0f};  // of x x and of g x
+#pragma unroll
+        for (int k = 0; k < PerThread; ++k) {
+            const int chunk = static_cast<int>(threadIdx.x) + k * Threads;
+            if (chunk >= chunks) continue;
+            unpack8(n.x + 2 * (row * n.width + 8 * chunk), x[k]);
+            unpack8(n.dy + 2 * (row * n.width + 8 * chunk), dy[k]);
+#pragma unroll
+            for (int j = 0; j < 8; ++j) {
+                sums.x = fmaf(x[k][j], x[k][j], sums.x);
+                sums.y = fmaf(dy[k][j] * weight[k][j], x[k][j], sums.y);
+            }
+        }
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2) {
+            sums.x += __shfl_xor_sync(0xFFFFFFFFu, sums.x, step);
+            sums.y += __shfl_xor_sync(0xFFFFFFFFu, sums.y, step);
+        }
+        if (threadIdx.x % 32 == 0) of_warp[turn][threadIdx.x / 32] = sums;
+        __syncthreads();
+        sums = {0.0f, 0.0f};
+#pragma unroll
+        for (int w = 0; w < Threads / 32; ++w) sums.x += of_warp[turn][w].x, sums.y += of_warp[turn][w].y;
+        const float r = 1.0f / sqrtf(sums.x / static_cast<float>(n.width) + n.eps);
+        const float c = sums.y / static_cast<float>(n.width) * r * r;
+#pragma unroll
+        for (int k = 0; k < PerThread; ++k) {
+            const int chunk = static_cast<int>(threadIdx.x) + k * Threads;
+            if (chunk >= chunks) continue;
+            auto* to = reinterpret_cast<float4*>(n.dx + row * n.width + 8 * chunk);
+            float out[8];
+#pragma unroll
+            for (int j = 0; j < 8; ++j) {
+                out[j] = r * (dy[k][j] * weight[k][j] - x[k][j] * c);
+                dweight[k][j] = fmaf(dy[k][j], x[k][j] * r, dweight[k][j]);
+            }
+            if (n.add) {
+                const float4 low = to[0], high = to[1];
+                out[0] += low.x, out[1] += low.y, out[2] += low.z, out[3] += low.w;
+                out[4] += high.x, out[5] += high.y, out[6] += high.z, out[7] += high.w;
+            }
+            to[0] = {out[0], out[1], out[2], out[3]};
+            to[1] = {out[4], out[5], out[6], out[7]};
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < PerThread; ++k) {
+        const int chunk = static_cast<int>(threadIdx.x) + k * Threads;
+        if (chunk >= chunks) continue;
+        auto* to = reinterpret_cast<float4*>(parts + blockIdx.x * n.width + 8 * chunk);
+        to[0] = {dweight[k][0], dweight[k][1], dweight[k][2], dweight[k][3]};
+        to[1] = {dweight[k][4], dweight[k][5], dweight[k][6], dweight[k][7]};
+    }
+}
+
+// ---- Activation ----------------------------------------------------------------------------------------------------
+
+struct ValueAndSlope {
+    float value, slope;
+};
+
+// As kernels/elementwise_backward.cpp.
+__device__ ValueAndSlope value_and_slope(int activation, float x) {
+    constexpr float c0 = 1.5957691216f, c1 = 0.0713548162726f, c1_3 = 0.2140644488178f;
+    if (activation == 0) {
+        const float s = 1.0f / (1.0f + exp_of(-x));
+        return {x * s, s * fmaf(x, 1.0f - s, 1.0f)};
+    }
+    if (activation == 1) {
+        const float square = x * x, s = 1.0f / (1.0f + exp_of(-(x * fmaf(c1, square, c0)))), value = x * s;
+        return {value, fmaf(value * (1.0f - s), fmaf(c1_3, square, c0), s)};
+    }
+    const float positive = x > 0.0f || x != x ? x : 0.0f;
+    return {positive * positive, positive + positive};
+}
+
+__global__ void __launch_bounds__(256) activate_backward_kernel(const __grid_constant__ ActivateBackwardArgs a) {
+    const int64_t chunks = a.width / 8, i = int64_t{blockIdx.x} * 256 + threadIdx.x;
+    if (i >= a.tokens * chunks) return;
+    const int64_t token = i / chunks, column = i % chunks * 8, stride = a.gated ? 2 * a.width : a.width;
+    const int64_t gate_at = 2 * (token * stride + column), up_at = gate_at + 2 * a.width;
+    float x[8], up[8] = {}, d[8], mid[8], dx[8], d_up[8];
+    unpack8(a.in + gate_at, x);
+    if (a.gated) unpack8(a.in + up_at, up);
+    unpack8(a.d_mid + 2 * (token * a.width + column), d);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+        const ValueAndSlope v = value_and_slope(a.activation, x[j]);
+        const float value = act(a.activation, x[j]);
+        mid[j] = a.gated ? value * up[j] : value;
+        d_up[j] = d[j] * v.value;
+        dx[j] = (a.gated ? d[j] * up[j] : d[j]) * v.slope;
+    }
+    pack8(a.d_in + gate_at, dx);
+    if (a.gated) pack8(a.d_in + up_at, d_up);
+    if (a.mid) pack8(a.mid + 2 * (token * a.width + column), mid);
+}
+
+// ---- Rotary embedding ----------------------------------------------------------------------------------------------
+
+constexpr int rope_warps = 4, most_per_lane = 8;  // 256 dimensions
+
+__device__ RotaryArgs rotary_of(const RopeRows& r) { return {r.positions, r.cos, r.sin, r.rope_dims, r.interleaved}; }
+
+// norm_scale() of a head, the order of rope.cuh's head_scale().
+__device__ float rows_scale(const uint16_t* x, int dim, float eps, int lane) {
+    float sum = 0.0f;
+    for (int j = lane % sum_lanes; j < dim; j += sum_lanes) {
+        const float v = bf16_to_float(x[j]);
+        sum = fmaf(v, v, sum);
+    }
+#pragma unroll
+    for (int half = sum_lanes / 2; half > 0; half /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, half);
+    return 1.0f / sqrtf(sum / static_cast<float>(dim) + eps);
+}
+
+// A warp per token and head, as rope_item().
+__global__ void __launch_bounds__(32 * rope_warps) rope_rows_kernel(const __grid_constant__ RopeRows r) {
+    const int64_t item = int64_t{blockIdx.x} * rope_warps + threadIdx.x / 32;
+    const int heads = r.q_heads + 2 * r.kv_heads, lane = static_cast<int>(threadIdx.x) % 32;
+    if (item >= r.tokens * heads) return;
+    const int64_t token = item / heads;
+    const int head = static_cast<int>(item % heads);
+    const auto* x = reinterpret_cast<const uint16_t*>(r.qkv) + item * r.dim;
+    if (head >= r.q_heads + r.kv_heads) {
+        auto* v = reinterpret_cast<uint16_t*>(r.v) + (token * r.kv_heads + head - r.q_heads - r.kv_heads) * r.dim;
+        for (int d = lane; d < r.dim; d += 32) v[d] = x[d];
+        return;
+    }
+    const bool query = head < r.q_heads;
+    const float* norm = query ? r.q_norm : r.k_norm;
+    const float scale = norm ? rows_scale(x, r.dim, r.eps, lane) : 1.0f;
+    const auto value = [&](int d) {
+        const float v = bf16_to_float(x[d]);
+        return norm ? rounded((v * scale) * norm[d]) : v;
+    };
+    uint16_t* to = query ? reinterpret_cast<uint16_t*>(r.q) + (token * r.q_heads + head) * r.dim
+                         : reinterpret_cast<uint16_t*>(r.k) + (token * r.kv_heads + head - r.q_heads) * r.dim;
+    const RotaryArgs rotary = rotary_of(r);
+    for (int d = lane; d < r.dim; d += 32) to[d] = rotated(rotary, 0, token, d, value);
+}
+
+// A warp per token and head of q or k, items of a block one after the other; parts [q, k][block][dim] of the norms'
+// gradients.
+__global__ void __launch_bounds__(32 * rope_warps)
+    rope_backward_kernel(const __grid_constant__ RopeRows r, uint16_t* d_qkv, float* parts) {
+    __shared__ float of_warp[rope_warps][2][32 * most_per_lane];
+    const int heads = r.q_heads + r.kv_heads, all = r.q_heads + 2 * r.kv_heads, half = r.rope_dims / 2;
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    const int64_t items = r.tokens * heads, each = (items + gridDim.x - 1) / gridDim.x, first = blockIdx.x * each;
+    const int64_t last = first + each < items ? first + each : items;
+    float dq_norm[most_per_lane] = {}, dk_norm[most_per_lane] = {};
+    for (int64_t item = first + warp; item < last; item += rope_warps) {
+        const int64_t token = item / heads;
+        const int head = static_cast<int>(item % heads);
+        const int64_t at = (token * all + head) * r.dim;
+        uint16_t* d = d_qkv + at;
+        float g[most_per_lane];
+#pragma unroll
+        for (int i = 0; i < most_per_lane; ++i) {
+            const int j = lane + 32 * i;
+            if (j >= r.dim) continue;
+            const float own = bf16_to_float(d[j]);
+            g[i] = own;
+            if (j >= r.rope_dims) continue;
+            const bool second = r.interleaved ? j % 2 : j >= half;
+            const int pair = r.interleaved ? j / 2 : second ? j - half : j, apart = r.interleaved ? 1 : half;
+            const float other = bf16_to_float(d[second ? j - apart : j + apart]);
+            const int64_t angle = int64_t{r.positions[token]} * half + pair;
+            const float c = r.cos[angle], s = r.sin[angle];
+            g[i] = second ? fmaf(own, c, -(other * s)) : fmaf(own, c, other * s);
+        }
+        const float* norm = head < r.q_heads ? r.q_norm : r.k_norm;
+        if (norm) {
+            const auto* x = reinterpret_cast<const uint16_t*>(r.qkv) + at;
+            const float scale = rows_scale(x, r.dim, r.eps, lane);
+            float dot = 0.0f, values[most_per_lane];
+#pragma unroll
+            for (int i = 0; i < most_per_lane; ++i) {
+                const int j = lane + 32 * i;
+                if (j >= r.dim) continue;
+                values[i] = bf16_to_float(x[j]);
+                const float part = g[i] * (values[i] * scale);
+                if (head < r.q_heads)
+                    dq_norm[i] += part;
+                else
+                    dk_norm[i] += part;
+                g[i] = g[i] * norm[j];
+                dot = fmaf(g[i], values[i], dot);
+            }
+#pragma unroll
+            for (int step = 16; step > 0; step /= 2) dot += __shfl_xor_sync(0xFFFFFFFFu, dot, step);
+            const float c = dot / static_cast<float>(r.dim) * scale * scale;
+#pragma unroll
+            for (int i = 0; i < most_per_lane; ++i)
+                if (lane + 32 * i < r.dim) g[i] = scale * (g[i] - values[i] * c);
+        }
+        __syncwarp();  // all have read
+#pragma unroll
+        for (int i = 0; i < most_per_lane; ++i)
+            if (lane + 32 * i < r.dim) d[lane + 32 * i] = bf16_from_float(g[i]);
+    }
+    if (!parts) return;
+#pragma unroll
+    for (int i = 0; i < most_per_lane; ++i) {
+        of_warp[warp][0][lane + 32 * i] = dq_norm[i];
+        of_warp[warp][1][lane + 32 * i] = dk_norm[i];
+    }
+    __syncthreads();
+    for (int which = 0; which < 2; ++which)
+        for (int j = static_cast<int>(threadIdx.x); j < r.dim; j += 32 * rope_warps) {
+            float sum = 0.0f;
+            for (int w = 0; w < rope_warps; ++w) sum += of_warp[w][which][j];
+            parts[(int64_t{which} * gridDim.x + blockIdx.x) * r.dim + j] = sum;
+        }
+}
+
+}  // namespace
+
+cudaError_t launch_norm_backward(const NormBackward& n, cudaStream_t stream) {
+    auto* parts = reinterpret_cast<float*>(n.workspace);
+    const int64_t chunks = n.width / 8;
+    if (chunks <= 128)
+        norm_backward_kernel<128, 1><<<sum_parts, 128, 0, stream>>>(n, parts);
+    else if (chunks <= 256)
+        norm_backward_kernel<256, 1><<<sum_parts, 256, 0, stream>>>(n, parts);
+    else if (chunks <= 512)
+        norm_backward_kernel<256, 2><<<sum_parts, 256, 0, stream>>>(n, parts);
+    else if (chunks <= 1024)
+        norm_backward_kernel<512, 2><<<sum_parts, 512, 0, stream>>>(n, parts);
+    else
+        norm_backward_kernel<512, 4><<<sum_parts, 512, 0, stream>>>(n, parts);
+    if (const cudaError_t code = cudaGetLastError()) return code;
+    return launch_sum_parts(parts, sum_parts, n.width, n.dweight, stream);
+}
+
+cudaError_t launch_activate_backward(const ActivateBackwardArgs& a, cudaStream_t stream) {
+    activate_backward_kernel<<<ceil_blocks(a.tokens * (a.width / 8), 256), 256, 0, stream>>>(a);
+    return cudaGetLastError();
+}
+
+cudaError_t launch_rope_rows(const RopeRows& r, cudaStream_t stream) {
+    const int64_t items = r.tokens * (r.q_heads + 2 * r.kv_heads);
+    rope_rows_kernel<<<ceil_blocks(items, rope_warps), 32 * rope_warps, 0, stream>>>(r);
+    return cudaGetLastError();
+}
+
+cudaError_t launch_rope_backward(const RopeRows& r, std::byte* d_qkv, float* dq_norm, float* dk_norm,
+                                 std::byte* workspace, cudaStream_t stream) {
+    auto* parts = r.q_norm || r.k_norm ? reinterpret_cast<float*>(workspace) : nullptr;
+    rope_backward_kernel<<<sum_parts, 32 * rope_warps, 0, stream>>>(r, reinterpret_cast<uint16_t*>(d_qkv), parts);
+    if (const cudaError_t code = cudaGetLastError()) return code;
+    if (r.q_norm)
+        if (const cudaError_t code = launch_sum_parts(parts, sum_parts, r.dim, dq_norm, stream)) return code;
+    if (!r.k_norm) return cudaSuccess;
+    return launch_sum_parts(parts + int64_t{sum_parts} * r.dim, sum_parts, r.dim, dk_norm, stream);
+}
+
+}  // namespace nibble::cuda

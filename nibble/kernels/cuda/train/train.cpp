@@ -1,0 +1,137 @@
+#include "kernels/cuda/train/train_launch.h"
+#include "kernels/train_cuda.h"
+#include "tensor/cuda/call.h"
+
+#include <initializer_list>
+
+namespace nibble::cuda {
+namespace {
+
+constexpr int64_t most_back_width = 16384, most_vocab = int64_t{1} << 20;
+
+cudaStream_t queue_of(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
+
+Status check_rows(std::string_view what, int64_t tokens, int64_t width) {
+    if (tokens < 1 || width < 8 || width % 8)
+        return fail("{}: {} rows of {}; widths are multiples of 8", what, tokens, width);
+    return Ok{};
+}
+
+Status check_aligned(std::string_view what, std::initializer_list<const void*> pointers) {
+    for (const void* p : pointers)
+        if (reinterpret_cast<uintptr_t>(p) % 16) return fail("{}: device pointers must be 16-byte aligned", what);
+    return Ok{};
+}
+
+Status check_heads(std::string_view what, const RopeRows& r) {
+    if (r.tokens < 1 || r.q_heads < 1 || r.kv_heads < 1 || r.dim < 2 || r.dim > 256 || r.dim % 2 ||
+        r.rope_dims > r.dim || r.rope_dims % 2)
+        return fail("{}: {} tokens, {} and {} heads of {}, {} of them rotated", what, r.tokens, r.q_heads, r.kv_heads,
+                    r.dim, r.rope_dims);
+    return Ok{};
+}
+
+}  // namespace
+
+Status prepare_training(const DeviceInfo& device) {
+    const CurrentDevice current(device.index);
+    NIBBLE_CHECK(current.status());
+    NIBBLE_CHECK(cuda_status(prepare_attention_backward(), "attention_backward: cudaFuncSetAttribute"));
+    return cuda_status(prepare_label_loss(), "label_loss: cudaFuncSetAttribute");
+}
+
+int64_t norm_backward_workspace(int64_t width) { return int64_t{4} * sum_parts * width; }
+
+Status norm_backward(const NormBackward& n, const Stream& stream) {
+    NIBBLE_CHECK(check_rows("norm_backward", n.tokens, n.width));
+    NIBBLE_CHECK(check_aligned("norm_backward", {n.x, n.weight, n.dy, n.dx, n.dweight, n.workspace}));
+    if (n.width > most_back_width) return fail("norm_backward: width {} is more than {}", n.width, most_back_width);
+    return cuda_status(launch_norm_backward(n, queue_of(stream)), "norm_backward: kernel launch");
+}
+
+Status activate_backward(const ActivateBackward& a, const Stream& stream) {
+    NIBBLE_CHECK(check_rows("activate_backward", a.tokens, a.width));
+    NIBBLE_CHECK(check_aligned("activate_backward", {a.in, a.d_mid, a.d_in, a.mid}));
+    return cuda_status(launch_activate_backward({.in = a.in,
+                                                 .d_mid = a.d_mid,
+                                                 .d_in = a.d_in,
+                                                 .mid = a.mid,
+                                                 .tokens = a.tokens,
+                                                 .width = a.width,
+                                                 .activation = static_cast<int>(a.activation),
+                                                 .gated = a.gated},
+                                                queue_of(stream)),
+                       "activate_backward: kernel launch");
+}
+
+Status rope_rows(const RopeRows& r, const Stream& stream) {
+    NIBBLE_CHECK(check_heads("rope_rows", r));
+    return cuda_status(launch_rope_rows(r, queue_of(stream)), "rope_rows: kernel launch");
+}
+
+int64_t rope_backward_workspace(int dim) { return int64_t{2} * 4 * sum_parts * dim; }
+
+Status rope_backward(const RopeRows& r, std::byte* d_qkv, float* dq_norm, float* dk_norm, std::byte* workspace,
+                     const Stream& stream) {
+    NIBBLE_CHECK(check_heads("rope_backward", r));
+    if ((r.q_norm && !dq_norm) || (r.k_norm && !dk_norm) || ((r.q_norm || r.k_norm) && !workspace))
+        return fail("rope_backward: no room for the gradients of norms");
+    return cuda_status(launch_rope_backward(r, d_qkv, dq_norm, dk_norm, workspace, queue_of(stream)),
+                       "rope_backward: kernel launch");
+}
+
+bool has_attention_backward(int dim) { return dim == 64 || dim == 96 || dim == 128; }
+
+// Of every row and head: the logarithm of its sum, and sum(dO * O).
+int64_t attention_backward_workspace(int64_t tokens, int q_heads) { return 8 * tokens * q_heads; }
+
+Status attention_backward(const AttentionBackward& a, const Stream& stream) {
+    if (!has_attention_backward(a.dim))
+        return fail("attention_backward: heads of {} dimensions have no kernel (64, 96, 128)", a.dim);
+    if (a.tokens < 1 || a.kv_heads < 1 || a.q_heads < a.kv_heads || a.q_heads % a.kv_heads || a.q_heads > 65535)
+        return fail("attention_backward: {} tokens, {} heads on {}", a.tokens, a.q_heads, a.kv_heads);
+    if (a.d_stride % 8) return fail("attention_backward: rows lie {} apart, not a multiple of 8", a.d_stride);
+    NIBBLE_CHECK(check_aligned("attention_backward", {a.q, a.k, a.v, a.o, a.d_o, a.dq, a.dk, a.dv, a.workspace}));
+    return cuda_status(launch_attention_backward(a, queue_of(stream)), "attention_backward: kernel launch");
+}
+
+Status label_loss(const LabelLoss& l, const Stream& stream) {
+    NIBBLE_CHECK(check_rows("label_loss", l.rows, l.vocab));
+    NIBBLE_CHECK(check_aligned("label_loss", {l.logits, l.d_logits}));
+    if (l.vocab > most_vocab) return fail("label_loss: a vocabulary of {}, at most {}", l.vocab, most_vocab);
+    if (l.d_logits && !l.slopes) return fail("label_loss: a gradient without slopes");
+    return cuda_status(launch_label_loss(l, queue_of(stream)), "label_loss: kernel launch");
+}
+
+Status embedding_backward(const EmbeddingBackward& e, const Stream& stream) {
+    NIBBLE_CHECK(check_rows("embedding_backward", e.unique, e.width));
+    NIBBLE_CHECK(check_aligned("embedding_backward", {e.dx, e.dw}));
+    return cuda_status(launch_embedding_backward(e, queue_of(stream)), "embedding_backward: kernel launch");
+}
+
+Status add_gradient(float* to, const float* from, int64_t count, const Stream& stream) {
+    NIBBLE_CHECK(check_rows("add_gradient", 1, count));
+    NIBBLE_CHECK(check_aligned("add_gradient", {to, from}));
+    return cuda_status(launch_add_gradient(to, from, count, queue_of(stream)), "add_gradient: kernel launch");
+}
+
+int64_t sum_squares_workspace() { return int64_t{8} * sum_parts; }
+
+Status sum_squares(const float* x, int64_t count, double* sum, std::byte* workspace, const Stream& stream) {
+    NIBBLE_CHECK(check_rows("sum_squares", 1, count));
+    NIBBLE_CHECK(check_aligned("sum_squares", {x, workspace}));
+    return cuda_status(launch_sum_squares(x, count, sum, reinterpret_cast<double*>(workspace), queue_of(stream)),
+                       "sum_squares: kernel launch");
+}
+
+Status clip_factor(const double* squares, double limit, float* clip, const Stream& stream) {
+    return cuda_status(launch_clip_factor(squares, limit, clip, queue_of(stream)), "clip_factor: kernel launch");
+}
+
+Status adamw_update(const AdamW& a, const Stream& stream) {
+    NIBBLE_CHECK(check_rows("adamw_update", 1, a.count));
+    NIBBLE_CHECK(check_aligned("adamw_update", {a.master, a.m, a.v, a.gradient, a.published}));
+    return cuda_status(launch_adamw(a, queue_of(stream)), "adamw_update: kernel launch");
+}
+
+}  // namespace nibble::cuda

@@ -1,0 +1,95 @@
+// What the functions of kernels/train_cuda.h are told; kernels take these values as they are.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace nibble::cuda {
+
+// Of y = rms_norm(x) * weight. dx is written, or with `add` added to.
+struct NormBackward {
+    int64_t tokens = 0, width = 0;  // width: at most 16384
+    const std::byte* x = nullptr;   // [tokens, width] BF16
+    const float* weight = nullptr;  // [width]
+    const std::byte* dy = nullptr;  // [tokens, width] BF16
+    float* dx = nullptr;            // [tokens, width]
+    bool add = false;
+    float* dweight = nullptr;  // [width], written
+    float eps = 0;
+    std::byte* workspace = nullptr;  // norm_backward_workspace(width)
+};
+
+// What rope_append() makes of q, k and v, as rows: the same bits.
+struct RopeRows {
+    int64_t tokens = 0;
+    int q_heads = 0, kv_heads = 0, dim = 0;  // dim: even, at most 256
+    const std::byte* qkv = nullptr;          // [tokens, (q_heads + 2 kv_heads) * dim] BF16, as the product gave it
+    const float* q_norm = nullptr;           // [dim]; null: none
+    const float* k_norm = nullptr;
+    float eps = 0;
+    int rope_dims = 0;  // 0: no rotary embedding
+    bool interleaved = false;
+    const int32_t* positions = nullptr;
+    const float* cos = nullptr;
+    const float* sin = nullptr;
+    std::byte* q = nullptr;  // [tokens, q_heads, dim]
+    std::byte* k = nullptr;  // [tokens, kv_heads, dim]
+    std::byte* v = nullptr;
+};
+
+// Causal, inside documents that lie one after the other: row i sees rows max(first[i], i - window + 1) .. i.
+struct AttentionBackward {
+    int64_t tokens = 0;
+    int q_heads = 0, kv_heads = 0, dim = 0;  // dim: 64, 96 or 128
+    float scale = 0;
+    int64_t window = 0;              // 0: none
+    const int32_t* first = nullptr;  // [tokens], ascending
+    const std::byte* q = nullptr;    // [tokens, q_heads, dim] BF16
+    const std::byte* k = nullptr;    // [tokens, kv_heads, dim]
+    const std::byte* v = nullptr;
+    const std::byte* o = nullptr;  // [tokens, q_heads, dim]
+    const std::byte* d_o = nullptr;
+    int64_t d_stride = 0;  // elements from row to row of dq, dk and dv
+    std::byte* dq = nullptr;
+    std::byte* dk = nullptr;
+    std::byte* dv = nullptr;
+    std::byte* workspace = nullptr;  // attention_backward_workspace()
+};
+
+// log_probs[i] = log p(labels[i]) of bf16(logits), with the bits of the host's log_softmax (but for the logarithm, as
+// sampling_cuda.h says), 0 where the label is -1; d_logits = slopes[i] * (onehot - p), null: not wanted.
+struct LabelLoss {
+    int64_t rows = 0, vocab = 0;
+    const float* logits = nullptr;    // [rows, vocab]
+    const int32_t* labels = nullptr;  // [rows]
+    const float* slopes = nullptr;    // [rows]
+    float* log_probs = nullptr;       // [rows]
+    std::byte* d_logits = nullptr;    // [rows, vocab] BF16
+};
+
+// dw[ids[u]] += scale * sum of dx's rows order[begin[u]] ... order[begin[u + 1] - 1], in this order.
+struct EmbeddingBackward {
+    int64_t unique = 0, width = 0;
+    const int32_t* ids = nullptr;
+    const int32_t* begin = nullptr;
+    const int32_t* order = nullptr;
+    const float* dx = nullptr;
+    float scale = 1.0f;
+    float* dw = nullptr;
+};
+
+// One update as train/adamw.h states it, each operation rounded; nothing changes where *clip is NaN.
+struct AdamW {
+    int64_t count = 0;
+    float* master = nullptr;
+    float* m = nullptr;
+    float* v = nullptr;
+    const float* gradient = nullptr;
+    std::byte* published = nullptr;  // BF16 of the masters
+    const float* clip = nullptr;
+    float beta2 = 0, rest1 = 0, rest2 = 0, epsilon = 0, rate = 0, root = 0;
+    float keep = 1;  // master is multiplied with it first, where `decay`
+    bool decay = false;
+};
+
+}  // namespace nibble::cuda

@@ -1,0 +1,335 @@
+#include "train/device/device_trainer.h"
+
+#include "kernels/product_cuda.h"
+#include "kernels/train_cuda.h"
+#include "train/train_run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace nibble {
+namespace {
+
+constexpr int64_t scalar_bytes = 256;  // at the begin of ends_ and of the landing
+
+std::byte* raw_bytes(const void* p) { return const_cast<std::byte*>(static_cast<const std::byte*>(p)); }
+
+double weight_of(const MicroBatch& m, size_t i) {
+    if (m.labels()[i] < 0) return 0;
+    return m.weights().empty() ? 1.0 : double{m.weights()[i]};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create(std::shared_ptr<Parameters> parameters,
+                                                             const DeviceTrainerOptions& options, ThreadPool& pool) {
+    if (options.train.precision.recipe != TrainRecipe::bf16)
+        return fail("--device cuda trains in bf16; {} has no products there yet",
+                    train_recipe_name(options.train.precision.recipe));
+    if (!options.train.kernels.empty())
+        return fail("--kernels {} names kernels of the CPU, not of a GPU", options.train.kernels);
+    NIBBLE_TRY(const ModelConfig config, model_config(*parameters));
+    NIBBLE_CHECK(TrainWeights::check(config));
+    NIBBLE_TRY(DeviceInfo device, open_device(options.device));
+    NIBBLE_CHECK(use_device(device.index));
+    NIBBLE_CHECK(cuda::prepare_products(device));
+    NIBBLE_CHECK(cuda::prepare_training(device));
+    NIBBLE_TRY(Stream stream, Stream::create(device.index));
+    NIBBLE_TRY(TrainWeights weights, TrainWeights::plan(parameters, config, pool));
+    std::unique_ptr<DeviceTrainer> made(new DeviceTrainer(std::move(parameters), options, std::move(device),
+                                                          std::move(stream), std::move(weights), pool));
+    NIBBLE_CHECK(made->allocate());
+    return made;
+}
+
+Status DeviceTrainer::allocate() {
+    const int64_t rows = options_.rows, seq = options_.seq, of_norm = cuda::sum_squares_workspace();
+    if (rows < 1 || seq < 1) return fail("a trainer for {} rows of {} tokens", rows, seq);
+    if (options_.micro_batch > rows) return fail("micro_batch: {} rows of a step of {}", options_.micro_batch, rows);
+    NIBBLE_TRY(const DeviceMemory memory, device_memory(device_.index));
+    Status sized = Ok{};
+    const auto sizes = [&](int64_t some, Recompute level) {
+        TrainMemoryPlan plan{.micro_batch = some, .recompute = level};
+        const int buffers = AccumulationPlan::make((rows + some - 1) / some).buffers;
+        plan.items = {
+            {"masters", weights_.master_bytes()},
+            {"states", 2 * weights_.master_bytes()},
+            {"gradients", buffers * weights_.master_bytes()},
+            {"weights", weights_.published_bytes() + weights_.operand_bytes() + DeviceWeights::staging_bytes}};
+        auto pass = TrainPass::sizes(weights_, {some, seq, level}, device_);
+        if (!pass.ok()) {
+            sized = std::move(pass).error();
+            return plan;
+        }
+        plan.items.insert(plan.items.end(), pass->begin(), pass->end());
+        plan.items.push_back({"norm", of_norm + 4 * some * seq + scalar_bytes});
+        return plan;
+    };
+    // What the driver, work lists and rotary tables take beside.
+    const int64_t beside = int64_t{1} << 29;
+    auto plan = choose_memory_plan(rows, options_.micro_batch, options_.recompute,
+                                   std::max<int64_t>(memory.free - beside, 0), sizes);
+    NIBBLE_CHECK(std::move(sized));
+    if (!plan.ok()) return std::move(plan).error();
+    plan_ = *std::move(plan);
+    const AccumulationPlan order = AccumulationPlan::make((rows + plan_.micro_batch - 1) / plan_.micro_batch);
+    NIBBLE_CHECK(weights_.load(order.buffers, device_, stream_));
+    NIBBLE_TRY(pass_, TrainPass::create(weights_, {plan_.micro_batch, seq, plan_.recompute}, device_, stream_, pool_));
+    NIBBLE_TRY(ends_, DeviceArena::create(device_.index, of_norm + 4 * plan_.micro_batch * seq + scalar_bytes +
+                                                             4 * DeviceArena::alignment));
+    NIBBLE_TRY(scalars_, ends_->allocate(scalar_bytes));
+    NIBBLE_TRY(log_probs_, ends_->allocate_array<float>(plan_.micro_batch * seq));
+    NIBBLE_TRY(norm_workspace_, ends_->allocate(of_norm));
+    return reserve_host(rows * seq);
+}
+
+Status DeviceTrainer::reserve_host(int64_t tokens) {
+    const int64_t bytes = scalar_bytes + 4 * tokens;
+    if (landing_ && landing_->size() >= bytes) return Ok{};
+    NIBBLE_CHECK(stream_.synchronize());
+    landing_.reset();
+    NIBBLE_TRY(landing_, PinnedBuffer::create(bytes));
+    return Ok{};
+}
+
+Status DeviceTrainer::add(std::pair<int, int> b) {
+    return cuda::add_gradient(weights_.gradient(b.first), weights_.gradient(b.second), weights_.flat().elements,
+                              stream_);
+}
+
+// Forward and back of all rows; the gradient ends in buffer result_, its norm in the scalars. Waits at the end.
+Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const RowObjective* objective) {
+    TrainStep step;
+    int64_t tokens = 0;
+    for (const TrainBatch& b : batches) {
+        NIBBLE_CHECK(check(b, config().vocab));
+        tokens += b.size();
+    }
+    const std::vector<MicroBatch> pieces = cut_micro_batches(batches, plan_.micro_batch);
+    for (const MicroBatch& m : pieces)
+        for (size_t i = 0; i < m.labels().size(); ++i) step.weight += weight_of(m, i);
+    if (!objective && !(step.weight > 0)) return fail("no label of the step has a weight above 0");
+    const AccumulationPlan order = AccumulationPlan::make(std::ssize(pieces));
+    if (order.buffers > weights_.gradient_buffers())
+        return fail("a step of {} micro-batches of {} rows: {} were planned for", pieces.size(), plan_.micro_batch,
+                    (options_.rows + plan_.micro_batch - 1) / plan_.micro_batch);
+    NIBBLE_CHECK(use_device(device_.index));
+    NIBBLE_CHECK(reserve_host(tokens));
+    auto* host = reinterpret_cast<float*>(landing_->data() + scalar_bytes);
+    std::vector<float> slopes;
+    for (size_t p = 0; p < pieces.size(); ++p) {
+        const MicroBatch& m = pieces[p];
+        float* gradient = weights_.gradient(order.pieces[p].target);
+        slopes.assign(static_cast<size_t>(m.tokens()), 0.0f);
+        NIBBLE_CHECK(pass_->prepare(m));
+        NIBBLE_CHECK(pass_->forward(true));
+        if (objective) {
+            NIBBLE_CHECK(pass_->log_probs(log_probs_));
+            NIBBLE_CHECK(copy_to_host(raw_bytes(host), raw_bytes(log_probs_), 4 * m.tokens(), stream_));
+            NIBBLE_CHECK(stream_.synchronize());
+            const auto seq = static_cast<size_t>(m.batch->seq);
+            for (int64_t r = 0; r < m.rows; ++r) {
+                double loss = 0;
+                const size_t at = static_cast<size_t>(r) * seq;
+                NIBBLE_CHECK((*objective)(m.first_row + r, std::span<const float>(host + at, seq),
+                                          std::span(slopes).subspan(at, seq), loss));
+                step.loss += loss;
+            }
+        } else {
+            for (size_t i = 0; i < slopes.size(); ++i) slopes[i] = static_cast<float>(-weight_of(m, i) / step.weight);
+        }
+        NIBBLE_CHECK(pass_->set_slopes(slopes));
+        NIBBLE_CHECK(pass_->backward(gradient, log_probs_));
+        NIBBLE_CHECK(copy_to_host(raw_bytes(host), raw_bytes(log_probs_), 4 * m.tokens(), stream_));
+        host += m.tokens();
+        for (const auto& pair : order.pieces[p].adds) NIBBLE_CHECK(add(pair));
+    }
+    for (const auto& pair : order.last) NIBBLE_CHECK(add(pair));
+    result_ = order.result;
+    NIBBLE_CHECK(cuda::sum_squares(weights_.gradient(result_), weights_.flat().elements,
+                                   reinterpret_cast<double*>(scalars_), norm_workspace_, stream_));
+    step.tokens = tokens;
+    if (objective) step.weight = 0;
+    return step;
+}
+
+// Waits for what was queued; loss and norm.
+Result<TrainStep> DeviceTrainer::finish(TrainStep step, std::span<const TrainBatch> batches,
+                                        const RowObjective* objective) {
+    NIBBLE_CHECK(copy_to_host(landing_->data(), scalars_, scalar_bytes, stream_));
+    NIBBLE_CHECK(stream_.synchronize());
+    double squares = 0;
+    std::memcpy(&squares, landing_->data(), sizeof squares);
+    step.gradient_norm = std::sqrt(squares);
+    if (objective) return step;
+    const auto* host = reinterpret_cast<const float*>(landing_->data() + scalar_bytes);
+    for (const MicroBatch& m : cut_micro_batches(batches, plan_.micro_batch)) {
+        for (size_t i = 0; i < m.labels().size(); ++i)
+            if (m.labels()[i] >= 0) step.loss -= weight_of(m, i) * double{host[i]};
+        host += m.tokens();
+    }
+    step.loss /= step.weight;
+    return step;
+}
+
+// Nothing changes where the norm is not finite: the device sees that itself, so that nobody waits for it here.
+Status DeviceTrainer::queue_update(double learning_rate) {
+    const TrainOptimizer& o = options_.train.optimizer;
+    const FlatLayout& flat = weights_.flat();
+    auto* squares = reinterpret_cast<double*>(scalars_);
+    auto* clip = reinterpret_cast<float*>(scalars_ + 8);
+    NIBBLE_CHECK(cuda::clip_factor(squares, o.clip, clip, stream_));
+    const auto t = static_cast<double>(optimizer_steps_ + 1);
+    cuda::AdamW a{.beta2 = static_cast<float>(o.beta2),
+                  .rest1 = static_cast<float>(1 - o.beta1),
+                  .rest2 = static_cast<float>(1 - o.beta2),
+                  .epsilon = static_cast<float>(o.epsilon),
+                  .rate = static_cast<float>(learning_rate / (1 - std::pow(o.beta1, t))),
+                  .root = static_cast<float>(std::sqrt(1 - std::pow(o.beta2, t)))};
+    for (const bool matrices : {true, false}) {
+        const int64_t at = matrices ? 0 : flat.matrix_elements;
+        a.count = matrices ? flat.matrix_elements : flat.vector_elements();
+        a.keep = matrices ? static_cast<float>(1 - learning_rate * o.weight_decay) : 1.0f;
+        a.decay = matrices && o.weight_decay != 0;
+        a.master = weights_.master() + at;
+        a.m = weights_.m() + at;
+        a.v = weights_.v() + at;
+        a.gradient = weights_.gradient(result_) + at;
+        a.published = weights_.published() + 2 * at;
+        a.clip = clip;
+        if (a.count > 0) NIBBLE_CHECK(cuda::adamw_update(a, stream_));
+    }
+    return weights_.republish();
+}
+
+Result<TrainStep> DeviceTrainer::step(std::span<const TrainBatch> batches, double learning_rate) {
+    NIBBLE_TRY(TrainStep step, run(batches, nullptr));
+    NIBBLE_CHECK(queue_update(learning_rate));
+    NIBBLE_TRY(step, finish(step, batches, nullptr));
+    return updated(step, learning_rate);
+}
+
+Result<TrainStep> DeviceTrainer::step(std::span<const TrainBatch> batches, const RowObjective& objective,
+                                      double learning_rate) {
+    NIBBLE_TRY(TrainStep step, run(batches, &objective));
+    if (!std::isfinite(step.loss)) {  // of the objective: nothing may follow from it
+        NIBBLE_TRY(step, finish(step, batches, &objective));
+        return updated(step, learning_rate);
+    }
+    NIBBLE_CHECK(queue_update(learning_rate));
+    NIBBLE_TRY(step, finish(step, batches, &objective));
+    return updated(step, learning_rate);
+}
+
+Result<TrainStep> DeviceTrainer::updated(TrainStep step, double learning_rate) {
+    step.learning_rate = learning_rate;
+    if (!std::isfinite(step.loss) || !std::isfinite(step.gradient_norm)) {
+        if (!options_.train.skip_nonfinite)
+            return fail("step {}: loss {}, gradient norm {}: not finite, nothing was changed", optimizer_steps_,
+                        step.loss, step.gradient_norm);
+        step.skipped = true;
+        return step;
+    }
+    step.clip = clip_factor(step.gradient_norm, options_.train.optimizer.clip);
+    ++optimizer_steps_;
+    return step;
+}
+
+Result<TrainStep> DeviceTrainer::backward(std::span<const TrainBatch> batches,
+                                          std::vector<std::vector<float>>& gradients) {
+    NIBBLE_TRY(TrainStep step, run(batches, nullptr));
+    NIBBLE_TRY(step, finish(step, batches, nullptr));
+    NIBBLE_CHECK(weights_.copy_from(weights_.gradient(result_), gradients));
+    NIBBLE_CHECK(stream_.synchronize());
+    return step;
+}
+
+Status DeviceTrainer::log_probs(const TrainBatch& batch, std::span<float> out) {
+    NIBBLE_CHECK(check(batch, config().vocab));
+    if (std::ssize(out) != batch.size()) return fail("{} log-probabilities of {} tokens", out.size(), batch.size());
+    NIBBLE_CHECK(use_device(device_.index));
+    NIBBLE_CHECK(reserve_host(batch.size()));
+    auto* host = reinterpret_cast<float*>(landing_->data() + scalar_bytes);
+    for (const MicroBatch& m : cut_micro_batches({&batch, 1}, plan_.micro_batch)) {
+        NIBBLE_CHECK(pass_->prepare(m));
+        NIBBLE_CHECK(pass_->forward(false));
+        NIBBLE_CHECK(pass_->log_probs(log_probs_));
+        NIBBLE_CHECK(copy_to_host(raw_bytes(host), raw_bytes(log_probs_), 4 * m.tokens(), stream_));
+        host += m.tokens();
+    }
+    NIBBLE_CHECK(stream_.synchronize());
+    std::memcpy(out.data(), landing_->data() + scalar_bytes, out.size_bytes());
+    for (size_t i = 0; i < out.size(); ++i)
+        if (!std::isfinite(out[i])) return fail("lm_head: a logit of row {} is not finite", i);
+    return Ok{};
+}
+
+double DeviceTrainer::flops(int64_t seq) const {
+    return train_flops(weights_.outline().blocks, weights_.outline().head, seq);
+}
+
+Result<std::shared_ptr<const Checkpoint>> DeviceTrainer::trained() {
+    NIBBLE_CHECK(weights_.update_host());
+    return std::shared_ptr<const Checkpoint>(parameters_);
+}
+
+Result<Format> DeviceTrainer::codes_format(int64_t) {
+    return fail("export: the forward products of the trainer on a GPU are BF16 and quantize nothing");
+}
+
+Result<std::unique_ptr<TrainedCodes>> DeviceTrainer::trained_codes(int64_t steps) {
+    NIBBLE_TRY(const Format format, codes_format(steps));
+    return fail("export: {}", format_name(format));
+}
+
+Result<std::shared_ptr<const LanguageModel>> DeviceTrainer::serving() {
+    NIBBLE_CHECK(weights_.update_host());
+    NIBBLE_TRY(std::shared_ptr<const LanguageModel> model, DeviceModel::load(parameters_, {}, options_.device, pool_));
+    return model;
+}
+
+Result<TrainState> DeviceTrainer::state() {
+    NIBBLE_TRY(TrainState state, weights_.download());
+    state.optimizer_steps = optimizer_steps_;
+    return state;
+}
+
+Status DeviceTrainer::set_state(const StoredTrainState& state) {
+    if (!state.recipe.empty()) return fail("a state of another recipe");
+    for (size_t id = 0; id < parameters_->count(); ++id) {
+        const std::span<float> master = parameters_->master(id);
+        if (!master.empty()) std::memcpy(master.data(), state.masters[id].data(), master.size_bytes());
+    }
+    parameters_->publish(pool_);
+    NIBBLE_CHECK(weights_.upload(&state));
+    optimizer_steps_ = state.optimizer_steps;
+    return Ok{};
+}
+
+std::vector<UnitLine> DeviceTrainer::table() const {
+    std::vector<UnitLine> lines;
+    const auto add = [&](std::string name, int64_t layer) {
+        lines.push_back(
+            {std::move(name), layer, "BF16 (the engine's)", "BF16 x BF16, sums FP32", "BF16 x BF16, sums FP32"});
+    };
+    for (const Block& block : weights_.outline().blocks)
+        for (const std::span<const Linear> unit : block.mixer().units()) add(unit[0].name, block.config().layer);
+    add("lm_head", -1);
+    return lines;
+}
+
+std::vector<std::string> DeviceTrainer::notes() const {
+    return {fmt::format("kernels: {}; gradients of activations BF16, of the residual stream and of parameters FP32",
+                        device_.name),
+            fmt::format("micro-batches of {} row{}, {}", plan_.micro_batch, plan_.micro_batch == 1 ? "" : "s",
+                        plan_.recompute == Recompute::block ? "blocks computed again on the way back"
+                                                            : "nothing computed again"),
+            "memory: " + plan_.text()};
+}
+
+std::string DeviceTrainer::arithmetic() const { return fmt::format("cuda, micro-batches of {}", plan_.micro_batch); }
+
+double DeviceTrainer::memory_gib() const { return static_cast<double>(plan_.total()) / (1 << 30); }
+
+}  // namespace nibble

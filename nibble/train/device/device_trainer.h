@@ -1,0 +1,94 @@
+// Training on a GPU: the interface of train/train_engine.h over masters, states and gradients that lie there.
+//
+// The unit of the arithmetic is the micro-batch: `micro_batch` rows go forward and back together, and gradients of
+// micro-batches are added in the order of AccumulationPlan. So results depend on the rows of a step, their order and
+// micro_batch; not on what is recomputed, nor on timing. Log-probabilities depend on none of it: they have the bits of
+// DeviceModel's.
+//
+// Forward is the engine's (BF16 operators, FP32 sums). On the way back gradients of activations are BF16, that of the
+// residual stream and those of parameters FP32. Within a step the host waits once, at its end, for loss and norm.
+#pragma once
+
+#include "train/device/accumulation.h"
+#include "train/device/train_pass.h"
+#include "train/trainer.h"
+
+namespace nibble {
+
+struct DeviceTrainerOptions {
+    TrainerOptions train;
+    DeviceChoice device{.cuda = true};
+    int64_t rows = 0, seq = 0;  // of a step, at most
+    int64_t micro_batch = 0;    // rows; 0: what fits
+    Recompute recompute = Recompute::automatic;
+};
+
+class DeviceTrainer : public TrainEngine {
+public:
+    // The pool outlives the trainer. Errors: models and recipes without kernels, a step that does not fit into the
+    // device's memory (with the sizes).
+    static Result<std::unique_ptr<DeviceTrainer>> create(std::shared_ptr<Parameters> parameters,
+                                                         const DeviceTrainerOptions& options, ThreadPool& pool);
+
+    void begin(int64_t, int64_t) override {}  // nothing here is keyed by the step
+    Result<TrainStep> step(std::span<const TrainBatch> batches, double learning_rate) override;
+    Result<TrainStep> step(std::span<const TrainBatch> batches, const RowObjective& objective,
+                           double learning_rate) override;
+    Status log_probs(const TrainBatch& batch, std::span<float> out) override;
+    // Loss and gradient without an update; the gradient of every parameter by id (for tests).
+    Result<TrainStep> backward(std::span<const TrainBatch> batches, std::vector<std::vector<float>>& gradients);
+
+    const ModelConfig& config() const override { return weights_.config(); }
+    double flops(int64_t seq) const override;
+    const Parameters& parameters() const override { return *parameters_; }
+    Result<std::shared_ptr<const Checkpoint>> trained() override;
+    Result<Format> codes_format(int64_t steps) override;
+    Result<std::unique_ptr<TrainedCodes>> trained_codes(int64_t steps) override;
+    // Beside the trainer's own copy: a second one of all weights.
+    Result<std::shared_ptr<const LanguageModel>> serving() override;
+    Result<TrainState> state() override;
+    int64_t recipe_size() const override { return 0; }
+    Status set_state(const StoredTrainState& state) override;
+    std::vector<UnitLine> table() const override;
+    std::vector<std::string> notes() const override;
+    bool sees_neighbours() const override { return false; }
+    std::string arithmetic() const override;
+    double memory_gib() const override;
+
+    const TrainMemoryPlan& plan() const { return plan_; }
+
+private:
+    DeviceTrainer(std::shared_ptr<Parameters> parameters, const DeviceTrainerOptions& options, DeviceInfo device,
+                  Stream stream, TrainWeights weights, ThreadPool& pool)
+        : parameters_(std::move(parameters)),
+          options_(options),
+          pool_(pool),
+          device_(std::move(device)),
+          stream_(std::move(stream)),
+          weights_(std::move(weights)) {}
+    Status allocate();
+    Result<TrainStep> run(std::span<const TrainBatch> batches, const RowObjective* objective);
+    Result<TrainStep> finish(TrainStep step, std::span<const TrainBatch> batches, const RowObjective* objective);
+    Result<TrainStep> updated(TrainStep step, double learning_rate);
+    Status add(std::pair<int, int> buffers);
+    Status queue_update(double learning_rate);
+    Status reserve_host(int64_t tokens);
+
+    std::shared_ptr<Parameters> parameters_;
+    DeviceTrainerOptions options_;
+    ThreadPool& pool_;
+    DeviceInfo device_;
+    Stream stream_;
+    TrainWeights weights_;
+    TrainMemoryPlan plan_;
+    std::unique_ptr<TrainPass> pass_;
+    std::optional<DeviceArena> ends_;  // log-probabilities, norm, clip factor
+    float* log_probs_ = nullptr;       // of a micro-batch
+    std::byte* norm_workspace_ = nullptr;
+    std::byte* scalars_ = nullptr;
+    std::optional<PinnedBuffer> landing_;  // scalars, then log-probabilities of all tokens of a step
+    int64_t optimizer_steps_ = 0;
+    int result_ = 0;  // the buffer that holds the step's gradient
+};
+
+}  // namespace nibble

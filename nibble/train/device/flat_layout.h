@@ -1,0 +1,41 @@
+// Where every parameter lies in the flat arrays of a GPU trainer (masters, states, gradients, published copies): one
+// offset for all of them, so that optimizer, norm and sums are one launch over everything.
+//
+//   matrices   what multiplies as one product (q, k, v; gate, up) lies adjacent: one matrix [rows of all, cols]
+//   vectors    norms; first those that are read as BF16, then those that stay FP32
+//
+// Pieces begin at multiples of `flat_alignment` elements; what lies between them is zero and stays zero.
+#pragma once
+
+#include "model/cpu/model.h"
+#include "model/parameters.h"
+
+#include <string>
+#include <vector>
+
+namespace nibble {
+
+inline constexpr int64_t flat_alignment = 64;
+
+// A unit of linears, the embedding or the head.
+struct FlatMatrix {
+    std::string name;  // of the first part
+    int64_t at = 0, rows = 0, cols = 0;
+    int64_t elements() const { return rows * cols; }
+};
+
+struct FlatLayout {
+    int64_t elements = 0, matrix_elements = 0;   // both with gaps; vectors begin at matrix_elements
+    int64_t rounded_vectors = 0;                 // of the vectors' elements: read as BF16
+    std::vector<int64_t> at;                     // by parameter id
+    std::vector<std::vector<FlatMatrix>> units;  // of every block, as Mixer::units() has them
+    FlatMatrix embedding, head;                  // the same where they are tied
+    bool tied = false;
+
+    int64_t vector_elements() const { return elements - matrix_elements; }
+
+    // Errors: a parameter that has no place (biases; tensors that no linear and no norm reads), with its name.
+    static Result<FlatLayout> make(const Parameters& parameters, const ModelConfig& config, const ModelParts& parts);
+};
+
+}  // namespace nibble

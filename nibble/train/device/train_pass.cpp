@@ -1,0 +1,235 @@
+#include "train/device/train_pass.h"
+
+#include "base/checked.h"
+#include "train/device/train_scratch.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace nibble {
+namespace {
+
+const Rope* rope_of_block(const BlockConfig& block) {
+    const auto* a = std::get_if<AttentionConfig>(&block.mixer);
+    return a && a->rope.dims > 0 ? &a->rope : nullptr;
+}
+
+bool one_kind(const DeviceMixer& a, const DeviceMixer& b) {
+    const auto x = a.attention(), y = b.attention();
+    return x->kv == y->kv && x->q_heads == y->q_heads && x->window == y->window && x->softmax_scale == y->softmax_scale;
+}
+
+}  // namespace
+
+const DeviceAttention* TrainPass::attention(size_t block) const { return attention_of(weights_.layers()[block]); }
+const DeviceMlp* TrainPass::mlp(size_t block) const { return mlp_of(weights_.layers()[block]); }
+
+Result<std::vector<TrainMemoryPlan::Item>> TrainPass::sizes(const TrainWeights& weights, const TrainPassShape& shape,
+                                                            const DeviceInfo& device) {
+    NIBBLE_TRY(const TrainScratch scratch, TrainScratch::make(weights, shape, device));
+    return std::vector<TrainMemoryPlan::Item>{{"activations", scratch.kept},
+                                              {"logits slab", scratch.logits},
+                                              {"scratch", scratch.together - scratch.logits},
+                                              {"K and V of a block", scratch.pages}};
+}
+
+Result<std::unique_ptr<TrainPass>> TrainPass::create(const TrainWeights& weights, const TrainPassShape& shape,
+                                                     const DeviceInfo& device, const Stream& stream, ThreadPool& pool) {
+    NIBBLE_TRY(Workspace host, Workspace::create(Compute::bf16, {}, pool));
+    std::unique_ptr<TrainPass> pass(new TrainPass(weights, shape, device, stream, std::move(host)));
+    const auto layers = weights.layers();
+    pass->kind_of_.assign(layers.size(), 0);
+    for (size_t b = 0; b < layers.size(); ++b) {
+        if (!layers[b].mixer->attention()) continue;
+        const auto like = std::ranges::find_if(
+            pass->kinds_, [&](const Kind& k) { return one_kind(*layers[k.layer].mixer, *layers[b].mixer); });
+        pass->kind_of_[b] = static_cast<size_t>(like - pass->kinds_.begin());
+        if (like == pass->kinds_.end()) pass->kinds_.emplace_back().layer = b;
+        if (const Rope* rope = rope_of_block(layers[b].config)) pass->memory_.rotary().add(*rope);
+    }
+    if (pass->kinds_.empty()) return fail("--device cuda does not train models without attention yet");
+    NIBBLE_CHECK(pass->allocate());
+    return pass;
+}
+
+Status TrainPass::allocate() {
+    NIBBLE_TRY(const TrainScratch scratch, TrainScratch::make(weights_, shape_, device_));
+    const int64_t n = shape_.tokens(), w = hidden();
+    NIBBLE_TRY(kept_memory_, DeviceArena::create(device_.index, scratch.kept));
+    Kept shared;
+    const auto rest = [&](size_t b, Kept& to) -> Status {
+        NIBBLE_TRY(to.x, kept_memory_->allocate(2 * padded_rows(n) * w));
+        NIBBLE_TRY(to.wide, kept_memory_->allocate(2 * n * TrainScratch::wide_of(weights_.layers()[b])));
+        NIBBLE_TRY(to.heads, kept_memory_->allocate(2 * n * TrainScratch::heads_of(weights_.layers()[b])));
+        return Ok{};
+    };
+    const DeviceArena::Mark start = kept_memory_->mark();
+    DeviceArena::Mark end = start;
+    for (size_t b = 0; b < weights_.layers().size(); ++b) {
+        Kept kept;
+        if (shape_.recompute == Recompute::block) {  // one memory for all: that of the largest
+            kept_memory_->release(start);
+            NIBBLE_CHECK(rest(b, kept));
+            end = std::max(end, kept_memory_->mark());
+        } else {
+            NIBBLE_CHECK(rest(b, kept));
+            end = kept_memory_->mark();
+        }
+        kept_.push_back(kept);
+    }
+    kept_memory_->release(start);
+    NIBBLE_CHECK(kept_memory_->allocate(end - start));
+    for (Kept& kept : kept_) {
+        NIBBLE_TRY(kept.stream, kept_memory_->allocate(2 * n * w));
+    }
+    NIBBLE_TRY(last_stream_, kept_memory_->allocate(2 * n * w));
+    NIBBLE_TRY(normed_, kept_memory_->allocate(2 * padded_rows(n) * w));
+    NIBBLE_TRY(y_, kept_memory_->allocate_array<float>(n * w));
+    NIBBLE_TRY(d_stream_, kept_memory_->allocate_array<float>(n * w));
+    NIBBLE_TRY(dy_, kept_memory_->allocate(2 * n * w));
+    NIBBLE_TRY(dx_, kept_memory_->allocate(2 * n * w));
+    NIBBLE_TRY(back_, BackSizes::make(weights_, shape_));
+    NIBBLE_TRY(workspace_, kept_memory_->allocate(scratch.workspace));
+    NIBBLE_CHECK(memory_.reserve(scratch.together, n));
+    return memory_.reserve_rotary(shape_.seq, host_);
+}
+
+Status TrainPass::fill_kind(Kind& kind, const Batch& texts) {
+    const DeviceLayer& layer = weights_.layers()[kind.layer];
+    int64_t tokens = 0;
+    const auto count = std::ssize(texts.segments());
+    for (const Segment& s : texts.segments()) tokens += round_up(std::ssize(s.tokens), kv_page_tokens);
+    if (!kind.pool || kind.pool_tokens < tokens || kind.pool_sequences < count) {
+        kind.pool.reset();
+        kind.pool_tokens = std::max(tokens, TrainScratch::page_tokens(shape_));
+        kind.pool_sequences = std::max<int64_t>(count, TrainScratch::documents(shape_));
+        NIBBLE_TRY(kind.pool,
+                   KvPool::create({layer.mixer->state()}, kind.pool_tokens, kind.pool_sequences,
+                                  [&](int64_t bytes) { return device_state_memory(bytes, device_.index, stream_); }));
+    }
+    // Their pages are free again at the end of this scope and written by later work of this stream only.
+    std::vector<Sequence> sequences;
+    std::vector<Sequence*> list;
+    sequences.reserve(static_cast<size_t>(count));
+    for (const Segment& s : texts.segments()) {
+        sequences.push_back(kind.pool->sequence());
+        NIBBLE_CHECK(sequences.back().reserve(std::ssize(s.tokens)));
+        list.push_back(&sequences.back());
+    }
+    return kind.batch.make(texts, list, {&layer, 1}, {}, {}, device_, stream_);
+}
+
+Status TrainPass::prepare(const MicroBatch& m) {
+    if (m.tokens() > shape_.tokens() || m.batch->seq > shape_.seq)
+        return fail("a micro-batch of {} x {} tokens; {} x {} were planned", m.rows, m.batch->seq, shape_.rows,
+                    shape_.seq);
+    NIBBLE_CHECK(use_device(device_.index));
+    NIBBLE_CHECK(copied_.before());
+    tokens_ = m.tokens();
+    const Batch texts = texts_of(m);
+    for (Kind& kind : kinds_) NIBBLE_CHECK(fill_kind(kind, texts));
+    const RowsById by_id = rows_by_id(m.ids());
+    upload_.clear();
+    labels_ = upload_.add(m.labels());
+    first_ = upload_.add(std::span<const int32_t>(first_rows(m)));
+    ids_ = upload_.add(std::span<const int32_t>(by_id.ids));
+    begin_ = upload_.add(std::span<const int32_t>(by_id.begin));
+    order_ = upload_.add(std::span<const int32_t>(by_id.order));
+    unique_ = std::ssize(by_id.ids);
+    NIBBLE_CHECK(upload_.send(device_.index, stream_));
+    NIBBLE_CHECK(copied_.after(stream_));
+    // Attention's workspace follows from the documents: more of them than were planned for may want more.
+    int64_t attention = 0;
+    for (const Kind& kind : kinds_) attention = std::max(attention, kind.batch.attention_workspace());
+    NIBBLE_TRY(const TrainScratch scratch, TrainScratch::make(weights_, shape_, device_, attention));
+    NIBBLE_CHECK(memory_.reserve(scratch.together, tokens_));
+    for (Kind& kind : kinds_) {
+        kind.step.emplace(memory_.step());
+        kind.batch.describe(*kind.step);
+        std::vector<DeviceBlockBatch>& blocks = kind.step->blocks;
+        const DeviceBlockBatch of_kind = blocks[static_cast<size_t>(weights_.layers()[kind.layer].config.index)];
+        blocks.assign(weights_.layers().size(), of_kind);
+    }
+    return Ok{};
+}
+
+Status TrainPass::set_slopes(std::span<const float> slopes) {
+    if (std::ssize(slopes) != tokens_) return fail("{} slopes of {} tokens", slopes.size(), tokens_);
+    NIBBLE_CHECK(slopes_copied_.before());
+    slope_upload_.clear();
+    slopes_ = slope_upload_.add(slopes);
+    NIBBLE_CHECK(slope_upload_.send(device_.index, stream_));
+    return slopes_copied_.after(stream_);
+}
+
+Status TrainPass::forward(bool keep) {
+    const auto layers = weights_.layers();
+    DeviceStep& step = *kinds_[0].step;
+    // Not with overlap: the kernels before may have written the weights that the first products read ahead.
+    NIBBLE_CHECK(cuda::embed(weights_.published(weights_.flat().embedding), step.tokens, tokens_, hidden(),
+                             kept_[0].stream, false, stream_));
+    for (size_t b = 0; b < layers.size(); ++b) {
+        Kept kept = kept_[b];
+        // Nothing is read again: streams in turns.
+        if (!keep) kept.stream = kept_[b % 2].stream;
+        if (!keep || shape_.recompute == Recompute::block) kept.wide = nullptr;
+        cuda::AddNorm norm{.tokens = tokens_,
+                           .width = hidden(),
+                           .h = kept.stream,
+                           .weight = layers[b].norm,
+                           .eps = weights_.config().norm_eps,
+                           .out = {kept.x}};
+        if (b > 0) {
+            norm.h = keep ? kept_[b - 1].stream : kept_[(b - 1) % 2].stream;
+            norm.sum = kept.stream;
+            norm.update = y_;
+        }
+        NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, stream_));
+        NIBBLE_CHECK(block_forward(b, kept, y_));
+    }
+    const size_t last = layers.size() - 1;
+    return cuda::add_norm({.tokens = tokens_,
+                           .width = hidden(),
+                           .h = keep ? kept_[last].stream : kept_[last % 2].stream,
+                           .sum = last_stream_,
+                           .update = y_,
+                           .weight = weights_.norm(),
+                           .eps = weights_.config().norm_eps,
+                           .out = {normed_}},
+                          step.overlap, stream_);
+}
+
+Status TrainPass::block_forward(size_t b, const Kept& kept, float* y) {
+    return attention(b) ? attention_forward(b, kept, y) : mlp_forward(b, kept, y);
+}
+
+Status TrainPass::attention_forward(size_t b, const Kept& kept, float* y) {
+    DeviceStep& step = step_of(b);
+    const DeviceScope scope(step);
+    const DeviceAttention& a = *attention(b);
+    NIBBLE_TRY(float* qkv, step.scratch.allocate_array<float>(tokens_ * a.in().rows));
+    NIBBLE_TRY(std::byte * q, step.scratch.allocate(2 * tokens_ * a.out().cols));
+    NIBBLE_CHECK(a.in().forward({.x = kept.x}, tokens_, qkv, step));
+    if (kept.wide) NIBBLE_CHECK(cuda::to_rows(qkv, 0, tokens_, a.in().rows, {kept.wide}, step.overlap, stream_));
+    NIBBLE_CHECK(cuda::rope_append(a.rope_append(qkv, q, step), a.cache(step), step.overlap, stream_));
+    NIBBLE_CHECK(a.attend(q, kept.heads, step));
+    if (!y) return Ok{};
+    return a.out().forward({.x = kept.heads}, tokens_, y, hidden(), step);
+}
+
+Status TrainPass::mlp_forward(size_t b, const Kept& kept, float* y) {
+    DeviceStep& step = step_of(b);
+    const DeviceScope scope(step);
+    const DeviceMlp& m = *mlp(b);
+    const MlpConfig& c = m.config();
+    NIBBLE_TRY(float* in, step.scratch.allocate_array<float>(tokens_ * m.in().rows));
+    NIBBLE_CHECK(m.in().forward({.x = kept.x}, tokens_, in, step));
+    if (kept.wide) NIBBLE_CHECK(cuda::to_rows(in, 0, tokens_, m.in().rows, {kept.wide}, step.overlap, stream_));
+    if (!y) return Ok{};
+    NIBBLE_TRY(std::byte * mid, step.scratch.allocate(m.mid_bytes(tokens_)));
+    NIBBLE_CHECK(
+        cuda::activate(c.activation, c.gated, in, m.in().rows, tokens_, c.intermediate, {mid}, step.overlap, stream_));
+    return m.out().forward({.x = mid}, tokens_, y, hidden(), step);
+}
+
+}  // namespace nibble

@@ -1,0 +1,145 @@
+// One micro-batch forward and back on a GPU. Forward are the engine's layers, part by part, so that what lies between
+// their products can be kept; the way back is kernels/train_cuda.h.
+//
+//   stream b   the residual stream that block b reads, BF16; always kept
+//   x, wide, heads   of a block: its normed input; the first product's output rounded to BF16 (q, k and v before norms
+//              and rotary embedding; gate and up); what attention gives. Kept, or computed again (Recompute::block)
+//
+// All work is queued in one stream; only prepare() may wait (for the copies of the micro-batch before last).
+#pragma once
+
+#include "model/device/attention.h"
+#include "model/device/mlp.h"
+#include "train/device/memory_plan.h"
+#include "train/device/micro_batch.h"
+#include "train/device/train_back.h"
+#include "train/device/train_weights.h"
+
+#include <array>
+
+namespace nibble {
+
+// Sizes of a pass that do not change from step to step.
+struct TrainPassShape {
+    int64_t rows = 0, seq = 0;  // of a micro-batch, at most
+    Recompute recompute = Recompute::none;
+
+    int64_t tokens() const { return rows * seq; }
+};
+
+// Copies from host memory that is used in turns: before the third, the first must have arrived.
+class CopyGuard {
+public:
+    Status before() {
+        auto& event = events_[count_ % 2];
+        if (event) return event->synchronize();
+        return Ok{};
+    }
+    Status after(const Stream& stream) {
+        auto& event = events_[count_++ % 2];
+        if (!event) {
+            NIBBLE_TRY(event, Event::create_sleeping());
+        }
+        return event->record(stream);
+    }
+
+private:
+    std::array<std::optional<Event>, 2> events_;
+    size_t count_ = 0;
+};
+
+class TrainPass {
+public:
+    // What it allocates, as items of a memory plan. Needs the device for the plans of attention.
+    static Result<std::vector<TrainMemoryPlan::Item>> sizes(const TrainWeights& weights, const TrainPassShape& shape,
+                                                            const DeviceInfo& device);
+    // Weights, device and stream outlive it. Allocates.
+    static Result<std::unique_ptr<TrainPass>> create(const TrainWeights& weights, const TrainPassShape& shape,
+                                                     const DeviceInfo& device, const Stream& stream, ThreadPool& pool);
+
+    // The micro-batch of the next calls. Copies what kernels read of it.
+    Status prepare(const MicroBatch& m);
+    // Embedding and all blocks; `keep`: for backward().
+    Status forward(bool keep);
+    // log_probs [tokens] on the device, of all labels; after forward().
+    Status log_probs(float* out);
+    // Slopes of the loss by every label's log-probability [tokens], host memory that may be reused at once.
+    Status set_slopes(std::span<const float> slopes);
+    // The gradient of sum(slope * log p) into `gradient` (flat, all of it), and log_probs as above; after forward(true)
+    // and set_slopes().
+    Status backward(float* gradient, float* log_probs);
+
+private:
+    struct Kind {  // of attention: blocks of equal cache shape, heads and window share work lists and pages
+        size_t layer = 0;
+        std::unique_ptr<KvPool> pool;
+        int64_t pool_tokens = 0, pool_sequences = 0;
+        DeviceBatch batch;
+        std::optional<DeviceStep> step;
+    };
+    struct Kept {  // of a block
+        std::byte* stream = nullptr;
+        std::byte* x = nullptr;
+        std::byte* wide = nullptr;
+        std::byte* heads = nullptr;
+    };
+    TrainPass(const TrainWeights& weights, const TrainPassShape& shape, const DeviceInfo& device, const Stream& stream,
+              Workspace host)
+        : weights_(weights),
+          shape_(shape),
+          device_(device),
+          stream_(stream),
+          host_(std::move(host)),
+          memory_(device_, stream_),
+          plans_(device_) {}
+
+    Status allocate();
+    Status fill_kind(Kind& kind, const Batch& texts);
+    const DeviceAttention* attention(size_t block) const;
+    const DeviceMlp* mlp(size_t block) const;
+    DeviceStep& step_of(size_t block) { return *kinds_[kind_of_[block]].step; }
+    int64_t hidden() const { return weights_.config().hidden; }
+
+    // x and wide (and heads) of a block from its stream; `y`: its output, null: not wanted.
+    Status block_forward(size_t block, const Kept& kept, float* y);
+    Status attention_forward(size_t block, const Kept& kept, float* y);
+    Status mlp_forward(size_t block, const Kept& kept, float* y);
+    // The gradient of the stream through a block: d_stream_ += ...
+    Status block_backward(size_t block, float* gradient);
+    // dy_ -> dx_.
+    Status attention_backward(size_t block, const Kept& kept, float* gradient);
+    Status mlp_backward(size_t block, const Kept& kept, float* gradient);
+    // Logits in slabs, log-probabilities; with `gradient` the way back to normed_, whose gradient goes to dx_.
+    Status head(float* log_probs, float* gradient);
+    // Of a linear: dx = dy W, dw = dy^T x.
+    Status linear_backward(const FlatMatrix& w, const std::byte* dy, const std::byte* x, std::byte* dx, float* gradient,
+                           int64_t tokens, bool add);
+
+    const TrainWeights& weights_;
+    TrainPassShape shape_;
+    const DeviceInfo& device_;
+    const Stream& stream_;
+    Workspace host_;
+    DeviceStepMemory memory_;
+    std::optional<DeviceArena> kept_memory_;
+    std::vector<Kind> kinds_;
+    std::vector<size_t> kind_of_;  // by block
+    std::vector<Kept> kept_;       // by block; with Recompute::block all but the stream are the same memory
+    std::byte* last_stream_ = nullptr;
+    std::byte* normed_ = nullptr;  // of the head
+    float* y_ = nullptr;           // [tokens, hidden] a mixer's output
+    float* d_stream_ = nullptr;    // [tokens, hidden]
+    std::byte* dy_ = nullptr;      // [tokens, hidden] BF16
+    std::byte* dx_ = nullptr;      // [tokens, hidden] BF16
+    std::byte* workspace_ = nullptr;
+    BackPlans plans_;
+    BackSizes back_;
+
+    // Of the micro-batch in hand.
+    int64_t tokens_ = 0;
+    DeviceUpload upload_, slope_upload_;
+    CopyGuard copied_, slopes_copied_;
+    int64_t labels_ = 0, slopes_ = 0, first_ = 0, ids_ = 0, begin_ = 0, order_ = 0, unique_ = 0;
+};
+
+}  // namespace nibble

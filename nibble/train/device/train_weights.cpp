@@ -1,0 +1,169 @@
+#include "train/device/train_weights.h"
+
+#include "base/checked.h"
+#include "model/device/attention.h"
+#include "model/device/mlp.h"
+
+#include <cstring>
+
+namespace nibble {
+namespace {
+
+std::byte* bytes_at(const void* p) { return const_cast<std::byte*>(static_cast<const std::byte*>(p)); }
+
+Linear head_linear(const ModelConfig& config, const Head& head) {
+    Linear l;
+    l.name = config.head.substr(0, config.head.size() - std::string_view(".weight").size());
+    l.rows = head.linear().rows, l.cols = head.linear().cols;
+    return l;
+}
+
+}  // namespace
+
+Status TrainWeights::check(const ModelConfig& config) {
+    const auto refuse = [](const std::string& what) { return fail("--device cuda does not train {} yet", what); };
+    if (config.norm_plus_one) return refuse("norms that multiply by 1 + w");
+    if (config.embedding_scale != 1.0f) return refuse("scaled embeddings");
+    for (const BlockConfig& block : config.blocks) {
+        if (!block.post_norm.empty()) return refuse("norms behind a mixer (" + block.post_norm + ")");
+        if (const auto* a = std::get_if<AttentionConfig>(&block.mixer)) {
+            if (a->qkv_bias || a->out_bias) return refuse("biases (" + block.prefix + ")");
+        } else if (const auto* mlp = std::get_if<MlpConfig>(&block.mixer)) {
+            if (mlp->bias) return refuse("biases (" + block.prefix + ")");
+        } else {
+            return refuse("mixers other than attention and MLP (" + block.prefix + ")");
+        }
+    }
+    return Ok{};
+}
+
+Result<TrainWeights> TrainWeights::plan(std::shared_ptr<Parameters> parameters, const ModelConfig& config,
+                                        ThreadPool& pool) {
+    NIBBLE_CHECK(check(config));
+    TrainWeights w;
+    w.parameters_ = std::move(parameters);
+    w.config_ = config;
+    w.pool_ = &pool;
+    NIBBLE_TRY(w.parts_, load_parts(config, *w.parameters_, {}, pool, WeightSource::Mode::outline));
+    NIBBLE_TRY(w.flat_, FlatLayout::make(*w.parameters_, config, w.parts_));
+    DeviceWeights planner = DeviceWeights::planner(*w.parameters_);
+    NIBBLE_CHECK(w.make_parts(planner));
+    w.operand_bytes_ = planner.bytes();
+    return w;
+}
+
+Status TrainWeights::make_parts(DeviceWeights& weights) {
+    layers_.clear();
+    for (const Block& block : parts_.blocks) {
+        NIBBLE_TRY(DeviceLayer layer, DeviceLayer::make(config_, block, weights));
+        layers_.push_back(std::move(layer));
+    }
+    NIBBLE_TRY(head_, weights.linear(head_linear(config_, parts_.head)));
+    return Ok{};
+}
+
+int64_t TrainWeights::place(const std::string& tensor) const {
+    const auto id = parameters_->id(tensor);
+    return id.ok() ? flat_.at[*id] : -1;
+}
+
+Status TrainWeights::load(int gradients, const DeviceInfo& device, const Stream& stream) {
+    stream_ = &stream;
+    NIBBLE_TRY(operands_, DeviceArena::create(device.index, operand_bytes_ + DeviceWeights::staging_bytes));
+    const int64_t size = 3 * master_bytes() + published_bytes() + gradients * master_bytes();
+    NIBBLE_TRY(arrays_, DeviceArena::create(device.index, size + (8 + gradients) * DeviceArena::alignment));
+    NIBBLE_TRY(master_, arrays_->allocate_array<float>(flat_.elements));
+    NIBBLE_TRY(m_, arrays_->allocate_array<float>(flat_.elements));
+    NIBBLE_TRY(v_, arrays_->allocate_array<float>(flat_.elements));
+    NIBBLE_TRY(published_, arrays_->allocate(2 * flat_.elements));
+    NIBBLE_TRY(vectors_, arrays_->allocate_array<float>(flat_.vector_elements()));
+    gradients_.clear();
+    for (int i = 0; i < gradients; ++i) {
+        NIBBLE_TRY(float* one, arrays_->allocate_array<float>(flat_.elements));
+        gradients_.push_back(one);
+    }
+    // Gaps between pieces are never written again.
+    for (float* array : {master_, m_, v_}) NIBBLE_CHECK(fill_device(bytes_at(array), 0, master_bytes(), stream));
+    for (float* array : gradients_) NIBBLE_CHECK(fill_device(bytes_at(array), 0, master_bytes(), stream));
+    NIBBLE_CHECK(fill_device(published_, 0, 2 * flat_.elements, stream));
+    NIBBLE_TRY(DeviceWeights weights, DeviceWeights::loader(*parameters_, *operands_, stream));
+    NIBBLE_CHECK(make_parts(weights));
+    for (DeviceLayer& layer : layers_) {
+        layer.norm = vector(layer.config.norm);
+        if (const auto* a = std::get_if<AttentionConfig>(&layer.config.mixer); a && a->qk_norm)
+            static_cast<DeviceAttention&>(*layer.mixer)
+                .use_norms(vector(layer.config.prefix + ".q_norm.weight"),
+                           vector(layer.config.prefix + ".k_norm.weight"));
+    }
+    norm_ = vector(config_.norm);
+    return upload(nullptr);
+}
+
+Status TrainWeights::upload(const StoredTrainState* states) {
+    for (size_t id = 0; id < parameters_->count(); ++id) {
+        const int64_t at = flat_.at[id], bytes = 4 * std::ssize(parameters_->master(id));
+        NIBBLE_CHECK(copy_to_device(bytes_at(master_ + at), bytes_at(parameters_->master(id).data()), bytes, *stream_));
+        const MatrixView values = parameters_->published(id);
+        if (values.dtype == DType::bf16)
+            NIBBLE_CHECK(copy_to_device(published_ + 2 * at, values.data, values.bytes(), *stream_));
+        if (!states) continue;
+        NIBBLE_CHECK(copy_to_device(bytes_at(m_ + at), states->m[id].data(), bytes, *stream_));
+        NIBBLE_CHECK(copy_to_device(bytes_at(v_ + at), states->v[id].data(), bytes, *stream_));
+    }
+    NIBBLE_CHECK(republish());
+    return stream_->synchronize();
+}
+
+// Not with `overlap`: a product may read its weights before the kernel in front of it has ended.
+Status TrainWeights::republish() {
+    const auto operand = [&](const FlatMatrix& from, const DeviceLinear& to) {
+        return cuda::make_operand(MatrixView{DType::bf16, from.rows, from.cols, published(from)}, from.rows, 0,
+                                  bytes_at(to.operand.tiles), *stream_);
+    };
+    for (size_t b = 0; b < layers_.size(); ++b) {
+        const DeviceMixer& mixer = *layers_[b].mixer;
+        const bool attention = std::holds_alternative<AttentionConfig>(layers_[b].config.mixer);
+        const DeviceStack& in =
+            attention ? static_cast<const DeviceAttention&>(mixer).in() : static_cast<const DeviceMlp&>(mixer).in();
+        const DeviceLinear& out =
+            attention ? static_cast<const DeviceAttention&>(mixer).out() : static_cast<const DeviceMlp&>(mixer).out();
+        if (in.parts.size() != 1) return fail("{}: parts of a stack that do not multiply as one", in.parts[0].name);
+        NIBBLE_CHECK(operand(flat_.units[b][0], in.parts[0]));
+        NIBBLE_CHECK(operand(flat_.units[b][1], out));
+    }
+    NIBBLE_CHECK(operand(flat_.head, head_));
+    const int64_t count = flat_.vector_elements();
+    NIBBLE_CHECK(copy_on_device(bytes_at(vectors_), bytes_at(master_ + flat_.matrix_elements), 4 * count, *stream_));
+    if (flat_.rounded_vectors == 0) return Ok{};
+    return cuda::round_rows(vectors_, flat_.rounded_vectors, false, *stream_);
+}
+
+Status TrainWeights::copy_from(const float* device, std::vector<std::vector<float>>& to) {
+    to.resize(parameters_->count());
+    for (size_t id = 0; id < to.size(); ++id) {
+        to[id].resize(parameters_->master(id).size());
+        NIBBLE_CHECK(
+            copy_to_host(bytes_at(to[id].data()), bytes_at(device + flat_.at[id]), 4 * std::ssize(to[id]), *stream_));
+    }
+    return Ok{};
+}
+
+Result<TrainState> TrainWeights::download() {
+    TrainState state;
+    NIBBLE_CHECK(copy_from(master_, state.masters));
+    NIBBLE_CHECK(copy_from(m_, state.m));
+    NIBBLE_CHECK(copy_from(v_, state.v));
+    NIBBLE_CHECK(stream_->synchronize());
+    return state;
+}
+
+Status TrainWeights::update_host() {
+    for (size_t id = 0; id < parameters_->count(); ++id)
+        NIBBLE_CHECK(copy_to_host(bytes_at(parameters_->master(id).data()), bytes_at(master_ + flat_.at[id]),
+                                  4 * std::ssize(parameters_->master(id)), *stream_));
+    NIBBLE_CHECK(stream_->synchronize());
+    parameters_->publish(*pool_);
+    return Ok{};
+}
+
+}  // namespace nibble

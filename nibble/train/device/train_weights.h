@@ -1,0 +1,79 @@
+// The parameters of a model on a GPU while it is trained: flat arrays of masters, states and gradients, and the
+// engine's own layers, whose operands are written anew after every update. Nothing is loaded again: kernels find new
+// weights where the old ones were.
+#pragma once
+
+#include "model/device/model.h"
+#include "train/device/flat_layout.h"
+#include "train/train_engine.h"
+
+namespace nibble {
+
+class TrainWeights {
+public:
+    // What a device trainer has kernels for, by one line of error: dense decoders of attention and MLP.
+    static Status check(const ModelConfig& config);
+    // Sizes alone.
+    static Result<TrainWeights> plan(std::shared_ptr<Parameters> parameters, const ModelConfig& config,
+                                     ThreadPool& pool);
+    int64_t operand_bytes() const { return operand_bytes_; }     // of the engine's layers
+    int64_t master_bytes() const { return 4 * flat_.elements; }  // of masters, of each state, of a gradient
+    int64_t published_bytes() const { return 2 * flat_.elements + 4 * flat_.vector_elements(); }
+
+    // Allocates everything and copies the parameters to the device; waits.
+    Status load(int gradients, const DeviceInfo& device, const Stream& stream);
+
+    // Masters and published values of the host to the device; states too.
+    Status upload(const StoredTrainState* states);
+    // The operands of all layers from the published values, vectors from their masters.
+    Status republish();
+    // Waits.
+    Result<TrainState> download();
+    // A flat array by parameter id; does not wait.
+    Status copy_from(const float* device, std::vector<std::vector<float>>& to);
+    // Masters into the host's parameters, published there. Waits.
+    Status update_host();
+
+    const ModelConfig& config() const { return config_; }
+    const FlatLayout& flat() const { return flat_; }
+    const ModelParts& outline() const { return parts_; }
+    const Parameters& parameters() const { return *parameters_; }
+    std::span<const DeviceLayer> layers() const { return layers_; }
+    const DeviceLinear& head() const { return head_; }
+    const float* norm() const { return norm_; }
+
+    float* master() const { return master_; }
+    float* m() const { return m_; }
+    float* v() const { return v_; }
+    float* gradient(int buffer) const { return gradients_[static_cast<size_t>(buffer)]; }
+    int gradient_buffers() const { return static_cast<int>(gradients_.size()); }
+    std::byte* published() const { return published_; }  // BF16, row-major
+    const std::byte* published(const FlatMatrix& matrix) const { return published_ + 2 * matrix.at; }
+    // Of a norm's tensor, in the flat arrays.
+    int64_t place(const std::string& tensor) const;
+    const float* vector(const std::string& tensor) const { return vectors_ + (place(tensor) - flat_.matrix_elements); }
+
+private:
+    Status make_parts(DeviceWeights& weights);
+
+    std::shared_ptr<Parameters> parameters_;
+    ModelConfig config_;
+    ThreadPool* pool_ = nullptr;
+    ModelParts parts_;
+    FlatLayout flat_;
+    int64_t operand_bytes_ = 0;
+
+    const Stream* stream_ = nullptr;
+    std::optional<DeviceArena> operands_, arrays_;
+    std::vector<DeviceLayer> layers_;
+    DeviceLinear head_;
+    const float* norm_ = nullptr;
+    float* master_ = nullptr;
+    float* m_ = nullptr;
+    float* v_ = nullptr;
+    float* vectors_ = nullptr;  // as they multiply
+    std::byte* published_ = nullptr;
+    std::vector<float*> gradients_;
+};
+
+}  // namespace nibble

@@ -1,0 +1,56 @@
+// What a trainer asks of the products of a model's linears beyond the products: what belongs to steps, and what a
+// checkpoint keeps of them.
+#pragma once
+
+#include "base/error.h"
+#include "base/thread_pool.h"
+#include "model/cpu/linear_products.h"
+#include "train/train_operand.h"
+#include "train/train_rules.h"
+
+#include <string>
+#include <vector>
+
+namespace nibble {
+
+struct UnitLine {  // of the table that is printed at the start
+    std::string name;
+    int64_t layer = 0;
+    std::string forward, input_gradient, weight_gradient;
+};
+
+// The weight of one forward product: which parameters it is made of, and how it is rounded in the phase of the run.
+struct ForwardWeight {
+    struct Part {
+        std::string name;  // of the linear
+        size_t id = 0;     // of its parameter
+        int64_t first_row = 0;
+    };
+    std::vector<Part> parts;
+    int64_t cols = 0;
+    UnitRules rules;
+};
+
+class StepProducts : public LinearProducts {
+public:
+    // A step whose gradient is computed; its rows one after the other; its update was made (else it left no trace).
+    virtual void begin_step(int64_t step, int64_t steps) = 0;
+    virtual void begin_row(int64_t row, int64_t seq) = 0;
+    virtual void end_step() = 0;
+    // Between steps: forward passes leave no trace.
+    virtual void pause() = 0;
+
+    virtual std::vector<UnitLine> table() const = 0;
+    // The forward weights that are parameters, and the operand that the product reads (where the rules quantize it).
+    virtual size_t units() const = 0;
+    virtual ForwardWeight forward_weight(size_t unit) const = 0;
+    virtual CastOperand forward_operand(size_t unit, ThreadPool& pool) const = 0;
+    // Whether a row's log-probabilities depend on its neighbours in a batch.
+    virtual bool sees_neighbours() const = 0;
+    // Histories of scales, directions of inputs: what a checkpoint keeps of a recipe. Error: of another recipe or
+    // model.
+    virtual std::vector<float> state() const = 0;
+    virtual Status set_state(const std::vector<float>& state) = 0;
+};
+
+}  // namespace nibble

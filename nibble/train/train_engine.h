@@ -1,0 +1,95 @@
+// What computes the steps of a run: on the host (train/trainer.h) or on a GPU (train/device/device_trainer.h). The run
+// loop, checkpoints, checks and reports know this alone.
+#pragma once
+
+#include "base/mapped_file.h"
+#include "model/language_model.h"
+#include "model/parameters.h"
+#include "train/step_products.h"
+#include "train/train_batch.h"
+#include "train/trained_codes.h"
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace nibble {
+
+struct TrainStep {
+    double loss = 0;     // the objective's; of cross-entropy and distillation the weighted mean
+    double weight = 0;   // cross-entropy: the sum of the labels' weights
+    int64_t tokens = 0;  // of all rows
+    double gradient_norm = 0;
+    double learning_rate = 0;
+    float clip = 1;        // that the gradient was multiplied with
+    bool skipped = false;  // not finite: the parameters are as before
+};
+
+// What one row wants: from the log-probabilities of its labels (0 where the label is -1) the slope of the step's loss
+// with respect to each of them, and the row's part of the loss. `row` counts over the batches of the step.
+using RowObjective =
+    std::function<Status(int64_t row, std::span<const float> log_probs, std::span<float> slopes, double& loss)>;
+
+// Everything that decides the steps to come, on the host: of every parameter by id, FP32.
+struct TrainState {
+    int64_t optimizer_steps = 0;
+    std::vector<std::vector<float>> masters, m, v;
+    std::vector<float> recipe;  // histories of scales, directions of inputs
+};
+// The same where it lies in a file: little-endian FP32, any alignment, sizes checked by whoever made it.
+struct StoredTrainState {
+    int64_t optimizer_steps = 0;
+    std::vector<Bytes> masters, m, v;
+    std::vector<float> recipe;
+};
+
+class TrainEngine {
+public:
+    virtual ~TrainEngine() = default;
+
+    // Which step comes next, of how many: keys random numbers and late phases of a recipe. step() counts on by itself.
+    virtual void begin(int64_t step, int64_t steps) = 0;
+    // One step of the optimizer on the mean cross-entropy (with a teacher: its loss) of all labels, weighted. Error: no
+    // label has a weight.
+    virtual Result<TrainStep> step(std::span<const TrainBatch> batches, double learning_rate) = 0;
+    // The same for any function of the labels' log-probabilities.
+    virtual Result<TrainStep> step(std::span<const TrainBatch> batches, const RowObjective& objective,
+                                   double learning_rate) = 0;
+    // Log-probabilities of all labels of a batch, [rows, seq], 0 where there is none; forward only.
+    virtual Status log_probs(const TrainBatch& batch, std::span<float> out) = 0;
+    // The weighted mean of -log p, with a teacher too.
+    Result<double> evaluate(std::span<const TrainBatch> batches);
+
+    virtual const ModelConfig& config() const = 0;
+    // Floating-point operations of a token forward and back (train_run.h, train_flops).
+    virtual double flops(int64_t seq) const = 0;
+    // Names and shapes; the numbers may be those of an earlier step.
+    virtual const Parameters& parameters() const = 0;
+    // The model as it is now, for exports; valid until the next step.
+    virtual Result<std::shared_ptr<const Checkpoint>> trained() = 0;
+    // The same in the codes that the last of `steps` steps computes with, and their format, without the work. Errors:
+    // as TrainedCodes.
+    virtual Result<Format> codes_format(int64_t steps) = 0;
+    virtual Result<std::unique_ptr<TrainedCodes>> trained_codes(int64_t steps) = 0;
+    // A model that serves them; valid until the next step.
+    virtual Result<std::shared_ptr<const LanguageModel>> serving() = 0;
+
+    virtual Result<TrainState> state() = 0;
+    virtual int64_t recipe_size() const = 0;  // numbers of TrainState::recipe
+    // Error: a state of another recipe; nothing was changed.
+    virtual Status set_state(const StoredTrainState& state) = 0;
+
+    // What every linear's three products are in fact, and lines that belong to the table.
+    virtual std::vector<UnitLine> table() const = 0;
+    virtual std::vector<std::string> notes() const = 0;
+    // Whether a row's log-probabilities depend on its neighbours in a batch.
+    virtual bool sees_neighbours() const = 0;
+    // What beside the config and the data decides the bits of a run: compared on resume. Empty: nothing.
+    virtual std::string arithmetic() const { return {}; }
+    // Where it computes, most of what it has used so far.
+    virtual double memory_gib() const = 0;
+};
+
+}  // namespace nibble

@@ -1,0 +1,311 @@
+// Training on a GPU: gradients and losses beside the CPU trainer's, the engine's log-probabilities bit for bit, and
+// what must not show in the bits: a second run, a resumed one, what is computed again.
+#include "train/check_forward.h"
+#include "train/device/device_trainer.h"
+#include "train/run_state.h"
+#include "train/small_trainer.h"
+#include "train/train_shapes.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <cstdlib>
+
+namespace nibble::test {
+namespace {
+
+using testing::HasSubstr;
+
+struct TrainedShape {
+    const char* name;
+    int head_dim = 64, heads = 4, kv_heads = 2, layers = 2, vocab = 1000;
+    bool tied = false, qwen = false;  // qwen: norms of q and k per head
+    int64_t seq = 96;
+};
+void PrintTo(const TrainedShape& s, std::ostream* out) { *out << s.name; }
+
+Json config_of(const TrainedShape& s) {
+    Json config{{"architectures", {s.qwen ? "Qwen3ForCausalLM" : "LlamaForCausalLM"}},
+                {"model_type", s.qwen ? "qwen3" : "llama"},
+                {"hidden_size", 256},
+                {"num_hidden_layers", s.layers},
+                {"num_attention_heads", s.heads},
+                {"num_key_value_heads", s.kv_heads},
+                {"head_dim", s.head_dim},
+                {"intermediate_size", 384},
+                {"vocab_size", s.vocab},
+                {"rms_norm_eps", 1e-5},
+                {"rope_theta", 10000.0},
+                {"tie_word_embeddings", s.tied},
+                {"max_position_embeddings", 8192},
+                {"hidden_act", "silu"}};
+    return config;
+}
+
+DeviceChoice tested_device() {
+    const char* name = std::getenv("NIBBLE_DEVICE");
+    const auto choice = parse_device(name ? name : "cuda");
+    return choice.ok() && choice->cuda ? *choice : DeviceChoice{.cuda = true};
+}
+
+std::shared_ptr<Parameters> start_of(const TrainedShape& s, ThreadPool& pool) {
+    auto made = random_start(config_of(s), DType::bf16, 7, pool);
+    EXPECT_TRUE(made.ok()) << made.error().message();
+    return made.ok() ? *made : nullptr;
+}
+
+struct Extra {
+    int64_t rows = 6, micro_batch = 0;
+    Recompute recompute = Recompute::automatic;
+};
+std::unique_ptr<DeviceTrainer> device_trainer(const TrainedShape& s, const Extra& e, ThreadPool& pool) {
+    auto made = DeviceTrainer::create(start_of(s, pool),
+                                      {.device = tested_device(),
+                                       .rows = e.rows,
+                                       .seq = s.seq,
+                                       .micro_batch = e.micro_batch,
+                                       .recompute = e.recompute},
+                                      pool);
+    EXPECT_TRUE(made.ok()) << made.error().message();
+    return made.ok() ? *std::move(made) : nullptr;
+}
+
+std::vector<float> masters_of(TrainEngine& trainer) {
+    const auto state = trainer.state();
+    EXPECT_TRUE(state.ok());
+    std::vector<float> all;
+    for (const auto* part : {&state->masters, &state->m, &state->v})
+        for (const auto& values : *part) all.insert(all.end(), values.begin(), values.end());
+    return all;
+}
+
+class CudaTraining : public testing::TestWithParam<TrainedShape> {
+protected:
+    ThreadPool pool_;
+};
+
+TEST_P(CudaTraining, GradientsAreTheCpus) {
+    const TrainedShape& s = GetParam();
+    const TrainBatch batch = random_batch(6, s.seq, s.vocab, 3);
+    const auto trainer = device_trainer(s, {}, pool_);
+    ASSERT_TRUE(trainer);
+    std::vector<std::vector<float>> got;
+    const auto step = trainer->backward({&batch, 1}, got);
+    ASSERT_TRUE(step.ok()) << step.error().message();
+    const auto cpu = Trainer::create(start_of(s, pool_), {}, pool_);
+    ASSERT_TRUE(cpu.ok()) << cpu.error().message();
+    const auto want = (*cpu)->backward({&batch, 1});
+    ASSERT_TRUE(want.ok()) << want.error().message();
+    EXPECT_NEAR(step->loss, want->loss, 2e-3 * want->loss);
+    EXPECT_NEAR(step->gradient_norm, want->gradient_norm, 5e-3 * want->gradient_norm);
+    EXPECT_EQ(step->weight, want->weight);
+    EXPECT_EQ(step->tokens, want->tokens);
+    double worst = 0;
+    for (size_t id = 0; id < got.size(); ++id) {
+        const auto w = (*cpu)->gradients().gradient(id);
+        ASSERT_EQ(w.size(), got[id].size());
+        double apart = 0, ww = 0, gg = 0, gw = 0;
+        for (size_t i = 0; i < w.size(); ++i) {
+            const double a = got[id][i], b = w[i];
+            apart += (a - b) * (a - b), ww += b * b, gg += a * a, gw += a * b;
+        }
+        const std::string& name = trainer->parameters().tensors()[id].name;
+        ASSERT_GT(ww, 0) << name;
+        EXPECT_LT(std::sqrt(apart / ww), 2e-2) << name;
+        EXPECT_GT(gw / std::sqrt(gg * ww), 0.9995) << name;
+        worst = std::max(worst, std::sqrt(apart / ww));
+    }
+    RecordProperty("worst_relative_error", std::to_string(worst));
+}
+
+TEST_P(CudaTraining, LossesFollowTheCpus) {
+    const TrainedShape& s = GetParam();
+    const auto trainer = device_trainer(s, {.rows = 4}, pool_);
+    ASSERT_TRUE(trainer);
+    const auto cpu = Trainer::create(start_of(s, pool_), {}, pool_);
+    ASSERT_TRUE(cpu.ok()) << cpu.error().message();
+    const TrainBatch held_out = random_batch(4, s.seq, s.vocab, 1000);
+    for (uint32_t i = 0; i < 20; ++i) {
+        const TrainBatch batch = random_batch(4, s.seq, s.vocab, i % 3);  // seen again: the loss falls
+        const auto a = trainer->step({&batch, 1}, 1e-3);
+        const auto b = (*cpu)->step({&batch, 1}, 1e-3);
+        ASSERT_TRUE(a.ok()) << a.error().message();
+        ASSERT_TRUE(b.ok()) << b.error().message();
+        EXPECT_NEAR(a->loss, b->loss, 0.01 * b->loss) << i;
+        EXPECT_NEAR(a->gradient_norm, b->gradient_norm, 0.05 * b->gradient_norm) << i;
+    }
+    const auto a = trainer->evaluate({&held_out, 1}), b = (*cpu)->evaluate({&held_out, 1});
+    ASSERT_TRUE(a.ok() && b.ok());
+    EXPECT_NEAR(*a, *b, 0.01 * *b);
+}
+
+TEST_P(CudaTraining, LogProbabilitiesAreTheEngines) {
+    const TrainedShape& s = GetParam();
+    const auto trainer = device_trainer(s, {.rows = 4}, pool_);
+    ASSERT_TRUE(trainer);
+    for (uint32_t i = 0; i < 2; ++i) {
+        const TrainBatch batch = random_batch(4, s.seq, s.vocab, 50 + i);
+        const auto check = check_forward(*trainer, batch);
+        ASSERT_TRUE(check.ok()) << check.error().message();
+        EXPECT_TRUE(check->promised);
+        for (const ForwardWay& way : check->ways) {
+            EXPECT_GT(way.labels, 0);
+            EXPECT_EQ(way.mismatches, 0) << way.name << ", up to " << way.apart;
+        }
+        ASSERT_TRUE(trainer->step({&batch, 1}, 1e-2).ok());  // and again with weights that were published on the device
+    }
+}
+
+TEST_P(CudaTraining, WhatIsComputedAgainDoesNotShow) {
+    const TrainedShape& s = GetParam();
+    std::vector<float> first;
+    for (const Recompute level : {Recompute::none, Recompute::none, Recompute::block}) {
+        const auto trainer = device_trainer(s, {.recompute = level}, pool_);
+        ASSERT_TRUE(trainer);
+        for (uint32_t i = 0; i < 3; ++i) {
+            const TrainBatch batch = random_batch(6, s.seq, s.vocab, i);
+            const auto step = trainer->step({&batch, 1}, 1e-3);
+            ASSERT_TRUE(step.ok()) << step.error().message();
+        }
+        const std::vector<float> now = masters_of(*trainer);
+        if (first.empty()) first = now;
+        EXPECT_TRUE(first == now) << (level == Recompute::none ? "a second run" : "blocks computed again");
+    }
+}
+
+TEST_P(CudaTraining, GoesOnFromACheckpointToTheSameBits) {
+    const TrainedShape& s = GetParam();
+    const auto file = std::filesystem::path(testing::TempDir()) / fmt::format("nibble-cuda-{}.safetensors", s.name);
+    const auto step = [&](TrainEngine& trainer, uint32_t number) {
+        const TrainBatch batch = random_batch(6, s.seq, s.vocab, number);
+        const auto made = trainer.step({&batch, 1}, 1e-3);
+        EXPECT_TRUE(made.ok()) << made.error().message();
+        return made.ok() ? made->loss : 0;
+    };
+    const auto whole = device_trainer(s, {.micro_batch = 2}, pool_);
+    ASSERT_TRUE(whole);
+    for (uint32_t i = 0; i < 3; ++i) step(*whole, i);
+    auto state = copy_state(*whole, {.step = 3});
+    ASSERT_TRUE(state.ok()) << state.error().message();
+    ASSERT_TRUE(write_state(file, *state).ok());
+    const auto resumed = device_trainer(s, {.micro_batch = 2}, pool_);
+    ASSERT_TRUE(resumed);
+    step(*resumed, 9);  // something else before
+    const auto read = read_state(file, "", *resumed);
+    std::filesystem::remove(file);
+    ASSERT_TRUE(read.ok()) << read.error().message();
+    for (uint32_t i = 3; i < 5; ++i) EXPECT_EQ(step(*whole, i), step(*resumed, i));
+    EXPECT_TRUE(masters_of(*whole) == masters_of(*resumed));
+}
+
+// Every row has the same weight in all, so that a row alone has four times the slopes: exactly, as all is in binary.
+TEST_P(CudaTraining, MicroBatchesAreAddedAsATree) {
+    const TrainedShape& s = GetParam();
+    TrainBatch batch = random_batch(4, s.seq, s.vocab, 5);
+    for (size_t i = 0; i < batch.labels.size(); ++i) {
+        batch.weights[i] = 1.0f;
+        if (batch.labels[i] < 0) batch.labels[i] = 1;
+    }
+    const auto trainer = device_trainer(s, {.rows = 4, .micro_batch = 1}, pool_);
+    ASSERT_TRUE(trainer);
+    std::vector<std::vector<float>> all;
+    ASSERT_TRUE(trainer->backward({&batch, 1}, all).ok());
+    std::vector<std::vector<std::vector<float>>> rows(4);
+    for (int64_t r = 0; r < 4; ++r) {
+        const TrainBatch row = rows_of(batch, r, 1);
+        ASSERT_TRUE(trainer->backward({&row, 1}, rows[static_cast<size_t>(r)]).ok());
+    }
+    for (size_t id = 0; id < all.size(); ++id) {
+        int64_t wrong = 0;
+        for (size_t i = 0; i < all[id].size(); ++i) {
+            const float sum = (rows[0][id][i] + rows[1][id][i]) + (rows[2][id][i] + rows[3][id][i]);
+            wrong += all[id][i] != 0.25f * sum && std::abs(sum) > 1e-30f;
+        }
+        EXPECT_EQ(wrong, 0) << trainer->parameters().tensors()[id].name << " of " << all[id].size();
+    }
+}
+
+TEST_P(CudaTraining, AnObjectiveEqualsCrossEntropy) {
+    const TrainedShape& s = GetParam();
+    const TrainBatch batch = random_batch(6, s.seq, s.vocab, 8);
+    double weight = 0;
+    for (size_t i = 0; i < batch.labels.size(); ++i)
+        if (batch.labels[i] >= 0) weight += double{batch.weights[i]};
+    const RowObjective cross_entropy = [&](int64_t row, std::span<const float> log_probs, std::span<float> slopes,
+                                           double& loss) -> Status {
+        for (size_t i = 0; i < log_probs.size(); ++i) {
+            const size_t at = static_cast<size_t>(row * s.seq) + i;
+            if (batch.labels[at] < 0) continue;
+            slopes[i] = static_cast<float>(-double{batch.weights[at]} / weight);
+            loss -= double{batch.weights[at]} * double{log_probs[i]} / weight;
+        }
+        return Ok{};
+    };
+    const auto one = device_trainer(s, {.micro_batch = 4}, pool_), other = device_trainer(s, {.micro_batch = 4}, pool_);
+    ASSERT_TRUE(one && other);
+    const auto a = one->step({&batch, 1}, 1e-3), b = other->step({&batch, 1}, cross_entropy, 1e-3);
+    ASSERT_TRUE(a.ok()) << a.error().message();
+    ASSERT_TRUE(b.ok()) << b.error().message();
+    EXPECT_NEAR(a->loss, b->loss, 1e-9);
+    EXPECT_TRUE(masters_of(*one) == masters_of(*other));
+}
+
+TEST_P(CudaTraining, AStepThatIsNotFiniteChangesNothing) {
+    const TrainedShape& s = GetParam();
+    const auto trainer = device_trainer(s, {}, pool_);
+    ASSERT_TRUE(trainer);
+    const std::vector<float> before = masters_of(*trainer);
+    const TrainBatch batch = random_batch(6, s.seq, s.vocab, 8);
+    const RowObjective broken = [&](int64_t row, std::span<const float>, std::span<float> slopes, double&) -> Status {
+        if (row == 2) slopes[1] = std::numeric_limits<float>::infinity();
+        return Ok{};
+    };
+    TrainBatch labelled = batch;
+    labelled.labels[static_cast<size_t>(2 * s.seq + 1)] = 3;
+    const auto step = trainer->step({&labelled, 1}, broken, 1e-3);
+    ASSERT_FALSE(step.ok());
+    EXPECT_THAT(step.error().message(), HasSubstr("nothing was changed"));
+    EXPECT_TRUE(before == masters_of(*trainer));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, CudaTraining,
+    testing::Values(TrainedShape{.name = "llama"},
+                    TrainedShape{.name = "tied", .heads = 6, .kv_heads = 2, .tied = true},
+                    TrainedShape{.name = "wide_heads", .head_dim = 128, .heads = 4, .kv_heads = 1, .seq = 333},
+                    TrainedShape{.name = "qwen3", .head_dim = 128, .heads = 2, .kv_heads = 2, .qwen = true}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST(CudaTrainingMemory, RefusesWhatDoesNotFit) {
+    ThreadPool pool;
+    const TrainedShape s{.name = "llama", .seq = 8192};
+    const auto made = DeviceTrainer::create(
+        start_of(s, pool),
+        {.device = tested_device(), .rows = 8192, .seq = s.seq, .micro_batch = 8192, .recompute = Recompute::none},
+        pool);
+    ASSERT_FALSE(made.ok());
+    for (const char* part : {"micro-batches of 8192 rows does not fit", "activations", "are free"})
+        EXPECT_THAT(made.error().message(), HasSubstr(part));
+}
+
+TEST(CudaTrainingMemory, RefusesWhatIsNotBuilt) {
+    ThreadPool pool;
+    const auto refused = [&](const Json& config, TrainRecipe recipe) {
+        const auto parameters = random_start(config, DType::bf16, 7, pool);
+        EXPECT_TRUE(parameters.ok()) << parameters.error().message();
+        const auto made = DeviceTrainer::create(
+            *parameters, {.train = {.precision = {.recipe = recipe}}, .device = tested_device(), .rows = 2, .seq = 64},
+            pool);
+        return made.ok() ? std::string() : made.error().message();
+    };
+    const TrainedShape s{.name = "llama"};
+    EXPECT_THAT(refused(config_of(s), TrainRecipe::nvfp4), HasSubstr("nvfp4 has no products there yet"));
+    const auto moe = train_shape("qwen3-30b-a3b", 1);
+    ASSERT_TRUE(moe.ok());
+    Json small = *moe;
+    small["vocab_size"] = 256, small["num_experts"] = 4, small["num_experts_per_tok"] = 2;
+    EXPECT_THAT(refused(small, TrainRecipe::bf16), HasSubstr("does not train mixers other than attention and MLP"));
+}
+
+}  // namespace
+}  // namespace nibble::test

@@ -1,0 +1,204 @@
+// What a GPU trainer plans on the host: places of parameters, order of sums, memory.
+#include "train/device/accumulation.h"
+#include "train/device/flat_layout.h"
+#include "train/device/memory_plan.h"
+#include "train/device/micro_batch.h"
+#include "train/small_trainer.h"
+
+#include <gmock/gmock.h>
+
+namespace nibble::test {
+namespace {
+
+using testing::HasSubstr;
+
+// Sums as text, so that their order shows: "((0+1)+(2+3))".
+std::string sum_of(int64_t micro_batches) {
+    const AccumulationPlan plan = AccumulationPlan::make(micro_batches);
+    std::vector<std::string> buffers(static_cast<size_t>(plan.buffers));
+    const auto add = [&](std::pair<int, int> a) {
+        auto& to = buffers[static_cast<size_t>(a.first)];
+        to = "(" + to + "+" + buffers[static_cast<size_t>(a.second)] + ")";
+        buffers[static_cast<size_t>(a.second)] = "gone";
+    };
+    for (size_t i = 0; i < plan.pieces.size(); ++i) {
+        buffers[static_cast<size_t>(plan.pieces[i].target)] = std::to_string(i);
+        for (const auto& a : plan.pieces[i].adds) add(a);
+    }
+    for (const auto& a : plan.last) add(a);
+    return buffers[static_cast<size_t>(plan.result)];
+}
+
+TEST(AccumulationPlan, AddsAsABinaryCounter) {
+    EXPECT_EQ(sum_of(1), "0");
+    EXPECT_EQ(sum_of(2), "(0+1)");
+    EXPECT_EQ(sum_of(3), "((0+1)+2)");
+    EXPECT_EQ(sum_of(4), "((0+1)+(2+3))");
+    EXPECT_EQ(sum_of(6), "(((0+1)+(2+3))+(4+5))");
+    EXPECT_EQ(sum_of(7), "(((0+1)+(2+3))+((4+5)+6))");
+}
+
+TEST(AccumulationPlan, HoldsFewBuffers) {
+    for (const auto& [count, buffers] : {std::pair{1, 1}, {2, 2}, {3, 2}, {4, 3}, {8, 4}, {64, 7}})
+        EXPECT_EQ(AccumulationPlan::make(count).buffers, buffers) << count;
+}
+
+// The same numbers as the tree that the CPU trainer adds with.
+TEST(AccumulationPlan, EqualsTheTreeOfRows) {
+    ThreadPool pool(1);
+    const auto parameters = small_parameters(pool, DType::bf16);
+    const std::string name = "model.norm.weight";
+    const size_t id = *parameters->id(name), width = parameters->master(id).size();
+    for (int64_t count = 1; count < 20; ++count) {
+        std::mt19937 random(static_cast<uint32_t>(count));
+        std::vector<std::vector<float>> rows(static_cast<size_t>(count), std::vector<float>(width));
+        for (auto& row : rows)
+            for (float& x : row) x = std::ldexp(static_cast<float>(random()) - 2e9f, int(random() % 16) - 40);
+        GradientTree tree(*parameters, "lm_head.weight", pool);
+        tree.begin_step();
+        for (const auto& row : rows) {
+            ASSERT_TRUE(tree.add(name, row.data(), 1, std::ssize(row)).ok());
+            tree.end_row();
+        }
+        tree.end_step();
+        const AccumulationPlan plan = AccumulationPlan::make(count);
+        std::vector<std::vector<float>> buffers(static_cast<size_t>(plan.buffers));
+        const auto add = [&](std::pair<int, int> a) {
+            for (size_t j = 0; j < width; ++j)
+                buffers[static_cast<size_t>(a.first)][j] += buffers[static_cast<size_t>(a.second)][j];
+        };
+        for (size_t i = 0; i < rows.size(); ++i) {
+            buffers[static_cast<size_t>(plan.pieces[i].target)] = rows[i];
+            for (const auto& a : plan.pieces[i].adds) add(a);
+        }
+        for (const auto& a : plan.last) add(a);
+        const auto want = tree.gradient(id);
+        EXPECT_TRUE(std::ranges::equal(buffers[static_cast<size_t>(plan.result)], want)) << count;
+    }
+}
+
+Result<FlatLayout> layout_of(const Checkpoint& checkpoint, std::shared_ptr<Parameters>& parameters, ThreadPool& pool) {
+    NIBBLE_TRY(parameters, Parameters::copy(checkpoint, DType::bf16, pool));
+    NIBBLE_TRY(const ModelConfig model, model_config(*parameters));
+    NIBBLE_TRY(const ModelParts parts, load_parts(model, *parameters, {}, pool, WeightSource::Mode::outline));
+    return FlatLayout::make(*parameters, model, parts);
+}
+
+TEST(FlatLayout, GivesEveryParameterAPlaceOfItsOwn) {
+    ThreadPool pool(1);
+    for (const bool tied : {false, true}) {
+        Json config = small_llama();
+        config["tie_word_embeddings"] = tied;
+        const auto checkpoint = small_checkpoint(config);
+        if (tied) checkpoint->remove("lm_head.weight");
+        std::shared_ptr<Parameters> parameters;
+        const auto layout = layout_of(*checkpoint, parameters, pool);
+        ASSERT_TRUE(layout.ok()) << layout.error().message();
+        std::vector<std::pair<int64_t, int64_t>> places;
+        for (size_t id = 0; id < parameters->count(); ++id) {
+            places.emplace_back(layout->at[id], layout->at[id] + std::ssize(parameters->master(id)));
+            EXPECT_EQ(parameters->matrix(id), places.back().first < layout->matrix_elements);
+        }
+        std::ranges::sort(places);
+        EXPECT_GE(places.front().first, 0);
+        EXPECT_LE(places.back().second, layout->elements);
+        for (size_t i = 1; i < places.size(); ++i) EXPECT_LE(places[i - 1].second, places[i].first);
+        EXPECT_EQ(layout->head.at == layout->embedding.at, tied);
+    }
+}
+
+TEST(FlatLayout, StacksWhatMultipliesAsOne) {
+    ThreadPool pool(1);
+    std::shared_ptr<Parameters> parameters;
+    const auto layout = layout_of(*small_checkpoint(), parameters, pool);
+    ASSERT_TRUE(layout.ok()) << layout.error().message();
+    ASSERT_EQ(layout->units[0].size(), 2U);  // q, k, v; o
+    const FlatMatrix& qkv = layout->units[0][0];
+    int64_t at = qkv.at;
+    for (const char* part : {"q_proj", "k_proj", "v_proj"}) {
+        const size_t id = *parameters->id(std::string("model.layers.0.self_attn.") + part + ".weight");
+        EXPECT_EQ(layout->at[id], at) << part;
+        at += std::ssize(parameters->master(id));
+    }
+    EXPECT_EQ(at, qkv.at + qkv.elements());
+}
+
+TEST(FlatLayout, NamesWhatHasNoPlace) {
+    ThreadPool pool(1);
+    Json config = small_llama();
+    config["num_hidden_layers"] = 1;
+    config["attention_bias"] = true;
+    const auto checkpoint = small_checkpoint(config);
+    for (const auto& [part, rows] : {std::pair{"q", 64}, {"k", 32}, {"v", 32}, {"o", 32}})
+        checkpoint->add(fmt::format("model.layers.0.self_attn.{}_proj.bias", part), {rows});
+    std::shared_ptr<Parameters> parameters;
+    const auto layout = layout_of(*checkpoint, parameters, pool);
+    ASSERT_FALSE(layout.ok());
+    EXPECT_THAT(layout.error().message(), HasSubstr("'model.layers.0.self_attn.q_proj.bias' is not trained"));
+}
+
+TEST(MicroBatch, CutsRowsAndKeepsDocuments) {
+    const TrainBatch a = random_batch(5, 7, 30, 1), b = random_batch(2, 4, 30, 2);
+    const std::vector<TrainBatch> both{a, b};
+    const auto list = cut_micro_batches(both, 2);
+    ASSERT_EQ(list.size(), 4U);
+    int64_t row = 0;
+    for (const MicroBatch& m : list) {
+        EXPECT_EQ(m.first_row, row);
+        row += m.rows;
+        const TrainBatch part = rows_of(*m.batch, m.row, m.rows);
+        EXPECT_TRUE(std::ranges::equal(m.ids(), part.tokens));
+        EXPECT_TRUE(std::ranges::equal(m.labels(), part.labels));
+        EXPECT_TRUE(std::ranges::equal(m.weights(), part.weights));
+        const Batch texts = texts_of(m);
+        const auto first = first_rows(m);
+        ASSERT_EQ(texts.segments().size(), part.documents.size());
+        ASSERT_EQ(texts.rows(), m.tokens());
+        EXPECT_EQ(texts.wanted(), 0);
+        for (size_t d = 0; d < part.documents.size(); ++d) EXPECT_EQ(texts.row(d), part.documents[d]);
+        for (int64_t i = 0; i < m.tokens(); ++i)
+            EXPECT_EQ(first[static_cast<size_t>(i)], *std::prev(std::ranges::upper_bound(part.documents, i)));
+    }
+    EXPECT_EQ(row, 7);
+}
+
+TEST(MicroBatch, SortsRowsByToken) {
+    const std::vector<int32_t> tokens{4, 2, 4, 9, 2, 2};
+    const RowsById r = rows_by_id(tokens);
+    EXPECT_EQ(r.ids, (std::vector<int32_t>{2, 4, 9}));
+    EXPECT_EQ(r.begin, (std::vector<int32_t>{0, 3, 5, 6}));
+    EXPECT_EQ(r.order, (std::vector<int32_t>{1, 4, 5, 0, 2, 3}));
+}
+
+TrainMemoryPlan plan_of(int64_t rows, Recompute level) {
+    return {
+        .micro_batch = rows,
+        .recompute = level,
+        .items = {{"parameters", int64_t{10} << 30}, {"activations", rows * (level == Recompute::none ? 8 : 2) << 30}}};
+}
+
+TEST(TrainMemoryPlan, KeepsMostThenTakesMostRows) {
+    const auto choose = [](int64_t micro_batch, Recompute level, int64_t gib) {
+        return choose_memory_plan(12, micro_batch, level, gib << 30, plan_of);
+    };
+    EXPECT_EQ(choose(0, Recompute::automatic, 200)->micro_batch, 12);
+    EXPECT_EQ(choose(0, Recompute::automatic, 60)->micro_batch, 6);
+    EXPECT_EQ(choose(0, Recompute::automatic, 60)->recompute, Recompute::none);
+    EXPECT_EQ(choose(0, Recompute::automatic, 13)->micro_batch, 1);
+    EXPECT_EQ(choose(0, Recompute::automatic, 13)->recompute, Recompute::block);
+    EXPECT_EQ(choose(0, Recompute::block, 60)->micro_batch, 12);
+    EXPECT_EQ(choose(4, Recompute::automatic, 60)->micro_batch, 4);
+    EXPECT_EQ(choose(8, Recompute::automatic, 60)->recompute, Recompute::block);
+}
+
+TEST(TrainMemoryPlan, RefusesWithTheNumbers) {
+    const auto plan = choose_memory_plan(12, 8, Recompute::none, int64_t{40} << 30, plan_of);
+    ASSERT_FALSE(plan.ok());
+    const std::string message = plan.error().message();
+    for (const char* part : {"micro-batches of 8 rows", "parameters 10.00 GiB", "activations 64.00 GiB",
+                             "together 74.00 GiB", "40.00 GiB are free"})
+        EXPECT_THAT(message, HasSubstr(part));
+}
+
+}  // namespace
+}  // namespace nibble::test
