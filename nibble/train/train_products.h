@@ -6,9 +6,9 @@
 // micro-batch of one. Random numbers are keyed by seed, step, unit, role and the element's place in the step.
 #pragma once
 
-#include "model/cpu/linear_products.h"
 #include "model/cpu/model.h"
 #include "model/parameters.h"
+#include "train/step_products.h"
 #include "train/train_operand.h"
 #include "train/train_precision.h"
 #include "train/train_rank.h"
@@ -29,13 +29,7 @@ struct DelayedScale {
     void end_step();
 };
 
-struct UnitLine {  // of the table that is printed at the start
-    std::string name;
-    int64_t layer = 0;
-    std::string forward, input_gradient, weight_gradient;
-};
-
-class TrainProducts : public LinearProducts {
+class TrainProducts : public StepProducts {
 public:
     // All linears of `model`, whose weights are `parameters`. Errors: recipes that the linears' sizes do not suit, the
     // self-test of random numbers.
@@ -44,19 +38,15 @@ public:
                                                          ThreadPool& pool);
     ~TrainProducts() override;
 
-    // A step whose gradient is computed; its rows one after the other; its update was made (else it left no trace).
-    void begin_step(int64_t step, int64_t steps);
-    void begin_row(int64_t row, int64_t seq);
-    void end_step();
-    // Between steps: forward passes leave no trace in scales.
-    void pause();
+    void begin_step(int64_t step, int64_t steps) override;
+    void begin_row(int64_t row, int64_t seq) override;
+    void end_step() override;
+    void pause() override;
 
-    std::vector<UnitLine> table() const;
-    // Whether a row's log-probabilities depend on its neighbours in a batch.
-    bool sees_neighbours() const;
-    // Histories of scales, directions of inputs: what a checkpoint keeps of a recipe. Error: of another recipe or model.
-    std::vector<float> state() const;
-    Status set_state(const std::vector<float>& state);
+    std::vector<UnitLine> table() const override;
+    bool sees_neighbours() const override;
+    std::vector<float> state() const override;
+    Status set_state(const std::vector<float>& state) override;
 
     bool replaces(std::span<const Linear> unit) const override;
     void forward(std::span<const Linear> unit, const float* x, int64_t n, const MatmulOutput& out,
@@ -75,8 +65,8 @@ private:
     Unit& find(std::span<const Linear> unit) const;
     const UnitRules& rules(const Unit& unit) const;
     Unit& fresh(std::span<const Linear> unit);
-    Matrix stacked(const Unit& unit) const;                // the published weights of all parts
-    std::vector<float> weights(const Unit& unit) const;    // the same in FP32
+    Matrix stacked(const Unit& unit) const;                               // the published weights of all parts
+    std::vector<float> weights(const Unit& unit) const;                   // the same in FP32
     std::vector<float> used_weights(Unit& unit, ThreadPool& pool) const;  // as the forward product rounded them
     std::vector<float> used_inputs(const Unit& unit, const float* x, int64_t n, ThreadPool& pool) const;
     CastRandom random(const Unit& unit, uint32_t role) const;

@@ -1,6 +1,8 @@
 #include "train/trainer.h"
 
 #include "model/loss.h"
+#include "train/lora.h"
+#include "train/train_products.h"
 
 #include <algorithm>
 #include <cmath>
@@ -31,22 +33,44 @@ struct Trainer::Row {
     std::span<const float> weights;  // empty: 1 each
 };
 
-Trainer::Trainer(std::shared_ptr<Parameters> parameters, const TrainerOptions& options, Model model, ThreadPool& pool)
+Trainer::Trainer(std::shared_ptr<Parameters> parameters, const TrainerOptions& options, Model model, bool frozen,
+                 ThreadPool& pool)
     : parameters_(std::move(parameters)),
+      frozen_(frozen),
       options_(options),
       pool_(pool),
       model_(std::make_unique<Model>(std::move(model))),
-      gradients_(*parameters_, model_->config().head, pool),
+      gradients_(*parameters_, model_->config().head, frozen, pool),
       optimizer_(*parameters_, options.optimizer) {}
 
-Result<std::unique_ptr<Trainer>> Trainer::create(std::shared_ptr<Parameters> parameters, const TrainerOptions& options,
-                                                 ThreadPool& pool) {
+namespace {
+
+ModelOptions model_options(const TrainerOptions& options) {
     ModelOptions like;
     like.compute = options.precision.recipe == TrainRecipe::fp32 ? Compute::f32 : Compute::bf16;
     like.kernels = options.kernels;
-    NIBBLE_TRY(Model model, Model::load(parameters, like, pool));
-    std::unique_ptr<Trainer> made(new Trainer(std::move(parameters), options, std::move(model), pool));
-    NIBBLE_TRY(made->products_, TrainProducts::create(*made->model_, *made->parameters_, options.precision, options.seed, pool));
+    return like;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Trainer>> Trainer::create(std::shared_ptr<const Checkpoint> base, const TrainLora& lora,
+                                                 const TrainerOptions& options, ThreadPool& pool) {
+    NIBBLE_TRY(Model model, Model::load(base, model_options(options), pool));
+    const DType published = model.workspace().bf16() ? DType::bf16 : DType::f32;
+    NIBBLE_TRY(auto adapters, lora_parameters(model, lora, published, options.seed, pool));
+    std::unique_ptr<Trainer> made(new Trainer(std::move(adapters), options, std::move(model), true, pool));
+    NIBBLE_TRY(made->products_, LoraProducts::create(*made->model_, *base, *made->parameters_, lora, pool));
+    made->model_->workspace().products = made->products_.get();
+    return made;
+}
+
+Result<std::unique_ptr<Trainer>> Trainer::create(std::shared_ptr<Parameters> parameters, const TrainerOptions& options,
+                                                 ThreadPool& pool) {
+    NIBBLE_TRY(Model model, Model::load(parameters, model_options(options), pool));
+    std::unique_ptr<Trainer> made(new Trainer(std::move(parameters), options, std::move(model), false, pool));
+    NIBBLE_TRY(made->products_,
+               TrainProducts::create(*made->model_, *made->parameters_, options.precision, options.seed, pool));
     made->model_->workspace().products = made->products_.get();
     return made;
 }
@@ -55,7 +79,7 @@ void Trainer::begin(int64_t step, int64_t steps) { step_ = step, steps_ = steps;
 
 Status Trainer::renew() {
     parameters_->publish(pool_);
-    return model_->renew();
+    return frozen_ ? Status(Ok{}) : model_->renew();
 }
 
 // The residual stream after every block, into inputs_; without `keep` only the last.

@@ -54,6 +54,11 @@ public:
     static Result<std::unique_ptr<Trainer>> create(std::shared_ptr<Parameters> parameters,
                                                    const TrainerOptions& options, ThreadPool& pool);
 
+    // Adapters over the frozen weights of `base` (train/lora.h), which may be quantized: they alone are parameters.
+    // Precision bf16 or fp32.
+    static Result<std::unique_ptr<Trainer>> create(std::shared_ptr<const Checkpoint> base, const TrainLora& lora,
+                                                   const TrainerOptions& options, ThreadPool& pool);
+
     // Which step comes next, of how many: keys random numbers and late phases of a recipe. step() counts on by itself.
     void begin(int64_t step, int64_t steps);
     // One step of the optimizer on the mean cross-entropy of all labels, weighted. Error: no label has a weight.
@@ -76,22 +81,24 @@ public:
     const GradientTree& gradients() const { return gradients_; }
     AdamW& optimizer() { return optimizer_; }
     // What a recipe keeps from step to step (scale histories, input directions), for checkpoints.
-    TrainProducts& products() { return *products_; }
-    const TrainProducts& products() const { return *products_; }
+    StepProducts& products() { return *products_; }
+    const StepProducts& products() const { return *products_; }
     // After masters were changed by someone else (a checkpoint was read).
     Status renew();
 
 private:
-    Trainer(std::shared_ptr<Parameters> parameters, const TrainerOptions& options, Model model, ThreadPool& pool);
+    Trainer(std::shared_ptr<Parameters> parameters, const TrainerOptions& options, Model model, bool frozen,
+            ThreadPool& pool);
     struct Row;
     Status forward_row(const Row& row, bool keep);
     Status backward_row(const Row& row, std::span<const float> slopes, std::span<float> log_probs);
 
     std::shared_ptr<Parameters> parameters_;
+    bool frozen_;  // the model's weights are not the parameters
     TrainerOptions options_;
     ThreadPool& pool_;
     std::unique_ptr<Model> model_;
-    std::unique_ptr<TrainProducts> products_;
+    std::unique_ptr<StepProducts> products_;
     GradientTree gradients_;
     AdamW optimizer_;
     std::vector<std::vector<float>> inputs_;  // of every block, then the last block's output; [seq, hidden]
