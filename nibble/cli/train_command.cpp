@@ -13,6 +13,7 @@
 #include "train/data_manifest.h"
 #include "train/data_open.h"
 #include "train/device/device_trainer.h"
+#include "train/lora_export.h"
 #include "train/run_folder.h"
 #include "train/train_run.h"
 #include "train/train_shapes.h"
@@ -186,6 +187,10 @@ Status write_model(const TrainConfig& c, const TrainFlags& flags, TrainEngine& t
             convert(*codes, {.to = codes->target(), .out = codes_folder(c), .manifest = to_text(manifest)}, pool, {}));
         if (!silent) fmt::print("{}: the trained model in the codes of its last step\n", codes_folder(c).string());
     }
+    if (c.lora.rank > 0) {
+        NIBBLE_CHECK(write_peft_adapter(c.output / "adapter", trainer.parameters(), c.lora, c.model));
+        if (!silent) fmt::print("{}: the adapters, as PEFT reads them\n", (c.output / "adapter").string());
+    }
     const fs::path out = c.output / "model";
     NIBBLE_TRY(const auto model, trainer.trained());
     NIBBLE_CHECK(convert(*model, {.out = out, .manifest = to_text(manifest)}, pool, {}));
@@ -237,16 +242,24 @@ void print_start(const TrainConfig& c, TrainEngine& trainer) {
 }
 
 Result<std::unique_ptr<TrainEngine>> make_trainer(const TrainConfig& c, const TrainFlags& flags,
-                                                  const DeviceChoice& device, std::shared_ptr<Parameters> parameters,
-                                                  std::shared_ptr<const Model> teacher, ThreadPool& pool) {
+                                                  const DeviceChoice& device, ThreadPool& pool) {
+    NIBBLE_TRY(auto teacher, open_teacher(c, flags, pool));
     const TrainerOptions options{.precision = c.precision,
                                  .optimizer = c.optimizer,
                                  .skip_nonfinite = c.skip_nonfinite,
                                  .seed = c.seed,
                                  .kernels = flags.kernels,
                                  .teacher = std::move(teacher),
-                                 .cross_entropy = static_cast<float>(c.teacher.cross_entropy)};
+                                 .cross_entropy = static_cast<float>(c.teacher.cross_entropy),
+                                 .lora = c.lora};
     std::unique_ptr<TrainEngine> trainer;
+    if (c.lora.rank > 0) {
+        if (device.cuda) return fail("lora: adapters are trained on a CPU; use --device cpu");
+        NIBBLE_TRY(std::shared_ptr<const Checkpoint> base, Checkpoint::open(c.model));
+        NIBBLE_TRY(trainer, Trainer::create_adapters(std::move(base), options, pool).within(c.model.string()));
+        return trainer;
+    }
+    NIBBLE_TRY(auto parameters, start(c, pool));
     if (device.cuda) {
         NIBBLE_TRY(trainer, DeviceTrainer::create(std::move(parameters),
                                                   {.train = options,
@@ -267,9 +280,7 @@ Result<Outcome> run_train(const TrainFlags& flags) {
     NIBBLE_TRY(const TrainConfig config, train_config(flags));
     NIBBLE_CHECK(check_output(config));
     ThreadPool pool(flags.threads);
-    NIBBLE_TRY(const auto parameters, start(config, pool));
-    NIBBLE_TRY(auto teacher, open_teacher(config, flags, pool));
-    NIBBLE_TRY(const auto trainer, make_trainer(config, flags, device, parameters, std::move(teacher), pool));
+    NIBBLE_TRY(const auto trainer, make_trainer(config, flags, device, pool));
     NIBBLE_CHECK(check_export(config, *trainer));
     NIBBLE_TRY(DataSources sources, open_sources(config, trainer->config().vocab));
     if (flags.check_forward && !flags.quiet && !flags.json) print_start(config, *trainer);

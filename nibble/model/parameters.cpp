@@ -36,17 +36,32 @@ Result<std::shared_ptr<Parameters>> Parameters::copy(const Checkpoint& from, DTy
         for (size_t j = 0; j < master.size(); ++j)
             if (!is_finite(master[j])) return fail("tensor '{}': element {} is not finite", t.name, j);
         if (t.dtype != DType::f32 || t.shape.size() > 1) t.dtype = published;
-        t.file.clear();
-        t.listed_module = false;
-        t.stored_type = std::string(dtype_name(t.dtype));
-        t.stored_bytes = t.rows() * t.cols() * dtype_bytes(t.dtype);
-        made->ids_.emplace(t.name, i);
-        made->values_.emplace_back(t.dtype, t.rows(), t.cols());
-        made->masters_.push_back(std::move(master));
-        made->tensors_.push_back(std::move(t));
+        made->add(std::move(t), std::move(master));
     }
     made->publish(pool);
     return made;
+}
+
+std::shared_ptr<Parameters> Parameters::create(std::vector<Value> values, Json config, DType published,
+                                               ThreadPool& pool) {
+    auto made = std::shared_ptr<Parameters>(new Parameters);
+    made->config_ = std::move(config);
+    for (Value& value : values)
+        made->add({.name = std::move(value.name), .shape = std::move(value.shape), .dtype = published},
+                  std::move(value.master));
+    made->publish(pool);
+    return made;
+}
+
+void Parameters::add(CheckpointTensor tensor, std::vector<float> master) {
+    tensor.file.clear();
+    tensor.listed_module = false;
+    tensor.stored_type = std::string(dtype_name(tensor.dtype));
+    tensor.stored_bytes = tensor.rows() * tensor.cols() * dtype_bytes(tensor.dtype);
+    ids_.emplace(tensor.name, tensors_.size());
+    values_.emplace_back(tensor.dtype, tensor.rows(), tensor.cols());
+    masters_.push_back(std::move(master));
+    tensors_.push_back(std::move(tensor));
 }
 
 Result<size_t> Parameters::id(const std::string& name) const {

@@ -24,6 +24,15 @@ public:
     // that is not finite.
     static Result<std::shared_ptr<Parameters>> copy(const Checkpoint& from, DType published, ThreadPool& pool);
 
+    // Parameters that no checkpoint has, as adapters: every tensor in `published`, in this order.
+    struct Value {
+        std::string name;
+        std::vector<int64_t> shape;
+        std::vector<float> master;
+    };
+    static std::shared_ptr<Parameters> create(std::vector<Value> values, Json config, DType published,
+                                              ThreadPool& pool);
+
     size_t count() const { return tensors_.size(); }
     // Of the tensor of this name. Error: there is none.
     Result<size_t> id(const std::string& name) const;
@@ -51,6 +60,7 @@ public:
 
 private:
     Parameters() = default;
+    void add(CheckpointTensor tensor, std::vector<float> master);
 
     std::filesystem::path path_;
     Json config_;

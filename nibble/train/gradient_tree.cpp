@@ -13,8 +13,8 @@ constexpr int64_t norm_run = 1 << 12;  // elements of one partial sum
 
 }  // namespace
 
-GradientTree::GradientTree(const Parameters& parameters, std::string head, ThreadPool& pool)
-    : parameters_(parameters), head_(std::move(head)), pool_(pool), slots_(parameters.count()) {
+GradientTree::GradientTree(const Parameters& parameters, std::string head, bool part, ThreadPool& pool)
+    : parameters_(parameters), head_(std::move(head)), part_(part), pool_(pool), slots_(parameters.count()) {
     for (size_t id = 0; id < slots_.size(); ++id) slots_[id].cols = parameters.tensors()[id].cols();
 }
 
@@ -50,7 +50,9 @@ void GradientTree::begin_step() {
 }
 
 Status GradientTree::add(const std::string& tensor, const float* gradient, int64_t rows, int64_t cols) {
-    NIBBLE_TRY(const size_t id, parameters_.id(tensor == "lm_head.weight" ? head_ : tensor));
+    const auto found = parameters_.id(tensor == "lm_head.weight" ? head_ : tensor);
+    if (!found.ok() && part_) return Ok{};
+    NIBBLE_TRY(const size_t id, found);
     const size_t size = parameters_.master(id).size();
     if (static_cast<size_t>(rows * cols) != size)
         return fail("the gradient of '{}' has {} x {} numbers, the parameter {}", tensor, rows, cols, size);
@@ -66,7 +68,9 @@ Status GradientTree::add(const std::string& tensor, const float* gradient, int64
 
 Status GradientTree::add_rows(const std::string& tensor, std::span<const int32_t> ids, const float* gradient,
                               int64_t cols, float scale) {
-    NIBBLE_TRY(const size_t id, parameters_.id(tensor));
+    const auto found = parameters_.id(tensor);
+    if (!found.ok() && part_) return Ok{};
+    NIBBLE_TRY(const size_t id, found);
     Slot& slot = slots_[id];
     if (cols != slot.cols) return fail("the gradient of '{}' has {} columns, the parameter {}", tensor, cols, slot.cols);
     SparseRows rows;

@@ -18,8 +18,9 @@ namespace nibble {
 
 class GradientTree : public GradientSink {
 public:
-    // `head`: the parameter that "lm_head.weight" stands for when the head is tied to the embedding.
-    GradientTree(const Parameters& parameters, std::string head, ThreadPool& pool);
+    // `head`: the parameter that "lm_head.weight" stands for when the head is tied to the embedding. `part`: the model
+    // has more tensors than these parameters; what comes for others is dropped, not an error.
+    GradientTree(const Parameters& parameters, std::string head, bool part, ThreadPool& pool);
 
     void begin_step();
     // Of the row in hand. Error: no parameter of that name or size.
@@ -57,6 +58,7 @@ private:
 
     const Parameters& parameters_;
     std::string head_;
+    bool part_;
     ThreadPool& pool_;
     std::vector<Slot> slots_;
     int64_t count_ = 0;

@@ -51,6 +51,13 @@ Status check_sources(const TrainConfig& c, const std::string& where) {
     if (c.layers > 0 && c.shape.empty()) return fail("{}: 'layers' belongs to 'shape'", where);
     const int data = !c.data.folder.empty() + !c.data.text.empty() + c.data.synthetic;
     if (data != 1) return fail("{}: give one of data.folder, data.text and data.synthetic", where);
+    if (c.lora.rank > 0 && (c.model.empty() || c.random_start))
+        return fail("{}: lora: adapters go over the weights of a 'model'", where);
+    if (c.lora.rank > 0 && c.precision.recipe != TrainRecipe::bf16 && c.precision.recipe != TrainRecipe::fp32)
+        return fail("{}: lora: precision {} is for weights that are trained; adapters take bf16 or fp32", where,
+                    train_recipe_name(c.precision.recipe));
+    if (c.lora.rank > 0 && c.export_format != Format::none)
+        return fail("{}: export: adapters train no codes; quantize OUTPUT/model instead", where);
     if (c.schedule.warmup > c.steps)
         return fail("{}: {} steps of warm-up in {} steps", where, c.schedule.warmup, c.steps);
     return Ok{};
@@ -67,7 +74,7 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
         root, "the config",
         {"model",  "random_start",   "shape",       "layers",    "tokenizer", "output",   "resume",    "seed",
          "steps",  "batch",          "sequence",    "data",      "optimizer", "schedule", "precision", "validation",
-         "saving", "skip_nonfinite", "micro_batch", "recompute", "teacher",   "export"}));
+         "saving", "skip_nonfinite", "micro_batch", "recompute", "teacher",   "export",   "lora"}));
     TrainConfig c;
     YamlFields top(root, "");
     top.path("model", c.model);
@@ -118,6 +125,20 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
     top.read("precision", [&](const YamlNode& node, const std::string& key) -> Status {
         NIBBLE_TRY(c.precision, read_train_precision(node, key));
         return Ok{};
+    });
+    top.map("lora", {"rank", "alpha", "targets"}, [&](YamlFields& m) {
+        c.lora.rank = 16;
+        m.count("rank", 1, c.lora.rank);
+        m.number("alpha", 0, 1e6, c.lora.alpha);
+        m.read("targets", [&](const YamlNode& node, const std::string& key) -> Status {
+            if (!node.is_list()) return fail("{}: {} must be a list of names", node.where(), key);
+            for (const YamlNode& item : node.items) {
+                NIBBLE_TRY(std::string word, as_text(item, key));
+                c.lora.targets.push_back(std::move(word));
+            }
+            return Ok{};
+        });
+        if (c.lora.alpha == 0) c.lora.alpha = static_cast<double>(c.lora.rank);
     });
     top.map("validation", {"every", "batches"}, [&](YamlFields& m) {
         m.count("every", 0, c.validation.every);
@@ -188,6 +209,8 @@ std::string train_identity(const TrainConfig& c) {
               {"skip_nonfinite", c.skip_nonfinite}};
     if (!c.teacher.folder.empty())
         json["teacher"] = {{"folder", c.teacher.folder.string()}, {"cross_entropy", c.teacher.cross_entropy}};
+    if (c.lora.rank > 0)
+        json["lora"] = {{"rank", c.lora.rank}, {"alpha", c.lora.alpha}, {"targets", c.lora.targets}};
     return json.dump();
 }
 

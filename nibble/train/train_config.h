@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace nibble {
 
@@ -57,6 +58,13 @@ struct TrainTeacher {
     double cross_entropy = 0;
 };
 
+// Low-rank adapters over frozen weights (train/lora.h) instead of training the weights; rank 0: none.
+struct TrainLora {
+    int64_t rank = 0;
+    double alpha = 0;                  // 0: the rank
+    std::vector<std::string> targets;  // last names of linears: "q_proj"; empty: all linears of blocks
+};
+
 struct TrainConfig {
     std::filesystem::path model;      // a checkpoint to start from, or a folder or file with config.json (random start)
     bool random_start = false;        // weights by Philox though `model` has some
@@ -72,6 +80,7 @@ struct TrainConfig {
     TrainOptimizer optimizer;
     TrainSchedule schedule;
     TrainPrecision precision;
+    TrainLora lora;
     TrainValidation validation;
     TrainSaving saving;
     TrainTeacher teacher;

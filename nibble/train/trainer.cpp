@@ -1,6 +1,8 @@
 #include "train/trainer.h"
 
 #include "model/loss.h"
+#include "train/lora.h"
+#include "train/lora_export.h"
 #include "train/train_products.h"
 #include "train/train_run.h"
 
@@ -45,28 +47,46 @@ Status embed(const Model& model, const Batch& batch, float* x) {
     return Ok{};
 }
 
-}  // namespace
-
-Trainer::Trainer(std::shared_ptr<Parameters> parameters, const TrainerOptions& options, Model model, ThreadPool& pool)
-    : parameters_(std::move(parameters)),
-      options_(options),
-      pool_(pool),
-      model_(std::make_unique<Model>(std::move(model))),
-      gradients_(*parameters_, model_->config().head, pool),
-      optimizer_(*parameters_, options.optimizer) {}
-
-Result<std::unique_ptr<Trainer>> Trainer::create(std::shared_ptr<Parameters> parameters, const TrainerOptions& options,
-                                                 ThreadPool& pool) {
+Result<Model> load_for_training(const std::shared_ptr<const Checkpoint>& checkpoint, const TrainerOptions& options,
+                                ThreadPool& pool) {
     if (options.teacher) {
-        NIBBLE_TRY(const ModelConfig config, model_config(*parameters));
+        NIBBLE_TRY(const ModelConfig config, model_config(*checkpoint));
         if (const int64_t other = options.teacher->config().vocab; other != config.vocab)
             return fail("the teacher has a vocabulary of {}, the model one of {}", other, config.vocab);
     }
     ModelOptions like;
     like.compute = options.precision.recipe == TrainRecipe::fp32 ? Compute::f32 : Compute::bf16;
     like.kernels = options.kernels;
-    NIBBLE_TRY(Model model, Model::load(parameters, like, pool));
-    std::unique_ptr<Trainer> made(new Trainer(std::move(parameters), options, std::move(model), pool));
+    return Model::load(checkpoint, like, pool);
+}
+
+}  // namespace
+
+Trainer::Trainer(std::shared_ptr<Parameters> parameters, std::shared_ptr<const Checkpoint> base,
+                 const TrainerOptions& options, Model model, ThreadPool& pool)
+    : parameters_(std::move(parameters)),
+      base_(std::move(base)),
+      options_(options),
+      pool_(pool),
+      model_(std::make_unique<Model>(std::move(model))),
+      gradients_(*parameters_, model_->config().head, base_ != nullptr, pool),
+      optimizer_(*parameters_, options.optimizer) {}
+
+Result<std::unique_ptr<Trainer>> Trainer::create_adapters(std::shared_ptr<const Checkpoint> base,
+                                                          const TrainerOptions& options, ThreadPool& pool) {
+    NIBBLE_TRY(Model model, load_for_training(base, options, pool));
+    const DType published = model.workspace().bf16() ? DType::bf16 : DType::f32;
+    NIBBLE_TRY(auto adapters, lora_parameters(model, options.lora, published, options.seed, pool));
+    std::unique_ptr<Trainer> made(new Trainer(std::move(adapters), base, options, std::move(model), pool));
+    NIBBLE_TRY(made->products_, LoraProducts::create(*made->model_, *base, *made->parameters_, options.lora, pool));
+    made->model_->workspace().products = made->products_.get();
+    return made;
+}
+
+Result<std::unique_ptr<Trainer>> Trainer::create(std::shared_ptr<Parameters> parameters, const TrainerOptions& options,
+                                                 ThreadPool& pool) {
+    NIBBLE_TRY(Model model, load_for_training(parameters, options, pool));
+    std::unique_ptr<Trainer> made(new Trainer(std::move(parameters), nullptr, options, std::move(model), pool));
     NIBBLE_TRY(made->products_,
                TrainProducts::create(*made->model_, *made->parameters_, options.precision, options.seed, pool));
     made->model_->workspace().products = made->products_.get();
@@ -77,7 +97,7 @@ void Trainer::begin(int64_t step, int64_t steps) { step_ = step, steps_ = steps;
 
 Status Trainer::renew() {
     parameters_->publish(pool_);
-    return model_->renew();
+    return base_ ? Status(Ok{}) : model_->renew();
 }
 
 // The residual stream after every block, into inputs_; without `keep` only the last.
@@ -253,7 +273,11 @@ Result<std::shared_ptr<const LanguageModel>> Trainer::serving() {
     return std::shared_ptr<const LanguageModel>(std::shared_ptr<void>(), model_.get());  // the trainer's own
 }
 
-Result<std::shared_ptr<const Checkpoint>> Trainer::trained() { return std::shared_ptr<const Checkpoint>(parameters_); }
+Result<std::shared_ptr<const Checkpoint>> Trainer::trained() {
+    std::shared_ptr<const Checkpoint> model = parameters_;
+    if (base_) model = std::make_shared<const MergedCheckpoint>(*base_, *parameters_, options_.lora);
+    return model;
+}
 
 Result<Format> Trainer::codes_format(int64_t steps) {
     // Behind a run that was resumed at its end no step has said which phase of the recipe it is.

@@ -32,6 +32,7 @@ struct TrainerOptions {
     // The loss of step(batches) is then (1 - c) KL(teacher || model) + c cross-entropy per label (model/loss.h).
     std::shared_ptr<const Model> teacher;
     float cross_entropy = 0;  // c
+    TrainLora lora;
 };
 
 class Trainer : public TrainEngine {
@@ -39,6 +40,11 @@ public:
     // The pool outlives the trainer.
     static Result<std::unique_ptr<Trainer>> create(std::shared_ptr<Parameters> parameters,
                                                    const TrainerOptions& options, ThreadPool& pool);
+
+    // The adapters of options.lora over the frozen weights of `base` (train/lora.h), which may be quantized: they alone
+    // are parameters. Precision bf16 or fp32.
+    static Result<std::unique_ptr<Trainer>> create_adapters(std::shared_ptr<const Checkpoint> base,
+                                                            const TrainerOptions& options, ThreadPool& pool);
 
     void begin(int64_t step, int64_t steps) override;
     Result<TrainStep> step(std::span<const TrainBatch> batches, double learning_rate) override;
@@ -78,7 +84,8 @@ public:
     double memory_gib() const override;
 
 private:
-    Trainer(std::shared_ptr<Parameters> parameters, const TrainerOptions& options, Model model, ThreadPool& pool);
+    Trainer(std::shared_ptr<Parameters> parameters, std::shared_ptr<const Checkpoint> base,
+            const TrainerOptions& options, Model model, ThreadPool& pool);
     struct Row;
     Status forward_row(const Row& row, bool keep);
     Status backward_row(const Row& row, std::span<const float> slopes, std::span<float> log_probs);
@@ -86,6 +93,7 @@ private:
     Status distil_row(const Row& row, std::span<const float> weights, std::span<float> losses);
 
     std::shared_ptr<Parameters> parameters_;
+    std::shared_ptr<const Checkpoint> base_;  // the frozen weights, when the parameters are adapters
     TrainerOptions options_;
     ThreadPool& pool_;
     std::unique_ptr<Model> model_;

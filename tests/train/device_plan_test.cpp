@@ -54,7 +54,7 @@ TEST(AccumulationPlan, EqualsTheTreeOfRows) {
         std::vector<std::vector<float>> rows(static_cast<size_t>(count), std::vector<float>(width));
         for (auto& row : rows)
             for (float& x : row) x = std::ldexp(static_cast<float>(random()) - 2e9f, int(random() % 16) - 40);
-        GradientTree tree(*parameters, "lm_head.weight", pool);
+        GradientTree tree(*parameters, "lm_head.weight", false, pool);
         tree.begin_step();
         for (const auto& row : rows) {
             ASSERT_TRUE(tree.add(name, row.data(), 1, std::ssize(row)).ok());

@@ -11,7 +11,7 @@ namespace {
 TEST(GradientTree, IsABinaryCounterOverRows) {
     ThreadPool pool(2);
     const auto parameters = small_parameters(pool, DType::f32);
-    GradientTree tree(*parameters, "model.embed_tokens.weight", pool);
+    GradientTree tree(*parameters, "model.embed_tokens.weight", false, pool);
     const auto id = *parameters->id("model.norm.weight");
     std::mt19937 random(2);
     std::normal_distribution<float> normal;
@@ -56,7 +56,7 @@ TEST(GradientTree, EmbeddingRowsAreThoseOfADenseTree) {
     ThreadPool pool(2);
     const auto parameters = small_parameters(pool, DType::f32);
     const auto id = *parameters->id("model.embed_tokens.weight");
-    GradientTree sparse(*parameters, "model.embed_tokens.weight", pool), dense(*parameters, "", pool);
+    GradientTree sparse(*parameters, "model.embed_tokens.weight", false, pool), dense(*parameters, "", false, pool);
     std::mt19937 random(4);
     std::normal_distribution<float> normal;
     for (int r = 0; r < 6; ++r) {

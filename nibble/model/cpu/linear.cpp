@@ -17,11 +17,13 @@ void product(const PackedMatrix& weight, const std::vector<float>& bias, const L
 Status Linear::forward(const float* x, int64_t n, float* y, Workspace& work, Observer* observer,
                        std::span<const int32_t> batch_rows) const {
     if (observer) NIBBLE_CHECK(observer->input(*this, x, n, cols, batch_rows));
-    if (const std::span unit(this, 1); work.products && work.products->replaces(unit)) {
+    const std::span unit(this, 1);
+    if (work.products && work.products->replaces(unit)) {
         work.products->forward(unit, x, n, {y, rows, bias.empty() ? nullptr : bias.data(), work.bf16()}, work);
         return Ok{};
     }
     product(weight, bias, *this, x, n, y, rows, work);
+    if (work.products && work.products->adds(unit)) work.products->add(unit, x, n, y, rows, work);
     return Ok{};
 }
 
@@ -42,13 +44,14 @@ Status LinearStack::forward(const float* x, int64_t n, float* y, Workspace& work
     }
     if (one) {
         product(weight, bias, parts[0], x, n, y, stride, work);
-        return Ok{};
+    } else {
+        int64_t at = 0;
+        for (const Linear& part : parts) {
+            product(part.weight, part.bias, part, x, n, y + at, stride, work);
+            at += part.rows;
+        }
     }
-    int64_t at = 0;
-    for (const Linear& part : parts) {
-        product(part.weight, part.bias, part, x, n, y + at, stride, work);
-        at += part.rows;
-    }
+    if (work.products && work.products->adds(parts)) work.products->add(parts, x, n, y, stride, work);
     return Ok{};
 }
 

@@ -23,6 +23,11 @@ public:
     // out.y = x W^T + bias, rounded as `out` says; never gated. x [n, cols], adjacent rows. Only where replaces().
     virtual void forward(std::span<const Linear> unit, const float* x, int64_t n, const MatmulOutput& out,
                          Workspace& work) = 0;
+    // Whether add() has something to add to the engine's own product, which then is never gated.
+    virtual bool adds(std::span<const Linear>) const { return false; }
+    // y [n, outputs of the unit], finished and rounded, `stride` floats from row to row; x as above. Only where adds().
+    virtual void add(std::span<const Linear> /*unit*/, const float* /*x*/, int64_t /*n*/, float* /*y*/,
+                     int64_t /*stride*/, Workspace& /*work*/) {}
     // dx [n, cols] = dy W; `stride` floats from row to row of dy [n, outputs of the unit].
     virtual void input_gradient(std::span<const Linear> unit, const float* dy, int64_t n, int64_t stride, float* dx,
                                 Workspace& work) = 0;

@@ -34,8 +34,8 @@ Status Mlp::forward_rows(const float* x, int64_t n, float* y, Workspace& work, O
                          std::span<const int32_t> batch_rows) const {
     const Arena::Scope scope(work.arena);
     float* mid = work.arena.floats(n * config_.intermediate);
-    const bool replaced = work.products && work.products->replaces(in_.parts);
-    if (config_.gated && in_.can_gate() && !replaced) {
+    const bool hooked = work.products && (work.products->replaces(in_.parts) || work.products->adds(in_.parts));
+    if (config_.gated && in_.can_gate() && !hooked) {
         NIBBLE_CHECK(in_.forward_gated(config_.activation, x, n, mid, work, observer, batch_rows));
     } else {
         float* in = work.arena.floats(n * in_.rows());
