@@ -1,6 +1,7 @@
 // The loop of a training run: batches, steps, validation, in order; what happens around a step is the caller's.
 #pragma once
 
+#include "model/cpu/model.h"
 #include "train/batch_source.h"
 #include "train/train_config.h"
 #include "train/train_engine.h"

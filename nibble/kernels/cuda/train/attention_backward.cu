@@ -187,13 +187,14 @@ __global__ void __launch_bounds__(threads) dq_kernel(const __grid_constant__ Att
                 }
             most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, 1));
             most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, 2));
-            if (most == -INFINITY) continue;
+            // Every lane goes on to the exchange, with or without a visible key.
+            const float from = most == -INFINITY ? 0.0f : most;
             float sum = 0.0f;
 #pragma unroll
-            for (int t = 0; t < 8; ++t) sum += exp2f(s[t][2 * half] - most) + exp2f(s[t][2 * half + 1] - most);
+            for (int t = 0; t < 8; ++t) sum += exp2f(s[t][2 * half] - from) + exp2f(s[t][2 * half + 1] - from);
             sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
             sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
-            total[half] = fmaf(total[half], exp2f(largest[half] - most), sum);
+            total[half] = fmaf(total[half], exp2f(largest[half] - from), sum);
             largest[half] = most;
         }
     }
