@@ -5,6 +5,7 @@
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "rl/rl_log.h"
+#include "train/device/device_trainer.h"
 #include "train/run_folder.h"
 
 #include <fmt/format.h>
@@ -57,7 +58,7 @@ private:
 struct RlJob {
     ThreadPool pool;
     std::shared_ptr<Parameters> parameters;
-    std::unique_ptr<Trainer> trainer;
+    std::unique_ptr<TrainEngine> trainer;
     std::unique_ptr<RolloutTask> task;
     std::unique_ptr<PolicyTrainer> policy;
 
@@ -87,34 +88,71 @@ Result<std::unique_ptr<RolloutTask>> task_of(const RlConfig& c, const ModelText&
                            .environment = std::move(environment)});
 }
 
-Status open_job(const RlConfig& c, const RlFlags& flags, const ModelText& text, const JobHooks& hooks, RlJob& job) {
+// Room for one answer at least.
+int64_t row_tokens_on_gpu(const RlConfig& c) {
+    const int64_t all = c.prompts * c.generations * c.length, usual = c.row_tokens > 0 ? c.row_tokens : 16384;
+    return std::max(c.length, std::min(all, usual));
+}
+
+Result<std::unique_ptr<TrainEngine>> trainer_of(const RlConfig& c, const RlFlags& flags, const DeviceChoice& device,
+                                                RlJob& job) {
+    const TrainerOptions options{
+        .precision = c.precision, .optimizer = c.optimizer, .seed = c.seed, .kernels = flags.kernels};
+    std::unique_ptr<TrainEngine> trainer;
+    if (device.cuda) {
+        const int64_t answers = c.prompts * c.generations, of_update = c.train_batch > 0 ? c.train_batch : answers;
+        const int64_t row = row_tokens_on_gpu(c);
+        NIBBLE_TRY(trainer, DeviceTrainer::create(job.parameters,
+                                                  {.train = options,
+                                                   .device = device,
+                                                   .rows = most_rollout_rows(of_update, c.length, row),
+                                                   .seq = row,
+                                                   .micro_batch = 1},
+                                                  job.pool));
+    } else {
+        NIBBLE_TRY(trainer, Trainer::create(job.parameters, options, job.pool));
+    }
+    return trainer;
+}
+
+Status open_job(const RlConfig& c, const RlFlags& flags, const DeviceChoice& device, const ModelText& text,
+                const JobHooks& hooks, RlJob& job) {
     const bool fp32 = c.precision.recipe == TrainRecipe::fp32;
     NIBBLE_TRY(const auto checkpoint, Checkpoint::open(c.model));
     NIBBLE_TRY(job.parameters,
                Parameters::copy(*checkpoint, fp32 ? DType::f32 : DType::bf16, job.pool).within(c.model.string()));
-    PolicyTrainerOptions options{.tokenizer = text.tokenizer, .stop_requested = hooks.stop_requested};
+    PolicyTrainerOptions options{
+        .tokenizer = text.tokenizer, .stop_requested = hooks.stop_requested, .row_tokens = c.row_tokens};
+    if (device.cuda) {
+        // Trainer and engine share the device: the trainer's plan comes first, the cache takes half of what is left.
+        options.sequences = 1024, options.memory_share = 0.5, options.row_tokens = row_tokens_on_gpu(c);
+        if (c.loss.kl_penalty > 0)
+            return fail(
+                "loss_fn.reference_policy_kl_penalty: the reference policy runs on a CPU only; with --device "
+                "{} it must be 0",
+                flags.device);
+    }
     if (c.loss.kl_penalty > 0) {
         NIBBLE_TRY(options.reference, FrozenPolicy::create(*checkpoint, c.precision, flags.kernels, job.pool));
     }
-    NIBBLE_TRY(
-        job.trainer,
-        Trainer::create(job.parameters,
-                        {.precision = c.precision, .optimizer = c.optimizer, .seed = c.seed, .kernels = flags.kernels},
-                        job.pool));
-    NIBBLE_TRY(options.end_tokens, end_tokens(job.trainer->model().config(), *checkpoint, text));
+    NIBBLE_TRY(job.trainer, trainer_of(c, flags, device, job));
+    NIBBLE_TRY(options.end_tokens, end_tokens(job.trainer->config(), *checkpoint, text));
     NIBBLE_TRY(job.task, task_of(c, text));
     NIBBLE_TRY(job.policy, PolicyTrainer::create(c, *job.trainer, *job.task, std::move(options)));
     return Ok{};
 }
 
-Result<RunFolderOptions> rl_folder(const RlConfig& c, const RlFlags& flags, int64_t parameters, const JobHooks& hooks) {
+Result<RunFolderOptions> rl_folder(const RlConfig& c, const RlFlags& flags, const TrainEngine& trainer,
+                                   const JobHooks& hooks) {
     NIBBLE_TRY(const Json config, parse_json(c.identity));
+    Json identity = config;
+    if (const std::string arithmetic = trainer.arithmetic(); !arithmetic.empty()) identity["arithmetic"] = arithmetic;
     return RunFolderOptions{.folder = c.output,
                             .resume = c.resume,
-                            .identity = c.identity,
+                            .identity = identity.dump(),
                             .about = {{"name", fs::absolute(c.output).lexically_normal().filename().string()},
                                       {"command", flags.command_line},
-                                      {"parameters", parameters},
+                                      {"parameters", trainer.parameters().elements()},
                                       {"config", config}},
                             .saving = c.saving,
                             .warn = hooks.warn};
@@ -124,7 +162,8 @@ Status write_policy(const RlConfig& c, const RlFlags& flags, RlJob& job) {
     const fs::path out = c.output / "model";
     NIBBLE_TRY(Json settings, parse_json(c.identity));
     const Manifest manifest{.command_line = flags.command_line, .settings = std::move(settings)};
-    NIBBLE_CHECK(convert(*job.parameters, {.out = out, .manifest = to_text(manifest)}, job.pool, {}));
+    NIBBLE_TRY(const auto policy, job.trainer->trained());
+    NIBBLE_CHECK(convert(*policy, {.out = out, .manifest = to_text(manifest)}, job.pool, {}));
     if (!flags.quiet && !flags.json) fmt::print("{}: the trained model\n", out.string());
     return Ok{};
 }
@@ -157,16 +196,15 @@ Result<int64_t> run_steps(const RlConfig& c, const RlFlags& flags, RlJob& job, R
 }
 
 Result<Outcome> run_rl(const RlFlags& flags) {
-    if (flags.device != "cpu")
-        return fail("--device {}: reinforcement learning runs on the CPU only so far", flags.device);
+    NIBBLE_TRY(const DeviceChoice device, parse_device(flags.device));
     NIBBLE_TRY(const RlConfig config, rl_config(flags));
     NIBBLE_TRY(const ModelText text, open_model_text(config.model));
     Console console(true);
     const JobHooks hooks = console.hooks();
     RlJob job(flags.threads);
-    NIBBLE_CHECK(open_job(config, flags, text, hooks, job));
+    NIBBLE_CHECK(open_job(config, flags, device, text, hooks, job));
     PromptPlace place(*job.policy);
-    NIBBLE_TRY(const auto options, rl_folder(config, flags, job.parameters->elements(), hooks));
+    NIBBLE_TRY(const auto options, rl_folder(config, flags, *job.trainer, hooks));
     NIBBLE_TRY(const auto folder, RunFolder::open(options, *job.trainer, place));
     if (!flags.quiet && !flags.json) {
         fmt::print("{} parameters, {} prompts x {} answers a step, precision {}\n", job.parameters->elements(),

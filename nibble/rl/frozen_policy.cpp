@@ -22,7 +22,15 @@ Result<std::shared_ptr<const FrozenPolicy>> FrozenPolicy::create(const Checkpoin
 
 Status FrozenPolicy::log_probs(const TrainBatch& row, std::span<float> out) const {
     Workspace& work = model_.workspace();
-    const Batch batch({{.sequence = nullptr, .tokens = row.tokens, .logits_from = row.seq}});
+    std::vector<Segment> documents;
+    for (size_t d = 0; d < row.documents.size(); ++d) {
+        const int64_t from = row.documents[d], to = d + 1 < row.documents.size() ? row.documents[d + 1] : row.seq;
+        documents.push_back(
+            {.sequence = nullptr,
+             .tokens = std::span(row.tokens).subspan(static_cast<size_t>(from), static_cast<size_t>(to - from)),
+             .logits_from = to - from});
+    }
+    const Batch batch(std::move(documents));
     std::vector<float> x(static_cast<size_t>(row.seq * model_.config().hidden));
     NIBBLE_CHECK(model_.embedding().forward(row.tokens, x.data(), work));
     for (const Block& block : model_.blocks()) NIBBLE_CHECK(block.forward(batch, x.data(), work, nullptr));

@@ -10,44 +10,54 @@ namespace {
 
 constexpr uint64_t validation_prompts_from = uint64_t{1} << 40;  // training's numbers stay below
 
-// The answer's tokens of a row: its last ones.
-template <class T>
-std::span<T> answer_part(std::span<T> row, const Rollout& rollout) {
-    return row.last(rollout.tokens.size());
-}
-
 bool all_equal(std::span<const Rollout> group) {
     return std::ranges::all_of(group, [&](const Rollout& r) { return r.reward == group[0].reward; });
 }
 
 }  // namespace
 
-TrainBatch rollout_row(const RolloutPrompt& prompt, const Rollout& rollout) {
-    TrainBatch row{.rows = 1, .documents = {0}};
-    row.tokens = prompt.tokens;
-    row.tokens.insert(row.tokens.end(), rollout.tokens.begin(), rollout.tokens.end() - 1);
-    row.labels.assign(prompt.tokens.size() - 1, -1);
-    row.labels.insert(row.labels.end(), rollout.tokens.begin(), rollout.tokens.end());
-    row.seq = std::ssize(row.tokens);
-    return row;
+std::vector<RolloutRow> rollout_rows(const RolloutBatch& batch, size_t first, size_t last, int64_t row_tokens) {
+    std::vector<RolloutRow> rows;
+    for (size_t i = first; i < last; ++i) {
+        const Rollout& r = batch.rollouts[i];
+        const RolloutPrompt& prompt = batch.prompts[r.prompt];
+        const auto tokens = std::ssize(prompt.tokens) + std::ssize(r.tokens) - 1;
+        if (rows.empty() || rows.back().batch.seq + tokens > row_tokens) rows.push_back({.batch = {.rows = 1}});
+        TrainBatch& row = rows.back().batch;
+        row.documents.push_back(row.seq);
+        row.tokens.insert(row.tokens.end(), prompt.tokens.begin(), prompt.tokens.end());
+        row.tokens.insert(row.tokens.end(), r.tokens.begin(), r.tokens.end() - 1);
+        row.labels.insert(row.labels.end(), prompt.tokens.size() - 1, -1);
+        rows.back().parts.push_back({i, row.labels.size(), r.tokens.size()});
+        row.labels.insert(row.labels.end(), r.tokens.begin(), r.tokens.end());
+        row.seq += tokens;
+    }
+    return rows;
 }
 
-Result<std::unique_ptr<PolicyTrainer>> PolicyTrainer::create(const RlConfig& config, Trainer& trainer,
+// Two neighbours hold more than a row together.
+int64_t most_rollout_rows(int64_t rollouts, int64_t length, int64_t row_tokens) {
+    if (row_tokens < length) return rollouts;
+    return std::min(rollouts, 2 * rollouts * length / row_tokens + 1);
+}
+
+Result<std::unique_ptr<PolicyTrainer>> PolicyTrainer::create(const RlConfig& config, TrainEngine& trainer,
                                                              RolloutTask& task, PolicyTrainerOptions options) {
     NIBBLE_CHECK(check(config));
     if (config.loss.kl_penalty > 0 && !options.reference)
         return fail("loss_fn.reference_policy_kl_penalty {}: there is no reference policy", config.loss.kl_penalty);
-    if (trainer.products().sees_neighbours() && !config.loss.importance_sampling_correction)
+    if (trainer.sees_neighbours() && !config.loss.importance_sampling_correction)
         return fail(
             "policy.precision: this recipe scales whole tensors, so that rollouts and training do not agree in "
             "every bit; that needs loss_fn.use_importance_sampling_correction: true");
     std::unique_ptr<PolicyTrainer> made(new PolicyTrainer(config, trainer, task, std::move(options)));
-    // The trainer's model without a share in it: the trainer outlives the engine.
-    auto generator = made->options_.generator
-                         ? made->options_.generator
-                         : std::shared_ptr<const LanguageModel>(std::shared_ptr<void>(), &trainer.model());
+    auto generator = made->options_.generator;
+    if (!generator) {
+        NIBBLE_TRY(generator, trainer.serving());
+    }
     EngineOptions engine;
-    engine.sequences = std::min<int64_t>(64, std::max(config.prompts * config.generations, int64_t{1}));
+    engine.sequences = std::min(made->options_.sequences, std::max(config.prompts * config.generations, int64_t{1}));
+    engine.memory_share = made->options_.memory_share;
     engine.context = config.length;
     engine.queue = std::max(config.prompts * config.generations, config.validation_prompts);
     NIBBLE_TRY(made->engine_, Engine::create(std::move(generator), made->options_.tokenizer, engine));
@@ -63,7 +73,7 @@ RolloutRequest PolicyTrainer::request(uint64_t first_prompt, int64_t prompts, in
                      .seed = config_.seed,
                      .end_tokens = options_.end_tokens,
                      .stop_texts = config_.generation.stop_texts,
-                     .cache_salt = std::to_string(trainer_.parameters().version()),
+                     .cache_salt = std::to_string(version_),
                      .stop = options_.stop_requested};
     for (const int32_t id : config_.generation.stop_tokens)
         if (std::ranges::count(r.end_tokens, id) == 0) r.end_tokens.push_back(id);
@@ -149,19 +159,24 @@ Status PolicyTrainer::learn(const RolloutBatch& batch, RlStep& step) {
     const int64_t answers = std::ssize(batch.rollouts);
     const int64_t each = config_.train_batch > 0 ? config_.train_batch : answers;
     const bool once = each == answers;
-    std::vector<TrainBatch> rows;
-    std::vector<std::vector<float>> previous(once ? 0 : batch.rollouts.size()), reference;
-    for (const Rollout& r : batch.rollouts) rows.push_back(rollout_row(batch.prompts[r.prompt], r));
-    // Only with several updates is a pass needed for what the trainer says before the first one.
-    if (!once)
-        for (size_t i = 0; i < rows.size(); ++i) {
-            previous[i].resize(rows[i].tokens.size());
-            NIBBLE_CHECK(trainer_.log_probs(rows[i], previous[i]));
-        }
-    if (config_.loss.kl_penalty > 0)
-        for (const TrainBatch& row : rows) {
-            reference.emplace_back(row.tokens.size());
-            NIBBLE_CHECK(options_.reference->log_probs(row, reference.back()));
+    std::vector<std::vector<RolloutRow>> updates;
+    for (int64_t first = 0; first < answers; first += each)
+        updates.push_back(
+            rollout_rows(batch, static_cast<size_t>(first), static_cast<size_t>(first + each), options_.row_tokens));
+    // By answer. Only with several updates is a pass needed for what the trainer says before the first one.
+    std::vector<std::vector<float>> previous(batch.rollouts.size()), reference(batch.rollouts.size());
+    const auto ask = [](const RolloutRow& row, auto& model, std::vector<std::vector<float>>& to) -> Status {
+        std::vector<float> of_row(row.batch.tokens.size());
+        NIBBLE_CHECK(model.log_probs(row.batch, of_row));
+        for (const RolloutRow::Part& p : row.parts)
+            to[p.rollout].assign(of_row.begin() + static_cast<ptrdiff_t>(p.begin),
+                                 of_row.begin() + static_cast<ptrdiff_t>(p.begin + p.size));
+        return Ok{};
+    };
+    for (const auto& rows : updates)
+        for (const RolloutRow& row : rows) {
+            if (!once) NIBBLE_CHECK(ask(row, trainer_, previous));
+            if (config_.loss.kl_penalty > 0) NIBBLE_CHECK(ask(row, *options_.reference, reference));
         }
     const auto weight = [&](const Rollout& r) {
         return r.reward && !(config_.overlong_filtering && r.cut) ? 1.0 : 0.0;
@@ -169,40 +184,46 @@ Status PolicyTrainer::learn(const RolloutBatch& batch, RlStep& step) {
     const double rate = learning_rate({.kind = ScheduleKind::constant, .warmup = config_.warmup},
                                       config_.optimizer.learning_rate, step.step, config_.steps);
     trainer_.begin(step.step, config_.steps);
-    for (int64_t first = 0; first < answers; first += each) {
+    for (const std::vector<RolloutRow>& rows : updates) {
         BatchCounts counts;
-        for (int64_t i = first; i < first + each; ++i) {
-            const Rollout& r = batch.rollouts[static_cast<size_t>(i)];
-            if (weight(r) > 0) counts.tokens += std::ssize(r.tokens), ++counts.answers;
+        std::vector<TrainBatch> batches;
+        for (const RolloutRow& row : rows) {
+            batches.push_back(row.batch);
+            for (const RolloutRow::Part& p : row.parts)
+                if (weight(batch.rollouts[p.rollout]) > 0)
+                    counts.tokens += static_cast<int64_t>(p.size), ++counts.answers;
         }
         PolicyMetrics metrics;
-        const RowObjective objective = [&](int64_t row, std::span<const float> log_probs, std::span<float> slopes,
-                                           double& loss) -> Status {
-            const auto i = static_cast<size_t>(first + row);
-            const Rollout& r = batch.rollouts[i];
-            const auto current = answer_part(log_probs, r);
+        const auto of_answer = [&](const RolloutRow::Part& p, std::span<const float> log_probs,
+                                   std::span<float> slopes) -> Status {
+            const Rollout& r = batch.rollouts[p.rollout];
+            const auto current = log_probs.subspan(p.begin, p.size);
             AnswerTokens answer{.generated = r.generated,
-                                .previous = once ? current : answer_part(std::span<const float>(previous[i]), r),
+                                .previous = once ? current : std::span<const float>(previous[p.rollout]),
                                 .current = current,
                                 .advantage = r.advantage,
                                 .weight = weight(r)};
-            if (!reference.empty()) answer.reference = answer_part(std::span<const float>(reference[i]), r);
-            const std::vector<uint8_t> mask(r.tokens.size(), 1);
+            answer.reference = reference[p.rollout];
+            const std::vector<uint8_t> mask(p.size, 1);
             answer.mask = mask;
-            std::vector<double> gradient(r.tokens.size());
-            const double before = metrics.loss;
-            NIBBLE_CHECK(
-                policy_loss(answer, config_.loss, counts, gradient, metrics).within(fmt::format("answer {}", i)));
-            loss = metrics.loss - before;
-            const auto to = answer_part(slopes, r);
-            for (size_t t = 0; t < gradient.size(); ++t) to[t] = static_cast<float>(gradient[t]);
+            std::vector<double> gradient(p.size);
+            NIBBLE_CHECK(policy_loss(answer, config_.loss, counts, gradient, metrics)
+                             .within(fmt::format("answer {}", p.rollout)));
+            for (size_t t = 0; t < p.size; ++t) slopes[p.begin + t] = static_cast<float>(gradient[t]);
             return Ok{};
         };
-        const auto part =
-            std::span<const TrainBatch>(rows).subspan(static_cast<size_t>(first), static_cast<size_t>(each));
-        NIBBLE_TRY(step.update, trainer_.step(part, objective, rate));
+        const RowObjective objective = [&](int64_t row, std::span<const float> log_probs, std::span<float> slopes,
+                                           double& loss) -> Status {
+            const double before = metrics.loss;
+            for (const RolloutRow::Part& p : rows[static_cast<size_t>(row)].parts)
+                NIBBLE_CHECK(of_answer(p, log_probs, slopes));
+            loss = metrics.loss - before;
+            return Ok{};
+        };
+        NIBBLE_TRY(step.update, trainer_.step(batches, objective, rate));
         step.metrics.add(metrics);
         ++step.updates;
+        ++version_;
     }
     step.metrics.loss /= static_cast<double>(step.updates);
     step.metrics.kl_loss /= static_cast<double>(step.updates);

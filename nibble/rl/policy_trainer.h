@@ -5,15 +5,16 @@
 // Because engine and trainer compute the same bits (docs/architecture.md 4), the log-probability that a token had when
 // it was generated is the old one of the loss's ratio. Every step compares it, bit for bit, with the trainer's own
 // before the first update: PolicyMetrics::mismatch_tokens. That it is 0 is promised for all recipes whose scales see
-// one token at a time (TrainProducts::sees_neighbours); for the others it is measured.
+// one token at a time (TrainEngine::sees_neighbours); for the others it is measured.
 //
-// Results depend on config, weights and task alone: not on threads, nor on how the engine batches.
+// Results depend on config, weights, task and PolicyTrainerOptions::row_tokens alone: not on threads, nor on how the
+// engine batches.
 #pragma once
 
 #include "rl/frozen_policy.h"
 #include "rl/rl_config.h"
 #include "rl/rollout.h"
-#include "train/trainer.h"
+#include "train/train_engine.h"
 
 #include <atomic>
 #include <memory>
@@ -47,14 +48,18 @@ struct PolicyTrainerOptions {
     // What generates; null: the trainer's model. Another one is for tests and for measuring what differs.
     std::shared_ptr<const LanguageModel> generator;
     const std::atomic<bool>* stop_requested = nullptr;
+    int64_t sequences = 64;     // that are generated together at most
+    double memory_share = 0.9;  // of free memory, for their keys and values
+    // Answers are trained one behind the other in rows of up to so many tokens, each a document; 0: one in a row.
+    int64_t row_tokens = 0;
 };
 
 class PolicyTrainer {
 public:
     // Trainer and task outlive it. Errors: what check(config) says; a recipe whose bits depend on a
     // token's neighbours, without importance sampling correction; no memory for the engine.
-    static Result<std::unique_ptr<PolicyTrainer>> create(const RlConfig& config, Trainer& trainer, RolloutTask& task,
-                                                         PolicyTrainerOptions options);
+    static Result<std::unique_ptr<PolicyTrainer>> create(const RlConfig& config, TrainEngine& trainer,
+                                                         RolloutTask& task, PolicyTrainerOptions options);
 
     // Step `number`: keys random numbers and the learning rate. After an error the weights are those of the last whole
     // update.
@@ -68,7 +73,7 @@ public:
     const Engine& engine() const { return *engine_; }
 
 private:
-    PolicyTrainer(const RlConfig& config, Trainer& trainer, RolloutTask& task, PolicyTrainerOptions options)
+    PolicyTrainer(const RlConfig& config, TrainEngine& trainer, RolloutTask& task, PolicyTrainerOptions options)
         : config_(config), trainer_(trainer), task_(task), options_(std::move(options)) {}
     RolloutRequest request(uint64_t first_prompt, int64_t prompts, int64_t answers) const;
     Result<RolloutBatch> collect(RlStep& step);
@@ -77,14 +82,24 @@ private:
     Status learn(const RolloutBatch& batch, RlStep& step);
 
     RlConfig config_;
-    Trainer& trainer_;
+    TrainEngine& trainer_;
     RolloutTask& task_;
     PolicyTrainerOptions options_;
     std::unique_ptr<Engine> engine_;
-    uint64_t next_prompt_ = 0;
+    uint64_t next_prompt_ = 0, version_ = 0;  // version: of the weights, since this was made
 };
 
-// A rollout as a row of training: the prompt's tokens and the answer's, labels at the answer.
-TrainBatch rollout_row(const RolloutPrompt& prompt, const Rollout& rollout);
+// Rollouts as a row of training: of each its prompt's tokens and its answer's, labels at the answer.
+struct RolloutRow {
+    TrainBatch batch;
+    struct Part {
+        size_t rollout = 0, begin = 0, size = 0;  // where the answer's labels are
+    };
+    std::vector<Part> parts;
+};
+// Rollouts [first, last) in order, as many in a row as `row_tokens` holds, at least one.
+std::vector<RolloutRow> rollout_rows(const RolloutBatch& batch, size_t first, size_t last, int64_t row_tokens);
+// At most so many rows become of `rollouts` rollouts of up to `length` tokens.
+int64_t most_rollout_rows(int64_t rollouts, int64_t length, int64_t row_tokens);
 
 }  // namespace nibble

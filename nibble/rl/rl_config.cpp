@@ -180,7 +180,7 @@ void read_generation(YamlFields& policy, RlGeneration& g) {
 void read_policy(YamlFields& top, RlConfig& c) {
     top.map("policy",
             {"model_name", "precision", "train_global_batch_size", "max_total_sequence_length", "max_grad_norm",
-             "optimizer", "generation"},
+             "optimizer", "generation", "sequence_packing"},
             [&](YamlFields& m) {
                 m.path("model_name", c.model);
                 m.read("precision", [&](const YamlNode& node, const std::string& name) -> Status {
@@ -199,6 +199,8 @@ void read_policy(YamlFields& top, RlConfig& c) {
                           o.number("adam_eps", 1e-30, 1, c.optimizer.epsilon);
                           o.count("lr_warmup_iters", 0, c.warmup);
                       });
+                m.map("sequence_packing", {"train_mb_tokens"},
+                      [&](YamlFields& p) { p.count("train_mb_tokens", 1, c.row_tokens); });
                 read_generation(m, c.generation);
             });
 }

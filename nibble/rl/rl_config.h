@@ -42,6 +42,8 @@ struct RlConfig {
     int64_t steps = 1'000'000;
     int64_t train_batch = 0;  // answers of an update; 0: all of the step
     int64_t length = 512;     // tokens of a prompt and its answer
+    int64_t row_tokens =
+        0;  // answers are trained in rows of up to so many tokens; 0: one a row on a CPU, 16,384 on a GPU
 
     AdvantageOptions advantage;
     bool dynamic_sampling = false;    // groups whose rewards are all equal are replaced

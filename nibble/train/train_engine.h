@@ -73,7 +73,8 @@ public:
     // as TrainedCodes.
     virtual Result<Format> codes_format(int64_t steps) = 0;
     virtual Result<std::unique_ptr<TrainedCodes>> trained_codes(int64_t steps) = 0;
-    // A model that serves them; valid until the next step.
+    // A model that reads the trainer's own weights, so that after a step it has the new ones. Nothing of it is under way
+    // during a step; the trainer outlives it.
     virtual Result<std::shared_ptr<const LanguageModel>> serving() = 0;
 
     virtual Result<TrainState> state() = 0;

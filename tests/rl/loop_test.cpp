@@ -1,6 +1,7 @@
 // The whole loop at tiny size: rollouts, rewards, updates. What engine and trainer say of a token has the same bits.
 #include "rl/policy_trainer.h"
 #include "rl/rl_log.h"
+#include "rl/token_task.h"
 #include "support/files.h"
 #include "train/run_state.h"
 #include "train/small_trainer.h"
@@ -10,35 +11,6 @@
 
 namespace nibble::test {
 namespace {
-
-// Prompts of a few tokens that follow from their number; answers are judged by a function.
-class TokenTask : public RolloutTask {
-public:
-    using Judge = std::function<std::optional<double>(const RolloutPrompt&, const Rollout&)>;
-    explicit TokenTask(Judge judge, size_t length = 5) : judge_(std::move(judge)), length_(length) {}
-    Result<RolloutPrompt> prompt(uint64_t number) override {
-        RolloutPrompt p{.question = std::to_string(number)};
-        for (size_t i = 0; i < length_; ++i) p.tokens.push_back(static_cast<int32_t>((number * 7 + i * i) % 40 + 1));
-        return p;
-    }
-    Status judge(const std::vector<RolloutPrompt>& prompts, std::vector<Rollout>& rollouts) override {
-        for (Rollout& r : rollouts) {
-            r.reward = judge_(prompts[r.prompt], r);
-            if (!r.reward) r.failure = "not judged";
-        }
-        return Ok{};
-    }
-
-private:
-    Judge judge_;
-    size_t length_;
-};
-
-std::optional<double> share_of_even_tokens(const RolloutPrompt&, const Rollout& r) {
-    double even = 0;
-    for (const int32_t id : r.tokens) even += id % 2 == 0;
-    return even / static_cast<double>(r.tokens.size());
-}
 
 RlConfig small_config() {
     RlConfig c{.prompts = 3, .generations = 4, .steps = 10, .length = 128};
@@ -58,11 +30,12 @@ struct SmallRun {
     std::vector<float> masters;
 };
 
-SmallRun run_steps(const RlConfig& config, int count, int threads, const TrainPrecision& precision = {}) {
+SmallRun run_steps(const RlConfig& config, int count, int threads, const TrainPrecision& precision = {},
+                   int64_t row_tokens = 0) {
     ThreadPool pool(threads);
     const auto trainer = small_trainer(pool, {.precision = precision, .optimizer = config.optimizer});
     TokenTask task(share_of_even_tokens);
-    PolicyTrainerOptions options{.end_tokens = {3}};
+    PolicyTrainerOptions options{.end_tokens = {3}, .row_tokens = row_tokens};
     if (config.loss.kl_penalty > 0) {
         auto reference = FrozenPolicy::create(*small_checkpoint(), precision, "", pool);
         EXPECT_TRUE(reference.ok()) << reference.error().message();
@@ -113,6 +86,48 @@ TEST(PolicyLoop, NoBitDiffersBetweenRolloutAndTraining) {
         EXPECT_EQ(one.steps[0].metrics.kl_loss, 0);
         EXPECT_GT(one.steps[2].metrics.kl_loss, 0);
     }
+}
+
+// Answers one behind the other in a row are documents: what is said of their tokens does not change, nor what is
+// learned but for the order in which gradients are added.
+TEST(PolicyLoop, PackedRowsSayTheSameOfEveryToken) {
+    for (const int64_t train_batch : {0, 6}) {
+        RlConfig config = small_config();
+        config.loss.kl_penalty = 0.01;
+        config.train_batch = train_batch;
+        const SmallRun alone = run_steps(config, 1, 2), packed = run_steps(config, 1, 2, {}, 200);
+        ASSERT_EQ(alone.steps.size() + packed.steps.size(), 2u);
+        const PolicyMetrics &a = alone.steps[0].metrics, &b = packed.steps[0].metrics;
+        EXPECT_EQ(b.mismatch_tokens, 0);
+        EXPECT_EQ(a.tokens, b.tokens);
+        EXPECT_NEAR(a.loss, b.loss, 1e-5);
+        EXPECT_NEAR(alone.steps[0].update.gradient_norm, packed.steps[0].update.gradient_norm,
+                    1e-4 * alone.steps[0].update.gradient_norm);
+        EXPECT_EQ(alone.steps[0].reward, packed.steps[0].reward);
+    }
+}
+
+TEST(PolicyLoop, RowsOfRollouts) {
+    RolloutBatch batch;
+    batch.prompts.push_back({.tokens = {1, 2, 3}});
+    for (const size_t length : {2u, 4u, 1u, 9u}) {
+        Rollout r;
+        r.tokens.assign(length, 7);
+        batch.rollouts.push_back(r);
+    }
+    const auto rows = rollout_rows(batch, 0, 4, 10);  // of 4, 6, 3 and 11 tokens
+    ASSERT_EQ(rows.size(), 3u);
+    EXPECT_EQ(rows[0].batch.seq, 10);
+    EXPECT_EQ(rows[0].batch.documents, (std::vector<int64_t>{0, 4}));
+    EXPECT_EQ(rows[0].batch.tokens, (std::vector<int32_t>{1, 2, 3, 7, 1, 2, 3, 7, 7, 7}));
+    EXPECT_EQ(rows[0].batch.labels, (std::vector<int32_t>{-1, -1, 7, 7, -1, -1, 7, 7, 7, 7}));
+    EXPECT_EQ(rows[0].parts[1].begin, 6u);
+    EXPECT_EQ(rows[0].parts[1].size, 4u);
+    EXPECT_EQ(rows[1].parts[0].rollout, 2u);
+    EXPECT_EQ(rows[2].batch.seq, 11);
+    EXPECT_EQ(rollout_rows(batch, 0, 4, 0).size(), 4u);
+    EXPECT_LE(3, most_rollout_rows(4, 11, 11));
+    EXPECT_EQ(most_rollout_rows(64, 128, 0), 64);
 }
 
 // Scales of whole tensors: a token's bits depend on its neighbours. Measured, corrected, and never silent.

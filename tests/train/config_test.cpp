@@ -2,6 +2,7 @@
 #include "train/train_config.h"
 
 #include "train/small_trainer.h"
+#include "train/train_products.h"
 #include "train/train_self_test.h"
 
 #include <nlohmann/json.hpp>

@@ -48,7 +48,8 @@ Result<DeviceLayer> DeviceLayer::make(const ModelConfig& model, const Block& blo
     DeviceLayer layer{.config = block.config()};
     NIBBLE_TRY(layer.norm, weights.vector(block.norm()));
     NIBBLE_TRY(layer.post_norm, weights.vector(block.post_norm()));
-    NIBBLE_TRY(layer.mixer, make_device_mixer(model, block, weights));
+    NIBBLE_TRY(auto mixer, make_device_mixer(model, block, weights));
+    layer.mixer = std::move(mixer);
     return layer;
 }
 

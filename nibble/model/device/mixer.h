@@ -43,7 +43,7 @@ struct DeviceLayer {
     BlockConfig config;
     const float* norm = nullptr;       // [hidden]
     const float* post_norm = nullptr;  // [hidden]; null: none
-    std::unique_ptr<DeviceMixer> mixer;
+    std::shared_ptr<DeviceMixer> mixer;  // of the layer and of its copies
 
     static Result<DeviceLayer> make(const ModelConfig& model, const Block& block, DeviceWeights& weights);
 };

@@ -76,6 +76,24 @@ Result<std::unique_ptr<DeviceModel>> DeviceModel::load(std::shared_ptr<const Che
     return model;
 }
 
+Result<std::unique_ptr<DeviceModel>> DeviceModel::over(Weights weights, const DeviceInfo& device, ThreadPool& pool) {
+    NIBBLE_CHECK(use_device(device.index));
+    NIBBLE_CHECK(cuda::prepare_products(device));
+    NIBBLE_CHECK(cuda::prepare_grouped_matmul(device));
+    NIBBLE_TRY(Stream stream, Stream::create(device.index));
+    std::unique_ptr<DeviceModel> model(new DeviceModel(device, std::move(stream), std::move(weights.config)));
+    NIBBLE_TRY(Workspace host, Workspace::create(Compute::bf16, {}, pool));
+    model->host_ = std::make_unique<Workspace>(std::move(host));
+    model->layers_ = std::move(weights.layers);
+    for (const DeviceLayer& layer : model->layers_)
+        if (const Rope* rope = layer.mixer->rope()) model->memory_.rotary().add(*rope);
+    model->embedding_ = weights.embedding;
+    model->norm_ = weights.norm;
+    model->head_ = std::move(weights.head);
+    NIBBLE_CHECK(model->make_product_chain());
+    return model;
+}
+
 Status DeviceModel::make_product_chain() {
     NIBBLE_TRY(product_chain_, DeviceProductChain::make(layers_, config_.norm_eps, config_.hidden, device_));
     return Ok{};

@@ -25,6 +25,17 @@ public:
                                                      const ModelOptions& options, const DeviceChoice& device,
                                                      ThreadPool& pool);
 
+    // A model over weights that somebody else holds and may write anew when nothing of the model is under way. Weights
+    // and pool outlive it.
+    struct Weights {
+        ModelConfig config;
+        std::vector<DeviceLayer> layers;
+        const std::byte* embedding = nullptr;  // BF16 [vocab, hidden], scaled
+        const float* norm = nullptr;           // of the head
+        DeviceLinear head;
+    };
+    static Result<std::unique_ptr<DeviceModel>> over(Weights weights, const DeviceInfo& device, ThreadPool& pool);
+
     // The kernels of a step of `tokens` tokens: of an answer (1), of as many sequences, or of a prompt. Nothing is read
     // but names and shapes. Errors as of load(), but for memory.
     static Result<KernelTable> kernel_table(std::shared_ptr<const Checkpoint> checkpoint, const ModelOptions& options,
@@ -49,7 +60,7 @@ public:
     std::string kernels() const override { return device_.name; }
     std::string note() const override { return rounded_.text(); }
 
-    int64_t weight_bytes() const { return weights_->used(); }
+    int64_t weight_bytes() const { return weights_ ? weights_->used() : 0; }
 
 private:
     using GraphKey =
@@ -106,7 +117,7 @@ private:
     Stream stream_;
     ModelConfig config_;
     std::unique_ptr<Workspace> host_;
-    std::optional<DeviceArena> weights_;
+    std::optional<DeviceArena> weights_;  // none: somebody else's
     const std::byte* embedding_ = nullptr;
     std::vector<DeviceLayer> layers_;
     std::optional<DeviceProductChain> product_chain_;  // of the layers, for one token

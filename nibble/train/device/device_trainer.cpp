@@ -285,8 +285,7 @@ Result<std::unique_ptr<TrainedCodes>> DeviceTrainer::trained_codes(int64_t steps
 }
 
 Result<std::shared_ptr<const LanguageModel>> DeviceTrainer::serving() {
-    NIBBLE_CHECK(weights_.update_host());
-    NIBBLE_TRY(std::shared_ptr<const LanguageModel> model, DeviceModel::load(parameters_, {}, options_.device, pool_));
+    NIBBLE_TRY(std::shared_ptr<const LanguageModel> model, DeviceModel::over(weights_.served(), device_, pool_));
     return model;
 }
 

@@ -44,7 +44,6 @@ public:
     Result<std::shared_ptr<const Checkpoint>> trained() override;
     Result<Format> codes_format(int64_t steps) override;
     Result<std::unique_ptr<TrainedCodes>> trained_codes(int64_t steps) override;
-    // Beside the trainer's own copy: a second one of all weights.
     Result<std::shared_ptr<const LanguageModel>> serving() override;
     Result<TrainState> state() override;
     int64_t recipe_size() const override { return 0; }

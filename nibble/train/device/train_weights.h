@@ -41,6 +41,14 @@ public:
     std::span<const DeviceLayer> layers() const { return layers_; }
     const DeviceLinear& head() const { return head_; }
     const float* norm() const { return norm_; }
+    // The same for a model that serves them.
+    DeviceModel::Weights served() const {
+        return {.config = config_,
+                .layers = layers_,
+                .embedding = published(flat_.embedding),
+                .norm = norm_,
+                .head = head_};
+    }
 
     float* master() const { return master_; }
     float* m() const { return m_; }

@@ -1,0 +1,115 @@
+// Reinforcement learning on a GPU: rollouts read the trainer's own weights, and what they say of a token has the bits
+// that training computes.
+#include "rl/policy_trainer.h"
+#include "rl/token_task.h"
+#include "train/device/device_trainer.h"
+#include "train/small_trainer.h"
+#include "train/train_shapes.h"
+
+#include <cstdlib>
+
+namespace nibble::test {
+namespace {
+
+DeviceChoice rl_device() {
+    const char* name = std::getenv("NIBBLE_DEVICE");
+    const auto choice = parse_device(name ? name : "cuda");
+    return choice.ok() && choice->cuda ? *choice : DeviceChoice{.cuda = true};
+}
+
+Json rl_llama() {
+    return {{"architectures", {"LlamaForCausalLM"}},
+            {"model_type", "llama"},
+            {"hidden_size", 256},
+            {"num_hidden_layers", 2},
+            {"num_attention_heads", 4},
+            {"num_key_value_heads", 2},
+            {"head_dim", 64},
+            {"intermediate_size", 384},
+            {"vocab_size", 1000},
+            {"rms_norm_eps", 1e-5},
+            {"rope_theta", 10000.0},
+            {"tie_word_embeddings", false},
+            {"max_position_embeddings", 8192},
+            {"hidden_act", "silu"}};
+}
+
+RlConfig gpu_config() {
+    RlConfig c{.prompts = 8, .generations = 8, .steps = 30, .length = 128};
+    c.optimizer.learning_rate = 3e-3;
+    c.optimizer.weight_decay = 0;
+    c.loss.kl_penalty = 0;
+    c.generation.most_tokens = 75;  // beyond a page of 64 positions
+    return c;
+}
+
+struct GpuRun {
+    std::vector<RlStep> steps;
+    std::vector<float> masters;
+};
+
+GpuRun run_on_gpu(const RlConfig& config, int count, int64_t row_tokens) {
+    ThreadPool pool;
+    GpuRun run;
+    auto parameters = random_start(rl_llama(), DType::bf16, 7, pool);
+    EXPECT_TRUE(parameters.ok()) << parameters.error().message();
+    const int64_t answers = config.prompts * config.generations;
+    const auto trainer = DeviceTrainer::create(*parameters,
+                                               {.train = {.optimizer = config.optimizer},
+                                                .device = rl_device(),
+                                                .rows = most_rollout_rows(answers, config.length, row_tokens),
+                                                .seq = std::max(row_tokens, config.length),
+                                                .micro_batch = 1},
+                                               pool);
+    EXPECT_TRUE(trainer.ok()) << trainer.error().message();
+    if (!trainer.ok()) return run;
+    TokenTask task(share_of_even_tokens);
+    const auto policy = PolicyTrainer::create(config, **trainer, task,
+                                              {.end_tokens = {3}, .memory_share = 0.2, .row_tokens = row_tokens});
+    EXPECT_TRUE(policy.ok()) << policy.error().message();
+    if (!policy.ok()) return run;
+    for (int s = 0; s < count; ++s) {
+        auto step = (*policy)->step(s);
+        EXPECT_TRUE(step.ok()) << step.error().message();
+        if (!step.ok()) break;
+        run.steps.push_back(*std::move(step));
+    }
+    const auto state = (*trainer)->state();
+    EXPECT_TRUE(state.ok());
+    for (const auto& values : state->masters) run.masters.insert(run.masters.end(), values.begin(), values.end());
+    return run;
+}
+
+TEST(CudaPolicyLoop, NoBitDiffersBetweenRolloutAndTraining) {
+    for (const int64_t row_tokens : {0, 1024}) {
+        for (const int64_t updates : {1, 2}) {
+            RlConfig config = gpu_config();
+            if (updates > 1) config.train_batch = config.prompts * config.generations / updates;
+            const GpuRun one = run_on_gpu(config, 4, row_tokens), two = run_on_gpu(config, 4, row_tokens);
+            ASSERT_EQ(one.steps.size(), 4u);
+            ASSERT_EQ(two.steps.size(), 4u);
+            for (size_t s = 0; s < 4; ++s) {
+                const PolicyMetrics& m = one.steps[s].metrics;
+                EXPECT_GT(m.tokens, 1000);
+                EXPECT_EQ(m.mismatch_tokens, 0) << "step " << s << ", rows of " << row_tokens;
+                EXPECT_EQ(m.max_abs_diff, 0);
+                EXPECT_GT(one.steps[s].longest, 64);
+                EXPECT_GT(one.steps[s].update.gradient_norm, 0);
+                EXPECT_EQ(m.loss, two.steps[s].metrics.loss);
+                EXPECT_EQ(one.steps[s].reward, two.steps[s].reward);
+            }
+            EXPECT_EQ(one.masters, two.masters);
+        }
+    }
+}
+
+TEST(CudaPolicyLoop, TheRewardRises) {
+    const GpuRun run = run_on_gpu(gpu_config(), 30, 2048);
+    ASSERT_EQ(run.steps.size(), 30u);
+    EXPECT_LT(run.steps.front().reward, 0.6);
+    EXPECT_GT(run.steps.back().reward, 0.75);
+    for (const RlStep& s : run.steps) EXPECT_EQ(s.metrics.mismatch_tokens, 0) << s.step;
+}
+
+}  // namespace
+}  // namespace nibble::test
