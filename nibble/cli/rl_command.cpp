@@ -197,6 +197,7 @@ Result<int64_t> run_steps(const RlConfig& c, const RlFlags& flags, RlJob& job, R
 
 Result<Outcome> run_rl(const RlFlags& flags) {
     NIBBLE_TRY(const DeviceChoice device, parse_device(flags.device));
+    if (device.cuda) NIBBLE_CHECK(open_device(device));
     NIBBLE_TRY(const RlConfig config, rl_config(flags));
     NIBBLE_TRY(const ModelText text, open_model_text(config.model));
     Console console(true);

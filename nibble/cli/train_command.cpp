@@ -57,7 +57,7 @@ Result<TrainConfig> train_config(const TrainFlags& flags) {
     if (!flags.precision.empty()) {
         NIBBLE_TRY(c.precision, train_precision_from_name(flags.precision).within("--precision"));
     }
-    if (c.schedule.warmup > c.steps) return fail("{} steps of warm-up in {} steps", c.schedule.warmup, c.steps);
+    NIBBLE_CHECK(check(c, flags.config.empty() ? "--shape" : flags.config));
     return c;
 }
 
@@ -277,6 +277,7 @@ Result<std::unique_ptr<TrainEngine>> make_trainer(const TrainConfig& c, const Tr
 
 Result<Outcome> run_train(const TrainFlags& flags) {
     NIBBLE_TRY(const DeviceChoice device, parse_device(flags.device));
+    if (device.cuda) NIBBLE_CHECK(open_device(device));
     NIBBLE_TRY(const TrainConfig config, train_config(flags));
     NIBBLE_CHECK(check_output(config));
     ThreadPool pool(flags.threads);

@@ -45,7 +45,9 @@ Status read_teacher(const YamlNode& node, const std::string& name, TrainTeacher&
     return Ok{};
 }
 
-Status check_sources(const TrainConfig& c, const std::string& where) {
+}  // namespace
+
+Status check(const TrainConfig& c, const std::string& where) {
     const int models = !c.model.empty() + !c.shape.empty();
     if (models != 1) return fail("{}: give one of 'model' and 'shape'", where);
     if (c.layers > 0 && c.shape.empty()) return fail("{}: 'layers' belongs to 'shape'", where);
@@ -62,8 +64,6 @@ Status check_sources(const TrainConfig& c, const std::string& where) {
         return fail("{}: {} steps of warm-up in {} steps", where, c.schedule.warmup, c.steps);
     return Ok{};
 }
-
-}  // namespace
 
 Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view name) {
     const std::string file(name);
@@ -163,7 +163,7 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
         m.count("keep_every", 0, c.saving.keep_every);
     });
     NIBBLE_CHECK(top.status());
-    NIBBLE_CHECK(check_sources(c, file));
+    NIBBLE_CHECK(check(c, file));
     return c;
 }
 
@@ -209,8 +209,7 @@ std::string train_identity(const TrainConfig& c) {
               {"skip_nonfinite", c.skip_nonfinite}};
     if (!c.teacher.folder.empty())
         json["teacher"] = {{"folder", c.teacher.folder.string()}, {"cross_entropy", c.teacher.cross_entropy}};
-    if (c.lora.rank > 0)
-        json["lora"] = {{"rank", c.lora.rank}, {"alpha", c.lora.alpha}, {"targets", c.lora.targets}};
+    if (c.lora.rank > 0) json["lora"] = {{"rank", c.lora.rank}, {"alpha", c.lora.alpha}, {"targets", c.lora.targets}};
     return json.dump();
 }
 

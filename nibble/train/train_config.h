@@ -93,6 +93,8 @@ struct TrainConfig {
 // Errors name file, line and key.
 Result<TrainConfig> read_train_config(const std::filesystem::path& file);
 Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view name);
+// What cannot go together; the error begins with `where`.
+Status check(const TrainConfig& config, const std::string& where);
 // What of a config decides the bits of a run, as JSON: goes into checkpoints and is compared on resume.
 std::string train_identity(const TrainConfig& config);
 

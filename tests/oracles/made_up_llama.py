@@ -30,6 +30,7 @@ def main():
     save_file({k: np.ascontiguousarray(v) for k, v in tensors.items()}, folder / "model.safetensors", metadata={"format": "pt"})
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": WIDE,
               "num_hidden_layers": layers, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": VOCAB,
+              "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
               "tie_word_embeddings": True, "torch_dtype": "bfloat16"}
     (folder / "config.json").write_text(json.dumps(config))
 
