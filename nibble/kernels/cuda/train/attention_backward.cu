@@ -1,5 +1,5 @@
-// The way back through causal attention, on mma.sync.m16n8k16. Blocks of 64 rows by 64 rows, four warps of 16 rows
-// each.
+// The way back through causal attention, on mma.sync.m16n8k16: heads of 96 dimensions, and GPUs other than Hopper,
+// where attention_backward_wide.cu has no kernels. Blocks of 64 rows by 64 rows, four warps of 16 rows each.
 //
 //   dq    a thread block per 64 queries and head: first their sums (the logarithm to base 2 of sum 2^s) and
 //         sum(dO * O), then over the keys again: P = 2^(s - sum), dS = P * (dO V^T - sum(dO * O)), dQ += dS K
@@ -7,6 +7,7 @@
 //
 // Sums run over blocks in ascending order, heads first: one order for every launch.
 #include "kernels/cuda/common/elementwise.cuh"
+#include "kernels/cuda/train/attention_args.cuh"
 #include "kernels/cuda/train/train_launch.h"
 
 #include <climits>
@@ -94,20 +95,6 @@ __device__ void add_product(float (&sum)[Dim / 8][4], const float (&p)[8][4], ui
             multiply_add(sum[2 * step + 1], left, right[2], right[3]);
         }
     }
-}
-
-struct AttentionArgs {
-    AttentionBackward a;
-    float* sums;    // [q_heads, tokens]
-    float* deltas;  // likewise
-    float factor;   // scale * log2(e)
-};
-
-// The first key that a query sees.
-__device__ int lowest_key(const AttentionBackward& a, int query) {
-    const int first = a.first[query];
-    const int window = a.window > 0 && a.window <= query ? query - static_cast<int>(a.window) + 1 : 0;
-    return first > window ? first : window;
 }
 
 template <int Dim>
@@ -302,12 +289,14 @@ cudaError_t run_dim(const AttentionArgs& args, cudaStream_t stream) {
 cudaError_t prepare_attention_backward() {
     if (const cudaError_t code = prepare_dim<64>()) return code;
     if (const cudaError_t code = prepare_dim<96>()) return code;
-    return prepare_dim<128>();
+    if (const cudaError_t code = prepare_dim<128>()) return code;
+    return prepare_attention_backward_wide();
 }
 
-cudaError_t launch_attention_backward(const AttentionBackward& a, cudaStream_t stream) {
+cudaError_t launch_attention_backward(const AttentionBackward& a, bool wide, cudaStream_t stream) {
     auto* sums = reinterpret_cast<float*>(a.workspace);
     const AttentionArgs args{a, sums, sums + a.tokens * a.q_heads, a.scale * log2_e};
+    if (wide && (a.dim == 64 || a.dim == 128)) return launch_attention_backward_wide(args, stream);
     if (a.dim == 64) return run_dim<64>(args, stream);
     if (a.dim == 96) return run_dim<96>(args, stream);
     if (a.dim == 128) return run_dim<128>(args, stream);

@@ -92,7 +92,8 @@ Status attention_backward(const AttentionBackward& a, const Stream& stream) {
         return fail("attention_backward: {} tokens, {} heads on {}", a.tokens, a.q_heads, a.kv_heads);
     if (a.d_stride % 8) return fail("attention_backward: rows lie {} apart, not a multiple of 8", a.d_stride);
     NIBBLE_CHECK(check_aligned("attention_backward", {a.q, a.k, a.v, a.o, a.d_o, a.dq, a.dk, a.dv, a.workspace}));
-    return cuda_status(launch_attention_backward(a, queue_of(stream)), "attention_backward: kernel launch");
+    return cuda_status(launch_attention_backward(a, on_hopper(), queue_of(stream)),
+                       "attention_backward: kernel launch");
 }
 
 Status label_loss(const LabelLoss& l, const Stream& stream) {
