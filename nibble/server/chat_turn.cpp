@@ -11,6 +11,13 @@ Result<ChatTurn> make_chat_turn(const ServedModel& model, ChatRequest asked) {
     return ChatTurn{model.format, std::move(asked), std::move(prompt)};
 }
 
+Status check_tool_format(BodyFields& fields, const ServedModel& model, const ChatRequest& asked) {
+    const bool wants = asked.tools.is_array() && !asked.tools.empty() && asked.tool_choice != ToolChoice::none;
+    if (wants && model.format && model.format->tool_format() == "none")
+        return fields.bad("tools", "is not supported: the model's chat template has no known format of tool calls");
+    return Ok{};
+}
+
 Result<ChatTurn> read_chat_turn(BodyFields& fields, const ServedModel& model) {
     ChatRequest asked;
     const Json* messages = fields.find("messages");
@@ -27,9 +34,7 @@ Result<ChatTurn> read_chat_turn(BodyFields& fields, const ServedModel& model) {
     if (const Json* choice = fields.find("tool_choice"))
         if (const Status read = read_tool_choice(*choice, asked); !read.ok())
             return fields.bad("tool_choice", read.error().message());
-    const bool wants_tools = asked.tools.is_array() && !asked.tools.empty() && asked.tool_choice != ToolChoice::none;
-    if (wants_tools && model.format && model.format->tool_format() == "none")
-        return fields.bad("tools", "is not supported: the model's chat template has no known format of tool calls");
+    NIBBLE_CHECK(check_tool_format(fields, model, asked));
     NIBBLE_CHECK(fields.read("parallel_tool_calls", asked.parallel_tool_calls));
     NIBBLE_CHECK(fields.read("chat_template", asked.chat_template));
     if (const Json* more = fields.find("chat_template_kwargs")) {

@@ -1,8 +1,8 @@
-// POST /v1/messages and /v1/messages/count_tokens: Anthropic's API, texts.
+// POST /v1/messages and /v1/messages/count_tokens: Anthropic's API: texts and tools.
 #include "server/answer_json.h"
-#include "server/chat_turn.h"
 #include "server/parameters.h"
 #include "server/routes.h"
+#include "server/tool_turn.h"
 
 namespace nibble {
 namespace {
@@ -13,43 +13,19 @@ struct MessageWish {
     bool stream = false;
 };
 
-// The system prompt stands outside of the messages, which alone have roles.
-Result<ChatTurn> read_message_turn(BodyFields& fields, const ServedModel& model) {
-    const Json* given = fields.find("messages");
-    if (!given || !given->is_array() || given->empty()) return fields.bad("messages", "is not a list of messages");
-    if (const Json* tools = fields.find("tools"); tools && !(tools->is_array() && tools->empty()))
-        return fields.bad("tools", "is not supported");
-    for (const char* name : {"tool_choice", "thinking", "mcp_servers", "container", "output_config", "output_format"}) {
-        const Json* value = fields.find(name);
-        if (value && *value != Json{{"type", "disabled"}} && *value != Json{{"type", "none"}})
-            return fields.bad(name, "is not supported");
-    }
-    const Json& last = given->back();
-    if (last.is_object() && last.contains("role") && last["role"] == "assistant")
-        return fields.bad("messages", "an answer that goes on from the last message is not supported");
-    Json messages = Json::array();
-    if (const Json* system = fields.find("system")) {
-        if (!system->is_string() && !system->is_array()) return fields.bad("system", "is no text");
-        messages.push_back({{"role", "system"}, {"content", *system}});
-    }
-    for (const Json& one : *given) messages.push_back(one);
-    auto turn = make_chat_turn(model, {.messages = std::move(messages)});
-    if (!turn.ok()) return fields.bad("messages", turn.error().message());
-    return turn;
-}
-
 Result<MessageWish> read_message(BodyFields& fields, const ServedModel& model, bool ignore_unknown) {
     MessageWish wish;
     wish.request = model.like;
     Request& request = wish.request;
-    NIBBLE_TRY(wish.turn, read_message_turn(fields, model));
+    NIBBLE_TRY(wish.turn, read_messages_turn(fields, model));
     if (!fields.has("max_tokens")) return fields.bad("max_tokens", "is missing");
     NIBBLE_CHECK(read_sampling(fields, model, request));
     NIBBLE_CHECK(fields.read_in("max_tokens", request.max_tokens, int64_t{1}, int64_t{1} << 40));
     NIBBLE_CHECK(fields.read("stop_sequences", request.stop));
     if (request.choices != 1) return fields.bad("n", "is not of this API");
     NIBBLE_CHECK(fields.read("stream", wish.stream));
-    NIBBLE_CHECK(hold_answer(wish.turn, model, nullptr, request));
+    if (const Status held = hold_answer(wish.turn, model, nullptr, request); !held.ok())
+        return fields.bad("tools", held.error().message());
     request.prompt = wish.turn.prompt.tokens;
     if (const Status fits = check_fits(model, request.prompt); !fits.ok()) {
         fields.blame("messages");
@@ -76,9 +52,6 @@ public:
         Json message = head();
         message["usage"] = usage(0, 0);
         out_.event("message_start", {{"type", "message_start"}, {"message", std::move(message)}});
-        out_.event(
-            "content_block_start",
-            {{"type", "content_block_start"}, {"index", 0}, {"content_block", {{"type", "text"}, {"text", ""}}}});
     }
 
     void event(const HeardEvent& e) override {
@@ -87,19 +60,13 @@ public:
             for (AnswerPart& part : reader_.finish()) parts.push_back(std::move(part));
             end_ = e;
         }
-        for (const AnswerPart& part : parts) {
-            if (part.kind != AnswerPart::Kind::content) continue;
-            text_ += part.text;
-            if (stream_)
-                out_.event("content_block_delta", {{"type", "content_block_delta"},
-                                                   {"index", 0},
-                                                   {"delta", {{"type", "text_delta"}, {"text", part.text}}}});
-        }
+        for (const AnswerPart& part : parts) add(part);
     }
 
     void finish(const RequestReport& total) override {
+        if (blocks_.empty()) open({{"type", "text"}, {"text", ""}});
+        close();
         if (stream_) {
-            out_.event("content_block_stop", {{"type", "content_block_stop"}, {"index", 0}});
             out_.event("message_delta", {{"type", "message_delta"},
                                          {"delta", {{"stop_reason", reason()}, {"stop_sequence", sequence()}}},
                                          {"usage", usage(total.generated_tokens, total.cached_tokens)}});
@@ -109,7 +76,7 @@ public:
             return;
         }
         Json message = head();
-        message["content"] = Json::array({{{"type", "text"}, {"text", text_}}});
+        message["content"] = content();
         message["stop_reason"] = reason();
         message["stop_sequence"] = sequence();
         message["usage"] = usage(total.generated_tokens, total.cached_tokens);
@@ -128,6 +95,61 @@ public:
     }
 
 private:
+    void add(const AnswerPart& part) {
+        switch (part.kind) {
+            case AnswerPart::Kind::reasoning:
+                break;
+            case AnswerPart::Kind::content:
+                if (!open_ || blocks_.back()["type"] != "text") open({{"type", "text"}, {"text", ""}});
+                text_ += part.text;
+                delta({{"type", "text_delta"}, {"text", part.text}});
+                break;
+            case AnswerPart::Kind::tool_begin:
+                open({{"type", "tool_use"}, {"id", part.id}, {"name", part.name}, {"input", Json::object()}});
+                break;
+            case AnswerPart::Kind::tool_arguments:
+                text_ += part.text;
+                delta({{"type", "input_json_delta"}, {"partial_json", part.text}});
+                break;
+            case AnswerPart::Kind::tool_end:
+                close();
+                break;
+        }
+    }
+    // The next block of the answer; the one before ends.
+    void open(Json block) {
+        close();
+        if (stream_)
+            out_.event("content_block_start",
+                       {{"type", "content_block_start"}, {"index", blocks_.size()}, {"content_block", block}});
+        blocks_.push_back(std::move(block));
+        open_ = true;
+    }
+    void delta(Json change) {
+        if (stream_)
+            out_.event("content_block_delta",
+                       {{"type", "content_block_delta"}, {"index", blocks_.size() - 1}, {"delta", std::move(change)}});
+    }
+    void close() {
+        if (!open_) return;
+        open_ = false;
+        Json& block = blocks_.back();
+        block[block["type"] == "text" ? "text" : "input"] = std::exchange(text_, {});
+        if (stream_) out_.event("content_block_stop", {{"type", "content_block_stop"}, {"index", blocks_.size() - 1}});
+    }
+    // Arguments as the object that they say. A call that max_tokens broke off says none, and is left out.
+    Json content() const {
+        Json list = Json::array();
+        for (Json block : blocks_) {
+            if (block["type"] == "tool_use") {
+                auto input = parse_json(block["input"].get_ref<const std::string&>());
+                if (!input.ok() || !input->is_object()) continue;
+                block["input"] = *std::move(input);
+            }
+            list.push_back(std::move(block));
+        }
+        return list;
+    }
     Json head() const {
         return {{"id", "msg_" + exchange_->id}, {"type", "message"},        {"role", "assistant"},
                 {"model", model_->names[0]},    {"content", Json::array()}, {"stop_reason", nullptr},
@@ -141,6 +163,7 @@ private:
     }
     std::string_view reason() const {
         if (end_.finish == FinishReason::length) return "max_tokens";
+        if (reader_.called_tools()) return "tool_use";
         return end_.stop.empty() ? "end_turn" : "stop_sequence";
     }
     Json sequence() const { return end_.stop.empty() ? Json(nullptr) : Json(end_.stop); }
@@ -151,7 +174,9 @@ private:
     bool stream_;
     int64_t prompt_tokens_;
     AnswerParser reader_;
-    std::string text_;
+    std::vector<Json> blocks_;  // of the answer; a call's "input" is its text
+    bool open_ = false;         // the last one goes on
+    std::string text_;          // of it
     HeardEvent end_;
 };
 
@@ -174,7 +199,7 @@ void answer_count_tokens(ExchangePtr exchange, ModelPtr model) {
     const auto body = read_body(*exchange, *model);
     if (!body) return;
     BodyFields fields(*body);
-    const auto turn = read_message_turn(fields, *model);
+    const auto turn = read_messages_turn(fields, *model);
     if (turn.ok())
         exchange->send(Json{{"input_tokens", turn->prompt.tokens.size()}});
     else

@@ -1,8 +1,8 @@
-// POST /v1/responses: OpenAI's newer API, texts. Nothing is stored: previous_response_id is an error.
+// POST /v1/responses: OpenAI's newer API: texts and functions. Nothing is stored: previous_response_id is an error.
 #include "server/answer_json.h"
-#include "server/chat_turn.h"
 #include "server/parameters.h"
 #include "server/routes.h"
+#include "server/tool_turn.h"
 
 namespace nibble {
 namespace {
@@ -14,40 +14,14 @@ struct ResponseWish {
     bool stream = false;
 };
 
-Result<Json> messages_of_input(BodyFields& fields) {
-    Json messages = Json::array();
-    std::string instructions;
-    NIBBLE_CHECK(fields.read("instructions", instructions));
-    if (!instructions.empty()) messages.push_back({{"role", "system"}, {"content", instructions}});
-    const Json* input = fields.find("input");
-    if (!input) return fields.bad("input", "is missing");
-    if (input->is_string()) {
-        messages.push_back({{"role", "user"}, {"content", *input}});
-        return messages;
-    }
-    if (!input->is_array()) return fields.bad("input", "is neither a text nor a list");
-    for (const Json& item : *input) {
-        if (!item.is_object()) return fields.bad("input", "an item is no object");
-        if (item.contains("type") && item["type"] != "message")
-            return fields.bad("input", "only items of type message are supported");
-        Json message = Json::object();
-        for (const char* name : {"role", "content"})
-            if (item.contains(name)) message[name] = item[name];
-        messages.push_back(std::move(message));
-    }
-    return messages;
-}
-
 Result<ResponseWish> read_response(BodyFields& fields, const ServedModel& model, bool ignore_unknown) {
     ResponseWish wish;
     wish.request = model.like;
     Request& request = wish.request;
     for (const char* name : {"previous_response_id", "conversation", "prompt", "reasoning", "max_tool_calls"})
         if (fields.has(name)) return fields.bad(name, "is not supported");
-    for (const char* name : {"tools", "include"})
-        if (const Json* list = fields.find(name); list && !list->empty()) return fields.bad(name, "is not supported");
-    if (const Json* choice = fields.find("tool_choice"); choice && *choice != "auto" && *choice != "none")
-        return fields.bad("tool_choice", "is not supported");
+    if (const Json* list = fields.find("include"); list && !list->empty())
+        return fields.bad("include", "is not supported");
     GrammarTokensPtr grammar;
     if (const Json* text = fields.find("text")) {
         if (!text->is_object()) return fields.bad("text", "is not an object");
@@ -58,12 +32,9 @@ Result<ResponseWish> read_response(BodyFields& fields, const ServedModel& model,
     }
     NIBBLE_CHECK(fields.only("background", false));
     NIBBLE_CHECK(fields.only("truncation", "disabled"));
-    NIBBLE_TRY(Json messages, messages_of_input(fields));
-    auto turn = make_chat_turn(model, {.messages = std::move(messages)});
-    if (!turn.ok()) return fields.bad("input", turn.error().message());
-    wish.turn = *std::move(turn);
+    NIBBLE_TRY(wish.turn, read_responses_turn(fields, model));
     if (const Status held = hold_answer(wish.turn, model, std::move(grammar), request); !held.ok())
-        return fields.bad("text", held.error().message());
+        return fields.bad(wish.turn.asked.tools.is_null() ? "text" : "tools", held.error().message());
     NIBBLE_CHECK(read_sampling(fields, model, request));
     if (request.choices != 1) return fields.bad("n", "is not of this API");
     NIBBLE_CHECK(fields.read("stream", wish.stream));
@@ -79,7 +50,9 @@ Result<ResponseWish> read_response(BodyFields& fields, const ServedModel& model,
         wish.echo[name] = value ? *value : Json(nullptr);
     };
     for (const char* name : {"instructions", "max_output_tokens", "metadata"}) repeat(name);
-    fields.ignore({"parallel_tool_calls", "stream_options", "top_logprobs"});
+    for (const char* name : {"tools", "tool_choice", "parallel_tool_calls"})
+        if (const Json* value = fields.find(name)) wish.echo[name] = *value;
+    fields.ignore({"stream_options", "top_logprobs"});
     if (!ignore_unknown) NIBBLE_CHECK(read_the_rest(fields));
     return wish;
 }
@@ -101,8 +74,6 @@ public:
         out_.begin();
         say("response.created", {{"response", response("in_progress", nullptr)}});
         say("response.in_progress", {{"response", response("in_progress", nullptr)}});
-        say("response.output_item.added", {{"output_index", 0}, {"item", item("in_progress", false)}});
-        say("response.content_part.added", place({{"part", part("")}}));
     }
 
     void event(const HeardEvent& e) override {
@@ -111,24 +82,19 @@ public:
             for (AnswerPart& one : reader_.finish()) parts.push_back(std::move(one));
             cut_ = e.finish == FinishReason::length;
         }
-        for (const AnswerPart& one : parts) {
-            if (one.kind != AnswerPart::Kind::content) continue;
-            text_ += one.text;
-            if (stream_) say("response.output_text.delta", place({{"delta", one.text}, {"logprobs", Json::array()}}));
-        }
+        for (const AnswerPart& one : parts) add(one);
     }
 
     void finish(const RequestReport& total) override {
         const char* status = cut_ ? "incomplete" : "completed";
+        if (items_.empty()) open(message_item());
+        close(status);
         if (!stream_) {
             Json json = response(status, &total);
             json["timings"] = timings_json(total);
             exchange_->send(json);
             return;
         }
-        say("response.output_text.done", place({{"text", text_}, {"logprobs", Json::array()}}));
-        say("response.content_part.done", place({{"part", part(text_)}}));
-        say("response.output_item.done", {{"output_index", 0}, {"item", item(status, true)}});
         say(cut_ ? "response.incomplete" : "response.completed", {{"response", response(status, &total)}});
         out_.done(false);
         out_.log(200);
@@ -152,20 +118,79 @@ private:
         json.update(more);
         out_.event(name, json);
     }
+    void add(const AnswerPart& one) {
+        switch (one.kind) {
+            case AnswerPart::Kind::reasoning:
+                break;
+            case AnswerPart::Kind::content:
+                if (!open_ || items_.back()["type"] != "message") open(message_item());
+                text_ += one.text;
+                if (stream_)
+                    say("response.output_text.delta", place({{"delta", one.text}, {"logprobs", Json::array()}}));
+                break;
+            case AnswerPart::Kind::tool_begin:
+                open({{"id", fmt::format("fc_{}_{}", exchange_->id, one.index)},
+                      {"type", "function_call"},
+                      {"status", "in_progress"},
+                      {"call_id", one.id},
+                      {"name", one.name},
+                      {"arguments", ""}});
+                break;
+            case AnswerPart::Kind::tool_arguments:
+                text_ += one.text;
+                if (stream_) say("response.function_call_arguments.delta", place({{"delta", one.text}}));
+                break;
+            case AnswerPart::Kind::tool_end:
+                close("completed");
+                break;
+        }
+    }
+    Json message_item() const {
+        return {
+            {"id", items_.empty() ? "msg_" + exchange_->id : fmt::format("msg_{}_{}", exchange_->id, items_.size())},
+            {"type", "message"},
+            {"role", "assistant"},
+            {"status", "in_progress"},
+            {"content", Json::array()}};
+    }
+    // The next item of the output; the one before is complete.
+    void open(Json item) {
+        close("completed");
+        items_.push_back(std::move(item));
+        open_ = true;
+        if (!stream_) return;
+        say("response.output_item.added", {{"output_index", items_.size() - 1}, {"item", items_.back()}});
+        if (items_.back()["type"] == "message") say("response.content_part.added", place({{"part", part("")}}));
+    }
+    void close(std::string_view status) {
+        if (!open_) return;
+        open_ = false;
+        Json& item = items_.back();
+        item["status"] = status;
+        const bool message = item["type"] == "message";
+        if (message) {
+            item["content"] = Json::array({part(text_)});
+            if (stream_) {
+                say("response.output_text.done", place({{"text", text_}, {"logprobs", Json::array()}}));
+                say("response.content_part.done", place({{"part", part(text_)}}));
+            }
+        } else {
+            item["arguments"] = text_;
+            if (stream_)
+                say("response.function_call_arguments.done", place({{"name", item["name"]}, {"arguments", text_}}));
+        }
+        text_.clear();
+        if (stream_) say("response.output_item.done", {{"output_index", items_.size() - 1}, {"item", item}});
+    }
+    // In the item that is open.
     Json place(Json more) const {
-        Json json{{"item_id", "msg_" + exchange_->id}, {"output_index", 0}, {"content_index", 0}};
+        Json json{{"item_id", items_.back()["id"]}, {"output_index", items_.size() - 1}};
+        if (items_.back()["type"] == "message") json["content_index"] = 0;
         json.update(more);
         return json;
     }
     static Json part(const std::string& text) {
         return {{"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", Json::array()}};
-    }
-    Json item(std::string_view status, bool whole) const {
-        return {{"id", "msg_" + exchange_->id},
-                {"type", "message"},
-                {"role", "assistant"},
-                {"status", status},
-                {"content", whole ? Json::array({part(text_)}) : Json::array()}};
     }
     Json response(std::string_view status, const RequestReport* total) const {
         Json json{{"id", "resp_" + exchange_->id},
@@ -173,7 +198,7 @@ private:
                   {"created_at", created_},
                   {"status", status},
                   {"model", model_->names[0]},
-                  {"output", total ? Json::array({item(status, true)}) : Json::array()},
+                  {"output", total ? Json(items_) : Json::array()},
                   {"error", nullptr},
                   {"incomplete_details", nullptr},
                   {"parallel_tool_calls", true},
@@ -205,7 +230,9 @@ private:
     bool stream_, cut_ = false;
     int64_t created_, sequence_ = 0;
     AnswerParser reader_;
-    std::string text_;
+    std::vector<Json> items_;  // of the output
+    bool open_ = false;        // the last one goes on
+    std::string text_;         // of it
 };
 
 }  // namespace

@@ -5,7 +5,7 @@
 
 namespace nibble::cuda {
 
-struct AttentionArgs {
+struct AttentionBackArgs {
     AttentionBackward a;
     float* sums;    // [q_heads, tokens]: the logarithm to base 2 of a row's sum
     float* deltas;  // likewise: sum(dO * O)

@@ -113,7 +113,7 @@ __device__ void store_rows(std::byte* to, int64_t row0, int64_t rows, int64_t st
 }
 
 template <int Dim>
-__global__ void __launch_bounds__(threads) dq_kernel(const __grid_constant__ AttentionArgs args) {
+__global__ void __launch_bounds__(threads) dq_kernel(const __grid_constant__ AttentionBackArgs args) {
     extern __shared__ __align__(128) uint8_t shared_tiles[];
     const AttentionBackward& a = args.a;
     const uint32_t base = shared_address(shared_tiles);
@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(threads) dq_kernel(const __grid_constant__ Att
 }
 
 template <int Dim>
-__global__ void __launch_bounds__(threads) dkv_kernel(const __grid_constant__ AttentionArgs args) {
+__global__ void __launch_bounds__(threads) dkv_kernel(const __grid_constant__ AttentionBackArgs args) {
     extern __shared__ __align__(128) uint8_t shared_tiles[];
     __shared__ float sum_of[block], delta_of[block];
     __shared__ int lowest_of[block];
@@ -274,7 +274,7 @@ cudaError_t prepare_dim() {
 }
 
 template <int Dim>
-cudaError_t run_dim(const AttentionArgs& args, cudaStream_t stream) {
+cudaError_t run_dim(const AttentionBackArgs& args, cudaStream_t stream) {
     const unsigned blocks = ceil_blocks(args.a.tokens, block);
     dq_kernel<Dim>
         <<<dim3(blocks, static_cast<unsigned>(args.a.q_heads)), threads, 4 * Tile<Dim>::bytes, stream>>>(args);
@@ -295,7 +295,7 @@ cudaError_t prepare_attention_backward() {
 
 cudaError_t launch_attention_backward(const AttentionBackward& a, bool wide, cudaStream_t stream) {
     auto* sums = reinterpret_cast<float*>(a.workspace);
-    const AttentionArgs args{a, sums, sums + a.tokens * a.q_heads, a.scale * log2_e};
+    const AttentionBackArgs args{a, sums, sums + a.tokens * a.q_heads, a.scale * log2_e};
     if (wide && (a.dim == 64 || a.dim == 128)) return launch_attention_backward_wide(args, stream);
     if (a.dim == 64) return run_dim<64>(args, stream);
     if (a.dim == 96) return run_dim<96>(args, stream);

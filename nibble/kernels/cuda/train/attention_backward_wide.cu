@@ -23,7 +23,8 @@ constexpr int wide_bytes = 2 * WideTile<Dim, own>::bytes + 4 * WideTile<Dim, oth
 __device__ uint32_t whole_kib(uint32_t address) { return (address + 1023u) & ~1023u; }
 
 template <int Dim>
-__global__ void __launch_bounds__(threads, 1) dq_wide_kernel(const __grid_constant__ AttentionArgs args) {
+__global__ void __launch_bounds__(threads, Dim == 64 ? 2 : 1)
+    dq_wide_kernel(const __grid_constant__ AttentionBackArgs args) {
     using Own = WideTile<Dim, own>;
     using Other = WideTile<Dim, other>;
     extern __shared__ __align__(128) uint8_t wide_tiles[];
@@ -167,12 +168,13 @@ __global__ void __launch_bounds__(threads, 1) dq_wide_kernel(const __grid_consta
 }
 
 template <int Dim>
-__global__ void __launch_bounds__(threads, 1) dkv_wide_kernel(const __grid_constant__ AttentionArgs args) {
+__global__ void __launch_bounds__(threads, 1) dkv_wide_kernel(const __grid_constant__ AttentionBackArgs args) {
     using Own = WideTile<Dim, own>;
     using Other = WideTile<Dim, other>;
     extern __shared__ __align__(128) uint8_t wide_tiles[];
+    // Of the queries of a tile: loaded with it, for a load that is waited for costs more than a product.
     __shared__ float sum_of[2][other], delta_of[2][other];
-    __shared__ int lowest_of[2][other];
+    __shared__ int first_of[2][other];
     const AttentionBackward& a = args.a;
     const uint32_t base = whole_kib(shared_address(wide_tiles));
     const uint32_t k_tile = base, v_tile = base + Own::bytes, ring = base + 2 * Own::bytes;
@@ -198,14 +200,18 @@ __global__ void __launch_bounds__(threads, 1) dkv_wide_kernel(const __grid_const
         const int head = kv_head * heads + turn / blocks, query0 = key0 + turn % blocks * other;
         Other::template load<threads>(q_tile(turn), a.q + 2 * head * Dim, query0, a.tokens, q_stride);
         Other::template load<threads>(do_tile(turn), a.d_o + 2 * head * Dim, query0, a.tokens, q_stride);
+        const int which = static_cast<int>(threadIdx.x) / other, at = static_cast<int>(threadIdx.x) % other;
+        const bool present = query0 + at < rows;
+        const int64_t query = present ? query0 + at : query0, of_head = int64_t{head} * a.tokens + query;
+        if (which == 0) copy4_or_zero(shared_address(&sum_of[turn & 1][at]), args.sums + of_head, present);
+        if (which == 1) copy4_or_zero(shared_address(&delta_of[turn & 1][at]), args.deltas + of_head, present);
+        if (which == 2) copy4_or_zero(shared_address(&first_of[turn & 1][at]), a.first + query, present);
         tiles_asked_for();
-        if (threadIdx.x < other) {
-            const int query = query0 + static_cast<int>(threadIdx.x);
-            const bool present = query < rows;
-            sum_of[turn & 1][threadIdx.x] = present ? args.sums[int64_t{head} * a.tokens + query] : INFINITY;
-            delta_of[turn & 1][threadIdx.x] = present ? args.deltas[int64_t{head} * a.tokens + query] : 0.0f;
-            lowest_of[turn & 1][threadIdx.x] = present ? lowest_key(a, query) : INT_MAX;
-        }
+    };
+    // The first key that a query of the tile sees; queries behind the end see none.
+    const auto lowest_of = [&](int stage, int query) {
+        const int window = a.window > 0 && a.window <= query ? query - static_cast<int>(a.window) + 1 : 0;
+        return query < rows ? max(first_of[stage][query % other], window) : INT_MAX;
     };
     Own::template load<threads>(k_tile, a.k + 2 * kv_head * Dim, key0, a.tokens, kv_stride);
     Own::template load<threads>(v_tile, a.v + 2 * kv_head * Dim, key0, a.tokens, kv_stride);
@@ -225,7 +231,7 @@ __global__ void __launch_bounds__(threads, 1) dkv_wide_kernel(const __grid_const
         wgmma_commit();
         queue_scores<Dim, own>(dp, v_tile + group * 64 * 128, do_tile(turn));
         wgmma_commit();
-        const bool whole = first_key + 63 <= query0 && lowest_of[stage][other - 1] <= first_key;
+        const bool whole = first_key + 63 <= query0 && lowest_of(stage, query0 + other - 1) <= first_key;
         wgmma_wait<1>();
         pin(p);
 #pragma unroll
@@ -234,7 +240,7 @@ __global__ void __launch_bounds__(threads, 1) dkv_wide_kernel(const __grid_const
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const int key = own_key + 8 * (i / 2), at = 8 * t + 2 * c + i % 2;
-                const bool visible = whole || (key <= query0 + at && key >= lowest_of[stage][at]);
+                const bool visible = whole || (key <= query0 + at && key >= lowest_of(stage, query0 + at));
                 const float power = power_of_2(fmaf(p[4 * t + i], args.factor, i % 2 ? -sum.y : -sum.x));
                 p[4 * t + i] = visible ? power : 0.0f;
             }
@@ -273,7 +279,7 @@ cudaError_t prepare_wide() {
 }
 
 template <int Dim>
-cudaError_t run_wide(const AttentionArgs& args, cudaStream_t stream) {
+cudaError_t run_wide(const AttentionBackArgs& args, cudaStream_t stream) {
     const unsigned blocks = ceil_blocks(args.a.tokens, own);
     dq_wide_kernel<Dim>
         <<<dim3(blocks, static_cast<unsigned>(args.a.q_heads)), threads, wide_bytes<Dim>, stream>>>(args);
@@ -290,7 +296,7 @@ cudaError_t prepare_attention_backward_wide() {
     return prepare_wide<128>();
 }
 
-cudaError_t launch_attention_backward_wide(const AttentionArgs& args, cudaStream_t stream) {
+cudaError_t launch_attention_backward_wide(const AttentionBackArgs& args, cudaStream_t stream) {
     return args.a.dim == 64 ? run_wide<64>(args, stream) : run_wide<128>(args, stream);
 }
 

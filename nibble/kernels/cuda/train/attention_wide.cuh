@@ -84,6 +84,11 @@ __device__ inline float power_of_2(float x) {
     return y;
 }
 
+// Four bytes of global memory, asynchronously; zeros where nothing is present.
+__device__ inline void copy4_or_zero(uint32_t to, const void* from, bool present) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(present ? 4 : 0) : "memory");
+}
+
 template <int Pending>
 __device__ inline void wait_for_tiles() {
     asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");

@@ -28,9 +28,9 @@ cudaError_t launch_rope_backward(const RopeRows& r, std::byte* d_qkv, float* dq_
 cudaError_t prepare_attention_backward();
 // wide: on Hopper, where heads of 64 and 128 dimensions have kernels on wgmma.
 cudaError_t launch_attention_backward(const AttentionBackward& a, bool wide, cudaStream_t stream);
-struct AttentionArgs;
+struct AttentionBackArgs;
 cudaError_t prepare_attention_backward_wide();
-cudaError_t launch_attention_backward_wide(const AttentionArgs& args, cudaStream_t stream);
+cudaError_t launch_attention_backward_wide(const AttentionBackArgs& args, cudaStream_t stream);
 cudaError_t prepare_label_loss();
 cudaError_t launch_label_loss(const LabelLoss& l, cudaStream_t stream);
 cudaError_t launch_embedding_backward(const EmbeddingBackward& e, cudaStream_t stream);

@@ -1,0 +1,149 @@
+// POST /v1/messages: its conversation in the words of chat completions.
+#include "server/tool_turn.h"
+
+namespace nibble {
+namespace {
+
+std::string place_of(size_t message, size_t block) { return fmt::format("messages[{}].content[{}]", message, block); }
+
+// A text, or the texts of a list of blocks.
+Result<std::string> block_texts(const Json& content, const std::string& place) {
+    if (content.is_string()) return content.get<std::string>();
+    if (!content.is_array()) return fail("{} is neither a text nor a list", place);
+    std::string text;
+    for (size_t i = 0; i < content.size(); ++i) {
+        const Json& part = content[i];
+        if (!part.is_object() || part.value("type", Json()) != "text" || !part.value("text", Json()).is_string())
+            return fail("{}[{}] is no text", place, i);
+        if (i > 0) text += '\n';
+        text += part["text"].get<std::string>();
+    }
+    return text;
+}
+
+Result<Json> call_of(const Json& block, const std::string& place) {
+    if (!block.value("id", Json()).is_string() || !block.value("name", Json()).is_string() ||
+        !block.value("input", Json()).is_object())
+        return fail("{}: a tool_use has id, name and an object 'input'", place);
+    return Json{{"id", block["id"]},
+                {"type", "function"},
+                {"function", {{"name", block["name"]}, {"arguments", block["input"]}}}};
+}
+
+// One message of theirs is one or more of ours: results of tools have a role of their own.
+Status add_message(const Json& given, size_t number, Json& messages) {
+    const Json role = given.is_object() ? given.value("role", Json()) : Json();
+    if (role != "user" && role != "assistant") return fail("messages[{}].role is neither user nor assistant", number);
+    const Json content = given.value("content", Json());
+    if (!content.is_array()) {
+        messages.push_back({{"role", role}, {"content", content}});
+        return Ok{};
+    }
+    Json texts = Json::array(), calls = Json::array();
+    const auto end_texts = [&] {
+        if (!texts.empty()) messages.push_back({{"role", role}, {"content", std::exchange(texts, Json::array())}});
+    };
+    for (size_t i = 0; i < content.size(); ++i) {
+        const Json& block = content[i];
+        const std::string place = place_of(number, i);
+        const Json type = block.is_object() ? block.value("type", Json()) : Json();
+        if (type == "text") {
+            texts.push_back({{"type", "text"}, {"text", block.value("text", Json())}});
+        } else if (type == "tool_use" && role == "assistant") {
+            NIBBLE_TRY(Json call, call_of(block, place));
+            calls.push_back(std::move(call));
+        } else if (type == "tool_result" && role == "user") {
+            if (!block.value("tool_use_id", Json()).is_string()) return fail("{}.tool_use_id is missing", place);
+            NIBBLE_TRY(std::string text, block_texts(block.value("content", Json("")), place + ".content"));
+            end_texts();
+            messages.push_back(
+                {{"role", "tool"}, {"tool_call_id", block["tool_use_id"]}, {"content", std::move(text)}});
+        } else if ((type == "thinking" || type == "redacted_thinking") && role == "assistant") {
+            continue;  // of earlier turns, which templates do not repeat
+        } else {
+            return fail("{}: type {} is not supported in a message of {}", place, type.dump(), role.dump());
+        }
+    }
+    if (!calls.empty()) {
+        Json message{{"role", role}, {"content", std::move(texts)}, {"tool_calls", std::move(calls)}};
+        if (message["content"].empty()) message["content"] = nullptr;
+        messages.push_back(std::move(message));
+        return Ok{};
+    }
+    if (texts.empty() && content.empty()) return fail("messages[{}].content is empty", number);
+    end_texts();
+    return Ok{};
+}
+
+Result<Json> tools_of(const Json& given) {
+    if (!given.is_array()) return fail("is not a list");
+    Json tools = Json::array();
+    for (size_t i = 0; i < given.size(); ++i) {
+        const Json& tool = given[i];
+        if (!tool.is_object()) return fail("[{}] is no object", i);
+        if (const Json type = tool.value("type", Json()); !type.is_null() && type != "custom")
+            return fail("[{}].type {} is not supported: tools are functions of the client", i, type.dump());
+        if (!tool.value("name", Json()).is_string()) return fail("[{}].name is missing", i);
+        if (!tool.value("input_schema", Json()).is_object()) return fail("[{}].input_schema is missing", i);
+        Json function{{"name", tool["name"]}, {"parameters", tool["input_schema"]}};
+        if (tool.contains("description")) function["description"] = tool["description"];
+        tools.push_back({{"type", "function"}, {"function", std::move(function)}});
+    }
+    return tools;
+}
+
+Status read_choice(const Json& given, ChatRequest& asked) {
+    const Json type = given.is_object() ? given.value("type", Json()) : Json();
+    Json choice;
+    if (type == "auto" || type == "none")
+        choice = type;
+    else if (type == "any")
+        choice = "required";
+    else if (type == "tool")
+        choice = {{"type", "function"}, {"function", {{"name", given.value("name", Json())}}}};
+    else
+        return fail("type is none of auto, any, tool, none");
+    if (const Json one = given.value("disable_parallel_tool_use", Json(false)); one.is_boolean())
+        asked.parallel_tool_calls = !one.get<bool>();
+    else
+        return fail("disable_parallel_tool_use is neither true nor false");
+    return read_tool_choice(choice, asked);
+}
+
+}  // namespace
+
+// The system prompt stands outside of the messages, which alone have roles.
+Result<ChatTurn> read_messages_turn(BodyFields& fields, const ServedModel& model) {
+    const Json* given = fields.find("messages");
+    if (!given || !given->is_array() || given->empty()) return fields.bad("messages", "is not a list of messages");
+    for (const char* name : {"thinking", "mcp_servers", "container", "output_config", "output_format"}) {
+        const Json* value = fields.find(name);
+        if (value && *value != Json{{"type", "disabled"}}) return fields.bad(name, "is not supported");
+    }
+    const Json& last = given->back();
+    if (last.is_object() && last.value("role", Json()) == "assistant")
+        return fields.bad("messages", "an answer that goes on from the last message is not supported");
+    ChatRequest asked{.messages = Json::array()};
+    if (const Json* system = fields.find("system")) {
+        if (!system->is_string() && !system->is_array()) return fields.bad("system", "is no text");
+        asked.messages.push_back({{"role", "system"}, {"content", *system}});
+    }
+    for (size_t i = 0; i < given->size(); ++i)
+        if (const Status added = add_message((*given)[i], i, asked.messages); !added.ok())
+            return fields.bad("messages", added.error().message());
+    if (const Json* tools = fields.find("tools")) {
+        auto ours = tools_of(*tools);
+        if (!ours.ok()) return fields.bad("tools", ours.error().message());
+        if (!ours->empty()) asked.tools = *std::move(ours);
+    }
+    if (const Json* choice = fields.find("tool_choice"))
+        if (const Status read = read_choice(*choice, asked); !read.ok())
+            return fields.bad("tool_choice", read.error().message());
+    NIBBLE_CHECK(check_tool_format(fields, model, asked));
+    auto turn = make_chat_turn(model, std::move(asked));
+    if (!turn.ok())
+        return fields.bad(turn.error().message().starts_with("tools") ? "tools" : "messages", turn.error().message());
+    return turn;
+}
+
+}  // namespace nibble

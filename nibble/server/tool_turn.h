@@ -1,0 +1,15 @@
+// Tools as Anthropic's messages and OpenAI's responses say them, in the words of chat completions, which templates and
+// parsers know (chat/chat_format.h). Errors name the field and the place in it: "'tools': [1].input_schema ...".
+#pragma once
+
+#include "server/body_fields.h"
+#include "server/chat_turn.h"
+
+namespace nibble {
+
+// The request of POST /v1/messages, without sampling.
+Result<ChatTurn> read_messages_turn(BodyFields& fields, const ServedModel& model);
+// The request of POST /v1/responses, likewise.
+Result<ChatTurn> read_responses_turn(BodyFields& fields, const ServedModel& model);
+
+}  // namespace nibble
