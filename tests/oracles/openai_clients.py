@@ -28,10 +28,10 @@ SECONDS = 300.0
 
 
 class Server:
-    def __init__(self, program):
+    def __init__(self, program, model=os.path.join(HERE, "..", "data", "chat")):
         self.lines = []
         self.process = subprocess.Popen(
-            [program, "serve", os.path.join(HERE, "..", "data", "chat"), "--port", "0", "--api-key", KEY, "--kv-memory", "64M",
+            [program, "serve", model, "--port", "0", "--api-key", KEY, "--kv-memory", "64M",
              "--served-model-name", "tiny"],
             stderr=subprocess.PIPE, text=True)
         found = threading.Event()
