@@ -101,10 +101,14 @@ __global__ void __launch_bounds__(threads, Dim == 64 ? 2 : 1)
         const bool whole = key0 >= all_see_from && key0 + other - 1 <= first_query;
         float most[2] = {largest[0], largest[1]};
 #pragma unroll
-        for (int i = 0; i < 32; ++i) {
-            s[i] = whole || visible(key0, i) ? s[i] * args.factor : -INFINITY;
-            most[i / 2 % 2] = fmaxf(most[i / 2 % 2], s[i]);
+        for (float& v : s) v *= args.factor;
+        if (!whole) {
+#pragma unroll
+            for (int i = 0; i < 32; ++i)
+                if (!visible(key0, i)) s[i] = -INFINITY;
         }
+#pragma unroll
+        for (int i = 0; i < 32; ++i) most[i / 2 % 2] = fmaxf(most[i / 2 % 2], s[i]);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             most[half] = fmaxf(most[half], __shfl_xor_sync(0xFFFFFFFFu, most[half], 1));
@@ -149,8 +153,12 @@ __global__ void __launch_bounds__(threads, Dim == 64 ? 2 : 1)
         const int key0 = begin + turn * other;
         const bool whole = key0 >= all_see_from && key0 + other - 1 <= first_query;
 #pragma unroll
-        for (int i = 0; i < 32; ++i)
-            s[i] = whole || visible(key0, i) ? power_of_2(fmaf(s[i], args.factor, -sums[i / 2 % 2])) : 0.0f;
+        for (int i = 0; i < 32; ++i) s[i] = power_of_2(fmaf(s[i], args.factor, -sums[i / 2 % 2]));
+        if (!whole) {
+#pragma unroll
+            for (int i = 0; i < 32; ++i)
+                if (!visible(key0, i)) s[i] = 0.0f;
+        }
         wgmma_wait<0>();
         pin(dp);
 #pragma unroll
@@ -238,12 +246,21 @@ __global__ void __launch_bounds__(threads, 1) dkv_wide_kernel(const __grid_const
         for (int t = 0; t < 8; ++t) {
             const float2 sum = *reinterpret_cast<const float2*>(&sum_of[stage][8 * t + 2 * c]);
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const int key = own_key + 8 * (i / 2), at = 8 * t + 2 * c + i % 2;
-                const bool visible = whole || (key <= query0 + at && key >= lowest_of(stage, query0 + at));
-                const float power = power_of_2(fmaf(p[4 * t + i], args.factor, i % 2 ? -sum.y : -sum.x));
-                p[4 * t + i] = visible ? power : 0.0f;
-            }
+            for (int i = 0; i < 4; ++i)
+                p[4 * t + i] = power_of_2(fmaf(p[4 * t + i], args.factor, i % 2 ? -sum.y : -sum.x));
+        }
+        if (!whole) {
+#pragma unroll
+            for (int t = 0; t < 8; ++t)
+#pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                    const int query = query0 + 8 * t + 2 * c + i, from = lowest_of(stage, query);
+#pragma unroll
+                    for (int half = 0; half < 2; ++half) {
+                        const int key = own_key + 8 * half;
+                        if (key > query || key < from) p[4 * t + 2 * half + i] = 0.0f;
+                    }
+                }
         }
         uint32_t left[16];
         as_operand(p, left);
