@@ -3,6 +3,7 @@
 #include "cli/command.h"
 #include "cli/engine.h"
 #include "cli/options.h"
+#include "cli/rl_mismatch.h"
 #include "cli/terminal.h"
 #include "rl/rl_log.h"
 #include "train/device/device_trainer.h"
@@ -22,8 +23,9 @@ namespace fs = std::filesystem;
 struct RlFlags {
     std::string config, device = "cpu", kernels, output, command_line;
     std::optional<int64_t> steps;
-    bool resume = false, quiet = false, json = false;
+    bool resume = false, quiet = false, json = false, mismatch = false;
     int threads = 0;
+    MismatchFlags lab;
 };
 
 Result<RlConfig> rl_config(const RlFlags& flags) {
@@ -224,7 +226,23 @@ Result<Outcome> run_rl(const RlFlags& flags) {
 void add_rl(CLI::App& app, RunCommand& run) {
     auto flags = std::make_shared<RlFlags>();
     CLI::App* command = app.add_subcommand("rl", "reinforcement learning: rollouts and updates in one process");
-    command->add_option("config", flags->config, "a YAML file (docs/rl.md)")->required();
+    CLI::Option* config = command->add_option("config", flags->config, "a YAML file (docs/rl.md)");
+    CLI::Option* lab = command->add_flag(
+        "--mismatch", flags->mismatch,
+        "no learning: count the tokens whose log-probability differs in any bit between rollouts and training; instead "
+        "of a config a MODEL or --shape");
+    CLI::Option* shape = command->add_option("--shape", flags->lab.shape, "of random weights: 60m, 124m, 350m, 1b ...")
+                             ->needs(lab)
+                             ->excludes(config);
+    command->add_option("--layers", flags->lab.layers, "fewer layers than the shape has")
+        ->needs(shape)
+        ->check(CLI::Range(1, 1000));
+    command
+        ->add_option("--recipe", flags->lab.recipes,
+                     "of --mismatch: bf16, fp8_block, mxfp8, nvfp4_row_scaled ...; may be given several times")
+        ->needs(lab)
+        ->allow_extra_args(false);
+    command->add_option("--prompts", flags->lab.prompts, "of --mismatch")->needs(lab)->check(CLI::Range(1, 4096));
     command->add_option("--steps", flags->steps, "overrides the config's grpo.max_num_steps")
         ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
     command->add_option("-o,--output", flags->output, "folder of the run; overrides the config");
@@ -234,9 +252,19 @@ void add_rl(CLI::App& app, RunCommand& run) {
     add_threads_flag(*command, flags->threads);
     add_json_flag(*command, flags->json);
     add_quiet_flag(*command, flags->quiet);
-    command->footer("Example:\n  nibble rl rl.yaml -o runs/sums");
-    command->callback([flags, command, &run] {
+    command->footer(
+        "Examples:\n  nibble rl rl.yaml -o runs/sums\n  nibble rl --mismatch SmolLM2-135M --recipe nvfp4_row_scaled");
+    command->callback([flags, command, config, lab, shape, &run] {
+        if (config->count() + shape->count() == 0)
+            throw CLI::RequiredError(lab->count() > 0 ? "MODEL or --shape" : "config");
         flags->command_line = command_line_of(*command);
+        if (lab->count() > 0) {
+            flags->lab.model = flags->config;
+            flags->lab.device = flags->device, flags->lab.kernels = flags->kernels;
+            flags->lab.threads = flags->threads, flags->lab.json = flags->json, flags->lab.quiet = flags->quiet;
+            run = [flags] { return run_mismatch(flags->lab); };
+            return;
+        }
         run = [flags] { return run_rl(*flags); };
     });
 }

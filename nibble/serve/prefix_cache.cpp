@@ -155,7 +155,10 @@ void PrefixCache::extend(Path& path, std::span<const int32_t> tokens, const Sequ
             next->holders = 1;
         } else if ((next = child(*path.last_, tile_of(tokens, path.tiles_)))) {
             if (!next->ready) return;  // another answer's promise: this one's tiles stay its own
+            const bool idle = next->holders == 0;
             hold(*next);
+            // One copy is enough: a cache that holds no more than this answer must not hold the older one beside it.
+            if (idle) next->pages = sequence.share(path.tiles_);
         } else {
             next = add(*path.last_, tile_of(tokens, path.tiles_));
             finish(*next, sequence, path.tiles_);

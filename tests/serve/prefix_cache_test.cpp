@@ -98,6 +98,30 @@ TEST(PrefixCache, IdleTilesGoLeastRecentlyUsedFirstAndLeavesBeforeTheirParents) 
     EXPECT_EQ(f.cache->evictions(), 2);
 }
 
+// A prompt that ends with a tile computes that tile again: one token at least is computed.
+TEST(PrefixCache, ATileThatIsComputedAgainReplacesItsIdleCopy) {
+    Fixture f(std::vector<StateLayout>{{.page_bytes = 64}});
+    const auto prompt = counting(64);
+    {
+        auto first = f.begin(prompt);
+        f.compute(first, prompt);
+    }
+    EXPECT_EQ(f.pool->free_pages(), 7);
+    auto again = f.begin(prompt);
+    EXPECT_EQ(again.found.tokens, 0);
+    f.compute(again, prompt);
+    EXPECT_EQ(f.pool->free_pages(), 7);
+    EXPECT_EQ(f.cache->idle_pages(), 0);
+    // While another holds the copy, both stay.
+    auto third = f.begin(prompt);
+    f.compute(third, prompt);
+    EXPECT_EQ(f.pool->free_pages(), 6);
+    again = {f.pool->sequence(), {}};
+    third = {f.pool->sequence(), {}};
+    EXPECT_EQ(f.cache->idle_pages(), 1);
+    EXPECT_EQ(f.begin(counting(65)).found.tokens, 64);
+}
+
 TEST(PrefixCache, StatesAreGoneOnFromWhereACopyWasKept) {
     Fixture f({{.page_bytes = 64}, {.floats = 4}}, 1);
     const auto prompt = counting(200);

@@ -1,0 +1,139 @@
+#include "cli/rl_mismatch.h"
+
+#include "cli/options.h"
+#include "rl/mismatch_lab.h"
+#include "train/device/device_trainer.h"
+#include "train/train_shapes.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace nibble {
+namespace {
+
+struct LabRecipe {
+    std::string name;
+    TrainPrecision precision;
+};
+
+// Those that promise equal bits.
+Result<std::vector<LabRecipe>> lab_recipes(const MismatchFlags& flags, bool cuda) {
+    std::vector<LabRecipe> list;
+    const auto add = [&](const std::string& name) -> Status {
+        LabRecipe r{.name = name};
+        const bool rows = name == "nvfp4_row_scaled";
+        NIBBLE_TRY(r.precision, train_precision_from_name(rows ? "nvfp4" : name).within("--recipe"));
+        r.precision.row_scaled = rows;
+        list.push_back(std::move(r));
+        return Ok{};
+    };
+    std::vector<std::string> names = flags.recipes;
+    if (names.empty() && cuda) names = {"bf16"};
+    if (names.empty()) names = {"bf16", "fp8_block", "mxfp8", "nvfp4_row_scaled"};
+    for (const std::string& name : names) NIBBLE_CHECK(add(name));
+    return list;
+}
+
+// A fresh copy of the model's parameters.
+Result<std::shared_ptr<Parameters>> lab_parameters(const MismatchFlags& flags, DType published, ThreadPool& pool) {
+    if (!flags.shape.empty()) {
+        NIBBLE_TRY(Json config, train_shape(flags.shape, flags.layers));
+        return random_start(std::move(config), published, 1, pool);
+    }
+    NIBBLE_TRY(const auto checkpoint, Checkpoint::open(flags.model));
+    return Parameters::copy(*checkpoint, published, pool).within(flags.model);
+}
+
+Result<std::unique_ptr<TrainEngine>> lab_trainer(const MismatchFlags& flags, const DeviceChoice& device,
+                                                 const TrainPrecision& precision, const MismatchOptions& options,
+                                                 const std::optional<bool>& nudged_scale, ThreadPool& pool) {
+    const bool fp32 = precision.recipe == TrainRecipe::fp32;
+    NIBBLE_TRY(auto parameters, lab_parameters(flags, fp32 ? DType::f32 : DType::bf16, pool));
+    if (nudged_scale) nudge(*parameters, *nudged_scale, pool);
+    const TrainerOptions like{.precision = precision, .kernels = flags.kernels};
+    std::unique_ptr<TrainEngine> trainer;
+    if (device.cuda) {
+        NIBBLE_TRY(
+            trainer,
+            DeviceTrainer::create(
+                std::move(parameters),
+                {.train = like, .device = device, .rows = 4, .seq = mismatch_row_tokens(options), .micro_batch = 4},
+                pool));
+    } else {
+        NIBBLE_TRY(trainer, Trainer::create(std::move(parameters), like, pool));
+    }
+    return trainer;
+}
+
+Json line_json(const MismatchLine& l) {
+    return {{"batch", l.batch},           {"way", l.way},     {"rows", l.rows},     {"tokens", l.tokens},
+            {"mismatches", l.mismatches}, {"apart", l.apart}, {"events", l.events}, {"other_ids", l.other_ids}};
+}
+
+void print_lines(const std::string& recipe, const MismatchReport& report) {
+    for (const MismatchLine& l : report.lines)
+        fmt::print("{:<18} {:>5}  {:<11} {:<7} {:>8} {:>10}{}\n", recipe, l.batch, l.way, l.rows, l.tokens,
+                   l.mismatches, l.mismatches ? fmt::format("  at most {:.3g} apart", l.apart) : "");
+    std::fflush(stdout);
+}
+
+struct LabRun {
+    const MismatchFlags& flags;
+    const DeviceChoice& device;
+    ThreadPool& pool;
+    Json recipes = Json::array();
+    bool findings = false;
+
+    Status run(const LabRecipe& recipe) {
+        const MismatchOptions options{.prompts = flags.prompts};
+        NIBBLE_TRY(const auto trainer, lab_trainer(flags, device, recipe.precision, options, {}, pool));
+        NIBBLE_TRY(const auto own, trainer->serving());
+        NIBBLE_TRY(const MismatchReport report, measure_mismatch(*trainer, own, options));
+        if (!flags.json && !flags.quiet) print_lines(recipe.name, report);
+        findings |= report.promised && report.mismatches() > 0;
+        Json lines = Json::array(), controls = Json::array();
+        for (const MismatchLine& l : report.lines) lines.push_back(line_json(l));
+        for (const bool scale : {false, true}) NIBBLE_CHECK(control(recipe, scale, *trainer, controls));
+        recipes.push_back({{"recipe", recipe.name},
+                           {"promised", report.promised},
+                           {"tokens", report.tokens()},
+                           {"mismatches", report.mismatches()},
+                           {"lines", lines},
+                           {"controls", controls}});
+        return Ok{};
+    }
+
+    // Another model generates: the lab must see it.
+    Status control(const LabRecipe& recipe, bool scale, TrainEngine& trainer, Json& controls) {
+        const MismatchOptions one{.prompts = std::min<int64_t>(flags.prompts, 16), .batches = {0}};
+        NIBBLE_TRY(const auto other, lab_trainer(flags, device, recipe.precision, one, scale, pool));
+        NIBBLE_TRY(const auto generator, other->serving());
+        NIBBLE_TRY(const MismatchReport report, measure_mismatch(trainer, generator, one));
+        const char* name = scale ? "one scale" : "one code";
+        controls.push_back({{"control", name}, {"tokens", report.tokens()}, {"mismatches", report.mismatches()}});
+        findings |= report.mismatches() == 0;
+        if (!flags.json && !flags.quiet)
+            fmt::print("{:<18} control: {} of another model generates: {} of {} tokens differ\n", recipe.name, name,
+                       report.mismatches(), report.tokens());
+        return Ok{};
+    }
+};
+
+}  // namespace
+
+Result<Outcome> run_mismatch(const MismatchFlags& flags) {
+    NIBBLE_TRY(const DeviceChoice device, parse_device(flags.device));
+    if (device.cuda) NIBBLE_CHECK(open_device(device));
+    if (flags.model.empty() == flags.shape.empty()) return fail("--mismatch: give a model or --shape");
+    NIBBLE_TRY(const auto recipes, lab_recipes(flags, device.cuda));
+    ThreadPool pool(flags.threads);
+    LabRun lab{flags, device, pool};
+    if (!flags.json && !flags.quiet)
+        fmt::print("{:<18} {:>5}  {:<11} {:<7} {:>8} {:>10}\n", "recipe", "batch", "rollout", "rows", "tokens",
+                   "mismatches");
+    for (const LabRecipe& recipe : recipes) NIBBLE_CHECK(lab.run(recipe));
+    if (flags.json) fmt::print("{}", json_line({{"recipes", lab.recipes}}));
+    return Outcome{.findings = lab.findings};
+}
+
+}  // namespace nibble

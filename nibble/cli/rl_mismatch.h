@@ -1,0 +1,22 @@
+// `nibble rl --mismatch`: the lab of rl/mismatch_lab.h over recipes, with its negative controls.
+#pragma once
+
+#include "cli/command.h"
+
+#include <string>
+#include <vector>
+
+namespace nibble {
+
+struct MismatchFlags {
+    std::string model, shape, device = "cpu", kernels;
+    std::vector<std::string> recipes;  // empty: all that promise equal bits
+    int64_t layers = 0, prompts = 72;
+    int threads = 0;
+    bool json = false, quiet = false;
+};
+
+// Findings: a recipe that promises equal bits has others, or a control does not show.
+Result<Outcome> run_mismatch(const MismatchFlags& flags);
+
+}  // namespace nibble
