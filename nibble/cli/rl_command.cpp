@@ -5,6 +5,8 @@
 #include "cli/options.h"
 #include "cli/rl_mismatch.h"
 #include "cli/terminal.h"
+#include "io/atomic_file.h"
+#include "rl/nemo_config.h"
 #include "rl/rl_log.h"
 #include "train/device/device_trainer.h"
 #include "train/run_folder.h"
@@ -21,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct RlFlags {
-    std::string config, device = "cpu", kernels, output, command_line;
+    std::string config, nemo, device = "cpu", kernels, output, command_line;
     std::optional<int64_t> steps;
     bool resume = false, quiet = false, json = false, mismatch = false;
     int threads = 0;
@@ -221,6 +223,19 @@ Result<Outcome> run_rl(const RlFlags& flags) {
     return Outcome{};
 }
 
+Result<Outcome> run_from_nemo(const RlFlags& flags) {
+    if (!flags.output.empty() && fs::exists(fs::symlink_status(flags.output)))
+        return fail("{}: exists already; choose another output", flags.output);
+    NIBBLE_TRY(const NemoTranslation translation, translate_nemo_recipe(flags.nemo));
+    if (flags.output.empty())
+        fmt::print("{}", translation.yaml);
+    else
+        NIBBLE_CHECK(write_file_atomically(flags.output, translation.yaml));
+    for (const std::string& line : translation.dropped) fmt::print(stderr, "not mapped: {}\n", line);
+    for (const std::string& line : translation.defaults) fmt::print(stderr, "default: {}\n", line);
+    return Outcome{};
+}
+
 }  // namespace
 
 void add_rl(CLI::App& app, RunCommand& run) {
@@ -243,6 +258,12 @@ void add_rl(CLI::App& app, RunCommand& run) {
         ->needs(lab)
         ->allow_extra_args(false);
     command->add_option("--prompts", flags->lab.prompts, "of --mismatch")->needs(lab)->check(CLI::Range(1, 4096));
+    CLI::Option* nemo = command
+                            ->add_option("--from-nemo", flags->nemo,
+                                         "no learning: translates a NeMo RL recipe (YAML) into a config, to -o FILE or "
+                                         "the screen; what has no counterpart is told on stderr")
+                            ->excludes(config)
+                            ->excludes(lab);
     command->add_option("--steps", flags->steps, "overrides the config's grpo.max_num_steps")
         ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
     command->add_option("-o,--output", flags->output, "folder of the run; overrides the config");
@@ -254,7 +275,11 @@ void add_rl(CLI::App& app, RunCommand& run) {
     add_quiet_flag(*command, flags->quiet);
     command->footer(
         "Examples:\n  nibble rl rl.yaml -o runs/sums\n  nibble rl --mismatch SmolLM2-135M --recipe nvfp4_row_scaled");
-    command->callback([flags, command, config, lab, shape, &run] {
+    command->callback([flags, command, config, lab, shape, nemo, &run] {
+        if (nemo->count() > 0) {
+            run = [flags] { return run_from_nemo(*flags); };
+            return;
+        }
         if (config->count() + shape->count() == 0)
             throw CLI::RequiredError(lab->count() > 0 ? "MODEL or --shape" : "config");
         flags->command_line = command_line_of(*command);

@@ -1,0 +1,399 @@
+#include "rl/nemo_config.h"
+
+#include "base/mapped_file.h"
+#include "io/yaml.h"
+#include "rl/rl_config.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+
+void override_with(YamlNode& base, const YamlNode& over) {
+    for (const YamlEntry& entry : over.entries) {
+        const auto old = std::ranges::find(base.entries, entry.key, &YamlEntry::key);
+        if (old == base.entries.end())
+            base.entries.push_back(entry);
+        else if (old->value.is_map() && entry.value.is_map())
+            override_with(old->value, entry.value);
+        else
+            old->value = entry.value;
+    }
+}
+
+// The recipe over the files that its `defaults` name, which lie beside it.
+Result<YamlNode> read_recipe(const fs::path& file, int depth) {
+    if (depth > 8) return fail("{}: 'defaults' more than 8 files deep", file.string());
+    NIBBLE_TRY(const std::string text, read_text_file(file, max_yaml_bytes));
+    NIBBLE_TRY(const auto documents, parse_yaml(text, file.string()));
+    if (documents.size() != 1 || !documents[0].is_map()) return fail("{}: a recipe is one map of keys", file.string());
+    YamlNode recipe = documents[0], merged = recipe;
+    merged.entries.clear();
+    if (const YamlNode* parents = recipe.find("defaults")) {
+        for (const YamlNode& parent : parents->is_list() ? parents->items : std::vector<YamlNode>{*parents}) {
+            NIBBLE_TRY(const std::string name, as_text(parent, "defaults"));
+            NIBBLE_TRY(const YamlNode base,
+                       read_recipe(file.parent_path() / name, depth + 1).within(parent.where() + ": defaults"));
+            override_with(merged, base);
+        }
+        std::erase_if(recipe.entries, [](const YamlEntry& e) { return e.key == "defaults"; });
+    }
+    override_with(merged, recipe);
+    return merged;
+}
+
+const YamlNode* at(const YamlNode& root, std::string_view path) {
+    const YamlNode* node = &root;
+    while (node && !path.empty()) {
+        const size_t dot = std::min(path.find('.'), path.size());
+        node = node->is_map() ? node->find(path.substr(0, dot)) : nullptr;
+        path.remove_prefix(std::min(dot + 1, path.size()));
+    }
+    return node;
+}
+
+// Puts ${a.b} and ${mul:x, y} in, innermost first. What cannot be put in stays and is refused where it is used.
+void put_in(std::string& text, const YamlNode& root, int depth) {
+    for (int left = 64; left > 0; --left) {
+        const size_t start = text.rfind("${"), end = text.find('}', start);
+        if (start == text.npos || end == text.npos) return;
+        const std::string inner = text.substr(start + 2, end - start - 2);
+        std::string value;
+        if (inner.starts_with("mul:")) {
+            const size_t comma = inner.find(',');
+            if (comma == inner.npos) return;
+            try {
+                value = fmt::format("{}", std::stoll(inner.substr(4, comma - 4)) * std::stoll(inner.substr(comma + 1)));
+            } catch (const std::exception&) {
+                return;
+            }
+        } else {
+            const YamlNode* node = at(root, inner);
+            if (!node || node->is_map() || node->is_list() || depth > 8) return;
+            value = node->is_null() ? "null" : node->text;
+            put_in(value, root, depth + 1);
+            if (value.find("${") != value.npos) return;
+        }
+        text.replace(start, end - start + 1, value);
+    }
+}
+
+std::string text_of(const YamlNode& node, const YamlNode& root) {
+    if (node.is_null()) return "null";
+    if (node.is_list() || node.is_map()) {
+        std::string out;
+        for (const YamlNode& item : node.items) out += (out.empty() ? "" : ", ") + text_of(item, root);
+        for (const YamlEntry& e : node.entries)
+            out += (out.empty() ? "" : ", ") + e.key + ": " + text_of(e.value, root);
+        return node.is_list() ? "[" + out + "]" : "{" + out + "}";
+    }
+    std::string text = node.text;
+    put_in(text, root, 0);
+    const bool plain = !text.empty() && text.find_first_not_of(
+                                            "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                            "0123456789._/+-") == text.npos;
+    // What ${a.b} puts in has the type that it has there.
+    return (node.quoted && text == node.text) || !plain ? Json(text).dump() : text;
+}
+
+// Keys that say where and how fast a run runs, not what it learns.
+constexpr std::array elsewhere{"cluster",
+                               "logger",
+                               "policy.dtensor_cfg",
+                               "policy.generation.colocated",
+                               "policy.generation.vllm_kwargs",
+                               "policy.generation.vllm_cfg.tensor_parallel_size",
+                               "policy.generation.vllm_cfg.gpu_memory_utilization",
+                               "policy.generation.vllm_cfg.pipeline_parallel_size",
+                               "policy.generation.vllm_cfg.expert_parallel_size",
+                               "policy.generation.vllm_cfg.use_deep_gemm",
+                               "policy.generation.vllm_cfg.enforce_eager",
+                               "policy.generation.vllm_cfg.max_model_len",
+                               "policy.generation.vllm_cfg.async_engine",
+                               "policy.generation.backend",
+                               "policy.train_micro_batch_size",
+                               "policy.logprob_batch_size",
+                               "policy.generation_batch_size",
+                               "policy.logprob_chunk_size",
+                               "policy.dynamic_batching",
+                               "policy.make_sequence_length_divisible_by",
+                               "grpo.val_batch_size"};
+
+constexpr std::array reasons{
+    std::pair{"policy.generation.vllm_cfg.kv_cache_dtype", "not built: keys and values are cached in 16 bits"},
+    std::pair{"policy.generation.vllm_cfg.quantization_ignored_layer_kws",
+              "not built: layers are named by number only"},
+    std::pair{"policy.generation.vllm_cfg.precision",
+              "rollouts have the precision of the updates here; policy.precision: fp8_block makes both FP8"},
+    std::pair{"policy.generation.vllm_cfg.num_first_layers_in_bf16", "no layer is FP8"},
+    std::pair{"policy.generation.vllm_cfg.num_last_layers_in_bf16", "no layer is FP8"},
+    std::pair{"grpo.async_grpo", "not built: a step's rollouts end before its updates"},
+    std::pair{"grpo.max_rollout_turns", "not built: an answer has one turn"},
+    std::pair{"grpo.max_num_epochs", "questions are made on the spot and do not end"},
+    std::pair{"grpo.val_at_start", "not built: validation is behind a step"},
+    std::pair{"checkpointing", "not built: the newest states are kept"},
+    std::pair{"data", "no data sets here: data.task: sum is a stand-in; choose a task (docs/rl.md)"},
+    std::pair{"env", "a task's own rule judges here, or env.command, a program of yours"},
+    std::pair{"policy.optimizer.kwargs", "AdamW has no such switch here"},
+    std::pair{"policy.scheduler", "the learning rate warms up and then is constant"},
+    std::pair{"policy.megatron_cfg.scheduler", "the learning rate warms up and then is constant"},
+    std::pair{"policy.megatron_cfg", "Megatron's; one process trains here"}};
+
+bool is_under(std::string_view key, std::string_view group) {
+    return key == group || (key.starts_with(group) && key[group.size()] == '.');
+}
+
+struct Leaf {
+    std::string key;
+    const YamlNode* node;
+    bool used = false;
+};
+
+void collect(const YamlNode& node, const std::string& key, std::vector<Leaf>& out) {
+    if (!node.is_map() || node.entries.empty()) return out.push_back({key, &node});
+    for (const YamlEntry& e : node.entries) collect(e.value, key.empty() ? e.key : key + "." + e.key, out);
+}
+
+class Translation {
+public:
+    Translation(const YamlNode& root, std::string file) : root_(root), file_(std::move(file)) {
+        collect(root, "", leaves_);
+    }
+
+    Result<NemoTranslation> run() {
+        const YamlNode* model = at(root_, "policy.model_name");
+        if (!model) return fail("{}: 'policy.model_name' is missing", file_);
+        use("policy.model_name");
+        settings_ = {{"policy.model_name", text_of(*model, root_)}, {"data.task", "sum"}};
+        result_.defaults.push_back("data.task: a stand-in, sum: the recipe's data set has no counterpart here");
+        precision();
+        optimizer();
+        generation_length();
+        same_as("checkpointing.checkpoint_dir", "output");
+        if (value("checkpointing.enabled") == "false") set("checkpointing.save_period", "0", "checkpointing.enabled");
+        // The rest has the same name on both sides. What needs another key is tried again behind it.
+        for (int round = 0; round < 3; ++round)
+            for (Leaf& leaf : leaves_)
+                if (!leaf.used && is_ours(leaf.key)) try_leaf(leaf);
+        truncation();
+        differing_defaults();
+        for (const Leaf& leaf : leaves_)
+            if (!leaf.used && !is_what_we_do(leaf))
+                result_.dropped.push_back(fmt::format("{}: {} {}: {}", leaf.node->where(), leaf.key,
+                                                      text_of(*leaf.node, root_), reason(leaf.key)));
+        result_.yaml = yaml(settings_);
+        NIBBLE_CHECK(refusal(settings_).within(file_));
+        return std::move(result_);
+    }
+
+private:
+    using Settings = std::map<std::string, std::string>;
+
+    static std::string yaml(const Settings& settings) {
+        std::string out;
+        std::vector<std::string> open;
+        for (const auto& [path, text] : settings) {
+            std::vector<std::string> parts{"", ""};
+            for (const char c : path) {
+                if (c == '.')
+                    parts.emplace_back();
+                else
+                    parts.back() += c;
+            }
+            parts.erase(parts.begin());
+            const std::string name = parts.back();
+            parts.pop_back();
+            size_t same = 0;
+            while (same < std::min(open.size(), parts.size()) && open[same] == parts[same]) ++same;
+            for (; same < parts.size(); ++same) out += std::string(2 * same, ' ') + parts[same] + ":\n";
+            out += std::string(2 * parts.size(), ' ') + name + ": " + text + "\n";
+            open = parts;
+        }
+        return out;
+    }
+
+    static Status refusal(const Settings& settings) {
+        NIBBLE_TRY(const RlConfig config, parse_rl_config(yaml(settings), "translated"));
+        static_cast<void>(config);
+        return Ok{};
+    }
+
+    std::string value(std::string_view key) const {
+        const YamlNode* node = at(root_, key);
+        return node ? text_of(*node, root_) : "";
+    }
+    void use(std::string_view key) {
+        for (Leaf& leaf : leaves_)
+            if (leaf.key == key) leaf.used = true;
+    }
+    // Takes the setting if the config still parses; else the recipe's key stays unused, and the reason is kept.
+    bool set(const std::string& key, const std::string& text, std::string_view from) {
+        Settings next = settings_;
+        next[key] = text;
+        if (const Status status = refusal(next); !status.ok()) {
+            const std::string message = status.error().message(), start = "translated:";
+            const size_t colon = message.find(": ");
+            refused_[std::string(from)] = message.starts_with(start) ? message.substr(colon + 2) : message;
+            return false;
+        }
+        settings_ = std::move(next);
+        refused_.erase(std::string(from));
+        use(from);
+        return true;
+    }
+    void same_as(std::string_view from, const std::string& key) {
+        const std::string text = value(from);
+        if (!text.empty() && text != "null") set(key, text, from);
+    }
+    void try_leaf(Leaf& leaf) {
+        if (leaf.node->is_null())
+            leaf.used = true;
+        else if (settings_.contains(leaf.key))
+            leaf.used = true;
+        else
+            set(leaf.key, text_of(*leaf.node, root_), leaf.key);
+    }
+
+    static bool is_ours(std::string_view key) {
+        if (is_under(key, "grpo") || is_under(key, "loss_fn")) return true;
+        for (const char* ours :
+             {"policy.train_global_batch_size", "policy.max_total_sequence_length", "policy.max_grad_norm",
+              "policy.generation.temperature", "policy.generation.top_p", "policy.generation.top_k",
+              "policy.generation.stop_token_ids", "policy.generation.stop_strings", "checkpointing.save_period",
+              "checkpointing.keep_top_k"})
+            if (key == ours) return true;
+        return false;
+    }
+
+    void precision() {
+        const std::string cfg = "policy.megatron_cfg.fp8_cfg.", vllm = "policy.generation.vllm_cfg.";
+        const bool fp8 = value("policy.megatron_cfg.enabled") == "true" && value(cfg + "enabled") == "true";
+        if (!fp8) {
+            same_as("policy.precision", "policy.precision");
+            if (value(vllm + "precision") == value("policy.precision")) use(vllm + "precision");
+            return;
+        }
+        const std::string recipe = value(cfg + "fp8_recipe");
+        std::string text = recipe == "blockwise" ? "recipe: fp8_block" : recipe == "mxfp8" ? "recipe: mxfp8" : "";
+        if (text.empty()) {
+            refused_[cfg + "fp8_recipe"] =
+                "only blockwise and mxfp8 are the same for rollouts and updates; bf16 instead";
+            return;
+        }
+        for (const auto& [end, ours] : {std::pair{"first", "first_bf16"}, std::pair{"last", "last_bf16"}}) {
+            const std::string key = fmt::format("{}num_{}_layers_in_bf16", vllm, end);
+            if (const std::string layers = value(key); !layers.empty() && layers != "null") {
+                text += fmt::format(", {}: {}", ours, layers);
+                use(key);
+            }
+        }
+        // TransformerEngine rounds scales to powers of two unless it is told not to.
+        const std::string scales = "policy.megatron_cfg.env_vars.NVTE_FP8_BLOCK_SCALING_FP32_SCALES";
+        if (recipe == "blockwise" && value(scales) != "1" && value(scales) != "\"1\"") text += ", power_of_two: true";
+        if (!set("policy.precision", "{" + text + "}", cfg + "fp8_recipe")) return;
+        for (const std::string& key : {cfg + "enabled", scales, std::string("policy.precision")}) use(key);
+        if (value(cfg + "fp8") == "e4m3") use(cfg + "fp8");
+        if (value(cfg + "fp8_param") == "false") use(cfg + "fp8_param");
+        if (value(vllm + "precision") == "fp8") use(vllm + "precision");
+    }
+
+    void optimizer() {
+        const bool megatron = value("policy.megatron_cfg.enabled") == "true";
+        const std::string from = megatron ? "policy.megatron_cfg.optimizer." : "policy.optimizer.kwargs.";
+        const std::string to = "policy.optimizer.";
+        same_as(from + "lr", to + "lr");
+        same_as(from + "weight_decay", to + "weight_decay");
+        same_as(from + (megatron ? "adam_eps" : "eps"), to + "adam_eps");
+        if (megatron) {
+            same_as(from + "adam_beta1", to + "adam_beta1");
+            same_as(from + "adam_beta2", to + "adam_beta2");
+            same_as(from + "clip_grad", "policy.max_grad_norm");
+            same_as("policy.megatron_cfg.scheduler.lr_warmup_iters", to + "lr_warmup_iters");
+        } else if (const YamlNode* betas = at(root_, from + "betas"); betas && betas->items.size() == 2) {
+            set(to + "adam_beta1", text_of(betas->items[0], root_), from + "betas");
+            set(to + "adam_beta2", text_of(betas->items[1], root_), from + "betas");
+        }
+    }
+
+    // NeMo RL's usual limit is the whole sequence: what the length leaves.
+    void generation_length() {
+        const std::string from = "policy.generation.max_new_tokens", length = "policy.max_total_sequence_length";
+        same_as(length, length);
+        if (!value(from).empty() && value(from) == value(length)) return use(from);
+        same_as(from, from);
+    }
+
+    // Type and bound of a truncation need each other, so they are taken together.
+    void truncation() {
+        const std::string start = "loss_fn.truncated_importance_sampling_";
+        Settings next = settings_;
+        for (const char* end : {"type", "ratio", "ratio_min"})
+            if (const std::string text = value(start + end); !text.empty() && text != "null") next[start + end] = text;
+        if (next == settings_ || !refusal(next).ok()) return;
+        settings_ = std::move(next);
+        for (const char* end : {"type", "ratio", "ratio_min"}) use(start + end);
+    }
+
+    void differing_defaults() {
+        for (const auto& [key, theirs, ours] :
+             {std::tuple{"grpo.val_period", "10", "0"}, std::tuple{"checkpointing.save_period", "10", "0"},
+              std::tuple{"checkpointing.keep_top_k", "3", "2"},
+              std::tuple{"policy.train_global_batch_size", "512", "all answers of a step"}}) {
+            if (settings_.contains(key) || at(root_, key)) continue;
+            const bool written = set(key, theirs, key);
+            result_.defaults.push_back(fmt::format("{}: not in the recipe; NeMo RL's default {} {}, ours is {}", key,
+                                                   theirs, written ? "is written" : "cannot be taken", ours));
+        }
+        if (!settings_.contains("policy.optimizer.lr_warmup_iters"))
+            result_.defaults.push_back(
+                "policy.optimizer.lr_warmup_iters: NeMo RL warms up (50 steps with DTensor, 13 "
+                "with Megatron), ours is 0");
+    }
+
+    // A switch that is off, or what a run here does anyhow.
+    bool is_what_we_do(const Leaf& leaf) const {
+        const std::string text = text_of(*leaf.node, root_);
+        if (refused_.contains(leaf.key) && !leaf.key.starts_with("grpo.") && !leaf.key.starts_with("loss_fn."))
+            return false;
+        if (leaf.node->is_null() || text == "false" || text == "False" || text == "{}" || text == "[]") return true;
+        if (leaf.key.starts_with("grpo.async_grpo.")) return value("grpo.async_grpo.enabled") != "true";
+        if (leaf.key == "grpo.max_rollout_turns" || leaf.key == "grpo.batch_multiplier") return text == "1";
+        if (leaf.key.ends_with("layers_in_bf16")) return text == "0";
+        if (leaf.key.ends_with("kv_cache_dtype")) return text == "auto";
+        return leaf.key == "checkpointing.enabled" && text == "true";
+    }
+
+    std::string reason(const std::string& key) const {
+        for (const char* group : elsewhere)
+            if (is_under(key, group)) return "processes, memory and logs of NeMo RL; nothing is learned from it";
+        for (const auto& [group, why] : reasons)
+            if (is_under(key, group) && !(is_under(key, "policy.megatron_cfg.fp8_cfg") && refused_.contains(key)))
+                return why;
+        const auto found = refused_.find(key);
+        if (found == refused_.end()) return "unknown to nibble";
+        return found->second;
+    }
+
+    const YamlNode& root_;
+    std::string file_;
+    std::vector<Leaf> leaves_;
+    Settings settings_;
+    std::map<std::string, std::string> refused_;
+    NemoTranslation result_;
+};
+
+}  // namespace
+
+Result<NemoTranslation> translate_nemo_recipe(const fs::path& file) {
+    NIBBLE_TRY(const YamlNode root, read_recipe(file, 0));
+    return Translation(root, file.string()).run();
+}
+
+}  // namespace nibble

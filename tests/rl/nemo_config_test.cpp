@@ -1,0 +1,198 @@
+#include "rl/nemo_config.h"
+
+#include "rl/rl_config.h"
+#include "support/files.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace nibble::test {
+namespace {
+
+// The parts of a base recipe that every other one inherits.
+constexpr std::string_view math_1b = R"(
+grpo: {num_prompts_per_step: 32, num_generations_per_prompt: 16, max_rollout_turns: 1, max_num_epochs: 1,
+  max_num_steps: 1000000, normalize_rewards: true, use_leave_one_out_baseline: true, val_period: 10, seed: 42,
+  val_at_start: false, overlong_filtering: false, max_val_samples: 256, val_batch_size: 256,
+  async_grpo: {enabled: false, max_trajectory_age_steps: 1}}
+loss_fn: {reference_policy_kl_penalty: 0.01, ratio_clip_min: 0.2, ratio_clip_max: 0.28, ratio_clip_c: null,
+  use_importance_sampling_correction: false, token_level_loss: true}
+checkpointing: {enabled: true, checkpoint_dir: "results/grpo", metric_name: val_reward, keep_top_k: 3, save_period: 10}
+policy:
+  model_name: "Qwen/Qwen2.5-1.5B"
+  train_global_batch_size: 512
+  train_micro_batch_size: 4
+  max_total_sequence_length: 512
+  precision: bfloat16
+  dtensor_cfg: {enabled: true, tensor_parallel_size: 1}
+  megatron_cfg:
+    enabled: false
+    optimizer: {lr: 5.0e-6, weight_decay: 0.01, adam_beta1: 0.9, adam_beta2: 0.999, clip_grad: "${policy.max_grad_norm}"}
+    scheduler: {lr_warmup_iters: 13}
+  sequence_packing:
+    enabled: true
+    train_mb_tokens: ${mul:${policy.max_total_sequence_length}, ${policy.train_micro_batch_size}}
+  max_grad_norm: 1.0
+  optimizer: {name: torch.optim.AdamW, kwargs: {lr: 4.0e-6, weight_decay: 0.02, betas: [0.8, 0.99], eps: 1e-8}}
+  generation:
+    backend: vllm
+    max_new_tokens: ${policy.max_total_sequence_length}
+    temperature: 1.0
+    top_p: 1.0
+    top_k: null
+    vllm_cfg: {precision: "${policy.precision}", gpu_memory_utilization: 0.6, num_first_layers_in_bf16: 0}
+data: {dataset_name: OpenMathInstruct-2, prompt_file: examples/prompts/cot.txt}
+env: {math: {num_workers: 8}}
+cluster: {gpus_per_node: 1, num_nodes: 1}
+)";
+
+struct Translated {
+    RlConfig config;
+    NemoTranslation text;
+    // Whether the line of a key gives this reason.
+    bool says(std::string_view key, std::string_view why) const {
+        return std::ranges::any_of(text.dropped, [&](const std::string& line) {
+            return line.find(fmt::format(": {} ", key)) != line.npos && line.find(why) != line.npos;
+        });
+    }
+    bool lists(std::string_view key) const { return says(key, ""); }
+};
+
+Translated translated(const TempDir& dir, std::string_view recipe) {
+    write_file(dir / "grpo_math_1B.yaml", math_1b);
+    write_file(dir / "recipe.yaml", recipe);
+    auto text = translate_nemo_recipe(dir / "recipe.yaml");
+    EXPECT_TRUE(text.ok()) << text.error().message();
+    if (!text.ok()) return {};
+    auto config = parse_rl_config(text->yaml, "translated");
+    EXPECT_TRUE(config.ok()) << config.error().message() << text->yaml;
+    return {config.ok() ? *config : RlConfig{}, *text};
+}
+
+TEST(NemoConfig, Math1B) {
+    TempDir dir;
+    const Translated t = translated(dir, math_1b);
+    const RlConfig& c = t.config;
+    EXPECT_EQ(c.model, "Qwen/Qwen2.5-1.5B");
+    EXPECT_EQ(c.output, "results/grpo");
+    EXPECT_EQ(c.train_batch, 512);
+    EXPECT_EQ(c.length, 512);
+    EXPECT_EQ(c.generation.most_tokens, 0);  // what the length leaves
+    EXPECT_EQ(c.loss.ratio_clip_max, 0.28);
+    EXPECT_EQ(c.optimizer.learning_rate, 4e-6);
+    EXPECT_EQ(c.optimizer.weight_decay, 0.02);
+    EXPECT_EQ(c.optimizer.beta1, 0.8);
+    EXPECT_EQ(c.optimizer.beta2, 0.99);
+    EXPECT_EQ(c.optimizer.epsilon, 1e-8);
+    EXPECT_EQ(c.validation_every, 10);
+    EXPECT_EQ(c.saving.every, 10);
+    EXPECT_EQ(c.saving.keep, 3);
+    EXPECT_TRUE(t.says("data.dataset_name", "stand-in"));
+    EXPECT_TRUE(t.says("env.math.num_workers", "env.command"));
+    EXPECT_TRUE(t.says("cluster.num_nodes", "processes"));
+    EXPECT_TRUE(t.lists("grpo.max_num_epochs"));
+    EXPECT_TRUE(t.lists("checkpointing.metric_name"));
+    EXPECT_FALSE(t.lists("grpo.async_grpo.enabled"));
+    EXPECT_FALSE(t.lists("policy.generation.vllm_cfg.precision"));
+    EXPECT_FALSE(t.lists("grpo.seed"));
+}
+
+// FP8 rollouts with an FP8 cache, updates in BF16: what learns stays, what is not built is told.
+TEST(NemoConfig, Fp8CacheOfMegatron) {
+    TempDir dir;
+    const Translated t = translated(dir, R"(
+defaults: grpo_math_1B.yaml
+loss_fn: {use_importance_sampling_correction: true, truncated_importance_sampling_type: tis,
+  truncated_importance_sampling_ratio: 2}
+grpo: {val_at_start: true, max_rollout_turns: 3}
+checkpointing: {enabled: false}
+policy:
+  model_name: Qwen/Qwen3-8B-Base
+  max_total_sequence_length: 8192
+  optimizer: null
+  megatron_cfg:
+    enabled: true
+    optimizer: {lr: 1.0e-06, weight_decay: 0.1}
+    scheduler: {lr_warmup_iters: 10, lr_warmup_init: 1.0e-07}
+  generation:
+    temperature: 0.7
+    vllm_cfg: {precision: fp8, kv_cache_dtype: fp8, use_deep_gemm: true, num_first_layers_in_bf16: 1}
+)");
+    EXPECT_EQ(t.config.precision.recipe, TrainRecipe::bf16);
+    EXPECT_EQ(t.config.length, 8192);
+    EXPECT_EQ(t.config.warmup, 10);
+    EXPECT_EQ(t.config.optimizer.learning_rate, 1e-6);
+    EXPECT_EQ(t.config.optimizer.weight_decay, 0.1);
+    EXPECT_EQ(t.config.optimizer.clip, 1);  // ${policy.max_grad_norm}
+    EXPECT_EQ(t.config.loss.truncation, ImportanceTruncation::tis);
+    EXPECT_EQ(t.config.loss.importance_high, 2);
+    EXPECT_EQ(t.config.loss.ratio_clip_max, 0.28);  // of the file below
+    EXPECT_EQ(t.config.saving.every, 0);
+    EXPECT_TRUE(t.lists("policy.generation.vllm_cfg.precision"));
+    EXPECT_TRUE(t.lists("policy.generation.vllm_cfg.kv_cache_dtype"));
+    EXPECT_TRUE(t.lists("policy.generation.vllm_cfg.num_first_layers_in_bf16"));
+    EXPECT_TRUE(t.lists("policy.generation.temperature"));
+    EXPECT_TRUE(t.lists("grpo.max_rollout_turns"));
+    EXPECT_TRUE(t.lists("grpo.val_at_start"));
+    EXPECT_TRUE(t.lists("policy.megatron_cfg.scheduler.lr_warmup_init"));
+    EXPECT_FALSE(t.lists("loss_fn.truncated_importance_sampling_ratio"));
+}
+
+TEST(NemoConfig, Fp8OnBothSides) {
+    TempDir dir;
+    const std::string recipe = R"(
+defaults: [grpo_math_1B.yaml]
+loss_fn: {use_importance_sampling_correction: true}
+policy:
+  megatron_cfg:
+    enabled: true
+    fp8_cfg: {enabled: true, fp8: e4m3, fp8_recipe: blockwise, fp8_param: false}
+    env_vars: {NVTE_FP8_BLOCK_SCALING_FP32_SCALES: "SCALES"}
+  generation:
+    vllm_cfg: {precision: fp8, num_first_layers_in_bf16: 1, num_last_layers_in_bf16: 2}
+)";
+    for (const bool fp32 : {true, false}) {
+        std::string text = recipe;
+        text.replace(text.find("SCALES\"}"), 6, fp32 ? "1" : "0");
+        const Translated t = translated(dir, text);
+        EXPECT_EQ(t.config.precision.recipe, TrainRecipe::fp8_block);
+        EXPECT_EQ(t.config.precision.first_bf16, 1);
+        EXPECT_EQ(t.config.precision.last_bf16, 2);
+        EXPECT_EQ(t.config.precision.power_of_two, !fp32);
+        EXPECT_FALSE(t.lists("policy.generation.vllm_cfg.precision"));
+        EXPECT_FALSE(t.lists("policy.megatron_cfg.fp8_cfg.fp8"));
+    }
+}
+
+TEST(NemoConfig, DefaultsThatDifferAreWrittenAndTold) {
+    TempDir dir;
+    const Translated t = translated(dir, "policy: {model_name: M}\ngrpo: {num_prompts_per_step: 64}\n");
+    EXPECT_EQ(t.config.validation_every, 10);
+    EXPECT_EQ(t.config.saving.keep, 3);
+    EXPECT_EQ(t.config.train_batch, 512);
+    const auto tells = [&](std::string_view key) {
+        return std::ranges::any_of(t.text.defaults, [&](const std::string& line) { return line.starts_with(key); });
+    };
+    for (const char* key : {"grpo.val_period:", "checkpointing.keep_top_k:", "policy.train_global_batch_size:",
+                            "policy.optimizer.lr_warmup_iters:", "data.task:"})
+        EXPECT_TRUE(tells(key)) << key;
+    EXPECT_FALSE(tells("grpo.num_prompts_per_step:"));
+}
+
+TEST(NemoConfig, SaysWhatIsWrong) {
+    TempDir dir;
+    const auto error = [&](std::string_view text) {
+        write_file(dir / "r.yaml", text);
+        const auto result = translate_nemo_recipe(dir / "r.yaml");
+        return result.ok() ? "" : result.error().message();
+    };
+    EXPECT_NE(error("grpo: {seed: 1}\n").find("'policy.model_name' is missing"), std::string::npos);
+    EXPECT_NE(error("defaults: none.yaml\npolicy: {model_name: M}\n").find("none.yaml"), std::string::npos);
+    EXPECT_NE(error("defaults: r.yaml\npolicy: {model_name: M}\n").find("files deep"), std::string::npos);
+    EXPECT_NE(error("- 1\n").find("one map"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace nibble::test
