@@ -182,7 +182,7 @@ Result<int64_t> run_steps(const RlConfig& c, const RlFlags& flags, RlJob& job, R
         NIBBLE_TRY(const RlStep step, job.policy->step(number));
         if (step.stopped) return number;
         const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-        std::optional<double> validation;
+        std::optional<RlValidation> validation;
         if (c.validation_every > 0 && (number + 1) % c.validation_every == 0) {
             auto value = job.policy->validate();
             if (!value.ok() && !hooks.should_stop()) return std::move(value).error();

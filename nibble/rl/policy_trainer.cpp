@@ -1,5 +1,6 @@
 #include "rl/policy_trainer.h"
 
+#include "rl/pass_at_k.h"
 #include "train/schedule.h"
 
 #include <algorithm>
@@ -59,7 +60,7 @@ Result<std::unique_ptr<PolicyTrainer>> PolicyTrainer::create(const RlConfig& con
     engine.sequences = std::min(made->options_.sequences, std::max(config.prompts * config.generations, int64_t{1}));
     engine.memory_share = made->options_.memory_share;
     engine.context = config.length;
-    engine.queue = std::max(config.prompts * config.generations, config.validation_prompts);
+    engine.queue = std::max(config.prompts * config.generations, config.validation_prompts * config.validation_answers);
     NIBBLE_TRY(made->engine_, Engine::create(std::move(generator), made->options_.tokenizer, engine));
     return made;
 }
@@ -246,16 +247,31 @@ Result<RlStep> PolicyTrainer::step(int64_t number) {
     return step;
 }
 
-Result<double> PolicyTrainer::validate() {
+Result<RlValidation> PolicyTrainer::validate() {
+    const int64_t k = config_.validation_answers;
     NIBBLE_TRY(const RolloutBatch batch,
-               roll_out(*engine_, task_, request(validation_prompts_from, config_.validation_prompts, 1)));
+               roll_out(*engine_, task_, request(validation_prompts_from, config_.validation_prompts, k)));
     if (batch.stopped) return fail("validation was stopped");
-    double sum = 0;
+    RlValidation v{.answers = k};
     int64_t judged = 0;
     for (const Rollout& r : batch.rollouts)
-        if (r.reward) sum += *r.reward, ++judged;
+        if (r.reward) v.reward += *r.reward, ++judged;
     if (judged == 0) return fail("validation: no answer could be judged: {}", batch.rollouts[0].failure);
-    return sum / static_cast<double>(judged);
+    v.reward /= static_cast<double>(judged);
+    for (size_t p = 0; p < batch.prompts.size(); ++p) {
+        const auto group = std::span(batch.rollouts).subspan(p * static_cast<size_t>(k), static_cast<size_t>(k));
+        if (!std::ranges::all_of(group, [](const Rollout& r) { return r.reward.has_value(); })) continue;
+        std::vector<std::string> texts;
+        std::vector<uint8_t> right;
+        for (const Rollout& r : group) texts.push_back(r.text), right.push_back(*r.reward == 1);
+        const auto rights = static_cast<int64_t>(std::ranges::count(right, 1));
+        v.avg_at_k += static_cast<double>(rights) / static_cast<double>(k);
+        v.pass_at_k += pass_at_k(k, rights, k);
+        v.cons_at_k += cons_at_k(texts, right, k);
+        ++v.prompts;
+    }
+    for (double* mean : {&v.avg_at_k, &v.pass_at_k, &v.cons_at_k}) *mean /= std::max<double>(1, double(v.prompts));
+    return v;
 }
 
 }  // namespace nibble

@@ -40,6 +40,15 @@ struct RlStep {
     std::vector<std::string> failure_reasons;  // a few
 };
 
+struct RlValidation {
+    double reward = 0;    // mean of all judged answers
+    int64_t prompts = 0;  // all of whose answers were judged: those of the following
+    int64_t answers = 1;  // to each: k
+    // Share of right answers (reward 1), of prompts with one among them, and the chance that the most frequent answer
+    // is right (rl/pass_at_k.h).
+    double avg_at_k = 0, pass_at_k = 0, cons_at_k = 0;
+};
+
 struct PolicyTrainerOptions {
     std::optional<Tokenizer> tokenizer;  // without: no texts of answers
     std::vector<int32_t> end_tokens;
@@ -64,8 +73,8 @@ public:
     // Step `number`: keys random numbers and the learning rate. After an error the weights are those of the last whole
     // update.
     Result<RlStep> step(int64_t number);
-    // The mean reward of one answer to each of config.validation_prompts prompts that training never sees.
-    Result<double> validate();
+    // config.validation_answers answers to each of config.validation_prompts prompts that training never sees.
+    Result<RlValidation> validate();
 
     // The number of the next prompt: what a checkpoint keeps.
     uint64_t next_prompt() const { return next_prompt_; }

@@ -34,7 +34,8 @@ std::string identity_of(const YamlNode& root) {
     Json json = to_json(root);
     for (const char* key : {"output", "checkpointing"}) json.erase(key);
     if (json.contains("grpo") && json["grpo"].is_object())
-        for (const char* key : {"max_num_steps", "val_period", "max_val_samples"}) json["grpo"].erase(key);
+        for (const char* key : {"max_num_steps", "val_period", "max_val_samples", "num_val_generations_per_prompt"})
+            json["grpo"].erase(key);
     return json.dump();
 }
 
@@ -116,7 +117,7 @@ void read_grpo(YamlFields& top, RlConfig& c) {
             {"num_prompts_per_step", "num_generations_per_prompt", "max_num_steps", "seed", "normalize_rewards",
              "use_leave_one_out_baseline", "adv_estimator", "advantage_clip_low", "advantage_clip_high",
              "use_dynamic_sampling", "dynamic_sampling_max_gen_batches", "overlong_filtering", "reward_scaling",
-             "reward_shaping", "val_period", "max_val_samples"},
+             "reward_shaping", "val_period", "max_val_samples", "num_val_generations_per_prompt"},
             [&](YamlFields& m) {
                 m.count("num_prompts_per_step", 1, c.prompts);
                 m.count("num_generations_per_prompt", 1, c.generations);
@@ -134,6 +135,7 @@ void read_grpo(YamlFields& top, RlConfig& c) {
                 read_rewards(m, c);
                 m.count("val_period", 0, c.validation_every);
                 m.count("max_val_samples", 1, c.validation_prompts);
+                m.count("num_val_generations_per_prompt", 1, c.validation_answers);
             });
 }
 
@@ -228,6 +230,9 @@ void read_task(YamlFields& top, RlTask& t) {
 }  // namespace
 
 Status check(const RlConfig& c) {
+    if (c.validation_answers > 20)
+        return fail("grpo.num_val_generations_per_prompt {}: at most 20, whose subsets are counted",
+                    c.validation_answers);
     NIBBLE_CHECK(check(c.loss));
     if (c.scaling) NIBBLE_CHECK(check(*c.scaling));
     if (c.shaping) NIBBLE_CHECK(check(*c.shaping));

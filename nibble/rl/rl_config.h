@@ -59,6 +59,7 @@ struct RlConfig {
     RlGeneration generation;
     RlTask task;
     int64_t validation_every = 0, validation_prompts = 256;  // steps, 0: none
+    int64_t validation_answers = 1;                          // to each prompt: k of pass@k, avg@k, cons@k; up to 20
     TrainSaving saving;
 
     // The keys that decide the bits of a run, as JSON: what a resumed run must have in common with the checkpoint.

@@ -7,9 +7,16 @@ namespace {
 
 double per_token(double sum, const PolicyMetrics& m) { return m.tokens > 0 ? sum / static_cast<double>(m.tokens) : 0; }
 
+std::string validation_text(const RlValidation& v) {
+    const std::string reward = fmt::format(", validation reward {:.3f}", v.reward);
+    if (v.answers == 1) return reward;
+    return reward + fmt::format(", avg@{0} {1:.3f}, pass@{0} {2:.3f}, cons@{0} {3:.3f}", v.answers, v.avg_at_k,
+                                v.pass_at_k, v.cons_at_k);
+}
+
 }  // namespace
 
-Json to_json(const RlStep& s, std::optional<double> validation_reward, double seconds) {
+Json to_json(const RlStep& s, const std::optional<RlValidation>& validation, double seconds) {
     const PolicyMetrics& m = s.metrics;
     Json line{{"step", s.step},
               {"loss", m.loss},
@@ -48,11 +55,17 @@ Json to_json(const RlStep& s, std::optional<double> validation_reward, double se
     if (m.tokens > 0) line["probs_ratio_min"] = m.probs_ratio_min, line["probs_ratio_max"] = m.probs_ratio_max;
     if (s.update.skipped) line["skipped"] = true;
     if (!s.failure_reasons.empty()) line["failure_reasons"] = s.failure_reasons;
-    if (validation_reward) line["validation_reward"] = *validation_reward;
+    if (!validation) return line;
+    line["validation_reward"] = validation->reward;
+    line["validation_prompts"] = validation->prompts;
+    line["validation_answers"] = validation->answers;
+    line["avg_at_k"] = validation->avg_at_k;
+    line["pass_at_k"] = validation->pass_at_k;
+    line["cons_at_k"] = validation->cons_at_k;
     return line;
 }
 
-std::string step_text(const RlStep& s, std::optional<double> validation_reward, double seconds) {
+std::string step_text(const RlStep& s, const std::optional<RlValidation>& validation, double seconds) {
     const PolicyMetrics& m = s.metrics;
     return fmt::format(
         "step {}: reward {:.3f}, accuracy {:.3f}, answers {} of {:.1f} tokens, cut {:.2f}, entropy {:.3f}, loss "
@@ -63,7 +76,7 @@ std::string step_text(const RlStep& s, std::optional<double> validation_reward, 
         s.update.gradient_norm, m.mismatch_tokens, m.tokens, per_token(m.token_mult_prob_error, m), seconds,
         s.generate_seconds, s.train_seconds,
         s.failures > 0 ? fmt::format(", {} answers not judged: {}", s.failures, s.failure_reasons.front()) : "",
-        validation_reward ? fmt::format(", validation reward {:.3f}", *validation_reward) : "");
+        validation ? validation_text(*validation) : "");
 }
 
 }  // namespace nibble

@@ -10,7 +10,7 @@
 namespace nibble {
 
 // NeMo RL's names where it has the number: means over the tokens in the loss. `seconds`: of the whole step.
-Json to_json(const RlStep& step, std::optional<double> validation_reward, double seconds);
-std::string step_text(const RlStep& step, std::optional<double> validation_reward, double seconds);
+Json to_json(const RlStep& step, const std::optional<RlValidation>& validation, double seconds);
+std::string step_text(const RlStep& step, const std::optional<RlValidation>& validation, double seconds);
 
 }  // namespace nibble

@@ -25,7 +25,8 @@ policy:
   max_total_sequence_length: 96
   optimizer: {{lr: 0.003}}
   generation: {{max_new_tokens: 16}}
-grpo: {{num_prompts_per_step: 2, num_generations_per_prompt: 3, max_num_steps: 3, val_period: 2, max_val_samples: 2}}
+grpo: {{num_prompts_per_step: 2, num_generations_per_prompt: 3, max_num_steps: 3, val_period: 2, max_val_samples: 2,
+        num_val_generations_per_prompt: 3}}
 loss_fn: {{reference_policy_kl_penalty: 0.01}}
 data: {{task: sort, chat: false, prompt: "Q: {{}}\nA:"}}
 )",
@@ -40,6 +41,10 @@ data: {{task: sort, chat: false, prompt: "Q: {{}}\nA:"}}
         EXPECT_EQ((*log)[i]["token_mult_prob_error"], 1.0);
         EXPECT_EQ((*log)[i]["answers"], 6);
         EXPECT_EQ((*log)[i].contains("validation_reward"), i == 2);
+        if (i != 2) continue;
+        EXPECT_EQ((*log)[i]["validation_prompts"], 2);
+        EXPECT_EQ((*log)[i]["validation_answers"], 3);
+        for (const char* name : {"avg_at_k", "pass_at_k", "cons_at_k"}) EXPECT_GE((*log)[i][name], 0.0) << name;
     }
     // Two steps, then one more: the same weights.
     ASSERT_EQ(rl(dir, "rl.yaml -o parts --steps 2 --threads 1"), 0) << read_file(dir / "out.txt");

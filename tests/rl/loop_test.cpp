@@ -107,6 +107,36 @@ TEST(PolicyLoop, PackedRowsSayTheSameOfEveryToken) {
     }
 }
 
+// Validation by hand: prompt n is answered rightly by the answers that begin with an even token.
+TEST(PolicyLoop, ValidationCountsPassAvgAndCons) {
+    ThreadPool pool(2);
+    RlConfig config = small_config();
+    config.validation_prompts = 6;
+    config.validation_answers = 4;
+    config.generation.most_tokens = 1;
+    const auto trainer = small_trainer(pool, {});
+    std::vector<int> rights(6);
+    TokenTask task([&](const RolloutPrompt&, const Rollout& r) -> std::optional<double> {
+        const bool right = r.tokens[0] % 2 == 0;
+        rights[r.prompt] += right;
+        return right ? 1.0 : 0.0;
+    });
+    const auto policy = PolicyTrainer::create(config, *trainer, task, {});
+    ASSERT_TRUE(policy.ok()) << policy.error().message();
+    const auto v = (*policy)->validate();
+    ASSERT_TRUE(v.ok()) << v.error().message();
+    EXPECT_EQ(v->prompts, 6);
+    EXPECT_EQ(v->answers, 4);
+    double all = 0, some = 0;
+    for (const int r : rights) all += r, some += r > 0;
+    EXPECT_NEAR(v->avg_at_k, all / 24, 1e-12);
+    EXPECT_NEAR(v->reward, all / 24, 1e-12);
+    EXPECT_NEAR(v->pass_at_k, some / 6, 1e-12);
+    // Without a tokenizer every text is empty: all answers are one, which is right where the first is.
+    EXPECT_GE(v->cons_at_k, 0);
+    EXPECT_LE(v->cons_at_k, v->pass_at_k);
+}
+
 TEST(PolicyLoop, RowsOfRollouts) {
     RolloutBatch batch;
     batch.prompts.push_back({.tokens = {1, 2, 3}});
