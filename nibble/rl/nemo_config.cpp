@@ -123,6 +123,7 @@ constexpr std::array elsewhere{"cluster",
                                "policy.generation_batch_size",
                                "policy.logprob_chunk_size",
                                "policy.dynamic_batching",
+                               "policy.sequence_packing",
                                "policy.make_sequence_length_divisible_by",
                                "grpo.val_batch_size"};
 
@@ -160,6 +161,8 @@ void collect(const YamlNode& node, const std::string& key, std::vector<Leaf>& ou
     if (!node.is_map() || node.entries.empty()) return out.push_back({key, &node});
     for (const YamlEntry& e : node.entries) collect(e.value, key.empty() ? e.key : key + "." + e.key, out);
 }
+
+constexpr std::string_view unknown_key = "nibble has no such key";
 
 class Translation {
 public:
@@ -240,7 +243,9 @@ private:
         if (const Status status = refusal(next); !status.ok()) {
             const std::string message = status.error().message(), start = "translated:";
             const size_t colon = message.find(": ");
-            refused_[std::string(from)] = message.starts_with(start) ? message.substr(colon + 2) : message;
+            refused_[std::string(from)] = message.find(" has no key '") != message.npos ? std::string(unknown_key)
+                                          : message.starts_with(start)                  ? message.substr(colon + 2)
+                                                                                        : message;
             return false;
         }
         settings_ = std::move(next);
@@ -255,8 +260,10 @@ private:
     void try_leaf(Leaf& leaf) {
         if (leaf.node->is_null())
             leaf.used = true;
-        else if (settings_.contains(leaf.key))
-            leaf.used = true;
+        else if (const auto found = settings_.find(leaf.key); found != settings_.end())
+            found->second == text_of(*leaf.node, root_)
+                ? use(leaf.key)
+                : static_cast<void>(refused_[leaf.key] = "another key of the recipe decides: " + found->second);
         else
             set(leaf.key, text_of(*leaf.node, root_), leaf.key);
     }
@@ -360,7 +367,7 @@ private:
     // A switch that is off, or what a run here does anyhow.
     bool is_what_we_do(const Leaf& leaf) const {
         const std::string text = text_of(*leaf.node, root_);
-        if (refused_.contains(leaf.key) && !leaf.key.starts_with("grpo.") && !leaf.key.starts_with("loss_fn."))
+        if (const auto refused = refused_.find(leaf.key); refused != refused_.end() && refused->second != unknown_key)
             return false;
         if (leaf.node->is_null() || text == "false" || text == "False" || text == "{}" || text == "[]") return true;
         if (leaf.key.starts_with("grpo.async_grpo.")) return value("grpo.async_grpo.enabled") != "true";
@@ -377,7 +384,7 @@ private:
             if (is_under(key, group) && !(is_under(key, "policy.megatron_cfg.fp8_cfg") && refused_.contains(key)))
                 return why;
         const auto found = refused_.find(key);
-        if (found == refused_.end()) return "unknown to nibble";
+        if (found == refused_.end()) return std::string(unknown_key);
         return found->second;
     }
 

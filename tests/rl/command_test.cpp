@@ -59,5 +59,19 @@ data: {{task: sort, chat: false, prompt: "Q: {{}}\nA:"}}
     EXPECT_EQ(read_file(dir / "out.txt"), "nibble: rl.yaml: 'output' is missing; or give -o DIR\n");
 }
 
+TEST(RlCommand, TranslatesRecipesAndOverwritesNothing) {
+    TempDir dir;
+    write_file(dir / "nemo.yaml", "policy: {model_name: M}\ngrpo: {seed: 7, val_at_start: true}\n");
+    ASSERT_EQ(rl(dir, "--from-nemo nemo.yaml -o rl.yaml"), 0) << read_file(dir / "out.txt");
+    EXPECT_NE(read_file(dir / "out.txt").find("not mapped: nemo.yaml:2: grpo.val_at_start true: "), std::string::npos);
+    const std::string config = read_file(dir / "rl.yaml");
+    EXPECT_NE(config.find("  seed: 7\n"), std::string::npos);
+    EXPECT_NE(rl(dir, "--from-nemo nemo.yaml -o rl.yaml"), 0);
+    EXPECT_EQ(read_file(dir / "out.txt"), "nibble: rl.yaml: exists already; choose another output\n");
+    EXPECT_EQ(read_file(dir / "rl.yaml"), config);
+    ASSERT_EQ(rl(dir, "--from-nemo nemo.yaml"), 0);
+    EXPECT_NE(read_file(dir / "out.txt").find(config), std::string::npos);
+}
+
 }  // namespace
 }  // namespace nibble::test

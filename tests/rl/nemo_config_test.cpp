@@ -181,6 +181,21 @@ TEST(NemoConfig, DefaultsThatDifferAreWrittenAndTold) {
     EXPECT_FALSE(tells("grpo.num_prompts_per_step:"));
 }
 
+// A key that cannot run with another one is told, also where it says false.
+TEST(NemoConfig, KeysThatExcludeEachOther) {
+    TempDir dir;
+    const Translated t = translated(dir, R"(
+policy: {model_name: M, max_grad_norm: 2, megatron_cfg: {enabled: true, optimizer: {clip_grad: 0.5}}}
+loss_fn: {use_cispo: true, token_level_loss: false, ratio_clip_c: 3, use_kl_in_reward: true}
+)");
+    EXPECT_TRUE(t.config.loss.use_cispo);
+    EXPECT_TRUE(t.says("loss_fn.token_level_loss", "use_cispo needs"));
+    EXPECT_TRUE(t.says("loss_fn.ratio_clip_c", "use_cispo needs"));
+    EXPECT_TRUE(t.says("loss_fn.use_kl_in_reward", "no such key"));
+    EXPECT_EQ(t.config.optimizer.clip, 0.5);
+    EXPECT_TRUE(t.says("policy.max_grad_norm", "another key"));
+}
+
 TEST(NemoConfig, SaysWhatIsWrong) {
     TempDir dir;
     const auto error = [&](std::string_view text) {
