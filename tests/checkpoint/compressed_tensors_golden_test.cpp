@@ -75,7 +75,7 @@ TEST(CompressedTensorsGolden, cut_checkpoints_decode_to_the_librarys_values) {
 }
 
 TEST(CompressedTensorsGolden, whole_checkpoints_decode_to_the_librarys_values) {
-    NIBBLE_NEEDS_GOLDEN(root, "compressed-tensors");
+    const std::filesystem::path root = test_data("golden/compressed-tensors");
     for (const char* name : dialects) {
         SCOPED_TRACE(name);
         // dequantized.safetensors lies in the same folder; only one file may be the model.

@@ -34,7 +34,7 @@ TEST(ConfigJson, text_that_is_not_utf8_is_an_error) {
 }
 
 TEST(ConfigJson, every_golden_configuration_is_written_as_it_was_read) {
-    NIBBLE_NEEDS_GOLDEN(root, "models");
+    const std::filesystem::path root = test_data("golden/models");
     for (const auto& entry : std::filesystem::directory_iterator(root)) {
         const std::string text = read_file(entry.path() / "config.json");
         EXPECT_EQ(value_of(config_text(value_of(parse_config(text)), 2)), text + "\n") << entry.path();

@@ -219,7 +219,7 @@ TEST(Convert, what_is_lost_is_named_and_can_be_dropped) {
 }
 
 TEST(Convert, a_scale_without_a_divisor_comes_back_bit_for_bit_through_the_manifest) {
-    NIBBLE_NEEDS_GOLDEN(root, "");
+    const std::filesystem::path root = test_data("golden");
     ThreadPool pool(2);
     TempDir dir;
     fs::create_directory(dir / "a");

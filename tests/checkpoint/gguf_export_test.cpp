@@ -217,7 +217,7 @@ void expect_as_the_other_converter(const HfModel& model) {
 }
 
 TEST(GgufExport, plain_models_have_the_tensors_and_metadata_of_another_converter) {
-    NIBBLE_NEEDS_GOLDEN(root, "models");
+    const std::filesystem::path root = test_data("golden/models");
     for (const char* name : {"llama", "llama-rope3", "mixtral", "qwen2", "qwen3", "qwen3_moe", "nemotron_h"}) {
         SCOPED_TRACE(name);
         expect_as_the_other_converter(read_hf_model(root / name));
@@ -280,7 +280,7 @@ TEST(GgufExport, quantized_matrices_come_back_bit_for_bit_and_so_does_the_model_
 }
 
 TEST(GgufExport, every_golden_architecture_comes_back_in_nvfp4) {
-    NIBBLE_NEEDS_GOLDEN(root, "models");
+    const std::filesystem::path root = test_data("golden/models");
     TempDir dir;
     for (const char* name : {"llama", "llama-rope3", "qwen3", "qwen3_moe", "nemotron_h"}) {
         SCOPED_TRACE(name);
@@ -293,7 +293,7 @@ TEST(GgufExport, every_golden_architecture_comes_back_in_nvfp4) {
 }
 
 TEST(GgufExport, nvfp4_where_llama_cpp_ignores_the_scale_is_refused) {
-    NIBBLE_NEEDS_GOLDEN(root, "models");
+    const std::filesystem::path root = test_data("golden/models");
     TempDir dir;
     const HfModel model = read_hf_model(root / "qwen2");
     const std::string message = message_of(

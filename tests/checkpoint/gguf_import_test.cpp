@@ -203,7 +203,7 @@ TEST_F(GgufRefusal, partial_rotation_and_unknown_scalings_are_refused) {
 // ---- NVFP4 and MXFP4 stay quantized behind the Checkpoint interface -----------------------------------------------
 
 TEST(GgufCheckpoint, nvfp4_and_mxfp4_rows_are_canonical_and_decode_to_the_same_numbers) {
-    NIBBLE_NEEDS_GOLDEN(root, "gguf");
+    const std::filesystem::path root = test::test_data("golden/gguf");
     const auto checkpoint = Checkpoint::open(root / "llama-mixed.gguf");
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message();
     const auto source = GgufSource::open(root / "llama-mixed.gguf");
@@ -278,7 +278,7 @@ const std::set<std::string> ignored_fields{
 };
 
 TEST_P(GgufGoldenModel, comes_back_bit_for_bit_with_every_field_that_matters) {
-    NIBBLE_NEEDS_GOLDEN(root, "models");
+    const std::filesystem::path root = test::test_data("golden/models");
     const HfModel model = test::read_hf_model(root / GetParam());
     TempDir dir;
     test::convert_to_gguf(model).write(dir / "m.gguf");

@@ -11,7 +11,7 @@ namespace nibble {
 namespace {
 
 TEST(GgufGolden, every_block_type_decodes_as_gguf_py_does) {
-    NIBBLE_NEEDS_GOLDEN(root, "gguf");
+    const std::filesystem::path root = test::test_data("golden/gguf");
     const auto gguf = GgufFile::open(root / "llama-mixed.gguf");
     const auto expected = SafetensorsFile::open(root / "llama-mixed.dequantized.safetensors");
     ASSERT_TRUE(gguf.ok() && expected.ok());
@@ -27,7 +27,7 @@ TEST(GgufGolden, every_block_type_decodes_as_gguf_py_does) {
 
 // q and k rows put back by the formula of the reference, not by the code under test.
 TEST(GgufGolden, the_source_gives_unpermuted_scaled_rows_under_hugging_face_names) {
-    NIBBLE_NEEDS_GOLDEN(root, "gguf");
+    const std::filesystem::path root = test::test_data("golden/gguf");
     const auto source = GgufSource::open(root / "llama-mixed.gguf");
     ASSERT_TRUE(source.ok()) << source.error().message();
     const auto expected = SafetensorsFile::open(root / "llama-mixed.dequantized.safetensors");

@@ -175,7 +175,7 @@ std::string python() {
 // The oracle writes GGUF files with the golden vocabularies (gguf-py), we convert, it encodes and decodes every golden
 // text with the result.
 TEST(GgufTokenizerOracle, converted_tokenizers_encode_every_golden_text_equally) {
-    NIBBLE_NEEDS_GOLDEN(root, "tokenizers");
+    const std::filesystem::path root = test::test_data("golden/tokenizers");
     const std::string interpreter = python();
     if (interpreter.empty()) GTEST_SKIP() << "no Python (set NIBBLE_PYTHON, or make .venv with gguf, tokenizers)";
     if (std::system(fmt::format("'{}' -c 'import gguf, tokenizers' 2>/dev/null", interpreter).c_str()) != 0)

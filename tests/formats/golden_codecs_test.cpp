@@ -44,7 +44,7 @@ struct Codec {
 }  // namespace
 
 TEST(GoldenCodecs, AllInputsAndAllCodesEqualMlDtypes) {
-    NIBBLE_NEEDS_GOLDEN(golden, "codecs.safetensors");
+    const std::filesystem::path golden = test::test_data("golden/codecs.safetensors");
     const Tensors tensors(golden);
     const Codec codecs[] = {
         {"float8_e4m3fn", 256, e4m3_from_float, e4m3_to_float},

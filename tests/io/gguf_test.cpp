@@ -323,7 +323,7 @@ TEST(Gguf, errors_of_a_file_start_with_its_path) {
 }
 
 TEST(Gguf, the_golden_file_has_every_tensor_in_place) {
-    NIBBLE_NEEDS_GOLDEN(root, "gguf");
+    const std::filesystem::path root = test::test_data("golden/gguf");
     const auto file = GgufFile::open(root / "llama-mixed.gguf");
     ASSERT_TRUE(file.ok()) << file.error().message();
     EXPECT_EQ(file->tensors().size(), 31u);

@@ -74,7 +74,7 @@ TEST(SafetensorsOracle, ReferenceLibraryAndNibbleReadAndWriteTheSameFiles) {
 }
 
 TEST(SafetensorsOracle, EveryGoldenFileWouldBeWrittenTheSame) {
-    NIBBLE_NEEDS_GOLDEN(root, "");
+    const std::filesystem::path root = test::test_data("golden");
     int files = 0;
     for (const auto& entry : fs::recursive_directory_iterator(root)) {
         if (entry.path().extension() != ".safetensors") continue;

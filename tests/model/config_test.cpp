@@ -174,7 +174,7 @@ TEST(ModelConfig, Gemma3AloneAndInsideAMultimodalModel) {
 }
 
 TEST(ModelConfig, EveryGoldenConfigIsKnown) {
-    NIBBLE_NEEDS_GOLDEN(root, "models");
+    const std::filesystem::path root = test_data("golden/models");
     for (const auto& folder : std::filesystem::directory_iterator(root)) {
         const auto config = read_config(folder.path() / "config.json");
         ASSERT_TRUE(config.ok());
@@ -185,7 +185,7 @@ TEST(ModelConfig, EveryGoldenConfigIsKnown) {
 
 // Whatever stands in a field: a model or one line, and no loop or division that a file can steer.
 TEST(ModelConfig, AnyValueOfAnyFieldIsAModelOrAnError) {
-    NIBBLE_NEEDS_GOLDEN(root, "models");
+    const std::filesystem::path root = test_data("golden/models");
     const std::vector<Json> values{nullptr,
                                    true,
                                    -1,
@@ -224,7 +224,7 @@ TEST(ModelConfig, AnyValueOfAnyFieldIsAModelOrAnError) {
 }
 
 TEST(ModelConfig, NemotronLayersInBothSpellings) {
-    NIBBLE_NEEDS_GOLDEN(root, "models/nemotron_h");
+    const std::filesystem::path root = test_data("golden/models/nemotron_h");
     auto config = read_config(root / "config.json");
     ASSERT_TRUE(config.ok());
     const auto letters = model_config(*config);

@@ -58,7 +58,7 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.checkpoint << " " << 
 class Golden : public testing::TestWithParam<Case> {};
 
 TEST_P(Golden, LogitsEqualTransformers) {
-    NIBBLE_NEEDS_GOLDEN(root, "");
+    const std::filesystem::path root = test_data("golden");
     const Expected expected = read_expected(root / GetParam().expected, GetParam().tensor);
     ThreadPool pool(2);
     for (const Compute compute : {Compute::f32, Compute::bf16}) {

@@ -68,7 +68,7 @@ private:
 class Backward : public testing::TestWithParam<std::string> {};
 
 TEST_P(Backward, GradientsEqualAutograd) {
-    NIBBLE_NEEDS_GOLDEN(root, "models");
+    const std::filesystem::path root = test_data("golden/models");
     const auto folder = root / GetParam();
     const auto checkpoint = open_checkpoint(folder);
     ThreadPool pool(2);
@@ -141,7 +141,7 @@ private:
 
 // Threads, batches and which blocks keep their inputs do not show in any gradient.
 TEST(Backward, PartitionsDoNotShow) {
-    NIBBLE_NEEDS_GOLDEN(root, "models");
+    const std::filesystem::path root = test_data("golden/models");
     for (const char* name : {"qwen3_moe", "nemotron_h", "deepseek_v3"}) {
         const auto texts = golden_texts(root / name / "expect.safetensors");
         std::map<std::string, std::vector<float>> first;
@@ -176,7 +176,7 @@ TEST(Backward, PartitionsDoNotShow) {
 
 // With Compute::bf16 the forward values are rounded and the gradients are not: they stay near those of FP32.
 TEST(Backward, Bf16StaysNearF32) {
-    NIBBLE_NEEDS_GOLDEN(root, "models");
+    const std::filesystem::path root = test_data("golden/models");
     for (const char* name : {"llama", "qwen3", "deepseek_v3"}) {
         const auto texts = golden_texts(root / name / "expect.safetensors");
         ThreadPool pool(2);
@@ -207,7 +207,7 @@ TEST(Backward, Bf16StaysNearF32) {
 
 // Labels drawn from the model have the model's own distribution: the mean of p - onehot over draws vanishes.
 TEST(Backward, SampledLabelsFollowTheModel) {
-    NIBBLE_NEEDS_GOLDEN(root, "models");
+    const std::filesystem::path root = test_data("golden/models");
     ThreadPool pool(2);
     ModelOptions options;
     options.compute = Compute::f32;

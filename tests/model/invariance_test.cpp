@@ -55,11 +55,8 @@ void PrintTo(const Case& c, std::ostream* out) {
 
 class Invariance : public testing::TestWithParam<Case> {
 protected:
-    std::optional<std::filesystem::path> path() const {
-        if (GetParam().checkpoint == "model") return test_data("model");
-        const auto root = golden_root();
-        if (!root) return {};
-        return *root / GetParam().checkpoint;
+    std::filesystem::path path() const {
+        return GetParam().checkpoint == "model" ? test_data("model") : test_data("golden") / GetParam().checkpoint;
     }
     ModelOptions options() const {
         ModelOptions o;
@@ -73,9 +70,8 @@ protected:
 };
 
 TEST_P(Invariance, ChunksAndDecodeGiveTheBitsOfTheWholeText) {
-    if (!path()) GTEST_SKIP() << "no golden data (set NIBBLE_GOLDEN)";
     ThreadPool pool(2);
-    const Model model = load(*path(), options(), pool);
+    const Model model = load(path(), options(), pool);
     const auto text = random_text(150, model.config().vocab, 1);
     const auto whole = all_logits(model, {text});
     const auto kv = make_pool(model, 1024);
@@ -86,9 +82,8 @@ TEST_P(Invariance, ChunksAndDecodeGiveTheBitsOfTheWholeText) {
 }
 
 TEST_P(Invariance, CompanyDoesNotShow) {
-    if (!path()) GTEST_SKIP() << "no golden data (set NIBBLE_GOLDEN)";
     ThreadPool pool(2);
-    const Model model = load(*path(), options(), pool);
+    const Model model = load(path(), options(), pool);
     const int64_t vocab = model.config().vocab;
     const auto kv = make_pool(model, 64 * 128);
     for (const int64_t company : {2, 5, 16, 64}) {
@@ -116,7 +111,6 @@ TEST_P(Invariance, CompanyDoesNotShow) {
 }
 
 TEST_P(Invariance, ThreadsAndInstructionSetsDoNotShow) {
-    if (!path()) GTEST_SKIP() << "no golden data (set NIBBLE_GOLDEN)";
     std::vector<float> expected;
     for (const int threads : {1, 2, 3}) {
         ThreadPool pool(threads);
@@ -124,7 +118,7 @@ TEST_P(Invariance, ThreadsAndInstructionSetsDoNotShow) {
             if (!kernels.supported() || (threads == 3 && kernels.name == "ref")) continue;
             ModelOptions o = options();
             o.kernels = kernels.name;
-            const Model model = load(*path(), o, pool);
+            const Model model = load(path(), o, pool);
             const auto logits = all_logits(model, {random_text(70, model.config().vocab, 3)});
             if (expected.empty()) expected = logits;
             EXPECT_TRUE(same_bits(logits, expected)) << kernels.name << ", " << threads << " threads";
@@ -133,9 +127,8 @@ TEST_P(Invariance, ThreadsAndInstructionSetsDoNotShow) {
 }
 
 TEST_P(Invariance, AForkContinuesAsItsOriginal) {
-    if (!path()) GTEST_SKIP() << "no golden data (set NIBBLE_GOLDEN)";
     ThreadPool pool(2);
-    const Model model = load(*path(), options(), pool);
+    const Model model = load(path(), options(), pool);
     const int64_t vocab = model.config().vocab;
     const auto kv = make_pool(model, 1024);
     const auto text = random_text(130, vocab, 4);

@@ -2,7 +2,7 @@
 
     tests/oracles/llamacpp_families.py NIBBLE TEXT WORK [--only FAMILY]      (tools/check-llamacpp --families sets LLAMACPP_BIN)
 
-Models: those of ../shared/golden/models (or NIBBLE_GOLDEN) with the embedding, head and tokenizer of a real vocabulary, and a gemma3 and a
+Models: those of tests/data/golden/models with the embedding, head and tokenizer of a real vocabulary, and a gemma3 and a
 mistral with made-up weights. Their predictions are nonsense, far from uniform; two engines that agree on them agree on the maths. Files:
 BF16 (`nibble convert`), NVFP4 and MXFP4 (`nibble quantize`); llama.cpp rounds activations to 8 bits where weights are quantized, which is
 what the wider bound is for. Needs numpy, ml-dtypes, safetensors.
@@ -22,7 +22,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-GOLDEN = pathlib.Path(os.environ.get("NIBBLE_GOLDEN", ROOT.parent / "shared/golden"))
+GOLDEN = ROOT / "tests/data/golden"
 FAMILIES = {  # family -> tokenizer
     "llama": "mistral-v1", "llama-rope3": "smollm2", "mistral": "mistral-v1", "mixtral": "mistral-v1", "qwen2": "qwen3", "qwen3": "qwen3",
     "qwen3_moe": "qwen3", "gemma3": "mistral-v1", "nemotron_h": "smollm2",

@@ -1,14 +1,13 @@
 """Calibrates the golden models with `nibble quantize --calib` on the ids that Model Optimizer saw and compares every input_scale,
-k_scale and v_scale with what it wrote (golden/modelopt/*.json).
+k_scale and v_scale with what it wrote (tests/data/golden/modelopt/*.json).
 
     modelopt_calibration.py NIBBLE [GOLDEN_ROOT] [--smollm2 CHECKPOINT] [--only TEXT] [--device cuda]
 
-Exit 0: all within 2 % (they are maxima of activations; an FP32 and a BF16 forward pass differ by up to 1.2 %, golden/README.md), but
-for SmolLM2, where roundings of 30 layers add up: there 2 in 100 may be off by up to 3 %. 1: something differs; 77: no golden data.
+Exit 0: all within 2 % (they are maxima of activations; an FP32 and a BF16 forward pass differ by up to 1.2 %, tests/data/golden/README.md), but
+for SmolLM2, where roundings of 30 layers add up: there 2 in 100 may be off by up to 3 %. 1: something differs.
 """
 import argparse
 import json
-import os
 import pathlib
 import statistics
 import struct
@@ -66,12 +65,7 @@ def main():
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
     here = pathlib.Path(__file__).resolve().parents[2]
-    root = args.golden or os.environ.get("NIBBLE_GOLDEN") or next(
-        (p for p in (here / "../shared/golden", here / "../../shared/golden") if p.is_dir()), None)
-    if root is None or not pathlib.Path(root).is_dir():
-        print("no golden data (set NIBBLE_GOLDEN)")
-        return 77
-    root = pathlib.Path(root)
+    root = pathlib.Path(args.golden or here / "tests/data/golden")
     failed = cases = 0
     for file in sorted((root / "modelopt").glob("*--*.json")):
         model, config = file.stem.split("--", 1)

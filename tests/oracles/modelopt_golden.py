@@ -1,9 +1,9 @@
 """Quantizes the golden models with `nibble quantize` and compares every tensor and both JSON documents with what Model Optimizer
-wrote: tests/data/modelopt/*.json of this repository (checkpoints of made_up_model.py), and, where they are, golden/modelopt/*.json.
+wrote: tests/data/modelopt/*.json of this repository (checkpoints of made_up_model.py) and tests/data/golden/modelopt/*.json.
 
     modelopt_golden.py NIBBLE [GOLDEN_ROOT] [--smollm2 CHECKPOINT] [--only TEXT] [--kernel NAME]
 
-GOLDEN_ROOT: $NIBBLE_GOLDEN, else ../shared/golden beside the checkout. CHECKPOINT: what tools/fetch-smollm2 has fetched, if it has.
+GOLDEN_ROOT: tests/data/golden. CHECKPOINT: what tools/fetch-smollm2 has fetched, if it has.
 
 Exit 0: all equal; 1: something differs. Input and KV scales come from the goldens themselves (they are
 maxima of activations); everything else is recomputed. A searched tensor may differ where Model Optimizer's two best losses lie closer
@@ -114,9 +114,8 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("nibble", type=pathlib.Path)
     checkout = pathlib.Path(__file__).resolve().parents[2]
-    golden = os.environ.get("NIBBLE_GOLDEN") or checkout.parent / "shared" / "golden"
     fetched = pathlib.Path(os.environ.get("NIBBLE_CACHE") or checkout / ".cache") / "SmolLM2-135M-Instruct.Q4_1.gguf"
-    parser.add_argument("golden", type=pathlib.Path, nargs="?", default=pathlib.Path(golden))
+    parser.add_argument("golden", type=pathlib.Path, nargs="?", default=checkout / "tests/data/golden")
     parser.add_argument("--smollm2", type=pathlib.Path, default=fetched if fetched.exists() else None,
                         help="the GGUF, or the folder `nibble import` makes of it")
     parser.add_argument("--only", default="")

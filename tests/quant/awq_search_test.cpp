@@ -52,11 +52,8 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
     return sum / static_cast<double>(a.size());
 }
 
-std::optional<std::filesystem::path> model_path(const std::string& name) {
-    if (name == "chat") return test_data(name);
-    const auto root = golden_root();
-    if (!root) return {};
-    return *root / "models" / name;
+std::filesystem::path model_path(const std::string& name) {
+    return name == "chat" ? test_data(name) : test_data("golden/models") / name;
 }
 
 // Random powers of two for every group, equal within classes.
@@ -81,9 +78,8 @@ class AwqFolds : public testing::TestWithParam<std::string> {};
 
 TEST_P(AwqFolds, PowersOfTwoDoNotMoveABit) {
     const auto path = model_path(GetParam());
-    if (!path) GTEST_SKIP() << "no golden data (set NIBBLE_GOLDEN)";
     ThreadPool pool(2);
-    const auto source = open_checkpoint(*path);
+    const auto source = open_checkpoint(path);
     const ModelConfig config = *model_config(*source);
     auto folded = fold_checkpoint(*source, random_folds(*source, plan_for(*source, awq_recipe), config));
     ASSERT_TRUE(folded.ok()) << folded.error().message();
@@ -141,8 +137,7 @@ TEST(AwqSearch, UndoesLoudChannels) {
 
 TEST(AwqGroups, WhatCannotBeScaledIsListed) {
     const auto path = model_path("nemotron_h");
-    if (!path) GTEST_SKIP() << "no golden data (set NIBBLE_GOLDEN)";
-    const auto source = open_checkpoint(*path);
+    const auto source = open_checkpoint(path);
     const auto groups = awq_groups(plan_for(*source, awq_recipe), *model_config(*source), source->tensors());
     ASSERT_TRUE(groups.ok());
     ASSERT_EQ(groups->unscaled.size(), 2u);

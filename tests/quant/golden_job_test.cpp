@@ -66,7 +66,7 @@ Result<QuantReport> quantize(const fs::path& model, const Json& golden, const Go
 }
 
 TEST(GoldenJob, every_export_of_a_tiny_model_is_the_golden_one_byte_for_byte) {
-    NIBBLE_NEEDS_GOLDEN(root, "");
+    const std::filesystem::path root = test_data("golden");
     int configurations = 0, tensors = 0;
     for (const auto& item : fs::directory_iterator(root / "modelopt")) {
         const std::string stem = item.path().stem().string();

@@ -225,14 +225,14 @@ TEST(GoldenPlan, small_cases_have_the_formats_groups_and_excluded_modules_that_w
 }
 
 TEST(GoldenPlan, all_cases_have_the_formats_groups_and_excluded_modules_that_were_written) {
-    NIBBLE_NEEDS_GOLDEN(root, "");
+    const std::filesystem::path root = test::test_data("golden");
     const auto cases = golden_cases(root);
     EXPECT_GE(cases.size(), 40u);
     for (const Case& c : cases) expect_golden(c);
 }
 
 TEST(GoldenPlan, the_flat_configuration_of_each_case_gives_the_plan_of_its_preset) {
-    NIBBLE_NEEDS_GOLDEN(root, "");
+    const std::filesystem::path root = test::test_data("golden");
     for (const Case& c : golden_cases(root)) {
         SCOPED_TRACE(c.name);
         const auto flat = parse_recipe(c.quant_cfg, "quant_cfg.json");

@@ -59,7 +59,7 @@ TEST(PublishedRecipes, every_file_flattens_as_an_independent_loader_says) {
 }
 
 TEST(PublishedRecipes, our_presets_give_the_plans_of_the_published_ones) {
-    NIBBLE_NEEDS_GOLDEN(models, "models");
+    const std::filesystem::path models = test::test_data("golden/models");
     const char* flat = std::getenv("NIBBLE_FLAT_RECIPES");
     if (!flat) GTEST_SKIP() << "no published recipes (set NIBBLE_FLAT_RECIPES)";
     int plans = 0;
@@ -86,7 +86,7 @@ TEST(PublishedRecipes, our_presets_give_the_plans_of_the_published_ones) {
 }
 
 TEST(PublishedRecipes, print_what_each_file_does_on_the_tiny_models) {
-    NIBBLE_NEEDS_GOLDEN(models, "models");
+    const std::filesystem::path models = test::test_data("golden/models");
     const char* tree = std::getenv("NIBBLE_PUBLISHED_RECIPES");
     if (!tree) GTEST_SKIP() << "no published recipes (set NIBBLE_PUBLISHED_RECIPES)";
     std::set<std::string> lines;

@@ -75,7 +75,7 @@ void compare(const std::filesystem::path& root, const std::string& config, const
 }
 
 TEST(SolverGolden, LocalHessianChoosesModelOptimizersScales) {
-    NIBBLE_NEEDS_GOLDEN(root, "");
+    const std::filesystem::path root = test::test_data("golden");
     WeightSpec spec{Format::nvfp4, true, 448, {Search::Kind::sweep}, Arithmetic::true_division};
     std::vector<Group> groups;
     for (const std::string layer : {"model.layers.0.", "model.layers.1."})
@@ -98,7 +98,7 @@ TEST(SolverGolden, LocalHessianChoosesModelOptimizersScales) {
 }
 
 TEST(SolverGolden, GptqWritesModelOptimizersBytes) {
-    NIBBLE_NEEDS_GOLDEN(root, "");
+    const std::filesystem::path root = test::test_data("golden");
     const WeightSpec spec{Format::nvfp4, true, 448, {}, Arithmetic::true_division};
     const std::string layer = "model.layers.0.";
     const std::vector<Group> groups{

@@ -39,7 +39,7 @@ private:
 };
 
 TEST(SolverJob, a_local_hessian_export_is_the_golden_one_byte_for_byte) {
-    NIBBLE_NEEDS_GOLDEN(root, "");
+    const std::filesystem::path root = test_data("golden");
     const std::string stem = "llama--NVFP4_WEIGHT_ONLY_LOCAL_HESSIAN";
     const Json golden = *read_json_file(root / "modelopt" / (stem + ".json"));
     const auto source = Checkpoint::open(root / "models/llama");

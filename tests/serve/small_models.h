@@ -1,4 +1,4 @@
-// Small models of several families with random weights: made here, or of the golden data.
+// Small models of several families with random weights: made here, or of tests/data/golden.
 #pragma once
 
 #include "model/memory_checkpoint.h"
@@ -96,10 +96,7 @@ inline std::shared_ptr<MemoryCheckpoint> hybrid_checkpoint() {
 }
 
 inline std::shared_ptr<const Checkpoint> small_model_checkpoint(const SmallModel& m) {
-    if (m.golden) {
-        const auto root = golden_root();
-        return root ? open_checkpoint(*root / "models" / m.name) : nullptr;
-    }
+    if (m.golden) return open_checkpoint(test_data("golden/models") / m.name);
     if (m.name.starts_with("hybrid")) return hybrid_checkpoint();
     Json config = small_llama();
     config["max_position_embeddings"] = 512;

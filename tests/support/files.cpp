@@ -54,14 +54,4 @@ std::string sha256(std::string_view bytes) { return sha256(std::as_bytes(std::sp
 
 fs::path test_data(std::string_view name) { return fs::path(NIBBLE_SOURCE_DIR) / "tests/data" / name; }
 
-std::optional<fs::path> golden_root() {
-    if (const char* set = std::getenv("NIBBLE_GOLDEN"))  // a folder that is not there says: run without
-        return fs::is_directory(set) ? std::optional<fs::path>(set) : std::nullopt;
-    for (const char* beside : {"../shared/golden", "../../shared/golden"}) {
-        const fs::path path = fs::path(NIBBLE_SOURCE_DIR) / beside;
-        if (fs::is_directory(path)) return path;
-    }
-    return std::nullopt;
-}
-
 }  // namespace nibble::test

@@ -34,13 +34,4 @@ std::string sha256(std::string_view bytes);
 // tests/data/NAME of this repository.
 std::filesystem::path test_data(std::string_view name);
 
-// The larger golden sets: $NIBBLE_GOLDEN, or ../shared/golden beside the checkout (also from a git worktree two
-// levels deep). Empty when absent, also when NIBBLE_GOLDEN names no folder: use NIBBLE_NEEDS_GOLDEN, which skips.
-std::optional<std::filesystem::path> golden_root();
-
 }  // namespace nibble::test
-
-// In a test body: `NIBBLE_NEEDS_GOLDEN(root, "modelopt");` declares root = golden_root()/"modelopt" or skips.
-#define NIBBLE_NEEDS_GOLDEN(root, folder)                                                     \
-    if (!::nibble::test::golden_root()) GTEST_SKIP() << "no golden data (set NIBBLE_GOLDEN)"; \
-    const std::filesystem::path root = *::nibble::test::golden_root() / (folder)

@@ -41,9 +41,7 @@ TEST(ChatTemplate, ExpressionsGiveWhatJinja2Gives) {
 }
 
 TEST(ChatTemplate, GoldenConversationsAreEqual) {
-    const char* root = std::getenv("NIBBLE_GOLDEN");
-    const fs::path folder = fs::path(root ? root : "/work/shared/golden") / "chat_templates";
-    if (!fs::exists(folder / "cases.jsonl")) GTEST_SKIP() << "no golden data";
+    const fs::path folder = fs::path(NIBBLE_SOURCE_DIR) / "tests/data/golden/chat_templates";
     const auto cases = lines_of(folder / "cases.jsonl");
     ASSERT_GT(cases.size(), 50u);
     for (const Json& c : cases) {

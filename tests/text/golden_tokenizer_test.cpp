@@ -46,21 +46,21 @@ void expect_cases(const Tokenizer& tokenizer, const std::filesystem::path& cases
 }
 
 TEST(GoldenTokenizer, Smollm2EqualsHuggingFace) {
-    NIBBLE_NEEDS_GOLDEN(root, "tokenizers");
+    const std::filesystem::path root = test::test_data("golden/tokenizers");
     const auto tokenizer = Tokenizer::from_json(unpacked(root / "smollm2/tokenizer.json.gz"));
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message();
     expect_cases(*tokenizer, root / "smollm2/cases.jsonl", true);
 }
 
 TEST(GoldenTokenizer, Qwen3EqualsHuggingFace) {
-    NIBBLE_NEEDS_GOLDEN(root, "tokenizers");
+    const std::filesystem::path root = test::test_data("golden/tokenizers");
     const auto tokenizer = Tokenizer::from_json(unpacked(root / "qwen3/tokenizer.json.gz"));
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message();
     expect_cases(*tokenizer, root / "qwen3/cases.jsonl", true);
 }
 
 TEST(GoldenTokenizer, MistralEqualsSentencepiece) {
-    NIBBLE_NEEDS_GOLDEN(root, "tokenizers");
+    const std::filesystem::path root = test::test_data("golden/tokenizers");
     const auto tokenizer = Tokenizer::from_folder(root / "mistral-v1");
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message();
     expect_cases(*tokenizer, root / "mistral-v1/cases.jsonl", false);
