@@ -84,11 +84,15 @@ Result<std::unique_ptr<RolloutTask>> task_of(const RlConfig& c, const ModelText&
         if (!chat) return encode_prompt(text, prompt);
         return encode_chat(text, Json::array({{{"role", "user"}, {"content", prompt}}}));
     };
+    const auto encode_observation = [&text, chat = c.task.chat](const std::string& observation, int32_t last) {
+        return chat ? encode_chat_reply(text, observation, last) : encode_text(text, observation);
+    };
     return generated_task({.kind = c.task.kind,
                            .difficulty = c.task.difficulty,
                            .seed = c.seed,
                            .prompt = c.task.prompt,
                            .encode = encode,
+                           .encode_observation = encode_observation,
                            .environment = std::move(environment)});
 }
 

@@ -136,7 +136,6 @@ constexpr std::array reasons{
     std::pair{"policy.generation.vllm_cfg.num_first_layers_in_bf16", "no layer is FP8"},
     std::pair{"policy.generation.vllm_cfg.num_last_layers_in_bf16", "no layer is FP8"},
     std::pair{"grpo.async_grpo", "not built: a step's rollouts end before its updates"},
-    std::pair{"grpo.max_rollout_turns", "not built: an answer has one turn"},
     std::pair{"grpo.max_num_epochs", "questions are made on the spot and do not end"},
     std::pair{"grpo.val_at_start", "not built: validation is behind a step"},
     std::pair{"checkpointing", "not built: the newest states are kept"},
@@ -371,7 +370,7 @@ private:
             return false;
         if (leaf.node->is_null() || text == "false" || text == "False" || text == "{}" || text == "[]") return true;
         if (leaf.key.starts_with("grpo.async_grpo.")) return value("grpo.async_grpo.enabled") != "true";
-        if (leaf.key == "grpo.max_rollout_turns" || leaf.key == "grpo.batch_multiplier") return text == "1";
+        if (leaf.key == "grpo.batch_multiplier") return text == "1";
         if (leaf.key.ends_with("layers_in_bf16")) return text == "0";
         if (leaf.key.ends_with("kv_cache_dtype")) return text == "auto";
         return leaf.key == "checkpointing.enabled" && text == "true";

@@ -30,7 +30,7 @@ std::vector<RolloutRow> rollout_rows(const RolloutBatch& batch, size_t first, si
         row.tokens.insert(row.tokens.end(), r.tokens.begin(), r.tokens.end() - 1);
         row.labels.insert(row.labels.end(), prompt.tokens.size() - 1, -1);
         rows.back().parts.push_back({i, row.labels.size(), r.tokens.size()});
-        row.labels.insert(row.labels.end(), r.tokens.begin(), r.tokens.end());
+        for (size_t t = 0; t < r.tokens.size(); ++t) row.labels.push_back(r.written[t] ? r.tokens[t] : -1);
         row.seq += tokens;
     }
     return rows;
@@ -71,6 +71,7 @@ RolloutRequest PolicyTrainer::request(uint64_t first_prompt, int64_t prompts, in
                      .answers = answers,
                      .length = std::min(config_.length, engine_->limits().context),
                      .most_tokens = config_.generation.most_tokens,
+                     .most_turns = config_.most_turns,
                      .seed = config_.seed,
                      .end_tokens = options_.end_tokens,
                      .stop_texts = config_.generation.stop_texts,
@@ -85,7 +86,7 @@ void PolicyTrainer::shape(RolloutBatch& batch) const {
     for (Rollout& r : batch.rollouts) {
         if (!r.reward) continue;
         r.shaped = config_.scaling ? scaled_reward(*r.reward, *config_.scaling) : *r.reward;
-        if (config_.shaping) r.shaped = shaped_reward(r.shaped, std::ssize(r.tokens), r.cut, *config_.shaping);
+        if (config_.shaping) r.shaped = shaped_reward(r.shaped, r.length(), r.cut, *config_.shaping);
     }
 }
 
@@ -100,7 +101,7 @@ Result<RolloutBatch> PolicyTrainer::collect(RlStep& step) {
         all.stopped = batch.stopped;
         if (batch.stopped) return all;
         next_prompt_ += static_cast<uint64_t>(config_.prompts);
-        for (const Rollout& r : batch.rollouts) step.generated_tokens += std::ssize(r.tokens);
+        for (const Rollout& r : batch.rollouts) step.generated_tokens += r.length();
         for (size_t p = 0; p < batch.prompts.size() && std::ssize(all.prompts) < config_.prompts; ++p) {
             const auto answers = std::span(batch.rollouts).subspan(p * group, group);
             if (config_.dynamic_sampling && all_equal(answers)) continue;
@@ -126,10 +127,12 @@ Status PolicyTrainer::weigh(RolloutBatch& batch, RlStep& step) const {
     std::vector<int64_t> groups, lengths;
     std::vector<Rollout*> judged;
     for (Rollout& r : batch.rollouts) {
-        const auto length = std::ssize(r.tokens);
+        const int64_t length = r.length();
         step.mean_length += static_cast<double>(length);
-        step.longest = std::max(step.longest, int64_t{length});
+        step.longest = std::max(step.longest, length);
         step.cut_share += r.cut;
+        step.mean_turns += static_cast<double>(r.turns),
+            step.turn_limit_share += !r.observation.empty() && r.turns == config_.most_turns;
         if (!r.reward) {
             ++step.failures;
             if (step.failure_reasons.size() < 4) step.failure_reasons.push_back(r.failure);
@@ -146,7 +149,7 @@ Status PolicyTrainer::weigh(RolloutBatch& batch, RlStep& step) const {
         return fail("step {}: none of {} answers could be judged: {}", step.step, step.answers,
                     step.failure_reasons.empty() ? "" : step.failure_reasons[0]);
     const auto all = static_cast<double>(step.answers), of_judged = static_cast<double>(judged.size());
-    step.mean_length /= all, step.cut_share /= all;
+    for (double* mean : {&step.mean_length, &step.cut_share, &step.mean_turns, &step.turn_limit_share}) *mean /= all;
     step.reward /= of_judged, step.shaped_reward /= of_judged, step.accuracy /= of_judged;
     NIBBLE_TRY(const auto values, advantages(rewards, groups, lengths, config_.advantage));
     for (size_t i = 0; i < judged.size(); ++i) judged[i]->advantage = values[i];
@@ -192,7 +195,7 @@ Status PolicyTrainer::learn(const RolloutBatch& batch, RlStep& step) {
             batches.push_back(row.batch);
             for (const RolloutRow::Part& p : row.parts)
                 if (weight(batch.rollouts[p.rollout]) > 0)
-                    counts.tokens += static_cast<int64_t>(p.size), ++counts.answers;
+                    counts.tokens += batch.rollouts[p.rollout].length(), ++counts.answers;
         }
         PolicyMetrics metrics;
         const auto of_answer = [&](const RolloutRow::Part& p, std::span<const float> log_probs,
@@ -205,8 +208,7 @@ Status PolicyTrainer::learn(const RolloutBatch& batch, RlStep& step) {
                                 .advantage = r.advantage,
                                 .weight = weight(r)};
             answer.reference = reference[p.rollout];
-            const std::vector<uint8_t> mask(p.size, 1);
-            answer.mask = mask;
+            answer.mask = r.written;
             std::vector<double> gradient(p.size);
             NIBBLE_CHECK(policy_loss(answer, config_.loss, counts, gradient, metrics)
                              .within(fmt::format("answer {}", p.rollout)));

@@ -27,11 +27,13 @@ struct RlStep {
     bool stopped = false;  // by request during the rollouts: nothing was changed, nothing else is set
     // Of the answers in the loss.
     int64_t prompts = 0, answers = 0, failures = 0;
-    double reward = 0, shaped_reward = 0;  // means
-    double accuracy = 0;                   // share with the reward 1
-    int64_t equal_groups = 0;              // prompts whose answers have equal rewards: nothing is learned from them
-    int64_t sampling_batches = 1;          // that dynamic sampling needed
-    double mean_length = 0, cut_share = 0;
+    double reward = 0, shaped_reward = 0;   // means
+    double accuracy = 0;                    // share with the reward 1
+    int64_t equal_groups = 0;               // prompts whose answers have equal rewards: nothing is learned from them
+    int64_t sampling_batches = 1;           // that dynamic sampling needed
+    double mean_length = 0, cut_share = 0;  // of tokens that the model wrote
+    double mean_turns = 0;
+    double turn_limit_share = 0;  // of answers that the environment would have continued
     int64_t longest = 0, generated_tokens = 0;
     PolicyMetrics metrics;  // of all updates together: sums, but for `loss` and `kl_loss`, which are means of updates
     TrainStep update;       // the last one
@@ -98,7 +100,7 @@ private:
     uint64_t next_prompt_ = 0, version_ = 0;  // version: of the weights, since this was made
 };
 
-// Rollouts as a row of training: of each its prompt's tokens and its answer's, labels at the answer.
+// Rollouts as a row of training: of each its prompt's tokens and its answer's, labels where the model wrote.
 struct RolloutRow {
     TrainBatch batch;
     struct Part {

@@ -117,7 +117,7 @@ void read_grpo(YamlFields& top, RlConfig& c) {
             {"num_prompts_per_step", "num_generations_per_prompt", "max_num_steps", "seed", "normalize_rewards",
              "use_leave_one_out_baseline", "adv_estimator", "advantage_clip_low", "advantage_clip_high",
              "use_dynamic_sampling", "dynamic_sampling_max_gen_batches", "overlong_filtering", "reward_scaling",
-             "reward_shaping", "val_period", "max_val_samples", "num_val_generations_per_prompt"},
+             "reward_shaping", "max_rollout_turns", "val_period", "max_val_samples", "num_val_generations_per_prompt"},
             [&](YamlFields& m) {
                 m.count("num_prompts_per_step", 1, c.prompts);
                 m.count("num_generations_per_prompt", 1, c.generations);
@@ -133,6 +133,7 @@ void read_grpo(YamlFields& top, RlConfig& c) {
                 m.count("dynamic_sampling_max_gen_batches", 1, c.most_batches);
                 m.flag("overlong_filtering", c.overlong_filtering);
                 read_rewards(m, c);
+                m.count("max_rollout_turns", 1, c.most_turns);
                 m.count("val_period", 0, c.validation_every);
                 m.count("max_val_samples", 1, c.validation_prompts);
                 m.count("num_val_generations_per_prompt", 1, c.validation_answers);

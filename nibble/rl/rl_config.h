@@ -19,7 +19,7 @@
 namespace nibble {
 
 struct RlGeneration {
-    int64_t most_tokens = 0;           // of an answer; 0: what the length of a sequence leaves
+    int64_t most_tokens = 0;           // of a turn; 0: what the length of a sequence leaves
     std::vector<int32_t> stop_tokens;  // beside the model's own end tokens
     std::vector<std::string> stop_texts;
 };
@@ -41,7 +41,8 @@ struct RlConfig {
     int64_t prompts = 32, generations = 16;  // of a step; answers of a prompt
     int64_t steps = 1'000'000;
     int64_t train_batch = 0;  // answers of an update; 0: all of the step
-    int64_t length = 512;     // tokens of a prompt and its answer
+    int64_t length = 512;     // tokens of a prompt and its answer, all turns
+    int64_t most_turns = 1;   // of an answer
     int64_t row_tokens =
         0;  // answers are trained in rows of up to so many tokens; 0: one a row on a CPU, 16,384 on a GPU
 

@@ -37,6 +37,8 @@ Json to_json(const RlStep& s, const std::optional<RlValidation>& validation, dou
               {"mean_gen_tokens_per_sample", s.mean_length},
               {"longest_answer", s.longest},
               {"cut_share", s.cut_share},
+              {"turns_per_sample", s.mean_turns},
+              {"max_turns_reached_rate", s.turn_limit_share},
               {"mismatch_tokens", m.mismatch_tokens},
               {"max_abs_diff", m.max_abs_diff},
               {"kl_loss", m.kl_loss},

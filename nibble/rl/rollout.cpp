@@ -19,29 +19,34 @@ public:
         return RolloutPrompt{std::move(tokens), std::move(q.prompt), std::move(q.answer)};
     }
 
-    Status judge(const std::vector<RolloutPrompt>& prompts, std::vector<Rollout>& rollouts) override {
+    Status judge(const std::vector<RolloutPrompt>& prompts, std::span<Rollout* const> rollouts) override {
         if (options_.environment) return ask(prompts, rollouts);
-        for (Rollout& r : rollouts) {
-            const RolloutPrompt& p = prompts[r.prompt];
-            r.reward = task_reward(options_.kind, {p.question, p.expected}, r.text);
+        for (Rollout* r : rollouts) {
+            const RolloutPrompt& p = prompts[r->prompt];
+            r->reward = task_reward(options_.kind, {p.question, p.expected}, r->text);
         }
         return Ok{};
     }
 
 private:
-    Status ask(const std::vector<RolloutPrompt>& prompts, std::vector<Rollout>& rollouts) {
+    Status ask(const std::vector<RolloutPrompt>& prompts, std::span<Rollout* const> rollouts) {
         std::vector<EnvironmentRequest> requests;
-        for (const Rollout& r : rollouts)
-            requests.push_back({prompts[r.prompt].question, prompts[r.prompt].expected, r.text, 0, nullptr});
-        const std::vector<EnvironmentReply> replies = options_.environment->judge(requests);
+        for (const Rollout* r : rollouts) {
+            const RolloutPrompt& p = prompts[r->prompt];
+            requests.push_back({p.question, p.expected, r->text, r->turns - 1, r->state});
+        }
+        std::vector<EnvironmentReply> replies = options_.environment->judge(requests);
         for (size_t i = 0; i < rollouts.size(); ++i) {
-            const EnvironmentReply& reply = replies[i];
-            if (reply.failure)
-                rollouts[i].failure = *reply.failure;
-            else if (!reply.done)
-                return fail("the environment asks for a second turn: several turns are not built yet");
-            else
-                rollouts[i].reward = reply.reward;
+            Rollout& r = *rollouts[i];
+            EnvironmentReply& reply = replies[i];
+            if (reply.failure) {
+                r.failure = *reply.failure;
+                continue;
+            }
+            r.reward = r.reward.value_or(0) + reply.reward;
+            r.state = std::move(reply.state);
+            if (reply.done) continue;
+            NIBBLE_TRY(r.observation, options_.encode_observation(reply.observation, r.tokens.back()));
         }
         return Ok{};
     }
@@ -60,37 +65,111 @@ private:
     std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-Rollout rollout_of(WholeAnswer& answer, size_t prompt) {
-    Rollout r{.prompt = prompt};
+void add_turn(Rollout& r, WholeAnswer&& answer) {
     for (const GeneratedToken& t : answer.tokens) {
         r.tokens.push_back(t.id);
         r.generated.push_back(t.logprob);
     }
+    r.written.resize(r.tokens.size(), 1);
     r.text = std::move(answer.text);
     r.cut = answer.finish == FinishReason::length;
-    return r;
+    ++r.turns;
 }
 
-Result<std::vector<Request>> requests_of(const std::vector<RolloutPrompt>& prompts, const RolloutRequest& request) {
-    std::vector<Request> list;
-    for (size_t i = 0; i < prompts.size(); ++i) {
-        const uint64_t number = request.first_prompt + i;
-        const int64_t room = request.length - std::ssize(prompts[i].tokens);
-        if (room < 1 || prompts[i].tokens.empty())
-            return fail("prompt {}: {} tokens leave no room for an answer in {}", number, prompts[i].tokens.size(),
-                        request.length);
-        Request& r = list.emplace_back();
-        r.prompt = prompts[i].tokens;
-        r.sampling.seed = request.seed;
-        r.sequence = number * static_cast<uint64_t>(request.answers);
-        r.choices = static_cast<int32_t>(request.answers);
-        r.max_tokens = request.most_tokens > 0 ? std::min(room, request.most_tokens) : room;
-        r.eos = request.end_tokens;
-        r.stop = request.stop_texts;
-        r.cache_salt = request.cache_salt;
+// The answers of a batch, turn by turn.
+class Conversations {
+public:
+    Conversations(Engine& engine, RolloutTask& task, const RolloutRequest& request, RolloutBatch& batch)
+        : engine_(engine), task_(task), request_(request), batch_(batch) {}
+
+    Status begin() {
+        for (int64_t i = 0; i < request_.prompts; ++i) {
+            const uint64_t number = request_.first_prompt + static_cast<uint64_t>(i);
+            NIBBLE_TRY(RolloutPrompt prompt, task_.prompt(number));
+            const int64_t tokens = std::ssize(prompt.tokens);
+            if (tokens < 1 || tokens >= request_.length)
+                return fail("prompt {}: {} tokens leave no room for an answer in {}", number, tokens, request_.length);
+            batch_.prompts.push_back(std::move(prompt));
+            for (int64_t a = 0; a < request_.answers; ++a)
+                batch_.rollouts.push_back({.prompt = static_cast<size_t>(i)});
+        }
+        for (Rollout& r : batch_.rollouts) open_.push_back(&r);
+        return Ok{};
     }
-    return list;
-}
+
+    // One turn of all that are open. False: nothing is open any more, or a stop was asked for.
+    Result<bool> turn() {
+        NIBBLE_CHECK(generate());
+        batch_.generate_seconds += clock_.lap();
+        if (batch_.stopped) return false;
+        NIBBLE_CHECK(task_.judge(batch_.prompts, open_));
+        std::vector<Rollout*> open;
+        for (Rollout* r : open_) {
+            if (r->reward && !std::isfinite(*r->reward)) r->failure = fmt::format("reward {}", *r->reward);
+            if (!r->failure.empty()) r->reward.reset(), r->observation.clear();
+            if (goes_on(*r)) open.push_back(r);
+        }
+        open_ = std::move(open);
+        batch_.reward_seconds += clock_.lap();
+        return !open_.empty();
+    }
+
+private:
+    int64_t room(const Rollout& r) const {
+        return request_.length - std::ssize(batch_.prompts[r.prompt].tokens) - std::ssize(r.tokens);
+    }
+
+    bool goes_on(Rollout& r) const {
+        if (r.observation.empty() || r.turns == request_.most_turns) return false;
+        if (room(r) <= std::ssize(r.observation)) {
+            r.cut = true;
+            return false;
+        }
+        r.tokens.insert(r.tokens.end(), r.observation.begin(), r.observation.end());
+        r.generated.resize(r.tokens.size(), 0);
+        r.written.resize(r.tokens.size(), 0);
+        r.observation.clear();
+        return true;
+    }
+
+    Request request_of(const Rollout& r) const {
+        const auto number = static_cast<uint64_t>(&r - batch_.rollouts.data());
+        Request q;
+        q.prompt = batch_.prompts[r.prompt].tokens;
+        q.prompt.insert(q.prompt.end(), r.tokens.begin(), r.tokens.end());
+        q.sampling.seed = request_.seed;
+        q.sequence = request_.first_prompt * static_cast<uint64_t>(request_.answers) + number;
+        q.max_tokens = request_.most_tokens > 0 ? std::min(room(r), request_.most_tokens) : room(r);
+        q.eos = request_.end_tokens;
+        q.stop = request_.stop_texts;
+        q.cache_salt = request_.cache_salt;
+        return q;
+    }
+
+    Status generate() {
+        // Answers that begin share the work on their prompt.
+        std::vector<Request> list;
+        for (size_t i = 0; i < open_.size(); ++i)
+            if (i > 0 && open_[i]->tokens.empty() && open_[i]->prompt == open_[i - 1]->prompt)
+                ++list.back().choices;
+            else
+                list.push_back(request_of(*open_[i]));
+        std::vector<WholeAnswer> answers;
+        NIBBLE_CHECK(answer_all(engine_, std::move(list), {.stop = request_.stop}, answers));
+        for (size_t i = 0; i < open_.size(); ++i) {
+            if (answers[i].finish == FinishReason::cancelled) batch_.stopped = true;
+            add_turn(*open_[i], std::move(answers[i]));
+        }
+        return Ok{};
+    }
+
+    Engine& engine_;
+    RolloutTask& task_;
+    const RolloutRequest& request_;
+    RolloutBatch& batch_;
+    std::vector<Rollout*> open_;
+    RolloutClock clock_;
+};
 
 }  // namespace
 
@@ -99,25 +178,12 @@ std::unique_ptr<RolloutTask> generated_task(GeneratedTaskOptions options) {
 }
 
 Result<RolloutBatch> roll_out(Engine& engine, RolloutTask& task, const RolloutRequest& request) {
-    RolloutClock clock;
     RolloutBatch batch;
-    for (int64_t i = 0; i < request.prompts; ++i) {
-        NIBBLE_TRY(RolloutPrompt prompt, task.prompt(request.first_prompt + static_cast<uint64_t>(i)));
-        batch.prompts.push_back(std::move(prompt));
+    Conversations conversations(engine, task, request, batch);
+    NIBBLE_CHECK(conversations.begin());
+    for (bool more = true; more;) {
+        NIBBLE_TRY(more, conversations.turn());
     }
-    NIBBLE_TRY(std::vector<Request> requests, requests_of(batch.prompts, request));
-    std::vector<WholeAnswer> answers;
-    NIBBLE_CHECK(answer_all(engine, std::move(requests), {.stop = request.stop}, answers));
-    for (size_t i = 0; i < answers.size(); ++i) {
-        if (answers[i].finish == FinishReason::cancelled) batch.stopped = true;
-        batch.rollouts.push_back(rollout_of(answers[i], i / static_cast<size_t>(request.answers)));
-    }
-    batch.generate_seconds = clock.lap();
-    if (batch.stopped) return batch;
-    NIBBLE_CHECK(task.judge(batch.prompts, batch.rollouts));
-    for (Rollout& r : batch.rollouts)
-        if (r.reward && !std::isfinite(*r.reward)) r.failure = fmt::format("reward {}", *r.reward), r.reward.reset();
-    batch.reward_seconds = clock.lap();
     return batch;
 }
 

@@ -57,6 +57,7 @@ grpo:
   overlong_filtering: true
   reward_scaling: {enabled: true, source_min: 0, source_max: 1, target_min: -1, target_max: 1}
   reward_shaping: {enabled: true, overlong_buffer_length: 8, overlong_buffer_penalty: 2, max_response_length: 20}
+  max_rollout_turns: 4
   val_period: 3
   max_val_samples: 11
 loss_fn:
@@ -106,6 +107,7 @@ checkpointing: {save_period: 10, keep_top_k: 3}
     ASSERT_TRUE(c->shaping.has_value());
     EXPECT_TRUE(c->shaping->overlong);
     EXPECT_EQ(c->shaping->max_response_length, 20);
+    EXPECT_EQ(c->most_turns, 4);
     EXPECT_EQ(c->validation_every, 3);
     EXPECT_EQ(c->validation_prompts, 11);
     EXPECT_EQ(c->loss.kl_penalty, 0);

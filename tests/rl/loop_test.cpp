@@ -143,6 +143,7 @@ TEST(PolicyLoop, RowsOfRollouts) {
     for (const size_t length : {2u, 4u, 1u, 9u}) {
         Rollout r;
         r.tokens.assign(length, 7);
+        r.written.assign(length, 1);
         batch.rollouts.push_back(r);
     }
     const auto rows = rollout_rows(batch, 0, 4, 10);  // of 4, 6, 3 and 11 tokens
