@@ -104,8 +104,11 @@ int64_t row_tokens_on_gpu(const RlConfig& c) {
 
 Result<std::unique_ptr<TrainEngine>> trainer_of(const RlConfig& c, const RlFlags& flags, const DeviceChoice& device,
                                                 RlJob& job) {
-    const TrainerOptions options{
-        .precision = c.precision, .optimizer = c.optimizer, .seed = c.seed, .kernels = flags.kernels};
+    const TrainerOptions options{.precision = c.precision,
+                                 .optimizer = c.optimizer,
+                                 .seed = c.seed,
+                                 .kernels = flags.kernels,
+                                 .temperature = static_cast<float>(c.generation.temperature)};
     std::unique_ptr<TrainEngine> trainer;
     if (device.cuda) {
         const int64_t answers = c.prompts * c.generations, of_update = c.train_batch > 0 ? c.train_batch : answers;
@@ -141,7 +144,8 @@ Status open_job(const RlConfig& c, const RlFlags& flags, const DeviceChoice& dev
                 flags.device);
     }
     if (c.loss.kl_penalty > 0) {
-        NIBBLE_TRY(options.reference, FrozenPolicy::create(*checkpoint, c.precision, flags.kernels, job.pool));
+        NIBBLE_TRY(options.reference, FrozenPolicy::create(*checkpoint, c.precision, flags.kernels, job.pool,
+                                                           static_cast<float>(c.generation.temperature)));
     }
     NIBBLE_TRY(job.trainer, trainer_of(c, flags, device, job));
     NIBBLE_TRY(options.end_tokens, end_tokens(job.trainer->config(), *checkpoint, text));

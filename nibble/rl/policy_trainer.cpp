@@ -72,6 +72,7 @@ RolloutRequest PolicyTrainer::request(uint64_t first_prompt, int64_t prompts, in
                      .length = std::min(config_.length, engine_->limits().context),
                      .most_tokens = config_.generation.most_tokens,
                      .most_turns = config_.most_turns,
+                     .temperature = static_cast<float>(config_.generation.temperature),
                      .seed = config_.seed,
                      .end_tokens = options_.end_tokens,
                      .stop_texts = config_.generation.stop_texts,
@@ -251,8 +252,9 @@ Result<RlStep> PolicyTrainer::step(int64_t number) {
 
 Result<RlValidation> PolicyTrainer::validate() {
     const int64_t k = config_.validation_answers;
-    NIBBLE_TRY(const RolloutBatch batch,
-               roll_out(*engine_, task_, request(validation_prompts_from, config_.validation_prompts, k)));
+    RolloutRequest asked = request(validation_prompts_from, config_.validation_prompts, k);
+    if (const auto own = config_.generation.validation_temperature) asked.temperature = static_cast<float>(*own);
+    NIBBLE_TRY(const RolloutBatch batch, roll_out(*engine_, task_, asked));
     if (batch.stopped) return fail("validation was stopped");
     RlValidation v{.answers = k};
     int64_t judged = 0;

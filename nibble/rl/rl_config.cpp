@@ -167,10 +167,12 @@ void read_loss(YamlFields& top, PolicyLossOptions& o) {
 }
 
 void read_generation(YamlFields& policy, RlGeneration& g) {
-    policy.map("generation", {"max_new_tokens", "temperature", "top_p", "top_k", "stop_token_ids", "stop_strings"},
+    policy.map("generation",
+               {"max_new_tokens", "temperature", "val_temperature", "top_p", "top_k", "stop_token_ids", "stop_strings"},
                [&](YamlFields& m) {
                    m.count("max_new_tokens", 1, g.most_tokens);
-                   only(m, "temperature", 1);
+                   m.number("temperature", 1e-3, 1000, g.temperature);
+                   m.number("val_temperature", 0, 1000, g.validation_temperature);
                    only(m, "top_p", 1);
                    only(m, "top_k", 0);
                    read_list(m, "stop_token_ids", g.stop_tokens,

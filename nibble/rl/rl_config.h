@@ -19,8 +19,10 @@
 namespace nibble {
 
 struct RlGeneration {
-    int64_t most_tokens = 0;           // of a turn; 0: what the length of a sequence leaves
-    std::vector<int32_t> stop_tokens;  // beside the model's own end tokens
+    int64_t most_tokens = 0;                       // of a turn; 0: what the length of a sequence leaves
+    double temperature = 1;                        // of the distribution that is sampled and learned; above 0
+    std::optional<double> validation_temperature;  // 0: the likeliest token; none: as above
+    std::vector<int32_t> stop_tokens;              // beside the model's own end tokens
     std::vector<std::string> stop_texts;
 };
 

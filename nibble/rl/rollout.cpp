@@ -138,6 +138,8 @@ private:
         q.prompt = batch_.prompts[r.prompt].tokens;
         q.prompt.insert(q.prompt.end(), r.tokens.begin(), r.tokens.end());
         q.sampling.seed = request_.seed;
+        q.sampling.temperature = request_.temperature;
+        q.logprobs_at_temperature = request_.temperature != 1;
         q.sequence = request_.first_prompt * static_cast<uint64_t>(request_.answers) + number;
         q.max_tokens = request_.most_tokens > 0 ? std::min(room(r), request_.most_tokens) : room(r);
         q.eos = request_.end_tokens;

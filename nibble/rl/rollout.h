@@ -74,7 +74,8 @@ struct RolloutRequest {
     int64_t length = 512;              // tokens of a prompt and its answer, all turns
     int64_t most_tokens = 0;           // of a turn; 0: what the length leaves
     int64_t most_turns = 1;
-    uint64_t seed = 0;  // answer a of prompt number n draws from sequence n * answers + a
+    float temperature = 1;  // 0: the likeliest token
+    uint64_t seed = 0;      // answer a of prompt number n draws from sequence n * answers + a
     std::vector<int32_t> end_tokens;
     std::vector<std::string> stop_texts;
     std::string cache_salt;  // of the weights' version: no other version's keys and values are read

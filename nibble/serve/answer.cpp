@@ -35,7 +35,13 @@ Answer::Answer(const Request& request, int32_t choice, const std::optional<Token
 void Answer::choose(std::span<float> logits, std::span<float> log_probs, const ElementwiseKernels& kernels) {
     if (kernels.first_nonfinite(logits.data(), std::ssize(logits)) >= 0)
         return end(FinishReason::error, fmt::format("the logits of token {} hold a NaN or an infinity", generated()));
-    kernels.log_softmax(logits.data(), std::ssize(logits), log_probs.data());
+    if (request_->logprobs_at_temperature && request_->sampling.temperature > 0) {
+        std::ranges::transform(logits, log_probs.begin(),
+                               [t = request_->sampling.temperature](float x) { return x / t; });
+        kernels.log_softmax(log_probs.data(), std::ssize(log_probs), log_probs.data());
+    } else {
+        kernels.log_softmax(logits.data(), std::ssize(logits), log_probs.data());
+    }
     const auto answer = std::span(std::as_const(tokens_)).subspan(static_cast<size_t>(prompt_));
     if (rules_.touch(generated()) && !rules_.apply(logits, answer, constraint_.get()))
         return end(FinishReason::error, fmt::format("no token may follow token {} of the answer", generated()));

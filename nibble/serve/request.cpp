@@ -59,6 +59,10 @@ Status check(const Request& r, int64_t vocab, int64_t context) {
         return fail("prompt_logprobs {} is not in [0, {}]", r.prompt_logprobs, vocab);
     if (r.drafts && (*r.drafts < 0 || *r.drafts > most_drafts))
         return fail("{} drafted tokens are not in [0, {}]", *r.drafts, most_drafts);
+    const SamplingParams& s = r.sampling;
+    if (r.logprobs_at_temperature && (s.top_k > 0 || s.top_p < 1 || s.min_p > 0 || s.penalizes() || r.constraint ||
+                                      !r.allowed.empty() || !r.bad_words.empty() || !r.bias.empty()))
+        return fail("logprobs_at_temperature: nothing but the temperature may change the distribution");
     NIBBLE_CHECK(check_ids(r.eos, vocab, "an end token"));
     NIBBLE_CHECK(check_ids(r.allowed, vocab, "allowed_token_ids"));
     for (const auto& word : r.bad_words) {

@@ -41,7 +41,7 @@ policy:
   max_total_sequence_length: 64
   max_grad_norm: 0.5
   optimizer: {lr: 0.1, weight_decay: 0.2, adam_beta1: 0.3, adam_beta2: 0.4, adam_eps: 0.5, lr_warmup_iters: 6}
-  generation: {max_new_tokens: 20, temperature: 1.0, top_p: 1, top_k: null, stop_token_ids: [5, 6], stop_strings: [end]}
+  generation: {max_new_tokens: 20, temperature: 0.7, val_temperature: 0, top_p: 1, top_k: null, stop_token_ids: [5, 6], stop_strings: [end]}
 grpo:
   num_prompts_per_step: 2
   num_generations_per_prompt: 4
@@ -88,6 +88,8 @@ checkpointing: {save_period: 10, keep_top_k: 3}
     EXPECT_EQ(c->optimizer.epsilon, 0.5);
     EXPECT_EQ(c->warmup, 6);
     EXPECT_EQ(c->generation.most_tokens, 20);
+    EXPECT_EQ(c->generation.temperature, 0.7);
+    EXPECT_EQ(c->generation.validation_temperature, 0);
     EXPECT_EQ(c->generation.stop_tokens, (std::vector<int32_t>{5, 6}));
     EXPECT_EQ(c->generation.stop_texts, std::vector<std::string>{"end"});
     EXPECT_EQ(c->prompts, 2);
@@ -138,8 +140,8 @@ TEST(RlConfig, SaysWhatIsWrong) {
     EXPECT_NE(config_error("policy: {model_name: M, precision: fp8_delayed}\ndata: {task: sort}\n")
                   .find("not built yet for rollouts"),
               std::string::npos);
-    EXPECT_EQ(config_error("policy: {model_name: M, generation: {temperature: 0.7}}\ndata: {task: sort}\n"),
-              "rl.yaml:1: policy.generation.temperature 0.7: only 1 is built");
+    EXPECT_EQ(config_error("policy: {model_name: M, generation: {top_p: 0.7}}\ndata: {task: sort}\n"),
+              "rl.yaml:1: policy.generation.top_p 0.7: only 1 is built");
     EXPECT_EQ(config_error("policy: {model_name: M, train_global_batch_size: 5}\ndata: {task: sort}\n"),
               "rl.yaml: policy.train_global_batch_size 5 does not divide the 512 answers of a step");
     EXPECT_EQ(config_error("policy: {model_name: M}\ndata: {task: sort, prompt: none}\n"),

@@ -133,7 +133,8 @@ policy:
     EXPECT_TRUE(t.lists("policy.generation.vllm_cfg.precision"));
     EXPECT_TRUE(t.lists("policy.generation.vllm_cfg.kv_cache_dtype"));
     EXPECT_TRUE(t.lists("policy.generation.vllm_cfg.num_first_layers_in_bf16"));
-    EXPECT_TRUE(t.lists("policy.generation.temperature"));
+    EXPECT_EQ(t.config.generation.temperature, 0.7);
+    EXPECT_FALSE(t.lists("policy.generation.temperature"));
     EXPECT_EQ(t.config.most_turns, 3);
     EXPECT_FALSE(t.lists("grpo.max_rollout_turns"));
     EXPECT_TRUE(t.lists("grpo.val_at_start"));
