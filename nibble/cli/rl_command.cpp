@@ -41,18 +41,13 @@ Result<RlConfig> rl_config(const RlFlags& flags) {
     return c;
 }
 
-// The place of a run in its prompts, as checkpoints keep places.
+// The place of a run in its prompts and rollouts, as checkpoints keep places.
 class PromptPlace : public BatchSource {
 public:
     explicit PromptPlace(PolicyTrainer& policy) : policy_(policy) {}
     Result<TrainBatch> next(int64_t) override { return fail("reinforcement learning makes its rows itself"); }
-    Json place() const override { return {{"prompt", policy_.next_prompt()}}; }
-    Status set_place(const Json& place) override {
-        const auto found = place.find("prompt");
-        if (found == place.end() || !found->is_number_unsigned()) return fail("'prompt' is missing");
-        policy_.set_next_prompt(found->get<uint64_t>());
-        return Ok{};
-    }
+    Json place() const override { return policy_.place(); }
+    Status set_place(const Json& place) override { return policy_.set_place(place); }
 
 private:
     PolicyTrainer& policy_;

@@ -135,7 +135,7 @@ constexpr std::array reasons{
               "rollouts have the precision of the updates here; policy.precision: fp8_block makes both FP8"},
     std::pair{"policy.generation.vllm_cfg.num_first_layers_in_bf16", "no layer is FP8"},
     std::pair{"policy.generation.vllm_cfg.num_last_layers_in_bf16", "no layer is FP8"},
-    std::pair{"grpo.async_grpo", "not built: a step's rollouts end before its updates"},
+    std::pair{"grpo.async_grpo.in_flight_weight_updates", "weights change between the rounds of rollouts only"},
     std::pair{"grpo.max_num_epochs", "questions are made on the spot and do not end"},
     std::pair{"grpo.val_at_start", "not built: validation is behind a step"},
     std::pair{"checkpointing", "not built: the newest states are kept"},
@@ -369,6 +369,7 @@ private:
         if (const auto refused = refused_.find(leaf.key); refused != refused_.end() && refused->second != unknown_key)
             return false;
         if (leaf.node->is_null() || text == "false" || text == "False" || text == "{}" || text == "[]") return true;
+        if (leaf.key == "grpo.async_grpo.recompute_kv_cache_after_weight_updates") return text == "true";
         if (leaf.key.starts_with("grpo.async_grpo.")) return value("grpo.async_grpo.enabled") != "true";
         if (leaf.key == "grpo.batch_multiplier") return text == "1";
         if (leaf.key.ends_with("layers_in_bf16")) return text == "0";

@@ -92,7 +92,7 @@ Weight importance_weight(double p, double g, const AnswerMeans& means, const Pol
     return {raw};
 }
 
-void note_difference(float p, float g, PolicyMetrics& m) {
+void note_difference(float p, float g, bool stale, PolicyMetrics& m) {
     const double d = double{p} - g;
     m.token_mult_prob_error += std::exp(std::fabs(d));
     m.gen_kl_error += k3(d);
@@ -101,6 +101,8 @@ void note_difference(float p, float g, PolicyMetrics& m) {
     const double most = std::max(p, g), middle = most + std::log((1 + std::exp(-std::fabs(d))) / 2);
     m.js_divergence_error += (k3(p - middle) + k3(g - middle)) / 2;
     m.sampling_importance_ratio += std::exp(d);
+    m.off_policy_tokens += stale;
+    if (stale) return;
     m.mismatch_tokens += std::bit_cast<uint32_t>(p) != std::bit_cast<uint32_t>(g);
     m.max_abs_diff = std::max(m.max_abs_diff, std::fabs(d));
 }
@@ -108,7 +110,7 @@ void note_difference(float p, float g, PolicyMetrics& m) {
 Status check_tokens(const AnswerTokens& a, bool wants_reference, size_t gradient) {
     const size_t n = a.mask.size();
     if (a.generated.size() != n || a.previous.size() != n || a.current.size() != n || gradient != n ||
-        (wants_reference && a.reference.size() != n))
+        (wants_reference && a.reference.size() != n) || (!a.stale.empty() && a.stale.size() != n))
         return fail("policy loss: {} tokens have {}, {}, {} and {} log-probabilities and {} gradients", n,
                     a.generated.size(), a.previous.size(), a.current.size(), a.reference.size(), gradient);
     for (size_t t = 0; t < n; ++t)
@@ -165,6 +167,7 @@ void PolicyMetrics::add(const PolicyMetrics& o) {
     probs_ratio_min = std::min(probs_ratio_min, o.probs_ratio_min);
     probs_ratio_max = std::max(probs_ratio_max, o.probs_ratio_max);
     outside_truncation += o.outside_truncation, mismatch_tokens += o.mismatch_tokens;
+    off_policy_tokens += o.off_policy_tokens;
     max_abs_diff = std::max(max_abs_diff, o.max_abs_diff);
     tokens += o.tokens, answers += o.answers;
 }
@@ -198,7 +201,7 @@ Status policy_loss(const AnswerTokens& a, const PolicyLossOptions& o, const Batc
             metrics.loss += share * kl.value, metrics.kl_loss += share * kl.value;
             gradient[t] += share * kl.slope;
         }
-        note_difference(p, a.generated[t], metrics);
+        note_difference(p, a.generated[t], !a.stale.empty() && a.stale[t], metrics);
         metrics.approx_entropy += -std::exp(c - g) * c;
         const double clamped = std::clamp(ratio, 1 - o.ratio_clip_min, 1 + o.ratio_clip_max);
         metrics.probs_ratio += ratio, metrics.probs_ratio_clamped += clamped;

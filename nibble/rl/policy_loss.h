@@ -47,6 +47,7 @@ Status check(const PolicyLossOptions& options);
 struct AnswerTokens {
     std::span<const float> generated, previous, current, reference;  // g, p, c, f; f empty where kl_penalty is 0
     std::span<const uint8_t> mask;                                   // 1: the model wrote the token and learns from it
+    std::span<const uint8_t> stale;  // 1: g comes from weights before p's; empty: none does
     double advantage = 0;
     double weight = 1;  // 0: the answer counts nowhere (overlong filtering)
 };
@@ -68,8 +69,9 @@ struct PolicyMetrics {
     double probs_ratio = 0, probs_ratio_clamped = 0;
     double probs_ratio_min = 1e300, probs_ratio_max = -1e300;
     double outside_truncation = 0;  // tokens whose weight the truncation changed
-    int64_t mismatch_tokens = 0;    // bits of g and p differ
-    double max_abs_diff = 0;        // of g and p
+    int64_t mismatch_tokens = 0;    // bits of g and p differ, of tokens that are not stale
+    double max_abs_diff = 0;        // of g and p, of the same
+    int64_t off_policy_tokens = 0;  // stale ones
     int64_t tokens = 0, answers = 0;
 
     void add(const PolicyMetrics& other);

@@ -1,5 +1,6 @@
 #include "rl/policy_trainer.h"
 
+#include "base/json_fields.h"
 #include "rl/pass_at_k.h"
 #include "train/schedule.h"
 
@@ -60,17 +61,20 @@ Result<std::unique_ptr<PolicyTrainer>> PolicyTrainer::create(const RlConfig& con
     engine.sequences = std::min(made->options_.sequences, std::max(config.prompts * config.generations, int64_t{1}));
     engine.memory_share = made->options_.memory_share;
     engine.context = config.length;
-    engine.queue = std::max(config.prompts * config.generations, config.validation_prompts * config.validation_answers);
+    const int64_t prompts = config.async ? config.async->prompts_in_flight : config.prompts;
+    engine.queue = std::max(prompts * config.generations, config.validation_prompts * config.validation_answers);
     NIBBLE_TRY(made->engine_, Engine::create(std::move(generator), made->options_.tokenizer, engine));
+    made->pool_.emplace(*made->engine_, task, config.generations);
     return made;
 }
 
-RolloutRequest PolicyTrainer::request(uint64_t first_prompt, int64_t prompts, int64_t answers) const {
+RolloutRequest PolicyTrainer::request(int64_t step, uint64_t first_prompt, int64_t prompts, int64_t answers) const {
     RolloutRequest r{.first_prompt = first_prompt,
                      .prompts = prompts,
                      .answers = answers,
                      .length = std::min(config_.length, engine_->limits().context),
                      .most_tokens = config_.generation.most_tokens,
+                     .step = step,
                      .most_turns = config_.most_turns,
                      .temperature = static_cast<float>(config_.generation.temperature),
                      .seed = config_.seed,
@@ -91,13 +95,30 @@ void PolicyTrainer::shape(RolloutBatch& batch) const {
     }
 }
 
+// The first prompts whose answers are whole; the others go on in the next step. What began too long ago is dropped.
+Result<RolloutBatch> PolicyTrainer::collect_under_way(RlStep& step) {
+    RolloutRequest asked = request(step.step, 0, 0, 0);
+    asked.round_tokens = config_.async->round_tokens;
+    step.dropped = pool_->drop_before(step.step - config_.async->most_age) * config_.generations;
+    // Nothing begins ahead of its use: it would be old then.
+    for (; pool_->whole() < config_.prompts && pool_->prompts() < config_.async->prompts_in_flight; ++next_prompt_)
+        NIBBLE_CHECK(pool_->begin(next_prompt_, asked));
+    while (pool_->whole() < config_.prompts && !pool_->stopped()) NIBBLE_CHECK(pool_->round(asked));
+    RolloutBatch batch = pool_->take_whole(config_.prompts);
+    step.unfinished = pool_->prompts() * config_.generations;
+    for (const RolloutPrompt& p : batch.prompts)
+        step.mean_age += static_cast<double>(step.step - p.begun) / static_cast<double>(config_.prompts);
+    for (const Rollout& r : batch.rollouts) step.generated_tokens += r.length();
+    return batch;
+}
+
 // The step's rollouts; with dynamic sampling until enough prompts have answers of different rewards.
 Result<RolloutBatch> PolicyTrainer::collect(RlStep& step) {
     RolloutBatch all;
     const auto group = static_cast<size_t>(config_.generations);
     for (step.sampling_batches = 1;; ++step.sampling_batches) {
         NIBBLE_TRY(RolloutBatch batch,
-                   roll_out(*engine_, task_, request(next_prompt_, config_.prompts, config_.generations)));
+                   roll_out(*engine_, task_, request(step.step, next_prompt_, config_.prompts, config_.generations)));
         all.generate_seconds += batch.generate_seconds, all.reward_seconds += batch.reward_seconds;
         all.stopped = batch.stopped;
         if (batch.stopped) return all;
@@ -210,6 +231,9 @@ Status PolicyTrainer::learn(const RolloutBatch& batch, RlStep& step) {
                                 .weight = weight(r)};
             answer.reference = reference[p.rollout];
             answer.mask = r.written;
+            std::vector<uint8_t> stale;
+            for (const int64_t s : r.steps) stale.push_back(s != step.step);
+            answer.stale = stale;
             std::vector<double> gradient(p.size);
             NIBBLE_CHECK(policy_loss(answer, config_.loss, counts, gradient, metrics)
                              .within(fmt::format("answer {}", p.rollout)));
@@ -234,11 +258,27 @@ Status PolicyTrainer::learn(const RolloutBatch& batch, RlStep& step) {
     return Ok{};
 }
 
+Json PolicyTrainer::place() const {
+    Json place{{"prompt", next_prompt_}};
+    if (pool_->prompts() > 0) place["rollouts"] = pool_->state();
+    return place;
+}
+
+Status PolicyTrainer::set_place(const Json& place) {
+    uint64_t prompt = 0;
+    NIBBLE_CHECK(json_get(place, "prompt", prompt));
+    const auto rollouts = place.find("rollouts");
+    NIBBLE_CHECK(pool_->set_state(rollouts == place.end() ? Json::array() : *rollouts));
+    next_prompt_ = prompt;
+    return Ok{};
+}
+
 Result<RlStep> PolicyTrainer::step(int64_t number) {
     RlStep step{.step = number};
     const uint64_t first_prompt = next_prompt_;
-    auto collected = collect(step);
-    if (!collected.ok() || collected->stopped) next_prompt_ = first_prompt;
+    const RolloutPool before = *pool_;
+    auto collected = config_.async ? collect_under_way(step) : collect(step);
+    if (!collected.ok() || collected->stopped) next_prompt_ = first_prompt, pool_.emplace(before);
     if (!collected.ok()) return std::move(collected).error();
     step.stopped = collected->stopped;
     if (step.stopped) return step;
@@ -252,7 +292,7 @@ Result<RlStep> PolicyTrainer::step(int64_t number) {
 
 Result<RlValidation> PolicyTrainer::validate() {
     const int64_t k = config_.validation_answers;
-    RolloutRequest asked = request(validation_prompts_from, config_.validation_prompts, k);
+    RolloutRequest asked = request(0, validation_prompts_from, config_.validation_prompts, k);
     if (const auto own = config_.generation.validation_temperature) asked.temperature = static_cast<float>(*own);
     NIBBLE_TRY(const RolloutBatch batch, roll_out(*engine_, task_, asked));
     if (batch.stopped) return fail("validation was stopped");

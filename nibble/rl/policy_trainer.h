@@ -13,7 +13,7 @@
 
 #include "rl/frozen_policy.h"
 #include "rl/rl_config.h"
-#include "rl/rollout.h"
+#include "rl/rollout_pool.h"
 #include "train/train_engine.h"
 
 #include <atomic>
@@ -35,6 +35,10 @@ struct RlStep {
     double mean_turns = 0;
     double turn_limit_share = 0;  // of answers that the environment would have continued
     int64_t longest = 0, generated_tokens = 0;
+    // Of rollouts that outlive a step; none: they do not.
+    std::optional<int64_t> unfinished;  // answers left for the next step, whole ones of unfinished prompts too
+    int64_t dropped = 0;                // answers that were too old
+    double mean_age = 0;                // steps since the prompts' answers began
     PolicyMetrics metrics;  // of all updates together: sums, but for `loss` and `kl_loss`, which are means of updates
     TrainStep update;       // the last one
     int64_t updates = 0;
@@ -78,16 +82,19 @@ public:
     // config.validation_answers answers to each of config.validation_prompts prompts that training never sees.
     Result<RlValidation> validate();
 
-    // The number of the next prompt: what a checkpoint keeps.
     uint64_t next_prompt() const { return next_prompt_; }
-    void set_next_prompt(uint64_t number) { next_prompt_ = number; }
+    // What a checkpoint keeps: the number of the next prompt, and the rollouts under way.
+    Json place() const;
+    // Error: not such a place; nothing was changed.
+    Status set_place(const Json& place);
     const Engine& engine() const { return *engine_; }
 
 private:
     PolicyTrainer(const RlConfig& config, TrainEngine& trainer, RolloutTask& task, PolicyTrainerOptions options)
         : config_(config), trainer_(trainer), task_(task), options_(std::move(options)) {}
-    RolloutRequest request(uint64_t first_prompt, int64_t prompts, int64_t answers) const;
+    RolloutRequest request(int64_t step, uint64_t first_prompt, int64_t prompts, int64_t answers) const;
     Result<RolloutBatch> collect(RlStep& step);
+    Result<RolloutBatch> collect_under_way(RlStep& step);
     void shape(RolloutBatch& batch) const;
     Status weigh(RolloutBatch& batch, RlStep& step) const;
     Status learn(const RolloutBatch& batch, RlStep& step);
@@ -97,6 +104,7 @@ private:
     RolloutTask& task_;
     PolicyTrainerOptions options_;
     std::unique_ptr<Engine> engine_;
+    std::optional<RolloutPool> pool_;
     uint64_t next_prompt_ = 0, version_ = 0;  // version: of the weights, since this was made
 };
 

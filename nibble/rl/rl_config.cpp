@@ -112,12 +112,27 @@ void read_rewards(YamlFields& grpo, RlConfig& c) {
              });
 }
 
+void read_async(YamlFields& grpo, RlConfig& c) {
+    grpo.map("async_grpo", {"enabled", "max_trajectory_age_steps", "prompts_in_flight", "tokens_per_round"},
+             [&](YamlFields& m) {
+                 bool enabled = false;
+                 RlAsync a;
+                 m.flag("enabled", enabled);
+                 m.count("max_trajectory_age_steps", 1, a.most_age);
+                 m.count("prompts_in_flight", 1, a.prompts_in_flight);
+                 m.count("tokens_per_round", 1, a.round_tokens);
+                 if (a.prompts_in_flight == 0) a.prompts_in_flight = c.prompts + (c.prompts + 1) / 2;
+                 if (enabled) c.async = a;
+             });
+}
+
 void read_grpo(YamlFields& top, RlConfig& c) {
     top.map("grpo",
             {"num_prompts_per_step", "num_generations_per_prompt", "max_num_steps", "seed", "normalize_rewards",
              "use_leave_one_out_baseline", "adv_estimator", "advantage_clip_low", "advantage_clip_high",
              "use_dynamic_sampling", "dynamic_sampling_max_gen_batches", "overlong_filtering", "reward_scaling",
-             "reward_shaping", "max_rollout_turns", "val_period", "max_val_samples", "num_val_generations_per_prompt"},
+             "reward_shaping", "max_rollout_turns", "async_grpo", "val_period", "max_val_samples",
+             "num_val_generations_per_prompt"},
             [&](YamlFields& m) {
                 m.count("num_prompts_per_step", 1, c.prompts);
                 m.count("num_generations_per_prompt", 1, c.generations);
@@ -134,6 +149,7 @@ void read_grpo(YamlFields& top, RlConfig& c) {
                 m.flag("overlong_filtering", c.overlong_filtering);
                 read_rewards(m, c);
                 m.count("max_rollout_turns", 1, c.most_turns);
+                read_async(m, c);
                 m.count("val_period", 0, c.validation_every);
                 m.count("max_val_samples", 1, c.validation_prompts);
                 m.count("num_val_generations_per_prompt", 1, c.validation_answers);
@@ -245,6 +261,16 @@ Status check(const RlConfig& c) {
     if (c.loss.force_on_policy_ratio && batch != answers)
         return fail("loss_fn.force_on_policy_ratio needs policy.train_global_batch_size = {}, all answers of a step",
                     answers);
+    if (c.async) {
+        if (!c.loss.importance_sampling_correction)
+            return fail("grpo.async_grpo: old tokens need loss_fn.use_importance_sampling_correction: true");
+        if (c.loss.force_on_policy_ratio)
+            return fail("grpo.async_grpo and loss_fn.force_on_policy_ratio exclude each other");
+        if (c.dynamic_sampling) return fail("grpo.async_grpo and grpo.use_dynamic_sampling exclude each other");
+        if (c.async->prompts_in_flight < c.prompts)
+            return fail("grpo.async_grpo.prompts_in_flight {}: at least num_prompts_per_step {}",
+                        c.async->prompts_in_flight, c.prompts);
+    }
     if (c.generation.most_tokens >= c.length)
         return fail("policy.generation.max_new_tokens {} leaves no room for a prompt in max_total_sequence_length {}",
                     c.generation.most_tokens, c.length);

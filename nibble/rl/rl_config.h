@@ -26,6 +26,13 @@ struct RlGeneration {
     std::vector<std::string> stop_texts;
 };
 
+// Rollouts that may go on in the next steps, with their weights.
+struct RlAsync {
+    int64_t most_age = 1;           // steps; answers that began earlier are dropped
+    int64_t prompts_in_flight = 0;  // 0: half as many again as a step trains
+    int64_t round_tokens = 256;     // that an answer gets before it is asked again whether enough are whole
+};
+
 struct RlTask {
     TaskKind kind = TaskKind::sum;
     int difficulty = 1;
@@ -51,6 +58,7 @@ struct RlConfig {
     AdvantageOptions advantage;
     bool dynamic_sampling = false;    // groups whose rewards are all equal are replaced
     int64_t most_batches = 10;        // of a step with dynamic sampling
+    std::optional<RlAsync> async;     // none: a step's rollouts end before its update
     bool overlong_filtering = false;  // an answer that was cut off counts nowhere in the loss
     std::optional<RewardScaling> scaling;
     std::optional<RewardShaping> shaping;

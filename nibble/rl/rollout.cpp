@@ -1,8 +1,6 @@
 #include "rl/rollout.h"
 
-#include <algorithm>
-#include <chrono>
-#include <cmath>
+#include "rl/rollout_pool.h"
 
 namespace nibble {
 namespace {
@@ -54,125 +52,6 @@ private:
     GeneratedTaskOptions options_;
 };
 
-class RolloutClock {
-public:
-    double lap() {
-        const auto now = std::chrono::steady_clock::now();
-        return std::chrono::duration<double>(now - std::exchange(last_, now)).count();
-    }
-
-private:
-    std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
-};
-
-void add_turn(Rollout& r, WholeAnswer&& answer) {
-    for (const GeneratedToken& t : answer.tokens) {
-        r.tokens.push_back(t.id);
-        r.generated.push_back(t.logprob);
-    }
-    r.written.resize(r.tokens.size(), 1);
-    r.text = std::move(answer.text);
-    r.cut = answer.finish == FinishReason::length;
-    ++r.turns;
-}
-
-// The answers of a batch, turn by turn.
-class Conversations {
-public:
-    Conversations(Engine& engine, RolloutTask& task, const RolloutRequest& request, RolloutBatch& batch)
-        : engine_(engine), task_(task), request_(request), batch_(batch) {}
-
-    Status begin() {
-        for (int64_t i = 0; i < request_.prompts; ++i) {
-            const uint64_t number = request_.first_prompt + static_cast<uint64_t>(i);
-            NIBBLE_TRY(RolloutPrompt prompt, task_.prompt(number));
-            const int64_t tokens = std::ssize(prompt.tokens);
-            if (tokens < 1 || tokens >= request_.length)
-                return fail("prompt {}: {} tokens leave no room for an answer in {}", number, tokens, request_.length);
-            batch_.prompts.push_back(std::move(prompt));
-            for (int64_t a = 0; a < request_.answers; ++a)
-                batch_.rollouts.push_back({.prompt = static_cast<size_t>(i)});
-        }
-        for (Rollout& r : batch_.rollouts) open_.push_back(&r);
-        return Ok{};
-    }
-
-    // One turn of all that are open. False: nothing is open any more, or a stop was asked for.
-    Result<bool> turn() {
-        NIBBLE_CHECK(generate());
-        batch_.generate_seconds += clock_.lap();
-        if (batch_.stopped) return false;
-        NIBBLE_CHECK(task_.judge(batch_.prompts, open_));
-        std::vector<Rollout*> open;
-        for (Rollout* r : open_) {
-            if (r->reward && !std::isfinite(*r->reward)) r->failure = fmt::format("reward {}", *r->reward);
-            if (!r->failure.empty()) r->reward.reset(), r->observation.clear();
-            if (goes_on(*r)) open.push_back(r);
-        }
-        open_ = std::move(open);
-        batch_.reward_seconds += clock_.lap();
-        return !open_.empty();
-    }
-
-private:
-    int64_t room(const Rollout& r) const {
-        return request_.length - std::ssize(batch_.prompts[r.prompt].tokens) - std::ssize(r.tokens);
-    }
-
-    bool goes_on(Rollout& r) const {
-        if (r.observation.empty() || r.turns == request_.most_turns) return false;
-        if (room(r) <= std::ssize(r.observation)) {
-            r.cut = true;
-            return false;
-        }
-        r.tokens.insert(r.tokens.end(), r.observation.begin(), r.observation.end());
-        r.generated.resize(r.tokens.size(), 0);
-        r.written.resize(r.tokens.size(), 0);
-        r.observation.clear();
-        return true;
-    }
-
-    Request request_of(const Rollout& r) const {
-        const auto number = static_cast<uint64_t>(&r - batch_.rollouts.data());
-        Request q;
-        q.prompt = batch_.prompts[r.prompt].tokens;
-        q.prompt.insert(q.prompt.end(), r.tokens.begin(), r.tokens.end());
-        q.sampling.seed = request_.seed;
-        q.sampling.temperature = request_.temperature;
-        q.logprobs_at_temperature = request_.temperature != 1;
-        q.sequence = request_.first_prompt * static_cast<uint64_t>(request_.answers) + number;
-        q.max_tokens = request_.most_tokens > 0 ? std::min(room(r), request_.most_tokens) : room(r);
-        q.eos = request_.end_tokens;
-        q.stop = request_.stop_texts;
-        q.cache_salt = request_.cache_salt;
-        return q;
-    }
-
-    Status generate() {
-        // Answers that begin share the work on their prompt.
-        std::vector<Request> list;
-        for (size_t i = 0; i < open_.size(); ++i)
-            if (i > 0 && open_[i]->tokens.empty() && open_[i]->prompt == open_[i - 1]->prompt)
-                ++list.back().choices;
-            else
-                list.push_back(request_of(*open_[i]));
-        std::vector<WholeAnswer> answers;
-        NIBBLE_CHECK(answer_all(engine_, std::move(list), {.stop = request_.stop}, answers));
-        for (size_t i = 0; i < open_.size(); ++i) {
-            if (answers[i].finish == FinishReason::cancelled) batch_.stopped = true;
-            add_turn(*open_[i], std::move(answers[i]));
-        }
-        return Ok{};
-    }
-
-    Engine& engine_;
-    RolloutTask& task_;
-    const RolloutRequest& request_;
-    RolloutBatch& batch_;
-    std::vector<Rollout*> open_;
-    RolloutClock clock_;
-};
-
 }  // namespace
 
 std::unique_ptr<RolloutTask> generated_task(GeneratedTaskOptions options) {
@@ -180,13 +59,27 @@ std::unique_ptr<RolloutTask> generated_task(GeneratedTaskOptions options) {
 }
 
 Result<RolloutBatch> roll_out(Engine& engine, RolloutTask& task, const RolloutRequest& request) {
-    RolloutBatch batch;
-    Conversations conversations(engine, task, request, batch);
-    NIBBLE_CHECK(conversations.begin());
-    for (bool more = true; more;) {
-        NIBBLE_TRY(more, conversations.turn());
+    RolloutPool pool(engine, task, request.answers);
+    for (int64_t i = 0; i < request.prompts; ++i)
+        NIBBLE_CHECK(pool.begin(request.first_prompt + static_cast<uint64_t>(i), request));
+    while (pool.open() > 0 && !pool.stopped()) NIBBLE_CHECK(pool.round(request));
+    return pool.take_all();
+}
+
+RolloutBatch take_prompts(RolloutBatch& from, std::span<const uint8_t> chosen) {
+    RolloutBatch taken, left;
+    if (from.prompts.empty()) return taken;
+    const size_t answers = from.rollouts.size() / from.prompts.size();
+    for (size_t p = 0; p < from.prompts.size(); ++p) {
+        RolloutBatch& to = chosen[p] ? taken : left;
+        for (Rollout& r : std::span(from.rollouts).subspan(p * answers, answers)) {
+            r.prompt = to.prompts.size();
+            to.rollouts.push_back(std::move(r));
+        }
+        to.prompts.push_back(std::move(from.prompts[p]));
     }
-    return batch;
+    from.prompts = std::move(left.prompts), from.rollouts = std::move(left.rollouts);
+    return taken;
 }
 
 }  // namespace nibble

@@ -21,6 +21,9 @@ namespace nibble {
 struct RolloutPrompt {
     std::vector<int32_t> tokens;
     std::string question, expected;  // for whoever judges the answer
+    // Set by the pool:
+    uint64_t number = 0;  // of the task
+    int64_t begun = 0;    // step in which its answers began
 };
 
 // One answer, from the engine to the loss.
@@ -29,9 +32,12 @@ struct Rollout {
     // Behind the prompt: what the model wrote, end tokens included, and between its turns what it read. The last one is
     // written.
     std::vector<int32_t> tokens;
-    std::vector<float> generated;  // log-probability of each written one, 0 of each read one
-    std::vector<uint8_t> written;  // of each: 1 by the model, 0 by the environment
-    int64_t turns = 0;
+    std::vector<float> generated;      // log-probability of each written one, 0 of each read one
+    std::vector<uint8_t> written;      // of each: 1 by the model, 0 by the environment
+    std::vector<int64_t> steps;        // of each: the step whose weights the log-probability comes from
+    bool whole = false;                // judged, and nothing follows
+    int64_t turns = 1;                 // that began
+    size_t turn_begin = 0;             // first token of the last turn
     std::string text;                  // of the last turn
     bool cut = false;                  // the last turn is at its limit, without an end, or no next one fits
     std::vector<int32_t> observation;  // what the model would read next; empty: the environment has done
@@ -73,6 +79,8 @@ struct RolloutRequest {
     int64_t prompts = 1, answers = 1;  // of each prompt
     int64_t length = 512;              // tokens of a prompt and its answer, all turns
     int64_t most_tokens = 0;           // of a turn; 0: what the length leaves
+    int64_t round_tokens = 0;          // that an answer gets in a round at most; 0: a whole turn
+    int64_t step = 0;                  // of training
     int64_t most_turns = 1;
     float temperature = 1;  // 0: the likeliest token
     uint64_t seed = 0;      // answer a of prompt number n draws from sequence n * answers + a
@@ -84,12 +92,15 @@ struct RolloutRequest {
 
 struct RolloutBatch {
     std::vector<RolloutPrompt> prompts;
-    std::vector<Rollout> rollouts;  // `answers` of each prompt, in order
+    std::vector<Rollout> rollouts;  // equally many of each prompt, in order
     bool stopped = false;           // the rollouts are not whole then
     double generate_seconds = 0, reward_seconds = 0;
 };
 
 // Errors: a prompt that leaves no room for an answer, an answer that ended with an error.
 Result<RolloutBatch> roll_out(Engine& engine, RolloutTask& task, const RolloutRequest& request);
+
+// Moves the prompts that are chosen (one flag each), with their answers, into a batch of their own, in order.
+RolloutBatch take_prompts(RolloutBatch& from, std::span<const uint8_t> chosen);
 
 }  // namespace nibble

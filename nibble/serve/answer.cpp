@@ -29,6 +29,9 @@ Answer::Answer(const Request& request, int32_t choice, const std::optional<Token
       constraint_(request.constraint ? request.constraint->copy() : nullptr),
       stop_(request.stop) {
     if (tokenizer) decoder_.emplace(*tokenizer, request.skip_special);
+    if (decoder_)
+        for (const int32_t id : std::span(request.prompt).last(static_cast<size_t>(request.resumed)))
+            news_.text += stop_.push(decoder_->push(static_cast<TokenId>(id)));
     if (constraint_ && constraint_->finished()) finish_ = FinishReason::stop;
 }
 

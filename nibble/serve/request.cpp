@@ -60,6 +60,10 @@ Status check(const Request& r, int64_t vocab, int64_t context) {
     if (r.drafts && (*r.drafts < 0 || *r.drafts > most_drafts))
         return fail("{} drafted tokens are not in [0, {}]", *r.drafts, most_drafts);
     const SamplingParams& s = r.sampling;
+    if (r.resumed < 0 || r.resumed >= std::ssize(r.prompt))
+        return fail("resumed {} is not in [0, {}): the tokens of the prompt", r.resumed, r.prompt.size());
+    if (r.resumed > 0 && (s.penalizes() || r.min_tokens > 0 || r.constraint))
+        return fail("resumed: not together with penalties, min_tokens or a constraint");
     if (r.logprobs_at_temperature && (s.top_k > 0 || s.top_p < 1 || s.min_p > 0 || s.penalizes() || r.constraint ||
                                       !r.allowed.empty() || !r.bad_words.empty() || !r.bias.empty()))
         return fail("logprobs_at_temperature: nothing but the temperature may change the distribution");

@@ -46,7 +46,10 @@ struct Request {
     SamplingParams sampling;      // its seed, too
     // The numbers drawn are those of (sampling.seed, sequence + choice, position).
     uint64_t sequence = 0;
-    int32_t choices = 1;       // answers ("n"); they share the work on the prompt
+    int32_t choices = 1;  // answers ("n"); they share the work on the prompt
+    // So many last tokens of the prompt are an answer's beginning that an earlier request said: the text and its stop
+    // strings begin with them. Not together with penalties, min_tokens or a constraint.
+    int64_t resumed = 0;
     int64_t max_tokens = 512;  // of an answer; fewer where the context ends
     int64_t min_tokens = 0;    // before these, no end token is chosen and no stop string ends the answer
 

@@ -58,6 +58,7 @@ grpo:
   reward_scaling: {enabled: true, source_min: 0, source_max: 1, target_min: -1, target_max: 1}
   reward_shaping: {enabled: true, overlong_buffer_length: 8, overlong_buffer_penalty: 2, max_response_length: 20}
   max_rollout_turns: 4
+  async_grpo: {enabled: false, max_trajectory_age_steps: 3}
   val_period: 3
   max_val_samples: 11
 loss_fn:
@@ -110,6 +111,7 @@ checkpointing: {save_period: 10, keep_top_k: 3}
     EXPECT_TRUE(c->shaping->overlong);
     EXPECT_EQ(c->shaping->max_response_length, 20);
     EXPECT_EQ(c->most_turns, 4);
+    EXPECT_FALSE(c->async);
     EXPECT_EQ(c->validation_every, 3);
     EXPECT_EQ(c->validation_prompts, 11);
     EXPECT_EQ(c->loss.kl_penalty, 0);
@@ -146,6 +148,15 @@ TEST(RlConfig, SaysWhatIsWrong) {
               "rl.yaml: policy.train_global_batch_size 5 does not divide the 512 answers of a step");
     EXPECT_EQ(config_error("policy: {model_name: M}\ndata: {task: sort, prompt: none}\n"),
               "rl.yaml: data.prompt: has no {} for the question");
+    const std::string async = start + "grpo: {async_grpo: {enabled: true}";
+    EXPECT_EQ(config_error(async + "}\n"),
+              "rl.yaml: grpo.async_grpo: old tokens need loss_fn.use_importance_sampling_correction: true");
+    const std::string corrected = "}\nloss_fn: {use_importance_sampling_correction: true}\n";
+    EXPECT_EQ(config_error(async + corrected), "");
+    EXPECT_EQ(config_error(async + ", use_dynamic_sampling: true" + corrected),
+              "rl.yaml: grpo.async_grpo and grpo.use_dynamic_sampling exclude each other");
+    EXPECT_EQ(config_error(start + "grpo: {async_grpo: {enabled: true, prompts_in_flight: 31}" + corrected),
+              "rl.yaml: grpo.async_grpo.prompts_in_flight 31: at least num_prompts_per_step 32");
     EXPECT_EQ(config_error("policy: {model_name: M}\ndata: {task: chess}\n"),
               "rl.yaml:2: data.task: task 'chess': choose one of: sum, sort, countdown, words");
     EXPECT_EQ(config_error(start + "loss_fn: {use_cispo: true, disable_ppo_ratio: true}\n"),

@@ -366,23 +366,23 @@ TEST(PolicyLoop, GoesOnFromAStateToTheSameBits) {
     const auto file = dir / "state.safetensors";
     ThreadPool pool(2);
     TokenTask task(share_of_even_tokens);
-    uint64_t place = 0;
+    Json place;
     for (const int begin : {0, 2}) {
         const auto trainer = small_trainer(pool, trainer_options(config, TrainRecipe::bf16));
         const auto policy = PolicyTrainer::create(config, *trainer, task, {.end_tokens = {3}});
         ASSERT_TRUE(policy.ok());
         if (begin > 0) {
             ASSERT_TRUE(read_state(file, "same", *trainer).ok());
-            (*policy)->set_next_prompt(place);
+            ASSERT_TRUE((*policy)->set_place(place).ok());
         }
         for (int s = begin; s < begin + 2; ++s) ASSERT_TRUE((*policy)->step(s).ok());
-        place = (*policy)->next_prompt();
+        place = (*policy)->place();
         ASSERT_TRUE(write_state(file, *copy_state(*trainer, {.step = begin + 2, .identity = "same"})).ok());
         if (begin > 0) {
             EXPECT_EQ(all_masters(trainer->parameters()), whole.masters);
         }
     }
-    EXPECT_EQ(place, 12u);
+    EXPECT_EQ(place, (Json{{"prompt", 12}}));
 }
 
 TEST(PolicyLoop, SaysWhatIsMissing) {

@@ -106,7 +106,8 @@ TEST(NemoConfig, Fp8CacheOfMegatron) {
 defaults: grpo_math_1B.yaml
 loss_fn: {use_importance_sampling_correction: true, truncated_importance_sampling_type: tis,
   truncated_importance_sampling_ratio: 2}
-grpo: {val_at_start: true, max_rollout_turns: 3}
+grpo: {val_at_start: true, max_rollout_turns: 3, async_grpo: {enabled: true, max_trajectory_age_steps: 2,
+  in_flight_weight_updates: true, recompute_kv_cache_after_weight_updates: true}}
 checkpointing: {enabled: false}
 policy:
   model_name: Qwen/Qwen3-8B-Base
@@ -136,6 +137,10 @@ policy:
     EXPECT_EQ(t.config.generation.temperature, 0.7);
     EXPECT_FALSE(t.lists("policy.generation.temperature"));
     EXPECT_EQ(t.config.most_turns, 3);
+    ASSERT_TRUE(t.config.async);
+    EXPECT_EQ(t.config.async->most_age, 2);
+    EXPECT_TRUE(t.lists("grpo.async_grpo.in_flight_weight_updates"));
+    EXPECT_FALSE(t.lists("grpo.async_grpo.recompute_kv_cache_after_weight_updates"));
     EXPECT_FALSE(t.lists("grpo.max_rollout_turns"));
     EXPECT_TRUE(t.lists("grpo.val_at_start"));
     EXPECT_TRUE(t.lists("policy.megatron_cfg.scheduler.lr_warmup_init"));
