@@ -111,7 +111,8 @@ Status RolloutPool::generate(const RolloutRequest& request, std::span<Rollout* c
     // Answers that begin share the work on their prompt.
     std::vector<Request> list;
     for (size_t i = 0; i < open.size(); ++i)
-        if (i > 0 && open[i]->tokens.empty() && open[i]->prompt == open[i - 1]->prompt)
+        if (i > 0 && open[i]->tokens.empty() && open[i]->prompt == open[i - 1]->prompt &&
+            list.back().choices < most_choices)
             ++list.back().choices;
         else
             list.push_back(request_of(*open[i], request));

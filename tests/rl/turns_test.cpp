@@ -35,7 +35,6 @@ public:
 struct TurnsTask {
     CountingEnvironment* environment = nullptr;
     std::unique_ptr<RolloutTask> task;
-    std::vector<int32_t> last;  // tokens that observations followed
 };
 
 TurnsTask turns_task() {
@@ -111,7 +110,6 @@ TEST(Turns, TheSequenceHasWhatWasWrittenAndRead) {
         EXPECT_EQ(r.state, r.turn == 0 ? Json() : Json::array({r.turn - 1}));
 }
 
-// The next turn draws as an answer without a break would: the same sequence, later positions.
 TEST(Turns, LimitsEndAnAnswer) {
     RolloutRequest r = request();
     r.most_turns = 2;
@@ -179,6 +177,50 @@ TEST(Turns, NoBitDiffersInAnyTurn) {
                 EXPECT_EQ(to_json(*step, std::nullopt, 1)["turns_per_sample"], step->mean_turns);
             }
         }
+}
+
+// Turns that outlive a step, and a checkpoint between them: states of the environment come back.
+TEST(Turns, TheyGoOnInTheNextStep) {
+    RlConfig config = turns_config();
+    config.loss.kl_penalty = 0;
+    config.loss.importance_sampling_correction = true;
+    config.prompts = 2;
+    config.async = RlAsync{.most_age = 4, .prompts_in_flight = 6, .round_tokens = 16};
+    ThreadPool pool(2);
+    std::vector<float> masters[2];
+    for (const bool resumed : {false, true}) {
+        const auto trainer = small_trainer(pool, {.optimizer = config.optimizer});
+        Json place{{"prompt", 0}};
+        std::unique_ptr<PolicyTrainer> policy;
+        TurnsTask turns;
+        int64_t old = 0, states = 0;
+        for (int s = 0; s < 4; ++s) {
+            if (!policy || resumed) {
+                policy.reset();
+                turns = turns_task();
+                auto made = PolicyTrainer::create(config, *trainer, *turns.task, {.end_tokens = {3}});
+                ASSERT_TRUE(made.ok()) << made.error().message();
+                policy = *std::move(made);
+                const auto read = parse_json(place.dump());
+                ASSERT_TRUE(read.ok() && policy->set_place(*read).ok());
+            }
+            const auto step = policy->step(s);
+            ASSERT_TRUE(step.ok()) << step.error().message();
+            EXPECT_EQ(step->metrics.mismatch_tokens, 0);
+            EXPECT_EQ(step->metrics.tokens, step->generated_tokens);
+            old += step->metrics.off_policy_tokens;
+            place = policy->place();
+            if (place.contains("rollouts"))
+                for (const Json& group : place["rollouts"])
+                    for (const Json& r : group["answers"]) states += !r["whole"] && r["state"] != "null";
+            for (const EnvironmentRequest& r : turns.environment->seen)
+                EXPECT_EQ(r.state, r.turn == 0 ? Json() : Json::array({r.turn - 1}));
+        }
+        EXPECT_GT(old, 0);
+        EXPECT_GT(states, 0);  // answers between two turns were kept
+        masters[resumed] = all_masters(trainer->parameters());
+    }
+    EXPECT_EQ(masters[0], masters[1]);
 }
 
 TEST(Turns, RowsHaveNoLabelsAtWhatWasRead) {
