@@ -103,7 +103,7 @@ Result<std::unique_ptr<TrainEngine>> trainer_of(const RlConfig& c, const RlFlags
                                  .optimizer = c.optimizer,
                                  .seed = c.seed,
                                  .kernels = flags.kernels,
-                                 .temperature = static_cast<float>(c.generation.temperature)};
+                                 .sampling = c.generation.sampling()};
     std::unique_ptr<TrainEngine> trainer;
     if (device.cuda) {
         const int64_t answers = c.prompts * c.generations, of_update = c.train_batch > 0 ? c.train_batch : answers;

@@ -35,7 +35,7 @@ Status FrozenPolicy::log_probs(const TrainBatch& row, std::span<float> out) cons
     std::vector<float> x(static_cast<size_t>(row.seq * model_.config().hidden));
     NIBBLE_CHECK(model_.embedding().forward(row.tokens, x.data(), work));
     for (const Block& block : model_.blocks()) NIBBLE_CHECK(block.forward(batch, x.data(), work, nullptr));
-    return label_log_probs(model_.head(), x.data(), row.labels, temperature_, out, work);
+    return label_log_probs(model_.head(), x.data(), row.labels, {.temperature = temperature_}, out, work);
 }
 
 }  // namespace nibble

@@ -14,7 +14,8 @@ namespace nibble {
 
 class FrozenPolicy {
 public:
-    // A copy of the checkpoint's tensors, as a trainer reads them, that divides logits by the temperature. The pool
+    // A copy of the checkpoint's tensors, as a trainer reads them, that divides logits by the temperature and filters
+    // none. The pool
     // outlives the policy.
     static Result<std::shared_ptr<const FrozenPolicy>> create(const Checkpoint& from, const TrainPrecision& precision,
                                                               const std::string& kernels, ThreadPool& pool,

@@ -58,10 +58,13 @@ struct AnswerMeans {
     double weight_sum = 0;  // of p - g
 };
 
+// The trainer's filters leave the token out.
+bool filtered_out(const AnswerTokens& a, size_t t) { return a.current[t] == -INFINITY || a.previous[t] == -INFINITY; }
+
 AnswerMeans answer_means(const AnswerTokens& a) {
     AnswerMeans m;
     for (size_t t = 0; t < a.mask.size(); ++t)
-        if (a.mask[t])
+        if (a.mask[t] && !filtered_out(a, t))
             ++m.tokens, m.ratio += double{a.current[t]} - a.previous[t],
                 m.weight_sum += double{a.previous[t]} - a.generated[t];
     if (m.tokens > 0) m.ratio /= m.tokens;
@@ -114,8 +117,9 @@ Status check_tokens(const AnswerTokens& a, bool wants_reference, size_t gradient
         return fail("policy loss: {} tokens have {}, {}, {} and {} log-probabilities and {} gradients", n,
                     a.generated.size(), a.previous.size(), a.current.size(), a.reference.size(), gradient);
     for (size_t t = 0; t < n; ++t)
-        if (a.mask[t] && !(std::isfinite(a.generated[t]) && std::isfinite(a.previous[t]) &&
-                           std::isfinite(a.current[t]) && (!wants_reference || std::isfinite(a.reference[t]))))
+        if (a.mask[t] && !(std::isfinite(a.generated[t]) && (std::isfinite(a.previous[t]) || filtered_out(a, t)) &&
+                           (std::isfinite(a.current[t]) || filtered_out(a, t)) &&
+                           (!wants_reference || std::isfinite(a.reference[t]))))
             return fail("policy loss: token {} has a log-probability that is not finite ({}, {}, {})", t,
                         a.generated[t], a.previous[t], a.current[t]);
     return Ok{};
@@ -167,7 +171,7 @@ void PolicyMetrics::add(const PolicyMetrics& o) {
     probs_ratio_min = std::min(probs_ratio_min, o.probs_ratio_min);
     probs_ratio_max = std::max(probs_ratio_max, o.probs_ratio_max);
     outside_truncation += o.outside_truncation, mismatch_tokens += o.mismatch_tokens;
-    off_policy_tokens += o.off_policy_tokens;
+    off_policy_tokens += o.off_policy_tokens, filtered_tokens += o.filtered_tokens;
     max_abs_diff = std::max(max_abs_diff, o.max_abs_diff);
     tokens += o.tokens, answers += o.answers;
 }
@@ -185,6 +189,12 @@ Status policy_loss(const AnswerTokens& a, const PolicyLossOptions& o, const Batc
     double whole = 0;  // GSPO: slope by the mean of c
     for (size_t t = 0; t < a.mask.size(); ++t) {
         if (!a.mask[t]) continue;
+        const bool stale = !a.stale.empty() && a.stale[t];
+        if (filtered_out(a, t)) {
+            ++metrics.filtered_tokens;
+            metrics.mismatch_tokens += !stale && a.previous[t] == -INFINITY;
+            continue;
+        }
         const double c = a.current[t], g = a.generated[t];
         const float p = o.force_on_policy_ratio ? a.current[t] : a.previous[t];
         const double ratio =
@@ -201,7 +211,7 @@ Status policy_loss(const AnswerTokens& a, const PolicyLossOptions& o, const Batc
             metrics.loss += share * kl.value, metrics.kl_loss += share * kl.value;
             gradient[t] += share * kl.slope;
         }
-        note_difference(p, a.generated[t], !a.stale.empty() && a.stale[t], metrics);
+        note_difference(p, a.generated[t], stale, metrics);
         metrics.approx_entropy += -std::exp(c - g) * c;
         const double clamped = std::clamp(ratio, 1 - o.ratio_clip_min, 1 + o.ratio_clip_max);
         metrics.probs_ratio += ratio, metrics.probs_ratio_clamped += clamped;
@@ -213,7 +223,7 @@ Status policy_loss(const AnswerTokens& a, const PolicyLossOptions& o, const Batc
     ++metrics.answers;
     if (o.sequence_level_importance_ratios)
         for (size_t t = 0; t < a.mask.size(); ++t)
-            if (a.mask[t]) gradient[t] += whole / means.tokens;
+            if (a.mask[t] && !filtered_out(a, t)) gradient[t] += whole / means.tokens;
     return Ok{};
 }
 

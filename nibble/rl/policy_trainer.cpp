@@ -76,7 +76,7 @@ RolloutRequest PolicyTrainer::request(int64_t step, uint64_t first_prompt, int64
                      .most_tokens = config_.generation.most_tokens,
                      .step = step,
                      .most_turns = config_.most_turns,
-                     .temperature = static_cast<float>(config_.generation.temperature),
+                     .sampling = config_.generation.sampling(),
                      .seed = config_.seed,
                      .end_tokens = options_.end_tokens,
                      .stop_texts = config_.generation.stop_texts,
@@ -293,7 +293,9 @@ Result<RlStep> PolicyTrainer::step(int64_t number) {
 Result<RlValidation> PolicyTrainer::validate() {
     const int64_t k = config_.validation_answers;
     RolloutRequest asked = request(0, validation_prompts_from, config_.validation_prompts, k);
-    if (const auto own = config_.generation.validation_temperature) asked.temperature = static_cast<float>(*own);
+    if (const auto own = config_.generation.validation_temperature)
+        asked.sampling.temperature = static_cast<float>(*own);
+    if (const auto own = config_.generation.validation_top_p) asked.sampling.top_p = static_cast<float>(*own);
     NIBBLE_TRY(const RolloutBatch batch, roll_out(*engine_, task_, asked));
     if (batch.stopped) return fail("validation was stopped");
     RlValidation v{.answers = k};

@@ -60,16 +60,6 @@ void read_seed(YamlFields& fields, uint64_t& seed) {
     seed = static_cast<uint64_t>(value);
 }
 
-// A field that has one value so far.
-void only(YamlFields& fields, std::string_view key, double value) {
-    fields.read(key, [&](const YamlNode& node, const std::string& name) -> Status {
-        if (node.is_null()) return Ok{};
-        NIBBLE_TRY(const double given, as_number(node, name));
-        if (given != value) return fail("{}: {} {}: only {} is built", node.where(), name, given, value);
-        return Ok{};
-    });
-}
-
 template <class T, class Item>
 void read_list(YamlFields& fields, std::string_view key, std::vector<T>& to, const Item& item) {
     fields.read(key, [&](const YamlNode& node, const std::string& name) -> Status {
@@ -184,13 +174,22 @@ void read_loss(YamlFields& top, PolicyLossOptions& o) {
 
 void read_generation(YamlFields& policy, RlGeneration& g) {
     policy.map("generation",
-               {"max_new_tokens", "temperature", "val_temperature", "top_p", "top_k", "stop_token_ids", "stop_strings"},
+               {"max_new_tokens", "temperature", "val_temperature", "top_p", "val_top_p", "top_k", "stop_token_ids",
+                "stop_strings"},
                [&](YamlFields& m) {
                    m.count("max_new_tokens", 1, g.most_tokens);
                    m.number("temperature", 1e-3, 1000, g.temperature);
                    m.number("val_temperature", 0, 1000, g.validation_temperature);
-                   only(m, "top_p", 1);
-                   only(m, "top_k", 0);
+                   m.number("top_p", 1e-6, 1, g.top_p);
+                   m.number("val_top_p", 1e-6, 1, g.validation_top_p);
+                   m.read("top_k", [&](const YamlNode& node, const std::string& name) -> Status {
+                       g.top_k = 0;
+                       if (node.is_null()) return Ok{};
+                       NIBBLE_TRY(g.top_k, as_int(node, name));
+                       if (g.top_k == -1) g.top_k = 0;  // as vLLM says off
+                       if (g.top_k < 0) return fail("{}: {} {}: must be at least 0", node.where(), name, g.top_k);
+                       return Ok{};
+                   });
                    read_list(m, "stop_token_ids", g.stop_tokens,
                              [](const YamlNode& n, const std::string& what) { return as_int(n, what); });
                    read_list(m, "stop_strings", g.stop_texts,
@@ -261,6 +260,8 @@ Status check(const RlConfig& c) {
     if (c.loss.force_on_policy_ratio && batch != answers)
         return fail("loss_fn.force_on_policy_ratio needs policy.train_global_batch_size = {}, all answers of a step",
                     answers);
+    if (c.generation.sampling().filters() && c.loss.kl_penalty > 0)
+        return fail("policy.generation.top_p and top_k need loss_fn.reference_policy_kl_penalty: 0");
     if (c.async) {
         if (!c.loss.importance_sampling_correction)
             return fail("grpo.async_grpo: old tokens need loss_fn.use_importance_sampling_correction: true");

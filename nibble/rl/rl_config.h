@@ -3,6 +3,7 @@
 // too.
 #pragma once
 
+#include "kernels/sampling.h"
 #include "rl/advantage.h"
 #include "rl/policy_loss.h"
 #include "rl/reward_shaping.h"
@@ -21,9 +22,16 @@ namespace nibble {
 struct RlGeneration {
     int64_t most_tokens = 0;                       // of a turn; 0: what the length of a sequence leaves
     double temperature = 1;                        // of the distribution that is sampled and learned; above 0
+    double top_p = 1;                              // 1: off
+    int64_t top_k = 0;                             // 0: off
     std::optional<double> validation_temperature;  // 0: the likeliest token; none: as above
+    std::optional<double> validation_top_p;        // none: as above
     std::vector<int32_t> stop_tokens;              // beside the model's own end tokens
     std::vector<std::string> stop_texts;
+
+    SamplingParams sampling() const {
+        return {.temperature = static_cast<float>(temperature), .top_k = top_k, .top_p = static_cast<float>(top_p)};
+    }
 };
 
 // Rollouts that may go on in the next steps, with their weights.

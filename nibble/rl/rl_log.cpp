@@ -42,6 +42,7 @@ Json to_json(const RlStep& s, const std::optional<RlValidation>& validation, dou
               {"mismatch_tokens", m.mismatch_tokens},
               {"max_abs_diff", m.max_abs_diff},
               {"off_policy_tokens", m.off_policy_tokens},
+              {"filtered_tokens", m.filtered_tokens},
               {"kl_loss", m.kl_loss},
               {"token_mult_prob_error", per_token(m.token_mult_prob_error, m)},
               {"gen_kl_error", per_token(m.gen_kl_error, m)},

@@ -82,8 +82,8 @@ struct RolloutRequest {
     int64_t round_tokens = 0;          // that an answer gets in a round at most; 0: a whole turn
     int64_t step = 0;                  // of training
     int64_t most_turns = 1;
-    float temperature = 1;  // 0: the likeliest token
-    uint64_t seed = 0;      // answer a of prompt number n draws from sequence n * answers + a
+    SamplingParams sampling;  // temperature and filters; the seed is the one below
+    uint64_t seed = 0;        // answer a of prompt number n draws from sequence n * answers + a
     std::vector<int32_t> end_tokens;
     std::vector<std::string> stop_texts;
     std::string cache_salt;  // of the weights' version: no other version's keys and values are read

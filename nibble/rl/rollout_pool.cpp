@@ -94,9 +94,9 @@ Request RolloutPool::request_of(const Rollout& r, const RolloutRequest& request)
     q.prompt = prompt.tokens;
     q.prompt.insert(q.prompt.end(), r.tokens.begin(), r.tokens.end());
     q.resumed = turn_tokens(r);
+    q.sampling = request.sampling;
     q.sampling.seed = request.seed;
-    q.sampling.temperature = request.temperature;
-    q.logprobs_at_temperature = request.temperature != 1;
+    q.sampled_logprobs = q.sampling.temperature != 1 || q.sampling.filters();
     q.sequence = prompt.number * static_cast<uint64_t>(answers_) + answer;
     q.max_tokens = room(r, request);
     if (request.most_tokens > 0) q.max_tokens = std::min(q.max_tokens, request.most_tokens - turn_tokens(r));

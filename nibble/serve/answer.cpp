@@ -38,9 +38,9 @@ Answer::Answer(const Request& request, int32_t choice, const std::optional<Token
 void Answer::choose(std::span<float> logits, std::span<float> log_probs, const ElementwiseKernels& kernels) {
     if (kernels.first_nonfinite(logits.data(), std::ssize(logits)) >= 0)
         return end(FinishReason::error, fmt::format("the logits of token {} hold a NaN or an infinity", generated()));
-    if (request_->logprobs_at_temperature && request_->sampling.temperature > 0) {
-        std::ranges::transform(logits, log_probs.begin(),
-                               [t = request_->sampling.temperature](float x) { return x / t; });
+    if (request_->sampled_logprobs) {
+        std::ranges::copy(logits, log_probs.begin());
+        filter_.restrict(log_probs, request_->sampling);
         kernels.log_softmax(log_probs.data(), std::ssize(log_probs), log_probs.data());
     } else {
         kernels.log_softmax(logits.data(), std::ssize(logits), log_probs.data());

@@ -64,9 +64,10 @@ struct Request {
     std::vector<std::vector<int32_t>> bad_words;        // a word's last token never follows its other tokens
     std::vector<std::pair<int32_t, float>> bias;        // added; every token once
 
-    // Log-probabilities are those of the raw distribution: before all changes, penalties and temperature. With this one
-    // those of softmax(logits / temperature), which a draw without filters comes from; nothing else may change logits.
-    bool logprobs_at_temperature = false;
+    // Log-probabilities are those of the raw distribution: before all changes, penalties and temperature. With this, of
+    // an answer, those of the distribution that is drawn from: after temperature and filters (temperature 0: the raw
+    // one); nothing else may change logits then.
+    bool sampled_logprobs = false;
     int32_t top_logprobs = -1;      // of so many likeliest tokens beside the chosen one; -1: of the chosen one alone
     int32_t prompt_logprobs = -1;   // the same for the tokens of the prompt; -1: none
     int32_t priority = 0;           // lower ones are served first

@@ -41,7 +41,7 @@ policy:
   max_total_sequence_length: 64
   max_grad_norm: 0.5
   optimizer: {lr: 0.1, weight_decay: 0.2, adam_beta1: 0.3, adam_beta2: 0.4, adam_eps: 0.5, lr_warmup_iters: 6}
-  generation: {max_new_tokens: 20, temperature: 0.7, val_temperature: 0, top_p: 1, top_k: null, stop_token_ids: [5, 6], stop_strings: [end]}
+  generation: {max_new_tokens: 20, temperature: 0.7, val_temperature: 0, top_p: 0.9, val_top_p: 0.5, top_k: 40, stop_token_ids: [5, 6], stop_strings: [end]}
 grpo:
   num_prompts_per_step: 2
   num_generations_per_prompt: 4
@@ -90,6 +90,9 @@ checkpointing: {save_period: 10, keep_top_k: 3}
     EXPECT_EQ(c->warmup, 6);
     EXPECT_EQ(c->generation.most_tokens, 20);
     EXPECT_EQ(c->generation.temperature, 0.7);
+    EXPECT_EQ(c->generation.top_p, 0.9);
+    EXPECT_EQ(c->generation.top_k, 40);
+    EXPECT_EQ(c->generation.validation_top_p, 0.5);
     EXPECT_EQ(c->generation.validation_temperature, 0);
     EXPECT_EQ(c->generation.stop_tokens, (std::vector<int32_t>{5, 6}));
     EXPECT_EQ(c->generation.stop_texts, std::vector<std::string>{"end"});
@@ -143,7 +146,10 @@ TEST(RlConfig, SaysWhatIsWrong) {
                   .find("not built yet for rollouts"),
               std::string::npos);
     EXPECT_EQ(config_error("policy: {model_name: M, generation: {top_p: 0.7}}\ndata: {task: sort}\n"),
-              "rl.yaml:1: policy.generation.top_p 0.7: only 1 is built");
+              "rl.yaml: policy.generation.top_p and top_k need loss_fn.reference_policy_kl_penalty: 0");
+    EXPECT_EQ(config_error("policy: {model_name: M, generation: {top_p: 1, top_k: -1}}\ndata: {task: sort}\n"), "");
+    EXPECT_EQ(config_error("policy: {model_name: M, generation: {top_k: -2}}\ndata: {task: sort}\n"),
+              "rl.yaml:1: policy.generation.top_k -2: must be at least 0");
     EXPECT_EQ(config_error("policy: {model_name: M, train_global_batch_size: 5}\ndata: {task: sort}\n"),
               "rl.yaml: policy.train_global_batch_size 5 does not divide the 512 answers of a step");
     EXPECT_EQ(config_error("policy: {model_name: M}\ndata: {task: sort, prompt: none}\n"),

@@ -1,4 +1,4 @@
-// Temperatures other than 1: what is sampled is what is learned.
+// Temperatures other than 1, top-p and top-k: what is sampled is what is learned.
 #include "rl/policy_trainer.h"
 #include "rl/token_task.h"
 #include "train/small_trainer.h"
@@ -18,13 +18,14 @@ RlConfig warm_config(double temperature) {
     return c;
 }
 
-std::vector<RlStep> warm_steps(const RlConfig& config, const TrainPrecision& precision, float of_trainer) {
+std::vector<RlStep> warm_steps(const RlConfig& config, const TrainPrecision& precision,
+                               const SamplingParams& of_trainer) {
     ThreadPool pool(2);
     const auto trainer =
-        small_trainer(pool, {.precision = precision, .optimizer = config.optimizer, .temperature = of_trainer});
+        small_trainer(pool, {.precision = precision, .optimizer = config.optimizer, .sampling = of_trainer});
     TokenTask task(share_of_even_tokens);
     PolicyTrainerOptions options{.end_tokens = {3}};
-    auto reference = FrozenPolicy::create(*small_checkpoint(), precision, "", pool, of_trainer);
+    auto reference = FrozenPolicy::create(*small_checkpoint(), precision, "", pool, of_trainer.temperature);
     EXPECT_TRUE(reference.ok()) << reference.error().message();
     options.reference = *std::move(reference);
     const auto policy = PolicyTrainer::create(config, *trainer, task, options);
@@ -42,14 +43,14 @@ TEST(Temperature, NoBitDiffers) {
     for (const double t : {0.7, 1.6})
         for (const TrainPrecision& precision :
              {TrainPrecision{.recipe = TrainRecipe::bf16}, TrainPrecision{.recipe = TrainRecipe::fp8_block}})
-            for (const RlStep& step : warm_steps(warm_config(t), precision, static_cast<float>(t))) {
+            for (const RlStep& step : warm_steps(warm_config(t), precision, warm_config(t).generation.sampling())) {
                 EXPECT_GT(step.metrics.tokens, 100);
                 EXPECT_EQ(step.metrics.mismatch_tokens, 0);
                 EXPECT_EQ(step.metrics.max_abs_diff, 0);
                 EXPECT_EQ(step.metrics.kl_loss == 0, step.step == 0);
             }
     // The control: a trainer that knows nothing of it.
-    const auto other = warm_steps(warm_config(0.7), {}, 1);
+    const auto other = warm_steps(warm_config(0.7), {}, {});
     ASSERT_EQ(other.size(), 2u);
     EXPECT_GT(other[0].metrics.mismatch_tokens, other[0].metrics.tokens / 2);
 }
@@ -67,7 +68,7 @@ TEST(Temperature, LogProbabilitiesAreThoseOfTheScaledDistribution) {
     request.sampling.temperature = 0.6f;
     std::vector<WholeAnswer> raw, scaled;
     ASSERT_TRUE(answer_all(**engine, {request}, {}, raw).ok());
-    request.logprobs_at_temperature = true;
+    request.sampled_logprobs = true;
     request.top_logprobs = -1;
     ASSERT_TRUE(answer_all(**engine, {request}, {}, scaled).ok());
     ASSERT_EQ(raw[0].tokens.size(), scaled[0].tokens.size());
@@ -77,9 +78,22 @@ TEST(Temperature, LogProbabilitiesAreThoseOfTheScaledDistribution) {
         for (const TokenLogprob& t : raw[0].tokens[i].top) sum += std::exp(double{t.logprob} / 0.6);
         EXPECT_NEAR(scaled[0].tokens[i].logprob, double{raw[0].tokens[i].logprob} / 0.6 - std::log(sum), 1e-4);
     }
-    request.sampling.top_p = 0.9f;
+    // The likeliest five.
+    request.sampling.top_k = 5;
+    std::vector<WholeAnswer> five;
+    ASSERT_TRUE(answer_all(**engine, {request}, {}, five).ok());
+    double sum = 0;  // the first row is the same
+    const GeneratedToken& first = raw[0].tokens[0];
+    for (size_t i = 0; i < 5; ++i) sum += std::exp(double{first.top[i].logprob} / 0.6);
+    for (size_t i = 0; i < 5; ++i)
+        if (first.top[i].id == five[0].tokens[0].id) {
+            EXPECT_NEAR(five[0].tokens[0].logprob, double{first.top[i].logprob} / 0.6 - std::log(sum), 1e-4);
+            sum = 0;
+        }
+    EXPECT_EQ(sum, 0);  // one of the five
+    request.sampling.presence_penalty = 1;
     const auto refused = (*engine)->submit(request, [](const AnswerEvent&) {});
-    EXPECT_EQ(refused.message, "logprobs_at_temperature: nothing but the temperature may change the distribution");
+    EXPECT_EQ(refused.message, "sampled_logprobs: nothing but temperature and filters may change the distribution");
 }
 
 // Temperature 2 is a head of half the weights: equal bits, but for the head's own gradient.
@@ -94,7 +108,7 @@ TEST(Temperature, GradientsAreThoseOfSmallerLogits) {
         auto parameters = Parameters::copy(*checkpoint, DType::bf16, pool);
         ASSERT_TRUE(parameters.ok());
         TrainerOptions options;
-        options.temperature = half ? 1 : 2;
+        options.sampling.temperature = half ? 1 : 2;
         const auto trainer = Trainer::create(*parameters, options, pool);
         ASSERT_TRUE(trainer.ok()) << trainer.error().message();
         const auto step = (*trainer)->backward(
@@ -116,6 +130,78 @@ TEST(Temperature, GradientsAreThoseOfSmallerLogits) {
         EXPECT_EQ(gradients[0][id] == gradients[1][id], names[id] != "lm_head.weight") << names[id];
 }
 
+// Central differences of sum(log p) by elements of the head: tokens that are left out have no gradient.
+TEST(Temperature, GradientsWithFilters) {
+    ThreadPool pool(2);
+    const TrainBatch batch = random_batch(1, 16, 48, 4);
+    TrainerOptions options{.precision = {.recipe = TrainRecipe::fp32}};
+    options.sampling = {.temperature = 0.8f, .top_k = 12, .top_p = 0.97f};
+    const auto trainer_with = [&](size_t element, float change) {
+        auto parameters = Parameters::copy(*small_checkpoint(), DType::f32, pool);
+        EXPECT_TRUE(parameters.ok());
+        (*parameters)->master(*(*parameters)->id("lm_head.weight"))[element] += change;
+        (*parameters)->publish(pool);
+        auto made = Trainer::create(*parameters, options, pool);
+        EXPECT_TRUE(made.ok()) << made.error().message();
+        return *std::move(made);
+    };
+    int kept = 0, left_out = 0;
+    const auto said = [&](size_t element, float change) {
+        std::vector<float> log_probs(16);
+        EXPECT_TRUE(trainer_with(element, change)->log_probs(batch, log_probs).ok());
+        double sum = 0;
+        kept = left_out = 0;
+        for (size_t i = 0; i < 16; ++i)
+            if (batch.labels[i] >= 0) std::isfinite(log_probs[i]) ? (++kept, sum += log_probs[i]) : ++left_out;
+        return sum;
+    };
+    const auto trainer = trainer_with(0, 0);
+    const auto step =
+        trainer->backward(std::span(&batch, 1),
+                          [&](int64_t, std::span<const float> log_probs, std::span<float> slopes, double&) -> Status {
+                              for (size_t i = 0; i < slopes.size(); ++i)
+                                  slopes[i] = std::isfinite(log_probs[i]) ? 1.0f : 0.0f;
+                              return Ok{};
+                          });
+    ASSERT_TRUE(step.ok()) << step.error().message();
+    const auto gradient = trainer->gradients().gradient(*trainer->parameters().id("lm_head.weight"));
+    for (size_t element = 3; element < gradient.size(); element += 131) {
+        const double apart = said(element, 1e-3f) - said(element, -1e-3f);
+        EXPECT_NEAR(gradient[element], apart / 2e-3, 2e-2 * (1 + std::abs(gradient[element]))) << element;
+    }
+    EXPECT_GT(kept, 2);
+    EXPECT_GT(left_out, 2);
+}
+
+// Filters choose the same tokens on both sides. New weights may leave out a token that old ones drew.
+TEST(Temperature, FiltersKeepTheSameTokens) {
+    for (const bool several : {false, true})
+        for (const TrainPrecision& precision :
+             {TrainPrecision{.recipe = TrainRecipe::bf16}, TrainPrecision{.recipe = TrainRecipe::fp8_block}}) {
+            RlConfig config = warm_config(0.8);
+            config.loss.kl_penalty = 0;
+            config.generation.top_p = 0.9, config.generation.top_k = 12;
+            config.optimizer.learning_rate = 1e-2;
+            if (several) config.train_batch = 4;
+            int64_t filtered = 0;
+            for (const RlStep& step : warm_steps(config, precision, config.generation.sampling())) {
+                EXPECT_EQ(step.metrics.mismatch_tokens, 0);
+                EXPECT_EQ(step.metrics.max_abs_diff, 0);
+                EXPECT_EQ(step.metrics.tokens + step.metrics.filtered_tokens, step.generated_tokens);
+                EXPECT_TRUE(std::isfinite(step.metrics.loss));
+                filtered += step.metrics.filtered_tokens;
+            }
+            EXPECT_EQ(filtered > 0, several);
+            if (several) continue;
+            // The controls: without the filters, with others.
+            SamplingParams other = config.generation.sampling();
+            other.top_k = 0;
+            EXPECT_GT(warm_steps(config, precision, other)[0].metrics.mismatch_tokens, 0);
+            other.top_k = 4;
+            EXPECT_GT(warm_steps(config, precision, other)[0].metrics.mismatch_tokens, 0);
+        }
+}
+
 TEST(Temperature, ValidationMayHaveItsOwn) {
     for (const std::optional<double>& own : {std::optional<double>(), std::optional(0.0)}) {
         ThreadPool pool(2);
@@ -123,7 +209,7 @@ TEST(Temperature, ValidationMayHaveItsOwn) {
         config.loss.kl_penalty = 0;
         config.validation_prompts = 1, config.validation_answers = 6;
         config.generation.validation_temperature = own;
-        const auto trainer = small_trainer(pool, {.temperature = 1.5f});
+        const auto trainer = small_trainer(pool, {.sampling = config.generation.sampling()});
         std::set<std::vector<int32_t>> answers;
         TokenTask task([&](const RolloutPrompt&, const Rollout& r) { return answers.insert(r.tokens), 1.0; });
         const auto policy = PolicyTrainer::create(config, *trainer, task, {});
