@@ -31,6 +31,7 @@ struct PartialRun {
     std::vector<RlStep> steps;
     std::vector<float> masters;
     std::vector<Json> places;  // before each step, and at the end
+    int64_t engine_steps = 0;
 };
 
 PartialRun partial_run(const RlConfig& config, int count, int threads = 2, int64_t sequences = 64,
@@ -49,6 +50,7 @@ PartialRun partial_run(const RlConfig& config, int count, int threads = 2, int64
         run.steps.push_back(*std::move(step));
     }
     run.places.push_back((*policy)->place());
+    run.engine_steps = (*policy)->engine().stats().steps;
     run.masters = all_masters(trainer->parameters());
     return run;
 }
@@ -83,6 +85,20 @@ TEST(PartialRollouts, NeitherThreadsNorBatchesShow) {
     const PartialRun one = partial_run(partial_config(), 4, 1, 2), other = partial_run(partial_config(), 4, 3, 64);
     EXPECT_EQ(one.masters, other.masters);
     EXPECT_EQ(one.places, other.places);
+}
+
+// What it is for: as many answers learned from, in fewer steps of the engine.
+TEST(PartialRollouts, NobodyWaitsForTheLongest) {
+    RlConfig config = partial_config();
+    const PartialRun partial = partial_run(config, 16);
+    config.async.reset();
+    const PartialRun whole = partial_run(config, 16);
+    int64_t partial_tokens = 0, whole_tokens = 0;
+    for (const RlStep& s : partial.steps) partial_tokens += s.generated_tokens;
+    for (const RlStep& s : whole.steps) whole_tokens += s.generated_tokens;
+    EXPECT_EQ(partial.steps.size(), whole.steps.size());
+    // Steps of the engine for a token that is learned.
+    EXPECT_LT(3 * partial.engine_steps * whole_tokens, 2 * whole.engine_steps * partial_tokens);
 }
 
 TEST(PartialRollouts, ACheckpointKeepsThemToTheBit) {
