@@ -7,6 +7,7 @@
 #include "cli/terminal.h"
 #include "io/atomic_file.h"
 #include "rl/nemo_config.h"
+#include "rl/question_rows.h"
 #include "rl/rl_log.h"
 #include "train/device/device_trainer.h"
 #include "train/run_folder.h"
@@ -57,6 +58,7 @@ private:
 struct RlJob {
     ThreadPool pool;
     std::shared_ptr<Parameters> parameters;
+    std::shared_ptr<const QuestionRows> rows;  // of files; null: the task makes its questions
     std::unique_ptr<TrainEngine> trainer;
     std::unique_ptr<RolloutTask> task;
     std::unique_ptr<PolicyTrainer> policy;
@@ -71,24 +73,53 @@ Result<std::unique_ptr<Environment>> environment_of(const RlTask& task) {
         {.command = task.command, .processes = static_cast<int>(task.processes), .timeout = timeout});
 }
 
-Result<std::unique_ptr<RolloutTask>> task_of(const RlConfig& c, const ModelText& text) {
+Result<std::shared_ptr<const QuestionRows>> rows_of(const RlConfig& c) {
+    const auto read = [&](const fs::path& file) {
+        // An environment gets the answer as it stands in the row.
+        return read_question_file({.file = file,
+                                   .input_key = c.task.input_key,
+                                   .output_key = c.task.output_key,
+                                   .rule = c.task.command.empty() ? c.task.reward.rule : AnswerRule::exact});
+    };
+    NIBBLE_TRY(QuestionFile train, read(c.task.train));
+    std::optional<QuestionFile> validation;
+    if (!c.task.validation.empty()) {
+        NIBBLE_TRY(validation, read(c.task.validation));
+    }
+    return std::make_shared<const QuestionRows>(std::move(train), std::move(validation), c.seed);
+}
+
+// Questions and rewards: of `rows`, or where there are none of a built-in task.
+Result<QuestionTaskOptions> questions_of(const RlConfig& c, std::shared_ptr<const QuestionRows> rows) {
+    if (rows) {
+        NIBBLE_TRY(auto reward, AnswerReward::create(c.task.reward));
+        return QuestionTaskOptions{
+            .question = [rows](uint64_t number) { return rows->question(number); },
+            .reward = [reward](const TaskQuestion& q, std::string_view text) { return reward(text, q.answer); }};
+    }
+    return QuestionTaskOptions{
+        .question = [kind = c.task.kind, difficulty = c.task.difficulty,
+                     seed = c.seed](uint64_t number) { return task_question(kind, difficulty, seed, number); },
+        .reward = [kind = c.task.kind](const TaskQuestion& q, std::string_view text) -> Result<double> {
+            return task_reward(kind, q, text);
+        }};
+}
+
+Result<std::unique_ptr<RolloutTask>> task_of(const RlConfig& c, const ModelText& text,
+                                             std::shared_ptr<const QuestionRows> rows) {
     if (c.task.chat && !text.chat)
         return fail("{}: has no chat template; data.chat: false asks without one", c.model.string());
-    NIBBLE_TRY(auto environment, environment_of(c.task));
-    const auto encode = [&text, chat = c.task.chat](const std::string& prompt) {
+    NIBBLE_TRY(QuestionTaskOptions options, questions_of(c, std::move(rows)));
+    NIBBLE_TRY(options.environment, environment_of(c.task));
+    options.prompt = c.task.prompt;
+    options.encode = [&text, chat = c.task.chat](const std::string& prompt) {
         if (!chat) return encode_prompt(text, prompt);
         return encode_chat(text, Json::array({{{"role", "user"}, {"content", prompt}}}));
     };
-    const auto encode_observation = [&text, chat = c.task.chat](const std::string& observation, int32_t last) {
+    options.encode_observation = [&text, chat = c.task.chat](const std::string& observation, int32_t last) {
         return chat ? encode_chat_reply(text, observation, last) : encode_text(text, observation);
     };
-    return generated_task({.kind = c.task.kind,
-                           .difficulty = c.task.difficulty,
-                           .seed = c.seed,
-                           .prompt = c.task.prompt,
-                           .encode = encode,
-                           .encode_observation = encode_observation,
-                           .environment = std::move(environment)});
+    return question_task(std::move(options));
 }
 
 // Room for one answer at least.
@@ -121,9 +152,14 @@ Result<std::unique_ptr<TrainEngine>> trainer_of(const RlConfig& c, const RlFlags
     return trainer;
 }
 
-Status open_job(const RlConfig& c, const RlFlags& flags, const DeviceChoice& device, const ModelText& text,
+Status open_job(RlConfig& c, const RlFlags& flags, const DeviceChoice& device, const ModelText& text,
                 const JobHooks& hooks, RlJob& job) {
     const bool fp32 = c.precision.recipe == TrainRecipe::fp32;
+    if (!c.task.train.empty()) {
+        NIBBLE_TRY(job.rows, rows_of(c));
+        if (job.rows->validation_rows() > 0)
+            c.validation_prompts = std::min(c.validation_prompts, job.rows->validation_rows());
+    }
     NIBBLE_TRY(const auto checkpoint, Checkpoint::open(c.model));
     NIBBLE_TRY(job.parameters,
                Parameters::copy(*checkpoint, fp32 ? DType::f32 : DType::bf16, job.pool).within(c.model.string()));
@@ -144,22 +180,23 @@ Status open_job(const RlConfig& c, const RlFlags& flags, const DeviceChoice& dev
     }
     NIBBLE_TRY(job.trainer, trainer_of(c, flags, device, job));
     NIBBLE_TRY(options.end_tokens, end_tokens(job.trainer->config(), *checkpoint, text));
-    NIBBLE_TRY(job.task, task_of(c, text));
+    NIBBLE_TRY(job.task, task_of(c, text, job.rows));
     NIBBLE_TRY(job.policy, PolicyTrainer::create(c, *job.trainer, *job.task, std::move(options)));
     return Ok{};
 }
 
-Result<RunFolderOptions> rl_folder(const RlConfig& c, const RlFlags& flags, const TrainEngine& trainer,
-                                   const JobHooks& hooks) {
+Result<RunFolderOptions> rl_folder(const RlConfig& c, const RlFlags& flags, const RlJob& job, const JobHooks& hooks) {
     NIBBLE_TRY(const Json config, parse_json(c.identity));
     Json identity = config;
-    if (const std::string arithmetic = trainer.arithmetic(); !arithmetic.empty()) identity["arithmetic"] = arithmetic;
+    if (const std::string arithmetic = job.trainer->arithmetic(); !arithmetic.empty())
+        identity["arithmetic"] = arithmetic;
+    if (job.rows) identity["data"]["train"] = job.rows->train_hash();  // wherever the file lies
     return RunFolderOptions{.folder = c.output,
                             .resume = c.resume,
                             .identity = identity.dump(),
                             .about = {{"name", fs::absolute(c.output).lexically_normal().filename().string()},
                                       {"command", flags.command_line},
-                                      {"parameters", trainer.parameters().elements()},
+                                      {"parameters", job.trainer->parameters().elements()},
                                       {"config", config}},
                             .saving = c.saving,
                             .warn = hooks.warn};
@@ -205,14 +242,14 @@ Result<int64_t> run_steps(const RlConfig& c, const RlFlags& flags, RlJob& job, R
 Result<Outcome> run_rl(const RlFlags& flags) {
     NIBBLE_TRY(const DeviceChoice device, parse_device(flags.device));
     if (device.cuda) NIBBLE_CHECK(open_device(device));
-    NIBBLE_TRY(const RlConfig config, rl_config(flags));
+    NIBBLE_TRY(RlConfig config, rl_config(flags));
     NIBBLE_TRY(const ModelText text, open_model_text(config.model));
     Console console(true);
     const JobHooks hooks = console.hooks();
     RlJob job(flags.threads);
     NIBBLE_CHECK(open_job(config, flags, device, text, hooks, job));
     PromptPlace place(*job.policy);
-    NIBBLE_TRY(const auto options, rl_folder(config, flags, *job.trainer, hooks));
+    NIBBLE_TRY(const auto options, rl_folder(config, flags, job, hooks));
     NIBBLE_TRY(const auto folder, RunFolder::open(options, *job.trainer, place));
     if (!flags.quiet && !flags.json) {
         fmt::print("{} parameters, {} prompts x {} answers a step, precision {}\n", job.parameters->elements(),

@@ -10,8 +10,6 @@
 namespace nibble {
 namespace {
 
-constexpr uint64_t validation_prompts_from = uint64_t{1} << 40;  // training's numbers stay below
-
 bool all_equal(std::span<const Rollout> group) {
     return std::ranges::all_of(group, [&](const Rollout& r) { return r.reward == group[0].reward; });
 }

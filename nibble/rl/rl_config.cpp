@@ -36,6 +36,7 @@ std::string identity_of(const YamlNode& root) {
     if (json.contains("grpo") && json["grpo"].is_object())
         for (const char* key : {"max_num_steps", "val_period", "max_val_samples", "num_val_generations_per_prompt"})
             json["grpo"].erase(key);
+    if (json.contains("data") && json["data"].is_object()) json["data"].erase("validation");
     return json.dump();
 }
 
@@ -225,19 +226,49 @@ void read_policy(YamlFields& top, RlConfig& c) {
             });
 }
 
+// Keys that say nothing beside the others.
+Status check_data(const YamlNode& root, const RlTask& t) {
+    const YamlNode* data = root.find("data");
+    const auto has = [&](std::string_view key) { return data && data->find(key); };
+    if (!has("task") && !has("train")) return fail("'data.task' or 'data.train' is missing");
+    if (has("task") && has("train")) return fail("data.task and data.train exclude each other");
+    if (has("train"))
+        if (has("difficulty")) return fail("data.difficulty is of data.task; data.train has none");
+    if (has("task"))
+        for (const std::string_view key : {"validation", "input_key", "output_key", "reward", "format", "format_share"})
+            if (has(key)) return fail("data.{} is of data.train; data.task has none", key);
+    if (!t.command.empty())
+        for (const std::string_view key : {"reward", "format", "format_share"})
+            if (has(key)) return fail("data.{} and env.command exclude each other: the environment judges", key);
+    if (has("format_share") && !has("format")) return fail("data.format_share needs data.format");
+    return Ok{};
+}
+
 void read_task(YamlFields& top, RlTask& t) {
-    top.map("data", {"task", "difficulty", "prompt", "chat"}, [&](YamlFields& m) {
-        m.named("task", task_from_name, t.kind);
-        int64_t difficulty = t.difficulty;
-        m.count("difficulty", 1, difficulty);
-        t.difficulty = static_cast<int>(difficulty);
-        m.read("prompt", [&](const YamlNode& node, const std::string& name) -> Status {  // may have several lines
-            if (node.kind != YamlNode::Kind::scalar) return fail("{}: {} must be text", node.where(), name);
-            t.prompt = node.text;
-            return Ok{};
-        });
-        m.flag("chat", t.chat);
-    });
+    top.map("data",
+            {"task", "difficulty", "train", "validation", "input_key", "output_key", "reward", "format", "format_share",
+             "prompt", "chat"},
+            [&](YamlFields& m) {
+                m.named("task", task_from_name, t.kind);
+                m.path("train", t.train);
+                m.path("validation", t.validation);
+                m.text("input_key", t.input_key);
+                m.text("output_key", t.output_key);
+                m.named("reward", answer_rule_from_name, t.reward.rule);
+                m.text("format", t.reward.format);
+                m.number("format_share", 0, 1, t.reward.format_share);
+                int64_t difficulty = t.difficulty;
+                m.count("difficulty", 1, difficulty);
+                t.difficulty = static_cast<int>(difficulty);
+                m.read("prompt",
+                       [&](const YamlNode& node, const std::string& name) -> Status {  // may have several lines
+                           if (node.kind != YamlNode::Kind::scalar)
+                               return fail("{}: {} must be text", node.where(), name);
+                           t.prompt = node.text;
+                           return Ok{};
+                       });
+                m.flag("chat", t.chat);
+            });
     top.map("env", {"command", "processes", "timeout_seconds"}, [&](YamlFields& m) {
         read_list(m, "command", t.command, [](const YamlNode& n, const std::string& what) { return as_text(n, what); });
         m.count("processes", 1, t.processes);
@@ -277,6 +308,9 @@ Status check(const RlConfig& c) {
                     c.generation.most_tokens, c.length);
     if (c.task.difficulty < 1 || c.task.difficulty > 6)
         return fail("data.difficulty {}: must be 1 to 6", c.task.difficulty);
+    if (!c.task.train.empty() && c.validation_every > 0 && c.task.validation.empty())
+        return fail("grpo.val_period {}: data.validation is missing", c.validation_every);
+    NIBBLE_CHECK(AnswerReward::create(c.task.reward).within("data.format"));
     if (c.task.prompt.find("{}") == c.task.prompt.npos) return fail("data.prompt: has no {{}} for the question");
     return Ok{};
 }
@@ -301,7 +335,7 @@ Result<RlConfig> parse_rl_config(std::string_view yaml, std::string_view name) {
     });
     NIBBLE_CHECK(top.status());
     if (c.model.empty()) return fail("{}: 'policy.model_name' is missing", file);
-    if (!root.find("data") || !root.find("data")->find("task")) return fail("{}: 'data.task' is missing", file);
+    NIBBLE_CHECK(check_data(root, c.task).within(file));
     NIBBLE_CHECK(check(c).within(file));
     c.identity = identity_of(root);
     return c;

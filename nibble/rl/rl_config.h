@@ -5,6 +5,7 @@
 
 #include "kernels/sampling.h"
 #include "rl/advantage.h"
+#include "rl/answer_rule.h"
 #include "rl/policy_loss.h"
 #include "rl/reward_shaping.h"
 #include "rl/tasks.h"
@@ -42,8 +43,11 @@ struct RlAsync {
 };
 
 struct RlTask {
-    TaskKind kind = TaskKind::sum;
+    TaskKind kind = TaskKind::sum;  // questions made on the spot
     int difficulty = 1;
+    std::filesystem::path train, validation;  // instead: files of JSON lines (rl/question_rows.h); empty: none
+    std::string input_key = "input", output_key = "output";
+    AnswerRewardOptions reward;        // of their rows
     std::string prompt = "{}";         // the question takes the place of {}
     bool chat = true;                  // the prompt is a user's message of the model's chat template
     std::vector<std::string> command;  // an environment that judges; empty: the task's own rule

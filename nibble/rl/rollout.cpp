@@ -5,23 +5,31 @@
 namespace nibble {
 namespace {
 
-class GeneratedTask : public RolloutTask {
+class QuestionTask : public RolloutTask {
 public:
-    explicit GeneratedTask(GeneratedTaskOptions options) : options_(std::move(options)) {}
+    explicit QuestionTask(QuestionTaskOptions options) : options_(std::move(options)) {}
 
     Result<RolloutPrompt> prompt(uint64_t number) override {
-        NIBBLE_TRY(TaskQuestion q, task_question(options_.kind, options_.difficulty, options_.seed, number));
+        NIBBLE_TRY(TaskQuestion q, options_.question(number));
         std::string text = options_.prompt;
         if (const size_t at = text.find("{}"); at != text.npos) text.replace(at, 2, q.prompt);
-        NIBBLE_TRY(auto tokens, options_.encode(text));
-        return RolloutPrompt{std::move(tokens), std::move(q.prompt), std::move(q.answer)};
+        const std::string name = q.where.empty() ? fmt::format("prompt {}", number) : q.where;
+        NIBBLE_TRY(auto tokens, options_.encode(text).within(name));
+        return RolloutPrompt{.tokens = std::move(tokens),
+                             .question = std::move(q.prompt),
+                             .expected = std::move(q.answer),
+                             .where = std::move(q.where)};
     }
 
     Status judge(const std::vector<RolloutPrompt>& prompts, std::span<Rollout* const> rollouts) override {
         if (options_.environment) return ask(prompts, rollouts);
         for (Rollout* r : rollouts) {
             const RolloutPrompt& p = prompts[r->prompt];
-            r->reward = task_reward(options_.kind, {p.question, p.expected}, r->text);
+            const auto reward = options_.reward({p.question, p.expected, p.where}, r->text);
+            if (reward.ok())
+                r->reward = *reward;
+            else
+                r->failure = reward.error().message();
         }
         return Ok{};
     }
@@ -49,13 +57,13 @@ private:
         return Ok{};
     }
 
-    GeneratedTaskOptions options_;
+    QuestionTaskOptions options_;
 };
 
 }  // namespace
 
-std::unique_ptr<RolloutTask> generated_task(GeneratedTaskOptions options) {
-    return std::make_unique<GeneratedTask>(std::move(options));
+std::unique_ptr<RolloutTask> question_task(QuestionTaskOptions options) {
+    return std::make_unique<QuestionTask>(std::move(options));
 }
 
 Result<RolloutBatch> roll_out(Engine& engine, RolloutTask& task, const RolloutRequest& request) {

@@ -21,6 +21,7 @@ namespace nibble {
 struct RolloutPrompt {
     std::vector<int32_t> tokens;
     std::string question, expected;  // for whoever judges the answer
+    std::string where;               // TaskQuestion::where
     // Set by the pool:
     uint64_t number = 0;  // of the task
     int64_t begun = 0;    // step in which its answers began
@@ -49,6 +50,8 @@ struct Rollout {
     int64_t length() const { return std::ranges::count(written, 1); }  // tokens that the model wrote
 };
 
+inline constexpr uint64_t validation_prompts_from = uint64_t{1} << 40;  // training's numbers stay below
+
 // What the model is asked, and what its answers are worth.
 class RolloutTask {
 public:
@@ -60,11 +63,11 @@ public:
     virtual Status judge(const std::vector<RolloutPrompt>& prompts, std::span<Rollout* const> rollouts) = 0;
 };
 
-// Questions of a built-in task (rl/tasks.h), judged by its own rule or by an environment.
-struct GeneratedTaskOptions {
-    TaskKind kind = TaskKind::sum;
-    int difficulty = 1;
-    uint64_t seed = 0;
+// Questions in text, judged by a rule or by an environment.
+struct QuestionTaskOptions {
+    std::function<Result<TaskQuestion>(uint64_t number)> question;
+    // Where there is no environment. Error: this answer cannot be judged.
+    std::function<Result<double>(const TaskQuestion& question, std::string_view text)> reward;
     std::string prompt = "{}";  // the question takes the place of {}
     std::function<Result<std::vector<int32_t>>(const std::string& prompt)> encode;
     // What follows a turn whose last token is `last`, so that the model reads the observation and writes again. Needed
@@ -72,7 +75,7 @@ struct GeneratedTaskOptions {
     std::function<Result<std::vector<int32_t>>(const std::string& observation, int32_t last)> encode_observation;
     std::unique_ptr<Environment> environment;  // may be null
 };
-std::unique_ptr<RolloutTask> generated_task(GeneratedTaskOptions options);
+std::unique_ptr<RolloutTask> question_task(QuestionTaskOptions options);
 
 struct RolloutRequest {
     uint64_t first_prompt = 0;

@@ -59,6 +59,44 @@ data: {{task: sort, chat: false, prompt: "Q: {{}}\nA:"}}
     EXPECT_EQ(read_file(dir / "out.txt"), "nibble: rl.yaml: 'output' is missing; or give -o DIR\n");
 }
 
+TEST(RlCommand, LearnsFromRowsOfFiles) {
+    TempDir dir;
+    std::string rows;
+    for (int i = 0; i < 5; ++i)
+        rows +=
+            fmt::format("{{\"question\": \"What is {0} + 1?\", \"answer\": \"{0} + 1 = {1}\\n#### {1}\"}}\n", i, i + 1);
+    write_file(dir / "train.jsonl", rows);
+    write_file(dir / "held.jsonl", rows.substr(0, rows.find('\n')));
+    write_file(dir / "rl.yaml", fmt::format(R"(
+policy:
+  model_name: {}
+  max_total_sequence_length: 96
+  generation: {{max_new_tokens: 8}}
+grpo: {{num_prompts_per_step: 2, num_generations_per_prompt: 2, max_num_steps: 4, val_period: 2, max_val_samples: 9}}
+loss_fn: {{reference_policy_kl_penalty: 0}}
+data: {{train: train.jsonl, validation: held.jsonl, input_key: question, output_key: answer, chat: false, prompt: "Q: {{}}\nA:"}}
+)",
+                                            test_data("chat").string()));
+    ASSERT_EQ(rl(dir, "rl.yaml -o whole"), 0) << read_file(dir / "out.txt");
+    const auto log = read_run_log(dir / "whole/train.jsonl");
+    ASSERT_EQ(log->size(), 5u);
+    EXPECT_EQ((*log)[2]["validation_prompts"], 1);  // as many as there are
+    EXPECT_EQ((*log)[4]["mismatch_tokens"], 0);
+    ASSERT_EQ(rl(dir, "rl.yaml -o parts --steps 3"), 0) << read_file(dir / "out.txt");
+    std::filesystem::remove_all(dir / "parts/model");
+    ASSERT_EQ(rl(dir, "rl.yaml -o parts --resume"), 0) << read_file(dir / "out.txt");
+    EXPECT_EQ(read_file(dir / "parts/model/model.safetensors"), read_file(dir / "whole/model/model.safetensors"));
+    // Other rows are another run; a broken one is named.
+    std::filesystem::remove_all(dir / "parts/model");
+    write_file(dir / "train.jsonl", rows + rows);
+    EXPECT_NE(rl(dir, "rl.yaml -o parts --resume --steps 5"), 0);
+    EXPECT_NE(read_file(dir / "out.txt").find("data"), std::string::npos) << read_file(dir / "out.txt");
+    write_file(dir / "train.jsonl", rows + "{\"question\": \"\"}\n");
+    EXPECT_NE(rl(dir, "rl.yaml -o other"), 0);
+    EXPECT_EQ(read_file(dir / "out.txt"), "nibble: train.jsonl: line 6: 'question': is empty\n");
+    EXPECT_FALSE(std::filesystem::exists(dir / "other"));
+}
+
 TEST(RlCommand, TranslatesRecipesAndOverwritesNothing) {
     TempDir dir;
     write_file(dir / "nemo.yaml", "policy: {model_name: M}\ngrpo: {seed: 7, val_at_start: true}\n");

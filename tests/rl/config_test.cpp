@@ -1,5 +1,6 @@
 #include "rl/rl_config.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 namespace nibble {
@@ -138,7 +139,7 @@ TEST(RlConfig, SaysWhatIsWrong) {
     EXPECT_EQ(config_error(start), "");
     EXPECT_NE(config_error(start + "grpo: {num_prompts: 3}\n").find("num_prompts_per_step"), std::string::npos);
     EXPECT_EQ(config_error("data: {task: sort}\n"), "rl.yaml: 'policy.model_name' is missing");
-    EXPECT_EQ(config_error("policy: {model_name: M}\n"), "rl.yaml: 'data.task' is missing");
+    EXPECT_EQ(config_error("policy: {model_name: M}\n"), "rl.yaml: 'data.task' or 'data.train' is missing");
     EXPECT_EQ(config_error("policy: {model_name: M, precision: {recipe: nvfp4, row_scaled: true}}\n"
                            "data: {task: sort}\n"),
               "");
@@ -182,6 +183,36 @@ TEST(RlConfig, IdentityIsWhatDecidesTheBits) {
         base);
     EXPECT_NE(identity("grpo: {seed: 4}\n"), base);
     EXPECT_NE(identity("grpo: {seed: 3}\nloss_fn: {ratio_clip_min: 0.1}\n"), base);
+}
+
+TEST(RlConfig, RowsOfFilesInsteadOfATask) {
+    const auto c = parse_rl_config(R"(
+policy: {model_name: M}
+data: {train: a.jsonl, validation: b.jsonl, input_key: question, output_key: answer, reward: choice, format: "^A", format_share: 0.2}
+)",
+                                   "rl.yaml");
+    ASSERT_TRUE(c.ok()) << c.error().message();
+    EXPECT_EQ(c->task.train, "a.jsonl");
+    EXPECT_EQ(c->task.validation, "b.jsonl");
+    EXPECT_EQ(c->task.input_key, "question");
+    EXPECT_EQ(c->task.output_key, "answer");
+    EXPECT_EQ(c->task.reward.rule, AnswerRule::choice);
+    EXPECT_EQ(c->task.reward.format, "^A");
+    EXPECT_EQ(c->task.reward.format_share, 0.2);
+    EXPECT_EQ(c->identity.find("b.jsonl"), std::string::npos);  // may change when a run goes on
+    const auto error = [](std::string_view data, std::string_view more = "") {
+        return config_error(fmt::format("policy: {{model_name: M}}\ndata: {{{}}}\n{}", data, more));
+    };
+    EXPECT_EQ(error("chat: false"), "rl.yaml: 'data.task' or 'data.train' is missing");
+    EXPECT_EQ(error("task: sum, train: a"), "rl.yaml: data.task and data.train exclude each other");
+    EXPECT_EQ(error("train: a, difficulty: 2"), "rl.yaml: data.difficulty is of data.task; data.train has none");
+    EXPECT_EQ(error("task: sum, reward: math"), "rl.yaml: data.reward is of data.train; data.task has none");
+    EXPECT_EQ(error("train: a, reward: math", "env: {command: [judge]}"),
+              "rl.yaml: data.reward and env.command exclude each other: the environment judges");
+    EXPECT_EQ(error("train: a", "grpo: {val_period: 5}"), "rl.yaml: grpo.val_period 5: data.validation is missing");
+    EXPECT_EQ(error("train: a, format_share: 0.5"), "rl.yaml: data.format_share needs data.format");
+    EXPECT_NE(error("train: a, format: \"(\"").find("rl.yaml: data.format: "), std::string::npos);
+    EXPECT_NE(error("train: a, reward: judge").find("choose one of: math, exact, regex, choice"), std::string::npos);
 }
 
 }  // namespace

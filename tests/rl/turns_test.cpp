@@ -41,7 +41,7 @@ TurnsTask turns_task() {
     TurnsTask made;
     auto environment = std::make_unique<CountingEnvironment>();
     made.environment = environment.get();
-    GeneratedTaskOptions options{.kind = TaskKind::sum, .difficulty = 3};
+    QuestionTaskOptions options{.question = [](uint64_t n) { return task_question(TaskKind::sum, 3, 0, n); }};
     options.encode = [](const std::string& text) -> Result<std::vector<int32_t>> {
         std::vector<int32_t> tokens;
         for (const char c : text) tokens.push_back(c % 40 + 1);
@@ -51,7 +51,7 @@ TurnsTask turns_task() {
         return std::vector<int32_t>{41, last, text.back() - '0' + 42};
     };
     options.environment = std::move(environment);
-    made.task = generated_task(std::move(options));
+    made.task = question_task(std::move(options));
     return made;
 }
 
