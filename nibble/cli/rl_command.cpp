@@ -9,6 +9,7 @@
 #include "rl/nemo_config.h"
 #include "rl/question_rows.h"
 #include "rl/rl_log.h"
+#include "rl/rl_page.h"
 #include "train/device/device_trainer.h"
 #include "train/run_folder.h"
 
@@ -58,6 +59,7 @@ private:
 struct RlJob {
     ThreadPool pool;
     std::shared_ptr<Parameters> parameters;
+    std::optional<Tokenizer> tokenizer;
     std::shared_ptr<const QuestionRows> rows;  // of files; null: the task makes its questions
     std::unique_ptr<TrainEngine> trainer;
     std::unique_ptr<RolloutTask> task;
@@ -178,6 +180,7 @@ Status open_job(RlConfig& c, const RlFlags& flags, const DeviceChoice& device, c
         NIBBLE_TRY(options.reference, FrozenPolicy::create(*checkpoint, c.precision, flags.kernels, job.pool,
                                                            static_cast<float>(c.generation.temperature)));
     }
+    job.tokenizer = text.tokenizer;
     NIBBLE_TRY(job.trainer, trainer_of(c, flags, device, job));
     NIBBLE_TRY(options.end_tokens, end_tokens(job.trainer->config(), *checkpoint, text));
     NIBBLE_TRY(job.task, task_of(c, text, job.rows));
@@ -199,6 +202,7 @@ Result<RunFolderOptions> rl_folder(const RlConfig& c, const RlFlags& flags, cons
                                       {"parameters", job.trainer->parameters().elements()},
                                       {"config", config}},
                             .saving = c.saving,
+                            .view = rl_view(),
                             .warn = hooks.warn};
 }
 
@@ -229,6 +233,7 @@ Result<int64_t> run_steps(const RlConfig& c, const RlFlags& flags, RlJob& job, R
             if (value.ok()) validation = *value;
         }
         const Json line = to_json(step, validation, seconds);
+        folder.write_beside(samples_name, samples_text(number, step.samples, job.tokenizer));
         folder.after_step(line, *job.trainer, place);
         if (flags.json)
             fmt::print("{}", json_line(line));

@@ -176,6 +176,7 @@ Status PolicyTrainer::weigh(RolloutBatch& batch, RlStep& step) const {
     const auto group = static_cast<size_t>(config_.generations);
     for (size_t p = 0; p < batch.prompts.size(); ++p)
         step.equal_groups += all_equal(std::span(batch.rollouts).subspan(p * group, group));
+    step.samples = choose_samples(batch, options_.samples, step.step);
     return Ok{};
 }
 
@@ -229,6 +230,11 @@ Status PolicyTrainer::learn(const RolloutBatch& batch, RlStep& step) {
                                 .weight = weight(r)};
             answer.reference = reference[p.rollout];
             answer.mask = r.written;
+            for (RlSample& s : step.samples)
+                if (s.rollout == p.rollout) {
+                    s.previous.assign(answer.previous.begin(), answer.previous.end());
+                    s.current.assign(current.begin(), current.end());
+                }
             std::vector<uint8_t> stale;
             for (const int64_t s : r.steps) stale.push_back(s != step.step);
             answer.stale = stale;

@@ -13,6 +13,7 @@
 
 #include "rl/frozen_policy.h"
 #include "rl/rl_config.h"
+#include "rl/rl_samples.h"
 #include "rl/rollout_pool.h"
 #include "train/train_engine.h"
 
@@ -44,6 +45,7 @@ struct RlStep {
     int64_t updates = 0;
     double generate_seconds = 0, reward_seconds = 0, train_seconds = 0;
     std::vector<std::string> failure_reasons;  // a few
+    std::vector<RlSample> samples;             // as many as PolicyTrainerOptions::samples
 };
 
 struct RlValidation {
@@ -67,6 +69,7 @@ struct PolicyTrainerOptions {
     double memory_share = 0.9;  // of free memory, for their keys and values
     // Answers are trained one behind the other in rows of up to so many tokens, each a document; 0: one in a row.
     int64_t row_tokens = 0;
+    size_t samples = 6;  // answers of a step that are kept for people
 };
 
 class PolicyTrainer {

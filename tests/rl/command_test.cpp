@@ -46,12 +46,25 @@ data: {{task: sort, chat: false, prompt: "Q: {{}}\nA:"}}
         EXPECT_EQ((*log)[i]["validation_answers"], 3);
         for (const char* name : {"avg_at_k", "pass_at_k", "cons_at_k"}) EXPECT_GE((*log)[i][name], 0.0) << name;
     }
+    // What people look at.
+    const std::string page = read_file(dir / "whole/report.html"), samples = read_file(dir / "whole/samples.json");
+    EXPECT_NE(page.find("Answers of step 2"), std::string::npos);
+    EXPECT_NE(page.find("Tokens that differ"), std::string::npos);
+    EXPECT_EQ(page.find("http-equiv=\"refresh\""), std::string::npos) << "the run is over";
+    EXPECT_NE(samples.find("\"same\":true"), std::string::npos);
+    EXPECT_EQ(samples.find("\"same\":false"), std::string::npos);
+    const std::string events = read_file(dir / "whole/events/events.out.tfevents.00000000");
+    for (const char* tag :
+         {"train/reward", "train/grad_norm", "train/lr", "train/token_mult_prob_error", "train/mismatch_tokens",
+          "validation/accuracy", "validation/pass_at_k", "timing/train/generation", "timing/train/policy_training"})
+        EXPECT_NE(events.find(tag), std::string::npos) << tag;
     // Two steps, then one more: the same weights.
     ASSERT_EQ(rl(dir, "rl.yaml -o parts --steps 2 --threads 1"), 0) << read_file(dir / "out.txt");
     std::filesystem::remove_all(dir / "parts/model");
     ASSERT_EQ(rl(dir, "rl.yaml -o parts --resume --threads 1 --quiet"), 0) << read_file(dir / "out.txt");
     EXPECT_EQ(read_file(dir / "out.txt"), "");
     EXPECT_EQ(read_file(dir / "parts/model/model.safetensors"), read_file(dir / "whole/model/model.safetensors"));
+    EXPECT_EQ(read_file(dir / "parts/samples.json"), samples);
     // What a run must not do.
     EXPECT_NE(rl(dir, "rl.yaml -o whole"), 0);
     EXPECT_NE(read_file(dir / "out.txt").find("exists already"), std::string::npos);
