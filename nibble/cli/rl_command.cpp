@@ -38,8 +38,7 @@ Result<RlConfig> rl_config(const RlFlags& flags) {
     if (!flags.output.empty()) c.output = flags.output;
     c.resume = flags.resume;
     if (c.output.empty()) return fail("{}: 'output' is missing; or give -o DIR", flags.config);
-    if (fs::exists(fs::symlink_status(c.output / "model")))
-        return fail("{}: exists already; remove it or choose another output", (c.output / "model").string());
+    NIBBLE_CHECK(RunFolder::check_model(c.output));
     return c;
 }
 

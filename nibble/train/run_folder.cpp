@@ -59,6 +59,13 @@ Result<std::unique_ptr<RunFolder>> RunFolder::open(const RunFolderOptions& optio
     return run;
 }
 
+Status RunFolder::check_model(const fs::path& folder) {
+    std::error_code ignored;
+    // Of a process that was killed behind its last step.
+    if (fs::exists(folder / "model" / "config.json", ignored)) NIBBLE_CHECK(WorkFolder::Lock::take(folder));
+    return WorkFolder::check(folder / "model", ExportMode::create, 0);
+}
+
 Status RunFolder::restore(TrainEngine& trainer, BatchSource& data) {
     NIBBLE_TRY(const auto found, list_checkpoints(checkpoints_->folder()));
     if (found.empty()) return Ok{};

@@ -47,6 +47,9 @@ public:
     static Result<std::unique_ptr<RunFolder>> open(const RunFolderOptions& options, TrainEngine& trainer,
                                                    BatchSource& data);
 
+    // Whether model/ in `folder` can be written at the end. Errors: it is there already; another process writes it.
+    static Status check_model(const std::filesystem::path& folder);
+
     // Steps that the checkpoint had made.
     int64_t first_step() const { return first_step_; }
 
