@@ -96,14 +96,16 @@ Result<QuestionTaskOptions> questions_of(const RlConfig& c, std::shared_ptr<cons
         NIBBLE_TRY(auto reward, AnswerReward::create(c.task.reward));
         return QuestionTaskOptions{
             .question = [rows](uint64_t number) { return rows->question(number); },
-            .reward = [reward](const TaskQuestion& q, std::string_view text) { return reward(text, q.answer); }};
+            .reward = [reward](const TaskQuestion& q, std::string_view text) { return reward(text, q.answer); },
+            .answer = [rule = c.task.reward.rule](std::string_view text) { return given_answer(rule, text); }};
     }
     return QuestionTaskOptions{
         .question = [kind = c.task.kind, difficulty = c.task.difficulty,
                      seed = c.seed](uint64_t number) { return task_question(kind, difficulty, seed, number); },
         .reward = [kind = c.task.kind](const TaskQuestion& q, std::string_view text) -> Result<double> {
             return task_reward(kind, q, text);
-        }};
+        },
+        .answer = [kind = c.task.kind](std::string_view text) { return task_answer(kind, text); }};
 }
 
 Result<std::unique_ptr<RolloutTask>> task_of(const RlConfig& c, const ModelText& text,

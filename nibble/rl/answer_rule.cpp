@@ -92,6 +92,16 @@ Result<std::string> expected_answer(AnswerRule rule, std::string_view answer) {
     return std::string(1, *letter);
 }
 
+std::string given_answer(AnswerRule rule, std::string_view text) {
+    if (rule == AnswerRule::math) {
+        if (auto found = math_answer(text)) return *std::move(found);
+    }
+    if (rule == AnswerRule::choice) {
+        if (const auto letter = choice_answer(text)) return std::string(1, *letter);
+    }
+    return std::string(without_space(text));
+}
+
 Result<AnswerReward> AnswerReward::create(AnswerRewardOptions options) {
     std::shared_ptr<const Pattern> format;
     if (!options.format.empty()) {

@@ -31,6 +31,10 @@ std::optional<char> choice_answer(std::string_view text);
 // "... #### 42"), else all of it; of `choice` the letter. Error: an answer that the rule cannot use, with the reason.
 Result<std::string> expected_answer(AnswerRule rule, std::string_view answer);
 
+// What a text says by the rule: math_answer(), choice_answer(), or without one, and by the other rules, the text but
+// for white space around it.
+std::string given_answer(AnswerRule rule, std::string_view text);
+
 struct AnswerRewardOptions {
     AnswerRule rule = AnswerRule::math;
     std::string format;         // a regular expression that a well formed answer matches somewhere; empty: none

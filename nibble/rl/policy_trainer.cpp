@@ -311,13 +311,13 @@ Result<RlValidation> PolicyTrainer::validate() {
     for (size_t p = 0; p < batch.prompts.size(); ++p) {
         const auto group = std::span(batch.rollouts).subspan(p * static_cast<size_t>(k), static_cast<size_t>(k));
         if (!std::ranges::all_of(group, [](const Rollout& r) { return r.reward.has_value(); })) continue;
-        std::vector<std::string> texts;
+        std::vector<std::string> answers;
         std::vector<uint8_t> right;
-        for (const Rollout& r : group) texts.push_back(r.text), right.push_back(*r.reward == 1);
+        for (const Rollout& r : group) answers.push_back(r.answer), right.push_back(*r.reward == 1);
         const auto rights = static_cast<int64_t>(std::ranges::count(right, 1));
         v.avg_at_k += static_cast<double>(rights) / static_cast<double>(k);
         v.pass_at_k += pass_at_k(k, rights, k);
-        v.cons_at_k += cons_at_k(texts, right, k);
+        v.cons_at_k += cons_at_k(answers, right, k);
         ++v.prompts;
     }
     for (double* mean : {&v.avg_at_k, &v.pass_at_k, &v.cons_at_k}) *mean /= std::max<double>(1, double(v.prompts));

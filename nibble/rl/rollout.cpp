@@ -22,6 +22,7 @@ public:
     }
 
     Status judge(const std::vector<RolloutPrompt>& prompts, std::span<Rollout* const> rollouts) override {
+        for (Rollout* r : rollouts) r->answer = options_.answer ? options_.answer(r->text) : r->text;
         if (options_.environment) return ask(prompts, rollouts);
         for (Rollout* r : rollouts) {
             const RolloutPrompt& p = prompts[r->prompt];

@@ -43,6 +43,7 @@ struct Rollout {
     bool cut = false;                  // the last turn is at its limit, without an end, or no next one fits
     std::vector<int32_t> observation;  // what the model would read next; empty: the environment has done
     Json state;                        // the environment's, behind the last turn
+    std::string answer;                // what the text says in the end: equal answers are one vote of cons@k
     std::optional<double> reward;      // sum of the turns; none: it could not be judged, and counts nowhere
     std::string failure;               // why
     double shaped = 0, advantage = 0;  // reward after scaling and shaping
@@ -68,6 +69,8 @@ struct QuestionTaskOptions {
     std::function<Result<TaskQuestion>(uint64_t number)> question;
     // Where there is no environment. Error: this answer cannot be judged.
     std::function<Result<double>(const TaskQuestion& question, std::string_view text)> reward;
+    // What a text says in the end; null: the whole text.
+    std::function<std::string(std::string_view text)> answer;
     std::string prompt = "{}";  // the question takes the place of {}
     std::function<Result<std::vector<int32_t>>(const std::string& prompt)> encode;
     // What follows a turn whose last token is `last`, so that the model reads the observation and writes again. Needed

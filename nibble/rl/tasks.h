@@ -34,4 +34,7 @@ Result<TaskQuestion> task_question(TaskKind kind, int difficulty, uint64_t seed,
 // countdown: 0.1 for an expression of the right numbers with another value.
 double task_reward(TaskKind kind, const TaskQuestion& question, std::string_view text);
 
+// What the text says in the end, as task_reward() reads it: a number, or its first line.
+std::string task_answer(TaskKind kind, std::string_view text);
+
 }  // namespace nibble

@@ -132,6 +132,13 @@ TEST(AnswerRule, Choices) {
     EXPECT_EQ(*(*reward)("I choose (B)", "C"), 0);
 }
 
+TEST(AnswerRule, EqualAnswersInOtherWordsAreOneVote) {
+    EXPECT_EQ(given_answer(AnswerRule::math, "6 and 36 make 42.\n#### 42"), given_answer(AnswerRule::math, "So: 42"));
+    EXPECT_EQ(given_answer(AnswerRule::choice, "Not A. I take B."), "B");
+    EXPECT_EQ(given_answer(AnswerRule::exact, " yes\n"), "yes");
+    EXPECT_EQ(given_answer(AnswerRule::math, "no idea "), "no idea");
+}
+
 TEST(AnswerRule, AFormatHasItsShare) {
     const auto reward = AnswerReward::create({.format = "^<think>[^<]*</think>", .format_share = 0.3});
     EXPECT_EQ(*(*reward)("<think>6*7</think>42", "42"), 1);
