@@ -21,6 +21,7 @@ public:
         for (Rollout* r : rollouts) {
             r->reward = judge_(prompts[r->prompt], *r);
             if (!r->reward) r->failure = "not judged";
+            if (r->reward) r->answer = std::to_string(*r->reward);  // equal rewards are one answer
         }
         return Ok{};
     }
