@@ -18,15 +18,15 @@ std::string_view without_space(std::string_view s) {
     return first == s.npos ? std::string_view() : s.substr(first, s.find_last_not_of(" \t\r\n") - first + 1);
 }
 
-bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+bool is_ascii_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
 // "B", "(b)", "B. 42", "\text{B}", "$B$".
 std::optional<char> letter_of(std::string_view marked) {
     for (const std::string_view word : {"\\text{", "\\mathrm{", "\\textbf{"})
         if (marked.starts_with(word)) marked.remove_prefix(word.size());
     marked.remove_prefix(std::min(marked.size(), marked.find_first_not_of("([{ $*")));
-    if (marked.empty() || !is_letter(marked[0])) return {};
-    if (marked.size() > 1 && (is_letter(marked[1]) || (marked[1] == ' ' && marked.size() > 2))) return {};
+    if (marked.empty() || !is_ascii_letter(marked[0])) return {};
+    if (marked.size() > 1 && (is_ascii_letter(marked[1]) || (marked[1] == ' ' && marked.size() > 2))) return {};
     const auto upper = static_cast<char>(marked[0] & ~0x20);
     return upper <= 'J' ? std::optional(upper) : std::nullopt;
 }
@@ -62,7 +62,7 @@ std::optional<char> choice_answer(std::string_view text) {
         if (const auto letter = letter_of(*marked)) return letter;
     const auto part_of_word = [&](size_t i) {
         const auto c = static_cast<unsigned char>(text[i]);
-        return is_letter(text[i]) || (c >= '0' && c <= '9') || c == '_' || c >= 0x80 || c == '\'';
+        return is_ascii_letter(text[i]) || (c >= '0' && c <= '9') || c == '_' || c >= 0x80 || c == '\'';
     };
     for (size_t i = text.size(); i-- > 0;) {
         if (text[i] < 'A' || text[i] > 'J') continue;

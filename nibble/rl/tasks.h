@@ -23,8 +23,8 @@ Result<TaskKind> task_from_name(std::string_view name);
 
 struct TaskQuestion {
     std::string prompt;
-    std::string answer;  // of countdown: "NUMBERS -> TARGET", for task_reward
-    std::string where;   // in which file and line, for errors; empty: made on the spot
+    std::string answer;      // of countdown: "NUMBERS -> TARGET", for task_reward
+    std::string where = {};  // in which file and line, for errors; empty: made on the spot
 };
 
 // difficulty 1 ... 6. Error: out of range.
