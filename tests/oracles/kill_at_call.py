@@ -21,8 +21,9 @@ import random_model
 HERE = os.path.dirname(os.path.abspath(__file__))
 CHAT = os.path.join(HERE, "..", "data", "chat")
 ENOSPC, EMFILE = 28, 24
-# Fields that say when, how long and how something was called.
-TIMES = {"timing", "command", "seconds", "made_at", "finished_at", "resumed_tensors", "tokens_per_second", "prompt_seconds", "generate_seconds"}
+# Fields that say when, how long and how something was called, and what else is measured.
+TIMES = {"timing", "command", "seconds", "made_at", "finished_at", "resumed_tensors", "tokens_per_second", "prompt_seconds", "generate_seconds",
+         "tflops", "memory_gib"}
 
 
 def without_times(value):
