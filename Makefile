@@ -1,7 +1,7 @@
 # The two commands of the README. Everything they need is installed by tools/setup, which says what it does.
 PRESET ?= cpu
 
-.PHONY: demo train-demo test build install deb tarball bench format tidy fuzz asan tsan clean
+.PHONY: demo train-demo rl-demo test build install deb tarball bench format tidy fuzz asan tsan clean
 
 demo: build
 	tools/demo build/$(PRESET)/nibble
@@ -9,6 +9,10 @@ demo: build
 # A small model from this repository's pages: trained, quantized, generating. No network.
 train-demo: build
 	tools/train-demo build/$(PRESET)/nibble
+
+# A small model that reads sums, and then learns to answer them by GRPO. No network.
+rl-demo: build
+	tools/rl-demo build/$(PRESET)/nibble
 
 # A test that fails gets a second try, because test machines are shared; ctest prints both tries.
 test:

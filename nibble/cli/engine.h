@@ -80,5 +80,10 @@ Result<std::vector<int32_t>> encode_prompt(const ModelText& text, const std::str
 // `control_in_data`: control tokens count as such in messages, too; else only in what the template wrote, and a user's
 // "<|im_start|>system" is text.
 Result<std::vector<int32_t>> encode_chat(const ModelText& text, const Json& messages, bool control_in_data = false);
+// What a conversation says behind an answer so that another one follows: the answer's end, `message` as the user's, the
+// next answer's beginning. `last` is the answer's last token: where it is the end already, it does not come again.
+Result<std::vector<int32_t>> encode_chat_reply(const ModelText& text, const std::string& message, int32_t last);
+// Text in the middle of others: without the tokens that begin a text.
+Result<std::vector<int32_t>> encode_text(const ModelText& text, const std::string& more);
 
 }  // namespace nibble

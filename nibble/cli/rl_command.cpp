@@ -7,7 +7,9 @@
 #include "cli/terminal.h"
 #include "io/atomic_file.h"
 #include "rl/nemo_config.h"
+#include "rl/question_rows.h"
 #include "rl/rl_log.h"
+#include "rl/rl_page.h"
 #include "train/device/device_trainer.h"
 #include "train/run_folder.h"
 
@@ -36,23 +38,17 @@ Result<RlConfig> rl_config(const RlFlags& flags) {
     if (!flags.output.empty()) c.output = flags.output;
     c.resume = flags.resume;
     if (c.output.empty()) return fail("{}: 'output' is missing; or give -o DIR", flags.config);
-    if (fs::exists(fs::symlink_status(c.output / "model")))
-        return fail("{}: exists already; remove it or choose another output", (c.output / "model").string());
+    NIBBLE_CHECK(RunFolder::check_model(c.output));
     return c;
 }
 
-// The place of a run in its prompts, as checkpoints keep places.
+// The place of a run in its prompts and rollouts, as checkpoints keep places.
 class PromptPlace : public BatchSource {
 public:
     explicit PromptPlace(PolicyTrainer& policy) : policy_(policy) {}
     Result<TrainBatch> next(int64_t) override { return fail("reinforcement learning makes its rows itself"); }
-    Json place() const override { return {{"prompt", policy_.next_prompt()}}; }
-    Status set_place(const Json& place) override {
-        const auto found = place.find("prompt");
-        if (found == place.end() || !found->is_number_unsigned()) return fail("'prompt' is missing");
-        policy_.set_next_prompt(found->get<uint64_t>());
-        return Ok{};
-    }
+    Json place() const override { return policy_.place(); }
+    Status set_place(const Json& place) override { return policy_.set_place(place); }
 
 private:
     PolicyTrainer& policy_;
@@ -62,6 +58,8 @@ private:
 struct RlJob {
     ThreadPool pool;
     std::shared_ptr<Parameters> parameters;
+    std::optional<Tokenizer> tokenizer;
+    std::shared_ptr<const QuestionRows> rows;  // of files; null: the task makes its questions
     std::unique_ptr<TrainEngine> trainer;
     std::unique_ptr<RolloutTask> task;
     std::unique_ptr<PolicyTrainer> policy;
@@ -76,20 +74,55 @@ Result<std::unique_ptr<Environment>> environment_of(const RlTask& task) {
         {.command = task.command, .processes = static_cast<int>(task.processes), .timeout = timeout});
 }
 
-Result<std::unique_ptr<RolloutTask>> task_of(const RlConfig& c, const ModelText& text) {
+Result<std::shared_ptr<const QuestionRows>> rows_of(const RlConfig& c) {
+    const auto read = [&](const fs::path& file) {
+        // An environment gets the answer as it stands in the row.
+        return read_question_file({.file = file,
+                                   .input_key = c.task.input_key,
+                                   .output_key = c.task.output_key,
+                                   .rule = c.task.command.empty() ? c.task.reward.rule : AnswerRule::exact});
+    };
+    NIBBLE_TRY(QuestionFile train, read(c.task.train));
+    std::optional<QuestionFile> validation;
+    if (!c.task.validation.empty()) {
+        NIBBLE_TRY(validation, read(c.task.validation));
+    }
+    return std::make_shared<const QuestionRows>(std::move(train), std::move(validation), c.seed);
+}
+
+// Questions and rewards: of `rows`, or where there are none of a built-in task.
+Result<QuestionTaskOptions> questions_of(const RlConfig& c, std::shared_ptr<const QuestionRows> rows) {
+    if (rows) {
+        NIBBLE_TRY(auto reward, AnswerReward::create(c.task.reward));
+        return QuestionTaskOptions{
+            .question = [rows](uint64_t number) { return rows->question(number); },
+            .reward = [reward](const TaskQuestion& q, std::string_view text) { return reward(text, q.answer); },
+            .answer = [rule = c.task.reward.rule](std::string_view text) { return given_answer(rule, text); }};
+    }
+    return QuestionTaskOptions{
+        .question = [kind = c.task.kind, difficulty = c.task.difficulty,
+                     seed = c.seed](uint64_t number) { return task_question(kind, difficulty, seed, number); },
+        .reward = [kind = c.task.kind](const TaskQuestion& q, std::string_view text) -> Result<double> {
+            return task_reward(kind, q, text);
+        },
+        .answer = [kind = c.task.kind](std::string_view text) { return task_answer(kind, text); }};
+}
+
+Result<std::unique_ptr<RolloutTask>> task_of(const RlConfig& c, const ModelText& text,
+                                             std::shared_ptr<const QuestionRows> rows) {
     if (c.task.chat && !text.chat)
         return fail("{}: has no chat template; data.chat: false asks without one", c.model.string());
-    NIBBLE_TRY(auto environment, environment_of(c.task));
-    const auto encode = [&text, chat = c.task.chat](const std::string& prompt) {
+    NIBBLE_TRY(QuestionTaskOptions options, questions_of(c, std::move(rows)));
+    NIBBLE_TRY(options.environment, environment_of(c.task));
+    options.prompt = c.task.prompt;
+    options.encode = [&text, chat = c.task.chat](const std::string& prompt) {
         if (!chat) return encode_prompt(text, prompt);
         return encode_chat(text, Json::array({{{"role", "user"}, {"content", prompt}}}));
     };
-    return generated_task({.kind = c.task.kind,
-                           .difficulty = c.task.difficulty,
-                           .seed = c.seed,
-                           .prompt = c.task.prompt,
-                           .encode = encode,
-                           .environment = std::move(environment)});
+    options.encode_observation = [&text, chat = c.task.chat](const std::string& observation, int32_t last) {
+        return chat ? encode_chat_reply(text, observation, last) : encode_text(text, observation);
+    };
+    return question_task(std::move(options));
 }
 
 // Room for one answer at least.
@@ -100,8 +133,11 @@ int64_t row_tokens_on_gpu(const RlConfig& c) {
 
 Result<std::unique_ptr<TrainEngine>> trainer_of(const RlConfig& c, const RlFlags& flags, const DeviceChoice& device,
                                                 RlJob& job) {
-    const TrainerOptions options{
-        .precision = c.precision, .optimizer = c.optimizer, .seed = c.seed, .kernels = flags.kernels};
+    const TrainerOptions options{.precision = c.precision,
+                                 .optimizer = c.optimizer,
+                                 .seed = c.seed,
+                                 .kernels = flags.kernels,
+                                 .sampling = c.generation.sampling()};
     std::unique_ptr<TrainEngine> trainer;
     if (device.cuda) {
         const int64_t answers = c.prompts * c.generations, of_update = c.train_batch > 0 ? c.train_batch : answers;
@@ -119,9 +155,14 @@ Result<std::unique_ptr<TrainEngine>> trainer_of(const RlConfig& c, const RlFlags
     return trainer;
 }
 
-Status open_job(const RlConfig& c, const RlFlags& flags, const DeviceChoice& device, const ModelText& text,
+Status open_job(RlConfig& c, const RlFlags& flags, const DeviceChoice& device, const ModelText& text,
                 const JobHooks& hooks, RlJob& job) {
     const bool fp32 = c.precision.recipe == TrainRecipe::fp32;
+    if (!c.task.train.empty()) {
+        NIBBLE_TRY(job.rows, rows_of(c));
+        if (job.rows->validation_rows() > 0)
+            c.validation_prompts = std::min(c.validation_prompts, job.rows->validation_rows());
+    }
     NIBBLE_TRY(const auto checkpoint, Checkpoint::open(c.model));
     NIBBLE_TRY(job.parameters,
                Parameters::copy(*checkpoint, fp32 ? DType::f32 : DType::bf16, job.pool).within(c.model.string()));
@@ -137,28 +178,32 @@ Status open_job(const RlConfig& c, const RlFlags& flags, const DeviceChoice& dev
                 flags.device);
     }
     if (c.loss.kl_penalty > 0) {
-        NIBBLE_TRY(options.reference, FrozenPolicy::create(*checkpoint, c.precision, flags.kernels, job.pool));
+        NIBBLE_TRY(options.reference, FrozenPolicy::create(*checkpoint, c.precision, flags.kernels, job.pool,
+                                                           static_cast<float>(c.generation.temperature)));
     }
+    job.tokenizer = text.tokenizer;
     NIBBLE_TRY(job.trainer, trainer_of(c, flags, device, job));
     NIBBLE_TRY(options.end_tokens, end_tokens(job.trainer->config(), *checkpoint, text));
-    NIBBLE_TRY(job.task, task_of(c, text));
+    NIBBLE_TRY(job.task, task_of(c, text, job.rows));
     NIBBLE_TRY(job.policy, PolicyTrainer::create(c, *job.trainer, *job.task, std::move(options)));
     return Ok{};
 }
 
-Result<RunFolderOptions> rl_folder(const RlConfig& c, const RlFlags& flags, const TrainEngine& trainer,
-                                   const JobHooks& hooks) {
+Result<RunFolderOptions> rl_folder(const RlConfig& c, const RlFlags& flags, const RlJob& job, const JobHooks& hooks) {
     NIBBLE_TRY(const Json config, parse_json(c.identity));
     Json identity = config;
-    if (const std::string arithmetic = trainer.arithmetic(); !arithmetic.empty()) identity["arithmetic"] = arithmetic;
+    if (const std::string arithmetic = job.trainer->arithmetic(); !arithmetic.empty())
+        identity["arithmetic"] = arithmetic;
+    if (job.rows) identity["data"]["train"] = job.rows->train_hash();  // wherever the file lies
     return RunFolderOptions{.folder = c.output,
                             .resume = c.resume,
                             .identity = identity.dump(),
                             .about = {{"name", fs::absolute(c.output).lexically_normal().filename().string()},
                                       {"command", flags.command_line},
-                                      {"parameters", trainer.parameters().elements()},
+                                      {"parameters", job.trainer->parameters().elements()},
                                       {"config", config}},
                             .saving = c.saving,
+                            .view = rl_view(),
                             .warn = hooks.warn};
 }
 
@@ -189,6 +234,7 @@ Result<int64_t> run_steps(const RlConfig& c, const RlFlags& flags, RlJob& job, R
             if (value.ok()) validation = *value;
         }
         const Json line = to_json(step, validation, seconds);
+        folder.write_beside(samples_name, samples_text(number, step.samples, job.tokenizer));
         folder.after_step(line, *job.trainer, place);
         if (flags.json)
             fmt::print("{}", json_line(line));
@@ -202,14 +248,14 @@ Result<int64_t> run_steps(const RlConfig& c, const RlFlags& flags, RlJob& job, R
 Result<Outcome> run_rl(const RlFlags& flags) {
     NIBBLE_TRY(const DeviceChoice device, parse_device(flags.device));
     if (device.cuda) NIBBLE_CHECK(open_device(device));
-    NIBBLE_TRY(const RlConfig config, rl_config(flags));
+    NIBBLE_TRY(RlConfig config, rl_config(flags));
     NIBBLE_TRY(const ModelText text, open_model_text(config.model));
     Console console(true);
     const JobHooks hooks = console.hooks();
     RlJob job(flags.threads);
     NIBBLE_CHECK(open_job(config, flags, device, text, hooks, job));
     PromptPlace place(*job.policy);
-    NIBBLE_TRY(const auto options, rl_folder(config, flags, *job.trainer, hooks));
+    NIBBLE_TRY(const auto options, rl_folder(config, flags, job, hooks));
     NIBBLE_TRY(const auto folder, RunFolder::open(options, *job.trainer, place));
     if (!flags.quiet && !flags.json) {
         fmt::print("{} parameters, {} prompts x {} answers a step, precision {}\n", job.parameters->elements(),

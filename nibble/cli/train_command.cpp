@@ -202,10 +202,7 @@ Status check_output(const TrainConfig& c) {
     if (c.output.empty() && (c.resume || c.saving.every > 0))
         return fail("{}: needs an output folder", c.resume ? "resume" : "saving.every");
     if (c.output.empty()) return Ok{};
-    std::error_code ignored;
-    // Of a process that was killed behind its last step.
-    if (fs::exists(c.output / "model" / "config.json", ignored)) NIBBLE_CHECK(WorkFolder::Lock::take(c.output));
-    return WorkFolder::check(c.output / "model", ExportMode::create, 0);
+    return RunFolder::check_model(c.output);
 }
 
 // What runs that differ by their seed alone have in common.

@@ -26,6 +26,7 @@ struct SamplingParams {
     float frequency_penalty = 0.0f;  // the same, once per occurrence
     uint64_t seed = 0;
 
+    bool filters() const { return top_k > 0 || top_p < 1 || min_p > 0; }
     bool penalizes() const { return repetition_penalty != 1.0f || presence_penalty != 0 || frequency_penalty != 0; }
 };
 

@@ -1,5 +1,6 @@
 #include "model/loss.h"
 
+#include "kernels/token_filter.h"
 #include "model/gradients.h"
 
 #include <algorithm>
@@ -26,7 +27,8 @@ struct Slab {
 
 class Slabs {
 public:
-    Slabs(const Head& head, int64_t rows, Workspace& work) : head_(head), work_(work) {
+    Slabs(const Head& head, const SamplingParams& sampling, int64_t rows, Workspace& work)
+        : head_(head), sampling_(sampling), work_(work) {
         const int64_t most = std::min(slab_rows, rows);
         slab_.normed = work.arena.floats(most * hidden());
         slab_.logits = work.arena.floats(most * vocab());
@@ -34,7 +36,7 @@ public:
     int64_t hidden() const { return head_.linear().cols; }
     int64_t vocab() const { return head_.linear().rows; }
 
-    // log_probs [count] of the labels; the slab's logits are left as they are.
+    // log_probs [count] of the labels; the slab's logits are left, as the draw has them.
     Result<Slab> compute(const float* x, int64_t begin, int64_t count, std::span<const int32_t> labels,
                          std::span<float> log_probs) {
         const int64_t n = hidden(), v = vocab();
@@ -47,11 +49,13 @@ public:
         std::atomic<int64_t> bad{count};
         work_.parallel_rows(count, 4 * v, [&](int64_t first, int64_t last) {
             std::vector<float> all(static_cast<size_t>(v));
+            TokenFilter filter;
             for (int64_t i = first; i < last; ++i) {
-                const float* logits = slab_.logits + i * v;
+                float* logits = slab_.logits + i * v;
                 if (work_.elementwise->first_nonfinite(logits, v) >= 0)
                     for (int64_t least = bad; i < least && !bad.compare_exchange_weak(least, i);) {
                     }
+                filter.restrict({logits, static_cast<size_t>(v)}, sampling_);
                 const int32_t label = labels[static_cast<size_t>(begin + i)];
                 if (label >= 0) work_.elementwise->log_softmax(logits, v, all.data());
                 log_probs[static_cast<size_t>(begin + i)] = label < 0 ? 0.0f : all[static_cast<size_t>(label)];
@@ -63,34 +67,36 @@ public:
 
 private:
     const Head& head_;
+    SamplingParams sampling_;
     Workspace& work_;
     Slab slab_{};
 };
 
 }  // namespace
 
-Status label_log_probs(const Head& head, const float* x, std::span<const int32_t> labels, std::span<float> log_probs,
-                       Workspace& work) {
+Status label_log_probs(const Head& head, const float* x, std::span<const int32_t> labels,
+                       const SamplingParams& sampling, std::span<float> log_probs, Workspace& work) {
     const Arena::Scope scope(work.arena);
     const int64_t rows = std::ssize(labels);
     NIBBLE_CHECK(check_labels(labels, head.linear().rows));
-    Slabs slabs(head, rows, work);
+    Slabs slabs(head, sampling, rows, work);
     for (int64_t begin = 0; begin < rows; begin += slab_rows)
         NIBBLE_CHECK(slabs.compute(x, begin, std::min(slab_rows, rows - begin), labels, log_probs));
     return Ok{};
 }
 
-Status label_gradient(const Head& head, const float* x, std::span<const int32_t> labels, std::span<const float> slopes,
-                      float* dx, std::span<float> log_probs, Workspace& work, GradientSink* sink) {
+Status label_gradient(const Head& head, const float* x, std::span<const int32_t> labels, const SamplingParams& sampling,
+                      std::span<const float> slopes, float* dx, std::span<float> log_probs, Workspace& work,
+                      GradientSink* sink) {
     const Arena::Scope scope(work.arena);
     const int64_t rows = std::ssize(labels), n = head.linear().cols, vocab = head.linear().rows;
     NIBBLE_CHECK(check_labels(labels, vocab));
-    Slabs slabs(head, rows, work);
+    Slabs slabs(head, sampling, rows, work);
     float* d_normed = work.arena.floats(std::min(slab_rows, rows) * n);
     for (int64_t begin = 0; begin < rows; begin += slab_rows) {
         const int64_t count = std::min(slab_rows, rows - begin);
         NIBBLE_TRY(const Slab slab, slabs.compute(x, begin, count, labels, log_probs));
-        // slope * (onehot - p), in place of the logits.
+        // slope / temperature * (onehot - p), in place of the logits.
         work.parallel_rows(count, 8 * vocab, [&](int64_t first, int64_t last) {
             for (int64_t i = first; i < last; ++i) {
                 float* p = slab.logits + i * vocab;
@@ -101,7 +107,8 @@ Status label_gradient(const Head& head, const float* x, std::span<const int32_t>
                 }
                 work.gradient->softmax(p, vocab, p);
                 p[labels[row]] -= 1.0f;
-                for (int64_t j = 0; j < vocab; ++j) p[j] *= -slopes[row];
+                const float slope = slopes[row] / sampling.temperature;
+                for (int64_t j = 0; j < vocab; ++j) p[j] *= -slope;
             }
         });
         NIBBLE_CHECK(linear_backward(head.linear(), slab.normed, slab.logits, count, d_normed, work, nullptr, sink));
@@ -139,7 +146,7 @@ Status distillation_gradient(const Head& head, const float* x, const LossTeacher
     if (teacher.head.linear().rows != vocab)
         return fail("the teacher has a vocabulary of {}, the model one of {}", teacher.head.linear().rows, vocab);
     NIBBLE_CHECK(check_labels(labels, vocab));
-    Slabs slabs(head, rows, work), teacher_slabs(teacher.head, rows, teacher.work);
+    Slabs slabs(head, {}, rows, work), teacher_slabs(teacher.head, {}, rows, teacher.work);
     float* d_normed = work.arena.floats(std::min(slab_rows, rows) * n);
     std::vector<float> unused(static_cast<size_t>(rows));
     for (int64_t begin = 0; begin < rows; begin += slab_rows) {

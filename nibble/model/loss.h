@@ -5,6 +5,7 @@
 // kernels/elementwise.h. Rows go through the head in slabs, so that the logits of all rows never exist at once.
 #pragma once
 
+#include "kernels/sampling.h"
 #include "model/cpu/model.h"
 
 #include <cstdint>
@@ -12,17 +13,21 @@
 
 namespace nibble {
 
-// log p(labels[i]) of every row of x [rows, hidden], into log_probs [rows]; 0 where the label is -1. Errors: a label
-// outside the vocabulary, a logit that is not finite (the row is named).
-Status label_log_probs(const Head& head, const float* x, std::span<const int32_t> labels, std::span<float> log_probs,
-                       Workspace& work);
+// log p(labels[i]) of every row of x [rows, hidden], p the distribution that `sampling` draws from (softmax of the
+// logits, divided by the temperature, of the tokens that the filters keep; penalties are none of its business), into
+// log_probs [rows]; -inf where the label is filtered out, 0 where it is -1. Errors: a label outside the vocabulary, a
+// logit that is not finite (the row is named).
+Status label_log_probs(const Head& head, const float* x, std::span<const int32_t> labels,
+                       const SamplingParams& sampling, std::span<float> log_probs, Workspace& work);
 
 // The gradient of  sum over i of slopes[i] * log p(labels[i])  with respect to x, into dx [rows, hidden], and to the
-// head's parameters through `sink` (may be nullptr): of the logits it is slopes[i] * (onehot - p). Cross-entropy with
-// weights w and scale s has slopes -w s, a policy gradient whatever the policy's loss says. A tied head's gradient goes
-// to "lm_head.weight". log_probs as above. Rows with label -1 or slope 0 have no gradient.
-Status label_gradient(const Head& head, const float* x, std::span<const int32_t> labels, std::span<const float> slopes,
-                      float* dx, std::span<float> log_probs, Workspace& work, GradientSink* sink);
+// head's parameters through `sink` (may be nullptr): of the logits it is slopes[i] / temperature * (onehot - p), the
+// filters' choice taken as it is. Cross-entropy with weights w and scale s has slopes -w s, a policy gradient whatever
+// the policy's loss says. A tied head's gradient goes to "lm_head.weight". log_probs as above. Rows with label -1 or
+// slope 0 have no gradient.
+Status label_gradient(const Head& head, const float* x, std::span<const int32_t> labels, const SamplingParams& sampling,
+                      std::span<const float> slopes, float* dx, std::span<float> log_probs, Workspace& work,
+                      GradientSink* sink);
 
 // Another model's view of the same tokens: its head, and its last residual stream [rows, hidden of that model], which
 // are computed in a workspace of their own.

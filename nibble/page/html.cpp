@@ -69,14 +69,16 @@ std::string with_units(std::string_view text) {
     return out;
 }
 
-std::string document(std::string_view title, std::string_view main) {
+std::string document(std::string_view title, std::string_view main, int reload_seconds) {
+    const std::string reload =
+        reload_seconds > 0 ? fmt::format("<meta http-equiv=\"refresh\" content=\"{}\">\n", reload_seconds) : "";
     return fmt::format(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
         "<meta http-equiv=\"Content-Security-Policy\" "
         "content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n"
-        "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{}</title>\n"
+        "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n{}<title>{}</title>\n"
         "<style>\n{}</style>\n</head>\n<body>\n<main>\n{}</main>\n<script>\n{}</script>\n</body>\n</html>\n",
-        escape_html(title), asset("page.css"), main, asset("page.js"));
+        reload, escape_html(title), asset("page.css"), main, asset("page.js"));
 }
 
 }  // namespace nibble

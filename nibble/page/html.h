@@ -11,8 +11,9 @@
 
 namespace nibble {
 
-// The whole page around `main` (HTML).
-std::string document(std::string_view title, std::string_view main);
+// The whole page around `main` (HTML). A page that is written anew while it is looked at is read again by the browser
+// every `reload_seconds`; 0: never.
+std::string document(std::string_view title, std::string_view main, int reload_seconds = 0);
 
 // <td>, optionally with a class and a number to sort by.
 std::string cell(std::string_view text, std::string_view css = {});

@@ -31,6 +31,8 @@ Result<EnvironmentReply> parse_reply(const std::string& line, int64_t id) {
     }
     if (!json.contains("reward")) return fail("the environment's reply has no reward");
     if (!std::isfinite(reply.reward)) return fail("the environment's reward is {}", reply.reward);
+    if (!reply.done && reply.observation.empty())
+        return fail("the environment's reply is not done and has no observation");
     return reply;
 }
 

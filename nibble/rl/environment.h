@@ -23,7 +23,7 @@ struct EnvironmentRequest {
 struct EnvironmentReply {
     double reward = 0;  // finite
     bool done = true;
-    std::string observation;  // what the model reads next; empty where done
+    std::string observation;  // what the model reads next; not empty unless done
     Json state;
     // Set where no reward could be had (a crash, a timeout, a reply that is no reply): the answer then counts nowhere.
     std::optional<std::string> failure;

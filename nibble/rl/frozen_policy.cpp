@@ -6,14 +6,15 @@ namespace nibble {
 
 Result<std::shared_ptr<const FrozenPolicy>> FrozenPolicy::create(const Checkpoint& from,
                                                                  const TrainPrecision& precision,
-                                                                 const std::string& kernels, ThreadPool& pool) {
+                                                                 const std::string& kernels, ThreadPool& pool,
+                                                                 float temperature) {
     const bool fp32 = precision.recipe == TrainRecipe::fp32;
     NIBBLE_TRY(auto parameters, Parameters::copy(from, fp32 ? DType::f32 : DType::bf16, pool));
     ModelOptions like;
     like.compute = fp32 ? Compute::f32 : Compute::bf16;
     like.kernels = kernels;
     NIBBLE_TRY(Model model, Model::load(parameters, like, pool));
-    std::shared_ptr<FrozenPolicy> made(new FrozenPolicy(std::move(parameters), std::move(model)));
+    std::shared_ptr<FrozenPolicy> made(new FrozenPolicy(std::move(parameters), std::move(model), temperature));
     // Seed 0: forward products draw no random numbers.
     NIBBLE_TRY(made->products_, TrainProducts::create(made->model_, *made->parameters_, precision, 0, pool));
     made->model_.workspace().products = made->products_.get();
@@ -34,7 +35,7 @@ Status FrozenPolicy::log_probs(const TrainBatch& row, std::span<float> out) cons
     std::vector<float> x(static_cast<size_t>(row.seq * model_.config().hidden));
     NIBBLE_CHECK(model_.embedding().forward(row.tokens, x.data(), work));
     for (const Block& block : model_.blocks()) NIBBLE_CHECK(block.forward(batch, x.data(), work, nullptr));
-    return label_log_probs(model_.head(), x.data(), row.labels, out, work);
+    return label_log_probs(model_.head(), x.data(), row.labels, {.temperature = temperature_}, out, work);
 }
 
 }  // namespace nibble

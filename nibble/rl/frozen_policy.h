@@ -14,18 +14,22 @@ namespace nibble {
 
 class FrozenPolicy {
 public:
-    // A copy of the checkpoint's tensors, as a trainer reads them. The pool outlives the policy.
+    // A copy of the checkpoint's tensors, as a trainer reads them, that divides logits by the temperature and filters
+    // none. The pool
+    // outlives the policy.
     static Result<std::shared_ptr<const FrozenPolicy>> create(const Checkpoint& from, const TrainPrecision& precision,
-                                                              const std::string& kernels, ThreadPool& pool);
+                                                              const std::string& kernels, ThreadPool& pool,
+                                                              float temperature = 1);
     // log p of the labels of a one-row batch, 0 where there is no label. out [seq].
     Status log_probs(const TrainBatch& row, std::span<float> out) const;
 
 private:
-    FrozenPolicy(std::shared_ptr<Parameters> parameters, Model model)
-        : parameters_(std::move(parameters)), model_(std::move(model)) {}
+    FrozenPolicy(std::shared_ptr<Parameters> parameters, Model model, float temperature)
+        : parameters_(std::move(parameters)), model_(std::move(model)), temperature_(temperature) {}
 
     std::shared_ptr<Parameters> parameters_;
     Model model_;
+    float temperature_;
     std::unique_ptr<TrainProducts> products_;
 };
 

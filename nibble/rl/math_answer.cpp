@@ -146,12 +146,17 @@ bool same_value(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-std::optional<std::string> math_answer(std::string_view text) {
+std::optional<std::string> marked_answer(std::string_view text) {
     if (const auto boxed = last_boxed(text)) return std::string(trimmed(*boxed));
     std::string lower(text);
     for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     for (const std::string_view word : {"####", "answer is", "answer:"})
         if (const auto found = behind(text, lower, word)) return std::string(*found);
+    return std::nullopt;
+}
+
+std::optional<std::string> math_answer(std::string_view text) {
+    if (auto marked = marked_answer(text)) return marked;
     if (const auto found = last_number(text)) return std::string(*found);
     return std::nullopt;
 }

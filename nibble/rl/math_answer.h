@@ -9,7 +9,9 @@
 namespace nibble {
 
 // In this order: the content of the last \boxed{...}; what follows the last "####"; what follows the last "answer is"
-// or "Answer:" up to the end of the line; the last number of the text. Nothing where the text has none of them.
+// or "Answer:" up to the end of the line. Nothing where the text has none of them.
+std::optional<std::string> marked_answer(std::string_view text);
+// marked_answer(), otherwise the last number of the text. Nothing where the text has none of them.
 std::optional<std::string> math_answer(std::string_view text);
 
 // Both sides parsed and compared by value (rl/math_expression.h). Lists in round brackets keep their order, sets in

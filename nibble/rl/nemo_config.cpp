@@ -135,12 +135,13 @@ constexpr std::array reasons{
               "rollouts have the precision of the updates here; policy.precision: fp8_block makes both FP8"},
     std::pair{"policy.generation.vllm_cfg.num_first_layers_in_bf16", "no layer is FP8"},
     std::pair{"policy.generation.vllm_cfg.num_last_layers_in_bf16", "no layer is FP8"},
-    std::pair{"grpo.async_grpo", "not built: a step's rollouts end before its updates"},
-    std::pair{"grpo.max_rollout_turns", "not built: an answer has one turn"},
-    std::pair{"grpo.max_num_epochs", "questions are made on the spot and do not end"},
+    std::pair{"grpo.async_grpo.in_flight_weight_updates", "weights change between the rounds of rollouts only"},
+    std::pair{"grpo.max_num_epochs", "epochs do not end a run; grpo.max_num_steps does"},
     std::pair{"grpo.val_at_start", "not built: validation is behind a step"},
     std::pair{"checkpointing", "not built: the newest states are kept"},
-    std::pair{"data", "no data sets here: data.task: sum is a stand-in; choose a task (docs/rl.md)"},
+    std::pair{"data",
+              "only files of JSON lines (.jsonl) are read, with the same keys for both; without one data.task: sum is "
+              "a stand-in (docs/rl.md)"},
     std::pair{"env", "a task's own rule judges here, or env.command, a program of yours"},
     std::pair{"policy.optimizer.kwargs", "AdamW has no such switch here"},
     std::pair{"policy.scheduler", "the learning rate warms up and then is constant"},
@@ -174,8 +175,8 @@ public:
         const YamlNode* model = at(root_, "policy.model_name");
         if (!model) return fail("{}: 'policy.model_name' is missing", file_);
         use("policy.model_name");
-        settings_ = {{"policy.model_name", text_of(*model, root_)}, {"data.task", "sum"}};
-        result_.defaults.push_back("data.task: a stand-in, sum: the recipe's data set has no counterpart here");
+        settings_ = {{"policy.model_name", text_of(*model, root_)}};
+        data();
         precision();
         optimizer();
         generation_length();
@@ -279,6 +280,31 @@ private:
         return false;
     }
 
+    // Files of JSON lines are read here as there; a data set that has a name and no file is not.
+    void data() {
+        const std::string file = value("data.train.data_path");
+        if (!file.ends_with(".jsonl")) {
+            settings_["data.task"] = "sum";
+            result_.defaults.push_back("data.task: a stand-in, sum: the recipe's data set has no counterpart here");
+            return;
+        }
+        settings_["data.train"] = file;
+        use("data.train.data_path");
+        for (const std::string key : {"input_key", "output_key"})
+            for (const char* group : {"data.train.", "data.default."})
+                if (!settings_.contains("data." + key)) same_as(group + key, "data." + key);
+        // Both files have the same keys here.
+        const auto same = [&](const std::string& key) {
+            const auto own = settings_.find("data." + key);
+            const std::string theirs = value("data.validation." + key);
+            if (!theirs.empty() && (own == settings_.end() || theirs != own->second)) return false;
+            use("data.validation." + key);
+            return true;
+        };
+        if (same("input_key") && same("output_key") && value("data.validation.data_path").ends_with(".jsonl"))
+            same_as("data.validation.data_path", "data.validation");
+    }
+
     void precision() {
         const std::string cfg = "policy.megatron_cfg.fp8_cfg.", vllm = "policy.generation.vllm_cfg.";
         const bool fp8 = value("policy.megatron_cfg.enabled") == "true" && value(cfg + "enabled") == "true";
@@ -370,8 +396,9 @@ private:
         if (const auto refused = refused_.find(leaf.key); refused != refused_.end() && refused->second != unknown_key)
             return false;
         if (leaf.node->is_null() || text == "false" || text == "False" || text == "{}" || text == "[]") return true;
+        if (leaf.key == "grpo.async_grpo.recompute_kv_cache_after_weight_updates") return text == "true";
         if (leaf.key.starts_with("grpo.async_grpo.")) return value("grpo.async_grpo.enabled") != "true";
-        if (leaf.key == "grpo.max_rollout_turns" || leaf.key == "grpo.batch_multiplier") return text == "1";
+        if (leaf.key == "grpo.batch_multiplier") return text == "1";
         if (leaf.key.ends_with("layers_in_bf16")) return text == "0";
         if (leaf.key.ends_with("kv_cache_dtype")) return text == "auto";
         return leaf.key == "checkpointing.enabled" && text == "true";

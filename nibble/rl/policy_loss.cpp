@@ -58,10 +58,13 @@ struct AnswerMeans {
     double weight_sum = 0;  // of p - g
 };
 
+// The trainer's filters leave the token out.
+bool filtered_out(const AnswerTokens& a, size_t t) { return a.current[t] == -INFINITY || a.previous[t] == -INFINITY; }
+
 AnswerMeans answer_means(const AnswerTokens& a) {
     AnswerMeans m;
     for (size_t t = 0; t < a.mask.size(); ++t)
-        if (a.mask[t])
+        if (a.mask[t] && !filtered_out(a, t))
             ++m.tokens, m.ratio += double{a.current[t]} - a.previous[t],
                 m.weight_sum += double{a.previous[t]} - a.generated[t];
     if (m.tokens > 0) m.ratio /= m.tokens;
@@ -92,7 +95,7 @@ Weight importance_weight(double p, double g, const AnswerMeans& means, const Pol
     return {raw};
 }
 
-void note_difference(float p, float g, PolicyMetrics& m) {
+void note_difference(float p, float g, bool stale, PolicyMetrics& m) {
     const double d = double{p} - g;
     m.token_mult_prob_error += std::exp(std::fabs(d));
     m.gen_kl_error += k3(d);
@@ -101,6 +104,8 @@ void note_difference(float p, float g, PolicyMetrics& m) {
     const double most = std::max(p, g), middle = most + std::log((1 + std::exp(-std::fabs(d))) / 2);
     m.js_divergence_error += (k3(p - middle) + k3(g - middle)) / 2;
     m.sampling_importance_ratio += std::exp(d);
+    m.off_policy_tokens += stale;
+    if (stale) return;
     m.mismatch_tokens += std::bit_cast<uint32_t>(p) != std::bit_cast<uint32_t>(g);
     m.max_abs_diff = std::max(m.max_abs_diff, std::fabs(d));
 }
@@ -108,12 +113,13 @@ void note_difference(float p, float g, PolicyMetrics& m) {
 Status check_tokens(const AnswerTokens& a, bool wants_reference, size_t gradient) {
     const size_t n = a.mask.size();
     if (a.generated.size() != n || a.previous.size() != n || a.current.size() != n || gradient != n ||
-        (wants_reference && a.reference.size() != n))
+        (wants_reference && a.reference.size() != n) || (!a.stale.empty() && a.stale.size() != n))
         return fail("policy loss: {} tokens have {}, {}, {} and {} log-probabilities and {} gradients", n,
                     a.generated.size(), a.previous.size(), a.current.size(), a.reference.size(), gradient);
     for (size_t t = 0; t < n; ++t)
-        if (a.mask[t] && !(std::isfinite(a.generated[t]) && std::isfinite(a.previous[t]) &&
-                           std::isfinite(a.current[t]) && (!wants_reference || std::isfinite(a.reference[t]))))
+        if (a.mask[t] && !(std::isfinite(a.generated[t]) && (std::isfinite(a.previous[t]) || filtered_out(a, t)) &&
+                           (std::isfinite(a.current[t]) || filtered_out(a, t)) &&
+                           (!wants_reference || std::isfinite(a.reference[t]))))
             return fail("policy loss: token {} has a log-probability that is not finite ({}, {}, {})", t,
                         a.generated[t], a.previous[t], a.current[t]);
     return Ok{};
@@ -165,6 +171,7 @@ void PolicyMetrics::add(const PolicyMetrics& o) {
     probs_ratio_min = std::min(probs_ratio_min, o.probs_ratio_min);
     probs_ratio_max = std::max(probs_ratio_max, o.probs_ratio_max);
     outside_truncation += o.outside_truncation, mismatch_tokens += o.mismatch_tokens;
+    off_policy_tokens += o.off_policy_tokens, filtered_tokens += o.filtered_tokens;
     max_abs_diff = std::max(max_abs_diff, o.max_abs_diff);
     tokens += o.tokens, answers += o.answers;
 }
@@ -182,6 +189,12 @@ Status policy_loss(const AnswerTokens& a, const PolicyLossOptions& o, const Batc
     double whole = 0;  // GSPO: slope by the mean of c
     for (size_t t = 0; t < a.mask.size(); ++t) {
         if (!a.mask[t]) continue;
+        const bool stale = !a.stale.empty() && a.stale[t];
+        if (filtered_out(a, t)) {
+            ++metrics.filtered_tokens;
+            metrics.mismatch_tokens += !stale && a.previous[t] == -INFINITY;
+            continue;
+        }
         const double c = a.current[t], g = a.generated[t];
         const float p = o.force_on_policy_ratio ? a.current[t] : a.previous[t];
         const double ratio =
@@ -198,7 +211,7 @@ Status policy_loss(const AnswerTokens& a, const PolicyLossOptions& o, const Batc
             metrics.loss += share * kl.value, metrics.kl_loss += share * kl.value;
             gradient[t] += share * kl.slope;
         }
-        note_difference(p, a.generated[t], metrics);
+        note_difference(p, a.generated[t], stale, metrics);
         metrics.approx_entropy += -std::exp(c - g) * c;
         const double clamped = std::clamp(ratio, 1 - o.ratio_clip_min, 1 + o.ratio_clip_max);
         metrics.probs_ratio += ratio, metrics.probs_ratio_clamped += clamped;
@@ -210,7 +223,7 @@ Status policy_loss(const AnswerTokens& a, const PolicyLossOptions& o, const Batc
     ++metrics.answers;
     if (o.sequence_level_importance_ratios)
         for (size_t t = 0; t < a.mask.size(); ++t)
-            if (a.mask[t]) gradient[t] += whole / means.tokens;
+            if (a.mask[t] && !filtered_out(a, t)) gradient[t] += whole / means.tokens;
     return Ok{};
 }
 

@@ -47,6 +47,7 @@ Status check(const PolicyLossOptions& options);
 struct AnswerTokens {
     std::span<const float> generated, previous, current, reference;  // g, p, c, f; f empty where kl_penalty is 0
     std::span<const uint8_t> mask;                                   // 1: the model wrote the token and learns from it
+    std::span<const uint8_t> stale;  // 1: g comes from weights before p's; empty: none does
     double advantage = 0;
     double weight = 1;  // 0: the answer counts nowhere (overlong filtering)
 };
@@ -68,16 +69,18 @@ struct PolicyMetrics {
     double probs_ratio = 0, probs_ratio_clamped = 0;
     double probs_ratio_min = 1e300, probs_ratio_max = -1e300;
     double outside_truncation = 0;  // tokens whose weight the truncation changed
-    int64_t mismatch_tokens = 0;    // bits of g and p differ
-    double max_abs_diff = 0;        // of g and p
+    int64_t mismatch_tokens = 0;    // bits of g and p differ, of tokens that are not stale
+    double max_abs_diff = 0;        // of g and p, of the same
+    int64_t off_policy_tokens = 0;  // stale ones
+    int64_t filtered_tokens = 0;    // p or c is -inf; in no other sum, and no part of the loss
     int64_t tokens = 0, answers = 0;
 
     void add(const PolicyMetrics& other);
 };
 
 // Adds the answer's share of the loss to `metrics` and writes its gradient by c into `gradient` [tokens] (0 where
-// masked). `counts` are those of the whole batch. Error: sizes differ; a log-probability of an unmasked token is not
-// finite (names the token).
+// masked). `counts` are those of the whole batch. A token that the trainer's top-p or top-k leave out (p or c is -inf)
+// counts as masked. Error: sizes differ; another log-probability of an unmasked token that is not finite (names it).
 Status policy_loss(const AnswerTokens& answer, const PolicyLossOptions& options, const BatchCounts& counts,
                    std::span<double> gradient, PolicyMetrics& metrics);
 

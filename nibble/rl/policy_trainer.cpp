@@ -1,5 +1,6 @@
 #include "rl/policy_trainer.h"
 
+#include "base/json_fields.h"
 #include "rl/pass_at_k.h"
 #include "train/schedule.h"
 
@@ -8,8 +9,6 @@
 
 namespace nibble {
 namespace {
-
-constexpr uint64_t validation_prompts_from = uint64_t{1} << 40;  // training's numbers stay below
 
 bool all_equal(std::span<const Rollout> group) {
     return std::ranges::all_of(group, [&](const Rollout& r) { return r.reward == group[0].reward; });
@@ -30,7 +29,7 @@ std::vector<RolloutRow> rollout_rows(const RolloutBatch& batch, size_t first, si
         row.tokens.insert(row.tokens.end(), r.tokens.begin(), r.tokens.end() - 1);
         row.labels.insert(row.labels.end(), prompt.tokens.size() - 1, -1);
         rows.back().parts.push_back({i, row.labels.size(), r.tokens.size()});
-        row.labels.insert(row.labels.end(), r.tokens.begin(), r.tokens.end());
+        for (size_t t = 0; t < r.tokens.size(); ++t) row.labels.push_back(r.written[t] ? r.tokens[t] : -1);
         row.seq += tokens;
     }
     return rows;
@@ -60,17 +59,22 @@ Result<std::unique_ptr<PolicyTrainer>> PolicyTrainer::create(const RlConfig& con
     engine.sequences = std::min(made->options_.sequences, std::max(config.prompts * config.generations, int64_t{1}));
     engine.memory_share = made->options_.memory_share;
     engine.context = config.length;
-    engine.queue = std::max(config.prompts * config.generations, config.validation_prompts * config.validation_answers);
+    const int64_t prompts = config.async ? config.async->prompts_in_flight : config.prompts;
+    engine.queue = std::max(prompts * config.generations, config.validation_prompts * config.validation_answers);
     NIBBLE_TRY(made->engine_, Engine::create(std::move(generator), made->options_.tokenizer, engine));
+    made->pool_.emplace(*made->engine_, task, config.generations);
     return made;
 }
 
-RolloutRequest PolicyTrainer::request(uint64_t first_prompt, int64_t prompts, int64_t answers) const {
+RolloutRequest PolicyTrainer::request(int64_t step, uint64_t first_prompt, int64_t prompts, int64_t answers) const {
     RolloutRequest r{.first_prompt = first_prompt,
                      .prompts = prompts,
                      .answers = answers,
                      .length = std::min(config_.length, engine_->limits().context),
                      .most_tokens = config_.generation.most_tokens,
+                     .step = step,
+                     .most_turns = config_.most_turns,
+                     .sampling = config_.generation.sampling(),
                      .seed = config_.seed,
                      .end_tokens = options_.end_tokens,
                      .stop_texts = config_.generation.stop_texts,
@@ -85,8 +89,25 @@ void PolicyTrainer::shape(RolloutBatch& batch) const {
     for (Rollout& r : batch.rollouts) {
         if (!r.reward) continue;
         r.shaped = config_.scaling ? scaled_reward(*r.reward, *config_.scaling) : *r.reward;
-        if (config_.shaping) r.shaped = shaped_reward(r.shaped, std::ssize(r.tokens), r.cut, *config_.shaping);
+        if (config_.shaping) r.shaped = shaped_reward(r.shaped, r.length(), r.cut, *config_.shaping);
     }
+}
+
+// The first prompts whose answers are whole; the others go on in the next step. What began too long ago is dropped.
+Result<RolloutBatch> PolicyTrainer::collect_under_way(RlStep& step) {
+    RolloutRequest asked = request(step.step, 0, 0, 0);
+    asked.round_tokens = config_.async->round_tokens;
+    step.dropped = pool_->drop_before(step.step - config_.async->most_age) * config_.generations;
+    // Nothing begins ahead of its use: it would be old then.
+    for (; pool_->whole() < config_.prompts && pool_->prompts() < config_.async->prompts_in_flight; ++next_prompt_)
+        NIBBLE_CHECK(pool_->begin(next_prompt_, asked));
+    while (pool_->whole() < config_.prompts && !pool_->stopped()) NIBBLE_CHECK(pool_->round(asked));
+    RolloutBatch batch = pool_->take_whole(config_.prompts);
+    step.unfinished = pool_->prompts() * config_.generations;
+    for (const RolloutPrompt& p : batch.prompts)
+        step.mean_age += static_cast<double>(step.step - p.begun) / static_cast<double>(config_.prompts);
+    for (const Rollout& r : batch.rollouts) step.generated_tokens += r.length();
+    return batch;
 }
 
 // The step's rollouts; with dynamic sampling until enough prompts have answers of different rewards.
@@ -95,12 +116,12 @@ Result<RolloutBatch> PolicyTrainer::collect(RlStep& step) {
     const auto group = static_cast<size_t>(config_.generations);
     for (step.sampling_batches = 1;; ++step.sampling_batches) {
         NIBBLE_TRY(RolloutBatch batch,
-                   roll_out(*engine_, task_, request(next_prompt_, config_.prompts, config_.generations)));
+                   roll_out(*engine_, task_, request(step.step, next_prompt_, config_.prompts, config_.generations)));
         all.generate_seconds += batch.generate_seconds, all.reward_seconds += batch.reward_seconds;
         all.stopped = batch.stopped;
         if (batch.stopped) return all;
         next_prompt_ += static_cast<uint64_t>(config_.prompts);
-        for (const Rollout& r : batch.rollouts) step.generated_tokens += std::ssize(r.tokens);
+        for (const Rollout& r : batch.rollouts) step.generated_tokens += r.length();
         for (size_t p = 0; p < batch.prompts.size() && std::ssize(all.prompts) < config_.prompts; ++p) {
             const auto answers = std::span(batch.rollouts).subspan(p * group, group);
             if (config_.dynamic_sampling && all_equal(answers)) continue;
@@ -126,10 +147,12 @@ Status PolicyTrainer::weigh(RolloutBatch& batch, RlStep& step) const {
     std::vector<int64_t> groups, lengths;
     std::vector<Rollout*> judged;
     for (Rollout& r : batch.rollouts) {
-        const auto length = std::ssize(r.tokens);
+        const int64_t length = r.length();
         step.mean_length += static_cast<double>(length);
-        step.longest = std::max(step.longest, int64_t{length});
+        step.longest = std::max(step.longest, length);
         step.cut_share += r.cut;
+        step.mean_turns += static_cast<double>(r.turns),
+            step.turn_limit_share += !r.observation.empty() && r.turns == config_.most_turns;
         if (!r.reward) {
             ++step.failures;
             if (step.failure_reasons.size() < 4) step.failure_reasons.push_back(r.failure);
@@ -146,13 +169,14 @@ Status PolicyTrainer::weigh(RolloutBatch& batch, RlStep& step) const {
         return fail("step {}: none of {} answers could be judged: {}", step.step, step.answers,
                     step.failure_reasons.empty() ? "" : step.failure_reasons[0]);
     const auto all = static_cast<double>(step.answers), of_judged = static_cast<double>(judged.size());
-    step.mean_length /= all, step.cut_share /= all;
+    for (double* mean : {&step.mean_length, &step.cut_share, &step.mean_turns, &step.turn_limit_share}) *mean /= all;
     step.reward /= of_judged, step.shaped_reward /= of_judged, step.accuracy /= of_judged;
     NIBBLE_TRY(const auto values, advantages(rewards, groups, lengths, config_.advantage));
     for (size_t i = 0; i < judged.size(); ++i) judged[i]->advantage = values[i];
     const auto group = static_cast<size_t>(config_.generations);
     for (size_t p = 0; p < batch.prompts.size(); ++p)
         step.equal_groups += all_equal(std::span(batch.rollouts).subspan(p * group, group));
+    step.samples = choose_samples(batch, options_.samples, step.step);
     return Ok{};
 }
 
@@ -192,7 +216,7 @@ Status PolicyTrainer::learn(const RolloutBatch& batch, RlStep& step) {
             batches.push_back(row.batch);
             for (const RolloutRow::Part& p : row.parts)
                 if (weight(batch.rollouts[p.rollout]) > 0)
-                    counts.tokens += static_cast<int64_t>(p.size), ++counts.answers;
+                    counts.tokens += batch.rollouts[p.rollout].length(), ++counts.answers;
         }
         PolicyMetrics metrics;
         const auto of_answer = [&](const RolloutRow::Part& p, std::span<const float> log_probs,
@@ -205,8 +229,15 @@ Status PolicyTrainer::learn(const RolloutBatch& batch, RlStep& step) {
                                 .advantage = r.advantage,
                                 .weight = weight(r)};
             answer.reference = reference[p.rollout];
-            const std::vector<uint8_t> mask(p.size, 1);
-            answer.mask = mask;
+            answer.mask = r.written;
+            for (RlSample& s : step.samples)
+                if (s.rollout == p.rollout) {
+                    s.previous.assign(answer.previous.begin(), answer.previous.end());
+                    s.current.assign(current.begin(), current.end());
+                }
+            std::vector<uint8_t> stale;
+            for (const int64_t s : r.steps) stale.push_back(s != step.step);
+            answer.stale = stale;
             std::vector<double> gradient(p.size);
             NIBBLE_CHECK(policy_loss(answer, config_.loss, counts, gradient, metrics)
                              .within(fmt::format("answer {}", p.rollout)));
@@ -231,11 +262,27 @@ Status PolicyTrainer::learn(const RolloutBatch& batch, RlStep& step) {
     return Ok{};
 }
 
+Json PolicyTrainer::place() const {
+    Json place{{"prompt", next_prompt_}};
+    if (pool_->prompts() > 0) place["rollouts"] = pool_->state();
+    return place;
+}
+
+Status PolicyTrainer::set_place(const Json& place) {
+    uint64_t prompt = 0;
+    NIBBLE_CHECK(json_get(place, "prompt", prompt));
+    const auto rollouts = place.find("rollouts");
+    NIBBLE_CHECK(pool_->set_state(rollouts == place.end() ? Json::array() : *rollouts));
+    next_prompt_ = prompt;
+    return Ok{};
+}
+
 Result<RlStep> PolicyTrainer::step(int64_t number) {
     RlStep step{.step = number};
     const uint64_t first_prompt = next_prompt_;
-    auto collected = collect(step);
-    if (!collected.ok() || collected->stopped) next_prompt_ = first_prompt;
+    const RolloutPool before = *pool_;
+    auto collected = config_.async ? collect_under_way(step) : collect(step);
+    if (!collected.ok() || collected->stopped) next_prompt_ = first_prompt, pool_.emplace(before);
     if (!collected.ok()) return std::move(collected).error();
     step.stopped = collected->stopped;
     if (step.stopped) return step;
@@ -249,8 +296,11 @@ Result<RlStep> PolicyTrainer::step(int64_t number) {
 
 Result<RlValidation> PolicyTrainer::validate() {
     const int64_t k = config_.validation_answers;
-    NIBBLE_TRY(const RolloutBatch batch,
-               roll_out(*engine_, task_, request(validation_prompts_from, config_.validation_prompts, k)));
+    RolloutRequest asked = request(0, validation_prompts_from, config_.validation_prompts, k);
+    if (const auto own = config_.generation.validation_temperature)
+        asked.sampling.temperature = static_cast<float>(*own);
+    if (const auto own = config_.generation.validation_top_p) asked.sampling.top_p = static_cast<float>(*own);
+    NIBBLE_TRY(const RolloutBatch batch, roll_out(*engine_, task_, asked));
     if (batch.stopped) return fail("validation was stopped");
     RlValidation v{.answers = k};
     int64_t judged = 0;
@@ -261,13 +311,13 @@ Result<RlValidation> PolicyTrainer::validate() {
     for (size_t p = 0; p < batch.prompts.size(); ++p) {
         const auto group = std::span(batch.rollouts).subspan(p * static_cast<size_t>(k), static_cast<size_t>(k));
         if (!std::ranges::all_of(group, [](const Rollout& r) { return r.reward.has_value(); })) continue;
-        std::vector<std::string> texts;
+        std::vector<std::string> answers;
         std::vector<uint8_t> right;
-        for (const Rollout& r : group) texts.push_back(r.text), right.push_back(*r.reward == 1);
+        for (const Rollout& r : group) answers.push_back(r.answer), right.push_back(*r.reward == 1);
         const auto rights = static_cast<int64_t>(std::ranges::count(right, 1));
         v.avg_at_k += static_cast<double>(rights) / static_cast<double>(k);
         v.pass_at_k += pass_at_k(k, rights, k);
-        v.cons_at_k += cons_at_k(texts, right, k);
+        v.cons_at_k += cons_at_k(answers, right, k);
         ++v.prompts;
     }
     for (double* mean : {&v.avg_at_k, &v.pass_at_k, &v.cons_at_k}) *mean /= std::max<double>(1, double(v.prompts));

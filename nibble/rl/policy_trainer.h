@@ -13,7 +13,8 @@
 
 #include "rl/frozen_policy.h"
 #include "rl/rl_config.h"
-#include "rl/rollout.h"
+#include "rl/rl_samples.h"
+#include "rl/rollout_pool.h"
 #include "train/train_engine.h"
 
 #include <atomic>
@@ -27,17 +28,24 @@ struct RlStep {
     bool stopped = false;  // by request during the rollouts: nothing was changed, nothing else is set
     // Of the answers in the loss.
     int64_t prompts = 0, answers = 0, failures = 0;
-    double reward = 0, shaped_reward = 0;  // means
-    double accuracy = 0;                   // share with the reward 1
-    int64_t equal_groups = 0;              // prompts whose answers have equal rewards: nothing is learned from them
-    int64_t sampling_batches = 1;          // that dynamic sampling needed
-    double mean_length = 0, cut_share = 0;
+    double reward = 0, shaped_reward = 0;   // means
+    double accuracy = 0;                    // share with the reward 1
+    int64_t equal_groups = 0;               // prompts whose answers have equal rewards: nothing is learned from them
+    int64_t sampling_batches = 1;           // that dynamic sampling needed
+    double mean_length = 0, cut_share = 0;  // of tokens that the model wrote
+    double mean_turns = 0;
+    double turn_limit_share = 0;  // of answers that the environment would have continued
     int64_t longest = 0, generated_tokens = 0;
+    // Of rollouts that outlive a step; none: they do not.
+    std::optional<int64_t> unfinished;  // answers left for the next step, whole ones of unfinished prompts too
+    int64_t dropped = 0;                // answers that were too old
+    double mean_age = 0;                // steps since the prompts' answers began
     PolicyMetrics metrics;  // of all updates together: sums, but for `loss` and `kl_loss`, which are means of updates
     TrainStep update;       // the last one
     int64_t updates = 0;
     double generate_seconds = 0, reward_seconds = 0, train_seconds = 0;
     std::vector<std::string> failure_reasons;  // a few
+    std::vector<RlSample> samples;             // as many as PolicyTrainerOptions::samples
 };
 
 struct RlValidation {
@@ -61,6 +69,7 @@ struct PolicyTrainerOptions {
     double memory_share = 0.9;  // of free memory, for their keys and values
     // Answers are trained one behind the other in rows of up to so many tokens, each a document; 0: one in a row.
     int64_t row_tokens = 0;
+    size_t samples = 6;  // answers of a step that are kept for people
 };
 
 class PolicyTrainer {
@@ -76,16 +85,19 @@ public:
     // config.validation_answers answers to each of config.validation_prompts prompts that training never sees.
     Result<RlValidation> validate();
 
-    // The number of the next prompt: what a checkpoint keeps.
     uint64_t next_prompt() const { return next_prompt_; }
-    void set_next_prompt(uint64_t number) { next_prompt_ = number; }
+    // What a checkpoint keeps: the number of the next prompt, and the rollouts under way.
+    Json place() const;
+    // Error: not such a place; nothing was changed.
+    Status set_place(const Json& place);
     const Engine& engine() const { return *engine_; }
 
 private:
     PolicyTrainer(const RlConfig& config, TrainEngine& trainer, RolloutTask& task, PolicyTrainerOptions options)
         : config_(config), trainer_(trainer), task_(task), options_(std::move(options)) {}
-    RolloutRequest request(uint64_t first_prompt, int64_t prompts, int64_t answers) const;
+    RolloutRequest request(int64_t step, uint64_t first_prompt, int64_t prompts, int64_t answers) const;
     Result<RolloutBatch> collect(RlStep& step);
+    Result<RolloutBatch> collect_under_way(RlStep& step);
     void shape(RolloutBatch& batch) const;
     Status weigh(RolloutBatch& batch, RlStep& step) const;
     Status learn(const RolloutBatch& batch, RlStep& step);
@@ -95,10 +107,11 @@ private:
     RolloutTask& task_;
     PolicyTrainerOptions options_;
     std::unique_ptr<Engine> engine_;
+    std::optional<RolloutPool> pool_;
     uint64_t next_prompt_ = 0, version_ = 0;  // version: of the weights, since this was made
 };
 
-// Rollouts as a row of training: of each its prompt's tokens and its answer's, labels at the answer.
+// Rollouts as a row of training: of each its prompt's tokens and its answer's, labels where the model wrote.
 struct RolloutRow {
     TrainBatch batch;
     struct Part {

@@ -36,6 +36,7 @@ std::string identity_of(const YamlNode& root) {
     if (json.contains("grpo") && json["grpo"].is_object())
         for (const char* key : {"max_num_steps", "val_period", "max_val_samples", "num_val_generations_per_prompt"})
             json["grpo"].erase(key);
+    if (json.contains("data") && json["data"].is_object()) json["data"].erase("validation");
     return json.dump();
 }
 
@@ -58,16 +59,6 @@ void read_seed(YamlFields& fields, uint64_t& seed) {
     auto value = static_cast<int64_t>(seed);
     fields.count("seed", 0, value);
     seed = static_cast<uint64_t>(value);
-}
-
-// A field that has one value so far.
-void only(YamlFields& fields, std::string_view key, double value) {
-    fields.read(key, [&](const YamlNode& node, const std::string& name) -> Status {
-        if (node.is_null()) return Ok{};
-        NIBBLE_TRY(const double given, as_number(node, name));
-        if (given != value) return fail("{}: {} {}: only {} is built", node.where(), name, given, value);
-        return Ok{};
-    });
 }
 
 template <class T, class Item>
@@ -112,12 +103,27 @@ void read_rewards(YamlFields& grpo, RlConfig& c) {
              });
 }
 
+void read_async(YamlFields& grpo, RlConfig& c) {
+    grpo.map("async_grpo", {"enabled", "max_trajectory_age_steps", "prompts_in_flight", "tokens_per_round"},
+             [&](YamlFields& m) {
+                 bool enabled = false;
+                 RlAsync a;
+                 m.flag("enabled", enabled);
+                 m.count("max_trajectory_age_steps", 1, a.most_age);
+                 m.count("prompts_in_flight", 1, a.prompts_in_flight);
+                 m.count("tokens_per_round", 1, a.round_tokens);
+                 if (a.prompts_in_flight == 0) a.prompts_in_flight = c.prompts + (c.prompts + 1) / 2;
+                 if (enabled) c.async = a;
+             });
+}
+
 void read_grpo(YamlFields& top, RlConfig& c) {
     top.map("grpo",
             {"num_prompts_per_step", "num_generations_per_prompt", "max_num_steps", "seed", "normalize_rewards",
              "use_leave_one_out_baseline", "adv_estimator", "advantage_clip_low", "advantage_clip_high",
              "use_dynamic_sampling", "dynamic_sampling_max_gen_batches", "overlong_filtering", "reward_scaling",
-             "reward_shaping", "val_period", "max_val_samples", "num_val_generations_per_prompt"},
+             "reward_shaping", "max_rollout_turns", "async_grpo", "val_period", "max_val_samples",
+             "num_val_generations_per_prompt"},
             [&](YamlFields& m) {
                 m.count("num_prompts_per_step", 1, c.prompts);
                 m.count("num_generations_per_prompt", 1, c.generations);
@@ -133,6 +139,8 @@ void read_grpo(YamlFields& top, RlConfig& c) {
                 m.count("dynamic_sampling_max_gen_batches", 1, c.most_batches);
                 m.flag("overlong_filtering", c.overlong_filtering);
                 read_rewards(m, c);
+                m.count("max_rollout_turns", 1, c.most_turns);
+                read_async(m, c);
                 m.count("val_period", 0, c.validation_every);
                 m.count("max_val_samples", 1, c.validation_prompts);
                 m.count("num_val_generations_per_prompt", 1, c.validation_answers);
@@ -166,12 +174,23 @@ void read_loss(YamlFields& top, PolicyLossOptions& o) {
 }
 
 void read_generation(YamlFields& policy, RlGeneration& g) {
-    policy.map("generation", {"max_new_tokens", "temperature", "top_p", "top_k", "stop_token_ids", "stop_strings"},
+    policy.map("generation",
+               {"max_new_tokens", "temperature", "val_temperature", "top_p", "val_top_p", "top_k", "stop_token_ids",
+                "stop_strings"},
                [&](YamlFields& m) {
                    m.count("max_new_tokens", 1, g.most_tokens);
-                   only(m, "temperature", 1);
-                   only(m, "top_p", 1);
-                   only(m, "top_k", 0);
+                   m.number("temperature", 1e-3, 1000, g.temperature);
+                   m.number("val_temperature", 0, 1000, g.validation_temperature);
+                   m.number("top_p", 1e-6, 1, g.top_p);
+                   m.number("val_top_p", 1e-6, 1, g.validation_top_p);
+                   m.read("top_k", [&](const YamlNode& node, const std::string& name) -> Status {
+                       g.top_k = 0;
+                       if (node.is_null()) return Ok{};
+                       NIBBLE_TRY(g.top_k, as_int(node, name));
+                       if (g.top_k == -1) g.top_k = 0;  // as vLLM says off
+                       if (g.top_k < 0) return fail("{}: {} {}: must be at least 0", node.where(), name, g.top_k);
+                       return Ok{};
+                   });
                    read_list(m, "stop_token_ids", g.stop_tokens,
                              [](const YamlNode& n, const std::string& what) { return as_int(n, what); });
                    read_list(m, "stop_strings", g.stop_texts,
@@ -207,19 +226,49 @@ void read_policy(YamlFields& top, RlConfig& c) {
             });
 }
 
+// Keys that say nothing beside the others.
+Status check_data(const YamlNode& root, const RlTask& t) {
+    const YamlNode* data = root.find("data");
+    const auto has = [&](std::string_view key) { return data && data->find(key); };
+    if (!has("task") && !has("train")) return fail("'data.task' or 'data.train' is missing");
+    if (has("task") && has("train")) return fail("data.task and data.train exclude each other");
+    if (has("train"))
+        if (has("difficulty")) return fail("data.difficulty is of data.task; data.train has none");
+    if (has("task"))
+        for (const std::string_view key : {"validation", "input_key", "output_key", "reward", "format", "format_share"})
+            if (has(key)) return fail("data.{} is of data.train; data.task has none", key);
+    if (!t.command.empty())
+        for (const std::string_view key : {"reward", "format", "format_share"})
+            if (has(key)) return fail("data.{} and env.command exclude each other: the environment judges", key);
+    if (has("format_share") && !has("format")) return fail("data.format_share needs data.format");
+    return Ok{};
+}
+
 void read_task(YamlFields& top, RlTask& t) {
-    top.map("data", {"task", "difficulty", "prompt", "chat"}, [&](YamlFields& m) {
-        m.named("task", task_from_name, t.kind);
-        int64_t difficulty = t.difficulty;
-        m.count("difficulty", 1, difficulty);
-        t.difficulty = static_cast<int>(difficulty);
-        m.read("prompt", [&](const YamlNode& node, const std::string& name) -> Status {  // may have several lines
-            if (node.kind != YamlNode::Kind::scalar) return fail("{}: {} must be text", node.where(), name);
-            t.prompt = node.text;
-            return Ok{};
-        });
-        m.flag("chat", t.chat);
-    });
+    top.map("data",
+            {"task", "difficulty", "train", "validation", "input_key", "output_key", "reward", "format", "format_share",
+             "prompt", "chat"},
+            [&](YamlFields& m) {
+                m.named("task", task_from_name, t.kind);
+                m.path("train", t.train);
+                m.path("validation", t.validation);
+                m.text("input_key", t.input_key);
+                m.text("output_key", t.output_key);
+                m.named("reward", answer_rule_from_name, t.reward.rule);
+                m.text("format", t.reward.format);
+                m.number("format_share", 0, 1, t.reward.format_share);
+                int64_t difficulty = t.difficulty;
+                m.count("difficulty", 1, difficulty);
+                t.difficulty = static_cast<int>(difficulty);
+                m.read("prompt",
+                       [&](const YamlNode& node, const std::string& name) -> Status {  // may have several lines
+                           if (node.kind != YamlNode::Kind::scalar)
+                               return fail("{}: {} must be text", node.where(), name);
+                           t.prompt = node.text;
+                           return Ok{};
+                       });
+                m.flag("chat", t.chat);
+            });
     top.map("env", {"command", "processes", "timeout_seconds"}, [&](YamlFields& m) {
         read_list(m, "command", t.command, [](const YamlNode& n, const std::string& what) { return as_text(n, what); });
         m.count("processes", 1, t.processes);
@@ -242,11 +291,26 @@ Status check(const RlConfig& c) {
     if (c.loss.force_on_policy_ratio && batch != answers)
         return fail("loss_fn.force_on_policy_ratio needs policy.train_global_batch_size = {}, all answers of a step",
                     answers);
+    if (c.generation.sampling().filters() && c.loss.kl_penalty > 0)
+        return fail("policy.generation.top_p and top_k need loss_fn.reference_policy_kl_penalty: 0");
+    if (c.async) {
+        if (!c.loss.importance_sampling_correction)
+            return fail("grpo.async_grpo: old tokens need loss_fn.use_importance_sampling_correction: true");
+        if (c.loss.force_on_policy_ratio)
+            return fail("grpo.async_grpo and loss_fn.force_on_policy_ratio exclude each other");
+        if (c.dynamic_sampling) return fail("grpo.async_grpo and grpo.use_dynamic_sampling exclude each other");
+        if (c.async->prompts_in_flight < c.prompts)
+            return fail("grpo.async_grpo.prompts_in_flight {}: at least num_prompts_per_step {}",
+                        c.async->prompts_in_flight, c.prompts);
+    }
     if (c.generation.most_tokens >= c.length)
         return fail("policy.generation.max_new_tokens {} leaves no room for a prompt in max_total_sequence_length {}",
                     c.generation.most_tokens, c.length);
     if (c.task.difficulty < 1 || c.task.difficulty > 6)
         return fail("data.difficulty {}: must be 1 to 6", c.task.difficulty);
+    if (!c.task.train.empty() && c.validation_every > 0 && c.task.validation.empty())
+        return fail("grpo.val_period {}: data.validation is missing", c.validation_every);
+    NIBBLE_CHECK(AnswerReward::create(c.task.reward).within("data.format"));
     if (c.task.prompt.find("{}") == c.task.prompt.npos) return fail("data.prompt: has no {{}} for the question");
     return Ok{};
 }
@@ -271,7 +335,7 @@ Result<RlConfig> parse_rl_config(std::string_view yaml, std::string_view name) {
     });
     NIBBLE_CHECK(top.status());
     if (c.model.empty()) return fail("{}: 'policy.model_name' is missing", file);
-    if (!root.find("data") || !root.find("data")->find("task")) return fail("{}: 'data.task' is missing", file);
+    NIBBLE_CHECK(check_data(root, c.task).within(file));
     NIBBLE_CHECK(check(c).within(file));
     c.identity = identity_of(root);
     return c;

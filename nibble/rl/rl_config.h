@@ -3,7 +3,9 @@
 // too.
 #pragma once
 
+#include "kernels/sampling.h"
 #include "rl/advantage.h"
+#include "rl/answer_rule.h"
 #include "rl/policy_loss.h"
 #include "rl/reward_shaping.h"
 #include "rl/tasks.h"
@@ -19,14 +21,33 @@
 namespace nibble {
 
 struct RlGeneration {
-    int64_t most_tokens = 0;           // of an answer; 0: what the length of a sequence leaves
-    std::vector<int32_t> stop_tokens;  // beside the model's own end tokens
+    int64_t most_tokens = 0;                       // of a turn; 0: what the length of a sequence leaves
+    double temperature = 1;                        // of the distribution that is sampled and learned; above 0
+    double top_p = 1;                              // 1: off
+    int64_t top_k = 0;                             // 0: off
+    std::optional<double> validation_temperature;  // 0: the likeliest token; none: as above
+    std::optional<double> validation_top_p;        // none: as above
+    std::vector<int32_t> stop_tokens;              // beside the model's own end tokens
     std::vector<std::string> stop_texts;
+
+    SamplingParams sampling() const {
+        return {.temperature = static_cast<float>(temperature), .top_k = top_k, .top_p = static_cast<float>(top_p)};
+    }
+};
+
+// Rollouts that may go on in the next steps, with their weights.
+struct RlAsync {
+    int64_t most_age = 1;           // steps; answers that began earlier are dropped
+    int64_t prompts_in_flight = 0;  // 0: half as many again as a step trains
+    int64_t round_tokens = 256;     // that an answer gets before it is asked again whether enough are whole
 };
 
 struct RlTask {
-    TaskKind kind = TaskKind::sum;
+    TaskKind kind = TaskKind::sum;  // questions made on the spot
     int difficulty = 1;
+    std::filesystem::path train, validation;  // instead: files of JSON lines (rl/question_rows.h); empty: none
+    std::string input_key = "input", output_key = "output";
+    AnswerRewardOptions reward;        // of their rows
     std::string prompt = "{}";         // the question takes the place of {}
     bool chat = true;                  // the prompt is a user's message of the model's chat template
     std::vector<std::string> command;  // an environment that judges; empty: the task's own rule
@@ -41,13 +62,15 @@ struct RlConfig {
     int64_t prompts = 32, generations = 16;  // of a step; answers of a prompt
     int64_t steps = 1'000'000;
     int64_t train_batch = 0;  // answers of an update; 0: all of the step
-    int64_t length = 512;     // tokens of a prompt and its answer
+    int64_t length = 512;     // tokens of a prompt and its answer, all turns
+    int64_t most_turns = 1;   // of an answer
     int64_t row_tokens =
         0;  // answers are trained in rows of up to so many tokens; 0: one a row on a CPU, 16,384 on a GPU
 
     AdvantageOptions advantage;
     bool dynamic_sampling = false;    // groups whose rewards are all equal are replaced
     int64_t most_batches = 10;        // of a step with dynamic sampling
+    std::optional<RlAsync> async;     // none: a step's rollouts end before its update
     bool overlong_filtering = false;  // an answer that was cut off counts nowhere in the loss
     std::optional<RewardScaling> scaling;
     std::optional<RewardShaping> shaping;

@@ -37,8 +37,12 @@ Json to_json(const RlStep& s, const std::optional<RlValidation>& validation, dou
               {"mean_gen_tokens_per_sample", s.mean_length},
               {"longest_answer", s.longest},
               {"cut_share", s.cut_share},
+              {"turns_per_sample", s.mean_turns},
+              {"max_turns_reached_rate", s.turn_limit_share},
               {"mismatch_tokens", m.mismatch_tokens},
               {"max_abs_diff", m.max_abs_diff},
+              {"off_policy_tokens", m.off_policy_tokens},
+              {"filtered_tokens", m.filtered_tokens},
               {"kl_loss", m.kl_loss},
               {"token_mult_prob_error", per_token(m.token_mult_prob_error, m)},
               {"gen_kl_error", per_token(m.gen_kl_error, m)},
@@ -52,6 +56,11 @@ Json to_json(const RlStep& s, const std::optional<RlValidation>& validation, dou
               {"generate_seconds", s.generate_seconds},
               {"reward_seconds", s.reward_seconds},
               {"train_seconds", s.train_seconds}};
+    if (s.unfinished) {
+        line["unfinished_answers"] = *s.unfinished;
+        line["dropped_answers"] = s.dropped;
+        line["trajectory_age"] = s.mean_age;
+    }
     if (m.tokens > 0) line["probs_ratio_min"] = m.probs_ratio_min, line["probs_ratio_max"] = m.probs_ratio_max;
     if (s.update.skipped) line["skipped"] = true;
     if (!s.failure_reasons.empty()) line["failure_reasons"] = s.failure_reasons;

@@ -171,4 +171,10 @@ double task_reward(TaskKind kind, const TaskQuestion& question, std::string_view
     return math_reward(text, question.answer);
 }
 
+std::string task_answer(TaskKind kind, std::string_view text) {
+    if (kind == TaskKind::sum || kind == TaskKind::words)
+        if (auto found = math_answer(text)) return *std::move(found);
+    return std::string(text.substr(0, text.find('\n')));
+}
+
 }  // namespace nibble

@@ -23,7 +23,8 @@ Result<TaskKind> task_from_name(std::string_view name);
 
 struct TaskQuestion {
     std::string prompt;
-    std::string answer;  // of countdown: "NUMBERS -> TARGET", for task_reward
+    std::string answer;      // of countdown: "NUMBERS -> TARGET", for task_reward
+    std::string where = {};  // in which file and line, for errors; empty: made on the spot
 };
 
 // difficulty 1 ... 6. Error: out of range.
@@ -32,5 +33,8 @@ Result<TaskQuestion> task_question(TaskKind kind, int difficulty, uint64_t seed,
 // 0 ... 1: 1 where the text answers the question. sort: the share of numbers in their right place, 1 only if all are;
 // countdown: 0.1 for an expression of the right numbers with another value.
 double task_reward(TaskKind kind, const TaskQuestion& question, std::string_view text);
+
+// What the text says in the end, as task_reward() reads it: a number, or its first line.
+std::string task_answer(TaskKind kind, std::string_view text);
 
 }  // namespace nibble

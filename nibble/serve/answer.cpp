@@ -29,13 +29,22 @@ Answer::Answer(const Request& request, int32_t choice, const std::optional<Token
       constraint_(request.constraint ? request.constraint->copy() : nullptr),
       stop_(request.stop) {
     if (tokenizer) decoder_.emplace(*tokenizer, request.skip_special);
+    if (decoder_)
+        for (const int32_t id : std::span(request.prompt).last(static_cast<size_t>(request.resumed)))
+            news_.text += stop_.push(decoder_->push(static_cast<TokenId>(id)));
     if (constraint_ && constraint_->finished()) finish_ = FinishReason::stop;
 }
 
 void Answer::choose(std::span<float> logits, std::span<float> log_probs, const ElementwiseKernels& kernels) {
     if (kernels.first_nonfinite(logits.data(), std::ssize(logits)) >= 0)
         return end(FinishReason::error, fmt::format("the logits of token {} hold a NaN or an infinity", generated()));
-    kernels.log_softmax(logits.data(), std::ssize(logits), log_probs.data());
+    if (request_->sampled_logprobs) {
+        std::ranges::copy(logits, log_probs.begin());
+        filter_.restrict(log_probs, request_->sampling);
+        kernels.log_softmax(log_probs.data(), std::ssize(log_probs), log_probs.data());
+    } else {
+        kernels.log_softmax(logits.data(), std::ssize(logits), log_probs.data());
+    }
     const auto answer = std::span(std::as_const(tokens_)).subspan(static_cast<size_t>(prompt_));
     if (rules_.touch(generated()) && !rules_.apply(logits, answer, constraint_.get()))
         return end(FinishReason::error, fmt::format("no token may follow token {} of the answer", generated()));

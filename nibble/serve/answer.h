@@ -31,7 +31,9 @@ public:
         if (!finished()) rules_.prepare(vocab, generated(), constraint_.get());
     }
     // Whether the request of the next token says all, so that a device may choose it.
-    bool plain() const { return !rules_.touch(generated()) && request_->top_logprobs < 0; }
+    bool plain() const {
+        return !rules_.touch(generated()) && request_->top_logprobs < 0 && !request_->sampled_logprobs;
+    }
     TokenRequest token_request(int64_t ahead = 0) const { return sampler_.request(std::ssize(tokens_) + ahead); }
     void accept(GeneratedToken token);
     // Shortens a draft to what the constraint lets follow.
@@ -54,6 +56,7 @@ private:
     int64_t prompt_ = 0, most_tokens_ = 0;
     std::vector<int32_t> tokens_;
     Sampler sampler_;
+    TokenFilter filter_;
     LogitRules rules_;
     std::unique_ptr<TokenConstraint> constraint_;
     std::optional<StreamDecoder> decoder_;

@@ -59,6 +59,14 @@ Status check(const Request& r, int64_t vocab, int64_t context) {
         return fail("prompt_logprobs {} is not in [0, {}]", r.prompt_logprobs, vocab);
     if (r.drafts && (*r.drafts < 0 || *r.drafts > most_drafts))
         return fail("{} drafted tokens are not in [0, {}]", *r.drafts, most_drafts);
+    const SamplingParams& s = r.sampling;
+    if (r.resumed < 0 || r.resumed >= std::ssize(r.prompt))
+        return fail("resumed {} is not in [0, {}): the tokens of the prompt", r.resumed, r.prompt.size());
+    if (r.resumed > 0 && (s.penalizes() || r.min_tokens > 0 || r.constraint))
+        return fail("resumed: not together with penalties, min_tokens or a constraint");
+    if (r.sampled_logprobs &&
+        (s.penalizes() || r.constraint || !r.allowed.empty() || !r.bad_words.empty() || !r.bias.empty()))
+        return fail("sampled_logprobs: nothing but temperature and filters may change the distribution");
     NIBBLE_CHECK(check_ids(r.eos, vocab, "an end token"));
     NIBBLE_CHECK(check_ids(r.allowed, vocab, "allowed_token_ids"));
     for (const auto& word : r.bad_words) {

@@ -46,7 +46,10 @@ struct Request {
     SamplingParams sampling;      // its seed, too
     // The numbers drawn are those of (sampling.seed, sequence + choice, position).
     uint64_t sequence = 0;
-    int32_t choices = 1;       // answers ("n"); they share the work on the prompt
+    int32_t choices = 1;  // answers ("n"); they share the work on the prompt
+    // So many last tokens of the prompt are an answer's beginning that an earlier request said: the text and its stop
+    // strings begin with them. Not together with penalties, min_tokens or a constraint.
+    int64_t resumed = 0;
     int64_t max_tokens = 512;  // of an answer; fewer where the context ends
     int64_t min_tokens = 0;    // before these, no end token is chosen and no stop string ends the answer
 
@@ -61,7 +64,10 @@ struct Request {
     std::vector<std::vector<int32_t>> bad_words;        // a word's last token never follows its other tokens
     std::vector<std::pair<int32_t, float>> bias;        // added; every token once
 
-    // Log-probabilities are those of the raw distribution: before all changes, penalties and temperature.
+    // Log-probabilities are those of the raw distribution: before all changes, penalties and temperature. With this, of
+    // an answer, those of the distribution that is drawn from: after temperature and filters (temperature 0: the raw
+    // one); nothing else may change logits then.
+    bool sampled_logprobs = false;
     int32_t top_logprobs = -1;      // of so many likeliest tokens beside the chosen one; -1: of the chosen one alone
     int32_t prompt_logprobs = -1;   // the same for the tokens of the prompt; -1: none
     int32_t priority = 0;           // lower ones are served first

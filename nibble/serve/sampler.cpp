@@ -54,61 +54,22 @@ void Sampler::penalize(std::span<float> logits) const {
     }
 }
 
-// Leaves candidates_ sorted, likeliest first, as many as the filters keep.
-void Sampler::filter(std::span<const float> logits, float largest) {
-    const float lowest = params_.min_p > 0 ? largest + std::log(params_.min_p) : -INFINITY;
-    candidates_.clear();
-    uint64_t mass = 0;  // of what min-p leaves
-    for (size_t i = 0; i < logits.size(); ++i) {
-        if (logits[i] < lowest) continue;
-        candidates_.push_back({logits[i], static_cast<int32_t>(i)});
-        mass += sampling_weight(logits[i], largest);
-    }
-    const auto before = [](const Candidate& a, const Candidate& b) {
-        return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
-    };
-    const size_t limit = params_.top_k > 0 ? std::min<size_t>(candidates_.size(), static_cast<size_t>(params_.top_k))
-                                           : candidates_.size();
-    // Sorts only as far as top-p needs: a few hundred of a hundred thousand, nearly always.
-    size_t sorted = 0;
-    const auto sort_to = [&](size_t end) {
-        std::partial_sort(candidates_.begin() + ptrdiff_t(sorted), candidates_.begin() + ptrdiff_t(end),
-                          candidates_.end(), before);
-        sorted = end;
-    };
-    if (params_.top_k > 0) {
-        sort_to(limit);
-        mass = 0;
-        for (size_t i = 0; i < limit; ++i) mass += sampling_weight(candidates_[i].logit, largest);
-    }
-    size_t kept = limit;
-    if (params_.top_p < 1) {
-        const double enough = top_p_mass(params_.top_p, mass);
-        uint64_t sum = 0;
-        for (kept = 0; kept < limit && static_cast<double>(sum) < enough; ++kept) {
-            if (kept == sorted) sort_to(std::min(limit, std::max<size_t>(64, 2 * sorted)));
-            sum += sampling_weight(candidates_[kept].logit, largest);
-        }
-    }
-    candidates_.resize(std::max<size_t>(kept, 1));
-}
-
 int32_t Sampler::sample(std::span<float> logits, int64_t position) {
     penalize(logits);
     const auto best = std::ranges::max_element(logits);  // the first of equal ones
     if (params_.temperature == 0) return static_cast<int32_t>(best - logits.begin());
     for (float& logit : logits) logit /= params_.temperature;
     const float largest = *best;
-    filter(logits, largest);
+    const auto candidates = filter_.keep(logits, largest, params_);
     uint64_t total = 0;
-    for (const Candidate& c : candidates_) total += sampling_weight(c.logit, largest);
+    for (const TokenCandidate& c : candidates) total += sampling_weight(c.logit, largest);
     const uint64_t target = product_high(sampling_bits(params_.seed, sequence_, position), total);
     uint64_t sum = 0;
-    for (const Candidate& c : candidates_) {
+    for (const TokenCandidate& c : candidates) {
         sum += sampling_weight(c.logit, largest);
         if (sum > target) return c.id;
     }
-    return candidates_.back().id;  // logits beyond FP32
+    return candidates.back().id;  // logits beyond FP32
 }
 
 }  // namespace nibble

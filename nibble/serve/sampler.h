@@ -3,7 +3,7 @@
 #pragma once
 
 #include "base/error.h"
-#include "kernels/sampling.h"
+#include "kernels/token_filter.h"
 
 #include <cstdint>
 #include <span>
@@ -28,12 +28,7 @@ public:
     void accept(int32_t token);
 
 private:
-    struct Candidate {
-        float logit;
-        int32_t id;
-    };
     void penalize(std::span<float> logits) const;
-    void filter(std::span<const float> logits, float largest);
 
     SamplingParams params_;
     uint64_t sequence_;
@@ -41,7 +36,7 @@ private:
 
     std::vector<SeenToken> seen_;
     std::unordered_map<int32_t, size_t> places_;  // of an id in seen_
-    std::vector<Candidate> candidates_;
+    TokenFilter filter_;
 };
 
 }  // namespace nibble

@@ -18,7 +18,7 @@ std::string collapse_spaces(std::string_view text) {
 Result<std::string> ReplaceStep::apply(std::string_view text, Meter& meter) const {
     std::string out;
     size_t done = 0;
-    Search search(pattern, text, meter);
+    RegexSearch search(pattern, text, meter);
     if (!meter.pay_bytes(static_cast<int64_t>(text.size()))) return meter.error();
     for (Span match;;) {
         NIBBLE_TRY(const bool found, search.next(match));

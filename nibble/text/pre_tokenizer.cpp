@@ -88,7 +88,7 @@ public:
 
     Status split(std::string_view text, bool start, Meter& meter, PieceSink& next) const override {
         Joiner joiner(text, start, behavior_, next);
-        Search search(pattern_, text, meter);
+        RegexSearch search(pattern_, text, meter);
         size_t done = 0;
         for (Span match;;) {
             NIBBLE_TRY(const bool found, search.next(match));

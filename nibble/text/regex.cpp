@@ -203,7 +203,7 @@ IdleWorkspaces& idle_workspaces() {
 }
 
 int on_callout(pcre2_callout_block* block, void* search) {
-    return static_cast<Search*>(search)->pay(block->current_position) ? 0 : PCRE2_ERROR_CALLOUT;
+    return static_cast<RegexSearch*>(search)->pay(block->current_position) ? 0 : PCRE2_ERROR_CALLOUT;
 }
 
 }  // namespace
@@ -237,24 +237,24 @@ Pattern Pattern::literal(std::string text) {
     return out;
 }
 
-Search::Search(const Pattern& pattern, std::string_view text, Meter& meter)
+RegexSearch::RegexSearch(const Pattern& pattern, std::string_view text, Meter& meter)
     : pattern_(pattern), text_(text), meter_(meter) {
     if (!pattern.code_) return;
     workspace_ = idle_workspaces().take();
     if (workspace_->context) pcre2_set_callout(workspace_->context, on_callout, this);
 }
 
-Search::~Search() {
+RegexSearch::~RegexSearch() {
     if (workspace_) idle_workspaces().give_back(std::move(workspace_));
 }
 
-bool Search::pay(size_t at) {
+bool RegexSearch::pay(size_t at) {
     const size_t passed = at > seen_ ? at - seen_ : seen_ - at;
     seen_ = at;
     return meter_.pay_steps(1 + static_cast<int64_t>(passed) * pattern_.weight_ / 64);
 }
 
-Result<bool> Search::next(Span& match) {
+Result<bool> RegexSearch::next(Span& match) {
     if (!pattern_.code_) {
         if (pattern_.literal_.empty()) return false;
         const size_t found = find_text(text_, pattern_.literal_, meter_, at_);

@@ -22,7 +22,7 @@ public:
     size_t shortest() const { return literal_.size(); }  // bytes of a match at least; 0: not known
 
 private:
-    friend class Search;
+    friend class RegexSearch;
     std::string literal_;
     std::shared_ptr<pcre2_real_code_8> code_;  // null for a literal
     bool compiled_ = false;                    // to machine code
@@ -38,12 +38,12 @@ struct Span {
 // One search through one text, which must be valid UTF-8 and outlive it. Matches are never empty and do not overlap.
 // What the expression tries and where it goes back is paid from the meter: PCRE2's own limits start anew at every place
 // of the text.
-class Search {
+class RegexSearch {
 public:
-    Search(const Pattern& pattern, std::string_view text, Meter& meter);
-    ~Search();
-    Search(const Search&) = delete;
-    Search& operator=(const Search&) = delete;
+    RegexSearch(const Pattern& pattern, std::string_view text, Meter& meter);
+    ~RegexSearch();
+    RegexSearch(const RegexSearch&) = delete;
+    RegexSearch& operator=(const RegexSearch&) = delete;
 
     // False at the end of the text. Errors: the meter's; the expression needs more memory than PCRE2 is given.
     Result<bool> next(Span& match);

@@ -3,6 +3,7 @@
 #include "io/atomic_file.h"
 
 #include <algorithm>
+#include <cmath>
 #include <system_error>
 
 namespace nibble {
@@ -22,17 +23,26 @@ std::optional<double> number_of(const Json& line, std::string_view key) {
     return found->get<double>();
 }
 
-std::vector<EventScalar> scalars_of(const Json& line) {
+std::vector<EventScalar> scalars_of(const Json& line, const RunView& view) {
     std::vector<EventScalar> scalars;
-    for (const auto& [key, tag] :
-         {std::pair{"loss", "train/loss"}, std::pair{"gradient_norm", "train/gradient_norm"},
-          std::pair{"learning_rate", "train/learning_rate"}, std::pair{"tokens_per_second", "train/tokens_per_second"},
-          std::pair{"validation", "validation/loss"}})
+    for (const auto& [key, tag] : view.scalars)
         if (const auto value = number_of(line, key)) scalars.push_back({tag, static_cast<float>(*value)});
     return scalars;
 }
 
 }  // namespace
+
+RunView train_view() {
+    return {.scalars = {{"loss", "train/loss"},
+                        {"gradient_norm", "train/gradient_norm"},
+                        {"learning_rate", "train/learning_rate"},
+                        {"tokens_per_second", "train/tokens_per_second"},
+                        {"validation", "validation/loss"}},
+            .page = [](const fs::path& folder, int reload_seconds) -> Result<std::string> {
+                NIBBLE_TRY(const RunHistory history, read_run_history(folder));
+                return run_page({history}, reload_seconds);
+            }};
+}
 
 Result<std::unique_ptr<RunFolder>> RunFolder::open(const RunFolderOptions& options, TrainEngine& trainer,
                                                    BatchSource& data) {
@@ -47,6 +57,13 @@ Result<std::unique_ptr<RunFolder>> RunFolder::open(const RunFolderOptions& optio
     NIBBLE_CHECK(run->restore(trainer, data));
     NIBBLE_CHECK(run->open_files());
     return run;
+}
+
+Status RunFolder::check_model(const fs::path& folder) {
+    std::error_code ignored;
+    // Of a process that was killed behind its last step.
+    if (fs::exists(folder / "model" / "config.json", ignored)) NIBBLE_CHECK(WorkFolder::Lock::take(folder));
+    return WorkFolder::check(folder / "model", ExportMode::create, 0);
 }
 
 Status RunFolder::restore(TrainEngine& trainer, BatchSource& data) {
@@ -81,7 +98,7 @@ void RunFolder::warn(const Error& error) {
 
 void RunFolder::note(const Json& line) {
     if (const Status done = log_->add(line); !done.ok()) warn(done.error());
-    const std::vector<EventScalar> scalars = scalars_of(line);
+    const std::vector<EventScalar> scalars = scalars_of(line, options_.view);
     const Status done = events_->add(seconds_since_1970(), last_step_, scalars);
     if (!done.ok()) warn(done.error());
 }
@@ -100,7 +117,9 @@ void RunFolder::after_step(const Json& line, TrainEngine& trainer, BatchSource& 
     if (every > 0 && steps % every == 0) save(steps, trainer, data);
     const auto now = std::chrono::steady_clock::now();
     if (std::chrono::duration<double>(now - page_written_).count() < options_.page_seconds) return;
-    if (const Status page = write_page(); !page.ok()) warn(page.error());
+    // At least as often as it is written, and not so often that nobody can read.
+    const int reload = std::max(10, static_cast<int>(std::ceil(options_.page_seconds)));
+    if (const Status page = write_page(reload); !page.ok()) warn(page.error());
     page_written_ = now;
 }
 
@@ -115,13 +134,18 @@ Status RunFolder::finish(int64_t steps, TrainEngine& trainer, BatchSource& data)
     }
     if (saved_ != steps) save(steps, trainer, data);
     NIBBLE_CHECK(checkpoints_->wait());
-    if (const Status page = write_page(); !page.ok()) warn(page.error());
+    if (const Status page = write_page(0); !page.ok()) warn(page.error());
     return Ok{};
 }
 
-Status RunFolder::write_page() const {
-    NIBBLE_TRY(const RunHistory history, read_run_history(options_.folder));
-    return write_file_atomically(options_.folder / page_name, run_page({history}));
+void RunFolder::write_beside(std::string_view name, std::string_view content) {
+    const Status done = write_file_atomically(options_.folder / name, content);
+    if (!done.ok()) warn(done.error());
+}
+
+Status RunFolder::write_page(int reload_seconds) const {
+    NIBBLE_TRY(const std::string page, options_.view.page(options_.folder, reload_seconds));
+    return write_file_atomically(options_.folder / page_name, page);
 }
 
 }  // namespace nibble

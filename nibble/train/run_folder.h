@@ -1,6 +1,6 @@
 // The folder of a run:
 //   train.jsonl     the log (train/run_log.h)
-//   report.html     loss, validation, gradient norm, throughput; written anew while it goes on
+//   report.html     what RunView draws; written anew while it goes on
 //   events/         TensorBoard's event files
 //   checkpoints/    states to go on from (train/run_checkpoints.h)
 //   model/          the trained model, at the end; whoever opened the folder writes it
@@ -20,12 +20,22 @@
 
 namespace nibble {
 
+// What a folder shows of its log.
+struct RunView {
+    // Fields of a step's line and their tags in TensorBoard; a field that a line lacks is left out.
+    std::vector<std::pair<std::string, std::string>> scalars;
+    // The page (HTML), from the folder's files. `reload_seconds`: document()'s (page/html.h).
+    std::function<Result<std::string>(const std::filesystem::path& folder, int reload_seconds)> page;
+};
+RunView train_view();
+
 struct RunFolderOptions {
     std::filesystem::path folder;
     bool resume = false;          // false: the folder must not hold a run
     std::string identity;         // of RunPlace
     Json about = Json::object();  // of the log's first line; "name" and "group" for pages
     TrainSaving saving;
+    RunView view = train_view();
     double page_seconds = 10;  // at most so often while it goes on
     std::function<void(std::string_view)> warn;
 };
@@ -37,11 +47,17 @@ public:
     static Result<std::unique_ptr<RunFolder>> open(const RunFolderOptions& options, TrainEngine& trainer,
                                                    BatchSource& data);
 
+    // Whether model/ in `folder` can be written at the end. Errors: it is there already; another process writes it.
+    static Status check_model(const std::filesystem::path& folder);
+
     // Steps that the checkpoint had made.
     int64_t first_step() const { return first_step_; }
 
     // After a step: notes it, saves where it is due. `line`: at least what run_history.h reads.
     void after_step(const Json& line, TrainEngine& trainer, BatchSource& data);
+    // Beside the log, before the step's checkpoint: written whole or not at all; that it could not be is told by
+    // `warn`.
+    void write_beside(std::string_view name, std::string_view content);
     // Behind `steps` steps, the last one or the one before a stop: saves unless that is done, and waits. Error: the
     // state could not be written.
     Status finish(int64_t steps, TrainEngine& trainer, BatchSource& data);
@@ -53,7 +69,7 @@ private:
     void warn(const Error& error);
     void note(const Json& line);
     void save(int64_t steps, TrainEngine& trainer, BatchSource& data);
-    Status write_page() const;
+    Status write_page(int reload_seconds) const;
 
     RunFolderOptions options_;
     WorkFolder::Lock lock_;

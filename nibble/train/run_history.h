@@ -45,7 +45,8 @@ Result<RunHistory> read_run_history(const std::filesystem::path& run);
 double mean_loss(const RunHistory& run, size_t count);
 
 // One self-contained page: loss, validation loss, gradient norm, learning rate and throughput of all runs, a chart
-// each; of several groups a table of their gaps to the first one, with the spread of their seeds.
-std::string run_page(const std::vector<RunHistory>& runs);
+// each; of several groups a table of their gaps to the first one, with the spread of their seeds. `reload_seconds`:
+// document()'s (page/html.h).
+std::string run_page(const std::vector<RunHistory>& runs, int reload_seconds = 0);
 
 }  // namespace nibble

@@ -1,6 +1,7 @@
 #include "page/html.h"
 #include "page/numbers.h"
 #include "page/svg.h"
+#include "train/run_charts.h"
 #include "train/run_history.h"
 
 #include <algorithm>
@@ -11,58 +12,15 @@
 namespace nibble {
 namespace {
 
-constexpr size_t most_points = 240;  // of a curve; more are drawn as bands from their least to their largest
-
-struct Sample {
-    double x = 0, y = 0;
-};
-
-// A curve of at most `most_points` points: of each stretch the mean, and a band over what lies in it.
-Series curve(const std::string& name, int style, const std::vector<Sample>& samples) {
-    Series series{.name = name, .style = style};
-    const size_t stretch = (samples.size() + most_points - 1) / most_points;
-    for (size_t begin = 0; begin < samples.size(); begin += stretch) {
-        const size_t end = std::min(begin + stretch, samples.size());
-        SeriesPoint p{.x = samples[begin].x, .low = samples[begin].y, .high = samples[begin].y};
-        double sum = 0;
-        for (size_t i = begin; i < end; ++i) {
-            p.low = std::min(p.low, samples[i].y);
-            p.high = std::max(p.high, samples[i].y);
-            sum += samples[i].y;
-        }
-        p.mid = sum / double(end - begin);
-        p.tooltip = end - begin == 1 ? fmt::format("{}, step {}: {}", name, p.x, human_value(p.mid))
-                                     : fmt::format("{}, steps {} to {}: {} ({} to {})", name, p.x, samples[end - 1].x,
-                                                   human_value(p.mid), human_value(p.low), human_value(p.high));
-        series.points.push_back(std::move(p));
-    }
-    return series;
-}
-
-using SamplesOf = std::function<std::vector<Sample>(const RunHistory&)>;
+using SamplesOf = std::function<std::vector<ChartSample>(const RunHistory&)>;
 
 // A section with one chart of all runs; empty where no run has a value.
 std::string chart_section(const std::vector<RunHistory>& runs, const std::string& title, const std::string& y_label,
                           const SamplesOf& samples) {
-    LineChart chart{.title = title, .x_label = "step", .y_label = y_label};
-    double low = INFINITY, high = -INFINITY, last = 1;
-    for (size_t r = 0; r < runs.size(); ++r) {
-        const std::vector<Sample> values = samples(runs[r]);
-        for (const Sample& s : values) {
-            last = std::max(last, s.x);
-            if (!std::isfinite(s.y)) continue;
-            low = std::min(low, s.y);
-            high = std::max(high, s.y);
-        }
-        if (!values.empty()) chart.series.push_back(curve(runs[r].name, int(r), values));
-    }
-    if (!(low <= high)) return {};
-    const double margin = high > low ? 0.04 * (high - low) : std::abs(high) * 0.1 + 1e-9;
-    chart.x_low = 0;
-    chart.x_high = last;
-    chart.y_low = low >= 0 && low < margin ? 0 : low - margin;
-    chart.y_high = high + margin;
-    return fmt::format("<section><h2>{}</h2>\n{}</section>\n", escape_html(title), draw(chart));
+    std::vector<ChartCurve> curves;
+    for (size_t r = 0; r < runs.size(); ++r) curves.push_back({runs[r].name, int(r), samples(runs[r])});
+    const std::string chart = step_chart({.title = title, .y_label = y_label}, curves);
+    return chart.empty() ? "" : fmt::format("<section><h2>{}</h2>\n{}</section>\n", escape_html(title), chart);
 }
 
 std::string page_legend(const std::vector<RunHistory>& runs) {
@@ -158,10 +116,10 @@ std::string warnings_of(const std::vector<RunHistory>& runs) {
 
 }  // namespace
 
-std::string run_page(const std::vector<RunHistory>& runs) {
+std::string run_page(const std::vector<RunHistory>& runs, int reload_seconds) {
     const auto of_steps = [](double (*value)(const LoggedStep&)) {
         return [value](const RunHistory& run) {
-            std::vector<Sample> out;
+            std::vector<ChartSample> out;
             for (const LoggedStep& s : run.steps) out.push_back({double(s.step), value(s)});
             return out;
         };
@@ -172,7 +130,7 @@ std::string run_page(const std::vector<RunHistory>& runs) {
     main += runs_table(runs) + gaps_section(runs) + warnings_of(runs);
     main += chart_section(runs, "Loss", "nats a token", of_steps([](const LoggedStep& s) { return s.loss; }));
     main += chart_section(runs, "Validation loss", "nats a token", [](const RunHistory& run) {
-        std::vector<Sample> out;
+        std::vector<ChartSample> out;
         for (const LoggedStep& s : run.steps)
             if (s.validation) out.push_back({double(s.step), *s.validation});
         return out;
@@ -182,7 +140,7 @@ std::string run_page(const std::vector<RunHistory>& runs) {
     main += chart_section(runs, "Learning rate", "", of_steps([](const LoggedStep& s) { return s.learning_rate; }));
     main += chart_section(runs, "Throughput", "tokens/s",
                           of_steps([](const LoggedStep& s) { return s.tokens_per_second(); }));
-    return document("nibble · " + title, main);
+    return document("nibble · " + title, main, reload_seconds);
 }
 
 }  // namespace nibble

@@ -122,8 +122,8 @@ Status Trainer::forward_row(const Row& row, bool keep) {
 // After forward_row(row, true): the row's gradient into the tree.
 Status Trainer::backward_row(const Row& row, std::span<const float> slopes, std::span<float> log_probs) {
     std::vector<float> dx(inputs_.back().size());
-    NIBBLE_CHECK(label_gradient(model_->head(), inputs_.back().data(), row.labels, slopes, dx.data(), log_probs,
-                                model_->workspace(), &gradients_));
+    NIBBLE_CHECK(label_gradient(model_->head(), inputs_.back().data(), row.labels, options_.sampling, slopes, dx.data(),
+                                log_probs, model_->workspace(), &gradients_));
     return backward_blocks(row, dx);
 }
 
@@ -209,8 +209,8 @@ Result<TrainStep> Trainer::backward(std::span<const TrainBatch> batches, const R
             const Row row(b, r);
             products_->begin_row(number, b.seq);
             NIBBLE_CHECK(forward_row(row, true));
-            NIBBLE_CHECK(
-                label_log_probs(model_->head(), inputs_.back().data(), row.labels, log_probs, model_->workspace()));
+            NIBBLE_CHECK(label_log_probs(model_->head(), inputs_.back().data(), row.labels, options_.sampling,
+                                         log_probs, model_->workspace()));
             slopes.assign(static_cast<size_t>(b.seq), 0.0f);
             double loss = 0;
             NIBBLE_CHECK(objective(number++, log_probs, slopes, loss));
@@ -260,7 +260,7 @@ Status Trainer::log_probs(const TrainBatch& batch, std::span<float> out) {
     for (int64_t r = 0; r < batch.rows; ++r) {
         const Row row(batch, r);
         NIBBLE_CHECK(forward_row(row, false));
-        NIBBLE_CHECK(label_log_probs(model_->head(), inputs_[0].data(), row.labels,
+        NIBBLE_CHECK(label_log_probs(model_->head(), inputs_[0].data(), row.labels, options_.sampling,
                                      out.subspan(static_cast<size_t>(r * batch.seq), static_cast<size_t>(batch.seq)),
                                      model_->workspace()));
     }

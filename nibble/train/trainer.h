@@ -32,6 +32,9 @@ struct TrainerOptions {
     // The loss of step(batches) is then (1 - c) KL(teacher || model) + c cross-entropy per label (model/loss.h).
     std::shared_ptr<const Model> teacher;
     float cross_entropy = 0;  // c
+    // Labels' log-probabilities are those of the distribution that this draws from (model/loss.h); not beside a
+    // teacher. Its temperature is not 0.
+    SamplingParams sampling;
     TrainLora lora;
 };
 

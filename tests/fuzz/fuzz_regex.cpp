@@ -21,7 +21,7 @@ struct Found {
 
 Found search(const Pattern& pattern, std::string_view text) {
     Meter meter({.steps = 1'000'000, .bytes = 16 << 20});
-    Search search(pattern, text, meter);
+    RegexSearch search(pattern, text, meter);
     Found found;
     for (Span match;;) {
         const auto next = search.next(match);

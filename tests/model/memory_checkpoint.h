@@ -51,6 +51,9 @@ public:
     void set(const std::string& name, size_t element, float value) {
         data_[index(name)][element] = bf16_from_float(value);
     }
+    void scale(const std::string& name, float factor) {
+        for (uint16_t& code : data_[index(name)]) code = bf16_from_float(bf16_to_float(code) * factor);
+    }
     void remove(const std::string& name) {
         const size_t i = index(name);
         tensors_.erase(tensors_.begin() + static_cast<ptrdiff_t>(i));

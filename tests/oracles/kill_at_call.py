@@ -1,4 +1,4 @@
-"""Ends `nibble` (SIGKILL) before the n-th call that changes a file, for small jobs of quantize, convert, import, search, data, train and eval,
+"""Ends `nibble` (SIGKILL) before the n-th call that changes a file, for small jobs of quantize, convert, import, search, data, train, rl and eval,
 and lets that call fail instead (a full disk, no descriptor left): started again as the program itself says, every job must end with the
 bytes of an undisturbed run, and leave nothing else behind. `kill_at_call.py build/cpu/nibble build/cpu/tests/libkill_at.so [--all]`
 
@@ -21,8 +21,9 @@ import random_model
 HERE = os.path.dirname(os.path.abspath(__file__))
 CHAT = os.path.join(HERE, "..", "data", "chat")
 ENOSPC, EMFILE = 28, 24
-# Fields that say when, how long and how something was called.
-TIMES = {"timing", "command", "seconds", "made_at", "finished_at", "resumed_tensors", "tokens_per_second", "prompt_seconds", "generate_seconds"}
+# Fields that say when, how long and how something was called, and what else is measured.
+TIMES = {"timing", "command", "seconds", "made_at", "finished_at", "resumed_tensors", "tokens_per_second", "prompt_seconds", "generate_seconds",
+         "tflops", "memory_gib"}
 
 
 def without_times(value):
@@ -31,8 +32,14 @@ def without_times(value):
     return [without_times(v) for v in value] if isinstance(value, list) else value
 
 
-def files_below(folder, ignored=()):
-    """Everything below `folder`: name -> what must be equal. `ignored`: beginnings of names."""
+def log_of(data):
+    """What a run's log says of its steps; warnings tell of the disturbance."""
+    lines = [json.loads(line) for line in data.splitlines()]
+    return [without_times(line) for line in lines[1:] if "warning" not in line]
+
+
+def files_below(folder, ignored=(), logs=False):
+    """Everything below `folder`: name -> what must be equal. `ignored`: beginnings of names; `logs`: with the steps of logs."""
     out = {}
     for root, folders, names in os.walk(folder):
         for name in names + folders:
@@ -47,6 +54,8 @@ def files_below(folder, ignored=()):
                 data = f.read()
             if key.endswith(".json"):
                 data = json.dumps(without_times(json.loads(data))).encode()
+            elif logs and key.endswith("train.jsonl"):
+                data = json.dumps(log_of(data)).encode()
             elif key.endswith((".html", ".jsonl")):
                 data = b""  # holds times
             out[key] = hashlib.sha256(data).hexdigest()
@@ -54,8 +63,10 @@ def files_below(folder, ignored=()):
 
 
 class Job:
-    def __init__(self, name, words, may_resume=False, ignored=()):
-        self.name, self.words, self.may_resume, self.ignored = name, words, may_resume, ignored
+    """`ignored`: beginnings of names that are not compared; `or_a_warning`: files without which a job goes on, where they cannot be written."""
+
+    def __init__(self, name, words, may_resume=False, ignored=(), or_a_warning=()):
+        self.name, self.words, self.may_resume, self.ignored, self.or_a_warning = name, words, may_resume, ignored, or_a_warning
 
 
 class Runner:
@@ -113,6 +124,15 @@ def make_inputs(folder, runner):
     with open(os.path.join(folder, "train.yaml"), "w") as f:
         f.write("model: ../chat\nrandom_start: true\nsteps: 5\nbatch: 2\nsequence: 16\ndata: {folder: ../tokens}\n"
                 "saving: {every: 2, keep: 1}\nvalidation: {batches: 1}\n")
+    with open(os.path.join(folder, "rows.jsonl"), "w") as f:
+        f.write("".join('{"question": "%d + 1", "answer": %d}\n' % (i, i + 1) for i in range(7)))
+    for name, grpo, loss in (("rl", "", ""), ("rl-async", ", async_grpo: {enabled: true, tokens_per_round: 3}", ", use_importance_sampling_correction: true")):
+        with open(os.path.join(folder, name + ".yaml"), "w") as f:
+            f.write("policy: {model_name: ../chat, max_total_sequence_length: 40, optimizer: {lr: 0.003}, generation: {max_new_tokens: 10}}\n"
+                    "grpo: {num_prompts_per_step: 2, num_generations_per_prompt: 2, max_num_steps: 4, val_period: 2, max_val_samples: 3%s}\n"
+                    "loss_fn: {reference_policy_kl_penalty: 0%s}\n"
+                    "data: {train: ../rows.jsonl, validation: ../rows.jsonl, input_key: question, output_key: answer, chat: false}\n"
+                    "checkpointing: {save_period: 2, keep_top_k: 1}\n" % (grpo, loss))
     for words in (["data", "build", "text.txt", "-o", "tokens", "--tokenizer", "chat", "--val", "0.1", "--val-by", "tails", "--quiet"],
                   ["quantize", "source", "-o", "quantized", "--recipe", "w4a16_nvfp4", "--quiet"],
                   ["quantize", "source", "-o", "quantized.gguf", "--format", "gguf", "--recipe", "w4a16_nvfp4", "--quiet"]):
@@ -134,6 +154,8 @@ def jobs():
         Job("data", ["data", "build", "../text.txt", "-o", "out", "--tokenizer", "../chat", "--val", "0.2", "--val-by", "tails", "--quiet", *small]),
         # A file of events for each process, with times in them.
         Job("train", ["train", "../train.yaml", "-o", "out", "--quiet", *small], True, ("out/events/",)),
+        Job("rl", ["rl", "../rl.yaml", "-o", "out", "--quiet", *small], True, ("out/events/",), ("out/samples.json",)),
+        Job("rl with rollouts that outlive a step", ["rl", "../rl-async.yaml", "-o", "out", "--quiet", *small], True, ("out/events/",), ("out/samples.json",)),
         Job("eval", ["eval", "../chat", "--text", "../text.txt", "--context", "32", "--chunks", "4", "-o", "out", *small]),
     ]
 
@@ -145,7 +167,6 @@ def check(runner, job, root, wanted, rng):
     done = runner.run(job, whole, COUNT_CALLS=counter)
     if done.returncode != 0:
         sys.exit(f"{job.name}: undisturbed it ends with {done.returncode}: {done.stderr}")
-    want = files_below(whole, job.ignored)
     with open(counter) as f:
         count = int(f.read())
     tried = kills = 0
@@ -162,7 +183,9 @@ def check(runner, job, root, wanted, rng):
                 sys.exit(f"{what}: ended with {first.returncode}: {first.stderr}")
             kills += first.returncode == -signal.SIGKILL
             published = first.returncode != 0 and runner.finish(job, folder, what)
-            have = files_below(folder, job.ignored)
+            # What could not be written to a log is told, and the job goes on: only a kill leaves the same log.
+            same_log, ignored = how == "killed", (*job.ignored, *(() if how == "killed" else job.or_a_warning))
+            have, want = files_below(folder, ignored, same_log), files_below(whole, ignored, same_log)
             if published:  # what calibration found goes last: until then the output could have needed it
                 have = {k: v for k, v in have.items() if not k.startswith("out.calibration/")}
             if have != want:

@@ -46,17 +46,68 @@ data: {{task: sort, chat: false, prompt: "Q: {{}}\nA:"}}
         EXPECT_EQ((*log)[i]["validation_answers"], 3);
         for (const char* name : {"avg_at_k", "pass_at_k", "cons_at_k"}) EXPECT_GE((*log)[i][name], 0.0) << name;
     }
+    // What people look at.
+    const std::string page = read_file(dir / "whole/report.html"), samples = read_file(dir / "whole/samples.json");
+    EXPECT_NE(page.find("Answers of step 2"), std::string::npos);
+    EXPECT_NE(page.find("Tokens that differ"), std::string::npos);
+    EXPECT_EQ(page.find("http-equiv=\"refresh\""), std::string::npos) << "the run is over";
+    EXPECT_NE(samples.find("\"same\":true"), std::string::npos);
+    EXPECT_EQ(samples.find("\"same\":false"), std::string::npos);
+    const std::string events = read_file(dir / "whole/events/events.out.tfevents.00000000");
+    for (const char* tag :
+         {"train/reward", "train/grad_norm", "train/lr", "train/token_mult_prob_error", "train/mismatch_tokens",
+          "validation/accuracy", "validation/pass_at_k", "timing/train/generation", "timing/train/policy_training"})
+        EXPECT_NE(events.find(tag), std::string::npos) << tag;
     // Two steps, then one more: the same weights.
     ASSERT_EQ(rl(dir, "rl.yaml -o parts --steps 2 --threads 1"), 0) << read_file(dir / "out.txt");
     std::filesystem::remove_all(dir / "parts/model");
     ASSERT_EQ(rl(dir, "rl.yaml -o parts --resume --threads 1 --quiet"), 0) << read_file(dir / "out.txt");
     EXPECT_EQ(read_file(dir / "out.txt"), "");
     EXPECT_EQ(read_file(dir / "parts/model/model.safetensors"), read_file(dir / "whole/model/model.safetensors"));
+    EXPECT_EQ(read_file(dir / "parts/samples.json"), samples);
     // What a run must not do.
     EXPECT_NE(rl(dir, "rl.yaml -o whole"), 0);
     EXPECT_NE(read_file(dir / "out.txt").find("exists already"), std::string::npos);
     EXPECT_NE(rl(dir, "rl.yaml"), 0);
     EXPECT_EQ(read_file(dir / "out.txt"), "nibble: rl.yaml: 'output' is missing; or give -o DIR\n");
+}
+
+TEST(RlCommand, LearnsFromRowsOfFiles) {
+    TempDir dir;
+    std::string rows;
+    for (int i = 0; i < 5; ++i)
+        rows +=
+            fmt::format("{{\"question\": \"What is {0} + 1?\", \"answer\": \"{0} + 1 = {1}\\n#### {1}\"}}\n", i, i + 1);
+    write_file(dir / "train.jsonl", rows);
+    write_file(dir / "held.jsonl", rows.substr(0, rows.find('\n')));
+    write_file(dir / "rl.yaml", fmt::format(R"(
+policy:
+  model_name: {}
+  max_total_sequence_length: 96
+  generation: {{max_new_tokens: 8}}
+grpo: {{num_prompts_per_step: 2, num_generations_per_prompt: 2, max_num_steps: 4, val_period: 2, max_val_samples: 9}}
+loss_fn: {{reference_policy_kl_penalty: 0}}
+data: {{train: train.jsonl, validation: held.jsonl, input_key: question, output_key: answer, chat: false, prompt: "Q: {{}}\nA:"}}
+)",
+                                            test_data("chat").string()));
+    ASSERT_EQ(rl(dir, "rl.yaml -o whole"), 0) << read_file(dir / "out.txt");
+    const auto log = read_run_log(dir / "whole/train.jsonl");
+    ASSERT_EQ(log->size(), 5u);
+    EXPECT_EQ((*log)[2]["validation_prompts"], 1);  // as many as there are
+    EXPECT_EQ((*log)[4]["mismatch_tokens"], 0);
+    ASSERT_EQ(rl(dir, "rl.yaml -o parts --steps 3"), 0) << read_file(dir / "out.txt");
+    std::filesystem::remove_all(dir / "parts/model");
+    ASSERT_EQ(rl(dir, "rl.yaml -o parts --resume"), 0) << read_file(dir / "out.txt");
+    EXPECT_EQ(read_file(dir / "parts/model/model.safetensors"), read_file(dir / "whole/model/model.safetensors"));
+    // Other rows are another run; a broken one is named.
+    std::filesystem::remove_all(dir / "parts/model");
+    write_file(dir / "train.jsonl", rows + rows);
+    EXPECT_NE(rl(dir, "rl.yaml -o parts --resume --steps 5"), 0);
+    EXPECT_NE(read_file(dir / "out.txt").find("data"), std::string::npos) << read_file(dir / "out.txt");
+    write_file(dir / "train.jsonl", rows + "{\"question\": \"\"}\n");
+    EXPECT_NE(rl(dir, "rl.yaml -o other"), 0);
+    EXPECT_EQ(read_file(dir / "out.txt"), "nibble: train.jsonl: line 6: 'question': is empty\n");
+    EXPECT_FALSE(std::filesystem::exists(dir / "other"));
 }
 
 TEST(RlCommand, TranslatesRecipesAndOverwritesNothing) {

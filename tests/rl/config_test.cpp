@@ -1,5 +1,6 @@
 #include "rl/rl_config.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 namespace nibble {
@@ -41,7 +42,7 @@ policy:
   max_total_sequence_length: 64
   max_grad_norm: 0.5
   optimizer: {lr: 0.1, weight_decay: 0.2, adam_beta1: 0.3, adam_beta2: 0.4, adam_eps: 0.5, lr_warmup_iters: 6}
-  generation: {max_new_tokens: 20, temperature: 1.0, top_p: 1, top_k: null, stop_token_ids: [5, 6], stop_strings: [end]}
+  generation: {max_new_tokens: 20, temperature: 0.7, val_temperature: 0, top_p: 0.9, val_top_p: 0.5, top_k: 40, stop_token_ids: [5, 6], stop_strings: [end]}
 grpo:
   num_prompts_per_step: 2
   num_generations_per_prompt: 4
@@ -57,6 +58,8 @@ grpo:
   overlong_filtering: true
   reward_scaling: {enabled: true, source_min: 0, source_max: 1, target_min: -1, target_max: 1}
   reward_shaping: {enabled: true, overlong_buffer_length: 8, overlong_buffer_penalty: 2, max_response_length: 20}
+  max_rollout_turns: 4
+  async_grpo: {enabled: false, max_trajectory_age_steps: 3}
   val_period: 3
   max_val_samples: 11
 loss_fn:
@@ -87,6 +90,11 @@ checkpointing: {save_period: 10, keep_top_k: 3}
     EXPECT_EQ(c->optimizer.epsilon, 0.5);
     EXPECT_EQ(c->warmup, 6);
     EXPECT_EQ(c->generation.most_tokens, 20);
+    EXPECT_EQ(c->generation.temperature, 0.7);
+    EXPECT_EQ(c->generation.top_p, 0.9);
+    EXPECT_EQ(c->generation.top_k, 40);
+    EXPECT_EQ(c->generation.validation_top_p, 0.5);
+    EXPECT_EQ(c->generation.validation_temperature, 0);
     EXPECT_EQ(c->generation.stop_tokens, (std::vector<int32_t>{5, 6}));
     EXPECT_EQ(c->generation.stop_texts, std::vector<std::string>{"end"});
     EXPECT_EQ(c->prompts, 2);
@@ -106,6 +114,8 @@ checkpointing: {save_period: 10, keep_top_k: 3}
     ASSERT_TRUE(c->shaping.has_value());
     EXPECT_TRUE(c->shaping->overlong);
     EXPECT_EQ(c->shaping->max_response_length, 20);
+    EXPECT_EQ(c->most_turns, 4);
+    EXPECT_FALSE(c->async);
     EXPECT_EQ(c->validation_every, 3);
     EXPECT_EQ(c->validation_prompts, 11);
     EXPECT_EQ(c->loss.kl_penalty, 0);
@@ -129,19 +139,31 @@ TEST(RlConfig, SaysWhatIsWrong) {
     EXPECT_EQ(config_error(start), "");
     EXPECT_NE(config_error(start + "grpo: {num_prompts: 3}\n").find("num_prompts_per_step"), std::string::npos);
     EXPECT_EQ(config_error("data: {task: sort}\n"), "rl.yaml: 'policy.model_name' is missing");
-    EXPECT_EQ(config_error("policy: {model_name: M}\n"), "rl.yaml: 'data.task' is missing");
+    EXPECT_EQ(config_error("policy: {model_name: M}\n"), "rl.yaml: 'data.task' or 'data.train' is missing");
     EXPECT_EQ(config_error("policy: {model_name: M, precision: {recipe: nvfp4, row_scaled: true}}\n"
                            "data: {task: sort}\n"),
               "");
     EXPECT_NE(config_error("policy: {model_name: M, precision: fp8_delayed}\ndata: {task: sort}\n")
                   .find("not built yet for rollouts"),
               std::string::npos);
-    EXPECT_EQ(config_error("policy: {model_name: M, generation: {temperature: 0.7}}\ndata: {task: sort}\n"),
-              "rl.yaml:1: policy.generation.temperature 0.7: only 1 is built");
+    EXPECT_EQ(config_error("policy: {model_name: M, generation: {top_p: 0.7}}\ndata: {task: sort}\n"),
+              "rl.yaml: policy.generation.top_p and top_k need loss_fn.reference_policy_kl_penalty: 0");
+    EXPECT_EQ(config_error("policy: {model_name: M, generation: {top_p: 1, top_k: -1}}\ndata: {task: sort}\n"), "");
+    EXPECT_EQ(config_error("policy: {model_name: M, generation: {top_k: -2}}\ndata: {task: sort}\n"),
+              "rl.yaml:1: policy.generation.top_k -2: must be at least 0");
     EXPECT_EQ(config_error("policy: {model_name: M, train_global_batch_size: 5}\ndata: {task: sort}\n"),
               "rl.yaml: policy.train_global_batch_size 5 does not divide the 512 answers of a step");
     EXPECT_EQ(config_error("policy: {model_name: M}\ndata: {task: sort, prompt: none}\n"),
               "rl.yaml: data.prompt: has no {} for the question");
+    const std::string async = start + "grpo: {async_grpo: {enabled: true}";
+    EXPECT_EQ(config_error(async + "}\n"),
+              "rl.yaml: grpo.async_grpo: old tokens need loss_fn.use_importance_sampling_correction: true");
+    const std::string corrected = "}\nloss_fn: {use_importance_sampling_correction: true}\n";
+    EXPECT_EQ(config_error(async + corrected), "");
+    EXPECT_EQ(config_error(async + ", use_dynamic_sampling: true" + corrected),
+              "rl.yaml: grpo.async_grpo and grpo.use_dynamic_sampling exclude each other");
+    EXPECT_EQ(config_error(start + "grpo: {async_grpo: {enabled: true, prompts_in_flight: 31}" + corrected),
+              "rl.yaml: grpo.async_grpo.prompts_in_flight 31: at least num_prompts_per_step 32");
     EXPECT_EQ(config_error("policy: {model_name: M}\ndata: {task: chess}\n"),
               "rl.yaml:2: data.task: task 'chess': choose one of: sum, sort, countdown, words");
     EXPECT_EQ(config_error(start + "loss_fn: {use_cispo: true, disable_ppo_ratio: true}\n"),
@@ -161,6 +183,36 @@ TEST(RlConfig, IdentityIsWhatDecidesTheBits) {
         base);
     EXPECT_NE(identity("grpo: {seed: 4}\n"), base);
     EXPECT_NE(identity("grpo: {seed: 3}\nloss_fn: {ratio_clip_min: 0.1}\n"), base);
+}
+
+TEST(RlConfig, RowsOfFilesInsteadOfATask) {
+    const auto c = parse_rl_config(R"(
+policy: {model_name: M}
+data: {train: a.jsonl, validation: b.jsonl, input_key: question, output_key: answer, reward: choice, format: "^A", format_share: 0.2}
+)",
+                                   "rl.yaml");
+    ASSERT_TRUE(c.ok()) << c.error().message();
+    EXPECT_EQ(c->task.train, "a.jsonl");
+    EXPECT_EQ(c->task.validation, "b.jsonl");
+    EXPECT_EQ(c->task.input_key, "question");
+    EXPECT_EQ(c->task.output_key, "answer");
+    EXPECT_EQ(c->task.reward.rule, AnswerRule::choice);
+    EXPECT_EQ(c->task.reward.format, "^A");
+    EXPECT_EQ(c->task.reward.format_share, 0.2);
+    EXPECT_EQ(c->identity.find("b.jsonl"), std::string::npos);  // may change when a run goes on
+    const auto error = [](std::string_view data, std::string_view more = "") {
+        return config_error(fmt::format("policy: {{model_name: M}}\ndata: {{{}}}\n{}", data, more));
+    };
+    EXPECT_EQ(error("chat: false"), "rl.yaml: 'data.task' or 'data.train' is missing");
+    EXPECT_EQ(error("task: sum, train: a"), "rl.yaml: data.task and data.train exclude each other");
+    EXPECT_EQ(error("train: a, difficulty: 2"), "rl.yaml: data.difficulty is of data.task; data.train has none");
+    EXPECT_EQ(error("task: sum, reward: math"), "rl.yaml: data.reward is of data.train; data.task has none");
+    EXPECT_EQ(error("train: a, reward: math", "env: {command: [judge]}"),
+              "rl.yaml: data.reward and env.command exclude each other: the environment judges");
+    EXPECT_EQ(error("train: a", "grpo: {val_period: 5}"), "rl.yaml: grpo.val_period 5: data.validation is missing");
+    EXPECT_EQ(error("train: a, format_share: 0.5"), "rl.yaml: data.format_share needs data.format");
+    EXPECT_NE(error("train: a, format: \"(\"").find("rl.yaml: data.format: "), std::string::npos);
+    EXPECT_NE(error("train: a, reward: judge").find("choose one of: math, exact, regex, choice"), std::string::npos);
 }
 
 }  // namespace

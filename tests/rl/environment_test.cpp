@@ -26,6 +26,12 @@ for line in sys.stdin:
         print('{"id": %d, "reward": NaN}' % r["id"], flush=True)
     elif t == "huge":
         print('{"id": %d, "reward": 1e999}' % r["id"], flush=True)
+    elif t == "deep":
+        print('{"id": %d, "reward": 1, "state": %s}' % (r["id"], "[" * 100_000 + "]" * 100_000), flush=True)
+    elif t == "megabytes":
+        print("\n".join(["y" * 1000] * 3000), flush=True)
+    elif t == "empty":
+        print(flush=True)
     elif t == "other":
         print('{"id": %d, "reward": 1}' % (r["id"] + 1), flush=True)
     elif t == "turn":
@@ -66,8 +72,8 @@ TEST(Environment, RepliesComeInOrderFromSeveralProcesses) {
 TEST(Environment, AFaultCostsItsOwnAnswerOnly) {
     const auto environment = start_environment(python_judge(2));
     ASSERT_TRUE(environment.ok()) << environment.error().message();
-    const std::vector<std::string> texts{"1",   "die", "2",    "garbage", "3",     "flood", "4",
-                                         "nan", "5",   "huge", "6",       "other", "7"};
+    const std::vector<std::string> texts{"1", "die",   "2", "garbage", "3", "flood",     "4", "nan",   "5", "huge",
+                                         "6", "other", "7", "deep",    "8", "megabytes", "9", "empty", "10"};
     const auto replies = judged(**environment, texts);
     for (size_t i = 0; i < texts.size(); ++i)
         if (i % 2 == 0)

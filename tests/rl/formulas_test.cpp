@@ -118,6 +118,20 @@ TEST(PolicyLoss, MeaninglessOptionsAndBadTokensAreErrors) {
                                     {.kl_penalty = 0}, {1, 1}, gradient, m);
     ASSERT_FALSE(done.ok());
     EXPECT_NE(done.error().message().find("token 0"), std::string::npos);
+    // What the trainer's filters leave out is no part of the loss.
+    const std::vector<float> two{-1.0f, -2.0f}, second{-1.0f, -INFINITY};
+    const std::vector<uint8_t> both{1, 1};
+    std::vector<double> slopes(2);
+    PolicyMetrics left;
+    for (const auto& [p, c] : {std::pair(two, second), std::pair(second, two)})
+        ASSERT_TRUE(policy_loss({.generated = two, .previous = p, .current = c, .mask = both, .advantage = 1},
+                                {.kl_penalty = 0}, {2, 1}, slopes, left)
+                        .ok());
+    EXPECT_EQ(left.tokens, 2);
+    EXPECT_EQ(left.filtered_tokens, 2);
+    EXPECT_EQ(left.mismatch_tokens, 1);  // where p has it not
+    EXPECT_NEAR(left.loss, -1, 1e-7);
+    EXPECT_EQ(slopes[1], 0);
     EXPECT_FALSE(
         policy_loss({.generated = fine, .previous = fine, .current = fine, .mask = mask}, {}, {1, 1}, gradient, m)
             .ok());  // beta without a reference

@@ -71,6 +71,35 @@ Translated translated(const TempDir& dir, std::string_view recipe) {
     return {config.ok() ? *config : RlConfig{}, *text};
 }
 
+TEST(NemoConfig, FilesOfJsonLinesAreDataHere) {
+    TempDir dir;
+    const auto recipe = [](std::string_view data) {
+        return fmt::format("policy: {{model_name: M}}\ngrpo: {{val_period: 5}}\ndata:\n{}", data);
+    };
+    const Translated t =
+        translated(dir, recipe("  train: {data_path: a/train.jsonl, input_key: question, split: train}\n"
+                               "  validation: {data_path: a/val.jsonl}\n"
+                               "  default: {dataset_name: ResponseDataset, output_key: answer}\n"));
+    EXPECT_EQ(t.config.task.train, "a/train.jsonl");
+    EXPECT_EQ(t.config.task.validation, "a/val.jsonl");
+    EXPECT_EQ(t.config.task.input_key, "question");
+    EXPECT_EQ(t.config.task.output_key, "answer");
+    EXPECT_EQ(t.config.validation_every, 5);
+    EXPECT_FALSE(t.lists("data.train.data_path"));
+    EXPECT_FALSE(t.lists("data.default.output_key"));
+    EXPECT_TRUE(t.lists("data.train.split"));
+    // Without rows to validate on nothing is validated; a repository is no file.
+    const Translated other = translated(dir, recipe("  train: {data_path: a/train.jsonl}\n"
+                                                    "  validation: {data_path: b.jsonl, input_key: q}\n"));
+    EXPECT_EQ(other.config.task.train, "a/train.jsonl");
+    EXPECT_TRUE(other.config.task.validation.empty());
+    EXPECT_TRUE(other.says("data.validation.data_path", "same keys"));
+    EXPECT_TRUE(other.says("grpo.val_period", "data.validation is missing"));
+    const Translated hub = translated(dir, recipe("  train: {data_path: openai/gsm8k}\n"));
+    EXPECT_TRUE(hub.config.task.train.empty());
+    EXPECT_TRUE(hub.says("data.train.data_path", "stand-in"));
+}
+
 TEST(NemoConfig, Math1B) {
     TempDir dir;
     const Translated t = translated(dir, math_1b);
@@ -106,7 +135,8 @@ TEST(NemoConfig, Fp8CacheOfMegatron) {
 defaults: grpo_math_1B.yaml
 loss_fn: {use_importance_sampling_correction: true, truncated_importance_sampling_type: tis,
   truncated_importance_sampling_ratio: 2}
-grpo: {val_at_start: true, max_rollout_turns: 3}
+grpo: {val_at_start: true, max_rollout_turns: 3, async_grpo: {enabled: true, max_trajectory_age_steps: 2,
+  in_flight_weight_updates: true, recompute_kv_cache_after_weight_updates: true}}
 checkpointing: {enabled: false}
 policy:
   model_name: Qwen/Qwen3-8B-Base
@@ -133,8 +163,14 @@ policy:
     EXPECT_TRUE(t.lists("policy.generation.vllm_cfg.precision"));
     EXPECT_TRUE(t.lists("policy.generation.vllm_cfg.kv_cache_dtype"));
     EXPECT_TRUE(t.lists("policy.generation.vllm_cfg.num_first_layers_in_bf16"));
-    EXPECT_TRUE(t.lists("policy.generation.temperature"));
-    EXPECT_TRUE(t.lists("grpo.max_rollout_turns"));
+    EXPECT_EQ(t.config.generation.temperature, 0.7);
+    EXPECT_FALSE(t.lists("policy.generation.temperature"));
+    EXPECT_EQ(t.config.most_turns, 3);
+    ASSERT_TRUE(t.config.async);
+    EXPECT_EQ(t.config.async->most_age, 2);
+    EXPECT_TRUE(t.lists("grpo.async_grpo.in_flight_weight_updates"));
+    EXPECT_FALSE(t.lists("grpo.async_grpo.recompute_kv_cache_after_weight_updates"));
+    EXPECT_FALSE(t.lists("grpo.max_rollout_turns"));
     EXPECT_TRUE(t.lists("grpo.val_at_start"));
     EXPECT_TRUE(t.lists("policy.megatron_cfg.scheduler.lr_warmup_init"));
     EXPECT_FALSE(t.lists("loss_fn.truncated_importance_sampling_ratio"));

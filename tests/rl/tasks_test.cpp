@@ -52,6 +52,11 @@ TEST(Tasks, CountdownChecksNumbersAndValue) {
     EXPECT_EQ(reward(""), 0);
 }
 
+TEST(Tasks, AnswersAreReadAsTheyAreJudged) {
+    EXPECT_EQ(task_answer(TaskKind::sum, "17 + 5 = 22\nWhat is"), task_answer(TaskKind::sum, "It is 22."));
+    EXPECT_EQ(task_answer(TaskKind::sort, "1, 2, 3\nand so on"), "1, 2, 3");
+}
+
 TEST(RewardShaping, ScalesAndPunishesLength) {
     EXPECT_EQ(scaled_reward(0.5, {.target_min = -1, .target_max = 1}), 0);
     EXPECT_EQ(scaled_reward(7, {.target_min = -1, .target_max = 1}), 1);

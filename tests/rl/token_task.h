@@ -17,10 +17,11 @@ public:
         for (size_t i = 0; i < length_; ++i) p.tokens.push_back(static_cast<int32_t>((number * 7 + i * i) % 40 + 1));
         return p;
     }
-    Status judge(const std::vector<RolloutPrompt>& prompts, std::vector<Rollout>& rollouts) override {
-        for (Rollout& r : rollouts) {
-            r.reward = judge_(prompts[r.prompt], r);
-            if (!r.reward) r.failure = "not judged";
+    Status judge(const std::vector<RolloutPrompt>& prompts, std::span<Rollout* const> rollouts) override {
+        for (Rollout* r : rollouts) {
+            r->reward = judge_(prompts[r->prompt], *r);
+            if (!r->reward) r->failure = "not judged";
+            if (r->reward) r->answer = std::to_string(*r->reward);  // equal rewards are one answer
         }
         return Ok{};
     }

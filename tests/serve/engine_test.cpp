@@ -275,6 +275,9 @@ TEST(Engine, RefusesWhatCanNeverRunAndWhatTheQueueDoesNotHold) {
     EXPECT_NE(refused([](Request& r) { r.sampling.top_p = 2; }).find("top-p"), std::string::npos);
     EXPECT_NE(refused([](Request& r) { r.choices = 0; }).find("n 0"), std::string::npos);
     EXPECT_NE(refused([](Request& r) { r.min_tokens = 30; }).find("min_tokens"), std::string::npos);
+    EXPECT_NE(refused([](Request& r) { r.resumed = std::ssize(r.prompt); }).find("resumed"), std::string::npos);
+    EXPECT_NE(refused([](Request& r) { r.resumed = 1, r.sampling.presence_penalty = 1; }).find("resumed"),
+              std::string::npos);
     EXPECT_NE(refused([](Request& r) { r.bias = {{-1, 1.0f}}; }).find("logit_bias"), std::string::npos);
     EXPECT_NE(refused([](Request& r) { r.bias = {{1, NAN}}; }).find("logit_bias"), std::string::npos);
     EXPECT_NE(refused([](Request& r) { r.bad_words = {{}}; }).find("bad word"), std::string::npos);

@@ -1,5 +1,6 @@
 // Random starts of every family, trained some steps on one batch in BF16 and in a quantized recipe; exports that run.
 #include "train/small_trainer.h"
+#include "train/tiny_families.h"
 
 #include "checkpoint/convert.h"
 #include "model/models.h"
@@ -10,51 +11,6 @@
 
 namespace nibble::test {
 namespace {
-
-Json tiny(const std::string& family) {
-    Json config{{"model_type", family},       {"vocab_size", 64},          {"hidden_size", 32},
-                {"intermediate_size", 48},    {"num_hidden_layers", 2},    {"num_attention_heads", 4},
-                {"num_key_value_heads", 2},   {"head_dim", 8},             {"rms_norm_eps", 1e-5},
-                {"hidden_act", "silu"},       {"rope_theta", 10000.0},     {"max_position_embeddings", 512},
-                {"tie_word_embeddings", true}};
-    if (family == "qwen3_moe")
-        config.update({{"num_experts", 4},
-                       {"num_experts_per_tok", 2},
-                       {"moe_intermediate_size", 32},
-                       {"norm_topk_prob", true},
-                       {"decoder_sparse_step", 1},
-                       {"mlp_only_layers", Json::array()},
-                       {"tie_word_embeddings", false}});
-    if (family == "nemotron_h") {
-        config.update({{"num_hidden_layers", 3},
-                       {"hybrid_override_pattern", "ME*"},
-                       {"moe_intermediate_size", 32},
-                       {"moe_shared_expert_intermediate_size", 48},
-                       {"n_routed_experts", 4},
-                       {"n_shared_experts", 1},
-                       {"num_experts_per_tok", 2},
-                       {"n_group", 1},
-                       {"topk_group", 1},
-                       {"norm_topk_prob", true},
-                       {"routed_scaling_factor", 2.5},
-                       {"mamba_num_heads", 4},
-                       {"mamba_head_dim", 8},
-                       {"n_groups", 2},
-                       {"ssm_state_size", 16},
-                       {"conv_kernel", 4},
-                       {"use_conv_bias", true},
-                       {"use_bias", false},
-                       {"mlp_bias", false},
-                       {"attention_bias", false},
-                       {"mamba_proj_bias", false},
-                       {"mamba_hidden_act", "silu"},
-                       {"mlp_hidden_act", "relu2"},
-                       {"layer_norm_epsilon", 1e-5},
-                       {"tie_word_embeddings", false}});
-        for (const char* key : {"rms_norm_eps", "hidden_act", "rope_theta"}) config.erase(key);
-    }
-    return config;
-}
 
 class Families : public testing::TestWithParam<std::string> {};
 
@@ -118,7 +74,8 @@ TEST(TrainShapes, KnowTheirSizes) {
     EXPECT_NE(error.error().message().find("'gpt2'"), std::string::npos);
     EXPECT_FALSE(random_start(Json{{"model_type", "llama"}}, DType::bf16, 1, pool).ok());
     // Deviations of a start, and seeds that differ.
-    const auto a = random_start(tiny("llama"), DType::f32, 1, pool), b = random_start(tiny("llama"), DType::f32, 2, pool);
+    const auto a = random_start(tiny("llama"), DType::f32, 1, pool),
+               b = random_start(tiny("llama"), DType::f32, 2, pool);
     ASSERT_TRUE(a.ok() && b.ok());
     EXPECT_NE(all_masters(**a), all_masters(**b));
     const auto deviation = [&](const char* name) {

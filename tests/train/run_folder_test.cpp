@@ -77,12 +77,17 @@ TEST_F(RunFolderTest, ARunThatWasStoppedEndsWithTheSameBits) {
     EXPECT_TRUE(want.starts_with("step 7 "));
     EXPECT_EQ(test::check_markup(test::read_file(dir / "whole" / "report.html")).error, "");
     EXPECT_TRUE(fs::exists(dir / "whole" / "events" / "events.out.tfevents.00000000"));
+    const auto reloads = [&](const std::string& name) {
+        return test::read_file(dir / name / "report.html").find("http-equiv=\"refresh\"") != std::string::npos;
+    };
+    EXPECT_FALSE(reloads("whole")) << "nothing more is written";
     for (const int64_t stop : {1, 2, 3, 5, 6}) {
         const std::string name = fmt::format("stop{}", stop);
         {
             Run first;
             ASSERT_TRUE(open(first, options(name, first)).ok());
             steps(first, 0, stop);  // ends without finish(): what a kill leaves
+            EXPECT_TRUE(reloads(name));
         }
         Run second;
         auto with = options(name, second);

@@ -27,6 +27,9 @@ Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create(std::shared_ptr<Par
     if (options.train.precision.recipe != TrainRecipe::bf16)
         return fail("--device cuda trains in bf16; {} has no products there yet",
                     train_recipe_name(options.train.precision.recipe));
+    if (options.train.sampling.temperature != 1 || options.train.sampling.filters())
+        return fail("temperature {}, top-p {}, top-k {}: on a GPU only 1, 1 and 0 are built",
+                    options.train.sampling.temperature, options.train.sampling.top_p, options.train.sampling.top_k);
     if (options.train.teacher) return fail("teacher: distillation runs on a CPU; use --device cpu");
     if (!options.train.kernels.empty())
         return fail("--kernels {} names kernels of the CPU, not of a GPU", options.train.kernels);

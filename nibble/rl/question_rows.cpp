@@ -1,0 +1,65 @@
+#include "rl/question_rows.h"
+
+#include "base/json_fields.h"
+#include "base/mapped_file.h"
+#include "base/utf8.h"
+#include "rl/rollout.h"
+#include "train/permutation.h"
+
+#include <xxhash.h>
+
+namespace nibble {
+namespace {
+
+constexpr uint64_t order_of_epochs = 0x726F777300000000ull;  // role of the random numbers: "rows"
+
+Result<std::string> field_text(const Json& row, const std::string& key, bool number) {
+    NIBBLE_TRY(const Json* field, json_field(row, key));
+    if (number && field->is_number()) return field->dump();
+    if (!field->is_string()) return fail("'{}': must be text{}", key, number ? " or a number" : "");
+    return field->get<std::string>();
+}
+
+Result<TaskQuestion> question_of(std::string_view line, const QuestionFileOptions& o) {
+    NIBBLE_TRY(const Json row, parse_json(line));
+    if (!row.is_object()) return fail("must be a JSON object");
+    NIBBLE_TRY(std::string question, field_text(row, o.input_key, false));
+    if (question.find_first_not_of(" \t\r\n") == question.npos) return fail("'{}': is empty", o.input_key);
+    NIBBLE_TRY(const std::string answer, field_text(row, o.output_key, true));
+    NIBBLE_TRY(std::string expected, expected_answer(o.rule, answer).within(fmt::format("'{}'", o.output_key)));
+    return TaskQuestion{.prompt = std::move(question), .answer = std::move(expected)};
+}
+
+}  // namespace
+
+Result<QuestionFile> read_question_file(const QuestionFileOptions& options) {
+    const std::string name = options.file.string();
+    NIBBLE_TRY(const std::string content, read_text_file(options.file));
+    const XXH128_hash_t hash = XXH3_128bits(content.data(), content.size());
+    QuestionFile read{.file = options.file, .hash = fmt::format("{:016x}{:016x}", hash.high64, hash.low64)};
+    std::string_view rest = content;
+    for (int64_t number = 1; !rest.empty(); ++number) {
+        std::string_view line = rest.substr(0, rest.find('\n'));
+        rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+        if (line.find_first_not_of(" \t\r") == line.npos) continue;
+        std::string where = fmt::format("{}: line {}", name, number);
+        if (!utf8_valid(line)) return fail("{}: is not UTF-8", where);
+        NIBBLE_TRY(TaskQuestion row, question_of(line, options).within(where));
+        row.where = std::move(where);
+        read.rows.push_back(std::move(row));
+    }
+    if (read.rows.empty()) return fail("{}: has no rows", name);
+    return read;
+}
+
+Result<TaskQuestion> QuestionRows::question(uint64_t number) const {
+    if (number >= validation_prompts_from) {
+        if (!validation_) return fail("there are no rows for validation");
+        return validation_->rows[(number - validation_prompts_from) % validation_->rows.size()];
+    }
+    const uint64_t rows = train_.rows.size();
+    const Permutation order(rows, {seed_, order_of_epochs + number / rows});
+    return train_.rows[order.at(number % rows)];
+}
+
+}  // namespace nibble

@@ -1,0 +1,201 @@
+#include "rl/rollout_pool.h"
+
+#include "base/json_fields.h"
+#include "rl/rollout_json.h"
+
+#include <chrono>
+#include <cmath>
+
+namespace nibble {
+namespace {
+
+class RolloutClock {
+public:
+    double lap() {
+        const auto now = std::chrono::steady_clock::now();
+        return std::chrono::duration<double>(now - std::exchange(last_, now)).count();
+    }
+
+private:
+    std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+int64_t turn_tokens(const Rollout& r) { return std::ssize(r.tokens) - static_cast<int64_t>(r.turn_begin); }
+
+void append(Rollout& r, WholeAnswer&& answer, int64_t step) {
+    for (const GeneratedToken& t : answer.tokens) {
+        r.tokens.push_back(t.id);
+        r.generated.push_back(t.logprob);
+    }
+    r.written.resize(r.tokens.size(), 1);
+    r.steps.resize(r.tokens.size(), step);
+    r.text = std::move(answer.text);
+    r.cut = answer.finish == FinishReason::length;
+}
+
+}  // namespace
+
+Status RolloutPool::begin(uint64_t number, const RolloutRequest& request) {
+    NIBBLE_TRY(RolloutPrompt prompt, task_.prompt(number));
+    const int64_t tokens = std::ssize(prompt.tokens);
+    if (tokens < 1 || tokens >= request.length)
+        return fail("{}: {} tokens leave no room for an answer in {}",
+                    prompt.where.empty() ? fmt::format("prompt {}", number) : prompt.where, tokens, request.length);
+    prompt.number = number, prompt.begun = request.step;
+    for (int64_t a = 0; a < answers_; ++a) batch_.rollouts.push_back({.prompt = batch_.prompts.size()});
+    batch_.prompts.push_back(std::move(prompt));
+    return Ok{};
+}
+
+Status RolloutPool::round(const RolloutRequest& request) {
+    RolloutClock clock;
+    std::vector<Rollout*> open, ended;
+    for (Rollout& r : batch_.rollouts)
+        if (!r.whole) open.push_back(&r);
+    NIBBLE_CHECK(generate(request, open));
+    batch_.generate_seconds += clock.lap();
+    if (stopped_) return Ok{};
+    for (Rollout* r : open) {
+        const bool turn_is_full = request.most_tokens > 0 && turn_tokens(*r) >= request.most_tokens;
+        if (request.round_tokens == 0 || !r->cut || turn_is_full || room(*r, request) == 0) ended.push_back(r);
+    }
+    if (!ended.empty()) NIBBLE_CHECK(task_.judge(batch_.prompts, ended));
+    for (Rollout* r : ended) settle(*r, request);
+    batch_.reward_seconds += clock.lap();
+    return Ok{};
+}
+
+int64_t RolloutPool::room(const Rollout& r, const RolloutRequest& request) const {
+    return request.length - std::ssize(batch_.prompts[r.prompt].tokens) - std::ssize(r.tokens);
+}
+
+// Behind the judgement of a turn: another one, or none.
+void RolloutPool::settle(Rollout& r, const RolloutRequest& request) const {
+    if (r.reward && !std::isfinite(*r.reward)) r.failure = fmt::format("reward {}", *r.reward);
+    if (!r.failure.empty()) r.reward.reset(), r.observation.clear();
+    r.whole = r.observation.empty() || r.turns == request.most_turns;
+    if (r.whole) return;
+    if (room(r, request) <= std::ssize(r.observation)) {
+        r.whole = r.cut = true;
+        return;
+    }
+    r.tokens.insert(r.tokens.end(), r.observation.begin(), r.observation.end());
+    r.generated.resize(r.tokens.size(), 0);
+    r.written.resize(r.tokens.size(), 0);
+    r.steps.resize(r.tokens.size(), request.step);
+    r.observation.clear();
+    r.turn_begin = r.tokens.size();
+    ++r.turns;
+}
+
+Request RolloutPool::request_of(const Rollout& r, const RolloutRequest& request) const {
+    const RolloutPrompt& prompt = batch_.prompts[r.prompt];
+    const auto answer = static_cast<uint64_t>(&r - batch_.rollouts.data()) % static_cast<uint64_t>(answers_);
+    Request q;
+    q.prompt = prompt.tokens;
+    q.prompt.insert(q.prompt.end(), r.tokens.begin(), r.tokens.end());
+    q.resumed = turn_tokens(r);
+    q.sampling = request.sampling;
+    q.sampling.seed = request.seed;
+    q.sampled_logprobs = q.sampling.temperature != 1 || q.sampling.filters();
+    q.sequence = prompt.number * static_cast<uint64_t>(answers_) + answer;
+    q.max_tokens = room(r, request);
+    if (request.most_tokens > 0) q.max_tokens = std::min(q.max_tokens, request.most_tokens - turn_tokens(r));
+    if (request.round_tokens > 0) q.max_tokens = std::min(q.max_tokens, request.round_tokens);
+    q.eos = request.end_tokens;
+    q.stop = request.stop_texts;
+    q.cache_salt = request.cache_salt;
+    return q;
+}
+
+Status RolloutPool::generate(const RolloutRequest& request, std::span<Rollout* const> open) {
+    // Answers that begin share the work on their prompt.
+    std::vector<Request> list;
+    for (size_t i = 0; i < open.size(); ++i)
+        if (i > 0 && open[i]->tokens.empty() && open[i]->prompt == open[i - 1]->prompt &&
+            list.back().choices < most_choices)
+            ++list.back().choices;
+        else
+            list.push_back(request_of(*open[i], request));
+    std::vector<WholeAnswer> answers;
+    NIBBLE_CHECK(answer_all(engine_, std::move(list), {.stop = request.stop}, answers));
+    for (size_t i = 0; i < open.size(); ++i) {
+        if (answers[i].finish == FinishReason::cancelled) stopped_ = true;
+        append(*open[i], std::move(answers[i]), request.step);
+    }
+    return Ok{};
+}
+
+bool RolloutPool::is_whole(size_t prompt) const {
+    const auto each = static_cast<size_t>(answers_);
+    return std::ranges::all_of(std::span(batch_.rollouts).subspan(prompt * each, each), &Rollout::whole);
+}
+
+int64_t RolloutPool::open() const { return std::ranges::count(batch_.rollouts, false, &Rollout::whole); }
+
+int64_t RolloutPool::whole() const {
+    int64_t count = 0;
+    for (size_t p = 0; p < batch_.prompts.size(); ++p) count += is_whole(p);
+    return count;
+}
+
+RolloutBatch RolloutPool::take(const std::vector<uint8_t>& chosen) {
+    RolloutBatch taken = take_prompts(batch_, chosen);
+    taken.generate_seconds = std::exchange(batch_.generate_seconds, 0);
+    taken.reward_seconds = std::exchange(batch_.reward_seconds, 0);
+    taken.stopped = stopped_;
+    return taken;
+}
+
+RolloutBatch RolloutPool::take_whole(int64_t most) {
+    std::vector<uint8_t> chosen(batch_.prompts.size());
+    for (size_t p = 0; p < chosen.size() && most > 0; ++p)
+        if (is_whole(p)) chosen[p] = 1, --most;
+    return take(chosen);
+}
+
+int64_t RolloutPool::drop_before(int64_t step) {
+    std::vector<uint8_t> old;
+    for (const RolloutPrompt& p : batch_.prompts) old.push_back(p.begun < step);
+    return std::ssize(take_prompts(batch_, old).prompts);
+}
+
+Json RolloutPool::state() const {
+    Json list = Json::array();
+    for (size_t p = 0; p < batch_.prompts.size(); ++p) {
+        Json rollouts = Json::array();
+        for (const Rollout& r : batch_.rollouts)
+            if (r.prompt == p) rollouts.push_back(rollout_json(r));
+        list.push_back({{"number", batch_.prompts[p].number},
+                        {"begun", batch_.prompts[p].begun},
+                        {"answers", std::move(rollouts)}});
+    }
+    return list;
+}
+
+Status RolloutPool::set_state(const Json& state) {
+    RolloutBatch batch;
+    if (!state.is_array()) return fail("unfinished rollouts: not a list");
+    for (const Json& group : state) {
+        uint64_t number = 0;
+        int64_t begun = 0;
+        NIBBLE_CHECK(json_get(group, "number", number));
+        NIBBLE_CHECK(json_get(group, "begun", begun));
+        const auto answers = group.find("answers");
+        if (answers == group.end() || !answers->is_array() || std::ssize(*answers) != answers_)
+            return fail("unfinished rollouts: prompt {} has not {} answers", number, answers_);
+        NIBBLE_TRY(RolloutPrompt prompt, task_.prompt(number));
+        prompt.number = number, prompt.begun = begun;
+        for (const Json& answer : *answers) {
+            NIBBLE_TRY(Rollout r, rollout_from_json(answer));
+            r.prompt = batch.prompts.size();
+            batch.rollouts.push_back(std::move(r));
+        }
+        batch.prompts.push_back(std::move(prompt));
+    }
+    batch_ = std::move(batch);
+    stopped_ = false;
+    return Ok{};
+}
+
+}  // namespace nibble

@@ -1,0 +1,94 @@
+// A run that is ended by SIGKILL while answers are judged, or right behind the last judgement of a step (while weights
+// are updated or the next answers are generated), goes on to the bits of a run that was left alone. Kills at the calls
+// that write checkpoints, the log and the exported model are in tests/oracles/kill_at_call.py.
+#include "base/json.h"
+#include "support/files.h"
+#include "train/run_log.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+namespace nibble::test {
+namespace {
+
+// Judges, and at the request whose number is in the file `kill` ends the program that asks: before or behind the reply.
+// The file goes first, so that the next run lives.
+constexpr const char* judge = R"py(
+import json, os, signal, sys
+def end(when, n):
+    if os.path.exists("kill") and open("kill").read() == "%s %d" % (when, n):
+        os.remove("kill")
+        os.kill(os.getppid(), signal.SIGKILL)
+        sys.exit(0)
+for n, line in enumerate(sys.stdin):
+    end("before", n)
+    r = json.loads(line)
+    reward = sum(map(ord, r["text"])) % 7 / 7
+    print(json.dumps({"id": r["id"], "reward": reward}), flush=True)
+    end("behind", n)
+)py";
+
+struct KilledRuns {
+    TempDir dir;
+
+    explicit KilledRuns(std::string_view more) {
+        write_file(dir / "judge.py", judge);
+        write_file(dir / "rl.yaml", fmt::format(R"(
+policy:
+  model_name: {}
+  max_total_sequence_length: 96
+  optimizer: {{lr: 0.003}}
+  generation: {{max_new_tokens: 12}}
+grpo: {{num_prompts_per_step: 2, num_generations_per_prompt: 2, max_num_steps: 4{}
+data: {{task: sort, chat: false, prompt: "Q: {{}}\nA:"}}
+env: {{command: [python3, judge.py]}}
+checkpointing: {{save_period: 1}}
+)",
+                                                test_data("chat").string(), more));
+    }
+    int run(const std::string& arguments) {
+        return std::system(fmt::format("cd '{}' && '{}' rl rl.yaml --threads 1 --quiet {} < /dev/null > out.txt 2>&1",
+                                       dir.path().string(), NIBBLE_PROGRAM, arguments)
+                               .c_str());
+    }
+    // Weights, samples, and the log without what is measured.
+    std::string outcome(const std::string& name) {
+        std::string out = read_file(dir / name / "model/model.safetensors") + read_file(dir / name / "samples.json");
+        const auto log = read_run_log(dir / name / run_log_name);
+        EXPECT_TRUE(log.ok());
+        for (size_t i = 1; log.ok() && i < log->size(); ++i)
+            for (const auto& [key, value] : (*log)[i].items())
+                if (!key.ends_with("seconds")) out += key + value.dump();
+        return out;
+    }
+    void check(std::initializer_list<const char*> kills) {
+        ASSERT_EQ(run("-o whole"), 0) << read_file(dir / "out.txt");
+        const std::string want = outcome("whole");
+        for (const std::string kill : kills) {
+            std::filesystem::remove_all(dir / "killed");
+            write_file(dir / "kill", kill);
+            ASSERT_NE(run("-o killed"), 0) << kill;
+            ASSERT_FALSE(std::filesystem::exists(dir / "kill")) << kill << ": nobody came to it";
+            ASSERT_FALSE(std::filesystem::exists(dir / "killed/model")) << kill;
+            ASSERT_EQ(run("-o killed --resume"), 0) << kill << ": " << read_file(dir / "out.txt");
+            EXPECT_TRUE(outcome("killed") == want) << kill;
+        }
+    }
+};
+
+TEST(RlKill, WhileAnswersAreJudgedAndBehind) {
+    KilledRuns runs("}\nloss_fn: {reference_policy_kl_penalty: 0.01}");
+    runs.check({"before 0", "before 5", "behind 7", "before 8", "behind 11", "before 15"});
+}
+
+TEST(RlKill, WithRolloutsThatOutliveAStep) {
+    KilledRuns runs(
+        ",\n  async_grpo: {enabled: true, prompts_in_flight: 4, tokens_per_round: 3}}\n"
+        "loss_fn: {reference_policy_kl_penalty: 0, use_importance_sampling_correction: true}");
+    runs.check({"before 1", "behind 4", "before 6", "behind 9", "before 10"});
+}
+
+}  // namespace
+}  // namespace nibble::test
