@@ -27,6 +27,7 @@ Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create(std::shared_ptr<Par
     if (options.train.precision.recipe != TrainRecipe::bf16)
         return fail("--device cuda trains in bf16; {} has no products there yet",
                     train_recipe_name(options.train.precision.recipe));
+    NIBBLE_CHECK(check_plain_optimizer(options.train.optimizer));
     if (options.train.teacher) return fail("teacher: distillation runs on a CPU; use --device cpu");
     if (!options.train.kernels.empty())
         return fail("--kernels {} names kernels of the CPU, not of a GPU", options.train.kernels);
