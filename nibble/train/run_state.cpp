@@ -61,6 +61,7 @@ struct StoredRun {
     RunPlace place;
     int64_t optimizer_steps = 0;
     std::string hash;
+    std::vector<double> norms;
 };
 
 Result<StoredRun> stored_run(const SafetensorsFile& file) {
@@ -77,6 +78,7 @@ Result<StoredRun> stored_run(const SafetensorsFile& file) {
     NIBBLE_CHECK(json_get(json, "optimizer_steps", run.optimizer_steps));
     NIBBLE_CHECK(json_get(json, "identity", run.place.identity));
     NIBBLE_CHECK(json_get(json, "hash", run.hash));
+    if (json.contains("norms")) NIBBLE_CHECK(json_get(json, "norms", run.norms));
     if (run.place.step < 0 || run.optimizer_steps < 0) return fail("a negative step");
     return run;
 }
@@ -140,7 +142,8 @@ Result<RunPlace> read_into(const SafetensorsFile& file, const std::string& ident
     for (size_t id = 0; id < parameters.count(); ++id) expected += trainer.state_layout(id).second;
     if (file.tensors().size() != expected)
         return fail("holds {} tensors; this model has {} parameters", file.tensors().size(), parameters.count());
-    StoredTrainState stored{.optimizer_steps = run.optimizer_steps};  // all is looked at before the first is copied
+    StoredTrainState stored{.optimizer_steps = run.optimizer_steps,
+                            .norms = std::move(run.norms)};  // all is looked at before the first is copied
     for (size_t id = 0; id < parameters.count(); ++id) {
         const auto& [name, shape] = std::tie(parameters.tensors()[id].name, parameters.tensors()[id].shape);
         const OptimizerLayout layout = trainer.state_layout(id);
@@ -168,7 +171,8 @@ Result<RunState> copy_state(TrainEngine& trainer, RunPlace place) {
                .masters = std::move(state.masters),
                .m = std::move(state.m),
                .v = std::move(state.v),
-               .recipe = std::move(state.recipe)};
+               .recipe = std::move(state.recipe),
+               .norms = std::move(state.norms)};
     for (const CheckpointTensor& tensor : trainer.parameters().tensors()) {
         s.names.push_back(tensor.name);
         s.shapes.push_back(tensor.shape);
@@ -180,9 +184,13 @@ Status write_state(const fs::path& file, const RunState& state) {
     const std::vector<StatePart> parts = parts_of_state(state);
     uint64_t hash = 0;
     for (const StatePart& part : parts) hash += hash_of_tensor(part.name, part.bytes);
-    const Json about{{"version", run_state_version},     {"step", state.place.step},
-                     {"source", state.place.source},     {"optimizer_steps", state.optimizer_steps},
-                     {"identity", state.place.identity}, {"hash", fmt::format("{:016x}", hash)}};
+    const Json about{{"version", run_state_version},
+                     {"step", state.place.step},
+                     {"source", state.place.source},
+                     {"optimizer_steps", state.optimizer_steps},
+                     {"identity", state.place.identity},
+                     {"hash", fmt::format("{:016x}", hash)},
+                     {"norms", state.norms}};
     fs::path partial = file;
     partial += ".partial";
     Status done = write_parts(partial, parts, about.dump());

@@ -32,6 +32,7 @@ struct RunState {
     std::vector<std::vector<float>> masters;
     std::vector<StateNumbers> m, v;
     std::vector<float> recipe;  // TrainState::recipe
+    std::vector<double> norms;
 };
 
 Result<RunState> copy_state(TrainEngine& trainer, RunPlace place);

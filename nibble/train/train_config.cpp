@@ -116,7 +116,8 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
         m.path("validation", c.data.validation);
     });
     top.map("optimizer",
-            {"kind", "states", "momentum", "learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "clip"},
+            {"kind", "states", "momentum", "learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "clip",
+             "skip_above", "skip_window"},
             [&](YamlFields& m) {
                 m.read("kind", [&](const YamlNode& node, const std::string& key) -> Status {
                     NIBBLE_TRY(const bool muon, read_choice(node, key, "adamw", "muon"));
@@ -134,6 +135,13 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
                 m.number("epsilon", 1e-30, 1, c.optimizer.epsilon);
                 m.number("weight_decay", 0, 100, c.optimizer.weight_decay);
                 m.number("clip", 0, 1e30, c.optimizer.clip);
+                m.read("skip_above", [&](const YamlNode& node, const std::string& key) -> Status {
+                    NIBBLE_TRY(c.optimizer.skip_above, as_number(node, key));
+                    if (c.optimizer.skip_above != 0 && !(c.optimizer.skip_above > 1))
+                        return fail("{}: {} must be above 1, or 0 for none", node.where(), key);
+                    return Ok{};
+                });
+                m.count("skip_window", 1, c.optimizer.skip_window);
             });
     top.map("schedule", {"kind", "warmup", "decay_fraction", "final_fraction"}, [&](YamlFields& m) {
         m.read("kind", [&](const YamlNode& node, const std::string& key) {
@@ -231,6 +239,10 @@ std::string train_identity(const TrainConfig& c) {
     if (c.optimizer.kind == OptimizerKind::muon) {
         json["optimizer"]["kind"] = "muon";
         json["optimizer"]["momentum"] = c.optimizer.momentum;
+    }
+    if (c.optimizer.skip_above > 0) {
+        json["optimizer"]["skip_above"] = c.optimizer.skip_above;
+        json["optimizer"]["skip_window"] = c.optimizer.skip_window;
     }
     if (c.optimizer.bf16_states) json["optimizer"]["states"] = "bf16";
     if (!c.teacher.folder.empty())

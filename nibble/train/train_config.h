@@ -36,6 +36,8 @@ struct TrainOptimizer {
     double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
     double weight_decay = 0.1;  // decoupled, of matrices only
     double clip = 1.0;          // of the gradient's global norm; 0: none
+    double skip_above = 0;      // a step whose norm is above this times the median of steps before is left out; 0: none
+    int64_t skip_window = 64;   // so many steps before
 };
 
 struct TrainData {

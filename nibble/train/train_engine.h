@@ -25,7 +25,8 @@ struct TrainStep {
     double gradient_norm = 0;
     double learning_rate = 0;
     float clip = 1;        // that the gradient was multiplied with
-    bool skipped = false;  // not finite: the parameters are as before
+    bool skipped = false;  // not finite, or an outlier: the parameters are as before
+    bool outlier = false;  // TrainOptimizer::skip_above
 };
 
 // What one row wants: from the log-probabilities of its labels (0 where the label is -1) the slope of the step's loss
@@ -39,12 +40,14 @@ struct TrainState {
     std::vector<std::vector<float>> masters;
     std::vector<StateNumbers> m, v;  // v empty where state_layout() has none
     std::vector<float> recipe;       // histories of scales, directions of inputs
+    std::vector<double> norms;       // train/norm_history.h
 };
 // The same where it lies in a file: little-endian, any alignment, sizes checked by whoever made it.
 struct StoredTrainState {
     int64_t optimizer_steps = 0;
     std::vector<Bytes> masters, m, v;
     std::vector<float> recipe;
+    std::vector<double> norms;
 };
 
 class TrainEngine {

@@ -80,7 +80,8 @@ Trainer::Trainer(std::shared_ptr<Parameters> parameters, std::shared_ptr<const C
       model_(std::make_unique<Model>(std::move(model))),
       gradients_(*parameters_, model_->config().head, base_ != nullptr, pool),
       optimizer_(*parameters_, options.optimizer, block_matrices(*model_, *parameters_), *model_->workspace().matmul,
-                 options.seed) {}
+                 options.seed),
+      norms_(options.optimizer.skip_above, options.optimizer.skip_window) {}
 
 Result<std::unique_ptr<Trainer>> Trainer::create_adapters(std::shared_ptr<const Checkpoint> base,
                                                           const TrainerOptions& options, ThreadPool& pool) {
@@ -245,6 +246,12 @@ Status Trainer::update(TrainStep& step, double learning_rate) {
         ++step_;
         return Ok{};
     }
+    step.outlier = norms_.add(step.gradient_norm);
+    if (step.outlier) {
+        step.skipped = true;
+        ++step_;
+        return Ok{};
+    }
     step.clip = clip_factor(step.gradient_norm, options_.optimizer.clip);
     optimizer_.update(*parameters_, gradients_, learning_rate, step.clip, pool_);
     products_->end_step();
@@ -303,7 +310,7 @@ Result<std::unique_ptr<TrainedCodes>> Trainer::trained_codes(int64_t steps) {
 }
 
 Result<TrainState> Trainer::state() {
-    TrainState s{.optimizer_steps = optimizer_.steps(), .recipe = products_->state()};
+    TrainState s{.optimizer_steps = optimizer_.steps(), .recipe = products_->state(), .norms = norms_.norms()};
     const auto copy = [](std::span<const float> values) { return std::vector<float>(values.begin(), values.end()); };
     for (size_t id = 0; id < parameters_->count(); ++id) {
         s.masters.push_back(copy(parameters_->master(id)));
@@ -314,7 +321,10 @@ Result<TrainState> Trainer::state() {
 }
 
 Status Trainer::set_state(const StoredTrainState& s) {
+    NormHistory norms = norms_;
+    if (!norms.set_norms(s.norms)) return fail("{} gradient norms of steps before", s.norms.size());
     NIBBLE_CHECK(products_->set_state(s.recipe));
+    norms_ = std::move(norms);
     const auto copy = [](Bytes from, std::span<std::byte> to) {
         if (!to.empty()) std::memcpy(to.data(), from.data(), to.size());
     };

@@ -13,6 +13,7 @@
 #include "model/cpu/model.h"
 #include "model/parameters.h"
 #include "train/gradient_tree.h"
+#include "train/norm_history.h"
 #include "train/optimizer.h"
 #include "train/train_config.h"
 #include "train/train_engine.h"
@@ -101,6 +102,7 @@ private:
     std::unique_ptr<StepProducts> products_;
     GradientTree gradients_;
     Optimizer optimizer_;
+    NormHistory norms_;
     std::vector<std::vector<float>> inputs_;  // of every block, then the last block's output; [seq, hidden]
     int64_t step_ = 0, steps_ = 0;
 };

@@ -187,11 +187,54 @@ TEST(Optimizers, StatesInBf16AreRoundedWithoutBias) {
     EXPECT_NE(std::get<1>(a.v(id)), std::get<1>(b.v(id))) << "seeds differ";
 }
 
+TEST(NormHistory, AnOutlierIsAboveTheMedianOfAFullWindow) {
+    NormHistory h(3, 4);
+    for (const double norm : {1.0, 100.0, 2.0, 3.0}) EXPECT_FALSE(h.add(norm)) << norm;
+    EXPECT_FALSE(h.add(7.5));  // the median of 1, 100, 2, 3 is 2.5
+    EXPECT_TRUE(h.add(18));    // of 100, 2, 3, 7.5: 5.25
+    EXPECT_EQ(h.norms(), (std::vector<double>{2, 3, 7.5, 18}));
+    EXPECT_TRUE(h.add(18));   // 5.25
+    EXPECT_FALSE(h.add(18));  // of 3, 7.5, 18, 18: 12.75
+    NormHistory none(0, 4);
+    for (const double norm : {1.0, 1.0, 1.0, 1.0, 1e9}) EXPECT_FALSE(none.add(norm));
+    EXPECT_FALSE(none.set_norms({1}));
+    EXPECT_TRUE(h.set_norms({1, 2}));
+    EXPECT_FALSE(h.set_norms({1, 2, 3, 4, 5}));
+}
+
+TEST(Optimizers, AnOutlierChangesNothing) {
+    ThreadPool pool(2);
+    TrainerOptions options;
+    options.optimizer.skip_above = 20;
+    options.optimizer.skip_window = 3;
+    const auto trainer = small_trainer(pool, options);
+    trainer->begin(0, 5);
+    const TrainBatch batch = random_batch(2, 16, 48, 1);
+    const auto scaled = [&](double by) {
+        return [by](int64_t, std::span<const float> log_probs, std::span<float> slopes, double& loss) -> Status {
+            for (size_t i = 0; i < slopes.size(); ++i)
+                if (log_probs[i] != 0) slopes[i] = float(-by), loss -= by * double{log_probs[i]};
+            return Ok{};
+        };
+    };
+    for (int i = 0; i < 3; ++i) EXPECT_FALSE(trainer->step({&batch, 1}, scaled(1e-2), 1e-3)->skipped);
+    const std::vector<float> before = all_masters(trainer->parameters());
+    const auto outlier = trainer->step({&batch, 1}, scaled(1), 1e-3);
+    ASSERT_TRUE(outlier.ok());
+    EXPECT_TRUE(outlier->skipped && outlier->outlier);
+    EXPECT_EQ(all_masters(trainer->parameters()), before);
+    EXPECT_EQ(trainer->optimizer().steps(), 3);
+    const auto next = trainer->step({&batch, 1}, scaled(1e-2), 1e-3);
+    EXPECT_FALSE(next->skipped || next->outlier);
+    EXPECT_NE(all_masters(trainer->parameters()), before);
+}
+
 TEST(Optimizers, AGpuTakesTheirPlainForm) {
     EXPECT_TRUE(check_plain_optimizer({}).ok());
     EXPECT_EQ(check_plain_optimizer({.kind = OptimizerKind::muon}).error().message(),
               "optimizer.kind: muon runs on a CPU; use --device cpu");
     EXPECT_FALSE(check_plain_optimizer({.bf16_states = true}).ok());
+    EXPECT_FALSE(check_plain_optimizer({.skip_above = 4}).ok());
 }
 
 TEST(Schedule, ClippingKeepsTheDirectionAndTheLength) {
