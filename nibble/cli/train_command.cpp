@@ -151,6 +151,7 @@ Json step_json(const StepReport& r, double memory_gib) {
               {"memory_gib", memory_gib}};
     if (r.validation) json["validation"] = *r.validation;
     if (r.result.skipped) json["skipped"] = true;
+    if (r.result.outlier) json["outlier"] = true;
     return json;
 }
 
@@ -161,7 +162,9 @@ void print_step(const StepReport& r, double memory_gib) {
         r.step, r.seconds, r.flops / r.seconds * 1e-12, static_cast<double>(r.result.tokens) / r.seconds,
         r.result.weight, r.result.loss, r.result.gradient_norm, r.result.learning_rate, memory_gib,
         r.validation ? fmt::format(", validation: {:.3f}", *r.validation) : "",
-        r.result.skipped ? ", skipped: not finite" : "");
+        r.result.outlier   ? ", skipped: outlier"
+        : r.result.skipped ? ", skipped: not finite"
+                           : "");
     std::fflush(stdout);
 }
 
@@ -292,7 +295,9 @@ Result<Outcome> run_train(const TrainFlags& flags) {
     if (!flags.quiet && !flags.json) print_start(config, *trainer);
     if (folder && folder->first_step() > 0 && !flags.quiet && !flags.json)
         fmt::print("goes on behind {} steps\n", folder->first_step());
+    int64_t skipped = 0;
     const RunHooks hooks{.on_step = [&](const StepReport& r) -> Status {
+                             skipped += r.result.skipped;
                              if (folder)
                                  folder->after_step(step_json(r, trainer->memory_gib()), *trainer, *sources.train);
                              if (flags.json)
@@ -304,6 +309,8 @@ Result<Outcome> run_train(const TrainFlags& flags) {
                          .stop_requested = console.hooks().stop_requested,
                          .first_step = folder ? folder->first_step() : 0};
     NIBBLE_TRY(const int64_t done, run_training(config, *trainer, *sources.train, sources.validation.get(), hooks));
+    if (skipped > 0 && !flags.quiet && !flags.json)
+        fmt::print("{} step{} left out: not finite, or outliers\n", skipped, skipped == 1 ? " was" : "s were");
     if (folder) NIBBLE_CHECK(folder->finish(done, *trainer, *sources.train));
     if (done < config.steps)
         return fail("stopped after {} of {} steps; {}", done, config.steps,

@@ -78,7 +78,7 @@ struct EmbeddingBackward {
     float* dw = nullptr;
 };
 
-// One update as train/adamw.h states it, each operation rounded; nothing changes where *clip is NaN.
+// One update as train/optimizer.h states it, each operation rounded; nothing changes where *clip is NaN.
 struct AdamW {
     int64_t count = 0;
     float* master = nullptr;

@@ -3,7 +3,7 @@
 // Gradients of activations are BF16 [tokens, ...], that of the residual stream FP32 [tokens, width], those of
 // parameters FP32. Sums over tokens are made in two stages of fixed parts, so that no result depends on timing or on
 // how many multiprocessors there are; nothing is added atomically. Formulas: kernels/elementwise_backward.h,
-// model/gradients.h (norms), train/adamw.h; attention: dS = P * (dP - sum(dO * O)).
+// model/gradients.h (norms), train/optimizer.h; attention: dS = P * (dP - sum(dO * O)).
 //
 // Pointers are device pointers, 16-byte aligned; rows are adjacent where no stride is given; widths are multiples of 8.
 // Functions queue work and return at once; they neither allocate nor wait. kernels/cuda_absent/train.cpp implements

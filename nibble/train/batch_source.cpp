@@ -25,7 +25,8 @@ public:
     Json place() const override { return {{"row", row_}}; }
     Status set_place(const Json& place) override {
         const auto row = place.find("row");
-        if (row == place.end() || !row->is_number_unsigned()) return fail("a place in the data without a 'row'");
+        if (row == place.end() || !row->is_number_integer() || row->get<int64_t>() < 0)
+            return fail("a place in the data without a 'row'");
         row_ = row->get<int64_t>();
         return Ok{};
     }
@@ -40,7 +41,8 @@ private:
 
 class Synthetic : public RowSource {
 public:
-    Synthetic(int64_t vocab, int64_t seq, uint64_t seed) : RowSource(seq), vocab_(vocab), stream_{seed, synthetic_role} {}
+    Synthetic(int64_t vocab, int64_t seq, uint64_t seed)
+        : RowSource(seq), vocab_(vocab), stream_{seed, synthetic_role} {}
 
 private:
     void append(int64_t row, std::vector<int32_t>& tokens) override {

@@ -8,9 +8,11 @@
 
 #include <xxhash.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <system_error>
+#include <tuple>
 
 namespace nibble {
 namespace {
@@ -24,17 +26,18 @@ struct StatePart {
     std::string name;
     std::vector<int64_t> shape;
     Bytes bytes;
+    DType dtype = DType::f32;
 };
 
 std::vector<StatePart> parts_of_state(const RunState& s) {
     std::vector<StatePart> parts;
     for (size_t i = 0; i < s.names.size(); ++i) {
-        const auto add = [&](std::string_view kind, const std::vector<float>& values) {
-            parts.push_back({fmt::format("{}.{}", kind, s.names[i]), s.shapes[i], std::as_bytes(std::span(values))});
+        const auto add = [&](std::string_view kind, Bytes bytes, DType dtype) {
+            parts.push_back({fmt::format("{}.{}", kind, s.names[i]), s.shapes[i], bytes, dtype});
         };
-        add("master", s.masters[i]);
-        add("m", s.m[i]);
-        add("v", s.v[i]);
+        add("master", std::as_bytes(std::span(s.masters[i])), DType::f32);
+        for (const auto& [kind, state] : {std::pair{"m", &s.m[i]}, std::pair{"v", &s.v[i]}})
+            if (const Bytes bytes = bytes_of(*state); !bytes.empty()) add(kind, bytes, dtype_of(*state));
     }
     parts.push_back({"recipe", {std::ssize(s.recipe)}, std::as_bytes(std::span(s.recipe))});
     return parts;
@@ -47,7 +50,7 @@ uint64_t hash_of_tensor(std::string_view name, Bytes bytes) {
 
 Status write_parts(const fs::path& file, const std::vector<StatePart>& parts, const std::string& about) {
     std::vector<TensorSpec> specs;
-    for (const StatePart& part : parts) specs.push_back({part.name, DType::f32, part.shape});
+    for (const StatePart& part : parts) specs.push_back({part.name, part.dtype, part.shape});
     NIBBLE_TRY(auto layout, SafetensorsLayout::make(std::move(specs), {{std::string(run_state_key), about}}));
     NIBBLE_TRY(auto writer, SafetensorsFileWriter::create(file, std::move(layout)));
     for (size_t i = 0; i < parts.size(); ++i) NIBBLE_CHECK(writer.write(i, 0, parts[i].bytes));
@@ -58,6 +61,7 @@ struct StoredRun {
     RunPlace place;
     int64_t optimizer_steps = 0;
     std::string hash;
+    std::vector<double> norms;
 };
 
 Result<StoredRun> stored_run(const SafetensorsFile& file) {
@@ -74,19 +78,23 @@ Result<StoredRun> stored_run(const SafetensorsFile& file) {
     NIBBLE_CHECK(json_get(json, "optimizer_steps", run.optimizer_steps));
     NIBBLE_CHECK(json_get(json, "identity", run.place.identity));
     NIBBLE_CHECK(json_get(json, "hash", run.hash));
+    if (json.contains("norms")) NIBBLE_CHECK(json_get(json, "norms", run.norms));
     if (run.place.step < 0 || run.optimizer_steps < 0) return fail("a negative step");
     return run;
 }
 
 // The values of a tensor, checked.
-Result<Bytes> state_tensor(const SafetensorsFile& file, const std::string& name, const std::vector<int64_t>& shape) {
+Result<Bytes> state_tensor(const SafetensorsFile& file, const std::string& name, const std::vector<int64_t>& shape,
+                           DType dtype = DType::f32) {
     const TensorRecord* record = file.find(name);
     if (!record) return fail("tensor '{}' is missing", name);
-    if (record->dtype != DType::f32 || record->shape != shape)
-        return fail("tensor '{}' is not F32 in this run's shape", name);
-    for (size_t i = 0; i < record->data.size() / 4; ++i) {
-        float value;
-        std::memcpy(&value, record->data.data() + i * 4, 4);
+    if (record->dtype != dtype || record->shape != shape)
+        return fail("tensor '{}' is not {} in this run's shape", name, dtype_name(dtype));
+    const size_t size = dtype == DType::f32 ? 4 : 2;
+    for (size_t i = 0; i < record->data.size() / size; ++i) {
+        uint32_t bits = 0;  // of a BF16 number: the upper half
+        std::memcpy(reinterpret_cast<std::byte*>(&bits) + 4 - size, record->data.data() + i * size, size);
+        const auto value = std::bit_cast<float>(bits);
         if (!std::isfinite(value)) return fail("tensor '{}': number {} is {}", name, i, value);
     }
     return record->data;
@@ -130,14 +138,22 @@ Result<RunPlace> read_into(const SafetensorsFile& file, const std::string& ident
     if (run.place.identity != identity)
         return fail("belongs to another run: {}", identity_differences(run.place.identity, identity));
     const Parameters& parameters = trainer.parameters();
-    if (file.tensors().size() != 3 * parameters.count() + 1)
+    size_t expected = 2 * parameters.count() + 1;
+    for (size_t id = 0; id < parameters.count(); ++id) expected += trainer.state_layout(id).second;
+    if (file.tensors().size() != expected)
         return fail("holds {} tensors; this model has {} parameters", file.tensors().size(), parameters.count());
-    StoredTrainState stored{.optimizer_steps = run.optimizer_steps};  // all is looked at before the first is copied
-    for (const CheckpointTensor& tensor : parameters.tensors())
-        for (const auto& [kind, to] :
-             {std::pair{"master", &stored.masters}, std::pair{"m", &stored.m}, std::pair{"v", &stored.v}}) {
-            NIBBLE_TRY(to->emplace_back(), state_tensor(file, fmt::format("{}.{}", kind, tensor.name), tensor.shape));
+    StoredTrainState stored{.optimizer_steps = run.optimizer_steps,
+                            .norms = std::move(run.norms)};  // all is looked at before the first is copied
+    for (size_t id = 0; id < parameters.count(); ++id) {
+        const auto& [name, shape] = std::tie(parameters.tensors()[id].name, parameters.tensors()[id].shape);
+        const OptimizerLayout layout = trainer.state_layout(id);
+        NIBBLE_TRY(stored.masters.emplace_back(), state_tensor(file, "master." + name, shape));
+        NIBBLE_TRY(stored.m.emplace_back(), state_tensor(file, "m." + name, shape, layout.dtype));
+        stored.v.emplace_back();
+        if (layout.second) {
+            NIBBLE_TRY(stored.v.back(), state_tensor(file, "v." + name, shape, layout.dtype));
         }
+    }
     stored.recipe.resize(static_cast<size_t>(trainer.recipe_size()));
     NIBBLE_TRY(const Bytes of_recipe, state_tensor(file, "recipe", {std::ssize(stored.recipe)}));
     copy_numbers(of_recipe, stored.recipe);
@@ -155,7 +171,8 @@ Result<RunState> copy_state(TrainEngine& trainer, RunPlace place) {
                .masters = std::move(state.masters),
                .m = std::move(state.m),
                .v = std::move(state.v),
-               .recipe = std::move(state.recipe)};
+               .recipe = std::move(state.recipe),
+               .norms = std::move(state.norms)};
     for (const CheckpointTensor& tensor : trainer.parameters().tensors()) {
         s.names.push_back(tensor.name);
         s.shapes.push_back(tensor.shape);
@@ -167,9 +184,13 @@ Status write_state(const fs::path& file, const RunState& state) {
     const std::vector<StatePart> parts = parts_of_state(state);
     uint64_t hash = 0;
     for (const StatePart& part : parts) hash += hash_of_tensor(part.name, part.bytes);
-    const Json about{{"version", run_state_version},     {"step", state.place.step},
-                     {"source", state.place.source},     {"optimizer_steps", state.optimizer_steps},
-                     {"identity", state.place.identity}, {"hash", fmt::format("{:016x}", hash)}};
+    const Json about{{"version", run_state_version},
+                     {"step", state.place.step},
+                     {"source", state.place.source},
+                     {"optimizer_steps", state.optimizer_steps},
+                     {"identity", state.place.identity},
+                     {"hash", fmt::format("{:016x}", hash)},
+                     {"norms", state.norms}};
     fs::path partial = file;
     partial += ".partial";
     Status done = write_parts(partial, parts, about.dump());

@@ -1,8 +1,9 @@
-// The state of a run in a file, from which training goes on to the same bits: FP32 masters, both states of AdamW, the
-// scales and directions of recipes that have a history, how many steps were made, the place of the loader. Random
-// numbers need none (Philox, keyed by seed and step).
+// The state of a run in a file, from which training goes on to the same bits: FP32 masters, the states of the
+// optimizer, the scales and directions of recipes that have a history, how many steps were made, the place of the
+// loader. Random numbers need none (Philox, keyed by seed and step).
 //
-// One safetensors file per checkpoint: "master.NAME", "m.NAME", "v.NAME" and "recipe" in F32; everything else is
+// One safetensors file per checkpoint: "master.NAME" and "recipe" in F32, "m.NAME" and (where the optimizer has
+// one) "v.NAME" in F32 or BF16; everything else is
 // JSON under "nibble_run" in its metadata, a hash of all tensors included. A file gets its name when it is whole and on
 // the device.
 #pragma once
@@ -28,8 +29,10 @@ struct RunState {
     int64_t optimizer_steps = 0;
     std::vector<std::string> names;
     std::vector<std::vector<int64_t>> shapes;
-    std::vector<std::vector<float>> masters, m, v;
+    std::vector<std::vector<float>> masters;
+    std::vector<StateNumbers> m, v;
     std::vector<float> recipe;  // TrainState::recipe
+    std::vector<double> norms;
 };
 
 Result<RunState> copy_state(TrainEngine& trainer, RunPlace place);

@@ -30,6 +30,15 @@ Status read_schedule_kind(const YamlNode& node, const std::string& name, Schedul
     return fail("{}: {} must be cosine, wsd, linear or constant, not '{}'", node.where(), name, word);
 }
 
+// Whether it is the second of two words.
+Result<bool> read_choice(const YamlNode& node, const std::string& name, std::string_view first,
+                         std::string_view second) {
+    NIBBLE_TRY(const std::string word, as_text(node, name));
+    if (word != first && word != second)
+        return fail("{}: {} must be {} or {}, not '{}'", node.where(), name, first, second, word);
+    return word == second;
+}
+
 // A folder, or {folder, cross_entropy}.
 Status read_teacher(const YamlNode& node, const std::string& name, TrainTeacher& to) {
     if (node.is_map()) NIBBLE_CHECK(check_keys(node, name, {"folder", "cross_entropy"}));
@@ -60,6 +69,8 @@ Status check(const TrainConfig& c, const std::string& where) {
                     train_recipe_name(c.precision.recipe));
     if (c.lora.rank > 0 && c.export_format != Format::none)
         return fail("{}: export: adapters train no codes; quantize OUTPUT/model instead", where);
+    if (c.lora.rank > 0 && c.optimizer.kind == OptimizerKind::muon)
+        return fail("{}: lora: muon is for matrices of the model; adapters take adamw", where);
     if (c.schedule.warmup > c.steps)
         return fail("{}: {} steps of warm-up in {} steps", where, c.schedule.warmup, c.steps);
     return Ok{};
@@ -93,10 +104,8 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
     top.flag("skip_nonfinite", c.skip_nonfinite);
     top.count("micro_batch", 1, c.micro_batch);
     top.read("recompute", [&](const YamlNode& node, const std::string& key) -> Status {
-        NIBBLE_TRY(const std::string word, as_text(node, key));
-        if (word != "none" && word != "block")
-            return fail("{}: {} must be none or block, not '{}'", node.where(), key, word);
-        c.recompute = word == "none" ? Recompute::none : Recompute::block;
+        NIBBLE_TRY(const bool block, read_choice(node, key, "none", "block"));
+        c.recompute = block ? Recompute::block : Recompute::none;
         return Ok{};
     });
     top.map("data", {"folder", "text", "synthetic", "cut_documents", "validation"}, [&](YamlFields& m) {
@@ -106,14 +115,34 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
         m.flag("cut_documents", c.data.cut_documents);
         m.path("validation", c.data.validation);
     });
-    top.map("optimizer", {"learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "clip"}, [&](YamlFields& m) {
-        m.number("learning_rate", 0, 10, c.optimizer.learning_rate);
-        m.number("beta1", 0, 1 - 1e-9, c.optimizer.beta1);
-        m.number("beta2", 0, 1 - 1e-9, c.optimizer.beta2);
-        m.number("epsilon", 1e-30, 1, c.optimizer.epsilon);
-        m.number("weight_decay", 0, 100, c.optimizer.weight_decay);
-        m.number("clip", 0, 1e30, c.optimizer.clip);
-    });
+    top.map("optimizer",
+            {"kind", "states", "momentum", "learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "clip",
+             "skip_above", "skip_window"},
+            [&](YamlFields& m) {
+                m.read("kind", [&](const YamlNode& node, const std::string& key) -> Status {
+                    NIBBLE_TRY(const bool muon, read_choice(node, key, "adamw", "muon"));
+                    c.optimizer.kind = muon ? OptimizerKind::muon : OptimizerKind::adamw;
+                    return Ok{};
+                });
+                m.read("states", [&](const YamlNode& node, const std::string& key) -> Status {
+                    NIBBLE_TRY(c.optimizer.bf16_states, read_choice(node, key, "f32", "bf16"));
+                    return Ok{};
+                });
+                m.number("momentum", 0, 1 - 1e-9, c.optimizer.momentum);
+                m.number("learning_rate", 0, 10, c.optimizer.learning_rate);
+                m.number("beta1", 0, 1 - 1e-9, c.optimizer.beta1);
+                m.number("beta2", 0, 1 - 1e-9, c.optimizer.beta2);
+                m.number("epsilon", 1e-30, 1, c.optimizer.epsilon);
+                m.number("weight_decay", 0, 100, c.optimizer.weight_decay);
+                m.number("clip", 0, 1e30, c.optimizer.clip);
+                m.read("skip_above", [&](const YamlNode& node, const std::string& key) -> Status {
+                    NIBBLE_TRY(c.optimizer.skip_above, as_number(node, key));
+                    if (c.optimizer.skip_above != 0 && !(c.optimizer.skip_above > 1))
+                        return fail("{}: {} must be above 1, or 0 for none", node.where(), key);
+                    return Ok{};
+                });
+                m.count("skip_window", 1, c.optimizer.skip_window);
+            });
     top.map("schedule", {"kind", "warmup", "decay_fraction", "final_fraction"}, [&](YamlFields& m) {
         m.read("kind", [&](const YamlNode& node, const std::string& key) {
             return read_schedule_kind(node, key, c.schedule.kind);
@@ -207,6 +236,15 @@ std::string train_identity(const TrainConfig& c) {
                 {"final_fraction", c.schedule.final_fraction}}},
               {"precision", train_precision_json(c.precision)},
               {"skip_nonfinite", c.skip_nonfinite}};
+    if (c.optimizer.kind == OptimizerKind::muon) {
+        json["optimizer"]["kind"] = "muon";
+        json["optimizer"]["momentum"] = c.optimizer.momentum;
+    }
+    if (c.optimizer.skip_above > 0) {
+        json["optimizer"]["skip_above"] = c.optimizer.skip_above;
+        json["optimizer"]["skip_window"] = c.optimizer.skip_window;
+    }
+    if (c.optimizer.bf16_states) json["optimizer"]["states"] = "bf16";
     if (!c.teacher.folder.empty())
         json["teacher"] = {{"folder", c.teacher.folder.string()}, {"cross_entropy", c.teacher.cross_entropy}};
     if (c.lora.rank > 0) json["lora"] = {{"rank", c.lora.rank}, {"alpha", c.lora.alpha}, {"targets", c.lora.targets}};

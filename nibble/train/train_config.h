@@ -26,11 +26,18 @@ struct TrainSchedule {
     double final_fraction = 0.1;  // of the learning rate, at the last step
 };
 
+enum class OptimizerKind : uint8_t { adamw, muon };
+
 struct TrainOptimizer {
+    OptimizerKind kind = OptimizerKind::adamw;  // muon: for matrices of blocks (train/optimizer.h)
+    bool bf16_states = false;                   // else FP32
+    double momentum = 0.95;                     // of muon
     double learning_rate = 3e-4;
     double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
     double weight_decay = 0.1;  // decoupled, of matrices only
     double clip = 1.0;          // of the gradient's global norm; 0: none
+    double skip_above = 0;      // a step whose norm is above this times the median of steps before is left out; 0: none
+    int64_t skip_window = 64;   // so many steps before
 };
 
 struct TrainData {

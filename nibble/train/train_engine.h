@@ -5,6 +5,7 @@
 #include "base/mapped_file.h"
 #include "model/language_model.h"
 #include "model/parameters.h"
+#include "train/optimizer_state.h"
 #include "train/step_products.h"
 #include "train/train_batch.h"
 #include "train/trained_codes.h"
@@ -24,7 +25,8 @@ struct TrainStep {
     double gradient_norm = 0;
     double learning_rate = 0;
     float clip = 1;        // that the gradient was multiplied with
-    bool skipped = false;  // not finite: the parameters are as before
+    bool skipped = false;  // not finite, or an outlier: the parameters are as before
+    bool outlier = false;  // TrainOptimizer::skip_above
 };
 
 // What one row wants: from the log-probabilities of its labels (0 where the label is -1) the slope of the step's loss
@@ -32,17 +34,20 @@ struct TrainStep {
 using RowObjective =
     std::function<Status(int64_t row, std::span<const float> log_probs, std::span<float> slopes, double& loss)>;
 
-// Everything that decides the steps to come, on the host: of every parameter by id, FP32.
+// Everything that decides the steps to come, on the host: of every parameter by id.
 struct TrainState {
     int64_t optimizer_steps = 0;
-    std::vector<std::vector<float>> masters, m, v;
-    std::vector<float> recipe;  // histories of scales, directions of inputs
+    std::vector<std::vector<float>> masters;
+    std::vector<StateNumbers> m, v;  // v empty where state_layout() has none
+    std::vector<float> recipe;       // histories of scales, directions of inputs
+    std::vector<double> norms;       // train/norm_history.h
 };
-// The same where it lies in a file: little-endian FP32, any alignment, sizes checked by whoever made it.
+// The same where it lies in a file: little-endian, any alignment, sizes checked by whoever made it.
 struct StoredTrainState {
     int64_t optimizer_steps = 0;
     std::vector<Bytes> masters, m, v;
     std::vector<float> recipe;
+    std::vector<double> norms;
 };
 
 class TrainEngine {
@@ -73,11 +78,12 @@ public:
     // as TrainedCodes.
     virtual Result<Format> codes_format(int64_t steps) = 0;
     virtual Result<std::unique_ptr<TrainedCodes>> trained_codes(int64_t steps) = 0;
-    // A model that reads the trainer's own weights, so that after a step it has the new ones. Nothing of it is under way
-    // during a step; the trainer outlives it.
+    // A model that reads the trainer's own weights, so that after a step it has the new ones. Nothing of it is under
+    // way during a step; the trainer outlives it.
     virtual Result<std::shared_ptr<const LanguageModel>> serving() = 0;
 
     virtual Result<TrainState> state() = 0;
+    virtual OptimizerLayout state_layout(size_t) const { return {}; }
     virtual int64_t recipe_size() const = 0;  // numbers of TrainState::recipe
     // Error: a state of another recipe; nothing was changed.
     virtual Status set_state(const StoredTrainState& state) = 0;

@@ -47,6 +47,15 @@ Status embed(const Model& model, const Batch& batch, float* x) {
     return Ok{};
 }
 
+// The weights of linears of blocks; adapters are none of them.
+std::vector<size_t> block_matrices(const Model& model, const Parameters& parameters) {
+    std::vector<size_t> ids;
+    for (const Block& block : model.blocks())
+        for (const Linear* linear : block.linears())
+            if (const auto id = parameters.id(linear->name + ".weight"); id.ok()) ids.push_back(*id);
+    return ids;
+}
+
 Result<Model> load_for_training(const std::shared_ptr<const Checkpoint>& checkpoint, const TrainerOptions& options,
                                 ThreadPool& pool) {
     if (options.teacher) {
@@ -70,7 +79,9 @@ Trainer::Trainer(std::shared_ptr<Parameters> parameters, std::shared_ptr<const C
       pool_(pool),
       model_(std::make_unique<Model>(std::move(model))),
       gradients_(*parameters_, model_->config().head, base_ != nullptr, pool),
-      optimizer_(*parameters_, options.optimizer) {}
+      optimizer_(*parameters_, options.optimizer, block_matrices(*model_, *parameters_), *model_->workspace().matmul,
+                 options.seed),
+      norms_(options.optimizer.skip_above, options.optimizer.skip_window) {}
 
 Result<std::unique_ptr<Trainer>> Trainer::create_adapters(std::shared_ptr<const Checkpoint> base,
                                                           const TrainerOptions& options, ThreadPool& pool) {
@@ -232,6 +243,13 @@ Status Trainer::update(TrainStep& step, double learning_rate) {
             return fail("step {}: loss {}, gradient norm {}: not finite, nothing was changed", optimizer_.steps(),
                         step.loss, step.gradient_norm);
         step.skipped = true;
+        ++step_;
+        return Ok{};
+    }
+    step.outlier = norms_.add(step.gradient_norm);
+    if (step.outlier) {
+        step.skipped = true;
+        ++step_;
         return Ok{};
     }
     step.clip = clip_factor(step.gradient_norm, options_.optimizer.clip);
@@ -292,25 +310,28 @@ Result<std::unique_ptr<TrainedCodes>> Trainer::trained_codes(int64_t steps) {
 }
 
 Result<TrainState> Trainer::state() {
-    TrainState s{.optimizer_steps = optimizer_.steps(), .recipe = products_->state()};
+    TrainState s{.optimizer_steps = optimizer_.steps(), .recipe = products_->state(), .norms = norms_.norms()};
     const auto copy = [](std::span<const float> values) { return std::vector<float>(values.begin(), values.end()); };
     for (size_t id = 0; id < parameters_->count(); ++id) {
         s.masters.push_back(copy(parameters_->master(id)));
-        s.m.push_back(copy(optimizer_.m(id)));
-        s.v.push_back(copy(optimizer_.v(id)));
+        s.m.push_back(optimizer_.m(id));
+        s.v.push_back(optimizer_.v(id));
     }
     return s;
 }
 
 Status Trainer::set_state(const StoredTrainState& s) {
+    NormHistory norms = norms_;
+    if (!norms.set_norms(s.norms)) return fail("{} gradient norms of steps before", s.norms.size());
     NIBBLE_CHECK(products_->set_state(s.recipe));
-    const auto copy = [](Bytes from, std::span<float> to) {
-        if (!to.empty()) std::memcpy(to.data(), from.data(), to.size_bytes());
+    norms_ = std::move(norms);
+    const auto copy = [](Bytes from, std::span<std::byte> to) {
+        if (!to.empty()) std::memcpy(to.data(), from.data(), to.size());
     };
     for (size_t id = 0; id < parameters_->count(); ++id) {
-        copy(s.masters[id], parameters_->master(id));
-        copy(s.m[id], optimizer_.m(id));
-        copy(s.v[id], optimizer_.v(id));
+        copy(s.masters[id], std::as_writable_bytes(parameters_->master(id)));
+        copy(s.m[id], bytes_of(optimizer_.m(id)));
+        copy(s.v[id], bytes_of(optimizer_.v(id)));
     }
     optimizer_.set_steps(s.optimizer_steps);
     return renew();

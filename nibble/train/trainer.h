@@ -12,8 +12,9 @@
 
 #include "model/cpu/model.h"
 #include "model/parameters.h"
-#include "train/adamw.h"
 #include "train/gradient_tree.h"
+#include "train/norm_history.h"
+#include "train/optimizer.h"
 #include "train/train_config.h"
 #include "train/train_engine.h"
 
@@ -64,7 +65,7 @@ public:
     const Model& model() const { return *model_; }
     Parameters& parameters() { return *parameters_; }
     const GradientTree& gradients() const { return gradients_; }
-    AdamW& optimizer() { return optimizer_; }
+    Optimizer& optimizer() { return optimizer_; }
     // What a recipe keeps from step to step (scale histories, input directions), for checkpoints.
     StepProducts& products() { return *products_; }
     const StepProducts& products() const { return *products_; }
@@ -79,6 +80,7 @@ public:
     Result<std::unique_ptr<TrainedCodes>> trained_codes(int64_t steps) override;
     Result<std::shared_ptr<const LanguageModel>> serving() override;
     Result<TrainState> state() override;
+    OptimizerLayout state_layout(size_t id) const override { return optimizer_.layout(id); }
     int64_t recipe_size() const override { return std::ssize(products_->state()); }
     Status set_state(const StoredTrainState& state) override;
     std::vector<UnitLine> table() const override { return products_->table(); }
@@ -102,7 +104,8 @@ private:
     std::unique_ptr<Model> model_;
     std::unique_ptr<StepProducts> products_;
     GradientTree gradients_;
-    AdamW optimizer_;
+    Optimizer optimizer_;
+    NormHistory norms_;
     std::vector<std::vector<float>> inputs_;  // of every block, then the last block's output; [seq, hidden]
     int64_t step_ = 0, steps_ = 0;
 };

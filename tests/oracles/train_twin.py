@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""A llama's training in numpy and FP64, written apart from nibble: ten steps of AdamW on the mean cross-entropy of packed documents.
+"""A llama's training in numpy and FP64, written apart from nibble: ten steps of AdamW, and of Muon, on the mean cross-entropy of packed documents.
 
   train_twin.py OUT      writes OUT/model (an F32 checkpoint of a tiny llama), OUT/steps.json: tokens, labels, weights, documents, losses, gradient norms, and of the
-                         last step the sum and the sum of squares of every master
+                         last step the sum and the sum of squares of every master; OUT/muon.json: losses, norms and masters of the same steps with Muon
 
-tests/train/twin_test.cpp trains the same model with nibble in FP32. Formulas: torch.optim.AdamW's documentation, transformers' LlamaModel.
+tests/train/twin_test.cpp trains the same model with nibble in FP32. Formulas: torch.optim.AdamW's documentation, transformers' LlamaModel,
+arXiv 2502.16982 (Muon with matched RMS), Keller Jordan's coefficients.
 """
 import json, pathlib, sys
 import numpy as np
@@ -12,7 +13,7 @@ from safetensors.numpy import save_file
 
 V, H, L, NH, NKV, D, F, EPS, THETA = 40, 24, 2, 4, 2, 6, 32, 1e-5, 10000.0
 ROWS, SEQ, STEPS = 3, 20, 10
-LR, B1, B2, AEPS, WD, CLIP = 5e-3, 0.9, 0.95, 1e-8, 0.1, 1.0
+LR, B1, B2, AEPS, WD, CLIP, MU = 5e-3, 0.9, 0.95, 1e-8, 0.1, 1.0, 0.95
 rng = np.random.default_rng(20261123)
 
 def model():
@@ -117,19 +118,16 @@ def row(p, tokens, labels, slopes, documents, grads):
     add('model.embed_tokens.weight', e)
     return out
 
-def main(out):
-    out = pathlib.Path(out)
-    (out / 'model').mkdir(parents=True, exist_ok=True)
-    p = model()
-    save_file({k: v.astype(np.float32) for k, v in p.items()}, out / 'model' / 'model.safetensors')
-    (out / 'model' / 'config.json').write_text(json.dumps({
-        'architectures': ['LlamaForCausalLM'], 'model_type': 'llama', 'vocab_size': V, 'hidden_size': H, 'intermediate_size': F, 'num_hidden_layers': L,
-        'num_attention_heads': NH, 'num_key_value_heads': NKV, 'head_dim': D, 'rms_norm_eps': EPS, 'rope_theta': THETA, 'hidden_act': 'silu',
-        'max_position_embeddings': 512, 'tie_word_embeddings': False}, indent=1) + '\n')
-    tokens = rng.integers(0, V, (STEPS, ROWS, SEQ))
-    labels = np.where(rng.random((STEPS, ROWS, SEQ)) < 0.2, -1, rng.integers(0, V, (STEPS, ROWS, SEQ)))
-    weights = rng.integers(0, 8, (STEPS, ROWS, SEQ)) / 4
-    documents = [[sorted({0, *rng.integers(1, SEQ, 2).tolist()}) for _ in range(ROWS)] for _ in range(STEPS)]
+def orthogonal(u):
+    if u.shape[0] > u.shape[1]: return orthogonal(u.T).T
+    x = u / (np.linalg.norm(u) + 1e-7)
+    for _ in range(5):
+        a = x @ x.T
+        x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+    return x
+
+def train(p, muon, tokens, labels, weights, documents):
+    """Changes p. Losses, gradient norms, masters."""
     m, v = {k: 0 for k in p}, {k: 0 for k in p}
     losses, norms = [], []
     for t in range(STEPS):
@@ -143,14 +141,35 @@ def main(out):
         for k in p:
             g = grads[k] * min(1, CLIP / length)
             if p[k].ndim == 2: p[k] = p[k] * (1 - LR * WD)
+            if muon and '_proj.' in k:
+                m[k] = MU * m[k] + g
+                p[k] = p[k] - LR * 0.2 * np.sqrt(max(p[k].shape)) * orthogonal(g + MU * m[k])
+                continue
             m[k] = B1 * m[k] + (1 - B1) * g
             v[k] = B2 * v[k] + (1 - B2) * g * g
             p[k] = p[k] - LR * (m[k] / (1 - B1 ** (t + 1))) / (np.sqrt(v[k] / (1 - B2 ** (t + 1))) + AEPS)
+    return {'losses': losses, 'norms': norms, 'masters': {k: [float(x.sum()), float((x * x).sum())] for k, x in p.items()}}
+
+def main(out):
+    out = pathlib.Path(out)
+    (out / 'model').mkdir(parents=True, exist_ok=True)
+    p = model()
+    save_file({k: v.astype(np.float32) for k, v in p.items()}, out / 'model' / 'model.safetensors')
+    (out / 'model' / 'config.json').write_text(json.dumps({
+        'architectures': ['LlamaForCausalLM'], 'model_type': 'llama', 'vocab_size': V, 'hidden_size': H, 'intermediate_size': F, 'num_hidden_layers': L,
+        'num_attention_heads': NH, 'num_key_value_heads': NKV, 'head_dim': D, 'rms_norm_eps': EPS, 'rope_theta': THETA, 'hidden_act': 'silu',
+        'max_position_embeddings': 512, 'tie_word_embeddings': False}, indent=1) + '\n')
+    tokens = rng.integers(0, V, (STEPS, ROWS, SEQ))
+    labels = np.where(rng.random((STEPS, ROWS, SEQ)) < 0.2, -1, rng.integers(0, V, (STEPS, ROWS, SEQ)))
+    weights = rng.integers(0, 8, (STEPS, ROWS, SEQ)) / 4
+    documents = [[sorted({0, *rng.integers(1, SEQ, 2).tolist()}) for _ in range(ROWS)] for _ in range(STEPS)]
+    batches = tokens, labels, weights, documents
+    (out / 'muon.json').write_text(json.dumps(train(dict(p), True, *batches)) + '\n')
     (out / 'steps.json').write_text(json.dumps({
         'rows': ROWS, 'seq': SEQ, 'learning_rate': LR, 'weight_decay': WD, 'clip': CLIP, 'tokens': tokens.reshape(STEPS, -1).tolist(),
         'labels': labels.reshape(STEPS, -1).tolist(), 'weights': weights.reshape(STEPS, -1).tolist(),
-        'documents': [[r * SEQ + b for r in range(ROWS) for b in documents[t][r]] for t in range(STEPS)], 'losses': losses, 'norms': norms,
-        'masters': {k: [float(x.sum()), float((x * x).sum())] for k, x in p.items()}}) + '\n')
+        'documents': [[r * SEQ + b for r in range(ROWS) for b in documents[t][r]] for t in range(STEPS)],
+        **train(p, False, *batches)}) + '\n')
 
 if __name__ == '__main__':
     main(sys.argv[1])

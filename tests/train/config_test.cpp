@@ -30,7 +30,8 @@ batch: 16
 sequence: 512
 skip_nonfinite: true
 data: {folder: shards, cut_documents: false, validation: held}
-optimizer: {learning_rate: 1e-3, beta1: 0.8, beta2: 0.99, epsilon: 1e-6, weight_decay: 0.05, clip: 2}
+optimizer: {kind: muon, momentum: 0.9, states: bf16, learning_rate: 1e-3, beta1: 0.8, beta2: 0.99, epsilon: 1e-6, weight_decay: 0.05, clip: 2,
+            skip_above: 6, skip_window: 9}
 schedule: {kind: wsd, warmup: 10, decay_fraction: 0.3, final_fraction: 0}
 precision: {recipe: nvfp4, scope: mlp, first_bf16: 1, last_bf16: 2, rotate: false, stochastic: false, square: false,
             four_over_six: true, row_scaled: true, late_forward: bf16, late_fraction: 0.1}
@@ -55,12 +56,17 @@ export: {format: nvfp4}
     EXPECT_EQ(c->teacher.cross_entropy, 0.25);
     EXPECT_FALSE(c->data.cut_documents);
     EXPECT_EQ(c->data.validation, "held");
+    EXPECT_EQ(c->optimizer.kind, OptimizerKind::muon);
+    EXPECT_EQ(c->optimizer.momentum, 0.9);
+    EXPECT_TRUE(c->optimizer.bf16_states);
     EXPECT_EQ(c->optimizer.learning_rate, 1e-3);
     EXPECT_EQ(c->optimizer.beta1, 0.8);
     EXPECT_EQ(c->optimizer.beta2, 0.99);
     EXPECT_EQ(c->optimizer.epsilon, 1e-6);
     EXPECT_EQ(c->optimizer.weight_decay, 0.05);
     EXPECT_EQ(c->optimizer.clip, 2);
+    EXPECT_EQ(c->optimizer.skip_above, 6);
+    EXPECT_EQ(c->optimizer.skip_window, 9);
     EXPECT_EQ(c->schedule.kind, ScheduleKind::wsd);
     EXPECT_EQ(c->schedule.warmup, 10);
     EXPECT_EQ(c->schedule.decay_fraction, 0.3);
@@ -90,6 +96,7 @@ TEST(TrainConfigFile, IdentityChangesWithEveryKeyThatDecidesBits) {
     };
     for (const char* other :
          {"seed: 2\n", "batch: 9\n", "sequence: 9\n", "optimizer: {learning_rate: 1e-5}\n", "optimizer: {clip: 0}\n",
+          "optimizer: {kind: muon}\n", "optimizer: {states: bf16}\n", "optimizer: {skip_above: 4}\n",
           "schedule: {kind: linear}\n", "schedule: {warmup: 3}\n", "precision: nvfp4\n", "random_start: true\n",
           "precision: {recipe: bf16}\nskip_nonfinite: true\n"})
         EXPECT_NE(identity(base + other), identity(base)) << other;
@@ -112,7 +119,13 @@ TEST(TrainConfigFile, SaysWhatIsWrong) {
     EXPECT_EQ(config_error(ok + "layers: 2\n"), "c.yaml: 'layers' belongs to 'shape'");
     EXPECT_EQ(config_error(ok + "steps: 5\nschedule: {warmup: 6}\n"), "c.yaml: 6 steps of warm-up in 5 steps");
     EXPECT_NE(config_error(ok + "gpus: 2\n").find("c.yaml:3: the config has no key 'gpus'"), std::string::npos);
-    EXPECT_NE(config_error(ok + "optimizer: {muon: true}\n").find("no key 'muon'"), std::string::npos);
+    EXPECT_NE(config_error(ok + "optimizer: {momentums: 1}\n").find("no key 'momentums'"), std::string::npos);
+    EXPECT_EQ(config_error(ok + "optimizer: {kind: sgd}\n"),
+              "c.yaml:3: optimizer.kind must be adamw or muon, not 'sgd'");
+    EXPECT_EQ(config_error(ok + "lora: {rank: 2}\noptimizer: {kind: muon}\n"),
+              "c.yaml: lora: muon is for matrices of the model; adapters take adamw");
+    EXPECT_EQ(config_error(ok + "optimizer: {skip_above: 0.5}\n"),
+              "c.yaml:3: optimizer.skip_above must be above 1, or 0 for none");
     EXPECT_EQ(config_error(ok + "optimizer: 3\n"), "c.yaml:3: optimizer must be a map");
     EXPECT_NE(config_error(ok + "precision: fp3\n").find("unknown precision 'fp3'; choices: fp32, bf16, fp8,"),
               std::string::npos);

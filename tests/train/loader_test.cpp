@@ -1,4 +1,5 @@
 #include "support/files.h"
+#include "train/batch_source.h"
 #include "train/data_loader.h"
 #include "train/data_split_writer.h"
 #include "train/permutation.h"
@@ -7,6 +8,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 
 namespace nibble {
@@ -126,6 +128,25 @@ TEST(Loader, RowsFollowFromThePlaceAlone) {
     EXPECT_EQ(odd->row(), 0);
     EXPECT_FALSE(DataLoader::create(set, {.seq = 648}).ok());
     EXPECT_FALSE(DataLoader::create(set, {.seq = 8, .rank = 3, .ranks = 3}).ok());
+}
+
+// A place is read as it is given, and as it comes back from a file.
+TEST(BatchSources, GoBackToTheirPlace) {
+    std::vector<int32_t> text(200);
+    std::iota(text.begin(), text.end(), 0);
+    std::vector<std::unique_ptr<BatchSource>> sources;
+    sources.push_back(synthetic_source(100, 9, 3));
+    for (const bool shuffle : {false, true}) sources.push_back(*window_source(text, 9, 3, shuffle));
+    for (const auto& source : sources) {
+        ASSERT_TRUE(source->next(3).ok());
+        const Json place = source->place();
+        const auto first = source->next(2);
+        ASSERT_TRUE(source->set_place(place).ok());
+        EXPECT_EQ(source->next(2)->tokens, first->tokens);
+        ASSERT_TRUE(source->set_place(Json::parse(place.dump())).ok());
+        EXPECT_EQ(source->next(2)->tokens, first->tokens);
+        EXPECT_FALSE(source->set_place({{"row", -1}}).ok() || source->set_place(Json::object()).ok());
+    }
 }
 
 // Documents of 5, 3, 1 and 20 tokens in windows of 8: what each row says about them.

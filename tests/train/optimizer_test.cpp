@@ -1,6 +1,7 @@
 // Sums of gradients, AdamW, clipping and schedules, each beside the formula written out.
 #include "train/small_trainer.h"
 
+#include "formats/minifloat.h"
 #include "train/schedule.h"
 
 #include <cmath>
@@ -109,6 +110,131 @@ TEST(Schedule, FollowsItsFormula) {
             before = now;
         }
     }
+}
+
+// Of a diagonal matrix every number goes through the polynomial alone.
+TEST(Muon, OrthogonalizingADiagonalIsThePolynomial) {
+    ThreadPool pool(2);
+    const MatmulKernels& matmul = **select_matmul_kernels();
+    const std::vector<double> diagonal{3, -2, 1.5, 0.75, 0.25, 1, 2.5, -0.5, 0.125, 4};
+    for (const auto& [rows, cols] : {std::pair{10, 10}, {10, 37}, {70, 10}}) {
+        std::vector<float> u(size_t(rows * cols));
+        double squares = 0;
+        for (size_t i = 0; i < 10; ++i) {
+            u[i * size_t(cols) + i] = float(diagonal[i]);
+            squares += diagonal[i] * diagonal[i];
+        }
+        orthogonalize(u, rows, cols, matmul, pool);
+        for (size_t i = 0; i < size_t(rows); ++i)
+            for (size_t j = 0; j < size_t(cols); ++j) {
+                double x = i == j ? diagonal[i] / std::sqrt(squares) : 0;
+                for (int round = 0; round < 5; ++round)
+                    x = 3.4445 * x - 4.7750 * x * x * x + 2.0315 * x * x * x * x * x;
+                EXPECT_NEAR(u[i * size_t(cols) + j], x, 1e-4) << i << " " << j;
+                if (i == j && std::abs(diagonal[i]) >= 0.25) EXPECT_NEAR(std::abs(x), 0.95, 0.3) << i;
+            }
+    }
+    std::vector<float> none(12);
+    orthogonalize(none, 3, 4, matmul, pool);
+    EXPECT_EQ(none, std::vector<float>(12));
+}
+
+TEST(Optimizers, DoNotSeeThreads) {
+    for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::muon}) {
+        std::vector<std::vector<float>> masters;
+        for (const int threads : {1, 3}) {
+            ThreadPool pool(threads);
+            TrainerOptions options;
+            options.optimizer.kind = kind;
+            options.optimizer.bf16_states = true;
+            const auto trainer = small_trainer(pool, options);
+            for (uint32_t i = 0; i < 4; ++i) {
+                const TrainBatch batch = random_batch(2, 16, 48, i);
+                ASSERT_TRUE(trainer->step({&batch, 1}, 0.01).ok());
+            }
+            masters.push_back(all_masters(trainer->parameters()));
+        }
+        EXPECT_EQ(masters[0], masters[1]);
+    }
+}
+
+// A v that moves by less than half a step of BF16: to the nearest it would stand still at 1/4, by chance it goes on.
+TEST(Optimizers, StatesInBf16AreRoundedWithoutBias) {
+    ThreadPool pool(2);
+    const auto parameters = small_parameters(pool, DType::f32);
+    const std::string name = "model.layers.0.mlp.down_proj.weight";
+    const size_t id = *parameters->id(name);
+    const std::vector<float> ones(parameters->master(id).size(), 1.0f);
+    const auto& shape = parameters->tensors()[id].shape;
+    GradientTree tree(*parameters, "model.embed_tokens.weight", false, pool);
+    tree.begin_step();
+    ASSERT_TRUE(tree.add(name, ones.data(), shape[0], shape[1]).ok());
+    tree.end_row();
+    tree.end_step();
+    const TrainOptimizer options{.bf16_states = true, .beta2 = 0.999};
+    Optimizer a(*parameters, options, {}, **select_matmul_kernels(), 1),
+        b(*parameters, options, {}, **select_matmul_kernels(), 2);
+    for (int t = 0; t < 1500; ++t) {
+        a.update(*parameters, tree, 1e-4, 1, pool);
+        b.update(*parameters, tree, 1e-4, 1, pool);
+    }
+    double m = 0, v = 0;
+    for (const uint16_t x : std::get<1>(a.m(id))) m += bf16_to_float(x);
+    for (const uint16_t x : std::get<1>(a.v(id))) v += bf16_to_float(x);
+    const auto n = double(ones.size());
+    EXPECT_NEAR(m / n, 1, 2e-3);
+    EXPECT_NEAR(v / n, 1 - std::pow(0.999, 1500), 5e-3);
+    EXPECT_NE(std::get<1>(a.v(id)), std::get<1>(b.v(id))) << "seeds differ";
+}
+
+TEST(NormHistory, AnOutlierIsAboveTheMedianOfAFullWindow) {
+    NormHistory h(3, 4);
+    for (const double norm : {1.0, 100.0, 2.0, 3.0}) EXPECT_FALSE(h.add(norm)) << norm;
+    EXPECT_FALSE(h.add(7.5));  // the median of 1, 100, 2, 3 is 2.5
+    EXPECT_TRUE(h.add(18));    // of 100, 2, 3, 7.5: 5.25
+    EXPECT_EQ(h.norms(), (std::vector<double>{2, 3, 7.5, 18}));
+    EXPECT_TRUE(h.add(18));   // 5.25
+    EXPECT_FALSE(h.add(18));  // of 3, 7.5, 18, 18: 12.75
+    NormHistory none(0, 4);
+    for (const double norm : {1.0, 1.0, 1.0, 1.0, 1e9}) EXPECT_FALSE(none.add(norm));
+    EXPECT_FALSE(none.set_norms({1}));
+    EXPECT_TRUE(h.set_norms({1, 2}));
+    EXPECT_FALSE(h.set_norms({1, 2, 3, 4, 5}));
+}
+
+TEST(Optimizers, AnOutlierChangesNothing) {
+    ThreadPool pool(2);
+    TrainerOptions options;
+    options.optimizer.skip_above = 20;
+    options.optimizer.skip_window = 3;
+    const auto trainer = small_trainer(pool, options);
+    trainer->begin(0, 5);
+    const TrainBatch batch = random_batch(2, 16, 48, 1);
+    const auto scaled = [&](double by) {
+        return [by](int64_t, std::span<const float> log_probs, std::span<float> slopes, double& loss) -> Status {
+            for (size_t i = 0; i < slopes.size(); ++i)
+                if (log_probs[i] != 0) slopes[i] = float(-by), loss -= by * double{log_probs[i]};
+            return Ok{};
+        };
+    };
+    for (int i = 0; i < 3; ++i) EXPECT_FALSE(trainer->step({&batch, 1}, scaled(1e-2), 1e-3)->skipped);
+    const std::vector<float> before = all_masters(trainer->parameters());
+    const auto outlier = trainer->step({&batch, 1}, scaled(1), 1e-3);
+    ASSERT_TRUE(outlier.ok());
+    EXPECT_TRUE(outlier->skipped && outlier->outlier);
+    EXPECT_EQ(all_masters(trainer->parameters()), before);
+    EXPECT_EQ(trainer->optimizer().steps(), 3);
+    const auto next = trainer->step({&batch, 1}, scaled(1e-2), 1e-3);
+    EXPECT_FALSE(next->skipped || next->outlier);
+    EXPECT_NE(all_masters(trainer->parameters()), before);
+}
+
+TEST(Optimizers, AGpuTakesTheirPlainForm) {
+    EXPECT_TRUE(check_plain_optimizer({}).ok());
+    EXPECT_EQ(check_plain_optimizer({.kind = OptimizerKind::muon}).error().message(),
+              "optimizer.kind: muon runs on a CPU; use --device cpu");
+    EXPECT_FALSE(check_plain_optimizer({.bf16_states = true}).ok());
+    EXPECT_FALSE(check_plain_optimizer({.skip_above = 4}).ok());
 }
 
 TEST(Schedule, ClippingKeepsTheDirectionAndTheLength) {

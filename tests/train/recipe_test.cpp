@@ -81,8 +81,8 @@ TEST_P(TrainRecipes, GoesOnFromItsState) {
     const auto second = small_trainer(pool, with(GetParam()), wide_llama());
     for (size_t id = 0; id < second->parameters().count(); ++id) {
         std::ranges::copy(whole->parameters().master(id), second->parameters().master(id).begin());
-        std::ranges::copy(whole->optimizer().m(id), second->optimizer().m(id).begin());
-        std::ranges::copy(whole->optimizer().v(id), second->optimizer().v(id).begin());
+        second->optimizer().m(id) = whole->optimizer().m(id);
+        second->optimizer().v(id) = whole->optimizer().v(id);
     }
     second->optimizer().set_steps(whole->optimizer().steps());
     ASSERT_TRUE(second->products().set_state(whole->products().state()).ok());

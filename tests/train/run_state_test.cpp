@@ -1,4 +1,5 @@
 // What a run leaves on disk: from any checkpoint training goes on to the same bits.
+#include "io/safetensors.h"
 #include "support/files.h"
 #include "train/run_checkpoints.h"
 #include "train/run_log.h"
@@ -17,13 +18,11 @@ namespace fs = std::filesystem;
 // Masters and both states of the optimizer, as bytes.
 std::string all_state(Trainer& trainer) {
     std::string out;
-    const auto add = [&](std::span<const float> values) {
-        out.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
-    };
+    const auto add = [&](Bytes bytes) { out.append(reinterpret_cast<const char*>(bytes.data()), bytes.size()); };
     for (size_t id = 0; id < trainer.parameters().count(); ++id) {
-        add(trainer.parameters().master(id));
-        add(trainer.optimizer().m(id));
-        add(trainer.optimizer().v(id));
+        add(std::as_bytes(trainer.parameters().master(id)));
+        add(bytes_of(trainer.optimizer().m(id)));
+        add(bytes_of(trainer.optimizer().v(id)));
     }
     return out + std::to_string(trainer.optimizer().steps());
 }
@@ -89,6 +88,40 @@ TEST_F(RunStateTest, EveryRecipeGoesOnToTheSameBits) {
     }
 }
 
+// States of every layout are in the file as they are: kinds, dtypes, and nothing else.
+TEST_F(RunStateTest, EveryOptimizerGoesOnToTheSameBits) {
+    for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::muon})
+        for (const bool bf16 : {false, true}) {
+            TrainerOptions options;
+            options.optimizer.kind = kind;
+            options.optimizer.bf16_states = bf16;
+            options.optimizer.skip_above = 1.01;  // about half the steps
+            options.optimizer.skip_window = 2;
+            const auto whole = test::small_trainer(pool, options), resumed = test::small_trainer(pool, options);
+            for (uint32_t i = 0; i < 3; ++i) make_step(*whole, i);
+            const fs::path file = dir / fmt::format("{}{}.safetensors", int(kind), bf16);
+            ASSERT_TRUE(write_state(file, *copy_state(*whole, {.step = 3})).ok());
+            const auto stored = SafetensorsFile::open(file);
+            ASSERT_TRUE(stored.ok());
+            const auto* m = stored->find("m.model.layers.0.mlp.down_proj.weight");
+            ASSERT_TRUE(m);
+            EXPECT_EQ(m->dtype, bf16 ? DType::bf16 : DType::f32);
+            EXPECT_EQ(!stored->find("v.model.layers.0.mlp.down_proj.weight"), kind == OptimizerKind::muon);
+            EXPECT_TRUE(stored->find("v.model.embed_tokens.weight"));
+            const auto read = read_state(file, "", *resumed);
+            ASSERT_TRUE(read.ok()) << read.error().message();
+            for (uint32_t i = 3; i < 6; ++i) {
+                make_step(*whole, i);
+                make_step(*resumed, i);
+            }
+            EXPECT_TRUE(all_state(*resumed) == all_state(*whole));
+            EXPECT_EQ(resumed->state()->norms, whole->state()->norms);
+            EXPECT_EQ(whole->state()->norms.size(), 2u);
+            options.optimizer.bf16_states = !bf16;
+            EXPECT_FALSE(read_state(file, "", *test::small_trainer(pool, options)).ok());
+        }
+}
+
 TEST_F(RunStateTest, ADamagedOrForeignFileChangesNothing) {
     const auto trainer = test::small_trainer(pool, {});
     make_step(*trainer, 1);
@@ -115,7 +148,7 @@ TEST_F(RunStateTest, ADamagedOrForeignFileChangesNothing) {
     refused("");
     // What is whole but not finite: the state of a run that went wrong.
     RunState state = *copy_state(*trainer, {.step = 1, .identity = "x"});
-    state.v[2][3] = std::numeric_limits<float>::quiet_NaN();
+    std::get<0>(state.v[2])[3] = std::numeric_limits<float>::quiet_NaN();
     ASSERT_TRUE(write_state(file, state).ok());
     refused(fmt::format("tensor 'v.{}': number 3 is nan", state.names[2]));
     state = *copy_state(*trainer, {.step = 1, .identity = "x"});

@@ -1,4 +1,4 @@
-// Ten steps beside tests/oracles/train_twin.py: forward, backward, clipping and AdamW in numpy and FP64.
+// Ten steps beside tests/oracles/train_twin.py: forward, backward, clipping, AdamW and Muon in numpy and FP64.
 #include "base/json.h"
 #include "model/models.h"
 #include "train/trainer.h"
@@ -13,15 +13,19 @@ namespace {
 
 const std::filesystem::path twin_folder = std::filesystem::path(NIBBLE_SOURCE_DIR) / "tests/data/train/twin";
 
-TEST(TrainTwin, TenStepsOfAdamWInFp32) {
-    std::ifstream in(twin_folder / "steps.json");
-    const Json want = Json::parse(in);
+Json read_twin(const char* file) {
+    std::ifstream in(twin_folder / file);
+    return Json::parse(in);
+}
+
+void ten_steps(OptimizerKind kind, const Json& want) {
     ThreadPool pool(2);
     const auto checkpoint = open_checkpoint(twin_folder / "model");
     ASSERT_TRUE(checkpoint);
     const auto parameters = Parameters::copy(*checkpoint, DType::f32, pool);
     ASSERT_TRUE(parameters.ok()) << parameters.error().message();
     TrainerOptions options{.precision = {.recipe = TrainRecipe::fp32}};
+    options.optimizer.kind = kind;
     options.optimizer.weight_decay = want["weight_decay"];
     options.optimizer.clip = want["clip"];
     const auto trainer = Trainer::create(*parameters, options, pool);
@@ -46,6 +50,16 @@ TEST(TrainTwin, TenStepsOfAdamWInFp32) {
         EXPECT_NEAR(sum, want["masters"][name][0].get<double>(), 2e-5 * n) << name;
         EXPECT_NEAR(squares, want["masters"][name][1].get<double>(), 2e-5 * n) << name;
     }
+}
+
+TEST(TrainTwin, TenStepsOfAdamWInFp32) { ten_steps(OptimizerKind::adamw, read_twin("steps.json")); }
+
+TEST(TrainTwin, TenStepsOfMuonInFp32) {
+    Json want = read_twin("steps.json");
+    const Json muon = read_twin("muon.json");
+    EXPECT_GT(std::abs(want["losses"][9].get<double>() - muon["losses"][9].get<double>()), 1e-3);
+    want.update(muon);
+    ten_steps(OptimizerKind::muon, want);
 }
 
 }  // namespace

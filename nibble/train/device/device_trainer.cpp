@@ -30,6 +30,7 @@ Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create(std::shared_ptr<Par
     if (options.train.sampling.temperature != 1 || options.train.sampling.filters())
         return fail("temperature {}, top-p {}, top-k {}: on a GPU only 1, 1 and 0 are built",
                     options.train.sampling.temperature, options.train.sampling.top_p, options.train.sampling.top_k);
+    NIBBLE_CHECK(check_plain_optimizer(options.train.optimizer));
     if (options.train.teacher) return fail("teacher: distillation runs on a CPU; use --device cpu");
     if (!options.train.kernels.empty())
         return fail("--kernels {} names kernels of the CPU, not of a GPU", options.train.kernels);

@@ -151,9 +151,12 @@ Status TrainWeights::copy_from(const float* device, std::vector<std::vector<floa
 Result<TrainState> TrainWeights::download() {
     TrainState state;
     NIBBLE_CHECK(copy_from(master_, state.masters));
-    NIBBLE_CHECK(copy_from(m_, state.m));
-    NIBBLE_CHECK(copy_from(v_, state.v));
+    std::vector<std::vector<float>> m, v;
+    NIBBLE_CHECK(copy_from(m_, m));
+    NIBBLE_CHECK(copy_from(v_, v));
     NIBBLE_CHECK(stream_->synchronize());
+    state.m.assign(std::make_move_iterator(m.begin()), std::make_move_iterator(m.end()));
+    state.v.assign(std::make_move_iterator(v.begin()), std::make_move_iterator(v.end()));
     return state;
 }
 
