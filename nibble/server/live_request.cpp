@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 namespace nibble {
 
 LiveRequest::LiveRequest(ExchangePtr exchange, ModelPtr model, std::unique_ptr<AnswerWriter> writer)
@@ -14,6 +16,14 @@ void LiveRequest::submit(std::vector<Request> parts) {
     {
         const std::lock_guard lock(mutex_);
         open_ = parts.size();
+    }
+    // What can never wait whole is refused before a part of it takes the places of others.
+    int64_t choices_in_all = 0;
+    for (const Request& request : parts) choices_in_all += request.choices;
+    if (const int64_t queue = model_->engine->limits().queue; choices_in_all > queue) {
+        exchange_->fail(
+            {.message = fmt::format("{} answers in one request; the queue holds {}", choices_in_all, queue)});
+        return;
     }
     const double most = exchange_->core.options.most_seconds;
     int32_t first = 0;

@@ -242,10 +242,26 @@ def test_disconnects_at_random_steps(server, count, seed):
         connection.close()
 
 
-def test_a_full_queue(server, *_):
-    headers = server.refused("/v1/completions", {"prompt": "a", "n": 128, "max_tokens": 2, "seed": 1, "priority": 1,
-                                                 "ignore_eos": True, "prompt_logprobs": None} | {"prompt": ["a"] * 64}, 429)
+def test_more_answers_than_a_queue_holds(server, *_):
+    server.refused("/v1/completions", {"prompt": ["a"] * 64, "n": 128, "max_tokens": 2}, 400)
+
+
+def full_queue(program):
+    """One answer runs and four wait, which is all that may: the next request is told when to come again."""
+    server = Server(program, "--max-num-seqs", "1", "--queue", "4")
+    long = json.dumps({"prompt": "a", "n": 4, "max_tokens": 1000, "ignore_eos": True, "stream": True}).encode()
+    end, status = time.monotonic() + SECONDS, 200
+    while status == 200:  # where all four were answered before the next request was read, once more
+        assert time.monotonic() < end, "the queue was never full"
+        with server.connect() as waits:
+            waits.sendall(wire("POST", "/v1/completions", long))
+            assert waits.recv(12) == b"HTTP/1.1 200"
+            status, headers, text = server.post("/v1/completions", {"prompt": "a", "n": 4, "max_tokens": 1})
+    assert status == 429, text
+    check_error(headers.get("Content-Type"), text, 429)
     assert int(headers["Retry-After"]) >= 1
+    server.stop()
+    print("a full queue: ok")
 
 
 def quiet(server):
@@ -338,6 +354,7 @@ def main():
     assert server.peak() - before <= BOUND, f"memory grew by {(server.peak() - before) >> 20} MiB"
     server.stop()
     print(f"{sum(asked)} answers beside it were those of a quiet server")
+    full_queue(a.program)
     killed(a.program, want)
 
 
