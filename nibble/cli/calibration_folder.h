@@ -24,8 +24,12 @@ public:
     // A folder in which nothing was kept goes away.
     ~CalibrationFolder();
 
+    // The output is whole and about to be published: what is kept is needed no more once it has its name.
+    Status mark_done();
     // The job is done: with all in it.
     void remove();
+    // For a job whose output is there: what a process left in `folder` that was killed between publishing and remove().
+    static void tidy(const std::filesystem::path& folder);
 
 private:
     std::filesystem::path folder_;  // empty: none

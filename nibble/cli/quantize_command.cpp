@@ -195,7 +195,10 @@ Result<Calibrated> calibrate(const QuantizeConfig& config, const Checkpoint& sou
         return fail("--calib: this recipe stores nothing that depends on activations");
     // What would be found out when all work is done is looked at before it begins.
     const ExportMode mode = resumes_export(config) ? ExportMode::resume : ExportMode::create;
-    NIBBLE_CHECK(WorkFolder::check(config.out, mode, planned_bytes(plan)));
+    const Status possible = WorkFolder::check(config.out, mode, planned_bytes(plan));
+    if (std::error_code none; !possible.ok() && fs::exists(config.out, none))
+        CalibrationFolder::tidy(calibration_folder(config));
+    NIBBLE_CHECK(possible);
     NIBBLE_TRY(out.folder, CalibrationFolder::hold(calibration_folder(config), config.resume));
     const auto resolve = [&] {
         return make_plan(config, out.folded ? *out.folded : source, table ? &*table : nullptr,
@@ -333,6 +336,7 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
 
     NIBBLE_CHECK(write_file_atomically(out->work_dir() / "nibble-report.json", to_json_text(report)));
     NIBBLE_CHECK(write_file_atomically(out->work_dir() / "nibble-report.html", render_html(report)));
+    NIBBLE_CHECK(calibrated.folder.mark_done());
     NIBBLE_CHECK(out->finish());
     calibrated.folder.remove();
     console.end_line();
