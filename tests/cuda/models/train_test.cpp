@@ -70,12 +70,15 @@ std::unique_ptr<DeviceTrainer> device_trainer(const TrainedShape& s, const Extra
     return made.ok() ? *std::move(made) : nullptr;
 }
 
-std::vector<float> masters_of(TrainEngine& trainer) {
+// Master weights and the optimizer's states, all of them.
+std::vector<std::byte> state_bytes(TrainEngine& trainer) {
     const auto state = trainer.state();
     EXPECT_TRUE(state.ok());
-    std::vector<float> all;
-    for (const auto* part : {&state->masters, &state->m, &state->v})
-        for (const auto& values : *part) all.insert(all.end(), values.begin(), values.end());
+    std::vector<std::byte> all;
+    const auto add = [&](Bytes bytes) { all.insert(all.end(), bytes.begin(), bytes.end()); };
+    for (const auto& values : state->masters) add(std::as_bytes(std::span(values)));
+    for (const auto* part : {&state->m, &state->v})
+        for (const StateNumbers& values : *part) add(bytes_of(values));
     return all;
 }
 
@@ -158,7 +161,7 @@ TEST_P(CudaTraining, LogProbabilitiesAreTheEngines) {
 
 TEST_P(CudaTraining, WhatIsComputedAgainDoesNotShow) {
     const TrainedShape& s = GetParam();
-    std::vector<float> first;
+    std::vector<std::byte> first;
     for (const Recompute level : {Recompute::none, Recompute::none, Recompute::block}) {
         const auto trainer = device_trainer(s, {.recompute = level}, pool_);
         ASSERT_TRUE(trainer);
@@ -167,7 +170,7 @@ TEST_P(CudaTraining, WhatIsComputedAgainDoesNotShow) {
             const auto step = trainer->step({&batch, 1}, 1e-3);
             ASSERT_TRUE(step.ok()) << step.error().message();
         }
-        const std::vector<float> now = masters_of(*trainer);
+        const std::vector<std::byte> now = state_bytes(*trainer);
         if (first.empty()) first = now;
         EXPECT_TRUE(first == now) << (level == Recompute::none ? "a second run" : "blocks computed again");
     }
@@ -195,7 +198,7 @@ TEST_P(CudaTraining, GoesOnFromACheckpointToTheSameBits) {
     std::filesystem::remove(file);
     ASSERT_TRUE(read.ok()) << read.error().message();
     for (uint32_t i = 3; i < 5; ++i) EXPECT_EQ(step(*whole, i), step(*resumed, i));
-    EXPECT_TRUE(masters_of(*whole) == masters_of(*resumed));
+    EXPECT_TRUE(state_bytes(*whole) == state_bytes(*resumed));
 }
 
 // Every row has the same weight in all, so that a row alone has four times the slopes: exactly, as all is in binary.
@@ -247,14 +250,14 @@ TEST_P(CudaTraining, AnObjectiveEqualsCrossEntropy) {
     ASSERT_TRUE(a.ok()) << a.error().message();
     ASSERT_TRUE(b.ok()) << b.error().message();
     EXPECT_NEAR(a->loss, b->loss, 1e-9);
-    EXPECT_TRUE(masters_of(*one) == masters_of(*other));
+    EXPECT_TRUE(state_bytes(*one) == state_bytes(*other));
 }
 
 TEST_P(CudaTraining, AStepThatIsNotFiniteChangesNothing) {
     const TrainedShape& s = GetParam();
     const auto trainer = device_trainer(s, {}, pool_);
     ASSERT_TRUE(trainer);
-    const std::vector<float> before = masters_of(*trainer);
+    const std::vector<std::byte> before = state_bytes(*trainer);
     const TrainBatch batch = random_batch(6, s.seq, s.vocab, 8);
     const RowObjective broken = [&](int64_t row, std::span<const float>, std::span<float> slopes, double&) -> Status {
         if (row == 2) slopes[1] = std::numeric_limits<float>::infinity();
@@ -265,7 +268,7 @@ TEST_P(CudaTraining, AStepThatIsNotFiniteChangesNothing) {
     const auto step = trainer->step({&labelled, 1}, broken, 1e-3);
     ASSERT_FALSE(step.ok());
     EXPECT_THAT(step.error().message(), HasSubstr("nothing was changed"));
-    EXPECT_TRUE(before == masters_of(*trainer));
+    EXPECT_TRUE(before == state_bytes(*trainer));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -281,8 +284,7 @@ TEST(CudaTrainingMemory, RefusesWhatDoesNotFit) {
     const TrainedShape s{.name = "llama", .layers = 64, .seq = 8192};
     const auto made = DeviceTrainer::create(
         start_of(s, pool),
-        {.device = tested_device(), .rows = 100, .seq = s.seq, .micro_batch = 100, .recompute = Recompute::none},
-        pool);
+        {.device = tested_device(), .rows = 100, .seq = s.seq, .micro_batch = 100, .recompute = Recompute::none}, pool);
     ASSERT_FALSE(made.ok());
     for (const char* part : {"micro-batches of 100 rows does not fit", "activations", "are free"})
         EXPECT_THAT(made.error().message(), HasSubstr(part));
