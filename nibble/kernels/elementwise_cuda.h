@@ -38,12 +38,13 @@ Status embed(const std::byte* table, const int32_t* tokens, int64_t count, int64
 
 // h += update (where given; through post_norm where that is given), then out = rms_norm(h) * weight.
 struct AddNorm {
-    int64_t tokens = 0, width = 0;     // width: a multiple of 8, at most 32768
-    std::byte* h = nullptr;            // [tokens, width] BF16
-    std::byte* sum = nullptr;          // where h + update goes; null: to h
-    const float* update = nullptr;     // [tokens, width]
-    const float* post_norm = nullptr;  // [width]: the update is bf16(rms_norm(bf16(update)) * post_norm)
-    const float* weight = nullptr;     // [width]; null: only h is updated, nothing goes out
+    int64_t tokens = 0, width = 0;           // width: a multiple of 8, at most 32768
+    std::byte* h = nullptr;                  // [tokens, width] BF16
+    std::byte* sum = nullptr;                // where h + update goes; null: to h
+    const float* update = nullptr;           // [tokens, width]; or, rounded already:
+    const std::byte* update_rows = nullptr;  // [tokens, width] BF16
+    const float* post_norm = nullptr;        // [width]: the update is bf16(rms_norm(bf16(update)) * post_norm)
+    const float* weight = nullptr;           // [width]; null: only h is updated, nothing goes out
     float eps = 0;
     RowsOut out;
     // Lowered to the first row of h that holds a NaN or an infinity after the sum. May be null.
@@ -70,6 +71,10 @@ Status norm_rows(const NormRows& n, bool overlap, const Stream& stream);
 Status activate(Activation activation, bool gated, const float* in, int64_t in_stride, int64_t tokens, int64_t width,
                 const RowsOut& out, bool overlap, const Stream& stream, bool by_turns = false);
 
+// The same of BF16 rows: a product's output that was rounded already.
+Status activate(Activation activation, bool gated, const std::byte* in, int64_t tokens, int64_t width,
+                const RowsOut& out, bool overlap, const Stream& stream);
+
 // out = bf16(in), rows of FP32 in_stride apart (0: adjacent): a product's output as the next product's input. Width: a
 // multiple of 8.
 Status to_rows(const float* in, int64_t in_stride, int64_t tokens, int64_t width, const RowsOut& out, bool overlap,
@@ -84,10 +89,11 @@ Status round_rows(float* x, int64_t count, bool overlap, const Stream& stream);
 struct RopeAppend {
     int64_t tokens = 0;
     int q_heads = 0;
-    const float* qkv = nullptr;      // [tokens, q_heads * k_dim, kv_heads * k_dim, kv_heads * v_dim]
-    int64_t qkv_stride = 0;          // 0: adjacent
-    const int64_t* slots = nullptr;  // as in append_kv
-    const float* q_norm = nullptr;   // [k_dim]; null: none
+    const float* qkv = nullptr;           // [tokens, q_heads * k_dim, kv_heads * k_dim, kv_heads * v_dim]; or, rounded:
+    const std::byte* qkv_rows = nullptr;  // the same, BF16
+    int64_t qkv_stride = 0;               // 0: adjacent
+    const int64_t* slots = nullptr;       // as in append_kv
+    const float* q_norm = nullptr;        // [k_dim]; null: none
     const float* k_norm = nullptr;
     float eps = 0;
     int rope_dims = 0;  // 0: no rotary embedding

@@ -67,6 +67,11 @@ struct ProductInput {
 // y [tokens, rows of W] FP32, y_stride floats from row to row (0: rows). Columns of W: a multiple of 8.
 Status product(const ProductInput& in, const Operand& w, float* y, int64_t y_stride, bool overlap,
                const Stream& stream);
+// The same rounded to BF16: y [tokens, rows of W], y_stride elements from row to row. Error: not has_rounded_product().
+Status rounded_product(const ProductInput& in, const Operand& w, std::byte* y, int64_t y_stride, bool overlap,
+                       const Stream& stream);
+// Whether so many tokens have a kernel that rounds; reads no device memory.
+bool has_rounded_product(const Operand& w, int64_t tokens);
 // What product() launches for rows of x in order; reads no device memory.
 Result<KernelChoice> describe_product(const Operand& w, int64_t tokens);
 

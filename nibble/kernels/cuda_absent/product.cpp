@@ -17,6 +17,10 @@ bool multiplies_codes() { return false; }
 int64_t codes_bytes(int64_t, int64_t) { return 0; }
 Status make_codes(const QuantView&, int64_t, int64_t, std::byte*, const Stream&) { return absent(); }
 Status product(const ProductInput&, const Operand&, float*, int64_t, bool, const Stream&) { return absent(); }
+Status rounded_product(const ProductInput&, const Operand&, std::byte*, int64_t, bool, const Stream&) {
+    return absent();
+}
+bool has_rounded_product(const Operand&, int64_t) { return false; }
 Status grouped_product(const ProductInput&, const Experts&, float*, int64_t, bool, const Stream&) { return absent(); }
 Result<KernelChoice> describe_product(const Operand&, int64_t) { return absent(); }
 Result<KernelChoice> describe_grouped_product(const Experts&, int64_t) { return absent(); }

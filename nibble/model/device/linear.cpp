@@ -117,6 +117,23 @@ Status DeviceLinear::forward(const DeviceInput& from, int64_t n, float* y, int64
     return cuda::product(in, operand, y, y_stride, step.overlap, step.stream).within(name);
 }
 
+Status DeviceLinear::forward_rounded(const DeviceInput& in, int64_t n, std::byte* y, DeviceStep& step) const {
+    const DeviceScope scope(step);
+    if (rounded_bytes(n) > 0) {
+        NIBBLE_TRY(float* exact, step.scratch.allocate_array<float>(n * rows));
+        NIBBLE_CHECK(forward(in, n, exact, rows, step));
+        return cuda::to_rows(exact, 0, n, rows, {y}, step.overlap, step.stream).within(name);
+    }
+    if (step.observer) NIBBLE_CHECK(step.observer->input(names, in.x, n, cols, step.stream).within(name));
+    NIBBLE_TRY(const cuda::ProductInput x,
+               product_input(activation, input_scale, in.x, n, cols, {.codes = operand.codes}, step).within(name));
+    return cuda::rounded_product(x, operand, y, rows, step.overlap, step.stream).within(name);
+}
+
+int64_t DeviceLinear::rounded_bytes(int64_t n) const {
+    return !w4a16 && cuda::has_rounded_product(operand, n) ? 0 : aligned(4 * n * rows);
+}
+
 namespace {
 
 std::string_view weight_name(Format format) { return format == Format::none ? "bf16" : format_name(format); }

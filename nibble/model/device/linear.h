@@ -54,6 +54,10 @@ struct DeviceLinear {
     // y [n, rows] FP32, y_stride floats from row to row. With bias, not rounded. Error: a norm or a side that this
     // product has no place for.
     Status forward(const DeviceInput& in, int64_t n, float* y, int64_t y_stride, DeviceStep& step) const;
+    // y [n, rows] BF16, rows adjacent: forward() rounded, where many rows have such a kernel in one pass.
+    Status forward_rounded(const DeviceInput& in, int64_t n, std::byte* y, DeviceStep& step) const;
+    // Of scratch memory for it beside scratch_bytes().
+    int64_t rounded_bytes(int64_t n) const;
     // Whether forward_activated() has a kernel for n rows; `gated`: they are those of gate and up.
     Result<bool> activates(int64_t n, bool gated, const DeviceStep& step) const;
     // mid [n, rows / 2] BF16 = activation(gate) * up, or [n, rows] = activation(y).

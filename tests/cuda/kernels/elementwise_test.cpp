@@ -71,16 +71,20 @@ Result<Check> Checker::add_norm(int64_t tokens, int64_t width, int tile, bool po
     for (size_t i = 0; i < h.size(); ++i) h_bits[i] = bf16_from_float(h[i]), h[i] = bf16_to_float(h_bits[i]);
     NIBBLE_TRY(uint16_t * device_h, upload(h_bits));
     NIBBLE_TRY(const float* device_update, upload(update));
+    std::vector<uint16_t> update_bits;
+    for (const float u : update) update_bits.push_back(bf16_from_float(u));
+    NIBBLE_TRY(const std::byte* update_rows, upload_bytes(update_bits));
     NIBBLE_TRY(const float* device_weight, upload(weight));
     NIBBLE_TRY(const float* device_post, upload(post_norm));
     NIBBLE_TRY(int32_t * nonfinite, upload(std::vector<int32_t>{INT32_MAX}));
     const int64_t words = padded(tokens, tile) * width;
     NIBBLE_TRY(std::byte * out, poisoned(words * 2));
-    for (const bool with_update : {true, false}) {
+    for (const auto& [with_update, in_rows] : {std::pair{true, false}, {true, true}, {false, false}}) {
         NIBBLE_CHECK(cuda::add_norm({.tokens = tokens,
                                      .width = width,
                                      .h = reinterpret_cast<std::byte*>(device_h),
-                                     .update = with_update ? device_update : nullptr,
+                                     .update = with_update && !in_rows ? device_update : nullptr,
+                                     .update_rows = in_rows ? update_rows : nullptr,
                                      .post_norm = post ? device_post : nullptr,
                                      .weight = device_weight,
                                      .eps = 1e-5f,
@@ -171,6 +175,17 @@ Result<Check> Checker::activate(Activation a, std::string_view name, bool gated,
     }
     NIBBLE_TRY(const auto got, download<uint16_t>(out, words));
     compare(check, want, got, width, tile);
+    if (tile == 0) {  // rows that are BF16 already
+        std::vector<uint16_t> rows;
+        for (int64_t t = 0; t < tokens; ++t)
+            for (int64_t j = 0; j < width * (gated ? 2 : 1); ++j)
+                rows.push_back(bf16_from_float(in[static_cast<size_t>(t * stride + j)]));
+        NIBBLE_TRY(const std::byte* device_rows, upload_bytes(rows));
+        NIBBLE_TRY(std::byte * second, poisoned(words * 2));
+        NIBBLE_CHECK(cuda::activate(a, gated, device_rows, tokens, width, {second}, true, stream));
+        NIBBLE_TRY(const auto again, download<uint16_t>(second, words));
+        compare(check, want, again, width, 0);
+    }
     arena.release(mark);
     return check;
 }
@@ -203,6 +218,8 @@ Result<Check> Checker::rope(const cuda::KvShape& kv, int q_heads, int dims, bool
                             dim, kv.v_dim, dims, interleaved ? " interleaved" : "", norms ? " norms" : "")};
     const DeviceArena::Mark mark = arena.mark();
     std::vector<float> qkv = normal(tokens * stride, 2.0f);
+    std::vector<uint16_t> rounded_qkv;
+    for (const float v : qkv) rounded_qkv.push_back(bf16_from_float(v));
     const std::vector<float> q_norm = normal(dim, 1.0f), k_norm = normal(dim, 1.0f);
     const Angles angles(positions, dims);
     std::vector<int32_t> position;
@@ -259,9 +276,21 @@ Result<Check> Checker::rope(const cuda::KvShape& kv, int q_heads, int dims, bool
     }
     NIBBLE_TRY(const auto got_q, download<uint16_t>(r.q, tokens * q_heads * dim));
     compare(check, want_q, got_q, q_heads * dim, 0);
-    NIBBLE_TRY(const auto got_pages, download<uint8_t>(cache.pages, bytes));
-    for (size_t i = 0; i < got_pages.size(); ++i, ++check.compared)
-        if (got_pages[i] != want_pages[i]) note(check, fmt::format("byte {} of the pages", i));
+    const auto compare_pages = [&]() -> Status {
+        NIBBLE_TRY(const auto got_pages, download<uint8_t>(cache.pages, bytes));
+        for (size_t i = 0; i < got_pages.size(); ++i, ++check.compared)
+            if (got_pages[i] != want_pages[i]) note(check, fmt::format("byte {} of the pages", i));
+        return Ok{};
+    };
+    NIBBLE_CHECK(compare_pages());
+    r.qkv = nullptr;  // rows that are BF16 already
+    NIBBLE_TRY(r.qkv_rows, upload_bytes(rounded_qkv));
+    NIBBLE_TRY(r.q, poisoned(tokens * q_heads * dim * 2));
+    NIBBLE_CHECK(fill_device(cache.pages, poison, bytes, stream));
+    NIBBLE_CHECK(cuda::rope_append(r, cache, true, stream));
+    NIBBLE_TRY(const auto again, download<uint16_t>(r.q, tokens * q_heads * dim));
+    compare(check, want_q, again, q_heads * dim, 0);
+    NIBBLE_CHECK(compare_pages());
     arena.release(mark);
     return check;
 }

@@ -177,6 +177,16 @@ Result<Check> Checker::product(const Case& c, int64_t n, int64_t k, int64_t toke
         if (!(d <= (c.codes ? codes_bound : bound))) check.note(fmt::format("row {}: {:.2e} of its terms", r, d));
         check.worst = std::max(check.worst, d);
     }
+    if (cuda::has_rounded_product(w.operand, tokens)) {
+        NIBBLE_CHECK(fill_device(y, poison, (tokens * y_stride + 64) * 4, stream));
+        NIBBLE_CHECK(cuda::rounded_product(in, w.operand, y, y_stride, false, stream));
+        NIBBLE_TRY(const auto got, download<uint16_t>(y, tokens * y_stride + 64));
+        for (int64_t i = 0; i < tokens * y_stride + 64; ++i, ++check.compared) {
+            const bool outside = i / y_stride >= tokens || i % y_stride >= n;
+            const uint16_t want = outside ? 0xA5A5 : bf16_from_float(all[static_cast<size_t>(i)]);
+            if (got[static_cast<size_t>(i)] != want) check.note(fmt::format("rounded, word {}", i));
+        }
+    }
     for (const int64_t m : {1, 2, 3, 7, 8, 9, 16, 17, 32, 33, 64, 65, 127, 128, 129, 256, 257}) {
         if (m >= tokens) break;
         const int64_t first = (m * 5) % (tokens - m + 1);

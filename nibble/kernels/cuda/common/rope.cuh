@@ -22,10 +22,11 @@ __device__ uint16_t rotated(const RotaryArgs& rope, int first, int64_t token, in
 }
 
 // norm_scale() of a head's BF16 values, straight from memory.
-__device__ inline float head_scale(const float* x, int dim, float eps, int lane) {
+template <class Value>
+__device__ float head_scale(const Value& value, int dim, float eps, int lane) {
     float sum = 0.0f;
     for (int j = lane % sum_lanes; j < dim; j += sum_lanes) {
-        const float v = rounded(x[j]);
+        const float v = value(j);
         sum = fmaf(v, v, sum);
     }
 #pragma unroll
@@ -39,19 +40,22 @@ __device__ inline void rope_item(const RopeArgs& args, int64_t item) {
     const int heads = args.q_heads + 2 * cache.kv_heads, dim = cache.dims.k;
     const int64_t token = item / heads;
     const int head = static_cast<int>(item % heads), lane = static_cast<int>(threadIdx.x) % 32;
-    const float* row = args.qkv + token * args.qkv_stride;
+    const int64_t row = token * args.qkv_stride;
+    const auto input = [&](int64_t at) {
+        return args.qkv16 ? bf16_to_float(args.qkv16[row + at]) : rounded(args.qkv[row + at]);
+    };
     const int64_t slot = head < args.q_heads ? 0 : args.slots[token];
     if (slot < 0) return;
     if (head >= args.q_heads + cache.kv_heads) {
         const int v_head = head - args.q_heads - cache.kv_heads;
-        const float* x = row + (args.q_heads + cache.kv_heads) * dim + v_head * cache.dims.v;
-        return store_v(cache, v_head, slot, lane, [&](int d) { return bf16_from_float(x[d]); });
+        const int x = (args.q_heads + cache.kv_heads) * dim + v_head * cache.dims.v;
+        return store_v(cache, v_head, slot, lane, [&](int d) { return bf16_from_float(input(x + d)); });
     }
-    const float* x = row + head * dim;
+    const int x = head * dim;
     const float* norm = head < args.q_heads ? args.q_norm : args.k_norm;
-    const float scale = norm ? head_scale(x, dim, args.eps, lane) : 1.0f;
+    const float scale = norm ? head_scale([&](int d) { return input(x + d); }, dim, args.eps, lane) : 1.0f;
     const auto value = [&](int d) {
-        const float v = rounded(x[d]);
+        const float v = input(x + d);
         return norm ? rounded((v * scale) * norm[d]) : v;
     };
     const auto element = [&](int d) { return rotated(args.rotary, 0, token, d, value); };

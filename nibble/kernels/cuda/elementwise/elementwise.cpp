@@ -77,10 +77,12 @@ Status embed(const std::byte* table, const int32_t* tokens, int64_t count, int64
 
 Status add_norm(const AddNorm& a, bool overlap, const Stream& stream) {
     NIBBLE_CHECK(usable("add_norm", a.tokens, a.width, 8, a.out));
+    if (a.update && a.update_rows) return fail("add_norm: two updates");
     if (a.width > most_norm_width) return fail("add_norm: width {} is more than {}", a.width, most_norm_width);
     return cuda_status(launch_add_norm({.h = reinterpret_cast<uint16_t*>(a.h),
                                         .sum = reinterpret_cast<uint16_t*>(a.sum ? a.sum : a.h),
                                         .update = a.update,
+                                        .update16 = reinterpret_cast<const uint16_t*>(a.update_rows),
                                         .post_norm = a.post_norm,
                                         .weight = a.weight,
                                         .out = reinterpret_cast<uint8_t*>(a.out.data),
@@ -134,6 +136,24 @@ Status activate(Activation activation, bool gated, const float* in, int64_t in_s
                        "activate: kernel launch");
 }
 
+Status activate(Activation activation, bool gated, const std::byte* in, int64_t tokens, int64_t width,
+                const RowsOut& out, bool overlap, const Stream& stream) {
+    NIBBLE_CHECK(usable("activate", tokens, width, 8, out));
+    if (out.codes == ActivationFormat::fp8_token) return fail("activate: codes with a scale per row");
+    return cuda_status(launch_activate({.in16 = reinterpret_cast<const uint16_t*>(in),
+                                        .out = reinterpret_cast<uint8_t*>(out.data),
+                                        .tokens = tokens,
+                                        .in_stride = gated ? 2 * width : width,
+                                        .width = static_cast<int>(width),
+                                        .tile_tokens = out.tile_tokens,
+                                        .codes = row_codes(out, tokens, width),
+                                        .activation = static_cast<int>(activation),
+                                        .gated = gated,
+                                        .overlap = overlap},
+                                       raw(stream)),
+                       "activate: kernel launch");
+}
+
 Status to_rows(const float* in, int64_t in_stride, int64_t tokens, int64_t width, const RowsOut& out, bool overlap,
                const Stream& stream) {
     NIBBLE_CHECK(usable("to_rows", tokens, width, 8, out));
@@ -173,6 +193,7 @@ Result<RopeArgs> rope_args(const RopeAppend& r, const KvCache& cache, bool overl
     return RopeArgs{.cache = args,
                     .rotary = {r.positions, r.cos, r.sin, r.rope_dims, r.interleaved},
                     .qkv = r.qkv,
+                    .qkv16 = reinterpret_cast<const uint16_t*>(r.qkv_rows),
                     .slots = r.slots,
                     .q_norm = r.q_norm,
                     .k_norm = r.k_norm,

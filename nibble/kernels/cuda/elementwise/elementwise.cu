@@ -19,13 +19,18 @@ __global__ void activate_kernel(const __grid_constant__ ActivateArgs args) {
     if (i >= args.width / 8) return;
     const int64_t token = blockIdx.y;
     const Chunk8 to(i, token, args.width, args.tile_tokens);
-    const float* in = args.in + token * args.in_stride;
+    const auto pair_at = [&](int64_t at) -> float2 {
+        at += token * args.in_stride;
+        if (!args.in16) return *reinterpret_cast<const float2*>(args.in + at);
+        const auto both = *reinterpret_cast<const uint32_t*>(args.in16 + at);
+        return {__uint_as_float(both << 16), __uint_as_float(both & 0xFFFF0000u)};
+    };
     float2 x[4], up[4];
 #pragma unroll
     for (int p = 0; p < 4; ++p) {
         const int column = to.column[p], at = args.by_turns ? column + column / 16 * 16 : column;
-        x[p] = *reinterpret_cast<const float2*>(in + at);
-        if (args.gated) up[p] = *reinterpret_cast<const float2*>(in + at + (args.by_turns ? 16 : args.width));
+        x[p] = pair_at(at);
+        if (args.gated) up[p] = pair_at(at + (args.by_turns ? 16 : args.width));
     }
     uint32_t packed[4];
 #pragma unroll

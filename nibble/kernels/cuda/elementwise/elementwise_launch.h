@@ -27,6 +27,7 @@ struct AddNormArgs {
     uint16_t* h = nullptr;
     uint16_t* sum = nullptr;  // may be h
     const float* update = nullptr;
+    const uint16_t* update16 = nullptr;  // the same, BF16
     const float* post_norm = nullptr;
     const float* weight = nullptr;
     uint8_t* out = nullptr;
@@ -54,6 +55,7 @@ cudaError_t launch_norm_rows(const NormRowsArgs& args, int groups, cudaStream_t 
 
 struct ActivateArgs {
     const float* in = nullptr;
+    const uint16_t* in16 = nullptr;  // the same, BF16
     uint8_t* out = nullptr;
     int64_t tokens = 0, in_stride = 0;
     int width = 0, tile_tokens = 0;
@@ -101,6 +103,7 @@ struct RopeArgs {
     CacheArgs cache;
     RotaryArgs rotary;
     const float* qkv = nullptr;
+    const uint16_t* qkv16 = nullptr;  // the same, BF16
     const int64_t* slots = nullptr;
     const float* q_norm = nullptr;
     const float* k_norm = nullptr;

@@ -6,12 +6,10 @@
 namespace nibble::cuda {
 namespace {
 
-constexpr int norm_threads = 512;
-
 // A thread block per token, a thread for eight elements (PerThread times). Shared memory holds the row in the order of
-// ref's sum.
-template <int PerThread>
-__global__ void __launch_bounds__(norm_threads) add_norm_kernel(const __grid_constant__ AddNormArgs args) {
+// ref's sum. Narrow rows take small thread blocks, so that many of them share a multiprocessor.
+template <int PerThread, int Threads>
+__global__ void __launch_bounds__(Threads) add_norm_kernel(const __grid_constant__ AddNormArgs args) {
     extern __shared__ __align__(16) float row[];
     __shared__ float shared_scale;
     const int64_t token = blockIdx.x, first = token * args.width;
@@ -20,7 +18,7 @@ __global__ void __launch_bounds__(norm_threads) add_norm_kernel(const __grid_con
     const auto visit = [&](auto each) {
 #pragma unroll
         for (int k = 0; k < PerThread; ++k)
-            if (const int i = static_cast<int>(threadIdx.x) + k * norm_threads; i < args.width / 8)
+            if (const int i = static_cast<int>(threadIdx.x) + k * Threads; i < args.width / 8)
                 each(k, Chunk8(i, token, args.width, args.tile_tokens));
     };
     // The row's scale; x must lie in shared memory.
@@ -54,10 +52,14 @@ __global__ void __launch_bounds__(norm_threads) add_norm_kernel(const __grid_con
             if (args.update) {
                 const float2 u = *reinterpret_cast<const float2*>(args.update + first + c.column[p]);
                 x[k][p] = {rounded(u.x), rounded(u.y)};
+            } else if (args.update16) {
+                const auto u = *reinterpret_cast<const uint32_t*>(args.update16 + first + c.column[p]);
+                x[k][p] = {__uint_as_float(u << 16), __uint_as_float(u & 0xFFFF0000u)};
             }
         }
     });
-    if (args.update && args.post_norm) {
+    const bool updates = args.update || args.update16;
+    if (updates && args.post_norm) {
         visit(lay);
         const float r = scale_of_row();
         visit([&](int k, const Chunk8& c) {
@@ -74,7 +76,7 @@ __global__ void __launch_bounds__(norm_threads) add_norm_kernel(const __grid_con
 #pragma unroll
         for (int p = 0; p < 4; ++p) {
             float low = __uint_as_float(h[k][p] << 16), high = __uint_as_float(h[k][p] & 0xFFFF0000u);
-            if (args.update) {
+            if (updates) {
                 low = rounded(low + x[k][p].x);
                 high = rounded(high + x[k][p].y);
                 *reinterpret_cast<uint32_t*>(args.sum + first + c.column[p]) =
@@ -97,7 +99,7 @@ __global__ void __launch_bounds__(norm_threads) add_norm_kernel(const __grid_con
     if (args.codes.format == 0) return;
     float scale = args.codes.input_scale;
     if (args.codes.format == static_cast<int>(ActivationFormat::fp8_token)) {
-        __shared__ float of_warp[norm_threads / 32];
+        __shared__ float of_warp[Threads / 32];
         float m = 0.0f;
         visit([&](int k, const Chunk8&) { m = fmaxf(m, amax_of(h[k])); });
 #pragma unroll
@@ -137,26 +139,28 @@ __global__ void norm_rows_kernel(const __grid_constant__ NormRowsArgs args) {
 
 constexpr int default_shared = 48 * 1024;
 
-template <int PerThread>
+template <int PerThread, int Threads>
 cudaError_t launch_add_norm(const AddNormArgs& args, cudaStream_t stream) {
     const int bytes = norm_shared_bytes(args.width);
     if (bytes > default_shared)
         if (const cudaError_t code =
-                cudaFuncSetAttribute(add_norm_kernel<PerThread>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                cudaFuncSetAttribute(add_norm_kernel<PerThread, Threads>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      norm_shared_bytes(most_norm_width)))
             return code;
-    return launch_kernel(add_norm_kernel<PerThread>, dim3(static_cast<unsigned>(args.tokens)), norm_threads, bytes,
+    return launch_kernel(add_norm_kernel<PerThread, Threads>, dim3(static_cast<unsigned>(args.tokens)), Threads, bytes,
                          args, stream);
 }
 
 }  // namespace
 
 cudaError_t launch_add_norm(const AddNormArgs& args, cudaStream_t stream) {
-    const int chunks = (args.width / 8 + norm_threads - 1) / norm_threads;
-    if (chunks == 1) return launch_add_norm<1>(args, stream);
-    if (chunks == 2) return launch_add_norm<2>(args, stream);
-    if (chunks <= 4) return launch_add_norm<4>(args, stream);
-    return launch_add_norm<8>(args, stream);
+    if (args.width <= 1024) return launch_add_norm<1, 128>(args, stream);
+    if (args.width <= 2048) return launch_add_norm<1, 256>(args, stream);
+    const int chunks = (args.width / 8 + 511) / 512;
+    if (chunks == 1) return launch_add_norm<1, 512>(args, stream);
+    if (chunks == 2) return launch_add_norm<2, 512>(args, stream);
+    if (chunks <= 4) return launch_add_norm<4, 512>(args, stream);
+    return launch_add_norm<8, 512>(args, stream);
 }
 
 cudaError_t launch_norm_rows(const NormRowsArgs& args, int groups, cudaStream_t stream) {

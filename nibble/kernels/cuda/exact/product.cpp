@@ -210,6 +210,24 @@ Status product(const ProductInput& in, const Operand& w, float* y, int64_t y_str
     return run_narrow(args, ceil_div(in.tokens, choice.tile_tokens), choice.tile_tokens, stream);
 }
 
+bool has_rounded_product(const Operand& w, int64_t tokens) {
+    const auto args = arguments(nowhere(w, tokens), w, nullptr, 0, false);
+    if (!args.ok()) return false;
+    const auto choice = choose_product(*args, w);
+    return choice.ok() && choice->kernel == ProductKernel::wide;
+}
+
+Status rounded_product(const ProductInput& in, const Operand& w, std::byte* y, int64_t y_stride, bool overlap,
+                       const Stream& stream) {
+    NIBBLE_TRY(ProductArgs args, arguments(in, w, reinterpret_cast<float*>(y), y_stride, overlap));
+    NIBBLE_TRY(const ProductChoice choice, choose_product(args, w));
+    if (choice.kernel != ProductKernel::wide) return fail("product: {} tokens have no kernel that rounds", in.tokens);
+    args.y = nullptr;
+    args.y16 = reinterpret_cast<uint16_t*>(y);
+    args.warps = 8;
+    return cuda_status(launch_wide_product(args, choice.wide, raw(stream)), "product: kernel launch");
+}
+
 Result<KernelChoice> describe_product(const Operand& w, int64_t tokens) {
     NIBBLE_TRY(const ProductArgs args, arguments(nowhere(w, tokens), w, nullptr, 0, false));
     NIBBLE_TRY(const ProductChoice choice, choose_product(args, w));

@@ -3,6 +3,7 @@
 // For 16 to 128 tokens, where W's bytes count, it has 64 rows and one such warpgroup.
 // Two thread blocks of a cluster have the same tokens: each brings half of x for both, so that L2 is read less (48
 // instead of 32 bytes a clock and multiprocessor would be more than it gives).
+#include "formats/minifloat.h"
 #include "kernels/cuda/common/product_epilogue.cuh"
 #include "kernels/cuda/common/tensor_map.cuh"
 #include "kernels/cuda/common/wgmma_shared.cuh"
@@ -152,8 +153,12 @@ __global__ void __cluster_dims__(cluster, 1, 1)
                     const int token = token0 + 8 * i + 2 * c + e;
                     if (token >= args.tokens) continue;
                     const float sum = ByTile ? total[ByTile ? 4 * i + 2 * h + e : 0] : acc[4 * i + 2 * h + e];
-                    args.y[token * args.y_stride + row] =
-                        product_output(sum, factors.scale * token_factor(args, token), factors.bias);
+                    const float y = product_output(sum, factors.scale * token_factor(args, token), factors.bias);
+                    const int64_t at = token * args.y_stride + row;
+                    if (args.y16)
+                        args.y16[at] = bf16_from_float(y);
+                    else
+                        args.y[at] = y;
                 }
         }
     }
