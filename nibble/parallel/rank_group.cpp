@@ -1,0 +1,361 @@
+#include "parallel/rank_group.h"
+
+#include "http/address.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+namespace nibble {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// What a rank says first, in front of the length and bytes of its identity or of the address it listens at.
+struct Hello {
+    char magic[8] = {'n', 'i', 'b', 'r', 'a', 'n', 'k', '1'};
+    int32_t rank = 0, size = 0;
+    uint64_t identity_bytes = 0, address_bytes = 0;
+};
+constexpr uint64_t most_hello_bytes = uint64_t{1} << 20;
+
+class Socket {
+public:
+    Socket() = default;
+    explicit Socket(int fd) : fd_(fd) {}
+    Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+    Socket& operator=(Socket&& other) noexcept {
+        std::swap(fd_, other.fd_);
+        return *this;
+    }
+    ~Socket() {
+        if (fd_ >= 0) ::close(fd_);
+    }
+    int number() const { return fd_; }
+    int give() { return std::exchange(fd_, -1); }
+
+private:
+    int fd_ = -1;
+};
+
+// All of it until `end`; false: the other side is gone, silent or broken.
+bool read_whole(int fd, void* to, size_t bytes, Clock::time_point end) {
+    auto* at = static_cast<char*>(to);
+    while (bytes > 0) {
+        const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()).count();
+        pollfd ready{fd, POLLIN, 0};
+        if (left <= 0 || ::poll(&ready, 1, static_cast<int>(left)) <= 0) return false;
+        const ssize_t n = ::recv(fd, at, bytes, MSG_DONTWAIT);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+        if (n <= 0) return false;
+        at += n, bytes -= static_cast<size_t>(n);
+    }
+    return true;
+}
+
+bool write_whole(int fd, const void* from, size_t bytes, Clock::time_point end) {
+    const auto* at = static_cast<const char*>(from);
+    while (bytes > 0) {
+        const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()).count();
+        pollfd ready{fd, POLLOUT, 0};
+        if (left <= 0 || ::poll(&ready, 1, static_cast<int>(left)) <= 0) return false;
+        const ssize_t n = ::send(fd, at, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+        if (n <= 0) return false;
+        at += n, bytes -= static_cast<size_t>(n);
+    }
+    return true;
+}
+
+bool write_text(int fd, const std::string& text, Clock::time_point end) {
+    const uint64_t size = text.size();
+    return write_whole(fd, &size, sizeof size, end) && write_whole(fd, text.data(), text.size(), end);
+}
+
+bool read_text(int fd, std::string& text, Clock::time_point end) {
+    uint64_t size = 0;
+    if (!read_whole(fd, &size, sizeof size, end) || size > most_hello_bytes) return false;
+    text.resize(size);
+    return read_whole(fd, text.data(), size, end);
+}
+
+bool say_hello(int fd, int rank, int size, const std::string& identity, const std::string& address,
+               Clock::time_point end) {
+    const Hello hello{.rank = rank, .size = size, .identity_bytes = identity.size(), .address_bytes = address.size()};
+    return write_whole(fd, &hello, sizeof hello, end) && write_whole(fd, identity.data(), identity.size(), end) &&
+           write_whole(fd, address.data(), address.size(), end);
+}
+
+struct Heard {
+    Hello hello;
+    std::string identity, address;
+};
+
+// False: nobody of ours. Somebody else may knock at a port.
+bool hear_hello(int fd, Heard& heard, Clock::time_point end) {
+    const Hello like;
+    if (!read_whole(fd, &heard.hello, sizeof heard.hello, end)) return false;
+    const Hello& h = heard.hello;
+    if (std::memcmp(h.magic, like.magic, sizeof like.magic) != 0) return false;
+    if (h.identity_bytes > most_hello_bytes || h.address_bytes > most_hello_bytes) return false;
+    heard.identity.resize(h.identity_bytes);
+    heard.address.resize(h.address_bytes);
+    return read_whole(fd, heard.identity.data(), h.identity_bytes, end) &&
+           read_whole(fd, heard.address.data(), h.address_bytes, end);
+}
+
+// A connection to this listener, or none until `end`.
+Socket accepted(int listener, Clock::time_point end) {
+    while (true) {
+        const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()).count();
+        pollfd ready{listener, POLLIN, 0};
+        if (left <= 0 || ::poll(&ready, 1, static_cast<int>(left)) <= 0) return {};
+        const int fd = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+        if (fd >= 0) return Socket(fd);
+        if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) return {};
+    }
+}
+
+// Until somebody listens there.
+Result<Socket> connected(const HttpAddress& address, Clock::time_point end) {
+    while (true) {
+        auto fd = connect_to(address, std::chrono::milliseconds(1000));
+        if (fd.ok()) return Socket(*fd);
+        if (Clock::now() > end) return std::move(fd).error();
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+}
+
+// The host's address on the way to the peer of `fd`.
+std::string own_host(int fd) {
+    sockaddr_storage name{};
+    socklen_t size = sizeof name;
+    ::getsockname(fd, reinterpret_cast<sockaddr*>(&name), &size);
+    char text[64] = "127.0.0.1";
+    if (name.ss_family == AF_INET)
+        ::inet_ntop(AF_INET, &reinterpret_cast<sockaddr_in*>(&name)->sin_addr, text, sizeof text);
+    if (name.ss_family == AF_INET6)
+        ::inet_ntop(AF_INET6, &reinterpret_cast<sockaddr_in6*>(&name)->sin6_addr, text, sizeof text);
+    return text;
+}
+
+}  // namespace
+
+struct RankGroup::Peer {
+    Socket socket;
+};
+
+struct RankGroup::Transfer {
+    int rank = 0;
+    RankBytes out, in;
+    uint64_t out_header = 0, in_header = 0;
+    size_t sent = 0, received = 0;  // header bytes included
+    Clock::time_point heard;
+
+    bool sends() const { return sent < sizeof out_header + out.size(); }
+    bool receives() const { return received < sizeof in_header + (received < sizeof in_header ? 1 : in_header); }
+};
+
+RankGroup::RankGroup(int rank, int size, const Options& options)
+    : rank_(rank), size_(size), options_(options), peers_(static_cast<size_t>(size)) {}
+RankGroup::~RankGroup() = default;
+
+Result<std::unique_ptr<RankGroup>> RankGroup::meet(const RankPlace& place, const Options& options) {
+    std::unique_ptr<RankGroup> group(new RankGroup(place.rank, place.size, options));
+    if (place.alone()) return group;
+    NIBBLE_CHECK(place.rank == 0 ? group->meet_first(place) : group->meet_others(place));
+    return group;
+}
+
+Status RankGroup::adopt(int fd, int rank) {
+    ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
+    const int on = 1;
+    ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);  // not of unix sockets; no matter there
+    peers_[static_cast<size_t>(rank)].socket = Socket(fd);
+    return Ok{};
+}
+
+// Rank 0: hears everybody, then tells each where the others listen, or why it ends.
+Status RankGroup::meet_first(const RankPlace& place) {
+    const auto end = Clock::now() + options_.meeting;
+    NIBBLE_TRY(HttpUrl url, parse_url(place.address));
+    NIBBLE_TRY(const int fd, listen_at(url.address));
+    const Socket listener(fd);
+    std::vector<std::string> addresses(static_cast<size_t>(size_));
+    std::string trouble;
+    for (int there = 1; there < size_;) {
+        Socket one = accepted(fd, end);
+        if (one.number() < 0) {
+            trouble = fmt::format("only {} of {} ranks came to {} within {} s", there, size_, place.address,
+                                  options_.meeting.count() / 1000);
+            break;
+        }
+        Heard heard;
+        if (!hear_hello(one.number(), heard, std::min(end, Clock::now() + std::chrono::seconds(10)))) continue;
+        const int rank = heard.hello.rank;
+        if (heard.hello.size != size_)
+            trouble = fmt::format("rank {} knows of {} ranks, rank 0 of {}", rank, heard.hello.size, size_);
+        else if (rank < 1 || rank >= size_ || peers_[static_cast<size_t>(rank)].socket.number() >= 0)
+            trouble = fmt::format("two ranks are number {}", rank);
+        else if (heard.identity != options_.identity)
+            trouble = fmt::format("rank {} is of another job: {} there, {} in rank 0", rank, heard.identity,
+                                  options_.identity);
+        if (!trouble.empty()) {
+            write_text(one.number(), trouble, end);
+            break;
+        }
+        addresses[static_cast<size_t>(rank)] = heard.address;
+        NIBBLE_CHECK(adopt(one.give(), rank));
+        ++there;
+    }
+    for (int r = 1; r < size_; ++r) {
+        const int to = peers_[static_cast<size_t>(r)].socket.number();
+        if (to < 0) continue;
+        write_text(to, trouble, end);
+        for (int other = 1; trouble.empty() && other < r; ++other)
+            write_text(to, addresses[static_cast<size_t>(other)], end);
+    }
+    if (!trouble.empty()) return fail("{}", trouble);
+    return Ok{};
+}
+
+// The others: to rank 0, then to those below; those above come here.
+Status RankGroup::meet_others(const RankPlace& place) {
+    const auto end = Clock::now() + options_.meeting;
+    NIBBLE_TRY(const HttpUrl url, parse_url(place.address));
+    NIBBLE_TRY(Socket first, connected(url.address, end));
+    HttpAddress own;
+    if (!url.address.unix_path.empty())
+        own.unix_path = fmt::format("{}.{}", url.address.unix_path, rank_);
+    else
+        own.host = own_host(first.number());
+    NIBBLE_TRY(const int fd, listen_at(own));
+    const Socket listener(fd);
+    const int zero = first.number();
+    std::string trouble;
+    if (!say_hello(zero, rank_, size_, options_.identity, to_text(own), end) || !read_text(zero, trouble, end))
+        return fail("rank 0 at {} has ended", place.address);
+    if (!trouble.empty()) return fail("{}", trouble);
+    std::vector<std::string> addresses(static_cast<size_t>(rank_));
+    for (int r = 1; r < rank_; ++r)
+        if (!read_text(zero, addresses[static_cast<size_t>(r)], end))
+            return fail("rank 0 at {} has ended", place.address);
+    NIBBLE_CHECK(adopt(first.give(), 0));
+    for (int r = 1; r < rank_; ++r) {
+        NIBBLE_TRY(const HttpUrl there, parse_url(addresses[static_cast<size_t>(r)]));
+        NIBBLE_TRY(Socket one, connected(there.address, end));
+        if (!say_hello(one.number(), rank_, size_, options_.identity, "", end)) return fail("rank {} has ended", r);
+        NIBBLE_CHECK(adopt(one.give(), r));
+    }
+    for (int missing = size_ - 1 - rank_; missing > 0;) {
+        Socket one = accepted(fd, end);
+        if (one.number() < 0) return fail("{} ranks above {} did not come", missing, rank_);
+        Heard heard;
+        if (!hear_hello(one.number(), heard, std::min(end, Clock::now() + std::chrono::seconds(10)))) continue;
+        const int rank = heard.hello.rank;
+        if (rank <= rank_ || rank >= size_ || heard.identity != options_.identity ||
+            peers_[static_cast<size_t>(rank)].socket.number() >= 0)
+            continue;
+        NIBBLE_CHECK(adopt(one.give(), rank));
+        --missing;
+    }
+    if (!own.unix_path.empty()) ::unlink(own.unix_path.c_str());
+    return Ok{};
+}
+
+// All transfers at once, so that nobody waits for somebody who waits.
+Status RankGroup::run(std::vector<Transfer>& transfers) {
+    if (broken_) return fail("the ranks have parted");
+    broken_ = true;  // until the end is reached
+    for (Transfer& t : transfers) t.heard = Clock::now();
+    while (true) {
+        std::vector<pollfd> waits;
+        std::vector<Transfer*> of;
+        for (Transfer& t : transfers) {
+            const int events = (t.sends() ? POLLOUT : 0) | (t.receives() ? POLLIN : 0);
+            if (!events) continue;
+            waits.push_back({peers_[static_cast<size_t>(t.rank)].socket.number(), static_cast<short>(events), 0});
+            of.push_back(&t);
+        }
+        if (waits.empty()) break;
+        if (::poll(waits.data(), waits.size(), 1000) < 0 && errno != EINTR)
+            return fail("poll: {}", std::strerror(errno));
+        for (size_t i = 0; i < waits.size(); ++i) {
+            Transfer& t = *of[i];
+            const int fd = waits[i].fd;
+            const auto gone = [&] { return fail("rank {} of {} has ended; its own message says why", t.rank, size_); };
+            if (waits[i].revents & POLLIN) {
+                constexpr size_t header = sizeof t.in_header;
+                char* to = t.received < header ? reinterpret_cast<char*>(&t.in_header) + t.received
+                                               : reinterpret_cast<char*>(t.in.data()) + (t.received - header);
+                const size_t room = t.received < header ? header - t.received : header + t.in_header - t.received;
+                const ssize_t n = ::recv(fd, to, room, 0);
+                if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return gone();
+                if (n > 0) {
+                    t.heard = Clock::now();
+                    t.received += static_cast<size_t>(n);
+                    if (t.received == header) t.in.resize(t.in_header);
+                }
+            } else if (waits[i].revents & (POLLERR | POLLHUP | POLLNVAL)) {
+                return gone();
+            }
+            if (waits[i].revents & POLLOUT) {
+                constexpr size_t header = sizeof t.out_header;
+                const char* from = t.sent < header ? reinterpret_cast<const char*>(&t.out_header) + t.sent
+                                                   : reinterpret_cast<const char*>(t.out.data()) + (t.sent - header);
+                const size_t left = t.sent < header ? header - t.sent : header + t.out.size() - t.sent;
+                const ssize_t n = ::send(fd, from, left, MSG_NOSIGNAL);
+                if (n < 0 && errno != EAGAIN && errno != EINTR) return gone();
+                if (n > 0) t.sent += static_cast<size_t>(n);
+            }
+        }
+        for (const Transfer& t : transfers)
+            if (t.receives() && Clock::now() - t.heard > options_.patience)
+                return fail("rank {} of {} has said nothing for {} s", t.rank, size_, options_.patience.count() / 1000);
+    }
+    broken_ = false;
+    return Ok{};
+}
+
+Result<std::vector<RankBytes>> RankGroup::exchange(std::vector<RankBytes> to) {
+    if (std::ssize(to) != size_) return fail("bytes for {} of {} ranks", to.size(), size_);
+    std::vector<Transfer> transfers;
+    for (int r = 0; r < size_; ++r) {
+        if (r == rank_) continue;
+        Transfer t{.rank = r, .out = std::move(to[static_cast<size_t>(r)])};
+        t.out_header = t.out.size();
+        transfers.push_back(std::move(t));
+    }
+    NIBBLE_CHECK(run(transfers));
+    for (Transfer& t : transfers) to[static_cast<size_t>(t.rank)] = std::move(t.in);
+    return to;
+}
+
+Result<std::vector<RankBytes>> RankGroup::gather(RankBytes own) {
+    std::vector<RankBytes> to(static_cast<size_t>(size_), own);
+    return exchange(std::move(to));
+}
+
+Result<RankBytes> RankGroup::share(RankBytes of_first) {
+    std::vector<RankBytes> to(static_cast<size_t>(size_));
+    if (rank_ == 0) std::ranges::fill(to, of_first);
+    NIBBLE_TRY(auto from, exchange(std::move(to)));
+    return std::move(from[0]);
+}
+
+Result<bool> RankGroup::any(bool mine) {
+    NIBBLE_TRY(const auto all, gather({mine ? std::byte{1} : std::byte{0}}));
+    return std::ranges::any_of(all, [](const RankBytes& one) { return one == RankBytes{std::byte{1}}; });
+}
+
+}  // namespace nibble
