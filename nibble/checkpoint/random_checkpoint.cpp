@@ -114,13 +114,23 @@ public:
             for (const auto& [name, rows] : {std::pair{".q_proj.bias", q}, {".k_proj.bias", kv}, {".v_proj.bias", kv}})
                 add(prefix + name, {rows});
         if (bias && family != "qwen2") add(prefix + ".o_proj.bias", {at("hidden_size")});
-        if (family == "qwen3" || family == "qwen3_moe")
+        if (family == "qwen3" || family == "qwen3_moe" || family == "gemma3_text")
             for (const char* norm : {".q_norm.weight", ".k_norm.weight"}) add(prefix + norm, {dim});
     }
     void mlp(const std::string& prefix, int64_t width, bool gated) {
         if (gated) add(prefix + ".gate_proj.weight", {width, at("hidden_size")}, true);
         add(prefix + ".up_proj.weight", {width, at("hidden_size")}, true);
         add(prefix + ".down_proj.weight", {at("hidden_size"), width}, true);
+    }
+    void mixtral_experts(const std::string& prefix) {
+        const int64_t count = at("num_local_experts"), width = at("intermediate_size"), hidden = at("hidden_size");
+        add(prefix + ".gate.weight", {count, hidden});
+        for (int64_t e = 0; e < count; ++e) {
+            const std::string expert = fmt::format("{}.experts.{}", prefix, e);
+            add(expert + ".w1.weight", {width, hidden}, true);
+            add(expert + ".w2.weight", {hidden, width}, true);
+            add(expert + ".w3.weight", {width, hidden}, true);
+        }
     }
     void experts(const std::string& prefix, int64_t count, bool gated) {
         add(prefix + ".gate.weight", {count, at("hidden_size")});
@@ -151,7 +161,7 @@ private:
     Linears linears_;
 };
 
-void transformer(Names& names, bool moe) {
+void transformer(Names& names, const std::string& family) {
     const int64_t hidden = names.at("hidden_size");
     names.add("model.embed_tokens.weight", {names.at("vocab_size"), hidden});
     for (int64_t i = 0; i < names.at("num_hidden_layers"); ++i) {
@@ -159,7 +169,12 @@ void transformer(Names& names, bool moe) {
         names.add(layer + ".input_layernorm.weight", {hidden});
         names.attention(layer + ".self_attn");
         names.add(layer + ".post_attention_layernorm.weight", {hidden});
-        if (moe)
+        if (family == "gemma3_text")
+            for (const char* norm : {".pre_feedforward_layernorm.weight", ".post_feedforward_layernorm.weight"})
+                names.add(layer + norm, {hidden});
+        if (family == "mixtral")
+            names.mixtral_experts(layer + ".block_sparse_moe");
+        else if (family == "qwen3_moe")
             names.experts(layer + ".mlp", names.at("num_experts"), true);
         else
             names.mlp(layer + ".mlp", names.at("intermediate_size"), true);
@@ -294,8 +309,8 @@ std::unique_ptr<Checkpoint> make_random(std::string_view name, Json config, cons
     if (family == "nemotron_h")
         nemotron(names, config["hybrid_override_pattern"].get<std::string>());
     else
-        transformer(names, family == "qwen3_moe");
-    if (!config.value("tie_word_embeddings", false))
+        transformer(names, family);
+    if (!config.value("tie_word_embeddings", family == "gemma3_text"))
         names.add("lm_head.weight", {names.at("vocab_size"), names.at("hidden_size")}, head);
     return std::make_unique<RandomCheckpoint>(name, std::move(config), std::move(names.tensors));
 }
@@ -309,18 +324,20 @@ Result<Json> shape_config(std::string_view shape) {
 }
 
 Result<std::unique_ptr<Checkpoint>> random_checkpoint(Json config) {
-    constexpr std::array<std::string_view, 6> families{"llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "nemotron_h"};
+    constexpr std::array<std::string_view, 8> families{"llama", "mistral",   "mixtral",     "qwen2",
+                                                       "qwen3", "qwen3_moe", "gemma3_text", "nemotron_h"};
     const std::string family = config.value("model_type", "");
     if (std::ranges::find(families, family) == families.end())
         return fail("config.json: weights of the family '{}' cannot be made up; families: {}", family,
                     fmt::join(families, ", "));
-    std::vector<const char*> keys{"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
-                                  "num_key_value_heads", "intermediate_size"};
+    std::vector<const char*> keys{"vocab_size",          "hidden_size",         "num_hidden_layers",
+                                  "num_attention_heads", "num_key_value_heads", "intermediate_size"};
+    if (family == "mixtral") keys.push_back("num_local_experts");
     if (family == "qwen3_moe") keys.insert(keys.end(), {"num_experts", "moe_intermediate_size"});
     if (family == "nemotron_h")
-        keys.insert(keys.end(), {"moe_intermediate_size", "mamba_num_heads", "mamba_head_dim", "n_groups",
-                                 "ssm_state_size", "conv_kernel", "n_routed_experts",
-                                 "moe_shared_expert_intermediate_size"});
+        keys.insert(keys.end(),
+                    {"moe_intermediate_size", "mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size",
+                     "conv_kernel", "n_routed_experts", "moe_shared_expert_intermediate_size"});
     for (const char* key : keys) {
         const auto value = config.find(key);
         if (value == config.end() || !value->is_number_integer() || value->get<int64_t>() <= 0)

@@ -6,10 +6,14 @@
 #include "cli/command.h"
 #include "cli/model_text.h"
 #include "cli/options.h"
+#include "cli/ranks.h"
 #include "cli/terminal.h"
 #include "cli/train_compare.h"
 #include "cli/train_report.h"
+#include "cli/version.h"
+#include "io/atomic_file.h"
 #include "io/journal.h"
+#include "page/numbers.h"
 #include "train/data_manifest.h"
 #include "train/data_open.h"
 #include "train/device/device_trainer.h"
@@ -31,11 +35,11 @@ namespace {
 namespace fs = std::filesystem;
 
 struct TrainFlags {
-    std::string config, shape, precision, device = "cpu", kernels, output, command_line;
+    std::string config, shape, precision, device = "cpu", kernels, output, command_line, profile;
     std::optional<int64_t> steps, batch, seq, layers;
     std::vector<std::string> compare;
     bool synthetic = false, resume = false, quiet = false, json = false, check_forward = false;
-    int threads = 0;
+    int threads = 0, ranks = 0;
 };
 
 Result<TrainConfig> train_config(const TrainFlags& flags) {
@@ -150,6 +154,7 @@ Json step_json(const StepReport& r, double memory_gib) {
               {"tflops", r.flops / r.seconds * 1e-12},
               {"memory_gib", memory_gib}};
     if (r.validation) json["validation"] = *r.validation;
+    for (const UnitQuality& unit : r.quality) json["quality"].push_back(to_json(unit));
     if (r.result.skipped) json["skipped"] = true;
     if (r.result.outlier) json["outlier"] = true;
     return json;
@@ -158,13 +163,14 @@ Json step_json(const StepReport& r, double memory_gib) {
 void print_step(const StepReport& r, double memory_gib) {
     fmt::print(
         "completed step: {}, seconds: {:.3f}, TFLOP/s/device: {:.3f}, Tokens/s/device: {:.3f}, "
-        "total_weights: {:g}, loss: {:.3f}, gradient_norm: {:.3f}, learning_rate: {:.3e}, memory_gib: {:.2f}{}{}\n",
+        "total_weights: {:g}, loss: {:.3f}, gradient_norm: {:.3f}, learning_rate: {:.3e}, memory_gib: {:.2f}{}{}{}\n",
         r.step, r.seconds, r.flops / r.seconds * 1e-12, static_cast<double>(r.result.tokens) / r.seconds,
         r.result.weight, r.result.loss, r.result.gradient_norm, r.result.learning_rate, memory_gib,
         r.validation ? fmt::format(", validation: {:.3f}", *r.validation) : "",
         r.result.outlier   ? ", skipped: outlier"
         : r.result.skipped ? ", skipped: not finite"
-                           : "");
+                           : "",
+        r.seconds_left > 0 ? ", left: " + human_seconds(r.seconds_left) : "");
     std::fflush(stdout);
 }
 
@@ -223,6 +229,7 @@ Result<RunFolderOptions> folder_options(const TrainConfig& c, const TrainFlags& 
     return RunFolderOptions{.folder = c.output,
                             .resume = c.resume,
                             .identity = identity.dump(),
+                            .fork = c.fork,
                             .about = {{"name", fs::absolute(c.output).lexically_normal().filename().string()},
                                       {"group", group_of(c, sources.hash)},
                                       {"command", flags.command_line},
@@ -242,7 +249,8 @@ void print_start(const TrainConfig& c, TrainEngine& trainer) {
 }
 
 Result<std::unique_ptr<TrainEngine>> make_trainer(const TrainConfig& c, const TrainFlags& flags,
-                                                  const DeviceChoice& device, ThreadPool& pool) {
+                                                  const DeviceChoice& device, Trace* trace, RankGroup* ranks,
+                                                  ThreadPool& pool) {
     NIBBLE_TRY(auto teacher, open_teacher(c, flags, pool));
     const TrainerOptions options{.precision = c.precision,
                                  .optimizer = c.optimizer,
@@ -251,7 +259,9 @@ Result<std::unique_ptr<TrainEngine>> make_trainer(const TrainConfig& c, const Tr
                                  .kernels = flags.kernels,
                                  .teacher = std::move(teacher),
                                  .cross_entropy = static_cast<float>(c.teacher.cross_entropy),
-                                 .lora = c.lora};
+                                 .lora = c.lora,
+                                 .trace = trace,
+                                 .ranks = ranks};
     std::unique_ptr<TrainEngine> trainer;
     if (c.lora.rank > 0) {
         if (device.cuda) return fail("lora: adapters are trained on a CPU; use --device cpu");
@@ -275,28 +285,62 @@ Result<std::unique_ptr<TrainEngine>> make_trainer(const TrainConfig& c, const Tr
     return trainer;
 }
 
-Result<Outcome> run_train(const TrainFlags& flags) {
-    NIBBLE_TRY(const DeviceChoice device, parse_device(flags.device));
-    if (device.cuda) NIBBLE_CHECK(open_device(device));
-    NIBBLE_TRY(const TrainConfig config, train_config(flags));
-    NIBBLE_CHECK(check_output(config));
-    ThreadPool pool(flags.threads);
-    NIBBLE_TRY(const auto trainer, make_trainer(config, flags, device, pool));
+Status write_profile(const TrainFlags& flags, const Trace& trace) {
+    NIBBLE_CHECK(write_file_atomically(flags.profile, trace.to_json().dump() + "\n").within(flags.profile));
+    if (!flags.quiet && !flags.json)
+        fmt::print("{}: {} spans of three steps, for chrome://tracing or ui.perfetto.dev\n", flags.profile,
+                   trace.spans());
+    return Ok{};
+}
+
+// The state that rank 0 begins with, in the others.
+Status begin_as_first(const JobRanks& ranks, const RunFolder* folder, const RunFolderOptions& options,
+                      TrainEngine& trainer, BatchSource& data, int64_t& first_step) {
+    if (!ranks.group()) return Ok{};
+    std::string file = folder ? folder->began_with().string() : "";
+    const auto* bytes = reinterpret_cast<const std::byte*>(file.data());
+    NIBBLE_TRY(const RankBytes shared, ranks.group()->share({bytes, bytes + file.size()}));
+    if (ranks.first() || shared.empty()) return Ok{};
+    file.assign(reinterpret_cast<const char*>(shared.data()), shared.size());
+    const bool own = fs::path(file).parent_path().parent_path() == options.folder;
+    NIBBLE_TRY(const RunPlace place, own ? read_state(file, options.identity, trainer) : read_fork(file, trainer));
+    first_step = place.step;
+    return data.set_place(place.source).within(file);
+}
+
+Result<Outcome> train(const TrainConfig& config, const TrainFlags& flags, const DeviceChoice& device,
+                      const JobRanks& ranks) {
+    if (ranks.group() && flags.check_forward) return fail("--check-forward: one process compares; leave out --ranks");
+    if (ranks.group() && device.cuda) return fail("--ranks: several processes train on CPUs; use --device cpu");
+    const bool speaks = ranks.first() && !flags.quiet && !flags.json;
+    Trace trace;
+    Trace* const traced = flags.profile.empty() || !ranks.first() ? nullptr : &trace;
+    ThreadPool pool(ranks.threads(flags.threads));
+    NIBBLE_TRY(const auto trainer, make_trainer(config, flags, device, traced, ranks.group(), pool));
     NIBBLE_CHECK(check_export(config, *trainer));
     NIBBLE_TRY(DataSources sources, open_sources(config, trainer->config().vocab));
-    if (flags.check_forward && !flags.quiet && !flags.json) print_start(config, *trainer);
+    if (flags.check_forward && speaks) print_start(config, *trainer);
     if (flags.check_forward) return report_forward(flags.json, flags.quiet, *trainer, *sources.train, config);
     Console console(true);
     std::unique_ptr<RunFolder> folder;
+    int64_t first_step = 0;
     if (!config.output.empty()) {
         NIBBLE_TRY(const auto options, folder_options(config, flags, sources, *trainer, console.hooks()));
-        NIBBLE_TRY(folder, RunFolder::open(options, *trainer, *sources.train));
+        if (ranks.first()) {
+            NIBBLE_TRY(folder, RunFolder::open(options, *trainer, *sources.train));
+            first_step = folder->first_step();
+        }
+        NIBBLE_CHECK(begin_as_first(ranks, folder.get(), options, *trainer, *sources.train, first_step));
     }
-    if (!flags.quiet && !flags.json) print_start(config, *trainer);
-    if (folder && folder->first_step() > 0 && !flags.quiet && !flags.json)
-        fmt::print("goes on behind {} steps\n", folder->first_step());
+    if (first_step >= config.steps && !config.fork.empty() && !config.resume)
+        return fail("fork: {} has made {} steps already, this run ends behind {}", config.fork.string(), first_step,
+                    config.steps);
+    if (speaks) print_start(config, *trainer);
+    if (speaks && ranks.group()) fmt::print("  {} ranks, the rows of a step dealt to them\n", ranks.size());
+    if (speaks && first_step > 0) fmt::print("goes on behind {} steps\n", first_step);
     int64_t skipped = 0;
     const RunHooks hooks{.on_step = [&](const StepReport& r) -> Status {
+                             if (!ranks.first()) return Ok{};
                              skipped += r.result.skipped;
                              if (folder)
                                  folder->after_step(step_json(r, trainer->memory_gib()), *trainer, *sources.train);
@@ -307,16 +351,32 @@ Result<Outcome> run_train(const TrainFlags& flags) {
                              return Ok{};
                          },
                          .stop_requested = console.hooks().stop_requested,
-                         .first_step = folder ? folder->first_step() : 0};
+                         .first_step = first_step,
+                         .trace = traced};
     NIBBLE_TRY(const int64_t done, run_training(config, *trainer, *sources.train, sources.validation.get(), hooks));
-    if (skipped > 0 && !flags.quiet && !flags.json)
+    if (skipped > 0 && speaks)
         fmt::print("{} step{} left out: not finite, or outliers\n", skipped, skipped == 1 ? " was" : "s were");
+    if (traced) NIBBLE_CHECK(write_profile(flags, trace));
     if (folder) NIBBLE_CHECK(folder->finish(done, *trainer, *sources.train));
+    NIBBLE_CHECK(trainer->sync());
+    if (!ranks.first()) return Outcome{};
     if (done < config.steps)
         return fail("stopped after {} of {} steps; {}", done, config.steps,
                     folder ? "resume it with --resume" : "nothing was written");
     if (!config.output.empty()) NIBBLE_CHECK(write_model(config, flags, *trainer, pool));
     return Outcome{};
+}
+
+Result<Outcome> run_train(const TrainFlags& flags) {
+    NIBBLE_TRY(const DeviceChoice device, parse_device(flags.device));
+    if (device.cuda) NIBBLE_CHECK(open_device(device));
+    NIBBLE_TRY(const TrainConfig config, train_config(flags));
+    NIBBLE_TRY(const RankPlace place, rank_place());
+    if (place.rank == 0) NIBBLE_CHECK(check_output(config));
+    NIBBLE_TRY(const JobRanks ranks, JobRanks::join(flags.ranks, version_text() + "\n" + train_identity(config)));
+    auto outcome = train(config, flags, device, ranks);
+    if (ranks.first()) return outcome;
+    return std::move(outcome).within(fmt::format("rank {}", ranks.rank()));
 }
 
 }  // namespace
@@ -346,6 +406,13 @@ void add_train(CLI::App& app, RunCommand& run) {
         "no training: compare the bits of log-probabilities with the engine's, exit status 1 if they differ");
     command->add_option("-o,--output", flags->output, "folder of the run; overrides the config");
     command->add_flag("--resume", flags->resume, "go on from the newest checkpoint in the output");
+    command
+        ->add_option(
+            "--ranks,--gpus", flags->ranks,
+            "so many processes deal the rows of a step, on GPUs one each; default: what mpirun or srun started")
+        ->check(CLI::Range(1, 4096));
+    command->add_option("--profile", flags->profile,
+                        "what the third to fifth step spend their time on, a Chrome trace");
     add_device_flag(*command, flags->device);
     add_kernels_flag(*command, flags->kernels, "forces the CPU kernels: avx512, avx2, ref");
     add_threads_flag(*command, flags->threads);

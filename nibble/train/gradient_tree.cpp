@@ -1,5 +1,7 @@
 #include "train/gradient_tree.h"
 
+#include "train/rank_message.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -38,14 +40,14 @@ void GradientTree::add_into(Values& to, const float* from) const {
     });
 }
 
-void GradientTree::begin_step() {
-    count_ = 0;
+void GradientTree::begin_step(int64_t first_row) {
+    next_row_ = first_row;
     for (Slot& slot : slots_) {
-        for (Values& level : slot.levels) give(slot, std::exchange(level, {}));
+        for (Node& node : slot.nodes) give(slot, std::move(node.values));
+        slot.nodes.clear();
         give(slot, std::exchange(slot.row, {}));
         give(slot, std::exchange(slot.total, {}));
         slot.sparse_row = {};
-        slot.sparse_levels.clear();
     }
 }
 
@@ -72,7 +74,8 @@ Status GradientTree::add_rows(const std::string& tensor, std::span<const int32_t
     if (!found.ok() && part_) return Ok{};
     NIBBLE_TRY(const size_t id, found);
     Slot& slot = slots_[id];
-    if (cols != slot.cols) return fail("the gradient of '{}' has {} columns, the parameter {}", tensor, cols, slot.cols);
+    if (cols != slot.cols)
+        return fail("the gradient of '{}' has {} columns, the parameter {}", tensor, cols, slot.cols);
     SparseRows rows;
     rows.ids.assign(ids.begin(), ids.end());
     std::ranges::sort(rows.ids);
@@ -103,74 +106,139 @@ GradientTree::SparseRows GradientTree::merge(const SparseRows& a, const SparseRo
     return sum;
 }
 
+void GradientTree::push(Slot& slot, Node node) const {
+    while (!slot.nodes.empty()) {
+        Node& left = slot.nodes.back();
+        const bool halves =
+            left.level == node.level && left.begin + left.rows() == node.begin && left.begin % (2 * left.rows()) == 0;
+        if (!halves) break;
+        if (left.values.empty()) {
+            left.values = std::move(node.values);
+        } else if (!node.values.empty()) {
+            add_into(left.values, node.values.data());
+            give(slot, std::move(node.values));
+        }
+        if (left.sparse.ids.empty())
+            left.sparse = std::move(node.sparse);
+        else if (!node.sparse.ids.empty())
+            left.sparse = merge(left.sparse, node.sparse, slot.cols);
+        ++left.level;
+        node = std::move(left);
+        slot.nodes.pop_back();
+    }
+    slot.nodes.push_back(std::move(node));
+}
+
 void GradientTree::end_row() {
-    for (Slot& slot : slots_) {
-        Values carry = std::exchange(slot.row, {});
-        SparseRows sparse = std::exchange(slot.sparse_row, {});
-        size_t level = 0;
-        for (int64_t bits = count_; bits & 1; bits >>= 1, ++level) {
-            if (level < slot.levels.size()) {
-                Values& earlier = slot.levels[level];
-                if (!earlier.empty() && !carry.empty()) add_into(earlier, carry.data());
-                if (!earlier.empty()) {
-                    give(slot, std::exchange(carry, std::move(earlier)));
-                    earlier = {};
-                }
+    for (Slot& slot : slots_)
+        push(slot,
+             {.begin = next_row_, .values = std::exchange(slot.row, {}), .sparse = std::exchange(slot.sparse_row, {})});
+    ++next_row_;
+}
+
+// The nodes of every parameter to its owner.
+Status GradientTree::to_owners(const TrainRanks& ranks) {
+    std::vector<RankBytes> to(static_cast<size_t>(ranks.size()));
+    for (size_t id = 0; id < slots_.size(); ++id) {
+        if (ranks.owns(id)) continue;
+        RankBytes& out = to[static_cast<size_t>(ranks.owner[id])];
+        put_number(out, std::ssize(slots_[id].nodes));
+        for (Node& node : slots_[id].nodes) {
+            put_number(out, node.begin);
+            put_number(out, node.level);
+            put_numbers<float>(out, node.values);
+            put_numbers<int32_t>(out, node.sparse.ids);
+            put_numbers<float>(out, node.sparse.values);
+            give(slots_[id], std::move(node.values));
+        }
+        slots_[id].nodes.clear();
+    }
+    NIBBLE_TRY(const auto from, ranks.group->exchange(std::move(to)));
+    std::vector<RankReader> readers(from.begin(), from.end());
+    for (size_t id = 0; id < slots_.size(); ++id) {
+        if (!ranks.owns(id)) continue;
+        Slot& slot = slots_[id];
+        std::vector<Node> own = std::exchange(slot.nodes, {});
+        for (int r = 0; r < ranks.size(); ++r) {
+            if (r == ranks.rank()) {
+                for (Node& node : own) push(slot, std::move(node));
+                continue;
             }
-            if (level < slot.sparse_levels.size() && !slot.sparse_levels[level].ids.empty())
-                sparse = merge(std::exchange(slot.sparse_levels[level], {}), sparse, slot.cols);
-        }
-        if (!carry.empty()) {
-            if (slot.levels.size() <= level) slot.levels.resize(level + 1);
-            slot.levels[level] = std::move(carry);
-        }
-        if (!sparse.ids.empty()) {
-            if (slot.sparse_levels.size() <= level) slot.sparse_levels.resize(level + 1);
-            slot.sparse_levels[level] = std::move(sparse);
+            RankReader& in = readers[static_cast<size_t>(r)];
+            for (int64_t left = in.number(); left > 0; --left) {
+                Node node;
+                node.begin = in.number();
+                node.level = in.number();
+                node.values = in.numbers<float>();
+                node.sparse.ids = in.numbers<int32_t>();
+                node.sparse.values = in.numbers<float>();
+                push(slot, std::move(node));
+            }
         }
     }
-    ++count_;
+    return Ok{};
 }
 
-void GradientTree::end_step() {
-    for (Slot& slot : slots_) {
-        for (Values& level : slot.levels) {
-            if (level.empty()) continue;
-            if (!slot.total.empty()) add_into(level, slot.total.data());
-            give(slot, std::exchange(slot.total, std::exchange(level, {})));
-        }
-        SparseRows sparse;
-        for (SparseRows& level : slot.sparse_levels)
-            if (!level.ids.empty()) sparse = merge(level, sparse, slot.cols);
-        slot.sparse_levels.clear();
-        if (sparse.ids.empty()) continue;
-        if (slot.total.empty()) {
-            const auto id = static_cast<size_t>(&slot - slots_.data());
-            slot.total = take(slot, parameters_.master(id).size());
-            std::ranges::fill(slot.total, 0.0f);
-        }
-        for (size_t i = 0; i < sparse.ids.size(); ++i)
-            for (int64_t c = 0; c < slot.cols; ++c)
-                slot.total[static_cast<size_t>(sparse.ids[i] * slot.cols + c)] +=
-                    sparse.values[i * static_cast<size_t>(slot.cols) + static_cast<size_t>(c)];
+void GradientTree::finish(size_t id) {
+    Slot& slot = slots_[id];
+    SparseRows sparse;
+    for (size_t i = slot.nodes.size(); i-- > 0;) {
+        Node& node = slot.nodes[i];
+        if (!node.sparse.ids.empty()) sparse = merge(node.sparse, sparse, slot.cols);
+        if (node.values.empty()) continue;
+        if (!slot.total.empty()) add_into(node.values, slot.total.data());
+        give(slot, std::exchange(slot.total, std::move(node.values)));
     }
+    slot.nodes.clear();
+    if (sparse.ids.empty()) return;
+    if (slot.total.empty()) {
+        slot.total = take(slot, parameters_.master(id).size());
+        std::ranges::fill(slot.total, 0.0f);
+    }
+    for (size_t i = 0; i < sparse.ids.size(); ++i)
+        for (int64_t c = 0; c < slot.cols; ++c)
+            slot.total[static_cast<size_t>(sparse.ids[i] * slot.cols + c)] +=
+                sparse.values[i * static_cast<size_t>(slot.cols) + static_cast<size_t>(c)];
 }
 
-double GradientTree::norm() const {
+Status GradientTree::end_step(const TrainRanks& ranks) {
+    if (ranks.group) NIBBLE_CHECK(to_owners(ranks));
+    for (size_t id = 0; id < slots_.size(); ++id)
+        if (ranks.owns(id)) finish(id);
+    return Ok{};
+}
+
+// Of runs, ascending.
+std::vector<double> GradientTree::squares(const Slot& slot) const {
+    const int64_t n = std::ssize(slot.total), runs = (n + norm_run - 1) / norm_run;
+    std::vector<double> parts(static_cast<size_t>(runs));
+    pool_.parallel_for(runs, [&](int64_t run) {
+        double part = 0;
+        for (int64_t j = run * norm_run; j < std::min(n, (run + 1) * norm_run); ++j) {
+            const double g = slot.total[static_cast<size_t>(j)];
+            part += g * g;
+        }
+        parts[static_cast<size_t>(run)] = part;
+    });
+    return parts;
+}
+
+Result<double> GradientTree::norm(const TrainRanks& ranks) const {
+    RankBytes own;
+    std::vector<std::vector<double>> parts(slots_.size());
+    for (size_t id = 0; id < slots_.size(); ++id) {
+        if (!ranks.owns(id)) continue;
+        parts[id] = squares(slots_[id]);
+        if (ranks.group) put_numbers<double>(own, parts[id]);
+    }
+    if (ranks.group) {
+        NIBBLE_TRY(const auto all, ranks.group->gather(std::move(own)));
+        std::vector<RankReader> readers(all.begin(), all.end());
+        for (size_t id = 0; id < slots_.size(); ++id)
+            parts[id] = readers[static_cast<size_t>(ranks.owner[id])].numbers<double>();
+    }
     double sum = 0;
-    for (const Slot& slot : slots_) {
-        const int64_t n = std::ssize(slot.total), runs = (n + norm_run - 1) / norm_run;
-        std::vector<double> parts(static_cast<size_t>(runs));
-        pool_.parallel_for(runs, [&](int64_t run) {
-            double part = 0;
-            for (int64_t j = run * norm_run; j < std::min(n, (run + 1) * norm_run); ++j) {
-                const double g = slot.total[static_cast<size_t>(j)];
-                part += g * g;
-            }
-            parts[static_cast<size_t>(run)] = part;
-        });
-        sum = std::accumulate(parts.begin(), parts.end(), sum);
-    }
+    for (const std::vector<double>& part : parts) sum = std::accumulate(part.begin(), part.end(), sum);
     return std::sqrt(sum);
 }
 

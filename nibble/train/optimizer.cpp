@@ -85,13 +85,13 @@ Status check_plain_optimizer(const TrainOptimizer& o) {
 }
 
 Optimizer::Optimizer(const Parameters& parameters, const TrainOptimizer& options, std::span<const size_t> matrices,
-                     const MatmulKernels& matmul, uint64_t seed)
+                     const MatmulKernels& matmul, uint64_t seed, const TrainRanks& ranks)
     : options_(options), matmul_(&matmul), seed_(seed), states_(parameters.count()) {
     if (options.kind == OptimizerKind::muon)
         for (const size_t id : matrices) states_[id].muon = true;
     for (size_t id = 0; id < states_.size(); ++id) {
         State& state = states_[id];
-        const size_t count = parameters.master(id).size();
+        const size_t count = ranks.owns(id) ? parameters.master(id).size() : 0;
         state.m = zeros(count, options.bf16_states);
         state.v = zeros(state.muon ? 0 : count, options.bf16_states);
     }

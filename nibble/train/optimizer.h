@@ -34,9 +34,9 @@ namespace nibble {
 
 class Optimizer {
 public:
-    // `matrices`: ids of the parameters that Muon would take. `matmul` stays.
+    // `matrices`: ids of the parameters that Muon would take. `matmul` stays. States of what `ranks` owns here alone.
     Optimizer(const Parameters& parameters, const TrainOptimizer& options, std::span<const size_t> matrices,
-              const MatmulKernels& matmul, uint64_t seed);
+              const MatmulKernels& matmul, uint64_t seed, const TrainRanks& ranks = {});
 
     // One update of all masters; publish() is the caller's. `clip` multiplies the gradient.
     void update(Parameters& parameters, const GradientTree& gradients, double learning_rate, float clip,

@@ -68,12 +68,29 @@ Status RunFolder::check_model(const fs::path& folder) {
 
 Status RunFolder::restore(TrainEngine& trainer, BatchSource& data) {
     NIBBLE_TRY(const auto found, list_checkpoints(checkpoints_->folder()));
-    if (found.empty()) return Ok{};
+    if (found.empty()) return fork(trainer, data);
     const fs::path& file = found.back().file;
     NIBBLE_TRY(const RunPlace place, read_state(file, options_.identity, trainer));
     NIBBLE_CHECK(data.set_place(place.source).within(file.string()));
     first_step_ = saved_ = place.step;
+    began_with_ = file;
     return checkpoints_->remove_old();  // a killed process may not have come to it
+}
+
+Status RunFolder::fork(TrainEngine& trainer, BatchSource& data) {
+    if (options_.fork.empty()) return Ok{};
+    fs::path file = options_.fork;
+    std::error_code ignored;
+    if (fs::is_directory(file, ignored)) {
+        NIBBLE_TRY(const auto found, list_checkpoints(file / checkpoints_name));
+        if (found.empty()) return fail("fork: {}: no checkpoint", (file / checkpoints_name).string());
+        file = found.back().file;
+    }
+    NIBBLE_TRY(const RunPlace place, read_fork(file, trainer).within("fork"));
+    NIBBLE_CHECK(data.set_place(place.source).within("fork: " + file.string()));
+    first_step_ = place.step;
+    began_with_ = file;
+    return Ok{};
 }
 
 Status RunFolder::open_files() {

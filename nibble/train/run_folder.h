@@ -33,6 +33,7 @@ struct RunFolderOptions {
     std::filesystem::path folder;
     bool resume = false;          // false: the folder must not hold a run
     std::string identity;         // of RunPlace
+    std::filesystem::path fork;   // a checkpoint, or another run's folder: its newest; where this one has none yet
     Json about = Json::object();  // of the log's first line; "name" and "group" for pages
     TrainSaving saving;
     RunView view = train_view();
@@ -50,8 +51,10 @@ public:
     // Whether model/ in `folder` can be written at the end. Errors: it is there already; another process writes it.
     static Status check_model(const std::filesystem::path& folder);
 
-    // Steps that the checkpoint had made.
+    // Steps that the checkpoint, or the run it was forked from, had made.
     int64_t first_step() const { return first_step_; }
+    // The file with that state, for the other ranks; empty: from the start.
+    const std::filesystem::path& began_with() const { return began_with_; }
 
     // After a step: notes it, saves where it is due. `line`: at least what run_history.h reads.
     void after_step(const Json& line, TrainEngine& trainer, BatchSource& data);
@@ -65,6 +68,7 @@ public:
 private:
     explicit RunFolder(RunFolderOptions options) : options_(std::move(options)) {}
     Status restore(TrainEngine& trainer, BatchSource& data);
+    Status fork(TrainEngine& trainer, BatchSource& data);
     Status open_files();
     void warn(const Error& error);
     void note(const Json& line);
@@ -76,6 +80,7 @@ private:
     std::unique_ptr<RunCheckpoints> checkpoints_;
     std::optional<RunLog> log_;
     std::optional<EventFile> events_;
+    std::filesystem::path began_with_;
     int64_t first_step_ = 0, saved_ = -1, last_step_ = 0;
     std::string warned_;  // last
     std::chrono::steady_clock::time_point page_written_;

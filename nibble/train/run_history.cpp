@@ -35,7 +35,15 @@ Status read_step(const Json& line, LoggedStep& s) {
 }
 
 Status read_line(const Json& line, RunHistory& run) {
-    if (line.contains("loss")) return read_step(line, run.steps.emplace_back());
+    if (line.contains("loss")) {
+        NIBBLE_CHECK(read_step(line, run.steps.emplace_back()));
+        if (!line.contains("quality")) return Ok{};
+        if (!line["quality"].is_array()) return fail("'quality' must be a list");
+        run.quality.clear();
+        run.quality_step = run.steps.back().step;
+        for (const Json& unit : line["quality"]) NIBBLE_CHECK(read_quality(unit, run.quality.emplace_back()));
+        return Ok{};
+    }
     if (line.contains("warning")) return json_get(line, "warning", run.warnings.emplace_back());
     return Ok{};
 }

@@ -2,11 +2,12 @@
 //
 // The first line is {"run": {...}}; its "name" and "group" (what is equal in runs that differ by seed alone) are read
 // here. A step is {"step", "loss", "gradient_norm", "learning_rate", "seconds", "tokens"}, with "validation" behind
-// some and "skipped" where nothing was changed; {"warning"} is shown; other lines and fields are for readers of the
-// file.
+// some, "quality" (a list of UnitQuality) and "skipped" where nothing was changed; {"warning"} is shown; other lines
+// and fields are for readers of the file.
 #pragma once
 
 #include "base/json.h"
+#include "train/cast_quality.h"
 
 #include <filesystem>
 #include <optional>
@@ -32,6 +33,8 @@ struct RunHistory {
     Json about = Json::object();
     std::vector<LoggedStep> steps;
     std::vector<std::string> warnings;
+    std::vector<UnitQuality> quality;  // the newest look at what rounding does
+    int64_t quality_step = -1;
 
     std::optional<double> last_validation() const;
 };

@@ -140,6 +140,7 @@ std::string run_page(const std::vector<RunHistory>& runs, int reload_seconds) {
     main += chart_section(runs, "Learning rate", "", of_steps([](const LoggedStep& s) { return s.learning_rate; }));
     main += chart_section(runs, "Throughput", "tokens/s",
                           of_steps([](const LoggedStep& s) { return s.tokens_per_second(); }));
+    if (runs.size() == 1) main += quality_section(runs[0].quality, runs[0].quality_step);
     return document("nibble · " + title, main, reload_seconds);
 }
 

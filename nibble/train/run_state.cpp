@@ -132,11 +132,12 @@ std::string identity_differences(const std::string& there, const std::string& no
     return out;
 }
 
-Result<RunPlace> read_into(const SafetensorsFile& file, const std::string& identity, TrainEngine& trainer) {
+// `identity` null: of any run, without what its recipe keeps.
+Result<RunPlace> read_into(const SafetensorsFile& file, const std::string* identity, TrainEngine& trainer) {
     NIBBLE_TRY(StoredRun run, stored_run(file));
     NIBBLE_CHECK(check_hash(file, run.hash));
-    if (run.place.identity != identity)
-        return fail("belongs to another run: {}", identity_differences(run.place.identity, identity));
+    if (identity && run.place.identity != *identity)
+        return fail("belongs to another run: {}", identity_differences(run.place.identity, *identity));
     const Parameters& parameters = trainer.parameters();
     size_t expected = 2 * parameters.count() + 1;
     for (size_t id = 0; id < parameters.count(); ++id) expected += trainer.state_layout(id).second;
@@ -154,9 +155,14 @@ Result<RunPlace> read_into(const SafetensorsFile& file, const std::string& ident
             NIBBLE_TRY(stored.v.back(), state_tensor(file, "v." + name, shape, layout.dtype));
         }
     }
-    stored.recipe.resize(static_cast<size_t>(trainer.recipe_size()));
-    NIBBLE_TRY(const Bytes of_recipe, state_tensor(file, "recipe", {std::ssize(stored.recipe)}));
-    copy_numbers(of_recipe, stored.recipe);
+    if (identity) {
+        stored.recipe.resize(static_cast<size_t>(trainer.recipe_size()));
+        NIBBLE_TRY(const Bytes of_recipe, state_tensor(file, "recipe", {std::ssize(stored.recipe)}));
+        copy_numbers(of_recipe, stored.recipe);
+    } else {
+        NIBBLE_TRY(TrainState own, trainer.state());
+        stored.recipe = std::move(own.recipe);
+    }
     NIBBLE_CHECK(check_maps());
     NIBBLE_CHECK(trainer.set_state(stored));
     return std::move(run.place);
@@ -204,7 +210,12 @@ Status write_state(const fs::path& file, const RunState& state) {
 
 Result<RunPlace> read_state(const fs::path& file, const std::string& identity, TrainEngine& trainer) {
     NIBBLE_TRY(const auto stored, SafetensorsFile::open(file));
-    return read_into(stored, identity, trainer).within(file.string());
+    return read_into(stored, &identity, trainer).within(file.string());
+}
+
+Result<RunPlace> read_fork(const fs::path& file, TrainEngine& trainer) {
+    NIBBLE_TRY(const auto stored, SafetensorsFile::open(file));
+    return read_into(stored, nullptr, trainer).within(file.string());
 }
 
 }  // namespace nibble

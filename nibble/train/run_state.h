@@ -44,5 +44,7 @@ Status write_state(const std::filesystem::path& file, const RunState& state);
 // of other parameters, or holds a number that is not finite (which); another `identity` (what differs is named, where
 // both are JSON objects).
 Result<RunPlace> read_state(const std::filesystem::path& file, const std::string& identity, TrainEngine& trainer);
+// The same from a run of any identity; what a recipe keeps is left as the trainer has it.
+Result<RunPlace> read_fork(const std::filesystem::path& file, TrainEngine& trainer);
 
 }  // namespace nibble

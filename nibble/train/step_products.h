@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/thread_pool.h"
 #include "model/cpu/linear_products.h"
+#include "train/cast_quality.h"
 #include "train/train_operand.h"
 #include "train/train_rules.h"
 
@@ -45,6 +46,9 @@ public:
     virtual size_t units() const = 0;
     virtual ForwardWeight forward_weight(size_t unit) const = 0;
     virtual CastOperand forward_operand(size_t unit, ThreadPool& pool) const = 0;
+    // Whether the first rows of steps to come are looked at, and what was seen of the last one that was.
+    virtual void watch(bool) {}
+    virtual std::vector<UnitQuality> quality() const { return {}; }
     // Whether a row's log-probabilities depend on its neighbours in a batch.
     virtual bool sees_neighbours() const = 0;
     // Histories of scales, directions of inputs: what a checkpoint keeps of a recipe. Error: of another recipe or

@@ -71,6 +71,7 @@ Status check(const TrainConfig& c, const std::string& where) {
         return fail("{}: export: adapters train no codes; quantize OUTPUT/model instead", where);
     if (c.lora.rank > 0 && c.optimizer.kind == OptimizerKind::muon)
         return fail("{}: lora: muon is for matrices of the model; adapters take adamw", where);
+    if (!c.fork.empty() && c.output.empty()) return fail("{}: fork: needs an output folder", where);
     if (c.schedule.warmup > c.steps)
         return fail("{}: {} steps of warm-up in {} steps", where, c.schedule.warmup, c.steps);
     return Ok{};
@@ -85,7 +86,8 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
         root, "the config",
         {"model",  "random_start",   "shape",       "layers",    "tokenizer", "output",   "resume",    "seed",
          "steps",  "batch",          "sequence",    "data",      "optimizer", "schedule", "precision", "validation",
-         "saving", "skip_nonfinite", "micro_batch", "recompute", "teacher",   "export",   "lora"}));
+         "saving", "skip_nonfinite", "micro_batch", "recompute", "teacher",   "export",   "lora",      "quality",
+         "fork"}));
     TrainConfig c;
     YamlFields top(root, "");
     top.path("model", c.model);
@@ -95,6 +97,7 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
     top.path("tokenizer", c.tokenizer);
     top.path("output", c.output);
     top.flag("resume", c.resume);
+    top.path("fork", c.fork);
     auto seed = static_cast<int64_t>(c.seed);
     top.count("seed", 0, seed);
     c.seed = static_cast<uint64_t>(seed);
@@ -173,6 +176,7 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
         m.count("every", 0, c.validation.every);
         m.count("batches", 1, c.validation.batches);
     });
+    top.map("quality", {"every"}, [&](YamlFields& m) { m.count("every", 0, c.quality.every); });
     top.read("teacher", [&](const YamlNode& node, const std::string& key) -> Status {
         return read_teacher(node, key, c.teacher);
     });

@@ -59,6 +59,10 @@ struct TrainValidation {
     int64_t batches = 8;  // of `batch` rows
 };
 
+struct TrainQuality {
+    int64_t every = 50;  // steps between looks at what rounding does (train/cast_quality.h); 0: none
+};
+
 // Distillation: the loss of a label is (1 - cross_entropy) KL(teacher || model) + cross_entropy * -log p(label).
 struct TrainTeacher {
     std::filesystem::path folder;  // empty: none
@@ -80,6 +84,7 @@ struct TrainConfig {
     std::filesystem::path tokenizer;  // a folder or tokenizer.json that goes into the export; empty: that of the data
     std::filesystem::path output;     // folder of the run: log, checkpoints, export
     bool resume = false;              // from the newest complete checkpoint in `output`
+    std::filesystem::path fork;       // begins where another run's checkpoint ends, whatever its recipe
 
     uint64_t seed = 1;
     int64_t steps = 100, batch = 8, sequence = 256;  // rows of a step, tokens of a row
@@ -90,6 +95,7 @@ struct TrainConfig {
     TrainLora lora;
     TrainValidation validation;
     TrainSaving saving;
+    TrainQuality quality;
     TrainTeacher teacher;
     Format export_format = Format::none;         // of a second export, in the codes of the training forward
     int64_t micro_batch = 0;                     // on a GPU: rows that go forward and back together; 0: what fits

@@ -82,7 +82,12 @@ public:
     // way during a step; the trainer outlives it.
     virtual Result<std::shared_ptr<const LanguageModel>> serving() = 0;
 
+    // With several ranks rank 0 alone calls this; the others serve it in their sync().
     virtual Result<TrainState> state() = 0;
+    // Ranks meet here behind every step and at the end: rank 0 goes on, the others do until then what it needs of them.
+    virtual Status sync() { return Ok{}; }
+    // Whether any rank says so; all ranks ask together.
+    virtual Result<bool> any(bool mine) { return mine; }
     virtual OptimizerLayout state_layout(size_t) const { return {}; }
     virtual int64_t recipe_size() const = 0;  // numbers of TrainState::recipe
     // Error: a state of another recipe; nothing was changed.
@@ -91,6 +96,10 @@ public:
     // What every linear's three products are in fact, and lines that belong to the table.
     virtual std::vector<UnitLine> table() const = 0;
     virtual std::vector<std::string> notes() const = 0;
+    // How well rounded operands stood for their sources in the first row of the last step that was watched; empty
+    // where nothing is rounded, or where it is not measured.
+    virtual void watch(bool) {}
+    virtual std::vector<UnitQuality> quality() const { return {}; }
     // Whether a row's log-probabilities depend on its neighbours in a batch.
     virtual bool sees_neighbours() const = 0;
     // What beside the config and the data decides the bits of a run: compared on resume. Empty: nothing.

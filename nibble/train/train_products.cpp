@@ -46,6 +46,7 @@ struct TrainProducts::Unit {
     UnitRules early, late;
     std::array<DelayedScale, 3> delayed;  // inputs, weights, gradients
     InputDirections directions;
+    std::optional<CastQuality> inputs_seen, weights_seen, gradients_seen;
 
     uint64_t version = 0, epoch = 0;  // that the copies below are of
     bool has_forward = false, has_back = false;
@@ -88,9 +89,10 @@ Result<std::unique_ptr<TrainProducts>> TrainProducts::create(const Model& model,
     std::unordered_set<std::string> seen;
     for (const Block& block : model.blocks()) {
         const MixerConfig& mixer = block.config().mixer;
-        const UnitPlace place{.layer = block.config().layer,
-                              .layers = layers,
-                              .mlp = std::holds_alternative<MlpConfig>(mixer) || std::holds_alternative<MoeConfig>(mixer)};
+        const UnitPlace place{
+            .layer = block.config().layer,
+            .layers = layers,
+            .mlp = std::holds_alternative<MlpConfig>(mixer) || std::holds_alternative<MoeConfig>(mixer)};
         const UnitRules early = unit_rules(precision, place, false), late = unit_rules(precision, place, true);
         for (const std::span<const Linear> unit : block.mixer().units()) {
             NIBBLE_CHECK(products->add(unit, {}, early, late, place.layer));
@@ -141,7 +143,9 @@ void TrainProducts::begin_step(int64_t step, int64_t steps) {
     const bool late = precision_.late_forward && steps > 0 && step >= steps - last;
     if (late != late_ || precision_.recipe == TrainRecipe::nibble_nvfp4) ++epoch_;  // MS-EDEN draws weights anew
     late_ = late;
+    if (watch_) ++epoch_;  // weights are rounded once more, and looked at
     for (const auto& unit : units_->list) {
+        if (watch_) unit->inputs_seen = unit->weights_seen = unit->gradients_seen = {};
         for (DelayedScale& d : unit->delayed) d.seen = 0;
         if (unit->early.rank > 0) unit->directions.begin_step();
     }
@@ -149,12 +153,13 @@ void TrainProducts::begin_step(int64_t step, int64_t steps) {
 }
 
 void TrainProducts::begin_row(int64_t row, int64_t seq) {
+    watched_row_ = watch_ && row == 0;
     row_tokens_ = static_cast<uint64_t>(row * seq);
     row_groups_ = static_cast<uint64_t>(row * ((seq + 15) / 16));
 }
 
 void TrainProducts::end_step() {
-    recording_ = false;
+    recording_ = watched_row_ = false;
     ++done_;
     ++epoch_;
     const bool turn = done_ == 2 || done_ == 4 || done_ == 8 || done_ % 20 == 0;
@@ -166,10 +171,23 @@ void TrainProducts::end_step() {
     }
 }
 
-void TrainProducts::pause() { recording_ = false; }
+void TrainProducts::pause() { recording_ = watched_row_ = false; }
 
 TrainProducts::Unit& TrainProducts::find(std::span<const Linear> unit) const {
     return *units_->by_name.at(unit[0].name);
+}
+
+void TrainProducts::look(std::optional<CastQuality>& seen, const float* x, int64_t cols, int64_t stride,
+                         const CastRule& rule, const CastOperand& operand) const {
+    if (watched_row_ && rule.format != CastFormat::bf16 && !rule.rotate) seen = cast_quality(x, cols, stride, operand);
+}
+
+std::vector<UnitQuality> TrainProducts::quality() const {
+    std::vector<UnitQuality> list;
+    for (const auto& u : units_->list)
+        if (u->inputs_seen || u->weights_seen || u->gradients_seen)
+            list.push_back({u->name, u->layer, u->inputs_seen, u->weights_seen, u->gradients_seen});
+    return list;
 }
 
 const UnitRules& TrainProducts::rules(const Unit& unit) const { return late_ ? unit.late : unit.early; }
@@ -231,6 +249,7 @@ void TrainProducts::pack_forward(Unit& u, ThreadPool& pool) {
     const std::vector<float> w = weights(u);
     CastOperand o = cast_weights(u, w, pool);
     if (recording_) u.delayed[1].seen = std::max(u.delayed[1].seen, o.amax);
+    look(u.weights_seen, w.data(), u.cols, u.cols, r.w, o);
     u.forward = PackedOperand(std::move(o), pool);
     if (r.rank > 0) {
         CastOperand b{.rows = u.rows, .cols = u.directions.rank(), .scale = {1.0f}};
@@ -263,7 +282,9 @@ void TrainProducts::forward(std::span<const Linear> unit, const float* x, int64_
     }
     std::optional<float> scale;
     if (r.delayed) scale = u.delayed[0].scale;
-    const CastOperand o = cast_rows(r.rank > 0 ? rest.data() : x, n, u.cols, u.cols, r.x, {}, scale, pool);
+    const float* source = r.rank > 0 ? rest.data() : x;
+    const CastOperand o = cast_rows(source, n, u.cols, u.cols, r.x, {}, scale, pool);
+    look(u.inputs_seen, source, u.cols, u.cols, r.x, o);
     if (recording_) u.delayed[0].seen = std::max(u.delayed[0].seen, o.amax);
     // Biases of a stack whose parts differ.
     std::vector<float> bias;
@@ -307,8 +328,8 @@ void TrainProducts::pack_back(Unit& u, ThreadPool& pool) {
         const std::vector<float> w_t = flipped(w.data(), u.rows, u.cols, u.cols, pool);
         CastRandom draws = random(u, weight_copy);
         draws.group_step = static_cast<uint64_t>(u.cols);
-        u.back = PackedOperand(
-            eden_rows(w_t.data(), u.cols, u.rows, u.rows, draws, random(u, input_signs), 0, pool), pool);
+        u.back =
+            PackedOperand(eden_rows(w_t.data(), u.cols, u.rows, u.rows, draws, random(u, input_signs), 0, pool), pool);
     } else {
         const std::vector<float> w = weights(u);
         const bool same = r.w_back.square || r.w_back.format == CastFormat::fp8;
@@ -343,6 +364,7 @@ void TrainProducts::input_gradient(std::span<const Linear> unit, const float* dy
     if (r.delayed) scale = u.delayed[2].scale;
     const CastOperand o = r.eden ? eden_rows(dy, n, u.rows, stride, draws, random(u, input_signs), 0, pool)
                                  : cast_rows(dy, n, u.rows, stride, r.dy, draws, scale, pool);
+    if (!r.eden) look(u.gradients_seen, dy, u.rows, stride, r.dy, o);
     operand_product(o, u.back, {dx, u.cols}, nullptr, *work.matmul, pool);
 }
 

@@ -47,6 +47,8 @@ public:
     size_t units() const override;
     ForwardWeight forward_weight(size_t unit) const override;
     CastOperand forward_operand(size_t unit, ThreadPool& pool) const override;
+    void watch(bool on) override { watch_ = on; }
+    std::vector<UnitQuality> quality() const override;
     bool sees_neighbours() const override;
     std::vector<float> state() const override;
     Status set_state(const std::vector<float>& state) override;
@@ -73,6 +75,8 @@ private:
     std::vector<float> used_weights(Unit& unit, ThreadPool& pool) const;  // as the forward product rounded them
     std::vector<float> used_inputs(const Unit& unit, const float* x, int64_t n, ThreadPool& pool) const;
     CastRandom random(const Unit& unit, uint32_t role) const;
+    void look(std::optional<CastQuality>& seen, const float* x, int64_t cols, int64_t stride, const CastRule& rule,
+              const CastOperand& operand) const;
     CastOperand cast_weights(const Unit& unit, const std::vector<float>& w, ThreadPool& pool) const;
     void pack_forward(Unit& unit, ThreadPool& pool);
     void pack_back(Unit& unit, ThreadPool& pool);
@@ -86,6 +90,7 @@ private:
     std::unique_ptr<Units> units_;
     int64_t step_ = 0, done_ = 0;  // done_: steps with an update, for the directions
     bool late_ = false, recording_ = false;
+    bool watch_ = false, watched_row_ = false;  // watched_row_: the row in hand is looked at
     uint64_t row_tokens_ = 0, row_groups_ = 0;  // of the step, before the row in hand
     uint64_t epoch_ = 1;                        // grows when copies of weights are out of date
 };

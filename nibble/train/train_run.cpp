@@ -2,6 +2,7 @@
 
 #include "train/schedule.h"
 
+#include <algorithm>
 #include <chrono>
 #include <variant>
 
@@ -25,6 +26,21 @@ Result<std::vector<TrainBatch>> validation_rows(const TrainConfig& config, Batch
     NIBBLE_CHECK(source.set_place(place));
     return batches;
 }
+
+// Of the steps that are left, by the median of the last ones.
+class TimeLeft {
+public:
+    double after(double seconds, int64_t left) {
+        last_.push_back(seconds);
+        if (last_.size() > 21) last_.erase(last_.begin());
+        std::vector<double> sorted = last_;
+        std::ranges::nth_element(sorted, sorted.begin() + std::ssize(sorted) / 2);
+        return sorted[sorted.size() / 2] * static_cast<double>(left);
+    }
+
+private:
+    std::vector<double> last_;
+};
 
 }  // namespace
 
@@ -50,24 +66,37 @@ Result<int64_t> run_training(const TrainConfig& config, TrainEngine& trainer, Ba
         NIBBLE_TRY(held_out, validation_rows(config, *validation));
     }
     const double flops = trainer.flops(config.sequence);
+    TimeLeft time_left;
     for (int64_t step = hooks.first_step; step < config.steps; ++step) {
-        if (hooks.stop_requested && hooks.stop_requested->load(std::memory_order_relaxed)) return step;
+        if (hooks.trace) hooks.trace->record(step >= hooks.first_step + 2 && step < hooks.first_step + 5);
+        const bool stop = hooks.stop_requested && hooks.stop_requested->load(std::memory_order_relaxed);
+        NIBBLE_TRY(const bool stops, trainer.any(stop));
+        if (stops) return step;
         const auto start = Clock::now();
         NIBBLE_TRY(const TrainBatch batch, data.next(config.batch));
         const double rate = learning_rate(config.schedule, config.optimizer.learning_rate, step, config.steps);
         StepReport report{.step = step};
         trainer.begin(step, config.steps);
-        NIBBLE_TRY(report.result, trainer.step({&batch, 1}, rate));
+        const bool last = step + 1 == config.steps;
+        const bool look = config.quality.every > 0 && (last || step % config.quality.every == 0);
+        trainer.watch(look);
+        {
+            const TraceSpan span(hooks.trace, "step", step);
+            NIBBLE_TRY(report.result, trainer.step({&batch, 1}, rate));
+        }
+        if (look) report.quality = trainer.quality();
         report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
         report.flops = flops * static_cast<double>(report.result.tokens);
         const int64_t every = config.validation.every;
-        const bool due = step + 1 == config.steps || (every > 0 && (step + 1) % every == 0);
+        report.seconds_left = time_left.after(report.seconds, config.steps - step - 1);
+        const bool due = last || (every > 0 && (step + 1) % every == 0);
         if (validation && due) {
             NIBBLE_TRY(report.validation, trainer.evaluate(held_out));
         }
         if (hooks.on_step) {
             NIBBLE_CHECK(hooks.on_step(report));
         }
+        NIBBLE_CHECK(trainer.sync());
     }
     return config.steps;
 }

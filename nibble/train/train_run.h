@@ -1,6 +1,7 @@
 // The loop of a training run: batches, steps, validation, in order; what happens around a step is the caller's.
 #pragma once
 
+#include "base/trace.h"
 #include "model/cpu/model.h"
 #include "train/batch_source.h"
 #include "train/train_config.h"
@@ -18,12 +19,15 @@ struct StepReport {
     double seconds = 0;
     double flops = 0;  // of the model, as train_flops() counts
     std::optional<double> validation;
+    std::vector<UnitQuality> quality;  // empty: not looked at
+    double seconds_left = 0;           // of the run, by the median of the last steps; validation not counted
 };
 
 struct RunHooks {
     std::function<Status(const StepReport&)> on_step;   // after the update
     const std::atomic<bool>* stop_requested = nullptr;  // looked at between steps
     int64_t first_step = 0;                             // of a run that goes on
+    Trace* trace = nullptr;  // records steps [first_step + 2, first_step + 5): those before warm up
 };
 
 // Steps [first_step, config.steps). Returns the number of steps that are done: fewer when a stop was asked for.

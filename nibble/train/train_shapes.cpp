@@ -15,10 +15,9 @@ struct LlamaShape {
     std::string_view name;
     int hidden, layers, heads, kv_heads, intermediate, vocab;
 };
-constexpr std::array llama_shapes{LlamaShape{"60m", 512, 12, 8, 4, 1536, 16384},
-                                  LlamaShape{"124m", 768, 12, 12, 4, 2048, 49152},
-                                  LlamaShape{"350m", 1024, 24, 16, 8, 2816, 49152},
-                                  LlamaShape{"1b", 2048, 16, 32, 8, 8192, 128256}};
+constexpr std::array llama_shapes{
+    LlamaShape{"60m", 512, 12, 8, 4, 1536, 16384}, LlamaShape{"124m", 768, 12, 12, 4, 2048, 49152},
+    LlamaShape{"350m", 1024, 24, 16, 8, 2816, 49152}, LlamaShape{"1b", 2048, 16, 32, 8, 8192, 128256}};
 
 constexpr uint64_t start_role = uint64_t{0x57} << 56;  // of Philox streams, with the parameter's id
 
@@ -39,14 +38,15 @@ Draw draw(const PhiloxStream& stream, int64_t element) {
 
 enum class Start : uint8_t { one, zero, normal, residual, conv, a_log, dt_bias };
 
-Start start_of(const CheckpointTensor& t) {
+// `plus_one`: norms multiply by 1 + w (gemma3).
+Start start_of(const CheckpointTensor& t, bool plus_one) {
     const std::string& name = t.name;
     if (name.ends_with(".A_log")) return Start::a_log;
     if (name.ends_with(".dt_bias")) return Start::dt_bias;
     if (name.ends_with(".bias") || name.ends_with("_bias")) return Start::zero;
     if (name.ends_with("conv1d.weight")) return Start::conv;
-    if (t.shape.size() < 2) return Start::one;  // norms, D
-    for (const char* end : {".o_proj.weight", ".down_proj.weight", ".out_proj.weight"})
+    if (t.shape.size() < 2) return plus_one ? Start::zero : Start::one;  // norms, D
+    for (const char* end : {".o_proj.weight", ".down_proj.weight", ".out_proj.weight", ".w2.weight"})
         if (name.ends_with(end)) return Start::residual;
     return Start::normal;
 }
@@ -97,9 +97,10 @@ Result<std::shared_ptr<Parameters>> random_start(Json config, DType published, u
     NIBBLE_TRY(const auto checkpoint, random_checkpoint(std::move(config)));
     NIBBLE_TRY(auto parameters, Parameters::copy(*checkpoint, published, pool));
     const double layers = checkpoint->config()["num_hidden_layers"].get<double>();
+    const bool plus_one = checkpoint->config()["model_type"] == "gemma3_text";
     for (size_t id = 0; id < parameters->count(); ++id) {
         const CheckpointTensor& t = parameters->tensors()[id];
-        const Start start = start_of(t);
+        const Start start = start_of(t, plus_one);
         const std::span<float> w = parameters->master(id);
         const PhiloxStream stream{seed, start_role | id};
         const double taps = t.shape.empty() ? 1.0 : static_cast<double>(t.shape.back());

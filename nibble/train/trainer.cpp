@@ -3,6 +3,7 @@
 #include "model/loss.h"
 #include "train/lora.h"
 #include "train/lora_export.h"
+#include "train/rank_message.h"
 #include "train/train_products.h"
 #include "train/train_run.h"
 
@@ -69,6 +70,22 @@ Result<Model> load_for_training(const std::shared_ptr<const Checkpoint>& checkpo
     return Model::load(checkpoint, like, pool);
 }
 
+TrainRanks make_ranks(RankGroup* group, const Parameters& parameters) {
+    std::vector<int64_t> sizes;
+    for (size_t id = 0; id < parameters.count(); ++id) sizes.push_back(std::ssize(parameters.master(id)));
+    return TrainRanks::make(group, sizes);
+}
+
+// Recipes whose state follows from rows of several ranks in another way than by rows.
+Status check_ranks(const TrainerOptions& options) {
+    const TrainRecipe recipe = options.precision.recipe;
+    if (options.ranks && options.ranks->size() > 1 &&
+        (recipe == TrainRecipe::fp8_delayed || recipe == TrainRecipe::nibble_nvfp4))
+        return fail("precision {}: what it remembers of the rows of a step is not shared by ranks; use one process",
+                    train_recipe_name(recipe));
+    return Ok{};
+}
+
 }  // namespace
 
 Trainer::Trainer(std::shared_ptr<Parameters> parameters, std::shared_ptr<const Checkpoint> base,
@@ -76,11 +93,12 @@ Trainer::Trainer(std::shared_ptr<Parameters> parameters, std::shared_ptr<const C
     : parameters_(std::move(parameters)),
       base_(std::move(base)),
       options_(options),
+      ranks_(make_ranks(options.ranks, *parameters_)),
       pool_(pool),
       model_(std::make_unique<Model>(std::move(model))),
       gradients_(*parameters_, model_->config().head, base_ != nullptr, pool),
       optimizer_(*parameters_, options.optimizer, block_matrices(*model_, *parameters_), *model_->workspace().matmul,
-                 options.seed),
+                 options.seed, ranks_),
       norms_(options.optimizer.skip_above, options.optimizer.skip_window) {}
 
 Result<std::unique_ptr<Trainer>> Trainer::create_adapters(std::shared_ptr<const Checkpoint> base,
@@ -96,6 +114,7 @@ Result<std::unique_ptr<Trainer>> Trainer::create_adapters(std::shared_ptr<const 
 
 Result<std::unique_ptr<Trainer>> Trainer::create(std::shared_ptr<Parameters> parameters, const TrainerOptions& options,
                                                  ThreadPool& pool) {
+    NIBBLE_CHECK(check_ranks(options));
     NIBBLE_TRY(Model model, load_for_training(parameters, options, pool));
     std::unique_ptr<Trainer> made(new Trainer(std::move(parameters), nullptr, options, std::move(model), pool));
     NIBBLE_TRY(made->products_,
@@ -119,12 +138,14 @@ Status Trainer::forward_row(const Row& row, bool keep) {
     inputs_.resize(keep ? blocks.size() + 1 : 1);
     inputs_[0].resize(size);
     float* x = inputs_[0].data();
+    const TraceSpan all(options_.trace, "forward");
     NIBBLE_CHECK(embed(*model_, row.batch, x));
     for (size_t b = 0; b < blocks.size(); ++b) {
         if (keep) {
             inputs_[b + 1] = inputs_[b];
             x = inputs_[b + 1].data();
         }
+        const TraceSpan span(options_.trace, "block", static_cast<int64_t>(b));
         NIBBLE_CHECK(blocks[b].forward(row.batch, x, work, nullptr));
     }
     return Ok{};
@@ -133,8 +154,11 @@ Status Trainer::forward_row(const Row& row, bool keep) {
 // After forward_row(row, true): the row's gradient into the tree.
 Status Trainer::backward_row(const Row& row, std::span<const float> slopes, std::span<float> log_probs) {
     std::vector<float> dx(inputs_.back().size());
-    NIBBLE_CHECK(label_gradient(model_->head(), inputs_.back().data(), row.labels, options_.sampling, slopes, dx.data(),
-                                log_probs, model_->workspace(), &gradients_));
+    {
+        const TraceSpan span(options_.trace, "head and loss");
+        NIBBLE_CHECK(label_gradient(model_->head(), inputs_.back().data(), row.labels, options_.sampling, slopes,
+                                    dx.data(), log_probs, model_->workspace(), &gradients_));
+    }
     return backward_blocks(row, dx);
 }
 
@@ -158,8 +182,11 @@ Status Trainer::backward_blocks(const Row& row, std::vector<float>& dx) {
     Workspace& work = model_->workspace();
     const auto blocks = model_->blocks();
     const ModelConfig& config = model_->config();
-    for (size_t b = blocks.size(); b-- > 0;)
+    const TraceSpan all(options_.trace, "backward");
+    for (size_t b = blocks.size(); b-- > 0;) {
+        const TraceSpan span(options_.trace, "block", static_cast<int64_t>(b));
         NIBBLE_CHECK(blocks[b].backward(row.batch, inputs_[b].data(), dx.data(), work, nullptr, &gradients_));
+    }
     std::vector<int32_t> ids;
     for (const Segment& s : row.batch.segments()) ids.insert(ids.end(), s.tokens.begin(), s.tokens.end());
     NIBBLE_CHECK(gradients_.add_rows(config.embedding, ids, dx.data(), config.hidden, config.embedding_scale));
@@ -174,40 +201,61 @@ Result<TrainStep> Trainer::backward(std::span<const TrainBatch> batches) {
             if (b.labels[i] >= 0) weight += b.weights.empty() ? 1.0 : double{b.weights[i]};
     if (!(weight > 0)) return fail("no label of the step has a weight above 0");
     TrainStep step{.weight = weight};
-    gradients_.begin_step();
-    products_->begin_step(step_, steps_);
-    int64_t number = 0;
-    std::vector<float> slopes, values;
+    int64_t rows = 0, number = 0;
     for (const TrainBatch& b : batches) {
         NIBBLE_CHECK(check(b, model_->config().vocab));
+        rows += b.rows, step.tokens += b.size();
+    }
+    const int64_t first = ranks_.rows_begin(rows), end = ranks_.rows_end(rows);
+    gradients_.begin_step(first);
+    products_->begin_step(step_, steps_);
+    std::vector<float> slopes, values, seen;  // seen: log-probabilities, or losses, of the rows of this process
+    for (const TrainBatch& b : batches) {
         slopes.resize(static_cast<size_t>(b.seq));
         values.resize(static_cast<size_t>(b.seq));
-        for (int64_t r = 0; r < b.rows; ++r) {
+        for (int64_t r = 0; r < b.rows; ++r, ++number) {
+            if (number < first || number >= end) continue;
             const Row row(b, r);
             for (size_t i = 0; i < slopes.size(); ++i) {
                 const double w = row.labels[i] < 0 ? 0.0 : row.weights.empty() ? 1.0 : double{row.weights[i]};
                 slopes[i] = static_cast<float>((options_.teacher ? w : -w) / weight);
             }
-            products_->begin_row(number++, b.seq);
+            products_->begin_row(number, b.seq);
             NIBBLE_CHECK(forward_row(row, true));
-            // Log-probabilities, or losses.
             NIBBLE_CHECK(options_.teacher ? distil_row(row, slopes, values) : backward_row(row, slopes, values));
-            for (size_t i = 0; i < slopes.size(); ++i) {
-                if (row.labels[i] < 0) continue;
-                const double w = row.weights.empty() ? 1.0 : double{row.weights[i]};
-                step.loss += (options_.teacher ? w : -w) * double{values[i]};
-            }
-            step.tokens += b.seq;
+            seen.insert(seen.end(), values.begin(), values.end());
         }
     }
+    NIBBLE_TRY(seen, of_all_rows(std::move(seen)));
+    auto value = seen.begin();
+    for (const TrainBatch& b : batches)
+        for (size_t i = 0; i < b.labels.size(); ++i, ++value) {
+            if (b.labels[i] < 0) continue;
+            const double w = b.weights.empty() ? 1.0 : double{b.weights[i]};
+            step.loss += (options_.teacher ? w : -w) * double{*value};
+        }
     step.loss /= weight;
-    gradients_.end_step();
+    NIBBLE_CHECK(gradients_.end_step(ranks_));
     products_->pause();
-    step.gradient_norm = gradients_.norm();
+    NIBBLE_TRY(step.gradient_norm, gradients_.norm(ranks_));
     return step;
 }
 
+Result<std::vector<float>> Trainer::of_all_rows(std::vector<float> own) const {
+    if (!ranks_.group) return own;
+    RankBytes bytes;
+    put_numbers(bytes, own);
+    NIBBLE_TRY(const auto from, ranks_.group->gather(std::move(bytes)));
+    std::vector<float> all;
+    for (const RankBytes& part : from) {
+        const auto numbers = RankReader(part).numbers<float>();
+        all.insert(all.end(), numbers.begin(), numbers.end());
+    }
+    return all;
+}
+
 Result<TrainStep> Trainer::backward(std::span<const TrainBatch> batches, const RowObjective& objective) {
+    if (ranks_.size() > 1) return fail("an objective of rows is for one process");
     TrainStep step;
     gradients_.begin_step();
     products_->begin_step(step_, steps_);
@@ -230,9 +278,9 @@ Result<TrainStep> Trainer::backward(std::span<const TrainBatch> batches, const R
             step.tokens += b.seq;
         }
     }
-    gradients_.end_step();
+    NIBBLE_CHECK(gradients_.end_step());
     products_->pause();
-    step.gradient_norm = gradients_.norm();
+    NIBBLE_TRY(step.gradient_norm, gradients_.norm());
     return step;
 }
 
@@ -252,8 +300,10 @@ Status Trainer::update(TrainStep& step, double learning_rate) {
         ++step_;
         return Ok{};
     }
+    const TraceSpan span(options_.trace, "optimizer and weights");
     step.clip = clip_factor(step.gradient_norm, options_.optimizer.clip);
     optimizer_.update(*parameters_, gradients_, learning_rate, step.clip, pool_);
+    NIBBLE_CHECK(share_masters());
     products_->end_step();
     ++step_;
     return renew();
@@ -275,12 +325,66 @@ Result<TrainStep> Trainer::step(std::span<const TrainBatch> batches, const RowOb
 Status Trainer::log_probs(const TrainBatch& batch, std::span<float> out) {
     NIBBLE_CHECK(check(batch, model_->config().vocab));
     if (std::ssize(out) != batch.size()) return fail("{} log-probabilities of {} tokens", out.size(), batch.size());
-    for (int64_t r = 0; r < batch.rows; ++r) {
+    std::vector<float> own;
+    for (int64_t r = ranks_.rows_begin(batch.rows); r < ranks_.rows_end(batch.rows); ++r) {
         const Row row(batch, r);
         NIBBLE_CHECK(forward_row(row, false));
+        own.resize(own.size() + static_cast<size_t>(batch.seq));
         NIBBLE_CHECK(label_log_probs(model_->head(), inputs_[0].data(), row.labels, options_.sampling,
-                                     out.subspan(static_cast<size_t>(r * batch.seq), static_cast<size_t>(batch.seq)),
-                                     model_->workspace()));
+                                     std::span(own).last(static_cast<size_t>(batch.seq)), model_->workspace()));
+    }
+    NIBBLE_TRY(const auto all, of_all_rows(std::move(own)));
+    std::ranges::copy(all, out.begin());
+    return Ok{};
+}
+
+// The parameters that this rank has updated, to the others; theirs back.
+Status Trainer::share_masters() {
+    if (!ranks_.group) return Ok{};
+    RankBytes own;
+    for (size_t id = 0; id < parameters_->count(); ++id)
+        if (ranks_.owns(id)) put_numbers<float>(own, std::span<const float>(parameters_->master(id)));
+    NIBBLE_TRY(const auto all, ranks_.group->gather(std::move(own)));
+    std::vector<RankReader> readers(all.begin(), all.end());
+    for (size_t id = 0; id < parameters_->count(); ++id) {
+        const auto values = readers[static_cast<size_t>(ranks_.owner[id])].numbers<float>();
+        if (values.size() != parameters_->master(id).size()) return fail("a rank has other parameters");
+        std::ranges::copy(values, parameters_->master(id).begin());
+    }
+    return Ok{};
+}
+
+Result<bool> Trainer::any(bool mine) { return ranks_.group ? ranks_.group->any(mine) : Result<bool>(mine); }
+
+Status Trainer::sync() {
+    if (!ranks_.group) return Ok{};
+    while (true) {  // rank 0 says `go on`, or asks for states
+        NIBBLE_TRY(const RankBytes order, ranks_.group->share({std::byte{0}}));
+        if (order != RankBytes{std::byte{1}} || ranks_.rank() == 0) return Ok{};
+        TrainState none;
+        NIBBLE_CHECK(collect_states(none));
+    }
+}
+
+// The optimizer's states of all parameters, to rank 0.
+Status Trainer::collect_states(TrainState& state) {
+    std::vector<RankBytes> to(static_cast<size_t>(ranks_.size()));
+    for (size_t id = 0; ranks_.rank() > 0 && id < parameters_->count(); ++id) {
+        if (!ranks_.owns(id)) continue;
+        put_numbers<std::byte>(to[0], bytes_of(std::as_const(optimizer_).m(id)));
+        put_numbers<std::byte>(to[0], bytes_of(std::as_const(optimizer_).v(id)));
+    }
+    NIBBLE_TRY(const auto from, ranks_.group->exchange(std::move(to)));
+    if (ranks_.rank() > 0) return Ok{};
+    std::vector<RankReader> readers(from.begin(), from.end());
+    for (size_t id = 0; id < parameters_->count(); ++id) {
+        if (ranks_.owns(id)) continue;
+        RankReader& in = readers[static_cast<size_t>(ranks_.owner[id])];
+        for (StateNumbers* numbers : {&state.m[id], &state.v[id]}) {
+            const auto bytes = in.numbers<std::byte>();
+            std::visit([&]<class T>(std::vector<T>& to) { to.resize(bytes.size() / sizeof(T)); }, *numbers);
+            std::ranges::copy(bytes, bytes_of(*numbers).begin());
+        }
     }
     return Ok{};
 }
@@ -317,6 +421,9 @@ Result<TrainState> Trainer::state() {
         s.m.push_back(optimizer_.m(id));
         s.v.push_back(optimizer_.v(id));
     }
+    if (!ranks_.group) return s;
+    NIBBLE_CHECK(ranks_.group->share({std::byte{1}}));
+    NIBBLE_CHECK(collect_states(s));
     return s;
 }
 
@@ -330,6 +437,7 @@ Status Trainer::set_state(const StoredTrainState& s) {
     };
     for (size_t id = 0; id < parameters_->count(); ++id) {
         copy(s.masters[id], std::as_writable_bytes(parameters_->master(id)));
+        if (!ranks_.owns(id)) continue;
         copy(s.m[id], bytes_of(optimizer_.m(id)));
         copy(s.v[id], bytes_of(optimizer_.v(id)));
     }

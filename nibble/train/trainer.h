@@ -10,6 +10,7 @@
 // FP32 over the weights and activations of the forward pass, whatever the recipe's products quantize.
 #pragma once
 
+#include "base/trace.h"
 #include "model/cpu/model.h"
 #include "model/parameters.h"
 #include "train/gradient_tree.h"
@@ -17,6 +18,7 @@
 #include "train/optimizer.h"
 #include "train/train_config.h"
 #include "train/train_engine.h"
+#include "train/train_ranks.h"
 
 #include <memory>
 #include <span>
@@ -37,6 +39,9 @@ struct TrainerOptions {
     // teacher. Its temperature is not 0.
     SamplingParams sampling;
     TrainLora lora;
+    Trace* trace = nullptr;  // outlives the trainer
+    // The rows of a step are dealt to these ranks; they outlive the trainer. Null: this process alone.
+    RankGroup* ranks = nullptr;
 };
 
 class Trainer : public TrainEngine {
@@ -80,11 +85,15 @@ public:
     Result<std::unique_ptr<TrainedCodes>> trained_codes(int64_t steps) override;
     Result<std::shared_ptr<const LanguageModel>> serving() override;
     Result<TrainState> state() override;
+    Status sync() override;
+    Result<bool> any(bool mine) override;
     OptimizerLayout state_layout(size_t id) const override { return optimizer_.layout(id); }
     int64_t recipe_size() const override { return std::ssize(products_->state()); }
     Status set_state(const StoredTrainState& state) override;
     std::vector<UnitLine> table() const override { return products_->table(); }
     std::vector<std::string> notes() const override;
+    void watch(bool on) override { products_->watch(on); }
+    std::vector<UnitQuality> quality() const override { return products_->quality(); }
     bool sees_neighbours() const override { return products_->sees_neighbours(); }
     double memory_gib() const override;
 
@@ -96,10 +105,15 @@ private:
     Status backward_row(const Row& row, std::span<const float> slopes, std::span<float> log_probs);
     Status backward_blocks(const Row& row, std::vector<float>& dx);
     Status distil_row(const Row& row, std::span<const float> weights, std::span<float> losses);
+    // Of the rows that ranks have, one after the other: of all rows.
+    Result<std::vector<float>> of_all_rows(std::vector<float> own) const;
+    Status share_masters();
+    Status collect_states(TrainState& state);
 
     std::shared_ptr<Parameters> parameters_;
     std::shared_ptr<const Checkpoint> base_;  // the frozen weights, when the parameters are adapters
     TrainerOptions options_;
+    TrainRanks ranks_;
     ThreadPool& pool_;
     std::unique_ptr<Model> model_;
     std::unique_ptr<StepProducts> products_;

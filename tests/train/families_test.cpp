@@ -59,7 +59,8 @@ TEST_P(Families, ExportsRunWithTheSameBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Families,
-                         testing::Values("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "nemotron_h"),
+                         testing::Values("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma3_text",
+                                         "nemotron_h"),
                          [](const auto& info) { return info.param; });
 
 TEST(TrainShapes, KnowTheirSizes) {

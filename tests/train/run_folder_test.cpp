@@ -68,6 +68,55 @@ protected:
     test::TempDir dir;
 };
 
+// A fork goes on with another run's numbers and place in the data; with the same recipe it ends with that run's bits.
+TEST_F(RunFolderTest, AForkBeginsWhereAnotherRunWas) {
+    Run whole;
+    ASSERT_TRUE(open(whole, options("whole", whole)).ok());
+    steps(whole, 0, 4);
+    const fs::path state = dir / "whole" / "checkpoints" / "step_00000004.safetensors";
+    ASSERT_TRUE(whole.folder->finish(4, *whole.trainer, *whole.data).ok());
+    fs::copy(state, dir / "state.safetensors");
+    steps(whole, 4, 7);
+
+    Run same;
+    RunFolderOptions with = options("same", same);
+    with.identity = "{\"seed\": 4}";
+    with.fork = dir / "state.safetensors";
+    ASSERT_TRUE(open(same, with).ok());
+    EXPECT_EQ(same.folder->first_step(), 4);
+    steps(same, 4, 7);
+    EXPECT_EQ(test::all_masters(same.trainer->parameters()), test::all_masters(whole.trainer->parameters()));
+    ASSERT_TRUE(same.folder->finish(7, *same.trainer, *same.data).ok());
+    const auto log = read_run_history(dir / "same");
+    ASSERT_TRUE(log.ok());
+    EXPECT_EQ(log->steps.front().step, 4);
+    same.folder.reset();
+
+    Run resumed;  // its own checkpoint, not the fork's
+    with.resume = true;
+    ASSERT_TRUE(open(resumed, with).ok());
+    EXPECT_EQ(resumed.folder->first_step(), 7);
+
+    Run quantized;  // the state of a recipe with a history begins anew
+    TrainerOptions delayed;
+    delayed.precision = *train_precision_from_name("fp8_delayed");
+    quantized.trainer = test::small_trainer(pool, delayed);
+    with = options("quantized", quantized);
+    with.fork = dir / "whole";
+    whole.folder.reset();
+    auto folder = RunFolder::open(with, *quantized.trainer, *quantized.data);
+    ASSERT_TRUE(folder.ok()) << folder.error().message();
+    quantized.folder = *std::move(folder);
+    steps(quantized, quantized.folder->first_step(), quantized.folder->first_step() + 1);
+
+    Run none;
+    with = options("none", none);
+    with.fork = dir.path();
+    const Status missing = open(none, with);
+    ASSERT_FALSE(missing.ok());
+    EXPECT_NE(missing.error().message().find("fork: "), std::string::npos);
+}
+
 TEST_F(RunFolderTest, ARunThatWasStoppedEndsWithTheSameBits) {
     Run whole;
     ASSERT_TRUE(open(whole, options("whole", whole)).ok());

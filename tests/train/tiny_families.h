@@ -21,6 +21,16 @@ inline Json tiny(const std::string& family) {
                        {"decoder_sparse_step", 1},
                        {"mlp_only_layers", Json::array()},
                        {"tie_word_embeddings", false}});
+    if (family == "mixtral")
+        config.update({{"num_local_experts", 4}, {"num_experts_per_tok", 2}, {"tie_word_embeddings", false}});
+    if (family == "gemma3_text") {
+        config.update({{"num_hidden_layers", 3},
+                       {"hidden_activation", "gelu_pytorch_tanh"},
+                       {"query_pre_attn_scalar", 8},
+                       {"sliding_window", 16},
+                       {"sliding_window_pattern", 2}});
+        config.erase("hidden_act");
+    }
     if (family == "nemotron_h") {
         config.update({{"num_hidden_layers", 3},
                        {"hybrid_override_pattern", "ME*"},

@@ -1,0 +1,119 @@
+#include "cli/ranks.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <thread>
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* started_here = "NIBBLE_RANKS_OF_ONE_MACHINE";
+
+// The arguments of this process.
+std::vector<std::string> own_arguments() {
+    std::ifstream in("/proc/self/cmdline", std::ios::binary);
+    std::vector<std::string> list;
+    for (std::string one; std::getline(in, one, '\0');) list.push_back(one);
+    return list;
+}
+
+Result<fs::path> meeting_folder() {
+    const char* base = std::getenv("TMPDIR");
+    std::string name = fmt::format("{}/nibble-ranks-XXXXXX", base && *base ? base : "/tmp");
+    if (!::mkdtemp(name.data())) return fail("{}: {}", name, std::strerror(errno));
+    return fs::path(name);
+}
+
+// The same program as rank `rank`; its standard output goes nowhere.
+Result<pid_t> start_rank(const RankPlace& place, int rank) {
+    std::vector<std::string> arguments = own_arguments(), variables;
+    for (char** v = environ; *v; ++v)
+        if (!std::string_view(*v).starts_with("NIBBLE_RANK")) variables.push_back(*v);
+    variables.push_back(fmt::format("NIBBLE_RANK={}", rank));
+    variables.push_back(fmt::format("NIBBLE_RANKS={}", place.size));
+    variables.push_back("NIBBLE_ADDRESS=" + place.address);
+    variables.push_back(std::string(started_here) + "=1");
+    const auto pointers = [](std::vector<std::string>& list) {
+        std::vector<char*> out;
+        for (std::string& one : list) out.push_back(one.data());
+        out.push_back(nullptr);
+        return out;
+    };
+    posix_spawn_file_actions_t files;
+    ::posix_spawn_file_actions_init(&files);
+    ::posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+    ::posix_spawn_file_actions_addopen(&files, 1, "/dev/null", O_WRONLY, 0);
+    pid_t id = 0;
+    const int code =
+        ::posix_spawn(&id, "/proc/self/exe", &files, nullptr, pointers(arguments).data(), pointers(variables).data());
+    ::posix_spawn_file_actions_destroy(&files);
+    if (code != 0) return fail("rank {} cannot be started: {}", rank, std::strerror(code));
+    return id;
+}
+
+}  // namespace
+
+JobRanks::JobRanks(JobRanks&&) noexcept = default;
+
+Result<JobRanks> JobRanks::join(int wanted, const std::string& identity) {
+    JobRanks job;
+    NIBBLE_TRY(RankPlace place, rank_place());
+    if (!place.alone() && wanted > 0 && wanted != place.size)
+        return fail("--ranks {}, but {} were started", wanted, place.size);
+    job.of_one_machine_ = std::getenv(started_here) != nullptr;
+    if (place.alone() && wanted > 1) {
+        place.size = wanted;
+        NIBBLE_TRY(job.folder_, meeting_folder());
+        place.address = "unix:" + (job.folder_ / "meet").string();
+        job.of_one_machine_ = true;
+        NIBBLE_CHECK(job.start(place));
+    }
+    if (place.alone()) return job;
+    NIBBLE_TRY(job.group_, RankGroup::meet(place, {.identity = identity}));
+    return job;
+}
+
+Status JobRanks::start(const RankPlace& place) {
+    for (int rank = 1; rank < place.size; ++rank) {
+        NIBBLE_TRY(const pid_t id, start_rank(place, rank));
+        started_.push_back(id);
+    }
+    return Ok{};
+}
+
+JobRanks::~JobRanks() {
+    group_.reset();
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    for (const pid_t id : started_) {
+        while (::waitpid(id, nullptr, WNOHANG) == 0) {
+            if (std::chrono::steady_clock::now() > end) {
+                ::kill(id, SIGKILL);
+                ::waitpid(id, nullptr, 0);
+                break;
+            }
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        }
+    }
+    std::error_code ignored;
+    if (!folder_.empty()) fs::remove_all(folder_, ignored);
+}
+
+int JobRanks::threads(int wanted) const {
+    if (wanted > 0 || !of_one_machine_) return wanted;
+    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / size());
+}
+
+}  // namespace nibble

@@ -1,0 +1,127 @@
+// What a run says of its rounded operands.
+#include "page/html.h"
+#include "train/cast_quality.h"
+#include "train/run_history.h"
+#include "train/small_trainer.h"
+
+#include <cmath>
+
+namespace nibble::test {
+namespace {
+
+std::vector<float> noise(int64_t n, uint32_t seed) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    std::vector<float> x(static_cast<size_t>(n));
+    for (float& v : x) v = round_to_bf16(normal(random));
+    return x;
+}
+
+CastQuality quality_of(const std::vector<float>& x, int64_t rows, const CastRule& rule, uint64_t draw = 0) {
+    ThreadPool pool(1);
+    const int64_t cols = std::ssize(x) / rows;
+    return cast_quality(x.data(), cols, cols, cast_rows(x.data(), rows, cols, cols, rule, {.draw = draw}, {}, pool));
+}
+
+TEST(CastQuality, NumbersThatTheFormatHoldsLoseNothing) {
+    std::vector<float> x;
+    for (int i = 0; i < 128; ++i)
+        x.push_back((i % 2 ? -1.0f : 1.0f) * std::array{0.5f, 1.0f, 3.0f, 6.0f}[size_t(i % 4)]);
+    for (const CastFormat format : {CastFormat::bf16, CastFormat::mxfp8, CastFormat::nvfp4}) {
+        const CastQuality q = quality_of(x, 2, {.format = format});
+        EXPECT_NEAR(q.error, 0, 1e-12) << int(format);
+        EXPECT_NEAR(q.gain, 1, 1e-6) << int(format);
+        EXPECT_EQ(q.zeroed + q.saturated, 0) << int(format);
+    }
+}
+
+// The noise of each format on a normal distribution, relative: E4M3 has steps of 1/8 at the top of a binade, E2M1 of
+// 1/2. Scales of blocks are in it.
+TEST(CastQuality, ErrorsAreThoseOfTheFormats) {
+    const std::vector<float> x = noise(64 * 256, 1);
+    for (const auto& [format, low, high] : {std::tuple{CastFormat::fp8, 0.02, 0.03},
+                                            {CastFormat::fp8_block, 0.02, 0.03},
+                                            {CastFormat::mxfp8, 0.02, 0.03},
+                                            {CastFormat::fp8_e5m2, 0.04, 0.06},
+                                            {CastFormat::nvfp4, 0.08, 0.11}}) {
+        const CastQuality q = quality_of(x, 64, {.format = format});
+        EXPECT_GT(std::sqrt(q.error), low) << int(format);
+        EXPECT_LT(std::sqrt(q.error), high) << int(format);
+        EXPECT_NEAR(q.gain, 1, 0.01) << int(format);
+    }
+}
+
+// Rounding to the nearest has a bias on one draw of small numbers; stochastic rounding has none in the mean.
+TEST(CastQuality, GainShowsBias) {
+    std::vector<float> x(16 * 64, 0.2f);
+    for (size_t i = 0; i < x.size(); i += 16) x[i] = 6.0f;  // the block's scale is 1: 0.2 rounds to 0
+    const double top = 36.0, small = 15 * 0.04;
+    EXPECT_NEAR(quality_of(x, 16, {.format = CastFormat::nvfp4}).gain, top / (top + small), 1e-3);
+    double mean = 0;
+    for (uint64_t draw = 0; draw < 40; ++draw)
+        mean += quality_of(x, 16, {.format = CastFormat::nvfp4, .stochastic = true}, draw).gain / 40;
+    EXPECT_NEAR(mean, 1, 2e-3);
+}
+
+TEST(CastQuality, CountsBlocksThatVanish) {
+    std::vector<float> x = noise(4 * 64, 2);
+    x[0] = 4e6f;
+    const CastQuality q = quality_of(x, 4, {.format = CastFormat::nvfp4});
+    EXPECT_NEAR(q.zeroed, 15.0 / 16, 1e-9);
+    EXPECT_EQ(quality_of(noise(4 * 64, 2), 4, {.format = CastFormat::nvfp4}).zeroed, 0);
+}
+
+TrainerOptions with(const std::string& recipe) {
+    TrainerOptions options;
+    options.precision = *train_precision_from_name(recipe);
+    return options;
+}
+
+TEST(QualityOfARun, LookingChangesNoBit) {
+    for (const std::string recipe : {"bf16", "fp8_delayed", "fp8_block", "nvfp4", "nibble_nvfp4"}) {
+        ThreadPool pool(2);
+        const TrainBatch batch = random_batch(3, 32, 48, 7);
+        std::vector<float> want;
+        for (const bool watch : {false, true}) {
+            const auto trainer = small_trainer(pool, with(recipe));
+            trainer->begin(0, 4);
+            for (int s = 0; s < 4; ++s) {
+                trainer->watch(watch && s % 2 == 0);
+                ASSERT_TRUE(trainer->step({&batch, 1}, 0.01).ok());
+            }
+            EXPECT_EQ(trainer->quality().empty(), recipe == "bf16" || !watch) << recipe;
+            if (!watch) want = all_masters(trainer->parameters());
+            EXPECT_EQ(all_masters(trainer->parameters()), want) << recipe << (watch ? ", watched" : "");
+        }
+    }
+}
+
+TEST(QualityOfARun, EveryRoundedUnitIsSeenAndReadBack) {
+    ThreadPool pool(1);
+    const auto trainer = small_trainer(pool, with("nvfp4"));
+    trainer->begin(0, 2);
+    trainer->watch(true);
+    const TrainBatch batch = random_batch(2, 32, 48, 7);
+    ASSERT_TRUE(trainer->step({&batch, 1}, 0.01).ok());
+    const auto seen = trainer->quality();
+    int64_t rounded = 0;
+    for (const UnitLine& line : trainer->table()) rounded += line.forward.find("NVFP4") != std::string::npos;
+    ASSERT_EQ(std::ssize(seen), rounded);
+    for (const UnitQuality& unit : seen) {
+        ASSERT_TRUE(unit.inputs && unit.weights && unit.gradients) << unit.name;
+        EXPECT_GT(unit.inputs->error, 1e-3) << unit.name;
+        EXPECT_GT(unit.weights->error, 1e-3) << unit.name;
+        EXPECT_GT(unit.gradients->error, unit.inputs->error) << unit.name;  // stochastic: more noise
+        UnitQuality read;
+        ASSERT_TRUE(read_quality(to_json(unit), read).ok());
+        EXPECT_EQ(to_json(read), to_json(unit));
+    }
+    const std::string section = quality_section(seen, 0);
+    for (const UnitQuality& unit : seen) EXPECT_NE(section.find(name_cell(unit.name)), std::string::npos) << unit.name;
+    EXPECT_EQ(quality_section({}, 0), "");
+    UnitQuality bad;
+    EXPECT_FALSE(read_quality({{"unit", 3}, {"layer", 0}}, bad).ok());
+}
+
+}  // namespace
+}  // namespace nibble::test

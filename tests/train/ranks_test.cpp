@@ -1,0 +1,151 @@
+// Training by several ranks: the bits of one. Ranks are threads here; whole processes are below.
+#include "train/small_trainer.h"
+#include "train/tiny_families.h"
+
+#include "support/files.h"
+#include "train/train_shapes.h"
+
+#include <atomic>
+#include <cmath>
+#include <thread>
+
+namespace nibble::test {
+namespace {
+
+struct Seen {
+    std::vector<double> losses, norms;
+    std::vector<float> masters, log_probs;
+    TrainState state;
+    std::string error;
+};
+
+struct RanksRun {
+    TrainerOptions options;
+    Json config = small_llama();
+    std::vector<TrainBatch> batches;
+    int steps = 3;
+};
+
+TrainBatch held_out() { return random_batch(3, 24, 48, 77); }
+
+Status train_rank(const RanksRun& run, RankGroup* group, Seen& seen) {
+    ThreadPool pool(1);
+    TrainerOptions options = run.options;
+    options.ranks = group;
+    NIBBLE_TRY(auto parameters, random_start(run.config, DType::bf16, 5, pool));
+    NIBBLE_TRY(const auto trainer, Trainer::create(parameters, options, pool));
+    trainer->begin(0, run.steps);
+    for (int s = 0; s < run.steps; ++s) {
+        NIBBLE_TRY(const TrainStep step, trainer->step(run.batches, 0.01));
+        seen.losses.push_back(step.loss);
+        seen.norms.push_back(step.gradient_norm);
+        NIBBLE_CHECK(trainer->sync());
+    }
+    const TrainBatch other = held_out();
+    seen.log_probs.resize(static_cast<size_t>(other.size()));
+    NIBBLE_CHECK(trainer->log_probs(other, seen.log_probs));
+    if (!group || group->rank() == 0) {
+        NIBBLE_TRY(seen.state, trainer->state());
+    }
+    NIBBLE_CHECK(trainer->sync());
+    seen.masters = all_masters(trainer->parameters());
+    return Ok{};
+}
+
+std::vector<Seen> train_ranks(const RanksRun& run, int size) {
+    std::vector<Seen> seen(static_cast<size_t>(size));
+    TempDir dir;
+    std::vector<std::thread> threads;
+    for (int r = 0; r < size; ++r)
+        threads.emplace_back([&, r] {
+            const auto group =
+                RankGroup::meet({.rank = r, .size = size, .address = "unix:" + (dir / "meet").string()}, {});
+            Seen& mine = seen[static_cast<size_t>(r)];
+            const Status done = group.ok() ? train_rank(run, group->get(), mine) : Status(group.error());
+            if (!done.ok()) mine.error = done.error().message();
+        });
+    for (std::thread& t : threads) t.join();
+    return seen;
+}
+
+void expect_same(const RanksRun& run, const std::string& what) {
+    Seen want;
+    const Status alone = train_rank(run, nullptr, want);
+    ASSERT_TRUE(alone.ok()) << alone.error().message();
+    for (const int size : {2, 3, 4}) {
+        const std::vector<Seen> all = train_ranks(run, size);
+        for (const Seen& seen : all) {
+            ASSERT_EQ(seen.error, "") << what << ", " << size << " ranks";
+            EXPECT_EQ(seen.losses, want.losses) << what << ", " << size << " ranks";
+            EXPECT_EQ(seen.norms, want.norms) << what << ", " << size << " ranks";
+            EXPECT_EQ(seen.masters, want.masters) << what << ", " << size << " ranks";
+            EXPECT_EQ(seen.log_probs, want.log_probs) << what << ", " << size << " ranks";
+        }
+        EXPECT_EQ(all[0].state.m, want.state.m) << what << ", " << size << " ranks";
+        EXPECT_EQ(all[0].state.v, want.state.v) << what << ", " << size << " ranks";
+    }
+}
+
+// Rows that no power of two divides, in two batches, fewer rows than ranks too.
+TEST(TrainRanks, AnyNumberGivesTheBitsOfOne) {
+    const TrainBatch all = random_batch(7, 24, 48, 9);
+    for (const auto& [name, batches] : {std::pair{"seven rows", std::vector{all}},
+                                        {"two batches", std::vector{rows_of(all, 0, 3), rows_of(all, 3, 3)}},
+                                        {"two rows", std::vector{rows_of(all, 2, 2)}}})
+        expect_same({.batches = batches}, name);
+}
+
+TEST(TrainRanks, InEveryRecipeThatHasNoMemoryOfRows) {
+    for (const char* recipe : {"fp32", "fp8", "fp8_block", "mxfp8", "nvfp4"}) {
+        RanksRun run{.batches = {random_batch(5, 32, 48, 3)}};
+        run.options.precision = *train_precision_from_name(recipe);
+        run.config["hidden_size"] = 64;
+        if (run.options.precision.recipe == TrainRecipe::fp32) continue;  // random_start publishes BF16 here
+        expect_same(run, recipe);
+    }
+}
+
+TEST(TrainRanks, WithMuonAndStatesInBf16) {
+    RanksRun run{.batches = {random_batch(5, 24, 48, 4)}};
+    run.options.optimizer.kind = OptimizerKind::muon;
+    run.options.optimizer.bf16_states = true;
+    expect_same(run, "muon");
+}
+
+// Experts without tokens in some rows have no gradient there.
+TEST(TrainRanks, WithExpertsThatSomeRowsDoNotChoose) {
+    for (const char* family : {"qwen3_moe", "nemotron_h"}) {
+        RanksRun run{.config = tiny(family), .batches = {random_batch(6, 5, 48, 6)}};
+        expect_same(run, family);
+    }
+}
+
+TEST(TrainRanks, RecipesWithAMemoryOfRowsAreRefused) {
+    for (const char* recipe : {"fp8_delayed", "nibble_nvfp4"}) {
+        RanksRun run{.batches = {random_batch(2, 24, 48, 9)}};
+        run.options.precision = *train_precision_from_name(recipe);
+        for (const Seen& seen : train_ranks(run, 2)) EXPECT_NE(seen.error.find("use one process"), std::string::npos);
+    }
+}
+
+TEST(TrainRanks, OwnersShareParametersBySize) {
+    RankGroup* none = nullptr;
+    EXPECT_TRUE(TrainRanks::make(none, std::vector<int64_t>{3, 4}).owns(1));
+    const auto said = [] {
+        TempDir dir;
+        std::vector<std::vector<int>> owners(2);
+        std::vector<std::thread> threads;
+        for (int r = 0; r < 2; ++r)
+            threads.emplace_back([&, r] {
+                const auto g = RankGroup::meet({.rank = r, .size = 2, .address = "unix:" + (dir / "m").string()}, {});
+                if (g.ok()) owners[size_t(r)] = TrainRanks::make(g->get(), std::vector<int64_t>{1, 5, 4, 2}).owner;
+            });
+        for (std::thread& t : threads) t.join();
+        return owners;
+    }();
+    EXPECT_EQ(said[0], (std::vector<int>{0, 0, 1, 1}));
+    EXPECT_EQ(said[1], said[0]);
+}
+
+}  // namespace
+}  // namespace nibble::test
