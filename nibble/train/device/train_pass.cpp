@@ -9,20 +9,12 @@
 namespace nibble {
 namespace {
 
-const Rope* rope_of_block(const BlockConfig& block) {
-    const auto* a = std::get_if<AttentionConfig>(&block.mixer);
-    return a && a->rope.dims > 0 ? &a->rope : nullptr;
-}
-
 bool one_kind(const DeviceMixer& a, const DeviceMixer& b) {
     const auto x = a.attention(), y = b.attention();
     return x->kv == y->kv && x->q_heads == y->q_heads && x->window == y->window && x->softmax_scale == y->softmax_scale;
 }
 
 }  // namespace
-
-const DeviceAttention* TrainPass::attention(size_t block) const { return attention_of(weights_.layers()[block]); }
-const DeviceMlp* TrainPass::mlp(size_t block) const { return mlp_of(weights_.layers()[block]); }
 
 Result<std::vector<TrainMemoryPlan::Item>> TrainPass::sizes(const TrainWeights& weights, const TrainPassShape& shape,
                                                             const DeviceInfo& device) {
@@ -45,7 +37,7 @@ Result<std::unique_ptr<TrainPass>> TrainPass::create(const TrainWeights& weights
             pass->kinds_, [&](const Kind& k) { return one_kind(*layers[k.layer].mixer, *layers[b].mixer); });
         pass->kind_of_[b] = static_cast<size_t>(like - pass->kinds_.begin());
         if (like == pass->kinds_.end()) pass->kinds_.emplace_back().layer = b;
-        if (const Rope* rope = rope_of_block(layers[b].config)) pass->memory_.rotary().add(*rope);
+        if (const Rope* rope = layers[b].mixer->rope()) pass->memory_.rotary().add(*rope);
     }
     if (pass->kinds_.empty()) return fail("--device cuda does not train models without attention yet");
     NIBBLE_CHECK(pass->allocate());
@@ -56,11 +48,12 @@ Status TrainPass::allocate() {
     NIBBLE_TRY(const TrainScratch scratch, TrainScratch::make(weights_, shape_, device_));
     const int64_t n = shape_.tokens(), w = hidden();
     NIBBLE_TRY(kept_memory_, DeviceArena::create(device_.index, scratch.kept));
-    Kept shared;
     const auto rest = [&](size_t b, Kept& to) -> Status {
         NIBBLE_TRY(to.x, kept_memory_->allocate(2 * padded_rows(n) * w));
-        NIBBLE_TRY(to.wide, kept_memory_->allocate(2 * n * TrainScratch::wide_of(weights_.layers()[b])));
-        NIBBLE_TRY(to.heads, kept_memory_->allocate(2 * n * TrainScratch::heads_of(weights_.layers()[b])));
+        NIBBLE_TRY(const TrainMixerSizes sizes, weights_.mixer(b).sizes(n));
+        for (const int64_t bytes : sizes.kept) {
+            NIBBLE_TRY(to.rest.emplace_back(), kept_memory_->allocate(bytes));
+        }
         return Ok{};
     };
     const DeviceArena::Mark start = kept_memory_->mark();
@@ -75,7 +68,7 @@ Status TrainPass::allocate() {
             NIBBLE_CHECK(rest(b, kept));
             end = kept_memory_->mark();
         }
-        kept_.push_back(kept);
+        kept_.push_back(std::move(kept));
     }
     kept_memory_->release(start);
     NIBBLE_CHECK(kept_memory_->allocate(end - start));
@@ -88,7 +81,6 @@ Status TrainPass::allocate() {
     NIBBLE_TRY(d_stream_, kept_memory_->allocate_array<float>(n * w));
     NIBBLE_TRY(dy_, kept_memory_->allocate(2 * n * w));
     NIBBLE_TRY(dx_, kept_memory_->allocate(2 * n * w));
-    NIBBLE_TRY(back_, BackSizes::make(weights_, shape_));
     NIBBLE_TRY(workspace_, kept_memory_->allocate(scratch.workspace));
     NIBBLE_CHECK(memory_.reserve(scratch.together, n));
     return memory_.reserve_rotary(shape_.seq, host_);
@@ -169,23 +161,23 @@ Status TrainPass::forward(bool keep) {
     NIBBLE_CHECK(cuda::embed(weights_.published(weights_.flat().embedding), step.tokens, tokens_, hidden(),
                              kept_[0].stream, false, stream_));
     for (size_t b = 0; b < layers.size(); ++b) {
-        Kept kept = kept_[b];
-        // Nothing is read again: streams in turns.
-        if (!keep) kept.stream = kept_[b % 2].stream;
-        if (!keep || shape_.recompute == Recompute::block) kept.wide = nullptr;
+        const Kept& kept = kept_[b];
+        std::byte* const stream = keep ? kept.stream : kept_[b % 2].stream;  // in turns where nothing is read again
         cuda::AddNorm norm{.tokens = tokens_,
                            .width = hidden(),
-                           .h = kept.stream,
+                           .h = stream,
                            .weight = layers[b].norm,
                            .eps = weights_.config().norm_eps,
                            .out = {kept.x}};
         if (b > 0) {
             norm.h = keep ? kept_[b - 1].stream : kept_[(b - 1) % 2].stream;
-            norm.sum = kept.stream;
+            norm.sum = stream;
             norm.update = y_;
         }
         NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, stream_));
-        NIBBLE_CHECK(block_forward(b, kept, y_));
+        TrainWork work = work_of(step_of(b));
+        const bool rest = keep && shape_.recompute != Recompute::block;
+        NIBBLE_CHECK(weights_.mixer(b).forward(kept.x, kept.rest, rest, y_, work));
     }
     const size_t last = layers.size() - 1;
     return cuda::add_norm({.tokens = tokens_,
@@ -199,37 +191,12 @@ Status TrainPass::forward(bool keep) {
                           step.overlap, stream_);
 }
 
-Status TrainPass::block_forward(size_t b, const Kept& kept, float* y) {
-    return attention(b) ? attention_forward(b, kept, y) : mlp_forward(b, kept, y);
-}
-
-Status TrainPass::attention_forward(size_t b, const Kept& kept, float* y) {
-    DeviceStep& step = step_of(b);
-    const DeviceScope scope(step);
-    const DeviceAttention& a = *attention(b);
-    NIBBLE_TRY(float* qkv, step.scratch.allocate_array<float>(tokens_ * a.in().rows));
-    NIBBLE_TRY(std::byte * q, step.scratch.allocate(2 * tokens_ * a.out().cols));
-    NIBBLE_CHECK(a.in().forward({.x = kept.x}, tokens_, qkv, step));
-    if (kept.wide) NIBBLE_CHECK(cuda::to_rows(qkv, 0, tokens_, a.in().rows, {kept.wide}, step.overlap, stream_));
-    NIBBLE_CHECK(cuda::rope_append(a.rope_append(qkv, q, step), a.cache(step), step.overlap, stream_));
-    NIBBLE_CHECK(a.attend(q, kept.heads, step));
-    if (!y) return Ok{};
-    return a.out().forward({.x = kept.heads}, tokens_, y, hidden(), step);
-}
-
-Status TrainPass::mlp_forward(size_t b, const Kept& kept, float* y) {
-    DeviceStep& step = step_of(b);
-    const DeviceScope scope(step);
-    const DeviceMlp& m = *mlp(b);
-    const MlpConfig& c = m.config();
-    NIBBLE_TRY(float* in, step.scratch.allocate_array<float>(tokens_ * m.in().rows));
-    NIBBLE_CHECK(m.in().forward({.x = kept.x}, tokens_, in, step));
-    if (kept.wide) NIBBLE_CHECK(cuda::to_rows(in, 0, tokens_, m.in().rows, {kept.wide}, step.overlap, stream_));
-    if (!y) return Ok{};
-    NIBBLE_TRY(std::byte * mid, step.scratch.allocate(m.mid_bytes(tokens_)));
-    NIBBLE_CHECK(
-        cuda::activate(c.activation, c.gated, in, m.in().rows, tokens_, c.intermediate, {mid}, step.overlap, stream_));
-    return m.out().forward({.x = mid}, tokens_, y, hidden(), step);
+TrainWork TrainPass::work_of(DeviceStep& step) {
+    return {.step = step,
+            .published = weights_.published(),
+            .plans = plans_,
+            .workspace = workspace_,
+            .first = upload_.at<int32_t>(first_)};
 }
 
 }  // namespace nibble

@@ -2,30 +2,22 @@
 // their products can be kept; the way back is kernels/train_cuda.h.
 //
 //   stream b   the residual stream that block b reads, BF16; always kept
-//   x, wide, heads   of a block: its normed input; the first product's output rounded to BF16 (q, k and v before norms
-//              and rotary embedding; gate and up); what attention gives. Kept, or computed again (Recompute::block)
+//   x, rest    of a block: its normed input; what its mixer keeps (TrainMixerSizes::kept). Kept, or computed again
+//              (Recompute::block)
 //
 // All work is queued in one stream; only prepare() may wait (for the copies of the micro-batch before last).
 #pragma once
 
-#include "model/device/attention.h"
-#include "model/device/mlp.h"
+#include "model/device/batch.h"
+#include "model/device/step_memory.h"
 #include "train/device/memory_plan.h"
 #include "train/device/micro_batch.h"
-#include "train/device/train_back.h"
+#include "train/device/train_mixer.h"
 #include "train/device/train_weights.h"
 
 #include <array>
 
 namespace nibble {
-
-// Sizes of a pass that do not change from step to step.
-struct TrainPassShape {
-    int64_t rows = 0, seq = 0;  // of a micro-batch, at most
-    Recompute recompute = Recompute::none;
-
-    int64_t tokens() const { return rows * seq; }
-};
 
 // Copies from host memory that is used in turns: before the third, the first must have arrived.
 class CopyGuard {
@@ -80,8 +72,7 @@ private:
     struct Kept {  // of a block
         std::byte* stream = nullptr;
         std::byte* x = nullptr;
-        std::byte* wide = nullptr;
-        std::byte* heads = nullptr;
+        std::vector<std::byte*> rest;
     };
     TrainPass(const TrainWeights& weights, const TrainPassShape& shape, const DeviceInfo& device, const Stream& stream,
               Workspace host)
@@ -95,25 +86,14 @@ private:
 
     Status allocate();
     Status fill_kind(Kind& kind, const Batch& texts);
-    const DeviceAttention* attention(size_t block) const;
-    const DeviceMlp* mlp(size_t block) const;
     DeviceStep& step_of(size_t block) { return *kinds_[kind_of_[block]].step; }
     int64_t hidden() const { return weights_.config().hidden; }
 
-    // x and wide (and heads) of a block from its stream; `y`: its output, null: not wanted.
-    Status block_forward(size_t block, const Kept& kept, float* y);
-    Status attention_forward(size_t block, const Kept& kept, float* y);
-    Status mlp_forward(size_t block, const Kept& kept, float* y);
+    TrainWork work_of(DeviceStep& step);
     // The gradient of the stream through a block: d_stream_ += ...
     Status block_backward(size_t block, float* gradient);
-    // dy_ -> dx_.
-    Status attention_backward(size_t block, const Kept& kept, float* gradient);
-    Status mlp_backward(size_t block, const Kept& kept, float* gradient);
     // Logits in slabs, log-probabilities; with `gradient` the way back to normed_, whose gradient goes to dx_.
     Status head(float* log_probs, float* gradient);
-    // Of a linear: dx = dy W, dw = dy^T x.
-    Status linear_backward(const FlatMatrix& w, const std::byte* dy, const std::byte* x, std::byte* dx, float* gradient,
-                           int64_t tokens, bool add);
 
     const TrainWeights& weights_;
     TrainPassShape shape_;
@@ -133,7 +113,6 @@ private:
     std::byte* dx_ = nullptr;      // [tokens, hidden] BF16
     std::byte* workspace_ = nullptr;
     BackPlans plans_;
-    BackSizes back_;
 
     // Of the micro-batch in hand.
     int64_t tokens_ = 0;

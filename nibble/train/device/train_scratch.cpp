@@ -1,8 +1,6 @@
 #include "train/device/train_scratch.h"
 
 #include "base/checked.h"
-#include "train/device/train_back.h"
-#include "train/device/train_pass.h"
 
 #include <algorithm>
 #include <bit>
@@ -13,27 +11,7 @@ namespace {
 constexpr int64_t slab_bytes = int64_t{3} << 29;  // of logits and their gradient
 constexpr int64_t documents_of_tokens = 32;       // one document in so many tokens is planned for
 
-int64_t whole(int64_t bytes) { return round_up(bytes, DeviceArena::alignment); }
-
 }  // namespace
-
-const DeviceAttention* attention_of(const DeviceLayer& layer) {
-    if (!std::holds_alternative<AttentionConfig>(layer.config.mixer)) return nullptr;
-    return static_cast<const DeviceAttention*>(layer.mixer.get());
-}
-
-const DeviceMlp* mlp_of(const DeviceLayer& layer) {
-    if (!std::holds_alternative<MlpConfig>(layer.config.mixer)) return nullptr;
-    return static_cast<const DeviceMlp*>(layer.mixer.get());
-}
-
-int64_t TrainScratch::wide_of(const DeviceLayer& layer) {
-    return attention_of(layer) ? attention_of(layer)->in().rows : mlp_of(layer)->in().rows;
-}
-
-int64_t TrainScratch::heads_of(const DeviceLayer& layer) {
-    return attention_of(layer) ? attention_of(layer)->out().cols : 0;
-}
 
 int64_t TrainScratch::documents(const TrainPassShape& shape) {
     return std::max(shape.rows, shape.tokens() / documents_of_tokens);
@@ -53,43 +31,38 @@ Result<TrainScratch> TrainScratch::make(const TrainWeights& weights, const Train
     TrainScratch s;
     int64_t rest = 0, largest_rest = 0;
     std::vector<StateLayout> kinds;
-    NIBBLE_TRY(const BackSizes back, BackSizes::make(weights, shape));
-    for (const DeviceLayer& layer : weights.layers()) {
-        const int64_t wide = wide_of(layer), heads = heads_of(layer);
-        const int64_t of_block = whole(2 * padded_rows(n) * w) + whole(2 * n * wide) + whole(2 * n * heads);
+    s.workspace = std::max(cuda::back_workspace_bytes, cuda::norm_backward_workspace(w));
+    for (size_t b = 0; b < weights.layers().size(); ++b) {
+        const DeviceMixer& engine = *weights.layers()[b].mixer;
+        NIBBLE_TRY(const TrainMixerSizes sizes, weights.mixer(b).sizes(n));
+        int64_t of_block = whole(2 * padded_rows(n) * w), forward = sizes.forward;
+        for (const int64_t bytes : sizes.kept) of_block += whole(bytes);
         rest += of_block;
         largest_rest = std::max(largest_rest, of_block);
-        int64_t forward = 0, backward = 0;
-        if (const DeviceAttention* a = attention_of(layer)) {
-            auto problem = *a->attention();
-            const StateLayout state = a->state();
-            problem.kv.page_stride = round_up(state.page_bytes, StateMemory::alignment);
-            problem.most_segments = shape.rows;
-            problem.most_rows = n;
-            problem.most_tokens =
+        if (auto problem = engine.attention()) {
+            const StateLayout state = engine.state();
+            problem->kv.page_stride = round_up(state.page_bytes, StateMemory::alignment);
+            problem->most_segments = shape.rows;
+            problem->most_rows = n;
+            problem->most_tokens =
                 static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(shape.seq, 1024))));
-            problem.table_pitch = problem.most_tokens / kv_page_tokens;
+            problem->table_pitch = problem->most_tokens / kv_page_tokens;
             int64_t workspace = attention;
             if (attention == 0) {
-                NIBBLE_TRY(const cuda::AttentionPlan plan, cuda::plan_attention(problem, device));
+                NIBBLE_TRY(const cuda::AttentionPlan plan, cuda::plan_attention(*problem, device));
                 workspace = plan.workspace_bytes;
             }
-            forward = whole(4 * n * wide) + whole(2 * n * heads) + whole(workspace);
-            backward = whole(2 * n * wide) * 2 + whole(2 * n * heads) + whole(back.attention);
+            forward += whole(workspace);
             if (std::ranges::none_of(kinds, [&](const StateLayout& k) {
                     return k.page_bytes == state.page_bytes && k.window == state.window;
                 })) {
                 kinds.push_back(state);
                 s.pages += pool_bytes({&state, 1}, page_tokens(shape), documents(shape));
             }
-        } else {
-            const int64_t mid = mlp_of(layer)->out().cols;
-            forward = whole(4 * n * wide) + whole(2 * padded_rows(n) * mid);
-            backward = 2 * whole(2 * padded_rows(n) * mid) + whole(2 * n * wide);
         }
-        s.together = std::max({s.together, forward, backward});
+        s.workspace = std::max(s.workspace, sizes.workspace);
+        s.together = std::max({s.together, forward, sizes.backward});
     }
-    s.workspace = back.shared;
     const auto blocks = std::ssize(weights.layers());
     s.kept = (shape.recompute == Recompute::block ? largest_rest : rest) + (blocks + 1) * whole(2 * n * w) +
              whole(2 * padded_rows(n) * w) + 2 * whole(4 * n * w) + 2 * whole(2 * n * w) + whole(s.workspace);

@@ -6,14 +6,6 @@
 
 namespace nibble {
 
-class DeviceAttention;
-class DeviceMlp;
-struct TrainPassShape;
-
-// Null: the block is the other one.
-const DeviceAttention* attention_of(const DeviceLayer& layer);
-const DeviceMlp* mlp_of(const DeviceLayer& layer);
-
 struct TrainScratch {
     int64_t kept = 0;       // from forward to the way back, and what every block shares
     int64_t together = 0;   // of the largest part of a pass
@@ -24,9 +16,6 @@ struct TrainScratch {
     // `attention`: bytes of its workspace, where they are known; 0: those of one document a row.
     static Result<TrainScratch> make(const TrainWeights& weights, const TrainPassShape& shape, const DeviceInfo& device,
                                      int64_t attention = 0);
-    // Columns of what a block keeps: its first product's outputs; attention's result.
-    static int64_t wide_of(const DeviceLayer& layer);
-    static int64_t heads_of(const DeviceLayer& layer);
     // Documents of a micro-batch that need no more memory than planned, and tokens in their pages.
     static int64_t documents(const TrainPassShape& shape);
     static int64_t page_tokens(const TrainPassShape& shape);

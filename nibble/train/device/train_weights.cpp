@@ -1,8 +1,6 @@
 #include "train/device/train_weights.h"
 
 #include "base/checked.h"
-#include "model/device/attention.h"
-#include "model/device/mlp.h"
 
 #include <cstring>
 
@@ -54,11 +52,26 @@ Result<TrainWeights> TrainWeights::plan(std::shared_ptr<Parameters> parameters, 
 
 Status TrainWeights::make_parts(DeviceWeights& weights) {
     layers_.clear();
-    for (const Block& block : parts_.blocks) {
-        NIBBLE_TRY(DeviceLayer layer, DeviceLayer::make(config_, block, weights));
+    mixers_.clear();
+    const TrainVectors vectors{
+        .place = [&](const std::string& tensor) -> Result<int64_t> {
+            const int64_t at = place(tensor);
+            if (at < 0) return fail("parameter '{}' is missing", tensor);
+            return at;
+        },
+        .at = [&](int64_t place) { return vectors_ ? vectors_ + (place - flat_.matrix_elements) : nullptr; }};
+    for (size_t b = 0; b < parts_.blocks.size(); ++b) {
+        NIBBLE_TRY(DeviceLayer layer, DeviceLayer::make(config_, parts_.blocks[b], weights));
+        NIBBLE_TRY(const int64_t norm, vectors.place(layer.config.norm));
+        layer.norm = vectors.at(norm);
+        NIBBLE_TRY(auto mixer, make_train_mixer(config_, layer, flat_.units[b], vectors));
+        mixers_.push_back(std::move(mixer));
         layers_.push_back(std::move(layer));
     }
     NIBBLE_TRY(head_, weights.linear(head_linear(config_, parts_.head)));
+    train_head_ = TrainLinear(flat_.head, head_);
+    NIBBLE_TRY(const int64_t norm, vectors.place(config_.norm));
+    norm_ = vectors.at(norm);
     return Ok{};
 }
 
@@ -88,14 +101,6 @@ Status TrainWeights::load(int gradients, const DeviceInfo& device, const Stream&
     NIBBLE_CHECK(fill_device(published_, 0, 2 * flat_.elements, stream));
     NIBBLE_TRY(DeviceWeights weights, DeviceWeights::loader(*parameters_, *operands_, stream));
     NIBBLE_CHECK(make_parts(weights));
-    for (DeviceLayer& layer : layers_) {
-        layer.norm = vector(layer.config.norm);
-        if (const auto* a = std::get_if<AttentionConfig>(&layer.config.mixer); a && a->qk_norm)
-            static_cast<DeviceAttention&>(*layer.mixer)
-                .use_norms(vector(layer.config.prefix + ".q_norm.weight"),
-                           vector(layer.config.prefix + ".k_norm.weight"));
-    }
-    norm_ = vector(config_.norm);
     return upload(nullptr);
 }
 
@@ -114,24 +119,9 @@ Status TrainWeights::upload(const StoredTrainState* states) {
     return stream_->synchronize();
 }
 
-// Not with `overlap`: a product may read its weights before the kernel in front of it has ended.
 Status TrainWeights::republish() {
-    const auto operand = [&](const FlatMatrix& from, const DeviceLinear& to) {
-        return cuda::make_operand(MatrixView{DType::bf16, from.rows, from.cols, published(from)}, from.rows, 0,
-                                  bytes_at(to.operand.tiles), *stream_);
-    };
-    for (size_t b = 0; b < layers_.size(); ++b) {
-        const DeviceMixer& mixer = *layers_[b].mixer;
-        const bool attention = std::holds_alternative<AttentionConfig>(layers_[b].config.mixer);
-        const DeviceStack& in =
-            attention ? static_cast<const DeviceAttention&>(mixer).in() : static_cast<const DeviceMlp&>(mixer).in();
-        const DeviceLinear& out =
-            attention ? static_cast<const DeviceAttention&>(mixer).out() : static_cast<const DeviceMlp&>(mixer).out();
-        if (in.parts.size() != 1) return fail("{}: parts of a stack that do not multiply as one", in.parts[0].name);
-        NIBBLE_CHECK(operand(flat_.units[b][0], in.parts[0]));
-        NIBBLE_CHECK(operand(flat_.units[b][1], out));
-    }
-    NIBBLE_CHECK(operand(flat_.head, head_));
+    for (const auto& mixer : mixers_) NIBBLE_CHECK(mixer->publish(published_, *stream_));
+    NIBBLE_CHECK(train_head_.publish(published_, *stream_));
     const int64_t count = flat_.vector_elements();
     NIBBLE_CHECK(copy_on_device(bytes_at(vectors_), bytes_at(master_ + flat_.matrix_elements), 4 * count, *stream_));
     if (flat_.rounded_vectors == 0) return Ok{};

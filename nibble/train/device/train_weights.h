@@ -5,6 +5,7 @@
 
 #include "model/device/model.h"
 #include "train/device/flat_layout.h"
+#include "train/device/train_mixer.h"
 #include "train/train_engine.h"
 
 namespace nibble {
@@ -39,7 +40,8 @@ public:
     const ModelParts& outline() const { return parts_; }
     const Parameters& parameters() const { return *parameters_; }
     std::span<const DeviceLayer> layers() const { return layers_; }
-    const DeviceLinear& head() const { return head_; }
+    const TrainMixer& mixer(size_t block) const { return *mixers_[block]; }
+    const TrainLinear& head() const { return train_head_; }
     const float* norm() const { return norm_; }
     // The same for a model that serves them.
     DeviceModel::Weights served() const {
@@ -59,7 +61,6 @@ public:
     const std::byte* published(const FlatMatrix& matrix) const { return published_ + 2 * matrix.at; }
     // Of a norm's tensor, in the flat arrays.
     int64_t place(const std::string& tensor) const;
-    const float* vector(const std::string& tensor) const { return vectors_ + (place(tensor) - flat_.matrix_elements); }
 
 private:
     Status make_parts(DeviceWeights& weights);
@@ -74,7 +75,9 @@ private:
     const Stream* stream_ = nullptr;
     std::optional<DeviceArena> operands_, arrays_;
     std::vector<DeviceLayer> layers_;
+    std::vector<std::unique_ptr<TrainMixer>> mixers_;
     DeviceLinear head_;
+    TrainLinear train_head_;
     const float* norm_ = nullptr;
     float* master_ = nullptr;
     float* m_ = nullptr;

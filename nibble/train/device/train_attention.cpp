@@ -1,0 +1,140 @@
+// kept: q, k and v before norms and rotary embedding, rounded to BF16; what attention gives.
+#include "model/device/attention.h"
+#include "train/device/train_mixer.h"
+
+#include <algorithm>
+
+namespace nibble {
+namespace {
+
+class TrainAttention : public TrainMixer {
+public:
+    static Result<std::unique_ptr<TrainMixer>> make(const TrainMixerParts& parts, const AttentionConfig& config);
+
+    Result<TrainMixerSizes> sizes(int64_t n) const override;
+    Status forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, float* y,
+                   TrainWork& work) const override;
+    Status backward(const std::byte* x, std::span<std::byte* const> kept, const std::byte* dy, std::byte* dx,
+                    float* gradient, TrainWork& work) const override;
+    Status publish(const std::byte* published, const Stream& stream) const override {
+        NIBBLE_CHECK(qkv_.publish(published, stream));
+        return out_.publish(published, stream);
+    }
+
+private:
+    int64_t q_cols() const { return int64_t{config_.heads} * config_.head_dim; }
+    int64_t kv_cols() const { return int64_t{config_.kv_heads} * config_.head_dim; }
+
+    std::string prefix_;
+    float eps_ = 0;
+    AttentionConfig config_;
+    const DeviceAttention* engine_ = nullptr;
+    TrainLinear qkv_, out_;
+    int64_t q_norm_ = 0, k_norm_ = 0;  // in the flat arrays
+};
+
+Result<std::unique_ptr<TrainMixer>> TrainAttention::make(const TrainMixerParts& parts, const AttentionConfig& config) {
+    auto t = std::make_unique<TrainAttention>();
+    auto& engine = static_cast<DeviceAttention&>(*parts.layer.mixer);
+    t->prefix_ = parts.layer.config.prefix;
+    t->eps_ = parts.model.norm_eps;
+    t->config_ = config;
+    t->engine_ = &engine;
+    NIBBLE_TRY(t->qkv_, TrainLinear::of(parts.units[0], engine.in()));
+    t->out_ = TrainLinear(parts.units[1], engine.out());
+    if (config.qk_norm) {
+        NIBBLE_TRY(t->q_norm_, parts.vectors.place(t->prefix_ + ".q_norm.weight"));
+        NIBBLE_TRY(t->k_norm_, parts.vectors.place(t->prefix_ + ".k_norm.weight"));
+        engine.use_norms(parts.vectors.at(t->q_norm_), parts.vectors.at(t->k_norm_));
+    }
+    return std::unique_ptr<TrainMixer>(std::move(t));
+}
+
+Result<TrainMixerSizes> TrainAttention::sizes(int64_t n) const {
+    if (!cuda::has_attention_backward(config_.head_dim))
+        return fail("--device cuda does not train heads of {} dimensions yet ({})", config_.head_dim, prefix_);
+    const int64_t wide = qkv_.rows(), heads = q_cols();
+    return TrainMixerSizes{.kept = {2 * n * wide, 2 * n * heads},
+                           .forward = whole(4 * n * wide) + whole(2 * n * heads),
+                           .backward = 2 * whole(2 * n * heads) + 2 * whole(2 * n * kv_cols()) + whole(2 * n * wide) +
+                                       whole(cuda::attention_backward_workspace(n, config_.heads)),
+                           .workspace = cuda::rope_backward_workspace(config_.head_dim)};
+}
+
+Status TrainAttention::forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, float* y,
+                               TrainWork& work) const {
+    DeviceStep& step = work.step;
+    const DeviceScope scope(step);
+    const int64_t n = step.rows;
+    NIBBLE_TRY(float* qkv, step.scratch.allocate_array<float>(n * qkv_.rows()));
+    NIBBLE_TRY(std::byte * q, step.scratch.allocate(2 * n * q_cols()));
+    NIBBLE_CHECK(qkv_.forward(x, n, qkv, 0, work));
+    if (keep) NIBBLE_CHECK(cuda::to_rows(qkv, 0, n, qkv_.rows(), {kept[0]}, step.overlap, step.stream));
+    NIBBLE_CHECK(
+        cuda::rope_append(engine_->rope_append(qkv, q, step), engine_->cache(step), step.overlap, step.stream));
+    NIBBLE_CHECK(engine_->attend(q, kept[1], step));
+    if (!y) return Ok{};
+    return out_.forward(kept[1], n, y, 0, work);
+}
+
+Status TrainAttention::backward(const std::byte* x, std::span<std::byte* const> kept, const std::byte* dy,
+                                std::byte* dx, float* gradient, TrainWork& work) const {
+    DeviceStep& step = work.step;
+    const DeviceScope scope(step);
+    const AttentionConfig& c = config_;
+    const int64_t n = step.rows, width = qkv_.rows();
+    NIBBLE_TRY(std::byte * d_heads, step.scratch.allocate(2 * n * q_cols()));
+    NIBBLE_TRY(std::byte * q, step.scratch.allocate(2 * n * q_cols()));
+    NIBBLE_TRY(std::byte * k, step.scratch.allocate(2 * n * kv_cols()));
+    NIBBLE_TRY(std::byte * v, step.scratch.allocate(2 * n * kv_cols()));
+    NIBBLE_TRY(std::byte * d_qkv, step.scratch.allocate(2 * n * width));
+    NIBBLE_TRY(std::byte * workspace, step.scratch.allocate(cuda::attention_backward_workspace(n, c.heads)));
+    NIBBLE_CHECK(out_.backward(dy, kept[1], n, d_heads, gradient, false, work));
+    const DeviceRotary rotary = step.rotary_of(c.rope);
+    const cuda::RopeRows rope{.tokens = n,
+                              .q_heads = c.heads,
+                              .kv_heads = c.kv_heads,
+                              .dim = c.head_dim,
+                              .qkv = kept[0],
+                              .q_norm = engine_->q_norm(),
+                              .k_norm = engine_->k_norm(),
+                              .eps = eps_,
+                              .rope_dims = c.rope.dims,
+                              .interleaved = c.rope.interleaved,
+                              .positions = step.positions,
+                              .cos = rotary.cos,
+                              .sin = rotary.sin,
+                              .q = q,
+                              .k = k,
+                              .v = v};
+    NIBBLE_CHECK(cuda::rope_rows(rope, step.stream));
+    NIBBLE_CHECK(cuda::attention_backward({.tokens = n,
+                                           .q_heads = c.heads,
+                                           .kv_heads = c.kv_heads,
+                                           .dim = c.head_dim,
+                                           .scale = c.scale,
+                                           .window = c.window,
+                                           .first = work.first,
+                                           .q = q,
+                                           .k = k,
+                                           .v = v,
+                                           .o = kept[1],
+                                           .d_o = d_heads,
+                                           .d_stride = width,
+                                           .dq = d_qkv,
+                                           .dk = d_qkv + 2 * q_cols(),
+                                           .dv = d_qkv + 2 * (q_cols() + kv_cols()),
+                                           .workspace = workspace},
+                                          step.stream));
+    NIBBLE_CHECK(cuda::rope_backward(rope, d_qkv, c.qk_norm ? gradient + q_norm_ : nullptr,
+                                     c.qk_norm ? gradient + k_norm_ : nullptr, work.workspace, step.stream));
+    return qkv_.backward(d_qkv, x, n, dx, gradient, false, work);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const AttentionConfig& config) {
+    return TrainAttention::make(parts, config);
+}
+
+}  // namespace nibble

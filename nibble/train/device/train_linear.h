@@ -1,0 +1,63 @@
+// A linear while it is trained on a GPU (or several that read the same rows, stacked): its three products. Forward is
+// the engine's; those of the way back are planned once per number of tokens.
+#pragma once
+
+#include "kernels/train_cuda.h"
+#include "model/device/linear.h"
+#include "train/device/flat_layout.h"
+
+#include <map>
+#include <tuple>
+
+namespace nibble {
+
+// Plans by (tokens, rows, cols of W), made on the first use and kept.
+class BackPlans {
+public:
+    explicit BackPlans(const DeviceInfo& device) : device_(device) {}
+    Result<const cuda::BackPlan*> of(int64_t tokens, int64_t rows, int64_t cols);
+
+private:
+    const DeviceInfo& device_;
+    std::map<std::tuple<int64_t, int64_t, int64_t>, cuda::BackPlan> plans_;
+};
+
+// What a linear or a mixer finds during a pass.
+struct TrainWork {
+    DeviceStep& step;
+    const std::byte* published = nullptr;  // flat, BF16
+    BackPlans& plans;
+    std::byte* workspace = nullptr;  // of products and of sums in two stages, used in turns
+    const int32_t* first = nullptr;  // [rows]: the row where a row's document begins
+};
+
+class TrainLinear {
+public:
+    TrainLinear() = default;
+    TrainLinear(const FlatMatrix& weight, const DeviceLinear& engine) : weight_(weight), engine_(engine) {}
+    // Error: parts that do not multiply as one.
+    static Result<TrainLinear> of(const FlatMatrix& weight, const DeviceStack& engine);
+
+    int64_t rows() const { return weight_.rows; }
+    int64_t cols() const { return weight_.cols; }
+
+    // y [n, rows] FP32, y_stride floats from row to row (0: adjacent).
+    Status forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, TrainWork& work) const;
+    // dx [n, cols] BF16 = dy [n, rows] BF16 W.
+    Status input_gradient(const std::byte* dy, int64_t n, std::byte* dx, TrainWork& work) const;
+    // dW = dy^T x into `gradient` (flat), or with `add` += it.
+    Status weight_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
+                           TrainWork& work) const;
+    Status backward(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx, float* gradient, bool add,
+                    TrainWork& work) const;
+
+    // The engine's operand from the published values. Not with `overlap`: a product may read its weights before the
+    // kernel in front of it has ended.
+    Status publish(const std::byte* published, const Stream& stream) const;
+
+private:
+    FlatMatrix weight_;
+    DeviceLinear engine_;
+};
+
+}  // namespace nibble

@@ -1,0 +1,80 @@
+// kept: what the first product gave, rounded to BF16.
+#include "model/device/mlp.h"
+#include "train/device/train_mixer.h"
+
+namespace nibble {
+namespace {
+
+class TrainMlp : public TrainMixer {
+public:
+    TrainMlp(const MlpConfig& config, TrainLinear in, TrainLinear out)
+        : config_(config), in_(std::move(in)), out_(std::move(out)) {}
+
+    Result<TrainMixerSizes> sizes(int64_t n) const override {
+        return TrainMixerSizes{.kept = {2 * n * in_.rows()},
+                               .forward = whole(4 * n * in_.rows()) + whole(mid_bytes(n)),
+                               .backward = 2 * whole(mid_bytes(n)) + whole(2 * n * in_.rows())};
+    }
+    Status forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, float* y,
+                   TrainWork& work) const override;
+    Status backward(const std::byte* x, std::span<std::byte* const> kept, const std::byte* dy, std::byte* dx,
+                    float* gradient, TrainWork& work) const override;
+    Status publish(const std::byte* published, const Stream& stream) const override {
+        NIBBLE_CHECK(in_.publish(published, stream));
+        return out_.publish(published, stream);
+    }
+
+private:
+    int64_t mid_bytes(int64_t n) const { return 2 * padded_rows(n) * config_.intermediate; }
+
+    MlpConfig config_;
+    TrainLinear in_, out_;
+};
+
+Status TrainMlp::forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, float* y,
+                         TrainWork& work) const {
+    DeviceStep& step = work.step;
+    const DeviceScope scope(step);
+    const int64_t n = step.rows;
+    NIBBLE_TRY(float* in, step.scratch.allocate_array<float>(n * in_.rows()));
+    NIBBLE_CHECK(in_.forward(x, n, in, 0, work));
+    if (keep) NIBBLE_CHECK(cuda::to_rows(in, 0, n, in_.rows(), {kept[0]}, step.overlap, step.stream));
+    if (!y) return Ok{};
+    NIBBLE_TRY(std::byte * mid, step.scratch.allocate(mid_bytes(n)));
+    NIBBLE_CHECK(cuda::activate(config_.activation, config_.gated, in, in_.rows(), n, config_.intermediate, {mid},
+                                step.overlap, step.stream));
+    return out_.forward(mid, n, y, 0, work);
+}
+
+Status TrainMlp::backward(const std::byte* x, std::span<std::byte* const> kept, const std::byte* dy, std::byte* dx,
+                          float* gradient, TrainWork& work) const {
+    DeviceStep& step = work.step;
+    const DeviceScope scope(step);
+    const int64_t n = step.rows;
+    NIBBLE_TRY(std::byte * mid, step.scratch.allocate(mid_bytes(n)));
+    NIBBLE_TRY(std::byte * d_mid, step.scratch.allocate(mid_bytes(n)));
+    NIBBLE_TRY(std::byte * d_in, step.scratch.allocate(2 * n * in_.rows()));
+    NIBBLE_CHECK(out_.input_gradient(dy, n, d_mid, work));
+    NIBBLE_CHECK(cuda::activate_backward({.activation = config_.activation,
+                                          .gated = config_.gated,
+                                          .tokens = n,
+                                          .width = config_.intermediate,
+                                          .in = kept[0],
+                                          .d_mid = d_mid,
+                                          .d_in = d_in,
+                                          .mid = mid},
+                                         step.stream));
+    NIBBLE_CHECK(out_.weight_gradient(dy, mid, n, gradient, false, work));
+    return in_.backward(d_in, x, n, dx, gradient, false, work);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const MlpConfig& config) {
+    const auto& mlp = static_cast<const DeviceMlp&>(*parts.layer.mixer);
+    NIBBLE_TRY(TrainLinear in, TrainLinear::of(parts.units[0], mlp.in()));
+    return std::unique_ptr<TrainMixer>(
+        std::make_unique<TrainMlp>(config, std::move(in), TrainLinear(parts.units[1], mlp.out())));
+}
+
+}  // namespace nibble
