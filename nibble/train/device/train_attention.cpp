@@ -55,7 +55,7 @@ Result<TrainMixerSizes> TrainAttention::sizes(int64_t n) const {
         return fail("--device cuda does not train heads of {} dimensions yet ({})", config_.head_dim, prefix_);
     const int64_t wide = qkv_.rows(), heads = q_cols();
     return TrainMixerSizes{.kept = {2 * n * wide, 2 * n * heads},
-                           .forward = whole(4 * n * wide) + whole(2 * n * heads),
+                           .forward = whole(2 * n * wide) + whole(qkv_.rounded_bytes(n)) + whole(2 * n * heads),
                            .backward = 2 * whole(2 * n * heads) + 2 * whole(2 * n * kv_cols()) + whole(2 * n * wide) +
                                        whole(cuda::attention_backward_workspace(n, config_.heads)),
                            .workspace = cuda::rope_backward_workspace(config_.head_dim)};
@@ -66,12 +66,15 @@ Status TrainAttention::forward(const std::byte* x, std::span<std::byte* const> k
     DeviceStep& step = work.step;
     const DeviceScope scope(step);
     const int64_t n = step.rows;
-    NIBBLE_TRY(float* qkv, step.scratch.allocate_array<float>(n * qkv_.rows()));
+    std::byte* qkv = kept[0];
+    if (!keep) {
+        NIBBLE_TRY(qkv, step.scratch.allocate(2 * n * qkv_.rows()));
+    }
     NIBBLE_TRY(std::byte * q, step.scratch.allocate(2 * n * q_cols()));
-    NIBBLE_CHECK(qkv_.forward(x, n, qkv, 0, work));
-    if (keep) NIBBLE_CHECK(cuda::to_rows(qkv, 0, n, qkv_.rows(), {kept[0]}, step.overlap, step.stream));
-    NIBBLE_CHECK(
-        cuda::rope_append(engine_->rope_append(qkv, q, step), engine_->cache(step), step.overlap, step.stream));
+    NIBBLE_CHECK(qkv_.forward_rounded(x, n, qkv, work));
+    cuda::RopeAppend append = engine_->rope_append(nullptr, q, step);
+    append.qkv_rows = qkv;
+    NIBBLE_CHECK(cuda::rope_append(append, engine_->cache(step), step.overlap, step.stream));
     NIBBLE_CHECK(engine_->attend(q, kept[1], step));
     if (!y) return Ok{};
     return out_.forward(kept[1], n, y, 0, work);

@@ -6,6 +6,7 @@
 #include "model/device/linear.h"
 #include "train/device/flat_layout.h"
 
+#include <algorithm>
 #include <map>
 #include <tuple>
 
@@ -43,6 +44,13 @@ public:
 
     // y [n, rows] FP32, y_stride floats from row to row (0: adjacent).
     Status forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, TrainWork& work) const;
+    // The same rounded to BF16, rows adjacent; rounded_bytes(): what it takes of scratch memory.
+    Status forward_rounded(const std::byte* x, int64_t n, std::byte* y, TrainWork& work) const {
+        return engine_.forward_rounded({.x = x}, n, y, work.step);
+    }
+    int64_t rounded_bytes(int64_t n) const {  // of so many rows and fewer
+        return std::max(engine_.rounded_bytes(n), engine_.rounded_bytes(std::min<int64_t>(n, 64)));
+    }
     // dx [n, cols] BF16 = dy [n, rows] BF16 W.
     Status input_gradient(const std::byte* dy, int64_t n, std::byte* dx, TrainWork& work) const;
     // dW = dy^T x into `gradient` (flat), or with `add` += it.

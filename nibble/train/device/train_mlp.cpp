@@ -12,7 +12,7 @@ public:
 
     Result<TrainMixerSizes> sizes(int64_t n) const override {
         return TrainMixerSizes{.kept = {2 * n * in_.rows()},
-                               .forward = whole(4 * n * in_.rows()) + whole(mid_bytes(n)),
+                               .forward = whole(2 * n * in_.rows()) + whole(in_.rounded_bytes(n)) + whole(mid_bytes(n)),
                                .backward = 2 * whole(mid_bytes(n)) + whole(2 * n * in_.rows())};
     }
     Status forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, float* y,
@@ -36,13 +36,15 @@ Status TrainMlp::forward(const std::byte* x, std::span<std::byte* const> kept, b
     DeviceStep& step = work.step;
     const DeviceScope scope(step);
     const int64_t n = step.rows;
-    NIBBLE_TRY(float* in, step.scratch.allocate_array<float>(n * in_.rows()));
-    NIBBLE_CHECK(in_.forward(x, n, in, 0, work));
-    if (keep) NIBBLE_CHECK(cuda::to_rows(in, 0, n, in_.rows(), {kept[0]}, step.overlap, step.stream));
+    std::byte* in = kept[0];
+    if (!keep) {
+        NIBBLE_TRY(in, step.scratch.allocate(2 * n * in_.rows()));
+    }
+    NIBBLE_CHECK(in_.forward_rounded(x, n, in, work));
     if (!y) return Ok{};
     NIBBLE_TRY(std::byte * mid, step.scratch.allocate(mid_bytes(n)));
-    NIBBLE_CHECK(cuda::activate(config_.activation, config_.gated, in, in_.rows(), n, config_.intermediate, {mid},
-                                step.overlap, step.stream));
+    NIBBLE_CHECK(cuda::activate(config_.activation, config_.gated, in, n, config_.intermediate, {mid}, step.overlap,
+                                step.stream));
     return out_.forward(mid, n, y, 0, work);
 }
 
