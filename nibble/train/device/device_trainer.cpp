@@ -2,6 +2,7 @@
 
 #include "kernels/product_cuda.h"
 #include "kernels/train_cuda.h"
+#include "train/rank_message.h"
 #include "train/train_run.h"
 
 #include <algorithm>
@@ -49,17 +50,22 @@ Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create(std::shared_ptr<Par
 }
 
 Status DeviceTrainer::allocate() {
-    const int64_t rows = options_.rows, seq = options_.seq, of_norm = cuda::sum_squares_workspace();
-    if (rows < 1 || seq < 1) return fail("a trainer for {} rows of {} tokens", rows, seq);
-    if (options_.micro_batch > rows) return fail("micro_batch: {} rows of a step of {}", options_.micro_batch, rows);
+    NIBBLE_TRY(ranks_, DeviceRanks::create(options_.train.ranks, weights_.flat(), device_.index));
+    const int size = ranks_->size();
+    if (options_.rows < 1 || options_.seq < 1)
+        return fail("a trainer for {} rows of {} tokens", options_.rows, options_.seq);
+    if (options_.rows % size) return fail("{} rows of a step for {} ranks", options_.rows, size);
+    const int64_t rows = options_.rows / size, seq = options_.seq, of_norm = int64_t{8} * 2 * cuda::square_sections;
+    if (options_.micro_batch > rows)
+        return fail("micro_batch: {} rows of {} that a rank has", options_.micro_batch, rows);
     NIBBLE_TRY(const DeviceMemory memory, device_memory(device_.index));
     Status sized = Ok{};
     const auto sizes = [&](int64_t some, Recompute level) {
         TrainMemoryPlan plan{.micro_batch = some, .recompute = level};
         const int buffers = AccumulationPlan::make((rows + some - 1) / some).buffers;
         plan.items = {
-            {"masters", weights_.master_bytes()},
-            {"states", 2 * weights_.master_bytes()},
+            {"masters", weights_.shard_bytes(ranks_->shard())},
+            {"states", 2 * weights_.shard_bytes(ranks_->shard())},
             {"gradients", buffers * weights_.master_bytes()},
             {"weights", weights_.published_bytes() + weights_.operand_bytes() + DeviceWeights::staging_bytes}};
         auto pass = TrainPass::sizes(weights_, {some, seq, level}, device_);
@@ -69,6 +75,7 @@ Status DeviceTrainer::allocate() {
         }
         plan.items.insert(plan.items.end(), pass->begin(), pass->end());
         plan.items.push_back({"norm", of_norm + 4 * some * seq + scalar_bytes});
+        plan.items.push_back({"of other ranks", DeviceRanks::bytes(weights_.flat(), ranks_->rank(), size)});
         return plan;
     };
     // What the driver, work lists and rotary tables take beside.
@@ -79,7 +86,7 @@ Status DeviceTrainer::allocate() {
     if (!plan.ok()) return std::move(plan).error();
     plan_ = *std::move(plan);
     const AccumulationPlan order = AccumulationPlan::make((rows + plan_.micro_batch - 1) / plan_.micro_batch);
-    NIBBLE_CHECK(weights_.load(order.buffers, device_, stream_));
+    NIBBLE_CHECK(weights_.load(order.buffers, ranks_->shard(), device_, stream_));
     NIBBLE_TRY(pass_, TrainPass::create(weights_, {plan_.micro_batch, seq, plan_.recompute}, device_, stream_, pool_));
     NIBBLE_TRY(ends_, DeviceArena::create(device_.index, of_norm + 4 * plan_.micro_batch * seq + scalar_bytes +
                                                              4 * DeviceArena::alignment));
@@ -111,14 +118,15 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
         NIBBLE_CHECK(check(b, config().vocab));
         tokens += b.size();
     }
-    const std::vector<MicroBatch> pieces = cut_micro_batches(batches, plan_.micro_batch);
-    for (const MicroBatch& m : pieces)
+    if (objective && ranks_->group()) return fail("an objective of rows is for one process");
+    NIBBLE_TRY(const std::vector<MicroBatch> pieces, own_pieces(batches));
+    for (const MicroBatch& m : cut_micro_batches(batches, plan_.micro_batch))
         for (size_t i = 0; i < m.labels().size(); ++i) step.weight += weight_of(m, i);
     if (!objective && !(step.weight > 0)) return fail("no label of the step has a weight above 0");
     const AccumulationPlan order = AccumulationPlan::make(std::ssize(pieces));
     if (order.buffers > weights_.gradient_buffers())
         return fail("a step of {} micro-batches of {} rows: {} were planned for", pieces.size(), plan_.micro_batch,
-                    (options_.rows + plan_.micro_batch - 1) / plan_.micro_batch);
+                    (options_.rows / ranks_->size() + plan_.micro_batch - 1) / plan_.micro_batch);
     NIBBLE_CHECK(use_device(device_.index));
     NIBBLE_CHECK(reserve_host(tokens));
     auto* host = reinterpret_cast<float*>(landing_->data() + scalar_bytes);
@@ -152,8 +160,16 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
     }
     for (const auto& pair : order.last) NIBBLE_CHECK(add(pair));
     result_ = order.result;
-    NIBBLE_CHECK(cuda::sum_squares(weights_.gradient(result_), weights_.flat().elements,
-                                   reinterpret_cast<double*>(scalars_), norm_workspace_, stream_));
+    NIBBLE_TRY(sum_, ranks_->add(weights_.gradient(result_), stream_));
+    const FlatLayout& flat = weights_.flat();
+    const FlatShard& shard = ranks_->shard();
+    auto* parts = reinterpret_cast<double*>(norm_workspace_);
+    NIBBLE_CHECK(cuda::section_squares(sum_.matrices - shard.begin, flat.matrix_elements, shard.first_section,
+                                       shard.sections, parts + shard.first_section, stream_));
+    NIBBLE_CHECK(ranks_->gather_sections(parts, stream_));
+    NIBBLE_CHECK(cuda::section_squares(sum_.vectors, flat.vector_elements(), 0, cuda::square_sections,
+                                       parts + cuda::square_sections, stream_));
+    NIBBLE_CHECK(cuda::sum_sections(parts, 2 * cuda::square_sections, reinterpret_cast<double*>(scalars_), stream_));
     step.tokens = tokens;
     if (objective) step.weight = 0;
     return step;
@@ -163,12 +179,16 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
 Result<TrainStep> DeviceTrainer::finish(TrainStep step, std::span<const TrainBatch> batches,
                                         const RowObjective* objective) {
     NIBBLE_CHECK(copy_to_host(landing_->data(), scalars_, scalar_bytes, stream_));
-    NIBBLE_CHECK(stream_.synchronize());
+    NIBBLE_CHECK(ranks_->wait(stream_));
     double squares = 0;
     std::memcpy(&squares, landing_->data(), sizeof squares);
     step.gradient_norm = std::sqrt(squares);
     if (objective) return step;
-    const auto* host = reinterpret_cast<const float*>(landing_->data() + scalar_bytes);
+    int64_t own = 0;
+    NIBBLE_TRY(const auto pieces, own_pieces(batches));
+    for (const MicroBatch& m : pieces) own += m.tokens();
+    NIBBLE_TRY(const std::vector<float> all, of_all_pieces(own));
+    const float* host = all.data();
     for (const MicroBatch& m : cut_micro_batches(batches, plan_.micro_batch)) {
         for (size_t i = 0; i < m.labels().size(); ++i)
             if (m.labels()[i] >= 0) step.loss -= weight_of(m, i) * double{host[i]};
@@ -176,6 +196,28 @@ Result<TrainStep> DeviceTrainer::finish(TrainStep step, std::span<const TrainBat
     }
     step.loss /= step.weight;
     return step;
+}
+
+Result<std::vector<MicroBatch>> DeviceTrainer::own_pieces(std::span<const TrainBatch> batches) const {
+    std::vector<MicroBatch> pieces = cut_micro_batches(batches, plan_.micro_batch);
+    if (!ranks_->group()) return pieces;
+    NIBBLE_TRY(const DeviceRanks::Share share, ranks_->share(std::ssize(pieces)));
+    return std::vector<MicroBatch>(pieces.begin() + share.begin, pieces.begin() + share.end);
+}
+
+// What has landed of this process's pieces, and of the others'.
+Result<std::vector<float>> DeviceTrainer::of_all_pieces(int64_t tokens) const {
+    const auto* host = reinterpret_cast<const float*>(landing_->data() + scalar_bytes);
+    std::vector<float> own(host, host + tokens), all;
+    if (!ranks_->group()) return own;
+    RankBytes bytes;
+    put_numbers(bytes, own);
+    NIBBLE_TRY(const auto from, ranks_->group()->gather(std::move(bytes)));
+    for (const RankBytes& part : from) {
+        const auto numbers = RankReader(part).numbers<float>();
+        all.insert(all.end(), numbers.begin(), numbers.end());
+    }
+    return all;
 }
 
 // Nothing changes where the norm is not finite: the device sees that itself, so that nobody waits for it here.
@@ -192,19 +234,21 @@ Status DeviceTrainer::queue_update(double learning_rate) {
                   .epsilon = static_cast<float>(o.epsilon),
                   .rate = static_cast<float>(learning_rate / (1 - std::pow(o.beta1, t))),
                   .root = static_cast<float>(std::sqrt(1 - std::pow(o.beta2, t)))};
+    const FlatShard& shard = weights_.shard();
     for (const bool matrices : {true, false}) {
-        const int64_t at = matrices ? 0 : flat.matrix_elements;
-        a.count = matrices ? flat.matrix_elements : flat.vector_elements();
+        const auto part = [&](const TrainWeights::Kept& kept) { return matrices ? kept.matrices : kept.vectors; };
+        a.count = matrices ? shard.elements() : flat.vector_elements();
         a.keep = matrices ? static_cast<float>(1 - learning_rate * o.weight_decay) : 1.0f;
         a.decay = matrices && o.weight_decay != 0;
-        a.master = weights_.master() + at;
-        a.m = weights_.m() + at;
-        a.v = weights_.v() + at;
-        a.gradient = weights_.gradient(result_) + at;
-        a.published = weights_.published() + 2 * at;
+        a.master = part(weights_.master());
+        a.m = part(weights_.m());
+        a.v = part(weights_.v());
+        a.gradient = matrices ? sum_.matrices : sum_.vectors;
+        a.published = weights_.published() + 2 * (matrices ? shard.begin : flat.matrix_elements);
         a.clip = clip;
         if (a.count > 0) NIBBLE_CHECK(cuda::adamw_update(a, stream_));
     }
+    NIBBLE_CHECK(ranks_->gather_published(weights_.published(), stream_));
     return weights_.republish();
 }
 
@@ -256,15 +300,27 @@ Status DeviceTrainer::log_probs(const TrainBatch& batch, std::span<float> out) {
     NIBBLE_CHECK(use_device(device_.index));
     NIBBLE_CHECK(reserve_host(batch.size()));
     auto* host = reinterpret_cast<float*>(landing_->data() + scalar_bytes);
-    for (const MicroBatch& m : cut_micro_batches({&batch, 1}, plan_.micro_batch)) {
+    // Ranks that have no whole share (fewer rows than in a step) compute all of it.
+    std::vector<MicroBatch> pieces = cut_micro_batches({&batch, 1}, plan_.micro_batch);
+    const bool dealt = ranks_->group() && ranks_->share(std::ssize(pieces)).ok();
+    if (dealt) {
+        NIBBLE_TRY(pieces, own_pieces({&batch, 1}));
+    }
+    int64_t own = 0;
+    for (const MicroBatch& m : pieces) {
         NIBBLE_CHECK(pass_->prepare(m));
         NIBBLE_CHECK(pass_->forward(false));
         NIBBLE_CHECK(pass_->log_probs(log_probs_));
-        NIBBLE_CHECK(copy_to_host(raw_bytes(host), raw_bytes(log_probs_), 4 * m.tokens(), stream_));
-        host += m.tokens();
+        NIBBLE_CHECK(copy_to_host(raw_bytes(host + own), raw_bytes(log_probs_), 4 * m.tokens(), stream_));
+        own += m.tokens();
     }
     NIBBLE_CHECK(stream_.synchronize());
-    std::memcpy(out.data(), landing_->data() + scalar_bytes, out.size_bytes());
+    if (dealt) {
+        NIBBLE_TRY(const auto all, of_all_pieces(own));
+        std::ranges::copy(all, out.begin());
+    } else {
+        std::memcpy(out.data(), landing_->data() + scalar_bytes, out.size_bytes());
+    }
     for (size_t i = 0; i < out.size(); ++i)
         if (!std::isfinite(out[i])) return fail("lm_head: a logit of row {} is not finite", i);
     return Ok{};
@@ -275,7 +331,10 @@ double DeviceTrainer::flops(int64_t seq) const {
 }
 
 Result<std::shared_ptr<const Checkpoint>> DeviceTrainer::trained() {
-    NIBBLE_CHECK(weights_.update_host());
+    NIBBLE_TRY(const TrainState now, state());
+    for (size_t id = 0; id < parameters_->count(); ++id)
+        std::ranges::copy(now.masters[id], parameters_->master(id).begin());
+    parameters_->publish(pool_);
     return std::shared_ptr<const Checkpoint>(parameters_);
 }
 
@@ -294,10 +353,62 @@ Result<std::shared_ptr<const LanguageModel>> DeviceTrainer::serving() {
 }
 
 Result<TrainState> DeviceTrainer::state() {
-    NIBBLE_TRY(TrainState state, weights_.download());
-    state.optimizer_steps = optimizer_steps_;
+    if (ranks_->group()) NIBBLE_CHECK(ranks_->group()->share({std::byte{1}}));
+    TrainState state;
+    NIBBLE_CHECK(collect(state));
     return state;
 }
+
+// The whole state, in rank 0.
+Status DeviceTrainer::collect(TrainState& state) {
+    NIBBLE_TRY(state, weights_.download());
+    state.optimizer_steps = optimizer_steps_;
+    RankGroup* group = ranks_->group();
+    if (!group) return Ok{};
+    const auto of = [](TrainState& s, size_t id) {
+        return std::array{&s.masters[id], &std::get<std::vector<float>>(s.m[id]),
+                          &std::get<std::vector<float>>(s.v[id])};
+    };
+    std::vector<RankBytes> to(static_cast<size_t>(group->size()));
+    for (size_t id = 0; group->rank() > 0 && id < parameters_->count(); ++id)
+        NIBBLE_CHECK(weights_.owned(id, [&](int64_t first, int64_t at, int64_t count) -> Status {
+            if (at >= weights_.flat().matrix_elements) return Ok{};  // rank 0 has it too
+            put_number(to[0], static_cast<int64_t>(id));
+            put_number(to[0], first);
+            for (const std::vector<float>* values : of(state, id))
+                put_numbers(to[0], std::span<const float>(*values).subspan(size_t(first), size_t(count)));
+            return Ok{};
+        }));
+    for (RankBytes& bytes : to)
+        if (!bytes.empty()) put_number(bytes, -1);
+    NIBBLE_TRY(const auto from, group->exchange(std::move(to)));
+    for (int r = 1; group->rank() == 0 && r < group->size(); ++r) {
+        if (from[static_cast<size_t>(r)].empty()) continue;
+        RankReader in(from[static_cast<size_t>(r)]);
+        for (int64_t id = in.number(); id >= 0 && id < std::ssize(state.masters); id = in.number()) {
+            const int64_t first = in.number();
+            for (std::vector<float>* values : of(state, static_cast<size_t>(id))) {
+                const auto part = in.numbers<float>();
+                if (first + std::ssize(part) > std::ssize(*values)) return fail("rank {} has other parameters", r);
+                std::ranges::copy(part, values->begin() + first);
+            }
+        }
+    }
+    return Ok{};
+}
+
+Status DeviceTrainer::sync() {
+    RankGroup* group = ranks_->group();
+    while (group) {  // rank 0 says `go on`, or asks for states
+        NIBBLE_TRY(const RankBytes order, group->share({std::byte{0}}));
+        if (order != RankBytes{std::byte{1}} || group->rank() == 0) return Ok{};
+        TrainState own;
+        NIBBLE_CHECK(collect(own));
+    }
+    return Ok{};
+}
+
+Result<bool> DeviceTrainer::any(bool mine) { return ranks_->group() ? ranks_->group()->any(mine) : Result<bool>(mine); }
 
 Status DeviceTrainer::set_state(const StoredTrainState& state) {
     if (!state.recipe.empty()) return fail("a state of another recipe");

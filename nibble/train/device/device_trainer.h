@@ -10,6 +10,7 @@
 #pragma once
 
 #include "train/device/accumulation.h"
+#include "train/device/device_ranks.h"
 #include "train/device/train_pass.h"
 #include "train/trainer.h"
 
@@ -46,6 +47,8 @@ public:
     Result<std::unique_ptr<TrainedCodes>> trained_codes(int64_t steps) override;
     Result<std::shared_ptr<const LanguageModel>> serving() override;
     Result<TrainState> state() override;
+    Status sync() override;
+    Result<bool> any(bool mine) override;
     int64_t recipe_size() const override { return 0; }
     Status set_state(const StoredTrainState& state) override;
     std::vector<UnitLine> table() const override;
@@ -72,6 +75,10 @@ private:
     Status add(std::pair<int, int> buffers);
     Status queue_update(double learning_rate);
     Status reserve_host(int64_t tokens);
+    // What this process computes, of all micro-batches.
+    Result<std::vector<MicroBatch>> own_pieces(std::span<const TrainBatch> batches) const;
+    Result<std::vector<float>> of_all_pieces(int64_t tokens) const;
+    Status collect(TrainState& state);
 
     std::shared_ptr<Parameters> parameters_;
     DeviceTrainerOptions options_;
@@ -86,8 +93,10 @@ private:
     std::byte* norm_workspace_ = nullptr;
     std::byte* scalars_ = nullptr;
     std::optional<PinnedBuffer> landing_;  // scalars, then log-probabilities of all tokens of a step
+    std::optional<DeviceRanks> ranks_;
+    DeviceRanks::Sum sum_;  // the step's gradient
     int64_t optimizer_steps_ = 0;
-    int result_ = 0;  // the buffer that holds the step's gradient
+    int result_ = 0;  // the buffer that holds this process's part of it
 };
 
 }  // namespace nibble
