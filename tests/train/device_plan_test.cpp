@@ -60,7 +60,7 @@ TEST(AccumulationPlan, EqualsTheTreeOfRows) {
             ASSERT_TRUE(tree.add(name, row.data(), 1, std::ssize(row)).ok());
             tree.end_row();
         }
-        tree.end_step();
+        ASSERT_TRUE(tree.end_step().ok());
         const AccumulationPlan plan = AccumulationPlan::make(count);
         std::vector<std::vector<float>> buffers(static_cast<size_t>(plan.buffers));
         const auto add = [&](std::pair<int, int> a) {
