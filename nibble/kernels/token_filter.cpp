@@ -4,6 +4,13 @@
 #include <cmath>
 
 namespace nibble {
+namespace {
+
+uint64_t product_high(uint64_t a, uint64_t b) {
+    return static_cast<uint64_t>(static_cast<unsigned __int128>(a) * b >> 64);
+}
+
+}  // namespace
 
 std::span<const TokenCandidate> TokenFilter::keep(std::span<const float> logits, float largest,
                                                   const SamplingParams& params) {
@@ -43,6 +50,29 @@ std::span<const TokenCandidate> TokenFilter::keep(std::span<const float> logits,
     }
     candidates_.resize(std::max<size_t>(kept, 1));
     return candidates_;
+}
+
+int32_t TokenFilter::choose(std::span<float> logits, const TokenRequest& request) {
+    const SamplingParams& p = request.params;
+    for (const SeenToken& s : request.seen) {
+        if (s.id < 0 || static_cast<size_t>(s.id) >= logits.size()) continue;
+        float& logit = logits[static_cast<size_t>(s.id)];
+        logit = penalized(logit, p.repetition_penalty, p.presence_penalty, p.frequency_penalty, s.answer);
+    }
+    const auto best = std::ranges::max_element(logits);  // the first of equal ones
+    if (p.temperature == 0) return static_cast<int32_t>(best - logits.begin());
+    for (float& logit : logits) logit /= p.temperature;
+    const float largest = *best;
+    const auto candidates = keep(logits, largest, p);
+    uint64_t total = 0;
+    for (const TokenCandidate& c : candidates) total += sampling_weight(c.logit, largest);
+    const uint64_t target = product_high(sampling_bits(p.seed, request.sequence, request.position), total);
+    uint64_t sum = 0;
+    for (const TokenCandidate& c : candidates) {
+        sum += sampling_weight(c.logit, largest);
+        if (sum > target) return c.id;
+    }
+    return candidates.back().id;  // logits beyond FP32
 }
 
 void TokenFilter::restrict(std::span<float> logits, const SamplingParams& params) {

@@ -22,6 +22,8 @@ public:
     // In place: finite logits to those of the distribution that is drawn from, divided by the temperature where a token
     // is kept, -inf elsewhere. Temperature 0 and penalties change nothing.
     void restrict(std::span<float> logits, const SamplingParams& params);
+    // The token that `request` asks for. `logits` is finite and is scratch afterwards.
+    int32_t choose(std::span<float> logits, const TokenRequest& request);
 
 private:
     std::vector<TokenCandidate> candidates_;

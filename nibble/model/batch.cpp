@@ -9,7 +9,7 @@ namespace nibble {
 Batch::Batch(std::vector<Segment> segments) : segments_(std::move(segments)) {
     for (const Segment& s : segments_) {
         starts_.push_back(rows());
-        const int64_t first = s.sequence ? s.sequence->position() : 0;
+        const int64_t first = s.position >= 0 ? s.position : s.sequence ? s.sequence->position() : 0;
         const auto n = static_cast<int64_t>(s.tokens.size());
         for (int64_t i = 0; i < n; ++i) positions_.push_back(first + i);
         wanted_ += std::clamp<int64_t>(n - s.logits_from, 0, n);

@@ -17,6 +17,7 @@ struct Segment {
     Sequence* sequence = nullptr;     // nullptr: a whole text that leaves no state (evaluation, calibration, training)
     std::span<const int32_t> tokens;  // the next tokens of the sequence, at least one
     int64_t logits_from = 0;          // rows [logits_from, tokens.size()) want logits
+    int64_t position = -1;            // of the first token; -1: where the sequence stands, 0 without one
 };
 
 class Batch {

@@ -67,6 +67,19 @@ public:
     // Waits for the older of the launches under way. After an error its sequences are unusable, and it is over.
     virtual Status collect(std::span<ChosenToken>) const { return fail("no step is under way"); }
 
+    // Whether layers for multi-token prediction were loaded (WeightOptions::prediction). Their pages of K and V are
+    // pages of a sequence like any other's: that of position i is of (hidden state i, token i + 1).
+    virtual bool predicts() const { return false; }
+    // Runs rows through them: each is a token and the hidden state of the position before it. rows [batch.rows()]: of
+    // the batch that forward(), evaluate() or choose() saw last, whose hidden states are meant; `again`: the wanted
+    // rows of the last predict(), what it made of them. Segments say their position, that of the hidden state; pages
+    // up to it and its row are the caller's to reserve; no sequence advances. A token is chosen for every wanted row as
+    // choose() chooses; id < 0: none (NaNs, and what a device leaves to the host).
+    virtual Status predict(const Batch&, std::span<const int32_t> /*rows*/, bool /*again*/,
+                           std::span<const TokenRequest>, std::span<ChosenToken>) const {
+        return fail("no prediction layers were loaded");
+    }
+
     // Threads and row kernels of the host, for what is done with logits.
     virtual Workspace& workspace() const = 0;
     // The kernels and where they run: "avx512", "NVIDIA H200".

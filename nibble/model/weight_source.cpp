@@ -199,12 +199,13 @@ Result<KvShape> WeightSource::kv_shape(const std::string& prefix, int heads, int
     if (format == KvFormat::nvfp4 || format == KvFormat::nvfp4_cast) shape.type = KvType::nvfp4;
     if (format == KvFormat::fp8 || format == KvFormat::nvfp4) {
         const std::string k = prefix + ".k_proj.k_scale", v = prefix + ".v_proj.v_scale";
-        // Model Optimizer's "FP8" without scales is its cast: scale 1.
+        // Model Optimizer's "FP8" without scales is its cast: scale 1. Prediction layers never have scales: they are
+        // copied as they were.
         if (has(k) && has(v)) {
             NIBBLE_TRY(shape.k_scale, scalar(k));
             NIBBLE_TRY(shape.v_scale, scalar(v));
             if (mode_ == Mode::check) shape.k_scale = shape.v_scale = 1.0f;
-        } else if (options_.kv || has(k) || has(v)) {
+        } else if ((options_.kv && !PredictionLayers(checkpoint_->config()).contains(k)) || has(k) || has(v)) {
             return fail("the {} KV cache needs '{}' and '{}' (use {}_cast for a scale of 1)", kv_name(format), k, v,
                         kv_name(format));
         }

@@ -25,6 +25,7 @@ struct WeightOptions {
     std::optional<KvFormat> kv;        // nullopt: what the checkpoint says; none: BF16, or F32 with Compute::f32
     SsmStateFormat ssm_state = SsmStateFormat::f32;  // of Mamba-2 between tokens
     uint64_t ssm_seed = 0;                           // of its stochastic rounding
+    bool prediction = false;  // the layers for multi-token prediction, too (ModelConfig::prediction)
 };
 
 class WeightSource {

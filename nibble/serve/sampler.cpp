@@ -1,16 +1,6 @@
 #include "serve/sampler.h"
 
-#include <algorithm>
-#include <cmath>
-
 namespace nibble {
-namespace {
-
-uint64_t product_high(uint64_t a, uint64_t b) {
-    return static_cast<uint64_t>(static_cast<unsigned __int128>(a) * b >> 64);
-}
-
-}  // namespace
 
 Status check(const SamplingParams& p) {
     const auto in = [](float v, float low, float high) { return v >= low && v <= high; };  // false for NaN
@@ -43,33 +33,6 @@ SeenToken& Sampler::seen(int32_t id) {
 
 void Sampler::accept(int32_t token) {
     if (params_.penalizes()) ++seen(token).answer;
-}
-
-void Sampler::penalize(std::span<float> logits) const {
-    for (const SeenToken& s : seen_) {
-        if (s.id < 0 || static_cast<size_t>(s.id) >= logits.size()) continue;
-        float& logit = logits[static_cast<size_t>(s.id)];
-        logit =
-            penalized(logit, params_.repetition_penalty, params_.presence_penalty, params_.frequency_penalty, s.answer);
-    }
-}
-
-int32_t Sampler::sample(std::span<float> logits, int64_t position) {
-    penalize(logits);
-    const auto best = std::ranges::max_element(logits);  // the first of equal ones
-    if (params_.temperature == 0) return static_cast<int32_t>(best - logits.begin());
-    for (float& logit : logits) logit /= params_.temperature;
-    const float largest = *best;
-    const auto candidates = filter_.keep(logits, largest, params_);
-    uint64_t total = 0;
-    for (const TokenCandidate& c : candidates) total += sampling_weight(c.logit, largest);
-    const uint64_t target = product_high(sampling_bits(params_.seed, sequence_, position), total);
-    uint64_t sum = 0;
-    for (const TokenCandidate& c : candidates) {
-        sum += sampling_weight(c.logit, largest);
-        if (sum > target) return c.id;
-    }
-    return candidates.back().id;  // logits beyond FP32
 }
 
 }  // namespace nibble

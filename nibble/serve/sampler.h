@@ -21,15 +21,13 @@ public:
     Sampler(const SamplingParams& params, uint64_t sequence, std::span<const int32_t> prompt);
 
     // The token at `position` (of the sequence, prompt included). `logits` is finite and is scratch afterwards.
-    int32_t sample(std::span<float> logits, int64_t position);
+    int32_t sample(std::span<float> logits, int64_t position) { return filter_.choose(logits, request(position)); }
     // The same choice, for a device to make. Valid until the next accept().
     TokenRequest request(int64_t position) const { return {params_, sequence_, position, seen_}; }
     // The token that now follows, sampled or not: penalties count it.
     void accept(int32_t token);
 
 private:
-    void penalize(std::span<float> logits) const;
-
     SamplingParams params_;
     uint64_t sequence_;
     SeenToken& seen(int32_t id);

@@ -59,7 +59,10 @@ Result<ModelConfig> model_config(const Json& config, std::string_view root) {
         NIBBLE_CHECK(fields.all_read());
         NIBBLE_CHECK(read_special_tokens(config, model));
         model.architecture = type;
-        for (size_t i = 0; i < model.blocks.size(); ++i) model.blocks[i].index = static_cast<int>(i);
+        int index = 0;
+        for (BlockConfig& block : model.blocks) block.index = index++;
+        if (model.prediction)
+            for (BlockConfig& block : model.prediction->blocks) block.index = index++;
         return model;
     }
     return fail("config.json: model_type '{}' is not supported (choose from {})", type.substr(0, 60), known);

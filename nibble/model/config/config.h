@@ -8,6 +8,7 @@
 #include "kernels/elementwise.h"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -86,6 +87,19 @@ struct BlockConfig {
     MixerConfig mixer;
 };
 
+// Multi-token prediction (DeepSeek-V3, arXiv 2412.19437, 2.2): a guess at the token after next, made of the hidden
+// state h[i] behind the model's last norm and of the token t[i + 1] that follows it,
+//   x = projection(concat(embedding_norm(embedding(t[i + 1])), hidden_norm(h[i])))
+//   logits of t[i + 2] = head(norm(blocks(x)))
+// with the model's own embedding and head. Applied again to what it made of a row, it guesses the token after that.
+struct PredictionConfig {
+    std::string projection;  // a linear, [hidden, 2 * hidden]
+    std::string embedding_norm, hidden_norm, norm;
+    bool hands_on_normed = false;  // applied again, it takes what is behind `norm` (nemotron_h), not before it
+    std::vector<BlockConfig>
+        blocks;  // attention keeps its own past; BlockConfig::index goes on from the model's blocks
+};
+
 struct ModelConfig {
     std::string architecture;  // model_type
     int64_t vocab = 0, hidden = 0, context = 0;
@@ -94,6 +108,8 @@ struct ModelConfig {
     float embedding_scale = 1.0f;       // gemma3: sqrt(hidden), rounded to BF16
     std::string embedding, norm, head;  // tensor names; head == embedding when tied
     std::vector<BlockConfig> blocks;
+    // The first of the modules that num_nextn_predict_layers announces; what is drafted applies it again and again.
+    std::optional<PredictionConfig> prediction;
     std::vector<int32_t> eos;  // may be empty
     int32_t bos = -1;
 };

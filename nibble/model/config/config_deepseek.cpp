@@ -48,7 +48,20 @@ Result<ModelConfig> read_deepseek_v3(ConfigFields& f, const std::string& root) {
     moe.routed_scaling = static_cast<float>(scaling);
 
     NIBBLE_TRY(const int64_t dense, f.integer_or("first_k_dense_replace", 0, 0));
-    for (int64_t l = 0; l < t.layers; ++l) add_layer(t, root, l, a, l < dense ? MixerConfig(mlp) : MixerConfig(moe));
+    NIBBLE_TRY(const int64_t predicting, f.integer_or("num_nextn_predict_layers", 0, 0));
+    const auto layer = [&](int64_t l) { add_layer(t, root, l, a, l < dense ? MixerConfig(mlp) : MixerConfig(moe)); };
+    for (int64_t l = 0; l < t.layers; ++l) layer(l);
+    if (predicting > 0) {  // one more layer, and what joins its input
+        const auto at = static_cast<ptrdiff_t>(t.model.blocks.size());
+        layer(t.layers);
+        const std::string base = fmt::format("{}layers.{}.", root, t.layers);
+        t.model.prediction = PredictionConfig{.projection = base + "eh_proj",
+                                              .embedding_norm = base + "enorm.weight",
+                                              .hidden_norm = base + "hnorm.weight",
+                                              .norm = base + "shared_head.norm.weight",
+                                              .blocks = {t.model.blocks.begin() + at, t.model.blocks.end()}};
+        t.model.blocks.resize(static_cast<size_t>(at));
+    }
     return std::move(t.model);
 }
 

@@ -9,11 +9,11 @@
 namespace nibble {
 namespace {
 
-// One letter per layer: M Mamba-2, E experts, * attention, - MLP.
-Result<std::string> read_pattern(ConfigFields& f, int64_t layers) {
-    NIBBLE_TRY(std::string pattern, f.string_or("hybrid_override_pattern", ""));
-    NIBBLE_TRY(const auto types, f.strings("layers_block_type"));
-    const char* key = types.empty() ? "hybrid_override_pattern" : "layers_block_type";
+// One letter per layer: M Mamba-2, E experts, * attention, - MLP. `letters` and `names`: the keys of both spellings.
+Result<std::string> read_pattern(ConfigFields& f, const char* letters, const char* names) {
+    NIBBLE_TRY(std::string pattern, f.string_or(letters, ""));
+    NIBBLE_TRY(const auto types, f.strings(names));
+    const char* key = types.empty() ? letters : names;
     if (!types.empty()) {
         std::string named;
         for (const std::string& type : types) {
@@ -28,11 +28,9 @@ Result<std::string> read_pattern(ConfigFields& f, int64_t layers) {
             else
                 return f.bad(key, "only mamba, attention, moe and mlp are supported");
         }
-        if (!pattern.empty() && pattern != named) return f.bad(key, "contradicts hybrid_override_pattern");
+        if (!pattern.empty() && pattern != named) return f.bad(key, fmt::format("contradicts {}", letters));
         pattern = named;
     }
-    if (static_cast<int64_t>(pattern.size()) != layers)
-        return f.bad(key, fmt::format("expected one per layer, {}", layers));
     if (pattern.find_first_not_of("ME*-") != std::string::npos) return f.bad(key, "only M, E, * and - are supported");
     return pattern;
 }
@@ -120,14 +118,18 @@ Result<ModelConfig> read_nemotron_h(ConfigFields& f, const std::string& root) {
     model.embedding = root + "embeddings.weight";
     model.norm = root + "norm_f.weight";
     model.head = tied ? model.embedding : "lm_head.weight";
-    NIBBLE_TRY(const std::string pattern, read_pattern(f, layers));
-    const auto any = [&](char letter) { return pattern.find(letter) != std::string::npos; };
+    NIBBLE_TRY(const std::string pattern, read_pattern(f, "hybrid_override_pattern", "layers_block_type"));
+    if (static_cast<int64_t>(pattern.size()) != layers)
+        return f.bad(f.has("layers_block_type") ? "layers_block_type" : "hybrid_override_pattern",
+                     fmt::format("expected one per layer, {}", layers));
+    NIBBLE_TRY(const std::string predicting, read_pattern(f, "mtp_hybrid_override_pattern", "mtp_layers_block_type"));
+    NIBBLE_TRY(const int64_t modules, f.integer_or("num_nextn_predict_layers", predicting.empty() ? 0 : 1, 0));
+    const std::string all = modules > 0 ? pattern + predicting : pattern;
+    const auto any = [&](char letter) { return all.find(letter) != std::string::npos; };
 
     NIBBLE_CHECK(f.must_be("mlp_hidden_act", "relu2"));
     NIBBLE_CHECK(f.must_be("sliding_window", nullptr));
-    for (const char* key : {"rope_theta", "partial_rotary_factor", "rope_parameters", "mtp_hybrid_override_pattern",
-                            "mtp_layers_block_type"})
-        f.ignore(key);
+    for (const char* key : {"rope_theta", "partial_rotary_factor", "rope_parameters"}) f.ignore(key);
     AttentionConfig attention;
     if (any('*')) {
         NIBBLE_TRY(attention, read_heads(f, model.hidden));
@@ -150,27 +152,37 @@ Result<ModelConfig> read_nemotron_h(ConfigFields& f, const std::string& root) {
     if (any('E') || f.has("n_routed_experts")) {
         NIBBLE_TRY(moe, read_moe(f, Activation::relu2));
     }
-    for (int64_t l = 0; l < layers; ++l) {
-        BlockConfig block;
-        block.layer = static_cast<int>(l);
-        block.prefix = fmt::format("{}layers.{}.mixer", root, l);
-        block.norm = fmt::format("{}layers.{}.norm.weight", root, l);
-        switch (pattern[static_cast<size_t>(l)]) {
+    const auto block = [&](const std::string& base, size_t l, char letter) {
+        BlockConfig b{.layer = static_cast<int>(l),
+                      .prefix = fmt::format("{}layers.{}.mixer", base, l),
+                      .norm = fmt::format("{}layers.{}.norm.weight", base, l)};
+        switch (letter) {
             case 'M':
-                block.mixer = mamba;
+                b.mixer = mamba;
                 break;
             case 'E':
-                block.mixer = moe;
+                b.mixer = moe;
                 break;
             case '*':
-                block.mixer = attention;
+                b.mixer = attention;
                 break;
             default:
-                block.mixer = mlp;
+                b.mixer = mlp;
                 break;
         }
-        model.blocks.push_back(std::move(block));
-    }
+        return b;
+    };
+    for (size_t l = 0; l < pattern.size(); ++l) model.blocks.push_back(block(root, l, pattern[l]));
+    if (modules == 0 || predicting.empty()) return model;
+    // Beside the trunk: "mtp.layers.0" has what joins the input, the last layer the norm.
+    const std::string base = root.substr(0, root.rfind('.', root.size() - 2) + 1) + "mtp.";
+    model.prediction =
+        PredictionConfig{.projection = base + "layers.0.eh_proj",
+                         .embedding_norm = base + "layers.0.enorm.weight",
+                         .hidden_norm = base + "layers.0.hnorm.weight",
+                         .norm = fmt::format("{}layers.{}.final_layernorm.weight", base, predicting.size() - 1),
+                         .hands_on_normed = true};
+    for (size_t l = 0; l < predicting.size(); ++l) model.prediction->blocks.push_back(block(base, l, predicting[l]));
     return model;
 }
 

@@ -1,7 +1,7 @@
 #include "model/cpu/model.h"
 
 #include "base/map_faults.h"
-#include "model/cpu/widen.h"
+#include "kernels/token_filter.h"
 
 #include <algorithm>
 #include <cmath>
@@ -19,6 +19,9 @@ Result<ModelParts> read_parts(const ModelConfig& config, WeightSource& weights) 
         p.blocks.push_back(std::move(loaded));
     }
     NIBBLE_TRY(p.head, Head::load(config, weights));
+    if (weights.options().prediction) {
+        NIBBLE_TRY(p.predictor, Predictor::load(config, weights));
+    }
     return p;
 }
 
@@ -33,43 +36,6 @@ Result<ModelConfig> model_config(const Checkpoint& checkpoint) {
     return model_config(checkpoint.config(), text ? "model." : "");
 }
 
-Result<Embedding> Embedding::load(const ModelConfig& config, WeightSource& weights) {
-    Embedding e;
-    e.checkpoint_ = &weights.checkpoint();
-    NIBBLE_TRY(e.tensor_, weights.find(config.embedding, config.vocab, config.hidden));
-    NIBBLE_TRY(e.decoder_, select_quantize_kernels());
-    e.vocab_ = config.vocab, e.hidden_ = config.hidden, e.scale_ = config.embedding_scale;
-    return e;
-}
-
-Status Embedding::forward(std::span<const int32_t> tokens, float* x, Workspace& work) const {
-    const CheckpointTensor& t = checkpoint_->tensors()[tensor_];
-    Matrix plain;
-    QuantMatrix quantized;
-    for (const int32_t token : tokens) {
-        if (token < 0 || token >= vocab_) return fail("token id {} is not in the vocabulary of {}", token, vocab_);
-        if (t.quantized()) {
-            // Tiles come whole.
-            const int64_t begin = t.format == Format::fp8_block128 ? token / 128 * 128 : token;
-            NIBBLE_TRY(const QuantView view, checkpoint_->read_quant(tensor_, begin, token - begin + 1, quantized));
-            const Arena::Scope scope(work.arena);
-            float* rows = work.arena.floats(view.rows * hidden_);
-            decoder_->decode(view, rows);
-            std::copy_n(rows + (token - begin) * hidden_, hidden_, x);
-        } else {
-            NIBBLE_TRY(const MatrixView view, checkpoint_->read_plain(tensor_, token, 1, plain));
-            widen(view, x);
-        }
-        if (scale_ != 1.0f)
-            for (int64_t i = 0; i < hidden_; ++i) x[i] *= scale_;
-        if (work.bf16()) work.elementwise->round_bf16(x, hidden_);
-        if (work.elementwise->first_nonfinite(x, hidden_) >= 0)
-            return fail("tensor '{}': row {} (token {}) is not finite", t.name, token, token);
-        x += hidden_;
-    }
-    return Ok{};
-}
-
 Result<Head> Head::load(const ModelConfig& config, WeightSource& weights) {
     Head h;
     h.eps_ = config.norm_eps;
@@ -82,12 +48,16 @@ Result<Head> Head::load(const ModelConfig& config, WeightSource& weights) {
     return h;
 }
 
+void Head::normalize(const float* x, int64_t rows, float* y, const Workspace& work) const {
+    const int64_t n = linear_.cols;
+    for (int64_t i = 0; i < rows; ++i)
+        work.elementwise->rms_norm(x + i * n, norm_.data(), n, eps_, work.bf16(), y + i * n);
+}
+
 Status Head::forward(const float* x, int64_t rows, float* logits, Workspace& work, Observer* observer) const {
     const Arena::Scope scope(work.arena);
-    const int64_t n = linear_.cols;
-    float* normed = work.arena.floats(rows * n);
-    for (int64_t i = 0; i < rows; ++i)
-        work.elementwise->rms_norm(x + i * n, norm_.data(), n, eps_, work.bf16(), normed + i * n);
+    float* normed = work.arena.floats(rows * linear_.cols);
+    normalize(x, rows, normed, work);
     return linear_.forward(normed, rows, logits, work, observer);
 }
 
@@ -122,6 +92,8 @@ Status Model::renew() {
 std::vector<StateLayout> Model::states() const {
     std::vector<StateLayout> layouts;
     for (const Block& block : parts_.blocks) layouts.push_back(block.state());
+    if (parts_.predictor)
+        for (const Block& block : parts_.predictor->blocks()) layouts.push_back(block.state());
     return layouts;
 }
 
@@ -170,8 +142,44 @@ Status Model::run(const Batch& batch, std::span<float> logits, Observer* observe
                         std::isnan(logits[size_t(bad)]) ? "NaN" : "infinity", bad / config_->vocab,
                         bad % config_->vocab);
     }
+    if (parts_.predictor) {
+        hidden_.resize(static_cast<size_t>(rows * n));
+        parts_.head.normalize(x, rows, hidden_.data(), work);
+    }
     for (const Segment& s : segments)
         if (s.sequence) s.sequence->advance(static_cast<int64_t>(s.tokens.size()));
+    return Ok{};
+}
+
+Status Model::predict(const Batch& batch, std::span<const int32_t> rows, bool again,
+                      std::span<const TokenRequest> requests, std::span<ChosenToken> chosen) const {
+    if (!parts_.predictor) return fail("no prediction layers were loaded");
+    Workspace& work = *work_;
+    const int64_t n = config_->hidden, vocab = config_->vocab, wanted = batch.wanted();
+    std::vector<float>& from = again ? predicted_ : hidden_;
+    if (std::ssize(rows) != batch.rows() || std::ssize(requests) != wanted || std::ssize(chosen) != wanted)
+        return fail("{} rows of hidden states for {}, {} tokens to choose for {}", rows.size(), batch.rows(),
+                    requests.size(), wanted);
+    for (const int32_t row : rows)
+        if (row < 0 || row >= std::ssize(from) / n) return fail("no hidden state {} is kept", row);
+    const Arena::Scope scope(work.arena);
+    float* hidden = work.arena.floats(batch.rows() * n);
+    for (size_t i = 0; i < rows.size(); ++i)
+        std::copy_n(from.data() + rows[i] * n, n, hidden + static_cast<int64_t>(i) * n);
+    float* normed = work.arena.floats(wanted * n);
+    predicted_.resize(static_cast<size_t>(wanted * n));
+    NIBBLE_CHECK(parts_.predictor->forward(batch, hidden, parts_.embedding, {predicted_.data(), normed}, work));
+    if (wanted == 0) return Ok{};
+    float* logits = work.arena.floats(wanted * vocab);
+    NIBBLE_CHECK(parts_.head.linear().forward(normed, wanted, logits, work, nullptr));
+    NIBBLE_CHECK(check_maps());
+    work.pool->parallel_for(wanted, [&](int64_t i) {
+        const std::span<float> row(logits + i * vocab, static_cast<size_t>(vocab));
+        ChosenToken& token = chosen[static_cast<size_t>(i)] = {.id = -2};
+        if (work.elementwise->first_nonfinite(row.data(), vocab) >= 0) return;
+        TokenFilter filter;
+        token.id = filter.choose(row, requests[static_cast<size_t>(i)]);
+    });
     return Ok{};
 }
 

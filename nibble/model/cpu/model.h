@@ -12,6 +12,7 @@
 #include "model/batch.h"
 #include "model/config/config.h"
 #include "model/cpu/block.h"
+#include "model/cpu/predictor.h"
 #include "model/language_model.h"
 #include "model/sequence.h"
 #include "model/weight_source.h"
@@ -29,26 +30,13 @@ struct ModelOptions : WeightOptions {
 // The config of a checkpoint, whatever its tensors' names begin with (a multimodal model's text part).
 Result<ModelConfig> model_config(const Checkpoint& checkpoint);
 
-// The ends of a model, for callers that stream blocks between them (quant/ calibration). Rows of the embedding are read
-// from the checkpoint when they are needed, which therefore lives as long.
-class Embedding {
-public:
-    static Result<Embedding> load(const ModelConfig& config, WeightSource& weights);
-    // x [tokens.size(), hidden]. Error: an id outside the vocabulary.
-    Status forward(std::span<const int32_t> tokens, float* x, Workspace& work) const;
-
-private:
-    const Checkpoint* checkpoint_ = nullptr;
-    const QuantizeKernels* decoder_ = nullptr;
-    size_t tensor_ = 0;
-    int64_t vocab_ = 0, hidden_ = 0;
-    float scale_ = 1.0f;
-};
-
+// The other end.
 class Head {
 public:
     static Result<Head> load(const ModelConfig& config, WeightSource& weights);
-    // The last norm and lm_head: logits [rows, vocab] of x [rows, hidden].
+    // The last norm of x [rows, hidden].
+    void normalize(const float* x, int64_t rows, float* y, const Workspace& work) const;
+    // The same and lm_head: logits [rows, vocab] of x [rows, hidden].
     Status forward(const float* x, int64_t rows, float* logits, Workspace& work, Observer* observer) const;
     // What the log-likelihood of every row is taken of.
     struct Labels {
@@ -77,6 +65,7 @@ struct ModelParts {
     Embedding embedding;
     std::vector<Block> blocks;
     Head head;
+    std::optional<Predictor> predictor;  // where WeightOptions::prediction asks for it
 };
 // Checks every tensor's presence and shape against the config before it reads in `mode`.
 Result<ModelParts> load_parts(const ModelConfig& config, const Checkpoint& checkpoint, const WeightOptions& options,
@@ -96,12 +85,16 @@ public:
     std::span<const Block> blocks() const { return parts_.blocks; }
     const Embedding& embedding() const { return parts_.embedding; }
     const Head& head() const { return parts_.head; }
+    const Predictor* predictor() const { return parts_.predictor ? &*parts_.predictor : nullptr; }
 
     Result<std::unique_ptr<KvPool>> make_pool(int64_t tokens, int64_t sequences) const override;
     std::vector<StateLayout> states() const override;
     Result<int64_t> free_bytes(int64_t rows, int64_t wanted) const override;
     Status forward(const Batch& batch, std::span<float> logits, Observer* observer = nullptr) const override;
     Status evaluate(const Batch& batch, std::span<float> logits) const override;
+    bool predicts() const override { return parts_.predictor.has_value(); }
+    Status predict(const Batch& batch, std::span<const int32_t> rows, bool again,
+                   std::span<const TokenRequest> requests, std::span<ChosenToken> chosen) const override;
     Workspace& workspace() const override { return *work_; }
     std::string kernels() const override { return std::string(work_->matmul->name); }
 
@@ -114,6 +107,8 @@ private:
     std::unique_ptr<ModelConfig> config_;
     ModelParts parts_;
     std::unique_ptr<Workspace> work_;
+    // Where there is a predictor: of the rows of the last batch, behind the last norm; of the last predict().
+    mutable std::vector<float> hidden_, predicted_;
 };
 
 // One block alone, checked and packed: calibration streams layer by layer.

@@ -1,0 +1,48 @@
+#include "model/cpu/embedding.h"
+
+#include "checkpoint/checkpoint.h"
+#include "model/cpu/widen.h"
+#include "model/weight_source.h"
+
+#include <algorithm>
+
+namespace nibble {
+
+Result<Embedding> Embedding::load(const ModelConfig& config, WeightSource& weights) {
+    Embedding e;
+    e.checkpoint_ = &weights.checkpoint();
+    NIBBLE_TRY(e.tensor_, weights.find(config.embedding, config.vocab, config.hidden));
+    NIBBLE_TRY(e.decoder_, select_quantize_kernels());
+    e.vocab_ = config.vocab, e.hidden_ = config.hidden, e.scale_ = config.embedding_scale;
+    return e;
+}
+
+Status Embedding::forward(std::span<const int32_t> tokens, float* x, Workspace& work) const {
+    const CheckpointTensor& t = checkpoint_->tensors()[tensor_];
+    Matrix plain;
+    QuantMatrix quantized;
+    for (const int32_t token : tokens) {
+        if (token < 0 || token >= vocab_) return fail("token id {} is not in the vocabulary of {}", token, vocab_);
+        if (t.quantized()) {
+            // Tiles come whole.
+            const int64_t begin = t.format == Format::fp8_block128 ? token / 128 * 128 : token;
+            NIBBLE_TRY(const QuantView view, checkpoint_->read_quant(tensor_, begin, token - begin + 1, quantized));
+            const Arena::Scope scope(work.arena);
+            float* rows = work.arena.floats(view.rows * hidden_);
+            decoder_->decode(view, rows);
+            std::copy_n(rows + (token - begin) * hidden_, hidden_, x);
+        } else {
+            NIBBLE_TRY(const MatrixView view, checkpoint_->read_plain(tensor_, token, 1, plain));
+            widen(view, x);
+        }
+        if (scale_ != 1.0f)
+            for (int64_t i = 0; i < hidden_; ++i) x[i] *= scale_;
+        if (work.bf16()) work.elementwise->round_bf16(x, hidden_);
+        if (work.elementwise->first_nonfinite(x, hidden_) >= 0)
+            return fail("tensor '{}': row {} (token {}) is not finite", t.name, token, token);
+        x += hidden_;
+    }
+    return Ok{};
+}
+
+}  // namespace nibble
