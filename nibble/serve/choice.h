@@ -61,6 +61,8 @@ struct Choice {
     int64_t epoch = 0;       // rises where the sequence is given back: what older steps add is not heard any more
     int steps = 0;           // under way that it is part of
     std::optional<PromptLookup> lookup;
+    std::vector<int32_t> predicted;  // that may follow the first `predicted_at` tokens
+    int64_t predicted_at = 0;
     StateCopy before_draft;
     std::optional<EngineClock::time_point> last_token;
     std::vector<GeneratedToken> prompt_scores;

@@ -1,6 +1,7 @@
 #include "serve/engine.h"
 
 #include "kernels/attention.h"
+#include "serve/drafter.h"
 #include "serve/scheduler.h"
 #include "serve/step_runner.h"
 
@@ -26,6 +27,8 @@ Result<Settled> settle(EngineOptions o, const LanguageModel& model) {
     const bool device = model.chooses();
     if (o.drafts < 0 || o.drafts > most_drafts)
         return fail("{} drafted tokens are not in [0, {}]", o.drafts, most_drafts);
+    if (o.drafter == DraftSource::prediction && !model.predicts())
+        return fail("the model was loaded without layers for multi-token prediction");
     if (!(o.memory_share > 0 && o.memory_share <= 1))
         return fail("a memory share of {} is not in (0, 1]", o.memory_share);
     if (o.sequences <= 0) o.sequences = device ? 1024 : 64;
@@ -95,6 +98,7 @@ struct Engine::State {
 
     // The engine's thread's.
     EngineStats counts;
+    std::unique_ptr<Drafter> drafter;
     std::optional<Scheduler> scheduler;
     std::optional<StepRunner> runner;
     double service_seconds = 0;  // of a request, lately
@@ -147,9 +151,10 @@ Result<std::unique_ptr<Engine>> Engine::create(std::shared_ptr<const LanguageMod
     state->model = std::move(model);
     state->tokenizer = std::move(tokenizer);
     state->counts.pages = pool->pages();
-    state->scheduler.emplace(std::move(pool), state->options, state->counts, settled.state_copies,
+    state->drafter = make_drafter(*state->model, state->options, state->counts);
+    state->scheduler.emplace(std::move(pool), state->options, *state->drafter, state->counts, settled.state_copies,
                              state->model->chooses());
-    state->runner.emplace(*state->model, state->counts);
+    state->runner.emplace(*state->model, *state->drafter, state->counts);
     state->published = state->counts;
     return std::unique_ptr<Engine>(new Engine(std::move(state)));
 }
@@ -334,13 +339,13 @@ Flight Engine::State::depart(std::span<Choice* const> step) {
 
 // A step, to its end or, where its tokens need not be known for the next one, to where it is under way.
 void Engine::State::run(std::vector<Choice*> step) {
-    if (under_way && !StepRunner::launches(*model, step)) {
+    if (under_way && !runner->launches(step)) {
         land(false);
         std::erase_if(step, [](const Choice* c) { return c->answer.finished() || !c->sequence; });
     }
     if (step.empty()) return;
     Flight flight = depart(step);
-    if (!StepRunner::launches(*model, step)) return arrive(flight, guarded([&] { return runner->run(step); }));
+    if (!runner->launches(step)) return arrive(flight, guarded([&] { return runner->run(step); }));
     const Status launched = guarded([&] { return runner->launch(step, flight.wanted); });
     if (!launched.ok()) {
         // What the step before adds to these choices is computed again.

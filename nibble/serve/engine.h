@@ -25,6 +25,12 @@
 
 namespace nibble {
 
+// Who guesses the tokens that follow (serve/drafter.h).
+enum class DraftSource : uint8_t {
+    lookup,      // what stands behind the text's last tokens where they stood before
+    prediction,  // the model's layers for multi-token prediction
+};
+
 struct EngineOptions {
     int64_t sequences = 0;   // that run together at most; 0: 64 on a CPU, 1,024 on a GPU; up to 4,096
     int64_t step_rows = 0;   // tokens of a step at most (running answers come first); 0: 512 on a CPU, 8,192 on a GPU
@@ -35,7 +41,8 @@ struct EngineOptions {
     int64_t kv_memory = 0;   // bytes for keys, values and recurrent states; 0: what is free, see memory_share
     double memory_share = 0.9;  // of the device's free memory; of the host's, where the model runs there, a third of it
     bool prefix_cache = true;
-    int64_t drafts = 0;  // tokens that prompt lookup guesses ahead for requests that do not say; 0: none
+    int64_t drafts = 0;  // tokens that are guessed ahead at most, for requests that do not say; 0: none
+    DraftSource drafter = DraftSource::lookup;  // prediction: for models that have loaded it (predicts())
     // Tells the rows of every step; on the engine's thread. May be empty.
     std::function<void(int64_t rows)> on_step;
 };
@@ -57,6 +64,7 @@ struct EngineStats {
     int64_t preemptions = 0;
     int64_t drafts = 0, draft_tokens = 0, accepted_tokens = 0;
     std::array<int64_t, most_drafts> accepted_at{};  // by position in the draft
+    int64_t failed_drafts = 0;                       // steps behind which nothing could be guessed: out of memory, NaNs
     int64_t finished_stop = 0, finished_length = 0, finished_cancelled = 0, finished_deadline = 0, finished_error = 0;
     EngineHistograms histograms;
     double cache_share() const { return pages > 0 ? double(used_pages) / double(pages) : 0; }
@@ -85,7 +93,7 @@ Status check(const Request& request, int64_t vocab, int64_t context);
 class Engine {
 public:
     // Without a tokenizer, answers are tokens only, and stop strings an error. Error: no memory for the cache, or for
-    // less than one sequence of 64 tokens.
+    // less than one sequence of 64 tokens, drafts by prediction layers that the model has not loaded.
     static Result<std::unique_ptr<Engine>> create(std::shared_ptr<const LanguageModel> model,
                                                   std::optional<Tokenizer> tokenizer, const EngineOptions& options);
     ~Engine();

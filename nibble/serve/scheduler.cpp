@@ -14,9 +14,14 @@ constexpr int64_t most_looked_at = 256;       // of those that wait, in a step
 
 }  // namespace
 
-Scheduler::Scheduler(std::unique_ptr<KvPool> pool, const EngineOptions& options, EngineStats& stats,
+Scheduler::Scheduler(std::unique_ptr<KvPool> pool, const EngineOptions& options, Drafter& drafter, EngineStats& stats,
                      int64_t state_copies, bool chooses)
-    : options_(options), stats_(stats), chooses_(chooses), pool_(std::move(pool)), cache_(*pool_, state_copies) {}
+    : options_(options),
+      drafter_(drafter),
+      stats_(stats),
+      chooses_(chooses),
+      pool_(std::move(pool)),
+      cache_(*pool_, state_copies) {}
 
 void Scheduler::wait(std::unique_ptr<Choice> choice) {
     const ChoiceOrder order = choice->order();
@@ -49,6 +54,7 @@ void Scheduler::preempt(Choice& choice) {
     choice.before_draft = StateCopy();
     choice.sequence.reset();
     choice.draft.clear();
+    choice.predicted.clear();
     choice.base = 0;
     choice.pending = 0;
     ++choice.epoch;
@@ -122,27 +128,27 @@ int64_t Scheduler::piece(const Choice& choice, int64_t rows) const {
     return to - position;
 }
 
-int64_t Scheduler::most_drafted(const Choice& choice) const {
-    const Request& request = choice.job->request;
-    if (pool_->recurrent() && options_.drafts == 0) return 0;  // no memory for copies of states
+bool Scheduler::drafts(const Choice& choice) const {
+    if (pool_->recurrent() && options_.drafts == 0) return false;  // no memory for copies of states
     // Penalties count the tokens before: a device that chooses rows side by side does not know them.
-    if (chooses_ && choice.answer.plain() && request.sampling.penalizes()) return 0;
-    return std::min<int64_t>(request.drafts.value_or(options_.drafts), most_drafts);
+    if (chooses_ && choice.answer.plain() && choice.job->request.sampling.penalizes()) return false;
+    return most_drafted(choice, options_) > 0;
 }
 
 bool Scheduler::holds_up(const Choice& choice) const {
     return !choice.answer.plain() || choice.job->request.sampling.penalizes() || choice.on_host || choice.alone ||
-           most_drafted(choice) > 0;
+           drafts(choice);
 }
 
-void Scheduler::guess(Choice& choice, int64_t rows) const {
+// Behind a guess that was wrong, a recurrent model reads what was right of it again: a new guess may follow at once.
+void Scheduler::guess(Choice& choice, int64_t rows) {
     choice.draft.clear();
-    const int64_t most = most_drafted(choice);
-    if (most == 0 || choice.left() != 1 || choice.pending > 0 || rows <= 0) return;
-    if (!choice.lookup) choice.lookup.emplace(most);
+    if (!drafts(choice) || !choice.decodes() || choice.pending > 0) return;
     const int64_t room = options_.context - std::ssize(choice.answer.tokens()) - 1;
-    choice.draft =
-        choice.lookup->guess(choice.answer.tokens(), std::min({room, rows, choice.answer.tokens_left() - 1}));
+    const int64_t most = std::min(
+        {most_drafted(choice, options_), room, rows, choice.answer.tokens_left() - 1, most_rewind - choice.left()});
+    if (most <= 0) return;
+    choice.draft = drafter_.guess(choice, most);
     choice.answer.trim(choice.draft);
 }
 

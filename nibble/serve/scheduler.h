@@ -7,8 +7,7 @@
 #pragma once
 
 #include "model/language_model.h"
-#include "serve/choice.h"
-#include "serve/engine.h"
+#include "serve/drafter.h"
 
 #include <map>
 #include <memory>
@@ -18,9 +17,9 @@ namespace nibble {
 
 class Scheduler {
 public:
-    // `options` are settled and outlive the scheduler.
-    Scheduler(std::unique_ptr<KvPool> pool, const EngineOptions& options, EngineStats& stats, int64_t state_copies,
-              bool chooses);
+    // `options` are settled; they and the drafter outlive the scheduler.
+    Scheduler(std::unique_ptr<KvPool> pool, const EngineOptions& options, Drafter& drafter, EngineStats& stats,
+              int64_t state_copies, bool chooses);
 
     void wait(std::unique_ptr<Choice> choice);
     // The choices of the next step, each with `base`, `draft` and room for both. Those that cannot go on at all have
@@ -59,13 +58,14 @@ private:
     void push_out(Choice& choice);
     Choice* last_running() const;
     void plan_prompts(std::vector<Choice*>& step, int64_t rows);
-    void guess(Choice& choice, int64_t rows) const;
+    void guess(Choice& choice, int64_t rows);
     int64_t piece(const Choice& choice, int64_t rows) const;
     int64_t end_of(const Choice& choice) const;
-    int64_t most_drafted(const Choice& choice) const;
+    bool drafts(const Choice& choice) const;
     bool keeps_states(const Choice& choice) const;
 
     const EngineOptions& options_;
+    Drafter& drafter_;
     EngineStats& stats_;
     bool chooses_, preempted_ = false;
     std::unique_ptr<KvPool> pool_;

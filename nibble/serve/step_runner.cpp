@@ -71,12 +71,23 @@ Status StepRunner::clean_up(Choice& c) const {
     for (int64_t i = 0; i < c.right; ++i) ++stats_.accepted_at[static_cast<size_t>(i)];
     c.job->report.draft_tokens += guessed;
     c.job->report.accepted_tokens += c.right;
-    c.lookup->learn(guessed, c.right);
+    drafter_.learn(c, guessed, c.right);
     c.draft.clear();
     const StateCopy before = std::exchange(c.before_draft, StateCopy());
     if (c.right == guessed) return Ok{};
     if (c.sequence->pool().recurrent()) return c.sequence->restore(before);
     c.sequence->rewind(c.sequence->position() - (guessed - c.right));
+    return Ok{};
+}
+
+Status StepRunner::go_on(const Batch& batch, std::span<Choice* const> step) {
+    std::vector<FollowedRows> rows;
+    for (size_t i = 0; i < step.size(); ++i) {
+        Choice& c = *step[i];
+        rows.push_back({&c, batch.row(i), batch.position(i), c.base + (c.draft.empty() ? 0 : c.right)});
+        NIBBLE_CHECK(clean_up(c));
+    }
+    if (drafter_.follows()) drafter_.follow(rows);
     return Ok{};
 }
 
@@ -92,9 +103,7 @@ Status StepRunner::run(std::span<Choice* const> step) {
     std::vector<Choice*> scoring, others;
     for (Choice* c : step) (model_.chooses() && !c->scores_prompt() ? others : scoring).push_back(c);
     if (!others.empty()) NIBBLE_CHECK(run_chosen(others));
-    if (!scoring.empty()) NIBBLE_CHECK(run_logits(scoring));
-    for (Choice* c : step) NIBBLE_CHECK(clean_up(*c));
-    return Ok{};
+    return scoring.empty() ? Status(Ok{}) : run_logits(scoring);
 }
 
 Status StepRunner::run_logits(std::span<Choice* const> step) {
@@ -126,11 +135,11 @@ Status StepRunner::run_logits(std::span<Choice* const> step) {
             c.answer.end(FinishReason::error, "out of memory");
         }
     });
-    return Ok{};
+    return go_on(batch, step);
 }
 
-bool StepRunner::launches(const LanguageModel& model, std::span<Choice* const> step) {
-    return model.overlaps() &&
+bool StepRunner::launches(std::span<Choice* const> step) const {
+    return model_.overlaps() && !drafter_.follows() &&
            std::ranges::all_of(step, [](const Choice* c) { return c->draft.empty() && !c->scores_prompt(); });
 }
 
@@ -237,7 +246,8 @@ Status StepRunner::run_chosen(std::span<Choice* const> step) {
         for (int64_t i = 0; c->wants_row && i <= std::ssize(c->draft); ++i)
             requests.push_back(c->answer.token_request(i));
     std::vector<ChosenToken> chosen(requests.size());
-    NIBBLE_CHECK(model_.choose(batch_of(step), requests, chosen));
+    const Batch batch = batch_of(step);
+    NIBBLE_CHECK(model_.choose(batch, requests, chosen));
     // A choice goes to the host with all its rows where the device has left one of them.
     std::vector<HostRows> on_host;
     for (int64_t first = 0; Choice * c : step) {
@@ -254,7 +264,8 @@ Status StepRunner::run_chosen(std::span<Choice* const> step) {
         }
         first += std::ssize(rows);
     }
-    return choose_on_host(on_host);
+    NIBBLE_CHECK(choose_on_host(on_host));
+    return go_on(batch, step);
 }
 
 }  // namespace nibble

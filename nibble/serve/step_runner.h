@@ -3,8 +3,7 @@
 #pragma once
 
 #include "model/language_model.h"
-#include "serve/choice.h"
-#include "serve/engine.h"
+#include "serve/drafter.h"
 
 #include <vector>
 
@@ -28,15 +27,16 @@ struct Flight {
 
 class StepRunner {
 public:
-    StepRunner(const LanguageModel& model, EngineStats& stats) : model_(model), stats_(stats) {}
+    StepRunner(const LanguageModel& model, Drafter& drafter, EngineStats& stats)
+        : model_(model), drafter_(drafter), stats_(stats) {}
 
     // Error: the step as a whole failed; its sequences are unusable.
     Status run(std::span<Choice* const> step);
 
-    // The same in two parts, for models that overlap() and steps without drafts and scores of prompts: until collect()
-    // the choices have a pending token. Those whose token another launch already carries on may be left to the host
-    // (Choice::on_host): they are for the caller to compute again.
-    static bool launches(const LanguageModel& model, std::span<Choice* const> step);
+    // The same in two parts, for models that overlap() and steps without drafts, drafters that follow them and scores
+    // of prompts: until collect() the choices have a pending token. Those whose token another launch already carries on
+    // may be left to the host (Choice::on_host): they are for the caller to compute again.
+    bool launches(std::span<Choice* const> step) const;
     Status launch(std::span<Choice* const> step, int64_t& wanted);
     // While it is under way, and all tokens before it are known: what its rows may choose.
     void prepare(const Flight& flight) const;
@@ -51,9 +51,12 @@ private:
     Status choose_on_host(std::span<const HostRows> list);
     Status run_logits(std::span<Choice* const> step);  // rows of logits come to the host
     Status run_chosen(std::span<Choice* const> step);  // tokens are chosen where the logits lie
+    // The tokens of `step`, whose rows are `batch`, are known.
+    Status go_on(const Batch& batch, std::span<Choice* const> step);
     Status clean_up(Choice& choice) const;
 
     const LanguageModel& model_;
+    Drafter& drafter_;
     EngineStats& stats_;
     std::vector<float> logits_;
 };

@@ -32,6 +32,8 @@ Result<Throughput> measure_throughput(Engine& engine, const ThroughputLoad& load
     for (int64_t i = 0; i < load.requests; ++i) {
         Request& r = requests.emplace_back();
         r.prompt = random_prompt(load.seed, static_cast<uint64_t>(i), load.input, vocab);
+        for (size_t k = static_cast<size_t>(load.period); load.period > 0 && k < r.prompt.size(); ++k)
+            r.prompt[k] = r.prompt[k - static_cast<size_t>(load.period)];
         r.max_tokens = load.output;
         r.sampling.temperature = load.greedy ? 0.0f : 1.0f;
         r.sampling.seed = load.seed;
@@ -61,6 +63,8 @@ Result<Throughput> measure_throughput(Engine& engine, const ThroughputLoad& load
     t.step_rows = after.step_rows - before.step_rows;
     t.overlapped_steps = after.overlapped_steps - before.overlapped_steps;
     t.preemptions = after.preemptions - before.preemptions;
+    t.draft_tokens = after.draft_tokens - before.draft_tokens;
+    t.accepted_tokens = after.accepted_tokens - before.accepted_tokens;
     t.prompt_step_seconds = after.prompt_step_seconds - before.prompt_step_seconds;
     return t;
 }

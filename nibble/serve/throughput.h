@@ -12,6 +12,7 @@ namespace nibble {
 struct ThroughputLoad {
     int64_t input = 128, output = 128;  // tokens of every prompt and of every answer
     int64_t requests = 64;
+    int64_t period = 0;  // a prompt is its first `period` tokens again and again; 0: it does not repeat
     uint64_t seed = 1;   // of the prompts' random tokens
     bool greedy = true;  // else drawn by probability
 };
@@ -22,6 +23,7 @@ struct Throughput {
     int64_t steps = 0, step_rows = 0, overlapped_steps = 0;
     int64_t most_running = 0;
     int64_t preemptions = 0;
+    int64_t draft_tokens = 0, accepted_tokens = 0;
     double prompt_step_seconds = 0;  // of the steps that had rows of prompts
     double requests_per_second() const { return static_cast<double>(requests) / seconds; }
     double output_per_second() const { return static_cast<double>(output_tokens) / seconds; }

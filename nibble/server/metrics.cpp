@@ -97,6 +97,7 @@ void add_engine(MetricsPage& page, const ServedModel& model) {
     histogram("vllm:request_params_n", "The parameter n.", h.request_params_n);
     histogram("vllm:request_params_max_tokens", "The parameter max_tokens.", h.request_params_max_tokens);
     histogram("vllm:iteration_tokens_total", "Rows of a step.", h.iteration_tokens);
+    counter("nibble:spec_decode_failed_steps_total", "Steps behind which nothing could be guessed.", s.failed_drafts);
     counter("nibble:engine_steps_total", "Steps of the engine.", s.steps);
     counter("nibble:engine_step_rows_total", "Rows of all steps.", s.step_rows);
     counter("nibble:prefix_cache_evictions_total", "Pages that left the prefix cache.", s.prefix_evictions);

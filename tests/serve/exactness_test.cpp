@@ -23,6 +23,17 @@ TEST_P(Exactness, StepsThatOverlapGiveThemToo) {
     EXPECT_GT(overlapping.carried(), 200);
 }
 
+// Guesses of prediction layers where a device chooses the tokens.
+TEST(PredictedDrafts, OfAModelThatChoosesChangeNoAnswer) {
+    ThreadPool pool(2);
+    for (const SmallModel& m : small_models()) {
+        if (!m.prediction) continue;
+        const auto model = load_small(m, pool);
+        const Faulty chooser(*model, true, 29, 0);
+        expect_same_under_load(model.get(), &chooser, 60, false);
+    }
+}
+
 // Recurrent states and pages of those that are pushed out are computed again.
 TEST(HybridPreemption, GivesTheSameAnswers) {
     ThreadPool pool(2);

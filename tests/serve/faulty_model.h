@@ -76,6 +76,11 @@ public:
         std::copy_n(logits_.begin() + row * config().vocab, logits.size(), logits.begin());
         return Ok{};
     }
+    bool predicts() const override { return inner_.predicts(); }
+    Status predict(const Batch& batch, std::span<const int32_t> rows, bool again,
+                   std::span<const TokenRequest> requests, std::span<ChosenToken> chosen) const override {
+        return inner_.predict(batch, rows, again, requests, chosen);
+    }
     Workspace& workspace() const override { return inner_.workspace(); }
     std::string kernels() const override { return inner_.kernels(); }
 

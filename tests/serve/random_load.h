@@ -103,6 +103,7 @@ inline void expect_same_under_load(const LanguageModel* model, const LanguageMod
     const bool recurrent = pool_bytes(layouts, 0, 1) > 0;
     EngineOptions options{.sequences = recurrent ? 5 : 9, .step_rows = 96, .mixed_rows = 40};
     if (!overlaps) options.drafts = 3;
+    if (!overlaps && runs->predicts()) options.drafter = DraftSource::prediction;
     options.kv_memory =
         recurrent ? std::max(pool_bytes(layouts, 448, 12), pool_bytes(layouts, 0, 25)) : pool_bytes(layouts, 512, 0);
     const auto engine = make_engine(*runs, options);
@@ -155,6 +156,7 @@ inline void expect_same_under_load(const LanguageModel* model, const LanguageMod
         }
     }
     const EngineStats stats = engine->stats();
+    EXPECT_EQ(stats.failed_drafts, 0);
     EXPECT_GT(whole, count * 3 / 4);
     EXPECT_TRUE(recurrent || stats.preemptions > 0);  // states leave more room than the load needs: see below
     EXPECT_GT(stats.prefix_hits, 0);

@@ -1,7 +1,7 @@
 // Small models of several families with random weights: made here, or of tests/data/golden.
 #pragma once
 
-#include "model/memory_checkpoint.h"
+#include "model/made_up_model.h"
 #include "model/models.h"
 
 #include <memory>
@@ -15,6 +15,7 @@ struct SmallModel {
     bool golden = false;
     std::optional<KvFormat> kv;
     SsmStateFormat ssm_state = SsmStateFormat::f32;
+    bool prediction = false;
 };
 inline void PrintTo(const SmallModel& m, std::ostream* out) { *out << m.name; }
 
@@ -27,7 +28,9 @@ inline std::vector<SmallModel> small_models() {
             {"qwen3_moe", true},
             {"deepseek_v3", true},
             {"nemotron_h", true},
-            {"mixtral", true}};
+            {"mixtral", true},
+            {.name = "deepseek_predicting", .prediction = true},
+            {.name = "nemotron_predicting", .prediction = true}};
 }
 
 // Mamba-2, attention and an MLP, twice.
@@ -98,6 +101,8 @@ inline std::shared_ptr<MemoryCheckpoint> hybrid_checkpoint() {
 inline std::shared_ptr<const Checkpoint> small_model_checkpoint(const SmallModel& m) {
     if (m.golden) return open_checkpoint(test_data("golden/models") / m.name);
     if (m.name.starts_with("hybrid")) return hybrid_checkpoint();
+    if (m.prediction)
+        return agreeing_model(m.name.starts_with("nemotron") ? predicting_nemotron() : predicting_deepseek(), 0.15f);
     Json config = small_llama();
     config["max_position_embeddings"] = 512;
     if (m.name == "window") {
@@ -114,6 +119,7 @@ inline std::shared_ptr<const LanguageModel> load_small(const SmallModel& m, Thre
     ModelOptions options;
     options.kv = m.kv;
     options.ssm_state = m.ssm_state;
+    options.prediction = m.prediction;
     auto model = Model::load(std::move(checkpoint), options, pool);
     EXPECT_TRUE(model.ok()) << (model.ok() ? "" : model.error().message());
     if (!model.ok()) return nullptr;

@@ -1,0 +1,139 @@
+#include "serve/drafter.h"
+
+#include <algorithm>
+#include <new>
+
+namespace nibble {
+namespace {
+
+class LookupDrafter : public Drafter {
+public:
+    explicit LookupDrafter(const EngineOptions& options) : options_(options) {}
+    std::vector<int32_t> guess(Choice& choice, int64_t most) override {
+        if (!choice.lookup) choice.lookup.emplace(most_drafted(choice, options_));
+        return choice.lookup->guess(choice.answer.tokens(), most);
+    }
+    void learn(Choice& choice, int64_t guessed, int64_t right) override { choice.lookup->learn(guessed, right); }
+
+private:
+    const EngineOptions& options_;
+};
+
+// The model's prediction layers. Their past is kept up with every step, of every choice, so that pages of the prefix
+// cache serve them too. (The last row of a shared tile saw the token that followed it in another text: a guess is as
+// good as that lets it be.)
+class PredictionDrafter : public Drafter {
+public:
+    PredictionDrafter(const LanguageModel& model, const EngineOptions& options, EngineStats& stats)
+        : model_(model), options_(options), stats_(stats) {}
+    bool follows() const override { return true; }
+
+    std::vector<int32_t> guess(Choice& choice, int64_t most) override {
+        std::vector<int32_t> out = std::exchange(choice.predicted, {});
+        if (choice.predicted_at != std::ssize(choice.answer.tokens())) out.clear();
+        out.resize(static_cast<size_t>(std::min(std::ssize(out), most)));
+        return out;
+    }
+
+    void follow(std::span<const FollowedRows> list) override {
+        bool good = false;
+        try {
+            good = predict(list).ok();
+        } catch (const std::bad_alloc&) {
+        }
+        if (good) return;
+        ++stats_.failed_drafts;
+        for (const FollowedRows& f : list) f.choice->predicted.clear();
+    }
+
+private:
+    // A text whose guess grows.
+    struct Growing {
+        Choice* choice = nullptr;
+        int64_t position = 0;  // of the next row
+        int64_t most = 0;      // tokens of the guess
+        int32_t row = 0;       // of the pass before, where its hidden state is
+    };
+
+    // Tokens that a next step could check.
+    int64_t wanted(const Choice& c) const {
+        const int64_t room = options_.context - std::ssize(c.answer.tokens()) - 1;
+        return std::min({most_drafted(c, options_), room, c.answer.tokens_left() - 1, most_rewind - c.left()});
+    }
+
+    Status predict(std::span<const FollowedRows> list) {
+        std::vector<Segment> segments;
+        std::vector<int32_t> rows;
+        std::vector<TokenRequest> requests;
+        std::vector<Growing> growing;
+        for (const FollowedRows& f : list) {
+            Choice& c = *f.choice;
+            c.predicted.clear();
+            if (c.answer.finished() || f.rows == 0) continue;
+            const std::vector<int32_t>& tokens = c.answer.tokens();
+            const auto next =
+                std::span(tokens).subspan(static_cast<size_t>(f.position + 1), static_cast<size_t>(f.rows));
+            const bool reached = f.position + f.rows + 1 == std::ssize(tokens) && c.answer.generated() > 0;
+            int64_t most = reached ? wanted(c) : 0;
+            // Rows of a guess behind its first lie at the positions that the next step checks it at.
+            const int64_t behind = f.position + f.rows + most - 1 - c.sequence->position();
+            if (most > 1 && !c.sequence->reserve(behind).ok()) most = 1;
+            segments.push_back({.sequence = &*c.sequence,
+                                .tokens = next,
+                                .logits_from = most > 0 ? f.rows - 1 : f.rows,
+                                .position = f.position});
+            for (int64_t i = 0; i < f.rows; ++i) rows.push_back(static_cast<int32_t>(f.row + i));
+            if (most <= 0) continue;
+            growing.push_back({&c, f.position + f.rows, most, static_cast<int32_t>(growing.size())});
+            requests.push_back(c.answer.token_request());
+        }
+        if (segments.empty()) return Ok{};
+        std::vector<ChosenToken> chosen(requests.size());
+        NIBBLE_CHECK(model_.predict(Batch(std::move(segments)), rows, false, requests, chosen));
+        while (take(growing, chosen)) {
+            segments.clear(), rows.clear(), requests.clear();
+            for (Growing& g : growing) {
+                segments.push_back({.sequence = &*g.choice->sequence,
+                                    .tokens = std::span(g.choice->predicted).last(1),
+                                    .position = g.position++});
+                rows.push_back(std::exchange(g.row, static_cast<int32_t>(rows.size())));
+                requests.push_back(g.choice->answer.token_request(std::ssize(g.choice->predicted)));
+            }
+            chosen.resize(requests.size());
+            NIBBLE_CHECK(model_.predict(Batch(std::move(segments)), rows, true, requests, chosen));
+        }
+        return Ok{};
+    }
+
+    // The tokens of a pass join their guesses. Those that are long enough, or have none to join, grow no more.
+    static bool take(std::vector<Growing>& growing, std::span<const ChosenToken> chosen) {
+        std::vector<Growing> rest;
+        for (size_t i = 0; i < growing.size(); ++i) {
+            const Growing& g = growing[i];
+            if (chosen[i].id < 0) continue;
+            g.choice->predicted.push_back(chosen[i].id);
+            g.choice->predicted_at = std::ssize(g.choice->answer.tokens());
+            if (std::ssize(g.choice->predicted) < g.most) rest.push_back(g);
+        }
+        growing = std::move(rest);
+        return !growing.empty();
+    }
+
+    const LanguageModel& model_;
+    const EngineOptions& options_;
+    EngineStats& stats_;
+};
+
+}  // namespace
+
+int64_t most_drafted(const Choice& choice, const EngineOptions& options) {
+    return std::min<int64_t>(choice.job->request.drafts.value_or(options.drafts), most_drafts);
+}
+
+std::unique_ptr<Drafter> make_drafter(const LanguageModel& model, const EngineOptions& options, EngineStats& stats) {
+    if (options.drafter == DraftSource::prediction && options.drafts > 0)
+        return std::make_unique<PredictionDrafter>(model, options, stats);
+    return std::make_unique<LookupDrafter>(options);
+}
+
+}  // namespace nibble
