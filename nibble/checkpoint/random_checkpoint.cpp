@@ -182,11 +182,10 @@ void transformer(Names& names, const std::string& family) {
     names.add("model.norm.weight", {hidden});
 }
 
-void nemotron(Names& names, const std::string& pattern) {
+void nemotron_layers(Names& names, const std::string& root, const std::string& pattern) {
     const int64_t hidden = names.at("hidden_size");
-    names.add("backbone.embeddings.weight", {names.at("vocab_size"), hidden});
     for (size_t i = 0; i < pattern.size(); ++i) {
-        const std::string layer = fmt::format("backbone.layers.{}", i), mixer = layer + ".mixer";
+        const std::string layer = fmt::format("{}.layers.{}", root, i), mixer = layer + ".mixer";
         names.add(layer + ".norm.weight", {hidden});
         if (pattern[i] == 'M') names.mamba(mixer);
         if (pattern[i] == '*') names.attention(mixer);
@@ -195,7 +194,22 @@ void nemotron(Names& names, const std::string& pattern) {
         names.add(mixer + ".gate.e_score_correction_bias", {names.at("n_routed_experts")}, false, DType::f32);
         names.mlp(mixer + ".shared_experts", names.at("moe_shared_expert_intermediate_size"), false);
     }
+}
+
+void nemotron(Names& names, const std::string& pattern) {
+    const int64_t hidden = names.at("hidden_size");
+    names.add("backbone.embeddings.weight", {names.at("vocab_size"), hidden});
+    nemotron_layers(names, "backbone", pattern);
     names.add("backbone.norm_f.weight", {hidden});
+}
+
+// Attention and experts behind one another, as the larger published models have them.
+void nemotron_prediction(Names& names) {
+    const int64_t hidden = names.at("hidden_size");
+    names.add("mtp.layers.0.eh_proj.weight", {hidden, 2 * hidden});
+    for (const char* norm : {"0.enorm", "0.hnorm", "1.final_layernorm"})
+        names.add(fmt::format("mtp.layers.{}.weight", norm), {hidden});
+    nemotron_layers(names, "mtp", "*E");
 }
 
 // Every tensor begins somewhere else in one pool of random numbers and goes round in it, so that a value depends on its
@@ -303,7 +317,12 @@ ActivationFormat usual_inputs(Format format) {
     }
 }
 
-std::unique_ptr<Checkpoint> make_random(std::string_view name, Json config, const Linears& linears, bool head) {
+std::unique_ptr<Checkpoint> make_random(std::string_view name, Json config, const Linears& linears, bool head,
+                                        bool prediction = false) {
+    if (prediction) {
+        config["num_nextn_predict_layers"] = 1;
+        config["mtp_hybrid_override_pattern"] = "*E";
+    }
     Names names(config, linears);
     const std::string family = config.value("model_type", "");
     if (family == "nemotron_h")
@@ -312,6 +331,11 @@ std::unique_ptr<Checkpoint> make_random(std::string_view name, Json config, cons
         transformer(names, family);
     if (!config.value("tie_word_embeddings", family == "gemma3_text"))
         names.add("lm_head.weight", {names.at("vocab_size"), names.at("hidden_size")}, head);
+    if (prediction) {
+        Names more(config, {});
+        nemotron_prediction(more);
+        std::ranges::move(more.tensors, std::back_inserter(names.tensors));
+    }
     return std::make_unique<RandomCheckpoint>(name, std::move(config), std::move(names.tensors));
 }
 
@@ -367,7 +391,9 @@ Result<std::unique_ptr<Checkpoint>> random_checkpoint(const RandomModel& model) 
                 config["hybrid_override_pattern"].get<std::string>().substr(0, size_t(model.layers));
     }
     if (model.vocab > 0) config["vocab_size"] = std::min(model.vocab, config["vocab_size"].get<int64_t>());
-    return make_random(shape, std::move(config), linears, model.head);
+    if (model.prediction && shape != "nemotron-3-nano")
+        return fail("--shape {}: has no layers for multi-token prediction (nemotron-3-nano has)", shape);
+    return make_random(shape, std::move(config), linears, model.head, model.prediction);
 }
 
 }  // namespace nibble

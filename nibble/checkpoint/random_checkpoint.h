@@ -14,6 +14,7 @@ struct RandomModel {
     std::string format = "bf16";  // of its linears: bf16, fp8, fp8_block128, nvfp4, mxfp4 ...
     bool inputs = true;           // quantized as Model Optimizer does with weights in that format
     bool head = false;            // the output head is in that format too, where it has a matrix of its own
+    bool prediction = false;      // with layers for multi-token prediction, in BF16 (nemotron-3-nano)
     int layers = 0;               // fewer than the shape has; 0: all
     int64_t vocab = 0;            // likewise
 };

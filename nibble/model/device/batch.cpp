@@ -125,7 +125,7 @@ Status DeviceBatch::carry(const ChosenToken* from, const Stream& stream) const {
 
 Status DeviceBatch::make(const Batch& batch, std::span<Sequence* const> sequences, std::span<const DeviceLayer> layers,
                          std::span<const TokenRequest> requests, std::span<const int64_t> carried,
-                         const DeviceInfo& device, const Stream& stream) {
+                         const DeviceInfo& device, const Stream& stream, int first) {
     shape_ = shape_of(batch);
     upload_.clear();
     segments_.clear();
@@ -152,7 +152,7 @@ Status DeviceBatch::make(const Batch& batch, std::span<Sequence* const> sequence
     nonfinite_ = upload_.add(std::span<const int32_t>(std::vector<int32_t>(layers.size(), INT_MAX)));
     for (size_t i = 0; i < layers.size(); ++i) {
         const StateLayout layout = layers[i].mixer->state();
-        const auto index = static_cast<int>(i);
+        const int index = first + static_cast<int>(i);
         blocks_[i].place = static_cast<size_t>(layers[i].config.index);
         if (layout.page_bytes > 0) add_pages(batch, sequences, index, blocks_[i]);
         if (layout.floats == 0) continue;

@@ -60,10 +60,11 @@ class DeviceBatch {
 public:
     // `layers`: all, or some, in order; those that keep something per sequence take its tables and states in the same
     // order. `sequences`: of every segment, reserved, all of one pool. `requests`: of every wanted row, or none.
-    // `carried`: of every segment, the row of the step before that gives its last token, or -1; or none.
+    // `carried`: of every segment, the row of the step before that gives its last token, or -1; or none. `first`: of
+    // the sequences' tables, that of the first layer.
     Status make(const Batch& batch, std::span<Sequence* const> sequences, std::span<const DeviceLayer> layers,
                 std::span<const TokenRequest> requests, std::span<const int64_t> carried, const DeviceInfo& device,
-                const Stream& stream);
+                const Stream& stream, int first = 0);
     // Tokens that the step before has chosen take their places.
     Status carry(const ChosenToken* from, const Stream& stream) const;
     // Sets what `step` says about the batch. Valid until the next make.

@@ -1,4 +1,4 @@
-#include "model/device/model.h"
+#include "model/device/model_guesses.h"
 
 #include "base/checked.h"
 #include "formats/minifloat.h"
@@ -16,8 +16,6 @@ namespace {
 
 constexpr int64_t usual_rows = 512;  // of a step: what is asked of the memory at least, beside the weights
 constexpr int64_t pinned_bytes = int64_t{32} << 20;
-constexpr int64_t landing_bytes = int64_t{1} << 20;
-constexpr size_t most_graphs = 128;
 
 std::string gib(int64_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30)); }
 
@@ -40,6 +38,9 @@ Linear head_of(const ModelConfig& config, const Head& head) {
 }
 
 }  // namespace
+
+DeviceModel::DeviceModel(DeviceInfo device, Stream stream, ModelConfig config)
+    : device_(std::move(device)), stream_(std::move(stream)), config_(std::move(config)), memory_(device_, stream_) {}
 
 Result<DeviceModel::Outline> DeviceModel::open(const Checkpoint& checkpoint, const ModelOptions& options,
                                                const DeviceChoice& choice, ThreadPool& pool) {
@@ -109,6 +110,11 @@ Status DeviceModel::make_parts(const ModelParts& parts, DeviceWeights& weights) 
     }
     NIBBLE_TRY(norm_, weights.vector(parts.head.norm()));
     NIBBLE_TRY(head_, weights.linear(head_of(config_, parts.head)));
+    if (!parts.predictor) return Ok{};
+    NIBBLE_TRY(predictor_, DevicePredictor::make(config_, *parts.predictor, weights));
+    for (const DeviceLayer& layer : predictor_->layers())
+        if (const Rope* rope = layer.mixer->rope()) memory_.rotary().add(*rope);
+    guesses_ = std::make_unique<Guesses>();
     return Ok{};
 }
 
@@ -129,13 +135,17 @@ Result<std::unique_ptr<KvPool>> DeviceModel::make_pool(int64_t tokens, int64_t s
 std::vector<StateLayout> DeviceModel::states() const {
     std::vector<StateLayout> layouts;
     for (const DeviceLayer& layer : layers_) layouts.push_back(layer.mixer->state());
+    if (predictor_)
+        for (const DeviceLayer& layer : predictor_->layers()) layouts.push_back(layer.mixer->state());
     return layouts;
 }
 
 // Beside the scratch of the largest step there is what attention plans, products and graphs ask for: an eighth more.
 Result<int64_t> DeviceModel::free_bytes(int64_t rows, int64_t wanted) const {
     NIBBLE_TRY(const DeviceMemory memory, device_memory(device_.index));
-    const int64_t step = scratch_bytes(rows, wanted), held = memory_.scratch_bytes();
+    int64_t step = scratch_bytes(rows, wanted);
+    const int64_t held = memory_.scratch_bytes();
+    if (predictor_) step = std::max(step, guess_bytes(rows, wanted)) + 4 * (rows + wanted) * config_.hidden;
     return std::max<int64_t>(0, memory.free + held - step - step / 8 - (int64_t{1} << 29));
 }
 
@@ -166,8 +176,7 @@ Result<std::vector<Sequence*>> DeviceModel::sequences_of(const Batch& batch, std
     if (sequences.empty()) {
         int64_t tokens = 0;
         for (const Segment& s : segments) tokens += round_up(std::ssize(s.tokens), kv_page_tokens);
-        const int64_t tables =
-            std::ranges::count_if(layers_, [](const auto& l) { return l.mixer->state().page_bytes > 0; });
+        const int64_t tables = std::ranges::count_if(states(), [](const auto& s) { return s.page_bytes > 0; });
         if (!texts_ || texts_->pages() < tokens / kv_page_tokens * tables ||
             texts_->sequences() < std::ssize(segments)) {
             texts_.reset();
@@ -328,6 +337,10 @@ Result<DeviceModel::DeviceLogits> DeviceModel::run(const Batch& batch, const Lan
     const DeviceBatchShape shape = batch_.shape();
     NIBBLE_CHECK(memory_.reserve_rotary(shape.most_tokens, *host_));
     NIBBLE_CHECK(reserve(shape.rows, batch.wanted()));
+    if (predictor_) {
+        NIBBLE_CHECK(reserve_states(guesses_->of_model, shape.rows));
+        guesses_->of_model.rows = shape.rows;
+    }
     DeviceStep step = memory_.step();
     batch_.describe(step);
     // One token of every sequence: the same launches again and again.
@@ -387,13 +400,24 @@ Result<DeviceModel::DeviceLogits> DeviceModel::queue(DeviceStep& step, int64_t w
     }
     to.data = x;
     norm.out = to;
+    const auto keep_states = [&] {
+        return cuda::add_norm({.tokens = rows,
+                               .width = hidden,
+                               .h = norm.h,
+                               .weight = norm_,
+                               .eps = config_.norm_eps,
+                               .out = {guesses_->of_model.data}},
+                              step.overlap, stream_);
+    };
     if (wanted == rows) {
         norm.weight = norm_;
         NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, stream_));
+        if (predictor_) NIBBLE_CHECK(keep_states());
     } else {
         norm.weight = nullptr;
         norm.out = {};
         NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, stream_));
+        if (predictor_) NIBBLE_CHECK(keep_states());
         if (wanted == 0) {
             if (landing) NIBBLE_CHECK(queue_choice(step, nullptr, 0, *landing));
             return DeviceLogits{};

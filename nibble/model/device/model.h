@@ -5,6 +5,7 @@
 
 #include "model/cpu/model.h"
 #include "model/device/batch.h"
+#include "model/device/predictor.h"
 #include "model/device/runner.h"
 #include "model/device/step_memory.h"
 #include "model/language_model.h"
@@ -19,6 +20,8 @@ namespace nibble {
 
 class DeviceModel : public LanguageModel {
 public:
+    ~DeviceModel() override;
+
     // The pool outlives the model. Errors: no such device; not enough free memory (says how much is needed and how much
     // is free, before anything is read); options, formats or shapes that have no kernels, with the tensor's name.
     static Result<std::unique_ptr<DeviceModel>> load(std::shared_ptr<const Checkpoint> checkpoint,
@@ -56,6 +59,9 @@ public:
     Status launch(const Batch& batch, std::span<const TokenRequest> requests,
                   std::span<const int64_t> carried) const override;
     Status collect(std::span<ChosenToken> chosen) const override;
+    bool predicts() const override { return predictor_.has_value(); }
+    Status predict(const Batch& batch, std::span<const int32_t> rows, bool again,
+                   std::span<const TokenRequest> requests, std::span<ChosenToken> chosen) const override;
     Workspace& workspace() const override { return *host_; }
     std::string kernels() const override { return device_.name; }
     std::string note() const override { return rounded_.text(); }
@@ -63,14 +69,12 @@ public:
     int64_t weight_bytes() const { return weights_ ? weights_->used() : 0; }
 
 private:
+    static constexpr int64_t landing_bytes = int64_t{1} << 20;
+    static constexpr size_t most_graphs = 128;
     using GraphKey =
         std::tuple<int64_t, int64_t, int64_t, const std::byte*, const std::byte*, const float*, const std::byte*>;
 
-    DeviceModel(DeviceInfo device, Stream stream, ModelConfig config)
-        : device_(std::move(device)),
-          stream_(std::move(stream)),
-          config_(std::move(config)),
-          memory_(device_, stream_) {}
+    DeviceModel(DeviceInfo device, Stream stream, ModelConfig config);
     // A model whose parts are planned: sizes without memory.
     struct Outline {
         std::unique_ptr<DeviceModel> model;
@@ -109,6 +113,13 @@ private:
     // Embedding and all blocks, and what is left for the norm behind them.
     Result<cuda::AddNorm> queue_blocks(std::byte* x, DeviceStep& step) const;
     Status queue_choice(DeviceStep& step, float* logits, int64_t wanted, const Landing& landing) const;
+    // model_predict.cpp
+    struct Guesses;
+    Status reserve_states(DeviceStates& states, int64_t rows) const;
+    int64_t guess_bytes(int64_t rows, int64_t wanted) const;
+    Status check_guess(const Batch& batch, std::span<const int32_t> rows, bool again, size_t requests,
+                       size_t chosen) const;
+    Status queue_guess(DeviceStep& step, int64_t wanted, bool again) const;
     int64_t flag_bytes() const;  // of page-locked memory: a row number for every block
     Status fetch(const Batch& batch, const DeviceLogits& from, std::span<float> logits) const;
     Status check_rows(const Batch& batch) const;
@@ -123,6 +134,7 @@ private:
     std::optional<DeviceProductChain> product_chain_;  // of the layers, for one token
     const float* norm_ = nullptr;
     DeviceLinear head_;
+    std::optional<DevicePredictor> predictor_;
     std::vector<std::pair<int64_t, int64_t>> w4a16_;  // rows and columns of weights
     RoundedWeights rounded_;
 
@@ -137,6 +149,7 @@ private:
     mutable int64_t chosen_rows_ = 0;
     mutable std::map<GraphKey, std::pair<Graph, DeviceLogits>> graphs_;
     mutable int64_t graphs_moves_ = 0;  // memory_.moves() that graphs_ is for
+    std::unique_ptr<Guesses> guesses_;  // where there is a predictor
 };
 
 }  // namespace nibble

@@ -2,9 +2,11 @@
 // before the tokens of the step before it are known is the step that knows them.
 #include "checkpoint/random_checkpoint.h"
 #include "model/device/model.h"
+#include "model/made_up_model.h"
 #include "serve/random_load.h"
 
 #include <cstdlib>
+#include <numeric>
 
 namespace nibble::test {
 namespace {
@@ -93,6 +95,135 @@ TEST_P(CudaServing, ALaunchThatCarriesTokensOnIsTheStepThatKnowsThem) {
     for (size_t t = 0; t < size_t(texts); ++t) other[t].push_back(chosen[t].id);
     EXPECT_EQ(one, other);
     EXPECT_FALSE(model.collect(chosen).ok());
+}
+
+// Guesses of prediction layers on a GPU: the answers are those without, and small models whose layers know what follows
+// guess as the CPU's do.
+class CudaPrediction : public testing::TestWithParam<bool> {
+protected:
+    Result<std::unique_ptr<DeviceModel>> load(std::shared_ptr<const Checkpoint> checkpoint) {
+        const char* device = std::getenv("NIBBLE_DEVICE");
+        NIBBLE_TRY(const DeviceChoice choice, parse_device(device ? device : "cuda"));
+        ModelOptions options;
+        options.prediction = true;
+        return DeviceModel::load(std::move(checkpoint), options, choice, pool_);
+    }
+    static Json config() { return GetParam() ? predicting_nemotron() : predicting_deepseek(); }
+    ThreadPool pool_;
+};
+
+TEST_P(CudaPrediction, AnswersUnderLoadAreThoseOfEachRequestAlone) {
+    const auto model = load(agreeing_model(config(), 0.15f));
+    ASSERT_TRUE(model.ok()) << model.error().message();
+    expect_same_under_load(model->get(), model->get(), 250, false);
+}
+
+TEST_P(CudaPrediction, RightGuessesAreCountedByPosition) {
+    const auto model = load(agreeing_model(config(), 0.0f));
+    ASSERT_TRUE(model.ok()) << model.error().message();
+    for (const int64_t drafts : {1, 3, 7}) {
+        std::vector<Request> requests;
+        for (int32_t k = 0; k < 5; ++k) {
+            Request& r = requests.emplace_back();
+            for (int32_t i = 0; i < 60 + 31 * k; ++i) r.prompt.push_back((i * 31 + 7 * k + 3) % 256);
+            r.max_tokens = 1 + 6 * (drafts + 1);
+            r.sampling.temperature = 0;
+        }
+        const auto engine = make_engine(
+            **model, {.sequences = 8, .step_rows = 48, .drafts = drafts, .drafter = DraftSource::prediction});
+        const auto heard = run_all(*engine, requests);
+        for (size_t i = 0; i < requests.size(); ++i)
+            EXPECT_EQ(heard[i].choices, run_alone(**model, requests[i]).choices) << i;
+        const EngineStats s = engine->stats();
+        EXPECT_EQ(s.drafts, 30);
+        EXPECT_EQ(s.accepted_tokens, 30 * drafts);
+        for (int64_t i = 0; i < most_drafts; ++i) EXPECT_EQ(s.accepted_at[size_t(i)], i < drafts ? 30 : 0) << i;
+        EXPECT_EQ(s.failed_drafts, 0);
+    }
+}
+
+// What the layers guess is the CPU's guess, but for near ties: over a text in pieces, each row's next tokens.
+TEST_P(CudaPrediction, GuessesAreThoseOfTheCpu) {
+    const auto checkpoint = made_up_model(config());
+    const auto device = load(checkpoint);
+    ASSERT_TRUE(device.ok()) << device.error().message();
+    ModelOptions options;
+    options.prediction = true;
+    const auto cpu = Model::load(checkpoint, options, pool_);
+    ASSERT_TRUE(cpu.ok()) << cpu.error().message();
+    std::vector<int32_t> text;
+    for (int i = 0; i < 200; ++i) text.push_back((i * i * 3 + i * 37 + 5) % 250);
+    const auto guesses = [&](const LanguageModel& model) {
+        std::vector<int32_t> out;
+        const auto pool = model.make_pool(512, 2);
+        EXPECT_TRUE(pool.ok());
+        Sequence s = (*pool)->sequence();
+        std::vector<float> logits(size_t(model.config().vocab));
+        for (int64_t at = 0, piece = 1; at + piece < std::ssize(text); at += piece, piece = piece % 23 + 4) {
+            const auto rows = std::span(text).subspan(size_t(at), size_t(piece));
+            EXPECT_TRUE(model.evaluate(Batch({{&s, rows, piece - 1}}), logits).ok());
+            std::vector<int32_t> places(size_t(piece), 0);
+            std::iota(places.begin(), places.end(), 0);
+            std::vector<ChosenToken> chosen(static_cast<size_t>(piece));
+            std::vector<TokenRequest> requests(size_t(piece), {.params = {.temperature = 0}});
+            const Status done = model.predict(Batch({{.sequence = &s,
+                                                      .tokens = std::span(text).subspan(size_t(at + 1), size_t(piece)),
+                                                      .position = at}}),
+                                              places, false, requests, chosen);
+            EXPECT_TRUE(done.ok()) << (done.ok() ? "" : done.error().message());
+            for (const ChosenToken& c : chosen) out.push_back(c.id);
+            EXPECT_TRUE(s.reserve(2).ok());
+            std::vector<ChosenToken> second(1);
+            const int32_t token = text[size_t(at + piece)], last = static_cast<int32_t>(piece) - 1;
+            EXPECT_TRUE(model
+                            .predict(Batch({{.sequence = &s, .tokens = {&token, 1}, .position = at + piece}}),
+                                     {&last, 1}, true, {requests.data(), 1}, second)
+                            .ok());
+            out.push_back(second[0].id);
+        }
+        return out;
+    };
+    const auto mine = guesses(**device), want = guesses(*cpu);
+    ASSERT_EQ(mine.size(), want.size());
+    int64_t same = 0;
+    for (size_t i = 0; i < mine.size(); ++i) same += mine[i] == want[i];
+    EXPECT_GT(same, std::ssize(want) * 9 / 10) << same << " of " << want.size();
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, CudaPrediction, testing::Bool(),
+                         [](const auto& info) { return info.param ? "nemotron_h" : "deepseek_v3"; });
+
+// At a published model's widths.
+TEST(CudaPredictionShapes, AnswersUnderLoadAreThoseOfEachRequestAlone) {
+    const char* device = std::getenv("NIBBLE_DEVICE");
+    const auto choice = parse_device(device ? device : "cuda");
+    ASSERT_TRUE(choice.ok());
+    auto checkpoint = random_checkpoint(
+        {.shape = "nemotron-3-nano", .format = "nvfp4", .prediction = true, .layers = 7, .vocab = 8192});
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message();
+    ModelOptions options;
+    options.prediction = true;
+    ThreadPool pool;
+    const auto model = DeviceModel::load(*std::move(checkpoint), options, *choice, pool);
+    ASSERT_TRUE(model.ok()) << model.error().message();
+    std::vector<Request> requests;
+    for (int32_t k = 0; k < 12; ++k) {
+        Request& r = requests.emplace_back();
+        for (int32_t i = 0; i < 40 + 29 * k; ++i) r.prompt.push_back((i * 131 + 17 * k + 3) % 8000);
+        r.max_tokens = 40;
+        r.sampling.temperature = k % 2 == 0 ? 0.0f : 0.8f;
+        r.sampling.seed = uint64_t(k);
+    }
+    const auto engine = make_engine(**model, {.sequences = 8,
+                                              .step_rows = 128,
+                                              .kv_memory = int64_t{1} << 30,
+                                              .drafts = 3,
+                                              .drafter = DraftSource::prediction});
+    const auto heard = run_all(*engine, requests);
+    for (size_t i = 0; i < requests.size(); ++i)
+        EXPECT_EQ(heard[i].choices, run_alone(**model, requests[i]).choices) << i;
+    EXPECT_GT(engine->stats().draft_tokens, 500);
+    EXPECT_EQ(engine->stats().failed_drafts, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, CudaServing,

@@ -1,0 +1,143 @@
+// DeviceModel's guesses by layers for multi-token prediction: passes over their own batches, from hidden states that
+// the last step left, or the last pass.
+#include "base/checked.h"
+#include "kernels/product_cuda.h"
+#include "model/device/model_guesses.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+
+namespace nibble {
+
+DeviceModel::~DeviceModel() = default;
+
+int64_t DeviceModel::guess_bytes(int64_t rows, int64_t wanted) const {
+    const int64_t ends = wanted * (4 * config_.vocab + 2 * config_.hidden) + 2 * padded_rows(wanted) * config_.hidden +
+                         head_.scratch_bytes(wanted);
+    return predictor_->scratch_bytes(rows, wanted) + ends + 8 * DeviceArena::alignment;
+}
+
+// Grows, and keeps what is there.
+Status DeviceModel::reserve_states(DeviceStates& states, int64_t rows) const {
+    const int64_t bytes = 2 * config_.hidden * static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(rows)));
+    if (states.memory && states.memory->capacity() >= bytes) return Ok{};
+    NIBBLE_TRY(DeviceArena grown, DeviceArena::create(device_.index, bytes));
+    NIBBLE_TRY(std::byte * data, grown.allocate(bytes));
+    if (states.memory) NIBBLE_CHECK(copy_on_device(data, states.data, states.memory->capacity(), stream_));
+    NIBBLE_CHECK(stream_.synchronize());
+    graphs_.clear(), guesses_->graphs.clear();  // they hold the address
+    states.memory = std::move(grown), states.data = data;
+    return Ok{};
+}
+
+Status DeviceModel::check_guess(const Batch& batch, std::span<const int32_t> rows, bool again, size_t requests,
+                                size_t chosen) const {
+    if (!predictor_) return fail("no prediction layers were loaded");
+    if (under_way() > 0) return fail("a step is under way");
+    if (std::ssize(rows) != batch.rows() || static_cast<int64_t>(requests) != batch.wanted() || chosen != requests)
+        return fail("{} rows of hidden states for {}, {} tokens to choose for {}", rows.size(), batch.rows(), requests,
+                    chosen);
+    const int64_t kept = again ? guesses_->of_guess.rows : guesses_->of_model.rows;
+    for (const int32_t row : rows)
+        if (row < 0 || row >= kept) return fail("no hidden state {} is kept", row);
+    for (const Segment& s : batch.segments()) {
+        if (!s.sequence) return fail("a guess without a sequence");
+        for (const int32_t token : s.tokens)
+            if (token < 0 || token >= config_.vocab)
+                return fail("token id {} is not in the vocabulary of {}", token, config_.vocab);
+    }
+    return Ok{};
+}
+
+Status DeviceModel::predict(const Batch& batch, std::span<const int32_t> rows, bool again,
+                            std::span<const TokenRequest> requests, std::span<ChosenToken> chosen) const {
+    NIBBLE_CHECK(check_guess(batch, rows, again, requests.size(), chosen.size()));
+    if (batch.segments().empty()) return Ok{};
+    NIBBLE_CHECK(use_device(device_.index));
+    chosen_from_ = nullptr;
+    const int64_t n = batch.rows(), wanted = batch.wanted();
+    Guesses& g = *guesses_;
+    if (!g.landing) {
+        NIBBLE_TRY(PinnedBuffer memory, PinnedBuffer::create(flag_bytes() + landing_bytes));
+        NIBBLE_TRY(Event done, Event::create());
+        g.landing = Landing{std::move(memory), std::move(done)};
+    }
+    if (wanted * int64_t{sizeof(ChosenToken)} > landing_bytes)
+        return fail("a step chooses {} tokens at most", landing_bytes / sizeof(ChosenToken));
+    std::vector<Sequence*> sequences;
+    for (const Segment& s : batch.segments()) sequences.push_back(s.sequence);
+    NIBBLE_CHECK(g.batch.make(batch, sequences, predictor_->layers(), requests, {}, device_, stream_,
+                              static_cast<int>(layers_.size())));
+    std::vector<int32_t> pairs;
+    for (int32_t i = 0; i < n; ++i) pairs.insert(pairs.end(), {i, static_cast<int32_t>(n) + i});
+    g.lists.clear();
+    g.rows = g.lists.add(rows);
+    g.pairs = g.lists.add(std::span<const int32_t>(pairs));
+    NIBBLE_CHECK(g.lists.send(device_.index, stream_));
+    const DeviceBatchShape shape = g.batch.shape();
+    NIBBLE_CHECK(memory_.reserve_rotary(shape.most_tokens, *host_));
+    NIBBLE_CHECK(memory_.reserve(guess_bytes(n, wanted) + g.batch.attention_workspace(), n));
+    NIBBLE_CHECK(memory_.reserve_products(w4a16_, std::array{n, wanted}));
+    if (wanted > 0) NIBBLE_CHECK(reserve_states(g.of_guess, wanted));
+    DeviceStep step = memory_.step();
+    g.batch.describe(step);
+    if (n != shape.segments || wanted != n) {
+        NIBBLE_CHECK(queue_guess(step, wanted, again));
+    } else {  // as in run()
+        const Guesses::GraphKey key{n,
+                                    shape.pitch,
+                                    step.page_stride,
+                                    step.pages,
+                                    g.batch.base(),
+                                    step.rotary.empty() ? nullptr : step.rotary[0].second.cos,
+                                    g.lists.base(),
+                                    again};
+        if (g.graphs_moves != memory_.moves()) g.graphs.clear(), g.graphs_moves = memory_.moves();
+        auto graph = g.graphs.find(key);
+        if (graph == g.graphs.end()) {
+            NIBBLE_TRY(Graph captured, Graph::capture(stream_, [&] { return queue_guess(step, wanted, again); }));
+            if (g.graphs.size() >= most_graphs) g.graphs.clear();
+            graph = g.graphs.emplace(key, std::move(captured)).first;
+        }
+        NIBBLE_CHECK(graph->second.launch(stream_));
+    }
+    NIBBLE_CHECK(g.landing->done.record(stream_));
+    NIBBLE_CHECK(g.landing->done.synchronize());
+    if (wanted > 0) std::memcpy(chosen.data(), tokens_in(*g.landing), chosen.size_bytes());
+    g.of_guess.rows = wanted;
+    return Ok{};
+}
+
+Status DeviceModel::queue_guess(DeviceStep& step, int64_t wanted, bool again) const {
+    const Guesses& g = *guesses_;
+    cuda::RowsOut to;
+    if (wanted > 0) {
+        NIBBLE_TRY(const InputPlan plan, head_.plan(wanted, step, true));
+        to = plan.order;
+        NIBBLE_TRY(to.data, step.scratch.allocate(2 * padded_rows(wanted) * config_.hidden));
+    }
+    NIBBLE_CHECK(predictor_->queue({.embedding = embedding_,
+                                    .states = again ? g.of_guess.data : g.of_model.data,
+                                    .rows = g.lists.at<int32_t>(g.rows),
+                                    .pairs = g.lists.at<int32_t>(g.pairs),
+                                    .wanted_rows = g.batch.wanted_rows(),
+                                    .wanted = wanted,
+                                    .nonfinite = g.batch.nonfinite(),
+                                    .hand_on = g.of_guess.data,
+                                    .normed = to},
+                                   step));
+    if (wanted == 0) return Ok{};
+    NIBBLE_TRY(float* logits, step.scratch.allocate_array<float>(wanted * config_.vocab));
+    NIBBLE_CHECK(head_.forward({.x = to.data, .ordered = !to.row_major()}, wanted, logits, config_.vocab, step));
+    return cuda::sample({.rows = wanted,
+                         .width = config_.vocab,
+                         .logits = logits,
+                         .requests = g.batch.requests(),
+                         .seen = g.batch.seen(),
+                         .out = tokens_in(*g.landing)},
+                        step.overlap, stream_);
+}
+
+}  // namespace nibble
