@@ -5,6 +5,7 @@
 #include "checkpoint/reciprocal.h"
 #include "checkpoint/source_files.h"
 #include "checkpoint/stored_parts.h"
+#include "checkpoint/text_config.h"
 #include "formats/minifloat.h"
 #include "io/json_events.h"
 
@@ -23,7 +24,7 @@ constexpr int64_t panel_bytes = int64_t{8} << 20;  // of codes or plain values
 constexpr int64_t panel_step = 128;                // rows; whole FP8 tiles
 
 struct Drops {
-    bool input_scale = false, activation = false, kv_scale = false;
+    bool input_scale = false, activation = false, kv_scale = false, mtp = false;
 };
 
 Result<Drops> parse_drops(const std::vector<std::string>& names) {
@@ -35,8 +36,10 @@ Result<Drops> parse_drops(const std::vector<std::string>& names) {
             d.activation = true;
         else if (name == "kv_scale")
             d.kv_scale = true;
+        else if (name == "mtp")
+            d.mtp = true;
         else
-            return fail("cannot drop {} (known: input_scale, activation, kv_scale)", show_name(name));
+            return fail("cannot drop {} (known: input_scale, activation, kv_scale, mtp)", show_name(name));
     }
     return d;
 }
@@ -69,12 +72,17 @@ Result<Job> make_job(const Checkpoint& in, const ConvertOptions& options) {
                 .config = in.config(),
                 .max_shard_bytes = options.max_shard_bytes,
                 .manifest = options.manifest};
-    int64_t input_scales = 0, activations = 0, kv_scales = 0;
+    int64_t input_scales = 0, activations = 0, kv_scales = 0, predicting = 0;
+    const PredictionLayers prediction(in.config());
     ExactScales exact;
     for (size_t i = 0; i < in.tensors().size(); ++i) {
         const CheckpointTensor& t = in.tensors()[i];
         if (is_kv_scale_name(t.name) && drops.kv_scale) {
             ++kv_scales;
+            continue;
+        }
+        if (drops.mtp && prediction.contains(t.name)) {
+            ++predicting;
             continue;
         }
         if (is_kv_scale_name(t.name) && plain)
@@ -120,6 +128,8 @@ Result<Job> make_job(const Checkpoint& in, const ConvertOptions& options) {
     if (activations) lines.push_back(fmt::format("dropped the input format of {} matrices", activations));
     if (!exact.empty()) lines.push_back(exact_scales_note(exact));
     NIBBLE_TRY(job.spec.manifest, with_exact_scales(options.manifest, exact));
+    if (predicting) lines.push_back(fmt::format("dropped {} tensors of layers for multi-token prediction", predicting));
+    if (Json* announced = drops.mtp ? text_value(job.spec.config, "num_nextn_predict_layers") : nullptr) *announced = 0;
     if (kv_scales) lines.push_back(fmt::format("dropped {} KV cache scales", kv_scales));
     if (in.kv() != KvFormat::none && (plain || drops.kv_scale)) {
         lines.push_back(fmt::format("dropped the KV cache format {}", kv_name(in.kv())));

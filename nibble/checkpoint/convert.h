@@ -18,6 +18,7 @@ namespace nibble {
 //   input_scale     stored input scales; inputs they belong to stay unquantized
 //   activation      all that is said about inputs, stored scales included
 //   kv_scale        k_scale and v_scale; the KV cache stays unquantized
+//   mtp             layers for multi-token prediction; config.json announces none then
 struct ConvertOptions {
     Dialect to = Dialect::plain;  // plain: every matrix decoded to BF16
     std::filesystem::path out;

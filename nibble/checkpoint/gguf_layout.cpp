@@ -2,6 +2,7 @@
 
 #include "checkpoint/hf_layout.h"
 #include "checkpoint/stored_parts.h"
+#include "checkpoint/text_config.h"
 #include "io/json_events.h"
 
 #include <algorithm>
@@ -76,7 +77,7 @@ Result<GgmlType> quantized_type(const ExportTensor& t, const std::string& name, 
 class LayoutBuilder {
 public:
     LayoutBuilder(const ExportSpec& spec, const GgufArchitecture& architecture)
-        : spec_(spec), architecture_(architecture) {}
+        : spec_(spec), architecture_(architecture), prediction_(spec.config) {}
 
     Result<GgufExportLayout> build() {
         if (spec_.kv != KvFormat::none)
@@ -98,6 +99,11 @@ private:
     };
 
     Status add(const ExportTensor& t) {
+        if (prediction_.contains(t.name))
+            return fail(
+                "{}: layers for multi-token prediction have no place in nibble's GGUF files; `nibble convert --drop "
+                "mtp` leaves them out",
+                show_name(t.name));
         const auto match = match_hf_name(architecture_, t.name);
         if (!match)
             return fail("{}: has no name in a GGUF file of architecture {}", show_name(t.name), architecture_.name);
@@ -210,6 +216,7 @@ private:
 
     const ExportSpec& spec_;
     GgufArchitecture architecture_;
+    PredictionLayers prediction_;
     std::map<std::string, Stack> stacks_;
     GgufExportLayout out_;
 };

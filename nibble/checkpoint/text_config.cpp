@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <utility>
 
 namespace nibble {
 
@@ -13,6 +14,10 @@ const Json* text_value(const Json& config, const char* key) {
         if (const auto inner = config.find(part); inner != config.end() && inner->is_object())
             if (const auto found = inner->find(key); found != inner->end()) return &*found;
     return nullptr;
+}
+
+Json* text_value(Json& config, const char* key) {
+    return const_cast<Json*>(text_value(std::as_const(config), key));  // it is no constant here
 }
 
 int64_t text_integer(const Json& config, const char* key) {

@@ -12,6 +12,7 @@ namespace nibble {
 
 // Null when neither place has the key. `config` may be null or no object.
 const Json* text_value(const Json& config, const char* key);
+Json* text_value(Json& config, const char* key);
 // 0 when absent or no integer.
 int64_t text_integer(const Json& config, const char* key);
 
