@@ -77,6 +77,8 @@ void add_bench_throughput(CLI::App& bench, RunCommand& run) {
         ->check(CLI::Range(1, 1 << 20))
         ->allow_extra_args(false)
         ->capture_default_str();
+    command->add_option("--repeat", config->period, "prompts repeat after so many tokens; default: they do not")
+        ->check(CLI::Range(1, 1 << 20));
     command->add_option("--requests", config->requests, "queued at once; default: twice as many as run together")
         ->check(CLI::Range(1, 1 << 20));
     command->add_option("--sequences", config->sequences, "that run together at most; default: 64 on a CPU, 1024")

@@ -20,7 +20,7 @@ struct ThroughputLine {
 
 Result<ThroughputLine> measure_pair(const BenchThroughputOptions& o, std::shared_ptr<const LanguageModel> model,
                                     size_t pair) {
-    ThroughputLine line{.load = {.input = o.input[pair], .output = o.output[pair]}};
+    ThroughputLine line{.load = {.input = o.input[pair], .output = o.output[pair], .period = o.period}};
     NIBBLE_TRY(EngineOptions options, engine_options(o.cache, o.sequences));
     options.step_rows = o.step_rows;
     options.mixed_rows = o.mixed_rows;
@@ -54,6 +54,8 @@ Json json_of(const ThroughputLine& l) {
             {"overlapped_steps", t.overlapped_steps},
             {"prompt_step_seconds", t.prompt_step_seconds},
             {"preemptions", t.preemptions},
+            {"draft_tokens", t.draft_tokens},
+            {"accepted_tokens", t.accepted_tokens},
             {"sequences", l.limits.sequences},
             {"step_rows_at_most", l.limits.step_rows},
             {"mixed_rows_at_most", l.limits.mixed_rows},
@@ -67,7 +69,8 @@ Status bench_throughput(const BenchThroughputOptions& o, std::FILE* out) {
     if (o.input.size() != o.output.size())
         return fail("{} times --isl and {} times --osl: they come in pairs", o.input.size(), o.output.size());
     ThreadPool threads(o.engine.threads);
-    NIBBLE_TRY(const ModelOptions options, model_options(o.engine));
+    NIBBLE_TRY(ModelOptions options, model_options(o.engine));
+    options.prediction = o.cache.predicts();
     NIBBLE_TRY(const DeviceChoice device, parse_device(o.engine.device).within("--device"));
     std::shared_ptr<const Checkpoint> checkpoint;
     if (o.shape.empty()) {
@@ -77,6 +80,7 @@ Status bench_throughput(const BenchThroughputOptions& o, std::FILE* out) {
                                                   .format = o.format,
                                                   .inputs = !o.engine.weights_only,
                                                   .head = o.quantize_head,
+                                                  .prediction = o.cache.predicts(),
                                                   .layers = o.layers}));
     }
     NIBBLE_TRY(std::shared_ptr<const LanguageModel> model, load_model(checkpoint, options, device, threads));
@@ -89,7 +93,8 @@ Status bench_throughput(const BenchThroughputOptions& o, std::FILE* out) {
                                                            o.quantize_head ? ", its head too" : "");
     Json lines = Json::array();
     if (!o.json) {
-        fmt::print(out, "{} on {}; all requests queued at once, random prompts\n", name, model->kernels());
+        fmt::print(out, "{} on {}; all requests queued at once, random prompts{}\n", name, model->kernels(),
+                   o.period > 0 ? fmt::format(" that repeat every {} tokens", o.period) : "");
         fmt::print(out, "{:>6} {:>6} {:>9} {:>8} {:>13} {:>13} {:>9} {:>8} {:>14}\n", "ISL", "OSL", "requests",
                    "running", "output tok/s", "total tok/s", "seconds", "steps", "decode alone");
     }
@@ -104,6 +109,8 @@ Status bench_throughput(const BenchThroughputOptions& o, std::FILE* out) {
         fmt::print(out, "{:>6} {:>6} {:>9} {:>8} {:>13.1f} {:>13.1f} {:>9.2f} {:>8} {:>14.1f}\n", l.load.input,
                    l.load.output, t.requests, t.most_running, t.output_per_second(), t.total_per_second(), t.seconds,
                    t.steps, l.steady);
+        if (t.draft_tokens > 0)
+            fmt::print(out, "       of {} guessed tokens {} were right\n", t.draft_tokens, t.accepted_tokens);
         std::fflush(out);
     }
     if (o.json) {

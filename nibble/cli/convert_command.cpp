@@ -66,7 +66,7 @@ void add_convert(CLI::App& app, RunCommand& run) {
         command->add_option("--format", config->format, "bf16 decodes; may be left out for a .gguf output")
             ->check(one_of({"modelopt", "compressed-tensors", "gguf", "bf16", "plain"}));
     command->add_option("--drop", config->drop, "what the target cannot carry")
-        ->check(one_of({"input_scale", "activation", "kv_scale"}));
+        ->check(one_of({"input_scale", "activation", "kv_scale", "mtp"}));
     add_shard_size_flag(*command, config->max_shard_size);
     add_threads_flag(*command, config->threads);
     add_json_flag(*command, config->json);

@@ -23,6 +23,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int64_t usual_predicted = 3, usual_looked_up = 8;  // tokens of a guess
+
 // generation_config.json beside the weights, or of a GGUF; an empty object when there is none.
 Result<Json> generation_config(const Checkpoint& checkpoint) {
     NIBBLE_TRY(const auto files, checkpoint.side_files());
@@ -157,8 +159,10 @@ Result<std::unique_ptr<LanguageModel>> load_model(std::shared_ptr<const Checkpoi
     return std::unique_ptr<LanguageModel>(std::make_unique<Model>(std::move(model)));
 }
 
-Result<LoadedModel> LoadedModel::open(const fs::path& path, const EngineFlags& flags, ThreadPool& pool) {
-    NIBBLE_TRY(const ModelOptions options, model_options(flags));
+Result<LoadedModel> LoadedModel::open(const fs::path& path, const EngineFlags& flags, ThreadPool& pool,
+                                      bool prediction) {
+    NIBBLE_TRY(ModelOptions options, model_options(flags));
+    options.prediction = prediction;
     NIBBLE_TRY(const DeviceChoice device, parse_device(flags.device).within("--device"));
     NIBBLE_TRY(std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(path));
     LoadedModel engine{path, std::move(checkpoint), nullptr};
@@ -236,6 +240,24 @@ Result<Request> sampled_request(const SamplingFlags& flags, const LoadedModel& e
     return request;
 }
 
+Status parse_speculation(std::string_view text, CacheFlags& flags) {
+    const size_t colon = text.find(':');
+    const std::string_view who = text.substr(0, colon);
+    if (who == "none" && colon == text.npos) {
+        flags.drafts = 0;
+        return Ok{};
+    }
+    if (who != "lookup" && who != "mtp") return fail("'{}': choose none, lookup[:N] or mtp[:N]", text);
+    flags.drafter = who == "mtp" ? DraftSource::prediction : DraftSource::lookup;
+    flags.drafts = who == "mtp" ? usual_predicted : usual_looked_up;
+    if (colon == text.npos) return Ok{};
+    const std::string_view number = text.substr(colon + 1);
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), flags.drafts);
+    if (error != std::errc() || end != number.data() + number.size() || flags.drafts < 1 || flags.drafts > most_drafts)
+        return fail("'{}': N is a whole number from 1 to {}", text, most_drafts);
+    return Ok{};
+}
+
 void add_cache_flags(CLI::App& command, CacheFlags& flags) {
     command.add_option("--kv-memory", flags.kv_memory,
                        "memory for keys, values and states: bytes, or a number with K, M or G; default: what is free");
@@ -245,10 +267,16 @@ void add_cache_flags(CLI::App& command, CacheFlags& flags) {
         ->check(CLI::Range(0.01, 1.0))
         ->capture_default_str();
     command
-        .add_option("--speculate", flags.drafts,
-                    "tokens that are guessed ahead from the text so far; the answer is the same. 0: none")
-        ->check(CLI::Range(int64_t{0}, most_drafts))
-        ->capture_default_str();
+        .add_option_function<std::string>(
+            "--speculate",
+            [&flags](const std::string& text) {
+                if (const Status s = parse_speculation(text, flags); !s.ok())
+                    throw CLI::ValidationError("--speculate", s.error().message());
+            },
+            "guess N tokens ahead: from the text so far (lookup), or by the model's layers for multi-token prediction "
+            "(mtp); the answer is the same")
+        ->type_name("none|lookup[:N]|mtp[:N]")
+        ->default_str("none");
     command.add_flag("--no-prefix-cache", flags.no_prefix_cache, "compute equal beginnings of prompts anew");
 }
 
@@ -256,7 +284,8 @@ Result<EngineOptions> engine_options(const CacheFlags& flags, int64_t sequences)
     EngineOptions options{.sequences = sequences,
                           .memory_share = flags.memory_share,
                           .prefix_cache = !flags.no_prefix_cache,
-                          .drafts = flags.drafts};
+                          .drafts = flags.drafts,
+                          .drafter = flags.drafter};
     if (flags.kv_memory.empty()) return options;
     std::string_view digits = flags.kv_memory;
     int64_t unit = 1;

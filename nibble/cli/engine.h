@@ -34,7 +34,9 @@ struct LoadedModel {
     std::shared_ptr<const Checkpoint> checkpoint;
     std::shared_ptr<LanguageModel> model;
 
-    static Result<LoadedModel> open(const std::filesystem::path& path, const EngineFlags& flags, ThreadPool& pool);
+    // prediction: its layers for multi-token prediction, too. Error: it has none.
+    static Result<LoadedModel> open(const std::filesystem::path& path, const EngineFlags& flags, ThreadPool& pool,
+                                    bool prediction = false);
 };
 
 // The tokens that end an answer: the config's, generation_config.json's and the tokenizer's eos_token.
@@ -67,9 +69,13 @@ Result<Request> sampled_request(const SamplingFlags& flags, const LoadedModel& e
 struct CacheFlags {
     std::string kv_memory;  // bytes, with K, M or G; empty: from what is free
     double memory_share = 0.9;
+    DraftSource drafter = DraftSource::lookup;
     int64_t drafts = 0;
     bool no_prefix_cache = false;
+    bool predicts() const { return drafts > 0 && drafter == DraftSource::prediction; }
 };
+// "none", "lookup", "mtp", the latter two with ":N" tokens. Error: anything else.
+Status parse_speculation(std::string_view text, CacheFlags& flags);
 void add_cache_flags(CLI::App& command, CacheFlags& flags);
 // `sequences` that run together; 0: the engine's choice.
 Result<EngineOptions> engine_options(const CacheFlags& flags, int64_t sequences);

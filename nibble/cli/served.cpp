@@ -44,7 +44,7 @@ Json facts_of(const LoadedModel& loaded, const Engine& engine, double seconds) {
 Result<ServedModel> load_served(const ServedFlags& config, ThreadPool& pool) {
     const auto start = std::chrono::steady_clock::now();
     NIBBLE_TRY(ModelText text, open_model_text(config.path));
-    NIBBLE_TRY(const LoadedModel loaded, LoadedModel::open(config.path, config.engine, pool));
+    NIBBLE_TRY(const LoadedModel loaded, LoadedModel::open(config.path, config.engine, pool, config.cache.predicts()));
     // What neither the request nor generation_config.json says is as OpenAI has it.
     NIBBLE_TRY(Request like, sampled_request({}, loaded, text, {.temperature = 1.0f, .top_p = 1.0f}));
     NIBBLE_TRY(EngineOptions options, engine_options(config.cache, config.sequences));
