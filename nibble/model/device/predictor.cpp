@@ -25,7 +25,7 @@ Result<DevicePredictor> DevicePredictor::make(const ModelConfig& model, const Pr
 int64_t DevicePredictor::scratch_bytes(int64_t rows, int64_t wanted) const {
     int64_t inside = projection_.scratch_bytes(rows);
     for (const DeviceLayer& layer : layers_) inside = std::max(inside, layer.mixer->scratch_bytes(rows));
-    return (14 * rows + 2 * padded_rows(rows) + 2 * wanted) * hidden_ + inside + 8 * DeviceArena::alignment;
+    return (14 * rows + 2 * padded_rows(rows) + 2 * wanted + 2) * hidden_ + inside + 8 * DeviceArena::alignment;
 }
 
 Status DevicePredictor::queue(const Input& in, DeviceStep& step) const {
@@ -36,6 +36,7 @@ Status DevicePredictor::queue(const Input& in, DeviceStep& step) const {
     NIBBLE_TRY(float* y, step.scratch.allocate_array<float>(rows * hidden_));
     NIBBLE_TRY(std::byte * h, step.scratch.allocate(rows * width));
     NIBBLE_TRY(std::byte * x, step.scratch.allocate(padded_rows(rows) * width));
+    NIBBLE_TRY(std::byte * other, step.scratch.allocate(width));  // of one row: the sum goes there and back
     // All embeddings, then all hidden states; each with its norm; then a row of one beside a row of the other.
     const auto norm_of = [&](int64_t first, const float* weight) {
         return cuda::add_norm({.tokens = rows,
@@ -54,11 +55,17 @@ Status DevicePredictor::queue(const Input& in, DeviceStep& step) const {
     NIBBLE_CHECK(projection_.forward({.x = both}, rows, y, hidden_, step));
     NIBBLE_CHECK(cuda::to_rows(y, 0, rows, hidden_, {h}, step.overlap, step.stream));
 
-    DeviceResidual residual{.hidden = hidden_, .eps = eps_, .h = h, .x = x, .y = y, .nonfinite = in.nonfinite};
+    DeviceResidual residual{.hidden = hidden_,
+                            .eps = eps_,
+                            .h = h,
+                            .other = rows == 1 ? other : nullptr,
+                            .x = x,
+                            .y = y,
+                            .nonfinite = in.nonfinite};
     const auto all = std::span(layers_);
     NIBBLE_TRY(cuda::AddNorm norm, queue_layers(all.first(keeping_), residual, nullptr, step));
     if (in.wanted == 0) return Ok{};
-    NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, step.stream));
+    if (norm.update) NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, step.stream));
     // Behind the last attention, rows that nobody wants leave nothing.
     NIBBLE_TRY(std::byte * some, step.scratch.allocate(in.wanted * width));
     NIBBLE_CHECK(cuda::embed(norm.h, in.wanted_rows, in.wanted, hidden_, some, step.overlap, step.stream));
@@ -66,6 +73,7 @@ Status DevicePredictor::queue(const Input& in, DeviceStep& step) const {
     rest.rows = rest.segments = in.wanted;
     rest.longest = 1;
     residual.h = some;
+    residual.other = in.wanted == 1 ? other : nullptr;
     residual.nonfinite += keeping_;
     NIBBLE_TRY(norm, queue_layers(all.subspan(keeping_), residual, nullptr, rest));
     norm.weight = norm_;
