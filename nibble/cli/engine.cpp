@@ -273,9 +273,8 @@ void add_cache_flags(CLI::App& command, CacheFlags& flags) {
                 if (const Status s = parse_speculation(text, flags); !s.ok())
                     throw CLI::ValidationError("--speculate", s.error().message());
             },
-            "guess N tokens ahead: from the text so far (lookup), or by the model's layers for multi-token prediction "
-            "(mtp); the answer is the same")
-        ->type_name("none|lookup[:N]|mtp[:N]")
+            "tokens guessed ahead: none, lookup[:N] from the text so far, mtp[:N] by layers for multi-token prediction; "
+            "the answer is the same")
         ->default_str("none");
     command.add_flag("--no-prefix-cache", flags.no_prefix_cache, "compute equal beginnings of prompts anew");
 }
