@@ -273,7 +273,7 @@ void add_cache_flags(CLI::App& command, CacheFlags& flags) {
                 if (const Status s = parse_speculation(text, flags); !s.ok())
                     throw CLI::ValidationError("--speculate", s.error().message());
             },
-            "tokens guessed ahead: none, lookup[:N] from the text so far, mtp[:N] by layers for multi-token prediction; "
+            "tokens guessed ahead: none, lookup[:N] in the text so far, mtp[:N] by layers for multi-token prediction; "
             "the answer is the same")
         ->default_str("none");
     command.add_flag("--no-prefix-cache", flags.no_prefix_cache, "compute equal beginnings of prompts anew");
