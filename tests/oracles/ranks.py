@@ -75,7 +75,15 @@ def wait_for_checkpoint(folder, process):
 
 
 def child_of(process):
-    return int(subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True).stdout.split()[0])
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/stat") as stat:
+                parent = int(stat.read().rsplit(")", 1)[1].split()[1])
+        except OSError:  # ended meanwhile
+            continue
+        if parent == process.pid:
+            return int(pid)
+    raise AssertionError(f"{process.args} has no child")
 
 
 def free_port():
