@@ -39,7 +39,7 @@ struct TrainFlags {
     std::optional<int64_t> steps, batch, seq, layers;
     std::vector<std::string> compare;
     bool synthetic = false, resume = false, quiet = false, json = false, check_forward = false;
-    int threads = 0, ranks = 0;
+    int threads = 0, ranks = 0, gpus = 0;
 };
 
 Result<TrainConfig> train_config(const TrainFlags& flags) {
@@ -379,7 +379,11 @@ Status choose_device(const TrainFlags& flags, const RankPlace& place, DeviceChoi
     return open_device(device).ok() ? Status(Ok{}) : Status(open_device(device).error());
 }
 
-Result<Outcome> run_train(const TrainFlags& flags) {
+Result<Outcome> run_train(TrainFlags flags) {
+    if (flags.gpus > 0) {
+        flags.ranks = flags.gpus;
+        if (flags.device == "cpu") flags.device = "cuda";
+    }
     NIBBLE_TRY(DeviceChoice device, parse_device(flags.device));
     NIBBLE_TRY(const TrainConfig config, train_config(flags));
     NIBBLE_TRY(const RankPlace place, rank_place());
@@ -418,11 +422,13 @@ void add_train(CLI::App& app, RunCommand& run) {
         "no training: compare the bits of log-probabilities with the engine's, exit status 1 if they differ");
     command->add_option("-o,--output", flags->output, "folder of the run; overrides the config");
     command->add_flag("--resume", flags->resume, "go on from the newest checkpoint in the output");
-    command
-        ->add_option(
-            "--ranks,--gpus", flags->ranks,
-            "so many processes deal the rows of a step, on GPUs one each; default: what mpirun or srun started")
-        ->check(CLI::Range(1, 4096));
+    CLI::Option* ranks =
+        command
+            ->add_option(
+                "--ranks", flags->ranks,
+                "so many processes deal the rows of a step, on GPUs one each; default: what mpirun or srun started")
+            ->check(CLI::Range(1, 4096));
+    command->add_option("--gpus", flags->gpus, "the same on so many GPUs")->check(CLI::Range(1, 4096))->excludes(ranks);
     command->add_option("--profile", flags->profile,
                         "what the third to fifth step spend their time on, a Chrome trace");
     add_device_flag(*command, flags->device);
