@@ -247,8 +247,8 @@ Result<int64_t> run_steps(const RlConfig& c, const RlFlags& flags, RlJob& job, R
 }
 
 Result<Outcome> run_rl(const RlFlags& flags) {
-    NIBBLE_TRY(const RankPlace place, rank_place());
-    if (!place.alone()) return fail("rl runs in one process; {} were started", place.size);
+    NIBBLE_TRY(const RankPlace ranks, rank_place());
+    if (!ranks.alone()) return fail("rl runs in one process; {} were started", ranks.size);
     NIBBLE_TRY(const DeviceChoice device, parse_device(flags.device));
     if (device.cuda) NIBBLE_CHECK(open_device(device));
     NIBBLE_TRY(RlConfig config, rl_config(flags));
