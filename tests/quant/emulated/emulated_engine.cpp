@@ -94,6 +94,9 @@ Status add_norm(const AddNorm& a, bool, const Stream&) {
 
 Status norm_rows(const NormRows&, bool, const Stream&) { return missing("norm_rows"); }
 
+Status activate(Activation, bool, const std::byte*, int64_t, int64_t, const RowsOut&, bool, const Stream&) {
+    return fail("activate: rows of BF16 are training's, not emulated");
+}
 Status activate(Activation activation, bool gated, const float* in, int64_t in_stride, int64_t tokens, int64_t width,
                 const RowsOut& out, bool, const Stream&, bool by_turns) {
     if (!puts(out) || by_turns) return missing("tiled rows, or codes with dynamic scales");
@@ -313,6 +316,11 @@ Status multiply(const ProductInput& in, const Operand& w, int64_t first, int64_t
 Status product(const ProductInput& in, const Operand& w, float* y, int64_t y_stride, bool, const Stream&) {
     return multiply(in, w, 0, in.tokens, w.tiles, 0, w.scale, y, y_stride);
 }
+
+Status rounded_product(const ProductInput&, const Operand&, std::byte*, int64_t, bool, const Stream&) {
+    return fail("rounded_product: training's, not emulated");
+}
+bool has_rounded_product(const Operand&, int64_t) { return false; }
 
 Status grouped_product(const ProductInput& in, const Experts& w, float* y, int64_t y_stride, bool, const Stream&) {
     const int64_t bytes = operand_bytes(w.first.rows, w.first.cols);
