@@ -311,7 +311,6 @@ Status begin_as_first(const JobRanks& ranks, const RunFolder* folder, const RunF
 Result<Outcome> train(const TrainConfig& config, const TrainFlags& flags, const DeviceChoice& device,
                       const JobRanks& ranks) {
     if (ranks.group() && flags.check_forward) return fail("--check-forward: one process compares; leave out --ranks");
-    if (ranks.group() && device.cuda) return fail("--ranks: several processes train on CPUs; use --device cpu");
     const bool speaks = ranks.first() && !flags.quiet && !flags.json;
     Trace trace;
     Trace* const traced = flags.profile.empty() || !ranks.first() ? nullptr : &trace;
@@ -358,20 +357,33 @@ Result<Outcome> train(const TrainConfig& config, const TrainFlags& flags, const 
         fmt::print("{} step{} left out: not finite, or outliers\n", skipped, skipped == 1 ? " was" : "s were");
     if (traced) NIBBLE_CHECK(write_profile(flags, trace));
     if (folder) NIBBLE_CHECK(folder->finish(done, *trainer, *sources.train));
+    if (ranks.first() && done == config.steps && !config.output.empty())
+        NIBBLE_CHECK(write_model(config, flags, *trainer, pool));
     NIBBLE_CHECK(trainer->sync());
-    if (!ranks.first()) return Outcome{};
-    if (done < config.steps)
+    if (done < config.steps && ranks.first())
         return fail("stopped after {} of {} steps; {}", done, config.steps,
                     folder ? "resume it with --resume" : "nothing was written");
-    if (!config.output.empty()) NIBBLE_CHECK(write_model(config, flags, *trainer, pool));
     return Outcome{};
 }
 
+// Ranks of one machine take a GPU each, from the one that --device names on.
+Status choose_device(const TrainFlags& flags, const RankPlace& place, DeviceChoice& device) {
+    const int ranks = place.alone() ? std::max(1, flags.ranks) : place.size;
+    NIBBLE_CHECK(open_device(device));
+    if (ranks == 1) return Ok{};
+    NIBBLE_TRY(const auto list, list_devices());
+    const int here = std::min(ranks, local_ranks().value_or(ranks));
+    if (device.index + here > std::ssize(list))
+        return fail("--device cuda: {} ranks on this machine need a GPU each, it has {}", here, list.size());
+    device.index += local_rank().value_or(place.rank);
+    return open_device(device).ok() ? Status(Ok{}) : Status(open_device(device).error());
+}
+
 Result<Outcome> run_train(const TrainFlags& flags) {
-    NIBBLE_TRY(const DeviceChoice device, parse_device(flags.device));
-    if (device.cuda) NIBBLE_CHECK(open_device(device));
+    NIBBLE_TRY(DeviceChoice device, parse_device(flags.device));
     NIBBLE_TRY(const TrainConfig config, train_config(flags));
     NIBBLE_TRY(const RankPlace place, rank_place());
+    if (device.cuda) NIBBLE_CHECK(choose_device(flags, place, device));
     if (place.rank == 0) NIBBLE_CHECK(check_output(config));
     NIBBLE_TRY(const JobRanks ranks, JobRanks::join(flags.ranks, version_text() + "\n" + train_identity(config)));
     auto outcome = train(config, flags, device, ranks);

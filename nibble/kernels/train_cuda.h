@@ -81,9 +81,16 @@ Status embedding_backward(const EmbeddingBackward& e, const Stream& stream);
 
 // to += from
 Status add_gradient(float* to, const float* from, int64_t count, const Stream& stream);
-// *sum = the sum of squares, in FP64.
-int64_t sum_squares_workspace();
-Status sum_squares(const float* x, int64_t count, double* sum, std::byte* workspace, const Stream& stream);
+// Sums of squares in FP64, in an order that the number of elements alone decides: those of `square_sections` sections
+// of section_elements(count) neighbours each, some of which may be another GPU's, then the sum of all sections'.
+inline constexpr int square_sections = 1056;
+constexpr int64_t section_elements(int64_t count) {
+    return ((count + square_sections - 1) / square_sections + 63) / 64 * 64;
+}
+// parts[i] = that of section first + i; x: element 0's place, what is read of it are these sections.
+Status section_squares(const float* x, int64_t count, int first, int sections, double* parts, const Stream& stream);
+// *sum = that of parts[0] ... parts[count - 1].
+Status sum_sections(const double* parts, int count, double* sum, const Stream& stream);
 // *clip: what clipping a gradient of this sum of squares multiplies it with; NaN where the sum is not finite.
 Status clip_factor(const double* squares, double limit, float* clip, const Stream& stream);
 Status adamw_update(const AdamW& a, const Stream& stream);

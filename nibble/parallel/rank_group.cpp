@@ -327,6 +327,18 @@ Status RankGroup::run(std::vector<Transfer>& transfers) {
     return Ok{};
 }
 
+Status RankGroup::alive() const {
+    for (int r = 0; r < size_; ++r) {
+        const int fd = peers_[static_cast<size_t>(r)].socket.number();
+        if (fd < 0) continue;
+        char byte = 0;
+        const ssize_t n = ::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+            return fail("rank {} of {} has ended; its own message says why", r, size_);
+    }
+    return Ok{};
+}
+
 Result<std::vector<RankBytes>> RankGroup::exchange(std::vector<RankBytes> to) {
     if (std::ssize(to) != size_) return fail("bytes for {} of {} ranks", to.size(), size_);
     std::vector<Transfer> transfers;

@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,11 @@ struct RankPlace {
 // PMI_RANK), srun (SLURM_PROCID) or torchrun (RANK) gave. Without NIBBLE_ADDRESS: MASTER_ADDR and MASTER_PORT. None of
 // them: alone. Errors: a rank that is no number or not below the size, several ranks without an address.
 Result<RankPlace> rank_place();
+
+// The number of this process among those of its machine, and how many those are, where the starter told it
+// (OMPI_COMM_WORLD_LOCAL_RANK, SLURM_LOCALID, LOCAL_RANK ...).
+std::optional<int> local_rank();
+std::optional<int> local_ranks();
 
 class RankGroup {
 public:
@@ -53,6 +59,8 @@ public:
     Result<std::vector<RankBytes>> gather(RankBytes own);
     // Rank 0's bytes, for all.
     Result<RankBytes> share(RankBytes of_first);
+    // Error: a rank has ended. Says nothing and does not wait; between calls only.
+    Status alive() const;
     // Whether any rank says so.
     Result<bool> any(bool mine);
 

@@ -47,4 +47,22 @@ Result<RankPlace> rank_place() {
     return place;
 }
 
+namespace {
+
+std::optional<int> first_number(std::initializer_list<const char*> names) {
+    for (const char* name : names)
+        if (!variable(name).empty())
+            if (const auto number = number_of(name); number.ok()) return *number;
+    return {};
+}
+
+}  // namespace
+
+std::optional<int> local_rank() {
+    return first_number({"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID", "LOCAL_RANK"});
+}
+std::optional<int> local_ranks() {
+    return first_number({"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE", "LOCAL_WORLD_SIZE"});
+}
+
 }  // namespace nibble

@@ -75,7 +75,10 @@ TEST_P(RankGroupTest, ARankThatEndsIsNamedByAllOthers) {
     const int size = GetParam();
     if (size == 1) return;
     const auto said = run_ranks(size, meet(), [&](RankGroup& g) -> Status {
+        NIBBLE_CHECK(g.alive());
+        NIBBLE_CHECK(g.any(false));
         if (g.rank() == size - 1) return Ok{};  // its group goes, as with its process
+        while (g.alive().ok()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
         NIBBLE_CHECK(g.gather({}));
         return Ok{};
     });

@@ -1,8 +1,10 @@
 // What a GPU trainer plans on the host: places of parameters, order of sums, memory.
 #include "train/device/accumulation.h"
+#include "train/device/device_ranks.h"
 #include "train/device/flat_layout.h"
 #include "train/device/memory_plan.h"
 #include "train/device/micro_batch.h"
+#include "kernels/train_cuda.h"
 #include "train/small_trainer.h"
 
 #include <gmock/gmock.h>
@@ -13,8 +15,8 @@ namespace {
 using testing::HasSubstr;
 
 // Sums as text, so that their order shows: "((0+1)+(2+3))".
-std::string sum_of(int64_t micro_batches) {
-    const AccumulationPlan plan = AccumulationPlan::make(micro_batches);
+std::string sum_of(const std::vector<std::string>& parts) {
+    const AccumulationPlan plan = AccumulationPlan::make(std::ssize(parts));
     std::vector<std::string> buffers(static_cast<size_t>(plan.buffers));
     const auto add = [&](std::pair<int, int> a) {
         auto& to = buffers[static_cast<size_t>(a.first)];
@@ -22,11 +24,29 @@ std::string sum_of(int64_t micro_batches) {
         buffers[static_cast<size_t>(a.second)] = "gone";
     };
     for (size_t i = 0; i < plan.pieces.size(); ++i) {
-        buffers[static_cast<size_t>(plan.pieces[i].target)] = std::to_string(i);
+        buffers[static_cast<size_t>(plan.pieces[i].target)] = parts[i];
         for (const auto& a : plan.pieces[i].adds) add(a);
     }
     for (const auto& a : plan.last) add(a);
     return buffers[static_cast<size_t>(plan.result)];
+}
+
+std::vector<std::string> numbers(int64_t from, int64_t to) {
+    std::vector<std::string> list;
+    for (int64_t i = from; i < to; ++i) list.push_back(std::to_string(i));
+    return list;
+}
+std::string sum_of(int64_t micro_batches) { return sum_of(numbers(0, micro_batches)); }
+
+// A rank's sum is a node of the tree over all micro-batches, and the sums of all ranks are added as its upper part.
+TEST(AccumulationPlan, IsTheSameForAnyNumberOfRanks) {
+    for (const int ranks : {2, 3, 4, 5, 7, 8})
+        for (const int64_t each : {1, 2, 8}) {
+            ASSERT_TRUE(DeviceRanks::deals(ranks * each, ranks));
+            std::vector<std::string> sums;
+            for (int64_t r = 0; r < ranks; ++r) sums.push_back(sum_of(numbers(r * each, (r + 1) * each)));
+            EXPECT_EQ(sum_of(sums), sum_of(ranks * each)) << ranks << " ranks of " << each;
+        }
 }
 
 TEST(AccumulationPlan, AddsAsABinaryCounter) {
@@ -177,9 +197,68 @@ TrainMemoryPlan plan_of(int64_t rows, Recompute level) {
         .items = {{"parameters", int64_t{10} << 30}, {"activations", rows * (level == Recompute::none ? 8 : 2) << 30}}};
 }
 
+bool any_rows(int64_t) { return true; }
+
+// Ranks need a power of two of micro-batches each: of 12 rows 12, 6 or 3.
+TEST(TrainMemoryPlan, TakesOnlyRowsThatAreAllowed) {
+    const auto choose = [](int64_t gib) {
+        return choose_memory_plan(12, 0, Recompute::automatic, gib << 30, plan_of,
+                                  [](int64_t rows) { return rows == 12 || rows == 6 || rows == 3; });
+    };
+    EXPECT_EQ(choose(34)->micro_batch, 3);
+    EXPECT_EQ(choose(26)->recompute, Recompute::block);
+    EXPECT_EQ(choose(26)->micro_batch, 6);
+    const auto least = choose(15);
+    ASSERT_FALSE(least.ok());
+    EXPECT_THAT(least.error().message(), HasSubstr("micro-batches of 3 rows"));
+}
+
+// Shards are whole sections of the norm, one behind the other, for any number of ranks; a parameter's runs are too.
+TEST(FlatShards, CoverTheMatricesOnce) {
+    for (const int64_t elements : {int64_t{64}, int64_t{6400}, int64_t{1056 * 64}, int64_t{123456 * 64}}) {
+        FlatLayout flat;
+        flat.matrix_elements = elements;
+        flat.elements = elements + 640;
+        for (const int size : {1, 2, 3, 4, 7, 8}) {
+            int64_t end = 0, of_parameter = 0;
+            int sections = 0;
+            const int64_t at = elements / 3, count = elements / 2;
+            for (int r = 0; r < size; ++r) {
+                const FlatShard s = FlatShard::of(elements, r, size);
+                EXPECT_EQ(s.begin, end);
+                EXPECT_EQ(s.first_section, sections);
+                EXPECT_EQ(s.begin % flat_alignment, 0);
+                end = s.end;
+                sections += s.sections;
+                const FlatRun run = s.run(flat, at, count);
+                if (run.count > 0) {
+                    EXPECT_EQ(run.first, of_parameter);
+                    EXPECT_EQ(run.at, at + of_parameter);
+                }
+                of_parameter += run.count;
+                const FlatRun vector = s.run(flat, elements + 64, 100);
+                EXPECT_EQ(vector.first, 0);
+                EXPECT_EQ(vector.at, elements + 64);
+                EXPECT_EQ(vector.count, 100);
+            }
+            EXPECT_EQ(end, elements);
+            EXPECT_EQ(sections, cuda::square_sections);
+            EXPECT_EQ(of_parameter, count);
+        }
+    }
+}
+
+TEST(DeviceRanks, DealPowersOfTwoOfMicroBatches) {
+    EXPECT_TRUE(DeviceRanks::deals(5, 1));
+    EXPECT_TRUE(DeviceRanks::deals(8, 2));
+    EXPECT_TRUE(DeviceRanks::deals(6, 3));
+    for (const auto& [pieces, size] : {std::pair{6, 2}, {5, 2}, {9, 3}, {2, 4}})
+        EXPECT_FALSE(DeviceRanks::deals(pieces, size)) << pieces << " to " << size;
+}
+
 TEST(TrainMemoryPlan, KeepsMostThenTakesMostRows) {
     const auto choose = [](int64_t micro_batch, Recompute level, int64_t gib) {
-        return choose_memory_plan(12, micro_batch, level, gib << 30, plan_of);
+        return choose_memory_plan(12, micro_batch, level, gib << 30, plan_of, any_rows);
     };
     EXPECT_EQ(choose(0, Recompute::automatic, 200)->micro_batch, 12);
     EXPECT_EQ(choose(0, Recompute::automatic, 60)->micro_batch, 6);
@@ -192,7 +271,7 @@ TEST(TrainMemoryPlan, KeepsMostThenTakesMostRows) {
 }
 
 TEST(TrainMemoryPlan, RefusesWithTheNumbers) {
-    const auto plan = choose_memory_plan(12, 8, Recompute::none, int64_t{40} << 30, plan_of);
+    const auto plan = choose_memory_plan(12, 8, Recompute::none, int64_t{40} << 30, plan_of, any_rows);
     ASSERT_FALSE(plan.ok());
     const std::string message = plan.error().message();
     for (const char* part : {"micro-batches of 8 rows", "parameters 10.00 GiB", "activations 64.00 GiB",

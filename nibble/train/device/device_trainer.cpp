@@ -2,6 +2,7 @@
 
 #include "kernels/product_cuda.h"
 #include "kernels/train_cuda.h"
+#include "train/rank_message.h"
 #include "train/train_run.h"
 
 #include <algorithm>
@@ -49,17 +50,30 @@ Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create(std::shared_ptr<Par
 }
 
 Status DeviceTrainer::allocate() {
-    const int64_t rows = options_.rows, seq = options_.seq, of_norm = cuda::sum_squares_workspace();
-    if (rows < 1 || seq < 1) return fail("a trainer for {} rows of {} tokens", rows, seq);
-    if (options_.micro_batch > rows) return fail("micro_batch: {} rows of a step of {}", options_.micro_batch, rows);
-    NIBBLE_TRY(const DeviceMemory memory, device_memory(device_.index));
+    NIBBLE_TRY(ranks_, DeviceRanks::create(options_.train.ranks, options_.link, weights_.flat(), device_.index));
+    const int size = ranks_->size();
+    if (options_.rows < 1 || options_.seq < 1)
+        return fail("a trainer for {} rows of {} tokens", options_.rows, options_.seq);
+    if (options_.rows % size) return fail("the {} rows of a step cannot be dealt to {} ranks", options_.rows, size);
+    const int64_t rows = options_.rows / size, seq = options_.seq, of_norm = int64_t{8} * 2 * cuda::square_sections;
+    if (options_.micro_batch > rows)
+        return fail("micro_batch: {} rows of {}{}", options_.micro_batch, rows,
+                    size > 1 ? " that a rank has of a step" : " of a step");
+    const auto pieces = [&](int64_t some) { return (rows + some - 1) / some; };
+    const auto dealt = [&](int64_t some) {
+        return size == 1 || (rows % some == 0 && DeviceRanks::deals(size * pieces(some), size));
+    };
+    if (options_.micro_batch > 0 && !dealt(options_.micro_batch))
+        return fail("micro_batch: of the {} rows that a rank has, {} is no power-of-two part", rows,
+                    options_.micro_batch);
+    NIBBLE_TRY(const int64_t free, ranks_->free_memory(device_.index));
     Status sized = Ok{};
     const auto sizes = [&](int64_t some, Recompute level) {
         TrainMemoryPlan plan{.micro_batch = some, .recompute = level};
-        const int buffers = AccumulationPlan::make((rows + some - 1) / some).buffers;
+        const int buffers = AccumulationPlan::make(pieces(some)).buffers;
         plan.items = {
-            {"masters", weights_.master_bytes()},
-            {"states", 2 * weights_.master_bytes()},
+            {"masters", weights_.shard_bytes(ranks_->shard())},
+            {"states", 2 * weights_.shard_bytes(ranks_->shard())},
             {"gradients", buffers * weights_.master_bytes()},
             {"weights", weights_.published_bytes() + weights_.operand_bytes() + DeviceWeights::staging_bytes}};
         auto pass = TrainPass::sizes(weights_, {some, seq, level}, device_);
@@ -69,17 +83,18 @@ Status DeviceTrainer::allocate() {
         }
         plan.items.insert(plan.items.end(), pass->begin(), pass->end());
         plan.items.push_back({"norm", of_norm + 4 * some * seq + scalar_bytes});
+        plan.items.push_back({"exchange", DeviceRanks::bytes(weights_.flat(), size)});
         return plan;
     };
     // What the driver, work lists and rotary tables take beside.
     const int64_t beside = int64_t{1} << 29;
-    auto plan = choose_memory_plan(rows, options_.micro_batch, options_.recompute,
-                                   std::max<int64_t>(memory.free - beside, 0), sizes);
+    auto plan = choose_memory_plan(rows, options_.micro_batch, options_.recompute, std::max<int64_t>(free - beside, 0),
+                                   sizes, dealt);
     NIBBLE_CHECK(std::move(sized));
     if (!plan.ok()) return std::move(plan).error();
     plan_ = *std::move(plan);
-    const AccumulationPlan order = AccumulationPlan::make((rows + plan_.micro_batch - 1) / plan_.micro_batch);
-    NIBBLE_CHECK(weights_.load(order.buffers, device_, stream_));
+    const AccumulationPlan order = AccumulationPlan::make(pieces(plan_.micro_batch));
+    NIBBLE_CHECK(weights_.load(order.buffers, ranks_->shard(), device_, stream_));
     NIBBLE_TRY(pass_, TrainPass::create(weights_, {plan_.micro_batch, seq, plan_.recompute}, device_, stream_, pool_));
     NIBBLE_TRY(ends_, DeviceArena::create(device_.index, of_norm + 4 * plan_.micro_batch * seq + scalar_bytes +
                                                              4 * DeviceArena::alignment));
@@ -111,14 +126,16 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
         NIBBLE_CHECK(check(b, config().vocab));
         tokens += b.size();
     }
-    const std::vector<MicroBatch> pieces = cut_micro_batches(batches, plan_.micro_batch);
-    for (const MicroBatch& m : pieces)
+    if (objective && ranks_->group()) return fail("an objective of rows is for one process");
+    const std::vector<MicroBatch> all = cut_micro_batches(batches, plan_.micro_batch);
+    NIBBLE_TRY(const std::span<const MicroBatch> pieces, ranks_->share(all));
+    for (const MicroBatch& m : all)
         for (size_t i = 0; i < m.labels().size(); ++i) step.weight += weight_of(m, i);
     if (!objective && !(step.weight > 0)) return fail("no label of the step has a weight above 0");
     const AccumulationPlan order = AccumulationPlan::make(std::ssize(pieces));
     if (order.buffers > weights_.gradient_buffers())
         return fail("a step of {} micro-batches of {} rows: {} were planned for", pieces.size(), plan_.micro_batch,
-                    (options_.rows + plan_.micro_batch - 1) / plan_.micro_batch);
+                    (options_.rows / ranks_->size() + plan_.micro_batch - 1) / plan_.micro_batch);
     NIBBLE_CHECK(use_device(device_.index));
     NIBBLE_CHECK(reserve_host(tokens));
     auto* host = reinterpret_cast<float*>(landing_->data() + scalar_bytes);
@@ -152,8 +169,17 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
     }
     for (const auto& pair : order.last) NIBBLE_CHECK(add(pair));
     result_ = order.result;
-    NIBBLE_CHECK(cuda::sum_squares(weights_.gradient(result_), weights_.flat().elements,
-                                   reinterpret_cast<double*>(scalars_), norm_workspace_, stream_));
+    float* const sum = weights_.gradient(result_);
+    NIBBLE_CHECK(ranks_->add(sum, stream_));
+    const FlatLayout& flat = weights_.flat();
+    const FlatShard& shard = ranks_->shard();
+    auto* parts = reinterpret_cast<double*>(norm_workspace_);
+    NIBBLE_CHECK(cuda::section_squares(sum, flat.matrix_elements, shard.first_section, shard.sections,
+                                       parts + shard.first_section, stream_));
+    NIBBLE_CHECK(ranks_->gather_sections(parts, stream_));
+    NIBBLE_CHECK(cuda::section_squares(sum + flat.matrix_elements, flat.vector_elements(), 0, cuda::square_sections,
+                                       parts + cuda::square_sections, stream_));
+    NIBBLE_CHECK(cuda::sum_sections(parts, 2 * cuda::square_sections, reinterpret_cast<double*>(scalars_), stream_));
     step.tokens = tokens;
     if (objective) step.weight = 0;
     return step;
@@ -163,19 +189,38 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
 Result<TrainStep> DeviceTrainer::finish(TrainStep step, std::span<const TrainBatch> batches,
                                         const RowObjective* objective) {
     NIBBLE_CHECK(copy_to_host(landing_->data(), scalars_, scalar_bytes, stream_));
-    NIBBLE_CHECK(stream_.synchronize());
+    NIBBLE_CHECK(ranks_->wait(stream_));
     double squares = 0;
     std::memcpy(&squares, landing_->data(), sizeof squares);
     step.gradient_norm = std::sqrt(squares);
     if (objective) return step;
-    const auto* host = reinterpret_cast<const float*>(landing_->data() + scalar_bytes);
-    for (const MicroBatch& m : cut_micro_batches(batches, plan_.micro_batch)) {
+    const std::vector<MicroBatch> all = cut_micro_batches(batches, plan_.micro_batch);
+    NIBBLE_TRY(const std::span<const MicroBatch> pieces, ranks_->share(all));
+    int64_t own = 0;
+    for (const MicroBatch& m : pieces) own += m.tokens();
+    NIBBLE_TRY(const std::vector<float> landed, gather_landed(own));
+    const float* host = landed.data();
+    for (const MicroBatch& m : all) {
         for (size_t i = 0; i < m.labels().size(); ++i)
             if (m.labels()[i] >= 0) step.loss -= weight_of(m, i) * double{host[i]};
         host += m.tokens();
     }
     step.loss /= step.weight;
     return step;
+}
+
+Result<std::vector<float>> DeviceTrainer::gather_landed(int64_t tokens) const {
+    const auto* host = reinterpret_cast<const float*>(landing_->data() + scalar_bytes);
+    std::vector<float> own(host, host + tokens), all;
+    if (!ranks_->group()) return own;
+    RankBytes bytes;
+    put_numbers(bytes, own);
+    NIBBLE_TRY(const auto from, ranks_->group()->gather(std::move(bytes)));
+    for (const RankBytes& part : from) {
+        const auto numbers = RankReader(part).numbers<float>();
+        all.insert(all.end(), numbers.begin(), numbers.end());
+    }
+    return all;
 }
 
 // Nothing changes where the norm is not finite: the device sees that itself, so that nobody waits for it here.
@@ -192,19 +237,21 @@ Status DeviceTrainer::queue_update(double learning_rate) {
                   .epsilon = static_cast<float>(o.epsilon),
                   .rate = static_cast<float>(learning_rate / (1 - std::pow(o.beta1, t))),
                   .root = static_cast<float>(std::sqrt(1 - std::pow(o.beta2, t)))};
+    const FlatShard& shard = weights_.shard();
     for (const bool matrices : {true, false}) {
-        const int64_t at = matrices ? 0 : flat.matrix_elements;
-        a.count = matrices ? flat.matrix_elements : flat.vector_elements();
+        const auto part = [&](const TrainWeights::Kept& kept) { return matrices ? kept.matrices : kept.vectors; };
+        a.count = matrices ? shard.elements() : flat.vector_elements();
         a.keep = matrices ? static_cast<float>(1 - learning_rate * o.weight_decay) : 1.0f;
         a.decay = matrices && o.weight_decay != 0;
-        a.master = weights_.master() + at;
-        a.m = weights_.m() + at;
-        a.v = weights_.v() + at;
-        a.gradient = weights_.gradient(result_) + at;
-        a.published = weights_.published() + 2 * at;
+        a.master = part(weights_.master());
+        a.m = part(weights_.m());
+        a.v = part(weights_.v());
+        a.gradient = weights_.gradient(result_) + (matrices ? shard.begin : flat.matrix_elements);
+        a.published = weights_.published() + 2 * (matrices ? shard.begin : flat.matrix_elements);
         a.clip = clip;
         if (a.count > 0) NIBBLE_CHECK(cuda::adamw_update(a, stream_));
     }
+    NIBBLE_CHECK(ranks_->gather_published(weights_.published(), stream_));
     return weights_.republish();
 }
 
@@ -243,6 +290,7 @@ Result<TrainStep> DeviceTrainer::updated(TrainStep step, double learning_rate) {
 
 Result<TrainStep> DeviceTrainer::backward(std::span<const TrainBatch> batches,
                                           std::vector<std::vector<float>>& gradients) {
+    if (ranks_->group()) return fail("gradients of several ranks lie in several processes");
     NIBBLE_TRY(TrainStep step, run(batches, nullptr));
     NIBBLE_TRY(step, finish(step, batches, nullptr));
     NIBBLE_CHECK(weights_.copy_from(weights_.gradient(result_), gradients));
@@ -256,15 +304,28 @@ Status DeviceTrainer::log_probs(const TrainBatch& batch, std::span<float> out) {
     NIBBLE_CHECK(use_device(device_.index));
     NIBBLE_CHECK(reserve_host(batch.size()));
     auto* host = reinterpret_cast<float*>(landing_->data() + scalar_bytes);
-    for (const MicroBatch& m : cut_micro_batches({&batch, 1}, plan_.micro_batch)) {
+    const std::vector<MicroBatch> all = cut_micro_batches({&batch, 1}, plan_.micro_batch);
+    // Fewer rows than in a step: where they cannot be dealt every rank computes all of them.
+    const bool dealt = DeviceRanks::deals(std::ssize(all), ranks_->size());
+    std::span<const MicroBatch> pieces = all;
+    if (dealt) {
+        NIBBLE_TRY(pieces, ranks_->share(all));
+    }
+    int64_t own = 0;
+    for (const MicroBatch& m : pieces) {
         NIBBLE_CHECK(pass_->prepare(m));
         NIBBLE_CHECK(pass_->forward(false));
         NIBBLE_CHECK(pass_->log_probs(log_probs_));
-        NIBBLE_CHECK(copy_to_host(raw_bytes(host), raw_bytes(log_probs_), 4 * m.tokens(), stream_));
-        host += m.tokens();
+        NIBBLE_CHECK(copy_to_host(raw_bytes(host + own), raw_bytes(log_probs_), 4 * m.tokens(), stream_));
+        own += m.tokens();
     }
     NIBBLE_CHECK(stream_.synchronize());
-    std::memcpy(out.data(), landing_->data() + scalar_bytes, out.size_bytes());
+    if (dealt) {
+        NIBBLE_TRY(const std::vector<float> landed, gather_landed(own));
+        std::ranges::copy(landed, out.begin());
+    } else {
+        std::memcpy(out.data(), host, out.size_bytes());
+    }
     for (size_t i = 0; i < out.size(); ++i)
         if (!std::isfinite(out[i])) return fail("lm_head: a logit of row {} is not finite", i);
     return Ok{};
@@ -275,7 +336,11 @@ double DeviceTrainer::flops(int64_t seq) const {
 }
 
 Result<std::shared_ptr<const Checkpoint>> DeviceTrainer::trained() {
-    NIBBLE_CHECK(weights_.update_host());
+    if (ranks_->group()) NIBBLE_CHECK(ranks_->group()->share({std::byte{1}}));
+    NIBBLE_CHECK(collect([&](size_t id, const TrainWeights::Values& values) {
+        std::ranges::copy(values.master, parameters_->master(id).begin());
+    }));
+    parameters_->publish(pool_);
     return std::shared_ptr<const Checkpoint>(parameters_);
 }
 
@@ -294,10 +359,57 @@ Result<std::shared_ptr<const LanguageModel>> DeviceTrainer::serving() {
 }
 
 Result<TrainState> DeviceTrainer::state() {
-    NIBBLE_TRY(TrainState state, weights_.download());
-    state.optimizer_steps = optimizer_steps_;
+    if (ranks_->group()) NIBBLE_CHECK(ranks_->group()->share({std::byte{1}}));
+    TrainState state{.optimizer_steps = optimizer_steps_};
+    NIBBLE_CHECK(collect([&](size_t, TrainWeights::Values values) {
+        state.masters.push_back(std::move(values.master));
+        state.m.emplace_back(std::move(values.m));
+        state.v.emplace_back(std::move(values.v));
+    }));
     return state;
 }
+
+// One parameter after the other, so that no rank needs memory for all.
+Status DeviceTrainer::collect(const Take& take) {
+    RankGroup* group = ranks_->group();
+    for (size_t id = 0; id < parameters_->count(); ++id) {
+        NIBBLE_TRY(TrainWeights::Values own, weights_.download(id));
+        const bool divided = group && weights_.flat().at[id] < weights_.flat().matrix_elements;
+        if (!divided) {
+            if (ranks_->rank() == 0) take(id, std::move(own));
+            continue;
+        }
+        std::vector<RankBytes> to(static_cast<size_t>(group->size()));
+        for (const auto* values : {&own.master, &own.m, &own.v}) put_numbers(to[0], *values);
+        NIBBLE_TRY(const auto from, group->exchange(std::move(to)));
+        if (group->rank() > 0) continue;
+        TrainWeights::Values whole;
+        for (auto* values : {&whole.master, &whole.m, &whole.v}) values->resize(parameters_->master(id).size());
+        for (int r = 0; r < group->size(); ++r) {
+            const FlatRun run = weights_.run_of(ranks_->shard(r), id);
+            RankReader in(from[static_cast<size_t>(r)]);
+            for (auto* values : {&whole.master, &whole.m, &whole.v}) {
+                const auto part = in.numbers<float>();
+                if (std::ssize(part) != run.count) return fail("rank {} has another share of parameters", r);
+                std::ranges::copy(part, values->begin() + run.first);
+            }
+        }
+        take(id, std::move(whole));
+    }
+    return Ok{};
+}
+
+Status DeviceTrainer::sync() {
+    RankGroup* group = ranks_->group();
+    while (group) {  // rank 0 says `go on`, or asks for states
+        NIBBLE_TRY(const RankBytes order, group->share({std::byte{0}}));
+        if (order != RankBytes{std::byte{1}} || group->rank() == 0) return Ok{};
+        NIBBLE_CHECK(collect({}));
+    }
+    return Ok{};
+}
+
+Result<bool> DeviceTrainer::any(bool mine) { return ranks_->group() ? ranks_->group()->any(mine) : Result<bool>(mine); }
 
 Status DeviceTrainer::set_state(const StoredTrainState& state) {
     if (!state.recipe.empty()) return fail("a state of another recipe");

@@ -5,11 +5,15 @@
 // micro_batch; not on what is recomputed, nor on timing. Log-probabilities depend on none of it: they have the bits of
 // DeviceModel's.
 //
+// Several processes, a GPU each, deal the micro-batches among them (device_ranks.h): each keeps and updates its share of
+// masters and states, and all have all published values. The bits are those of one process with the same micro_batch.
+//
 // Forward is the engine's (BF16 operators, FP32 sums). On the way back gradients of activations are BF16, that of the
 // residual stream and those of parameters FP32. Within a step the host waits once, at its end, for loss and norm.
 #pragma once
 
 #include "train/device/accumulation.h"
+#include "train/device/device_ranks.h"
 #include "train/device/train_pass.h"
 #include "train/trainer.h"
 
@@ -21,6 +25,7 @@ struct DeviceTrainerOptions {
     int64_t rows = 0, seq = 0;  // of a step, at most
     int64_t micro_batch = 0;    // rows; 0: what fits
     Recompute recompute = Recompute::automatic;
+    RankLink link = RankLink::nccl;  // of train.ranks
 };
 
 class DeviceTrainer : public TrainEngine {
@@ -35,7 +40,7 @@ public:
     Result<TrainStep> step(std::span<const TrainBatch> batches, const RowObjective& objective,
                            double learning_rate) override;
     Status log_probs(const TrainBatch& batch, std::span<float> out) override;
-    // Loss and gradient without an update; the gradient of every parameter by id (for tests).
+    // Loss and gradient without an update; the gradient of every parameter by id (for tests; one process).
     Result<TrainStep> backward(std::span<const TrainBatch> batches, std::vector<std::vector<float>>& gradients);
 
     const ModelConfig& config() const override { return weights_.config(); }
@@ -46,6 +51,8 @@ public:
     Result<std::unique_ptr<TrainedCodes>> trained_codes(int64_t steps) override;
     Result<std::shared_ptr<const LanguageModel>> serving() override;
     Result<TrainState> state() override;
+    Status sync() override;
+    Result<bool> any(bool mine) override;
     int64_t recipe_size() const override { return 0; }
     Status set_state(const StoredTrainState& state) override;
     std::vector<UnitLine> table() const override;
@@ -72,6 +79,11 @@ private:
     Status add(std::pair<int, int> buffers);
     Status queue_update(double learning_rate);
     Status reserve_host(int64_t tokens);
+    // Log-probabilities that landed, of this process's micro-batches: those of all ranks in order.
+    Result<std::vector<float>> gather_landed(int64_t tokens) const;
+    // Whole values of every parameter in rank 0, in the others nothing.
+    using Take = std::function<void(size_t id, TrainWeights::Values values)>;
+    Status collect(const Take& take);
 
     std::shared_ptr<Parameters> parameters_;
     DeviceTrainerOptions options_;
@@ -86,8 +98,9 @@ private:
     std::byte* norm_workspace_ = nullptr;
     std::byte* scalars_ = nullptr;
     std::optional<PinnedBuffer> landing_;  // scalars, then log-probabilities of all tokens of a step
+    std::optional<DeviceRanks> ranks_;
     int64_t optimizer_steps_ = 0;
-    int result_ = 0;  // the buffer that holds the step's gradient
+    int result_ = 0;  // the buffer that holds the step's gradient, of several ranks this one's share of it
 };
 
 }  // namespace nibble

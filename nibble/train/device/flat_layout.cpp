@@ -1,6 +1,7 @@
 #include "train/device/flat_layout.h"
 
 #include "base/checked.h"
+#include "kernels/train_cuda.h"
 
 #include <algorithm>
 
@@ -76,6 +77,21 @@ Result<FlatLayout> FlatLayout::make(const Parameters& parameters, const ModelCon
                 "are not)",
                 parameters.tensors()[id].name);
     return layout;
+}
+
+FlatShard FlatShard::of(int64_t matrix_elements, int rank, int size) {
+    const auto section = [&](int r) { return cuda::square_sections * r / size; };
+    const int64_t each = cuda::section_elements(matrix_elements);
+    FlatShard shard{.first_section = section(rank), .sections = section(rank + 1) - section(rank)};
+    shard.begin = std::min(matrix_elements, each * section(rank));
+    shard.end = std::min(matrix_elements, each * section(rank + 1));
+    return shard;
+}
+
+FlatRun FlatShard::run(const FlatLayout& flat, int64_t at, int64_t count) const {
+    if (at >= flat.matrix_elements) return {0, at, count};
+    const int64_t from = std::max(at, begin), to = std::min(at + count, end);
+    return from < to ? FlatRun{from - at, from, to - from} : FlatRun{};
 }
 
 }  // namespace nibble

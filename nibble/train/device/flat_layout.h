@@ -38,4 +38,21 @@ struct FlatLayout {
     static Result<FlatLayout> make(const Parameters& parameters, const ModelConfig& config, const ModelParts& parts);
 };
 
+// Elements of a parameter that are together: its first one, where that lies in the flat arrays, how many.
+struct FlatRun {
+    int64_t first = 0, at = 0, count = 0;
+};
+
+// What a rank keeps masters and states of, and updates: a run of the matrices, in whole sections of their norm
+// (kernels/train_cuda.h), and all vectors.
+struct FlatShard {
+    int64_t begin = 0, end = 0;  // elements of the matrices
+    int first_section = 0, sections = 0;
+    int64_t elements() const { return end - begin; }
+    // Of a parameter of `count` elements at `at`.
+    FlatRun run(const FlatLayout& flat, int64_t at, int64_t count) const;
+
+    static FlatShard of(int64_t matrix_elements, int rank, int size);
+};
+
 }  // namespace nibble

@@ -33,17 +33,20 @@ std::string gib_of(int64_t bytes);
 Error too_much_memory(const TrainMemoryPlan& least, int64_t free);
 
 // The least that is computed again, then the most rows: `micro_batch` 0 tries rows, rows / 2, rows / 4 ... (rounded up)
-// with everything kept, then the same with blocks computed again. `sizes`: TrainMemoryPlan(int64_t rows, Recompute).
+// with everything kept, then the same with blocks computed again; only such as `allowed`(int64_t rows). `sizes`:
+// TrainMemoryPlan(int64_t rows, Recompute).
 // Error: the least does not fit either, with its sizes.
-template <class Sizes>
+template <class Sizes, class Allowed>
 Result<TrainMemoryPlan> choose_memory_plan(int64_t rows, int64_t micro_batch, Recompute recompute, int64_t free,
-                                           const Sizes& sizes) {
+                                           const Sizes& sizes, const Allowed& allowed) {
     TrainMemoryPlan plan;
     for (const Recompute level : {Recompute::none, Recompute::block}) {
         if (recompute != Recompute::automatic && recompute != level) continue;
         for (int64_t some = micro_batch > 0 ? micro_batch : rows;; some = (some + 1) / 2) {
-            plan = sizes(some, level);
-            if (plan.total() <= free) return plan;
+            if (allowed(some)) {
+                plan = sizes(some, level);
+                if (plan.total() <= free) return plan;
+            }
             if (micro_batch > 0 || some == 1) break;
         }
     }

@@ -80,14 +80,19 @@ int64_t TrainWeights::place(const std::string& tensor) const {
     return id.ok() ? flat_.at[*id] : -1;
 }
 
-Status TrainWeights::load(int gradients, const DeviceInfo& device, const Stream& stream) {
+Status TrainWeights::load(int gradients, const FlatShard& shard, const DeviceInfo& device, const Stream& stream) {
     stream_ = &stream;
+    shard_ = shard;
     NIBBLE_TRY(operands_, DeviceArena::create(device.index, operand_bytes_ + DeviceWeights::staging_bytes));
-    const int64_t size = 3 * master_bytes() + published_bytes() + gradients * master_bytes();
-    NIBBLE_TRY(arrays_, DeviceArena::create(device.index, size + (8 + gradients) * DeviceArena::alignment));
-    NIBBLE_TRY(master_, arrays_->allocate_array<float>(flat_.elements));
-    NIBBLE_TRY(m_, arrays_->allocate_array<float>(flat_.elements));
-    NIBBLE_TRY(v_, arrays_->allocate_array<float>(flat_.elements));
+    const int64_t size = 3 * shard_bytes(shard) + published_bytes() + gradients * master_bytes();
+    NIBBLE_TRY(arrays_, DeviceArena::create(device.index, size + (12 + gradients) * DeviceArena::alignment));
+    for (Kept* kept : {&master_, &m_, &v_}) {
+        NIBBLE_TRY(kept->matrices, arrays_->allocate_array<float>(shard.elements()));
+        NIBBLE_TRY(kept->vectors, arrays_->allocate_array<float>(flat_.vector_elements()));
+        // Gaps between pieces are never written again.
+        NIBBLE_CHECK(fill_device(bytes_at(kept->matrices), 0, 4 * shard.elements(), stream));
+        NIBBLE_CHECK(fill_device(bytes_at(kept->vectors), 0, 4 * flat_.vector_elements(), stream));
+    }
     NIBBLE_TRY(published_, arrays_->allocate(2 * flat_.elements));
     NIBBLE_TRY(vectors_, arrays_->allocate_array<float>(flat_.vector_elements()));
     gradients_.clear();
@@ -95,8 +100,6 @@ Status TrainWeights::load(int gradients, const DeviceInfo& device, const Stream&
         NIBBLE_TRY(float* one, arrays_->allocate_array<float>(flat_.elements));
         gradients_.push_back(one);
     }
-    // Gaps between pieces are never written again.
-    for (float* array : {master_, m_, v_}) NIBBLE_CHECK(fill_device(bytes_at(array), 0, master_bytes(), stream));
     for (float* array : gradients_) NIBBLE_CHECK(fill_device(bytes_at(array), 0, master_bytes(), stream));
     NIBBLE_CHECK(fill_device(published_, 0, 2 * flat_.elements, stream));
     NIBBLE_TRY(DeviceWeights weights, DeviceWeights::loader(*parameters_, *operands_, stream));
@@ -106,14 +109,18 @@ Status TrainWeights::load(int gradients, const DeviceInfo& device, const Stream&
 
 Status TrainWeights::upload(const StoredTrainState* states) {
     for (size_t id = 0; id < parameters_->count(); ++id) {
-        const int64_t at = flat_.at[id], bytes = 4 * std::ssize(parameters_->master(id));
-        NIBBLE_CHECK(copy_to_device(bytes_at(master_ + at), bytes_at(parameters_->master(id).data()), bytes, *stream_));
         const MatrixView values = parameters_->published(id);
         if (values.dtype == DType::bf16)
-            NIBBLE_CHECK(copy_to_device(published_ + 2 * at, values.data, values.bytes(), *stream_));
+            NIBBLE_CHECK(copy_to_device(published_ + 2 * flat_.at[id], values.data, values.bytes(), *stream_));
+        const FlatRun run = run_of(shard_, id);
+        if (run.count == 0) continue;
+        const auto copy = [&](const Kept& to, const std::byte* from) {
+            return copy_to_device(bytes_at(place_of(to, run.at)), from + 4 * run.first, 4 * run.count, *stream_);
+        };
+        NIBBLE_CHECK(copy(master_, bytes_at(parameters_->master(id).data())));
         if (!states) continue;
-        NIBBLE_CHECK(copy_to_device(bytes_at(m_ + at), states->m[id].data(), bytes, *stream_));
-        NIBBLE_CHECK(copy_to_device(bytes_at(v_ + at), states->v[id].data(), bytes, *stream_));
+        NIBBLE_CHECK(copy(m_, states->m[id].data()));
+        NIBBLE_CHECK(copy(v_, states->v[id].data()));
     }
     NIBBLE_CHECK(republish());
     return stream_->synchronize();
@@ -123,7 +130,7 @@ Status TrainWeights::republish() {
     for (const auto& mixer : mixers_) NIBBLE_CHECK(mixer->publish(published_, *stream_));
     NIBBLE_CHECK(train_head_.publish(published_, *stream_));
     const int64_t count = flat_.vector_elements();
-    NIBBLE_CHECK(copy_on_device(bytes_at(vectors_), bytes_at(master_ + flat_.matrix_elements), 4 * count, *stream_));
+    NIBBLE_CHECK(copy_on_device(bytes_at(vectors_), bytes_at(master_.vectors), 4 * count, *stream_));
     if (flat_.rounded_vectors == 0) return Ok{};
     return cuda::round_rows(vectors_, flat_.rounded_vectors, false, *stream_);
 }
@@ -138,25 +145,17 @@ Status TrainWeights::copy_from(const float* device, std::vector<std::vector<floa
     return Ok{};
 }
 
-Result<TrainState> TrainWeights::download() {
-    TrainState state;
-    NIBBLE_CHECK(copy_from(master_, state.masters));
-    std::vector<std::vector<float>> m, v;
-    NIBBLE_CHECK(copy_from(m_, m));
-    NIBBLE_CHECK(copy_from(v_, v));
+Result<TrainWeights::Values> TrainWeights::download(size_t id) {
+    Values values;
+    const FlatRun run = run_of(shard_, id);
+    if (run.count == 0) return values;
+    for (const auto& [to, from] :
+         {std::pair{&values.master, &master_}, std::pair{&values.m, &m_}, std::pair{&values.v, &v_}}) {
+        to->resize(static_cast<size_t>(run.count));
+        NIBBLE_CHECK(copy_to_host(bytes_at(to->data()), bytes_at(place_of(*from, run.at)), 4 * run.count, *stream_));
+    }
     NIBBLE_CHECK(stream_->synchronize());
-    state.m.assign(std::make_move_iterator(m.begin()), std::make_move_iterator(m.end()));
-    state.v.assign(std::make_move_iterator(v.begin()), std::make_move_iterator(v.end()));
-    return state;
-}
-
-Status TrainWeights::update_host() {
-    for (size_t id = 0; id < parameters_->count(); ++id)
-        NIBBLE_CHECK(copy_to_host(bytes_at(parameters_->master(id).data()), bytes_at(master_ + flat_.at[id]),
-                                  4 * std::ssize(parameters_->master(id)), *stream_));
-    NIBBLE_CHECK(stream_->synchronize());
-    parameters_->publish(*pool_);
-    return Ok{};
+    return values;
 }
 
 }  // namespace nibble

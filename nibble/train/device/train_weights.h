@@ -21,19 +21,27 @@ public:
     int64_t master_bytes() const { return 4 * flat_.elements; }  // of masters, of each state, of a gradient
     int64_t published_bytes() const { return 2 * flat_.elements + 4 * flat_.vector_elements(); }
 
+    // Of masters, and of each state, of a rank.
+    int64_t shard_bytes(const FlatShard& shard) const { return 4 * (shard.elements() + flat_.vector_elements()); }
+
     // Allocates everything and copies the parameters to the device; waits.
-    Status load(int gradients, const DeviceInfo& device, const Stream& stream);
+    Status load(int gradients, const FlatShard& shard, const DeviceInfo& device, const Stream& stream);
 
     // Masters and published values of the host to the device; states too.
     Status upload(const StoredTrainState* states);
     // The operands of all layers from the published values, vectors from their masters.
     Status republish();
-    // Waits.
-    Result<TrainState> download();
-    // A flat array by parameter id; does not wait.
+    // Masters, m and v of what lies here of a parameter. Waits.
+    struct Values {
+        std::vector<float> master, m, v;
+    };
+    Result<Values> download(size_t id);
+    // A whole flat array by parameter id; does not wait.
     Status copy_from(const float* device, std::vector<std::vector<float>>& to);
-    // Masters into the host's parameters, published there. Waits.
-    Status update_host();
+    // What a rank has of a parameter's master and states.
+    FlatRun run_of(const FlatShard& shard, size_t id) const {
+        return shard.run(flat_, flat_.at[id], std::ssize(parameters_->master(id)));
+    }
 
     const ModelConfig& config() const { return config_; }
     const FlatLayout& flat() const { return flat_; }
@@ -52,9 +60,19 @@ public:
                 .head = head_};
     }
 
-    float* master() const { return master_; }
-    float* m() const { return m_; }
-    float* v() const { return v_; }
+    // Of the element at `at`, which lies here.
+    struct Kept {
+        float* matrices = nullptr;  // of the shard's first
+        float* vectors = nullptr;
+    };
+    float* place_of(const Kept& kept, int64_t at) const {
+        return at < flat_.matrix_elements ? kept.matrices + (at - shard_.begin)
+                                          : kept.vectors + (at - flat_.matrix_elements);
+    }
+    const Kept& master() const { return master_; }
+    const Kept& m() const { return m_; }
+    const Kept& v() const { return v_; }
+    const FlatShard& shard() const { return shard_; }
     float* gradient(int buffer) const { return gradients_[static_cast<size_t>(buffer)]; }
     int gradient_buffers() const { return static_cast<int>(gradients_.size()); }
     std::byte* published() const { return published_; }  // BF16, row-major
@@ -79,9 +97,8 @@ private:
     DeviceLinear head_;
     TrainLinear train_head_;
     const float* norm_ = nullptr;
-    float* master_ = nullptr;
-    float* m_ = nullptr;
-    float* v_ = nullptr;
+    FlatShard shard_;
+    Kept master_, m_, v_;
     float* vectors_ = nullptr;  // as they multiply
     std::byte* published_ = nullptr;
     std::vector<float*> gradients_;

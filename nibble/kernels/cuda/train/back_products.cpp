@@ -4,6 +4,9 @@
 #include "kernels/train_cuda.h"
 #include "tensor/cuda/call.h"
 
+#include <map>
+#include <mutex>
+
 namespace nibble::cuda {
 namespace {
 
@@ -80,13 +83,14 @@ private:
 };
 
 Result<std::shared_ptr<CublasLt>> library_of(const DeviceInfo& device) {
-    static std::shared_ptr<CublasLt> library;  // a handle takes a while to make
-    static int of = -1;
-    if (library && of == device.index) return library;
+    static std::mutex mutex;
+    static std::map<int, std::shared_ptr<CublasLt>> libraries;  // a handle takes a while to make
+    const std::scoped_lock lock(mutex);
+    std::shared_ptr<CublasLt>& library = libraries[device.index];
+    if (library) return library;
     const CurrentDevice current(device.index);
     NIBBLE_CHECK(current.status());
     NIBBLE_TRY(library, CublasLt::open().within("training on a GPU needs cuBLASLt for gradients"));
-    of = device.index;
     return library;
 }
 

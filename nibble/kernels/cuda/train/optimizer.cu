@@ -29,10 +29,13 @@ __device__ double block_sum(double value) {
     return sum;
 }
 
-__global__ void __launch_bounds__(threads) squares_kernel(const float4* x, int64_t count, double* parts) {
+// A thread block per section of `each` float4.
+__global__ void __launch_bounds__(threads)
+    squares_kernel(const float4* x, int64_t count, int64_t each, int first, double* parts) {
     double sum = 0;
+    const int64_t begin = (int64_t{first} + blockIdx.x) * each, end = min(count, begin + each);
 #pragma unroll 4
-    for (int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x; i < count; i += int64_t{sum_parts} * threads) {
+    for (int64_t i = begin + threadIdx.x; i < end; i += threads) {
         const float4 v = x[i];
         sum = fma(double{v.x}, double{v.x}, sum), sum = fma(double{v.y}, double{v.y}, sum);
         sum = fma(double{v.z}, double{v.z}, sum), sum = fma(double{v.w}, double{v.w}, sum);
@@ -41,9 +44,9 @@ __global__ void __launch_bounds__(threads) squares_kernel(const float4* x, int64
     if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
-__global__ void __launch_bounds__(threads) squares_end_kernel(const double* parts, double* out) {
+__global__ void __launch_bounds__(threads) squares_end_kernel(const double* parts, int count, double* out) {
     double sum = 0;
-    for (int i = static_cast<int>(threadIdx.x); i < sum_parts; i += threads) sum += parts[i];
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += threads) sum += parts[i];
     sum = block_sum(sum);
     if (threadIdx.x == 0) *out = sum;
 }
@@ -121,9 +124,15 @@ cudaError_t launch_add_gradient(float* to, const float* from, int64_t count, cud
     return cudaGetLastError();
 }
 
-cudaError_t launch_sum_squares(const float* x, int64_t count, double* sum, double* parts, cudaStream_t stream) {
-    squares_kernel<<<sum_parts, threads, 0, stream>>>(reinterpret_cast<const float4*>(x), count / 4, parts);
-    squares_end_kernel<<<1, threads, 0, stream>>>(parts, sum);
+cudaError_t launch_section_squares(const float* x, int64_t count, int64_t each, int first, int sections, double* parts,
+                                   cudaStream_t stream) {
+    squares_kernel<<<static_cast<unsigned>(sections), threads, 0, stream>>>(reinterpret_cast<const float4*>(x),
+                                                                            count / 4, each / 4, first, parts);
+    return cudaGetLastError();
+}
+
+cudaError_t launch_sum_sections(const double* parts, int count, double* sum, cudaStream_t stream) {
+    squares_end_kernel<<<1, threads, 0, stream>>>(parts, count, sum);
     return cudaGetLastError();
 }
 

@@ -116,13 +116,19 @@ Status add_gradient(float* to, const float* from, int64_t count, const Stream& s
     return cuda_status(launch_add_gradient(to, from, count, queue_of(stream)), "add_gradient: kernel launch");
 }
 
-int64_t sum_squares_workspace() { return int64_t{8} * sum_parts; }
+Status section_squares(const float* x, int64_t count, int first, int sections, double* parts, const Stream& stream) {
+    if (sections == 0) return Ok{};
+    NIBBLE_CHECK(check_rows("section_squares", 1, count));
+    NIBBLE_CHECK(check_aligned("section_squares", {x}));
+    if (first < 0 || sections < 0 || first + sections > square_sections)
+        return fail("section_squares: sections {} to {} of {}", first, first + sections, square_sections);
+    return cuda_status(
+        launch_section_squares(x, count, section_elements(count), first, sections, parts, queue_of(stream)),
+        "section_squares: kernel launch");
+}
 
-Status sum_squares(const float* x, int64_t count, double* sum, std::byte* workspace, const Stream& stream) {
-    NIBBLE_CHECK(check_rows("sum_squares", 1, count));
-    NIBBLE_CHECK(check_aligned("sum_squares", {x, workspace}));
-    return cuda_status(launch_sum_squares(x, count, sum, reinterpret_cast<double*>(workspace), queue_of(stream)),
-                       "sum_squares: kernel launch");
+Status sum_sections(const double* parts, int count, double* sum, const Stream& stream) {
+    return cuda_status(launch_sum_sections(parts, count, sum, queue_of(stream)), "sum_sections: kernel launch");
 }
 
 Status clip_factor(const double* squares, double limit, float* clip, const Stream& stream) {

@@ -35,7 +35,10 @@ cudaError_t prepare_label_loss();
 cudaError_t launch_label_loss(const LabelLoss& l, cudaStream_t stream);
 cudaError_t launch_embedding_backward(const EmbeddingBackward& e, cudaStream_t stream);
 cudaError_t launch_add_gradient(float* to, const float* from, int64_t count, cudaStream_t stream);
-cudaError_t launch_sum_squares(const float* x, int64_t count, double* sum, double* parts, cudaStream_t stream);
+// each: elements of a section, a multiple of 4.
+cudaError_t launch_section_squares(const float* x, int64_t count, int64_t each, int first, int sections, double* parts,
+                                   cudaStream_t stream);
+cudaError_t launch_sum_sections(const double* parts, int count, double* sum, cudaStream_t stream);
 cudaError_t launch_clip_factor(const double* squares, double limit, float* clip, cudaStream_t stream);
 cudaError_t launch_adamw(const AdamW& a, cudaStream_t stream);
 // out[j] = sum over parts of x[part][j], in an order that `parts` alone decides.
