@@ -125,34 +125,34 @@ bool AnswerScanner::talk(std::vector<AnswerPart>& parts, bool last) {
     return true;
 }
 
-// pending_ begins with the tag that opens calls.
+// pending_ begins with the tag that opens calls, or with what is not read of them.
 bool AnswerScanner::call(std::vector<AnswerPart>& parts, bool last) {
-    const ToolFormat& format = *format_.tools;
-    const size_t from = format.begin.size();
-    const size_t end = format.end.empty() ? std::string::npos : pending_.find(format.end, from);
-    if (end == std::string::npos && !last) return false;
-    const bool whole = end != std::string::npos || format.end.empty();
-    const std::string_view body = std::string_view(pending_).substr(from, end == std::string::npos ? end : end - from);
-    auto found = read_tool_calls(format, body, whole, format_.tool_list);
-    if (!found && format.end.empty()) found = read_tool_calls(format, body, false, format_.tool_list);
-    const size_t used = end == std::string::npos ? pending_.size() : end + format.end.size();
-    if (!found) {
-        parts.push_back({.kind = AnswerPart::Kind::content, .text = pending_.substr(0, used)});
-        said_ = true;
-    } else {
-        for (ToolCall& one : *found) {
-            const std::string id = one.id.empty() ? id_of(calls_) : one.id;
-            parts.push_back({.kind = AnswerPart::Kind::tool_begin, .index = calls_, .id = id, .name = one.name});
-            parts.push_back({.kind = AnswerPart::Kind::tool_arguments, .text = one.arguments, .index = calls_});
-            parts.push_back({.kind = AnswerPart::Kind::tool_end, .index = calls_});
+    if (!reader_) {
+        reader_ = std::make_unique<ToolCallReader>(*format_.tools, format_.tool_list);
+        calls_before_ = calls_;
+    }
+    std::vector<AnswerPart> said;
+    const ToolCallReader::Outcome outcome = reader_->read(pending_, last, said);
+    for (AnswerPart& part : said) {
+        part.index += calls_before_;
+        if (part.kind == AnswerPart::Kind::tool_begin) {
+            if (part.id.empty()) part.id = id_of(part.index);
             ++calls_;
         }
+        parts.push_back(std::move(part));
+    }
+    if (outcome == ToolCallReader::Outcome::more) return false;
+    reader_.reset();
+    state_ = State::content;
+    if (outcome == ToolCallReader::Outcome::over) {
         // White space around calls is no content.
         said_ = false;
         format_.thinking = true;
+    } else if (const size_t tag = format_.tools->begin.size(); tag > 0) {
+        parts.push_back({.kind = AnswerPart::Kind::content, .text = pending_.substr(0, tag)});
+        pending_.erase(0, tag);
+        said_ = true;
     }
-    pending_.erase(0, used);
-    state_ = State::content;
     return true;
 }
 

@@ -4,7 +4,9 @@
 
 #include "chat/answer_parser.h"
 #include "chat/tool_format.h"
+#include "chat/tool_reader.h"
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,8 +39,9 @@ private:
     AnswerFormat format_;
     State state_ = State::begin;
     std::string pending_;
-    bool said_ = false;  // something of the current reasoning or content was given
-    size_t calls_ = 0;
+    bool said_ = false;                       // something of the current reasoning or content was given
+    std::unique_ptr<ToolCallReader> reader_;  // while calls are read
+    size_t calls_ = 0, calls_before_ = 0;     // given; and before this reader's
 };
 
 }  // namespace nibble

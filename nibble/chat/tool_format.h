@@ -2,11 +2,9 @@
 #pragma once
 
 #include "base/json.h"
-#include "chat/answer_parser.h"
 #include "grammar/grammar.h"
 #include "text/tokenizer.h"
 
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,11 +24,9 @@ struct ToolFormat {
 const std::vector<ToolFormat>& tool_formats();
 const ToolFormat* find_tool_format(std::string_view name);  // null: unknown
 
-// The calls of `body`, the text between begin and end; `whole`: the end was there, else the answer broke off and its
-// last call keeps the arguments that it has. Nothing: these are no calls. `tools` (may be null) say which parameters of
-// <parameter=p> are not texts.
-std::optional<std::vector<ToolCall>> read_tool_calls(const ToolFormat& format, std::string_view body, bool whole,
-                                                     const Json& tools);
+// The tags inside of deepseek_v3's calls.
+inline constexpr std::string_view deepseek_call_begin = "<｜tool▁call▁begin｜>",
+                                  deepseek_call_end = "<｜tool▁call▁end｜>", deepseek_separator = "<｜tool▁sep｜>";
 
 // An answer that is calls of `tools` and nothing else. `source`: of the chat template, which tells variants apart.
 GrammarStructure tool_structure(const ToolFormat& format, const Json& tools, bool parallel, std::string_view source,

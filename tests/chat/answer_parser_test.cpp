@@ -104,7 +104,13 @@ TEST(AnswerParser, TaggedCalls) {
         "<parameter=o>\n{\"a\": [1]}\n</parameter>\n<parameter=x>\n1\n2\n</parameter>\n</function>\n</tool_call>",
         "R[] C[] f({\"s\":\"12\",\"n\":12,\"o\":{\"a\":[1]},\"x\":\"1\\n2\"})");
     expect_answer(format, "<tool_call>\n<function=f>\n<parameter=n>\n3\n</parameter>\n<parameter=s>\nhal",
-                  "R[] C[] f({\"n\":3})");
+                  "R[] C[] f({\"n\":3,\"s\":\"hal)");
+    expect_answer(format, "<tool_call>\n<function=f>\n<parameter=s>\na\n</parameter>\n<parameter=n>\n3",
+                  "R[] C[] f({\"s\":\"a\")");
+    expect_answer(format, "<tool_call><function=g></function></tool_call> so", "R[] C[so] g({})");
+    expect_answer(format,
+                  "<tool_call>\n<function=f>\n<parameter=s>\n\n a\"</p>\nü\n\n</parameter>\n</function>\n</tool_call>",
+                  "R[] C[] f({\"s\":\"\\n a\\\"</p>\\nü\\n\"})");
 }
 
 TEST(AnswerParser, Llama3Calls) {
@@ -116,7 +122,7 @@ TEST(AnswerParser, Llama3Calls) {
         "R[] C[] f({}) g({\"b\": \"{\"})");
     expect_answer(format, "{\"answer\": 3}", "R[] C[{\"answer\": 3}]");
     expect_answer(format, "Hello {\"name\": \"f\"}", "R[] C[Hello {\"name\": \"f\"}]");
-    expect_answer(format, "{\"name\": \"f\", \"parameters\": {\"a\": ", "R[] C[] f({\"a\":)");
+    expect_answer(format, "{\"name\": \"f\", \"parameters\": {\"a\": ", "R[] C[] f({\"a\": )");
 }
 
 TEST(AnswerParser, MistralCalls) {
@@ -154,6 +160,100 @@ TEST(AnswerParser, DeepSeekCalls) {
         format_of("deepseek_v3"),
         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": 1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
         "R[] C[] f({\"a\": 1})");
+}
+
+// Every piece of the arguments is given when its text comes, in all formats that write them as they are.
+TEST(AnswerParser, ArgumentsComeInPieces) {
+    const std::vector<std::pair<std::string_view, std::string_view>> beginnings{
+        {"hermes", "<tool_call>\n{\"name\": \"f\", \"arguments\": "},
+        {"llama3", "{\"name\": \"f\", \"parameters\": "},
+        {"mistral", "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": "},
+        {"mistral", "[TOOL_CALLS]f[ARGS]"},
+        {"nemotron", "<TOOLCALL>[{\"name\": \"f\", \"arguments\": "},
+        {"deepseek_v3", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n"},
+        {"deepseek_v3", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>"},
+        {"hermes", "<tool_call>\n<function=f>\n<parameter=s>\n"},
+    };
+    for (const auto& [name, beginning] : beginnings) {
+        AnswerParser parser(std::make_unique<AnswerScanner>(format_of(name, false)));
+        const bool tagged = beginning.find("<parameter") != beginning.npos;
+        parser.push(beginning);
+        EXPECT_EQ(parser.called_tools(), tagged) << beginning;
+        std::string said = tagged ? "{\"s\":\"" : "";
+        for (const std::string_view piece : {std::string_view("{\"a"), std::string_view("\": [1, 2")}) {
+            const auto parts = parser.push(piece);
+            ASSERT_FALSE(parts.empty()) << beginning;
+            std::string text(piece);
+            if (tagged && text.find('"') != text.npos) text.insert(text.find('"'), "\\");
+            said += text;
+            ASSERT_EQ(parser.answer().tool_calls.size(), 1u) << beginning;
+            EXPECT_EQ(parser.answer().tool_calls[0].arguments, said) << beginning;
+        }
+    }
+}
+
+// Broken, cut, repeated and mixed calls: whatever an answer is, its parts joined do not depend on the cuts.
+TEST(AnswerParser, CutsOfRandomAnswers) {
+    const std::vector<std::string_view> pieces{"<tool_call>",
+                                               "</tool_call>",
+                                               "{\"name\": \"f\", \"arguments\": ",
+                                               "{\"name\": \"f\"",
+                                               "{\"arguments\": {}, ",
+                                               "\"name\": \"g\"}",
+                                               "{\"a\": [1, \"}\"]}",
+                                               "}",
+                                               "]",
+                                               "[",
+                                               ", ",
+                                               "\"",
+                                               "\\",
+                                               "\n",
+                                               " x ",
+                                               "<",
+                                               "ü",
+                                               "<|python_tag|>",
+                                               "{\"name\": \"f\", \"parameters\": {}}",
+                                               "[TOOL_CALLS]",
+                                               "[ARGS]",
+                                               "[CALL_ID]",
+                                               "f",
+                                               "{}",
+                                               "<TOOLCALL>",
+                                               "</TOOLCALL>",
+                                               "<｜tool▁calls▁begin｜>",
+                                               "<｜tool▁calls▁end｜>",
+                                               "<｜tool▁call▁begin｜>",
+                                               "<｜tool▁call▁end｜>",
+                                               "<｜tool▁sep｜>",
+                                               "```json",
+                                               "```",
+                                               "<function=f>",
+                                               "</function>",
+                                               "<parameter=s>",
+                                               "<parameter=n>",
+                                               "</parameter>",
+                                               "<think>",
+                                               "</think>"};
+    uint64_t state = 7;
+    const auto next = [&](size_t below) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        return size_t(state >> 33) % below;
+    };
+    for (int round = 0; round < 4000; ++round) {
+        AnswerFormat format = format_of(tool_formats()[size_t(round) % tool_formats().size()].name, next(2) == 0);
+        format.tool_list = *parse_json(
+            R"([{"type":"function","function":{"name":"f","parameters":{"properties":{"s":{"type":"string"},"n":{"type":"integer"}}}}}])");
+        std::string text = next(4) > 0 ? std::string(format.tools->begin) : "";
+        for (size_t n = 1 + next(10); n > 0; --n) text += pieces[next(pieces.size())];
+        const std::string expected = shown(parsed(format, {text}));
+        std::vector<std::string_view> cut;
+        for (size_t at = 0; at < text.size();) {
+            const size_t n = std::min(text.size() - at, 1 + next(round % 3 == 0 ? 1 : 9));
+            cut.push_back(std::string_view(text).substr(at, n));
+            at += n;
+        }
+        ASSERT_EQ(shown(parsed(format, cut)), expected) << format.tools->name << ": " << text;
+    }
 }
 
 TEST(AnswerParser, IdsDifferByCallAndConversation) {

@@ -1,0 +1,438 @@
+#include "chat/tool_reader.h"
+
+#include "base/utf8.h"
+
+#include <algorithm>
+#include <optional>
+
+namespace nibble {
+namespace {
+
+constexpr std::string_view spaces = " \t\r\n", function_tag = "<function=", function_close = "</function>",
+                           parameter_tag = "<parameter=", parameter_close = "</parameter>",
+                           python_tag = "<|python_tag|>", mistral_again = "[TOOL_CALLS]", mistral_id = "[CALL_ID]";
+
+std::string_view trimmed(std::string_view text) {
+    const size_t first = text.find_first_not_of(spaces);
+    if (first == text.npos) return {};
+    return text.substr(first, text.find_last_not_of(spaces) + 1 - first);
+}
+
+size_t behind_spaces(std::string_view text, size_t at, std::string_view skipped = spaces) {
+    return std::min(text.find_first_not_of(skipped, at), text.size());
+}
+
+// Whether the text could still become one that begins with `tag`.
+bool may_become(std::string_view text, std::string_view tag) {
+    return text.size() < tag.size() && tag.starts_with(text);
+}
+
+// Bytes at the end of `text` that `tag` may begin with.
+size_t begun_at_end(std::string_view text, std::string_view tag) {
+    for (size_t n = std::min(text.size(), tag.size() - 1); n > 0; --n)
+        if (text.ends_with(tag.substr(0, n))) return n;
+    return 0;
+}
+
+bool holds_arguments(std::string_view key) { return key == "arguments" || key == "parameters"; }
+
+std::string unquoted(std::string_view json) {
+    const auto text = parse_json(json);
+    return text.ok() && text->is_string() ? text->get<std::string>() : "";
+}
+
+std::string dumped(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+// {"name", "arguments" or "parameters", "id"} in any order, arguments as an object or as its text.
+std::optional<ToolCall> whole_call(std::string_view text) {
+    const auto parsed = parse_json(text);
+    if (!parsed.ok() || !parsed->is_object()) return std::nullopt;
+    const auto name = parsed->find("name");
+    if (name == parsed->end() || !name->is_string()) return std::nullopt;
+    ToolCall call{.name = name->get<std::string>(), .arguments = "{}"};
+    if (const auto id = parsed->find("id"); id != parsed->end() && id->is_string()) call.id = id->get<std::string>();
+    for (const char* key : {"arguments", "parameters"}) {
+        const auto value = parsed->find(key);
+        if (value == parsed->end() || value->is_null()) continue;
+        call.arguments = value->is_string() ? value->get<std::string>() : dumped(*value);
+        break;
+    }
+    return call;
+}
+
+// The type that the tool's schema gives a parameter; "" where it says nothing.
+std::string parameter_type(const Json& tools, std::string_view tool, const std::string& parameter) {
+    if (!tools.is_array()) return "";
+    for (const Json& one : tools) {
+        const Json function = one.value("function", Json::object());
+        if (function.value("name", "") != tool) continue;
+        const Json::json_pointer type("/parameters/properties");
+        if (!function.contains(type) || !function[type].is_object() || !function[type].contains(parameter)) return "";
+        const Json& schema = function[type][parameter];
+        const auto found = schema.is_object() ? schema.find("type") : schema.end();
+        return schema.is_object() && found != schema.end() && found->is_string() ? found->get<std::string>() : "any";
+    }
+    return "";
+}
+
+}  // namespace
+
+void JsonWalk::step(char c) {
+    if (quoted_) {
+        if (escaped_)
+            escaped_ = false;
+        else if (c == '\\')
+            escaped_ = true;
+        else if (c == '"')
+            quoted_ = false;
+        return;
+    }
+    if (c == '"') quoted_ = true;
+    if (c == '{' || c == '[') ++depth_;
+    if ((c == '}' || c == ']') && --depth_ == 0) ended_ = true;
+}
+
+ToolCallReader::ToolCallReader(const ToolFormat& format, Json tools) : format_(format), tools_(std::move(tools)) {}
+
+ToolCallReader::Outcome ToolCallReader::read(std::string& text, bool last, std::vector<AnswerPart>& parts) {
+    parts_ = &parts;
+    Step next = Step::on;
+    while (next == Step::on) next = step(text, last);
+    if (next == Step::none && calls_ == 0) return Outcome::none;
+    if (calls_ > 0) {
+        text.erase(0, at_);
+        scanned_ -= std::min(scanned_, at_);
+        string_ -= std::min(string_, at_);
+        at_ = 0;
+    }
+    return next == Step::more ? Outcome::more : Outcome::over;
+}
+
+ToolCallReader::Step ToolCallReader::step(std::string_view text, bool last) {
+    switch (place_) {
+        case Place::open:
+            return go(Place::between, format_.begin.size());
+        case Place::between:
+            return between(text, last);
+        case Place::head:
+            return head(text, last);
+        case Place::arguments:
+            return arguments(text, last);
+        case Place::tail:
+            return tail(text, last);
+        case Place::parameters:
+            return parameters(text, last);
+        case Place::value:
+            return is_text_ ? text_value(text, last) : other_value(text, last);
+    }
+    return Step::none;
+}
+
+ToolCallReader::Step ToolCallReader::head(std::string_view text, bool last) {
+    switch (style_) {
+        case Style::object:
+            return object_head(text, last);
+        case Style::named:
+            return named_head(text, last);
+        case Style::deepseek:
+            return deepseek_head(text, last);
+        case Style::tagged:
+            return tagged_head(text, last);
+    }
+    return Step::none;
+}
+
+ToolCallReader::Step ToolCallReader::go(Place place, size_t at) {
+    place_ = place;
+    at_ = at;
+    return Step::on;
+}
+
+ToolCallReader::Step ToolCallReader::head_of(Style style, size_t at) {
+    style_ = style;
+    walk_ = {};
+    scanned_ = at;
+    member_ = Member::key;
+    whole_ = false;
+    key_.clear(), name_.clear(), id_.clear();
+    return go(Place::head, at);
+}
+
+std::string_view ToolCallReader::closing() const {
+    if (style_ == Style::deepseek) return deepseek_call_end;
+    return style_ == Style::object ? format_.end : std::string_view();
+}
+
+ToolCallReader::Step ToolCallReader::between(std::string_view text, bool last) {
+    at_ = behind_spaces(text, at_, style_ == Style::object ? " \t\r\n,;]" : spaces);
+    const std::string_view rest = text.substr(at_);
+    if (rest.empty()) return last ? ended() : Step::more;
+    const auto is = [&](std::string_view tag) { return rest.starts_with(tag); };
+    const auto waits = [&](std::string_view tag) { return !last && may_become(rest, tag); };
+    if (!format_.end.empty()) {
+        if (is(format_.end)) {
+            at_ += calls_ > 0 ? format_.end.size() : 0;
+            return ended();
+        }
+        if (waits(format_.end)) return Step::more;
+    }
+    if (format_.name == "deepseek_v3") {
+        if (is(deepseek_call_begin)) return head_of(Style::deepseek, at_ + deepseek_call_begin.size());
+        return waits(deepseek_call_begin) ? Step::more : ended();
+    }
+    if (format_.name == "hermes") {
+        if (is(function_tag)) return head_of(Style::tagged, at_ + function_tag.size());
+        if (waits(function_tag)) return Step::more;
+    }
+    if (format_.name == "llama3" && calls_ == 0) {
+        if (is(python_tag)) return go(Place::between, at_ + python_tag.size());
+        if (waits(python_tag)) return Step::more;
+    }
+    if (is("{")) return head_of(Style::object, at_);
+    if (calls_ == 0 && !list_ && is("[")) {
+        list_ = true;
+        return go(Place::between, at_ + 1);
+    }
+    if (format_.name != "mistral" || list_) return ended();
+    if (calls_ == 0) return head_of(Style::named, at_);
+    if (is(mistral_again)) return head_of(Style::named, at_ + mistral_again.size());
+    return waits(mistral_again) ? Step::more : ended();
+}
+
+ToolCallReader::Step ToolCallReader::object_head(std::string_view text, bool last) {
+    for (; scanned_ < text.size(); ++scanned_) {
+        const char c = text[scanned_];
+        const bool quoted = walk_.quoted(), blank = spaces.find(c) != spaces.npos;
+        if (!quoted && !closing().empty() && c == closing()[0]) {
+            if (text.substr(scanned_).starts_with(closing())) return ended();
+            if (!last && may_become(text.substr(scanned_), closing())) return Step::more;
+        }
+        if (!quoted && walk_.depth() == 1 && !blank) {
+            if (member_ == Member::value) {
+                if (holds_arguments(key_) && !whole_) {
+                    if (c == '{' && !name_.empty()) return begin_arguments(name_, id_, scanned_);
+                    whole_ = true;
+                }
+                member_ = Member::comma;
+            } else if (member_ == Member::colon && c == ':') {
+                member_ = Member::value;
+            } else if (member_ == Member::comma && c == ',') {
+                member_ = Member::key;
+            }
+        }
+        if (!quoted && c == '"') string_ = scanned_;
+        walk_.step(c);
+        if (walk_.ended()) {
+            const auto call = whole_call(text.substr(at_, scanned_ + 1 - at_));
+            if (!call) return ended();
+            begin(call->name, call->id);
+            say(call->arguments);
+            end();
+            return go(Place::between, scanned_ + 1);
+        }
+        if (!quoted || walk_.quoted() || walk_.depth() != 1) continue;
+        std::string string = unquoted(text.substr(string_, scanned_ + 1 - string_));
+        if (member_ == Member::key) {
+            key_ = std::move(string);
+            member_ = Member::colon;
+        } else if (key_ == "name") {
+            name_ = std::move(string);
+        } else if (key_ == "id") {
+            id_ = std::move(string);
+        }
+    }
+    if (!last) return Step::more;
+    return name_.empty() ? ended() : broken(text, name_, id_);
+}
+
+// name{...}, name[ARGS]{...} or name[CALL_ID]id[ARGS]{...}
+ToolCallReader::Step ToolCallReader::named_head(std::string_view text, bool last) {
+    const std::string_view rest = text.substr(at_);
+    const size_t brace = rest.find('{');
+    const std::string_view name = trimmed(rest.substr(0, rest.find_first_of("[{")));
+    const auto of_names = [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+               std::string_view("_-.:/").find(c) != std::string_view::npos;
+    };
+    if (!std::ranges::all_of(name, of_names)) return ended();
+    if (brace == rest.npos && !last) return Step::more;
+    if (name.empty()) return ended();
+    std::string_view id = rest.substr(0, brace);
+    const size_t tag = id.find(mistral_id);
+    id = tag == id.npos ? std::string_view() : id.substr(tag + mistral_id.size());
+    id = trimmed(id.substr(0, id.find('[')));
+    return brace == rest.npos ? broken(text, name, id) : begin_arguments(name, id, at_ + brace);
+}
+
+// f<sep>{...}, or function<sep>f and a block of JSON
+ToolCallReader::Step ToolCallReader::deepseek_head(std::string_view text, bool last) {
+    constexpr std::string_view fence = "```json";
+    const size_t separator = text.find(deepseek_separator, at_);
+    if (separator == text.npos) return last ? ended() : Step::more;
+    std::string_view name = trimmed(text.substr(at_, separator - at_));
+    size_t brace = behind_spaces(text, separator + deepseek_separator.size());
+    if (brace == text.size()) return !last ? Step::more : name.empty() ? ended() : broken(text, name, "");
+    if (text[brace] != '{') {
+        const size_t from = brace, block = text.find(fence, from);
+        if (block == text.npos) return last ? ended() : Step::more;
+        name = trimmed(text.substr(from, block - from));
+        brace = behind_spaces(text, block + fence.size());
+        if (brace == text.size()) return !last ? Step::more : name.empty() ? ended() : broken(text, name, "");
+    }
+    return name.empty() || text[brace] != '{' ? ended() : begin_arguments(name, "", brace);
+}
+
+ToolCallReader::Step ToolCallReader::tagged_head(std::string_view text, bool last) {
+    const size_t close = text.find('>', at_);
+    if (close == text.npos) return last ? ended() : Step::more;
+    name_ = trimmed(text.substr(at_, close - at_));
+    begin(name_, "");
+    say("{");
+    given_ = 0;
+    return go(Place::parameters, close + 1);
+}
+
+ToolCallReader::Step ToolCallReader::begin_arguments(std::string_view name, std::string_view id, size_t at) {
+    begin(name, id);
+    walk_ = {};
+    return go(Place::arguments, at);
+}
+
+// The answer ends between the name and the arguments.
+ToolCallReader::Step ToolCallReader::broken(std::string_view text, std::string_view name, std::string_view id) {
+    begin(name, id);
+    end();
+    at_ = text.size();
+    return Step::over;
+}
+
+ToolCallReader::Step ToolCallReader::arguments(std::string_view text, bool last) {
+    size_t i = at_;
+    bool closed = false;
+    for (; i < text.size() && !walk_.ended(); ++i) {
+        if (!walk_.quoted() && !closing().empty() && text[i] == closing()[0]) {
+            closed = text.substr(i).starts_with(closing());
+            if (closed || (!last && may_become(text.substr(i), closing()))) break;
+        }
+        walk_.step(text[i]);
+    }
+    say(std::string(text.substr(at_, i - at_)));
+    at_ = i;
+    if (!walk_.ended() && !closed && !last) return Step::more;
+    const bool whole = walk_.ended();
+    end();
+    if (!whole && !closed) return Step::over;
+    walk_ = {};
+    if (style_ == Style::object) walk_.step('{');
+    return go(style_ == Style::named ? Place::between : Place::tail, at_);
+}
+
+// What is left of a call behind its arguments.
+ToolCallReader::Step ToolCallReader::tail(std::string_view text, bool last) {
+    for (; at_ < text.size(); ++at_) {
+        const std::string_view rest = text.substr(at_);
+        if (!walk_.quoted() && !closing().empty() && rest[0] == closing()[0]) {
+            if (rest.starts_with(closing()))
+                return go(Place::between, at_ + (style_ == Style::deepseek ? closing().size() : 0));
+            if (!last && may_become(rest, closing())) return Step::more;
+        }
+        if (style_ == Style::deepseek) continue;
+        walk_.step(rest[0]);
+        if (walk_.ended()) return go(Place::between, at_ + 1);
+    }
+    return last ? Step::over : Step::more;
+}
+
+ToolCallReader::Step ToolCallReader::parameters(std::string_view text, bool last) {
+    for (; (at_ = std::min(text.find('<', at_), text.size())) < text.size(); ++at_) {
+        const std::string_view rest = text.substr(at_);
+        const auto waits = [&](std::string_view tag) { return !last && may_become(rest, tag); };
+        if (rest.starts_with(function_close) || rest.starts_with(format_.end)) {
+            say("}");
+            end();
+            return go(Place::between, at_ + (rest.starts_with(format_.end) ? 0 : function_close.size()));
+        }
+        if (rest.starts_with(parameter_tag)) {
+            const size_t close = rest.find('>');
+            if (close == rest.npos) break;
+            key_ = trimmed(rest.substr(parameter_tag.size(), close - parameter_tag.size()));
+            const std::string type = parameter_type(tools_, name_, key_);
+            is_text_ = type.empty() || type == "string";
+            begun_ = false;
+            return go(Place::value, at_ + close + 1);
+        }
+        if (waits(function_close) || waits(format_.end) || waits(parameter_tag)) break;
+    }
+    if (!last) return Step::more;
+    end();
+    at_ = text.size();
+    return Step::over;
+}
+
+// A text is given as it comes, but for the line break before the closing tag.
+ToolCallReader::Step ToolCallReader::text_value(std::string_view text, bool last) {
+    if (!begun_) {
+        if (at_ == text.size() && !last) return Step::more;
+        begun_ = true;
+        if (text.substr(at_).starts_with('\n')) ++at_;
+        say((given_++ > 0 ? "," : "") + dumped(key_) + ":\"");
+    }
+    const size_t close = std::min(text.find(parameter_close, at_), text.find(function_close, at_));
+    std::string_view piece = text.substr(at_, close == text.npos ? close : close - at_);
+    if (close == text.npos && !last)
+        piece.remove_suffix(std::max(begun_at_end(piece, parameter_close), begun_at_end(piece, function_close)));
+    if ((close != text.npos || !last) && piece.ends_with('\n')) piece.remove_suffix(1);
+    if (close == text.npos && !last) {  // no half of a character
+        size_t whole = 0;
+        for (Utf8Step s; whole < piece.size() && !(s = utf8_step(piece, whole)).cut;) whole += s.size;
+        piece = piece.substr(0, whole);
+    }
+    const std::string quoted = dumped(piece);
+    say(quoted.substr(1, quoted.size() - 2));
+    if (close == text.npos) {
+        at_ = last ? text.size() : at_ + piece.size();
+        if (!last) return Step::more;
+        end();
+        return Step::over;
+    }
+    say("\"");
+    return go(Place::parameters,
+              close + (text.substr(close).starts_with(parameter_close) ? parameter_close.size() : 0));
+}
+
+// A value that is no text is one when it is complete; one that broke off is left out.
+ToolCallReader::Step ToolCallReader::other_value(std::string_view text, bool last) {
+    const size_t close = std::min(text.find(parameter_close, at_), text.find(function_close, at_));
+    if (close == text.npos) {
+        if (!last) return Step::more;
+        end();
+        at_ = text.size();
+        return Step::over;
+    }
+    std::string_view value = text.substr(at_, close - at_);
+    if (value.starts_with('\n')) value.remove_prefix(1);
+    if (value.ends_with('\n')) value.remove_suffix(1);
+    const auto parsed = parse_json(value);
+    say((given_++ > 0 ? "," : "") + dumped(key_) + ":" + dumped(parsed.ok() ? *parsed : Json(value)));
+    return go(Place::parameters,
+              close + (text.substr(close).starts_with(parameter_close) ? parameter_close.size() : 0));
+}
+
+void ToolCallReader::begin(std::string_view name, std::string_view id) {
+    parts_->push_back(
+        {.kind = AnswerPart::Kind::tool_begin, .index = calls_++, .id = std::string(id), .name = std::string(name)});
+}
+
+void ToolCallReader::say(std::string arguments) {
+    if (arguments.empty()) return;
+    // One part for all that is said at once.
+    if (!parts_->empty() && parts_->back().kind == AnswerPart::Kind::tool_arguments) {
+        parts_->back().text += arguments;
+        return;
+    }
+    parts_->push_back({.kind = AnswerPart::Kind::tool_arguments, .text = std::move(arguments), .index = calls_ - 1});
+}
+
+void ToolCallReader::end() { parts_->push_back({.kind = AnswerPart::Kind::tool_end, .index = calls_ - 1}); }
+
+}  // namespace nibble
