@@ -1,4 +1,5 @@
 // `nibble serve MODEL`: an OpenAI-compatible server.
+#include "cli/inspect_kernels.h"
 #include "cli/options.h"
 #include "cli/served.h"
 #include "cli/terminal.h"
@@ -51,6 +52,7 @@ void tell_choices(const Json& facts) {
                facts["architecture"].get<std::string>(), facts["kernels"].get<std::string>(), formats,
                human_bytes(facts["kv_bytes"].get<int64_t>()), facts["sequences"].get<int64_t>(),
                facts["context"].get<int64_t>(), facts["load_seconds"].get<double>());
+    for (const std::string& line : folded_kernels_lines(facts["layers"])) fmt::print(stderr, "nibble:   {}\n", line);
 }
 
 Result<Outcome> run_serve(const ServeConfig& config) {

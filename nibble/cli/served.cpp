@@ -1,5 +1,8 @@
 #include "cli/served.h"
 
+#include "cli/inspect_kernels.h"
+#include "model/device/model.h"
+
 #include <ctime>
 #include <fstream>
 #include <iterator>
@@ -17,8 +20,13 @@ std::string license_of(const std::filesystem::path& path) {
     return {};
 }
 
-// How many tensors lie in which format, and what the engine was given.
-Json facts_of(const LoadedModel& loaded, const Engine& engine, double seconds) {
+Result<KernelTable> kernels_of(const LoadedModel& loaded, const EngineFlags& flags) {
+    if (const auto* on_device = dynamic_cast<const DeviceModel*>(loaded.model.get())) return on_device->kernels(1);
+    return cpu_kernel_table(*loaded.checkpoint, loaded.model->kernels(), flags.compute, flags.weights_only);
+}
+
+// How many tensors lie in which format and which kernels run them, and what the engine was given.
+Result<Json> facts_of(const LoadedModel& loaded, const Engine& engine, const EngineFlags& flags, double seconds) {
     std::map<std::string, std::pair<int64_t, int64_t>> formats;  // tensors, bytes
     for (const CheckpointTensor& t : loaded.checkpoint->tensors()) {
         auto& [count, bytes] = formats[t.quantized() ? std::string(format_name(t.format)) : t.stored_type];
@@ -29,14 +37,11 @@ Json facts_of(const LoadedModel& loaded, const Engine& engine, double seconds) {
     for (const auto& [name, sum] : formats)
         list.push_back({{"format", name}, {"tensors", sum.first}, {"bytes", sum.second}});
     const ModelConfig& config = loaded.model->config();
-    return {{"architecture", config.architecture},
-            {"kernels", loaded.model->kernels()},
-            {"formats", std::move(list)},
-            {"context", engine.capacity()},
-            {"vocabulary", config.vocab},
-            {"sequences", engine.limits().sequences},
-            {"kv_bytes", engine.limits().kv_memory},
-            {"load_seconds", seconds}};
+    NIBBLE_TRY(const KernelTable kernels, kernels_of(loaded, flags));
+    return Json{
+        {"architecture", config.architecture},    {"kernels", loaded.model->kernels()},    {"formats", std::move(list)},
+        {"layers", folded_kernels_json(kernels)}, {"context", engine.capacity()},          {"vocabulary", config.vocab},
+        {"sequences", engine.limits().sequences}, {"kv_bytes", engine.limits().kv_memory}, {"load_seconds", seconds}};
 }
 
 }  // namespace
@@ -52,7 +57,7 @@ Result<ServedModel> load_served(const ServedFlags& config, ThreadPool& pool) {
     options.queue = config.queue;
     NIBBLE_TRY(auto engine, Engine::create(loaded.model, text.tokenizer, options));
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    Json facts = facts_of(loaded, *engine, seconds);
+    NIBBLE_TRY(Json facts, facts_of(loaded, *engine, config.engine, seconds));
     std::vector<std::string> names = config.names;
     if (names.empty()) names.push_back(nibble::name_of(config.path));
     std::shared_ptr<const ChatFormat> format;

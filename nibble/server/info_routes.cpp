@@ -61,12 +61,13 @@ bool answer_info(const ExchangePtr& exchange, const ModelPtr& model) {
                         .retry_seconds = 5});
     };
     if (path == "/" || path == "/index.html") {
-        HttpResponse page{.headers = {{"Content-Type", "text/html; charset=utf-8"},
-                                      {"Cache-Control", "no-cache"},
-                                      {"Content-Security-Policy",
-                                       "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; "
-                                       "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
-                                       "frame-ancestors 'none'"}}};
+        HttpResponse page{
+            .headers = {{"Content-Type", "text/html; charset=utf-8"},
+                        {"Cache-Control", "no-cache"},
+                        {"Content-Security-Policy",
+                         "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; "
+                         "script-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; "
+                         "frame-ancestors 'none'"}}};
         for (const EmbeddedFile& file : server_assets_embedded())
             if (file.path == "page.html") page.body = std::string(file.content);
         exchange->send(std::move(page));

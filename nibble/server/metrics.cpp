@@ -53,6 +53,7 @@ void add_engine(MetricsPage& page, const ServedModel& model) {
     gauge("vllm:num_requests_waiting", "Answers that wait.", double(s.waiting));
     gauge("vllm:kv_cache_usage_perc", "Share of the cache's pages that running answers use; 1 is all.",
           s.cache_share());
+    gauge("vllm:gpu_cache_usage_perc", "The same under its older name.", s.cache_share());
     page.begin("vllm:cache_config_info", "gauge", "How the cache was set up.");
     page.line(
         "vllm:cache_config_info", 1,
@@ -83,6 +84,7 @@ void add_engine(MetricsPage& page, const ServedModel& model) {
     };
     histogram("vllm:time_to_first_token_seconds", "From arrival to the first token.", h.time_to_first_token);
     histogram("vllm:inter_token_latency_seconds", "Between two steps that add to an answer.", h.inter_token_latency);
+    histogram("vllm:time_per_output_token_seconds", "The same under its older name.", h.inter_token_latency);
     histogram("vllm:request_time_per_output_token_seconds", "Of tokens behind the first.",
               h.request_time_per_output_token);
     histogram("vllm:e2e_request_latency_seconds", "From arrival to the end.", h.e2e_request_latency);
