@@ -37,6 +37,7 @@ struct TrainerOptions {
     // teacher. Its temperature is not 0.
     SamplingParams sampling;
     TrainLora lora;
+    TrainCache cache;  // of K and V, in rollouts of the trained model and in its training forward; not beside adapters
 };
 
 class Trainer : public TrainEngine {
@@ -81,7 +82,11 @@ public:
     Result<std::shared_ptr<const LanguageModel>> serving() override;
     Result<TrainState> state() override;
     OptimizerLayout state_layout(size_t id) const override { return optimizer_.layout(id); }
-    int64_t recipe_size() const override { return std::ssize(products_->state()); }
+    int64_t recipe_size() const override {
+        return std::ssize(products_->state()) + (cache_ ? std::ssize(cache_->state()) : 0);
+    }
+    CacheScales* cache_scales() override { return cache_.get(); }
+    Status calibrate_cache(std::span<const TrainBatch> batches) override;
     Status set_state(const StoredTrainState& state) override;
     std::vector<UnitLine> table() const override { return products_->table(); }
     std::vector<std::string> notes() const override;
@@ -92,6 +97,7 @@ private:
     Trainer(std::shared_ptr<Parameters> parameters, std::shared_ptr<const Checkpoint> base,
             const TrainerOptions& options, Model model, ThreadPool& pool);
     struct Row;
+    std::vector<float> recipe_state() const;
     Status forward_row(const Row& row, bool keep);
     Status backward_row(const Row& row, std::span<const float> slopes, std::span<float> log_probs);
     Status backward_blocks(const Row& row, std::vector<float>& dx);
@@ -102,6 +108,7 @@ private:
     TrainerOptions options_;
     ThreadPool& pool_;
     std::unique_ptr<Model> model_;
+    std::shared_ptr<CacheScales> cache_;  // null: no FP8 cache
     std::unique_ptr<StepProducts> products_;
     GradientTree gradients_;
     Optimizer optimizer_;
