@@ -114,7 +114,7 @@ public:
             for (const auto& [name, rows] : {std::pair{".q_proj.bias", q}, {".k_proj.bias", kv}, {".v_proj.bias", kv}})
                 add(prefix + name, {rows});
         if (bias && family != "qwen2") add(prefix + ".o_proj.bias", {at("hidden_size")});
-        if (family == "qwen3" || family == "qwen3_moe")
+        if (family == "qwen3" || family == "qwen3_moe" || family == "gemma3_text")
             for (const char* norm : {".q_norm.weight", ".k_norm.weight"}) add(prefix + norm, {dim});
     }
     void mlp(const std::string& prefix, int64_t width, bool gated) {
@@ -126,6 +126,39 @@ public:
         add(prefix + ".gate.weight", {count, at("hidden_size")});
         for (int64_t e = 0; e < count; ++e)
             mlp(fmt::format("{}.experts.{}", prefix, e), at("moe_intermediate_size"), gated);
+    }
+    // Of mixtral, under its own names.
+    void mixtral(const std::string& prefix) {
+        const int64_t width = at("intermediate_size"), hidden = at("hidden_size");
+        add(prefix + ".gate.weight", {at("num_local_experts"), hidden});
+        for (int64_t e = 0; e < at("num_local_experts"); ++e) {
+            const std::string expert = fmt::format("{}.experts.{}", prefix, e);
+            for (const char* name : {".w1.weight", ".w3.weight"}) add(expert + name, {width, hidden}, true);
+            add(expert + ".w2.weight", {hidden, width}, true);
+        }
+    }
+    void latent_attention(const std::string& prefix) {
+        const int64_t heads = at("num_attention_heads"), nope = at("qk_nope_head_dim"), rope = at("qk_rope_head_dim");
+        const int64_t rank = at("kv_lora_rank"), v = at("v_head_dim"), hidden = at("hidden_size");
+        const auto q_rank = config_.find("q_lora_rank");
+        if (q_rank != config_.end() && q_rank->is_number()) {
+            const auto low = q_rank->get<int64_t>();
+            add(prefix + ".q_a_proj.weight", {low, hidden}, true);
+            add(prefix + ".q_a_layernorm.weight", {low});
+            add(prefix + ".q_b_proj.weight", {heads * (nope + rope), low}, true);
+        } else {
+            add(prefix + ".q_proj.weight", {heads * (nope + rope), hidden}, true);
+        }
+        add(prefix + ".kv_a_proj_with_mqa.weight", {rank + rope, hidden}, true);
+        add(prefix + ".kv_a_layernorm.weight", {rank});
+        add(prefix + ".kv_b_proj.weight", {heads * (nope + v), rank}, true);
+        add(prefix + ".o_proj.weight", {hidden, heads * v}, true);
+    }
+    void deepseek(const std::string& prefix) {
+        experts(prefix, at("n_routed_experts"), true);
+        add(prefix + ".gate.e_score_correction_bias", {at("n_routed_experts")}, false, DType::f32);
+        if (const int64_t shared = at("n_shared_experts"); shared > 0)
+            mlp(prefix + ".shared_experts", shared * at("moe_intermediate_size"), true);
     }
     void mamba(const std::string& prefix) {
         const int64_t heads = at("mamba_num_heads"), inner = heads * at("mamba_head_dim");
@@ -151,16 +184,27 @@ private:
     Linears linears_;
 };
 
-void transformer(Names& names, bool moe) {
+void transformer(Names& names, const std::string& family) {
     const int64_t hidden = names.at("hidden_size");
+    const int64_t dense = family == "deepseek_v3" ? names.at("first_k_dense_replace") : 0;
     names.add("model.embed_tokens.weight", {names.at("vocab_size"), hidden});
     for (int64_t i = 0; i < names.at("num_hidden_layers"); ++i) {
         const std::string layer = fmt::format("model.layers.{}", i);
         names.add(layer + ".input_layernorm.weight", {hidden});
-        names.attention(layer + ".self_attn");
+        if (family == "deepseek_v3")
+            names.latent_attention(layer + ".self_attn");
+        else
+            names.attention(layer + ".self_attn");
         names.add(layer + ".post_attention_layernorm.weight", {hidden});
-        if (moe)
+        if (family == "gemma3_text")
+            for (const char* norm : {".pre_feedforward_layernorm.weight", ".post_feedforward_layernorm.weight"})
+                names.add(layer + norm, {hidden});
+        if (family == "qwen3_moe")
             names.experts(layer + ".mlp", names.at("num_experts"), true);
+        else if (family == "mixtral")
+            names.mixtral(layer + ".block_sparse_moe");
+        else if (family == "deepseek_v3" && i >= dense)
+            names.deepseek(layer + ".mlp");
         else
             names.mlp(layer + ".mlp", names.at("intermediate_size"), true);
     }
@@ -294,8 +338,8 @@ std::unique_ptr<Checkpoint> make_random(std::string_view name, Json config, cons
     if (family == "nemotron_h")
         nemotron(names, config["hybrid_override_pattern"].get<std::string>());
     else
-        transformer(names, family == "qwen3_moe");
-    if (!config.value("tie_word_embeddings", false))
+        transformer(names, family);
+    if (!config.value("tie_word_embeddings", family == "gemma3_text"))
         names.add("lm_head.weight", {names.at("vocab_size"), names.at("hidden_size")}, head);
     return std::make_unique<RandomCheckpoint>(name, std::move(config), std::move(names.tensors));
 }
@@ -309,18 +353,23 @@ Result<Json> shape_config(std::string_view shape) {
 }
 
 Result<std::unique_ptr<Checkpoint>> random_checkpoint(Json config) {
-    constexpr std::array<std::string_view, 6> families{"llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "nemotron_h"};
+    constexpr std::array<std::string_view, 9> families{
+        "llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "mixtral", "gemma3_text", "deepseek_v3", "nemotron_h"};
     const std::string family = config.value("model_type", "");
     if (std::ranges::find(families, family) == families.end())
         return fail("config.json: weights of the family '{}' cannot be made up; families: {}", family,
                     fmt::join(families, ", "));
-    std::vector<const char*> keys{"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
-                                  "num_key_value_heads", "intermediate_size"};
+    std::vector<const char*> keys{"vocab_size",          "hidden_size",         "num_hidden_layers",
+                                  "num_attention_heads", "num_key_value_heads", "intermediate_size"};
     if (family == "qwen3_moe") keys.insert(keys.end(), {"num_experts", "moe_intermediate_size"});
+    if (family == "mixtral") keys.push_back("num_local_experts");
+    if (family == "deepseek_v3")
+        keys.insert(keys.end(), {"moe_intermediate_size", "n_routed_experts", "n_shared_experts", "kv_lora_rank",
+                                 "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "first_k_dense_replace"});
     if (family == "nemotron_h")
-        keys.insert(keys.end(), {"moe_intermediate_size", "mamba_num_heads", "mamba_head_dim", "n_groups",
-                                 "ssm_state_size", "conv_kernel", "n_routed_experts",
-                                 "moe_shared_expert_intermediate_size"});
+        keys.insert(keys.end(),
+                    {"moe_intermediate_size", "mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size",
+                     "conv_kernel", "n_routed_experts", "moe_shared_expert_intermediate_size"});
     for (const char* key : keys) {
         const auto value = config.find(key);
         if (value == config.end() || !value->is_number_integer() || value->get<int64_t>() <= 0)

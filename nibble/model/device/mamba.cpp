@@ -41,27 +41,32 @@ Status DeviceMamba::forward(const DeviceInput& in, float* y, DeviceStep& step) c
     const int64_t rows = step.rows;
     NIBBLE_TRY(float* projected, step.scratch.allocate_array<float>(rows * in_proj_.rows));
     NIBBLE_TRY(std::byte * mixed, step.scratch.allocate(rows * shape_.inner() * 2));
-    NIBBLE_TRY(std::byte * workspace, step.scratch.allocate(cuda::mamba_workspace_bytes(shape_, rows)));
     NIBBLE_CHECK(in_proj_.forward(in, rows, projected, in_proj_.rows, step));
-    NIBBLE_CHECK(cuda::mamba_step({.shape = shape_,
-                                   .tokens = rows,
-                                   .segments = static_cast<int>(step.segments),
-                                   .longest = step.longest,
-                                   .list = step.blocks[size_t(index_)].segments,
-                                   .projected = projected,
-                                   .conv_weight = conv_weight_,
-                                   .conv_bias = conv_bias_,
-                                   .a = a_,
-                                   .d = d_,
-                                   .dt_bias = dt_bias_,
-                                   .dt_min = dt_min_,
-                                   .norm = norm_,
-                                   .eps = eps_,
-                                   .stream = stream_,
-                                   .out = mixed,
-                                   .workspace = workspace},
-                                  step.overlap, step.stream));
+    NIBBLE_CHECK(mix(projected, mixed, step));
     return out_proj_.forward({.x = mixed}, rows, y, out_proj_.rows, step);
+}
+
+Status DeviceMamba::mix(const float* projected, std::byte* mixed, DeviceStep& step) const {
+    const DeviceScope scope(step);
+    NIBBLE_TRY(std::byte * workspace, step.scratch.allocate(cuda::mamba_workspace_bytes(shape_, step.rows)));
+    return cuda::mamba_step({.shape = shape_,
+                             .tokens = step.rows,
+                             .segments = static_cast<int>(step.segments),
+                             .longest = step.longest,
+                             .list = step.blocks[size_t(index_)].segments,
+                             .projected = projected,
+                             .conv_weight = conv_weight_,
+                             .conv_bias = conv_bias_,
+                             .a = a_,
+                             .d = d_,
+                             .dt_bias = dt_bias_,
+                             .dt_min = dt_min_,
+                             .norm = norm_,
+                             .eps = eps_,
+                             .stream = stream_,
+                             .out = mixed,
+                             .workspace = workspace},
+                            step.overlap, step.stream);
 }
 
 Status DeviceMamba::kernels(bool inside, const DeviceStep& step, std::vector<KernelUse>& uses) const {

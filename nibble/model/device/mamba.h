@@ -17,6 +17,22 @@ public:
     int64_t scratch_bytes(int64_t rows) const override;
     StateLayout state() const override { return {.floats = shape_.state_floats()}; }
 
+    // Its parts, for a trainer's pass.
+    DeviceLinear& in_proj() { return in_proj_; }
+    DeviceLinear& out_proj() { return out_proj_; }
+    // What lies between its products: projected [step.rows, in_proj] FP32 -> mixed [step.rows, inner] BF16.
+    Status mix(const float* projected, std::byte* mixed, DeviceStep& step) const;
+    const cuda::MambaShape& shape() const { return shape_; }
+    float eps() const { return eps_; }
+    float dt_min() const { return dt_min_; }
+    // As the kernels read them: [conv][channels], [channels], a = -exp(A_log) [heads] ...
+    const float* conv_weight() const { return conv_weight_; }
+    const float* conv_bias() const { return conv_bias_; }
+    const float* a() const { return a_; }
+    const float* d() const { return d_; }
+    const float* dt_bias() const { return dt_bias_; }
+    const float* norm() const { return norm_; }
+
 private:
     int index_ = 0;
     float eps_ = 0, dt_min_ = 0;

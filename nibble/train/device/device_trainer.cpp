@@ -2,6 +2,7 @@
 
 #include "kernels/product_cuda.h"
 #include "kernels/train_cuda.h"
+#include "kernels/train_moe_cuda.h"
 #include "train/train_run.h"
 
 #include <algorithm>
@@ -40,6 +41,7 @@ Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create(std::shared_ptr<Par
     NIBBLE_CHECK(use_device(device.index));
     NIBBLE_CHECK(cuda::prepare_products(device));
     NIBBLE_CHECK(cuda::prepare_training(device));
+    NIBBLE_CHECK(cuda::prepare_training_experts(device));
     NIBBLE_TRY(Stream stream, Stream::create(device.index));
     NIBBLE_TRY(TrainWeights weights, TrainWeights::plan(parameters, config, pool));
     std::unique_ptr<DeviceTrainer> made(new DeviceTrainer(std::move(parameters), options, std::move(device),

@@ -12,9 +12,6 @@ Error not_trained(const TrainMixerParts& parts) {
 Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const LatentAttentionConfig&) {
     return not_trained(parts);
 }
-Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const MoeConfig&) {
-    return not_trained(parts);
-}
 Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const MambaConfig&) {
     return not_trained(parts);
 }

@@ -1,6 +1,7 @@
 #include "train/device/train_weights.h"
 
 #include "base/checked.h"
+#include "kernels/train_cuda.h"
 
 #include <cstring>
 
@@ -20,17 +21,10 @@ Linear head_linear(const ModelConfig& config, const Head& head) {
 
 Status TrainWeights::check(const ModelConfig& config) {
     const auto refuse = [](const std::string& what) { return fail("--device cuda does not train {} yet", what); };
-    if (config.norm_plus_one) return refuse("norms that multiply by 1 + w");
-    if (config.embedding_scale != 1.0f) return refuse("scaled embeddings");
     for (const BlockConfig& block : config.blocks) {
-        if (!block.post_norm.empty()) return refuse("norms behind a mixer (" + block.post_norm + ")");
-        if (const auto* a = std::get_if<AttentionConfig>(&block.mixer)) {
-            if (a->qkv_bias || a->out_bias) return refuse("biases (" + block.prefix + ")");
-        } else if (const auto* mlp = std::get_if<MlpConfig>(&block.mixer)) {
-            if (mlp->bias) return refuse("biases (" + block.prefix + ")");
-        } else {
-            return refuse("mixers other than attention and MLP (" + block.prefix + ")");
-        }
+        if (std::holds_alternative<LatentAttentionConfig>(block.mixer))
+            return refuse("latent attention (" + block.prefix + ")");
+        if (std::holds_alternative<MambaConfig>(block.mixer)) return refuse("Mamba-2 (" + block.prefix + ")");
     }
     return Ok{};
 }
@@ -64,12 +58,16 @@ Status TrainWeights::make_parts(DeviceWeights& weights) {
         NIBBLE_TRY(DeviceLayer layer, DeviceLayer::make(config_, parts_.blocks[b], weights));
         NIBBLE_TRY(const int64_t norm, vectors.place(layer.config.norm));
         layer.norm = vectors.at(norm);
+        if (!layer.config.post_norm.empty()) {
+            NIBBLE_TRY(const int64_t post_norm, vectors.place(layer.config.post_norm));
+            layer.post_norm = vectors.at(post_norm);
+        }
         NIBBLE_TRY(auto mixer, make_train_mixer(config_, layer, flat_.units[b], vectors));
         mixers_.push_back(std::move(mixer));
         layers_.push_back(std::move(layer));
     }
     NIBBLE_TRY(head_, weights.linear(head_linear(config_, parts_.head)));
-    train_head_ = TrainLinear(flat_.head, head_);
+    train_head_ = TrainLinear(flat_.head, head_, vectors);
     NIBBLE_TRY(const int64_t norm, vectors.place(config_.norm));
     norm_ = vectors.at(norm);
     return Ok{};
@@ -84,12 +82,15 @@ Status TrainWeights::load(int gradients, const DeviceInfo& device, const Stream&
     stream_ = &stream;
     NIBBLE_TRY(operands_, DeviceArena::create(device.index, operand_bytes_ + DeviceWeights::staging_bytes));
     const int64_t size = 3 * master_bytes() + published_bytes() + gradients * master_bytes();
-    NIBBLE_TRY(arrays_, DeviceArena::create(device.index, size + (8 + gradients) * DeviceArena::alignment));
+    NIBBLE_TRY(arrays_, DeviceArena::create(device.index, size + (9 + gradients) * DeviceArena::alignment));
     NIBBLE_TRY(master_, arrays_->allocate_array<float>(flat_.elements));
     NIBBLE_TRY(m_, arrays_->allocate_array<float>(flat_.elements));
     NIBBLE_TRY(v_, arrays_->allocate_array<float>(flat_.elements));
     NIBBLE_TRY(published_, arrays_->allocate(2 * flat_.elements));
     NIBBLE_TRY(vectors_, arrays_->allocate_array<float>(flat_.vector_elements()));
+    if (scales()) {
+        NIBBLE_TRY(scaled_, arrays_->allocate(2 * flat_.embedding.elements()));
+    }
     gradients_.clear();
     for (int i = 0; i < gradients; ++i) {
         NIBBLE_TRY(float* one, arrays_->allocate_array<float>(flat_.elements));
@@ -120,12 +121,18 @@ Status TrainWeights::upload(const StoredTrainState* states) {
 }
 
 Status TrainWeights::republish() {
-    for (const auto& mixer : mixers_) NIBBLE_CHECK(mixer->publish(published_, *stream_));
-    NIBBLE_CHECK(train_head_.publish(published_, *stream_));
     const int64_t count = flat_.vector_elements();
     NIBBLE_CHECK(copy_on_device(bytes_at(vectors_), bytes_at(master_ + flat_.matrix_elements), 4 * count, *stream_));
-    if (flat_.rounded_vectors == 0) return Ok{};
-    return cuda::round_rows(vectors_, flat_.rounded_vectors, false, *stream_);
+    if (flat_.rounded_vectors > 0) NIBBLE_CHECK(cuda::round_rows(vectors_, flat_.rounded_vectors, false, *stream_));
+    if (config_.norm_plus_one)
+        for (const FlatLayout::Range& norms : flat_.norms)
+            if (norms.count > 0)
+                NIBBLE_CHECK(cuda::add_one(vectors_ + (norms.at - flat_.matrix_elements), norms.count, *stream_));
+    for (const auto& mixer : mixers_) NIBBLE_CHECK(mixer->publish(published_, *stream_));
+    NIBBLE_CHECK(train_head_.publish(published_, *stream_));
+    if (!scales()) return Ok{};
+    return cuda::scale_rows(published(flat_.embedding), flat_.embedding.elements(), config_.embedding_scale, scaled_,
+                            *stream_);
 }
 
 Status TrainWeights::copy_from(const float* device, std::vector<std::vector<float>>& to) {
