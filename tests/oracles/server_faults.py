@@ -210,7 +210,7 @@ def test_500_random_requests_beside_each_alone(program):
     quiet = Server(program, "--kv-memory", "64M", "--max-num-seqs", "1", "--no-prefix-cache")
     alone = [said(quiet, ask) for ask in asks]
     quiet.stop()
-    loaded = Server(program, "--kv-memory", "96K", "--max-num-seqs", "48", "--speculate", "4")
+    loaded = Server(program, "--kv-memory", "96K", "--max-num-seqs", "48", "--speculate", "lookup:4")
 
     def leave(ask):
         connection = loaded.connect()

@@ -87,7 +87,10 @@ TEST(ServerPage, StandsAloneAndAsksNobodyElse) {
     EXPECT_TRUE(page.body.starts_with("<!doctype html>"));
     EXPECT_TRUE(page.body.ends_with("</html>\n"));
     EXPECT_NE(header_of(page.headers, "content-security-policy").find("default-src 'none'"), std::string::npos);
-    for (const char* outside : {" src=", "<link", "@import", "url("})
+    const size_t icon = page.body.find("<link");
+    EXPECT_TRUE(page.body.substr(icon).starts_with("<link rel=\"icon\" href=\"data:"));
+    EXPECT_EQ(page.body.find("<link", icon + 1), std::string::npos);
+    for (const char* outside : {" src=", "@import", "url("})
         EXPECT_EQ(page.body.find(outside), std::string::npos) << outside;
     // Every route that the page asks is there.
     for (const char* path : {"/metrics", "/v1/manifest", "/v1/models"}) {
