@@ -1,6 +1,7 @@
 #include "quant/awq.h"
 
 #include "formats/minifloat.h"
+#include "support/best_kernels.h"
 
 #include <gtest/gtest.h>
 
@@ -33,7 +34,7 @@ struct Case {
         ThreadPool pool(threads);
         const AwqWeights weights{1, [&](size_t) { return Result<MatrixView>(weight.view()); }};
         return awq_lite(weights, {mean, x.data(), rows, quantized, {}, false}, {Format::nvfp4}, 0.1f,
-                        quantize_kernels()[0], solver_kernels()[0], pool);
+                        test::best_quantize(), test::best_solver(), pool);
     }
 };
 
@@ -87,7 +88,7 @@ TEST(AwqLite, TiesAndPowersOfTwoAndParts) {
         2, [&](size_t i) { return Result<MatrixView>(c.weight.view().panel(i == 0 ? 0 : 16, i == 0 ? 16 : n - 16)); }};
     for (const bool powers : {false, true}) {
         const auto found = awq_lite(parts, {c.mean, c.x.data(), rows, false, classes, powers}, {Format::nvfp4}, 0.1f,
-                                    quantize_kernels()[0], solver_kernels()[0], pool);
+                                    test::best_quantize(), test::best_solver(), pool);
         ASSERT_TRUE(found.ok()) << found.error().message();
         EXPECT_LT(*std::min_element(found->loss.begin(), found->loss.end()), found->unscaled);
         for (size_t i = 0; i < k / 2; i += 2) EXPECT_EQ(found->scale[i], found->scale[i + 1]);

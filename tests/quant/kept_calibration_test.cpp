@@ -5,6 +5,7 @@
 #include "quant/gptq.h"
 #include "quant/quantized_inputs.h"
 #include "quant/resolve.h"
+#include "support/best_kernels.h"
 
 #include <atomic>
 #include <chrono>
@@ -131,8 +132,9 @@ TEST_P(KeptCalibration, AStoppedOneEndsWithTheSameBits) {
 
 // A binary continues what another one kept only if both find the same bits.
 TEST_P(KeptCalibration, BitsBelongToARevision) {
-    const std::map<std::string, std::string> bits = {
-        {"max", "77fa04ed81fac303"}, {"nibble_best", "c8ba7901b22ac8d8"}, {"gptq", "e485dfdd6c596e9f"}};  // of revision 1
+    const std::map<std::string, std::string> bits = {{"max", "77fa04ed81fac303"},
+                                                     {"nibble_best", "c8ba7901b22ac8d8"},
+                                                     {"gptq", "e485dfdd6c596e9f"}};  // of revision 1
     Bed bed;
     const Plan plan = bed.plan(GetParam());
     const auto seen = bed.run(plan);
@@ -218,9 +220,9 @@ TEST(GptqOnQuantizedInputs, SeesWhatTheProductSees) {
         const auto weight = bed.source->read_plain(index, 0, at->rows(), scratch);
         QuantMatrix expected(Format::nvfp4, at->rows(), cols);
         expected.tensor_scale = found.tensor_scale;
-        const TensorAmax amax{quantize_kernels()[0].scan(*weight).amax, found.tensor_scale * 2688};
-        ASSERT_TRUE(quantize_gptq(*weight, hessian, at->spec, amax, at->solver.gptq,
-                                  *select_solver_kernels().operator*(), bed.pool, expected.span())
+        const TensorAmax amax{test::best_quantize().scan(*weight).amax, found.tensor_scale * 2688};
+        ASSERT_TRUE(quantize_gptq(*weight, hessian, at->spec, amax, at->solver.gptq, test::best_solver(), bed.pool,
+                                  expected.span())
                         .ok());
         size_t differ = 0;
         for (size_t i = 0; i < found.codes.size(); ++i) differ += found.codes[i] != expected.codes[i];

@@ -5,6 +5,7 @@
 #include "io/safetensors.h"
 #include "quant/cholesky.h"
 #include "quant/gptq.h"
+#include "support/best_kernels.h"
 #include "support/files.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +35,7 @@ std::vector<float> correlated_rows(int64_t rows, int64_t n, uint32_t seed) {
     return x;
 }
 
-Gram gram_of(const std::vector<float>& x, int64_t n, const SolverKernels& kernels = *solver_kernels().begin(),
+Gram gram_of(const std::vector<float>& x, int64_t n, const SolverKernels& kernels = test::best_solver(),
              int threads = 1) {
     ThreadPool pool(threads);
     Gram gram(n, kernels);
@@ -56,21 +57,21 @@ Matrix random_weight(int64_t rows, int64_t cols, uint32_t seed = 5) {
 
 QuantMatrix blank(const Matrix& w) {
     QuantMatrix q(Format::nvfp4, w.rows, w.cols);
-    q.tensor_scale = nvfp4_tensor_scale(quantize_kernels()[0].scan(w.view()).amax, 448, Arithmetic::true_division);
+    q.tensor_scale = nvfp4_tensor_scale(test::best_quantize().scan(w.view()).amax, 448, Arithmetic::true_division);
     return q;
 }
 
 QuantMatrix by_maximum(const Matrix& w) {
-    const float g = quantize_kernels()[0].scan(w.view()).amax;
+    const float g = test::best_quantize().scan(w.view()).amax;
     QuantMatrix q = blank(w);
     QuantStats stats;
-    quantize_kernels()[0].quantize(w.view(), {Format::nvfp4, false, 448, {}, Arithmetic::true_division}, {g, g},
+    test::best_quantize().quantize(w.view(), {Format::nvfp4, false, 448, {}, Arithmetic::true_division}, {g, g},
                                    q.span(), stats);
     return q;
 }
 
 QuantMatrix solved(const Matrix& w, const Gram& h, const Gram* g, const NibbleBestOptions& options = {},
-                   const SolverKernels& kernels = *solver_kernels().begin(), int threads = 1) {
+                   const SolverKernels& kernels = test::best_solver(), int threads = 1) {
     ThreadPool pool(threads);
     QuantMatrix q = blank(w);
     const auto stats = nibble_best(w.view(), w.dtype, h, g, options, kernels, pool, q.span());
@@ -82,7 +83,7 @@ bool same(const QuantMatrix& a, const QuantMatrix& b) { return a.codes == b.code
 
 std::vector<double> errors(const Matrix& w, const QuantMatrix& q) {
     std::vector<float> decoded(static_cast<size_t>(w.rows * w.cols));
-    quantize_kernels()[0].decode(q.view(), decoded.data());
+    test::best_quantize().decode(q.view(), decoded.data());
     std::vector<double> e(decoded.size());
     for (size_t i = 0; i < e.size(); ++i) {
         uint16_t code;
@@ -229,7 +230,7 @@ TEST(Gram, LocalBlocksAreTheDiagonalBlocks) {
     const int64_t n = 48, rows = 700;
     const auto x = correlated_rows(rows, n, 2);
     ThreadPool pool(2);
-    LocalGram local(n, *solver_kernels().begin());
+    LocalGram local(n, test::best_solver());
     ASSERT_TRUE(local.add(x.data(), rows, n, {}, pool).ok());
     local.finish(pool);
     const Gram whole = gram_of(x, n);
@@ -245,7 +246,7 @@ TEST(Gram, NamesWhatIsNotFinite) {
     std::vector<float> x(3 * 16, 1.0f);
     x[37] = NAN;
     ThreadPool pool(1);
-    Gram gram(16, *solver_kernels().begin());
+    Gram gram(16, test::best_solver());
     const Status status = gram.add(x.data(), 3, 16, {}, pool);
     ASSERT_FALSE(status.ok());
     EXPECT_EQ(status.error().message(), "row 2, column 5 is not finite");
@@ -256,7 +257,7 @@ TEST(Gram, InBytesNamesWhatIsNotFinite) {
     for (const int64_t rows : {3, 200}) {  // fewer and more than share a scale
         std::vector<float> x(static_cast<size_t>(rows * 16), 1.0f);
         x[37] = NAN;
-        Gram gram(16, *solver_kernels().begin(), *select_byte_kernels());
+        Gram gram(16, test::best_solver(), *select_byte_kernels());
         const Status status = gram.add(x.data(), rows, 16, {}, pool);
         ASSERT_FALSE(status.ok());
         EXPECT_EQ(status.error().message(), "row 2, column 5 is not finite");
@@ -270,7 +271,7 @@ TEST(Gram, InBytesIsCloseAndTheSameForAnySplitAndThreads) {
     for (size_t t = 0; t < w.size(); ++t) w[t] = static_cast<float>(t % 7);
     const auto sums = [&](int64_t split, int threads, const ByteKernels* bytes) {
         ThreadPool pool(threads);
-        Gram gram(n, *solver_kernels().begin(), bytes);
+        Gram gram(n, test::best_solver(), bytes);
         for (int64_t t = 0; t < rows; t += split) {
             const int64_t count = std::min(split, rows - t);
             EXPECT_TRUE(gram.add(x.data() + t * n, count, n, {w.data() + t, static_cast<size_t>(count)}, pool).ok());
@@ -307,10 +308,10 @@ TEST_F(NibbleBestTest, BeatsTheMaximumAndGptqOnTheErrorItMinimises) {
     const QuantMatrix plain = by_maximum(w_);
     ThreadPool pool(1);
     QuantMatrix gptq = blank(w_);
-    const float amax = quantize_kernels()[0].scan(w_.view()).amax;
+    const float amax = test::best_quantize().scan(w_.view()).amax;
     const std::vector<float> hessian(h_.sums().begin(), h_.sums().end());
     ASSERT_TRUE(quantize_gptq(w_.view(), hessian, {Format::nvfp4, true, 448, {}, Arithmetic::true_division},
-                              {amax, amax}, {}, solver_kernels()[0], pool, gptq.span())
+                              {amax, amax}, {}, test::best_solver(), pool, gptq.span())
                     .ok());
     const QuantMatrix columns = solved(w_, h_, nullptr), both = solved(w_, h_, &g_);
     EXPECT_LT(curvature(w_, gptq, h_, nullptr), 0.5 * curvature(w_, plain, h_, nullptr));
@@ -366,9 +367,9 @@ TEST_F(NibbleBestTest, KeepsTheValuesOfF32Weights) {
     const auto error = [&](DType weights) {
         ThreadPool pool(1);
         QuantMatrix q = blank(w);
-        EXPECT_TRUE(nibble_best(w.view(), weights, h_, nullptr, {}, solver_kernels()[0], pool, q.span()).ok());
+        EXPECT_TRUE(nibble_best(w.view(), weights, h_, nullptr, {}, test::best_solver(), pool, q.span()).ok());
         std::vector<float> decoded(values.size());
-        quantize_kernels()[0].decode(q.view(), decoded.data());
+        test::best_quantize().decode(q.view(), decoded.data());
         double sum = 0;
         for (int64_t r = 0; r < n_; ++r)
             for (int64_t i = 0; i < k_; ++i) {
@@ -408,7 +409,7 @@ TEST_F(NibbleBestTest, WrongShapesAreErrors) {
     ThreadPool pool(1);
     QuantMatrix q = blank(w_);
     const auto run = [&](const Gram& h, const Gram* g) {
-        const auto r = nibble_best(w_.view(), DType::bf16, h, g, {}, solver_kernels()[0], pool, q.span());
+        const auto r = nibble_best(w_.view(), DType::bf16, h, g, {}, test::best_solver(), pool, q.span());
         return r.ok() ? std::string() : r.error().message();
     };
     EXPECT_EQ(run(g_, nullptr), "statistics of 70 inputs for 160 columns");

@@ -3,6 +3,7 @@
 #include "io/safetensors.h"
 #include "quant/gptq.h"
 #include "quant/local_hessian.h"
+#include "support/best_kernels.h"
 #include "support/files.h"
 
 #include <gtest/gtest.h>
@@ -52,7 +53,7 @@ void compare(const std::filesystem::path& root, const std::string& config, const
     const auto model = SafetensorsFile::open(root / "models/llama/model.safetensors");
     const auto golden = SafetensorsFile::open(root / ("modelopt/llama--" + config + ".safetensors"));
     ASSERT_TRUE(model.ok() && golden.ok());
-    const QuantizeKernels& scan = *quantize_kernels().begin();
+    const QuantizeKernels& scan = test::best_quantize();
     for (const Group& group : groups) {
         const TensorRecord* hessian = golden->find("hessian." + group.front());
         ASSERT_NE(hessian, nullptr) << group.front();
