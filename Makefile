@@ -1,7 +1,7 @@
 # The two commands of the README. Everything they need is installed by tools/setup, which says what it does.
 PRESET ?= cpu
 
-.PHONY: demo train-demo rl-demo test build install deb tarball bench format tidy fuzz asan tsan clean
+.PHONY: demo train-demo rl-demo test build install deb tarball bench format tidy fuzz hostile asan tsan clean
 
 demo: build
 	tools/demo build/$(PRESET)/nibble
@@ -48,6 +48,13 @@ asan tsan:
 fuzz:
 	tools/setup --test
 	tools/fuzz
+
+# Hostile inputs through the whole program, built as the fuzz targets are: with AddressSanitizer and UndefinedBehaviorSanitizer.
+hostile:
+	tools/setup --test
+	cmake --preset fuzz
+	cmake --build build/fuzz --target nibble
+	python3 tests/oracles/hostile_inputs.py build/fuzz/nibble
 
 format:
 	git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format -i

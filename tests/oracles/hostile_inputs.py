@@ -2,7 +2,8 @@
 
 Every case makes its own files, runs one command, and says what must come out: the exit status, and words that the answer holds.
 Each may take 10 s of processor time (RLIMIT_CPU; the wall clock does not count, so a busy machine changes nothing) and 2 GiB of
-resident memory (what the system measured at its end). A signal, "terminate called" or a limit is a failure that says which it was.
+resident memory (what the system measured at its end). A signal, "terminate called", a limit, or what a sanitizer found is a failure that says
+which it was. `make hostile` runs this with a program that is built with AddressSanitizer and UndefinedBehaviorSanitizer.
 """
 import argparse
 import json
@@ -331,6 +332,9 @@ def run(nibble, one):
         return f"took {memory >> 20} MiB", figures
     if "terminate called" in said:
         return "an exception left the program", figures
+    found = re.search("(ERROR: (Address|Leak)Sanitizer.*)|(runtime error: .*)", said)
+    if found:
+        return found.group(0), figures
     if child.returncode not in wanted:
         return f"the exit status is not {one.status}", figures
     if one.words and not re.search(one.words, said):
