@@ -4,6 +4,7 @@
 #include "cli/bench_model.h"
 #include "cli/bench_quantize.h"
 #include "cli/bench_serve.h"
+#include "cli/bench_study.h"
 #include "cli/bench_throughput.h"
 #include "cli/command.h"
 #include "cli/engine.h"
@@ -184,6 +185,7 @@ void add_bench(CLI::App& app, RunCommand& run) {
     add_bench_matmul(*bench, run);
     add_bench_model(*bench, run);
     add_bench_serve(*bench, run);
+    add_bench_study(*bench, run);
     add_bench_throughput(*bench, run);
     using Kernels = BenchKernelsOptions::Kernels;
     add_bench_gpu(*bench, run, Kernels::attention, "attention", "decode and prefill attention of a GPU",

@@ -12,6 +12,7 @@
 #include "server/model_server.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,7 +27,7 @@ struct BenchServeConfig {
     std::string prompts, page, key;
     LoadPlan plan;
     double goal_ttft_ms = 0, goal_tpot_ms = 0;
-    int64_t requests = 0;
+    int64_t requests = 0, rounds = 4;
     bool json = false;
     ServedFlags served;
 };
@@ -58,6 +59,19 @@ Json load_json(const std::string& target, const LoadResult& r) {
              {"e2e_ms", quantiles_json(r.latency)}});
     if (r.plan.ttft_goal || r.plan.tpot_goal) json["goodput_requests_per_second"] = r.goodput();
     return json;
+}
+
+// Bytes of memory that the model is served from: of a GPU what is in use, else the most that this process held.
+Result<int64_t> memory_in_use(const EngineFlags& flags) {
+    NIBBLE_TRY(const DeviceChoice choice, parse_device(flags.device).within("--device"));
+    if (choice.cuda) {
+        NIBBLE_TRY(const DeviceInfo device, open_device(choice));
+        NIBBLE_TRY(const DeviceMemory memory, device_memory(device.index));
+        return memory.total - memory.free;
+    }
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return static_cast<int64_t>(usage.ru_maxrss) << 10;
 }
 
 std::string load_name(const LoadPlan& plan) {
@@ -153,7 +167,9 @@ Result<Outcome> run_bench_serve(const BenchServeConfig& config) {
         LoadPlan& one = loads.emplace_back(plan);
         one.concurrency = concurrency;
         one.rate = rate;
-        one.requests = config.requests > 0 ? config.requests : rate > 0 ? 64 : std::max<int64_t>(16, 4 * concurrency);
+        one.requests = config.requests > 0 ? config.requests
+                       : rate > 0          ? 64
+                                           : std::max<int64_t>(16, config.rounds * concurrency);
     };
     for (const int64_t c : config.concurrencies) add(c, 0);
     for (const double r : config.rates) add(1, r);
@@ -168,6 +184,7 @@ Result<Outcome> run_bench_serve(const BenchServeConfig& config) {
         std::unique_ptr<ModelServer> server;
         TargetRuns& runs = all.emplace_back(TargetRuns{is_url(target) ? target : nibble::name_of(target), {}});
         LoadPlan at;
+        Json served;
         if (is_url(target)) {
             NIBBLE_TRY(at.url, parse_url(target));
         } else {
@@ -178,6 +195,7 @@ Result<Outcome> run_bench_serve(const BenchServeConfig& config) {
             NIBBLE_TRY(ServedModel model, load_served(flags, pool));
             at.url.address = server->address();
             at.vocabulary = model.vocab();
+            served = model.facts;
             server->serve(std::move(model));
         }
         if (!config.json) {
@@ -190,10 +208,15 @@ Result<Outcome> run_bench_serve(const BenchServeConfig& config) {
             if (server) load.vocabulary = at.vocabulary;
             NIBBLE_TRY(LoadResult result, run_load(load).within(target));
             failed = failed || result.failed > 0;
-            if (config.json)
-                list.push_back(load_json(target, result));
-            else
+            if (config.json) {
+                Json& one = list.emplace_back(load_json(target, result));
+                if (server) {
+                    NIBBLE_TRY(const int64_t memory, memory_in_use(config.served.engine));
+                    one["served"] = served, one["served"]["memory_bytes"] = memory;
+                }
+            } else {
                 print_row(result);
+            }
             runs.runs.push_back(std::move(result));
         }
     }
@@ -217,8 +240,12 @@ void add_bench_serve(CLI::App& bench, RunCommand& run) {
     command->add_option("--request-rate", config->rates, "requests a second (open loop, exponential gaps)")
         ->delimiter(',')
         ->check(CLI::Range(1e-3, 1e6));
-    command->add_option("--requests", config->requests, "of each load; default: 4 a client, 16 at least; 64 at a rate")
+    command->add_option("--requests", config->requests, "of each load; default: --rounds a client, 64 at a rate")
         ->check(CLI::Range(1, 1 << 24));
+    command
+        ->add_option("--rounds", config->rounds, "requests a client, where --requests does not say; 16 in all at least")
+        ->check(CLI::Range(1, 1 << 20))
+        ->capture_default_str();
     command->add_option("--isl", config->plan.input_tokens, "tokens of random prompts")
         ->check(CLI::Range(1, 1 << 24))
         ->capture_default_str();
