@@ -164,8 +164,6 @@ Result<LoadedModel> LoadedModel::open(const fs::path& path, const EngineFlags& f
     NIBBLE_TRY(ModelOptions options, model_options(flags));
     options.prediction = prediction;
     NIBBLE_TRY(const DeviceChoice device, parse_device(flags.device).within("--device"));
-    if (prediction && device.cuda)
-        return fail("--speculate mtp: prediction layers have not run on a GPU yet; use lookup, or --device cpu");
     NIBBLE_TRY(std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(path));
     LoadedModel engine{path, std::move(checkpoint), nullptr};
     NIBBLE_TRY(engine.model, load_model(engine.checkpoint, options, device, pool).within(path.string()));
