@@ -7,6 +7,7 @@
 #include "cli/terminal.h"
 #include "io/atomic_file.h"
 #include "parallel/rank_group.h"
+#include "rl/generation_policy.h"
 #include "rl/nemo_config.h"
 #include "rl/question_rows.h"
 #include "rl/rl_log.h"
@@ -62,6 +63,7 @@ struct RlJob {
     std::optional<Tokenizer> tokenizer;
     std::shared_ptr<const QuestionRows> rows;  // of files; null: the task makes its questions
     std::unique_ptr<TrainEngine> trainer;
+    std::shared_ptr<GenerationPolicy> generator;  // of another precision; null: the trainer's model
     std::unique_ptr<RolloutTask> task;
     std::unique_ptr<PolicyTrainer> policy;
 
@@ -138,9 +140,14 @@ Result<std::unique_ptr<TrainEngine>> trainer_of(const RlConfig& c, const RlFlags
                                  .optimizer = c.optimizer,
                                  .seed = c.seed,
                                  .kernels = flags.kernels,
-                                 .sampling = c.generation.sampling()};
+                                 .sampling = c.generation.sampling(),
+                                 .cache = c.generation.cache};
     std::unique_ptr<TrainEngine> trainer;
     if (device.cuda) {
+        if (c.generation.cache.format != KvFormat::none || c.generation.precision)
+            return fail(
+                "policy.generation: precision and kv_cache_dtype run on a CPU only; with --device {} leave them out",
+                flags.device);
         const int64_t answers = c.prompts * c.generations, of_update = c.train_batch > 0 ? c.train_batch : answers;
         const int64_t row = row_tokens_on_gpu(c);
         NIBBLE_TRY(trainer, DeviceTrainer::create(job.parameters,
@@ -180,10 +187,17 @@ Status open_job(RlConfig& c, const RlFlags& flags, const DeviceChoice& device, c
     }
     if (c.loss.kl_penalty > 0) {
         NIBBLE_TRY(options.reference, FrozenPolicy::create(*checkpoint, c.precision, flags.kernels, job.pool,
-                                                           static_cast<float>(c.generation.temperature)));
+                                                           static_cast<float>(c.generation.temperature),
+                                                           c.generation.cache));
     }
     job.tokenizer = text.tokenizer;
     NIBBLE_TRY(job.trainer, trainer_of(c, flags, device, job));
+    if (c.generation.precision) {
+        NIBBLE_TRY(job.generator, GenerationPolicy::create(job.parameters, *job.trainer, *c.generation.precision,
+                                                           c.generation.cache, flags.kernels, job.pool));
+        options.generator = job.generator->model();
+        options.renew_generator = [generator = job.generator.get()] { return generator->renew(); };
+    }
     NIBBLE_TRY(options.end_tokens, end_tokens(job.trainer->config(), *checkpoint, text));
     NIBBLE_TRY(job.task, task_of(c, text, job.rows));
     NIBBLE_TRY(job.policy, PolicyTrainer::create(c, *job.trainer, *job.task, std::move(options)));

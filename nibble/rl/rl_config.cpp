@@ -55,6 +55,14 @@ Result<TrainPrecision> read_precision(const YamlNode& node, const std::string& n
     return precision;
 }
 
+// NeMo RL's names, and ours.
+Result<KvFormat> kv_cache_from_name(std::string_view name) {
+    if (name == "auto" || name == "bf16" || name == "bfloat16") return KvFormat::none;
+    if (name == "fp8" || name == "fp8_e4m3") return KvFormat::fp8;
+    if (name == "fp8_page") return KvFormat::fp8_page;
+    return fail("unknown KV cache '{}'; choices: auto, bf16, fp8, fp8_e4m3, fp8_page", name);
+}
+
 void read_seed(YamlFields& fields, uint64_t& seed) {
     auto value = static_cast<int64_t>(seed);
     fields.count("seed", 0, value);
@@ -176,8 +184,16 @@ void read_loss(YamlFields& top, PolicyLossOptions& o) {
 void read_generation(YamlFields& policy, RlGeneration& g) {
     policy.map("generation",
                {"max_new_tokens", "temperature", "val_temperature", "top_p", "val_top_p", "top_k", "stop_token_ids",
-                "stop_strings"},
+                "stop_strings", "precision", "kv_cache_dtype", "kv_cache_percentile", "kv_cache_margin"},
                [&](YamlFields& m) {
+                   m.read("precision", [&](const YamlNode& node, const std::string& name) -> Status {
+                       NIBBLE_TRY(g.precision, read_precision(node, name));
+                       return Ok{};
+                   });
+                   m.named("kv_cache_dtype", kv_cache_from_name, g.cache.format);
+                   m.number("kv_cache_percentile", 0, 100, g.cache.calibration.percentile);
+                   m.number("kv_cache_margin", 1e-3, 1000, g.cache.calibration.margin);
+                   g.cache.mirrored = !g.precision;
                    m.count("max_new_tokens", 1, g.most_tokens);
                    m.number("temperature", 1e-3, 1000, g.temperature);
                    m.number("val_temperature", 0, 1000, g.validation_temperature);
@@ -283,6 +299,10 @@ Status check(const RlConfig& c) {
         return fail("grpo.num_val_generations_per_prompt {}: at most 20, whose subsets are counted",
                     c.validation_answers);
     NIBBLE_CHECK(check(c.loss));
+    NIBBLE_CHECK(check(c.generation.cache));
+    if (c.generation.precision && (c.generation.precision->recipe == TrainRecipe::fp32) !=
+                                      (c.precision.recipe == TrainRecipe::fp32))
+        return fail("policy.generation.precision: FP32 on one side alone is not built");
     if (c.scaling) NIBBLE_CHECK(check(*c.scaling));
     if (c.shaping) NIBBLE_CHECK(check(*c.shaping));
     const int64_t answers = c.prompts * c.generations, batch = c.train_batch > 0 ? c.train_batch : answers;
