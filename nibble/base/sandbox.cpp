@@ -64,13 +64,14 @@ std::vector<sock_filter> system_call_filter() {
 #endif
     p.push_back(unless_equal(SYS_clone3));
     p.push_back(answer(absent));
-    for (const long call :
-         {SYS_socket, SYS_socketpair, SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_unshare, SYS_setns,
-          SYS_mount, SYS_umount2, SYS_pivot_root, SYS_chroot, SYS_bpf, SYS_perf_event_open, SYS_userfaultfd,
-          SYS_io_uring_setup, SYS_add_key, SYS_request_key, SYS_keyctl, SYS_memfd_create, SYS_shmget, SYS_msgget,
-          SYS_fsopen, SYS_open_tree, SYS_move_mount, SYS_fsmount, SYS_name_to_handle_at, SYS_open_by_handle_at,
+    for (const long call : {
+             SYS_socket, SYS_socketpair, SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_unshare,
+                 SYS_setns, SYS_mount, SYS_umount2, SYS_pivot_root, SYS_chroot, SYS_bpf, SYS_perf_event_open,
+                 SYS_userfaultfd, SYS_io_uring_setup, SYS_add_key, SYS_request_key, SYS_keyctl, SYS_memfd_create,
+                 SYS_shmget, SYS_msgget, SYS_fsopen, SYS_open_tree, SYS_move_mount, SYS_fsmount, SYS_name_to_handle_at,
+                 SYS_open_by_handle_at,
 #if defined(__x86_64__)
-          SYS_fork, SYS_vfork,
+                 SYS_fork, SYS_vfork,
 #endif
          }) {
         p.push_back(unless_equal(static_cast<uint32_t>(call)));
@@ -168,20 +169,22 @@ void converse(Child& child, std::string_view input, const SandboxLimits& limits,
     }
 }
 
-Result<std::string> program_in_path(std::string_view name) {
-    for (const char* folder : {"/usr/bin", "/usr/local/bin", "/bin"}) {
-        std::string path = fmt::format("{}/{}", folder, name);
-        if (::access(path.c_str(), X_OK) == 0) return path;
-    }
-    return fail("sandbox: there is no {}; install bubblewrap (Debian package bubblewrap)", name);
+Result<std::string> find_bwrap(const fs::path& given) {
+    std::vector<fs::path> places{"/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap"};
+    if (!given.empty()) places = {given};
+    for (const fs::path& place : places)
+        if (::access(place.c_str(), X_OK) == 0) return place.string();
+    return fail("sandbox: there is no {}; install bubblewrap (Debian package bubblewrap)", places[0].string());
 }
+
+std::string_view first_line(std::string_view text) { return text.substr(0, text.find('\n')); }
 
 }  // namespace
 
-Result<Sandbox> Sandbox::open() {
+Result<Sandbox> Sandbox::open(const fs::path& bwrap) {
     if (own_architecture == 0) return fail("sandbox: not built for this processor");
     Sandbox s;
-    NIBBLE_TRY(s.bwrap_, program_in_path("bwrap"));
+    NIBBLE_TRY(s.bwrap_, find_bwrap(bwrap));
     s.root_ = {"--ro-bind", "/usr", "/usr"};
     for (const char* name : {"/bin", "/lib", "/lib64", "/sbin"}) {
         std::error_code error;
@@ -193,25 +196,41 @@ Result<Sandbox> Sandbox::open() {
     for (const char* device : {"/dev/null", "/dev/urandom"})
         s.root_.insert(s.root_.end(), {"--dev-bind", device, device});
     const std::vector<std::string> nothing{"/usr/bin/env", "true"};
-    NIBBLE_TRY(const SandboxRun run, s.run(nothing, {}, {}));
+    NIBBLE_TRY(const SandboxRun run, s.run(nothing, {}, {.seconds = 5, .output_bytes = 4096}, true));
+    if (run.timed_out) return fail("sandbox: {} ran `true` for more than 5 seconds", s.bwrap_);
     if (!run.ended_well())
-        return fail("sandbox: bwrap runs no program here (are user namespaces off?); `{} --unshare-all --ro-bind / / "
-                    "true` says why",
-                    s.bwrap_);
+        return fail("sandbox: {} runs no program here: {} (are user namespaces forbidden?)", s.bwrap_,
+                    run.output.empty() ? fmt::format("exit status {}", run.exit_status) : first_line(run.output));
     return s;
 }
 
 Result<SandboxRun> Sandbox::run(std::span<const std::string> command, std::string_view input,
                                 const SandboxLimits& limits) const {
+    return run(command, input, limits, false);
+}
+
+Result<SandboxRun> Sandbox::run(std::span<const std::string> command, std::string_view input,
+                                const SandboxLimits& limits, bool errors) const {
     // The shell sets limits that bubblewrap and the program inherit: KiB of address space, seconds of a processor,
     // blocks of 512 bytes of a file.
     std::vector<std::string> words{
-        shell_, "-c",
+        shell_,
+        "-c",
         fmt::format("ulimit -v {} && ulimit -t {} && ulimit -f {} && ulimit -n 64 && ulimit -c 0 && exec \"$@\"",
                     limits.memory_bytes / 1024, static_cast<int64_t>(std::ceil(limits.seconds)) + 1,
                     limits.file_bytes / 512),
-        "sh", bwrap_, "--unshare-all", "--unshare-user", "--uid", "65534", "--gid", "65534", "--die-with-parent",
-        "--new-session", "--cap-drop", "ALL"};
+        "sh",
+        bwrap_,
+        "--unshare-all",
+        "--unshare-user",
+        "--uid",
+        "65534",
+        "--gid",
+        "65534",
+        "--die-with-parent",
+        "--new-session",
+        "--cap-drop",
+        "ALL"};
     words.insert(words.end(), root_.begin(), root_.end());
     for (const std::string& word :
          {std::string("--size"), std::to_string(limits.file_bytes), std::string("--tmpfs"), std::string("/tmp")})
@@ -236,7 +255,10 @@ Result<SandboxRun> Sandbox::run(std::span<const std::string> command, std::strin
     posix_spawnattr_init(&attributes);
     posix_spawn_file_actions_adddup2(&actions, in[1], 0);
     posix_spawn_file_actions_adddup2(&actions, out[1], 1);
-    posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
+    if (errors)
+        posix_spawn_file_actions_adddup2(&actions, out[1], 2);
+    else
+        posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
     posix_spawn_file_actions_adddup2(&actions, filter, filter_fd);
     sigset_t none, defaults;
     sigemptyset(&none), sigemptyset(&defaults), sigaddset(&defaults, SIGPIPE), sigaddset(&defaults, SIGINT);
@@ -259,8 +281,8 @@ Result<SandboxRun> Sandbox::run(std::span<const std::string> command, std::strin
     for (const int fd : {in[0], out[0]}) ::fcntl(fd, F_SETFL, O_NONBLOCK);
     Child child(pid, in[0], out[0]);
     SandboxRun run;
-    const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                          std::chrono::duration<double>(limits.seconds));
+    const auto until =
+        Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limits.seconds));
     converse(child, input, limits, until, run);
     // A program may close its output and go on.
     int status = 0;
