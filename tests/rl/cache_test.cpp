@@ -34,8 +34,7 @@ struct CachedRun {
 CachedRun run_cached(const RlConfig& config, int count, const TrainPrecision& precision, const TrainCache& cache,
                      const std::function<void(Trainer&, int)>& before_step = {}) {
     ThreadPool pool(2);
-    const auto trainer = small_trainer(
-        pool, {.precision = precision, .optimizer = config.optimizer, .cache = cache});
+    const auto trainer = small_trainer(pool, {.precision = precision, .optimizer = config.optimizer, .cache = cache});
     TokenTask task(share_of_even_tokens);
     PolicyTrainerOptions options{.end_tokens = {3}};
     if (config.loss.kl_penalty > 0) {
@@ -66,8 +65,8 @@ TEST(CachedPolicy, NoBitDiffersWithAnFp8Cache) {
     for (const TrainPrecision& precision : precisions)
         for (const KvFormat format : {KvFormat::fp8, KvFormat::fp8_page})
             for (const int64_t train_batch : {0, 6}) {
-                SCOPED_TRACE(fmt::format("{}, {}, {}", train_precision_json(precision).dump(), kv_name(format),
-                                         train_batch));
+                SCOPED_TRACE(
+                    fmt::format("{}, {}, {}", train_precision_json(precision).dump(), kv_name(format), train_batch));
                 RlConfig config = cache_config();
                 config.loss.kl_penalty = 0.01;
                 config.train_batch = train_batch;
@@ -103,7 +102,7 @@ TEST(CachedPolicy, OneOtherScaleShows) {
     ThreadPool pool(2);
     const auto trainer = small_trainer(pool, {.cache = fp8_cache});
     const auto other = small_trainer(pool, {.cache = fp8_cache});
-    const TrainBatch batch = random_batch(3, 80, 64, 5);
+    const TrainBatch batch = random_batch(3, 80, 40, 5);
     ASSERT_TRUE(trainer->calibrate_cache({&batch, 1}).ok());
     auto state = trainer->cache_scales()->state();
     ASSERT_TRUE(other->cache_scales()->set_state(state).ok());
@@ -123,7 +122,7 @@ TEST(CachedPolicy, OneOtherScaleShows) {
 TEST(CachedPolicy, ScalesBelongToTheState) {
     ThreadPool pool(2);
     const auto trainer = small_trainer(pool, {.cache = fp8_cache});
-    const TrainBatch batch = random_batch(3, 40, 64, 5);
+    const TrainBatch batch = random_batch(3, 40, 40, 5);
     ASSERT_TRUE(trainer->calibrate_cache({&batch, 1}).ok());
     const auto state = trainer->state();
     ASSERT_TRUE(state.ok());
@@ -141,8 +140,8 @@ TEST(CachedPolicy, ScalesBelongToTheState) {
 TEST(CachedPolicy, ScalesByHand) {
     ThreadPool pool(1);
     for (const double percentile : {100.0, 50.0}) {
-        const auto trainer = small_trainer(pool, {.cache = {.format = KvFormat::fp8,
-                                                            .calibration = {.percentile = percentile, .margin = 1.05}}});
+        const auto trainer = small_trainer(
+            pool, {.cache = {.format = KvFormat::fp8, .calibration = {.percentile = percentile, .margin = 1.05}}});
         CacheScales& scales = *trainer->cache_scales();
         const std::string prefix = scales.blocks()[0].prefix;
         for (const float most : {3.0f, -8.0f, 5.0f}) {
@@ -189,7 +188,9 @@ TEST(CachedPolicy, GenerationAloneIsCounted) {
                 const auto step = (*policy)->step(s);
                 ASSERT_TRUE(step.ok()) << step.error().message();
                 EXPECT_EQ(step->metrics.mismatch_tokens == 0, equal) << "step " << s;
-                EXPECT_LT(step->metrics.max_abs_diff, 1.0);
+                // 1.10 and 1.05 are measured.
+                const double error = step->metrics.token_mult_prob_error / static_cast<double>(step->metrics.tokens);
+                EXPECT_LT(error, recipe == TrainRecipe::bf16 ? 1.1 : 1.2) << "step " << s;
             }
         }
     }
