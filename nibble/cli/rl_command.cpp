@@ -62,6 +62,7 @@ struct RlJob {
     std::shared_ptr<Parameters> parameters;
     std::optional<Tokenizer> tokenizer;
     std::shared_ptr<const QuestionRows> rows;  // of files; null: the task makes its questions
+    std::optional<AnswerReward> reward;        // of answers to rows that no environment judges
     std::unique_ptr<TrainEngine> trainer;
     std::shared_ptr<GenerationPolicy> generator;  // of another precision; null: the trainer's model
     std::unique_ptr<RolloutTask> task;
@@ -94,12 +95,12 @@ Result<std::shared_ptr<const QuestionRows>> rows_of(const RlConfig& c) {
 }
 
 // Questions and rewards: of `rows`, or where there are none of a built-in task.
-Result<QuestionTaskOptions> questions_of(const RlConfig& c, std::shared_ptr<const QuestionRows> rows) {
-    if (rows) {
-        NIBBLE_TRY(auto reward, AnswerReward::create(c.task.reward));
+QuestionTaskOptions questions_of(const RlConfig& c, const RlJob& job) {
+    if (job.rows) {
         return QuestionTaskOptions{
-            .question = [rows](uint64_t number) { return rows->question(number); },
-            .reward = [reward](const TaskQuestion& q, std::string_view text) { return reward(text, q.answer); },
+            .question = [rows = job.rows](uint64_t number) { return rows->question(number); },
+            .reward = [&reward = job.reward](const TaskQuestion& q,
+                                             std::string_view text) { return (*reward)(text, q.answer); },
             .answer = [rule = c.task.reward.rule](std::string_view text) { return given_answer(rule, text); }};
     }
     return QuestionTaskOptions{
@@ -111,11 +112,11 @@ Result<QuestionTaskOptions> questions_of(const RlConfig& c, std::shared_ptr<cons
         .answer = [kind = c.task.kind](std::string_view text) { return task_answer(kind, text); }};
 }
 
-Result<std::unique_ptr<RolloutTask>> task_of(const RlConfig& c, const ModelText& text,
-                                             std::shared_ptr<const QuestionRows> rows) {
+Result<std::unique_ptr<RolloutTask>> task_of(const RlConfig& c, const ModelText& text, RlJob& job) {
     if (c.task.chat && !text.chat)
         return fail("{}: has no chat template; data.chat: false asks without one", c.model.string());
-    NIBBLE_TRY(QuestionTaskOptions options, questions_of(c, std::move(rows)));
+    QuestionTaskOptions options = questions_of(c, job);
+    options.pool = &job.pool;
     NIBBLE_TRY(options.environment, environment_of(c.task));
     options.prompt = c.task.prompt;
     options.encode = [&text, chat = c.task.chat](const std::string& prompt) {
@@ -168,6 +169,9 @@ Status open_job(RlConfig& c, const RlFlags& flags, const DeviceChoice& device, c
     const bool fp32 = c.precision.recipe == TrainRecipe::fp32;
     if (!c.task.train.empty()) {
         NIBBLE_TRY(job.rows, rows_of(c));
+        if (c.task.command.empty()) {
+            NIBBLE_TRY(job.reward, AnswerReward::create(c.task.reward).within("data.reward"));
+        }
         if (job.rows->validation_rows() > 0)
             c.validation_prompts = std::min(c.validation_prompts, job.rows->validation_rows());
     }
@@ -186,9 +190,9 @@ Status open_job(RlConfig& c, const RlFlags& flags, const DeviceChoice& device, c
                 flags.device);
     }
     if (c.loss.kl_penalty > 0) {
-        NIBBLE_TRY(options.reference, FrozenPolicy::create(*checkpoint, c.precision, flags.kernels, job.pool,
-                                                           static_cast<float>(c.generation.temperature),
-                                                           c.generation.cache));
+        NIBBLE_TRY(options.reference,
+                   FrozenPolicy::create(*checkpoint, c.precision, flags.kernels, job.pool,
+                                        static_cast<float>(c.generation.temperature), c.generation.cache));
     }
     job.tokenizer = text.tokenizer;
     NIBBLE_TRY(job.trainer, trainer_of(c, flags, device, job));
@@ -199,7 +203,7 @@ Status open_job(RlConfig& c, const RlFlags& flags, const DeviceChoice& device, c
         options.renew_generator = [generator = job.generator.get()] { return generator->renew(); };
     }
     NIBBLE_TRY(options.end_tokens, end_tokens(job.trainer->config(), *checkpoint, text));
-    NIBBLE_TRY(job.task, task_of(c, text, job.rows));
+    NIBBLE_TRY(job.task, task_of(c, text, job));
     NIBBLE_TRY(job.policy, PolicyTrainer::create(c, *job.trainer, *job.task, std::move(options)));
     return Ok{};
 }

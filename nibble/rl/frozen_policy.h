@@ -19,8 +19,8 @@ public:
     // none. The pool
     // outlives the policy.
     static Result<std::shared_ptr<FrozenPolicy>> create(const Checkpoint& from, const TrainPrecision& precision,
-                                                              const std::string& kernels, ThreadPool& pool,
-                                                              float temperature = 1, const TrainCache& cache = {});
+                                                        const std::string& kernels, ThreadPool& pool,
+                                                        float temperature = 1, const TrainCache& cache = {});
     // An FP8 cache has scales of its own, of these rows: the first prompts of the run.
     Status calibrate_cache(std::span<const TrainBatch> rows);
     // log p of the labels of a one-row batch, 0 where there is no label. out [seq].

@@ -64,8 +64,8 @@ struct PolicyTrainerOptions {
     std::vector<int32_t> end_tokens;
     // The frozen policy of the KL term; needed where kl_penalty > 0.
     std::shared_ptr<FrozenPolicy> reference;
-    // What generates; null: the trainer's model. Another one (rl/generation_policy.h) does not agree in every bit; it is
-    // renewed after every update where there is a function for that.
+    // What generates; null: the trainer's model. Another one (rl/generation_policy.h) does not agree in every bit; it
+    // is renewed after every update where there is a function for that.
     std::shared_ptr<const LanguageModel> generator;
     std::function<Status()> renew_generator;
     const std::atomic<bool>* stop_requested = nullptr;

@@ -251,19 +251,36 @@ Status check_data(const YamlNode& root, const RlTask& t) {
     if (has("train"))
         if (has("difficulty")) return fail("data.difficulty is of data.task; data.train has none");
     if (has("task"))
-        for (const std::string_view key : {"validation", "input_key", "output_key", "reward", "format", "format_share"})
+        for (const std::string_view key :
+             {"validation", "input_key", "output_key", "reward", "format", "format_share", "code"})
             if (has(key)) return fail("data.{} is of data.train; data.task has none", key);
     if (!t.command.empty())
-        for (const std::string_view key : {"reward", "format", "format_share"})
+        for (const std::string_view key : {"reward", "format", "format_share", "code"})
             if (has(key)) return fail("data.{} and env.command exclude each other: the environment judges", key);
+    if (has("code") && t.reward.rule != AnswerRule::code) return fail("data.code is of data.reward: code");
     if (has("format_share") && !has("format")) return fail("data.format_share needs data.format");
     return Ok{};
+}
+
+void read_code(YamlFields& data, CodeRewardOptions& o) {
+    data.map("code", {"seconds", "memory_mib", "file_mib", "output_kib", "partial"}, [&](YamlFields& m) {
+        m.number("seconds", 0.01, 3600, o.limits.seconds);
+        const auto bytes = [&](std::string_view key, double unit, int64_t& to) {
+            double units = static_cast<double>(to) / unit;
+            m.number(key, 1, 1 << 20, units);
+            to = static_cast<int64_t>(units * unit);
+        };
+        bytes("memory_mib", 0x1p20, o.limits.memory_bytes);
+        bytes("file_mib", 0x1p20, o.limits.file_bytes);
+        bytes("output_kib", 0x1p10, o.limits.output_bytes);
+        m.flag("partial", o.partial);
+    });
 }
 
 void read_task(YamlFields& top, RlTask& t) {
     top.map("data",
             {"task", "difficulty", "train", "validation", "input_key", "output_key", "reward", "format", "format_share",
-             "prompt", "chat"},
+             "code", "prompt", "chat"},
             [&](YamlFields& m) {
                 m.named("task", task_from_name, t.kind);
                 m.path("train", t.train);
@@ -273,6 +290,7 @@ void read_task(YamlFields& top, RlTask& t) {
                 m.named("reward", answer_rule_from_name, t.reward.rule);
                 m.text("format", t.reward.format);
                 m.number("format_share", 0, 1, t.reward.format_share);
+                read_code(m, t.reward.code);
                 int64_t difficulty = t.difficulty;
                 m.count("difficulty", 1, difficulty);
                 t.difficulty = static_cast<int>(difficulty);
@@ -300,8 +318,8 @@ Status check(const RlConfig& c) {
                     c.validation_answers);
     NIBBLE_CHECK(check(c.loss));
     NIBBLE_CHECK(check(c.generation.cache));
-    if (c.generation.precision && (c.generation.precision->recipe == TrainRecipe::fp32) !=
-                                      (c.precision.recipe == TrainRecipe::fp32))
+    if (c.generation.precision &&
+        (c.generation.precision->recipe == TrainRecipe::fp32) != (c.precision.recipe == TrainRecipe::fp32))
         return fail("policy.generation.precision: FP32 on one side alone is not built");
     if (c.scaling) NIBBLE_CHECK(check(*c.scaling));
     if (c.shaping) NIBBLE_CHECK(check(*c.shaping));
@@ -330,7 +348,7 @@ Status check(const RlConfig& c) {
         return fail("data.difficulty {}: must be 1 to 6", c.task.difficulty);
     if (!c.task.train.empty() && c.validation_every > 0 && c.task.validation.empty())
         return fail("grpo.val_period {}: data.validation is missing", c.validation_every);
-    NIBBLE_CHECK(AnswerReward::create(c.task.reward).within("data.format"));
+    NIBBLE_CHECK(check(c.task.reward).within("data.format"));
     if (c.task.prompt.find("{}") == c.task.prompt.npos) return fail("data.prompt: has no {{}} for the question");
     return Ok{};
 }

@@ -55,7 +55,8 @@ Status CacheScales::kv(const std::string& prefix, const float* k, const float* v
     if (found == blocks_.end()) return fail("{}: no block of this name has a KV cache", prefix);
     Seen& seen = seen_[static_cast<size_t>(found - blocks_.begin())];
     int64_t above = 0;
-    const float k_most = ready_ ? e4m3_largest * found->k : INFINITY, v_most = ready_ ? e4m3_largest * found->v : INFINITY;
+    const float k_most = ready_ ? e4m3_largest * found->k : INFINITY,
+                v_most = ready_ ? e4m3_largest * found->v : INFINITY;
     const float k_max = largest(k, rows * k_cols, k_most, above), v_max = largest(v, rows * v_cols, v_most, above);
     if (seen.row != row_) seen.k.push_back(0), seen.v.push_back(0);
     seen.row = row_;
