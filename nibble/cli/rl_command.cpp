@@ -7,6 +7,7 @@
 #include "cli/terminal.h"
 #include "io/atomic_file.h"
 #include "parallel/rank_group.h"
+#include "rl/generation_policy.h"
 #include "rl/nemo_config.h"
 #include "rl/question_rows.h"
 #include "rl/rl_log.h"
@@ -61,7 +62,9 @@ struct RlJob {
     std::shared_ptr<Parameters> parameters;
     std::optional<Tokenizer> tokenizer;
     std::shared_ptr<const QuestionRows> rows;  // of files; null: the task makes its questions
+    std::optional<AnswerReward> reward;        // of answers to rows that no environment judges
     std::unique_ptr<TrainEngine> trainer;
+    std::shared_ptr<GenerationPolicy> generator;  // of another precision; null: the trainer's model
     std::unique_ptr<RolloutTask> task;
     std::unique_ptr<PolicyTrainer> policy;
 
@@ -92,12 +95,12 @@ Result<std::shared_ptr<const QuestionRows>> rows_of(const RlConfig& c) {
 }
 
 // Questions and rewards: of `rows`, or where there are none of a built-in task.
-Result<QuestionTaskOptions> questions_of(const RlConfig& c, std::shared_ptr<const QuestionRows> rows) {
-    if (rows) {
-        NIBBLE_TRY(auto reward, AnswerReward::create(c.task.reward));
+QuestionTaskOptions questions_of(const RlConfig& c, const RlJob& job) {
+    if (job.rows) {
         return QuestionTaskOptions{
-            .question = [rows](uint64_t number) { return rows->question(number); },
-            .reward = [reward](const TaskQuestion& q, std::string_view text) { return reward(text, q.answer); },
+            .question = [rows = job.rows](uint64_t number) { return rows->question(number); },
+            .reward = [&reward = job.reward](const TaskQuestion& q,
+                                             std::string_view text) { return (*reward)(text, q.answer); },
             .answer = [rule = c.task.reward.rule](std::string_view text) { return given_answer(rule, text); }};
     }
     return QuestionTaskOptions{
@@ -109,11 +112,11 @@ Result<QuestionTaskOptions> questions_of(const RlConfig& c, std::shared_ptr<cons
         .answer = [kind = c.task.kind](std::string_view text) { return task_answer(kind, text); }};
 }
 
-Result<std::unique_ptr<RolloutTask>> task_of(const RlConfig& c, const ModelText& text,
-                                             std::shared_ptr<const QuestionRows> rows) {
+Result<std::unique_ptr<RolloutTask>> task_of(const RlConfig& c, const ModelText& text, RlJob& job) {
     if (c.task.chat && !text.chat)
         return fail("{}: has no chat template; data.chat: false asks without one", c.model.string());
-    NIBBLE_TRY(QuestionTaskOptions options, questions_of(c, std::move(rows)));
+    QuestionTaskOptions options = questions_of(c, job);
+    options.pool = &job.pool;
     NIBBLE_TRY(options.environment, environment_of(c.task));
     options.prompt = c.task.prompt;
     options.encode = [&text, chat = c.task.chat](const std::string& prompt) {
@@ -138,9 +141,14 @@ Result<std::unique_ptr<TrainEngine>> trainer_of(const RlConfig& c, const RlFlags
                                  .optimizer = c.optimizer,
                                  .seed = c.seed,
                                  .kernels = flags.kernels,
-                                 .sampling = c.generation.sampling()};
+                                 .sampling = c.generation.sampling(),
+                                 .cache = c.generation.cache};
     std::unique_ptr<TrainEngine> trainer;
     if (device.cuda) {
+        if (c.generation.cache.format != KvFormat::none || c.generation.precision)
+            return fail(
+                "policy.generation: precision and kv_cache_dtype run on a CPU only; with --device {} leave them out",
+                flags.device);
         const int64_t answers = c.prompts * c.generations, of_update = c.train_batch > 0 ? c.train_batch : answers;
         const int64_t row = row_tokens_on_gpu(c);
         NIBBLE_TRY(trainer, DeviceTrainer::create(job.parameters,
@@ -161,6 +169,9 @@ Status open_job(RlConfig& c, const RlFlags& flags, const DeviceChoice& device, c
     const bool fp32 = c.precision.recipe == TrainRecipe::fp32;
     if (!c.task.train.empty()) {
         NIBBLE_TRY(job.rows, rows_of(c));
+        if (c.task.command.empty()) {
+            NIBBLE_TRY(job.reward, AnswerReward::create(c.task.reward).within("data.reward"));
+        }
         if (job.rows->validation_rows() > 0)
             c.validation_prompts = std::min(c.validation_prompts, job.rows->validation_rows());
     }
@@ -179,13 +190,20 @@ Status open_job(RlConfig& c, const RlFlags& flags, const DeviceChoice& device, c
                 flags.device);
     }
     if (c.loss.kl_penalty > 0) {
-        NIBBLE_TRY(options.reference, FrozenPolicy::create(*checkpoint, c.precision, flags.kernels, job.pool,
-                                                           static_cast<float>(c.generation.temperature)));
+        NIBBLE_TRY(options.reference,
+                   FrozenPolicy::create(*checkpoint, c.precision, flags.kernels, job.pool,
+                                        static_cast<float>(c.generation.temperature), c.generation.cache));
     }
     job.tokenizer = text.tokenizer;
     NIBBLE_TRY(job.trainer, trainer_of(c, flags, device, job));
+    if (c.generation.precision) {
+        NIBBLE_TRY(job.generator, GenerationPolicy::create(job.parameters, *job.trainer, *c.generation.precision,
+                                                           c.generation.cache, flags.kernels, job.pool));
+        options.generator = job.generator->model();
+        options.renew_generator = [generator = job.generator.get()] { return generator->renew(); };
+    }
     NIBBLE_TRY(options.end_tokens, end_tokens(job.trainer->config(), *checkpoint, text));
-    NIBBLE_TRY(job.task, task_of(c, text, job.rows));
+    NIBBLE_TRY(job.task, task_of(c, text, job));
     NIBBLE_TRY(job.policy, PolicyTrainer::create(c, *job.trainer, *job.task, std::move(options)));
     return Ok{};
 }

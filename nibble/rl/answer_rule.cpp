@@ -11,7 +11,7 @@
 namespace nibble {
 namespace {
 
-constexpr std::array<std::string_view, 4> rule_names{"math", "exact", "regex", "choice"};
+constexpr std::array<std::string_view, 5> rule_names{"math", "exact", "regex", "choice", "code"};
 
 std::string_view without_space(std::string_view s) {
     const size_t first = s.find_first_not_of(" \t\r\n");
@@ -81,6 +81,8 @@ Result<std::string> expected_answer(AnswerRule rule, std::string_view answer) {
         case AnswerRule::regex:
             NIBBLE_CHECK(Pattern::regex(answer));
             return std::string(answer);
+        case AnswerRule::code:
+            return code_tests(Json(answer));
         case AnswerRule::choice:
             break;
     }
@@ -99,39 +101,50 @@ std::string given_answer(AnswerRule rule, std::string_view text) {
     if (rule == AnswerRule::choice) {
         if (const auto letter = choice_answer(text)) return std::string(1, *letter);
     }
+    if (rule == AnswerRule::code) return code_of(text);
     return std::string(without_space(text));
 }
 
-Result<AnswerReward> AnswerReward::create(AnswerRewardOptions options) {
-    std::shared_ptr<const Pattern> format;
-    if (!options.format.empty()) {
-        NIBBLE_TRY(Pattern pattern, Pattern::regex(options.format));
-        format = std::make_shared<const Pattern>(std::move(pattern));
-    }
-    return AnswerReward(std::move(options), std::move(format));
+Status check(const AnswerRewardOptions& options) {
+    if (!options.format.empty()) NIBBLE_CHECK(Pattern::regex(options.format));
+    return Ok{};
 }
 
-Result<double> AnswerReward::operator()(std::string_view text, const std::string& expected) const {
-    double reward = 0;
+Result<AnswerReward> AnswerReward::create(AnswerRewardOptions options) {
+    AnswerReward made(std::move(options));
+    if (!made.options_.format.empty()) {
+        NIBBLE_TRY(Pattern pattern, Pattern::regex(made.options_.format));
+        made.format_ = std::make_shared<const Pattern>(std::move(pattern));
+    }
+    if (made.options_.rule == AnswerRule::code) {
+        NIBBLE_TRY(CodeReward code, CodeReward::create(made.options_.code));
+        made.code_ = std::make_shared<const CodeReward>(std::move(code));
+    }
+    return made;
+}
+
+Result<double> AnswerReward::by_rule(std::string_view text, const std::string& expected) const {
     switch (options_.rule) {
         case AnswerRule::math:
-            reward = math_reward(text, expected);
-            break;
+            return math_reward(text, expected);
         case AnswerRule::exact:
-            reward = without_space(text) == expected;
-            break;
+            return without_space(text) == expected;
         case AnswerRule::regex: {
             NIBBLE_TRY(const Pattern pattern, Pattern::regex(expected));
             NIBBLE_TRY(const bool found, is_found(pattern, text));
-            reward = found;
-            break;
+            return found;
         }
-        case AnswerRule::choice: {
-            const auto letter = choice_answer(text);
-            reward = letter && expected == std::string_view(&*letter, 1);
+        case AnswerRule::code:
+            return (*code_)(text, expected);
+        case AnswerRule::choice:
             break;
-        }
     }
+    const auto letter = choice_answer(text);
+    return letter && expected == std::string_view(&*letter, 1);
+}
+
+Result<double> AnswerReward::operator()(std::string_view text, const std::string& expected) const {
+    NIBBLE_TRY(const double reward, by_rule(text, expected));
     if (!format_) return reward;
     NIBBLE_TRY(const bool well_formed, is_found(*format_, text));
     // Not (1 - share) r + share w: that is not 1 in floating point for every share.

@@ -4,24 +4,46 @@
 
 namespace nibble {
 
-Result<std::shared_ptr<const FrozenPolicy>> FrozenPolicy::create(const Checkpoint& from,
-                                                                 const TrainPrecision& precision,
-                                                                 const std::string& kernels, ThreadPool& pool,
-                                                                 float temperature) {
+Result<std::shared_ptr<FrozenPolicy>> FrozenPolicy::create(const Checkpoint& from, const TrainPrecision& precision,
+                                                           const std::string& kernels, ThreadPool& pool,
+                                                           float temperature, const TrainCache& cache) {
     const bool fp32 = precision.recipe == TrainRecipe::fp32;
     NIBBLE_TRY(auto parameters, Parameters::copy(from, fp32 ? DType::f32 : DType::bf16, pool));
     ModelOptions like;
     like.compute = fp32 ? Compute::f32 : Compute::bf16;
     like.kernels = kernels;
-    NIBBLE_TRY(Model model, Model::load(parameters, like, pool));
+    if (cache.format == KvFormat::fp8_page && cache.mirrored) like.kv = KvFormat::fp8_page;
+    std::shared_ptr<const Checkpoint> read = parameters;
+    std::shared_ptr<CacheScales> scales;
+    if (cache.format == KvFormat::fp8 && cache.mirrored) {
+        NIBBLE_TRY(scales, cache_scales_of(parameters, cache, pool));
+        read = std::make_shared<const CachedCheckpoint>(parameters, scales);
+    }
+    NIBBLE_TRY(Model model, Model::load(read, like, pool));
     std::shared_ptr<FrozenPolicy> made(new FrozenPolicy(std::move(parameters), std::move(model), temperature));
+    made->cache_ = std::move(scales);
     // Seed 0: forward products draw no random numbers.
     NIBBLE_TRY(made->products_, TrainProducts::create(made->model_, *made->parameters_, precision, 0, pool));
     made->model_.workspace().products = made->products_.get();
-    return std::shared_ptr<const FrozenPolicy>(std::move(made));
+    return made;
+}
+
+Status FrozenPolicy::calibrate_cache(std::span<const TrainBatch> rows) {
+    if (!cache_) return Ok{};
+    for (const TrainBatch& row : rows) {
+        cache_->begin_row();
+        NIBBLE_CHECK(run(row, cache_.get()));
+    }
+    cache_->renew();
+    return model_.renew();
 }
 
 Status FrozenPolicy::log_probs(const TrainBatch& row, std::span<float> out) const {
+    NIBBLE_TRY(const std::vector<float> x, run(row, nullptr));
+    return label_log_probs(model_.head(), x.data(), row.labels, {.temperature = temperature_}, out, model_.workspace());
+}
+
+Result<std::vector<float>> FrozenPolicy::run(const TrainBatch& row, Observer* observer) const {
     Workspace& work = model_.workspace();
     std::vector<Segment> documents;
     for (size_t d = 0; d < row.documents.size(); ++d) {
@@ -34,8 +56,8 @@ Status FrozenPolicy::log_probs(const TrainBatch& row, std::span<float> out) cons
     const Batch batch(std::move(documents));
     std::vector<float> x(static_cast<size_t>(row.seq * model_.config().hidden));
     NIBBLE_CHECK(model_.embedding().forward(row.tokens, x.data(), work));
-    for (const Block& block : model_.blocks()) NIBBLE_CHECK(block.forward(batch, x.data(), work, nullptr));
-    return label_log_probs(model_.head(), x.data(), row.labels, {.temperature = temperature_}, out, work);
+    for (const Block& block : model_.blocks()) NIBBLE_CHECK(block.forward(batch, x.data(), work, observer));
+    return x;
 }
 
 }  // namespace nibble

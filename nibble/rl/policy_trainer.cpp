@@ -51,6 +51,7 @@ Result<std::unique_ptr<PolicyTrainer>> PolicyTrainer::create(const RlConfig& con
             "policy.precision: this recipe scales whole tensors, so that rollouts and training do not agree in "
             "every bit; that needs loss_fn.use_importance_sampling_correction: true");
     std::unique_ptr<PolicyTrainer> made(new PolicyTrainer(config, trainer, task, std::move(options)));
+    NIBBLE_CHECK(made->calibrate_caches());  // before there are pages of K and V
     auto generator = made->options_.generator;
     if (!generator) {
         NIBBLE_TRY(generator, trainer.serving());
@@ -64,6 +65,29 @@ Result<std::unique_ptr<PolicyTrainer>> PolicyTrainer::create(const RlConfig& con
     NIBBLE_TRY(made->engine_, Engine::create(std::move(generator), made->options_.tokenizer, engine));
     made->pool_.emplace(*made->engine_, task, config.generations);
     return made;
+}
+
+// First scales of FP8 caches, from the run's first prompts; what a checkpoint holds takes their place.
+Status PolicyTrainer::calibrate_caches() {
+    if (!trainer_.cache_scales()) return Ok{};
+    std::vector<TrainBatch> rows;
+    for (int64_t p = 0; p < config_.prompts; ++p) {
+        NIBBLE_TRY(RolloutPrompt prompt, task_.prompt(static_cast<uint64_t>(p)));
+        const int64_t size = std::min(std::ssize(prompt.tokens), config_.length);
+        prompt.tokens.resize(static_cast<size_t>(size));
+        rows.push_back({.rows = 1, .seq = size, .tokens = std::move(prompt.tokens)});
+        rows.back().labels.assign(static_cast<size_t>(size), -1);
+        rows.back().documents = {0};
+    }
+    NIBBLE_CHECK(trainer_.calibrate_cache(rows));
+    if (options_.reference) NIBBLE_CHECK(options_.reference->calibrate_cache(rows));
+    return refresh_generator();
+}
+
+Status PolicyTrainer::refresh_generator() {
+    if (generator_stale_ && options_.renew_generator) NIBBLE_CHECK(options_.renew_generator());
+    generator_stale_ = false;
+    return Ok{};
 }
 
 RolloutRequest PolicyTrainer::request(int64_t step, uint64_t first_prompt, int64_t prompts, int64_t answers) const {
@@ -209,6 +233,7 @@ Status PolicyTrainer::learn(const RolloutBatch& batch, RlStep& step) {
     const double rate = learning_rate({.kind = ScheduleKind::constant, .warmup = config_.warmup},
                                       config_.optimizer.learning_rate, step.step, config_.steps);
     trainer_.begin(step.step, config_.steps);
+    generator_stale_ = true;
     for (const std::vector<RolloutRow>& rows : updates) {
         BatchCounts counts;
         std::vector<TrainBatch> batches;
@@ -252,11 +277,14 @@ Status PolicyTrainer::learn(const RolloutBatch& batch, RlStep& step) {
             loss = metrics.loss - before;
             return Ok{};
         };
+        // Scales are frozen for the step: those of the next one come from this batch.
+        if (trainer_.cache_scales() && &rows == &updates.back()) trainer_.cache_scales()->renew_at_update();
         NIBBLE_TRY(step.update, trainer_.step(batches, objective, rate));
         step.metrics.add(metrics);
         ++step.updates;
         ++version_;
     }
+    if (const CacheScales* cache = trainer_.cache_scales()) step.cache = cache->last_use();
     step.metrics.loss /= static_cast<double>(step.updates);
     step.metrics.kl_loss /= static_cast<double>(step.updates);
     return Ok{};
@@ -274,11 +302,13 @@ Status PolicyTrainer::set_place(const Json& place) {
     const auto rollouts = place.find("rollouts");
     NIBBLE_CHECK(pool_->set_state(rollouts == place.end() ? Json::array() : *rollouts));
     next_prompt_ = prompt;
+    generator_stale_ = true;
     return Ok{};
 }
 
 Result<RlStep> PolicyTrainer::step(int64_t number) {
     RlStep step{.step = number};
+    NIBBLE_CHECK(refresh_generator());
     const uint64_t first_prompt = next_prompt_;
     const RolloutPool before = *pool_;
     auto collected = config_.async ? collect_under_way(step) : collect(step);
@@ -296,6 +326,7 @@ Result<RlStep> PolicyTrainer::step(int64_t number) {
 
 Result<RlValidation> PolicyTrainer::validate() {
     const int64_t k = config_.validation_answers;
+    NIBBLE_CHECK(refresh_generator());
     RolloutRequest asked = request(0, validation_prompts_from, config_.validation_prompts, k);
     if (const auto own = config_.generation.validation_temperature)
         asked.sampling.temperature = static_cast<float>(*own);

@@ -18,6 +18,7 @@
 #include "train/train_engine.h"
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -43,6 +44,7 @@ struct RlStep {
     PolicyMetrics metrics;  // of all updates together: sums, but for `loss` and `kl_loss`, which are means of updates
     TrainStep update;       // the last one
     int64_t updates = 0;
+    std::optional<CacheScales::Use> cache;  // of the KV cache's FP8 scales in the last update
     double generate_seconds = 0, reward_seconds = 0, train_seconds = 0;
     std::vector<std::string> failure_reasons;  // a few
     std::vector<RlSample> samples;             // as many as PolicyTrainerOptions::samples
@@ -61,9 +63,11 @@ struct PolicyTrainerOptions {
     std::optional<Tokenizer> tokenizer;  // without: no texts of answers
     std::vector<int32_t> end_tokens;
     // The frozen policy of the KL term; needed where kl_penalty > 0.
-    std::shared_ptr<const FrozenPolicy> reference;
-    // What generates; null: the trainer's model. Another one is for tests and for measuring what differs.
+    std::shared_ptr<FrozenPolicy> reference;
+    // What generates; null: the trainer's model. Another one (rl/generation_policy.h) does not agree in every bit; it
+    // is renewed after every update where there is a function for that.
     std::shared_ptr<const LanguageModel> generator;
+    std::function<Status()> renew_generator;
     const std::atomic<bool>* stop_requested = nullptr;
     int64_t sequences = 64;     // that are generated together at most
     double memory_share = 0.9;  // of free memory, for their keys and values
@@ -99,6 +103,8 @@ private:
     Result<RolloutBatch> collect(RlStep& step);
     Result<RolloutBatch> collect_under_way(RlStep& step);
     void shape(RolloutBatch& batch) const;
+    Status calibrate_caches();
+    Status refresh_generator();
     Status weigh(RolloutBatch& batch, RlStep& step) const;
     Status learn(const RolloutBatch& batch, RlStep& step);
 
@@ -109,6 +115,7 @@ private:
     std::unique_ptr<Engine> engine_;
     std::optional<RolloutPool> pool_;
     uint64_t next_prompt_ = 0, version_ = 0;  // version: of the weights, since this was made
+    bool generator_stale_ = true;             // the weights changed since it was renewed
 };
 
 // Rollouts as a row of training: of each its prompt's tokens and its answer's, labels where the model wrote.

@@ -25,8 +25,14 @@ Result<TaskQuestion> question_of(std::string_view line, const QuestionFileOption
     if (!row.is_object()) return fail("must be a JSON object");
     NIBBLE_TRY(std::string question, field_text(row, o.input_key, false));
     if (question.find_first_not_of(" \t\r\n") == question.npos) return fail("'{}': is empty", o.input_key);
+    const std::string key = fmt::format("'{}'", o.output_key);
+    if (o.rule == AnswerRule::code) {
+        NIBBLE_TRY(const Json* tests, json_field(row, o.output_key));
+        NIBBLE_TRY(std::string expected, code_tests(*tests).within(key));
+        return TaskQuestion{.prompt = std::move(question), .answer = std::move(expected)};
+    }
     NIBBLE_TRY(const std::string answer, field_text(row, o.output_key, true));
-    NIBBLE_TRY(std::string expected, expected_answer(o.rule, answer).within(fmt::format("'{}'", o.output_key)));
+    NIBBLE_TRY(std::string expected, expected_answer(o.rule, answer).within(key));
     return TaskQuestion{.prompt = std::move(question), .answer = std::move(expected)};
 }
 

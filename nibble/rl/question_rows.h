@@ -25,7 +25,8 @@ struct QuestionFile {
 
 // A JSON object a line; empty lines are skipped, other keys ignored. The question is text, the answer text or a number.
 // Errors: no rows, a file beyond 256 MiB; with file, line and key: a line that is no object, a key that is missing or
-// of another type, text that is not UTF-8, an answer that the rule cannot use.
+// of another type (tests of programs have several: code_tests()), text that is not UTF-8, an answer that the rule
+// cannot use.
 Result<QuestionFile> read_question_file(const QuestionFileOptions& options);
 
 // By the number of a prompt. Below validation_prompts_from (rl/rollout.h) the training rows: every epoch has all of

@@ -55,6 +55,14 @@ Result<TrainPrecision> read_precision(const YamlNode& node, const std::string& n
     return precision;
 }
 
+// NeMo RL's names, and ours.
+Result<KvFormat> kv_cache_from_name(std::string_view name) {
+    if (name == "auto" || name == "bf16" || name == "bfloat16") return KvFormat::none;
+    if (name == "fp8" || name == "fp8_e4m3") return KvFormat::fp8;
+    if (name == "fp8_page") return KvFormat::fp8_page;
+    return fail("unknown KV cache '{}'; choices: auto, bf16, fp8, fp8_e4m3, fp8_page", name);
+}
+
 void read_seed(YamlFields& fields, uint64_t& seed) {
     auto value = static_cast<int64_t>(seed);
     fields.count("seed", 0, value);
@@ -176,8 +184,16 @@ void read_loss(YamlFields& top, PolicyLossOptions& o) {
 void read_generation(YamlFields& policy, RlGeneration& g) {
     policy.map("generation",
                {"max_new_tokens", "temperature", "val_temperature", "top_p", "val_top_p", "top_k", "stop_token_ids",
-                "stop_strings"},
+                "stop_strings", "precision", "kv_cache_dtype", "kv_cache_percentile", "kv_cache_margin"},
                [&](YamlFields& m) {
+                   m.read("precision", [&](const YamlNode& node, const std::string& name) -> Status {
+                       NIBBLE_TRY(g.precision, read_precision(node, name));
+                       return Ok{};
+                   });
+                   m.named("kv_cache_dtype", kv_cache_from_name, g.cache.format);
+                   m.number("kv_cache_percentile", 0, 100, g.cache.calibration.percentile);
+                   m.number("kv_cache_margin", 1e-3, 1000, g.cache.calibration.margin);
+                   g.cache.mirrored = !g.precision;
                    m.count("max_new_tokens", 1, g.most_tokens);
                    m.number("temperature", 1e-3, 1000, g.temperature);
                    m.number("val_temperature", 0, 1000, g.validation_temperature);
@@ -235,19 +251,36 @@ Status check_data(const YamlNode& root, const RlTask& t) {
     if (has("train"))
         if (has("difficulty")) return fail("data.difficulty is of data.task; data.train has none");
     if (has("task"))
-        for (const std::string_view key : {"validation", "input_key", "output_key", "reward", "format", "format_share"})
+        for (const std::string_view key :
+             {"validation", "input_key", "output_key", "reward", "format", "format_share", "code"})
             if (has(key)) return fail("data.{} is of data.train; data.task has none", key);
     if (!t.command.empty())
-        for (const std::string_view key : {"reward", "format", "format_share"})
+        for (const std::string_view key : {"reward", "format", "format_share", "code"})
             if (has(key)) return fail("data.{} and env.command exclude each other: the environment judges", key);
+    if (has("code") && t.reward.rule != AnswerRule::code) return fail("data.code is of data.reward: code");
     if (has("format_share") && !has("format")) return fail("data.format_share needs data.format");
     return Ok{};
+}
+
+void read_code(YamlFields& data, CodeRewardOptions& o) {
+    data.map("code", {"seconds", "memory_mib", "file_mib", "output_kib", "partial"}, [&](YamlFields& m) {
+        m.number("seconds", 0.01, 3600, o.limits.seconds);
+        const auto bytes = [&](std::string_view key, double unit, int64_t& to) {
+            double units = static_cast<double>(to) / unit;
+            m.number(key, 1, 1 << 20, units);
+            to = static_cast<int64_t>(units * unit);
+        };
+        bytes("memory_mib", 0x1p20, o.limits.memory_bytes);
+        bytes("file_mib", 0x1p20, o.limits.file_bytes);
+        bytes("output_kib", 0x1p10, o.limits.output_bytes);
+        m.flag("partial", o.partial);
+    });
 }
 
 void read_task(YamlFields& top, RlTask& t) {
     top.map("data",
             {"task", "difficulty", "train", "validation", "input_key", "output_key", "reward", "format", "format_share",
-             "prompt", "chat"},
+             "code", "prompt", "chat"},
             [&](YamlFields& m) {
                 m.named("task", task_from_name, t.kind);
                 m.path("train", t.train);
@@ -257,6 +290,7 @@ void read_task(YamlFields& top, RlTask& t) {
                 m.named("reward", answer_rule_from_name, t.reward.rule);
                 m.text("format", t.reward.format);
                 m.number("format_share", 0, 1, t.reward.format_share);
+                read_code(m, t.reward.code);
                 int64_t difficulty = t.difficulty;
                 m.count("difficulty", 1, difficulty);
                 t.difficulty = static_cast<int>(difficulty);
@@ -283,6 +317,10 @@ Status check(const RlConfig& c) {
         return fail("grpo.num_val_generations_per_prompt {}: at most 20, whose subsets are counted",
                     c.validation_answers);
     NIBBLE_CHECK(check(c.loss));
+    NIBBLE_CHECK(check(c.generation.cache));
+    if (c.generation.precision &&
+        (c.generation.precision->recipe == TrainRecipe::fp32) != (c.precision.recipe == TrainRecipe::fp32))
+        return fail("policy.generation.precision: FP32 on one side alone is not built");
     if (c.scaling) NIBBLE_CHECK(check(*c.scaling));
     if (c.shaping) NIBBLE_CHECK(check(*c.shaping));
     const int64_t answers = c.prompts * c.generations, batch = c.train_batch > 0 ? c.train_batch : answers;
@@ -310,7 +348,7 @@ Status check(const RlConfig& c) {
         return fail("data.difficulty {}: must be 1 to 6", c.task.difficulty);
     if (!c.task.train.empty() && c.validation_every > 0 && c.task.validation.empty())
         return fail("grpo.val_period {}: data.validation is missing", c.validation_every);
-    NIBBLE_CHECK(AnswerReward::create(c.task.reward).within("data.format"));
+    NIBBLE_CHECK(check(c.task.reward).within("data.format"));
     if (c.task.prompt.find("{}") == c.task.prompt.npos) return fail("data.prompt: has no {{}} for the question");
     return Ok{};
 }

@@ -9,6 +9,7 @@
 #include "rl/policy_loss.h"
 #include "rl/reward_shaping.h"
 #include "rl/tasks.h"
+#include "train/cache_scales.h"
 #include "train/train_config.h"
 
 #include <cstdint>
@@ -29,6 +30,8 @@ struct RlGeneration {
     std::optional<double> validation_top_p;        // none: as above
     std::vector<int32_t> stop_tokens;              // beside the model's own end tokens
     std::vector<std::string> stop_texts;
+    std::optional<TrainPrecision> precision;  // none: that of the updates, in the same weights
+    TrainCache cache;                         // mirrored where `precision` is none
 
     SamplingParams sampling() const {
         return {.temperature = static_cast<float>(temperature), .top_k = top_k, .top_p = static_cast<float>(top_p)};

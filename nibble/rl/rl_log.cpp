@@ -56,6 +56,7 @@ Json to_json(const RlStep& s, const std::optional<RlValidation>& validation, dou
               {"generate_seconds", s.generate_seconds},
               {"reward_seconds", s.reward_seconds},
               {"train_seconds", s.train_seconds}};
+    if (s.cache) line["kv_values"] = s.cache->values, line["kv_clipped"] = s.cache->clipped;
     if (s.unfinished) {
         line["unfinished_answers"] = *s.unfinished;
         line["dropped_answers"] = s.dropped;

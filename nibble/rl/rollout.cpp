@@ -24,13 +24,19 @@ public:
     Status judge(const std::vector<RolloutPrompt>& prompts, std::span<Rollout* const> rollouts) override {
         for (Rollout* r : rollouts) r->answer = options_.answer ? options_.answer(r->text) : r->text;
         if (options_.environment) return ask(prompts, rollouts);
-        for (Rollout* r : rollouts) {
+        const auto judge_one = [&](int64_t i) {
+            Rollout* r = rollouts[static_cast<size_t>(i)];
             const RolloutPrompt& p = prompts[r->prompt];
             const auto reward = options_.reward({p.question, p.expected, p.where}, r->text);
             if (reward.ok())
                 r->reward = *reward;
             else
                 r->failure = reward.error().message();
+        };
+        if (options_.pool) {
+            options_.pool->parallel_for(std::ssize(rollouts), judge_one);
+        } else {
+            for (int64_t i = 0; i < std::ssize(rollouts); ++i) judge_one(i);
         }
         return Ok{};
     }

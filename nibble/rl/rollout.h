@@ -67,7 +67,7 @@ public:
 // Questions in text, judged by a rule or by an environment.
 struct QuestionTaskOptions {
     std::function<Result<TaskQuestion>(uint64_t number)> question;
-    // Where there is no environment. Error: this answer cannot be judged.
+    // Where there is no environment; called from several threads. Error: this answer cannot be judged.
     std::function<Result<double>(const TaskQuestion& question, std::string_view text)> reward;
     // What a text says in the end; null: the whole text.
     std::function<std::string(std::string_view text)> answer;
@@ -77,6 +77,7 @@ struct QuestionTaskOptions {
     // where the environment has several turns.
     std::function<Result<std::vector<int32_t>>(const std::string& observation, int32_t last)> encode_observation;
     std::unique_ptr<Environment> environment;  // may be null
+    ThreadPool* pool = nullptr;                // that judges answers side by side; null: one after the other
 };
 std::unique_ptr<RolloutTask> question_task(QuestionTaskOptions options);
 

@@ -5,6 +5,7 @@
 #include "base/mapped_file.h"
 #include "model/language_model.h"
 #include "model/parameters.h"
+#include "train/cache_scales.h"
 #include "train/optimizer_state.h"
 #include "train/step_products.h"
 #include "train/train_batch.h"
@@ -39,7 +40,7 @@ struct TrainState {
     int64_t optimizer_steps = 0;
     std::vector<std::vector<float>> masters;
     std::vector<StateNumbers> m, v;  // v empty where state_layout() has none
-    std::vector<float> recipe;       // histories of scales, directions of inputs
+    std::vector<float> recipe;       // histories of scales, directions of inputs, scales of the KV cache
     std::vector<double> norms;       // train/norm_history.h
 };
 // The same where it lies in a file: little-endian, any alignment, sizes checked by whoever made it.
@@ -81,6 +82,11 @@ public:
     // A model that reads the trainer's own weights, so that after a step it has the new ones. Nothing of it is under
     // way during a step; the trainer outlives it.
     virtual Result<std::shared_ptr<const LanguageModel>> serving() = 0;
+
+    // The scales of an FP8 KV cache; null: there are none.
+    virtual CacheScales* cache_scales() { return nullptr; }
+    // Those of these rows (no labels are needed), whose forward passes leave no other trace; the model reads them.
+    virtual Status calibrate_cache(std::span<const TrainBatch>) { return fail("there is no KV cache to calibrate"); }
 
     // With several ranks rank 0 alone calls this; the others serve it in their sync().
     virtual Result<TrainState> state() = 0;

@@ -12,7 +12,7 @@ namespace {
 struct PrecisionName {
     std::string_view name;
     TrainRecipe recipe;
-    bool rotate = true, late = false;
+    bool rotate = true, late = false, weights_only = false;
 };
 // The first name of a recipe is its own.
 constexpr std::array precision_names{
@@ -24,6 +24,7 @@ constexpr std::array precision_names{
     PrecisionName{"mxfp8", TrainRecipe::mxfp8},
     PrecisionName{"nvfp4", TrainRecipe::nvfp4},
     PrecisionName{"nvfp4_no_rht", TrainRecipe::nvfp4, false},
+    PrecisionName{"nvfp4_w4a16", TrainRecipe::nvfp4, true, false, true},
     PrecisionName{"nibble_nvfp4", TrainRecipe::nibble_nvfp4},
     PrecisionName{"nibble_nvfp4_late", TrainRecipe::nibble_nvfp4, true, true},
     PrecisionName{"te_fp8_currentscaling", TrainRecipe::fp8},
@@ -39,7 +40,7 @@ std::vector<std::string_view> switches_of(TrainRecipe recipe) {
     if (recipe == TrainRecipe::fp32 || recipe == TrainRecipe::bf16) return keys;
     keys = {"scope", "first_bf16", "last_bf16", "late_forward", "late_fraction"};
     const auto add = [&](std::initializer_list<std::string_view> more) { keys.insert(keys.end(), more); };
-    if (recipe == TrainRecipe::nvfp4) add({"rotate", "stochastic", "square", "four_over_six", "row_scaled"});
+    if (recipe == TrainRecipe::nvfp4) add({"rotate", "stochastic", "square", "four_over_six", "row_scaled", "weights_only"});
     if (recipe == TrainRecipe::fp8_block) add({"power_of_two"});
     if (recipe == TrainRecipe::fp8_delayed) add({"amax_history"});
     if (recipe == TrainRecipe::nibble_nvfp4) add({"rank", "eden", "attention_fp8", "four_over_six", "row_scaled"});
@@ -69,6 +70,7 @@ Status read_switch(const YamlNode& node, const std::string& key, const std::stri
     if (key == "square") return flag(p.square);
     if (key == "four_over_six") return flag(p.four_over_six);
     if (key == "row_scaled") return flag(p.row_scaled);
+    if (key == "weights_only") return flag(p.weights_only);
     if (key == "power_of_two") return flag(p.power_of_two);
     if (key == "amax_history") return count(1, p.amax_history);
     if (key == "rank") return count(0, p.rank);
@@ -98,7 +100,7 @@ Result<TrainPrecision> train_precision_from_name(std::string_view name) {
     std::string choices;
     for (const PrecisionName& n : precision_names) {
         if (n.name == name) {
-            TrainPrecision p{.recipe = n.recipe, .rotate = n.rotate};
+            TrainPrecision p{.recipe = n.recipe, .rotate = n.rotate, .weights_only = n.weights_only};
             p.four_over_six = n.recipe == TrainRecipe::nibble_nvfp4;
             if (n.late) p.late_forward = TrainRecipe::fp8_block;
             return p;
@@ -135,6 +137,7 @@ Json train_precision_json(const TrainPrecision& p) {
                    {"square", p.square},
                    {"four_over_six", p.four_over_six},
                    {"row_scaled", p.row_scaled},
+                   {"weights_only", p.weights_only},
                    {"power_of_two", p.power_of_two},
                    {"amax_history", p.amax_history},
                    {"rank", p.rank},
@@ -144,6 +147,7 @@ Json train_precision_json(const TrainPrecision& p) {
                    {"late_fraction", p.late_fraction}};
     Json json{{"recipe", train_recipe_name(p.recipe)}};
     for (const std::string_view key : keys) json[std::string(key)] = all.at(std::string(key));
+    if (!p.weights_only) json.erase("weights_only");  // runs from before there was one
     return json;
 }
 

@@ -35,6 +35,7 @@ struct TrainPrecision {
     bool square = true;                           // nvfp4: weights in 16 x 16
     bool four_over_six = false;                   // nvfp4, nibble_nvfp4: weights (and inputs) by the better of two scales
     bool row_scaled = false;                      // NVFP4 inputs of forward products: a scale of each row
+    bool weights_only = false;                    // nvfp4: W4A16, all else BF16 or FP32
     bool power_of_two = false;                    // fp8_block: scales rounded to powers of two
     int64_t amax_history = 1024;                  // fp8_delayed: steps
     int64_t rank = 16;                            // nibble_nvfp4: 0: none

@@ -123,6 +123,8 @@ Status TrainProducts::add(std::span<const Linear> parts, const std::string& head
         unit->names.push_back(part.name);
         unit->rows += part.rows;
     }
+    if (precision_.weights_only && early.quantized && unit->cols % 16 != 0)
+        return fail("precision: {} has {} inputs, which blocks of 16 do not divide", unit->name, unit->cols);
     if (early.delayed)
         for (DelayedScale& d : unit->delayed) d.history.resize(static_cast<size_t>(precision_.amax_history));
     unit->delayed[2].largest = 57344;
@@ -262,7 +264,7 @@ void TrainProducts::pack_forward(Unit& u, ThreadPool& pool) {
 
 bool TrainProducts::replaces(std::span<const Linear> unit) const {
     const UnitRules& r = rules(find(unit));
-    return r.quantized && r.x.format != CastFormat::bf16;
+    return r.quantized && (r.x.format != CastFormat::bf16 || r.w.format != CastFormat::bf16);
 }
 
 void TrainProducts::forward(std::span<const Linear> unit, const float* x, int64_t n, const MatmulOutput& out,
@@ -330,6 +332,11 @@ void TrainProducts::pack_back(Unit& u, ThreadPool& pool) {
         draws.group_step = static_cast<uint64_t>(u.cols);
         u.back =
             PackedOperand(eden_rows(w_t.data(), u.cols, u.rows, u.rows, draws, random(u, input_signs), 0, pool), pool);
+    } else if (r.dy.format == CastFormat::bf16) {  // the weights of the forward product as numbers
+        const std::vector<float> w = used_weights(u, pool);
+        CastOperand o{.rows = u.cols, .cols = u.rows, .values = flipped(w.data(), u.rows, u.cols, u.cols, pool)};
+        o.scale = {1.0f};
+        u.back = PackedOperand(std::move(o), pool);
     } else {
         const std::vector<float> w = weights(u);
         const bool same = r.w_back.square || r.w_back.format == CastFormat::fp8;

@@ -12,6 +12,7 @@ UnitRules nvfp4_rules(const TrainPrecision& p) {
     r.w_back.four_over_six = r.w.four_over_six;
     r.dy.stochastic = r.dy_t.stochastic = p.stochastic;
     r.dy_t.rotate = r.x_t.rotate = p.rotate;
+    if (p.weights_only) r.x = r.dy = r.dy_t = r.x_t = {};
     return r;
 }
 

@@ -67,6 +67,7 @@ Result<Model> load_for_training(const std::shared_ptr<const Checkpoint>& checkpo
     ModelOptions like;
     like.compute = options.precision.recipe == TrainRecipe::fp32 ? Compute::f32 : Compute::bf16;
     like.kernels = options.kernels;
+    if (options.cache.format == KvFormat::fp8_page && options.cache.mirrored) like.kv = KvFormat::fp8_page;
     return Model::load(checkpoint, like, pool);
 }
 
@@ -83,6 +84,8 @@ Status check_ranks(const TrainerOptions& options) {
         (recipe == TrainRecipe::fp8_delayed || recipe == TrainRecipe::nibble_nvfp4))
         return fail("precision {}: what it remembers of the rows of a step is not shared by ranks; use one process",
                     train_recipe_name(recipe));
+    if (options.ranks && options.ranks->size() > 1 && options.cache.format == KvFormat::fp8)
+        return fail("KV cache fp8: its scales see the rows of one process; use one process");
     return Ok{};
 }
 
@@ -103,6 +106,7 @@ Trainer::Trainer(std::shared_ptr<Parameters> parameters, std::shared_ptr<const C
 
 Result<std::unique_ptr<Trainer>> Trainer::create_adapters(std::shared_ptr<const Checkpoint> base,
                                                           const TrainerOptions& options, ThreadPool& pool) {
+    if (options.cache.format != KvFormat::none) return fail("adapters are trained with a KV cache of 16 bits");
     NIBBLE_TRY(Model model, load_for_training(base, options, pool));
     const DType published = model.workspace().bf16() ? DType::bf16 : DType::f32;
     NIBBLE_TRY(auto adapters, lora_parameters(model, options.lora, published, options.seed, pool));
@@ -115,8 +119,16 @@ Result<std::unique_ptr<Trainer>> Trainer::create_adapters(std::shared_ptr<const 
 Result<std::unique_ptr<Trainer>> Trainer::create(std::shared_ptr<Parameters> parameters, const TrainerOptions& options,
                                                  ThreadPool& pool) {
     NIBBLE_CHECK(check_ranks(options));
-    NIBBLE_TRY(Model model, load_for_training(parameters, options, pool));
+    NIBBLE_CHECK(check(options.cache));
+    std::shared_ptr<const Checkpoint> read = parameters;
+    std::shared_ptr<CacheScales> cache;
+    if (options.cache.format == KvFormat::fp8) {
+        NIBBLE_TRY(cache, cache_scales_of(parameters, options.cache, pool));
+        if (options.cache.mirrored) read = std::make_shared<const CachedCheckpoint>(parameters, cache);
+    }
+    NIBBLE_TRY(Model model, load_for_training(read, options, pool));
     std::unique_ptr<Trainer> made(new Trainer(std::move(parameters), nullptr, options, std::move(model), pool));
+    made->cache_ = std::move(cache);
     NIBBLE_TRY(made->products_,
                TrainProducts::create(*made->model_, *made->parameters_, options.precision, options.seed, pool));
     made->model_->workspace().products = made->products_.get();
@@ -139,6 +151,8 @@ Status Trainer::forward_row(const Row& row, bool keep) {
     inputs_[0].resize(size);
     float* x = inputs_[0].data();
     const TraceSpan all(options_.trace, "forward");
+    CacheScales* seen = keep ? cache_.get() : nullptr;
+    if (seen) seen->begin_row();
     NIBBLE_CHECK(embed(*model_, row.batch, x));
     for (size_t b = 0; b < blocks.size(); ++b) {
         if (keep) {
@@ -146,9 +160,19 @@ Status Trainer::forward_row(const Row& row, bool keep) {
             x = inputs_[b + 1].data();
         }
         const TraceSpan span(options_.trace, "block", static_cast<int64_t>(b));
-        NIBBLE_CHECK(blocks[b].forward(row.batch, x, work, nullptr));
+        NIBBLE_CHECK(blocks[b].forward(row.batch, x, work, seen));
     }
     return Ok{};
+}
+
+Status Trainer::calibrate_cache(std::span<const TrainBatch> batches) {
+    if (!cache_) return fail("there is no KV cache to calibrate");
+    for (const TrainBatch& b : batches) {
+        NIBBLE_CHECK(check(b, model_->config().vocab));
+        for (int64_t r = 0; r < b.rows; ++r) NIBBLE_CHECK(forward_row(Row(b, r), true));
+    }
+    cache_->renew();
+    return model_->renew();
 }
 
 // After forward_row(row, true): the row's gradient into the tree.
@@ -291,12 +315,12 @@ Status Trainer::update(TrainStep& step, double learning_rate) {
             return fail("step {}: loss {}, gradient norm {}: not finite, nothing was changed", optimizer_.steps(),
                         step.loss, step.gradient_norm);
         step.skipped = true;
-        ++step_;
-        return Ok{};
+    } else {
+        step.outlier = norms_.add(step.gradient_norm);
+        step.skipped = step.outlier;
     }
-    step.outlier = norms_.add(step.gradient_norm);
-    if (step.outlier) {
-        step.skipped = true;
+    if (step.skipped) {
+        if (cache_) cache_->after_update(false);
         ++step_;
         return Ok{};
     }
@@ -305,6 +329,7 @@ Status Trainer::update(TrainStep& step, double learning_rate) {
     optimizer_.update(*parameters_, gradients_, learning_rate, step.clip, pool_);
     NIBBLE_CHECK(share_masters());
     products_->end_step();
+    if (cache_) cache_->after_update(true);
     ++step_;
     return renew();
 }
@@ -413,8 +438,14 @@ Result<std::unique_ptr<TrainedCodes>> Trainer::trained_codes(int64_t steps) {
     return TrainedCodes::create(parameters_, *products_, pool_);
 }
 
+std::vector<float> Trainer::recipe_state() const {
+    std::vector<float> all = products_->state();
+    if (cache_) std::ranges::copy(cache_->state(), std::back_inserter(all));
+    return all;
+}
+
 Result<TrainState> Trainer::state() {
-    TrainState s{.optimizer_steps = optimizer_.steps(), .recipe = products_->state(), .norms = norms_.norms()};
+    TrainState s{.optimizer_steps = optimizer_.steps(), .recipe = recipe_state(), .norms = norms_.norms()};
     const auto copy = [](std::span<const float> values) { return std::vector<float>(values.begin(), values.end()); };
     for (size_t id = 0; id < parameters_->count(); ++id) {
         s.masters.push_back(copy(parameters_->master(id)));
@@ -430,7 +461,15 @@ Result<TrainState> Trainer::state() {
 Status Trainer::set_state(const StoredTrainState& s) {
     NormHistory norms = norms_;
     if (!norms.set_norms(s.norms)) return fail("{} gradient norms of steps before", s.norms.size());
-    NIBBLE_CHECK(products_->set_state(s.recipe));
+    const size_t of_cache = cache_ ? std::min(cache_->state().size(), s.recipe.size()) : 0;
+    const auto end = s.recipe.end() - static_cast<ptrdiff_t>(of_cache);
+    const std::vector<float> before = products_->state();
+    NIBBLE_CHECK(products_->set_state({s.recipe.begin(), end}));
+    if (cache_) {
+        const Status scales = cache_->set_state(std::span(s.recipe).last(of_cache));
+        if (!scales.ok()) NIBBLE_CHECK(products_->set_state(before));
+        NIBBLE_CHECK(scales);
+    }
     norms_ = std::move(norms);
     const auto copy = [](Bytes from, std::span<std::byte> to) {
         if (!to.empty()) std::memcpy(to.data(), from.data(), to.size());

@@ -39,6 +39,7 @@ struct TrainerOptions {
     // teacher. Its temperature is not 0.
     SamplingParams sampling;
     TrainLora lora;
+    TrainCache cache;  // of K and V, in rollouts of the trained model and in its training forward; not beside adapters
     Trace* trace = nullptr;  // outlives the trainer
     // The rows of a step are dealt to these ranks; they outlive the trainer. Null: this process alone.
     RankGroup* ranks = nullptr;
@@ -88,7 +89,11 @@ public:
     Status sync() override;
     Result<bool> any(bool mine) override;
     OptimizerLayout state_layout(size_t id) const override { return optimizer_.layout(id); }
-    int64_t recipe_size() const override { return std::ssize(products_->state()); }
+    int64_t recipe_size() const override {
+        return std::ssize(products_->state()) + (cache_ ? std::ssize(cache_->state()) : 0);
+    }
+    CacheScales* cache_scales() override { return cache_.get(); }
+    Status calibrate_cache(std::span<const TrainBatch> batches) override;
     Status set_state(const StoredTrainState& state) override;
     std::vector<UnitLine> table() const override { return products_->table(); }
     std::vector<std::string> notes() const override;
@@ -101,6 +106,7 @@ private:
     Trainer(std::shared_ptr<Parameters> parameters, std::shared_ptr<const Checkpoint> base,
             const TrainerOptions& options, Model model, ThreadPool& pool);
     struct Row;
+    std::vector<float> recipe_state() const;
     Status forward_row(const Row& row, bool keep);
     Status backward_row(const Row& row, std::span<const float> slopes, std::span<float> log_probs);
     Status backward_blocks(const Row& row, std::vector<float>& dx);
@@ -116,6 +122,7 @@ private:
     TrainRanks ranks_;
     ThreadPool& pool_;
     std::unique_ptr<Model> model_;
+    std::shared_ptr<CacheScales> cache_;  // null: no FP8 cache
     std::unique_ptr<StepProducts> products_;
     GradientTree gradients_;
     Optimizer optimizer_;

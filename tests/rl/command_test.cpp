@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 namespace nibble::test {
@@ -108,6 +109,43 @@ data: {{train: train.jsonl, validation: held.jsonl, input_key: question, output_
     EXPECT_NE(rl(dir, "rl.yaml -o other"), 0);
     EXPECT_EQ(read_file(dir / "out.txt"), "nibble: train.jsonl: line 6: 'question': is empty\n");
     EXPECT_FALSE(std::filesystem::exists(dir / "other"));
+}
+
+// Answers as programs, end to end: what this model writes is no program, so no reward, no failure, and validation, too.
+TEST(RlCommand, JudgesProgramsInASandbox) {
+    TempDir dir;
+    write_file(dir / "rows.jsonl", R"({"text": "Write f.", "test_list": ["assert f(1) == 2"]}
+{"text": "Print 3.", "test_list": {"inputs": [""], "outputs": ["3"]}}
+)");
+    write_file(dir / "rl.yaml", fmt::format(R"(
+policy:
+  model_name: {}
+  max_total_sequence_length: 96
+  generation: {{max_new_tokens: 8}}
+grpo: {{num_prompts_per_step: 2, num_generations_per_prompt: 2, max_num_steps: 2, val_period: 2, max_val_samples: 2}}
+loss_fn: {{reference_policy_kl_penalty: 0}}
+data: {{train: rows.jsonl, validation: rows.jsonl, input_key: text, output_key: test_list, reward: code, chat: false,
+        code: {{seconds: 2, memory_mib: 256, partial: true}}}}
+)",
+                                            test_data("chat").string()));
+    const int status = rl(dir, "rl.yaml -o run");
+    const std::string out = read_file(dir / "out.txt");
+    if (out.starts_with("nibble: data.reward: sandbox: ")) {  // where the machine forbids user namespaces
+        EXPECT_NE(status, 0);
+        EXPECT_EQ(std::ranges::count(out, '\n'), 1);
+        EXPECT_FALSE(std::filesystem::exists(dir / "run/train.jsonl"));
+        GTEST_SKIP() << out;
+    }
+    ASSERT_EQ(status, 0) << out;
+    const auto log = read_run_log(dir / "run/train.jsonl");
+    ASSERT_TRUE(log.ok()) << log.error().message();
+    ASSERT_EQ(log->size(), 3u);
+    for (size_t i = 1; i < 3; ++i) {
+        EXPECT_EQ((*log)[i]["answers"], 4);
+        EXPECT_EQ((*log)[i]["failures"], 0);
+        EXPECT_EQ((*log)[i]["reward"], 0.0);
+    }
+    EXPECT_EQ((*log)[2]["validation_reward"], 0.0);
 }
 
 TEST(RlCommand, TranslatesRecipesAndOverwritesNothing) {

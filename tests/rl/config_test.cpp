@@ -212,7 +212,61 @@ data: {train: a.jsonl, validation: b.jsonl, input_key: question, output_key: ans
     EXPECT_EQ(error("train: a", "grpo: {val_period: 5}"), "rl.yaml: grpo.val_period 5: data.validation is missing");
     EXPECT_EQ(error("train: a, format_share: 0.5"), "rl.yaml: data.format_share needs data.format");
     EXPECT_NE(error("train: a, format: \"(\"").find("rl.yaml: data.format: "), std::string::npos);
-    EXPECT_NE(error("train: a, reward: judge").find("choose one of: math, exact, regex, choice"), std::string::npos);
+    EXPECT_NE(error("train: a, reward: judge").find("choose one of: math, exact, regex, choice, code"),
+              std::string::npos);
+}
+
+TEST(RlConfig, ProgramsHaveLimits) {
+    const auto read = [](std::string_view data) {
+        return parse_rl_config(fmt::format("policy: {{model_name: M}}\ndata: {{train: a, {}}}\n", data), "rl.yaml");
+    };
+    const auto usual = read("reward: code");
+    ASSERT_TRUE(usual.ok()) << usual.error().message();
+    EXPECT_EQ(usual->task.reward.rule, AnswerRule::code);
+    EXPECT_EQ(usual->task.reward.code.limits.seconds, 5);
+    EXPECT_FALSE(usual->task.reward.code.partial);
+    const auto own =
+        read("reward: code, code: {seconds: 0.5, memory_mib: 100, file_mib: 2, output_kib: 8, partial: true}");
+    ASSERT_TRUE(own.ok()) << own.error().message();
+    const CodeRewardOptions& code = own->task.reward.code;
+    EXPECT_EQ(code.limits.seconds, 0.5);
+    EXPECT_EQ(code.limits.memory_bytes, 100 << 20);
+    EXPECT_EQ(code.limits.file_bytes, 2 << 20);
+    EXPECT_EQ(code.limits.output_bytes, 8 << 10);
+    EXPECT_TRUE(code.partial);
+    EXPECT_EQ(read("code: {seconds: 1}").error().message(), "rl.yaml: data.code is of data.reward: code");
+    EXPECT_FALSE(read("reward: code, code: {seconds: 0}").ok());
+    EXPECT_FALSE(read("reward: code, code: {cpus: 1}").ok());
+}
+
+TEST(RlConfig, RolloutsHaveACacheAndAPrecision) {
+    const auto read = [](std::string_view generation) {
+        return parse_rl_config(
+            fmt::format("policy: {{model_name: M, generation: {{{}}}}}\ndata: {{task: sum}}\n", generation), "rl.yaml");
+    };
+    const auto usual = read("");
+    ASSERT_TRUE(usual.ok()) << usual.error().message();
+    EXPECT_EQ(usual->generation.cache.format, KvFormat::none);
+    EXPECT_FALSE(usual->generation.precision);
+    for (const auto& [name, format] : {std::pair{"auto", KvFormat::none},
+                                       {"bf16", KvFormat::none},
+                                       {"fp8", KvFormat::fp8},
+                                       {"fp8_e4m3", KvFormat::fp8},
+                                       {"fp8_page", KvFormat::fp8_page}}) {
+        const auto c = read(fmt::format("kv_cache_dtype: {}", name));
+        ASSERT_TRUE(c.ok()) << c.error().message();
+        EXPECT_EQ(c->generation.cache.format, format);
+        EXPECT_TRUE(c->generation.cache.mirrored);
+    }
+    const auto own = read("kv_cache_dtype: fp8, kv_cache_percentile: 99.9, kv_cache_margin: 1.1, precision: fp8_block");
+    ASSERT_TRUE(own.ok()) << own.error().message();
+    EXPECT_EQ(own->generation.cache.calibration.percentile, 99.9);
+    EXPECT_EQ(own->generation.cache.calibration.margin, 1.1);
+    EXPECT_FALSE(own->generation.cache.mirrored);  // it is the generator's alone
+    EXPECT_EQ(own->generation.precision->recipe, TrainRecipe::fp8_block);
+    EXPECT_FALSE(read("kv_cache_dtype: nvfp4").ok());
+    EXPECT_FALSE(read("kv_cache_percentile: 101").ok());
+    EXPECT_FALSE(read("precision: fp32").ok());
 }
 
 }  // namespace

@@ -3,11 +3,33 @@
 #include "kernels/unpack.h"
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
+#include <vector>
 
 namespace nibble {
 namespace {
 
 constexpr int64_t tile = 128;
+
+// Rows of one head's K and V as attention reads them from the cache, adjacent.
+struct CachedRows {
+    CachedRows(const KvShape& shape, const float* k_rows, int64_t k_stride, const float* v_rows, int64_t v_stride,
+               int64_t rows) {
+        KvShape one = shape;
+        one.heads = 1;
+        std::vector<std::byte> page(static_cast<size_t>(kv_page_bytes(one)));
+        std::byte* const pages[] = {page.data()};
+        k.resize(static_cast<size_t>(rows * one.k_dim)), v.resize(static_cast<size_t>(rows * one.v_dim));
+        for (int64_t at = 0; at < rows; at += kv_page_tokens) {
+            const int64_t n = std::min(kv_page_tokens, rows - at);
+            kv_store(one, pages, 0, n, k_rows + at * k_stride, k_stride, v_rows + at * v_stride, v_stride);
+            for (int64_t i = 0; i < n; ++i)
+                kv_load(one, pages, i, k.data() + (at + i) * one.k_dim, v.data() + (at + i) * one.v_dim);
+        }
+    }
+    std::vector<float> k, v;
+};
 
 // Keys and values of one head of one text, packed for the products.
 struct KeyTiles {
@@ -36,9 +58,15 @@ public:
             const int64_t n = std::min(tile, tokens_ - at);
             const float *k = r_.k + (row_ + at) * r_.k_stride + head_ * k_dim,
                         *v = r_.v + (row_ + at) * r_.v_stride + head_ * v_dim;
-            keys_.k.push_back(pack_rows(k, n, k_dim, r_.k_stride, *work_.pool));
-            keys_.k_t.push_back(pack_transposed(k, n, k_dim, r_.k_stride, *work_.pool));
-            keys_.v.push_back(pack_rows(v, n, v_dim, r_.v_stride, *work_.pool));
+            int64_t k_stride = r_.k_stride, v_stride = r_.v_stride;
+            std::optional<CachedRows> cached;
+            if (rounds()) {
+                cached.emplace(shape_.kv, k, k_stride, v, v_stride, n);
+                k = cached->k.data(), v = cached->v.data(), k_stride = k_dim, v_stride = v_dim;
+            }
+            keys_.k.push_back(pack_rows(k, n, k_dim, k_stride, *work_.pool));
+            keys_.k_t.push_back(pack_transposed(k, n, k_dim, k_stride, *work_.pool));
+            keys_.v.push_back(pack_rows(v, n, v_dim, v_stride, *work_.pool));
             for (int64_t i = 0; i < n; ++i) {
                 std::fill_n(dk(at + i), k_dim, 0.0f);
                 std::fill_n(dv(at + i), v_dim, 0.0f);
@@ -47,9 +75,23 @@ public:
         const int64_t group = shape_.heads / shape_.kv.heads;
         for (int64_t h = head_ * group; h < (head_ + 1) * group; ++h)
             for (int64_t at = 0; at < tokens_; at += tile) queries(h, at, std::min(tile, tokens_ - at));
+        if (shape_.kv.type == KvType::fp8) clear_clipped();
     }
 
 private:
+    // BF16 values are given to a BF16 cache, FP32 values to one of FP32.
+    bool rounds() const { return shape_.kv.type != KvType::f32 && shape_.kv.type != KvType::bf16; }
+    void clear_clipped() {
+        const auto clear = [](const float* x, int64_t n, float most, float* d) {
+            for (int64_t i = 0; i < n; ++i)
+                if (std::abs(x[i]) > most) d[i] = 0;
+        };
+        const KvShape& kv = shape_.kv;
+        for (int64_t t = 0; t < tokens_; ++t) {
+            clear(r_.k + (row_ + t) * r_.k_stride + head_ * kv.k_dim, kv.k_dim, 448 * kv.k_scale, dk(t));
+            clear(r_.v + (row_ + t) * r_.v_stride + head_ * kv.v_dim, kv.v_dim, 448 * kv.v_scale, dv(t));
+        }
+    }
     float* dk(int64_t t) const { return r_.dk + (row_ + t) * r_.k_stride + head_ * shape_.kv.k_dim; }
     float* dv(int64_t t) const { return r_.dv + (row_ + t) * r_.v_stride + head_ * shape_.kv.v_dim; }
     void product(const PackedMatrix& w, const float* x, int64_t rows, int64_t stride, float* y, int64_t y_stride) {

@@ -28,6 +28,11 @@ Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create(std::shared_ptr<Par
     if (options.train.precision.recipe != TrainRecipe::bf16)
         return fail("--device cuda trains in bf16; {} has no products there yet",
                     train_recipe_name(options.train.precision.recipe));
+    if (options.train.precision.weights_only)
+        return fail("--device cuda: weights_only (NVFP4 weights under BF16 inputs) trains on a CPU only");
+    if (options.train.cache.format != KvFormat::none)
+        return fail("--device cuda trains with a KV cache of BF16; {} is for a CPU",
+                    kv_name(options.train.cache.format));
     if (options.train.sampling.temperature != 1 || options.train.sampling.filters())
         return fail("temperature {}, top-p {}, top-k {}: on a GPU only 1, 1 and 0 are built",
                     options.train.sampling.temperature, options.train.sampling.top_p, options.train.sampling.top_k);
