@@ -5,18 +5,9 @@
 namespace nibble {
 namespace {
 
-Error not_trained(const TrainMixerParts& parts) {
-    return fail("--device cuda does not train mixers other than attention and MLP yet ({})", parts.layer.config.prefix);
-}
-
-Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const LatentAttentionConfig&) {
-    return not_trained(parts);
-}
-Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const MoeConfig&) {
-    return not_trained(parts);
-}
+// Refused by name before: TrainWeights::check().
 Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const MambaConfig&) {
-    return not_trained(parts);
+    return fail("{}: a mixer without a training twin", parts.layer.config.prefix);
 }
 
 }  // namespace

@@ -54,6 +54,9 @@ Status TrainPass::allocate() {
         for (const int64_t bytes : sizes.kept) {
             NIBBLE_TRY(to.rest.emplace_back(), kept_memory_->allocate(bytes));
         }
+        if (!weights_.layers()[b].config.post_norm.empty()) {
+            NIBBLE_TRY(to.out, kept_memory_->allocate(2 * n * w));
+        }
         return Ok{};
     };
     const DeviceArena::Mark start = kept_memory_->mark();
@@ -158,8 +161,7 @@ Status TrainPass::forward(bool keep) {
     const auto layers = weights_.layers();
     DeviceStep& step = *kinds_[0].step;
     // Not with overlap: the kernels before may have written the weights that the first products read ahead.
-    NIBBLE_CHECK(cuda::embed(weights_.published(weights_.flat().embedding), step.tokens, tokens_, hidden(),
-                             kept_[0].stream, false, stream_));
+    NIBBLE_CHECK(cuda::embed(weights_.embedding(), step.tokens, tokens_, hidden(), kept_[0].stream, false, stream_));
     for (size_t b = 0; b < layers.size(); ++b) {
         const Kept& kept = kept_[b];
         std::byte* const stream = keep ? kept.stream : kept_[b % 2].stream;  // in turns where nothing is read again
@@ -173,11 +175,10 @@ Status TrainPass::forward(bool keep) {
             norm.h = keep ? kept_[b - 1].stream : kept_[(b - 1) % 2].stream;
             norm.sum = stream;
             norm.update = y_;
+            norm.post_norm = layers[b - 1].post_norm;
         }
         NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, stream_));
-        TrainWork work = work_of(step_of(b));
-        const bool rest = keep && shape_.recompute != Recompute::block;
-        NIBBLE_CHECK(weights_.mixer(b).forward(kept.x, kept.rest, rest, y_, work));
+        NIBBLE_CHECK(block_forward(b, keep && shape_.recompute != Recompute::block, true));
     }
     const size_t last = layers.size() - 1;
     return cuda::add_norm({.tokens = tokens_,
@@ -185,10 +186,20 @@ Status TrainPass::forward(bool keep) {
                            .h = keep ? kept_[last].stream : kept_[last % 2].stream,
                            .sum = last_stream_,
                            .update = y_,
+                           .post_norm = layers[last].post_norm,
                            .weight = weights_.norm(),
                            .eps = weights_.config().norm_eps,
                            .out = {normed_}},
                           step.overlap, stream_);
+}
+
+Status TrainPass::block_forward(size_t b, bool keep, bool y) {
+    const Kept& kept = kept_[b];
+    TrainWork work = work_of(step_of(b));
+    const bool out = keep && kept.out;
+    NIBBLE_CHECK(weights_.mixer(b).forward(kept.x, kept.rest, keep, y || out ? y_ : nullptr, work));
+    if (!out) return Ok{};
+    return cuda::to_rows(y_, 0, tokens_, hidden(), {kept.out}, work.step.overlap, stream_);
 }
 
 TrainWork TrainPass::work_of(DeviceStep& step) {
