@@ -19,10 +19,11 @@ struct NormBackward {
     std::byte* workspace = nullptr;  // norm_backward_workspace(width)
 };
 
-// sums[j] = the sum over rows of x[row][j], x BF16.
+// sums[j] = the sum over rows of x[row][j]: `x` BF16, or `wide` FP32.
 struct ColumnSums {
     int64_t tokens = 0, width = 0;
-    const std::byte* x = nullptr;    // [tokens, width]
+    const std::byte* x = nullptr;  // [tokens, width]
+    const float* wide = nullptr;
     float* sums = nullptr;           // [width], written
     std::byte* workspace = nullptr;  // column_sums_workspace(width)
 };

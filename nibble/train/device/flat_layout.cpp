@@ -32,7 +32,7 @@ public:
         layout_.elements = round_up(m.at + m.elements(), flat_alignment);
         return m;
     }
-    // Of one dtype: norms, biases (what `together` names lies adjacent), what moves a router's choice.
+    // Of one dtype: norms, biases (what `together` names lies adjacent), what mixers read by name.
     Status vectors(DType dtype, std::span<const std::vector<std::string>> together) {
         const int64_t begin = layout_.elements;
         for (size_t id = 0; id < parameters_.count(); ++id)
@@ -50,7 +50,7 @@ public:
             layout_.elements = round_up(layout_.elements, flat_alignment);
         }
         for (size_t id = 0; id < parameters_.count(); ++id)
-            if (is(id, dtype) && parameters_.tensors()[id].name.ends_with(".e_score_correction_bias")) place(id);
+            if (is(id, dtype) && is_known(parameters_.tensors()[id].name)) place(id);
         return Ok{};
     }
 
@@ -62,6 +62,12 @@ private:
     }
     static bool is_norm(const std::string& name) {
         return name.ends_with("norm.weight") || name.ends_with("norm_f.weight");
+    }
+    static bool is_known(const std::string& name) {
+        for (const char* end :
+             {".e_score_correction_bias", ".A_log", ".D", ".dt_bias", ".conv1d.weight", ".conv1d.bias"})
+            if (name.ends_with(end)) return true;
+        return false;
     }
     int64_t size_of(size_t id) const { return parameters_.tensors()[id].rows() * parameters_.tensors()[id].cols(); }
     void place(size_t id) {

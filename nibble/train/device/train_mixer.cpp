@@ -3,14 +3,6 @@
 #include "model/device/mixer.h"
 
 namespace nibble {
-namespace {
-
-// Refused by name before: TrainWeights::check().
-Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const MambaConfig&) {
-    return fail("{}: a mixer without a training twin", parts.layer.config.prefix);
-}
-
-}  // namespace
 
 Result<std::unique_ptr<TrainMixer>> make_train_mixer(const ModelConfig& model, DeviceLayer& layer,
                                                      std::span<const FlatMatrix> units, const TrainVectors& vectors) {

@@ -1,6 +1,6 @@
 // The training twins of the mixers of model/device/mixer.h: the same forward pass, part by part, so that what lies
 // between the products can be kept, and the way back. One file for each: train_attention.cpp,
-// train_latent.cpp, train_mlp.cpp, train_moe.cpp.
+// train_latent.cpp, train_mamba.cpp, train_mlp.cpp, train_moe.cpp.
 #pragma once
 
 #include "base/checked.h"
@@ -52,7 +52,7 @@ public:
 };
 
 // Of a block whose matrices lie at `units` (FlatLayout::units). The engine's mixer then reads its vectors where
-// `vectors` says. Error: a mixer that is not trained.
+// `vectors` says.
 Result<std::unique_ptr<TrainMixer>> make_train_mixer(const ModelConfig& model, DeviceLayer& layer,
                                                      std::span<const FlatMatrix> units, const TrainVectors& vectors);
 
@@ -65,6 +65,7 @@ struct TrainMixerParts {
 };
 Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const AttentionConfig& config);
 Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const LatentAttentionConfig& config);
+Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const MambaConfig& config);
 Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const MlpConfig& config);
 Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const MoeConfig& config);
 

@@ -39,7 +39,6 @@ Result<std::unique_ptr<TrainPass>> TrainPass::create(const TrainWeights& weights
         if (like == pass->kinds_.end()) pass->kinds_.emplace_back().layer = b;
         if (const Rope* rope = layers[b].mixer->rope()) pass->memory_.rotary().add(*rope);
     }
-    if (pass->kinds_.empty()) return fail("--device cuda does not train models without attention yet");
     NIBBLE_CHECK(pass->allocate());
     return pass;
 }
@@ -124,7 +123,12 @@ Status TrainPass::prepare(const MicroBatch& m) {
     const Batch texts = texts_of(m);
     for (Kind& kind : kinds_) NIBBLE_CHECK(fill_kind(kind, texts));
     const RowsById by_id = rows_by_id(m.ids());
+    std::vector<cuda::MambaSegment> segments;
+    for (size_t s = 0; s < texts.segments().size(); ++s)
+        segments.push_back({.row = static_cast<int32_t>(texts.row(s)),
+                            .rows = static_cast<int32_t>(texts.segments()[s].tokens.size())});
     upload_.clear();
+    segments_ = upload_.add(std::span<const cuda::MambaSegment>(segments));
     labels_ = upload_.add(m.labels());
     first_ = upload_.add(std::span<const int32_t>(first_rows(m)));
     ids_ = upload_.add(std::span<const int32_t>(by_id.ids));
@@ -144,6 +148,7 @@ Status TrainPass::prepare(const MicroBatch& m) {
         std::vector<DeviceBlockBatch>& blocks = kind.step->blocks;
         const DeviceBlockBatch of_kind = blocks[static_cast<size_t>(weights_.layers()[kind.layer].config.index)];
         blocks.assign(weights_.layers().size(), of_kind);
+        for (DeviceBlockBatch& block : blocks) block.segments = upload_.at<cuda::MambaSegment>(segments_);
     }
     return Ok{};
 }

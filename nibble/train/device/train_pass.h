@@ -121,7 +121,7 @@ private:
     int64_t tokens_ = 0;
     DeviceUpload upload_, slope_upload_;
     CopyGuard copied_, slopes_copied_;
-    int64_t labels_ = 0, slopes_ = 0, first_ = 0, ids_ = 0, begin_ = 0, order_ = 0, unique_ = 0;
+    int64_t segments_ = 0, labels_ = 0, slopes_ = 0, first_ = 0, ids_ = 0, begin_ = 0, order_ = 0, unique_ = 0;
 };
 
 }  // namespace nibble

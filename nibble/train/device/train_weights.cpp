@@ -23,10 +23,11 @@ Linear head_linear(const ModelConfig& config, const Head& head) {
 }  // namespace
 
 Status TrainWeights::check(const ModelConfig& config) {
-    for (const BlockConfig& block : config.blocks)
-        if (std::holds_alternative<MambaConfig>(block.mixer))
-            return fail("--device cuda does not train Mamba-2 yet ({})", block.prefix);
-    return Ok{};
+    const bool attends = std::ranges::any_of(config.blocks, [](const BlockConfig& block) {
+        return std::holds_alternative<AttentionConfig>(block.mixer) ||
+               std::holds_alternative<LatentAttentionConfig>(block.mixer);
+    });
+    return attends ? Status(Ok{}) : fail("--device cuda does not train models without attention yet");
 }
 
 int64_t TrainWeights::most_tokens(const ModelConfig& config) {

@@ -1,7 +1,7 @@
 // What kernels/cuda/train/train_latent.cpp calls. Arguments are checked before they come here.
 #pragma once
 
-#include "kernels/train_latent_cuda.h"
+#include "kernels/train_latent_args.h"
 
 #include <cuda_runtime_api.h>
 

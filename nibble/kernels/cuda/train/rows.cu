@@ -7,16 +7,20 @@ namespace {
 
 constexpr int threads = 128;
 
+__device__ float value_at(const uint16_t* x, int64_t i) { return bf16_to_float(x[i]); }
+__device__ float value_at(const float* x, int64_t i) { return x[i]; }
+
 // parts [column_parts][width]: rows of a part in ascending order.
+template <class T>
 __global__ void __launch_bounds__(threads)
-    column_parts_kernel(const uint16_t* x, int64_t tokens, int64_t width, float* parts) {
+    column_parts_kernel(const T* x, int64_t tokens, int64_t width, float* parts) {
     const int64_t column = int64_t{blockIdx.x} * threads + threadIdx.x;
     if (column >= width) return;
     const int64_t each = (tokens + gridDim.y - 1) / gridDim.y, first = blockIdx.y * each;
     const int64_t last = first + each < tokens ? first + each : tokens;
     float sum = 0.0f;
 #pragma unroll 4
-    for (int64_t row = first; row < last; ++row) sum += bf16_to_float(x[row * width + column]);
+    for (int64_t row = first; row < last; ++row) sum += value_at(x, row * width + column);
     parts[blockIdx.y * width + column] = sum;
 }
 
@@ -36,8 +40,11 @@ __global__ void __launch_bounds__(threads) add_one_kernel(float* x, int64_t coun
 cudaError_t launch_column_sums(const ColumnSums& c, cudaStream_t stream) {
     auto* parts = reinterpret_cast<float*>(c.workspace);
     const dim3 blocks(ceil_blocks(c.width, threads), column_parts);
-    column_parts_kernel<<<blocks, threads, 0, stream>>>(reinterpret_cast<const uint16_t*>(c.x), c.tokens, c.width,
-                                                        parts);
+    if (c.x)
+        column_parts_kernel<<<blocks, threads, 0, stream>>>(reinterpret_cast<const uint16_t*>(c.x), c.tokens, c.width,
+                                                            parts);
+    else
+        column_parts_kernel<<<blocks, threads, 0, stream>>>(c.wide, c.tokens, c.width, parts);
     if (const cudaError_t code = cudaGetLastError()) return code;
     return launch_sum_parts(parts, column_parts, c.width, c.sums, stream);
 }

@@ -52,7 +52,7 @@ Status norm_backward(const NormBackward& n, const Stream& stream) {
 int64_t column_sums_workspace(int64_t width) { return int64_t{4} * column_parts * width; }
 
 Status column_sums(const ColumnSums& c, const Stream& stream) {
-    if (c.tokens < 1 || c.width < 1) return fail("column_sums: {} rows of {}", c.tokens, c.width);
+    if (c.tokens < 1 || c.width < 1 || !c.x == !c.wide) return fail("column_sums: {} rows of {}", c.tokens, c.width);
     return cuda_status(launch_column_sums(c, queue_of(stream)), "column_sums: kernel launch");
 }
 

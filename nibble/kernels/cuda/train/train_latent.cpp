@@ -1,3 +1,5 @@
+#include "kernels/train_latent_cuda.h"
+
 #include "kernels/cuda/train/latent_launch.h"
 #include "tensor/cuda/call.h"
 
