@@ -25,9 +25,6 @@ double weight_of(const MicroBatch& m, size_t i) {
 
 Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create(std::shared_ptr<Parameters> parameters,
                                                              const DeviceTrainerOptions& options, ThreadPool& pool) {
-    if (options.train.precision.recipe != TrainRecipe::bf16)
-        return fail("--device cuda trains in bf16; {} has no products there yet",
-                    train_recipe_name(options.train.precision.recipe));
     if (options.train.sampling.temperature != 1 || options.train.sampling.filters())
         return fail("temperature {}, top-p {}, top-k {}: on a GPU only 1, 1 and 0 are built",
                     options.train.sampling.temperature, options.train.sampling.top_p, options.train.sampling.top_k);
@@ -42,7 +39,8 @@ Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create(std::shared_ptr<Par
     NIBBLE_CHECK(cuda::prepare_products(device));
     NIBBLE_CHECK(cuda::prepare_training(device));
     NIBBLE_TRY(Stream stream, Stream::create(device.index));
-    NIBBLE_TRY(TrainWeights weights, TrainWeights::plan(parameters, config, pool));
+    NIBBLE_TRY(TrainWeights weights,
+               TrainWeights::plan(parameters, config, options.train.precision, options.train.seed, pool));
     std::unique_ptr<DeviceTrainer> made(new DeviceTrainer(std::move(parameters), options, std::move(device),
                                                           std::move(stream), std::move(weights), pool));
     NIBBLE_CHECK(made->allocate());
@@ -52,6 +50,9 @@ Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create(std::shared_ptr<Par
 Status DeviceTrainer::allocate() {
     NIBBLE_TRY(ranks_, DeviceRanks::create(options_.train.ranks, weights_.flat(), device_.index));
     const int size = ranks_->size();
+    if (size > 1 && weights_.recipe().quantizes())
+        return fail("{} on several GPUs is not built; use bf16 or one GPU",
+                    train_recipe_name(options_.train.precision.recipe));
     if (options_.rows < 1 || options_.seq < 1)
         return fail("a trainer for {} rows of {} tokens", options_.rows, options_.seq);
     if (options_.rows % size) return fail("{} rows of a step for {} ranks", options_.rows, size);
@@ -129,6 +130,7 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
                     (options_.rows / ranks_->size() + plan_.micro_batch - 1) / plan_.micro_batch);
     NIBBLE_CHECK(use_device(device_.index));
     NIBBLE_CHECK(reserve_host(tokens));
+    weights_.recipe().begin_step(step_);
     auto* host = reinterpret_cast<float*>(landing_->data() + scalar_bytes);
     std::vector<float> slopes;
     for (size_t p = 0; p < pieces.size(); ++p) {
@@ -273,6 +275,7 @@ Result<TrainStep> DeviceTrainer::step(std::span<const TrainBatch> batches, const
 
 Result<TrainStep> DeviceTrainer::updated(TrainStep step, double learning_rate) {
     step.learning_rate = learning_rate;
+    ++step_;
     if (!std::isfinite(step.loss) || !std::isfinite(step.gradient_norm)) {
         if (!options_.train.skip_nonfinite)
             return fail("step {}: loss {}, gradient norm {}: not finite, nothing was changed", optimizer_steps_,
@@ -339,7 +342,7 @@ Result<std::shared_ptr<const Checkpoint>> DeviceTrainer::trained() {
 }
 
 Result<Format> DeviceTrainer::codes_format(int64_t) {
-    return fail("export: the forward products of the trainer on a GPU are BF16 and quantize nothing");
+    return fail("export: codes of training on a GPU are not built; quantize what the run exports in BF16");
 }
 
 Result<std::unique_ptr<TrainedCodes>> DeviceTrainer::trained_codes(int64_t steps) {
@@ -422,17 +425,7 @@ Status DeviceTrainer::set_state(const StoredTrainState& state) {
     return Ok{};
 }
 
-std::vector<UnitLine> DeviceTrainer::table() const {
-    std::vector<UnitLine> lines;
-    const auto add = [&](std::string name, int64_t layer) {
-        lines.push_back(
-            {std::move(name), layer, "BF16 (the engine's)", "BF16 x BF16, sums FP32", "BF16 x BF16, sums FP32"});
-    };
-    for (const Block& block : weights_.outline().blocks)
-        for (const std::span<const Linear> unit : block.mixer().units()) add(unit[0].name, block.config().layer);
-    add("lm_head", -1);
-    return lines;
-}
+std::vector<UnitLine> DeviceTrainer::table() const { return weights_.recipe().table(); }
 
 std::vector<std::string> DeviceTrainer::notes() const {
     return {fmt::format("kernels: {}; gradients of activations BF16, of the residual stream and of parameters FP32",

@@ -31,7 +31,7 @@ public:
     static Result<std::unique_ptr<DeviceTrainer>> create(std::shared_ptr<Parameters> parameters,
                                                          const DeviceTrainerOptions& options, ThreadPool& pool);
 
-    void begin(int64_t, int64_t) override {}  // nothing here is keyed by the step
+    void begin(int64_t step, int64_t) override { step_ = step; }
     Result<TrainStep> step(std::span<const TrainBatch> batches, double learning_rate) override;
     Result<TrainStep> step(std::span<const TrainBatch> batches, const RowObjective& objective,
                            double learning_rate) override;
@@ -53,7 +53,7 @@ public:
     Status set_state(const StoredTrainState& state) override;
     std::vector<UnitLine> table() const override;
     std::vector<std::string> notes() const override;
-    bool sees_neighbours() const override { return false; }
+    bool sees_neighbours() const override { return weights_.recipe().sees_neighbours(); }
     std::string arithmetic() const override;
     double memory_gib() const override;
 
@@ -95,7 +95,7 @@ private:
     std::optional<PinnedBuffer> landing_;  // scalars, then log-probabilities of all tokens of a step
     std::optional<DeviceRanks> ranks_;
     DeviceRanks::Sum sum_;  // the step's gradient
-    int64_t optimizer_steps_ = 0;
+    int64_t optimizer_steps_ = 0, step_ = 0;
     int result_ = 0;  // the buffer that holds this process's part of it
 };
 

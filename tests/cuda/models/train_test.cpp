@@ -301,7 +301,7 @@ TEST(CudaTrainingMemory, RefusesWhatIsNotBuilt) {
         return made.ok() ? std::string() : made.error().message();
     };
     const TrainedShape s{.name = "llama"};
-    EXPECT_THAT(refused(config_of(s), TrainRecipe::nvfp4), HasSubstr("nvfp4 has no products there yet"));
+    EXPECT_THAT(refused(config_of(s), TrainRecipe::fp32), HasSubstr("fp32 has no products there yet"));
     const auto moe = train_shape("qwen3-30b-a3b", 1);
     ASSERT_TRUE(moe.ok());
     Json small = *moe;
