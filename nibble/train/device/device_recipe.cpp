@@ -9,7 +9,14 @@
 namespace nibble {
 namespace {
 
-Status check_precision(const TrainPrecision& p) {
+std::string both(const CastRule& a, const CastRule& b) {
+    const std::string left = rule_text(a), right = rule_text(b);
+    return left == right ? left : left + " x " + right;
+}
+
+}  // namespace
+
+Status check_device_precision(const TrainPrecision& p, int ranks) {
     const std::string_view name = train_recipe_name(p.recipe);
     switch (p.recipe) {
         case TrainRecipe::bf16:
@@ -18,6 +25,7 @@ Status check_precision(const TrainPrecision& p) {
         case TrainRecipe::mxfp8:
         case TrainRecipe::nvfp4:
             if (p.late_forward) return fail("--device cuda does not build late_forward yet ({})", name);
+            if (ranks > 1) return fail("{} on {} GPUs is not built: use bf16, or one GPU", name, ranks);
             return Ok{};
         case TrainRecipe::fp32:
         case TrainRecipe::fp8_delayed:
@@ -28,16 +36,8 @@ Status check_precision(const TrainPrecision& p) {
     return fail("--device cuda trains in bf16, fp8, mxfp8 and nvfp4; {} has no products there yet", name);
 }
 
-std::string both(const CastRule& a, const CastRule& b) {
-    const std::string left = rule_text(a), right = rule_text(b);
-    return left == right ? left : left + " x " + right;
-}
-
-}  // namespace
-
 Result<std::unique_ptr<DeviceRecipe>> DeviceRecipe::plan(const TrainPrecision& precision, uint64_t seed,
                                                          const ModelParts& parts, const FlatLayout& flat) {
-    NIBBLE_CHECK(check_precision(precision));
     NIBBLE_CHECK(train_self_test(precision, seed));
     auto r = std::make_unique<DeviceRecipe>();
     r->precision_ = precision;

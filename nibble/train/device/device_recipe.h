@@ -69,9 +69,13 @@ private:
     float* scales_ = nullptr;      // of the weight: forward, its amax; back, its amax
 };
 
+// Error, one line: a recipe that has no products on a GPU, or none on several.
+Status check_device_precision(const TrainPrecision& precision, int ranks);
+
 class DeviceRecipe {
 public:
-    // Errors: the self-test of random numbers; recipes, mixers and sizes that have no products on a GPU, by name.
+    // Of a precision that was checked. Errors: the self-test of random numbers; mixers and sizes that have no products
+    // on a GPU, by name.
     static Result<std::unique_ptr<DeviceRecipe>> plan(const TrainPrecision& precision, uint64_t seed,
                                                       const ModelParts& parts, const FlatLayout& flat);
     int64_t bytes() const;  // of all copies
@@ -80,7 +84,6 @@ public:
 
     // The product of the unit whose first linear has this name; null: the engine's.
     TrainProduct* find(const std::string& name) const;
-    bool quantizes() const { return !products_.empty(); }
     void begin_step(int64_t step);
     void begin_rows(int64_t first_row, int64_t seq);
 

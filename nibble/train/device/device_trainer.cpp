@@ -28,6 +28,8 @@ Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create(std::shared_ptr<Par
     if (options.train.sampling.temperature != 1 || options.train.sampling.filters())
         return fail("temperature {}, top-p {}, top-k {}: on a GPU only 1, 1 and 0 are built",
                     options.train.sampling.temperature, options.train.sampling.top_p, options.train.sampling.top_k);
+    const RankGroup* ranks = options.train.ranks;
+    NIBBLE_CHECK(check_device_precision(options.train.precision, ranks ? ranks->size() : 1));
     NIBBLE_CHECK(check_plain_optimizer(options.train.optimizer));
     if (options.train.teacher) return fail("teacher: distillation runs on a CPU; use --device cpu");
     if (!options.train.kernels.empty())
@@ -50,9 +52,6 @@ Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create(std::shared_ptr<Par
 Status DeviceTrainer::allocate() {
     NIBBLE_TRY(ranks_, DeviceRanks::create(options_.train.ranks, weights_.flat(), device_.index));
     const int size = ranks_->size();
-    if (size > 1 && weights_.recipe().quantizes())
-        return fail("{} on several GPUs is not built; use bf16 or one GPU",
-                    train_recipe_name(options_.train.precision.recipe));
     if (options_.rows < 1 || options_.seq < 1)
         return fail("a trainer for {} rows of {} tokens", options_.rows, options_.seq);
     if (options_.rows % size) return fail("{} rows of a step for {} ranks", options_.rows, size);
