@@ -13,10 +13,12 @@ Status cast_values(const CastSource&, const CastRule&, const CastRandom&, const 
                    const Stream&) {
     return no_casts();
 }
+Status cast_blocks(const CastSource&, const CastRule&, const CastValues&, const Stream&) { return no_casts(); }
 Status eden_values(const CastSource&, const CastRandom&, const CastRandom&, uint64_t, const CastValues&,
                    const Stream&) {
     return no_casts();
 }
 Status product_scales(const float*, bool, const float*, float, float*, int64_t, const Stream&) { return no_casts(); }
+Status renew_scales(const DelayedScales&, const float*, const Stream&) { return no_casts(); }
 
 }  // namespace nibble::cuda

@@ -127,13 +127,15 @@ Status DeviceLinear::forward_rounded(const DeviceInput& in, int64_t n, std::byte
         return cuda::to_rows(exact, 0, n, rows, {y}, step.overlap, step.stream).within(name);
     }
     if (step.observer) NIBBLE_CHECK(step.observer->input(names, in.x, n, cols, step.stream).within(name));
+    if (other) return other->forward_rounded(in.x, n, y, operand.bias, step).within(name);
     NIBBLE_TRY(const cuda::ProductInput x,
                product_input(activation, input_scale, in.x, n, cols, {.codes = operand.codes}, step).within(name));
     return cuda::rounded_product(x, operand, y, rows, step.overlap, step.stream).within(name);
 }
 
 int64_t DeviceLinear::rounded_bytes(int64_t n) const {
-    return !other && !w4a16 && cuda::has_rounded_product(operand, n) ? 0 : aligned(4 * n * rows);
+    const bool rounds = other ? other->rounds(n) : !w4a16 && cuda::has_rounded_product(operand, n);
+    return rounds ? 0 : aligned(4 * n * rows);
 }
 
 namespace {

@@ -42,6 +42,10 @@ public:
     // As DeviceLinear::forward(); bias [rows] or null.
     virtual Status forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, const float* bias,
                            DeviceStep& step) const = 0;
+    // The same rounded, y [n, rows] BF16, rows adjacent; where rounds(n), which reads no device memory.
+    virtual Status forward_rounded(const std::byte* x, int64_t n, std::byte* y, const float* bias,
+                                   DeviceStep& step) const = 0;
+    virtual bool rounds(int64_t n) const = 0;
     virtual Result<cuda::KernelChoice> describe(int64_t n) const = 0;
     virtual int64_t scratch_bytes(int64_t n) const = 0;
 };

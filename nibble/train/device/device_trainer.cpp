@@ -129,7 +129,8 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
                     (options_.rows / ranks_->size() + plan_.micro_batch - 1) / plan_.micro_batch);
     NIBBLE_CHECK(use_device(device_.index));
     NIBBLE_CHECK(reserve_host(tokens));
-    weights_.recipe().begin_step(step_);
+    NIBBLE_TRY(const bool others, weights_.recipe().begin_step(step_, steps_, stream_));
+    if (others) NIBBLE_CHECK(weights_.republish());
     auto* host = reinterpret_cast<float*>(landing_->data() + scalar_bytes);
     std::vector<float> slopes;
     for (size_t p = 0; p < pieces.size(); ++p) {
@@ -159,6 +160,7 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
         host += m.tokens();
         for (const auto& pair : order.pieces[p].adds) NIBBLE_CHECK(add(pair));
     }
+    weights_.recipe().pause();
     for (const auto& pair : order.last) NIBBLE_CHECK(add(pair));
     result_ = order.result;
     NIBBLE_TRY(sum_, ranks_->add(weights_.gradient(result_), stream_));
@@ -249,6 +251,7 @@ Status DeviceTrainer::queue_update(double learning_rate) {
         a.clip = clip;
         if (a.count > 0) NIBBLE_CHECK(cuda::adamw_update(a, stream_));
     }
+    NIBBLE_CHECK(weights_.recipe().end_step(clip, stream_));
     NIBBLE_CHECK(ranks_->gather_published(weights_.published(), stream_));
     return weights_.republish();
 }
@@ -364,6 +367,7 @@ Result<TrainState> DeviceTrainer::state() {
 // The whole state, in rank 0.
 Status DeviceTrainer::collect(TrainState& state) {
     NIBBLE_TRY(state, weights_.download());
+    NIBBLE_TRY(state.recipe, weights_.recipe().state(stream_));
     state.optimizer_steps = optimizer_steps_;
     RankGroup* group = ranks_->group();
     if (!group) return Ok{};
@@ -413,7 +417,7 @@ Status DeviceTrainer::sync() {
 Result<bool> DeviceTrainer::any(bool mine) { return ranks_->group() ? ranks_->group()->any(mine) : Result<bool>(mine); }
 
 Status DeviceTrainer::set_state(const StoredTrainState& state) {
-    if (!state.recipe.empty()) return fail("a state of another recipe");
+    NIBBLE_CHECK(weights_.recipe().set_state(state.recipe, stream_));
     for (size_t id = 0; id < parameters_->count(); ++id) {
         const std::span<float> master = parameters_->master(id);
         if (!master.empty()) std::memcpy(master.data(), state.masters[id].data(), master.size_bytes());

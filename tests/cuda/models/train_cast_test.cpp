@@ -106,18 +106,21 @@ TEST_P(CudaCast, EqualsTheHosts) {
         ASSERT_TRUE(
             copy_to_device(source, reinterpret_cast<std::byte*>(narrow.data()), 2 * rows * cols, *stream_).ok());
         std::byte* values = room(2 * outer * want.cols);
-        auto* scale = reinterpret_cast<float*>(room(4 * rows));
+        const bool blocks = !want.block_scales.empty();
+        auto* scale = reinterpret_cast<float*>(room(4 * std::max(rows, std::ssize(want.block_scales))));
         auto* amax = reinterpret_cast<float*>(room(4));
         const cuda::CastSource from{.x = source, .rows = rows, .cols = cols, .down = c.down};
         const Status made = c.eden ? cuda::eden_values(from, random, signs, 128, {values, scale, amax}, *stream_)
-                                   : cuda::cast_values(from, c.rule, random, nullptr, {values, scale, amax}, *stream_);
+                            : blocks
+                                ? cuda::cast_blocks(from, c.rule, {values, scale}, *stream_)
+                                : cuda::cast_values(from, c.rule, random, nullptr, {values, scale, amax}, *stream_);
         ASSERT_TRUE(made.ok()) << made.error().message();
         const auto got = fetch<uint16_t>(values, outer * want.cols);
         int64_t wrong = 0;
         for (int64_t o = 0; o < outer; ++o)
             for (int64_t i = 0; i < want.cols; ++i, ++compared) {
                 const float w = want.values[static_cast<size_t>(o * want.cols + i)];
-                const uint16_t g = got[static_cast<size_t>(c.down ? i * outer + o : o * want.cols + i)];
+                const uint16_t g = got[static_cast<size_t>(c.down && !blocks ? i * outer + o : o * want.cols + i)];
                 EXPECT_EQ(round_to_bf16(w), w);
                 not_zero += w != 0;
                 if (bf16_from_float(w) != g && wrong++ < 3)
@@ -125,7 +128,15 @@ TEST_P(CudaCast, EqualsTheHosts) {
                                   << " for " << w;
             }
         EXPECT_EQ(wrong, 0) << rows << "x" << cols;
-        if (c.rule.format != CastFormat::mxfp8 || c.eden) {
+        if (blocks) {
+            const int64_t across = want.cols / fp8_group, step = c.rule.square ? fp8_group : 1;
+            const int64_t down = (outer + step - 1) / step;
+            const auto scales = fetch<float>(scale, down * across);
+            for (int64_t i = 0; i < down * across; ++i) {
+                const float w = want.block_scales[static_cast<size_t>(i / across * step * across + i % across)];
+                EXPECT_EQ(float_bits(scales[static_cast<size_t>(i)]), float_bits(w)) << i;
+            }
+        } else if (c.rule.format != CastFormat::mxfp8 || c.eden) {
             const auto scales = fetch<float>(scale, std::ssize(want.scale));
             for (size_t i = 0; i < scales.size(); ++i) EXPECT_EQ(float_bits(scales[i]), float_bits(want.scale[i])) << i;
         }
@@ -162,6 +173,12 @@ INSTANTIATE_TEST_SUITE_P(
                     Casting{"fp8", {.format = CastFormat::fp8}}, Casting{"fp8_down", {.format = CastFormat::fp8}, true},
                     Casting{"fp8_e5m2", {.format = CastFormat::fp8_e5m2}},
                     Casting{"fp8_e5m2_down", {.format = CastFormat::fp8_e5m2}, true},
+                    Casting{"fp8_block", {.format = CastFormat::fp8_block}},
+                    Casting{"fp8_block_down", {.format = CastFormat::fp8_block}, true},
+                    Casting{"fp8_block_square", {.format = CastFormat::fp8_block, .square = true}},
+                    Casting{"fp8_block_square_down", {.format = CastFormat::fp8_block, .square = true}, true},
+                    Casting{"fp8_block2", {.format = CastFormat::fp8_block2}},
+                    Casting{"fp8_block2_square_down", {.format = CastFormat::fp8_block2, .square = true}, true},
                     Casting{"bf16_down", {.format = CastFormat::bf16}, true}, Casting{"eden", {}, false, true},
                     Casting{"eden_down", {}, true, true}),
     [](const auto& info) { return std::string(info.param.name); });

@@ -29,7 +29,8 @@ Result<CastArgs> cast_arguments(const CastSource& from, int64_t padded, int64_t 
                     .groups = (from.reduction() + block - 1) / block,
                     .outer = from.outer(),
                     .scale = to.scale,
-                    .amax = to.amax};
+                    .amax = to.amax,
+                    .seen = to.seen};
 }
 
 }  // namespace
@@ -47,6 +48,16 @@ Status cast_values(const CastSource& from, const CastRule& rule, const CastRando
     return cuda_status(launch_cast(a, from.down, cast_queue(stream)), "cast: kernel launch");
 }
 
+Status cast_blocks(const CastSource& from, const CastRule& rule, const CastValues& to, const Stream& stream) {
+    if (rule.format != CastFormat::fp8_block && rule.format != CastFormat::fp8_block2)
+        return fail("cast: codes of blocks are fp8_block's");
+    if (from.scale || !to.scale) return fail("cast: blocks of 128 take no scale and give one each");
+    const int64_t padded = cast_padded(from.reduction(), rule);
+    NIBBLE_TRY(CastArgs a, cast_arguments(from, padded, fp8_group, to));
+    a.pitch = padded, a.rule = rule;
+    return cuda_status(launch_block_codes(a, from.down, cast_queue(stream)), "cast: kernel launch");
+}
+
 Status eden_values(const CastSource& from, const CastRandom& random, const CastRandom& signs, uint64_t first_sign,
                    const CastValues& to, const Stream& stream) {
     const int64_t padded = (from.reduction() + eden_group - 1) / eden_group * eden_group;
@@ -60,6 +71,11 @@ Status product_scales(const float* a, bool by_row, const float* b, float constan
                       const Stream& stream) {
     return cuda_status(launch_product_scales(a, by_row, b, constant, out, count, cast_queue(stream)),
                        "product_scales: kernel launch");
+}
+
+Status renew_scales(const DelayedScales& d, const float* clip, const Stream& stream) {
+    if (d.count < 1 || d.history < 1) return fail("scales of {} tensors, {} steps", d.count, d.history);
+    return cuda_status(launch_renew_scales(d, clip, cast_queue(stream)), "renew_scales: kernel launch");
 }
 
 }  // namespace nibble::cuda

@@ -189,7 +189,10 @@ __global__ void __launch_bounds__(cast_threads) fp8_values_kernel(const __grid_c
 #pragma unroll
     for (float& v : z) v = e4m3 ? e4m3_rounded(v * scale) : e5m2_rounded(v * scale);
     store_block<16, Down>(a, at.outer, at.group, z);
-    if (at.outer == 0 && at.group == 0) *a.scale = 1 / scale;
+    if (at.outer == 0 && at.group == 0) {
+        *a.scale = 1 / scale;
+        if (a.seen) *a.seen = fmaxf(*a.seen, *a.amax);
+    }
 }
 
 template <bool Down>
@@ -338,6 +341,31 @@ __global__ void product_scales_kernel(const float* a, bool by_row, const float* 
     if (i < count) out[i] = a[by_row ? i : 0] * b[0] * constant;
 }
 
+// A thread block for each scale.
+__global__ void __launch_bounds__(cast_threads) renew_scales_kernel(DelayedScales d, const float* clip) {
+    const float seen = d.seen[blockIdx.x];
+    if (isnan(*clip) || seen == 0) return;
+    float* const history = d.histories + int64_t{blockIdx.x} * d.history;
+    float most = seen;
+    for (int64_t i = 1 + threadIdx.x; i < d.history; i += cast_threads) most = fmaxf(most, history[i]);
+    most = block_max(most);
+    // One step up, in pieces that are read whole before they are written.
+    for (int64_t i = 0; i + 1 < d.history; i += cast_threads) {
+        const int64_t at = i + threadIdx.x;
+        const float next = at + 1 < d.history ? history[at + 1] : 0.0f;
+        __syncthreads();
+        if (at + 1 < d.history) history[at] = next;
+        __syncthreads();
+    }
+    if (threadIdx.x > 0) return;
+    if (d.history > 1) history[d.history - 1] = seen;
+    history[0] = 0.0f;
+    d.seen[blockIdx.x] = 0.0f;
+    if (!is_finite(most) || !(most > 0)) return;
+    const float scale = d.largest / most;
+    d.scales[blockIdx.x] = is_finite(scale) ? scale : FLT_MAX;
+}
+
 }  // namespace
 
 cudaError_t launch_cast(const CastArgs& a, bool down, cudaStream_t stream) {
@@ -350,6 +378,10 @@ cudaError_t launch_product_scales(const float* a, bool by_row, const float* b, f
                                   int64_t count, cudaStream_t stream) {
     product_scales_kernel<<<ceil_blocks(count, cast_threads), cast_threads, 0, stream>>>(a, by_row, b, constant, out,
                                                                                          count);
+    return cudaGetLastError();
+}
+cudaError_t launch_renew_scales(const DelayedScales& d, const float* clip, cudaStream_t stream) {
+    renew_scales_kernel<<<static_cast<unsigned>(d.count), cast_threads, 0, stream>>>(d, clip);
     return cudaGetLastError();
 }
 

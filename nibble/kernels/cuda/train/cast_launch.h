@@ -2,6 +2,7 @@
 #pragma once
 
 #include "formats/training.h"
+#include "kernels/train_args.h"
 
 #include <cuda_runtime_api.h>
 
@@ -23,11 +24,14 @@ struct CastArgs {
     int64_t outer = 0;
     float* scale = nullptr;
     float* amax = nullptr;
+    float* seen = nullptr;
 };
 cudaError_t launch_cast(const CastArgs& a, bool down, cudaStream_t stream);
+cudaError_t launch_block_codes(const CastArgs& a, bool down, cudaStream_t stream);
 cudaError_t launch_eden(const CastArgs& a, bool down, cudaStream_t stream);
 
 cudaError_t launch_product_scales(const float* a, bool by_row, const float* b, float constant, float* out,
                                   int64_t count, cudaStream_t stream);
+cudaError_t launch_renew_scales(const DelayedScales& d, const float* clip, cudaStream_t stream);
 
 }  // namespace nibble::cuda
