@@ -117,10 +117,19 @@ public:
         if (family == "qwen3" || family == "qwen3_moe" || family == "gemma3_text")
             for (const char* norm : {".q_norm.weight", ".k_norm.weight"}) add(prefix + norm, {dim});
     }
-    void mlp(const std::string& prefix, int64_t width, bool gated) {
-        if (gated) add(prefix + ".gate_proj.weight", {width, at("hidden_size")}, true);
-        add(prefix + ".up_proj.weight", {width, at("hidden_size")}, true);
-        add(prefix + ".down_proj.weight", {at("hidden_size"), width}, true);
+    void mlp(const std::string& prefix, int64_t width, bool gated, int64_t outer = 0) {  // outer 0: the hidden width
+        if (outer == 0) outer = at("hidden_size");
+        if (gated) add(prefix + ".gate_proj.weight", {width, outer}, true);
+        add(prefix + ".up_proj.weight", {width, outer}, true);
+        add(prefix + ".down_proj.weight", {outer, width}, true);
+    }
+    void dense_mlp(const std::string& prefix, bool gated) {
+        const int64_t width = at("intermediate_size");
+        mlp(prefix, width, gated);
+        if (!config_.value("mlp_bias", false)) return;
+        if (gated) add(prefix + ".gate_proj.bias", {width});
+        add(prefix + ".up_proj.bias", {width});
+        add(prefix + ".down_proj.bias", {at("hidden_size")});
     }
     void mixtral_experts(const std::string& prefix) {
         const int64_t count = at("num_local_experts"), width = at("intermediate_size"), hidden = at("hidden_size");
@@ -133,9 +142,36 @@ public:
         }
     }
     void experts(const std::string& prefix, int64_t count, bool gated) {
+        const int64_t latent = config_.value("moe_latent_size", int64_t{0});
         add(prefix + ".gate.weight", {count, at("hidden_size")});
         for (int64_t e = 0; e < count; ++e)
-            mlp(fmt::format("{}.experts.{}", prefix, e), at("moe_intermediate_size"), gated);
+            mlp(fmt::format("{}.experts.{}", prefix, e), at("moe_intermediate_size"), gated, latent);
+        if (latent == 0) return;
+        add(prefix + ".fc1_latent_proj.weight", {latent, at("hidden_size")}, true);
+        add(prefix + ".fc2_latent_proj.weight", {at("hidden_size"), latent}, true);
+    }
+    void latent_attention(const std::string& prefix) {
+        const int64_t heads = at("num_attention_heads"), nope = at("qk_nope_head_dim"), rope = at("qk_rope_head_dim");
+        const int64_t rank = at("kv_lora_rank"), v = at("v_head_dim"), hidden = at("hidden_size");
+        const auto q_rank = config_.find("q_lora_rank");
+        if (q_rank != config_.end() && q_rank->is_number()) {
+            const auto low = q_rank->get<int64_t>();
+            add(prefix + ".q_a_proj.weight", {low, hidden}, true);
+            add(prefix + ".q_a_layernorm.weight", {low});
+            add(prefix + ".q_b_proj.weight", {heads * (nope + rope), low}, true);
+        } else {
+            add(prefix + ".q_proj.weight", {heads * (nope + rope), hidden}, true);
+        }
+        add(prefix + ".kv_a_proj_with_mqa.weight", {rank + rope, hidden}, true);
+        add(prefix + ".kv_a_layernorm.weight", {rank});
+        add(prefix + ".kv_b_proj.weight", {heads * (nope + v), rank}, true);
+        add(prefix + ".o_proj.weight", {hidden, heads * v}, true);
+    }
+    void deepseek(const std::string& prefix) {
+        experts(prefix, at("n_routed_experts"), true);
+        add(prefix + ".gate.e_score_correction_bias", {at("n_routed_experts")}, false, DType::f32);
+        if (const int64_t shared = at("n_shared_experts"); shared > 0)
+            mlp(prefix + ".shared_experts", shared * at("moe_intermediate_size"), true);
     }
     void mamba(const std::string& prefix) {
         const int64_t heads = at("mamba_num_heads"), inner = heads * at("mamba_head_dim");
@@ -163,11 +199,15 @@ private:
 
 void transformer(Names& names, const std::string& family) {
     const int64_t hidden = names.at("hidden_size");
+    const int64_t dense = family == "deepseek_v3" ? names.at("first_k_dense_replace") : 0;
     names.add("model.embed_tokens.weight", {names.at("vocab_size"), hidden});
     for (int64_t i = 0; i < names.at("num_hidden_layers"); ++i) {
         const std::string layer = fmt::format("model.layers.{}", i);
         names.add(layer + ".input_layernorm.weight", {hidden});
-        names.attention(layer + ".self_attn");
+        if (family == "deepseek_v3")
+            names.latent_attention(layer + ".self_attn");
+        else
+            names.attention(layer + ".self_attn");
         names.add(layer + ".post_attention_layernorm.weight", {hidden});
         if (family == "gemma3_text")
             for (const char* norm : {".pre_feedforward_layernorm.weight", ".post_feedforward_layernorm.weight"})
@@ -176,8 +216,10 @@ void transformer(Names& names, const std::string& family) {
             names.mixtral_experts(layer + ".block_sparse_moe");
         else if (family == "qwen3_moe")
             names.experts(layer + ".mlp", names.at("num_experts"), true);
+        else if (family == "deepseek_v3" && i >= dense)
+            names.deepseek(layer + ".mlp");
         else
-            names.mlp(layer + ".mlp", names.at("intermediate_size"), true);
+            names.dense_mlp(layer + ".mlp", true);
     }
     names.add("model.norm.weight", {hidden});
 }
@@ -189,6 +231,7 @@ void nemotron_layers(Names& names, const std::string& root, const std::string& p
         names.add(layer + ".norm.weight", {hidden});
         if (pattern[i] == 'M') names.mamba(mixer);
         if (pattern[i] == '*') names.attention(mixer);
+        if (pattern[i] == '-') names.dense_mlp(mixer, false);
         if (pattern[i] != 'E') continue;
         names.experts(mixer, names.at("n_routed_experts"), false);
         names.add(mixer + ".gate.e_score_correction_bias", {names.at("n_routed_experts")}, false, DType::f32);
@@ -348,8 +391,8 @@ Result<Json> shape_config(std::string_view shape) {
 }
 
 Result<std::unique_ptr<Checkpoint>> random_checkpoint(Json config) {
-    constexpr std::array<std::string_view, 8> families{"llama", "mistral",   "mixtral",     "qwen2",
-                                                       "qwen3", "qwen3_moe", "gemma3_text", "nemotron_h"};
+    constexpr std::array<std::string_view, 9> families{"llama",     "mistral",     "mixtral",     "qwen2",     "qwen3",
+                                                       "qwen3_moe", "gemma3_text", "deepseek_v3", "nemotron_h"};
     const std::string family = config.value("model_type", "");
     if (std::ranges::find(families, family) == families.end())
         return fail("config.json: weights of the family '{}' cannot be made up; families: {}", family,
@@ -358,6 +401,9 @@ Result<std::unique_ptr<Checkpoint>> random_checkpoint(Json config) {
                                   "num_attention_heads", "num_key_value_heads", "intermediate_size"};
     if (family == "mixtral") keys.push_back("num_local_experts");
     if (family == "qwen3_moe") keys.insert(keys.end(), {"num_experts", "moe_intermediate_size"});
+    if (family == "deepseek_v3")
+        keys.insert(keys.end(), {"moe_intermediate_size", "n_routed_experts", "n_shared_experts", "kv_lora_rank",
+                                 "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "first_k_dense_replace"});
     if (family == "nemotron_h")
         keys.insert(keys.end(),
                     {"moe_intermediate_size", "mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size",

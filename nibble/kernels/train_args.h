@@ -19,6 +19,15 @@ struct NormBackward {
     std::byte* workspace = nullptr;  // norm_backward_workspace(width)
 };
 
+// sums[j] = the sum over rows of x[row][j]: `x` BF16, or `wide` FP32.
+struct ColumnSums {
+    int64_t tokens = 0, width = 0;
+    const std::byte* x = nullptr;  // [tokens, width]
+    const float* wide = nullptr;
+    float* sums = nullptr;           // [width], written
+    std::byte* workspace = nullptr;  // column_sums_workspace(width)
+};
+
 // What rope_append() makes of q, k and v, as rows: the same bits.
 struct RopeRows {
     int64_t tokens = 0;
@@ -40,7 +49,7 @@ struct RopeRows {
 // Causal, inside documents that lie one after the other: row i sees rows max(first[i], i - window + 1) .. i.
 struct AttentionBackward {
     int64_t tokens = 0;
-    int q_heads = 0, kv_heads = 0, dim = 0;  // dim: 64, 96 or 128
+    int q_heads = 0, kv_heads = 0, dim = 0;  // dim: 64, 96, 128, 192 or 256
     float scale = 0;
     int64_t window = 0;              // 0: none
     const int32_t* first = nullptr;  // [tokens], ascending

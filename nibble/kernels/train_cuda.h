@@ -52,6 +52,10 @@ Status back_weight_gradient(const BackPlan& plan, const std::byte* dy, const std
 int64_t norm_backward_workspace(int64_t width);
 Status norm_backward(const NormBackward& n, const Stream& stream);
 
+// Gradients of biases.
+int64_t column_sums_workspace(int64_t width);
+Status column_sums(const ColumnSums& c, const Stream& stream);
+
 // Of mid = a(gate) * up, or a(in). `mid`, where given, is computed again: the bits of activate().
 struct ActivateBackward {
     Activation activation = Activation::silu;
@@ -82,6 +86,10 @@ Status attention_backward(const AttentionBackward& a, const Stream& stream);
 Status label_loss(const LabelLoss& l, const Stream& stream);
 
 Status embedding_backward(const EmbeddingBackward& e, const Stream& stream);
+
+// Parameters as they multiply: to = bf16(from * scale), BF16; x += 1.
+Status scale_rows(const std::byte* from, int64_t count, float scale, std::byte* to, const Stream& stream);
+Status add_one(float* x, int64_t count, const Stream& stream);
 
 // ---- The step ------------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,11 @@
 #include "train/device/flat_layout.h"
 #include "train/device/memory_plan.h"
 #include "train/device/micro_batch.h"
+#include "train/device/train_weights.h"
 #include "train/small_trainer.h"
+#include "train/tiny_families.h"
+
+#include "checkpoint/random_checkpoint.h"
 
 #include <gmock/gmock.h>
 
@@ -124,18 +128,102 @@ TEST(FlatLayout, StacksWhatMultipliesAsOne) {
     EXPECT_EQ(at, qkv.at + qkv.elements());
 }
 
+TEST(FlatLayout, StacksBiasesAndExperts) {
+    ThreadPool pool(1);
+    std::shared_ptr<Parameters> parameters;
+    Json config = tiny("nemotron_h");
+    config.update({{"hybrid_override_pattern", "*E-"}, {"attention_bias", true}, {"mlp_bias", true}});
+    const auto checkpoint = random_checkpoint(config);
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message();
+    const auto layout = layout_of(**checkpoint, parameters, pool);
+    ASSERT_TRUE(layout.ok()) << layout.error().message();
+    const auto adjacent = [&](int64_t at, const std::vector<std::string>& tensors) {
+        for (const std::string& tensor : tensors) {
+            const auto id = parameters->id(tensor);
+            ASSERT_TRUE(id.ok()) << tensor;
+            EXPECT_EQ(layout->at[*id], at) << tensor;
+            at += std::ssize(parameters->master(*id));
+        }
+    };
+    const std::string attention = "backbone.layers.0.mixer.", moe = "backbone.layers.1.mixer.";
+    adjacent(layout->units[0][0].bias,
+             {attention + "q_proj.bias", attention + "k_proj.bias", attention + "v_proj.bias"});
+    adjacent(layout->units[0][1].bias, {attention + "o_proj.bias"});
+    ASSERT_EQ(layout->units[1].size(), 5U);  // router; first and second products of the experts; the shared one's two
+    adjacent(layout->units[1][0].at, {moe + "gate.weight"});
+    std::vector<std::string> in, out;
+    for (int e = 0; e < 4; ++e) {
+        in.push_back(fmt::format("{}experts.{}.up_proj.weight", moe, e));
+        out.push_back(fmt::format("{}experts.{}.down_proj.weight", moe, e));
+    }
+    adjacent(layout->units[1][1].at, in);
+    adjacent(layout->units[1][2].at, out);
+    EXPECT_EQ(layout->units[1][1].rows, 4 * 32);
+    adjacent(layout->units[1][3].at, {moe + "shared_experts.up_proj.weight"});
+    adjacent(layout->units[2][0].bias, {"backbone.layers.2.mixer.up_proj.bias"});
+    // Norms, which some models read as 1 + w, lie together.
+    const int64_t bias = layout->at[*parameters->id(moe + "gate.e_score_correction_bias")];
+    ASSERT_EQ(layout->norms.size(), 2U);  // of BF16, of FP32
+    for (size_t id = 0; id < parameters->count(); ++id) {
+        const std::string& name = parameters->tensors()[id].name;
+        if (parameters->matrix(id)) continue;
+        const auto& norms = layout->norms[0];
+        const bool inside = layout->at[id] >= norms.at && layout->at[id] < norms.at + norms.count;
+        EXPECT_EQ(inside, name.ends_with("norm.weight") || name.ends_with("norm_f.weight")) << name;
+    }
+    EXPECT_GE(bias, layout->matrix_elements + layout->rounded_vectors);  // stays FP32
+}
+
 TEST(FlatLayout, NamesWhatHasNoPlace) {
     ThreadPool pool(1);
     Json config = small_llama();
     config["num_hidden_layers"] = 1;
-    config["attention_bias"] = true;
     const auto checkpoint = small_checkpoint(config);
-    for (const auto& [part, rows] : {std::pair{"q", 64}, {"k", 32}, {"v", 32}, {"o", 32}})
-        checkpoint->add(fmt::format("model.layers.0.self_attn.{}_proj.bias", part), {rows});
+    checkpoint->add("model.layers.0.self_attn.rotary_emb.inv_freq", {8});
     std::shared_ptr<Parameters> parameters;
     const auto layout = layout_of(*checkpoint, parameters, pool);
     ASSERT_FALSE(layout.ok());
-    EXPECT_THAT(layout.error().message(), HasSubstr("'model.layers.0.self_attn.q_proj.bias' is not trained"));
+    EXPECT_THAT(layout.error().message(), HasSubstr("'model.layers.0.self_attn.rotary_emb.inv_freq' is not trained"));
+}
+
+// What a GPU trains, family by family: the table of docs/training.md.
+TEST(DeviceFamilies, AreTrainedOrRefusedByName) {
+    struct Row {
+        const char* family;
+        const char* pattern;  // of nemotron_h
+        const char* refused;  // a part of the message; null: trained
+    };
+    for (const Row& row :
+         {Row{"llama", "", nullptr}, Row{"mistral", "", nullptr}, Row{"mixtral", "", nullptr},
+          Row{"qwen2", "", nullptr}, Row{"qwen3", "", nullptr}, Row{"qwen3_moe", "", nullptr},
+          Row{"gemma3_text", "", nullptr}, Row{"nemotron_h", "*E-", nullptr}, Row{"deepseek_v3", "", nullptr},
+          Row{"nemotron_h", "*EM", nullptr}, Row{"nemotron_h", "MEM", "does not train models without attention yet"}}) {
+        Json config = tiny(row.family);
+        if (*row.pattern) config["hybrid_override_pattern"] = row.pattern;
+        const auto model = model_config(config);
+        ASSERT_TRUE(model.ok()) << row.family << ": " << model.error().message();
+        const Status status = TrainWeights::check(*model);
+        ASSERT_EQ(status.ok(), !row.refused) << row.family;
+        if (!row.refused) continue;
+        EXPECT_THAT(status.error().message(), HasSubstr(row.refused));
+    }
+}
+
+TEST(MicroBatch, HasNoMoreTokensThanKernelsTake) {
+    EXPECT_EQ(*most_rows(32, 0, 1024, 65535), 32);
+    EXPECT_EQ(*most_rows(100, 0, 1024, 65535), 50);
+    EXPECT_EQ(*most_rows(129, 0, 2048, 65535), 17);
+    EXPECT_EQ(*most_rows(200, 63, 1024, 65535), 50);
+    for (const auto& [micro_batch, seq, part] :
+         {std::tuple{0, 65536, "rows of 65536 tokens: --device cuda trains up to 65535 at once"},
+          {64, 1024,
+           "micro_batch: 64 rows of 1024 tokens; --device cuda trains up to 65535 tokens at once, 63 rows"}}) {
+        const auto rows = most_rows(200, micro_batch, seq, 65535);
+        ASSERT_FALSE(rows.ok());
+        EXPECT_THAT(rows.error().message(), HasSubstr(part));
+    }
+    EXPECT_EQ(TrainWeights::most_tokens(*model_config(tiny("llama"))), 65535);
+    EXPECT_EQ(TrainWeights::most_tokens(*model_config(tiny("qwen3_moe"))), 32767);  // two experts a token
 }
 
 TEST(MicroBatch, CutsRowsAndKeepsDocuments) {

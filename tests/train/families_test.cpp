@@ -60,7 +60,7 @@ TEST_P(Families, ExportsRunWithTheSameBits) {
 
 INSTANTIATE_TEST_SUITE_P(All, Families,
                          testing::Values("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma3_text",
-                                         "nemotron_h"),
+                                         "deepseek_v3", "nemotron_h"),
                          [](const auto& info) { return info.param; });
 
 TEST(TrainShapes, KnowTheirSizes) {

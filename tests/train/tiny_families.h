@@ -31,6 +31,25 @@ inline Json tiny(const std::string& family) {
                        {"sliding_window_pattern", 2}});
         config.erase("hidden_act");
     }
+    if (family == "deepseek_v3") {
+        config.update({{"num_key_value_heads", 4},
+                       {"q_lora_rank", 24},
+                       {"kv_lora_rank", 16},
+                       {"qk_nope_head_dim", 8},
+                       {"qk_rope_head_dim", 8},
+                       {"v_head_dim", 8},
+                       {"n_routed_experts", 4},
+                       {"n_shared_experts", 1},
+                       {"num_experts_per_tok", 2},
+                       {"moe_intermediate_size", 32},
+                       {"n_group", 1},
+                       {"topk_group", 1},
+                       {"norm_topk_prob", true},
+                       {"routed_scaling_factor", 2.5},
+                       {"first_k_dense_replace", 1},
+                       {"tie_word_embeddings", false}});
+        config.erase("head_dim");
+    }
     if (family == "nemotron_h") {
         config.update({{"num_hidden_layers", 3},
                        {"hybrid_override_pattern", "ME*"},

@@ -21,6 +21,8 @@ Status back_weight_gradient(const BackPlan&, const std::byte*, const std::byte*,
 }
 int64_t norm_backward_workspace(int64_t) { return 0; }
 Status norm_backward(const NormBackward&, const Stream&) { return absent(); }
+int64_t column_sums_workspace(int64_t) { return 0; }
+Status column_sums(const ColumnSums&, const Stream&) { return absent(); }
 Status activate_backward(const ActivateBackward&, const Stream&) { return absent(); }
 Status rope_rows(const RopeRows&, const Stream&) { return absent(); }
 int64_t rope_backward_workspace(int) { return 0; }
@@ -30,6 +32,8 @@ int64_t attention_backward_workspace(int64_t, int) { return 0; }
 Status attention_backward(const AttentionBackward&, const Stream&) { return absent(); }
 Status label_loss(const LabelLoss&, const Stream&) { return absent(); }
 Status embedding_backward(const EmbeddingBackward&, const Stream&) { return absent(); }
+Status scale_rows(const std::byte*, int64_t, float, std::byte*, const Stream&) { return absent(); }
+Status add_one(float*, int64_t, const Stream&) { return absent(); }
 Status add_gradient(float*, const float*, int64_t, const Stream&) { return absent(); }
 Status section_squares(const float*, int64_t, int, int, double*, const Stream&) { return absent(); }
 Status sum_sections(const double*, int, double*, const Stream&) { return absent(); }

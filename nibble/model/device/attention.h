@@ -19,6 +19,8 @@ public:
     Status attend(const std::byte* q, std::byte* heads, DeviceStep& step) const;
     const DeviceStack& in() const { return qkv_; }
     const DeviceLinear& out() const { return out_; }
+    DeviceStack& in() { return qkv_; }  // a trainer's biases lie elsewhere
+    DeviceLinear& out() { return out_; }
     const AttentionConfig& config() const { return config_; }
     const float* q_norm() const { return q_norm_; }  // [head_dim]; null: none
     const float* k_norm() const { return k_norm_; }

@@ -27,8 +27,6 @@ Result<std::unique_ptr<DeviceMixer>> DeviceLatentAttention::make(const BlockConf
 Status DeviceLatentAttention::forward(const DeviceInput& x, float* y, DeviceStep& step) const {
     const DeviceScope scope(step);
     const int64_t rows = step.rows, rank = config_.kv_rank;
-    const DeviceBlockBatch& batch = step.blocks[size_t(index_)];
-    const DeviceRotary rotary = step.rotary_of(config_.rope);
     NIBBLE_TRY(float* in, step.scratch.allocate_array<float>(rows * in_.rows));
     NIBBLE_CHECK(in_.forward(x, rows, in, step));
     const float *q_in = in, *c_in = in + q_part_;
@@ -60,6 +58,16 @@ Status DeviceLatentAttention::forward(const DeviceInput& x, float* y, DeviceStep
     NIBBLE_CHECK(kv_b_.forward({.x = c}, rows, kv, kv_b_.rows, step));
     NIBBLE_TRY(std::byte * q, step.scratch.allocate(rows * q_cols() * 2));
     NIBBLE_TRY(std::byte * heads, step.scratch.allocate(rows * v_cols() * 2));
+    NIBBLE_CHECK(attend(q_in, q_stride, kv, c_in + rank, in_.rows, q, heads, step));
+    return out_.forward({.x = heads}, rows, y, out_.rows, step);
+}
+
+Status DeviceLatentAttention::attend(const float* q_in, int64_t q_stride, const float* kv, const float* shared,
+                                     int64_t shared_stride, std::byte* q, std::byte* heads, DeviceStep& step) const {
+    const DeviceScope scope(step);
+    const int64_t rows = step.rows;
+    const DeviceBlockBatch& batch = step.blocks[size_t(index_)];
+    const DeviceRotary rotary = step.rotary_of(config_.rope);
     NIBBLE_TRY(std::byte * workspace, step.scratch.allocate(batch.attention->workspace_bytes));
     const cuda::KvCache cache = kv_.cache(step);
     NIBBLE_CHECK(cuda::latent_append({.tokens = rows,
@@ -70,8 +78,8 @@ Status DeviceLatentAttention::forward(const DeviceInput& x, float* y, DeviceStep
                                       .q_in = q_in,
                                       .q_stride = q_stride,
                                       .kv = kv,
-                                      .shared = c_in + rank,
-                                      .shared_stride = in_.rows,
+                                      .shared = shared,
+                                      .shared_stride = shared_stride,
                                       .slots = batch.slots,
                                       .interleaved = config_.rope.interleaved,
                                       .positions = step.positions,
@@ -80,9 +88,8 @@ Status DeviceLatentAttention::forward(const DeviceInput& x, float* y, DeviceStep
                                       .q = q},
                                      cache, step.overlap, step.stream));
     if (step.observer) NIBBLE_CHECK(step.observer->kv(prefix_, cache, batch.slots, step.rows, step.stream));
-    NIBBLE_CHECK(cuda::attend(*batch.attention, {.q = q, .table = batch.table, .work = batch.work}, cache, heads,
-                              workspace, step.overlap, step.stream));
-    return out_.forward({.x = heads}, rows, y, out_.rows, step);
+    return cuda::attend(*batch.attention, {.q = q, .table = batch.table, .work = batch.work}, cache, heads, workspace,
+                        step.overlap, step.stream);
 }
 
 Status DeviceLatentAttention::kernels(bool, const DeviceStep& step, std::vector<KernelUse>& uses) const {

@@ -19,6 +19,21 @@ public:
     }
     const Rope* rope() const override { return config_.rope.dims > 0 ? &config_.rope : nullptr; }
 
+    // Its parts, for a trainer's pass. Inner norms: of q_in [rows, q_part] where there is q_b, of c_in [rows, kv_rank].
+    DeviceStack& in() { return in_; }
+    std::optional<DeviceLinear>& q_b() { return q_b_; }
+    DeviceLinear& kv_b() { return kv_b_; }
+    DeviceLinear& out() { return out_; }
+    int64_t q_part() const { return q_part_; }
+    const float* q_norm() const { return q_norm_; }
+    const float* kv_norm() const { return kv_norm_; }
+    void use_norms(const float* q, const float* kv) { q_norm_ = q, kv_norm_ = kv; }
+    const LatentAttentionConfig& config() const { return config_; }
+    // What lies between the products: q_in, kv (kv_b's outputs) and the shared rows of keys, `stride` floats apart, to
+    // rotated queries q [rows, heads, nope + rope] and heads [rows, heads, v], both BF16.
+    Status attend(const float* q_in, int64_t q_stride, const float* kv, const float* shared, int64_t shared_stride,
+                  std::byte* q, std::byte* heads, DeviceStep& step) const;
+
 private:
     int64_t q_cols() const { return int64_t{config_.heads} * (config_.nope_dim + config_.rope.dims); }
     int64_t v_cols() const { return int64_t{config_.heads} * config_.v_dim; }

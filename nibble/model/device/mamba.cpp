@@ -20,12 +20,12 @@ Result<std::unique_ptr<DeviceMixer>> DeviceMamba::make(const BlockConfig& block,
     m->stream_ = {.seed = mamba.state_seed(), .role = static_cast<uint64_t>(block.index)};
     NIBBLE_TRY(m->in_proj_, weights.linear(mamba.in_proj()));
     NIBBLE_TRY(m->out_proj_, weights.linear(mamba.out_proj()));
-    NIBBLE_TRY(m->conv_weight_, weights.vector(mamba.conv_weight()));
-    NIBBLE_TRY(m->conv_bias_, weights.vector(mamba.conv_bias()));
-    NIBBLE_TRY(m->a_, weights.vector(mamba.a()));
-    NIBBLE_TRY(m->d_, weights.vector(mamba.d()));
-    NIBBLE_TRY(m->dt_bias_, weights.vector(mamba.dt_bias()));
-    NIBBLE_TRY(m->norm_, weights.vector(mamba.norm()));
+    NIBBLE_TRY(m->vectors_.conv_weight, weights.vector(mamba.conv_weight()));
+    NIBBLE_TRY(m->vectors_.conv_bias, weights.vector(mamba.conv_bias()));
+    NIBBLE_TRY(m->vectors_.a, weights.vector(mamba.a()));
+    NIBBLE_TRY(m->vectors_.d, weights.vector(mamba.d()));
+    NIBBLE_TRY(m->vectors_.dt_bias, weights.vector(mamba.dt_bias()));
+    NIBBLE_TRY(m->vectors_.norm, weights.vector(mamba.norm()));
     return std::unique_ptr<DeviceMixer>(std::move(m));
 }
 
@@ -41,27 +41,32 @@ Status DeviceMamba::forward(const DeviceInput& in, float* y, DeviceStep& step) c
     const int64_t rows = step.rows;
     NIBBLE_TRY(float* projected, step.scratch.allocate_array<float>(rows * in_proj_.rows));
     NIBBLE_TRY(std::byte * mixed, step.scratch.allocate(rows * shape_.inner() * 2));
-    NIBBLE_TRY(std::byte * workspace, step.scratch.allocate(cuda::mamba_workspace_bytes(shape_, rows)));
     NIBBLE_CHECK(in_proj_.forward(in, rows, projected, in_proj_.rows, step));
-    NIBBLE_CHECK(cuda::mamba_step({.shape = shape_,
-                                   .tokens = rows,
-                                   .segments = static_cast<int>(step.segments),
-                                   .longest = step.longest,
-                                   .list = step.blocks[size_t(index_)].segments,
-                                   .projected = projected,
-                                   .conv_weight = conv_weight_,
-                                   .conv_bias = conv_bias_,
-                                   .a = a_,
-                                   .d = d_,
-                                   .dt_bias = dt_bias_,
-                                   .dt_min = dt_min_,
-                                   .norm = norm_,
-                                   .eps = eps_,
-                                   .stream = stream_,
-                                   .out = mixed,
-                                   .workspace = workspace},
-                                  step.overlap, step.stream));
+    NIBBLE_CHECK(mix(projected, mixed, step));
     return out_proj_.forward({.x = mixed}, rows, y, out_proj_.rows, step);
+}
+
+Status DeviceMamba::mix(const float* projected, std::byte* mixed, DeviceStep& step) const {
+    const DeviceScope scope(step);
+    NIBBLE_TRY(std::byte * workspace, step.scratch.allocate(cuda::mamba_workspace_bytes(shape_, step.rows)));
+    return cuda::mamba_step({.shape = shape_,
+                             .tokens = step.rows,
+                             .segments = static_cast<int>(step.segments),
+                             .longest = step.longest,
+                             .list = step.blocks[size_t(index_)].segments,
+                             .projected = projected,
+                             .conv_weight = vectors_.conv_weight,
+                             .conv_bias = vectors_.conv_bias,
+                             .a = vectors_.a,
+                             .d = vectors_.d,
+                             .dt_bias = vectors_.dt_bias,
+                             .dt_min = dt_min_,
+                             .norm = vectors_.norm,
+                             .eps = eps_,
+                             .stream = stream_,
+                             .out = mixed,
+                             .workspace = workspace},
+                            step.overlap, step.stream);
 }
 
 Status DeviceMamba::kernels(bool inside, const DeviceStep& step, std::vector<KernelUse>& uses) const {

@@ -17,14 +17,29 @@ public:
     int64_t scratch_bytes(int64_t rows) const override;
     StateLayout state() const override { return {.floats = shape_.state_floats()}; }
 
+    // Its parts, for a trainer's pass.
+    DeviceLinear& in_proj() { return in_proj_; }
+    DeviceLinear& out_proj() { return out_proj_; }
+    // What lies between its products: projected [step.rows, in_proj] FP32 -> mixed [step.rows, inner] BF16.
+    Status mix(const float* projected, std::byte* mixed, DeviceStep& step) const;
+    const cuda::MambaShape& shape() const { return shape_; }
+    float eps() const { return eps_; }
+    float dt_min() const { return dt_min_; }
+    // As the kernels read them: [conv][channels], [channels], a = -exp(A_log) [heads] ...
+    struct Vectors {
+        const float *conv_weight = nullptr, *conv_bias = nullptr, *a = nullptr, *d = nullptr, *dt_bias = nullptr,
+                    *norm = nullptr;
+    };
+    const Vectors& vectors() const { return vectors_; }
+    void use_vectors(const Vectors& vectors) { vectors_ = vectors; }
+
 private:
     int index_ = 0;
     float eps_ = 0, dt_min_ = 0;
     cuda::MambaShape shape_;
     PhiloxStream stream_;  // of rounded states
     DeviceLinear in_proj_, out_proj_;
-    const float *conv_weight_ = nullptr, *conv_bias_ = nullptr, *a_ = nullptr, *d_ = nullptr, *dt_bias_ = nullptr,
-                *norm_ = nullptr;
+    Vectors vectors_;
 };
 
 }  // namespace nibble

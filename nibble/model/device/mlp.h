@@ -17,6 +17,8 @@ public:
     const MlpConfig& config() const { return config_; }
     const DeviceStack& in() const { return in_; }
     const DeviceLinear& out() const { return out_; }
+    DeviceStack& in() { return in_; }  // a trainer's biases lie elsewhere
+    DeviceLinear& out() { return out_; }
     int64_t mid_bytes(int64_t rows) const { return padded_rows(rows) * config_.intermediate * 2; }
     Status kernels(bool inside, const DeviceStep& step, std::vector<KernelUse>& uses) const override;
     int64_t scratch_bytes(int64_t rows) const override;

@@ -18,6 +18,17 @@ public:
     Status kernels(bool inside, const DeviceStep& step, std::vector<KernelUse>& uses) const override;
     int64_t scratch_bytes(int64_t rows) const override;
 
+    // Its parts, for a trainer's pass.
+    cuda::RouterConfig router() const;
+    DeviceLinear& gate() { return gate_; }
+    DeviceExperts& in() { return in_; }
+    DeviceExperts& out() { return out_; }
+    DeviceMlp* shared() { return shared_.get(); }  // null: none
+    std::optional<DeviceLinear>& to_latent() { return to_latent_; }
+    std::optional<DeviceLinear>& from_latent() { return from_latent_; }
+    const float* selection_bias() const { return selection_bias_; }
+    void use_selection_bias(const float* bias) { selection_bias_ = bias; }
+
 private:
     struct Shared {
         float* y = nullptr;              // the shared expert's output
@@ -30,7 +41,6 @@ private:
     Status run_experts(const cuda::ExpertChoice& choice, const std::byte* x, const Shared& shared, float* y, float* sum,
                        DeviceStep& step) const;
     bool combines(const DeviceStep& step) const;
-    cuda::RouterConfig router() const;
 
     // What the experts read in their first and in their second product.
     DeviceExpertRows first_rows(const cuda::ExpertChoice& choice, const std::byte* x, const Shared& shared,

@@ -56,12 +56,11 @@ Result<std::unique_ptr<DeviceRecipe>> DeviceRecipe::plan(const TrainPrecision& p
     for (size_t b = 0; b < parts.blocks.size(); ++b) {
         const Block& block = parts.blocks[b];
         const MixerConfig& mixer = block.config().mixer;
-        const bool attention = std::holds_alternative<AttentionConfig>(mixer);
         const bool mlp = std::holds_alternative<MlpConfig>(mixer) || std::holds_alternative<MoeConfig>(mixer);
         const UnitPlace place{.layer = block.config().layer, .layers = layers, .mlp = mlp};
         const UnitRules rules = unit_rules(precision, place, false), late = unit_rules(precision, place, true);
-        if (rules.quantized && !attention && !std::holds_alternative<MlpConfig>(mixer))
-            return fail("--device cuda has no quantized products of {} yet; use bf16", block.config().prefix);
+        if (rules.quantized && std::holds_alternative<MoeConfig>(mixer))
+            return fail("--device cuda has no quantized products of experts yet ({}); use bf16", block.config().prefix);
         const auto units = block.mixer().units();
         for (size_t u = 0; u < units.size(); ++u, ++number) {
             const std::string& name = units[u][0].name;

@@ -2,6 +2,7 @@
 
 #include "kernels/product_cuda.h"
 #include "kernels/train_cuda.h"
+#include "kernels/train_moe_cuda.h"
 #include "train/rank_message.h"
 #include "train/train_run.h"
 
@@ -40,6 +41,7 @@ Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create(std::shared_ptr<Par
     NIBBLE_CHECK(use_device(device.index));
     NIBBLE_CHECK(cuda::prepare_products(device));
     NIBBLE_CHECK(cuda::prepare_training(device));
+    NIBBLE_CHECK(cuda::prepare_training_experts(device));
     NIBBLE_TRY(Stream stream, Stream::create(device.index));
     NIBBLE_TRY(TrainWeights weights,
                TrainWeights::plan(parameters, config, options.train.precision, options.train.seed, pool));
@@ -80,7 +82,9 @@ Status DeviceTrainer::allocate() {
     };
     // What the driver, work lists and rotary tables take beside.
     const int64_t beside = int64_t{1} << 29;
-    auto plan = choose_memory_plan(rows, options_.micro_batch, options_.recompute,
+    NIBBLE_TRY(const int64_t most,
+               most_rows(rows, options_.micro_batch, seq, TrainWeights::most_tokens(weights_.config())));
+    auto plan = choose_memory_plan(most, options_.micro_batch, options_.recompute,
                                    std::max<int64_t>(memory.free - beside, 0), sizes);
     NIBBLE_CHECK(std::move(sized));
     if (!plan.ok()) return std::move(plan).error();

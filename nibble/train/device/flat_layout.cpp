@@ -2,8 +2,10 @@
 
 #include "base/checked.h"
 #include "kernels/train_cuda.h"
+#include "model/cpu/moe.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace nibble {
 namespace {
@@ -30,35 +32,106 @@ public:
         layout_.elements = round_up(m.at + m.elements(), flat_alignment);
         return m;
     }
-    void vectors(DType dtype) {
-        for (size_t id = 0; id < parameters_.count(); ++id) {
-            const CheckpointTensor& t = parameters_.tensors()[id];
-            if (layout_.at[id] >= 0 || t.dtype != dtype || t.shape.size() != 1 || !t.name.ends_with("norm.weight"))
-                continue;
-            layout_.at[id] = layout_.elements;
-            layout_.elements = round_up(layout_.elements + t.rows() * t.cols(), flat_alignment);
+    // Of one dtype: norms, biases (what `together` names lies adjacent), what mixers read by name.
+    Status vectors(DType dtype, std::span<const std::vector<std::string>> together) {
+        const int64_t begin = layout_.elements;
+        for (size_t id = 0; id < parameters_.count(); ++id)
+            if (is(id, dtype) && is_norm(parameters_.tensors()[id].name)) place(id);
+        layout_.norms.push_back({begin, layout_.elements - begin});
+        for (const std::vector<std::string>& names : together) {
+            NIBBLE_TRY(const size_t first, parameters_.id(names[0]));
+            if (!is(first, dtype)) continue;
+            for (const std::string& name : names) {
+                NIBBLE_TRY(const size_t id, parameters_.id(name));
+                if (!is(id, dtype)) return fail("'{}' and '{}' are not of one dtype", names[0], name);
+                layout_.at[id] = layout_.elements;
+                layout_.elements += size_of(id);
+            }
+            layout_.elements = round_up(layout_.elements, flat_alignment);
         }
+        for (size_t id = 0; id < parameters_.count(); ++id)
+            if (is(id, dtype) && is_known(parameters_.tensors()[id].name)) place(id);
+        return Ok{};
     }
 
 private:
+    // Not placed, no matrix, of this dtype.
+    bool is(size_t id, DType dtype) const {
+        const CheckpointTensor& t = parameters_.tensors()[id];
+        return layout_.at[id] < 0 && t.dtype == dtype && t.shape.size() != 2;
+    }
+    static bool is_norm(const std::string& name) {
+        return name.ends_with("norm.weight") || name.ends_with("norm_f.weight");
+    }
+    static bool is_known(const std::string& name) {
+        for (const char* end :
+             {".e_score_correction_bias", ".A_log", ".D", ".dt_bias", ".conv1d.weight", ".conv1d.bias"})
+            if (name.ends_with(end)) return true;
+        return false;
+    }
+    int64_t size_of(size_t id) const { return parameters_.tensors()[id].rows() * parameters_.tensors()[id].cols(); }
+    void place(size_t id) {
+        layout_.at[id] = layout_.elements;
+        layout_.elements = round_up(layout_.elements + size_of(id), flat_alignment);
+    }
+
     const Parameters& parameters_;
     FlatLayout& layout_;
 };
 
+FlatUnit unit_of(std::span<const Linear> parts) {
+    FlatUnit unit;
+    for (const Linear& part : parts) {
+        unit.weights.push_back(part.name + ".weight");
+        if (!part.bias.empty()) unit.biases.push_back(part.name + ".bias");
+    }
+    return unit;
+}
+
+// The router; the first products of all experts, their second ones; the shared expert's; around the experts.
+std::vector<FlatUnit> flat_units_of(const Moe& moe) {
+    std::vector<FlatUnit> all{unit_of({&moe.gate(), 1}), {}, {}};
+    const auto append = [](FlatUnit& to, FlatUnit from) {
+        std::ranges::move(from.weights, std::back_inserter(to.weights));
+        std::ranges::move(from.biases, std::back_inserter(to.biases));
+    };
+    for (const auto& expert : moe.experts()) {
+        append(all[1], unit_of(expert->in().parts));
+        append(all[2], unit_of({&expert->out(), 1}));
+    }
+    if (moe.shared())
+        for (const std::span<const Linear> unit : moe.shared()->units()) all.push_back(unit_of(unit));
+    if (moe.to_latent()) {
+        all.push_back(unit_of({&*moe.to_latent(), 1}));
+        all.push_back(unit_of({&*moe.from_latent(), 1}));
+    }
+    return all;
+}
+
 }  // namespace
+
+std::vector<FlatUnit> flat_units(const Block& block) {
+    if (const auto* moe = dynamic_cast<const Moe*>(&block.mixer())) return flat_units_of(*moe);
+    std::vector<FlatUnit> all;
+    for (const std::span<const Linear> unit : block.mixer().units()) all.push_back(unit_of(unit));
+    return all;
+}
 
 Result<FlatLayout> FlatLayout::make(const Parameters& parameters, const ModelConfig& config, const ModelParts& parts) {
     FlatLayout layout;
     FlatMaker maker(parameters, layout);
     NIBBLE_TRY(layout.embedding, maker.matrix({{config.embedding}}));
+    std::vector<std::vector<std::string>> biases;
     for (const Block& block : parts.blocks) {
-        std::vector<FlatMatrix> units;
-        for (const std::span<const Linear> unit : block.mixer().units()) {
-            std::vector<std::string> names;
-            for (const Linear& part : unit) names.push_back(part.name + ".weight");
-            NIBBLE_TRY(units.emplace_back(), maker.matrix(names));
+        std::vector<FlatMatrix>& units = layout.units.emplace_back();
+        for (const FlatUnit& unit : flat_units(block)) {
+            NIBBLE_TRY(units.emplace_back(), maker.matrix(unit.weights));
+            if (unit.biases.empty()) continue;
+            if (unit.biases.size() != unit.weights.size())
+                return fail("--device cuda does not train {}, where only some of the parts have biases",
+                            unit.weights[0]);
+            biases.push_back(unit.biases);
         }
-        layout.units.push_back(std::move(units));
     }
     layout.tied = config.head == config.embedding;
     if (layout.tied) {
@@ -67,15 +140,21 @@ Result<FlatLayout> FlatLayout::make(const Parameters& parameters, const ModelCon
         NIBBLE_TRY(layout.head, maker.matrix({{config.head}}));
     }
     layout.matrix_elements = layout.elements;
-    maker.vectors(DType::bf16);
+    NIBBLE_CHECK(maker.vectors(DType::bf16, biases));
     layout.rounded_vectors = layout.elements - layout.matrix_elements;
-    maker.vectors(DType::f32);
+    NIBBLE_CHECK(maker.vectors(DType::f32, biases));
     for (size_t id = 0; id < parameters.count(); ++id)
         if (layout.at[id] < 0)
-            return fail(
-                "parameter '{}' is not trained on --device cuda (biases and mixers other than attention and MLP "
-                "are not)",
-                parameters.tensors()[id].name);
+            return fail("parameter '{}' is not trained on --device cuda: nothing is known to read it",
+                        parameters.tensors()[id].name);
+    for (size_t b = 0; b < parts.blocks.size(); ++b) {
+        const std::vector<FlatUnit> units = flat_units(parts.blocks[b]);
+        for (size_t u = 0; u < units.size(); ++u) {
+            if (units[u].biases.empty()) continue;
+            NIBBLE_TRY(const size_t id, parameters.id(units[u].biases[0]));
+            layout.units[b][u].bias = layout.at[id];
+        }
+    }
     return layout;
 }
 

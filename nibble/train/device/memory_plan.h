@@ -32,6 +32,10 @@ struct TrainMemoryPlan {
 std::string gib_of(int64_t bytes);
 Error too_much_memory(const TrainMemoryPlan& least, int64_t free);
 
+// Rows of the largest micro-batch to try: `rows`, halved (rounded up) until they have no more than `most_tokens`
+// tokens, which is what kernels take at once. Error: `micro_batch` (0: free) or a single row has more.
+Result<int64_t> most_rows(int64_t rows, int64_t micro_batch, int64_t seq, int64_t most_tokens);
+
 // The least that is computed again, then the most rows: `micro_batch` 0 tries rows, rows / 2, rows / 4 ... (rounded up)
 // with everything kept, then the same with blocks computed again. `sizes`: TrainMemoryPlan(int64_t rows, Recompute).
 // Error: the least does not fit either, with its sizes.

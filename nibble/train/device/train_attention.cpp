@@ -40,8 +40,8 @@ Result<std::unique_ptr<TrainMixer>> TrainAttention::make(const TrainMixerParts& 
     t->eps_ = parts.model.norm_eps;
     t->config_ = config;
     t->engine_ = &engine;
-    NIBBLE_TRY(t->qkv_, TrainLinear::of(parts.units[0], engine.in()));
-    t->out_ = TrainLinear(parts.units[1], engine.out());
+    NIBBLE_TRY(t->qkv_, TrainLinear::of(parts.units[0], engine.in(), parts.vectors));
+    t->out_ = TrainLinear(parts.units[1], engine.out(), parts.vectors);
     if (config.qk_norm) {
         NIBBLE_TRY(t->q_norm_, parts.vectors.place(t->prefix_ + ".q_norm.weight"));
         NIBBLE_TRY(t->k_norm_, parts.vectors.place(t->prefix_ + ".k_norm.weight"));
@@ -54,11 +54,12 @@ Result<TrainMixerSizes> TrainAttention::sizes(int64_t n) const {
     if (!cuda::has_attention_backward(config_.head_dim))
         return fail("--device cuda does not train heads of {} dimensions yet ({})", config_.head_dim, prefix_);
     const int64_t wide = qkv_.rows(), heads = q_cols();
-    return TrainMixerSizes{.kept = {2 * n * wide, 2 * n * heads},
-                           .forward = whole(2 * n * wide) + whole(qkv_.rounded_bytes(n)) + whole(2 * n * heads),
-                           .backward = 2 * whole(2 * n * heads) + 2 * whole(2 * n * kv_cols()) + whole(2 * n * wide) +
-                                       whole(cuda::attention_backward_workspace(n, config_.heads)),
-                           .workspace = cuda::rope_backward_workspace(config_.head_dim)};
+    return TrainMixerSizes{
+        .kept = {2 * n * wide, 2 * n * heads},
+        .forward = whole(2 * n * wide) + whole(qkv_.rounded_bytes(n)) + whole(2 * n * heads),
+        .backward = 2 * whole(2 * n * heads) + 2 * whole(2 * n * kv_cols()) + whole(2 * n * wide) +
+                    whole(cuda::attention_backward_workspace(n, config_.heads)),
+        .workspace = std::max({cuda::rope_backward_workspace(config_.head_dim), qkv_.workspace(), out_.workspace()})};
 }
 
 Status TrainAttention::forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, float* y,

@@ -57,7 +57,7 @@ Status TrainPass::backward(float* gradient, float* log_probs) {
                                      .begin = upload_.at<int32_t>(begin_),
                                      .order = upload_.at<int32_t>(order_),
                                      .dx = d_stream_,
-                                     .scale = 1.0f,
+                                     .scale = weights_.config().embedding_scale,
                                      .dw = rows},
                                     stream_);
 }
@@ -72,9 +72,22 @@ Status TrainPass::block_backward(size_t b, float* gradient) {
         NIBBLE_CHECK(cuda::add_norm(
             {.tokens = tokens_, .width = hidden(), .h = kept.stream, .weight = layer.norm, .eps = eps, .out = {kept.x}},
             step_of(b).overlap, stream_));
-        NIBBLE_CHECK(mixer.forward(kept.x, kept.rest, true, nullptr, work));
+        NIBBLE_CHECK(block_forward(b, true, false));
     }
     NIBBLE_CHECK(cuda::to_rows(d_stream_, 0, tokens_, hidden(), {dy_}, step_of(b).overlap, stream_));
+    if (kept.out) {
+        NIBBLE_CHECK(cuda::norm_backward({.tokens = tokens_,
+                                          .width = hidden(),
+                                          .x = kept.out,
+                                          .weight = layer.post_norm,
+                                          .dy = dy_,
+                                          .dx = y_,
+                                          .dweight = gradient + weights_.place(layer.config.post_norm),
+                                          .eps = eps,
+                                          .workspace = workspace_},
+                                         stream_));
+        NIBBLE_CHECK(cuda::to_rows(y_, 0, tokens_, hidden(), {dy_}, work.step.overlap, stream_));
+    }
     NIBBLE_CHECK(mixer.backward(kept.x, kept.rest, dy_, dx_, gradient, work));
     return cuda::norm_backward({.tokens = tokens_,
                                 .width = hidden(),

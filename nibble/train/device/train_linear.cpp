@@ -9,9 +9,15 @@ Result<const cuda::BackPlan*> BackPlans::of(int64_t tokens, int64_t rows, int64_
     return &plans_.emplace(key, std::move(plan)).first->second;
 }
 
-Result<TrainLinear> TrainLinear::of(const FlatMatrix& weight, const DeviceStack& engine) {
+TrainLinear::TrainLinear(const FlatMatrix& weight, DeviceLinear& engine, const TrainVectors& vectors)
+    : weight_(weight) {
+    if (weight.bias >= 0 && vectors.at(weight.bias)) engine.operand.bias = vectors.at(weight.bias);
+    engine_ = engine;
+}
+
+Result<TrainLinear> TrainLinear::of(const FlatMatrix& weight, DeviceStack& engine, const TrainVectors& vectors) {
     if (engine.parts.size() != 1) return fail("{}: parts of a stack that do not multiply as one", engine.parts[0].name);
-    return TrainLinear(weight, engine.parts[0]);
+    return TrainLinear(weight, engine.parts[0], vectors);
 }
 
 const TrainProduct* TrainLinear::recipe() const { return static_cast<const TrainProduct*>(engine_.other); }
@@ -29,6 +35,10 @@ Status TrainLinear::input_gradient(const std::byte* dy, int64_t n, std::byte* dx
 
 Status TrainLinear::weight_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
                                     TrainWork& work) const {
+    if (weight_.bias >= 0)
+        NIBBLE_CHECK(cuda::column_sums(
+            {.tokens = n, .width = weight_.rows, .x = dy, .sums = gradient + weight_.bias, .workspace = work.workspace},
+            work.step.stream));
     if (const TrainProduct* p = recipe()) return p->weight_gradient(dy, x, n, gradient, add, work);
     NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, weight_.rows, weight_.cols));
     return cuda::back_weight_gradient(*plan, dy, x, gradient + weight_.at, add, work.workspace, work.step.stream)

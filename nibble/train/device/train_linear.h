@@ -8,6 +8,7 @@
 #include "train/device/flat_layout.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <tuple>
 
@@ -35,15 +36,24 @@ struct TrainWork {
     const int32_t* first = nullptr;  // [rows]: the row where a row's document begins
 };
 
+// Where the vectors of a model lie: in the flat arrays by the tensor's name, and on the device as they multiply (null
+// while nothing is loaded).
+struct TrainVectors {
+    std::function<Result<int64_t>(const std::string& tensor)> place;
+    std::function<const float*(int64_t place)> at;
+};
+
 class TrainLinear {
 public:
     TrainLinear() = default;
-    TrainLinear(const FlatMatrix& weight, const DeviceLinear& engine) : weight_(weight), engine_(engine) {}
-    // Error: parts that do not multiply as one.
-    static Result<TrainLinear> of(const FlatMatrix& weight, const DeviceStack& engine);
+    // The engine's linear then reads its biases at `vectors`. Errors: parts that do not multiply as one.
+    TrainLinear(const FlatMatrix& weight, DeviceLinear& engine, const TrainVectors& vectors);
+    static Result<TrainLinear> of(const FlatMatrix& weight, DeviceStack& engine, const TrainVectors& vectors);
 
     int64_t rows() const { return weight_.rows; }
     int64_t cols() const { return weight_.cols; }
+    // Of sums in two stages.
+    int64_t workspace() const { return weight_.bias < 0 ? 0 : cuda::column_sums_workspace(weight_.rows); }
 
     // y [n, rows] FP32, y_stride floats from row to row (0: adjacent).
     Status forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, TrainWork& work) const;
@@ -56,7 +66,7 @@ public:
     }
     // dx [n, cols] BF16 = dy [n, rows] BF16 W.
     Status input_gradient(const std::byte* dy, int64_t n, std::byte* dx, TrainWork& work) const;
-    // dW = dy^T x into `gradient` (flat), or with `add` += it.
+    // dW = dy^T x into `gradient` (flat), or with `add` += it; the sums of dy where there are biases (not with `add`).
     Status weight_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
                            TrainWork& work) const;
     Status backward(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx, float* gradient, bool add,

@@ -1,12 +1,12 @@
 // The training twins of the mixers of model/device/mixer.h: the same forward pass, part by part, so that what lies
-// between the products can be kept, and the way back. One file for each: train_attention.cpp, train_mlp.cpp.
+// between the products can be kept, and the way back. One file for each: train_attention.cpp,
+// train_latent.cpp, train_mamba.cpp, train_mlp.cpp, train_moe.cpp.
 #pragma once
 
 #include "base/checked.h"
 #include "train/device/memory_plan.h"
 #include "train/device/train_linear.h"
 
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -51,15 +51,8 @@ public:
     virtual Status publish(const std::byte* published, const Stream& stream) const = 0;
 };
 
-// Where the vectors of a model lie: in the flat arrays by the tensor's name, and on the device as they multiply (null
-// while nothing is loaded).
-struct TrainVectors {
-    std::function<Result<int64_t>(const std::string& tensor)> place;
-    std::function<const float*(int64_t place)> at;
-};
-
 // Of a block whose matrices lie at `units` (FlatLayout::units). The engine's mixer then reads its vectors where
-// `vectors` says. Error: a mixer that is not trained.
+// `vectors` says.
 Result<std::unique_ptr<TrainMixer>> make_train_mixer(const ModelConfig& model, DeviceLayer& layer,
                                                      std::span<const FlatMatrix> units, const TrainVectors& vectors);
 
@@ -71,6 +64,9 @@ struct TrainMixerParts {
     const TrainVectors& vectors;
 };
 Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const AttentionConfig& config);
+Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const LatentAttentionConfig& config);
+Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const MambaConfig& config);
 Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const MlpConfig& config);
+Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const MoeConfig& config);
 
 }  // namespace nibble

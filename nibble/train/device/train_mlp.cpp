@@ -1,6 +1,7 @@
 // kept: what the first product gave, rounded to BF16.
-#include "model/device/mlp.h"
-#include "train/device/train_mixer.h"
+#include "train/device/train_mlp.h"
+
+#include <algorithm>
 
 namespace nibble {
 namespace {
@@ -13,7 +14,8 @@ public:
     Result<TrainMixerSizes> sizes(int64_t n) const override {
         return TrainMixerSizes{.kept = {2 * n * in_.rows()},
                                .forward = whole(2 * n * in_.rows()) + whole(in_.rounded_bytes(n)) + whole(mid_bytes(n)),
-                               .backward = 2 * whole(mid_bytes(n)) + whole(2 * n * in_.rows())};
+                               .backward = 2 * whole(mid_bytes(n)) + whole(2 * n * in_.rows()),
+                               .workspace = std::max(in_.workspace(), out_.workspace())};
     }
     Status forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, float* y,
                    TrainWork& work) const override;
@@ -72,11 +74,15 @@ Status TrainMlp::backward(const std::byte* x, std::span<std::byte* const> kept, 
 
 }  // namespace
 
-Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const MlpConfig& config) {
-    const auto& mlp = static_cast<const DeviceMlp&>(*parts.layer.mixer);
-    NIBBLE_TRY(TrainLinear in, TrainLinear::of(parts.units[0], mlp.in()));
+Result<std::unique_ptr<TrainMixer>> make_train_mlp(DeviceMlp& mlp, std::span<const FlatMatrix> units,
+                                                   const TrainVectors& vectors) {
+    NIBBLE_TRY(TrainLinear in, TrainLinear::of(units[0], mlp.in(), vectors));
     return std::unique_ptr<TrainMixer>(
-        std::make_unique<TrainMlp>(config, std::move(in), TrainLinear(parts.units[1], mlp.out())));
+        std::make_unique<TrainMlp>(mlp.config(), std::move(in), TrainLinear(units[1], mlp.out(), vectors)));
+}
+
+Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const MlpConfig&) {
+    return make_train_mlp(static_cast<DeviceMlp&>(*parts.layer.mixer), parts.units, parts.vectors);
 }
 
 }  // namespace nibble

@@ -39,7 +39,6 @@ Result<std::unique_ptr<TrainPass>> TrainPass::create(const TrainWeights& weights
         if (like == pass->kinds_.end()) pass->kinds_.emplace_back().layer = b;
         if (const Rope* rope = layers[b].mixer->rope()) pass->memory_.rotary().add(*rope);
     }
-    if (pass->kinds_.empty()) return fail("--device cuda does not train models without attention yet");
     NIBBLE_CHECK(pass->allocate());
     return pass;
 }
@@ -53,6 +52,9 @@ Status TrainPass::allocate() {
         NIBBLE_TRY(const TrainMixerSizes sizes, weights_.mixer(b).sizes(n));
         for (const int64_t bytes : sizes.kept) {
             NIBBLE_TRY(to.rest.emplace_back(), kept_memory_->allocate(bytes));
+        }
+        if (!weights_.layers()[b].config.post_norm.empty()) {
+            NIBBLE_TRY(to.out, kept_memory_->allocate(2 * n * w));
         }
         return Ok{};
     };
@@ -122,7 +124,12 @@ Status TrainPass::prepare(const MicroBatch& m) {
     const Batch texts = texts_of(m);
     for (Kind& kind : kinds_) NIBBLE_CHECK(fill_kind(kind, texts));
     const RowsById by_id = rows_by_id(m.ids());
+    std::vector<cuda::MambaSegment> segments;
+    for (size_t s = 0; s < texts.segments().size(); ++s)
+        segments.push_back({.row = static_cast<int32_t>(texts.row(s)),
+                            .rows = static_cast<int32_t>(texts.segments()[s].tokens.size())});
     upload_.clear();
+    segments_ = upload_.add(std::span<const cuda::MambaSegment>(segments));
     labels_ = upload_.add(m.labels());
     first_ = upload_.add(std::span<const int32_t>(first_rows(m)));
     ids_ = upload_.add(std::span<const int32_t>(by_id.ids));
@@ -142,6 +149,7 @@ Status TrainPass::prepare(const MicroBatch& m) {
         std::vector<DeviceBlockBatch>& blocks = kind.step->blocks;
         const DeviceBlockBatch of_kind = blocks[static_cast<size_t>(weights_.layers()[kind.layer].config.index)];
         blocks.assign(weights_.layers().size(), of_kind);
+        for (DeviceBlockBatch& block : blocks) block.segments = upload_.at<cuda::MambaSegment>(segments_);
     }
     return Ok{};
 }
@@ -159,8 +167,7 @@ Status TrainPass::forward(bool keep) {
     const auto layers = weights_.layers();
     DeviceStep& step = *kinds_[0].step;
     // Not with overlap: the kernels before may have written the weights that the first products read ahead.
-    NIBBLE_CHECK(cuda::embed(weights_.published(weights_.flat().embedding), step.tokens, tokens_, hidden(),
-                             kept_[0].stream, false, stream_));
+    NIBBLE_CHECK(cuda::embed(weights_.embedding(), step.tokens, tokens_, hidden(), kept_[0].stream, false, stream_));
     for (size_t b = 0; b < layers.size(); ++b) {
         const Kept& kept = kept_[b];
         std::byte* const stream = keep ? kept.stream : kept_[b % 2].stream;  // in turns where nothing is read again
@@ -174,11 +181,10 @@ Status TrainPass::forward(bool keep) {
             norm.h = keep ? kept_[b - 1].stream : kept_[(b - 1) % 2].stream;
             norm.sum = stream;
             norm.update = y_;
+            norm.post_norm = layers[b - 1].post_norm;
         }
         NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, stream_));
-        TrainWork work = work_of(step_of(b));
-        const bool rest = keep && shape_.recompute != Recompute::block;
-        NIBBLE_CHECK(weights_.mixer(b).forward(kept.x, kept.rest, rest, y_, work));
+        NIBBLE_CHECK(block_forward(b, keep && shape_.recompute != Recompute::block, true));
     }
     const size_t last = layers.size() - 1;
     return cuda::add_norm({.tokens = tokens_,
@@ -186,10 +192,20 @@ Status TrainPass::forward(bool keep) {
                            .h = keep ? kept_[last].stream : kept_[last % 2].stream,
                            .sum = last_stream_,
                            .update = y_,
+                           .post_norm = layers[last].post_norm,
                            .weight = weights_.norm(),
                            .eps = weights_.config().norm_eps,
                            .out = {normed_}},
                           step.overlap, stream_);
+}
+
+Status TrainPass::block_forward(size_t b, bool keep, bool y) {
+    const Kept& kept = kept_[b];
+    TrainWork work = work_of(step_of(b));
+    const bool out = keep && kept.out;
+    NIBBLE_CHECK(weights_.mixer(b).forward(kept.x, kept.rest, keep, y || out ? y_ : nullptr, work));
+    if (!out) return Ok{};
+    return cuda::to_rows(y_, 0, tokens_, hidden(), {kept.out}, work.step.overlap, stream_);
 }
 
 TrainWork TrainPass::work_of(DeviceStep& step) {

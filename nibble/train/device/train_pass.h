@@ -3,7 +3,7 @@
 //
 //   stream b   the residual stream that block b reads, BF16; always kept
 //   x, rest    of a block: its normed input; what its mixer keeps (TrainMixerSizes::kept). Kept, or computed again
-//              (Recompute::block)
+//              (Recompute::block). A norm behind the mixer reads `out`, what the mixer gives rounded to BF16
 //
 // All work is queued in one stream; only prepare() may wait (for the copies of the micro-batch before last).
 #pragma once
@@ -73,6 +73,7 @@ private:
         std::byte* stream = nullptr;
         std::byte* x = nullptr;
         std::vector<std::byte*> rest;
+        std::byte* out = nullptr;  // where a norm follows
     };
     TrainPass(const TrainWeights& weights, const TrainPassShape& shape, const DeviceInfo& device, const Stream& stream,
               Workspace host)
@@ -90,6 +91,8 @@ private:
     int64_t hidden() const { return weights_.config().hidden; }
 
     TrainWork work_of(DeviceStep& step);
+    // Mixer of a block from its normed input; `y`: wanted. Without `keep` nothing stays that only backward() reads.
+    Status block_forward(size_t block, bool keep, bool y);
     // The gradient of the stream through a block: d_stream_ += ...
     Status block_backward(size_t block, float* gradient);
     // Logits in slabs, log-probabilities; with `gradient` the way back to normed_, whose gradient goes to dx_.
@@ -118,7 +121,7 @@ private:
     int64_t tokens_ = 0;
     DeviceUpload upload_, slope_upload_;
     CopyGuard copied_, slopes_copied_;
-    int64_t labels_ = 0, slopes_ = 0, first_ = 0, ids_ = 0, begin_ = 0, order_ = 0, unique_ = 0;
+    int64_t segments_ = 0, labels_ = 0, slopes_ = 0, first_ = 0, ids_ = 0, begin_ = 0, order_ = 0, unique_ = 0;
 };
 
 }  // namespace nibble

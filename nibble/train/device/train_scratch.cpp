@@ -37,6 +37,7 @@ Result<TrainScratch> TrainScratch::make(const TrainWeights& weights, const Train
         NIBBLE_TRY(const TrainMixerSizes sizes, weights.mixer(b).sizes(n));
         int64_t of_block = whole(2 * padded_rows(n) * w), forward = sizes.forward;
         for (const int64_t bytes : sizes.kept) of_block += whole(bytes);
+        if (!weights.layers()[b].config.post_norm.empty()) of_block += whole(2 * n * w);
         rest += of_block;
         largest_rest = std::max(largest_rest, of_block);
         if (auto problem = engine.attention()) {

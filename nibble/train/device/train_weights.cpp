@@ -1,13 +1,17 @@
 #include "train/device/train_weights.h"
 
 #include "base/checked.h"
+#include "kernels/train_cuda.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace nibble {
 namespace {
 
 std::byte* bytes_at(const void* p) { return const_cast<std::byte*>(static_cast<const std::byte*>(p)); }
+
+constexpr int64_t most_kernel_rows = 65535;  // the second dimension of a grid
 
 Linear head_linear(const ModelConfig& config, const Head& head) {
     Linear l;
@@ -19,20 +23,18 @@ Linear head_linear(const ModelConfig& config, const Head& head) {
 }  // namespace
 
 Status TrainWeights::check(const ModelConfig& config) {
-    const auto refuse = [](const std::string& what) { return fail("--device cuda does not train {} yet", what); };
-    if (config.norm_plus_one) return refuse("norms that multiply by 1 + w");
-    if (config.embedding_scale != 1.0f) return refuse("scaled embeddings");
-    for (const BlockConfig& block : config.blocks) {
-        if (!block.post_norm.empty()) return refuse("norms behind a mixer (" + block.post_norm + ")");
-        if (const auto* a = std::get_if<AttentionConfig>(&block.mixer)) {
-            if (a->qkv_bias || a->out_bias) return refuse("biases (" + block.prefix + ")");
-        } else if (const auto* mlp = std::get_if<MlpConfig>(&block.mixer)) {
-            if (mlp->bias) return refuse("biases (" + block.prefix + ")");
-        } else {
-            return refuse("mixers other than attention and MLP (" + block.prefix + ")");
-        }
-    }
-    return Ok{};
+    const bool attends = std::ranges::any_of(config.blocks, [](const BlockConfig& block) {
+        return std::holds_alternative<AttentionConfig>(block.mixer) ||
+               std::holds_alternative<LatentAttentionConfig>(block.mixer);
+    });
+    return attends ? Status(Ok{}) : fail("--device cuda does not train models without attention yet");
+}
+
+int64_t TrainWeights::most_tokens(const ModelConfig& config) {
+    int64_t rows = 1;  // of a token
+    for (const BlockConfig& block : config.blocks)
+        if (const auto* moe = std::get_if<MoeConfig>(&block.mixer)) rows = std::max<int64_t>(rows, moe->top_k);
+    return most_kernel_rows / rows;
 }
 
 Result<TrainWeights> TrainWeights::plan(std::shared_ptr<Parameters> parameters, const ModelConfig& config,
@@ -66,12 +68,16 @@ Status TrainWeights::make_parts(DeviceWeights& weights) {
         NIBBLE_TRY(DeviceLayer layer, DeviceLayer::make(config_, parts_.blocks[b], weights));
         NIBBLE_TRY(const int64_t norm, vectors.place(layer.config.norm));
         layer.norm = vectors.at(norm);
+        if (!layer.config.post_norm.empty()) {
+            NIBBLE_TRY(const int64_t post_norm, vectors.place(layer.config.post_norm));
+            layer.post_norm = vectors.at(post_norm);
+        }
         NIBBLE_TRY(auto mixer, make_train_mixer(config_, layer, flat_.units[b], vectors));
         mixers_.push_back(std::move(mixer));
         layers_.push_back(std::move(layer));
     }
     NIBBLE_TRY(head_, weights.linear(head_linear(config_, parts_.head)));
-    train_head_ = TrainLinear(flat_.head, head_);
+    train_head_ = TrainLinear(flat_.head, head_, vectors);
     NIBBLE_TRY(const int64_t norm, vectors.place(config_.norm));
     norm_ = vectors.at(norm);
     return Ok{};
@@ -87,7 +93,7 @@ Status TrainWeights::load(int gradients, const FlatShard& shard, const DeviceInf
     shard_ = shard;
     NIBBLE_TRY(operands_, DeviceArena::create(device.index, operand_bytes_ + DeviceWeights::staging_bytes));
     const int64_t size = 3 * shard_bytes(shard) + published_bytes() + gradients * master_bytes();
-    NIBBLE_TRY(arrays_, DeviceArena::create(device.index, size + (12 + gradients) * DeviceArena::alignment));
+    NIBBLE_TRY(arrays_, DeviceArena::create(device.index, size + (13 + gradients) * DeviceArena::alignment));
     for (Kept* kept : {&master_, &m_, &v_}) {
         NIBBLE_TRY(kept->matrices, arrays_->allocate_array<float>(shard.elements()));
         NIBBLE_TRY(kept->vectors, arrays_->allocate_array<float>(flat_.vector_elements()));
@@ -97,6 +103,9 @@ Status TrainWeights::load(int gradients, const FlatShard& shard, const DeviceInf
     }
     NIBBLE_TRY(published_, arrays_->allocate(2 * flat_.elements));
     NIBBLE_TRY(vectors_, arrays_->allocate_array<float>(flat_.vector_elements()));
+    if (scales()) {
+        NIBBLE_TRY(scaled_, arrays_->allocate(2 * flat_.embedding.elements()));
+    }
     gradients_.clear();
     for (int i = 0; i < gradients; ++i) {
         NIBBLE_TRY(float* one, arrays_->allocate_array<float>(flat_.elements));
@@ -130,12 +139,18 @@ Status TrainWeights::upload(const StoredTrainState* states) {
 }
 
 Status TrainWeights::republish() {
-    for (const auto& mixer : mixers_) NIBBLE_CHECK(mixer->publish(published_, *stream_));
-    NIBBLE_CHECK(train_head_.publish(published_, *stream_));
     const int64_t count = flat_.vector_elements();
     NIBBLE_CHECK(copy_on_device(bytes_at(vectors_), bytes_at(master_.vectors), 4 * count, *stream_));
-    if (flat_.rounded_vectors == 0) return Ok{};
-    return cuda::round_rows(vectors_, flat_.rounded_vectors, false, *stream_);
+    if (flat_.rounded_vectors > 0) NIBBLE_CHECK(cuda::round_rows(vectors_, flat_.rounded_vectors, false, *stream_));
+    if (config_.norm_plus_one)
+        for (const FlatLayout::Range& norms : flat_.norms)
+            if (norms.count > 0)
+                NIBBLE_CHECK(cuda::add_one(vectors_ + (norms.at - flat_.matrix_elements), norms.count, *stream_));
+    for (const auto& mixer : mixers_) NIBBLE_CHECK(mixer->publish(published_, *stream_));
+    NIBBLE_CHECK(train_head_.publish(published_, *stream_));
+    if (!scales()) return Ok{};
+    return cuda::scale_rows(published(flat_.embedding), flat_.embedding.elements(), config_.embedding_scale, scaled_,
+                            *stream_);
 }
 
 Status TrainWeights::copy_from(const float* device, std::vector<std::vector<float>>& to) {

@@ -13,15 +13,19 @@ namespace nibble {
 
 class TrainWeights {
 public:
-    // What a device trainer has kernels for, by one line of error: dense decoders of attention and MLP.
+    // What a device trainer has kernels for, by one line of error.
     static Status check(const ModelConfig& config);
+    // Tokens that its kernels take at once: rows of activations, and of experts' inputs.
+    static int64_t most_tokens(const ModelConfig& config);
     // Sizes alone. Errors: what check() and DeviceRecipe::plan() say.
     static Result<TrainWeights> plan(std::shared_ptr<Parameters> parameters, const ModelConfig& config,
                                      const TrainPrecision& precision, uint64_t seed, ThreadPool& pool);
     // Of the engine's layers, and the recipe's copies.
     int64_t operand_bytes() const { return operand_bytes_ + recipe_->bytes(); }
     int64_t master_bytes() const { return 4 * flat_.elements; }  // of masters, of each state, of a gradient
-    int64_t published_bytes() const { return 2 * flat_.elements + 4 * flat_.vector_elements(); }
+    int64_t published_bytes() const {
+        return 2 * flat_.elements + 4 * flat_.vector_elements() + (scales() ? 2 * flat_.embedding.elements() : 0);
+    }
 
     // Of masters, and of each state, of a rank.
     int64_t shard_bytes(const FlatShard& shard) const { return 4 * (shard.elements() + flat_.vector_elements()); }
@@ -57,11 +61,7 @@ public:
     const float* norm() const { return norm_; }
     // The same for a model that serves them.
     DeviceModel::Weights served() const {
-        return {.config = config_,
-                .layers = layers_,
-                .embedding = published(flat_.embedding),
-                .norm = norm_,
-                .head = head_};
+        return {.config = config_, .layers = layers_, .embedding = embedding(), .norm = norm_, .head = head_};
     }
 
     // Of the element at `at`, which lies here.
@@ -81,10 +81,13 @@ public:
     int gradient_buffers() const { return static_cast<int>(gradients_.size()); }
     std::byte* published() const { return published_; }  // BF16, row-major
     const std::byte* published(const FlatMatrix& matrix) const { return published_ + 2 * matrix.at; }
+    // BF16 [vocab, hidden], as rows enter the stream: scaled where the model says so.
+    const std::byte* embedding() const { return scales() ? scaled_ : published(flat_.embedding); }
     // Of a norm's tensor, in the flat arrays.
     int64_t place(const std::string& tensor) const;
 
 private:
+    bool scales() const { return config_.embedding_scale != 1.0f; }
     Status make_parts(DeviceWeights& weights);
     Status copy_owned(const Kept& device, std::vector<std::vector<float>>& to);
 
@@ -107,6 +110,7 @@ private:
     Kept master_, m_, v_;
     float* vectors_ = nullptr;  // as they multiply
     std::byte* published_ = nullptr;
+    std::byte* scaled_ = nullptr;
     std::vector<float*> gradients_;
 };
 

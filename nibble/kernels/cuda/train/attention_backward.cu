@@ -1,10 +1,11 @@
-// The way back through causal attention, on mma.sync.m16n8k16: heads of 96 dimensions, and GPUs other than Hopper,
-// where attention_backward_wide.cu has no kernels. Blocks of 64 rows by 64 rows, four warps of 16 rows each.
+// The way back through causal attention, on mma.sync.m16n8k16: heads of 96, 192 and 256 dimensions, and GPUs other than
+// Hopper, where attention_backward_wide.cu has no kernels. Blocks of 64 rows by 64 rows, four warps of 16 rows each.
 //
 //   dq    a thread block per 64 queries and head: first their sums (the logarithm to base 2 of sum 2^s) and
 //         sum(dO * O), then over the keys again: P = 2^(s - sum), dS = P * (dO V^T - sum(dO * O)), dQ += dS K
 //   dkv   a thread block per 64 keys and KV head, over its heads and their queries: dV += P^T dO, dK += dS^T Q
 //
+// Heads of more than 128 dimensions make dV and dK in two launches, since the registers hold one of them.
 // Sums run over blocks in ascending order, heads first: one order for every launch.
 #include "kernels/cuda/common/elementwise.cuh"
 #include "kernels/cuda/train/attention_args.cuh"
@@ -215,7 +216,9 @@ __global__ void __launch_bounds__(threads) dq_kernel(const __grid_constant__ Att
     store_rows<Dim>(a.dq + 2 * head * Dim, query0 + 16 * warp, a.tokens, a.d_stride, dq, a.scale);
 }
 
-template <int Dim>
+enum class Of : uint8_t { both, keys, values };
+
+template <int Dim, Of Which>
 __global__ void __launch_bounds__(threads) dkv_kernel(const __grid_constant__ AttentionBackArgs args) {
     extern __shared__ __align__(128) uint8_t shared_tiles[];
     __shared__ float sum_of[block], delta_of[block];
@@ -232,7 +235,8 @@ __global__ void __launch_bounds__(threads) dkv_kernel(const __grid_constant__ At
     Tile<Dim>::load(k_tile, a.k + 2 * kv_head * Dim, key0, a.tokens, kv_stride);
     Tile<Dim>::load(v_tile, a.v + 2 * kv_head * Dim, key0, a.tokens, kv_stride);
     const int last_key = min(key0 + block, rows) - 1;
-    float dk[Dim / 8][4] = {}, dv[Dim / 8][4] = {};
+    constexpr bool keys = Which != Of::values, values = Which != Of::keys;
+    float dk[keys ? Dim / 8 : 1][4] = {}, dv[values ? Dim / 8 : 1][4] = {};
     for (int head = kv_head * group; head < (kv_head + 1) * group; ++head)
         for (int query0 = key0; query0 < rows; query0 += block) {
             if (lowest_key(a, query0) > last_key) break;  // and of all behind it
@@ -249,7 +253,7 @@ __global__ void __launch_bounds__(threads) dkv_kernel(const __grid_constant__ At
             wait_for_copies();
             float p[8][4], dp[8][4];  // keys by queries
             scores<Dim>(p, k_tile, 16 * warp, q_tile);
-            scores<Dim>(dp, v_tile, 16 * warp, do_tile);
+            if constexpr (keys) scores<Dim>(dp, v_tile, 16 * warp, do_tile);
 #pragma unroll
             for (int t = 0; t < 8; ++t)
 #pragma unroll
@@ -258,19 +262,24 @@ __global__ void __launch_bounds__(threads) dkv_kernel(const __grid_constant__ At
                     const int key = key0 + 16 * warp + g + 8 * (i / 2);
                     const bool visible = key <= query0 + at && key >= lowest_of[at];
                     p[t][i] = visible ? exp2f(fmaf(p[t][i], args.factor, -sum_of[at])) : 0.0f;
-                    dp[t][i] = p[t][i] * (dp[t][i] - delta_of[at]);
+                    if constexpr (keys) dp[t][i] = p[t][i] * (dp[t][i] - delta_of[at]);
                 }
-            add_product<Dim>(dv, p, do_tile);
-            add_product<Dim>(dk, dp, q_tile);
+            if constexpr (values) add_product<Dim>(dv, p, do_tile);
+            if constexpr (keys) add_product<Dim>(dk, dp, q_tile);
         }
-    store_rows<Dim>(a.dk + 2 * kv_head * Dim, key0 + 16 * warp, a.tokens, a.d_stride, dk, a.scale);
-    store_rows<Dim>(a.dv + 2 * kv_head * Dim, key0 + 16 * warp, a.tokens, a.d_stride, dv, 1.0f);
+    if constexpr (keys) store_rows<Dim>(a.dk + 2 * kv_head * Dim, key0 + 16 * warp, a.tokens, a.d_stride, dk, a.scale);
+    if constexpr (values) store_rows<Dim>(a.dv + 2 * kv_head * Dim, key0 + 16 * warp, a.tokens, a.d_stride, dv, 1.0f);
 }
 
 template <int Dim>
 cudaError_t prepare_dim() {
     if (const cudaError_t code = allow_shared_memory(dq_kernel<Dim>, 4 * Tile<Dim>::bytes)) return code;
-    return allow_shared_memory(dkv_kernel<Dim>, 4 * Tile<Dim>::bytes);
+    if constexpr (Dim <= 128) {
+        return allow_shared_memory(dkv_kernel<Dim, Of::both>, 4 * Tile<Dim>::bytes);
+    } else {
+        if (const cudaError_t code = allow_shared_memory(dkv_kernel<Dim, Of::keys>, 4 * Tile<Dim>::bytes)) return code;
+        return allow_shared_memory(dkv_kernel<Dim, Of::values>, 4 * Tile<Dim>::bytes);
+    }
 }
 
 template <int Dim>
@@ -279,8 +288,13 @@ cudaError_t run_dim(const AttentionBackArgs& args, cudaStream_t stream) {
     dq_kernel<Dim>
         <<<dim3(blocks, static_cast<unsigned>(args.a.q_heads)), threads, 4 * Tile<Dim>::bytes, stream>>>(args);
     if (const cudaError_t code = cudaGetLastError()) return code;
-    dkv_kernel<Dim>
-        <<<dim3(blocks, static_cast<unsigned>(args.a.kv_heads)), threads, 4 * Tile<Dim>::bytes, stream>>>(args);
+    const dim3 of_keys(blocks, static_cast<unsigned>(args.a.kv_heads));
+    if constexpr (Dim <= 128) {
+        dkv_kernel<Dim, Of::both><<<of_keys, threads, 4 * Tile<Dim>::bytes, stream>>>(args);
+    } else {
+        dkv_kernel<Dim, Of::keys><<<of_keys, threads, 4 * Tile<Dim>::bytes, stream>>>(args);
+        dkv_kernel<Dim, Of::values><<<of_keys, threads, 4 * Tile<Dim>::bytes, stream>>>(args);
+    }
     return cudaGetLastError();
 }
 
@@ -290,6 +304,8 @@ cudaError_t prepare_attention_backward() {
     if (const cudaError_t code = prepare_dim<64>()) return code;
     if (const cudaError_t code = prepare_dim<96>()) return code;
     if (const cudaError_t code = prepare_dim<128>()) return code;
+    if (const cudaError_t code = prepare_dim<192>()) return code;
+    if (const cudaError_t code = prepare_dim<256>()) return code;
     return prepare_attention_backward_wide();
 }
 
@@ -300,6 +316,8 @@ cudaError_t launch_attention_backward(const AttentionBackward& a, bool wide, cud
     if (a.dim == 64) return run_dim<64>(args, stream);
     if (a.dim == 96) return run_dim<96>(args, stream);
     if (a.dim == 128) return run_dim<128>(args, stream);
+    if (a.dim == 192) return run_dim<192>(args, stream);
+    if (a.dim == 256) return run_dim<256>(args, stream);
     return cudaErrorInvalidValue;
 }
 

@@ -49,6 +49,13 @@ Status norm_backward(const NormBackward& n, const Stream& stream) {
     return cuda_status(launch_norm_backward(n, queue_of(stream)), "norm_backward: kernel launch");
 }
 
+int64_t column_sums_workspace(int64_t width) { return int64_t{4} * column_parts * width; }
+
+Status column_sums(const ColumnSums& c, const Stream& stream) {
+    if (c.tokens < 1 || c.width < 1 || !c.x == !c.wide) return fail("column_sums: {} rows of {}", c.tokens, c.width);
+    return cuda_status(launch_column_sums(c, queue_of(stream)), "column_sums: kernel launch");
+}
+
 Status activate_backward(const ActivateBackward& a, const Stream& stream) {
     NIBBLE_CHECK(check_rows("activate_backward", a.tokens, a.width));
     NIBBLE_CHECK(check_aligned("activate_backward", {a.in, a.d_mid, a.d_in, a.mid}));
@@ -80,14 +87,14 @@ Status rope_backward(const RopeRows& r, std::byte* d_qkv, float* dq_norm, float*
                        "rope_backward: kernel launch");
 }
 
-bool has_attention_backward(int dim) { return dim == 64 || dim == 96 || dim == 128; }
+bool has_attention_backward(int dim) { return dim == 64 || dim == 96 || dim == 128 || dim == 192 || dim == 256; }
 
 // Of every row and head: the logarithm of its sum, and sum(dO * O).
 int64_t attention_backward_workspace(int64_t tokens, int q_heads) { return 8 * tokens * q_heads; }
 
 Status attention_backward(const AttentionBackward& a, const Stream& stream) {
     if (!has_attention_backward(a.dim))
-        return fail("attention_backward: heads of {} dimensions have no kernel (64, 96, 128)", a.dim);
+        return fail("attention_backward: heads of {} dimensions have no kernel (64, 96, 128, 192, 256)", a.dim);
     if (a.tokens < 1 || a.kv_heads < 1 || a.q_heads < a.kv_heads || a.q_heads % a.kv_heads || a.q_heads > 65535)
         return fail("attention_backward: {} tokens, {} heads on {}", a.tokens, a.q_heads, a.kv_heads);
     if (a.d_stride % 8) return fail("attention_backward: rows lie {} apart, not a multiple of 8", a.d_stride);
@@ -108,6 +115,14 @@ Status embedding_backward(const EmbeddingBackward& e, const Stream& stream) {
     NIBBLE_CHECK(check_rows("embedding_backward", e.unique, e.width));
     NIBBLE_CHECK(check_aligned("embedding_backward", {e.dx, e.dw}));
     return cuda_status(launch_embedding_backward(e, queue_of(stream)), "embedding_backward: kernel launch");
+}
+
+Status scale_rows(const std::byte* from, int64_t count, float scale, std::byte* to, const Stream& stream) {
+    return cuda_status(launch_scale_rows(from, count, scale, to, queue_of(stream)), "scale_rows: kernel launch");
+}
+
+Status add_one(float* x, int64_t count, const Stream& stream) {
+    return cuda_status(launch_add_one(x, count, queue_of(stream)), "add_one: kernel launch");
 }
 
 Status add_gradient(float* to, const float* from, int64_t count, const Stream& stream) {

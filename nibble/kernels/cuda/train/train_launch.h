@@ -11,7 +11,11 @@ namespace nibble::cuda {
 // H200 eight times.
 inline constexpr int sum_parts = 1056;
 
+// The same of column_sums(), whose rows are read in a moment.
+inline constexpr int column_parts = 128;
+
 cudaError_t launch_norm_backward(const NormBackward& n, cudaStream_t stream);
+cudaError_t launch_column_sums(const ColumnSums& c, cudaStream_t stream);
 struct ActivateBackwardArgs {
     const std::byte* in = nullptr;
     const std::byte* d_mid = nullptr;
@@ -34,6 +38,8 @@ cudaError_t launch_attention_backward_wide(const AttentionBackArgs& args, cudaSt
 cudaError_t prepare_label_loss();
 cudaError_t launch_label_loss(const LabelLoss& l, cudaStream_t stream);
 cudaError_t launch_embedding_backward(const EmbeddingBackward& e, cudaStream_t stream);
+cudaError_t launch_scale_rows(const std::byte* from, int64_t count, float scale, std::byte* to, cudaStream_t stream);
+cudaError_t launch_add_one(float* x, int64_t count, cudaStream_t stream);
 cudaError_t launch_add_gradient(float* to, const float* from, int64_t count, cudaStream_t stream);
 // each: elements of a section, a multiple of 4.
 cudaError_t launch_section_squares(const float* x, int64_t count, int64_t each, int first, int sections, double* parts,

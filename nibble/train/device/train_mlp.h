@@ -1,0 +1,13 @@
+// The MLP's twin as a part of another mixer (a shared expert).
+#pragma once
+
+#include "model/device/mlp.h"
+#include "train/device/train_mixer.h"
+
+namespace nibble {
+
+// units: of its first product and of its second.
+Result<std::unique_ptr<TrainMixer>> make_train_mlp(DeviceMlp& mlp, std::span<const FlatMatrix> units,
+                                                   const TrainVectors& vectors);
+
+}  // namespace nibble

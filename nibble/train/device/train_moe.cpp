@@ -1,0 +1,287 @@
+// A mixture of experts. Nothing waits for the number of tokens that an expert has: its products find it on the device.
+//
+// kept: the router's logits and choice; the outputs of the experts' first products in sorted order, rounded to BF16;
+// the shared expert's; around experts that see a latent width, what they read and the sum of what they give.
+#include "kernels/train_moe_cuda.h"
+#include "model/device/moe.h"
+#include "train/device/train_mlp.h"
+
+#include <algorithm>
+
+namespace nibble {
+namespace {
+
+// The same linear of all experts: grouped products.
+class TrainExperts {
+public:
+    TrainExperts() = default;
+    static Result<TrainExperts> of(const FlatMatrix& weights, const DeviceExperts& engine) {
+        if (engine.parts.size() != 1 || engine.parts[0].w4a16)
+            return fail("{}: experts that do not multiply as one product", weights.name);
+        if (weights.bias >= 0) return fail("--device cuda does not train experts with biases yet ({})", weights.name);
+        TrainExperts t;
+        t.weights_ = weights;
+        t.engine_ = &engine;
+        return t;
+    }
+    int64_t rows() const { return engine_->rows; }
+    int64_t cols() const { return engine_->cols; }
+
+    Status forward(const DeviceExpertRows& in, float* y, TrainWork& work) const {
+        return engine_->forward(in, y, work.step);
+    }
+    Status input_gradient(const std::byte* dy, int64_t slots, const int32_t* begin, std::byte* dx,
+                          TrainWork& work) const {
+        return cuda::experts_input_gradient(shape(slots), begin, dy, work.published + 2 * weights_.at, dx,
+                                            work.step.stream)
+            .within(weights_.name);
+    }
+    Status weight_gradient(const std::byte* dy, const std::byte* x, int64_t slots, const int32_t* begin,
+                           float* gradient, TrainWork& work) const {
+        return cuda::experts_weight_gradient(shape(slots), begin, dy, x, gradient + weights_.at, work.step.stream)
+            .within(weights_.name);
+    }
+    // The operands of experts lie one after the other, and whole tiles of 64 rows as one.
+    Status publish(const std::byte* published, const Stream& stream) const {
+        const int64_t all = engine_->experts * rows(), each = rows() % 64 == 0 ? all : rows();
+        auto* tiles = const_cast<std::byte*>(engine_->parts[0].weights.first.tiles);
+        for (int64_t row = 0; row < all; row += each) {
+            const MatrixView values{DType::bf16, each, cols(), published + 2 * (weights_.at + row * cols())};
+            NIBBLE_CHECK(cuda::make_operand(values, each, 0, tiles, stream));
+            tiles += cuda::operand_bytes(each, cols());
+        }
+        return Ok{};
+    }
+
+private:
+    cuda::ExpertsShape shape(int64_t slots) const {
+        return {.experts = static_cast<int>(engine_->experts), .slots = slots, .rows = rows(), .cols = cols()};
+    }
+
+    FlatMatrix weights_;
+    const DeviceExperts* engine_ = nullptr;
+};
+
+class TrainMoe : public TrainMixer {
+public:
+    static Result<std::unique_ptr<TrainMixer>> make(const TrainMixerParts& parts, const MoeConfig& config);
+
+    Result<TrainMixerSizes> sizes(int64_t n) const override;
+    Status forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, float* y,
+                   TrainWork& work) const override;
+    Status backward(const std::byte* x, std::span<std::byte* const> kept, const std::byte* dy, std::byte* dx,
+                    float* gradient, TrainWork& work) const override;
+    Status publish(const std::byte* published, const Stream& stream) const override;
+
+private:
+    enum Buffer : size_t { logits, experts, weights, begin, rows, places, wide, latent, sum, shared };
+    static cuda::Routing routing_of(std::span<std::byte* const> kept);
+    // dx of what the experts read, from dy of the sum of what they give; both [tokens, width].
+    Status experts_backward(const std::byte* x, std::span<std::byte* const> kept, const std::byte* dy, std::byte* dx,
+                            float* d_weights, float* gradient, TrainWork& work) const;
+
+    MoeConfig config_;
+    int64_t hidden_ = 0, width_ = 0;  // width: that experts see
+    DeviceMoe* engine_ = nullptr;
+    TrainLinear gate_, to_latent_, from_latent_;
+    TrainExperts in_, out_;
+    std::unique_ptr<TrainMixer> shared_;  // null: none
+};
+
+Result<std::unique_ptr<TrainMixer>> TrainMoe::make(const TrainMixerParts& parts, const MoeConfig& config) {
+    auto t = std::make_unique<TrainMoe>();
+    auto& engine = static_cast<DeviceMoe&>(*parts.layer.mixer);
+    t->config_ = config;
+    t->hidden_ = parts.model.hidden;
+    t->width_ = config.latent > 0 ? config.latent : t->hidden_;
+    t->engine_ = &engine;
+    if (config.experts % 8)
+        return fail("--device cuda does not train {} experts: their number must be a multiple of 8 ({})",
+                    config.experts, parts.layer.config.prefix);
+    std::span<const FlatMatrix> units = parts.units;
+    t->gate_ = TrainLinear(units[0], engine.gate(), parts.vectors);
+    NIBBLE_TRY(t->in_, TrainExperts::of(units[1], engine.in()));
+    NIBBLE_TRY(t->out_, TrainExperts::of(units[2], engine.out()));
+    units = units.subspan(3);
+    if (engine.shared()) {
+        NIBBLE_TRY(t->shared_, make_train_mlp(*engine.shared(), units.first(2), parts.vectors));
+        units = units.subspan(2);
+    }
+    if (engine.to_latent()) {
+        t->to_latent_ = TrainLinear(units[0], *engine.to_latent(), parts.vectors);
+        t->from_latent_ = TrainLinear(units[1], *engine.from_latent(), parts.vectors);
+    }
+    if (config.selection_bias) {
+        NIBBLE_TRY(const int64_t at, parts.vectors.place(parts.layer.config.prefix + ".gate.e_score_correction_bias"));
+        if (parts.vectors.at(at)) engine.use_selection_bias(parts.vectors.at(at));
+    }
+    return std::unique_ptr<TrainMixer>(std::move(t));
+}
+
+Result<TrainMixerSizes> TrainMoe::sizes(int64_t n) const {
+    const int64_t slots = n * config_.top_k, inner = config_.expert.intermediate;
+    const int64_t narrow = config_.latent > 0 ? 2 * n * width_ : 0;
+    TrainMixerSizes s{.kept = {4 * n * config_.experts, 4 * slots, 4 * slots, 4 * (config_.experts + 1), 4 * slots,
+                               4 * slots, 2 * slots * in_.rows(), narrow, narrow},
+                      .workspace = std::max({gate_.workspace(), to_latent_.workspace(), from_latent_.workspace()})};
+    TrainMixerSizes of_shared;
+    if (shared_) {
+        NIBBLE_TRY(of_shared, shared_->sizes(n));
+        s.kept.insert(s.kept.end(), of_shared.kept.begin(), of_shared.kept.end());
+        s.workspace = std::max(s.workspace, of_shared.workspace);
+    }
+    const int64_t of_experts = whole(4 * slots * in_.rows()) + whole(2 * slots * inner) + whole(4 * slots * width_);
+    const int64_t around = config_.latent > 0 ? whole(4 * n * width_) : 0;
+    s.forward = (shared_ ? whole(4 * n * hidden_) : 0) + std::max(of_shared.forward, of_experts + around);
+    const int64_t back = 2 * whole(2 * slots * width_) + 2 * whole(2 * slots * inner) + whole(2 * slots * in_.rows());
+    s.backward = whole(4 * slots) + whole(2 * n * config_.experts) + 3 * whole(2 * n * hidden_) + 2 * whole(narrow) +
+                 std::max(of_shared.backward, back);
+    return s;
+}
+
+cuda::Routing TrainMoe::routing_of(std::span<std::byte* const> kept) {
+    const auto words = [&](Buffer b) { return reinterpret_cast<int32_t*>(kept[b]); };
+    return {.experts = words(experts),
+            .weights = reinterpret_cast<float*>(kept[weights]),
+            .begin = words(begin),
+            .rows = words(rows),
+            .places = words(places)};
+}
+
+Status TrainMoe::forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, float* y,
+                         TrainWork& work) const {
+    DeviceStep& step = work.step;
+    const DeviceScope scope(step);
+    const int64_t n = step.rows, slots = n * config_.top_k;
+    const cuda::Routing routing = routing_of(kept);
+    auto* scores = reinterpret_cast<float*>(kept[logits]);
+    NIBBLE_CHECK(gate_.forward(x, n, scores, 0, work));
+    float* of_shared = nullptr;
+    if (shared_) {
+        NIBBLE_TRY(of_shared, step.scratch.allocate_array<float>(n * hidden_));
+        NIBBLE_CHECK(shared_->forward(x, kept.subspan(shared), keep, y ? of_shared : nullptr, work));
+    }
+    NIBBLE_CHECK(
+        cuda::route(engine_->router(), scores, engine_->selection_bias(), n, routing, step.overlap, step.stream));
+    const std::byte* read = x;
+    if (config_.latent > 0) {
+        NIBBLE_TRY(float* narrow, step.scratch.allocate_array<float>(n * width_));
+        NIBBLE_CHECK(to_latent_.forward(x, n, narrow, 0, work));
+        NIBBLE_CHECK(cuda::to_rows(narrow, 0, n, width_, {kept[latent]}, step.overlap, step.stream));
+        read = kept[latent];
+    }
+    NIBBLE_TRY(float* in, step.scratch.allocate_array<float>(slots * in_.rows()));
+    NIBBLE_CHECK(in_.forward({.x = read, .rows = routing.rows, .n = slots, .begin = routing.begin}, in, work));
+    if (keep) NIBBLE_CHECK(cuda::to_rows(in, 0, slots, in_.rows(), {kept[wide]}, step.overlap, step.stream));
+    if (!y && config_.latent == 0) return Ok{};
+    NIBBLE_TRY(std::byte * mid, step.scratch.allocate(2 * slots * config_.expert.intermediate));
+    NIBBLE_TRY(float* outputs, step.scratch.allocate_array<float>(slots * width_));
+    NIBBLE_CHECK(cuda::activate(config_.expert.activation, config_.expert.gated, in, in_.rows(), slots,
+                                config_.expert.intermediate, {mid}, step.overlap, step.stream));
+    NIBBLE_CHECK(out_.forward({.x = mid, .n = slots, .begin = routing.begin}, outputs, work));
+    cuda::CombineExperts combine{.tokens = n, .width = width_, .top_k = config_.top_k, .y = outputs};
+    if (config_.latent == 0) {
+        combine.shared = of_shared;
+        combine.sum = y;
+        return cuda::combine_experts(combine, routing, step.overlap, step.stream);
+    }
+    combine.rows = kept[sum];
+    NIBBLE_CHECK(cuda::combine_experts(combine, routing, step.overlap, step.stream));
+    if (!y) return Ok{};
+    NIBBLE_CHECK(from_latent_.forward(kept[sum], n, y, 0, work));
+    return of_shared ? cuda::add_rows(y, of_shared, n * hidden_, step.overlap, step.stream) : Status(Ok{});
+}
+
+Status TrainMoe::experts_backward(const std::byte* x, std::span<std::byte* const> kept, const std::byte* dy,
+                                  std::byte* dx, float* d_weights, float* gradient, TrainWork& work) const {
+    DeviceStep& step = work.step;
+    const DeviceScope scope(step);
+    const int64_t n = step.rows, slots = n * config_.top_k, inner = config_.expert.intermediate;
+    const cuda::Routing routing = routing_of(kept);
+    NIBBLE_TRY(std::byte * sorted, step.scratch.allocate(2 * slots * width_));
+    NIBBLE_TRY(std::byte * d_sorted, step.scratch.allocate(2 * slots * width_));
+    NIBBLE_TRY(std::byte * mid, step.scratch.allocate(2 * slots * inner));
+    NIBBLE_TRY(std::byte * d_mid, step.scratch.allocate(2 * slots * inner));
+    NIBBLE_TRY(std::byte * d_in, step.scratch.allocate(2 * slots * in_.rows()));
+    NIBBLE_CHECK(cuda::embed(dy, routing.rows, slots, width_, d_sorted, step.overlap, step.stream));
+    NIBBLE_CHECK(out_.input_gradient(d_sorted, slots, routing.begin, d_mid, work));
+    NIBBLE_CHECK(cuda::experts_activate_backward({.activation = config_.expert.activation,
+                                                  .gated = config_.expert.gated,
+                                                  .slots = slots,
+                                                  .width = inner,
+                                                  .places = routing.places,
+                                                  .weights = routing.weights,
+                                                  .in = kept[wide],
+                                                  .d_mid = d_mid,
+                                                  .d_in = d_in,
+                                                  .mid = mid,
+                                                  .d_weights = d_weights},
+                                                 step.stream));
+    NIBBLE_CHECK(out_.weight_gradient(d_sorted, mid, slots, routing.begin, gradient, work));
+    NIBBLE_CHECK(cuda::embed(x, routing.rows, slots, width_, sorted, step.overlap, step.stream));
+    NIBBLE_CHECK(in_.weight_gradient(d_in, sorted, slots, routing.begin, gradient, work));
+    NIBBLE_CHECK(in_.input_gradient(d_in, slots, routing.begin, d_sorted, work));
+    return cuda::sum_slots(
+        {.tokens = n, .width = width_, .top_k = config_.top_k, .places = routing.places, .rows = d_sorted, .out = dx},
+        step.stream);
+}
+
+Status TrainMoe::backward(const std::byte* x, std::span<std::byte* const> kept, const std::byte* dy, std::byte* dx,
+                          float* gradient, TrainWork& work) const {
+    DeviceStep& step = work.step;
+    const DeviceScope scope(step);
+    const int64_t n = step.rows;
+    NIBBLE_TRY(float* d_weights, step.scratch.allocate_array<float>(n * config_.top_k));
+    NIBBLE_TRY(std::byte * d_logits, step.scratch.allocate(2 * n * config_.experts));
+    // Parts of dx, each rounded to BF16.
+    std::byte *of_router = nullptr, *of_shared = nullptr, *of_latent = nullptr;
+    NIBBLE_TRY(of_router, step.scratch.allocate(2 * n * hidden_));
+    if (shared_) {
+        NIBBLE_TRY(of_shared, step.scratch.allocate(2 * n * hidden_));
+        NIBBLE_CHECK(shared_->backward(x, kept.subspan(shared), dy, of_shared, gradient, work));
+    }
+    const auto router = [&]() -> Status {
+        NIBBLE_CHECK(cuda::route_backward({.config = engine_->router(),
+                                           .tokens = n,
+                                           .logits = reinterpret_cast<const float*>(kept[logits]),
+                                           .experts = routing_of(kept).experts,
+                                           .d_weights = d_weights,
+                                           .d_logits = d_logits},
+                                          step.stream));
+        return gate_.backward(d_logits, x, n, of_router, gradient, false, work);
+    };
+    if (config_.latent == 0) {
+        NIBBLE_CHECK(experts_backward(x, kept, dy, dx, d_weights, gradient, work));
+        NIBBLE_CHECK(router());
+    } else {
+        NIBBLE_TRY(std::byte * d_sum, step.scratch.allocate(2 * n * width_));
+        NIBBLE_TRY(std::byte * d_latent, step.scratch.allocate(2 * n * width_));
+        NIBBLE_TRY(of_latent, step.scratch.allocate(2 * n * hidden_));
+        NIBBLE_CHECK(from_latent_.backward(dy, kept[sum], n, d_sum, gradient, false, work));
+        NIBBLE_CHECK(experts_backward(kept[latent], kept, d_sum, d_latent, d_weights, gradient, work));
+        NIBBLE_CHECK(router());
+        NIBBLE_CHECK(to_latent_.backward(d_latent, x, n, of_latent, gradient, false, work));
+    }
+    return cuda::sum_slots(
+        {.tokens = n, .width = hidden_, .more = {of_latent ? of_latent : dx, of_router, of_shared}, .out = dx},
+        step.stream);
+}
+
+Status TrainMoe::publish(const std::byte* published, const Stream& stream) const {
+    NIBBLE_CHECK(gate_.publish(published, stream));
+    NIBBLE_CHECK(in_.publish(published, stream));
+    NIBBLE_CHECK(out_.publish(published, stream));
+    if (config_.latent > 0) {
+        NIBBLE_CHECK(to_latent_.publish(published, stream));
+        NIBBLE_CHECK(from_latent_.publish(published, stream));
+    }
+    return shared_ ? shared_->publish(published, stream) : Status(Ok{});
+}
+
+}  // namespace
+
+Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const MoeConfig& config) {
+    return TrainMoe::make(parts, config);
+}
+
+}  // namespace nibble
