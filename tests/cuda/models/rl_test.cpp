@@ -34,6 +34,38 @@ Json rl_llama() {
             {"hidden_act", "silu"}};
 }
 
+Json rl_mixture() {
+    Json config = rl_llama();
+    config.erase("architectures");
+    config.update({{"model_type", "qwen3_moe"},
+                   {"num_experts", 16},
+                   {"num_experts_per_tok", 4},
+                   {"moe_intermediate_size", 136},
+                   {"norm_topk_prob", true}});
+    return config;
+}
+
+Json rl_hybrid() {
+    Json config = rl_llama();
+    for (const char* key : {"architectures", "rms_norm_eps", "hidden_act", "rope_theta"}) config.erase(key);
+    config.update({{"model_type", "nemotron_h"},
+                   {"hybrid_override_pattern", "M*EM"},
+                   {"num_hidden_layers", 4},
+                   {"layer_norm_epsilon", 1e-5},
+                   {"mlp_hidden_act", "relu2"},
+                   {"n_routed_experts", 16},
+                   {"n_shared_experts", 1},
+                   {"num_experts_per_tok", 3},
+                   {"moe_intermediate_size", 128},
+                   {"moe_shared_expert_intermediate_size", 320},
+                   {"mamba_num_heads", 8},
+                   {"mamba_head_dim", 64},
+                   {"n_groups", 2},
+                   {"ssm_state_size", 128},
+                   {"conv_kernel", 4}});
+    return config;
+}
+
 RlConfig gpu_config() {
     RlConfig c{.prompts = 8, .generations = 8, .steps = 30, .length = 128};
     c.optimizer.learning_rate = 3e-3;
@@ -48,10 +80,10 @@ struct GpuRun {
     std::vector<float> masters;
 };
 
-GpuRun run_on_gpu(const RlConfig& config, int count, int64_t row_tokens) {
+GpuRun run_on_gpu(const RlConfig& config, int count, int64_t row_tokens, const Json& model = rl_llama()) {
     ThreadPool pool;
     GpuRun run;
-    auto parameters = random_start(rl_llama(), DType::bf16, 7, pool);
+    auto parameters = random_start(model, DType::bf16, 7, pool);
     EXPECT_TRUE(parameters.ok()) << parameters.error().message();
     const int64_t answers = config.prompts * config.generations;
     const auto trainer = DeviceTrainer::create(*parameters,
@@ -99,6 +131,19 @@ TEST(CudaPolicyLoop, NoBitDiffersBetweenRolloutAndTraining) {
                 EXPECT_EQ(one.steps[s].reward, two.steps[s].reward);
             }
             EXPECT_EQ(one.masters, two.masters);
+        }
+    }
+}
+
+// Choices of experts and states of Mamba-2 included.
+TEST(CudaPolicyLoop, NoBitDiffersInOtherFamilies) {
+    for (const Json& model : {rl_mixture(), rl_hybrid()}) {
+        const GpuRun run = run_on_gpu(gpu_config(), 3, 1024, model);
+        ASSERT_EQ(run.steps.size(), 3u);
+        for (const RlStep& s : run.steps) {
+            EXPECT_GT(s.metrics.tokens, 1000);
+            EXPECT_EQ(s.metrics.mismatch_tokens, 0) << model["model_type"] << ", step " << s.step;
+            EXPECT_GT(s.update.gradient_norm, 0);
         }
     }
 }

@@ -103,12 +103,17 @@ Json config_of(const TrainedShape& s) {
 }
 
 // Vectors that a random start leaves at 0 or 1 get values of their own, so that a bias that is not added shows.
+// Those that enter the stream stay small beside the embedding: were tokens alike but for it, the gradients of queries
+// and keys would be rests of sums that cancel.
 void move_vectors(Parameters& parameters) {
     std::mt19937 random(11);
-    std::uniform_real_distribution<float> some(-0.2f, 0.2f);
-    for (size_t id = 0; id < parameters.count(); ++id)
-        if (parameters.tensors()[id].shape.size() == 1)
-            for (float& x : parameters.master(id)) x += some(random);
+    std::uniform_real_distribution<float> some(-1.0f, 1.0f);
+    for (size_t id = 0; id < parameters.count(); ++id) {
+        const CheckpointTensor& t = parameters.tensors()[id];
+        if (t.shape.size() != 1) continue;
+        const bool to_stream = t.name.ends_with("o_proj.bias") || t.name.ends_with("down_proj.bias");
+        for (float& x : parameters.master(id)) x += (to_stream ? 0.01f : 0.2f) * some(random);
+    }
 }
 
 // Every token prefers the experts in an order of its own, by steps that no rounding between here and the CPU bridges:
@@ -211,14 +216,19 @@ TEST_P(CudaTraining, GradientsAreTheCpus) {
     double worst = 0;
     int idle = 0;
     for (size_t id = 0; id < got.size(); ++id) {
+        const std::string& name = trainer->parameters().tensors()[id].name;
         const auto w = (*cpu)->gradients().gradient(id);
-        ASSERT_EQ(w.size(), got[id].size());
+        if (w.empty()) {  // nothing reached it
+            EXPECT_TRUE(std::ranges::all_of(got[id], [](float x) { return x == 0; })) << name;
+            idle += name.find(".experts.") != std::string::npos;
+            continue;
+        }
+        ASSERT_EQ(w.size(), got[id].size()) << name;
         double apart = 0, ww = 0, gg = 0, gw = 0;
         for (size_t i = 0; i < w.size(); ++i) {
             const double a = got[id][i], b = w[i];
             apart += (a - b) * (a - b), ww += b * b, gg += a * a, gw += a * b;
         }
-        const std::string& name = trainer->parameters().tensors()[id].name;
         if (name.ends_with("e_score_correction_bias")) {  // no gradient goes through a choice
             EXPECT_EQ(ww, 0) << name;
             EXPECT_EQ(gg, 0) << name;
@@ -234,14 +244,12 @@ TEST_P(CudaTraining, GradientsAreTheCpus) {
             EXPECT_LT(apart, 4e-4 * of_query) << name;
             continue;
         }
-        if (name.find(".experts.") != std::string::npos && ww == 0) {  // nobody chose it
-            EXPECT_EQ(gg, 0) << name;
-            ++idle;
-            continue;
-        }
         ASSERT_GT(ww, 0) << name;
-        EXPECT_LT(std::sqrt(apart / ww), 2e-2) << name;
-        EXPECT_GT(gw / std::sqrt(gg * ww), 0.9995) << name;
+        // A number a head, summed over all tokens with signs that cancel: where weights move by so much that gradients
+        // of matrices change by 2 % on the CPU, these change by 3 to 4 %, A_log by up to 13 %.
+        const bool of_heads = name.ends_with(".A_log") || name.ends_with(".D") || name.ends_with(".dt_bias");
+        EXPECT_LT(std::sqrt(apart / ww), of_heads ? 5e-2 : 2e-2) << name;
+        EXPECT_GT(gw / std::sqrt(gg * ww), of_heads ? 0.998 : 0.9995) << name;
         worst = std::max(worst, std::sqrt(apart / ww));
     }
     // One expert of each mixture, two matrices or three.
@@ -484,12 +492,13 @@ TEST(CudaTrainingRecipes, OtherFamiliesFollowTheCpus) {
 
 TEST(CudaTrainingMemory, RefusesWhatDoesNotFit) {
     ThreadPool pool;
-    const TrainedShape s{.name = "llama", .layers = 64, .seq = 8192};
+    // 156 GiB of activations.
+    const TrainedShape s{.name = "llama", .head_dim = 128, .heads = 64, .layers = 80, .seq = 8192};
     const auto made = DeviceTrainer::create(
         start_of(s, pool),
-        {.device = tested_device(), .rows = 100, .seq = s.seq, .micro_batch = 100, .recompute = Recompute::none}, pool);
+        {.device = tested_device(), .rows = 7, .seq = s.seq, .micro_batch = 7, .recompute = Recompute::none}, pool);
     ASSERT_FALSE(made.ok());
-    for (const char* part : {"micro-batches of 100 rows does not fit", "activations", "are free"})
+    for (const char* part : {"micro-batches of 7 rows does not fit", "activations", "are free"})
         EXPECT_THAT(made.error().message(), HasSubstr(part));
 }
 
