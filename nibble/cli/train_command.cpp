@@ -367,8 +367,10 @@ Result<Outcome> train(const TrainConfig& config, const TrainFlags& flags, const 
 }
 
 // Ranks of one machine take a GPU each, from the one that --device names on.
-Status choose_device(const TrainFlags& flags, const RankPlace& place, DeviceChoice& device) {
+Status choose_device(const TrainFlags& flags, const TrainPrecision& precision, const RankPlace& place,
+                     DeviceChoice& device) {
     const int ranks = place.alone() ? std::max(1, flags.ranks) : place.size;
+    NIBBLE_CHECK(check_device_precision(precision, ranks));
     NIBBLE_CHECK(open_device(device));
     if (ranks == 1) return Ok{};
     NIBBLE_TRY(const auto list, list_devices());
@@ -387,7 +389,7 @@ Result<Outcome> run_train(TrainFlags flags) {
     NIBBLE_TRY(DeviceChoice device, parse_device(flags.device));
     NIBBLE_TRY(const TrainConfig config, train_config(flags));
     NIBBLE_TRY(const RankPlace place, rank_place());
-    if (device.cuda) NIBBLE_CHECK(choose_device(flags, place, device));
+    if (device.cuda) NIBBLE_CHECK(choose_device(flags, config.precision, place, device));
     if (place.rank == 0) NIBBLE_CHECK(check_output(config));
     NIBBLE_TRY(const JobRanks ranks, JobRanks::join(flags.ranks, version_text() + "\n" + train_identity(config)));
     auto outcome = train(config, flags, device, ranks);

@@ -34,6 +34,7 @@ struct Operand {
     float scale = 1.0f;                  // of every output, unless
     const float* row_scales = nullptr;   // [rows]
     const float* tile_scales = nullptr;  // fp8_block128: [ceil(rows / 128), ceil(cols / 128)], instead of both
+    int tile_rows = 128;                 // of a tile scale: 128, or 1 (blocks of 1 x 128; not codes, not experts)
     const float* bias = nullptr;         // [rows]
 };
 int64_t operand_bytes(int64_t rows, int64_t cols);

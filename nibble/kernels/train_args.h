@@ -101,4 +101,15 @@ struct AdamW {
     bool decay = false;
 };
 
+// Scales of fp8 that follow from the steps before, as DelayedScale (train/train_products.h) has them: where there is a
+// number that was seen, it becomes the newest of the history, the scale follows from the largest of that, and 0 was
+// seen.
+struct DelayedScales {
+    int64_t count = 0, history = 0;
+    float* scales = nullptr;     // [count]
+    float* seen = nullptr;       // [count]
+    float* histories = nullptr;  // [count, history]
+    float largest = 448;         // of the format
+};
+
 }  // namespace nibble::cuda

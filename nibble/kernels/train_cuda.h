@@ -26,6 +26,12 @@ Status prepare_training(const DeviceInfo& device);
 struct BackProducts;  // dX and dW of a linear, for one number of tokens
 struct BackShape {
     int64_t tokens = 0, rows = 0, cols = 0;  // of W [rows, cols]
+    bool scaled = false;                     // products with BackScale
+};
+// What multiplies the finished sum, on the device; null: nothing.
+struct BackScale {
+    const float* factor = nullptr;
+    const float* ends = nullptr;  // {0, 1}
 };
 struct BackPlan {
     BackShape shape;
@@ -36,10 +42,10 @@ Result<BackPlan> plan_back_products(const BackShape& shape, const DeviceInfo& de
 inline constexpr int64_t back_workspace_bytes = int64_t{32} << 20;
 // dx [tokens, cols] BF16 = dy [tokens, rows] BF16 times w [rows, cols] BF16.
 Status back_input_gradient(const BackPlan& plan, const std::byte* dy, const std::byte* w, std::byte* dx,
-                           std::byte* workspace, const Stream& stream);
+                           std::byte* workspace, const Stream& stream, const BackScale& scale = {});
 // dw [rows, cols] FP32 = dy^T x, or with `add` += it.
 Status back_weight_gradient(const BackPlan& plan, const std::byte* dy, const std::byte* x, float* dw, bool add,
-                            std::byte* workspace, const Stream& stream);
+                            std::byte* workspace, const Stream& stream, const BackScale& scale = {});
 
 // ---- Norms, activations, rotary embedding --------------------------------------------------------------------------
 

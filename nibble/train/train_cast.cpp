@@ -1,29 +1,10 @@
 #include "train/train_cast.h"
 
-#include "formats/fp8.h"
-#include "formats/mx.h"
-#include "formats/stochastic.h"
-
 #include <algorithm>
 #include <atomic>
-#include <cfloat>
-#include <cmath>
 
 namespace nibble {
 namespace {
-
-constexpr int64_t nv_group = 16, mx_group = 32, fp8_group = 128;
-
-float e4m3_round(float x) { return e4m3_to_float(e4m3_from_float_saturating(x)); }
-float e5m2_round(float x) { return e5m2_to_float(e5m2_from_float(std::clamp(x, -e5m2_max, e5m2_max))); }
-
-int64_t padded(int64_t cols, CastFormat format) {
-    const int64_t block = format == CastFormat::nvfp4                                               ? nv_group
-                          : format == CastFormat::mxfp8                                             ? mx_group
-                          : format == CastFormat::fp8_block || format == CastFormat::fp8_block2 ? fp8_group
-                                                                                                    : 1;
-    return (cols + block - 1) / block * block;
-}
 
 float largest_of(const float* x, int64_t n) {
     float most = 0;
@@ -50,24 +31,6 @@ void encode16(float* x, uint8_t scale, NvScale tensor, const PhiloxBlock* random
     counts.zero_blocks += any && scale == 0;
 }
 
-// Squared error of a block under a scale, in element order.
-float error16(const float* x, uint8_t scale, NvScale tensor) {
-    const float e = nv_element_scale(scale, tensor), s = e4m3_to_float(scale);
-    float sum = 0;
-    for (int i = 0; i < nv_group; ++i) {
-        const float d = e2m1_to_float(e2m1_from_float(x[i] * e)) * s * tensor.decode - x[i];
-        sum += d * d;
-    }
-    return sum;
-}
-
-uint8_t choose16(const float* x, const CastRule& rule, NvScale tensor) {
-    const float b = largest_of(x, nv_group);
-    if (!rule.four_over_six) return nv_block_scale(b, tensor);
-    const uint8_t six = nv_factor_scale(b, 1.0f, tensor), four = nv_factor_scale(b, 1.5f, tensor);
-    return error16(x, four, tensor) < error16(x, six, tensor) ? four : six;
-}
-
 // One scale for 16 rows and 16 columns; rows that are not there count for nothing.
 void encode_square(CastOperand& o, int64_t row, int64_t col, NvScale tensor, Counts& counts) {
     const int64_t last = std::min(row + nv_group, o.rows);
@@ -79,7 +42,7 @@ void encode_square(CastOperand& o, int64_t row, int64_t col, NvScale tensor, Cou
 }
 
 void cast_nvfp4(CastOperand& o, const CastRule& rule, const CastRandom& random, ThreadPool& pool) {
-    const float largest = rule.four_over_six ? 6 * 256.0f : 6 * 448.0f;
+    const float largest = nv_largest(rule);
     o.divisor = largest;
     o.scale_codes.resize(o.values.size() / nv_group);
     o.scale.assign(rule.row_scaled ? static_cast<size_t>(o.rows) : 1, o.amax);
@@ -97,9 +60,8 @@ void cast_nvfp4(CastOperand& o, const CastRule& rule, const CastRandom& random, 
                 continue;
             }
             PhiloxBlock bits{};
-            if (rule.stochastic)
-                bits = random.block(static_cast<uint64_t>(r), static_cast<uint64_t>(c / nv_group));
-            const uint8_t scale = choose16(row + c, rule, tensor);
+            if (rule.stochastic) bits = random.block(static_cast<uint64_t>(r), static_cast<uint64_t>(c / nv_group));
+            const uint8_t scale = nv_choose_scale(row + c, largest_of(row + c, nv_group), rule, tensor);
             o.scale_codes[static_cast<size_t>((r * o.cols + c) / nv_group)] = scale;
             encode16(row + c, scale, tensor, rule.stochastic ? &bits : nullptr, counts);
         }
@@ -112,7 +74,6 @@ void cast_nvfp4(CastOperand& o, const CastRule& rule, const CastRandom& random, 
 
 void cast_blocks(CastOperand& o, const CastRule& rule, ThreadPool& pool) {
     const int64_t blocks = o.cols / fp8_group, step = rule.square ? fp8_group : 1;
-    const bool power = rule.format == CastFormat::fp8_block2;
     o.scale = {1.0f};
     o.block_scales.resize(static_cast<size_t>(o.rows * blocks));
     pool.parallel_for((o.rows + step - 1) / step, [&](int64_t part) {
@@ -121,14 +82,11 @@ void cast_blocks(CastOperand& o, const CastRule& rule, ThreadPool& pool) {
             float most = 0;
             for (int64_t r = first; r < last; ++r)
                 most = std::max(most, largest_of(o.values.data() + r * o.cols + b * fp8_group, fp8_group));
-            const float up = power ? fp8_power_of_two(fp8_current_scale(most, e4m3_max)) : 0;
-            // Weights as `nibble quantize` makes them, inputs as the engine does.
-            const float down =
-                power ? 1 / up : fp8_scale(most, rule.square ? Arithmetic::reciprocal : Arithmetic::true_division);
+            const BlockScale scale = fp8_block_scale(most, rule);
             for (int64_t r = first; r < last; ++r) {
-                o.block_scales[static_cast<size_t>(r * blocks + b)] = down;
+                o.block_scales[static_cast<size_t>(r * blocks + b)] = scale.down;
                 float* x = o.values.data() + r * o.cols + b * fp8_group;
-                for (int64_t i = 0; i < fp8_group; ++i) x[i] = e4m3_round(power ? x[i] * up : x[i] / down);
+                for (int64_t i = 0; i < fp8_group; ++i) x[i] = e4m3_to_float(scale.code(x[i]));
             }
         }
     });
@@ -143,7 +101,7 @@ void cast_mx(CastOperand& o, ThreadPool& pool) {
             const uint8_t scale = mx_scale_up(largest_of(x, mx_group));
             o.scale_codes[static_cast<size_t>((r * o.cols + c) / mx_group)] = scale;
             const float up = mx_inverse_scale(scale), down = e8m0_to_float(scale);
-            for (int64_t i = 0; i < mx_group; ++i) x[i] = e4m3_round(x[i] * up) * down;
+            for (int64_t i = 0; i < mx_group; ++i) x[i] = e4m3_rounded(x[i] * up) * down;
         }
     });
 }
@@ -154,64 +112,15 @@ void cast_tensor(CastOperand& o, CastFormat format, std::optional<float> given, 
     o.scale = {1 / scale};
     pool.parallel_for(o.rows, [&](int64_t r) {
         float* x = o.values.data() + r * o.cols;
-        for (int64_t i = 0; i < o.cols; ++i) x[i] = e4m3 ? e4m3_round(x[i] * scale) : e5m2_round(x[i] * scale);
+        for (int64_t i = 0; i < o.cols; ++i) x[i] = e4m3 ? e4m3_rounded(x[i] * scale) : e5m2_rounded(x[i] * scale);
     });
 }
 
 }  // namespace
 
-NvScale nv_tensor_scale(float t, float largest) {
-    float encode = std::min(largest / t, FLT_MAX);
-    if (t == 0 || encode == 0) encode = 1;
-    return {encode, 1 / encode};
-}
-
-uint8_t nv_block_scale(float b, NvScale tensor) {
-    const float m = tensor.encode * (1.0f / 6.0f);
-    return e4m3_from_float_saturating(std::min(b * m, FLT_MAX));
-}
-
-float nv_element_scale(uint8_t block, NvScale tensor) {
-    return std::min(1 / (e4m3_to_float(block) * tensor.decode), FLT_MAX);
-}
-
-uint8_t nv_factor_scale(float b, float factor, NvScale tensor) {
-    const float base = b / 6.0f * tensor.encode;
-    return e4m3_from_float_saturating(std::min(base * factor, e4m3_max));
-}
-
-uint8_t e2m1_stochastic_byte(float x, uint8_t byte) {
-    const float a = magnitude(x);
-    const uint8_t sign = float_bits(x) >> 31 ? 8 : 0;
-    if (!(a < e2m1_max)) return static_cast<uint8_t>(7 | (a == a ? sign : 0));
-    const float step = a < 2 ? 0.5f : a < 4 ? 1.0f : 2.0f;
-    const float t = std::fma(static_cast<float>(byte) * 0x1p-8f, step, a);
-    uint8_t code = 7;
-    while (e2m1_to_float(code) > t) --code;
-    return static_cast<uint8_t>(code | sign);
-}
-
-float fp8_current_scale(float amax, float largest) {
-    if (!(amax > 0) || !is_finite(amax)) return 1;
-    const float scale = largest / amax;
-    return is_finite(scale) ? scale : bf16_to_float(0x7F7F);  // the largest finite BF16
-}
-
-float fp8_power_of_two(float scale) { return float_from_bits(float_bits(scale) & 0xFF800000u); }
-
-uint8_t mx_scale_up(float amax) {
-    const float r = amax * (1.0f / 448.0f);
-    const uint32_t bits = float_bits(r), exponent = bits >> 23, mantissa = bits & 0x7FFFFFu;
-    if (is_nan_bits(bits)) return 255;
-    if (exponent == 255) return 254;
-    if (bits == 0) return 0;
-    if (exponent == 0) return mantissa <= 0x400000u ? 0 : 1;
-    return static_cast<uint8_t>(mantissa && exponent < 254 ? exponent + 1 : exponent);
-}
-
 CastOperand cast_rows(const float* x, int64_t rows, int64_t cols, int64_t stride, const CastRule& rule,
                       const CastRandom& random, std::optional<float> fp8_scale, ThreadPool& pool) {
-    CastOperand o{.rows = rows, .cols = padded(cols, rule.rotate ? CastFormat::nvfp4 : rule.format)};
+    CastOperand o{.rows = rows, .cols = cast_padded(cols, rule)};
     o.values.resize(static_cast<size_t>(rows * o.cols));
     std::vector<float> most(static_cast<size_t>(rows));
     pool.parallel_for(rows, [&](int64_t r) {

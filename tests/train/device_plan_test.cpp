@@ -1,5 +1,6 @@
 // What a GPU trainer plans on the host: places of parameters, order of sums, memory.
 #include "train/device/accumulation.h"
+#include "train/device/device_recipe.h"
 #include "train/device/flat_layout.h"
 #include "train/device/memory_plan.h"
 #include "train/device/micro_batch.h"
@@ -286,6 +287,29 @@ TEST(TrainMemoryPlan, RefusesWithTheNumbers) {
     for (const char* part : {"micro-batches of 8 rows", "parameters 10.00 GiB", "activations 64.00 GiB",
                              "together 74.00 GiB", "40.00 GiB are free"})
         EXPECT_THAT(message, HasSubstr(part));
+}
+
+// Every recipe by name, on one GPU and on two: nothing, or the words of the refusal.
+TEST(DevicePrecision, IsTakenOrRefusedByName) {
+    struct Case {
+        const char* name;
+        const char* one = "";
+        const char* two = "on 2 GPUs is not built: use bf16, or one GPU";
+    };
+    for (const Case& c :
+         {Case{"bf16", "", ""}, Case{"fp8"}, Case{"fp8_block"}, Case{"fp8_delayed"}, Case{"mxfp8"}, Case{"nvfp4"},
+          Case{"nvfp4_no_rht"}, Case{"fp32", "fp32 has no products", "fp32 has no products"},
+          Case{"nibble_nvfp4", "nibble_nvfp4 has no products", "nibble_nvfp4 has no products"}})
+        for (const int ranks : {1, 2}) {
+            const auto precision = train_precision_from_name(c.name);
+            ASSERT_TRUE(precision.ok()) << c.name;
+            const Status status = check_device_precision(*precision, ranks);
+            const std::string want = ranks == 1 ? c.one : c.two;
+            EXPECT_EQ(status.ok(), want.empty()) << c.name << ", " << ranks;
+            if (!want.empty() && !status.ok()) {
+                EXPECT_THAT(status.error().message(), HasSubstr(want));
+            }
+        }
 }
 
 }  // namespace

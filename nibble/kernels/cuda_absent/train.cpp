@@ -11,11 +11,12 @@ Error absent() { return fail("this build has no CUDA (configure with -DNIBBLE_CU
 
 Status prepare_training(const DeviceInfo&) { return absent(); }
 Result<BackPlan> plan_back_products(const BackShape&, const DeviceInfo&) { return absent(); }
-Status back_input_gradient(const BackPlan&, const std::byte*, const std::byte*, std::byte*, std::byte*, const Stream&) {
+Status back_input_gradient(const BackPlan&, const std::byte*, const std::byte*, std::byte*, std::byte*, const Stream&,
+                           const BackScale&) {
     return absent();
 }
 Status back_weight_gradient(const BackPlan&, const std::byte*, const std::byte*, float*, bool, std::byte*,
-                            const Stream&) {
+                            const Stream&, const BackScale&) {
     return absent();
 }
 int64_t norm_backward_workspace(int64_t) { return 0; }

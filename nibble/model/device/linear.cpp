@@ -62,7 +62,7 @@ Status run_w4a16(const DeviceLinear& l, const DeviceInput& in, int64_t n, float*
 
 Result<InputPlan> DeviceLinear::plan(int64_t n, const DeviceStep& step, bool whole_rows) const {
     InputPlan out;
-    if (step.observer) return out;
+    if (step.observer || other) return out;
     if (operand.codes && cols % 128 == 0 && (whole_rows || activation != ActivationFormat::fp8_token))
         out.order.codes = activation, out.order.input_scale = input_scale;
     if (!w4a16) return out;
@@ -79,7 +79,8 @@ Result<bool> DeviceLinear::activates(int64_t n, bool gated, const DeviceStep& st
 }
 
 Result<bool> DeviceLinear::takes_side(const DeviceLinear& side, const DeviceStep& step) const {
-    if (!w4a16 || step.observer || side.w4a16 || side.activation != ActivationFormat::none) return false;
+    if (!w4a16 || step.observer || other || side.other || side.w4a16 || side.activation != ActivationFormat::none)
+        return false;
     NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(1, rows, cols, by_turns));
     return cuda::takes_side(plan, side.operand);
 }
@@ -104,6 +105,7 @@ Status DeviceLinear::forward(const DeviceInput& from, int64_t n, float* y, int64
         return run_w4a16(*this, from, n, y, f, step).within(name);
     }
     if (from.norm.h || from.side.w) return fail("{}: this product makes no norm and no other product", name);
+    if (other) return other->forward(x, n, y, y_stride, operand.bias, step).within(name);
     cuda::ProductInput in{.x = x, .codes = true, .tokens = n};
     if (operand.codes && from.ordered) {
         const float* scales = cuda::scales_behind(const_cast<std::byte*>(x), n, cols);
@@ -125,13 +127,15 @@ Status DeviceLinear::forward_rounded(const DeviceInput& in, int64_t n, std::byte
         return cuda::to_rows(exact, 0, n, rows, {y}, step.overlap, step.stream).within(name);
     }
     if (step.observer) NIBBLE_CHECK(step.observer->input(names, in.x, n, cols, step.stream).within(name));
+    if (other) return other->forward_rounded(in.x, n, y, operand.bias, step).within(name);
     NIBBLE_TRY(const cuda::ProductInput x,
                product_input(activation, input_scale, in.x, n, cols, {.codes = operand.codes}, step).within(name));
     return cuda::rounded_product(x, operand, y, rows, step.overlap, step.stream).within(name);
 }
 
 int64_t DeviceLinear::rounded_bytes(int64_t n) const {
-    return !w4a16 && cuda::has_rounded_product(operand, n) ? 0 : aligned(4 * n * rows);
+    const bool rounds = other ? other->rounds(n) : !w4a16 && cuda::has_rounded_product(operand, n);
+    return rounds ? 0 : aligned(4 * n * rows);
 }
 
 namespace {
@@ -149,7 +153,9 @@ Status DeviceLinear::kernels(int64_t n, const DeviceStep& step, std::vector<Kern
                   .inputs = std::string(input_name(activation)),
                   .out_width = rows,
                   .in_width = cols};
-    if (w4a16) {
+    if (other) {
+        NIBBLE_TRY(use.choice, other->describe(n).within(name));
+    } else if (w4a16) {
         NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols, by_turns));
         use.choice = cuda::describe(plan);
     } else {
@@ -160,6 +166,7 @@ Status DeviceLinear::kernels(int64_t n, const DeviceStep& step, std::vector<Kern
 }
 
 int64_t DeviceLinear::scratch_bytes(int64_t n) const {
+    if (other) return other->scratch_bytes(n);
     return w4a16 ? aligned(round_up(n, most_tile_tokens) * round_up<int64_t>(cols, 256) * 2)
                  : quantized_bytes(activation, n, cols);
 }

@@ -34,6 +34,22 @@ struct DeviceInput {
     cuda::MatmulOptions::Side side;
 };
 
+// A product that stands in a linear's place: what a recipe of training rounds (train/device/train_product.h). It reads
+// rows of BF16 and outlives the linear.
+class DeviceProduct {
+public:
+    virtual ~DeviceProduct() = default;
+    // As DeviceLinear::forward(); bias [rows] or null.
+    virtual Status forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, const float* bias,
+                           DeviceStep& step) const = 0;
+    // The same rounded, y [n, rows] BF16, rows adjacent; where rounds(n), which reads no device memory.
+    virtual Status forward_rounded(const std::byte* x, int64_t n, std::byte* y, const float* bias,
+                                   DeviceStep& step) const = 0;
+    virtual bool rounds(int64_t n) const = 0;
+    virtual Result<cuda::KernelChoice> describe(int64_t n) const = 0;
+    virtual int64_t scratch_bytes(int64_t n) const = 0;
+};
+
 // One product: a linear, or several that read the same rows, stacked.
 struct DeviceLinear {
     std::string name;                // of the first part
@@ -47,6 +63,7 @@ struct DeviceLinear {
     cuda::PackedMatrix records;
     cuda::MatmulFactors factors;
     cuda::Operand operand;
+    const DeviceProduct* other = nullptr;  // multiplies instead; of the above, names, sizes and bias hold
 
     // For n rows; observers want rows of BF16. whole_rows: the producer of x has a row in one place, so that it can
     // make a scale for it.

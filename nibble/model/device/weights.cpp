@@ -227,6 +227,11 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
         out.names.push_back(part.name);
         out.rows += part.rows;
     }
+    if (replace_) out.other = replace_(first.name);
+    if (out.other) {
+        NIBBLE_TRY(out.operand.bias, vector(bias));
+        return out;
+    }
     out.by_turns =
         by_turns && out.w4a16 && parts.size() == 2 && parts[0].rows == parts[1].rows && parts[0].rows % 16 == 0;
     const bool tiles = first.format == Format::fp8_block128;

@@ -10,6 +10,7 @@
 #include "model/device/linear.h"
 
 #include <algorithm>
+#include <functional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -36,6 +37,10 @@ public:
     // `arena`: bytes() of a planner that was asked for the same things, and staging_bytes more, which are free again
     // when loading is over.
     static Result<DeviceWeights> loader(const Checkpoint& checkpoint, DeviceArena& arena, const Stream& stream);
+
+    // Linears (by the name of the first part) that something else multiplies: no matrix is loaded for them.
+    using Replace = std::function<const DeviceProduct*(const std::string& name)>;
+    void replace(Replace replace) { replace_ = std::move(replace); }
 
     Mode mode() const { return arena_ ? Mode::load : Mode::plan; }
     int64_t bytes() const { return bytes_; }
@@ -106,6 +111,7 @@ private:
     uint32_t* refused_ = nullptr;  // where prepack counts; what it would refuse is refused on the host
     std::unordered_map<std::string, size_t> index_;
     int64_t bytes_ = 0;
+    Replace replace_;
     std::vector<std::pair<int64_t, int64_t>> w4a16_;
     RoundedWeights rounded_;
     size_t last_rounded_ = SIZE_MAX;  // the tensor that was counted last

@@ -26,9 +26,6 @@ double weight_of(const MicroBatch& m, size_t i) {
 
 Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create(std::shared_ptr<Parameters> parameters,
                                                              const DeviceTrainerOptions& options, ThreadPool& pool) {
-    if (options.train.precision.recipe != TrainRecipe::bf16)
-        return fail("--device cuda trains in bf16; {} has no products there yet",
-                    train_recipe_name(options.train.precision.recipe));
     if (options.train.precision.weights_only)
         return fail("--device cuda: weights_only (NVFP4 weights under BF16 inputs) trains on a CPU only");
     if (options.train.cache.format != KvFormat::none)
@@ -37,6 +34,8 @@ Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create(std::shared_ptr<Par
     if (options.train.sampling.temperature != 1 || options.train.sampling.filters())
         return fail("temperature {}, top-p {}, top-k {}: on a GPU only 1, 1 and 0 are built",
                     options.train.sampling.temperature, options.train.sampling.top_p, options.train.sampling.top_k);
+    const RankGroup* ranks = options.train.ranks;
+    NIBBLE_CHECK(check_device_precision(options.train.precision, ranks ? ranks->size() : 1));
     NIBBLE_CHECK(check_plain_optimizer(options.train.optimizer));
     if (options.train.teacher) return fail("teacher: distillation runs on a CPU; use --device cpu");
     if (!options.train.kernels.empty())
@@ -49,7 +48,8 @@ Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create(std::shared_ptr<Par
     NIBBLE_CHECK(cuda::prepare_training(device));
     NIBBLE_CHECK(cuda::prepare_training_experts(device));
     NIBBLE_TRY(Stream stream, Stream::create(device.index));
-    NIBBLE_TRY(TrainWeights weights, TrainWeights::plan(parameters, config, pool));
+    NIBBLE_TRY(TrainWeights weights,
+               TrainWeights::plan(parameters, config, options.train.precision, options.train.seed, pool));
     std::unique_ptr<DeviceTrainer> made(new DeviceTrainer(std::move(parameters), options, std::move(device),
                                                           std::move(stream), std::move(weights), pool));
     NIBBLE_CHECK(made->allocate());
@@ -138,6 +138,8 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
                     (options_.rows / ranks_->size() + plan_.micro_batch - 1) / plan_.micro_batch);
     NIBBLE_CHECK(use_device(device_.index));
     NIBBLE_CHECK(reserve_host(tokens));
+    NIBBLE_TRY(const bool others, weights_.recipe().begin_step(step_, steps_, stream_));
+    if (others) NIBBLE_CHECK(weights_.republish());
     auto* host = reinterpret_cast<float*>(landing_->data() + scalar_bytes);
     std::vector<float> slopes;
     for (size_t p = 0; p < pieces.size(); ++p) {
@@ -167,6 +169,7 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
         host += m.tokens();
         for (const auto& pair : order.pieces[p].adds) NIBBLE_CHECK(add(pair));
     }
+    weights_.recipe().pause();
     for (const auto& pair : order.last) NIBBLE_CHECK(add(pair));
     result_ = order.result;
     NIBBLE_TRY(sum_, ranks_->add(weights_.gradient(result_), stream_));
@@ -257,6 +260,7 @@ Status DeviceTrainer::queue_update(double learning_rate) {
         a.clip = clip;
         if (a.count > 0) NIBBLE_CHECK(cuda::adamw_update(a, stream_));
     }
+    NIBBLE_CHECK(weights_.recipe().end_step(clip, stream_));
     NIBBLE_CHECK(ranks_->gather_published(weights_.published(), stream_));
     return weights_.republish();
 }
@@ -282,6 +286,7 @@ Result<TrainStep> DeviceTrainer::step(std::span<const TrainBatch> batches, const
 
 Result<TrainStep> DeviceTrainer::updated(TrainStep step, double learning_rate) {
     step.learning_rate = learning_rate;
+    ++step_;
     if (!std::isfinite(step.loss) || !std::isfinite(step.gradient_norm)) {
         if (!options_.train.skip_nonfinite)
             return fail("step {}: loss {}, gradient norm {}: not finite, nothing was changed", optimizer_steps_,
@@ -348,7 +353,7 @@ Result<std::shared_ptr<const Checkpoint>> DeviceTrainer::trained() {
 }
 
 Result<Format> DeviceTrainer::codes_format(int64_t) {
-    return fail("export: the forward products of the trainer on a GPU are BF16 and quantize nothing");
+    return fail("export: codes of training on a GPU are not built; quantize what the run exports in BF16");
 }
 
 Result<std::unique_ptr<TrainedCodes>> DeviceTrainer::trained_codes(int64_t steps) {
@@ -371,6 +376,7 @@ Result<TrainState> DeviceTrainer::state() {
 // The whole state, in rank 0.
 Status DeviceTrainer::collect(TrainState& state) {
     NIBBLE_TRY(state, weights_.download());
+    NIBBLE_TRY(state.recipe, weights_.recipe().state(stream_));
     state.optimizer_steps = optimizer_steps_;
     RankGroup* group = ranks_->group();
     if (!group) return Ok{};
@@ -420,7 +426,7 @@ Status DeviceTrainer::sync() {
 Result<bool> DeviceTrainer::any(bool mine) { return ranks_->group() ? ranks_->group()->any(mine) : Result<bool>(mine); }
 
 Status DeviceTrainer::set_state(const StoredTrainState& state) {
-    if (!state.recipe.empty()) return fail("a state of another recipe");
+    NIBBLE_CHECK(weights_.recipe().set_state(state.recipe, stream_));
     for (size_t id = 0; id < parameters_->count(); ++id) {
         const std::span<float> master = parameters_->master(id);
         if (!master.empty()) std::memcpy(master.data(), state.masters[id].data(), master.size_bytes());
@@ -431,17 +437,7 @@ Status DeviceTrainer::set_state(const StoredTrainState& state) {
     return Ok{};
 }
 
-std::vector<UnitLine> DeviceTrainer::table() const {
-    std::vector<UnitLine> lines;
-    const auto add = [&](std::string name, int64_t layer) {
-        lines.push_back(
-            {std::move(name), layer, "BF16 (the engine's)", "BF16 x BF16, sums FP32", "BF16 x BF16, sums FP32"});
-    };
-    for (const Block& block : weights_.outline().blocks)
-        for (const std::span<const Linear> unit : block.mixer().units()) add(unit[0].name, block.config().layer);
-    add("lm_head", -1);
-    return lines;
-}
+std::vector<UnitLine> DeviceTrainer::table() const { return weights_.recipe().table(); }
 
 std::vector<std::string> DeviceTrainer::notes() const {
     return {fmt::format("kernels: {}; gradients of activations BF16, of the residual stream and of parameters FP32",

@@ -31,7 +31,7 @@ public:
     static Result<std::unique_ptr<DeviceTrainer>> create(std::shared_ptr<Parameters> parameters,
                                                          const DeviceTrainerOptions& options, ThreadPool& pool);
 
-    void begin(int64_t, int64_t) override {}  // nothing here is keyed by the step
+    void begin(int64_t step, int64_t steps) override { step_ = step, steps_ = steps; }
     Result<TrainStep> step(std::span<const TrainBatch> batches, double learning_rate) override;
     Result<TrainStep> step(std::span<const TrainBatch> batches, const RowObjective& objective,
                            double learning_rate) override;
@@ -49,11 +49,11 @@ public:
     Result<TrainState> state() override;
     Status sync() override;
     Result<bool> any(bool mine) override;
-    int64_t recipe_size() const override { return 0; }
+    int64_t recipe_size() const override { return weights_.recipe().state_size(); }
     Status set_state(const StoredTrainState& state) override;
     std::vector<UnitLine> table() const override;
     std::vector<std::string> notes() const override;
-    bool sees_neighbours() const override { return false; }
+    bool sees_neighbours() const override { return weights_.recipe().sees_neighbours(); }
     std::string arithmetic() const override;
     double memory_gib() const override;
 
@@ -96,7 +96,8 @@ private:
     std::optional<DeviceRanks> ranks_;
     DeviceRanks::Sum sum_;  // the step's gradient
     int64_t optimizer_steps_ = 0;
-    int result_ = 0;  // the buffer that holds this process's part of it
+    int64_t step_ = 0, steps_ = 0;  // what begin() said; steps_ 0: of no known number
+    int result_ = 0;                // the buffer that holds this process's part of it
 };
 
 }  // namespace nibble

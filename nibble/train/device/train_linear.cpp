@@ -1,11 +1,11 @@
-#include "train/device/train_linear.h"
+#include "train/device/device_recipe.h"
 
 namespace nibble {
 
-Result<const cuda::BackPlan*> BackPlans::of(int64_t tokens, int64_t rows, int64_t cols) {
-    const auto key = std::make_tuple(tokens, rows, cols);
+Result<const cuda::BackPlan*> BackPlans::of(int64_t tokens, int64_t rows, int64_t cols, bool scaled) {
+    const auto key = std::make_tuple(tokens, rows, cols, scaled);
     if (const auto found = plans_.find(key); found != plans_.end()) return &found->second;
-    NIBBLE_TRY(cuda::BackPlan plan, cuda::plan_back_products({.tokens = tokens, .rows = rows, .cols = cols}, device_));
+    NIBBLE_TRY(cuda::BackPlan plan, cuda::plan_back_products({tokens, rows, cols, scaled}, device_));
     return &plans_.emplace(key, std::move(plan)).first->second;
 }
 
@@ -20,11 +20,14 @@ Result<TrainLinear> TrainLinear::of(const FlatMatrix& weight, DeviceStack& engin
     return TrainLinear(weight, engine.parts[0], vectors);
 }
 
+const TrainProduct* TrainLinear::recipe() const { return static_cast<const TrainProduct*>(engine_.other); }
+
 Status TrainLinear::forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, TrainWork& work) const {
     return engine_.forward({.x = x}, n, y, y_stride > 0 ? y_stride : weight_.rows, work.step);
 }
 
 Status TrainLinear::input_gradient(const std::byte* dy, int64_t n, std::byte* dx, TrainWork& work) const {
+    if (const TrainProduct* p = recipe()) return p->input_gradient(dy, n, dx, work);
     NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, weight_.rows, weight_.cols));
     return cuda::back_input_gradient(*plan, dy, work.published + 2 * weight_.at, dx, work.workspace, work.step.stream)
         .within(weight_.name);
@@ -36,6 +39,7 @@ Status TrainLinear::weight_gradient(const std::byte* dy, const std::byte* x, int
         NIBBLE_CHECK(cuda::column_sums(
             {.tokens = n, .width = weight_.rows, .x = dy, .sums = gradient + weight_.bias, .workspace = work.workspace},
             work.step.stream));
+    if (const TrainProduct* p = recipe()) return p->weight_gradient(dy, x, n, gradient, add, work);
     NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, weight_.rows, weight_.cols));
     return cuda::back_weight_gradient(*plan, dy, x, gradient + weight_.at, add, work.workspace, work.step.stream)
         .within(weight_.name);
@@ -48,6 +52,7 @@ Status TrainLinear::backward(const std::byte* dy, const std::byte* x, int64_t n,
 }
 
 Status TrainLinear::publish(const std::byte* published, const Stream& stream) const {
+    if (const TrainProduct* p = recipe()) return p->publish(published, stream);
     const MatrixView values{DType::bf16, weight_.rows, weight_.cols, published + 2 * weight_.at};
     return cuda::make_operand(values, weight_.rows, 0, const_cast<std::byte*>(engine_.operand.tiles), stream);
 }

@@ -1,5 +1,6 @@
 // A linear while it is trained on a GPU (or several that read the same rows, stacked): its three products. Forward is
-// the engine's; those of the way back are planned once per number of tokens.
+// the engine's; those of the way back are planned once per number of tokens. Where a recipe has a product of its own in
+// the engine's linear (DeviceLinear::other), that is a TrainProduct and makes all three.
 #pragma once
 
 #include "kernels/train_cuda.h"
@@ -13,15 +14,17 @@
 
 namespace nibble {
 
-// Plans by (tokens, rows, cols of W), made on the first use and kept.
+class TrainProduct;
+
+// Plans by (tokens, rows, cols of W, scaled), made on the first use and kept.
 class BackPlans {
 public:
     explicit BackPlans(const DeviceInfo& device) : device_(device) {}
-    Result<const cuda::BackPlan*> of(int64_t tokens, int64_t rows, int64_t cols);
+    Result<const cuda::BackPlan*> of(int64_t tokens, int64_t rows, int64_t cols, bool scaled = false);
 
 private:
     const DeviceInfo& device_;
-    std::map<std::tuple<int64_t, int64_t, int64_t>, cuda::BackPlan> plans_;
+    std::map<std::tuple<int64_t, int64_t, int64_t, bool>, cuda::BackPlan> plans_;
 };
 
 // What a linear or a mixer finds during a pass.
@@ -74,6 +77,8 @@ public:
     Status publish(const std::byte* published, const Stream& stream) const;
 
 private:
+    const TrainProduct* recipe() const;
+
     FlatMatrix weight_;
     DeviceLinear engine_;
 };

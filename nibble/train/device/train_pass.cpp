@@ -120,6 +120,7 @@ Status TrainPass::prepare(const MicroBatch& m) {
     NIBBLE_CHECK(use_device(device_.index));
     NIBBLE_CHECK(copied_.before());
     tokens_ = m.tokens();
+    weights_.recipe().begin_rows(m.first_row, m.batch->seq);
     const Batch texts = texts_of(m);
     for (Kind& kind : kinds_) NIBBLE_CHECK(fill_kind(kind, texts));
     const RowsById by_id = rows_by_id(m.ids());

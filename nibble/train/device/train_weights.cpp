@@ -38,7 +38,7 @@ int64_t TrainWeights::most_tokens(const ModelConfig& config) {
 }
 
 Result<TrainWeights> TrainWeights::plan(std::shared_ptr<Parameters> parameters, const ModelConfig& config,
-                                        ThreadPool& pool) {
+                                        const TrainPrecision& precision, uint64_t seed, ThreadPool& pool) {
     NIBBLE_CHECK(check(config));
     TrainWeights w;
     w.parameters_ = std::move(parameters);
@@ -46,6 +46,7 @@ Result<TrainWeights> TrainWeights::plan(std::shared_ptr<Parameters> parameters, 
     w.pool_ = &pool;
     NIBBLE_TRY(w.parts_, load_parts(config, *w.parameters_, {}, pool, WeightSource::Mode::outline));
     NIBBLE_TRY(w.flat_, FlatLayout::make(*w.parameters_, config, w.parts_));
+    NIBBLE_TRY(w.recipe_, DeviceRecipe::plan(precision, seed, w.parts_, w.flat_));
     DeviceWeights planner = DeviceWeights::planner(*w.parameters_);
     NIBBLE_CHECK(w.make_parts(planner));
     w.operand_bytes_ = planner.bytes();
@@ -55,6 +56,7 @@ Result<TrainWeights> TrainWeights::plan(std::shared_ptr<Parameters> parameters, 
 Status TrainWeights::make_parts(DeviceWeights& weights) {
     layers_.clear();
     mixers_.clear();
+    weights.replace([this](const std::string& name) { return recipe_->find(name); });
     const TrainVectors vectors{
         .place = [&](const std::string& tensor) -> Result<int64_t> {
             const int64_t at = place(tensor);
@@ -109,6 +111,7 @@ Status TrainWeights::load(int gradients, const FlatShard& shard, const DeviceInf
         NIBBLE_TRY(float* one, arrays_->allocate_array<float>(flat_.elements));
         gradients_.push_back(one);
     }
+    NIBBLE_CHECK(recipe_->load(device, stream));
     for (float* array : gradients_) NIBBLE_CHECK(fill_device(bytes_at(array), 0, master_bytes(), stream));
     NIBBLE_CHECK(fill_device(published_, 0, 2 * flat_.elements, stream));
     NIBBLE_TRY(DeviceWeights weights, DeviceWeights::loader(*parameters_, *operands_, stream));

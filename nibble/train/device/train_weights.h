@@ -4,6 +4,7 @@
 #pragma once
 
 #include "model/device/model.h"
+#include "train/device/device_recipe.h"
 #include "train/device/flat_layout.h"
 #include "train/device/train_mixer.h"
 #include "train/train_engine.h"
@@ -16,10 +17,11 @@ public:
     static Status check(const ModelConfig& config);
     // Tokens that its kernels take at once: rows of activations, and of experts' inputs.
     static int64_t most_tokens(const ModelConfig& config);
-    // Sizes alone.
+    // Sizes alone. Errors: what check() and DeviceRecipe::plan() say.
     static Result<TrainWeights> plan(std::shared_ptr<Parameters> parameters, const ModelConfig& config,
-                                     ThreadPool& pool);
-    int64_t operand_bytes() const { return operand_bytes_; }     // of the engine's layers
+                                     const TrainPrecision& precision, uint64_t seed, ThreadPool& pool);
+    // Of the engine's layers, and the recipe's copies.
+    int64_t operand_bytes() const { return operand_bytes_ + recipe_->bytes(); }
     int64_t master_bytes() const { return 4 * flat_.elements; }  // of masters, of each state, of a gradient
     int64_t published_bytes() const {
         return 2 * flat_.elements + 4 * flat_.vector_elements() + (scales() ? 2 * flat_.embedding.elements() : 0);
@@ -54,6 +56,7 @@ public:
     const Parameters& parameters() const { return *parameters_; }
     std::span<const DeviceLayer> layers() const { return layers_; }
     const TrainMixer& mixer(size_t block) const { return *mixers_[block]; }
+    DeviceRecipe& recipe() const { return *recipe_; }
     const TrainLinear& head() const { return train_head_; }
     const float* norm() const { return norm_; }
     // The same for a model that serves them.
@@ -94,6 +97,7 @@ private:
     ModelParts parts_;
     FlatLayout flat_;
     int64_t operand_bytes_ = 0;
+    std::unique_ptr<DeviceRecipe> recipe_;
 
     const Stream* stream_ = nullptr;
     std::optional<DeviceArena> operands_, arrays_;

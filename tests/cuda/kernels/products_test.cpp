@@ -21,7 +21,8 @@ struct Case {
     DType plain = DType::bf16;
     ActivationFormat activation = ActivationFormat::none;
     bool bias = false;
-    bool codes = false;  // W8A8 on the FP8 tensor cores
+    bool codes = false;       // W8A8 on the FP8 tensor cores
+    bool row_blocks = false;  // of fp8_block128: scales of 1 x 128
 };
 
 class Checker : Kit {
@@ -77,6 +78,7 @@ Result<Checker::Weight> Checker::weight(const Case& c, int64_t n, int64_t k) {
             s = static_cast<uint8_t>(layout.e8m0_scales ? 120 + random() % 16 : 1 + random() % 126);
         for (float& s : q.float_scales) s = 0.01f + 0.001f * static_cast<float>(random() % 16);
         if (layout.tensor_scale) q.tensor_scale = 0.0123f;
+        if (c.row_blocks) std::ranges::fill(q.float_scales, 1.0f);
         QuantView view = q.view();
         w.values.resize(static_cast<size_t>(n * k));
         NIBBLE_TRY(const QuantizeKernels* kernels, select_quantize_kernels("ref"));
@@ -90,6 +92,16 @@ Result<Checker::Weight> Checker::weight(const Case& c, int64_t n, int64_t k) {
         w.operand.scale = q.tensor_scale;
         if (c.format == Format::fp8_row) w.operand.row_scales = scales;
         if (c.format == Format::fp8_block128) w.operand.tile_scales = scales;
+        if (c.row_blocks) {
+            const int64_t groups = (k + 127) / 128;
+            std::vector<float> of_rows(static_cast<size_t>(n * groups));
+            for (float& s : of_rows) s = 0.01f + 0.001f * static_cast<float>(random() % 16);
+            for (int64_t r = 0; r < n; ++r)
+                for (int64_t j = 0; j < k; ++j)
+                    w.values[static_cast<size_t>(r * k + j)] *= of_rows[static_cast<size_t>(r * groups + j / 128)];
+            NIBBLE_TRY(w.operand.tile_scales, upload(of_rows));
+            w.operand.tile_rows = 1;
+        }
     }
     if (c.bias) {
         w.bias = normal(n, 1.0f);
@@ -296,6 +308,7 @@ Result<std::vector<Check>> check_products(const Kit& kit, bool small) {
           Case{"fp8 row", Format::fp8_row}, Case{"fp8 row, token", Format::fp8_row, DType::bf16, A::fp8_token, true},
           Case{"fp8 block128", Format::fp8_block128},
           Case{"fp8 block128, group128", Format::fp8_block128, DType::bf16, A::fp8_group128, true},
+          Case{"fp8 1x128, group128", Format::fp8_block128, DType::bf16, A::fp8_group128, true, false, true},
           Case{"mxfp8", Format::mxfp8, DType::bf16, A::mxfp8}, Case{"mxfp4", Format::mxfp4, DType::bf16, A::mxfp4},
           Case{"nvfp4", Format::nvfp4}, Case{"nvfp4 W4A4", Format::nvfp4, DType::bf16, A::nvfp4, true}}) {
         NIBBLE_CHECK(add(checker.product(c, 208, 416, small ? 20 : 140)));

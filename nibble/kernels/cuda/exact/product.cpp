@@ -47,12 +47,15 @@ Result<ProductArgs> arguments(const ProductInput& in, const Operand& w, float* y
     if (in.group_scales && !w.tile_scales) return fail("product: inputs scaled per 128 need a weight with tile scales");
     if (w.codes && w.tile_scales && !in.group_scales)
         return fail("product: codes with tile scales need inputs scaled per 128");
+    if (w.tile_rows != 128 && (w.tile_rows != 1 || w.codes))
+        return fail("product: scales of {} rows x 128", w.tile_rows);
     if (w.tile_scales && in.token_scales) return fail("product: a weight with tile scales takes no scale per token");
     return ProductArgs{.x = reinterpret_cast<const uint8_t*>(in.x),
                        .rows = in.rows,
                        .tiles = reinterpret_cast<const uint8_t*>(w.tiles),
                        .row_scales = w.row_scales,
                        .tile_scales = w.tile_scales,
+                       .tile_shift = w.tile_rows == 1 ? 0 : 7,
                        .bias = w.bias,
                        .token_scales = in.token_scales,
                        .group_scales = in.group_scales,
@@ -270,6 +273,7 @@ Status grouped_product(const ProductInput& in, const Experts& w, float* y, int64
                        const Stream& stream) {
     NIBBLE_TRY(ProductArgs args, arguments(in, w.first, y, y_stride, overlap));
     if (w.count < 1 || !w.begin) return fail("grouped_product: {} experts", w.count);
+    if (w.first.tile_rows != 128) return fail("grouped_product: scales of {} rows x 128", w.first.tile_rows);
     args.experts = w.count;
     args.begin = w.begin;
     args.expert_scales = w.scales;

@@ -16,12 +16,13 @@ struct ProductArgs {
     const uint8_t* tiles = nullptr;
     const float* row_scales = nullptr;
     const float* tile_scales = nullptr;
+    int tile_shift = 7;  // a tile scale is of 1 << tile_shift rows
     const float* bias = nullptr;
     const float* token_scales = nullptr;
     const float* group_scales = nullptr;
     float scale = 1, input_scale = 1;
     float* y = nullptr;
-    uint16_t* y16 = nullptr;  // instead of y, rounded to BF16: launch_wide_product() alone
+    uint16_t* y16 = nullptr;             // instead of y, rounded to BF16: launch_wide_product() alone
     int64_t x_stride = 0, y_stride = 0;  // bytes, floats
     int tokens = 0, n = 0, k = 0;
     int k_tiles = 0;            // of 64 columns

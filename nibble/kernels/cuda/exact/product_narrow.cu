@@ -204,9 +204,14 @@ __global__ void __launch_bounds__(32 * (most_warps + 1), 1) narrow_kernel(const 
             if constexpr (ByTile) {
                 if (s % 2 == 1 || s + 1 == args.k_tiles) {
                     const int across = (args.k + 127) / 128, block = s / 2;
-                    const float of_tile =
-                        args.tile_scales[(int64_t{tokens.expert} * ((args.n + 127) / 128) + row_tile / 8) * across +
-                                         block];
+                    float of_tile[2];
+#pragma unroll
+                    for (int h = 0; h < 2; ++h)
+                        of_tile[h] =
+                            args.tile_scales[(int64_t{tokens.expert} * ((args.n + 127) / 128) +
+                                              (min(16 * row_tile + g + 8 * h, args.n - 1) >> args.tile_shift)) *
+                                                 across +
+                                             block];
 #pragma unroll
                     for (int t = 0; t < Tiles; ++t)
 #pragma unroll
@@ -216,7 +221,7 @@ __global__ void __launch_bounds__(32 * (most_warps + 1), 1) narrow_kernel(const 
                                 args.group_scales
                                     ? args.group_scales[int64_t{args.rows ? args.rows[row] : row} * across + block]
                                     : 1.0f;
-                            total[t][e] = fmaf(acc[t][e], of_group * of_tile, total[t][e]);
+                            total[t][e] = fmaf(acc[t][e], of_group * of_tile[e / 2], total[t][e]);
                             acc[t][e] = 0.0f;
                         }
                 }

@@ -99,7 +99,7 @@ __global__ void __cluster_dims__(cluster, 1, 1)
 #pragma unroll
             for (float& v : total) v = 0.0f;
         }
-        const int across = (args.k + 127) / 128;
+        const int across = (args.k + 127) / 128, first_row = row0 + 64 * group + warp % 4 * 16 + g;
         uint32_t slot = 0, parity = 0;
 #pragma unroll 1
         for (int s = 0; s < args.k_tiles; ++s) {
@@ -116,18 +116,24 @@ __global__ void __cluster_dims__(cluster, 1, 1)
                 wgmma_wait<0>();
                 for (uint32_t r = 0; r < cluster; ++r) barrier_arrive_at(empty + 8 * slot, r, threadIdx.x % 128 == 0);
                 if (s % 2 == 1 || s + 1 == args.k_tiles) {
-                    const float of_tile =
-                        args.tile_scales[int64_t{min(row0 + 64 * group, args.n - 1) / 128} * across + s / 2];
+                    float of_tile[2];
+#pragma unroll
+                    for (int h = 0; h < 2; ++h)
+                        of_tile[h] =
+                            args.tile_scales[int64_t{min(first_row + 8 * h, args.n - 1) >> args.tile_shift} * across +
+                                             s / 2];
 #pragma unroll
                     for (int i = 0; i < Tokens / 8; ++i)
 #pragma unroll
                         for (int e = 0; e < 2; ++e) {
                             const int token = min(token0 + 8 * i + 2 * c + e, args.tokens - 1);
-                            const float factor =
-                                (args.group_scales ? args.group_scales[int64_t{token} * across + s / 2] : 1.0f) *
-                                of_tile;
-                            total[4 * i + e] = fmaf(acc[4 * i + e], factor, total[4 * i + e]);
-                            total[4 * i + 2 + e] = fmaf(acc[4 * i + 2 + e], factor, total[4 * i + 2 + e]);
+                            const float of_group =
+                                args.group_scales ? args.group_scales[int64_t{token} * across + s / 2] : 1.0f;
+#pragma unroll
+                            for (int h = 0; h < 2; ++h) {
+                                float& to = total[4 * i + 2 * h + e];
+                                to = fmaf(acc[4 * i + 2 * h + e], of_group * of_tile[h], to);
+                            }
                         }
                 }
             } else {
@@ -143,7 +149,7 @@ __global__ void __cluster_dims__(cluster, 1, 1)
         if (!ByTile && args.overlap) wait_for_previous();
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const int row = row0 + 64 * group + warp % 4 * 16 + g + 8 * h;
+            const int row = first_row + 8 * h;
             if (row >= args.n) continue;
             const RowFactors factors(args, 0, row);
 #pragma unroll

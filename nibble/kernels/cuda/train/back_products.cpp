@@ -26,13 +26,18 @@ public:
     }
 
     Status make(std::shared_ptr<CublasLt> library, int64_t m, int64_t n, int64_t k, bool b_transposed,
-                cudaDataType_t type) {
+                cudaDataType_t type, bool scaled) {
         lt_ = std::move(library);
         const CublasLt& lt = *lt_;
         NIBBLE_CHECK(lt_call(lt.desc_create(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate"));
         const cublasOperation_t of_b = b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
         NIBBLE_CHECK(lt_call(lt.desc_set(operation_, CUBLASLT_MATMUL_DESC_TRANSB, &of_b, sizeof of_b),
                              "cublasLtMatmulDescSetAttribute"));
+        if (scaled) {
+            const cublasLtPointerMode_t mode = CUBLASLT_POINTER_MODE_DEVICE;
+            NIBBLE_CHECK(lt_call(lt.desc_set(operation_, CUBLASLT_MATMUL_DESC_POINTER_MODE, &mode, sizeof mode),
+                                 "cublasLtMatmulDescSetAttribute"));
+        }
         const auto um = static_cast<uint64_t>(m), un = static_cast<uint64_t>(n), uk = static_cast<uint64_t>(k);
         NIBBLE_CHECK(lt_call(lt.layout_create(&a_, CUDA_R_16BF, um, uk, m), "cublasLtMatrixLayoutCreate"));
         NIBBLE_CHECK(lt_call(b_transposed ? lt.layout_create(&b_, CUDA_R_16BF, un, uk, n)
@@ -41,10 +46,13 @@ public:
         NIBBLE_CHECK(lt_call(lt.layout_create(&d_, type, um, un, m), "cublasLtMatrixLayoutCreate"));
         return choose(m, n, k);
     }
-    Status run(const void* a, const void* b, void* d, bool add, void* workspace, const Stream& stream) const {
-        const float one = 1.0f, beta = add ? 1.0f : 0.0f;
+    Status run(const void* a, const void* b, void* d, bool add, const BackScale& scale, void* workspace,
+               const Stream& stream) const {
+        const float one = 1.0f, end = add ? 1.0f : 0.0f;
+        const float* alpha = scale.factor ? scale.factor : &one;
+        const float* beta = scale.factor ? scale.ends + add : &end;
         return lt_call(
-            lt_->matmul(lt_->handle, operation_, &one, a, a_, b, b_, &beta, d, d_, d, d_, &algorithm_, workspace,
+            lt_->matmul(lt_->handle, operation_, alpha, a, a_, b, b_, beta, d, d_, d, d_, &algorithm_, workspace,
                         static_cast<size_t>(back_workspace_bytes), static_cast<cudaStream_t>(stream.handle())),
             "cublasLtMatmul");
     }
@@ -102,19 +110,30 @@ Result<BackPlan> plan_back_products(const BackShape& s, const DeviceInfo& device
                     s.rows, s.cols);
     NIBBLE_TRY(const auto library, library_of(device));
     auto products = std::make_shared<BackProducts>();
-    NIBBLE_CHECK(products->input.make(library, s.cols, s.tokens, s.rows, false, CUDA_R_16BF));
-    NIBBLE_CHECK(products->weight.make(library, s.cols, s.rows, s.tokens, true, CUDA_R_32F));
+    NIBBLE_CHECK(products->input.make(library, s.cols, s.tokens, s.rows, false, CUDA_R_16BF, s.scaled));
+    NIBBLE_CHECK(products->weight.make(library, s.cols, s.rows, s.tokens, true, CUDA_R_32F, s.scaled));
     return BackPlan{s, std::move(products)};
 }
 
+namespace {
+
+Status check_scale(const BackPlan& plan, const BackScale& scale) {
+    if (plan.shape.scaled == (scale.factor && scale.ends)) return Ok{};
+    return fail("products of the way back: planned {} a scale", plan.shape.scaled ? "with" : "without");
+}
+
+}  // namespace
+
 Status back_input_gradient(const BackPlan& plan, const std::byte* dy, const std::byte* w, std::byte* dx,
-                           std::byte* workspace, const Stream& stream) {
-    return plan.products->input.run(w, dy, dx, false, workspace, stream);
+                           std::byte* workspace, const Stream& stream, const BackScale& scale) {
+    NIBBLE_CHECK(check_scale(plan, scale));
+    return plan.products->input.run(w, dy, dx, false, scale, workspace, stream);
 }
 
 Status back_weight_gradient(const BackPlan& plan, const std::byte* dy, const std::byte* x, float* dw, bool add,
-                            std::byte* workspace, const Stream& stream) {
-    return plan.products->weight.run(x, dy, dw, add, workspace, stream);
+                            std::byte* workspace, const Stream& stream, const BackScale& scale) {
+    NIBBLE_CHECK(check_scale(plan, scale));
+    return plan.products->weight.run(x, dy, dw, add, scale, workspace, stream);
 }
 
 }  // namespace nibble::cuda

@@ -1,0 +1,81 @@
+#include "kernels/cuda/train/cast_launch.h"
+#include "kernels/train_cast_cuda.h"
+#include "tensor/cuda/call.h"
+
+#include <initializer_list>
+
+namespace nibble::cuda {
+namespace {
+
+cudaStream_t cast_queue(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
+const uint16_t* halves(const std::byte* p) { return reinterpret_cast<const uint16_t*>(p); }
+uint16_t* halves(std::byte* p) { return reinterpret_cast<uint16_t*>(p); }
+
+Result<CastArgs> cast_arguments(const CastSource& from, int64_t padded, int64_t block, const CastValues& to) {
+    const int64_t stride = from.stride ? from.stride : from.cols;
+    if (from.rows < 1 || from.cols < 8 || from.cols % 8 || stride % 8 || stride < from.cols)
+        return fail("cast: [{}, {}], {} apart; columns are multiples of 8", from.rows, from.cols, stride);
+    for (const void* p : {static_cast<const void*>(from.x), static_cast<const void*>(to.values)})
+        if (!p || reinterpret_cast<uintptr_t>(p) % 16) return fail("cast: device pointers must be 16-byte aligned");
+    return CastArgs{.x = halves(from.x),
+                    .rows = from.rows,
+                    .cols = from.cols,
+                    .stride = stride,
+                    .source_scale = from.scale,
+                    .by_row = from.scale_by_row,
+                    .factor = from.factor,
+                    .values = halves(to.values),
+                    .pitch = from.down ? from.cols : padded,
+                    .groups = (from.reduction() + block - 1) / block,
+                    .outer = from.outer(),
+                    .scale = to.scale,
+                    .amax = to.amax,
+                    .seen = to.seen};
+}
+
+}  // namespace
+
+Status cast_values(const CastSource& from, const CastRule& rule, const CastRandom& random, const float* given,
+                   const CastValues& to, const Stream& stream) {
+    if (rule.format == CastFormat::fp8_block || rule.format == CastFormat::fp8_block2)
+        return fail("cast: blocks of 128 are codes, not values");
+    const bool mx = rule.format == CastFormat::mxfp8;
+    NIBBLE_TRY(CastArgs a, cast_arguments(from, cast_padded(from.reduction(), rule), mx ? mx_group : nv_group, to));
+    if (rule.square && (from.down || from.cols % 16)) return fail("cast: tiles of 16 x 16 of {} columns", from.cols);
+    if (rule.row_scaled && (from.down || rule.rotate)) return fail("cast: a scale of each row, down the columns");
+    if (!mx && (!to.scale || (!rule.row_scaled && !to.amax))) return fail("cast: no room for scales");
+    a.rule = rule, a.random = random, a.given = given;
+    return cuda_status(launch_cast(a, from.down, cast_queue(stream)), "cast: kernel launch");
+}
+
+Status cast_blocks(const CastSource& from, const CastRule& rule, const CastValues& to, const Stream& stream) {
+    if (rule.format != CastFormat::fp8_block && rule.format != CastFormat::fp8_block2)
+        return fail("cast: codes of blocks are fp8_block's");
+    if (from.scale || !to.scale) return fail("cast: blocks of 128 take no scale and give one each");
+    const int64_t padded = cast_padded(from.reduction(), rule);
+    NIBBLE_TRY(CastArgs a, cast_arguments(from, padded, fp8_group, to));
+    a.pitch = padded, a.rule = rule;
+    return cuda_status(launch_block_codes(a, from.down, cast_queue(stream)), "cast: kernel launch");
+}
+
+Status eden_values(const CastSource& from, const CastRandom& random, const CastRandom& signs, uint64_t first_sign,
+                   const CastValues& to, const Stream& stream) {
+    const int64_t padded = (from.reduction() + eden_group - 1) / eden_group * eden_group;
+    NIBBLE_TRY(CastArgs a, cast_arguments(from, padded, eden_group, to));
+    if (a.groups > 65535 || !to.scale || !to.amax) return fail("cast: {} groups of 128", a.groups);
+    a.random = random, a.signs = signs, a.first_sign = first_sign;
+    return cuda_status(launch_eden(a, from.down, cast_queue(stream)), "cast: kernel launch");
+}
+
+Status product_scales(const float* a, bool by_row, const float* b, float constant, float* out, int64_t count,
+                      const Stream& stream) {
+    return cuda_status(launch_product_scales(a, by_row, b, constant, out, count, cast_queue(stream)),
+                       "product_scales: kernel launch");
+}
+
+Status renew_scales(const DelayedScales& d, const float* clip, const Stream& stream) {
+    if (d.count < 1 || d.history < 1) return fail("scales of {} tensors, {} steps", d.count, d.history);
+    return cuda_status(launch_renew_scales(d, clip, cast_queue(stream)), "renew_scales: kernel launch");
+}
+
+}  // namespace nibble::cuda

@@ -1,0 +1,37 @@
+// What kernels/cuda/train/cast.cpp calls. Arguments are checked before they come here.
+#pragma once
+
+#include "formats/training.h"
+#include "kernels/train_args.h"
+
+#include <cuda_runtime_api.h>
+
+namespace nibble::cuda {
+
+struct CastArgs {
+    const uint16_t* x = nullptr;
+    int64_t rows = 0, cols = 0, stride = 0;
+    const float* source_scale = nullptr;  // null: none
+    bool by_row = false;
+    float factor = 1;
+    CastRule rule;
+    CastRandom random, signs;
+    uint64_t first_sign = 0;
+    const float* given = nullptr;
+    uint16_t* values = nullptr;
+    int64_t pitch = 0;   // of values, elements
+    int64_t groups = 0;  // blocks along the reduction
+    int64_t outer = 0;
+    float* scale = nullptr;
+    float* amax = nullptr;
+    float* seen = nullptr;
+};
+cudaError_t launch_cast(const CastArgs& a, bool down, cudaStream_t stream);
+cudaError_t launch_block_codes(const CastArgs& a, bool down, cudaStream_t stream);
+cudaError_t launch_eden(const CastArgs& a, bool down, cudaStream_t stream);
+
+cudaError_t launch_product_scales(const float* a, bool by_row, const float* b, float constant, float* out,
+                                  int64_t count, cudaStream_t stream);
+cudaError_t launch_renew_scales(const DelayedScales& d, const float* clip, cudaStream_t stream);
+
+}  // namespace nibble::cuda

@@ -1,0 +1,24 @@
+// The twin of kernels/cuda/train/ (casts) in a build without CUDA.
+#include "kernels/train_cast_cuda.h"
+
+namespace nibble::cuda {
+
+namespace {
+
+Error no_casts() { return fail("this build has no CUDA (configure with -DNIBBLE_CUDA=ON); use --device cpu"); }
+
+}  // namespace
+
+Status cast_values(const CastSource&, const CastRule&, const CastRandom&, const float*, const CastValues&,
+                   const Stream&) {
+    return no_casts();
+}
+Status cast_blocks(const CastSource&, const CastRule&, const CastValues&, const Stream&) { return no_casts(); }
+Status eden_values(const CastSource&, const CastRandom&, const CastRandom&, uint64_t, const CastValues&,
+                   const Stream&) {
+    return no_casts();
+}
+Status product_scales(const float*, bool, const float*, float, float*, int64_t, const Stream&) { return no_casts(); }
+Status renew_scales(const DelayedScales&, const float*, const Stream&) { return no_casts(); }
+
+}  // namespace nibble::cuda

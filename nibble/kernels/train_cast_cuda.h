@@ -1,0 +1,57 @@
+// Operands of training's products on a GPU, rounded as formats/training.h says: the codes and scales of
+// train/train_cast.h and train/train_eden.h on the host, bit for bit.
+//
+// The results are values: code * block scale, which BF16 holds exactly, in the layout of the source, so that any BF16
+// product computes what a GPU with the format would; scales of rows or of the tensor multiply the finished sum.
+//
+// Pointers are device pointers, 16-byte aligned (vectors of floats: 4). Functions queue work and return at once; they
+// neither allocate nor wait. kernels/cuda_absent/train_cast.cpp implements this header in a build without CUDA.
+#pragma once
+
+#include "formats/training.h"
+#include "kernels/train_args.h"
+#include "tensor/device.h"
+
+namespace nibble::cuda {
+
+// x [rows, cols] BF16; columns a multiple of 8. `down`: the reduction runs over rows, else over columns.
+struct CastSource {
+    const std::byte* x = nullptr;
+    int64_t rows = 0, cols = 0;
+    int64_t stride = 0;  // elements from row to row, a multiple of 8; 0: cols
+    bool down = false;
+    // x is read as x * fl(scale * factor): values of an operand. null: as it is. by_row: a scale of each row.
+    const float* scale = nullptr;
+    bool scale_by_row = false;
+    float factor = 1.0f;
+
+    int64_t reduction() const { return down ? rows : cols; }
+    int64_t outer() const { return down ? cols : rows; }
+};
+
+struct CastValues {
+    std::byte* values = nullptr;  // BF16; down: [padded rows, cols], else [rows, padded cols]; not the source
+    float* scale = nullptr;       // what CastOperand::scale holds: one number, with row_scaled one of each row
+    float* amax = nullptr;  // one number, the largest magnitude of the (rotated) source; all but row_scaled, mxfp8
+    float* seen = nullptr;  // of fp8: raised to amax
+};
+// Formats bf16, fp8, fp8_e5m2, mxfp8 and nvfp4. `given`: the scale of fp8 that multiplies, on the device (delayed).
+// square: not `down`, columns a multiple of 16.
+Status cast_values(const CastSource& from, const CastRule& rule, const CastRandom& random, const float* given,
+                   const CastValues& to, const Stream& stream);
+// Formats fp8_block and fp8_block2: codes as BF16, in [outer, padded reduction] for both directions (`down`: turned),
+// and in to.scale [outer, padded / 128] what a block's codes are multiplied with; square: [ceil(outer / 128), padded /
+// 128]. The source has no scale.
+Status cast_blocks(const CastSource& from, const CastRule& rule, const CastValues& to, const Stream& stream);
+// MS-EDEN; padded to whole groups of 128. The draws of the signs are first_sign + index of `signs`.
+Status eden_values(const CastSource& from, const CastRandom& random, const CastRandom& signs, uint64_t first_sign,
+                   const CastValues& to, const Stream& stream);
+
+// out[i] = fl(fl(a[i] * b[0]) * constant), i < count; a has one number, or one of each i.
+Status product_scales(const float* a, bool by_row, const float* b, float constant, float* out, int64_t count,
+                      const Stream& stream);
+
+// Scales after a step; nothing where *clip is NaN.
+Status renew_scales(const DelayedScales& d, const float* clip, const Stream& stream);
+
+}  // namespace nibble::cuda

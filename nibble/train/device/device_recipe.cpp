@@ -1,0 +1,224 @@
+#include "train/device/device_recipe.h"
+
+#include "base/checked.h"
+#include "kernels/train_cast_cuda.h"
+#include "train/train_self_test.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace nibble {
+namespace {
+
+std::byte* bytes_of_array(float* p) { return reinterpret_cast<std::byte*>(p); }
+
+std::string both(const CastRule& a, const CastRule& b) {
+    const std::string left = rule_text(a), right = rule_text(b);
+    return left == right ? left : left + " x " + right;
+}
+
+}  // namespace
+
+Status check_device_precision(const TrainPrecision& p, int ranks) {
+    const std::string_view name = train_recipe_name(p.recipe);
+    switch (p.recipe) {
+        case TrainRecipe::bf16:
+            return Ok{};
+        case TrainRecipe::fp8:
+        case TrainRecipe::fp8_block:
+        case TrainRecipe::fp8_delayed:
+        case TrainRecipe::mxfp8:
+        case TrainRecipe::nvfp4:
+            if (ranks > 1) return fail("{} on {} GPUs is not built: use bf16, or one GPU", name, ranks);
+            return Ok{};
+        case TrainRecipe::fp32:
+        case TrainRecipe::nibble_nvfp4:
+            break;
+    }
+    return fail(
+        "--device cuda trains in bf16, fp8, fp8_delayed, fp8_block, mxfp8 and nvfp4; {} has no products there yet",
+        name);
+}
+
+Result<std::unique_ptr<DeviceRecipe>> DeviceRecipe::plan(const TrainPrecision& precision, uint64_t seed,
+                                                         const ModelParts& parts, const FlatLayout& flat) {
+    NIBBLE_CHECK(train_self_test(precision, seed));
+    auto r = std::make_unique<DeviceRecipe>();
+    r->precision_ = precision;
+    r->seed_ = seed;
+    int64_t layers = 0;
+    for (const Block& block : parts.blocks) layers = std::max<int64_t>(layers, block.config().layer + 1);
+    if (precision.first_bf16 + precision.last_bf16 > layers)
+        return fail("precision: {} and {} layers in BF16 of a model that has {}", precision.first_bf16,
+                    precision.last_bf16, layers);
+    uint32_t number = 0;
+    for (size_t b = 0; b < parts.blocks.size(); ++b) {
+        const Block& block = parts.blocks[b];
+        const MixerConfig& mixer = block.config().mixer;
+        const bool mlp = std::holds_alternative<MlpConfig>(mixer) || std::holds_alternative<MoeConfig>(mixer);
+        const UnitPlace place{.layer = block.config().layer, .layers = layers, .mlp = mlp};
+        const UnitRules rules = unit_rules(precision, place, false), late = unit_rules(precision, place, true);
+        if (rules.quantized && std::holds_alternative<MoeConfig>(mixer))
+            return fail("--device cuda has no quantized products of experts yet ({}); use bf16", block.config().prefix);
+        const auto units = block.mixer().units();
+        for (size_t u = 0; u < units.size(); ++u, ++number) {
+            const std::string& name = units[u][0].name;
+            UnitLine line{.name = name, .layer = place.layer};
+            if (rules.quantized) {
+                auto product = std::make_unique<TrainProduct>(flat.units[b][u], number, std::ssize(r->products_), rules,
+                                                              late, r->step_);
+                NIBBLE_CHECK(product->check());
+                line.forward = both(rules.x, rules.w) + " (BF16 products)";
+                line.input_gradient = both(rules.dy, rules.w_back) + " (BF16 products)";
+                line.weight_gradient = both(rules.dy_t, rules.x_t) + " (BF16 products)";
+                r->by_name_.emplace(name, product.get());
+                r->products_.push_back(std::move(product));
+            } else {
+                line.forward = "BF16 (the engine's)";
+                line.input_gradient = line.weight_gradient = "BF16 x BF16, sums FP32";
+            }
+            r->lines_.push_back(std::move(line));
+        }
+    }
+    r->lines_.push_back({"lm_head", -1, "BF16 (the engine's)", "BF16 x BF16, sums FP32", "BF16 x BF16, sums FP32"});
+    return r;
+}
+
+int64_t DeviceRecipe::bytes() const {
+    int64_t sum = DeviceArena::alignment + round_up(staging_bytes(), DeviceArena::alignment);
+    for (const auto& p : products_) sum += p->bytes();
+    for (const int64_t each : {int64_t{1}, int64_t{1}, precision_.amax_history})
+        sum += round_up(4 * each * delayed(), DeviceArena::alignment);
+    return sum;
+}
+
+int64_t DeviceRecipe::delayed() const {
+    return precision_.recipe == TrainRecipe::fp8_delayed ? DelayedUnits::roles * std::ssize(products_) : 0;
+}
+
+int64_t DeviceRecipe::staging_bytes() const {
+    int64_t most = 16;
+    for (const auto& p : products_) most = std::max(most, p->staging_bytes());
+    return most;
+}
+
+Status DeviceRecipe::load(const DeviceInfo& device, const Stream& stream) {
+    NIBBLE_TRY(memory_, DeviceArena::create(device.index, bytes()));
+    NIBBLE_TRY(float* ends, memory_->allocate_array<float>(2));
+    const std::array<float, 2> values{0.0f, 1.0f};
+    NIBBLE_CHECK(copy_to_device(reinterpret_cast<std::byte*>(ends),
+                                reinterpret_cast<std::byte*>(const_cast<float*>(values.data())), 8, stream));
+    NIBBLE_CHECK(stream.synchronize());
+    step_.ends = ends;
+    NIBBLE_TRY(step_.staging, memory_->allocate(staging_bytes()));
+    for (const auto& p : products_) NIBBLE_CHECK(p->load(*memory_, stream));
+    if (delayed() == 0) return Ok{};
+    step_.delayed.units = std::ssize(products_);
+    NIBBLE_TRY(step_.delayed.scales, memory_->allocate_array<float>(delayed()));
+    NIBBLE_TRY(step_.delayed.seen, memory_->allocate_array<float>(delayed()));
+    NIBBLE_TRY(histories_, memory_->allocate_array<float>(delayed() * precision_.amax_history));
+    std::vector<float> first(static_cast<size_t>(state_size()), 0.0f);
+    for (size_t i = 0; i < first.size(); i += static_cast<size_t>(precision_.amax_history) + 1) first[i] = 1.0f;
+    return set_state(first, stream);
+}
+
+int64_t DeviceRecipe::scratch_bytes(int64_t n) const {
+    int64_t most = 0;
+    for (const auto& p : products_) most = std::max({most, p->scratch_bytes(n), p->back_scratch_bytes(n)});
+    return most;
+}
+
+TrainProduct* DeviceRecipe::find(const std::string& name) const {
+    const auto at = by_name_.find(name);
+    return at == by_name_.end() ? nullptr : at->second;
+}
+
+Result<bool> DeviceRecipe::begin_step(int64_t step, int64_t steps, const Stream& stream) {
+    step_.draw = (seed_ << 20) + static_cast<uint64_t>(step);
+    const bool before = step_.late;
+    const auto last = std::llround(precision_.late_fraction * static_cast<double>(steps));
+    step_.late = precision_.late_forward && steps > 0 && step >= steps - last;
+    step_.recording = true;
+    // Weights were seen when they were copied.
+    const int64_t rows = DelayedUnits::weights * step_.delayed.units;
+    if (rows > 0) NIBBLE_CHECK(fill_device(bytes_of_array(step_.delayed.seen), 0, 4 * rows, stream));
+    return step_.late != before;
+}
+
+Status DeviceRecipe::end_step(const float* clip, const Stream& stream) {
+    const DelayedUnits& d = step_.delayed;
+    for (int64_t role = 0; d.units > 0 && role < DelayedUnits::roles; ++role)
+        NIBBLE_CHECK(cuda::renew_scales({.count = d.units,
+                                         .history = precision_.amax_history,
+                                         .scales = d.scales + role * d.units,
+                                         .seen = d.seen + role * d.units,
+                                         .histories = histories_ + role * d.units * precision_.amax_history,
+                                         .largest = role == DelayedUnits::gradients ? e5m2_max : e4m3_max},
+                                        clip, stream));
+    return Ok{};
+}
+
+int64_t DeviceRecipe::state_size() const { return delayed() * (1 + precision_.amax_history); }
+
+namespace {
+
+// Where the numbers of a scale lie in a state: unit by unit inputs, weights, gradients; each the scale, its history.
+template <class Each>
+void each_scale(int64_t units, const Each& each) {
+    size_t at = 0;
+    for (int64_t u = 0; u < units; ++u)
+        for (const auto role : {DelayedUnits::inputs, DelayedUnits::weights, DelayedUnits::gradients})
+            each(static_cast<size_t>(role * units + u), at++);
+}
+
+}  // namespace
+
+Result<std::vector<float>> DeviceRecipe::state(const Stream& stream) const {
+    const auto history = static_cast<size_t>(precision_.amax_history), count = static_cast<size_t>(delayed());
+    std::vector<float> scales(count), histories(count * history), all(static_cast<size_t>(state_size()));
+    if (count == 0) return all;
+    NIBBLE_CHECK(
+        copy_to_host(bytes_of_array(scales.data()), bytes_of_array(step_.delayed.scales), 4 * delayed(), stream));
+    NIBBLE_CHECK(
+        copy_to_host(bytes_of_array(histories.data()), bytes_of_array(histories_), 4 * std::ssize(histories), stream));
+    NIBBLE_CHECK(stream.synchronize());
+    each_scale(step_.delayed.units, [&](size_t here, size_t place) {
+        float* to = all.data() + place * (1 + history);
+        *to = scales[here];
+        std::copy_n(histories.data() + here * history, history, to + 1);
+    });
+    return all;
+}
+
+Status DeviceRecipe::set_state(const std::vector<float>& state, const Stream& stream) {
+    if (std::ssize(state) != state_size())
+        return fail("the state of a precision recipe has {} numbers, this one needs {}", state.size(), state_size());
+    const auto history = static_cast<size_t>(precision_.amax_history), count = static_cast<size_t>(delayed());
+    if (count == 0) return Ok{};
+    std::vector<float> scales(count), histories(count * history);
+    each_scale(step_.delayed.units, [&](size_t here, size_t place) {
+        const float* from = state.data() + place * (1 + history);
+        scales[here] = *from;
+        std::copy_n(from + 1, history, histories.data() + here * history);
+    });
+    NIBBLE_CHECK(
+        copy_to_device(bytes_of_array(step_.delayed.scales), bytes_of_array(scales.data()), 4 * delayed(), stream));
+    NIBBLE_CHECK(copy_to_device(bytes_of_array(histories_), bytes_of_array(histories.data()), 4 * std::ssize(histories),
+                                stream));
+    NIBBLE_CHECK(fill_device(bytes_of_array(step_.delayed.seen), 0, 4 * delayed(), stream));
+    return stream.synchronize();
+}
+
+void DeviceRecipe::begin_rows(int64_t first_row, int64_t seq) {
+    step_.tokens = static_cast<uint64_t>(first_row * seq);
+    step_.groups = static_cast<uint64_t>(first_row * ((seq + 15) / 16));
+}
+
+std::vector<UnitLine> DeviceRecipe::table() const { return lines_; }
+
+bool DeviceRecipe::sees_neighbours() const {
+    return std::ranges::any_of(products_, [](const auto& p) { return nibble::sees_neighbours(p->rules()); });
+}
+
+}  // namespace nibble

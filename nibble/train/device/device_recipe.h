@@ -1,0 +1,142 @@
+// The precision recipe of a model on a GPU: for every unit of linears that it quantizes a TrainProduct, and what they
+// share. Units, their rules, roles of random numbers and the table are those of train/train_products.h; the tensor of
+// a scale is a micro-batch.
+//
+// Operands are emulated exactly (kernels/train_cast_cuda.h): quantized values in BF16, products of the BF16 tensor
+// cores, scales on the finished FP32 sum, or of blocks of 128 on the sums of a block.
+#pragma once
+
+#include "model/device/weights.h"
+#include "train/device/flat_layout.h"
+#include "train/device/train_linear.h"
+#include "train/step_products.h"
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace nibble {
+
+// Scales of fp8 from the steps before: of inputs, gradients and weights of `units` units, in that order.
+struct DelayedUnits {
+    enum Role : int64_t { inputs, gradients, weights, roles };
+    int64_t units = 0;
+    float* scales = nullptr;
+    float* seen = nullptr;  // the largest magnitudes of the step in hand
+
+    float* of(float* array, Role role, int64_t unit) const { return array ? array + role * units + unit : nullptr; }
+};
+
+// Where a run stands, and what products share.
+struct RecipeStep {
+    uint64_t draw = 0;                // seed * 2^20 + step
+    uint64_t tokens = 0, groups = 0;  // of the step, before the micro-batch in hand; groups of 16 of a row's
+    bool late = false;                // the forward products are the late ones
+    bool recording = false;           // a step that ends with an update: magnitudes are seen
+    DelayedUnits delayed;
+    const float* ends = nullptr;   // {0, 1} on the device
+    std::byte* staging = nullptr;  // of the largest weight's values, between two kernels
+};
+
+// One unit under the rules of a recipe.
+class TrainProduct : public DeviceProduct {
+public:
+    // number: of the unit, that keys random numbers; place: among the quantized ones.
+    TrainProduct(const FlatMatrix& weight, uint32_t number, int64_t place, const UnitRules& early,
+                 const UnitRules& late, const RecipeStep& step);
+
+    // Error: sizes that the recipe has no blocks for.
+    Status check() const;
+    int64_t bytes() const;          // of the weight's copies
+    int64_t staging_bytes() const;  // that publish() needs of RecipeStep::staging
+    Status load(DeviceArena& arena, const Stream& stream);
+    // The copies of the weight from its published values.
+    Status publish(const std::byte* published, const Stream& stream) const;
+
+    Status forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, const float* bias,
+                   DeviceStep& step) const override;
+    Status forward_rounded(const std::byte* x, int64_t n, std::byte* y, const float* bias,
+                           DeviceStep& step) const override;
+    bool rounds(int64_t n) const override;
+    Result<cuda::KernelChoice> describe(int64_t n) const override;
+    int64_t scratch_bytes(int64_t n) const override;
+    // Of the products of the way back, beside the caller's, at most.
+    int64_t back_scratch_bytes(int64_t n) const;
+    // As TrainLinear's.
+    Status input_gradient(const std::byte* dy, int64_t n, std::byte* dx, TrainWork& work) const;
+    Status weight_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
+                           TrainWork& work) const;
+
+    const FlatMatrix& weight() const { return weight_; }
+    const UnitRules& rules() const { return step_.late ? late_ : early_; }
+
+private:
+    CastRandom random(uint32_t role) const;
+    // Of a delayed scale that holds in this step, and where magnitudes are seen; null: none.
+    const float* given(DelayedUnits::Role role) const;
+    float* seen(DelayedUnits::Role role) const;
+    // Whether both products read the same rounding of the weight.
+    bool one_copy() const;
+    Result<cuda::ProductInput> input(const std::byte* x, int64_t n, DeviceStep& step) const;
+    cuda::Operand operand(const float* bias) const;
+    Status block_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
+                          TrainWork& work) const;
+
+    FlatMatrix weight_;
+    uint32_t number_ = 0;
+    int64_t place_ = 0;
+    UnitRules early_, late_;
+    const RecipeStep& step_;
+    std::byte* tiles_ = nullptr;  // of the forward operand
+    // Of the weight on the way back: values [rows, padded, cols] as they lie, or the operand of its transpose.
+    std::byte* back_ = nullptr;
+    float* scales_ = nullptr;       // forward: one and its amax, or those of tiles
+    float* back_scales_ = nullptr;  // the same of the way back
+};
+
+// Error, one line: a recipe that has no products on a GPU, or none on several.
+Status check_device_precision(const TrainPrecision& precision, int ranks);
+
+class DeviceRecipe {
+public:
+    // Of a precision that was checked. Errors: the self-test of random numbers; mixers and sizes that have no products
+    // on a GPU, by name.
+    static Result<std::unique_ptr<DeviceRecipe>> plan(const TrainPrecision& precision, uint64_t seed,
+                                                      const ModelParts& parts, const FlatLayout& flat);
+    int64_t bytes() const;  // of all copies
+    Status load(const DeviceInfo& device, const Stream& stream);
+    int64_t scratch_bytes(int64_t n) const;
+
+    // The product of the unit whose first linear has this name; null: the engine's.
+    TrainProduct* find(const std::string& name) const;
+    // Step `step` of `steps` (0: of no known number). true: copies of weights are others from this step on.
+    Result<bool> begin_step(int64_t step, int64_t steps, const Stream& stream);
+    void begin_rows(int64_t first_row, int64_t seq);
+    void pause() { step_.recording = false; }  // behind the gradients of a step
+    // What follows from a step, before weights are copied again; nothing where *clip is NaN.
+    Status end_step(const float* clip, const Stream& stream);
+
+    // TrainState::recipe, as train/train_products.h has it. They wait.
+    int64_t state_size() const;
+    Result<std::vector<float>> state(const Stream& stream) const;
+    Status set_state(const std::vector<float>& state, const Stream& stream);
+
+    std::vector<UnitLine> table() const;
+    bool sees_neighbours() const;
+
+private:
+    int64_t staging_bytes() const;
+    int64_t delayed() const;  // scales from the steps before
+
+    TrainPrecision precision_;
+    uint64_t seed_ = 0;
+    RecipeStep step_;
+    std::vector<UnitLine> lines_;
+    std::vector<std::unique_ptr<TrainProduct>> products_;
+    std::unordered_map<std::string, TrainProduct*> by_name_;
+    std::optional<DeviceArena> memory_;
+    float* histories_ = nullptr;  // [delayed(), amax_history]
+};
+
+}  // namespace nibble

@@ -1,0 +1,187 @@
+// Operands of training on a GPU are those of train/train_cast.h and train/train_eden.h: all formats, both directions,
+// sizes that cut blocks, random bits of any place in a step.
+#include "train/train_cast.h"
+#include "kernels/train_cast_cuda.h"
+#include "train/train_eden.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+
+namespace nibble::test {
+namespace {
+
+DeviceChoice cast_device() {
+    const char* name = std::getenv("NIBBLE_DEVICE");
+    const auto choice = parse_device(name ? name : "cuda");
+    return choice.ok() && choice->cuda ? *choice : DeviceChoice{.cuda = true};
+}
+
+struct Casting {
+    const char* name;
+    CastRule rule;
+    bool down = false, eden = false;
+};
+void PrintTo(const Casting& c, std::ostream* out) { *out << c.name; }
+
+class CudaCast : public testing::TestWithParam<Casting> {
+protected:
+    void SetUp() override {
+        const auto device = open_device(cast_device());
+        ASSERT_TRUE(device.ok()) << device.error().message();
+        index_ = device->index;
+        ASSERT_TRUE(use_device(index_).ok());
+        auto stream = Stream::create(index_);
+        auto arena = DeviceArena::create(index_, int64_t{256} << 20);
+        ASSERT_TRUE(stream.ok() && arena.ok());
+        stream_.emplace(*std::move(stream));
+        arena_.emplace(*std::move(arena));
+    }
+    std::byte* room(int64_t bytes) {
+        auto p = arena_->allocate(bytes);
+        EXPECT_TRUE(p.ok());
+        EXPECT_TRUE(fill_device(*p, 0xA5, bytes, *stream_).ok());
+        return *p;
+    }
+    template <class T>
+    std::vector<T> fetch(const void* from, int64_t count) {
+        std::vector<T> to(static_cast<size_t>(count));
+        EXPECT_TRUE(copy_to_host(reinterpret_cast<std::byte*>(to.data()),
+                                 const_cast<std::byte*>(static_cast<const std::byte*>(from)),
+                                 count * static_cast<int64_t>(sizeof(T)), *stream_)
+                        .ok());
+        EXPECT_TRUE(stream_->synchronize().ok());
+        return to;
+    }
+
+    int index_ = 0;
+    std::optional<Stream> stream_;
+    std::optional<DeviceArena> arena_;
+    ThreadPool pool_;
+};
+
+// BF16 numbers over many binades, some zero, a block of zeros, a few far out.
+std::vector<float> cast_numbers(int64_t rows, int64_t cols, uint64_t seed) {
+    std::vector<float> x(static_cast<size_t>(rows * cols));
+    for (size_t i = 0; i < x.size(); ++i) {
+        const PhiloxBlock b = PhiloxStream{seed, 3}.block(i);
+        const double u = (b.word[0] + 0.5) * 0x1p-32, v = (b.word[1] + 0.5) * 0x1p-32;
+        double value = std::sqrt(-2 * std::log(u)) * std::cos(6.283185307 * v);
+        if (b.word[2] % 64 == 0) value *= 40;
+        if (b.word[2] % 50 == 1) value = 0;
+        value *= std::ldexp(1.0, static_cast<int>(b.word[3] % 7) - 9);
+        x[i] = round_to_bf16(static_cast<float>(value));
+    }
+    for (int64_t r = 0; r < std::min<int64_t>(rows, 40); ++r)
+        for (int64_t c = 0; c < std::min<int64_t>(cols, 32); ++c) x[static_cast<size_t>(r * cols + c)] = 0;
+    return x;
+}
+
+TEST_P(CudaCast, EqualsTheHosts) {
+    const Casting& c = GetParam();
+    int64_t compared = 0, not_zero = 0;
+    for (const auto& [rows, cols] :
+         {std::pair<int64_t, int64_t>{64, 128}, {1, 64}, {333, 208}, {200, 1040}, {5, 4096}}) {
+        const DeviceArena::Mark mark = arena_->mark();
+        const std::vector<float> x = cast_numbers(rows, cols, 11);
+        std::vector<uint16_t> narrow(x.size());
+        for (size_t i = 0; i < x.size(); ++i) narrow[i] = bf16_from_float(x[i]);
+        const int64_t outer = c.down ? cols : rows, length = c.down ? rows : cols;
+        std::vector<float> along(x.size());  // [outer, length]
+        for (int64_t o = 0; o < outer; ++o)
+            for (int64_t i = 0; i < length; ++i)
+                along[static_cast<size_t>(o * length + i)] =
+                    x[static_cast<size_t>(c.down ? i * cols + o : o * cols + i)];
+        CastRandom random{.id = 42,
+                          .draw = (uint64_t{5} << 20) + 7,
+                          .first_outer = 96,
+                          .first_group = 3,
+                          .outer_step = static_cast<uint64_t>((length + 15) / 16)};
+        if (c.down) random.first_outer = 0, random.outer_step = 1, random.group_step = static_cast<uint64_t>(outer);
+        const CastRandom signs{.id = 45, .draw = random.draw};
+        const CastOperand want = c.eden ? eden_rows(along.data(), outer, length, length, random, signs, 128, pool_)
+                                        : cast_rows(along.data(), outer, length, length, c.rule, random, {}, pool_);
+        std::byte* source = room(2 * rows * cols);
+        ASSERT_TRUE(
+            copy_to_device(source, reinterpret_cast<std::byte*>(narrow.data()), 2 * rows * cols, *stream_).ok());
+        std::byte* values = room(2 * outer * want.cols);
+        const bool blocks = !want.block_scales.empty();
+        auto* scale = reinterpret_cast<float*>(room(4 * std::max(rows, std::ssize(want.block_scales))));
+        auto* amax = reinterpret_cast<float*>(room(4));
+        const cuda::CastSource from{.x = source, .rows = rows, .cols = cols, .down = c.down};
+        const Status made = c.eden ? cuda::eden_values(from, random, signs, 128, {values, scale, amax}, *stream_)
+                            : blocks
+                                ? cuda::cast_blocks(from, c.rule, {values, scale}, *stream_)
+                                : cuda::cast_values(from, c.rule, random, nullptr, {values, scale, amax}, *stream_);
+        ASSERT_TRUE(made.ok()) << made.error().message();
+        const auto got = fetch<uint16_t>(values, outer * want.cols);
+        int64_t wrong = 0;
+        for (int64_t o = 0; o < outer; ++o)
+            for (int64_t i = 0; i < want.cols; ++i, ++compared) {
+                const float w = want.values[static_cast<size_t>(o * want.cols + i)];
+                const uint16_t g = got[static_cast<size_t>(c.down && !blocks ? i * outer + o : o * want.cols + i)];
+                EXPECT_EQ(round_to_bf16(w), w);
+                not_zero += w != 0;
+                if (bf16_from_float(w) != g && wrong++ < 3)
+                    ADD_FAILURE() << rows << "x" << cols << " at " << o << ", " << i << ": " << bf16_to_float(g)
+                                  << " for " << w;
+            }
+        EXPECT_EQ(wrong, 0) << rows << "x" << cols;
+        if (blocks) {
+            const int64_t across = want.cols / fp8_group, step = c.rule.square ? fp8_group : 1;
+            const int64_t down = (outer + step - 1) / step;
+            const auto scales = fetch<float>(scale, down * across);
+            for (int64_t i = 0; i < down * across; ++i) {
+                const float w = want.block_scales[static_cast<size_t>(i / across * step * across + i % across)];
+                EXPECT_EQ(float_bits(scales[static_cast<size_t>(i)]), float_bits(w)) << i;
+            }
+        } else if (c.rule.format != CastFormat::mxfp8 || c.eden) {
+            const auto scales = fetch<float>(scale, std::ssize(want.scale));
+            for (size_t i = 0; i < scales.size(); ++i) EXPECT_EQ(float_bits(scales[i]), float_bits(want.scale[i])) << i;
+        }
+        arena_->release(mark);
+    }
+    EXPECT_GT(not_zero, compared / 4);
+}
+
+constexpr CastRule nv{.format = CastFormat::nvfp4};
+constexpr CastRule with(bool rotate, bool stochastic, bool square, bool four_over_six, bool row_scaled) {
+    return {.format = CastFormat::nvfp4,
+            .rotate = rotate,
+            .stochastic = stochastic,
+            .square = square,
+            .four_over_six = four_over_six,
+            .row_scaled = row_scaled};
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, CudaCast,
+    testing::Values(Casting{"nvfp4", nv}, Casting{"nvfp4_down", nv, true},
+                    Casting{"nvfp4_stochastic", with(false, true, false, false, false)},
+                    Casting{"nvfp4_stochastic_down", with(false, true, false, false, false), true},
+                    Casting{"nvfp4_rotated", with(true, false, false, false, false)},
+                    Casting{"nvfp4_rotated_down", with(true, false, false, false, false), true},
+                    Casting{"nvfp4_both_down", with(true, true, false, false, false), true},
+                    Casting{"nvfp4_square", with(false, false, true, false, false)},
+                    Casting{"nvfp4_four_over_six", with(false, false, false, true, false)},
+                    Casting{"nvfp4_four_over_six_down", with(false, false, false, true, false), true},
+                    Casting{"nvfp4_rows", with(false, false, false, false, true)},
+                    Casting{"nvfp4_rows_four_over_six", with(false, false, false, true, true)},
+                    Casting{"mxfp8", {.format = CastFormat::mxfp8}},
+                    Casting{"mxfp8_down", {.format = CastFormat::mxfp8}, true},
+                    Casting{"fp8", {.format = CastFormat::fp8}}, Casting{"fp8_down", {.format = CastFormat::fp8}, true},
+                    Casting{"fp8_e5m2", {.format = CastFormat::fp8_e5m2}},
+                    Casting{"fp8_e5m2_down", {.format = CastFormat::fp8_e5m2}, true},
+                    Casting{"fp8_block", {.format = CastFormat::fp8_block}},
+                    Casting{"fp8_block_down", {.format = CastFormat::fp8_block}, true},
+                    Casting{"fp8_block_square", {.format = CastFormat::fp8_block, .square = true}},
+                    Casting{"fp8_block_square_down", {.format = CastFormat::fp8_block, .square = true}, true},
+                    Casting{"fp8_block2", {.format = CastFormat::fp8_block2}},
+                    Casting{"fp8_block2_square_down", {.format = CastFormat::fp8_block2, .square = true}, true},
+                    Casting{"bf16_down", {.format = CastFormat::bf16}, true}, Casting{"eden", {}, false, true},
+                    Casting{"eden_down", {}, true, true}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace nibble::test
