@@ -23,8 +23,6 @@ std::string both(const CastRule& a, const CastRule& b) {
 Status check_device_precision(const TrainPrecision& p, int ranks) {
     const std::string_view name = train_recipe_name(p.recipe);
     if (p.recipe == TrainRecipe::fp32) return fail("--device cuda has no products of fp32; use bf16, or --device cpu");
-    if (p.recipe == TrainRecipe::nibble_nvfp4)
-        return fail("{} has not run on a GPU yet; use nvfp4, or --device cpu", name);
     if (p.recipe == TrainRecipe::bf16 || ranks == 1) return Ok{};
     return fail("{} on {} GPUs is not built: use bf16, or one GPU", name, ranks);
 }

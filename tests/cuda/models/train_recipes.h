@@ -45,6 +45,11 @@ struct Trained {
 inline void PrintTo(const Trained& t, std::ostream* out) { *out << t.name; }
 
 inline TrainPrecision recipe_of(TrainRecipe recipe) { return {.recipe = recipe}; }
+inline TrainPrecision named(const char* name) {
+    const auto precision = train_precision_from_name(name);
+    EXPECT_TRUE(precision.ok()) << name;
+    return precision.ok() ? *precision : TrainPrecision{};
+}
 inline TrainPrecision nv_switched(bool rotate, bool stochastic, bool square, bool four_over_six, bool row_scaled) {
     return {.recipe = TrainRecipe::nvfp4,
             .rotate = rotate,
@@ -55,20 +60,26 @@ inline TrainPrecision nv_switched(bool rotate, bool stochastic, bool square, boo
 }
 
 inline std::vector<Trained> trained_recipes() {
-    return {Trained{"nvfp4", recipe_of(TrainRecipe::nvfp4)},
-            Trained{"nvfp4_no_rht", nv_switched(false, true, true, false, false)},
-            Trained{"nvfp4_nearest", nv_switched(true, false, true, false, false)},
-            Trained{"nvfp4_four_over_six", nv_switched(true, true, false, true, false)},
-            Trained{"nvfp4_row_scaled", nv_switched(true, true, true, false, true), true},
-            Trained{"nvfp4_mlp", {.recipe = TrainRecipe::nvfp4, .scope = TrainScope::mlp, .last_bf16 = 1}},
-            Trained{"mxfp8", recipe_of(TrainRecipe::mxfp8), true},
-            Trained{"fp8", recipe_of(TrainRecipe::fp8)},
-            Trained{"fp8_delayed", recipe_of(TrainRecipe::fp8_delayed), true},
-            Trained{"fp8_delayed_of_3", {.recipe = TrainRecipe::fp8_delayed, .amax_history = 3}, true},
-            Trained{"fp8_block", recipe_of(TrainRecipe::fp8_block), true},
-            Trained{"fp8_block_2n", {.recipe = TrainRecipe::fp8_block, .power_of_two = true}, true},
-            Trained{"nvfp4_late_fp8_block", {.recipe = TrainRecipe::nvfp4, .late_forward = TrainRecipe::fp8_block}},
-            Trained{"fp8_late_bf16", {.recipe = TrainRecipe::fp8, .late_forward = TrainRecipe::bf16}}};
+    return {
+        Trained{"nvfp4", recipe_of(TrainRecipe::nvfp4)},
+        Trained{"nvfp4_no_rht", nv_switched(false, true, true, false, false)},
+        Trained{"nvfp4_nearest", nv_switched(true, false, true, false, false)},
+        Trained{"nvfp4_four_over_six", nv_switched(true, true, false, true, false)},
+        Trained{"nvfp4_row_scaled", nv_switched(true, true, true, false, true), true},
+        Trained{"nvfp4_mlp", {.recipe = TrainRecipe::nvfp4, .scope = TrainScope::mlp, .last_bf16 = 1}},
+        Trained{"mxfp8", recipe_of(TrainRecipe::mxfp8), true},
+        Trained{"fp8", recipe_of(TrainRecipe::fp8)},
+        Trained{"fp8_delayed", recipe_of(TrainRecipe::fp8_delayed), true},
+        Trained{"fp8_delayed_of_3", {.recipe = TrainRecipe::fp8_delayed, .amax_history = 3}, true},
+        Trained{"fp8_block", recipe_of(TrainRecipe::fp8_block), true},
+        Trained{"fp8_block_2n", {.recipe = TrainRecipe::fp8_block, .power_of_two = true}, true},
+        Trained{"nvfp4_late_fp8_block", {.recipe = TrainRecipe::nvfp4, .late_forward = TrainRecipe::fp8_block}},
+        Trained{"nibble_nvfp4", named("nibble_nvfp4")},
+        Trained{"nibble_nvfp4_late", named("nibble_nvfp4_late")},
+        Trained{"nibble_nvfp4_row_scaled", {.recipe = TrainRecipe::nibble_nvfp4, .row_scaled = true, .rank = 5}, true},
+        Trained{"nibble_nvfp4_no_rank", {.recipe = TrainRecipe::nibble_nvfp4, .rank = 0}},
+        Trained{"nibble_nvfp4_no_eden", {.recipe = TrainRecipe::nibble_nvfp4, .eden = false, .attention_fp8 = false}},
+        Trained{"fp8_late_bf16", {.recipe = TrainRecipe::fp8, .late_forward = TrainRecipe::bf16}}};
 }
 
 }  // namespace nibble::test
