@@ -112,4 +112,16 @@ struct DelayedScales {
     float largest = 448;         // of the format
 };
 
+// a [n, pitch] BF16 = x P, zeros behind the rank; rest [n, cols] BF16 = x - a P^T, where it is wanted. Sums ascend in
+// FP32: the bits of InputDirections::split() (train/train_rank.h).
+inline constexpr int most_directions = 128;
+struct SplitRows {
+    const std::byte* x = nullptr;  // [n, cols] BF16
+    int64_t n = 0, cols = 0;
+    const float* p = nullptr;     // [cols, rank], BF16 numbers
+    int64_t rank = 0, pitch = 0;  // pitch: rank, up to a multiple of 8
+    std::byte* a = nullptr;
+    std::byte* rest = nullptr;
+};
+
 }  // namespace nibble::cuda

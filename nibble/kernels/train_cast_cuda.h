@@ -54,4 +54,12 @@ Status product_scales(const float* a, bool by_row, const float* b, float constan
 // Scales after a step; nothing where *clip is NaN.
 Status renew_scales(const DelayedScales& d, const float* clip, const Stream& stream);
 
+Status split_rows(const SplitRows& s, const Stream& stream);
+// dw [rows, cols] += turned [rows, pitch] P^T, FP32.
+Status add_term(const float* turned, int64_t rows, const SplitRows& of, float* dw, const Stream& stream);
+// y [n, cols] += more, whose rows are adjacent.
+Status add_rows(float* y, int64_t stride, const float* more, int64_t n, int64_t cols, const Stream& stream);
+// to += from; nothing where *clip is NaN.
+Status add_step(float* to, const float* from, int64_t count, const float* clip, const Stream& stream);
+
 }  // namespace nibble::cuda

@@ -296,10 +296,9 @@ TEST(DevicePrecision, IsTakenOrRefusedByName) {
         const char* one = "";
         const char* two = "on 2 GPUs is not built: use bf16, or one GPU";
     };
-    for (const Case& c :
-         {Case{"bf16", "", ""}, Case{"fp8"}, Case{"fp8_block"}, Case{"fp8_delayed"}, Case{"mxfp8"}, Case{"nvfp4"},
-          Case{"nvfp4_no_rht"}, Case{"fp32", "fp32 has no products", "fp32 has no products"},
-          Case{"nibble_nvfp4", "nibble_nvfp4 has no products", "nibble_nvfp4 has no products"}})
+    for (const Case& c : {Case{"bf16", "", ""}, Case{"fp8"}, Case{"fp8_block"}, Case{"fp8_delayed"}, Case{"mxfp8"},
+                          Case{"nvfp4"}, Case{"nvfp4_no_rht"}, Case{"nibble_nvfp4"}, Case{"nibble_nvfp4_late"},
+                          Case{"fp32", "no products of fp32", "no products of fp32"}})
         for (const int ranks : {1, 2}) {
             const auto precision = train_precision_from_name(c.name);
             ASSERT_TRUE(precision.ok()) << c.name;

@@ -20,5 +20,9 @@ Status eden_values(const CastSource&, const CastRandom&, const CastRandom&, uint
 }
 Status product_scales(const float*, bool, const float*, float, float*, int64_t, const Stream&) { return no_casts(); }
 Status renew_scales(const DelayedScales&, const float*, const Stream&) { return no_casts(); }
+Status split_rows(const SplitRows&, const Stream&) { return no_casts(); }
+Status add_term(const float*, int64_t, const SplitRows&, float*, const Stream&) { return no_casts(); }
+Status add_rows(float*, int64_t, const float*, int64_t, int64_t, const Stream&) { return no_casts(); }
+Status add_step(float*, const float*, int64_t, const float*, const Stream&) { return no_casts(); }
 
 }  // namespace nibble::cuda

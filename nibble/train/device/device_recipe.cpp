@@ -22,23 +22,9 @@ std::string both(const CastRule& a, const CastRule& b) {
 
 Status check_device_precision(const TrainPrecision& p, int ranks) {
     const std::string_view name = train_recipe_name(p.recipe);
-    switch (p.recipe) {
-        case TrainRecipe::bf16:
-            return Ok{};
-        case TrainRecipe::fp8:
-        case TrainRecipe::fp8_block:
-        case TrainRecipe::fp8_delayed:
-        case TrainRecipe::mxfp8:
-        case TrainRecipe::nvfp4:
-            if (ranks > 1) return fail("{} on {} GPUs is not built: use bf16, or one GPU", name, ranks);
-            return Ok{};
-        case TrainRecipe::fp32:
-        case TrainRecipe::nibble_nvfp4:
-            break;
-    }
-    return fail(
-        "--device cuda trains in bf16, fp8, fp8_delayed, fp8_block, mxfp8 and nvfp4; {} has no products there yet",
-        name);
+    if (p.recipe == TrainRecipe::fp32) return fail("--device cuda has no products of fp32; use bf16, or --device cpu");
+    if (p.recipe == TrainRecipe::bf16 || ranks == 1) return Ok{};
+    return fail("{} on {} GPUs is not built: use bf16, or one GPU", name, ranks);
 }
 
 Result<std::unique_ptr<DeviceRecipe>> DeviceRecipe::plan(const TrainPrecision& precision, uint64_t seed,
@@ -47,6 +33,7 @@ Result<std::unique_ptr<DeviceRecipe>> DeviceRecipe::plan(const TrainPrecision& p
     auto r = std::make_unique<DeviceRecipe>();
     r->precision_ = precision;
     r->seed_ = seed;
+    r->step_.draw = seed << 20;
     int64_t layers = 0;
     for (const Block& block : parts.blocks) layers = std::max<int64_t>(layers, block.config().layer + 1);
     if (precision.first_bf16 + precision.last_bf16 > layers)
@@ -69,9 +56,12 @@ Result<std::unique_ptr<DeviceRecipe>> DeviceRecipe::plan(const TrainPrecision& p
                 auto product = std::make_unique<TrainProduct>(flat.units[b][u], number, std::ssize(r->products_), rules,
                                                               late, r->step_);
                 NIBBLE_CHECK(product->check());
-                line.forward = both(rules.x, rules.w) + " (BF16 products)";
-                line.input_gradient = both(rules.dy, rules.w_back) + " (BF16 products)";
-                line.weight_gradient = both(rules.dy_t, rules.x_t) + " (BF16 products)";
+                const DeviceDirections* along = product->directions();
+                line.forward = both(rules.x, rules.w) + (along ? fmt::format(" + rank {}", along->rank()) : "");
+                line.input_gradient = rules.eden ? "NVFP4 MS-EDEN" : both(rules.dy, rules.w_back);
+                line.weight_gradient = rules.eden ? "NVFP4 MS-EDEN" : both(rules.dy_t, rules.x_t);
+                for (std::string* text : {&line.forward, &line.input_gradient, &line.weight_gradient})
+                    *text += " (BF16 products)";
                 r->by_name_.emplace(name, product.get());
                 r->products_.push_back(std::move(product));
             } else {
@@ -140,13 +130,34 @@ Result<bool> DeviceRecipe::begin_step(int64_t step, int64_t steps, const Stream&
     const auto last = std::llround(precision_.late_fraction * static_cast<double>(steps));
     step_.late = precision_.late_forward && steps > 0 && step >= steps - last;
     step_.recording = true;
+    for (const auto& p : products_)
+        if (DeviceDirections* along = p->directions()) NIBBLE_CHECK(along->begin_step(stream));
     // Weights were seen when they were copied.
     const int64_t rows = DelayedUnits::weights * step_.delayed.units;
     if (rows > 0) NIBBLE_CHECK(fill_device(bytes_of_array(step_.delayed.seen), 0, 4 * rows, stream));
     return step_.late != before;
 }
 
+Status DeviceRecipe::draw(const std::byte* published, const Stream& stream) const {
+    for (const auto& p : products_) NIBBLE_CHECK(p->draw(published, stream));
+    return Ok{};
+}
+
+Result<bool> DeviceRecipe::count_step(const Stream& stream) {
+    ++done_;
+    if (done_ != 2 && done_ != 4 && done_ != 8 && done_ % 20 != 0) return false;
+    bool any = false;
+    for (const auto& p : products_)
+        if (DeviceDirections* along = p->directions()) {
+            NIBBLE_CHECK(along->renew(stream));
+            any = true;
+        }
+    return any;
+}
+
 Status DeviceRecipe::end_step(const float* clip, const Stream& stream) {
+    for (const auto& p : products_)
+        if (DeviceDirections* along = p->directions()) NIBBLE_CHECK(along->end_step(clip, stream));
     const DelayedUnits& d = step_.delayed;
     for (int64_t role = 0; d.units > 0 && role < DelayedUnits::roles; ++role)
         NIBBLE_CHECK(cuda::renew_scales({.count = d.units,
@@ -159,7 +170,13 @@ Status DeviceRecipe::end_step(const float* clip, const Stream& stream) {
     return Ok{};
 }
 
-int64_t DeviceRecipe::state_size() const { return delayed() * (1 + precision_.amax_history); }
+int64_t DeviceRecipe::state_size() const {
+    int64_t size = delayed() * (1 + precision_.amax_history);
+    if (precision_.recipe == TrainRecipe::nibble_nvfp4) ++size;  // done_
+    for (const auto& p : products_)
+        if (const DeviceDirections* along = p->directions()) size += along->state_size();
+    return size;
+}
 
 namespace {
 
@@ -177,6 +194,14 @@ void each_scale(int64_t units, const Each& each) {
 Result<std::vector<float>> DeviceRecipe::state(const Stream& stream) const {
     const auto history = static_cast<size_t>(precision_.amax_history), count = static_cast<size_t>(delayed());
     std::vector<float> scales(count), histories(count * history), all(static_cast<size_t>(state_size()));
+    if (precision_.recipe == TrainRecipe::nibble_nvfp4) {
+        all = {static_cast<float>(done_)};
+        for (const auto& p : products_)
+            if (const DeviceDirections* along = p->directions()) {
+                NIBBLE_TRY(const std::vector<float> some, along->state(stream));
+                all.insert(all.end(), some.begin(), some.end());
+            }
+    }
     if (count == 0) return all;
     NIBBLE_CHECK(
         copy_to_host(bytes_of_array(scales.data()), bytes_of_array(step_.delayed.scales), 4 * delayed(), stream));
@@ -195,6 +220,15 @@ Status DeviceRecipe::set_state(const std::vector<float>& state, const Stream& st
     if (std::ssize(state) != state_size())
         return fail("the state of a precision recipe has {} numbers, this one needs {}", state.size(), state_size());
     const auto history = static_cast<size_t>(precision_.amax_history), count = static_cast<size_t>(delayed());
+    if (precision_.recipe == TrainRecipe::nibble_nvfp4) {
+        done_ = static_cast<int64_t>(state[0]);
+        auto from = state.begin() + 1;
+        for (const auto& p : products_)
+            if (DeviceDirections* along = p->directions()) {
+                NIBBLE_CHECK(along->set_state({from, from + along->state_size()}, stream));
+                from += along->state_size();
+            }
+    }
     if (count == 0) return Ok{};
     std::vector<float> scales(count), histories(count * history);
     each_scale(step_.delayed.units, [&](size_t here, size_t place) {

@@ -6,7 +6,9 @@
 // cores, scales on the finished FP32 sum, or of blocks of 128 on the sums of a block.
 #pragma once
 
+#include "kernels/train_cast_cuda.h"
 #include "model/device/weights.h"
+#include "train/device/device_directions.h"
 #include "train/device/flat_layout.h"
 #include "train/device/train_linear.h"
 #include "train/step_products.h"
@@ -51,8 +53,10 @@ public:
     int64_t bytes() const;          // of the weight's copies
     int64_t staging_bytes() const;  // that publish() needs of RecipeStep::staging
     Status load(DeviceArena& arena, const Stream& stream);
-    // The copies of the weight from its published values.
+    // The copies of the weight from its published values, but for those that are drawn anew in every step.
     Status publish(const std::byte* published, const Stream& stream) const;
+    Status draw(const std::byte* published, const Stream& stream) const;  // these
+    DeviceDirections* directions() const { return directions_.get(); }    // null: none
 
     Status forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, const float* bias,
                    DeviceStep& step) const override;
@@ -78,8 +82,23 @@ private:
     float* seen(DelayedUnits::Role role) const;
     // Whether both products read the same rounding of the weight.
     bool one_copy() const;
-    Result<cuda::ProductInput> input(const std::byte* x, int64_t n, DeviceStep& step) const;
+    // Rows of the forward product, and their part along the directions (null: none).
+    struct Input {
+        cuda::ProductInput rows;
+        const std::byte* along = nullptr;
+    };
+    Result<Input> input(const std::byte* x, int64_t n, DeviceStep& step) const;
+    // The same numbers for the weight gradient.
+    struct Used {
+        cuda::CastSource source;
+        const std::byte* along = nullptr;
+    };
+    Result<Used> used(const std::byte* x, int64_t n, DeviceStep& step) const;
     cuda::Operand operand(const float* bias) const;
+    bool draws() const { return early_.eden; }
+    int64_t back_rows() const;  // the weight's rows as the input gradient sums over them
+    Result<cuda::BackScale> back_scale(const float* a, const float* b, float constant, DeviceStep& step) const;
+    int64_t split_size(int64_t n) const;  // of scratch memory
     Status block_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
                           TrainWork& work) const;
 
@@ -93,6 +112,8 @@ private:
     std::byte* back_ = nullptr;
     float* scales_ = nullptr;       // forward: one and its amax, or those of tiles
     float* back_scales_ = nullptr;  // the same of the way back
+    std::unique_ptr<DeviceDirections> directions_;
+    std::byte* along_ = nullptr;  // the operand of the weight's part along them
 };
 
 // Error, one line: a recipe that has no products on a GPU, or none on several.
@@ -112,10 +133,14 @@ public:
     TrainProduct* find(const std::string& name) const;
     // Step `step` of `steps` (0: of no known number). true: copies of weights are others from this step on.
     Result<bool> begin_step(int64_t step, int64_t steps, const Stream& stream);
+    // Copies of the step in hand, whose random numbers are its own; behind begin_step().
+    Status draw(const std::byte* published, const Stream& stream) const;
     void begin_rows(int64_t first_row, int64_t seq);
     void pause() { step_.recording = false; }  // behind the gradients of a step
     // What follows from a step, before weights are copied again; nothing where *clip is NaN.
     Status end_step(const float* clip, const Stream& stream);
+    // A step has changed the parameters. true: copies of weights are others from here on.
+    Result<bool> count_step(const Stream& stream);
 
     // TrainState::recipe, as train/train_products.h has it. They wait.
     int64_t state_size() const;
@@ -136,6 +161,7 @@ private:
     std::vector<std::unique_ptr<TrainProduct>> products_;
     std::unordered_map<std::string, TrainProduct*> by_name_;
     std::optional<DeviceArena> memory_;
+    int64_t done_ = 0;            // steps that changed the parameters, for the directions
     float* histories_ = nullptr;  // [delayed(), amax_history]
 };
 

@@ -140,6 +140,7 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
     NIBBLE_CHECK(reserve_host(tokens));
     NIBBLE_TRY(const bool others, weights_.recipe().begin_step(step_, steps_, stream_));
     if (others) NIBBLE_CHECK(weights_.republish());
+    NIBBLE_CHECK(weights_.recipe().draw(weights_.published(), stream_));
     auto* host = reinterpret_cast<float*>(landing_->data() + scalar_bytes);
     std::vector<float> slopes;
     for (size_t p = 0; p < pieces.size(); ++p) {
@@ -296,6 +297,8 @@ Result<TrainStep> DeviceTrainer::updated(TrainStep step, double learning_rate) {
     }
     step.clip = clip_factor(step.gradient_norm, options_.train.optimizer.clip);
     ++optimizer_steps_;
+    NIBBLE_TRY(const bool others, weights_.recipe().count_step(stream_));
+    if (others) NIBBLE_CHECK(weights_.republish());
     return step;
 }
 

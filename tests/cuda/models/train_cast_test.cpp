@@ -3,6 +3,7 @@
 #include "train/train_cast.h"
 #include "kernels/train_cast_cuda.h"
 #include "train/train_eden.h"
+#include "train/train_rank.h"
 
 #include <gtest/gtest.h>
 
@@ -142,8 +143,56 @@ TEST_P(CudaCast, EqualsTheHosts) {
         }
         arena_->release(mark);
     }
-    EXPECT_GT(not_zero, compared / 4);
+    // A scale of 16 x 16 leaves small numbers zero.
+    EXPECT_GT(not_zero, compared / (c.rule.square ? 8 : 4));
 }
+
+class CudaDirections : public CudaCast {};
+
+// x along its directions and the rest, for ranks that fill eight numbers and that do not.
+TEST_P(CudaDirections, SplitAsTheHost) {
+    const auto rank = static_cast<int64_t>(GetParam().rule.format == CastFormat::nvfp4 ? 16 : 5);
+    for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{33, 200}, {1, 64}, {100, 768}}) {
+        const InputDirections host(cols, rank, {.id = 7, .draw = 1});
+        const std::vector<float> x = cast_numbers(rows, cols, 5);
+        const int64_t pitch = (rank + 7) / 8 * 8;
+        std::vector<float> a(static_cast<size_t>(rows * rank)), rest(x.size());
+        host.split(x.data(), rows, a.data(), rest.data(), pool_);
+        std::vector<uint16_t> narrow(x.size());
+        for (size_t i = 0; i < x.size(); ++i) narrow[i] = bf16_from_float(x[i]);
+        std::byte* source = room(2 * rows * cols);
+        std::byte* p = room(4 * cols * rank);
+        const auto* of_p = reinterpret_cast<const std::byte*>(host.p());
+        ASSERT_TRUE(
+            copy_to_device(source, reinterpret_cast<std::byte*>(narrow.data()), 2 * rows * cols, *stream_).ok());
+        ASSERT_TRUE(copy_to_device(p, of_p, 4 * cols * rank, *stream_).ok());
+        std::byte *to_a = room(2 * rows * pitch), *to_rest = room(2 * rows * cols);
+        const Status made = cuda::split_rows({.x = source,
+                                              .n = rows,
+                                              .cols = cols,
+                                              .p = reinterpret_cast<const float*>(p),
+                                              .rank = rank,
+                                              .pitch = pitch,
+                                              .a = to_a,
+                                              .rest = to_rest},
+                                             *stream_);
+        ASSERT_TRUE(made.ok()) << made.error().message();
+        const auto got_a = fetch<uint16_t>(to_a, rows * pitch), got_rest = fetch<uint16_t>(to_rest, rows * cols);
+        int64_t wrong = 0;
+        for (int64_t r = 0; r < rows; ++r) {
+            for (int64_t j = 0; j < pitch; ++j)
+                wrong += got_a[static_cast<size_t>(r * pitch + j)] !=
+                         (j < rank ? bf16_from_float(a[static_cast<size_t>(r * rank + j)]) : 0);
+            for (int64_t c = 0; c < cols; ++c)
+                wrong += got_rest[static_cast<size_t>(r * cols + c)] !=
+                         bf16_from_float(rest[static_cast<size_t>(r * cols + c)]);
+        }
+        EXPECT_EQ(wrong, 0) << rows << "x" << cols;
+    }
+}
+INSTANTIATE_TEST_SUITE_P(All, CudaDirections,
+                         testing::Values(Casting{"rank_16", {.format = CastFormat::nvfp4}}, Casting{"rank_5", {}}),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 constexpr CastRule nv{.format = CastFormat::nvfp4};
 constexpr CastRule with(bool rotate, bool stochastic, bool square, bool four_over_six, bool row_scaled) {

@@ -1,5 +1,6 @@
 // Precision recipes on a GPU beside the CPU trainer's: gradients of a step and losses of some, the served bits, resumed
 // runs, the tree of micro-batches, and what is refused.
+#include "cuda/models/train_recipes.h"
 #include "train/check_forward.h"
 #include "train/device/device_trainer.h"
 #include "train/run_state.h"
@@ -9,44 +10,11 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
-#include <cstdlib>
 
 namespace nibble::test {
 namespace {
 
 using testing::HasSubstr;
-
-constexpr int64_t recipe_seq = 96, recipe_vocab = 1000;
-
-Json recipe_model() {
-    return {{"architectures", {"LlamaForCausalLM"}},
-            {"model_type", "llama"},
-            {"hidden_size", 256},
-            {"num_hidden_layers", 2},
-            {"num_attention_heads", 4},
-            {"num_key_value_heads", 2},
-            {"head_dim", 64},
-            {"intermediate_size", 384},
-            {"vocab_size", recipe_vocab},
-            {"rms_norm_eps", 1e-5},
-            {"rope_theta", 10000.0},
-            {"tie_word_embeddings", false},
-            {"max_position_embeddings", 8192},
-            {"hidden_act", "silu"}};
-}
-
-DeviceChoice recipe_device() {
-    const char* name = std::getenv("NIBBLE_DEVICE");
-    const auto choice = parse_device(name ? name : "cuda");
-    return choice.ok() && choice->cuda ? *choice : DeviceChoice{.cuda = true};
-}
-
-struct Trained {
-    const char* name;
-    TrainPrecision precision;
-    bool promised = false;  // the served bits
-};
-void PrintTo(const Trained& t, std::ostream* out) { *out << t.name; }
 
 Result<std::unique_ptr<DeviceTrainer>> on_gpu(const TrainPrecision& precision, int64_t rows, int64_t micro_batch,
                                               ThreadPool& pool) {
@@ -89,38 +57,75 @@ std::vector<std::byte> all_state(TrainEngine& trainer) {
     return all;
 }
 
-// Rows are micro-batches, so that tensors, blocks and random bits are the CPU's. What differs: the order of sums, and
-// gradients of activations, which are BF16 here; a code that flips for it is an error of half a step, so gradients
-// agree less than in BF16. The bound would not pass a wrong scale, rotation or sign, nor the recipe's own rounding
-// error where codes were drawn otherwise (0.15 to 0.5).
+struct Apart {
+    double relative = 0, cosine = 1;
+};
+Apart apart(std::span<const float> got, std::span<const float> want) {
+    double d = 0, ww = 0, gg = 0, gw = 0;
+    for (size_t i = 0; i < want.size(); ++i) {
+        const double a = got[i], b = want[i];
+        d += (a - b) * (a - b), ww += b * b, gg += a * a, gw += a * b;
+    }
+    return {std::sqrt(d / ww), gw / std::sqrt(gg * ww)};
+}
+
+// Rows are micro-batches, so that tensors, blocks and random bits are the CPU's; train_product_test.cpp compares single
+// products of equal inputs. Over a whole model inputs are not equal: the order of sums, and gradients of activations in
+// BF16, move numbers by a unit in the last place of BF16, and a number that crosses the border of two codes of four
+// bits moves by a tenth of itself. How far that goes the CPU's trainer shows itself, where the embedding moves by half
+// a unit in the last place: the GPU may be as far off, and somewhat (at e6105a3 it was
+// three quarters as far: 0.27 for nvfp4, 0.07 for mxfp8).
 TEST_P(CudaRecipe, GradientsAreTheCpus) {
     const TrainBatch batch = random_batch(4, recipe_seq, recipe_vocab, 3);
+    const auto file = [&](const char* what) {
+        return std::filesystem::path(testing::TempDir()) /
+               fmt::format("nibble-recipe-{}-{}.safetensors", GetParam().name, what);
+    };
     const auto gpu = trainer(4, 1);
-    const auto cpu = on_cpu();
-    ASSERT_TRUE(gpu && cpu);
+    const auto cpu = on_cpu(), moved = on_cpu();
+    ASSERT_TRUE(gpu && cpu && moved);
+    // Two steps, so that scales and directions have a history.
+    for (uint32_t i = 0; i < 2; ++i) {
+        cpu->begin(i, 100);
+        ASSERT_TRUE(cpu->step({&batch, 1}, 1e-3).ok());
+    }
+    auto state = copy_state(*cpu, {.step = 2});
+    ASSERT_TRUE(state.ok() && write_state(file("begin"), *state).ok());
+    const auto embedding = cpu->parameters().id("model.embed_tokens.weight");
+    ASSERT_TRUE(embedding.ok());
+    uint64_t at = 0;
+    for (float& v : state->masters[*embedding])
+        v *= 1 + (PhiloxStream{1, 4}.block(at++).word[0] & 1 ? 0x1p-9f : -0x1p-9f);
+    ASSERT_TRUE(write_state(file("moved"), *state).ok());
+    for (TrainEngine* engine : {static_cast<TrainEngine*>(gpu.get()), static_cast<TrainEngine*>(moved.get())}) {
+        const auto read = read_state(file(engine == gpu.get() ? "begin" : "moved"), "", *engine);
+        ASSERT_TRUE(read.ok()) << read.error().message();
+    }
+    for (const char* what : {"begin", "moved"}) std::filesystem::remove(file(what));
+    for (TrainEngine* engine : {static_cast<TrainEngine*>(gpu.get()), static_cast<TrainEngine*>(moved.get()),
+                                static_cast<TrainEngine*>(cpu.get())})
+        engine->begin(2, 100);
     std::vector<std::vector<float>> got;
     const auto step = gpu->backward({&batch, 1}, got);
     ASSERT_TRUE(step.ok()) << step.error().message();
     const auto want = cpu->backward({&batch, 1});
-    ASSERT_TRUE(want.ok()) << want.error().message();
+    const auto other = moved->backward({&batch, 1});
+    ASSERT_TRUE(want.ok() && other.ok());
     EXPECT_NEAR(step->loss, want->loss, 4e-3 * want->loss);
     EXPECT_NEAR(step->gradient_norm, want->gradient_norm, 2e-2 * want->gradient_norm);
-    double worst = 0;
+    double worst = 0, worst_of_own = 0;
     for (size_t id = 0; id < got.size(); ++id) {
         const auto w = cpu->gradients().gradient(id);
-        double apart = 0, ww = 0, gg = 0, gw = 0;
-        for (size_t i = 0; i < w.size(); ++i) {
-            const double a = got[id][i], b = w[i];
-            apart += (a - b) * (a - b), ww += b * b, gg += a * a, gw += a * b;
-        }
+        const Apart own = apart(moved->gradients().gradient(id), w), here = apart(got[id], w);
         const std::string& name = gpu->parameters().tensors()[id].name;
-        ASSERT_GT(ww, 0) << name;
-        EXPECT_LT(std::sqrt(apart / ww), 0.12) << name;
-        EXPECT_GT(gw / std::sqrt(gg * ww), 0.993) << name;
-        EXPECT_NEAR(gg / ww, 1, 0.03) << name;
-        worst = std::max(worst, std::sqrt(apart / ww));
+        EXPECT_LT(here.relative, 1.2 * own.relative + 0.02) << name;
+        EXPECT_GT(here.cosine, 1 - 1.44 * (1 - own.cosine) - 1e-3) << name;
+        EXPECT_GT(here.cosine, 0.93) << name;
+        worst = std::max(worst, here.relative);
+        worst_of_own = std::max(worst_of_own, here.relative / (1.2 * own.relative + 0.02));
     }
     RecordProperty("worst_relative_error", std::to_string(worst));
+    RecordProperty("worst_of_bound", std::to_string(worst_of_own));
 }
 
 TEST_P(CudaRecipe, LossesFollowTheCpus) {
@@ -197,33 +202,8 @@ TEST_P(CudaRecipe, TheTableSaysWhatIsMultiplied) {
     }
 }
 
-TrainPrecision of(TrainRecipe recipe) { return {.recipe = recipe}; }
-TrainPrecision nv_switched(bool rotate, bool stochastic, bool square, bool four_over_six, bool row_scaled) {
-    return {.recipe = TrainRecipe::nvfp4,
-            .rotate = rotate,
-            .stochastic = stochastic,
-            .square = square,
-            .four_over_six = four_over_six,
-            .row_scaled = row_scaled};
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    All, CudaRecipe,
-    testing::Values(Trained{"nvfp4", of(TrainRecipe::nvfp4)},
-                    Trained{"nvfp4_no_rht", nv_switched(false, true, true, false, false)},
-                    Trained{"nvfp4_nearest", nv_switched(true, false, true, false, false)},
-                    Trained{"nvfp4_four_over_six", nv_switched(true, true, false, true, false)},
-                    Trained{"nvfp4_row_scaled", nv_switched(true, true, true, false, true), true},
-                    Trained{"nvfp4_mlp", {.recipe = TrainRecipe::nvfp4, .scope = TrainScope::mlp, .last_bf16 = 1}},
-                    Trained{"mxfp8", of(TrainRecipe::mxfp8), true}, Trained{"fp8", of(TrainRecipe::fp8)},
-                    Trained{"fp8_delayed", of(TrainRecipe::fp8_delayed), true},
-                    Trained{"fp8_delayed_of_3", {.recipe = TrainRecipe::fp8_delayed, .amax_history = 3}, true},
-                    Trained{"fp8_block", of(TrainRecipe::fp8_block), true},
-                    Trained{"fp8_block_2n", {.recipe = TrainRecipe::fp8_block, .power_of_two = true}, true},
-                    Trained{"nvfp4_late_fp8_block",
-                            {.recipe = TrainRecipe::nvfp4, .late_forward = TrainRecipe::fp8_block}},
-                    Trained{"fp8_late_bf16", {.recipe = TrainRecipe::fp8, .late_forward = TrainRecipe::bf16}}),
-    [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(All, CudaRecipe, testing::ValuesIn(trained_recipes()),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 TEST(CudaRecipeRefusals, NameWhatIsNotBuilt) {
     ThreadPool pool;
@@ -231,8 +211,8 @@ TEST(CudaRecipeRefusals, NameWhatIsNotBuilt) {
         const auto made = on_gpu(precision, 2, 1, pool);
         return made.ok() ? std::string() : made.error().message();
     };
-    EXPECT_THAT(refused(of(TrainRecipe::fp32)), HasSubstr("fp32 has no products"));
-    EXPECT_THAT(refused(of(TrainRecipe::nibble_nvfp4)), HasSubstr("nibble_nvfp4 has no products"));
+    EXPECT_THAT(refused(recipe_of(TrainRecipe::fp32)), HasSubstr("no products of fp32"));
+    EXPECT_THAT(refused({.recipe = TrainRecipe::nibble_nvfp4, .rank = 129}), HasSubstr("at most 128"));
     EXPECT_THAT(refused({.recipe = TrainRecipe::nvfp4, .first_bf16 = 2, .last_bf16 = 1}), HasSubstr("2 and 1 layers"));
 }
 

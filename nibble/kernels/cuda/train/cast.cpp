@@ -78,4 +78,23 @@ Status renew_scales(const DelayedScales& d, const float* clip, const Stream& str
     return cuda_status(launch_renew_scales(d, clip, cast_queue(stream)), "renew_scales: kernel launch");
 }
 
+Status split_rows(const SplitRows& s, const Stream& stream) {
+    if (s.n < 1 || s.cols < 1 || s.rank < 1 || s.rank > most_directions || s.pitch < s.rank || s.pitch % 8)
+        return fail("split: [{}, {}] along {} directions, {} apart", s.n, s.cols, s.rank, s.pitch);
+    return cuda_status(launch_split_rows(s, cast_queue(stream)), "split: kernel launch");
+}
+
+Status add_term(const float* turned, int64_t rows, const SplitRows& of, float* dw, const Stream& stream) {
+    return cuda_status(launch_add_term(turned, rows, of.pitch, of.p, of.cols, of.rank, dw, cast_queue(stream)),
+                       "add_term: kernel launch");
+}
+
+Status add_rows(float* y, int64_t stride, const float* more, int64_t n, int64_t cols, const Stream& stream) {
+    return cuda_status(launch_add_rows(y, stride, more, n, cols, cast_queue(stream)), "add_rows: kernel launch");
+}
+
+Status add_step(float* to, const float* from, int64_t count, const float* clip, const Stream& stream) {
+    return cuda_status(launch_add_step(to, from, count, clip, cast_queue(stream)), "add_step: kernel launch");
+}
+
 }  // namespace nibble::cuda

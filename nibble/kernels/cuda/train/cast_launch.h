@@ -34,4 +34,10 @@ cudaError_t launch_product_scales(const float* a, bool by_row, const float* b, f
                                   int64_t count, cudaStream_t stream);
 cudaError_t launch_renew_scales(const DelayedScales& d, const float* clip, cudaStream_t stream);
 
+cudaError_t launch_split_rows(const SplitRows& s, cudaStream_t stream);
+cudaError_t launch_add_term(const float* turned, int64_t rows, int64_t pitch, const float* p, int64_t cols,
+                            int64_t rank, float* dw, cudaStream_t stream);
+cudaError_t launch_add_rows(float* y, int64_t stride, const float* more, int64_t n, int64_t cols, cudaStream_t stream);
+cudaError_t launch_add_step(float* to, const float* from, int64_t count, const float* clip, cudaStream_t stream);
+
 }  // namespace nibble::cuda

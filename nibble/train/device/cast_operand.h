@@ -1,0 +1,34 @@
+// Quantized operands of a TrainProduct in scratch memory (kernels/train_cast_cuda.h), and what it asks about rules.
+#pragma once
+
+#include "base/checked.h"
+#include "kernels/train_cast_cuda.h"
+#include "model/device/step.h"
+
+namespace nibble {
+
+// What random numbers are drawn for; train/train_products.cpp has the same.
+enum CastRole : uint32_t { row_role = 1, column_role, weight_role, input_role, input_signs, weight_signs, first_role };
+
+inline float divisor_of(const CastRule& rule) { return rule.format == CastFormat::nvfp4 ? nv_largest(rule) : 1.0f; }
+inline int64_t in_arena(int64_t bytes) { return round_up(bytes, DeviceArena::alignment); }
+inline bool in_blocks(const CastRule& rule) {
+    return rule.format == CastFormat::fp8_block || rule.format == CastFormat::fp8_block2;
+}
+inline int64_t eden_padded(int64_t n) { return round_up<int64_t>(n, eden_group); }
+
+struct Quantized {
+    std::byte* values = nullptr;
+    float* scale = nullptr;  // one, or one of each row, or of each block; null: 1
+};
+
+// `given`, `seen`: of a delayed scale.
+Result<Quantized> quantized(const cuda::CastSource& from, const CastRule& rule, const CastRandom& random,
+                            DeviceStep& step, const float* given = nullptr, float* seen = nullptr);
+Result<Quantized> eden_quantized(const cuda::CastSource& from, const CastRandom& random, const CastRandom& signs,
+                                 uint64_t first_sign, DeviceStep& step);
+// What they take of scratch memory.
+int64_t quantized_size(int64_t outer, int64_t reduction, const CastRule& rule);
+int64_t eden_size(int64_t outer, int64_t reduction);
+
+}  // namespace nibble

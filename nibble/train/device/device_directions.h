@@ -1,0 +1,48 @@
+// The strongest directions of a unit's inputs on a GPU (train/train_rank.h): P and what follows it lie there, the
+// orthonormal columns are made on the host.
+#pragma once
+
+#include "kernels/train_cast_cuda.h"
+#include "train/device/train_linear.h"
+#include "train/train_rank.h"
+
+namespace nibble {
+
+class DeviceDirections {
+public:
+    DeviceDirections(int64_t cols, int64_t rank, const CastRandom& random) : host_(cols, rank, random) {}
+
+    int64_t rank() const { return host_.rank(); }
+    int64_t pitch() const { return (rank() + 7) / 8 * 8; }  // of a row of A
+    int64_t bytes() const;
+    int64_t state_size() const { return 2 * host_.cols() * rank(); }
+    Status load(DeviceArena& arena, const Stream& stream);
+
+    // As InputDirections::split(); x [n, cols] BF16, a [n, pitch()] BF16, rest null or [n, cols] BF16.
+    Status split(const std::byte* x, int64_t n, std::byte* a, std::byte* rest, const Stream& stream) const;
+    // dw [rows, cols] += turned [rows, pitch()] P^T.
+    Status add_term(const float* turned, int64_t rows, float* dw, const Stream& stream) const;
+
+    Status begin_step(const Stream& stream);
+    // Z of the step += x^T a, of the first 4096 rows of a step.
+    Status observe(const std::byte* x, const std::byte* a, int64_t n, TrainWork& work);
+    // Nothing where *clip is NaN.
+    Status end_step(const float* clip, const Stream& stream);
+    // They wait.
+    Status renew(const Stream& stream);
+    Result<std::vector<float>> state(const Stream& stream) const;
+    Status set_state(const std::vector<float>& state, const Stream& stream);
+
+private:
+    int64_t numbers() const { return host_.cols() * pitch(); }  // of Z
+    Status upload(const Stream& stream);
+    Result<InputDirections> now(const Stream& stream) const;
+
+    InputDirections host_;   // P; its Z is that of the last renewal
+    float* p_ = nullptr;     // [cols, rank]
+    float* z_ = nullptr;     // [cols, pitch]
+    float* step_ = nullptr;  // of Z, of the step in hand
+    int64_t seen_ = 0;       // rows in it
+};
+
+}  // namespace nibble

@@ -1,0 +1,200 @@
+// The three products of every unit of a recipe on a GPU beside the CPU's (train/train_products.h) for equal inputs:
+// codes and scales are the same there, so what is left is the order of FP32 sums, and the BF16 of input gradients.
+#include "train/device/device_trainer.h"
+#include "train/train_products.h"
+#include "train/train_shapes.h"
+
+#include "cuda/models/train_recipes.h"
+
+#include <cmath>
+
+namespace nibble::test {
+namespace {
+
+constexpr int64_t product_tokens = 104, product_row = 1;  // no whole blocks of 16, 32 or 128
+constexpr uint64_t product_seed = 1;
+// Of FP32 sums of some hundred terms, by norms: a scale, sign or code that is wrong in one row of 100 is 0.1.
+constexpr double sums_bound = 3e-5;
+
+// BF16 numbers, some columns larger than the others.
+std::vector<float> product_numbers(int64_t rows, int64_t cols, uint64_t seed) {
+    std::vector<float> x(static_cast<size_t>(rows * cols));
+    for (size_t i = 0; i < x.size(); ++i) {
+        const PhiloxBlock b = PhiloxStream{seed, 9}.block(i);
+        const double u = (b.word[0] + 0.5) * 0x1p-32, v = (b.word[1] + 0.5) * 0x1p-32;
+        const double size = i % static_cast<size_t>(cols) % 37 == 0 ? 8 : 1;
+        x[i] = round_to_bf16(static_cast<float>(size * std::sqrt(-2 * std::log(u)) * std::cos(6.283185307 * v)));
+    }
+    return x;
+}
+
+double relative_error(const std::vector<float>& got, const std::vector<float>& want) {
+    double apart = 0, size = 0;
+    for (size_t i = 0; i < want.size(); ++i) {
+        const double d = double{got[i]} - want[i];
+        apart += d * d, size += double{want[i]} * want[i];
+    }
+    return std::sqrt(apart / size);
+}
+
+// The gradients of a unit's weights, one below the other.
+class StackedSink : public GradientSink {
+public:
+    Status add(const std::string&, const float* gradient, int64_t rows, int64_t cols) override {
+        values.insert(values.end(), gradient, gradient + rows * cols);
+        return Ok{};
+    }
+    std::vector<float> values;
+};
+
+class CudaProducts : public testing::TestWithParam<Trained> {
+protected:
+    void SetUp() override {
+        auto made = random_start(recipe_model(), DType::bf16, 7, pool_);
+        ASSERT_TRUE(made.ok());
+        parameters_ = *made;
+        ASSERT_TRUE(start().ok()) << start().error().message();
+    }
+    Status start() {
+        if (weights_) return Ok{};
+        const TrainPrecision& precision = GetParam().precision;
+        ModelOptions like;
+        like.compute = Compute::bf16;
+        NIBBLE_TRY(auto model, Model::load(parameters_, like, pool_));
+        model_.emplace(std::move(model));
+        NIBBLE_TRY(cpu_, TrainProducts::create(*model_, *parameters_, precision, product_seed, pool_));
+        NIBBLE_TRY(auto device, open_device(recipe_device()));
+        device_.emplace(device);
+        NIBBLE_CHECK(use_device(device_->index));
+        NIBBLE_CHECK(cuda::prepare_products(*device_));
+        NIBBLE_CHECK(cuda::prepare_training(*device_));
+        NIBBLE_TRY(auto stream, Stream::create(device_->index));
+        stream_.emplace(std::move(stream));
+        NIBBLE_TRY(auto arena, DeviceArena::create(device_->index, int64_t{128} << 20));
+        arena_.emplace(std::move(arena));
+        NIBBLE_TRY(const ModelConfig config, model_config(*parameters_));
+        NIBBLE_TRY(auto weights, TrainWeights::plan(parameters_, config, precision, product_seed, pool_));
+        weights_.emplace(std::move(weights));
+        NIBBLE_CHECK(weights_->load(1, FlatShard::of(weights_->flat().matrix_elements, 0, 1), *device_, *stream_));
+        // Delayed scales that a run would not begin with.
+        std::vector<float> state = cpu_->state();
+        const auto each = static_cast<size_t>(precision.amax_history) + 1;
+        for (size_t i = 0; precision.recipe == TrainRecipe::fp8_delayed && i < state.size(); i += each)
+            state[i] = 11.3f + static_cast<float>(i / each % 7);
+        NIBBLE_CHECK(cpu_->set_state(state));
+        NIBBLE_CHECK(weights_->recipe().set_state(state, *stream_));
+        return weights_->republish();
+    }
+    Result<std::byte*> to_gpu(const std::vector<float>& x) {
+        std::vector<uint16_t> narrow(x.size());
+        for (size_t i = 0; i < x.size(); ++i) narrow[i] = bf16_from_float(x[i]);
+        NIBBLE_TRY(std::byte * to, arena_->allocate(2 * std::ssize(x)));
+        NIBBLE_CHECK(copy_to_device(to, reinterpret_cast<std::byte*>(narrow.data()), 2 * std::ssize(x), *stream_));
+        NIBBLE_CHECK(stream_->synchronize());
+        return to;
+    }
+    template <class T>
+    Result<std::vector<T>> from_gpu(const void* x, int64_t count) {
+        std::vector<T> to(static_cast<size_t>(count));
+        NIBBLE_CHECK(copy_to_host(reinterpret_cast<std::byte*>(to.data()), static_cast<const std::byte*>(x),
+                                  count * static_cast<int64_t>(sizeof(T)), *stream_));
+        NIBBLE_CHECK(stream_->synchronize());
+        return to;
+    }
+    Status compare(std::span<const Linear> unit, const TrainProduct& gpu, TrainWork& work);
+
+    ThreadPool pool_;
+    std::shared_ptr<Parameters> parameters_;
+    std::optional<Model> model_;
+    std::unique_ptr<TrainProducts> cpu_;
+    std::optional<DeviceInfo> device_;
+    std::optional<Stream> stream_;
+    std::optional<DeviceArena> arena_;
+    std::optional<TrainWeights> weights_;
+    double worst_ = 0;
+};
+
+Status CudaProducts::compare(std::span<const Linear> unit, const TrainProduct& gpu, TrainWork& work) {
+    const DeviceArena::Mark mark = arena_->mark();
+    const int64_t n = product_tokens, rows = gpu.weight().rows, cols = gpu.weight().cols;
+    const std::string& name = unit[0].name;
+    const std::vector<float> x = product_numbers(n, cols, 1), dy = product_numbers(n, rows, 2);
+    NIBBLE_TRY(std::byte * gpu_x, to_gpu(x));
+    NIBBLE_TRY(std::byte * gpu_dy, to_gpu(dy));
+    NIBBLE_TRY(float* y, arena_->allocate_array<float>(n * rows));
+    NIBBLE_TRY(std::byte * dx, arena_->allocate(2 * n * cols));
+    float* const gradient = weights_->gradient(0);
+    const auto see = [&](const char* what, const std::vector<float>& got, const std::vector<float>& want,
+                         double bound) {
+        const double error = relative_error(got, want);
+        EXPECT_LT(error, bound) << name << ", " << what;
+        worst_ = std::max(worst_, error / bound);
+    };
+
+    std::vector<float> want(static_cast<size_t>(n * rows));
+    if (cpu_->replaces(unit)) {
+        NIBBLE_CHECK(gpu.forward(gpu_x, n, y, rows, nullptr, work.step));
+        cpu_->forward(unit, x.data(), n, {want.data(), rows}, model_->workspace());
+        NIBBLE_TRY(const auto got, from_gpu<float>(y, n * rows));
+        see("forward", got, want, sums_bound);
+    }
+    NIBBLE_CHECK(gpu.weight_gradient(gpu_dy, gpu_x, n, gradient, false, work));
+    StackedSink sink;
+    NIBBLE_CHECK(cpu_->weight_gradient(unit, x.data(), dy.data(), n, rows, model_->workspace(), sink));
+    NIBBLE_TRY(const auto dw, from_gpu<float>(gradient + gpu.weight().at, rows * cols));
+    see("weight gradient", dw, sink.values, sums_bound);
+    // The same added to itself.
+    NIBBLE_CHECK(gpu.weight_gradient(gpu_dy, gpu_x, n, gradient, true, work));
+    NIBBLE_TRY(const auto twice, from_gpu<float>(gradient + gpu.weight().at, rows * cols));
+    std::vector<float> doubled = sink.values;
+    for (float& v : doubled) v *= 2;
+    see("weight gradient, added", twice, doubled, sums_bound);
+
+    want.assign(static_cast<size_t>(n * cols), 0.0f);
+    cpu_->input_gradient(unit, dy.data(), n, rows, want.data(), model_->workspace());
+    NIBBLE_CHECK(gpu.input_gradient(gpu_dy, n, dx, work));
+    NIBBLE_TRY(const auto narrow, from_gpu<uint16_t>(dx, n * cols));
+    std::vector<float> got(narrow.size());
+    for (size_t i = 0; i < got.size(); ++i) got[i] = bf16_to_float(narrow[i]);
+    see("input gradient", got, want, 2.5e-3);  // half a unit of BF16 in the last place, 2^-9, is the most of one number
+    arena_->release(mark);
+    return Ok{};
+}
+
+TEST_P(CudaProducts, OfEqualInputsAreTheCpus) {
+    DeviceStepMemory memory(*device_, *stream_);
+    ASSERT_TRUE(memory.reserve(weights_->recipe().scratch_bytes(product_tokens), product_tokens).ok());
+    DeviceStep step = memory.step();
+    BackPlans plans(*device_);
+    const auto workspace = arena_->allocate(cuda::back_workspace_bytes);
+    ASSERT_TRUE(workspace.ok());
+    TrainWork work{.step = step, .published = weights_->published(), .plans = plans, .workspace = *workspace};
+    int64_t units = 0;
+    for (const int64_t number : {3, 9}) {  // of 10: the second one is in the late part, where there is one
+        cpu_->begin_step(number, 10);
+        cpu_->begin_row(product_row, product_tokens);
+        DeviceRecipe& recipe = weights_->recipe();
+        const auto others = recipe.begin_step(number, 10, *stream_);
+        ASSERT_TRUE(others.ok());
+        if (*others) {
+            ASSERT_TRUE(weights_->republish().ok());
+        }
+        ASSERT_TRUE(recipe.draw(weights_->published(), *stream_).ok());
+        recipe.begin_rows(product_row, product_tokens);
+        for (const Block& block : model_->blocks())
+            for (const std::span<const Linear> unit : block.mixer().units())
+                if (const TrainProduct* gpu = recipe.find(unit[0].name)) {
+                    const Status status = compare(unit, *gpu, work);
+                    ASSERT_TRUE(status.ok()) << unit[0].name << ": " << status.error().message();
+                    ++units;
+                }
+    }
+    EXPECT_GT(units, 0);
+    RecordProperty("worst_of_bound", std::to_string(worst_));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CudaProducts, testing::ValuesIn(trained_recipes()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace nibble::test
