@@ -13,10 +13,11 @@ Result<double> seconds_of_limit(std::string_view text) {
     double seconds = 0;
     for (size_t left = colons + 1; left-- > 0;) {
         const std::string_view part = text.substr(0, text.find(':'));
-        int64_t value = 0;
-        const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
-        if (error != std::errc{} || end != part.data() + part.size() || value < 0 || value > 1'000'000) return refuse();
-        seconds += static_cast<double>(value) * units[left];
+        double value = 0;
+        const auto [end, error] =
+            std::from_chars(part.data(), part.data() + part.size(), value, std::chars_format::fixed);
+        if (error != std::errc{} || end != part.data() + part.size() || !(value >= 0 && value <= 1e6)) return refuse();
+        seconds += value * units[left];
         text.remove_prefix(std::min(text.size(), part.size() + 1));
     }
     if (!(seconds > 0)) return refuse();

@@ -8,7 +8,8 @@
 
 namespace nibble {
 
-// "DD:HH:MM:SS" as NeMo RL writes it; leading parts may be missing ("30:00": 30 minutes). Error: something else, or 0.
+// "DD:HH:MM:SS" as NeMo RL writes it; leading parts may be missing ("30:00": 30 minutes), the last one may have
+// decimals. Error: something else, or 0.
 Result<double> seconds_of_limit(std::string_view text);
 
 class RunDeadline {

@@ -137,9 +137,10 @@ TEST(GeneratorExport, CodesAreItsOwn) {
 
 TEST(RunDeadline, ReadsTimes) {
     const std::pair<const char*, double> good[] = {
-        {"00:03:45:00", 13500}, {"1:00:00:00", 86400}, {"03:45:00", 13500}, {"30:00", 1800}, {"5", 5}, {"0:90", 90}};
+        {"00:03:45:00", 13500}, {"1:00:00:00", 86400}, {"03:45:00", 13500}, {"30:00", 1800}, {"5", 5},
+        {"0:90", 90},           {"0:0.25", 0.25}};
     for (const auto& [text, seconds] : good) EXPECT_EQ(*seconds_of_limit(text), seconds) << text;
-    for (const char* text : {"", ":", "0", "00:00:00:00", "1:", "a", "1:2:3:4:5", "-1", "1.5", "1 h"})
+    for (const char* text : {"", ":", "0", "00:00:00:00", "1:", "a", "1:2:3:4:5", "-1", "1e5", "inf", "nan", "1 h"})
         EXPECT_EQ(seconds_of_limit(text).error().message(), fmt::format("'{}' is no time DD:HH:MM:SS above 0", text));
 }
 
