@@ -9,10 +9,12 @@
 #include "parallel/rank_group.h"
 #include "rl/generation_policy.h"
 #include "rl/nemo_config.h"
+#include "rl/policy_export.h"
 #include "rl/question_rows.h"
 #include "rl/rl_log.h"
 #include "rl/rl_page.h"
 #include "train/device/device_trainer.h"
+#include "train/run_deadline.h"
 #include "train/run_folder.h"
 
 #include <fmt/format.h>
@@ -226,19 +228,41 @@ Result<RunFolderOptions> rl_folder(const RlConfig& c, const RlFlags& flags, cons
                             .warn = hooks.warn};
 }
 
+fs::path codes_of(const RlConfig& c) { return c.output / fmt::format("model-{}", format_name(c.export_format)); }
+
+// Before a run: whether what it is to leave can be had.
+Status check_policy_export(const RlConfig& c, RlJob& job) {
+    if (c.export_format == Format::none) return Ok{};
+    NIBBLE_TRY(const Format format, policy_codes_format(*job.trainer, job.generator.get(), c.steps));
+    if (format != c.export_format)
+        return fail("export.format: {}; the forward products of rollouts are {}", format_name(c.export_format),
+                    format_name(format));
+    // A run that goes on has no model/ yet: codes are what a killed process left of its end.
+    return c.resume ? Status(Ok{}) : WorkFolder::check(codes_of(c), ExportMode::create, 0);
+}
+
 Status write_policy(const RlConfig& c, const RlFlags& flags, RlJob& job) {
     const fs::path out = c.output / "model";
+    const bool speaks = !flags.quiet && !flags.json;
     NIBBLE_TRY(Json settings, parse_json(c.identity));
     const Manifest manifest{.command_line = flags.command_line, .settings = std::move(settings)};
+    if (c.export_format != Format::none) {
+        NIBBLE_TRY(const auto codes, policy_codes(*job.trainer, job.generator.get(), c.steps, job.pool));
+        std::error_code error;
+        if (c.resume) fs::remove_all(codes_of(c), error);
+        NIBBLE_CHECK(
+            convert(*codes, {.to = codes->dialect(), .out = codes_of(c), .manifest = to_text(manifest)}, job.pool, {}));
+        if (speaks) fmt::print("{}: the policy in the codes of its rollouts\n", codes_of(c).string());
+    }
     NIBBLE_TRY(const auto policy, job.trainer->trained());
     NIBBLE_CHECK(convert(*policy, {.out = out, .manifest = to_text(manifest)}, job.pool, {}));
-    if (!flags.quiet && !flags.json) fmt::print("{}: the trained model\n", out.string());
+    if (speaks) fmt::print("{}: the trained model\n", out.string());
     return Ok{};
 }
 
-// Steps [first, c.steps); returns how many are done.
+// Steps [first, c.steps); returns how many are done: fewer where the user or the limit of time says so.
 Result<int64_t> run_steps(const RlConfig& c, const RlFlags& flags, RlJob& job, RunFolder& folder, PromptPlace& place,
-                          const JobHooks& hooks) {
+                          const JobHooks& hooks, RunDeadline deadline) {
     using Clock = std::chrono::steady_clock;
     for (int64_t number = folder.first_step(); number < c.steps; ++number) {
         if (hooks.should_stop()) return number;
@@ -260,11 +284,13 @@ Result<int64_t> run_steps(const RlConfig& c, const RlFlags& flags, RlJob& job, R
         else if (!flags.quiet)
             fmt::print("{}\n", step_text(step, validation, seconds));
         std::fflush(stdout);
+        if (deadline.is_due()) return number + 1;
     }
     return c.steps;
 }
 
 Result<Outcome> run_rl(const RlFlags& flags) {
+    const auto start = RunDeadline::Clock::now();
     NIBBLE_TRY(const RankPlace ranks, rank_place());
     if (!ranks.alone()) return fail("rl runs in one process; {} were started", ranks.size);
     NIBBLE_TRY(const DeviceChoice device, parse_device(flags.device));
@@ -275,6 +301,7 @@ Result<Outcome> run_rl(const RlFlags& flags) {
     const JobHooks hooks = console.hooks();
     RlJob job(flags.threads);
     NIBBLE_CHECK(open_job(config, flags, device, text, hooks, job));
+    NIBBLE_CHECK(check_policy_export(config, job));
     PromptPlace place(*job.policy);
     NIBBLE_TRY(const auto options, rl_folder(config, flags, job, hooks));
     NIBBLE_TRY(const auto folder, RunFolder::open(options, *job.trainer, place));
@@ -283,9 +310,12 @@ Result<Outcome> run_rl(const RlFlags& flags) {
                    config.prompts, config.generations, train_recipe_name(config.precision.recipe));
         if (folder->first_step() > 0) fmt::print("goes on behind {} steps\n", folder->first_step());
     }
-    NIBBLE_TRY(const int64_t done, run_steps(config, flags, job, *folder, place, hooks));
+    NIBBLE_TRY(const int64_t done,
+               run_steps(config, flags, job, *folder, place, hooks, RunDeadline(config.must_save_by, start)));
     NIBBLE_CHECK(folder->finish(done, *job.trainer, place));
-    if (done < config.steps) return fail("stopped after {} of {} steps; resume it with --resume", done, config.steps);
+    if (done < config.steps)
+        return fail("stopped after {} of {} steps{}; resume it with --resume", done, config.steps,
+                    hooks.should_stop() || config.must_save_by <= 0 ? "" : " by checkpoint_must_save_by");
     NIBBLE_CHECK(write_policy(config, flags, job));
     return Outcome{};
 }

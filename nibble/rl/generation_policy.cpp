@@ -16,7 +16,7 @@ Result<std::shared_ptr<GenerationPolicy>> GenerationPolicy::create(std::shared_p
         read = std::make_shared<const CachedCheckpoint>(
             parameters, std::shared_ptr<const CacheScales>(std::shared_ptr<void>(), scales));
     NIBBLE_TRY(Model model, Model::load(read, like, pool));
-    std::shared_ptr<GenerationPolicy> made(new GenerationPolicy);
+    std::shared_ptr<GenerationPolicy> made(new GenerationPolicy(parameters));
     made->model_ = std::make_shared<Model>(std::move(model));
     // Seed 0: forward products draw no random numbers.
     NIBBLE_TRY(made->products_, TrainProducts::create(*made->model_, *parameters, precision, 0, pool));

@@ -6,6 +6,7 @@
 #include "model/cpu/model.h"
 #include "train/train_engine.h"
 #include "train/train_products.h"
+#include "train/trained_codes.h"
 
 #include <memory>
 #include <string>
@@ -23,10 +24,16 @@ public:
     // After the parameters or the scales of the cache changed.
     Status renew() { return model_->renew(); }
     std::shared_ptr<const LanguageModel> model() const { return model_; }
+    // Of its forward products as they are now: TrainedCodes.
+    Result<Format> codes_format() const { return TrainedCodes::format_of(*products_); }
+    Result<std::unique_ptr<TrainedCodes>> codes(ThreadPool& pool) const {
+        return TrainedCodes::create(parameters_, *products_, pool);
+    }
     bool sees_neighbours() const { return products_->sees_neighbours(); }
 
 private:
-    GenerationPolicy() = default;
+    explicit GenerationPolicy(std::shared_ptr<Parameters> parameters) : parameters_(std::move(parameters)) {}
+    std::shared_ptr<Parameters> parameters_;
     std::shared_ptr<Model> model_;
     std::unique_ptr<TrainProducts> products_;
 };

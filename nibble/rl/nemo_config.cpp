@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <optional>
 
 namespace nibble {
 namespace {
@@ -128,11 +129,11 @@ constexpr std::array elsewhere{"cluster",
                                "grpo.val_batch_size"};
 
 constexpr std::array reasons{
-    std::pair{"policy.generation.vllm_cfg.kv_cache_dtype", "not built: keys and values are cached in 16 bits"},
     std::pair{"policy.generation.vllm_cfg.quantization_ignored_layer_kws",
               "not built: layers are named by number only"},
-    std::pair{"policy.generation.vllm_cfg.precision",
-              "rollouts have the precision of the updates here; policy.precision: fp8_block makes both FP8"},
+    std::pair{"policy.generation.vllm_cfg.precision", "fp8 alone is known beside the precision of the updates"},
+    std::pair{"policy.generation.vllm_cfg.pow2_weight_scaling_factors", "one switch rounds scales of both here"},
+    std::pair{"policy.generation.vllm_cfg.pow2_activation_scaling_factors", "one switch rounds scales of both here"},
     std::pair{"policy.generation.vllm_cfg.num_first_layers_in_bf16", "no layer is FP8"},
     std::pair{"policy.generation.vllm_cfg.num_last_layers_in_bf16", "no layer is FP8"},
     std::pair{"grpo.async_grpo.in_flight_weight_updates", "weights change between the rounds of rollouts only"},
@@ -178,6 +179,7 @@ public:
         settings_ = {{"policy.model_name", text_of(*model, root_)}};
         data();
         precision();
+        cache();
         optimizer();
         generation_length();
         same_as("checkpointing.checkpoint_dir", "output");
@@ -275,7 +277,7 @@ private:
              {"policy.train_global_batch_size", "policy.max_total_sequence_length", "policy.max_grad_norm",
               "policy.generation.temperature", "policy.generation.top_p", "policy.generation.top_k",
               "policy.generation.stop_token_ids", "policy.generation.stop_strings", "checkpointing.save_period",
-              "checkpointing.keep_top_k"})
+              "checkpointing.keep_top_k", "checkpointing.checkpoint_must_save_by"})
             if (key == ours) return true;
         return false;
     }
@@ -305,36 +307,76 @@ private:
             same_as("data.validation.data_path", "data.validation");
     }
 
-    void precision() {
-        const std::string cfg = "policy.megatron_cfg.fp8_cfg.", vllm = "policy.generation.vllm_cfg.";
-        const bool fp8 = value("policy.megatron_cfg.enabled") == "true" && value(cfg + "enabled") == "true";
-        if (!fp8) {
-            same_as("policy.precision", "policy.precision");
-            if (value(vllm + "precision") == value("policy.precision")) use(vllm + "precision");
-            return;
-        }
-        const std::string recipe = value(cfg + "fp8_recipe");
-        std::string text = recipe == "blockwise" ? "recipe: fp8_block" : recipe == "mxfp8" ? "recipe: mxfp8" : "";
-        if (text.empty()) {
-            refused_[cfg + "fp8_recipe"] =
-                "only blockwise and mxfp8 are the same for rollouts and updates; bf16 instead";
-            return;
-        }
+    // ", first_bf16: N, last_bf16: N" of rollouts' layers that stay BF16.
+    std::string bf16_layers() {
+        std::string text;
         for (const auto& [end, ours] : {std::pair{"first", "first_bf16"}, std::pair{"last", "last_bf16"}}) {
-            const std::string key = fmt::format("{}num_{}_layers_in_bf16", vllm, end);
-            if (const std::string layers = value(key); !layers.empty() && layers != "null") {
+            const std::string key = fmt::format("{}num_{}_layers_in_bf16", vllm_, end);
+            if (const std::string layers = value(key); !layers.empty() && layers != "null" && layers != "0") {
                 text += fmt::format(", {}: {}", ours, layers);
                 use(key);
             }
         }
+        return text;
+    }
+    // Whether rollouts round scales to powers of two; none: weights and inputs differ.
+    std::optional<bool> rollout_powers() const {
+        const bool weights = value(vllm_ + "pow2_weight_scaling_factors") == "true",
+                   inputs = value(vllm_ + "pow2_activation_scaling_factors") == "true";
+        return weights == inputs ? std::optional(weights) : std::nullopt;
+    }
+    void use_powers() {
+        use(vllm_ + "pow2_weight_scaling_factors");
+        use(vllm_ + "pow2_activation_scaling_factors");
+    }
+
+    // FP8 rollouts of updates in another precision.
+    void generation_precision() {
+        if (value(vllm_ + "precision") != "fp8") return;
+        const bool mx = value(vllm_ + "is_mx") == "true";
+        const std::optional<bool> powers = rollout_powers();
+        std::string text = mx ? "recipe: mxfp8" : "recipe: fp8_block";
+        text += bf16_layers();
+        if (!mx && powers.value_or(false)) text += ", power_of_two: true";
+        if (!set("policy.generation.precision", "{" + text + "}", vllm_ + "precision")) return;
+        if (mx) use(vllm_ + "is_mx");
+        if (mx || powers) use_powers();
+    }
+
+    void precision() {
+        const std::string cfg = "policy.megatron_cfg.fp8_cfg.";
+        const bool fp8 = value("policy.megatron_cfg.enabled") == "true" && value(cfg + "enabled") == "true";
+        const std::string recipe = fp8 ? value(cfg + "fp8_recipe") : "";
+        std::string text = recipe == "blockwise" ? "recipe: fp8_block" : recipe == "mxfp8" ? "recipe: mxfp8" : "";
+        if (text.empty()) {
+            if (fp8)
+                refused_[cfg + "fp8_recipe"] =
+                    "only blockwise and mxfp8 are the same for rollouts and updates; bf16 instead";
+            else
+                same_as("policy.precision", "policy.precision");
+            if (value(vllm_ + "precision") == value("policy.precision")) use(vllm_ + "precision");
+            return generation_precision();
+        }
+        text += bf16_layers();
         // TransformerEngine rounds scales to powers of two unless it is told not to.
         const std::string scales = "policy.megatron_cfg.env_vars.NVTE_FP8_BLOCK_SCALING_FP32_SCALES";
-        if (recipe == "blockwise" && value(scales) != "1" && value(scales) != "\"1\"") text += ", power_of_two: true";
+        const bool powers = recipe == "blockwise" && value(scales) != "1" && value(scales) != "\"1\"";
+        if (powers) text += ", power_of_two: true";
         if (!set("policy.precision", "{" + text + "}", cfg + "fp8_recipe")) return;
         for (const std::string& key : {cfg + "enabled", scales, std::string("policy.precision")}) use(key);
         if (value(cfg + "fp8") == "e4m3") use(cfg + "fp8");
         if (value(cfg + "fp8_param") == "false") use(cfg + "fp8_param");
-        if (value(vllm + "precision") == "fp8") use(vllm + "precision");
+        if (value(vllm_ + "precision") == "fp8") use(vllm_ + "precision");
+        if (rollout_powers() == powers || recipe == "mxfp8") use_powers();
+        if (recipe == "mxfp8") use(vllm_ + "is_mx");
+    }
+
+    // NeMo RL takes the 99.9 percentile of the maxima.
+    void cache() {
+        const std::string from = vllm_ + "kv_cache_dtype", ours = "policy.generation.kv_cache_";
+        const std::string dtype = value(from);
+        if (dtype != "fp8" && dtype != "fp8_e4m3") return;
+        if (set(ours + "dtype", dtype, from)) settings_[ours + "percentile"] = "99.9";
     }
 
     void optimizer() {
@@ -415,6 +457,7 @@ private:
         return found->second;
     }
 
+    const std::string vllm_ = "policy.generation.vllm_cfg.";
     const YamlNode& root_;
     std::string file_;
     std::vector<Leaf> leaves_;

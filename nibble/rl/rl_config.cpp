@@ -3,6 +3,7 @@
 #include "base/json.h"
 #include "base/mapped_file.h"
 #include "io/yaml_fields.h"
+#include "train/run_deadline.h"
 
 #include <nlohmann/json.hpp>
 
@@ -32,7 +33,7 @@ Json to_json(const YamlNode& node) {
 // What may change when a run goes on: where it writes, how long it is, what it looks at.
 std::string identity_of(const YamlNode& root) {
     Json json = to_json(root);
-    for (const char* key : {"output", "checkpointing"}) json.erase(key);
+    for (const char* key : {"output", "checkpointing", "export"}) json.erase(key);
     if (json.contains("grpo") && json["grpo"].is_object())
         for (const char* key : {"max_num_steps", "val_period", "max_val_samples", "num_val_generations_per_prompt"})
             json["grpo"].erase(key);
@@ -61,6 +62,12 @@ Result<KvFormat> kv_cache_from_name(std::string_view name) {
     if (name == "fp8" || name == "fp8_e4m3") return KvFormat::fp8;
     if (name == "fp8_page") return KvFormat::fp8_page;
     return fail("unknown KV cache '{}'; choices: auto, bf16, fp8, fp8_e4m3, fp8_page", name);
+}
+
+Result<Format> export_format_from_name(std::string_view name) {
+    for (const Format format : {Format::nvfp4, Format::mxfp8, Format::fp8_block128})
+        if (name == format_name(format)) return format;
+    return fail("unknown export format '{}'; choices: nvfp4, mxfp8, fp8_block128", name);
 }
 
 void read_seed(YamlFields& fields, uint64_t& seed) {
@@ -358,8 +365,8 @@ Result<RlConfig> parse_rl_config(std::string_view yaml, std::string_view name) {
     NIBBLE_TRY(const auto documents, parse_yaml(yaml, file));
     if (documents.size() != 1 || !documents[0].is_map()) return fail("{}: a config is one map of keys", file);
     const YamlNode& root = documents[0];
-    NIBBLE_CHECK(
-        check_keys(root, "the config", {"output", "policy", "grpo", "loss_fn", "data", "env", "checkpointing"}));
+    NIBBLE_CHECK(check_keys(root, "the config",
+                            {"output", "policy", "grpo", "loss_fn", "data", "env", "checkpointing", "export"}));
     RlConfig c;
     YamlFields top(root, "");
     top.path("output", c.output);
@@ -367,10 +374,17 @@ Result<RlConfig> parse_rl_config(std::string_view yaml, std::string_view name) {
     read_grpo(top, c);
     read_loss(top, c.loss);
     read_task(top, c.task);
-    top.map("checkpointing", {"save_period", "keep_top_k"}, [&](YamlFields& m) {
+    top.map("checkpointing", {"save_period", "keep_top_k", "checkpoint_must_save_by"}, [&](YamlFields& m) {
         m.count("save_period", 0, c.saving.every);
         m.count("keep_top_k", 1, c.saving.keep);
+        m.read("checkpoint_must_save_by", [&](const YamlNode& node, const std::string& what) -> Status {
+            if (node.is_null()) return Ok{};
+            NIBBLE_TRY(const std::string text, as_text(node, what));
+            NIBBLE_TRY(c.must_save_by, seconds_of_limit(text).within(node.where() + ": " + what));
+            return Ok{};
+        });
     });
+    top.map("export", {"format"}, [&](YamlFields& m) { m.named("format", export_format_from_name, c.export_format); });
     NIBBLE_CHECK(top.status());
     if (c.model.empty()) return fail("{}: 'policy.model_name' is missing", file);
     NIBBLE_CHECK(check_data(root, c.task).within(file));

@@ -3,12 +3,14 @@
 #include "kernels/unpack.h"
 #include "model/cpu/widen.h"
 #include "model/gradients.h"
+#include "train/stored_nvfp4.h"
 #include "train/train_eden.h"
 #include "train/train_self_test.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -52,6 +54,8 @@ struct TrainProducts::Unit {
     bool has_forward = false, has_back = false;
     PackedMatrix transposed;  // of weights that are not quantized
     PackedOperand forward, back, rank_term;
+    std::optional<PackedMatrix>
+        served;  // instead of `forward`: NVFP4 weights under BF16 inputs, as the engine has them
 };
 
 struct TrainProducts::Units {
@@ -252,7 +256,13 @@ void TrainProducts::pack_forward(Unit& u, ThreadPool& pool) {
     CastOperand o = cast_weights(u, w, pool);
     if (recording_) u.delayed[1].seen = std::max(u.delayed[1].seen, o.amax);
     look(u.weights_seen, w.data(), u.cols, u.cols, r.w, o);
-    u.forward = PackedOperand(std::move(o), pool);
+    u.served.reset();
+    if (precision_.weights_only) {
+        QuantMatrix codes(Format::nvfp4, u.rows, u.cols);
+        store_nvfp4(o, 0, codes);
+        if (auto packed = prepack(codes.view(), pool); packed.ok()) u.served = *std::move(packed);
+    }
+    if (!u.served) u.forward = PackedOperand(std::move(o), pool);  // weights_only: NaN, which the loss will show
     if (r.rank > 0) {
         CastOperand b{.rows = u.rows, .cols = u.directions.rank(), .scale = {1.0f}};
         b.values.resize(static_cast<size_t>(b.rows * b.cols));
@@ -298,7 +308,10 @@ void TrainProducts::forward(std::span<const Linear> unit, const float* x, int64_
         }
         to.bias = bias.data();
     }
-    operand_product(o, u.forward, to, r.rank > 0 ? more.data() : nullptr, *work.matmul, pool);
+    if (u.served)
+        work.matmul->matmul(*u.served, {.x = o.values.data(), .rows = n, .stride = u.cols}, to, pool);
+    else
+        operand_product(o, u.forward, to, r.rank > 0 ? more.data() : nullptr, *work.matmul, pool);
 }
 
 // What the way back takes for W and x: the codes of the forward product where that is NVFP4, else BF16.

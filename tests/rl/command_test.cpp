@@ -111,6 +111,52 @@ data: {{train: train.jsonl, validation: held.jsonl, input_key: question, output_
     EXPECT_FALSE(std::filesystem::exists(dir / "other"));
 }
 
+// A limit of time ends a run with its state saved; what it leaves in the end holds codes and cache scales.
+TEST(RlCommand, SavesInTimeAndLeavesCodes) {
+    TempDir dir;
+    const auto config = [&](std::string_view more) {
+        write_file(dir / "rl.yaml", fmt::format(R"(
+policy:
+  model_name: {}
+  precision: nvfp4_w4a16
+  max_total_sequence_length: 96
+  generation: {{max_new_tokens: 8, kv_cache_dtype: fp8}}
+grpo: {{num_prompts_per_step: 2, num_generations_per_prompt: 2, max_num_steps: 3}}
+loss_fn: {{reference_policy_kl_penalty: 0}}
+data: {{task: sum, chat: false}}
+{}
+)",
+                                                test_data("chat").string(), more));
+    };
+    config("export: {format: fp8_block128}");
+    EXPECT_NE(rl(dir, "rl.yaml -o run"), 0);
+    EXPECT_EQ(read_file(dir / "out.txt"),
+              "nibble: export.format: fp8_block128; the forward products of rollouts are nvfp4\n");
+    config("export: {format: nvfp4}");
+    ASSERT_EQ(rl(dir, "rl.yaml -o whole"), 0) << read_file(dir / "out.txt");
+    // Behind every step it is too late for another one.
+    config("checkpointing: {checkpoint_must_save_by: 0.001}\nexport: {format: nvfp4}");
+    for (int done = 1; done < 3; ++done) {
+        EXPECT_NE(rl(dir, "rl.yaml -o run --resume --quiet"), 0);
+        EXPECT_EQ(
+            read_file(dir / "out.txt"),
+            fmt::format("nibble: stopped after {} of 3 steps by checkpoint_must_save_by; resume it with --resume\n",
+                        done));
+        EXPECT_FALSE(std::filesystem::exists(dir / "run/model"));
+    }
+    ASSERT_EQ(rl(dir, "rl.yaml -o run --resume --quiet"), 0) << read_file(dir / "out.txt");
+    for (const char* file : {"model/model.safetensors", "model-nvfp4/model.safetensors"})
+        EXPECT_EQ(read_file(dir / "run" / file), read_file(dir / "whole" / file)) << file;
+    const std::string served = fmt::format(
+        "cd '{}' && '{}' generate whole/model-nvfp4 'What is 1 + 2?' --max-tokens 4 "
+        "< /dev/null > out.txt 2>&1",
+        dir.path().string(), NIBBLE_PROGRAM);
+    EXPECT_EQ(std::system(served.c_str()), 0) << read_file(dir / "out.txt");
+    const auto config_json = read_json_file(dir / "whole/model-nvfp4/hf_quant_config.json");
+    ASSERT_TRUE(config_json.ok()) << config_json.error().message();
+    EXPECT_EQ((*config_json)["quantization"]["kv_cache_quant_algo"], "FP8");
+}
+
 // Answers as programs, end to end: what this model writes is no program, so no reward, no failure, and validation, too.
 TEST(RlCommand, JudgesProgramsInASandbox) {
     TempDir dir;

@@ -216,6 +216,22 @@ data: {train: a.jsonl, validation: b.jsonl, input_key: question, output_key: ans
               std::string::npos);
 }
 
+TEST(RlConfig, WhatARunLeavesAndWhenItMustBeSaved) {
+    const auto read = [](std::string_view more) {
+        return parse_rl_config(std::string(least) + std::string(more), "rl.yaml");
+    };
+    const auto c = read("export: {format: nvfp4}\ncheckpointing: {checkpoint_must_save_by: \"00:03:45:00\"}\n");
+    ASSERT_TRUE(c.ok()) << c.error().message();
+    EXPECT_EQ(c->export_format, Format::nvfp4);
+    EXPECT_EQ(c->must_save_by, 13500);
+    EXPECT_EQ(c->identity, read("")->identity);  // may change when a run goes on
+    EXPECT_EQ(read("checkpointing: {checkpoint_must_save_by: null}\n")->must_save_by, 0);
+    EXPECT_EQ(read("checkpointing: {checkpoint_must_save_by: soon}\n").error().message(),
+              "rl.yaml:3: checkpointing.checkpoint_must_save_by: 'soon' is no time DD:HH:MM:SS above 0");
+    EXPECT_NE(read("export: {format: gguf}\n").error().message().find("choices: nvfp4, mxfp8, fp8_block128"),
+              std::string::npos);
+}
+
 TEST(RlConfig, ProgramsHaveLimits) {
     const auto read = [](std::string_view data) {
         return parse_rl_config(fmt::format("policy: {{model_name: M}}\ndata: {{train: a, {}}}\n", data), "rl.yaml");

@@ -128,7 +128,7 @@ TEST(NemoConfig, Math1B) {
     EXPECT_FALSE(t.lists("grpo.seed"));
 }
 
-// FP8 rollouts with an FP8 cache, updates in BF16: what learns stays, what is not built is told.
+// FP8 rollouts with an FP8 cache, updates in BF16; what is not built is told.
 TEST(NemoConfig, Fp8CacheOfMegatron) {
     TempDir dir;
     const Translated t = translated(dir, R"(
@@ -137,7 +137,7 @@ loss_fn: {use_importance_sampling_correction: true, truncated_importance_samplin
   truncated_importance_sampling_ratio: 2}
 grpo: {val_at_start: true, max_rollout_turns: 3, async_grpo: {enabled: true, max_trajectory_age_steps: 2,
   in_flight_weight_updates: true, recompute_kv_cache_after_weight_updates: true}}
-checkpointing: {enabled: false}
+checkpointing: {enabled: false, checkpoint_must_save_by: "00:03:45:00"}
 policy:
   model_name: Qwen/Qwen3-8B-Base
   max_total_sequence_length: 8192
@@ -160,9 +160,18 @@ policy:
     EXPECT_EQ(t.config.loss.importance_high, 2);
     EXPECT_EQ(t.config.loss.ratio_clip_max, 0.28);  // of the file below
     EXPECT_EQ(t.config.saving.every, 0);
-    EXPECT_TRUE(t.lists("policy.generation.vllm_cfg.precision"));
-    EXPECT_TRUE(t.lists("policy.generation.vllm_cfg.kv_cache_dtype"));
-    EXPECT_TRUE(t.lists("policy.generation.vllm_cfg.num_first_layers_in_bf16"));
+    EXPECT_EQ(t.config.must_save_by, 13500);
+    ASSERT_TRUE(t.config.generation.precision);
+    EXPECT_EQ(t.config.generation.precision->recipe, TrainRecipe::fp8_block);
+    EXPECT_EQ(t.config.generation.precision->first_bf16, 1);
+    EXPECT_EQ(t.config.generation.precision->last_bf16, 0);
+    EXPECT_FALSE(t.config.generation.precision->power_of_two);
+    EXPECT_EQ(t.config.generation.cache.format, KvFormat::fp8);
+    EXPECT_EQ(t.config.generation.cache.calibration.percentile, 99.9);
+    EXPECT_FALSE(t.config.generation.cache.mirrored);
+    for (const char* key : {"precision", "kv_cache_dtype", "num_first_layers_in_bf16"})
+        EXPECT_FALSE(t.lists(std::string("policy.generation.vllm_cfg.") + key)) << key;
+    EXPECT_FALSE(t.lists("checkpointing.checkpoint_must_save_by"));
     EXPECT_EQ(t.config.generation.temperature, 0.7);
     EXPECT_FALSE(t.lists("policy.generation.temperature"));
     EXPECT_EQ(t.config.most_turns, 3);
@@ -174,6 +183,37 @@ policy:
     EXPECT_TRUE(t.lists("grpo.val_at_start"));
     EXPECT_TRUE(t.lists("policy.megatron_cfg.scheduler.lr_warmup_init"));
     EXPECT_FALSE(t.lists("loss_fn.truncated_importance_sampling_ratio"));
+}
+
+// The switches of vLLM's FP8, with updates in BF16.
+TEST(NemoConfig, ScalesOfFp8Rollouts) {
+    struct Case {
+        const char* vllm;
+        TrainRecipe recipe;
+        bool powers, weights_listed, inputs_listed;
+    };
+    const Case cases[] = {
+        {"precision: fp8", TrainRecipe::fp8_block, false, false, false},
+        {"precision: fp8, pow2_weight_scaling_factors: true, pow2_activation_scaling_factors: true",
+         TrainRecipe::fp8_block, true, false, false},
+        {"precision: fp8, pow2_weight_scaling_factors: true", TrainRecipe::fp8_block, false, true, false},
+        {"precision: fp8, is_mx: true, pow2_weight_scaling_factors: true, pow2_activation_scaling_factors: true",
+         TrainRecipe::mxfp8, false, false, false},
+    };
+    for (const Case& c : cases) {
+        SCOPED_TRACE(c.vllm);
+        TempDir dir;
+        const Translated t = translated(
+            dir, fmt::format("defaults: grpo_math_1B.yaml\npolicy: {{generation: {{vllm_cfg: {{{}}}}}}}\n", c.vllm));
+        EXPECT_EQ(t.config.precision.recipe, TrainRecipe::bf16);
+        ASSERT_TRUE(t.config.generation.precision);
+        EXPECT_EQ(t.config.generation.precision->recipe, c.recipe);
+        EXPECT_EQ(t.config.generation.precision->power_of_two, c.powers);
+        EXPECT_EQ(t.lists("policy.generation.vllm_cfg.pow2_weight_scaling_factors"), c.weights_listed);
+        EXPECT_EQ(t.lists("policy.generation.vllm_cfg.pow2_activation_scaling_factors"), c.inputs_listed);
+        EXPECT_FALSE(t.lists("policy.generation.vllm_cfg.is_mx"));
+        EXPECT_FALSE(t.lists("policy.generation.vllm_cfg.precision"));
+    }
 }
 
 TEST(NemoConfig, Fp8OnBothSides) {

@@ -107,7 +107,7 @@ TEST(TrainedCodes, AReaderDecodesTheWeightsOfTheTrainingForward) {
 }
 
 TEST(TrainedCodes, TheEngineServesTheBitsOfTheTrainingForward) {
-    for (const char* recipe : {"fp8_block", "mxfp8"}) {
+    for (const char* recipe : {"fp8_block", "mxfp8", "nvfp4_w4a16"}) {
         ThreadPool pool(2);
         TempDir folder;
         const auto trainer = trained(pool, *train_precision_from_name(recipe));

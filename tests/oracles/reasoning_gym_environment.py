@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""Tasks of reasoning-gym (PyPI) for `nibble rl` (docs/rl.md): writes rows, and judges answers as an environment.
+
+    pip install reasoning-gym
+    reasoning_gym_environment.py --write 2000 --task leg_counting --task chain_sum --seed 1 >train.jsonl
+    reasoning_gym_environment.py --write 100 --task leg_counting --task chain_sum --seed 2 >validation.jsonl
+
+    data: {train: train.jsonl, validation: validation.jsonl}
+    env: {command: [python3, tests/oracles/reasoning_gym_environment.py], processes: 2}
+
+A row has a question and as its answer the whole entry of reasoning-gym, whose scoring function of the entry's task
+judges the text: what stands in the last <answer>...</answer>, or all of it.
+"""
+
+import argparse
+import json
+import re
+import sys
+
+
+def write_rows(tasks, rows, seed, out):
+    import reasoning_gym
+
+    sets = [reasoning_gym.create_dataset(task, size=-(-rows // len(tasks)), seed=seed) for task in tasks]
+    for i in range(rows):
+        entry = sets[i % len(sets)][i // len(sets)]
+        out.write(json.dumps({"input": entry["question"], "output": json.dumps(entry, default=str)}) + "\n")
+
+
+def answer_in(text):
+    tagged = re.findall(r"<answer>(.*?)</answer>", text, re.DOTALL)
+    return (tagged[-1] if tagged else text).strip()
+
+
+def judge(request, scores):
+    """0 ... 1. What the task's function cannot score is worth nothing."""
+    import reasoning_gym
+
+    entry = json.loads(request["expected"])
+    task = entry["metadata"]["source_dataset"]
+    if task not in scores:
+        scores[task] = reasoning_gym.get_score_answer_fn(task)
+    try:
+        reward = float(scores[task](answer=answer_in(request["text"]), entry=entry))
+    except Exception as error:  # of the package, on text that it does not expect
+        print(f"{task}: {error!r}", file=sys.stderr)
+        reward = 0.0
+    return {"reward": min(1.0, max(0.0, reward)), "done": True}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", type=int, metavar="N", help="rows to standard output, instead of judging")
+    parser.add_argument("--task", action="append", metavar="NAME", help="of reasoning-gym; several take turns")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    if options.write is not None:
+        if not options.task:
+            parser.error("--write needs --task")
+        return write_rows(options.task, options.write, options.seed, sys.stdout)
+    scores = {}
+    for line in sys.stdin:
+        request = json.loads(line)
+        print(json.dumps({"id": request["id"], **judge(request, scores)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
