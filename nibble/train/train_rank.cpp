@@ -7,8 +7,6 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t most_observed = 4096;  // rows of a step
-
 // Gram and Schmidt, twice, in FP64; a column that vanishes becomes the first unit vector that is not in the span.
 std::vector<double> orthonormal(std::vector<double> m, int64_t cols, int64_t rank) {
     const auto at = [&](int64_t i, int64_t j) -> double& { return m[static_cast<size_t>(i * rank + j)]; };

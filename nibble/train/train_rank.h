@@ -11,6 +11,8 @@ namespace nibble {
 
 class InputDirections {
 public:
+    static constexpr int64_t most_observed = 4096;  // rows of a step
+
     InputDirections() = default;
     // Orthonormalized normal numbers.
     InputDirections(int64_t cols, int64_t rank, const CastRandom& random);
@@ -20,7 +22,7 @@ public:
     const float* p() const { return p_.data(); }  // [cols, rank]
     // a [n, rank] = BF16(x P); r [n, cols] = BF16(x - a P^T), where it is wanted. Sums ascend in FP32.
     void split(const float* x, int64_t n, float* a, float* r, ThreadPool& pool) const;
-    // Z += x^T a over rows, of the first 4096 rows of a step; counts when the step is done.
+    // Z += x^T a over rows, of the first most_observed rows of a step; counts when the step is done.
     void observe(const float* x, const float* a, int64_t n, ThreadPool& pool);
     void begin_step();  // forgets what was observed since end_step()
     void end_step();

@@ -1,13 +1,12 @@
 #include "train/device/device_directions.h"
 
 #include "base/checked.h"
+#include "train/train_rank.h"
 
 #include <algorithm>
 
 namespace nibble {
 namespace {
-
-constexpr int64_t most_observed = 4096;  // rows of a step, as on the host
 
 std::byte* of_numbers(const float* p) { return reinterpret_cast<std::byte*>(const_cast<float*>(p)); }
 
@@ -65,7 +64,7 @@ Status DeviceDirections::begin_step(const Stream& stream) {
 }
 
 Status DeviceDirections::observe(const std::byte* x, const std::byte* a, int64_t n, TrainWork& work) {
-    n = std::min(n, most_observed - seen_);
+    n = std::min(n, InputDirections::most_observed - seen_);
     if (n <= 0) return Ok{};
     seen_ += n;
     NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, host_.cols(), pitch()));

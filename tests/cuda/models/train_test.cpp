@@ -457,7 +457,8 @@ TEST(CudaTrainingRecipes, OtherFamiliesFollowTheCpus) {
         for (const TrainRecipe recipe : {TrainRecipe::mxfp8, TrainRecipe::nvfp4}) {
             const std::string what = fmt::format("{} {}", s.name, train_recipe_name(recipe));
             const TrainBatch batch = random_batch(4, s.seq, s.vocab, 3);
-            const TrainPrecision precision{.recipe = recipe};
+            // Mamba-2's in_proj has 1,544 rows here, which are no whole tiles of 16 x 16.
+            const TrainPrecision precision{.recipe = recipe, .square = s.name != std::string_view("mamba")};
             const auto gpu = DeviceTrainer::create(start_of(s, pool),
                                                    {.train = {.precision = precision},
                                                     .device = tested_device(),
@@ -513,7 +514,7 @@ TEST(CudaTrainingMemory, RefusesWhatIsNotBuilt) {
         return made.ok() ? std::string() : made.error().message();
     };
     const TrainedShape s{.name = "llama"};
-    EXPECT_THAT(refused(config_of(s), TrainRecipe::fp32), HasSubstr("fp32 has no products there yet"));
+    EXPECT_THAT(refused(config_of(s), TrainRecipe::fp32), HasSubstr("no products of fp32; use bf16, or --device cpu"));
     const TrainedShape blind{.name = "mamba", .family = "nemotron_h", .more = {{"hybrid_override_pattern", "MEM-"}}};
     EXPECT_THAT(refused(config_of(blind), TrainRecipe::bf16), HasSubstr("does not train models without attention yet"));
     const auto made = DeviceTrainer::create(

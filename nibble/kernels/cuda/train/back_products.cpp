@@ -88,7 +88,9 @@ private:
 };
 
 Result<std::shared_ptr<CublasLt>> library_of(const DeviceInfo& device) {
-    static std::shared_ptr<CublasLt> library;  // a handle takes a while to make
+    // A handle takes a while to make. It is never given back: at exit cuBLASLt may have ended before this file's objects,
+    // and then cublasLtDestroy frees what is freed.
+    static std::shared_ptr<CublasLt>& library = *new std::shared_ptr<CublasLt>;
     static int of = -1;
     if (library && of == device.index) return library;
     const CurrentDevice current(device.index);
