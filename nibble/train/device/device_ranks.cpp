@@ -29,7 +29,8 @@ Result<DeviceRanks> DeviceRanks::create(RankGroup* group, const FlatLayout& flat
         NIBBLE_TRY(id, DeviceGroup::make_id());
     }
     NIBBLE_TRY(id, group->share(id));
-    NIBBLE_TRY(ranks.device_, DeviceGroup::create(id, group->rank(), group->size(), device));
+    NIBBLE_TRY(ranks.device_,
+               DeviceGroup::create(id, group->rank(), group->size(), device, [group] { return group->alive(); }));
     NIBBLE_TRY(ranks.memory_, DeviceArena::create(device, bytes(flat, numbers, group->rank(), group->size())));
     ranks.most_numbers_ = numbers;
     if (numbers > 0 && group->size() > 1) {
@@ -83,7 +84,7 @@ Result<DeviceRanks::Sum> DeviceRanks::add(float* own, const Stream& stream) {
     return Sum{matrices[0], vectors[0]};
 }
 
-Status DeviceRanks::gather_sections(double* parts, const Stream& stream) const {
+Status DeviceRanks::gather_sections(double* parts, const Stream& stream) {
     if (!group_) return Ok{};
     std::vector<DeviceGroup::Part> send, receive;
     const auto of = [&](int from, int to) {
@@ -98,7 +99,7 @@ Status DeviceRanks::gather_sections(double* parts, const Stream& stream) const {
     return device_->exchange(send, receive, stream);
 }
 
-Result<const float*> DeviceRanks::others(const float* own, int64_t count, const Stream& stream) const {
+Result<const float*> DeviceRanks::others(const float* own, int64_t count, const Stream& stream) {
     if (size() == 1) return nullptr;
     if (count > most_numbers_) return fail("{} numbers of a rank, {} were planned for", count, most_numbers_);
     std::vector<DeviceGroup::Part> send, receive;
@@ -111,7 +112,7 @@ Result<const float*> DeviceRanks::others(const float* own, int64_t count, const 
     return numbers_;
 }
 
-Status DeviceRanks::take_from_first(std::span<const Numbers> arrays, const Stream& stream) const {
+Status DeviceRanks::take_from_first(std::span<const Numbers> arrays, const Stream& stream) {
     if (size() == 1) return Ok{};
     std::vector<DeviceGroup::Part> send, receive;
     for (const Numbers& a : arrays) {
@@ -121,7 +122,7 @@ Status DeviceRanks::take_from_first(std::span<const Numbers> arrays, const Strea
     return device_->exchange(send, receive, stream);
 }
 
-Status DeviceRanks::gather_published(std::byte* published, const Stream& stream) const {
+Status DeviceRanks::gather_published(std::byte* published, const Stream& stream) {
     if (!group_) return Ok{};
     std::vector<DeviceGroup::Part> send, receive;
     const auto of = [&](int from, int to) {
@@ -136,9 +137,9 @@ Status DeviceRanks::gather_published(std::byte* published, const Stream& stream)
     return device_->exchange(send, receive, stream);
 }
 
-Status DeviceRanks::wait(const Stream& stream) const {
+Status DeviceRanks::wait(const Stream& stream) {
     if (!group_) return stream.synchronize();
-    return device_->wait(stream, [&] { return group_->alive(); });
+    return device_->wait(stream);
 }
 
 }  // namespace nibble

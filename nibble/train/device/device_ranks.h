@@ -39,18 +39,18 @@ public:
     // `own` (flat): this rank's; its memory is written.
     Result<Sum> add(float* own, const Stream& stream);
     // parts [square_sections]: this rank's sections are there, afterwards all.
-    Status gather_sections(double* parts, const Stream& stream) const;
+    Status gather_sections(double* parts, const Stream& stream);
     // [size - 1, count]: what the other ranks have at `own`, until the next call; null: there are none.
-    Result<const float*> others(const float* own, int64_t count, const Stream& stream) const;
+    Result<const float*> others(const float* own, int64_t count, const Stream& stream);
     // Rank 0's numbers in the places of all others.
     struct Numbers {
         float* data = nullptr;
         int64_t count = 0;
     };
-    Status take_from_first(std::span<const Numbers> arrays, const Stream& stream) const;
+    Status take_from_first(std::span<const Numbers> arrays, const Stream& stream);
     // Of every rank's shard (BF16, flat).
-    Status gather_published(std::byte* published, const Stream& stream) const;
-    Status wait(const Stream& stream) const;
+    Status gather_published(std::byte* published, const Stream& stream);
+    Status wait(const Stream& stream);
 
 private:
     RankGroup* group_ = nullptr;

@@ -161,7 +161,7 @@ Result<bool> DeviceRecipe::count_step(const Stream& stream) {
     return any;
 }
 
-Status DeviceRecipe::end_step(const float* clip, const DeviceRanks& ranks, const Stream& stream) {
+Status DeviceRecipe::end_step(const float* clip, DeviceRanks& ranks, const Stream& stream) {
     std::vector<DeviceRanks::Numbers> watched;
     for (const auto& p : products_)
         if (DeviceDirections* along = p->directions()) watched.push_back(along->of_step());

@@ -140,7 +140,7 @@ public:
     void begin_rows(int64_t first_row, int64_t seq);
     void pause() { step_.recording = false; }  // behind the gradients of a step
     // What follows from a step, before weights are copied again; nothing where *clip is NaN. The same in all processes.
-    Status end_step(const float* clip, const DeviceRanks& ranks, const Stream& stream);
+    Status end_step(const float* clip, DeviceRanks& ranks, const Stream& stream);
     // A step has changed the parameters. true: copies of weights are others from here on.
     Result<bool> count_step(const Stream& stream);
 
