@@ -174,7 +174,7 @@ TEST_P(CudaProducts, OfEqualInputsAreTheCpus) {
         cpu_->begin_step(number, 10);
         cpu_->begin_row(product_row, product_tokens);
         DeviceRecipe& recipe = weights_->recipe();
-        const auto others = recipe.begin_step(number, 10, *stream_);
+        const auto others = recipe.begin_step(number, 10, true, *stream_);
         ASSERT_TRUE(others.ok());
         if (*others) {
             ASSERT_TRUE(weights_->republish().ok());
