@@ -85,7 +85,7 @@ def test_a_study_is_what_its_runs_say():
         else:
             check(name, (differ, error, summed["max_abs_diff"]), (0, 1.0, 0))
         for seed in (1, 2):
-            config = json.loads(open(f"out/runs/{name}-{seed}/train.jsonl").readline())["config"]
+            config = json.loads(open(f"out/runs/{name}-{seed}/train.jsonl").readline())["run"]["config"]
             check("seed", config["grpo"]["seed"], str(seed))
             assert not list(pathlib.Path(f"out/runs/{name}-{seed}").glob("*.safetensors")), "weights are left"
     paired = [log("fp8_block-fp8-cache", s)[-1]["avg_at_k"] - log("bf16", s)[-1]["avg_at_k"] for s in (1, 2)]
