@@ -119,6 +119,7 @@ def test_what_a_gpu_lacks_is_left_out_and_said():
     exec(compile(TOOL.read_text(), str(TOOL), "exec"), tool.__dict__)
     check("refused", {n for n, r in tool.RECIPES.items() if tool.refusal(r, "cuda")},
           {"fp8-generation", "fp8-generation-tis", "nvfp4-generation", "nvfp4-generation-tis", "fp8_block-fp8-cache", "nvfp4-w4a16"})
+    check("experts", [n for n, r in tool.RECIPES.items() if not tool.refusal(r, "cuda", experts=4)], ["bf16"])
     check("on a CPU", [n for n, r in tool.RECIPES.items() if tool.refusal(r, "cpu")], [])
     one = {"before": 0.2, "after": 0.5, "after_bf16": 0.5, "reward": [0.2, 0.5], "token_mult_prob_error": [1.0, 1.0], "gen_kl_error": [0.0, 0.0], "tokens": 9, "mismatch_tokens": 0, "max_abs_diff": 0,
            "phases": {"rollout": 1.0, "rest": 1.0}}
