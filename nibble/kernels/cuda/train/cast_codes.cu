@@ -31,6 +31,20 @@ __device__ uint32_t e5m2_pack4(const float* z) {
     return low | high << 16;
 }
 
+// What numbers are multiplied with (up > 0), or divided by: BlockScale::code() to the bit.
+struct CodeScale {
+    float up = 1;
+    Divisor by{1.0f};
+    bool safe = true;
+
+    CodeScale() = default;
+    __device__ explicit CodeScale(const BlockScale& s) : up(s.up), by(s.down), safe(safe_divisor(s.down)) {}
+    __device__ float of(float x) const {
+        if (up > 0) return x * up;
+        return safe ? copysignf(by.quotient(fabsf(x)), x) : x / by.d;
+    }
+};
+
 __device__ float code_block_max(float m) {
     __shared__ float of_warp[code_threads / 32];
 #pragma unroll
@@ -94,10 +108,10 @@ __global__ void __launch_bounds__(code_threads) codes_kernel(const __grid_consta
             w[i] = *reinterpret_cast<const uint4*>(a.x + (row0 + row_of(i)) * a.cols + col0 + 8 * piece);
     }
 
-    // What numbers are multiplied with, or divided by: of the tensor or tile, or of each of eight columns.
+    // Of the tensor, the tile or a row; or of each of eight columns.
     const bool e5m2 = a.rule.format == CastFormat::fp8_e5m2;
-    BlockScale one{1, 1};
-    [[maybe_unused]] BlockScale of_column[By == CodeBlocks::columns ? 8 : 1];
+    CodeScale one;
+    [[maybe_unused]] CodeScale of_column[By == CodeBlocks::columns ? 8 : 1];
     if constexpr (By == CodeBlocks::tensor) {
         one.up = a.given ? *a.given : fp8_current_scale(*a.amax, e5m2 ? e5m2_max : e4m3_max);
         if (blockIdx.x == 0 && thread == 0) {
@@ -109,12 +123,12 @@ __global__ void __launch_bounds__(code_threads) codes_kernel(const __grid_consta
         float m = 0.0f;
 #pragma unroll
         for (const uint4& v : w) m = fmaxf(m, largest_of(v));
-        one = fp8_block_scale(code_block_max(m), a.rule);
+        one = CodeScale(fp8_block_scale(code_block_max(m), a.rule));
         if (thread == 0) {
             if (a.row_scales.at)
-                a.row_scales.at[down_tile * a.row_scales.outer + across_tile * a.row_scales.group] = one.down;
+                a.row_scales.at[down_tile * a.row_scales.outer + across_tile * a.row_scales.group] = one.by.d;
             if (a.column_scales.at)
-                a.column_scales.at[across_tile * a.column_scales.outer + down_tile * a.column_scales.group] = one.down;
+                a.column_scales.at[across_tile * a.column_scales.outer + down_tile * a.column_scales.group] = one.by.d;
         }
     }
     if constexpr (By == CodeBlocks::columns) {
@@ -137,7 +151,7 @@ __global__ void __launch_bounds__(code_threads) codes_kernel(const __grid_consta
         }
         __syncthreads();
 #pragma unroll
-        for (int e = 0; e < 8; ++e) of_column[e] = fp8_block_scale(most[0][8 * piece + e], a.rule);
+        for (int e = 0; e < 8; ++e) of_column[e] = CodeScale(fp8_block_scale(most[0][8 * piece + e], a.rule));
     }
 
 #pragma unroll
@@ -147,16 +161,18 @@ __global__ void __launch_bounds__(code_threads) codes_kernel(const __grid_consta
             float m = largest_of(w[i]);
 #pragma unroll
             for (int step = 8; step > 0; step /= 2) m = fmaxf(m, __shfl_xor_sync(0xFFFFFFFFu, m, step));
-            one = fp8_block_scale(m, a.rule);
+            one = CodeScale(fp8_block_scale(m, a.rule));
             if (piece == 0 && row0 + row < a.rows)
-                a.row_scales.at[(row0 + row) * a.row_scales.outer + across_tile * a.row_scales.group] = one.down;
+                a.row_scales.at[(row0 + row) * a.row_scales.outer + across_tile * a.row_scales.group] = one.by.d;
         }
         float z[8];
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
-            const BlockScale& by = By == CodeBlocks::columns ? of_column[By == CodeBlocks::columns ? e : 0] : one;
-            z[e] = number_at(w[i], e);
-            z[e] = By == CodeBlocks::tensor || by.up > 0 ? z[e] * by.up : z[e] / by.down;
+            const float x = number_at(w[i], e);
+            if constexpr (By == CodeBlocks::tensor)
+                z[e] = x * one.up;
+            else
+                z[e] = By == CodeBlocks::columns ? of_column[By == CodeBlocks::columns ? e : 0].of(x) : one.of(x);
         }
         uint2 codes{e4m3_pack4(z[0], z[1], z[2], z[3]), e4m3_pack4(z[4], z[5], z[6], z[7])};
         if (By == CodeBlocks::tensor && e5m2) codes = {e5m2_pack4(z), e5m2_pack4(z + 4)};
