@@ -370,7 +370,7 @@ Result<Outcome> train(const TrainConfig& config, const TrainFlags& flags, const 
 Status choose_device(const TrainFlags& flags, const TrainPrecision& precision, const RankPlace& place,
                      DeviceChoice& device) {
     const int ranks = place.alone() ? std::max(1, flags.ranks) : place.size;
-    NIBBLE_CHECK(check_device_precision(precision, ranks));
+    NIBBLE_CHECK(check_device_precision(precision));
     NIBBLE_CHECK(open_device(device));
     if (ranks == 1) return Ok{};
     NIBBLE_TRY(const auto list, list_devices());

@@ -103,13 +103,15 @@ struct AdamW {
 
 // Scales of fp8 that follow from the steps before, as DelayedScale (train/train_products.h) has them: where there is a
 // number that was seen, it becomes the newest of the history, the scale follows from the largest of that, and 0 was
-// seen.
+// seen. What counts is the largest number that any process saw.
 struct DelayedScales {
     int64_t count = 0, history = 0;
-    float* scales = nullptr;     // [count]
-    float* seen = nullptr;       // [count]
-    float* histories = nullptr;  // [count, history]
-    float largest = 448;         // of the format
+    float* scales = nullptr;        // [count]
+    float* seen = nullptr;          // [count]
+    float* histories = nullptr;     // [count, history]
+    float largest = 448;            // of the format
+    const float* others = nullptr;  // [sets, apart]: what other processes saw; the first `count` of each
+    int64_t sets = 0, apart = 0;
 };
 
 // Scales of codes in blocks of 128: of row o (or tile o of 128 rows) and group g along the reduction at

@@ -1,12 +1,13 @@
 // GPUs of several processes, one each, and what they hand to one another without the host: NCCL, opened at run time
 // (libnccl.so.2), so that a program without it runs on one GPU.
 //
-// All ranks queue the same calls in the same order. Work waits on the device for the other ranks: whoever waits for
-// the stream asks meanwhile whether they live (DeviceGroup::wait).
+// All ranks queue the same calls in the same order. Work waits on the device for the other ranks; NCCL's own set-up
+// waits for them on the host. Both ask meanwhile whether the others live, so that one that is gone ends the wait.
 #pragma once
 
 #include "tensor/device.h"
 
+#include <chrono>
 #include <functional>
 #include <span>
 
@@ -15,13 +16,13 @@ namespace nibble {
 class DeviceGroup {
 public:
     using Id = std::vector<std::byte>;
+    // Its error ends a wait and is what the wait returns.
+    using Alive = std::function<Status()>;
+
     // Made by one rank, given to all. Error: no NCCL.
     static Result<Id> make_id();
     // All ranks together; waits for them.
-    static Result<DeviceGroup> create(const Id& id, int rank, int size, int device);
-
-    int rank() const { return rank_; }
-    int size() const { return size_; }
+    static Result<DeviceGroup> create(const Id& id, int rank, int size, int device, Alive alive);
 
     struct Part {
         int rank = 0;  // to or from
@@ -29,19 +30,21 @@ public:
         int64_t bytes = 0;
     };
     // All of it at once; what one rank sends to another, that one receives with as many bytes.
-    Status exchange(std::span<const Part> send, std::span<const Part> receive, const Stream& stream) const;
+    Status exchange(std::span<const Part> send, std::span<const Part> receive, const Stream& stream);
+    // Until the stream has done what was queued, for at most `patience`. After an error nothing more can be exchanged.
+    Status wait(const Stream& stream);
 
-    // Until the stream has done what was queued. `alive` is asked meanwhile; when it fails, what is queued is given up
-    // and its error returned.
-    Status wait(const Stream& stream, const std::function<Status()>& alive) const;
+    static constexpr std::chrono::minutes patience{30};
 
 private:
     struct Close {
         void operator()(void* communicator) const;
     };
-    DeviceGroup(void* communicator, int rank, int size) : communicator_(communicator), rank_(rank), size_(size) {}
+    Status settle(int code, std::string_view call);
+    Status give_up(Status why);
+
     std::unique_ptr<void, Close> communicator_;  // ncclComm_t
-    int rank_ = 0, size_ = 1;
+    Alive alive_;
 };
 
 }  // namespace nibble

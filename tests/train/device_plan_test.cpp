@@ -289,26 +289,27 @@ TEST(TrainMemoryPlan, RefusesWithTheNumbers) {
         EXPECT_THAT(message, HasSubstr(part));
 }
 
-// Every recipe by name, on one GPU and on two: nothing, or the words of the refusal.
+// Every recipe by name, and with few tokens for each of two GPUs: nothing, or the words of the refusal.
 TEST(DevicePrecision, IsTakenOrRefusedByName) {
+    const std::string few = "has 4095 tokens for each";
     struct Case {
         const char* name;
-        const char* one = "";
-        const char* two = "on 2 GPUs is not built: use bf16, or one GPU";
+        std::string refused, refused_share;
     };
-    for (const Case& c : {Case{"bf16", "", ""}, Case{"fp8"}, Case{"fp8_block"}, Case{"fp8_delayed"}, Case{"mxfp8"},
-                          Case{"nvfp4"}, Case{"nvfp4_no_rht"}, Case{"nibble_nvfp4"}, Case{"nibble_nvfp4_late"},
-                          Case{"fp32", "no products of fp32", "no products of fp32"}})
-        for (const int ranks : {1, 2}) {
-            const auto precision = train_precision_from_name(c.name);
-            ASSERT_TRUE(precision.ok()) << c.name;
-            const Status status = check_device_precision(*precision, ranks);
-            const std::string want = ranks == 1 ? c.one : c.two;
-            EXPECT_EQ(status.ok(), want.empty()) << c.name << ", " << ranks;
-            if (!want.empty() && !status.ok()) {
-                EXPECT_THAT(status.error().message(), HasSubstr(want));
-            }
-        }
+    for (const Case& c : {Case{"bf16"}, Case{"fp8"}, Case{"fp8_block"}, Case{"fp8_delayed"}, Case{"mxfp8"},
+                          Case{"nvfp4"}, Case{"nvfp4_no_rht"}, Case{"nibble_nvfp4", "", few},
+                          Case{"nibble_nvfp4_late", "", few}, Case{"fp32", "no products of fp32"}}) {
+        const auto precision = train_precision_from_name(c.name);
+        ASSERT_TRUE(precision.ok()) << c.name;
+        const auto expect = [&](const Status& status, const std::string& words) {
+            EXPECT_EQ(status.ok(), words.empty()) << c.name;
+            if (!words.empty() && !status.ok()) EXPECT_THAT(status.error().message(), HasSubstr(words));
+        };
+        expect(check_device_precision(*precision), c.refused);
+        expect(check_device_share(*precision, 4095, 2), c.refused_share);
+        expect(check_device_share(*precision, 4096, 2), "");
+        expect(check_device_share(*precision, 1, 1), "");
+    }
 }
 
 }  // namespace

@@ -4,25 +4,32 @@
 
 #include <dlfcn.h>
 
-#include <chrono>
+#include <climits>
 #include <cstring>
 #include <thread>
 
 namespace nibble {
 namespace {
 
-// What is used of NCCL 2 (nccl.h): a communicator is a pointer, results are numbers, 0 for success, 7 for "in
-// progress"; data type 0 is bytes.
+// What is used of NCCL 2 (nccl.h, from 2.14 on): a communicator is a pointer, data type 0 is bytes.
+constexpr int nccl_success = 0, nccl_in_progress = 7, nccl_bytes = 0;
+
 struct NcclId {
     char bytes[128];
 };
-constexpr int nccl_success = 0, nccl_bytes = 0;
+
+// The beginning of ncclConfig_t; NCCL takes what lies behind `size` bytes as not given.
+struct NcclConfig {
+    size_t size = sizeof(NcclConfig);
+    unsigned magic = 0xcafebeef;
+    unsigned version = 21400;  // NCCL_VERSION(2, 14, 0)
+    int blocking = 0;
+};
 
 struct Nccl {
     void* library = nullptr;
     int (*get_id)(NcclId*) = nullptr;
-    int (*init)(void**, int, NcclId, int) = nullptr;
-    int (*destroy)(void*) = nullptr;
+    int (*init)(void**, int, NcclId, int, NcclConfig*) = nullptr;
     int (*abort)(void*) = nullptr;
     int (*send)(const void*, size_t, int, int, void*, cudaStream_t) = nullptr;
     int (*receive)(void*, size_t, int, int, void*, cudaStream_t) = nullptr;
@@ -30,10 +37,12 @@ struct Nccl {
     int (*group_end)() = nullptr;
     int (*async_error)(void*, int*) = nullptr;
     const char* (*text)(int) = nullptr;
+    const char* (*last)(void*) = nullptr;
 
     Status status(int code, std::string_view call) const {
-        if (code == nccl_success) return Ok{};
-        return fail("{}: {}", call, text(code));
+        if (code == nccl_success || code == nccl_in_progress) return Ok{};
+        const std::string_view more = last(nullptr);
+        return fail("{}: {}{}{}", call, text(code), more.empty() ? "" : ": ", more);
     }
 };
 
@@ -41,15 +50,14 @@ Result<Nccl> load() {
     Nccl n;
     for (const char* name : {"libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2"})
         if ((n.library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL))) break;
-    if (!n.library) return fail("several GPUs need NCCL: {}", ::dlerror());
-    bool all = true;
+    if (!n.library) return fail("several GPUs need NCCL 2.14 or newer: {}", ::dlerror());
+    const char* missing = nullptr;
     const auto find = [&](auto& function, const char* name) {
         function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(n.library, name));
-        all = all && function;
+        if (!function) missing = name;
     };
     find(n.get_id, "ncclGetUniqueId");
-    find(n.init, "ncclCommInitRank");
-    find(n.destroy, "ncclCommDestroy");
+    find(n.init, "ncclCommInitRankConfig");
     find(n.abort, "ncclCommAbort");
     find(n.send, "ncclSend");
     find(n.receive, "ncclRecv");
@@ -57,7 +65,8 @@ Result<Nccl> load() {
     find(n.group_end, "ncclGroupEnd");
     find(n.async_error, "ncclCommGetAsyncError");
     find(n.text, "ncclGetErrorString");
-    if (!all) return fail("libnccl.so.2 lacks functions that nibble calls");
+    find(n.last, "ncclGetLastError");
+    if (missing) return fail("libnccl.so.2 has no {}: several GPUs need NCCL 2.14 or newer", missing);
     return n;
 }
 
@@ -77,24 +86,54 @@ Result<DeviceGroup::Id> DeviceGroup::make_id() {
     return Id(bytes, bytes + sizeof id.bytes);
 }
 
-Result<DeviceGroup> DeviceGroup::create(const Id& id, int rank, int size, int device) {
+Result<DeviceGroup> DeviceGroup::create(const Id& id, int rank, int size, int device, Alive alive) {
     NIBBLE_TRY(const Nccl n, nccl());
     NcclId raw;
     if (id.size() != sizeof raw.bytes) return fail("an NCCL id of {} bytes", id.size());
     std::memcpy(raw.bytes, id.data(), sizeof raw.bytes);
     const CurrentDevice current(device);
     NIBBLE_CHECK(current.status());
+    DeviceGroup group;
+    group.alive_ = std::move(alive);
     void* communicator = nullptr;
-    NIBBLE_CHECK(n.status(n.init(&communicator, size, raw, rank), "ncclCommInitRank"));
-    return DeviceGroup(communicator, rank, size);
+    NcclConfig config;
+    const int code = n.init(&communicator, size, raw, rank, &config);
+    group.communicator_.reset(communicator);
+    NIBBLE_CHECK(n.status(code, "ncclCommInitRankConfig"));
+    NIBBLE_CHECK(group.settle(code, "ncclCommInitRankConfig"));
+    return group;
 }
 
+// Nothing is queued any more when a group ends, so there is nothing to finish; after a failure this ends what waits.
 void DeviceGroup::Close::operator()(void* communicator) const {
-    if (communicator) nccl()->destroy(communicator);
+    if (communicator) nccl()->abort(communicator);
 }
 
-Status DeviceGroup::exchange(std::span<const Part> send, std::span<const Part> receive, const Stream& stream) const {
+Status DeviceGroup::give_up(Status why) {
+    communicator_.reset();
+    return why;
+}
+
+// NCCL works in the background: until it has done what was asked.
+Status DeviceGroup::settle(int code, std::string_view call) {
     NIBBLE_TRY(const Nccl n, nccl());
+    const auto begin = std::chrono::steady_clock::now();
+    for (auto asked = begin; code == nccl_in_progress;) {
+        const int answer = n.async_error(communicator_.get(), &code);
+        if (answer != nccl_success) return give_up(n.status(answer, call));
+        const auto now = std::chrono::steady_clock::now();
+        if (code != nccl_in_progress || now - asked < std::chrono::milliseconds(200)) continue;
+        asked = now;
+        if (Status lives = alive_(); !lives.ok()) return give_up(std::move(lives));
+        if (now - begin > patience) return give_up(fail("{}: no answer in {} minutes", call, patience.count()));
+    }
+    Status done = n.status(code, call);
+    return done.ok() ? done : give_up(std::move(done));
+}
+
+Status DeviceGroup::exchange(std::span<const Part> send, std::span<const Part> receive, const Stream& stream) {
+    NIBBLE_TRY(const Nccl n, nccl());
+    if (!communicator_) return fail("NCCL: given up after a failure");
     auto* queue = static_cast<cudaStream_t>(stream.handle());
     NIBBLE_CHECK(n.status(n.group_start(), "ncclGroupStart"));
     Status done = Ok{};
@@ -108,33 +147,33 @@ Status DeviceGroup::exchange(std::span<const Part> send, std::span<const Part> r
             done = n.status(
                 n.receive(p.data, static_cast<size_t>(p.bytes), nccl_bytes, p.rank, communicator_.get(), queue),
                 "ncclRecv");
-    const Status ended = n.status(n.group_end(), "ncclGroupEnd");
-    return done.ok() ? ended : done;
+    const int ended = n.group_end();
+    if (!done.ok()) return give_up(std::move(done));
+    return settle(ended, "ncclGroupEnd");
 }
 
-Status DeviceGroup::wait(const Stream& stream, const std::function<Status()>& alive) const {
+Status DeviceGroup::wait(const Stream& stream) {
     NIBBLE_TRY(const Nccl n, nccl());
+    if (!communicator_) return fail("NCCL: given up after a failure");
     auto* queue = static_cast<cudaStream_t>(stream.handle());
-    using Clock = std::chrono::steady_clock;
-    auto asked = Clock::now();
-    while (true) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (auto asked = begin;;) {
         const cudaError_t code = cudaStreamQuery(queue);
         if (code == cudaSuccess) return Ok{};
-        if (code != cudaErrorNotReady) return cuda_status(code, "cudaStreamQuery");
-        const auto now = Clock::now();
+        if (code != cudaErrorNotReady) return give_up(cuda_status(code, "cudaStreamQuery"));
+        const auto now = std::chrono::steady_clock::now();
         if (now - asked > std::chrono::milliseconds(200)) {
             asked = now;
             int error = nccl_success;
             Status lives = n.status(n.async_error(communicator_.get(), &error), "ncclCommGetAsyncError");
             if (lives.ok()) lives = n.status(error, "NCCL");
-            if (lives.ok()) lives = alive();
-            if (!lives.ok()) {
-                n.abort(communicator_.get());  // kernels that wait for the other ranks end
-                const_cast<DeviceGroup*>(this)->communicator_.release();
-                return lives;
-            }
+            // What the others' end does to NCCL is no news beside their end itself.
+            if (Status others = alive_(); !others.ok()) lives = std::move(others);
+            if (lives.ok() && now - begin > patience)
+                lives = fail("a step waits for other GPUs since {} minutes", patience.count());
+            if (!lives.ok()) return give_up(std::move(lives));
         }
-        std::this_thread::sleep_for(std::chrono::microseconds(100));
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
 }
 

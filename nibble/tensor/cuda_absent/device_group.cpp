@@ -9,9 +9,9 @@ Error absent() { return fail("this build has no CUDA (configure with -DNIBBLE_CU
 }  // namespace
 
 Result<DeviceGroup::Id> DeviceGroup::make_id() { return absent(); }
-Result<DeviceGroup> DeviceGroup::create(const Id&, int, int, int) { return absent(); }
+Result<DeviceGroup> DeviceGroup::create(const Id&, int, int, int, Alive) { return absent(); }
 void DeviceGroup::Close::operator()(void*) const {}
-Status DeviceGroup::exchange(std::span<const Part>, std::span<const Part>, const Stream&) const { return absent(); }
-Status DeviceGroup::wait(const Stream&, const std::function<Status()>&) const { return absent(); }
+Status DeviceGroup::exchange(std::span<const Part>, std::span<const Part>, const Stream&) { return absent(); }
+Status DeviceGroup::wait(const Stream&) { return absent(); }
 
 }  // namespace nibble

@@ -32,7 +32,7 @@ Status DeviceDirections::upload(const Stream& stream) {
     for (int64_t c = 0; c < cols; ++c) std::copy_n(state.data() + (cols + c) * rank, rank, z.data() + c * pitch());
     NIBBLE_CHECK(copy_to_device(of_numbers(p_), of_numbers(state.data()), 4 * cols * rank, stream));
     NIBBLE_CHECK(copy_to_device(of_numbers(z_), of_numbers(z.data()), 4 * numbers(), stream));
-    NIBBLE_CHECK(begin_step(stream));
+    NIBBLE_CHECK(begin_step(true, stream));
     return stream.synchronize();
 }
 
@@ -58,8 +58,8 @@ Status DeviceDirections::add_term(const float* turned, int64_t rows, float* dw, 
     return cuda::add_term(turned, rows, {.cols = host_.cols(), .p = p_, .rank = rank(), .pitch = pitch()}, dw, stream);
 }
 
-Status DeviceDirections::begin_step(const Stream& stream) {
-    seen_ = 0;
+Status DeviceDirections::begin_step(bool watched, const Stream& stream) {
+    seen_ = watched ? 0 : InputDirections::most_observed;
     return fill_device(of_numbers(step_), 0, 4 * numbers(), stream);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/train_cast_cuda.h"
+#include "train/device/device_ranks.h"
 #include "train/device/train_linear.h"
 #include "train/train_rank.h"
 
@@ -23,9 +24,11 @@ public:
     // dw [rows, cols] += turned [rows, pitch()] P^T.
     Status add_term(const float* turned, int64_t rows, float* dw, const Stream& stream) const;
 
-    Status begin_step(const Stream& stream);
+    // watched: this process has the step's first rows.
+    Status begin_step(bool watched, const Stream& stream);
     // Z of the step += x^T a, of the first 4096 rows of a step.
     Status observe(const std::byte* x, const std::byte* a, int64_t n, TrainWork& work);
+    DeviceRanks::Numbers of_step() const { return {step_, numbers()}; }
     // Nothing where *clip is NaN.
     Status end_step(const float* clip, const Stream& stream);
     // They wait.

@@ -11,12 +11,12 @@ std::byte* raw(const void* p) { return const_cast<std::byte*>(static_cast<const 
 
 }  // namespace
 
-int64_t DeviceRanks::bytes(const FlatLayout& flat, int rank, int size) {
+int64_t DeviceRanks::bytes(const FlatLayout& flat, int64_t numbers, int rank, int size) {
     const FlatShard shard = FlatShard::of(flat.matrix_elements, rank, size);
-    return (size - 1) * (4 * (shard.elements() + flat.vector_elements()) + 2 * DeviceArena::alignment);
+    return (size - 1) * (4 * (shard.elements() + flat.vector_elements() + numbers) + 3 * DeviceArena::alignment);
 }
 
-Result<DeviceRanks> DeviceRanks::create(RankGroup* group, const FlatLayout& flat, int device) {
+Result<DeviceRanks> DeviceRanks::create(RankGroup* group, const FlatLayout& flat, int64_t numbers, int device) {
     DeviceRanks ranks;
     ranks.group_ = group;
     ranks.matrix_elements_ = flat.matrix_elements;
@@ -29,8 +29,13 @@ Result<DeviceRanks> DeviceRanks::create(RankGroup* group, const FlatLayout& flat
         NIBBLE_TRY(id, DeviceGroup::make_id());
     }
     NIBBLE_TRY(id, group->share(id));
-    NIBBLE_TRY(ranks.device_, DeviceGroup::create(id, group->rank(), group->size(), device));
-    NIBBLE_TRY(ranks.memory_, DeviceArena::create(device, bytes(flat, group->rank(), group->size())));
+    NIBBLE_TRY(ranks.device_,
+               DeviceGroup::create(id, group->rank(), group->size(), device, [group] { return group->alive(); }));
+    NIBBLE_TRY(ranks.memory_, DeviceArena::create(device, bytes(flat, numbers, group->rank(), group->size())));
+    ranks.most_numbers_ = numbers;
+    if (numbers > 0 && group->size() > 1) {
+        NIBBLE_TRY(ranks.numbers_, ranks.memory_->allocate_array<float>((group->size() - 1) * numbers));
+    }
     for (int r = 0; r < ranks.size(); ++r) {
         float *matrices = nullptr, *vectors = nullptr;
         if (r != ranks.rank()) {
@@ -79,7 +84,7 @@ Result<DeviceRanks::Sum> DeviceRanks::add(float* own, const Stream& stream) {
     return Sum{matrices[0], vectors[0]};
 }
 
-Status DeviceRanks::gather_sections(double* parts, const Stream& stream) const {
+Status DeviceRanks::gather_sections(double* parts, const Stream& stream) {
     if (!group_) return Ok{};
     std::vector<DeviceGroup::Part> send, receive;
     const auto of = [&](int from, int to) {
@@ -94,7 +99,30 @@ Status DeviceRanks::gather_sections(double* parts, const Stream& stream) const {
     return device_->exchange(send, receive, stream);
 }
 
-Status DeviceRanks::gather_published(std::byte* published, const Stream& stream) const {
+Result<const float*> DeviceRanks::others(const float* own, int64_t count, const Stream& stream) {
+    if (size() == 1) return nullptr;
+    if (count > most_numbers_) return fail("{} numbers of a rank, {} were planned for", count, most_numbers_);
+    std::vector<DeviceGroup::Part> send, receive;
+    for (int r = 0; r < size(); ++r) {
+        if (r == rank()) continue;
+        send.push_back({r, raw(own), 4 * count});
+        receive.push_back({r, raw(numbers_ + count * std::ssize(receive)), 4 * count});
+    }
+    NIBBLE_CHECK(device_->exchange(send, receive, stream));
+    return numbers_;
+}
+
+Status DeviceRanks::take_from_first(std::span<const Numbers> arrays, const Stream& stream) {
+    if (size() == 1) return Ok{};
+    std::vector<DeviceGroup::Part> send, receive;
+    for (const Numbers& a : arrays) {
+        if (rank() > 0) receive.push_back({0, raw(a.data), 4 * a.count});
+        for (int r = 1; rank() == 0 && r < size(); ++r) send.push_back({r, raw(a.data), 4 * a.count});
+    }
+    return device_->exchange(send, receive, stream);
+}
+
+Status DeviceRanks::gather_published(std::byte* published, const Stream& stream) {
     if (!group_) return Ok{};
     std::vector<DeviceGroup::Part> send, receive;
     const auto of = [&](int from, int to) {
@@ -109,9 +137,9 @@ Status DeviceRanks::gather_published(std::byte* published, const Stream& stream)
     return device_->exchange(send, receive, stream);
 }
 
-Status DeviceRanks::wait(const Stream& stream) const {
+Status DeviceRanks::wait(const Stream& stream) {
     if (!group_) return stream.synchronize();
-    return device_->wait(stream, [&] { return group_->alive(); });
+    return device_->wait(stream);
 }
 
 }  // namespace nibble

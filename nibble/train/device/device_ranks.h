@@ -14,9 +14,10 @@ namespace nibble {
 class DeviceRanks {
 public:
     // Device memory of buffers for what other ranks send.
-    static int64_t bytes(const FlatLayout& flat, int rank, int size);
+    // numbers: of others() at most.
+    static int64_t bytes(const FlatLayout& flat, int64_t numbers, int rank, int size);
     // group null: one process, and nothing is handed to anybody. All ranks together.
-    static Result<DeviceRanks> create(RankGroup* group, const FlatLayout& flat, int device);
+    static Result<DeviceRanks> create(RankGroup* group, const FlatLayout& flat, int64_t numbers, int device);
 
     int rank() const { return group_ ? group_->rank() : 0; }
     int size() const { return group_ ? group_->size() : 1; }
@@ -38,10 +39,18 @@ public:
     // `own` (flat): this rank's; its memory is written.
     Result<Sum> add(float* own, const Stream& stream);
     // parts [square_sections]: this rank's sections are there, afterwards all.
-    Status gather_sections(double* parts, const Stream& stream) const;
+    Status gather_sections(double* parts, const Stream& stream);
+    // [size - 1, count]: what the other ranks have at `own`, until the next call; null: there are none.
+    Result<const float*> others(const float* own, int64_t count, const Stream& stream);
+    // Rank 0's numbers in the places of all others.
+    struct Numbers {
+        float* data = nullptr;
+        int64_t count = 0;
+    };
+    Status take_from_first(std::span<const Numbers> arrays, const Stream& stream);
     // Of every rank's shard (BF16, flat).
-    Status gather_published(std::byte* published, const Stream& stream) const;
-    Status wait(const Stream& stream) const;
+    Status gather_published(std::byte* published, const Stream& stream);
+    Status wait(const Stream& stream);
 
 private:
     RankGroup* group_ = nullptr;
@@ -50,6 +59,8 @@ private:
     std::vector<FlatShard> shards_;
     int64_t matrix_elements_ = 0, vector_elements_ = 0;
     std::vector<float*> matrices_, vectors_;  // from other ranks; null at the own place
+    float* numbers_ = nullptr;                // [size - 1, most_numbers_]
+    int64_t most_numbers_ = 0;
 };
 
 }  // namespace nibble

@@ -20,11 +20,17 @@ std::string both(const CastRule& a, const CastRule& b) {
 
 }  // namespace
 
-Status check_device_precision(const TrainPrecision& p, int ranks) {
-    const std::string_view name = train_recipe_name(p.recipe);
+Status check_device_precision(const TrainPrecision& p) {
     if (p.recipe == TrainRecipe::fp32) return fail("--device cuda has no products of fp32; use bf16, or --device cpu");
-    if (p.recipe == TrainRecipe::bf16 || ranks == 1) return Ok{};
-    return fail("{} on {} GPUs is not built: use bf16, or one GPU", name, ranks);
+    return Ok{};
+}
+
+Status check_device_share(const TrainPrecision& p, int64_t tokens, int ranks) {
+    if (p.recipe != TrainRecipe::nibble_nvfp4 || ranks == 1 || tokens >= InputDirections::most_observed) return Ok{};
+    return fail(
+        "{} on {} GPUs: a step has {} tokens for each; its directions follow from the first {} of a step, which must "
+        "be one GPU's",
+        train_recipe_name(p.recipe), ranks, tokens, InputDirections::most_observed);
 }
 
 Result<std::unique_ptr<DeviceRecipe>> DeviceRecipe::plan(const TrainPrecision& precision, uint64_t seed,
@@ -126,14 +132,14 @@ TrainProduct* DeviceRecipe::find(const std::string& name) const {
     return at == by_name_.end() ? nullptr : at->second;
 }
 
-Result<bool> DeviceRecipe::begin_step(int64_t step, int64_t steps, const Stream& stream) {
+Result<bool> DeviceRecipe::begin_step(int64_t step, int64_t steps, const DeviceRanks& ranks, const Stream& stream) {
     step_.draw = (seed_ << 20) + static_cast<uint64_t>(step);
     const bool before = step_.late;
     const auto last = std::llround(precision_.late_fraction * static_cast<double>(steps));
     step_.late = precision_.late_forward && steps > 0 && step >= steps - last;
     step_.recording = true;
     for (const auto& p : products_)
-        if (DeviceDirections* along = p->directions()) NIBBLE_CHECK(along->begin_step(stream));
+        if (DeviceDirections* along = p->directions()) NIBBLE_CHECK(along->begin_step(ranks.rank() == 0, stream));
     // Weights were seen when they were copied.
     const int64_t rows = DelayedUnits::weights * step_.delayed.units;
     if (rows > 0) NIBBLE_CHECK(fill_device(bytes_of_array(step_.delayed.seen), 0, 4 * rows, stream));
@@ -157,17 +163,26 @@ Result<bool> DeviceRecipe::count_step(const Stream& stream) {
     return any;
 }
 
-Status DeviceRecipe::end_step(const float* clip, const Stream& stream) {
+Status DeviceRecipe::end_step(const float* clip, DeviceRanks& ranks, const Stream& stream) {
+    std::vector<DeviceRanks::Numbers> watched;
+    for (const auto& p : products_)
+        if (DeviceDirections* along = p->directions()) watched.push_back(along->of_step());
+    NIBBLE_CHECK(ranks.take_from_first(watched, stream));
     for (const auto& p : products_)
         if (DeviceDirections* along = p->directions()) NIBBLE_CHECK(along->end_step(clip, stream));
     const DelayedUnits& d = step_.delayed;
-    for (int64_t role = 0; d.units > 0 && role < DelayedUnits::roles; ++role)
+    if (d.units == 0) return Ok{};
+    NIBBLE_TRY(const float* others, ranks.others(d.seen, delayed(), stream));
+    for (int64_t role = 0; role < DelayedUnits::roles; ++role)
         NIBBLE_CHECK(cuda::renew_scales({.count = d.units,
                                          .history = precision_.amax_history,
                                          .scales = d.scales + role * d.units,
                                          .seen = d.seen + role * d.units,
                                          .histories = histories_ + role * d.units * precision_.amax_history,
-                                         .largest = role == DelayedUnits::gradients ? e5m2_max : e4m3_max},
+                                         .largest = role == DelayedUnits::gradients ? e5m2_max : e4m3_max,
+                                         .others = others + (others ? role * d.units : 0),
+                                         .sets = ranks.size() - 1,
+                                         .apart = delayed()},
                                         clip, stream));
     return Ok{};
 }

@@ -146,8 +146,9 @@ private:
     std::byte* along_ = nullptr;  // the operand of the weight's part along them
 };
 
-// Error, one line: a recipe that has no products on a GPU, or none on several.
-Status check_device_precision(const TrainPrecision& precision, int ranks);
+// Error, one line: a recipe that has no products on a GPU, or needs more rows of each process.
+Status check_device_precision(const TrainPrecision& precision);
+Status check_device_share(const TrainPrecision& precision, int64_t tokens, int ranks);
 
 class DeviceRecipe {
 public:
@@ -162,13 +163,14 @@ public:
     // The product of the unit whose first linear has this name; null: the engine's.
     TrainProduct* find(const std::string& name) const;
     // Step `step` of `steps` (0: of no known number). true: copies of weights are others from this step on.
-    Result<bool> begin_step(int64_t step, int64_t steps, const Stream& stream);
+    Result<bool> begin_step(int64_t step, int64_t steps, const DeviceRanks& ranks, const Stream& stream);
+    int64_t delayed() const;  // scales that follow from the steps before, of all processes' rows
     // Copies of the step in hand, whose random numbers are its own; behind begin_step().
     Status draw(const std::byte* published, const Stream& stream) const;
     void begin_rows(int64_t first_row, int64_t seq);
     void pause() { step_.recording = false; }  // behind the gradients of a step
-    // What follows from a step, before weights are copied again; nothing where *clip is NaN.
-    Status end_step(const float* clip, const Stream& stream);
+    // What follows from a step, before weights are copied again; nothing where *clip is NaN. The same in all processes.
+    Status end_step(const float* clip, DeviceRanks& ranks, const Stream& stream);
     // A step has changed the parameters. true: copies of weights are others from here on.
     Result<bool> count_step(const Stream& stream);
 
@@ -182,7 +184,6 @@ public:
 
 private:
     int64_t staging_bytes() const;
-    int64_t delayed() const;  // scales from the steps before
 
     TrainPrecision precision_;
     uint64_t seed_ = 0;

@@ -34,8 +34,7 @@ Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create(std::shared_ptr<Par
     if (options.train.sampling.temperature != 1 || options.train.sampling.filters())
         return fail("temperature {}, top-p {}, top-k {}: on a GPU only 1, 1 and 0 are built",
                     options.train.sampling.temperature, options.train.sampling.top_p, options.train.sampling.top_k);
-    const RankGroup* ranks = options.train.ranks;
-    NIBBLE_CHECK(check_device_precision(options.train.precision, ranks ? ranks->size() : 1));
+    NIBBLE_CHECK(check_device_precision(options.train.precision));
     NIBBLE_CHECK(check_plain_optimizer(options.train.optimizer));
     if (options.train.teacher) return fail("teacher: distillation runs on a CPU; use --device cpu");
     if (!options.train.kernels.empty())
@@ -57,11 +56,13 @@ Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create(std::shared_ptr<Par
 }
 
 Status DeviceTrainer::allocate() {
-    NIBBLE_TRY(ranks_, DeviceRanks::create(options_.train.ranks, weights_.flat(), device_.index));
+    const int64_t numbers = weights_.recipe().delayed();
+    NIBBLE_TRY(ranks_, DeviceRanks::create(options_.train.ranks, weights_.flat(), numbers, device_.index));
     const int size = ranks_->size();
     if (options_.rows < 1 || options_.seq < 1)
         return fail("a trainer for {} rows of {} tokens", options_.rows, options_.seq);
     if (options_.rows % size) return fail("{} rows of a step for {} ranks", options_.rows, size);
+    NIBBLE_CHECK(check_device_share(options_.train.precision, options_.rows / size * options_.seq, size));
     const int64_t rows = options_.rows / size, seq = options_.seq, of_norm = int64_t{8} * 2 * cuda::square_sections;
     if (options_.micro_batch > rows)
         return fail("micro_batch: {} rows of {} that a rank has", options_.micro_batch, rows);
@@ -82,7 +83,7 @@ Status DeviceTrainer::allocate() {
         }
         plan.items.insert(plan.items.end(), pass->begin(), pass->end());
         plan.items.push_back({"norm", of_norm + 4 * some * seq + scalar_bytes});
-        plan.items.push_back({"of other ranks", DeviceRanks::bytes(weights_.flat(), ranks_->rank(), size)});
+        plan.items.push_back({"of other ranks", DeviceRanks::bytes(weights_.flat(), numbers, ranks_->rank(), size)});
         return plan;
     };
     // What the driver, work lists and rotary tables take beside.
@@ -138,7 +139,7 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
                     (options_.rows / ranks_->size() + plan_.micro_batch - 1) / plan_.micro_batch);
     NIBBLE_CHECK(use_device(device_.index));
     NIBBLE_CHECK(reserve_host(tokens));
-    NIBBLE_TRY(const bool others, weights_.recipe().begin_step(step_, steps_, stream_));
+    NIBBLE_TRY(const bool others, weights_.recipe().begin_step(step_, steps_, *ranks_, stream_));
     if (others) NIBBLE_CHECK(weights_.republish());
     NIBBLE_CHECK(weights_.recipe().draw(weights_.published(), stream_));
     auto* host = reinterpret_cast<float*>(landing_->data() + scalar_bytes);
@@ -261,7 +262,7 @@ Status DeviceTrainer::queue_update(double learning_rate) {
         a.clip = clip;
         if (a.count > 0) NIBBLE_CHECK(cuda::adamw_update(a, stream_));
     }
-    NIBBLE_CHECK(weights_.recipe().end_step(clip, stream_));
+    NIBBLE_CHECK(weights_.recipe().end_step(clip, *ranks_, stream_));
     NIBBLE_CHECK(ranks_->gather_published(weights_.published(), stream_));
     return weights_.republish();
 }

@@ -343,7 +343,8 @@ __global__ void product_scales_kernel(const float* a, bool by_row, const float* 
 
 // A thread block for each scale.
 __global__ void __launch_bounds__(cast_threads) renew_scales_kernel(DelayedScales d, const float* clip) {
-    const float seen = d.seen[blockIdx.x];
+    float seen = d.seen[blockIdx.x];
+    for (int64_t s = 0; s < d.sets; ++s) seen = fmaxf(seen, d.others[s * d.apart + blockIdx.x]);
     if (isnan(*clip) || seen == 0) return;
     float* const history = d.histories + int64_t{blockIdx.x} * d.history;
     float most = seen;
