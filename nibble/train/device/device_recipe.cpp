@@ -132,14 +132,14 @@ TrainProduct* DeviceRecipe::find(const std::string& name) const {
     return at == by_name_.end() ? nullptr : at->second;
 }
 
-Result<bool> DeviceRecipe::begin_step(int64_t step, int64_t steps, const DeviceRanks& ranks, const Stream& stream) {
+Result<bool> DeviceRecipe::begin_step(int64_t step, int64_t steps, bool watched, const Stream& stream) {
     step_.draw = (seed_ << 20) + static_cast<uint64_t>(step);
     const bool before = step_.late;
     const auto last = std::llround(precision_.late_fraction * static_cast<double>(steps));
     step_.late = precision_.late_forward && steps > 0 && step >= steps - last;
     step_.recording = true;
     for (const auto& p : products_)
-        if (DeviceDirections* along = p->directions()) NIBBLE_CHECK(along->begin_step(ranks.rank() == 0, stream));
+        if (DeviceDirections* along = p->directions()) NIBBLE_CHECK(along->begin_step(watched, stream));
     // Weights were seen when they were copied.
     const int64_t rows = DelayedUnits::weights * step_.delayed.units;
     if (rows > 0) NIBBLE_CHECK(fill_device(bytes_of_array(step_.delayed.seen), 0, 4 * rows, stream));

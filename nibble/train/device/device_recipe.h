@@ -162,8 +162,9 @@ public:
 
     // The product of the unit whose first linear has this name; null: the engine's.
     TrainProduct* find(const std::string& name) const;
-    // Step `step` of `steps` (0: of no known number). true: copies of weights are others from this step on.
-    Result<bool> begin_step(int64_t step, int64_t steps, const DeviceRanks& ranks, const Stream& stream);
+    // Step `step` of `steps` (0: of no known number). watched: this process has the step's
+    // first rows. true: copies of weights are others from this step on.
+    Result<bool> begin_step(int64_t step, int64_t steps, bool watched, const Stream& stream);
     int64_t delayed() const;  // scales that follow from the steps before, of all processes' rows
     // Copies of the step in hand, whose random numbers are its own; behind begin_step().
     Status draw(const std::byte* published, const Stream& stream) const;

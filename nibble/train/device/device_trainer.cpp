@@ -139,7 +139,7 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
                     (options_.rows / ranks_->size() + plan_.micro_batch - 1) / plan_.micro_batch);
     NIBBLE_CHECK(use_device(device_.index));
     NIBBLE_CHECK(reserve_host(tokens));
-    NIBBLE_TRY(const bool others, weights_.recipe().begin_step(step_, steps_, *ranks_, stream_));
+    NIBBLE_TRY(const bool others, weights_.recipe().begin_step(step_, steps_, ranks_->rank() == 0, stream_));
     if (others) NIBBLE_CHECK(weights_.republish());
     NIBBLE_CHECK(weights_.recipe().draw(weights_.published(), stream_));
     auto* host = reinterpret_cast<float*>(landing_->data() + scalar_bytes);

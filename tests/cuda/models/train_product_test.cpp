@@ -194,7 +194,7 @@ void CudaProducts::compare_all(std::initializer_list<int64_t> steps) {
         cpu_->begin_step(number, 10);
         cpu_->begin_row(product_row, tokens_);
         DeviceRecipe& recipe = weights_->recipe();
-        const auto others = recipe.begin_step(number, 10, *stream_);
+        const auto others = recipe.begin_step(number, 10, true, *stream_);
         ASSERT_TRUE(others.ok());
         if (*others) {
             ASSERT_TRUE(weights_->republish().ok());
