@@ -70,27 +70,24 @@ Result<Codes> coded(const cuda::CastSource& from, const CastRule& rule, Wanted w
     if (wanted.columns) {
         NIBBLE_TRY(c.columns, step.scratch.allocate(cols * cuda::codes_pitch(from.rows)));
     }
+    cuda::CastCodes to{.rows = c.rows, .columns = c.columns, .seen = seen};
     const cuda::CodeScaling by = code_scaling(rule);
     if (by == cuda::CodeScaling::tensor) {
-        NIBBLE_TRY(float* scale, step.scratch.allocate_array<float>(1));
-        NIBBLE_TRY(float* amax, step.scratch.allocate_array<float>(1));
-        c.row_scales = c.column_scales = scale;
-        NIBBLE_CHECK(cuda::cast_codes(
-            from, rule, given, {.rows = c.rows, .columns = c.columns, .scale = scale, .amax = amax, .seen = seen},
-            step.stream));
-        return c;
+        NIBBLE_TRY(to.scale, step.scratch.allocate_array<float>(1));
+        NIBBLE_TRY(to.amax, step.scratch.allocate_array<float>(1));
+        c.row_scales = c.column_scales = to.scale;
+    } else {
+        if (wanted.rows) {
+            NIBBLE_TRY(c.row_scales, step.scratch.allocate_array<float>(cuda::code_scale_count(padded, cols, by)));
+            to.row_scales = cuda::code_scales(c.row_scales, padded, cols, by);
+        }
+        if (wanted.columns) {
+            const int64_t count = cuda::code_scale_count(cols, from.rows, by);
+            NIBBLE_TRY(c.column_scales, step.scratch.allocate_array<float>(count));
+            to.column_scales = cuda::code_scales(c.column_scales, cols, from.rows, by);
+        }
     }
-    if (wanted.rows) {
-        NIBBLE_TRY(c.row_scales, step.scratch.allocate_array<float>(cuda::code_scale_count(padded, cols, by)));
-        const auto scales = cuda::code_scales(c.row_scales, padded, cols, by);
-        NIBBLE_CHECK(cuda::cast_codes(from, rule, nullptr, {.rows = c.rows, .row_scales = scales}, step.stream));
-    }
-    if (wanted.columns) {
-        NIBBLE_TRY(c.column_scales, step.scratch.allocate_array<float>(cuda::code_scale_count(cols, from.rows, by)));
-        const auto scales = cuda::code_scales(c.column_scales, cols, from.rows, by);
-        NIBBLE_CHECK(
-            cuda::cast_codes(from, rule, nullptr, {.columns = c.columns, .column_scales = scales}, step.stream));
-    }
+    NIBBLE_CHECK(cuda::cast_codes(from, rule, given, to, step.stream));
     return c;
 }
 

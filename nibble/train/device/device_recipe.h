@@ -76,7 +76,7 @@ public:
     Status input_gradient(const std::byte* dy, int64_t n, std::byte* dx, TrainWork& work) const;
     Status weight_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
                            TrainWork& work) const;
-    // Both, with one rounding of dy where that serves both.
+    // Both, with one reading of dy where they multiply codes.
     Status backward(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx, float* gradient, bool add,
                     TrainWork& work) const;
 

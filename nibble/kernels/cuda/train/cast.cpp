@@ -71,9 +71,8 @@ Status cast_codes(const CastSource& from, const CastRule& rule, const float* giv
          {static_cast<const void*>(from.x), static_cast<const void*>(to.rows), static_cast<const void*>(to.columns)})
         if (reinterpret_cast<uintptr_t>(p) % 16) return fail("cast: device pointers must be 16-byte aligned");
     if (!from.x || (!to.rows && !to.columns)) return fail("cast: no source, or no codes that are wanted");
-    if (!tensor && !rule.square && to.rows && to.columns)
-        return fail("cast: blocks of 1 x 128 along columns and along rows are two roundings");
-    if (tensor ? !to.scale || !to.amax : (to.rows && !to.row_scales.at) || (to.columns && !to.column_scales.at))
+    if (tensor ? !to.scale || (!given && !to.amax)
+               : (to.rows && !to.row_scales.at) || (to.columns && !to.column_scales.at))
         return fail("cast: no room for scales");
     const auto in_groups = [](int64_t n) { return (n + fp8_group - 1) / fp8_group * fp8_group; };
     const CodesArgs a{.x = halves(from.x),

@@ -12,8 +12,8 @@ namespace {
 constexpr int code_side = 128, code_threads = 256, code_loads = 8, code_row_step = code_threads / 16;
 static_assert(code_loads * code_row_step == code_side && code_side == fp8_group);
 
-// One scale of the tensor; of 128 neighbours in a row, or in a column; of a tile.
-enum class CodeBlocks : uint8_t { tensor, rows, columns, square };
+// One scale of the tensor; of 128 neighbours in a row, in a column, or in both; of a tile.
+enum class CodeBlocks : uint8_t { tensor, rows, columns, both, square };
 
 __device__ float number_at(const uint4& w, int e) {
     const uint32_t word = e < 4 ? (e < 2 ? w.x : w.y) : (e < 6 ? w.z : w.w);
@@ -25,6 +25,13 @@ __device__ float largest_of(const uint4& w) {
     for (int e = 0; e < 8; ++e) m = fmaxf(m, fabsf(number_at(w, e)));
     return m;
 }
+__device__ float largest_of(const uint4 (&w)[code_loads]) {
+    float m = 0.0f;
+#pragma unroll
+    for (const uint4& v : w) m = fmaxf(m, largest_of(v));
+    return m;
+}
+__device__ uint32_t e4m3_pack4(const float* z) { return e4m3_pack4(z[0], z[1], z[2], z[3]); }
 __device__ uint32_t e5m2_pack4(const float* z) {
     const uint32_t low = __nv_cvt_float2_to_fp8x2({z[0], z[1]}, __NV_SATFINITE, __NV_E5M2);
     const uint32_t high = __nv_cvt_float2_to_fp8x2({z[2], z[3]}, __NV_SATFINITE, __NV_E5M2);
@@ -56,14 +63,17 @@ __device__ float code_block_max(float m) {
 }
 
 // Magnitudes are ordered as their bits; a maximum does not depend on the order. NaN is dropped.
+__device__ void raise_code_amax(float* amax, float m) {
+    m = code_block_max(m);
+    if (threadIdx.x == 0 && m > 0.0f) atomicMax(reinterpret_cast<unsigned*>(amax), __float_as_uint(m));
+}
 __global__ void __launch_bounds__(code_threads) code_amax_kernel(const uint4* x, int64_t count, float* amax) {
     float m = 0.0f;
     const int64_t step = int64_t{gridDim.x} * code_threads;
 #pragma unroll 4
     for (int64_t i = int64_t{blockIdx.x} * code_threads + threadIdx.x; i < count; i += step)
         m = fmaxf(m, largest_of(x[i]));
-    m = code_block_max(m);
-    if (threadIdx.x == 0 && m > 0.0f) atomicMax(reinterpret_cast<unsigned*>(amax), __float_as_uint(m));
+    raise_code_amax(amax, m);
 }
 
 // A tile of codes on its way to columns: [128 rows][32 words], the words of 16 rows turned by four more than those
@@ -93,10 +103,13 @@ __device__ void store_code_columns(const CodesArgs& a, const uint32_t* tile, int
 
 template <CodeBlocks By>
 __global__ void __launch_bounds__(code_threads) codes_kernel(const __grid_constant__ CodesArgs a) {
+    constexpr bool by_row = By == CodeBlocks::rows || By == CodeBlocks::both;
+    constexpr bool by_column = By == CodeBlocks::columns || By == CodeBlocks::both;
     __shared__ uint32_t tile[code_side * 32];
-    [[maybe_unused]] __shared__ float most[By == CodeBlocks::columns ? code_row_step : 1][code_side];
-    const int64_t across = a.row_pitch / code_side;
-    const int64_t down_tile = int64_t{blockIdx.x} / across, across_tile = int64_t{blockIdx.x} % across;
+    [[maybe_unused]] __shared__ float most[by_column ? code_row_step : 1][code_side];
+    // Backwards: what was read last for the largest magnitude is in the L2 still.
+    const int64_t across = a.row_pitch / code_side, number = int64_t{gridDim.x} - 1 - blockIdx.x;
+    const int64_t down_tile = number / across, across_tile = number % across;
     const int64_t row0 = down_tile * code_side, col0 = across_tile * code_side;
     const int thread = static_cast<int>(threadIdx.x), piece = thread % 16, first = thread / 16;
     const auto row_of = [&](int i) { return first + code_row_step * i; };
@@ -109,21 +122,17 @@ __global__ void __launch_bounds__(code_threads) codes_kernel(const __grid_consta
     }
 
     // Of the tensor, the tile or a row; or of each of eight columns.
-    const bool e5m2 = a.rule.format == CastFormat::fp8_e5m2;
+    const bool e5m2 = By == CodeBlocks::tensor && a.rule.format == CastFormat::fp8_e5m2;
     CodeScale one;
-    [[maybe_unused]] CodeScale of_column[By == CodeBlocks::columns ? 8 : 1];
+    [[maybe_unused]] CodeScale of_column[by_column ? 8 : 1];
     if constexpr (By == CodeBlocks::tensor) {
         one.up = a.given ? *a.given : fp8_current_scale(*a.amax, e5m2 ? e5m2_max : e4m3_max);
-        if (blockIdx.x == 0 && thread == 0) {
-            *a.scale = 1 / one.up;
-            if (a.seen) *a.seen = fmaxf(*a.seen, *a.amax);
-        }
+        if (blockIdx.x == 0 && thread == 0) *a.scale = 1 / one.up;
+        if (a.seen && !a.given && blockIdx.x == 0 && thread == 0) *a.seen = fmaxf(*a.seen, *a.amax);
+        if (a.seen && a.given) raise_code_amax(a.seen, largest_of(w));
     }
     if constexpr (By == CodeBlocks::square) {
-        float m = 0.0f;
-#pragma unroll
-        for (const uint4& v : w) m = fmaxf(m, largest_of(v));
-        one = CodeScale(fp8_block_scale(code_block_max(m), a.rule));
+        one = CodeScale(fp8_block_scale(code_block_max(largest_of(w)), a.rule));
         if (thread == 0) {
             if (a.row_scales.at)
                 a.row_scales.at[down_tile * a.row_scales.outer + across_tile * a.row_scales.group] = one.by.d;
@@ -131,7 +140,7 @@ __global__ void __launch_bounds__(code_threads) codes_kernel(const __grid_consta
                 a.column_scales.at[across_tile * a.column_scales.outer + down_tile * a.column_scales.group] = one.by.d;
         }
     }
-    if constexpr (By == CodeBlocks::columns) {
+    if constexpr (by_column) {
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
             float m = 0.0f;
@@ -157,7 +166,7 @@ __global__ void __launch_bounds__(code_threads) codes_kernel(const __grid_consta
 #pragma unroll
     for (int i = 0; i < code_loads; ++i) {
         const int row = row_of(i);
-        if constexpr (By == CodeBlocks::rows) {
+        if constexpr (by_row) {
             float m = largest_of(w[i]);
 #pragma unroll
             for (int step = 8; step > 0; step /= 2) m = fmaxf(m, __shfl_xor_sync(0xFFFFFFFFu, m, step));
@@ -165,29 +174,34 @@ __global__ void __launch_bounds__(code_threads) codes_kernel(const __grid_consta
             if (piece == 0 && row0 + row < a.rows)
                 a.row_scales.at[(row0 + row) * a.row_scales.outer + across_tile * a.row_scales.group] = one.by.d;
         }
-        float z[8];
+        uint2 codes{};
+        if constexpr (By != CodeBlocks::columns) {
+            float z[8];
 #pragma unroll
-        for (int e = 0; e < 8; ++e) {
-            const float x = number_at(w[i], e);
-            if constexpr (By == CodeBlocks::tensor)
-                z[e] = x * one.up;
-            else
-                z[e] = By == CodeBlocks::columns ? of_column[By == CodeBlocks::columns ? e : 0].of(x) : one.of(x);
-        }
-        uint2 codes{e4m3_pack4(z[0], z[1], z[2], z[3]), e4m3_pack4(z[4], z[5], z[6], z[7])};
-        if (By == CodeBlocks::tensor && e5m2) codes = {e5m2_pack4(z), e5m2_pack4(z + 4)};
-        if (a.to_rows && row0 + row < a.rows) {
-            uint8_t* to = a.to_rows + (row0 + row) * a.row_pitch + col0 + 8 * piece;
-            if (a.tiles) {  // eight rows of 128 bytes, chunks of 16 bytes turned
-                const int in = row % 8;
-                to = a.to_rows + ((row0 + row) / 8 * across + across_tile) * (8 * code_side) + in * code_side +
-                     (piece / 2 ^ in) * 16 + piece % 2 * 8;
+            for (int e = 0; e < 8; ++e) {
+                const float x = number_at(w[i], e);
+                z[e] = By == CodeBlocks::tensor ? x * one.up : one.of(x);
             }
-            *reinterpret_cast<uint2*>(to) = codes;
+            codes = e5m2 ? uint2{e5m2_pack4(z), e5m2_pack4(z + 4)} : uint2{e4m3_pack4(z), e4m3_pack4(z + 4)};
+            if (a.to_rows && row0 + row < a.rows) {
+                uint8_t* to = a.to_rows + (row0 + row) * a.row_pitch + col0 + 8 * piece;
+                if (a.tiles) {  // eight rows of 128 bytes, chunks of 16 bytes turned
+                    const int in = row % 8;
+                    to = a.to_rows + ((row0 + row) / 8 * across + across_tile) * (8 * code_side) + in * code_side +
+                         (piece / 2 ^ in) * 16 + piece % 2 * 8;
+                }
+                *reinterpret_cast<uint2*>(to) = codes;
+            }
         }
-        *reinterpret_cast<uint2*>(tile + code_word(row, 2 * piece)) = codes;
+        if constexpr (by_column) {
+            float z[8];
+#pragma unroll
+            for (int e = 0; e < 8; ++e) z[e] = of_column[e].of(number_at(w[i], e));
+            codes = {e4m3_pack4(z), e4m3_pack4(z + 4)};
+        }
+        if (By != CodeBlocks::rows) *reinterpret_cast<uint2*>(tile + code_word(row, 2 * piece)) = codes;
     }
-    if (!a.to_columns) return;
+    if (By == CodeBlocks::rows || !a.to_columns) return;
     __syncthreads();
     store_code_columns(a, tile, row0, col0);
 }
@@ -197,7 +211,7 @@ __global__ void __launch_bounds__(code_threads) codes_kernel(const __grid_consta
 cudaError_t launch_codes_of(const CodesArgs& a, cudaStream_t stream) {
     const unsigned blocks = ceil_blocks(a.rows, code_side) * static_cast<unsigned>(a.row_pitch / code_side);
     if (a.rule.format == CastFormat::fp8 || a.rule.format == CastFormat::fp8_e5m2) {
-        if (!a.given || a.seen) {
+        if (!a.given) {
             if (const cudaError_t code = cudaMemsetAsync(a.amax, 0, sizeof(float), stream)) return code;
             const int64_t count = a.rows * a.cols / 8;
             constexpr unsigned most_blocks = 132 * 8;
@@ -207,6 +221,8 @@ cudaError_t launch_codes_of(const CodesArgs& a, cudaStream_t stream) {
         codes_kernel<CodeBlocks::tensor><<<blocks, code_threads, 0, stream>>>(a);
     } else if (a.rule.square) {
         codes_kernel<CodeBlocks::square><<<blocks, code_threads, 0, stream>>>(a);
+    } else if (a.to_rows && a.to_columns) {
+        codes_kernel<CodeBlocks::both><<<blocks, code_threads, 0, stream>>>(a);
     } else if (a.to_rows) {
         codes_kernel<CodeBlocks::rows><<<blocks, code_threads, 0, stream>>>(a);
     } else {
