@@ -99,21 +99,21 @@ Result<std::unique_ptr<TrainProducts>> TrainProducts::create(const Model& model,
             .mlp = std::holds_alternative<MlpConfig>(mixer) || std::holds_alternative<MoeConfig>(mixer)};
         const UnitRules early = unit_rules(precision, place, false), late = unit_rules(precision, place, true);
         for (const std::span<const Linear> unit : block.mixer().units()) {
-            NIBBLE_CHECK(products->add(unit, {}, early, late, place.layer));
+            NIBBLE_CHECK(products->add_unit(unit, {}, early, late, place.layer));
             for (const Linear& part : unit) seen.insert(part.name);
         }
     }
     for (const Block& block : model.blocks())
         for (const Linear* linear : block.linears())  // routers
             if (!seen.contains(linear->name))
-                NIBBLE_CHECK(products->add({linear, 1}, {}, {}, {}, block.config().layer));
-    NIBBLE_CHECK(products->add({&model.head().linear(), 1}, model.config().head, {}, {}, -1));
+                NIBBLE_CHECK(products->add_unit({linear, 1}, {}, {}, {}, block.config().layer));
+    NIBBLE_CHECK(products->add_unit({&model.head().linear(), 1}, model.config().head, {}, {}, -1));
     return products;
 }
 
 // `head`: the weight's tensor where it is not the linear's name with ".weight".
-Status TrainProducts::add(std::span<const Linear> parts, const std::string& head, const UnitRules& early,
-                          const UnitRules& late, int64_t layer) {
+Status TrainProducts::add_unit(std::span<const Linear> parts, const std::string& head, const UnitRules& early,
+                               const UnitRules& late, int64_t layer) {
     auto unit = std::make_unique<Unit>();
     unit->name = parts[0].name;
     unit->number = static_cast<uint32_t>(units_->list.size());

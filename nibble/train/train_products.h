@@ -65,8 +65,8 @@ private:
     struct Unit;
     struct Units;
     TrainProducts(const Parameters& parameters, const TrainPrecision& precision, uint64_t seed);
-    Status add(std::span<const Linear> unit, const std::string& head, const UnitRules& early, const UnitRules& late,
-               int64_t layer);
+    Status add_unit(std::span<const Linear> unit, const std::string& head, const UnitRules& early,
+                    const UnitRules& late, int64_t layer);
     Unit& find(std::span<const Linear> unit) const;
     const UnitRules& rules(const Unit& unit) const;
     Unit& fresh(std::span<const Linear> unit);
