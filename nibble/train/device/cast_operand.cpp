@@ -48,7 +48,7 @@ Result<Quantized> quantized(const cuda::CastSource& from, const CastRule& rule, 
     return q;
 }
 
-int64_t coded_size(int64_t rows, int64_t cols, const CastRule& rule, Wanted wanted) {
+int64_t coded_size(int64_t rows, int64_t cols, const CastRule& rule, CodesWanted wanted) {
     const int64_t padded = coded_rows(rows);
     const auto scales = [&](int64_t outer, int64_t k) {
         return in_arena(4 * cuda::code_scale_count(outer, k, code_scaling(rule)));
@@ -60,7 +60,7 @@ int64_t coded_size(int64_t rows, int64_t cols, const CastRule& rule, Wanted want
 }
 
 // Rows behind the last one and their scales stay as they are: nobody reads what comes of them.
-Result<Codes> coded(const cuda::CastSource& from, const CastRule& rule, Wanted wanted, DeviceStep& step,
+Result<Codes> coded(const cuda::CastSource& from, const CastRule& rule, CodesWanted wanted, DeviceStep& step,
                     const float* given, float* seen) {
     const int64_t padded = coded_rows(from.rows), cols = from.cols;
     Codes c;

@@ -40,7 +40,7 @@ struct Codes {
     float* row_scales = nullptr;  // of a tensor both are one
     float* column_scales = nullptr;
 };
-struct Wanted {
+struct CodesWanted {
     bool rows = false, columns = false;
 };
 inline int64_t coded_rows(int64_t rows) { return round_up<int64_t>(rows, 16); }
@@ -49,8 +49,8 @@ inline cuda::CodeScaling code_scaling(const CastRule& rule) {
            : rule.square    ? cuda::CodeScaling::tile
                             : cuda::CodeScaling::group;
 }
-Result<Codes> coded(const cuda::CastSource& from, const CastRule& rule, Wanted wanted, DeviceStep& step,
+Result<Codes> coded(const cuda::CastSource& from, const CastRule& rule, CodesWanted wanted, DeviceStep& step,
                     const float* given = nullptr, float* seen = nullptr);
-int64_t coded_size(int64_t rows, int64_t cols, const CastRule& rule, Wanted wanted);
+int64_t coded_size(int64_t rows, int64_t cols, const CastRule& rule, CodesWanted wanted);
 
 }  // namespace nibble

@@ -123,7 +123,7 @@ private:
     int64_t back_rows() const;  // the weight's rows as the input gradient sums over them
     Result<cuda::BackScale> back_scale(const float* a, const float* b, float constant, DeviceStep& step) const;
     int64_t split_size(int64_t n) const;  // of scratch memory
-    Result<Codes> gradient_codes(const std::byte* dy, int64_t n, Wanted wanted, DeviceStep& step) const;
+    Result<Codes> gradient_codes(const std::byte* dy, int64_t n, CodesWanted wanted, DeviceStep& step) const;
     Status codes_input_gradient(const Codes& dy, int64_t n, std::byte* dx, TrainWork& work) const;
     Status codes_weight_gradient(const Codes& dy, const std::byte* x, int64_t n, float* gradient, bool add,
                                  TrainWork& work) const;

@@ -15,7 +15,7 @@ int64_t TrainProduct::codes_back_size(int64_t n) const {
 }
 
 // What is seen of a delayed scale is seen once: with the codes of the weight gradient.
-Result<Codes> TrainProduct::gradient_codes(const std::byte* dy, int64_t n, Wanted wanted, DeviceStep& step) const {
+Result<Codes> TrainProduct::gradient_codes(const std::byte* dy, int64_t n, CodesWanted wanted, DeviceStep& step) const {
     float* const to = step_.recording && wanted.columns ? seen(DelayedUnits::gradients) : nullptr;
     return coded({.x = dy, .rows = n, .cols = weight_.rows}, rules().dy, wanted, step, given(DelayedUnits::gradients),
                  to);
