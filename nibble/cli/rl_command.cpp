@@ -7,6 +7,7 @@
 #include "cli/terminal.h"
 #include "io/atomic_file.h"
 #include "parallel/rank_group.h"
+#include "rl/frozen_policy.h"
 #include "rl/generation_policy.h"
 #include "rl/nemo_config.h"
 #include "rl/policy_export.h"
@@ -137,15 +138,16 @@ int64_t row_tokens_on_gpu(const RlConfig& c) {
     return std::max(c.length, std::min(all, usual));
 }
 
-Result<std::unique_ptr<TrainEngine>> trainer_of(const RlConfig& c, const RlFlags& flags, const DeviceChoice& device,
-                                                RlJob& job) {
+// The trainer, and the reference where the loss has a KL term.
+Status open_trainer(const RlConfig& c, const RlFlags& flags, const DeviceChoice& device, const Checkpoint& checkpoint,
+                    RlJob& job, std::shared_ptr<ReferencePolicy>& reference) {
+    const bool compared = c.loss.kl_penalty > 0;
     const TrainerOptions options{.precision = c.precision,
                                  .optimizer = c.optimizer,
                                  .seed = c.seed,
                                  .kernels = flags.kernels,
                                  .sampling = c.generation.sampling(),
                                  .cache = c.generation.cache};
-    std::unique_ptr<TrainEngine> trainer;
     if (device.cuda) {
         if (c.generation.cache.format != KvFormat::none || c.generation.precision)
             return fail(
@@ -153,17 +155,24 @@ Result<std::unique_ptr<TrainEngine>> trainer_of(const RlConfig& c, const RlFlags
                 flags.device);
         const int64_t answers = c.prompts * c.generations, of_update = c.train_batch > 0 ? c.train_batch : answers;
         const int64_t row = row_tokens_on_gpu(c);
-        NIBBLE_TRY(trainer, DeviceTrainer::create(job.parameters,
-                                                  {.train = options,
-                                                   .device = device,
-                                                   .rows = most_rollout_rows(of_update, c.length, row),
-                                                   .seq = row,
-                                                   .micro_batch = 1},
-                                                  job.pool));
-    } else {
-        NIBBLE_TRY(trainer, Trainer::create(job.parameters, options, job.pool));
+        NIBBLE_TRY(auto trainer, DeviceTrainer::create(job.parameters,
+                                                       {.train = options,
+                                                        .device = device,
+                                                        .rows = most_rollout_rows(of_update, c.length, row),
+                                                        .seq = row,
+                                                        .micro_batch = 1,
+                                                        .reference = compared},
+                                                       job.pool));
+        if (compared) reference = std::make_shared<DeviceReference>(*trainer);
+        job.trainer = std::move(trainer);
+        return Ok{};
     }
-    return trainer;
+    if (compared) {
+        NIBBLE_TRY(reference, FrozenPolicy::create(checkpoint, c.precision, flags.kernels, job.pool,
+                                                   static_cast<float>(c.generation.temperature), c.generation.cache));
+    }
+    NIBBLE_TRY(job.trainer, Trainer::create(job.parameters, options, job.pool));
+    return Ok{};
 }
 
 Status open_job(RlConfig& c, const RlFlags& flags, const DeviceChoice& device, const ModelText& text,
@@ -185,19 +194,9 @@ Status open_job(RlConfig& c, const RlFlags& flags, const DeviceChoice& device, c
     if (device.cuda) {
         // Trainer and engine share the device: the trainer's plan comes first, the cache takes half of what is left.
         options.sequences = 1024, options.memory_share = 0.5, options.row_tokens = row_tokens_on_gpu(c);
-        if (c.loss.kl_penalty > 0)
-            return fail(
-                "loss_fn.reference_policy_kl_penalty: the reference policy runs on a CPU only; with --device "
-                "{} it must be 0",
-                flags.device);
-    }
-    if (c.loss.kl_penalty > 0) {
-        NIBBLE_TRY(options.reference,
-                   FrozenPolicy::create(*checkpoint, c.precision, flags.kernels, job.pool,
-                                        static_cast<float>(c.generation.temperature), c.generation.cache));
     }
     job.tokenizer = text.tokenizer;
-    NIBBLE_TRY(job.trainer, trainer_of(c, flags, device, job));
+    NIBBLE_CHECK(open_trainer(c, flags, device, *checkpoint, job, options.reference));
     if (c.generation.precision) {
         NIBBLE_TRY(job.generator, GenerationPolicy::create(job.parameters, *job.trainer, *c.generation.precision,
                                                            c.generation.cache, flags.kernels, job.pool));

@@ -38,9 +38,15 @@ Status FrozenPolicy::calibrate_cache(std::span<const TrainBatch> rows) {
     return model_.renew();
 }
 
-Status FrozenPolicy::log_probs(const TrainBatch& row, std::span<float> out) const {
-    NIBBLE_TRY(const std::vector<float> x, run(row, nullptr));
-    return label_log_probs(model_.head(), x.data(), row.labels, {.temperature = temperature_}, out, model_.workspace());
+Status FrozenPolicy::log_probs(std::span<const TrainBatch* const> rows, const OfRow& each) {
+    for (size_t i = 0; i < rows.size(); ++i) {
+        NIBBLE_TRY(const std::vector<float> x, run(*rows[i], nullptr));
+        std::vector<float> out(rows[i]->tokens.size());
+        NIBBLE_CHECK(label_log_probs(model_.head(), x.data(), rows[i]->labels, {.temperature = temperature_}, out,
+                                     model_.workspace()));
+        NIBBLE_CHECK(each(i, out));
+    }
+    return Ok{};
 }
 
 Result<std::vector<float>> FrozenPolicy::run(const TrainBatch& row, Observer* observer) const {

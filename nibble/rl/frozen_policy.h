@@ -1,8 +1,8 @@
-// The reference of the KL term: the model that a run begins with, as the trainer of that precision computes it. Before
-// the first update its log-probabilities are the trainer's, bit for bit.
+// The reference of the KL term on a CPU: a model of its own.
 #pragma once
 
 #include "model/cpu/model.h"
+#include "rl/reference_policy.h"
 #include "train/cache_scales.h"
 #include "train/train_batch.h"
 #include "train/train_products.h"
@@ -13,7 +13,7 @@
 
 namespace nibble {
 
-class FrozenPolicy {
+class FrozenPolicy : public ReferencePolicy {
 public:
     // A copy of the checkpoint's tensors, as a trainer reads them, that divides logits by the temperature and filters
     // none. The pool
@@ -21,10 +21,8 @@ public:
     static Result<std::shared_ptr<FrozenPolicy>> create(const Checkpoint& from, const TrainPrecision& precision,
                                                         const std::string& kernels, ThreadPool& pool,
                                                         float temperature = 1, const TrainCache& cache = {});
-    // An FP8 cache has scales of its own, of these rows: the first prompts of the run.
-    Status calibrate_cache(std::span<const TrainBatch> rows);
-    // log p of the labels of a one-row batch, 0 where there is no label. out [seq].
-    Status log_probs(const TrainBatch& row, std::span<float> out) const;
+    Status calibrate_cache(std::span<const TrainBatch> rows) override;
+    Status log_probs(std::span<const TrainBatch* const> rows, const OfRow& each) override;
 
 private:
     Result<std::vector<float>> run(const TrainBatch& row, Observer* observer) const;

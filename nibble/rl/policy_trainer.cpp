@@ -214,19 +214,26 @@ Status PolicyTrainer::learn(const RolloutBatch& batch, RlStep& step) {
             rollout_rows(batch, static_cast<size_t>(first), static_cast<size_t>(first + each), options_.row_tokens));
     // By answer. Only with several updates is a pass needed for what the trainer says before the first one.
     std::vector<std::vector<float>> previous(batch.rollouts.size()), reference(batch.rollouts.size());
-    const auto ask = [](const RolloutRow& row, auto& model, std::vector<std::vector<float>>& to) -> Status {
-        std::vector<float> of_row(row.batch.tokens.size());
-        NIBBLE_CHECK(model.log_probs(row.batch, of_row));
+    const auto deal = [](const RolloutRow& row, std::span<const float> of_row, std::vector<std::vector<float>>& to) {
         for (const RolloutRow::Part& p : row.parts)
             to[p.rollout].assign(of_row.begin() + static_cast<ptrdiff_t>(p.begin),
                                  of_row.begin() + static_cast<ptrdiff_t>(p.begin + p.size));
-        return Ok{};
     };
+    std::vector<const RolloutRow*> all_rows;
+    std::vector<const TrainBatch*> all_batches;
     for (const auto& rows : updates)
-        for (const RolloutRow& row : rows) {
-            if (!once) NIBBLE_CHECK(ask(row, trainer_, previous));
-            if (config_.loss.kl_penalty > 0) NIBBLE_CHECK(ask(row, *options_.reference, reference));
-        }
+        for (const RolloutRow& row : rows) all_rows.push_back(&row), all_batches.push_back(&row.batch);
+    for (const RolloutRow* row : all_rows) {
+        if (once) break;
+        std::vector<float> of_row(row->batch.tokens.size());
+        NIBBLE_CHECK(trainer_.log_probs(row->batch, of_row));
+        deal(*row, of_row, previous);
+    }
+    if (config_.loss.kl_penalty > 0)
+        NIBBLE_CHECK(options_.reference->log_probs(all_batches, [&](size_t i, std::span<const float> of_row) {
+            deal(*all_rows[i], of_row, reference);
+            return Status(Ok{});
+        }));
     const auto weight = [&](const Rollout& r) {
         return r.reward && !(config_.overlong_filtering && r.cut) ? 1.0 : 0.0;
     };

@@ -11,7 +11,7 @@
 // engine batches.
 #pragma once
 
-#include "rl/frozen_policy.h"
+#include "rl/reference_policy.h"
 #include "rl/rl_config.h"
 #include "rl/rl_samples.h"
 #include "rl/rollout_pool.h"
@@ -63,7 +63,7 @@ struct PolicyTrainerOptions {
     std::optional<Tokenizer> tokenizer;  // without: no texts of answers
     std::vector<int32_t> end_tokens;
     // The frozen policy of the KL term; needed where kl_penalty > 0.
-    std::shared_ptr<FrozenPolicy> reference;
+    std::shared_ptr<ReferencePolicy> reference;
     // What generates; null: the trainer's model. Another one (rl/generation_policy.h) does not agree in every bit; it
     // is renewed after every update where there is a function for that.
     std::shared_ptr<const LanguageModel> generator;

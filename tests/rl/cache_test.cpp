@@ -1,5 +1,6 @@
 // An FP8 KV cache on both sides: training reads K and V as the engine's pages hold them, under scales that are frozen
 // for the step. And rollouts in another precision than the updates.
+#include "rl/frozen_policy.h"
 #include "rl/generation_policy.h"
 #include "rl/policy_trainer.h"
 #include "rl/rl_log.h"

@@ -1,4 +1,5 @@
 // What is learned, where the best policy is known.
+#include "rl/frozen_policy.h"
 #include "rl/policy_trainer.h"
 #include "rl/token_task.h"
 #include "train/small_trainer.h"

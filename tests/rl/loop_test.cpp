@@ -1,4 +1,5 @@
 // The whole loop at tiny size: rollouts, rewards, updates. What engine and trainer say of a token has the same bits.
+#include "rl/frozen_policy.h"
 #include "rl/policy_trainer.h"
 #include "rl/rl_log.h"
 #include "rl/token_task.h"

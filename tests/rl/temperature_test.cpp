@@ -1,4 +1,5 @@
 // Temperatures other than 1, top-p and top-k: what is sampled is what is learned.
+#include "rl/frozen_policy.h"
 #include "rl/policy_trainer.h"
 #include "rl/token_task.h"
 #include "train/small_trainer.h"

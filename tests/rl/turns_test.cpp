@@ -1,4 +1,5 @@
 // Answers of several turns: what the model reads between them is in the sequence, and nothing is learned from it.
+#include "rl/frozen_policy.h"
 #include "rl/policy_trainer.h"
 #include "rl/rl_log.h"
 #include "support/files.h"

@@ -303,7 +303,9 @@ TEST(DevicePrecision, IsTakenOrRefusedByName) {
         ASSERT_TRUE(precision.ok()) << c.name;
         const auto expect = [&](const Status& status, const std::string& words) {
             EXPECT_EQ(status.ok(), words.empty()) << c.name;
-            if (!words.empty() && !status.ok()) EXPECT_THAT(status.error().message(), HasSubstr(words));
+            if (!words.empty() && !status.ok()) {
+                EXPECT_THAT(status.error().message(), HasSubstr(words));
+            }
         };
         expect(check_device_precision(*precision), c.refused);
         expect(check_device_share(*precision, 4095, 2), c.refused_share);

@@ -13,7 +13,8 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t scalar_bytes = 256;  // at the begin of ends_ and of the landing
+constexpr int64_t scalar_bytes = 256;                // at the begin of ends_ and of the landing
+constexpr int64_t passing_bytes = int64_t{1} << 26;  // of a swap of weights
 
 std::byte* raw_bytes(const void* p) { return const_cast<std::byte*>(static_cast<const std::byte*>(p)); }
 
@@ -82,6 +83,8 @@ Status DeviceTrainer::allocate() {
             return plan;
         }
         plan.items.insert(plan.items.end(), pass->begin(), pass->end());
+        if (options_.reference)
+            plan.items.push_back({"reference", reference_bytes() + passing_bytes + 2 * DeviceArena::alignment});
         plan.items.push_back({"norm", of_norm + 4 * some * seq + scalar_bytes});
         plan.items.push_back({"of other ranks", DeviceRanks::bytes(weights_.flat(), numbers, ranks_->rank(), size)});
         return plan;
@@ -102,6 +105,13 @@ Status DeviceTrainer::allocate() {
                                                              4 * DeviceArena::alignment));
     NIBBLE_TRY(scalars_, ends_->allocate(scalar_bytes));
     NIBBLE_TRY(log_probs_, ends_->allocate_array<float>(plan_.micro_batch * seq));
+    if (options_.reference) {
+        NIBBLE_TRY(first_,
+                   DeviceArena::create(device_.index, reference_bytes() + passing_bytes + 2 * DeviceArena::alignment));
+        NIBBLE_TRY(reference_, first_->allocate(reference_bytes()));
+        NIBBLE_TRY(passing_, first_->allocate(passing_bytes));
+        NIBBLE_CHECK(swap_reference(true));
+    }
     NIBBLE_TRY(norm_workspace_, ends_->allocate(of_norm));
     return reserve_host(rows * seq);
 }
@@ -439,6 +449,42 @@ Status DeviceTrainer::set_state(const StoredTrainState& state) {
     NIBBLE_CHECK(weights_.upload(&state));
     optimizer_steps_ = state.optimizer_steps;
     return Ok{};
+}
+
+int64_t DeviceTrainer::reference_bytes() const {
+    return 2 * weights_.flat().elements + 4 * weights_.flat().vector_elements();
+}
+
+// In pieces, through memory of one piece. first: the reference becomes what is there now.
+Status DeviceTrainer::swap_reference(bool first) {
+    std::byte* kept = reference_;
+    const auto swap = [&](std::byte* now, int64_t size) -> Status {
+        for (int64_t at = 0; at < size; at += passing_bytes) {
+            const int64_t bytes = std::min(passing_bytes, size - at);
+            NIBBLE_CHECK(copy_on_device(passing_, now + at, bytes, stream_));
+            if (!first) NIBBLE_CHECK(copy_on_device(now + at, kept + at, bytes, stream_));
+            NIBBLE_CHECK(copy_on_device(kept + at, passing_, bytes, stream_));
+        }
+        kept += size;
+        return Ok{};
+    };
+    NIBBLE_CHECK(swap(weights_.published(), 2 * weights_.flat().elements));
+    NIBBLE_CHECK(swap(raw_bytes(weights_.master().vectors), 4 * weights_.flat().vector_elements()));
+    return first ? Status(Ok{}) : weights_.republish();
+}
+
+Status DeviceTrainer::reference_log_probs(std::span<const TrainBatch* const> rows, const OfRow& each) {
+    if (!reference_) return fail("the trainer keeps no reference");
+    NIBBLE_CHECK(use_device(device_.index));
+    NIBBLE_CHECK(swap_reference());
+    Status done = Ok{};
+    for (size_t i = 0; done.ok() && i < rows.size(); ++i) {
+        std::vector<float> of_row(rows[i]->tokens.size());
+        done = log_probs(*rows[i], of_row);
+        if (done.ok()) done = each(i, of_row);
+    }
+    NIBBLE_CHECK(swap_reference());
+    return done;
 }
 
 std::vector<UnitLine> DeviceTrainer::table() const { return weights_.recipe().table(); }

@@ -22,6 +22,7 @@ struct DeviceTrainerOptions {
     int64_t rows = 0, seq = 0;  // of a step, at most
     int64_t micro_batch = 0;    // rows; 0: what fits
     Recompute recompute = Recompute::automatic;
+    bool reference = false;  // the first weights are kept
 };
 
 class DeviceTrainer : public TrainEngine {
@@ -36,6 +37,9 @@ public:
     Result<TrainStep> step(std::span<const TrainBatch> batches, const RowObjective& objective,
                            double learning_rate) override;
     Status log_probs(const TrainBatch& batch, std::span<float> out) override;
+    // As log_probs(), of batches of one row each, under the weights that the trainer was created with.
+    using OfRow = std::function<Status(size_t row, std::span<const float> log_probs)>;
+    Status reference_log_probs(std::span<const TrainBatch* const> rows, const OfRow& each);
     // Loss and gradient without an update; the gradient of every parameter by id (for tests).
     Result<TrainStep> backward(std::span<const TrainBatch> batches, std::vector<std::vector<float>>& gradients);
 
@@ -75,6 +79,8 @@ private:
     Status add(std::pair<int, int> buffers);
     Status queue_update(double learning_rate);
     Status reserve_host(int64_t tokens);
+    int64_t reference_bytes() const;
+    Status swap_reference(bool first = false);
     // What this process computes, of all micro-batches.
     Result<std::vector<MicroBatch>> own_pieces(std::span<const TrainBatch> batches) const;
     Result<std::vector<float>> of_all_pieces(int64_t tokens) const;
@@ -92,6 +98,9 @@ private:
     float* log_probs_ = nullptr;       // of a micro-batch
     std::byte* norm_workspace_ = nullptr;
     std::byte* scalars_ = nullptr;
+    std::optional<DeviceArena> first_;  // reference_, and a piece of it on its way
+    std::byte* reference_ = nullptr;    // published matrices and FP32 vectors at the begin; null: not kept
+    std::byte* passing_ = nullptr;
     std::optional<PinnedBuffer> landing_;  // scalars, then log-probabilities of all tokens of a step
     std::optional<DeviceRanks> ranks_;
     DeviceRanks::Sum sum_;  // the step's gradient

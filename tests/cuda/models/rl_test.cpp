@@ -91,13 +91,15 @@ GpuRun run_on_gpu(const RlConfig& config, int count, int64_t row_tokens, const J
                                                 .device = rl_device(),
                                                 .rows = most_rollout_rows(answers, config.length, row_tokens),
                                                 .seq = std::max(row_tokens, config.length),
-                                                .micro_batch = 1},
+                                                .micro_batch = 1,
+                                                .reference = config.loss.kl_penalty > 0},
                                                pool);
     EXPECT_TRUE(trainer.ok()) << trainer.error().message();
     if (!trainer.ok()) return run;
     TokenTask task(share_of_even_tokens);
-    const auto policy = PolicyTrainer::create(config, **trainer, task,
-                                              {.end_tokens = {3}, .memory_share = 0.2, .row_tokens = row_tokens});
+    PolicyTrainerOptions options{.end_tokens = {3}, .memory_share = 0.2, .row_tokens = row_tokens};
+    if (config.loss.kl_penalty > 0) options.reference = std::make_shared<DeviceReference>(**trainer);
+    const auto policy = PolicyTrainer::create(config, **trainer, task, std::move(options));
     EXPECT_TRUE(policy.ok()) << policy.error().message();
     if (!policy.ok()) return run;
     for (int s = 0; s < count; ++s) {
@@ -146,6 +148,68 @@ TEST(CudaPolicyLoop, NoBitDiffersInOtherFamilies) {
             EXPECT_GT(s.update.gradient_norm, 0);
         }
     }
+}
+
+// The weights of the begin are asked for without a trace in those of today; before the first update both say the same.
+TEST(CudaPolicyLoop, TheReferenceIsThePolicyOfTheBegin) {
+    ThreadPool pool;
+    for (const TrainRecipe recipe : {TrainRecipe::bf16, TrainRecipe::fp8_block}) {
+        auto parameters = random_start(rl_llama(), DType::bf16, 7, pool);
+        ASSERT_TRUE(parameters.ok());
+        DeviceTrainerOptions options{.device = rl_device(), .rows = 2, .seq = 96, .micro_batch = 1, .reference = true};
+        options.train.precision.recipe = recipe;
+        const auto trainer = DeviceTrainer::create(*parameters, options, pool);
+        ASSERT_TRUE(trainer.ok()) << trainer.error().message();
+        std::vector<TrainBatch> rows;
+        for (int32_t r = 0; r < 2; ++r) {
+            TrainBatch row{.rows = 1, .seq = 96};
+            for (int32_t t = 0; t < 96; ++t) row.tokens.push_back((t * 37 + r * 11) % 1000);
+            row.labels = row.tokens;
+            row.documents = {0};
+            rows.push_back(std::move(row));
+        }
+        using Numbers = std::vector<std::vector<float>>;
+        const auto now = [&] {
+            Numbers all(2, std::vector<float>(96));
+            for (size_t r = 0; r < 2; ++r) EXPECT_TRUE((*trainer)->log_probs(rows[r], all[r]).ok());
+            return all;
+        };
+        const auto reference = [&] {
+            Numbers all(2);
+            const std::array<const TrainBatch*, 2> asked{&rows[0], &rows[1]};
+            const Status done = (*trainer)->reference_log_probs(asked, [&](size_t r, std::span<const float> of_row) {
+                all[r].assign(of_row.begin(), of_row.end());
+                return Status(Ok{});
+            });
+            EXPECT_TRUE(done.ok()) << done.error().message();
+            return all;
+        };
+        const Numbers first = now();
+        EXPECT_EQ(reference(), first);
+        for (int step = 0; step < 3; ++step) {
+            ASSERT_TRUE((*trainer)->step(rows, 1e-2).ok());
+            const Numbers before = now();
+            EXPECT_NE(before, first);
+            EXPECT_EQ(reference(), first);
+            EXPECT_EQ(now(), before);
+        }
+    }
+}
+
+TEST(CudaPolicyLoop, TheKlTermPullsToTheBegin) {
+    RlConfig config = gpu_config();
+    config.steps = 12;
+    config.loss.kl_penalty = 0;
+    const GpuRun free = run_on_gpu(config, 12, 2048);
+    config.loss.kl_penalty = 1;
+    const GpuRun held = run_on_gpu(config, 12, 2048);
+    ASSERT_EQ(free.steps.size(), 12u);
+    ASSERT_EQ(held.steps.size(), 12u);
+    EXPECT_EQ(free.steps[0].reward, held.steps[0].reward);
+    EXPECT_EQ(held.steps[0].metrics.kl_loss, 0);  // both are the same policy yet
+    EXPECT_GT(held.steps.back().metrics.kl_loss, 0);
+    EXPECT_GT(free.steps.back().reward, held.steps.back().reward);
+    for (const RlStep& s : held.steps) EXPECT_EQ(s.metrics.mismatch_tokens, 0) << s.step;
 }
 
 TEST(CudaPolicyLoop, TheRewardRises) {

@@ -1,0 +1,37 @@
+// The reference of the KL term: the model that a run begins with, as the trainer of that precision computes it. Before
+// the first update its log-probabilities are the trainer's, bit for bit.
+#pragma once
+
+#include "train/device/device_trainer.h"
+#include "train/train_batch.h"
+
+#include <functional>
+#include <span>
+
+namespace nibble {
+
+class ReferencePolicy {
+public:
+    // log p of the labels of a row [seq], 0 where there is no label.
+    using OfRow = std::function<Status(size_t row, std::span<const float> log_probs)>;
+
+    virtual ~ReferencePolicy() = default;
+    // An FP8 cache has scales of its own, of these rows: the first prompts of the run.
+    virtual Status calibrate_cache(std::span<const TrainBatch>) { return Ok{}; }
+    // Of batches of one row each, in order.
+    virtual Status log_probs(std::span<const TrainBatch* const> rows, const OfRow& each) = 0;
+};
+
+// On a GPU the trainer keeps the first weights beside its own (DeviceTrainerOptions::reference), and outlives this.
+class DeviceReference : public ReferencePolicy {
+public:
+    explicit DeviceReference(DeviceTrainer& trainer) : trainer_(trainer) {}
+    Status log_probs(std::span<const TrainBatch* const> rows, const OfRow& each) override {
+        return trainer_.reference_log_probs(rows, each);
+    }
+
+private:
+    DeviceTrainer& trainer_;
+};
+
+}  // namespace nibble
