@@ -31,8 +31,8 @@ __device__ float largest_of(const uint4 (&w)[code_loads]) {
     for (const uint4& v : w) m = fmaxf(m, largest_of(v));
     return m;
 }
-__device__ uint32_t e4m3_pack4(const float* z) { return e4m3_pack4(z[0], z[1], z[2], z[3]); }
-__device__ uint32_t e5m2_pack4(const float* z) {
+__device__ uint32_t pack_e4m3(const float* z) { return e4m3_pack4(z[0], z[1], z[2], z[3]); }
+__device__ uint32_t pack_e5m2(const float* z) {
     const uint32_t low = __nv_cvt_float2_to_fp8x2({z[0], z[1]}, __NV_SATFINITE, __NV_E5M2);
     const uint32_t high = __nv_cvt_float2_to_fp8x2({z[2], z[3]}, __NV_SATFINITE, __NV_E5M2);
     return low | high << 16;
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(code_threads) codes_kernel(const __grid_consta
                 const float x = number_at(w[i], e);
                 z[e] = By == CodeBlocks::tensor ? x * one.up : one.of(x);
             }
-            codes = e5m2 ? uint2{e5m2_pack4(z), e5m2_pack4(z + 4)} : uint2{e4m3_pack4(z), e4m3_pack4(z + 4)};
+            codes = e5m2 ? uint2{pack_e5m2(z), pack_e5m2(z + 4)} : uint2{pack_e4m3(z), pack_e4m3(z + 4)};
             if (a.to_rows && row0 + row < a.rows) {
                 uint8_t* to = a.to_rows + (row0 + row) * a.row_pitch + col0 + 8 * piece;
                 if (a.tiles) {  // eight rows of 128 bytes, chunks of 16 bytes turned
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(code_threads) codes_kernel(const __grid_consta
             float z[8];
 #pragma unroll
             for (int e = 0; e < 8; ++e) z[e] = of_column[e].of(number_at(w[i], e));
-            codes = {e4m3_pack4(z), e4m3_pack4(z + 4)};
+            codes = {pack_e4m3(z), pack_e4m3(z + 4)};
         }
         if (By != CodeBlocks::rows) *reinterpret_cast<uint2*>(tile + code_word(row, 2 * piece)) = codes;
     }
