@@ -1,7 +1,7 @@
 # The two commands of the README. Everything they need is installed by tools/setup, which says what it does.
 PRESET ?= cpu
 
-.PHONY: demo train-demo rl-demo test build install deb tarball bench format tidy fuzz hostile asan tsan clean
+.PHONY: demo train-demo rl-demo test build install deb tarball bench format tidy fuzz hostile asan tsan serve-asan serve-tsan clean
 
 demo: build
 	tools/demo build/$(PRESET)/nibble
@@ -44,6 +44,15 @@ bench: build
 
 asan tsan:
 	$(MAKE) test PRESET=$@
+
+# The server under load, with a sanitizer: the tests of HTTP, engine and server, and the official clients with 200 requests at once. The first report of
+# AddressSanitizer or UndefinedBehaviorSanitizer ends a program; after one of ThreadSanitizer its exit status is 66.
+serve-asan serve-tsan: serve-%:
+	tools/setup --test
+	cmake --preset $* -DNIBBLE_TESTS=ON
+	cmake --build build/$* --target nibble test_http test_serve test_server
+	for folder in http serve server; do build/$*/tests/test_$$folder || exit 1; done
+	python3 tests/oracles/openai_clients.py build/$*/nibble
 
 fuzz:
 	tools/setup --test

@@ -66,6 +66,7 @@ HttpResponse error_response_of(const ApiError& error, ApiStyle style) {
     if (error.retry_seconds > 0)
         response.headers.emplace_back("Retry-After",
                                       std::to_string(static_cast<int64_t>(std::ceil(error.retry_seconds))));
+    if (!error.allow.empty()) response.headers.emplace_back("Allow", error.allow);
     return response;
 }
 

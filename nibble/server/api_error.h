@@ -17,6 +17,7 @@ struct ApiError {
     std::string param;         // the field that is to blame; empty: none
     std::string code;          // OpenAI's word for it; empty: the status
     double retry_seconds = 0;  // Retry-After, where > 0
+    std::string allow;         // Allow, where not empty
 };
 
 // {"error": {"message", "type", "param", "code"}} as vLLM has it; for Anthropic {"type": "error", "error": {...}}.

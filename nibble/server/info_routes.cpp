@@ -48,77 +48,97 @@ Json metadata_json(const ServedModel& model) {
     return json;
 }
 
+Json manifest_json(const ServedModel& model) {
+    return {{"model", model.names[0]}, {"root", model.root}, {"profile", model.facts}};
+}
+
+void answer_not_ready(HttpExchange& exchange, const ModelPtr& model) {
+    exchange.fail({.status = 503,
+                   .message = model ? "the server is shutting down" : "the model is being loaded",
+                   .retry_seconds = 5});
+}
+
+bool is_ready(const HttpExchange& exchange, const ModelPtr& model) { return model && !exchange.core.draining; }
+
+// What needs the model, and nothing of the engine.
+void tell_of(const ExchangePtr& exchange, const ModelPtr& model, Json (*make)(const ServedModel&)) {
+    if (model)
+        exchange->send(make(*model));
+    else
+        answer_not_ready(*exchange, model);
+}
+
 }  // namespace
 
 std::span<const EmbeddedFile> server_assets_embedded();  // nibble/server/assets/
 
-bool answer_info(const ExchangePtr& exchange, const ModelPtr& model) {
-    const std::string& path = exchange->request.path;
-    const bool ready = model && !exchange->core.draining;
-    const auto not_ready = [&] {
-        exchange->fail({.status = 503,
-                        .message = model ? "the server is shutting down" : "the model is being loaded",
-                        .retry_seconds = 5});
-    };
-    if (path == "/" || path == "/index.html") {
-        HttpResponse page{
-            .headers = {{"Content-Type", "text/html; charset=utf-8"},
-                        {"Cache-Control", "no-cache"},
-                        {"Content-Security-Policy",
-                         "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; "
-                         "script-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; "
-                         "frame-ancestors 'none'"}}};
-        for (const EmbeddedFile& file : server_assets_embedded())
-            if (file.path == "page.html") page.body = std::string(file.content);
-        exchange->send(std::move(page));
-    } else if (path == "/v1/health/live") {
-        exchange->send(Json{{"object", "health.response"}, {"message", "Service is live."}, {"status", "live"}});
-    } else if (path == "/v1/health/ready") {
-        if (!ready)
-            not_ready();
-        else
-            exchange->send(Json{{"object", "health.response"}, {"message", "Service is ready."}, {"status", "ready"}});
-    } else if (path == "/health" || path == "/ping") {
-        if (!ready)
-            not_ready();
-        else
-            exchange->send(HttpResponse{});
-    } else if (path == "/version" || path == "/v1/version") {
-        Json json{{"version", NIBBLE_VERSION}};
-        if (path == "/v1/version") json = {{"release", NIBBLE_VERSION}, {"api", "1.0"}};
-        exchange->send(json);
-    } else if (path == "/metrics" || path == "/v1/metrics") {
-        exchange->send(HttpResponse{.headers = {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},
-                                    .body = metrics_text(exchange->core, model.get())});
-    } else if (!path.starts_with("/v1/models") && path != "/v1/metadata" && path != "/v1/license" &&
-               path != "/v1/manifest") {
-        return false;
-    } else if (!model) {
-        not_ready();
-    } else if (path == "/v1/metadata") {
-        exchange->send(metadata_json(*model));
-    } else if (path == "/v1/manifest") {
-        exchange->send(Json{{"model", model->names[0]}, {"root", model->root}, {"profile", model->facts}});
-    } else if (path == "/v1/license") {
-        if (model->license.empty())
-            exchange->fail({.status = 404, .message = "no licence came with the model"});
-        else
-            exchange->send(
-                HttpResponse{.headers = {{"Content-Type", "text/plain; charset=utf-8"}}, .body = model->license});
-    } else {
-        const Json all = models_json(*model);
-        if (path == "/v1/models") {
-            exchange->send(all);
-            return true;
-        }
-        for (const Json& one : all["data"])
-            if (path == "/v1/models/" + one["id"].get<std::string>()) {
-                exchange->send(one);
-                return true;
-            }
-        exchange->fail({.status = 404, .message = "The model does not exist.", .code = "model_not_found"});
+void answer_page(ExchangePtr exchange, ModelPtr) {
+    HttpResponse page{.headers = {{"Content-Type", "text/html; charset=utf-8"},
+                                  {"Cache-Control", "no-cache"},
+                                  {"Content-Security-Policy",
+                                   "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; "
+                                   "script-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; "
+                                   "frame-ancestors 'none'"}}};
+    for (const EmbeddedFile& file : server_assets_embedded())
+        if (file.path == "page.html") page.body = std::string(file.content);
+    exchange->send(std::move(page));
+}
+
+void answer_live(ExchangePtr exchange, ModelPtr) {
+    exchange->send(Json{{"object", "health.response"}, {"message", "Service is live."}, {"status", "live"}});
+}
+
+void answer_ready(ExchangePtr exchange, ModelPtr model) {
+    if (is_ready(*exchange, model))
+        exchange->send(Json{{"object", "health.response"}, {"message", "Service is ready."}, {"status", "ready"}});
+    else
+        answer_not_ready(*exchange, model);
+}
+
+void answer_health(ExchangePtr exchange, ModelPtr model) {
+    if (is_ready(*exchange, model))
+        exchange->send(HttpResponse{});
+    else
+        answer_not_ready(*exchange, model);
+}
+
+void answer_version(ExchangePtr exchange, ModelPtr) { exchange->send(Json{{"version", NIBBLE_VERSION}}); }
+
+void answer_release(ExchangePtr exchange, ModelPtr) {
+    exchange->send(Json{{"release", NIBBLE_VERSION}, {"api", "1.0"}});
+}
+
+void answer_metrics(ExchangePtr exchange, ModelPtr model) {
+    exchange->send(HttpResponse{.headers = {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},
+                                .body = metrics_text(exchange->core, model.get())});
+}
+
+void answer_models(ExchangePtr exchange, ModelPtr model) { tell_of(exchange, model, models_json); }
+void answer_metadata(ExchangePtr exchange, ModelPtr model) { tell_of(exchange, model, metadata_json); }
+void answer_manifest(ExchangePtr exchange, ModelPtr model) { tell_of(exchange, model, manifest_json); }
+
+void answer_model(ExchangePtr exchange, ModelPtr model) {
+    if (!model) {
+        answer_not_ready(*exchange, model);
+        return;
     }
-    return true;
+    const Json all = models_json(*model);
+    for (const Json& one : all["data"])
+        if (exchange->request.path == "/v1/models/" + one["id"].get<std::string>()) {
+            exchange->send(one);
+            return;
+        }
+    exchange->fail({.status = 404, .message = "The model does not exist.", .code = "model_not_found"});
+}
+
+void answer_license(ExchangePtr exchange, ModelPtr model) {
+    if (!model)
+        answer_not_ready(*exchange, model);
+    else if (model->license.empty())
+        exchange->fail({.status = 404, .message = "no licence came with the model"});
+    else
+        exchange->send(
+            HttpResponse{.headers = {{"Content-Type", "text/plain; charset=utf-8"}}, .body = model->license});
 }
 
 }  // namespace nibble

@@ -5,27 +5,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <new>
 
 namespace nibble {
 namespace {
-
-struct BodyRoute {
-    std::string_view path;
-    void (*answer)(ExchangePtr, ModelPtr);
-};
-constexpr std::array body_routes{
-    BodyRoute{"/v1/chat/completions", answer_chat},
-    BodyRoute{"/v1/completions", answer_completions},
-    BodyRoute{"/v1/messages", answer_messages},
-    BodyRoute{"/v1/messages/count_tokens", answer_count_tokens},
-    BodyRoute{"/v1/responses", answer_responses},
-    BodyRoute{"/v1/chat/completions/render", answer_render_chat},
-    BodyRoute{"/v1/completions/render", answer_render_completion},
-    BodyRoute{"/tokenize", answer_tokenize},
-    BodyRoute{"/detokenize", answer_detokenize},
-};
 
 // Time that does not depend on how much of the key is right.
 bool equal_in_constant_time(std::string_view given, std::string_view key) {
@@ -75,27 +58,20 @@ struct ModelServer::State {
     void route(HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
         ++core.counts.http_requests;
         auto exchange = std::make_shared<HttpExchange>(core, std::move(request), std::move(answer));
-        const std::string& path = exchange->request.path;
-        const std::string& method = exchange->request.method;
-        if (method == "OPTIONS") {
+        if (exchange->request.method == "OPTIONS") {
             answer_preflight(*exchange);
             return;
         }
-        if (!open_to_all(path) && !has_key(exchange->request, core.options.api_keys)) {
+        if (!open_to_all(exchange->request.path) && !has_key(exchange->request, core.options.api_keys)) {
             exchange->fail(
                 {.status = 401, .message = "Unauthorized: a key is missing or wrong", .code = "invalid_api_key"});
             return;
         }
         const ModelPtr model = core.model();
-        const auto found = std::ranges::find(body_routes, std::string_view(path), &BodyRoute::path);
-        if (found == body_routes.end()) {
-            const bool get = method == "GET" || method == "HEAD" || (path == "/ping" && method == "POST");
-            if (!get || !answer_info(exchange, model))
-                exchange->fail({.status = 404, .message = fmt::format("no route {} {}", method, path)});
-            return;
-        }
-        if (method != "POST") {
-            exchange->fail({.status = 405, .message = fmt::format("{} takes POST", path)});
+        const Route* const found = find_route(*exchange);
+        if (!found) return;
+        if (found->methods != RouteMethods::post) {
+            found->answer(exchange, model);
             return;
         }
         if (!model || core.draining) {

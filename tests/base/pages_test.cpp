@@ -19,8 +19,9 @@ const fs::path tree = NIBBLE_SOURCE_DIR;
 
 // Pages about the program as it is. docs/lab/ tells of older versions: only its length of lines and its links count.
 const std::vector<std::string> current_pages{
-    "README.md",           "docs/architecture.md", "docs/decisions.md",        "docs/formats.md", "docs/recipes.md",
-    "docs/results-cpu.md", "docs/results-h200.md", "docs/results-training.md", "docs/roadmap.md", "docs/tutorial.md"};
+    "README.md",           "docs/architecture.md", "docs/decisions.md",  "docs/formats.md",          "docs/recipes.md",
+    "docs/results-cpu.md", "docs/results-h200.md", "docs/results-rl.md", "docs/results-training.md", "docs/roadmap.md",
+    "docs/tutorial.md"};
 
 std::string text_of(const fs::path& path) {
     std::ifstream in(path, std::ios::binary);

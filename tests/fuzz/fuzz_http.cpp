@@ -15,7 +15,8 @@
 #include <boost/beast/http.hpp>
 
 #include <algorithm>
-#include <array>
+#include <iterator>
+#include <vector>
 
 using namespace nibble;
 
@@ -23,17 +24,16 @@ namespace {
 
 namespace beast_http = boost::beast::http;
 
-constexpr std::array<std::pair<const char*, void (*)(ExchangePtr, ModelPtr)>, 9> routes{{
-    {"/v1/chat/completions", answer_chat},
-    {"/v1/completions", answer_completions},
-    {"/v1/messages", answer_messages},
-    {"/v1/messages/count_tokens", answer_count_tokens},
-    {"/v1/responses", answer_responses},
-    {"/v1/chat/completions/render", answer_render_chat},
-    {"/v1/completions/render", answer_render_completion},
-    {"/tokenize", answer_tokenize},
-    {"/detokenize", answer_detokenize},
-}};
+// Those that take a body, in the order of the table.
+const std::vector<Route>& routes() {
+    static const std::vector<Route> some = [] {
+        std::vector<Route> found;
+        std::ranges::copy_if(all_routes(), std::back_inserter(found),
+                             [](const Route& route) { return route.methods == RouteMethods::post; });
+        return found;
+    }();
+    return some;
+}
 
 template <class T>
 T taken(Result<T> result) {
@@ -100,8 +100,8 @@ public:
 
 void answer_body(size_t route, std::string_view body) {
     const auto answer = std::make_shared<HeardAnswer>();
-    HttpRequest request{.method = "POST", .path = routes[route].first, .body = std::string(body)};
-    routes[route].second(std::make_shared<HttpExchange>(service().core, std::move(request), answer), service().model);
+    HttpRequest request{.method = "POST", .path = std::string(routes()[route].path), .body = std::string(body)};
+    routes()[route].answer(std::make_shared<HttpExchange>(service().core, std::move(request), answer), service().model);
     require(answer->answers == 1);
 }
 
@@ -115,11 +115,10 @@ void answer_bytes(std::string_view bytes) {
     shared.handler = [&](HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
         heads.push_back(request.method == "HEAD");
         const auto exchange = std::make_shared<HttpExchange>(service().core, std::move(request), std::move(answer));
-        const std::string& path = exchange->request.path;
-        for (const auto& [name, route] : routes)
-            if (path == name) return route(exchange, service().model);
-        if (path.ends_with("/metrics") || !answer_info(exchange, service().model))
-            exchange->fail({.status = 404, .message = "no route"});
+        if (exchange->request.path.ends_with("/metrics"))  // those of a server, which is not there
+            exchange->fail({.status = 404, .message = "no metrics"});
+        else if (const Route* const route = find_route(*exchange))
+            route->answer(exchange, service().model);
     };
     int ends[2];
     require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
@@ -174,7 +173,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const Judge judge;
     const std::string_view all(reinterpret_cast<const char*>(data), size);
     const size_t route = size_t(all[0] - 'A');
-    if (all[0] >= 'A' && route < routes.size() && all.substr(1).starts_with('{'))
+    if (all[0] >= 'A' && route < routes().size() && all.substr(1).starts_with('{'))
         answer_body(route, all.substr(1));
     else
         answer_bytes(all);

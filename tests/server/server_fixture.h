@@ -18,6 +18,7 @@ struct ServerSetup {
     ServerOptions options;
     EngineOptions engine;
     std::optional<std::string> chat_template;  // instead of the model's
+    std::string license;                       // that came with the model
     bool ready = true;
 };
 
@@ -34,6 +35,7 @@ public:
         if (setup.engine.kv_memory == 0) setup.engine.kv_memory = int64_t{64} << 20;
         engine_options_ = setup.engine;
         template_ = setup.chat_template;
+        license_ = setup.license;
         if (setup.ready) serve();
     }
 
@@ -54,7 +56,8 @@ public:
                           .tokenizer = *chat.tokenizer,
                           .format = std::make_shared<const ChatFormat>(*std::move(format)),
                           .like = std::move(like),
-                          .created = 1};
+                          .created = 1,
+                          .license = license_};
         const Status grammars = model.prepare_grammars();
         EXPECT_TRUE(grammars.ok()) << grammars.error().message();
         server->serve(std::move(model));
@@ -144,6 +147,7 @@ public:
 private:
     EngineOptions engine_options_;
     std::optional<std::string> template_;
+    std::string license_;
     mutable std::mutex mutex_;
     std::vector<std::string> log_;
 

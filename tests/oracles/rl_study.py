@@ -1,0 +1,163 @@
+"""`tools/rl-study` at tiny size: `rl_study.py build/cpu/nibble`
+
+Its figures are those of the runs' own logs; recipes that promise it differ in no token, and the control differs; the same command again does nothing; a killed study goes on with what is missing; what
+can be known before the first run is refused before it. Needs Python's own library only.
+"""
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import types
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+TOOL = ROOT / "tools" / "rl-study"
+NIBBLE = os.path.abspath(sys.argv[1])
+SIZE = ["--task", "sum", "--size", "1", "--layers", "1", "--hidden", "64", "--read-steps", "10", "--start", "0.05", "--prompts", "4", "--answers", "4", "--steps", "4", "--every", "2",
+        "--validation", "16", "--seeds", "2"]
+RECIPES = ["bf16", "nvfp4-generation-tis", "fp8_block-fp8-cache"]
+
+
+def study(*more, recipes=RECIPES, nibble=NIBBLE):
+    return [sys.executable, str(TOOL), str(nibble), *SIZE, "--recipes", *recipes, *map(str, more)]
+
+
+def run(command, status=0):
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert ran.returncode == status, (command, ran.returncode, ran.stdout, ran.stderr)
+    return ran
+
+
+def check(what, got, want):
+    assert got == want, f"{what}: {got!r} is not {want!r}"
+
+
+def results():
+    return json.loads(pathlib.Path("out/study.json").read_text())
+
+
+def log(name, seed):
+    return [line for line in map(json.loads, open(f"out/runs/{name}-{seed}/train.jsonl")) if "step" in line]
+
+
+def test_a_study_is_what_its_runs_say():
+    # Killed behind its first run ...
+    child = subprocess.Popen(study("-o", "out"), stdout=subprocess.DEVNULL, start_new_session=True)
+    while not pathlib.Path("out/study.json").exists() or not results()["runs"]:
+        assert child.poll() is None, "ended before it was killed"
+        time.sleep(0.02)
+    os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    before = results()
+    assert len(before["runs"]) < len(RECIPES), before["runs"].keys()
+    # ... it goes on with the others.
+    ran = run(study("-o", "out", "--jobs", "2"))
+    done = re.findall(r"^(\S+), seed (\d)", ran.stdout, re.M)
+    check("runs", sorted(done), sorted((n, str(s)) for n in RECIPES for s in (1, 2) if str(s) not in before["runs"].get(n, {})))
+    found = results()
+    for name, seeds in before["runs"].items():
+        for seed, r in seeds.items():
+            check("finished run", found["runs"][name][seed], r)
+    check("base", found["base"], before["base"])
+    assert 0.05 <= found["base"]["accuracy"] <= 0.4, found["base"]
+    check("left out", found["left_out"], {})
+
+    # Figures by the logs.
+    for name in RECIPES:
+        logs, summed = [log(name, s) for s in (1, 2)], found["summary"][name]
+        after = [lines[-1]["avg_at_k"] for lines in logs]
+        check("after", (summed["after"]["mean"], summed["after"]["deviation"]), (statistics.mean(after), statistics.stdev(after)))
+        check("tokens", summed["tokens"], sum(line["tokens"] for lines in logs for line in lines))
+        differ = sum(line["mismatch_tokens"] for lines in logs for line in lines)
+        check("mismatch", summed["mismatch_tokens"], differ)
+        error = statistics.mean(line["token_mult_prob_error"] for lines in logs for line in lines)
+        assert abs(summed["token_mult_prob_error"]["mean"] - error) < 1e-12
+        seconds = statistics.mean(statistics.mean(line["seconds"] for line in lines) for lines in logs)
+        assert abs(sum(summed["phases"].values()) - seconds) < 1e-9
+        if name == "nvfp4-generation-tis":
+            assert differ > 0 and error > 1 and summed["max_abs_diff"] > 0, summed
+        else:
+            check(name, (differ, error, summed["max_abs_diff"]), (0, 1.0, 0))
+        for seed in (1, 2):
+            config = json.loads(open(f"out/runs/{name}-{seed}/train.jsonl").readline())["run"]["config"]
+            check("seed", config["grpo"]["seed"], str(seed))
+            assert not list(pathlib.Path(f"out/runs/{name}-{seed}").glob("*.safetensors")), "weights are left"
+    paired = [log("fp8_block-fp8-cache", s)[-1]["avg_at_k"] - log("bf16", s)[-1]["avg_at_k"] for s in (1, 2)]
+    check("pairs", found["summary"]["fp8_block-fp8-cache"]["to_bf16"]["mean"], statistics.mean(paired))
+    # No question is in both.
+    asked, held = ({json.loads(line)["input"] for line in open(f"out/{part}.jsonl")} for part in ("train", "validation"))
+    check("questions", (len(asked | held), len(asked & held)), (81, 0))
+
+    # Table and page.
+    table, page = pathlib.Path("out/table.md").read_text(), pathlib.Path("out/study.html").read_text()
+    for name in RECIPES:
+        assert table.count(name) >= 3 and page.count(name) >= 6, name
+    assert table in ran.stdout and NIBBLE in table
+    assert not re.search(r"(src|href)=|<script|NaN|nan", page), "the page asks for something, or has no number"
+    check("drawings", page.count("<svg viewBox"), 4 + 2 + 1)
+
+    # Again: nothing is done, nothing changes.
+    kept = {f: f.read_bytes() for f in pathlib.Path("out").rglob("*") if f.is_file()}
+    again = run(study("-o", "out", "--jobs", "2"))
+    assert "seed" not in again.stdout.split("# A study")[0], again.stdout
+    check("files", {f: f.read_bytes() for f in pathlib.Path("out").rglob("*") if f.is_file()}, kept)
+    # Another study is not mixed with it.
+    refused = run(study("-o", "out", "--learning-rate", "1e-5"), status=1)
+    assert "of another study" in refused.stderr and refused.stderr.count("\n") == 1, refused.stderr
+
+
+def test_what_a_gpu_lacks_is_left_out_and_said():
+    tool = types.ModuleType("rl_study")
+    tool.__file__ = str(TOOL)
+    sys.path.insert(0, str(TOOL.parent))
+    exec(compile(TOOL.read_text(), str(TOOL), "exec"), tool.__dict__)
+    check("refused", {n for n, r in tool.RECIPES.items() if tool.refusal(r, "cuda")},
+          {"fp8-generation", "fp8-generation-tis", "nvfp4-generation", "nvfp4-generation-tis", "fp8_block-fp8-cache", "nvfp4-w4a16"})
+    check("experts", [n for n, r in tool.RECIPES.items() if not tool.refusal(r, "cuda", experts=4)], ["bf16"])
+    check("on a CPU", [n for n, r in tool.RECIPES.items() if tool.refusal(r, "cpu")], [])
+    one = {"before": 0.2, "after": 0.5, "after_bf16": 0.5, "reward": [0.2, 0.5], "token_mult_prob_error": [1.0, 1.0], "gen_kl_error": [0.0, 0.0], "tokens": 9, "mismatch_tokens": 0, "max_abs_diff": 0,
+           "phases": {"rollout": 1.0, "rest": 1.0}}
+    why = tool.refusal(tool.RECIPES["nvfp4-w4a16"], "cuda")
+    made = tool.tables({"left_out": {"nvfp4-w4a16": why}}, tool.summary({"bf16": {"1": one}}))
+    check("rows", [rows[-1][0:3] for _, rows in list(made.values())[:2]], [["nvfp4-w4a16", f"left out: {why}", ""], ["nvfp4-w4a16", "exact", f"left out: {why}"]])
+    assert all(len(row) == len(heads) for heads, rows in made.values() for row in rows)
+
+
+def test_what_is_refused_before_the_first_run():
+    pathlib.Path("file").write_text("")
+    for command, status, said in [
+        (study("-o", "no", nibble="absent"), 1, "absent: no program"),
+        (study("-o", "file/no"), 1, "file/no: cannot be written"),
+        (study("-o", "no", "--rows", "absent"), 1, "absent/train.jsonl: No such file"),
+        (study("-o", "no", "--start", "0.9"), 2, "--start: from 0.05 to 0.4"),
+        (study("-o", "no", "--every", "3"), 2, "--steps: a multiple of --every"),
+        (study("-o", "no", recipes=["bf17"]), 2, "bf17"),
+        (study("-o", "much", "--jobs", "1000000"), 1, "MiB needed"),
+        (study("-o", "never", "--start", "0.4", "--read-most", "10"), 1, "give more --read-most"),
+    ]:
+        ran = run(command, status=status)
+        assert said in ran.stderr and "Traceback" not in ran.stderr, (command, ran.stderr)
+        assert not list(pathlib.Path(".").glob("*/runs/*")), command
+
+
+def main():
+    for name, test in list(globals().items()):
+        if name.startswith("test_"):
+            folder = tempfile.mkdtemp(prefix="nibble-rl-study-")
+            os.chdir(folder)
+            try:
+                test()
+                print(f"{name}: ok", flush=True)
+            finally:
+                os.chdir("/")
+                shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""Charts and pages of studies: inline SVG in the look of nibble/page (its style sheet), no script, no request to anywhere."""
+import html, math, pathlib
+
+CSS = pathlib.Path(__file__).resolve().parent.parent / 'nibble/page/assets/page.css'
+STYLES = 8
+escape = html.escape
+
+def number(value, digits=4):
+    """Short, for people; tiny and huge ones with an exponent."""
+    return '–' if value is None or math.isnan(value) else f'{value:.{digits}g}'
+
+def ticks(low, high, count):
+    """Multiples of 1, 2 or 5 times a power of ten inside [low, high]."""
+    rough = (high - low) / count
+    power = 10 ** math.floor(math.log10(rough))
+    step = next(f for f in (1, 2, 5, 10) if rough <= f * power * (1 + 1e-9)) * power
+    return [k * step for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+
+class Frame:
+    """Axes of a drawing, and the way from values to pixels."""
+    def __init__(self, title, x, y, x_label, y_label, width=1040, height=330, left=64):
+        self.left, self.top, self.right, self.bottom = left, 10, width - 14, height - 46
+        (self.x0, self.x1), (self.y0, self.y1) = x, y
+        self.out = [f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}">']
+        self.label((self.left + self.right) / 2, self.bottom + 38, x_label)
+        if y_label:
+            self.out.append(f'<text class="label" transform="translate(14 {(self.top + self.bottom) / 2:.1f}) rotate(-90)" text-anchor="middle">{escape(y_label)}</text>')
+
+    def x(self, value): return self.left + (value - self.x0) / (self.x1 - self.x0) * (self.right - self.left)
+    def y(self, value): return self.bottom - (value - self.y0) / (self.y1 - self.y0) * (self.bottom - self.top)
+    def label(self, x, y, text, css='label', anchor='middle'):
+        self.out.append(f'<text class="{css}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>')
+
+    def x_axis(self, marks):
+        self.out.append(f'<path class="axis" d="M{self.left} {self.bottom}H{self.right}"/>')
+        for value, text in marks:
+            self.out.append(f'<path class="axis" d="M{self.x(value):.1f} {self.bottom}v4"/>')
+            self.label(self.x(value), self.bottom + 17, text, 'tick')
+
+    def y_axis(self, marks):
+        for value, text in marks:
+            self.out.append(f'<path class="grid" d="M{self.left} {self.y(value):.1f}H{self.right}"/>')
+            self.label(self.left - 7, self.y(value) + 4, text, 'tick', 'end')
+
+    def end(self): return ''.join([*self.out, '</svg>'])
+
+def marker(style, x, y, r=4):
+    """A shape of its own for each series, so that colour is never the only sign."""
+    shapes = [f'M{-r} 0a{r} {r} 0 1 0 {2 * r} 0a{r} {r} 0 1 0 {-2 * r} 0z', f'M{-r} {-r}h{2 * r}v{2 * r}h{-2 * r}z', f'M0 {-1.2 * r}L{1.15 * r} {r}L{-1.15 * r} {r}z',
+              f'M0 {-1.3 * r}L{1.3 * r} 0L0 {1.3 * r}L{-1.3 * r} 0z', f'M0 {1.2 * r}L{1.15 * r} {-r}L{-1.15 * r} {-r}z', f'M{-1.2 * r} 0H{1.2 * r}M0 {-1.2 * r}V{1.2 * r}',
+              f'M{-r} {-r}L{r} {r}M{-r} {r}L{r} {-r}', f'M{-r} {-r / 2}h{2 * r}M{-r} {r / 2}h{2 * r}']
+    return f'<path class="{"mo" if style % STYLES > 4 else "m"}" transform="translate({x:.1f} {y:.1f})" d="{shapes[style % STYLES]}"'
+
+def legend(names):
+    icons = (f'<span><svg class="icon s{i % STYLES}" viewBox="0 0 14 14" aria-hidden="true">{marker(i, 7, 7)}/></svg>{escape(name)}</span>' for i, name in enumerate(names))
+    return f'<div class="legend">{"".join(icons)}</div>'
+
+def line_chart(title, x_label, y_label, series):
+    """series: name -> [(x, mean, deviation)]; a band is one deviation up and down."""
+    points = [p for s in series.values() for p in s]
+    if not points: return ''
+    low, high = min(p[1] - p[2] for p in points), max(p[1] + p[2] for p in points)
+    pad = 0.05 * (high - low) or 0.01
+    x0, x1 = min(p[0] for p in points), max(p[0] for p in points)
+    f = Frame(title, (x0, x1 if x1 > x0 else x0 + 1), (low - pad, high + pad), x_label, y_label)
+    f.y_axis((v, number(v)) for v in ticks(f.y0, f.y1, 6))
+    f.x_axis((v, number(v, 6)) for v in ticks(f.x0, f.x1, 12))
+    for i, (name, s) in enumerate(series.items()):
+        edge = [(x, m + d) for x, m, d in s] + [(x, m - d) for x, m, d in reversed(s)]
+        path = lambda ps: 'M' + 'L'.join(f'{f.x(x):.1f} {f.y(y):.1f}' for x, y in ps)
+        f.out.append(f'<g class="s{i % STYLES}"><path class="band" style="opacity:.1" d="{path(edge)}z"/><path class="line" style="opacity:.9" d="{path([p[:2] for p in s])}"/>')
+        for x, m, d in s if len(s) <= 60 else []:
+            f.out.append(f'{marker(i, f.x(x), f.y(m), 3)}><title>{escape(name)}, {number(x, 6)}: {number(m)} ± {number(d, 2)}</title></path>')
+        f.out.append('</g>')
+    return f'<figure><h3>{escape(title)}</h3>{legend(series)}<div class="chart">{f.end()}</div></figure>'
+
+def log_dots(title, label, groups):
+    """groups: name -> [(row, mean, low, high)]: a row each, on a logarithmic axis that has a place for 0 at its left end."""
+    rows = [(name, i, row) for i, (name, rs) in enumerate(groups.items()) for row in rs]
+    positive = [v for _, _, r in rows for v in r[1:] if v > 0]
+    low, high = (math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))) if positive else (-1, 0)
+    zero, first = low - 1, low - (low == high)
+    f = Frame(title, (zero - 0.3, high + 0.2), (len(rows) - 0.4, -0.6), label, '', height=70 + 26 * len(rows), left=250)
+    at = lambda v: f.x(max(math.log10(v), first) if v > 0 else zero)
+    f.x_axis([(zero, '0'), *((e, f'1e{e}') for e in range(first, high + 1))])
+    for e in [zero, *range(first, high + 1)]: f.out.append(f'<path class="grid" d="M{f.x(e):.1f} {f.top}V{f.bottom}"/>')
+    for n, (name, i, (row, mean, least, most)) in enumerate(rows):
+        f.label(f.left - 8, f.y(n) + 4, row, 'tick', 'end')
+        f.out.append(f'<g class="s{i % STYLES}"><path class="line" style="stroke-width:3" d="M{at(least):.1f} {f.y(n):.1f}H{at(most):.1f}"/>'
+                     f'{marker(i, at(mean), f.y(n), 5)}><title>{escape(row)}: {number(mean)} ({number(least)} to {number(most)})</title></path></g>')
+    return f'<figure><h3>{escape(title)}</h3>{legend(groups)}<div class="chart">{f.end()}</div></figure>'
+
+def stacked_bars(title, label, parts, rows):
+    """rows: name -> a value for each of parts."""
+    most = max((sum(v) for v in rows.values()), default=0) or 1
+    f = Frame(title, (0, most * 1.02), (len(rows) - 0.4, -0.6), label, '', height=70 + 26 * len(rows), left=250)
+    f.x_axis((v, number(v)) for v in ticks(0, f.x1, 10))
+    for n, (name, values) in enumerate(rows.items()):
+        f.label(f.left - 8, f.y(n) + 4, name, 'tick', 'end')
+        begin = 0
+        for i, value in enumerate(values):
+            f.out.append(f'<g class="s{i % STYLES}"><rect class="bar" x="{f.x(begin):.1f}" y="{f.y(n) - 8:.1f}" width="{f.x(begin + value) - f.x(begin):.1f}" height="16">'
+                         f'<title>{escape(name)}, {escape(parts[i])}: {number(value)}</title></rect></g>')
+            begin += value
+    return f'<figure><h3>{escape(title)}</h3>{legend(parts)}<div class="chart">{f.end()}</div></figure>'
+
+def table(heads, rows):
+    head = ''.join(f'<th{" class=l" if not i else ""}>{escape(h)}</th>' for i, h in enumerate(heads))
+    body = ''.join('<tr>' + ''.join(f'<td{" class=l" if not i else ""}>{escape(c)}</td>' for i, c in enumerate(r)) + '</tr>' for r in rows)
+    return f'<div class="table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+def markdown(heads, rows):
+    return '\n'.join('| ' + ' | '.join(r) + ' |' for r in [heads, ['---'] * len(heads), *rows])
+
+def section(title, *content):
+    return f'<section><h2>{escape(title)}</h2>{"".join(content)}</section>'
+
+def page(title, kicker, meta, *sections):
+    spans = ''.join(f'<span>{escape(m)}</span>' for m in meta)
+    return ('<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; style-src \'unsafe-inline\'">\n'
+            f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{escape(title)}</title>\n<style>\n{CSS.read_text()}</style>\n</head>\n<body>\n<main>\n'
+            f'<header><div class="kicker">{escape(kicker)}</div>\n<h1>{escape(title)}</h1>\n<div class="meta">{spans}</div></header>\n' + '\n'.join(sections) + '\n</main>\n</body>\n</html>\n')
