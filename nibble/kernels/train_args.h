@@ -114,6 +114,13 @@ struct DelayedScales {
     int64_t sets = 0, apart = 0;
 };
 
+// Scales of codes in blocks of 128: of row o (or tile o of 128 rows) and group g along the reduction at
+// [o * outer + g * group].
+struct CodeScales {
+    float* at = nullptr;
+    int64_t outer = 0, group = 0;
+};
+
 // a [n, pitch] BF16 = x P, zeros behind the rank; rest [n, cols] BF16 = x - a P^T, where it is wanted. Sums ascend in
 // FP32: the bits of InputDirections::split() (train/train_rank.h).
 inline constexpr int most_directions = 128;

@@ -43,6 +43,20 @@ Status cast_values(const CastSource& from, const CastRule& rule, const CastRando
 // and in to.scale [outer, padded / 128] what a block's codes are multiplied with; square: [ceil(outer / 128), padded /
 // 128]. The source has no scale.
 Status cast_blocks(const CastSource& from, const CastRule& rule, const CastValues& to, const Stream& stream);
+// Codes of eight bits for the FP8 tensor cores: formats fp8, fp8_e5m2, fp8_block and fp8_block2. Each lies along the
+// reduction of its product in whole groups of 128, zeros behind it; both directions in one reading of the source.
+struct CastCodes {
+    std::byte* rows = nullptr;             // [rows, columns in groups]; null: not wanted
+    bool tiles = false;                    // rows go into an operand of codes (product_cuda.h) instead
+    std::byte* columns = nullptr;          // [cols, rows in groups], of the transpose; null: not wanted
+    CodeScales row_scales, column_scales;  // of blocks: what codes are multiplied with
+    float* scale = nullptr;                // of a tensor, as CastValues has them
+    float* amax = nullptr;                 // where no scale is given
+    float* seen = nullptr;
+};
+// The source lies with adjacent rows, is not `down` and has no scale. `given`: as cast_values() takes it.
+Status cast_codes(const CastSource& from, const CastRule& rule, const float* given, const CastCodes& to,
+                  const Stream& stream);
 // MS-EDEN; padded to whole groups of 128. The draws of the signs are first_sign + index of `signs`.
 Status eden_values(const CastSource& from, const CastRandom& random, const CastRandom& signs, uint64_t first_sign,
                    const CastValues& to, const Stream& stream);

@@ -38,9 +38,10 @@ constexpr std::array precision_names{
 std::vector<std::string_view> switches_of(TrainRecipe recipe) {
     std::vector<std::string_view> keys;
     if (recipe == TrainRecipe::fp32 || recipe == TrainRecipe::bf16) return keys;
-    keys = {"scope", "first_bf16", "last_bf16", "late_forward", "late_fraction"};
+    keys = {"scope", "first_bf16", "last_bf16", "late_forward", "late_fraction", "emulate"};
     const auto add = [&](std::initializer_list<std::string_view> more) { keys.insert(keys.end(), more); };
-    if (recipe == TrainRecipe::nvfp4) add({"rotate", "stochastic", "square", "four_over_six", "row_scaled", "weights_only"});
+    if (recipe == TrainRecipe::nvfp4)
+        add({"rotate", "stochastic", "square", "four_over_six", "row_scaled", "weights_only"});
     if (recipe == TrainRecipe::fp8_block) add({"power_of_two"});
     if (recipe == TrainRecipe::fp8_delayed) add({"amax_history"});
     if (recipe == TrainRecipe::nibble_nvfp4) add({"rank", "eden", "attention_fp8", "four_over_six", "row_scaled"});
@@ -60,7 +61,8 @@ Status read_switch(const YamlNode& node, const std::string& key, const std::stri
     };
     if (key == "scope") {
         NIBBLE_TRY(const std::string word, as_text(node, what));
-        if (word != "mlp" && word != "all") return fail("{}: {} must be mlp or all, not '{}'", node.where(), what, word);
+        if (word != "mlp" && word != "all")
+            return fail("{}: {} must be mlp or all, not '{}'", node.where(), what, word);
         p.scope = word == "mlp" ? TrainScope::mlp : TrainScope::all;
     }
     if (key == "first_bf16") return count(0, p.first_bf16);
@@ -74,6 +76,7 @@ Status read_switch(const YamlNode& node, const std::string& key, const std::stri
     if (key == "power_of_two") return flag(p.power_of_two);
     if (key == "amax_history") return count(1, p.amax_history);
     if (key == "rank") return count(0, p.rank);
+    if (key == "emulate") return flag(p.emulate);
     if (key == "eden") return flag(p.eden);
     if (key == "attention_fp8") return flag(p.attention_fp8);
     if (key == "late_fraction") {
@@ -141,13 +144,16 @@ Json train_precision_json(const TrainPrecision& p) {
                    {"power_of_two", p.power_of_two},
                    {"amax_history", p.amax_history},
                    {"rank", p.rank},
+                   {"emulate", p.emulate},
                    {"eden", p.eden},
                    {"attention_fp8", p.attention_fp8},
                    {"late_forward", p.late_forward ? Json(train_recipe_name(*p.late_forward)) : Json()},
                    {"late_fraction", p.late_fraction}};
     Json json{{"recipe", train_recipe_name(p.recipe)}};
     for (const std::string_view key : keys) json[std::string(key)] = all.at(std::string(key));
-    if (!p.weights_only) json.erase("weights_only");  // runs from before there was one
+    // Runs from before there was one.
+    if (!p.weights_only) json.erase("weights_only");
+    if (!p.emulate) json.erase("emulate");
     return json;
 }
 

@@ -69,6 +69,7 @@ UnitRules unit_rules(const TrainPrecision& p, const UnitPlace& place, bool late)
             r = nibble_rules(p, place.mlp);
             break;
     }
+    r.emulate = p.emulate;
     if (late && p.late_forward) {
         r.rank = 0;
         r.delayed = false;

@@ -21,6 +21,7 @@ struct UnitRules {
     CastRule dy_t, x_t;      // weight gradient, both along tokens
     bool eden = false;       // instead: MS-EDEN of all four operands of the way back
     int64_t rank = 0;        // columns of the BF16 term over the strongest input directions
+    bool emulate = false;    // on a GPU BF16 products of the same numbers, where FP8 tensor cores could multiply
     bool delayed = false;    // scales of fp8 from the steps before
 };
 

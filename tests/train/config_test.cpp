@@ -101,6 +101,9 @@ TEST(TrainConfigFile, IdentityChangesWithEveryKeyThatDecidesBits) {
           "precision: {recipe: bf16}\nskip_nonfinite: true\n"})
         EXPECT_NE(identity(base + other), identity(base)) << other;
     EXPECT_NE(identity(base + "precision: nvfp4\n"), identity(base + "precision: nvfp4_no_rht\n"));
+    // Emulated products have other bits; a run from before there was the switch has the same identity without it.
+    EXPECT_NE(identity(base + "precision: {recipe: fp8, emulate: true}\n"), identity(base + "precision: fp8\n"));
+    EXPECT_EQ(identity(base + "precision: {recipe: fp8, emulate: false}\n"), identity(base + "precision: fp8\n"));
     for (const char* same : {"output: elsewhere\n", "resume: true\n", "saving: {every: 5}\n", "precision: bf16\n"})
         EXPECT_EQ(identity(base + same), identity(base)) << same;
 }

@@ -14,6 +14,9 @@ Status cast_values(const CastSource&, const CastRule&, const CastRandom&, const 
     return no_casts();
 }
 Status cast_blocks(const CastSource&, const CastRule&, const CastValues&, const Stream&) { return no_casts(); }
+Status cast_codes(const CastSource&, const CastRule&, const float*, const CastCodes&, const Stream&) {
+    return no_casts();
+}
 Status eden_values(const CastSource&, const CastRandom&, const CastRandom&, uint64_t, const CastValues&,
                    const Stream&) {
     return no_casts();

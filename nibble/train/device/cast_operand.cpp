@@ -1,5 +1,7 @@
 #include "train/device/cast_operand.h"
 
+#include "kernels/product_cuda.h"
+
 namespace nibble {
 namespace {
 
@@ -44,6 +46,49 @@ Result<Quantized> quantized(const cuda::CastSource& from, const CastRule& rule, 
     }
     NIBBLE_CHECK(cuda::cast_values(from, rule, random, given, {q.values, q.scale, amax, seen}, step.stream));
     return q;
+}
+
+int64_t coded_size(int64_t rows, int64_t cols, const CastRule& rule, CodesWanted wanted) {
+    const int64_t padded = coded_rows(rows);
+    const auto scales = [&](int64_t outer, int64_t k) {
+        return in_arena(4 * cuda::code_scale_count(outer, k, code_scaling(rule)));
+    };
+    int64_t size = in_arena(4);  // amax
+    if (wanted.rows) size += in_arena(padded * cuda::codes_pitch(cols)) + scales(padded, cols);
+    if (wanted.columns) size += in_arena(cols * cuda::codes_pitch(rows)) + scales(cols, rows);
+    return size;
+}
+
+// Rows behind the last one and their scales stay as they are: nobody reads what comes of them.
+Result<Codes> coded(const cuda::CastSource& from, const CastRule& rule, CodesWanted wanted, DeviceStep& step,
+                    const float* given, float* seen) {
+    const int64_t padded = coded_rows(from.rows), cols = from.cols;
+    Codes c;
+    if (wanted.rows) {
+        NIBBLE_TRY(c.rows, step.scratch.allocate(padded * cuda::codes_pitch(cols)));
+    }
+    if (wanted.columns) {
+        NIBBLE_TRY(c.columns, step.scratch.allocate(cols * cuda::codes_pitch(from.rows)));
+    }
+    cuda::CastCodes to{.rows = c.rows, .columns = c.columns, .seen = seen};
+    const cuda::CodeScaling by = code_scaling(rule);
+    if (by == cuda::CodeScaling::tensor) {
+        NIBBLE_TRY(to.scale, step.scratch.allocate_array<float>(1));
+        NIBBLE_TRY(to.amax, step.scratch.allocate_array<float>(1));
+        c.row_scales = c.column_scales = to.scale;
+    } else {
+        if (wanted.rows) {
+            NIBBLE_TRY(c.row_scales, step.scratch.allocate_array<float>(cuda::code_scale_count(padded, cols, by)));
+            to.row_scales = cuda::code_scales(c.row_scales, padded, cols, by);
+        }
+        if (wanted.columns) {
+            const int64_t count = cuda::code_scale_count(cols, from.rows, by);
+            NIBBLE_TRY(c.column_scales, step.scratch.allocate_array<float>(count));
+            to.column_scales = cuda::code_scales(c.column_scales, cols, from.rows, by);
+        }
+    }
+    NIBBLE_CHECK(cuda::cast_codes(from, rule, given, to, step.stream));
+    return c;
 }
 
 }  // namespace nibble

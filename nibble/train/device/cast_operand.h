@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "kernels/train_cast_cuda.h"
+#include "kernels/train_codes_cuda.h"
 #include "model/device/step.h"
 
 namespace nibble {
@@ -30,5 +31,26 @@ Result<Quantized> eden_quantized(const cuda::CastSource& from, const CastRandom&
 // What they take of scratch memory.
 int64_t quantized_size(int64_t outer, int64_t reduction, const CastRule& rule);
 int64_t eden_size(int64_t outer, int64_t reduction);
+
+// Codes of x [rows, cols] as codes_product() multiplies them: of rows along columns, rows in whole groups of 16, and of
+// columns along rows.
+struct Codes {
+    std::byte* rows = nullptr;
+    std::byte* columns = nullptr;
+    float* row_scales = nullptr;  // of a tensor both are one
+    float* column_scales = nullptr;
+};
+struct CodesWanted {
+    bool rows = false, columns = false;
+};
+inline int64_t coded_rows(int64_t rows) { return round_up<int64_t>(rows, 16); }
+inline cuda::CodeScaling code_scaling(const CastRule& rule) {
+    return !in_blocks(rule) ? cuda::CodeScaling::tensor
+           : rule.square    ? cuda::CodeScaling::tile
+                            : cuda::CodeScaling::group;
+}
+Result<Codes> coded(const cuda::CastSource& from, const CastRule& rule, CodesWanted wanted, DeviceStep& step,
+                    const float* given = nullptr, float* seen = nullptr);
+int64_t coded_size(int64_t rows, int64_t cols, const CastRule& rule, CodesWanted wanted);
 
 }  // namespace nibble

@@ -40,6 +40,7 @@ Result<std::unique_ptr<DeviceRecipe>> DeviceRecipe::plan(const TrainPrecision& p
     r->precision_ = precision;
     r->seed_ = seed;
     r->step_.draw = seed << 20;
+    r->step_.codes = cuda::multiplies_codes();
     int64_t layers = 0;
     for (const Block& block : parts.blocks) layers = std::max<int64_t>(layers, block.config().layer + 1);
     if (precision.first_bf16 + precision.last_bf16 > layers)
@@ -66,8 +67,9 @@ Result<std::unique_ptr<DeviceRecipe>> DeviceRecipe::plan(const TrainPrecision& p
                 line.forward = both(rules.x, rules.w) + (along ? fmt::format(" + rank {}", along->rank()) : "");
                 line.input_gradient = rules.eden ? "NVFP4 MS-EDEN" : both(rules.dy, rules.w_back);
                 line.weight_gradient = rules.eden ? "NVFP4 MS-EDEN" : both(rules.dy_t, rules.x_t);
-                for (std::string* text : {&line.forward, &line.input_gradient, &line.weight_gradient})
-                    *text += " (BF16 products)";
+                line.forward += product->forward_codes(rules) ? " (FP8 tensor cores)" : " (BF16 products)";
+                for (std::string* text : {&line.input_gradient, &line.weight_gradient})
+                    *text += product->back_codes(rules) ? " (FP8 tensor cores, cuBLASLt)" : " (BF16 products)";
                 r->by_name_.emplace(name, product.get());
                 r->products_.push_back(std::move(product));
             } else {

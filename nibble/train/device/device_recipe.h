@@ -2,12 +2,16 @@
 // share. Units, their rules, roles of random numbers and the table are those of train/train_products.h; the tensor of
 // a scale is a micro-batch.
 //
-// Operands are emulated exactly (kernels/train_cast_cuda.h): quantized values in BF16, products of the BF16 tensor
-// cores, scales on the finished FP32 sum, or of blocks of 128 on the sums of a block.
+// On Hopper products of FP8 by FP8 (fp8, fp8_delayed, fp8_block and their like) run on the FP8 tensor cores: forward by
+// the engine's kernels of codes (kernels/product_cuda.h), whose bits do not depend on the number of rows, the way back
+// by cuBLASLt (kernels/train_codes_cuda.h). All other operands, and these with the switch `emulate`, are emulated
+// exactly (kernels/train_cast_cuda.h): quantized values in BF16, products of the BF16 tensor cores, scales on the
+// finished FP32 sum, or of blocks of 128 on the sums of a block.
 #pragma once
 
 #include "kernels/train_cast_cuda.h"
 #include "model/device/weights.h"
+#include "train/device/cast_operand.h"
 #include "train/device/device_directions.h"
 #include "train/device/flat_layout.h"
 #include "train/device/train_linear.h"
@@ -34,6 +38,7 @@ struct DelayedUnits {
 struct RecipeStep {
     uint64_t draw = 0;                // seed * 2^20 + step
     uint64_t tokens = 0, groups = 0;  // of the step, before the micro-batch in hand; groups of 16 of a row's
+    bool codes = false;               // the device multiplies codes
     bool late = false;                // the forward products are the late ones
     bool recording = false;           // a step that ends with an update: magnitudes are seen
     DelayedUnits delayed;
@@ -71,6 +76,13 @@ public:
     Status input_gradient(const std::byte* dy, int64_t n, std::byte* dx, TrainWork& work) const;
     Status weight_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
                            TrainWork& work) const;
+    // Both, with one reading of dy where they multiply codes.
+    Status backward(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx, float* gradient, bool add,
+                    TrainWork& work) const;
+
+    // Whether they run on the FP8 tensor cores.
+    bool forward_codes(const UnitRules& r) const;
+    bool back_codes(const UnitRules& r) const;
 
     const FlatMatrix& weight() const { return weight_; }
     const UnitRules& rules() const { return step_.late ? late_ : early_; }
@@ -80,25 +92,42 @@ private:
     // Of a delayed scale that holds in this step, and where magnitudes are seen; null: none.
     const float* given(DelayedUnits::Role role) const;
     float* seen(DelayedUnits::Role role) const;
-    // Whether both products read the same rounding of the weight.
+    struct CopySizes {
+        int64_t tiles = 0, back = 0, scales = 0;  // scales: numbers, of one way
+    };
+    CopySizes copy_sizes() const;
+    // Whether both products read the same rounding of the weight: as values in one place; as codes in one cast.
     bool one_copy() const;
+    bool one_rounding() const;
+    Status publish_codes(const cuda::CastSource& from, const CastRule& rule, bool forward, bool back,
+                         const Stream& stream) const;
+    Status publish_values(const cuda::CastSource& from, const Stream& stream) const;
+    Status publish_back_values(cuda::CastSource from, const Stream& stream) const;
     // Rows of the forward product, and their part along the directions (null: none).
     struct Input {
         cuda::ProductInput rows;
         const std::byte* along = nullptr;
     };
     Result<Input> input(const std::byte* x, int64_t n, DeviceStep& step) const;
+    Result<cuda::ProductInput> coded_input(const std::byte* x, int64_t n, DeviceStep& step) const;
+    Result<const float*> token_scales(const float* of_x, int64_t n, DeviceStep& step) const;
+    int64_t coded_input_size(int64_t n, const CastRule& rule) const;
     // The same numbers for the weight gradient.
     struct Used {
         cuda::CastSource source;
         const std::byte* along = nullptr;
     };
     Result<Used> used(const std::byte* x, int64_t n, DeviceStep& step) const;
-    cuda::Operand operand(const float* bias) const;
+    cuda::Operand operand(const UnitRules& r, const float* bias) const;
     bool draws() const { return early_.eden; }
     int64_t back_rows() const;  // the weight's rows as the input gradient sums over them
     Result<cuda::BackScale> back_scale(const float* a, const float* b, float constant, DeviceStep& step) const;
     int64_t split_size(int64_t n) const;  // of scratch memory
+    Result<Codes> gradient_codes(const std::byte* dy, int64_t n, CodesWanted wanted, DeviceStep& step) const;
+    Status codes_input_gradient(const Codes& dy, int64_t n, std::byte* dx, TrainWork& work) const;
+    Status codes_weight_gradient(const Codes& dy, const std::byte* x, int64_t n, float* gradient, bool add,
+                                 TrainWork& work) const;
+    int64_t codes_back_size(int64_t n) const;
     Status block_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
                           TrainWork& work) const;
 
@@ -108,7 +137,8 @@ private:
     UnitRules early_, late_;
     const RecipeStep& step_;
     std::byte* tiles_ = nullptr;  // of the forward operand
-    // Of the weight on the way back: values [rows, padded, cols] as they lie, or the operand of its transpose.
+    // Of the weight on the way back: values [rows, padded, cols] as they lie, the operand of its transpose, or that in
+    // codes.
     std::byte* back_ = nullptr;
     float* scales_ = nullptr;       // forward: one and its amax, or those of tiles
     float* back_scales_ = nullptr;  // the same of the way back

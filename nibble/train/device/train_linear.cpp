@@ -9,6 +9,12 @@ Result<const cuda::BackPlan*> BackPlans::of(int64_t tokens, int64_t rows, int64_
     return &plans_.emplace(key, std::move(plan)).first->second;
 }
 
+Result<const cuda::CodesPlan*> BackPlans::of(const cuda::CodesShape& shape) {
+    if (const auto found = codes_.find(shape); found != codes_.end()) return &found->second;
+    NIBBLE_TRY(cuda::CodesPlan plan, cuda::plan_codes_product(shape, device_));
+    return &codes_.emplace(shape, std::move(plan)).first->second;
+}
+
 TrainLinear::TrainLinear(const FlatMatrix& weight, DeviceLinear& engine, const TrainVectors& vectors)
     : weight_(weight) {
     if (weight.bias >= 0 && vectors.at(weight.bias)) engine.operand.bias = vectors.at(weight.bias);
@@ -33,12 +39,16 @@ Status TrainLinear::input_gradient(const std::byte* dy, int64_t n, std::byte* dx
         .within(weight_.name);
 }
 
+Status TrainLinear::bias_gradient(const std::byte* dy, int64_t n, float* gradient, TrainWork& work) const {
+    if (weight_.bias < 0) return Ok{};
+    return cuda::column_sums(
+        {.tokens = n, .width = weight_.rows, .x = dy, .sums = gradient + weight_.bias, .workspace = work.workspace},
+        work.step.stream);
+}
+
 Status TrainLinear::weight_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
                                     TrainWork& work) const {
-    if (weight_.bias >= 0)
-        NIBBLE_CHECK(cuda::column_sums(
-            {.tokens = n, .width = weight_.rows, .x = dy, .sums = gradient + weight_.bias, .workspace = work.workspace},
-            work.step.stream));
+    NIBBLE_CHECK(bias_gradient(dy, n, gradient, work));
     if (const TrainProduct* p = recipe()) return p->weight_gradient(dy, x, n, gradient, add, work);
     NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, weight_.rows, weight_.cols));
     return cuda::back_weight_gradient(*plan, dy, x, gradient + weight_.at, add, work.workspace, work.step.stream)
@@ -47,6 +57,10 @@ Status TrainLinear::weight_gradient(const std::byte* dy, const std::byte* x, int
 
 Status TrainLinear::backward(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx, float* gradient,
                              bool add, TrainWork& work) const {
+    if (const TrainProduct* p = recipe()) {
+        NIBBLE_CHECK(bias_gradient(dy, n, gradient, work));
+        return p->backward(dy, x, n, dx, gradient, add, work);
+    }
     NIBBLE_CHECK(input_gradient(dy, n, dx, work));
     return weight_gradient(dy, x, n, gradient, add, work);
 }

@@ -3,6 +3,7 @@
 // the engine's linear (DeviceLinear::other), that is a TrainProduct and makes all three.
 #pragma once
 
+#include "kernels/train_codes_cuda.h"
 #include "kernels/train_cuda.h"
 #include "model/device/linear.h"
 #include "train/device/flat_layout.h"
@@ -16,15 +17,17 @@ namespace nibble {
 
 class TrainProduct;
 
-// Plans by (tokens, rows, cols of W, scaled), made on the first use and kept.
+// Plans by (tokens, rows, cols of W, scaled), and of products of codes by shape, made on the first use and kept.
 class BackPlans {
 public:
     explicit BackPlans(const DeviceInfo& device) : device_(device) {}
     Result<const cuda::BackPlan*> of(int64_t tokens, int64_t rows, int64_t cols, bool scaled = false);
+    Result<const cuda::CodesPlan*> of(const cuda::CodesShape& shape);
 
 private:
     const DeviceInfo& device_;
     std::map<std::tuple<int64_t, int64_t, int64_t, bool>, cuda::BackPlan> plans_;
+    std::map<cuda::CodesShape, cuda::CodesPlan> codes_;
 };
 
 // What a linear or a mixer finds during a pass.
@@ -78,6 +81,7 @@ public:
 
 private:
     const TrainProduct* recipe() const;
+    Status bias_gradient(const std::byte* dy, int64_t n, float* gradient, TrainWork& work) const;
 
     FlatMatrix weight_;
     DeviceLinear engine_;

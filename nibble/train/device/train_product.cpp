@@ -14,6 +14,10 @@ bool has_scale(const CastRule& rule) {
 bool lies_square(const CastRule& rule) {
     return rule.format == CastFormat::fp8 || (rule.square && rule.format == CastFormat::nvfp4);
 }
+bool of_tensor(const CastRule& rule) { return rule.format == CastFormat::fp8 || rule.format == CastFormat::fp8_e5m2; }
+bool are_codes(const CastRule& a, const CastRule& b) {
+    return (of_tensor(a) && of_tensor(b)) || (in_blocks(a) && in_blocks(b));
+}
 bool is_same(const CastRule& a, const CastRule& b) {
     return a.format == b.format && a.square == b.square && a.four_over_six == b.four_over_six;
 }
@@ -58,28 +62,34 @@ Status TrainProduct::check() const {
 
 // ---- The weight's copies -------------------------------------------------------------------------------------------
 
-namespace {
+bool TrainProduct::forward_codes(const UnitRules& r) const { return step_.codes && !r.emulate && are_codes(r.x, r.w); }
+bool TrainProduct::back_codes(const UnitRules& r) const {
+    return step_.codes && !r.emulate && !r.eden && are_codes(r.dy, r.w_back) && are_codes(r.dy_t, r.x_t) &&
+           is_same(r.dy, r.dy_t);
+}
+bool TrainProduct::one_rounding() const {
+    const UnitRules& r = rules();
+    return forward_codes(r) && back_codes(r) && is_same(r.w, r.w_back);
+}
 
-struct CopySizes {
-    int64_t tiles = 0, back = 0, scales = 0;  // scales: numbers, of one way
-};
-CopySizes copy_sizes(const FlatMatrix& w, const UnitRules& early, const UnitRules& late) {
+TrainProduct::CopySizes TrainProduct::copy_sizes() const {
     CopySizes s;
-    for (const UnitRules* r : {&early, &late}) {
-        s.tiles = std::max(s.tiles, cuda::operand_bytes(w.rows, cast_padded(w.cols, r->w)));
-        const int64_t back_rows = r->eden ? eden_padded(w.rows) : cast_padded(w.rows, r->w_back);
-        s.back =
-            std::max(s.back, in_blocks(r->w_back) ? cuda::operand_bytes(w.cols, back_rows) : 2 * back_rows * w.cols);
+    const int64_t rows = weight_.rows, cols = weight_.cols;
+    for (const UnitRules* r : {&early_, &late_}) {
+        s.tiles = std::max(s.tiles, forward_codes(*r) ? cuda::codes_bytes(rows, cols)
+                                                      : cuda::operand_bytes(rows, cast_padded(cols, r->w)));
+        const int64_t back_rows = r->eden ? eden_padded(rows) : cast_padded(rows, r->w_back);
+        s.back = std::max(s.back, back_codes(*r)         ? cols * cuda::codes_pitch(rows)
+                                  : in_blocks(r->w_back) ? cuda::operand_bytes(cols, back_rows)
+                                                         : 2 * back_rows * cols);
     }
-    const auto of = [](int64_t x) { return (x + fp8_group - 1) / fp8_group; };
-    s.scales = std::max<int64_t>(of(w.rows) * of(w.cols), 2);
+    s.scales = std::max<int64_t>({cuda::code_scale_count(rows, cols, cuda::CodeScaling::tile),
+                                  cuda::code_scale_count(cols, rows, cuda::CodeScaling::tile), 2});
     return s;
 }
 
-}  // namespace
-
 int64_t TrainProduct::bytes() const {
-    const CopySizes s = copy_sizes(weight_, early_, late_);
+    const CopySizes s = copy_sizes();
     int64_t along = 0;
     if (directions_) along = directions_->bytes() + in_arena(cuda::operand_bytes(weight_.rows, directions_->pitch()));
     return in_arena(s.tiles) + in_arena(s.back) + 2 * in_arena(4 * s.scales) + along;
@@ -88,15 +98,16 @@ int64_t TrainProduct::bytes() const {
 int64_t TrainProduct::staging_bytes() const {
     int64_t most = 0;
     for (const UnitRules* r : {&early_, &late_}) {
-        most = std::max(most, 2 * weight_.rows * cast_padded(weight_.cols, r->w));
-        if (in_blocks(r->w_back)) most = std::max(most, 2 * weight_.cols * cast_padded(weight_.rows, r->w_back));
+        if (!forward_codes(*r)) most = std::max(most, 2 * weight_.rows * cast_padded(weight_.cols, r->w));
+        if (in_blocks(r->w_back) && !back_codes(*r))
+            most = std::max(most, 2 * weight_.cols * cast_padded(weight_.rows, r->w_back));
         if (directions_) most = std::max(most, 2 * weight_.rows * directions_->pitch());
     }
     return most;
 }
 
 Status TrainProduct::load(DeviceArena& arena, const Stream& stream) {
-    const CopySizes s = copy_sizes(weight_, early_, late_);
+    const CopySizes s = copy_sizes();
     NIBBLE_TRY(tiles_, arena.allocate(s.tiles));
     NIBBLE_TRY(back_, arena.allocate(s.back));
     NIBBLE_TRY(scales_, arena.allocate_array<float>(s.scales));
@@ -113,10 +124,33 @@ Status TrainProduct::load(DeviceArena& arena, const Stream& stream) {
 
 Status TrainProduct::publish(const std::byte* published, const Stream& stream) const {
     const UnitRules& r = rules();
-    cuda::CastSource from{.x = published + 2 * weight_.at, .rows = weight_.rows, .cols = weight_.cols};
-    const auto tiled = [&](const std::byte* values, int64_t rows, int64_t cols, std::byte* tiles) {
-        return cuda::make_operand(MatrixView{DType::bf16, rows, cols, values}, rows, 0, tiles, stream);
-    };
+    const cuda::CastSource from{.x = published + 2 * weight_.at, .rows = weight_.rows, .cols = weight_.cols};
+    const bool forward = forward_codes(r), back = back_codes(r);
+    NIBBLE_CHECK(forward ? publish_codes(from, r.w, true, one_rounding(), stream) : publish_values(from, stream));
+    if (back) return one_rounding() ? Status(Ok{}) : publish_codes(from, r.w_back, false, true, stream);
+    return draws() || (!forward && one_copy()) ? Status(Ok{}) : publish_back_values(from, stream);
+}
+
+Status TrainProduct::publish_codes(const cuda::CastSource& from, const CastRule& rule, bool forward, bool back,
+                                   const Stream& stream) const {
+    cuda::CastCodes to{.tiles = true};
+    if (forward) to.rows = tiles_;
+    if (back) to.columns = back_;
+    if (in_blocks(rule)) {
+        to.row_scales = {scales_, cuda::codes_pitch(weight_.cols) / fp8_group, 1};
+        to.column_scales = cuda::code_scales(back_scales_, weight_.cols, weight_.rows, cuda::CodeScaling::tile);
+    } else {
+        to.scale = forward ? scales_ : back_scales_;
+        to.amax = to.scale + 1;
+        to.seen = seen(DelayedUnits::weights);
+    }
+    return cuda::cast_codes(from, rule, given(DelayedUnits::weights), to, stream);
+}
+
+Status TrainProduct::publish_values(const cuda::CastSource& from, const Stream& stream) const {
+    const UnitRules& r = rules();
+    // Edges of tiles stay as they are, and codes may lie there.
+    if (forward_codes(early_)) NIBBLE_CHECK(fill_device(tiles_, 0, copy_sizes().tiles, stream));
     const std::byte* values = from.x;
     if (r.w.format != CastFormat::bf16) {
         std::byte* to = one_copy() ? back_ : step_.staging;
@@ -126,19 +160,25 @@ Status TrainProduct::publish(const std::byte* published, const Stream& stream) c
                                              {to, scales_, scales_ + 1, seen(DelayedUnits::weights)}, stream));
         values = to;
     }
-    NIBBLE_CHECK(tiled(values, weight_.rows, cast_padded(weight_.cols, r.w), tiles_));
-    if (r.rank > 0) {
-        NIBBLE_CHECK(directions_->split(from.x, weight_.rows, step_.staging, nullptr, stream));
-        NIBBLE_CHECK(tiled(step_.staging, weight_.rows, directions_->pitch(), along_));
-    }
-    if (draws() || one_copy()) return Ok{};
-    if (in_blocks(r.w_back)) {
+    const auto tiled = [&](const std::byte* of, int64_t cols, std::byte* tiles) {
+        return cuda::make_operand(MatrixView{DType::bf16, weight_.rows, cols, of}, weight_.rows, 0, tiles, stream);
+    };
+    NIBBLE_CHECK(tiled(values, cast_padded(weight_.cols, r.w), tiles_));
+    if (r.rank == 0) return Ok{};
+    NIBBLE_CHECK(directions_->split(from.x, weight_.rows, step_.staging, nullptr, stream));
+    return tiled(step_.staging, directions_->pitch(), along_);
+}
+
+Status TrainProduct::publish_back_values(cuda::CastSource from, const Stream& stream) const {
+    const CastRule& rule = rules().w_back;
+    if (in_blocks(rule)) {
         from.down = true;
-        NIBBLE_CHECK(cuda::cast_blocks(from, r.w_back, {step_.staging, back_scales_}, stream));
-        return tiled(step_.staging, weight_.cols, cast_padded(weight_.rows, r.w_back), back_);
+        NIBBLE_CHECK(cuda::cast_blocks(from, rule, {step_.staging, back_scales_}, stream));
+        const MatrixView turned{DType::bf16, weight_.cols, cast_padded(weight_.rows, rule), step_.staging};
+        return cuda::make_operand(turned, weight_.cols, 0, back_, stream);
     }
-    from.down = !lies_square(r.w_back);
-    return cuda::cast_values(from, r.w_back, {}, nullptr, {back_, back_scales_, back_scales_ + 1}, stream);
+    from.down = !lies_square(rule);
+    return cuda::cast_values(from, rule, {}, nullptr, {back_, back_scales_, back_scales_ + 1}, stream);
 }
 
 // MS-EDEN of the weight that the forward product multiplies, where that is NVFP4; else of its BF16 values.
@@ -166,6 +206,10 @@ Result<TrainProduct::Input> TrainProduct::input(const std::byte* x, int64_t n, D
     const UnitRules& r = rules();
     Input in{.rows = {.x = x, .tokens = n}};
     if (r.x.format == CastFormat::bf16) return in;
+    if (forward_codes(r)) {
+        NIBBLE_TRY(in.rows, coded_input(x, n, step));
+        return in;
+    }
     if (r.rank > 0) {
         NIBBLE_TRY(std::byte * along, step.scratch.allocate(2 * n * directions_->pitch()));
         NIBBLE_TRY(std::byte * rest, step.scratch.allocate(2 * n * weight_.cols));
@@ -178,20 +222,55 @@ Result<TrainProduct::Input> TrainProduct::input(const std::byte* x, int64_t n, D
     in.rows.x = q.values;
     if (in_blocks(r.x)) in.rows.group_scales = q.scale;
     if (has_scale(r.x)) {
-        NIBBLE_TRY(float* scales, step.scratch.allocate_array<float>(n));
-        const float constant = 1.0f / (divisor_of(r.x) * divisor_of(r.w));
-        NIBBLE_CHECK(cuda::product_scales(q.scale, r.x.row_scaled, scales_, constant, scales, n, step.stream));
-        in.rows.token_scales = scales;
+        NIBBLE_TRY(in.rows.token_scales, token_scales(q.scale, n, step));
     }
     return in;
 }
 
-cuda::Operand TrainProduct::operand(const float* bias) const {
-    const CastRule& w = rules().w;
+Result<cuda::ProductInput> TrainProduct::coded_input(const std::byte* x, int64_t n, DeviceStep& step) const {
+    const CastRule& rule = rules().x;
+    const int64_t groups = cuda::codes_pitch(weight_.cols) / fp8_group;
+    cuda::ProductInput in{.codes = true, .tokens = n};
+    cuda::CastCodes to;
+    NIBBLE_TRY(to.rows, step.scratch.allocate(n * cuda::codes_pitch(weight_.cols)));
+    if (in_blocks(rule)) {
+        NIBBLE_TRY(to.row_scales.at, step.scratch.allocate_array<float>(n * groups));
+        to.row_scales.outer = groups, to.row_scales.group = 1;
+        in.group_scales = to.row_scales.at;
+    } else {
+        NIBBLE_TRY(to.scale, step.scratch.allocate_array<float>(1));
+        NIBBLE_TRY(to.amax, step.scratch.allocate_array<float>(1));
+        to.seen = step_.recording ? seen(DelayedUnits::inputs) : nullptr;
+    }
+    NIBBLE_CHECK(cuda::cast_codes({.x = x, .rows = n, .cols = weight_.cols}, rule, given(DelayedUnits::inputs), to,
+                                  step.stream));
+    in.x = to.rows;
+    if (!in_blocks(rule)) {
+        NIBBLE_TRY(in.token_scales, token_scales(to.scale, n, step));
+    }
+    return in;
+}
+
+// Of inputs by the weight's.
+Result<const float*> TrainProduct::token_scales(const float* of_x, int64_t n, DeviceStep& step) const {
+    const UnitRules& r = rules();
+    NIBBLE_TRY(float* scales, step.scratch.allocate_array<float>(n));
+    const float constant = 1.0f / (divisor_of(r.x) * divisor_of(r.w));
+    NIBBLE_CHECK(cuda::product_scales(of_x, r.x.row_scaled, scales_, constant, scales, n, step.stream));
+    return scales;
+}
+
+// Before there are scales their place is no address, but not null: kernels are chosen by whether there are any.
+cuda::Operand TrainProduct::operand(const UnitRules& r, const float* bias) const {
+    auto* const somewhere = reinterpret_cast<const float*>(uintptr_t{4096});
+    const bool codes = forward_codes(r);
     return {.rows = weight_.rows,
-            .cols = cast_padded(weight_.cols, w),
+            .cols = codes ? weight_.cols : cast_padded(weight_.cols, r.w),
             .tiles = tiles_,
-            .tile_scales = in_blocks(w) ? scales_ : nullptr,
+            .codes = codes,
+            .tile_scales = !in_blocks(r.w) ? nullptr
+                           : scales_       ? scales_
+                                           : somewhere,
             .bias = bias};
 }
 
@@ -199,7 +278,7 @@ Status TrainProduct::forward(const std::byte* x, int64_t n, float* y, int64_t y_
                              DeviceStep& step) const {
     const DeviceScope scope(step);
     NIBBLE_TRY(const Input in, input(x, n, step));
-    NIBBLE_CHECK(cuda::product(in.rows, operand(bias), y, y_stride, false, step.stream));
+    NIBBLE_CHECK(cuda::product(in.rows, operand(rules(), bias), y, y_stride, false, step.stream));
     if (!in.along) return Ok{};
     NIBBLE_TRY(float* more, step.scratch.allocate_array<float>(n * weight_.rows));
     const cuda::Operand w{.rows = weight_.rows, .cols = directions_->pitch(), .tiles = along_};
@@ -211,18 +290,19 @@ Status TrainProduct::forward_rounded(const std::byte* x, int64_t n, std::byte* y
                                      DeviceStep& step) const {
     const DeviceScope scope(step);
     NIBBLE_TRY(const Input in, input(x, n, step));
-    return cuda::rounded_product(in.rows, operand(bias), y, weight_.rows, false, step.stream);
+    return cuda::rounded_product(in.rows, operand(rules(), bias), y, weight_.rows, false, step.stream);
 }
 
-// Scales of tiles, which have no kernel that rounds for few rows, may not be there yet.
 bool TrainProduct::rounds(int64_t n) const {
-    const bool blocks = in_blocks(early_.w) || in_blocks(late_.w);
-    return !directions_ && (n > 64 || !blocks) && cuda::has_rounded_product(operand(nullptr), n);
+    return !directions_ && cuda::has_rounded_product(operand(early_, nullptr), n) &&
+           cuda::has_rounded_product(operand(late_, nullptr), n);
 }
 
 Result<cuda::KernelChoice> TrainProduct::describe(int64_t n) const {
-    NIBBLE_TRY(cuda::KernelChoice choice, cuda::describe_product(operand(nullptr), n));
-    choice.why += "; operands emulated in BF16: " + rule_text(rules().x) + " by " + rule_text(rules().w);
+    const UnitRules& r = rules();
+    NIBBLE_TRY(cuda::KernelChoice choice, cuda::describe_product(operand(r, nullptr), n));
+    choice.why +=
+        (forward_codes(r) ? "; " : "; operands emulated in BF16: ") + rule_text(r.x) + " by " + rule_text(r.w);
     return choice;
 }
 
@@ -230,9 +310,15 @@ int64_t TrainProduct::split_size(int64_t n) const {
     return directions_ ? in_arena(2 * n * directions_->pitch()) + in_arena(2 * n * weight_.cols) : 0;
 }
 
+int64_t TrainProduct::coded_input_size(int64_t n, const CastRule& rule) const {
+    const int64_t pitch = cuda::codes_pitch(weight_.cols);
+    return in_arena(n * pitch) + (in_blocks(rule) ? in_arena(4 * n * pitch / fp8_group) : 2 * in_arena(4));
+}
+
 int64_t TrainProduct::scratch_bytes(int64_t n) const {
     int64_t most = 0;
-    for (const UnitRules* r : {&early_, &late_}) most = std::max(most, quantized_size(n, weight_.cols, r->x));
+    for (const UnitRules* r : {&early_, &late_})
+        most = std::max(most, forward_codes(*r) ? coded_input_size(n, r->x) : quantized_size(n, weight_.cols, r->x));
     if (directions_) most += split_size(n) + in_arena(4 * n * weight_.rows);
     return most + in_arena(4 * n);
 }

@@ -14,6 +14,7 @@ int64_t TrainProduct::back_scratch_bytes(int64_t n) const {
         const int64_t turned = directions_ ? in_arena(4 * rows * directions_->pitch()) : 0;
         return std::max(eden_size(n, rows), of_used + eden_size(rows, n) + eden_size(cols, n) + turned) + in_arena(4);
     }
+    if (back_codes(early_)) return codes_back_size(n);
     int64_t input = quantized_size(n, rows, early_.dy) + in_arena(4);
     int64_t weight = of_used + quantized_size(rows, n, early_.dy_t) + quantized_size(cols, n, early_.x_t) + in_arena(4);
     if (directions_) weight += in_arena(4 * rows * directions_->pitch());
@@ -27,6 +28,10 @@ Status TrainProduct::input_gradient(const std::byte* dy, int64_t n, std::byte* d
     const UnitRules& r = rules();
     DeviceStep& step = work.step;
     const DeviceScope scope(step);
+    if (back_codes(r)) {
+        NIBBLE_TRY(const Codes codes, gradient_codes(dy, n, {.rows = true}, step));
+        return codes_input_gradient(codes, n, dx, work).within(weight_.name);
+    }
     const int64_t padded = back_rows();
     CastRandom draws_of = random(row_role);
     draws_of.first_outer = step_.tokens;
@@ -83,9 +88,13 @@ Result<TrainProduct::Used> TrainProduct::used(const std::byte* x, int64_t n, Dev
 Status TrainProduct::weight_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
                                      TrainWork& work) const {
     const UnitRules& r = rules();
-    if (!draws() && in_blocks(r.dy_t)) return block_gradient(dy, x, n, gradient, add, work).within(weight_.name);
     DeviceStep& step = work.step;
     const DeviceScope scope(step);
+    if (back_codes(r)) {
+        NIBBLE_TRY(const Codes codes, gradient_codes(dy, n, {.columns = true}, step));
+        return codes_weight_gradient(codes, x, n, gradient, add, work).within(weight_.name);
+    }
+    if (!draws() && in_blocks(r.dy_t)) return block_gradient(dy, x, n, gradient, add, work).within(weight_.name);
     CastRandom of_dy = random(column_role), of_x = random(input_role);
     of_dy.first_group = of_x.first_group = step_.groups;
     of_dy.group_step = static_cast<uint64_t>(weight_.rows);

@@ -147,6 +147,113 @@ TEST_P(CudaCast, EqualsTheHosts) {
     EXPECT_GT(not_zero, compared / (c.rule.square ? 8 : 4));
 }
 
+class CudaCodes : public CudaCast {};
+
+// Codes of rows, of columns and of both in one call are those whose values the host has, in whole groups of 128
+// with zeros behind; rows in tiles, too.
+TEST_P(CudaCodes, EqualTheHosts) {
+    const CastRule& rule = GetParam().rule;
+    const bool tensor = rule.format == CastFormat::fp8 || rule.format == CastFormat::fp8_e5m2;
+    const auto value = [&](uint8_t code) {
+        return rule.format == CastFormat::fp8_e5m2 ? e5m2_to_float(code) : e4m3_to_float(code);
+    };
+    const auto groups = [](int64_t n) { return (n + fp8_group - 1) / fp8_group; };
+    int64_t not_zero = 0;
+    for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{64, 128}, {1, 64}, {333, 208}, {200, 1040}}) {
+        const DeviceArena::Mark mark = arena_->mark();
+        std::vector<float> x = cast_numbers(rows, cols, 12);
+        if (rows * cols > 1000) x[77] = 3e38f;  // saturates
+        std::vector<float> turned(x.size());
+        std::vector<uint16_t> narrow(x.size());
+        for (int64_t r = 0; r < rows; ++r)
+            for (int64_t c = 0; c < cols; ++c) {
+                const auto at = static_cast<size_t>(r * cols + c);
+                narrow[at] = bf16_from_float(x[at]);
+                turned[static_cast<size_t>(c * rows + r)] = x[at];
+            }
+        std::byte* source = room(2 * rows * cols);
+        ASSERT_TRUE(
+            copy_to_device(source, reinterpret_cast<std::byte*>(narrow.data()), 2 * rows * cols, *stream_).ok());
+        // A scale that is given and one that follows from the source.
+        for (const bool delayed : {false, true}) {
+            if (delayed && !tensor) continue;
+            const std::optional<float> scale = delayed ? std::optional(37.25f) : std::nullopt;
+            auto* given = reinterpret_cast<float*>(room(4));
+            const float number = 37.25f;
+            ASSERT_TRUE(copy_to_device(reinterpret_cast<std::byte*>(given),
+                                       reinterpret_cast<std::byte*>(const_cast<float*>(&number)), 4, *stream_)
+                            .ok());
+            const CastOperand of_rows = cast_rows(x.data(), rows, cols, cols, rule, {}, scale, pool_);
+            const CastOperand of_columns = cast_rows(turned.data(), cols, rows, rows, rule, {}, scale, pool_);
+            const int64_t across = groups(cols), down = groups(rows), tiles = (rows + 7) / 8;
+            for (const int wanted : {1, 2, 3, 5, 7}) {
+                const bool in_tiles = wanted & 4;
+                cuda::CastCodes to{.tiles = in_tiles};
+                if (wanted & 1) to.rows = room((in_tiles ? 8 * tiles : rows) * 128 * across);
+                if (wanted & 2) to.columns = room(cols * 128 * down);
+                to.scale = reinterpret_cast<float*>(room(4)), to.amax = reinterpret_cast<float*>(room(4));
+                to.seen = reinterpret_cast<float*>(room(4));
+                ASSERT_TRUE(fill_device(reinterpret_cast<std::byte*>(to.seen), 0, 4, *stream_).ok());
+                // Layouts that differ.
+                const int64_t pitch = (cols + 3) / 4 * 4;
+                to.row_scales = {reinterpret_cast<float*>(room(4 * rows * across)), across, 1};
+                to.column_scales = {reinterpret_cast<float*>(room(4 * pitch * down)), 1, pitch};
+                const Status made = cuda::cast_codes({.x = source, .rows = rows, .cols = cols}, rule,
+                                                     delayed ? given : nullptr, to, *stream_);
+                ASSERT_TRUE(made.ok()) << made.error().message();
+                const auto see = [&](const CastOperand& want, const std::vector<uint8_t>& got, int64_t outer,
+                                     int64_t padded, bool tiled, const char* what) {
+                    int64_t wrong = 0;
+                    for (int64_t o = 0; o < outer; ++o)
+                        for (int64_t i = 0; i < padded; ++i) {
+                            const float w = i < want.cols ? want.values[static_cast<size_t>(o * want.cols + i)] : 0.0f;
+                            const int64_t at = tiled ? (o / 8 * (padded / 128) + i / 128) * 1024 + o % 8 * 128 +
+                                                           ((i % 128 / 16) ^ (o % 8)) * 16 + i % 16
+                                                     : o * padded + i;
+                            not_zero += w != 0;
+                            if (value(got[static_cast<size_t>(at)]) != w && wrong++ < 3)
+                                ADD_FAILURE() << what << " of " << rows << "x" << cols << " at " << o << ", " << i
+                                              << ": " << value(got[static_cast<size_t>(at)]) << " for " << w;
+                        }
+                    EXPECT_EQ(wrong, 0) << what << " of " << rows << "x" << cols;
+                };
+                const auto see_scales = [&](const CastOperand& want, const cuda::CodeScales& at, int64_t outer,
+                                            int64_t length, int64_t count) {
+                    const auto got = fetch<float>(at.at, count);
+                    for (int64_t o = 0; o < outer; o += rule.square ? fp8_group : 1)
+                        for (int64_t g = 0; g < length; ++g)
+                            EXPECT_EQ(
+                                got[static_cast<size_t>((rule.square ? o / fp8_group : o) * at.outer + g * at.group)],
+                                want.block_scales[static_cast<size_t>(o * length + g)])
+                                << o << ", " << g;
+                };
+                if (to.rows) {
+                    see(of_rows, fetch<uint8_t>(to.rows, (in_tiles ? 8 * tiles : rows) * 128 * across), rows,
+                        128 * across, in_tiles, "rows");
+                    if (!tensor) see_scales(of_rows, to.row_scales, rows, across, rows * across);
+                }
+                if (to.columns) {
+                    see(of_columns, fetch<uint8_t>(to.columns, cols * 128 * down), cols, 128 * down, false, "columns");
+                    if (!tensor) see_scales(of_columns, to.column_scales, cols, down, pitch * down);
+                }
+                if (!tensor) continue;
+                EXPECT_EQ(fetch<float>(to.scale, 1)[0], of_rows.scale[0]);
+                EXPECT_EQ(fetch<float>(to.seen, 1)[0], of_rows.amax);
+            }
+        }
+        arena_->release(mark);
+    }
+    EXPECT_GT(not_zero, 10000);
+}
+INSTANTIATE_TEST_SUITE_P(
+    All, CudaCodes,
+    testing::Values(Casting{"fp8", {.format = CastFormat::fp8}}, Casting{"fp8_e5m2", {.format = CastFormat::fp8_e5m2}},
+                    Casting{"fp8_block", {.format = CastFormat::fp8_block}},
+                    Casting{"fp8_block_square", {.format = CastFormat::fp8_block, .square = true}},
+                    Casting{"fp8_block2", {.format = CastFormat::fp8_block2}},
+                    Casting{"fp8_block2_square", {.format = CastFormat::fp8_block2, .square = true}}),
+    [](const auto& info) { return std::string(info.param.name); });
+
 class CudaDirections : public CudaCast {};
 
 // x along its directions and the rest, for ranks that fill eight numbers and that do not.

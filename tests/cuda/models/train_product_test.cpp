@@ -1,5 +1,6 @@
 // The three products of every unit of a recipe on a GPU beside the CPU's (train/train_products.h) for equal inputs:
-// codes and scales are the same there, so what is left is the order of FP32 sums, and the BF16 of input gradients.
+// codes and scales are the same there, so what is left is the order of FP32 sums, the 14 bits that the FP8 tensor cores
+// keep of a sum, and the BF16 of input gradients.
 #include "train/device/device_trainer.h"
 #include "train/train_products.h"
 #include "train/train_shapes.h"
@@ -11,10 +12,15 @@
 namespace nibble::test {
 namespace {
 
-constexpr int64_t product_tokens = 104, product_row = 1;  // no whole blocks of 16, 32 or 128
+constexpr int64_t product_row = 1;
 constexpr uint64_t product_seed = 1;
 // Of FP32 sums of some hundred terms, by norms: a scale, sign or code that is wrong in one row of 100 is 0.1.
 constexpr double sums_bound = 3e-5;
+// Of the FP8 tensor cores: a step of 32 columns aligns its products to the largest and keeps 13 bits behind the point
+// of it, cut off and not rounded, so a sum of some hundred terms of either sign may be off by some units of 2^-13 of
+// its largest terms; FP32 registers add up what comes of 128 columns. A code or scale that is wrong in one row of 100
+// is 0.1.
+constexpr double codes_bound = 1e-3;
 
 // BF16 numbers, some columns larger than the others.
 std::vector<float> product_numbers(int64_t rows, int64_t cols, uint64_t seed) {
@@ -49,8 +55,11 @@ public:
 
 class CudaProducts : public testing::TestWithParam<Trained> {
 protected:
+    // No whole blocks of 16, 32 or 128.
+    explicit CudaProducts(Json model = recipe_model(), int64_t tokens = 104)
+        : shape_(std::move(model)), tokens_(tokens) {}
     void SetUp() override {
-        auto made = random_start(recipe_model(), DType::bf16, 7, pool_);
+        auto made = random_start(shape_, DType::bf16, 7, pool_);
         ASSERT_TRUE(made.ok());
         parameters_ = *made;
         ASSERT_TRUE(start().ok()) << start().error().message();
@@ -70,7 +79,7 @@ protected:
         NIBBLE_CHECK(cuda::prepare_training(*device_));
         NIBBLE_TRY(auto stream, Stream::create(device_->index));
         stream_.emplace(std::move(stream));
-        NIBBLE_TRY(auto arena, DeviceArena::create(device_->index, int64_t{128} << 20));
+        NIBBLE_TRY(auto arena, DeviceArena::create(device_->index, int64_t{256} << 20));
         arena_.emplace(std::move(arena));
         NIBBLE_TRY(const ModelConfig config, model_config(*parameters_));
         NIBBLE_TRY(auto weights, TrainWeights::plan(parameters_, config, precision, product_seed, pool_));
@@ -102,7 +111,10 @@ protected:
         return to;
     }
     Status compare(std::span<const Linear> unit, const TrainProduct& gpu, TrainWork& work);
+    void compare_all(std::initializer_list<int64_t> steps);
 
+    Json shape_;
+    int64_t tokens_ = 0;
     ThreadPool pool_;
     std::shared_ptr<Parameters> parameters_;
     std::optional<Model> model_;
@@ -111,12 +123,12 @@ protected:
     std::optional<Stream> stream_;
     std::optional<DeviceArena> arena_;
     std::optional<TrainWeights> weights_;
-    double worst_ = 0;
+    double worst_ = 0, worst_sums_ = 0;  // of the bounds; of all but input gradients
 };
 
 Status CudaProducts::compare(std::span<const Linear> unit, const TrainProduct& gpu, TrainWork& work) {
     const DeviceArena::Mark mark = arena_->mark();
-    const int64_t n = product_tokens, rows = gpu.weight().rows, cols = gpu.weight().cols;
+    const int64_t n = tokens_, rows = gpu.weight().rows, cols = gpu.weight().cols;
     const std::string& name = unit[0].name;
     const std::vector<float> x = product_numbers(n, cols, 1), dy = product_numbers(n, rows, 2);
     NIBBLE_TRY(std::byte * gpu_x, to_gpu(x));
@@ -129,26 +141,28 @@ Status CudaProducts::compare(std::span<const Linear> unit, const TrainProduct& g
         const double error = relative_error(got, want);
         EXPECT_LT(error, bound) << name << ", " << what;
         worst_ = std::max(worst_, error / bound);
+        if (std::string_view(what) != "input gradient") worst_sums_ = std::max(worst_sums_, error);
     };
 
+    const double back_bound = gpu.back_codes(gpu.rules()) ? codes_bound : sums_bound;
     std::vector<float> want(static_cast<size_t>(n * rows));
     if (cpu_->replaces(unit)) {
         NIBBLE_CHECK(gpu.forward(gpu_x, n, y, rows, nullptr, work.step));
         cpu_->forward(unit, x.data(), n, {want.data(), rows}, model_->workspace());
         NIBBLE_TRY(const auto got, from_gpu<float>(y, n * rows));
-        see("forward", got, want, sums_bound);
+        see("forward", got, want, gpu.forward_codes(gpu.rules()) ? codes_bound : sums_bound);
     }
     NIBBLE_CHECK(gpu.weight_gradient(gpu_dy, gpu_x, n, gradient, false, work));
     StackedSink sink;
     NIBBLE_CHECK(cpu_->weight_gradient(unit, x.data(), dy.data(), n, rows, model_->workspace(), sink));
     NIBBLE_TRY(const auto dw, from_gpu<float>(gradient + gpu.weight().at, rows * cols));
-    see("weight gradient", dw, sink.values, sums_bound);
+    see("weight gradient", dw, sink.values, back_bound);
     // The same added to itself.
     NIBBLE_CHECK(gpu.weight_gradient(gpu_dy, gpu_x, n, gradient, true, work));
     NIBBLE_TRY(const auto twice, from_gpu<float>(gradient + gpu.weight().at, rows * cols));
     std::vector<float> doubled = sink.values;
     for (float& v : doubled) v *= 2;
-    see("weight gradient, added", twice, doubled, sums_bound);
+    see("weight gradient, added", twice, doubled, back_bound);
 
     want.assign(static_cast<size_t>(n * cols), 0.0f);
     cpu_->input_gradient(unit, dy.data(), n, rows, want.data(), model_->workspace());
@@ -157,22 +171,29 @@ Status CudaProducts::compare(std::span<const Linear> unit, const TrainProduct& g
     std::vector<float> got(narrow.size());
     for (size_t i = 0; i < got.size(); ++i) got[i] = bf16_to_float(narrow[i]);
     see("input gradient", got, want, 2.5e-3);  // half a unit of BF16 in the last place, 2^-9, is the most of one number
+
+    // Both at once: the same bits.
+    NIBBLE_TRY(std::byte * dx_again, arena_->allocate(2 * n * cols));
+    NIBBLE_CHECK(gpu.backward(gpu_dy, gpu_x, n, dx_again, gradient, false, work));
+    NIBBLE_TRY(const auto narrow_again, from_gpu<uint16_t>(dx_again, n * cols));
+    NIBBLE_TRY(const auto dw_again, from_gpu<float>(gradient + gpu.weight().at, rows * cols));
+    EXPECT_TRUE(narrow_again == narrow && dw_again == dw) << name;
     arena_->release(mark);
     return Ok{};
 }
 
-TEST_P(CudaProducts, OfEqualInputsAreTheCpus) {
+void CudaProducts::compare_all(std::initializer_list<int64_t> steps) {
     DeviceStepMemory memory(*device_, *stream_);
-    ASSERT_TRUE(memory.reserve(weights_->recipe().scratch_bytes(product_tokens), product_tokens).ok());
+    ASSERT_TRUE(memory.reserve(weights_->recipe().scratch_bytes(tokens_), tokens_).ok());
     DeviceStep step = memory.step();
     BackPlans plans(*device_);
     const auto workspace = arena_->allocate(cuda::back_workspace_bytes);
     ASSERT_TRUE(workspace.ok());
     TrainWork work{.step = step, .published = weights_->published(), .plans = plans, .workspace = *workspace};
     int64_t units = 0;
-    for (const int64_t number : {3, 9}) {  // of 10: the second one is in the late part, where there is one
+    for (const int64_t number : steps) {
         cpu_->begin_step(number, 10);
-        cpu_->begin_row(product_row, product_tokens);
+        cpu_->begin_row(product_row, tokens_);
         DeviceRecipe& recipe = weights_->recipe();
         const auto others = recipe.begin_step(number, 10, true, *stream_);
         ASSERT_TRUE(others.ok());
@@ -180,7 +201,7 @@ TEST_P(CudaProducts, OfEqualInputsAreTheCpus) {
             ASSERT_TRUE(weights_->republish().ok());
         }
         ASSERT_TRUE(recipe.draw(weights_->published(), *stream_).ok());
-        recipe.begin_rows(product_row, product_tokens);
+        recipe.begin_rows(product_row, tokens_);
         for (const Block& block : model_->blocks())
             for (const std::span<const Linear> unit : block.mixer().units())
                 if (const TrainProduct* gpu = recipe.find(unit[0].name)) {
@@ -191,7 +212,29 @@ TEST_P(CudaProducts, OfEqualInputsAreTheCpus) {
     }
     EXPECT_GT(units, 0);
     RecordProperty("worst_of_bound", std::to_string(worst_));
+    RecordProperty("worst_error_of_sums", fmt::format("{:.3g}", worst_sums_));
 }
+
+// Of 10 steps: the second one is in the late part, where there is one.
+TEST_P(CudaProducts, OfEqualInputsAreTheCpus) { compare_all({3, 9}); }
+
+// Sizes that take the large tiles of every kernel.
+class CudaWideProducts : public CudaProducts {
+protected:
+    static Json wide() {
+        Json model = recipe_model();
+        model["hidden_size"] = 1024, model["intermediate_size"] = 2560, model["num_hidden_layers"] = 1;
+        return model;
+    }
+    CudaWideProducts() : CudaProducts(wide(), 2056) {}
+};
+TEST_P(CudaWideProducts, OfEqualInputsAreTheCpus) { compare_all({3}); }
+
+INSTANTIATE_TEST_SUITE_P(Fp8, CudaWideProducts,
+                         testing::Values(Trained{"fp8", recipe_of(TrainRecipe::fp8)},
+                                         Trained{"fp8_delayed", recipe_of(TrainRecipe::fp8_delayed)},
+                                         Trained{"fp8_block", recipe_of(TrainRecipe::fp8_block)}),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 INSTANTIATE_TEST_SUITE_P(All, CudaProducts, testing::ValuesIn(trained_recipes()),
                          [](const auto& info) { return std::string(info.param.name); });

@@ -1,6 +1,7 @@
 // Precision recipes on a GPU beside the CPU trainer's: gradients of a step and losses of some, the served bits, resumed
 // runs, the tree of micro-batches, and what is refused.
 #include "cuda/models/train_recipes.h"
+#include "kernels/product_cuda.h"
 #include "train/check_forward.h"
 #include "train/device/device_trainer.h"
 #include "train/run_state.h"
@@ -199,6 +200,15 @@ TEST_P(CudaRecipe, TheTableSaysWhatIsMultiplied) {
         EXPECT_THAT(a[i].forward, HasSubstr(b[i].forward));
         EXPECT_THAT(a[i].input_gradient, HasSubstr(b[i].input_gradient));
         EXPECT_THAT(a[i].weight_gradient, HasSubstr(b[i].weight_gradient));
+    }
+    // The kernels: every GPU that has those of codes multiplies FP8 by FP8 with them, and nothing else.
+    const auto fp8 = [&](const std::string& text) { return text.starts_with("E4M3") || text.starts_with("E5M2"); };
+    const bool codes = cuda::multiplies_codes() && !GetParam().precision.emulate;
+    for (const UnitLine& line : a) {
+        if (line.forward.starts_with("BF16")) continue;
+        EXPECT_THAT(line.forward, HasSubstr(codes && fp8(line.forward) ? "(FP8 tensor cores)" : "(BF16 products)"));
+        for (const std::string& back : {line.input_gradient, line.weight_gradient})
+            EXPECT_THAT(back, HasSubstr(codes && fp8(back) ? "(FP8 tensor cores, cuBLASLt)" : "(BF16 products)"));
     }
 }
 

@@ -1,5 +1,7 @@
 #include "kernels/cuda/common/cublas_lt.h"
 
+#include "tensor/cuda/call.h"
+
 #include <dlfcn.h>
 
 namespace nibble::cuda {
@@ -38,6 +40,19 @@ Result<std::shared_ptr<CublasLt>> CublasLt::open() {
     return lt;
 }
 
+Result<std::shared_ptr<CublasLt>> CublasLt::of_training(const DeviceInfo& device) {
+    // A handle takes a while to make. It is never given back: at exit cuBLASLt may have ended before this file's
+    // objects, and then cublasLtDestroy frees what is freed.
+    static std::shared_ptr<CublasLt>& library = *new std::shared_ptr<CublasLt>;
+    static int of = -1;
+    if (library && of == device.index) return library;
+    const CurrentDevice current(device.index);
+    NIBBLE_CHECK(current.status());
+    NIBBLE_TRY(library, CublasLt::open().within("training on a GPU needs cuBLASLt for gradients"));
+    of = device.index;
+    return library;
+}
+
 namespace {
 
 Status lt_status(cublasStatus_t status, std::string_view what) {
@@ -54,11 +69,11 @@ LtProduct::~LtProduct() {
     if (operation) lt->desc_destroy(operation);
 }
 
-Status LtProduct::set(cublasLtMatmulDescAttributes_t attribute, const void* value, size_t bytes) {
+Status LtProduct::set(cublasLtMatmulDescAttributes_t attribute, const void* value, size_t bytes) const {
     return lt_status(lt->desc_set(operation, attribute, value, bytes), "cublasLtMatmulDescSetAttribute");
 }
 
-Result<std::shared_ptr<LtProduct>> LtProduct::create(const std::shared_ptr<CublasLt>& library, cudaDataType_t type,
+Result<std::shared_ptr<LtProduct>> LtProduct::create(const std::shared_ptr<CublasLt>& library, const LtTypes& types,
                                                      int64_t m, int64_t n, int64_t k) {
     auto p = std::make_shared<LtProduct>(library);
     p->m = m, p->n = n, p->k = k;
@@ -68,18 +83,21 @@ Result<std::shared_ptr<LtProduct>> LtProduct::create(const std::shared_ptr<Cubla
     NIBBLE_CHECK(p->set(CUBLASLT_MATMUL_DESC_TRANSA, transposed));
     NIBBLE_CHECK(p->set(CUBLASLT_MATMUL_DESC_TRANSB, plain));
     const auto rows = static_cast<uint64_t>(n), tokens = static_cast<uint64_t>(m), depth = static_cast<uint64_t>(k);
-    NIBBLE_CHECK(lt_status(lt.layout_create(&p->w, type, depth, rows, k), "cublasLtMatrixLayoutCreate"));
-    NIBBLE_CHECK(lt_status(lt.layout_create(&p->x, type, depth, tokens, k), "cublasLtMatrixLayoutCreate"));
-    NIBBLE_CHECK(lt_status(lt.layout_create(&p->y, CUDA_R_32F, rows, tokens, n), "cublasLtMatrixLayoutCreate"));
+    NIBBLE_CHECK(lt_status(lt.layout_create(&p->w, types.w, depth, rows, k), "cublasLtMatrixLayoutCreate"));
+    NIBBLE_CHECK(lt_status(lt.layout_create(&p->x, types.x, depth, tokens, k), "cublasLtMatrixLayoutCreate"));
+    NIBBLE_CHECK(lt_status(lt.layout_create(&p->y, types.y, rows, tokens, n), "cublasLtMatrixLayoutCreate"));
     return p;
 }
 
-Status LtProduct::choose(int64_t workspace) {
+Status LtProduct::choose(int64_t workspace, uint32_t reductions) {
     workspace_bytes = static_cast<size_t>(workspace);
     if (!preference) NIBBLE_CHECK(lt_status(lt->preference_create(&preference), "cublasLtMatmulPreferenceCreate"));
     NIBBLE_CHECK(lt_status(lt->preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes,
                                               sizeof workspace_bytes),
                            "cublasLtMatmulPreferenceSetAttribute"));
+    NIBBLE_CHECK(lt_status(
+        lt->preference_set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions),
+        "cublasLtMatmulPreferenceSetAttribute"));
     cublasLtMatmulHeuristicResult_t best{};
     int found = 0;
     const cublasStatus_t status = lt->heuristic(lt->handle, operation, w, x, y, y, preference, 1, &best, &found);
@@ -89,9 +107,8 @@ Status LtProduct::choose(int64_t workspace) {
     return Ok{};
 }
 
-Status LtProduct::run(float alpha, const void* x_at, const void* w_at, float* y_at, void* workspace,
-                      cudaStream_t stream) const {
-    const float beta = 0.0f;
+Status LtProduct::run(float alpha, const void* x_at, const void* w_at, void* y_at, void* workspace, cudaStream_t stream,
+                      float beta) const {
     return lt_status(lt->matmul(lt->handle, operation, &alpha, w_at, w, x_at, x, &beta, y_at, y, y_at, y, &algorithm,
                                 workspace, workspace_bytes, stream),
                      "cublasLtMatmul");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/error.h"
+#include "tensor/device.h"
 
 #include <cublasLt.h>
 
@@ -27,9 +28,16 @@ struct CublasLt {
     ~CublasLt();
     // Of the current device. Error: not found, or it lacks a function.
     static Result<std::shared_ptr<CublasLt>> open();
+    // One for all products of training on a device, which lives to the end of the process.
+    static Result<std::shared_ptr<CublasLt>> of_training(const DeviceInfo& device);
 };
 
-// y [m, n] FP32 = alpha x [m, k] times w [n, k] transposed, all row-major. cuBLASLt counts by columns, so its A is w.
+struct LtTypes {
+    cudaDataType_t x, w, y = CUDA_R_32F;
+};
+
+// y [m, n] = alpha x [m, k] times w [n, k] transposed (+ beta y), all row-major, sums in FP32. cuBLASLt counts by
+// columns, so its A is w.
 struct LtProduct {
     std::shared_ptr<CublasLt> lt;
     int64_t m = 0, n = 0, k = 0;
@@ -43,20 +51,23 @@ struct LtProduct {
     LtProduct(const LtProduct&) = delete;
     LtProduct& operator=(const LtProduct&) = delete;
     ~LtProduct();
-    // `type`: of w and x. Then set(), what else there is to say, and choose().
-    static Result<std::shared_ptr<LtProduct>> create(const std::shared_ptr<CublasLt>& library, cudaDataType_t type,
+    // Then set(), what else there is to say, and choose().
+    static Result<std::shared_ptr<LtProduct>> create(const std::shared_ptr<CublasLt>& library, const LtTypes& types,
                                                      int64_t m, int64_t n, int64_t k);
     template <class T>
-    Status set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
+    Status set(cublasLtMatmulDescAttributes_t attribute, const T& value) const {
         return set(attribute, &value, sizeof value);
     }
-    // What the heuristics put first. Error: there is no kernel.
-    Status choose(int64_t workspace);
-    Status run(float alpha, const void* x_at, const void* w_at, float* y_at, void* workspace,
-               cudaStream_t stream) const;
+    // What the heuristics put first. `reductions`: how parts of K may be added (out_of_place: in a fixed order, without
+    // atomics). Error: there is no kernel.
+    static constexpr uint32_t any_reduction = CUBLASLT_REDUCTION_SCHEME_MASK;
+    static constexpr uint32_t out_of_place = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    Status choose(int64_t workspace, uint32_t reductions = any_reduction);
+    Status run(float alpha, const void* x_at, const void* w_at, void* y_at, void* workspace, cudaStream_t stream,
+               float beta = 0.0f) const;
 
 private:
-    Status set(cublasLtMatmulDescAttributes_t attribute, const void* value, size_t bytes);
+    Status set(cublasLtMatmulDescAttributes_t attribute, const void* value, size_t bytes) const;
 };
 
 }  // namespace nibble::cuda

@@ -17,8 +17,8 @@ Result<std::shared_ptr<CublasLt>> open_vendor(const DeviceInfo& device) {
 }
 
 Result<VendorPlan> plan_vendor_product(const std::shared_ptr<CublasLt>& library, const VendorProblem& problem) {
-    NIBBLE_TRY(auto product, LtProduct::create(library, problem.e4m3 ? CUDA_R_8F_E4M3 : CUDA_R_16BF, problem.m,
-                                               problem.n, problem.k));
+    const cudaDataType_t type = problem.e4m3 ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
+    NIBBLE_TRY(auto product, LtProduct::create(library, {type, type}, problem.m, problem.n, problem.k));
     if (problem.e4m3) {
         const int8_t fast = 1;
         NIBBLE_CHECK(product->set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast));

@@ -217,16 +217,18 @@ bool has_rounded_product(const Operand& w, int64_t tokens) {
     const auto args = arguments(nowhere(w, tokens), w, nullptr, 0, false);
     if (!args.ok()) return false;
     const auto choice = choose_product(*args, w);
-    return choice.ok() && choice->kernel == ProductKernel::wide;
+    return choice.ok() && (choice->kernel == ProductKernel::wide || choice->kernel == ProductKernel::codes);
 }
 
 Status rounded_product(const ProductInput& in, const Operand& w, std::byte* y, int64_t y_stride, bool overlap,
                        const Stream& stream) {
     NIBBLE_TRY(ProductArgs args, arguments(in, w, reinterpret_cast<float*>(y), y_stride, overlap));
     NIBBLE_TRY(const ProductChoice choice, choose_product(args, w));
-    if (choice.kernel != ProductKernel::wide) return fail("product: {} tokens have no kernel that rounds", in.tokens);
     args.y = nullptr;
     args.y16 = reinterpret_cast<uint16_t*>(y);
+    if (choice.kernel == ProductKernel::codes)
+        return cuda_status(launch_fp8(args, choice.codes, multiprocessors, raw(stream)), "product: kernel launch");
+    if (choice.kernel != ProductKernel::wide) return fail("product: {} tokens have no kernel that rounds", in.tokens);
     args.warps = 8;
     return cuda_status(launch_wide_product(args, choice.wide, raw(stream)), "product: kernel launch");
 }

@@ -22,7 +22,7 @@ struct ProductArgs {
     const float* group_scales = nullptr;
     float scale = 1, input_scale = 1;
     float* y = nullptr;
-    uint16_t* y16 = nullptr;             // instead of y, rounded to BF16: launch_wide_product() alone
+    uint16_t* y16 = nullptr;             // instead of y, rounded to BF16: launch_wide_product(), launch_fp8()
     int64_t x_stride = 0, y_stride = 0;  // bytes, floats
     int tokens = 0, n = 0, k = 0;
     int k_tiles = 0;            // of 64 columns

@@ -2,9 +2,10 @@
 // a cluster fill together.
 #pragma once
 
-#include "kernels/cuda/exact/product_launch.h"
+#include "formats/minifloat.h"
 #include "kernels/cuda/common/ptx.cuh"
 #include "kernels/cuda/common/tensor_map.cuh"
+#include "kernels/cuda/exact/product_launch.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -46,6 +47,24 @@ struct OutputTiles {
         return {(first + in_band % tiles) * tokens, in_band / tiles * rows};
     }
 };
+
+// Two neighbours of y at `at`, as FP32 or rounded; `pairs`: at one address, `both`: or at all.
+__device__ inline void store_output2(const ProductArgs& p, int64_t at, float2 v, bool pairs, bool both) {
+    if (p.y16) {
+        const uint16_t low = bf16_from_float(v.x), high = bf16_from_float(v.y);
+        if (pairs) {
+            *reinterpret_cast<uint32_t*>(p.y16 + at) = low | uint32_t{high} << 16;
+        } else {
+            p.y16[at] = low;
+            if (both) p.y16[at + 1] = high;
+        }
+    } else if (pairs) {
+        *reinterpret_cast<float2*>(p.y + at) = v;
+    } else {
+        p.y[at] = v.x;
+        if (both) p.y[at + 1] = v.y;
+    }
+}
 
 inline int64_t fp8_tiles(const ProductArgs& p, int rows, int tokens) {
     return (int64_t{p.n} + rows - 1) / rows * ((p.tokens + tokens - 1) / tokens);

@@ -22,9 +22,9 @@
 // Scales of groups also go through the ring buffer. Loads by the warps that add lie in the chain of dependences (150 of
 // 1100 us at 8192^3, 2 of 20 at one token). Four-byte copies by a warp of their own are slower still (1470 us); the
 // copy engine takes the scales of four groups at once.
-#include "kernels/cuda/fp8/fp8_ring.cuh"
 #include "kernels/cuda/common/product_epilogue.cuh"
 #include "kernels/cuda/common/wgmma_codes.cuh"
+#include "kernels/cuda/fp8/fp8_ring.cuh"
 
 #include <span>
 #include <type_traits>
@@ -291,13 +291,7 @@ __global__ void __launch_bounds__(S::threads, 1)
                     const float of_token = token_factor(p, t);
                     const float2 v{product_output(total[4 * i + 2 * h], first.scale * of_token, first.bias),
                                    product_output(total[4 * i + 2 * h + 1], second.scale * of_token, second.bias)};
-                    float* to = p.y + t * p.y_stride + column;
-                    if (pairs) {
-                        *reinterpret_cast<float2*>(to) = v;
-                    } else {
-                        to[0] = v.x;
-                        if (both) to[1] = v.y;
-                    }
+                    store_output2(p, t * p.y_stride + column, v, pairs, both);
                 }
             }
         }

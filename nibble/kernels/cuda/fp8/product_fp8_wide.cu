@@ -7,9 +7,9 @@
 // totals while the other warpgroup multiplies.
 //
 // Scales come through the ring as x and W do, so no chain waits for them.
-#include "kernels/cuda/fp8/fp8_ring.cuh"
 #include "kernels/cuda/common/product_epilogue.cuh"
 #include "kernels/cuda/common/wgmma_codes.cuh"
+#include "kernels/cuda/fp8/fp8_ring.cuh"
 
 namespace nibble::cuda {
 namespace {
@@ -33,6 +33,20 @@ __device__ float4 load_shared4(uint32_t at) {
                  : "r"(at)
                  : "memory");
     return v;
+}
+
+// Four neighbours of y at `at`, as FP32 or rounded; with `vectors` at one address where all are `present`.
+__device__ void store_output4(const ProductArgs& p, int64_t at, const float4& v, bool vectors, int present) {
+    if (vectors && present > 3) {
+        if (p.y16)
+            *reinterpret_cast<uint2*>(p.y16 + at) = {bf16_from_float(v.x) | uint32_t{bf16_from_float(v.y)} << 16,
+                                                     bf16_from_float(v.z) | uint32_t{bf16_from_float(v.w)} << 16};
+        else
+            *reinterpret_cast<float4*>(p.y + at) = v;
+        return;
+    }
+    if (present > 0) store_output2(p, at, {v.x, v.y}, false, present > 1);
+    if (present > 2) store_output2(p, at + 2, {v.z, v.w}, false, present > 3);
 }
 
 template <bool ByTile>
@@ -158,7 +172,7 @@ __global__ void __launch_bounds__(threads, 1)
             }
             const int2 at = tiles.at(tile);
             const int row = at.y + static_cast<int>(rank) * tile_rows;
-            const bool vectors = p.y_stride % 4 == 0 && reinterpret_cast<uintptr_t>(p.y) % 16 == 0;
+            const bool vectors = p.y_stride % 4 == 0;
 #pragma unroll
             for (int part = 0; part < 4; ++part) {
                 const int column = row + 32 * part + lane % 8 * 4;
@@ -188,15 +202,7 @@ __global__ void __launch_bounds__(threads, 1)
                                             product_output(v.y, scale[1] * of_token, bias[1]),
                                             product_output(v.z, scale[2] * of_token, bias[2]),
                                             product_output(v.w, scale[3] * of_token, bias[3])};
-                        float* to = p.y + t * p.y_stride + column;
-                        if (vectors && column + 3 < p.n) {
-                            *reinterpret_cast<float4*>(to) = result;
-                        } else {
-                            if (column < p.n) to[0] = result.x;
-                            if (column + 1 < p.n) to[1] = result.y;
-                            if (column + 2 < p.n) to[2] = result.z;
-                            if (column + 3 < p.n) to[3] = result.w;
-                        }
+                        store_output4(p, t * p.y_stride + column, result, vectors, p.n - column);
                     }
                 }
             }

@@ -43,7 +43,7 @@ Status emulate(const ScaledMmPlan& p, const ScaledMatrix& a, const ScaledMatrix&
 // Not run on hardware.
 Status run_lt(const ScaledMmPlan& p, const ScaledMatrix& a, const ScaledMatrix& b, float alpha, float* d,
               std::byte* workspace, const Stream& stream) {
-    NIBBLE_TRY(const auto product, LtProduct::create(p.library, CUDA_R_4F_E2M1, p.m, p.n, p.k));
+    NIBBLE_TRY(const auto product, LtProduct::create(p.library, {CUDA_R_4F_E2M1, CUDA_R_4F_E2M1}, p.m, p.n, p.k));
     const cublasLtMatmulMatrixScale_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3;
     const void *w_scales = b.scales, *x_scales = a.scales;
     NIBBLE_CHECK(product->set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode));

@@ -87,19 +87,6 @@ private:
     cublasLtMatmulAlgo_t algorithm_{};
 };
 
-Result<std::shared_ptr<CublasLt>> library_of(const DeviceInfo& device) {
-    // A handle takes a while to make. It is never given back: at exit cuBLASLt may have ended before this file's objects,
-    // and then cublasLtDestroy frees what is freed.
-    static std::shared_ptr<CublasLt>& library = *new std::shared_ptr<CublasLt>;
-    static int of = -1;
-    if (library && of == device.index) return library;
-    const CurrentDevice current(device.index);
-    NIBBLE_CHECK(current.status());
-    NIBBLE_TRY(library, CublasLt::open().within("training on a GPU needs cuBLASLt for gradients"));
-    of = device.index;
-    return library;
-}
-
 }  // namespace
 
 struct BackProducts {
@@ -110,7 +97,7 @@ Result<BackPlan> plan_back_products(const BackShape& s, const DeviceInfo& device
     if (s.tokens < 1 || s.rows < 8 || s.cols < 8 || s.rows % 8 || s.cols % 8)
         return fail("products of the way back: {} tokens, [{}, {}]; rows and columns must be multiples of 8", s.tokens,
                     s.rows, s.cols);
-    NIBBLE_TRY(const auto library, library_of(device));
+    NIBBLE_TRY(const auto library, CublasLt::of_training(device));
     auto products = std::make_shared<BackProducts>();
     NIBBLE_CHECK(products->input.make(library, s.cols, s.tokens, s.rows, false, CUDA_R_16BF, s.scaled));
     NIBBLE_CHECK(products->weight.make(library, s.cols, s.rows, s.tokens, true, CUDA_R_32F, s.scaled));

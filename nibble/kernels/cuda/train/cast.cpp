@@ -58,6 +58,41 @@ Status cast_blocks(const CastSource& from, const CastRule& rule, const CastValue
     return cuda_status(launch_block_codes(a, from.down, cast_queue(stream)), "cast: kernel launch");
 }
 
+Status cast_codes(const CastSource& from, const CastRule& rule, const float* given, const CastCodes& to,
+                  const Stream& stream) {
+    const bool tensor = rule.format == CastFormat::fp8 || rule.format == CastFormat::fp8_e5m2;
+    if (!tensor && rule.format != CastFormat::fp8_block && rule.format != CastFormat::fp8_block2)
+        return fail("cast: codes of eight bits are those of fp8 and fp8_block");
+    if (from.rows < 1 || from.cols < 8 || from.cols % 8 || (from.stride && from.stride != from.cols) || from.down ||
+        from.scale)
+        return fail("cast: codes of [{}, {}], {} apart; rows are adjacent, columns multiples of 8", from.rows,
+                    from.cols, from.stride);
+    for (const void* p :
+         {static_cast<const void*>(from.x), static_cast<const void*>(to.rows), static_cast<const void*>(to.columns)})
+        if (reinterpret_cast<uintptr_t>(p) % 16) return fail("cast: device pointers must be 16-byte aligned");
+    if (!from.x || (!to.rows && !to.columns)) return fail("cast: no source, or no codes that are wanted");
+    if (tensor ? !to.scale || (!given && !to.amax)
+               : (to.rows && !to.row_scales.at) || (to.columns && !to.column_scales.at))
+        return fail("cast: no room for scales");
+    const auto in_groups = [](int64_t n) { return (n + fp8_group - 1) / fp8_group * fp8_group; };
+    const CodesArgs a{.x = halves(from.x),
+                      .rows = from.rows,
+                      .cols = from.cols,
+                      .rule = rule,
+                      .given = given,
+                      .to_rows = reinterpret_cast<uint8_t*>(to.rows),
+                      .tiles = to.tiles,
+                      .row_pitch = in_groups(from.cols),
+                      .to_columns = reinterpret_cast<uint8_t*>(to.columns),
+                      .column_pitch = in_groups(from.rows),
+                      .row_scales = to.rows ? to.row_scales : CodeScales{},
+                      .column_scales = to.columns ? to.column_scales : CodeScales{},
+                      .scale = to.scale,
+                      .amax = to.amax,
+                      .seen = to.seen};
+    return cuda_status(launch_codes_of(a, cast_queue(stream)), "cast: kernel launch");
+}
+
 Status eden_values(const CastSource& from, const CastRandom& random, const CastRandom& signs, uint64_t first_sign,
                    const CastValues& to, const Stream& stream) {
     const int64_t padded = (from.reduction() + eden_group - 1) / eden_group * eden_group;

@@ -30,6 +30,23 @@ cudaError_t launch_cast(const CastArgs& a, bool down, cudaStream_t stream);
 cudaError_t launch_block_codes(const CastArgs& a, bool down, cudaStream_t stream);
 cudaError_t launch_eden(const CastArgs& a, bool down, cudaStream_t stream);
 
+struct CodesArgs {
+    const uint16_t* x = nullptr;  // rows adjacent
+    int64_t rows = 0, cols = 0;
+    CastRule rule;
+    const float* given = nullptr;
+    uint8_t* to_rows = nullptr;  // may be null
+    bool tiles = false;
+    int64_t row_pitch = 0;          // of the columns in whole groups of 128, whether there are rows or not
+    uint8_t* to_columns = nullptr;  // may be null
+    int64_t column_pitch = 0;
+    CodeScales row_scales, column_scales;  // of blocks
+    float* scale = nullptr;                // of a tensor
+    float* amax = nullptr;
+    float* seen = nullptr;
+};
+cudaError_t launch_codes_of(const CodesArgs& a, cudaStream_t stream);
+
 cudaError_t launch_product_scales(const float* a, bool by_row, const float* b, float constant, float* out,
                                   int64_t count, cudaStream_t stream);
 cudaError_t launch_renew_scales(const DelayedScales& d, const float* clip, cudaStream_t stream);
