@@ -229,6 +229,12 @@ Result<RunFolderOptions> rl_folder(const RlConfig& c, const RlFlags& flags, cons
 
 fs::path codes_of(const RlConfig& c) { return c.output / fmt::format("model-{}", format_name(c.export_format)); }
 
+// Readers of NVFP4 exports without scales of inputs leave inputs in BF16; row-scaled rollouts had them in NVFP4.
+bool serves_the_policy(const RlConfig& c) {
+    const TrainPrecision& p = c.generation.precision ? *c.generation.precision : c.precision;
+    return p.recipe != TrainRecipe::nvfp4 || p.weights_only;
+}
+
 // Before a run: whether what it is to leave can be had.
 Status check_policy_export(const RlConfig& c, RlJob& job) {
     if (c.export_format == Format::none) return Ok{};
@@ -251,7 +257,9 @@ Status write_policy(const RlConfig& c, const RlFlags& flags, RlJob& job) {
         if (c.resume) fs::remove_all(codes_of(c), error);
         NIBBLE_CHECK(
             convert(*codes, {.to = codes->dialect(), .out = codes_of(c), .manifest = to_text(manifest)}, job.pool, {}));
-        if (speaks) fmt::print("{}: the policy in the codes of its rollouts\n", codes_of(c).string());
+        if (speaks)
+            fmt::print("{}: the policy in the codes of its rollouts{}\n", codes_of(c).string(),
+                       serves_the_policy(c) ? "" : "; its inputs stay BF16 when it is served, rollouts had NVFP4");
     }
     NIBBLE_TRY(const auto policy, job.trainer->trained());
     NIBBLE_CHECK(convert(*policy, {.out = out, .manifest = to_text(manifest)}, job.pool, {}));

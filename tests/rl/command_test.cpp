@@ -4,6 +4,7 @@
 #include "train/run_log.h"
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -134,6 +135,8 @@ data: {{task: sum, chat: false}}
               "nibble: export.format: fp8_block128; the forward products of rollouts are nvfp4\n");
     config("export: {format: nvfp4}");
     ASSERT_EQ(rl(dir, "rl.yaml -o whole"), 0) << read_file(dir / "out.txt");
+    EXPECT_THAT(read_file(dir / "out.txt"),
+                testing::HasSubstr("model-nvfp4: the policy in the codes of its rollouts\n"));
     // Behind every step it is too late for another one.
     config("checkpointing: {checkpoint_must_save_by: 0.001}\nexport: {format: nvfp4}");
     for (int done = 1; done < 3; ++done) {
@@ -155,6 +158,24 @@ data: {{task: sum, chat: false}}
     const auto config_json = read_json_file(dir / "whole/model-nvfp4/hf_quant_config.json");
     ASSERT_TRUE(config_json.ok()) << config_json.error().message();
     EXPECT_EQ((*config_json)["quantization"]["kv_cache_quant_algo"], "FP8");
+}
+
+TEST(RlCommand, SaysWhereWhatIsServedIsNotThePolicy) {
+    TempDir dir;
+    write_file(dir / "rl.yaml", fmt::format(R"(
+policy:
+  model_name: {}
+  precision: {{recipe: nvfp4, row_scaled: true}}
+  max_total_sequence_length: 96
+  generation: {{max_new_tokens: 4}}
+grpo: {{num_prompts_per_step: 2, num_generations_per_prompt: 2, max_num_steps: 1}}
+loss_fn: {{reference_policy_kl_penalty: 0}}
+data: {{task: sum, chat: false}}
+export: {{format: nvfp4}}
+)",
+                                            test_data("chat").string()));
+    ASSERT_EQ(rl(dir, "rl.yaml -o run"), 0) << read_file(dir / "out.txt");
+    EXPECT_THAT(read_file(dir / "out.txt"), testing::HasSubstr("codes of its rollouts; its inputs stay BF16"));
 }
 
 // Answers as programs, end to end: what this model writes is no program, so no reward, no failure, and validation, too.
