@@ -73,6 +73,7 @@ def test_a_study_is_what_its_runs_say():
         logs, summed = [log(name, s) for s in (1, 2)], found["summary"][name]
         after = [lines[-1]["avg_at_k"] for lines in logs]
         check("after", (summed["after"]["mean"], summed["after"]["deviation"]), (statistics.mean(after), statistics.stdev(after)))
+        check("late", summed["late"]["mean"], statistics.mean(after))  # a quarter of two validations is the last one
         check("tokens", summed["tokens"], sum(line["tokens"] for lines in logs for line in lines))
         differ = sum(line["mismatch_tokens"] for lines in logs for line in lines)
         check("mismatch", summed["mismatch_tokens"], differ)
@@ -107,6 +108,11 @@ def test_a_study_is_what_its_runs_say():
     again = run(study("-o", "out", "--jobs", "2"))
     assert "seed" not in again.stdout.split("# A study")[0], again.stdout
     check("files", {f: f.read_bytes() for f in pathlib.Path("out").rglob("*") if f.is_file()}, kept)
+    # Table and page can be made anew, elsewhere too.
+    for name in ("table.md", "study.html"):
+        os.remove(f"out/{name}")
+    run([sys.executable, str(TOOL), "-", "-o", "out", "--tables"])
+    check("table and page", [pathlib.Path(f"out/{n}").read_text() for n in ("table.md", "study.html")], [table, page])
     # Another study is not mixed with it.
     refused = run(study("-o", "out", "--learning-rate", "1e-5"), status=1)
     assert "of another study" in refused.stderr and refused.stderr.count("\n") == 1, refused.stderr
@@ -121,7 +127,7 @@ def test_what_a_gpu_lacks_is_left_out_and_said():
           {"fp8-generation", "fp8-generation-tis", "nvfp4-generation", "nvfp4-generation-tis", "fp8_block-fp8-cache", "nvfp4-w4a16"})
     check("experts", [n for n, r in tool.RECIPES.items() if not tool.refusal(r, "cuda", experts=4)], ["bf16"])
     check("on a CPU", [n for n, r in tool.RECIPES.items() if tool.refusal(r, "cpu")], [])
-    one = {"before": 0.2, "after": 0.5, "after_bf16": 0.5, "reward": [0.2, 0.5], "token_mult_prob_error": [1.0, 1.0], "gen_kl_error": [0.0, 0.0], "tokens": 9, "mismatch_tokens": 0, "max_abs_diff": 0,
+    one = {"before": 0.2, "after": 0.5, "after_bf16": 0.5, "validation": {"2": 0.4, "4": 0.5}, "reward": [0.2, 0.5], "token_mult_prob_error": [1.0, 1.0], "gen_kl_error": [0.0, 0.0], "tokens": 9, "mismatch_tokens": 0, "max_abs_diff": 0,
            "phases": {"rollout": 1.0, "rest": 1.0}}
     why = tool.refusal(tool.RECIPES["nvfp4-w4a16"], "cuda")
     made = tool.tables({"left_out": {"nvfp4-w4a16": why}}, tool.summary({"bf16": {"1": one}}))
@@ -139,6 +145,7 @@ def test_what_is_refused_before_the_first_run():
         (study("-o", "no", "--every", "3"), 2, "--steps: a multiple of --every"),
         (study("-o", "no", recipes=["bf17"]), 2, "bf17"),
         (study("-o", "much", "--jobs", "1000000"), 1, "MiB needed"),
+        (study("-o", "no", "--tables"), 1, "No such file"),
         (study("-o", "never", "--start", "0.4", "--read-most", "10"), 1, "give more --read-most"),
     ]:
         ran = run(command, status=status)
