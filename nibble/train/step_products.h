@@ -32,12 +32,21 @@ struct ForwardWeight {
     UnitRules rules;
 };
 
+// What the rows of a step have shown a recipe that remembers: of several processes the largest magnitudes count, and
+// the directions that the process of the first rows has found.
+struct StepSeen {
+    std::vector<float> largest, directions;
+};
+
 class StepProducts : public LinearProducts {
 public:
     // A step whose gradient is computed; its rows one after the other; its update was made (else it left no trace).
     virtual void begin_step(int64_t step, int64_t steps) = 0;
     virtual void begin_row(int64_t row, int64_t seq) = 0;
     virtual void end_step() = 0;
+    // Of this process's rows so far; set_seen() takes the numbers of another one, as many, in their place.
+    virtual StepSeen seen() const { return {}; }
+    virtual void set_seen(const StepSeen&) {}
     // Between steps: forward passes leave no trace.
     virtual void pause() = 0;
 

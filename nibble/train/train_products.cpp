@@ -177,6 +177,29 @@ void TrainProducts::end_step() {
     }
 }
 
+StepSeen TrainProducts::seen() const {
+    StepSeen all;
+    for (const auto& u : units_->list) {
+        for (const DelayedScale& d : u->delayed)
+            if (!d.history.empty()) all.largest.push_back(d.seen);
+        const std::vector<float>& some = u->directions.of_step();
+        all.directions.insert(all.directions.end(), some.begin(), some.end());
+    }
+    return all;
+}
+
+void TrainProducts::set_seen(const StepSeen& seen) {
+    auto largest = seen.largest.begin();
+    std::span<const float> directions(seen.directions);
+    for (const auto& u : units_->list) {
+        for (DelayedScale& d : u->delayed)
+            if (!d.history.empty()) d.seen = *largest++;
+        const size_t size = u->directions.of_step().size();
+        u->directions.set_of_step(directions.first(size));
+        directions = directions.subspan(size);
+    }
+}
+
 void TrainProducts::pause() { recording_ = watched_row_ = false; }
 
 TrainProducts::Unit& TrainProducts::find(std::span<const Linear> unit) const {

@@ -41,6 +41,8 @@ public:
     void begin_step(int64_t step, int64_t steps) override;
     void begin_row(int64_t row, int64_t seq) override;
     void end_step() override;
+    StepSeen seen() const override;
+    void set_seen(const StepSeen& seen) override;
     void pause() override;
 
     std::vector<UnitLine> table() const override;

@@ -4,7 +4,9 @@
 
 #include "train/train_cast.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace nibble {
@@ -24,6 +26,9 @@ public:
     void split(const float* x, int64_t n, float* a, float* r, ThreadPool& pool) const;
     // Z += x^T a over rows, of the first most_observed rows of a step; counts when the step is done.
     void observe(const float* x, const float* a, int64_t n, ThreadPool& pool);
+    // What was observed since then, [cols, rank].
+    const std::vector<float>& of_step() const { return step_; }
+    void set_of_step(std::span<const float> step) { std::ranges::copy(step, step_.begin()); }
     void begin_step();  // forgets what was observed since end_step()
     void end_step();
     // P = BF16(orthonormal columns of Z + 1e-6 P), Z = 0.

@@ -5,6 +5,7 @@
 #include "train/lora_export.h"
 #include "train/rank_message.h"
 #include "train/train_products.h"
+#include "train/train_rank.h"
 #include "train/train_run.h"
 
 #include <sys/resource.h>
@@ -77,16 +78,28 @@ TrainRanks make_ranks(RankGroup* group, const Parameters& parameters) {
     return TrainRanks::make(group, sizes);
 }
 
-// Recipes whose state follows from rows of several ranks in another way than by rows.
+// What follows from the rows of a step, but is not shared.
 Status check_ranks(const TrainerOptions& options) {
-    const TrainRecipe recipe = options.precision.recipe;
-    if (options.ranks && options.ranks->size() > 1 &&
-        (recipe == TrainRecipe::fp8_delayed || recipe == TrainRecipe::nibble_nvfp4))
-        return fail("precision {}: what it remembers of the rows of a step is not shared by ranks; use one process",
-                    train_recipe_name(recipe));
     if (options.ranks && options.ranks->size() > 1 && options.cache.format == KvFormat::fp8)
         return fail("KV cache fp8: its scales see the rows of one process; use one process");
     return Ok{};
+}
+
+// Directions follow from the first rows of a step, which must be rank 0's.
+Status check_first_share(const TrainPrecision& precision, const TrainRanks& ranks, std::span<const TrainBatch> batches,
+                         int64_t rows) {
+    if (precision.recipe != TrainRecipe::nibble_nvfp4 || ranks.size() == 1) return Ok{};
+    int64_t share = 0, all = 0, number = 0;
+    for (const TrainBatch& b : batches)
+        for (int64_t r = 0; r < b.rows; ++r, ++number) {
+            all += b.seq;
+            if (number < ranks.rows_begin(rows, 1)) share += b.seq;
+        }
+    if (share >= std::min(InputDirections::most_observed, all)) return Ok{};
+    return fail(
+        "{} with {} ranks: the first of them has {} tokens of a step; directions follow from the first {} of a step, "
+        "which must be one rank's",
+        train_recipe_name(precision.recipe), ranks.size(), share, InputDirections::most_observed);
 }
 
 }  // namespace
@@ -231,6 +244,7 @@ Result<TrainStep> Trainer::backward(std::span<const TrainBatch> batches) {
         rows += b.rows, step.tokens += b.size();
     }
     const int64_t first = ranks_.rows_begin(rows), end = ranks_.rows_end(rows);
+    NIBBLE_CHECK(check_first_share(options_.precision, ranks_, batches, rows));
     gradients_.begin_step(first);
     products_->begin_step(step_, steps_);
     std::vector<float> slopes, values, seen;  // seen: log-probabilities, or losses, of the rows of this process
@@ -261,8 +275,27 @@ Result<TrainStep> Trainer::backward(std::span<const TrainBatch> batches) {
     step.loss /= weight;
     NIBBLE_CHECK(gradients_.end_step(ranks_));
     products_->pause();
+    NIBBLE_CHECK(share_seen());
     NIBBLE_TRY(step.gradient_norm, gradients_.norm(ranks_));
     return step;
+}
+
+Status Trainer::share_seen() {
+    if (!ranks_.group) return Ok{};
+    StepSeen all = products_->seen();
+    if (all.largest.empty() && all.directions.empty()) return Ok{};
+    RankBytes bytes;
+    put_numbers(bytes, all.largest);
+    if (ranks_.rank() == 0) put_numbers(bytes, all.directions);
+    NIBBLE_TRY(const auto from, ranks_.group->gather(std::move(bytes)));
+    for (size_t r = 0; r < from.size(); ++r) {
+        RankReader in(from[r]);
+        const auto largest = in.numbers<float>();
+        for (size_t i = 0; i < all.largest.size(); ++i) all.largest[i] = std::max(all.largest[i], largest[i]);
+        if (r == 0) all.directions = in.numbers<float>();
+    }
+    products_->set_seen(all);
+    return Ok{};
 }
 
 Result<std::vector<float>> Trainer::of_all_rows(std::vector<float> own) const {

@@ -114,6 +114,7 @@ private:
     // Of the rows that ranks have, one after the other: of all rows.
     Result<std::vector<float>> of_all_rows(std::vector<float> own) const;
     Status share_masters();
+    Status share_seen();
     Status collect_states(TrainState& state);
 
     std::shared_ptr<Parameters> parameters_;

@@ -68,11 +68,11 @@ std::vector<Seen> train_ranks(const RanksRun& run, int size) {
     return seen;
 }
 
-void expect_same(const RanksRun& run, const std::string& what) {
+void expect_same(const RanksRun& run, const std::string& what, const std::vector<int>& sizes = {2, 3, 4}) {
     Seen want;
     const Status alone = train_rank(run, nullptr, want);
     ASSERT_TRUE(alone.ok()) << alone.error().message();
-    for (const int size : {2, 3, 4}) {
+    for (const int size : sizes) {
         const std::vector<Seen> all = train_ranks(run, size);
         for (const Seen& seen : all) {
             ASSERT_EQ(seen.error, "") << what << ", " << size << " ranks";
@@ -82,6 +82,7 @@ void expect_same(const RanksRun& run, const std::string& what) {
             EXPECT_EQ(seen.log_probs, want.log_probs) << what << ", " << size << " ranks";
         }
         EXPECT_EQ(all[0].state.m, want.state.m) << what << ", " << size << " ranks";
+        EXPECT_EQ(all[0].state.recipe, want.state.recipe) << what << ", " << size << " ranks";
         EXPECT_EQ(all[0].state.v, want.state.v) << what << ", " << size << " ranks";
     }
 }
@@ -95,8 +96,8 @@ TEST(TrainRanks, AnyNumberGivesTheBitsOfOne) {
         expect_same({.batches = batches}, name);
 }
 
-TEST(TrainRanks, InEveryRecipeThatHasNoMemoryOfRows) {
-    for (const char* recipe : {"fp32", "fp8", "fp8_block", "mxfp8", "nvfp4"}) {
+TEST(TrainRanks, InEveryRecipe) {
+    for (const char* recipe : {"fp32", "fp8", "fp8_delayed", "fp8_block", "mxfp8", "nvfp4", "nvfp4_no_rht"}) {
         RanksRun run{.batches = {random_batch(5, 32, 48, 3)}};
         run.options.precision = *train_precision_from_name(recipe);
         run.config["hidden_size"] = 64;
@@ -120,12 +121,16 @@ TEST(TrainRanks, WithExpertsThatSomeRowsDoNotChoose) {
     }
 }
 
-TEST(TrainRanks, RecipesWithAMemoryOfRowsAreRefused) {
-    for (const char* recipe : {"fp8_delayed", "nibble_nvfp4"}) {
-        RanksRun run{.batches = {random_batch(2, 24, 48, 9)}};
-        run.options.precision = *train_precision_from_name(recipe);
-        for (const Seen& seen : train_ranks(run, 2)) EXPECT_NE(seen.error.find("use one process"), std::string::npos);
-    }
+// Directions follow from the first 4096 tokens of a step: rank 0's, or the step is refused.
+TEST(TrainRanks, DirectionsComeFromTheFirstRows) {
+    RanksRun run{.batches = {random_batch(16, 512, 48, 3)}};
+    run.options.precision = *train_precision_from_name("nibble_nvfp4_late");
+    run.config["hidden_size"] = 64;
+    run.config["max_position_embeddings"] = 512;
+    expect_same(run, "nibble_nvfp4_late", {2});
+    run.batches = {random_batch(4, 24, 48, 3)};
+    for (const Seen& seen : train_ranks(run, 2))
+        EXPECT_NE(seen.error.find("the first of them has 48 tokens of a step"), std::string::npos) << seen.error;
 }
 
 TEST(TrainRanks, OwnersShareParametersBySize) {
