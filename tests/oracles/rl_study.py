@@ -118,6 +118,18 @@ def test_a_study_is_what_its_runs_say():
     assert "of another study" in refused.stderr and refused.stderr.count("\n") == 1, refused.stderr
 
 
+def test_questions_of_files():
+    rows = [{"input": f"Say {w}.", "output": w, "more": 1} for w in "abcdefghij"]
+    pathlib.Path("train.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows[:8]))
+    pathlib.Path("validation.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows[8:]))
+    few = study("-o", "out", "--rows", ".", "--seeds", "1", "--read-most", "10", "--read-sequence", "32", recipes=["bf16"])
+    ran = subprocess.run(few, capture_output=True, text=True)  # two held-out questions: whatever chance says of the base
+    assert re.search(r"^base, 10 steps: accuracy (0|1)\.\d{3}$", ran.stdout, re.M), (ran.stdout, ran.stderr)
+    check("rows", [json.loads(line) for line in open("out/validation.jsonl")], [{k: r[k] for k in ("input", "output")} for r in rows[8:]])
+    config = pathlib.Path("out/base/rows.jsonl").read_text()
+    check("what the base reads", config.splitlines()[0], '{"text": "Say a.\\na"}')
+
+
 def test_what_a_gpu_lacks_is_left_out_and_said():
     tool = types.ModuleType("rl_study")
     tool.__file__ = str(TOOL)
@@ -137,11 +149,19 @@ def test_what_a_gpu_lacks_is_left_out_and_said():
 
 def test_what_is_refused_before_the_first_run():
     pathlib.Path("file").write_text("")
+    for folder, rows in (("both", [{"input": "a", "output": "b"}]), ("poor", [{"input": "a"}])):
+        pathlib.Path(folder).mkdir()
+        for part in ("train", "validation"):
+            pathlib.Path(folder, f"{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for command, status, said in [
         (study("-o", "no", nibble="absent"), 1, "absent: no program"),
         (study("-o", "file/no"), 1, "file/no: cannot be written"),
         (study("-o", "no", "--rows", "absent"), 1, "absent/train.jsonl: No such file"),
+        (study("-o", "no", "--rows", "both"), 1, "1 questions are in both files; the first one: a"),
+        (study("-o", "no", "--rows", "poor"), 1, "poor/train.jsonl: needs lines"),
         (study("-o", "no", "--start", "0.9"), 2, "--start: from 0.05 to 0.4"),
+        (study("-o", "no", "--device", "cuda"), 2, "--hidden: a multiple of 384 on a GPU"),
+        (study("-o", "no", "--experts", "1"), 2, "--experts: 0, or at least 2"),
         (study("-o", "no", "--every", "3"), 2, "--steps: a multiple of --every"),
         (study("-o", "no", recipes=["bf17"]), 2, "bf17"),
         (study("-o", "much", "--jobs", "1000000"), 1, "MiB needed"),
