@@ -62,7 +62,7 @@ void HttpConnection::new_request() {
     parser_->body_limit(shared_.limits.body_bytes);
     parser_->get().body().share = std::make_shared<BodyShare>(shared_.bodies);
     header_seen_ = false;
-    answer_complete_ = answer_aborted_ = false;
+    answer_complete_ = false;
 }
 
 void HttpConnection::set_phase(Phase phase, std::chrono::milliseconds patience) {
@@ -189,14 +189,15 @@ void HttpConnection::refuse(int status, std::string_view why) {
 }
 
 void HttpConnection::pump() {
-    if (closed() || !answer_ || writing_) return;
-    PendingAnswer::Taken taken = answer_->take();
-    answer_complete_ = taken.complete;
-    answer_aborted_ = taken.aborted;
-    if (answer_aborted_) {
+    if (closed() || !answer_) return;
+    // What is being written to a peer that does not read would last until write_time.
+    if (answer_->aborted()) {
         close();
         return;
     }
+    if (writing_) return;
+    PendingAnswer::Taken taken = answer_->take();
+    answer_complete_ = taken.complete;
     if (taken.bytes.empty()) {
         if (answer_complete_) finish_answer();
         return;

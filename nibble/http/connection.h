@@ -47,13 +47,17 @@ public:
     // The server's thread's.
     struct Taken {
         std::string bytes;
-        bool complete = false, aborted = false;
+        bool complete = false;
     };
     Taken take();
     void peer_left();  // or the connection has no more use for the answer
     void drop();       // nobody is left who could say more
     void tick(HttpClock::time_point now);
     bool keeps_alive() const { return keep_alive_; }
+    bool aborted() const {
+        const std::lock_guard lock(mutex_);
+        return aborted_;
+    }
     void close_afterwards();
 
 private:
@@ -62,7 +66,7 @@ private:
     void schedule();
     void pump();
 
-    std::mutex mutex_;
+    mutable std::mutex mutex_;
     std::shared_ptr<HttpConnection> connection_;
     boost::asio::io_context& io_;
     size_t most_;
@@ -118,7 +122,7 @@ private:
     std::string wire_;            // being written
     size_t written_ = 0;          // of wire_
     std::shared_ptr<PendingAnswer> answer_;
-    bool answer_complete_ = false, answer_aborted_ = false;
+    bool answer_complete_ = false;
 };
 
 }  // namespace nibble

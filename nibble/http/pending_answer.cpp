@@ -121,7 +121,7 @@ void PendingAnswer::on_gone(std::function<void()> gone) {
 
 PendingAnswer::Taken PendingAnswer::take() {
     const std::lock_guard lock(mutex_);
-    Taken taken{std::move(out_), complete_, aborted_};
+    Taken taken{std::move(out_), complete_};
     out_.clear();
     return taken;
 }
