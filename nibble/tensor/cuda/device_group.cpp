@@ -4,7 +4,6 @@
 
 #include <dlfcn.h>
 
-#include <climits>
 #include <cstring>
 #include <thread>
 
