@@ -113,6 +113,19 @@ def test_a_study_is_what_its_runs_say():
         os.remove(f"out/{name}")
     run([sys.executable, str(TOOL), "-", "-o", "out", "--tables"])
     check("table and page", [pathlib.Path(f"out/{n}").read_text() for n in ("table.md", "study.html")], [table, page])
+    # A chat model as it is: nothing is read before, its template writes the prompts.
+    chat = run(study("-o", "chat", "--model", "out/base/model", "--read-steps", "0", "--answer-tokens", "8", "--seeds", "1", recipes=["bf16"]))
+    assert re.search(r"^\S+/out/base/model: accuracy 0\.\d{3}$", chat.stdout, re.M) and not pathlib.Path("chat/base").exists(), chat.stdout
+    config = json.loads(open("chat/runs/bf16-1/train.jsonl").readline())["run"]["config"]
+    check("config", [config["data"]["chat"], config["policy"]["generation"]["max_new_tokens"], config["policy"]["model_name"]], ["true", "8", str(pathlib.Path("out/base/model").resolve())])
+    # A checkpoint reads on.
+    read = subprocess.run(study("-o", "more", "--model", "out/base/model", "--seeds", "1", recipes=["bf16"]), capture_output=True, text=True)  # right in more than 40 %, it may be
+    assert re.search(r"^base, 10 steps: accuracy \d\.\d{3}$", read.stdout, re.M) and not pathlib.Path("more/base/start").exists(), (read.stdout, read.stderr)
+    assert f"model: {pathlib.Path('out/base/model').resolve()}\nrandom_start: false\n" in pathlib.Path("more/base/read-10.yaml").read_text()
+    refused = run(study("-o", "none", "--model", "out/base/model", "--read-steps", "0"), status=2)
+    assert "--answer-tokens" in refused.stderr
+    refused = run(study("-o", "none", "--model", "out"), status=1)
+    assert "no folder with *.safetensors" in refused.stderr
     # Another study is not mixed with it.
     refused = run(study("-o", "out", "--learning-rate", "1e-5"), status=1)
     assert "of another study" in refused.stderr and refused.stderr.count("\n") == 1, refused.stderr
