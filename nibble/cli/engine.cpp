@@ -14,7 +14,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <ctime>
 
@@ -259,8 +258,10 @@ Status parse_speculation(std::string_view text, CacheFlags& flags) {
 }
 
 void add_cache_flags(CLI::App& command, CacheFlags& flags) {
-    command.add_option("--kv-memory", flags.kv_memory,
-                       "memory for keys, values and states: bytes, or a number with K, M or G; default: what is free");
+    command
+        .add_option("--kv-memory", flags.kv_memory,
+                    "memory for keys, values and states: 512M, 4GB, or bytes; default: what is free")
+        ->check(read_by(parse_size));
     command
         .add_option("--gpu-memory-utilization", flags.memory_share,
                     "share of the device's free memory that they take; of a host, where the model runs there, a third")
@@ -286,16 +287,8 @@ Result<EngineOptions> engine_options(const CacheFlags& flags, int64_t sequences)
                           .drafts = flags.drafts,
                           .drafter = flags.drafter};
     if (flags.kv_memory.empty()) return options;
-    std::string_view digits = flags.kv_memory;
-    int64_t unit = 1;
-    for (const auto& [letter, shift] : {std::pair('K', 10), std::pair('M', 20), std::pair('G', 30)})
-        if (std::toupper(static_cast<unsigned char>(digits.back())) == letter) unit = int64_t{1} << shift;
-    if (unit > 1) digits.remove_suffix(1);
-    int64_t count = 0;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), count);
-    if (error != std::errc() || end != digits.data() + digits.size() || count < 1 || count > (int64_t{1} << 50) / unit)
-        return fail("--kv-memory {}: write bytes, or a number with K, M or G", flags.kv_memory);
-    options.kv_memory = count * unit;
+    NIBBLE_TRY(options.kv_memory, parse_size(flags.kv_memory).within("--kv-memory"));
+    if (options.kv_memory > int64_t{1} << 50) return fail("--kv-memory {}: is over a PiB", flags.kv_memory);
     return options;
 }
 

@@ -35,15 +35,27 @@ Result<int64_t> parse_size(std::string_view word) {
     std::string unit;
     for (const char* c = end; c != word.data() + word.size(); ++c)
         unit += static_cast<char>(std::toupper(static_cast<unsigned char>(*c)));
-    const double factor = unit.empty() || unit == "B" ? 1
-                          : unit == "KB"              ? 1e3
-                          : unit == "MB"              ? 1e6
-                          : unit == "GB"              ? 1e9
-                          : unit == "TB"              ? 1e12
-                                                      : 0;
+    double factor = unit.empty() || unit == "B" ? 1 : 0, decimal = 1, binary = 1;
+    for (const char letter : {'K', 'M', 'G', 'T'}) {
+        decimal *= 1e3, binary *= 1024;
+        if (unit == std::string{letter, 'B'}) factor = decimal;
+        if (unit == std::string(1, letter) || unit == std::string{letter, 'I', 'B'}) factor = binary;
+    }
     if (error != std::errc{} || factor == 0 || !(value * factor >= 1) || value * factor > 9e18)
-        return fail("'{}' is not a size; examples: 5GB, 500MB, 1000000", word);
+        return fail("'{}' is not a size; examples: 5GB, 500MB, 512M (of 1024 KiB), 1000000", word);
     return static_cast<int64_t>(std::llround(value * factor));
+}
+
+std::string quantized_text(const Checkpoint& checkpoint) {
+    int64_t quantized = 0;
+    std::string_view type;
+    for (const CheckpointTensor& t : checkpoint.tensors()) {
+        const auto stored = dtype_from_name(t.stored_type);
+        if (!t.quantized() && (checkpoint.dialect() != Dialect::gguf || (stored && is_plain_float(*stored)))) continue;
+        if (quantized++ == 0) type = t.stored_type;
+    }
+    if (quantized == 0) return {};
+    return fmt::format("is quantized already ({} tensors, the first in {})", quantized, type);
 }
 
 std::string output_format(const std::string& out, const std::string& format) {

@@ -16,7 +16,10 @@ namespace nibble {
 Result<Dialect> parse_dialect(std::string_view word);        // modelopt, compressed-tensors, gguf, plain
 Result<Arithmetic> parse_arithmetic(std::string_view word);  // reciprocal, true
 Result<Format> parse_format(std::string_view word);          // format_name()s, bf16 for none
-Result<int64_t> parse_size(std::string_view word);           // "5GB", "500MB", "1024": decimal units
+Result<int64_t> parse_size(std::string_view word);           // "5GB", "500MB", "1024"; "512M" and "512MiB": of 1024
+
+// "is quantized already (211 tensors, the first in Q4_1)"; empty: it is not.
+std::string quantized_text(const Checkpoint& checkpoint);
 
 // The dialect of an output whose --format may be left out: a name that ends in .gguf is a GGUF file's. A .gguf name for
 // another dialect is a usage error (cli/usage.h), which would make a folder of that name.

@@ -226,19 +226,12 @@ Result<Calibrated> calibrate(const QuantizeConfig& config, const Checkpoint& sou
 
 // What is lost by quantizing twice is not in the report, which compares with the source.
 Status refuse_quantized_source(const QuantizeConfig& config, const Checkpoint& source) {
-    if (config.requantize) return Ok{};
-    int64_t quantized = 0;
-    std::string_view type;
-    for (const CheckpointTensor& t : source.tensors()) {
-        const auto stored = dtype_from_name(t.stored_type);
-        if (!t.quantized() && (source.dialect() != Dialect::gguf || (stored && is_plain_float(*stored)))) continue;
-        if (quantized++ == 0) type = t.stored_type;
-    }
-    if (quantized == 0) return Ok{};
+    const std::string already = quantized_text(source);
+    if (config.requantize || already.empty()) return Ok{};
     return fail(
-        "{}: is quantized already ({} tensors, the first in {}): take the checkpoint that it was made from, or decode "
-        "and round again with --requantize; the report will not show what the first time lost",
-        config.source, quantized, type);
+        "{}: {}: take the checkpoint that it was made from, or decode and round again with --requantize; the report "
+        "will not show what the first time lost",
+        config.source, already);
 }
 
 using QuantizeClock = std::chrono::steady_clock;

@@ -19,9 +19,9 @@ LayerKernels mlp(int layer, const std::string& kernel) {
 
 }  // namespace
 
-TEST(InspectKernels, RunsOfEqualLayersAreOneSection) {
+TEST(InspectKernels, RunsOfEqualLayersAreOneSectionInWhateverOrderTheyCome) {
     KernelTable table{.device = "GPU", .tokens = 1};
-    for (const int layer : {0, 1, 2, 3, 5}) table.layers.push_back(mlp(layer, layer == 2 ? "other" : "w4a16_token"));
+    for (const int layer : {0, 3, 2, 1, 5}) table.layers.push_back(mlp(layer, layer == 2 ? "other" : "w4a16_token"));
     table.layers.push_back({.prefix = "lm_head",
                             .uses = {{.modules = {"lm_head"},
                                       .weights = "bf16",
@@ -42,6 +42,7 @@ TEST(InspectKernels, RunsOfEqualLayersAreOneSection) {
     EXPECT_EQ(json["layers"].size(), 6u);
     EXPECT_EQ(json["layers"][2]["kernels"][0]["kernel"], "other");
     EXPECT_EQ(json["layers"][2]["layer"], 2);
+    EXPECT_EQ(json["layers"][1]["layer"], 3);
     EXPECT_FALSE(json["layers"][5].contains("layer"));
     EXPECT_EQ(json["layers"][5]["kernels"][0]["shape"], (Json{9, 32}));
 }

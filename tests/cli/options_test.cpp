@@ -4,11 +4,17 @@
 
 using namespace nibble;
 
-TEST(ParseSize, ReadsDecimalUnits) {
+TEST(ParseSize, ReadsDecimalAndBinaryUnits) {
     EXPECT_EQ(*parse_size("5GB"), 5'000'000'000);
     EXPECT_EQ(*parse_size("1.5mb"), 1'500'000);
     EXPECT_EQ(*parse_size("77"), 77);
-    for (const char* bad : {"", "GB", "-1", "0", "5 apples", "1e30TB", "nan"})
+    EXPECT_EQ(*parse_size("77B"), 77);
+    EXPECT_EQ(*parse_size("2TB"), 2'000'000'000'000);
+    EXPECT_EQ(*parse_size("64M"), 64 << 20);
+    EXPECT_EQ(*parse_size("64MiB"), 64 << 20);
+    EXPECT_EQ(*parse_size("0.5g"), 1 << 29);
+    EXPECT_EQ(*parse_size("3K"), 3 << 10);
+    for (const char* bad : {"", "GB", "-1", "0", "5 apples", "1e30TB", "nan", "5Gi", "5GiBs", "5E"})
         EXPECT_FALSE(parse_size(bad).ok()) << bad;
 }
 
