@@ -49,6 +49,8 @@ std::vector<LayerSection> fold(const KernelTable& table) {
         if (at == sections.end()) at = sections.insert(sections.end(), std::move(one));
         if (layer.layer >= 0) at->layers.push_back(layer.layer);
     }
+    // A checkpoint's tensors may come by name: layer 10 before layer 2.
+    for (LayerSection& section : sections) std::ranges::sort(section.layers);
     return sections;
 }
 
