@@ -19,6 +19,7 @@
 #include <cstring>
 #include <fstream>
 #include <set>
+#include <thread>
 
 extern char** environ;
 
@@ -56,6 +57,19 @@ Result<std::string> file_text(const fs::path& path) {
     std::ifstream in(path, std::ios::binary);
     if (!in) return fail("{}: cannot be read", path.string());
     return std::string(std::istreambuf_iterator<char>(in), {});
+}
+
+// "AMD EPYC 9654, 2 threads"
+std::string cpu_text(int threads) {
+    std::ifstream in("/proc/cpuinfo");
+    std::string name = "CPU";
+    for (std::string line; std::getline(in, line);) {
+        if (!line.starts_with("model name")) continue;
+        if (const size_t colon = line.find(": "); colon != line.npos) name = line.substr(colon + 2);
+        break;
+    }
+    const int used = threads > 0 ? threads : static_cast<int>(std::thread::hardware_concurrency());
+    return fmt::format("{}, {} thread{}", name, used, used == 1 ? "" : "s");
 }
 
 // Runs this program with `words`; what it prints goes to `output`. Every step is a process of its own, so that memory
@@ -110,12 +124,11 @@ private:
     Status check() {
         NIBBLE_TRY(const auto source, Checkpoint::open(config_.source));
         NIBBLE_CHECK(refuse_output_in_source(config_.out, config_.source));
+        if (const std::string already = quantized_text(*source); !already.empty())
+            return fail("{}: {}: a study begins with BF16, which `nibble import` makes of a GGUF file", config_.source,
+                        already);
         int64_t bytes = 0;
-        for (const CheckpointTensor& t : source->tensors()) {
-            if (t.quantized())
-                return fail("{}: {} is quantized already; a study begins with BF16", config_.source, t.name);
-            bytes += t.stored_bytes;
-        }
+        for (const CheckpointTensor& t : source->tensors()) bytes += t.stored_bytes;
         subjects_.push_back({"bf16", config_.source, ""});
         for (const std::string& recipe : config_.recipes) {
             NIBBLE_TRY(const Recipe known, load_recipe(recipe));
@@ -138,7 +151,7 @@ private:
             if (!file.empty()) NIBBLE_CHECK(readable(file));
         for (const std::string& file : config_.choices) NIBBLE_CHECK(readable(file));
         NIBBLE_TRY(const DeviceChoice device, parse_device(config_.engine.device).within("--device"));
-        device_name_ = "CPU";
+        device_name_ = cpu_text(config_.engine.threads);
         if (device.cuda) {
             NIBBLE_TRY(const DeviceInfo info, open_device(device));
             device_name_ = info.name;
@@ -335,7 +348,7 @@ void add_bench_study(CLI::App& bench, RunCommand& run) {
         ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
     command->add_option("--chunks", config->chunks, "at most so many windows of the text; 0: all")
         ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
-    command->add_option("--kv-memory", config->kv_memory, "as `nibble serve`");
+    command->add_option("--kv-memory", config->kv_memory, "as `nibble serve`")->check(read_by(parse_size));
     add_json_flag(*command, config->json);
     add_engine_flags(*command, config->engine);
     command->footer(

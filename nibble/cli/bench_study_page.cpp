@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace nibble {
 namespace {
@@ -50,7 +51,8 @@ std::vector<StudyColumn> columns_of(const Json& study) {
     return columns;
 }
 
-std::string load_cells(const Json& load) {
+// `first`: the load of as many clients at the first checkpoint, the one that the others come from.
+std::string load_cells(const Json& load, const Json& first) {
     const auto trio = [&](const char* name) {
         const Json& q = load[name];
         return cell(
@@ -59,13 +61,15 @@ std::string load_cells(const Json& load) {
     const double rate = number_of(load, "output_tokens_per_second");
     const auto clients = load["concurrency"].get<int64_t>();
     const double itl = number_of(load["tpot_ms"], "p50");
+    const double of_first = rate / number_of(first, "output_tokens_per_second");
     return number_cell(std::to_string(clients), double(clients)) + number_cell(fmt::format("{:.1f}", rate), rate) +
+           number_cell(fmt::format("{:.2f}", of_first), of_first) +
            number_cell(fmt::format("{:.2f}", number_of(load, "requests_per_second")),
                        number_of(load, "requests_per_second")) +
            cell(itl > 0 ? fmt::format("{:.1f}", 1e3 / itl) : "") + trio("ttft_ms") + trio("tpot_ms");
 }
 
-// `x` and `y` of a load; a curve a checkpoint.
+// `x` and `y` of a load; a curve a checkpoint. y(load, "p50") and y(load, "p99").
 template <class X, class Y>
 std::string curves(const Json& study, LineChart chart, const X& x, const Y& y) {
     chart.x_high = chart.y_high = 0;
@@ -78,7 +82,7 @@ std::string curves(const Json& study, LineChart chart, const X& x, const Y& y) {
                 {at, mid, mid, high,
                  fmt::format("{}, {} clients: {:.1f} tokens/s, {:.2f} ms", series.name,
                              load["concurrency"].get<int64_t>(), number_of(load, "output_tokens_per_second"), mid)});
-            chart.x_high = std::max(chart.x_high, at * 1.05);
+            chart.x_high = std::max(chart.x_high, chart.x_ticks.empty() ? at * 1.05 : at + 0.25);
             chart.y_high = std::max(chart.y_high, high * 1.05);
         }
         std::ranges::sort(series.points, {}, &SeriesPoint::x);
@@ -103,15 +107,21 @@ std::string study_text(const Json& study) {
             text += fmt::format("  {:>{}}", c.cells[row], std::max<size_t>(c.head.size(), 10));
         text += "\n";
     }
-    text += fmt::format("\noutput tokens/s, and TTFT and TPOT in ms (median), by clients\n{:<{}}", "checkpoint", names);
-    for (const Json& load : all[0]["loads"]) text += fmt::format("  {:>24}", load["concurrency"].get<int64_t>());
+    text += fmt::format("\noutput tokens/s, of {}'s, and in ms the median TTFT and TPOT\n{:>7}",
+                        text_of(all[0], "name"), "clients");
+    for (const Json& one : all) text += fmt::format("  {:>30}", text_of(one, "name"));
     text += "\n";
-    for (const Json& one : all) {
-        text += fmt::format("{:<{}}", text_of(one, "name"), names);
-        for (const Json& load : one["loads"])
-            text += fmt::format("  {:>24}",
-                                fmt::format("{:.1f} ({:.1f}, {:.2f})", number_of(load, "output_tokens_per_second"),
+    for (size_t i = 0; i < all[0]["loads"].size(); ++i) {
+        const Json& first = all[0]["loads"][i];
+        text += fmt::format("{:>7}", first["concurrency"].get<int64_t>());
+        for (const Json& one : all) {
+            const Json& load = one["loads"][i];
+            const double rate = number_of(load, "output_tokens_per_second");
+            text += fmt::format("  {:>30}",
+                                fmt::format("{:.1f} x{:.2f} ({:.1f}, {:.2f})", rate,
+                                            rate / number_of(first, "output_tokens_per_second"),
                                             number_of(load["ttft_ms"], "p50"), number_of(load["tpot_ms"], "p50")));
+        }
         text += "\n";
     }
     return text;
@@ -129,11 +139,23 @@ std::string study_page(const Json& study) {
         rows += "<tr>" + name_cell(name);
         for (const StudyColumn& c : columns) rows += cell(c.cells[row]);
         rows += "</tr>\n";
-        for (const Json& load : all[row]["loads"]) loads += "<tr>" + name_cell(name) + load_cells(load) + "</tr>\n";
+        for (size_t i = 0; i < all[row]["loads"].size(); ++i)
+            loads += "<tr>" + name_cell(name) + load_cells(all[row]["loads"][i], all[0]["loads"][i]) + "</tr>\n";
     }
     legend += "</div>\n";
     const auto rate = [](const Json& load) { return number_of(load, "output_tokens_per_second"); };
-    const auto clients = [](const Json& load) { return number_of(load, "concurrency"); };
+    // Clients double from tick to tick.
+    const auto clients = [](const Json& load) { return std::log2(number_of(load, "concurrency")); };
+    const auto rate_of = [&](const Json& load, const char*) { return rate(load); };
+    std::vector<Tick> doublings;
+    for (const Json& one : all)
+        for (const Json& load : one["loads"]) {
+            const double at = clients(load);
+            if (std::ranges::find(doublings, at, &Tick::at) == doublings.end())
+                doublings.push_back({at, std::to_string(load["concurrency"].get<int64_t>())});
+        }
+    std::ranges::sort(doublings, {}, &Tick::at);
+    const double lowest = doublings.empty() ? 0 : doublings.front().at - 0.25;
     const auto tpot = [](const Json& load, const char* q) { return number_of(load["tpot_ms"], q); };
     const auto ttft = [](const Json& load, const char* q) { return number_of(load["ttft_ms"], q); };
     const std::string head = fmt::format(
@@ -149,16 +171,26 @@ std::string study_page(const Json& study) {
                                 .x_label = "output tokens a second",
                                 .y_label = "TPOT, ms: median, band to p99"},
                                rate, tpot) +
+                        "</section>\n<section><h2>Throughput by clients</h2>" + legend +
+                        curves(study,
+                               {.title = "throughput by clients",
+                                .x_label = "clients at once",
+                                .y_label = "output tokens a second",
+                                .x_low = lowest,
+                                .x_ticks = doublings},
+                               clients, rate_of) +
                         "</section>\n<section><h2>Time to the first token by clients</h2>" + legend +
                         curves(study,
                                {.title = "time to the first token",
                                 .x_label = "clients at once",
-                                .y_label = "TTFT, ms: median, band to p99"},
+                                .y_label = "TTFT, ms: median, band to p99",
+                                .x_low = lowest,
+                                .x_ticks = doublings},
                                clients, ttft) +
                         "</section>\n<section><h2>All loads</h2>" +
                         table("sortable",
-                              {"<checkpoint", "clients", "tokens/s", "requests/s", "tokens/s of a client",
-                               "TTFT ms p50 / p90 / p99", "TPOT ms p50 / p90 / p99"},
+                              {"<checkpoint", "clients", "tokens/s", "of " + text_of(all[0], "name"), "requests/s",
+                               "tokens/s of a client", "TTFT ms p50 / p90 / p99", "TPOT ms p50 / p90 / p99"},
                               loads) +
                         "</section>\n");
 }

@@ -189,7 +189,8 @@ std::string draw(const LineChart& c) {
     std::string out;
     auto at = std::back_inserter(out);
     open_svg(out, c.title, c.width, c.height);
-    draw_axes(out, f, nice_ticks(std::ceil(c.x_low), c.x_high, std::max(c.width / 70, 3), 1),
+    draw_axes(out, f,
+              c.x_ticks.empty() ? nice_ticks(std::ceil(c.x_low), c.x_high, std::max(c.width / 70, 3), 1) : c.x_ticks,
               nice_ticks(c.y_low, c.y_high, std::max(c.height / 48, 3)), c.x_label, c.y_label);
     for (const Series& s : c.context) fmt::format_to(at, "<path class=\"context\" d=\"{}\"/>", polyline(f, s));
     for (const Series& s : c.series)

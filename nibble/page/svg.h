@@ -43,6 +43,7 @@ struct LineChart {
     double x_low = 0, x_high = 1, y_low = 0, y_high = 1;
     std::vector<Series> series;
     std::vector<Series> context;
+    std::vector<Tick> x_ticks;  // empty: whole numbers between x_low and x_high
     int width = 1040, height = 360;
 };
 std::string draw(const LineChart& chart);

@@ -60,6 +60,15 @@ def test_a_study_is_what_its_steps_say():
     check("study.json", json.loads(pathlib.Path("out/study.json").read_text()), found)
     for head in ("weights", "memory", "perplexity", "KL mean", "bf16"):
         assert head in again.stdout, again.stdout
+    # A row a number of clients, beside what the source gives.
+    rows = {line.split()[0]: line for line in again.stdout.splitlines() if re.match(r" +\d+  ", line)}
+    check("clients", list(rows), ["1", "3"])
+    for i, clients in enumerate(rows):
+        rates = [c["loads"][i]["output_tokens_per_second"] for c in found["checkpoints"]]
+        check("ratios", re.findall(r"x(\S+)", rows[clients]), [f"{rate / rates[0]:.2f}" for rate in rates])
+        for rate in rates:
+            assert page.count(f">{rate:.1f}</td>") >= 1 and page.count(f">{rate / rates[0]:.2f}</td>") >= 1, (rate, rates[0])
+    assert re.search(r", \d+ threads?</p>", page), "the processor is not named"
     # Another question: only what it changes is run.
     other = nibble(*study("out", "--limit", "7"))
     check("steps", re.findall("study: (.*)", other.stderr), ["eval"])
@@ -86,7 +95,9 @@ def test_what_is_refused_before_the_first_step():
         (study("no", "-r", "nosuch"), "nosuch"),
         (study("no", "--lambada", "absent"), "absent: cannot be read"),
         (study("no", "--checkpoint", quantized, "--checkpoint", quantized), "two checkpoints are called 'quantized'"),
-        (["bench", "study", quantized, "-o", "no"], "is quantized already; a study begins with BF16"),
+        (["bench", "study", quantized, "-o", "no"], "W4A16_NVFP4): a study begins with BF16"),
+        (["bench", "study", os.path.join(HERE, "..", "data", "golden", "gguf", "llama-mixed.gguf"), "-o", "no"], "a study begins with BF16, which `nibble import`"),
+        (study("no", "--kv-memory", "16Q"), "--kv-memory: '16Q' is not a size"),
         (["bench", "study", "absent", "-o", "no"], "absent"),
         (study(os.path.join(MODEL, "no")), "source"),
     ]:

@@ -117,6 +117,14 @@ TEST(LineChart, EightSeriesHaveEightDifferentMarkers) {
     EXPECT_EQ(marker_icon(series_styles), marker_icon(0));
 }
 
+TEST(LineChart, TicksMayBeGiven) {
+    LineChart chart{.x_high = 8, .y_high = 10, .series = {{"a", 0, {{0, 1, 1, 1, ""}, {8, 2, 2, 2, ""}}}}};
+    EXPECT_EQ(draw(chart).find(">256<"), std::string::npos);
+    chart.x_ticks = {{0, "1"}, {8, "256"}};
+    EXPECT_NE(draw(chart).find(">256<"), std::string::npos);
+    EXPECT_EQ(draw(chart).find(">7<"), std::string::npos) << "no other ticks";
+}
+
 TEST(LineChart, RangesGetABand) {
     LineChart chart{.x_high = 2, .y_high = 10};
     chart.series = {{"s", 1, {{0, 1, 2, 3, ""}, {1, 2, 3, 5, ""}}}, {"lone", 2, {{1, 1, 2, 3, ""}}}};
