@@ -3,6 +3,7 @@
 #include "cli/options.h"
 #include "cli/served.h"
 #include "cli/terminal.h"
+#include "cli/usage.h"
 #include "page/numbers.h"
 #include "server/model_server.h"
 
@@ -32,8 +33,8 @@ Result<std::vector<std::string>> api_keys(const ServeConfig& config) {
         std::ifstream in(config.key_file);
         if (!in) return fail("--api-key-file {}: cannot be read", config.key_file);
         for (std::string line; std::getline(in, line);) {
-            while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
-            if (!line.empty() && line[0] != '#') keys.push_back(line);
+            const size_t first = line.find_first_not_of(" \t"), last = line.find_last_not_of(" \t\r");
+            if (first != line.npos && line[first] != '#') keys.push_back(line.substr(first, last + 1 - first));
         }
         if (keys.empty()) return fail("--api-key-file {}: has no key", config.key_file);
     }
@@ -119,7 +120,8 @@ void add_serve(CLI::App& app, RunCommand& run) {
     command->add_option("--max-connections", config->connections, "more are told 503")
         ->check(CLI::Range(1, 1 << 20))
         ->capture_default_str();
-    command->add_option("--max-body", config->most_body, "of a request: bytes, or a number with KB or MB")
+    command->add_option("--max-body", config->most_body, "of a request: 32MB, 512K, or bytes")
+        ->check(read_by(parse_size))
         ->capture_default_str();
     command->add_option("--request-timeout", config->most_seconds, "seconds of a request at most; 0: no limit")
         ->check(CLI::Range(0.0, 1e9));

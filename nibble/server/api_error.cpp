@@ -5,25 +5,6 @@
 namespace nibble {
 namespace {
 
-std::string_view openai_type(int status) {
-    switch (status) {
-        case 401:
-            return "AuthenticationError";
-        case 403:
-            return "PermissionDeniedError";
-        case 404:
-            return "NotFoundError";
-        case 429:
-            return "RateLimitError";
-        case 503:
-            return "ServiceUnavailableError";
-        case 504:
-            return "TimeoutError";
-        default:
-            return status < 500 ? "BadRequestError" : "InternalServerError";
-    }
-}
-
 std::string_view anthropic_type(int status) {
     switch (status) {
         case 401:
@@ -44,6 +25,25 @@ std::string_view anthropic_type(int status) {
 }
 
 }  // namespace
+
+std::string_view openai_type(int status) {
+    switch (status) {
+        case 401:
+            return "AuthenticationError";
+        case 403:
+            return "PermissionDeniedError";
+        case 404:
+            return "NotFoundError";
+        case 429:
+            return "RateLimitError";
+        case 503:
+            return "ServiceUnavailableError";
+        case 504:
+            return "TimeoutError";
+        default:
+            return status < 500 ? "BadRequestError" : "InternalServerError";
+    }
+}
 
 Json error_json(const ApiError& e, ApiStyle style) {
     if (style == ApiStyle::anthropic)

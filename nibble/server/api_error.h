@@ -6,6 +6,7 @@
 #include "http/message.h"
 
 #include <string>
+#include <string_view>
 
 namespace nibble {
 
@@ -22,6 +23,8 @@ struct ApiError {
 
 // {"error": {"message", "type", "param", "code"}} as vLLM has it; for Anthropic {"type": "error", "error": {...}}.
 Json error_json(const ApiError& error, ApiStyle style);
+// "BadRequestError" and its like, as OpenAI and vLLM have them.
+std::string_view openai_type(int status);
 HttpResponse error_response_of(const ApiError& error, ApiStyle style);
 ApiStyle style_of_path(std::string_view path);
 

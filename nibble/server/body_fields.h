@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/json_fields.h"
+#include "server/api_error.h"
 
 #include <set>
 #include <string>
@@ -45,13 +46,16 @@ public:
     Status all_read() const;
     // "'name': why", and blames the field.
     Error bad(std::string_view name, std::string_view why) const;
-    const std::string& blamed() const { return blamed_; }
-    void blame(std::string_view name) { blamed_ = name; }
+    // `code`: OpenAI's word for it, if there is one.
+    void blame(std::string_view name, std::string_view code = {}) { blamed_ = name, code_ = code; }
+    // What the client is told.
+    ApiError told(const Error& error) const { return {.message = error.message(), .param = blamed_, .code = code_}; }
 
 private:
     const Json* body_;
     std::set<std::string, std::less<>> read_;
     mutable std::string blamed_;
+    std::string code_;
 };
 
 }  // namespace nibble

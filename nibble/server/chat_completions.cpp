@@ -40,10 +40,7 @@ Result<ChatWish> read_chat(BodyFields& fields, const ServedModel& model, bool ig
         return fields.bad("prompt_logprobs", "is not supported for streams");
     request.prompt = wish.turn.prompt.tokens;
     NIBBLE_CHECK(truncate_prompt(fields, model, request.prompt));
-    if (const Status fits = check_fits(model, request.prompt); !fits.ok()) {
-        fields.blame("messages");
-        return fits.error();
-    }
+    NIBBLE_CHECK(check_fits(fields, "messages", model, request.prompt));
     request.max_tokens = model.context() - std::ssize(request.prompt);
     NIBBLE_CHECK(fields.read_in("max_tokens", request.max_tokens, int64_t{1}, int64_t{1} << 40));
     NIBBLE_CHECK(fields.read_in("max_completion_tokens", request.max_tokens, int64_t{1}, int64_t{1} << 40));
@@ -255,7 +252,7 @@ void answer_chat(ExchangePtr exchange, ModelPtr model) {
     BodyFields fields(*body);
     auto wish = read_chat(fields, *model, exchange->core.options.ignore_unknown);
     if (!wish.ok()) {
-        exchange->fail({.message = wish.error().message(), .param = fields.blamed()});
+        exchange->fail(fields.told(wish.error()));
         return;
     }
     auto writer = std::make_unique<ChatWriter>(exchange, model, *wish);

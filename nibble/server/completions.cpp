@@ -77,10 +77,7 @@ Result<CompletionWish> read_completion(BodyFields& fields, const ServedModel& mo
         return fields.bad("prompt_logprobs", "is not supported for streams");
     for (auto& prompt : prompts) {
         NIBBLE_CHECK(truncate_prompt(fields, model, prompt));
-        if (const Status fits = check_fits(model, prompt); !fits.ok()) {
-            fields.blame("prompt");
-            return fits.error();
-        }
+        NIBBLE_CHECK(check_fits(fields, "prompt", model, prompt));
         if (wish.echo)
             wish.echoes.push_back(model.tokenizer.decode(
                 {reinterpret_cast<const TokenId*>(prompt.data()), prompt.size()}, like.skip_special));
@@ -245,7 +242,7 @@ void answer_completions(ExchangePtr exchange, ModelPtr model) {
     BodyFields fields(*body);
     auto wish = read_completion(fields, *model, exchange->core.options.ignore_unknown);
     if (!wish.ok()) {
-        exchange->fail({.message = wish.error().message(), .param = fields.blamed()});
+        exchange->fail(fields.told(wish.error()));
         return;
     }
     auto writer = std::make_unique<CompletionWriter>(exchange, model, *wish);

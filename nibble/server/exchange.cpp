@@ -96,7 +96,12 @@ void HttpExchange::send(HttpResponse response) {
 }
 
 void HttpExchange::fail(const ApiError& error) {
-    notes["error"] = error.status < 500 && !core.options.log_prompts ? error.param : error.message;
+    // A message may quote the request: then the log has the field, or what kind of error it was.
+    const bool quiet = error.status < 500 && !core.options.log_prompts;
+    notes["error"] = !quiet                 ? error.message
+                     : !error.param.empty() ? error.param
+                     : !error.code.empty()  ? error.code
+                                            : openai_type(error.status);
     send(error_response_of(error, style()));
 }
 

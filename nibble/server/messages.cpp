@@ -27,10 +27,7 @@ Result<MessageWish> read_message(BodyFields& fields, const ServedModel& model, b
     if (const Status held = hold_answer(wish.turn, model, nullptr, request); !held.ok())
         return fields.bad("tools", held.error().message());
     request.prompt = wish.turn.prompt.tokens;
-    if (const Status fits = check_fits(model, request.prompt); !fits.ok()) {
-        fields.blame("messages");
-        return fits.error();
-    }
+    NIBBLE_CHECK(check_fits(fields, "messages", model, request.prompt));
     fields.ignore({"context_management", "betas", "inference_geo", "cache_control"});
     if (!ignore_unknown) NIBBLE_CHECK(read_the_rest(fields));
     return wish;
@@ -188,7 +185,7 @@ void answer_messages(ExchangePtr exchange, ModelPtr model) {
     BodyFields fields(*body);
     auto wish = read_message(fields, *model, exchange->core.options.ignore_unknown);
     if (!wish.ok()) {
-        exchange->fail({.message = wish.error().message(), .param = fields.blamed()});
+        exchange->fail(fields.told(wish.error()));
         return;
     }
     auto writer = std::make_unique<MessageWriter>(exchange, model, *wish);
@@ -203,7 +200,7 @@ void answer_count_tokens(ExchangePtr exchange, ModelPtr model) {
     if (turn.ok())
         exchange->send(Json{{"input_tokens", turn->prompt.tokens.size()}});
     else
-        exchange->fail({.message = turn.error().message(), .param = fields.blamed()});
+        exchange->fail(fields.told(turn.error()));
 }
 
 }  // namespace nibble

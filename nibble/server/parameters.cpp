@@ -156,14 +156,18 @@ Status read_the_rest(BodyFields& fields) {
     return fields.all_read();
 }
 
-Status check_fits(const ServedModel& model, std::span<const int32_t> prompt) {
-    NIBBLE_CHECK(check_prompt(prompt, model.vocab(), int64_t{1} << 40));
-    if (std::ssize(prompt) >= model.context())
-        return fail(
-            "This model's maximum context length is {} tokens. However, your request has {} tokens in the "
-            "prompt. Please reduce the length of the prompt.",
-            model.context(), prompt.size());
-    return Ok{};
+Status check_fits(BodyFields& fields, std::string_view name, const ServedModel& model,
+                  std::span<const int32_t> prompt) {
+    if (const Status valid = check_prompt(prompt, model.vocab(), int64_t{1} << 40); !valid.ok()) {
+        fields.blame(name);
+        return valid;
+    }
+    if (std::ssize(prompt) < model.context()) return Ok{};
+    fields.blame(name, "context_length_exceeded");
+    return fail(
+        "This model's maximum context length is {} tokens. However, your request has {} tokens in the prompt. Please "
+        "reduce the length of the prompt.",
+        model.context(), prompt.size());
 }
 
 Status truncate_prompt(BodyFields& fields, const ServedModel& model, std::vector<int32_t>& prompt) {

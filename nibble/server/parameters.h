@@ -18,8 +18,8 @@ Status read_sampling(BodyFields& fields, const ServedModel& model, Request& requ
 Status read_stream(BodyFields& fields, StreamOptions& stream);
 // Fields that tell the server nothing: "user" and the like; and OpenAI's that are not supported.
 Status read_the_rest(BodyFields& fields);
-// Error: the prompt does not fit, in the words that clients look for.
-Status check_fits(const ServedModel& model, std::span<const int32_t> prompt);
+// Error: the prompt does not fit, in the words and with the code that clients look for. Blames the field.
+Status check_fits(BodyFields& fields, std::string_view name, const ServedModel& model, std::span<const int32_t> prompt);
 // Keeps the last `most` tokens; -1: as many as the context holds.
 Status truncate_prompt(BodyFields& fields, const ServedModel& model, std::vector<int32_t>& prompt);
 

@@ -39,10 +39,7 @@ Result<ResponseWish> read_response(BodyFields& fields, const ServedModel& model,
     if (request.choices != 1) return fields.bad("n", "is not of this API");
     NIBBLE_CHECK(fields.read("stream", wish.stream));
     request.prompt = wish.turn.prompt.tokens;
-    if (const Status fits = check_fits(model, request.prompt); !fits.ok()) {
-        fields.blame("input");
-        return fits.error();
-    }
+    NIBBLE_CHECK(check_fits(fields, "input", model, request.prompt));
     request.max_tokens = model.context() - std::ssize(request.prompt);
     NIBBLE_CHECK(fields.read_in("max_output_tokens", request.max_tokens, int64_t{1}, int64_t{1} << 40));
     const auto repeat = [&](const char* name) {
@@ -243,7 +240,7 @@ void answer_responses(ExchangePtr exchange, ModelPtr model) {
     BodyFields fields(*body);
     auto wish = read_response(fields, *model, exchange->core.options.ignore_unknown);
     if (!wish.ok()) {
-        exchange->fail({.message = wish.error().message(), .param = fields.blamed()});
+        exchange->fail(fields.told(wish.error()));
         return;
     }
     auto writer = std::make_unique<ResponseWriter>(exchange, model, *wish);

@@ -74,7 +74,7 @@ void tell(HttpExchange& exchange, const ServedModel& model, Result<Json> (*make)
     if (json.ok())
         exchange.send(*json);
     else
-        exchange.fail({.message = json.error().message(), .param = fields.blamed()});
+        exchange.fail(fields.told(json.error()));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -30,8 +31,11 @@ SECONDS = 300.0
 class Server:
     def __init__(self, program, model=os.path.join(HERE, "..", "data", "chat")):
         self.lines = []
+        self.keys = tempfile.NamedTemporaryFile("w")
+        self.keys.write("# who may ask\r\n\n  key-of-a-file \r\n\tother\n")
+        self.keys.flush()
         self.process = subprocess.Popen(
-            [program, "serve", model, "--port", "0", "--api-key", KEY, "--kv-memory", "64M",
+            [program, "serve", model, "--port", "0", "--api-key", KEY, "--api-key-file", self.keys.name, "--kv-memory", "64MB",
              "--served-model-name", "tiny"],
             stderr=subprocess.PIPE, text=True)
         found = threading.Event()
@@ -162,9 +166,13 @@ def test_errors(client, server):
     expect(openai.NotFoundError, lambda: one(client, model="other"))
     expect(openai.BadRequestError, lambda: one(client, extra_body={"tempereture": 1}))
     long = expect(openai.BadRequestError, lambda: one(client, messages=[{"role": "user", "content": "x" * 9000}]))
-    assert "maximum context length" in str(long)
+    assert "maximum context length" in str(long) and long.code == "context_length_exceeded"
     stranger = openai.OpenAI(base_url=server.url + "/v1", api_key="wrong", max_retries=0)
     expect(openai.AuthenticationError, stranger.models.list)
+    for key in ("key-of-a-file", "other"):
+        openai.OpenAI(base_url=server.url + "/v1", api_key=key, max_retries=0).models.list()
+    for key in ("# who may ask", "key-of-a-fil"):
+        expect(openai.AuthenticationError, openai.OpenAI(base_url=server.url + "/v1", api_key=key, max_retries=0).models.list)
 
 
 def test_cancellation(client, _):

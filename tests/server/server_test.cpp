@@ -248,6 +248,16 @@ TEST(Server, WrongRequestsAreToldWhatIsWrong) {
     wrong(completions, R"({"prompt": "a", "stream_options": {"include_usage": true}})", "stream_options");
     wrong(completions, R"({"prompt": "a", "model": "gpt"})", "model", 404);
     wrong(completions, Json{{"prompt", std::string(5000, 'x')}}.dump(), "prompt");
+    const Json user{{"role", "user"}, {"content", std::string(5000, 'x')}};
+    for (const auto& [path, body, param] :
+         {std::tuple(completions, Json{{"prompt", user["content"]}}, "prompt"),
+          std::tuple(chat, Json{{"messages", Json::array({user})}}, "messages"),
+          std::tuple(std::string("/v1/responses"), Json{{"input", user["content"]}}, "input")}) {
+        const Json error = (*parse_json(s.post(path, body.dump()).body))["error"];
+        EXPECT_EQ(error["code"], "context_length_exceeded") << error;
+        EXPECT_EQ(error["param"], param) << error;
+    }
+    EXPECT_EQ((*parse_json(s.post(completions, R"({"prompt": []})").body))["error"]["code"], 400);
     wrong(chat, "{}", "messages");
     wrong(chat, R"({"messages": []})", "messages");
     wrong(chat, R"({"messages": [{"content": "no role"}]})", "messages");
@@ -340,6 +350,26 @@ TEST(Server, LogsARequestInALineWithoutItsText) {
     EXPECT_EQ(s.log()[0].find("secret"), std::string::npos);
     const HttpResponse other = s.post("/v1/completions", "{}", {{"X-Request-Id", "bad id"}});
     EXPECT_NE(header_of(other.headers, "x-request-id"), "bad id");
+}
+
+TEST(Server, TheLogSaysWhatWasWrongWithoutQuotingTheRequest) {
+    const TestServer s;
+    s.post("/v1/completions", R"({"prompt": "a", "temprature": 2})");
+    s.post("/v1/completions", "my secret");
+    s.post("/v1/chat/completions", R"({"messages": [{"role": "my secret"}]})");
+    s.post("/my-secret", "");
+    s.post("/health", "");
+    ASSERT_TRUE(TestServer::wait_until([&] { return s.log().size() == 5; }));
+    const std::vector<std::pair<int, std::string>> want = {{400, "temprature"},
+                                                           {400, "BadRequestError"},
+                                                           {400, "messages"},
+                                                           {404, "NotFoundError"},
+                                                           {405, "BadRequestError"}};
+    for (size_t i = 0; i < want.size(); ++i) {
+        const Json line = *parse_json(s.log()[i]);
+        EXPECT_EQ(line["status"], want[i].first) << line;
+        EXPECT_EQ(line["error"], want[i].second) << line;
+    }
 }
 
 }  // namespace
