@@ -80,6 +80,12 @@ void add_bench_throughput(CLI::App& bench, RunCommand& run) {
         ->capture_default_str();
     command->add_option("--repeat", config->period, "prompts repeat after so many tokens; default: they do not")
         ->check(CLI::Range(1, 1 << 20));
+    command
+        ->add_option("--masked", config->masked,
+                     "share of the requests for which the host says what may follow, token by token, as for a grammar")
+        ->check(CLI::Range(0.0, 1.0));
+    command->add_option("--biased", config->biased, "share of the requests with a logit_bias")
+        ->check(CLI::Range(0.0, 1.0));
     command->add_option("--requests", config->requests, "queued at once; default: twice as many as run together")
         ->check(CLI::Range(1, 1 << 20));
     command->add_option("--sequences", config->sequences, "that run together at most; default: 64 on a CPU, 1024")

@@ -20,7 +20,11 @@ struct ThroughputLine {
 
 Result<ThroughputLine> measure_pair(const BenchThroughputOptions& o, std::shared_ptr<const LanguageModel> model,
                                     size_t pair) {
-    ThroughputLine line{.load = {.input = o.input[pair], .output = o.output[pair], .period = o.period}};
+    ThroughputLine line{.load = {.input = o.input[pair],
+                                 .output = o.output[pair],
+                                 .period = o.period,
+                                 .masked = o.masked,
+                                 .biased = o.biased}};
     NIBBLE_TRY(EngineOptions options, engine_options(o.cache, o.sequences));
     options.step_rows = o.step_rows;
     options.mixed_rows = o.mixed_rows;
@@ -56,6 +60,8 @@ Json json_of(const ThroughputLine& l) {
             {"preemptions", t.preemptions},
             {"draft_tokens", t.draft_tokens},
             {"accepted_tokens", t.accepted_tokens},
+            {"deferred_rows", t.deferred_rows},
+            {"host_rows", t.host_rows},
             {"sequences", l.limits.sequences},
             {"step_rows_at_most", l.limits.step_rows},
             {"mixed_rows_at_most", l.limits.mixed_rows},

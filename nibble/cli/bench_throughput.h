@@ -18,6 +18,7 @@ struct BenchThroughputOptions {
     int layers = 0;               // of it; 0: all
     std::vector<int64_t> input{128}, output{128};          // tokens of prompts and of answers: pairs
     int64_t period = 0;                                    // of prompts; 0: they do not repeat
+    double masked = 0, biased = 0;                         // shares of the requests, see ThroughputLoad
     int64_t requests = 0;                                  // 0: twice as many as run together
     int64_t sequences = 0, step_rows = 0, mixed_rows = 0;  // of the engine; 0: its choice
     EngineFlags engine;

@@ -16,7 +16,8 @@ SampleRow sample_row(const TokenRequest& r, int64_t first_seen) {
             .frequency = p.frequency_penalty,
             .top_k = static_cast<int32_t>(std::min<int64_t>(p.top_k, INT32_MAX)),
             .first_seen = static_cast<int32_t>(first_seen),
-            .seen = p.penalizes() ? static_cast<int32_t>(r.seen.size()) : 0,
+            .seen = p.penalizes() && !r.deferred ? static_cast<int32_t>(r.seen.size()) : 0,
+            .mask = r.deferred ? deferred_row : no_mask,
             .seed = p.seed,
             .sequence = r.sequence,
             .position = r.position};

@@ -66,10 +66,14 @@ struct TokenRequest {
     uint64_t sequence = 0;
     int64_t position = 0;
     std::span<const SeenToken> seen;  // empty where nothing is penalized; every id once
+    // Token i may follow where bit i % 32 of word i / 32 is set; empty: every token.
+    std::span<const uint32_t> mask;
+    // What may follow, or what is penalized, is not known when the row is computed: it is chosen from later.
+    bool deferred = false;
 };
 struct ChosenToken {
     int32_t id = -1;    // -1: the device leaves this row to the host's sampler
-    float logprob = 0;  // of the raw distribution: before penalties, temperature and filters
+    float logprob = 0;  // of the raw distribution: before masks, penalties, temperature and filters
 };
 
 }  // namespace nibble

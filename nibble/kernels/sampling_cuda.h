@@ -13,6 +13,7 @@
 
 namespace nibble::cuda {
 
+// Without the request's mask: SampleRow::mask is the caller's to set.
 SampleRow sample_row(const TokenRequest& request, int64_t first_seen);
 
 struct Sampling {
@@ -20,10 +21,14 @@ struct Sampling {
     // [rows, width]; become bf16(logits) where `round`.
     float* logits = nullptr;
     bool round = true;
-    const SampleRow* requests = nullptr;  // [rows]
+    const SampleRow* requests = nullptr;  // [rows]; deferred rows keep their logits as they are and get id -1
     SeenSlot* seen = nullptr;
     // [rows], memory of the device or page-locked memory of the host. id -2: the row holds a NaN or an infinity.
     ChosenToken* out = nullptr;
+    // Choices from some rows alone: requests[i] is for row places[i] of logits and of out. null: for row i, and no mask
+    // is read.
+    const int32_t* places = nullptr;
+    const uint32_t* masks = nullptr;  // [.., mask_pitch(width)]; a mask that allows nothing gives id -1
     // Words that go the same way: a copy of their own would cost a step some microseconds.
     const int32_t* words = nullptr;
     int32_t* words_out = nullptr;

@@ -7,13 +7,19 @@ namespace nibble::cuda {
 
 inline constexpr int most_candidates = 4096;  // of a bin, see sampling_cuda.h
 
+// SampleRow::mask of a row without one, and of a row that is left to a later call.
+inline constexpr int32_t no_mask = -1, deferred_row = -2;
+
+// Words of a row's mask, and what is left of 16 bytes.
+NIBBLE_HD inline constexpr int64_t mask_pitch(int64_t width) { return (width + 127) / 128 * 4; }
+
 // A TokenRequest in device memory.
 struct SampleRow {
     float temperature = 0, top_p = 1, lowest = 0;  // lowest: log(min_p), or -infinity
     float repetition = 1, presence = 0, frequency = 0;
     int32_t top_k = 0;
     int32_t first_seen = 0, seen = 0;  // in Sampling::seen
-    int32_t unused = 0;
+    int32_t mask = no_mask;            // a row of Sampling::masks
     uint64_t seed = 0, sequence = 0;
     int64_t position = 0;
 };

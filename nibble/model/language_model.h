@@ -44,7 +44,7 @@ public:
     // Whether the model chooses tokens where its logits lie. If so, choose() is forward() that hands over a token for
     // every wanted row instead of its logits: the one that the sampler on the host would choose (kernels/sampling.h).
     // A row with id -1 is left to the host: logits_of() gives its logits, until the next call of either. A row with id
-    // -2 holds a NaN or an infinity: no token follows it.
+    // -2 holds a NaN or an infinity: no token follows it. No request is deferred or has a mask.
     virtual bool chooses() const { return false; }
     virtual Status choose(const Batch&, std::span<const TokenRequest>, std::span<ChosenToken>) const {
         return fail("the model hands over logits, not tokens");
@@ -63,6 +63,13 @@ public:
     // `batch` and `requests` are not read after the call. After an error the batch's sequences are unusable.
     virtual Status launch(const Batch&, std::span<const TokenRequest>, std::span<const int64_t> /*carried*/) const {
         return fail("the model hands over logits, not tokens");
+    }
+    // Chooses the rows that the launch under way, which is the only one, has deferred (TokenRequest::deferred): wanted
+    // row rows[i] by requests[i], from the tokens of its mask. What the masks need of the host is thereby done while
+    // the device computes the logits. A mask that allows nothing, and a row that was deferred and is not chosen, has id
+    // -1. Nothing is read after the call. Before the next launch, which may carry these tokens on.
+    virtual Status choose_deferred(std::span<const int64_t> /*rows*/, std::span<const TokenRequest>) const {
+        return fail("no step is under way");
     }
     // Waits for the older of the launches under way. After an error its sequences are unusable, and it is over.
     virtual Status collect(std::span<ChosenToken>) const { return fail("no step is under way"); }

@@ -45,8 +45,7 @@ void Answer::choose(std::span<float> logits, std::span<float> log_probs, const E
     } else {
         kernels.log_softmax(logits.data(), std::ssize(logits), log_probs.data());
     }
-    const auto answer = std::span(std::as_const(tokens_)).subspan(static_cast<size_t>(prompt_));
-    if (rules_.touch(generated()) && !rules_.apply(logits, answer, constraint_.get()))
+    if ((masks() || rules_.biases()) && !rules_.apply(logits, said(), constraint_.get()))
         return end(FinishReason::error, fmt::format("no token may follow token {} of the answer", generated()));
     const int32_t id = sampler_.sample(logits, std::ssize(tokens_));
     accept(scored(id, log_probs, request_->top_logprobs));
@@ -77,6 +76,23 @@ void Answer::accept(GeneratedToken token) {
         if (constraint_->finished()) return end(FinishReason::stop);
     }
     if (generated() >= most_tokens_) end(FinishReason::length);
+}
+
+std::vector<std::vector<uint32_t>> Answer::masks_along(std::span<const int32_t> draft, int64_t vocab) {
+    std::vector<std::vector<uint32_t>> out(draft.size() + 1);
+    const auto now = rules_.mask(vocab, said(), constraint_.get());
+    out[0].assign(now.begin(), now.end());
+    if (draft.empty()) return out;
+    LogitRules rules(*request_);
+    const std::unique_ptr<TokenConstraint> look = constraint_ ? constraint_->copy() : nullptr;
+    std::vector<int32_t> answer(said().begin(), said().end());
+    for (size_t i = 0; i < draft.size(); ++i) {
+        if (look && (!look->accept(draft[i]) || look->finished())) break;
+        answer.push_back(draft[i]);
+        const auto mask = rules.mask(vocab, answer, look.get());
+        out[i + 1].assign(mask.begin(), mask.end());
+    }
+    return out;
 }
 
 void Answer::trim(std::vector<int32_t>& draft) const {

@@ -28,12 +28,15 @@ public:
     void choose(std::span<float> logits, std::span<float> log_probs, const ElementwiseKernels& kernels);
     // Finds out which tokens may follow, ahead of choose().
     void prepare(int64_t vocab) {
-        if (!finished()) rules_.prepare(vocab, generated(), constraint_.get());
+        if (!finished()) rules_.mask(vocab, said(), constraint_.get());
     }
-    // Whether the request of the next token says all, so that a device may choose it.
-    bool plain() const {
-        return !rules_.touch(generated()) && request_->top_logprobs < 0 && !request_->sampled_logprobs;
-    }
+    // Whether token_request(), with a mask, says all that a device needs to choose the tokens.
+    bool on_device() const { return !rules_.biases() && request_->top_logprobs <= 0 && !request_->sampled_logprobs; }
+    // Whether some token may not follow `ahead` tokens behind tokens().
+    bool masks(int64_t ahead = 0) const { return rules_.masks(generated() + ahead); }
+    // What may follow tokens() and each token of a draft that was trimmed; empty: every token. Behind the end of what
+    // the constraint holds to, where nothing is chosen, it is empty, too.
+    std::vector<std::vector<uint32_t>> masks_along(std::span<const int32_t> draft, int64_t vocab);
     TokenRequest token_request(int64_t ahead = 0) const { return sampler_.request(std::ssize(tokens_) + ahead); }
     void accept(GeneratedToken token);
     // Shortens a draft to what the constraint lets follow.
@@ -52,6 +55,8 @@ public:
     const std::string& error() const { return error_; }
 
 private:
+    std::span<const int32_t> said() const { return std::span(tokens_).subspan(static_cast<size_t>(prompt_)); }
+
     const Request* request_;
     int64_t prompt_ = 0, most_tokens_ = 0;
     std::vector<int32_t> tokens_;

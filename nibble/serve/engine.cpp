@@ -346,7 +346,7 @@ void Engine::State::run(std::vector<Choice*> step) {
     if (step.empty()) return;
     Flight flight = depart(step);
     if (!runner->launches(step)) return arrive(flight, guarded([&] { return runner->run(step); }));
-    const Status launched = guarded([&] { return runner->launch(step, flight.wanted); });
+    const Status launched = guarded([&] { return runner->launch(step, flight); });
     if (!launched.ok()) {
         // What the step before adds to these choices is computed again.
         fail_step(flight, launched, !under_way);
@@ -361,6 +361,11 @@ void Engine::State::run(std::vector<Choice*> step) {
         land(true);
     }
     under_way = std::move(flight);
+    // The tokens before are known now.
+    if (const Status chosen = guarded([&] { return runner->choose_deferred(*under_way); }); !chosen.ok()) {
+        fail_step(*under_way, chosen, true);
+        return land(false);
+    }
     const auto holds_up = [&](const Flight::Part& p) {
         return p.wants_row && p.valid() && scheduler->holds_up(*p.choice);
     };

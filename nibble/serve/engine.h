@@ -57,6 +57,8 @@ struct EngineStats {
             cached_pages = 0;  // used: by running answers; cached: idle ones of the prefix cache
     int64_t steps = 0, step_rows = 0;
     int64_t overlapped_steps = 0;  // of them: launched while the tokens of the step before were not known
+    int64_t deferred_rows = 0;     // whose masks and penalties went to the device while it computed them
+    int64_t host_rows = 0;         // whose logits came to the host from a device that chooses tokens
     double prompt_step_seconds = 0, answer_step_seconds = 0;  // of steps with rows of a prompt, and of all others
     int64_t prompt_tokens = 0, generated_tokens = 0;          // prompt tokens: of admitted requests, cached ones too
     int64_t prefix_queries = 0, prefix_hits = 0;              // tokens asked for and found

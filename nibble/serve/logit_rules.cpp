@@ -8,51 +8,56 @@ namespace {
 
 constexpr float never = -INFINITY;
 
-void set_bit(std::vector<uint32_t>& mask, int32_t id) {
-    mask[static_cast<size_t>(id) / 32] |= uint32_t{1} << static_cast<uint32_t>(id) % 32;
-}
+uint32_t bit(int32_t id) { return uint32_t{1} << static_cast<uint32_t>(id) % 32; }
 
 }  // namespace
 
-bool LogitRules::touch(int64_t answer) const {
+bool LogitRules::masks(int64_t answer) const {
     const Request& r = *request_;
-    return r.constraint || !r.allowed.empty() || !r.bad_words.empty() || !r.bias.empty() ||
-           (answer < r.min_tokens && !r.eos.empty());
+    return r.constraint || !r.allowed.empty() || !r.bad_words.empty() || (answer < r.min_tokens && !r.eos.empty());
 }
 
-void LogitRules::prepare(int64_t vocab, int64_t answer, TokenConstraint* constraint) {
+std::span<const uint32_t> LogitRules::mask(int64_t vocab, std::span<const int32_t> answer,
+                                           TokenConstraint* constraint) {
+    if (masked_ == std::ssize(answer)) return mask_;
+    masked_ = -1;
+    mask_.clear();
+    const auto count = std::ssize(answer);
+    if (masks(count)) fill(vocab, answer, constraint);
+    masked_ = count;
+    return mask_;
+}
+
+void LogitRules::fill(int64_t vocab, std::span<const int32_t> answer, TokenConstraint* constraint) {
     const Request& r = *request_;
-    if (!constraint && r.allowed.empty()) return;
-    mask_.assign(static_cast<size_t>(vocab + 31) / 32, 0);
+    const auto word = [&](int32_t id) -> uint32_t& { return mask_[static_cast<size_t>(id) / 32]; };
+    mask_.assign(static_cast<size_t>(vocab + 31) / 32, constraint || !r.allowed.empty() ? 0 : ~uint32_t{0});
     if (constraint) constraint->mask(mask_);
     if (!r.allowed.empty()) {
         std::vector<uint32_t> allowed(mask_.size());
-        for (const int32_t id : r.allowed) set_bit(allowed, id);
+        for (const int32_t id : r.allowed) allowed[static_cast<size_t>(id) / 32] |= bit(id);
         for (size_t i = 0; i < mask_.size(); ++i) mask_[i] = constraint ? mask_[i] & allowed[i] : allowed[i];
     }
-    for (const int32_t id : r.eos) {
-        mask_[static_cast<size_t>(id) / 32] &= ~(uint32_t{1} << static_cast<uint32_t>(id) % 32);
-        if (!constraint || constraint->may_end()) set_bit(mask_, id);
+    const bool early = std::ssize(answer) < r.min_tokens;
+    if (constraint || !r.allowed.empty() || early)
+        for (const int32_t id : r.eos) {
+            word(id) &= ~bit(id);
+            if (!early && (!constraint || constraint->may_end())) word(id) |= bit(id);
+        }
+    for (const std::vector<int32_t>& bad : r.bad_words) {
+        const auto begins = std::span(bad).first(bad.size() - 1);
+        if (answer.size() >= begins.size() && std::ranges::equal(answer.last(begins.size()), begins))
+            word(bad.back()) &= ~bit(bad.back());
     }
-    prepared_ = answer;
+    if (vocab % 32 != 0) mask_.back() &= (uint32_t{1} << vocab % 32) - 1;
 }
 
 bool LogitRules::apply(std::span<float> logits, std::span<const int32_t> answer, TokenConstraint* constraint) {
-    const Request& r = *request_;
-    const bool early = std::ssize(answer) < r.min_tokens;
-    if (constraint || !r.allowed.empty()) {
-        if (prepared_ != std::ssize(answer)) prepare(std::ssize(logits), std::ssize(answer), constraint);
+    const auto allowed = mask(std::ssize(logits), answer, constraint);
+    if (!allowed.empty())
         for (size_t i = 0; i < logits.size(); ++i)
-            if (!(mask_[i / 32] >> i % 32 & 1)) logits[i] = never;
-    }
-    for (const std::vector<int32_t>& word : r.bad_words) {
-        const auto begins = std::span(word).first(word.size() - 1);
-        if (answer.size() >= begins.size() && std::ranges::equal(answer.last(begins.size()), begins))
-            logits[static_cast<size_t>(word.back())] = never;
-    }
-    if (early)
-        for (const int32_t id : r.eos) logits[static_cast<size_t>(id)] = never;
-    for (const auto& [id, value] : r.bias) logits[static_cast<size_t>(id)] += value;
+            if (!(allowed[i / 32] >> i % 32 & 1)) logits[i] = never;
+    for (const auto& [id, value] : request_->bias) logits[static_cast<size_t>(id)] += value;
     return std::ranges::any_of(logits, [](float v) { return v != never; });
 }
 

@@ -11,18 +11,21 @@ public:
     // The request outlives the rules.
     explicit LogitRules(const Request& request) : request_(&request) {}
 
-    // Whether they change anything behind `answer` tokens; rows that they leave alone may be chosen from elsewhere.
-    bool touch(int64_t answer) const;
-    // Which tokens may follow `answer` tokens, ahead of apply(): a mask needs no logits.
-    void prepare(int64_t vocab, int64_t answer, TokenConstraint* constraint);
-    // The row of the token that follows `answer`. `constraint`: the request's in the state behind these tokens, or
-    // null. False: no token may follow.
+    // Whether some token may not follow `answer` tokens.
+    bool masks(int64_t answer) const;
+    bool biases() const { return !request_->bias.empty(); }
+    // Which tokens may follow `answer`, ahead of apply(): a mask needs no logits. `constraint`: the request's in the
+    // state behind these tokens, or null. Bit i % 32 of word i / 32 is token i's; empty: every token may follow.
+    std::span<const uint32_t> mask(int64_t vocab, std::span<const int32_t> answer, TokenConstraint* constraint);
+    // The row of the token that follows `answer`. False: no token may follow.
     bool apply(std::span<float> logits, std::span<const int32_t> answer, TokenConstraint* constraint);
 
 private:
+    void fill(int64_t vocab, std::span<const int32_t> answer, TokenConstraint* constraint);
+
     const Request* request_;
     std::vector<uint32_t> mask_;
-    int64_t prepared_ = -1;  // mask_ is of the token behind so many
+    int64_t masked_ = -1;  // mask_ is of the token behind so many
 };
 
 }  // namespace nibble

@@ -131,13 +131,12 @@ int64_t Scheduler::piece(const Choice& choice, int64_t rows) const {
 bool Scheduler::drafts(const Choice& choice) const {
     if (pool_->recurrent() && options_.drafts == 0) return false;  // no memory for copies of states
     // Penalties count the tokens before: a device that chooses rows side by side does not know them.
-    if (chooses_ && choice.answer.plain() && choice.job->request.sampling.penalizes()) return false;
+    if (chooses_ && choice.answer.on_device() && choice.job->request.sampling.penalizes()) return false;
     return most_drafted(choice, options_) > 0;
 }
 
 bool Scheduler::holds_up(const Choice& choice) const {
-    return !choice.answer.plain() || choice.job->request.sampling.penalizes() || choice.on_host || choice.alone ||
-           drafts(choice);
+    return !choice.answer.on_device() || choice.on_host || choice.alone || drafts(choice);
 }
 
 // Behind a guess that was wrong, a recurrent model reads what was right of it again: a new guess may follow at once.

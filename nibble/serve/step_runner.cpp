@@ -143,12 +143,13 @@ bool StepRunner::launches(std::span<Choice* const> step) const {
            std::ranges::all_of(step, [](const Choice* c) { return c->draft.empty() && !c->scores_prompt(); });
 }
 
-Status StepRunner::launch(std::span<Choice* const> step, int64_t& wanted) {
+Status StepRunner::launch(std::span<Choice* const> step, Flight& flight) {
     std::vector<Segment> segments;
     std::vector<TokenRequest> requests;
     std::vector<int64_t> carried;
     static constexpr int32_t unknown[] = {0};
-    for (Choice* c : step) {
+    for (size_t i = 0; i < step.size(); ++i) {
+        Choice* const c = step[i];
         const bool carries = c->pending > 0;
         const std::span<const int32_t> tokens =
             carries ? unknown
@@ -156,9 +157,13 @@ Status StepRunner::launch(std::span<Choice* const> step, int64_t& wanted) {
                           .subspan(static_cast<size_t>(c->sequence->position()), static_cast<size_t>(c->base));
         segments.push_back({&*c->sequence, tokens, wanted_from(*c)});
         carried.push_back(carries ? c->carried : -1);
-        if (c->wants_row) requests.push_back(c->answer.token_request(c->pending));
+        if (!c->wants_row) continue;
+        TokenRequest& request = requests.emplace_back(c->answer.token_request(c->pending));
+        request.deferred =
+            c->answer.on_device() && (c->answer.masks(c->pending) || c->job->request.sampling.penalizes());
+        flight.parts[i].deferred = request.deferred;
     }
-    wanted = std::ssize(requests);
+    flight.wanted = std::ssize(requests);
     NIBBLE_CHECK(model_.launch(Batch(std::move(segments)), requests, carried));
     for (int64_t row = 0; Choice * c : step) {
         if (!c->wants_row) continue;
@@ -196,15 +201,48 @@ Status StepRunner::choose_on_host(std::span<const HostRows> list) {
                 c.answer.end(FinishReason::error, "out of memory");
             }
         });
+        stats_.host_rows += rows;
         list = list.subspan(place.size());
     }
     return Ok{};
 }
 
+Status StepRunner::choose_deferred(std::span<const HostRows> list) {
+    std::vector<std::vector<std::vector<uint32_t>>> masks(list.size());
+    model_.workspace().pool->parallel_for(std::ssize(list), [&](int64_t at) {
+        Choice& c = *list[static_cast<size_t>(at)].choice;
+        try {
+            masks[static_cast<size_t>(at)] = c.answer.masks_along(c.draft, model_.config().vocab);
+        } catch (const std::bad_alloc&) {
+            c.right = 0;
+            c.answer.end(FinishReason::error, "out of memory");
+        }
+    });
+    std::vector<int64_t> rows;
+    std::vector<TokenRequest> requests;
+    for (size_t i = 0; i < list.size(); ++i)
+        for (int64_t k = 0; k < std::ssize(masks[i]); ++k) {
+            rows.push_back(list[i].first + k);
+            requests.push_back(list[i].choice->answer.token_request(k));
+            requests.back().mask = masks[i][static_cast<size_t>(k)];
+        }
+    stats_.deferred_rows += std::ssize(rows);
+    return model_.choose_deferred(rows, requests);
+}
+
+Status StepRunner::choose_deferred(const Flight& flight) {
+    std::vector<HostRows> list;
+    for (int64_t row = -1; const Flight::Part& part : flight.parts) {
+        row += part.wants_row;
+        if (part.deferred && part.valid()) list.push_back({part.choice, row});
+    }
+    return list.empty() ? Status(Ok{}) : choose_deferred(list);
+}
+
 void StepRunner::prepare(const Flight& flight) const {
     std::vector<Choice*> choices;
     for (const Flight::Part& part : flight.parts)
-        if (part.wants_row && part.valid() && !part.choice->answer.plain()) choices.push_back(part.choice);
+        if (part.wants_row && part.valid() && !part.choice->answer.on_device()) choices.push_back(part.choice);
     model_.workspace().pool->parallel_for(std::ssize(choices), [&](int64_t i) {
         Choice& c = *choices[static_cast<size_t>(i)];
         try {
@@ -227,7 +265,7 @@ Status StepRunner::collect(const Flight& flight, bool carried_on) {
         --c.pending;
         if (token.id == -2) {
             c.answer.end(FinishReason::error, nonfinite_text(c));
-        } else if (token.id >= 0 && c.answer.plain()) {
+        } else if (token.id >= 0 && c.answer.on_device()) {
             c.answer.accept({token.id, token.logprob, {}});
             c.on_host = false;
         } else if (carried_on) {
@@ -241,20 +279,41 @@ Status StepRunner::collect(const Flight& flight, bool carried_on) {
 }
 
 Status StepRunner::run_chosen(std::span<Choice* const> step) {
+    const bool defers = model_.overlaps();
+    const auto masked = [](const Choice& c) {  // min_tokens ends within a draft, or not
+        return c.answer.masks() || c.answer.masks(std::ssize(c.draft));
+    };
     std::vector<TokenRequest> requests;
-    for (const Choice* c : step)
-        for (int64_t i = 0; c->wants_row && i <= std::ssize(c->draft); ++i)
+    std::vector<HostRows> deferred;
+    for (Choice* c : step) {
+        if (!c->wants_row) continue;
+        const int64_t rows = std::ssize(c->draft) + 1;
+        if (defers && c->answer.on_device() && masked(*c)) deferred.push_back({c, std::ssize(requests), rows});
+        for (int64_t i = 0; i < rows; ++i) {
             requests.push_back(c->answer.token_request(i));
+            requests.back().deferred = !deferred.empty() && deferred.back().choice == c;
+        }
+    }
     std::vector<ChosenToken> chosen(requests.size());
     const Batch batch = batch_of(step);
-    NIBBLE_CHECK(model_.choose(batch, requests, chosen));
+    if (deferred.empty()) {
+        NIBBLE_CHECK(model_.choose(batch, requests, chosen));
+    } else {
+        NIBBLE_CHECK(model_.launch(batch, requests, {}));
+        const Status named = choose_deferred(deferred);
+        NIBBLE_CHECK(model_.collect(chosen));
+        NIBBLE_CHECK(named);
+    }
     // A choice goes to the host with all its rows where the device has left one of them.
     std::vector<HostRows> on_host;
     for (int64_t first = 0; Choice * c : step) {
         if (!c->wants_row) continue;
         const auto rows = std::span(chosen).subspan(static_cast<size_t>(first), c->draft.size() + 1);
-        if (!c->answer.plain() || std::ranges::any_of(rows, [](const ChosenToken& t) { return t.id == -1; })) {
-            on_host.push_back({c, first, std::ssize(rows)});
+        const int64_t at = std::exchange(first, first + std::ssize(rows));
+        if (c->answer.finished()) continue;
+        const bool left = std::ranges::any_of(rows, [](const ChosenToken& t) { return t.id == -1; });
+        if (left || !c->answer.on_device() || (!defers && masked(*c))) {
+            on_host.push_back({c, at, std::ssize(rows)});
         } else {
             follow_draft(*c, [&](int64_t i) {
                 const ChosenToken token = rows[static_cast<size_t>(i)];
@@ -262,7 +321,6 @@ Status StepRunner::run_chosen(std::span<Choice* const> step) {
                 c->answer.end(FinishReason::error, nonfinite_text(*c));
             });
         }
-        first += std::ssize(rows);
     }
     NIBBLE_CHECK(choose_on_host(on_host));
     return go_on(batch, step);

@@ -15,7 +15,8 @@ struct Flight {
         Choice* choice = nullptr;
         int64_t epoch = 0;  // of the choice: another one now, and the part is void
         bool wants_row = false;
-        int64_t before = 0;  // tokens that the answer had
+        int64_t before = 0;     // tokens that the answer had
+        bool deferred = false;  // its row waits for choose_deferred()
         bool valid() const { return epoch == choice->epoch && !choice->answer.finished(); }
     };
     std::vector<Part> parts;
@@ -37,8 +38,10 @@ public:
     // of prompts: until collect() the choices have a pending token. Those whose token another launch already carries on
     // may be left to the host (Choice::on_host): they are for the caller to compute again.
     bool launches(std::span<Choice* const> step) const;
-    Status launch(std::span<Choice* const> step, int64_t& wanted);
-    // While it is under way, and all tokens before it are known: what its rows may choose.
+    Status launch(std::span<Choice* const> step, Flight& flight);
+    // While it is the only one under way, and all tokens before it are known: masks and penalties go to the device.
+    Status choose_deferred(const Flight& flight);
+    // The same for what the host will choose.
     void prepare(const Flight& flight) const;
     Status collect(const Flight& flight, bool carried_on);
 
@@ -49,6 +52,7 @@ private:
         int64_t first = 0, rows = 1;
     };
     Status choose_on_host(std::span<const HostRows> list);
+    Status choose_deferred(std::span<const HostRows> list);
     Status run_logits(std::span<Choice* const> step);  // rows of logits come to the host
     Status run_chosen(std::span<Choice* const> step);  // tokens are chosen where the logits lie
     // The tokens of `step`, whose rows are `batch`, are known.

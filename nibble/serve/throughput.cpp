@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 namespace nibble {
 namespace {
@@ -38,6 +39,12 @@ Result<Throughput> measure_throughput(Engine& engine, const ThroughputLoad& load
         r.sampling.temperature = load.greedy ? 0.0f : 1.0f;
         r.sampling.seed = load.seed;
         r.sequence = static_cast<uint64_t>(i);
+        // Spread over the load.
+        const auto within = [&](double share) {
+            return std::floor(share * static_cast<double>(i + 1)) > std::floor(share * static_cast<double>(i));
+        };
+        if (within(load.masked)) r.bad_words = {{0}};
+        if (within(load.biased)) r.bias = {{0, 0.0f}};
     }
     Throughput t;
     std::string trouble;
@@ -64,6 +71,8 @@ Result<Throughput> measure_throughput(Engine& engine, const ThroughputLoad& load
     t.overlapped_steps = after.overlapped_steps - before.overlapped_steps;
     t.preemptions = after.preemptions - before.preemptions;
     t.draft_tokens = after.draft_tokens - before.draft_tokens;
+    t.deferred_rows = after.deferred_rows - before.deferred_rows;
+    t.host_rows = after.host_rows - before.host_rows;
     t.accepted_tokens = after.accepted_tokens - before.accepted_tokens;
     t.prompt_step_seconds = after.prompt_step_seconds - before.prompt_step_seconds;
     return t;

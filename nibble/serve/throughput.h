@@ -15,6 +15,9 @@ struct ThroughputLoad {
     int64_t period = 0;  // a prompt is its first `period` tokens again and again; 0: it does not repeat
     uint64_t seed = 1;   // of the prompts' random tokens
     bool greedy = true;  // else drawn by probability
+    // Shares of the requests. Masked: a word is forbidden, so that the host makes a mask for every token, as it does
+    // for grammars. Biased: with a logit_bias of 0.
+    double masked = 0, biased = 0;
 };
 
 struct Throughput {
@@ -24,7 +27,8 @@ struct Throughput {
     int64_t most_running = 0;
     int64_t preemptions = 0;
     int64_t draft_tokens = 0, accepted_tokens = 0;
-    double prompt_step_seconds = 0;  // of the steps that had rows of prompts
+    int64_t deferred_rows = 0, host_rows = 0;  // as EngineStats has them
+    double prompt_step_seconds = 0;            // of the steps that had rows of prompts
     double requests_per_second() const { return static_cast<double>(requests) / seconds; }
     double output_per_second() const { return static_cast<double>(output_tokens) / seconds; }
     double total_per_second() const { return static_cast<double>(input_tokens + output_tokens) / seconds; }

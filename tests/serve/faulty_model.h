@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <deque>
 #include <limits>
 #include <new>
@@ -52,23 +53,9 @@ public:
         const auto vocab = size_t(config().vocab);
         logits_.assign(requests.size() * vocab, 0.0f);
         NIBBLE_CHECK(forward(batch, logits_, nullptr));
-        std::vector<float> row(vocab), log_probs(vocab);
         for (size_t i = 0; i < requests.size(); ++i) {
-            row.assign(&logits_[i * vocab], &logits_[i * vocab] + vocab);
-            if (workspace().elementwise->first_nonfinite(row.data(), int64_t(vocab)) >= 0) {
-                chosen[i].id = -2;
-                continue;
-            }
-            workspace().elementwise->log_softmax(row.data(), int64_t(vocab), log_probs.data());
-            if (left_++ % every_ == 0) continue;
-            const TokenRequest& r = requests[i];
-            std::vector<int32_t> prompt;
-            for (const SeenToken& s : r.seen) prompt.push_back(s.id);
-            Sampler sampler(r.params, r.sequence, prompt);
-            for (const SeenToken& s : r.seen)
-                for (int32_t k = 0; k < s.answer; ++k) sampler.accept(s.id);
-            const int32_t id = sampler.sample(row, r.position);
-            chosen[i] = {id, log_probs[size_t(id)]};
+            EXPECT_TRUE(requests[i].mask.empty());
+            chosen[i] = requests[i].deferred ? ChosenToken{} : choose_from(int64_t(i), requests[i]);
         }
         return Ok{};
     }
@@ -83,6 +70,31 @@ public:
     }
     Workspace& workspace() const override { return inner_.workspace(); }
     std::string kernels() const override { return inner_.kernels(); }
+
+protected:
+    // What a device's sampler makes of a row of the last step.
+    ChosenToken choose_from(int64_t at, const TokenRequest& r) const {
+        const auto vocab = size_t(config().vocab);
+        std::vector<float> row(vocab), log_probs(vocab);
+        std::copy_n(logits_.begin() + at * config().vocab, vocab, row.begin());
+        if (workspace().elementwise->first_nonfinite(row.data(), int64_t(vocab)) >= 0) return {.id = -2};
+        workspace().elementwise->log_softmax(row.data(), int64_t(vocab), log_probs.data());
+        if (left_++ % every_ == 0) return {};
+        bool some = r.mask.empty();
+        for (size_t i = 0; i < vocab && !r.mask.empty(); ++i) {
+            const bool allowed = r.mask[i / 32] >> i % 32 & 1;
+            some = some || allowed;
+            if (!allowed) row[i] = -INFINITY;
+        }
+        if (!some) return {};
+        std::vector<int32_t> prompt;
+        for (const SeenToken& s : r.seen) prompt.push_back(s.id);
+        Sampler sampler(r.params, r.sequence, prompt);
+        for (const SeenToken& s : r.seen)
+            for (int32_t k = 0; k < s.answer; ++k) sampler.accept(s.id);
+        const int32_t id = sampler.sample(row, r.position);
+        return {id, log_probs[size_t(id)]};
+    }
 
 private:
     const LanguageModel& inner_;
@@ -128,6 +140,18 @@ public:
         newest_ = false;
         return Ok{};
     }
+    Status choose_deferred(std::span<const int64_t> rows, std::span<const TokenRequest> requests) const override {
+        if (under_way_.size() != 1) return fail("{} steps are under way", under_way_.size());
+        if (rows.size() != requests.size()) return fail("{} requests for {} rows", requests.size(), rows.size());
+        for (size_t i = 0; i < rows.size(); ++i) {
+            if (rows[i] < 0 || rows[i] >= std::ssize(last_)) return fail("no row {}", rows[i]);
+            EXPECT_EQ(last_[size_t(rows[i])].id, -1) << "it was not deferred";
+            last_[size_t(rows[i])] = choose_from(rows[i], requests[i]);
+            masked_ += !requests[i].mask.empty();
+        }
+        under_way_.back().chosen = last_;
+        return Ok{};
+    }
     Status collect(std::span<ChosenToken> chosen) const override {
         if (under_way_.empty()) return fail("no step is under way");
         const UnderWay step = std::move(under_way_.front());
@@ -142,6 +166,7 @@ public:
                   std::span<ChosenToken> chosen) const override {
         if (!under_way_.empty()) return fail("choose() beside a step under way");
         newest_ = true;
+        for (const TokenRequest& r : requests) EXPECT_FALSE(r.deferred);
         return Faulty::choose(batch, requests, chosen);
     }
     Status evaluate(const Batch& batch, std::span<float> logits) const override {
@@ -153,6 +178,7 @@ public:
         return Faulty::logits_of(row, logits);
     }
     int64_t carried() const { return carried_; }
+    int64_t masked() const { return masked_; }
 
 private:
     struct UnderWay {
@@ -162,7 +188,7 @@ private:
     mutable std::deque<UnderWay> under_way_;
     mutable std::vector<ChosenToken> last_;
     mutable bool newest_ = false;
-    mutable int64_t carried_ = 0;
+    mutable int64_t carried_ = 0, masked_ = 0;
 };
 
 }  // namespace nibble::test

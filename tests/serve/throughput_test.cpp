@@ -1,5 +1,6 @@
 #include "serve/throughput.h"
 
+#include "serve/faulty_model.h"
 #include "serve/run_requests.h"
 #include "serve/small_models.h"
 
@@ -28,6 +29,16 @@ TEST(Throughput, CountsEveryTokenOfEveryAnswer) {
         const auto steady = measure_steady_decode(*model, 3, 24, 5);
         ASSERT_TRUE(steady.ok()) << steady.error().message();
         EXPECT_GT(*steady, 0);
+        EXPECT_EQ(t->deferred_rows + t->host_rows, 0);
+        // Every second request masked on the device, every fourth with a bias.
+        const Overlapping device(*model, 1 << 30, 0);
+        const auto overlapping = make_engine(device, {.sequences = 3, .step_rows = 40, .context = 32});
+        const auto held =
+            measure_throughput(*overlapping, {.input = 20, .output = 7, .requests = 12, .masked = 0.5, .biased = 0.25});
+        ASSERT_TRUE(held.ok()) << held.error().message();
+        EXPECT_EQ(held->output_tokens, 12 * 7);
+        EXPECT_GE(held->deferred_rows, 3 * 7);
+        EXPECT_GE(held->host_rows, 3 * 7);
         EXPECT_FALSE(measure_throughput(*engine, {.input = 32, .output = 7, .requests = 1}).ok());
     }
 }

@@ -101,6 +101,7 @@ void DeviceBatch::add_requests(std::span<const TokenRequest> requests) {
     std::vector<cuda::SeenSlot> slots;
     for (const TokenRequest& r : requests) {
         rows.push_back(cuda::sample_row(r, std::ssize(slots)));
+        if (r.deferred) continue;
         for (const SeenToken& token : r.seen) slots.push_back({token});
     }
     requests_ = upload_.add(std::span<const cuda::SampleRow>(rows));

@@ -1,3 +1,4 @@
+#include "model/device/model_deferred.h"
 #include "model/device/model_guesses.h"
 
 #include "base/checked.h"

@@ -58,6 +58,7 @@ public:
     bool overlaps() const override { return true; }
     Status launch(const Batch& batch, std::span<const TokenRequest> requests,
                   std::span<const int64_t> carried) const override;
+    Status choose_deferred(std::span<const int64_t> rows, std::span<const TokenRequest> requests) const override;
     Status collect(std::span<ChosenToken> chosen) const override;
     bool predicts() const override { return predictor_.has_value(); }
     Status predict(const Batch& batch, std::span<const int32_t> rows, bool again,
@@ -113,6 +114,7 @@ private:
     // Embedding and all blocks, and what is left for the norm behind them.
     Result<cuda::AddNorm> queue_blocks(std::byte* x, DeviceStep& step) const;
     Status queue_choice(DeviceStep& step, float* logits, int64_t wanted, const Landing& landing) const;
+    struct Deferred;  // model_deferred.cpp
     // model_predict.cpp
     struct Guesses;
     Status reserve_states(DeviceStates& states, int64_t rows) const;
@@ -150,6 +152,7 @@ private:
     mutable std::map<GraphKey, std::pair<Graph, DeviceLogits>> graphs_;
     mutable int64_t graphs_moves_ = 0;  // memory_.moves() that graphs_ is for
     std::unique_ptr<Guesses> guesses_;  // where there is a predictor
+    mutable std::unique_ptr<Deferred> deferred_;
 };
 
 }  // namespace nibble

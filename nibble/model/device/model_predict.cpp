@@ -2,6 +2,7 @@
 // the last step left, or the last pass.
 #include "base/checked.h"
 #include "kernels/product_cuda.h"
+#include "model/device/model_deferred.h"
 #include "model/device/model_guesses.h"
 
 #include <algorithm>

@@ -41,16 +41,18 @@ class Checker : Kit {
 public:
     Checker(const Kit& kit, const ElementwiseKernels& ref) : Kit(kit), ref_(ref) {}
 
-    // Logits of this spread; `ties`: every value occurs many times.
-    Result<Check> choices(int64_t width, float sigma, bool ties);
+    // Logits of this spread; `ties`: every value occurs many times; share: of the tokens that masks allow, one in so
+    // many, in rows that were deferred; 0: no masks.
+    Result<Check> choices(int64_t width, float sigma, bool ties, int64_t share);
     Result<Check> refusals();
 
 private:
     const ElementwiseKernels& ref_;
 };
 
-Result<Check> Checker::choices(int64_t width, float sigma, bool ties) {
-    Check check{fmt::format("sample {} logits, spread {}{}", width, sigma, ties ? ", ties" : "")};
+Result<Check> Checker::choices(int64_t width, float sigma, bool ties, int64_t share) {
+    Check check{fmt::format("sample {} logits, spread {}{}{}", width, sigma, ties ? ", ties" : "",
+                            share > 0 ? fmt::format(", one of {} allowed", share) : "")};
     const DeviceArena::Mark mark = arena.mark();
     constexpr int64_t draws = 12;
     int64_t left_open = 0;
@@ -69,25 +71,62 @@ Result<Check> Checker::choices(int64_t width, float sigma, bool ties) {
             Sampler& sampler = samplers.emplace_back(params, static_cast<uint64_t>(t), prompt);
             for (int64_t i = 0; i < c.seen / 2; ++i) sampler.accept(static_cast<int32_t>(random() % uint64_t(width)));
         }
-        std::vector<cuda::SampleRow> rows;
+        // Masks, the last row first; of every third row none.
+        std::vector<cuda::SampleRow> rows, now;
         std::vector<cuda::SeenSlot> slots;
+        std::vector<int32_t> places;
+        std::vector<uint32_t> masks;
+        const auto allowed = [&](int64_t t, int64_t i) {
+            if (share == 0 || rows[size_t(draws - 1 - t)].mask < 0) return true;
+            return (masks[size_t(rows[size_t(draws - 1 - t)].mask * cuda::mask_pitch(width) + i / 32)] >> i % 32 & 1) !=
+                   0;
+        };
         for (int64_t t = 0; t < draws; ++t) {
+            TokenRequest request = samplers[size_t(t)].request(1000 + t);
+            if (share == 0) {
+                rows.push_back(cuda::sample_row(request, std::ssize(slots)));
+                for (const SeenToken& s : request.seen) slots.push_back({s});
+            } else {
+                request.deferred = true;
+                now.push_back(cuda::sample_row(request, 0));
+            }
+        }
+        for (int64_t t = draws - 1; share > 0 && t >= 0; --t) {
             const TokenRequest request = samplers[size_t(t)].request(1000 + t);
             rows.push_back(cuda::sample_row(request, std::ssize(slots)));
             for (const SeenToken& s : request.seen) slots.push_back({s});
+            places.push_back(static_cast<int32_t>(t));
+            if (t % 3 == 2) continue;
+            rows.back().mask = static_cast<int32_t>(std::ssize(masks) / cuda::mask_pitch(width));
+            masks.resize(masks.size() + size_t(cuda::mask_pitch(width)));
+            uint32_t* const mask = masks.data() + std::ssize(masks) - cuda::mask_pitch(width);
+            for (int64_t i = 0; i < width; ++i)
+                if (random() % uint64_t(share) == 0 || i == 5 * t % width) mask[i / 32] |= 1u << i % 32;
         }
         const DeviceArena::Mark inner = arena.mark();
         NIBBLE_TRY(float* device_logits, upload(logits));
         NIBBLE_TRY(const cuda::SampleRow* device_rows, upload(rows));
         NIBBLE_TRY(cuda::SeenSlot * device_slots, upload(slots));
         NIBBLE_TRY(std::byte * out, poisoned(draws * int64_t{sizeof(ChosenToken)}));
-        NIBBLE_CHECK(cuda::sample({.rows = draws,
-                                   .width = width,
-                                   .logits = device_logits,
-                                   .requests = device_rows,
-                                   .seen = device_slots,
-                                   .out = reinterpret_cast<ChosenToken*>(out)},
-                                  true, stream));
+        cuda::Sampling sampling{.rows = draws,
+                                .width = width,
+                                .logits = device_logits,
+                                .requests = device_rows,
+                                .seen = device_slots,
+                                .out = reinterpret_cast<ChosenToken*>(out)};
+        if (share > 0) {
+            NIBBLE_TRY(sampling.requests, upload(now));
+            NIBBLE_CHECK(cuda::sample(sampling, true, stream));
+            NIBBLE_TRY(const auto open, download<ChosenToken>(out, draws));
+            NIBBLE_TRY(const auto kept, download<float>(device_logits, draws * width));
+            for (const ChosenToken& token : open)
+                if (token.id != -1) check.note(fmt::format("a deferred row has token {}", token.id));
+            if (kept != logits) check.note("deferred rows have other logits");
+            sampling.requests = device_rows;
+            NIBBLE_TRY(sampling.places, upload(places));
+            NIBBLE_TRY(sampling.masks, upload(masks));
+        }
+        NIBBLE_CHECK(cuda::sample(sampling, share == 0, stream));
         NIBBLE_TRY(const auto chosen, download<ChosenToken>(out, draws));
         NIBBLE_TRY(const auto after, download<float>(device_logits, draws * width));
         arena.release(inner);
@@ -101,6 +140,8 @@ Result<Check> Checker::choices(int64_t width, float sigma, bool ties) {
         for (int64_t t = 0; t < draws; ++t, ++check.compared) {
             float* row = logits.data() + t * width;
             ref_.log_softmax(row, width, log_probs.data());
+            for (int64_t i = 0; i < width; ++i)
+                if (!allowed(t, i)) row[i] = -INFINITY;
             const int32_t want = samplers[size_t(t)].sample({row, size_t(width)}, 1000 + t);
             const ChosenToken got = chosen[size_t(t)];
             if (got.id == -1) {
@@ -144,6 +185,23 @@ Result<Check> Checker::refusals() {
                                .out = reinterpret_cast<ChosenToken*>(out)},
                               false, stream));
     NIBBLE_TRY(const auto got, download<ChosenToken>(out, 5));
+    // Masks that allow nothing, in a row that is finite and in one that is not.
+    std::vector<cuda::SampleRow> held(2);
+    held[0].mask = held[1].mask = 0;
+    NIBBLE_TRY(const cuda::SampleRow* device_held, upload(held));
+    NIBBLE_TRY(const int32_t* places, upload(std::vector<int32_t>{4, 1}));
+    NIBBLE_TRY(const uint32_t* masks, upload(std::vector<uint32_t>(size_t(cuda::mask_pitch(width)))));
+    NIBBLE_TRY(std::byte * other, poisoned(5 * int64_t{sizeof(ChosenToken)}));
+    NIBBLE_CHECK(cuda::sample({.rows = 2,
+                               .width = width,
+                               .logits = device_logits,
+                               .requests = device_held,
+                               .out = reinterpret_cast<ChosenToken*>(other),
+                               .places = places,
+                               .masks = masks},
+                              false, stream));
+    NIBBLE_TRY(const auto none, download<ChosenToken>(other, 5));
+    if (none[4].id != -1 || none[1].id != -2) check.note("a mask without tokens");
     std::vector<float> row(static_cast<size_t>(width), 1.5f);
     const int32_t want[5] = {-2, -2, -2, -1, Sampler({.seed = 4}, 0, {}).sample(row, 0)};
     for (size_t i = 0; i < 5; ++i, ++check.compared)
@@ -163,8 +221,10 @@ Result<std::vector<Check>> check_sampling(const Kit& kit) {
                                              {1000, 1.0f, false},
                                              {17, 4.0f, false},
                                              {50257, 2.0f, true}}) {
-        NIBBLE_TRY(Check c, checker.choices(width, sigma, ties));
-        checks.push_back(std::move(c));
+        for (const int64_t share : {0, 3, 5000}) {
+            NIBBLE_TRY(Check c, checker.choices(width, sigma, ties, share));
+            checks.push_back(std::move(c));
+        }
     }
     NIBBLE_TRY(Check c, checker.refusals());
     checks.push_back(std::move(c));

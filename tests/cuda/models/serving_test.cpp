@@ -97,6 +97,64 @@ TEST_P(CudaServing, ALaunchThatCarriesTokensOnIsTheStepThatKnowsThem) {
     EXPECT_FALSE(model.collect(chosen).ok());
 }
 
+// A device's model that hands over logits: every token is chosen by the host.
+class HandsOverLogits : public LanguageModel {
+public:
+    explicit HandsOverLogits(const DeviceModel& inner) : inner_(inner) {}
+    const ModelConfig& config() const override { return inner_.config(); }
+    Result<std::unique_ptr<KvPool>> make_pool(int64_t tokens, int64_t sequences) const override {
+        return inner_.make_pool(tokens, sequences);
+    }
+    std::vector<StateLayout> states() const override { return inner_.states(); }
+    Result<int64_t> free_bytes(int64_t rows, int64_t wanted) const override { return inner_.free_bytes(rows, wanted); }
+    Status forward(const Batch& batch, std::span<float> logits, Observer* observer) const override {
+        return inner_.forward(batch, logits, observer);
+    }
+    Workspace& workspace() const override { return inner_.workspace(); }
+    std::string kernels() const override { return inner_.kernels(); }
+
+private:
+    const DeviceModel& inner_;
+};
+
+// Answers that are held to a language, with bad words, with penalties, and free ones, in one batch: masks and penalties
+// go to the device while it computes, no row of logits comes to the host, and steps overlap as if all were free.
+TEST_P(CudaServing, WhatAnswersAreHeldToIsAppliedOnTheDeviceAsOnTheHost) {
+    const auto model = load();
+    ASSERT_TRUE(model.ok()) << model.error().message();
+    const HandsOverLogits host(**model);
+    std::vector<Request> requests;
+    for (int32_t k = 0; k < 48; ++k) {
+        Request& r = requests.emplace_back();
+        for (int32_t i = 0; i < 20 + 7 * k; ++i) r.prompt.push_back((i % (9 + k) * 131 + 17 * k + 3) % 8000);
+        r.max_tokens = 60;
+        r.sampling = {.temperature = k % 2 == 0 ? 0.0f : 0.9f, .seed = uint64_t(k)};
+        if (k % 5 == 1) r.sampling.top_k = 40, r.sampling.top_p = 0.95f;
+        if (k % 7 == 2) r.sampling.repetition_penalty = 1.2f, r.sampling.frequency_penalty = 0.3f;
+        if (k % 8 == 3) r.bad_words = {{k}, {17, 20}, {4000 + k}};
+        if (k % 8 == 5) r.allowed = {5, 100 * k % 8192, 8191, 4000 + k};
+        if (k % 6 == 4) r.eos = {int32_t(k * 100)}, r.min_tokens = 20;
+        if (k % 3 != 0)
+            r.constraint = std::make_shared<ToyConstraint>(
+                ToyLanguage{.vocab = 8192, .seed = uint32_t(k), .share = k % 4 == 1 ? 4000 : 2 + k, .length = 30 + k});
+        if (r.constraint) r.bad_words.clear(), r.allowed.clear();
+    }
+    for (const int64_t drafts : {0, 3}) {
+        const EngineOptions options{.sequences = 32, .step_rows = 512, .kv_memory = int64_t{1} << 30, .drafts = drafts};
+        const auto on_device = make_engine(**model, options), on_host = make_engine(host, options);
+        const auto got = run_all(*on_device, requests), want = run_all(*on_host, requests);
+        for (size_t i = 0; i < requests.size(); ++i) {
+            EXPECT_EQ(got[i].choices, want[i].choices) << i << " with drafts of " << drafts << got[i].error;
+            EXPECT_NE(got[i].choices[0].finish, FinishReason::error) << got[i].error;
+        }
+        const EngineStats s = on_device->stats();
+        EXPECT_GT(s.deferred_rows, 1000);
+        EXPECT_LT(s.host_rows, s.deferred_rows / 50);  // bins that are too full, see sampling_cuda.h
+        EXPECT_GT(drafts > 0 ? s.draft_tokens : s.overlapped_steps - s.steps * 3 / 4, 0);
+        EXPECT_EQ(on_host->stats().deferred_rows, 0);
+    }
+}
+
 // Guesses of prediction layers on a GPU: the answers are those without, and small models whose layers know what follows
 // guess as the CPU's do.
 class CudaPrediction : public testing::TestWithParam<bool> {

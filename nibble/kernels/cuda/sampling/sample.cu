@@ -1,5 +1,6 @@
 // Sampling: a cluster of eight thread blocks per row; see kernels/sampling_cuda.h. Block 0 of a cluster decides, the
-// others count and collect for it. Logits are read past the first-level caches: penalties change them under way.
+// others count and collect for it. Logits are read past the first-level caches: penalties change them under way. Masked
+// tokens are passed over wherever a token could be chosen, and nowhere else: the log-probability is of all tokens.
 #include "kernels/cuda/common/elementwise.cuh"
 #include "kernels/cuda/sampling/sampling_launch.h"
 
@@ -73,13 +74,20 @@ __device__ int first_hit(bool hit, int index, Shared& s) {
     return s.found;
 }
 
+// Masked: rows may have masks.
+template <bool Masked>
 struct Row {
     const SampleArgs& args;
     Shared& s;
     cg::cluster_group cluster;
     SampleRow p;
     float* x;
+    const uint32_t* mask;  // null: every token may follow
     int rank, thread;
+
+    __device__ bool allowed(int64_t i) const {
+        return !Masked || !mask || (__ldg(mask + i / 32) >> (i % 32) & 1u) != 0;
+    }
 
     // Eight loads are on their way before f, which may store, sees the first.
     template <class Each>
@@ -177,7 +185,7 @@ struct Row {
     // Where nothing is sorted: through the tokens by id. The token, in block 0.
     __device__ int draw_by_id(float largest, float lowest, u64 bits) const {
         const auto weight = [&](int64_t i) -> u64 {
-            if (i >= args.width) return 0;
+            if (i >= args.width || !allowed(i)) return 0;
             const float v = __ldcg(x + i) / p.temperature;
             return v < lowest ? 0 : weight_of(v, largest);
         };
@@ -218,9 +226,9 @@ struct Row {
         s.counts[thread] = 0, s.weights[thread] = 0;
         if (thread == 0) s.candidates = 0;
         __syncthreads();
-        each([&](int64_t, float logit) {
+        each([&](int64_t i, float logit) {
             const float v = logit / p.temperature, below = largest - v;
-            if (v < lowest || !(below < 32.0f)) return;
+            if (v < lowest || !(below < 32.0f) || !allowed(i)) return;
             const int bin = static_cast<int>(below * 32.0f);
             atomicAdd(&s.counts[bin], 1u);
             atomicAdd(&s.weights[bin], weight_of(v, largest));
@@ -239,7 +247,7 @@ struct Row {
         Shared& to = of(0);
         each([&](int64_t i, float logit) {
             const float v = logit / p.temperature, below = largest - v;
-            if (v < lowest || !(below < 32.0f) || static_cast<int>(below * 32.0f) != bin) return;
+            if (v < lowest || !(below < 32.0f) || static_cast<int>(below * 32.0f) != bin || !allowed(i)) return;
             const int place = atomicAdd(&to.candidates, 1);
             // ~key_of: the smaller, the likelier; ~index becomes the index.
             if (place < most_candidates) to.list.keys[place] = ~key_of(v, static_cast<uint32_t>(i));
@@ -346,21 +354,28 @@ struct Row {
     }
 };
 
+template <bool Masked>
 __global__ void __cluster_dims__(blocks, 1, 1) __launch_bounds__(threads)
     sample_kernel(const __grid_constant__ SampleArgs args) {
     extern __shared__ __align__(16) uint8_t memory[];
     start(args.overlap);
-    const int64_t at = blockIdx.x / blocks;
+    const SampleRow& request = args.requests[blockIdx.x / blocks];
+    const int64_t at = Masked ? args.places[blockIdx.x / blocks] : blockIdx.x / blocks;
     const cg::cluster_group cluster = cg::this_cluster();
-    const Row row{args,
-                  *reinterpret_cast<Shared*>(memory),
-                  cluster,
-                  args.requests[at],
-                  args.logits + at * args.width,
-                  static_cast<int>(cluster.block_rank()),
-                  static_cast<int>(threadIdx.x)};
+    const Row<Masked> row{args,
+                          *reinterpret_cast<Shared*>(memory),
+                          cluster,
+                          request,
+                          args.logits + at * args.width,
+                          Masked && request.mask >= 0 ? args.masks + request.mask * mask_pitch(args.width) : nullptr,
+                          static_cast<int>(cluster.block_rank()),
+                          static_cast<int>(threadIdx.x)};
     if (blockIdx.x == 0)
         for (int64_t i = threadIdx.x; i < args.word_count; i += threads) args.words_out[i] = args.words[i];
+    if (!Masked && row.p.mask == deferred_row) {
+        if (row.rank == 0 && row.thread == 0) args.out[at] = {-1, 0.0f};
+        return;
+    }
     u64 best = 0;
     row.each([&](int64_t i, float logit) {
         if (args.round) row.x[i] = logit = rounded(logit);
@@ -376,17 +391,17 @@ __global__ void __cluster_dims__(blocks, 1, 1) __launch_bounds__(threads)
     }
     const float largest = value_of(static_cast<uint32_t>(best >> 32));
     row.sum_exponentials(largest);
-    if (row.p.seen > 0) {
-        row.penalize();
+    if (row.p.seen > 0) row.penalize();
+    if (row.p.seen > 0 || row.mask) {
         u64 again = 0;
         row.each([&](int64_t i, float logit) {
             const u64 key = key_of(logit, static_cast<uint32_t>(i));
-            again = key > again ? key : again;
+            if (key > again && row.allowed(i)) again = key;
         });
         best = row.largest_key(again, 1);
     }
-    int id = static_cast<int>(~static_cast<uint32_t>(best));
-    if (row.p.temperature > 0.0f) {
+    int id = best == 0 ? -1 : static_cast<int>(~static_cast<uint32_t>(best));
+    if (row.p.temperature > 0.0f && best != 0) {
         const float top = value_of(static_cast<uint32_t>(best >> 32)) / row.p.temperature, lowest = top + row.p.lowest;
         const u64 bits = sampling_bits(row.p.seed, row.p.sequence, row.p.position);
         __syncthreads();  // exponentials and candidates share memory
@@ -420,10 +435,10 @@ cudaError_t launch_carry(const CarriedToken* list, int64_t count, const ChosenTo
 
 cudaError_t launch_sample(const SampleArgs& args, cudaStream_t stream) {
     constexpr int bytes = sizeof(Shared);
-    if (const cudaError_t code =
-            cudaFuncSetAttribute(sample_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes))
+    const auto kernel = args.places ? sample_kernel<true> : sample_kernel<false>;
+    if (const cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes))
         return code;
-    return launch_kernel(sample_kernel, dim3(static_cast<unsigned>(args.rows * blocks)), threads, bytes, args, stream);
+    return launch_kernel(kernel, dim3(static_cast<unsigned>(args.rows * blocks)), threads, bytes, args, stream);
 }
 
 }  // namespace nibble::cuda

@@ -14,6 +14,8 @@ Status sample(const Sampling& s, bool overlap, const Stream& stream) {
                                       .requests = s.requests,
                                       .seen = s.seen,
                                       .out = s.out,
+                                      .places = s.places,
+                                      .masks = s.masks,
                                       .words = s.words,
                                       .words_out = s.words_out,
                                       .word_count = s.word_count,

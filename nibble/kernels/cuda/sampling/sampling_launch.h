@@ -12,6 +12,8 @@ struct SampleArgs {
     const SampleRow* requests = nullptr;
     SeenSlot* seen = nullptr;
     ChosenToken* out = nullptr;
+    const int32_t* places = nullptr;  // with masks
+    const uint32_t* masks = nullptr;
     const int32_t* words = nullptr;
     int32_t* words_out = nullptr;
     int64_t word_count = 0;
