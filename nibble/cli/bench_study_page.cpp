@@ -64,8 +64,6 @@ std::string load_cells(const Json& load, const Json& first) {
     const double of_first = rate / number_of(first, "output_tokens_per_second");
     return number_cell(std::to_string(clients), double(clients)) + number_cell(fmt::format("{:.1f}", rate), rate) +
            number_cell(fmt::format("{:.2f}", of_first), of_first) +
-           number_cell(fmt::format("{:.2f}", number_of(load, "requests_per_second")),
-                       number_of(load, "requests_per_second")) +
            cell(itl > 0 ? fmt::format("{:.1f}", 1e3 / itl) : "") + trio("ttft_ms") + trio("tpot_ms");
 }
 
@@ -189,7 +187,7 @@ std::string study_page(const Json& study) {
                                clients, ttft) +
                         "</section>\n<section><h2>All loads</h2>" +
                         table("sortable",
-                              {"<checkpoint", "clients", "tokens/s", "of " + text_of(all[0], "name"), "requests/s",
+                              {"<checkpoint", "clients", "tokens/s", "of " + text_of(all[0], "name"),
                                "tokens/s of a client", "TTFT ms p50 / p90 / p99", "TPOT ms p50 / p90 / p99"},
                               loads) +
                         "</section>\n");
