@@ -66,10 +66,11 @@ struct TokenRequest {
     uint64_t sequence = 0;
     int64_t position = 0;
     std::span<const SeenToken> seen;  // empty where nothing is penalized; every id once
+    bool sampled_logprob = false;     // of ChosenToken: of the distribution that is drawn from; nothing is penalized
 };
 struct ChosenToken {
     int32_t id = -1;    // -1: the device leaves this row to the host's sampler
-    float logprob = 0;  // of the raw distribution: before penalties, temperature and filters
+    float logprob = 0;  // of the raw distribution: before penalties, temperature and filters; or as the request says
 };
 
 }  // namespace nibble

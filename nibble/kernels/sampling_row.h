@@ -3,9 +3,22 @@
 
 #include "kernels/sampling.h"
 
+#include <cmath>
+
 namespace nibble::cuda {
 
 inline constexpr int most_candidates = 4096;  // of a bin, see sampling_cuda.h
+
+// The distribution that tokens are drawn from, without penalties: of logits divided by the temperature, of those that
+// the filters keep (kernels/token_filter.h, restrict()).
+struct Drawn {
+    float temperature = 1, top_p = 1, lowest = -INFINITY;  // lowest: log(min_p)
+    int32_t top_k = 0;
+
+    NIBBLE_HD bool filters() const { return top_k > 0 || top_p < 1 || lowest > -INFINITY; }
+    NIBBLE_HD bool raw() const { return temperature == 1 && !filters(); }
+};
+Drawn drawn_from(const SamplingParams& params);  // of temperature 0 the raw one
 
 // A TokenRequest in device memory.
 struct SampleRow {
@@ -13,7 +26,7 @@ struct SampleRow {
     float repetition = 1, presence = 0, frequency = 0;
     int32_t top_k = 0;
     int32_t first_seen = 0, seen = 0;  // in Sampling::seen
-    int32_t unused = 0;
+    int32_t scored = 0;                // the log-probability is that of Drawn
     uint64_t seed = 0, sequence = 0;
     int64_t position = 0;
 };

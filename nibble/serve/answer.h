@@ -31,10 +31,12 @@ public:
         if (!finished()) rules_.prepare(vocab, generated(), constraint_.get());
     }
     // Whether the request of the next token says all, so that a device may choose it.
-    bool plain() const {
-        return !rules_.touch(generated()) && request_->top_logprobs < 0 && !request_->sampled_logprobs;
+    bool plain() const { return !rules_.touch(generated()) && request_->top_logprobs < 0; }
+    TokenRequest token_request(int64_t ahead = 0) const {
+        TokenRequest r = sampler_.request(std::ssize(tokens_) + ahead);
+        r.sampled_logprob = request_->sampled_logprobs;
+        return r;
     }
-    TokenRequest token_request(int64_t ahead = 0) const { return sampler_.request(std::ssize(tokens_) + ahead); }
     void accept(GeneratedToken token);
     // Shortens a draft to what the constraint lets follow.
     void trim(std::vector<int32_t>& draft) const;
