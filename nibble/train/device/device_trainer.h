@@ -52,8 +52,9 @@ public:
     Result<Format> codes_format(int64_t steps) override;
     Result<std::unique_ptr<TrainedCodes>> trained_codes(int64_t steps) override;
     Result<std::shared_ptr<const LanguageModel>> serving() override;
-    // As serving(), in the precision of DeviceTrainerOptions::generation, of the parameters as they were when the
-    // trainer was created or generation was renewed. An FP8 cache that training does not read is this model's.
+    // As serving(), in the precision of DeviceTrainerOptions::generation. Its products' operands are those of when the
+    // trainer was created or generation was renewed; embedding and vectors are the trainer's, always the newest. An FP8
+    // cache that training does not read is this model's.
     Result<std::shared_ptr<const LanguageModel>> generating();
     Status renew_generation();
     bool generation_sees_neighbours() const { return generation_ && generation_->recipe().sees_neighbours(); }

@@ -98,7 +98,9 @@ public:
     // log p of a token; -inf where it is left out, NaN where largest() is.
     __device__ float log_prob(int i, double sum) const {
         if (!keeps(i)) return -INFINITY;
-        return (value(i) - largest_) - static_cast<float>(log(sum));
+        // largest_ may be 0 where the host's, of the tokens that are kept, is -0, and -0 - 0 is -0.
+        const float v = value(i), below = v == largest_ ? 0.0f : v - largest_;
+        return below - static_cast<float>(log(sum));
     }
 
 private:
