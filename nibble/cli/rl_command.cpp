@@ -138,9 +138,9 @@ int64_t row_tokens_on_gpu(const RlConfig& c) {
     return std::max(c.length, std::min(all, usual));
 }
 
-// The trainer, and the reference where the loss has a KL term.
+// The trainer, the reference where the loss has a KL term, and on a GPU what generates in another precision.
 Status open_trainer(const RlConfig& c, const RlFlags& flags, const DeviceChoice& device, const Checkpoint& checkpoint,
-                    RlJob& job, std::shared_ptr<ReferencePolicy>& reference) {
+                    RlJob& job, PolicyTrainerOptions& rollouts) {
     const bool compared = c.loss.kl_penalty > 0;
     const TrainerOptions options{.precision = c.precision,
                                  .optimizer = c.optimizer,
@@ -149,10 +149,6 @@ Status open_trainer(const RlConfig& c, const RlFlags& flags, const DeviceChoice&
                                  .sampling = c.generation.sampling(),
                                  .cache = c.generation.cache};
     if (device.cuda) {
-        if (c.generation.cache.format != KvFormat::none || c.generation.precision)
-            return fail(
-                "policy.generation: precision and kv_cache_dtype run on a CPU only; with --device {} leave them out",
-                flags.device);
         const int64_t answers = c.prompts * c.generations, of_update = c.train_batch > 0 ? c.train_batch : answers;
         const int64_t row = row_tokens_on_gpu(c);
         NIBBLE_TRY(auto trainer, DeviceTrainer::create(job.parameters,
@@ -161,15 +157,21 @@ Status open_trainer(const RlConfig& c, const RlFlags& flags, const DeviceChoice&
                                                         .rows = most_rollout_rows(of_update, c.length, row),
                                                         .seq = row,
                                                         .micro_batch = 1,
-                                                        .reference = compared},
+                                                        .reference = compared,
+                                                        .generation = c.generation.precision},
                                                        job.pool));
-        if (compared) reference = std::make_shared<DeviceReference>(*trainer);
+        if (c.generation.precision) {
+            NIBBLE_TRY(rollouts.generator, trainer->generating());
+            rollouts.renew_generator = [trainer = trainer.get()] { return trainer->renew_generation(); };
+        }
+        if (compared) rollouts.reference = std::make_shared<DeviceReference>(*trainer);
         job.trainer = std::move(trainer);
         return Ok{};
     }
     if (compared) {
-        NIBBLE_TRY(reference, FrozenPolicy::create(checkpoint, c.precision, flags.kernels, job.pool,
-                                                   static_cast<float>(c.generation.temperature), c.generation.cache));
+        NIBBLE_TRY(rollouts.reference,
+                   FrozenPolicy::create(checkpoint, c.precision, flags.kernels, job.pool,
+                                        static_cast<float>(c.generation.temperature), c.generation.cache));
     }
     NIBBLE_TRY(job.trainer, Trainer::create(job.parameters, options, job.pool));
     return Ok{};
@@ -196,8 +198,8 @@ Status open_job(RlConfig& c, const RlFlags& flags, const DeviceChoice& device, c
         options.sequences = 1024, options.memory_share = 0.5, options.row_tokens = row_tokens_on_gpu(c);
     }
     job.tokenizer = text.tokenizer;
-    NIBBLE_CHECK(open_trainer(c, flags, device, *checkpoint, job, options.reference));
-    if (c.generation.precision) {
+    NIBBLE_CHECK(open_trainer(c, flags, device, *checkpoint, job, options));
+    if (c.generation.precision && !device.cuda) {
         NIBBLE_TRY(job.generator, GenerationPolicy::create(job.parameters, *job.trainer, *c.generation.precision,
                                                            c.generation.cache, flags.kernels, job.pool));
         options.generator = job.generator->model();
@@ -361,6 +363,14 @@ void add_rl(CLI::App& app, RunCommand& run) {
                      "of --mismatch: bf16, fp8_block, mxfp8, nvfp4_row_scaled ...; may be given several times")
         ->needs(lab)
         ->allow_extra_args(false);
+    command->add_option("--kv", flags->lab.kv, "of --mismatch: the KV cache, bf16 or fp8 (under scales of the prompts)")
+        ->needs(lab)
+        ->check(CLI::IsMember({"bf16", "fp8"}));
+    command->add_option("--temperature", flags->lab.temperature, "of --mismatch: what is drawn from, and learned")
+        ->needs(lab)
+        ->check(CLI::Range(0.01, 100.0));
+    command->add_option("--top-p", flags->lab.top_p, "the same")->needs(lab)->check(CLI::Range(0.0001, 1.0));
+    command->add_option("--top-k", flags->lab.top_k, "the same; 0: off")->needs(lab)->check(CLI::Range(0, 1 << 20));
     command->add_option("--prompts", flags->lab.prompts, "of --mismatch")->needs(lab)->check(CLI::Range(1, 4096));
     CLI::Option* nemo = command
                             ->add_option("--from-nemo", flags->nemo,

@@ -44,13 +44,29 @@ Result<std::shared_ptr<Parameters>> lab_parameters(const MismatchFlags& flags, D
     return Parameters::copy(*checkpoint, published, pool).within(flags.model);
 }
 
+Result<TrainCache> lab_cache(const MismatchFlags& flags) {
+    TrainCache cache;
+    if (flags.kv == "fp8") cache.format = KvFormat::fp8;
+    if (flags.kv != "fp8" && flags.kv != "bf16") return fail("--kv {}: choose one of: bf16, fp8", flags.kv);
+    return cache;
+}
+
+MismatchOptions lab_options(const MismatchFlags& flags) {
+    return {.prompts = flags.prompts,
+            .sampling = {.temperature = static_cast<float>(flags.temperature),
+                         .top_k = flags.top_k,
+                         .top_p = static_cast<float>(flags.top_p)}};
+}
+
 Result<std::unique_ptr<TrainEngine>> lab_trainer(const MismatchFlags& flags, const DeviceChoice& device,
                                                  const TrainPrecision& precision, const MismatchOptions& options,
                                                  const std::optional<bool>& nudged_scale, ThreadPool& pool) {
+    NIBBLE_TRY(const TrainCache cache, lab_cache(flags));
     const bool fp32 = precision.recipe == TrainRecipe::fp32;
     NIBBLE_TRY(auto parameters, lab_parameters(flags, fp32 ? DType::f32 : DType::bf16, pool));
     if (nudged_scale) nudge(*parameters, *nudged_scale, pool);
-    const TrainerOptions like{.precision = precision, .kernels = flags.kernels};
+    const TrainerOptions like{
+        .precision = precision, .kernels = flags.kernels, .sampling = options.sampling, .cache = cache};
     std::unique_ptr<TrainEngine> trainer;
     if (device.cuda) {
         NIBBLE_TRY(
@@ -62,6 +78,7 @@ Result<std::unique_ptr<TrainEngine>> lab_trainer(const MismatchFlags& flags, con
     } else {
         NIBBLE_TRY(trainer, Trainer::create(std::move(parameters), like, pool));
     }
+    NIBBLE_CHECK(calibrate_lab(*trainer, options));
     return trainer;
 }
 
@@ -77,6 +94,8 @@ void print_lines(const std::string& recipe, const MismatchReport& report) {
     std::fflush(stdout);
 }
 
+enum class Control : uint8_t { code, scale, cache_scale };
+
 struct LabRun {
     const MismatchFlags& flags;
     const DeviceChoice& device;
@@ -85,7 +104,7 @@ struct LabRun {
     bool findings = false;
 
     Status run(const LabRecipe& recipe) {
-        const MismatchOptions options{.prompts = flags.prompts};
+        const MismatchOptions options = lab_options(flags);
         NIBBLE_TRY(const auto trainer, lab_trainer(flags, device, recipe.precision, options, {}, pool));
         NIBBLE_TRY(const auto own, trainer->serving());
         NIBBLE_TRY(const MismatchReport report, measure_mismatch(*trainer, own, options));
@@ -93,8 +112,11 @@ struct LabRun {
         findings |= report.promised && report.mismatches() > 0;
         Json lines = Json::array(), controls = Json::array();
         for (const MismatchLine& l : report.lines) lines.push_back(line_json(l));
-        for (const bool scale : {false, true}) NIBBLE_CHECK(control(recipe, scale, *trainer, controls));
+        for (const Control c : {Control::code, Control::scale, Control::cache_scale})
+            if (c != Control::cache_scale || trainer->cache_scales())
+                NIBBLE_CHECK(control(recipe, c, *trainer, controls));
         recipes.push_back({{"recipe", recipe.name},
+                           {"kv", flags.kv},
                            {"promised", report.promised},
                            {"tokens", report.tokens()},
                            {"mismatches", report.mismatches()},
@@ -104,12 +126,22 @@ struct LabRun {
     }
 
     // Another model generates: the lab must see it.
-    Status control(const LabRecipe& recipe, bool scale, TrainEngine& trainer, Json& controls) {
-        const MismatchOptions one{.prompts = std::min<int64_t>(flags.prompts, 16), .batches = {0}};
-        NIBBLE_TRY(const auto other, lab_trainer(flags, device, recipe.precision, one, scale, pool));
+    Status control(const LabRecipe& recipe, Control what, TrainEngine& trainer, Json& controls) {
+        MismatchOptions one = lab_options(flags);
+        one.prompts = std::min<int64_t>(flags.prompts, 16), one.batches = {0};
+        std::optional<bool> nudged;
+        if (what != Control::cache_scale) nudged = what == Control::scale;
+        NIBBLE_TRY(const auto other, lab_trainer(flags, device, recipe.precision, one, nudged, pool));
+        if (const CacheScales* cache = trainer.cache_scales()) {
+            std::vector<float> scales = cache->state();
+            if (what == Control::cache_scale) scales[1] *= 1.01f;  // of V in the first block
+            NIBBLE_CHECK(other->set_cache_scales(scales));
+        }
         NIBBLE_TRY(const auto generator, other->serving());
         NIBBLE_TRY(const MismatchReport report, measure_mismatch(trainer, generator, one));
-        const char* name = scale ? "one scale" : "one code";
+        const char* name = what == Control::code    ? "one code"
+                           : what == Control::scale ? "one scale"
+                                                    : "one scale of the KV cache";
         controls.push_back({{"control", name}, {"tokens", report.tokens()}, {"mismatches", report.mismatches()}});
         findings |= report.mismatches() == 0;
         if (!flags.json && !flags.quiet)

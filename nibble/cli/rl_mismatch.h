@@ -11,6 +11,9 @@ namespace nibble {
 struct MismatchFlags {
     std::string model, shape, device = "cpu", kernels;
     std::vector<std::string> recipes;  // empty: all that promise equal bits
+    std::string kv = "bf16";
+    double temperature = 1, top_p = 1;
+    int64_t top_k = 0;
     int64_t layers = 0, prompts = 72;
     int threads = 0;
     bool json = false, quiet = false;

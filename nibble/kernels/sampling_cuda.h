@@ -4,8 +4,9 @@
 //
 // A cluster of eight thread blocks per row. Tokens are counted in bins of 1/32 below the largest logit; of the few bins
 // in which top-k, top-p and the draw end, the tokens are sorted. A bin of more than `most_candidates` tokens is left to
-// the host (id -1). All functions queue work and return at once. kernels/cuda_absent/ implements this header in a build
-// without CUDA.
+// the host (id -1). A log-probability of the distribution that is drawn from is computed by a thread block for each
+// row, behind the draw, whatever the row holds. All functions queue work and return at once. kernels/cuda_absent/
+// implements this header in a build without CUDA.
 #pragma once
 
 #include "kernels/sampling_row.h"
@@ -23,6 +24,7 @@ struct Sampling {
     bool round = true;
     const SampleRow* requests = nullptr;  // [rows]; deferred rows keep their logits as they are and get id -1
     SeenSlot* seen = nullptr;
+    bool scored = false;  // a request has SampleRow::scored; needs `round`
     // [rows], memory of the device or page-locked memory of the host. id -2: the row holds a NaN or an infinity.
     ChosenToken* out = nullptr;
     // Choices from some rows alone: requests[i] is for row places[i] of logits and of out. null: for row i, and no mask

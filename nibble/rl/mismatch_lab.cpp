@@ -32,12 +32,16 @@ LabAnswers lab_prompts(const MismatchOptions& o, int64_t vocab) {
     return list;
 }
 
+bool is_raw(const SamplingParams& p) { return p.temperature == 1 && !p.filters(); }
+
 std::vector<Request> generating(const LabAnswers& prompts, const MismatchOptions& o) {
     std::vector<Request> list;
     for (size_t i = 0; i < prompts.size(); ++i) {
         Request& r = list.emplace_back();
         r.prompt = prompts[i].prompt;
+        r.sampling = o.sampling;
         r.sampling.seed = o.seed;
+        r.sampled_logprobs = !is_raw(o.sampling);
         r.sequence = i;
         r.max_tokens = o.answer;
     }
@@ -208,6 +212,18 @@ int64_t MismatchReport::tokens() const {
     return sum;
 }
 
+Status calibrate_lab(TrainEngine& trainer, const MismatchOptions& options) {
+    if (!trainer.cache_scales()) return Ok{};
+    std::vector<TrainBatch> rows;
+    for (LabAnswer& a : lab_prompts(options, trainer.config().vocab)) {
+        const auto seq = std::ssize(a.prompt);
+        rows.push_back({.rows = 1, .seq = seq, .tokens = std::move(a.prompt)});
+        rows.back().labels.assign(static_cast<size_t>(seq), -1);
+        rows.back().documents = {0};
+    }
+    return trainer.calibrate_cache(rows);
+}
+
 int64_t mismatch_row_tokens(const MismatchOptions& o) { return 4 * (o.longest_prompt + o.answer); }
 
 Result<MismatchReport> measure_mismatch(TrainEngine& trainer, const std::shared_ptr<const LanguageModel>& generator,
@@ -224,7 +240,8 @@ Result<MismatchReport> measure_mismatch(TrainEngine& trainer, const std::shared_
         const int64_t batch = some > 0 ? std::min(some, options.prompts) : options.prompts;
         if (batch == std::exchange(before, batch)) continue;
         for (const LabWay& way : lab_ways) {
-            if (way.preempted && batch < 4) continue;  // what runs alone has all the memory
+            if (way.preempted && batch < 4) continue;               // what runs alone has all the memory
+            if (way.scored && !is_raw(options.sampling)) continue;  // prompts have raw log-probabilities
             const bool is_first = report.lines.empty();
             int64_t events = 0;
             NIBBLE_TRY(const LabAnswers answers, answers_of(way, batch, generator, options, first, events)

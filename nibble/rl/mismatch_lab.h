@@ -3,6 +3,7 @@
 // see one token at a time, the number of tokens that differ is 0 (docs/rl.md).
 #pragma once
 
+#include "kernels/sampling.h"
 #include "train/train_engine.h"
 
 #include <memory>
@@ -17,6 +18,9 @@ struct MismatchOptions {
     int64_t answer = 80;           // tokens: enough to grow by more than the page that an engine sets aside
     uint64_t seed = 1;
     std::vector<int64_t> batches = {1, 7, 64, 0};  // answers that run together; 0: all
+    // What is drawn from, and the trainer's TrainerOptions::sampling; its seed is `seed`. Not the raw distribution: no
+    // way that scores prompts.
+    SamplingParams sampling;
 };
 
 struct MismatchLine {
@@ -41,6 +45,9 @@ struct MismatchReport {
 // not happen.
 Result<MismatchReport> measure_mismatch(TrainEngine& trainer, const std::shared_ptr<const LanguageModel>& generator,
                                         const MismatchOptions& options);
+
+// The first scales of an FP8 cache, of the lab's prompts; before serving().
+Status calibrate_lab(TrainEngine& trainer, const MismatchOptions& options);
 
 // Tokens of a training row in the lab.
 int64_t mismatch_row_tokens(const MismatchOptions& options);

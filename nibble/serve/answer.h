@@ -31,13 +31,20 @@ public:
         if (!finished()) rules_.mask(vocab, said(), constraint_.get());
     }
     // Whether token_request(), with a mask, says all that a device needs to choose the tokens.
-    bool on_device() const { return !rules_.biases() && request_->top_logprobs <= 0 && !request_->sampled_logprobs; }
+    bool on_device() const {
+        if (request_->sampled_logprobs && (rules_.masks(0) || request_->sampling.penalizes())) return false;
+        return !rules_.biases() && request_->top_logprobs <= 0;
+    }
     // Whether some token may not follow `ahead` tokens behind tokens().
     bool masks(int64_t ahead = 0) const { return rules_.masks(generated() + ahead); }
     // What may follow tokens() and each token of a draft that was trimmed; empty: every token. Behind the end of what
     // the constraint holds to, where nothing is chosen, it is empty, too.
     std::vector<std::vector<uint32_t>> masks_along(std::span<const int32_t> draft, int64_t vocab);
-    TokenRequest token_request(int64_t ahead = 0) const { return sampler_.request(std::ssize(tokens_) + ahead); }
+    TokenRequest token_request(int64_t ahead = 0) const {
+        TokenRequest r = sampler_.request(std::ssize(tokens_) + ahead);
+        r.sampled_logprob = request_->sampled_logprobs;
+        return r;
+    }
     void accept(GeneratedToken token);
     // Shortens a draft to what the constraint lets follow.
     void trim(std::vector<int32_t>& draft) const;

@@ -65,6 +65,15 @@ Status CacheScales::kv(const std::string& prefix, const float* k, const float* v
     return Ok{};
 }
 
+void CacheScales::add_row(std::span<const float> maxima) {
+    for (size_t b = 0; b < blocks_.size(); ++b) {
+        seen_[b].k.push_back(maxima[2 * b]);
+        seen_[b].v.push_back(maxima[2 * b + 1]);
+    }
+}
+
+void CacheScales::add_use(const Use& use) { use_.values += use.values, use_.clipped += use.clipped; }
+
 void CacheScales::renew() {
     for (size_t b = 0; b < blocks_.size(); ++b) {
         blocks_[b].k = cache_scale(seen_[b].k, how_, blocks_[b].k);

@@ -57,7 +57,12 @@ public:
     };
     const Use& last_use() const { return last_; }
 
-    // For checkpoints: k and v of every block, 0 where there are none yet. Error: of another model; nothing was changed.
+    // What kv() does, where somebody else has read a row: of every block the largest |k| and |v|; and of all rows.
+    void add_row(std::span<const float> maxima);
+    void add_use(const Use& use);
+
+    // For checkpoints: k and v of every block, 0 where there are none yet. Error: of another model; nothing was
+    // changed.
     std::vector<float> state() const;
     Status set_state(std::span<const float> state);
 

@@ -88,6 +88,9 @@ public:
     // Those of these rows (no labels are needed), whose forward passes leave no other trace; the model reads them.
     virtual Status calibrate_cache(std::span<const TrainBatch>) { return fail("there is no KV cache to calibrate"); }
 
+    // Scales as CacheScales::state() has them take the places of those in use.
+    virtual Status set_cache_scales(std::span<const float>) { return fail("there is no KV cache with scales"); }
+
     // With several ranks rank 0 alone calls this; the others serve it in their sync().
     virtual Result<TrainState> state() = 0;
     // Ranks meet here behind every step and at the end: rank 0 goes on, the others do until then what it needs of them.

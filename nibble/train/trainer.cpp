@@ -188,6 +188,12 @@ Status Trainer::calibrate_cache(std::span<const TrainBatch> batches) {
     return model_->renew();
 }
 
+Status Trainer::set_cache_scales(std::span<const float> state) {
+    if (!cache_) return fail("there is no KV cache with scales");
+    NIBBLE_CHECK(cache_->set_state(state));
+    return model_->renew();
+}
+
 // After forward_row(row, true): the row's gradient into the tree.
 Status Trainer::backward_row(const Row& row, std::span<const float> slopes, std::span<float> log_probs) {
     std::vector<float> dx(inputs_.back().size());

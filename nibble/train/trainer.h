@@ -94,6 +94,7 @@ public:
     }
     CacheScales* cache_scales() override { return cache_.get(); }
     Status calibrate_cache(std::span<const TrainBatch> batches) override;
+    Status set_cache_scales(std::span<const float> state) override;
     Status set_state(const StoredTrainState& state) override;
     std::vector<UnitLine> table() const override { return products_->table(); }
     std::vector<std::string> notes() const override;

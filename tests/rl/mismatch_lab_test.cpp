@@ -29,6 +29,35 @@ TEST(MismatchLab, RecipesThatPromiseItHaveNone) {
     }
 }
 
+// What is drawn from is what is learned, and both read the same cache; one other scale of it shows.
+TEST(MismatchLab, CachesAndTemperaturesToo) {
+    for (const auto& [format, sampling] : {std::pair<KvFormat, SamplingParams>{KvFormat::fp8, {}},
+                                           {KvFormat::none, {.temperature = 0.7f}},
+                                           {KvFormat::fp8, {.temperature = 1.3f, .top_k = 30, .top_p = 0.95f}}}) {
+        SCOPED_TRACE(fmt::format("{}, {}", kv_name(format), sampling.temperature));
+        ThreadPool pool(2);
+        const TrainerOptions options{.sampling = sampling, .cache = {.format = format}};
+        const auto trainer = small_trainer(pool, options), other = small_trainer(pool, options);
+        MismatchOptions lab = small_lab();
+        lab.sampling = sampling;
+        ASSERT_TRUE(calibrate_lab(*trainer, lab).ok());
+        ASSERT_TRUE(calibrate_lab(*other, lab).ok());
+        const auto report = measure_mismatch(*trainer, *trainer->serving(), lab);
+        ASSERT_TRUE(report.ok()) << report.error().message();
+        const bool raw = sampling.temperature == 1;
+        EXPECT_EQ(report->lines.size(), raw ? 2u * (4 + 5 + 5) : 2u * (3 + 4 + 4));  // prompts have no other scores
+        EXPECT_GT(report->tokens(), 10000);
+        EXPECT_EQ(report->mismatches(), 0);
+        if (format == KvFormat::none) continue;
+        std::vector<float> scales = trainer->cache_scales()->state();
+        scales[1] *= 1.01f;
+        ASSERT_TRUE(other->set_cache_scales(scales).ok());
+        const auto apart = measure_mismatch(*trainer, *other->serving(), lab);
+        ASSERT_TRUE(apart.ok()) << apart.error().message();
+        EXPECT_GT(apart->mismatches(), apart->tokens() / 20);
+    }
+}
+
 TEST(MismatchLab, AnotherModelShows) {
     for (const TrainPrecision& precision : {TrainPrecision{.recipe = TrainRecipe::bf16},
                                             TrainPrecision{.recipe = TrainRecipe::nvfp4, .row_scaled = true}})

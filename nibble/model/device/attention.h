@@ -34,6 +34,7 @@ public:
             .kv = kv_.shape, .q_heads = config_.heads, .softmax_scale = config_.scale, .window = config_.window};
     }
     const Rope* rope() const override { return config_.rope.dims > 0 ? &config_.rope : nullptr; }
+    DeviceKv* kv() override { return &kv_; }
 
 private:
     int64_t q_cols() const { return int64_t{config_.heads} * config_.head_dim; }

@@ -99,8 +99,10 @@ void DeviceBatch::add_pages(const Batch& batch, std::span<Sequence* const> seque
 void DeviceBatch::add_requests(std::span<const TokenRequest> requests) {
     std::vector<cuda::SampleRow> rows;
     std::vector<cuda::SeenSlot> slots;
+    scored_ = false;
     for (const TokenRequest& r : requests) {
         rows.push_back(cuda::sample_row(r, std::ssize(slots)));
+        scored_ |= rows.back().scored != 0;
         if (r.deferred) continue;
         for (const SeenToken& token : r.seen) slots.push_back({token});
     }

@@ -75,6 +75,7 @@ public:
     const int32_t* wanted_rows() const { return upload_.at<int32_t>(wanted_); }  // [batch.wanted()]
     int32_t* nonfinite() const { return upload_.at<int32_t>(nonfinite_); }       // [layers], INT32_MAX
     const cuda::SampleRow* requests() const { return upload_.at<cuda::SampleRow>(requests_); }
+    bool scored() const { return scored_; }  // a request has SampleRow::scored
     cuda::SeenSlot* seen() const { return upload_.at<cuda::SeenSlot>(seen_); }
     std::byte* base() const { return upload_.base(); }
 
@@ -103,6 +104,7 @@ private:
     int64_t tokens_ = 0, positions_ = 0, wanted_ = 0, nonfinite_ = 0, requests_ = 0, seen_ = 0;
     int64_t carried_ = 0, carried_count_ = 0;
     int32_t longest_ = 0;
+    bool scored_ = false;
     std::byte* pages_ = nullptr;
     int64_t page_stride_ = 0;
 };

@@ -18,6 +18,7 @@ public:
         return cuda::AttentionProblem{.kv = kv_.shape, .q_heads = config_.heads, .softmax_scale = config_.scale};
     }
     const Rope* rope() const override { return config_.rope.dims > 0 ? &config_.rope : nullptr; }
+    DeviceKv* kv() override { return &kv_; }
 
     // Its parts, for a trainer's pass. Inner norms: of q_in [rows, q_part] where there is q_b, of c_in [rows, kv_rank].
     DeviceStack& in() { return in_; }

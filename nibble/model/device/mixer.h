@@ -15,6 +15,8 @@
 
 namespace nibble {
 
+struct DeviceKv;
+
 class DeviceMixer {
 public:
     virtual ~DeviceMixer() = default;
@@ -32,6 +34,7 @@ public:
     // The attention problem of this mixer, without the sizes that a batch brings; no value: no attention.
     virtual std::optional<cuda::AttentionProblem> attention() const { return {}; }
     virtual const Rope* rope() const { return nullptr; }  // null: no rotary embedding
+    virtual DeviceKv* kv() { return nullptr; }            // null: none; a trainer's scales lie elsewhere
 };
 
 // Errors name the mixer or the tensor: a shape or a format for which there is no kernel.
@@ -41,8 +44,8 @@ Result<std::unique_ptr<DeviceMixer>> make_device_mixer(const ModelConfig& model,
 // A residual block on the device: h + post_norm(mixer(norm(h))).
 struct DeviceLayer {
     BlockConfig config;
-    const float* norm = nullptr;       // [hidden]
-    const float* post_norm = nullptr;  // [hidden]; null: none
+    const float* norm = nullptr;         // [hidden]
+    const float* post_norm = nullptr;    // [hidden]; null: none
     std::shared_ptr<DeviceMixer> mixer;  // of the layer and of its copies
 
     static Result<DeviceLayer> make(const ModelConfig& model, const Block& block, DeviceWeights& weights);

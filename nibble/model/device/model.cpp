@@ -353,7 +353,8 @@ Result<DeviceModel::DeviceLogits> DeviceModel::run(const Batch& batch, const Lan
                        step.pages,
                        batch_.base(),
                        step.rotary.empty() ? nullptr : step.rotary[0].second.cos,
-                       landing ? landing->memory.data() : nullptr};
+                       landing ? landing->memory.data() : nullptr,
+                       batch_.scored()};
     if (graphs_moves_ != memory_.moves()) graphs_.clear(), graphs_moves_ = memory_.moves();
     auto graph = graphs_.find(key);
     if (graph == graphs_.end()) {
@@ -455,6 +456,7 @@ Status DeviceModel::queue_choice(DeviceStep& step, float* logits, int64_t wanted
                              .logits = logits,
                              .requests = batch_.requests(),
                              .seen = batch_.seen(),
+                             .scored = batch_.scored(),
                              .out = tokens_in(landing),
                              .words = batch_.nonfinite(),
                              .words_out = reinterpret_cast<int32_t*>(landing.memory.data()),

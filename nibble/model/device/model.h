@@ -73,7 +73,7 @@ private:
     static constexpr int64_t landing_bytes = int64_t{1} << 20;
     static constexpr size_t most_graphs = 128;
     using GraphKey =
-        std::tuple<int64_t, int64_t, int64_t, const std::byte*, const std::byte*, const float*, const std::byte*>;
+        std::tuple<int64_t, int64_t, int64_t, const std::byte*, const std::byte*, const float*, const std::byte*, bool>;
 
     DeviceModel(DeviceInfo device, Stream stream, ModelConfig config);
     // A model whose parts are planned: sizes without memory.

@@ -5,6 +5,7 @@
 #include "kernels/train_cast_cuda.h"
 #include "kernels/train_codes_cuda.h"
 #include "model/device/step.h"
+#include "train/train_rules.h"
 
 namespace nibble {
 
@@ -15,6 +16,10 @@ inline float divisor_of(const CastRule& rule) { return rule.format == CastFormat
 inline int64_t in_arena(int64_t bytes) { return round_up(bytes, DeviceArena::alignment); }
 inline bool in_blocks(const CastRule& rule) {
     return rule.format == CastFormat::fp8_block || rule.format == CastFormat::fp8_block2;
+}
+// NVFP4 weights, all else BF16.
+inline bool weights_only(const UnitRules& r) {
+    return !r.eden && r.dy.format == CastFormat::bf16 && r.w_back.format == CastFormat::nvfp4;
 }
 inline int64_t eden_padded(int64_t n) { return round_up<int64_t>(n, eden_group); }
 

@@ -1,5 +1,6 @@
 #include "train/device/device_trainer.h"
 
+#include "kernels/label_loss_cuda.h"
 #include "kernels/product_cuda.h"
 #include "kernels/train_cuda.h"
 #include "kernels/train_moe_cuda.h"
@@ -27,14 +28,13 @@ double weight_of(const MicroBatch& m, size_t i) {
 
 Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create(std::shared_ptr<Parameters> parameters,
                                                              const DeviceTrainerOptions& options, ThreadPool& pool) {
-    if (options.train.precision.weights_only)
-        return fail("--device cuda: weights_only (NVFP4 weights under BF16 inputs) trains on a CPU only");
-    if (options.train.cache.format != KvFormat::none)
-        return fail("--device cuda trains with a KV cache of BF16; {} is for a CPU",
+    NIBBLE_CHECK(check(options.train.cache));
+    const bool cached = options.train.cache.format == KvFormat::fp8;
+    if (options.train.cache.format != KvFormat::none && !cached)
+        return fail("--device cuda trains with a KV cache of BF16 or fp8; {} is for a CPU",
                     kv_name(options.train.cache.format));
-    if (options.train.sampling.temperature != 1 || options.train.sampling.filters())
-        return fail("temperature {}, top-p {}, top-k {}: on a GPU only 1, 1 and 0 are built",
-                    options.train.sampling.temperature, options.train.sampling.top_p, options.train.sampling.top_k);
+    if (cached && options.train.ranks && options.train.ranks->size() > 1)
+        return fail("KV cache fp8: its scales see the rows of one process; use one process");
     NIBBLE_CHECK(check_device_precision(options.train.precision));
     NIBBLE_CHECK(check_plain_optimizer(options.train.optimizer));
     if (options.train.teacher) return fail("teacher: distillation runs on a CPU; use --device cpu");
@@ -47,11 +47,18 @@ Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create(std::shared_ptr<Par
     NIBBLE_CHECK(cuda::prepare_products(device));
     NIBBLE_CHECK(cuda::prepare_training(device));
     NIBBLE_CHECK(cuda::prepare_training_experts(device));
+    NIBBLE_CHECK(cuda::prepare_drawn_labels(device));
     NIBBLE_TRY(Stream stream, Stream::create(device.index));
     NIBBLE_TRY(TrainWeights weights,
-               TrainWeights::plan(parameters, config, options.train.precision, options.train.seed, pool));
+               TrainWeights::plan(parameters, config, options.train.precision, options.train.seed, pool, cached));
     std::unique_ptr<DeviceTrainer> made(new DeviceTrainer(std::move(parameters), options, std::move(device),
                                                           std::move(stream), std::move(weights), pool));
+    if (options.generation) {
+        NIBBLE_CHECK(check_device_precision(*options.generation));
+        // Seed 0: forward products draw no random numbers.
+        NIBBLE_TRY(TrainWeights own, TrainWeights::plan(made->parameters_, config, *options.generation, 0, pool));
+        made->generation_ = std::make_unique<TrainWeights>(std::move(own));
+    }
     NIBBLE_CHECK(made->allocate());
     return made;
 }
@@ -68,6 +75,7 @@ Status DeviceTrainer::allocate() {
     if (options_.micro_batch > rows)
         return fail("micro_batch: {} rows of {} that a rank has", options_.micro_batch, rows);
     NIBBLE_TRY(const DeviceMemory memory, device_memory(device_.index));
+    const bool cached = options_.train.cache.format == KvFormat::fp8;
     Status sized = Ok{};
     const auto sizes = [&](int64_t some, Recompute level) {
         TrainMemoryPlan plan{.micro_batch = some, .recompute = level};
@@ -77,7 +85,7 @@ Status DeviceTrainer::allocate() {
             {"states", 2 * weights_.shard_bytes(ranks_->shard())},
             {"gradients", buffers * weights_.master_bytes()},
             {"weights", weights_.published_bytes() + weights_.operand_bytes() + DeviceWeights::staging_bytes}};
-        auto pass = TrainPass::sizes(weights_, {some, seq, level}, device_);
+        auto pass = pass_sizes({some, seq, level});
         if (!pass.ok()) {
             sized = std::move(pass).error();
             return plan;
@@ -85,6 +93,9 @@ Status DeviceTrainer::allocate() {
         plan.items.insert(plan.items.end(), pass->begin(), pass->end());
         if (options_.reference)
             plan.items.push_back({"reference", reference_bytes() + passing_bytes + 2 * DeviceArena::alignment});
+        if (generation_)
+            plan.items.push_back({"weights of rollouts", generation_->operand_bytes() + DeviceWeights::staging_bytes});
+        if (cached) plan.items.push_back({"scales of K and V", DeviceCache::bytes(weights_.layers(), options_.rows)});
         plan.items.push_back({"norm", of_norm + 4 * some * seq + scalar_bytes});
         plan.items.push_back({"of other ranks", DeviceRanks::bytes(weights_.flat(), numbers, ranks_->rank(), size)});
         return plan;
@@ -100,7 +111,9 @@ Status DeviceTrainer::allocate() {
     plan_ = *std::move(plan);
     const AccumulationPlan order = AccumulationPlan::make((rows + plan_.micro_batch - 1) / plan_.micro_batch);
     NIBBLE_CHECK(weights_.load(order.buffers, ranks_->shard(), device_, stream_));
-    NIBBLE_TRY(pass_, TrainPass::create(weights_, {plan_.micro_batch, seq, plan_.recompute}, device_, stream_, pool_));
+    if (generation_) NIBBLE_CHECK(generation_->load_beside(weights_, device_, stream_));
+    if (cached) NIBBLE_CHECK(make_cache());
+    NIBBLE_CHECK(make_pass());
     NIBBLE_TRY(ends_, DeviceArena::create(device_.index, of_norm + 4 * plan_.micro_batch * seq + scalar_bytes +
                                                              4 * DeviceArena::alignment));
     NIBBLE_TRY(scalars_, ends_->allocate(scalar_bytes));
@@ -114,6 +127,14 @@ Status DeviceTrainer::allocate() {
     }
     NIBBLE_TRY(norm_workspace_, ends_->allocate(of_norm));
     return reserve_host(rows * seq);
+}
+
+Status DeviceTrainer::make_pass() {
+    const TrainPassShape shape{plan_.micro_batch, options_.seq, plan_.recompute};
+    NIBBLE_TRY(pass_, TrainPass::create(weights_, shape, device_, stream_, pool_));
+    pass_->draw_from(cuda::drawn_from(options_.train.sampling));
+    pass_->cache_in(cache_.get());
+    return Ok{};
 }
 
 Status DeviceTrainer::reserve_host(int64_t tokens) {
@@ -147,11 +168,14 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
     if (order.buffers > weights_.gradient_buffers())
         return fail("a step of {} micro-batches of {} rows: {} were planned for", pieces.size(), plan_.micro_batch,
                     (options_.rows / ranks_->size() + plan_.micro_batch - 1) / plan_.micro_batch);
+    if (const int64_t rows = pieces.back().first_row + pieces.back().rows; cache_ && rows > options_.rows)
+        return fail("a step of {} rows: {} were planned for", rows, options_.rows);
     NIBBLE_CHECK(use_device(device_.index));
     NIBBLE_CHECK(reserve_host(tokens));
     NIBBLE_TRY(const bool others, weights_.recipe().begin_step(step_, steps_, ranks_->rank() == 0, stream_));
     if (others) NIBBLE_CHECK(weights_.republish());
     NIBBLE_CHECK(weights_.recipe().draw(weights_.published(), stream_));
+    if (cache_) NIBBLE_CHECK(cache_->begin_step());
     auto* host = reinterpret_cast<float*>(landing_->data() + scalar_bytes);
     std::vector<float> slopes;
     for (size_t p = 0; p < pieces.size(); ++p) {
@@ -182,6 +206,7 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
         for (const auto& pair : order.pieces[p].adds) NIBBLE_CHECK(add(pair));
     }
     weights_.recipe().pause();
+    if (cache_) NIBBLE_CHECK(cache_->fetch(pieces.back().first_row + pieces.back().rows));
     for (const auto& pair : order.last) NIBBLE_CHECK(add(pair));
     result_ = order.result;
     NIBBLE_TRY(sum_, ranks_->add(weights_.gradient(result_), stream_));
@@ -204,6 +229,11 @@ Result<TrainStep> DeviceTrainer::finish(TrainStep step, std::span<const TrainBat
                                         const RowObjective* objective) {
     NIBBLE_CHECK(copy_to_host(landing_->data(), scalars_, scalar_bytes, stream_));
     NIBBLE_CHECK(ranks_->wait(stream_));
+    if (cache_) {
+        int64_t rows = 0;
+        for (const TrainBatch& b : batches) rows += b.rows;
+        cache_->take(rows, step.tokens);
+    }
     double squares = 0;
     std::memcpy(&squares, landing_->data(), sizeof squares);
     step.gradient_norm = std::sqrt(squares);
@@ -304,12 +334,18 @@ Result<TrainStep> DeviceTrainer::updated(TrainStep step, double learning_rate) {
             return fail("step {}: loss {}, gradient norm {}: not finite, nothing was changed", optimizer_steps_,
                         step.loss, step.gradient_norm);
         step.skipped = true;
+        if (cache_) cache_->scales().after_update(false);
         return step;
     }
     step.clip = clip_factor(step.gradient_norm, options_.train.optimizer.clip);
     ++optimizer_steps_;
     NIBBLE_TRY(const bool others, weights_.recipe().count_step(stream_));
     if (others) NIBBLE_CHECK(weights_.republish());
+    if (cache_) {
+        const std::vector<float> before = cache_->scales().state();
+        cache_->scales().after_update(true);
+        if (cache_->scales().state() != before) NIBBLE_CHECK(cache_was_renewed());
+    }
     return step;
 }
 
@@ -349,8 +385,10 @@ Status DeviceTrainer::log_probs(const TrainBatch& batch, std::span<float> out) {
     } else {
         std::memcpy(out.data(), landing_->data() + scalar_bytes, out.size_bytes());
     }
+    const bool filters = options_.train.sampling.filters();  // -inf: a label that they leave out
     for (size_t i = 0; i < out.size(); ++i)
-        if (!std::isfinite(out[i])) return fail("lm_head: a logit of row {} is not finite", i);
+        if (std::isnan(out[i]) || (std::isinf(out[i]) && !filters))
+            return fail("lm_head: a logit of row {} is not finite", i);
     return Ok{};
 }
 
@@ -391,6 +429,7 @@ Result<TrainState> DeviceTrainer::state() {
 Status DeviceTrainer::collect(TrainState& state) {
     NIBBLE_TRY(state, weights_.download());
     NIBBLE_TRY(state.recipe, weights_.recipe().state(stream_));
+    if (cache_) std::ranges::copy(cache_->scales().state(), std::back_inserter(state.recipe));
     state.optimizer_steps = optimizer_steps_;
     RankGroup* group = ranks_->group();
     if (!group) return Ok{};
@@ -440,7 +479,10 @@ Status DeviceTrainer::sync() {
 Result<bool> DeviceTrainer::any(bool mine) { return ranks_->group() ? ranks_->group()->any(mine) : Result<bool>(mine); }
 
 Status DeviceTrainer::set_state(const StoredTrainState& state) {
-    NIBBLE_CHECK(weights_.recipe().set_state(state.recipe, stream_));
+    const size_t of_cache = cache_ ? std::min(cache_->scales().state().size(), state.recipe.size()) : 0;
+    const auto end = state.recipe.end() - static_cast<ptrdiff_t>(of_cache);
+    if (cache_) NIBBLE_CHECK(set_cache_scales({end, state.recipe.end()}));
+    NIBBLE_CHECK(weights_.recipe().set_state({state.recipe.begin(), end}, stream_));
     for (size_t id = 0; id < parameters_->count(); ++id) {
         const std::span<float> master = parameters_->master(id);
         if (!master.empty()) std::memcpy(master.data(), state.masters[id].data(), master.size_bytes());
@@ -477,12 +519,14 @@ Status DeviceTrainer::reference_log_probs(std::span<const TrainBatch* const> row
     if (!reference_) return fail("the trainer keeps no reference");
     NIBBLE_CHECK(use_device(device_.index));
     NIBBLE_CHECK(swap_reference());
+    if (!reference_scales_.empty()) NIBBLE_CHECK(cache_->upload(reference_scales_));
     Status done = Ok{};
     for (size_t i = 0; done.ok() && i < rows.size(); ++i) {
         std::vector<float> of_row(rows[i]->tokens.size());
         done = log_probs(*rows[i], of_row);
         if (done.ok()) done = each(i, of_row);
     }
+    if (!reference_scales_.empty()) NIBBLE_CHECK(cache_->upload());
     NIBBLE_CHECK(swap_reference());
     return done;
 }

@@ -23,6 +23,8 @@ struct DeviceTrainerOptions {
     int64_t micro_batch = 0;    // rows; 0: what fits
     Recompute recompute = Recompute::automatic;
     bool reference = false;  // the first weights are kept
+    // Rollouts have operands of their own, of the same parameters: generating().
+    std::optional<TrainPrecision> generation;
 };
 
 class DeviceTrainer : public TrainEngine {
@@ -50,10 +52,21 @@ public:
     Result<Format> codes_format(int64_t steps) override;
     Result<std::unique_ptr<TrainedCodes>> trained_codes(int64_t steps) override;
     Result<std::shared_ptr<const LanguageModel>> serving() override;
+    // As serving(), in the precision of DeviceTrainerOptions::generation. Its products' operands are those of when the
+    // trainer was created or generation was renewed; embedding and vectors are the trainer's, always the newest. An FP8
+    // cache that training does not read is this model's.
+    Result<std::shared_ptr<const LanguageModel>> generating();
+    Status renew_generation();
+    bool generation_sees_neighbours() const { return generation_ && generation_->recipe().sees_neighbours(); }
+    CacheScales* cache_scales() override { return cache_ ? &cache_->scales() : nullptr; }
+    Status calibrate_cache(std::span<const TrainBatch> batches) override;
+    Status set_cache_scales(std::span<const float> state) override;
     Result<TrainState> state() override;
     Status sync() override;
     Result<bool> any(bool mine) override;
-    int64_t recipe_size() const override { return weights_.recipe().state_size(); }
+    int64_t recipe_size() const override {
+        return weights_.recipe().state_size() + (cache_ ? 2 * std::ssize(cache_->scales().blocks()) : 0);
+    }
     Status set_state(const StoredTrainState& state) override;
     std::vector<UnitLine> table() const override;
     std::vector<std::string> notes() const override;
@@ -73,6 +86,10 @@ private:
           stream_(std::move(stream)),
           weights_(std::move(weights)) {}
     Status allocate();
+    Status make_pass();
+    Result<std::vector<TrainMemoryPlan::Item>> pass_sizes(const TrainPassShape& shape) const;
+    Status make_cache();
+    Status cache_was_renewed();
     Result<TrainStep> run(std::span<const TrainBatch> batches, const RowObjective* objective);
     Result<TrainStep> finish(TrainStep step, std::span<const TrainBatch> batches, const RowObjective* objective);
     Result<TrainStep> updated(TrainStep step, double learning_rate);
@@ -92,7 +109,11 @@ private:
     DeviceInfo device_;
     Stream stream_;
     TrainWeights weights_;
+    std::unique_ptr<TrainWeights> generation_;  // operands of rollouts; null: those of training
     TrainMemoryPlan plan_;
+    std::unique_ptr<DeviceCache> cache_;  // null: of BF16
+    bool rounds_cache_ = false;           // layers of training or of rollouts keep K and V in E4M3
+    std::vector<float> reference_scales_;
     std::unique_ptr<TrainPass> pass_;
     std::optional<DeviceArena> ends_;  // log-probabilities, norm, clip factor
     float* log_probs_ = nullptr;       // of a micro-batch

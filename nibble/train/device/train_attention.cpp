@@ -1,5 +1,6 @@
 // kept: q, k and v before norms and rotary embedding, rounded to BF16; what attention gives.
 #include "model/device/attention.h"
+#include "train/device/device_cache.h"
 #include "train/device/train_mixer.h"
 
 #include <algorithm>
@@ -24,6 +25,8 @@ public:
 private:
     int64_t q_cols() const { return int64_t{config_.heads} * config_.head_dim; }
     int64_t kv_cols() const { return int64_t{config_.kv_heads} * config_.head_dim; }
+    cuda::RopeRows rope_rows(const std::byte* qkv, std::byte* q, std::byte* k, std::byte* v,
+                             const DeviceStep& step) const;
 
     std::string prefix_;
     float eps_ = 0;
@@ -31,6 +34,7 @@ private:
     const DeviceAttention* engine_ = nullptr;
     TrainLinear qkv_, out_;
     int64_t q_norm_ = 0, k_norm_ = 0;  // in the flat arrays
+    bool cached_ = false;
 };
 
 Result<std::unique_ptr<TrainMixer>> TrainAttention::make(const TrainMixerParts& parts, const AttentionConfig& config) {
@@ -40,6 +44,7 @@ Result<std::unique_ptr<TrainMixer>> TrainAttention::make(const TrainMixerParts& 
     t->eps_ = parts.model.norm_eps;
     t->config_ = config;
     t->engine_ = &engine;
+    t->cached_ = parts.cached;
     NIBBLE_TRY(t->qkv_, TrainLinear::of(parts.units[0], engine.in(), parts.vectors));
     t->out_ = TrainLinear(parts.units[1], engine.out(), parts.vectors);
     if (config.qk_norm) {
@@ -53,13 +58,34 @@ Result<std::unique_ptr<TrainMixer>> TrainAttention::make(const TrainMixerParts& 
 Result<TrainMixerSizes> TrainAttention::sizes(int64_t n) const {
     if (!cuda::has_attention_backward(config_.head_dim))
         return fail("--device cuda does not train heads of {} dimensions yet ({})", config_.head_dim, prefix_);
-    const int64_t wide = qkv_.rows(), heads = q_cols();
+    const int64_t wide = qkv_.rows(), heads = q_cols(), cached = cached_ ? 2 * whole(2 * n * kv_cols()) : 0;
     return TrainMixerSizes{
         .kept = {2 * n * wide, 2 * n * heads},
-        .forward = whole(2 * n * wide) + whole(qkv_.rounded_bytes(n)) + whole(2 * n * heads),
-        .backward = 2 * whole(2 * n * heads) + 2 * whole(2 * n * kv_cols()) + whole(2 * n * wide) +
+        .forward = whole(2 * n * wide) + whole(qkv_.rounded_bytes(n)) + whole(2 * n * heads) + cached,
+        .backward = 2 * whole(2 * n * heads) + 2 * whole(2 * n * kv_cols()) + whole(2 * n * wide) + cached +
                     whole(cuda::attention_backward_workspace(n, config_.heads)),
         .workspace = std::max({cuda::rope_backward_workspace(config_.head_dim), qkv_.workspace(), out_.workspace()})};
+}
+
+cuda::RopeRows TrainAttention::rope_rows(const std::byte* qkv, std::byte* q, std::byte* k, std::byte* v,
+                                         const DeviceStep& step) const {
+    const DeviceRotary rotary = step.rotary_of(config_.rope);
+    return {.tokens = step.rows,
+            .q_heads = config_.heads,
+            .kv_heads = config_.kv_heads,
+            .dim = config_.head_dim,
+            .qkv = qkv,
+            .q_norm = engine_->q_norm(),
+            .k_norm = engine_->k_norm(),
+            .eps = eps_,
+            .rope_dims = config_.rope.dims,
+            .interleaved = config_.rope.interleaved,
+            .positions = step.positions,
+            .cos = rotary.cos,
+            .sin = rotary.sin,
+            .q = q,
+            .k = k,
+            .v = v};
 }
 
 Status TrainAttention::forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, float* y,
@@ -76,6 +102,12 @@ Status TrainAttention::forward(const std::byte* x, std::span<std::byte* const> k
     cuda::RopeAppend append = engine_->rope_append(nullptr, q, step);
     append.qkv_rows = qkv;
     NIBBLE_CHECK(cuda::rope_append(append, engine_->cache(step), step.overlap, step.stream));
+    if (work.cache) {
+        NIBBLE_TRY(std::byte * k, step.scratch.allocate(2 * n * kv_cols()));
+        NIBBLE_TRY(std::byte * v, step.scratch.allocate(2 * n * kv_cols()));
+        NIBBLE_CHECK(cuda::rope_rows(rope_rows(qkv, q, k, v, step), step.stream));
+        NIBBLE_CHECK(work.cache->see(k, kv_cols(), v, kv_cols(), step.stream));
+    }
     NIBBLE_CHECK(engine_->attend(q, kept[1], step));
     if (!y) return Ok{};
     return out_.forward(kept[1], n, y, 0, work);
@@ -94,24 +126,17 @@ Status TrainAttention::backward(const std::byte* x, std::span<std::byte* const> 
     NIBBLE_TRY(std::byte * d_qkv, step.scratch.allocate(2 * n * width));
     NIBBLE_TRY(std::byte * workspace, step.scratch.allocate(cuda::attention_backward_workspace(n, c.heads)));
     NIBBLE_CHECK(out_.backward(dy, kept[1], n, d_heads, gradient, false, work));
-    const DeviceRotary rotary = step.rotary_of(c.rope);
-    const cuda::RopeRows rope{.tokens = n,
-                              .q_heads = c.heads,
-                              .kv_heads = c.kv_heads,
-                              .dim = c.head_dim,
-                              .qkv = kept[0],
-                              .q_norm = engine_->q_norm(),
-                              .k_norm = engine_->k_norm(),
-                              .eps = eps_,
-                              .rope_dims = c.rope.dims,
-                              .interleaved = c.rope.interleaved,
-                              .positions = step.positions,
-                              .cos = rotary.cos,
-                              .sin = rotary.sin,
-                              .q = q,
-                              .k = k,
-                              .v = v};
+    const cuda::RopeRows rope = rope_rows(kept[0], q, k, v, step);
     NIBBLE_CHECK(cuda::rope_rows(rope, step.stream));
+    const bool rounds = work.cache && work.cache->rounds;
+    std::byte *k_read = k, *v_read = v;
+    if (work.cache) NIBBLE_CHECK(work.cache->see(k, kv_cols(), v, kv_cols(), step.stream));
+    if (rounds) {
+        NIBBLE_TRY(k_read, step.scratch.allocate(2 * n * kv_cols()));
+        NIBBLE_TRY(v_read, step.scratch.allocate(2 * n * kv_cols()));
+        NIBBLE_CHECK(work.cache->round(k, kv_cols(), v, kv_cols(), k_read, v_read, step.stream));
+    }
+    std::byte *dk = d_qkv + 2 * q_cols(), *dv = d_qkv + 2 * (q_cols() + kv_cols());
     NIBBLE_CHECK(cuda::attention_backward({.tokens = n,
                                            .q_heads = c.heads,
                                            .kv_heads = c.kv_heads,
@@ -120,16 +145,17 @@ Status TrainAttention::backward(const std::byte* x, std::span<std::byte* const> 
                                            .window = c.window,
                                            .first = work.first,
                                            .q = q,
-                                           .k = k,
-                                           .v = v,
+                                           .k = k_read,
+                                           .v = v_read,
                                            .o = kept[1],
                                            .d_o = d_heads,
                                            .d_stride = width,
                                            .dq = d_qkv,
-                                           .dk = d_qkv + 2 * q_cols(),
-                                           .dv = d_qkv + 2 * (q_cols() + kv_cols()),
+                                           .dk = dk,
+                                           .dv = dv,
                                            .workspace = workspace},
                                           step.stream));
+    if (rounds) NIBBLE_CHECK(work.cache->clear(k, kv_cols(), v, kv_cols(), dk, dv, width, step.stream));
     NIBBLE_CHECK(cuda::rope_backward(rope, d_qkv, c.qk_norm ? gradient + q_norm_ : nullptr,
                                      c.qk_norm ? gradient + k_norm_ : nullptr, work.workspace, step.stream));
     return qkv_.backward(d_qkv, x, n, dx, gradient, false, work);

@@ -1,4 +1,5 @@
 // The way back of TrainPass.
+#include "kernels/label_loss_cuda.h"
 #include "train/device/train_pass.h"
 #include "train/device/train_scratch.h"
 
@@ -17,14 +18,14 @@ Status TrainPass::head(float* log_probs, float* gradient) {
         const int64_t rows = std::min(most, tokens_ - at);
         const std::byte* x = normed_ + 2 * at * hidden();
         NIBBLE_CHECK(weights_.head().forward(x, rows, logits, vocab, work));
-        NIBBLE_CHECK(cuda::label_loss({.rows = rows,
-                                       .vocab = vocab,
-                                       .logits = logits,
-                                       .labels = upload_.at<int32_t>(labels_) + at,
-                                       .slopes = gradient ? slope_upload_.at<float>(slopes_) + at : nullptr,
-                                       .log_probs = log_probs + at,
-                                       .d_logits = gradient ? d_logits : nullptr},
-                                      stream_));
+        const cuda::LabelLoss loss{.rows = rows,
+                                   .vocab = vocab,
+                                   .logits = logits,
+                                   .labels = upload_.at<int32_t>(labels_) + at,
+                                   .slopes = gradient ? slope_upload_.at<float>(slopes_) + at : nullptr,
+                                   .log_probs = log_probs + at,
+                                   .d_logits = gradient ? d_logits : nullptr};
+        NIBBLE_CHECK(drawn_.raw() ? cuda::label_loss(loss, stream_) : cuda::drawn_label_loss(loss, drawn_, stream_));
         if (!gradient) continue;
         NIBBLE_CHECK(weights_.head().backward(d_logits, x, rows, dx_ + 2 * at * hidden(), gradient, at > 0, work));
     }
@@ -67,7 +68,7 @@ Status TrainPass::block_backward(size_t b, float* gradient) {
     const Kept& kept = kept_[b];
     const float eps = weights_.config().norm_eps;
     const TrainMixer& mixer = weights_.mixer(b);
-    TrainWork work = work_of(step_of(b));
+    TrainWork work = work_of(b, true);
     if (shape_.recompute == Recompute::block) {
         NIBBLE_CHECK(cuda::add_norm(
             {.tokens = tokens_, .width = hidden(), .h = kept.stream, .weight = layer.norm, .eps = eps, .out = {kept.x}},

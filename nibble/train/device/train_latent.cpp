@@ -5,9 +5,11 @@
 // gives.
 #include "kernels/train_latent_cuda.h"
 #include "model/device/latent_attention.h"
+#include "train/device/device_cache.h"
 #include "train/device/train_mixer.h"
 
 #include <algorithm>
+#include <array>
 
 namespace nibble {
 namespace {
@@ -29,6 +31,7 @@ private:
     int64_t q_cols() const { return config_.heads * dim(); }
     int64_t v_cols() const { return int64_t{config_.heads} * config_.v_dim; }
     cuda::LatentShape shape(const DeviceStep& step) const;
+    Status see(std::span<std::byte* const> kept, TrainWork& work) const;
     // Rows of an inner norm: what it gives, and on the way back d of what it read.
     Status normed(const std::byte* x, int64_t width, const float* weight, std::byte* y, TrainWork& work) const;
     Status norm_back(const std::byte* x, int64_t width, const float* weight, const std::byte* dy, float* dx,
@@ -44,6 +47,7 @@ private:
     bool has_q_b_ = false;
     int64_t q_part_ = 0;                // of in_'s outputs
     int64_t q_norm_ = 0, kv_norm_ = 0;  // in the flat arrays
+    bool cached_ = false;
 };
 
 Result<std::unique_ptr<TrainMixer>> TrainLatentAttention::make(const TrainMixerParts& parts,
@@ -53,6 +57,7 @@ Result<std::unique_ptr<TrainMixer>> TrainLatentAttention::make(const TrainMixerP
     t->prefix_ = parts.layer.config.prefix;
     t->config_ = config;
     t->engine_ = &engine;
+    t->cached_ = parts.cached;
     t->q_part_ = engine.q_part();
     t->has_q_b_ = engine.q_b().has_value();
     size_t unit = 0;
@@ -80,7 +85,8 @@ Result<TrainMixerSizes> TrainLatentAttention::sizes(int64_t n) const {
     TrainMixerSizes s{
         .kept = {2 * n * q_rank, 2 * n * rank, 2 * n * rope, 2 * n * kv_b_.rows(), 2 * n * q_cols(), 2 * n * v_cols()}};
     s.forward = whole(4 * n * in_.rows()) + inner + (has_q_b_ ? whole(4 * n * q_cols()) : 0) + 2 * kv;
-    const int64_t rows = 7 * wide + whole(cuda::attention_backward_workspace(n, config_.heads));
+    if (cached_) s.forward += 4 * wide;
+    const int64_t rows = (cached_ ? 9 : 7) * wide + whole(cuda::attention_backward_workspace(n, config_.heads));
     s.backward = of_heads + rows + kv + whole(2 * n * rope) + whole(2 * n * in_.rows()) + 2 * inner +
                  whole(4 * n * q_rank) + whole(4 * n * rank);
     s.workspace = std::max({cuda::norm_backward_workspace(std::max(q_rank, rank)), in_.workspace(), q_b_.workspace(),
@@ -106,6 +112,7 @@ Status TrainLatentAttention::forward(const std::byte* x, std::span<std::byte* co
     DeviceStep& step = work.step;
     const DeviceScope scope(step);
     const int64_t n = step.rows, rank = config_.kv_rank, stride = in_.rows();
+    keep = keep || work.cache;
     const auto keep_rows = [&](const float* from, int64_t width, int64_t from_stride, Buffer to) -> Status {
         if (!keep) return Ok{};
         return cuda::to_rows(from, from_stride, n, width, {kept[to]}, step.overlap, step.stream);
@@ -140,7 +147,29 @@ Status TrainLatentAttention::forward(const std::byte* x, std::span<std::byte* co
     NIBBLE_CHECK(kv_b_.forward(c, n, kv, 0, work));
     NIBBLE_CHECK(keep_rows(kv, kv_b_.rows(), 0, wide_kv));
     NIBBLE_CHECK(engine_->attend(q_in, q_stride, kv, c_in + rank, stride, kept[queries], kept[heads], step));
+    if (work.cache) NIBBLE_CHECK(see(kept, work));
     return y ? out_.forward(kept[heads], n, y, 0, work) : Status(Ok{});
+}
+
+// K and V as rows, for the sake of their size alone.
+Status TrainLatentAttention::see(std::span<std::byte* const> kept, TrainWork& work) const {
+    DeviceStep& step = work.step;
+    const DeviceScope scope(step);
+    std::array<std::byte*, 4> rows{};
+    for (std::byte*& r : rows) {
+        NIBBLE_TRY(r, step.scratch.allocate(2 * step.rows * q_cols()));
+    }
+    NIBBLE_CHECK(cuda::latent_rows(shape(step),
+                                   {.kv = kept[wide_kv],
+                                    .shared = kept[shared],
+                                    .o = kept[heads],
+                                    .d_o = kept[heads],
+                                    .k = rows[0],
+                                    .v = rows[1],
+                                    .wide_o = rows[2],
+                                    .wide_d_o = rows[3]},
+                                   step.stream));
+    return work.cache->see(rows[0], q_cols(), rows[1], q_cols(), step.stream);
 }
 
 Status TrainLatentAttention::normed(const std::byte* x, int64_t width, const float* weight, std::byte* y,
@@ -224,6 +253,14 @@ Status TrainLatentAttention::backward(const std::byte* x, std::span<std::byte* c
                                     .wide_o = o,
                                     .wide_d_o = d_o},
                                    step.stream));
+    std::byte *k_read = k, *v_read = v;
+    const bool rounds = work.cache && work.cache->rounds;
+    if (work.cache) NIBBLE_CHECK(work.cache->see(k, q_cols(), v, q_cols(), step.stream));
+    if (rounds) {
+        NIBBLE_TRY(k_read, step.scratch.allocate(wide));
+        NIBBLE_TRY(v_read, step.scratch.allocate(wide));
+        NIBBLE_CHECK(work.cache->round(k, q_cols(), v, q_cols(), k_read, v_read, step.stream));
+    }
     NIBBLE_CHECK(cuda::attention_backward({.tokens = n,
                                            .q_heads = config_.heads,
                                            .kv_heads = config_.heads,
@@ -231,8 +268,8 @@ Status TrainLatentAttention::backward(const std::byte* x, std::span<std::byte* c
                                            .scale = config_.scale,
                                            .first = work.first,
                                            .q = kept[queries],
-                                           .k = k,
-                                           .v = v,
+                                           .k = k_read,
+                                           .v = v_read,
                                            .o = o,
                                            .d_o = d_o,
                                            .d_stride = q_cols(),
@@ -241,6 +278,7 @@ Status TrainLatentAttention::backward(const std::byte* x, std::span<std::byte* c
                                            .dv = dv,
                                            .workspace = workspace},
                                           step.stream));
+    if (rounds) NIBBLE_CHECK(work.cache->clear(k, q_cols(), v, q_cols(), dk, dv, q_cols(), step.stream));
     NIBBLE_TRY(std::byte * d_kv, step.scratch.allocate(2 * n * kv_b_.rows()));
     NIBBLE_TRY(std::byte * d_shared, step.scratch.allocate(2 * n * config_.rope.dims));
     NIBBLE_TRY(std::byte * d_in, step.scratch.allocate(2 * n * in_.rows()));

@@ -16,6 +16,7 @@
 namespace nibble {
 
 class TrainProduct;
+struct TrainCacheRows;
 
 // Plans by (tokens, rows, cols of W, scaled), and of products of codes by shape, made on the first use and kept.
 class BackPlans {
@@ -37,6 +38,8 @@ struct TrainWork {
     BackPlans& plans;
     std::byte* workspace = nullptr;  // of products and of sums in two stages, used in turns
     const int32_t* first = nullptr;  // [rows]: the row where a row's document begins
+    // Of the block, where K and V are to be seen, or are not cached as they are; null: neither.
+    const TrainCacheRows* cache = nullptr;
 };
 
 // Where the vectors of a model lie: in the flat arrays by the tensor's name, and on the device as they multiply (null

@@ -5,8 +5,9 @@
 namespace nibble {
 
 Result<std::unique_ptr<TrainMixer>> make_train_mixer(const ModelConfig& model, DeviceLayer& layer,
-                                                     std::span<const FlatMatrix> units, const TrainVectors& vectors) {
-    const TrainMixerParts parts{model, layer, units, vectors};
+                                                     std::span<const FlatMatrix> units, const TrainVectors& vectors,
+                                                     bool cached) {
+    const TrainMixerParts parts{model, layer, units, vectors, cached};
     return std::visit([&](const auto& config) { return make_train_mixer(parts, config); }, layer.config.mixer);
 }
 

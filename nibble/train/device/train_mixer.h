@@ -54,7 +54,8 @@ public:
 // Of a block whose matrices lie at `units` (FlatLayout::units). The engine's mixer then reads its vectors where
 // `vectors` says.
 Result<std::unique_ptr<TrainMixer>> make_train_mixer(const ModelConfig& model, DeviceLayer& layer,
-                                                     std::span<const FlatMatrix> units, const TrainVectors& vectors);
+                                                     std::span<const FlatMatrix> units, const TrainVectors& vectors,
+                                                     bool cached);
 
 // What a maker is given, and the makers: one in the file of each mixer.
 struct TrainMixerParts {
@@ -62,6 +63,7 @@ struct TrainMixerParts {
     DeviceLayer& layer;
     std::span<const FlatMatrix> units;
     const TrainVectors& vectors;
+    bool cached = false;  // K and V may be rounded to a cache's format
 };
 Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const AttentionConfig& config);
 Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const LatentAttentionConfig& config);

@@ -121,6 +121,7 @@ Status TrainPass::prepare(const MicroBatch& m) {
     NIBBLE_CHECK(copied_.before());
     tokens_ = m.tokens();
     weights_.recipe().begin_rows(m.first_row, m.batch->seq);
+    if (cache_) cache_->begin_rows(m.first_row, m.rows, m.batch->seq);
     const Batch texts = texts_of(m);
     for (Kind& kind : kinds_) NIBBLE_CHECK(fill_kind(kind, texts));
     const RowsById by_id = rows_by_id(m.ids());
@@ -201,11 +202,18 @@ Status TrainPass::forward(bool keep) {
 
 Status TrainPass::block_forward(size_t b, bool keep, bool y) {
     const Kept& kept = kept_[b];
-    TrainWork work = work_of(step_of(b));
+    TrainWork work = work_of(b, false);
     const bool out = keep && kept.out;
     NIBBLE_CHECK(weights_.mixer(b).forward(kept.x, kept.rest, keep, y || out ? y_ : nullptr, work));
     if (!out) return Ok{};
     return cuda::to_rows(y_, 0, tokens_, hidden(), {kept.out}, work.step.overlap, stream_);
+}
+
+// K and V are seen once: on the way back, where there is one.
+TrainWork TrainPass::work_of(size_t block, bool back) {
+    TrainWork work = work_of(step_of(block));
+    if (cache_ && cache_->calibrating() != back) work.cache = cache_->of(block);
+    return work;
 }
 
 TrainWork TrainPass::work_of(DeviceStep& step) {

@@ -8,8 +8,10 @@
 // All work is queued in one stream; only prepare() may wait (for the copies of the micro-batch before last).
 #pragma once
 
+#include "kernels/sampling_row.h"
 #include "model/device/batch.h"
 #include "model/device/step_memory.h"
+#include "train/device/device_cache.h"
 #include "train/device/memory_plan.h"
 #include "train/device/micro_batch.h"
 #include "train/device/train_mixer.h"
@@ -53,6 +55,10 @@ public:
     Status prepare(const MicroBatch& m);
     // Embedding and all blocks; `keep`: for backward().
     Status forward(bool keep);
+    // Log-probabilities are of this distribution from now on; before: of the raw one.
+    void draw_from(const cuda::Drawn& drawn) { drawn_ = drawn; }
+    // K and V are seen, and count as this cache has them; it outlives the pass.
+    void cache_in(DeviceCache* cache) { cache_ = cache; }
     // log_probs [tokens] on the device, of all labels; after forward().
     Status log_probs(float* out);
     // Slopes of the loss by every label's log-probability [tokens], host memory that may be reused at once.
@@ -91,6 +97,7 @@ private:
     int64_t hidden() const { return weights_.config().hidden; }
 
     TrainWork work_of(DeviceStep& step);
+    TrainWork work_of(size_t block, bool back);
     // Mixer of a block from its normed input; `y`: wanted. Without `keep` nothing stays that only backward() reads.
     Status block_forward(size_t block, bool keep, bool y);
     // The gradient of the stream through a block: d_stream_ += ...
@@ -116,6 +123,8 @@ private:
     std::byte* dx_ = nullptr;      // [tokens, hidden] BF16
     std::byte* workspace_ = nullptr;
     BackPlans plans_;
+    cuda::Drawn drawn_;
+    DeviceCache* cache_ = nullptr;
 
     // Of the micro-batch in hand.
     int64_t tokens_ = 0;

@@ -53,6 +53,9 @@ Status TrainProduct::check() const {
         return fail("{}: [{}, {}], not multiples of 8", weight_.name, weight_.rows, weight_.cols);
     if (early_.rank > cuda::most_directions)
         return fail("{}: a term of rank {}; on a GPU at most {}", weight_.name, early_.rank, cuda::most_directions);
+    if (weights_only(early_) && (weight_.rows % 16 || weight_.cols % 16))
+        return fail("{}: NVFP4 weights of [{}, {}] under BF16 inputs are not built on a GPU; multiples of 16",
+                    weight_.name, weight_.rows, weight_.cols);
     for (const CastRule& rule : {early_.w, early_.w_back})
         if (rule.square && rule.format == CastFormat::nvfp4 && (weight_.rows % 16 || weight_.cols % 16))
             return fail("{}: tiles of 16 x 16 of [{}, {}] are not built on a GPU; use square: false", weight_.name,
@@ -205,7 +208,12 @@ Status TrainProduct::draw(const std::byte* published, const Stream& stream) cons
 Result<TrainProduct::Input> TrainProduct::input(const std::byte* x, int64_t n, DeviceStep& step) const {
     const UnitRules& r = rules();
     Input in{.rows = {.x = x, .tokens = n}};
-    if (r.x.format == CastFormat::bf16) return in;
+    if (r.x.format == CastFormat::bf16) {
+        if (has_scale(r.w)) {
+            NIBBLE_TRY(in.rows.token_scales, token_scales(step_.ends + 1, n, step));
+        }
+        return in;
+    }
     if (forward_codes(r)) {
         NIBBLE_TRY(in.rows, coded_input(x, n, step));
         return in;

@@ -37,6 +37,12 @@ Status TrainProduct::input_gradient(const std::byte* dy, int64_t n, std::byte* d
     draws_of.first_outer = step_.tokens;
     draws_of.outer_step = static_cast<uint64_t>((padded + 15) / 16);
     const cuda::CastSource from{.x = dy, .rows = n, .cols = weight_.rows};
+    if (weights_only(r)) {
+        NIBBLE_TRY(const cuda::BackScale scale,
+                   back_scale(step_.ends + 1, one_copy() ? scales_ : back_scales_, 1.0f / divisor_of(r.w_back), step));
+        NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, padded, weight_.cols, true));
+        return cuda::back_input_gradient(*plan, dy, back_, dx, work.workspace, step.stream, scale).within(weight_.name);
+    }
     NIBBLE_TRY(const Quantized q, draws() ? eden_quantized(from, draws_of, random(input_signs), 0, step)
                                           : quantized(from, r.dy, draws_of, step, given(DelayedUnits::gradients)));
     if (!draws() && in_blocks(r.dy)) {
@@ -93,6 +99,11 @@ Status TrainProduct::weight_gradient(const std::byte* dy, const std::byte* x, in
     if (back_codes(r)) {
         NIBBLE_TRY(const Codes codes, gradient_codes(dy, n, {.columns = true}, step));
         return codes_weight_gradient(codes, x, n, gradient, add, work).within(weight_.name);
+    }
+    if (weights_only(r)) {
+        NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, weight_.rows, weight_.cols));
+        return cuda::back_weight_gradient(*plan, dy, x, gradient + weight_.at, add, work.workspace, step.stream)
+            .within(weight_.name);
     }
     if (!draws() && in_blocks(r.dy_t)) return block_gradient(dy, x, n, gradient, add, work).within(weight_.name);
     CastRandom of_dy = random(column_role), of_x = random(input_role);

@@ -38,12 +38,13 @@ int64_t TrainWeights::most_tokens(const ModelConfig& config) {
 }
 
 Result<TrainWeights> TrainWeights::plan(std::shared_ptr<Parameters> parameters, const ModelConfig& config,
-                                        const TrainPrecision& precision, uint64_t seed, ThreadPool& pool) {
+                                        const TrainPrecision& precision, uint64_t seed, ThreadPool& pool, bool cached) {
     NIBBLE_CHECK(check(config));
     TrainWeights w;
     w.parameters_ = std::move(parameters);
     w.config_ = config;
     w.pool_ = &pool;
+    w.cached_ = cached;
     NIBBLE_TRY(w.parts_, load_parts(config, *w.parameters_, {}, pool, WeightSource::Mode::outline));
     NIBBLE_TRY(w.flat_, FlatLayout::make(*w.parameters_, config, w.parts_));
     NIBBLE_TRY(w.recipe_, DeviceRecipe::plan(precision, seed, w.parts_, w.flat_));
@@ -72,7 +73,7 @@ Status TrainWeights::make_parts(DeviceWeights& weights) {
             NIBBLE_TRY(const int64_t post_norm, vectors.place(layer.config.post_norm));
             layer.post_norm = vectors.at(post_norm);
         }
-        NIBBLE_TRY(auto mixer, make_train_mixer(config_, layer, flat_.units[b], vectors));
+        NIBBLE_TRY(auto mixer, make_train_mixer(config_, layer, flat_.units[b], vectors, cached_));
         mixers_.push_back(std::move(mixer));
         layers_.push_back(std::move(layer));
     }
@@ -119,6 +120,17 @@ Status TrainWeights::load(int gradients, const FlatShard& shard, const DeviceInf
     return upload(nullptr);
 }
 
+Status TrainWeights::load_beside(const TrainWeights& of, const DeviceInfo& device, const Stream& stream) {
+    stream_ = &stream;
+    published_ = of.published_, vectors_ = of.vectors_, scaled_ = of.scaled_;
+    NIBBLE_TRY(operands_, DeviceArena::create(device.index, operand_bytes_ + DeviceWeights::staging_bytes));
+    NIBBLE_CHECK(recipe_->load(device, stream));
+    NIBBLE_TRY(DeviceWeights weights, DeviceWeights::loader(*parameters_, *operands_, stream));
+    NIBBLE_CHECK(make_parts(weights));
+    NIBBLE_CHECK(publish_operands());
+    return stream.synchronize();
+}
+
 Status TrainWeights::upload(const StoredTrainState* states) {
     for (size_t id = 0; id < parameters_->count(); ++id) {
         const MatrixView values = parameters_->published(id);
@@ -146,11 +158,15 @@ Status TrainWeights::republish() {
         for (const FlatLayout::Range& norms : flat_.norms)
             if (norms.count > 0)
                 NIBBLE_CHECK(cuda::add_one(vectors_ + (norms.at - flat_.matrix_elements), norms.count, *stream_));
-    for (const auto& mixer : mixers_) NIBBLE_CHECK(mixer->publish(published_, *stream_));
-    NIBBLE_CHECK(train_head_.publish(published_, *stream_));
+    NIBBLE_CHECK(publish_operands());
     if (!scales()) return Ok{};
     return cuda::scale_rows(published(flat_.embedding), flat_.embedding.elements(), config_.embedding_scale, scaled_,
                             *stream_);
+}
+
+Status TrainWeights::publish_operands() {
+    for (const auto& mixer : mixers_) NIBBLE_CHECK(mixer->publish(published_, *stream_));
+    return train_head_.publish(published_, *stream_);
 }
 
 Status TrainWeights::copy_from(const float* device, std::vector<std::vector<float>>& to) {

@@ -19,7 +19,8 @@ public:
     static int64_t most_tokens(const ModelConfig& config);
     // Sizes alone. Errors: what check() and DeviceRecipe::plan() say.
     static Result<TrainWeights> plan(std::shared_ptr<Parameters> parameters, const ModelConfig& config,
-                                     const TrainPrecision& precision, uint64_t seed, ThreadPool& pool);
+                                     const TrainPrecision& precision, uint64_t seed, ThreadPool& pool,
+                                     bool cached = false);
     // Of the engine's layers, and the recipe's copies.
     int64_t operand_bytes() const { return operand_bytes_ + recipe_->bytes(); }
     int64_t master_bytes() const { return 4 * flat_.elements; }  // of masters, of each state, of a gradient
@@ -33,10 +34,15 @@ public:
     // Allocates everything and copies the parameters to the device; waits.
     Status load(int gradients, const FlatShard& shard, const DeviceInfo& device, const Stream& stream);
 
+    // Operands alone, under this recipe, of the parameters that `of` holds and publishes, which outlives it. Allocates.
+    Status load_beside(const TrainWeights& of, const DeviceInfo& device, const Stream& stream);
+
     // Masters and published values of the host to the device; states too.
     Status upload(const StoredTrainState* states);
     // The operands of all layers from the published values, vectors from their masters.
     Status republish();
+    // The operands alone.
+    Status publish_operands();
     // What lies here of masters and states; the rest is 0. Waits.
     Result<TrainState> download();
     // A whole flat array by parameter id; does not wait.
@@ -98,6 +104,7 @@ private:
     FlatLayout flat_;
     int64_t operand_bytes_ = 0;
     std::unique_ptr<DeviceRecipe> recipe_;
+    bool cached_ = false;
 
     const Stream* stream_ = nullptr;
     std::optional<DeviceArena> operands_, arrays_;

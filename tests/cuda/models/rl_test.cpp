@@ -3,10 +3,15 @@
 #include "rl/policy_trainer.h"
 #include "rl/token_task.h"
 #include "train/device/device_trainer.h"
+#include "train/run_state.h"
 #include "train/small_trainer.h"
 #include "train/train_shapes.h"
 
+#include <cmath>
 #include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <optional>
 
 namespace nibble::test {
 namespace {
@@ -77,32 +82,53 @@ RlConfig gpu_config() {
 
 struct GpuRun {
     std::vector<RlStep> steps;
-    std::vector<float> masters;
+    std::vector<float> masters, scales;
 };
 
-GpuRun run_on_gpu(const RlConfig& config, int count, int64_t row_tokens, const Json& model = rl_llama()) {
+// What the loop is run with beside its config; the trainer knows `sampling`, which is the config's unless it is given.
+struct GpuWay {
+    Json model = rl_llama();
+    TrainPrecision precision;
+    std::optional<SamplingParams> sampling;
+    std::function<void(DeviceTrainer&, int)> before_step;
+};
+
+GpuRun run_on_gpu(const RlConfig& config, int count, int64_t row_tokens, const GpuWay& way = {}) {
     ThreadPool pool;
     GpuRun run;
-    auto parameters = random_start(model, DType::bf16, 7, pool);
+    auto parameters = random_start(way.model, DType::bf16, 7, pool);
     EXPECT_TRUE(parameters.ok()) << parameters.error().message();
     const int64_t answers = config.prompts * config.generations;
-    const auto trainer = DeviceTrainer::create(*parameters,
-                                               {.train = {.optimizer = config.optimizer},
-                                                .device = rl_device(),
-                                                .rows = most_rollout_rows(answers, config.length, row_tokens),
-                                                .seq = std::max(row_tokens, config.length),
-                                                .micro_batch = 1,
-                                                .reference = config.loss.kl_penalty > 0},
-                                               pool);
+    const auto trainer =
+        DeviceTrainer::create(*parameters,
+                              {.train = {.precision = way.precision,
+                                         .optimizer = config.optimizer,
+                                         .sampling = way.sampling.value_or(config.generation.sampling()),
+                                         .cache = config.generation.cache},
+                               .device = rl_device(),
+                               .rows = most_rollout_rows(answers, config.length, row_tokens),
+                               .seq = std::max(row_tokens, config.length),
+                               .micro_batch = 1,
+                               .reference = config.loss.kl_penalty > 0,
+                               .generation = config.generation.precision},
+                              pool);
     EXPECT_TRUE(trainer.ok()) << trainer.error().message();
     if (!trainer.ok()) return run;
     TokenTask task(share_of_even_tokens);
     PolicyTrainerOptions options{.end_tokens = {3}, .memory_share = 0.2, .row_tokens = row_tokens};
     if (config.loss.kl_penalty > 0) options.reference = std::make_shared<DeviceReference>(**trainer);
+    if (config.generation.precision) {
+        const auto generator = (*trainer)->generating();
+        EXPECT_TRUE(generator.ok()) << generator.error().message();
+        if (!generator.ok()) return run;
+        options.generator = *generator;
+        options.renew_generator = [&] { return (*trainer)->renew_generation(); };
+    }
     const auto policy = PolicyTrainer::create(config, **trainer, task, std::move(options));
     EXPECT_TRUE(policy.ok()) << policy.error().message();
     if (!policy.ok()) return run;
     for (int s = 0; s < count; ++s) {
+        if (way.before_step) way.before_step(**trainer, s);
         auto step = (*policy)->step(s);
         EXPECT_TRUE(step.ok()) << step.error().message();
         if (!step.ok()) break;
@@ -111,6 +137,7 @@ GpuRun run_on_gpu(const RlConfig& config, int count, int64_t row_tokens, const J
     const auto state = (*trainer)->state();
     EXPECT_TRUE(state.ok());
     for (const auto& values : state->masters) run.masters.insert(run.masters.end(), values.begin(), values.end());
+    if ((*trainer)->cache_scales()) run.scales = (*trainer)->cache_scales()->state();
     return run;
 }
 
@@ -140,7 +167,7 @@ TEST(CudaPolicyLoop, NoBitDiffersBetweenRolloutAndTraining) {
 // Choices of experts and states of Mamba-2 included.
 TEST(CudaPolicyLoop, NoBitDiffersInOtherFamilies) {
     for (const Json& model : {rl_mixture(), rl_hybrid()}) {
-        const GpuRun run = run_on_gpu(gpu_config(), 3, 1024, model);
+        const GpuRun run = run_on_gpu(gpu_config(), 3, 1024, {.model = model});
         ASSERT_EQ(run.steps.size(), 3u);
         for (const RlStep& s : run.steps) {
             EXPECT_GT(s.metrics.tokens, 1000);
@@ -218,6 +245,332 @@ TEST(CudaPolicyLoop, TheRewardRises) {
     EXPECT_LT(run.steps.front().reward, 0.6);
     EXPECT_GT(run.steps.back().reward, 0.75);
     for (const RlStep& s : run.steps) EXPECT_EQ(s.metrics.mismatch_tokens, 0) << s.step;
+}
+
+// What is sampled is what is learned: temperatures, and filters that leave out the same tokens on both sides.
+TEST(CudaPolicyLoop, NoBitDiffersUnderTemperatureAndFilters) {
+    struct Warm {
+        double temperature = 1, top_p = 1;
+        int64_t top_k = 0, updates = 1;
+        TrainRecipe recipe = TrainRecipe::bf16;
+    };
+    for (const Warm& w :
+         {Warm{.temperature = 0.7}, Warm{.temperature = 1.6, .recipe = TrainRecipe::fp8_block}, Warm{.top_k = 40},
+          Warm{.temperature = 0.8, .top_p = 0.9}, Warm{.temperature = 0.8, .top_p = 0.9, .top_k = 300, .updates = 2}}) {
+        SCOPED_TRACE(fmt::format("{} {} {} {}", w.temperature, w.top_p, w.top_k, w.updates));
+        RlConfig config = gpu_config();
+        config.generation.temperature = w.temperature, config.generation.top_p = w.top_p;
+        config.generation.top_k = w.top_k;
+        if (w.updates > 1) config.train_batch = config.prompts * config.generations / w.updates;
+        const bool filters = config.generation.sampling().filters();
+        if (!filters) config.loss.kl_penalty = 0.01;
+        GpuWay way;
+        way.precision.recipe = w.recipe;
+        const GpuRun run = run_on_gpu(config, 3, 1024, way);
+        ASSERT_EQ(run.steps.size(), 3u);
+        int64_t filtered = 0;
+        for (const RlStep& s : run.steps) {
+            EXPECT_GT(s.metrics.tokens, 1000);
+            EXPECT_EQ(s.metrics.mismatch_tokens, 0) << "step " << s.step;
+            EXPECT_EQ(s.metrics.max_abs_diff, 0);
+            EXPECT_EQ(s.metrics.tokens + s.metrics.filtered_tokens, s.generated_tokens);
+            EXPECT_TRUE(std::isfinite(s.metrics.loss));
+            EXPECT_GT(s.update.gradient_norm, 0);
+            EXPECT_EQ(s.metrics.kl_loss == 0, filters || s.step == 0);
+            filtered += s.metrics.filtered_tokens;
+        }
+        EXPECT_EQ(filtered > 0, filters && w.updates > 1);
+        // The control: a trainer that knows nothing of it.
+        config.loss.kl_penalty = 0, config.train_batch = 0;
+        way.sampling = SamplingParams{};
+        const GpuRun other = run_on_gpu(config, 1, 1024, way);
+        ASSERT_EQ(other.steps.size(), 1u);
+        EXPECT_GT(other.steps[0].metrics.mismatch_tokens, other.steps[0].metrics.tokens / 2);
+    }
+}
+
+// Temperature 2 is a head of half the weights: equal bits, but for the head's own gradient.
+TEST(CudaPolicyLoop, GradientsUnderATemperatureAreThoseOfSmallerLogits) {
+    ThreadPool pool;
+    TrainBatch batch = random_batch(2, 96, 1000, 3);
+    for (float& w : batch.weights) w = 1;
+    std::vector<std::vector<float>> gradients[2];
+    std::vector<float> said[2];
+    for (const bool half : {false, true}) {
+        auto parameters = random_start(rl_llama(), DType::bf16, 7, pool);
+        ASSERT_TRUE(parameters.ok());
+        if (half)
+            for (float& w : (*parameters)->master(*(*parameters)->id("lm_head.weight"))) w /= 2;
+        (*parameters)->publish(pool);
+        DeviceTrainerOptions options{.device = rl_device(), .rows = 2, .seq = 96, .micro_batch = 1};
+        if (!half) options.train.sampling.temperature = 2;
+        const auto trainer = DeviceTrainer::create(*parameters, options, pool);
+        ASSERT_TRUE(trainer.ok()) << trainer.error().message();
+        said[half].resize(2 * 96);
+        ASSERT_TRUE((*trainer)->log_probs(batch, said[half]).ok());
+        ASSERT_TRUE((*trainer)->backward({&batch, 1}, gradients[half]).ok());
+        // Slopes are divided by the temperature; those of the smaller head were not.
+        const size_t head = *(*parameters)->id("lm_head.weight");
+        for (size_t id = 0; half && id < gradients[0].size(); ++id)
+            EXPECT_EQ(gradients[0][id] == gradients[1][id], id != head) << (*parameters)->tensors()[id].name;
+    }
+    EXPECT_EQ(said[0], said[1]);
+}
+
+constexpr TrainCache gpu_fp8_cache{.format = KvFormat::fp8};
+
+TEST(CudaPolicyLoop, NoBitDiffersWithAnFp8Cache) {
+    const TrainPrecision precisions[] = {{.recipe = TrainRecipe::bf16},
+                                         {.recipe = TrainRecipe::fp8_block},
+                                         {.recipe = TrainRecipe::mxfp8},
+                                         {.recipe = TrainRecipe::nvfp4, .row_scaled = true}};
+    for (const TrainPrecision& precision : precisions)
+        for (const int64_t updates : {1, 2}) {
+            SCOPED_TRACE(fmt::format("{}, {} updates", train_precision_json(precision).dump(), updates));
+            RlConfig config = gpu_config();
+            config.loss.kl_penalty = 0.01;
+            config.generation.cache = gpu_fp8_cache;
+            if (updates > 1) config.train_batch = config.prompts * config.generations / updates;
+            const GpuRun run = run_on_gpu(config, 3, 1024, {.precision = precision});
+            ASSERT_EQ(run.steps.size(), 3u);
+            for (const RlStep& s : run.steps) {
+                EXPECT_GT(s.metrics.tokens, 1000);
+                EXPECT_EQ(s.metrics.mismatch_tokens, 0) << "step " << s.step;
+                EXPECT_EQ(s.metrics.max_abs_diff, 0);
+                EXPECT_GT(s.longest, 64);
+                EXPECT_GT(s.update.gradient_norm, 0);
+                ASSERT_TRUE(s.cache);
+                EXPECT_GT(s.cache->values, 1000);
+            }
+            // The reference has the scales of the same prompts: before an update it is the policy.
+            EXPECT_EQ(run.steps[0].metrics.kl_loss == 0, updates == 1);
+            for (const float s : run.scales) EXPECT_GT(s, 0);
+        }
+}
+
+TEST(CudaPolicyLoop, NoBitDiffersWithWeightsOfFourBits) {
+    for (const KvFormat format : {KvFormat::none, KvFormat::fp8}) {
+        GpuWay way;
+        way.precision = {.recipe = TrainRecipe::nvfp4, .rotate = false, .weights_only = true};
+        RlConfig config = gpu_config();
+        config.loss.kl_penalty = 0.01;
+        config.generation.cache.format = format;
+        const GpuRun run = run_on_gpu(config, 3, 1024, way);
+        ASSERT_EQ(run.steps.size(), 3u);
+        for (const RlStep& s : run.steps) {
+            EXPECT_GT(s.metrics.tokens, 1000);
+            EXPECT_EQ(s.metrics.mismatch_tokens, 0) << "step " << s.step;
+            EXPECT_GT(s.update.gradient_norm, 0);
+        }
+        EXPECT_EQ(run.steps[0].metrics.kl_loss, 0);
+    }
+}
+
+// Rollouts in FP8 or NVFP4, updates in BF16: what differs is counted, and the generator follows the updates.
+TEST(CudaPolicyLoop, GenerationAloneIsCounted) {
+    const TrainPrecision precisions[] = {{.recipe = TrainRecipe::bf16},
+                                         {.recipe = TrainRecipe::fp8_block},
+                                         {.recipe = TrainRecipe::nvfp4, .row_scaled = true},
+                                         {.recipe = TrainRecipe::nvfp4, .rotate = false, .weights_only = true}};
+    for (const TrainPrecision& precision : precisions)
+        for (const KvFormat format : {KvFormat::none, KvFormat::fp8}) {
+            SCOPED_TRACE(fmt::format("{}, {}", train_precision_json(precision).dump(), kv_name(format)));
+            RlConfig config = gpu_config();
+            config.generation.precision = precision;
+            config.generation.cache = {.format = format, .mirrored = false};
+            const GpuRun run = run_on_gpu(config, 3, 1024);
+            ASSERT_EQ(run.steps.size(), 3u);
+            const bool equal = precision.recipe == TrainRecipe::bf16 && format == KvFormat::none;
+            for (const RlStep& s : run.steps) {
+                EXPECT_GT(s.metrics.tokens, 1000);
+                EXPECT_EQ(s.metrics.mismatch_tokens == 0, equal) << "step " << s.step;
+                const double error = s.metrics.token_mult_prob_error / static_cast<double>(s.metrics.tokens);
+                EXPECT_LT(error, precision.recipe == TrainRecipe::nvfp4 ? 1.5 : 1.2) << "step " << s.step;
+                EXPECT_EQ(s.cache.has_value(), format == KvFormat::fp8);
+            }
+        }
+}
+
+// A generator that is left behind shows: its operands are renewed by the loop, not by themselves. Embedding and vectors
+// are the trainer's, so that its logits are neither the old ones nor the new ones.
+TEST(CudaPolicyLoop, AGeneratorThatIsNotRenewedShows) {
+    ThreadPool pool;
+    auto parameters = random_start(rl_llama(), DType::bf16, 7, pool);
+    ASSERT_TRUE(parameters.ok());
+    const auto trainer = DeviceTrainer::create(*parameters,
+                                               {.device = rl_device(),
+                                                .rows = 2,
+                                                .seq = 96,
+                                                .micro_batch = 1,
+                                                .generation = TrainPrecision{.recipe = TrainRecipe::bf16}},
+                                               pool);
+    ASSERT_TRUE(trainer.ok()) << trainer.error().message();
+    const auto generator = (*trainer)->generating(), served = (*trainer)->serving();
+    ASSERT_TRUE(generator.ok() && served.ok());
+    const std::vector<int32_t> tokens{5, 6, 7, 8, 9};
+    const auto said = [&](const LanguageModel& model) {
+        std::vector<float> logits(1000);
+        EXPECT_TRUE(model.forward(Batch({{.sequence = nullptr, .tokens = tokens, .logits_from = 4}}), logits).ok());
+        return logits;
+    };
+    const auto first = said(**generator);
+    EXPECT_EQ(said(**served), first);
+    const TrainBatch batch = random_batch(2, 96, 1000, 5);
+    ASSERT_TRUE((*trainer)->step({&batch, 1}, 1e-2).ok());
+    const auto renewed = said(**served), behind = said(**generator);
+    EXPECT_NE(renewed, first);
+    EXPECT_NE(behind, renewed);
+    EXPECT_NE(behind, first);
+    ASSERT_TRUE((*trainer)->renew_generation().ok());
+    EXPECT_EQ(said(**generator), renewed);
+    EXPECT_EQ(said(**served), renewed);
+}
+
+// The control: scales that change between the rollouts and the training of a step.
+TEST(CudaPolicyLoop, OneOtherScaleShows) {
+    ThreadPool pool;
+    const TrainBatch batch = random_batch(2, 96, 1000, 5);
+    auto parameters = random_start(rl_llama(), DType::bf16, 7, pool);
+    ASSERT_TRUE(parameters.ok());
+    DeviceTrainerOptions options{.device = rl_device(), .rows = 2, .seq = 96, .micro_batch = 1};
+    options.train.cache = gpu_fp8_cache;
+    const auto trainer = DeviceTrainer::create(*parameters, options, pool);
+    ASSERT_TRUE(trainer.ok()) << trainer.error().message();
+    const auto said = [&] {
+        std::vector<float> all(2 * 96);
+        EXPECT_TRUE((*trainer)->log_probs(batch, all).ok());
+        return all;
+    };
+    const auto plain = said();
+    ASSERT_TRUE((*trainer)->calibrate_cache({&batch, 1}).ok());
+    const auto before = said();
+    EXPECT_NE(before, plain);
+    const auto scales = (*trainer)->cache_scales()->state();
+    ASSERT_EQ(scales.size(), 4u);
+    auto other = scales;
+    other[1] *= 1.01f;  // V of the first block
+    ASSERT_TRUE((*trainer)->set_cache_scales(other).ok());
+    EXPECT_NE(said(), before);
+    ASSERT_TRUE((*trainer)->set_cache_scales(scales).ok());
+    EXPECT_EQ(said(), before);
+    const auto state = (*trainer)->state();
+    ASSERT_TRUE(state.ok());
+    EXPECT_EQ(state->recipe, (*trainer)->cache_scales()->state());
+    EXPECT_EQ(std::ssize(state->recipe), (*trainer)->recipe_size());
+    EXPECT_FALSE((*trainer)->set_cache_scales(std::vector<float>(3, 1.0f)).ok());
+    EXPECT_FALSE((*trainer)->set_cache_scales(std::vector<float>(4, -1.0f)).ok());
+}
+
+// A state goes on with the scales that the next step would have had, in a trainer that has seen nothing yet.
+TEST(CudaPolicyLoop, ScalesBelongToTheState) {
+    ThreadPool pool;
+    const TrainBatch batch = random_batch(2, 96, 1000, 5);
+    const auto file = std::filesystem::path(testing::TempDir()) / "nibble-rl-scales.safetensors";
+    std::vector<std::unique_ptr<DeviceTrainer>> trainers;
+    for (int i = 0; i < 2; ++i) {
+        auto parameters = random_start(rl_llama(), DType::bf16, 7, pool);
+        ASSERT_TRUE(parameters.ok());
+        DeviceTrainerOptions options{.device = rl_device(), .rows = 2, .seq = 96, .micro_batch = 1};
+        options.train.cache = {.format = KvFormat::fp8, .calibration = {.percentile = 50}};
+        auto made = DeviceTrainer::create(*parameters, options, pool);
+        ASSERT_TRUE(made.ok()) << made.error().message();
+        trainers.push_back(*std::move(made));
+    }
+    ASSERT_TRUE(trainers[0]->calibrate_cache({&batch, 1}).ok());
+    const auto first = trainers[0]->cache_scales()->state();
+    for (int step = 0; step < 2; ++step) {
+        trainers[0]->cache_scales()->renew_at_update();
+        ASSERT_TRUE(trainers[0]->step({&batch, 1}, 1e-2).ok());
+    }
+    EXPECT_NE(trainers[0]->cache_scales()->state(), first);
+    const auto state = copy_state(*trainers[0], {.step = 2});
+    ASSERT_TRUE(state.ok() && write_state(file, *state).ok());
+    ASSERT_TRUE(read_state(file, "", *trainers[1]).ok());
+    std::filesystem::remove(file);
+    for (int step = 0; step < 2; ++step) {
+        std::vector<float> said[2];
+        for (size_t i = 0; i < 2; ++i) {
+            said[i].resize(2 * 96);
+            ASSERT_TRUE(trainers[i]->log_probs(batch, said[i]).ok());
+            trainers[i]->begin(2 + step, 10);
+            trainers[i]->cache_scales()->renew_at_update();
+            ASSERT_TRUE(trainers[i]->step({&batch, 1}, 1e-2).ok());
+        }
+        EXPECT_EQ(said[0], said[1]) << step;
+        EXPECT_EQ(trainers[0]->cache_scales()->state(), trainers[1]->cache_scales()->state());
+    }
+}
+
+double cosine(std::span<const float> a, std::span<const float> b) {
+    double ab = 0, aa = 0, bb = 0;
+    for (size_t i = 0; i < a.size(); ++i)
+        ab += double{a[i]} * b[i], aa += double{a[i]} * a[i], bb += double{b[i]} * b[i];
+    return ab / std::sqrt(aa * bb);
+}
+
+// Beside the CPU's trainer: the same scales come of the same rows, the same values are clipped, and gradients go
+// through the rounding as through the identity, not through what is clipped.
+TEST(CudaPolicyLoop, GradientsThroughAnFp8CacheAreTheCpus) {
+    Json latent = rl_llama();
+    for (const char* key : {"architectures", "head_dim"}) latent.erase(key);
+    latent.update({{"model_type", "deepseek_v3"},
+                   {"num_key_value_heads", 4},
+                   {"q_lora_rank", 96},
+                   {"kv_lora_rank", 64},
+                   {"qk_nope_head_dim", 128},
+                   {"qk_rope_head_dim", 64},
+                   {"v_head_dim", 128},
+                   {"n_routed_experts", 16},
+                   {"n_shared_experts", 1},
+                   {"num_experts_per_tok", 3},
+                   {"moe_intermediate_size", 128},
+                   {"n_group", 1},
+                   {"topk_group", 1},
+                   {"norm_topk_prob", true},
+                   {"routed_scaling_factor", 2.5},
+                   {"first_k_dense_replace", 2}});
+    for (const Json& model : {rl_llama(), latent})
+        for (const float shrink : {1.0f, 0.3f}) {
+            SCOPED_TRACE(fmt::format("{}, scales times {}", model["model_type"].dump(), shrink));
+            ThreadPool pool;
+            const TrainBatch batch = random_batch(3, 96, 1000, 5);
+            const auto start = [&] {
+                auto made = random_start(model, DType::bf16, 7, pool);
+                EXPECT_TRUE(made.ok()) << made.error().message();
+                return *made;
+            };
+            DeviceTrainerOptions options{.device = rl_device(), .rows = 3, .seq = 96, .micro_batch = 3};
+            options.train.cache = gpu_fp8_cache;
+            const auto gpu = DeviceTrainer::create(start(), options, pool);
+            ASSERT_TRUE(gpu.ok()) << gpu.error().message();
+            const auto cpu = Trainer::create(start(), options.train, pool);
+            ASSERT_TRUE(cpu.ok()) << cpu.error().message();
+            ASSERT_TRUE((*gpu)->calibrate_cache({&batch, 1}).ok());
+            ASSERT_TRUE((*cpu)->calibrate_cache({&batch, 1}).ok());
+            auto scales = (*gpu)->cache_scales()->state();
+            const auto of_cpu = (*cpu)->cache_scales()->state();
+            ASSERT_EQ(scales.size(), of_cpu.size());
+            for (size_t i = 0; i < scales.size(); ++i) EXPECT_NEAR(scales[i], of_cpu[i], 0.02f * of_cpu[i]) << i;
+            for (float& s : scales) s *= shrink;
+            ASSERT_TRUE((*gpu)->set_cache_scales(scales).ok());
+            ASSERT_TRUE((*cpu)->cache_scales()->set_state(scales).ok());
+            ASSERT_TRUE((*cpu)->renew().ok());
+            std::vector<std::vector<float>> got;
+            ASSERT_TRUE((*gpu)->backward({&batch, 1}, got).ok());
+            ASSERT_TRUE((*cpu)->backward({&batch, 1}).ok());
+            for (size_t id = 0; id < got.size(); ++id) {
+                const auto want = (*cpu)->gradients().gradient(id);
+                if (want.empty()) continue;
+                EXPECT_GT(cosine(got[id], want), 0.99) << (*gpu)->parameters().tensors()[id].name;
+            }
+            (*gpu)->cache_scales()->renew(), (*cpu)->cache_scales()->renew();
+            const CacheScales::Use here = (*gpu)->cache_scales()->last_use(),
+                                   there = (*cpu)->cache_scales()->last_use();
+            EXPECT_EQ(here.values, there.values);
+            EXPECT_NEAR(static_cast<double>(here.clipped), static_cast<double>(there.clipped),
+                        0.05 * static_cast<double>(there.clipped) + 3);
+            EXPECT_EQ(here.clipped > 0, shrink < 1);
+        }
 }
 
 }  // namespace

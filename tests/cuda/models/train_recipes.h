@@ -67,6 +67,7 @@ inline std::vector<Trained> trained_recipes() {
         Trained{"nvfp4_four_over_six", nv_switched(true, true, false, true, false)},
         Trained{"nvfp4_row_scaled", nv_switched(true, true, true, false, true), true},
         Trained{"nvfp4_mlp", {.recipe = TrainRecipe::nvfp4, .scope = TrainScope::mlp, .last_bf16 = 1}},
+        Trained{"nvfp4_w4a16", named("nvfp4_w4a16"), true},
         Trained{"mxfp8", recipe_of(TrainRecipe::mxfp8), true},
         Trained{"fp8", recipe_of(TrainRecipe::fp8)},
         Trained{"fp8_delayed", recipe_of(TrainRecipe::fp8_delayed), true},

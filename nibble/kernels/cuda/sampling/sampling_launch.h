@@ -21,6 +21,8 @@ struct SampleArgs {
     bool round = false, overlap = false;
 };
 cudaError_t launch_sample(const SampleArgs& args, cudaStream_t stream);
+// Behind it: the log-probabilities of rows with SampleRow::scored.
+cudaError_t launch_score(const SampleArgs& args, cudaStream_t stream);
 cudaError_t launch_carry(const CarriedToken* list, int64_t count, const ChosenToken* from, int32_t* tokens,
                          cudaStream_t stream);
 

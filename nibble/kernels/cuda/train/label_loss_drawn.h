@@ -1,0 +1,18 @@
+// What label_loss_drawn.cpp calls. Arguments are checked before they come here.
+#pragma once
+
+#include "kernels/sampling_row.h"
+#include "kernels/train_args.h"
+
+#include <cuda_runtime_api.h>
+
+namespace nibble::cuda {
+
+struct DrawnLabels {
+    LabelLoss labels;
+    Drawn drawn;
+};
+cudaError_t prepare_label_loss_drawn();
+cudaError_t launch_label_loss_drawn(const DrawnLabels& l, cudaStream_t stream);
+
+}  // namespace nibble::cuda

@@ -1,0 +1,91 @@
+// What DeviceTrainer knows of rollouts: the FP8 KV cache, and weights in another precision.
+#include "train/device/device_trainer.h"
+
+#include <algorithm>
+
+namespace nibble {
+
+// In both formats of K and V, where there are two.
+Result<std::vector<TrainMemoryPlan::Item>> DeviceTrainer::pass_sizes(const TrainPassShape& shape) const {
+    NIBBLE_TRY(auto items, TrainPass::sizes(weights_, shape, device_));
+    const TrainCache& how = options_.train.cache;
+    if (how.format != KvFormat::fp8 || !how.mirrored) return items;
+    DeviceCache::set_type(weights_.layers(), cuda::KvType::e4m3);
+    auto other = TrainPass::sizes(weights_, shape, device_);
+    DeviceCache::set_type(weights_.layers(), cuda::KvType::bf16);
+    if (!other.ok()) return std::move(other).error();
+    for (size_t i = 0; i < items.size(); ++i) items[i].bytes = std::max(items[i].bytes, (*other)[i].bytes);
+    return items;
+}
+
+Result<std::shared_ptr<const LanguageModel>> DeviceTrainer::generating() {
+    if (!generation_) return fail("rollouts have no precision of their own");
+    NIBBLE_TRY(std::shared_ptr<const LanguageModel> model, DeviceModel::over(generation_->served(), device_, pool_));
+    return model;
+}
+
+Status DeviceTrainer::renew_generation() {
+    if (!generation_) return fail("rollouts have no precision of their own");
+    NIBBLE_CHECK(use_device(device_.index));
+    NIBBLE_CHECK(generation_->publish_operands());
+    return stream_.synchronize();
+}
+
+Status DeviceTrainer::make_cache() {
+    const TrainCache& how = options_.train.cache;
+    auto scales = std::make_unique<CacheScales>(weights_.outline().blocks, how.calibration);
+    NIBBLE_TRY(cache_, DeviceCache::create(std::move(scales), how.mirrored, weights_.layers(), options_.rows, device_,
+                                           stream_));
+    return Ok{};
+}
+
+// A pass has the cache's format in its pages; before there are scales they are of BF16.
+Status DeviceTrainer::cache_was_renewed() {
+    NIBBLE_CHECK(cache_->upload());
+    if (rounds_cache_ || !cache_->scales().ready()) return Ok{};
+    rounds_cache_ = true;
+    if (!cache_->mirrored()) {
+        if (generation_) cache_->attach(generation_->layers());
+        return Ok{};
+    }
+    cache_->attach(weights_.layers());
+    pass_.reset();
+    return make_pass();
+}
+
+Status DeviceTrainer::set_cache_scales(std::span<const float> state) {
+    if (!cache_) return fail("there is no KV cache with scales");
+    NIBBLE_CHECK(use_device(device_.index));
+    NIBBLE_CHECK(cache_->scales().set_state(state));
+    return cache_was_renewed();
+}
+
+Status DeviceTrainer::calibrate_cache(std::span<const TrainBatch> batches) {
+    if (!cache_) return fail("there is no KV cache to calibrate");
+    NIBBLE_CHECK(use_device(device_.index));
+    cache_->calibrate(true);
+    const auto see = [&](const TrainBatch& b) -> Status {
+        NIBBLE_CHECK(check(b, config().vocab));
+        for (MicroBatch& m : cut_micro_batches({&b, 1}, plan_.micro_batch)) {
+            m.first_row = 0;
+            NIBBLE_CHECK(cache_->begin_step());
+            NIBBLE_CHECK(pass_->prepare(m));
+            NIBBLE_CHECK(pass_->forward(true));
+            NIBBLE_CHECK(cache_->fetch(m.rows));
+            NIBBLE_CHECK(stream_.synchronize());
+            cache_->take(m.rows, m.tokens());
+        }
+        return Ok{};
+    };
+    Status seen = Ok{};
+    for (const TrainBatch& b : batches)
+        if (seen.ok()) seen = see(b);
+    cache_->calibrate(false);
+    NIBBLE_CHECK(std::move(seen));
+    cache_->scales().renew();
+    if (options_.reference && cache_->mirrored() && reference_scales_.empty())
+        reference_scales_ = cache_->scales().state();
+    return cache_was_renewed();
+}
+
+}  // namespace nibble
