@@ -68,7 +68,7 @@ Result<pid_t> start_rank(const RankPlace& place, int rank) {
 
 JobRanks::JobRanks(JobRanks&&) noexcept = default;
 
-Result<JobRanks> JobRanks::join(int wanted, const std::string& identity) {
+Result<JobRanks> JobRanks::join(int wanted, const RankGroup::Options& options) {
     JobRanks job;
     NIBBLE_TRY(RankPlace place, rank_place());
     if (!place.alone() && wanted > 0 && wanted != place.size)
@@ -82,7 +82,7 @@ Result<JobRanks> JobRanks::join(int wanted, const std::string& identity) {
         NIBBLE_CHECK(job.start(place));
     }
     if (place.alone()) return job;
-    NIBBLE_TRY(job.group_, RankGroup::meet(place, {.identity = identity}));
+    NIBBLE_TRY(job.group_, RankGroup::meet(place, options));
     return job;
 }
 

@@ -12,9 +12,9 @@ namespace nibble {
 
 class JobRanks {
 public:
-    // `wanted`: of the flag, 0 where it was not given. `identity`: RankGroup::Options. Errors: another number than the
-    // starter's, processes that cannot be started, ranks that do not meet.
-    static Result<JobRanks> join(int wanted, const std::string& identity);
+    // `wanted`: of the flag, 0 where it was not given. Errors: another number than the starter's, processes that cannot
+    // be started, ranks that do not meet.
+    static Result<JobRanks> join(int wanted, const RankGroup::Options& options);
     JobRanks(JobRanks&&) noexcept;
     JobRanks& operator=(JobRanks&&) = delete;
     // Parts from the others, waits for those that were started here and ends what does not end by itself.

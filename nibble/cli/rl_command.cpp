@@ -1,12 +1,14 @@
-// `nibble rl CONFIG.yaml`: reinforcement learning, rollouts and updates in one process.
+// `nibble rl CONFIG.yaml`: reinforcement learning, rollouts and updates in one process or in each of several.
 #include "checkpoint/convert.h"
 #include "cli/command.h"
 #include "cli/engine.h"
 #include "cli/options.h"
+#include "cli/rank_device.h"
+#include "cli/ranks.h"
 #include "cli/rl_mismatch.h"
 #include "cli/terminal.h"
+#include "cli/version.h"
 #include "io/atomic_file.h"
-#include "parallel/rank_group.h"
 #include "rl/frozen_policy.h"
 #include "rl/generation_policy.h"
 #include "rl/nemo_config.h"
@@ -14,6 +16,7 @@
 #include "rl/question_rows.h"
 #include "rl/rl_log.h"
 #include "rl/rl_page.h"
+#include "rl/rl_ranks.h"
 #include "train/device/device_trainer.h"
 #include "train/run_deadline.h"
 #include "train/run_folder.h"
@@ -21,6 +24,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <bit>
 #include <chrono>
 #include <cstdio>
 
@@ -33,7 +37,7 @@ struct RlFlags {
     std::string config, nemo, device = "cpu", kernels, output, command_line;
     std::optional<int64_t> steps;
     bool resume = false, quiet = false, json = false, mismatch = false;
-    int threads = 0;
+    int threads = 0, ranks = 0, gpus = 0;
     MismatchFlags lab;
 };
 
@@ -43,7 +47,6 @@ Result<RlConfig> rl_config(const RlFlags& flags) {
     if (!flags.output.empty()) c.output = flags.output;
     c.resume = flags.resume;
     if (c.output.empty()) return fail("{}: 'output' is missing; or give -o DIR", flags.config);
-    NIBBLE_CHECK(RunFolder::check_model(c.output));
     return c;
 }
 
@@ -61,6 +64,7 @@ private:
 
 // Trainer, task and what both need, in the order of their lives.
 struct RlJob {
+    const JobRanks& ranks;
     ThreadPool pool;
     std::shared_ptr<Parameters> parameters;
     std::optional<Tokenizer> tokenizer;
@@ -71,7 +75,7 @@ struct RlJob {
     std::unique_ptr<RolloutTask> task;
     std::unique_ptr<PolicyTrainer> policy;
 
-    explicit RlJob(int threads) : pool(threads) {}
+    RlJob(const JobRanks& of, int threads) : ranks(of), pool(of.threads(threads)) {}
 };
 
 Result<std::unique_ptr<Environment>> environment_of(const RlTask& task) {
@@ -132,6 +136,8 @@ Result<std::unique_ptr<RolloutTask>> task_of(const RlConfig& c, const ModelText&
     return question_task(std::move(options));
 }
 
+int64_t power_of_two(int64_t rows) { return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(rows))); }
+
 // Room for one answer at least.
 int64_t row_tokens_on_gpu(const RlConfig& c) {
     const int64_t all = c.prompts * c.generations * c.length, usual = c.row_tokens > 0 ? c.row_tokens : 16384;
@@ -147,14 +153,18 @@ Status open_trainer(const RlConfig& c, const RlFlags& flags, const DeviceChoice&
                                  .seed = c.seed,
                                  .kernels = flags.kernels,
                                  .sampling = c.generation.sampling(),
-                                 .cache = c.generation.cache};
+                                 .cache = c.generation.cache,
+                                 .ranks = job.ranks.group()};
     if (device.cuda) {
+        if (job.ranks.size() > 1 && (c.generation.cache.format != KvFormat::none || c.generation.precision))
+            return fail("policy.generation: precision and kv_cache_dtype run on one GPU; leave them out for {}",
+                        job.ranks.size());
         const int64_t answers = c.prompts * c.generations, of_update = c.train_batch > 0 ? c.train_batch : answers;
-        const int64_t row = row_tokens_on_gpu(c);
+        const int64_t row = row_tokens_on_gpu(c), most = most_rollout_rows(of_update, c.length, row);
         NIBBLE_TRY(auto trainer, DeviceTrainer::create(job.parameters,
                                                        {.train = options,
                                                         .device = device,
-                                                        .rows = most_rollout_rows(of_update, c.length, row),
+                                                        .rows = power_of_two(std::max<int64_t>(most, job.ranks.size())),
                                                         .seq = row,
                                                         .micro_batch = 1,
                                                         .reference = compared,
@@ -171,7 +181,8 @@ Status open_trainer(const RlConfig& c, const RlFlags& flags, const DeviceChoice&
     if (compared) {
         NIBBLE_TRY(rollouts.reference,
                    FrozenPolicy::create(checkpoint, c.precision, flags.kernels, job.pool,
-                                        static_cast<float>(c.generation.temperature), c.generation.cache));
+                                        static_cast<float>(c.generation.temperature), c.generation.cache,
+                                        job.ranks.group()));
     }
     NIBBLE_TRY(job.trainer, Trainer::create(job.parameters, options, job.pool));
     return Ok{};
@@ -191,11 +202,14 @@ Status open_job(RlConfig& c, const RlFlags& flags, const DeviceChoice& device, c
     NIBBLE_TRY(const auto checkpoint, Checkpoint::open(c.model));
     NIBBLE_TRY(job.parameters,
                Parameters::copy(*checkpoint, fp32 ? DType::f32 : DType::bf16, job.pool).within(c.model.string()));
-    PolicyTrainerOptions options{
-        .tokenizer = text.tokenizer, .stop_requested = hooks.stop_requested, .row_tokens = c.row_tokens};
+    PolicyTrainerOptions options{.tokenizer = text.tokenizer,
+                                 .ranks = job.ranks.group(),
+                                 .stop_requested = hooks.stop_requested,
+                                 .row_tokens = c.row_tokens};
     if (device.cuda) {
         // Trainer and engine share the device: the trainer's plan comes first, the cache takes half of what is left.
         options.sequences = 1024, options.memory_share = 0.5, options.row_tokens = row_tokens_on_gpu(c);
+        options.even_rows = true;
     }
     job.tokenizer = text.tokenizer;
     NIBBLE_CHECK(open_trainer(c, flags, device, *checkpoint, job, options));
@@ -204,6 +218,7 @@ Status open_job(RlConfig& c, const RlFlags& flags, const DeviceChoice& device, c
                                                            c.generation.cache, flags.kernels, job.pool));
         options.generator = job.generator->model();
         options.renew_generator = [generator = job.generator.get()] { return generator->renew(); };
+        options.generator_sees_neighbours = job.generator->sees_neighbours();
     }
     NIBBLE_TRY(options.end_tokens, end_tokens(job.trainer->config(), *checkpoint, text));
     NIBBLE_TRY(job.task, task_of(c, text, job));
@@ -245,7 +260,7 @@ Status check_policy_export(const RlConfig& c, RlJob& job) {
         return fail("export.format: {}; the forward products of rollouts are {}", format_name(c.export_format),
                     format_name(format));
     // A run that goes on has no model/ yet: codes are what a killed process left of its end.
-    return c.resume ? Status(Ok{}) : WorkFolder::check(codes_of(c), ExportMode::create, 0);
+    return c.resume || !job.ranks.first() ? Status(Ok{}) : WorkFolder::check(codes_of(c), ExportMode::create, 0);
 }
 
 Status write_policy(const RlConfig& c, const RlFlags& flags, RlJob& job) {
@@ -269,64 +284,120 @@ Status write_policy(const RlConfig& c, const RlFlags& flags, RlJob& job) {
     return Ok{};
 }
 
-// Steps [first, c.steps); returns how many are done: fewer where the user or the limit of time says so.
-Result<int64_t> run_steps(const RlConfig& c, const RlFlags& flags, RlJob& job, RunFolder& folder, PromptPlace& place,
-                          const JobHooks& hooks, RunDeadline deadline) {
+// What rank 0 notes of a step.
+void note_step(const RlFlags& flags, const RlStep& step, const std::optional<RlValidation>& validation, double seconds,
+               RlJob& job, RunFolder& folder, PromptPlace& place) {
+    const Json line = to_json(step, validation, seconds);
+    folder.write_beside(samples_name, samples_text(step.step, step.samples, job.tokenizer));
+    folder.after_step(line, *job.trainer, place);
+    if (flags.json)
+        fmt::print("{}", json_line(line));
+    else if (!flags.quiet)
+        fmt::print("{}\n", step_text(step, validation, seconds));
+    std::fflush(stdout);
+}
+
+// Steps [first, c.steps); returns how many are done: fewer where the user or the limit of time says so. folder: of rank
+// 0, null in the others.
+Result<int64_t> run_steps(const RlConfig& c, const RlFlags& flags, RlJob& job, RunFolder* folder, int64_t first,
+                          PromptPlace& place, const JobHooks& hooks, RunDeadline deadline) {
     using Clock = std::chrono::steady_clock;
-    for (int64_t number = folder.first_step(); number < c.steps; ++number) {
-        if (hooks.should_stop()) return number;
+    for (int64_t number = first; number < c.steps; ++number) {
+        NIBBLE_TRY(const bool stops, job.trainer->any(hooks.should_stop()));
+        if (stops) return number;
         const auto start = Clock::now();
         NIBBLE_TRY(const RlStep step, job.policy->step(number));
         if (step.stopped) return number;
         const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
         std::optional<RlValidation> validation;
         if (c.validation_every > 0 && (number + 1) % c.validation_every == 0) {
-            auto value = job.policy->validate();
-            if (!value.ok() && !hooks.should_stop()) return std::move(value).error();
-            if (value.ok()) validation = *value;
+            NIBBLE_TRY(const RlValidation value, job.policy->validate());
+            if (!value.stopped) validation = value;
         }
-        const Json line = to_json(step, validation, seconds);
-        folder.write_beside(samples_name, samples_text(number, step.samples, job.tokenizer));
-        folder.after_step(line, *job.trainer, place);
-        if (flags.json)
-            fmt::print("{}", json_line(line));
-        else if (!flags.quiet)
-            fmt::print("{}\n", step_text(step, validation, seconds));
-        std::fflush(stdout);
-        if (deadline.is_due()) return number + 1;
+        if (folder) note_step(flags, step, validation, seconds, job, *folder, place);
+        NIBBLE_CHECK(job.trainer->sync());
+        NIBBLE_TRY(const bool due, job.trainer->any(folder && deadline.is_due()));
+        if (due) return number + 1;
     }
     return c.steps;
 }
 
-Result<Outcome> run_rl(const RlFlags& flags) {
+// The state that rank 0 begins with, in the others; the step that comes first.
+Result<int64_t> begin_together(const JobRanks& ranks, const RunFolder* folder, const RunFolderOptions& options,
+                               TrainEngine& trainer, PromptPlace& place) {
+    int64_t first_step = folder ? folder->first_step() : 0;
+    if (!ranks.group()) return first_step;
+    const auto share = [&](const std::string& text) -> Result<std::string> {
+        const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
+        NIBBLE_TRY(const RankBytes all, ranks.group()->share({bytes, bytes + text.size()}));
+        return std::string(reinterpret_cast<const char*>(all.data()), all.size());
+    };
+    NIBBLE_TRY(const std::string identity, share(options.identity));
+    if (identity != options.identity)
+        return fail("another job than rank 0's: {} here, {} there", options.identity, identity);
+    NIBBLE_TRY(const std::string file, share(folder ? folder->began_with().string() : ""));
+    if (ranks.first() || file.empty()) return first_step;
+    NIBBLE_TRY(const RunPlace begun, read_state(file, options.identity, trainer));
+    NIBBLE_CHECK(place.set_place(begun.source).within(file));
+    return begun.step;
+}
+
+Result<Outcome> run_job(RlConfig& config, const RlFlags& flags, const DeviceChoice& device, const JobRanks& ranks) {
     const auto start = RunDeadline::Clock::now();
-    NIBBLE_TRY(const RankPlace ranks, rank_place());
-    if (!ranks.alone()) return fail("rl runs in one process; {} were started", ranks.size);
-    NIBBLE_TRY(const DeviceChoice device, parse_device(flags.device));
-    if (device.cuda) NIBBLE_CHECK(open_device(device));
-    NIBBLE_TRY(RlConfig config, rl_config(flags));
+    const bool speaks = ranks.first() && !flags.quiet && !flags.json;
     NIBBLE_TRY(const ModelText text, open_model_text(config.model));
     Console console(true);
     const JobHooks hooks = console.hooks();
-    RlJob job(flags.threads);
+    RlJob job(ranks, flags.threads);
     NIBBLE_CHECK(open_job(config, flags, device, text, hooks, job));
     NIBBLE_CHECK(check_policy_export(config, job));
     PromptPlace place(*job.policy);
     NIBBLE_TRY(const auto options, rl_folder(config, flags, job, hooks));
-    NIBBLE_TRY(const auto folder, RunFolder::open(options, *job.trainer, place));
-    if (!flags.quiet && !flags.json) {
+    std::unique_ptr<RunFolder> folder;
+    if (ranks.first()) {
+        NIBBLE_TRY(folder, RunFolder::open(options, *job.trainer, place));
+    }
+    NIBBLE_TRY(const int64_t first, begin_together(ranks, folder.get(), options, *job.trainer, place));
+    if (speaks) {
         fmt::print("{} parameters, {} prompts x {} answers a step, precision {}\n", job.parameters->elements(),
                    config.prompts, config.generations, train_recipe_name(config.precision.recipe));
-        if (folder->first_step() > 0) fmt::print("goes on behind {} steps\n", folder->first_step());
+        if (ranks.group()) fmt::print("  {} ranks, prompts and rows dealt to them\n", ranks.size());
+        if (first > 0) fmt::print("goes on behind {} steps\n", first);
     }
-    NIBBLE_TRY(const int64_t done,
-               run_steps(config, flags, job, *folder, place, hooks, RunDeadline(config.must_save_by, start)));
-    NIBBLE_CHECK(folder->finish(done, *job.trainer, place));
-    if (done < config.steps)
+    NIBBLE_TRY(const int64_t done, run_steps(config, flags, job, folder.get(), first, place, hooks,
+                                             RunDeadline(config.must_save_by, start)));
+    if (folder) NIBBLE_CHECK(folder->finish(done, *job.trainer, place));
+    if (folder && done == config.steps) NIBBLE_CHECK(write_policy(config, flags, job));
+    NIBBLE_CHECK(job.trainer->sync());
+    if (done < config.steps && ranks.first())
         return fail("stopped after {} of {} steps{}; resume it with --resume", done, config.steps,
                     hooks.should_stop() || config.must_save_by <= 0 ? "" : " by checkpoint_must_save_by");
-    NIBBLE_CHECK(write_policy(config, flags, job));
     return Outcome{};
+}
+
+// What ranks must have in common: beside what a resumed run must, when they do what together.
+std::string job_of(const RlConfig& c) {
+    return fmt::format("{}\n{}\nsteps {}, validation {} of {} x {}", version_text(), c.identity, c.steps,
+                       c.validation_every, c.validation_prompts, c.validation_answers);
+}
+
+Result<Outcome> run_rl(RlFlags flags) {
+    if (flags.gpus > 0) {
+        flags.ranks = flags.gpus;
+        if (flags.device == "cpu") flags.device = "cuda";
+    }
+    NIBBLE_TRY(DeviceChoice device, parse_device(flags.device));
+    NIBBLE_TRY(const RankPlace place, rank_place());
+    if (device.cuda) NIBBLE_CHECK(choose_rank_device(flags.ranks, place, device));
+    NIBBLE_TRY(RlConfig config, rl_config(flags));
+    if (place.rank == 0) NIBBLE_CHECK(RunFolder::check_model(config.output));
+    NIBBLE_CHECK(check_rl_ranks(config, place.alone() ? flags.ranks : place.size, device.cuda));
+    // The answers of a rank may take much longer than those of the others.
+    NIBBLE_TRY(const JobRanks ranks,
+               JobRanks::join(flags.ranks, {.identity = job_of(config), .patience = std::chrono::hours(2)}));
+    auto outcome = run_job(config, flags, device, ranks);
+    if (ranks.first()) return outcome;
+    return std::move(outcome).within(fmt::format("rank {}", ranks.rank()));
 }
 
 Result<Outcome> run_from_nemo(const RlFlags& flags) {
@@ -382,6 +453,19 @@ void add_rl(CLI::App& app, RunCommand& run) {
         ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
     command->add_option("-o,--output", flags->output, "folder of the run; overrides the config");
     command->add_flag("--resume", flags->resume, "go on from the newest checkpoint in the output");
+    CLI::Option* ranks =
+        command
+            ->add_option(
+                "--ranks", flags->ranks,
+                "so many processes deal prompts and rows, on GPUs one each; default: what mpirun or srun started")
+            ->check(CLI::Range(1, 4096))
+            ->excludes(lab)
+            ->excludes(nemo);
+    command->add_option("--gpus", flags->gpus, "the same on so many GPUs")
+        ->check(CLI::Range(1, 4096))
+        ->excludes(ranks)
+        ->excludes(lab)
+        ->excludes(nemo);
     add_device_flag(*command, flags->device);
     add_kernels_flag(*command, flags->kernels, "forces the CPU kernels: avx512, avx2, ref");
     add_threads_flag(*command, flags->threads);

@@ -6,6 +6,7 @@
 #include "cli/command.h"
 #include "cli/model_text.h"
 #include "cli/options.h"
+#include "cli/rank_device.h"
 #include "cli/ranks.h"
 #include "cli/terminal.h"
 #include "cli/train_compare.h"
@@ -366,21 +367,6 @@ Result<Outcome> train(const TrainConfig& config, const TrainFlags& flags, const 
     return Outcome{};
 }
 
-// Ranks of one machine take a GPU each, from the one that --device names on.
-Status choose_device(const TrainFlags& flags, const TrainPrecision& precision, const RankPlace& place,
-                     DeviceChoice& device) {
-    const int ranks = place.alone() ? std::max(1, flags.ranks) : place.size;
-    NIBBLE_CHECK(check_device_precision(precision));
-    NIBBLE_CHECK(open_device(device));
-    if (ranks == 1) return Ok{};
-    NIBBLE_TRY(const auto list, list_devices());
-    const int here = std::min(ranks, local_ranks().value_or(ranks));
-    if (device.index + here > std::ssize(list))
-        return fail("--device cuda: {} ranks on this machine need a GPU each, it has {}", here, list.size());
-    device.index += local_rank().value_or(place.rank);
-    return open_device(device).ok() ? Status(Ok{}) : Status(open_device(device).error());
-}
-
 Result<Outcome> run_train(TrainFlags flags) {
     if (flags.gpus > 0) {
         flags.ranks = flags.gpus;
@@ -389,9 +375,11 @@ Result<Outcome> run_train(TrainFlags flags) {
     NIBBLE_TRY(DeviceChoice device, parse_device(flags.device));
     NIBBLE_TRY(const TrainConfig config, train_config(flags));
     NIBBLE_TRY(const RankPlace place, rank_place());
-    if (device.cuda) NIBBLE_CHECK(choose_device(flags, config.precision, place, device));
+    if (device.cuda) NIBBLE_CHECK(check_device_precision(config.precision));
+    if (device.cuda) NIBBLE_CHECK(choose_rank_device(flags.ranks, place, device));
     if (place.rank == 0) NIBBLE_CHECK(check_output(config));
-    NIBBLE_TRY(const JobRanks ranks, JobRanks::join(flags.ranks, version_text() + "\n" + train_identity(config)));
+    NIBBLE_TRY(const JobRanks ranks,
+               JobRanks::join(flags.ranks, {.identity = version_text() + "\n" + train_identity(config)}));
     auto outcome = train(config, flags, device, ranks);
     if (ranks.first()) return outcome;
     return std::move(outcome).within(fmt::format("rank {}", ranks.rank()));

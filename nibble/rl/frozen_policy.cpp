@@ -6,7 +6,8 @@ namespace nibble {
 
 Result<std::shared_ptr<FrozenPolicy>> FrozenPolicy::create(const Checkpoint& from, const TrainPrecision& precision,
                                                            const std::string& kernels, ThreadPool& pool,
-                                                           float temperature, const TrainCache& cache) {
+                                                           float temperature, const TrainCache& cache,
+                                                           RankGroup* ranks) {
     const bool fp32 = precision.recipe == TrainRecipe::fp32;
     NIBBLE_TRY(auto parameters, Parameters::copy(from, fp32 ? DType::f32 : DType::bf16, pool));
     ModelOptions like;
@@ -22,6 +23,7 @@ Result<std::shared_ptr<FrozenPolicy>> FrozenPolicy::create(const Checkpoint& fro
     NIBBLE_TRY(Model model, Model::load(read, like, pool));
     std::shared_ptr<FrozenPolicy> made(new FrozenPolicy(std::move(parameters), std::move(model), temperature));
     made->cache_ = std::move(scales);
+    made->ranks_ = ranks;
     // Seed 0: forward products draw no random numbers.
     NIBBLE_TRY(made->products_, TrainProducts::create(made->model_, *made->parameters_, precision, 0, pool));
     made->model_.workspace().products = made->products_.get();
@@ -39,14 +41,12 @@ Status FrozenPolicy::calibrate_cache(std::span<const TrainBatch> rows) {
 }
 
 Status FrozenPolicy::log_probs(std::span<const TrainBatch* const> rows, const OfRow& each) {
-    for (size_t i = 0; i < rows.size(); ++i) {
-        NIBBLE_TRY(const std::vector<float> x, run(*rows[i], nullptr));
-        std::vector<float> out(rows[i]->tokens.size());
-        NIBBLE_CHECK(label_log_probs(model_.head(), x.data(), rows[i]->labels, {.temperature = temperature_}, out,
-                                     model_.workspace()));
-        NIBBLE_CHECK(each(i, out));
-    }
-    return Ok{};
+    const auto own = [&](const TrainBatch& row, std::span<float> out) -> Status {
+        NIBBLE_TRY(const std::vector<float> x, run(row, nullptr));
+        return label_log_probs(model_.head(), x.data(), row.labels, {.temperature = temperature_}, out,
+                               model_.workspace());
+    };
+    return row_log_probs(ranks_, rows, own, each);
 }
 
 Result<std::vector<float>> FrozenPolicy::run(const TrainBatch& row, Observer* observer) const {

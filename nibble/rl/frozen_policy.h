@@ -17,10 +17,11 @@ class FrozenPolicy : public ReferencePolicy {
 public:
     // A copy of the checkpoint's tensors, as a trainer reads them, that divides logits by the temperature and filters
     // none. The pool
-    // outlives the policy.
+    // outlives the policy, as do the ranks that deal its rows (null: this process alone).
     static Result<std::shared_ptr<FrozenPolicy>> create(const Checkpoint& from, const TrainPrecision& precision,
                                                         const std::string& kernels, ThreadPool& pool,
-                                                        float temperature = 1, const TrainCache& cache = {});
+                                                        float temperature = 1, const TrainCache& cache = {},
+                                                        RankGroup* ranks = nullptr);
     Status calibrate_cache(std::span<const TrainBatch> rows) override;
     Status log_probs(std::span<const TrainBatch* const> rows, const OfRow& each) override;
 
@@ -33,6 +34,7 @@ private:
     Model model_;
     std::shared_ptr<CacheScales> cache_;  // null: no FP8 cache
     float temperature_;
+    RankGroup* ranks_ = nullptr;
     std::unique_ptr<TrainProducts> products_;
 };
 

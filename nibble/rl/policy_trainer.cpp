@@ -5,6 +5,7 @@
 #include "train/schedule.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 
 namespace nibble {
@@ -35,10 +36,35 @@ std::vector<RolloutRow> rollout_rows(const RolloutBatch& batch, size_t first, si
     return rows;
 }
 
-// Two neighbours hold more than a row together.
+int64_t even_row_tokens(const RolloutBatch& batch, size_t first, size_t last, int64_t row_tokens) {
+    std::vector<int64_t> sizes;
+    for (size_t i = first; i < last; ++i) {
+        const Rollout& r = batch.rollouts[i];
+        sizes.push_back(std::ssize(batch.prompts[r.prompt].tokens) + std::ssize(r.tokens) - 1);
+    }
+    const auto rows_of = [&](int64_t limit) {  // as rollout_rows() does
+        uint64_t rows = 0;
+        int64_t room = 0;
+        for (const int64_t size : sizes) {
+            if (rows == 0 || size > room) ++rows, room = limit;
+            room -= size;
+        }
+        return rows;
+    };
+    const uint64_t most = std::bit_ceil(rows_of(row_tokens));
+    int64_t low = 0, high = row_tokens;  // rows_of(high) <= most < rows_of(low), or low is 0
+    while (high - low > 1) {
+        const int64_t middle = low + (high - low) / 2;
+        (rows_of(middle) <= most ? high : low) = middle;
+    }
+    return high;
+}
+
+// Two neighbours hold more than a row together, and each but the last has no room for another answer.
 int64_t most_rollout_rows(int64_t rollouts, int64_t length, int64_t row_tokens) {
     if (row_tokens < length) return rollouts;
-    return std::min(rollouts, 2 * rollouts * length / row_tokens + 1);
+    const int64_t tokens = rollouts * length;
+    return std::min({rollouts, 2 * tokens / row_tokens + 1, tokens / (row_tokens - length + 1) + 1});
 }
 
 Result<std::unique_ptr<PolicyTrainer>> PolicyTrainer::create(const RlConfig& config, TrainEngine& trainer,
@@ -51,6 +77,7 @@ Result<std::unique_ptr<PolicyTrainer>> PolicyTrainer::create(const RlConfig& con
             "policy.precision: this recipe scales whole tensors, so that rollouts and training do not agree in "
             "every bit; that needs loss_fn.use_importance_sampling_correction: true");
     std::unique_ptr<PolicyTrainer> made(new PolicyTrainer(config, trainer, task, std::move(options)));
+    NIBBLE_CHECK(made->check_ranks());
     NIBBLE_CHECK(made->calibrate_caches());  // before there are pages of K and V
     auto generator = made->options_.generator;
     if (!generator) {
@@ -63,8 +90,19 @@ Result<std::unique_ptr<PolicyTrainer>> PolicyTrainer::create(const RlConfig& con
     const int64_t prompts = config.async ? config.async->prompts_in_flight : config.prompts;
     engine.queue = std::max(prompts * config.generations, config.validation_prompts * config.validation_answers);
     NIBBLE_TRY(made->engine_, Engine::create(std::move(generator), made->options_.tokenizer, engine));
-    made->pool_.emplace(*made->engine_, task, config.generations);
+    made->pool_.emplace(*made->engine_, task, config.generations, made->options_.ranks);
     return made;
+}
+
+Status PolicyTrainer::check_ranks() const {
+    const int ranks = options_.ranks ? options_.ranks->size() : 1;
+    if (ranks == 1) return Ok{};
+    if (trainer_.sees_neighbours() || options_.generator_sees_neighbours)
+        return fail(
+            "policy.precision: a recipe that scales whole tensors; its rollouts depend on the answers beside them, so "
+            "that {} ranks would not come to the bits of one",
+            ranks);
+    return Ok{};
 }
 
 // First scales of FP8 caches, from the run's first prompts; what a checkpoint holds takes their place.
@@ -102,6 +140,7 @@ RolloutRequest PolicyTrainer::request(int64_t step, uint64_t first_prompt, int64
                      .seed = config_.seed,
                      .end_tokens = options_.end_tokens,
                      .stop_texts = config_.generation.stop_texts,
+                     .expected_length = [this](std::span<const int32_t> p) { return lengths_.expected(p); },
                      .cache_salt = std::to_string(version_),
                      .stop = options_.stop_requested};
     for (const int32_t id : config_.generation.stop_tokens)
@@ -140,7 +179,9 @@ Result<RolloutBatch> PolicyTrainer::collect(RlStep& step) {
     const auto group = static_cast<size_t>(config_.generations);
     for (step.sampling_batches = 1;; ++step.sampling_batches) {
         NIBBLE_TRY(RolloutBatch batch,
-                   roll_out(*engine_, task_, request(step.step, next_prompt_, config_.prompts, config_.generations)));
+                   roll_out(*engine_, task_, request(step.step, next_prompt_, config_.prompts, config_.generations),
+                            options_.ranks));
+        add_work(all.ranks, batch.ranks);
         all.generate_seconds += batch.generate_seconds, all.reward_seconds += batch.reward_seconds;
         all.stopped = batch.stopped;
         if (batch.stopped) return all;
@@ -165,7 +206,7 @@ Result<RolloutBatch> PolicyTrainer::collect(RlStep& step) {
 }
 
 // Rewards to advantages, and what the step tells of them. What could not be judged is in no group.
-Status PolicyTrainer::weigh(RolloutBatch& batch, RlStep& step) const {
+Status PolicyTrainer::weigh(RolloutBatch& batch, RlStep& step) {
     shape(batch);
     std::vector<double> rewards;
     std::vector<int64_t> groups, lengths;
@@ -198,8 +239,14 @@ Status PolicyTrainer::weigh(RolloutBatch& batch, RlStep& step) const {
     NIBBLE_TRY(const auto values, advantages(rewards, groups, lengths, config_.advantage));
     for (size_t i = 0; i < judged.size(); ++i) judged[i]->advantage = values[i];
     const auto group = static_cast<size_t>(config_.generations);
-    for (size_t p = 0; p < batch.prompts.size(); ++p)
-        step.equal_groups += all_equal(std::span(batch.rollouts).subspan(p * group, group));
+    for (size_t p = 0; p < batch.prompts.size(); ++p) {
+        const auto answers = std::span(std::as_const(batch.rollouts)).subspan(p * group, group);
+        step.equal_groups += all_equal(answers);
+        int64_t length = 0;
+        for (const Rollout& r : answers) length += r.length();
+        if (options_.ranks)
+            lengths_.note(batch.prompts[p].tokens, static_cast<double>(length) / static_cast<double>(group));
+    }
     step.samples = choose_samples(batch, options_.samples, step.step);
     return Ok{};
 }
@@ -209,9 +256,12 @@ Status PolicyTrainer::learn(const RolloutBatch& batch, RlStep& step) {
     const int64_t each = config_.train_batch > 0 ? config_.train_batch : answers;
     const bool once = each == answers;
     std::vector<std::vector<RolloutRow>> updates;
-    for (int64_t first = 0; first < answers; first += each)
-        updates.push_back(
-            rollout_rows(batch, static_cast<size_t>(first), static_cast<size_t>(first + each), options_.row_tokens));
+    for (int64_t at = 0; at < answers; at += each) {
+        const auto first = static_cast<size_t>(at), last = static_cast<size_t>(at + each);
+        const int64_t limit =
+            options_.even_rows ? even_row_tokens(batch, first, last, options_.row_tokens) : options_.row_tokens;
+        updates.push_back(rollout_rows(batch, first, last, limit));
+    }
     // By answer. Only with several updates is a pass needed for what the trainer says before the first one.
     std::vector<std::vector<float>> previous(batch.rollouts.size()), reference(batch.rollouts.size());
     const auto deal = [](const RolloutRow& row, std::span<const float> of_row, std::vector<std::vector<float>>& to) {
@@ -223,12 +273,11 @@ Status PolicyTrainer::learn(const RolloutBatch& batch, RlStep& step) {
     std::vector<const TrainBatch*> all_batches;
     for (const auto& rows : updates)
         for (const RolloutRow& row : rows) all_rows.push_back(&row), all_batches.push_back(&row.batch);
-    for (const RolloutRow* row : all_rows) {
-        if (once) break;
-        std::vector<float> of_row(row->batch.tokens.size());
-        NIBBLE_CHECK(trainer_.log_probs(row->batch, of_row));
-        deal(*row, of_row, previous);
-    }
+    if (!once)
+        NIBBLE_CHECK(trainer_.row_log_probs(all_batches, [&](size_t i, std::span<const float> of_row) {
+            deal(*all_rows[i], of_row, previous);
+            return Status(Ok{});
+        }));
     if (config_.loss.kl_penalty > 0)
         NIBBLE_CHECK(options_.reference->log_probs(all_batches, [&](size_t i, std::span<const float> of_row) {
             deal(*all_rows[i], of_row, reference);
@@ -250,9 +299,10 @@ Status PolicyTrainer::learn(const RolloutBatch& batch, RlStep& step) {
                 if (weight(batch.rollouts[p.rollout]) > 0)
                     counts.tokens += batch.rollouts[p.rollout].length(), ++counts.answers;
         }
-        PolicyMetrics metrics;
-        const auto of_answer = [&](const RolloutRow::Part& p, std::span<const float> log_probs,
-                                   std::span<float> slopes) -> Status {
+        // Of every row, then added in their order: ranks ask for rows in different orders.
+        std::vector<PolicyMetrics> of_rows(rows.size());
+        const auto of_answer = [&](const RolloutRow::Part& p, std::span<const float> log_probs, std::span<float> slopes,
+                                   PolicyMetrics& metrics) -> Status {
             const Rollout& r = batch.rollouts[p.rollout];
             const auto current = log_probs.subspan(p.begin, p.size);
             AnswerTokens answer{.generated = r.generated,
@@ -278,16 +328,16 @@ Status PolicyTrainer::learn(const RolloutBatch& batch, RlStep& step) {
         };
         const RowObjective objective = [&](int64_t row, std::span<const float> log_probs, std::span<float> slopes,
                                            double& loss) -> Status {
-            const double before = metrics.loss;
+            PolicyMetrics& metrics = of_rows[static_cast<size_t>(row)];
             for (const RolloutRow::Part& p : rows[static_cast<size_t>(row)].parts)
-                NIBBLE_CHECK(of_answer(p, log_probs, slopes));
-            loss = metrics.loss - before;
+                NIBBLE_CHECK(of_answer(p, log_probs, slopes, metrics));
+            loss = metrics.loss;
             return Ok{};
         };
         // Scales are frozen for the step: those of the next one come from this batch.
         if (trainer_.cache_scales() && &rows == &updates.back()) trainer_.cache_scales()->renew_at_update();
         NIBBLE_TRY(step.update, trainer_.step(batches, objective, rate));
-        step.metrics.add(metrics);
+        for (const PolicyMetrics& metrics : of_rows) step.metrics.add(metrics);
         ++step.updates;
         ++version_;
     }
@@ -325,6 +375,7 @@ Result<RlStep> PolicyTrainer::step(int64_t number) {
     if (step.stopped) return step;
     NIBBLE_CHECK(weigh(*collected, step));
     step.generate_seconds = collected->generate_seconds, step.reward_seconds = collected->reward_seconds;
+    step.ranks = collected->ranks;
     const auto start = std::chrono::steady_clock::now();
     NIBBLE_CHECK(learn(*collected, step));
     step.train_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -338,9 +389,9 @@ Result<RlValidation> PolicyTrainer::validate() {
     if (const auto own = config_.generation.validation_temperature)
         asked.sampling.temperature = static_cast<float>(*own);
     if (const auto own = config_.generation.validation_top_p) asked.sampling.top_p = static_cast<float>(*own);
-    NIBBLE_TRY(const RolloutBatch batch, roll_out(*engine_, task_, asked));
-    if (batch.stopped) return fail("validation was stopped");
-    RlValidation v{.answers = k};
+    NIBBLE_TRY(const RolloutBatch batch, roll_out(*engine_, task_, asked, options_.ranks));
+    RlValidation v{.stopped = batch.stopped, .answers = k};
+    if (v.stopped) return v;
     int64_t judged = 0;
     for (const Rollout& r : batch.rollouts)
         if (r.reward) v.reward += *r.reward, ++judged;

@@ -1,6 +1,6 @@
-// Reinforcement learning, one step at a time, in one process: rollouts of the serving engine over the trainer's own
-// model, rewards, advantages, and updates of that model. The weights are there once: what an update publishes is what
-// the next rollout reads; keys and values of the version before are not read again.
+// Reinforcement learning, one step at a time: rollouts of the serving engine over the trainer's own model, rewards,
+// advantages, and updates of that model. The weights are there once: what an update publishes is what the next rollout
+// reads; keys and values of the version before are not read again.
 //
 // Because engine and trainer compute the same bits (docs/architecture.md 4), the log-probability that a token had when
 // it was generated is the old one of the loss's ratio. Every step compares it, bit for bit, with the trainer's own
@@ -8,7 +8,8 @@
 // one token at a time (TrainEngine::sees_neighbours); for the others it is measured.
 //
 // Results depend on config, weights, task and PolicyTrainerOptions::row_tokens alone: not on threads, nor on how the
-// engine batches.
+// engine batches, nor on the number of ranks. These generate answers to prompts of their own; then each has the whole
+// step, and its trainer deals the rows.
 #pragma once
 
 #include "rl/reference_policy.h"
@@ -46,14 +47,16 @@ struct RlStep {
     int64_t updates = 0;
     std::optional<CacheScales::Use> cache;  // of the KV cache's FP8 scales in the last update
     double generate_seconds = 0, reward_seconds = 0, train_seconds = 0;
+    std::vector<RankWork> ranks;               // of the rollouts; empty: one process
     std::vector<std::string> failure_reasons;  // a few
     std::vector<RlSample> samples;             // as many as PolicyTrainerOptions::samples
 };
 
 struct RlValidation {
-    double reward = 0;    // mean of all judged answers
-    int64_t prompts = 0;  // all of whose answers were judged: those of the following
-    int64_t answers = 1;  // to each: k
+    double reward = 0;     // mean of all judged answers
+    int64_t prompts = 0;   // all of whose answers were judged: those of the following
+    bool stopped = false;  // by request: nothing else is set
+    int64_t answers = 1;   // to each: k
     // Share of right answers (reward 1), of prompts with one among them, and the chance that the most frequent answer
     // is right (rl/pass_at_k.h).
     double avg_at_k = 0, pass_at_k = 0, cons_at_k = 0;
@@ -68,18 +71,21 @@ struct PolicyTrainerOptions {
     // is renewed after every update where there is a function for that.
     std::shared_ptr<const LanguageModel> generator;
     std::function<Status()> renew_generator;
+    bool generator_sees_neighbours = false;  // as TrainEngine::sees_neighbours()
+    RankGroup* ranks = nullptr;              // the trainer's; outlives this
     const std::atomic<bool>* stop_requested = nullptr;
     int64_t sequences = 64;     // that are generated together at most
     double memory_share = 0.9;  // of free memory, for their keys and values
     // Answers are trained one behind the other in rows of up to so many tokens, each a document; 0: one in a row.
     int64_t row_tokens = 0;
-    size_t samples = 6;  // answers of a step that are kept for people
+    bool even_rows = false;  // rows of about one length, as many as a power of two allows: GPUs deal them so
+    size_t samples = 6;      // answers of a step that are kept for people
 };
 
 class PolicyTrainer {
 public:
     // Trainer and task outlive it. Errors: what check(config) says; a recipe whose bits depend on a
-    // token's neighbours, without importance sampling correction; no memory for the engine.
+    // token's neighbours, without importance sampling correction or with several ranks; no memory for the engine.
     static Result<std::unique_ptr<PolicyTrainer>> create(const RlConfig& config, TrainEngine& trainer,
                                                          RolloutTask& task, PolicyTrainerOptions options);
 
@@ -99,13 +105,14 @@ public:
 private:
     PolicyTrainer(const RlConfig& config, TrainEngine& trainer, RolloutTask& task, PolicyTrainerOptions options)
         : config_(config), trainer_(trainer), task_(task), options_(std::move(options)) {}
+    Status check_ranks() const;
     RolloutRequest request(int64_t step, uint64_t first_prompt, int64_t prompts, int64_t answers) const;
     Result<RolloutBatch> collect(RlStep& step);
     Result<RolloutBatch> collect_under_way(RlStep& step);
     void shape(RolloutBatch& batch) const;
     Status calibrate_caches();
     Status refresh_generator();
-    Status weigh(RolloutBatch& batch, RlStep& step) const;
+    Status weigh(RolloutBatch& batch, RlStep& step);
     Status learn(const RolloutBatch& batch, RlStep& step);
 
     RlConfig config_;
@@ -114,6 +121,7 @@ private:
     PolicyTrainerOptions options_;
     std::unique_ptr<Engine> engine_;
     std::optional<RolloutPool> pool_;
+    AnswerLengths lengths_;
     uint64_t next_prompt_ = 0, version_ = 0;  // version: of the weights, since this was made
     bool generator_stale_ = true;             // the weights changed since it was renewed
 };
@@ -128,6 +136,8 @@ struct RolloutRow {
 };
 // Rollouts [first, last) in order, as many in a row as `row_tokens` holds, at least one.
 std::vector<RolloutRow> rollout_rows(const RolloutBatch& batch, size_t first, size_t last, int64_t row_tokens);
+// The least limit under which they become as few rows as a power of two allows under `row_tokens`.
+int64_t even_row_tokens(const RolloutBatch& batch, size_t first, size_t last, int64_t row_tokens);
 // At most so many rows become of `rollouts` rollouts of up to `length` tokens.
 int64_t most_rollout_rows(int64_t rollouts, int64_t length, int64_t row_tokens);
 

@@ -5,20 +5,16 @@
 #include "train/device/device_trainer.h"
 #include "train/train_batch.h"
 
-#include <functional>
 #include <span>
 
 namespace nibble {
 
 class ReferencePolicy {
 public:
-    // log p of the labels of a row [seq], 0 where there is no label.
-    using OfRow = std::function<Status(size_t row, std::span<const float> log_probs)>;
-
     virtual ~ReferencePolicy() = default;
     // An FP8 cache has scales of its own, of these rows: the first prompts of the run.
     virtual Status calibrate_cache(std::span<const TrainBatch>) { return Ok{}; }
-    // Of batches of one row each, in order.
+    // TrainEngine::row_log_probs() of the reference.
     virtual Status log_probs(std::span<const TrainBatch* const> rows, const OfRow& each) = 0;
 };
 

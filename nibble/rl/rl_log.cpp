@@ -63,6 +63,12 @@ Json to_json(const RlStep& s, const std::optional<RlValidation>& validation, dou
         line["trajectory_age"] = s.mean_age;
     }
     if (m.tokens > 0) line["probs_ratio_min"] = m.probs_ratio_min, line["probs_ratio_max"] = m.probs_ratio_max;
+    if (!s.ranks.empty()) {
+        for (const RankWork& r : s.ranks) line["rank_tokens"].push_back(r.tokens);
+        for (const RankWork& r : s.ranks) line["rank_seconds"].push_back(r.seconds);
+        line["rank_tokens_most_to_median"] = tokens_most_to_median(s.ranks);
+        line["rank_seconds_most_to_median"] = seconds_most_to_median(s.ranks);
+    }
     if (s.update.skipped) line["skipped"] = true;
     if (!s.failure_reasons.empty()) line["failure_reasons"] = s.failure_reasons;
     if (!validation) return line;
@@ -81,10 +87,11 @@ std::string step_text(const RlStep& s, const std::optional<RlValidation>& valida
         "step {}: reward {:.3f}, accuracy {:.3f}, answers {} of {:.1f} tokens, cut {:.2f}, entropy {:.3f}, loss "
         "{:.4f}, "
         "gradient norm {:.3f}, mismatch_tokens {} of {}, token_mult_prob_error {:.6f}, seconds {:.2f} ({:.2f} rollout, "
-        "{:.2f} update){}{}",
+        "{:.2f} update){}{}{}",
         s.step, s.reward, s.accuracy, s.answers, s.mean_length, s.cut_share, per_token(m.approx_entropy, m), m.loss,
         s.update.gradient_norm, m.mismatch_tokens, m.tokens, per_token(m.token_mult_prob_error, m), seconds,
         s.generate_seconds, s.train_seconds,
+        s.ranks.empty() ? "" : fmt::format(", slowest rank {:.2f} times the median", seconds_most_to_median(s.ranks)),
         s.failures > 0 ? fmt::format(", {} answers not judged: {}", s.failures, s.failure_reasons.front()) : "",
         validation ? validation_text(*validation) : "");
 }

@@ -359,7 +359,8 @@ RunView rl_view() {
           std::pair{"pass_at_k", "validation/pass_at_k"}, std::pair{"cons_at_k", "validation/cons_at_k"},
           std::pair{"generate_seconds", "timing/train/generation"}, std::pair{"reward_seconds", "timing/train/reward"},
           std::pair{"train_seconds", "timing/train/policy_training"},
-          std::pair{"seconds", "timing/train/total_step_time"}})
+          std::pair{"seconds", "timing/train/total_step_time"},
+          std::pair{"rank_seconds_most_to_median", "timing/train/slowest_rank_to_median"}})
         view.scalars.push_back({key, tag});
     return view;
 }

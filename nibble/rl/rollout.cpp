@@ -73,11 +73,11 @@ std::unique_ptr<RolloutTask> question_task(QuestionTaskOptions options) {
     return std::make_unique<QuestionTask>(std::move(options));
 }
 
-Result<RolloutBatch> roll_out(Engine& engine, RolloutTask& task, const RolloutRequest& request) {
-    RolloutPool pool(engine, task, request.answers);
+Result<RolloutBatch> roll_out(Engine& engine, RolloutTask& task, const RolloutRequest& request, RankGroup* ranks) {
+    RolloutPool pool(engine, task, request.answers, ranks);
     for (int64_t i = 0; i < request.prompts; ++i)
         NIBBLE_CHECK(pool.begin(request.first_prompt + static_cast<uint64_t>(i), request));
-    while (pool.open() > 0 && !pool.stopped()) NIBBLE_CHECK(pool.round(request));
+    NIBBLE_CHECK(pool.all_rounds(request));
     return pool.take_all();
 }
 

@@ -3,7 +3,9 @@
 // tokens the model reads and does not learn.
 #pragma once
 
+#include "parallel/rank_group.h"
 #include "rl/environment.h"
+#include "rl/rank_deal.h"
 #include "rl/tasks.h"
 #include "serve/answer_all.h"
 
@@ -93,19 +95,24 @@ struct RolloutRequest {
     uint64_t seed = 0;        // answer a of prompt number n draws from sequence n * answers + a
     std::vector<int32_t> end_tokens;
     std::vector<std::string> stop_texts;
+    // Tokens of an answer to a prompt, for the deal to ranks; null: nothing is known.
+    std::function<double(std::span<const int32_t> prompt)> expected_length;
     std::string cache_salt;  // of the weights' version: no other version's keys and values are read
     const std::atomic<bool>* stop = nullptr;
 };
 
 struct RolloutBatch {
     std::vector<RolloutPrompt> prompts;
-    std::vector<Rollout> rollouts;  // equally many of each prompt, in order
-    bool stopped = false;           // the rollouts are not whole then
-    double generate_seconds = 0, reward_seconds = 0;
+    std::vector<Rollout> rollouts;                    // equally many of each prompt, in order
+    bool stopped = false;                             // the rollouts are not whole then
+    double generate_seconds = 0, reward_seconds = 0;  // of several ranks: those of the slowest
+    std::vector<RankWork> ranks;                      // empty: one process
 };
 
-// Errors: a prompt that leaves no room for an answer, an answer that ended with an error.
-Result<RolloutBatch> roll_out(Engine& engine, RolloutTask& task, const RolloutRequest& request);
+// The same batch in every rank (null: this process alone). Errors: a prompt that leaves no room for an answer, an
+// answer that ended with an error, a rank that has ended.
+Result<RolloutBatch> roll_out(Engine& engine, RolloutTask& task, const RolloutRequest& request,
+                              RankGroup* ranks = nullptr);
 
 // Moves the prompts that are chosen (one flag each), with their answers, into a batch of their own, in order.
 RolloutBatch take_prompts(RolloutBatch& from, std::span<const uint8_t> chosen);

@@ -2,6 +2,7 @@
 
 #include "base/json_fields.h"
 #include "rl/rollout_json.h"
+#include "rl/rollout_message.h"
 
 #include <chrono>
 #include <cmath>
@@ -44,14 +45,92 @@ Status RolloutPool::begin(uint64_t number, const RolloutRequest& request) {
     prompt.number = number, prompt.begun = request.step;
     for (int64_t a = 0; a < answers_; ++a) batch_.rollouts.push_back({.prompt = batch_.prompts.size()});
     batch_.prompts.push_back(std::move(prompt));
+    owner_.clear();
     return Ok{};
 }
 
 Status RolloutPool::round(const RolloutRequest& request) {
+    deal(request);
+    const std::vector<Begun> begun = own_open();
+    NIBBLE_CHECK(own_round(request));
+    return share(begun);
+}
+
+Status RolloutPool::all_rounds(const RolloutRequest& request) {
+    deal(request);
+    const std::vector<Begun> begun = own_open();
+    while (!stopped_ && !own_open().empty()) NIBBLE_CHECK(own_round(request));
+    return share(begun);
+}
+
+// An answer costs what its prompt and the tokens to come are expected to; keys and values of older weights are gone.
+void RolloutPool::deal(const RolloutRequest& request) {
+    if (!ranks_ || !owner_.empty()) return;
+    std::vector<double> work;
+    for (const RolloutPrompt& p : batch_.prompts) work.push_back(static_cast<double>(p.tokens.size()));
+    for (const Rollout& r : batch_.rollouts) {
+        if (r.whole) continue;
+        const double expected =
+            request.expected_length ? request.expected_length(batch_.prompts[r.prompt].tokens) : 0.0;
+        work[r.prompt] += std::max(1.0, expected - static_cast<double>(r.length()));
+    }
+    owner_ = deal_work(work, ranks_->size());
+}
+
+std::vector<RolloutPool::Begun> RolloutPool::own_open() const {
+    std::vector<Begun> list;
+    for (size_t i = 0; i < batch_.rollouts.size(); ++i)
+        if (const Rollout& r = batch_.rollouts[i]; !r.whole && mine(r)) list.push_back({i, r.tokens.size()});
+    return list;
+}
+
+// What this rank's answers have become, to the others; theirs back.
+Status RolloutPool::share(std::span<const Begun> begun) {
+    if (!ranks_) return Ok{};
+    RankWork work{.seconds = std::exchange(batch_.generate_seconds, 0)};
+    for (const Begun& b : begun) {
+        const auto written = std::span(batch_.rollouts[b.rollout].written).subspan(b.tokens);
+        work.tokens += std::ranges::count(written, 1);
+    }
+    RankBytes own;
+    for (const double number : {static_cast<double>(stopped_), static_cast<double>(work.tokens), work.seconds,
+                                std::exchange(batch_.reward_seconds, 0)})
+        put_numbers(own, std::span(&number, 1));
+    put_number(own, std::ssize(begun));
+    for (const Begun& b : begun) {
+        put_number(own, static_cast<int64_t>(b.rollout));
+        put_rollout(own, batch_.rollouts[b.rollout], b.tokens);
+    }
+    NIBBLE_TRY(const auto from, ranks_->gather(std::move(own)));
+    std::vector<RankWork> done;
+    double reward_seconds = 0, generate_seconds = 0;  // of the slowest
+    for (int rank = 0; rank < ranks_->size(); ++rank) {
+        RankReader in(from[static_cast<size_t>(rank)]);
+        const auto number = [&] {
+            const auto values = in.numbers<double>();
+            return values.empty() ? 0.0 : values[0];
+        };
+        stopped_ |= number() != 0;
+        done.push_back({.tokens = static_cast<int64_t>(number())});
+        done.back().seconds = number();
+        generate_seconds = std::max(generate_seconds, done.back().seconds);
+        reward_seconds = std::max(reward_seconds, number());
+        if (rank == ranks_->rank()) continue;
+        for (int64_t left = in.number(); left > 0; --left) {
+            const auto at = static_cast<size_t>(in.number());
+            if (at >= batch_.rollouts.size()) return fail("rank {} has other prompts", rank);
+            NIBBLE_CHECK(take_rollout(in, batch_.rollouts[at]));
+        }
+    }
+    batch_.generate_seconds += generate_seconds, batch_.reward_seconds += reward_seconds;
+    add_work(batch_.ranks, done);
+    return Ok{};
+}
+
+Status RolloutPool::own_round(const RolloutRequest& request) {
     RolloutClock clock;
     std::vector<Rollout*> open, ended;
-    for (Rollout& r : batch_.rollouts)
-        if (!r.whole) open.push_back(&r);
+    for (const Begun& b : own_open()) open.push_back(&batch_.rollouts[b.rollout]);
     NIBBLE_CHECK(generate(request, open));
     batch_.generate_seconds += clock.lap();
     if (stopped_) return Ok{};
@@ -140,7 +219,9 @@ int64_t RolloutPool::whole() const {
 }
 
 RolloutBatch RolloutPool::take(const std::vector<uint8_t>& chosen) {
+    owner_.clear();
     RolloutBatch taken = take_prompts(batch_, chosen);
+    taken.ranks = std::exchange(batch_.ranks, {});
     taken.generate_seconds = std::exchange(batch_.generate_seconds, 0);
     taken.reward_seconds = std::exchange(batch_.reward_seconds, 0);
     taken.stopped = stopped_;
@@ -157,6 +238,7 @@ RolloutBatch RolloutPool::take_whole(int64_t most) {
 int64_t RolloutPool::drop_before(int64_t step) {
     std::vector<uint8_t> old;
     for (const RolloutPrompt& p : batch_.prompts) old.push_back(p.begun < step);
+    owner_.clear();
     return std::ssize(take_prompts(batch_, old).prompts);
 }
 
@@ -194,6 +276,7 @@ Status RolloutPool::set_state(const Json& state) {
         batch.prompts.push_back(std::move(prompt));
     }
     batch_ = std::move(batch);
+    owner_.clear();
     stopped_ = false;
     return Ok{};
 }

@@ -2,21 +2,28 @@
 // not whole when enough others are waits here for the weights of the next step and goes on with them.
 //
 // Which answers are whole after a round follows from tokens alone: never from time, memory, or how the engine batches.
+//
+// Several ranks make the same calls on pools of the same prompts: each generates and judges the answers to its own ones
+// (rl/rank_deal.h) and gets the others'. So what a pool holds does not depend on how many ranks there are.
 #pragma once
 
+#include "parallel/rank_group.h"
 #include "rl/rollout.h"
 
 namespace nibble {
 
 class RolloutPool {
 public:
-    // Engine and task outlive it. answers: of each prompt.
-    RolloutPool(Engine& engine, RolloutTask& task, int64_t answers) : engine_(engine), task_(task), answers_(answers) {}
+    // Engine, task and ranks (null: this process alone) outlive it. answers: of each prompt.
+    RolloutPool(Engine& engine, RolloutTask& task, int64_t answers, RankGroup* ranks = nullptr)
+        : engine_(engine), task_(task), answers_(answers), ranks_(ranks) {}
 
     // The answers to prompt `number` begin with the next round. Error: the prompt leaves no room for one.
     Status begin(uint64_t number, const RolloutRequest& request);
     // Generates, and judges the turns that end. Prompts, answers and first_prompt of the request mean nothing here.
     Status round(const RolloutRequest& request);
+    // Until none is open, or it was stopped: ranks wait for one another once, at the end.
+    Status all_rounds(const RolloutRequest& request);
     bool stopped() const { return stopped_; }  // in a round, by request: the answers are of no use
 
     int64_t prompts() const { return std::ssize(batch_.prompts); }
@@ -34,6 +41,14 @@ public:
     Status set_state(const Json& state);
 
 private:
+    struct Begun {
+        size_t rollout = 0, tokens = 0;  // that it had when it was shared last
+    };
+    bool mine(const Rollout& r) const { return !ranks_ || owner_[r.prompt] == ranks_->rank(); }
+    void deal(const RolloutRequest& request);
+    std::vector<Begun> own_open() const;
+    Status own_round(const RolloutRequest& request);
+    Status share(std::span<const Begun> begun);
     bool is_whole(size_t prompt) const;
     RolloutBatch take(const std::vector<uint8_t>& chosen);
     int64_t room(const Rollout& r, const RolloutRequest& request) const;
@@ -44,6 +59,8 @@ private:
     Engine& engine_;
     RolloutTask& task_;
     int64_t answers_;
+    RankGroup* ranks_;
+    std::vector<int> owner_;  // of every prompt: its rank; empty: to be dealt
     RolloutBatch batch_;
     bool stopped_ = false;
 };

@@ -1,5 +1,7 @@
 #include "train/cache_scales.h"
 
+#include "train/rank_message.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -82,6 +84,28 @@ void CacheScales::renew() {
     }
     last_ = use_, use_ = {};
     ready_ = true, due_ = false;
+}
+
+void CacheScales::put_seen(RankBytes& out) const {
+    put_number(out, use_.values);
+    put_number(out, use_.clipped);
+    for (const Seen& seen : seen_) put_numbers(out, seen.k), put_numbers(out, seen.v);
+}
+
+// Scales see sorted maxima, so the order of ranks does not matter.
+void CacheScales::set_seen(std::span<const RankBytes> of_ranks) {
+    std::vector<Seen> all(seen_.size());
+    Use use;
+    for (const RankBytes& bytes : of_ranks) {
+        RankReader in(bytes);
+        use.values += in.number(), use.clipped += in.number();
+        for (Seen& seen : all)
+            for (std::vector<float>* maxima : {&seen.k, &seen.v}) {
+                const auto part = in.numbers<float>();
+                maxima->insert(maxima->end(), part.begin(), part.end());
+            }
+    }
+    seen_ = std::move(all), use_ = use;
 }
 
 void CacheScales::after_update(bool updated) {

@@ -11,6 +11,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "model/cpu/model.h"
+#include "parallel/rank_group.h"
 
 #include <memory>
 #include <string>
@@ -48,8 +49,13 @@ public:
     void renew();
     // The next update of the weights renews them, too, so that one reading of the model serves both.
     void renew_at_update() { due_ = true; }
+    bool due() const { return due_; }
     // Behind an update, or where there was none (a step that was skipped).
     void after_update(bool updated);
+
+    // What this process has seen, for other ranks; what all of them have seen, as if it had been this one alone.
+    void put_seen(RankBytes& out) const;
+    void set_seen(std::span<const RankBytes> of_ranks);
 
     // Of the scales before the last renew(), on the rows it saw.
     struct Use {

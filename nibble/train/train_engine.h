@@ -7,6 +7,7 @@
 #include "model/parameters.h"
 #include "train/cache_scales.h"
 #include "train/optimizer_state.h"
+#include "train/rank_rows.h"
 #include "train/step_products.h"
 #include "train/train_batch.h"
 #include "train/trained_codes.h"
@@ -29,11 +30,6 @@ struct TrainStep {
     bool skipped = false;  // not finite, or an outlier: the parameters are as before
     bool outlier = false;  // TrainOptimizer::skip_above
 };
-
-// What one row wants: from the log-probabilities of its labels (0 where the label is -1) the slope of the step's loss
-// with respect to each of them, and the row's part of the loss. `row` counts over the batches of the step.
-using RowObjective =
-    std::function<Status(int64_t row, std::span<const float> log_probs, std::span<float> slopes, double& loss)>;
 
 // Everything that decides the steps to come, on the host: of every parameter by id.
 struct TrainState {
@@ -65,6 +61,8 @@ public:
                                    double learning_rate) = 0;
     // Log-probabilities of all labels of a batch, [rows, seq], 0 where there is none; forward only.
     virtual Status log_probs(const TrainBatch& batch, std::span<float> out) = 0;
+    // The same of batches of one row each, which ranks deal by their tokens; `each` gets all, in order, in every rank.
+    virtual Status row_log_probs(std::span<const TrainBatch* const> rows, const OfRow& each) = 0;
     // The weighted mean of -log p, with a teacher too.
     Result<double> evaluate(std::span<const TrainBatch> batches);
 

@@ -78,22 +78,15 @@ TrainRanks make_ranks(RankGroup* group, const Parameters& parameters) {
     return TrainRanks::make(group, sizes);
 }
 
-// What follows from the rows of a step, but is not shared.
-Status check_ranks(const TrainerOptions& options) {
-    if (options.ranks && options.ranks->size() > 1 && options.cache.format == KvFormat::fp8)
-        return fail("KV cache fp8: its scales see the rows of one process; use one process");
-    return Ok{};
-}
-
-// Directions follow from the first rows of a step, which must be rank 0's.
+// Directions follow from the first rows of a step, which must be rank 0's: rows [0, first).
 Status check_first_share(const TrainPrecision& precision, const TrainRanks& ranks, std::span<const TrainBatch> batches,
-                         int64_t rows) {
+                         int64_t first) {
     if (precision.recipe != TrainRecipe::nibble_nvfp4 || ranks.size() == 1) return Ok{};
     int64_t share = 0, all = 0, number = 0;
     for (const TrainBatch& b : batches)
         for (int64_t r = 0; r < b.rows; ++r, ++number) {
             all += b.seq;
-            if (number < ranks.rows_begin(rows, 1)) share += b.seq;
+            if (number < first) share += b.seq;
         }
     if (share >= std::min(InputDirections::most_observed, all)) return Ok{};
     return fail(
@@ -131,7 +124,6 @@ Result<std::unique_ptr<Trainer>> Trainer::create_adapters(std::shared_ptr<const 
 
 Result<std::unique_ptr<Trainer>> Trainer::create(std::shared_ptr<Parameters> parameters, const TrainerOptions& options,
                                                  ThreadPool& pool) {
-    NIBBLE_CHECK(check_ranks(options));
     NIBBLE_CHECK(check(options.cache));
     std::shared_ptr<const Checkpoint> read = parameters;
     std::shared_ptr<CacheScales> cache;
@@ -250,7 +242,7 @@ Result<TrainStep> Trainer::backward(std::span<const TrainBatch> batches) {
         rows += b.rows, step.tokens += b.size();
     }
     const int64_t first = ranks_.rows_begin(rows), end = ranks_.rows_end(rows);
-    NIBBLE_CHECK(check_first_share(options_.precision, ranks_, batches, rows));
+    NIBBLE_CHECK(check_first_share(options_.precision, ranks_, batches, ranks_.rows_begin(rows, 1)));
     gradients_.begin_step(first);
     products_->begin_step(step_, steps_);
     std::vector<float> slopes, values, seen;  // seen: log-probabilities, or losses, of the rows of this process
@@ -270,7 +262,7 @@ Result<TrainStep> Trainer::backward(std::span<const TrainBatch> batches) {
             seen.insert(seen.end(), values.begin(), values.end());
         }
     }
-    NIBBLE_TRY(seen, of_all_rows(std::move(seen)));
+    NIBBLE_TRY(seen, of_all_ranks(ranks_.group, std::move(seen)));
     auto value = seen.begin();
     for (const TrainBatch& b : batches)
         for (size_t i = 0; i < b.labels.size(); ++i, ++value) {
@@ -282,6 +274,7 @@ Result<TrainStep> Trainer::backward(std::span<const TrainBatch> batches) {
     NIBBLE_CHECK(gradients_.end_step(ranks_));
     products_->pause();
     NIBBLE_CHECK(share_seen());
+    NIBBLE_CHECK(share_cache());
     NIBBLE_TRY(step.gradient_norm, gradients_.norm(ranks_));
     return step;
 }
@@ -304,46 +297,56 @@ Status Trainer::share_seen() {
     return Ok{};
 }
 
-Result<std::vector<float>> Trainer::of_all_rows(std::vector<float> own) const {
-    if (!ranks_.group) return own;
+// Scales that are renewed behind this step follow from the rows of all ranks since the last time.
+Status Trainer::share_cache() {
+    if (!ranks_.group || !cache_ || !cache_->due()) return Ok{};
     RankBytes bytes;
-    put_numbers(bytes, own);
+    cache_->put_seen(bytes);
     NIBBLE_TRY(const auto from, ranks_.group->gather(std::move(bytes)));
-    std::vector<float> all;
-    for (const RankBytes& part : from) {
-        const auto numbers = RankReader(part).numbers<float>();
-        all.insert(all.end(), numbers.begin(), numbers.end());
-    }
-    return all;
+    cache_->set_seen(from);
+    return Ok{};
 }
 
 Result<TrainStep> Trainer::backward(std::span<const TrainBatch> batches, const RowObjective& objective) {
-    if (ranks_.size() > 1) return fail("an objective of rows is for one process");
     TrainStep step;
-    gradients_.begin_step();
-    products_->begin_step(step_, steps_);
-    std::vector<float> slopes, log_probs;
-    int64_t number = 0;
+    std::vector<int64_t> tokens;  // of every row
     for (const TrainBatch& b : batches) {
         NIBBLE_CHECK(check(b, model_->config().vocab));
+        tokens.insert(tokens.end(), static_cast<size_t>(b.rows), b.seq);
+        step.tokens += b.size();
+    }
+    const std::vector<int64_t> begins = deal_rows(tokens, ranks_.size());
+    const int64_t first = begins[static_cast<size_t>(ranks_.rank())];
+    const int64_t end = begins[static_cast<size_t>(ranks_.rank()) + 1];
+    NIBBLE_CHECK(check_first_share(options_.precision, ranks_, batches, begins[1]));
+    gradients_.begin_step(first);
+    products_->begin_step(step_, steps_);
+    std::vector<double> losses(tokens.size());
+    std::vector<float> slopes, log_probs, seen;  // seen: log-probabilities of the rows of this process
+    int64_t number = 0;
+    for (const TrainBatch& b : batches) {
         log_probs.resize(static_cast<size_t>(b.seq));
-        for (int64_t r = 0; r < b.rows; ++r) {
+        for (int64_t r = 0; r < b.rows; ++r, ++number) {
+            if (number < first || number >= end) continue;
             const Row row(b, r);
             products_->begin_row(number, b.seq);
             NIBBLE_CHECK(forward_row(row, true));
             NIBBLE_CHECK(label_log_probs(model_->head(), inputs_.back().data(), row.labels, options_.sampling,
                                          log_probs, model_->workspace()));
             slopes.assign(static_cast<size_t>(b.seq), 0.0f);
-            double loss = 0;
-            NIBBLE_CHECK(objective(number++, log_probs, slopes, loss));
+            NIBBLE_CHECK(objective(number, log_probs, slopes, losses[static_cast<size_t>(number)]));
+            seen.insert(seen.end(), log_probs.begin(), log_probs.end());
             NIBBLE_CHECK(backward_row(row, slopes, log_probs));
-            step.loss += loss;
-            step.tokens += b.seq;
         }
     }
-    NIBBLE_CHECK(gradients_.end_step());
+    NIBBLE_TRY(seen, of_all_ranks(ranks_.group, std::move(seen)));
+    NIBBLE_CHECK(ask_of_others(objective, tokens, {first, end}, seen, losses));
+    for (const double loss : losses) step.loss += loss;
+    NIBBLE_CHECK(gradients_.end_step(ranks_));
     products_->pause();
-    NIBBLE_TRY(step.gradient_norm, gradients_.norm());
+    NIBBLE_CHECK(share_seen());
+    NIBBLE_CHECK(share_cache());
+    NIBBLE_TRY(step.gradient_norm, gradients_.norm(ranks_));
     return step;
 }
 
@@ -391,15 +394,26 @@ Status Trainer::log_probs(const TrainBatch& batch, std::span<float> out) {
     if (std::ssize(out) != batch.size()) return fail("{} log-probabilities of {} tokens", out.size(), batch.size());
     std::vector<float> own;
     for (int64_t r = ranks_.rows_begin(batch.rows); r < ranks_.rows_end(batch.rows); ++r) {
-        const Row row(batch, r);
-        NIBBLE_CHECK(forward_row(row, false));
         own.resize(own.size() + static_cast<size_t>(batch.seq));
-        NIBBLE_CHECK(label_log_probs(model_->head(), inputs_[0].data(), row.labels, options_.sampling,
-                                     std::span(own).last(static_cast<size_t>(batch.seq)), model_->workspace()));
+        NIBBLE_CHECK(own_log_probs(batch, r, std::span(own).last(static_cast<size_t>(batch.seq))));
     }
-    NIBBLE_TRY(const auto all, of_all_rows(std::move(own)));
+    NIBBLE_TRY(const auto all, of_all_ranks(ranks_.group, std::move(own)));
     std::ranges::copy(all, out.begin());
     return Ok{};
+}
+
+Status Trainer::own_log_probs(const TrainBatch& batch, int64_t row, std::span<float> out) {
+    const Row one(batch, row);
+    NIBBLE_CHECK(forward_row(one, false));
+    return label_log_probs(model_->head(), inputs_[0].data(), one.labels, options_.sampling, out, model_->workspace());
+}
+
+Status Trainer::row_log_probs(std::span<const TrainBatch* const> rows, const OfRow& each) {
+    const auto own = [&](const TrainBatch& row, std::span<float> out) -> Status {
+        NIBBLE_CHECK(check(row, model_->config().vocab));
+        return own_log_probs(row, 0, out);
+    };
+    return nibble::row_log_probs(ranks_.group, rows, own, each);
 }
 
 // The parameters that this rank has updated, to the others; theirs back.

@@ -66,6 +66,7 @@ public:
     Status update(TrainStep& step, double learning_rate);
 
     Status log_probs(const TrainBatch& batch, std::span<float> out) override;
+    Status row_log_probs(std::span<const TrainBatch* const> rows, const OfRow& each) override;
 
     // The model that reads the parameters as they are now: generation, logits, exports of its parameters.
     const Model& model() const { return *model_; }
@@ -109,13 +110,13 @@ private:
     struct Row;
     std::vector<float> recipe_state() const;
     Status forward_row(const Row& row, bool keep);
+    Status own_log_probs(const TrainBatch& batch, int64_t row, std::span<float> out);
     Status backward_row(const Row& row, std::span<const float> slopes, std::span<float> log_probs);
     Status backward_blocks(const Row& row, std::vector<float>& dx);
     Status distil_row(const Row& row, std::span<const float> weights, std::span<float> losses);
-    // Of the rows that ranks have, one after the other: of all rows.
-    Result<std::vector<float>> of_all_rows(std::vector<float> own) const;
     Status share_masters();
     Status share_seen();
+    Status share_cache();
     Status collect_states(TrainState& state);
 
     std::shared_ptr<Parameters> parameters_;

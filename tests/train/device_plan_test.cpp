@@ -4,6 +4,7 @@
 #include "train/device/flat_layout.h"
 #include "train/device/memory_plan.h"
 #include "train/device/micro_batch.h"
+#include "train/device/piece_run.h"
 #include "train/device/train_weights.h"
 #include "train/small_trainer.h"
 #include "train/tiny_families.h"
@@ -18,7 +19,7 @@ namespace {
 using testing::HasSubstr;
 
 // Sums as text, so that their order shows: "((0+1)+(2+3))".
-std::string sum_of(int64_t micro_batches) {
+std::string sum_of(int64_t micro_batches, int64_t first = 0) {
     const AccumulationPlan plan = AccumulationPlan::make(micro_batches);
     std::vector<std::string> buffers(static_cast<size_t>(plan.buffers));
     const auto add = [&](std::pair<int, int> a) {
@@ -27,7 +28,7 @@ std::string sum_of(int64_t micro_batches) {
         buffers[static_cast<size_t>(a.second)] = "gone";
     };
     for (size_t i = 0; i < plan.pieces.size(); ++i) {
-        buffers[static_cast<size_t>(plan.pieces[i].target)] = std::to_string(i);
+        buffers[static_cast<size_t>(plan.pieces[i].target)] = std::to_string(first + static_cast<int64_t>(i));
         for (const auto& a : plan.pieces[i].adds) add(a);
     }
     for (const auto& a : plan.last) add(a);
@@ -46,6 +47,32 @@ TEST(AccumulationPlan, AddsAsABinaryCounter) {
 TEST(AccumulationPlan, HoldsFewBuffers) {
     for (const auto& [count, buffers] : {std::pair{1, 1}, {2, 2}, {3, 2}, {4, 3}, {8, 4}, {64, 7}})
         EXPECT_EQ(AccumulationPlan::make(count).buffers, buffers) << count;
+}
+
+// Runs of ranks, each added as a plan of its own, and then those that are present as DeviceRanks::add() does: the sum
+// of one process, whatever the number of pieces.
+TEST(PieceRun, SumsOfRanksAreThoseOfOne) {
+    for (const int size : {1, 2, 4, 8, 3})
+        for (int64_t pieces = 1; pieces < 40; ++pieces) {
+            std::vector<std::string> nodes;
+            int64_t next = 0, most = 0;
+            for (int rank = 0; rank < size; ++rank) {
+                const PieceRun run = PieceRun::of(pieces, rank, size);
+                ASSERT_EQ(run.begin, next);
+                ASSERT_EQ(run.end > run.begin, rank < run.present) << pieces << " to " << size;
+                next = run.end, most = std::max(most, run.end - run.begin);
+                if (rank < run.present) nodes.push_back(sum_of(run.end - run.begin, run.begin));
+            }
+            ASSERT_EQ(next, pieces);
+            for (size_t apart = 1; apart < nodes.size(); apart *= 2)
+                for (size_t i = 0; i + apart < nodes.size(); i += 2 * apart)
+                    nodes[i] = "(" + nodes[i] + "+" + nodes[i + apart] + ")";
+            EXPECT_EQ(nodes[0], sum_of(pieces)) << pieces << " to " << size;
+            // A power of two of pieces is dealt evenly to a power of two of ranks.
+            if (std::has_single_bit(static_cast<uint64_t>(pieces)) && size != 3) {
+                EXPECT_EQ(most, std::max<int64_t>(1, pieces / size));
+            }
+        }
 }
 
 // The same numbers as the tree that the CPU trainer adds with.

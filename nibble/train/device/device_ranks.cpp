@@ -58,7 +58,7 @@ Result<DeviceRanks::Share> DeviceRanks::share(int64_t pieces) const {
     return Share{each * rank(), each * (rank() + 1)};
 }
 
-Result<DeviceRanks::Sum> DeviceRanks::add(float* own, const Stream& stream) {
+Result<DeviceRanks::Sum> DeviceRanks::add(float* own, int present, const Stream& stream) {
     if (!group_) return Sum{own, own + matrix_elements_};
     std::vector<DeviceGroup::Part> send, receive;
     for (int r = 0; r < size(); ++r) {
@@ -74,8 +74,9 @@ Result<DeviceRanks::Sum> DeviceRanks::add(float* own, const Stream& stream) {
     matrices[static_cast<size_t>(rank())] = own + shard().begin;
     vectors[static_cast<size_t>(rank())] = own + matrix_elements_;
     // Nodes of one level, in order: the upper part of the tree.
-    for (size_t apart = 1; apart < matrices.size(); apart *= 2)
-        for (size_t i = 0; i + apart < matrices.size(); i += 2 * apart) {
+    const auto nodes = static_cast<size_t>(present);
+    for (size_t apart = 1; apart < nodes; apart *= 2)
+        for (size_t i = 0; i + apart < nodes; i += 2 * apart) {
             if (shard().elements() > 0)
                 NIBBLE_CHECK(cuda::add_gradient(matrices[i], matrices[i + apart], shard().elements(), stream));
             if (vector_elements_ > 0)

@@ -5,6 +5,7 @@
 
 #include "tensor/device_group.h"
 #include "train/device/flat_layout.h"
+#include "train/device/piece_run.h"
 #include "train/train_ranks.h"
 
 #include <optional>
@@ -30,14 +31,16 @@ public:
         int64_t begin = 0, end = 0;
     };
     Result<Share> share(int64_t pieces) const;
+    // The same of any number.
+    PieceRun run(int64_t pieces) const { return PieceRun::of(pieces, rank(), size()); }
 
     // The gradient of the whole step: of the shard's first element, and of the first vector's.
     struct Sum {
         const float* matrices = nullptr;
         const float* vectors = nullptr;
     };
-    // `own` (flat): this rank's; its memory is written.
-    Result<Sum> add(float* own, const Stream& stream);
+    // `own` (flat): this rank's; its memory is written. Only the first `present` ranks have one.
+    Result<Sum> add(float* own, int present, const Stream& stream);
     // parts [square_sections]: this rank's sections are there, afterwards all.
     Status gather_sections(double* parts, const Stream& stream);
     // [size - 1, count]: what the other ranks have at `own`, until the next call; null: there are none.

@@ -159,8 +159,13 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
         NIBBLE_CHECK(check(b, config().vocab));
         tokens += b.size();
     }
-    if (objective && ranks_->group()) return fail("an objective of rows is for one process");
-    NIBBLE_TRY(const std::vector<MicroBatch> pieces, own_pieces(batches));
+    std::vector<MicroBatch> pieces = cut_micro_batches(batches, plan_.micro_batch);
+    const PieceRun dealt = ranks_->run(std::ssize(pieces));
+    if (objective) {
+        pieces = std::vector<MicroBatch>(pieces.begin() + dealt.begin, pieces.begin() + dealt.end);
+    } else {
+        NIBBLE_TRY(pieces, own_pieces(batches));
+    }
     for (const MicroBatch& m : cut_micro_batches(batches, plan_.micro_batch))
         for (size_t i = 0; i < m.labels().size(); ++i) step.weight += weight_of(m, i);
     if (!objective && !(step.weight > 0)) return fail("no label of the step has a weight above 0");
@@ -177,7 +182,10 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
     NIBBLE_CHECK(weights_.recipe().draw(weights_.published(), stream_));
     if (cache_) NIBBLE_CHECK(cache_->begin_step());
     auto* host = reinterpret_cast<float*>(landing_->data() + scalar_bytes);
-    std::vector<float> slopes;
+    int64_t rows = 0;
+    for (const TrainBatch& b : batches) rows += b.rows;
+    std::vector<double> losses(static_cast<size_t>(rows));
+    std::vector<float> slopes, seen;  // seen: log-probabilities of this process's rows that the objective has seen
     for (size_t p = 0; p < pieces.size(); ++p) {
         const MicroBatch& m = pieces[p];
         float* gradient = weights_.gradient(order.pieces[p].target);
@@ -190,11 +198,11 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
             NIBBLE_CHECK(stream_.synchronize());
             const auto seq = static_cast<size_t>(m.batch->seq);
             for (int64_t r = 0; r < m.rows; ++r) {
-                double loss = 0;
                 const size_t at = static_cast<size_t>(r) * seq;
-                NIBBLE_CHECK((*objective)(m.first_row + r, std::span<const float>(host + at, seq),
-                                          std::span(slopes).subspan(at, seq), loss));
-                step.loss += loss;
+                const int64_t row = m.first_row + r;
+                NIBBLE_CHECK((*objective)(row, std::span<const float>(host + at, seq),
+                                          std::span(slopes).subspan(at, seq), losses[static_cast<size_t>(row)]));
+                seen.insert(seen.end(), host + at, host + at + seq);
             }
         } else {
             for (size_t i = 0; i < slopes.size(); ++i) slopes[i] = static_cast<float>(-weight_of(m, i) / step.weight);
@@ -206,10 +214,16 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
         for (const auto& pair : order.pieces[p].adds) NIBBLE_CHECK(add(pair));
     }
     weights_.recipe().pause();
-    if (cache_) NIBBLE_CHECK(cache_->fetch(pieces.back().first_row + pieces.back().rows));
+    if (cache_ && !pieces.empty()) NIBBLE_CHECK(cache_->fetch(pieces.back().first_row + pieces.back().rows));
     for (const auto& pair : order.last) NIBBLE_CHECK(add(pair));
     result_ = order.result;
-    NIBBLE_TRY(sum_, ranks_->add(weights_.gradient(result_), stream_));
+    if (objective) {
+        const int64_t first = pieces.empty() ? 0 : pieces.front().first_row;
+        const int64_t end = pieces.empty() ? 0 : pieces.back().first_row + pieces.back().rows;
+        NIBBLE_CHECK(ask_of_other_pieces(*objective, batches, {first, end}, std::move(seen), losses));
+        for (const double loss : losses) step.loss += loss;
+    }
+    NIBBLE_TRY(sum_, ranks_->add(weights_.gradient(result_), objective ? dealt.present : ranks_->size(), stream_));
     const FlatLayout& flat = weights_.flat();
     const FlatShard& shard = ranks_->shard();
     auto* parts = reinterpret_cast<double*>(norm_workspace_);
@@ -392,6 +406,21 @@ Status DeviceTrainer::log_probs(const TrainBatch& batch, std::span<float> out) {
     return Ok{};
 }
 
+Status DeviceTrainer::ask_of_other_pieces(const RowObjective& objective, std::span<const TrainBatch> batches,
+                                          std::pair<int64_t, int64_t> own, std::vector<float> seen,
+                                          std::span<double> losses) {
+    std::vector<int64_t> tokens;
+    for (const TrainBatch& b : batches) tokens.insert(tokens.end(), static_cast<size_t>(b.rows), b.seq);
+    NIBBLE_TRY(seen, of_all_ranks(ranks_->group(), std::move(seen)));
+    return ask_of_others(objective, tokens, own, seen, losses);
+}
+
+// A batch of one row is computed by every rank that is asked for it.
+Status DeviceTrainer::row_log_probs(std::span<const TrainBatch* const> rows, const OfRow& each) {
+    const auto own = [&](const TrainBatch& row, std::span<float> out) { return log_probs(row, out); };
+    return nibble::row_log_probs(ranks_->group(), rows, own, each);
+}
+
 double DeviceTrainer::flops(int64_t seq) const {
     return train_flops(weights_.outline().blocks, weights_.outline().head, seq);
 }
@@ -520,12 +549,7 @@ Status DeviceTrainer::reference_log_probs(std::span<const TrainBatch* const> row
     NIBBLE_CHECK(use_device(device_.index));
     NIBBLE_CHECK(swap_reference());
     if (!reference_scales_.empty()) NIBBLE_CHECK(cache_->upload(reference_scales_));
-    Status done = Ok{};
-    for (size_t i = 0; done.ok() && i < rows.size(); ++i) {
-        std::vector<float> of_row(rows[i]->tokens.size());
-        done = log_probs(*rows[i], of_row);
-        if (done.ok()) done = each(i, of_row);
-    }
+    Status done = row_log_probs(rows, each);
     if (!reference_scales_.empty()) NIBBLE_CHECK(cache_->upload());
     NIBBLE_CHECK(swap_reference());
     return done;

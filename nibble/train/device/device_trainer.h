@@ -39,8 +39,8 @@ public:
     Result<TrainStep> step(std::span<const TrainBatch> batches, const RowObjective& objective,
                            double learning_rate) override;
     Status log_probs(const TrainBatch& batch, std::span<float> out) override;
-    // As log_probs(), of batches of one row each, under the weights that the trainer was created with.
-    using OfRow = std::function<Status(size_t row, std::span<const float> log_probs)>;
+    Status row_log_probs(std::span<const TrainBatch* const> rows, const OfRow& each) override;
+    // As row_log_probs(), under the weights that the trainer was created with.
     Status reference_log_probs(std::span<const TrainBatch* const> rows, const OfRow& each);
     // Loss and gradient without an update; the gradient of every parameter by id (for tests).
     Result<TrainStep> backward(std::span<const TrainBatch> batches, std::vector<std::vector<float>>& gradients);
@@ -101,6 +101,8 @@ private:
     // What this process computes, of all micro-batches.
     Result<std::vector<MicroBatch>> own_pieces(std::span<const TrainBatch> batches) const;
     Result<std::vector<float>> of_all_pieces(int64_t tokens) const;
+    Status ask_of_other_pieces(const RowObjective& objective, std::span<const TrainBatch> batches,
+                               std::pair<int64_t, int64_t> own, std::vector<float> seen, std::span<double> losses);
     Status collect(TrainState& state);
 
     std::shared_ptr<Parameters> parameters_;

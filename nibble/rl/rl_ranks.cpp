@@ -1,0 +1,37 @@
+#include "rl/rl_ranks.h"
+
+#include "train/train_rules.h"
+
+#include <bit>
+
+namespace nibble {
+namespace {
+
+// Of a layer that is quantized, if any is.
+bool rollouts_see_neighbours(const TrainPrecision& p) {
+    return sees_neighbours(
+        unit_rules(p, {.layer = p.first_bf16, .layers = p.first_bf16 + p.last_bf16 + 1, .mlp = true}, false));
+}
+
+}  // namespace
+
+Status check_rl_ranks(const RlConfig& c, int ranks, bool gpus) {
+    if (ranks <= 1) return Ok{};
+    if (c.prompts < ranks)
+        return fail("grpo.num_prompts_per_step {}: {} ranks need as many prompts at least", c.prompts, ranks);
+    const bool apart = c.generation.precision.has_value();
+    const TrainPrecision& rollouts = apart ? *c.generation.precision : c.precision;
+    if (rollouts_see_neighbours(rollouts))
+        return fail(
+            "policy.{}precision {}: scales of whole tensors; rollouts depend on the answers beside them, so that {} "
+            "ranks would not come to the bits of one",
+            apart ? "generation." : "", train_recipe_name(rollouts.recipe), ranks);
+    if (!gpus) return Ok{};
+    if (!std::has_single_bit(static_cast<unsigned>(ranks)))
+        return fail("{} GPUs: rows are dealt to a power of two of them", ranks);
+    if (apart || c.generation.cache.format == KvFormat::fp8)
+        return fail("policy.generation: precision and kv_cache_dtype: fp8 are not built for several GPUs");
+    return Ok{};
+}
+
+}  // namespace nibble
