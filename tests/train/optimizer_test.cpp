@@ -2,6 +2,7 @@
 #include "train/small_trainer.h"
 
 #include "formats/minifloat.h"
+#include "train/device/device_optimizer.h"
 #include "train/schedule.h"
 
 #include <cmath>
@@ -228,12 +229,13 @@ TEST(Optimizers, AnOutlierChangesNothing) {
     EXPECT_NE(all_masters(trainer->parameters()), before);
 }
 
-TEST(Optimizers, AGpuTakesTheirPlainForm) {
+TEST(Optimizers, WhatSeveralGpusDoNotTake) {
     EXPECT_TRUE(check_plain_optimizer({}).ok());
-    EXPECT_EQ(check_plain_optimizer({.kind = OptimizerKind::muon}).error().message(),
-              "optimizer.kind: muon runs on a CPU; use --device cpu");
-    EXPECT_FALSE(check_plain_optimizer({.bf16_states = true}).ok());
     EXPECT_FALSE(check_plain_optimizer({.skip_above = 4}).ok());
+    EXPECT_TRUE(DeviceOptimizer::check({.kind = OptimizerKind::muon, .bf16_states = true}, 1).ok());
+    EXPECT_TRUE(DeviceOptimizer::check({.bf16_states = true}, 2).ok());
+    EXPECT_EQ(DeviceOptimizer::check({.kind = OptimizerKind::muon}, 2).error().message(),
+              "optimizer.kind: muon takes whole matrices; on 2 GPUs each has a part of them");
 }
 
 TEST(Schedule, ClippingKeepsTheDirectionAndTheLength) {

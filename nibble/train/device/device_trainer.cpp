@@ -67,6 +67,8 @@ Status DeviceTrainer::allocate() {
     const int64_t numbers = weights_.recipe().delayed();
     NIBBLE_TRY(ranks_, DeviceRanks::create(options_.train.ranks, weights_.flat(), numbers, device_.index));
     const int size = ranks_->size();
+    NIBBLE_CHECK(DeviceOptimizer::check(options_.train.optimizer, size));
+    weights_.keep_states(options_.train.optimizer);
     if (options_.rows < 1 || options_.seq < 1)
         return fail("a trainer for {} rows of {} tokens", options_.rows, options_.seq);
     if (options_.rows % size) return fail("{} rows of a step for {} ranks", options_.rows, size);
@@ -82,7 +84,7 @@ Status DeviceTrainer::allocate() {
         const int buffers = AccumulationPlan::make((rows + some - 1) / some).buffers;
         plan.items = {
             {"masters", weights_.shard_bytes(ranks_->shard())},
-            {"states", 2 * weights_.shard_bytes(ranks_->shard())},
+            {"states", 2 * weights_.state_bytes(ranks_->shard())},
             {"gradients", buffers * weights_.master_bytes()},
             {"weights", weights_.published_bytes() + weights_.operand_bytes() + DeviceWeights::staging_bytes}};
         auto pass = pass_sizes({some, seq, level});
@@ -96,6 +98,7 @@ Status DeviceTrainer::allocate() {
         if (generation_)
             plan.items.push_back({"weights of rollouts", generation_->operand_bytes() + DeviceWeights::staging_bytes});
         if (cached) plan.items.push_back({"scales of K and V", DeviceCache::bytes(weights_.layers(), options_.rows)});
+        plan.items.push_back({"optimizer", DeviceOptimizer::bytes(options_.train.optimizer, weights_)});
         plan.items.push_back({"norm", of_norm + 4 * some * seq + scalar_bytes});
         plan.items.push_back({"of other ranks", DeviceRanks::bytes(weights_.flat(), numbers, ranks_->rank(), size)});
         return plan;
@@ -113,6 +116,8 @@ Status DeviceTrainer::allocate() {
     NIBBLE_CHECK(weights_.load(order.buffers, ranks_->shard(), device_, stream_));
     if (generation_) NIBBLE_CHECK(generation_->load_beside(weights_, device_, stream_));
     if (cached) NIBBLE_CHECK(make_cache());
+    NIBBLE_TRY(optimizer_,
+               DeviceOptimizer::create(options_.train.optimizer, options_.train.seed, weights_, device_, stream_));
     NIBBLE_CHECK(make_pass());
     NIBBLE_TRY(ends_, DeviceArena::create(device_.index, of_norm + 4 * plan_.micro_batch * seq + scalar_bytes +
                                                              4 * DeviceArena::alignment));
@@ -291,31 +296,10 @@ Result<std::vector<float>> DeviceTrainer::of_all_pieces(int64_t tokens) const {
 // Nothing changes where the norm is not finite: the device sees that itself, so that nobody waits for it here.
 Status DeviceTrainer::queue_update(double learning_rate) {
     const TrainOptimizer& o = options_.train.optimizer;
-    const FlatLayout& flat = weights_.flat();
     auto* squares = reinterpret_cast<double*>(scalars_);
     auto* clip = reinterpret_cast<float*>(scalars_ + 8);
     NIBBLE_CHECK(cuda::clip_factor(squares, o.clip, clip, stream_));
-    const auto t = static_cast<double>(optimizer_steps_ + 1);
-    cuda::AdamW a{.beta2 = static_cast<float>(o.beta2),
-                  .rest1 = static_cast<float>(1 - o.beta1),
-                  .rest2 = static_cast<float>(1 - o.beta2),
-                  .epsilon = static_cast<float>(o.epsilon),
-                  .rate = static_cast<float>(learning_rate / (1 - std::pow(o.beta1, t))),
-                  .root = static_cast<float>(std::sqrt(1 - std::pow(o.beta2, t)))};
-    const FlatShard& shard = weights_.shard();
-    for (const bool matrices : {true, false}) {
-        const auto part = [&](const TrainWeights::Kept& kept) { return matrices ? kept.matrices : kept.vectors; };
-        a.count = matrices ? shard.elements() : flat.vector_elements();
-        a.keep = matrices ? static_cast<float>(1 - learning_rate * o.weight_decay) : 1.0f;
-        a.decay = matrices && o.weight_decay != 0;
-        a.master = part(weights_.master());
-        a.m = part(weights_.m());
-        a.v = part(weights_.v());
-        a.gradient = matrices ? sum_.matrices : sum_.vectors;
-        a.published = weights_.published() + 2 * (matrices ? shard.begin : flat.matrix_elements);
-        a.clip = clip;
-        if (a.count > 0) NIBBLE_CHECK(cuda::adamw_update(a, stream_));
-    }
+    NIBBLE_CHECK(optimizer_->update(sum_, learning_rate, optimizer_steps_ + 1, clip, stream_));
     NIBBLE_CHECK(weights_.recipe().end_step(clip, *ranks_, stream_));
     NIBBLE_CHECK(ranks_->gather_published(weights_.published(), stream_));
     return weights_.republish();
@@ -462,9 +446,14 @@ Status DeviceTrainer::collect(TrainState& state) {
     state.optimizer_steps = optimizer_steps_;
     RankGroup* group = ranks_->group();
     if (!group) return Ok{};
+    struct Part {
+        std::span<std::byte> bytes;
+        size_t each;  // bytes of an element
+    };
     const auto of = [](TrainState& s, size_t id) {
-        return std::array{&s.masters[id], &std::get<std::vector<float>>(s.m[id]),
-                          &std::get<std::vector<float>>(s.v[id])};
+        const size_t each = dtype_of(s.m[id]) == DType::bf16 ? 2 : 4;
+        return std::array{Part{std::as_writable_bytes(std::span(s.masters[id])), 4}, Part{bytes_of(s.m[id]), each},
+                          Part{bytes_of(s.v[id]), each}};
     };
     std::vector<RankBytes> to(static_cast<size_t>(group->size()));
     for (size_t id = 0; group->rank() > 0 && id < parameters_->count(); ++id)
@@ -472,8 +461,9 @@ Status DeviceTrainer::collect(TrainState& state) {
             if (at >= weights_.flat().matrix_elements) return Ok{};  // rank 0 has it too
             put_number(to[0], static_cast<int64_t>(id));
             put_number(to[0], first);
-            for (const std::vector<float>* values : of(state, id))
-                put_numbers(to[0], std::span<const float>(*values).subspan(size_t(first), size_t(count)));
+            for (const Part& part : of(state, id))
+                put_numbers(to[0], std::span<const std::byte>(part.bytes)
+                                       .subspan(size_t(first) * part.each, size_t(count) * part.each));
             return Ok{};
         }));
     for (RankBytes& bytes : to)
@@ -484,10 +474,11 @@ Status DeviceTrainer::collect(TrainState& state) {
         RankReader in(from[static_cast<size_t>(r)]);
         for (int64_t id = in.number(); id >= 0 && id < std::ssize(state.masters); id = in.number()) {
             const int64_t first = in.number();
-            for (std::vector<float>* values : of(state, static_cast<size_t>(id))) {
-                const auto part = in.numbers<float>();
-                if (first + std::ssize(part) > std::ssize(*values)) return fail("rank {} has other parameters", r);
-                std::ranges::copy(part, values->begin() + first);
+            for (const Part& part : of(state, static_cast<size_t>(id))) {
+                const auto bytes = in.numbers<std::byte>();
+                const size_t at = static_cast<size_t>(first) * part.each;
+                if (at + bytes.size() > part.bytes.size()) return fail("rank {} has other parameters", r);
+                std::ranges::copy(bytes, part.bytes.begin() + static_cast<ptrdiff_t>(at));
             }
         }
     }

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "train/device/accumulation.h"
+#include "train/device/device_optimizer.h"
 #include "train/device/device_ranks.h"
 #include "train/device/train_pass.h"
 #include "train/trainer.h"
@@ -64,6 +65,7 @@ public:
     Result<TrainState> state() override;
     Status sync() override;
     Result<bool> any(bool mine) override;
+    OptimizerLayout state_layout(size_t id) const override { return weights_.state_layout(id); }
     int64_t recipe_size() const override {
         return weights_.recipe().state_size() + (cache_ ? 2 * std::ssize(cache_->scales().blocks()) : 0);
     }
@@ -127,6 +129,7 @@ private:
     std::optional<PinnedBuffer> landing_;  // scalars, then log-probabilities of all tokens of a step
     std::optional<DeviceRanks> ranks_;
     DeviceRanks::Sum sum_;  // the step's gradient
+    std::optional<DeviceOptimizer> optimizer_;
     int64_t optimizer_steps_ = 0;
     int64_t step_ = 0, steps_ = 0;  // what begin() said; steps_ 0: of no known number
     int result_ = 0;                // the buffer that holds this process's part of it

@@ -93,14 +93,18 @@ Status TrainWeights::load(int gradients, const FlatShard& shard, const DeviceInf
     stream_ = &stream;
     shard_ = shard;
     NIBBLE_TRY(operands_, DeviceArena::create(device.index, operand_bytes_ + DeviceWeights::staging_bytes));
-    const int64_t size = 3 * shard_bytes(shard) + published_bytes() + gradients * master_bytes();
+    const int64_t size = shard_bytes(shard) + 2 * state_bytes(shard) + published_bytes() + gradients * master_bytes();
     NIBBLE_TRY(arrays_, DeviceArena::create(device.index, size + (13 + gradients) * DeviceArena::alignment));
     for (Kept* kept : {&master_, &m_, &v_}) {
-        NIBBLE_TRY(kept->matrices, arrays_->allocate_array<float>(shard.elements()));
-        NIBBLE_TRY(kept->vectors, arrays_->allocate_array<float>(flat_.vector_elements()));
-        // Gaps between pieces are never written again.
-        NIBBLE_CHECK(fill_device(bytes_at(kept->matrices), 0, 4 * shard.elements(), stream));
-        NIBBLE_CHECK(fill_device(bytes_at(kept->vectors), 0, 4 * flat_.vector_elements(), stream));
+        const int64_t each = kept == &master_ ? 4 : state_element();
+        const auto part = [&](int64_t elements) -> Result<float*> {
+            NIBBLE_TRY(std::byte * at, arrays_->allocate(each * elements));
+            // Gaps between pieces are never written again.
+            NIBBLE_CHECK(fill_device(at, 0, each * elements, stream));
+            return reinterpret_cast<float*>(at);
+        };
+        NIBBLE_TRY(kept->matrices, part(shard.elements()));
+        NIBBLE_TRY(kept->vectors, part(flat_.vector_elements()));
     }
     NIBBLE_TRY(published_, arrays_->allocate(2 * flat_.elements));
     NIBBLE_TRY(vectors_, arrays_->allocate_array<float>(flat_.vector_elements()));
@@ -131,19 +135,25 @@ Status TrainWeights::load_beside(const TrainWeights& of, const DeviceInfo& devic
     return stream.synchronize();
 }
 
+OptimizerLayout TrainWeights::state_layout(size_t id) const {
+    const int64_t at = flat_.at[id];
+    const bool of_block = at < flat_.matrix_elements && at != flat_.embedding.at && at != flat_.head.at;
+    return {narrow_ ? DType::bf16 : DType::f32, !(muon_ && of_block)};
+}
+
 Status TrainWeights::upload(const StoredTrainState* states) {
     for (size_t id = 0; id < parameters_->count(); ++id) {
         const MatrixView values = parameters_->published(id);
         if (values.dtype == DType::bf16)
             NIBBLE_CHECK(copy_to_device(published_ + 2 * flat_.at[id], values.data, values.bytes(), *stream_));
         NIBBLE_CHECK(owned(id, [&](int64_t first, int64_t at, int64_t count) -> Status {
-            const auto copy = [&](const Kept& to, const std::byte* from) {
-                return copy_to_device(bytes_at(place_of(to, at)), from + 4 * first, 4 * count, *stream_);
+            const auto copy = [&](const Kept& to, int64_t each, const std::byte* from) {
+                return copy_to_device(place_of(to, at, each), from + each * first, each * count, *stream_);
             };
-            NIBBLE_CHECK(copy(master_, bytes_at(parameters_->master(id).data())));
+            NIBBLE_CHECK(copy(master_, 4, bytes_at(parameters_->master(id).data())));
             if (!states) return Ok{};
-            NIBBLE_CHECK(copy(m_, states->m[id].data()));
-            return copy(v_, states->v[id].data());
+            NIBBLE_CHECK(copy(m_, state_element(), states->m[id].data()));
+            return state_layout(id).second ? copy(v_, state_element(), states->v[id].data()) : Status(Ok{});
         }));
     }
     NIBBLE_CHECK(republish());
@@ -179,26 +189,33 @@ Status TrainWeights::copy_from(const float* device, std::vector<std::vector<floa
     return Ok{};
 }
 
-Status TrainWeights::copy_owned(const Kept& device, std::vector<std::vector<float>>& to) {
-    to.resize(parameters_->count());
-    for (size_t id = 0; id < to.size(); ++id) {
-        to[id].assign(parameters_->master(id).size(), 0.0f);
-        NIBBLE_CHECK(owned(id, [&](int64_t first, int64_t at, int64_t count) {
-            return copy_to_host(bytes_at(to[id].data() + first), bytes_at(place_of(device, at)), 4 * count, *stream_);
-        }));
-    }
+Status TrainWeights::copy_owned(const Kept& device, int64_t each,
+                                const std::function<std::span<std::byte>(size_t)>& to) {
+    for (size_t id = 0; id < parameters_->count(); ++id)
+        if (const std::span<std::byte> bytes = to(id); !bytes.empty())
+            NIBBLE_CHECK(owned(id, [&](int64_t first, int64_t at, int64_t count) {
+                return copy_to_host(bytes.data() + each * first, place_of(device, at, each), each * count, *stream_);
+            }));
     return Ok{};
 }
 
 Result<TrainState> TrainWeights::download() {
     TrainState state;
-    NIBBLE_CHECK(copy_owned(master_, state.masters));
-    std::vector<std::vector<float>> m, v;
-    NIBBLE_CHECK(copy_owned(m_, m));
-    NIBBLE_CHECK(copy_owned(v_, v));
+    const auto numbers = [&](size_t count) -> StateNumbers {
+        if (narrow_) return std::vector<uint16_t>(count);
+        return std::vector<float>(count);
+    };
+    for (size_t id = 0; id < parameters_->count(); ++id) {
+        const size_t count = parameters_->master(id).size();
+        state.masters.emplace_back(count);
+        state.m.push_back(numbers(count));
+        state.v.push_back(numbers(state_layout(id).second ? count : 0));
+    }
+    NIBBLE_CHECK(
+        copy_owned(master_, 4, [&](size_t id) { return std::as_writable_bytes(std::span(state.masters[id])); }));
+    NIBBLE_CHECK(copy_owned(m_, state_element(), [&](size_t id) { return bytes_of(state.m[id]); }));
+    NIBBLE_CHECK(copy_owned(v_, state_element(), [&](size_t id) { return bytes_of(state.v[id]); }));
     NIBBLE_CHECK(stream_->synchronize());
-    state.m.assign(std::make_move_iterator(m.begin()), std::make_move_iterator(m.end()));
-    state.v.assign(std::make_move_iterator(v.begin()), std::make_move_iterator(v.end()));
     return state;
 }
 

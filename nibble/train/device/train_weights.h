@@ -7,7 +7,10 @@
 #include "train/device/device_recipe.h"
 #include "train/device/flat_layout.h"
 #include "train/device/train_mixer.h"
+#include "train/train_config.h"
 #include "train/train_engine.h"
+
+#include <functional>
 
 namespace nibble {
 
@@ -28,8 +31,13 @@ public:
         return 2 * flat_.elements + 4 * flat_.vector_elements() + (scales() ? 2 * flat_.embedding.elements() : 0);
     }
 
-    // Of masters, and of each state, of a rank.
+    // Before load(): how states are kept, and of which matrices there is no v.
+    void keep_states(const TrainOptimizer& o) { narrow_ = o.bf16_states, muon_ = o.kind == OptimizerKind::muon; }
+    OptimizerLayout state_layout(size_t id) const;
+
+    // Of the masters of a rank, and of each of its states.
     int64_t shard_bytes(const FlatShard& shard) const { return 4 * (shard.elements() + flat_.vector_elements()); }
+    int64_t state_bytes(const FlatShard& shard) const { return shard_bytes(shard) / (narrow_ ? 2 : 1); }
 
     // Allocates everything and copies the parameters to the device; waits.
     Status load(int gradients, const FlatShard& shard, const DeviceInfo& device, const Stream& stream);
@@ -70,14 +78,15 @@ public:
         return {.config = config_, .layers = layers_, .embedding = embedding(), .norm = norm_, .head = head_};
     }
 
-    // Of the element at `at`, which lies here.
-    struct Kept {
+    struct Kept {                   // of states in BF16: the same number of those
         float* matrices = nullptr;  // of the shard's first
         float* vectors = nullptr;
     };
-    float* place_of(const Kept& kept, int64_t at) const {
-        return at < flat_.matrix_elements ? kept.matrices + (at - shard_.begin)
-                                          : kept.vectors + (at - flat_.matrix_elements);
+    // Of the element at `at`, which lies here; `each`: bytes of one.
+    std::byte* place_of(const Kept& kept, int64_t at, int64_t each) const {
+        const bool matrix = at < flat_.matrix_elements;
+        return reinterpret_cast<std::byte*>(matrix ? kept.matrices : kept.vectors) +
+               each * (at - (matrix ? shard_.begin : flat_.matrix_elements));
     }
     const Kept& master() const { return master_; }
     const Kept& m() const { return m_; }
@@ -95,7 +104,9 @@ public:
 private:
     bool scales() const { return config_.embedding_scale != 1.0f; }
     Status make_parts(DeviceWeights& weights);
-    Status copy_owned(const Kept& device, std::vector<std::vector<float>>& to);
+    int64_t state_element() const { return narrow_ ? 2 : 4; }
+    // Bytes of every parameter in `to`, which have their sizes; `each`: of an element.
+    Status copy_owned(const Kept& device, int64_t each, const std::function<std::span<std::byte>(size_t)>& to);
 
     std::shared_ptr<Parameters> parameters_;
     ModelConfig config_;
@@ -114,6 +125,7 @@ private:
     TrainLinear train_head_;
     const float* norm_ = nullptr;
     FlatShard shard_;
+    bool narrow_ = false, muon_ = false;  // states are BF16; matrices of blocks have no v
     Kept master_, m_, v_;
     float* vectors_ = nullptr;  // as they multiply
     std::byte* published_ = nullptr;

@@ -339,6 +339,27 @@ TEST_P(CudaTraining, GoesOnFromACheckpointToTheSameBits) {
     EXPECT_TRUE(state_bytes(*whole) == state_bytes(*resumed));
 }
 
+TEST_P(CudaTraining, MuonTakesTheMatricesThatItTakesOnACpu) {
+    const TrainerOptions muon{.optimizer = {.kind = OptimizerKind::muon}};
+    const auto gpu =
+        DeviceTrainer::create(start_of(GetParam(), pool_),
+                              {.train = muon, .device = tested_device(), .rows = 2, .seq = GetParam().seq}, pool_);
+    const auto cpu = Trainer::create(start_of(GetParam(), pool_), muon, pool_);
+    ASSERT_TRUE(gpu.ok()) << gpu.error().message();
+    ASSERT_TRUE(cpu.ok()) << cpu.error().message();
+    int64_t matrices = 0;
+    for (size_t id = 0; id < (*gpu)->parameters().count(); ++id) {
+        const OptimizerLayout here = (*gpu)->state_layout(id), there = (*cpu)->state_layout(id);
+        EXPECT_EQ(here.second, there.second) << (*gpu)->parameters().tensors()[id].name;
+        EXPECT_EQ(here.dtype, there.dtype);
+        matrices += !here.second;
+    }
+    EXPECT_GT(matrices, 0);
+    const TrainBatch batch = random_batch(2, GetParam().seq, GetParam().vocab, 3);
+    const auto step = (*gpu)->step({&batch, 1}, 1e-3);
+    EXPECT_TRUE(step.ok()) << step.error().message();
+}
+
 // Every row has the same weight in all, so that a row alone has four times the slopes: exactly, as all is in binary.
 TEST_P(CudaTraining, MicroBatchesAreAddedAsATree) {
     const TrainedShape& s = GetParam();

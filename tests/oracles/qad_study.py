@@ -1,0 +1,69 @@
+"""`tools/qad-study` at tiny size: `qad_study.py build/cpu/nibble`
+
+A small model that has read the repository's text: distillation ends nearer to its teacher than the rounding that it began with, figures are those of `nibble eval` again, the same command does nothing more, another
+study in the same folder is refused. Needs Python's own library only.
+"""
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+NIBBLE = os.path.abspath(sys.argv[1])
+SIZE = ["--steps", "40", "--batch", "4", "--sequence", "64", "--context", "64", "--chunks", "12", "--calib-tokens", "1024", "--learning-rate", "1e-3", "--threads", "2"]
+
+
+def run(*command, status=0):
+    ran = subprocess.run([str(c) for c in command], capture_output=True, text=True)
+    assert ran.returncode == status, (command, ran.returncode, ran.stdout, ran.stderr)
+    return ran
+
+
+def study(*more, status=0):
+    return run(sys.executable, ROOT / "tools/qad-study", NIBBLE, "-o", "out", "--model", "run/model", "--methods", "maximum", "nibble_best", "qad", *SIZE, *more, status=status)
+
+
+def teacher():
+    start = pathlib.Path("start")
+    start.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(ROOT / "tests/data/chat" / name, start / name)
+    (start / "config.json").write_text(json.dumps({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16", "hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 272, "rms_norm_eps": 1e-05, "hidden_act": "silu", "max_position_embeddings": 512, "rope_theta": 10000.0,
+        "tie_word_embeddings": True, "bos_token_id": 269, "eos_token_id": 271}))
+    pathlib.Path("teacher.yaml").write_text(f"model: start\nrandom_start: true\noutput: run\nsteps: 300\nbatch: 8\nsequence: 64\ndata: {{text: {ROOT}/docs/training.md}}\n"
+                                            "optimizer: {learning_rate: 1e-2}\n")
+    run(NIBBLE, "train", "teacher.yaml", "--quiet", "--threads", "2")
+
+
+def main():
+    teacher()
+    ran = study()
+    results = json.loads(pathlib.Path("out/study.json").read_text())["results"]
+    assert list(results) == ["maximum", "nibble_best", "qad-1"], results.keys()
+    for name, r in results.items():
+        assert r["kl"] > 0 and r["perplexity"] > 1 and 0 < r["same_top"] <= 1, (name, r)
+        assert f"| {name} | {r['kl']:.4f} |" in ran.stdout, ran.stdout
+    qad = results["qad-1"]
+    assert qad["last_loss"] < qad["first_loss"], qad
+    assert qad["kl"] < 0.9 * results["maximum"]["kl"], results
+    report = json.loads(run(NIBBLE, "eval", "out/runs/qad-1/model-nvfp4", "--against", "run/model", "--text", "out/text/held-out.txt", "--context", 64, "--chunks", 12, "--json", "--quiet").stdout)
+    found = [t["metrics"]["KL mean"]["value"] for c in report["checkpoints"] for t in c["tasks"] if "KL mean" in t["metrics"]]
+    assert len(found) == 1 and abs(found[0] - qad["kl"]) < 0.01 * qad["kl"], (found, qad)  # the study keeps the reference's log-probabilities, rounded
+    before = pathlib.Path("out/study.json").stat().st_mtime_ns
+    study()
+    assert pathlib.Path("out/study.json").stat().st_mtime_ns == before
+    refused = study("--steps", "41", status=1)
+    assert "of another study" in refused.stderr, refused.stderr
+    missing = run(sys.executable, ROOT / "tools/qad-study", NIBBLE, "-o", "other", "--model", "nowhere", "--methods", "maximum", status=1)
+    assert "nowhere" in missing.stderr, missing.stderr
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        main()
