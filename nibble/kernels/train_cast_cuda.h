@@ -34,6 +34,10 @@ struct CastValues {
     float* scale = nullptr;       // what CastOperand::scale holds: one number, with row_scaled one of each row
     float* amax = nullptr;  // one number, the largest magnitude of the (rotated) source; all but row_scaled, mxfp8
     float* seen = nullptr;  // of fp8: raised to amax
+    // Of nvfp4 that is not `down`, columns a multiple of 16: the same as a checkpoint holds it, too. Blocks of zeros
+    // have scale 1. Codes [rows, cols / 2], scales [rows, cols / 16]; null: not wanted.
+    uint8_t* codes = nullptr;
+    uint8_t* block_scales = nullptr;
 };
 // Formats bf16, fp8, fp8_e5m2, mxfp8 and nvfp4. `given`: the scale of fp8 that multiplies, on the device (delayed).
 // square: not `down`, columns a multiple of 16.

@@ -79,7 +79,6 @@ float clip_factor(double norm, double limit) {
 
 Status check_plain_optimizer(const TrainOptimizer& o) {
     if (o.kind != OptimizerKind::adamw) return fail("optimizer.kind: muon runs on a CPU; use --device cpu");
-    if (o.skip_above > 0) return fail("optimizer.skip_above is for a CPU; use --device cpu");
     if (o.bf16_states) return fail("optimizer.states: bf16 is for a CPU; use --device cpu");
     return Ok{};
 }

@@ -48,6 +48,7 @@ public:
     virtual bool rounds(int64_t n) const = 0;
     virtual Result<cuda::KernelChoice> describe(int64_t n) const = 0;
     virtual int64_t scratch_bytes(int64_t n) const = 0;
+    virtual bool multiplies_records() const { return false; }  // W4A16 products, for whose workspace there must be room
 };
 
 // One product: a linear, or several that read the same rows, stacked.

@@ -15,7 +15,6 @@ namespace nibble {
 namespace {
 
 constexpr int64_t usual_rows = 512;  // of a step: what is asked of the memory at least, beside the weights
-constexpr int64_t pinned_bytes = int64_t{32} << 20;
 
 std::string gib(int64_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30)); }
 
@@ -91,6 +90,7 @@ Result<std::unique_ptr<DeviceModel>> DeviceModel::over(Weights weights, const De
     model->embedding_ = weights.embedding;
     model->norm_ = weights.norm;
     model->head_ = std::move(weights.head);
+    model->w4a16_ = std::move(weights.w4a16);
     NIBBLE_CHECK(model->make_product_chain());
     return model;
 }

@@ -214,6 +214,10 @@ void DeviceWeights::merge(Scales& all, Scales part, int64_t rows) {
     all.tiles.insert(all.tiles.end(), part.tiles.begin(), part.tiles.end());
 }
 
+void DeviceWeights::add_w4a16(int64_t rows, int64_t cols) {
+    if (std::ranges::find(w4a16_, std::pair(rows, cols)) == w4a16_.end()) w4a16_.emplace_back(rows, cols);
+}
+
 Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::span<const float> bias, bool by_turns) {
     const Linear& first = parts[0];
     NIBBLE_CHECK(check_inputs(first));
@@ -229,6 +233,7 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
     }
     if (replace_) out.other = replace_(first.name);
     if (out.other) {
+        if (out.other->multiplies_records()) add_w4a16(out.rows, out.cols);
         NIBBLE_TRY(out.operand.bias, vector(bias));
         return out;
     }
@@ -278,8 +283,7 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
     NIBBLE_TRY(const float* device_rows, vector(all.rows));
     NIBBLE_TRY(const float* device_tiles, vector(all.tiles));
     if (out.w4a16) {
-        if (std::ranges::find(w4a16_, std::pair(out.rows, out.cols)) == w4a16_.end())
-            w4a16_.emplace_back(out.rows, out.cols);
+        add_w4a16(out.rows, out.cols);
         out.records = {out.rows, out.cols, memory, first.format};
         out.factors = {.row_scales = device_rows, .bias = device_bias};
     } else {

@@ -102,6 +102,7 @@ private:
                                   Scales& scales);
     Result<MatrixView> stage_plain(size_t tensor, const Linear& linear, int64_t row, int64_t count);
     // BF16 of `wide`, counted; error: a value beyond its range.
+    void add_w4a16(int64_t rows, int64_t cols);
     Status narrow(std::span<const float> wide, std::span<uint16_t> out, size_t tensor);
 
     const Checkpoint* checkpoint_;

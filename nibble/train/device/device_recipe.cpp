@@ -67,7 +67,9 @@ Result<std::unique_ptr<DeviceRecipe>> DeviceRecipe::plan(const TrainPrecision& p
                 line.forward = both(rules.x, rules.w) + (along ? fmt::format(" + rank {}", along->rank()) : "");
                 line.input_gradient = rules.eden ? "NVFP4 MS-EDEN" : both(rules.dy, rules.w_back);
                 line.weight_gradient = rules.eden ? "NVFP4 MS-EDEN" : both(rules.dy_t, rules.x_t);
-                line.forward += product->forward_codes(rules) ? " (FP8 tensor cores)" : " (BF16 products)";
+                line.forward += product->forward_codes(rules)  ? " (FP8 tensor cores)"
+                                : TrainProduct::records(rules) ? " (the engine's W4A16)"
+                                                               : " (BF16 products)";
                 for (std::string* text : {&line.input_gradient, &line.weight_gradient})
                     *text += product->back_codes(rules) ? " (FP8 tensor cores, cuBLASLt)" : " (BF16 products)";
                 r->by_name_.emplace(name, product.get());
@@ -135,8 +137,7 @@ TrainProduct* DeviceRecipe::find(const std::string& name) const {
 Result<bool> DeviceRecipe::begin_step(int64_t step, int64_t steps, bool watched, const Stream& stream) {
     step_.draw = (seed_ << 20) + static_cast<uint64_t>(step);
     const bool before = step_.late;
-    const auto last = std::llround(precision_.late_fraction * static_cast<double>(steps));
-    step_.late = precision_.late_forward && steps > 0 && step >= steps - last;
+    step_.late = late_phase(precision_, step, steps);
     step_.recording = true;
     for (const auto& p : products_)
         if (DeviceDirections* along = p->directions()) NIBBLE_CHECK(along->begin_step(watched, stream));

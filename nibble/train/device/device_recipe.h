@@ -70,6 +70,7 @@ public:
     bool rounds(int64_t n) const override;
     Result<cuda::KernelChoice> describe(int64_t n) const override;
     int64_t scratch_bytes(int64_t n) const override;
+    bool multiplies_records() const override { return records(early_); }
     // Of the products of the way back, beside the caller's, at most.
     int64_t back_scratch_bytes(int64_t n) const;
     // As TrainLinear's.
@@ -80,6 +81,10 @@ public:
     Status backward(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx, float* gradient, bool add,
                     TrainWork& work) const;
 
+    // W4A16: the engine's product of NVFP4 weights under BF16 rows.
+    static bool records(const UnitRules& r) {
+        return r.x.format == CastFormat::bf16 && r.w.format == CastFormat::nvfp4;
+    }
     // Whether they run on the FP8 tensor cores.
     bool forward_codes(const UnitRules& r) const;
     bool back_codes(const UnitRules& r) const;
@@ -102,6 +107,11 @@ private:
     Status publish_codes(const cuda::CastSource& from, const CastRule& rule, bool forward, bool back,
                          const Stream& stream) const;
     Status publish_values(const cuda::CastSource& from, const Stream& stream) const;
+    Status publish_records(const cuda::CastSource& from, const Stream& stream) const;
+    DeviceLinear served(const float* bias) const;  // the engine's, over these
+    // Of BF16 gradients, by the weights of the forward product as numbers.
+    Status plain_input_gradient(const std::byte* dy, int64_t n, std::byte* dx, TrainWork& work) const;
+    int64_t code_bytes() const { return in_arena(weight_.elements() / 2) + in_arena(weight_.elements() / nv_group); }
     Status publish_back_values(cuda::CastSource from, const Stream& stream) const;
     // Rows of the forward product, and their part along the directions (null: none).
     struct Input {

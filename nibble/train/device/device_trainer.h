@@ -12,6 +12,8 @@
 #include "train/device/accumulation.h"
 #include "train/device/device_ranks.h"
 #include "train/device/train_pass.h"
+#include "train/norm_history.h"
+#include "train/phase_weights.h"
 #include "train/trainer.h"
 
 namespace nibble {
@@ -23,6 +25,9 @@ struct DeviceTrainerOptions {
     int64_t micro_batch = 0;    // rows; 0: what fits
     Recompute recompute = Recompute::automatic;
     bool reference = false;  // the first weights are kept
+    // As TrainerOptions::teacher, whatever its formats and family; its weights lie on the GPU too. cross_entropy is
+    // that of `train`.
+    std::shared_ptr<const Checkpoint> teacher;
 };
 
 class DeviceTrainer : public TrainEngine {
@@ -71,20 +76,29 @@ private:
           pool_(pool),
           device_(std::move(device)),
           stream_(std::move(stream)),
-          weights_(std::move(weights)) {}
+          weights_(std::move(weights)),
+          norms_(options.train.optimizer.skip_above, options.train.optimizer.skip_window) {}
     Status allocate();
     Result<TrainStep> run(std::span<const TrainBatch> batches, const RowObjective* objective);
     Result<TrainStep> finish(TrainStep step, std::span<const TrainBatch> batches, const RowObjective* objective);
+    Result<TrainStep> conclude(TrainStep step, std::span<const TrainBatch> batches, const RowObjective* objective,
+                               double learning_rate);
     Result<TrainStep> updated(TrainStep step, double learning_rate);
     Status add(std::pair<int, int> buffers);
     Status queue_update(double learning_rate);
     Status reserve_host(int64_t tokens);
     int64_t reference_bytes() const;
+    // Of the pass; with a teacher memory for its rows and logits.
+    TrainPassShape pass_shape(int64_t rows, Recompute recompute) const;
+    int64_t teacher_bytes(int64_t rows) const;
+    // Its rows of the micro-batch that the pass is to take next.
+    Status ask_teacher(const MicroBatch& m);
     Status swap_reference(bool first = false);
     // What this process computes, of all micro-batches.
     Result<std::vector<MicroBatch>> own_pieces(std::span<const TrainBatch> batches) const;
     Result<std::vector<float>> of_all_pieces(int64_t tokens) const;
     Status collect(TrainState& state);
+    Result<PhaseWeights> last_weights(int64_t steps) const;  // of the last of so many steps
 
     std::shared_ptr<Parameters> parameters_;
     DeviceTrainerOptions options_;
@@ -98,12 +112,16 @@ private:
     float* log_probs_ = nullptr;       // of a micro-batch
     std::byte* norm_workspace_ = nullptr;
     std::byte* scalars_ = nullptr;
+    std::unique_ptr<DeviceModel> teacher_;
+    std::optional<DeviceArena> taught_;
+    std::byte* teacher_rows_ = nullptr;  // [tokens of a micro-batch, the teacher's hidden] BF16
     std::optional<DeviceArena> first_;  // reference_, and a piece of it on its way
     std::byte* reference_ = nullptr;    // published matrices and FP32 vectors at the begin; null: not kept
     std::byte* passing_ = nullptr;
     std::optional<PinnedBuffer> landing_;  // scalars, then log-probabilities of all tokens of a step
     std::optional<DeviceRanks> ranks_;
     DeviceRanks::Sum sum_;  // the step's gradient
+    NormHistory norms_;
     int64_t optimizer_steps_ = 0;
     int64_t step_ = 0, steps_ = 0;  // what begin() said; steps_ 0: of no known number
     int result_ = 0;                // the buffer that holds this process's part of it

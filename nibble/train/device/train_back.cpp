@@ -13,18 +13,38 @@ Status TrainPass::head(float* log_probs, float* gradient) {
     const int64_t vocab = weights_.config().vocab, most = TrainScratch::slab(shape_.tokens(), vocab);
     NIBBLE_TRY(float* logits, step.scratch.allocate_array<float>(most * vocab));
     NIBBLE_TRY(std::byte * d_logits, step.scratch.allocate(2 * most * vocab));
+    const bool taught = gradient && teaching_.head;
+    float* teacher = nullptr;
+    if (taught) {
+        NIBBLE_TRY(teacher, step.scratch.allocate_array<float>(most * vocab));
+    }
     for (int64_t at = 0; at < tokens_; at += most) {
         const int64_t rows = std::min(most, tokens_ - at);
         const std::byte* x = normed_ + 2 * at * hidden();
         NIBBLE_CHECK(weights_.head().forward(x, rows, logits, vocab, work));
-        NIBBLE_CHECK(cuda::label_loss({.rows = rows,
-                                       .vocab = vocab,
-                                       .logits = logits,
-                                       .labels = upload_.at<int32_t>(labels_) + at,
-                                       .slopes = gradient ? slope_upload_.at<float>(slopes_) + at : nullptr,
-                                       .log_probs = log_probs + at,
-                                       .d_logits = gradient ? d_logits : nullptr},
-                                      stream_));
+        if (taught) {
+            const std::byte* of_teacher = teaching_.rows + 2 * at * teaching_.head->cols;
+            NIBBLE_CHECK(teaching_.head->forward({.x = of_teacher}, rows, teacher, vocab, step).within("the teacher"));
+            NIBBLE_CHECK(cuda::teacher_loss({.rows = rows,
+                                             .vocab = vocab,
+                                             .logits = logits,
+                                             .teacher = teacher,
+                                             .labels = upload_.at<int32_t>(labels_) + at,
+                                             .weights = slope_upload_.at<float>(slopes_) + at,
+                                             .cross_entropy = teaching_.cross_entropy,
+                                             .losses = log_probs + at,
+                                             .d_logits = d_logits},
+                                            stream_));
+        } else {
+            NIBBLE_CHECK(cuda::label_loss({.rows = rows,
+                                           .vocab = vocab,
+                                           .logits = logits,
+                                           .labels = upload_.at<int32_t>(labels_) + at,
+                                           .slopes = gradient ? slope_upload_.at<float>(slopes_) + at : nullptr,
+                                           .log_probs = log_probs + at,
+                                           .d_logits = gradient ? d_logits : nullptr},
+                                          stream_));
+        }
         if (!gradient) continue;
         NIBBLE_CHECK(weights_.head().backward(d_logits, x, rows, dx_ + 2 * at * hidden(), gradient, at > 0, work));
     }

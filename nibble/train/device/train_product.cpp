@@ -22,11 +22,18 @@ bool is_same(const CastRule& a, const CastRule& b) {
     return a.format == b.format && a.square == b.square && a.four_over_six == b.four_over_six;
 }
 
+// Where gradients are not rounded, the way back takes the numbers that the forward product multiplied, or BF16.
+UnitRules with_back(UnitRules r) {
+    if (r.quantized && !r.eden && r.dy.format == CastFormat::bf16)
+        r.w_back = r.w.format == CastFormat::nvfp4 ? r.w : CastRule{};
+    return r;
+}
+
 }  // namespace
 
 TrainProduct::TrainProduct(const FlatMatrix& weight, uint32_t number, int64_t place, const UnitRules& early,
                            const UnitRules& late, const RecipeStep& step)
-    : weight_(weight), number_(number), place_(place), early_(early), late_(late), step_(step) {
+    : weight_(weight), number_(number), place_(place), early_(with_back(early)), late_(with_back(late)), step_(step) {
     if (early.rank > 0) directions_ = std::make_unique<DeviceDirections>(weight.cols, early.rank, random(first_role));
 }
 
@@ -45,12 +52,14 @@ int64_t TrainProduct::back_rows() const {
 
 bool TrainProduct::one_copy() const {
     const UnitRules& r = rules();
-    return !draws() && lies_square(r.w_back) && is_same(r.w, r.w_back);
+    return !draws() && (records(r) || lies_square(r.w_back)) && is_same(r.w, r.w_back);
 }
 
 Status TrainProduct::check() const {
     if (weight_.rows % 8 || weight_.cols % 8)
         return fail("{}: [{}, {}], not multiples of 8", weight_.name, weight_.rows, weight_.cols);
+    if (records(early_) && weight_.cols % nv_group)
+        return fail("precision: {} has {} inputs, which blocks of 16 do not divide", weight_.name, weight_.cols);
     if (early_.rank > cuda::most_directions)
         return fail("{}: a term of rank {}; on a GPU at most {}", weight_.name, early_.rank, cuda::most_directions);
     for (const CastRule& rule : {early_.w, early_.w_back})
@@ -77,6 +86,7 @@ TrainProduct::CopySizes TrainProduct::copy_sizes() const {
     const int64_t rows = weight_.rows, cols = weight_.cols;
     for (const UnitRules* r : {&early_, &late_}) {
         s.tiles = std::max(s.tiles, forward_codes(*r) ? cuda::codes_bytes(rows, cols)
+                                    : records(*r)     ? cuda::packed_bytes(rows, cols)
                                                       : cuda::operand_bytes(rows, cast_padded(cols, r->w)));
         const int64_t back_rows = r->eden ? eden_padded(rows) : cast_padded(rows, r->w_back);
         s.back = std::max(s.back, back_codes(*r)         ? cols * cuda::codes_pitch(rows)
@@ -99,6 +109,7 @@ int64_t TrainProduct::staging_bytes() const {
     int64_t most = 0;
     for (const UnitRules* r : {&early_, &late_}) {
         if (!forward_codes(*r)) most = std::max(most, 2 * weight_.rows * cast_padded(weight_.cols, r->w));
+        if (records(*r)) most = std::max(most, code_bytes() + in_arena(4));
         if (in_blocks(r->w_back) && !back_codes(*r))
             most = std::max(most, 2 * weight_.cols * cast_padded(weight_.rows, r->w_back));
         if (directions_) most = std::max(most, 2 * weight_.rows * directions_->pitch());
@@ -126,7 +137,9 @@ Status TrainProduct::publish(const std::byte* published, const Stream& stream) c
     const UnitRules& r = rules();
     const cuda::CastSource from{.x = published + 2 * weight_.at, .rows = weight_.rows, .cols = weight_.cols};
     const bool forward = forward_codes(r), back = back_codes(r);
-    NIBBLE_CHECK(forward ? publish_codes(from, r.w, true, one_rounding(), stream) : publish_values(from, stream));
+    NIBBLE_CHECK(forward      ? publish_codes(from, r.w, true, one_rounding(), stream)
+                 : records(r) ? publish_records(from, stream)
+                              : publish_values(from, stream));
     if (back) return one_rounding() ? Status(Ok{}) : publish_codes(from, r.w_back, false, true, stream);
     return draws() || (!forward && one_copy()) ? Status(Ok{}) : publish_back_values(from, stream);
 }
@@ -150,7 +163,7 @@ Status TrainProduct::publish_codes(const cuda::CastSource& from, const CastRule&
 Status TrainProduct::publish_values(const cuda::CastSource& from, const Stream& stream) const {
     const UnitRules& r = rules();
     // Edges of tiles stay as they are, and codes may lie there.
-    if (forward_codes(early_)) NIBBLE_CHECK(fill_device(tiles_, 0, copy_sizes().tiles, stream));
+    if (forward_codes(early_) || records(early_)) NIBBLE_CHECK(fill_device(tiles_, 0, copy_sizes().tiles, stream));
     const std::byte* values = from.x;
     if (r.w.format != CastFormat::bf16) {
         std::byte* to = one_copy() ? back_ : step_.staging;
@@ -198,6 +211,39 @@ Status TrainProduct::draw(const std::byte* published, const Stream& stream) cons
     draws.group_step = static_cast<uint64_t>(weight_.cols);
     return cuda::eden_values(from, draws, random(input_signs), 0, {back_, back_scales_, back_scales_ + 1}, stream)
         .within(weight_.name);
+}
+
+// ---- W4A16 ---------------------------------------------------------------------------------------------------------
+
+Status TrainProduct::publish_records(const cuda::CastSource& from, const Stream& stream) const {
+    const UnitRules& r = rules();
+    const int64_t rows = weight_.rows, cols = weight_.cols;
+    auto* codes = reinterpret_cast<uint8_t*>(step_.staging);
+    uint8_t* block_scales = codes + in_arena(weight_.elements() / 2);
+    auto* refused = reinterpret_cast<uint32_t*>(step_.staging + code_bytes());  // only NaN is: the loss shows it
+    NIBBLE_CHECK(cuda::cast_values(from, r.w, {}, nullptr,
+                                   {.values = back_,
+                                    .scale = scales_,
+                                    .amax = scales_ + 1,
+                                    .codes = codes,
+                                    .block_scales = block_scales},
+                                   stream));
+    NIBBLE_CHECK(
+        cuda::product_scales(scales_, false, step_.ends + 1, 1.0f / divisor_of(r.w), back_scales_, 1, stream));
+    QuantView view;
+    view.format = Format::nvfp4;
+    view.rows = rows, view.cols = cols;
+    view.codes = codes, view.block_scales = block_scales;
+    return cuda::prepack(view, 0, {rows, cols, tiles_, Format::nvfp4}, refused, stream);
+}
+
+DeviceLinear TrainProduct::served(const float* bias) const {
+    DeviceLinear l{.name = weight_.name, .names = {weight_.name}, .rows = weight_.rows, .cols = weight_.cols};
+    l.format = Format::nvfp4;
+    l.w4a16 = true;
+    l.records = {weight_.rows, weight_.cols, tiles_, Format::nvfp4};
+    l.factors = {.tensor_scale = back_scales_, .bias = bias};
+    return l;
 }
 
 // ---- Forward -------------------------------------------------------------------------------------------------------
@@ -277,6 +323,7 @@ cuda::Operand TrainProduct::operand(const UnitRules& r, const float* bias) const
 Status TrainProduct::forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, const float* bias,
                              DeviceStep& step) const {
     const DeviceScope scope(step);
+    if (records(rules())) return served(bias).forward({.x = x}, n, y, y_stride ? y_stride : weight_.rows, step);
     NIBBLE_TRY(const Input in, input(x, n, step));
     NIBBLE_CHECK(cuda::product(in.rows, operand(rules(), bias), y, y_stride, false, step.stream));
     if (!in.along) return Ok{};
@@ -294,12 +341,13 @@ Status TrainProduct::forward_rounded(const std::byte* x, int64_t n, std::byte* y
 }
 
 bool TrainProduct::rounds(int64_t n) const {
-    return !directions_ && cuda::has_rounded_product(operand(early_, nullptr), n) &&
+    return !directions_ && !records(early_) && cuda::has_rounded_product(operand(early_, nullptr), n) &&
            cuda::has_rounded_product(operand(late_, nullptr), n);
 }
 
 Result<cuda::KernelChoice> TrainProduct::describe(int64_t n) const {
     const UnitRules& r = rules();
+    if (records(r)) return cuda::KernelChoice{"w4a16", "the engine's product of " + rule_text(r.w) + " weights"};
     NIBBLE_TRY(cuda::KernelChoice choice, cuda::describe_product(operand(r, nullptr), n));
     choice.why +=
         (forward_codes(r) ? "; " : "; operands emulated in BF16: ") + rule_text(r.x) + " by " + rule_text(r.w);
@@ -320,6 +368,7 @@ int64_t TrainProduct::scratch_bytes(int64_t n) const {
     for (const UnitRules* r : {&early_, &late_})
         most = std::max(most, forward_codes(*r) ? coded_input_size(n, r->x) : quantized_size(n, weight_.cols, r->x));
     if (directions_) most += split_size(n) + in_arena(4 * n * weight_.rows);
+    if (records(early_)) most = std::max(most, served(nullptr).scratch_bytes(n));
     return most + in_arena(4 * n);
 }
 

@@ -32,6 +32,7 @@ Status TrainProduct::input_gradient(const std::byte* dy, int64_t n, std::byte* d
         NIBBLE_TRY(const Codes codes, gradient_codes(dy, n, {.rows = true}, step));
         return codes_input_gradient(codes, n, dx, work).within(weight_.name);
     }
+    if (!draws() && r.dy.format == CastFormat::bf16) return plain_input_gradient(dy, n, dx, work);
     const int64_t padded = back_rows();
     CastRandom draws_of = random(row_role);
     draws_of.first_outer = step_.tokens;
@@ -52,6 +53,16 @@ Status TrainProduct::input_gradient(const std::byte* dy, int64_t n, std::byte* d
     NIBBLE_TRY(const cuda::BackScale scale, back_scale(q.scale, one_copy() ? scales_ : back_scales_, constant, step));
     NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, padded, weight_.cols, scale.factor != nullptr));
     return cuda::back_input_gradient(*plan, q.values, back_, dx, work.workspace, step.stream, scale)
+        .within(weight_.name);
+}
+
+Status TrainProduct::plain_input_gradient(const std::byte* dy, int64_t n, std::byte* dx, TrainWork& work) const {
+    const CastRule& w = rules().w_back;
+    const bool scaled = w.format == CastFormat::nvfp4;
+    NIBBLE_TRY(const cuda::BackScale scale,
+               back_scale(scaled ? step_.ends + 1 : nullptr, scales_, 1.0f / divisor_of(w), work.step));
+    NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, weight_.rows, weight_.cols, scaled));
+    return cuda::back_input_gradient(*plan, dy, back_, dx, work.workspace, work.step.stream, scale)
         .within(weight_.name);
 }
 
@@ -93,6 +104,11 @@ Status TrainProduct::weight_gradient(const std::byte* dy, const std::byte* x, in
     if (back_codes(r)) {
         NIBBLE_TRY(const Codes codes, gradient_codes(dy, n, {.columns = true}, step));
         return codes_weight_gradient(codes, x, n, gradient, add, work).within(weight_.name);
+    }
+    if (!draws() && r.dy_t.format == CastFormat::bf16) {
+        NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, weight_.rows, weight_.cols));
+        return cuda::back_weight_gradient(*plan, dy, x, gradient + weight_.at, add, work.workspace, step.stream)
+            .within(weight_.name);
     }
     if (!draws() && in_blocks(r.dy_t)) return block_gradient(dy, x, n, gradient, add, work).within(weight_.name);
     CastRandom of_dy = random(column_role), of_x = random(input_role);

@@ -80,6 +80,7 @@ Status TrainWeights::make_parts(DeviceWeights& weights) {
     train_head_ = TrainLinear(flat_.head, head_, vectors);
     NIBBLE_TRY(const int64_t norm, vectors.place(config_.norm));
     norm_ = vectors.at(norm);
+    w4a16_ = weights.w4a16();
     return Ok{};
 }
 

@@ -59,9 +59,10 @@ public:
     DeviceRecipe& recipe() const { return *recipe_; }
     const TrainLinear& head() const { return train_head_; }
     const float* norm() const { return norm_; }
+    const std::vector<std::pair<int64_t, int64_t>>& w4a16() const { return w4a16_; }
     // The same for a model that serves them.
     DeviceModel::Weights served() const {
-        return {.config = config_, .layers = layers_, .embedding = embedding(), .norm = norm_, .head = head_};
+        return {.config = config_, .layers = layers_, .embedding = embedding(), .norm = norm_, .head = head_, .w4a16 = w4a16_};
     }
 
     // Of the element at `at`, which lies here.
@@ -104,6 +105,7 @@ private:
     std::vector<DeviceLayer> layers_;
     std::vector<std::unique_ptr<TrainMixer>> mixers_;
     DeviceLinear head_;
+    std::vector<std::pair<int64_t, int64_t>> w4a16_;  // rows and columns of what is multiplied as records
     TrainLinear train_head_;
     const float* norm_ = nullptr;
     FlatShard shard_;

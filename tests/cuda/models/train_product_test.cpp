@@ -7,6 +7,7 @@
 
 #include "cuda/models/train_recipes.h"
 
+#include <array>
 #include <cmath>
 
 namespace nibble::test {
@@ -185,6 +186,7 @@ Status CudaProducts::compare(std::span<const Linear> unit, const TrainProduct& g
 void CudaProducts::compare_all(std::initializer_list<int64_t> steps) {
     DeviceStepMemory memory(*device_, *stream_);
     ASSERT_TRUE(memory.reserve(weights_->recipe().scratch_bytes(tokens_), tokens_).ok());
+    ASSERT_TRUE(memory.reserve_products(weights_->w4a16(), std::array{tokens_}).ok());
     DeviceStep step = memory.step();
     BackPlans plans(*device_);
     const auto workspace = arena_->allocate(cuda::back_workspace_bytes);

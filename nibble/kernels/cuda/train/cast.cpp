@@ -44,7 +44,11 @@ Status cast_values(const CastSource& from, const CastRule& rule, const CastRando
     if (rule.square && (from.down || from.cols % 16)) return fail("cast: tiles of 16 x 16 of {} columns", from.cols);
     if (rule.row_scaled && (from.down || rule.rotate)) return fail("cast: a scale of each row, down the columns");
     if (!mx && (!to.scale || (!rule.row_scaled && !to.amax))) return fail("cast: no room for scales");
+    if (to.codes && (rule.format != CastFormat::nvfp4 || from.down || rule.rotate || from.cols % 16 || !to.block_scales ||
+                     reinterpret_cast<uintptr_t>(to.codes) % 8))
+        return fail("cast: codes of four bits are those of nvfp4 along rows of whole blocks");
     a.rule = rule, a.random = random, a.given = given;
+    a.codes = to.codes, a.block_scales = to.block_scales;
     return cuda_status(launch_cast(a, from.down, cast_queue(stream)), "cast: kernel launch");
 }
 

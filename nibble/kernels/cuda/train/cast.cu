@@ -118,15 +118,28 @@ __global__ void __launch_bounds__(cast_threads) row_amax_kernel(const __grid_con
     if (threadIdx.x == 0) a.scale[blockIdx.x] = m;
 }
 
-__device__ void encode16(float (&z)[16], uint8_t scale, NvScale tensor, const PhiloxBlock* random) {
+// z becomes the values. Returns the codes, the first in the lowest four bits.
+__device__ uint64_t encode16(float (&z)[16], uint8_t scale, NvScale tensor, const PhiloxBlock* random) {
     const float e = nv_element_scale(scale, tensor), s = e4m3_to_float(scale);
+    uint64_t codes = 0;
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
         const float y = z[i] * e;
         const uint8_t code = random ? e2m1_stochastic_byte(y, static_cast<uint8_t>(random->word[i / 4] >> (i % 4 * 8)))
                                     : e2m1_from_float(y);
         z[i] = e2m1_to_float(code) * s;
+        codes |= uint64_t{code} << (4 * i);
     }
+    return codes;
+}
+
+// A block of zeros: readers want a scale above 0 (train/stored_nvfp4.h).
+__device__ void store_codes(const CastArgs& a, int64_t outer, int64_t group, uint64_t codes, uint8_t scale) {
+    if (!a.codes) return;
+    const bool zeros = e4m3_to_float(scale) == 0.0f;
+    const int64_t at = outer * a.groups + group;
+    reinterpret_cast<uint64_t*>(a.codes)[at] = zeros ? 0 : codes;
+    a.block_scales[at] = zeros ? 0x38 : scale;
 }
 
 template <bool Down>
@@ -138,12 +151,14 @@ __global__ void __launch_bounds__(cast_threads) nvfp4_values_kernel(const __grid
     float z[16];
     load_block<16, Down>(a, at.outer, at.group, z);
     const uint8_t scale = nv_choose_scale(z, largest(z), a.rule, tensor);
+    uint64_t codes;
     if (a.rule.stochastic) {
         const PhiloxBlock bits = a.random.block(static_cast<uint64_t>(at.outer), static_cast<uint64_t>(at.group));
-        encode16(z, scale, tensor, &bits);
+        codes = encode16(z, scale, tensor, &bits);
     } else {
-        encode16(z, scale, tensor, nullptr);
+        codes = encode16(z, scale, tensor, nullptr);
     }
+    if constexpr (!Down) store_codes(a, at.outer, at.group, codes, scale);
     store_block<16, Down>(a, at.outer, at.group, z);
     if (!a.rule.row_scaled && at.outer == 0 && at.group == 0) *a.scale = t;
 }
@@ -160,7 +175,8 @@ __global__ void __launch_bounds__(cast_threads) nvfp4_square_kernel(const __grid
     for (int step = 8; step > 0; step /= 2) b = fmaxf(b, __shfl_xor_sync(0xFFFFFFFFu, b, step));
     if (!present) return;
     const NvScale tensor = nv_tensor_scale(*a.amax, nv_largest(a.rule));
-    encode16(z, nv_block_scale(b, tensor), tensor, nullptr);
+    const uint8_t scale = nv_block_scale(b, tensor);
+    store_codes(a, row, group, encode16(z, scale, tensor, nullptr), scale);
     store_block<16, false>(a, row, group, z);
     if (row == 0 && group == 0) *a.scale = *a.amax;
 }

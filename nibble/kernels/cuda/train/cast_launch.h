@@ -25,6 +25,8 @@ struct CastArgs {
     float* scale = nullptr;
     float* amax = nullptr;
     float* seen = nullptr;
+    uint8_t* codes = nullptr;  // of nvfp4, [outer, groups] blocks of 8 bytes; null: not wanted
+    uint8_t* block_scales = nullptr;
 };
 cudaError_t launch_cast(const CastArgs& a, bool down, cudaStream_t stream);
 cudaError_t launch_block_codes(const CastArgs& a, bool down, cudaStream_t stream);
