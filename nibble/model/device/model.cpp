@@ -344,6 +344,8 @@ Result<DeviceModel::DeviceLogits> DeviceModel::run(const Batch& batch, const Lan
     DeviceStep step = memory_.step();
     batch_.describe(step);
     // One token of every sequence: the same launches again and again.
+    if (std::ranges::any_of(layers_, [](const DeviceLayer& layer) { return layer.mixer->waits(); }))
+        return queue(step, batch.wanted(), landing);
     if (shape.rows != shape.segments || batch.wanted() != shape.rows || !batch.segments()[0].sequence)
         return queue(step, batch.wanted(), landing);
     const GraphKey key{shape.rows,

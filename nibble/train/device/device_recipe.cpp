@@ -2,6 +2,7 @@
 
 #include "base/checked.h"
 #include "kernels/train_cast_cuda.h"
+#include "train/device/unit_matrices.h"
 #include "train/train_self_test.h"
 
 #include <algorithm>
@@ -53,14 +54,18 @@ Result<std::unique_ptr<DeviceRecipe>> DeviceRecipe::plan(const TrainPrecision& p
         const bool mlp = std::holds_alternative<MlpConfig>(mixer) || std::holds_alternative<MoeConfig>(mixer);
         const UnitPlace place{.layer = block.config().layer, .layers = layers, .mlp = mlp};
         const UnitRules rules = unit_rules(precision, place, false), late = unit_rules(precision, place, true);
-        if (rules.quantized && std::holds_alternative<MoeConfig>(mixer))
-            return fail("--device cuda has no quantized products of experts yet ({}); use bf16", block.config().prefix);
+        if (rules.quantized && std::holds_alternative<MoeConfig>(mixer)) {
+            r->experts_ = true;
+            if (TrainProduct::records(rules))
+                return fail("--device cuda: experts under weights_only are not built ({})", block.config().prefix);
+        }
         const auto units = block.mixer().units();
+        const std::vector<FlatMatrix> matrices = unit_matrices(block, flat.units[b]);
         for (size_t u = 0; u < units.size(); ++u, ++number) {
             const std::string& name = units[u][0].name;
             UnitLine line{.name = name, .layer = place.layer};
             if (rules.quantized) {
-                auto product = std::make_unique<TrainProduct>(flat.units[b][u], number, std::ssize(r->products_), rules,
+                auto product = std::make_unique<TrainProduct>(matrices[u], number, std::ssize(r->products_), rules,
                                                               late, r->step_);
                 NIBBLE_CHECK(product->check());
                 const DeviceDirections* along = product->directions();
@@ -125,6 +130,7 @@ Status DeviceRecipe::load(const DeviceInfo& device, const Stream& stream) {
 
 int64_t DeviceRecipe::scratch_bytes(int64_t n) const {
     int64_t most = 0;
+    if (experts_) n = expert_rows(n);
     for (const auto& p : products_) most = std::max({most, p->scratch_bytes(n), p->back_scratch_bytes(n)});
     return most;
 }

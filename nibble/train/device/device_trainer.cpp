@@ -66,6 +66,8 @@ Status DeviceTrainer::allocate() {
     const int size = ranks_->size();
     if (options_.rows < 1 || options_.seq < 1)
         return fail("a trainer for {} rows of {} tokens", options_.rows, options_.seq);
+    if (size > 1 && weights_.recipe().has_experts())
+        return fail("experts under a quantized recipe are trained on one GPU; use bf16, or scope");
     if (options_.rows % size) return fail("{} rows of a step for {} ranks", options_.rows, size);
     NIBBLE_CHECK(check_device_share(options_.train.precision, options_.rows / size * options_.seq, size));
     const int64_t rows = options_.rows / size, seq = options_.seq, of_norm = int64_t{8} * 2 * cuda::square_sections;
