@@ -1,7 +1,6 @@
 // Exports in training's own codes from a GPU trainer, and steps that are left out as outliers.
 #include "checkpoint/convert.h"
 #include "cuda/models/train_recipes.h"
-#include "support/files.h"
 #include "train/check_forward.h"
 #include "train/device/device_trainer.h"
 #include "train/run_state.h"
@@ -11,10 +10,26 @@
 
 #include <gmock/gmock.h>
 
+#include <unistd.h>
+
+#include <filesystem>
+
 namespace nibble::test {
 namespace {
 
 using testing::HasSubstr;
+
+// A folder that goes with the test.
+struct ExportFolder {
+    std::filesystem::path path =
+        std::filesystem::path(testing::TempDir()) / fmt::format("nibble-export-{}", ::getpid());
+    ExportFolder() {
+        std::filesystem::remove_all(path);
+        std::filesystem::create_directories(path);
+    }
+    ~ExportFolder() { std::filesystem::remove_all(path); }
+    std::filesystem::path operator/(const char* name) const { return path / name; }
+};
 
 std::unique_ptr<DeviceTrainer> export_trainer(const TrainerOptions& options, ThreadPool& pool) {
     const auto parameters = random_start(recipe_model(), DType::bf16, 7, pool);
@@ -38,7 +53,7 @@ class CudaExport : public testing::TestWithParam<Exported> {};
 
 TEST_P(CudaExport, TheEngineServesTheBitsOfTheTrainingForward) {
     ThreadPool pool;
-    TempDir folder;
+    const ExportFolder folder;
     const auto trainer = export_trainer({.precision = named(GetParam().recipe)}, pool);
     ASSERT_TRUE(trainer);
     const TrainBatch batch = random_batch(4, recipe_seq, recipe_vocab, 6);
@@ -54,9 +69,9 @@ TEST_P(CudaExport, TheEngineServesTheBitsOfTheTrainingForward) {
     ASSERT_TRUE(codes.ok()) << codes.error().message();
     const auto report = convert(**codes, {.to = (*codes)->target(), .out = folder / "out"}, pool, {});
     ASSERT_TRUE(report.ok()) << report.error().message();
-    const auto read = Checkpoint::open(folder / "out");
+    auto read = Checkpoint::open(folder / "out");
     ASSERT_TRUE(read.ok()) << read.error().message();
-    const auto engine = DeviceModel::load(*read, {}, recipe_device(), pool);
+    const auto engine = DeviceModel::load(*std::move(read), {}, recipe_device(), pool);
     ASSERT_TRUE(engine.ok()) << engine.error().message();
     const TrainBatch other = random_batch(4, recipe_seq, recipe_vocab, 2);
     const auto check = check_forward(*trainer, other, **engine);
@@ -99,7 +114,7 @@ TEST(CudaExportRefusals, NameWhatNoCheckpointHolds) {
 
 TEST(CudaOutliers, ChangeNothingAndGoIntoCheckpoints) {
     ThreadPool pool;
-    TempDir folder;
+    const ExportFolder folder;
     TrainerOptions options;
     options.optimizer.skip_above = 20;
     options.optimizer.skip_window = 3;
