@@ -104,6 +104,7 @@ TEST(CudaExportRefusals, NameWhatNoCheckpointHolds) {
     ThreadPool pool;
     const auto refusal = [&](const char* recipe) {
         const auto trainer = export_trainer({.precision = named(recipe)}, pool);
+        if (!trainer) return std::string();
         const auto format = trainer->codes_format(3);
         return format.ok() ? std::string() : format.error().message();
     };
