@@ -125,14 +125,11 @@ Result<DataSources> open_sources(const TrainConfig& c, int64_t vocab) {
 }
 
 // The teacher reads the student's tokens, so its tokenizer must be that of the data.
-Result<std::shared_ptr<const Model>> open_teacher(const TrainConfig& c, const TrainFlags& flags, ThreadPool& pool) {
-    if (c.teacher.folder.empty()) return std::shared_ptr<const Model>();
+// Null: there is none.
+Result<std::shared_ptr<const Checkpoint>> open_teacher(const TrainConfig& c) {
+    if (c.teacher.folder.empty()) return std::shared_ptr<const Checkpoint>();
     const std::string folder = c.teacher.folder.string();
-    ModelOptions options;
-    options.compute = c.precision.recipe == TrainRecipe::fp32 ? Compute::f32 : Compute::bf16;
-    options.kernels = flags.kernels;
     NIBBLE_TRY(std::shared_ptr<const Checkpoint> checkpoint, Checkpoint::open(c.teacher.folder).within("teacher"));
-    NIBBLE_TRY(Model model, Model::load(std::move(checkpoint), options, pool).within(folder));
     const fs::path own = c.tokenizer.empty() ? c.model : c.tokenizer;
     if (!own.empty() && !c.data.synthetic) {
         NIBBLE_TRY(const Tokenizer mine, open_tokenizer(own));
@@ -140,6 +137,16 @@ Result<std::shared_ptr<const Model>> open_teacher(const TrainConfig& c, const Tr
         if (vocabulary_hash(mine) != vocabulary_hash(other))
             return fail("teacher: the tokens of {} are not those of {}", folder, own.string());
     }
+    return checkpoint;
+}
+
+Result<std::shared_ptr<const Model>> load_teacher(const TrainConfig& c, const TrainFlags& flags,
+                                                  std::shared_ptr<const Checkpoint> checkpoint, ThreadPool& pool) {
+    if (!checkpoint) return std::shared_ptr<const Model>();
+    ModelOptions options;
+    options.compute = c.precision.recipe == TrainRecipe::fp32 ? Compute::f32 : Compute::bf16;
+    options.kernels = flags.kernels;
+    NIBBLE_TRY(Model model, Model::load(std::move(checkpoint), options, pool).within(c.teacher.folder.string()));
     return std::make_shared<const Model>(std::move(model));
 }
 
@@ -252,17 +259,19 @@ void print_start(const TrainConfig& c, TrainEngine& trainer) {
 Result<std::unique_ptr<TrainEngine>> make_trainer(const TrainConfig& c, const TrainFlags& flags,
                                                   const DeviceChoice& device, Trace* trace, RankGroup* ranks,
                                                   ThreadPool& pool) {
-    NIBBLE_TRY(auto teacher, open_teacher(c, flags, pool));
-    const TrainerOptions options{.precision = c.precision,
+    NIBBLE_TRY(auto teacher, open_teacher(c));
+    TrainerOptions options{.precision = c.precision,
                                  .optimizer = c.optimizer,
                                  .skip_nonfinite = c.skip_nonfinite,
                                  .seed = c.seed,
                                  .kernels = flags.kernels,
-                                 .teacher = std::move(teacher),
                                  .cross_entropy = static_cast<float>(c.teacher.cross_entropy),
                                  .lora = c.lora,
                                  .trace = trace,
                                  .ranks = ranks};
+    if (!device.cuda) {
+        NIBBLE_TRY(options.teacher, load_teacher(c, flags, teacher, pool));
+    }
     std::unique_ptr<TrainEngine> trainer;
     if (c.lora.rank > 0) {
         if (device.cuda) return fail("lora: adapters are trained on a CPU; use --device cpu");
@@ -278,7 +287,8 @@ Result<std::unique_ptr<TrainEngine>> make_trainer(const TrainConfig& c, const Tr
                                                    .rows = c.batch,
                                                    .seq = c.sequence,
                                                    .micro_batch = c.micro_batch,
-                                                   .recompute = c.recompute},
+                                                   .recompute = c.recompute,
+                                                   .teacher = std::move(teacher)},
                                                   pool));
     } else {
         NIBBLE_TRY(trainer, Trainer::create(std::move(parameters), options, pool));

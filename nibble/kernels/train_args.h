@@ -76,6 +76,19 @@ struct LabelLoss {
     std::byte* d_logits = nullptr;    // [rows, vocab] BF16
 };
 
+// losses[i] = (1 - c) KL(softmax of `teacher` || softmax of `logits`) - c log p(labels[i]), c = cross_entropy; of its sum
+// times weights[i] the gradient by the logits. Nothing of rows with label -1.
+struct TeacherLoss {
+    int64_t rows = 0, vocab = 0;
+    const float* logits = nullptr;    // [rows, vocab]
+    const float* teacher = nullptr;   // [rows, vocab]
+    const int32_t* labels = nullptr;  // [rows]
+    const float* weights = nullptr;   // [rows]
+    float cross_entropy = 0;
+    float* losses = nullptr;        // [rows]
+    std::byte* d_logits = nullptr;  // [rows, vocab] BF16
+};
+
 // dw[ids[u]] += scale * sum of dx's rows order[begin[u]] ... order[begin[u + 1] - 1], in this order.
 struct EmbeddingBackward {
     int64_t unique = 0, width = 0;

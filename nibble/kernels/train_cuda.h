@@ -84,6 +84,7 @@ Status attention_backward(const AttentionBackward& a, const Stream& stream);
 // ---- Both ends -----------------------------------------------------------------------------------------------------
 
 Status label_loss(const LabelLoss& l, const Stream& stream);
+Status teacher_loss(const TeacherLoss& l, const Stream& stream);
 
 Status embedding_backward(const EmbeddingBackward& e, const Stream& stream);
 

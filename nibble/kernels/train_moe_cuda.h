@@ -42,8 +42,13 @@ struct ExpertsActivateBackward {
     std::byte* d_in = nullptr;         // as `in`
     std::byte* mid = nullptr;          // [slots, width] BF16, sorted
     float* d_weights = nullptr;        // [slots] in order of tokens
+    bool plain_mid = false;            // mid as forward has it instead
 };
 Status experts_activate_backward(const ExpertsActivateBackward& a, const Stream& stream);
+
+// rows [slots, width] BF16, sorted: each times its weight, rounded. places and weights as above; width: a multiple of 8.
+Status weigh_slots(int64_t slots, int64_t width, const int32_t* places, const float* weights, std::byte* rows,
+                   const Stream& stream);
 
 // The gradient of the router's logits, by the formulas of model/cpu/router.h (none through the choice).
 struct RouteBackward {

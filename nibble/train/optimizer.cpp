@@ -77,11 +77,6 @@ float clip_factor(double norm, double limit) {
     return static_cast<float>(limit / norm);
 }
 
-Status check_plain_optimizer(const TrainOptimizer& o) {
-    if (o.skip_above > 0) return fail("optimizer.skip_above is for a CPU; use --device cpu");
-    return Ok{};
-}
-
 Optimizer::Optimizer(const Parameters& parameters, const TrainOptimizer& options, std::span<const size_t> matrices,
                      const MatmulKernels& matmul, uint64_t seed, const TrainRanks& ranks)
     : options_(options), matmul_(&matmul), seed_(seed), states_(parameters.count()) {

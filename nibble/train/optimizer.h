@@ -80,7 +80,4 @@ void orthogonalize(std::span<float> u, int64_t rows, int64_t cols, const MatmulK
 // What global-norm clipping multiplies a gradient with: 1 without a limit or below it.
 float clip_factor(double norm, double limit);
 
-// Error: what only the trainer on a CPU does.
-Status check_plain_optimizer(const TrainOptimizer& options);
-
 }  // namespace nibble

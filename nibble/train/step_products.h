@@ -38,7 +38,16 @@ struct StepSeen {
     std::vector<float> largest, directions;
 };
 
-class StepProducts : public LinearProducts {
+// The forward weights that are parameters, and the operand that a product reads (where the rules quantize it).
+class ForwardWeights {
+public:
+    virtual ~ForwardWeights() = default;
+    virtual size_t units() const = 0;
+    virtual ForwardWeight forward_weight(size_t unit) const = 0;
+    virtual CastOperand forward_operand(size_t unit, ThreadPool& pool) const = 0;
+};
+
+class StepProducts : public LinearProducts, public ForwardWeights {
 public:
     // A step whose gradient is computed; its rows one after the other; its update was made (else it left no trace).
     virtual void begin_step(int64_t step, int64_t steps) = 0;
@@ -51,10 +60,6 @@ public:
     virtual void pause() = 0;
 
     virtual std::vector<UnitLine> table() const = 0;
-    // The forward weights that are parameters, and the operand that the product reads (where the rules quantize it).
-    virtual size_t units() const = 0;
-    virtual ForwardWeight forward_weight(size_t unit) const = 0;
-    virtual CastOperand forward_operand(size_t unit, ThreadPool& pool) const = 0;
     // Whether the first rows of steps to come are looked at, and what was seen of the last one that was.
     virtual void watch(bool) {}
     virtual std::vector<UnitQuality> quality() const { return {}; }

@@ -145,8 +145,7 @@ CastRandom TrainProducts::random(const Unit& unit, uint32_t role) const {
 void TrainProducts::begin_step(int64_t step, int64_t steps) {
     step_ = step;
     recording_ = true;
-    const auto last = std::llround(precision_.late_fraction * static_cast<double>(steps));
-    const bool late = precision_.late_forward && steps > 0 && step >= steps - last;
+    const bool late = late_phase(precision_, step, steps);
     if (late != late_ || precision_.recipe == TrainRecipe::nibble_nvfp4) ++epoch_;  // MS-EDEN draws weights anew
     late_ = late;
     if (watch_) ++epoch_;  // weights are rounded once more, and looked at

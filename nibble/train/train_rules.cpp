@@ -1,5 +1,7 @@
 #include "train/train_rules.h"
 
+#include <cmath>
+
 namespace nibble {
 namespace {
 
@@ -80,6 +82,11 @@ UnitRules unit_rules(const TrainPrecision& p, const UnitPlace& place, bool late)
         }
     }
     return r;
+}
+
+bool late_phase(const TrainPrecision& p, int64_t step, int64_t steps) {
+    const auto last = std::llround(p.late_fraction * static_cast<double>(steps));
+    return p.late_forward && steps > 0 && step >= steps - last;
 }
 
 bool sees_neighbours(const UnitRules& r) {

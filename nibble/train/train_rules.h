@@ -27,6 +27,8 @@ struct UnitRules {
 
 // `late`: in the last part of the steps, where late_forward holds.
 UnitRules unit_rules(const TrainPrecision& precision, const UnitPlace& place, bool late);
+// Whether a step of `steps` (0: of no known number) is in that part.
+bool late_phase(const TrainPrecision& precision, int64_t step, int64_t steps);
 // Whether a row's forward product depends on other rows: the scale of its input is that of the whole tensor.
 bool sees_neighbours(const UnitRules& rules);
 // "NVFP4 1x16", "E4M3 128x128" ... of one operand.

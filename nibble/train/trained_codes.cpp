@@ -73,7 +73,7 @@ void store_tiles(const CastOperand& o, int64_t first, QuantMatrix& m) {
 
 }  // namespace
 
-Result<Format> TrainedCodes::format_of(const StepProducts& products) {
+Result<Format> TrainedCodes::format_of(const ForwardWeights& products) {
     Format found = Format::none;
     for (size_t u = 0; u < products.units(); ++u) {
         const ForwardWeight w = products.forward_weight(u);
@@ -90,7 +90,7 @@ Result<Format> TrainedCodes::format_of(const StepProducts& products) {
 }
 
 Result<std::unique_ptr<TrainedCodes>> TrainedCodes::create(std::shared_ptr<const Parameters> parameters,
-                                                           const StepProducts& products, ThreadPool& pool) {
+                                                           const ForwardWeights& products, ThreadPool& pool) {
     std::unique_ptr<TrainedCodes> made(new TrainedCodes);
     NIBBLE_TRY(made->format_, format_of(products));
     const auto tensors = parameters->tensors();

@@ -21,13 +21,12 @@ namespace nibble {
 
 class TrainedCodes : public Checkpoint {
 public:
-    // Copies what it needs of `products`, in the phase of the run it is in (StepProducts::begin_step); the parameters
-    // are those that the products read. Errors, by the linear's name: a rounding that no checkpoint holds, two formats
+    // Copies what it needs of `products`, in the phase of the run it is in; the parameters are those that they read. Errors, by the linear's name: a rounding that no checkpoint holds, two formats
     // in one model, blocks that a matrix cuts.
     static Result<std::unique_ptr<TrainedCodes>> create(std::shared_ptr<const Parameters> parameters,
-                                                        const StepProducts& products, ThreadPool& pool);
+                                                        const ForwardWeights& products, ThreadPool& pool);
     // The same errors without the work: before a run.
-    static Result<Format> format_of(const StepProducts& products);
+    static Result<Format> format_of(const ForwardWeights& products);
 
     Format format() const { return format_; }
     // Of the export: what holds format() with what it says about inputs.

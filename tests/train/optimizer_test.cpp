@@ -230,8 +230,6 @@ TEST(Optimizers, AnOutlierChangesNothing) {
 }
 
 TEST(Optimizers, WhatSeveralGpusDoNotTake) {
-    EXPECT_TRUE(check_plain_optimizer({}).ok());
-    EXPECT_FALSE(check_plain_optimizer({.skip_above = 4}).ok());
     EXPECT_TRUE(DeviceOptimizer::check({.kind = OptimizerKind::muon, .bf16_states = true}, 1).ok());
     EXPECT_TRUE(DeviceOptimizer::check({.bf16_states = true}, 2).ok());
     EXPECT_EQ(DeviceOptimizer::check({.kind = OptimizerKind::muon}, 2).error().message(),

@@ -6,6 +6,7 @@
 #include "kernels/quantize.h"
 #include "support/files.h"
 #include "train/check_forward.h"
+#include "train/phase_weights.h"
 #include "train/trained_codes.h"
 
 namespace nibble::test {
@@ -103,6 +104,43 @@ TEST(TrainedCodes, AReaderDecodesTheWeightsOfTheTrainingForward) {
         }
         EXPECT_GT(compared, 100000) << name;
         EXPECT_EQ(apart, 0) << name;
+    }
+}
+
+// What a GPU trainer exports by: the parameters and the recipe, without the trainer's products.
+TEST(TrainedCodes, TheParametersAloneGiveTheSameCodes) {
+    for (const char* recipe : {"nvfp4", "nvfp4_w4a16", "mxfp8", "fp8_block", "nibble_nvfp4_late"}) {
+        ThreadPool pool(2);
+        const TrainPrecision precision = *train_precision_from_name(recipe);
+        const auto trainer = trained(pool, precision);
+        const Model& model = trainer->model();
+        const auto alone = PhaseWeights::make(model.blocks(), model.head(), model.config(), shared(*trainer), precision,
+                                              late_phase(precision, 2, 3));
+        ASSERT_TRUE(alone.ok()) << alone.error().message();
+        const auto want = TrainedCodes::create(shared(*trainer), trainer->products(), pool);
+        const auto got = TrainedCodes::create(shared(*trainer), *alone, pool);
+        ASSERT_TRUE(want.ok() && got.ok()) << recipe;
+        EXPECT_EQ((*got)->format(), (*want)->format());
+        int64_t quantized = 0;
+        for (size_t i = 0; i < (*want)->tensors().size(); ++i) {
+            const CheckpointTensor &a = (*want)->tensors()[i], &b = (*got)->tensors()[i];
+            EXPECT_EQ(a.format, b.format) << recipe << ", " << a.name;
+            EXPECT_EQ(a.activation, b.activation) << a.name;
+            EXPECT_EQ(a.listed_module, b.listed_module) << a.name;
+            if (!a.quantized()) continue;
+            QuantMatrix scratch;
+            const auto x = (*want)->read_quant(i, 0, a.rows(), scratch), y = (*got)->read_quant(i, 0, a.rows(), scratch);
+            ASSERT_TRUE(x.ok() && y.ok());
+            const auto same = [&](const auto* p, const auto* q, int64_t count) {
+                return (!p && !q) || (p && q && std::equal(p, p + count, q));
+            };
+            EXPECT_TRUE(same(x->codes, y->codes, code_bytes(a.format, a.rows(), a.cols()))) << a.name;
+            EXPECT_TRUE(same(x->block_scales, y->block_scales, block_scale_bytes(a.format, a.rows(), a.cols())));
+            EXPECT_TRUE(same(x->float_scales, y->float_scales, float_scale_count(a.format, a.rows(), a.cols())));
+            EXPECT_EQ(x->tensor_scale, y->tensor_scale);
+            ++quantized;
+        }
+        EXPECT_EQ(quantized, 14) << recipe;
     }
 }
 

@@ -31,6 +31,7 @@ bool has_attention_backward(int) { return false; }
 int64_t attention_backward_workspace(int64_t, int) { return 0; }
 Status attention_backward(const AttentionBackward&, const Stream&) { return absent(); }
 Status label_loss(const LabelLoss&, const Stream&) { return absent(); }
+Status teacher_loss(const TeacherLoss&, const Stream&) { return absent(); }
 Status embedding_backward(const EmbeddingBackward&, const Stream&) { return absent(); }
 Status scale_rows(const std::byte*, int64_t, float, std::byte*, const Stream&) { return absent(); }
 Status add_one(float*, int64_t, const Stream&) { return absent(); }

@@ -19,6 +19,9 @@ Status experts_weight_gradient(const ExpertsShape&, const int32_t*, const std::b
     return no_moe_training();
 }
 Status experts_activate_backward(const ExpertsActivateBackward&, const Stream&) { return no_moe_training(); }
+Status weigh_slots(int64_t, int64_t, const int32_t*, const float*, std::byte*, const Stream&) {
+    return no_moe_training();
+}
 Status route_backward(const RouteBackward&, const Stream&) { return no_moe_training(); }
 Status sum_slots(const SumSlots&, const Stream&) { return no_moe_training(); }
 

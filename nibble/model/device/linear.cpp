@@ -225,6 +225,11 @@ Status DeviceExperts::forward(const DeviceExpertRows& in, float* y, DeviceStep& 
     const std::byte* sorted = in.rows ? nullptr : in.x;
     for (const Part& part : parts) {
         const DeviceScope inner(step);
+        if (!part.others.empty()) {
+            NIBBLE_CHECK(forward_others(part, in, y, step));
+            y += part.rows();
+            continue;
+        }
         if (part.w4a16) {
             NIBBLE_CHECK(run_grouped(part, in, experts_output(in, y, rows), step));
             y += part.rows();
@@ -277,6 +282,9 @@ Status DeviceExperts::kernels(const DeviceExpertRows& in, bool activation, std::
                 use.choice,
                 cuda::describe_grouped_matmul(experts_input(in), packed_experts(part, in), out).within(part.name));
             if (activation) use.choice.why += "; ends with the activation";
+        } else if (!part.others.empty()) {
+            NIBBLE_TRY(use.choice, part.others[0]->describe(in.n).within(part.name));
+            use.choice.why += "; experts one after the other";
         } else {
             NIBBLE_TRY(use.choice, cuda::describe_grouped_product(part.weights, in.n).within(part.name));
         }
@@ -302,7 +310,9 @@ Status DeviceExperts::show(const DeviceExpertRows& in, DeviceStep& step) const {
 
 int64_t DeviceExperts::scratch_bytes(int64_t n) const {
     int64_t most = 0;
-    for (const Part& part : parts) most = std::max(most, quantized_bytes(part.activation, n, cols));
+    for (const Part& part : parts)
+        most = std::max(most, part.others.empty() ? quantized_bytes(part.activation, n, cols)
+                                                  : part.others[0]->scratch_bytes(n));
     return most + aligned(n * cols * 2);  // rows sorted, for inputs to quantize and for observers
 }
 

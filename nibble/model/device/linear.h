@@ -123,6 +123,8 @@ struct DeviceExperts {
         cuda::PackedExperts packed;
         const float* input_scales = nullptr;  // [experts]; null: formats without stored scales
         cuda::Experts weights;                // scales include the inputs'
+        // Of every expert, instead of the above (DeviceLinear::other); empty: none.
+        std::vector<const DeviceProduct*> others;
 
         int64_t rows() const { return w4a16 ? packed.first.rows : weights.first.rows; }
     };
@@ -132,6 +134,8 @@ struct DeviceExperts {
 
     // y [n, rows].
     Status forward(const DeviceExpertRows& in, float* y, DeviceStep& step) const;
+    // Whether forward() reads on the host how many rows an expert has.
+    bool waits() const { return !parts.empty() && !parts[0].others.empty(); }
     // Whether one product can end with the activation; activated: out [n, width] BF16, as forward() and activate().
     bool takes_one_token(const cuda::RouterConfig& config) const {
         return parts.size() == 1 && parts[0].w4a16 && cuda::takes_one_token(config, parts[0].packed);
@@ -149,6 +153,12 @@ struct DeviceExperts {
     // The step's observer, where there is one, sees the rows sorted by expert; nothing is computed.
     Status show(const DeviceExpertRows& in, DeviceStep& step) const;
     int64_t scratch_bytes(int64_t n) const;
+
+private:
+    Status forward_others(const Part& part, const DeviceExpertRows& in, float* y, DeviceStep& step) const;
 };
+
+// DeviceExpertRows::begin on the host. Waits.
+Result<std::vector<int32_t>> rows_of_experts(const int32_t* begin, int64_t experts, const Stream& stream);
 
 }  // namespace nibble

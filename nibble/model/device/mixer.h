@@ -30,6 +30,8 @@ public:
     virtual Status kernels(bool inside, const DeviceStep& step, std::vector<KernelUse>& uses) const = 0;
     // Upper bound of the scratch memory that forward() takes for `rows` rows, without the workspace of attention.
     virtual int64_t scratch_bytes(int64_t rows) const = 0;
+    // Whether forward() waits for the device, so that no graph may hold it.
+    virtual bool waits() const { return false; }
     virtual StateLayout state() const { return {}; }
     // The attention problem of this mixer, without the sizes that a batch brings; no value: no attention.
     virtual std::optional<cuda::AttentionProblem> attention() const { return {}; }

@@ -16,7 +16,6 @@ namespace nibble {
 namespace {
 
 constexpr int64_t usual_rows = 512;  // of a step: what is asked of the memory at least, beside the weights
-constexpr int64_t pinned_bytes = int64_t{32} << 20;
 
 std::string gib(int64_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30)); }
 
@@ -345,6 +344,8 @@ Result<DeviceModel::DeviceLogits> DeviceModel::run(const Batch& batch, const Lan
     DeviceStep step = memory_.step();
     batch_.describe(step);
     // One token of every sequence: the same launches again and again.
+    if (std::ranges::any_of(layers_, [](const DeviceLayer& layer) { return layer.mixer->waits(); }))
+        return queue(step, batch.wanted(), landing);
     if (shape.rows != shape.segments || batch.wanted() != shape.rows || !batch.segments()[0].sequence)
         return queue(step, batch.wanted(), landing);
     const GraphKey key{shape.rows,

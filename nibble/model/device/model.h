@@ -67,10 +67,17 @@ public:
     std::string kernels() const override { return device_.name; }
     std::string note() const override { return rounded_.text(); }
 
+    // The last residual stream of whole texts, normalised, into out [rows, hidden] BF16 of the same device, room for
+    // padded_rows(); head() multiplies it. Waits. For a trainer whose loss looks at another model.
+    Status last_rows(const Batch& texts, std::byte* out) const;
+    const DeviceLinear& head() const { return head_; }
+    // Of device memory that last_rows() takes at most, for so many rows of so many texts with so many tokens in pages.
+    int64_t rows_bytes(int64_t rows, int64_t page_tokens, int64_t texts) const;
+
     int64_t weight_bytes() const { return weights_ ? weights_->used() : 0; }
 
 private:
-    static constexpr int64_t landing_bytes = int64_t{1} << 20;
+    static constexpr int64_t landing_bytes = int64_t{1} << 20, pinned_bytes = int64_t{32} << 20;
     static constexpr size_t most_graphs = 128;
     using GraphKey =
         std::tuple<int64_t, int64_t, int64_t, const std::byte*, const std::byte*, const float*, const std::byte*, bool>;

@@ -17,6 +17,7 @@ public:
     Status forward(const DeviceInput& in, float* y, DeviceStep& step) const override;
     Status kernels(bool inside, const DeviceStep& step, std::vector<KernelUse>& uses) const override;
     int64_t scratch_bytes(int64_t rows) const override;
+    bool waits() const override { return in_.waits() || out_.waits(); }
 
     // Its parts, for a trainer's pass.
     cuda::RouterConfig router() const;

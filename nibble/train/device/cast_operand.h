@@ -14,6 +14,8 @@ enum CastRole : uint32_t { row_role = 1, column_role, weight_role, input_role, i
 
 inline float divisor_of(const CastRule& rule) { return rule.format == CastFormat::nvfp4 ? nv_largest(rule) : 1.0f; }
 inline int64_t in_arena(int64_t bytes) { return round_up(bytes, DeviceArena::alignment); }
+// Rows of an expert on the way back, with zeros behind them: products of few numbers of rows are planned.
+inline int64_t expert_rows(int64_t n) { return round_up<int64_t>(n, 64); }
 inline bool in_blocks(const CastRule& rule) {
     return rule.format == CastFormat::fp8_block || rule.format == CastFormat::fp8_block2;
 }

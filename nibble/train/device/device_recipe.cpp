@@ -2,6 +2,7 @@
 
 #include "base/checked.h"
 #include "kernels/train_cast_cuda.h"
+#include "train/device/unit_matrices.h"
 #include "train/train_self_test.h"
 
 #include <algorithm>
@@ -53,14 +54,18 @@ Result<std::unique_ptr<DeviceRecipe>> DeviceRecipe::plan(const TrainPrecision& p
         const bool mlp = std::holds_alternative<MlpConfig>(mixer) || std::holds_alternative<MoeConfig>(mixer);
         const UnitPlace place{.layer = block.config().layer, .layers = layers, .mlp = mlp};
         const UnitRules rules = unit_rules(precision, place, false), late = unit_rules(precision, place, true);
-        if (rules.quantized && std::holds_alternative<MoeConfig>(mixer))
-            return fail("--device cuda has no quantized products of experts yet ({}); use bf16", block.config().prefix);
+        if (rules.quantized && std::holds_alternative<MoeConfig>(mixer)) {
+            r->experts_ = true;
+            if (weights_only(rules))
+                return fail("--device cuda: experts under weights_only are not built ({})", block.config().prefix);
+        }
         const auto units = block.mixer().units();
+        const std::vector<FlatMatrix> matrices = unit_matrices(block, flat.units[b]);
         for (size_t u = 0; u < units.size(); ++u, ++number) {
             const std::string& name = units[u][0].name;
             UnitLine line{.name = name, .layer = place.layer};
             if (rules.quantized) {
-                auto product = std::make_unique<TrainProduct>(flat.units[b][u], number, std::ssize(r->products_), rules,
+                auto product = std::make_unique<TrainProduct>(matrices[u], number, std::ssize(r->products_), rules,
                                                               late, r->step_);
                 NIBBLE_CHECK(product->check());
                 const DeviceDirections* along = product->directions();
@@ -123,6 +128,7 @@ Status DeviceRecipe::load(const DeviceInfo& device, const Stream& stream) {
 
 int64_t DeviceRecipe::scratch_bytes(int64_t n) const {
     int64_t most = 0;
+    if (experts_) n = expert_rows(n);
     for (const auto& p : products_) most = std::max({most, p->scratch_bytes(n), p->back_scratch_bytes(n)});
     return most;
 }
@@ -135,8 +141,7 @@ TrainProduct* DeviceRecipe::find(const std::string& name) const {
 Result<bool> DeviceRecipe::begin_step(int64_t step, int64_t steps, bool watched, const Stream& stream) {
     step_.draw = (seed_ << 20) + static_cast<uint64_t>(step);
     const bool before = step_.late;
-    const auto last = std::llround(precision_.late_fraction * static_cast<double>(steps));
-    step_.late = precision_.late_forward && steps > 0 && step >= steps - last;
+    step_.late = late_phase(precision_, step, steps);
     step_.recording = true;
     for (const auto& p : products_)
         if (DeviceDirections* along = p->directions()) NIBBLE_CHECK(along->begin_step(watched, stream));

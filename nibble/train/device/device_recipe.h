@@ -182,6 +182,7 @@ public:
 
     std::vector<UnitLine> table() const;
     bool sees_neighbours() const;
+    bool has_experts() const { return experts_; }  // that it quantizes
 
 private:
     int64_t staging_bytes() const;
@@ -189,6 +190,7 @@ private:
     TrainPrecision precision_;
     uint64_t seed_ = 0;
     RecipeStep step_;
+    bool experts_ = false;
     std::vector<UnitLine> lines_;
     std::vector<std::unique_ptr<TrainProduct>> products_;
     std::unordered_map<std::string, TrainProduct*> by_name_;

@@ -4,6 +4,7 @@
 #include "kernels/product_cuda.h"
 #include "kernels/train_cuda.h"
 #include "kernels/train_moe_cuda.h"
+#include "train/device/train_scratch.h"
 #include "train/rank_message.h"
 #include "train/train_run.h"
 
@@ -36,8 +37,7 @@ Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create(std::shared_ptr<Par
     if (cached && options.train.ranks && options.train.ranks->size() > 1)
         return fail("KV cache fp8: its scales see the rows of one process; use one process");
     NIBBLE_CHECK(check_device_precision(options.train.precision));
-    NIBBLE_CHECK(check_plain_optimizer(options.train.optimizer));
-    if (options.train.teacher) return fail("teacher: distillation runs on a CPU; use --device cpu");
+    if (options.train.teacher) return fail("a model on the host teaches on a CPU; DeviceTrainerOptions has another");
     if (!options.train.kernels.empty())
         return fail("--kernels {} names kernels of the CPU, not of a GPU", options.train.kernels);
     NIBBLE_TRY(const ModelConfig config, model_config(*parameters));
@@ -59,6 +59,11 @@ Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create(std::shared_ptr<Par
         NIBBLE_TRY(TrainWeights own, TrainWeights::plan(made->parameters_, config, *options.generation, 0, pool));
         made->generation_ = std::make_unique<TrainWeights>(std::move(own));
     }
+    if (options.teacher) {
+        NIBBLE_TRY(made->teacher_, DeviceModel::load(options.teacher, {}, options.device, pool).within("the teacher"));
+        if (const int64_t other = made->teacher_->config().vocab; other != config.vocab)
+            return fail("the teacher has a vocabulary of {}, the model one of {}", other, config.vocab);
+    }
     NIBBLE_CHECK(made->allocate());
     return made;
 }
@@ -71,6 +76,8 @@ Status DeviceTrainer::allocate() {
     weights_.keep_states(options_.train.optimizer);
     if (options_.rows < 1 || options_.seq < 1)
         return fail("a trainer for {} rows of {} tokens", options_.rows, options_.seq);
+    if (size > 1 && weights_.recipe().has_experts())
+        return fail("experts under a quantized recipe are trained on one GPU; use bf16, or scope");
     if (options_.rows % size) return fail("{} rows of a step for {} ranks", options_.rows, size);
     NIBBLE_CHECK(check_device_share(options_.train.precision, options_.rows / size * options_.seq, size));
     const int64_t rows = options_.rows / size, seq = options_.seq, of_norm = int64_t{8} * 2 * cuda::square_sections;
@@ -87,7 +94,7 @@ Status DeviceTrainer::allocate() {
             {"states", 2 * weights_.state_bytes(ranks_->shard())},
             {"gradients", buffers * weights_.master_bytes()},
             {"weights", weights_.published_bytes() + weights_.operand_bytes() + DeviceWeights::staging_bytes}};
-        auto pass = pass_sizes({some, seq, level});
+        auto pass = pass_sizes(pass_shape(some, level));
         if (!pass.ok()) {
             sized = std::move(pass).error();
             return plan;
@@ -99,6 +106,7 @@ Status DeviceTrainer::allocate() {
             plan.items.push_back({"weights of rollouts", generation_->operand_bytes() + DeviceWeights::staging_bytes});
         if (cached) plan.items.push_back({"scales of K and V", DeviceCache::bytes(weights_.layers(), options_.rows)});
         plan.items.push_back({"optimizer", DeviceOptimizer::bytes(options_.train.optimizer, weights_)});
+        if (teacher_) plan.items.push_back({"teacher beside its weights", teacher_bytes(some)});
         plan.items.push_back({"norm", of_norm + 4 * some * seq + scalar_bytes});
         plan.items.push_back({"of other ranks", DeviceRanks::bytes(weights_.flat(), numbers, ranks_->rank(), size)});
         return plan;
@@ -130,13 +138,17 @@ Status DeviceTrainer::allocate() {
         NIBBLE_TRY(passing_, first_->allocate(passing_bytes));
         NIBBLE_CHECK(swap_reference(true));
     }
+    if (teacher_) {
+        const int64_t bytes = 2 * padded_rows(plan_.micro_batch * seq) * teacher_->config().hidden;
+        NIBBLE_TRY(taught_, DeviceArena::create(device_.index, bytes));
+        NIBBLE_TRY(teacher_rows_, taught_->allocate(bytes));
+    }
     NIBBLE_TRY(norm_workspace_, ends_->allocate(of_norm));
     return reserve_host(rows * seq);
 }
 
 Status DeviceTrainer::make_pass() {
-    const TrainPassShape shape{plan_.micro_batch, options_.seq, plan_.recompute};
-    NIBBLE_TRY(pass_, TrainPass::create(weights_, shape, device_, stream_, pool_));
+    NIBBLE_TRY(pass_, TrainPass::create(weights_, pass_shape(plan_.micro_batch, plan_.recompute), device_, stream_, pool_));
     pass_->draw_from(cuda::drawn_from(options_.train.sampling));
     pass_->cache_in(cache_.get());
     return Ok{};
@@ -195,6 +207,10 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
         const MicroBatch& m = pieces[p];
         float* gradient = weights_.gradient(order.pieces[p].target);
         slopes.assign(static_cast<size_t>(m.tokens()), 0.0f);
+        const bool taught = teacher_ && !objective;
+        if (taught) NIBBLE_CHECK(ask_teacher(m));
+        pass_->teach(taught ? TrainPass::Teaching{&teacher_->head(), teacher_rows_, options_.train.cross_entropy}
+                            : TrainPass::Teaching{});
         NIBBLE_CHECK(pass_->prepare(m));
         NIBBLE_CHECK(pass_->forward(true));
         if (objective) {
@@ -210,7 +226,8 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
                 seen.insert(seen.end(), host + at, host + at + seq);
             }
         } else {
-            for (size_t i = 0; i < slopes.size(); ++i) slopes[i] = static_cast<float>(-weight_of(m, i) / step.weight);
+            for (size_t i = 0; i < slopes.size(); ++i)
+                slopes[i] = static_cast<float>((taught ? weight_of(m, i) : -weight_of(m, i)) / step.weight);
         }
         NIBBLE_CHECK(pass_->set_slopes(slopes));
         NIBBLE_CHECK(pass_->backward(gradient, log_probs_));
@@ -264,7 +281,8 @@ Result<TrainStep> DeviceTrainer::finish(TrainStep step, std::span<const TrainBat
     const float* host = all.data();
     for (const MicroBatch& m : cut_micro_batches(batches, plan_.micro_batch)) {
         for (size_t i = 0; i < m.labels().size(); ++i)
-            if (m.labels()[i] >= 0) step.loss -= weight_of(m, i) * double{host[i]};
+            if (m.labels()[i] >= 0)
+                step.loss += (teacher_ ? weight_of(m, i) : -weight_of(m, i)) * double{host[i]};
         host += m.tokens();
     }
     step.loss /= step.weight;
@@ -306,21 +324,27 @@ Status DeviceTrainer::queue_update(double learning_rate) {
 }
 
 Result<TrainStep> DeviceTrainer::step(std::span<const TrainBatch> batches, double learning_rate) {
-    NIBBLE_TRY(TrainStep step, run(batches, nullptr));
-    NIBBLE_CHECK(queue_update(learning_rate));
-    NIBBLE_TRY(step, finish(step, batches, nullptr));
-    return updated(step, learning_rate);
+    NIBBLE_TRY(const TrainStep step, run(batches, nullptr));
+    return conclude(step, batches, nullptr, learning_rate);
 }
 
 Result<TrainStep> DeviceTrainer::step(std::span<const TrainBatch> batches, const RowObjective& objective,
                                       double learning_rate) {
-    NIBBLE_TRY(TrainStep step, run(batches, &objective));
-    if (!std::isfinite(step.loss)) {  // of the objective: nothing may follow from it
-        NIBBLE_TRY(step, finish(step, batches, &objective));
-        return updated(step, learning_rate);
+    NIBBLE_TRY(const TrainStep step, run(batches, &objective));
+    return conclude(step, batches, &objective, learning_rate);
+}
+
+// The update is queued before the host knows loss and norm, unless the norm says whether there is one.
+Result<TrainStep> DeviceTrainer::conclude(TrainStep step, std::span<const TrainBatch> batches,
+                                          const RowObjective* objective, double learning_rate) {
+    const bool guarded = options_.train.optimizer.skip_above > 0;
+    const bool lost = objective && !std::isfinite(step.loss);  // nothing may follow from it
+    if (!guarded && !lost) NIBBLE_CHECK(queue_update(learning_rate));
+    NIBBLE_TRY(step, finish(step, batches, objective));
+    if (guarded && std::isfinite(step.loss) && std::isfinite(step.gradient_norm)) {
+        step.outlier = norms_.add(step.gradient_norm);
+        if (!step.outlier) NIBBLE_CHECK(queue_update(learning_rate));
     }
-    NIBBLE_CHECK(queue_update(learning_rate));
-    NIBBLE_TRY(step, finish(step, batches, &objective));
     return updated(step, learning_rate);
 }
 
@@ -332,6 +356,11 @@ Result<TrainStep> DeviceTrainer::updated(TrainStep step, double learning_rate) {
             return fail("step {}: loss {}, gradient norm {}: not finite, nothing was changed", optimizer_steps_,
                         step.loss, step.gradient_norm);
         step.skipped = true;
+        if (cache_) cache_->scales().after_update(false);
+        return step;
+    }
+    step.skipped = step.outlier;
+    if (step.skipped) {
         if (cache_) cache_->scales().after_update(false);
         return step;
     }
@@ -417,13 +446,22 @@ Result<std::shared_ptr<const Checkpoint>> DeviceTrainer::trained() {
     return std::shared_ptr<const Checkpoint>(parameters_);
 }
 
-Result<Format> DeviceTrainer::codes_format(int64_t) {
-    return fail("export: codes of training on a GPU are not built; quantize what the run exports in BF16");
+// The GPU's copies have the codes that the host makes of the same parameters.
+Result<PhaseWeights> DeviceTrainer::last_weights(int64_t steps) const {
+    return PhaseWeights::make(weights_.outline().blocks, weights_.outline().head, config(), parameters_,
+                              options_.train.precision, late_phase(options_.train.precision, steps - 1, steps));
+}
+
+Result<Format> DeviceTrainer::codes_format(int64_t steps) {
+    NIBBLE_TRY(const PhaseWeights weights, last_weights(steps));
+    return TrainedCodes::format_of(weights);
 }
 
 Result<std::unique_ptr<TrainedCodes>> DeviceTrainer::trained_codes(int64_t steps) {
-    NIBBLE_TRY(const Format format, codes_format(steps));
-    return fail("export: {}", format_name(format));
+    NIBBLE_CHECK(codes_format(steps));
+    NIBBLE_CHECK(trained());  // the parameters of the host are those of the device now
+    NIBBLE_TRY(const PhaseWeights weights, last_weights(steps));
+    return TrainedCodes::create(parameters_, weights, pool_);
 }
 
 Result<std::shared_ptr<const LanguageModel>> DeviceTrainer::serving() {
@@ -444,6 +482,7 @@ Status DeviceTrainer::collect(TrainState& state) {
     NIBBLE_TRY(state.recipe, weights_.recipe().state(stream_));
     if (cache_) std::ranges::copy(cache_->scales().state(), std::back_inserter(state.recipe));
     state.optimizer_steps = optimizer_steps_;
+    state.norms = norms_.norms();
     RankGroup* group = ranks_->group();
     if (!group) return Ok{};
     struct Part {
@@ -499,6 +538,8 @@ Status DeviceTrainer::sync() {
 Result<bool> DeviceTrainer::any(bool mine) { return ranks_->group() ? ranks_->group()->any(mine) : Result<bool>(mine); }
 
 Status DeviceTrainer::set_state(const StoredTrainState& state) {
+    NormHistory norms = norms_;
+    if (!norms.set_norms(state.norms)) return fail("{} gradient norms of steps before", state.norms.size());
     const size_t of_cache = cache_ ? std::min(cache_->scales().state().size(), state.recipe.size()) : 0;
     const auto end = state.recipe.end() - static_cast<ptrdiff_t>(of_cache);
     if (cache_) NIBBLE_CHECK(set_cache_scales({end, state.recipe.end()}));
@@ -510,7 +551,27 @@ Status DeviceTrainer::set_state(const StoredTrainState& state) {
     parameters_->publish(pool_);
     NIBBLE_CHECK(weights_.upload(&state));
     optimizer_steps_ = state.optimizer_steps;
+    norms_ = std::move(norms);
     return Ok{};
+}
+
+TrainPassShape DeviceTrainer::pass_shape(int64_t rows, Recompute recompute) const {
+    TrainPassShape shape{rows, options_.seq, recompute};
+    if (!teacher_) return shape;
+    const int64_t slab = TrainScratch::slab(shape.tokens(), config().vocab);
+    shape.taught = whole(4 * slab * config().vocab) + whole(teacher_->head().scratch_bytes(slab));
+    return shape;
+}
+
+int64_t DeviceTrainer::teacher_bytes(int64_t rows) const {
+    const TrainPassShape shape{rows, options_.seq};
+    return 2 * padded_rows(shape.tokens()) * teacher_->config().hidden +
+           teacher_->rows_bytes(shape.tokens(), TrainScratch::page_tokens(shape), TrainScratch::documents(shape));
+}
+
+Status DeviceTrainer::ask_teacher(const MicroBatch& m) {
+    NIBBLE_CHECK(stream_.synchronize());  // the rows of the micro-batch before have been read
+    return teacher_->last_rows(texts_of(m), teacher_rows_).within("the teacher");
 }
 
 int64_t DeviceTrainer::reference_bytes() const {

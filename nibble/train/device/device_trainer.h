@@ -13,6 +13,8 @@
 #include "train/device/device_optimizer.h"
 #include "train/device/device_ranks.h"
 #include "train/device/train_pass.h"
+#include "train/norm_history.h"
+#include "train/phase_weights.h"
 #include "train/trainer.h"
 
 namespace nibble {
@@ -26,6 +28,9 @@ struct DeviceTrainerOptions {
     bool reference = false;  // the first weights are kept
     // Rollouts have operands of their own, of the same parameters: generating().
     std::optional<TrainPrecision> generation;
+    // As TrainerOptions::teacher, whatever its formats and family; its weights lie on the GPU too. cross_entropy is
+    // that of `train`.
+    std::shared_ptr<const Checkpoint> teacher;
 };
 
 class DeviceTrainer : public TrainEngine {
@@ -86,7 +91,8 @@ private:
           pool_(pool),
           device_(std::move(device)),
           stream_(std::move(stream)),
-          weights_(std::move(weights)) {}
+          weights_(std::move(weights)),
+          norms_(options.train.optimizer.skip_above, options.train.optimizer.skip_window) {}
     Status allocate();
     Status make_pass();
     Result<std::vector<TrainMemoryPlan::Item>> pass_sizes(const TrainPassShape& shape) const;
@@ -94,11 +100,18 @@ private:
     Status cache_was_renewed();
     Result<TrainStep> run(std::span<const TrainBatch> batches, const RowObjective* objective);
     Result<TrainStep> finish(TrainStep step, std::span<const TrainBatch> batches, const RowObjective* objective);
+    Result<TrainStep> conclude(TrainStep step, std::span<const TrainBatch> batches, const RowObjective* objective,
+                               double learning_rate);
     Result<TrainStep> updated(TrainStep step, double learning_rate);
     Status add(std::pair<int, int> buffers);
     Status queue_update(double learning_rate);
     Status reserve_host(int64_t tokens);
     int64_t reference_bytes() const;
+    // Of the pass; with a teacher memory for its rows and logits.
+    TrainPassShape pass_shape(int64_t rows, Recompute recompute) const;
+    int64_t teacher_bytes(int64_t rows) const;
+    // Its rows of the micro-batch that the pass is to take next.
+    Status ask_teacher(const MicroBatch& m);
     Status swap_reference(bool first = false);
     // What this process computes, of all micro-batches.
     Result<std::vector<MicroBatch>> own_pieces(std::span<const TrainBatch> batches) const;
@@ -106,6 +119,7 @@ private:
     Status ask_of_other_pieces(const RowObjective& objective, std::span<const TrainBatch> batches,
                                std::pair<int64_t, int64_t> own, std::vector<float> seen, std::span<double> losses);
     Status collect(TrainState& state);
+    Result<PhaseWeights> last_weights(int64_t steps) const;  // of the last of so many steps
 
     std::shared_ptr<Parameters> parameters_;
     DeviceTrainerOptions options_;
@@ -123,6 +137,9 @@ private:
     float* log_probs_ = nullptr;       // of a micro-batch
     std::byte* norm_workspace_ = nullptr;
     std::byte* scalars_ = nullptr;
+    std::unique_ptr<DeviceModel> teacher_;
+    std::optional<DeviceArena> taught_;
+    std::byte* teacher_rows_ = nullptr;  // [tokens of a micro-batch, the teacher's hidden] BF16
     std::optional<DeviceArena> first_;  // reference_, and a piece of it on its way
     std::byte* reference_ = nullptr;    // published matrices and FP32 vectors at the begin; null: not kept
     std::byte* passing_ = nullptr;
@@ -130,6 +147,7 @@ private:
     std::optional<DeviceRanks> ranks_;
     DeviceRanks::Sum sum_;  // the step's gradient
     std::optional<DeviceOptimizer> optimizer_;
+    NormHistory norms_;
     int64_t optimizer_steps_ = 0;
     int64_t step_ = 0, steps_ = 0;  // what begin() said; steps_ 0: of no known number
     int result_ = 0;                // the buffer that holds this process's part of it

@@ -20,6 +20,7 @@ struct DeviceLayer;
 struct TrainPassShape {
     int64_t rows = 0, seq = 0;  // of a micro-batch, at most
     Recompute recompute = Recompute::none;
+    int64_t taught = 0;  // bytes of a teacher's logits of a slab, and of their product
 
     int64_t tokens() const { return rows * seq; }
 };

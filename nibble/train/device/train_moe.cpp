@@ -4,6 +4,8 @@
 // the shared expert's; around experts that see a latent width, what they read and the sum of what they give.
 #include "kernels/train_moe_cuda.h"
 #include "model/device/moe.h"
+#include "train/device/cast_operand.h"
+#include "train/device/device_recipe.h"
 #include "train/device/train_mlp.h"
 
 #include <algorithm>
@@ -22,7 +24,13 @@ public:
         TrainExperts t;
         t.weights_ = weights;
         t.engine_ = &engine;
+        for (const DeviceProduct* p : engine.parts[0].others) t.products_.push_back(static_cast<const TrainProduct*>(p));
         return t;
+    }
+    bool quantized() const { return !products_.empty(); }
+    // On the way back, of rows of an expert at most.
+    int64_t padded_bytes(int64_t n) const {
+        return quantized() ? whole(2 * expert_rows(n) * rows()) + whole(2 * expert_rows(n) * cols()) : 0;
     }
     int64_t rows() const { return engine_->rows; }
     int64_t cols() const { return engine_->cols; }
@@ -30,19 +38,30 @@ public:
     Status forward(const DeviceExpertRows& in, float* y, TrainWork& work) const {
         return engine_->forward(in, y, work.step);
     }
-    Status input_gradient(const std::byte* dy, int64_t slots, const int32_t* begin, std::byte* dx,
-                          TrainWork& work) const {
+    // begin: on the device, and where products are quantized on the host.
+    struct Rows {
+        int64_t slots = 0;
+        const int32_t* begin = nullptr;
+        std::vector<int32_t> host;
+    };
+    Status input_gradient(const std::byte* dy, const Rows& of, std::byte* dx, TrainWork& work) const {
+        if (quantized()) return quantized_input_gradient(dy, of, dx, work);
+        const auto& [slots, begin, host] = of;
         return cuda::experts_input_gradient(shape(slots), begin, dy, work.published + 2 * weights_.at, dx,
                                             work.step.stream)
             .within(weights_.name);
     }
-    Status weight_gradient(const std::byte* dy, const std::byte* x, int64_t slots, const int32_t* begin,
-                           float* gradient, TrainWork& work) const {
+    Status weight_gradient(const std::byte* dy, const std::byte* x, const Rows& of, float* gradient,
+                           TrainWork& work) const {
+        if (quantized()) return quantized_weight_gradient(dy, x, of, gradient, work);
+        const auto& [slots, begin, host] = of;
         return cuda::experts_weight_gradient(shape(slots), begin, dy, x, gradient + weights_.at, work.step.stream)
             .within(weights_.name);
     }
     // The operands of experts lie one after the other, and whole tiles of 64 rows as one.
     Status publish(const std::byte* published, const Stream& stream) const {
+        for (const TrainProduct* p : products_) NIBBLE_CHECK(p->publish(published, stream));
+        if (quantized()) return Ok{};
         const int64_t all = engine_->experts * rows(), each = rows() % 64 == 0 ? all : rows();
         auto* tiles = const_cast<std::byte*>(engine_->parts[0].weights.first.tiles);
         for (int64_t row = 0; row < all; row += each) {
@@ -58,8 +77,47 @@ private:
         return {.experts = static_cast<int>(engine_->experts), .slots = slots, .rows = rows(), .cols = cols()};
     }
 
+    // Rows [first, first + n) of x [.., width], zeros behind them.
+    static Result<std::byte*> padded(const std::byte* x, int64_t first, int64_t n, int64_t width, DeviceStep& step) {
+        const int64_t all = expert_rows(n);
+        NIBBLE_TRY(std::byte * to, step.scratch.allocate(2 * all * width));
+        NIBBLE_CHECK(copy_on_device(to, x + 2 * first * width, 2 * n * width, step.stream));
+        if (all > n) NIBBLE_CHECK(fill_device(to + 2 * n * width, 0, 2 * (all - n) * width, step.stream));
+        return to;
+    }
+    Status quantized_input_gradient(const std::byte* dy, const Rows& of, std::byte* dx, TrainWork& work) const {
+        for (size_t e = 0; e < products_.size(); ++e) {
+            const int64_t first = of.host[e], n = of.host[e + 1] - first;
+            if (n == 0) continue;
+            const DeviceScope scope(work.step);
+            NIBBLE_TRY(const std::byte* own, padded(dy, first, n, rows(), work.step));
+            NIBBLE_TRY(std::byte * to, work.step.scratch.allocate(2 * expert_rows(n) * cols()));
+            NIBBLE_CHECK(products_[e]->input_gradient(own, expert_rows(n), to, work));
+            NIBBLE_CHECK(copy_on_device(dx + 2 * first * cols(), to, 2 * n * cols(), work.step.stream));
+        }
+        return Ok{};
+    }
+    Status quantized_weight_gradient(const std::byte* dy, const std::byte* x, const Rows& of, float* gradient,
+                                     TrainWork& work) const {
+        for (size_t e = 0; e < products_.size(); ++e) {
+            const int64_t first = of.host[e], n = of.host[e + 1] - first;
+            const FlatMatrix& weight = products_[e]->weight();
+            if (n == 0) {
+                NIBBLE_CHECK(fill_device(reinterpret_cast<std::byte*>(gradient + weight.at), 0, 4 * weight.elements(),
+                                         work.step.stream));
+                continue;
+            }
+            const DeviceScope scope(work.step);
+            NIBBLE_TRY(const std::byte* own_dy, padded(dy, first, n, rows(), work.step));
+            NIBBLE_TRY(const std::byte* own_x, padded(x, first, n, cols(), work.step));
+            NIBBLE_CHECK(products_[e]->weight_gradient(own_dy, own_x, expert_rows(n), gradient, false, work));
+        }
+        return Ok{};
+    }
+
     FlatMatrix weights_;
     const DeviceExperts* engine_ = nullptr;
+    std::vector<const TrainProduct*> products_;  // of every expert, where a recipe quantizes them
 };
 
 class TrainMoe : public TrainMixer {
@@ -130,10 +188,12 @@ Result<TrainMixerSizes> TrainMoe::sizes(int64_t n) const {
         s.kept.insert(s.kept.end(), of_shared.kept.begin(), of_shared.kept.end());
         s.workspace = std::max(s.workspace, of_shared.workspace);
     }
-    const int64_t of_experts = whole(4 * slots * in_.rows()) + whole(2 * slots * inner) + whole(4 * slots * width_);
+    const int64_t gathered = in_.quantized() ? whole(2 * slots * in_.cols()) : 0;
+    const int64_t of_experts = gathered + whole(4 * slots * in_.rows()) + whole(2 * slots * inner) + whole(4 * slots * width_);
     const int64_t around = config_.latent > 0 ? whole(4 * n * width_) : 0;
     s.forward = (shared_ ? whole(4 * n * hidden_) : 0) + std::max(of_shared.forward, of_experts + around);
-    const int64_t back = 2 * whole(2 * slots * width_) + 2 * whole(2 * slots * inner) + whole(2 * slots * in_.rows());
+    const int64_t back = 2 * whole(2 * slots * width_) + 2 * whole(2 * slots * inner) + whole(2 * slots * in_.rows()) +
+                         std::max(in_.padded_bytes(n), out_.padded_bytes(n));
     s.backward = whole(4 * slots) + whole(2 * n * config_.experts) + 3 * whole(2 * n * hidden_) + 2 * whole(narrow) +
                  std::max(of_shared.backward, back);
     return s;
@@ -204,7 +264,11 @@ Status TrainMoe::experts_backward(const std::byte* x, std::span<std::byte* const
     NIBBLE_TRY(std::byte * d_mid, step.scratch.allocate(2 * slots * inner));
     NIBBLE_TRY(std::byte * d_in, step.scratch.allocate(2 * slots * in_.rows()));
     NIBBLE_CHECK(cuda::embed(dy, routing.rows, slots, width_, d_sorted, step.overlap, step.stream));
-    NIBBLE_CHECK(out_.input_gradient(d_sorted, slots, routing.begin, d_mid, work));
+    TrainExperts::Rows of{slots, routing.begin, {}};
+    if (in_.quantized()) {
+        NIBBLE_TRY(of.host, rows_of_experts(routing.begin, config_.experts, step.stream));
+    }
+    NIBBLE_CHECK(out_.input_gradient(d_sorted, of, d_mid, work));
     NIBBLE_CHECK(cuda::experts_activate_backward({.activation = config_.expert.activation,
                                                   .gated = config_.expert.gated,
                                                   .slots = slots,
@@ -215,12 +279,16 @@ Status TrainMoe::experts_backward(const std::byte* x, std::span<std::byte* const
                                                   .d_mid = d_mid,
                                                   .d_in = d_in,
                                                   .mid = mid,
-                                                  .d_weights = d_weights},
+                                                  .d_weights = d_weights,
+                                                  .plain_mid = out_.quantized()},
                                                  step.stream));
-    NIBBLE_CHECK(out_.weight_gradient(d_sorted, mid, slots, routing.begin, gradient, work));
+    // What is rounded is the CPU's: the inputs of the forward product, and the gradient of its output.
+    if (out_.quantized())
+        NIBBLE_CHECK(cuda::weigh_slots(slots, width_, routing.places, routing.weights, d_sorted, step.stream));
+    NIBBLE_CHECK(out_.weight_gradient(d_sorted, mid, of, gradient, work));
     NIBBLE_CHECK(cuda::embed(x, routing.rows, slots, width_, sorted, step.overlap, step.stream));
-    NIBBLE_CHECK(in_.weight_gradient(d_in, sorted, slots, routing.begin, gradient, work));
-    NIBBLE_CHECK(in_.input_gradient(d_in, slots, routing.begin, d_sorted, work));
+    NIBBLE_CHECK(in_.weight_gradient(d_in, sorted, of, gradient, work));
+    NIBBLE_CHECK(in_.input_gradient(d_in, of, d_sorted, work));
     return cuda::sum_slots(
         {.tokens = n, .width = width_, .top_k = config_.top_k, .places = routing.places, .rows = d_sorted, .out = dx},
         step.stream);

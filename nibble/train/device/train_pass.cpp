@@ -144,6 +144,11 @@ Status TrainPass::prepare(const MicroBatch& m) {
     for (const Kind& kind : kinds_) attention = std::max(attention, kind.batch.attention_workspace());
     NIBBLE_TRY(const TrainScratch scratch, TrainScratch::make(weights_, shape_, device_, attention));
     NIBBLE_CHECK(memory_.reserve(scratch.together, tokens_));
+    if (teaching_.head && teaching_.head->w4a16) {
+        const int64_t slab = TrainScratch::slab(shape_.tokens(), weights_.config().vocab);
+        const std::array sizes{std::pair(teaching_.head->rows, teaching_.head->cols)};
+        NIBBLE_CHECK(memory_.reserve_products(sizes, std::array{std::min(slab, tokens_), tokens_ % slab}));
+    }
     for (Kind& kind : kinds_) {
         kind.step.emplace(memory_.step());
         kind.batch.describe(*kind.step);

@@ -67,6 +67,15 @@ public:
     // and set_slopes().
     Status backward(float* gradient, float* log_probs);
 
+    // The next gradients are of the loss beside a teacher (TeacherLoss), of whose last rows its head makes logits: the
+    // slopes are weights then, and losses take the place of log-probabilities. head null: no teacher.
+    struct Teaching {
+        const DeviceLinear* head = nullptr;
+        const std::byte* rows = nullptr;  // [tokens, cols of the head] BF16
+        float cross_entropy = 0;
+    };
+    void teach(const Teaching& teaching) { teaching_ = teaching; }
+
 private:
     struct Kind {  // of attention: blocks of equal cache shape, heads and window share work lists and pages
         size_t layer = 0;
@@ -125,6 +134,7 @@ private:
     BackPlans plans_;
     cuda::Drawn drawn_;
     DeviceCache* cache_ = nullptr;
+    Teaching teaching_;
 
     // Of the micro-batch in hand.
     int64_t tokens_ = 0;

@@ -69,7 +69,7 @@ Result<TrainScratch> TrainScratch::make(const TrainWeights& weights, const Train
     s.kept = (shape.recompute == Recompute::block ? largest_rest : rest) + (blocks + 1) * whole(2 * n * w) +
              whole(2 * padded_rows(n) * w) + 2 * whole(4 * n * w) + 2 * whole(2 * n * w) + whole(s.workspace);
     const int64_t rows = slab(n, vocab);
-    s.logits = whole(4 * rows * vocab) + whole(2 * rows * vocab);
+    s.logits = whole(4 * rows * vocab) + whole(2 * rows * vocab) + shape.taught;
     s.together = std::max(s.together, s.logits);
     return s;
 }

@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(slot_threads) experts_activate_kernel(const __
             const ValueAndSlope v = value_and_slope(a.activation, x[j]);
             const float value = act(a.activation, x[j]), own = rounded(a.gated ? value * up[j] : value);
             dot = fmaf(d[j], own, dot);
-            mid[j] = weight * own;
+            mid[j] = a.plain_mid ? own : weight * own;
             const float g = weight * d[j];
             d_up[j] = g * v.value;
             dx[j] = (a.gated ? g * up[j] : g) * v.slope;
@@ -53,6 +53,20 @@ __global__ void __launch_bounds__(slot_threads) experts_activate_kernel(const __
     float all = 0.0f;
     for (const float part : of_warp) all += part;
     a.d_weights[slot] = all;
+}
+
+__global__ void __launch_bounds__(slot_threads)
+    weigh_slots_kernel(int64_t width, const int32_t* places, const float* weights, std::byte* rows) {
+    const int64_t slot = blockIdx.x;
+    const float weight = weights[slot];
+    std::byte* row = rows + 2 * places[slot] * width;
+    for (int64_t column = 8 * threadIdx.x; column < width; column += 8 * slot_threads) {
+        float x[8];
+        unpack8(row + 2 * column, x);
+#pragma unroll
+        for (float& v : x) v = weight * v;
+        pack8(row + 2 * column, x);
+    }
 }
 
 // A warp per token; p lies in shared memory.
@@ -115,6 +129,12 @@ __global__ void __launch_bounds__(sum_threads) sum_slots_kernel(const __grid_con
 
 cudaError_t launch_experts_activate_backward(const ExpertsActivateArgs& a, cudaStream_t stream) {
     experts_activate_kernel<<<static_cast<unsigned>(a.slots), slot_threads, 0, stream>>>(a);
+    return cudaGetLastError();
+}
+
+cudaError_t launch_weigh_slots(int64_t slots, int64_t width, const int32_t* places, const float* weights,
+                               std::byte* rows, cudaStream_t stream) {
+    weigh_slots_kernel<<<static_cast<unsigned>(slots), slot_threads, 0, stream>>>(width, places, weights, rows);
     return cudaGetLastError();
 }
 

@@ -31,8 +31,11 @@ struct ExpertsActivateArgs {
     std::byte* d_in = nullptr;
     std::byte* mid = nullptr;
     float* d_weights = nullptr;
+    bool plain_mid = false;
 };
 cudaError_t launch_experts_activate_backward(const ExpertsActivateArgs& args, cudaStream_t stream);
+cudaError_t launch_weigh_slots(int64_t slots, int64_t width, const int32_t* places, const float* weights,
+                               std::byte* rows, cudaStream_t stream);
 
 struct RouteBackwardArgs {
     int count = 0, top_k = 0;

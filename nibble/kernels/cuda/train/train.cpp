@@ -37,7 +37,8 @@ Status prepare_training(const DeviceInfo& device) {
     const CurrentDevice current(device.index);
     NIBBLE_CHECK(current.status());
     NIBBLE_CHECK(cuda_status(prepare_attention_backward(), "attention_backward: cudaFuncSetAttribute"));
-    return cuda_status(prepare_label_loss(), "label_loss: cudaFuncSetAttribute");
+    NIBBLE_CHECK(cuda_status(prepare_label_loss(), "label_loss: cudaFuncSetAttribute"));
+    return cuda_status(prepare_teacher_loss(), "teacher_loss: cudaFuncSetAttribute");
 }
 
 int64_t norm_backward_workspace(int64_t width) { return int64_t{4} * sum_parts * width; }
@@ -109,6 +110,14 @@ Status label_loss(const LabelLoss& l, const Stream& stream) {
     if (l.vocab > most_vocab) return fail("label_loss: a vocabulary of {}, at most {}", l.vocab, most_vocab);
     if (l.d_logits && !l.slopes) return fail("label_loss: a gradient without slopes");
     return cuda_status(launch_label_loss(l, queue_of(stream)), "label_loss: kernel launch");
+}
+
+Status teacher_loss(const TeacherLoss& l, const Stream& stream) {
+    NIBBLE_CHECK(check_rows("teacher_loss", l.rows, l.vocab));
+    NIBBLE_CHECK(check_aligned("teacher_loss", {l.logits, l.teacher, l.d_logits}));
+    if (l.vocab > most_vocab) return fail("teacher_loss: a vocabulary of {}, at most {}", l.vocab, most_vocab);
+    if (!l.teacher || !l.weights || !l.losses || !l.d_logits) return fail("teacher_loss: a pointer is missing");
+    return cuda_status(launch_teacher_loss(l, queue_of(stream)), "teacher_loss: kernel launch");
 }
 
 Status embedding_backward(const EmbeddingBackward& e, const Stream& stream) {

@@ -37,6 +37,8 @@ cudaError_t prepare_attention_backward_wide();
 cudaError_t launch_attention_backward_wide(const AttentionBackArgs& args, cudaStream_t stream);
 cudaError_t prepare_label_loss();
 cudaError_t launch_label_loss(const LabelLoss& l, cudaStream_t stream);
+cudaError_t prepare_teacher_loss();
+cudaError_t launch_teacher_loss(const TeacherLoss& l, cudaStream_t stream);
 cudaError_t launch_embedding_backward(const EmbeddingBackward& e, cudaStream_t stream);
 cudaError_t launch_scale_rows(const std::byte* from, int64_t count, float scale, std::byte* to, cudaStream_t stream);
 cudaError_t launch_add_one(float* x, int64_t count, cudaStream_t stream);

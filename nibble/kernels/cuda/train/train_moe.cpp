@@ -65,9 +65,18 @@ Status experts_activate_backward(const ExpertsActivateBackward& a, const Stream&
                                                          .d_mid = a.d_mid,
                                                          .d_in = a.d_in,
                                                          .mid = a.mid,
-                                                         .d_weights = a.d_weights},
+                                                         .d_weights = a.d_weights,
+                                                         .plain_mid = a.plain_mid},
                                                         moe_queue(stream)),
                        "experts_activate_backward: kernel launch");
+}
+
+Status weigh_slots(int64_t slots, int64_t width, const int32_t* places, const float* weights, std::byte* rows,
+                   const Stream& stream) {
+    if (slots < 1 || width < 8 || width % 8)
+        return fail("weigh_slots: {} rows of {}; widths are multiples of 8", slots, width);
+    return cuda_status(launch_weigh_slots(slots, width, places, weights, rows, moe_queue(stream)),
+                       "weigh_slots: kernel launch");
 }
 
 Status route_backward(const RouteBackward& r, const Stream& stream) {

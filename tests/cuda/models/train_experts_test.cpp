@@ -1,0 +1,232 @@
+// Experts under a quantized recipe on a GPU: gradients and losses beside the CPU trainer's, the served bits, and resumed
+// runs. Every expert's linears round their own rows.
+#include "cuda/models/train_recipes.h"
+#include "train/check_forward.h"
+#include "train/device/device_trainer.h"
+#include "train/run_state.h"
+#include "train/small_trainer.h"
+#include "train/train_shapes.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <filesystem>
+#include <random>
+
+namespace nibble::test {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int64_t experts_of_test = 8, hidden_of_test = 256;
+
+// `shared`: sigmoid router, a shared expert and a dense layer; else softmax.
+Json experts_model(bool shared) {
+    Json config = recipe_model();
+    if (!shared) {
+        config["architectures"] = {"MixtralForCausalLM"};
+        config.update(
+            {{"model_type", "mixtral"}, {"num_local_experts", experts_of_test}, {"num_experts_per_tok", 2}});
+        return config;
+    }
+    config.erase("head_dim");
+    config["architectures"] = {"DeepseekV3ForCausalLM"};
+    config.update({{"model_type", "deepseek_v3"},
+                   {"num_key_value_heads", 4},
+                   {"q_lora_rank", 96},
+                   {"kv_lora_rank", 64},
+                   {"qk_nope_head_dim", 128},
+                   {"qk_rope_head_dim", 64},
+                   {"v_head_dim", 128},
+                   {"n_routed_experts", experts_of_test},
+                   {"n_shared_experts", 1},
+                   {"num_experts_per_tok", 3},
+                   {"moe_intermediate_size", 128},
+                   {"n_group", 1},
+                   {"topk_group", 1},
+                   {"norm_topk_prob", true},
+                   {"routed_scaling_factor", 2.5},
+                   {"first_k_dense_replace", 1}});
+    return config;
+}
+
+// Every token prefers the experts in an order of its own, by steps that no rounding between here and the CPU bridges: a
+// choice that flips would show as a wrong gradient (as in train_test.cpp).
+std::shared_ptr<Parameters> start_of_experts(bool shared, ThreadPool& pool) {
+    auto made = random_start(experts_model(shared), DType::bf16, 7, pool);
+    EXPECT_TRUE(made.ok()) << made.error().message();
+    if (!made.ok()) return nullptr;
+    std::mt19937 random(12);
+    for (size_t id = 0; id < (*made)->count(); ++id) {
+        const std::string& name = (*made)->tensors()[id].name;
+        const std::span<float> w = (*made)->master(id);
+        if (name.ends_with(".gate.weight")) {
+            std::ranges::fill(w, 0.0f);
+            for (int64_t e = 0; e < experts_of_test; ++e) w[static_cast<size_t>(e * hidden_of_test + e)] = 0.25f;
+        }
+        if (name.ends_with(".e_score_correction_bias")) std::ranges::fill(w, 0.0f);
+        if (name.ends_with("norm.weight") && std::ssize(w) == hidden_of_test)
+            std::fill_n(w.begin(), experts_of_test, 1.0f);
+        if (!name.ends_with("embed_tokens.weight")) continue;
+        std::vector<float> steps;
+        for (int64_t e = 0; e < experts_of_test; ++e)
+            steps.push_back(0.5f * static_cast<float>(2 * e - experts_of_test + 1));
+        for (int64_t row = 0; row < recipe_vocab; ++row) {
+            std::ranges::shuffle(steps, random);
+            std::ranges::copy(steps, w.begin() + row * hidden_of_test);
+        }
+    }
+    (*made)->publish(pool);
+    return *made;
+}
+
+struct OfExperts {
+    const char* name;
+    TrainPrecision precision;
+    bool promised = false, shared = false;
+    double bound = 0.4;  // of a gradient's distance to the CPU's
+};
+void PrintTo(const OfExperts& t, std::ostream* out) { *out << t.name; }
+
+class CudaExperts : public testing::TestWithParam<OfExperts> {
+protected:
+    std::unique_ptr<DeviceTrainer> on_gpu(int64_t micro_batch) {
+        auto made = DeviceTrainer::create(start_of_experts(GetParam().shared, pool_),
+                                          {.train = {.precision = GetParam().precision},
+                                           .device = recipe_device(),
+                                           .rows = 4,
+                                           .seq = recipe_seq,
+                                           .micro_batch = micro_batch},
+                                          pool_);
+        EXPECT_TRUE(made.ok()) << made.error().message();
+        return made.ok() ? *std::move(made) : nullptr;
+    }
+    std::unique_ptr<Trainer> on_cpu() {
+        auto made =
+            Trainer::create(start_of_experts(GetParam().shared, pool_), {.precision = GetParam().precision}, pool_);
+        EXPECT_TRUE(made.ok()) << made.error().message();
+        return made.ok() ? *std::move(made) : nullptr;
+    }
+    ThreadPool pool_;
+};
+
+// As CudaRecipe.GradientsAreTheCpus, with a bound for each format instead of a second CPU trainer.
+TEST_P(CudaExperts, GradientsAreTheCpus) {
+    const TrainBatch batch = random_batch(4, recipe_seq, recipe_vocab, 3);
+    const auto gpu = on_gpu(1);
+    const auto cpu = on_cpu();
+    ASSERT_TRUE(gpu && cpu);
+    gpu->begin(0, 100);
+    cpu->begin(0, 100);
+    std::vector<std::vector<float>> got;
+    const auto step = gpu->backward({&batch, 1}, got);
+    ASSERT_TRUE(step.ok()) << step.error().message();
+    const auto want = cpu->backward({&batch, 1});
+    ASSERT_TRUE(want.ok()) << want.error().message();
+    EXPECT_NEAR(step->loss, want->loss, 6e-3 * want->loss);
+    EXPECT_NEAR(step->gradient_norm, want->gradient_norm, 3e-2 * want->gradient_norm);
+    double worst = 0;
+    int64_t of_experts = 0;
+    for (size_t id = 0; id < got.size(); ++id) {
+        const std::string& name = gpu->parameters().tensors()[id].name;
+        const auto w = cpu->gradients().gradient(id);
+        double apart = 0, size = 0;
+        for (size_t i = 0; i < w.size(); ++i) {
+            apart += (double{got[id][i]} - w[i]) * (double{got[id][i]} - w[i]);
+            size += double{w[i]} * w[i];
+        }
+        if (size == 0) {
+            EXPECT_TRUE(std::ranges::all_of(got[id], [](float x) { return x == 0; })) << name;
+            continue;
+        }
+        EXPECT_LT(std::sqrt(apart / size), GetParam().bound) << name;
+        worst = std::max(worst, std::sqrt(apart / size));
+        of_experts += name.find(".experts.") != std::string::npos;
+    }
+    EXPECT_GE(of_experts, experts_of_test * 2);
+    RecordProperty("worst_relative_error", std::to_string(worst));
+}
+
+TEST_P(CudaExperts, LossesFollowTheCpus) {
+    const auto gpu = on_gpu(1);
+    const auto cpu = on_cpu();
+    ASSERT_TRUE(gpu && cpu);
+    for (uint32_t i = 0; i < 6; ++i) {
+        const TrainBatch batch = random_batch(4, recipe_seq, recipe_vocab, i % 3);
+        gpu->begin(i, 6);
+        cpu->begin(i, 6);
+        const auto a = gpu->step({&batch, 1}, 1e-3), b = cpu->step({&batch, 1}, 1e-3);
+        ASSERT_TRUE(a.ok()) << a.error().message();
+        ASSERT_TRUE(b.ok()) << b.error().message();
+        EXPECT_NEAR(a->loss, b->loss, 0.015 * b->loss) << i;
+    }
+}
+
+TEST_P(CudaExperts, LogProbabilitiesAreTheEngines) {
+    const auto gpu = on_gpu(0);
+    ASSERT_TRUE(gpu);
+    EXPECT_EQ(gpu->sees_neighbours(), !GetParam().promised);
+    for (uint32_t i = 0; i < 2; ++i) {
+        const TrainBatch batch = random_batch(4, recipe_seq, recipe_vocab, 50 + i);
+        const auto check = check_forward(*gpu, batch);
+        ASSERT_TRUE(check.ok()) << check.error().message();
+        for (const ForwardWay& way : check->ways) {
+            EXPECT_GT(way.labels, 0);
+            if (GetParam().promised) {
+                EXPECT_EQ(way.mismatches, 0) << way.name << ", up to " << way.apart;
+            }
+        }
+        ASSERT_TRUE(gpu->step({&batch, 1}, 1e-2).ok());
+    }
+}
+
+TEST_P(CudaExperts, GoesOnFromACheckpointToTheSameBits) {
+    const auto file =
+        std::filesystem::path(testing::TempDir()) / fmt::format("nibble-experts-{}.safetensors", GetParam().name);
+    const auto step = [&](TrainEngine& engine, uint32_t number) {
+        const TrainBatch batch = random_batch(4, recipe_seq, recipe_vocab, number);
+        engine.begin(number, 4);
+        const auto made = engine.step({&batch, 1}, 1e-3);
+        EXPECT_TRUE(made.ok()) << made.error().message();
+        return made.ok() ? made->loss : 0;
+    };
+    const auto whole = on_gpu(2), resumed = on_gpu(2);
+    ASSERT_TRUE(whole && resumed);
+    for (uint32_t i = 0; i < 2; ++i) step(*whole, i);
+    auto state = copy_state(*whole, {.step = 2});
+    ASSERT_TRUE(state.ok()) << state.error().message();
+    ASSERT_TRUE(write_state(file, *state).ok());
+    const auto read = read_state(file, "", *resumed);
+    std::filesystem::remove(file);
+    ASSERT_TRUE(read.ok()) << read.error().message();
+    for (uint32_t i = 2; i < 4; ++i) EXPECT_EQ(step(*whole, i), step(*resumed, i));
+    EXPECT_TRUE(whole->state()->masters == resumed->state()->masters);
+    EXPECT_TRUE(whole->state()->recipe == resumed->state()->recipe);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, CudaExperts,
+    testing::Values(OfExperts{"fp8", recipe_of(TrainRecipe::fp8), false, false, 0.15},
+                    OfExperts{"fp8_delayed", recipe_of(TrainRecipe::fp8_delayed), true, false, 0.15},
+                    OfExperts{"fp8_block", recipe_of(TrainRecipe::fp8_block), true, true, 0.15},
+                    OfExperts{"mxfp8", recipe_of(TrainRecipe::mxfp8), true, false, 0.15},
+                    OfExperts{"nvfp4", recipe_of(TrainRecipe::nvfp4)},
+                    OfExperts{"nvfp4_row_scaled", nv_switched(true, true, true, false, true), true, true},
+                    OfExperts{"nibble_nvfp4", named("nibble_nvfp4")}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST(CudaExpertsRefusals, NameWhatIsNotBuilt) {
+    ThreadPool pool;
+    const auto made = DeviceTrainer::create(start_of_experts(false, pool),
+                                            {.train = {.precision = named("nvfp4_w4a16")},
+                                             .device = recipe_device(),
+                                             .rows = 2,
+                                             .seq = recipe_seq,
+                                             .micro_batch = 1},
+                                            pool);
+    ASSERT_FALSE(made.ok());
+    EXPECT_THAT(made.error().message(), HasSubstr("experts under weights_only are not built"));
+}
+
+}  // namespace
+}  // namespace nibble::test

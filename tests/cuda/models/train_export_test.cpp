@@ -1,0 +1,169 @@
+// Exports in training's own codes from a GPU trainer, and steps that are left out as outliers.
+#include "checkpoint/convert.h"
+#include "cuda/models/train_recipes.h"
+#include "train/check_forward.h"
+#include "train/device/device_trainer.h"
+#include "train/run_state.h"
+#include "train/small_trainer.h"
+#include "train/train_shapes.h"
+#include "train/trained_codes.h"
+
+#include <gmock/gmock.h>
+
+#include <unistd.h>
+
+#include <filesystem>
+
+namespace nibble::test {
+namespace {
+
+using testing::HasSubstr;
+
+// A folder that goes with the test.
+struct ExportFolder {
+    std::filesystem::path path =
+        std::filesystem::path(testing::TempDir()) / fmt::format("nibble-export-{}", ::getpid());
+    ExportFolder() {
+        std::filesystem::remove_all(path);
+        std::filesystem::create_directories(path);
+    }
+    ~ExportFolder() { std::filesystem::remove_all(path); }
+    std::filesystem::path operator/(const char* name) const { return path / name; }
+};
+
+std::unique_ptr<DeviceTrainer> export_trainer(const TrainerOptions& options, ThreadPool& pool) {
+    const auto parameters = random_start(recipe_model(), DType::bf16, 7, pool);
+    EXPECT_TRUE(parameters.ok());
+    auto made = DeviceTrainer::create(
+        *parameters,
+        {.train = options, .device = recipe_device(), .rows = 4, .seq = recipe_seq, .micro_batch = 2}, pool);
+    EXPECT_TRUE(made.ok()) << made.error().message();
+    return made.ok() ? *std::move(made) : nullptr;
+}
+
+// A recipe, and whether the engine computes with its export what training did.
+struct Exported {
+    const char* recipe;
+    Format format;
+    bool same_bits = true;
+};
+void PrintTo(const Exported& e, std::ostream* out) { *out << e.recipe; }
+
+class CudaExport : public testing::TestWithParam<Exported> {};
+
+TEST_P(CudaExport, TheEngineServesTheBitsOfTheTrainingForward) {
+    ThreadPool pool;
+    const ExportFolder folder;
+    const auto trainer = export_trainer({.precision = named(GetParam().recipe)}, pool);
+    ASSERT_TRUE(trainer);
+    const TrainBatch batch = random_batch(4, recipe_seq, recipe_vocab, 6);
+    for (int64_t s = 0; s < 3; ++s) {
+        trainer->begin(s, 3);
+        const auto step = trainer->step({&batch, 1}, 0.01);
+        ASSERT_TRUE(step.ok()) << step.error().message();
+    }
+    const auto format = trainer->codes_format(3);
+    ASSERT_TRUE(format.ok()) << format.error().message();
+    EXPECT_EQ(*format, GetParam().format);
+    const auto codes = trainer->trained_codes(3);
+    ASSERT_TRUE(codes.ok()) << codes.error().message();
+    const auto report = convert(**codes, {.to = (*codes)->target(), .out = folder / "out"}, pool, {});
+    ASSERT_TRUE(report.ok()) << report.error().message();
+    auto read = Checkpoint::open(folder / "out");
+    ASSERT_TRUE(read.ok()) << read.error().message();
+    const auto engine = DeviceModel::load(*std::move(read), {}, recipe_device(), pool);
+    ASSERT_TRUE(engine.ok()) << engine.error().message();
+    const TrainBatch other = random_batch(4, recipe_seq, recipe_vocab, 2);
+    const auto check = check_forward(*trainer, other, **engine);
+    ASSERT_TRUE(check.ok()) << check.error().message();
+    for (const ForwardWay& way : check->ways) {
+        EXPECT_GT(way.labels, 100);
+        if (GetParam().same_bits) {
+            EXPECT_EQ(way.mismatches, 0) << way.name << ", up to " << way.apart;
+        }
+        EXPECT_LT(way.apart, 1.0) << way.name;
+    }
+    // The parameters' own BF16 rounding is another model.
+    const auto plain = trainer->trained();
+    ASSERT_TRUE(plain.ok());
+    const auto unrounded = DeviceModel::load(*plain, {}, recipe_device(), pool);
+    ASSERT_TRUE(unrounded.ok()) << unrounded.error().message();
+    const auto apart = check_forward(*trainer, other, **unrounded);
+    ASSERT_TRUE(apart.ok());
+    EXPECT_GT(apart->mismatches(), 100);
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, CudaExport,
+                         testing::Values(Exported{"fp8_block", Format::fp8_block128},
+                                         Exported{"nibble_nvfp4_late", Format::fp8_block128},
+                                         Exported{"mxfp8", Format::mxfp8}, Exported{"nvfp4_w4a16", Format::nvfp4},
+                                         Exported{"nvfp4", Format::nvfp4, false}),
+                         [](const auto& info) { return std::string(info.param.recipe); });
+
+TEST(CudaExportRefusals, NameWhatNoCheckpointHolds) {
+    ThreadPool pool;
+    const auto refusal = [&](const char* recipe) {
+        const auto trainer = export_trainer({.precision = named(recipe)}, pool);
+        if (!trainer) return std::string();
+        const auto format = trainer->codes_format(3);
+        return format.ok() ? std::string() : format.error().message();
+    };
+    EXPECT_THAT(refusal("bf16"), HasSubstr("quantize nothing"));
+    EXPECT_THAT(refusal("fp8"), HasSubstr("is E4M3 tensor in the forward product"));
+    EXPECT_THAT(refusal("nibble_nvfp4"), HasSubstr("has a term of rank 16 in BF16"));
+}
+
+TEST(CudaOutliers, ChangeNothingAndGoIntoCheckpoints) {
+    ThreadPool pool;
+    const ExportFolder folder;
+    TrainerOptions options;
+    options.optimizer.skip_above = 20;
+    options.optimizer.skip_window = 3;
+    const auto trainer = export_trainer(options, pool), resumed = export_trainer(options, pool);
+    ASSERT_TRUE(trainer && resumed);
+    trainer->begin(0, 8);
+    const TrainBatch batch = random_batch(4, recipe_seq, recipe_vocab, 1);
+    const auto scaled = [&](double by) {
+        return [by](int64_t, std::span<const float> log_probs, std::span<float> slopes, double& loss) -> Status {
+            for (size_t i = 0; i < slopes.size(); ++i)
+                if (log_probs[i] != 0) slopes[i] = float(-by), loss -= by * double{log_probs[i]};
+            return Ok{};
+        };
+    };
+    const auto masters = [](DeviceTrainer& t) {
+        auto state = t.state();
+        EXPECT_TRUE(state.ok());
+        return state.ok() ? state->masters : std::vector<std::vector<float>>();
+    };
+    for (int i = 0; i < 3; ++i) {
+        const auto step = trainer->step({&batch, 1}, scaled(1e-3), 1e-3);
+        ASSERT_TRUE(step.ok()) << step.error().message();
+        EXPECT_FALSE(step->skipped);
+    }
+    const auto before = masters(*trainer);
+    const auto outlier = trainer->step({&batch, 1}, scaled(0.1), 1e-3);
+    ASSERT_TRUE(outlier.ok()) << outlier.error().message();
+    EXPECT_TRUE(outlier->skipped && outlier->outlier);
+    EXPECT_TRUE(masters(*trainer) == before);
+    EXPECT_EQ(trainer->state()->optimizer_steps, 3);
+    EXPECT_EQ(trainer->state()->norms.size(), 3u);
+    const auto file = folder / "state.safetensors";
+    auto state = copy_state(*trainer, {.step = 4});
+    ASSERT_TRUE(state.ok() && write_state(file, *state).ok());
+    const auto read = read_state(file, "", *resumed);
+    ASSERT_TRUE(read.ok()) << read.error().message();
+    trainer->begin(4, 8);
+    resumed->begin(4, 8);
+    for (const double by : {1e-3, 0.1}) {
+        const auto a = trainer->step({&batch, 1}, scaled(by), 1e-3), b = resumed->step({&batch, 1}, scaled(by), 1e-3);
+        ASSERT_TRUE(a.ok() && b.ok());
+        EXPECT_EQ(a->outlier, by > 0.01);
+        EXPECT_EQ(a->outlier, b->outlier);
+    }
+    EXPECT_FALSE(masters(*trainer) == before);
+    EXPECT_TRUE(masters(*trainer) == masters(*resumed));
+    EXPECT_EQ(trainer->state()->norms, resumed->state()->norms);
+}
+
+}  // namespace
+}  // namespace nibble::test
