@@ -96,7 +96,8 @@ TEST_P(CudaExport, TheEngineServesTheBitsOfTheTrainingForward) {
 INSTANTIATE_TEST_SUITE_P(Recipes, CudaExport,
                          testing::Values(Exported{"fp8_block", Format::fp8_block128},
                                          Exported{"nibble_nvfp4_late", Format::fp8_block128},
-                                         Exported{"mxfp8", Format::mxfp8}, Exported{"nvfp4_w4a16", Format::nvfp4},
+                                         Exported{"mxfp8", Format::mxfp8}, // Training multiplies BF16 values of the codes, the engine the codes: other orders of sums.
+                                         Exported{"nvfp4_w4a16", Format::nvfp4, false},
                                          Exported{"nvfp4", Format::nvfp4, false}),
                          [](const auto& info) { return std::string(info.param.recipe); });
 
