@@ -35,7 +35,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct TrainFlags {
-    std::string config, shape, precision, device = "cpu", kernels, output, command_line, profile;
+    std::string config, shape, precision, device = "cpu", kernels, output, command_line, profile, shard;
     std::optional<int64_t> steps, batch, seq, layers;
     std::vector<std::string> compare;
     bool synthetic = false, resume = false, quiet = false, json = false, check_forward = false;
@@ -58,6 +58,7 @@ Result<TrainConfig> train_config(const TrainFlags& flags) {
     if (flags.layers) c.layers = *flags.layers;
     if (!flags.output.empty()) c.output = flags.output;
     c.resume |= flags.resume;
+    if (!flags.shard.empty()) c.sharding = flags.shard == "all" ? Sharding::all : Sharding::states;
     if (!flags.precision.empty()) {
         NIBBLE_TRY(c.precision, train_precision_from_name(flags.precision).within("--precision"));
     }
@@ -277,9 +278,11 @@ Result<std::unique_ptr<TrainEngine>> make_trainer(const TrainConfig& c, const Tr
                                                    .rows = c.batch,
                                                    .seq = c.sequence,
                                                    .micro_batch = c.micro_batch,
-                                                   .recompute = c.recompute},
+                                                   .recompute = c.recompute,
+                                                   .sharding = c.sharding},
                                                   pool));
     } else {
+        if (c.sharding == Sharding::all) return fail("parallel.shard: all is for GPUs; use --device cuda");
         NIBBLE_TRY(trainer, Trainer::create(std::move(parameters), options, pool));
     }
     return trainer;
@@ -391,7 +394,8 @@ Result<Outcome> run_train(TrainFlags flags) {
     NIBBLE_TRY(const RankPlace place, rank_place());
     if (device.cuda) NIBBLE_CHECK(choose_device(flags, config.precision, place, device));
     if (place.rank == 0) NIBBLE_CHECK(check_output(config));
-    NIBBLE_TRY(const JobRanks ranks, JobRanks::join(flags.ranks, version_text() + "\n" + train_identity(config)));
+    const std::string sharding = config.sharding == Sharding::all ? "\nshard: all" : "";
+    NIBBLE_TRY(const JobRanks ranks, JobRanks::join(flags.ranks, version_text() + "\n" + train_identity(config) + sharding));
     auto outcome = train(config, flags, device, ranks);
     if (ranks.first()) return outcome;
     return std::move(outcome).within(fmt::format("rank {}", ranks.rank()));
@@ -431,6 +435,10 @@ void add_train(CLI::App& app, RunCommand& run) {
                 "so many processes deal the rows of a step, on GPUs one each; default: what mpirun or srun started")
             ->check(CLI::Range(1, 4096));
     command->add_option("--gpus", flags->gpus, "the same on so many GPUs")->check(CLI::Range(1, 4096))->excludes(ranks);
+    command
+        ->add_option("--shard", flags->shard,
+                     "what several GPUs share out: states, or all (weights and gradients, too); overrides the config")
+        ->check(CLI::IsMember({"states", "all"}));
     command->add_option("--profile", flags->profile,
                         "what the third to fifth step spend their time on, a Chrome trace");
     add_device_flag(*command, flags->device);

@@ -29,6 +29,10 @@ public:
         std::byte* data = nullptr;
         int64_t bytes = 0;
     };
+    // What takes NCCL's place in exchange(); wait() then waits for the stream alone.
+    using Exchange =
+        std::function<Status(std::span<const Part> send, std::span<const Part> receive, const Stream& stream)>;
+    static DeviceGroup over(Exchange exchange);
     // All of it at once; what one rank sends to another, that one receives with as many bytes.
     Status exchange(std::span<const Part> send, std::span<const Part> receive, const Stream& stream);
     // Until the stream has done what was queued, for at most `patience`. After an error nothing more can be exchanged.
@@ -45,6 +49,7 @@ private:
 
     std::unique_ptr<void, Close> communicator_;  // ncclComm_t
     Alive alive_;
+    Exchange exchange_;
 };
 
 }  // namespace nibble

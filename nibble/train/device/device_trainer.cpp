@@ -58,25 +58,36 @@ Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create(std::shared_ptr<Par
 
 Status DeviceTrainer::allocate() {
     const int64_t numbers = weights_.recipe().delayed();
-    NIBBLE_TRY(ranks_, DeviceRanks::create(options_.train.ranks, weights_.flat(), numbers, device_.index));
+    NIBBLE_TRY(ranks_, DeviceRanks::create(options_.train.ranks, weights_.flat(), options_.sharding,
+                                            numbers, device_.index, options_.link));
     const int size = ranks_->size();
     if (options_.rows < 1 || options_.seq < 1)
         return fail("a trainer for {} rows of {} tokens", options_.rows, options_.seq);
     if (options_.rows % size) return fail("{} rows of a step for {} ranks", options_.rows, size);
     NIBBLE_CHECK(check_device_share(options_.train.precision, options_.rows / size * options_.seq, size));
+    if (sharded() && options_.reference) return fail("parallel.shard: all keeps no reference beside the weights");
     const int64_t rows = options_.rows / size, seq = options_.seq, of_norm = int64_t{8} * 2 * cuda::square_sections;
     if (options_.micro_batch > rows)
         return fail("micro_batch: {} rows of {} that a rank has", options_.micro_batch, rows);
     NIBBLE_TRY(const DeviceMemory memory, device_memory(device_.index));
     Status sized = Ok{};
+    const int64_t of_shard = weights_.shard_bytes(ranks_->shards(), ranks_->shards().largest());
+    const std::string share = size > 1 ? fmt::format(" (1/{})", size) : "";
     const auto sizes = [&](int64_t some, Recompute level) {
         TrainMemoryPlan plan{.micro_batch = some, .recompute = level};
         const int buffers = AccumulationPlan::make((rows + some - 1) / some).buffers;
         plan.items = {
-            {"masters", weights_.shard_bytes(ranks_->shard())},
-            {"states", 2 * weights_.shard_bytes(ranks_->shard())},
-            {"gradients", buffers * weights_.master_bytes()},
-            {"weights", weights_.published_bytes() + weights_.operand_bytes() + DeviceWeights::staging_bytes}};
+            {"masters" + share, of_shard},
+            {"states" + share, 2 * of_shard},
+            {"gradients" + (sharded() ? share : ""), buffers * (sharded() ? of_shard : weights_.master_bytes())}};
+        if (sharded()) {
+            plan.items.push_back({"weights" + share, weights_.published_bytes(ranks_->shards(), ranks_->shards().largest())});
+            plan.items.push_back({"weights of blocks in hand", weights_.slot_bytes()});
+            plan.items.push_back({"gradients of blocks in hand", ShardedUnits::bytes(weights_, *ranks_)});
+        } else {
+            plan.items.push_back({"weights", weights_.published_bytes() + weights_.operand_bytes() +
+                                                 DeviceWeights::staging_bytes});
+        }
         auto pass = TrainPass::sizes(weights_, {some, seq, level}, device_);
         if (!pass.ok()) {
             sized = std::move(pass).error();
@@ -86,21 +97,35 @@ Status DeviceTrainer::allocate() {
         if (options_.reference)
             plan.items.push_back({"reference", reference_bytes() + passing_bytes + 2 * DeviceArena::alignment});
         plan.items.push_back({"norm", of_norm + 4 * some * seq + scalar_bytes});
-        plan.items.push_back({"of other ranks", DeviceRanks::bytes(weights_.flat(), numbers, ranks_->rank(), size)});
+        plan.items.push_back({"of other ranks", ranks_->bytes()});
         return plan;
     };
+    // All ranks plan alike.
+    int64_t free = memory.free;
+    if (ranks_->group()) {
+        RankBytes own;
+        put_number(own, free);
+        NIBBLE_TRY(const auto all, ranks_->group()->gather(std::move(own)));
+        for (const RankBytes& part : all) free = std::min(free, RankReader(part).number());
+    }
     // What the driver, work lists and rotary tables take beside.
     const int64_t beside = int64_t{1} << 29;
     NIBBLE_TRY(const int64_t most,
                most_rows(rows, options_.micro_batch, seq, TrainWeights::most_tokens(weights_.config())));
     auto plan = choose_memory_plan(most, options_.micro_batch, options_.recompute,
-                                   std::max<int64_t>(memory.free - beside, 0), sizes);
+                                   std::max<int64_t>(free - beside, 0), sizes);
     NIBBLE_CHECK(std::move(sized));
     if (!plan.ok()) return std::move(plan).error();
     plan_ = *std::move(plan);
     const AccumulationPlan order = AccumulationPlan::make((rows + plan_.micro_batch - 1) / plan_.micro_batch);
-    NIBBLE_CHECK(weights_.load(order.buffers, ranks_->shard(), device_, stream_));
-    NIBBLE_TRY(pass_, TrainPass::create(weights_, {plan_.micro_batch, seq, plan_.recompute}, device_, stream_, pool_));
+    if (sharded())  // of the first micro-batch
+        NIBBLE_CHECK(check_device_share(options_.train.precision, plan_.micro_batch * seq, size));
+    NIBBLE_CHECK(
+        weights_.load(order.buffers, options_.sharding, ranks_->shards(), ranks_->rank(), device_, stream_));
+    if (sharded()) {
+        NIBBLE_TRY(units_, ShardedUnits::create(weights_, *ranks_, trace_, device_, stream_));
+    }
+    NIBBLE_TRY(pass_, TrainPass::create(weights_, units_.get(), trace_, {plan_.micro_batch, seq, plan_.recompute}, device_, stream_, pool_));
     NIBBLE_TRY(ends_, DeviceArena::create(device_.index, of_norm + 4 * plan_.micro_batch * seq + scalar_bytes +
                                                              4 * DeviceArena::alignment));
     NIBBLE_TRY(scalars_, ends_->allocate(scalar_bytes));
@@ -126,6 +151,7 @@ Status DeviceTrainer::reserve_host(int64_t tokens) {
 }
 
 Status DeviceTrainer::add(std::pair<int, int> b) {
+    if (units_) return units_->add(weights_.gradient(b.first), weights_.gradient(b.second));
     return cuda::add_gradient(weights_.gradient(b.first), weights_.gradient(b.second), weights_.flat().elements,
                               stream_);
 }
@@ -151,7 +177,7 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
     NIBBLE_CHECK(reserve_host(tokens));
     NIBBLE_TRY(const bool others, weights_.recipe().begin_step(step_, steps_, ranks_->rank() == 0, stream_));
     if (others) NIBBLE_CHECK(weights_.republish());
-    NIBBLE_CHECK(weights_.recipe().draw(weights_.published(), stream_));
+    if (!units_) NIBBLE_CHECK(weights_.recipe().draw(weights_.published(), stream_));
     auto* host = reinterpret_cast<float*>(landing_->data() + scalar_bytes);
     std::vector<float> slopes;
     for (size_t p = 0; p < pieces.size(); ++p) {
@@ -182,14 +208,21 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
         for (const auto& pair : order.pieces[p].adds) NIBBLE_CHECK(add(pair));
     }
     weights_.recipe().pause();
+    NIBBLE_CHECK(mark("sums and norm"));
     for (const auto& pair : order.last) NIBBLE_CHECK(add(pair));
     result_ = order.result;
-    NIBBLE_TRY(sum_, ranks_->add(weights_.gradient(result_), stream_));
+    if (units_) {
+        sum_ = {weights_.gradient(result_), weights_.gradient(result_) + ranks_->elements()};
+        NIBBLE_CHECK(units_->join());
+    } else {
+        NIBBLE_TRY(sum_, ranks_->add(weights_.gradient(result_), stream_));
+    }
     const FlatLayout& flat = weights_.flat();
-    const FlatShard& shard = ranks_->shard();
     auto* parts = reinterpret_cast<double*>(norm_workspace_);
-    NIBBLE_CHECK(cuda::section_squares(sum_.matrices - shard.begin, flat.matrix_elements, shard.first_section,
-                                       shard.sections, parts + shard.first_section, stream_));
+    for (const FlatRun& run : ranks_->shards().runs())
+        if (run.rank == ranks_->rank())
+            NIBBLE_CHECK(cuda::section_squares(sum_.matrices + run.local - run.begin, flat.matrix_elements,
+                                               run.first_section, run.sections, parts + run.first_section, stream_));
     NIBBLE_CHECK(ranks_->gather_sections(parts, stream_));
     NIBBLE_CHECK(cuda::section_squares(sum_.vectors, flat.vector_elements(), 0, cuda::square_sections,
                                        parts + cuda::square_sections, stream_));
@@ -204,6 +237,7 @@ Result<TrainStep> DeviceTrainer::finish(TrainStep step, std::span<const TrainBat
                                         const RowObjective* objective) {
     NIBBLE_CHECK(copy_to_host(landing_->data(), scalars_, scalar_bytes, stream_));
     NIBBLE_CHECK(ranks_->wait(stream_));
+    NIBBLE_CHECK(trace_.land(stream_));
     double squares = 0;
     std::memcpy(&squares, landing_->data(), sizeof squares);
     step.gradient_norm = std::sqrt(squares);
@@ -211,7 +245,7 @@ Result<TrainStep> DeviceTrainer::finish(TrainStep step, std::span<const TrainBat
     int64_t own = 0;
     NIBBLE_TRY(const auto pieces, own_pieces(batches));
     for (const MicroBatch& m : pieces) own += m.tokens();
-    NIBBLE_TRY(const std::vector<float> all, of_all_pieces(own));
+    NIBBLE_TRY(const std::vector<float> all, of_all_pieces(batches, own));
     const float* host = all.data();
     for (const MicroBatch& m : cut_micro_batches(batches, plan_.micro_batch)) {
         for (size_t i = 0; i < m.labels().size(); ++i)
@@ -225,21 +259,32 @@ Result<TrainStep> DeviceTrainer::finish(TrainStep step, std::span<const TrainBat
 Result<std::vector<MicroBatch>> DeviceTrainer::own_pieces(std::span<const TrainBatch> batches) const {
     std::vector<MicroBatch> pieces = cut_micro_batches(batches, plan_.micro_batch);
     if (!ranks_->group()) return pieces;
-    NIBBLE_TRY(const DeviceRanks::Share share, ranks_->share(std::ssize(pieces)));
-    return std::vector<MicroBatch>(pieces.begin() + share.begin, pieces.begin() + share.end);
+    NIBBLE_TRY(const std::vector<int> owner, ranks_->deal(std::ssize(pieces)));
+    std::vector<MicroBatch> own;
+    for (size_t p = 0; p < pieces.size(); ++p)
+        if (owner[p] == ranks_->rank()) own.push_back(pieces[p]);
+    return own;
 }
 
-// What has landed of this process's pieces, and of the others'.
-Result<std::vector<float>> DeviceTrainer::of_all_pieces(int64_t tokens) const {
+Result<std::vector<float>> DeviceTrainer::of_all_pieces(std::span<const TrainBatch> batches, int64_t tokens) const {
     const auto* host = reinterpret_cast<const float*>(landing_->data() + scalar_bytes);
     std::vector<float> own(host, host + tokens), all;
     if (!ranks_->group()) return own;
     RankBytes bytes;
     put_numbers(bytes, own);
     NIBBLE_TRY(const auto from, ranks_->group()->gather(std::move(bytes)));
-    for (const RankBytes& part : from) {
-        const auto numbers = RankReader(part).numbers<float>();
-        all.insert(all.end(), numbers.begin(), numbers.end());
+    std::vector<std::vector<float>> of_rank;
+    for (const RankBytes& part : from) of_rank.push_back(RankReader(part).numbers<float>());
+    const std::vector<MicroBatch> pieces = cut_micro_batches(batches, plan_.micro_batch);
+    NIBBLE_TRY(const std::vector<int> owner, ranks_->deal(std::ssize(pieces)));
+    std::vector<size_t> taken(of_rank.size());
+    for (size_t p = 0; p < pieces.size(); ++p) {
+        const auto r = static_cast<size_t>(owner[p]);
+        const auto count = static_cast<size_t>(pieces[p].tokens());
+        if (taken[r] + count > of_rank[r].size()) return fail("rank {} has other micro-batches", r);
+        const auto first = of_rank[r].begin() + static_cast<ptrdiff_t>(taken[r]);
+        all.insert(all.end(), first, first + static_cast<ptrdiff_t>(count));
+        taken[r] += count;
     }
     return all;
 }
@@ -250,6 +295,7 @@ Status DeviceTrainer::queue_update(double learning_rate) {
     const FlatLayout& flat = weights_.flat();
     auto* squares = reinterpret_cast<double*>(scalars_);
     auto* clip = reinterpret_cast<float*>(scalars_ + 8);
+    NIBBLE_CHECK(mark("optimizer"));
     NIBBLE_CHECK(cuda::clip_factor(squares, o.clip, clip, stream_));
     const auto t = static_cast<double>(optimizer_steps_ + 1);
     cuda::AdamW a{.beta2 = static_cast<float>(o.beta2),
@@ -258,22 +304,22 @@ Status DeviceTrainer::queue_update(double learning_rate) {
                   .epsilon = static_cast<float>(o.epsilon),
                   .rate = static_cast<float>(learning_rate / (1 - std::pow(o.beta1, t))),
                   .root = static_cast<float>(std::sqrt(1 - std::pow(o.beta2, t)))};
-    const FlatShard& shard = weights_.shard();
     for (const bool matrices : {true, false}) {
         const auto part = [&](const TrainWeights::Kept& kept) { return matrices ? kept.matrices : kept.vectors; };
-        a.count = matrices ? shard.elements() : flat.vector_elements();
+        a.count = matrices ? ranks_->elements() : flat.vector_elements();
         a.keep = matrices ? static_cast<float>(1 - learning_rate * o.weight_decay) : 1.0f;
         a.decay = matrices && o.weight_decay != 0;
         a.master = part(weights_.master());
         a.m = part(weights_.m());
         a.v = part(weights_.v());
         a.gradient = matrices ? sum_.matrices : sum_.vectors;
-        a.published = weights_.published() + 2 * (matrices ? shard.begin : flat.matrix_elements);
+        a.published = matrices ? weights_.published_shard() : weights_.published_vectors();
         a.clip = clip;
         if (a.count > 0) NIBBLE_CHECK(cuda::adamw_update(a, stream_));
     }
     NIBBLE_CHECK(weights_.recipe().end_step(clip, *ranks_, stream_));
-    NIBBLE_CHECK(ranks_->gather_published(weights_.published(), stream_));
+    NIBBLE_CHECK(mark("weights for the next step"));
+    if (!units_) NIBBLE_CHECK(ranks_->gather_published(weights_.published(), stream_));
     return weights_.republish();
 }
 
@@ -315,6 +361,7 @@ Result<TrainStep> DeviceTrainer::updated(TrainStep step, double learning_rate) {
 
 Result<TrainStep> DeviceTrainer::backward(std::span<const TrainBatch> batches,
                                           std::vector<std::vector<float>>& gradients) {
+    if (units_) return fail("parallel.shard: all leaves no gradient in one place");
     NIBBLE_TRY(TrainStep step, run(batches, nullptr));
     NIBBLE_TRY(step, finish(step, batches, nullptr));
     NIBBLE_CHECK(weights_.copy_from(weights_.gradient(result_), gradients));
@@ -330,7 +377,7 @@ Status DeviceTrainer::log_probs(const TrainBatch& batch, std::span<float> out) {
     auto* host = reinterpret_cast<float*>(landing_->data() + scalar_bytes);
     // Ranks that have no whole share (fewer rows than in a step) compute all of it.
     std::vector<MicroBatch> pieces = cut_micro_batches({&batch, 1}, plan_.micro_batch);
-    const bool dealt = ranks_->group() && ranks_->share(std::ssize(pieces)).ok();
+    const bool dealt = ranks_->group() && ranks_->deal(std::ssize(pieces)).ok();
     if (dealt) {
         NIBBLE_TRY(pieces, own_pieces({&batch, 1}));
     }
@@ -342,9 +389,9 @@ Status DeviceTrainer::log_probs(const TrainBatch& batch, std::span<float> out) {
         NIBBLE_CHECK(copy_to_host(raw_bytes(host + own), raw_bytes(log_probs_), 4 * m.tokens(), stream_));
         own += m.tokens();
     }
-    NIBBLE_CHECK(stream_.synchronize());
+    NIBBLE_CHECK(ranks_->wait(stream_));
     if (dealt) {
-        NIBBLE_TRY(const auto all, of_all_pieces(own));
+        NIBBLE_TRY(const auto all, of_all_pieces({&batch, 1}, own));
         std::ranges::copy(all, out.begin());
     } else {
         std::memcpy(out.data(), landing_->data() + scalar_bytes, out.size_bytes());
@@ -376,6 +423,7 @@ Result<std::unique_ptr<TrainedCodes>> DeviceTrainer::trained_codes(int64_t steps
 }
 
 Result<std::shared_ptr<const LanguageModel>> DeviceTrainer::serving() {
+    if (units_) return fail("parallel.shard: all: no GPU has the whole model, so none serves it; use shard: states");
     NIBBLE_TRY(std::shared_ptr<const LanguageModel> model, DeviceModel::over(weights_.served(), device_, pool_));
     return model;
 }

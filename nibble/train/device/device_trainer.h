@@ -23,6 +23,8 @@ struct DeviceTrainerOptions {
     int64_t micro_batch = 0;    // rows; 0: what fits
     Recompute recompute = Recompute::automatic;
     bool reference = false;  // the first weights are kept
+    Sharding sharding = Sharding::states;
+    DeviceRanks::Link link;  // instead of NCCL, between ranks
 };
 
 class DeviceTrainer : public TrainEngine {
@@ -71,7 +73,9 @@ private:
           pool_(pool),
           device_(std::move(device)),
           stream_(std::move(stream)),
-          weights_(std::move(weights)) {}
+          weights_(std::move(weights)),
+          trace_(options.train.trace) {}
+    Status mark(std::string_view name) { return trace_.mark(DeviceTrace::compute, name, -1, stream_); }
     Status allocate();
     Result<TrainStep> run(std::span<const TrainBatch> batches, const RowObjective* objective);
     Result<TrainStep> finish(TrainStep step, std::span<const TrainBatch> batches, const RowObjective* objective);
@@ -81,9 +85,11 @@ private:
     Status reserve_host(int64_t tokens);
     int64_t reference_bytes() const;
     Status swap_reference(bool first = false);
+    bool sharded() const { return options_.sharding == Sharding::all; }
     // What this process computes, of all micro-batches.
     Result<std::vector<MicroBatch>> own_pieces(std::span<const TrainBatch> batches) const;
-    Result<std::vector<float>> of_all_pieces(int64_t tokens) const;
+    // What has landed of them: `tokens` numbers here; of all, in order.
+    Result<std::vector<float>> of_all_pieces(std::span<const TrainBatch> batches, int64_t tokens) const;
     Status collect(TrainState& state);
 
     std::shared_ptr<Parameters> parameters_;
@@ -92,7 +98,10 @@ private:
     DeviceInfo device_;
     Stream stream_;
     TrainWeights weights_;
+    std::optional<DeviceRanks> ranks_;
     TrainMemoryPlan plan_;
+    DeviceTrace trace_;
+    std::unique_ptr<ShardedUnits> units_;  // of Sharding::all
     std::unique_ptr<TrainPass> pass_;
     std::optional<DeviceArena> ends_;  // log-probabilities, norm, clip factor
     float* log_probs_ = nullptr;       // of a micro-batch
@@ -102,7 +111,6 @@ private:
     std::byte* reference_ = nullptr;    // published matrices and FP32 vectors at the begin; null: not kept
     std::byte* passing_ = nullptr;
     std::optional<PinnedBuffer> landing_;  // scalars, then log-probabilities of all tokens of a step
-    std::optional<DeviceRanks> ranks_;
     DeviceRanks::Sum sum_;  // the step's gradient
     int64_t optimizer_steps_ = 0;
     int64_t step_ = 0, steps_ = 0;  // what begin() said; steps_ 0: of no known number

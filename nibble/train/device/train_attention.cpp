@@ -130,8 +130,8 @@ Status TrainAttention::backward(const std::byte* x, std::span<std::byte* const> 
                                            .dv = d_qkv + 2 * (q_cols() + kv_cols()),
                                            .workspace = workspace},
                                           step.stream));
-    NIBBLE_CHECK(cuda::rope_backward(rope, d_qkv, c.qk_norm ? gradient + q_norm_ : nullptr,
-                                     c.qk_norm ? gradient + k_norm_ : nullptr, work.workspace, step.stream));
+    NIBBLE_CHECK(cuda::rope_backward(rope, d_qkv, c.qk_norm ? work.of_vectors + q_norm_ : nullptr,
+                                     c.qk_norm ? work.of_vectors + k_norm_ : nullptr, work.workspace, step.stream));
     return qkv_.backward(d_qkv, x, n, dx, gradient, false, work);
 }
 

@@ -33,10 +33,11 @@ private:
 // What a linear or a mixer finds during a pass.
 struct TrainWork {
     DeviceStep& step;
-    const std::byte* published = nullptr;  // flat, BF16
+    const std::byte* published = nullptr;  // flat, BF16; at least the block in hand
     BackPlans& plans;
     std::byte* workspace = nullptr;  // of products and of sums in two stages, used in turns
     const int32_t* first = nullptr;  // [rows]: the row where a row's document begins
+    float* of_vectors = nullptr;     // the gradient of the element 0 of the flat arrays, of which vectors alone lie there
 };
 
 // Where the vectors of a model lie: in the flat arrays by the tensor's name, and on the device as they multiply (null
@@ -69,7 +70,8 @@ public:
     }
     // dx [n, cols] BF16 = dy [n, rows] BF16 W.
     Status input_gradient(const std::byte* dy, int64_t n, std::byte* dx, TrainWork& work) const;
-    // dW = dy^T x into `gradient` (flat), or with `add` += it; the sums of dy where there are biases (not with `add`).
+    // dW = dy^T x into `gradient` (flat), or with `add` += it; the sums of dy where there are biases (not with `add`)
+    // into work.of_vectors.
     Status weight_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
                            TrainWork& work) const;
     Status backward(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx, float* gradient, bool add,
@@ -81,7 +83,7 @@ public:
 
 private:
     const TrainProduct* recipe() const;
-    Status bias_gradient(const std::byte* dy, int64_t n, float* gradient, TrainWork& work) const;
+    Status bias_gradient(const std::byte* dy, int64_t n, TrainWork& work) const;
 
     FlatMatrix weight_;
     DeviceLinear engine_;
