@@ -93,6 +93,8 @@ private:
           stream_(std::move(stream)),
           weights_(std::move(weights)),
           norms_(options.train.optimizer.skip_above, options.train.optimizer.skip_window) {}
+    static constexpr int64_t passing_bytes = int64_t{1} << 26;  // of a swap of weights
+
     Status allocate();
     Status make_pass();
     Result<std::vector<TrainMemoryPlan::Item>> pass_sizes(const TrainPassShape& shape) const;
