@@ -156,9 +156,6 @@ Status open_trainer(const RlConfig& c, const RlFlags& flags, const DeviceChoice&
                                  .cache = c.generation.cache,
                                  .ranks = job.ranks.group()};
     if (device.cuda) {
-        if (job.ranks.size() > 1 && (c.generation.cache.format != KvFormat::none || c.generation.precision))
-            return fail("policy.generation: precision and kv_cache_dtype run on one GPU; leave them out for {}",
-                        job.ranks.size());
         const int64_t answers = c.prompts * c.generations, of_update = c.train_batch > 0 ? c.train_batch : answers;
         const int64_t row = row_tokens_on_gpu(c), most = most_rollout_rows(of_update, c.length, row);
         NIBBLE_TRY(auto trainer, DeviceTrainer::create(job.parameters,

@@ -279,7 +279,7 @@ void TrainProducts::pack_forward(Unit& u, ThreadPool& pool) {
     if (recording_) u.delayed[1].seen = std::max(u.delayed[1].seen, o.amax);
     look(u.weights_seen, w.data(), u.cols, u.cols, r.w, o);
     u.served.reset();
-    if (precision_.weights_only) {
+    if (precision_.weights_only && r.w.format == CastFormat::nvfp4) {
         QuantMatrix codes(Format::nvfp4, u.rows, u.cols);
         store_nvfp4(o, 0, codes);
         if (auto packed = prepack(codes.view(), pool); packed.ok()) u.served = *std::move(packed);

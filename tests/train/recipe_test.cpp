@@ -270,5 +270,29 @@ TEST(CheckForward, RecipesThatPromiseItHaveNoMismatch) {
     }
 }
 
+// Of the last steps the forward products are those of another recipe, whatever was rounded before.
+TEST(LateForward, IsThatOfItsOwnRecipe) {
+    ThreadPool pool(2);
+    const TrainBatch batch = random_batch(2, 24, 48, 3);
+    const auto said = [&](const TrainPrecision& precision) {
+        const auto trainer = small_trainer(pool, {.precision = precision});
+        trainer->begin(1, 2);
+        EXPECT_TRUE(trainer->step({&batch, 1}, 0).ok());
+        std::vector<float> log_probs(batch.tokens.size());
+        const auto done = trainer->log_probs(batch, log_probs);
+        EXPECT_TRUE(done.ok()) << done.error().message();
+        return log_probs;
+    };
+    for (const TrainRecipe late : {TrainRecipe::bf16, TrainRecipe::fp8_block}) {
+        const auto want = said({.recipe = late});
+        for (const bool weights_only : {false, true}) {
+            TrainPrecision precision{.recipe = TrainRecipe::nvfp4, .weights_only = weights_only};
+            EXPECT_NE(said(precision), want);
+            precision.late_forward = late, precision.late_fraction = 0.5;
+            EXPECT_EQ(said(precision), want) << train_recipe_name(late) << ", weights_only " << weights_only;
+        }
+    }
+}
+
 }  // namespace
 }  // namespace nibble::test
