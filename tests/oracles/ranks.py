@@ -3,17 +3,16 @@
 Any number of ranks gives the same model, log (but times) and checkpoints; a run goes on with another number of them, behind a kill
 and behind Ctrl-C too; what cannot be is told in one line, in bounded time.
 """
-import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 
-NIBBLE = os.path.abspath(sys.argv[1])
-TIMES = {"seconds", "seconds_left", "tokens_per_second", "tflops", "memory_gib", "time"}
+from rank_runs import RankRuns, ended, free_port, wait_for_checkpoint
+
+runs = RankRuns(os.path.abspath(sys.argv[1]), "train", {"seconds", "seconds_left", "tokens_per_second", "tflops", "memory_gib", "time"}.__contains__)
 CHAT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "data", "chat"))
 STEPS = 60
 CONFIG = f"""model: {CHAT}
@@ -25,53 +24,6 @@ data: {{text: text.txt}}
 saving: {{every: 10, keep: 10}}
 optimizer: {{learning_rate: 0.01}}
 """
-
-
-def start(arguments, environment=None, **more):
-    return subprocess.Popen([NIBBLE, "train", *arguments, "--threads", "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                            env={**os.environ, **(environment or {})}, **more)
-
-
-def ended(process, status, seconds=60):
-    out, err = process.communicate(timeout=seconds)
-    assert process.returncode == status, (process.args, process.returncode, out, err)
-    return out + err
-
-
-def train(arguments, status=0, environment=None):
-    return ended(start(arguments, environment), status)
-
-
-def log(folder):
-    with open(f"{folder}/train.jsonl") as lines:
-        steps = [json.loads(line) for line in lines][1:]
-    return [{k: v for k, v in step.items() if k not in TIMES} for step in steps]
-
-
-def files(folder):
-    kept = {}
-    for part in ("model", "checkpoints"):
-        for name in sorted(os.listdir(f"{folder}/{part}")):
-            if name.endswith(".safetensors"):
-                with open(f"{folder}/{part}/{name}", "rb") as file:
-                    kept[f"{part}/{name}"] = file.read()
-    return kept
-
-
-def same(folder, like, checkpoints=True):
-    a, b = files(folder), files(like)
-    assert b and (not checkpoints or a.keys() == b.keys()), (folder, a.keys(), b.keys())
-    for name in b:
-        if checkpoints or name.startswith("model/"):
-            assert a[name] == b[name], f"{folder}/{name} is not {like}'s"
-    assert log(folder) == log(like), f"the log of {folder} is not that of {like}"
-
-
-def wait_for_checkpoint(folder, process):
-    end = time.time() + 60
-    while not os.path.isdir(f"{folder}/checkpoints") or not any(n.endswith(".safetensors") for n in os.listdir(f"{folder}/checkpoints")):
-        assert process.poll() is None and time.time() < end, (folder, process.poll())
-        time.sleep(0.005)
 
 
 def child_of(process):
@@ -86,38 +38,27 @@ def child_of(process):
     raise AssertionError(f"{process.args} has no child")
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-def by_mpirun(port, rank, config, output):
-    return start([config, "-o", output], {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "2",
-                                          "NIBBLE_ADDRESS": f"127.0.0.1:{port}"})
-
-
 def main():
     with open("config.yaml", "w") as file:
         file.write(CONFIG)
     with open("text.txt", "w") as file:
         file.write("the quick brown fox jumps over the lazy dog and runs away. " * 60)
     for n in (1, 2, 3):
-        train(["config.yaml", "-o", f"of{n}", "--ranks", str(n)])
-        assert len(log(f"of{n}")) == STEPS
-        same(f"of{n}", "of1")
+        runs.run(["config.yaml", "-o", f"of{n}", "--ranks", str(n)])
+        assert len(runs.log(f"of{n}")) == STEPS
+        runs.same(f"of{n}", "of1")
     print("1, 2 and 3 ranks: the same model, log and checkpoints")
 
     port = free_port()
-    ranks = [by_mpirun(port, r, "config.yaml", "mpi") for r in (1, 0)]
+    ranks = [runs.by_mpirun(port, r, "config.yaml", "mpi") for r in (1, 0)]
     for process in ranks:
         ended(process, 0)
-    same("mpi", "of1")
+    runs.same("mpi", "of1")
     print("started as by mpirun, over TCP: the same")
 
     for number, resumed in ((2, "1"), (1, "3"), (2, "3")):
         out = f"killed{number}{resumed}"
-        process = start(["config.yaml", "-o", out, "--ranks", str(number)])
+        process = runs.start(["config.yaml", "-o", out, "--ranks", str(number)])
         wait_for_checkpoint(out, process)
         victim = child_of(process) if number > 1 else process.pid
         os.kill(victim, signal.SIGKILL)
@@ -128,16 +69,16 @@ def main():
         else:
             process.communicate()
         assert time.time() - begin < 20
-        train(["config.yaml", "-o", out, "--ranks", resumed, "--resume"])
-        same(out, "of1")
+        runs.run(["config.yaml", "-o", out, "--ranks", resumed, "--resume"])
+        runs.same(out, "of1")
     print("kill -9 of a rank: one line, and another number of ranks goes on to the same bits")
 
-    process = start(["config.yaml", "-o", "stopped", "--ranks", "2"], start_new_session=True)
+    process = runs.start(["config.yaml", "-o", "stopped", "--ranks", "2"], start_new_session=True)
     wait_for_checkpoint("stopped", process)
     os.killpg(process.pid, signal.SIGINT)
     assert "--resume" in ended(process, 1, 20)
-    train(["config.yaml", "-o", "stopped", "--ranks", "3", "--resume"])
-    same("stopped", "of1", checkpoints=False)
+    runs.run(["config.yaml", "-o", "stopped", "--ranks", "3", "--resume"])
+    runs.same("stopped", "of1", checkpoints=False)
     print("Ctrl-C: saved, and goes on")
 
     with open("config.yaml") as file:
@@ -145,17 +86,17 @@ def main():
     with open("other.yaml", "w") as file:
         file.write(other)
     port = free_port()
-    ranks = [by_mpirun(port, 0, "config.yaml", "no"), by_mpirun(port, 1, "other.yaml", "no")]
+    ranks = [runs.by_mpirun(port, 0, "config.yaml", "no"), runs.by_mpirun(port, 1, "other.yaml", "no")]
     for process in ranks:
         assert "another job" in ended(process, 1, 20)
-    said = train(["config.yaml", "-o", "no", "--ranks", "2", "--device", "cuda:97"], 1)
+    said = runs.run(["config.yaml", "-o", "no", "--ranks", "2", "--device", "cuda:97"], 1)
     assert said.count("\n") == 1, said
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        said = ended(by_mpirun(taken.getsockname()[1], 0, "config.yaml", "no"), 1, 20)
+        said = ended(runs.by_mpirun(taken.getsockname()[1], 0, "config.yaml", "no"), 1, 20)
         assert "in use" in said, said
-    said = train(["config.yaml", "-o", "no", "--ranks", "3"], 1,
+    said = runs.run(["config.yaml", "-o", "no", "--ranks", "3"], 1,
                  {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "NIBBLE_ADDRESS": f"127.0.0.1:{free_port()}"})
     assert "--ranks 3, but 2 were started" in said, said
     assert not os.path.exists("no")

@@ -8,13 +8,13 @@ What cannot be is told in one line before anything starts.
 import json
 import os
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import time
 
-NIBBLE = os.path.abspath(sys.argv[1])
+from rank_runs import RankRuns, ended, free_port, wait_for_checkpoint
+
+runs = RankRuns(os.path.abspath(sys.argv[1]), "rl", lambda k: k.endswith("seconds") or k.startswith("rank_") or k == "time", beside=["samples.json"])
 CHAT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "data", "chat"))
 
 # Judges in two turns; at the request whose number is in the file `kill` it ends the rank that asks, before or behind the reply. The file
@@ -74,75 +74,16 @@ data: {train: rows.jsonl, input_key: text, output_key: test_list, reward: code, 
 }
 
 
-def start(arguments, environment=None, **more):
-    return subprocess.Popen([NIBBLE, "rl", *arguments, "--threads", "1"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})}, **more)
-
-
-# Behind this all ranks have closed the pipes, so they have ended.
-def ended(process, status, seconds=60):
-    out, err = process.communicate(timeout=seconds)
-    assert process.returncode == status, (process.args, process.returncode, out, err)
-    return out + err
-
-
-def rl(arguments, status=0, environment=None):
-    return ended(start(arguments, environment), status)
-
-
-def log(folder):
-    with open(f"{folder}/train.jsonl") as lines:
-        steps = [json.loads(line) for line in lines][1:]
-    return [{k: v for k, v in step.items() if not k.endswith("seconds") and not k.startswith("rank_") and k != "time"} for step in steps]
-
-
-def files(folder):
-    kept = {"samples.json": open(f"{folder}/samples.json", "rb").read()}
-    for part in ("model", "checkpoints"):
-        for name in sorted(os.listdir(f"{folder}/{part}")):
-            if name.endswith(".safetensors"):
-                with open(f"{folder}/{part}/{name}", "rb") as file:
-                    kept[f"{part}/{name}"] = file.read()
-    return kept
-
-
-def same(folder, like, checkpoints=True):
-    a, b = files(folder), files(like)
-    assert not checkpoints or a.keys() == b.keys(), (folder, a.keys(), b.keys())
-    for name in b:
-        if checkpoints or not name.startswith("checkpoints/"):
-            assert a[name] == b[name], f"{folder}/{name} is not {like}'s"
-    assert log(folder) == log(like), f"the log of {folder} is not that of {like}"
-
-
-def wait_for_checkpoint(folder, process):
-    end = time.time() + 60
-    while not os.path.isdir(f"{folder}/checkpoints") or not any(n.endswith(".safetensors") for n in os.listdir(f"{folder}/checkpoints")):
-        assert process.poll() is None and time.time() < end, (folder, process.poll())
-        time.sleep(0.005)
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-def by_mpirun(port, rank, config, output):
-    return start([config, "-o", output], {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "2",
-                                          "NIBBLE_ADDRESS": f"127.0.0.1:{port}"})
-
-
 def any_number_is_one():
     for name in RUNS:
         for n in (1, 2, 3):
-            process = start([f"{name}.yaml", "-o", f"{name}{n}", "--ranks", str(n)])
+            process = runs.start([f"{name}.yaml", "-o", f"{name}{n}", "--ranks", str(n)])
             out, err = process.communicate(timeout=120)
             if "data.reward: sandbox:" in err and n == 1:  # where the machine forbids user namespaces
                 print("code: not run, " + err.strip())
                 break
             assert process.returncode == 0, (name, n, out, err)
-            same(f"{name}{n}", f"{name}1")
+            runs.same(f"{name}{n}", f"{name}1")
             with open(f"{name}{n}/train.jsonl") as lines:
                 last = json.loads(lines.readlines()[-1])
             assert ("rank_tokens" in last) == (n > 1), last
@@ -161,7 +102,7 @@ def kills():
         out = f"killed {name} {kill}"
         with open("kill", "w") as file:
             file.write(kill)
-        process = start([f"{name}.yaml", "-o", out, "--ranks", str(ranks), "--quiet"])
+        process = runs.start([f"{name}.yaml", "-o", out, "--ranks", str(ranks), "--quiet"])
         begin = time.time()
         said = ended(process, -signal.SIGKILL if kill.startswith("0") else 1)
         assert not os.path.exists("kill"), f"{out}: nobody came to it"
@@ -169,8 +110,8 @@ def kills():
         lines = said.splitlines()
         assert len(lines) == ranks - 1 and all("has ended" in line for line in lines), said
         assert not os.path.exists(f"{out}/model")
-        rl([f"{name}.yaml", "-o", out, "--ranks", str(resumed), "--resume"])
-        same(out, f"{name}1")
+        runs.run([f"{name}.yaml", "-o", out, "--ranks", str(resumed), "--resume"])
+        runs.same(out, f"{name}1")
     print("kill -9 of a rank: one line of each of the others, and another number of ranks goes on to the same bits")
 
 
@@ -186,10 +127,10 @@ def main():
     any_number_is_one()
 
     port = free_port()
-    ranks = [by_mpirun(port, r, "plain.yaml", "mpi") for r in (1, 0)]
+    ranks = [runs.by_mpirun(port, r, "plain.yaml", "mpi") for r in (1, 0)]
     for process in ranks:
         ended(process, 0)
-    same("mpi", "plain1")
+    runs.same("mpi", "plain1")
     print("started as by mpirun, over TCP: the same")
 
     kills()
@@ -197,32 +138,32 @@ def main():
     # To one rank alone: all of them stop behind a whole step.
     with open("long.yaml", "w") as file:
         file.write(RUNS["plain"].replace("max_num_steps: 6", "max_num_steps: 100000").replace("save_period: 2", "save_period: 1"))
-    process = start(["long.yaml", "-o", "stopped", "--ranks", "3", "--quiet"])
+    process = runs.start(["long.yaml", "-o", "stopped", "--ranks", "3", "--quiet"])
     wait_for_checkpoint("stopped", process)
     process.send_signal(signal.SIGINT)
     said = ended(process, 1, 30)
     assert said.count("\n") == 1 and "resume it with --resume" in said, said
-    done = len(log("stopped"))
-    rl(["long.yaml", "-o", "stopped", "--ranks", "2", "--resume", "--steps", str(done + 2)])
-    rl(["long.yaml", "-o", "unstopped", "--steps", str(done + 2)])
-    same("stopped", "unstopped", checkpoints=False)
+    done = len(runs.log("stopped"))
+    runs.run(["long.yaml", "-o", "stopped", "--ranks", "2", "--resume", "--steps", str(done + 2)])
+    runs.run(["long.yaml", "-o", "unstopped", "--steps", str(done + 2)])
+    runs.same("stopped", "unstopped", checkpoints=False)
     print("a signal to one rank: saved, and goes on")
 
     told = {"--ranks 4": "num_prompts_per_step 3: 4 ranks need", "--ranks 2 --device cuda:97": "", "--ranks 2 --gpus 2": "",
             "--ranks 0": ""}
     for arguments, part in told.items():
-        said = rl(["plain.yaml", "-o", "no", *arguments.split()], 2 if "--gpus" in arguments or "--ranks 0" in arguments else 1)
+        said = runs.run(["plain.yaml", "-o", "no", *arguments.split()], 2 if "--gpus" in arguments or "--ranks 0" in arguments else 1)
         assert part in said, said
         assert "--gpus" in arguments or "--ranks 0" in arguments or said.count("\n") == 1, said
     with open("fp8.yaml", "w") as file:
         file.write(RUNS["plain"].replace("policy:", "policy:\n  precision: fp8").replace(
             "{reference_policy_kl_penalty: 0.01}", "{reference_policy_kl_penalty: 0, use_importance_sampling_correction: true}"))
-    said = rl(["fp8.yaml", "-o", "no", "--ranks", "2"], 1)
+    said = runs.run(["fp8.yaml", "-o", "no", "--ranks", "2"], 1)
     assert said.count("\n") == 1 and "2 ranks would not come to the bits of one" in said, said
     with open("other.yaml", "w") as file:
         file.write(RUNS["plain"].replace("lr: 0.003", "lr: 0.002"))
     port = free_port()
-    ranks = [by_mpirun(port, 0, "plain.yaml", "no"), by_mpirun(port, 1, "other.yaml", "no")]
+    ranks = [runs.by_mpirun(port, 0, "plain.yaml", "no"), runs.by_mpirun(port, 1, "other.yaml", "no")]
     for process in ranks:
         assert "another job" in ended(process, 1, 20)
     assert not os.path.exists("no")
