@@ -1,4 +1,5 @@
 // Training by several ranks: the bits of one. Ranks are threads here; whole processes are below.
+#include "train/rank_threads.h"
 #include "train/small_trainer.h"
 #include "train/tiny_families.h"
 
@@ -54,17 +55,9 @@ Status train_rank(const RanksRun& run, RankGroup* group, Seen& seen) {
 
 std::vector<Seen> train_ranks(const RanksRun& run, int size) {
     std::vector<Seen> seen(static_cast<size_t>(size));
-    TempDir dir;
-    std::vector<std::thread> threads;
-    for (int r = 0; r < size; ++r)
-        threads.emplace_back([&, r] {
-            const auto group =
-                RankGroup::meet({.rank = r, .size = size, .address = "unix:" + (dir / "meet").string()}, {});
-            Seen& mine = seen[static_cast<size_t>(r)];
-            const Status done = group.ok() ? train_rank(run, group->get(), mine) : Status(group.error());
-            if (!done.ok()) mine.error = done.error().message();
-        });
-    for (std::thread& t : threads) t.join();
+    const auto errors = run_ranks(
+        size, [&](RankGroup* group, int rank) { return train_rank(run, group, seen[static_cast<size_t>(rank)]); });
+    for (size_t r = 0; r < seen.size(); ++r) seen[r].error = errors[r];
     return seen;
 }
 

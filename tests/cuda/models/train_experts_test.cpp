@@ -1,16 +1,11 @@
 // Experts under a quantized recipe on a GPU: gradients and losses beside the CPU trainer's, the served bits, and resumed
 // runs. Every expert's linears round their own rows.
-#include "cuda/models/train_recipes.h"
-#include "train/check_forward.h"
-#include "train/device/device_trainer.h"
-#include "train/run_state.h"
-#include "train/small_trainer.h"
+#include "cuda/models/train_same_bits.h"
 #include "train/train_shapes.h"
 
 #include <gmock/gmock.h>
 
 #include <cmath>
-#include <filesystem>
 #include <random>
 
 namespace nibble::test {
@@ -165,43 +160,13 @@ TEST_P(CudaExperts, LossesFollowTheCpus) {
 TEST_P(CudaExperts, LogProbabilitiesAreTheEngines) {
     const auto gpu = on_gpu(0);
     ASSERT_TRUE(gpu);
-    EXPECT_EQ(gpu->sees_neighbours(), !GetParam().promised);
-    for (uint32_t i = 0; i < 2; ++i) {
-        const TrainBatch batch = random_batch(4, recipe_seq, recipe_vocab, 50 + i);
-        const auto check = check_forward(*gpu, batch);
-        ASSERT_TRUE(check.ok()) << check.error().message();
-        for (const ForwardWay& way : check->ways) {
-            EXPECT_GT(way.labels, 0);
-            if (GetParam().promised) {
-                EXPECT_EQ(way.mismatches, 0) << way.name << ", up to " << way.apart;
-            }
-        }
-        ASSERT_TRUE(gpu->step({&batch, 1}, 1e-2).ok());
-    }
+    expect_the_engines_log_probs(*gpu, GetParam().promised);
 }
 
 TEST_P(CudaExperts, GoesOnFromACheckpointToTheSameBits) {
-    const auto file =
-        std::filesystem::path(testing::TempDir()) / fmt::format("nibble-experts-{}.safetensors", GetParam().name);
-    const auto step = [&](TrainEngine& engine, uint32_t number) {
-        const TrainBatch batch = random_batch(4, recipe_seq, recipe_vocab, number);
-        engine.begin(number, 4);
-        const auto made = engine.step({&batch, 1}, 1e-3);
-        EXPECT_TRUE(made.ok()) << made.error().message();
-        return made.ok() ? made->loss : 0;
-    };
     const auto whole = on_gpu(2), resumed = on_gpu(2);
     ASSERT_TRUE(whole && resumed);
-    for (uint32_t i = 0; i < 2; ++i) step(*whole, i);
-    auto state = copy_state(*whole, {.step = 2});
-    ASSERT_TRUE(state.ok()) << state.error().message();
-    ASSERT_TRUE(write_state(file, *state).ok());
-    const auto read = read_state(file, "", *resumed);
-    std::filesystem::remove(file);
-    ASSERT_TRUE(read.ok()) << read.error().message();
-    for (uint32_t i = 2; i < 4; ++i) EXPECT_EQ(step(*whole, i), step(*resumed, i));
-    EXPECT_TRUE(whole->state()->masters == resumed->state()->masters);
-    EXPECT_TRUE(whole->state()->recipe == resumed->state()->recipe);
+    expect_a_checkpoint_goes_on(*whole, *resumed, fmt::format("experts-{}", GetParam().name));
 }
 
 INSTANTIATE_TEST_SUITE_P(

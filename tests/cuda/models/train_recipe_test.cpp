@@ -1,11 +1,7 @@
 // Precision recipes on a GPU beside the CPU trainer's: gradients of a step and losses of some, the served bits, resumed
 // runs, the tree of micro-batches, and what is refused.
-#include "cuda/models/train_recipes.h"
+#include "cuda/models/train_same_bits.h"
 #include "kernels/product_cuda.h"
-#include "train/check_forward.h"
-#include "train/device/device_trainer.h"
-#include "train/run_state.h"
-#include "train/small_trainer.h"
 #include "train/train_shapes.h"
 
 #include <gmock/gmock.h>
@@ -45,18 +41,6 @@ protected:
     }
     ThreadPool pool_;
 };
-
-std::vector<std::byte> all_state(TrainEngine& trainer) {
-    const auto state = trainer.state();
-    EXPECT_TRUE(state.ok());
-    std::vector<std::byte> all;
-    const auto add = [&](Bytes bytes) { all.insert(all.end(), bytes.begin(), bytes.end()); };
-    for (const auto& values : state->masters) add(std::as_bytes(std::span(values)));
-    for (const auto* part : {&state->m, &state->v})
-        for (const StateNumbers& values : *part) add(bytes_of(values));
-    add(std::as_bytes(std::span(state->recipe)));
-    return all;
-}
 
 struct Apart {
     double relative = 0, cosine = 1;
@@ -148,44 +132,13 @@ TEST_P(CudaRecipe, LossesFollowTheCpus) {
 TEST_P(CudaRecipe, LogProbabilitiesAreTheEngines) {
     const auto gpu = trainer(4, 0);
     ASSERT_TRUE(gpu);
-    EXPECT_EQ(gpu->sees_neighbours(), !GetParam().promised);
-    for (uint32_t i = 0; i < 2; ++i) {
-        const TrainBatch batch = random_batch(4, recipe_seq, recipe_vocab, 50 + i);
-        const auto check = check_forward(*gpu, batch);
-        ASSERT_TRUE(check.ok()) << check.error().message();
-        EXPECT_EQ(check->promised, GetParam().promised);
-        for (const ForwardWay& way : check->ways) {
-            EXPECT_GT(way.labels, 0);
-            if (GetParam().promised) {
-                EXPECT_EQ(way.mismatches, 0) << way.name << ", up to " << way.apart;
-            }
-        }
-        ASSERT_TRUE(gpu->step({&batch, 1}, 1e-2).ok());
-    }
+    expect_the_engines_log_probs(*gpu, GetParam().promised);
 }
 
 TEST_P(CudaRecipe, GoesOnFromACheckpointToTheSameBits) {
-    const auto file =
-        std::filesystem::path(testing::TempDir()) / fmt::format("nibble-recipe-{}.safetensors", GetParam().name);
-    const auto step = [&](TrainEngine& engine, uint32_t number) {
-        const TrainBatch batch = random_batch(4, recipe_seq, recipe_vocab, number);
-        engine.begin(number, 5);
-        const auto made = engine.step({&batch, 1}, 1e-3);
-        EXPECT_TRUE(made.ok()) << made.error().message();
-        return made.ok() ? made->loss : 0;
-    };
     const auto whole = trainer(4, 2), resumed = trainer(4, 2);
     ASSERT_TRUE(whole && resumed);
-    for (uint32_t i = 0; i < 3; ++i) step(*whole, i);
-    auto state = copy_state(*whole, {.step = 3});
-    ASSERT_TRUE(state.ok()) << state.error().message();
-    ASSERT_TRUE(write_state(file, *state).ok());
-    step(*resumed, 4);  // something else before
-    const auto read = read_state(file, "", *resumed);
-    std::filesystem::remove(file);
-    ASSERT_TRUE(read.ok()) << read.error().message();
-    for (uint32_t i = 3; i < 5; ++i) EXPECT_EQ(step(*whole, i), step(*resumed, i));
-    EXPECT_TRUE(all_state(*whole) == all_state(*resumed));
+    expect_a_checkpoint_goes_on(*whole, *resumed, fmt::format("recipe-{}", GetParam().name));
 }
 
 TEST_P(CudaRecipe, TheTableSaysWhatIsMultiplied) {

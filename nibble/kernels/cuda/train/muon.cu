@@ -1,6 +1,7 @@
 // Muon: momentum, the orthogonalization of its direction by five Newton-Schulz rounds, the update. A product is one
 // FP32 chain per number over the reduction, ascending; so A = X X^T is symmetric to the bit, and no result depends on
 // the launch.
+#include "kernels/cuda/train/block_sum.cuh"
 #include "kernels/cuda/train/optimizer_launch.h"
 #include "kernels/cuda/train/state_draws.cuh"
 
@@ -28,30 +29,19 @@ __global__ void __launch_bounds__(threads) direction_kernel(const __grid_constan
     }
 }
 
-__device__ double sum_of_block(double value) {
-    __shared__ double of_warp[threads / 32];
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(0xFFFFFFFFu, value, step);
-    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
-    __syncthreads();
-    double sum = 0;
-    for (const double part : of_warp) sum += part;
-    return sum;
-}
-
 // A block per section of `each` neighbours.
 __global__ void __launch_bounds__(threads) section_kernel(const float* x, int64_t count, int64_t each, double* parts) {
     const int64_t begin = blockIdx.x * each, end = min(count, begin + each);
     double sum = 0;
     for (int64_t i = begin + threadIdx.x; i < end; i += threads) sum = fma(double{x[i]}, double{x[i]}, sum);
-    sum = sum_of_block(sum);
+    sum = block_sum<threads>(sum);
     if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
 __global__ void __launch_bounds__(threads) scale_kernel(const double* parts, int count, float* scale) {
     double sum = 0;
     for (int i = static_cast<int>(threadIdx.x); i < count; i += threads) sum += parts[i];
-    sum = sum_of_block(sum);
+    sum = block_sum<threads>(sum);
     if (threadIdx.x == 0) *scale = static_cast<float>(1 / (sqrt(sum) + 1e-7));
 }
 

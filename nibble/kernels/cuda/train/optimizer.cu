@@ -1,5 +1,6 @@
 // The optimizer's step, sums of gradients, rows of the embedding.
 #include "kernels/cuda/common/elementwise.cuh"
+#include "kernels/cuda/train/block_sum.cuh"
 #include "kernels/cuda/train/train_launch.h"
 
 namespace nibble::cuda {
@@ -16,19 +17,6 @@ __global__ void add_kernel(float4* to, const float4* from, int64_t count) {
     to[i] = a;
 }
 
-// All threads of a block, in a tree.
-__device__ double block_sum(double value) {
-    __shared__ double of_warp[threads / 32];
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(0xFFFFFFFFu, value, step);
-    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
-    __syncthreads();
-    double sum = 0;
-    for (const double part : of_warp) sum += part;
-    __syncthreads();
-    return sum;
-}
-
 // A thread block per section of `each` float4.
 __global__ void __launch_bounds__(threads)
     squares_kernel(const float4* x, int64_t count, int64_t each, int first, double* parts) {
@@ -40,14 +28,14 @@ __global__ void __launch_bounds__(threads)
         sum = fma(double{v.x}, double{v.x}, sum), sum = fma(double{v.y}, double{v.y}, sum);
         sum = fma(double{v.z}, double{v.z}, sum), sum = fma(double{v.w}, double{v.w}, sum);
     }
-    sum = block_sum(sum);
+    sum = block_sum<threads>(sum);
     if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
 __global__ void __launch_bounds__(threads) squares_end_kernel(const double* parts, int count, double* out) {
     double sum = 0;
     for (int i = static_cast<int>(threadIdx.x); i < count; i += threads) sum += parts[i];
-    sum = block_sum(sum);
+    sum = block_sum<threads>(sum);
     if (threadIdx.x == 0) *out = sum;
 }
 
