@@ -222,6 +222,25 @@ TEST(Resolve, four_over_six_needs_its_search) {
               "start_multiplier 1.0, stop 1.5, step 0.5");
 }
 
+// precision: nibble_nvfp4 of `nibble train`, but for its term of rank r.
+TEST(Resolve, NibbleNvfp4HasTheFormatsOfItsTraining) {
+    auto model = small_model();
+    for (const char* p : {"up", "down", "in", "out"})
+        model.tensors.push_back(tensor(fmt::format("backbone.layers.2.mixer.{}_proj.weight", p), {128, 128}));
+    const auto plan = resolve(*load_recipe("general/ptq/nibble_nvfp4"), model.tensors, model.config,
+                              {.weights_only = true});
+    ASSERT_TRUE(plan.ok()) << plan.error().message();
+    for (const PlanEntry& e : plan->entries) {
+        const auto in = [&](std::string_view part) { return e.module.find(part) != std::string::npos; };
+        const bool mlp = in("mlp.") || in("mixer.up") || in("mixer.down");
+        const bool kept = !e.tensor.ends_with("proj.weight");
+        EXPECT_EQ(e.spec.format, kept ? Format::none : mlp ? Format::nvfp4 : Format::fp8) << e.tensor;
+        if (e.spec.format == Format::nvfp4) {
+            EXPECT_EQ(e.spec.normalization, 256) << e.tensor;
+        }
+    }
+}
+
 TEST(Resolve, groups_are_those_of_engines_and_of_model_optimizer) {
     const auto model = small_model();
     const auto group = [&](const char* recipe, std::string PlanEntry::*key, std::string_view module) {
