@@ -103,6 +103,12 @@ Result<DeviceGroup> DeviceGroup::create(const Id& id, int rank, int size, int de
     return group;
 }
 
+DeviceGroup DeviceGroup::over(Exchange exchange) {
+    DeviceGroup group;
+    group.exchange_ = std::move(exchange);
+    return group;
+}
+
 // Nothing is queued any more when a group ends, so there is nothing to finish; after a failure this ends what waits.
 void DeviceGroup::Close::operator()(void* communicator) const {
     if (communicator) nccl()->abort(communicator);
@@ -119,7 +125,7 @@ Status DeviceGroup::settle(int code, std::string_view call) {
     const auto begin = std::chrono::steady_clock::now();
     for (auto asked = begin; code == nccl_in_progress;) {
         const int answer = n.async_error(communicator_.get(), &code);
-        if (answer != nccl_success) return give_up(n.status(answer, call));
+        if (answer != nccl_success) return give_up(fail("{}: ncclCommGetAsyncError: {}", call, n.text(answer)));
         const auto now = std::chrono::steady_clock::now();
         if (code != nccl_in_progress || now - asked < std::chrono::milliseconds(200)) continue;
         asked = now;
@@ -131,6 +137,7 @@ Status DeviceGroup::settle(int code, std::string_view call) {
 }
 
 Status DeviceGroup::exchange(std::span<const Part> send, std::span<const Part> receive, const Stream& stream) {
+    if (exchange_) return exchange_(send, receive, stream);
     NIBBLE_TRY(const Nccl n, nccl());
     if (!communicator_) return fail("NCCL: given up after a failure");
     auto* queue = static_cast<cudaStream_t>(stream.handle());
@@ -152,14 +159,29 @@ Status DeviceGroup::exchange(std::span<const Part> send, std::span<const Part> r
 }
 
 Status DeviceGroup::wait(const Stream& stream) {
+    if (exchange_) return stream.synchronize();
+    auto* queue = static_cast<cudaStream_t>(stream.handle());
+    return wait_for([queue]() -> Result<bool> {
+        const cudaError_t code = cudaStreamQuery(queue);
+        if (code == cudaErrorNotReady) return false;
+        NIBBLE_CHECK(cuda_status(code, "cudaStreamQuery"));
+        return true;
+    });
+}
+
+Status DeviceGroup::wait(const Event& event) {
+    if (exchange_) return event.synchronize();
+    return wait_for([&] { return event.happened(); });
+}
+
+Status DeviceGroup::wait_for(const std::function<Result<bool>()>& done) {
     NIBBLE_TRY(const Nccl n, nccl());
     if (!communicator_) return fail("NCCL: given up after a failure");
-    auto* queue = static_cast<cudaStream_t>(stream.handle());
     const auto begin = std::chrono::steady_clock::now();
     for (auto asked = begin;;) {
-        const cudaError_t code = cudaStreamQuery(queue);
-        if (code == cudaSuccess) return Ok{};
-        if (code != cudaErrorNotReady) return give_up(cuda_status(code, "cudaStreamQuery"));
+        const Result<bool> there = done();
+        if (!there.ok()) return give_up(there.error());
+        if (*there) return Ok{};
         const auto now = std::chrono::steady_clock::now();
         if (now - asked > std::chrono::milliseconds(200)) {
             asked = now;
