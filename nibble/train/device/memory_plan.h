@@ -16,6 +16,12 @@ enum class Recompute : uint8_t {
     block,      // the inputs of blocks; the rest is computed again, block by block
 };
 
+// What is spread over GPUs. Results have the same bits.
+enum class Sharding : uint8_t {
+    states,  // masters and states (ZeRO-1); weights and gradients are whole on every GPU
+    all,     // weights and gradients too (FSDP, ZeRO-3): a block is gathered before it computes and let go behind
+};
+
 struct TrainMemoryPlan {
     int64_t micro_batch = 0;  // rows
     Recompute recompute = Recompute::none;
