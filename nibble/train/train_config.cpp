@@ -111,10 +111,15 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
         c.recompute = block ? Recompute::block : Recompute::none;
         return Ok{};
     });
-    top.map("parallel", {"shard"}, [&](YamlFields& m) {
+    top.map("parallel", {"shard", "order"}, [&](YamlFields& m) {
         m.read("shard", [&](const YamlNode& node, const std::string& key) -> Status {
             NIBBLE_TRY(const bool all, read_choice(node, key, "states", "all"));
             c.sharding = all ? Sharding::all : Sharding::states;
+            return Ok{};
+        });
+        m.read("order", [&](const YamlNode& node, const std::string& key) -> Status {
+            NIBBLE_TRY(const bool free, read_choice(node, key, "tree", "free"));
+            c.order = free ? GradientOrder::free : GradientOrder::tree;
             return Ok{};
         });
     });

@@ -10,8 +10,8 @@
 namespace nibble {
 namespace {
 
-// What is used of NCCL 2 (nccl.h, from 2.14 on): a communicator is a pointer, data type 0 is bytes.
-constexpr int nccl_success = 0, nccl_in_progress = 7, nccl_bytes = 0;
+// What is used of NCCL 2 (nccl.h, from 2.14 on): a communicator is a pointer, data type 0 is bytes, 7 FP32.
+constexpr int nccl_success = 0, nccl_in_progress = 7, nccl_bytes = 0, nccl_floats = 7, nccl_sum = 0;
 
 struct NcclId {
     char bytes[128];
@@ -32,6 +32,8 @@ struct Nccl {
     int (*abort)(void*) = nullptr;
     int (*send)(const void*, size_t, int, int, void*, cudaStream_t) = nullptr;
     int (*receive)(void*, size_t, int, int, void*, cudaStream_t) = nullptr;
+    int (*reduce)(const void*, void*, size_t, int, int, int, void*, cudaStream_t) = nullptr;
+    int (*all_reduce)(const void*, void*, size_t, int, int, void*, cudaStream_t) = nullptr;
     int (*group_start)() = nullptr;
     int (*group_end)() = nullptr;
     int (*async_error)(void*, int*) = nullptr;
@@ -60,6 +62,8 @@ Result<Nccl> load() {
     find(n.abort, "ncclCommAbort");
     find(n.send, "ncclSend");
     find(n.receive, "ncclRecv");
+    find(n.reduce, "ncclReduce");
+    find(n.all_reduce, "ncclAllReduce");
     find(n.group_start, "ncclGroupStart");
     find(n.group_end, "ncclGroupEnd");
     find(n.async_error, "ncclCommGetAsyncError");
@@ -139,20 +143,47 @@ Status DeviceGroup::settle(int code, std::string_view call) {
 Status DeviceGroup::exchange(std::span<const Part> send, std::span<const Part> receive, const Stream& stream) {
     if (exchange_) return exchange_(send, receive, stream);
     NIBBLE_TRY(const Nccl n, nccl());
-    if (!communicator_) return fail("NCCL: given up after a failure");
     auto* queue = static_cast<cudaStream_t>(stream.handle());
+    return together([&]() -> Status {
+        for (const Part& p : send)
+            if (p.bytes > 0)
+                NIBBLE_CHECK(n.status(
+                    n.send(p.data, static_cast<size_t>(p.bytes), nccl_bytes, p.rank, communicator_.get(), queue),
+                    "ncclSend"));
+        for (const Part& p : receive)
+            if (p.bytes > 0)
+                NIBBLE_CHECK(n.status(
+                    n.receive(p.data, static_cast<size_t>(p.bytes), nccl_bytes, p.rank, communicator_.get(), queue),
+                    "ncclRecv"));
+        return Ok{};
+    });
+}
+
+Status DeviceGroup::add(std::span<const Sum> sums, const Stream& stream) {
+    if (exchange_) return fail("sums in a free order are NCCL's");
+    NIBBLE_TRY(const Nccl n, nccl());
+    auto* queue = static_cast<cudaStream_t>(stream.handle());
+    return together([&]() -> Status {
+        for (const Sum& s : sums) {
+            if (s.count == 0) continue;
+            const auto count = static_cast<size_t>(s.count);
+            NIBBLE_CHECK(s.rank < 0 ? n.status(n.all_reduce(s.data, s.data, count, nccl_floats, nccl_sum,
+                                                            communicator_.get(), queue),
+                                               "ncclAllReduce")
+                                    : n.status(n.reduce(s.data, s.data, count, nccl_floats, nccl_sum, s.rank,
+                                                        communicator_.get(), queue),
+                                               "ncclReduce"));
+        }
+        return Ok{};
+    });
+}
+
+// Calls of NCCL that begin at once.
+Status DeviceGroup::together(const std::function<Status()>& calls) {
+    NIBBLE_TRY(const Nccl n, nccl());
+    if (!communicator_) return fail("NCCL: given up after a failure");
     NIBBLE_CHECK(n.status(n.group_start(), "ncclGroupStart"));
-    Status done = Ok{};
-    for (const Part& p : send)
-        if (done.ok() && p.bytes > 0)
-            done =
-                n.status(n.send(p.data, static_cast<size_t>(p.bytes), nccl_bytes, p.rank, communicator_.get(), queue),
-                         "ncclSend");
-    for (const Part& p : receive)
-        if (done.ok() && p.bytes > 0)
-            done = n.status(
-                n.receive(p.data, static_cast<size_t>(p.bytes), nccl_bytes, p.rank, communicator_.get(), queue),
-                "ncclRecv");
+    Status done = calls();
     const int ended = n.group_end();
     if (!done.ok()) return give_up(std::move(done));
     return settle(ended, "ncclGroupEnd");

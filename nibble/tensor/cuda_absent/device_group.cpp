@@ -17,6 +17,7 @@ DeviceGroup DeviceGroup::over(Exchange exchange) {
 }
 void DeviceGroup::Close::operator()(void*) const {}
 Status DeviceGroup::exchange(std::span<const Part>, std::span<const Part>, const Stream&) { return absent(); }
+Status DeviceGroup::add(std::span<const Sum>, const Stream&) { return absent(); }
 Status DeviceGroup::wait(const Stream&) { return absent(); }
 Status DeviceGroup::wait(const Event&) { return absent(); }
 

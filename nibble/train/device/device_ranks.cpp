@@ -1,7 +1,8 @@
 #include "train/device/device_ranks.h"
 
 #include "kernels/train_cuda.h"
-#include "train/device/accumulation.h"
+
+#include <array>
 
 namespace nibble {
 namespace {
@@ -15,17 +16,18 @@ int64_t DeviceRanks::bytes(const FlatLayout& flat, const FlatShards& shards, int
     return (shards.size() - 1) * (4 * (matrices + flat.vector_elements() + numbers) + 3 * DeviceArena::alignment);
 }
 
-Result<DeviceRanks> DeviceRanks::create(RankGroup* group, const FlatLayout& flat, Sharding sharding, int64_t numbers,
-                                        int device, const Link& link) {
+Result<DeviceRanks> DeviceRanks::create(RankGroup* group, const FlatLayout& flat, const Options& options, int device) {
+    const int64_t numbers = options.numbers;
     DeviceRanks ranks;
     ranks.group_ = group;
     ranks.matrix_elements_ = flat.matrix_elements;
     ranks.vector_elements_ = flat.vector_elements();
-    ranks.shards_ = FlatShards::make(flat, sharding, ranks.size());
+    ranks.shards_ = FlatShards::make(flat, options.sharding, ranks.size());
+    ranks.order_ = options.order;
     ranks.most_numbers_ = numbers;
     if (!group) return ranks;
-    if (link) {
-        NIBBLE_TRY(ranks.device_, link());
+    if (options.link) {
+        NIBBLE_TRY(ranks.device_, options.link());
     } else {
         DeviceGroup::Id id;
         if (group->rank() == 0) {
@@ -42,7 +44,7 @@ Result<DeviceRanks> DeviceRanks::create(RankGroup* group, const FlatLayout& flat
     for (int r = 0; r < ranks.size(); ++r) {
         float *matrices = nullptr, *vectors = nullptr;
         if (r != ranks.rank()) {
-            if (sharding == Sharding::states) {
+            if (options.sharding == Sharding::states) {
                 NIBBLE_TRY(matrices, ranks.memory_->allocate_array<float>(ranks.elements()));
             }
             NIBBLE_TRY(vectors, ranks.memory_->allocate_array<float>(ranks.vector_elements_));
@@ -70,7 +72,15 @@ Status DeviceRanks::add_nodes(std::vector<float*> nodes, float* to, int64_t coun
     return cuda::sum_gradients(to, nodes[0], nodes[apart], count, stream);
 }
 
+Status DeviceRanks::add_freely(std::span<const DeviceGroup::Sum> sums, const Stream& stream) {
+    return size() > 1 ? device_->add(sums, stream) : Status(Ok{});
+}
+
 Status DeviceRanks::add_vectors(float* own, float* to, const Stream& stream) {
+    if (order_ == GradientOrder::free) {
+        NIBBLE_CHECK(add_freely(std::array{DeviceGroup::Sum{-1, own, vector_elements_}}, stream));
+        return add_nodes({own}, to, vector_elements_, stream);
+    }
     std::vector<DeviceGroup::Part> send, receive;
     for (int r = 0; r < size(); ++r) {
         if (r == rank()) continue;
@@ -87,6 +97,12 @@ Status DeviceRanks::add_vectors(float* own, float* to, const Stream& stream) {
 Result<DeviceRanks::Sum> DeviceRanks::add(float* own, int present, const Stream& stream) {
     if (!group_) return Sum{own, own + matrix_elements_};
     const FlatRun& mine = shards_.runs()[static_cast<size_t>(rank())];
+    if (order_ == GradientOrder::free) {
+        std::vector<DeviceGroup::Sum> sums{{-1, own + matrix_elements_, vector_elements_}};
+        for (const FlatRun& run : shards_.runs()) sums.push_back({run.rank, own + run.begin, run.elements()});
+        NIBBLE_CHECK(add_freely(sums, stream));
+        return Sum{own + mine.begin, own + matrix_elements_};
+    }
     std::vector<DeviceGroup::Part> send, receive;
     for (const FlatRun& theirs : shards_.runs()) {
         const int r = theirs.rank;
@@ -102,10 +118,10 @@ Result<DeviceRanks::Sum> DeviceRanks::add(float* own, int present, const Stream&
     vectors[static_cast<size_t>(rank())] = own + matrix_elements_;
     matrices.resize(static_cast<size_t>(present));
     vectors.resize(static_cast<size_t>(present));
-    const Sum sum{matrices[0], vectors[0]};
-    NIBBLE_CHECK(add_nodes(std::move(matrices), matrices[0], mine.elements(), stream));
-    NIBBLE_CHECK(add_nodes(std::move(vectors), vectors[0], vector_elements_, stream));
-    return sum;
+    float *const of_matrices = matrices[0], *const of_vectors = vectors[0];
+    NIBBLE_CHECK(add_nodes(std::move(matrices), of_matrices, mine.elements(), stream));
+    NIBBLE_CHECK(add_nodes(std::move(vectors), of_vectors, vector_elements_, stream));
+    return Sum{of_matrices, of_vectors};
 }
 
 Status DeviceRanks::gather_sections(double* parts, const Stream& stream) {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "tensor/device_group.h"
+#include "train/device/accumulation.h"
 #include "train/device/flat_shards.h"
 #include "train/device/piece_run.h"
 #include "train/train_ranks.h"
@@ -22,11 +23,16 @@ class DeviceRanks {
 public:
     // What other than NCCL hands bytes from GPU to GPU (for tests).
     using Link = std::function<Result<DeviceGroup>()>;
-    // Device memory of buffers for what other ranks send, of the rank that keeps most. numbers: of others() at most.
+    // Device memory of buffers for what other ranks send, of the rank that keeps most. numbers: of others().
     static int64_t bytes(const FlatLayout& flat, const FlatShards& shards, int64_t numbers);
+    struct Options {
+        Sharding sharding = Sharding::states;
+        GradientOrder order = GradientOrder::tree;
+        int64_t numbers = 0;  // of others(), at most
+        Link link;            // null: NCCL
+    };
     // group null: one process, and nothing is handed to anybody. All ranks together.
-    static Result<DeviceRanks> create(RankGroup* group, const FlatLayout& flat, Sharding sharding, int64_t numbers,
-                                      int device, const Link& link = {});
+    static Result<DeviceRanks> create(RankGroup* group, const FlatLayout& flat, const Options& options, int device);
     int rank() const { return group_ ? group_->rank() : 0; }
     int size() const { return group_ ? group_->size() : 1; }
     RankGroup* group() const { return group_; }
@@ -45,6 +51,9 @@ public:
     };
     // Sharding::states. `own` (flat): this rank's; its memory is written. Only the first `present` ranks have one.
     Result<Sum> add(float* own, int present, const Stream& stream);
+    GradientOrder order() const { return order_; }
+    // GradientOrder::free. As DeviceGroup's; one process has nothing to add.
+    Status add_freely(std::span<const DeviceGroup::Sum> sums, const Stream& stream);
     // Sums of one array of each rank, in the tree's order, into `to`; their memory is written, too.
     static Status add_nodes(std::vector<float*> nodes, float* to, int64_t count, const Stream& stream);
     // The same of vectors: `own` of this rank.
@@ -72,6 +81,7 @@ private:
     std::optional<DeviceGroup> device_;
     std::optional<DeviceArena> memory_;
     FlatShards shards_;
+    GradientOrder order_ = GradientOrder::tree;
     int64_t matrix_elements_ = 0, vector_elements_ = 0;
     std::vector<float*> matrices_, vectors_;  // from other ranks; null at the own place
     float* numbers_ = nullptr;                // [size - 1, most_numbers_]

@@ -66,9 +66,8 @@ Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create(std::shared_ptr<Par
 }
 
 Status DeviceTrainer::allocate() {
-    const int64_t numbers = weights_.recipe().delayed();
-    NIBBLE_TRY(ranks_, DeviceRanks::create(options_.train.ranks, weights_.flat(), options_.sharding, numbers,
-                                           device_.index, options_.link));
+    const DeviceRanks::Options among{options_.sharding, options_.order, weights_.recipe().delayed(), options_.link};
+    NIBBLE_TRY(ranks_, DeviceRanks::create(options_.train.ranks, weights_.flat(), among, device_.index));
     const int size = ranks_->size();
     NIBBLE_CHECK(DeviceOptimizer::check(options_.train.optimizer, size));
     NIBBLE_CHECK(check_sharding());
@@ -323,7 +322,8 @@ Result<TrainStep> DeviceTrainer::step(std::span<const TrainBatch> batches, doubl
 
 Result<TrainStep> DeviceTrainer::step(std::span<const TrainBatch> batches, const RowObjective& objective,
                                       double learning_rate) {
-    if (units_) return fail("parallel.shard: all is not built for losses by row; use shard: states");
+    if (units_ || options_.order == GradientOrder::free)
+        return fail("losses by row want parallel.shard: states and parallel.order: tree");
     NIBBLE_TRY(const TrainStep step, run(batches, &objective));
     return conclude(step, batches, &objective, learning_rate);
 }

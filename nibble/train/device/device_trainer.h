@@ -32,6 +32,7 @@ struct DeviceTrainerOptions {
     // that of `train`.
     std::shared_ptr<const Checkpoint> teacher;
     Sharding sharding = Sharding::states;
+    GradientOrder order = GradientOrder::tree;
     DeviceRanks::Link link;  // instead of NCCL, between ranks
 };
 

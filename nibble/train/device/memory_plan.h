@@ -22,6 +22,12 @@ enum class Sharding : uint8_t {
     all,     // weights and gradients too (FSDP, ZeRO-3): a block is gathered before it computes and let go behind
 };
 
+// How gradients of several GPUs are added.
+enum class GradientOrder : uint8_t {
+    tree,  // in the order of the tree over all micro-batches: one GPU's bits
+    free,  // by NCCL, in an order of its own: what the tree costs shows beside it
+};
+
 struct TrainMemoryPlan {
     int64_t micro_batch = 0;  // rows
     Recompute recompute = Recompute::none;

@@ -151,6 +151,25 @@ Status ShardedUnits::reduce(size_t part) {
     NIBBLE_CHECK(slot.free->make_wait(stream_));
     NIBBLE_CHECK(mark("add part", static_cast<int64_t>(part)));
     float* const first = slot.gradient - weights_.parts()[part].at;
+    const bool tree = ranks_.order() == GradientOrder::tree;
+    NIBBLE_CHECK(tree ? exchange_gradient(part, first) : add_freely(part, first));
+    int64_t own = 0;
+    for (const FlatRun& run : runs_[part]) {
+        if (run.rank != ranks_.rank()) continue;
+        std::vector<float*> nodes{first + run.begin};
+        if (tree) {
+            nodes.clear();
+            for (float* from : received_) nodes.push_back(from ? from + own : first + run.begin);
+        }
+        NIBBLE_CHECK(DeviceRanks::add_nodes(std::move(nodes), target_ + run.local, run.elements(), stream_));
+        own += run.elements();
+    }
+    NIBBLE_CHECK(mark(""));
+    return slot.sent->record(stream_);
+}
+
+// `first`: of the flat arrays' gradient. To every rank what it keeps of the part.
+Status ShardedUnits::exchange_gradient(size_t part, float* first) {
     std::vector<DeviceGroup::Part> send, receive;
     int64_t own = 0;
     for (const FlatRun& run : runs_[part]) {
@@ -163,17 +182,13 @@ Status ShardedUnits::reduce(size_t part) {
             if (r != ranks_.rank()) receive.push_back({r, unit_bytes(received_[static_cast<size_t>(r)] + own), bytes});
         own += run.elements();
     }
-    NIBBLE_CHECK(ranks_.exchange(send, receive, stream_));
-    own = 0;
-    for (const FlatRun& run : runs_[part]) {
-        if (run.rank != ranks_.rank()) continue;
-        std::vector<float*> nodes;
-        for (float* from : received_) nodes.push_back(from ? from + own : first + run.begin);
-        NIBBLE_CHECK(DeviceRanks::add_nodes(std::move(nodes), target_ + run.local, run.elements(), stream_));
-        own += run.elements();
-    }
-    NIBBLE_CHECK(mark(""));
-    return slot.sent->record(stream_);
+    return ranks_.exchange(send, receive, stream_);
+}
+
+Status ShardedUnits::add_freely(size_t part, float* first) {
+    std::vector<DeviceGroup::Sum> sums;
+    for (const FlatRun& run : runs_[part]) sums.push_back({run.rank, first + run.begin, run.elements()});
+    return ranks_.add_freely(sums, stream_);
 }
 
 Status ShardedUnits::reduce_vectors() {

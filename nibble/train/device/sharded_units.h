@@ -57,6 +57,8 @@ private:
     }
     static int64_t most_received(const TrainWeights& weights, const FlatShards& shards);
     Status gather(size_t part, bool back);
+    Status exchange_gradient(size_t part, float* first);
+    Status add_freely(size_t part, float* first);
 
     const TrainWeights& weights_;
     DeviceRanks& ranks_;

@@ -14,55 +14,49 @@ int64_t at_least(int64_t bytes) { return std::max(bytes, DeviceArena::alignment)
 
 }  // namespace
 
-int64_t TrainWeights::slot_bytes() const {
-    std::array<int64_t, 3> published{}, operands{}, copies{};
+// Of the largest part that has its turn there.
+std::array<TrainWeights::SlotSizes, 3> TrainWeights::slot_sizes() const {
+    std::array<SlotSizes, 3> most;
     for (size_t part = 0; part < flat_parts_.size(); ++part) {
-        const size_t slot = slot_of(part);
-        published[slot] = std::max(published[slot], 2 * flat_parts_[part].count);
-        operands[slot] = std::max(operands[slot], part_operands_[part]);
-        if (slot < 2) copies[slot] = std::max(copies[slot], recipe_->copy_bytes(part - 1));
+        SlotSizes& slot = most[slot_of(part)];
+        slot.published = std::max(slot.published, 2 * flat_parts_[part].count);
+        slot.operands = std::max(slot.operands, part_operands_[part]);
+        if (slot_of(part) < 2) slot.copies = std::max(slot.copies, recipe_->copy_bytes(part - 1));
     }
+    return most;
+}
+
+int64_t TrainWeights::slot_bytes() const {
     int64_t sum = vector_bytes_ + recipe_->kept_bytes() + (scales() ? 2 * flat_.embedding.elements() : 0);
-    for (size_t s = 0; s < 3; ++s)
-        sum += slot_whole(published[s]) + operands[s] + copies[s] + DeviceWeights::staging_bytes;
+    for (const SlotSizes& s : slot_sizes())
+        sum += slot_whole(s.published) + s.operands + s.copies + DeviceWeights::staging_bytes;
     return sum;
 }
 
 Status TrainWeights::load_slots(const DeviceInfo& device, const Stream& stream) {
-    int64_t published = 0;
-    std::array<int64_t, 3> most{};
-    for (size_t part = 0; part < flat_parts_.size(); ++part)
-        most[slot_of(part)] = std::max(most[slot_of(part)], 2 * flat_parts_[part].count);
-    for (const int64_t bytes : most) published += slot_whole(bytes);
-    if (scales()) published += slot_whole(2 * flat_.embedding.elements());
+    const std::array<SlotSizes, 3> sizes = slot_sizes();
+    int64_t published = scales() ? slot_whole(2 * flat_.embedding.elements()) : 0;
+    for (const SlotSizes& s : sizes) published += slot_whole(s.published);
     NIBBLE_TRY(gathered_, DeviceArena::create(device.index, published));
-    for (size_t s = 0; s < 3; ++s) {
-        NIBBLE_TRY(slots_[s].published, gathered_->allocate(most[s]));
-    }
     if (scales()) {
         NIBBLE_TRY(scaled_, gathered_->allocate(2 * flat_.embedding.elements()));
     }
     NIBBLE_TRY(engine_vectors_, DeviceArena::create(device.index, at_least(vector_bytes_)));
     std::vector<DeviceWeights> loaders;
-    for (size_t s = 0; s < 3; ++s) {
+    for (size_t s = 0; s < slots_.size(); ++s) {
         Slot& slot = slots_[s];
-        int64_t operands = 0, copies = 0;
-        for (size_t part = 0; part < flat_parts_.size(); ++part) {
-            if (slot_of(part) != s) continue;
-            operands = std::max(operands, part_operands_[part]);
-            if (s < 2) copies = std::max(copies, recipe_->copy_bytes(part - 1));
-        }
-        NIBBLE_TRY(slot.operands, DeviceArena::create(device.index, operands + DeviceWeights::staging_bytes));
-        NIBBLE_TRY(slot.copies, DeviceArena::create(device.index, at_least(copies)));
-        NIBBLE_TRY(slot.first_operand, slot.operands->allocate(operands));
-        NIBBLE_TRY(slot.first_copy, slot.copies->allocate(copies));
+        NIBBLE_TRY(slot.published, gathered_->allocate(sizes[s].published));
+        NIBBLE_TRY(slot.operands, DeviceArena::create(device.index, sizes[s].operands + DeviceWeights::staging_bytes));
+        NIBBLE_TRY(slot.copies, DeviceArena::create(device.index, at_least(sizes[s].copies)));
+        NIBBLE_TRY(slot.first_operand, slot.operands->allocate(sizes[s].operands));
+        NIBBLE_TRY(slot.first_copy, slot.copies->allocate(sizes[s].copies));
         slot.operands->release(0);
         NIBBLE_TRY(DeviceWeights loader, DeviceWeights::loader(*parameters_, *slot.operands, stream));
         loader.keep_vectors_in(*engine_vectors_);
         loaders.push_back(std::move(loader));
     }
     NIBBLE_CHECK(recipe_->load(device, stream, [&](size_t block) {
-        DeviceArena& arena = *slots_[block % 2].copies;
+        DeviceArena& arena = *slots_[slot_of(1 + block)].copies;
         arena.release(0);
         return &arena;
     }));

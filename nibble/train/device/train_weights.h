@@ -136,6 +136,10 @@ private:
     int64_t local(int64_t at) const;
     // weights(part): what loads the matrices of a part.
     Status make_parts(const std::function<DeviceWeights*(size_t part)>& weights);
+    struct SlotSizes {
+        int64_t published = 0, operands = 0, copies = 0;
+    };
+    std::array<SlotSizes, 3> slot_sizes() const;
     Status load_slots(const DeviceInfo& device, const Stream& stream);
     int64_t state_element() const { return narrow_ ? 2 : 4; }
     // Bytes of every parameter in `to`, which have their sizes; `each`: of an element.
