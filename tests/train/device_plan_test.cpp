@@ -5,6 +5,7 @@
 #include "train/device/memory_plan.h"
 #include "train/device/micro_batch.h"
 #include "train/device/piece_run.h"
+#include "train/device/sharded_units.h"
 #include "train/device/train_weights.h"
 #include "train/small_trainer.h"
 #include "train/tiny_families.h"
@@ -312,6 +313,32 @@ TEST(FlatShards, ShareOutEveryMatrixOnce) {
                     for (const int64_t some : of_rank) EXPECT_LE(some, part.count / size + 2 * each) << family;
                 }
             }
+}
+
+// Beside its share a GPU has two blocks in hand, whatever the model has.
+TEST(ShardedWeights, TakeAShareAndTwoBlocks) {
+    ThreadPool pool(1);
+    const auto planned = [&](int layers) {
+        Json config = small_llama();
+        config.update({{"hidden_size", 128}, {"intermediate_size", 256}, {"num_hidden_layers", layers}});
+        const auto parameters = small_parameters(pool, DType::bf16, config);
+        const auto model = model_config(*parameters);
+        EXPECT_TRUE(model.ok());
+        auto weights = TrainWeights::plan(parameters, *model, {.recipe = TrainRecipe::fp8_block}, 1, pool);
+        EXPECT_TRUE(weights.ok()) << weights.error().message();
+        return *std::move(weights);
+    };
+    const TrainWeights few = planned(3), many = planned(11);
+    const int64_t block = many.parts()[1].count;
+    EXPECT_LT(many.slot_bytes() - few.slot_bytes(), block);  // vectors and scales
+    EXPECT_GT(many.operand_bytes() - few.operand_bytes(), 8 * 2 * block);
+    const FlatShards one = FlatShards::make(many.flat(), Sharding::all, 1);
+    const int64_t vectors = 4 * many.flat().vector_elements(), all = many.shard_bytes(one, 0) - vectors;
+    for (const int size : {2, 4}) {
+        const FlatShards shards = FlatShards::make(many.flat(), Sharding::all, size);
+        EXPECT_LT(many.shard_bytes(shards, shards.largest()) - vectors, all / size + all / 8) << size;
+        EXPECT_LT(ShardedUnits::bytes(many, shards), all) << size;
+    }
 }
 
 TEST(FlatShards, NameTheGapsBetweenMatrices) {

@@ -69,6 +69,9 @@ Result<std::unique_ptr<ShardedUnits>> ShardedUnits::create(const TrainWeights& w
         }
         units->received_.push_back(from);
     }
+    for (std::optional<Event>& event : units->left_) {
+        NIBBLE_TRY(event, Event::create_sleeping());
+    }
     for (std::optional<Event>* event : {&units->changed_, &units->written_, &units->vectors_sent_, &units->joined_}) {
         NIBBLE_TRY(*event, Event::create_sleeping());
     }
@@ -117,6 +120,7 @@ Status ShardedUnits::gather(size_t part, bool back) {
 }
 
 Status ShardedUnits::enter(size_t part, bool back) {
+    if (ranks_.size() > 1) NIBBLE_CHECK(ranks_.wait(*left_[leaves_ % left_.size()]));
     NIBBLE_CHECK(gather(part, back));
     NIBBLE_CHECK(slots_[weights_.slot_of(part)].ready->make_wait(compute_));
     const size_t blocks = weights_.flat().units.size();
@@ -128,6 +132,7 @@ Status ShardedUnits::enter(size_t part, bool back) {
 
 Status ShardedUnits::leave(size_t part, bool back) {
     NIBBLE_CHECK(slots_[weights_.slot_of(part)].free->record(compute_));
+    NIBBLE_CHECK(left_[leaves_++ % left_.size()]->record(compute_));
     // Of the embedding and the head nobody waits for the place.
     return back && part >= 3 && part <= weights_.flat().units.size() ? gather(part - 2, true) : Status(Ok{});
 }

@@ -45,8 +45,6 @@ public:
     Status add(float* target, const float* other);
     // What the compute stream does from here on sees all sums.
     Status join();
-    // The caller waits, as long as the other ranks live.
-    Status wait(const Event& event) { return ranks_.wait(event); }
 
 private:
     ShardedUnits(const TrainWeights& weights, DeviceRanks& ranks, DeviceTrace& trace, const Stream& compute,
@@ -79,6 +77,9 @@ private:
     float* vectors_ = nullptr;
     float* target_ = nullptr;
     int64_t version_ = -1;
+    // Of the last parts that were left: the host is no further ahead, where it would wait for GPUs that may be gone.
+    std::array<std::optional<Event>, 4> left_;
+    size_t leaves_ = 0;
     std::optional<Event> changed_, written_, vectors_sent_, joined_;
 };
 

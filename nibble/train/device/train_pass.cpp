@@ -119,7 +119,7 @@ Status TrainPass::prepare(const MicroBatch& m) {
         return fail("a micro-batch of {} x {} tokens; {} x {} were planned", m.rows, m.batch->seq, shape_.rows,
                     shape_.seq);
     NIBBLE_CHECK(use_device(device_.index));
-    NIBBLE_CHECK(wait(copied_.before()));
+    NIBBLE_CHECK(copied_.before());
     tokens_ = m.tokens();
     weights_.recipe().begin_rows(m.first_row, m.batch->seq);
     if (cache_) cache_->begin_rows(m.first_row, m.rows, m.batch->seq);
@@ -163,7 +163,7 @@ Status TrainPass::prepare(const MicroBatch& m) {
 
 Status TrainPass::set_slopes(std::span<const float> slopes) {
     if (std::ssize(slopes) != tokens_) return fail("{} slopes of {} tokens", slopes.size(), tokens_);
-    NIBBLE_CHECK(wait(slopes_copied_.before()));
+    NIBBLE_CHECK(slopes_copied_.before());
     slope_upload_.clear();
     slopes_ = slope_upload_.add(slopes);
     NIBBLE_CHECK(slope_upload_.send(device_.index, stream_));

@@ -25,10 +25,10 @@ namespace nibble {
 // Copies from host memory that is used in turns: before the third, the first must have arrived.
 class CopyGuard {
 public:
-    // What must have happened; null: nothing.
-    const Event* before() const {
-        const auto& event = events_[count_ % 2];
-        return event ? &*event : nullptr;
+    Status before() {
+        auto& event = events_[count_ % 2];
+        if (event) return event->synchronize();
+        return Ok{};
     }
     Status after(const Stream& stream) {
         auto& event = events_[count_++ % 2];
@@ -123,11 +123,6 @@ private:
     }
     Status mark(std::string_view name, int64_t number = -1) {
         return trace_.mark(DeviceTrace::compute, name, number, stream_);
-    }
-    // The stream may wait for other GPUs, which may be gone.
-    Status wait(const Event* event) {
-        if (!event) return Ok{};
-        return units_ ? units_->wait(*event) : event->synchronize();
     }
     TrainWork work_of(DeviceStep& step, size_t part, float* of_vectors = nullptr);
     TrainWork work_of(size_t block, bool back, float* of_vectors = nullptr);
