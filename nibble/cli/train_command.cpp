@@ -36,7 +36,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct TrainFlags {
-    std::string config, shape, precision, device = "cpu", kernels, output, command_line, profile;
+    std::string config, shape, precision, device = "cpu", kernels, output, command_line, profile, shard, order;
     std::optional<int64_t> steps, batch, seq, layers;
     std::vector<std::string> compare;
     bool synthetic = false, resume = false, quiet = false, json = false, check_forward = false;
@@ -59,6 +59,8 @@ Result<TrainConfig> train_config(const TrainFlags& flags) {
     if (flags.layers) c.layers = *flags.layers;
     if (!flags.output.empty()) c.output = flags.output;
     c.resume |= flags.resume;
+    if (!flags.shard.empty()) c.sharding = flags.shard == "all" ? Sharding::all : Sharding::states;
+    if (!flags.order.empty()) c.order = flags.order == "free" ? GradientOrder::free : GradientOrder::tree;
     if (!flags.precision.empty()) {
         NIBBLE_TRY(c.precision, train_precision_from_name(flags.precision).within("--precision"));
     }
@@ -288,7 +290,9 @@ Result<std::unique_ptr<TrainEngine>> make_trainer(const TrainConfig& c, const Tr
                                                    .seq = c.sequence,
                                                    .micro_batch = c.micro_batch,
                                                    .recompute = c.recompute,
-                                                   .teacher = std::move(teacher)},
+                                                   .teacher = std::move(teacher),
+                                                   .sharding = c.sharding,
+                                                   .order = c.order},
                                                   pool));
     } else {
         NIBBLE_TRY(trainer, Trainer::create(std::move(parameters), options, pool));
@@ -385,11 +389,16 @@ Result<Outcome> run_train(TrainFlags flags) {
     NIBBLE_TRY(DeviceChoice device, parse_device(flags.device));
     NIBBLE_TRY(const TrainConfig config, train_config(flags));
     NIBBLE_TRY(const RankPlace place, rank_place());
+    if (!device.cuda && (config.sharding == Sharding::all || config.order == GradientOrder::free))
+        return fail("parallel.{} is for GPUs; use --device cuda",
+                    config.sharding == Sharding::all ? "shard: all" : "order: free");
     if (device.cuda) NIBBLE_CHECK(check_device_precision(config.precision));
     if (device.cuda) NIBBLE_CHECK(choose_rank_device(flags.ranks, place, device));
     if (place.rank == 0) NIBBLE_CHECK(check_output(config));
+    const std::string among = fmt::format("\nparallel {} {}", config.sharding == Sharding::all ? "all" : "states",
+                                          config.order == GradientOrder::free ? "free" : "tree");
     NIBBLE_TRY(const JobRanks ranks,
-               JobRanks::join(flags.ranks, {.identity = version_text() + "\n" + train_identity(config)}));
+               JobRanks::join(flags.ranks, {.identity = version_text() + "\n" + train_identity(config) + among}));
     auto outcome = train(config, flags, device, ranks);
     if (ranks.first()) return outcome;
     return std::move(outcome).within(fmt::format("rank {}", ranks.rank()));
@@ -429,6 +438,14 @@ void add_train(CLI::App& app, RunCommand& run) {
                 "so many processes deal the rows of a step, on GPUs one each; default: what mpirun or srun started")
             ->check(CLI::Range(1, 4096));
     command->add_option("--gpus", flags->gpus, "the same on so many GPUs")->check(CLI::Range(1, 4096))->excludes(ranks);
+    command
+        ->add_option("--shard", flags->shard,
+                     "what several GPUs share out: states, or all (weights and gradients, too); overrides the config")
+        ->check(CLI::IsMember({"states", "all"}));
+    command
+        ->add_option("--order", flags->order,
+                     "how several GPUs add gradients: tree (the bits of one), or free (NCCL's); overrides the config")
+        ->check(CLI::IsMember({"tree", "free"}));
     command->add_option("--profile", flags->profile,
                         "what the third to fifth step spend their time on, a Chrome trace");
     add_device_flag(*command, flags->device);

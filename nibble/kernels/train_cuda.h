@@ -96,6 +96,8 @@ Status add_one(float* x, int64_t count, const Stream& stream);
 
 // to += from
 Status add_gradient(float* to, const float* from, int64_t count, const Stream& stream);
+// to = a + b; `to` may be one of them.
+Status sum_gradients(float* to, const float* a, const float* b, int64_t count, const Stream& stream);
 // Sums of squares in FP64, in an order that the number of elements alone decides: those of `square_sections` sections
 // of section_elements(count) neighbours each, some of which may be another GPU's, then the sum of all sections'.
 inline constexpr int square_sections = 1056;

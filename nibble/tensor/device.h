@@ -54,7 +54,8 @@ Status use_device(int device);
 // An ordered queue of work on one device.
 class Stream {
 public:
-    static Result<Stream> create(int device);
+    enum class Priority : uint8_t { normal, high };  // high: its kernels are the next to start where there is room
+    static Result<Stream> create(int device, Priority priority = Priority::normal);
 
     void* handle() const { return handle_.get(); }  // cudaStream_t
     int device() const { return handle_.get_deleter().device; }
@@ -77,7 +78,8 @@ public:
     // For waiting only: the thread that synchronizes sleeps instead of watching, and no time is kept.
     static Result<Event> create_sleeping();
     Status record(const Stream& stream);
-    Status synchronize() const;              // waits
+    Status synchronize() const;  // waits
+    Result<bool> happened() const;
     Status make_wait(const Stream& stream);  // `stream` waits for the event, the caller does not
     // Milliseconds from `begin` to this event; both must have happened.
     Result<float> since(const Event& begin) const;

@@ -29,10 +29,22 @@ public:
         std::byte* data = nullptr;
         int64_t bytes = 0;
     };
+    // What takes NCCL's place in exchange(); wait() then waits for the stream alone.
+    using Exchange =
+        std::function<Status(std::span<const Part> send, std::span<const Part> receive, const Stream& stream)>;
+    static DeviceGroup over(Exchange exchange);
     // All of it at once; what one rank sends to another, that one receives with as many bytes.
     Status exchange(std::span<const Part> send, std::span<const Part> receive, const Stream& stream);
+    struct Sum {
+        int rank = -1;  // who gets it; -1: all
+        float* data = nullptr;
+        int64_t count = 0;
+    };
+    // What the ranks have there, added by NCCL in an order of its own, in its place. Others are left with anything.
+    Status add(std::span<const Sum> sums, const Stream& stream);
     // Until the stream has done what was queued, for at most `patience`. After an error nothing more can be exchanged.
     Status wait(const Stream& stream);
+    Status wait(const Event& event);  // the same of a point in it
 
     static constexpr std::chrono::minutes patience{30};
 
@@ -40,11 +52,14 @@ private:
     struct Close {
         void operator()(void* communicator) const;
     };
+    Status together(const std::function<Status()>& calls);
+    Status wait_for(const std::function<Result<bool>()>& done);
     Status settle(int code, std::string_view call);
     Status give_up(Status why);
 
     std::unique_ptr<void, Close> communicator_;  // ncclComm_t
     Alive alive_;
+    Exchange exchange_;
 };
 
 }  // namespace nibble

@@ -82,12 +82,12 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
     NIBBLE_TRY(const auto documents, parse_yaml(yaml, file));
     if (documents.size() != 1 || !documents[0].is_map()) return fail("{}: a config is one map of keys", file);
     const YamlNode& root = documents[0];
-    NIBBLE_CHECK(check_keys(
-        root, "the config",
-        {"model",  "random_start",   "shape",       "layers",    "tokenizer", "output",   "resume",    "seed",
-         "steps",  "batch",          "sequence",    "data",      "optimizer", "schedule", "precision", "validation",
-         "saving", "skip_nonfinite", "micro_batch", "recompute", "teacher",   "export",   "lora",      "quality",
-         "fork"}));
+    NIBBLE_CHECK(
+        check_keys(root, "the config",
+                   {"model",     "random_start", "shape",   "layers",         "tokenizer",   "output",    "resume",
+                    "seed",      "steps",        "batch",   "sequence",       "data",        "optimizer", "schedule",
+                    "precision", "validation",   "saving",  "skip_nonfinite", "micro_batch", "recompute", "teacher",
+                    "export",    "lora",         "quality", "fork",           "parallel"}));
     TrainConfig c;
     YamlFields top(root, "");
     top.path("model", c.model);
@@ -110,6 +110,18 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
         NIBBLE_TRY(const bool block, read_choice(node, key, "none", "block"));
         c.recompute = block ? Recompute::block : Recompute::none;
         return Ok{};
+    });
+    top.map("parallel", {"shard", "order"}, [&](YamlFields& m) {
+        m.read("shard", [&](const YamlNode& node, const std::string& key) -> Status {
+            NIBBLE_TRY(const bool all, read_choice(node, key, "states", "all"));
+            c.sharding = all ? Sharding::all : Sharding::states;
+            return Ok{};
+        });
+        m.read("order", [&](const YamlNode& node, const std::string& key) -> Status {
+            NIBBLE_TRY(const bool free, read_choice(node, key, "tree", "free"));
+            c.order = free ? GradientOrder::free : GradientOrder::tree;
+            return Ok{};
+        });
     });
     top.map("data", {"folder", "text", "synthetic", "cut_documents", "validation"}, [&](YamlFields& m) {
         m.path("folder", c.data.folder);

@@ -100,6 +100,8 @@ struct TrainConfig {
     Format export_format = Format::none;         // of a second export, in the codes of the training forward
     int64_t micro_batch = 0;                     // on a GPU: rows that go forward and back together; 0: what fits
     Recompute recompute = Recompute::automatic;  // on a GPU
+    Sharding sharding = Sharding::states;        // of several GPUs
+    GradientOrder order = GradientOrder::tree;   // of their gradients
     bool skip_nonfinite = false;  // false: a loss or gradient that is not finite ends the run; true: it is skipped
 };
 

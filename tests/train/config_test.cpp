@@ -39,6 +39,7 @@ validation: {every: 50, batches: 3}
 saving: {every: 100, keep: 5, keep_every: 500}
 teacher: {folder: big, cross_entropy: 0.25}
 export: {format: nvfp4}
+parallel: {shard: all, order: free}
 )",
                                       "c.yaml");
     ASSERT_TRUE(c.ok()) << c.error().message();
@@ -53,6 +54,8 @@ export: {format: nvfp4}
     EXPECT_EQ(c->data.folder, "shards");
     EXPECT_EQ(c->teacher.folder, "big");
     EXPECT_EQ(c->export_format, Format::nvfp4);
+    EXPECT_EQ(c->sharding, Sharding::all);
+    EXPECT_EQ(c->order, GradientOrder::free);
     EXPECT_EQ(c->teacher.cross_entropy, 0.25);
     EXPECT_FALSE(c->data.cut_documents);
     EXPECT_EQ(c->data.validation, "held");
@@ -121,6 +124,10 @@ TEST(TrainConfigFile, SaysWhatIsWrong) {
     EXPECT_EQ(config_error("model: m\n"), "c.yaml: give one of data.folder, data.text and data.synthetic");
     EXPECT_EQ(config_error(ok + "layers: 2\n"), "c.yaml: 'layers' belongs to 'shape'");
     EXPECT_EQ(config_error(ok + "steps: 5\nschedule: {warmup: 6}\n"), "c.yaml: 6 steps of warm-up in 5 steps");
+    EXPECT_EQ(config_error(ok + "parallel: {shard: weights}\n"),
+              "c.yaml:3: parallel.shard must be states or all, not 'weights'");
+    EXPECT_EQ(config_error(ok + "parallel: {order: any}\n"),
+              "c.yaml:3: parallel.order must be tree or free, not 'any'");
     EXPECT_NE(config_error(ok + "gpus: 2\n").find("c.yaml:3: the config has no key 'gpus'"), std::string::npos);
     EXPECT_NE(config_error(ok + "optimizer: {momentums: 1}\n").find("no key 'momentums'"), std::string::npos);
     EXPECT_EQ(config_error(ok + "optimizer: {kind: sgd}\n"),

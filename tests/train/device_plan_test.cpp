@@ -1,15 +1,17 @@
 // What a GPU trainer plans on the host: places of parameters, order of sums, memory.
 #include "train/device/accumulation.h"
 #include "train/device/device_recipe.h"
-#include "train/device/flat_layout.h"
+#include "train/device/flat_shards.h"
 #include "train/device/memory_plan.h"
 #include "train/device/micro_batch.h"
 #include "train/device/piece_run.h"
+#include "train/device/sharded_units.h"
 #include "train/device/train_weights.h"
 #include "train/small_trainer.h"
 #include "train/tiny_families.h"
 
 #include "checkpoint/random_checkpoint.h"
+#include "kernels/train_cuda.h"
 
 #include <gmock/gmock.h>
 
@@ -109,6 +111,71 @@ TEST(AccumulationPlan, EqualsTheTreeOfRows) {
     }
 }
 
+// Every rank adds what it computes, then ranks are added: by runs (Sharding::states), or what is computed side by side
+// first (Sharding::all). The sum as text is that of one rank.
+std::string sum_of_ranks(int64_t pieces, int size, Sharding sharding) {
+    const auto owner = deal_pieces(pieces, size, sharding);
+    if (!owner.ok()) return owner.error().message();
+    std::vector<std::vector<std::string>> own(static_cast<size_t>(size));
+    for (size_t p = 0; p < owner->size(); ++p) own[static_cast<size_t>((*owner)[p])].push_back(std::to_string(p));
+    const auto tree = [](std::vector<std::string> leaves) {
+        const AccumulationPlan plan = AccumulationPlan::make(std::ssize(leaves));
+        std::vector<std::string> buffers(static_cast<size_t>(plan.buffers));
+        const auto add = [&](std::pair<int, int> a) {
+            auto& to = buffers[static_cast<size_t>(a.first)];
+            to = "(" + to + "+" + buffers[static_cast<size_t>(a.second)] + ")";
+        };
+        for (size_t i = 0; i < leaves.size(); ++i) {
+            buffers[static_cast<size_t>(plan.pieces[i].target)] = leaves[i];
+            for (const auto& a : plan.pieces[i].adds) add(a);
+        }
+        for (const auto& a : plan.last) add(a);
+        return buffers[static_cast<size_t>(plan.result)];
+    };
+    const auto of_ranks = [](std::vector<std::string> nodes) {  // DeviceRanks::add_nodes()
+        for (size_t apart = 1; apart < nodes.size(); apart *= 2)
+            for (size_t i = 0; i + apart < nodes.size(); i += 2 * apart)
+                nodes[i] = "(" + nodes[i] + "+" + nodes[i + apart] + ")";
+        return nodes[0];
+    };
+    std::vector<std::string> level;
+    if (sharding == Sharding::states) {
+        for (const auto& some : own) level.push_back(tree(some));
+        return of_ranks(level);
+    }
+    for (size_t turn = 0; turn < own[0].size(); ++turn) {
+        std::vector<std::string> side_by_side;
+        for (const auto& some : own) side_by_side.push_back(some[turn]);
+        level.push_back(of_ranks(side_by_side));
+    }
+    return tree(level);
+}
+
+TEST(DealtPieces, AreAddedAsOneRankAddsThem) {
+    for (const Sharding sharding : {Sharding::states, Sharding::all})
+        for (int size = 1; size <= 8; ++size)
+            for (int64_t pieces = 1; pieces <= 40; ++pieces) {
+                if (!deal_pieces(pieces, size, sharding).ok()) continue;
+                EXPECT_EQ(sum_of_ranks(pieces, size, sharding), sum_of(pieces)) << pieces << " of " << size;
+            }
+}
+
+TEST(DealtPieces, AreRefusedWhereSumsAreNoNodes) {
+    struct Row {
+        int64_t pieces;
+        int size;
+        bool states, all;  // dealt
+    };
+    for (const Row& row :
+         {Row{4, 2, true, true}, Row{6, 2, false, true}, Row{3, 2, false, false}, Row{3, 3, true, true},
+          Row{6, 3, true, false}, Row{12, 4, false, true}, Row{1, 2, false, false}, Row{7, 1, true, true}}) {
+        EXPECT_EQ(deal_pieces(row.pieces, row.size, Sharding::states).ok(), row.states) << row.pieces << row.size;
+        EXPECT_EQ(deal_pieces(row.pieces, row.size, Sharding::all).ok(), row.all) << row.pieces << row.size;
+    }
+    EXPECT_THAT(deal_pieces(6, 3, Sharding::all).error().message(),
+                HasSubstr("6 micro-batches cannot be dealt to 3 ranks"));
+}
+
 Result<FlatLayout> layout_of(const Checkpoint& checkpoint, std::shared_ptr<Parameters>& parameters, ThreadPool& pool) {
     NIBBLE_TRY(parameters, Parameters::copy(checkpoint, DType::bf16, pool));
     NIBBLE_TRY(const ModelConfig model, model_config(*parameters));
@@ -199,6 +266,95 @@ TEST(FlatLayout, StacksBiasesAndExperts) {
         EXPECT_EQ(inside, name.ends_with("norm.weight") || name.ends_with("norm_f.weight")) << name;
     }
     EXPECT_GE(bias, layout->matrix_elements + layout->rounded_vectors);  // stays FP32
+}
+
+// All matrices and all sections of their norm belong to one rank each, whole sections to a rank, and with Sharding::all
+// a rank has its share of every part.
+TEST(FlatShards, ShareOutEveryMatrixOnce) {
+    ThreadPool pool(1);
+    for (const char* family : {"llama", "qwen3", "qwen3_moe", "nemotron_h"})
+        for (const Sharding sharding : {Sharding::states, Sharding::all})
+            for (const int size : {1, 2, 3, 8}) {
+                const auto checkpoint = random_checkpoint(tiny(family));
+                ASSERT_TRUE(checkpoint.ok());
+                std::shared_ptr<Parameters> parameters;
+                const auto layout = layout_of(**checkpoint, parameters, pool);
+                ASSERT_TRUE(layout.ok()) << layout.error().message();
+                const FlatShards shards = FlatShards::make(*layout, sharding, size);
+                const int64_t each = cuda::section_elements(layout->matrix_elements);
+                std::vector<int64_t> kept(static_cast<size_t>(size));
+                int64_t at = 0;
+                int section = 0;
+                for (const FlatRun& run : shards.runs()) {
+                    EXPECT_EQ(run.begin, at);
+                    EXPECT_EQ(run.first_section, section);
+                    EXPECT_EQ(run.begin, std::min(layout->matrix_elements, each * section));
+                    EXPECT_EQ(run.local, kept[static_cast<size_t>(run.rank)]);
+                    kept[static_cast<size_t>(run.rank)] += run.elements();
+                    at = run.end;
+                    section += run.sections;
+                }
+                EXPECT_EQ(at, layout->matrix_elements);
+                EXPECT_EQ(section, cuda::square_sections);
+                for (int r = 0; r < size; ++r) EXPECT_EQ(shards.elements(r), kept[static_cast<size_t>(r)]);
+                const auto parts = flat_parts(*layout);
+                ASSERT_EQ(parts.size(), layout->units.size() + (layout->tied ? 1 : 2));
+                at = 0;
+                for (const FlatLayout::Range& part : parts) {
+                    EXPECT_EQ(part.at, at);
+                    std::vector<int64_t> of_rank(static_cast<size_t>(size));
+                    for (const FlatRun& run : shards.within(part.at, part.at + part.count)) {
+                        EXPECT_EQ(run.begin, at);
+                        at = run.end;
+                        of_rank[static_cast<size_t>(run.rank)] += run.elements();
+                    }
+                    EXPECT_EQ(at, part.at + part.count);
+                    if (sharding == Sharding::states) continue;
+                    for (const int64_t some : of_rank) EXPECT_LE(some, part.count / size + 2 * each) << family;
+                }
+            }
+}
+
+// Beside its share a GPU has two blocks in hand, whatever the model has.
+TEST(ShardedWeights, TakeAShareAndTwoBlocks) {
+    ThreadPool pool(1);
+    const auto planned = [&](int layers) {
+        Json config = small_llama();
+        config.update({{"hidden_size", 128}, {"intermediate_size", 256}, {"num_hidden_layers", layers}});
+        const auto parameters = small_parameters(pool, DType::bf16, config);
+        const auto model = model_config(*parameters);
+        EXPECT_TRUE(model.ok());
+        auto weights = TrainWeights::plan(parameters, *model, {.recipe = TrainRecipe::fp8_block}, 1, pool);
+        EXPECT_TRUE(weights.ok()) << weights.error().message();
+        return *std::move(weights);
+    };
+    const TrainWeights few = planned(3), many = planned(11);
+    const int64_t block = many.parts()[1].count;
+    EXPECT_LT(many.slot_bytes() - few.slot_bytes(), block);  // vectors and scales
+    EXPECT_GT(many.operand_bytes() - few.operand_bytes(), 8 * 2 * block);
+    const FlatShards one = FlatShards::make(many.flat(), Sharding::all, 1);
+    const int64_t vectors = 4 * many.flat().vector_elements(), all = many.shard_bytes(one, 0) - vectors;
+    for (const int size : {2, 4}) {
+        const FlatShards shards = FlatShards::make(many.flat(), Sharding::all, size);
+        EXPECT_LT(many.shard_bytes(shards, shards.largest()) - vectors, all / size + all / 8) << size;
+        EXPECT_LT(ShardedUnits::bytes(many, shards), all) << size;
+    }
+}
+
+TEST(FlatShards, NameTheGapsBetweenMatrices) {
+    ThreadPool pool(1);
+    std::shared_ptr<Parameters> parameters;
+    Json config = small_llama();
+    config["vocab_size"] = 41;  // 41 x 32: no whole 64
+    const auto layout = layout_of(*small_checkpoint(config), parameters, pool);
+    ASSERT_TRUE(layout.ok()) << layout.error().message();
+    int64_t in_gaps = 0, in_matrices = 0;
+    for (const FlatLayout::Range& part : flat_parts(*layout))
+        for (const FlatLayout::Range& gap : flat_gaps(*layout, part.at, part.at + part.count)) in_gaps += gap.count;
+    for (size_t id = 0; id < parameters->count(); ++id)
+        if (parameters->matrix(id)) in_matrices += std::ssize(parameters->master(id));
+    EXPECT_GT(in_gaps, 0);
+    EXPECT_EQ(in_gaps + in_matrices, layout->matrix_elements);
 }
 
 TEST(FlatLayout, NamesWhatHasNoPlace) {

@@ -36,6 +36,7 @@ Status embedding_backward(const EmbeddingBackward&, const Stream&) { return abse
 Status scale_rows(const std::byte*, int64_t, float, std::byte*, const Stream&) { return absent(); }
 Status add_one(float*, int64_t, const Stream&) { return absent(); }
 Status add_gradient(float*, const float*, int64_t, const Stream&) { return absent(); }
+Status sum_gradients(float*, const float*, const float*, int64_t, const Stream&) { return absent(); }
 Status section_squares(const float*, int64_t, int, int, double*, const Stream&) { return absent(); }
 Status sum_sections(const double*, int, double*, const Stream&) { return absent(); }
 Status clip_factor(const double*, double, float*, const Stream&) { return absent(); }

@@ -86,7 +86,8 @@ Result<std::byte*> DeviceWeights::allocate(int64_t bytes) {
 Result<const float*> DeviceWeights::vector(std::span<const float> values) {
     if (values.empty()) return nullptr;
     const int64_t bytes = std::ssize(values) * 4;
-    NIBBLE_TRY(std::byte * p, allocate(bytes));
+    NIBBLE_TRY(std::byte * p, vectors_ ? vectors_->allocate(bytes) : allocate(bytes));
+    vector_bytes_ += round_up(bytes, DeviceArena::alignment);
     if (mode() == Mode::load) NIBBLE_CHECK(copy_to_device(p, host_bytes(values.data()), bytes, *stream_));
     return reinterpret_cast<const float*>(p);
 }

@@ -38,6 +38,10 @@ public:
     // when loading is over.
     static Result<DeviceWeights> loader(const Checkpoint& checkpoint, DeviceArena& arena, const Stream& stream);
 
+    // Where vectors go from here on, instead of the arena: they stay when matrices make room for others.
+    void keep_vectors_in(DeviceArena& arena) { vectors_ = &arena; }
+    int64_t vector_bytes() const { return vector_bytes_; }  // of bytes()
+
     // Linears (by the name of the first part) that something else multiplies: no matrix is loaded for them.
     using Replace = std::function<const DeviceProduct*(const std::string& name)>;
     void replace(Replace replace) { replace_ = std::move(replace); }
@@ -110,7 +114,8 @@ private:
     std::byte* staging_ = nullptr;
     uint32_t* refused_ = nullptr;  // where prepack counts; what it would refuse is refused on the host
     std::unordered_map<std::string, size_t> index_;
-    int64_t bytes_ = 0;
+    DeviceArena* vectors_ = nullptr;
+    int64_t bytes_ = 0, vector_bytes_ = 0;
     Replace replace_;
     std::vector<std::pair<int64_t, int64_t>> w4a16_;
     RoundedWeights rounded_;

@@ -60,11 +60,14 @@ Result<DeviceMemory> device_memory(int device) {
 
 Status use_device(int device) { return cuda_status(cudaSetDevice(device), "cudaSetDevice"); }
 
-Result<Stream> Stream::create(int device) {
+Result<Stream> Stream::create(int device, Priority priority) {
     CurrentDevice current(device);
     NIBBLE_CHECK(current.status());
+    int least = 0, greatest = 0;
+    NIBBLE_CUDA_CALL(cudaDeviceGetStreamPriorityRange, &least, &greatest);
     cudaStream_t stream = nullptr;
-    NIBBLE_CUDA_CALL(cudaStreamCreateWithFlags, &stream, cudaStreamNonBlocking);
+    NIBBLE_CUDA_CALL(cudaStreamCreateWithPriority, &stream, cudaStreamNonBlocking,
+                     priority == Priority::high ? greatest : 0);
     return Stream(stream, device);
 }
 
@@ -96,6 +99,13 @@ Status Event::record(const Stream& stream) {
 
 Status Event::synchronize() const {
     return cuda_status(cudaEventSynchronize(static_cast<cudaEvent_t>(handle_.get())), "cudaEventSynchronize");
+}
+
+Result<bool> Event::happened() const {
+    const cudaError_t code = cudaEventQuery(static_cast<cudaEvent_t>(handle_.get()));
+    if (code == cudaErrorNotReady) return false;
+    NIBBLE_CHECK(cuda_status(code, "cudaEventQuery"));
+    return true;
 }
 
 Status Event::make_wait(const Stream& stream) {

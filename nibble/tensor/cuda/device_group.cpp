@@ -10,8 +10,8 @@
 namespace nibble {
 namespace {
 
-// What is used of NCCL 2 (nccl.h, from 2.14 on): a communicator is a pointer, data type 0 is bytes.
-constexpr int nccl_success = 0, nccl_in_progress = 7, nccl_bytes = 0;
+// What is used of NCCL 2 (nccl.h, from 2.14 on): a communicator is a pointer, data type 0 is bytes, 7 FP32.
+constexpr int nccl_success = 0, nccl_in_progress = 7, nccl_bytes = 0, nccl_floats = 7, nccl_sum = 0;
 
 struct NcclId {
     char bytes[128];
@@ -32,6 +32,8 @@ struct Nccl {
     int (*abort)(void*) = nullptr;
     int (*send)(const void*, size_t, int, int, void*, cudaStream_t) = nullptr;
     int (*receive)(void*, size_t, int, int, void*, cudaStream_t) = nullptr;
+    int (*reduce)(const void*, void*, size_t, int, int, int, void*, cudaStream_t) = nullptr;
+    int (*all_reduce)(const void*, void*, size_t, int, int, void*, cudaStream_t) = nullptr;
     int (*group_start)() = nullptr;
     int (*group_end)() = nullptr;
     int (*async_error)(void*, int*) = nullptr;
@@ -60,6 +62,8 @@ Result<Nccl> load() {
     find(n.abort, "ncclCommAbort");
     find(n.send, "ncclSend");
     find(n.receive, "ncclRecv");
+    find(n.reduce, "ncclReduce");
+    find(n.all_reduce, "ncclAllReduce");
     find(n.group_start, "ncclGroupStart");
     find(n.group_end, "ncclGroupEnd");
     find(n.async_error, "ncclCommGetAsyncError");
@@ -103,6 +107,12 @@ Result<DeviceGroup> DeviceGroup::create(const Id& id, int rank, int size, int de
     return group;
 }
 
+DeviceGroup DeviceGroup::over(Exchange exchange) {
+    DeviceGroup group;
+    group.exchange_ = std::move(exchange);
+    return group;
+}
+
 // Nothing is queued any more when a group ends, so there is nothing to finish; after a failure this ends what waits.
 void DeviceGroup::Close::operator()(void* communicator) const {
     if (communicator) nccl()->abort(communicator);
@@ -119,7 +129,7 @@ Status DeviceGroup::settle(int code, std::string_view call) {
     const auto begin = std::chrono::steady_clock::now();
     for (auto asked = begin; code == nccl_in_progress;) {
         const int answer = n.async_error(communicator_.get(), &code);
-        if (answer != nccl_success) return give_up(n.status(answer, call));
+        if (answer != nccl_success) return give_up(fail("{}: ncclCommGetAsyncError: {}", call, n.text(answer)));
         const auto now = std::chrono::steady_clock::now();
         if (code != nccl_in_progress || now - asked < std::chrono::milliseconds(200)) continue;
         asked = now;
@@ -131,35 +141,78 @@ Status DeviceGroup::settle(int code, std::string_view call) {
 }
 
 Status DeviceGroup::exchange(std::span<const Part> send, std::span<const Part> receive, const Stream& stream) {
+    if (exchange_) return exchange_(send, receive, stream);
+    NIBBLE_TRY(const Nccl n, nccl());
+    auto* queue = static_cast<cudaStream_t>(stream.handle());
+    return together([&]() -> Status {
+        for (const Part& p : send)
+            if (p.bytes > 0)
+                NIBBLE_CHECK(n.status(
+                    n.send(p.data, static_cast<size_t>(p.bytes), nccl_bytes, p.rank, communicator_.get(), queue),
+                    "ncclSend"));
+        for (const Part& p : receive)
+            if (p.bytes > 0)
+                NIBBLE_CHECK(n.status(
+                    n.receive(p.data, static_cast<size_t>(p.bytes), nccl_bytes, p.rank, communicator_.get(), queue),
+                    "ncclRecv"));
+        return Ok{};
+    });
+}
+
+Status DeviceGroup::add(std::span<const Sum> sums, const Stream& stream) {
+    if (exchange_) return fail("sums in a free order are NCCL's");
+    NIBBLE_TRY(const Nccl n, nccl());
+    auto* queue = static_cast<cudaStream_t>(stream.handle());
+    return together([&]() -> Status {
+        for (const Sum& s : sums) {
+            if (s.count == 0) continue;
+            const auto count = static_cast<size_t>(s.count);
+            NIBBLE_CHECK(s.rank < 0 ? n.status(n.all_reduce(s.data, s.data, count, nccl_floats, nccl_sum,
+                                                            communicator_.get(), queue),
+                                               "ncclAllReduce")
+                                    : n.status(n.reduce(s.data, s.data, count, nccl_floats, nccl_sum, s.rank,
+                                                        communicator_.get(), queue),
+                                               "ncclReduce"));
+        }
+        return Ok{};
+    });
+}
+
+// Calls of NCCL that begin at once.
+Status DeviceGroup::together(const std::function<Status()>& calls) {
     NIBBLE_TRY(const Nccl n, nccl());
     if (!communicator_) return fail("NCCL: given up after a failure");
-    auto* queue = static_cast<cudaStream_t>(stream.handle());
     NIBBLE_CHECK(n.status(n.group_start(), "ncclGroupStart"));
-    Status done = Ok{};
-    for (const Part& p : send)
-        if (done.ok() && p.bytes > 0)
-            done =
-                n.status(n.send(p.data, static_cast<size_t>(p.bytes), nccl_bytes, p.rank, communicator_.get(), queue),
-                         "ncclSend");
-    for (const Part& p : receive)
-        if (done.ok() && p.bytes > 0)
-            done = n.status(
-                n.receive(p.data, static_cast<size_t>(p.bytes), nccl_bytes, p.rank, communicator_.get(), queue),
-                "ncclRecv");
+    Status done = calls();
     const int ended = n.group_end();
     if (!done.ok()) return give_up(std::move(done));
     return settle(ended, "ncclGroupEnd");
 }
 
 Status DeviceGroup::wait(const Stream& stream) {
+    if (exchange_) return stream.synchronize();
+    auto* queue = static_cast<cudaStream_t>(stream.handle());
+    return wait_for([queue]() -> Result<bool> {
+        const cudaError_t code = cudaStreamQuery(queue);
+        if (code == cudaErrorNotReady) return false;
+        NIBBLE_CHECK(cuda_status(code, "cudaStreamQuery"));
+        return true;
+    });
+}
+
+Status DeviceGroup::wait(const Event& event) {
+    if (exchange_) return event.synchronize();
+    return wait_for([&] { return event.happened(); });
+}
+
+Status DeviceGroup::wait_for(const std::function<Result<bool>()>& done) {
     NIBBLE_TRY(const Nccl n, nccl());
     if (!communicator_) return fail("NCCL: given up after a failure");
-    auto* queue = static_cast<cudaStream_t>(stream.handle());
     const auto begin = std::chrono::steady_clock::now();
     for (auto asked = begin;;) {
-        const cudaError_t code = cudaStreamQuery(queue);
-        if (code == cudaSuccess) return Ok{};
-        if (code != cudaErrorNotReady) return give_up(cuda_status(code, "cudaStreamQuery"));
+        const Result<bool> there = done();
+        if (!there.ok()) return give_up(there.error());
+        if (*there) return Ok{};
         const auto now = std::chrono::steady_clock::now();
         if (now - asked > std::chrono::milliseconds(200)) {
             asked = now;

@@ -18,7 +18,7 @@ Result<DeviceInfo> open_device(const DeviceChoice& choice) {
 Result<DeviceMemory> device_memory(int) { return absent(); }
 Status use_device(int) { return absent(); }
 
-Result<Stream> Stream::create(int) { return absent(); }
+Result<Stream> Stream::create(int, Priority) { return absent(); }
 void Stream::Destroy::operator()(void*) const {}
 Status Stream::synchronize() const { return absent(); }
 
@@ -27,6 +27,7 @@ Result<Event> Event::create_sleeping() { return absent(); }
 void Event::Destroy::operator()(void*) const {}
 Status Event::record(const Stream&) { return absent(); }
 Status Event::synchronize() const { return absent(); }
+Result<bool> Event::happened() const { return absent(); }
 Status Event::make_wait(const Stream&) { return absent(); }
 Result<float> Event::since(const Event&) const { return absent(); }
 

@@ -10,8 +10,15 @@ Error absent() { return fail("this build has no CUDA (configure with -DNIBBLE_CU
 
 Result<DeviceGroup::Id> DeviceGroup::make_id() { return absent(); }
 Result<DeviceGroup> DeviceGroup::create(const Id&, int, int, int, Alive) { return absent(); }
+DeviceGroup DeviceGroup::over(Exchange exchange) {
+    DeviceGroup group;
+    group.exchange_ = std::move(exchange);
+    return group;
+}
 void DeviceGroup::Close::operator()(void*) const {}
 Status DeviceGroup::exchange(std::span<const Part>, std::span<const Part>, const Stream&) { return absent(); }
+Status DeviceGroup::add(std::span<const Sum>, const Stream&) { return absent(); }
 Status DeviceGroup::wait(const Stream&) { return absent(); }
+Status DeviceGroup::wait(const Event&) { return absent(); }
 
 }  // namespace nibble

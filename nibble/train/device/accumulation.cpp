@@ -1,6 +1,7 @@
 #include "train/device/accumulation.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace nibble {
 
@@ -39,6 +40,22 @@ AccumulationPlan AccumulationPlan::make(int64_t micro_batches) {
     plan.result = std::max(sum, 0);
     plan.buffers = std::max(plan.buffers, 1);
     return plan;
+}
+
+Result<std::vector<int>> deal_pieces(int64_t pieces, int size, Sharding sharding) {
+    const int64_t each = pieces / size;
+    const int64_t of_tree = sharding == Sharding::states ? each : size;
+    const bool node = std::has_single_bit(static_cast<uint64_t>(of_tree)) || each == 1;
+    if (size > 1 && (pieces % size || !node))
+        return fail("{} micro-batches cannot be dealt to {} ranks: {}", pieces, size,
+                    sharding == Sharding::states
+                        ? "the rows of a step must be micro_batch times the ranks times a power of two"
+                        : "the rows of a step must be micro_batch times the ranks, which are a power of two (or "
+                          "micro_batch times the ranks once)");
+    std::vector<int> owner;
+    for (int64_t p = 0; p < pieces; ++p)
+        owner.push_back(static_cast<int>(sharding == Sharding::states ? p / std::max<int64_t>(each, 1) : p % size));
+    return owner;
 }
 
 }  // namespace nibble

@@ -4,6 +4,9 @@
 // then some buffers are added to others.
 #pragma once
 
+#include "base/error.h"
+#include "train/device/memory_plan.h"
+
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -22,5 +25,9 @@ struct AccumulationPlan {
 
     static AccumulationPlan make(int64_t micro_batches);
 };
+
+// Whose each of a step's micro-batches is, of `size` ranks that compute side by side: in runs, or by turns (0, 1, 0,
+// 1). Error: sums of runs, or of what is computed at one time, are no nodes of the tree.
+Result<std::vector<int>> deal_pieces(int64_t pieces, int size, Sharding sharding);
 
 }  // namespace nibble

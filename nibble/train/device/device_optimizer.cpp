@@ -88,33 +88,37 @@ Status DeviceOptimizer::update(const DeviceRanks::Sum& sum, double learning_rate
     return muon(sum, learning_rate, step, clip, stream);
 }
 
-// Of matrices what this rank keeps.
-Status DeviceOptimizer::adamw(cuda::AdamW a, const DeviceRanks::Sum& sum, int64_t begin, int64_t end, int64_t step,
-                              const Stream& stream) const {
-    const FlatLayout& flat = weights_->flat();
-    const FlatShard& shard = weights_->shard();
-    const bool vectors = begin >= flat.matrix_elements;
-    if (!vectors) begin = std::max(begin, shard.begin), end = std::min(end, shard.end);
-    if (begin >= end) return Ok{};
-    const int64_t first = begin - (vectors ? flat.matrix_elements : shard.begin);
-    const bool narrow = options_.bf16_states;
-    const auto part = [&](const TrainWeights::Kept& kept) { return vectors ? kept.vectors : kept.matrices; };
-    a.count = end - begin;
-    a.master = part(weights_->master()) + first;
-    a.gradient = (vectors ? sum.vectors : sum.matrices) + first;
-    a.published = weights_->published() + 2 * begin;
-    float* const m = behind(part(weights_->m()), first, narrow);
-    float* const v = behind(part(weights_->v()), first, narrow);
-    if (narrow)
-        return cuda::adamw_update(cuda::NarrowAdamW{.plain = a,
-                                                    .m = reinterpret_cast<uint16_t*>(m),
-                                                    .v = reinterpret_cast<uint16_t*>(v),
-                                                    .first = begin,
-                                                    .owners = owners_,
-                                                    .draws = draws(step)},
-                                  stream);
-    a.m = m, a.v = v;
-    return cuda::adamw_update(a, stream);
+// Of matrices what this rank keeps: of each of its runs the elements in [begin, end).
+Status DeviceOptimizer::adamw(const cuda::AdamW& a, const DeviceRanks::Sum& sum, int64_t begin, int64_t end,
+                              int64_t step, const Stream& stream) const {
+    const int64_t vectors = weights_->flat().matrix_elements;
+    const auto own = [](const TrainWeights::Kept& kept, bool of_vectors) {
+        return of_vectors ? kept.vectors : kept.matrices;
+    };
+    const auto run = [&](int64_t at, int64_t count, int64_t first, bool of_vectors) -> Status {
+        cuda::AdamW part = a;
+        part.count = count;
+        part.master = own(weights_->master(), of_vectors) + first;
+        part.gradient = (of_vectors ? sum.vectors : sum.matrices) + first;
+        part.published = weights_->published_at(at);
+        const bool narrow = options_.bf16_states;
+        float* const m = behind(own(weights_->m(), of_vectors), first, narrow);
+        float* const v = behind(own(weights_->v(), of_vectors), first, narrow);
+        if (narrow)
+            return cuda::adamw_update(cuda::NarrowAdamW{.plain = part,
+                                                        .m = reinterpret_cast<uint16_t*>(m),
+                                                        .v = reinterpret_cast<uint16_t*>(v),
+                                                        .first = at,
+                                                        .owners = owners_,
+                                                        .draws = draws(step)},
+                                      stream);
+        part.m = m, part.v = v;
+        return cuda::adamw_update(part, stream);
+    };
+    if (begin >= vectors) return begin < end ? run(begin, end - begin, begin - vectors, true) : Status(Ok{});
+    for (const FlatRun& some : weights_->shards().within(begin, end))
+        if (some.rank == weights_->rank()) NIBBLE_CHECK(run(some.begin, some.elements(), some.local, false));
+    return Ok{};
 }
 
 Status DeviceOptimizer::muon(const DeviceRanks::Sum& sum, double learning_rate, int64_t step, const float* clip,

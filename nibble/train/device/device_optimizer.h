@@ -28,7 +28,7 @@ private:
     DeviceOptimizer(const TrainOptimizer& options, uint64_t seed, const TrainWeights& weights)
         : options_(options), seed_(seed), weights_(&weights) {}
     // Elements [begin, end) of the flat arrays, all matrices or all vectors.
-    Status adamw(cuda::AdamW a, const DeviceRanks::Sum& sum, int64_t begin, int64_t end, int64_t step,
+    Status adamw(const cuda::AdamW& a, const DeviceRanks::Sum& sum, int64_t begin, int64_t end, int64_t step,
                  const Stream& stream) const;
     Status muon(const DeviceRanks::Sum& sum, double learning_rate, int64_t step, const float* clip,
                 const Stream& stream) const;

@@ -2,7 +2,7 @@
 
 #include "kernels/train_cuda.h"
 
-#include <bit>
+#include <array>
 
 namespace nibble {
 namespace {
@@ -11,35 +11,42 @@ std::byte* raw(const void* p) { return const_cast<std::byte*>(static_cast<const 
 
 }  // namespace
 
-int64_t DeviceRanks::bytes(const FlatLayout& flat, int64_t numbers, int rank, int size) {
-    const FlatShard shard = FlatShard::of(flat.matrix_elements, rank, size);
-    return (size - 1) * (4 * (shard.elements() + flat.vector_elements() + numbers) + 3 * DeviceArena::alignment);
+int64_t DeviceRanks::bytes(const FlatLayout& flat, const FlatShards& shards, int64_t numbers) {
+    const int64_t matrices = shards.sharding() == Sharding::states ? shards.elements(shards.largest()) : 0;
+    return (shards.size() - 1) * (4 * (matrices + flat.vector_elements() + numbers) + 3 * DeviceArena::alignment);
 }
 
-Result<DeviceRanks> DeviceRanks::create(RankGroup* group, const FlatLayout& flat, int64_t numbers, int device) {
+Result<DeviceRanks> DeviceRanks::create(RankGroup* group, const FlatLayout& flat, const Options& options, int device) {
+    const int64_t numbers = options.numbers;
     DeviceRanks ranks;
     ranks.group_ = group;
     ranks.matrix_elements_ = flat.matrix_elements;
     ranks.vector_elements_ = flat.vector_elements();
-    for (int r = 0; r < ranks.size(); ++r)
-        ranks.shards_.push_back(FlatShard::of(flat.matrix_elements, r, ranks.size()));
-    if (!group) return ranks;
-    DeviceGroup::Id id;
-    if (group->rank() == 0) {
-        NIBBLE_TRY(id, DeviceGroup::make_id());
-    }
-    NIBBLE_TRY(id, group->share(id));
-    NIBBLE_TRY(ranks.device_,
-               DeviceGroup::create(id, group->rank(), group->size(), device, [group] { return group->alive(); }));
-    NIBBLE_TRY(ranks.memory_, DeviceArena::create(device, bytes(flat, numbers, group->rank(), group->size())));
+    ranks.shards_ = FlatShards::make(flat, options.sharding, ranks.size());
+    ranks.order_ = options.order;
     ranks.most_numbers_ = numbers;
+    if (!group) return ranks;
+    if (options.link) {
+        NIBBLE_TRY(ranks.device_, options.link());
+    } else {
+        DeviceGroup::Id id;
+        if (group->rank() == 0) {
+            NIBBLE_TRY(id, DeviceGroup::make_id());
+        }
+        NIBBLE_TRY(id, group->share(id));
+        NIBBLE_TRY(ranks.device_,
+                   DeviceGroup::create(id, group->rank(), group->size(), device, [group] { return group->alive(); }));
+    }
+    NIBBLE_TRY(ranks.memory_, DeviceArena::create(device, bytes(flat, ranks.shards_, numbers)));
     if (numbers > 0 && group->size() > 1) {
         NIBBLE_TRY(ranks.numbers_, ranks.memory_->allocate_array<float>((group->size() - 1) * numbers));
     }
     for (int r = 0; r < ranks.size(); ++r) {
         float *matrices = nullptr, *vectors = nullptr;
         if (r != ranks.rank()) {
-            NIBBLE_TRY(matrices, ranks.memory_->allocate_array<float>(ranks.shard().elements()));
+            if (options.sharding == Sharding::states) {
+                NIBBLE_TRY(matrices, ranks.memory_->allocate_array<float>(ranks.elements()));
+            }
             NIBBLE_TRY(vectors, ranks.memory_->allocate_array<float>(ranks.vector_elements_));
         }
         ranks.matrices_.push_back(matrices);
@@ -48,56 +55,85 @@ Result<DeviceRanks> DeviceRanks::create(RankGroup* group, const FlatLayout& flat
     return ranks;
 }
 
-Result<DeviceRanks::Share> DeviceRanks::share(int64_t pieces) const {
-    const int64_t each = pieces / size();
-    if (size() > 1 && (pieces % size() || !std::has_single_bit(static_cast<uint64_t>(each))))
-        return fail(
-            "{} micro-batches cannot be dealt to {} ranks: the rows of a step must be micro_batch times the ranks "
-            "times a power of two",
-            pieces, size());
-    return Share{each * rank(), each * (rank() + 1)};
+Status DeviceRanks::exchange(std::span<const DeviceGroup::Part> send, std::span<const DeviceGroup::Part> receive,
+                             const Stream& stream) {
+    return size() > 1 ? device_->exchange(send, receive, stream) : Status(Ok{});
+}
+
+// The upper part of the tree: nodes of one level, in order.
+Status DeviceRanks::add_nodes(std::vector<float*> nodes, float* to, int64_t count, const Stream& stream) {
+    if (count == 0) return Ok{};
+    if (nodes.size() == 1)
+        return nodes[0] == to ? Status(Ok{}) : copy_on_device(raw(to), raw(nodes[0]), 4 * count, stream);
+    size_t apart = 1;
+    for (; 2 * apart < nodes.size(); apart *= 2)
+        for (size_t i = 0; i + apart < nodes.size(); i += 2 * apart)
+            NIBBLE_CHECK(cuda::add_gradient(nodes[i], nodes[i + apart], count, stream));
+    return cuda::sum_gradients(to, nodes[0], nodes[apart], count, stream);
+}
+
+Status DeviceRanks::add_freely(std::span<const DeviceGroup::Sum> sums, const Stream& stream) {
+    return size() > 1 ? device_->add(sums, stream) : Status(Ok{});
+}
+
+Status DeviceRanks::add_vectors(float* own, float* to, const Stream& stream) {
+    if (order_ == GradientOrder::free) {
+        NIBBLE_CHECK(add_freely(std::array{DeviceGroup::Sum{-1, own, vector_elements_}}, stream));
+        return add_nodes({own}, to, vector_elements_, stream);
+    }
+    std::vector<DeviceGroup::Part> send, receive;
+    for (int r = 0; r < size(); ++r) {
+        if (r == rank()) continue;
+        send.push_back({r, raw(own), 4 * vector_elements_});
+        receive.push_back({r, raw(vectors_[static_cast<size_t>(r)]), 4 * vector_elements_});
+    }
+    NIBBLE_CHECK(exchange(send, receive, stream));
+    std::vector<float*> nodes = vectors_;
+    if (nodes.empty()) nodes.resize(1);
+    nodes[static_cast<size_t>(rank())] = own;
+    return add_nodes(std::move(nodes), to, vector_elements_, stream);
 }
 
 Result<DeviceRanks::Sum> DeviceRanks::add(float* own, int present, const Stream& stream) {
     if (!group_) return Sum{own, own + matrix_elements_};
+    const FlatRun& mine = shards_.runs()[static_cast<size_t>(rank())];
+    if (order_ == GradientOrder::free) {
+        std::vector<DeviceGroup::Sum> sums{{-1, own + matrix_elements_, vector_elements_}};
+        for (const FlatRun& run : shards_.runs()) sums.push_back({run.rank, own + run.begin, run.elements()});
+        NIBBLE_CHECK(add_freely(sums, stream));
+        return Sum{own + mine.begin, own + matrix_elements_};
+    }
     std::vector<DeviceGroup::Part> send, receive;
-    for (int r = 0; r < size(); ++r) {
+    for (const FlatRun& theirs : shards_.runs()) {
+        const int r = theirs.rank;
         if (r == rank()) continue;
-        const FlatShard& theirs = shards_[static_cast<size_t>(r)];
         send.push_back({r, raw(own + theirs.begin), 4 * theirs.elements()});
-        receive.push_back({r, raw(matrices_[static_cast<size_t>(r)]), 4 * shard().elements()});
+        receive.push_back({r, raw(matrices_[static_cast<size_t>(r)]), 4 * mine.elements()});
         send.push_back({r, raw(own + matrix_elements_), 4 * vector_elements_});
         receive.push_back({r, raw(vectors_[static_cast<size_t>(r)]), 4 * vector_elements_});
     }
-    NIBBLE_CHECK(device_->exchange(send, receive, stream));
+    NIBBLE_CHECK(exchange(send, receive, stream));
     std::vector<float*> matrices = matrices_, vectors = vectors_;
-    matrices[static_cast<size_t>(rank())] = own + shard().begin;
+    matrices[static_cast<size_t>(rank())] = own + mine.begin;
     vectors[static_cast<size_t>(rank())] = own + matrix_elements_;
-    // Nodes of one level, in order: the upper part of the tree.
-    const auto nodes = static_cast<size_t>(present);
-    for (size_t apart = 1; apart < nodes; apart *= 2)
-        for (size_t i = 0; i + apart < nodes; i += 2 * apart) {
-            if (shard().elements() > 0)
-                NIBBLE_CHECK(cuda::add_gradient(matrices[i], matrices[i + apart], shard().elements(), stream));
-            if (vector_elements_ > 0)
-                NIBBLE_CHECK(cuda::add_gradient(vectors[i], vectors[i + apart], vector_elements_, stream));
-        }
-    return Sum{matrices[0], vectors[0]};
+    matrices.resize(static_cast<size_t>(present));
+    vectors.resize(static_cast<size_t>(present));
+    float *const of_matrices = matrices[0], *const of_vectors = vectors[0];
+    NIBBLE_CHECK(add_nodes(std::move(matrices), of_matrices, mine.elements(), stream));
+    NIBBLE_CHECK(add_nodes(std::move(vectors), of_vectors, vector_elements_, stream));
+    return Sum{of_matrices, of_vectors};
 }
 
 Status DeviceRanks::gather_sections(double* parts, const Stream& stream) {
     if (!group_) return Ok{};
     std::vector<DeviceGroup::Part> send, receive;
-    const auto of = [&](int from, int to) {
-        const FlatShard& s = shards_[static_cast<size_t>(from)];
-        return DeviceGroup::Part{to, raw(parts + s.first_section), 8 * s.sections};
-    };
-    for (int r = 0; r < size(); ++r) {
-        if (r == rank()) continue;
-        send.push_back(of(rank(), r));
-        receive.push_back(of(r, r));
+    for (const FlatRun& run : shards_.runs()) {
+        const auto to = [&](int r) { return DeviceGroup::Part{r, raw(parts + run.first_section), 8 * run.sections}; };
+        if (run.rank != rank()) receive.push_back(to(run.rank));
+        for (int r = 0; run.rank == rank() && r < size(); ++r)
+            if (r != rank()) send.push_back(to(r));
     }
-    return device_->exchange(send, receive, stream);
+    return exchange(send, receive, stream);
 }
 
 Result<const float*> DeviceRanks::others(const float* own, int64_t count, const Stream& stream) {
@@ -126,21 +162,23 @@ Status DeviceRanks::take_from_first(std::span<const Numbers> arrays, const Strea
 Status DeviceRanks::gather_published(std::byte* published, const Stream& stream) {
     if (!group_) return Ok{};
     std::vector<DeviceGroup::Part> send, receive;
-    const auto of = [&](int from, int to) {
-        const FlatShard& s = shards_[static_cast<size_t>(from)];
-        return DeviceGroup::Part{to, published + 2 * s.begin, 2 * s.elements()};
-    };
-    for (int r = 0; r < size(); ++r) {
-        if (r == rank()) continue;
-        send.push_back(of(rank(), r));
-        receive.push_back(of(r, r));
+    for (const FlatRun& run : shards_.runs()) {
+        const auto to = [&](int r) { return DeviceGroup::Part{r, published + 2 * run.begin, 2 * run.elements()}; };
+        if (run.rank != rank()) receive.push_back(to(run.rank));
+        for (int r = 0; run.rank == rank() && r < size(); ++r)
+            if (r != rank()) send.push_back(to(r));
     }
-    return device_->exchange(send, receive, stream);
+    return exchange(send, receive, stream);
 }
 
 Status DeviceRanks::wait(const Stream& stream) {
     if (!group_) return stream.synchronize();
     return device_->wait(stream);
+}
+
+Status DeviceRanks::wait(const Event& event) {
+    if (!group_) return event.synchronize();
+    return device_->wait(event);
 }
 
 }  // namespace nibble

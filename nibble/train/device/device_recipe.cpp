@@ -83,6 +83,7 @@ Result<std::unique_ptr<DeviceRecipe>> DeviceRecipe::plan(const TrainPrecision& p
                     *text += product->back_codes(rules) ? " (FP8 tensor cores, cuBLASLt)" : " (BF16 products)";
                 r->by_name_.emplace(name, product.get());
                 r->products_.push_back(std::move(product));
+                r->blocks_.push_back(b);
             } else {
                 line.forward = "BF16 (the engine's)";
                 line.input_gradient = line.weight_gradient = "BF16 x BF16, sums FP32";
@@ -102,6 +103,19 @@ int64_t DeviceRecipe::bytes() const {
     return sum;
 }
 
+int64_t DeviceRecipe::copy_bytes(size_t block) const {
+    int64_t sum = 0;
+    for (size_t i = 0; i < products_.size(); ++i)
+        if (blocks_[i] == block) sum += products_[i]->copy_bytes();
+    return sum;
+}
+
+int64_t DeviceRecipe::kept_bytes() const {
+    int64_t sum = bytes();
+    for (const auto& p : products_) sum -= p->copy_bytes();
+    return sum;
+}
+
 int64_t DeviceRecipe::delayed() const {
     return precision_.recipe == TrainRecipe::fp8_delayed ? DelayedUnits::roles * std::ssize(products_) : 0;
 }
@@ -112,8 +126,8 @@ int64_t DeviceRecipe::staging_bytes() const {
     return most;
 }
 
-Status DeviceRecipe::load(const DeviceInfo& device, const Stream& stream) {
-    NIBBLE_TRY(memory_, DeviceArena::create(device.index, bytes()));
+Status DeviceRecipe::load(const DeviceInfo& device, const Stream& stream, const Copies& copies) {
+    NIBBLE_TRY(memory_, DeviceArena::create(device.index, copies ? kept_bytes() : bytes()));
     NIBBLE_TRY(float* ends, memory_->allocate_array<float>(2));
     const std::array<float, 2> values{0.0f, 1.0f};
     NIBBLE_CHECK(copy_to_device(reinterpret_cast<std::byte*>(ends),
@@ -121,7 +135,11 @@ Status DeviceRecipe::load(const DeviceInfo& device, const Stream& stream) {
     NIBBLE_CHECK(stream.synchronize());
     step_.ends = ends;
     NIBBLE_TRY(step_.staging, memory_->allocate(staging_bytes()));
-    for (const auto& p : products_) NIBBLE_CHECK(p->load(*memory_, stream));
+    DeviceArena* of_copies = &*memory_;
+    for (size_t i = 0; i < products_.size(); ++i) {
+        if (copies && (i == 0 || blocks_[i] != blocks_[i - 1])) of_copies = copies(blocks_[i]);
+        NIBBLE_CHECK(products_[i]->load(*memory_, *of_copies, stream));
+    }
     if (delayed() == 0) return Ok{};
     step_.delayed.units = std::ssize(products_);
     NIBBLE_TRY(step_.delayed.scales, memory_->allocate_array<float>(delayed()));
@@ -160,6 +178,18 @@ Result<bool> DeviceRecipe::begin_step(int64_t step, int64_t steps, bool watched,
 Status DeviceRecipe::draw(const std::byte* published, const Stream& stream) const {
     for (const auto& p : products_) NIBBLE_CHECK(p->draw(published, stream));
     return Ok{};
+}
+
+Status DeviceRecipe::draw(size_t block, const std::byte* published, const Stream& stream) const {
+    for (size_t i = 0; i < products_.size(); ++i)
+        if (blocks_[i] == block) NIBBLE_CHECK(products_[i]->draw(published, stream));
+    return Ok{};
+}
+
+bool DeviceRecipe::draws(size_t block) const {
+    for (size_t i = 0; i < products_.size(); ++i)
+        if (blocks_[i] == block && products_[i]->draws()) return true;
+    return false;
 }
 
 Result<bool> DeviceRecipe::count_step(const Stream& stream) {

@@ -17,6 +17,7 @@
 #include "train/device/train_linear.h"
 #include "train/step_products.h"
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -55,9 +56,11 @@ public:
 
     // Error: sizes that the recipe has no blocks for.
     Status check() const;
-    int64_t bytes() const;          // of the weight's copies
+    int64_t bytes() const;          // of the weight's copies and what belongs to them
+    int64_t copy_bytes() const;     // of these the copies, which publish() and draw() make
     int64_t staging_bytes() const;  // that publish() needs of RecipeStep::staging
-    Status load(DeviceArena& arena, const Stream& stream);
+    // copies: where they lie.
+    Status load(DeviceArena& arena, DeviceArena& copies, const Stream& stream);
     // The copies of the weight from its published values, but for those that are drawn anew in every step.
     Status publish(const std::byte* published, const Stream& stream) const;
     Status draw(const std::byte* published, const Stream& stream) const;  // these
@@ -84,6 +87,7 @@ public:
     bool forward_codes(const UnitRules& r) const;
     bool back_codes(const UnitRules& r) const;
 
+    bool draws() const { return early_.eden; }
     const FlatMatrix& weight() const { return weight_; }
     const UnitRules& rules() const { return step_.late ? late_ : early_; }
 
@@ -119,7 +123,6 @@ private:
     };
     Result<Used> used(const std::byte* x, int64_t n, DeviceStep& step) const;
     cuda::Operand operand(const UnitRules& r, const float* bias) const;
-    bool draws() const { return early_.eden; }
     int64_t back_rows() const;  // the weight's rows as the input gradient sums over them
     Result<cuda::BackScale> back_scale(const float* a, const float* b, float constant, DeviceStep& step) const;
     int64_t split_size(int64_t n) const;  // of scratch memory
@@ -157,7 +160,11 @@ public:
     static Result<std::unique_ptr<DeviceRecipe>> plan(const TrainPrecision& precision, uint64_t seed,
                                                       const ModelParts& parts, const FlatLayout& flat);
     int64_t bytes() const;  // of all copies
-    Status load(const DeviceInfo& device, const Stream& stream);
+    int64_t copy_bytes(size_t block) const;
+    int64_t kept_bytes() const;  // of bytes(): what is no block's copy
+    // copies: where those of a block lie; empty: all in one place. Blocks are asked for one after the other.
+    using Copies = std::function<DeviceArena*(size_t block)>;
+    Status load(const DeviceInfo& device, const Stream& stream, const Copies& copies = {});
     int64_t scratch_bytes(int64_t n) const;
 
     // The product of the unit whose first linear has this name; null: the engine's.
@@ -168,6 +175,8 @@ public:
     int64_t delayed() const;  // scales that follow from the steps before, of all processes' rows
     // Copies of the step in hand, whose random numbers are its own; behind begin_step().
     Status draw(const std::byte* published, const Stream& stream) const;
+    Status draw(size_t block, const std::byte* published, const Stream& stream) const;
+    bool draws(size_t block) const;
     void begin_rows(int64_t first_row, int64_t seq);
     void pause() { step_.recording = false; }  // behind the gradients of a step
     // What follows from a step, before weights are copied again; nothing where *clip is NaN. The same in all processes.
@@ -193,6 +202,7 @@ private:
     bool experts_ = false;
     std::vector<UnitLine> lines_;
     std::vector<std::unique_ptr<TrainProduct>> products_;
+    std::vector<size_t> blocks_;  // of the products
     std::unordered_map<std::string, TrainProduct*> by_name_;
     std::optional<DeviceArena> memory_;
     int64_t done_ = 0;            // steps that changed the parameters, for the directions

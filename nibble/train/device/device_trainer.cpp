@@ -15,8 +15,6 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t scalar_bytes = 256;  // at the begin of ends_ and of the landing
-
 std::byte* raw_bytes(const void* p) { return const_cast<std::byte*>(static_cast<const std::byte*>(p)); }
 
 double weight_of(const MicroBatch& m, size_t i) {
@@ -68,10 +66,11 @@ Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create(std::shared_ptr<Par
 }
 
 Status DeviceTrainer::allocate() {
-    const int64_t numbers = weights_.recipe().delayed();
-    NIBBLE_TRY(ranks_, DeviceRanks::create(options_.train.ranks, weights_.flat(), numbers, device_.index));
+    const DeviceRanks::Options among{options_.sharding, options_.order, weights_.recipe().delayed(), options_.link};
+    NIBBLE_TRY(ranks_, DeviceRanks::create(options_.train.ranks, weights_.flat(), among, device_.index));
     const int size = ranks_->size();
     NIBBLE_CHECK(DeviceOptimizer::check(options_.train.optimizer, size));
+    NIBBLE_CHECK(check_sharding());
     weights_.keep_states(options_.train.optimizer);
     if (options_.rows < 1 || options_.seq < 1)
         return fail("a trainer for {} rows of {} tokens", options_.rows, options_.seq);
@@ -82,17 +81,12 @@ Status DeviceTrainer::allocate() {
     const int64_t rows = options_.rows / size, seq = options_.seq, of_norm = int64_t{8} * 2 * cuda::square_sections;
     if (options_.micro_batch > rows)
         return fail("micro_batch: {} rows of {} that a rank has", options_.micro_batch, rows);
-    NIBBLE_TRY(const DeviceMemory memory, device_memory(device_.index));
+    NIBBLE_TRY(const int64_t free, free_memory());
     const bool cached = options_.train.cache.format == KvFormat::fp8;
     Status sized = Ok{};
     const auto sizes = [&](int64_t some, Recompute level) {
         TrainMemoryPlan plan{.micro_batch = some, .recompute = level};
-        const int buffers = AccumulationPlan::make((rows + some - 1) / some).buffers;
-        plan.items = {
-            {"masters", weights_.shard_bytes(ranks_->shard())},
-            {"states", 2 * weights_.state_bytes(ranks_->shard())},
-            {"gradients", buffers * weights_.master_bytes()},
-            {"weights", weights_.published_bytes() + weights_.operand_bytes() + DeviceWeights::staging_bytes}};
+        plan.items = parameter_sizes(options_.sharding, some);
         auto pass = pass_sizes(pass_shape(some, level));
         if (!pass.ok()) {
             sized = std::move(pass).error();
@@ -107,24 +101,28 @@ Status DeviceTrainer::allocate() {
         plan.items.push_back({"optimizer", DeviceOptimizer::bytes(options_.train.optimizer, weights_)});
         if (teacher_) plan.items.push_back({"teacher beside its weights", teacher_bytes(some)});
         plan.items.push_back({"norm", of_norm + 4 * some * seq + scalar_bytes});
-        plan.items.push_back({"of other ranks", DeviceRanks::bytes(weights_.flat(), numbers, ranks_->rank(), size)});
         return plan;
     };
     // What the driver, work lists and rotary tables take beside.
     const int64_t beside = int64_t{1} << 29;
     NIBBLE_TRY(const int64_t most,
                most_rows(rows, options_.micro_batch, seq, TrainWeights::most_tokens(weights_.config())));
-    auto plan = choose_memory_plan(most, options_.micro_batch, options_.recompute,
-                                   std::max<int64_t>(memory.free - beside, 0), sizes);
+    auto plan =
+        choose_memory_plan(most, options_.micro_batch, options_.recompute, std::max<int64_t>(free - beside, 0), sizes);
     NIBBLE_CHECK(std::move(sized));
     if (!plan.ok()) return std::move(plan).error();
     plan_ = *std::move(plan);
     const AccumulationPlan order = AccumulationPlan::make((rows + plan_.micro_batch - 1) / plan_.micro_batch);
-    NIBBLE_CHECK(weights_.load(order.buffers, ranks_->shard(), device_, stream_));
+    if (sharded())  // of the first micro-batch
+        NIBBLE_CHECK(check_device_share(options_.train.precision, plan_.micro_batch * seq, size));
+    NIBBLE_CHECK(weights_.load(order.buffers, ranks_->shards(), ranks_->rank(), device_, stream_));
     if (generation_) NIBBLE_CHECK(generation_->load_beside(weights_, device_, stream_));
     if (cached) NIBBLE_CHECK(make_cache());
     NIBBLE_TRY(optimizer_,
                DeviceOptimizer::create(options_.train.optimizer, options_.train.seed, weights_, device_, stream_));
+    if (sharded()) {
+        NIBBLE_TRY(units_, ShardedUnits::create(weights_, *ranks_, trace_, device_, stream_));
+    }
     NIBBLE_CHECK(make_pass());
     NIBBLE_TRY(ends_, DeviceArena::create(device_.index, of_norm + 4 * plan_.micro_batch * seq + scalar_bytes +
                                                              4 * DeviceArena::alignment));
@@ -147,7 +145,8 @@ Status DeviceTrainer::allocate() {
 }
 
 Status DeviceTrainer::make_pass() {
-    NIBBLE_TRY(pass_, TrainPass::create(weights_, pass_shape(plan_.micro_batch, plan_.recompute), device_, stream_, pool_));
+    NIBBLE_TRY(pass_, TrainPass::create(weights_, units_.get(), trace_, pass_shape(plan_.micro_batch, plan_.recompute),
+                                        device_, stream_, pool_));
     pass_->draw_from(cuda::drawn_from(options_.train.sampling));
     pass_->cache_in(cache_.get());
     return Ok{};
@@ -163,6 +162,7 @@ Status DeviceTrainer::reserve_host(int64_t tokens) {
 }
 
 Status DeviceTrainer::add(std::pair<int, int> b) {
+    if (units_) return units_->add(weights_.gradient(b.first), weights_.gradient(b.second));
     return cuda::add_gradient(weights_.gradient(b.first), weights_.gradient(b.second), weights_.flat().elements,
                               stream_);
 }
@@ -195,7 +195,11 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
     NIBBLE_CHECK(reserve_host(tokens));
     NIBBLE_TRY(const bool others, weights_.recipe().begin_step(step_, steps_, ranks_->rank() == 0, stream_));
     if (others) NIBBLE_CHECK(weights_.republish());
-    NIBBLE_CHECK(weights_.recipe().draw(weights_.published(), stream_));
+    if (units_) {
+        units_->begin_step();
+    } else {
+        NIBBLE_CHECK(weights_.recipe().draw(weights_.published(), stream_));
+    }
     if (cache_) NIBBLE_CHECK(cache_->begin_step());
     auto* host = reinterpret_cast<float*>(landing_->data() + scalar_bytes);
     int64_t rows = 0;
@@ -235,6 +239,7 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
         for (const auto& pair : order.pieces[p].adds) NIBBLE_CHECK(add(pair));
     }
     weights_.recipe().pause();
+    NIBBLE_CHECK(mark("sums and norm"));
     if (cache_ && !pieces.empty()) NIBBLE_CHECK(cache_->fetch(pieces.back().first_row + pieces.back().rows));
     for (const auto& pair : order.last) NIBBLE_CHECK(add(pair));
     result_ = order.result;
@@ -244,12 +249,19 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
         NIBBLE_CHECK(ask_of_other_pieces(*objective, batches, {first, end}, std::move(seen), losses));
         for (const double loss : losses) step.loss += loss;
     }
-    NIBBLE_TRY(sum_, ranks_->add(weights_.gradient(result_), objective ? dealt.present : ranks_->size(), stream_));
+    if (units_) {
+        sum_ = {weights_.gradient(result_), weights_.gradient(result_) + ranks_->elements()};
+        NIBBLE_CHECK(units_->join());
+    } else {
+        const int present = objective ? dealt.present : ranks_->size();
+        NIBBLE_TRY(sum_, ranks_->add(weights_.gradient(result_), present, stream_));
+    }
     const FlatLayout& flat = weights_.flat();
-    const FlatShard& shard = ranks_->shard();
     auto* parts = reinterpret_cast<double*>(norm_workspace_);
-    NIBBLE_CHECK(cuda::section_squares(sum_.matrices - shard.begin, flat.matrix_elements, shard.first_section,
-                                       shard.sections, parts + shard.first_section, stream_));
+    for (const FlatRun& run : ranks_->shards().runs())
+        if (run.rank == ranks_->rank())
+            NIBBLE_CHECK(cuda::section_squares(sum_.matrices + run.local - run.begin, flat.matrix_elements,
+                                               run.first_section, run.sections, parts + run.first_section, stream_));
     NIBBLE_CHECK(ranks_->gather_sections(parts, stream_));
     NIBBLE_CHECK(cuda::section_squares(sum_.vectors, flat.vector_elements(), 0, cuda::square_sections,
                                        parts + cuda::square_sections, stream_));
@@ -264,6 +276,7 @@ Result<TrainStep> DeviceTrainer::finish(TrainStep step, std::span<const TrainBat
                                         const RowObjective* objective) {
     NIBBLE_CHECK(copy_to_host(landing_->data(), scalars_, scalar_bytes, stream_));
     NIBBLE_CHECK(ranks_->wait(stream_));
+    NIBBLE_CHECK(trace_.land(stream_));
     if (cache_) {
         int64_t rows = 0;
         for (const TrainBatch& b : batches) rows += b.rows;
@@ -276,7 +289,7 @@ Result<TrainStep> DeviceTrainer::finish(TrainStep step, std::span<const TrainBat
     int64_t own = 0;
     NIBBLE_TRY(const auto pieces, own_pieces(batches));
     for (const MicroBatch& m : pieces) own += m.tokens();
-    NIBBLE_TRY(const std::vector<float> all, of_all_pieces(own));
+    NIBBLE_TRY(const std::vector<float> all, of_all_pieces(batches, own));
     const float* host = all.data();
     for (const MicroBatch& m : cut_micro_batches(batches, plan_.micro_batch)) {
         for (size_t i = 0; i < m.labels().size(); ++i)
@@ -288,37 +301,17 @@ Result<TrainStep> DeviceTrainer::finish(TrainStep step, std::span<const TrainBat
     return step;
 }
 
-Result<std::vector<MicroBatch>> DeviceTrainer::own_pieces(std::span<const TrainBatch> batches) const {
-    std::vector<MicroBatch> pieces = cut_micro_batches(batches, plan_.micro_batch);
-    if (!ranks_->group()) return pieces;
-    NIBBLE_TRY(const DeviceRanks::Share share, ranks_->share(std::ssize(pieces)));
-    return std::vector<MicroBatch>(pieces.begin() + share.begin, pieces.begin() + share.end);
-}
-
-// What has landed of this process's pieces, and of the others'.
-Result<std::vector<float>> DeviceTrainer::of_all_pieces(int64_t tokens) const {
-    const auto* host = reinterpret_cast<const float*>(landing_->data() + scalar_bytes);
-    std::vector<float> own(host, host + tokens), all;
-    if (!ranks_->group()) return own;
-    RankBytes bytes;
-    put_numbers(bytes, own);
-    NIBBLE_TRY(const auto from, ranks_->group()->gather(std::move(bytes)));
-    for (const RankBytes& part : from) {
-        const auto numbers = RankReader(part).numbers<float>();
-        all.insert(all.end(), numbers.begin(), numbers.end());
-    }
-    return all;
-}
-
 // Nothing changes where the norm is not finite: the device sees that itself, so that nobody waits for it here.
 Status DeviceTrainer::queue_update(double learning_rate) {
     const TrainOptimizer& o = options_.train.optimizer;
     auto* squares = reinterpret_cast<double*>(scalars_);
     auto* clip = reinterpret_cast<float*>(scalars_ + 8);
+    NIBBLE_CHECK(mark("optimizer"));
     NIBBLE_CHECK(cuda::clip_factor(squares, o.clip, clip, stream_));
     NIBBLE_CHECK(optimizer_->update(sum_, learning_rate, optimizer_steps_ + 1, clip, stream_));
     NIBBLE_CHECK(weights_.recipe().end_step(clip, *ranks_, stream_));
-    NIBBLE_CHECK(ranks_->gather_published(weights_.published(), stream_));
+    NIBBLE_CHECK(mark("weights for the next step"));
+    if (!units_) NIBBLE_CHECK(ranks_->gather_published(weights_.published(), stream_));
     return weights_.republish();
 }
 
@@ -329,6 +322,8 @@ Result<TrainStep> DeviceTrainer::step(std::span<const TrainBatch> batches, doubl
 
 Result<TrainStep> DeviceTrainer::step(std::span<const TrainBatch> batches, const RowObjective& objective,
                                       double learning_rate) {
+    if (units_ || options_.order == GradientOrder::free)
+        return fail("losses by row want parallel.shard: states and parallel.order: tree");
     NIBBLE_TRY(const TrainStep step, run(batches, &objective));
     return conclude(step, batches, &objective, learning_rate);
 }
@@ -377,6 +372,7 @@ Result<TrainStep> DeviceTrainer::updated(TrainStep step, double learning_rate) {
 
 Result<TrainStep> DeviceTrainer::backward(std::span<const TrainBatch> batches,
                                           std::vector<std::vector<float>>& gradients) {
+    if (units_) return fail("parallel.shard: all leaves no whole gradient in one place");
     NIBBLE_TRY(TrainStep step, run(batches, nullptr));
     NIBBLE_TRY(step, finish(step, batches, nullptr));
     NIBBLE_CHECK(weights_.copy_from(weights_.gradient(result_), gradients));
@@ -392,7 +388,7 @@ Status DeviceTrainer::log_probs(const TrainBatch& batch, std::span<float> out) {
     auto* host = reinterpret_cast<float*>(landing_->data() + scalar_bytes);
     // Ranks that have no whole share (fewer rows than in a step) compute all of it.
     std::vector<MicroBatch> pieces = cut_micro_batches({&batch, 1}, plan_.micro_batch);
-    const bool dealt = ranks_->group() && ranks_->share(std::ssize(pieces)).ok();
+    const bool dealt = ranks_->group() && ranks_->deal(std::ssize(pieces)).ok();
     if (dealt) {
         NIBBLE_TRY(pieces, own_pieces({&batch, 1}));
     }
@@ -404,9 +400,9 @@ Status DeviceTrainer::log_probs(const TrainBatch& batch, std::span<float> out) {
         NIBBLE_CHECK(copy_to_host(raw_bytes(host + own), raw_bytes(log_probs_), 4 * m.tokens(), stream_));
         own += m.tokens();
     }
-    NIBBLE_CHECK(stream_.synchronize());
+    NIBBLE_CHECK(ranks_->wait(stream_));
     if (dealt) {
-        NIBBLE_TRY(const auto all, of_all_pieces(own));
+        NIBBLE_TRY(const auto all, of_all_pieces({&batch, 1}, own));
         std::ranges::copy(all, out.begin());
     } else {
         std::memcpy(out.data(), landing_->data() + scalar_bytes, out.size_bytes());
@@ -416,21 +412,6 @@ Status DeviceTrainer::log_probs(const TrainBatch& batch, std::span<float> out) {
         if (std::isnan(out[i]) || (std::isinf(out[i]) && !filters))
             return fail("lm_head: a logit of row {} is not finite", i);
     return Ok{};
-}
-
-Status DeviceTrainer::ask_of_other_pieces(const RowObjective& objective, std::span<const TrainBatch> batches,
-                                          std::pair<int64_t, int64_t> own, std::vector<float> seen,
-                                          std::span<double> losses) {
-    std::vector<int64_t> tokens;
-    for (const TrainBatch& b : batches) tokens.insert(tokens.end(), static_cast<size_t>(b.rows), b.seq);
-    NIBBLE_TRY(seen, of_all_ranks(ranks_->group(), std::move(seen)));
-    return ask_of_others(objective, tokens, own, seen, losses);
-}
-
-// A batch of one row is computed by every rank that is asked for it.
-Status DeviceTrainer::row_log_probs(std::span<const TrainBatch* const> rows, const OfRow& each) {
-    const auto own = [&](const TrainBatch& row, std::span<float> out) { return log_probs(row, out); };
-    return nibble::row_log_probs(ranks_->group(), rows, own, each);
 }
 
 double DeviceTrainer::flops(int64_t seq) const {
@@ -464,77 +445,10 @@ Result<std::unique_ptr<TrainedCodes>> DeviceTrainer::trained_codes(int64_t steps
 }
 
 Result<std::shared_ptr<const LanguageModel>> DeviceTrainer::serving() {
+    if (units_) return fail("parallel.shard: all: no GPU has the whole model, so none serves it; use shard: states");
     NIBBLE_TRY(std::shared_ptr<const LanguageModel> model, DeviceModel::over(weights_.served(), device_, pool_));
     return model;
 }
-
-Result<TrainState> DeviceTrainer::state() {
-    if (ranks_->group()) NIBBLE_CHECK(ranks_->group()->share({std::byte{1}}));
-    TrainState state;
-    NIBBLE_CHECK(collect(state));
-    return state;
-}
-
-// The whole state, in rank 0.
-Status DeviceTrainer::collect(TrainState& state) {
-    NIBBLE_TRY(state, weights_.download());
-    NIBBLE_TRY(state.recipe, weights_.recipe().state(stream_));
-    if (cache_) std::ranges::copy(cache_->scales().state(), std::back_inserter(state.recipe));
-    state.optimizer_steps = optimizer_steps_;
-    state.norms = norms_.norms();
-    RankGroup* group = ranks_->group();
-    if (!group) return Ok{};
-    struct Part {
-        std::span<std::byte> bytes;
-        size_t each;  // bytes of an element
-    };
-    const auto of = [](TrainState& s, size_t id) {
-        const size_t each = dtype_of(s.m[id]) == DType::bf16 ? 2 : 4;
-        return std::array{Part{std::as_writable_bytes(std::span(s.masters[id])), 4}, Part{bytes_of(s.m[id]), each},
-                          Part{bytes_of(s.v[id]), each}};
-    };
-    std::vector<RankBytes> to(static_cast<size_t>(group->size()));
-    for (size_t id = 0; group->rank() > 0 && id < parameters_->count(); ++id)
-        NIBBLE_CHECK(weights_.owned(id, [&](int64_t first, int64_t at, int64_t count) -> Status {
-            if (at >= weights_.flat().matrix_elements) return Ok{};  // rank 0 has it too
-            put_number(to[0], static_cast<int64_t>(id));
-            put_number(to[0], first);
-            for (const Part& part : of(state, id))
-                put_numbers(to[0], std::span<const std::byte>(part.bytes)
-                                       .subspan(size_t(first) * part.each, size_t(count) * part.each));
-            return Ok{};
-        }));
-    for (RankBytes& bytes : to)
-        if (!bytes.empty()) put_number(bytes, -1);
-    NIBBLE_TRY(const auto from, group->exchange(std::move(to)));
-    for (int r = 1; group->rank() == 0 && r < group->size(); ++r) {
-        if (from[static_cast<size_t>(r)].empty()) continue;
-        RankReader in(from[static_cast<size_t>(r)]);
-        for (int64_t id = in.number(); id >= 0 && id < std::ssize(state.masters); id = in.number()) {
-            const int64_t first = in.number();
-            for (const Part& part : of(state, static_cast<size_t>(id))) {
-                const auto bytes = in.numbers<std::byte>();
-                const size_t at = static_cast<size_t>(first) * part.each;
-                if (at + bytes.size() > part.bytes.size()) return fail("rank {} has other parameters", r);
-                std::ranges::copy(bytes, part.bytes.begin() + static_cast<ptrdiff_t>(at));
-            }
-        }
-    }
-    return Ok{};
-}
-
-Status DeviceTrainer::sync() {
-    RankGroup* group = ranks_->group();
-    while (group) {  // rank 0 says `go on`, or asks for states
-        NIBBLE_TRY(const RankBytes order, group->share({std::byte{0}}));
-        if (order != RankBytes{std::byte{1}} || group->rank() == 0) return Ok{};
-        TrainState own;
-        NIBBLE_CHECK(collect(own));
-    }
-    return Ok{};
-}
-
-Result<bool> DeviceTrainer::any(bool mine) { return ranks_->group() ? ranks_->group()->any(mine) : Result<bool>(mine); }
 
 Status DeviceTrainer::set_state(const StoredTrainState& state) {
     NormHistory norms = norms_;
@@ -565,12 +479,15 @@ TrainPassShape DeviceTrainer::pass_shape(int64_t rows, Recompute recompute) cons
 std::vector<UnitLine> DeviceTrainer::table() const { return weights_.recipe().table(); }
 
 std::vector<std::string> DeviceTrainer::notes() const {
-    return {fmt::format("kernels: {}; gradients of activations BF16, of the residual stream and of parameters FP32",
-                        device_.name),
-            fmt::format("micro-batches of {} row{}, {}", plan_.micro_batch, plan_.micro_batch == 1 ? "" : "s",
-                        plan_.recompute == Recompute::block ? "blocks computed again on the way back"
-                                                            : "nothing computed again"),
-            "memory: " + plan_.text()};
+    std::vector<std::string> notes{
+        fmt::format("kernels: {}; gradients of activations BF16, of the residual stream and of parameters FP32",
+                    device_.name),
+        fmt::format(
+            "micro-batches of {} row{}, {}", plan_.micro_batch, plan_.micro_batch == 1 ? "" : "s",
+            plan_.recompute == Recompute::block ? "blocks computed again on the way back" : "nothing computed again"),
+        "memory: " + plan_.text()};
+    if (ranks_->size() > 1) notes.push_back(sharding_note());
+    return notes;
 }
 
 std::string DeviceTrainer::arithmetic() const { return fmt::format("cuda, micro-batches of {}", plan_.micro_batch); }

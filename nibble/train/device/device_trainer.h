@@ -31,6 +31,9 @@ struct DeviceTrainerOptions {
     // As TrainerOptions::teacher, whatever its formats and family; its weights lie on the GPU too. cross_entropy is
     // that of `train`.
     std::shared_ptr<const Checkpoint> teacher;
+    Sharding sharding = Sharding::states;
+    GradientOrder order = GradientOrder::tree;
+    DeviceRanks::Link link;  // instead of NCCL, between ranks
 };
 
 class DeviceTrainer : public TrainEngine {
@@ -92,9 +95,12 @@ private:
           device_(std::move(device)),
           stream_(std::move(stream)),
           weights_(std::move(weights)),
+          trace_(options.train.trace),
           norms_(options.train.optimizer.skip_above, options.train.optimizer.skip_window) {}
     static constexpr int64_t passing_bytes = int64_t{1} << 26;  // of a swap of weights
+    static constexpr int64_t scalar_bytes = 256;                // at the begin of ends_ and of the landing
 
+    Status mark(std::string_view name) { return trace_.mark(DeviceTrace::compute, name, -1, stream_); }
     Status allocate();
     Status make_pass();
     Result<std::vector<TrainMemoryPlan::Item>> pass_sizes(const TrainPassShape& shape) const;
@@ -115,9 +121,15 @@ private:
     // Its rows of the micro-batch that the pass is to take next.
     Status ask_teacher(const MicroBatch& m);
     Status swap_reference(bool first = false);
+    bool sharded() const { return options_.sharding == Sharding::all; }
+    Status check_sharding() const;
+    std::vector<TrainMemoryPlan::Item> parameter_sizes(Sharding sharding, int64_t micro_batch) const;
+    std::string sharding_note() const;
+    Result<int64_t> free_memory() const;
     // What this process computes, of all micro-batches.
     Result<std::vector<MicroBatch>> own_pieces(std::span<const TrainBatch> batches) const;
-    Result<std::vector<float>> of_all_pieces(int64_t tokens) const;
+    // What has landed of them: `tokens` numbers here; of all, in order.
+    Result<std::vector<float>> of_all_pieces(std::span<const TrainBatch> batches, int64_t tokens) const;
     Status ask_of_other_pieces(const RowObjective& objective, std::span<const TrainBatch> batches,
                                std::pair<int64_t, int64_t> own, std::vector<float> seen, std::span<double> losses);
     Status collect(TrainState& state);
@@ -130,10 +142,13 @@ private:
     Stream stream_;
     TrainWeights weights_;
     std::unique_ptr<TrainWeights> generation_;  // operands of rollouts; null: those of training
+    std::optional<DeviceRanks> ranks_;
     TrainMemoryPlan plan_;
     std::unique_ptr<DeviceCache> cache_;  // null: of BF16
     bool rounds_cache_ = false;           // layers of training or of rollouts keep K and V in E4M3
     std::vector<float> reference_scales_;
+    DeviceTrace trace_;
+    std::unique_ptr<ShardedUnits> units_;  // of Sharding::all
     std::unique_ptr<TrainPass> pass_;
     std::optional<DeviceArena> ends_;  // log-probabilities, norm, clip factor
     float* log_probs_ = nullptr;       // of a micro-batch
@@ -146,7 +161,6 @@ private:
     std::byte* reference_ = nullptr;    // published matrices and FP32 vectors at the begin; null: not kept
     std::byte* passing_ = nullptr;
     std::optional<PinnedBuffer> landing_;  // scalars, then log-probabilities of all tokens of a step
-    std::optional<DeviceRanks> ranks_;
     DeviceRanks::Sum sum_;  // the step's gradient
     std::optional<DeviceOptimizer> optimizer_;
     NormHistory norms_;

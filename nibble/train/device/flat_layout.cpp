@@ -1,7 +1,6 @@
 #include "train/device/flat_layout.h"
 
 #include "base/checked.h"
-#include "kernels/train_cuda.h"
 #include "model/cpu/moe.h"
 
 #include <algorithm>
@@ -156,15 +155,6 @@ Result<FlatLayout> FlatLayout::make(const Parameters& parameters, const ModelCon
         }
     }
     return layout;
-}
-
-FlatShard FlatShard::of(int64_t matrix_elements, int rank, int size) {
-    const auto section = [&](int r) { return cuda::square_sections * r / size; };
-    const int64_t each = cuda::section_elements(matrix_elements);
-    FlatShard shard{.first_section = section(rank), .sections = section(rank + 1) - section(rank)};
-    shard.begin = std::min(matrix_elements, each * section(rank));
-    shard.end = std::min(matrix_elements, each * section(rank + 1));
-    return shard;
 }
 
 }  // namespace nibble

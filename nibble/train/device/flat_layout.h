@@ -51,14 +51,4 @@ struct FlatLayout {
     static Result<FlatLayout> make(const Parameters& parameters, const ModelConfig& config, const ModelParts& parts);
 };
 
-// What a rank keeps masters and states of, and updates: a run of the matrices, in whole sections of their norm
-// (kernels/train_cuda.h), and all vectors.
-struct FlatShard {
-    int64_t begin = 0, end = 0;  // elements of the matrices
-    int first_section = 0, sections = 0;
-    int64_t elements() const { return end - begin; }
-
-    static FlatShard of(int64_t matrix_elements, int rank, int size);
-};
-
 }  // namespace nibble

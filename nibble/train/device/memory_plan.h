@@ -16,6 +16,18 @@ enum class Recompute : uint8_t {
     block,      // the inputs of blocks; the rest is computed again, block by block
 };
 
+// What is spread over GPUs. Results have the same bits.
+enum class Sharding : uint8_t {
+    states,  // masters and states (ZeRO-1); weights and gradients are whole on every GPU
+    all,     // weights and gradients too (FSDP, ZeRO-3): a block is gathered before it computes and let go behind
+};
+
+// How gradients of several GPUs are added.
+enum class GradientOrder : uint8_t {
+    tree,  // in the order of the tree over all micro-batches: one GPU's bits
+    free,  // by NCCL, in an order of its own: what the tree costs shows beside it
+};
+
 struct TrainMemoryPlan {
     int64_t micro_batch = 0;  // rows
     Recompute recompute = Recompute::none;

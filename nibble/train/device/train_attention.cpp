@@ -156,8 +156,8 @@ Status TrainAttention::backward(const std::byte* x, std::span<std::byte* const> 
                                            .workspace = workspace},
                                           step.stream));
     if (rounds) NIBBLE_CHECK(work.cache->clear(k, kv_cols(), v, kv_cols(), dk, dv, width, step.stream));
-    NIBBLE_CHECK(cuda::rope_backward(rope, d_qkv, c.qk_norm ? gradient + q_norm_ : nullptr,
-                                     c.qk_norm ? gradient + k_norm_ : nullptr, work.workspace, step.stream));
+    NIBBLE_CHECK(cuda::rope_backward(rope, d_qkv, c.qk_norm ? work.of_vectors + q_norm_ : nullptr,
+                                     c.qk_norm ? work.of_vectors + k_norm_ : nullptr, work.workspace, step.stream));
     return qkv_.backward(d_qkv, x, n, dx, gradient, false, work);
 }
 

@@ -7,10 +7,14 @@
 
 namespace nibble {
 
-Status TrainPass::head(float* log_probs, float* gradient) {
+Status TrainPass::head(float* log_probs, float* gradient, float* of_vectors) {
     DeviceStep& step = *kinds_[0].step;
     const DeviceScope scope(step);
-    TrainWork work = work_of(step);
+    const size_t part = weights_.head_part();
+    if (units_) NIBBLE_CHECK(mark("wait"));
+    NIBBLE_CHECK(enter(part, gradient != nullptr));
+    NIBBLE_CHECK(mark("head and loss"));
+    TrainWork work = work_of(step, part, of_vectors);
     const int64_t vocab = weights_.config().vocab, most = TrainScratch::slab(shape_.tokens(), vocab);
     NIBBLE_TRY(float* logits, step.scratch.allocate_array<float>(most * vocab));
     NIBBLE_TRY(std::byte * d_logits, step.scratch.allocate(2 * most * vocab));
@@ -51,46 +55,63 @@ Status TrainPass::head(float* log_probs, float* gradient) {
         if (!gradient) continue;
         NIBBLE_CHECK(weights_.head().backward(d_logits, x, rows, dx_ + 2 * at * hidden(), gradient, at > 0, work));
     }
-    return Ok{};
+    return leave(part, gradient != nullptr);
 }
 
-Status TrainPass::log_probs(float* out) { return head(out, nullptr); }
+Status TrainPass::log_probs(float* out) { return head(out, nullptr, nullptr); }
 
 Status TrainPass::backward(float* gradient, float* log_probs) {
     const FlatLayout& flat = weights_.flat();
     const float eps = weights_.config().norm_eps;
-    NIBBLE_CHECK(head(log_probs, gradient));
+    if (units_) NIBBLE_CHECK(units_->begin_back(gradient));
+    float* const of_vectors = units_ ? units_->of_vectors() : gradient;
+    NIBBLE_TRY(float* of_head, gradient_of(weights_.head_part(), gradient));
+    NIBBLE_CHECK(head(log_probs, of_head, of_vectors));
+    if (units_ && !flat.tied) NIBBLE_CHECK(units_->reduce(weights_.head_part()));
     NIBBLE_CHECK(cuda::norm_backward({.tokens = tokens_,
                                       .width = hidden(),
                                       .x = last_stream_,
                                       .weight = weights_.norm(),
                                       .dy = dx_,
                                       .dx = d_stream_,
-                                      .dweight = gradient + weights_.place(weights_.config().norm),
+                                      .dweight = of_vectors + weights_.place(weights_.config().norm),
                                       .eps = eps,
                                       .workspace = workspace_},
                                      stream_));
-    for (size_t b = weights_.layers().size(); b-- > 0;) NIBBLE_CHECK(block_backward(b, gradient));
-    float* rows = gradient + flat.embedding.at;
-    if (!flat.tied)
+    for (size_t b = weights_.layers().size(); b-- > 0;) {
+        NIBBLE_TRY(float* of_block, gradient_of(1 + b, gradient));
+        NIBBLE_CHECK(block_backward(b, of_block, of_vectors));
+        NIBBLE_CHECK(leave_gradient(1 + b));
+    }
+    NIBBLE_CHECK(mark("embedding back"));
+    float* rows = of_head + flat.embedding.at;
+    if (!flat.tied) {
+        NIBBLE_TRY(rows, gradient_of(0, gradient));
+        rows += flat.embedding.at;
         NIBBLE_CHECK(fill_device(reinterpret_cast<std::byte*>(rows), 0, 4 * flat.embedding.elements(), stream_));
-    return cuda::embedding_backward({.unique = unique_,
-                                     .width = hidden(),
-                                     .ids = upload_.at<int32_t>(ids_),
-                                     .begin = upload_.at<int32_t>(begin_),
-                                     .order = upload_.at<int32_t>(order_),
-                                     .dx = d_stream_,
-                                     .scale = weights_.config().embedding_scale,
-                                     .dw = rows},
-                                    stream_);
+    }
+    NIBBLE_CHECK(cuda::embedding_backward({.unique = unique_,
+                                           .width = hidden(),
+                                           .ids = upload_.at<int32_t>(ids_),
+                                           .begin = upload_.at<int32_t>(begin_),
+                                           .order = upload_.at<int32_t>(order_),
+                                           .dx = d_stream_,
+                                           .scale = weights_.config().embedding_scale,
+                                           .dw = rows},
+                                          stream_));
+    NIBBLE_CHECK(leave_gradient(0));
+    return units_ ? units_->reduce_vectors() : Status(Ok{});
 }
 
-Status TrainPass::block_backward(size_t b, float* gradient) {
+Status TrainPass::block_backward(size_t b, float* gradient, float* of_vectors) {
     const DeviceLayer& layer = weights_.layers()[b];
     const Kept& kept = kept_[b];
     const float eps = weights_.config().norm_eps;
     const TrainMixer& mixer = weights_.mixer(b);
-    TrainWork work = work_of(b, true);
+    if (units_) NIBBLE_CHECK(mark("wait"));
+    NIBBLE_CHECK(enter(1 + b, true));
+    NIBBLE_CHECK(mark("back", static_cast<int64_t>(b)));
+    TrainWork work = work_of(b, true, of_vectors);
     if (shape_.recompute == Recompute::block) {
         NIBBLE_CHECK(cuda::add_norm(
             {.tokens = tokens_, .width = hidden(), .h = kept.stream, .weight = layer.norm, .eps = eps, .out = {kept.x}},
@@ -105,7 +126,7 @@ Status TrainPass::block_backward(size_t b, float* gradient) {
                                           .weight = layer.post_norm,
                                           .dy = dy_,
                                           .dx = y_,
-                                          .dweight = gradient + weights_.place(layer.config.post_norm),
+                                          .dweight = of_vectors + weights_.place(layer.config.post_norm),
                                           .eps = eps,
                                           .workspace = workspace_},
                                          stream_));
@@ -119,7 +140,7 @@ Status TrainPass::block_backward(size_t b, float* gradient) {
                                 .dy = dx_,
                                 .dx = d_stream_,
                                 .add = true,
-                                .dweight = gradient + weights_.place(layer.config.norm),
+                                .dweight = of_vectors + weights_.place(layer.config.norm),
                                 .eps = eps,
                                 .workspace = workspace_},
                                stream_);

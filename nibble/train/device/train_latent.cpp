@@ -208,7 +208,7 @@ Status TrainLatentAttention::to_first_product(std::span<std::byte* const> kept, 
     NIBBLE_TRY(float* d_latent, step.scratch.allocate_array<float>(n * rank));
     NIBBLE_CHECK(normed(kept[c_inner], rank, engine_->kv_norm(), c, work));
     NIBBLE_CHECK(kv_b_.backward(d_kv, c, n, d_c, gradient, false, work));
-    NIBBLE_CHECK(norm_back(kept[c_inner], rank, engine_->kv_norm(), d_c, d_latent, gradient + kv_norm_, work));
+    NIBBLE_CHECK(norm_back(kept[c_inner], rank, engine_->kv_norm(), d_c, d_latent, work.of_vectors + kv_norm_, work));
     cuda::LatentJoin join{.tokens = n,
                           .q_width = q_part_,
                           .c_width = rank,
@@ -225,7 +225,7 @@ Status TrainLatentAttention::to_first_product(std::span<std::byte* const> kept, 
     NIBBLE_TRY(float* d_inner, step.scratch.allocate_array<float>(n * q_part_));
     NIBBLE_CHECK(normed(kept[q_inner], q_part_, engine_->q_norm(), q_a, work));
     NIBBLE_CHECK(q_b_.backward(dq, q_a, n, d_q_a, gradient, false, work));
-    NIBBLE_CHECK(norm_back(kept[q_inner], q_part_, engine_->q_norm(), d_q_a, d_inner, gradient + q_norm_, work));
+    NIBBLE_CHECK(norm_back(kept[q_inner], q_part_, engine_->q_norm(), d_q_a, d_inner, work.of_vectors + q_norm_, work));
     join.q = d_inner;
     return cuda::latent_join(join, step.stream);
 }

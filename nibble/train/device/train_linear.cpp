@@ -39,16 +39,19 @@ Status TrainLinear::input_gradient(const std::byte* dy, int64_t n, std::byte* dx
         .within(weight_.name);
 }
 
-Status TrainLinear::bias_gradient(const std::byte* dy, int64_t n, float* gradient, TrainWork& work) const {
+Status TrainLinear::bias_gradient(const std::byte* dy, int64_t n, TrainWork& work) const {
     if (weight_.bias < 0) return Ok{};
-    return cuda::column_sums(
-        {.tokens = n, .width = weight_.rows, .x = dy, .sums = gradient + weight_.bias, .workspace = work.workspace},
-        work.step.stream);
+    return cuda::column_sums({.tokens = n,
+                              .width = weight_.rows,
+                              .x = dy,
+                              .sums = work.of_vectors + weight_.bias,
+                              .workspace = work.workspace},
+                             work.step.stream);
 }
 
 Status TrainLinear::weight_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
                                     TrainWork& work) const {
-    NIBBLE_CHECK(bias_gradient(dy, n, gradient, work));
+    NIBBLE_CHECK(bias_gradient(dy, n, work));
     if (const TrainProduct* p = recipe()) return p->weight_gradient(dy, x, n, gradient, add, work);
     NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, weight_.rows, weight_.cols));
     return cuda::back_weight_gradient(*plan, dy, x, gradient + weight_.at, add, work.workspace, work.step.stream)
@@ -58,7 +61,7 @@ Status TrainLinear::weight_gradient(const std::byte* dy, const std::byte* x, int
 Status TrainLinear::backward(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx, float* gradient,
                              bool add, TrainWork& work) const {
     if (const TrainProduct* p = recipe()) {
-        NIBBLE_CHECK(bias_gradient(dy, n, gradient, work));
+        NIBBLE_CHECK(bias_gradient(dy, n, work));
         return p->backward(dy, x, n, dx, gradient, add, work);
     }
     NIBBLE_CHECK(input_gradient(dy, n, dx, work));

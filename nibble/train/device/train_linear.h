@@ -34,12 +34,13 @@ private:
 // What a linear or a mixer finds during a pass.
 struct TrainWork {
     DeviceStep& step;
-    const std::byte* published = nullptr;  // flat, BF16
+    const std::byte* published = nullptr;  // flat, BF16; at least the block in hand
     BackPlans& plans;
     std::byte* workspace = nullptr;  // of products and of sums in two stages, used in turns
     const int32_t* first = nullptr;  // [rows]: the row where a row's document begins
     // Of the block, where K and V are to be seen, or are not cached as they are; null: neither.
     const TrainCacheRows* cache = nullptr;
+    float* of_vectors = nullptr;  // where gradients of vectors go: flat, of which vectors alone lie there
 };
 
 // Where the vectors of a model lie: in the flat arrays by the tensor's name, and on the device as they multiply (null
@@ -72,7 +73,8 @@ public:
     }
     // dx [n, cols] BF16 = dy [n, rows] BF16 W.
     Status input_gradient(const std::byte* dy, int64_t n, std::byte* dx, TrainWork& work) const;
-    // dW = dy^T x into `gradient` (flat), or with `add` += it; the sums of dy where there are biases (not with `add`).
+    // dW = dy^T x into `gradient` (flat), or with `add` += it; the sums of dy where there are biases (not with `add`)
+    // into work.of_vectors.
     Status weight_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
                            TrainWork& work) const;
     Status backward(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx, float* gradient, bool add,
@@ -84,7 +86,7 @@ public:
 
 private:
     const TrainProduct* recipe() const;
-    Status bias_gradient(const std::byte* dy, int64_t n, float* gradient, TrainWork& work) const;
+    Status bias_gradient(const std::byte* dy, int64_t n, TrainWork& work) const;
 
     FlatMatrix weight_;
     DeviceLinear engine_;

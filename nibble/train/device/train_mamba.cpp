@@ -109,12 +109,12 @@ Status TrainMamba::backward(const std::byte* x, std::span<std::byte* const> kept
                                        .eps = engine_->eps(),
                                        .d_mixed = d_mixed,
                                        .d_projected = d_projected,
-                                       .d_conv_weight = gradient + conv_weight_,
-                                       .d_conv_bias = conv_bias_ < 0 ? nullptr : gradient + conv_bias_,
-                                       .d_a_log = gradient + a_log_,
-                                       .d_d = gradient + d_,
-                                       .d_dt_bias = gradient + dt_bias_,
-                                       .d_norm = gradient + norm_,
+                                       .d_conv_weight = work.of_vectors + conv_weight_,
+                                       .d_conv_bias = conv_bias_ < 0 ? nullptr : work.of_vectors + conv_bias_,
+                                       .d_a_log = work.of_vectors + a_log_,
+                                       .d_d = work.of_vectors + d_,
+                                       .d_dt_bias = work.of_vectors + dt_bias_,
+                                       .d_norm = work.of_vectors + norm_,
                                        .workspace = workspace},
                                       step.stream)
                      .within(prefix_));

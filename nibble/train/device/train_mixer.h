@@ -45,7 +45,8 @@ public:
     // wanted).
     virtual Status forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, float* y,
                            TrainWork& work) const = 0;
-    // dy [rows, hidden] BF16 -> dx, and gradients of parameters into `gradient` (flat; all of them are written).
+    // dy [rows, hidden] BF16 -> dx, and gradients of parameters into `gradient` (flat; of matrices) and
+    // work.of_vectors; all of them are written.
     virtual Status backward(const std::byte* x, std::span<std::byte* const> kept, const std::byte* dy, std::byte* dx,
                             float* gradient, TrainWork& work) const = 0;
     // The engine's operands from the published values.

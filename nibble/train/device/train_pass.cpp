@@ -25,10 +25,11 @@ Result<std::vector<TrainMemoryPlan::Item>> TrainPass::sizes(const TrainWeights& 
                                               {"K and V of a block", scratch.pages}};
 }
 
-Result<std::unique_ptr<TrainPass>> TrainPass::create(const TrainWeights& weights, const TrainPassShape& shape,
+Result<std::unique_ptr<TrainPass>> TrainPass::create(const TrainWeights& weights, ShardedUnits* units,
+                                                     DeviceTrace& trace, const TrainPassShape& shape,
                                                      const DeviceInfo& device, const Stream& stream, ThreadPool& pool) {
     NIBBLE_TRY(Workspace host, Workspace::create(Compute::bf16, {}, pool));
-    std::unique_ptr<TrainPass> pass(new TrainPass(weights, shape, device, stream, std::move(host)));
+    std::unique_ptr<TrainPass> pass(new TrainPass(weights, units, trace, shape, device, stream, std::move(host)));
     const auto layers = weights.layers();
     pass->kind_of_.assign(layers.size(), 0);
     for (size_t b = 0; b < layers.size(); ++b) {
@@ -173,8 +174,14 @@ Status TrainPass::forward(bool keep) {
     const auto layers = weights_.layers();
     DeviceStep& step = *kinds_[0].step;
     // Not with overlap: the kernels before may have written the weights that the first products read ahead.
+    NIBBLE_CHECK(enter(0, false));
+    NIBBLE_CHECK(mark("embedding"));
     NIBBLE_CHECK(cuda::embed(weights_.embedding(), step.tokens, tokens_, hidden(), kept_[0].stream, false, stream_));
+    NIBBLE_CHECK(leave(0, false));
     for (size_t b = 0; b < layers.size(); ++b) {
+        if (units_) NIBBLE_CHECK(mark("wait"));
+        NIBBLE_CHECK(enter(1 + b, false));
+        NIBBLE_CHECK(mark("forward", static_cast<int64_t>(b)));
         const Kept& kept = kept_[b];
         std::byte* const stream = keep ? kept.stream : kept_[b % 2].stream;  // in turns where nothing is read again
         cuda::AddNorm norm{.tokens = tokens_,
@@ -191,6 +198,7 @@ Status TrainPass::forward(bool keep) {
         }
         NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, stream_));
         NIBBLE_CHECK(block_forward(b, keep && shape_.recompute != Recompute::block, true));
+        NIBBLE_CHECK(leave(1 + b, false));
     }
     const size_t last = layers.size() - 1;
     return cuda::add_norm({.tokens = tokens_,
@@ -215,18 +223,19 @@ Status TrainPass::block_forward(size_t b, bool keep, bool y) {
 }
 
 // K and V are seen once: on the way back, where there is one.
-TrainWork TrainPass::work_of(size_t block, bool back) {
-    TrainWork work = work_of(step_of(block));
+TrainWork TrainPass::work_of(size_t block, bool back, float* of_vectors) {
+    TrainWork work = work_of(step_of(block), 1 + block, of_vectors);
     if (cache_ && cache_->calibrating() != back) work.cache = cache_->of(block);
     return work;
 }
 
-TrainWork TrainPass::work_of(DeviceStep& step) {
+TrainWork TrainPass::work_of(DeviceStep& step, size_t part, float* of_vectors) {
     return {.step = step,
-            .published = weights_.published(),
+            .published = units_ ? units_->published(part) : weights_.published(),
             .plans = plans_,
             .workspace = workspace_,
-            .first = upload_.at<int32_t>(first_)};
+            .first = upload_.at<int32_t>(first_),
+            .of_vectors = of_vectors};
 }
 
 }  // namespace nibble

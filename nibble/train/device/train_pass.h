@@ -14,6 +14,7 @@
 #include "train/device/device_cache.h"
 #include "train/device/memory_plan.h"
 #include "train/device/micro_batch.h"
+#include "train/device/sharded_units.h"
 #include "train/device/train_mixer.h"
 #include "train/device/train_weights.h"
 
@@ -47,8 +48,9 @@ public:
     // What it allocates, as items of a memory plan. Needs the device for the plans of attention.
     static Result<std::vector<TrainMemoryPlan::Item>> sizes(const TrainWeights& weights, const TrainPassShape& shape,
                                                             const DeviceInfo& device);
-    // Weights, device and stream outlive it. Allocates.
-    static Result<std::unique_ptr<TrainPass>> create(const TrainWeights& weights, const TrainPassShape& shape,
+    // Weights, units, device and stream outlive it. Allocates. units: of Sharding::all, else null.
+    static Result<std::unique_ptr<TrainPass>> create(const TrainWeights& weights, ShardedUnits* units,
+                                                     DeviceTrace& trace, const TrainPassShape& shape,
                                                      const DeviceInfo& device, const Stream& stream, ThreadPool& pool);
 
     // The micro-batch of the next calls. Copies what kernels read of it.
@@ -63,8 +65,8 @@ public:
     Status log_probs(float* out);
     // Slopes of the loss by every label's log-probability [tokens], host memory that may be reused at once.
     Status set_slopes(std::span<const float> slopes);
-    // The gradient of sum(slope * log p) into `gradient` (flat, all of it), and log_probs as above; after forward(true)
-    // and set_slopes().
+    // The gradient of sum(slope * log p) into `gradient` (flat, all of it; with units: what this rank keeps of the sum
+    // of all ranks, then vectors), and log_probs as above; after forward(true) and set_slopes().
     Status backward(float* gradient, float* log_probs);
 
     // The next gradients are of the loss beside a teacher (TeacherLoss), of whose last rows its head makes logits: the
@@ -90,9 +92,11 @@ private:
         std::vector<std::byte*> rest;
         std::byte* out = nullptr;  // where a norm follows
     };
-    TrainPass(const TrainWeights& weights, const TrainPassShape& shape, const DeviceInfo& device, const Stream& stream,
-              Workspace host)
+    TrainPass(const TrainWeights& weights, ShardedUnits* units, DeviceTrace& trace, const TrainPassShape& shape,
+              const DeviceInfo& device, const Stream& stream, Workspace host)
         : weights_(weights),
+          units_(units),
+          trace_(trace),
           shape_(shape),
           device_(device),
           stream_(stream),
@@ -105,16 +109,33 @@ private:
     DeviceStep& step_of(size_t block) { return *kinds_[kind_of_[block]].step; }
     int64_t hidden() const { return weights_.config().hidden; }
 
-    TrainWork work_of(DeviceStep& step);
-    TrainWork work_of(size_t block, bool back);
+    // Around the work of a part (flat_parts()).
+    Status enter(size_t part, bool back) { return units_ ? units_->enter(part, back) : Status(Ok{}); }
+    Status leave(size_t part, bool back) { return units_ ? units_->leave(part, back) : Status(Ok{}); }
+    // Where its gradient goes; `gradient`: of the flat arrays.
+    Result<float*> gradient_of(size_t part, float* gradient) {
+        return units_ ? units_->gradient(part) : Result<float*>(gradient);
+    }
+    Status leave_gradient(size_t part) {
+        if (!units_) return Ok{};
+        NIBBLE_CHECK(units_->leave(part, true));
+        return units_->reduce(part);
+    }
+    Status mark(std::string_view name, int64_t number = -1) {
+        return trace_.mark(DeviceTrace::compute, name, number, stream_);
+    }
+    TrainWork work_of(DeviceStep& step, size_t part, float* of_vectors = nullptr);
+    TrainWork work_of(size_t block, bool back, float* of_vectors = nullptr);
     // Mixer of a block from its normed input; `y`: wanted. Without `keep` nothing stays that only backward() reads.
     Status block_forward(size_t block, bool keep, bool y);
     // The gradient of the stream through a block: d_stream_ += ...
-    Status block_backward(size_t block, float* gradient);
+    Status block_backward(size_t block, float* gradient, float* of_vectors);
     // Logits in slabs, log-probabilities; with `gradient` the way back to normed_, whose gradient goes to dx_.
-    Status head(float* log_probs, float* gradient);
+    Status head(float* log_probs, float* gradient, float* of_vectors);
 
     const TrainWeights& weights_;
+    ShardedUnits* units_;  // null: all weights are there
+    DeviceTrace& trace_;
     TrainPassShape shape_;
     const DeviceInfo& device_;
     const Stream& stream_;

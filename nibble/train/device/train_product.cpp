@@ -91,6 +91,11 @@ TrainProduct::CopySizes TrainProduct::copy_sizes() const {
     return s;
 }
 
+int64_t TrainProduct::copy_bytes() const {
+    const CopySizes s = copy_sizes();
+    return in_arena(s.tiles) + in_arena(s.back);
+}
+
 int64_t TrainProduct::bytes() const {
     const CopySizes s = copy_sizes();
     int64_t along = 0;
@@ -109,10 +114,10 @@ int64_t TrainProduct::staging_bytes() const {
     return most;
 }
 
-Status TrainProduct::load(DeviceArena& arena, const Stream& stream) {
+Status TrainProduct::load(DeviceArena& arena, DeviceArena& copies, const Stream& stream) {
     const CopySizes s = copy_sizes();
-    NIBBLE_TRY(tiles_, arena.allocate(s.tiles));
-    NIBBLE_TRY(back_, arena.allocate(s.back));
+    NIBBLE_TRY(tiles_, copies.allocate(s.tiles));
+    NIBBLE_TRY(back_, copies.allocate(s.back));
     NIBBLE_TRY(scales_, arena.allocate_array<float>(s.scales));
     NIBBLE_TRY(back_scales_, arena.allocate_array<float>(s.scales));
     if (directions_) {
@@ -268,9 +273,10 @@ Result<const float*> TrainProduct::token_scales(const float* of_x, int64_t n, De
     return scales;
 }
 
-// Before there are scales their place is no address, but not null: kernels are chosen by whether there are any.
+// Kernels are chosen by whether there are scales; a description of weights that are not loaded has one that is not
+// read.
 cuda::Operand TrainProduct::operand(const UnitRules& r, const float* bias) const {
-    auto* const somewhere = reinterpret_cast<const float*>(uintptr_t{4096});
+    static constexpr float of_description = 1.0f;
     const bool codes = forward_codes(r);
     return {.rows = weight_.rows,
             .cols = codes ? weight_.cols : cast_padded(weight_.cols, r.w),
@@ -278,7 +284,7 @@ cuda::Operand TrainProduct::operand(const UnitRules& r, const float* bias) const
             .codes = codes,
             .tile_scales = !in_blocks(r.w) ? nullptr
                            : scales_       ? scales_
-                                           : somewhere,
+                                           : &of_description,
             .bias = bias};
 }
 

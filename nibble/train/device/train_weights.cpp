@@ -48,16 +48,22 @@ Result<TrainWeights> TrainWeights::plan(std::shared_ptr<Parameters> parameters, 
     NIBBLE_TRY(w.parts_, load_parts(config, *w.parameters_, {}, pool, WeightSource::Mode::outline));
     NIBBLE_TRY(w.flat_, FlatLayout::make(*w.parameters_, config, w.parts_));
     NIBBLE_TRY(w.recipe_, DeviceRecipe::plan(precision, seed, w.parts_, w.flat_));
+    w.flat_parts_ = flat_parts(w.flat_);
+    w.part_operands_.assign(w.flat_parts_.size(), 0);
     DeviceWeights planner = DeviceWeights::planner(*w.parameters_);
-    NIBBLE_CHECK(w.make_parts(planner));
+    NIBBLE_CHECK(w.make_parts([&](size_t) { return &planner; }));
     w.operand_bytes_ = planner.bytes();
+    w.vector_bytes_ = planner.vector_bytes();
     return w;
 }
 
-Status TrainWeights::make_parts(DeviceWeights& weights) {
+Status TrainWeights::make_parts(const std::function<DeviceWeights*(size_t part)>& weights) {
     layers_.clear();
     mixers_.clear();
-    weights.replace([this](const std::string& name) { return recipe_->find(name); });
+    const auto matrices = [](const DeviceWeights& w) { return w.bytes() - w.vector_bytes(); };
+    const auto count = [&](size_t part, const DeviceWeights& w, int64_t before) {
+        if (w.mode() == DeviceWeights::Mode::plan) part_operands_[part] = matrices(w) - before;
+    };
     const TrainVectors vectors{
         .place = [&](const std::string& tensor) -> Result<int64_t> {
             const int64_t at = place(tensor);
@@ -66,7 +72,11 @@ Status TrainWeights::make_parts(DeviceWeights& weights) {
         },
         .at = [&](int64_t place) { return vectors_ ? vectors_ + (place - flat_.matrix_elements) : nullptr; }};
     for (size_t b = 0; b < parts_.blocks.size(); ++b) {
-        NIBBLE_TRY(DeviceLayer layer, DeviceLayer::make(config_, parts_.blocks[b], weights));
+        DeviceWeights& of_block = *weights(1 + b);
+        of_block.replace([this](const std::string& name) { return recipe_->find(name); });
+        const int64_t before = matrices(of_block);
+        NIBBLE_TRY(DeviceLayer layer, DeviceLayer::make(config_, parts_.blocks[b], of_block));
+        count(1 + b, of_block, before);
         NIBBLE_TRY(const int64_t norm, vectors.place(layer.config.norm));
         layer.norm = vectors.at(norm);
         if (!layer.config.post_norm.empty()) {
@@ -77,7 +87,10 @@ Status TrainWeights::make_parts(DeviceWeights& weights) {
         mixers_.push_back(std::move(mixer));
         layers_.push_back(std::move(layer));
     }
-    NIBBLE_TRY(head_, weights.linear(head_linear(config_, parts_.head)));
+    DeviceWeights& of_head = *weights(head_part());
+    const int64_t before = matrices(of_head);
+    NIBBLE_TRY(head_, of_head.linear(head_linear(config_, parts_.head)));
+    count(head_part(), of_head, before);
     train_head_ = TrainLinear(flat_.head, head_, vectors);
     NIBBLE_TRY(const int64_t norm, vectors.place(config_.norm));
     norm_ = vectors.at(norm);
@@ -89,38 +102,63 @@ int64_t TrainWeights::place(const std::string& tensor) const {
     return id.ok() ? flat_.at[*id] : -1;
 }
 
-Status TrainWeights::load(int gradients, const FlatShard& shard, const DeviceInfo& device, const Stream& stream) {
+int64_t TrainWeights::local(int64_t at) const {
+    const auto runs = shards_.within(at, at + 1);
+    return runs[0].local;
+}
+
+Status TrainWeights::load(int gradients, const FlatShards& shards, int rank, const DeviceInfo& device,
+                          const Stream& stream) {
     stream_ = &stream;
-    shard_ = shard;
-    NIBBLE_TRY(operands_, DeviceArena::create(device.index, operand_bytes_ + DeviceWeights::staging_bytes));
-    const int64_t size = shard_bytes(shard) + 2 * state_bytes(shard) + published_bytes() + gradients * master_bytes();
+    shards_ = shards, rank_ = rank;
+    const bool all = sharded();
+    const int64_t kept = shards.elements(rank), vectors = flat_.vector_elements();
+    const int64_t of_gradient = all ? shard_bytes(shards, rank) : master_bytes();
+    const int64_t published = all ? published_bytes(shards, rank) : published_bytes();
+    const int64_t size =
+        shard_bytes(shards, rank) + 2 * state_bytes(shards, rank) + published + gradients * of_gradient;
     NIBBLE_TRY(arrays_, DeviceArena::create(device.index, size + (13 + gradients) * DeviceArena::alignment));
-    for (Kept* kept : {&master_, &m_, &v_}) {
-        const int64_t each = kept == &master_ ? 4 : state_element();
+    for (Kept* array : {&master_, &m_, &v_}) {
+        const int64_t each = array == &master_ ? 4 : state_element();
         const auto part = [&](int64_t elements) -> Result<float*> {
             NIBBLE_TRY(std::byte * at, arrays_->allocate(each * elements));
             // Gaps between pieces are never written again.
             NIBBLE_CHECK(fill_device(at, 0, each * elements, stream));
             return reinterpret_cast<float*>(at);
         };
-        NIBBLE_TRY(kept->matrices, part(shard.elements()));
-        NIBBLE_TRY(kept->vectors, part(flat_.vector_elements()));
+        NIBBLE_TRY(array->matrices, part(kept));
+        NIBBLE_TRY(array->vectors, part(vectors));
     }
-    NIBBLE_TRY(published_, arrays_->allocate(2 * flat_.elements));
-    NIBBLE_TRY(vectors_, arrays_->allocate_array<float>(flat_.vector_elements()));
-    if (scales()) {
-        NIBBLE_TRY(scaled_, arrays_->allocate(2 * flat_.embedding.elements()));
+    if (all) {
+        NIBBLE_TRY(published_shard_, arrays_->allocate(2 * kept));
+        NIBBLE_TRY(published_vectors_, arrays_->allocate(2 * vectors));
+        NIBBLE_CHECK(fill_device(published_shard_, 0, 2 * kept, stream));
+        NIBBLE_CHECK(fill_device(published_vectors_, 0, 2 * vectors, stream));
+    } else {
+        const FlatRun& own = shards.runs()[static_cast<size_t>(rank)];
+        NIBBLE_TRY(published_, arrays_->allocate(2 * flat_.elements));
+        published_shard_ = published_ + 2 * own.begin;
+        published_vectors_ = published_ + 2 * flat_.matrix_elements;
+        NIBBLE_CHECK(fill_device(published_, 0, 2 * flat_.elements, stream));
+        if (scales()) {
+            NIBBLE_TRY(scaled_, arrays_->allocate(2 * flat_.embedding.elements()));
+        }
     }
+    NIBBLE_TRY(vectors_, arrays_->allocate_array<float>(vectors));
     gradients_.clear();
     for (int i = 0; i < gradients; ++i) {
-        NIBBLE_TRY(float* one, arrays_->allocate_array<float>(flat_.elements));
+        NIBBLE_TRY(float* one, arrays_->allocate_array<float>(of_gradient / 4));
         gradients_.push_back(one);
     }
-    NIBBLE_CHECK(recipe_->load(device, stream));
-    for (float* array : gradients_) NIBBLE_CHECK(fill_device(bytes_at(array), 0, master_bytes(), stream));
-    NIBBLE_CHECK(fill_device(published_, 0, 2 * flat_.elements, stream));
-    NIBBLE_TRY(DeviceWeights weights, DeviceWeights::loader(*parameters_, *operands_, stream));
-    NIBBLE_CHECK(make_parts(weights));
+    for (float* array : gradients_) NIBBLE_CHECK(fill_device(bytes_at(array), 0, of_gradient, stream));
+    if (all) {
+        NIBBLE_CHECK(load_slots(device, stream));
+    } else {
+        NIBBLE_CHECK(recipe_->load(device, stream));
+        NIBBLE_TRY(operands_, DeviceArena::create(device.index, operand_bytes_ + DeviceWeights::staging_bytes));
+        NIBBLE_TRY(DeviceWeights weights, DeviceWeights::loader(*parameters_, *operands_, stream));
+        NIBBLE_CHECK(make_parts([&](size_t) { return &weights; }));
+    }
     return upload(nullptr);
 }
 
@@ -130,7 +168,7 @@ Status TrainWeights::load_beside(const TrainWeights& of, const DeviceInfo& devic
     NIBBLE_TRY(operands_, DeviceArena::create(device.index, operand_bytes_ + DeviceWeights::staging_bytes));
     NIBBLE_CHECK(recipe_->load(device, stream));
     NIBBLE_TRY(DeviceWeights weights, DeviceWeights::loader(*parameters_, *operands_, stream));
-    NIBBLE_CHECK(make_parts(weights));
+    NIBBLE_CHECK(make_parts([&](size_t) { return &weights; }));
     NIBBLE_CHECK(publish_operands());
     return stream.synchronize();
 }
@@ -144,9 +182,11 @@ OptimizerLayout TrainWeights::state_layout(size_t id) const {
 Status TrainWeights::upload(const StoredTrainState* states) {
     for (size_t id = 0; id < parameters_->count(); ++id) {
         const MatrixView values = parameters_->published(id);
-        if (values.dtype == DType::bf16)
+        if (values.dtype == DType::bf16 && published_)
             NIBBLE_CHECK(copy_to_device(published_ + 2 * flat_.at[id], values.data, values.bytes(), *stream_));
         NIBBLE_CHECK(owned(id, [&](int64_t first, int64_t at, int64_t count) -> Status {
+            if (values.dtype == DType::bf16 && !published_)
+                NIBBLE_CHECK(copy_to_device(published_at(at), values.data + 2 * first, 2 * count, *stream_));
             const auto copy = [&](const Kept& to, int64_t each, const std::byte* from) {
                 return copy_to_device(place_of(to, at, each), from + each * first, each * count, *stream_);
             };
@@ -161,6 +201,7 @@ Status TrainWeights::upload(const StoredTrainState* states) {
 }
 
 Status TrainWeights::republish() {
+    ++version_;
     const int64_t count = flat_.vector_elements();
     NIBBLE_CHECK(copy_on_device(bytes_at(vectors_), bytes_at(master_.vectors), 4 * count, *stream_));
     if (flat_.rounded_vectors > 0) NIBBLE_CHECK(cuda::round_rows(vectors_, flat_.rounded_vectors, false, *stream_));
@@ -168,10 +209,10 @@ Status TrainWeights::republish() {
         for (const FlatLayout::Range& norms : flat_.norms)
             if (norms.count > 0)
                 NIBBLE_CHECK(cuda::add_one(vectors_ + (norms.at - flat_.matrix_elements), norms.count, *stream_));
+    if (sharded()) return Ok{};  // the rest when it is gathered
     NIBBLE_CHECK(publish_operands());
     if (!scales()) return Ok{};
-    return cuda::scale_rows(published(flat_.embedding), flat_.embedding.elements(), config_.embedding_scale, scaled_,
-                            *stream_);
+    return cuda::scale_rows(published_, flat_.embedding.elements(), config_.embedding_scale, scaled_, *stream_);
 }
 
 Status TrainWeights::publish_operands() {

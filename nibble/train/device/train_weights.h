@@ -5,11 +5,12 @@
 
 #include "model/device/model.h"
 #include "train/device/device_recipe.h"
-#include "train/device/flat_layout.h"
+#include "train/device/flat_shards.h"
 #include "train/device/train_mixer.h"
 #include "train/train_config.h"
 #include "train/train_engine.h"
 
+#include <array>
 #include <functional>
 
 namespace nibble {
@@ -35,12 +36,21 @@ public:
     void keep_states(const TrainOptimizer& o) { narrow_ = o.bf16_states, muon_ = o.kind == OptimizerKind::muon; }
     OptimizerLayout state_layout(size_t id) const;
 
-    // Of the masters of a rank, and of each of its states.
-    int64_t shard_bytes(const FlatShard& shard) const { return 4 * (shard.elements() + flat_.vector_elements()); }
-    int64_t state_bytes(const FlatShard& shard) const { return shard_bytes(shard) / (narrow_ ? 2 : 1); }
+    // Of the masters of a rank (with Sharding::all of a gradient, too), and of each of its states.
+    int64_t shard_bytes(const FlatShards& shards, int rank) const {
+        return 4 * (shards.elements(rank) + flat_.vector_elements());
+    }
+    int64_t state_bytes(const FlatShards& shards, int rank) const {
+        return shard_bytes(shards, rank) / (narrow_ ? 2 : 1);
+    }
+    // With Sharding::all: of the shard as it multiplies; of the parts in hand, gathered and as operands.
+    int64_t published_bytes(const FlatShards& shards, int rank) const {
+        return 2 * shards.elements(rank) + 6 * flat_.vector_elements();
+    }
+    int64_t slot_bytes() const;
 
-    // Allocates everything and copies the parameters to the device; waits.
-    Status load(int gradients, const FlatShard& shard, const DeviceInfo& device, const Stream& stream);
+    // Where a rank's part of the parameters lies. Allocates everything and copies the parameters to the device; waits.
+    Status load(int gradients, const FlatShards& shards, int rank, const DeviceInfo& device, const Stream& stream);
 
     // Operands alone, under this recipe, of the parameters that `of` holds and publishes, which outlives it. Allocates.
     Status load_beside(const TrainWeights& of, const DeviceInfo& device, const Stream& stream);
@@ -59,9 +69,10 @@ public:
     template <class Run>
     Status owned(size_t id, const Run& run) const {
         const int64_t at = flat_.at[id], end = at + std::ssize(parameters_->master(id));
-        const bool vector = at >= flat_.matrix_elements;
-        const int64_t from = vector ? at : std::max(at, shard_.begin), to = vector ? end : std::min(end, shard_.end);
-        return from < to ? run(from - at, from, to - from) : Status(Ok{});
+        if (at >= flat_.matrix_elements) return run(int64_t{0}, at, end - at);
+        for (const FlatRun& some : shards_.within(at, end))
+            if (some.rank == rank_) NIBBLE_CHECK(run(some.begin - at, some.begin, some.elements()));
+        return Ok{};
     }
 
     const ModelConfig& config() const { return config_; }
@@ -79,31 +90,57 @@ public:
     }
 
     struct Kept {                   // of states in BF16: the same number of those
-        float* matrices = nullptr;  // of the shard's first
+        float* matrices = nullptr;  // of the first that the rank keeps
         float* vectors = nullptr;
     };
     // Of the element at `at`, which lies here; `each`: bytes of one.
     std::byte* place_of(const Kept& kept, int64_t at, int64_t each) const {
         const bool matrix = at < flat_.matrix_elements;
         return reinterpret_cast<std::byte*>(matrix ? kept.matrices : kept.vectors) +
-               each * (at - (matrix ? shard_.begin : flat_.matrix_elements));
+               each * (matrix ? local(at) : at - flat_.matrix_elements);
     }
     const Kept& master() const { return master_; }
     const Kept& m() const { return m_; }
     const Kept& v() const { return v_; }
-    const FlatShard& shard() const { return shard_; }
+    const FlatShards& shards() const { return shards_; }
+    int rank() const { return rank_; }
+    bool sharded() const { return shards_.sharding() == Sharding::all; }
     float* gradient(int buffer) const { return gradients_[static_cast<size_t>(buffer)]; }
     int gradient_buffers() const { return static_cast<int>(gradients_.size()); }
-    std::byte* published() const { return published_; }  // BF16, row-major
-    const std::byte* published(const FlatMatrix& matrix) const { return published_ + 2 * matrix.at; }
+    std::byte* published() const { return published_; }  // BF16, flat, of Sharding::states
+    // The same of an element that lies here, and of what the rank keeps behind it.
+    std::byte* published_at(int64_t at) const {
+        const bool matrix = at < flat_.matrix_elements;
+        return (matrix ? published_shard_ : published_vectors_) + 2 * (matrix ? local(at) : at - flat_.matrix_elements);
+    }
     // BF16 [vocab, hidden], as rows enter the stream: scaled where the model says so.
-    const std::byte* embedding() const { return scales() ? scaled_ : published(flat_.embedding); }
+    const std::byte* embedding() const { return scales() ? scaled_ : sharded() ? slots_[2].published : published_; }
+    // Counts what changes the weights, or what is made of them.
+    int64_t version() const { return version_; }
+
+    // ---- Sharding::all: parts (flat_parts()) take turns in three places, blocks in two of them -------------------
+    std::span<const FlatLayout::Range> parts() const { return flat_parts_; }
+    size_t slot_of(size_t part) const { return part == 0 || part > flat_.units.size() ? 2 : (part - 1) % 2; }
+    size_t head_part() const { return flat_.tied ? 0 : flat_.units.size() + 1; }
+    // Where the flat arrays would begin, were they there: what is read of it is the part.
+    std::byte* gathered(size_t part) const { return slots_[slot_of(part)].published - 2 * flat_parts_[part].at; }
+    // Everything that multiplies, of a part whose values lie there. back: what a step draws anew, too.
+    Status make_operands(size_t part, bool back, const Stream& stream) const;
+    Status draw(size_t part, const Stream& stream) const;
+    bool draws(size_t part) const;
     // Of a norm's tensor, in the flat arrays.
     int64_t place(const std::string& tensor) const;
 
 private:
     bool scales() const { return config_.embedding_scale != 1.0f; }
-    Status make_parts(DeviceWeights& weights);
+    int64_t local(int64_t at) const;
+    // weights(part): what loads the matrices of a part.
+    Status make_parts(const std::function<DeviceWeights*(size_t part)>& weights);
+    struct SlotSizes {
+        int64_t published = 0, operands = 0, copies = 0;
+    };
+    std::array<SlotSizes, 3> slot_sizes() const;
+    Status load_slots(const DeviceInfo& device, const Stream& stream);
     int64_t state_element() const { return narrow_ ? 2 : 4; }
     // Bytes of every parameter in `to`, which have their sizes; `each`: of an element.
     Status copy_owned(const Kept& device, int64_t each, const std::function<std::span<std::byte>(size_t)>& to);
@@ -113,9 +150,11 @@ private:
     ThreadPool* pool_ = nullptr;
     ModelParts parts_;
     FlatLayout flat_;
-    int64_t operand_bytes_ = 0;
+    int64_t operand_bytes_ = 0, vector_bytes_ = 0;  // vector_bytes_: of the engine's vectors, of operand_bytes_
     std::unique_ptr<DeviceRecipe> recipe_;
     bool cached_ = false;
+    std::vector<FlatLayout::Range> flat_parts_;
+    std::vector<int64_t> part_operands_;  // bytes of a part's matrices
 
     const Stream* stream_ = nullptr;
     std::optional<DeviceArena> operands_, arrays_;
@@ -124,11 +163,20 @@ private:
     DeviceLinear head_;
     TrainLinear train_head_;
     const float* norm_ = nullptr;
-    FlatShard shard_;
+    FlatShards shards_;
+    int rank_ = 0;
     bool narrow_ = false, muon_ = false;  // states are BF16; matrices of blocks have no v
     Kept master_, m_, v_;
     float* vectors_ = nullptr;  // as they multiply
-    std::byte* published_ = nullptr;
+    std::byte *published_ = nullptr, *published_shard_ = nullptr, *published_vectors_ = nullptr;
+    int64_t version_ = 0;
+    struct Slot {  // of parts, by turns
+        std::byte* published = nullptr;
+        std::optional<DeviceArena> operands, copies;  // the engine's, and the recipe's
+        std::byte *first_operand = nullptr, *first_copy = nullptr;
+    };
+    std::array<Slot, 3> slots_;
+    std::optional<DeviceArena> gathered_, engine_vectors_;
     std::byte* scaled_ = nullptr;
     std::vector<float*> gradients_;
 };

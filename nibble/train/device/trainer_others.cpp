@@ -12,7 +12,7 @@ int64_t DeviceTrainer::teacher_bytes(int64_t rows) const {
 }
 
 Status DeviceTrainer::ask_teacher(const MicroBatch& m) {
-    NIBBLE_CHECK(stream_.synchronize());  // the rows of the micro-batch before have been read
+    NIBBLE_CHECK(ranks_->wait(stream_));  // the rows of the micro-batch before have been read
     return teacher_->last_rows(texts_of(m), teacher_rows_).within("the teacher");
 }
 

@@ -84,7 +84,8 @@ protected:
         NIBBLE_TRY(const ModelConfig config, model_config(*parameters_));
         NIBBLE_TRY(auto weights, TrainWeights::plan(parameters_, config, precision, product_seed, pool_));
         weights_.emplace(std::move(weights));
-        NIBBLE_CHECK(weights_->load(1, FlatShard::of(weights_->flat().matrix_elements, 0, 1), *device_, *stream_));
+        const FlatShards whole = FlatShards::make(weights_->flat(), Sharding::states, 1);
+        NIBBLE_CHECK(weights_->load(1, whole, 0, *device_, *stream_));
         // Delayed scales that a run would not begin with.
         std::vector<float> state = cpu_->state();
         const auto each = static_cast<size_t>(precision.amax_history) + 1;

@@ -8,11 +8,11 @@ namespace {
 
 constexpr int threads = 256;
 
-__global__ void add_kernel(float4* to, const float4* from, int64_t count) {
+__global__ void add_kernel(float4* to, const float4* left, const float4* right, int64_t count) {
     const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;
     if (i >= count) return;
-    float4 a = to[i];
-    const float4 b = from[i];
+    float4 a = left[i];
+    const float4 b = right[i];
     a.x += b.x, a.y += b.y, a.z += b.z, a.w += b.w;
     to[i] = a;
 }
@@ -107,8 +107,13 @@ __global__ void sum_parts_kernel(const float* x, int parts, int64_t width, float
 }  // namespace
 
 cudaError_t launch_add_gradient(float* to, const float* from, int64_t count, cudaStream_t stream) {
-    add_kernel<<<ceil_blocks(count / 4, threads), threads, 0, stream>>>(
-        reinterpret_cast<float4*>(to), reinterpret_cast<const float4*>(from), count / 4);
+    return launch_sum_gradients(to, to, from, count, stream);
+}
+
+cudaError_t launch_sum_gradients(float* to, const float* a, const float* b, int64_t count, cudaStream_t stream) {
+    add_kernel<<<ceil_blocks(count / 4, threads), threads, 0, stream>>>(reinterpret_cast<float4*>(to),
+                                                                        reinterpret_cast<const float4*>(a),
+                                                                        reinterpret_cast<const float4*>(b), count / 4);
     return cudaGetLastError();
 }
 

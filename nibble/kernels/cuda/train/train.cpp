@@ -140,6 +140,12 @@ Status add_gradient(float* to, const float* from, int64_t count, const Stream& s
     return cuda_status(launch_add_gradient(to, from, count, queue_of(stream)), "add_gradient: kernel launch");
 }
 
+Status sum_gradients(float* to, const float* a, const float* b, int64_t count, const Stream& stream) {
+    NIBBLE_CHECK(check_rows("sum_gradients", 1, count));
+    NIBBLE_CHECK(check_aligned("sum_gradients", {to, a, b}));
+    return cuda_status(launch_sum_gradients(to, a, b, count, queue_of(stream)), "sum_gradients: kernel launch");
+}
+
 Status section_squares(const float* x, int64_t count, int first, int sections, double* parts, const Stream& stream) {
     if (sections == 0) return Ok{};
     NIBBLE_CHECK(check_rows("section_squares", 1, count));

@@ -43,6 +43,7 @@ cudaError_t launch_embedding_backward(const EmbeddingBackward& e, cudaStream_t s
 cudaError_t launch_scale_rows(const std::byte* from, int64_t count, float scale, std::byte* to, cudaStream_t stream);
 cudaError_t launch_add_one(float* x, int64_t count, cudaStream_t stream);
 cudaError_t launch_add_gradient(float* to, const float* from, int64_t count, cudaStream_t stream);
+cudaError_t launch_sum_gradients(float* to, const float* a, const float* b, int64_t count, cudaStream_t stream);
 // each: elements of a section, a multiple of 4.
 cudaError_t launch_section_squares(const float* x, int64_t count, int64_t each, int first, int sections, double* parts,
                                    cudaStream_t stream);
