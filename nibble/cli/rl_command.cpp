@@ -170,16 +170,16 @@ Status open_trainer(const RlConfig& c, const RlFlags& flags, const DeviceChoice&
         if (c.generation.precision) {
             NIBBLE_TRY(rollouts.generator, trainer->generating());
             rollouts.renew_generator = [trainer = trainer.get()] { return trainer->renew_generation(); };
+            rollouts.generator_sees_neighbours = trainer->generation_sees_neighbours();
         }
         if (compared) rollouts.reference = std::make_shared<DeviceReference>(*trainer);
         job.trainer = std::move(trainer);
         return Ok{};
     }
     if (compared) {
-        NIBBLE_TRY(rollouts.reference,
-                   FrozenPolicy::create(checkpoint, c.precision, flags.kernels, job.pool,
-                                        static_cast<float>(c.generation.temperature), c.generation.cache,
-                                        job.ranks.group()));
+        NIBBLE_TRY(rollouts.reference, FrozenPolicy::create(checkpoint, c.precision, flags.kernels, job.pool,
+                                                            static_cast<float>(c.generation.temperature),
+                                                            c.generation.cache, job.ranks.group()));
     }
     NIBBLE_TRY(job.trainer, Trainer::create(job.parameters, options, job.pool));
     return Ok{};

@@ -86,10 +86,15 @@ void CacheScales::renew() {
     ready_ = true, due_ = false;
 }
 
-void CacheScales::put_seen(RankBytes& out) const {
-    put_number(out, use_.values);
-    put_number(out, use_.clipped);
-    for (const Seen& seen : seen_) put_numbers(out, seen.k), put_numbers(out, seen.v);
+Status CacheScales::gather(RankGroup* group) {
+    if (!group || !due_) return Ok{};
+    RankBytes own;
+    put_number(own, use_.values);
+    put_number(own, use_.clipped);
+    for (const Seen& seen : seen_) put_numbers(own, seen.k), put_numbers(own, seen.v);
+    NIBBLE_TRY(const auto from, group->gather(std::move(own)));
+    set_seen(from);
+    return Ok{};
 }
 
 // Scales see sorted maxima, so the order of ranks does not matter.

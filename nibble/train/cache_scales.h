@@ -53,9 +53,9 @@ public:
     // Behind an update, or where there was none (a step that was skipped).
     void after_update(bool updated);
 
-    // What this process has seen, for other ranks; what all of them have seen, as if it had been this one alone.
-    void put_seen(RankBytes& out) const;
-    void set_seen(std::span<const RankBytes> of_ranks);
+    // Before the next update, if it renews them: what all ranks have seen since the last time, as if it had been this
+    // one alone. group null: one process.
+    Status gather(RankGroup* group);
 
     // Of the scales before the last renew(), on the rows it saw.
     struct Use {
@@ -80,6 +80,8 @@ public:
     }
 
 private:
+    void set_seen(std::span<const RankBytes> of_ranks);
+
     struct Seen {
         std::vector<float> k, v;  // maxima of rows
         int64_t row = -1;         // the last one

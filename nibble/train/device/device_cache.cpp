@@ -139,18 +139,20 @@ const TrainCacheRows* DeviceCache::of(size_t layer) const {
     return b < 0 ? nullptr : &rows_of_[static_cast<size_t>(b)];
 }
 
-Status DeviceCache::fetch(int64_t rows) {
-    return copy_to_host(landing_->data(), cache_bytes(clipped_), clipped_bytes + seen_bytes(rows), stream_);
+Status DeviceCache::fetch(const Rows& rows) {
+    fetched_ = rows;
+    return copy_to_host(landing_->data(), cache_bytes(clipped_), clipped_bytes + seen_bytes(rows.end), stream_);
 }
 
-void DeviceCache::take(int64_t rows, int64_t tokens) {
+void DeviceCache::take() {
     uint64_t clipped = 0;
     std::memcpy(&clipped, landing_->data(), sizeof clipped);
     const auto* maxima = reinterpret_cast<const float*>(landing_->data() + clipped_bytes);
-    for (int64_t r = 0; r < rows; ++r) scales_->add_row({maxima + 2 * r * std::ssize(blocks_), 2 * blocks_.size()});
+    for (int64_t r = fetched_.first; r < fetched_.end; ++r)
+        scales_->add_row({maxima + 2 * r * std::ssize(blocks_), 2 * blocks_.size()});
     int64_t widths = 0;
     for (const Block& b : blocks_) widths += b.widths;
-    scales_->add_use({.values = tokens * widths, .clipped = static_cast<int64_t>(clipped)});
+    scales_->add_use({.values = fetched_.tokens * widths, .clipped = static_cast<int64_t>(clipped)});
 }
 
 }  // namespace nibble

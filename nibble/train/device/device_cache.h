@@ -63,9 +63,13 @@ public:
     // While this holds, forward passes see K and V; otherwise the way back does.
     void calibrate(bool on) { calibrating_ = on; }
     bool calibrating() const { return calibrating_; }
-    // What the step's rows [0, rows) had, on its way to the host; once it has arrived, to the scales.
-    Status fetch(int64_t rows);
-    void take(int64_t rows, int64_t tokens);
+    // What the step's rows [first, end), `tokens` in all, had: on its way to the host; once it has arrived, to the
+    // scales.
+    struct Rows {
+        int64_t first = 0, end = 0, tokens = 0;
+    };
+    Status fetch(const Rows& rows);
+    void take();
 
 private:
     struct Block {
@@ -89,6 +93,7 @@ private:
     float* maxima_ = nullptr;              // [rows of a step, blocks, 2]
     uint64_t* clipped_ = nullptr;
     std::optional<PinnedBuffer> landing_;  // clipped_, maxima_
+    Rows fetched_;
     int64_t most_rows_ = 0;
 };
 
