@@ -121,10 +121,10 @@ std::vector<RlRanksCase> all_cases() {
         with("fp8_block, packed rows",
              [](RlRanksCase& c) { c.precision.recipe = TrainRecipe::fp8_block, c.row_tokens = 100; }),
         with("even rows", [](RlRanksCase& c) { c.row_tokens = 128, c.even_rows = true; }),
-        with("nvfp4 by row, FP8 cache, two updates",
+        with("nvfp4 by row, FP8 cache and queries, two updates",
              [](RlRanksCase& c) {
                  c.precision = {.recipe = TrainRecipe::nvfp4, .row_scaled = true};
-                 c.config.generation.cache = {.format = KvFormat::fp8};
+                 c.config.generation.cache = {.format = KvFormat::fp8, .queries = true};
                  c.config.train_batch = 6;
              }),
         with("FP8 cache by a percentile, KL",

@@ -33,7 +33,7 @@ Status DeviceTrainer::renew_generation() {
 
 Status DeviceTrainer::make_cache() {
     const TrainCache& how = options_.train.cache;
-    auto scales = std::make_unique<CacheScales>(weights_.outline().blocks, how.calibration);
+    auto scales = std::make_unique<CacheScales>(weights_.outline().blocks, how);
     NIBBLE_TRY(cache_, DeviceCache::create(std::move(scales), how.mirrored, weights_.layers(), options_.rows, device_,
                                            stream_));
     return Ok{};
