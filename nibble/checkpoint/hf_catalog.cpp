@@ -41,7 +41,7 @@ bool dtype_fits(const StoredPart& part, DType dtype) {
 struct KvName {
     std::string_view scale, projection;
 };
-constexpr std::array kv_names{KvName{"k_scale", "k_proj"}, KvName{"v_scale", "v_proj"}};
+constexpr std::array kv_names{KvName{"k_scale", "k_proj"}, KvName{"v_scale", "v_proj"}, KvName{"q_scale", "q_proj"}};
 
 }  // namespace
 

@@ -59,7 +59,7 @@ TensorSpec plain_spec(Dialect dialect, const ExportTensor& t) {
     TensorSpec spec{t.name, t.dtype, t.shape};
     if (dialect != Dialect::compressed_tensors || !is_kv_scale(t)) return spec;
     const std::string_view projection = parent_name(t.name), last = last_name(t.name);
-    if (last_name(projection) == (last == "k_scale" ? "k_proj" : "v_proj"))
+    if (last_name(projection) == fmt::format("{}_proj", last.front()))
         spec.name = fmt::format("{}.{}", parent_name(projection), last);
     if (spec.shape.empty()) spec.shape = {1};
     return spec;

@@ -71,7 +71,7 @@ std::string_view module_of_weight(std::string_view name) {
 
 bool is_kv_scale_name(std::string_view name) {
     const std::string_view last = last_name(name);
-    return last == "k_scale" || last == "v_scale";
+    return last == "k_scale" || last == "v_scale" || last == "q_scale";
 }
 
 bool looks_quantized(std::string_view name, DType dtype) {

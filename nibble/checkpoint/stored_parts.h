@@ -50,7 +50,7 @@ std::string_view parent_name(std::string_view name);
 // Everything after the last dot.
 std::string_view last_name(std::string_view name);
 
-// "....k_scale" or "....v_scale": a scale of the KV cache, plain in every dialect.
+// "....k_scale", "....v_scale" or "....q_scale": a scale of the KV cache or of what meets it, plain in every dialect.
 bool is_kv_scale_name(std::string_view name);
 
 // Whether a tensor that no dialect claimed is part of some quantization (by its last name or its dtype): it must not be

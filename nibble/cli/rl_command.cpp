@@ -170,16 +170,16 @@ Status open_trainer(const RlConfig& c, const RlFlags& flags, const DeviceChoice&
         if (c.generation.precision) {
             NIBBLE_TRY(rollouts.generator, trainer->generating());
             rollouts.renew_generator = [trainer = trainer.get()] { return trainer->renew_generation(); };
+            rollouts.generator_sees_neighbours = trainer->generation_sees_neighbours();
         }
         if (compared) rollouts.reference = std::make_shared<DeviceReference>(*trainer);
         job.trainer = std::move(trainer);
         return Ok{};
     }
     if (compared) {
-        NIBBLE_TRY(rollouts.reference,
-                   FrozenPolicy::create(checkpoint, c.precision, flags.kernels, job.pool,
-                                        static_cast<float>(c.generation.temperature), c.generation.cache,
-                                        job.ranks.group()));
+        NIBBLE_TRY(rollouts.reference, FrozenPolicy::create(checkpoint, c.precision, flags.kernels, job.pool,
+                                                            static_cast<float>(c.generation.temperature),
+                                                            c.generation.cache, job.ranks.group()));
     }
     NIBBLE_TRY(job.trainer, Trainer::create(job.parameters, options, job.pool));
     return Ok{};
@@ -431,9 +431,12 @@ void add_rl(CLI::App& app, RunCommand& run) {
                      "of --mismatch: bf16, fp8_block, mxfp8, nvfp4_row_scaled ...; may be given several times")
         ->needs(lab)
         ->allow_extra_args(false);
-    command->add_option("--kv", flags->lab.kv, "of --mismatch: the KV cache, bf16 or fp8 (under scales of the prompts)")
+    command
+        ->add_option(
+            "--kv", flags->lab.kv,
+            "of --mismatch: the KV cache, bf16, fp8 (under scales of the prompts) or fp8_q (queries in FP8, too)")
         ->needs(lab)
-        ->check(CLI::IsMember({"bf16", "fp8"}));
+        ->check(CLI::IsMember({"bf16", "fp8", "fp8_q"}));
     command->add_option("--temperature", flags->lab.temperature, "of --mismatch: what is drawn from, and learned")
         ->needs(lab)
         ->check(CLI::Range(0.01, 100.0));

@@ -46,8 +46,10 @@ Result<std::shared_ptr<Parameters>> lab_parameters(const MismatchFlags& flags, D
 
 Result<TrainCache> lab_cache(const MismatchFlags& flags) {
     TrainCache cache;
-    if (flags.kv == "fp8") cache.format = KvFormat::fp8;
-    if (flags.kv != "fp8" && flags.kv != "bf16") return fail("--kv {}: choose one of: bf16, fp8", flags.kv);
+    cache.queries = flags.kv == "fp8_q";
+    if (flags.kv == "fp8" || cache.queries) cache.format = KvFormat::fp8;
+    if (flags.kv != "bf16" && cache.format == KvFormat::none)
+        return fail("--kv {}: choose one of: bf16, fp8, fp8_q", flags.kv);
     return cache;
 }
 
@@ -94,7 +96,7 @@ void print_lines(const std::string& recipe, const MismatchReport& report) {
     std::fflush(stdout);
 }
 
-enum class Control : uint8_t { code, scale, cache_scale };
+enum class Control : uint8_t { code, scale, cache_scale, query_scale };
 
 struct LabRun {
     const MismatchFlags& flags;
@@ -112,9 +114,12 @@ struct LabRun {
         findings |= report.promised && report.mismatches() > 0;
         Json lines = Json::array(), controls = Json::array();
         for (const MismatchLine& l : report.lines) lines.push_back(line_json(l));
-        for (const Control c : {Control::code, Control::scale, Control::cache_scale})
-            if (c != Control::cache_scale || trainer->cache_scales())
-                NIBBLE_CHECK(control(recipe, c, *trainer, controls));
+        std::vector<Control> list{Control::code, Control::scale};
+        if (const CacheScales* cache = trainer->cache_scales()) {
+            list.push_back(Control::cache_scale);
+            if (cache->sides() > 2) list.push_back(Control::query_scale);
+        }
+        for (const Control c : list) NIBBLE_CHECK(control(recipe, c, *trainer, controls));
         recipes.push_back({{"recipe", recipe.name},
                            {"kv", flags.kv},
                            {"promised", report.promised},
@@ -130,18 +135,20 @@ struct LabRun {
         MismatchOptions one = lab_options(flags);
         one.prompts = std::min<int64_t>(flags.prompts, 16), one.batches = {0};
         std::optional<bool> nudged;
-        if (what != Control::cache_scale) nudged = what == Control::scale;
+        if (what == Control::code || what == Control::scale) nudged = what == Control::scale;
         NIBBLE_TRY(const auto other, lab_trainer(flags, device, recipe.precision, one, nudged, pool));
         if (const CacheScales* cache = trainer.cache_scales()) {
             std::vector<float> scales = cache->state();
             if (what == Control::cache_scale) scales[1] *= 1.01f;  // of V in the first block
+            if (what == Control::query_scale) scales[2] *= 1.01f;
             NIBBLE_CHECK(other->set_cache_scales(scales));
         }
         NIBBLE_TRY(const auto generator, other->serving());
         NIBBLE_TRY(const MismatchReport report, measure_mismatch(trainer, generator, one));
-        const char* name = what == Control::code    ? "one code"
-                           : what == Control::scale ? "one scale"
-                                                    : "one scale of the KV cache";
+        const char* name = what == Control::code          ? "one code"
+                           : what == Control::scale       ? "one scale"
+                           : what == Control::cache_scale ? "one scale of the KV cache"
+                                                          : "one scale of queries";
         controls.push_back({{"control", name}, {"tokens", report.tokens()}, {"mismatches", report.mismatches()}});
         findings |= report.mismatches() == 0;
         if (!flags.json && !flags.quiet)

@@ -40,6 +40,7 @@ struct KvShape {
     int heads = 0, k_dim = 0, v_dim = 0;  // nvfp4: dims are multiples of 16
     KvType type = KvType::bf16;
     float k_scale = 1.0f, v_scale = 1.0f;  // fp8, nvfp4: multiply on decode
+    float q_scale = 0;                     // fp8: queries, too, are rounded before they meet K; 0: they are not
     bool operator==(const KvShape&) const = default;
 };
 

@@ -6,34 +6,37 @@
 
 namespace nibble::cuda {
 
-struct CacheSide {                 // K or V
+struct CacheSide {                 // K, V or Q
     const std::byte* x = nullptr;  // [tokens, width]
     int64_t width = 0;
     const float* scale = nullptr;  // one: value = code * scale
 };
+inline constexpr int most_cache_sides = 3;
 
-// k_out, v_out = bf16(code * scale), the code being what append_kv() stores.
+// out = bf16(code * scale), the code being what append_kv() stores. The first `count` sides.
 struct RoundCache {
     int64_t tokens = 0;
-    CacheSide k, v;
-    std::byte* k_out = nullptr;
-    std::byte* v_out = nullptr;
+    int count = 0;
+    CacheSide sides[most_cache_sides];
+    std::byte* out[most_cache_sides] = {};
 };
 
-// Gradients dk and dv, whose rows lie `stride` elements apart, become 0 where |x| is above 448 times the scale.
+// Gradients d, whose rows lie `stride` elements apart, become 0 where |x| is above 448 times the scale.
 struct ClearClipped {
     int64_t tokens = 0;
-    CacheSide k, v;
-    std::byte* dk = nullptr;
-    std::byte* dv = nullptr;
+    int count = 0;
+    CacheSide sides[most_cache_sides];
+    std::byte* d[most_cache_sides] = {};
     int64_t stride = 0;
 };
 
-// Of rows of row_tokens tokens: maxima[row * apart] becomes the larger of itself and the largest |k| of the row, the
-// number behind it that of v; NaNs count as nothing. *clipped += the elements above 448 times their scale (null: none).
+// Of rows of row_tokens tokens: maxima[row * apart + side] becomes the larger of itself and the largest |x| of the row;
+// NaNs count as nothing. clipped[0] += the elements of K and V, which are the first two sides, above 448 times their
+// scale (null: none), clipped[1] those of Q, the third.
 struct SeeCache {
     int64_t rows = 0, row_tokens = 0;
-    CacheSide k, v;
+    int count = 0;
+    CacheSide sides[most_cache_sides];
     float* maxima = nullptr;
     int64_t apart = 0;
     uint64_t* clipped = nullptr;

@@ -100,6 +100,8 @@ Status check(const KvShape& shape) {
                         attention_max_dim);
     for (const float scale : {shape.k_scale, shape.v_scale})
         if (!(scale > 0.0f) || !is_finite(scale)) return fail("KV cache scale {} is not positive and finite", scale);
+    if (!(shape.q_scale >= 0.0f) || !is_finite(shape.q_scale))
+        return fail("scale {} of queries is not positive and finite", shape.q_scale);
     return Ok{};
 }
 

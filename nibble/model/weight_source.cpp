@@ -21,7 +21,8 @@ bool is_weight_dtype(DType dtype) { return dtype == DType::bf16 || dtype == DTyp
 
 // Tensors of published checkpoints that the language model's forward pass does not read.
 bool is_harmless(std::string_view name) {
-    for (const std::string_view part : {"rotary_emb.inv_freq", ".k_scale", ".v_scale", ".attn.masked_bias"})
+    for (const std::string_view part :
+         {"rotary_emb.inv_freq", ".k_scale", ".v_scale", ".q_proj.q_scale", ".attn.masked_bias"})
         if (name.ends_with(part)) return true;
     for (const std::string_view tower :
          {"vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."})
@@ -205,6 +206,10 @@ Result<KvShape> WeightSource::kv_shape(const std::string& prefix, int heads, int
             NIBBLE_TRY(shape.k_scale, scalar(k));
             NIBBLE_TRY(shape.v_scale, scalar(v));
             if (mode_ == Mode::check) shape.k_scale = shape.v_scale = 1.0f;
+            const std::string q = prefix + ".q_proj.q_scale";
+            if (format == KvFormat::fp8 && has(q)) {
+                NIBBLE_TRY(shape.q_scale, scalar(q));
+            }
         } else if ((options_.kv && !PredictionLayers(checkpoint_->config()).contains(k)) || has(k) || has(v)) {
             return fail("the {} KV cache needs '{}' and '{}' (use {}_cast for a scale of 1)", kv_name(format), k, v,
                         kv_name(format));

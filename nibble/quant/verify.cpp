@@ -2,6 +2,7 @@
 
 #include "base/json_append.h"
 #include "base/json_fields.h"
+#include "checkpoint/stored_parts.h"
 #include "quant/modules.h"
 #include "quant/verify_tensor.h"
 
@@ -81,7 +82,7 @@ Status bad_kv_values(const Checkpoint& checkpoint, std::vector<Finding>& finding
     const auto list = checkpoint.tensors();
     for (size_t i = 0; i < list.size(); ++i) {
         if (list[i].dtype != DType::f32 || list[i].quantized() || list[i].rows() * list[i].cols() != 1) continue;
-        if (!list[i].name.ends_with(".k_scale") && !list[i].name.ends_with(".v_scale")) continue;
+        if (!is_kv_scale_name(list[i].name)) continue;
         Matrix scratch;
         NIBBLE_TRY(const MatrixView view, checkpoint.read_plain(i, 0, 1, scratch));
         float scale;

@@ -1,5 +1,6 @@
 #include "quant/verify_tensor.h"
 
+#include "checkpoint/stored_parts.h"
 #include "formats/minifloat.h"
 #include "quant/content_hash.h"
 
@@ -121,8 +122,7 @@ private:
     void compare_declarations() {
         const VerifyOptions& options = context_.options;
         if (options.source && !source_) {
-            if (!tensor_.name.ends_with(".k_scale") && !tensor_.name.ends_with(".v_scale"))
-                texts_.push_back("is not in the source");
+            if (!is_kv_scale_name(tensor_.name)) texts_.push_back("is not in the source");
         } else if (source_ && source_->shape != tensor_.shape) {
             texts_.push_back(fmt::format("shape [{}] differs from the source's [{}]", fmt::join(tensor_.shape, ", "),
                                          fmt::join(source_->shape, ", ")));

@@ -71,14 +71,15 @@ constexpr LabWay lab_ways[] = {{.name = "decode"},
                                {.name = "prefix hit", .again = true},
                                {.name = "prefill", .scored = true}};
 
-EngineOptions lab_engine(const LabWay& way, int64_t batch, const MismatchOptions& o, const LanguageModel& model) {
-    const int64_t most = o.longest_prompt + o.answer + 2;
-    EngineOptions e{.sequences = batch, .context = most, .prefix_cache = way.again};
+int64_t lab_context(const MismatchOptions& o) { return o.longest_prompt + o.answer + 2; }
+
+// cached: tokens that the cache holds, of the preempted way.
+EngineOptions lab_engine(const LabWay& way, int64_t batch, const MismatchOptions& o, const LanguageModel& model,
+                         int64_t cached) {
+    EngineOptions e{.sequences = batch, .context = lab_context(o), .prefix_cache = way.again};
     e.queue = o.prompts;
     if (way.chunked) e.step_rows = batch + 13, e.mixed_rows = 13;
-    // A page for each that runs: who grows into a second one pushes another out.
-    const int64_t pages = std::max(batch * kv_page_tokens, round_up(most, kv_page_tokens));
-    if (way.preempted) e.kv_memory = pool_bytes(model.states(), pages, batch);
+    if (way.preempted) e.kv_memory = pool_bytes(model.states(), cached, batch);
     return e;
 }
 
@@ -165,10 +166,11 @@ void compare(const LabAnswers& answers, const std::vector<std::vector<float>>& t
         }
 }
 
-// The answers of one way, and how often it did what its name says.
-Result<LabAnswers> answers_of(const LabWay& way, int64_t batch, const std::shared_ptr<const LanguageModel>& model,
-                              const MismatchOptions& o, const LabAnswers& first, int64_t& events) {
-    NIBBLE_TRY(const auto engine, Engine::create(model, std::nullopt, lab_engine(way, batch, o, *model)));
+// The answers of one engine, and how often it did what the way's name says.
+Result<LabAnswers> answers_in(const EngineOptions& options, const LabWay& way, int64_t batch,
+                              const std::shared_ptr<const LanguageModel>& model, const MismatchOptions& o,
+                              const LabAnswers& first, int64_t& events) {
+    NIBBLE_TRY(const auto engine, Engine::create(model, std::nullopt, options));
     LabAnswers out = first;
     std::vector<Request> requests = way.scored ? scoring(first) : generating(first, o);
     std::vector<WholeAnswer> whole;
@@ -195,8 +197,20 @@ Result<LabAnswers> answers_of(const LabWay& way, int64_t batch, const std::share
     }
     const EngineStats stats = engine->stats();
     events = way.preempted ? stats.preemptions : way.again ? stats.prefix_hits : stats.steps;
-    if (events == 0) return fail("it did not happen");
     return out;
+}
+
+// A cache with a page for each that runs: who grows into a second one pushes another out. Few answers may not run
+// together in the least cache; then a larger one is tried.
+Result<LabAnswers> answers_of(const LabWay& way, int64_t batch, const std::shared_ptr<const LanguageModel>& model,
+                              const MismatchOptions& o, const LabAnswers& first, int64_t& events) {
+    const int64_t longest = round_up(lab_context(o), kv_page_tokens);
+    for (int64_t cached = std::max(batch * kv_page_tokens, longest);; cached += kv_page_tokens) {
+        NIBBLE_TRY(LabAnswers answers,
+                   answers_in(lab_engine(way, batch, o, *model, cached), way, batch, model, o, first, events));
+        if (events > 0) return answers;
+        if (!way.preempted || cached >= batch * longest) return fail("it did not happen");
+    }
 }
 
 }  // namespace
@@ -240,7 +254,7 @@ Result<MismatchReport> measure_mismatch(TrainEngine& trainer, const std::shared_
         const int64_t batch = some > 0 ? std::min(some, options.prompts) : options.prompts;
         if (batch == std::exchange(before, batch)) continue;
         for (const LabWay& way : lab_ways) {
-            if (way.preempted && batch < 4) continue;               // what runs alone has all the memory
+            if (way.preempted && batch < 2) continue;               // what runs alone has all the memory
             if (way.scored && !is_raw(options.sampling)) continue;  // prompts have raw log-probabilities
             const bool is_first = report.lines.empty();
             int64_t events = 0;

@@ -64,6 +64,12 @@ Result<KvFormat> kv_cache_from_name(std::string_view name) {
     return fail("unknown KV cache '{}'; choices: auto, bf16, fp8, fp8_e4m3, fp8_page", name);
 }
 
+Result<bool> fp8_queries_from_name(std::string_view name) {
+    if (name == "auto" || name == "bf16" || name == "bfloat16") return false;
+    if (name == "fp8" || name == "fp8_e4m3") return true;
+    return fail("unknown precision of queries '{}'; choices: auto, bf16, fp8, fp8_e4m3", name);
+}
+
 Result<Format> export_format_from_name(std::string_view name) {
     for (const Format format : {Format::nvfp4, Format::mxfp8, Format::fp8_block128})
         if (name == format_name(format)) return format;
@@ -191,7 +197,7 @@ void read_loss(YamlFields& top, PolicyLossOptions& o) {
 void read_generation(YamlFields& policy, RlGeneration& g) {
     policy.map("generation",
                {"max_new_tokens", "temperature", "val_temperature", "top_p", "val_top_p", "top_k", "stop_token_ids",
-                "stop_strings", "precision", "kv_cache_dtype", "kv_cache_percentile", "kv_cache_margin"},
+                "stop_strings", "precision", "kv_cache_dtype", "kv_cache_percentile", "kv_cache_margin", "query_dtype"},
                [&](YamlFields& m) {
                    m.read("precision", [&](const YamlNode& node, const std::string& name) -> Status {
                        NIBBLE_TRY(g.precision, read_precision(node, name));
@@ -200,6 +206,7 @@ void read_generation(YamlFields& policy, RlGeneration& g) {
                    m.named("kv_cache_dtype", kv_cache_from_name, g.cache.format);
                    m.number("kv_cache_percentile", 0, 100, g.cache.calibration.percentile);
                    m.number("kv_cache_margin", 1e-3, 1000, g.cache.calibration.margin);
+                   m.named("query_dtype", fp8_queries_from_name, g.cache.queries);
                    g.cache.mirrored = !g.precision;
                    m.count("max_new_tokens", 1, g.most_tokens);
                    m.number("temperature", 1e-3, 1000, g.temperature);

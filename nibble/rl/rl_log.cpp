@@ -56,7 +56,10 @@ Json to_json(const RlStep& s, const std::optional<RlValidation>& validation, dou
               {"generate_seconds", s.generate_seconds},
               {"reward_seconds", s.reward_seconds},
               {"train_seconds", s.train_seconds}};
-    if (s.cache) line["kv_values"] = s.cache->values, line["kv_clipped"] = s.cache->clipped;
+    if (s.cache) {
+        line["kv_values"] = s.cache->values, line["kv_clipped"] = s.cache->clipped;
+        if (s.cache->q_values > 0) line["q_values"] = s.cache->q_values, line["q_clipped"] = s.cache->q_clipped;
+    }
     if (s.unfinished) {
         line["unfinished_answers"] = *s.unfinished;
         line["dropped_answers"] = s.dropped;

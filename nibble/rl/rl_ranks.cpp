@@ -26,11 +26,8 @@ Status check_rl_ranks(const RlConfig& c, int ranks, bool gpus) {
             "policy.{}precision {}: scales of whole tensors; rollouts depend on the answers beside them, so that {} "
             "ranks would not come to the bits of one",
             apart ? "generation." : "", train_recipe_name(rollouts.recipe), ranks);
-    if (!gpus) return Ok{};
-    if (!std::has_single_bit(static_cast<unsigned>(ranks)))
+    if (gpus && !std::has_single_bit(static_cast<unsigned>(ranks)))
         return fail("{} GPUs: rows are dealt to a power of two of them", ranks);
-    if (apart || c.generation.cache.format == KvFormat::fp8)
-        return fail("policy.generation: precision and kv_cache_dtype: fp8 are not built for several GPUs");
     return Ok{};
 }
 

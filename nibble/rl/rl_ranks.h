@@ -6,7 +6,7 @@
 namespace nibble {
 
 // Errors: fewer prompts than ranks; rollouts in a recipe whose bits depend on the answers beside them; on GPUs a number
-// that is no power of two, and what is built for one GPU alone.
+// that is no power of two.
 Status check_rl_ranks(const RlConfig& config, int ranks, bool gpus);
 
 }  // namespace nibble

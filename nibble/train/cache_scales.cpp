@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <string_view>
+#include <utility>
 
 namespace nibble {
 namespace {
@@ -19,22 +21,16 @@ float cache_scale(std::vector<float>& maxima, const CacheCalibration& how, float
     return scale > 0 && std::isfinite(scale) ? scale : before;
 }
 
-// The largest magnitude, and how many are above `most`.
-float largest(const float* x, int64_t n, float most, int64_t& above) {
-    float m = 0;
-    for (int64_t i = 0; i < n; ++i) {
-        const float a = std::abs(x[i]);
-        m = std::max(m, a);
-        above += a > most;
-    }
-    return m;
-}
+constexpr std::array<std::string_view, CacheScales::most_sides> scale_names{".k_proj.k_scale", ".v_proj.v_scale",
+                                                                            ".q_proj.q_scale"};
 
 }  // namespace
 
 Status check(const TrainCache& c) {
     if (c.format != KvFormat::none && c.format != KvFormat::fp8 && c.format != KvFormat::fp8_page)
         return fail("KV cache {}: training knows bf16, fp8 and fp8_page", kv_name(c.format));
+    if (c.queries && c.format != KvFormat::fp8)
+        return fail("queries in FP8 have scales beside those of an fp8 KV cache; this one is {}", kv_name(c.format));
     if (!(c.calibration.percentile >= 0 && c.calibration.percentile <= 100))
         return fail("KV cache: percentile {} is not from 0 to 100", c.calibration.percentile);
     if (!(c.calibration.margin > 0 && c.calibration.margin <= 1000))
@@ -42,7 +38,8 @@ Status check(const TrainCache& c) {
     return Ok{};
 }
 
-CacheScales::CacheScales(std::span<const Block> blocks, const CacheCalibration& how) : how_(how) {
+CacheScales::CacheScales(std::span<const Block> blocks, const TrainCache& cache)
+    : sides_(cache.queries ? 3 : 2), how_(cache.calibration) {
     for (const Block& block : blocks) {
         const MixerConfig& mixer = block.config().mixer;
         if (std::holds_alternative<AttentionConfig>(mixer) || std::holds_alternative<LatentAttentionConfig>(mixer))
@@ -51,61 +48,91 @@ CacheScales::CacheScales(std::span<const Block> blocks, const CacheCalibration& 
     seen_.resize(blocks_.size());
 }
 
-Status CacheScales::kv(const std::string& prefix, const float* k, const float* v, int64_t rows, int64_t k_cols,
-                       int64_t v_cols) {
+Result<size_t> CacheScales::block_of(const std::string& prefix) const {
     const auto found = std::ranges::find(blocks_, prefix, &BlockScales::prefix);
     if (found == blocks_.end()) return fail("{}: no block of this name has a KV cache", prefix);
-    Seen& seen = seen_[static_cast<size_t>(found - blocks_.begin())];
+    return static_cast<size_t>(found - blocks_.begin());
+}
+
+int64_t CacheScales::see(size_t block, size_t side, const float* x, int64_t rows, int64_t cols, int64_t stride) {
+    const float most = ready_ ? e4m3_largest * blocks_[block].side(side) : INFINITY;
+    float largest = 0;
     int64_t above = 0;
-    const float k_most = ready_ ? e4m3_largest * found->k : INFINITY,
-                v_most = ready_ ? e4m3_largest * found->v : INFINITY;
-    const float k_max = largest(k, rows * k_cols, k_most, above), v_max = largest(v, rows * v_cols, v_most, above);
-    if (seen.row != row_) seen.k.push_back(0), seen.v.push_back(0);
-    seen.row = row_;
-    seen.k.back() = std::max(seen.k.back(), k_max), seen.v.back() = std::max(seen.v.back(), v_max);
-    use_.values += rows * (k_cols + v_cols), use_.clipped += above;
+    for (int64_t r = 0; r < rows; ++r)
+        for (int64_t i = 0; i < cols; ++i) {
+            const float a = std::abs(x[r * stride + i]);
+            largest = std::max(largest, a);
+            above += a > most;
+        }
+    Seen& seen = seen_[block];
+    std::vector<float>& maxima = seen.maxima[side];
+    if (std::exchange(seen.row[side], row_) != row_) maxima.push_back(0);
+    maxima.back() = std::max(maxima.back(), largest);
+    return above;
+}
+
+Status CacheScales::kv(const std::string& prefix, const float* k, const float* v, int64_t rows, int64_t k_cols,
+                       int64_t v_cols) {
+    NIBBLE_TRY(const size_t block, block_of(prefix));
+    use_.values += rows * (k_cols + v_cols);
+    use_.clipped += see(block, 0, k, rows, k_cols, k_cols) + see(block, 1, v, rows, v_cols, v_cols);
+    return Ok{};
+}
+
+Status CacheScales::queries(const std::string& prefix, const float* q, int64_t rows, int64_t cols, int64_t stride) {
+    if (sides_ < 3) return Ok{};
+    NIBBLE_TRY(const size_t block, block_of(prefix));
+    use_.q_values += rows * cols;
+    use_.q_clipped += see(block, 2, q, rows, cols, stride);
     return Ok{};
 }
 
 void CacheScales::add_row(std::span<const float> maxima) {
-    for (size_t b = 0; b < blocks_.size(); ++b) {
-        seen_[b].k.push_back(maxima[2 * b]);
-        seen_[b].v.push_back(maxima[2 * b + 1]);
-    }
+    for (size_t i = 0; i < size(); ++i) seen_[i / sides_].maxima[i % sides_].push_back(maxima[i]);
 }
 
-void CacheScales::add_use(const Use& use) { use_.values += use.values, use_.clipped += use.clipped; }
+void CacheScales::add_use(const Use& use) {
+    use_.values += use.values, use_.clipped += use.clipped;
+    use_.q_values += use.q_values, use_.q_clipped += use.q_clipped;
+}
 
 void CacheScales::renew() {
     for (size_t b = 0; b < blocks_.size(); ++b) {
-        blocks_[b].k = cache_scale(seen_[b].k, how_, blocks_[b].k);
-        blocks_[b].v = cache_scale(seen_[b].v, how_, blocks_[b].v);
+        for (size_t i = 0; i < sides_; ++i) {
+            float& scale = blocks_[b].side(i);
+            scale = cache_scale(seen_[b].maxima[i], how_, scale);
+        }
         seen_[b] = {};
     }
     last_ = use_, use_ = {};
     ready_ = true, due_ = false;
 }
 
-void CacheScales::put_seen(RankBytes& out) const {
-    put_number(out, use_.values);
-    put_number(out, use_.clipped);
-    for (const Seen& seen : seen_) put_numbers(out, seen.k), put_numbers(out, seen.v);
+Status CacheScales::gather(RankGroup* group) {
+    if (!group || !due_) return Ok{};
+    RankBytes own;
+    for (const int64_t n : {use_.values, use_.clipped, use_.q_values, use_.q_clipped}) put_number(own, n);
+    for (const Seen& seen : seen_)
+        for (const std::vector<float>& maxima : seen.maxima) put_numbers(own, maxima);
+    NIBBLE_TRY(const auto from, group->gather(std::move(own)));
+    set_seen(from);
+    return Ok{};
 }
 
 // Scales see sorted maxima, so the order of ranks does not matter.
 void CacheScales::set_seen(std::span<const RankBytes> of_ranks) {
     std::vector<Seen> all(seen_.size());
-    Use use;
+    use_ = {};
     for (const RankBytes& bytes : of_ranks) {
         RankReader in(bytes);
-        use.values += in.number(), use.clipped += in.number();
+        for (int64_t* n : {&use_.values, &use_.clipped, &use_.q_values, &use_.q_clipped}) *n += in.number();
         for (Seen& seen : all)
-            for (std::vector<float>* maxima : {&seen.k, &seen.v}) {
+            for (std::vector<float>& maxima : seen.maxima) {
                 const auto part = in.numbers<float>();
-                maxima->insert(maxima->end(), part.begin(), part.end());
+                maxima.insert(maxima.end(), part.begin(), part.end());
             }
     }
-    seen_ = std::move(all), use_ = use;
+    seen_ = std::move(all);
 }
 
 void CacheScales::after_update(bool updated) {
@@ -121,21 +148,18 @@ void CacheScales::after_update(bool updated) {
 
 std::vector<float> CacheScales::state() const {
     std::vector<float> all;
-    for (const BlockScales& b : blocks_) {
-        all.push_back(ready_ ? b.k : 0);
-        all.push_back(ready_ ? b.v : 0);
-    }
+    for (size_t i = 0; i < size(); ++i) all.push_back(ready_ ? blocks_[i / sides_].side(i % sides_) : 0);
     return all;
 }
 
 Status CacheScales::set_state(std::span<const float> state) {
-    if (state.size() != 2 * blocks_.size())
+    if (state.size() != size())
         return fail("{} scales of a KV cache for {} attention blocks", state.size(), blocks_.size());
     const bool none = std::ranges::all_of(state, [](float s) { return s == 0; });
     if (!none && !std::ranges::all_of(state, [](float s) { return s > 0 && std::isfinite(s); }))
         return fail("a scale of the KV cache is not positive and finite");
     if (none && ready_) return fail("a state without scales of the KV cache");  // pages would have another layout
-    for (size_t b = 0; !none && b < blocks_.size(); ++b) blocks_[b].k = state[2 * b], blocks_[b].v = state[2 * b + 1];
+    for (size_t i = 0; !none && i < size(); ++i) blocks_[i / sides_].side(i % sides_) = state[i];
     ready_ = !none, due_ = false;
     seen_.assign(seen_.size(), {});
     return Ok{};
@@ -145,16 +169,16 @@ Result<std::shared_ptr<CacheScales>> cache_scales_of(const std::shared_ptr<const
                                                      const TrainCache& cache, ThreadPool& pool) {
     NIBBLE_TRY(const ModelConfig config, model_config(*checkpoint));
     NIBBLE_TRY(const ModelParts parts, load_parts(config, *checkpoint, {}, pool, WeightSource::Mode::outline));
-    return std::make_shared<CacheScales>(parts.blocks, cache.calibration);
+    return std::make_shared<CacheScales>(parts.blocks, cache);
 }
 
 CachedCheckpoint::CachedCheckpoint(std::shared_ptr<const Checkpoint> base, std::shared_ptr<const CacheScales> scales)
     : base_(std::move(base)), scales_(std::move(scales)) {
     tensors_.assign(base_->tensors().begin(), base_->tensors().end());
     for (const CacheScales::BlockScales& b : scales_->blocks())
-        for (const char* name : {".k_proj.k_scale", ".v_proj.v_scale"}) {
+        for (size_t i = 0; i < scales_->sides(); ++i) {
             CheckpointTensor t;
-            t.name = b.prefix + name;
+            t.name = fmt::format("{}{}", b.prefix, scale_names[i]);
             t.dtype = DType::f32;
             t.stored_bytes = 4;
             t.stored_type = "F32";
@@ -165,8 +189,8 @@ CachedCheckpoint::CachedCheckpoint(std::shared_ptr<const Checkpoint> base, std::
 Result<MatrixView> CachedCheckpoint::read_plain(size_t index, int64_t begin, int64_t count, Matrix& scratch) const {
     const size_t first = base_->tensors().size();
     if (index < first) return base_->read_plain(index, begin, count, scratch);
-    const CacheScales::BlockScales& b = scales_->blocks()[(index - first) / 2];
-    const float scale = (index - first) % 2 == 0 ? b.k : b.v;
+    const size_t sides = scales_->sides();
+    const float scale = scales_->blocks()[(index - first) / sides].side((index - first) % sides);
     scratch = Matrix(DType::f32, 1, 1);
     std::memcpy(scratch.data.data(), &scale, sizeof scale);
     return scratch.view();

@@ -1,6 +1,6 @@
-// The scales of an FP8 KV cache that training and rollouts share: one of K and one of V for every attention block. They
-// are frozen until they are renewed from the K and V (after norms and rotary embedding) that training forwards computed
-// anyway. Queries and the weights of attention stay BF16 here, so they have no scales.
+// The scales of an FP8 KV cache that training and rollouts share: one of K and one of V for every attention block, and
+// one of Q where queries are rounded, too. They are frozen until they are renewed from the K, V and Q (after norms and
+// rotary embedding) that training forwards computed anyway. The weights of attention stay BF16.
 //
 //   of a row (a micro-batch)   m = max |x|
 //   of the batch               a = sorted maxima [round(percentile / 100 * (n - 1))];   100: the largest
@@ -13,6 +13,7 @@
 #include "model/cpu/model.h"
 #include "parallel/rank_group.h"
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,6 +28,7 @@ struct CacheCalibration {
 struct TrainCache {
     KvFormat format = KvFormat::none;  // fp8 (with scales), fp8_page, or none: BF16
     CacheCalibration calibration;
+    bool queries = false;  // with fp8: Q is rounded to E4M3 under a scale of its own before it meets K
     bool mirrored = true;  // the training forward reads them so, too; false: another model does, with these scales
 };
 Status check(const TrainCache& cache);
@@ -34,13 +36,19 @@ Status check(const TrainCache& cache);
 class CacheScales : public Observer {
 public:
     // Of the attention blocks among these.
-    CacheScales(std::span<const Block> blocks, const CacheCalibration& how);
+    CacheScales(std::span<const Block> blocks, const TrainCache& cache);
 
+    // K, V and, with TrainCache::queries, Q: in this order wherever numbers of a block stand one behind the other.
+    static constexpr size_t most_sides = 3;
+    size_t sides() const { return sides_; }
     struct BlockScales {
         std::string prefix;
-        float k = 1, v = 1;
+        float k = 1, v = 1, q = 1;
+        float& side(size_t i) { return i == 0 ? k : i == 1 ? v : q; }
+        float side(size_t i) const { return i == 0 ? k : i == 1 ? v : q; }
     };
     std::span<const BlockScales> blocks() const { return blocks_; }
+    size_t size() const { return sides_ * blocks_.size(); }
     bool ready() const { return ready_; }
 
     // What is computed next belongs to one row.
@@ -53,37 +61,46 @@ public:
     // Behind an update, or where there was none (a step that was skipped).
     void after_update(bool updated);
 
-    // What this process has seen, for other ranks; what all of them have seen, as if it had been this one alone.
-    void put_seen(RankBytes& out) const;
-    void set_seen(std::span<const RankBytes> of_ranks);
+    // Before the next update, if it renews them: what all ranks have seen since the last time, as if it had been this
+    // one alone. group null: one process.
+    Status gather(RankGroup* group);
 
     // Of the scales before the last renew(), on the rows it saw.
     struct Use {
-        int64_t values = 0, clipped = 0;  // clipped: |x| above 448 times the scale
+        int64_t values = 0, clipped = 0;  // of K and V; clipped: |x| above 448 times the scale
+        int64_t q_values = 0, q_clipped = 0;
     };
     const Use& last_use() const { return last_; }
 
-    // What kv() does, where somebody else has read a row: of every block the largest |k| and |v|; and of all rows.
+    // What kv() does, where somebody else has read a row: of every block the largest |k|, |v| (and |q|); and of all
+    // rows.
     void add_row(std::span<const float> maxima);
     void add_use(const Use& use);
 
-    // For checkpoints: k and v of every block, 0 where there are none yet. Error: of another model; nothing was
-    // changed.
+    // For checkpoints: of every block, 0 where there are none yet. Error: of another model; nothing was changed.
     std::vector<float> state() const;
     Status set_state(std::span<const float> state);
 
     Status kv(const std::string& prefix, const float* k, const float* v, int64_t rows, int64_t k_cols,
               int64_t v_cols) override;
+    Status queries(const std::string& prefix, const float* q, int64_t rows, int64_t cols, int64_t stride) override;
     Status input(const Linear&, const float*, int64_t, int64_t, std::span<const int32_t>) override { return Ok{}; }
     Status output_gradient(const Linear&, const float*, int64_t, int64_t, std::span<const int32_t>) override {
         return Ok{};
     }
 
 private:
+    void set_seen(std::span<const RankBytes> of_ranks);
+
     struct Seen {
-        std::vector<float> k, v;  // maxima of rows
-        int64_t row = -1;         // the last one
+        std::array<std::vector<float>, most_sides> maxima;  // of rows
+        std::array<int64_t, most_sides> row{-1, -1, -1};    // the last one
     };
+    Result<size_t> block_of(const std::string& prefix) const;
+    // Rows of one side of a block; returns how many values its scale clips.
+    int64_t see(size_t block, size_t side, const float* x, int64_t rows, int64_t cols, int64_t stride);
+
+    size_t sides_ = 2;
     std::vector<BlockScales> blocks_;
     std::vector<Seen> seen_;
     CacheCalibration how_;

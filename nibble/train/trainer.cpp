@@ -274,7 +274,7 @@ Result<TrainStep> Trainer::backward(std::span<const TrainBatch> batches) {
     NIBBLE_CHECK(gradients_.end_step(ranks_));
     products_->pause();
     NIBBLE_CHECK(share_seen());
-    NIBBLE_CHECK(share_cache());
+    if (cache_) NIBBLE_CHECK(cache_->gather(ranks_.group));
     NIBBLE_TRY(step.gradient_norm, gradients_.norm(ranks_));
     return step;
 }
@@ -294,16 +294,6 @@ Status Trainer::share_seen() {
         if (r == 0) all.directions = in.numbers<float>();
     }
     products_->set_seen(all);
-    return Ok{};
-}
-
-// Scales that are renewed behind this step follow from the rows of all ranks since the last time.
-Status Trainer::share_cache() {
-    if (!ranks_.group || !cache_ || !cache_->due()) return Ok{};
-    RankBytes bytes;
-    cache_->put_seen(bytes);
-    NIBBLE_TRY(const auto from, ranks_.group->gather(std::move(bytes)));
-    cache_->set_seen(from);
     return Ok{};
 }
 
@@ -345,7 +335,7 @@ Result<TrainStep> Trainer::backward(std::span<const TrainBatch> batches, const R
     NIBBLE_CHECK(gradients_.end_step(ranks_));
     products_->pause();
     NIBBLE_CHECK(share_seen());
-    NIBBLE_CHECK(share_cache());
+    if (cache_) NIBBLE_CHECK(cache_->gather(ranks_.group));
     NIBBLE_TRY(step.gradient_norm, gradients_.norm(ranks_));
     return step;
 }

@@ -116,7 +116,6 @@ private:
     Status distil_row(const Row& row, std::span<const float> weights, std::span<float> losses);
     Status share_masters();
     Status share_seen();
-    Status share_cache();
     Status collect_states(TrainState& state);
 
     std::shared_ptr<Parameters> parameters_;

@@ -25,6 +25,7 @@ RlConfig cache_config() {
 }
 
 constexpr TrainCache fp8_cache{.format = KvFormat::fp8};
+constexpr TrainCache fp8_queries{.format = KvFormat::fp8, .queries = true};
 
 struct CachedRun {
     std::vector<RlStep> steps;
@@ -63,15 +64,16 @@ TEST(CachedPolicy, NoBitDiffersWithAnFp8Cache) {
                                          {.recipe = TrainRecipe::fp8_block},
                                          {.recipe = TrainRecipe::nvfp4, .row_scaled = true},
                                          {.recipe = TrainRecipe::nvfp4, .weights_only = true}};
+    const TrainCache caches[] = {fp8_cache, {.format = KvFormat::fp8_page}, fp8_queries};
     for (const TrainPrecision& precision : precisions)
-        for (const KvFormat format : {KvFormat::fp8, KvFormat::fp8_page})
+        for (const TrainCache& cache : caches)
             for (const int64_t train_batch : {0, 6}) {
-                SCOPED_TRACE(
-                    fmt::format("{}, {}, {}", train_precision_json(precision).dump(), kv_name(format), train_batch));
+                SCOPED_TRACE(fmt::format("{}, {}, {}, {}", train_precision_json(precision).dump(),
+                                         kv_name(cache.format), cache.queries, train_batch));
                 RlConfig config = cache_config();
                 config.loss.kl_penalty = 0.01;
                 config.train_batch = train_batch;
-                const CachedRun run = run_cached(config, 3, precision, {.format = format});
+                const CachedRun run = run_cached(config, 3, precision, cache);
                 ASSERT_EQ(run.steps.size(), 3u);
                 for (const RlStep& step : run.steps) {
                     EXPECT_GT(step.metrics.tokens, 100);
@@ -79,44 +81,53 @@ TEST(CachedPolicy, NoBitDiffersWithAnFp8Cache) {
                     EXPECT_EQ(step.metrics.max_abs_diff, 0);
                     EXPECT_GT(step.longest, 64);
                     EXPECT_GT(step.update.gradient_norm, 0);
-                    EXPECT_EQ(step.cache.has_value(), format == KvFormat::fp8);
+                    EXPECT_EQ(step.cache.has_value(), cache.format == KvFormat::fp8);
                 }
                 // The reference has the scales of the same prompts: before an update it is the policy.
                 if (train_batch == 0) EXPECT_EQ(run.steps[0].metrics.kl_loss, 0);
-                if (format == KvFormat::fp8) {
+                if (cache.format == KvFormat::fp8) {
                     EXPECT_GT(run.steps[2].cache->values, 1000);
                     EXPECT_TRUE(to_json(run.steps[2], {}, 1).contains("kv_clipped"));
+                    EXPECT_EQ(run.steps[2].cache->q_values > 1000, cache.queries);
+                    EXPECT_EQ(to_json(run.steps[2], {}, 1).contains("q_clipped"), cache.queries);
                 }
             }
 }
 
-// The cache does round: other weights come out than without it.
+// The cache does round, and queries do: other weights come out than without it.
 TEST(CachedPolicy, TheCacheIsNotThatOf16Bits) {
-    const CachedRun fp8 = run_cached(cache_config(), 2, {}, fp8_cache), plain = run_cached(cache_config(), 2, {}, {});
+    const CachedRun fp8 = run_cached(cache_config(), 2, {}, fp8_cache), plain = run_cached(cache_config(), 2, {}, {}),
+                    queries = run_cached(cache_config(), 2, {}, fp8_queries);
     EXPECT_NE(fp8.masters, plain.masters);
+    EXPECT_NE(queries.masters, fp8.masters);
     EXPECT_FALSE(fp8.scales.empty());
-    for (const float s : fp8.scales) EXPECT_GT(s, 0);
+    EXPECT_EQ(2 * queries.scales.size(), 3 * fp8.scales.size());
+    for (const CachedRun& run : {fp8, queries})
+        for (const float s : run.scales) EXPECT_GT(s, 0);
 }
 
 // One scale that changes between the rollouts and the training of a step shows; and so does one that is frozen wrongly.
 TEST(CachedPolicy, OneOtherScaleShows) {
     ThreadPool pool(2);
-    const auto trainer = small_trainer(pool, {.cache = fp8_cache});
-    const auto other = small_trainer(pool, {.cache = fp8_cache});
+    const auto trainer = small_trainer(pool, {.cache = fp8_queries});
+    const auto other = small_trainer(pool, {.cache = fp8_queries});
     const TrainBatch batch = random_batch(3, 80, 40, 5);
     ASSERT_TRUE(trainer->calibrate_cache({&batch, 1}).ok());
-    auto state = trainer->cache_scales()->state();
+    const auto state = trainer->cache_scales()->state();
     ASSERT_TRUE(other->cache_scales()->set_state(state).ok());
     ASSERT_TRUE(other->renew().ok());
     const auto same = check_forward(*trainer, batch, other->model());
     ASSERT_TRUE(same.ok()) << same.error().message();
     EXPECT_EQ(same->mismatches(), 0);
-    state[1] *= 1.01f;  // V of the first block
-    ASSERT_TRUE(other->cache_scales()->set_state(state).ok());
-    ASSERT_TRUE(other->renew().ok());
-    const auto apart = check_forward(*trainer, batch, other->model());
-    ASSERT_TRUE(apart.ok()) << apart.error().message();
-    for (const ForwardWay& way : apart->ways) EXPECT_GT(way.mismatches, 0) << way.name;
+    for (const size_t side : {0, 1, 2}) {  // K, V and Q of the first block
+        auto nudged = state;
+        nudged[side] *= 1.01f;
+        ASSERT_TRUE(other->cache_scales()->set_state(nudged).ok());
+        ASSERT_TRUE(other->renew().ok());
+        const auto apart = check_forward(*trainer, batch, other->model());
+        ASSERT_TRUE(apart.ok()) << apart.error().message();
+        for (const ForwardWay& way : apart->ways) EXPECT_GT(way.mismatches, 0) << way.name << ", " << side;
+    }
 }
 
 // A state goes on with the scales that the next step would have had.
@@ -164,6 +175,66 @@ TEST(CachedPolicy, ScalesByHand) {
         EXPECT_EQ(scales.last_use().clipped, 2);
         EXPECT_FALSE(scales.kv("no.such.block", far, none, 1, 3, 3).ok());
     }
+}
+
+double length(std::span<const float> x) {
+    double sum = 0;
+    for (const float v : x) sum += double{v} * v;
+    return std::sqrt(sum);
+}
+
+// Gradients go through the rounding of queries as through the identity, not through what is clipped.
+TEST(CachedPolicy, GradientsThroughRoundedQueries) {
+    ThreadPool pool(2);
+    const auto rounded = small_trainer(pool, {.cache = fp8_queries}), plain = small_trainer(pool, {.cache = fp8_cache});
+    const TrainBatch batch = random_batch(3, 80, 40, 5);
+    for (Trainer* t : {rounded.get(), plain.get()}) {
+        ASSERT_TRUE(t->calibrate_cache({&batch, 1}).ok());
+        ASSERT_TRUE(t->backward({&batch, 1}).ok());
+    }
+    const Parameters& parameters = rounded->parameters();
+    for (size_t id = 0; id < parameters.count(); ++id) {
+        const auto got = rounded->gradients().gradient(id), want = plain->gradients().gradient(id);
+        ASSERT_EQ(got.size(), want.size());
+        if (want.empty()) continue;
+        double both = 0;
+        for (size_t i = 0; i < got.size(); ++i) both += double{got[i]} * want[i];
+        EXPECT_GT(both / (length(got) * length(want)), 0.98) << parameters.tensors()[id].name;
+    }
+    auto state = rounded->cache_scales()->state();
+    state[2] *= 1e-6f;
+    ASSERT_TRUE(rounded->set_cache_scales(state).ok());
+    ASSERT_TRUE(rounded->backward({&batch, 1}).ok());
+    const size_t of_q = *parameters.id(rounded->cache_scales()->blocks()[0].prefix + ".q_proj.weight");
+    EXPECT_LT(length(rounded->gradients().gradient(of_q)), 1e-6 * length(plain->gradients().gradient(of_q)));
+    EXPECT_GT(length(rounded->gradients().gradient(of_q + 1)), 0);
+}
+
+TEST(CachedPolicy, ScalesOfQueriesByHand) {
+    ThreadPool pool(1);
+    const auto trainer = small_trainer(pool, {.cache = fp8_queries});
+    CacheScales& scales = *trainer->cache_scales();
+    const std::string prefix = scales.blocks()[0].prefix;
+    const float none[] = {0, 0}, q[] = {3, -7, 99, 2, 5, 99};  // two rows of two, three apart
+    const auto see = [&](float times) {
+        std::vector<float> rows;
+        for (const float x : q) rows.push_back(times * x);
+        scales.begin_row();
+        EXPECT_TRUE(scales.kv(prefix, none, none, 1, 2, 2).ok());
+        EXPECT_TRUE(scales.queries(prefix, rows.data(), 2, 2, 3).ok());
+        scales.renew();
+    };
+    see(1);
+    EXPECT_EQ(scales.blocks()[0].q, 7 * 1.05f / 448);
+    EXPECT_EQ(scales.blocks()[0].k, 1);
+    see(1.5f);  // 10.5 and 7.5 are above 7.35
+    EXPECT_EQ(scales.last_use().q_values, 4);
+    EXPECT_EQ(scales.last_use().q_clipped, 2);
+    EXPECT_EQ(scales.last_use().clipped, 0);
+    EXPECT_EQ(scales.blocks()[0].q, 10.5f * 1.05f / 448);
+    EXPECT_FALSE(scales.queries("no.such.block", none, 1, 2, 2).ok());
+    EXPECT_EQ(check(TrainCache{.queries = true}).error().message(),
+              "queries in FP8 have scales beside those of an fp8 KV cache; this one is none");
 }
 
 // Rollouts in FP8 or NVFP4, updates in BF16: what differs is counted, and the generator follows the updates.

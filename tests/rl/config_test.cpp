@@ -280,6 +280,12 @@ TEST(RlConfig, RolloutsHaveACacheAndAPrecision) {
     EXPECT_EQ(own->generation.cache.calibration.margin, 1.1);
     EXPECT_FALSE(own->generation.cache.mirrored);  // it is the generator's alone
     EXPECT_EQ(own->generation.precision->recipe, TrainRecipe::fp8_block);
+    EXPECT_FALSE(own->generation.cache.queries);
+    EXPECT_TRUE(read("kv_cache_dtype: fp8, query_dtype: fp8")->generation.cache.queries);
+    EXPECT_FALSE(read("kv_cache_dtype: fp8, query_dtype: auto")->generation.cache.queries);
+    EXPECT_NE(read("query_dtype: fp8").error().message().find("queries in FP8 have scales beside those of an fp8 KV"),
+              std::string::npos);
+    EXPECT_FALSE(read("kv_cache_dtype: fp8, query_dtype: nvfp4").ok());
     EXPECT_FALSE(read("kv_cache_dtype: nvfp4").ok());
     EXPECT_FALSE(read("kv_cache_percentile: 101").ok());
     EXPECT_FALSE(read("precision: fp32").ok());

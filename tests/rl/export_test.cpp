@@ -56,23 +56,23 @@ struct ExportCase {
     Format format;
 };
 
-class PolicyExport : public testing::TestWithParam<std::tuple<ExportCase, KvFormat>> {};
+class PolicyExport : public testing::TestWithParam<std::tuple<ExportCase, TrainCache>> {};
 
 TEST_P(PolicyExport, AReaderHasTheBitsOfThePolicy) {
-    const auto& [c, kv] = GetParam();
+    const auto& [c, cache] = GetParam();
     ThreadPool pool(2);
     TempDir dir;
     const TrainPrecision precision = *train_precision_from_name(c.precision);
     const RlConfig config = export_config();
-    const auto trainer = small_trainer(
-        pool, {.precision = precision, .optimizer = config.optimizer, .cache = {.format = kv}}, tiled_llama());
+    const auto trainer =
+        small_trainer(pool, {.precision = precision, .optimizer = config.optimizer, .cache = cache}, tiled_llama());
     learn(config, *trainer);
     EXPECT_EQ(*policy_codes_format(*trainer, nullptr, config.steps), c.format);
     const auto policy = policy_codes(*trainer, nullptr, config.steps, pool);
     ASSERT_TRUE(policy.ok()) << policy.error().message();
     const auto read = written(**policy, dir / "out", pool);
     ASSERT_TRUE(read);
-    EXPECT_EQ(read->kv(), kv);
+    EXPECT_EQ(read->kv(), cache.format);
     const auto engine = Model::load(read, {}, pool);
     ASSERT_TRUE(engine.ok()) << engine.error().message();
     const TrainBatch batch = random_batch(3, 80, 48, 2);
@@ -83,24 +83,28 @@ TEST_P(PolicyExport, AReaderHasTheBitsOfThePolicy) {
         EXPECT_EQ(way.mismatches, 0) << way.name << ": " << way.apart;
     }
     // Another model, and so is the same one with another scale of its cache.
-    if (kv == KvFormat::none) return;
-    auto state = trainer->cache_scales()->state();
-    state[0] *= 1.02f;
-    ASSERT_TRUE(trainer->cache_scales()->set_state(state).ok());
-    ASSERT_TRUE(trainer->renew().ok());
-    const auto other = check_forward(*trainer, batch, *engine);
-    ASSERT_TRUE(other.ok());
-    EXPECT_GT(other->mismatches(), 50);
+    for (size_t side = 0; trainer->cache_scales() && side < trainer->cache_scales()->sides(); ++side) {
+        const auto state = trainer->cache_scales()->state();
+        auto nudged = state;
+        nudged[side] *= 1.02f;
+        ASSERT_TRUE(trainer->set_cache_scales(nudged).ok());
+        const auto other = check_forward(*trainer, batch, *engine);
+        ASSERT_TRUE(other.ok());
+        EXPECT_GT(other->mismatches(), 50) << side;
+        ASSERT_TRUE(trainer->set_cache_scales(state).ok());
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, PolicyExport,
                          testing::Combine(testing::Values(ExportCase{"fp8_block", Format::fp8_block128},
                                                           ExportCase{"mxfp8", Format::mxfp8},
                                                           ExportCase{"nvfp4_w4a16", Format::nvfp4}),
-                                          testing::Values(KvFormat::none, KvFormat::fp8)),
+                                          testing::Values(TrainCache{}, TrainCache{.format = KvFormat::fp8},
+                                                          TrainCache{.format = KvFormat::fp8, .queries = true})),
                          [](const auto& i) {
-                             return std::string(std::get<0>(i.param).precision) + "_" +
-                                    std::string(kv_name(std::get<1>(i.param)));
+                             const TrainCache& cache = std::get<1>(i.param);
+                             return fmt::format("{}_{}{}", std::get<0>(i.param).precision, kv_name(cache.format),
+                                                cache.queries ? "_q" : "");
                          });
 
 // Rollouts in FP8, updates in BF16: what is left is what the generator is.

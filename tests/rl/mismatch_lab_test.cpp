@@ -29,14 +29,33 @@ TEST(MismatchLab, RecipesThatPromiseItHaveNone) {
     }
 }
 
+// However few answers there are, if two of them can push each other out.
+TEST(MismatchLab, FewPromptsHaveAllWays) {
+    for (const int64_t prompts : {1, 2, 3, 4}) {
+        SCOPED_TRACE(prompts);
+        ThreadPool pool(2);
+        const auto trainer = small_trainer(pool, {});
+        MismatchOptions lab;
+        lab.prompts = prompts;
+        const auto report = measure_mismatch(*trainer, *trainer->serving(), lab);
+        ASSERT_TRUE(report.ok()) << report.error().message();
+        EXPECT_EQ(report->mismatches(), 0);
+        const auto preempted = std::ranges::count(report->lines, "preempted", &MismatchLine::way);
+        EXPECT_EQ(preempted, prompts > 1 ? 2 : 0);
+        for (const MismatchLine& line : report->lines) EXPECT_GT(line.events, 0) << line.way;
+    }
+}
+
 // What is drawn from is what is learned, and both read the same cache; one other scale of it shows.
 TEST(MismatchLab, CachesAndTemperaturesToo) {
-    for (const auto& [format, sampling] : {std::pair<KvFormat, SamplingParams>{KvFormat::fp8, {}},
-                                           {KvFormat::none, {.temperature = 0.7f}},
-                                           {KvFormat::fp8, {.temperature = 1.3f, .top_k = 30, .top_p = 0.95f}}}) {
-        SCOPED_TRACE(fmt::format("{}, {}", kv_name(format), sampling.temperature));
+    for (const auto& [cache, sampling] :
+         {std::pair<TrainCache, SamplingParams>{{.format = KvFormat::fp8}, {}},
+          {{}, {.temperature = 0.7f}},
+          {{.format = KvFormat::fp8, .queries = true}, {}},
+          {{.format = KvFormat::fp8, .queries = true}, {.temperature = 1.3f, .top_k = 30, .top_p = 0.95f}}}) {
+        SCOPED_TRACE(fmt::format("{}, {}, {}", kv_name(cache.format), cache.queries, sampling.temperature));
         ThreadPool pool(2);
-        const TrainerOptions options{.sampling = sampling, .cache = {.format = format}};
+        const TrainerOptions options{.sampling = sampling, .cache = cache};
         const auto trainer = small_trainer(pool, options), other = small_trainer(pool, options);
         MismatchOptions lab = small_lab();
         lab.sampling = sampling;
@@ -48,13 +67,15 @@ TEST(MismatchLab, CachesAndTemperaturesToo) {
         EXPECT_EQ(report->lines.size(), raw ? 2u * (4 + 5 + 5) : 2u * (3 + 4 + 4));  // prompts have no other scores
         EXPECT_GT(report->tokens(), 10000);
         EXPECT_EQ(report->mismatches(), 0);
-        if (format == KvFormat::none) continue;
-        std::vector<float> scales = trainer->cache_scales()->state();
-        scales[1] *= 1.01f;
-        ASSERT_TRUE(other->set_cache_scales(scales).ok());
-        const auto apart = measure_mismatch(*trainer, *other->serving(), lab);
-        ASSERT_TRUE(apart.ok()) << apart.error().message();
-        EXPECT_GT(apart->mismatches(), apart->tokens() / 20);
+        if (cache.format == KvFormat::none) continue;
+        for (size_t side = 0; side < trainer->cache_scales()->sides(); ++side) {
+            std::vector<float> scales = trainer->cache_scales()->state();
+            scales[side] *= 1.01f;
+            ASSERT_TRUE(other->set_cache_scales(scales).ok());
+            const auto apart = measure_mismatch(*trainer, *other->serving(), lab);
+            ASSERT_TRUE(apart.ok()) << apart.error().message();
+            EXPECT_GT(apart->mismatches(), apart->tokens() / 20) << side;
+        }
     }
 }
 

@@ -121,10 +121,10 @@ std::vector<RlRanksCase> all_cases() {
         with("fp8_block, packed rows",
              [](RlRanksCase& c) { c.precision.recipe = TrainRecipe::fp8_block, c.row_tokens = 100; }),
         with("even rows", [](RlRanksCase& c) { c.row_tokens = 128, c.even_rows = true; }),
-        with("nvfp4 by row, FP8 cache, two updates",
+        with("nvfp4 by row, FP8 cache and queries, two updates",
              [](RlRanksCase& c) {
                  c.precision = {.recipe = TrainRecipe::nvfp4, .row_scaled = true};
-                 c.config.generation.cache = {.format = KvFormat::fp8};
+                 c.config.generation.cache = {.format = KvFormat::fp8, .queries = true};
                  c.config.train_batch = 6;
              }),
         with("FP8 cache by a percentile, KL",
@@ -323,7 +323,9 @@ TEST(RlRanks, WhatCannotBeIsToldBefore) {
     EXPECT_EQ(said(3, true), "3 GPUs: rows are dealt to a power of two of them");
     config.generation.cache.format = KvFormat::fp8;
     EXPECT_EQ(said(2, false), "");
-    EXPECT_EQ(said(2, true), "policy.generation: precision and kv_cache_dtype: fp8 are not built for several GPUs");
+    EXPECT_EQ(said(2, true), "");
+    config.generation.precision = TrainPrecision{.recipe = TrainRecipe::fp8_block};
+    EXPECT_EQ(said(2, true), "");
     for (const TrainPrecision& p :
          {TrainPrecision{.recipe = TrainRecipe::fp8}, TrainPrecision{.recipe = TrainRecipe::nvfp4},
           TrainPrecision{.recipe = TrainRecipe::nvfp4, .first_bf16 = 1, .last_bf16 = 2}}) {

@@ -1,5 +1,6 @@
 #include "model/cpu/attend.h"
 
+#include "formats/fp8.h"
 #include "model/sequence.h"
 
 #include <algorithm>
@@ -15,9 +16,25 @@ struct Store {  // rows of one segment that lie in one page
 
 }  // namespace
 
+QueryRows read_queries(const AttentionShape& shape, const QueryRows& q, int64_t rows, Workspace& work) {
+    const float scale = shape.kv.q_scale;
+    if (scale == 0) return q;
+    const int64_t cols = int64_t{shape.heads} * shape.kv.k_dim;
+    float* read = work.arena.floats(rows * cols);
+    work.parallel_rows(rows, 4 * cols, [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i)
+            for (int64_t d = 0; d < cols; ++d) {
+                const float x = e4m3_to_float(fp8_code(q.x[i * q.stride + d], scale)) * scale;
+                read[i * cols + d] = shape.bf16 ? round_to_bf16(x) : x;
+            }
+    });
+    return {read, cols};
+}
+
 void attend(const Batch& batch, int index, const AttentionShape& shape, const float* q, int64_t q_stride,
             const float* k, int64_t k_stride, const float* v, int64_t v_stride, float* y, Workspace& work) {
     const Arena::Scope scope(work.arena);
+    const QueryRows queries = read_queries(shape, {q, q_stride}, batch.rows(), work);
     const int64_t y_stride = int64_t{shape.heads} * shape.kv.v_dim, page_bytes = kv_page_bytes(shape.kv);
     std::vector<Store> stores;
     std::vector<AttentionJob> jobs;
@@ -40,9 +57,9 @@ void attend(const Batch& batch, int index, const AttentionShape& shape, const fl
             stores.push_back({pages, at, row + at - start, end - at});
             at = end;
         }
-        jobs.push_back({.q = q + row * q_stride,
+        jobs.push_back({.q = queries.x + row * queries.stride,
                         .y = y + row * y_stride,
-                        .q_stride = q_stride,
+                        .q_stride = queries.stride,
                         .y_stride = y_stride,
                         .rows = rows,
                         .position = start,

@@ -11,4 +11,12 @@ namespace nibble {
 void attend(const Batch& batch, int index, const AttentionShape& shape, const float* q, int64_t q_stride,
             const float* k, int64_t k_stride, const float* v, int64_t v_stride, float* y, Workspace& work);
 
+// Queries as they meet K. With shape.kv.q_scale: E4M3 of x / scale, saturating, times the scale (rounded to BF16 with
+// Compute::bf16), in memory of the arena; otherwise the rows themselves.
+struct QueryRows {
+    const float* x = nullptr;
+    int64_t stride = 0;
+};
+QueryRows read_queries(const AttentionShape& shape, const QueryRows& q, int64_t rows, Workspace& work);
+
 }  // namespace nibble

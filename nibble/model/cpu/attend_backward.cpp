@@ -1,6 +1,7 @@
 #include "model/cpu/attend_backward.h"
 
 #include "kernels/unpack.h"
+#include "model/cpu/attend.h"
 
 #include <algorithm>
 #include <cmath>
@@ -39,10 +40,11 @@ struct KeyTiles {
 // One text and one K/V head; every product runs inline on this thread.
 class HeadBackward {
 public:
-    HeadBackward(const AttentionShape& shape, const AttentionRows& rows, int64_t first_row, int64_t tokens,
-                 int64_t kv_head, Workspace& work)
+    HeadBackward(const AttentionShape& shape, const AttentionRows& rows, const QueryRows& queries, int64_t first_row,
+                 int64_t tokens, int64_t kv_head, Workspace& work)
         : shape_(shape),
           r_(rows),
+          q_(queries),
           row_(first_row),
           tokens_(tokens),
           head_(kv_head),
@@ -81,11 +83,11 @@ public:
 private:
     // BF16 values are given to a BF16 cache, FP32 values to one of FP32.
     bool rounds() const { return shape_.kv.type != KvType::f32 && shape_.kv.type != KvType::bf16; }
+    static void clear(const float* x, int64_t n, float most, float* d) {
+        for (int64_t i = 0; i < n; ++i)
+            if (std::abs(x[i]) > most) d[i] = 0;
+    }
     void clear_clipped() {
-        const auto clear = [](const float* x, int64_t n, float most, float* d) {
-            for (int64_t i = 0; i < n; ++i)
-                if (std::abs(x[i]) > most) d[i] = 0;
-        };
         const KvShape& kv = shape_.kv;
         for (int64_t t = 0; t < tokens_; ++t) {
             clear(r_.k + (row_ + t) * r_.k_stride + head_ * kv.k_dim, kv.k_dim, 448 * kv.k_scale, dk(t));
@@ -110,13 +112,13 @@ private:
     // Queries [at, at + n) of head h.
     void queries(int64_t h, int64_t at, int64_t n) {
         const int64_t k_dim = shape_.kv.k_dim, v_dim = shape_.kv.v_dim, dy_stride = shape_.heads * v_dim;
-        const float* q = r_.q + (row_ + at) * r_.q_stride + h * k_dim;
+        const float* q = q_.x + (row_ + at) * q_.stride + h * k_dim;
         const float* dy = r_.dy + (row_ + at) * dy_stride + h * v_dim;
         float* dq = r_.dq + (row_ + at) * r_.q_stride + h * k_dim;
         const int64_t end = at + n;
         const int64_t begin = shape_.window > 0 ? std::max<int64_t>(0, at - shape_.window + 1) / tile * tile : 0;
         for (int64_t j = begin; j < end; j += tile) {
-            product(keys_.k[j / tile], q, n, r_.q_stride, p_.data() + j, tokens_);
+            product(keys_.k[j / tile], q, n, q_.stride, p_.data() + j, tokens_);
             product(keys_.v[j / tile], dy, n, dy_stride, dp_.data() + j, tokens_);
         }
         for (int64_t i = 0; i < n; ++i) {
@@ -131,7 +133,7 @@ private:
                 std::fill(row + last, row + end, 0.0f);
             }
         }
-        const PackedMatrix q_t = pack_transposed(q, n, k_dim, r_.q_stride, *work_.pool);
+        const PackedMatrix q_t = pack_transposed(q, n, k_dim, q_.stride, *work_.pool);
         const PackedMatrix dy_t = pack_transposed(dy, n, v_dim, dy_stride, *work_.pool);
         for (int64_t i = 0; i < n; ++i) std::fill_n(dq + i * r_.q_stride, k_dim, 0.0f);
         for (int64_t j = begin; j < end; j += tile) {
@@ -142,10 +144,14 @@ private:
             add_product(p_.data(), j, keys, n, dy_t, dv(j), r_.v_stride);
             add_product(dp_.data(), j, keys, n, q_t, dk(j), r_.k_stride);
         }
+        if (const float scale = shape_.kv.q_scale; scale > 0)
+            for (int64_t i = 0; i < n; ++i)
+                clear(r_.q + (row_ + at + i) * r_.q_stride + h * k_dim, k_dim, 448 * scale, dq + i * r_.q_stride);
     }
 
     const AttentionShape& shape_;
     const AttentionRows& r_;
+    const QueryRows q_;  // as they met K
     const int64_t row_, tokens_, head_;
     Workspace& work_;
     KeyTiles keys_;
@@ -156,11 +162,13 @@ private:
 }  // namespace
 
 void attend_backward(const Batch& batch, const AttentionShape& shape, const AttentionRows& rows, Workspace& work) {
+    const Arena::Scope scope(work.arena);
+    const QueryRows queries = read_queries(shape, {rows.q, rows.q_stride}, batch.rows(), work);
     const int64_t heads = shape.kv.heads;
     work.pool->parallel_for(static_cast<int64_t>(batch.segments().size()) * heads, [&](int64_t job) {
         const auto segment = static_cast<size_t>(job / heads);
-        HeadBackward(shape, rows, batch.row(segment), static_cast<int64_t>(batch.segments()[segment].tokens.size()),
-                     job % heads, work)
+        HeadBackward(shape, rows, queries, batch.row(segment),
+                     static_cast<int64_t>(batch.segments()[segment].tokens.size()), job % heads, work)
             .run();
     });
 }

@@ -12,8 +12,8 @@ struct AttentionRows {
     const float* dy;      // [rows, heads * v_dim]
     float *dq, *dk, *dv;  // written; strides of q, k, v
 };
-// Precondition: batch.whole(). K and V count as attention read them from the cache (shape.kv); the rounding is the
-// identity on the way back, and what an FP8 scale clips has no gradient.
+// Precondition: batch.whole(). Q, K and V count as attention read them (shape.kv); the rounding is the identity on the
+// way back, and what an FP8 scale clips has no gradient.
 void attend_backward(const Batch& batch, const AttentionShape& shape, const AttentionRows& rows, Workspace& work);
 
 }  // namespace nibble

@@ -77,6 +77,7 @@ Status Attention::forward(const Batch& batch, const float* x, float* y, Workspac
             }
         });
         NIBBLE_CHECK(observer->kv(prefix_, k, v, rows, kv_cols(), kv_cols()));
+        NIBBLE_CHECK(observer->queries(prefix_, qkv, rows, q_cols(), stride));
     }
     attend(batch, index_, shape(work), qkv, stride, qkv + q_cols(), stride, qkv + q_cols() + kv_cols(), stride, mixed,
            work);

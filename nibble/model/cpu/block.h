@@ -29,6 +29,11 @@ public:
     // K (after the rotary embedding) and V of an attention block, as they enter the cache: [rows, cols], adjacent.
     virtual Status kv(const std::string& prefix, const float* k, const float* v, int64_t rows, int64_t k_cols,
                       int64_t v_cols) = 0;
+    // Its queries after the rotary embedding: [rows, cols], `stride` floats from row to row.
+    virtual Status queries(const std::string& /*prefix*/, const float* /*q*/, int64_t /*rows*/, int64_t /*cols*/,
+                           int64_t /*stride*/) {
+        return Ok{};
+    }
     // Backward only: the gradient of the loss with respect to a linear's output, right after `input` was called for the
     // same linear and rows.
     virtual Status output_gradient(const Linear& linear, const float* g, int64_t rows, int64_t cols,

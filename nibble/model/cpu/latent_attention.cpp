@@ -112,6 +112,7 @@ Status LatentAttention::forward(const Batch& batch, const float* x, float* y, Wo
     NIBBLE_TRY(const Projected p, project(batch, x, work, observer));
     if (observer) {
         NIBBLE_CHECK(observer->kv(prefix_, p.k, p.v, rows, k_cols, v_cols));
+        NIBBLE_CHECK(observer->queries(prefix_, p.q, rows, k_cols, k_cols));
     }
     float* mixed = work.arena.floats(rows * v_cols);
     const AttentionShape shape{.kv = kv_, .heads = config_.heads, .scale = config_.scale, .bf16 = work.bf16()};

@@ -1,5 +1,7 @@
 #include "model/device/attention.h"
 
+#include "kernels/cache_rows_cuda.h"
+
 namespace nibble {
 
 Result<DeviceKv> DeviceKv::make(const KvShape& kv, const std::string& prefix, DeviceWeights& weights) {
@@ -22,6 +24,9 @@ Result<DeviceKv> DeviceKv::make(const KvShape& kv, const std::string& prefix, De
     if (kv.type == KvType::fp8) {
         NIBBLE_TRY(out.k_scales, weights.constant(kv.k_scale, kv.heads));
         NIBBLE_TRY(out.v_scales, weights.constant(kv.v_scale, kv.heads));
+        if (kv.q_scale > 0) {
+            NIBBLE_TRY(out.q_scale, weights.constant(kv.q_scale, 1));
+        }
     }
     return out;
 }
@@ -30,6 +35,14 @@ cuda::KvCache DeviceKv::cache(const DeviceStep& step) const {
     cuda::KvCache cache{.shape = shape, .pages = step.pages, .k_scales = k_scales, .v_scales = v_scales};
     cache.shape.page_stride = step.page_stride;
     return cache;
+}
+
+Result<const std::byte*> DeviceKv::read_queries(const std::byte* q, int64_t cols, DeviceStep& step) const {
+    if (!q_scale) return q;
+    NIBBLE_TRY(std::byte * read, step.scratch.allocate(2 * step.rows * cols));
+    NIBBLE_CHECK(cuda::round_cache({.tokens = step.rows, .count = 1, .sides = {{q, cols, q_scale}}, .out = {read}},
+                                   step.stream));
+    return read;
 }
 
 Result<std::unique_ptr<DeviceMixer>> DeviceAttention::make(const BlockConfig& block, float eps,
@@ -82,7 +95,8 @@ Status DeviceAttention::attend(const std::byte* q, std::byte* heads, DeviceStep&
     const DeviceScope scope(step);
     const DeviceBlockBatch& batch = step.blocks[size_t(index_)];
     NIBBLE_TRY(std::byte * workspace, step.scratch.allocate(batch.attention->workspace_bytes));
-    return cuda::attend(*batch.attention, {.q = q, .table = batch.table, .work = batch.work}, cache(step), heads,
+    NIBBLE_TRY(const std::byte* read, kv_.read_queries(q, q_cols(), step));
+    return cuda::attend(*batch.attention, {.q = read, .table = batch.table, .work = batch.work}, cache(step), heads,
                         workspace, step.overlap, step.stream);
 }
 
@@ -94,8 +108,8 @@ Status DeviceAttention::kernels(bool inside, const DeviceStep& step, std::vector
 }
 
 int64_t DeviceAttention::scratch_bytes(int64_t rows) const {
-    return rows * (4 * qkv_.rows + 4 * q_cols()) + std::max(qkv_.scratch_bytes(rows), out_.scratch_bytes(rows)) +
-           8 * DeviceArena::alignment;
+    return rows * (4 * qkv_.rows + 4 * q_cols()) + kv_.query_bytes(rows, q_cols()) +
+           std::max(qkv_.scratch_bytes(rows), out_.scratch_bytes(rows)) + 8 * DeviceArena::alignment;
 }
 
 }  // namespace nibble

@@ -88,8 +88,9 @@ Status DeviceLatentAttention::attend(const float* q_in, int64_t q_stride, const 
                                       .q = q},
                                      cache, step.overlap, step.stream));
     if (step.observer) NIBBLE_CHECK(step.observer->kv(prefix_, cache, batch.slots, step.rows, step.stream));
-    return cuda::attend(*batch.attention, {.q = q, .table = batch.table, .work = batch.work}, cache, heads, workspace,
-                        step.overlap, step.stream);
+    NIBBLE_TRY(const std::byte* read, kv_.read_queries(q, q_cols(), step));
+    return cuda::attend(*batch.attention, {.q = read, .table = batch.table, .work = batch.work}, cache, heads,
+                        workspace, step.overlap, step.stream);
 }
 
 Status DeviceLatentAttention::kernels(bool, const DeviceStep& step, std::vector<KernelUse>& uses) const {
@@ -102,7 +103,7 @@ Status DeviceLatentAttention::kernels(bool, const DeviceStep& step, std::vector<
 int64_t DeviceLatentAttention::scratch_bytes(int64_t rows) const {
     const int64_t buffers =
         4 * in_.rows + 2 * q_part_ + 4 * q_cols() + 2 * config_.kv_rank + 4 * kv_b_.rows + 2 * q_cols() + 2 * v_cols();
-    return rows * buffers +
+    return rows * buffers + kv_.query_bytes(rows, q_cols()) +
            std::max({in_.scratch_bytes(rows), q_b_ ? q_b_->scratch_bytes(rows) : 0, kv_b_.scratch_bytes(rows),
                      out_.scratch_bytes(rows)}) +
            12 * DeviceArena::alignment;

@@ -59,9 +59,15 @@ struct DeviceKv {
     cuda::KvShape shape;
     const float* k_scales = nullptr;
     const float* v_scales = nullptr;
+    const float* q_scale = nullptr;  // one; null: queries are not rounded
 
     static Result<DeviceKv> make(const KvShape& kv, const std::string& prefix, DeviceWeights& weights);
     cuda::KvCache cache(const DeviceStep& step) const;
+    // Queries [step.rows, cols] as they meet K: rounded in scratch memory (query_bytes()), or themselves.
+    Result<const std::byte*> read_queries(const std::byte* q, int64_t cols, DeviceStep& step) const;
+    int64_t query_bytes(int64_t rows, int64_t cols) const {
+        return q_scale ? 2 * rows * cols + DeviceArena::alignment : 0;
+    }
 };
 
 }  // namespace nibble

@@ -7,6 +7,7 @@
 #include "model/device/mixer.h"
 #include "train/cache_scales.h"
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <span>
@@ -16,23 +17,30 @@ namespace nibble {
 
 // Of one block, while a micro-batch is computed.
 struct TrainCacheRows {
-    const float* k_scale = nullptr;
-    const float* v_scale = nullptr;
-    bool rounds = false;  // attention reads K and V so
+    std::array<const float*, cuda::most_cache_sides> scales{};
+    int sides = 2;        // K and V; with a third Q, too
+    bool rounds = false;  // attention reads them so
     bool ready = false;   // there are scales
     int64_t rows = 0, row_tokens = 0;
     float* maxima = nullptr;  // as SeeCache
     int64_t apart = 0;
     uint64_t* clipped = nullptr;
 
-    // K and V [tokens, width] as they enter the cache.
-    Status see(const std::byte* k, int64_t k_width, const std::byte* v, int64_t v_width, const Stream& stream) const;
-    // What attention read of them.
-    Status round(const std::byte* k, int64_t k_width, const std::byte* v, int64_t v_width, std::byte* k_out,
-                 std::byte* v_out, const Stream& stream) const;
-    // What scales clipped has no gradient; rows of dk and dv lie `stride` elements apart.
-    Status clear(const std::byte* k, int64_t k_width, const std::byte* v, int64_t v_width, std::byte* dk, std::byte* dv,
-                 int64_t stride, const Stream& stream) const;
+    // K, V and Q [tokens, width], before anything is rounded.
+    struct Rows {
+        const std::byte* x = nullptr;
+        int64_t width = 0;
+    };
+    using Sides = std::array<Rows, cuda::most_cache_sides>;
+    Status see(const Sides& x, const Stream& stream) const;
+    // x as attention read it: rounded in scratch memory (round_bytes()), or itself.
+    Result<Sides> read(const Sides& x, DeviceStep& step) const;
+    // What scales clipped has no gradient; rows of d lie `stride` elements apart.
+    Status clear(const Sides& x, const std::array<std::byte*, cuda::most_cache_sides>& d, int64_t stride,
+                 const Stream& stream) const;
+
+private:
+    std::array<cuda::CacheSide, cuda::most_cache_sides> with_scales(const Sides& x, bool scaled) const;
 };
 
 class DeviceCache {
@@ -63,21 +71,25 @@ public:
     // While this holds, forward passes see K and V; otherwise the way back does.
     void calibrate(bool on) { calibrating_ = on; }
     bool calibrating() const { return calibrating_; }
-    // What the step's rows [0, rows) had, on its way to the host; once it has arrived, to the scales.
-    Status fetch(int64_t rows);
-    void take(int64_t rows, int64_t tokens);
+    // What the step's rows [first, end), `tokens` in all, had: on its way to the host; once it has arrived, to the
+    // scales.
+    struct Rows {
+        int64_t first = 0, end = 0, tokens = 0;
+    };
+    Status fetch(const Rows& rows);
+    void take();
 
 private:
     struct Block {
         size_t layer = 0;
         int heads = 0;
-        int64_t widths = 0;       // of K and V together
-        float* scales = nullptr;  // [2, pitch(heads)]: of K, of V, one for every head
+        int64_t widths = 0, q_width = 0;  // of K and V together; of Q
+        float* scales = nullptr;          // of K and of V one for every head, each [pitch(heads)], then that of Q
     };
     DeviceCache(std::unique_ptr<CacheScales> scales, bool mirrored, const Stream& stream)
         : scales_(std::move(scales)), mirrored_(mirrored), stream_(stream) {}
     static std::vector<Block> blocks_of(std::span<const DeviceLayer> layers);
-    int64_t seen_bytes(int64_t rows) const { return 8 * rows * std::ssize(blocks_); }
+    int64_t seen_bytes(int64_t rows) const { return 4 * rows * static_cast<int64_t>(scales_->size()); }
 
     std::unique_ptr<CacheScales> scales_;
     bool mirrored_, calibrating_ = false;
@@ -86,9 +98,10 @@ private:
     std::vector<Block> blocks_;
     std::vector<TrainCacheRows> rows_of_;  // by block
     std::vector<int> block_of_;            // by layer; -1: none
-    float* maxima_ = nullptr;              // [rows of a step, blocks, 2]
-    uint64_t* clipped_ = nullptr;
+    float* maxima_ = nullptr;              // [rows of a step, CacheScales::size()]
+    uint64_t* clipped_ = nullptr;          // of K and V, of Q
     std::optional<PinnedBuffer> landing_;  // clipped_, maxima_
+    Rows fetched_;
     int64_t most_rows_ = 0;
 };
 

@@ -31,8 +31,6 @@ Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create(std::shared_ptr<Par
     if (options.train.cache.format != KvFormat::none && !cached)
         return fail("--device cuda trains with a KV cache of BF16 or fp8; {} is for a CPU",
                     kv_name(options.train.cache.format));
-    if (cached && options.train.ranks && options.train.ranks->size() > 1)
-        return fail("KV cache fp8: its scales see the rows of one process; use one process");
     NIBBLE_CHECK(check_device_precision(options.train.precision));
     if (options.train.teacher) return fail("a model on the host teaches on a CPU; DeviceTrainerOptions has another");
     if (!options.train.kernels.empty())
@@ -74,7 +72,7 @@ Status DeviceTrainer::allocate() {
     weights_.keep_states(options_.train.optimizer);
     if (options_.rows < 1 || options_.seq < 1)
         return fail("a trainer for {} rows of {} tokens", options_.rows, options_.seq);
-    if (size > 1 && weights_.recipe().has_experts())
+    if (size > 1 && (weights_.recipe().has_experts() || (generation_ && generation_->recipe().has_experts())))
         return fail("experts under a quantized recipe are trained on one GPU; use bf16, or scope");
     if (options_.rows % size) return fail("{} rows of a step for {} ranks", options_.rows, size);
     NIBBLE_CHECK(check_device_share(options_.train.precision, options_.rows / size * options_.seq, size));
@@ -189,8 +187,11 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
     if (order.buffers > weights_.gradient_buffers())
         return fail("a step of {} micro-batches of {} rows: {} were planned for", pieces.size(), plan_.micro_batch,
                     (options_.rows / ranks_->size() + plan_.micro_batch - 1) / plan_.micro_batch);
-    if (const int64_t rows = pieces.back().first_row + pieces.back().rows; cache_ && rows > options_.rows)
-        return fail("a step of {} rows: {} were planned for", rows, options_.rows);
+    DeviceCache::Rows own;  // of this process; none where others have all
+    for (const MicroBatch& m : pieces) own.end = m.first_row + m.rows, own.tokens += m.tokens();
+    own.first = pieces.empty() ? 0 : pieces.front().first_row;
+    if (cache_ && own.end > options_.rows)
+        return fail("a step of {} rows: {} were planned for", own.end, options_.rows);
     NIBBLE_CHECK(use_device(device_.index));
     NIBBLE_CHECK(reserve_host(tokens));
     NIBBLE_TRY(const bool others, weights_.recipe().begin_step(step_, steps_, ranks_->rank() == 0, stream_));
@@ -240,13 +241,11 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
     }
     weights_.recipe().pause();
     NIBBLE_CHECK(mark("sums and norm"));
-    if (cache_ && !pieces.empty()) NIBBLE_CHECK(cache_->fetch(pieces.back().first_row + pieces.back().rows));
+    if (cache_) NIBBLE_CHECK(cache_->fetch(own));
     for (const auto& pair : order.last) NIBBLE_CHECK(add(pair));
     result_ = order.result;
     if (objective) {
-        const int64_t first = pieces.empty() ? 0 : pieces.front().first_row;
-        const int64_t end = pieces.empty() ? 0 : pieces.back().first_row + pieces.back().rows;
-        NIBBLE_CHECK(ask_of_other_pieces(*objective, batches, {first, end}, std::move(seen), losses));
+        NIBBLE_CHECK(ask_of_other_pieces(*objective, batches, {own.first, own.end}, std::move(seen), losses));
         for (const double loss : losses) step.loss += loss;
     }
     if (units_) {
@@ -278,9 +277,8 @@ Result<TrainStep> DeviceTrainer::finish(TrainStep step, std::span<const TrainBat
     NIBBLE_CHECK(ranks_->wait(stream_));
     NIBBLE_CHECK(trace_.land(stream_));
     if (cache_) {
-        int64_t rows = 0;
-        for (const TrainBatch& b : batches) rows += b.rows;
-        cache_->take(rows, step.tokens);
+        cache_->take();
+        NIBBLE_CHECK(cache_->scales().gather(ranks_->group()));
     }
     double squares = 0;
     std::memcpy(&squares, landing_->data(), sizeof squares);
@@ -293,8 +291,7 @@ Result<TrainStep> DeviceTrainer::finish(TrainStep step, std::span<const TrainBat
     const float* host = all.data();
     for (const MicroBatch& m : cut_micro_batches(batches, plan_.micro_batch)) {
         for (size_t i = 0; i < m.labels().size(); ++i)
-            if (m.labels()[i] >= 0)
-                step.loss += (teacher_ ? weight_of(m, i) : -weight_of(m, i)) * double{host[i]};
+            if (m.labels()[i] >= 0) step.loss += (teacher_ ? weight_of(m, i) : -weight_of(m, i)) * double{host[i]};
         host += m.tokens();
     }
     step.loss /= step.weight;

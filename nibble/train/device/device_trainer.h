@@ -75,7 +75,7 @@ public:
     Result<bool> any(bool mine) override;
     OptimizerLayout state_layout(size_t id) const override { return weights_.state_layout(id); }
     int64_t recipe_size() const override {
-        return weights_.recipe().state_size() + (cache_ ? 2 * std::ssize(cache_->scales().blocks()) : 0);
+        return weights_.recipe().state_size() + (cache_ ? static_cast<int64_t>(cache_->scales().size()) : 0);
     }
     Status set_state(const StoredTrainState& state) override;
     std::vector<UnitLine> table() const override;
@@ -157,8 +157,8 @@ private:
     std::unique_ptr<DeviceModel> teacher_;
     std::optional<DeviceArena> taught_;
     std::byte* teacher_rows_ = nullptr;  // [tokens of a micro-batch, the teacher's hidden] BF16
-    std::optional<DeviceArena> first_;  // reference_, and a piece of it on its way
-    std::byte* reference_ = nullptr;    // published matrices and FP32 vectors at the begin; null: not kept
+    std::optional<DeviceArena> first_;   // reference_, and a piece of it on its way
+    std::byte* reference_ = nullptr;     // published matrices and FP32 vectors at the begin; null: not kept
     std::byte* passing_ = nullptr;
     std::optional<PinnedBuffer> landing_;  // scalars, then log-probabilities of all tokens of a step
     DeviceRanks::Sum sum_;  // the step's gradient

@@ -58,7 +58,8 @@ Result<std::unique_ptr<TrainMixer>> TrainAttention::make(const TrainMixerParts& 
 Result<TrainMixerSizes> TrainAttention::sizes(int64_t n) const {
     if (!cuda::has_attention_backward(config_.head_dim))
         return fail("--device cuda does not train heads of {} dimensions yet ({})", config_.head_dim, prefix_);
-    const int64_t wide = qkv_.rows(), heads = q_cols(), cached = cached_ ? 2 * whole(2 * n * kv_cols()) : 0;
+    const int64_t wide = qkv_.rows(), heads = q_cols(),
+                  cached = cached_ ? 2 * whole(2 * n * kv_cols()) + whole(2 * n * heads) : 0;
     return TrainMixerSizes{
         .kept = {2 * n * wide, 2 * n * heads},
         .forward = whole(2 * n * wide) + whole(qkv_.rounded_bytes(n)) + whole(2 * n * heads) + cached,
@@ -106,7 +107,7 @@ Status TrainAttention::forward(const std::byte* x, std::span<std::byte* const> k
         NIBBLE_TRY(std::byte * k, step.scratch.allocate(2 * n * kv_cols()));
         NIBBLE_TRY(std::byte * v, step.scratch.allocate(2 * n * kv_cols()));
         NIBBLE_CHECK(cuda::rope_rows(rope_rows(qkv, q, k, v, step), step.stream));
-        NIBBLE_CHECK(work.cache->see(k, kv_cols(), v, kv_cols(), step.stream));
+        NIBBLE_CHECK(work.cache->see({{{k, kv_cols()}, {v, kv_cols()}, {q, q_cols()}}}, step.stream));
     }
     NIBBLE_CHECK(engine_->attend(q, kept[1], step));
     if (!y) return Ok{};
@@ -128,13 +129,11 @@ Status TrainAttention::backward(const std::byte* x, std::span<std::byte* const> 
     NIBBLE_CHECK(out_.backward(dy, kept[1], n, d_heads, gradient, false, work));
     const cuda::RopeRows rope = rope_rows(kept[0], q, k, v, step);
     NIBBLE_CHECK(cuda::rope_rows(rope, step.stream));
-    const bool rounds = work.cache && work.cache->rounds;
-    std::byte *k_read = k, *v_read = v;
-    if (work.cache) NIBBLE_CHECK(work.cache->see(k, kv_cols(), v, kv_cols(), step.stream));
-    if (rounds) {
-        NIBBLE_TRY(k_read, step.scratch.allocate(2 * n * kv_cols()));
-        NIBBLE_TRY(v_read, step.scratch.allocate(2 * n * kv_cols()));
-        NIBBLE_CHECK(work.cache->round(k, kv_cols(), v, kv_cols(), k_read, v_read, step.stream));
+    const TrainCacheRows::Sides rows{{{k, kv_cols()}, {v, kv_cols()}, {q, q_cols()}}};
+    TrainCacheRows::Sides read = rows;
+    if (work.cache) {
+        NIBBLE_CHECK(work.cache->see(rows, step.stream));
+        NIBBLE_TRY(read, work.cache->read(rows, step));
     }
     std::byte *dk = d_qkv + 2 * q_cols(), *dv = d_qkv + 2 * (q_cols() + kv_cols());
     NIBBLE_CHECK(cuda::attention_backward({.tokens = n,
@@ -144,9 +143,9 @@ Status TrainAttention::backward(const std::byte* x, std::span<std::byte* const> 
                                            .scale = c.scale,
                                            .window = c.window,
                                            .first = work.first,
-                                           .q = q,
-                                           .k = k_read,
-                                           .v = v_read,
+                                           .q = read[2].x,
+                                           .k = read[0].x,
+                                           .v = read[1].x,
                                            .o = kept[1],
                                            .d_o = d_heads,
                                            .d_stride = width,
@@ -155,7 +154,7 @@ Status TrainAttention::backward(const std::byte* x, std::span<std::byte* const> 
                                            .dv = dv,
                                            .workspace = workspace},
                                           step.stream));
-    if (rounds) NIBBLE_CHECK(work.cache->clear(k, kv_cols(), v, kv_cols(), dk, dv, width, step.stream));
+    if (work.cache) NIBBLE_CHECK(work.cache->clear(rows, {dk, dv, d_qkv}, width, step.stream));
     NIBBLE_CHECK(cuda::rope_backward(rope, d_qkv, c.qk_norm ? work.of_vectors + q_norm_ : nullptr,
                                      c.qk_norm ? work.of_vectors + k_norm_ : nullptr, work.workspace, step.stream));
     return qkv_.backward(d_qkv, x, n, dx, gradient, false, work);

@@ -85,8 +85,8 @@ Result<TrainMixerSizes> TrainLatentAttention::sizes(int64_t n) const {
     TrainMixerSizes s{
         .kept = {2 * n * q_rank, 2 * n * rank, 2 * n * rope, 2 * n * kv_b_.rows(), 2 * n * q_cols(), 2 * n * v_cols()}};
     s.forward = whole(4 * n * in_.rows()) + inner + (has_q_b_ ? whole(4 * n * q_cols()) : 0) + 2 * kv;
-    if (cached_) s.forward += 4 * wide;
-    const int64_t rows = (cached_ ? 9 : 7) * wide + whole(cuda::attention_backward_workspace(n, config_.heads));
+    if (cached_) s.forward += 5 * wide;
+    const int64_t rows = (cached_ ? 10 : 7) * wide + whole(cuda::attention_backward_workspace(n, config_.heads));
     s.backward = of_heads + rows + kv + whole(2 * n * rope) + whole(2 * n * in_.rows()) + 2 * inner +
                  whole(4 * n * q_rank) + whole(4 * n * rank);
     s.workspace = std::max({cuda::norm_backward_workspace(std::max(q_rank, rank)), in_.workspace(), q_b_.workspace(),
@@ -169,7 +169,7 @@ Status TrainLatentAttention::see(std::span<std::byte* const> kept, TrainWork& wo
                                     .wide_o = rows[2],
                                     .wide_d_o = rows[3]},
                                    step.stream));
-    return work.cache->see(rows[0], q_cols(), rows[1], q_cols(), step.stream);
+    return work.cache->see({{{rows[0], q_cols()}, {rows[1], q_cols()}, {kept[queries], q_cols()}}}, step.stream);
 }
 
 Status TrainLatentAttention::normed(const std::byte* x, int64_t width, const float* weight, std::byte* y,
@@ -253,13 +253,11 @@ Status TrainLatentAttention::backward(const std::byte* x, std::span<std::byte* c
                                     .wide_o = o,
                                     .wide_d_o = d_o},
                                    step.stream));
-    std::byte *k_read = k, *v_read = v;
-    const bool rounds = work.cache && work.cache->rounds;
-    if (work.cache) NIBBLE_CHECK(work.cache->see(k, q_cols(), v, q_cols(), step.stream));
-    if (rounds) {
-        NIBBLE_TRY(k_read, step.scratch.allocate(wide));
-        NIBBLE_TRY(v_read, step.scratch.allocate(wide));
-        NIBBLE_CHECK(work.cache->round(k, q_cols(), v, q_cols(), k_read, v_read, step.stream));
+    const TrainCacheRows::Sides rows{{{k, q_cols()}, {v, q_cols()}, {kept[queries], q_cols()}}};
+    TrainCacheRows::Sides read = rows;
+    if (work.cache) {
+        NIBBLE_CHECK(work.cache->see(rows, step.stream));
+        NIBBLE_TRY(read, work.cache->read(rows, step));
     }
     NIBBLE_CHECK(cuda::attention_backward({.tokens = n,
                                            .q_heads = config_.heads,
@@ -267,9 +265,9 @@ Status TrainLatentAttention::backward(const std::byte* x, std::span<std::byte* c
                                            .dim = static_cast<int>(dim()),
                                            .scale = config_.scale,
                                            .first = work.first,
-                                           .q = kept[queries],
-                                           .k = k_read,
-                                           .v = v_read,
+                                           .q = read[2].x,
+                                           .k = read[0].x,
+                                           .v = read[1].x,
                                            .o = o,
                                            .d_o = d_o,
                                            .d_stride = q_cols(),
@@ -278,7 +276,7 @@ Status TrainLatentAttention::backward(const std::byte* x, std::span<std::byte* c
                                            .dv = dv,
                                            .workspace = workspace},
                                           step.stream));
-    if (rounds) NIBBLE_CHECK(work.cache->clear(k, q_cols(), v, q_cols(), dk, dv, q_cols(), step.stream));
+    if (work.cache) NIBBLE_CHECK(work.cache->clear(rows, {dk, dv, dq}, q_cols(), step.stream));
     NIBBLE_TRY(std::byte * d_kv, step.scratch.allocate(2 * n * kv_b_.rows()));
     NIBBLE_TRY(std::byte * d_shared, step.scratch.allocate(2 * n * config_.rope.dims));
     NIBBLE_TRY(std::byte * d_in, step.scratch.allocate(2 * n * in_.rows()));

@@ -33,7 +33,7 @@ Status DeviceTrainer::renew_generation() {
 
 Status DeviceTrainer::make_cache() {
     const TrainCache& how = options_.train.cache;
-    auto scales = std::make_unique<CacheScales>(weights_.outline().blocks, how.calibration);
+    auto scales = std::make_unique<CacheScales>(weights_.outline().blocks, how);
     NIBBLE_TRY(cache_, DeviceCache::create(std::move(scales), how.mirrored, weights_.layers(), options_.rows, device_,
                                            stream_));
     return Ok{};
@@ -71,9 +71,9 @@ Status DeviceTrainer::calibrate_cache(std::span<const TrainBatch> batches) {
             NIBBLE_CHECK(cache_->begin_step());
             NIBBLE_CHECK(pass_->prepare(m));
             NIBBLE_CHECK(pass_->forward(true));
-            NIBBLE_CHECK(cache_->fetch(m.rows));
+            NIBBLE_CHECK(cache_->fetch({0, m.rows, m.tokens()}));
             NIBBLE_CHECK(stream_.synchronize());
-            cache_->take(m.rows, m.tokens());
+            cache_->take();
         }
         return Ok{};
     };

@@ -318,6 +318,7 @@ TEST(CudaPolicyLoop, GradientsUnderATemperatureAreThoseOfSmallerLogits) {
 }
 
 constexpr TrainCache gpu_fp8_cache{.format = KvFormat::fp8};
+constexpr TrainCache gpu_fp8_queries{.format = KvFormat::fp8, .queries = true};
 
 TEST(CudaPolicyLoop, NoBitDiffersWithAnFp8Cache) {
     const TrainPrecision precisions[] = {{.recipe = TrainRecipe::bf16},
@@ -325,11 +326,12 @@ TEST(CudaPolicyLoop, NoBitDiffersWithAnFp8Cache) {
                                          {.recipe = TrainRecipe::mxfp8},
                                          {.recipe = TrainRecipe::nvfp4, .row_scaled = true}};
     for (const TrainPrecision& precision : precisions)
-        for (const int64_t updates : {1, 2}) {
-            SCOPED_TRACE(fmt::format("{}, {} updates", train_precision_json(precision).dump(), updates));
+        for (const auto& [updates, queries] : {std::pair<int64_t, bool>{1, false}, {2, false}, {1, true}, {2, true}}) {
+            SCOPED_TRACE(fmt::format("{}, {} updates, queries in FP8: {}", train_precision_json(precision).dump(),
+                                     updates, queries));
             RlConfig config = gpu_config();
             config.loss.kl_penalty = 0.01;
-            config.generation.cache = gpu_fp8_cache;
+            config.generation.cache = queries ? gpu_fp8_queries : gpu_fp8_cache;
             if (updates > 1) config.train_batch = config.prompts * config.generations / updates;
             const GpuRun run = run_on_gpu(config, 3, 1024, {.precision = precision});
             ASSERT_EQ(run.steps.size(), 3u);
@@ -341,6 +343,7 @@ TEST(CudaPolicyLoop, NoBitDiffersWithAnFp8Cache) {
                 EXPECT_GT(s.update.gradient_norm, 0);
                 ASSERT_TRUE(s.cache);
                 EXPECT_GT(s.cache->values, 1000);
+                EXPECT_EQ(s.cache->q_values > 1000, queries);
             }
             // The reference has the scales of the same prompts: before an update it is the policy.
             EXPECT_EQ(run.steps[0].metrics.kl_loss == 0, updates == 1);
@@ -433,7 +436,7 @@ TEST(CudaPolicyLoop, OneOtherScaleShows) {
     auto parameters = random_start(rl_llama(), DType::bf16, 7, pool);
     ASSERT_TRUE(parameters.ok());
     DeviceTrainerOptions options{.device = rl_device(), .rows = 2, .seq = 96, .micro_batch = 1};
-    options.train.cache = gpu_fp8_cache;
+    options.train.cache = gpu_fp8_queries;
     const auto trainer = DeviceTrainer::create(*parameters, options, pool);
     ASSERT_TRUE(trainer.ok()) << trainer.error().message();
     const auto said = [&] {
@@ -446,19 +449,21 @@ TEST(CudaPolicyLoop, OneOtherScaleShows) {
     const auto before = said();
     EXPECT_NE(before, plain);
     const auto scales = (*trainer)->cache_scales()->state();
-    ASSERT_EQ(scales.size(), 4u);
-    auto other = scales;
-    other[1] *= 1.01f;  // V of the first block
-    ASSERT_TRUE((*trainer)->set_cache_scales(other).ok());
-    EXPECT_NE(said(), before);
+    ASSERT_EQ(scales.size(), 6u);
+    for (const size_t side : {0, 1, 2}) {  // K, V and Q of the first block
+        auto other = scales;
+        other[side] *= 1.01f;
+        ASSERT_TRUE((*trainer)->set_cache_scales(other).ok());
+        EXPECT_NE(said(), before) << side;
+    }
     ASSERT_TRUE((*trainer)->set_cache_scales(scales).ok());
     EXPECT_EQ(said(), before);
     const auto state = (*trainer)->state();
     ASSERT_TRUE(state.ok());
     EXPECT_EQ(state->recipe, (*trainer)->cache_scales()->state());
     EXPECT_EQ(std::ssize(state->recipe), (*trainer)->recipe_size());
-    EXPECT_FALSE((*trainer)->set_cache_scales(std::vector<float>(3, 1.0f)).ok());
-    EXPECT_FALSE((*trainer)->set_cache_scales(std::vector<float>(4, -1.0f)).ok());
+    EXPECT_FALSE((*trainer)->set_cache_scales(std::vector<float>(4, 1.0f)).ok());
+    EXPECT_FALSE((*trainer)->set_cache_scales(std::vector<float>(6, -1.0f)).ok());
 }
 
 // A state goes on with the scales that the next step would have had, in a trainer that has seen nothing yet.
@@ -540,7 +545,7 @@ TEST(CudaPolicyLoop, GradientsThroughAnFp8CacheAreTheCpus) {
                 return *made;
             };
             DeviceTrainerOptions options{.device = rl_device(), .rows = 3, .seq = 96, .micro_batch = 3};
-            options.train.cache = gpu_fp8_cache;
+            options.train.cache = gpu_fp8_queries;
             const auto gpu = DeviceTrainer::create(start(), options, pool);
             ASSERT_TRUE(gpu.ok()) << gpu.error().message();
             const auto cpu = Trainer::create(start(), options.train, pool);
@@ -570,6 +575,10 @@ TEST(CudaPolicyLoop, GradientsThroughAnFp8CacheAreTheCpus) {
             EXPECT_NEAR(static_cast<double>(here.clipped), static_cast<double>(there.clipped),
                         0.05 * static_cast<double>(there.clipped) + 3);
             EXPECT_EQ(here.clipped > 0, shrink < 1);
+            EXPECT_EQ(here.q_values, there.q_values);
+            EXPECT_NEAR(static_cast<double>(here.q_clipped), static_cast<double>(there.q_clipped),
+                        0.05 * static_cast<double>(there.q_clipped) + 3);
+            EXPECT_EQ(here.q_clipped > 0, shrink < 1);
         }
 }
 

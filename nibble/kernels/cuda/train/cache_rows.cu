@@ -1,4 +1,4 @@
-// K and V beside an FP8 cache, eight elements a thread.
+// K, V and Q beside an FP8 cache, eight elements a thread.
 #include "kernels/cuda/common/elementwise.cuh"
 #include "kernels/cuda/train/cache_rows_launch.h"
 
@@ -6,7 +6,7 @@ namespace nibble::cuda {
 namespace {
 
 constexpr int cache_threads = 256, each = 8;
-constexpr unsigned see_blocks = 32;  // of a row's K or V
+constexpr unsigned see_blocks = 32;  // of a row's side
 
 struct Eight {
     float v[each];
@@ -28,18 +28,18 @@ struct Eight {
 __device__ int64_t eight_at() { return (int64_t{blockIdx.x} * cache_threads + threadIdx.x) * each; }
 
 __global__ void __launch_bounds__(cache_threads) round_cache_kernel(const __grid_constant__ RoundCache r) {
-    const CacheSide& side = blockIdx.y ? r.v : r.k;
+    const CacheSide& side = r.sides[blockIdx.y];
     const int64_t at = eight_at();
     if (at >= r.tokens * side.width) return;
     const float scale = *side.scale;
     Eight x(side.x + 2 * at);
 #pragma unroll
     for (float& v : x.v) v = e4m3_to_float(e4m3_from_float_saturating(v / scale)) * scale;
-    x.to((blockIdx.y ? r.v_out : r.k_out) + 2 * at);
+    x.to(r.out[blockIdx.y] + 2 * at);
 }
 
 __global__ void __launch_bounds__(cache_threads) clear_clipped_kernel(const __grid_constant__ ClearClipped c) {
-    const CacheSide& side = blockIdx.y ? c.v : c.k;
+    const CacheSide& side = c.sides[blockIdx.y];
     const int64_t at = eight_at();
     if (at >= c.tokens * side.width) return;
     const float most = e4m3_max * *side.scale;
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(cache_threads) clear_clipped_kernel(const __gr
 #pragma unroll
     for (const float v : x.v) any = any || fabsf(v) > most;
     if (!any) return;
-    std::byte* d = (blockIdx.y ? c.dv : c.dk) + 2 * (at / side.width * c.stride + at % side.width);
+    std::byte* d = c.d[blockIdx.y] + 2 * (at / side.width * c.stride + at % side.width);
     Eight gradient(d);
 #pragma unroll
     for (int i = 0; i < each; ++i)
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(cache_threads) clear_clipped_kernel(const __gr
 }
 
 __global__ void __launch_bounds__(cache_threads) see_cache_kernel(const __grid_constant__ SeeCache s) {
-    const CacheSide& side = blockIdx.z ? s.v : s.k;
+    const CacheSide& side = s.sides[blockIdx.z];
     const int64_t row = blockIdx.y, count = s.row_tokens * side.width;
     const std::byte* from = side.x + 2 * row * count;
     const float limit = side.scale ? e4m3_max * *side.scale : INFINITY;
@@ -75,28 +75,33 @@ __global__ void __launch_bounds__(cache_threads) see_cache_kernel(const __grid_c
     }
     if (threadIdx.x % 32 != 0) return;
     // Bits of numbers that are not negative are in the numbers' order.
-    atomicMax(reinterpret_cast<unsigned*>(s.maxima + row * s.apart + (blockIdx.z ? 1 : 0)), __float_as_uint(most));
-    if (above > 0) atomicAdd(reinterpret_cast<unsigned long long*>(s.clipped), static_cast<unsigned long long>(above));
+    atomicMax(reinterpret_cast<unsigned*>(s.maxima + row * s.apart + blockIdx.z), __float_as_uint(most));
+    if (above > 0)
+        atomicAdd(reinterpret_cast<unsigned long long*>(s.clipped + blockIdx.z / 2),
+                  static_cast<unsigned long long>(above));
 }
 
-dim3 blocks_of_sides(int64_t tokens, const CacheSide& k, const CacheSide& v) {
-    return {ceil_blocks(tokens * (k.width > v.width ? k.width : v.width), int64_t{cache_threads} * each), 2, 1};
+dim3 blocks_of_sides(int64_t tokens, int count, const CacheSide* sides) {
+    int64_t width = 0;
+    for (int i = 0; i < count; ++i) width = sides[i].width > width ? sides[i].width : width;
+    return {ceil_blocks(tokens * width, int64_t{cache_threads} * each), static_cast<unsigned>(count), 1};
 }
 
 }  // namespace
 
 cudaError_t launch_round_cache(const RoundCache& r, cudaStream_t stream) {
-    round_cache_kernel<<<blocks_of_sides(r.tokens, r.k, r.v), cache_threads, 0, stream>>>(r);
+    round_cache_kernel<<<blocks_of_sides(r.tokens, r.count, r.sides), cache_threads, 0, stream>>>(r);
     return cudaGetLastError();
 }
 
 cudaError_t launch_clear_clipped(const ClearClipped& c, cudaStream_t stream) {
-    clear_clipped_kernel<<<blocks_of_sides(c.tokens, c.k, c.v), cache_threads, 0, stream>>>(c);
+    clear_clipped_kernel<<<blocks_of_sides(c.tokens, c.count, c.sides), cache_threads, 0, stream>>>(c);
     return cudaGetLastError();
 }
 
 cudaError_t launch_see_cache(const SeeCache& s, cudaStream_t stream) {
-    see_cache_kernel<<<dim3(see_blocks, static_cast<unsigned>(s.rows), 2), cache_threads, 0, stream>>>(s);
+    see_cache_kernel<<<dim3(see_blocks, static_cast<unsigned>(s.rows), static_cast<unsigned>(s.count)), cache_threads,
+                       0, stream>>>(s);
     return cudaGetLastError();
 }
 
