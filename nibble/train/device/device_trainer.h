@@ -39,6 +39,10 @@ public:
     // device's memory (with the sizes).
     static Result<std::unique_ptr<DeviceTrainer>> create(std::shared_ptr<Parameters> parameters,
                                                          const DeviceTrainerOptions& options, ThreadPool& pool);
+    // As Trainer::create_adapters(), over attention and MLPs; K and V in BF16.
+    static Result<std::unique_ptr<DeviceTrainer>> create_adapters(std::shared_ptr<const Checkpoint> base,
+                                                                  const DeviceTrainerOptions& options,
+                                                                  ThreadPool& pool);
 
     void begin(int64_t step, int64_t steps) override { step_ = step, steps_ = steps; }
     Result<TrainStep> step(std::span<const TrainBatch> batches, double learning_rate) override;
@@ -95,6 +99,11 @@ private:
           norms_(options.train.optimizer.skip_above, options.train.optimizer.skip_window) {}
     static constexpr int64_t passing_bytes = int64_t{1} << 26;  // of a swap of weights
 
+    static Result<DeviceInfo> open(const DeviceTrainerOptions& options);
+    static Result<std::unique_ptr<DeviceTrainer>> make(std::shared_ptr<Parameters> parameters,
+                                                       const DeviceTrainerOptions& options, DeviceInfo device,
+                                                       TrainWeights weights,
+                                                       std::unique_ptr<TrainWeights> generation, ThreadPool& pool);
     Status allocate();
     Status make_pass();
     Result<std::vector<TrainMemoryPlan::Item>> pass_sizes(const TrainPassShape& shape) const;
@@ -124,6 +133,7 @@ private:
     Result<PhaseWeights> last_weights(int64_t steps) const;  // of the last of so many steps
 
     std::shared_ptr<Parameters> parameters_;
+    std::shared_ptr<const Checkpoint> base_;  // the frozen weights, when the parameters are adapters
     DeviceTrainerOptions options_;
     ThreadPool& pool_;
     DeviceInfo device_;

@@ -66,12 +66,13 @@ Status TrainPass::backward(float* gradient, float* log_probs) {
                                       .weight = weights_.norm(),
                                       .dy = dx_,
                                       .dx = d_stream_,
-                                      .dweight = gradient + weights_.place(weights_.config().norm),
+                                      .dweight = gradient_at(gradient, weights_.place(weights_.config().norm)),
                                       .eps = eps,
                                       .workspace = workspace_},
                                      stream_));
     for (size_t b = weights_.layers().size(); b-- > 0;) NIBBLE_CHECK(block_backward(b, gradient));
-    float* rows = gradient + flat.embedding.at;
+    float* rows = gradient_at(gradient, flat.embedding.at);
+    if (!rows) return Ok{};
     if (!flat.tied)
         NIBBLE_CHECK(fill_device(reinterpret_cast<std::byte*>(rows), 0, 4 * flat.embedding.elements(), stream_));
     return cuda::embedding_backward({.unique = unique_,
@@ -105,7 +106,7 @@ Status TrainPass::block_backward(size_t b, float* gradient) {
                                           .weight = layer.post_norm,
                                           .dy = dy_,
                                           .dx = y_,
-                                          .dweight = gradient + weights_.place(layer.config.post_norm),
+                                          .dweight = gradient_at(gradient, weights_.place(layer.config.post_norm)),
                                           .eps = eps,
                                           .workspace = workspace_},
                                          stream_));
@@ -119,7 +120,7 @@ Status TrainPass::block_backward(size_t b, float* gradient) {
                                 .dy = dx_,
                                 .dx = d_stream_,
                                 .add = true,
-                                .dweight = gradient + weights_.place(layer.config.norm),
+                                .dweight = gradient_at(gradient, weights_.place(layer.config.norm)),
                                 .eps = eps,
                                 .workspace = workspace_},
                                stream_);
