@@ -206,12 +206,12 @@ Status write_model(const TrainConfig& c, const TrainFlags& flags, TrainEngine& t
             convert(*codes, {.to = codes->target(), .out = codes_folder(c), .manifest = to_text(manifest)}, pool, {}));
         if (!silent) fmt::print("{}: the trained model in the codes of its last step\n", codes_folder(c).string());
     }
+    NIBBLE_TRY(const auto model, trainer.trained());  // parameters() has the newest numbers from here on
     if (c.lora.rank > 0) {
         NIBBLE_CHECK(write_peft_adapter(c.output / "adapter", trainer.parameters(), c.lora, c.model));
         if (!silent) fmt::print("{}: the adapters, as PEFT reads them\n", (c.output / "adapter").string());
     }
     const fs::path out = c.output / "model";
-    NIBBLE_TRY(const auto model, trainer.trained());
     NIBBLE_CHECK(convert(*model, {.out = out, .manifest = to_text(manifest)}, pool, {}));
     if (!silent) fmt::print("{}: the trained model\n", out.string());
     return Ok{};
@@ -274,26 +274,28 @@ Result<std::unique_ptr<TrainEngine>> make_trainer(const TrainConfig& c, const Tr
     if (!device.cuda) {
         NIBBLE_TRY(options.teacher, load_teacher(c, flags, teacher, pool));
     }
+    const DeviceTrainerOptions on_device{.train = options,
+                                         .device = device,
+                                         .rows = c.batch,
+                                         .seq = c.sequence,
+                                         .micro_batch = c.micro_batch,
+                                         .recompute = c.recompute,
+                                         .teacher = device.cuda ? teacher : nullptr,
+                                         .sharding = c.sharding,
+                                         .order = c.order};
     std::unique_ptr<TrainEngine> trainer;
     if (c.lora.rank > 0) {
-        if (device.cuda) return fail("lora: adapters are trained on a CPU; use --device cpu");
         NIBBLE_TRY(std::shared_ptr<const Checkpoint> base, Checkpoint::open(c.model));
-        NIBBLE_TRY(trainer, Trainer::create_adapters(std::move(base), options, pool).within(c.model.string()));
+        if (device.cuda) {
+            NIBBLE_TRY(trainer, DeviceTrainer::create_adapters(base, on_device, pool).within(c.model.string()));
+        } else {
+            NIBBLE_TRY(trainer, Trainer::create_adapters(base, options, pool).within(c.model.string()));
+        }
         return trainer;
     }
     NIBBLE_TRY(auto parameters, start(c, pool));
     if (device.cuda) {
-        NIBBLE_TRY(trainer, DeviceTrainer::create(std::move(parameters),
-                                                  {.train = options,
-                                                   .device = device,
-                                                   .rows = c.batch,
-                                                   .seq = c.sequence,
-                                                   .micro_batch = c.micro_batch,
-                                                   .recompute = c.recompute,
-                                                   .teacher = std::move(teacher),
-                                                   .sharding = c.sharding,
-                                                   .order = c.order},
-                                                  pool));
+        NIBBLE_TRY(trainer, DeviceTrainer::create(std::move(parameters), on_device, pool));
     } else {
         NIBBLE_TRY(trainer, Trainer::create(std::move(parameters), options, pool));
     }

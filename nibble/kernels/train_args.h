@@ -14,7 +14,7 @@ struct NormBackward {
     const std::byte* dy = nullptr;  // [tokens, width] BF16
     float* dx = nullptr;            // [tokens, width]
     bool add = false;
-    float* dweight = nullptr;  // [width], written
+    float* dweight = nullptr;  // [width], written; null: not wanted
     float eps = 0;
     std::byte* workspace = nullptr;  // norm_backward_workspace(width)
 };

@@ -69,8 +69,8 @@ struct ActivateBackward {
 Status activate_backward(const ActivateBackward& a, const Stream& stream);
 
 Status rope_rows(const RopeRows& r, const Stream& stream);
-// d_qkv, laid out as qkv, from gradients of rope_rows()' results to those of qkv, in place. dq_norm, dk_norm [dim]:
-// written where there are norms. workspace: rope_backward_workspace(dim).
+// d_qkv, laid out as qkv, from gradients of rope_rows()' results to those of qkv, in place. dq_norm, dk_norm [dim]: of
+// the norms, written; null: not wanted, or no norm. workspace: rope_backward_workspace(dim).
 int64_t rope_backward_workspace(int dim);
 Status rope_backward(const RopeRows& r, std::byte* d_qkv, float* dq_norm, float* dk_norm, std::byte* workspace,
                      const Stream& stream);

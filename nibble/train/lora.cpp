@@ -24,12 +24,12 @@ PackedMatrix packed_weight(const MatrixView& values, ThreadPool& pool) {
 
 }  // namespace
 
-Result<std::shared_ptr<Parameters>> lora_parameters(const Model& base, const TrainLora& lora, DType published,
-                                                    uint64_t seed, ThreadPool& pool) {
+Result<std::shared_ptr<Parameters>> lora_parameters(std::span<const Block> blocks, const TrainLora& lora,
+                                                    DType published, uint64_t seed, ThreadPool& pool) {
     std::vector<Parameters::Value> values;
     std::vector<std::string> unseen = lora.targets;
     uint64_t number = 0;
-    for (const Block& block : base.blocks())
+    for (const Block& block : blocks)
         for (const std::span<const Linear> unit : block.mixer().units())
             for (const Linear& linear : unit) {
                 const std::string_view name = last_name(linear.name);

@@ -23,8 +23,8 @@ namespace nibble {
 // "model.layers.0.self_attn.q_proj.lora_A.weight" and "...lora_B.weight" of every linear of a block whose last name is
 // a target (without targets: of every one; routers have none). A is uniform in +-1 / sqrt(inputs), B zero. Errors: a
 // target that no linear is called, a rank beyond a linear's size.
-Result<std::shared_ptr<Parameters>> lora_parameters(const Model& base, const TrainLora& lora, DType published,
-                                                    uint64_t seed, ThreadPool& pool);
+Result<std::shared_ptr<Parameters>> lora_parameters(std::span<const Block> blocks, const TrainLora& lora,
+                                                    DType published, uint64_t seed, ThreadPool& pool);
 
 class LoraProducts : public StepProducts {
 public:

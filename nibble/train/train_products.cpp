@@ -407,6 +407,8 @@ void TrainProducts::input_gradient(std::span<const Linear> unit, const float* dy
     const CastOperand o = r.eden ? eden_rows(dy, n, u.rows, stride, draws, random(u, input_signs), 0, pool)
                                  : cast_rows(dy, n, u.rows, stride, r.dy, draws, scale, pool);
     if (!r.eden) look(u.gradients_seen, dy, u.rows, stride, r.dy, o);
+    // Of an expert that is dY before it is weighed, which is larger than what the weight gradient reads.
+    if (recording_) u.delayed[2].seen = std::max(u.delayed[2].seen, o.amax);
     operand_product(o, u.back, {dx, u.cols}, nullptr, *work.matmul, pool);
 }
 

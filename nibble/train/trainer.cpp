@@ -115,7 +115,7 @@ Result<std::unique_ptr<Trainer>> Trainer::create_adapters(std::shared_ptr<const 
     if (options.cache.format != KvFormat::none) return fail("adapters are trained with a KV cache of 16 bits");
     NIBBLE_TRY(Model model, load_for_training(base, options, pool));
     const DType published = model.workspace().bf16() ? DType::bf16 : DType::f32;
-    NIBBLE_TRY(auto adapters, lora_parameters(model, options.lora, published, options.seed, pool));
+    NIBBLE_TRY(auto adapters, lora_parameters(model.blocks(), options.lora, published, options.seed, pool));
     std::unique_ptr<Trainer> made(new Trainer(std::move(adapters), base, options, std::move(model), pool));
     NIBBLE_TRY(made->products_, LoraProducts::create(*made->model_, *base, *made->parameters_, options.lora, pool));
     made->model_->workspace().products = made->products_.get();

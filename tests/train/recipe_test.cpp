@@ -3,10 +3,14 @@
 
 #include "model/models.h"
 #include "train/check_forward.h"
+#include "train/tiny_families.h"
 #include "train/train_eden.h"
+#include "train/train_products.h"
 #include "train/train_run.h"
+#include "train/train_shapes.h"
 
 #include <cmath>
+#include <map>
 #include <set>
 
 namespace nibble::test {
@@ -218,6 +222,50 @@ TEST(MsEden, IsUnbiasedAtHalfTheErrorOfStochasticRounding) {
             }
     EXPECT_NEAR(error / squares, 9.75e-3, 0.3e-3);  // training.md 3.5
     EXPECT_NEAR(dot / squares, 1.0, 1e-3);
+}
+
+// Where every expert gets every token, all see the same gradients of their outputs before these are weighed, which is
+// what the input gradient rounds: one scale fits them, whatever the weights are.
+TEST(TrainProducts, DelayedScalesCoverTheGradientsOfExpertsUnweighed) {
+    ThreadPool pool(2);
+    Json config = tiny("mixtral");
+    config["num_experts_per_tok"] = 4;
+    const auto parameters = random_start(config, DType::bf16, 7, pool);
+    ASSERT_TRUE(parameters.ok()) << parameters.error().message();
+    for (size_t id = 0; id < (*parameters)->count(); ++id)  // weights far from even
+        if ((*parameters)->tensors()[id].name.ends_with(".gate.weight"))
+            for (float& w : (*parameters)->master(id)) w *= 50;
+    (*parameters)->publish(pool);
+    TrainerOptions options = with("fp8_delayed");
+    options.precision.amax_history = 1;
+    const auto trainer = Trainer::create(*parameters, options, pool);
+    ASSERT_TRUE(trainer.ok()) << trainer.error().message();
+    const TrainBatch batch = random_batch(2, 24, 64, 3);
+    ASSERT_TRUE((*trainer)->step({&batch, 1}, 1e-3).ok());
+    const TrainProducts* const products = dynamic_cast<const TrainProducts*>(&(*trainer)->products());
+    ASSERT_TRUE(products);
+    const std::vector<float> state = products->state();  // of a unit's inputs, weights and gradients scale and history
+    std::map<std::string, std::set<float>> scales;  // by layer
+    int64_t experts = 0;
+    size_t at = 0;
+    for (size_t u = 0; u < products->units(); ++u) {
+        const ForwardWeight weight = products->forward_weight(u);
+        if (!weight.rules.delayed) continue;
+        ASSERT_LT(at + 5, state.size());
+        const std::string name = weight.parts[0].name;
+        if (name.ends_with(".w2")) {
+            scales[name.substr(0, name.find(".experts."))].insert(state[at + 4]);
+            ++experts;
+        }
+        at += 6;
+    }
+    ASSERT_EQ(state.size(), at);
+    EXPECT_EQ(experts, 8);
+    ASSERT_EQ(scales.size(), 2u);
+    for (const auto& [layer, all] : scales) {
+        EXPECT_EQ(all.size(), 1u) << layer;
+        EXPECT_GT(*all.begin(), 1.0f) << layer;
+    }
 }
 
 TEST(TrainProducts, TableSaysWhatIsMultipliedHow) {

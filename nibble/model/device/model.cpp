@@ -27,8 +27,9 @@ Status check_options(const ModelOptions& options) {
     return Ok{};
 }
 
-// The head's matrix is the embedding's where they are tied.
-Linear head_of(const ModelConfig& config, const Head& head) {
+}  // namespace
+
+Linear DeviceModel::head_of(const ModelConfig& config, const Head& head) {
     Linear l;
     const Linear& from = head.linear();
     l.name = config.head.ends_with(".weight") ? config.head.substr(0, config.head.size() - 7) : config.head;
@@ -36,8 +37,6 @@ Linear head_of(const ModelConfig& config, const Head& head) {
     l.format = from.format, l.activation = from.activation, l.input_scale = from.input_scale;
     return l;
 }
-
-}  // namespace
 
 DeviceModel::DeviceModel(DeviceInfo device, Stream stream, ModelConfig config)
     : device_(std::move(device)), stream_(std::move(stream)), config_(std::move(config)), memory_(device_, stream_) {}
@@ -91,6 +90,7 @@ Result<std::unique_ptr<DeviceModel>> DeviceModel::over(Weights weights, const De
     model->embedding_ = weights.embedding;
     model->norm_ = weights.norm;
     model->head_ = std::move(weights.head);
+    model->w4a16_ = std::move(weights.w4a16);
     NIBBLE_CHECK(model->make_product_chain());
     return model;
 }

@@ -36,8 +36,12 @@ public:
         const std::byte* embedding = nullptr;  // BF16 [vocab, hidden], scaled
         const float* norm = nullptr;           // of the head
         DeviceLinear head;
+        std::vector<std::pair<int64_t, int64_t>> w4a16;  // DeviceWeights::w4a16()
     };
     static Result<std::unique_ptr<DeviceModel>> over(Weights weights, const DeviceInfo& device, ThreadPool& pool);
+
+    // The head as DeviceWeights::linear() takes it: its matrix is the embedding's where they are tied.
+    static Linear head_of(const ModelConfig& config, const Head& head);
 
     // The kernels of a step of `tokens` tokens: of an answer (1), of as many sequences, or of a prompt. Nothing is read
     // but names and shapes. Errors as of load(), but for memory.

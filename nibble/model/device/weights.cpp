@@ -300,7 +300,7 @@ Result<DeviceLinear> DeviceWeights::linear(const Linear& linear) { return produc
 Result<DeviceStack> DeviceWeights::stack(const LinearStack& stack, bool gated) {
     DeviceStack out{.rows = stack.rows(), .cols = stack.parts[0].cols};
     if (stack.one && stackable(stack.parts)) {
-        NIBBLE_TRY(DeviceLinear all, product(stack.parts, stack.bias, gated));
+        NIBBLE_TRY(DeviceLinear all, product(stack.parts, stack.bias, gated && turns_));
         out.parts.push_back(std::move(all));
         return out;
     }

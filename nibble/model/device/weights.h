@@ -45,6 +45,8 @@ public:
     // Linears (by the name of the first part) that something else multiplies: no matrix is loaded for them.
     using Replace = std::function<const DeviceProduct*(const std::string& name)>;
     void replace(Replace replace) { replace_ = std::move(replace); }
+    // Rows of gate and up stay in their order in every format: for who looks at a product's outputs.
+    void keep_order() { turns_ = false; }
 
     Mode mode() const { return arena_ ? Mode::load : Mode::plan; }
     int64_t bytes() const { return bytes_; }
@@ -117,6 +119,7 @@ private:
     DeviceArena* vectors_ = nullptr;
     int64_t bytes_ = 0, vector_bytes_ = 0;
     Replace replace_;
+    bool turns_ = true;
     std::vector<std::pair<int64_t, int64_t>> w4a16_;
     RoundedWeights rounded_;
     size_t last_rounded_ = SIZE_MAX;  // the tensor that was counted last

@@ -48,7 +48,7 @@ struct RecipeStep {
 };
 
 // One unit under the rules of a recipe.
-class TrainProduct : public DeviceProduct {
+class TrainProduct : public TrainedProduct {
 public:
     // number: of the unit, that keys random numbers; place: among the quantized ones.
     TrainProduct(const FlatMatrix& weight, uint32_t number, int64_t place, const UnitRules& early,
@@ -62,7 +62,7 @@ public:
     // copies: where they lie.
     Status load(DeviceArena& arena, DeviceArena& copies, const Stream& stream);
     // The copies of the weight from its published values, but for those that are drawn anew in every step.
-    Status publish(const std::byte* published, const Stream& stream) const;
+    Status publish(const std::byte* published, const Stream& stream) const override;
     Status draw(const std::byte* published, const Stream& stream) const;  // these
     DeviceDirections* directions() const { return directions_.get(); }    // null: none
 
@@ -73,15 +73,13 @@ public:
     bool rounds(int64_t n) const override;
     Result<cuda::KernelChoice> describe(int64_t n) const override;
     int64_t scratch_bytes(int64_t n) const override;
-    // Of the products of the way back, beside the caller's, at most.
-    int64_t back_scratch_bytes(int64_t n) const;
-    // As TrainLinear's.
-    Status input_gradient(const std::byte* dy, int64_t n, std::byte* dx, TrainWork& work) const;
+    int64_t back_scratch_bytes(int64_t n) const override;
+    Status input_gradient(const std::byte* dy, int64_t n, std::byte* dx, TrainWork& work) const override;
     Status weight_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
-                           TrainWork& work) const;
-    // Both, with one reading of dy where they multiply codes.
+                           TrainWork& work) const override;
+    // With one reading of dy where they multiply codes.
     Status backward(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx, float* gradient, bool add,
-                    TrainWork& work) const;
+                    TrainWork& work) const override;
 
     // Whether they run on the FP8 tensor cores.
     bool forward_codes(const UnitRules& r) const;

@@ -31,33 +31,48 @@ Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create(std::shared_ptr<Par
     if (options.train.cache.format != KvFormat::none && !cached)
         return fail("--device cuda trains with a KV cache of BF16 or fp8; {} is for a CPU",
                     kv_name(options.train.cache.format));
+    NIBBLE_TRY(const ModelConfig config, model_config(*parameters));
+    NIBBLE_CHECK(TrainWeights::check(config));
+    NIBBLE_TRY(DeviceInfo device, open(options));
+    NIBBLE_TRY(TrainWeights weights,
+               TrainWeights::plan(parameters, config, options.train.precision, options.train.seed, pool, cached));
+    std::unique_ptr<TrainWeights> generation;
+    if (options.generation) {
+        NIBBLE_CHECK(check_device_precision(*options.generation));
+        // Seed 0: forward products draw no random numbers.
+        NIBBLE_TRY(TrainWeights own, TrainWeights::plan(parameters, config, *options.generation, 0, pool));
+        generation = std::make_unique<TrainWeights>(std::move(own));
+    }
+    return make(std::move(parameters), options, std::move(device), std::move(weights), std::move(generation), pool);
+}
+
+Result<DeviceInfo> DeviceTrainer::open(const DeviceTrainerOptions& options) {
     NIBBLE_CHECK(check_device_precision(options.train.precision));
     if (options.train.teacher) return fail("a model on the host teaches on a CPU; DeviceTrainerOptions has another");
     if (!options.train.kernels.empty())
         return fail("--kernels {} names kernels of the CPU, not of a GPU", options.train.kernels);
-    NIBBLE_TRY(const ModelConfig config, model_config(*parameters));
-    NIBBLE_CHECK(TrainWeights::check(config));
     NIBBLE_TRY(DeviceInfo device, open_device(options.device));
     NIBBLE_CHECK(use_device(device.index));
     NIBBLE_CHECK(cuda::prepare_products(device));
     NIBBLE_CHECK(cuda::prepare_training(device));
     NIBBLE_CHECK(cuda::prepare_training_experts(device));
     NIBBLE_CHECK(cuda::prepare_drawn_labels(device));
+    return device;
+}
+
+Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::make(std::shared_ptr<Parameters> parameters,
+                                                           const DeviceTrainerOptions& options, DeviceInfo device,
+                                                           TrainWeights weights,
+                                                           std::unique_ptr<TrainWeights> generation,
+                                                           ThreadPool& pool) {
     NIBBLE_TRY(Stream stream, Stream::create(device.index));
-    NIBBLE_TRY(TrainWeights weights,
-               TrainWeights::plan(parameters, config, options.train.precision, options.train.seed, pool, cached));
     std::unique_ptr<DeviceTrainer> made(new DeviceTrainer(std::move(parameters), options, std::move(device),
                                                           std::move(stream), std::move(weights), pool));
-    if (options.generation) {
-        NIBBLE_CHECK(check_device_precision(*options.generation));
-        // Seed 0: forward products draw no random numbers.
-        NIBBLE_TRY(TrainWeights own, TrainWeights::plan(made->parameters_, config, *options.generation, 0, pool));
-        made->generation_ = std::make_unique<TrainWeights>(std::move(own));
-    }
+    made->generation_ = std::move(generation);
     if (options.teacher) {
         NIBBLE_TRY(made->teacher_, DeviceModel::load(options.teacher, {}, options.device, pool).within("the teacher"));
-        if (const int64_t other = made->teacher_->config().vocab; other != config.vocab)
-            return fail("the teacher has a vocabulary of {}, the model one of {}", other, config.vocab);
+        if (const int64_t other = made->teacher_->config().vocab; other != made->config().vocab)
+            return fail("the teacher has a vocabulary of {}, the model one of {}", other, made->config().vocab);
     }
     NIBBLE_CHECK(made->allocate());
     return made;
@@ -85,6 +100,8 @@ Status DeviceTrainer::allocate() {
     const auto sizes = [&](int64_t some, Recompute level) {
         TrainMemoryPlan plan{.micro_batch = some, .recompute = level};
         plan.items = parameter_sizes(options_.sharding, some);
+        if (const int64_t frozen = weights_.frozen_bytes(); frozen > 0)
+            plan.items.push_back({"frozen weights for the way back", frozen});
         auto pass = pass_sizes(pass_shape(some, level));
         if (!pass.ok()) {
             sized = std::move(pass).error();
@@ -415,32 +432,6 @@ double DeviceTrainer::flops(int64_t seq) const {
     return train_flops(weights_.outline().blocks, weights_.outline().head, seq);
 }
 
-Result<std::shared_ptr<const Checkpoint>> DeviceTrainer::trained() {
-    NIBBLE_TRY(const TrainState now, state());
-    for (size_t id = 0; id < parameters_->count(); ++id)
-        std::ranges::copy(now.masters[id], parameters_->master(id).begin());
-    parameters_->publish(pool_);
-    return std::shared_ptr<const Checkpoint>(parameters_);
-}
-
-// The GPU's copies have the codes that the host makes of the same parameters.
-Result<PhaseWeights> DeviceTrainer::last_weights(int64_t steps) const {
-    return PhaseWeights::make(weights_.outline().blocks, weights_.outline().head, config(), parameters_,
-                              options_.train.precision, late_phase(options_.train.precision, steps - 1, steps));
-}
-
-Result<Format> DeviceTrainer::codes_format(int64_t steps) {
-    NIBBLE_TRY(const PhaseWeights weights, last_weights(steps));
-    return TrainedCodes::format_of(weights);
-}
-
-Result<std::unique_ptr<TrainedCodes>> DeviceTrainer::trained_codes(int64_t steps) {
-    NIBBLE_CHECK(codes_format(steps));
-    NIBBLE_CHECK(trained());  // the parameters of the host are those of the device now
-    NIBBLE_TRY(const PhaseWeights weights, last_weights(steps));
-    return TrainedCodes::create(parameters_, weights, pool_);
-}
-
 Result<std::shared_ptr<const LanguageModel>> DeviceTrainer::serving() {
     if (units_) return fail("parallel.shard: all: no GPU has the whole model, so none serves it; use shard: states");
     NIBBLE_TRY(std::shared_ptr<const LanguageModel> model, DeviceModel::over(weights_.served(), device_, pool_));
@@ -473,7 +464,7 @@ TrainPassShape DeviceTrainer::pass_shape(int64_t rows, Recompute recompute) cons
     return shape;
 }
 
-std::vector<UnitLine> DeviceTrainer::table() const { return weights_.recipe().table(); }
+std::vector<UnitLine> DeviceTrainer::table() const { return weights_.table(); }
 
 std::vector<std::string> DeviceTrainer::notes() const {
     std::vector<std::string> notes{
@@ -484,6 +475,7 @@ std::vector<std::string> DeviceTrainer::notes() const {
             plan_.recompute == Recompute::block ? "blocks computed again on the way back" : "nothing computed again"),
         "memory: " + plan_.text()};
     if (ranks_->size() > 1) notes.push_back(sharding_note());
+    if (const std::string rounded = weights_.rounded().text(); !rounded.empty()) notes.push_back(rounded);
     return notes;
 }
 

@@ -42,6 +42,10 @@ public:
     // device's memory (with the sizes).
     static Result<std::unique_ptr<DeviceTrainer>> create(std::shared_ptr<Parameters> parameters,
                                                          const DeviceTrainerOptions& options, ThreadPool& pool);
+    // As Trainer::create_adapters(), over attention and MLPs; K and V in BF16.
+    static Result<std::unique_ptr<DeviceTrainer>> create_adapters(std::shared_ptr<const Checkpoint> base,
+                                                                  const DeviceTrainerOptions& options,
+                                                                  ThreadPool& pool);
 
     void begin(int64_t step, int64_t steps) override { step_ = step, steps_ = steps; }
     Result<TrainStep> step(std::span<const TrainBatch> batches, double learning_rate) override;
@@ -101,6 +105,11 @@ private:
     static constexpr int64_t scalar_bytes = 256;                // at the begin of ends_ and of the landing
 
     Status mark(std::string_view name) { return trace_.mark(DeviceTrace::compute, name, -1, stream_); }
+    static Result<DeviceInfo> open(const DeviceTrainerOptions& options);
+    static Result<std::unique_ptr<DeviceTrainer>> make(std::shared_ptr<Parameters> parameters,
+                                                       const DeviceTrainerOptions& options, DeviceInfo device,
+                                                       TrainWeights weights,
+                                                       std::unique_ptr<TrainWeights> generation, ThreadPool& pool);
     Status allocate();
     Status make_pass();
     Result<std::vector<TrainMemoryPlan::Item>> pass_sizes(const TrainPassShape& shape) const;
@@ -136,6 +145,7 @@ private:
     Result<PhaseWeights> last_weights(int64_t steps) const;  // of the last of so many steps
 
     std::shared_ptr<Parameters> parameters_;
+    std::shared_ptr<const Checkpoint> base_;  // the frozen weights, when the parameters are adapters
     DeviceTrainerOptions options_;
     ThreadPool& pool_;
     DeviceInfo device_;

@@ -157,4 +157,32 @@ Result<FlatLayout> FlatLayout::make(const Parameters& parameters, const ModelCon
     return layout;
 }
 
+Result<FlatLayout> FlatLayout::make_adapters(const Parameters& adapters, const ModelConfig& config,
+                                             const ModelParts& parts) {
+    FlatLayout layout;
+    FlatMaker maker(adapters, layout);
+    for (const Block& block : parts.blocks) {
+        std::vector<FlatMatrix>& units = layout.units.emplace_back();
+        for (const std::span<const Linear> unit : block.mixer().units()) {
+            FlatMatrix& frozen = units.emplace_back(FlatMatrix{.name = unit[0].name + ".weight", .at = -1});
+            frozen.cols = unit[0].cols;
+            std::vector<std::string> a, b;
+            for (const Linear& part : unit) {
+                frozen.rows += part.rows;
+                if (!adapters.id(part.name + ".lora_A.weight").ok()) continue;
+                a.push_back(part.name + ".lora_A.weight");
+                b.push_back(part.name + ".lora_B.weight");
+            }
+            if (a.empty()) continue;
+            NIBBLE_CHECK(maker.matrix(a));
+            for (const std::string& tensor : b) NIBBLE_CHECK(maker.matrix({&tensor, 1}));
+        }
+    }
+    const Linear& head = parts.head.linear();
+    layout.embedding = {.name = config.embedding, .at = -1, .rows = config.vocab, .cols = config.hidden};
+    layout.head = {.name = config.head, .at = -1, .rows = head.rows, .cols = head.cols};
+    layout.matrix_elements = layout.elements;
+    return layout;
+}
+
 }  // namespace nibble

@@ -21,7 +21,7 @@ inline constexpr int64_t flat_alignment = 64;
 // A unit of linears, the embedding or the head.
 struct FlatMatrix {
     std::string name;  // of the first part
-    int64_t at = 0, rows = 0, cols = 0;
+    int64_t at = 0, rows = 0, cols = 0;  // at -1: frozen
     int64_t bias = -1;  // where its biases [rows] lie; -1: none
     int64_t elements() const { return rows * cols; }
 };
@@ -49,6 +49,9 @@ struct FlatLayout {
 
     // Errors: a parameter that has no place (tensors that no mixer and no norm reads), with its name.
     static Result<FlatLayout> make(const Parameters& parameters, const ModelConfig& config, const ModelParts& parts);
+    // Of adapters (train/lora.h) over a frozen model: the A of a unit's linears lie adjacent, one below the other.
+    static Result<FlatLayout> make_adapters(const Parameters& adapters, const ModelConfig& config,
+                                            const ModelParts& parts);
 };
 
 }  // namespace nibble

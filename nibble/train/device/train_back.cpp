@@ -74,7 +74,7 @@ Status TrainPass::backward(float* gradient, float* log_probs) {
                                       .weight = weights_.norm(),
                                       .dy = dx_,
                                       .dx = d_stream_,
-                                      .dweight = of_vectors + weights_.place(weights_.config().norm),
+                                      .dweight = gradient_at(of_vectors, weights_.place(weights_.config().norm)),
                                       .eps = eps,
                                       .workspace = workspace_},
                                      stream_));
@@ -84,6 +84,7 @@ Status TrainPass::backward(float* gradient, float* log_probs) {
         NIBBLE_CHECK(leave_gradient(1 + b));
     }
     NIBBLE_CHECK(mark("embedding back"));
+    if (flat.embedding.at < 0) return Ok{};  // frozen
     float* rows = of_head + flat.embedding.at;
     if (!flat.tied) {
         NIBBLE_TRY(rows, gradient_of(0, gradient));
@@ -126,7 +127,7 @@ Status TrainPass::block_backward(size_t b, float* gradient, float* of_vectors) {
                                           .weight = layer.post_norm,
                                           .dy = dy_,
                                           .dx = y_,
-                                          .dweight = of_vectors + weights_.place(layer.config.post_norm),
+                                          .dweight = gradient_at(of_vectors, weights_.place(layer.config.post_norm)),
                                           .eps = eps,
                                           .workspace = workspace_},
                                          stream_));
@@ -140,7 +141,7 @@ Status TrainPass::block_backward(size_t b, float* gradient, float* of_vectors) {
                                 .dy = dx_,
                                 .dx = d_stream_,
                                 .add = true,
-                                .dweight = of_vectors + weights_.place(layer.config.norm),
+                                .dweight = gradient_at(of_vectors, weights_.place(layer.config.norm)),
                                 .eps = eps,
                                 .workspace = workspace_},
                                stream_);

@@ -1,4 +1,4 @@
-#include "train/device/device_recipe.h"
+#include "train/device/train_linear.h"
 
 namespace nibble {
 
@@ -26,14 +26,12 @@ Result<TrainLinear> TrainLinear::of(const FlatMatrix& weight, DeviceStack& engin
     return TrainLinear(weight, engine.parts[0], vectors);
 }
 
-const TrainProduct* TrainLinear::recipe() const { return static_cast<const TrainProduct*>(engine_.other); }
-
 Status TrainLinear::forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, TrainWork& work) const {
     return engine_.forward({.x = x}, n, y, y_stride > 0 ? y_stride : weight_.rows, work.step);
 }
 
 Status TrainLinear::input_gradient(const std::byte* dy, int64_t n, std::byte* dx, TrainWork& work) const {
-    if (const TrainProduct* p = recipe()) return p->input_gradient(dy, n, dx, work);
+    if (const TrainedProduct* p = own()) return p->input_gradient(dy, n, dx, work);
     NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, weight_.rows, weight_.cols));
     return cuda::back_input_gradient(*plan, dy, work.published + 2 * weight_.at, dx, work.workspace, work.step.stream)
         .within(weight_.name);
@@ -52,7 +50,7 @@ Status TrainLinear::bias_gradient(const std::byte* dy, int64_t n, TrainWork& wor
 Status TrainLinear::weight_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
                                     TrainWork& work) const {
     NIBBLE_CHECK(bias_gradient(dy, n, work));
-    if (const TrainProduct* p = recipe()) return p->weight_gradient(dy, x, n, gradient, add, work);
+    if (const TrainedProduct* p = own()) return p->weight_gradient(dy, x, n, gradient, add, work);
     NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, weight_.rows, weight_.cols));
     return cuda::back_weight_gradient(*plan, dy, x, gradient + weight_.at, add, work.workspace, work.step.stream)
         .within(weight_.name);
@@ -60,7 +58,7 @@ Status TrainLinear::weight_gradient(const std::byte* dy, const std::byte* x, int
 
 Status TrainLinear::backward(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx, float* gradient,
                              bool add, TrainWork& work) const {
-    if (const TrainProduct* p = recipe()) {
+    if (const TrainedProduct* p = own()) {
         NIBBLE_CHECK(bias_gradient(dy, n, work));
         return p->backward(dy, x, n, dx, gradient, add, work);
     }
@@ -69,7 +67,7 @@ Status TrainLinear::backward(const std::byte* dy, const std::byte* x, int64_t n,
 }
 
 Status TrainLinear::publish(const std::byte* published, const Stream& stream) const {
-    if (const TrainProduct* p = recipe()) return p->publish(published, stream);
+    if (const TrainedProduct* p = own()) return p->publish(published, stream);
     const MatrixView values{DType::bf16, weight_.rows, weight_.cols, published + 2 * weight_.at};
     return cuda::make_operand(values, weight_.rows, 0, const_cast<std::byte*>(engine_.operand.tiles), stream);
 }

@@ -1,6 +1,6 @@
 // A linear while it is trained on a GPU (or several that read the same rows, stacked): its three products. Forward is
-// the engine's; those of the way back are planned once per number of tokens. Where a recipe has a product of its own in
-// the engine's linear (DeviceLinear::other), that is a TrainProduct and makes all three.
+// the engine's; those of the way back are planned once per number of tokens. Where the engine's linear has another
+// product in its place (DeviceLinear::other), that is a TrainedProduct and makes all three.
 #pragma once
 
 #include "kernels/train_codes_cuda.h"
@@ -15,7 +15,6 @@
 
 namespace nibble {
 
-class TrainProduct;
 struct TrainCacheRows;
 
 // Plans by (tokens, rows, cols of W, scaled), and of products of codes by shape, made on the first use and kept.
@@ -48,6 +47,27 @@ struct TrainWork {
 struct TrainVectors {
     std::function<Result<int64_t>(const std::string& tensor)> place;
     std::function<const float*(int64_t place)> at;
+};
+
+// A place of -1: a frozen parameter, whose values the engine has loaded. No gradient is wanted of it (null).
+inline float* gradient_at(float* gradient, int64_t place) { return place < 0 ? nullptr : gradient + place; }
+
+// A product in a linear's place with its way back, as TrainLinear's: what a recipe rounds (TrainProduct), or adapters
+// over a frozen weight (FrozenProduct).
+class TrainedProduct : public DeviceProduct {
+public:
+    // Its operands from the published values.
+    virtual Status publish(const std::byte* published, const Stream& stream) const = 0;
+    virtual Status input_gradient(const std::byte* dy, int64_t n, std::byte* dx, TrainWork& work) const = 0;
+    virtual Status weight_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
+                                   TrainWork& work) const = 0;
+    virtual Status backward(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx, float* gradient,
+                            bool add, TrainWork& work) const {
+        NIBBLE_CHECK(input_gradient(dy, n, dx, work));
+        return weight_gradient(dy, x, n, gradient, add, work);
+    }
+    // Of the products of the way back, beside the caller's, at most.
+    virtual int64_t back_scratch_bytes(int64_t n) const = 0;
 };
 
 class TrainLinear {
@@ -85,7 +105,7 @@ public:
     Status publish(const std::byte* published, const Stream& stream) const;
 
 private:
-    const TrainProduct* recipe() const;
+    const TrainedProduct* own() const { return static_cast<const TrainedProduct*>(engine_.other); }
     Status bias_gradient(const std::byte* dy, int64_t n, TrainWork& work) const;
 
     FlatMatrix weight_;

@@ -145,11 +145,12 @@ Status TrainPass::prepare(const MicroBatch& m) {
     for (const Kind& kind : kinds_) attention = std::max(attention, kind.batch.attention_workspace());
     NIBBLE_TRY(const TrainScratch scratch, TrainScratch::make(weights_, shape_, device_, attention));
     NIBBLE_CHECK(memory_.reserve(scratch.together, tokens_));
-    if (teaching_.head && teaching_.head->w4a16) {
-        const int64_t slab = TrainScratch::slab(shape_.tokens(), weights_.config().vocab);
-        const std::array sizes{std::pair(teaching_.head->rows, teaching_.head->cols)};
-        NIBBLE_CHECK(memory_.reserve_products(sizes, std::array{std::min(slab, tokens_), tokens_ % slab}));
-    }
+    const int64_t slab = TrainScratch::slab(shape_.tokens(), weights_.config().vocab);
+    const std::array numbers{tokens_, std::min(slab, tokens_), tokens_ % slab};
+    NIBBLE_CHECK(memory_.reserve_products(weights_.w4a16(), numbers));
+    if (teaching_.head && teaching_.head->w4a16)
+        NIBBLE_CHECK(
+            memory_.reserve_products(std::array{std::pair(teaching_.head->rows, teaching_.head->cols)}, numbers));
     for (Kind& kind : kinds_) {
         kind.step.emplace(memory_.step());
         kind.batch.describe(*kind.step);

@@ -44,7 +44,8 @@ Status TrainProduct::input_gradient(const std::byte* dy, int64_t n, std::byte* d
         return cuda::back_input_gradient(*plan, dy, back_, dx, work.workspace, step.stream, scale).within(weight_.name);
     }
     NIBBLE_TRY(const Quantized q, draws() ? eden_quantized(from, draws_of, random(input_signs), 0, step)
-                                          : quantized(from, r.dy, draws_of, step, given(DelayedUnits::gradients)));
+                                          : quantized(from, r.dy, draws_of, step, given(DelayedUnits::gradients),
+                                                      step_.recording ? seen(DelayedUnits::gradients) : nullptr));
     if (!draws() && in_blocks(r.dy)) {
         const cuda::ProductInput in{.x = q.values, .tokens = n, .group_scales = q.scale};
         const cuda::Operand w{.rows = weight_.cols, .cols = padded, .tiles = back_, .tile_scales = back_scales_};

@@ -14,9 +14,9 @@ int64_t TrainProduct::codes_back_size(int64_t n) const {
            in_arena(2 * coded_rows(n) * cols);
 }
 
-// What is seen of a delayed scale is seen once: with the codes of the weight gradient.
+// Seen with either product: experts' input gradients read dY before it is weighed.
 Result<Codes> TrainProduct::gradient_codes(const std::byte* dy, int64_t n, CodesWanted wanted, DeviceStep& step) const {
-    float* const to = step_.recording && wanted.columns ? seen(DelayedUnits::gradients) : nullptr;
+    float* const to = step_.recording ? seen(DelayedUnits::gradients) : nullptr;
     return coded({.x = dy, .rows = n, .cols = weight_.rows}, rules().dy, wanted, step, given(DelayedUnits::gradients),
                  to);
 }

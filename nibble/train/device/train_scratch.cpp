@@ -64,12 +64,12 @@ Result<TrainScratch> TrainScratch::make(const TrainWeights& weights, const Train
         s.workspace = std::max(s.workspace, sizes.workspace);
         s.together = std::max({s.together, forward, sizes.backward});
     }
-    s.together += weights.recipe().scratch_bytes(n);
+    s.together += weights.scratch_bytes(n);
     const auto blocks = std::ssize(weights.layers());
     s.kept = (shape.recompute == Recompute::block ? largest_rest : rest) + (blocks + 1) * whole(2 * n * w) +
              whole(2 * padded_rows(n) * w) + 2 * whole(4 * n * w) + 2 * whole(2 * n * w) + whole(s.workspace);
     const int64_t rows = slab(n, vocab);
-    s.logits = whole(4 * rows * vocab) + whole(2 * rows * vocab) + shape.taught;
+    s.logits = whole(4 * rows * vocab) + whole(2 * rows * vocab) + shape.taught + weights.head_scratch_bytes(rows);
     s.together = std::max(s.together, s.logits);
     return s;
 }

@@ -13,13 +13,6 @@ std::byte* bytes_at(const void* p) { return const_cast<std::byte*>(static_cast<c
 
 constexpr int64_t most_kernel_rows = 65535;  // the second dimension of a grid
 
-Linear head_linear(const ModelConfig& config, const Head& head) {
-    Linear l;
-    l.name = config.head.substr(0, config.head.size() - std::string_view(".weight").size());
-    l.rows = head.linear().rows, l.cols = head.linear().cols;
-    return l;
-}
-
 }  // namespace
 
 Status TrainWeights::check(const ModelConfig& config) {
@@ -48,13 +41,35 @@ Result<TrainWeights> TrainWeights::plan(std::shared_ptr<Parameters> parameters, 
     NIBBLE_TRY(w.parts_, load_parts(config, *w.parameters_, {}, pool, WeightSource::Mode::outline));
     NIBBLE_TRY(w.flat_, FlatLayout::make(*w.parameters_, config, w.parts_));
     NIBBLE_TRY(w.recipe_, DeviceRecipe::plan(precision, seed, w.parts_, w.flat_));
-    w.flat_parts_ = flat_parts(w.flat_);
-    w.part_operands_.assign(w.flat_parts_.size(), 0);
-    DeviceWeights planner = DeviceWeights::planner(*w.parameters_);
-    NIBBLE_CHECK(w.make_parts([&](size_t) { return &planner; }));
-    w.operand_bytes_ = planner.bytes();
-    w.vector_bytes_ = planner.vector_bytes();
+    NIBBLE_CHECK(w.plan_operands());
     return w;
+}
+
+Result<TrainWeights> TrainWeights::plan_adapters(std::shared_ptr<Parameters> adapters,
+                                                 std::shared_ptr<const Checkpoint> base, const TrainLora& lora,
+                                                 const ModelConfig& config, ModelParts parts, uint64_t seed,
+                                                 ThreadPool& pool) {
+    NIBBLE_CHECK(check(config));
+    TrainWeights w;
+    w.parameters_ = std::move(adapters);
+    w.config_ = config;
+    w.pool_ = &pool;
+    w.parts_ = std::move(parts);
+    NIBBLE_TRY(w.flat_, FlatLayout::make_adapters(*w.parameters_, config, w.parts_));
+    NIBBLE_TRY(w.recipe_, DeviceRecipe::plan({}, seed, w.parts_, w.flat_));
+    NIBBLE_TRY(w.adapters_, DeviceAdapters::plan(std::move(base), lora, config, w.parts_, *w.parameters_, w.flat_));
+    NIBBLE_CHECK(w.plan_operands());
+    return w;
+}
+
+Status TrainWeights::plan_operands() {
+    if (!adapters_) flat_parts_ = flat_parts(flat_);  // adapters are never shared out
+    part_operands_.assign(parts_.blocks.size() + 2, 0);
+    DeviceWeights planner = DeviceWeights::planner(source());
+    NIBBLE_CHECK(make_parts([&](size_t) { return &planner; }));
+    operand_bytes_ = planner.bytes();
+    vector_bytes_ = planner.vector_bytes();
+    return Ok{};
 }
 
 Status TrainWeights::make_parts(const std::function<DeviceWeights*(size_t part)>& weights) {
@@ -67,33 +82,44 @@ Status TrainWeights::make_parts(const std::function<DeviceWeights*(size_t part)>
     const TrainVectors vectors{
         .place = [&](const std::string& tensor) -> Result<int64_t> {
             const int64_t at = place(tensor);
-            if (at < 0) return fail("parameter '{}' is missing", tensor);
+            if (at < 0 && !adapters_) return fail("parameter '{}' is missing", tensor);
             return at;
         },
         .at = [&](int64_t place) { return vectors_ ? vectors_ + (place - flat_.matrix_elements) : nullptr; }};
+    if (adapters_) {
+        NIBBLE_TRY(Workspace host, Workspace::create(Compute::bf16, {}, *pool_));
+        NIBBLE_TRY(frozen_embedding_, weights(0)->embedding(parts_.embedding, config_, host));
+        NIBBLE_TRY(norm_, weights(0)->vector(parts_.head.norm()));
+    }
     for (size_t b = 0; b < parts_.blocks.size(); ++b) {
         DeviceWeights& of_block = *weights(1 + b);
         of_block.replace([this](const std::string& name) { return recipe_->find(name); });
+        of_block.keep_order();
         const int64_t before = matrices(of_block);
         NIBBLE_TRY(DeviceLayer layer, DeviceLayer::make(config_, parts_.blocks[b], of_block));
         count(1 + b, of_block, before);
-        NIBBLE_TRY(const int64_t norm, vectors.place(layer.config.norm));
-        layer.norm = vectors.at(norm);
-        if (!layer.config.post_norm.empty()) {
-            NIBBLE_TRY(const int64_t post_norm, vectors.place(layer.config.post_norm));
-            layer.post_norm = vectors.at(post_norm);
-        }
+        if (adapters_) adapters_->take(*layer.mixer);
+        const auto read = [&](const std::string& tensor, const float*& norm) -> Status {
+            NIBBLE_TRY(const int64_t at, vectors.place(tensor));
+            if (at >= 0) norm = vectors.at(at);
+            return Ok{};
+        };
+        NIBBLE_CHECK(read(layer.config.norm, layer.norm));
+        if (!layer.config.post_norm.empty()) NIBBLE_CHECK(read(layer.config.post_norm, layer.post_norm));
         NIBBLE_TRY(auto mixer, make_train_mixer(config_, layer, flat_.units[b], vectors, cached_));
         mixers_.push_back(std::move(mixer));
         layers_.push_back(std::move(layer));
     }
     DeviceWeights& of_head = *weights(head_part());
     const int64_t before = matrices(of_head);
-    NIBBLE_TRY(head_, of_head.linear(head_linear(config_, parts_.head)));
+    NIBBLE_TRY(head_, of_head.linear(DeviceModel::head_of(config_, parts_.head)));
     count(head_part(), of_head, before);
+    if (adapters_) adapters_->take(head_);
     train_head_ = TrainLinear(flat_.head, head_, vectors);
+    w4a16_ = of_head.w4a16();
+    rounded_ = of_head.rounded();
     NIBBLE_TRY(const int64_t norm, vectors.place(config_.norm));
-    norm_ = vectors.at(norm);
+    if (norm >= 0) norm_ = vectors.at(norm);
     return Ok{};
 }
 
@@ -155,8 +181,9 @@ Status TrainWeights::load(int gradients, const FlatShards& shards, int rank, con
         NIBBLE_CHECK(load_slots(device, stream));
     } else {
         NIBBLE_CHECK(recipe_->load(device, stream));
+        if (adapters_) NIBBLE_CHECK(adapters_->load(device, stream));
         NIBBLE_TRY(operands_, DeviceArena::create(device.index, operand_bytes_ + DeviceWeights::staging_bytes));
-        NIBBLE_TRY(DeviceWeights weights, DeviceWeights::loader(*parameters_, *operands_, stream));
+        NIBBLE_TRY(DeviceWeights weights, DeviceWeights::loader(source(), *operands_, stream));
         NIBBLE_CHECK(make_parts([&](size_t) { return &weights; }));
     }
     return upload(nullptr);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "model/device/model.h"
+#include "train/device/device_adapters.h"
 #include "train/device/device_recipe.h"
 #include "train/device/flat_shards.h"
 #include "train/device/train_mixer.h"
@@ -25,8 +26,20 @@ public:
     static Result<TrainWeights> plan(std::shared_ptr<Parameters> parameters, const ModelConfig& config,
                                      const TrainPrecision& precision, uint64_t seed, ThreadPool& pool,
                                      bool cached = false);
+    // The same of adapters over a frozen model, whose config and outline these are.
+    static Result<TrainWeights> plan_adapters(std::shared_ptr<Parameters> adapters,
+                                              std::shared_ptr<const Checkpoint> base, const TrainLora& lora,
+                                              const ModelConfig& config, ModelParts parts, uint64_t seed,
+                                              ThreadPool& pool);
     // Of the engine's layers, and the recipe's copies.
     int64_t operand_bytes() const { return operand_bytes_ + recipe_->bytes(); }
+    // Of frozen weights as they are stored, for the way back, and of adapters' operands.
+    int64_t frozen_bytes() const { return adapters_ ? adapters_->bytes() : 0; }
+    // Of scratch memory for products of n rows, forward or back, beside the mixers'; of the head's.
+    int64_t scratch_bytes(int64_t n) const {
+        return std::max(recipe_->scratch_bytes(n), adapters_ ? adapters_->scratch_bytes(n) : 0);
+    }
+    int64_t head_scratch_bytes(int64_t n) const { return adapters_ ? adapters_->head_scratch_bytes(n) : 0; }
     int64_t master_bytes() const { return 4 * flat_.elements; }  // of masters, of each state, of a gradient
     int64_t published_bytes() const {
         return 2 * flat_.elements + 4 * flat_.vector_elements() + (scales() ? 2 * flat_.embedding.elements() : 0);
@@ -82,11 +95,20 @@ public:
     std::span<const DeviceLayer> layers() const { return layers_; }
     const TrainMixer& mixer(size_t block) const { return *mixers_[block]; }
     DeviceRecipe& recipe() const { return *recipe_; }
+    std::vector<UnitLine> table() const { return adapters_ ? adapters_->table() : recipe_->table(); }
+    const RoundedWeights& rounded() const { return rounded_; }
+    // Rows and columns of weights in four bits under BF16 inputs.
+    std::span<const std::pair<int64_t, int64_t>> w4a16() const { return w4a16_; }
     const TrainLinear& head() const { return train_head_; }
     const float* norm() const { return norm_; }
     // The same for a model that serves them.
     DeviceModel::Weights served() const {
-        return {.config = config_, .layers = layers_, .embedding = embedding(), .norm = norm_, .head = head_};
+        return {.config = config_,
+                .layers = layers_,
+                .embedding = embedding(),
+                .norm = norm_,
+                .head = head_,
+                .w4a16 = w4a16_};
     }
 
     struct Kept {                   // of states in BF16: the same number of those
@@ -114,7 +136,10 @@ public:
         return (matrix ? published_shard_ : published_vectors_) + 2 * (matrix ? local(at) : at - flat_.matrix_elements);
     }
     // BF16 [vocab, hidden], as rows enter the stream: scaled where the model says so.
-    const std::byte* embedding() const { return scales() ? scaled_ : sharded() ? slots_[2].published : published_; }
+    const std::byte* embedding() const {
+        if (adapters_) return frozen_embedding_;
+        return scales() ? scaled_ : sharded() ? slots_[2].published : published_;
+    }
     // Counts what changes the weights, or what is made of them.
     int64_t version() const { return version_; }
 
@@ -128,11 +153,13 @@ public:
     Status make_operands(size_t part, bool back, const Stream& stream) const;
     Status draw(size_t part, const Stream& stream) const;
     bool draws(size_t part) const;
-    // Of a norm's tensor, in the flat arrays.
+    // Of a norm's tensor, in the flat arrays; -1: it is frozen.
     int64_t place(const std::string& tensor) const;
 
 private:
-    bool scales() const { return config_.embedding_scale != 1.0f; }
+    bool scales() const { return !adapters_ && config_.embedding_scale != 1.0f; }
+    Status plan_operands();
+    const Checkpoint& source() const { return adapters_ ? adapters_->base() : *parameters_; }
     int64_t local(int64_t at) const;
     // weights(part): what loads the matrices of a part.
     Status make_parts(const std::function<DeviceWeights*(size_t part)>& weights);
@@ -152,6 +179,7 @@ private:
     FlatLayout flat_;
     int64_t operand_bytes_ = 0, vector_bytes_ = 0;  // vector_bytes_: of the engine's vectors, of operand_bytes_
     std::unique_ptr<DeviceRecipe> recipe_;
+    std::unique_ptr<DeviceAdapters> adapters_;  // null: the parameters are the model
     bool cached_ = false;
     std::vector<FlatLayout::Range> flat_parts_;
     std::vector<int64_t> part_operands_;  // bytes of a part's matrices
@@ -163,6 +191,9 @@ private:
     DeviceLinear head_;
     TrainLinear train_head_;
     const float* norm_ = nullptr;
+    const std::byte* frozen_embedding_ = nullptr;
+    std::vector<std::pair<int64_t, int64_t>> w4a16_;
+    RoundedWeights rounded_;
     FlatShards shards_;
     int rank_ = 0;
     bool narrow_ = false, muon_ = false;  // states are BF16; matrices of blocks have no v

@@ -79,7 +79,6 @@ struct OfExperts {
     const char* name;
     TrainPrecision precision;
     bool promised = false, shared = false;
-    double bound = 0.4;  // of a gradient's distance to the CPU's
 };
 void PrintTo(const OfExperts& t, std::ostream* out) { *out << t.name; }
 
@@ -105,41 +104,71 @@ protected:
     ThreadPool pool_;
 };
 
-// As CudaRecipe.GradientsAreTheCpus, with a bound for each format instead of a second CPU trainer.
+// As CudaRecipe.GradientsAreTheCpus: the GPU may be as far off as the CPU's trainer is from itself where the embedding
+// moves by half a unit in the last place, and somewhat. Two steps come first: with delayed scales of 1 gradients are
+// below the smallest numbers of E5M2.
 TEST_P(CudaExperts, GradientsAreTheCpus) {
     const TrainBatch batch = random_batch(4, recipe_seq, recipe_vocab, 3);
+    const auto file = [&](const char* what) {
+        return std::filesystem::path(testing::TempDir()) /
+               fmt::format("nibble-experts-{}-{}.safetensors", GetParam().name, what);
+    };
     const auto gpu = on_gpu(1);
-    const auto cpu = on_cpu();
-    ASSERT_TRUE(gpu && cpu);
-    gpu->begin(0, 100);
-    cpu->begin(0, 100);
+    const auto cpu = on_cpu(), moved = on_cpu();
+    ASSERT_TRUE(gpu && cpu && moved);
+    for (uint32_t i = 0; i < 2; ++i) {
+        cpu->begin(i, 100);
+        ASSERT_TRUE(cpu->step({&batch, 1}, 1e-4).ok());
+    }
+    auto state = copy_state(*cpu, {.step = 2});
+    ASSERT_TRUE(state.ok() && write_state(file("begin"), *state).ok());
+    const auto embedding = cpu->parameters().id("model.embed_tokens.weight");
+    ASSERT_TRUE(embedding.ok());
+    uint64_t at = 0;
+    for (float& v : state->masters[*embedding])
+        v *= 1 + (PhiloxStream{1, 4}.block(at++).word[0] & 1 ? 0x1p-9f : -0x1p-9f);
+    ASSERT_TRUE(write_state(file("moved"), *state).ok());
+    const std::array<std::pair<TrainEngine*, const char*>, 2> others{{{gpu.get(), "begin"}, {moved.get(), "moved"}}};
+    for (const auto& [engine, what] : others) {
+        const auto read = read_state(file(what), "", *engine);
+        ASSERT_TRUE(read.ok()) << read.error().message();
+        std::filesystem::remove(file(what));
+        engine->begin(2, 100);
+    }
+    cpu->begin(2, 100);
     std::vector<std::vector<float>> got;
     const auto step = gpu->backward({&batch, 1}, got);
     ASSERT_TRUE(step.ok()) << step.error().message();
-    const auto want = cpu->backward({&batch, 1});
-    ASSERT_TRUE(want.ok()) << want.error().message();
+    const auto want = cpu->backward({&batch, 1}), other = moved->backward({&batch, 1});
+    ASSERT_TRUE(want.ok() && other.ok());
     EXPECT_NEAR(step->loss, want->loss, 6e-3 * want->loss);
     EXPECT_NEAR(step->gradient_norm, want->gradient_norm, 3e-2 * want->gradient_norm);
-    double worst = 0;
+    double worst = 0, worst_of_own = 0;
     int64_t of_experts = 0;
+    const auto distance = [](std::span<const float> a, std::span<const float> w) {
+        double apart = 0, size = 0;
+        for (size_t i = 0; i < w.size(); ++i) {
+            apart += (double{a[i]} - w[i]) * (double{a[i]} - w[i]);
+            size += double{w[i]} * w[i];
+        }
+        return size > 0 ? std::sqrt(apart / size) : apart > 0 ? 1.0 : 0.0;
+    };
     for (size_t id = 0; id < got.size(); ++id) {
         const std::string& name = gpu->parameters().tensors()[id].name;
         const auto w = cpu->gradients().gradient(id);
-        double apart = 0, size = 0;
-        for (size_t i = 0; i < w.size(); ++i) {
-            apart += (double{got[id][i]} - w[i]) * (double{got[id][i]} - w[i]);
-            size += double{w[i]} * w[i];
-        }
-        if (size == 0) {
+        if (std::ranges::all_of(w, [](float x) { return x == 0; })) {
             EXPECT_TRUE(std::ranges::all_of(got[id], [](float x) { return x == 0; })) << name;
             continue;
         }
-        EXPECT_LT(std::sqrt(apart / size), GetParam().bound) << name;
-        worst = std::max(worst, std::sqrt(apart / size));
+        const double here = distance(got[id], w), own = distance(moved->gradients().gradient(id), w);
+        EXPECT_LT(here, 1.2 * own + 0.02) << name << ", the moved CPU: " << own;
+        worst = std::max(worst, here);
+        worst_of_own = std::max(worst_of_own, own);
         of_experts += name.find(".experts.") != std::string::npos;
     }
     EXPECT_GE(of_experts, experts_of_test * 2);
     RecordProperty("worst_relative_error", std::to_string(worst));
+    RecordProperty("worst_of_the_moved_cpu", std::to_string(worst_of_own));
 }
 
 TEST_P(CudaExperts, LossesFollowTheCpus) {
@@ -171,9 +200,10 @@ TEST_P(CudaExperts, GoesOnFromACheckpointToTheSameBits) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, CudaExperts,
-    testing::Values(OfExperts{"fp8", recipe_of(TrainRecipe::fp8), false, false, 0.15},
-                    OfExperts{"fp8_block", recipe_of(TrainRecipe::fp8_block), true, true, 0.15},
-                    OfExperts{"mxfp8", recipe_of(TrainRecipe::mxfp8), true, false, 0.15},
+    testing::Values(OfExperts{"fp8", recipe_of(TrainRecipe::fp8)},
+                    OfExperts{"fp8_delayed", recipe_of(TrainRecipe::fp8_delayed), true},
+                    OfExperts{"fp8_block", recipe_of(TrainRecipe::fp8_block), true, true},
+                    OfExperts{"mxfp8", recipe_of(TrainRecipe::mxfp8), true},
                     OfExperts{"nvfp4", recipe_of(TrainRecipe::nvfp4)},
                     OfExperts{"nvfp4_row_scaled", nv_switched(true, true, true, false, true), true, true},
                     OfExperts{"nibble_nvfp4", named("nibble_nvfp4")}),
@@ -181,15 +211,15 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(CudaExpertsRefusals, NameWhatIsNotBuilt) {
     ThreadPool pool;
-    for (const auto& [recipe, why] : {std::pair("nvfp4_w4a16", "experts under weights_only are not built"),
-                                      std::pair("fp8_delayed", "experts under fp8_delayed are not built")}) {
-        const auto made = DeviceTrainer::create(
-            start_of_experts(false, pool),
-            {.train = {.precision = named(recipe)}, .device = recipe_device(), .rows = 2, .seq = recipe_seq, .micro_batch = 1},
-            pool);
-        ASSERT_FALSE(made.ok());
-        EXPECT_THAT(made.error().message(), HasSubstr(why));
-    }
+    const auto made = DeviceTrainer::create(start_of_experts(false, pool),
+                                            {.train = {.precision = named("nvfp4_w4a16")},
+                                             .device = recipe_device(),
+                                             .rows = 2,
+                                             .seq = recipe_seq,
+                                             .micro_batch = 1},
+                                            pool);
+    ASSERT_FALSE(made.ok());
+    EXPECT_THAT(made.error().message(), HasSubstr("experts under weights_only are not built"));
 }
 
 }  // namespace

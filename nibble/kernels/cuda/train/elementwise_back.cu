@@ -243,7 +243,7 @@ cudaError_t launch_norm_backward(const NormBackward& n, cudaStream_t stream) {
     else
         norm_backward_kernel<512, 4><<<sum_parts, 512, 0, stream>>>(n, parts);
     if (const cudaError_t code = cudaGetLastError()) return code;
-    return launch_sum_parts(parts, sum_parts, n.width, n.dweight, stream);
+    return n.dweight ? launch_sum_parts(parts, sum_parts, n.width, n.dweight, stream) : cudaSuccess;
 }
 
 cudaError_t launch_activate_backward(const ActivateBackwardArgs& a, cudaStream_t stream) {
@@ -259,12 +259,12 @@ cudaError_t launch_rope_rows(const RopeRows& r, cudaStream_t stream) {
 
 cudaError_t launch_rope_backward(const RopeRows& r, std::byte* d_qkv, float* dq_norm, float* dk_norm,
                                  std::byte* workspace, cudaStream_t stream) {
-    auto* parts = r.q_norm || r.k_norm ? reinterpret_cast<float*>(workspace) : nullptr;
+    auto* parts = dq_norm || dk_norm ? reinterpret_cast<float*>(workspace) : nullptr;
     rope_backward_kernel<<<sum_parts, 32 * rope_warps, 0, stream>>>(r, reinterpret_cast<uint16_t*>(d_qkv), parts);
     if (const cudaError_t code = cudaGetLastError()) return code;
-    if (r.q_norm)
+    if (dq_norm)
         if (const cudaError_t code = launch_sum_parts(parts, sum_parts, r.dim, dq_norm, stream)) return code;
-    if (!r.k_norm) return cudaSuccess;
+    if (!dk_norm) return cudaSuccess;
     return launch_sum_parts(parts + int64_t{sum_parts} * r.dim, sum_parts, r.dim, dk_norm, stream);
 }
 

@@ -82,8 +82,8 @@ int64_t rope_backward_workspace(int dim) { return int64_t{2} * 4 * sum_parts * d
 Status rope_backward(const RopeRows& r, std::byte* d_qkv, float* dq_norm, float* dk_norm, std::byte* workspace,
                      const Stream& stream) {
     NIBBLE_CHECK(check_heads("rope_backward", r));
-    if ((r.q_norm && !dq_norm) || (r.k_norm && !dk_norm) || ((r.q_norm || r.k_norm) && !workspace))
-        return fail("rope_backward: no room for the gradients of norms");
+    if ((dq_norm && !r.q_norm) || (dk_norm && !r.k_norm) || ((dq_norm || dk_norm) && !workspace))
+        return fail("rope_backward: gradients of norms that are not there, or no room for them");
     return cuda_status(launch_rope_backward(r, d_qkv, dq_norm, dk_norm, workspace, queue_of(stream)),
                        "rope_backward: kernel launch");
 }
@@ -148,7 +148,7 @@ Status sum_gradients(float* to, const float* a, const float* b, int64_t count, c
 
 Status section_squares(const float* x, int64_t count, int first, int sections, double* parts, const Stream& stream) {
     if (sections == 0) return Ok{};
-    NIBBLE_CHECK(check_rows("section_squares", 1, count));
+    if (count != 0) NIBBLE_CHECK(check_rows("section_squares", 1, count));
     NIBBLE_CHECK(check_aligned("section_squares", {x}));
     if (first < 0 || sections < 0 || first + sections > square_sections)
         return fail("section_squares: sections {} to {} of {}", first, first + sections, square_sections);

@@ -1,0 +1,13 @@
+// What the host side of adapters.cu calls.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace nibble::cuda {
+
+cudaError_t launch_add_scaled_rows(float* y, int64_t stride, const float* more, float scale, int64_t n, int64_t cols,
+                                   cudaStream_t stream);
+
+}  // namespace nibble::cuda

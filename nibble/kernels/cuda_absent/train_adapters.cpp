@@ -1,0 +1,16 @@
+// The twin of kernels/cuda/train/adapters.cpp in a build without CUDA.
+#include "kernels/train_adapters_cuda.h"
+
+namespace nibble::cuda {
+namespace {
+
+Error no_adapters() { return fail("this build has no CUDA (configure with -DNIBBLE_CUDA=ON); use --device cpu"); }
+
+}  // namespace
+
+Status add_scaled_rows(float*, int64_t, const float*, float, int64_t, int64_t, const Stream&) { return no_adapters(); }
+Status copy_pieces(std::byte*, int64_t, const std::byte*, int64_t, int64_t, int64_t, const Stream&) {
+    return no_adapters();
+}
+
+}  // namespace nibble::cuda

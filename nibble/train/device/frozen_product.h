@@ -1,0 +1,80 @@
+// A linear whose stored weight is not trained (train/lora.h), or several that read the same rows, in the place of the
+// engine's: the engine's own product over the weight, and the adapters' term.
+//
+//   y = base(x) + scale (x A^T) B^T       rounded to BF16 after every operation, as train/lora.h says
+//
+// The adapters of all parts are one pair: A [parts * rank, cols], one below the other, and B [rows, parts * rank] with
+// the parts' on its diagonal, zeros beside them. Two products make the term of q, k and v. On the way back
+//
+//   dL = bf16(scale dy B),  dA = dL^T x,  dB = scale dy^T bf16(x A^T),  dx = bf16(bf16(dy W) + bf16(dL A)),  W decoded
+#pragma once
+
+#include "train/device/frozen_weight.h"
+#include "train/device/train_linear.h"
+
+#include <string>
+#include <vector>
+
+namespace nibble {
+
+// What all of them share, on the device.
+struct FrozenConstants {
+    const float* ends = nullptr;   // {0, 1}
+    const float* scale = nullptr;  // alpha / rank
+    float host_scale = 1;
+};
+
+class FrozenProduct : public TrainedProduct {
+public:
+    // Of one part: its rows of the unit, and where A [rank, cols] and B [rows, rank] lie in the flat arrays.
+    struct Adapter {
+        int64_t first_row = 0, rows = 0, a = 0, b = 0;
+    };
+    // adapters: their A adjacent, in order; none: the weight alone.
+    FrozenProduct(std::string name, FrozenWeight weight, std::vector<Adapter> adapters, int64_t rank,
+                  const FrozenConstants& constants)
+        : name_(std::move(name)),
+          weight_(std::move(weight)),
+          adapters_(std::move(adapters)),
+          rank_(rank),
+          constants_(constants) {}
+
+    const FrozenWeight& weight() const { return weight_; }
+    int64_t bytes() const;
+    Status load(const Checkpoint& checkpoint, DeviceArena& arena, const Stream& stream);
+    // The engine's linears are the base from now on, and are replaced by one that this multiplies.
+    DeviceLinear stand_for(std::vector<DeviceLinear> base);
+
+    Status forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, const float* bias,
+                   DeviceStep& step) const override;
+    Status forward_rounded(const std::byte* x, int64_t n, std::byte* y, const float* bias,
+                           DeviceStep& step) const override;
+    bool rounds(int64_t) const override { return false; }
+    Result<cuda::KernelChoice> describe(int64_t n) const override;
+    int64_t scratch_bytes(int64_t n) const override;
+
+    Status publish(const std::byte* published, const Stream& stream) const override;
+    Status input_gradient(const std::byte* dy, int64_t n, std::byte* dx, TrainWork& work) const override;
+    Status weight_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
+                           TrainWork& work) const override;
+    int64_t back_scratch_bytes(int64_t n) const override;
+
+private:
+    int64_t rows() const { return weight_.rows(); }
+    int64_t cols() const { return weight_.cols(); }
+    int64_t width() const { return rank_ * std::ssize(adapters_); }  // of x A^T
+    Result<std::byte*> low(const std::byte* x, int64_t n, DeviceStep& step) const;
+    Result<std::byte*> low_gradient(const std::byte* dy, int64_t n, TrainWork& work) const;
+    cuda::BackScale scale() const { return {constants_.scale, constants_.ends}; }
+
+    std::string name_;
+    FrozenWeight weight_;
+    std::vector<Adapter> adapters_;
+    int64_t rank_ = 0;
+    const FrozenConstants& constants_;
+    std::vector<DeviceLinear> base_;
+    DeviceLinear a_, b_;
+    std::byte* b_rows_ = nullptr;  // BF16 [rows, width]
+};
+
+}  // namespace nibble

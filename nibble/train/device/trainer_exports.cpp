@@ -1,0 +1,60 @@
+// What DeviceTrainer leaves behind, and adapters: their trainer and the model they are merged into.
+#include "train/device/device_trainer.h"
+#include "train/lora.h"
+#include "train/lora_export.h"
+
+#include <algorithm>
+
+namespace nibble {
+
+Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create_adapters(std::shared_ptr<const Checkpoint> base,
+                                                                      const DeviceTrainerOptions& options,
+                                                                      ThreadPool& pool) {
+    if (options.train.cache.format != KvFormat::none) return fail("adapters are trained with a KV cache of 16 bits");
+    if (options.train.ranks && options.train.ranks->size() > 1)
+        return fail("lora: adapters are trained on one GPU; use one process");
+    if (options.sharding == Sharding::all) return fail("lora: adapters have nothing to share out; use shard: states");
+    if (options.generation || options.reference) return fail("adapters are trained without rollouts");
+    NIBBLE_TRY(const ModelConfig config, model_config(*base));
+    NIBBLE_CHECK(DeviceAdapters::check(config, options.train.lora));
+    NIBBLE_TRY(DeviceInfo device, open(options));
+    const WeightOptions like{.kv = KvFormat::none};
+    NIBBLE_TRY(ModelParts parts, load_parts(config, *base, like, pool, WeightSource::Mode::outline));
+    NIBBLE_TRY(auto adapters, lora_parameters(parts.blocks, options.train.lora, DType::bf16, options.train.seed, pool));
+    NIBBLE_TRY(TrainWeights weights, TrainWeights::plan_adapters(adapters, base, options.train.lora, config,
+                                                                 std::move(parts), options.train.seed, pool));
+    NIBBLE_TRY(auto made, make(std::move(adapters), options, std::move(device), std::move(weights), nullptr, pool));
+    made->base_ = std::move(base);
+    return made;
+}
+
+Result<std::shared_ptr<const Checkpoint>> DeviceTrainer::trained() {
+    NIBBLE_TRY(const TrainState now, state());
+    for (size_t id = 0; id < parameters_->count(); ++id)
+        std::ranges::copy(now.masters[id], parameters_->master(id).begin());
+    parameters_->publish(pool_);
+    std::shared_ptr<const Checkpoint> model = parameters_;
+    if (base_) model = std::make_shared<const MergedCheckpoint>(*base_, *parameters_, options_.train.lora);
+    return model;
+}
+
+// The GPU's copies have the codes that the host makes of the same parameters.
+Result<PhaseWeights> DeviceTrainer::last_weights(int64_t steps) const {
+    if (base_) return fail("adapters train no codes");
+    return PhaseWeights::make(weights_.outline().blocks, weights_.outline().head, config(), parameters_,
+                              options_.train.precision, late_phase(options_.train.precision, steps - 1, steps));
+}
+
+Result<Format> DeviceTrainer::codes_format(int64_t steps) {
+    NIBBLE_TRY(const PhaseWeights weights, last_weights(steps));
+    return TrainedCodes::format_of(weights);
+}
+
+Result<std::unique_ptr<TrainedCodes>> DeviceTrainer::trained_codes(int64_t steps) {
+    NIBBLE_CHECK(codes_format(steps));
+    NIBBLE_CHECK(trained());  // the parameters of the host are those of the device now
+    NIBBLE_TRY(const PhaseWeights weights, last_weights(steps));
+    return TrainedCodes::create(parameters_, weights, pool_);
+}
+
+}  // namespace nibble

@@ -1,0 +1,437 @@
+// Adapters over frozen weights on a GPU: gradients and losses beside the CPU trainer's, the engine's bits, what must
+// not show in the bits, and the merged model. Bases are checkpoints on disk, stored as they are served.
+#include "checkpoint/convert.h"
+#include "cuda/models/train_same_bits.h"
+#include "kernels/train_adapters_cuda.h"
+#include "train/lora_export.h"
+#include "train/train_shapes.h"
+#include "train/trained_codes.h"
+
+#include <gmock/gmock.h>
+
+#include <unistd.h>
+
+#include <cmath>
+#include <random>
+
+namespace nibble::test {
+namespace {
+
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+constexpr int64_t lora_rows = 4;
+
+// What a base is stored as: the codes of a training recipe. `rounds`: inputs, too.
+struct LoraBase {
+    const char* name;
+    const char* recipe;
+    const char* family = "llama";
+    bool rounds = false;
+};
+void PrintTo(const LoraBase& b, std::ostream* out) { *out << b.name; }
+
+Json lora_model(const std::string& family) {
+    Json config = recipe_model();
+    if (family == "llama") return config;
+    config.erase("architectures");
+    config["model_type"] = family;
+    if (family == "qwen2") config["tie_word_embeddings"] = true;  // and q, k and v have biases
+    if (family == "gemma3_text") {
+        config.erase("hidden_act"), config.erase("rope_theta");
+        config.update({{"hidden_activation", "gelu_pytorch_tanh"},
+                       {"query_pre_attn_scalar", 64},
+                       {"sliding_window", 8},
+                       {"sliding_window_pattern", 2},
+                       {"tie_word_embeddings", true}});
+    }
+    return config;
+}
+
+struct LoraFolder {
+    fs::path path;
+    explicit LoraFolder(const std::string& name)
+        : path(fs::path(testing::TempDir()) / fmt::format("nibble-lora-{}-{}", name, ::getpid())) {
+        fs::remove_all(path);
+        fs::create_directories(path);
+    }
+    ~LoraFolder() { fs::remove_all(path); }
+};
+
+// moved: the embedding by half a unit in the last place, the linears' codes as they are.
+std::shared_ptr<const Checkpoint> stored_base(const LoraBase& b, const fs::path& out, bool moved, ThreadPool& pool) {
+    auto parameters = random_start(lora_model(b.family), DType::bf16, 7, pool);
+    EXPECT_TRUE(parameters.ok()) << parameters.error().message();
+    if (!parameters.ok()) return nullptr;
+    std::mt19937 random(11);
+    std::uniform_real_distribution<float> some(-0.2f, 0.2f);
+    for (size_t id = 0; id < (*parameters)->count(); ++id)
+        if (!(*parameters)->matrix(id))
+            for (float& x : (*parameters)->master(id)) x += some(random);  // biases and norms of their own
+    // Surer than at a random start, so that there is something to unlearn.
+    const auto head = (*parameters)->id("lm_head.weight");
+    if (head.ok())
+        for (float& x : (*parameters)->master(*head)) x *= 4;
+    const auto embedding = (*parameters)->id("model.embed_tokens.weight");
+    uint64_t at = 0;
+    for (float& v : (*parameters)->master(*embedding))
+        if (moved) v *= 1 + (PhiloxStream{1, 4}.block(at++).word[0] & 1 ? 0x1p-9f : -0x1p-9f);
+    (*parameters)->publish(pool);
+    std::shared_ptr<const Checkpoint> from = *parameters;
+    Dialect to = Dialect::plain;
+    if (std::string(b.recipe) != "bf16") {
+        auto trainer = Trainer::create(*parameters, {.precision = named(b.recipe)}, pool);
+        EXPECT_TRUE(trainer.ok()) << trainer.error().message();
+        auto codes = (*trainer)->trained_codes(1);
+        EXPECT_TRUE(codes.ok()) << codes.error().message();
+        to = (*codes)->target();
+        from = *std::move(codes);
+    }
+    const auto report = convert(*from, {.to = to, .out = out}, pool, {});
+    EXPECT_TRUE(report.ok()) << report.error().message();
+    auto read = Checkpoint::open(out);
+    EXPECT_TRUE(read.ok()) << read.error().message();
+    return read.ok() ? *std::move(read) : nullptr;
+}
+
+TrainerOptions lora_of(std::vector<std::string> targets = {}) {
+    TrainerOptions options{.lora = {.rank = 8, .alpha = 20, .targets = std::move(targets)}};
+    options.optimizer.weight_decay = 0;
+    return options;
+}
+
+struct LoraExtra {
+    int64_t micro_batch = 0;
+    Recompute recompute = Recompute::automatic;
+};
+std::unique_ptr<DeviceTrainer> adapters_on_gpu(std::shared_ptr<const Checkpoint> base, const TrainerOptions& options,
+                                               const LoraExtra& extra, ThreadPool& pool) {
+    auto made = DeviceTrainer::create_adapters(std::move(base),
+                                               {.train = options,
+                                                .device = recipe_device(),
+                                                .rows = lora_rows,
+                                                .seq = recipe_seq,
+                                                .micro_batch = extra.micro_batch,
+                                                .recompute = extra.recompute},
+                                               pool);
+    EXPECT_TRUE(made.ok()) << made.error().message();
+    return made.ok() ? *std::move(made) : nullptr;
+}
+std::unique_ptr<Trainer> adapters_on_cpu(std::shared_ptr<const Checkpoint> base, const TrainerOptions& options,
+                                         ThreadPool& pool) {
+    auto made = Trainer::create_adapters(std::move(base), options, pool);
+    EXPECT_TRUE(made.ok()) << made.error().message();
+    return made.ok() ? *std::move(made) : nullptr;
+}
+
+// B is zero at the start, which hides what A does: all three get the same numbers.
+void stir_all(Trainer& cpu, std::span<TrainEngine* const> others, const fs::path& file) {
+    std::mt19937 random(4);
+    for (size_t id = 0; id < cpu.parameters().count(); ++id)
+        for (float& w : cpu.parameters().master(id)) w += 0.02f * (static_cast<float>(random() % 201) / 100 - 1);
+    ASSERT_TRUE(cpu.renew().ok());
+    auto state = copy_state(cpu, {.step = 0});
+    ASSERT_TRUE(state.ok() && write_state(file, *state).ok());
+    for (TrainEngine* engine : others) {
+        const auto read = read_state(file, "", *engine);
+        ASSERT_TRUE(read.ok()) << read.error().message();
+    }
+}
+
+struct LoraApart {
+    double relative = 0, cosine = 1;
+};
+LoraApart lora_apart(std::span<const float> got, std::span<const float> want) {
+    double d = 0, ww = 0, gg = 0, gw = 0;
+    for (size_t i = 0; i < want.size(); ++i) {
+        const double a = got[i], b = want[i];
+        d += (a - b) * (a - b), ww += b * b, gg += a * a, gw += a * b;
+    }
+    return {std::sqrt(d / ww), gw / std::sqrt(gg * ww)};
+}
+
+class CudaLora : public testing::TestWithParam<LoraBase> {
+protected:
+    CudaLora() : folder_(GetParam().name) {}
+    void SetUp() override {
+        base_ = stored_base(GetParam(), folder_.path / "base", false, pool_);
+        ASSERT_TRUE(base_);
+    }
+    std::unique_ptr<DeviceTrainer> on_gpu(const LoraExtra& extra = {}) {
+        return adapters_on_gpu(base_, lora_of(), extra, pool_);
+    }
+    ThreadPool pool_;
+    LoraFolder folder_;
+    std::shared_ptr<const Checkpoint> base_;
+};
+
+// Without rounded inputs the bounds are those of BF16 training (train_test.cpp). Where inputs are rounded, a number
+// that crosses the border of two codes moves by up to a sixteenth of itself, as in train_recipe_test.cpp: the GPU may
+// be as far off as the CPU's trainer is from itself where the embedding moves by half a unit in the last place, and
+// somewhat.
+TEST_P(CudaLora, GradientsAreTheCpus) {
+    const auto moved_base = stored_base(GetParam(), folder_.path / "moved", true, pool_);
+    ASSERT_TRUE(moved_base);
+    const auto gpu = on_gpu();
+    const auto cpu = adapters_on_cpu(base_, lora_of(), pool_), moved = adapters_on_cpu(moved_base, lora_of(), pool_);
+    ASSERT_TRUE(gpu && cpu && moved);
+    const std::array<TrainEngine*, 2> others{gpu.get(), moved.get()};
+    stir_all(*cpu, others, folder_.path / "state.safetensors");
+    const TrainBatch batch = random_batch(lora_rows, recipe_seq, recipe_vocab, 3);
+    std::vector<std::vector<float>> got;
+    const auto step = gpu->backward({&batch, 1}, got);
+    ASSERT_TRUE(step.ok()) << step.error().message();
+    const auto want = cpu->backward({&batch, 1}), other = moved->backward({&batch, 1});
+    ASSERT_TRUE(want.ok() && other.ok());
+    EXPECT_NEAR(step->loss, want->loss, 2e-3 * want->loss);
+    EXPECT_NEAR(step->gradient_norm, want->gradient_norm, (GetParam().rounds ? 2e-2 : 5e-3) * want->gradient_norm);
+    ASSERT_EQ(got.size(), 2u * 2 * 7);
+    double worst = 0, worst_of_own = 0;
+    for (size_t id = 0; id < got.size(); ++id) {
+        const auto w = cpu->gradients().gradient(id);
+        ASSERT_EQ(w.size(), got[id].size());
+        const LoraApart here = lora_apart(got[id], w), own = lora_apart(moved->gradients().gradient(id), w);
+        const std::string& name = gpu->parameters().tensors()[id].name;
+        EXPECT_LT(here.relative, GetParam().rounds ? 1.2 * own.relative + 0.02 : 2e-2) << name;
+        EXPECT_GT(here.cosine, GetParam().rounds ? 1 - 1.44 * (1 - own.cosine) - 1e-3 : 0.9995) << name;
+        worst = std::max(worst, here.relative);
+        worst_of_own = std::max(worst_of_own, own.relative);
+    }
+    RecordProperty("worst_relative_error", std::to_string(worst));
+    RecordProperty("worst_of_the_moved_cpu", std::to_string(worst_of_own));
+}
+
+TEST_P(CudaLora, LossesFollowTheCpusAndFall) {
+    const auto gpu = on_gpu();
+    const auto cpu = adapters_on_cpu(base_, lora_of(), pool_);
+    ASSERT_TRUE(gpu && cpu);
+    double first = 0, last = 0;
+    for (uint32_t i = 0; i < 12; ++i) {
+        const TrainBatch batch = random_batch(lora_rows, recipe_seq, recipe_vocab, 6);
+        const auto a = gpu->step({&batch, 1}, 2e-3), b = cpu->step({&batch, 1}, 2e-3);
+        ASSERT_TRUE(a.ok()) << a.error().message();
+        ASSERT_TRUE(b.ok()) << b.error().message();
+        EXPECT_NEAR(a->loss, b->loss, 0.015 * b->loss) << i;
+        EXPECT_NEAR(a->gradient_norm, b->gradient_norm, 0.1 * b->gradient_norm) << i;
+        if (i == 0) first = a->loss;
+        last = a->loss;
+    }
+    EXPECT_LT(last, first - 0.2);
+}
+
+TEST_P(CudaLora, LogProbabilitiesAreTheEngines) {
+    const auto gpu = on_gpu();
+    ASSERT_TRUE(gpu);
+    const auto plain = DeviceModel::load(base_, {}, recipe_device(), pool_);
+    ASSERT_TRUE(plain.ok()) << plain.error().message();
+    // At the start the model is its base.
+    const TrainBatch batch = random_batch(lora_rows, recipe_seq, recipe_vocab, 50);
+    const auto before = check_forward(*gpu, batch, **plain);
+    ASSERT_TRUE(before.ok()) << before.error().message();
+    for (const ForwardWay& way : before->ways)
+        EXPECT_EQ(way.mismatches, 0) << way.name << ", up to " << way.apart << " of " << way.labels;
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(gpu->step({&batch, 1}, 1e-2).ok());
+    expect_the_engines_log_probs(*gpu, true);
+    const auto behind = check_forward(*gpu, batch, **plain);
+    ASSERT_TRUE(behind.ok());
+    EXPECT_GT(behind->mismatches(), 100);
+}
+
+TEST_P(CudaLora, WhatIsComputedAgainDoesNotShow) {
+    std::vector<std::byte> first;
+    for (const Recompute level : {Recompute::none, Recompute::none, Recompute::block}) {
+        const auto gpu = on_gpu({.micro_batch = 2, .recompute = level});
+        ASSERT_TRUE(gpu);
+        for (uint32_t i = 0; i < 3; ++i) {
+            const TrainBatch batch = random_batch(lora_rows, recipe_seq, recipe_vocab, i);
+            const auto step = gpu->step({&batch, 1}, 1e-2);
+            ASSERT_TRUE(step.ok()) << step.error().message();
+        }
+        const std::vector<std::byte> now = all_state(*gpu);
+        if (first.empty()) first = now;
+        EXPECT_TRUE(first == now) << (level == Recompute::none ? "a second run" : "blocks computed again");
+    }
+}
+
+TEST_P(CudaLora, GoesOnFromACheckpointToTheSameBits) {
+    const auto whole = on_gpu({.micro_batch = 2}), resumed = on_gpu({.micro_batch = 2});
+    ASSERT_TRUE(whole && resumed);
+    expect_a_checkpoint_goes_on(*whole, *resumed, fmt::format("lora-{}", GetParam().name));
+}
+
+TEST_P(CudaLora, TheMergedModelHasLearnedTheSame) {
+    const auto gpu = on_gpu();
+    ASSERT_TRUE(gpu);
+    const TrainBatch batch = random_batch(lora_rows, recipe_seq, recipe_vocab, 9);
+    const auto start = gpu->evaluate({&batch, 1});
+    ASSERT_TRUE(start.ok()) << start.error().message();
+    for (int i = 0; i < 12; ++i) ASSERT_TRUE(gpu->step({&batch, 1}, 3e-3).ok());
+    const auto end = gpu->evaluate({&batch, 1});
+    ASSERT_TRUE(end.ok());
+    EXPECT_LT(*end, *start - 0.2);
+    const auto merged = gpu->trained();
+    ASSERT_TRUE(merged.ok()) << merged.error().message();
+    const auto state = gpu->state();
+    ASSERT_TRUE(state.ok());
+    for (size_t id = 0; id < gpu->parameters().count(); ++id)
+        EXPECT_TRUE(std::ranges::equal(gpu->parameters().master(id), state->masters[id]));
+    const auto report = convert(**merged, {.out = folder_.path / "merged"}, pool_, {});
+    ASSERT_TRUE(report.ok()) << report.error().message();
+    auto read = Checkpoint::open(folder_.path / "merged");
+    ASSERT_TRUE(read.ok()) << read.error().message();
+    for (const CheckpointTensor& t : (*read)->tensors()) EXPECT_FALSE(t.quantized()) << t.name;
+    auto parameters = Parameters::copy(**read, DType::bf16, pool_);
+    ASSERT_TRUE(parameters.ok()) << parameters.error().message();
+    const auto as_exported = Trainer::create(*parameters, {}, pool_);
+    ASSERT_TRUE(as_exported.ok());
+    const auto exported = (*as_exported)->evaluate({&batch, 1});
+    ASSERT_TRUE(exported.ok());
+    // Inputs that the base rounds are not rounded by a reader of the export.
+    EXPECT_NEAR(*exported, *end, 0.1 + 0.05 * (*start - *end));
+    ASSERT_TRUE(write_peft_adapter(folder_.path / "adapter", gpu->parameters(), lora_of().lora, "some/base").ok());
+}
+
+TEST_P(CudaLora, OnlyAdaptersTakeStates) {
+    const auto gpu = on_gpu();
+    ASSERT_TRUE(gpu);
+    const int64_t elements = gpu->parameters().elements();
+    int64_t weights = 0;
+    for (const CheckpointTensor& t : base_->tensors()) weights += t.rows() * t.cols();
+    EXPECT_LT(10 * elements, weights);
+    for (const TrainMemoryPlan::Item& item : gpu->plan().items) {
+        const int64_t most = item.name == "masters"            ? 5 * elements
+                             : item.name == "states"           ? 10 * elements
+                             : item.name.starts_with("frozen") ? 2 * weights + 64 * elements + (1 << 20)
+                                                               : int64_t{1} << 40;
+        EXPECT_LT(item.bytes, most) << item.name;
+    }
+    for (const UnitLine& line : gpu->table()) {
+        EXPECT_THAT(line.forward, HasSubstr("frozen + rank 8"));
+        EXPECT_THAT(line.weight_gradient, HasSubstr("rank 8 in BF16"));
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Bases, CudaLora,
+                         testing::Values(LoraBase{"bf16", "bf16"}, LoraBase{"nvfp4", "nvfp4_w4a16"},
+                                         LoraBase{"fp8_block", "fp8_block", "llama", true},
+                                         LoraBase{"mxfp8", "mxfp8", "llama", true}, LoraBase{"qwen2", "bf16", "qwen2"},
+                                         LoraBase{"qwen2_nvfp4", "nvfp4_w4a16", "qwen2"},
+                                         LoraBase{"qwen3_nvfp4", "nvfp4_w4a16", "qwen3"},
+                                         LoraBase{"gemma3_nvfp4", "nvfp4_w4a16", "gemma3_text"}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// Some linears of a unit, the last of them or not, and none of another.
+TEST(CudaLoraTargets, OthersStayAsTheyAre) {
+    ThreadPool pool;
+    const LoraFolder folder("targets");
+    const auto base = stored_base({"nvfp4", "nvfp4_w4a16"}, folder.path / "base", false, pool);
+    ASSERT_TRUE(base);
+    for (const auto& targets : {std::vector<std::string>{"q_proj", "v_proj"}, {"k_proj", "up_proj", "o_proj"}}) {
+        const auto gpu = adapters_on_gpu(base, lora_of(targets), {}, pool);
+        const auto cpu = adapters_on_cpu(base, lora_of(targets), pool);
+        ASSERT_TRUE(gpu && cpu);
+        TrainEngine* const other = gpu.get();
+        stir_all(*cpu, {&other, 1}, folder.path / "state.safetensors");
+        const TrainBatch batch = random_batch(lora_rows, recipe_seq, recipe_vocab, 3);
+        std::vector<std::vector<float>> got;
+        const auto step = gpu->backward({&batch, 1}, got);
+        ASSERT_TRUE(step.ok()) << step.error().message();
+        const auto want = cpu->backward({&batch, 1});
+        ASSERT_TRUE(want.ok());
+        EXPECT_NEAR(step->loss, want->loss, 2e-3 * want->loss);
+        ASSERT_EQ(got.size(), 2u * 2 * targets.size());
+        for (size_t id = 0; id < got.size(); ++id)
+            EXPECT_LT(lora_apart(got[id], cpu->gradients().gradient(id)).relative, 2e-2)
+                << gpu->parameters().tensors()[id].name;
+        const auto check = check_forward(*gpu, batch);
+        ASSERT_TRUE(check.ok()) << check.error().message();
+        EXPECT_EQ(check->mismatches(), 0);
+    }
+}
+
+TEST(CudaLoraTeacher, DistillsTheModelThatWasRounded) {
+    ThreadPool pool;
+    const LoraFolder folder("teacher");
+    const auto teacher = stored_base({"bf16", "bf16"}, folder.path / "teacher", false, pool);
+    const auto base = stored_base({"nvfp4", "nvfp4_w4a16"}, folder.path / "base", false, pool);
+    ASSERT_TRUE(teacher && base);
+    const auto made = DeviceTrainer::create_adapters(
+        base, {.train = lora_of(), .device = recipe_device(), .rows = lora_rows, .seq = recipe_seq, .teacher = teacher},
+        pool);
+    ASSERT_TRUE(made.ok()) << made.error().message();
+    const TrainBatch batch = random_batch(lora_rows, recipe_seq, recipe_vocab, 4);
+    double first = 0, last = 0;
+    for (int i = 0; i < 30; ++i) {
+        const auto step = (*made)->step({&batch, 1}, 2e-3);
+        ASSERT_TRUE(step.ok()) << step.error().message();
+        if (i == 0) first = step->loss;
+        last = step->loss;
+    }
+    EXPECT_GT(first, 0);
+    EXPECT_LT(last, 0.8 * first);
+}
+
+// The kernel beside the formula, rows apart.
+TEST(CudaLoraTerm, IsRoundedAsOnACpu) {
+    const auto device = open_device(recipe_device());
+    ASSERT_TRUE(device.ok()) << device.error().message();
+    const auto stream = Stream::create(device->index);
+    ASSERT_TRUE(stream.ok());
+    constexpr int64_t n = 37, cols = 24, stride = 56;
+    constexpr float scale = 2.3f;
+    std::mt19937 random(5);
+    std::normal_distribution<float> normal;
+    std::vector<float> y(n * stride), more(n * cols);
+    for (float& v : y) v = normal(random);
+    for (float& v : more) v = normal(random);
+    std::vector<float> want = y;
+    for (int64_t i = 0; i < n; ++i)
+        for (int64_t j = 0; j < cols; ++j) {
+            float& to = want[static_cast<size_t>(i * stride + j)];
+            const float term = round_to_bf16(more[static_cast<size_t>(i * cols + j)]);
+            to = round_to_bf16(round_to_bf16(to) + round_to_bf16(scale * term));
+        }
+    auto arena = DeviceArena::create(device->index, 1 << 20);
+    ASSERT_TRUE(arena.ok());
+    const auto put = [&](const std::vector<float>& v) {
+        const auto at = arena->allocate_array<float>(std::ssize(v));
+        EXPECT_TRUE(at.ok());
+        EXPECT_TRUE(copy_to_device(reinterpret_cast<std::byte*>(*at), reinterpret_cast<const std::byte*>(v.data()),
+                                   4 * std::ssize(v), *stream)
+                        .ok());
+        return *at;
+    };
+    float* const to = put(y);
+    const float* const from = put(more);
+    ASSERT_TRUE(cuda::add_scaled_rows(to, stride, from, scale, n, cols, *stream).ok());
+    ASSERT_TRUE(copy_to_host(reinterpret_cast<std::byte*>(y.data()), reinterpret_cast<const std::byte*>(to),
+                             4 * std::ssize(y), *stream)
+                    .ok());
+    ASSERT_TRUE(stream->synchronize().ok());
+    EXPECT_TRUE(y == want);
+}
+
+TEST(CudaLoraRefusals, NameWhatIsNotBuilt) {
+    ThreadPool pool;
+    const auto refused = [&](const Json& config, TrainerOptions options) {
+        const auto parameters = random_start(config, DType::bf16, 7, pool);
+        EXPECT_TRUE(parameters.ok()) << parameters.error().message();
+        const auto made = DeviceTrainer::create_adapters(
+            *parameters, {.train = std::move(options), .device = recipe_device(), .rows = 2, .seq = recipe_seq}, pool);
+        return made.ok() ? std::string() : made.error().message();
+    };
+    TrainerOptions narrow = lora_of();
+    narrow.lora.rank = 4;
+    EXPECT_THAT(refused(recipe_model(), narrow), HasSubstr("lora.rank: 4; --device cuda takes multiples of 8"));
+    EXPECT_THAT(refused(recipe_model(), lora_of({"q_proj", "nothing"})), HasSubstr("called 'nothing'"));
+    Json mixture = recipe_model();
+    mixture.erase("architectures");
+    mixture.update({{"model_type", "mixtral"}, {"num_local_experts", 8}, {"num_experts_per_tok", 2}});
+    EXPECT_THAT(refused(mixture, lora_of()), HasSubstr("adapters for attention and MLPs, not for model.layers.0"));
+    TrainerOptions exact = lora_of();
+    exact.precision = recipe_of(TrainRecipe::fp32);
+    EXPECT_THAT(refused(recipe_model(), exact), HasSubstr("no products of fp32"));
+}
+
+}  // namespace
+}  // namespace nibble::test
