@@ -252,6 +252,7 @@ std::string train_identity(const TrainConfig& c) {
                 {"final_fraction", c.schedule.final_fraction}}},
               {"precision", train_precision_json(c.precision)},
               {"skip_nonfinite", c.skip_nonfinite}};
+    if (c.order == GradientOrder::free) json["order"] = "free";
     if (c.optimizer.kind == OptimizerKind::muon) {
         json["optimizer"]["kind"] = "muon";
         json["optimizer"]["momentum"] = c.optimizer.momentum;

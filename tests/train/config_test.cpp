@@ -101,13 +101,14 @@ TEST(TrainConfigFile, IdentityChangesWithEveryKeyThatDecidesBits) {
          {"seed: 2\n", "batch: 9\n", "sequence: 9\n", "optimizer: {learning_rate: 1e-5}\n", "optimizer: {clip: 0}\n",
           "optimizer: {kind: muon}\n", "optimizer: {states: bf16}\n", "optimizer: {skip_above: 4}\n",
           "schedule: {kind: linear}\n", "schedule: {warmup: 3}\n", "precision: nvfp4\n", "random_start: true\n",
-          "precision: {recipe: bf16}\nskip_nonfinite: true\n"})
+          "precision: {recipe: bf16}\nskip_nonfinite: true\n", "parallel: {order: free}\n"})
         EXPECT_NE(identity(base + other), identity(base)) << other;
     EXPECT_NE(identity(base + "precision: nvfp4\n"), identity(base + "precision: nvfp4_no_rht\n"));
     // Emulated products have other bits; a run from before there was the switch has the same identity without it.
     EXPECT_NE(identity(base + "precision: {recipe: fp8, emulate: true}\n"), identity(base + "precision: fp8\n"));
     EXPECT_EQ(identity(base + "precision: {recipe: fp8, emulate: false}\n"), identity(base + "precision: fp8\n"));
-    for (const char* same : {"output: elsewhere\n", "resume: true\n", "saving: {every: 5}\n", "precision: bf16\n"})
+    for (const char* same : {"output: elsewhere\n", "resume: true\n", "saving: {every: 5}\n", "precision: bf16\n",
+                             "parallel: {shard: all}\n"})
         EXPECT_EQ(identity(base + same), identity(base)) << same;
 }
 
