@@ -48,7 +48,7 @@ Result<DeviceInfo> open_device(const DeviceChoice& choice) {
 Result<DeviceMemory> device_memory(int) { return DeviceMemory{test::emulated_gpu().free_bytes, int64_t{1} << 30}; }
 Status use_device(int) { return Ok{}; }
 
-Result<Stream> Stream::create(int device) { return Stream(&queue, device); }
+Result<Stream> Stream::create(int device, Priority) { return Stream(&queue, device); }
 void Stream::Destroy::operator()(void*) const {}
 Status Stream::synchronize() const { return Ok{}; }
 
