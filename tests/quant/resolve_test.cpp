@@ -226,7 +226,7 @@ TEST(Resolve, four_over_six_needs_its_search) {
 TEST(Resolve, NibbleNvfp4HasTheFormatsOfItsTraining) {
     auto model = small_model();
     for (const char* p : {"up", "down", "in", "out"})
-        model.tensors.push_back(tensor(fmt::format("backbone.layers.2.mixer.{}_proj.weight", p), {128, 128}));
+        model.tensors.push_back(tensor(fmt::format("backbone.layers.1.mixer.{}_proj.weight", p), {128, 128}));
     const auto plan = resolve(*load_recipe("general/ptq/nibble_nvfp4"), model.tensors, model.config,
                               {.weights_only = true});
     ASSERT_TRUE(plan.ok()) << plan.error().message();
