@@ -67,14 +67,17 @@ std::string load_cells(const Json& load, const Json& first) {
            cell(itl > 0 ? fmt::format("{:.1f}", 1e3 / itl) : "") + trio("ttft_ms") + trio("tpot_ms");
 }
 
-// `x` and `y` of a load; a curve a checkpoint. y(load, "p50") and y(load, "p99").
+// `x` and `y` of a load; a curve a checkpoint, its points by rising numbers of clients. y(load, "p50") and y(load,
+// "p99").
 template <class X, class Y>
 std::string curves(const Json& study, LineChart chart, const X& x, const Y& y) {
     chart.x_high = chart.y_high = 0;
     int style = 0;
     for (const Json& one : study["checkpoints"]) {
         Series series{.name = text_of(one, "name"), .style = style++};
-        for (const Json& load : one["loads"]) {
+        std::vector<Json> loads(one["loads"].begin(), one["loads"].end());
+        std::ranges::sort(loads, {}, [](const Json& load) { return load["concurrency"].get<int64_t>(); });
+        for (const Json& load : loads) {
             const double at = x(load), mid = y(load, "p50"), high = y(load, "p99");
             series.points.push_back(
                 {at, mid, mid, high,
@@ -83,7 +86,6 @@ std::string curves(const Json& study, LineChart chart, const X& x, const Y& y) {
             chart.x_high = std::max(chart.x_high, chart.x_ticks.empty() ? at * 1.05 : at + 0.25);
             chart.y_high = std::max(chart.y_high, high * 1.05);
         }
-        std::ranges::sort(series.points, {}, &SeriesPoint::x);
         chart.series.push_back(std::move(series));
     }
     return draw(chart);
@@ -154,7 +156,8 @@ std::string study_page(const Json& study) {
         }
     std::ranges::sort(doublings, {}, &Tick::at);
     const double lowest = doublings.empty() ? 0 : doublings.front().at - 0.25;
-    const auto tpot = [](const Json& load, const char* q) { return number_of(load["tpot_ms"], q); };
+    // No band: the curve turns back where more clients get less.
+    const auto tpot = [](const Json& load, const char*) { return number_of(load["tpot_ms"], "p50"); };
     const auto ttft = [](const Json& load, const char* q) { return number_of(load["ttft_ms"], q); };
     const std::string head = fmt::format(
         "<header><div class=\"kicker\">nibble · bench study</div>\n<h1>{}</h1>\n<p>{} tokens in, {} out; "
@@ -167,7 +170,7 @@ std::string study_page(const Json& study) {
                         curves(study,
                                {.title = "throughput and time per token",
                                 .x_label = "output tokens a second",
-                                .y_label = "TPOT, ms: median, band to p99"},
+                                .y_label = "TPOT, ms: median, by rising clients"},
                                rate, tpot) +
                         "</section>\n<section><h2>Throughput by clients</h2>" + legend +
                         curves(study,

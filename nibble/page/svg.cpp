@@ -185,13 +185,16 @@ std::string marker_icon(int style) {
 
 std::string draw(const LineChart& c) {
     const bool labels = !c.x_label.empty() || !c.y_label.empty();
-    const Frame f = make_frame(c.width, c.height, c.x_low, c.x_high, c.y_low, c.y_high, labels);
+    const std::vector<Tick> y_ticks = nice_ticks(c.y_low, c.y_high, std::max(c.height / 48, 3));
+    Frame f = make_frame(c.width, c.height, c.x_low, c.x_high, c.y_low, c.y_high, labels);
+    for (const Tick& t : y_ticks)  // a digit is about 7 wide; the axis' label stands left of them
+        if (!c.y_label.empty()) f.left = std::max(f.left, 30 + 7 * static_cast<double>(t.label.size()));
     std::string out;
     auto at = std::back_inserter(out);
     open_svg(out, c.title, c.width, c.height);
     draw_axes(out, f,
               c.x_ticks.empty() ? nice_ticks(std::ceil(c.x_low), c.x_high, std::max(c.width / 70, 3), 1) : c.x_ticks,
-              nice_ticks(c.y_low, c.y_high, std::max(c.height / 48, 3)), c.x_label, c.y_label);
+              y_ticks, c.x_label, c.y_label);
     for (const Series& s : c.context) fmt::format_to(at, "<path class=\"context\" d=\"{}\"/>", polyline(f, s));
     for (const Series& s : c.series)
         if (std::ranges::any_of(s.points, [](const SeriesPoint& p) { return p.high > p.low; }))

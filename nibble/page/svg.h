@@ -33,7 +33,7 @@ struct SeriesPoint {
 struct Series {
     std::string name;
     int style = 0;                    // colour and marker, modulo series_styles
-    std::vector<SeriesPoint> points;  // by rising x
+    std::vector<SeriesPoint> points;  // as they are joined; with a band by rising x
 };
 
 // Lines through `mid` with a marker per point, over bands from low to high. `context` is drawn thin and grey behind.
