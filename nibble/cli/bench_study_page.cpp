@@ -67,8 +67,7 @@ std::string load_cells(const Json& load, const Json& first) {
            cell(itl > 0 ? fmt::format("{:.1f}", 1e3 / itl) : "") + trio("ttft_ms") + trio("tpot_ms");
 }
 
-// `x` and `y` of a load; a curve a checkpoint, its points by rising numbers of clients. y(load, "p50") and y(load,
-// "p99").
+// A curve a checkpoint, points by rising numbers of clients: x(load), and y(load, "p50") with a band to y(load, "p99").
 template <class X, class Y>
 std::string curves(const Json& study, LineChart chart, const X& x, const Y& y) {
     chart.x_high = chart.y_high = 0;

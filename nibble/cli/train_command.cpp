@@ -263,14 +263,14 @@ Result<std::unique_ptr<TrainEngine>> make_trainer(const TrainConfig& c, const Tr
                                                   ThreadPool& pool) {
     NIBBLE_TRY(auto teacher, open_teacher(c));
     TrainerOptions options{.precision = c.precision,
-                                 .optimizer = c.optimizer,
-                                 .skip_nonfinite = c.skip_nonfinite,
-                                 .seed = c.seed,
-                                 .kernels = flags.kernels,
-                                 .cross_entropy = static_cast<float>(c.teacher.cross_entropy),
-                                 .lora = c.lora,
-                                 .trace = trace,
-                                 .ranks = ranks};
+                           .optimizer = c.optimizer,
+                           .skip_nonfinite = c.skip_nonfinite,
+                           .seed = c.seed,
+                           .kernels = flags.kernels,
+                           .cross_entropy = static_cast<float>(c.teacher.cross_entropy),
+                           .lora = c.lora,
+                           .trace = trace,
+                           .ranks = ranks};
     if (!device.cuda) {
         NIBBLE_TRY(options.teacher, load_teacher(c, flags, teacher, pool));
     }

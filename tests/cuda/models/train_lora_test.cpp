@@ -1,6 +1,7 @@
 // Adapters over frozen weights on a GPU: gradients and losses beside the CPU trainer's, the engine's bits, what must
 // not show in the bits, and the merged model. Bases are checkpoints on disk, stored as they are served.
 #include "checkpoint/convert.h"
+#include "cuda/models/train_gradients.h"
 #include "cuda/models/train_same_bits.h"
 #include "kernels/train_adapters_cuda.h"
 #include "train/lora_export.h"
@@ -138,18 +139,6 @@ void stir_all(Trainer& cpu, std::span<TrainEngine* const> others, const fs::path
     }
 }
 
-struct LoraApart {
-    double relative = 0, cosine = 1;
-};
-LoraApart lora_apart(std::span<const float> got, std::span<const float> want) {
-    double d = 0, ww = 0, gg = 0, gw = 0;
-    for (size_t i = 0; i < want.size(); ++i) {
-        const double a = got[i], b = want[i];
-        d += (a - b) * (a - b), ww += b * b, gg += a * a, gw += a * b;
-    }
-    return {std::sqrt(d / ww), gw / std::sqrt(gg * ww)};
-}
-
 class CudaLora : public testing::TestWithParam<LoraBase> {
 protected:
     CudaLora() : folder_(GetParam().name) {}
@@ -190,7 +179,7 @@ TEST_P(CudaLora, GradientsAreTheCpus) {
     for (size_t id = 0; id < got.size(); ++id) {
         const auto w = cpu->gradients().gradient(id);
         ASSERT_EQ(w.size(), got[id].size());
-        const LoraApart here = lora_apart(got[id], w), own = lora_apart(moved->gradients().gradient(id), w);
+        const Apart here = apart(got[id], w), own = apart(moved->gradients().gradient(id), w);
         const std::string& name = gpu->parameters().tensors()[id].name;
         EXPECT_LT(here.relative, GetParam().rounds ? 1.2 * own.relative + 0.02 : 2e-2) << name;
         EXPECT_GT(here.cosine, GetParam().rounds ? 1 - 1.44 * (1 - own.cosine) - 1e-3 : 0.9995) << name;
@@ -341,7 +330,7 @@ TEST(CudaLoraTargets, OthersStayAsTheyAre) {
         EXPECT_NEAR(step->loss, want->loss, 2e-3 * want->loss);
         ASSERT_EQ(got.size(), 2u * 2 * targets.size());
         for (size_t id = 0; id < got.size(); ++id)
-            EXPECT_LT(lora_apart(got[id], cpu->gradients().gradient(id)).relative, 2e-2)
+            EXPECT_LT(apart(got[id], cpu->gradients().gradient(id)).relative, 2e-2)
                 << gpu->parameters().tensors()[id].name;
         const auto check = check_forward(*gpu, batch);
         ASSERT_TRUE(check.ok()) << check.error().message();

@@ -1,5 +1,6 @@
 // Precision recipes on a GPU beside the CPU trainer's: gradients of a step and losses of some, the served bits, resumed
 // runs, the tree of micro-batches, and what is refused.
+#include "cuda/models/train_gradients.h"
 #include "cuda/models/train_same_bits.h"
 #include "kernels/product_cuda.h"
 #include "train/train_shapes.h"
@@ -42,18 +43,6 @@ protected:
     ThreadPool pool_;
 };
 
-struct Apart {
-    double relative = 0, cosine = 1;
-};
-Apart apart(std::span<const float> got, std::span<const float> want) {
-    double d = 0, ww = 0, gg = 0, gw = 0;
-    for (size_t i = 0; i < want.size(); ++i) {
-        const double a = got[i], b = want[i];
-        d += (a - b) * (a - b), ww += b * b, gg += a * a, gw += a * b;
-    }
-    return {std::sqrt(d / ww), gw / std::sqrt(gg * ww)};
-}
-
 // Rows are micro-batches, so that tensors, blocks and random bits are the CPU's; train_product_test.cpp compares single
 // products of equal inputs. Over a whole model inputs are not equal: the order of sums, and gradients of activations in
 // BF16, move numbers by a unit in the last place of BF16, and a number that crosses the border of two codes of four
@@ -62,34 +51,11 @@ Apart apart(std::span<const float> got, std::span<const float> want) {
 // three quarters as far: 0.27 for nvfp4, 0.07 for mxfp8).
 TEST_P(CudaRecipe, GradientsAreTheCpus) {
     const TrainBatch batch = random_batch(4, recipe_seq, recipe_vocab, 3);
-    const auto file = [&](const char* what) {
-        return std::filesystem::path(testing::TempDir()) /
-               fmt::format("nibble-recipe-{}-{}.safetensors", GetParam().name, what);
-    };
     const auto gpu = trainer(4, 1);
     const auto cpu = on_cpu(), moved = on_cpu();
     ASSERT_TRUE(gpu && cpu && moved);
-    // Two steps, so that scales and directions have a history.
-    for (uint32_t i = 0; i < 2; ++i) {
-        cpu->begin(i, 100);
-        ASSERT_TRUE(cpu->step({&batch, 1}, 1e-3).ok());
-    }
-    auto state = copy_state(*cpu, {.step = 2});
-    ASSERT_TRUE(state.ok() && write_state(file("begin"), *state).ok());
-    const auto embedding = cpu->parameters().id("model.embed_tokens.weight");
-    ASSERT_TRUE(embedding.ok());
-    uint64_t at = 0;
-    for (float& v : state->masters[*embedding])
-        v *= 1 + (PhiloxStream{1, 4}.block(at++).word[0] & 1 ? 0x1p-9f : -0x1p-9f);
-    ASSERT_TRUE(write_state(file("moved"), *state).ok());
-    for (TrainEngine* engine : {static_cast<TrainEngine*>(gpu.get()), static_cast<TrainEngine*>(moved.get())}) {
-        const auto read = read_state(file(engine == gpu.get() ? "begin" : "moved"), "", *engine);
-        ASSERT_TRUE(read.ok()) << read.error().message();
-    }
-    for (const char* what : {"begin", "moved"}) std::filesystem::remove(file(what));
-    for (TrainEngine* engine : {static_cast<TrainEngine*>(gpu.get()), static_cast<TrainEngine*>(moved.get()),
-                                static_cast<TrainEngine*>(cpu.get())})
-        engine->begin(2, 100);
+    ASSERT_NO_FATAL_FAILURE(
+        begin_third_step(*cpu, *gpu, *moved, batch, 1e-3, fmt::format("recipe-{}", GetParam().name)));
     std::vector<std::vector<float>> got;
     const auto step = gpu->backward({&batch, 1}, got);
     ASSERT_TRUE(step.ok()) << step.error().message();
