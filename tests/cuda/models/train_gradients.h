@@ -29,8 +29,8 @@ inline Apart apart(std::span<const float> got, std::span<const float> want) {
     return {std::sqrt(d / ww), gw / std::sqrt(gg * ww)};
 }
 
-// Two steps of `cpu`, so that scales and directions have a history; then all three begin the third one, `gpu` where `cpu`
-// is, `moved` with the other embedding.
+// Two steps of `cpu`, so that scales and directions have a history; then all three begin the third one, `gpu` where
+// `cpu` is, `moved` with the other embedding.
 inline void begin_third_step(Trainer& cpu, TrainEngine& gpu, TrainEngine& moved, const TrainBatch& batch,
                              double learning_rate, const std::string& name) {
     for (uint32_t i = 0; i < 2; ++i) {
