@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t usual_predicted = 3, usual_looked_up = 8;  // tokens of a guess
+constexpr int64_t usual_predicted = 3;  // tokens of a guess
 
 // generation_config.json beside the weights, or of a GGUF; an empty object when there is none.
 Result<Json> generation_config(const Checkpoint& checkpoint) {

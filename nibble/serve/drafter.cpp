@@ -6,22 +6,28 @@
 namespace nibble {
 namespace {
 
+std::vector<int32_t> look_up(Choice& choice, int64_t most, const EngineOptions& options) {
+    const std::vector<int32_t>& text = choice.answer.tokens();
+    if (!choice.lookup)
+        choice.lookup.emplace(most_drafted(choice, options),
+                              std::span(text).first(static_cast<size_t>(choice.answer.prompt())),
+                              choice.job->request.expected);
+    return choice.lookup->guess(text, most);
+}
+
 class LookupDrafter : public Drafter {
 public:
     explicit LookupDrafter(const EngineOptions& options) : options_(options) {}
-    std::vector<int32_t> guess(Choice& choice, int64_t most) override {
-        if (!choice.lookup) choice.lookup.emplace(most_drafted(choice, options_));
-        return choice.lookup->guess(choice.answer.tokens(), most);
-    }
+    std::vector<int32_t> guess(Choice& choice, int64_t most) override { return look_up(choice, most, options_); }
     void learn(Choice& choice, int64_t guessed, int64_t right) override { choice.lookup->learn(guessed, right); }
 
 private:
     const EngineOptions& options_;
 };
 
-// The model's prediction layers. Their past is kept up with every step, of every choice, so that pages of the prefix
-// cache serve them too. (The last row of a shared tile saw the token that followed it in another text: a guess is as
-// good as that lets it be.)
+// The model's prediction layers, behind what a request expects. Their past is kept up with every step, of every choice,
+// so that pages of the prefix cache serve them too. (The last row of a shared tile saw the token that followed it in
+// another text: a guess is as good as that lets it be.)
 class PredictionDrafter : public Drafter {
 public:
     PredictionDrafter(const LanguageModel& model, const EngineOptions& options, EngineStats& stats)
@@ -30,9 +36,15 @@ public:
 
     std::vector<int32_t> guess(Choice& choice, int64_t most) override {
         std::vector<int32_t> out = std::exchange(choice.predicted, {});
+        if (!choice.job->request.expected.empty())
+            if (auto found = look_up(choice, most, options_); !found.empty()) return found;
         if (choice.predicted_at != std::ssize(choice.answer.tokens())) out.clear();
         out.resize(static_cast<size_t>(std::min(std::ssize(out), most)));
         return out;
+    }
+
+    void learn(Choice& choice, int64_t guessed, int64_t right) override {
+        if (choice.lookup) choice.lookup->learn(guessed, right);
     }
 
     void follow(std::span<const FollowedRows> list) override {
@@ -127,7 +139,9 @@ private:
 }  // namespace
 
 int64_t most_drafted(const Choice& choice, const EngineOptions& options) {
-    return std::min<int64_t>(choice.job->request.drafts.value_or(options.drafts), most_drafts);
+    const Request& r = choice.job->request;
+    const int64_t usual = options.drafts == 0 && !r.expected.empty() ? usual_looked_up : options.drafts;
+    return std::min<int64_t>(r.drafts.value_or(usual), most_drafts);
 }
 
 std::unique_ptr<Drafter> make_drafter(const LanguageModel& model, const EngineOptions& options, EngineStats& stats) {

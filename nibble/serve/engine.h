@@ -41,13 +41,14 @@ struct EngineOptions {
     int64_t kv_memory = 0;   // bytes for keys, values and recurrent states; 0: what is free, see memory_share
     double memory_share = 0.9;  // of the device's free memory; of the host's, where the model runs there, a third of it
     bool prefix_cache = true;
-    int64_t drafts = 0;  // tokens that are guessed ahead at most, for requests that do not say; 0: none
+    int64_t drafts =
+        0;  // tokens that are guessed ahead at most, for requests that do not say; 0: none, but of what they expect
     DraftSource drafter = DraftSource::lookup;  // prediction: for models that have loaded it (predicts())
     // Tells the rows of every step; on the engine's thread. May be empty.
     std::function<void(int64_t rows)> on_step;
 };
 
-inline constexpr int64_t most_drafts = 15;
+inline constexpr int64_t most_drafts = 15, usual_looked_up = 8;
 inline constexpr int32_t most_choices = 128;
 
 // Counters since the engine was made, and gauges of now.

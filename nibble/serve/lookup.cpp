@@ -17,11 +17,26 @@ uint64_t hash_of(std::span<const int32_t> tokens) {
 
 }  // namespace
 
+PromptLookup::PromptLookup(int64_t most, std::span<const int32_t> prompt, std::span<const int32_t> expected)
+    : most_(most), ahead_(std::min<int64_t>(most, 4)) {
+    if (expected.empty()) return;
+    known_.assign(prompt.begin(), prompt.end());
+    text_ = prompt.size();
+    // A later place counts more than an earlier one: these tokens are found before an earlier turn's end.
+    const auto end = prompt.last(std::min(prompt.size(), longest));
+    known_.insert(known_.end(), end.begin(), end.end());
+    known_.insert(known_.end(), expected.begin(), expected.end());
+}
+
 std::vector<int32_t> PromptLookup::guess(std::span<const int32_t> text, int64_t limit) {
+    guessed_ = false;
+    known_.insert(known_.end(), text.begin() + std::ptrdiff_t(text_), text.end());
+    text_ = text.size();
+    const std::span<const int32_t> known = known_;
     // Places before the last token: what follows them is known.
-    for (; seen_ + 1 < text.size(); ++seen_)
+    for (; seen_ + 1 < known.size(); ++seen_)
         for (size_t n = shortest; n <= longest; ++n)
-            if (seen_ + 1 >= n) places_[n - shortest][hash_of(text.subspan(seen_ + 1 - n, n))] = seen_ + 1;
+            if (seen_ + 1 >= n) places_[n - shortest][hash_of(known.subspan(seen_ + 1 - n, n))] = seen_ + 1;
     const auto most = static_cast<size_t>(std::clamp<int64_t>(std::min(ahead_, limit), 0, most_));
     for (size_t n = longest; n >= shortest && most > 0; --n) {
         if (text.size() < n) continue;
@@ -29,20 +44,21 @@ std::vector<int32_t> PromptLookup::guess(std::span<const int32_t> text, int64_t 
         const auto place = places_[n - shortest].find(hash_of(tail));
         if (place == places_[n - shortest].end()) continue;
         const size_t next = place->second;
-        if (!std::ranges::equal(text.subspan(next - n, n), tail)) continue;
+        if (!std::ranges::equal(known.subspan(next - n, n), tail)) continue;
         // Behind the end of the text the guess goes on with itself: a loop repeats.
         std::vector<int32_t> out;
         while (out.size() < most) {
             const size_t at = next + out.size();
-            out.push_back(at < text.size() ? text[at] : out[at - text.size()]);
+            out.push_back(at < known.size() ? known[at] : out[at - known.size()]);
         }
+        guessed_ = true;
         return out;
     }
     return {};
 }
 
 void PromptLookup::learn(int64_t guessed, int64_t right) {
-    if (guessed == 0) return;
+    if (guessed == 0 || !guessed_) return;
     if (right == guessed)
         ahead_ = std::min(most_, 2 * ahead_);
     else

@@ -14,19 +14,23 @@ namespace nibble {
 class PromptLookup {
 public:
     // `most`: tokens of a guess at most; it grows while guesses are right and shrinks where they are wrong.
-    explicit PromptLookup(int64_t most) : most_(most), ahead_(most < 4 ? most : 4) {}
+    // `expected`: what the text may largely say behind `prompt`, as if the prompt had been answered so before.
+    explicit PromptLookup(int64_t most, std::span<const int32_t> prompt = {}, std::span<const int32_t> expected = {});
 
-    // What may follow `text`: a continuation of what is earlier in it, up to `limit` tokens; often nothing. `text` has
-    // only grown since the last call.
+    // What may follow `text`: a continuation of what is earlier in it, or expected, up to `limit` tokens; often
+    // nothing. `text` begins with the prompt and has only grown since the last call.
     std::vector<int32_t> guess(std::span<const int32_t> text, int64_t limit);
-    // How much of the last guess was right.
+    // How much of a guess was right. It is another's guess where the last one here was nothing: nothing is learned.
     void learn(int64_t guessed, int64_t right);
 
 private:
     static constexpr size_t shortest = 2, longest = 4;  // tokens that a place is found by
 
     int64_t most_, ahead_;
-    size_t seen_ = 0;                                                                  // tokens of the text in places_
+    bool guessed_ = false;        // whether the last guess was one
+    std::vector<int32_t> known_;  // the prompt, its last tokens and what is expected, then the rest of the text
+    size_t text_ = 0;             // tokens of the text in known_
+    size_t seen_ = 0;             // tokens of known_ in places_
     std::array<std::unordered_map<uint64_t, size_t>, longest - shortest + 1> places_;  // last token's place + 1
 };
 

@@ -73,6 +73,7 @@ struct Request {
     int32_t priority = 0;           // lower ones are served first
     std::string cache_salt;         // requests with different salts share no cache
     std::optional<int64_t> drafts;  // tokens that a step guesses ahead at most; default: the engine's; 0: none
+    std::vector<int32_t> expected;  // what the answer may largely say: guesses look here too (PromptLookup)
     // What is unfinished then ends with FinishReason::deadline.
     std::optional<EngineClock::time_point> deadline;
 };

@@ -35,6 +35,7 @@ Result<ChatWish> read_chat(BodyFields& fields, const ServedModel& model, bool ig
     NIBBLE_CHECK(fields.read("return_tokens_as_token_ids", wish.as_ids));
     NIBBLE_CHECK(fields.read("return_token_ids", wish.token_ids));
     NIBBLE_CHECK(fields.only("echo", false));
+    NIBBLE_CHECK(read_prediction(fields, model, request));
     wish.prompt_logprobs = request.prompt_logprobs >= 0;
     if (wish.stream.stream && wish.prompt_logprobs)
         return fields.bad("prompt_logprobs", "is not supported for streams");
@@ -60,6 +61,7 @@ public:
           as_ids_(wish.as_ids),
           token_ids_(wish.token_ids),
           prompt_logprobs_(wish.prompt_logprobs),
+          predicted_(!wish.request.expected.empty()),
           created_(unix_seconds()),
           prompt_tokens_(std::ssize(wish.request.prompt)) {
         if (token_ids_) prompt_ = wish.request.prompt;
@@ -127,7 +129,7 @@ public:
             if (stream_.include_usage) {
                 Json last = head("chat.completion.chunk");
                 last["choices"] = Json::array();
-                last["usage"] = usage_json(total);
+                last["usage"] = usage(total);
                 out_.data(last);
             }
             out_.done(true);
@@ -137,7 +139,7 @@ public:
         Json json = head("chat.completion");
         json["choices"] = Json::array();
         for (size_t i = 0; i < choices_.size(); ++i) json["choices"].push_back(choice_json(i));
-        json["usage"] = usage_json(total);
+        json["usage"] = usage(total);
         if (prompt_logprobs_) json["prompt_logprobs"] = prompt_logprobs_json(*model_, prompt_scores_, as_ids_);
         if (token_ids_) json["prompt_token_ids"] = prompt_;
         json["timings"] = timings_json(total);
@@ -169,6 +171,16 @@ private:
                 {"object", object},
                 {"created", created_},
                 {"model", model_->names[0]}};
+    }
+
+    // Of a prediction: tokens that were guessed, which may stand in the prompt, too.
+    Json usage(const RequestReport& total) const {
+        Json json = usage_json(total);
+        if (predicted_)
+            json["completion_tokens_details"] = {
+                {"accepted_prediction_tokens", total.accepted_tokens},
+                {"rejected_prediction_tokens", total.draft_tokens - total.accepted_tokens}};
+        return json;
     }
 
     static Json delta_of(const AnswerPart& part) {
@@ -237,7 +249,7 @@ private:
     ModelPtr model_;
     SseOut out_;
     StreamOptions stream_;
-    bool logprobs_, as_ids_, token_ids_, prompt_logprobs_;
+    bool logprobs_, as_ids_, token_ids_, prompt_logprobs_, predicted_;
     int64_t created_, prompt_tokens_, generated_ = 0;
     std::vector<int32_t> prompt_;
     std::vector<One> choices_;

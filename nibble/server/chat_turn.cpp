@@ -18,13 +18,20 @@ Status check_tool_format(BodyFields& fields, const ServedModel& model, const Cha
     return Ok{};
 }
 
+Status read_template_word(BodyFields& fields, const char* name, const char* variable, ChatRequest& asked) {
+    const Json* word = fields.find(name);
+    if (!word) return Ok{};
+    if (!word->is_string()) return fields.bad(name, "is not a text");
+    asked.template_variables[variable] = *word;
+    return Ok{};
+}
+
 Result<ChatTurn> read_chat_turn(BodyFields& fields, const ServedModel& model) {
     ChatRequest asked;
     const Json* messages = fields.find("messages");
     if (!messages) return fields.bad("messages", "is missing");
     asked.messages = *messages;
-    for (const char* name :
-         {"functions", "function_call", "modalities", "audio", "prediction", "web_search_options", "documents"}) {
+    for (const char* name : {"functions", "function_call", "modalities", "audio", "web_search_options", "documents"}) {
         const Json* value = fields.find(name);
         const bool neutral =
             !value || *value == "none" || (value->is_array() && value->empty()) || *value == Json::array({"text"});
@@ -41,11 +48,8 @@ Result<ChatTurn> read_chat_turn(BodyFields& fields, const ServedModel& model) {
         if (!more->is_object()) return fields.bad("chat_template_kwargs", "is not an object");
         asked.template_variables = *more;
     }
-    if (const Json* effort = fields.find("reasoning_effort")) {
-        if (!effort->is_string()) return fields.bad("reasoning_effort", "is not a text");
-        if (asked.template_variables.is_null()) asked.template_variables = Json::object();
-        asked.template_variables["reasoning_effort"] = *effort;
-    }
+    for (const char* name : {"reasoning_effort", "verbosity"})
+        NIBBLE_CHECK(read_template_word(fields, name, name, asked));
     NIBBLE_CHECK(fields.read("continue_final_message", asked.continue_final_message));
     asked.generation_prompt = !asked.continue_final_message;
     NIBBLE_CHECK(fields.read("add_generation_prompt", asked.generation_prompt));

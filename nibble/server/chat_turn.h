@@ -19,6 +19,8 @@ struct ChatTurn {
 Result<ChatTurn> make_chat_turn(const ServedModel& model, ChatRequest asked);
 // Error: tools for a model whose chat template calls none in a known format.
 Status check_tool_format(BodyFields& fields, const ServedModel& model, const ChatRequest& asked);
+// A text that the chat template finds under the name of `variable`.
+Status read_template_word(BodyFields& fields, const char* name, const char* variable, ChatRequest& asked);
 // From the fields of a chat's body: messages, tools, the template's variables.
 Result<ChatTurn> read_chat_turn(BodyFields& fields, const ServedModel& model);
 // Holds the answer to `grammar` (may be null), to a tool call where one is demanded, and to the budget of reasoning;

@@ -133,6 +133,32 @@ Status read_sampling(BodyFields& fields, const ServedModel& model, Request& requ
     return Ok{};
 }
 
+Status read_prediction(BodyFields& fields, const ServedModel& model, Request& request) {
+    const Json* prediction = fields.find("prediction");
+    if (!prediction) return Ok{};
+    const auto of = [](const Json& from, const char* name) {
+        return from.is_object() ? from.value(name, Json()) : Json();
+    };
+    const Json content = of(*prediction, "content");
+    std::string text;
+    if (content.is_string()) {
+        text = content.get<std::string>();
+    } else if (content.is_array()) {
+        for (const Json& part : content) {
+            if (!of(part, "text").is_string())
+                return fields.bad("prediction", "content is neither a text nor a list of texts");
+            text += part["text"].get_ref<const std::string&>();
+        }
+    } else {
+        return fields.bad("prediction", "content is neither a text nor a list of texts");
+    }
+    if (of(*prediction, "type") != "content") return fields.bad("prediction", "type is not \"content\"");
+    auto encoded = model.tokenizer.encode(text, {.add_special = false, .parse_special = false});
+    if (!encoded.ok()) return fields.bad("prediction", encoded.error().message());
+    request.expected.assign(encoded->begin(), encoded->end());
+    return Ok{};
+}
+
 Status read_stream(BodyFields& fields, StreamOptions& stream) {
     NIBBLE_CHECK(fields.read("stream", stream.stream));
     const Json* options = fields.find("stream_options");

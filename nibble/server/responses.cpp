@@ -18,13 +18,13 @@ Result<ResponseWish> read_response(BodyFields& fields, const ServedModel& model,
     ResponseWish wish;
     wish.request = model.like;
     Request& request = wish.request;
-    for (const char* name : {"previous_response_id", "conversation", "prompt", "reasoning", "max_tool_calls"})
+    for (const char* name : {"previous_response_id", "conversation", "prompt", "max_tool_calls"})
         if (fields.has(name)) return fields.bad(name, "is not supported");
     if (const Json* list = fields.find("include"); list && !list->empty())
         return fields.bad("include", "is not supported");
+    NIBBLE_TRY(wish.turn, read_responses_turn(fields, model));
     GrammarTokensPtr grammar;
     if (const Json* text = fields.find("text")) {
-        if (!text->is_object()) return fields.bad("text", "is not an object");
         if (text->contains("format") && !(*text)["format"].is_null()) {
             NIBBLE_CHECK(read_response_format(fields, "text", (*text)["format"], model.grammars.get(), grammar));
             wish.echo["text"] = *text;
@@ -32,7 +32,6 @@ Result<ResponseWish> read_response(BodyFields& fields, const ServedModel& model,
     }
     NIBBLE_CHECK(fields.only("background", false));
     NIBBLE_CHECK(fields.only("truncation", "disabled"));
-    NIBBLE_TRY(wish.turn, read_responses_turn(fields, model));
     if (const Status held = hold_answer(wish.turn, model, std::move(grammar), request); !held.ok())
         return fields.bad(wish.turn.asked.tools.is_null() ? "text" : "tools", held.error().message());
     NIBBLE_CHECK(read_sampling(fields, model, request));

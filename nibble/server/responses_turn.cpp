@@ -1,6 +1,8 @@
 // POST /v1/responses: its input in the words of chat completions.
 #include "server/tool_turn.h"
 
+#include <functional>
+
 namespace nibble {
 namespace {
 
@@ -88,6 +90,22 @@ Result<Json> tools_of_list(const Json& given) {
     return tools;
 }
 
+// A word for the chat template out of the object that this API keeps it in. `beside`: what else may stand there.
+Status read_word(BodyFields& fields, const char* field, const char* name, const char* variable, ChatRequest& asked,
+                 const std::function<Status(BodyFields&)>& beside) {
+    const Json* object = fields.find(field);
+    if (!object) return Ok{};
+    if (!object->is_object()) return fields.bad(field, "is not an object");
+    BodyFields inner(*object);
+    const auto read = [&]() -> Status {
+        NIBBLE_CHECK(read_template_word(inner, name, variable, asked));
+        NIBBLE_CHECK(beside(inner));
+        return inner.all_read();
+    };
+    if (const Status done = read(); !done.ok()) return fields.bad(field, done.error().message());
+    return Ok{};
+}
+
 }  // namespace
 
 Result<ChatTurn> read_responses_turn(BodyFields& fields, const ServedModel& model) {
@@ -107,6 +125,12 @@ Result<ChatTurn> read_responses_turn(BodyFields& fields, const ServedModel& mode
     }
     NIBBLE_CHECK(fields.read("parallel_tool_calls", asked.parallel_tool_calls));
     NIBBLE_CHECK(check_tool_format(fields, model, asked));
+    NIBBLE_CHECK(read_word(fields, "reasoning", "effort", "reasoning_effort", asked,
+                           [](BodyFields& more) { return more.only("summary", "auto"); }));
+    NIBBLE_CHECK(read_word(fields, "text", "verbosity", "verbosity", asked, [](BodyFields& more) -> Status {
+        more.ignore({"format"});  // read_response_format()
+        return Ok{};
+    }));
     auto turn = make_chat_turn(model, std::move(asked));
     if (!turn.ok())
         return fields.bad(turn.error().message().starts_with("tools") ? "tools" : "input", turn.error().message());

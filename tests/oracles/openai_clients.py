@@ -150,6 +150,16 @@ def test_responses(client, _):
     assert text == whole.output_text
     assert last.type == "response." + last.response.status
     assert last.response.output_text == text
+    assert client.responses.create(model="tiny", input="hello", max_output_tokens=8, temperature=0, instructions="be brief",
+                                   reasoning={"effort": "low"}, text={"verbosity": "low"}).output_text == text
+
+
+def test_prediction(client, _):
+    plain = one(client, temperature=0)
+    said = plain.choices[0].message.content
+    guessed = one(client, temperature=0, prediction={"type": "content", "content": said}, verbosity="low", reasoning_effort="low")
+    assert guessed.choices[0].message.content == said
+    assert guessed.usage.completion_tokens_details.accepted_prediction_tokens >= 0
 
 
 def expect(error, call):

@@ -88,6 +88,31 @@ TEST_P(Speculation, SomeAreRightAndTheAnswerIsTheSame) {
     EXPECT_EQ(s.used_pages, 0);
 }
 
+// What a request expects is looked up, by every engine that can: the answer is the same, and takes fewer steps.
+TEST_P(Speculation, WhatIsExpectedIsGuessedFirst) {
+    const auto model = load(0.1f), without = load(0.1f, false);
+    Request r = request(40, 60);
+    const Heard alone = run_alone(*without, r);
+    for (const bool right : {true, false}) {
+        r.expected = right ? alone.choices[0].ids : std::vector<int32_t>{4, 4, 4, 5};
+        for (const int64_t drafts : {0, 4}) {
+            for (const DraftSource drafter : {DraftSource::lookup, DraftSource::prediction}) {
+                EngineOptions o = options(drafts);
+                o.drafter = drafter;
+                const auto engine = make_engine(*model, o);
+                const Heard heard = run_all(*engine, {r})[0];
+                EXPECT_EQ(heard.choices, alone.choices);
+                if (!right) continue;
+                const bool recurrent = GetParam() && drafts == 0;  // has no copies of states to go back to
+                EXPECT_EQ(heard.report.accepted_tokens > 40, !recurrent) << drafts;
+                EXPECT_EQ(engine->stats().steps < 25, !recurrent) << drafts;
+            }
+        }
+    }
+    r.drafts = 0;
+    EXPECT_EQ(run_all(*make_engine(*model, options(4)), {r})[0].report.draft_tokens, 0);
+}
+
 // Pages of the prefix cache hold the layers' past, too.
 TEST_P(Speculation, GoesOnBehindACachedPrefix) {
     const auto model = load(0.0f);

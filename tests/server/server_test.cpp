@@ -161,6 +161,66 @@ TEST(Server, ChatIsTheTemplateAndTheEngine) {
     EXPECT_TRUE(events.back().contains("timings"));
 }
 
+TEST(Server, APredictionSavesStepsAndChangesNothing) {
+    const TestServer s;
+    Json body{
+        {"messages", Json::array({{{"role", "user"}, {"content", "hi"}}})}, {"max_tokens", 40}, {"temperature", 0}};
+    const Json without = s.ask("/v1/chat/completions", body);
+    EXPECT_FALSE(without["usage"].contains("completion_tokens_details"));
+    const std::string said = without["choices"][0]["message"]["content"];
+    for (const Json& content :
+         {Json(said), Json::array({{{"type", "text"}, {"text", said}}}), Json("something else")}) {
+        body["prediction"] = {{"type", "content"}, {"content", content}};
+        const Json answer = s.ask("/v1/chat/completions", body);
+        EXPECT_EQ(answer["choices"], without["choices"]);
+        const Json& details = answer["usage"]["completion_tokens_details"];
+        EXPECT_EQ(details["accepted_prediction_tokens"], answer["timings"].value("draft_n_accepted", 0));
+        EXPECT_EQ(details["rejected_prediction_tokens"],
+                  answer["timings"].value("draft_n", 0) - answer["timings"].value("draft_n_accepted", 0));
+        Json streamed = body;
+        streamed["stream"] = true;
+        streamed["stream_options"] = {{"include_usage", true}};
+        EXPECT_EQ(s.stream("/v1/chat/completions", streamed).back()["usage"], answer["usage"]);
+    }
+    for (const Json& wrong : {Json("text"), Json{{"type", "content"}}, Json{{"content", "x"}},
+                              Json{{"type", "content"}, {"content", Json::array({"x"})}}}) {
+        body["prediction"] = wrong;
+        EXPECT_EQ(s.ask("/v1/chat/completions", body, 400)["error"]["param"], "prediction") << wrong;
+    }
+}
+
+TEST(Server, TemplatesHearOfEffortAndVerbosity) {
+    ServerSetup setup;
+    setup.chat_template =
+        "{{ reasoning_effort | default('-') }}, {{ verbosity | default('-') }}: {{ messages[0]['content'] }}";
+    const TestServer s(std::move(setup));
+    const Json messages = Json::array({{{"role", "user"}, {"content", "hi"}}});
+    const auto tokens = [&](const std::string& text) { return std::ssize(s.chat.encode(text, false)); };
+    const auto chat = [&](const Json& more) {
+        Json body{{"messages", messages}, {"max_tokens", 1}};
+        body.update(more);
+        return s.ask("/v1/chat/completions", body)["usage"]["prompt_tokens"].get<int64_t>();
+    };
+    EXPECT_EQ(chat(Json::object()), tokens("-, -: hi"));
+    EXPECT_EQ(chat({{"reasoning_effort", "high"}, {"verbosity", "medium"}}), tokens("high, medium: hi"));
+    const auto response = [&](const Json& more) {
+        Json body{{"input", "hi"}, {"max_output_tokens", 1}};
+        body.update(more);
+        return s.ask("/v1/responses", body)["usage"]["input_tokens"].get<int64_t>();
+    };
+    EXPECT_EQ(response(Json::object()), tokens("-, -: hi"));
+    EXPECT_EQ(response({{"reasoning", {{"effort", "high"}, {"summary", "auto"}}}, {"text", {{"verbosity", "low"}}}}),
+              tokens("high, low: hi"));
+    const auto wrong = [&](const char* route, const Json& body, const char* param) {
+        EXPECT_EQ(s.ask(route, body, 400)["error"]["param"], param) << body;
+    };
+    wrong("/v1/chat/completions", {{"messages", messages}, {"verbosity", 1}}, "verbosity");
+    wrong("/v1/responses", {{"input", "hi"}, {"reasoning", {{"summary", "detailed"}}}}, "reasoning");
+    wrong("/v1/responses", {{"input", "hi"}, {"reasoning", "high"}}, "reasoning");
+    wrong("/v1/responses", {{"input", "hi"}, {"text", {{"verbosity", 2}}}}, "text");
+    wrong("/v1/responses", {{"input", "hi"}, {"text", {{"colour", "red"}}}}, "text");
+}
+
 TEST(Server, ParametersOfSamplingReachTheEngine) {
     const TestServer s;
     const Json base{{"prompt", "abc"}, {"max_tokens", 6}, {"temperature", 0}, {"return_token_ids", true}};
