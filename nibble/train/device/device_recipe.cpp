@@ -23,9 +23,9 @@ std::string both(const CastRule& a, const CastRule& b) {
 
 Status check_device_precision(const TrainPrecision& p) {
     if (p.recipe == TrainRecipe::fp32) return fail("--device cuda has no products of fp32; use bf16, or --device cpu");
-    // The way back takes the numbers of the forward product; a GPU has them where squares serve both.
-    if (p.weights_only && (!p.square || p.late_forward))
-        return fail("--device cuda: weights_only with square: false or late_forward is not built; use --device cpu");
+    // The way back takes the numbers of the forward product, which a late one would not have.
+    if (p.weights_only && p.late_forward)
+        return fail("--device cuda: weights_only with late_forward is not built; use --device cpu");
     return Ok{};
 }
 

@@ -45,7 +45,7 @@ int64_t TrainProduct::back_rows() const {
 
 bool TrainProduct::one_copy() const {
     const UnitRules& r = rules();
-    return !draws() && lies_square(r.w_back) && is_same(r.w, r.w_back);
+    return !draws() && (lies_square(r.w_back) || weights_only(r)) && is_same(r.w, r.w_back);
 }
 
 Status TrainProduct::check() const {
