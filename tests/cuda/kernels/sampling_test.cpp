@@ -42,22 +42,21 @@ public:
     Checker(const Kit& kit, const ElementwiseKernels& ref) : Kit(kit), ref_(ref) {}
 
     // Logits of this spread; `ties`: every value occurs many times; share: of the tokens that masks allow, one in so
-    // many, in rows that were deferred; 0: no masks.
-    Result<Check> choices(int64_t width, float sigma, bool ties, int64_t share);
-    Result<Check> refusals();
+    // many, in rows that were deferred; 0: no masks. draws: rows; few and many of them run differently.
+    Result<Check> choices(int64_t draws, int64_t width, float sigma, bool ties, int64_t share);
+    Result<Check> refusals(int64_t rows);
 
 private:
     const ElementwiseKernels& ref_;
 };
 
-Result<Check> Checker::choices(int64_t width, float sigma, bool ties, int64_t share) {
-    Check check{fmt::format("sample {} logits, spread {}{}{}", width, sigma, ties ? ", ties" : "",
+Result<Check> Checker::choices(int64_t draws, int64_t width, float sigma, bool ties, int64_t share) {
+    Check check{fmt::format("sample {} rows of {} logits, spread {}{}{}", draws, width, sigma, ties ? ", ties" : "",
                             share > 0 ? fmt::format(", one of {} allowed", share) : "")};
     const DeviceArena::Mark mark = arena.mark();
-    constexpr int64_t draws = 12;
     int64_t left_open = 0;
     for (const Case& c : cases()) {
-        std::vector<std::vector<SeenToken>> seen(draws);
+        std::vector<std::vector<SeenToken>> seen(static_cast<size_t>(draws));
         std::vector<TokenRequest> requests;
         std::vector<float> logits = normal(draws * width, sigma);
         if (ties)
@@ -161,24 +160,24 @@ Result<Check> Checker::choices(int64_t width, float sigma, bool ties, int64_t sh
     return check;
 }
 
-Result<Check> Checker::refusals() {
-    Check check{"sample: NaN, infinities, logits all equal"};
+Result<Check> Checker::refusals(int64_t count) {
+    Check check{fmt::format("sample {} rows: NaN, infinities, logits all equal", count)};
     const DeviceArena::Mark mark = arena.mark();
     constexpr int64_t width = 128256;
-    std::vector<float> logits = normal(5 * width, 1.0f);
+    std::vector<float> logits = normal(count * width, 1.0f);
     logits[static_cast<size_t>(width - 1)] = NAN;
     logits[static_cast<size_t>(width)] = INFINITY;
     logits[static_cast<size_t>(2 * width + 77777)] = -INFINITY;
     std::fill_n(logits.begin() + 3 * width, 2 * width, 1.5f);
-    std::vector<cuda::SampleRow> rows(5);
+    std::vector<cuda::SampleRow> rows(static_cast<size_t>(count));
     for (cuda::SampleRow& r : rows) r.lowest = -INFINITY;
     rows[3].temperature = rows[4].temperature = 1;
     rows[3].top_p = 0.5f;  // one bin of 128256
     rows[4].seed = 4;
     NIBBLE_TRY(float* device_logits, upload(logits));
     NIBBLE_TRY(const cuda::SampleRow* device_rows, upload(rows));
-    NIBBLE_TRY(std::byte * out, poisoned(5 * int64_t{sizeof(ChosenToken)}));
-    NIBBLE_CHECK(cuda::sample({.rows = 5,
+    NIBBLE_TRY(std::byte * out, poisoned(count * int64_t{sizeof(ChosenToken)}));
+    NIBBLE_CHECK(cuda::sample({.rows = count,
                                .width = width,
                                .logits = device_logits,
                                .requests = device_rows,
@@ -222,12 +221,16 @@ Result<std::vector<Check>> check_sampling(const Kit& kit) {
                                              {17, 4.0f, false},
                                              {50257, 2.0f, true}}) {
         for (const int64_t share : {0, 3, 5000}) {
-            NIBBLE_TRY(Check c, checker.choices(width, sigma, ties, share));
-            checks.push_back(std::move(c));
+            for (const int64_t draws : {4, 20}) {
+                NIBBLE_TRY(Check c, checker.choices(draws, width, sigma, ties, share));
+                checks.push_back(std::move(c));
+            }
         }
     }
-    NIBBLE_TRY(Check c, checker.refusals());
-    checks.push_back(std::move(c));
+    for (const int64_t rows : {5, 17}) {
+        NIBBLE_TRY(Check c, checker.refusals(rows));
+        checks.push_back(std::move(c));
+    }
     return checks;
 }
 

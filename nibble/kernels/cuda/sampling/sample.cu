@@ -1,6 +1,7 @@
-// Sampling: a cluster of eight thread blocks per row; see kernels/sampling_cuda.h. Block 0 of a cluster decides, the
-// others count and collect for it. Logits are read past the first-level caches: penalties change them under way. Masked
-// tokens are passed over wherever a token could be chosen, and nowhere else: the log-probability is of all tokens.
+// Sampling: a thread block per row, or of few rows a cluster of eight; see kernels/sampling_cuda.h. Block 0 of a
+// cluster decides, the others count and collect for it. Logits are read past the first-level caches: penalties change
+// them under way. Masked tokens are passed over wherever a token could be chosen, and nowhere else: the log-probability
+// is of all tokens.
 #include "kernels/cuda/common/elementwise.cuh"
 #include "kernels/cuda/sampling/sampling_launch.h"
 
@@ -14,7 +15,10 @@ namespace {
 namespace cg = cooperative_groups;
 using u64 = unsigned long long;
 
-constexpr int blocks = 8, threads = 1024, warps = threads / 32;
+constexpr int threads = 1024, warps = threads / 32;
+// A multiprocessor holds one block, so that 16 clusters run at once. More rows are faster by a block each: 512 rows of
+// 49,152 logits took 0.96 ms by clusters.
+constexpr int cluster_blocks = 8, most_clusters = 16;
 constexpr int bins = 1024;  // of 1/32: beyond 32 below the largest, weights are 0
 constexpr int run = 4096;   // of log_softmax
 constexpr int runs_at_once = 4, most_runs = (1 << 19) / run;
@@ -74,8 +78,8 @@ __device__ int first_hit(bool hit, int index, Shared& s) {
     return s.found;
 }
 
-// Masked: rows may have masks.
-template <bool Masked>
+// blocks: of a cluster. Masked: rows may have masks.
+template <int blocks, bool Masked>
 struct Row {
     const SampleArgs& args;
     Shared& s;
@@ -103,7 +107,18 @@ struct Row {
                 if (const int64_t i = first + k * step; i < args.width) f(i, logits[k]);
         }
     }
-    __device__ Shared& of(int block) const { return *cluster.map_shared_rank(&s, block); }
+    __device__ Shared& of(int block) const {
+        if constexpr (blocks == 1)
+            return s;
+        else
+            return *cluster.map_shared_rank(&s, block);
+    }
+    __device__ void sync() const {
+        if constexpr (blocks == 1)
+            __syncthreads();
+        else
+            cluster.sync();
+    }
 
     // The largest key of all threads of the cluster. `slot`: another one each time.
     __device__ u64 largest_key(u64 best, int slot) const {
@@ -118,7 +133,7 @@ struct Row {
             for (int w = 1; w < warps; ++w) best = s.of_warp[w] > best ? s.of_warp[w] : best;
             s.best[slot] = best;
         }
-        cluster.sync();
+        sync();
         best = 0;
         for (int b = 0; b < blocks; ++b) best = of(b).best[slot] > best ? of(b).best[slot] : best;
         return best;
@@ -152,7 +167,7 @@ struct Row {
             }
             __syncthreads();
         }
-        cluster.sync();
+        sync();
         if (rank == 0 && thread < 32) {
             double total = 0.0;
             for (int base = 0; base < runs; base += 32) {
@@ -172,14 +187,14 @@ struct Row {
             slot.saved = logit;
             x[token.id] = penalized(logit, p.repetition, p.presence, p.frequency, token.answer);
         }
-        cluster.sync();
+        sync();
     }
     __device__ void restore() const {
-        cluster.sync();
+        sync();
         for (int e = rank * threads + thread; e < p.seen; e += blocks * threads)
             if (const SeenSlot slot = args.seen[p.first_seen + e]; slot.token.id >= 0 && slot.token.id < args.width)
                 x[slot.token.id] = slot.saved;
-        cluster.sync();
+        sync();
     }
 
     // Where nothing is sorted: through the tokens by id. The token, in block 0.
@@ -190,13 +205,22 @@ struct Row {
             return v < lowest ? 0 : weight_of(v, largest);
         };
         const int runs = static_cast<int>((args.width + run - 1) / run);
+        static_assert(most_runs <= threads && run == 4 * threads);
+        if (thread < runs && thread % blocks == rank) s.run_weights[thread] = 0;  // the others come from other blocks
+        __syncthreads();
         for (int r = rank; r < runs; r += blocks) {
-            u64 sum = 0;
-            for (int k = thread; k < run; k += threads) sum += weight(int64_t{r} * run + k);
-            const u64 through = block_scan(sum, s, true);
-            if (thread == threads - 1) of(0).run_weights[r] = through;
+            u64 own[run / threads], sum = 0;
+#pragma unroll
+            for (int k = 0; k < run / threads; ++k) own[k] = weight(int64_t{r} * run + thread + k * threads);
+#pragma unroll
+            for (const u64 w : own) sum += w;
+#pragma unroll
+            for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
+            if (thread % 32 == 0 && sum > 0) atomicAdd(&s.run_weights[r], sum);  // exact in any order
         }
-        cluster.sync();
+        __syncthreads();
+        if (rank != 0 && thread < runs && thread % blocks == rank) of(0).run_weights[thread] = s.run_weights[thread];
+        sync();
         if (rank != 0) return -1;
         const u64 mine = thread < runs ? s.run_weights[thread] : 0, through = block_scan(mine, s, true);
         if (thread == threads - 1) s.mass = through;
@@ -233,7 +257,7 @@ struct Row {
             atomicAdd(&s.counts[bin], 1u);
             atomicAdd(&s.weights[bin], weight_of(v, largest));
         });
-        cluster.sync();
+        sync();
         if (rank != 0) return;
         u64 tokens = 0, weight = 0;
         for (int b = 0; b < blocks; ++b) tokens += of(b).counts[thread], weight += of(b).weights[thread];
@@ -252,7 +276,7 @@ struct Row {
             // ~key_of: the smaller, the likelier; ~index becomes the index.
             if (place < most_candidates) to.list.keys[place] = ~key_of(v, static_cast<uint32_t>(i));
         });
-        cluster.sync();
+        sync();
         if (rank != 0 || s.candidates > most_candidates) return;
         int size = 1;
         while (size < s.candidates) size *= 2;
@@ -320,12 +344,12 @@ struct Row {
                 failed = failed || bin == INT_MAX;
                 if (thread == 0) s.want[stage] = failed ? -1 : bin;
             }
-            cluster.sync();
+            sync();
             const int bin = of(0).want[stage];
             if (bin < 0) continue;
             if (bin != loaded) {
                 if (rank == 0 && thread == 0) s.candidates = 0;
-                cluster.sync();
+                sync();
                 collect(bin, largest, lowest);
                 loaded = bin;
             }
@@ -354,7 +378,7 @@ struct Row {
     }
 };
 
-template <bool Masked>
+template <int blocks, bool Masked>
 __global__ void __cluster_dims__(blocks, 1, 1) __launch_bounds__(threads)
     sample_kernel(const __grid_constant__ SampleArgs args) {
     extern __shared__ __align__(16) uint8_t memory[];
@@ -362,14 +386,15 @@ __global__ void __cluster_dims__(blocks, 1, 1) __launch_bounds__(threads)
     const SampleRow& request = args.requests[blockIdx.x / blocks];
     const int64_t at = Masked ? args.places[blockIdx.x / blocks] : blockIdx.x / blocks;
     const cg::cluster_group cluster = cg::this_cluster();
-    const Row<Masked> row{args,
-                          *reinterpret_cast<Shared*>(memory),
-                          cluster,
-                          request,
-                          args.logits + at * args.width,
-                          Masked && request.mask >= 0 ? args.masks + request.mask * mask_pitch(args.width) : nullptr,
-                          static_cast<int>(cluster.block_rank()),
-                          static_cast<int>(threadIdx.x)};
+    const Row<blocks, Masked> row{
+        args,
+        *reinterpret_cast<Shared*>(memory),
+        cluster,
+        request,
+        args.logits + at * args.width,
+        Masked && request.mask >= 0 ? args.masks + request.mask * mask_pitch(args.width) : nullptr,
+        static_cast<int>(cluster.block_rank()),
+        static_cast<int>(threadIdx.x)};
     if (blockIdx.x == 0)
         for (int64_t i = threadIdx.x; i < args.word_count; i += threads) args.words_out[i] = args.words[i];
     if (!Masked && row.p.mask == deferred_row) {
@@ -386,7 +411,7 @@ __global__ void __cluster_dims__(blocks, 1, 1) __launch_bounds__(threads)
     const bool decides = row.rank == 0 && row.thread == 0;
     if (best == ~u64{0}) {
         if (decides) args.out[at] = {-2, 0.0f};
-        cluster.sync();  // nobody leaves while its best is read
+        row.sync();  // nobody leaves while its best is read
         return;
     }
     const float largest = value_of(static_cast<uint32_t>(best >> 32));
@@ -411,7 +436,7 @@ __global__ void __cluster_dims__(blocks, 1, 1) __launch_bounds__(threads)
     if (row.p.seen > 0) row.restore();
     __syncthreads();  // log_total
     if (decides) args.out[at] = {id, id < 0 ? 0.0f : (__ldcg(row.x + id) - largest) - row.s.log_total};
-    cluster.sync();
+    row.sync();
 }
 
 // `from` may be the host's memory: it is read once.
@@ -433,12 +458,17 @@ cudaError_t launch_carry(const CarriedToken* list, int64_t count, const ChosenTo
     return cudaGetLastError();
 }
 
-cudaError_t launch_sample(const SampleArgs& args, cudaStream_t stream) {
+template <int blocks>
+cudaError_t launch_rows(const SampleArgs& args, cudaStream_t stream) {
     constexpr int bytes = sizeof(Shared);
-    const auto kernel = args.places ? sample_kernel<true> : sample_kernel<false>;
+    const auto kernel = args.places ? sample_kernel<blocks, true> : sample_kernel<blocks, false>;
     if (const cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes))
         return code;
     return launch_kernel(kernel, dim3(static_cast<unsigned>(args.rows * blocks)), threads, bytes, args, stream);
+}
+
+cudaError_t launch_sample(const SampleArgs& args, cudaStream_t stream) {
+    return args.rows > most_clusters ? launch_rows<1>(args, stream) : launch_rows<cluster_blocks>(args, stream);
 }
 
 }  // namespace nibble::cuda
