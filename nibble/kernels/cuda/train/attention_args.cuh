@@ -7,8 +7,7 @@ namespace nibble::cuda {
 
 struct AttentionBackArgs {
     AttentionBackward a;
-    float* sums;    // [q_heads, tokens]: the logarithm to base 2 of a row's sum
-    float* deltas;  // likewise: sum(dO * O)
+    float* deltas;  // [q_heads, tokens]: sum(dO * O)
     float factor;   // scale * log2(e)
 };
 

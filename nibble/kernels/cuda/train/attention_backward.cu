@@ -1,8 +1,8 @@
 // The way back through causal attention, on mma.sync.m16n8k16: heads of 96, 192 and 256 dimensions, and GPUs other than
 // Hopper, where attention_backward_wide.cu has no kernels. Blocks of 64 rows by 64 rows, four warps of 16 rows each.
 //
-//   dq    a thread block per 64 queries and head: first their sums (the logarithm to base 2 of sum 2^s) and
-//         sum(dO * O), then over the keys again: P = 2^(s - sum), dS = P * (dO V^T - sum(dO * O)), dQ += dS K
+//   dq    a thread block per 64 queries and head: sum(dO * O), then over the keys: P = 2^(s - sum), the sum being the
+//         forward's logarithm to base 2, dS = P * (dO V^T - sum(dO * O)), dQ += dS K
 //   dkv   a thread block per 64 keys and KV head, over its heads and their queries: dV += P^T dO, dK += dS^T Q
 //
 // Heads of more than 128 dimensions make dV and dK in two launches, since the registers hold one of them.
@@ -156,44 +156,11 @@ __global__ void __launch_bounds__(threads) dq_kernel(const __grid_constant__ Att
         const int key = key0 + 8 * t + 2 * c + i % 2;
         return key <= query[i / 2] && key >= lowest[i / 2];
     };
-    float largest[2] = {-INFINITY, -INFINITY}, total[2] = {0.0f, 0.0f};
-    for (int key0 = begin; key0 < end; key0 += block) {
-        __syncthreads();
-        Tile<Dim>::load(k_tile, a.k + 2 * kv_head * Dim, key0, a.tokens, kv_stride);
-        wait_for_copies();
-        float s[8][4];
-        scores<Dim>(s, q_tile, 16 * warp, k_tile);
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            float most = largest[half];
-#pragma unroll
-            for (int t = 0; t < 8; ++t)
-#pragma unroll
-                for (int i = 2 * half; i < 2 * half + 2; ++i) {
-                    s[t][i] = visible(key0, t, i) ? s[t][i] * args.factor : -INFINITY;
-                    most = fmaxf(most, s[t][i]);
-                }
-            most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, 1));
-            most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, 2));
-            // Every lane goes on to the exchange, with or without a visible key.
-            const float from = most == -INFINITY ? 0.0f : most;
-            float sum = 0.0f;
-#pragma unroll
-            for (int t = 0; t < 8; ++t) sum += exp2f(s[t][2 * half] - from) + exp2f(s[t][2 * half + 1] - from);
-            sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
-            sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
-            total[half] = fmaf(total[half], exp2f(largest[half] - from), sum);
-            largest[half] = most;
-        }
-    }
     float sums[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        sums[half] = largest[half] + log2f(total[half]);
-        if (c == 0 && query[half] < rows) {
-            args.sums[int64_t{head} * a.tokens + query[half]] = sums[half];
-            args.deltas[int64_t{head} * a.tokens + query[half]] = delta[half];
-        }
+        sums[half] = query[half] < rows ? a.log_sums[int64_t{query[half]} * a.q_heads + head] : INFINITY;
+        if (c == 0 && query[half] < rows) args.deltas[int64_t{head} * a.tokens + query[half]] = delta[half];
     }
     float dq[Dim / 8][4] = {};
     for (int key0 = begin; key0 < end; key0 += block) {
@@ -246,7 +213,7 @@ __global__ void __launch_bounds__(threads) dkv_kernel(const __grid_constant__ At
             if (threadIdx.x < block) {
                 const int query = query0 + static_cast<int>(threadIdx.x);
                 const bool present = query < rows;
-                sum_of[threadIdx.x] = present ? args.sums[int64_t{head} * a.tokens + query] : 0.0f;
+                sum_of[threadIdx.x] = present ? a.log_sums[int64_t{query} * a.q_heads + head] : 0.0f;
                 delta_of[threadIdx.x] = present ? args.deltas[int64_t{head} * a.tokens + query] : 0.0f;
                 lowest_of[threadIdx.x] = present ? lowest_key(a, query) : INT_MAX;
             }
@@ -310,8 +277,7 @@ cudaError_t prepare_attention_backward() {
 }
 
 cudaError_t launch_attention_backward(const AttentionBackward& a, bool wide, cudaStream_t stream) {
-    auto* sums = reinterpret_cast<float*>(a.workspace);
-    const AttentionBackArgs args{a, sums, sums + a.tokens * a.q_heads, a.scale * log2_e};
+    const AttentionBackArgs args{a, reinterpret_cast<float*>(a.workspace), a.scale * log2_e};
     if (wide && (a.dim == 64 || a.dim == 128)) return launch_attention_backward_wide(args, stream);
     if (a.dim == 64) return run_dim<64>(args, stream);
     if (a.dim == 96) return run_dim<96>(args, stream);

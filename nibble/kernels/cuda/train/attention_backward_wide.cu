@@ -1,7 +1,7 @@
 // The way back through causal attention on Hopper: attention_backward.cu's two kernels on wgmma, for heads of 64 and
 // 128 dimensions. Two warpgroups a thread block, 64 rows each; tiles of the other side come by cp.async, two at a time.
 //
-//   dq    128 queries of a head, over their keys twice: sums of rows, then dQ
+//   dq    128 queries of a head, over their keys; the sums of rows are the forward's
 //   dkv   128 keys of a KV head, over its heads and their queries; scores are computed transposed, so that P and dS are
 //         in registers what the next product reads
 //
@@ -43,15 +43,15 @@ __global__ void __launch_bounds__(threads, Dim == 64 ? 2 : 1)
     const int first_query = query0 + 64 * group, last_query = min(first_query + 63, rows - 1);
     const int begin = lowest_key(a, query0) / other * other;
     const int blocks = (min(query0 + own, rows) - begin + other - 1) / other;
-    const auto ask = [&](int turn, bool values) {
+    const auto ask = [&](int turn) {
         const int key0 = begin + turn * other;
         Other::template load<threads>(k_tile(turn), k_rows, key0, a.tokens, kv_stride);
-        if (values) Other::template load<threads>(v_tile(turn), v_rows, key0, a.tokens, kv_stride);
+        Other::template load<threads>(v_tile(turn), v_rows, key0, a.tokens, kv_stride);
         tiles_asked_for();
     };
     Own::template load<threads>(q_tile, a.q + 2 * head * Dim, query0, a.tokens, q_stride);
     Own::template load<threads>(do_tile, a.d_o + 2 * head * Dim, query0, a.tokens, q_stride);
-    ask(0, false);
+    ask(0);
     int query[2], lowest[2];
     float delta[2];
 #pragma unroll
@@ -83,62 +83,16 @@ __global__ void __launch_bounds__(threads, Dim == 64 ? 2 : 1)
         const int key = key0 + i / 4 * 8 + 2 * c + i % 2, half = i / 2 % 2;
         return key <= query[half] && key >= lowest[half];
     };
-    float largest[2] = {-INFINITY, -INFINITY}, total[2] = {0.0f, 0.0f};
-    for (int turn = 0; turn < blocks; ++turn) {
-        if (turn + 1 < blocks)
-            ask(turn + 1, false);
-        else
-            tiles_asked_for();
-        wait_for_tiles<1>();
-        float s[32];
-        wgmma_fence();
-        queue_scores<Dim, own>(s, q_tile + group * 64 * 128, k_tile(turn));
-        wgmma_commit();
-        wgmma_wait<0>();
-        pin(s);
-        __syncthreads();  // the tile may be written again
-        const int key0 = begin + turn * other;
-        const bool whole = key0 >= all_see_from && key0 + other - 1 <= first_query;
-        float most[2] = {largest[0], largest[1]};
-#pragma unroll
-        for (float& v : s) v *= args.factor;
-        if (!whole) {
-#pragma unroll
-            for (int i = 0; i < 32; ++i)
-                if (!visible(key0, i)) s[i] = -INFINITY;
-        }
-#pragma unroll
-        for (int i = 0; i < 32; ++i) most[i / 2 % 2] = fmaxf(most[i / 2 % 2], s[i]);
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            most[half] = fmaxf(most[half], __shfl_xor_sync(0xFFFFFFFFu, most[half], 1));
-            most[half] = fmaxf(most[half], __shfl_xor_sync(0xFFFFFFFFu, most[half], 2));
-            // Every lane goes on, with or without a visible key.
-            const float from = most[half] == -INFINITY ? 0.0f : most[half];
-            float sum = 0.0f;
-#pragma unroll
-            for (int t = 0; t < 8; ++t)
-                sum += power_of_2(s[4 * t + 2 * half] - from) + power_of_2(s[4 * t + 2 * half + 1] - from);
-            total[half] = fmaf(total[half], power_of_2(largest[half] - from), sum);
-            largest[half] = most[half];
-        }
-    }
     float sums[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        total[half] += __shfl_xor_sync(0xFFFFFFFFu, total[half], 1);
-        total[half] += __shfl_xor_sync(0xFFFFFFFFu, total[half], 2);
-        sums[half] = query[half] < rows ? largest[half] + log2f(total[half]) : INFINITY;
-        if (c == 0 && query[half] < rows) {
-            args.sums[int64_t{head} * a.tokens + query[half]] = sums[half];
-            args.deltas[int64_t{head} * a.tokens + query[half]] = delta[half];
-        }
+        sums[half] = query[half] < rows ? a.log_sums[int64_t{query[half]} * a.q_heads + head] : INFINITY;
+        if (c == 0 && query[half] < rows) args.deltas[int64_t{head} * a.tokens + query[half]] = delta[half];
     }
     float dq[Dim / 2];
-    ask(0, true);
     for (int turn = 0; turn < blocks; ++turn) {
         if (turn + 1 < blocks)
-            ask(turn + 1, true);
+            ask(turn + 1);
         else
             tiles_asked_for();
         wait_for_tiles<1>();
@@ -210,9 +164,12 @@ __global__ void __launch_bounds__(threads, 1) dkv_wide_kernel(const __grid_const
         Other::template load<threads>(do_tile(turn), a.d_o + 2 * head * Dim, query0, a.tokens, q_stride);
         const int which = static_cast<int>(threadIdx.x) / other, at = static_cast<int>(threadIdx.x) % other;
         const bool present = query0 + at < rows;
-        const int64_t query = present ? query0 + at : query0, of_head = int64_t{head} * a.tokens + query;
-        if (which == 0) copy4_or_zero(shared_address(&sum_of[turn & 1][at]), args.sums + of_head, present);
-        if (which == 1) copy4_or_zero(shared_address(&delta_of[turn & 1][at]), args.deltas + of_head, present);
+        const int64_t query = present ? query0 + at : query0;
+        if (which == 0)
+            copy4_or_zero(shared_address(&sum_of[turn & 1][at]), a.log_sums + query * a.q_heads + head, present);
+        if (which == 1)
+            copy4_or_zero(shared_address(&delta_of[turn & 1][at]), args.deltas + int64_t{head} * a.tokens + query,
+                          present);
         if (which == 2) copy4_or_zero(shared_address(&first_of[turn & 1][at]), a.first + query, present);
         tiles_asked_for();
     };
