@@ -1,3 +1,4 @@
+#include "base/checked.h"
 #include "kernels/cuda/train/train_launch.h"
 #include "kernels/train_cuda.h"
 #include "tensor/cuda/call.h"
@@ -90,8 +91,10 @@ Status rope_backward(const RopeRows& r, std::byte* d_qkv, float* dq_norm, float*
 
 bool has_attention_backward(int dim) { return dim == 64 || dim == 96 || dim == 128 || dim == 192 || dim == 256; }
 
-// Of every row and head: sum(dO * O).
-int64_t attention_backward_workspace(int64_t tokens, int q_heads) { return 4 * tokens * q_heads; }
+// AttentionBackArgs' terms of queries.
+int64_t attention_backward_workspace(int64_t tokens, int q_heads) {
+    return 4 * round_up<int64_t>(tokens, 64) * (2 * q_heads + 1);
+}
 
 Status attention_backward(const AttentionBackward& a, const Stream& stream) {
     if (!has_attention_backward(a.dim))
