@@ -9,11 +9,6 @@
 namespace nibble::bench {
 namespace {
 
-constexpr double bound = 1e-2;  // P and dS are rounded to BF16 before they multiply, gradients after
-
-// Places in the noise; that of queries is 0.
-constexpr int64_t keys_from = 1234567, values_from = 2345678, outputs_from = 3456789, slopes_from = 456789;
-
 class AttentionBackward {
 public:
     AttentionBackward(Kit& kit, const AttentionBackwardShape& shape, const Noise<uint16_t>& noise)
@@ -30,6 +25,10 @@ public:
     }
 
 private:
+    static constexpr double bound = 1e-2;  // P and dS are rounded to BF16 before they multiply, gradients after
+    // Places in the noise; that of queries is 0.
+    static constexpr int64_t keys_from = 1234567, values_from = 2345678, outputs_from = 3456789, slopes_from = 456789;
+
     int64_t tokens() const { return int64_t{s_.documents} * s_.tokens; }
     int64_t q_cols() const { return int64_t{s_.q_heads} * s_.head_dim; }
     int64_t kv_cols() const { return int64_t{s_.kv_heads} * s_.head_dim; }
