@@ -51,12 +51,10 @@ struct WideTile {
     }
 };
 
-// A warpgroup's 64 rows as the left operand of products, in shared memory or, where registers suffice, in those: a
-// product of 64 columns with both operands in shared memory reads as much of it a cycle as there is.
-template <int Dim, bool Held>
-struct WideRows;
+// A warpgroup's 64 rows as the left operand of products, in shared memory. (In registers, where these suffice, they
+// were no faster: 234 instead of 170 registers.)
 template <int Dim>
-struct WideRows<Dim, false> {
+struct WideRows {
     uint32_t tile;
     __device__ explicit WideRows(uint32_t at) : tile(at) {}
 
@@ -68,29 +66,6 @@ struct WideRows<Dim, false> {
             const uint32_t at = step / 4 * (WideTile<Dim>::panel / 16) + step % 4 * 2;
             WgmmaShared<64>::run(d, left + at, right + at, step > 0);
         }
-        wgmma_commit();
-    }
-};
-template <int Dim>
-struct WideRows<Dim, true> {
-    uint32_t a[Dim / 4];
-    __device__ explicit WideRows(uint32_t at) {
-        const int lane = static_cast<int>(threadIdx.x) % 32,
-                  row = static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane % 16;
-#pragma unroll
-        for (int step = 0; step < Dim / 16; ++step) {
-            uint32_t four[4];
-            const int chunk = 2 * (step % 4) + lane / 16;
-            load_matrices(four, at + step / 4 * WideTile<Dim>::panel + row * 128 + ((chunk ^ (row & 7)) << 4));
-#pragma unroll
-            for (int i = 0; i < 4; ++i) a[4 * step + i] = four[i];
-        }
-    }
-    __device__ __forceinline__ void queue(float (&d)[32], uint32_t b) const {
-        const uint32_t right = swizzled_operand(b);
-#pragma unroll
-        for (int step = 0; step < Dim / 16; ++step)
-            Wgmma<64>::run(d, a + 4 * step, right + step / 4 * (WideTile<Dim>::panel / 16) + step % 4 * 2, step > 0);
         wgmma_commit();
     }
 };

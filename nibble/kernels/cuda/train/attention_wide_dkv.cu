@@ -14,8 +14,7 @@ template <int Dim>
 struct Dkv {
     using Tile = WideTile<Dim>;
     static constexpr int workers = Dim == 64 ? 1 : 2, blocks = Dim == 64 ? 2 : 1;  // of a multiprocessor
-    static constexpr bool held = Dim == 64;
-    static constexpr int stages = 3, own_rows = 64 * workers, threads = 128 * workers;
+    static constexpr int stages = Dim == 64 ? 3 : 4, own_rows = 64 * workers, threads = 128 * workers;
     // Of the ring: Q, dO; of their queries sums, deltas and the lowest keys.
     static constexpr int ring_at = 2 * workers * Tile::bytes, slot_bytes = 2 * Tile::bytes;
     static constexpr int terms_at = ring_at + stages * slot_bytes, term_bytes = 4 * 64, terms_bytes = 3 * term_bytes;
@@ -82,7 +81,7 @@ __global__ void __launch_bounds__(Dkv<Dim>::threads, Dkv<Dim>::blocks)
     __syncthreads();
     const int first_key = key0 + 64 * group, own_key = key0 + 16 * warp + g;
     barrier_wait(barriers.own, 0);
-    const WideRows<Dim, S::held> k(base + group * Tile::bytes), v(base + (S::workers + group) * Tile::bytes);
+    const WideRows<Dim> k(base + group * Tile::bytes), v(base + (S::workers + group) * Tile::bytes);
     float p[32], dp[32], dk[Dim / 2], dv[Dim / 2];  // p, dp: keys by queries
     uint32_t left[16], ds[16];
     int tile = 0;  // of exponentials()

@@ -12,8 +12,7 @@ template <int Dim>
 struct Dq {
     using Tile = WideTile<Dim>;
     static constexpr int workers = Dim == 64 ? 1 : 2, blocks = Dim == 64 ? 3 : 1;  // of a multiprocessor
-    static constexpr bool held = Dim == 128;
-    static constexpr int stages = 3, own_rows = 64 * workers, threads = 128 * workers;
+    static constexpr int stages = Dim == 64 ? 3 : 4, own_rows = 64 * workers, threads = 128 * workers;
     static constexpr int ring_at = 2 * workers * Tile::bytes, slot_bytes = 2 * Tile::bytes;  // K, V
     static constexpr int barriers_at = ring_at + stages * slot_bytes;
     static constexpr int bytes = barriers_at + WideBarriers<workers, stages>::bytes + 1024;
@@ -59,7 +58,7 @@ __global__ void __launch_bounds__(Dq<Dim>::threads, Dq<Dim>::blocks)
     const int first_query = query0 + 64 * group;
     const int all_see_from = first_query < rows ? lowest_key(a, min(first_query + 63, rows - 1)) : INT_MAX;
     barrier_wait(barriers.own, 0);
-    const WideRows<Dim, S::held> q(base + group * Tile::bytes), d_o(base + (S::workers + group) * Tile::bytes);
+    const WideRows<Dim> q(base + group * Tile::bytes), d_o(base + (S::workers + group) * Tile::bytes);
     float s[32], dp[32], dq[Dim / 2];
     uint32_t ds[16];
     const auto exponentials = [&](int turn) {
