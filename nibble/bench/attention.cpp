@@ -192,8 +192,8 @@ Result<KernelRow> attention_row(Kit& kit, const AttentionShape& shape, const Noi
     return row;
 }
 
-Status bench_attention(Kit& kit, const std::vector<AttentionShape>& shapes, int repeats, KernelTable& table) {
-    NIBBLE_TRY(const auto noise, attention_noise(kit));
+Status bench_attention(Kit& kit, const std::vector<AttentionShape>& shapes, const Noise<uint16_t>& noise, int repeats,
+                       KernelTable& table) {
     double bf16_us = 0;
     for (const AttentionShape& shape : shapes) {
         NIBBLE_TRY(KernelRow row, attention_row(kit, shape, noise, repeats));

@@ -23,6 +23,7 @@ inline constexpr std::string_view attention_baseline = "the same with a BF16 cac
 Result<Noise<uint16_t>> attention_noise(Kit& kit);
 // One line, timed unless its check fails.
 Result<KernelRow> attention_row(Kit& kit, const AttentionShape& shape, const Noise<uint16_t>& noise, int repeats);
-Status bench_attention(Kit& kit, const std::vector<AttentionShape>& shapes, int repeats, KernelTable& table);
+Status bench_attention(Kit& kit, const std::vector<AttentionShape>& shapes, const Noise<uint16_t>& noise, int repeats,
+                       KernelTable& table);
 
 }  // namespace nibble::bench

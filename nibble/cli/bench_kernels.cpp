@@ -1,6 +1,7 @@
 #include "cli/bench_kernels.h"
 
 #include "bench/attention.h"
+#include "bench/attention_backward.h"
 #include "bench/chains.h"
 #include "bench/experts.h"
 #include "bench/products.h"
@@ -39,6 +40,7 @@ Result<ShapePair> parse_pair(std::string_view text, std::string_view expected) {
 struct KernelJob {
     std::vector<bench::ProductShape> products;
     std::vector<bench::AttentionShape> attention;
+    std::vector<bench::AttentionBackwardShape> attention_backward;
     std::vector<bench::ExpertsShape> experts;
     std::vector<int64_t> tokens;
 };
@@ -68,6 +70,7 @@ Result<KernelJob> plan_job(const BenchKernelsOptions& o) {
         for (bench::ProductShape& shape : job.products)
             if (!o.tokens.empty()) shape.tokens = o.tokens;
         job.attention = bench::target_attention(), job.experts = bench::target_experts();
+        job.attention_backward = bench::target_attention_backward();
     }
     if (job.tokens.empty()) job.tokens = {1, 8, 64, 512, 2048};
     return job;
@@ -100,9 +103,12 @@ Status bench_kernels(const BenchKernelsOptions& o, std::FILE* out) {
         case Kernels::matmul:
             NIBBLE_CHECK(bench::bench_products(kit, vendor, job.products, o.format, o.repetitions, table));
             break;
-        case Kernels::attention:
-            NIBBLE_CHECK(bench::bench_attention(kit, job.attention, o.repetitions, table));
+        case Kernels::attention: {
+            NIBBLE_TRY(const auto noise, bench::attention_noise(kit));
+            NIBBLE_CHECK(bench::bench_attention(kit, job.attention, noise, o.repetitions, table));
+            NIBBLE_CHECK(bench::bench_attention_backward(kit, job.attention_backward, noise, o.repetitions, table));
             break;
+        }
         case Kernels::experts:
             NIBBLE_CHECK(bench::bench_experts(kit, job.experts, job.tokens, o.repetitions, table));
             break;

@@ -102,6 +102,7 @@ struct AttentionInput {
     const int32_t* table = nullptr;  // [.., table_pitch]
     // AttentionWork::words. Among them are counters, which a launch uses and leaves as they were: one at a time.
     const int32_t* work = nullptr;
+    float* log_sums = nullptr;  // out [rows, q_heads]: T + log2(l) of the total, for the way back; null: not wanted
 };
 // out [rows, q_heads, v_dim] BF16. `overlap`: as in MatmulOptions; the kernel before must not write the block table,
 // the work list, or cache tiles of positions below `position` of a segment.

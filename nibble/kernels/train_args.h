@@ -58,7 +58,8 @@ struct AttentionBackward {
     const std::byte* v = nullptr;
     const std::byte* o = nullptr;  // [tokens, q_heads, dim]
     const std::byte* d_o = nullptr;
-    int64_t d_stride = 0;  // elements from row to row of dq, dk and dv
+    const float* log_sums = nullptr;  // [tokens, q_heads], which attend() wrote (kernels/attention_cuda.h)
+    int64_t d_stride = 0;             // elements from row to row of dq, dk and dv
     std::byte* dq = nullptr;
     std::byte* dk = nullptr;
     std::byte* dv = nullptr;
@@ -76,8 +77,8 @@ struct LabelLoss {
     std::byte* d_logits = nullptr;    // [rows, vocab] BF16
 };
 
-// losses[i] = (1 - c) KL(softmax of `teacher` || softmax of `logits`) - c log p(labels[i]), c = cross_entropy; of its sum
-// times weights[i] the gradient by the logits. Nothing of rows with label -1.
+// losses[i] = (1 - c) KL(softmax of `teacher` || softmax of `logits`) - c log p(labels[i]), c = cross_entropy; of its
+// sum times weights[i] the gradient by the logits. Nothing of rows with label -1.
 struct TeacherLoss {
     int64_t rows = 0, vocab = 0;
     const float* logits = nullptr;    // [rows, vocab]

@@ -91,13 +91,13 @@ cuda::RopeAppend DeviceAttention::rope_append(const float* qkv, std::byte* q, co
             .q = q};
 }
 
-Status DeviceAttention::attend(const std::byte* q, std::byte* heads, DeviceStep& step) const {
+Status DeviceAttention::attend(const std::byte* q, std::byte* heads, DeviceStep& step, float* log_sums) const {
     const DeviceScope scope(step);
     const DeviceBlockBatch& batch = step.blocks[size_t(index_)];
     NIBBLE_TRY(std::byte * workspace, step.scratch.allocate(batch.attention->workspace_bytes));
     NIBBLE_TRY(const std::byte* read, kv_.read_queries(q, q_cols(), step));
-    return cuda::attend(*batch.attention, {.q = read, .table = batch.table, .work = batch.work}, cache(step), heads,
-                        workspace, step.overlap, step.stream);
+    return cuda::attend(*batch.attention, {.q = read, .table = batch.table, .work = batch.work, .log_sums = log_sums},
+                        cache(step), heads, workspace, step.overlap, step.stream);
 }
 
 Status DeviceAttention::kernels(bool inside, const DeviceStep& step, std::vector<KernelUse>& uses) const {

@@ -16,7 +16,8 @@ public:
     // heads [rows, out().cols] BF16.
     cuda::RopeAppend rope_append(const float* qkv, std::byte* q, const DeviceStep& step) const;
     cuda::KvCache cache(const DeviceStep& step) const { return kv_.cache(step); }
-    Status attend(const std::byte* q, std::byte* heads, DeviceStep& step) const;
+    // log_sums: as in cuda::AttentionInput.
+    Status attend(const std::byte* q, std::byte* heads, DeviceStep& step, float* log_sums = nullptr) const;
     const DeviceStack& in() const { return qkv_; }
     const DeviceLinear& out() const { return out_; }
     DeviceStack& in() { return qkv_; }  // a trainer's biases lie elsewhere

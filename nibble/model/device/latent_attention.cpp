@@ -63,7 +63,8 @@ Status DeviceLatentAttention::forward(const DeviceInput& x, float* y, DeviceStep
 }
 
 Status DeviceLatentAttention::attend(const float* q_in, int64_t q_stride, const float* kv, const float* shared,
-                                     int64_t shared_stride, std::byte* q, std::byte* heads, DeviceStep& step) const {
+                                     int64_t shared_stride, std::byte* q, std::byte* heads, DeviceStep& step,
+                                     float* log_sums) const {
     const DeviceScope scope(step);
     const int64_t rows = step.rows;
     const DeviceBlockBatch& batch = step.blocks[size_t(index_)];
@@ -89,8 +90,8 @@ Status DeviceLatentAttention::attend(const float* q_in, int64_t q_stride, const 
                                      cache, step.overlap, step.stream));
     if (step.observer) NIBBLE_CHECK(step.observer->kv(prefix_, cache, batch.slots, step.rows, step.stream));
     NIBBLE_TRY(const std::byte* read, kv_.read_queries(q, q_cols(), step));
-    return cuda::attend(*batch.attention, {.q = read, .table = batch.table, .work = batch.work}, cache, heads,
-                        workspace, step.overlap, step.stream);
+    return cuda::attend(*batch.attention, {.q = read, .table = batch.table, .work = batch.work, .log_sums = log_sums},
+                        cache, heads, workspace, step.overlap, step.stream);
 }
 
 Status DeviceLatentAttention::kernels(bool, const DeviceStep& step, std::vector<KernelUse>& uses) const {

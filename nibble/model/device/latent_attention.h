@@ -31,9 +31,10 @@ public:
     void use_norms(const float* q, const float* kv) { q_norm_ = q, kv_norm_ = kv; }
     const LatentAttentionConfig& config() const { return config_; }
     // What lies between the products: q_in, kv (kv_b's outputs) and the shared rows of keys, `stride` floats apart, to
-    // rotated queries q [rows, heads, nope + rope] and heads [rows, heads, v], both BF16.
+    // rotated queries q [rows, heads, nope + rope] and heads [rows, heads, v], both BF16. log_sums: as in
+    // cuda::AttentionInput.
     Status attend(const float* q_in, int64_t q_stride, const float* kv, const float* shared, int64_t shared_stride,
-                  std::byte* q, std::byte* heads, DeviceStep& step) const;
+                  std::byte* q, std::byte* heads, DeviceStep& step, float* log_sums = nullptr) const;
 
 private:
     int64_t q_cols() const { return int64_t{config_.heads} * (config_.nope_dim + config_.rope.dims); }

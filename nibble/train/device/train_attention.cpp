@@ -1,4 +1,5 @@
-// kept: q, k and v before norms and rotary embedding, rounded to BF16; what attention gives.
+// kept: q, k and v before norms and rotary embedding, rounded to BF16; what attention gives; logarithms of its rows'
+// sums.
 #include "model/device/attention.h"
 #include "train/device/device_cache.h"
 #include "train/device/train_mixer.h"
@@ -61,7 +62,7 @@ Result<TrainMixerSizes> TrainAttention::sizes(int64_t n) const {
     const int64_t wide = qkv_.rows(), heads = q_cols(),
                   cached = cached_ ? 2 * whole(2 * n * kv_cols()) + whole(2 * n * heads) : 0;
     return TrainMixerSizes{
-        .kept = {2 * n * wide, 2 * n * heads},
+        .kept = {2 * n * wide, 2 * n * heads, 4 * n * config_.heads},
         .forward = whole(2 * n * wide) + whole(qkv_.rounded_bytes(n)) + whole(2 * n * heads) + cached,
         .backward = 2 * whole(2 * n * heads) + 2 * whole(2 * n * kv_cols()) + whole(2 * n * wide) + cached +
                     whole(cuda::attention_backward_workspace(n, config_.heads)),
@@ -109,7 +110,7 @@ Status TrainAttention::forward(const std::byte* x, std::span<std::byte* const> k
         NIBBLE_CHECK(cuda::rope_rows(rope_rows(qkv, q, k, v, step), step.stream));
         NIBBLE_CHECK(work.cache->see({{{k, kv_cols()}, {v, kv_cols()}, {q, q_cols()}}}, step.stream));
     }
-    NIBBLE_CHECK(engine_->attend(q, kept[1], step));
+    NIBBLE_CHECK(engine_->attend(q, kept[1], step, reinterpret_cast<float*>(kept[2])));
     if (!y) return Ok{};
     return out_.forward(kept[1], n, y, 0, work);
 }
@@ -148,6 +149,7 @@ Status TrainAttention::backward(const std::byte* x, std::span<std::byte* const> 
                                            .v = read[1].x,
                                            .o = kept[1],
                                            .d_o = d_heads,
+                                           .log_sums = reinterpret_cast<const float*>(kept[2]),
                                            .d_stride = width,
                                            .dq = d_qkv,
                                            .dk = dk,

@@ -2,7 +2,7 @@
 //
 // kept: what the first product gave, cut up and rounded to BF16 (the inputs of the inner norms: of the queries where
 // there is q_b, of the latent row; the shared key), what kv_b gave, queries after the rotary embedding, what attention
-// gives.
+// gives, logarithms of its rows' sums.
 #include "kernels/train_latent_cuda.h"
 #include "model/device/latent_attention.h"
 #include "train/device/device_cache.h"
@@ -26,7 +26,7 @@ public:
     Status publish(const std::byte* published, const Stream& stream) const override;
 
 private:
-    enum Buffer : size_t { q_inner, c_inner, shared, wide_kv, queries, heads };
+    enum Buffer : size_t { q_inner, c_inner, shared, wide_kv, queries, heads, log_sums };
     int64_t dim() const { return config_.nope_dim + config_.rope.dims; }
     int64_t q_cols() const { return config_.heads * dim(); }
     int64_t v_cols() const { return int64_t{config_.heads} * config_.v_dim; }
@@ -82,8 +82,8 @@ Result<TrainMixerSizes> TrainLatentAttention::sizes(int64_t n) const {
     const int64_t q_rank = has_q_b_ ? q_part_ : 0, rank = config_.kv_rank, rope = config_.rope.dims;
     const int64_t wide = whole(2 * n * q_cols()), kv = whole(2 * n * kv_b_.rows()), of_heads = whole(2 * n * v_cols());
     const int64_t inner = whole(2 * n * q_rank) + whole(2 * n * rank);
-    TrainMixerSizes s{
-        .kept = {2 * n * q_rank, 2 * n * rank, 2 * n * rope, 2 * n * kv_b_.rows(), 2 * n * q_cols(), 2 * n * v_cols()}};
+    TrainMixerSizes s{.kept = {2 * n * q_rank, 2 * n * rank, 2 * n * rope, 2 * n * kv_b_.rows(), 2 * n * q_cols(),
+                               2 * n * v_cols(), 4 * n * config_.heads}};
     s.forward = whole(4 * n * in_.rows()) + inner + (has_q_b_ ? whole(4 * n * q_cols()) : 0) + 2 * kv;
     if (cached_) s.forward += 5 * wide;
     const int64_t rows = (cached_ ? 10 : 7) * wide + whole(cuda::attention_backward_workspace(n, config_.heads));
@@ -146,7 +146,8 @@ Status TrainLatentAttention::forward(const std::byte* x, std::span<std::byte* co
     NIBBLE_CHECK(inner_norm(c_in, rank, engine_->kv_norm(), c));
     NIBBLE_CHECK(kv_b_.forward(c, n, kv, 0, work));
     NIBBLE_CHECK(keep_rows(kv, kv_b_.rows(), 0, wide_kv));
-    NIBBLE_CHECK(engine_->attend(q_in, q_stride, kv, c_in + rank, stride, kept[queries], kept[heads], step));
+    NIBBLE_CHECK(engine_->attend(q_in, q_stride, kv, c_in + rank, stride, kept[queries], kept[heads], step,
+                                 reinterpret_cast<float*>(kept[log_sums])));
     if (work.cache) NIBBLE_CHECK(see(kept, work));
     return y ? out_.forward(kept[heads], n, y, 0, work) : Status(Ok{});
 }
@@ -270,6 +271,7 @@ Status TrainLatentAttention::backward(const std::byte* x, std::span<std::byte* c
                                            .v = read[1].x,
                                            .o = o,
                                            .d_o = d_o,
+                                           .log_sums = reinterpret_cast<const float*>(kept[log_sums]),
                                            .d_stride = q_cols(),
                                            .dq = dq,
                                            .dk = dk,

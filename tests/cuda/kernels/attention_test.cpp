@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <numeric>
 
 namespace nibble::bench {
@@ -12,6 +13,8 @@ namespace {
 
 // Probabilities of 8 (BF16) or 11 bits, outputs of 8, scores in FP32.
 constexpr double attention_bound = 4e-3;
+// Of logarithms to base 2 of sums, whose terms' exponents are FP32 sums of up to 256 products.
+constexpr double log_sum_bound = 3e-4;
 
 using cuda::KvType;
 
@@ -32,6 +35,16 @@ struct Piece {
     int32_t first, rows;
 };
 
+// Of query rows.
+struct Outputs {
+    std::vector<uint16_t> words;  // [rows, q_heads, v_dim]
+    std::vector<float> log_sums;  // [rows, q_heads]
+};
+struct Wanted {
+    std::vector<double> out;  // [v_dim]
+    double log_sum = 0;
+};
+
 // Sequences with their keys and values on the host (as the cache holds them) and in pages in random order; queries for
 // the last positions.
 class Sequences {
@@ -41,9 +54,8 @@ public:
     Sequences(Kit& kit, const Shape& shape) : kit_(kit), shape_(shape) {}
 
     Status make(std::vector<int32_t> lengths);
-    // Output words [rows of all pieces, q_heads, v_dim].
-    Result<std::vector<uint16_t>> run(const std::vector<Piece>& pieces, bool overlap);
-    std::vector<double> reference(int sequence, int32_t row, int q_head) const;
+    Result<Outputs> run(const std::vector<Piece>& pieces, bool overlap);
+    Wanted reference(int sequence, int32_t row, int q_head) const;
     int count() const { return static_cast<int>(lengths_.size()); }
     int32_t length(int s) const { return lengths_[static_cast<size_t>(s)]; }
     int32_t rows(int s) const { return std::min(length(s), most_rows); }
@@ -114,7 +126,7 @@ Status Sequences::make(std::vector<int32_t> lengths) {
     return kit_.stream.synchronize();
 }
 
-Result<std::vector<uint16_t>> Sequences::run(const std::vector<Piece>& pieces, bool overlap) {
+Result<Outputs> Sequences::run(const std::vector<Piece>& pieces, bool overlap) {
     const DeviceArena::Mark mark = kit_.arena.mark();
     const cuda::KvShape& kv = shape_.kv;
     std::vector<cuda::AttentionSegment> segments;
@@ -154,18 +166,23 @@ Result<std::vector<uint16_t>> Sequences::run(const std::vector<Piece>& pieces, b
     const size_t words = static_cast<size_t>(all_rows) * row_words();
     const auto bytes = static_cast<int64_t>((words + 64) * 2);
     NIBBLE_TRY(std::byte * device_out, kit_.poisoned(bytes));
+    const int64_t sums = int64_t{all_rows} * shape_.q_heads;
+    NIBBLE_TRY(in.log_sums, kit_.arena.allocate_array<float>(sums));
+    NIBBLE_CHECK(fill_device(reinterpret_cast<std::byte*>(in.log_sums), 0xFF, 4 * sums, kit_.stream));
     NIBBLE_TRY(std::byte * workspace, kit_.arena.allocate(plan.workspace_bytes));
     NIBBLE_CHECK(fill_device(workspace, 0xFF, plan.workspace_bytes, kit_.stream));
     NIBBLE_CHECK(cuda::attend(plan, in, cache_, device_out, workspace, overlap, kit_.stream));
-    NIBBLE_TRY(auto out, kit_.download<uint16_t>(device_out, static_cast<int64_t>(words + 64)));
+    Outputs out;
+    NIBBLE_TRY(out.words, kit_.download<uint16_t>(device_out, static_cast<int64_t>(words + 64)));
+    NIBBLE_TRY(out.log_sums, kit_.download<float>(in.log_sums, sums));
     kit_.arena.release(mark);
-    for (size_t i = words; i < out.size(); ++i)
-        if (out[i] != 0xA5A5) return fail("attention wrote behind its output");
-    out.resize(words);
+    for (size_t i = words; i < out.words.size(); ++i)
+        if (out.words[i] != 0xA5A5) return fail("attention wrote behind its output");
+    out.words.resize(words);
     return out;
 }
 
-std::vector<double> Sequences::reference(int s, int32_t row, int q_head) const {
+Wanted Sequences::reference(int s, int32_t row, int q_head) const {
     const cuda::KvShape& kv = shape_.kv;
     const int head = q_head / (shape_.q_heads / kv.kv_heads);
     const uint16_t* q =
@@ -191,12 +208,13 @@ std::vector<double> Sequences::reference(int s, int32_t row, int q_head) const {
                 p * stored(element(v_, kv.v_dim, from + static_cast<int64_t>(t), d), v_scales_, head);
     }
     for (double& o : out) o /= sum;
-    return out;
+    return {std::move(out), top * std::numbers::log2e + std::log2(sum)};
 }
 
 // `few`: of all ways to cut the same rows, prompts together and the last rows with a chunk.
 Result<std::vector<Check>> check_shape(const Shape& shape, std::vector<int32_t> lengths, Kit& kit, bool few) {
     Check error{shape.name() + ": distance from double precision"}, bits{shape.name() + ": same bits however cut"};
+    Check sums{shape.name() + ": logarithms of sums"};
     const DeviceArena::Mark mark = kit.arena.mark();
     Sequences data(kit, shape);
     NIBBLE_CHECK(data.make(std::move(lengths)));
@@ -211,28 +229,35 @@ Result<std::vector<Check>> check_shape(const Shape& shape, std::vector<int32_t> 
     NIBBLE_TRY(const auto all, data.run(whole, false));
 
     ThreadPool pool;
-    std::vector<double> distance(whole.size());
+    std::vector<double> distance(whole.size()), sum_distance(whole.size());
     pool.parallel_for(data.count(), [&](int64_t s) {
         const int32_t rows = data.rows(static_cast<int>(s));
         for (const int32_t row : {0, rows / 2, rows - 1}) {
             double square = 0, norm = 0;
             for (int h = 0; h < shape.q_heads; ++h) {
-                const auto want = data.reference(static_cast<int>(s), row, h);
-                for (size_t d = 0; d < want.size(); ++d) {
-                    const double got = bf16_to_float(
-                        all[begin[static_cast<size_t>(s)] +
-                            (static_cast<size_t>(row) * shape.q_heads + static_cast<size_t>(h)) * want.size() + d]);
-                    square += (got - want[d]) * (got - want[d]);
-                    norm += want[d] * want[d];
+                const Wanted want = data.reference(static_cast<int>(s), row, h);
+                const size_t dims = want.out.size(), first = begin[static_cast<size_t>(s)],
+                             of_row = static_cast<size_t>(row) * shape.q_heads + static_cast<size_t>(h);
+                for (size_t d = 0; d < dims; ++d) {
+                    const double got = bf16_to_float(all.words[first + of_row * dims + d]);
+                    square += (got - want.out[d]) * (got - want.out[d]);
+                    norm += want.out[d] * want.out[d];
                 }
+                const double off = std::abs(all.log_sums[first / dims + of_row] - want.log_sum);
+                double& worst = sum_distance[static_cast<size_t>(s)];
+                worst = off <= worst ? worst : off;
             }
             const double here = std::sqrt(square / norm);
             double& worst = distance[static_cast<size_t>(s)];
             worst = here <= worst ? worst : here;  // NaN stays
         }
     });
-    error.compared = static_cast<int64_t>(all.size());
+    error.compared = static_cast<int64_t>(all.words.size());
+    sums.compared = static_cast<int64_t>(all.log_sums.size());
     for (size_t s = 0; s < distance.size(); ++s) {
+        if (!(sum_distance[s] <= log_sum_bound))
+            sums.note(fmt::format("sequence of {} tokens: {:.2e}", data.length(static_cast<int>(s)), sum_distance[s]));
+        sums.worst = std::max(sums.worst, sum_distance[s]);
         if (!(distance[s] <= attention_bound))
             error.note(fmt::format("sequence of {} tokens: {:.2e}", data.length(static_cast<int>(s)), distance[s]));
         error.worst = std::max(error.worst, distance[s]);
@@ -245,11 +270,16 @@ Result<std::vector<Check>> check_shape(const Shape& shape, std::vector<int32_t> 
             const size_t words = static_cast<size_t>(p.rows) * data.row_words();
             const size_t to = begin[static_cast<size_t>(p.sequence)] + static_cast<size_t>(p.first) * data.row_words();
             for (size_t i = 0; i < words; ++i, ++bits.compared)
-                if (out[from + i] != all[to + i])
+                if (out.words[from + i] != all.words[to + i])
                     bits.note(fmt::format("sequence of {}, rows {} + {} among {} pieces, word {} of row {}: {} not {}",
                                           data.length(p.sequence), p.first, p.rows, pieces.size(), i % data.row_words(),
-                                          i / data.row_words(), bf16_to_float(out[from + i]),
-                                          bf16_to_float(all[to + i])));
+                                          i / data.row_words(), bf16_to_float(out.words[from + i]),
+                                          bf16_to_float(all.words[to + i])));
+            const size_t dims = static_cast<size_t>(shape.kv.v_dim);
+            if (!std::equal(&out.log_sums[from / dims], &out.log_sums[from / dims] + words / dims,
+                            &all.log_sums[to / dims]))
+                bits.note(fmt::format("sequence of {}, rows {} + {} among {} pieces: logarithms of sums",
+                                      data.length(p.sequence), p.first, p.rows, pieces.size()));
             from += words;
         }
         return Ok{};
@@ -276,7 +306,7 @@ Result<std::vector<Check>> check_shape(const Shape& shape, std::vector<int32_t> 
     std::ranges::reverse(whole);
     NIBBLE_CHECK(compare(whole, true));
     kit.arena.release(mark);
-    return std::vector{error, bits};
+    return std::vector{error, sums, bits};
 }
 
 Result<std::vector<Check>> check_attention(const Stream& stream, const DeviceInfo& device, DeviceArena& arena,

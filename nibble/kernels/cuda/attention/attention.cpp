@@ -261,6 +261,7 @@ Status attend(const AttentionPlan& plan, const AttentionInput& in, const KvCache
                              .tops = reinterpret_cast<float2*>(workspace + sums_bytes(plan)),
                              .scratch = reinterpret_cast<uint8_t*>(workspace + sums_bytes(plan) + tops_bytes(plan)),
                              .out = reinterpret_cast<uint8_t*>(out),
+                             .log_sums = in.log_sums,
                              .kv_heads = p.kv.kv_heads,
                              .q_heads = p.q_heads,
                              .page_tokens = p.kv.page_tokens,

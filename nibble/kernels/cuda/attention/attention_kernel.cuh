@@ -187,6 +187,8 @@ __global__ void __launch_bounds__(32 * (attention_warps + asking_warps), 1)
                     const int place = unit.column + column;
                     const int64_t to =
                         (int64_t{unit.row} + place / group) * args.q_heads + head * group + place % group;
+                    if (args.log_sums && threadIdx.x < 4)  // every thread has all columns' sums
+                        args.log_sums[to] = total.top[n][h] + log2f(total.sum[n][h]);
                     const float scale = output_scale(total.sum[n][h], v_scale);
 #pragma unroll
                     for (int s = 0; s < L::slices; ++s) {

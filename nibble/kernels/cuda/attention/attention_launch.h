@@ -50,6 +50,7 @@ struct AttentionArgs {
     float2* tops = nullptr;      // [partial][KV head][column]: maximum of the scores * log2(e), sum of the exponentials
     uint8_t* scratch = nullptr;  // [gathered run][KV head][keys, values]
     uint8_t* out = nullptr;
+    float* log_sums = nullptr;  // [row][head]; null: not wanted
     int kv_heads = 0, q_heads = 0, page_tokens = 0;
     int k_dim = 0, v_dim = 0;
     int window = 0;       // 0: all

@@ -57,6 +57,7 @@ __device__ void merge_groups(const AttentionArgs& args, const AttentionMerge& me
         if (d >= args.v_dim) continue;
         const int whole = merge.column + column;
         const int64_t to = (int64_t{merge.row} + whole / group) * args.q_heads + head * group + whole % group;
+        if (args.log_sums && d == 0) args.log_sums[to] = top + log2f(sum);
         const float scale = output_scale(sum, args.v_scales ? args.v_scales[head] : 1.0f);
         *reinterpret_cast<uint32_t*>(args.out + (to * args.v_dim + d) * 2) =
             Bf16Kv::pack(output_of(total.x, scale), output_of(total.y, scale));

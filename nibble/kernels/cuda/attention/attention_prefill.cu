@@ -249,6 +249,7 @@ public:
             const int64_t head =
                 (int64_t{unit.row} + column / per_head) * args.q_heads + kv_head * per_head + column % per_head;
             uint32_t* out = reinterpret_cast<uint32_t*>(args.out + head * (2 * Dims)) + lane % 4;
+            if (args.log_sums && lane % 4 == 0) args.log_sums[head] = total_top[h] + log2f(total_sum[h]);
             const float scale = output_scale(total_sum[h], 1.0f);
 #pragma unroll
             for (int r = 0; r < registers; r += 4)

@@ -1,15 +1,20 @@
-// What both kernels of the way back through attention are given.
+// What the kernels of the way back through attention are given, and what those of dQ leave to those of dK and dV.
 #pragma once
 
 #include "kernels/train_args.h"
+
+#include <climits>
 
 namespace nibble::cuda {
 
 struct AttentionBackArgs {
     AttentionBackward a;
-    float* sums;    // [q_heads, tokens]: the logarithm to base 2 of a row's sum
-    float* deltas;  // likewise: sum(dO * O)
-    float factor;   // scale * log2(e)
+    float factor;    // scale * log2(e)
+    int64_t padded;  // tokens, up to whole tiles of 64
+    // Of queries, behind the end those of one that sees nothing.
+    float* sums;    // [q_heads, padded]: a.log_sums; infinity
+    float* deltas;  // [q_heads, padded]: sum(dO * O); 0
+    int* lowest;    // [padded]: the first key that it sees; INT_MAX
 };
 
 // The first key that a query sees. It never falls from one query to the next.
@@ -18,5 +23,58 @@ __device__ inline int lowest_key(const AttentionBackward& a, int query) {
     const int window = a.window > 0 && a.window <= query ? query - static_cast<int>(a.window) + 1 : 0;
     return first > window ? first : window;
 }
+
+// Two BF16 by one instruction, as pair_of() but for NaNs, whose payload goes. (pair_of() is six a number: in tiles that
+// was most of what lies between products.)
+__device__ __forceinline__ uint32_t rounded_pair(float low, float high) {
+    uint32_t two;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
+    return two;
+}
+
+// A lane's two rows of a warp's 16 queries from `query0` on, as accumulators have them, of one head.
+template <int Dim>
+struct QueryRows {
+    int query[2], lowest[2];
+    float sum[2], delta[2];
+
+    // By all lanes; leaves the rows' terms.
+    __device__ QueryRows(const AttentionBackArgs& args, int query0, int head) {
+        const AttentionBackward& a = args.a;
+        const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, c = lane % 4;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            query[half] = query0 + g + 8 * half;
+            const bool present = query[half] < a.tokens;
+            const int64_t row = int64_t{query[half]} * a.q_heads + head;
+            lowest[half] = present ? lowest_key(a, query[half]) : INT_MAX;
+            sum[half] = present ? a.log_sums[row] : INFINITY;
+            float part = 0.0f;
+            if (present) {
+#pragma unroll
+                for (int i = 8 * c; i < Dim; i += 32) {
+                    const uint4 x = *reinterpret_cast<const uint4*>(a.o + 2 * (row * Dim + i)),
+                                y = *reinterpret_cast<const uint4*>(a.d_o + 2 * (row * Dim + i));
+                    const uint32_t left[4] = {x.x, x.y, x.z, x.w}, right[4] = {y.x, y.y, y.z, y.w};
+#pragma unroll
+                    for (int j = 0; j < 4; ++j) {
+                        part = fmaf(__uint_as_float(left[j] << 16), __uint_as_float(right[j] << 16), part);
+                        part =
+                            fmaf(__uint_as_float(left[j] & 0xFFFF0000u), __uint_as_float(right[j] & 0xFFFF0000u), part);
+                    }
+                }
+            }
+            part += __shfl_xor_sync(0xFFFFFFFFu, part, 1);
+            part += __shfl_xor_sync(0xFFFFFFFFu, part, 2);
+            delta[half] = part;
+            if (c == 0 && query[half] < args.padded) {
+                args.sums[head * args.padded + query[half]] = sum[half];
+                args.deltas[head * args.padded + query[half]] = part;
+                if (head == 0) args.lowest[query[half]] = lowest[half];
+            }
+        }
+    }
+    __device__ bool sees(int key, int half) const { return key <= query[half] && key >= lowest[half]; }
+};
 
 }  // namespace nibble::cuda

@@ -1,17 +1,16 @@
 // The way back through causal attention, on mma.sync.m16n8k16: heads of 96, 192 and 256 dimensions, and GPUs other than
 // Hopper, where attention_backward_wide.cu has no kernels. Blocks of 64 rows by 64 rows, four warps of 16 rows each.
 //
-//   dq    a thread block per 64 queries and head: first their sums (the logarithm to base 2 of sum 2^s) and
-//         sum(dO * O), then over the keys again: P = 2^(s - sum), dS = P * (dO V^T - sum(dO * O)), dQ += dS K
+//   dq    a thread block per 64 queries and head: sum(dO * O), then over the keys: P = 2^(s - sum), the sum being the
+//         forward's logarithm to base 2, dS = P * (dO V^T - sum(dO * O)), dQ += dS K
 //   dkv   a thread block per 64 keys and KV head, over its heads and their queries: dV += P^T dO, dK += dS^T Q
 //
 // Heads of more than 128 dimensions make dV and dK in two launches, since the registers hold one of them.
 // Sums run over blocks in ascending order, heads first: one order for every launch.
+#include "base/checked.h"
 #include "kernels/cuda/common/elementwise.cuh"
 #include "kernels/cuda/train/attention_args.cuh"
 #include "kernels/cuda/train/train_launch.h"
-
-#include <climits>
 
 namespace nibble::cuda {
 namespace {
@@ -86,8 +85,9 @@ template <int Dim>
 __device__ void add_product(float (&sum)[Dim / 8][4], const float (&p)[8][4], uint32_t b) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-        const uint32_t left[4] = {pair_of(p[2 * k][0], p[2 * k][1]), pair_of(p[2 * k][2], p[2 * k][3]),
-                                  pair_of(p[2 * k + 1][0], p[2 * k + 1][1]), pair_of(p[2 * k + 1][2], p[2 * k + 1][3])};
+        const uint32_t left[4] = {rounded_pair(p[2 * k][0], p[2 * k][1]), rounded_pair(p[2 * k][2], p[2 * k][3]),
+                                  rounded_pair(p[2 * k + 1][0], p[2 * k + 1][1]),
+                                  rounded_pair(p[2 * k + 1][2], p[2 * k + 1][3])};
 #pragma unroll
         for (int step = 0; step < Dim / 16; ++step) {
             uint32_t right[4];
@@ -109,7 +109,7 @@ __device__ void store_rows(std::byte* to, int64_t row0, int64_t rows, int64_t st
 #pragma unroll
         for (int t = 0; t < Dim / 8; ++t)
             *reinterpret_cast<uint32_t*>(to + 2 * (row * stride + 8 * t + 2 * c)) =
-                pair_of(sum[t][2 * half] * factor, sum[t][2 * half + 1] * factor);
+                rounded_pair(sum[t][2 * half] * factor, sum[t][2 * half + 1] * factor);
     }
 }
 
@@ -125,76 +125,11 @@ __global__ void __launch_bounds__(threads) dq_kernel(const __grid_constant__ Att
     const int head = static_cast<int>(blockIdx.y), kv_head = head / (a.q_heads / a.kv_heads);
     const int64_t q_stride = int64_t{a.q_heads} * Dim, kv_stride = int64_t{a.kv_heads} * Dim;
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const int g = lane / 4, c = lane % 4;
+    const int c = lane % 4;
     Tile<Dim>::load(q_tile, a.q + 2 * head * Dim, query0, a.tokens, q_stride);
     Tile<Dim>::load(do_tile, a.d_o + 2 * head * Dim, query0, a.tokens, q_stride);
-    int query[2], lowest[2];
-    float delta[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        query[half] = query0 + 16 * warp + g + 8 * half;
-        const bool present = query[half] < rows;
-        lowest[half] = present ? lowest_key(a, query[half]) : INT_MAX;
-        float sum = 0.0f;
-        if (present) {
-            const std::byte* o = a.o + 2 * (int64_t{query[half]} * q_stride + head * Dim);
-            const std::byte* d = a.d_o + 2 * (int64_t{query[half]} * q_stride + head * Dim);
-#pragma unroll 4
-            for (int i = 2 * c; i < Dim; i += 8) {
-                const uint32_t x = *reinterpret_cast<const uint32_t*>(o + 2 * i),
-                               y = *reinterpret_cast<const uint32_t*>(d + 2 * i);
-                sum = fmaf(__uint_as_float(x << 16), __uint_as_float(y << 16), sum);
-                sum = fmaf(__uint_as_float(x & 0xFFFF0000u), __uint_as_float(y & 0xFFFF0000u), sum);
-            }
-        }
-        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
-        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
-        delta[half] = sum;
-    }
+    const QueryRows<Dim> own(args, query0 + 16 * warp, head);
     const int begin = lowest_key(a, query0) / block * block, end = min(query0 + block, rows);
-    const auto visible = [&](int key0, int t, int i) {
-        const int key = key0 + 8 * t + 2 * c + i % 2;
-        return key <= query[i / 2] && key >= lowest[i / 2];
-    };
-    float largest[2] = {-INFINITY, -INFINITY}, total[2] = {0.0f, 0.0f};
-    for (int key0 = begin; key0 < end; key0 += block) {
-        __syncthreads();
-        Tile<Dim>::load(k_tile, a.k + 2 * kv_head * Dim, key0, a.tokens, kv_stride);
-        wait_for_copies();
-        float s[8][4];
-        scores<Dim>(s, q_tile, 16 * warp, k_tile);
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            float most = largest[half];
-#pragma unroll
-            for (int t = 0; t < 8; ++t)
-#pragma unroll
-                for (int i = 2 * half; i < 2 * half + 2; ++i) {
-                    s[t][i] = visible(key0, t, i) ? s[t][i] * args.factor : -INFINITY;
-                    most = fmaxf(most, s[t][i]);
-                }
-            most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, 1));
-            most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, 2));
-            // Every lane goes on to the exchange, with or without a visible key.
-            const float from = most == -INFINITY ? 0.0f : most;
-            float sum = 0.0f;
-#pragma unroll
-            for (int t = 0; t < 8; ++t) sum += exp2f(s[t][2 * half] - from) + exp2f(s[t][2 * half + 1] - from);
-            sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
-            sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
-            total[half] = fmaf(total[half], exp2f(largest[half] - from), sum);
-            largest[half] = most;
-        }
-    }
-    float sums[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        sums[half] = largest[half] + log2f(total[half]);
-        if (c == 0 && query[half] < rows) {
-            args.sums[int64_t{head} * a.tokens + query[half]] = sums[half];
-            args.deltas[int64_t{head} * a.tokens + query[half]] = delta[half];
-        }
-    }
     float dq[Dim / 8][4] = {};
     for (int key0 = begin; key0 < end; key0 += block) {
         __syncthreads();
@@ -208,8 +143,9 @@ __global__ void __launch_bounds__(threads) dq_kernel(const __grid_constant__ Att
         for (int t = 0; t < 8; ++t)
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                const float p = visible(key0, t, i) ? exp2f(fmaf(s[t][i], args.factor, -sums[i / 2])) : 0.0f;
-                s[t][i] = p * (dp[t][i] - delta[i / 2]);
+                const bool sees = own.sees(key0 + 8 * t + 2 * c + i % 2, i / 2);
+                const float p = sees ? exp2f(fmaf(s[t][i], args.factor, -own.sum[i / 2])) : 0.0f;
+                s[t][i] = p * (dp[t][i] - own.delta[i / 2]);
             }
         add_product<Dim>(dq, s, k_tile);
     }
@@ -245,10 +181,9 @@ __global__ void __launch_bounds__(threads) dkv_kernel(const __grid_constant__ At
             Tile<Dim>::load(do_tile, a.d_o + 2 * head * Dim, query0, a.tokens, q_stride);
             if (threadIdx.x < block) {
                 const int query = query0 + static_cast<int>(threadIdx.x);
-                const bool present = query < rows;
-                sum_of[threadIdx.x] = present ? args.sums[int64_t{head} * a.tokens + query] : 0.0f;
-                delta_of[threadIdx.x] = present ? args.deltas[int64_t{head} * a.tokens + query] : 0.0f;
-                lowest_of[threadIdx.x] = present ? lowest_key(a, query) : INT_MAX;
+                sum_of[threadIdx.x] = args.sums[head * args.padded + query];
+                delta_of[threadIdx.x] = args.deltas[head * args.padded + query];
+                lowest_of[threadIdx.x] = args.lowest[query];
             }
             wait_for_copies();
             float p[8][4], dp[8][4];  // keys by queries
@@ -310,8 +245,14 @@ cudaError_t prepare_attention_backward() {
 }
 
 cudaError_t launch_attention_backward(const AttentionBackward& a, bool wide, cudaStream_t stream) {
+    const int64_t padded = round_up<int64_t>(a.tokens, block), terms = padded * a.q_heads;
     auto* sums = reinterpret_cast<float*>(a.workspace);
-    const AttentionBackArgs args{a, sums, sums + a.tokens * a.q_heads, a.scale * log2_e};
+    const AttentionBackArgs args{.a = a,
+                                 .factor = a.scale * log2_e,
+                                 .padded = padded,
+                                 .sums = sums,
+                                 .deltas = sums + terms,
+                                 .lowest = reinterpret_cast<int*>(sums + 2 * terms)};
     if (wide && (a.dim == 64 || a.dim == 128)) return launch_attention_backward_wide(args, stream);
     if (a.dim == 64) return run_dim<64>(args, stream);
     if (a.dim == 96) return run_dim<96>(args, stream);
