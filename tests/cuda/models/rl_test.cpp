@@ -166,15 +166,21 @@ TEST(CudaPolicyLoop, NoBitDiffersBetweenRolloutAndTraining) {
 
 // Choices of experts and states of Mamba-2 included.
 TEST(CudaPolicyLoop, NoBitDiffersInOtherFamilies) {
-    for (const Json& model : {rl_mixture(), rl_hybrid()}) {
-        const GpuRun run = run_on_gpu(gpu_config(), 3, 1024, {.model = model});
-        ASSERT_EQ(run.steps.size(), 3u);
-        for (const RlStep& s : run.steps) {
-            EXPECT_GT(s.metrics.tokens, 1000);
-            EXPECT_EQ(s.metrics.mismatch_tokens, 0) << model["model_type"] << ", step " << s.step;
-            EXPECT_GT(s.update.gradient_norm, 0);
+    const TrainPrecision precisions[] = {{.recipe = TrainRecipe::bf16},
+                                         {.recipe = TrainRecipe::fp8_block},
+                                         {.recipe = TrainRecipe::mxfp8},
+                                         {.recipe = TrainRecipe::nvfp4, .row_scaled = true}};
+    for (const Json& model : {rl_mixture(), rl_hybrid()})
+        for (const TrainPrecision& precision : precisions) {
+            const GpuRun run = run_on_gpu(gpu_config(), 3, 1024, {.model = model, .precision = precision});
+            SCOPED_TRACE(model["model_type"].dump() + ", " + train_precision_json(precision).dump());
+            ASSERT_EQ(run.steps.size(), 3u);
+            for (const RlStep& s : run.steps) {
+                EXPECT_GT(s.metrics.tokens, 1000);
+                EXPECT_EQ(s.metrics.mismatch_tokens, 0) << "step " << s.step;
+                EXPECT_GT(s.update.gradient_norm, 0);
+            }
         }
-    }
 }
 
 // The weights of the begin are asked for without a trace in those of today; before the first update both say the same.
