@@ -36,7 +36,8 @@ public:
     }
 
 private:
-    int64_t below(int64_t n) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(n)); }
+    // Of none: 0.
+    int64_t below(int64_t n) { return n > 0 ? static_cast<int64_t>(random_() % static_cast<uint64_t>(n)) : 0; }
     float real(float low, float high) { return low + (high - low) * static_cast<float>(below(1000)) / 1000.0f; }
     int32_t id() { return static_cast<int32_t>(below(vocab_)); }
     // Random, or a short piece again and again, which can be guessed.
