@@ -34,7 +34,8 @@ Status train_rank(const RanksRun& run, RankGroup* group, Seen& seen) {
     TrainerOptions options = run.options;
     options.ranks = group;
     NIBBLE_TRY(auto parameters, random_start(run.config, DType::bf16, 5, pool));
-    NIBBLE_TRY(const auto trainer, Trainer::create(parameters, options, pool));
+    NIBBLE_TRY(const auto trainer, options.lora.rank > 0 ? Trainer::create_adapters(parameters, options, pool)
+                                                         : Trainer::create(parameters, options, pool));
     trainer->begin(0, run.steps);
     for (int s = 0; s < run.steps; ++s) {
         NIBBLE_TRY(const TrainStep step, trainer->step(run.batches, 0.01));
@@ -111,6 +112,14 @@ TEST(TrainRanks, WithExpertsThatSomeRowsDoNotChoose) {
     for (const char* family : {"qwen3_moe", "nemotron_h"}) {
         RanksRun run{.config = tiny(family), .batches = {random_batch(6, 5, 48, 6)}};
         expect_same(run, family);
+    }
+}
+
+TEST(TrainRanks, WithAdapters) {
+    for (const char* family : {"qwen3", "qwen3_moe", "deepseek_v3", "nemotron_h"}) {
+        RanksRun run{.config = tiny(family), .batches = {random_batch(6, 5, 48, 6)}};
+        run.options.lora = {.rank = 4, .alpha = 10};
+        expect_same(run, family, {2, 4});
     }
 }
 

@@ -11,9 +11,10 @@ Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create_adapters(std::share
                                                                       const DeviceTrainerOptions& options,
                                                                       ThreadPool& pool) {
     if (options.train.cache.format != KvFormat::none) return fail("adapters are trained with a KV cache of 16 bits");
-    if (options.train.ranks && options.train.ranks->size() > 1)
-        return fail("lora: adapters are trained on one GPU; use one process");
-    if (options.sharding == Sharding::all) return fail("lora: adapters have nothing to share out; use shard: states");
+    if (options.sharding == Sharding::all)
+        return fail(
+            "parallel.shard: all: frozen weights under adapters are whole on every GPU, and states are divided "
+            "anyway; use shard: states");
     if (options.generation || options.reference) return fail("adapters are trained without rollouts");
     NIBBLE_TRY(const ModelConfig config, model_config(*base));
     NIBBLE_CHECK(DeviceAdapters::check(config, options.train.lora));

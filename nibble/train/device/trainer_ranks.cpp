@@ -45,6 +45,8 @@ std::vector<TrainMemoryPlan::Item> DeviceTrainer::parameter_sizes(Sharding shard
 
 // What the other way of sharding would take.
 std::string DeviceTrainer::sharding_note() const {
+    if (base_)
+        return "parallel.shard: states: masters and states of adapters are divided, frozen weights whole on every GPU";
     const auto sum = [&](Sharding sharding) {
         int64_t bytes = 0;
         for (const auto& item : parameter_sizes(sharding, plan_.micro_batch)) bytes += item.bytes;

@@ -1,16 +1,12 @@
 // Adapters over frozen weights on a GPU: gradients and losses beside the CPU trainer's, the engine's bits, what must
 // not show in the bits, and the merged model. Bases are checkpoints on disk, stored as they are served.
-#include "checkpoint/convert.h"
+#include "cuda/models/lora_bases.h"
 #include "cuda/models/train_gradients.h"
 #include "cuda/models/train_same_bits.h"
 #include "kernels/train_adapters_cuda.h"
 #include "train/lora_export.h"
-#include "train/train_shapes.h"
-#include "train/trained_codes.h"
 
 #include <gmock/gmock.h>
-
-#include <unistd.h>
 
 #include <cmath>
 #include <random>
@@ -19,87 +15,8 @@ namespace nibble::test {
 namespace {
 
 using testing::HasSubstr;
-namespace fs = std::filesystem;
 
 constexpr int64_t lora_rows = 4;
-
-// What a base is stored as: the codes of a training recipe. `rounds`: inputs, too.
-struct LoraBase {
-    const char* name;
-    const char* recipe;
-    const char* family = "llama";
-    bool rounds = false;
-};
-void PrintTo(const LoraBase& b, std::ostream* out) { *out << b.name; }
-
-Json lora_model(const std::string& family) {
-    Json config = recipe_model();
-    if (family == "llama") return config;
-    config.erase("architectures");
-    config["model_type"] = family;
-    if (family == "qwen2") config["tie_word_embeddings"] = true;  // and q, k and v have biases
-    if (family == "gemma3_text") {
-        config.erase("hidden_act"), config.erase("rope_theta");
-        config.update({{"hidden_activation", "gelu_pytorch_tanh"},
-                       {"query_pre_attn_scalar", 64},
-                       {"sliding_window", 8},
-                       {"sliding_window_pattern", 2},
-                       {"tie_word_embeddings", true}});
-    }
-    return config;
-}
-
-struct LoraFolder {
-    fs::path path;
-    explicit LoraFolder(const std::string& name)
-        : path(fs::path(testing::TempDir()) / fmt::format("nibble-lora-{}-{}", name, ::getpid())) {
-        fs::remove_all(path);
-        fs::create_directories(path);
-    }
-    ~LoraFolder() { fs::remove_all(path); }
-};
-
-// moved: the embedding by half a unit in the last place, the linears' codes as they are.
-std::shared_ptr<const Checkpoint> stored_base(const LoraBase& b, const fs::path& out, bool moved, ThreadPool& pool) {
-    auto parameters = random_start(lora_model(b.family), DType::bf16, 7, pool);
-    EXPECT_TRUE(parameters.ok()) << parameters.error().message();
-    if (!parameters.ok()) return nullptr;
-    std::mt19937 random(11);
-    std::uniform_real_distribution<float> some(-0.2f, 0.2f);
-    for (size_t id = 0; id < (*parameters)->count(); ++id)
-        if (!(*parameters)->matrix(id))
-            for (float& x : (*parameters)->master(id)) x += some(random);  // biases and norms of their own
-    // Surer than at a random start, so that there is something to unlearn.
-    const auto head = (*parameters)->id("lm_head.weight");
-    if (head.ok())
-        for (float& x : (*parameters)->master(*head)) x *= 4;
-    const auto embedding = (*parameters)->id("model.embed_tokens.weight");
-    uint64_t at = 0;
-    for (float& v : (*parameters)->master(*embedding))
-        if (moved) v *= 1 + (PhiloxStream{1, 4}.block(at++).word[0] & 1 ? 0x1p-9f : -0x1p-9f);
-    (*parameters)->publish(pool);
-    std::shared_ptr<const Checkpoint> from = *parameters;
-    Dialect to = Dialect::plain;
-    if (std::string(b.recipe) != "bf16") {
-        auto trainer = Trainer::create(*parameters, {.precision = named(b.recipe)}, pool);
-        EXPECT_TRUE(trainer.ok()) << trainer.error().message();
-        auto codes = (*trainer)->trained_codes(1);
-        EXPECT_TRUE(codes.ok()) << codes.error().message();
-        to = (*codes)->target();
-        from = *std::move(codes);
-    }
-    const auto report = convert(*from, {.to = to, .out = out}, pool, {});
-    EXPECT_TRUE(report.ok()) << report.error().message();
-    auto read = Checkpoint::open(out);
-    EXPECT_TRUE(read.ok()) << read.error().message();
-    return read.ok() ? *std::move(read) : nullptr;
-}
-
-TrainerOptions lora_of(std::vector<std::string> targets = {}) {
-    TrainerOptions options{.lora = {.rank = 8, .alpha = 20, .targets = std::move(targets)}};
-    options.optimizer.weight_decay = 0;
-    return options;
-}
 
 struct LoraExtra {
     int64_t micro_batch = 0;
@@ -126,7 +43,7 @@ std::unique_ptr<Trainer> adapters_on_cpu(std::shared_ptr<const Checkpoint> base,
 }
 
 // B is zero at the start, which hides what A does: all three get the same numbers.
-void stir_all(Trainer& cpu, std::span<TrainEngine* const> others, const fs::path& file) {
+void stir_all(Trainer& cpu, std::span<TrainEngine* const> others, const std::filesystem::path& file) {
     std::mt19937 random(4);
     for (size_t id = 0; id < cpu.parameters().count(); ++id)
         for (float& w : cpu.parameters().master(id)) w += 0.02f * (static_cast<float>(random() % 201) / 100 - 1);
@@ -174,13 +91,18 @@ TEST_P(CudaLora, GradientsAreTheCpus) {
     ASSERT_TRUE(want.ok() && other.ok());
     EXPECT_NEAR(step->loss, want->loss, 2e-3 * want->loss);
     EXPECT_NEAR(step->gradient_norm, want->gradient_norm, (GetParam().rounds ? 2e-2 : 5e-3) * want->gradient_norm);
-    ASSERT_EQ(got.size(), 2u * 2 * 7);
+    ASSERT_EQ(got.size(), cpu->parameters().count());
     double worst = 0, worst_of_own = 0;
     for (size_t id = 0; id < got.size(); ++id) {
         const auto w = cpu->gradients().gradient(id);
+        const std::string& name = gpu->parameters().tensors()[id].name;
+        ASSERT_EQ(name, cpu->parameters().tensors()[id].name);
+        if (w.empty()) {  // of an expert that nobody has chosen
+            EXPECT_TRUE(std::ranges::all_of(got[id], [](float x) { return x == 0; })) << name;
+            continue;
+        }
         ASSERT_EQ(w.size(), got[id].size());
         const Apart here = apart(got[id], w), own = apart(moved->gradients().gradient(id), w);
-        const std::string& name = gpu->parameters().tensors()[id].name;
         EXPECT_LT(here.relative, GetParam().rounds ? 1.2 * own.relative + 0.02 : 2e-2) << name;
         EXPECT_GT(here.cosine, GetParam().rounds ? 1 - 1.44 * (1 - own.cosine) - 1e-3 : 0.9995) << name;
         worst = std::max(worst, here.relative);
@@ -295,27 +217,29 @@ TEST_P(CudaLora, OnlyAdaptersTakeStates) {
         EXPECT_LT(item.bytes, most) << item.name;
     }
     for (const UnitLine& line : gpu->table()) {
-        EXPECT_THAT(line.forward, HasSubstr("frozen + rank 8"));
-        EXPECT_THAT(line.weight_gradient, HasSubstr("rank 8 in BF16"));
+        const bool router = line.name.ends_with(".gate");
+        EXPECT_THAT(line.forward, HasSubstr(router ? ", frozen" : "frozen + rank 8")) << line.name;
+        EXPECT_THAT(line.weight_gradient, HasSubstr(router ? "none" : "rank 8 in BF16")) << line.name;
     }
+    EXPECT_EQ(gpu->table().size(), adapters_on_cpu(base_, lora_of(), pool_)->table().size());
 }
 
-INSTANTIATE_TEST_SUITE_P(Bases, CudaLora,
-                         testing::Values(LoraBase{"bf16", "bf16"}, LoraBase{"nvfp4", "nvfp4_w4a16"},
-                                         LoraBase{"fp8_block", "fp8_block", "llama", true},
-                                         LoraBase{"mxfp8", "mxfp8", "llama", true}, LoraBase{"qwen2", "bf16", "qwen2"},
-                                         LoraBase{"qwen2_nvfp4", "nvfp4_w4a16", "qwen2"},
-                                         LoraBase{"qwen3_nvfp4", "nvfp4_w4a16", "qwen3"},
-                                         LoraBase{"gemma3_nvfp4", "nvfp4_w4a16", "gemma3_text"}),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Bases, CudaLora,
+    testing::Values(
+        LoraBase{"bf16", "bf16"}, LoraBase{"nvfp4", "nvfp4_w4a16"}, LoraBase{"fp8_block", "fp8_block", "llama", true},
+        LoraBase{"mxfp8", "mxfp8", "llama", true}, LoraBase{"qwen2", "bf16", "qwen2"},
+        LoraBase{"qwen2_nvfp4", "nvfp4_w4a16", "qwen2"}, LoraBase{"qwen3_nvfp4", "nvfp4_w4a16", "qwen3"},
+        LoraBase{"gemma3_nvfp4", "nvfp4_w4a16", "gemma3_text"}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 // Some linears of a unit, the last of them or not, and none of another.
-TEST(CudaLoraTargets, OthersStayAsTheyAre) {
+void expect_others_stay(const LoraBase& b, const std::vector<std::vector<std::string>>& targets_of, int64_t linears) {
     ThreadPool pool;
-    const LoraFolder folder("targets");
-    const auto base = stored_base({"nvfp4", "nvfp4_w4a16"}, folder.path / "base", false, pool);
+    const LoraFolder folder(fmt::format("targets-{}", b.name));
+    const auto base = stored_base(b, folder.path / "base", false, pool);
     ASSERT_TRUE(base);
-    for (const auto& targets : {std::vector<std::string>{"q_proj", "v_proj"}, {"k_proj", "up_proj", "o_proj"}}) {
+    for (const std::vector<std::string>& targets : targets_of) {
         const auto gpu = adapters_on_gpu(base, lora_of(targets), {}, pool);
         const auto cpu = adapters_on_cpu(base, lora_of(targets), pool);
         ASSERT_TRUE(gpu && cpu);
@@ -328,14 +252,19 @@ TEST(CudaLoraTargets, OthersStayAsTheyAre) {
         const auto want = cpu->backward({&batch, 1});
         ASSERT_TRUE(want.ok());
         EXPECT_NEAR(step->loss, want->loss, 2e-3 * want->loss);
-        ASSERT_EQ(got.size(), 2u * 2 * targets.size());
-        for (size_t id = 0; id < got.size(); ++id)
-            EXPECT_LT(apart(got[id], cpu->gradients().gradient(id)).relative, 2e-2)
-                << gpu->parameters().tensors()[id].name;
+        ASSERT_EQ(std::ssize(got), 2 * 2 * linears * std::ssize(targets));
+        for (size_t id = 0; id < got.size(); ++id) {
+            const auto w = cpu->gradients().gradient(id);
+            if (!w.empty()) EXPECT_LT(apart(got[id], w).relative, 2e-2) << gpu->parameters().tensors()[id].name;
+        }
         const auto check = check_forward(*gpu, batch);
         ASSERT_TRUE(check.ok()) << check.error().message();
         EXPECT_EQ(check->mismatches(), 0);
     }
+}
+
+TEST(CudaLoraTargets, OthersStayAsTheyAre) {
+    expect_others_stay({"nvfp4", "nvfp4_w4a16"}, {{"q_proj", "v_proj"}, {"k_proj", "up_proj", "o_proj"}}, 1);
 }
 
 TEST(CudaLoraTeacher, DistillsTheModelThatWasRounded) {
@@ -413,13 +342,18 @@ TEST(CudaLoraRefusals, NameWhatIsNotBuilt) {
     narrow.lora.rank = 4;
     EXPECT_THAT(refused(recipe_model(), narrow), HasSubstr("lora.rank: 4; --device cuda takes multiples of 8"));
     EXPECT_THAT(refused(recipe_model(), lora_of({"q_proj", "nothing"})), HasSubstr("called 'nothing'"));
-    Json mixture = recipe_model();
-    mixture.erase("architectures");
-    mixture.update({{"model_type", "mixtral"}, {"num_local_experts", 8}, {"num_experts_per_tok", 2}});
-    EXPECT_THAT(refused(mixture, lora_of()), HasSubstr("adapters for attention and MLPs, not for model.layers.0"));
+    EXPECT_THAT(refused(lora_model("mixtral"), lora_of()),
+                HasSubstr("adapters for attention and MLPs, not for model.layers.0"));
     TrainerOptions exact = lora_of();
     exact.precision = recipe_of(TrainRecipe::fp32);
     EXPECT_THAT(refused(recipe_model(), exact), HasSubstr("no products of fp32"));
+    const auto parameters = random_start(recipe_model(), DType::bf16, 7, pool);
+    ASSERT_TRUE(parameters.ok());
+    const auto shared = DeviceTrainer::create_adapters(
+        *parameters,
+        {.train = lora_of(), .device = recipe_device(), .rows = 2, .seq = recipe_seq, .sharding = Sharding::all}, pool);
+    ASSERT_FALSE(shared.ok());
+    EXPECT_THAT(shared.error().message(), HasSubstr("frozen weights under adapters are whole on every GPU"));
 }
 
 }  // namespace

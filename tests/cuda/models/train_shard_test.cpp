@@ -1,5 +1,6 @@
 // Training with everything sharded (Sharding::all): the bits of one GPU that has all. Ranks are threads on one GPU that
 // hand bytes to one another by copies; with NCCL, on a GPU each, tools/gpu ranks compares whole runs.
+#include "cuda/models/lora_bases.h"
 #include "cuda/models/train_same_bits.h"
 #include "support/files.h"
 #include "train/rank_threads.h"
@@ -83,6 +84,7 @@ struct ShardedRun {
     int64_t micro_batch = 1;
     Recompute recompute = Recompute::automatic;
     TrainOptimizer optimizer;
+    std::shared_ptr<const Checkpoint> base;  // adapters over it; null: the model is trained
     bool taught = false;
     int first = 0, steps = 3;
     std::filesystem::path begin;  // a checkpoint; empty: none
@@ -111,7 +113,9 @@ Status train_rank(const ShardedRun& run, Sharding sharding, RankGroup* group, Lo
     if (run.taught) {
         NIBBLE_TRY(options.teacher, random_start(run.config, DType::bf16, 8, pool));
     }
-    NIBBLE_TRY(const auto trainer, DeviceTrainer::create(parameters, options, pool));
+    if (run.base) options.train.lora = lora_of().lora;
+    NIBBLE_TRY(const auto trainer, run.base ? DeviceTrainer::create_adapters(run.base, options, pool)
+                                            : DeviceTrainer::create(parameters, options, pool));
     if (!run.begin.empty()) NIBBLE_CHECK(read_state(run.begin, "", *trainer));
     for (int s = run.first; s < run.steps; ++s) {
         trainer->begin(s, run.steps);
@@ -147,10 +151,10 @@ std::vector<Seen> train_ranks(const ShardedRun& run, Sharding sharding, int size
 }
 
 void expect_same(const ShardedRun& run, const std::string& what, const std::vector<int>& sizes,
-                 const std::vector<Seen>& want) {
+                 const std::vector<Seen>& want, Sharding sharding = Sharding::all) {
     ASSERT_EQ(want[0].error, "") << what;
     for (const int size : sizes) {
-        const std::vector<Seen> all = train_ranks(run, Sharding::all, size);
+        const std::vector<Seen> all = train_ranks(run, sharding, size);
         for (const Seen& seen : all) {
             ASSERT_EQ(seen.error, "") << what << ", " << size << " ranks";
             EXPECT_EQ(seen.losses, want[0].losses) << what << ", " << size << " ranks";
@@ -296,6 +300,30 @@ TEST(CudaSharded, GoesOnFromAnyOtherShare) {
             EXPECT_EQ(seen.losses, want->losses) << from.name << " to " << to.name;
             EXPECT_TRUE(seen.state == want->state) << from.name << " to " << to.name;
         }
+}
+
+TEST(CudaSharded, AdaptersToo) {
+    ThreadPool pool;
+    const std::vector<LoraBase> bases{{"llama", "nvfp4_w4a16"}, {"bf16", "bf16"}};
+    for (const LoraBase& b : bases) {
+        const LoraFolder folder(fmt::format("ranks-{}", b.name));
+        ShardedRun run{.batches = some_rows(8), .micro_batch = 2};
+        run.base = stored_base(b, folder.path / "base", false, pool);
+        ASSERT_TRUE(run.base);
+        const auto same = [&](const ShardedRun& of, const std::vector<int>& sizes) {
+            expect_same(of, b.name, sizes, train_ranks(of, Sharding::states, 1), Sharding::states);
+        };
+        same(run, {2, 4});
+        ShardedRun narrow = run;
+        narrow.optimizer.bf16_states = true;
+        same(narrow, {2});
+        // What two have begun one ends.
+        const auto saved = folder.path / "two.safetensors";
+        ShardedRun begun = run, rest = run;
+        begun.steps = 2, rest.first = 2, rest.begin = saved;
+        ASSERT_EQ(train_ranks(begun, Sharding::states, 2, saved)[0].error, "");
+        EXPECT_TRUE(train_ranks(rest, Sharding::states, 1)[0].state == train_ranks(run, Sharding::states, 1)[0].state);
+    }
 }
 
 // Spans of the GPU lie in the step, those of one lane one after the other.
