@@ -1,10 +1,11 @@
-// What low-rank adapters (train/lora.h) need on a GPU beside products: their term into an output, and parts of matrices
-// that lie apart.
+// What low-rank adapters (train/lora.h) need on a GPU beside products: their term into an output, and the B of several
+// linears as one matrix.
 //
 // Pointers are device pointers. Functions queue work and return at once; they neither allocate nor wait.
 // kernels/cuda_absent/train_adapters.cpp implements this header in a build without CUDA.
 #pragma once
 
+#include "kernels/adapter_blocks.h"
 #include "tensor/device.h"
 
 namespace nibble::cuda {
@@ -13,8 +14,10 @@ namespace nibble::cuda {
 // are adjacent.
 Status add_scaled_rows(float* y, int64_t stride, const float* more, float scale, int64_t n, int64_t cols,
                        const Stream& stream);
-// `rows` pieces of `bytes`, which begin to_pitch and from_pitch bytes apart.
-Status copy_pieces(std::byte* to, int64_t to_pitch, const std::byte* from, int64_t from_pitch, int64_t bytes,
-                   int64_t rows, const Stream& stream);
+
+// To wide, all of which is written, from narrow. Both BF16.
+Status spread_blocks(const AdapterBlocks& b, const std::byte* narrow, std::byte* wide, const Stream& stream);
+// narrow = scale * what lies there in wide. Both FP32.
+Status gather_blocks(const AdapterBlocks& b, const float* wide, float scale, float* narrow, const Stream& stream);
 
 }  // namespace nibble::cuda

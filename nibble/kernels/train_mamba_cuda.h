@@ -28,7 +28,7 @@ struct MambaBackward {
     float dt_min = 0, eps = 0;
     const std::byte* d_mixed = nullptr;  // [tokens, inner] BF16: the gradient of MambaStep::out
     std::byte* d_projected = nullptr;    // [tokens, inner + channels + heads] BF16
-    // Gradients of parameters, written: [channels, conv], [channels] (null: no bias), [heads] three times, [inner].
+    // Gradients of parameters, written: [channels, conv], [channels], [heads] three times, [inner]; null: not wanted.
     float *d_conv_weight = nullptr, *d_conv_bias = nullptr, *d_a_log = nullptr, *d_d = nullptr, *d_dt_bias = nullptr,
           *d_norm = nullptr;
     std::byte* workspace = nullptr;  // mamba_backward_workspace()

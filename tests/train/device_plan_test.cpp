@@ -1,5 +1,6 @@
 // What a GPU trainer plans on the host: places of parameters, order of sums, memory.
 #include "train/device/accumulation.h"
+#include "train/device/adapter_unit.h"
 #include "train/device/device_recipe.h"
 #include "train/device/flat_shards.h"
 #include "train/device/memory_plan.h"
@@ -7,6 +8,7 @@
 #include "train/device/piece_run.h"
 #include "train/device/sharded_units.h"
 #include "train/device/train_weights.h"
+#include "train/lora.h"
 #include "train/small_trainer.h"
 #include "train/tiny_families.h"
 
@@ -14,6 +16,8 @@
 #include "kernels/train_cuda.h"
 
 #include <gmock/gmock.h>
+
+#include <set>
 
 namespace nibble::test {
 namespace {
@@ -266,6 +270,58 @@ TEST(FlatLayout, StacksBiasesAndExperts) {
         EXPECT_EQ(inside, name.ends_with("norm.weight") || name.ends_with("norm_f.weight")) << name;
     }
     EXPECT_GE(bias, layout->matrix_elements + layout->rounded_vectors);  // stays FP32
+}
+
+// Every linear but routers: A of what reads the same rows one below the other, then their B; of experts one after the
+// other.
+TEST(FlatLayout, PlacesAdaptersByUnit) {
+    ThreadPool pool(1);
+    const TrainLora lora{.rank = 8, .alpha = 8};
+    for (const char* family : {"qwen3", "qwen3_moe", "deepseek_v3", "nemotron_h"}) {
+        const auto base = random_checkpoint(tiny(family));
+        ASSERT_TRUE(base.ok()) << base.error().message();
+        const auto model = model_config(**base);
+        ASSERT_TRUE(model.ok());
+        const auto parts = load_parts(*model, **base, {}, pool, WeightSource::Mode::outline);
+        ASSERT_TRUE(parts.ok()) << parts.error().message();
+        const auto adapters = lora_parameters(parts->blocks, lora, DType::bf16, 1, pool);
+        ASSERT_TRUE(adapters.ok()) << adapters.error().message();
+        const auto layout = FlatLayout::make_adapters(**adapters, *model, *parts);
+        ASSERT_TRUE(layout.ok()) << layout.error().message();
+        std::set<std::string> left;
+        for (const CheckpointTensor& t : (*adapters)->tensors()) left.insert(t.name);
+        int64_t end = 0;
+        for (size_t b = 0; b < parts->blocks.size(); ++b) {
+            const std::vector<FlatUnit> units = flat_units(parts->blocks[b]);
+            ASSERT_EQ(units.size(), layout->units[b].size());
+            for (size_t u = 0; u < units.size(); ++u) {
+                const FlatUnit& unit = units[u];
+                EXPECT_EQ(layout->units[b][u].at, -1);
+                const auto of_unit = AdapterUnit::of(unit, lora.rank, **adapters, *layout);
+                ASSERT_TRUE(of_unit.ok()) << of_unit.error().message();
+                EXPECT_EQ(of_unit->none(), unit.linears[0]->name.ends_with(".gate")) << unit.linears[0]->name;
+                if (of_unit->none()) continue;
+                EXPECT_EQ(of_unit->blocks.experts, unit.of_mixture ? 4 : 1);
+                EXPECT_EQ(of_unit->blocks.experts * of_unit->blocks.rows, layout->units[b][u].rows);
+                EXPECT_EQ(of_unit->blocks.narrow_rows(), of_unit->blocks.rows);
+                for (const auto& [first, what] : {std::pair{of_unit->a, "A"}, {of_unit->b, "B"}}) {
+                    EXPECT_GE(first, end);
+                    int64_t at = first;
+                    for (const Linear* linear : unit.linears) {
+                        const std::string name = fmt::format("{}.lora_{}.weight", linear->name, what);
+                        const auto id = (*adapters)->id(name);
+                        ASSERT_TRUE(id.ok()) << name;
+                        EXPECT_EQ(layout->at[*id], at) << name;
+                        at += std::ssize((*adapters)->master(*id));
+                        EXPECT_EQ(left.erase(name), 1U);
+                    }
+                    end = at;
+                }
+            }
+        }
+        EXPECT_TRUE(left.empty()) << *left.begin();
+        EXPECT_LE(end, layout->matrix_elements);
+    }
 }
 
 // All matrices and all sections of their norm belong to one rank each, whole sections to a rank, and with Sharding::all

@@ -9,8 +9,7 @@ Error no_adapters() { return fail("this build has no CUDA (configure with -DNIBB
 }  // namespace
 
 Status add_scaled_rows(float*, int64_t, const float*, float, int64_t, int64_t, const Stream&) { return no_adapters(); }
-Status copy_pieces(std::byte*, int64_t, const std::byte*, int64_t, int64_t, int64_t, const Stream&) {
-    return no_adapters();
-}
+Status spread_blocks(const AdapterBlocks&, const std::byte*, std::byte*, const Stream&) { return no_adapters(); }
+Status gather_blocks(const AdapterBlocks&, const float*, float, float*, const Stream&) { return no_adapters(); }
 
 }  // namespace nibble::cuda

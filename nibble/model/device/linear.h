@@ -50,6 +50,18 @@ public:
     virtual int64_t scratch_bytes(int64_t n) const = 0;
 };
 
+struct DeviceExpertRows;
+
+// The same in the place of experts: all of them at once.
+class DeviceExpertsProduct {
+public:
+    virtual ~DeviceExpertsProduct() = default;
+    // As DeviceExperts::forward().
+    virtual Status forward(const DeviceExpertRows& in, float* y, DeviceStep& step) const = 0;
+    virtual Status kernels(const DeviceExpertRows& in, std::vector<KernelUse>& uses) const = 0;
+    virtual int64_t scratch_bytes(int64_t n) const = 0;
+};
+
 // One product: a linear, or several that read the same rows, stacked.
 struct DeviceLinear {
     std::string name;                // of the first part
@@ -131,6 +143,7 @@ struct DeviceExperts {
     std::vector<Part> parts;
     int64_t rows = 0, cols = 0, experts = 0;
     bool paired = false;  // gates and what they gate lie in halves of tiles: only activated() goes
+    const DeviceExpertsProduct* other = nullptr;  // multiplies instead; of the parts names hold
 
     // y [n, rows].
     Status forward(const DeviceExpertRows& in, float* y, DeviceStep& step) const;

@@ -295,19 +295,23 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
     return out;
 }
 
-Result<DeviceLinear> DeviceWeights::linear(const Linear& linear) { return product({&linear, 1}, linear.bias); }
+Result<DeviceLinear> DeviceWeights::linear(const Linear& linear) {
+    NIBBLE_TRY(DeviceLinear one, product({&linear, 1}, linear.bias));
+    return cover_ ? cover_->over(std::vector{std::move(one)}) : std::move(one);
+}
 
 Result<DeviceStack> DeviceWeights::stack(const LinearStack& stack, bool gated) {
     DeviceStack out{.rows = stack.rows(), .cols = stack.parts[0].cols};
     if (stack.one && stackable(stack.parts)) {
         NIBBLE_TRY(DeviceLinear all, product(stack.parts, stack.bias, gated && turns_));
         out.parts.push_back(std::move(all));
-        return out;
+    } else {
+        for (const Linear& part : stack.parts) {
+            NIBBLE_TRY(DeviceLinear one, product({&part, 1}, part.bias));
+            out.parts.push_back(std::move(one));
+        }
     }
-    for (const Linear& part : stack.parts) {
-        NIBBLE_TRY(DeviceLinear one, linear(part));
-        out.parts.push_back(std::move(one));
-    }
+    if (cover_) out.parts = {cover_->over(std::move(out.parts))};
     return out;
 }
 

@@ -28,6 +28,15 @@ struct RoundedWeights {
     std::string text() const;
 };
 
+// What takes the place of linears that were loaded: adapters over frozen weights (train/device/device_adapters.h).
+class DeviceCover {
+public:
+    virtual ~DeviceCover() = default;
+    // Of linears that read the same rows.
+    virtual DeviceLinear over(std::vector<DeviceLinear> parts) = 0;
+    virtual DeviceExperts over(DeviceExperts experts) = 0;
+};
+
 class DeviceWeights {
 public:
     static constexpr int64_t staging_bytes = int64_t{64} << 20;
@@ -45,6 +54,8 @@ public:
     // Linears (by the name of the first part) that something else multiplies: no matrix is loaded for them.
     using Replace = std::function<const DeviceProduct*(const std::string& name)>;
     void replace(Replace replace) { replace_ = std::move(replace); }
+    // From here on every linear and all experts are handed to it; null: not. It outlives the weights.
+    void cover(DeviceCover* cover) { cover_ = cover; }
     // Rows of gate and up stay in their order in every format: for who looks at a product's outputs.
     void keep_order() { turns_ = false; }
 
@@ -119,6 +130,7 @@ private:
     DeviceArena* vectors_ = nullptr;
     int64_t bytes_ = 0, vector_bytes_ = 0;
     Replace replace_;
+    DeviceCover* cover_ = nullptr;
     bool turns_ = true;
     std::vector<std::pair<int64_t, int64_t>> w4a16_;
     RoundedWeights rounded_;

@@ -140,7 +140,7 @@ Result<DeviceExperts> DeviceWeights::experts(std::span<const LinearStack* const>
     const LinearStack& first = *stacks[0];
     DeviceExperts out{.rows = first.rows(), .cols = first.parts[0].cols, .experts = std::ssize(stacks)};
     const bool one = std::ranges::all_of(stacks, [](const LinearStack* s) { return s->one; }) && stackable(first.parts);
-    out.paired = gated && one && first.parts.size() == 2 && runs_on_records(first.parts[0]) &&
+    out.paired = gated && turns_ && one && first.parts.size() == 2 && runs_on_records(first.parts[0]) &&
                  first.parts[0].rows == first.parts[1].rows && first.parts[0].rows % 8 == 0;
     std::vector<std::span<const Linear>> experts;
     for (size_t p = 0; p < (one ? 1 : first.parts.size()); ++p) {
@@ -150,7 +150,7 @@ Result<DeviceExperts> DeviceWeights::experts(std::span<const LinearStack* const>
         NIBBLE_TRY(DeviceExperts::Part part, expert_part(experts, out.paired));
         out.parts.push_back(part);
     }
-    return out;
+    return cover_ ? cover_->over(std::move(out)) : std::move(out);
 }
 
 Result<DeviceExperts> DeviceWeights::experts(std::span<const Linear* const> linears) {
@@ -159,7 +159,7 @@ Result<DeviceExperts> DeviceWeights::experts(std::span<const Linear* const> line
     for (const Linear* l : linears) experts.emplace_back(l, 1);
     NIBBLE_TRY(DeviceExperts::Part part, expert_part(experts, false));
     out.parts.push_back(part);
-    return out;
+    return cover_ ? cover_->over(std::move(out)) : std::move(out);
 }
 
 }  // namespace nibble

@@ -42,7 +42,7 @@ public:
     // device's memory (with the sizes).
     static Result<std::unique_ptr<DeviceTrainer>> create(std::shared_ptr<Parameters> parameters,
                                                          const DeviceTrainerOptions& options, ThreadPool& pool);
-    // As Trainer::create_adapters(), over attention and MLPs; K and V in BF16.
+    // As Trainer::create_adapters(); K and V in BF16.
     static Result<std::unique_ptr<DeviceTrainer>> create_adapters(std::shared_ptr<const Checkpoint> base,
                                                                   const DeviceTrainerOptions& options,
                                                                   ThreadPool& pool);
@@ -108,8 +108,8 @@ private:
     static Result<DeviceInfo> open(const DeviceTrainerOptions& options);
     static Result<std::unique_ptr<DeviceTrainer>> make(std::shared_ptr<Parameters> parameters,
                                                        const DeviceTrainerOptions& options, DeviceInfo device,
-                                                       TrainWeights weights,
-                                                       std::unique_ptr<TrainWeights> generation, ThreadPool& pool);
+                                                       TrainWeights weights, std::unique_ptr<TrainWeights> generation,
+                                                       ThreadPool& pool);
     Status allocate();
     Status make_pass();
     Result<std::vector<TrainMemoryPlan::Item>> pass_sizes(const TrainPassShape& shape) const;
@@ -171,7 +171,7 @@ private:
     std::byte* reference_ = nullptr;     // published matrices and FP32 vectors at the begin; null: not kept
     std::byte* passing_ = nullptr;
     std::optional<PinnedBuffer> landing_;  // scalars, then log-probabilities of all tokens of a step
-    DeviceRanks::Sum sum_;  // the step's gradient
+    DeviceRanks::Sum sum_;                 // the step's gradient
     std::optional<DeviceOptimizer> optimizer_;
     NormHistory norms_;
     int64_t optimizer_steps_ = 0;

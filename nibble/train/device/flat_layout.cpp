@@ -4,7 +4,6 @@
 #include "model/cpu/moe.h"
 
 #include <algorithm>
-#include <iterator>
 
 namespace nibble {
 namespace {
@@ -80,24 +79,18 @@ private:
 
 FlatUnit unit_of(std::span<const Linear> parts) {
     FlatUnit unit;
-    for (const Linear& part : parts) {
-        unit.weights.push_back(part.name + ".weight");
-        if (!part.bias.empty()) unit.biases.push_back(part.name + ".bias");
-    }
+    for (const Linear& part : parts) unit.linears.push_back(&part);
     return unit;
 }
 
 // The router; the first products of all experts, their second ones; the shared expert's; around the experts.
 std::vector<FlatUnit> flat_units_of(const Moe& moe) {
     std::vector<FlatUnit> all{unit_of({&moe.gate(), 1}), {}, {}};
-    const auto append = [](FlatUnit& to, FlatUnit from) {
-        std::ranges::move(from.weights, std::back_inserter(to.weights));
-        std::ranges::move(from.biases, std::back_inserter(to.biases));
-    };
     for (const auto& expert : moe.experts()) {
-        append(all[1], unit_of(expert->in().parts));
-        append(all[2], unit_of({&expert->out(), 1}));
+        for (const Linear& part : expert->in().parts) all[1].linears.push_back(&part);
+        all[2].linears.push_back(&expert->out());
     }
+    for (const size_t unit : {1, 2}) all[unit].of_mixture = true, all[unit].experts = std::ssize(moe.experts());
     if (moe.shared())
         for (const std::span<const Linear> unit : moe.shared()->units()) all.push_back(unit_of(unit));
     if (moe.to_latent()) {
@@ -108,6 +101,19 @@ std::vector<FlatUnit> flat_units_of(const Moe& moe) {
 }
 
 }  // namespace
+
+std::vector<std::string> FlatUnit::weights() const {
+    std::vector<std::string> names;
+    for (const Linear* linear : linears) names.push_back(linear->name + ".weight");
+    return names;
+}
+
+std::vector<std::string> FlatUnit::biases() const {
+    std::vector<std::string> names;
+    for (const Linear* linear : linears)
+        if (!linear->bias.empty()) names.push_back(linear->name + ".bias");
+    return names;
+}
 
 std::vector<FlatUnit> flat_units(const Block& block) {
     if (const auto* moe = dynamic_cast<const Moe*>(&block.mixer())) return flat_units_of(*moe);
@@ -124,12 +130,13 @@ Result<FlatLayout> FlatLayout::make(const Parameters& parameters, const ModelCon
     for (const Block& block : parts.blocks) {
         std::vector<FlatMatrix>& units = layout.units.emplace_back();
         for (const FlatUnit& unit : flat_units(block)) {
-            NIBBLE_TRY(units.emplace_back(), maker.matrix(unit.weights));
-            if (unit.biases.empty()) continue;
-            if (unit.biases.size() != unit.weights.size())
+            NIBBLE_TRY(units.emplace_back(), maker.matrix(unit.weights()));
+            std::vector<std::string> of_unit = unit.biases();
+            if (of_unit.empty()) continue;
+            if (of_unit.size() != unit.linears.size())
                 return fail("--device cuda does not train {}, where only some of the parts have biases",
-                            unit.weights[0]);
-            biases.push_back(unit.biases);
+                            units.back().name);
+            biases.push_back(std::move(of_unit));
         }
     }
     layout.tied = config.head == config.embedding;
@@ -149,8 +156,9 @@ Result<FlatLayout> FlatLayout::make(const Parameters& parameters, const ModelCon
     for (size_t b = 0; b < parts.blocks.size(); ++b) {
         const std::vector<FlatUnit> units = flat_units(parts.blocks[b]);
         for (size_t u = 0; u < units.size(); ++u) {
-            if (units[u].biases.empty()) continue;
-            NIBBLE_TRY(const size_t id, parameters.id(units[u].biases[0]));
+            const std::vector<std::string> of_unit = units[u].biases();
+            if (of_unit.empty()) continue;
+            NIBBLE_TRY(const size_t id, parameters.id(of_unit[0]));
             layout.units[b][u].bias = layout.at[id];
         }
     }
@@ -163,19 +171,19 @@ Result<FlatLayout> FlatLayout::make_adapters(const Parameters& adapters, const M
     FlatMaker maker(adapters, layout);
     for (const Block& block : parts.blocks) {
         std::vector<FlatMatrix>& units = layout.units.emplace_back();
-        for (const std::span<const Linear> unit : block.mixer().units()) {
-            FlatMatrix& frozen = units.emplace_back(FlatMatrix{.name = unit[0].name + ".weight", .at = -1});
-            frozen.cols = unit[0].cols;
+        for (const FlatUnit& unit : flat_units(block)) {
+            FlatMatrix& frozen = units.emplace_back(FlatMatrix{.name = unit.linears[0]->name + ".weight", .at = -1});
+            frozen.cols = unit.linears[0]->cols;
             std::vector<std::string> a, b;
-            for (const Linear& part : unit) {
-                frozen.rows += part.rows;
-                if (!adapters.id(part.name + ".lora_A.weight").ok()) continue;
-                a.push_back(part.name + ".lora_A.weight");
-                b.push_back(part.name + ".lora_B.weight");
+            for (const Linear* part : unit.linears) {
+                frozen.rows += part->rows;
+                if (!adapters.id(part->name + ".lora_A.weight").ok()) continue;
+                a.push_back(part->name + ".lora_A.weight");
+                b.push_back(part->name + ".lora_B.weight");
             }
             if (a.empty()) continue;
             NIBBLE_CHECK(maker.matrix(a));
-            for (const std::string& tensor : b) NIBBLE_CHECK(maker.matrix({&tensor, 1}));
+            NIBBLE_CHECK(maker.matrix(b));
         }
     }
     const Linear& head = parts.head.linear();

@@ -20,15 +20,23 @@ inline constexpr int64_t flat_alignment = 64;
 
 // A unit of linears, the embedding or the head.
 struct FlatMatrix {
-    std::string name;  // of the first part
+    std::string name;                    // of the first part
     int64_t at = 0, rows = 0, cols = 0;  // at -1: frozen
-    int64_t bias = -1;  // where its biases [rows] lie; -1: none
+    int64_t bias = -1;                   // where its biases [rows] lie; -1: none
     int64_t elements() const { return rows * cols; }
 };
 
-// Tensors that become one of them, by name.
+// Linears that become one of them: of a mixture the same ones of all experts, one expert's after the other.
 struct FlatUnit {
-    std::vector<std::string> weights, biases;
+    std::vector<const Linear*> linears;
+    bool of_mixture = false;
+    int64_t experts = 1;
+
+    std::vector<std::string> weights() const;
+    std::vector<std::string> biases() const;
+    std::span<const Linear* const> of_expert() const {
+        return std::span(linears).first(linears.size() / static_cast<size_t>(experts));
+    }
 };
 // In the order that the block's training twin (train_mixer.h) expects.
 std::vector<FlatUnit> flat_units(const Block& block);
@@ -49,7 +57,8 @@ struct FlatLayout {
 
     // Errors: a parameter that has no place (tensors that no mixer and no norm reads), with its name.
     static Result<FlatLayout> make(const Parameters& parameters, const ModelConfig& config, const ModelParts& parts);
-    // Of adapters (train/lora.h) over a frozen model: the A of a unit's linears lie adjacent, one below the other.
+    // Of adapters (train/lora.h) over a frozen model: the A of a unit's linears lie adjacent, one below the other, and
+    // behind them the B.
     static Result<FlatLayout> make_adapters(const Parameters& adapters, const ModelConfig& config,
                                             const ModelParts& parts);
 };

@@ -14,14 +14,14 @@ int64_t in_scratch(int64_t bytes) { return round_up(bytes, DeviceArena::alignmen
 }  // namespace
 
 int64_t FrozenProduct::bytes() const {
-    if (adapters_.empty()) return weight_.bytes();
+    if (adapters_.none()) return weight_.bytes();
     return weight_.bytes() + in_scratch(cuda::operand_bytes(width(), cols())) +
            in_scratch(cuda::operand_bytes(rows(), width())) + in_scratch(2 * rows() * width());
 }
 
 Status FrozenProduct::load(const Checkpoint& checkpoint, DeviceArena& arena, const Stream& stream) {
     NIBBLE_CHECK(weight_.load(checkpoint, arena, stream).within(name_));
-    if (adapters_.empty()) return Ok{};
+    if (adapters_.none()) return Ok{};
     const auto operand = [&](const char* what, int64_t rows, int64_t cols) -> Result<DeviceLinear> {
         DeviceLinear l{.name = name_ + what, .rows = rows, .cols = cols};
         const int64_t bytes = cuda::operand_bytes(rows, cols);
@@ -33,7 +33,7 @@ Status FrozenProduct::load(const Checkpoint& checkpoint, DeviceArena& arena, con
     NIBBLE_TRY(a_, operand(".lora_A", width(), cols()));
     NIBBLE_TRY(b_, operand(".lora_B", rows(), width()));
     NIBBLE_TRY(b_rows_, arena.allocate(2 * rows() * width()));
-    return fill_device(b_rows_, 0, 2 * rows() * width(), stream);
+    return Ok{};
 }
 
 DeviceLinear FrozenProduct::stand_for(std::vector<DeviceLinear> base) {
@@ -44,17 +44,13 @@ DeviceLinear FrozenProduct::stand_for(std::vector<DeviceLinear> base) {
 }
 
 Status FrozenProduct::publish(const std::byte* published, const Stream& stream) const {
-    if (adapters_.empty()) return Ok{};
-    for (size_t i = 0; i < adapters_.size(); ++i) {
-        const Adapter& p = adapters_[i];
-        std::byte* to = b_rows_ + 2 * (p.first_row * width() + static_cast<int64_t>(i) * rank_);
-        NIBBLE_CHECK(cuda::copy_pieces(to, 2 * width(), published + 2 * p.b, 2 * rank_, 2 * rank_, p.rows, stream));
-    }
+    if (adapters_.none()) return Ok{};
+    NIBBLE_CHECK(cuda::spread_blocks(adapters_.blocks, published + 2 * adapters_.b, b_rows_, stream));
     const auto tiled = [&](const DeviceLinear& l, const std::byte* values) {
         return cuda::make_operand(MatrixView{DType::bf16, l.rows, l.cols, values}, l.rows, 0,
                                   const_cast<std::byte*>(l.operand.tiles), stream);
     };
-    NIBBLE_CHECK(tiled(a_, published + 2 * adapters_[0].a));
+    NIBBLE_CHECK(tiled(a_, published + 2 * adapters_.a));
     return tiled(b_, b_rows_);
 }
 
@@ -75,7 +71,7 @@ Status FrozenProduct::forward(const std::byte* x, int64_t n, float* y, int64_t y
         NIBBLE_CHECK(part.forward({.x = x}, n, to, stride, step));
         to += part.rows;
     }
-    if (adapters_.empty()) return Ok{};
+    if (adapters_.none()) return Ok{};
     const DeviceScope scope(step);
     NIBBLE_TRY(const std::byte* in, low(x, n, step));
     NIBBLE_TRY(float* term, step.scratch.allocate_array<float>(n * rows()));
@@ -95,7 +91,7 @@ Result<cuda::KernelChoice> FrozenProduct::describe(int64_t n) const {
 int64_t FrozenProduct::scratch_bytes(int64_t n) const {
     int64_t most = 0;
     for (const DeviceLinear& part : base_) most = std::max(most, part.scratch_bytes(n));
-    if (adapters_.empty()) return most;
+    if (adapters_.none()) return most;
     return std::max(most, in_scratch(2 * n * width()) + in_scratch(4 * n * std::max(rows(), width())));
 }
 
@@ -115,10 +111,10 @@ Status FrozenProduct::input_gradient(const std::byte* dy, int64_t n, std::byte* 
     NIBBLE_TRY(const std::byte* w, weight_.values(step).within(name_));
     NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, rows(), cols()));
     NIBBLE_CHECK(cuda::back_input_gradient(*plan, dy, w, dx, work.workspace, step.stream).within(name_));
-    if (adapters_.empty()) return Ok{};
+    if (adapters_.none()) return Ok{};
     NIBBLE_TRY(const std::byte* d_low, low_gradient(dy, n, work));
     NIBBLE_TRY(std::byte * more, step.scratch.allocate(2 * n * cols()));
-    const std::byte* a = work.published + 2 * adapters_[0].a;
+    const std::byte* a = work.published + 2 * adapters_.a;
     NIBBLE_TRY(plan, work.plans.of(n, width(), cols()));
     NIBBLE_CHECK(cuda::back_input_gradient(*plan, d_low, a, more, work.workspace, step.stream).within(name_));
     return cuda::sum_slots({.tokens = n, .width = cols(), .more = {dx, more, nullptr}, .out = dx}, step.stream);
@@ -126,33 +122,24 @@ Status FrozenProduct::input_gradient(const std::byte* dy, int64_t n, std::byte* 
 
 Status FrozenProduct::weight_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
                                       TrainWork& work) const {
-    if (adapters_.empty()) return Ok{};
+    if (adapters_.none()) return Ok{};
     if (add) return fail("{}: gradients of adapters are not added up in pieces", name_);
     DeviceStep& step = work.step;
     const DeviceScope scope(step);
     NIBBLE_TRY(const std::byte* d_low, low_gradient(dy, n, work));
     NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, width(), cols()));
-    NIBBLE_CHECK(
-        cuda::back_weight_gradient(*plan, d_low, x, gradient + adapters_[0].a, false, work.workspace, step.stream)
-            .within(name_));
+    NIBBLE_CHECK(cuda::back_weight_gradient(*plan, d_low, x, gradient + adapters_.a, false, work.workspace, step.stream)
+                     .within(name_));
     NIBBLE_TRY(const std::byte* in, low(x, n, step));
     NIBBLE_TRY(float* db, step.scratch.allocate_array<float>(rows() * width()));
-    NIBBLE_TRY(plan, work.plans.of(n, rows(), width(), true));
-    NIBBLE_CHECK(
-        cuda::back_weight_gradient(*plan, dy, in, db, false, work.workspace, step.stream, scale()).within(name_));
-    for (size_t i = 0; i < adapters_.size(); ++i) {
-        const Adapter& p = adapters_[i];
-        const float* from = db + p.first_row * width() + static_cast<int64_t>(i) * rank_;
-        NIBBLE_CHECK(cuda::copy_pieces(reinterpret_cast<std::byte*>(gradient + p.b), 4 * rank_,
-                                       reinterpret_cast<const std::byte*>(from), 4 * width(), 4 * rank_, p.rows,
-                                       step.stream));
-    }
-    return Ok{};
+    NIBBLE_TRY(plan, work.plans.of(n, rows(), width()));
+    NIBBLE_CHECK(cuda::back_weight_gradient(*plan, dy, in, db, false, work.workspace, step.stream).within(name_));
+    return cuda::gather_blocks(adapters_.blocks, db, constants_.host_scale, gradient + adapters_.b, step.stream);
 }
 
 int64_t FrozenProduct::back_scratch_bytes(int64_t n) const {
     const int64_t decoded = in_scratch(weight_.scratch_bytes());
-    if (adapters_.empty()) return decoded;
+    if (adapters_.none()) return decoded;
     const int64_t narrow = in_scratch(2 * n * width());
     return std::max(decoded + narrow + in_scratch(2 * n * cols()),
                     2 * narrow + in_scratch(4 * n * width()) + in_scratch(4 * rows() * width()));

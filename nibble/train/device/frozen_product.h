@@ -9,6 +9,7 @@
 //   dL = bf16(scale dy B),  dA = dL^T x,  dB = scale dy^T bf16(x A^T),  dx = bf16(bf16(dy W) + bf16(dL A)),  W decoded
 #pragma once
 
+#include "train/device/adapter_unit.h"
 #include "train/device/frozen_weight.h"
 #include "train/device/train_linear.h"
 
@@ -17,27 +18,10 @@
 
 namespace nibble {
 
-// What all of them share, on the device.
-struct FrozenConstants {
-    const float* ends = nullptr;   // {0, 1}
-    const float* scale = nullptr;  // alpha / rank
-    float host_scale = 1;
-};
-
 class FrozenProduct : public TrainedProduct {
 public:
-    // Of one part: its rows of the unit, and where A [rank, cols] and B [rows, rank] lie in the flat arrays.
-    struct Adapter {
-        int64_t first_row = 0, rows = 0, a = 0, b = 0;
-    };
-    // adapters: their A adjacent, in order; none: the weight alone.
-    FrozenProduct(std::string name, FrozenWeight weight, std::vector<Adapter> adapters, int64_t rank,
-                  const FrozenConstants& constants)
-        : name_(std::move(name)),
-          weight_(std::move(weight)),
-          adapters_(std::move(adapters)),
-          rank_(rank),
-          constants_(constants) {}
+    FrozenProduct(std::string name, FrozenWeight weight, const AdapterUnit& adapters, const AdapterConstants& constants)
+        : name_(std::move(name)), weight_(std::move(weight)), adapters_(adapters), constants_(constants) {}
 
     const FrozenWeight& weight() const { return weight_; }
     int64_t bytes() const;
@@ -62,16 +46,15 @@ public:
 private:
     int64_t rows() const { return weight_.rows(); }
     int64_t cols() const { return weight_.cols(); }
-    int64_t width() const { return rank_ * std::ssize(adapters_); }  // of x A^T
+    int64_t width() const { return adapters_.blocks.width(); }  // of x A^T
     Result<std::byte*> low(const std::byte* x, int64_t n, DeviceStep& step) const;
     Result<std::byte*> low_gradient(const std::byte* dy, int64_t n, TrainWork& work) const;
     cuda::BackScale scale() const { return {constants_.scale, constants_.ends}; }
 
     std::string name_;
     FrozenWeight weight_;
-    std::vector<Adapter> adapters_;
-    int64_t rank_ = 0;
-    const FrozenConstants& constants_;
+    AdapterUnit adapters_;
+    const AdapterConstants& constants_;
     std::vector<DeviceLinear> base_;
     DeviceLinear a_, b_;
     std::byte* b_rows_ = nullptr;  // BF16 [rows, width]

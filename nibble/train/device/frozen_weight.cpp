@@ -17,18 +17,25 @@ const std::byte* as_bytes_of(const void* p) { return static_cast<const std::byte
 
 }  // namespace
 
-Result<FrozenWeight> FrozenWeight::plan(const Checkpoint& checkpoint, const std::vector<std::string>& tensors) {
+FrozenWeight::Numbers FrozenWeight::numbers(const Checkpoint& checkpoint) {
+    Numbers numbers;
+    for (size_t i = 0; i < checkpoint.tensors().size(); ++i) numbers.emplace(checkpoint.tensors()[i].name, i);
+    return numbers;
+}
+
+Result<FrozenWeight> FrozenWeight::plan(const Checkpoint& checkpoint, const Numbers& numbers,
+                                        const std::vector<std::string>& tensors) {
     FrozenWeight w;
-    const auto all = checkpoint.tensors();
     for (const std::string& name : tensors) {
-        const auto found = std::ranges::find(all, name, &CheckpointTensor::name);
-        if (found == all.end()) return fail("'{}' is not in the checkpoint", name);
+        const auto found = numbers.find(name);
+        if (found == numbers.end()) return fail("'{}' is not in the checkpoint", name);
+        const CheckpointTensor& t = checkpoint.tensors()[found->second];
         Part& part = w.parts_.emplace_back();
-        part.tensor = static_cast<size_t>(found - all.begin());
-        part.stored = found->stored_type;
-        part.codes = {.format = found->format, .rows = found->rows(), .cols = found->cols()};
-        w.rows_ += found->rows(), w.cols_ = found->cols();
-        w.decodes_ |= found->quantized();
+        part.tensor = found->second;
+        part.stored = t.stored_type;
+        part.codes = {.format = t.format, .rows = t.rows(), .cols = t.cols()};
+        w.rows_ += t.rows(), w.cols_ = t.cols();
+        w.decodes_ |= t.quantized();
     }
     return w;
 }
@@ -117,11 +124,14 @@ Status FrozenWeight::load_plain(const Part& part, const Checkpoint& checkpoint, 
     return Ok{};
 }
 
-Result<const std::byte*> FrozenWeight::values(DeviceStep& step) const {
-    if (!decodes_) return parts_[0].plain;
-    NIBBLE_TRY(std::byte * all, step.scratch.allocate(scratch_bytes()));
+Result<const std::byte*> FrozenWeight::values(DeviceStep& step, size_t first, size_t count) const {
+    if (!decodes_) return parts_[first].plain;
+    const std::span<const Part> some = std::span(parts_).subspan(first, count);
+    int64_t rows = 0;
+    for (const Part& part : some) rows += part.codes.rows;
+    NIBBLE_TRY(std::byte * all, step.scratch.allocate(2 * rows * cols_));
     std::byte* to = all;
-    for (const Part& part : parts_) {
+    for (const Part& part : some) {
         const int64_t size = 2 * part.codes.rows * cols_;
         NIBBLE_CHECK(part.plain ? copy_on_device(to, part.plain, size, step.stream)
                                 : cuda::decode(part.codes, part.tensor_scale, DType::bf16, to, step.stream));

@@ -46,7 +46,7 @@ private:
     TrainLinear in_, q_b_, kv_b_, out_;
     bool has_q_b_ = false;
     int64_t q_part_ = 0;                // of in_'s outputs
-    int64_t q_norm_ = 0, kv_norm_ = 0;  // in the flat arrays
+    int64_t q_norm_ = 0, kv_norm_ = 0;  // in the flat arrays, or -1
     bool cached_ = false;
 };
 
@@ -69,7 +69,8 @@ Result<std::unique_ptr<TrainMixer>> TrainLatentAttention::make(const TrainMixerP
         NIBBLE_TRY(t->q_norm_, parts.vectors.place(t->prefix_ + ".q_a_layernorm.weight"));
     }
     NIBBLE_TRY(t->kv_norm_, parts.vectors.place(t->prefix_ + ".kv_a_layernorm.weight"));
-    engine.use_norms(t->has_q_b_ ? parts.vectors.at(t->q_norm_) : nullptr, parts.vectors.at(t->kv_norm_));
+    if (t->kv_norm_ >= 0)
+        engine.use_norms(t->has_q_b_ ? parts.vectors.at(t->q_norm_) : nullptr, parts.vectors.at(t->kv_norm_));
     return std::unique_ptr<TrainMixer>(std::move(t));
 }
 
@@ -209,7 +210,8 @@ Status TrainLatentAttention::to_first_product(std::span<std::byte* const> kept, 
     NIBBLE_TRY(float* d_latent, step.scratch.allocate_array<float>(n * rank));
     NIBBLE_CHECK(normed(kept[c_inner], rank, engine_->kv_norm(), c, work));
     NIBBLE_CHECK(kv_b_.backward(d_kv, c, n, d_c, gradient, false, work));
-    NIBBLE_CHECK(norm_back(kept[c_inner], rank, engine_->kv_norm(), d_c, d_latent, work.of_vectors + kv_norm_, work));
+    NIBBLE_CHECK(norm_back(kept[c_inner], rank, engine_->kv_norm(), d_c, d_latent,
+                           gradient_at(work.of_vectors, kv_norm_), work));
     cuda::LatentJoin join{.tokens = n,
                           .q_width = q_part_,
                           .c_width = rank,
@@ -226,7 +228,8 @@ Status TrainLatentAttention::to_first_product(std::span<std::byte* const> kept, 
     NIBBLE_TRY(float* d_inner, step.scratch.allocate_array<float>(n * q_part_));
     NIBBLE_CHECK(normed(kept[q_inner], q_part_, engine_->q_norm(), q_a, work));
     NIBBLE_CHECK(q_b_.backward(dq, q_a, n, d_q_a, gradient, false, work));
-    NIBBLE_CHECK(norm_back(kept[q_inner], q_part_, engine_->q_norm(), d_q_a, d_inner, work.of_vectors + q_norm_, work));
+    NIBBLE_CHECK(norm_back(kept[q_inner], q_part_, engine_->q_norm(), d_q_a, d_inner,
+                           gradient_at(work.of_vectors, q_norm_), work));
     join.q = d_inner;
     return cuda::latent_join(join, step.stream);
 }

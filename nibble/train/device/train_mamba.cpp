@@ -24,7 +24,7 @@ private:
     size_t index_ = 0;  // of the block
     const DeviceMamba* engine_ = nullptr;
     TrainLinear in_, out_;
-    // In the flat arrays; conv_bias -1: none. Then where the first two lie as they multiply.
+    // In the flat arrays; -1: frozen, or a convolution without biases. Then where the first two lie as they multiply.
     int64_t conv_weight_ = 0, a_log_ = 0, conv_bias_ = -1, d_ = 0, dt_bias_ = 0, norm_ = 0;
     const float *conv_weight_values_ = nullptr, *a_log_values_ = nullptr;
 };
@@ -47,6 +47,7 @@ Result<std::unique_ptr<TrainMixer>> TrainMamba::make(const TrainMixerParts& part
     NIBBLE_TRY(t->d_, place(".D"));
     NIBBLE_TRY(t->dt_bias_, place(".dt_bias"));
     NIBBLE_TRY(t->norm_, place(".norm.weight"));
+    if (t->a_log_ < 0) return std::unique_ptr<TrainMixer>(std::move(t));
     t->conv_weight_values_ = vectors.at(t->conv_weight_);
     t->a_log_values_ = vectors.at(t->a_log_);
     // The convolution's weights and a have places of the engine's: publish() writes them.
@@ -109,12 +110,12 @@ Status TrainMamba::backward(const std::byte* x, std::span<std::byte* const> kept
                                        .eps = engine_->eps(),
                                        .d_mixed = d_mixed,
                                        .d_projected = d_projected,
-                                       .d_conv_weight = work.of_vectors + conv_weight_,
-                                       .d_conv_bias = conv_bias_ < 0 ? nullptr : work.of_vectors + conv_bias_,
-                                       .d_a_log = work.of_vectors + a_log_,
-                                       .d_d = work.of_vectors + d_,
-                                       .d_dt_bias = work.of_vectors + dt_bias_,
-                                       .d_norm = work.of_vectors + norm_,
+                                       .d_conv_weight = gradient_at(work.of_vectors, conv_weight_),
+                                       .d_conv_bias = gradient_at(work.of_vectors, conv_bias_),
+                                       .d_a_log = gradient_at(work.of_vectors, a_log_),
+                                       .d_d = gradient_at(work.of_vectors, d_),
+                                       .d_dt_bias = gradient_at(work.of_vectors, dt_bias_),
+                                       .d_norm = gradient_at(work.of_vectors, norm_),
                                        .workspace = workspace},
                                       step.stream)
                      .within(prefix_));
@@ -123,8 +124,9 @@ Status TrainMamba::backward(const std::byte* x, std::span<std::byte* const> kept
 
 Status TrainMamba::publish(const std::byte* published, const Stream& stream) const {
     const DeviceMamba::Vectors& v = engine_->vectors();
-    NIBBLE_CHECK(cuda::mamba_parameters(engine_->shape(), conv_weight_values_, a_log_values_,
-                                        const_cast<float*>(v.conv_weight), const_cast<float*>(v.a), stream));
+    if (a_log_ >= 0)
+        NIBBLE_CHECK(cuda::mamba_parameters(engine_->shape(), conv_weight_values_, a_log_values_,
+                                            const_cast<float*>(v.conv_weight), const_cast<float*>(v.a), stream));
     NIBBLE_CHECK(in_.publish(published, stream));
     return out_.publish(published, stream);
 }

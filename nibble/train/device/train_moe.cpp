@@ -6,6 +6,7 @@
 #include "model/device/moe.h"
 #include "train/device/cast_operand.h"
 #include "train/device/device_recipe.h"
+#include "train/device/frozen_experts.h"
 #include "train/device/train_mlp.h"
 
 #include <algorithm>
@@ -13,23 +14,31 @@
 namespace nibble {
 namespace {
 
-// The same linear of all experts: grouped products.
+// The same linear of all experts: grouped products, a recipe's one after the other, or adapters over frozen weights.
 class TrainExperts {
 public:
     TrainExperts() = default;
     static Result<TrainExperts> of(const FlatMatrix& weights, const DeviceExperts& engine) {
-        if (engine.parts.size() != 1 || engine.parts[0].w4a16)
+        if (!engine.other && (engine.parts.size() != 1 || engine.parts[0].w4a16))
             return fail("{}: experts that do not multiply as one product", weights.name);
         if (weights.bias >= 0) return fail("--device cuda does not train experts with biases yet ({})", weights.name);
         TrainExperts t;
         t.weights_ = weights;
         t.engine_ = &engine;
-        for (const DeviceProduct* p : engine.parts[0].others) t.products_.push_back(static_cast<const TrainProduct*>(p));
+        t.frozen_ = static_cast<const FrozenExperts*>(engine.other);
+        for (const DeviceProduct* p : engine.parts[0].others)
+            t.products_.push_back(static_cast<const TrainProduct*>(p));
         return t;
     }
     bool quantized() const { return !products_.empty(); }
-    // On the way back, of rows of an expert at most.
-    int64_t padded_bytes(int64_t n) const {
+    // Of scratch memory for products of so many slots.
+    int64_t forward_bytes(int64_t slots, bool sorted) const {
+        if (frozen_) return frozen_->scratch_bytes(slots);
+        return quantized() && !sorted ? whole(2 * slots * cols()) : 0;
+    }
+    // n: rows of an expert, at most.
+    int64_t back_bytes(int64_t n, int64_t slots) const {
+        if (frozen_) return frozen_->back_scratch_bytes(slots);
         return quantized() ? whole(2 * expert_rows(n) * rows()) + whole(2 * expert_rows(n) * cols()) : 0;
     }
     int64_t rows() const { return engine_->rows; }
@@ -45,6 +54,7 @@ public:
         std::vector<int32_t> host;
     };
     Status input_gradient(const std::byte* dy, const Rows& of, std::byte* dx, TrainWork& work) const {
+        if (frozen_) return frozen_->input_gradient(dy, of.slots, of.begin, dx, work);
         if (quantized()) return quantized_input_gradient(dy, of, dx, work);
         const auto& [slots, begin, host] = of;
         return cuda::experts_input_gradient(shape(slots), begin, dy, work.published + 2 * weights_.at, dx,
@@ -53,23 +63,17 @@ public:
     }
     Status weight_gradient(const std::byte* dy, const std::byte* x, const Rows& of, float* gradient,
                            TrainWork& work) const {
+        if (frozen_) return frozen_->weight_gradient(dy, x, of.slots, of.begin, gradient, work);
         if (quantized()) return quantized_weight_gradient(dy, x, of, gradient, work);
         const auto& [slots, begin, host] = of;
         return cuda::experts_weight_gradient(shape(slots), begin, dy, x, gradient + weights_.at, work.step.stream)
             .within(weights_.name);
     }
-    // The operands of experts lie one after the other, and whole tiles of 64 rows as one.
     Status publish(const std::byte* published, const Stream& stream) const {
+        if (frozen_) return frozen_->publish(published, stream);
         for (const TrainProduct* p : products_) NIBBLE_CHECK(p->publish(published, stream));
         if (quantized()) return Ok{};
-        const int64_t all = engine_->experts * rows(), each = rows() % 64 == 0 ? all : rows();
-        auto* tiles = const_cast<std::byte*>(engine_->parts[0].weights.first.tiles);
-        for (int64_t row = 0; row < all; row += each) {
-            const MatrixView values{DType::bf16, each, cols(), published + 2 * (weights_.at + row * cols())};
-            NIBBLE_CHECK(cuda::make_operand(values, each, 0, tiles, stream));
-            tiles += cuda::operand_bytes(each, cols());
-        }
-        return Ok{};
+        return publish_experts(engine_->parts[0].weights, published + 2 * weights_.at, stream);
     }
 
 private:
@@ -118,6 +122,7 @@ private:
     FlatMatrix weights_;
     const DeviceExperts* engine_ = nullptr;
     std::vector<const TrainProduct*> products_;  // of every expert, where a recipe quantizes them
+    const FrozenExperts* frozen_ = nullptr;      // where adapters are trained
 };
 
 class TrainMoe : public TrainMixer {
@@ -171,7 +176,7 @@ Result<std::unique_ptr<TrainMixer>> TrainMoe::make(const TrainMixerParts& parts,
     }
     if (config.selection_bias) {
         NIBBLE_TRY(const int64_t at, parts.vectors.place(parts.layer.config.prefix + ".gate.e_score_correction_bias"));
-        if (parts.vectors.at(at)) engine.use_selection_bias(parts.vectors.at(at));
+        if (at >= 0 && parts.vectors.at(at)) engine.use_selection_bias(parts.vectors.at(at));
     }
     return std::unique_ptr<TrainMixer>(std::move(t));
 }
@@ -188,12 +193,13 @@ Result<TrainMixerSizes> TrainMoe::sizes(int64_t n) const {
         s.kept.insert(s.kept.end(), of_shared.kept.begin(), of_shared.kept.end());
         s.workspace = std::max(s.workspace, of_shared.workspace);
     }
-    const int64_t gathered = in_.quantized() ? whole(2 * slots * in_.cols()) : 0;
-    const int64_t of_experts = gathered + whole(4 * slots * in_.rows()) + whole(2 * slots * inner) + whole(4 * slots * width_);
+    const int64_t products = std::max(in_.forward_bytes(slots, false), out_.forward_bytes(slots, true));
+    const int64_t of_experts =
+        products + whole(4 * slots * in_.rows()) + whole(2 * slots * inner) + whole(4 * slots * width_);
     const int64_t around = config_.latent > 0 ? whole(4 * n * width_) : 0;
     s.forward = (shared_ ? whole(4 * n * hidden_) : 0) + std::max(of_shared.forward, of_experts + around);
     const int64_t back = 2 * whole(2 * slots * width_) + 2 * whole(2 * slots * inner) + whole(2 * slots * in_.rows()) +
-                         std::max(in_.padded_bytes(n), out_.padded_bytes(n));
+                         std::max(in_.back_bytes(n, slots), out_.back_bytes(n, slots));
     s.backward = whole(4 * slots) + whole(2 * n * config_.experts) + 3 * whole(2 * n * hidden_) + 2 * whole(narrow) +
                  std::max(of_shared.backward, back);
     return s;

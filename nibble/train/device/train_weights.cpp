@@ -95,10 +95,10 @@ Status TrainWeights::make_parts(const std::function<DeviceWeights*(size_t part)>
         DeviceWeights& of_block = *weights(1 + b);
         of_block.replace([this](const std::string& name) { return recipe_->find(name); });
         of_block.keep_order();
+        of_block.cover(adapters_.get());
         const int64_t before = matrices(of_block);
         NIBBLE_TRY(DeviceLayer layer, DeviceLayer::make(config_, parts_.blocks[b], of_block));
         count(1 + b, of_block, before);
-        if (adapters_) adapters_->take(*layer.mixer);
         const auto read = [&](const std::string& tensor, const float*& norm) -> Status {
             NIBBLE_TRY(const int64_t at, vectors.place(tensor));
             if (at >= 0) norm = vectors.at(at);
@@ -111,10 +111,10 @@ Status TrainWeights::make_parts(const std::function<DeviceWeights*(size_t part)>
         layers_.push_back(std::move(layer));
     }
     DeviceWeights& of_head = *weights(head_part());
+    of_head.cover(adapters_.get());
     const int64_t before = matrices(of_head);
     NIBBLE_TRY(head_, of_head.linear(DeviceModel::head_of(config_, parts_.head)));
     count(head_part(), of_head, before);
-    if (adapters_) adapters_->take(head_);
     train_head_ = TrainLinear(flat_.head, head_, vectors);
     w4a16_ = of_head.w4a16();
     rounded_ = of_head.rounded();

@@ -17,7 +17,7 @@ Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create_adapters(std::share
             "anyway; use shard: states");
     if (options.generation || options.reference) return fail("adapters are trained without rollouts");
     NIBBLE_TRY(const ModelConfig config, model_config(*base));
-    NIBBLE_CHECK(DeviceAdapters::check(config, options.train.lora));
+    NIBBLE_CHECK(DeviceAdapters::check(options.train.lora));
     NIBBLE_TRY(DeviceInfo device, open(options));
     const WeightOptions like{.kv = KvFormat::none};
     NIBBLE_TRY(ModelParts parts, load_parts(config, *base, like, pool, WeightSource::Mode::outline));

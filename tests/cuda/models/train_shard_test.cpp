@@ -304,7 +304,7 @@ TEST(CudaSharded, GoesOnFromAnyOtherShare) {
 
 TEST(CudaSharded, AdaptersToo) {
     ThreadPool pool;
-    const std::vector<LoraBase> bases{{"llama", "nvfp4_w4a16"}, {"bf16", "bf16"}};
+    const std::vector<LoraBase> bases{{"llama", "nvfp4_w4a16"}, {"mixtral", "nvfp4_w4a16", "mixtral"}};
     for (const LoraBase& b : bases) {
         const LoraFolder folder(fmt::format("ranks-{}", b.name));
         ShardedRun run{.batches = some_rows(8), .micro_batch = 2};

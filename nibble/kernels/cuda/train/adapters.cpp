@@ -1,11 +1,24 @@
-#include "kernels/cuda/train/adapters_launch.h"
 #include "kernels/train_adapters_cuda.h"
+
+#include "kernels/cuda/train/adapters_launch.h"
 #include "tensor/cuda/call.h"
 
 namespace nibble::cuda {
 namespace {
 
 cudaStream_t adapter_queue(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
+
+Status check_blocks(const AdapterBlocks& b) {
+    bool fits = b.experts >= 1 && b.rank >= 1 && b.parts >= 1 && b.parts <= AdapterBlocks::most_parts;
+    int64_t before = 0;
+    for (int p = 0; fits && p < b.parts; ++p) {
+        fits = b.part[p].first >= before && b.part[p].rows >= 1;
+        before = b.part[p].first + b.part[p].rows;
+    }
+    if (!fits || before > b.rows)
+        return fail("adapters of {} x {} rows: {} parts of rank {}", b.experts, b.rows, b.parts, b.rank);
+    return Ok{};
+}
 
 }  // namespace
 
@@ -16,14 +29,17 @@ Status add_scaled_rows(float* y, int64_t stride, const float* more, float scale,
                        "add_scaled_rows: kernel launch");
 }
 
-Status copy_pieces(std::byte* to, int64_t to_pitch, const std::byte* from, int64_t from_pitch, int64_t bytes,
-                   int64_t rows, const Stream& stream) {
-    if (bytes < 1 || rows < 1 || to_pitch < bytes || from_pitch < bytes)
-        return fail("copy_pieces: {} of {} bytes, {} and {} apart", rows, bytes, from_pitch, to_pitch);
-    return cuda_status(cudaMemcpy2DAsync(to, static_cast<size_t>(to_pitch), from, static_cast<size_t>(from_pitch),
-                                         static_cast<size_t>(bytes), static_cast<size_t>(rows),
-                                         cudaMemcpyDeviceToDevice, adapter_queue(stream)),
-                       "cudaMemcpy2DAsync");
+Status spread_blocks(const AdapterBlocks& b, const std::byte* narrow, std::byte* wide, const Stream& stream) {
+    NIBBLE_CHECK(check_blocks(b));
+    return cuda_status(launch_spread_blocks(b, reinterpret_cast<const uint16_t*>(narrow),
+                                            reinterpret_cast<uint16_t*>(wide), adapter_queue(stream)),
+                       "spread_blocks: kernel launch");
+}
+
+Status gather_blocks(const AdapterBlocks& b, const float* wide, float scale, float* narrow, const Stream& stream) {
+    NIBBLE_CHECK(check_blocks(b));
+    return cuda_status(launch_gather_blocks(b, wide, scale, narrow, adapter_queue(stream)),
+                       "gather_blocks: kernel launch");
 }
 
 }  // namespace nibble::cuda

@@ -230,7 +230,7 @@ cudaError_t launch_mamba_conv_back(const MambaBackArgs& a, float* d_weight, cuda
     silu_back_kernel<<<blocks, mamba_threads, 0, stream>>>(a);
     if (const cudaError_t code = cudaGetLastError()) return code;
     conv_back_kernel<<<blocks, mamba_threads, 0, stream>>>(a);
-    if (const cudaError_t code = cudaGetLastError()) return code;
+    if (const cudaError_t code = cudaGetLastError(); code || !d_weight) return code;
     conv_weight_kernel<<<dim3(ceil_blocks(a.channels, mamba_threads), conv_parts), mamba_threads, 0, stream>>>(a);
     if (const cudaError_t code = cudaGetLastError()) return code;
     return launch_sum_parts(a.conv_sums, conv_parts, int64_t{a.channels} * a.conv, d_weight, stream);

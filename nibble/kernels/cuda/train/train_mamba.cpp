@@ -88,7 +88,8 @@ Status mamba_backward(const MambaBackward& b, const Stream& stream) {
     int64_t bytes = 0;
     std::byte* const sums = place_pieces(a, b.workspace, bytes);
     const cudaStream_t queue = mamba_queue(stream);
-    const auto column_sums_of = [&](const float* x, int64_t width, float* to) {
+    const auto column_sums_of = [&](const float* x, int64_t width, float* to) -> Status {
+        if (!to) return Ok{};
         return column_sums({.tokens = b.tokens, .width = width, .wide = x, .sums = to, .workspace = sums}, stream);
     };
     NIBBLE_CHECK(cuda_status(launch_mamba_inputs(a, queue), "mamba_backward: inputs"));
@@ -107,7 +108,7 @@ Status mamba_backward(const MambaBackward& b, const Stream& stream) {
     NIBBLE_CHECK(column_sums_of(a.to_a_log, a.heads, b.d_a_log));
     NIBBLE_CHECK(column_sums_of(a.to_d, a.heads, b.d_d));
     NIBBLE_CHECK(cuda_status(launch_mamba_conv_back(a, b.d_conv_weight, queue), "mamba_backward: convolution"));
-    return b.d_conv_bias ? column_sums_of(a.d_xbc, a.channels, b.d_conv_bias) : Status(Ok{});
+    return column_sums_of(a.d_xbc, a.channels, b.d_conv_bias);
 }
 
 Status mamba_parameters(const MambaShape& s, const float* conv, const float* a_log, float* conv_weight, float* a,
