@@ -28,6 +28,10 @@ Status experts_input_gradient(const ExpertsShape& shape, const int32_t* begin, c
 Status experts_weight_gradient(const ExpertsShape& shape, const int32_t* begin, const std::byte* dy, const std::byte* x,
                                float* dw, const Stream& stream);
 
+// The operands (kernels/product_cuda.h) of all experts, one behind the other, from w BF16, aligned to 16 bytes; `slots`
+// is not read. Tiles were filled with zeros before.
+Status experts_operands(const ExpertsShape& shape, const std::byte* w, std::byte* tiles, const Stream& stream);
+
 // Of mid = a(gate) * up (or a(in)) and out = sum over experts of weight * W mid: `d_mid` is the gradient of mid where
 // the weight was 1.
 //   d_weights[slot] = sum over the row of d_mid * mid;  mid = weight * mid;  d_in = the gradient of in

@@ -18,6 +18,7 @@ Status experts_weight_gradient(const ExpertsShape&, const int32_t*, const std::b
                                const Stream&) {
     return no_moe_training();
 }
+Status experts_operands(const ExpertsShape&, const std::byte*, std::byte*, const Stream&) { return no_moe_training(); }
 Status experts_activate_backward(const ExpertsActivateBackward&, const Stream&) { return no_moe_training(); }
 Status weigh_slots(int64_t, int64_t, const int32_t*, const float*, std::byte*, const Stream&) {
     return no_moe_training();

@@ -60,6 +60,11 @@ Status run_w4a16(const DeviceLinear& l, const DeviceInput& in, int64_t n, float*
 
 }  // namespace
 
+Status prepare_linears(const DeviceInfo& device) {
+    NIBBLE_CHECK(cuda::prepare_products(device));
+    return cuda::prepare_grouped_matmul(device);
+}
+
 Result<InputPlan> DeviceLinear::plan(int64_t n, const DeviceStep& step, bool whole_rows) const {
     InputPlan out;
     if (step.observer || other) return out;

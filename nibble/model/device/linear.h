@@ -14,6 +14,9 @@
 
 namespace nibble {
 
+// Once per device, before the first product of anything below: every kernel that they may choose, whatever the format.
+Status prepare_linears(const DeviceInfo& device);
+
 // How a product, or a mixer whose first operation it is, takes its input. Computed once per step, before the input is
 // written.
 struct InputPlan {

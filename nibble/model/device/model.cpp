@@ -3,7 +3,6 @@
 
 #include "base/checked.h"
 #include "formats/minifloat.h"
-#include "kernels/product_cuda.h"
 
 #include <algorithm>
 #include <array>
@@ -47,8 +46,7 @@ Result<DeviceModel::Outline> DeviceModel::open(const Checkpoint& checkpoint, con
     NIBBLE_TRY(DeviceInfo device, open_device(choice));
     NIBBLE_TRY(ModelConfig config, model_config(checkpoint));
     NIBBLE_CHECK(use_device(device.index));
-    NIBBLE_CHECK(cuda::prepare_products(device));
-    NIBBLE_CHECK(cuda::prepare_grouped_matmul(device));
+    NIBBLE_CHECK(prepare_linears(device));
     NIBBLE_TRY(Stream stream, Stream::create(device.index));
     std::unique_ptr<DeviceModel> model(new DeviceModel(std::move(device), std::move(stream), std::move(config)));
     NIBBLE_TRY(Workspace host, Workspace::create(options.compute, options.kernels, pool));
@@ -78,8 +76,7 @@ Result<std::unique_ptr<DeviceModel>> DeviceModel::load(std::shared_ptr<const Che
 
 Result<std::unique_ptr<DeviceModel>> DeviceModel::over(Weights weights, const DeviceInfo& device, ThreadPool& pool) {
     NIBBLE_CHECK(use_device(device.index));
-    NIBBLE_CHECK(cuda::prepare_products(device));
-    NIBBLE_CHECK(cuda::prepare_grouped_matmul(device));
+    NIBBLE_CHECK(prepare_linears(device));
     NIBBLE_TRY(Stream stream, Stream::create(device.index));
     std::unique_ptr<DeviceModel> model(new DeviceModel(device, std::move(stream), std::move(weights.config)));
     NIBBLE_TRY(Workspace host, Workspace::create(Compute::bf16, {}, pool));

@@ -3,7 +3,6 @@
 #include "base/checked.h"
 #include "formats/minifloat.h"
 #include "kernels/observe_cuda.h"
-#include "kernels/product_cuda.h"
 
 #include <algorithm>
 #include <array>
@@ -54,8 +53,7 @@ Result<std::unique_ptr<DeviceWalk>> DeviceWalk::create(const Checkpoint& checkpo
     NIBBLE_TRY(DeviceInfo device, open_device(choice));
     NIBBLE_TRY(ModelConfig config, model_config(checkpoint));
     NIBBLE_CHECK(use_device(device.index));
-    NIBBLE_CHECK(cuda::prepare_products(device));
-    NIBBLE_CHECK(cuda::prepare_grouped_matmul(device));
+    NIBBLE_CHECK(prepare_linears(device));
     NIBBLE_TRY(Stream stream, Stream::create(device.index));
     NIBBLE_TRY(Workspace host, Workspace::create(Compute::bf16, {}, pool));
     std::unique_ptr<DeviceWalk> walk(new DeviceWalk(checkpoint, texts, std::move(device), std::move(stream),

@@ -1,9 +1,9 @@
 #include "train/device/device_trainer.h"
 
 #include "kernels/label_loss_cuda.h"
-#include "kernels/product_cuda.h"
 #include "kernels/train_cuda.h"
 #include "kernels/train_moe_cuda.h"
+#include "model/device/linear.h"
 #include "train/device/train_scratch.h"
 #include "train/rank_message.h"
 #include "train/train_run.h"
@@ -53,7 +53,7 @@ Result<DeviceInfo> DeviceTrainer::open(const DeviceTrainerOptions& options) {
         return fail("--kernels {} names kernels of the CPU, not of a GPU", options.train.kernels);
     NIBBLE_TRY(DeviceInfo device, open_device(options.device));
     NIBBLE_CHECK(use_device(device.index));
-    NIBBLE_CHECK(cuda::prepare_products(device));
+    NIBBLE_CHECK(prepare_linears(device));
     NIBBLE_CHECK(cuda::prepare_training(device));
     NIBBLE_CHECK(cuda::prepare_training_experts(device));
     NIBBLE_CHECK(cuda::prepare_drawn_labels(device));

@@ -17,19 +17,6 @@ cuda::ExpertsShape shape_of(int64_t experts, int64_t slots, int64_t rows, int64_
 
 }  // namespace
 
-// Operands lie one after the other, and whole tiles of 64 rows as one.
-Status publish_experts(const cuda::Experts& experts, const std::byte* values, const Stream& stream) {
-    const cuda::Operand& first = experts.first;
-    const int64_t all = experts.count * first.rows, each = first.rows % 64 == 0 ? all : first.rows;
-    auto* tiles = const_cast<std::byte*>(first.tiles);
-    for (int64_t row = 0; row < all; row += each) {
-        const MatrixView some{DType::bf16, each, first.cols, values + 2 * row * first.cols};
-        NIBBLE_CHECK(cuda::make_operand(some, each, 0, tiles, stream));
-        tiles += cuda::operand_bytes(each, first.cols);
-    }
-    return Ok{};
-}
-
 int64_t FrozenExperts::bytes() const {
     if (adapters_.none()) return weight_.bytes();
     return weight_.bytes() + of_scratch(experts() * cuda::operand_bytes(width(), cols())) +
@@ -62,8 +49,12 @@ DeviceExperts FrozenExperts::stand_for(DeviceExperts base) {
 Status FrozenExperts::publish(const std::byte* published, const Stream& stream) const {
     if (adapters_.none()) return Ok{};
     NIBBLE_CHECK(cuda::spread_blocks(adapters_.blocks, published + 2 * adapters_.b, b_rows_, stream));
-    NIBBLE_CHECK(publish_experts(a_, published + 2 * adapters_.a, stream));
-    return publish_experts(b_, b_rows_, stream);
+    const auto write = [&](const cuda::Operand& to, const std::byte* w) {
+        return cuda::experts_operands(shape_of(experts(), 0, to.rows, to.cols), w, const_cast<std::byte*>(to.tiles),
+                                      stream);
+    };
+    NIBBLE_CHECK(write(a_.first, published + 2 * adapters_.a).within(name_));
+    return write(b_.first, b_rows_).within(name_);
 }
 
 // ---- Forward -------------------------------------------------------------------------------------------------------

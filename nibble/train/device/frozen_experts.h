@@ -60,7 +60,4 @@ private:
     std::byte* b_rows_ = nullptr;  // BF16 [experts * rows, width]
 };
 
-// The operands of experts from W [experts * rows, cols] BF16; their memory was zeros.
-Status publish_experts(const cuda::Experts& experts, const std::byte* values, const Stream& stream);
-
 }  // namespace nibble

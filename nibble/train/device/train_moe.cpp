@@ -73,7 +73,9 @@ public:
         if (frozen_) return frozen_->publish(published, stream);
         for (const TrainProduct* p : products_) NIBBLE_CHECK(p->publish(published, stream));
         if (quantized()) return Ok{};
-        return publish_experts(engine_->parts[0].weights, published + 2 * weights_.at, stream);
+        return cuda::experts_operands(shape(0), published + 2 * weights_.at,
+                                      const_cast<std::byte*>(engine_->parts[0].weights.first.tiles), stream)
+            .within(weights_.name);
     }
 
 private:

@@ -1,6 +1,7 @@
 // The way back through a mixture of experts, and sums of columns: each kernel against the sum in double precision.
 #include "cuda/device.h"
 #include "kernels/elementwise.h"
+#include "kernels/product_cuda.h"
 #include "kernels/train_cuda.h"
 #include "kernels/train_moe_cuda.h"
 #include "model/cpu/router.h"
@@ -217,6 +218,29 @@ Result<Check> check_sums(Kit& kit, int64_t tokens, int64_t width, int top_k, int
     return check;
 }
 
+// All at once: the bytes of make_operand() for each.
+Result<Check> check_operands(Kit& kit, int64_t experts, int64_t rows, int64_t cols) {
+    Check check{fmt::format("operands of {} experts [{}, {}]", experts, rows, cols)};
+    const DeviceArena::Mark mark = kit.arena.mark();
+    const int64_t each = cuda::operand_bytes(rows, cols), all = experts * each;
+    NIBBLE_TRY(const std::byte* w, kit.upload_bytes(kit.normal_bf16(experts * rows * cols, 1)));
+    NIBBLE_TRY(std::byte * together, kit.arena.allocate(all));
+    NIBBLE_TRY(std::byte * apart, kit.arena.allocate(all));
+    for (std::byte* tiles : {together, apart}) NIBBLE_CHECK(fill_device(tiles, 0, all, kit.stream));
+    NIBBLE_CHECK(cuda::experts_operands({.experts = static_cast<int>(experts), .rows = rows, .cols = cols}, w, together,
+                                        kit.stream));
+    for (int64_t e = 0; e < experts; ++e) {
+        const MatrixView one{DType::bf16, rows, cols, w + 2 * e * rows * cols};
+        NIBBLE_CHECK(cuda::make_operand(one, rows, 0, apart + e * each, kit.stream));
+    }
+    NIBBLE_TRY(const auto got, kit.download<uint16_t>(together, all / 2));
+    NIBBLE_TRY(const auto want, kit.download<uint16_t>(apart, all / 2));
+    for (size_t i = 0; i < got.size(); ++i, ++check.compared)
+        if (got[i] != want[i]) check.note(fmt::format("element {}: {:#06x} instead of {:#06x}", i, got[i], want[i]));
+    kit.arena.release(mark);
+    return check;
+}
+
 Result<std::vector<Check>> check_all(const Kit& given) {
     Kit kit = given;
     NIBBLE_CHECK(cuda::prepare_training_experts(kit.device));
@@ -242,6 +266,9 @@ Result<std::vector<Check>> check_all(const Kit& given) {
         add(check_router(kit, {.experts = 256, .top_k = 8, .router = R::sigmoid, .routed_scaling = 2.5f}, false, 33)));
     NIBBLE_CHECK(
         add(check_router(kit, {.experts = 1024, .top_k = 32, .router = R::sigmoid, .normalize = false}, false, 7)));
+    NIBBLE_CHECK(add(check_operands(kit, 5, 8, 200)));
+    NIBBLE_CHECK(add(check_operands(kit, 3, 144, 16)));
+    NIBBLE_CHECK(add(check_operands(kit, 4, 128, 256)));
     NIBBLE_CHECK(add(check_sums(kit, 301, 136, 3, 3)));
     NIBBLE_CHECK(add(check_sums(kit, 5, 8, 1, 0)));
     NIBBLE_CHECK(add(check_sums(kit, 1000, 2056, 0, 2)));

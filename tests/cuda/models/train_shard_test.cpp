@@ -322,7 +322,10 @@ TEST(CudaSharded, AdaptersToo) {
         ShardedRun begun = run, rest = run;
         begun.steps = 2, rest.first = 2, rest.begin = saved;
         ASSERT_EQ(train_ranks(begun, Sharding::states, 2, saved)[0].error, "");
-        EXPECT_TRUE(train_ranks(rest, Sharding::states, 1)[0].state == train_ranks(run, Sharding::states, 1)[0].state);
+        const Seen ended = train_ranks(rest, Sharding::states, 1)[0], whole = train_ranks(run, Sharding::states, 1)[0];
+        ASSERT_EQ(ended.error, "");
+        ASSERT_EQ(whole.error, "");
+        EXPECT_TRUE(ended.state == whole.state);
     }
 }
 

@@ -1,4 +1,5 @@
 // What lies between the products of a mixture's way back.
+#include "kernels/cuda/exact/product_launch.h"
 #include "kernels/cuda/train/moe_launch.h"
 #include "kernels/cuda/train/value_slope.cuh"
 
@@ -17,6 +18,17 @@ __device__ float warp_max(float value) {
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) value = fmaxf(value, __shfl_xor_sync(every_lane, value, step));
     return value;
+}
+
+// Eight columns a thread, to where exact/operand.cu puts them.
+__global__ void __launch_bounds__(sum_threads) experts_operands_kernel(const __grid_constant__ ExpertsOperandsArgs a) {
+    const int64_t i = int64_t{blockIdx.x} * sum_threads + threadIdx.x, chunks = a.cols / 8;
+    if (i >= a.experts * a.rows * chunks) return;
+    const int64_t chunk = i % chunks, row = i / chunks % a.rows, expert = i / chunks / a.rows;
+    std::byte* tile =
+        a.tiles + expert * a.expert_bytes + (row / operand_tile * ((chunks + 7) / 8) + chunk / 8) * operand_tile_bytes;
+    *reinterpret_cast<uint4*>(tile + row % operand_tile * 128 + (chunk % 8 ^ row % 8) * 16) =
+        reinterpret_cast<const uint4*>(a.w)[i];
 }
 
 // A thread block per slot, in order of tokens.
@@ -126,6 +138,11 @@ __global__ void __launch_bounds__(sum_threads) sum_slots_kernel(const __grid_con
 }
 
 }  // namespace
+
+cudaError_t launch_experts_operands(const ExpertsOperandsArgs& a, cudaStream_t stream) {
+    experts_operands_kernel<<<ceil_blocks(a.experts * a.rows * (a.cols / 8), sum_threads), sum_threads, 0, stream>>>(a);
+    return cudaGetLastError();
+}
 
 cudaError_t launch_experts_activate_backward(const ExpertsActivateArgs& a, cudaStream_t stream) {
     experts_activate_kernel<<<static_cast<unsigned>(a.slots), slot_threads, 0, stream>>>(a);

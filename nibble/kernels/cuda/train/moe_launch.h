@@ -20,6 +20,14 @@ cudaError_t prepare_experts_back();
 cudaError_t launch_experts_input_gradient(const ExpertsBackArgs& args, cudaStream_t stream);
 cudaError_t launch_experts_weight_gradient(const ExpertsBackArgs& args, cudaStream_t stream);
 
+struct ExpertsOperandsArgs {
+    int64_t experts = 0, rows = 0, cols = 0;
+    int64_t expert_bytes = 0;  // from operand to operand
+    const std::byte* w = nullptr;
+    std::byte* tiles = nullptr;
+};
+cudaError_t launch_experts_operands(const ExpertsOperandsArgs& args, cudaStream_t stream);
+
 struct ExpertsActivateArgs {
     int activation = 0;  // nibble::Activation
     bool gated = true;

@@ -1,6 +1,7 @@
 #include "kernels/train_moe_cuda.h"
 
 #include "kernels/cuda/train/moe_launch.h"
+#include "kernels/product_cuda.h"
 #include "tensor/cuda/call.h"
 
 namespace nibble::cuda {
@@ -50,6 +51,22 @@ Status experts_weight_gradient(const ExpertsShape& shape, const int32_t* begin, 
     NIBBLE_CHECK(check_experts(shape));
     return cuda_status(launch_experts_weight_gradient(back_args(shape, begin, dy, x, dw), moe_queue(stream)),
                        "experts_weight_gradient: kernel launch");
+}
+
+Status experts_operands(const ExpertsShape& shape, const std::byte* w, std::byte* tiles, const Stream& stream) {
+    if (shape.experts < 1 || shape.rows < 1 || shape.cols < 8 || shape.cols % 8)
+        return fail("experts_operands: {} of [{}, {}]; columns are multiples of 8", shape.experts, shape.rows,
+                    shape.cols);
+    if (reinterpret_cast<uintptr_t>(w) % 16 || reinterpret_cast<uintptr_t>(tiles) % 16)
+        return fail("experts_operands: device pointers must be 16-byte aligned");
+    return cuda_status(launch_experts_operands({.experts = shape.experts,
+                                                .rows = shape.rows,
+                                                .cols = shape.cols,
+                                                .expert_bytes = operand_bytes(shape.rows, shape.cols),
+                                                .w = w,
+                                                .tiles = tiles},
+                                               moe_queue(stream)),
+                       "experts_operands: kernel launch");
 }
 
 Status experts_activate_backward(const ExpertsActivateBackward& a, const Stream& stream) {
