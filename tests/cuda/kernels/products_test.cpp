@@ -189,14 +189,19 @@ Result<Check> Checker::product(const Case& c, int64_t n, int64_t k, int64_t toke
         if (!(d <= (c.codes ? codes_bound : bound))) check.note(fmt::format("row {}: {:.2e} of its terms", r, d));
         check.worst = std::max(check.worst, d);
     }
-    if (cuda::has_rounded_product(w.operand, tokens)) {
-        NIBBLE_CHECK(fill_device(y, poison, (tokens * y_stride + 64) * 4, stream));
-        NIBBLE_CHECK(cuda::rounded_product(in, w.operand, y, y_stride, false, stream));
-        NIBBLE_TRY(const auto got, download<uint16_t>(y, tokens * y_stride + 64));
-        for (int64_t i = 0; i < tokens * y_stride + 64; ++i, ++check.compared) {
-            const bool outside = i / y_stride >= tokens || i % y_stride >= n;
-            const uint16_t want = outside ? 0xA5A5 : bf16_from_float(all[static_cast<size_t>(i)]);
-            if (got[static_cast<size_t>(i)] != want) check.note(fmt::format("rounded, word {}", i));
+    // Rows that begin anywhere, and rows whose chunks of 16 bytes are aligned.
+    for (const int64_t apart : {y_stride, (n + 12) / 8 * 8}) {
+        if (!cuda::has_rounded_product(w.operand, tokens)) break;
+        NIBBLE_CHECK(fill_device(y, poison, (tokens * apart + 64) * 2, stream));
+        NIBBLE_CHECK(cuda::rounded_product(in, w.operand, y, apart, false, stream));
+        NIBBLE_TRY(const auto got, download<uint16_t>(y, tokens * apart + 64));
+        for (int64_t i = 0; i < tokens * apart + 64; ++i, ++check.compared) {
+            const int64_t token = i / apart, row = i % apart;
+            const bool outside = token >= tokens || row >= n;
+            const uint16_t want =
+                outside ? 0xA5A5 : bf16_from_float(all[static_cast<size_t>(token * y_stride + row)]);
+            if (got[static_cast<size_t>(i)] != want)
+                check.note(fmt::format("rounded, {} apart, token {}, row {}", apart, token, row));
         }
     }
     for (const int64_t m : {1, 2, 3, 7, 8, 9, 16, 17, 32, 33, 64, 65, 127, 128, 129, 256, 257}) {
@@ -302,6 +307,9 @@ Result<std::vector<Check>> check_products(const Kit& kit, bool small) {
     if (!small) NIBBLE_CHECK(add(checker.product(plain, 70000, 200, 20)));
     if (!small) NIBBLE_CHECK(add(checker.product(plain, 4096, 4096, 70)));
     if (!small) NIBBLE_CHECK(add(checker.product(plain, 2300, 1000, 600)));
+    // A thread block has several tiles.
+    if (!small) NIBBLE_CHECK(add(checker.product({.name = "bf16", .bias = true}, 4110, 72, 3000)));
+    if (!small) NIBBLE_CHECK(add(checker.product(plain, 5000, 264, 1100)));
     using A = ActivationFormat;
     for (const Case& c :
          {Case{"fp8", Format::fp8}, Case{"fp8 W8A8", Format::fp8, DType::bf16, A::fp8, true},
@@ -313,6 +321,7 @@ Result<std::vector<Check>> check_products(const Kit& kit, bool small) {
           Case{"nvfp4", Format::nvfp4}, Case{"nvfp4 W4A4", Format::nvfp4, DType::bf16, A::nvfp4, true}}) {
         NIBBLE_CHECK(add(checker.product(c, 208, 416, small ? 20 : 140)));
         if (c.format == Format::fp8_block128) NIBBLE_CHECK(add(checker.product(c, 300, 200, small ? 20 : 140)));
+        if (c.activation == A::fp8_token && !small) NIBBLE_CHECK(add(checker.product(c, 2050, 136, 2100)));
     }
     for (Case c : {Case{"fp8 W8A8", Format::fp8, DType::bf16, A::fp8, true},
                    Case{"fp8 row, token", Format::fp8_row, DType::bf16, A::fp8_token, true},
