@@ -66,28 +66,31 @@ struct AttentionBackward {
     std::byte* workspace = nullptr;  // attention_backward_workspace()
 };
 
-// log_probs[i] = log p(labels[i]) of bf16(logits), with the bits of the host's log_softmax (but for the logarithm, as
-// sampling_cuda.h says), 0 where the label is -1; d_logits = slopes[i] * (onehot - p), null: not wanted.
+// Of a vocabulary.
+inline constexpr int64_t softmax_most_vocab = int64_t{104} << 12;
+
+// log_probs[i] = log p(labels[i]), with the bits of the host's log_softmax (but for the logarithm, as sampling_cuda.h
+// says), 0 where the label is -1; d_logits = slopes[i] * (onehot - p), null: not wanted.
 struct LabelLoss {
-    int64_t rows = 0, vocab = 0;
-    const float* logits = nullptr;    // [rows, vocab]
-    const int32_t* labels = nullptr;  // [rows]
-    const float* slopes = nullptr;    // [rows]
-    float* log_probs = nullptr;       // [rows]
-    std::byte* d_logits = nullptr;    // [rows, vocab] BF16
+    int64_t rows = 0, vocab = 0;          // vocab: at most softmax_most_vocab
+    const std::byte* logits = nullptr;    // [rows, vocab] BF16
+    const int32_t* labels = nullptr;      // [rows]
+    const float* slopes = nullptr;        // [rows]
+    float* log_probs = nullptr;           // [rows]
+    std::byte* d_logits = nullptr;        // [rows, vocab] BF16; may be `logits`
 };
 
 // losses[i] = (1 - c) KL(softmax of `teacher` || softmax of `logits`) - c log p(labels[i]), c = cross_entropy; of its
 // sum times weights[i] the gradient by the logits. Nothing of rows with label -1.
 struct TeacherLoss {
-    int64_t rows = 0, vocab = 0;
-    const float* logits = nullptr;    // [rows, vocab]
-    const float* teacher = nullptr;   // [rows, vocab]
-    const int32_t* labels = nullptr;  // [rows]
-    const float* weights = nullptr;   // [rows]
+    int64_t rows = 0, vocab = 0;         // as LabelLoss
+    const std::byte* logits = nullptr;   // [rows, vocab] BF16
+    const std::byte* teacher = nullptr;  // [rows, vocab] BF16
+    const int32_t* labels = nullptr;     // [rows]
+    const float* weights = nullptr;      // [rows]
     float cross_entropy = 0;
     float* losses = nullptr;        // [rows]
-    std::byte* d_logits = nullptr;  // [rows, vocab] BF16
+    std::byte* d_logits = nullptr;  // [rows, vocab] BF16; may be `logits`
 };
 
 // dw[ids[u]] += scale * sum of dx's rows order[begin[u]] ... order[begin[u + 1] - 1], in this order.

@@ -460,7 +460,9 @@ TrainPassShape DeviceTrainer::pass_shape(int64_t rows, Recompute recompute) cons
     TrainPassShape shape{rows, options_.seq, recompute};
     if (!teacher_) return shape;
     const int64_t slab = TrainScratch::slab(shape.tokens(), config().vocab);
-    shape.taught = whole(4 * slab * config().vocab) + whole(teacher_->head().scratch_bytes(slab));
+    const DeviceLinear& head = teacher_->head();
+    shape.taught = whole(2 * slab * config().vocab) + whole(head.scratch_bytes(slab)) +
+                   whole(std::max(head.rounded_bytes(slab), head.rounded_bytes(std::min<int64_t>(slab, 64))));
     return shape;
 }
 

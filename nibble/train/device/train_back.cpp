@@ -16,22 +16,22 @@ Status TrainPass::head(float* log_probs, float* gradient, float* of_vectors) {
     NIBBLE_CHECK(mark("head and loss"));
     TrainWork work = work_of(step, part, of_vectors);
     const int64_t vocab = weights_.config().vocab, most = TrainScratch::slab(shape_.tokens(), vocab);
-    NIBBLE_TRY(float* logits, step.scratch.allocate_array<float>(most * vocab));
-    NIBBLE_TRY(std::byte * d_logits, step.scratch.allocate(2 * most * vocab));
+    // Gradients take the logits' place.
+    NIBBLE_TRY(std::byte * logits, step.scratch.allocate(2 * most * vocab));
     const bool taught = gradient && teaching_.head;
-    float* teacher = nullptr;
+    std::byte* teacher = nullptr;
     if (taught) {
-        NIBBLE_TRY(teacher, step.scratch.allocate_array<float>(most * vocab));
+        NIBBLE_TRY(teacher, step.scratch.allocate(2 * most * vocab));
     }
     for (int64_t at = 0; at < tokens_; at += most) {
         const int64_t rows = std::min(most, tokens_ - at);
         const std::byte* x = normed_ + 2 * at * hidden();
-        NIBBLE_CHECK(weights_.head().forward(x, rows, logits, vocab, work));
+        NIBBLE_CHECK(weights_.head().forward_rounded(x, rows, logits, work));
         const int32_t* labels = upload_.at<int32_t>(labels_) + at;
         const float* slopes = gradient ? slope_upload_.at<float>(slopes_) + at : nullptr;
         if (taught) {
             const std::byte* of_teacher = teaching_.rows + 2 * at * teaching_.head->cols;
-            NIBBLE_CHECK(teaching_.head->forward({.x = of_teacher}, rows, teacher, vocab, step).within("the teacher"));
+            NIBBLE_CHECK(teaching_.head->forward_rounded({.x = of_teacher}, rows, teacher, step).within("the teacher"));
             NIBBLE_CHECK(cuda::teacher_loss({.rows = rows,
                                              .vocab = vocab,
                                              .logits = logits,
@@ -40,7 +40,7 @@ Status TrainPass::head(float* log_probs, float* gradient, float* of_vectors) {
                                              .weights = slopes,
                                              .cross_entropy = teaching_.cross_entropy,
                                              .losses = log_probs + at,
-                                             .d_logits = d_logits},
+                                             .d_logits = logits},
                                             stream_));
         } else {
             const cuda::LabelLoss loss{.rows = rows,
@@ -49,11 +49,11 @@ Status TrainPass::head(float* log_probs, float* gradient, float* of_vectors) {
                                        .labels = labels,
                                        .slopes = slopes,
                                        .log_probs = log_probs + at,
-                                       .d_logits = gradient ? d_logits : nullptr};
+                                       .d_logits = gradient ? logits : nullptr};
             NIBBLE_CHECK(drawn_.raw() ? cuda::label_loss(loss, stream_) : cuda::drawn_label_loss(loss, drawn_, stream_));
         }
         if (!gradient) continue;
-        NIBBLE_CHECK(weights_.head().backward(d_logits, x, rows, dx_ + 2 * at * hidden(), gradient, at > 0, work));
+        NIBBLE_CHECK(weights_.head().backward(logits, x, rows, dx_ + 2 * at * hidden(), gradient, at > 0, work));
     }
     return leave(part, gradient != nullptr);
 }

@@ -8,7 +8,7 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t slab_bytes = int64_t{3} << 29;  // of logits and their gradient
+constexpr int64_t slab_bytes = int64_t{3} << 29;  // of logits, whose place their gradient takes
 constexpr int64_t documents_of_tokens = 32;       // one document in so many tokens is planned for
 
 }  // namespace
@@ -22,7 +22,9 @@ int64_t TrainScratch::page_tokens(const TrainPassShape& shape) {
 }
 
 int64_t TrainScratch::slab(int64_t tokens, int64_t vocab) {
-    return std::min(tokens, std::max<int64_t>(128, slab_bytes / (6 * vocab) / 128 * 128));
+    const int64_t most = std::max<int64_t>(128, slab_bytes / (2 * vocab) / 128 * 128);
+    const int64_t slabs = (tokens + most - 1) / most;  // of nearly equal size
+    return std::min(tokens, round_up<int64_t>((tokens + slabs - 1) / slabs, 128));
 }
 
 Result<TrainScratch> TrainScratch::make(const TrainWeights& weights, const TrainPassShape& shape,
@@ -69,7 +71,8 @@ Result<TrainScratch> TrainScratch::make(const TrainWeights& weights, const Train
     s.kept = (shape.recompute == Recompute::block ? largest_rest : rest) + (blocks + 1) * whole(2 * n * w) +
              whole(2 * padded_rows(n) * w) + 2 * whole(4 * n * w) + 2 * whole(2 * n * w) + whole(s.workspace);
     const int64_t rows = slab(n, vocab);
-    s.logits = whole(4 * rows * vocab) + whole(2 * rows * vocab) + shape.taught + weights.head_scratch_bytes(rows);
+    s.logits = whole(2 * rows * vocab) + whole(weights.head().rounded_bytes(rows)) + shape.taught +
+               weights.head_scratch_bytes(rows);
     s.together = std::max(s.together, s.logits);
     return s;
 }

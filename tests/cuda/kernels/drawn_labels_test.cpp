@@ -35,8 +35,16 @@ public:
     DrawnChecker(const Kit& kit, const ElementwiseKernels& ref) : Kit(kit), ref_(ref) {}
     // `step`: logits are multiples of it; 0: of nothing.
     Result<Check> labels(int64_t width, float sigma, float step);
+    // Of the raw distribution: label_loss().
+    Result<Check> raw_labels(int64_t width, float sigma);
 
 private:
+    Result<std::byte*> upload_narrow(const std::vector<float>& values) {
+        std::vector<uint16_t> narrow;
+        for (const float v : values) narrow.push_back(bf16_from_float(v));
+        NIBBLE_TRY(uint16_t * p, upload(narrow));
+        return reinterpret_cast<std::byte*>(p);
+    }
     const ElementwiseKernels& ref_;
 };
 
@@ -69,20 +77,21 @@ Result<Check> DrawnChecker::labels(int64_t width, float sigma, float step) {
         }
         slopes[1] = 0;
         NIBBLE_TRY(float* device_logits, upload(logits));
+        NIBBLE_TRY(std::byte * narrow_logits, upload_narrow(logits));
         NIBBLE_TRY(const int32_t* device_labels, upload(labels));
         NIBBLE_TRY(const float* device_slopes, upload(slopes));
         NIBBLE_TRY(std::byte * out, poisoned(4 * rows));
-        NIBBLE_TRY(std::byte * d_logits, poisoned(2 * rows * width));
+        // The gradient in the logits' place.
         NIBBLE_CHECK(cuda::drawn_label_loss({.rows = rows,
                                              .vocab = width,
-                                             .logits = device_logits,
+                                             .logits = narrow_logits,
                                              .labels = device_labels,
                                              .slopes = device_slopes,
                                              .log_probs = reinterpret_cast<float*>(out),
-                                             .d_logits = d_logits},
+                                             .d_logits = narrow_logits},
                                             cuda::drawn_from(c.params), stream));
         NIBBLE_TRY(const auto got, download<float>(out, rows));
-        NIBBLE_TRY(const auto gradient, download<uint16_t>(d_logits, rows * width));
+        NIBBLE_TRY(const auto gradient, download<uint16_t>(narrow_logits, rows * width));
         NIBBLE_TRY(const cuda::SampleRow* device_requests, upload(requests));
         NIBBLE_TRY(std::byte * chosen_out, poisoned(rows * int64_t{sizeof(ChosenToken)}));
         NIBBLE_CHECK(cuda::sample({.rows = rows,
@@ -126,6 +135,58 @@ Result<Check> DrawnChecker::labels(int64_t width, float sigma, float step) {
     return check;
 }
 
+Result<Check> DrawnChecker::raw_labels(int64_t width, float sigma) {
+    Check check{fmt::format("labels of {} logits, spread {}", width, sigma)};
+    constexpr int64_t rows = 9;
+    NIBBLE_CHECK(cuda::prepare_training(device));
+    const DeviceArena::Mark mark = arena.mark();
+    std::vector<float> logits = normal(rows * width, sigma);
+    ref_.round_bf16(logits.data(), std::ssize(logits));
+    std::vector<int32_t> labels;
+    std::vector<float> slopes = normal(rows, 1.0f);
+    for (int64_t r = 0; r < rows; ++r) labels.push_back(static_cast<int32_t>(random() % uint64_t(width)));
+    labels[0] = 0, labels[1] = static_cast<int32_t>(width - 1), labels[2] = -1;
+    slopes[3] = 0;
+    logits[static_cast<size_t>(4 * width + labels[4])] = 60;                             // far above all others
+    logits[static_cast<size_t>(5 * width + (labels[5] + 3) % width)] = -INFINITY;        // left out by a mask
+    logits[static_cast<size_t>(6 * width + (labels[6] + 1) % width)] = NAN;
+    logits[static_cast<size_t>(7 * width + (labels[7] + 1) % width)] = INFINITY;
+    NIBBLE_TRY(std::byte * device_logits, upload_narrow(logits));
+    NIBBLE_TRY(const int32_t* device_labels, upload(labels));
+    NIBBLE_TRY(const float* device_slopes, upload(slopes));
+    NIBBLE_TRY(std::byte * out, poisoned(8 * rows));
+    auto* log_probs = reinterpret_cast<float*>(out);
+    cuda::LabelLoss loss{
+        .rows = rows, .vocab = width, .logits = device_logits, .labels = device_labels, .log_probs = log_probs};
+    NIBBLE_CHECK(cuda::label_loss(loss, stream));
+    loss.slopes = device_slopes, loss.log_probs = log_probs + rows, loss.d_logits = device_logits;
+    NIBBLE_CHECK(cuda::label_loss(loss, stream));
+    NIBBLE_TRY(const auto got, download<float>(out, 2 * rows));
+    NIBBLE_TRY(const auto gradient, download<uint16_t>(device_logits, rows * width));
+    arena.release(mark);
+    std::vector<float> all(static_cast<size_t>(width));
+    for (int64_t r = 0; r < rows; ++r, check.compared += 2) {
+        ref_.log_softmax(logits.data() + r * width, width, all.data());
+        const auto at = static_cast<size_t>(r);
+        const int32_t label = labels[at];
+        const float want = label < 0 ? 0.0f : all[static_cast<size_t>(label)];
+        const bool bad = r == 6 || r == 7;
+        for (const float p : {got[at], got[at + rows]})
+            if (bad ? !std::isnan(p) : float_bits(p) != float_bits(want))
+                check.note(fmt::format("row {}: {} instead of {}", r, p, want));
+        const double slope = label < 0 ? 0.0 : double{slopes[at]};
+        for (int64_t i = 0; i < width; ++i) {
+            const double d = double{bf16_to_float(gradient[static_cast<size_t>(r * width + i)])};
+            const double expected = slope * ((i == label ? 1.0 : 0.0) - std::exp(double{all[static_cast<size_t>(i)]}));
+            const double apart = std::abs(d - expected);
+            if (!bad) check.worst = std::max(check.worst, apart);
+            if (bad ? !std::isnan(d) : !(apart <= 0.005 * std::abs(expected) + 1e-7 * std::abs(slope)))
+                check.note(fmt::format("row {}, token {}: d {} instead of {}", r, i, d, expected));
+        }
+    }
+    return check;
+}
+
 // A NaN or an infinity anywhere in a row is told, and bad arguments are refused.
 Result<Check> bad_rows(const Kit& kit) {
     Kit k = kit;
@@ -136,7 +197,9 @@ Result<Check> bad_rows(const Kit& kit) {
     logits[17] = NAN;
     logits[width + 9] = INFINITY;
     logits[2 * width + 100] = -INFINITY;
-    NIBBLE_TRY(float* device_logits, k.upload(logits));
+    std::vector<uint16_t> narrow;
+    for (const float v : logits) narrow.push_back(bf16_from_float(v));
+    NIBBLE_TRY(const std::byte* device_logits, k.upload_bytes(narrow));
     NIBBLE_TRY(const int32_t* labels, k.upload(std::vector<int32_t>{5, 5, 5, 5}));
     NIBBLE_TRY(std::byte * out, k.poisoned(16));
     const cuda::LabelLoss loss{.rows = 4,
@@ -177,6 +240,18 @@ Result<std::vector<Check>> check_drawn_labels(const Kit& kit) {
     {
         NIBBLE_TRY(Check c, checker.labels(width, sigma, step));
         checks.push_back(std::move(c));
+    }
+    // One thread block a row, and clusters of two, four and eight; runs that end anywhere.
+    for (const auto& [width, sigma] : {std::pair<int64_t, float>{8, 1.0f},
+                                       {1000, 1.0f},
+                                       {4104, 2.0f},
+                                       {49152, 8.0f},
+                                       {53256, 2.0f},
+                                       {128256, 2.5f},
+                                       {262144, 1.0f},
+                                       {cuda::softmax_most_vocab, 3.0f}}) {
+        NIBBLE_TRY(Check raw, checker.raw_labels(width, sigma));
+        checks.push_back(std::move(raw));
     }
     NIBBLE_TRY(Check c, bad_rows(kit));
     checks.push_back(std::move(c));

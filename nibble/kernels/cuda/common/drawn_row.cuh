@@ -13,7 +13,8 @@
 
 namespace nibble::cuda {
 
-template <int Threads>
+// Logit: float, which counts rounded to BF16, or uint16_t, which is BF16.
+template <int Threads, class Logit = float>
 class DrawnRow {
 public:
     static constexpr int run = 4096, runs_at_once = 4;
@@ -36,13 +37,13 @@ public:
         int found;
     };
 
-    // All threads together, as all that follows. Logits count rounded to BF16.
-    __device__ DrawnRow(const float* x, int width, const Drawn& drawn, Shared& shared)
+    // All threads together, as all that follows.
+    __device__ DrawnRow(const Logit* x, int width, const Drawn& drawn, Shared& shared)
         : x_(x), width_(width), drawn_(drawn), s_(shared), thread_(static_cast<int>(threadIdx.x)) {
         float largest = -INFINITY;
         bool bad = false;
         for (int i = thread_; i < width_; i += Threads) {
-            const float logit = rounded(x_[i]);
+            const float logit = logit_of(x_[i]);
             bad = bad || !is_finite(logit);
             largest = fmaxf(largest, logit / drawn_.temperature);
         }
@@ -55,7 +56,7 @@ public:
         if (!bad && drawn_.filters()) filter();
     }
 
-    __device__ float value(int i) const { return rounded(x_[i]) / drawn_.temperature; }
+    __device__ float value(int i) const { return logit_of(x_[i]) / drawn_.temperature; }
     // Of values; NaN where a logit is not finite.
     __device__ float largest() const { return largest_; }
     __device__ bool keeps(int i) const { return key_of(value(i), static_cast<uint32_t>(i)) >= least_; }
@@ -110,6 +111,8 @@ private:
         u64 weight = 0;
     };
 
+    __device__ static float logit_of(float x) { return rounded(x); }
+    __device__ static float logit_of(uint16_t x) { return bf16_to_float(x); }
     __device__ u64 weight_of(float v) const {
         const float share = exp_of(v - largest_) * sampling_unit;
         return share > 0.0f ? static_cast<u64>(share) : 0;
@@ -259,7 +262,7 @@ private:
         return static_cast<uint32_t>(s_.found);
     }
 
-    const float* x_;
+    const Logit* x_;
     const int width_;
     const Drawn drawn_;
     Shared& s_;

@@ -7,7 +7,7 @@ namespace nibble::cuda {
 namespace {
 
 constexpr int drawn_threads = 512;
-using DrawnLabelRow = DrawnRow<drawn_threads>;
+using DrawnLabelRow = DrawnRow<drawn_threads, uint16_t>;
 
 __global__ void __launch_bounds__(drawn_threads) label_loss_drawn_kernel(const __grid_constant__ DrawnLabels args) {
     extern __shared__ __align__(16) uint8_t memory[];
@@ -16,16 +16,19 @@ __global__ void __launch_bounds__(drawn_threads) label_loss_drawn_kernel(const _
     const int label = l.labels[at], thread = static_cast<int>(threadIdx.x), vocab = static_cast<int>(l.vocab);
     std::byte* out = l.d_logits ? l.d_logits + 2 * at * l.vocab : nullptr;
     const float slope = out ? l.slopes[at] / args.drawn.temperature : 0.0f;
-    if (out && (label < 0 || slope == 0.0f))
-        for (int i = thread; i < vocab / 8; i += drawn_threads) reinterpret_cast<uint4*>(out)[i] = {0, 0, 0, 0};
+    const auto no_gradient = [&] {
+        for (int i = thread; out && i < vocab / 8; i += drawn_threads) reinterpret_cast<uint4*>(out)[i] = {0, 0, 0, 0};
+    };
     if (label < 0) {
         if (thread == 0) l.log_probs[at] = 0.0f;
-        return;
+        return no_gradient();
     }
-    DrawnLabelRow row(l.logits + at * l.vocab, vocab, args.drawn, *reinterpret_cast<DrawnLabelRow::Shared*>(memory));
+    DrawnLabelRow row(reinterpret_cast<const uint16_t*>(l.logits) + at * l.vocab, vocab, args.drawn,
+                      *reinterpret_cast<DrawnLabelRow::Shared*>(memory));
     const double sum = row.sum();
     if (thread == 0) l.log_probs[at] = row.log_prob(label, sum);
-    if (!out || slope == 0.0f) return;
+    __syncthreads();  // the gradient may take the logits' place
+    if (slope == 0.0f) return no_gradient();
     const float total = static_cast<float>(sum);
     for (int i = thread; i < vocab / 8; i += drawn_threads) {
         float d[8];

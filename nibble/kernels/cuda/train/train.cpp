@@ -8,7 +8,7 @@
 namespace nibble::cuda {
 namespace {
 
-constexpr int64_t most_back_width = 16384, most_vocab = int64_t{1} << 20;
+constexpr int64_t most_back_width = 16384;
 
 cudaStream_t queue_of(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
 
@@ -111,7 +111,8 @@ Status attention_backward(const AttentionBackward& a, const Stream& stream) {
 Status label_loss(const LabelLoss& l, const Stream& stream) {
     NIBBLE_CHECK(check_rows("label_loss", l.rows, l.vocab));
     NIBBLE_CHECK(check_aligned("label_loss", {l.logits, l.d_logits}));
-    if (l.vocab > most_vocab) return fail("label_loss: a vocabulary of {}, at most {}", l.vocab, most_vocab);
+    if (l.vocab > softmax_most_vocab)
+        return fail("label_loss: a vocabulary of {}, at most {}", l.vocab, softmax_most_vocab);
     if (l.d_logits && !l.slopes) return fail("label_loss: a gradient without slopes");
     return cuda_status(launch_label_loss(l, queue_of(stream)), "label_loss: kernel launch");
 }
@@ -119,7 +120,8 @@ Status label_loss(const LabelLoss& l, const Stream& stream) {
 Status teacher_loss(const TeacherLoss& l, const Stream& stream) {
     NIBBLE_CHECK(check_rows("teacher_loss", l.rows, l.vocab));
     NIBBLE_CHECK(check_aligned("teacher_loss", {l.logits, l.teacher, l.d_logits}));
-    if (l.vocab > most_vocab) return fail("teacher_loss: a vocabulary of {}, at most {}", l.vocab, most_vocab);
+    if (l.vocab > softmax_most_vocab)
+        return fail("teacher_loss: a vocabulary of {}, at most {}", l.vocab, softmax_most_vocab);
     if (!l.teacher || !l.weights || !l.losses || !l.d_logits) return fail("teacher_loss: a pointer is missing");
     return cuda_status(launch_teacher_loss(l, queue_of(stream)), "teacher_loss: kernel launch");
 }
