@@ -6,14 +6,15 @@
 
 namespace nibble::cuda {
 
-// Of y = rms_norm(x) * weight. dx is written, or with `add` added to.
+// Of y = rms_norm(x) * weight. dx is written, or with `add` added to; `rows` is the same rounded, beside it or alone.
 struct NormBackward {
     int64_t tokens = 0, width = 0;  // width: at most 16384
     const std::byte* x = nullptr;   // [tokens, width] BF16
     const float* weight = nullptr;  // [width]
     const std::byte* dy = nullptr;  // [tokens, width] BF16
-    float* dx = nullptr;            // [tokens, width]
+    float* dx = nullptr;            // [tokens, width]; null: not wanted
     bool add = false;
+    std::byte* rows = nullptr;  // [tokens, width] BF16; null: not wanted; may be dy
     float* dweight = nullptr;  // [width], written; null: not wanted
     float eps = 0;
     std::byte* workspace = nullptr;  // norm_backward_workspace(width)

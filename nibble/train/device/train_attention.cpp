@@ -14,7 +14,7 @@ public:
     static Result<std::unique_ptr<TrainMixer>> make(const TrainMixerParts& parts, const AttentionConfig& config);
 
     Result<TrainMixerSizes> sizes(int64_t n) const override;
-    Status forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, float* y,
+    Status forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, std::byte* y,
                    TrainWork& work) const override;
     Status backward(const std::byte* x, std::span<std::byte* const> kept, const std::byte* dy, std::byte* dx,
                     float* gradient, TrainWork& work) const override;
@@ -63,7 +63,8 @@ Result<TrainMixerSizes> TrainAttention::sizes(int64_t n) const {
                   cached = cached_ ? 2 * whole(2 * n * kv_cols()) + whole(2 * n * heads) : 0;
     return TrainMixerSizes{
         .kept = {2 * n * wide, 2 * n * heads, 4 * n * config_.heads},
-        .forward = whole(2 * n * wide) + whole(qkv_.rounded_bytes(n)) + whole(2 * n * heads) + cached,
+        .forward = whole(2 * n * wide) + whole(qkv_.rounded_bytes(n)) + whole(2 * n * heads) + cached +
+                   whole(out_.rounded_bytes(n)),
         .backward = 2 * whole(2 * n * heads) + 2 * whole(2 * n * kv_cols()) + whole(2 * n * wide) + cached +
                     whole(cuda::attention_backward_workspace(n, config_.heads)),
         .workspace = std::max({cuda::rope_backward_workspace(config_.head_dim), qkv_.workspace(), out_.workspace()})};
@@ -90,7 +91,7 @@ cuda::RopeRows TrainAttention::rope_rows(const std::byte* qkv, std::byte* q, std
             .v = v};
 }
 
-Status TrainAttention::forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, float* y,
+Status TrainAttention::forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, std::byte* y,
                                TrainWork& work) const {
     DeviceStep& step = work.step;
     const DeviceScope scope(step);
@@ -112,7 +113,7 @@ Status TrainAttention::forward(const std::byte* x, std::span<std::byte* const> k
     }
     NIBBLE_CHECK(engine_->attend(q, kept[1], step, reinterpret_cast<float*>(kept[2])));
     if (!y) return Ok{};
-    return out_.forward(kept[1], n, y, 0, work);
+    return out_.forward_rounded(kept[1], n, y, work);
 }
 
 Status TrainAttention::backward(const std::byte* x, std::span<std::byte* const> kept, const std::byte* dy,

@@ -74,6 +74,7 @@ Status TrainPass::backward(float* gradient, float* log_probs) {
                                       .weight = weights_.norm(),
                                       .dy = dx_,
                                       .dx = d_stream_,
+                                      .rows = dy_,
                                       .dweight = gradient_at(of_vectors, weights_.place(weights_.config().norm)),
                                       .eps = eps,
                                       .workspace = workspace_},
@@ -119,20 +120,17 @@ Status TrainPass::block_backward(size_t b, float* gradient, float* of_vectors) {
             step_of(b).overlap, stream_));
         NIBBLE_CHECK(block_forward(b, true, false));
     }
-    NIBBLE_CHECK(cuda::to_rows(d_stream_, 0, tokens_, hidden(), {dy_}, step_of(b).overlap, stream_));
-    if (kept.out) {
+    if (kept.out)
         NIBBLE_CHECK(cuda::norm_backward({.tokens = tokens_,
                                           .width = hidden(),
                                           .x = kept.out,
                                           .weight = layer.post_norm,
                                           .dy = dy_,
-                                          .dx = y_,
+                                          .rows = dy_,
                                           .dweight = gradient_at(of_vectors, weights_.place(layer.config.post_norm)),
                                           .eps = eps,
                                           .workspace = workspace_},
                                          stream_));
-        NIBBLE_CHECK(cuda::to_rows(y_, 0, tokens_, hidden(), {dy_}, work.step.overlap, stream_));
-    }
     NIBBLE_CHECK(mixer.backward(kept.x, kept.rest, dy_, dx_, gradient, work));
     return cuda::norm_backward({.tokens = tokens_,
                                 .width = hidden(),
@@ -141,6 +139,7 @@ Status TrainPass::block_backward(size_t b, float* gradient, float* of_vectors) {
                                 .dy = dx_,
                                 .dx = d_stream_,
                                 .add = true,
+                                .rows = b > 0 ? dy_ : nullptr,
                                 .dweight = gradient_at(of_vectors, weights_.place(layer.config.norm)),
                                 .eps = eps,
                                 .workspace = workspace_},

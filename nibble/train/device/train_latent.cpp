@@ -19,7 +19,7 @@ public:
     static Result<std::unique_ptr<TrainMixer>> make(const TrainMixerParts& parts, const LatentAttentionConfig& config);
 
     Result<TrainMixerSizes> sizes(int64_t n) const override;
-    Status forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, float* y,
+    Status forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, std::byte* y,
                    TrainWork& work) const override;
     Status backward(const std::byte* x, std::span<std::byte* const> kept, const std::byte* dy, std::byte* dx,
                     float* gradient, TrainWork& work) const override;
@@ -85,7 +85,8 @@ Result<TrainMixerSizes> TrainLatentAttention::sizes(int64_t n) const {
     const int64_t inner = whole(2 * n * q_rank) + whole(2 * n * rank);
     TrainMixerSizes s{.kept = {2 * n * q_rank, 2 * n * rank, 2 * n * rope, 2 * n * kv_b_.rows(), 2 * n * q_cols(),
                                2 * n * v_cols(), 4 * n * config_.heads}};
-    s.forward = whole(4 * n * in_.rows()) + inner + (has_q_b_ ? whole(4 * n * q_cols()) : 0) + 2 * kv;
+    s.forward = whole(4 * n * in_.rows()) + inner + (has_q_b_ ? whole(4 * n * q_cols()) : 0) + 2 * kv +
+                whole(out_.rounded_bytes(n));
     if (cached_) s.forward += 5 * wide;
     const int64_t rows = (cached_ ? 10 : 7) * wide + whole(cuda::attention_backward_workspace(n, config_.heads));
     s.backward = of_heads + rows + kv + whole(2 * n * rope) + whole(2 * n * in_.rows()) + 2 * inner +
@@ -108,7 +109,7 @@ cuda::LatentShape TrainLatentAttention::shape(const DeviceStep& step) const {
             .sin = rotary.sin};
 }
 
-Status TrainLatentAttention::forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, float* y,
+Status TrainLatentAttention::forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, std::byte* y,
                                      TrainWork& work) const {
     DeviceStep& step = work.step;
     const DeviceScope scope(step);
@@ -150,7 +151,7 @@ Status TrainLatentAttention::forward(const std::byte* x, std::span<std::byte* co
     NIBBLE_CHECK(engine_->attend(q_in, q_stride, kv, c_in + rank, stride, kept[queries], kept[heads], step,
                                  reinterpret_cast<float*>(kept[log_sums])));
     if (work.cache) NIBBLE_CHECK(see(kept, work));
-    return y ? out_.forward(kept[heads], n, y, 0, work) : Status(Ok{});
+    return y ? out_.forward_rounded(kept[heads], n, y, work) : Status(Ok{});
 }
 
 // K and V as rows, for the sake of their size alone.

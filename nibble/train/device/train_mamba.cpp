@@ -13,7 +13,7 @@ public:
     static Result<std::unique_ptr<TrainMixer>> make(const TrainMixerParts& parts, const MambaConfig& config);
 
     Result<TrainMixerSizes> sizes(int64_t n) const override;
-    Status forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, float* y,
+    Status forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, std::byte* y,
                    TrainWork& work) const override;
     Status backward(const std::byte* x, std::span<std::byte* const> kept, const std::byte* dy, std::byte* dx,
                     float* gradient, TrainWork& work) const override;
@@ -66,12 +66,13 @@ Result<TrainMixerSizes> TrainMamba::sizes(int64_t n) const {
         return fail("--device cuda trains Mamba-2 of up to 128 dimensions a head and 128 states ({})", prefix_);
     const int64_t inner = whole(2 * n * shape.inner()), wide = whole(2 * n * in_.rows());
     return TrainMixerSizes{.kept = {2 * n * in_.rows(), 2 * n * shape.inner()},
-                           .forward = whole(4 * n * in_.rows()) + whole(cuda::mamba_workspace_bytes(shape, n)),
+                           .forward = whole(4 * n * in_.rows()) + whole(cuda::mamba_workspace_bytes(shape, n)) +
+                                      whole(out_.rounded_bytes(n)),
                            .backward = inner + wide + whole(cuda::mamba_backward_workspace(shape, n)),
                            .workspace = std::max(in_.workspace(), out_.workspace())};
 }
 
-Status TrainMamba::forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, float* y,
+Status TrainMamba::forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, std::byte* y,
                            TrainWork& work) const {
     DeviceStep& step = work.step;
     const DeviceScope scope(step);
@@ -80,7 +81,7 @@ Status TrainMamba::forward(const std::byte* x, std::span<std::byte* const> kept,
     NIBBLE_CHECK(in_.forward(x, n, projected, 0, work));
     if (keep) NIBBLE_CHECK(cuda::to_rows(projected, 0, n, in_.rows(), {kept[0]}, step.overlap, step.stream));
     NIBBLE_CHECK(engine_->mix(projected, kept[1], step));
-    return y ? out_.forward(kept[1], n, y, 0, work) : Status(Ok{});
+    return y ? out_.forward_rounded(kept[1], n, y, work) : Status(Ok{});
 }
 
 Status TrainMamba::backward(const std::byte* x, std::span<std::byte* const> kept, const std::byte* dy, std::byte* dx,

@@ -41,9 +41,9 @@ public:
 
     // Error: no kernels for the shape of this mixer.
     virtual Result<TrainMixerSizes> sizes(int64_t tokens) const = 0;
-    // x [rows, hidden] BF16 -> `kept` (what only the way back reads: with `keep`) and y [rows, hidden] FP32 (null: not
+    // x [rows, hidden] BF16 -> `kept` (what only the way back reads: with `keep`) and y [rows, hidden] BF16 (null: not
     // wanted).
-    virtual Status forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, float* y,
+    virtual Status forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, std::byte* y,
                            TrainWork& work) const = 0;
     // dy [rows, hidden] BF16 -> dx, and gradients of parameters into `gradient` (flat; of matrices) and
     // work.of_vectors; all of them are written.

@@ -13,11 +13,12 @@ public:
 
     Result<TrainMixerSizes> sizes(int64_t n) const override {
         return TrainMixerSizes{.kept = {2 * n * in_.rows()},
-                               .forward = whole(2 * n * in_.rows()) + whole(in_.rounded_bytes(n)) + whole(mid_bytes(n)),
+                               .forward = whole(2 * n * in_.rows()) + whole(in_.rounded_bytes(n)) +
+                                          whole(mid_bytes(n)) + whole(out_.rounded_bytes(n)),
                                .backward = 2 * whole(mid_bytes(n)) + whole(2 * n * in_.rows()),
                                .workspace = std::max(in_.workspace(), out_.workspace())};
     }
-    Status forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, float* y,
+    Status forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, std::byte* y,
                    TrainWork& work) const override;
     Status backward(const std::byte* x, std::span<std::byte* const> kept, const std::byte* dy, std::byte* dx,
                     float* gradient, TrainWork& work) const override;
@@ -33,7 +34,7 @@ private:
     TrainLinear in_, out_;
 };
 
-Status TrainMlp::forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, float* y,
+Status TrainMlp::forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, std::byte* y,
                          TrainWork& work) const {
     DeviceStep& step = work.step;
     const DeviceScope scope(step);
@@ -45,9 +46,9 @@ Status TrainMlp::forward(const std::byte* x, std::span<std::byte* const> kept, b
     NIBBLE_CHECK(in_.forward_rounded(x, n, in, work));
     if (!y) return Ok{};
     NIBBLE_TRY(std::byte * mid, step.scratch.allocate(mid_bytes(n)));
-    NIBBLE_CHECK(cuda::activate(config_.activation, config_.gated, in, n, config_.intermediate, {mid}, step.overlap,
+    NIBBLE_CHECK(cuda::activate(config_.activation, config_.gated, in, n, config_.intermediate, mid, step.overlap,
                                 step.stream));
-    return out_.forward(mid, n, y, 0, work);
+    return out_.forward_rounded(mid, n, y, work);
 }
 
 Status TrainMlp::backward(const std::byte* x, std::span<std::byte* const> kept, const std::byte* dy, std::byte* dx,

@@ -132,7 +132,7 @@ public:
     static Result<std::unique_ptr<TrainMixer>> make(const TrainMixerParts& parts, const MoeConfig& config);
 
     Result<TrainMixerSizes> sizes(int64_t n) const override;
-    Status forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, float* y,
+    Status forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, std::byte* y,
                    TrainWork& work) const override;
     Status backward(const std::byte* x, std::span<std::byte* const> kept, const std::byte* dy, std::byte* dx,
                     float* gradient, TrainWork& work) const override;
@@ -198,8 +198,9 @@ Result<TrainMixerSizes> TrainMoe::sizes(int64_t n) const {
     const int64_t products = std::max(in_.forward_bytes(slots, false), out_.forward_bytes(slots, true));
     const int64_t of_experts =
         products + whole(4 * slots * in_.rows()) + whole(2 * slots * inner) + whole(4 * slots * width_);
-    const int64_t around = config_.latent > 0 ? whole(4 * n * width_) : 0;
-    s.forward = (shared_ ? whole(4 * n * hidden_) : 0) + std::max(of_shared.forward, of_experts + around);
+    const int64_t around =
+        config_.latent > 0 ? whole(to_latent_.rounded_bytes(n)) + whole(from_latent_.rounded_bytes(n)) : 0;
+    s.forward = (shared_ ? whole(2 * n * hidden_) : 0) + std::max(of_shared.forward, of_experts + around);
     const int64_t back = 2 * whole(2 * slots * width_) + 2 * whole(2 * slots * inner) + whole(2 * slots * in_.rows()) +
                          std::max(in_.back_bytes(n, slots), out_.back_bytes(n, slots));
     s.backward = whole(4 * slots) + whole(2 * n * config_.experts) + 3 * whole(2 * n * hidden_) + 2 * whole(narrow) +
@@ -216,7 +217,7 @@ cuda::Routing TrainMoe::routing_of(std::span<std::byte* const> kept) {
             .places = words(places)};
 }
 
-Status TrainMoe::forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, float* y,
+Status TrainMoe::forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, std::byte* y,
                          TrainWork& work) const {
     DeviceStep& step = work.step;
     const DeviceScope scope(step);
@@ -224,18 +225,16 @@ Status TrainMoe::forward(const std::byte* x, std::span<std::byte* const> kept, b
     const cuda::Routing routing = routing_of(kept);
     auto* scores = reinterpret_cast<float*>(kept[logits]);
     NIBBLE_CHECK(gate_.forward(x, n, scores, 0, work));
-    float* of_shared = nullptr;
+    std::byte* of_shared = nullptr;
     if (shared_) {
-        NIBBLE_TRY(of_shared, step.scratch.allocate_array<float>(n * hidden_));
+        NIBBLE_TRY(of_shared, step.scratch.allocate(2 * n * hidden_));
         NIBBLE_CHECK(shared_->forward(x, kept.subspan(shared), keep, y ? of_shared : nullptr, work));
     }
     NIBBLE_CHECK(
         cuda::route(engine_->router(), scores, engine_->selection_bias(), n, routing, step.overlap, step.stream));
     const std::byte* read = x;
     if (config_.latent > 0) {
-        NIBBLE_TRY(float* narrow, step.scratch.allocate_array<float>(n * width_));
-        NIBBLE_CHECK(to_latent_.forward(x, n, narrow, 0, work));
-        NIBBLE_CHECK(cuda::to_rows(narrow, 0, n, width_, {kept[latent]}, step.overlap, step.stream));
+        NIBBLE_CHECK(to_latent_.forward_rounded(x, n, kept[latent], work));
         read = kept[latent];
     }
     NIBBLE_TRY(float* in, step.scratch.allocate_array<float>(slots * in_.rows()));
@@ -247,17 +246,16 @@ Status TrainMoe::forward(const std::byte* x, std::span<std::byte* const> kept, b
     NIBBLE_CHECK(cuda::activate(config_.expert.activation, config_.expert.gated, in, in_.rows(), slots,
                                 config_.expert.intermediate, {mid}, step.overlap, step.stream));
     NIBBLE_CHECK(out_.forward({.x = mid, .n = slots, .begin = routing.begin}, outputs, work));
-    cuda::CombineExperts combine{.tokens = n, .width = width_, .top_k = config_.top_k, .y = outputs};
-    if (config_.latent == 0) {
-        combine.shared = of_shared;
-        combine.sum = y;
-        return cuda::combine_experts(combine, routing, step.overlap, step.stream);
-    }
-    combine.rows = kept[sum];
+    const cuda::CombineExperts combine{.tokens = n,
+                                       .width = width_,
+                                       .top_k = config_.top_k,
+                                       .y = outputs,
+                                       .rows = config_.latent > 0 ? kept[sum] : y};
     NIBBLE_CHECK(cuda::combine_experts(combine, routing, step.overlap, step.stream));
     if (!y) return Ok{};
-    NIBBLE_CHECK(from_latent_.forward(kept[sum], n, y, 0, work));
-    return of_shared ? cuda::add_rows(y, of_shared, n * hidden_, step.overlap, step.stream) : Status(Ok{});
+    if (config_.latent > 0) NIBBLE_CHECK(from_latent_.forward_rounded(kept[sum], n, y, work));
+    if (!of_shared) return Ok{};
+    return cuda::add_norm({.tokens = n, .width = hidden_, .h = y, .update_rows = of_shared}, step.overlap, step.stream);
 }
 
 Status TrainMoe::experts_backward(const std::byte* x, std::span<std::byte* const> kept, const std::byte* dy,

@@ -80,7 +80,7 @@ Status TrainPass::allocate() {
     }
     NIBBLE_TRY(last_stream_, kept_memory_->allocate(2 * n * w));
     NIBBLE_TRY(normed_, kept_memory_->allocate(2 * padded_rows(n) * w));
-    NIBBLE_TRY(y_, kept_memory_->allocate_array<float>(n * w));
+    NIBBLE_TRY(y_, kept_memory_->allocate(2 * n * w));
     NIBBLE_TRY(d_stream_, kept_memory_->allocate_array<float>(n * w));
     NIBBLE_TRY(dy_, kept_memory_->allocate(2 * n * w));
     NIBBLE_TRY(dx_, kept_memory_->allocate(2 * n * w));
@@ -194,11 +194,11 @@ Status TrainPass::forward(bool keep) {
         if (b > 0) {
             norm.h = keep ? kept_[b - 1].stream : kept_[(b - 1) % 2].stream;
             norm.sum = stream;
-            norm.update = y_;
+            norm.update_rows = output_of(b - 1, keeps(keep));
             norm.post_norm = layers[b - 1].post_norm;
         }
         NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, stream_));
-        NIBBLE_CHECK(block_forward(b, keep && shape_.recompute != Recompute::block, true));
+        NIBBLE_CHECK(block_forward(b, keeps(keep), true));
         NIBBLE_CHECK(leave(1 + b, false));
     }
     const size_t last = layers.size() - 1;
@@ -206,7 +206,7 @@ Status TrainPass::forward(bool keep) {
                            .width = hidden(),
                            .h = keep ? kept_[last].stream : kept_[last % 2].stream,
                            .sum = last_stream_,
-                           .update = y_,
+                           .update_rows = output_of(last, keeps(keep)),
                            .post_norm = layers[last].post_norm,
                            .weight = weights_.norm(),
                            .eps = weights_.config().norm_eps,
@@ -217,10 +217,8 @@ Status TrainPass::forward(bool keep) {
 Status TrainPass::block_forward(size_t b, bool keep, bool y) {
     const Kept& kept = kept_[b];
     TrainWork work = work_of(b, false);
-    const bool out = keep && kept.out;
-    NIBBLE_CHECK(weights_.mixer(b).forward(kept.x, kept.rest, keep, y || out ? y_ : nullptr, work));
-    if (!out) return Ok{};
-    return cuda::to_rows(y_, 0, tokens_, hidden(), {kept.out}, work.step.overlap, stream_);
+    const bool wanted = y || (keep && kept.out);
+    return weights_.mixer(b).forward(kept.x, kept.rest, keep, wanted ? output_of(b, keep) : nullptr, work);
 }
 
 // K and V are seen once: on the way back, where there is one.

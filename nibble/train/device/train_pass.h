@@ -126,9 +126,12 @@ private:
     }
     TrainWork work_of(DeviceStep& step, size_t part, float* of_vectors = nullptr);
     TrainWork work_of(size_t block, bool back, float* of_vectors = nullptr);
+    // Where a mixer's output goes; keep: the way back reads it.
+    std::byte* output_of(size_t block, bool keep) { return keep && kept_[block].out ? kept_[block].out : y_; }
+    bool keeps(bool keep) const { return keep && shape_.recompute != Recompute::block; }  // of a forward pass
     // Mixer of a block from its normed input; `y`: wanted. Without `keep` nothing stays that only backward() reads.
     Status block_forward(size_t block, bool keep, bool y);
-    // The gradient of the stream through a block: d_stream_ += ...
+    // The gradient of the stream through a block: d_stream_ += ..., and dy_ is that rounded.
     Status block_backward(size_t block, float* gradient, float* of_vectors);
     // Logits in slabs, log-probabilities; with `gradient` the way back to normed_, whose gradient goes to dx_.
     Status head(float* log_probs, float* gradient, float* of_vectors);
@@ -147,9 +150,9 @@ private:
     std::vector<Kept> kept_;       // by block; with Recompute::block all but the stream are the same memory
     std::byte* last_stream_ = nullptr;
     std::byte* normed_ = nullptr;  // of the head
-    float* y_ = nullptr;           // [tokens, hidden] a mixer's output
+    std::byte* y_ = nullptr;       // [tokens, hidden] BF16: a mixer's output
     float* d_stream_ = nullptr;    // [tokens, hidden]
-    std::byte* dy_ = nullptr;      // [tokens, hidden] BF16
+    std::byte* dy_ = nullptr;      // [tokens, hidden] BF16: d_stream_ rounded, or of a norm behind a mixer
     std::byte* dx_ = nullptr;      // [tokens, hidden] BF16
     std::byte* workspace_ = nullptr;
     BackPlans plans_;

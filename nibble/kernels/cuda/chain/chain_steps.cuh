@@ -246,7 +246,7 @@ __device__ void rope_rows(const RopeArgs& rope, Meeting<Threads>& meeting) {
     const int first = static_cast<int>(threadIdx.x) / 32 * grid + static_cast<int>(blockIdx.x);
     if (first < items) touch_angles(rope);
     meeting.wait();
-    for (int item = first; item < items; item += Threads / 32 * grid) rope_item(rope, item);
+    for (int item = first; item < items; item += Threads / 32 * grid) rope_item(rope, 0, item);
 }
 
 // Launches one thread block per multiprocessor, of the multiplying threads and one warp that requests weights. All

@@ -7,8 +7,10 @@ namespace nibble::cuda {
 
 // The tile of a slot (page * page_tokens + place in the page) and KV head.
 __device__ inline uint8_t* tile_of_slot(const CacheArgs& c, int head, int64_t slot) {
-    const int in_page = static_cast<int>(slot % c.page_tokens);
-    return c.pages + slot / c.page_tokens * c.page_stride +
+    // 32 bits: no cache has so many slots, and divisions of 64 take longer than all the rest.
+    const auto page = static_cast<uint32_t>(slot) / static_cast<uint32_t>(c.page_tokens);
+    const int in_page = static_cast<int>(static_cast<uint32_t>(slot) % static_cast<uint32_t>(c.page_tokens));
+    return c.pages + int64_t{page} * c.page_stride +
            int64_t{head * (c.page_tokens / kv_tile_tokens) + in_page / kv_tile_tokens} *
                kv_tile_bytes(c.type, c.padded);
 }
@@ -24,14 +26,14 @@ __device__ inline void store_element(KvType type, uint8_t* at, uint16_t x, const
 // A head's row of K or V by one warp: element(d) for d below the head's size, zeros behind.
 template <class Element>
 __device__ void store_k(const CacheArgs& c, int head, int64_t slot, int lane, Element element) {
-    const int t = static_cast<int>(slot % c.page_tokens) % kv_tile_tokens;
+    const int t = static_cast<int>(slot) % kv_tile_tokens;  // pages are whole tiles
     uint8_t* tile = tile_of_slot(c, head, slot);
     for (int d = lane; d < c.padded.k; d += 32)
         store_element(c.type, tile + k_offset(c.type, t, d), d < c.dims.k ? element(d) : 0, c.k_scales, head);
 }
 template <class Element>
 __device__ void store_v(const CacheArgs& c, int head, int64_t slot, int lane, Element element) {
-    const int t = static_cast<int>(slot % c.page_tokens) % kv_tile_tokens;
+    const int t = static_cast<int>(slot) % kv_tile_tokens;  // pages are whole tiles
     uint8_t* tile = tile_of_slot(c, head, slot) + k_tile_bytes(c.type, c.padded);
     for (int d = lane; d < c.padded.v; d += 32)
         store_element(c.type, tile + v_offset(c.type, t, d), d < c.dims.v ? element(d) : 0, c.v_scales, head);

@@ -34,12 +34,10 @@ __device__ float head_scale(const Value& value, int dim, float eps, int lane) {
     return 1.0f / sqrtf(sum / static_cast<float>(dim) + eps);
 }
 
-// Of tokens * (q_heads + 2 * kv_heads).
-__device__ inline void rope_item(const RopeArgs& args, int64_t item) {
+// head: of q_heads + 2 * kv_heads.
+__device__ inline void rope_item(const RopeArgs& args, int64_t token, int head) {
     const CacheArgs& cache = args.cache;
-    const int heads = args.q_heads + 2 * cache.kv_heads, dim = cache.dims.k;
-    const int64_t token = item / heads;
-    const int head = static_cast<int>(item % heads), lane = static_cast<int>(threadIdx.x) % 32;
+    const int dim = cache.dims.k, lane = static_cast<int>(threadIdx.x) % 32;
     const int64_t row = token * args.qkv_stride;
     const auto input = [&](int64_t at) {
         return args.qkv16 ? bf16_to_float(args.qkv16[row + at]) : rounded(args.qkv[row + at]);

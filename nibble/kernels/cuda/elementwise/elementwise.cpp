@@ -136,21 +136,19 @@ Status activate(Activation activation, bool gated, const float* in, int64_t in_s
                        "activate: kernel launch");
 }
 
-Status activate(Activation activation, bool gated, const std::byte* in, int64_t tokens, int64_t width,
-                const RowsOut& out, bool overlap, const Stream& stream) {
-    NIBBLE_CHECK(usable("activate", tokens, width, 8, out));
-    if (out.codes == ActivationFormat::fp8_token) return fail("activate: codes with a scale per row");
-    return cuda_status(launch_activate({.in16 = reinterpret_cast<const uint16_t*>(in),
-                                        .out = reinterpret_cast<uint8_t*>(out.data),
-                                        .tokens = tokens,
-                                        .in_stride = gated ? 2 * width : width,
-                                        .width = static_cast<int>(width),
-                                        .tile_tokens = out.tile_tokens,
-                                        .codes = row_codes(out, tokens, width),
-                                        .activation = static_cast<int>(activation),
-                                        .gated = gated,
-                                        .overlap = overlap},
-                                       raw(stream)),
+Status activate(Activation activation, bool gated, const std::byte* in, int64_t tokens, int64_t width, std::byte* out,
+                bool overlap, const Stream& stream) {
+    NIBBLE_CHECK(usable("activate", tokens, width, 8, {}));
+    for (const std::byte* p : {in, static_cast<const std::byte*>(out)})
+        if (reinterpret_cast<uintptr_t>(p) % 16) return fail("activate: device pointers must be 16-byte aligned");
+    return cuda_status(launch_activate_rows({.in = in,
+                                             .out = out,
+                                             .tokens = tokens,
+                                             .width = width,
+                                             .activation = static_cast<int>(activation),
+                                             .gated = gated,
+                                             .overlap = overlap},
+                                            raw(stream)),
                        "activate: kernel launch");
 }
 

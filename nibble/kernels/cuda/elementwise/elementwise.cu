@@ -1,5 +1,5 @@
 // The operations of kernels/elementwise.h that sum nothing along a row.
-#include "kernels/cuda/common/elementwise.cuh"
+#include "kernels/cuda/common/rows8.cuh"
 #include "kernels/cuda/elementwise/elementwise_launch.h"
 #include "kernels/cuda/elementwise/input_codes.cuh"
 
@@ -20,10 +20,7 @@ __global__ void activate_kernel(const __grid_constant__ ActivateArgs args) {
     const int64_t token = blockIdx.y;
     const Chunk8 to(i, token, args.width, args.tile_tokens);
     const auto pair_at = [&](int64_t at) -> float2 {
-        at += token * args.in_stride;
-        if (!args.in16) return *reinterpret_cast<const float2*>(args.in + at);
-        const auto both = *reinterpret_cast<const uint32_t*>(args.in16 + at);
-        return {__uint_as_float(both << 16), __uint_as_float(both & 0xFFFF0000u)};
+        return *reinterpret_cast<const float2*>(args.in + token * args.in_stride + at);
     };
     float2 x[4], up[4];
 #pragma unroll
@@ -43,6 +40,23 @@ __global__ void activate_kernel(const __grid_constant__ ActivateArgs args) {
     if (args.codes.format != 0)
         return store_codes(args.codes, args.out, token, args.width, i, packed, args.codes.input_scale);
     *reinterpret_cast<uint4*>(args.out + to.offset) = {packed[0], packed[1], packed[2], packed[3]};
+}
+
+// A thread block per token and 8 * blockDim.x columns.
+__global__ void activate_rows_kernel(const __grid_constant__ ActivateRowsArgs args) {
+    start(args.overlap);
+    const int64_t token = blockIdx.x, column = 8 * (int64_t{blockIdx.y} * blockDim.x + threadIdx.x);
+    if (column >= args.width) return;
+    const std::byte* in = args.in + 2 * (token * (args.gated ? 2 : 1) * args.width + column);
+    float x[8], up[8];
+    unpack8(in, x);
+    if (args.gated) unpack8(in + 2 * args.width, up);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+        x[j] = act_of(args.activation, x[j]);
+        if (args.gated) x[j] *= up[j];
+    }
+    pack8(args.out + 2 * (token * args.width + column), x);
 }
 
 constexpr int argmax_blocks = 8;  // a cluster per row
@@ -116,6 +130,14 @@ cudaError_t launch_activate(const ActivateArgs& args, cudaStream_t stream) {
     return launch_kernel(activate_kernel,
                          dim3(ceil_blocks(args.width / 8, threads), static_cast<unsigned>(args.tokens)), threads, 0,
                          args, stream);
+}
+
+cudaError_t launch_activate_rows(const ActivateRowsArgs& args, cudaStream_t stream) {
+    const int64_t chunks = args.width / 8;
+    const int threads = chunks <= 128 ? 128 : 256;
+    return launch_kernel(activate_rows_kernel,
+                         dim3(static_cast<unsigned>(args.tokens), ceil_blocks(chunks, threads)), threads, 0, args,
+                         stream);
 }
 
 cudaError_t launch_round(const RoundArgs& args, cudaStream_t stream) {

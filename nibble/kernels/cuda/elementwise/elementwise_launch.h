@@ -55,7 +55,6 @@ cudaError_t launch_norm_rows(const NormRowsArgs& args, int groups, cudaStream_t 
 
 struct ActivateArgs {
     const float* in = nullptr;
-    const uint16_t* in16 = nullptr;  // the same, BF16
     uint8_t* out = nullptr;
     int64_t tokens = 0, in_stride = 0;
     int width = 0, tile_tokens = 0;
@@ -66,6 +65,17 @@ struct ActivateArgs {
     bool overlap = false;
 };
 cudaError_t launch_activate(const ActivateArgs& args, cudaStream_t stream);
+
+// Rows of BF16 to rows of BF16.
+struct ActivateRowsArgs {
+    const std::byte* in = nullptr;
+    std::byte* out = nullptr;
+    int64_t tokens = 0, width = 0;
+    int activation = 0;
+    bool gated = false;
+    bool overlap = false;
+};
+cudaError_t launch_activate_rows(const ActivateRowsArgs& args, cudaStream_t stream);
 
 struct AddRowsArgs {
     float* y = nullptr;

@@ -38,6 +38,16 @@ __global__ void __launch_bounds__(Threads) add_norm_kernel(const __grid_constant
             to[0] = x[k][p].x, to[pitch] = x[k][p].y;
         }
     };
+    // Eight elements of a row, adjacent where rows are.
+    const auto load = [&](const uint16_t* from, const Chunk8& c, uint32_t (&to)[4]) {
+        if (args.tile_tokens == 0) {
+            const uint4 v = *reinterpret_cast<const uint4*>(from + first + c.column[0]);
+            to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+            return;
+        }
+#pragma unroll
+        for (int p = 0; p < 4; ++p) to[p] = *reinterpret_cast<const uint32_t*>(from + first + c.column[p]);
+    };
     if (args.weight)
         visit([&](int k, const Chunk8& c) {
 #pragma unroll
@@ -46,15 +56,16 @@ __global__ void __launch_bounds__(Threads) add_norm_kernel(const __grid_constant
     start(args.overlap);
     uint32_t h[PerThread][4];
     visit([&](int k, const Chunk8& c) {
+        load(args.h, c, h[k]);
+        uint32_t u16[4] = {};
+        if (args.update16) load(args.update16, c, u16);
 #pragma unroll
         for (int p = 0; p < 4; ++p) {
-            h[k][p] = *reinterpret_cast<const uint32_t*>(args.h + first + c.column[p]);
             if (args.update) {
                 const float2 u = *reinterpret_cast<const float2*>(args.update + first + c.column[p]);
                 x[k][p] = {rounded(u.x), rounded(u.y)};
-            } else if (args.update16) {
-                const auto u = *reinterpret_cast<const uint32_t*>(args.update16 + first + c.column[p]);
-                x[k][p] = {__uint_as_float(u << 16), __uint_as_float(u & 0xFFFF0000u)};
+            } else {
+                x[k][p] = {__uint_as_float(u16[p] << 16), __uint_as_float(u16[p] & 0xFFFF0000u)};
             }
         }
     });
@@ -79,12 +90,16 @@ __global__ void __launch_bounds__(Threads) add_norm_kernel(const __grid_constant
             if (updates) {
                 low = rounded(low + x[k][p].x);
                 high = rounded(high + x[k][p].y);
-                *reinterpret_cast<uint32_t*>(args.sum + first + c.column[p]) =
-                    __float_as_uint(low) >> 16 | __float_as_uint(high);
+                h[k][p] = __float_as_uint(low) >> 16 | __float_as_uint(high);
             }
             bad = bad || !is_finite(low) || !is_finite(high);
             x[k][p] = {low, high};
         }
+        if (updates && args.tile_tokens == 0)
+            *reinterpret_cast<uint4*>(args.sum + first + c.column[0]) = {h[k][0], h[k][1], h[k][2], h[k][3]};
+        else if (updates)
+#pragma unroll
+            for (int p = 0; p < 4; ++p) *reinterpret_cast<uint32_t*>(args.sum + first + c.column[p]) = h[k][p];
         lay(k, c);
     });
     if (bad && args.nonfinite) atomicMin(args.nonfinite, static_cast<int>(token));

@@ -9,8 +9,8 @@ constexpr int warps = 4;
 
 __global__ void rope_kernel(const __grid_constant__ RopeArgs args) {
     start(args.overlap);
-    const int64_t item = int64_t{blockIdx.x} * warps + threadIdx.x / 32;
-    if (item < args.tokens * (args.q_heads + 2 * args.cache.kv_heads)) rope_item(args, item);
+    const int head = static_cast<int>(blockIdx.y * warps + threadIdx.x / 32);
+    if (head < args.q_heads + 2 * args.cache.kv_heads) rope_item(args, blockIdx.x, head);
 }
 
 __global__ void latent_kernel(const __grid_constant__ LatentArgs args) {
@@ -57,8 +57,8 @@ __global__ void append_kernel(const __grid_constant__ AppendArgs args) {
 
 cudaError_t launch_rope(const RopeArgs& args, cudaStream_t stream) {
     if (const cudaError_t code = prefer_shared_memory(rope_kernel)) return code;
-    const int64_t items = args.tokens * (args.q_heads + 2 * args.cache.kv_heads);
-    return launch_kernel(rope_kernel, dim3(ceil_blocks(items, warps)), 32 * warps, 0, args, stream);
+    const dim3 blocks(static_cast<unsigned>(args.tokens), ceil_blocks(args.q_heads + 2 * args.cache.kv_heads, warps));
+    return launch_kernel(rope_kernel, blocks, 32 * warps, 0, args, stream);
 }
 
 cudaError_t launch_latent(const LatentArgs& args, cudaStream_t stream) {

@@ -9,39 +9,61 @@ namespace {
 
 // ---- Norm ----------------------------------------------------------------------------------------------------------
 
+// Eight columns of a row: of x and dy, and of the gradient that is added to.
+struct NormColumns {
+    uint4 x, dy;
+    float4 dx[2];
+
+    __device__ void load(const NormBackward& n, int64_t at) {
+        x = *reinterpret_cast<const uint4*>(n.x + 2 * at);
+        dy = *reinterpret_cast<const uint4*>(n.dy + 2 * at);
+        if (!n.add) return;
+        dx[0] = *reinterpret_cast<const float4*>(n.dx + at);
+        dx[1] = *reinterpret_cast<const float4*>(n.dx + at + 4);
+    }
+    __device__ void add_to(float (&out)[8]) const {
+        out[0] += dx[0].x, out[1] += dx[0].y, out[2] += dx[0].z, out[3] += dx[0].w;
+        out[4] += dx[1].x, out[5] += dx[1].y, out[6] += dx[1].z, out[7] += dx[1].w;
+    }
+};
+
 // A thread block per part of the rows, one row after the other; a thread has eight columns, PerThread times, and keeps
-// their part of dweight.
-template <int Threads, int PerThread>
+// their part of dweight. Ahead: a row is on its way while the one before it is summed.
+template <int Threads, int PerThread, bool Ahead>
 __global__ void __launch_bounds__(Threads) norm_backward_kernel(const __grid_constant__ NormBackward n, float* parts) {
     __shared__ float2 of_warp[2][Threads / 32];
     const int chunks = static_cast<int>(n.width / 8);
     const int64_t each = (n.tokens + gridDim.x - 1) / gridDim.x, first = blockIdx.x * each;
     const int64_t last = first + each < n.tokens ? first + each : n.tokens;
     float weight[PerThread][8], dweight[PerThread][8];
+    NormColumns row_of[PerThread], next[PerThread];
+    const auto visit = [&](auto each_chunk) {
 #pragma unroll
-    for (int k = 0; k < PerThread; ++k)
+        for (int k = 0; k < PerThread; ++k)
+            if (const int chunk = static_cast<int>(threadIdx.x) + k * Threads; chunk < chunks) each_chunk(k, 8 * chunk);
+    };
+    const auto load = [&](NormColumns (&to)[PerThread], int64_t row) {
+        visit([&](int k, int column) { to[k].load(n, row * n.width + column); });
+    };
+    visit([&](int k, int column) {
 #pragma unroll
-        for (int j = 0; j < 8; ++j) {
-            const int chunk = static_cast<int>(threadIdx.x) + k * Threads;
-            weight[k][j] = chunk < chunks ? n.weight[8 * chunk + j] : 0.0f;
-            dweight[k][j] = 0.0f;
-        }
+        for (int j = 0; j < 8; ++j) weight[k][j] = n.weight[column + j], dweight[k][j] = 0.0f;
+    });
+    if (first < last) load(row_of, first);
     int turn = 0;
     for (int64_t row = first; row < last; ++row, turn ^= 1) {
-        float x[PerThread][8], dy[PerThread][8];
+        if (Ahead && row + 1 < last) load(next, row + 1);
         float2 sums = {0.0f, 0.0f};  // of x x and of g x
-#pragma unroll
-        for (int k = 0; k < PerThread; ++k) {
-            const int chunk = static_cast<int>(threadIdx.x) + k * Threads;
-            if (chunk >= chunks) continue;
-            unpack8(n.x + 2 * (row * n.width + 8 * chunk), x[k]);
-            unpack8(n.dy + 2 * (row * n.width + 8 * chunk), dy[k]);
+        visit([&](int k, int) {
+            float x[8], dy[8];
+            unpack8(row_of[k].x, x);
+            unpack8(row_of[k].dy, dy);
 #pragma unroll
             for (int j = 0; j < 8; ++j) {
-                sums.x = fmaf(x[k][j], x[k][j], sums.x);
-                sums.y = fmaf(dy[k][j] * weight[k][j], x[k][j], sums.y);
+                sums.x = fmaf(x[j], x[j], sums.x);
+                sums.y = fmaf(dy[j] * weight[k][j], x[j], sums.y);
             }
-        }
+        });
 #pragma unroll
         for (int step = 16; step > 0; step /= 2) {
             sums.x += __shfl_xor_sync(0xFFFFFFFFu, sums.x, step);
@@ -54,42 +76,40 @@ __global__ void __launch_bounds__(Threads) norm_backward_kernel(const __grid_con
         for (int w = 0; w < Threads / 32; ++w) sums.x += of_warp[turn][w].x, sums.y += of_warp[turn][w].y;
         const float r = 1.0f / sqrtf(sums.x / static_cast<float>(n.width) + n.eps);
         const float c = sums.y / static_cast<float>(n.width) * r * r;
-#pragma unroll
-        for (int k = 0; k < PerThread; ++k) {
-            const int chunk = static_cast<int>(threadIdx.x) + k * Threads;
-            if (chunk >= chunks) continue;
-            auto* to = reinterpret_cast<float4*>(n.dx + row * n.width + 8 * chunk);
-            float out[8];
+        visit([&](int k, int column) {
+            const int64_t at = row * n.width + column;
+            float x[8], dy[8], out[8];
+            unpack8(row_of[k].x, x);
+            unpack8(row_of[k].dy, dy);
 #pragma unroll
             for (int j = 0; j < 8; ++j) {
-                out[j] = r * (dy[k][j] * weight[k][j] - x[k][j] * c);
-                dweight[k][j] = fmaf(dy[k][j], x[k][j] * r, dweight[k][j]);
+                out[j] = r * (dy[j] * weight[k][j] - x[j] * c);
+                dweight[k][j] = fmaf(dy[j], x[j] * r, dweight[k][j]);
             }
-            if (n.add) {
-                const float4 low = to[0], high = to[1];
-                out[0] += low.x, out[1] += low.y, out[2] += low.z, out[3] += low.w;
-                out[4] += high.x, out[5] += high.y, out[6] += high.z, out[7] += high.w;
+            if (n.add) row_of[k].add_to(out);
+            if (n.dx) {
+                auto* to = reinterpret_cast<float4*>(n.dx + at);
+                to[0] = {out[0], out[1], out[2], out[3]};
+                to[1] = {out[4], out[5], out[6], out[7]};
             }
-            to[0] = {out[0], out[1], out[2], out[3]};
-            to[1] = {out[4], out[5], out[6], out[7]};
-        }
+            if (n.rows) pack8(n.rows + 2 * at, out);
+            if (Ahead) row_of[k] = next[k];
+        });
+        if (!Ahead && row + 1 < last) load(row_of, row + 1);
     }
-#pragma unroll
-    for (int k = 0; k < PerThread; ++k) {
-        const int chunk = static_cast<int>(threadIdx.x) + k * Threads;
-        if (chunk >= chunks) continue;
-        auto* to = reinterpret_cast<float4*>(parts + blockIdx.x * n.width + 8 * chunk);
+    visit([&](int k, int column) {
+        auto* to = reinterpret_cast<float4*>(parts + blockIdx.x * n.width + column);
         to[0] = {dweight[k][0], dweight[k][1], dweight[k][2], dweight[k][3]};
         to[1] = {dweight[k][4], dweight[k][5], dweight[k][6], dweight[k][7]};
-    }
+    });
 }
 
 // ---- Activation ----------------------------------------------------------------------------------------------------
 
 __global__ void __launch_bounds__(256) activate_backward_kernel(const __grid_constant__ ActivateBackwardArgs a) {
-    const int64_t chunks = a.width / 8, i = int64_t{blockIdx.x} * 256 + threadIdx.x;
-    if (i >= a.tokens * chunks) return;
-    const int64_t token = i / chunks, column = i % chunks * 8, stride = a.gated ? 2 * a.width : a.width;
+    const int64_t token = blockIdx.x, column = 8 * (int64_t{blockIdx.y} * 256 + threadIdx.x);
+    if (column >= a.width) return;
+    const int64_t stride = a.gated ? 2 * a.width : a.width;
     const int64_t gate_at = 2 * (token * stride + column), up_at = gate_at + 2 * a.width;
     float x[8], up[8] = {}, d[8], mid[8], dx[8], d_up[8];
     unpack8(a.in + gate_at, x);
@@ -98,7 +118,7 @@ __global__ void __launch_bounds__(256) activate_backward_kernel(const __grid_con
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
         const ValueAndSlope v = value_and_slope(a.activation, x[j]);
-        const float value = act(a.activation, x[j]);
+        const float value = act_of(a.activation, x[j]);
         mid[j] = a.gated ? value * up[j] : value;
         d_up[j] = d[j] * v.value;
         dx[j] = (a.gated ? d[j] * up[j] : d[j]) * v.slope;
@@ -128,12 +148,11 @@ __device__ float rows_scale(const uint16_t* x, int dim, float eps, int lane) {
 
 // A warp per token and head, as rope_item().
 __global__ void __launch_bounds__(32 * rope_warps) rope_rows_kernel(const __grid_constant__ RopeRows r) {
-    const int64_t item = int64_t{blockIdx.x} * rope_warps + threadIdx.x / 32;
+    const int head = static_cast<int>(blockIdx.y * rope_warps + threadIdx.x / 32);
     const int heads = r.q_heads + 2 * r.kv_heads, lane = static_cast<int>(threadIdx.x) % 32;
-    if (item >= r.tokens * heads) return;
-    const int64_t token = item / heads;
-    const int head = static_cast<int>(item % heads);
-    const auto* x = reinterpret_cast<const uint16_t*>(r.qkv) + item * r.dim;
+    if (head >= heads) return;
+    const int64_t token = blockIdx.x;
+    const auto* x = reinterpret_cast<const uint16_t*>(r.qkv) + (token * heads + head) * r.dim;
     if (head >= r.q_heads + r.kv_heads) {
         auto* v = reinterpret_cast<uint16_t*>(r.v) + (token * r.kv_heads + head - r.q_heads - r.kv_heads) * r.dim;
         for (int d = lane; d < r.dim; d += 32) v[d] = x[d];
@@ -163,8 +182,8 @@ __global__ void __launch_bounds__(32 * rope_warps)
     const int64_t last = first + each < items ? first + each : items;
     float dq_norm[most_per_lane] = {}, dk_norm[most_per_lane] = {};
     for (int64_t item = first + warp; item < last; item += rope_warps) {
-        const int64_t token = item / heads;
-        const int head = static_cast<int>(item % heads);
+        const int64_t token = static_cast<uint32_t>(item) / static_cast<uint32_t>(heads);
+        const int head = static_cast<int>(item - token * heads);
         const int64_t at = (token * all + head) * r.dim;
         uint16_t* d = d_qkv + at;
         float g[most_per_lane];
@@ -233,34 +252,36 @@ cudaError_t launch_norm_backward(const NormBackward& n, cudaStream_t stream) {
     auto* parts = reinterpret_cast<float*>(n.workspace);
     const int64_t chunks = n.width / 8;
     if (chunks <= 128)
-        norm_backward_kernel<128, 1><<<sum_parts, 128, 0, stream>>>(n, parts);
+        norm_backward_kernel<128, 1, true><<<sum_parts, 128, 0, stream>>>(n, parts);
     else if (chunks <= 256)
-        norm_backward_kernel<256, 1><<<sum_parts, 256, 0, stream>>>(n, parts);
+        norm_backward_kernel<256, 1, true><<<sum_parts, 256, 0, stream>>>(n, parts);
     else if (chunks <= 512)
-        norm_backward_kernel<256, 2><<<sum_parts, 256, 0, stream>>>(n, parts);
+        norm_backward_kernel<256, 2, true><<<sum_parts, 256, 0, stream>>>(n, parts);
     else if (chunks <= 1024)
-        norm_backward_kernel<512, 2><<<sum_parts, 512, 0, stream>>>(n, parts);
+        norm_backward_kernel<512, 2, true><<<sum_parts, 512, 0, stream>>>(n, parts);
     else
-        norm_backward_kernel<512, 4><<<sum_parts, 512, 0, stream>>>(n, parts);
+        norm_backward_kernel<512, 4, false><<<sum_parts, 512, 0, stream>>>(n, parts);
     if (const cudaError_t code = cudaGetLastError()) return code;
     return n.dweight ? launch_sum_parts(parts, sum_parts, n.width, n.dweight, stream) : cudaSuccess;
 }
 
 cudaError_t launch_activate_backward(const ActivateBackwardArgs& a, cudaStream_t stream) {
-    activate_backward_kernel<<<ceil_blocks(a.tokens * (a.width / 8), 256), 256, 0, stream>>>(a);
+    const dim3 blocks(static_cast<unsigned>(a.tokens), ceil_blocks(a.width / 8, 256));
+    activate_backward_kernel<<<blocks, 256, 0, stream>>>(a);
     return cudaGetLastError();
 }
 
 cudaError_t launch_rope_rows(const RopeRows& r, cudaStream_t stream) {
-    const int64_t items = r.tokens * (r.q_heads + 2 * r.kv_heads);
-    rope_rows_kernel<<<ceil_blocks(items, rope_warps), 32 * rope_warps, 0, stream>>>(r);
+    const dim3 blocks(static_cast<unsigned>(r.tokens), ceil_blocks(r.q_heads + 2 * r.kv_heads, rope_warps));
+    rope_rows_kernel<<<blocks, 32 * rope_warps, 0, stream>>>(r);
     return cudaGetLastError();
 }
 
 cudaError_t launch_rope_backward(const RopeRows& r, std::byte* d_qkv, float* dq_norm, float* dk_norm,
                                  std::byte* workspace, cudaStream_t stream) {
     auto* parts = dq_norm || dk_norm ? reinterpret_cast<float*>(workspace) : nullptr;
-    rope_backward_kernel<<<sum_parts, 32 * rope_warps, 0, stream>>>(r, reinterpret_cast<uint16_t*>(d_qkv), parts);
+    const unsigned blocks = parts ? sum_parts : ceil_blocks(r.tokens * (r.q_heads + r.kv_heads), rope_warps);
+    rope_backward_kernel<<<blocks, 32 * rope_warps, 0, stream>>>(r, reinterpret_cast<uint16_t*>(d_qkv), parts);
     if (const cudaError_t code = cudaGetLastError()) return code;
     if (dq_norm)
         if (const cudaError_t code = launch_sum_parts(parts, sum_parts, r.dim, dq_norm, stream)) return code;

@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(threads) embedding_kernel(const __grid_constan
     *to = w;
 }
 
-constexpr int sum_columns = 32, sum_groups = 8;
+constexpr int sum_columns = 32, sum_groups = 32;
 
 __global__ void sum_parts_kernel(const float* x, int parts, int64_t width, float* out) {
     __shared__ float of_group[sum_groups][sum_columns];

@@ -25,7 +25,7 @@ Status check_aligned(std::string_view what, std::initializer_list<const void*> p
 }
 
 Status check_heads(std::string_view what, const RopeRows& r) {
-    if (r.tokens < 1 || r.q_heads < 1 || r.kv_heads < 1 || r.dim < 2 || r.dim > 256 || r.dim % 2 ||
+    if (r.tokens < 1 || r.tokens * (r.q_heads + 2 * r.kv_heads) > INT32_MAX || r.q_heads < 1 || r.kv_heads < 1 || r.dim < 2 || r.dim > 256 || r.dim % 2 ||
         r.rope_dims > r.dim || r.rope_dims % 2)
         return fail("{}: {} tokens, {} and {} heads of {}, {} of them rotated", what, r.tokens, r.q_heads, r.kv_heads,
                     r.dim, r.rope_dims);
@@ -46,7 +46,8 @@ int64_t norm_backward_workspace(int64_t width) { return int64_t{4} * sum_parts *
 
 Status norm_backward(const NormBackward& n, const Stream& stream) {
     NIBBLE_CHECK(check_rows("norm_backward", n.tokens, n.width));
-    NIBBLE_CHECK(check_aligned("norm_backward", {n.x, n.weight, n.dy, n.dx, n.dweight, n.workspace}));
+    NIBBLE_CHECK(check_aligned("norm_backward", {n.x, n.weight, n.dy, n.dx, n.rows, n.dweight, n.workspace}));
+    if (n.add && !n.dx) return fail("norm_backward: nothing to add to");
     if (n.width > most_back_width) return fail("norm_backward: width {} is more than {}", n.width, most_back_width);
     return cuda_status(launch_norm_backward(n, queue_of(stream)), "norm_backward: kernel launch");
 }
