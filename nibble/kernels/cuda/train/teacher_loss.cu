@@ -23,7 +23,8 @@ __global__ void __launch_bounds__(softmax_threads)
         if (thread == 0) l.losses[row] = 0.0f;
         return;
     }
-    const float of_model = static_cast<float>(model.total), of_teacher = static_cast<float>(teacher.total);
+    const float model_shift = log2f(static_cast<float>(model.total)),
+                teacher_shift = log2f(static_cast<float>(teacher.total));
     const float model_log = static_cast<float>(log(model.total)), teacher_log = static_cast<float>(log(teacher.total));
     const float weight = l.weights[row], share = l.cross_entropy, rest = 1.0f - share;
     double sum = 0.0;
@@ -33,7 +34,10 @@ __global__ void __launch_bounds__(softmax_threads)
         for (int j = 0; j < 8; ++j) {
             const int at = model.begin + 8 * i + j;
             const float from_x = model.from_largest(at), from_t = teacher.from_largest(at);
-            const float p = exp_of(from_x) / of_model, q = exp_of(from_t) / of_teacher;
+            // As label_loss(): near enough for a gradient, but for p - 1 of a sure model's label.
+            const float q = SoftmaxPart::share(from_t, teacher_shift);
+            const float p = at == label ? exp_of(from_x) / static_cast<float>(model.total)
+                                        : SoftmaxPart::share(from_x, model_shift);
             if (q > 0.0f)
                 sum += static_cast<double>(q) *
                        (static_cast<double>(from_t - teacher_log) - static_cast<double>(from_x - model_log));
@@ -43,7 +47,8 @@ __global__ void __launch_bounds__(softmax_threads)
         pack8(reinterpret_cast<std::byte*>(out + i), d);
     }
     sum = static_cast<double>(rest) * block_sum<softmax_threads>(sum);
-    if (model.has(label)) sum -= static_cast<double>(share) * static_cast<double>(model.from_largest(label) - model_log);
+    if (model.has(label))
+        sum -= static_cast<double>(share) * static_cast<double>(model.from_largest(label) - model_log);
     if (thread == 0) cluster_store(shared_address(&of_rank[cluster_rank()]), 0, static_cast<float>(sum));
     cluster_sync();
     if (thread > 0 || cluster_rank() > 0) return;
