@@ -6,12 +6,10 @@
 // Unless a comment says otherwise, functions are called by all threads that multiply.
 #pragma once
 
+#include "kernels/cuda/chain/product_chain_launch.h"
 #include "kernels/cuda/common/elementwise.cuh"
 #include "kernels/cuda/common/grid.cuh"
-#include "kernels/cuda/chain/product_chain_launch.h"
 #include "kernels/cuda/common/rope.cuh"
-
-#include <cuda_bf16.h>
 
 namespace nibble::cuda::chain {
 
@@ -107,11 +105,6 @@ struct Ring {
     }
 };
 
-// Two finite numbers rounded to BF16 as bf16_from_float() does.
-__device__ inline uint32_t rounded_pair(float low, float high) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    return *reinterpret_cast<const uint32_t*>(&pair);
-}
 __device__ inline float2 floats_of(uint32_t pair) {
     return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u)};
 }
@@ -199,8 +192,8 @@ struct Stream {
             const int pair = thread + j * Threads;
             if (pair >= width / 2) continue;
             if (update) {
-                const float2 old = floats_of(h[j]), add = floats_of(rounded_pair(u[j].x, u[j].y));
-                h[j] = rounded_pair(old.x + add.x, old.y + add.y);
+                const float2 old = floats_of(h[j]), add = floats_of(pair_of(u[j].x, u[j].y));
+                h[j] = pair_of(old.x + add.x, old.y + add.y);
                 if (blockIdx.x == 0 && args.h_out) reinterpret_cast<uint32_t*>(args.h_out)[pair] = h[j];
             }
             const float2 v = floats_of(h[j]);
@@ -222,7 +215,7 @@ struct Stream {
         for (int j = 0; j < Pairs; ++j)
             if (const int pair = thread + j * Threads; pair < width / 2) {
                 const float2 v = floats_of(h[j]);
-                put(pair, rounded_pair((v.x * r) * weight[j].x, (v.y * r) * weight[j].y));
+                put(pair, pair_of((v.x * r) * weight[j].x, (v.y * r) * weight[j].y));
             }
     }
 };

@@ -14,15 +14,9 @@ __device__ inline void unpack8(const std::byte* from, float (&x)[8]) {
     unpack8(*reinterpret_cast<const uint4*>(from), x);
 }
 
-// As pair_of(), but for what a NaN looks like.
-__device__ inline uint32_t narrow_pair(float low, float high) {
-    uint32_t pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-}
 __device__ inline void pack8(std::byte* to, const float (&x)[8]) {
-    *reinterpret_cast<uint4*>(to) = {narrow_pair(x[0], x[1]), narrow_pair(x[2], x[3]), narrow_pair(x[4], x[5]),
-                                     narrow_pair(x[6], x[7])};
+    *reinterpret_cast<uint4*>(to) = {pair_of(x[0], x[1]), pair_of(x[2], x[3]), pair_of(x[4], x[5]),
+                                     pair_of(x[6], x[7])};
 }
 
 // The bits of exp_of() for numbers, of a NaN anything; Below: for x <= 0 alone. Selections are asm, because what the

@@ -1,9 +1,9 @@
 // Products of exact operands for many tokens, on wgmma with both operands in shared memory. A thread block has 128 rows
 // of W and 128 or 256 tokens: two warpgroups of 64 rows each and one that keeps a ring of stages of 64 columns full.
-// For 16 to 128 tokens, where W's bytes count, it has 64 rows and one such warpgroup. A thread block of many tokens takes
-// one tile after the other: the ring fills with the next one's columns while outputs leave.
-// Two thread blocks of a cluster have the same tokens: each brings half of x for both, so that L2 is read less (48
-// instead of 32 bytes a clock and multiprocessor would be more than it gives).
+// For 16 to 128 tokens, where W's bytes count, it has 64 rows and one such warpgroup. A thread block of many tokens
+// takes one tile after the other: the ring fills with the next one's columns while outputs leave. Two thread blocks of
+// a cluster have the same tokens: each brings half of x for both, so that L2 is read less (48 instead of 32 bytes a
+// clock and multiprocessor would be more than it gives).
 #include "formats/minifloat.h"
 #include "kernels/cuda/common/tensor_map.cuh"
 #include "kernels/cuda/common/wgmma_shared.cuh"

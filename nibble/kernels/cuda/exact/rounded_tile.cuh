@@ -2,6 +2,7 @@
 // at once. The bits of bf16_from_float(), but for what a NaN looks like.
 #pragma once
 
+#include "kernels/cuda/common/elementwise.cuh"
 #include "kernels/cuda/common/product_epilogue.cuh"
 #include "kernels/cuda/common/ptx.cuh"
 
@@ -28,8 +29,7 @@ __device__ void store_rounded(const float (&sums)[Tokens / 2], const ProductArgs
     const int row = first_row + thread / 32 * 16 + g;
     const RowFactors low(args, 0, min(row, args.n - 1)), high(args, 0, min(row + 8, args.n - 1));
     const int half = lane / 8 % 2, in_matrix = lane % 8;  // of the address
-    const uint32_t to =
-        tile + (lane / 16 * 8 + in_matrix) * 128 + (((thread / 32 * 2 + half) ^ in_matrix) << 4);
+    const uint32_t to = tile + (lane / 16 * 8 + in_matrix) * 128 + (((thread / 32 * 2 + half) ^ in_matrix) << 4);
     const int own = thread / 8, chunk = thread % 8, column = first_row + 8 * chunk;  // of what goes out
     const uint32_t from = tile + own * 128 + ((chunk ^ own % 8) << 4);
     // Into the tile; factor(scale, token): what multiplies a sum.
@@ -45,7 +45,7 @@ __device__ void store_rounded(const float (&sums)[Tokens / 2], const ProductArgs
 #pragma unroll
                 for (int e = 0; e < 2; ++e)
                     y[e] = product_output(sums[at + e], factor(of.scale, first_token + first + 2 * c + e), of.bias);
-                asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pairs[m]) : "f"(y[1]), "f"(y[0]));
+                pairs[m] = pair_of(y[0], y[1]);
             }
             store_transposed(to + i * 8 * 128, pairs);
         }

@@ -24,14 +24,6 @@ __device__ inline int lowest_key(const AttentionBackward& a, int query) {
     return first > window ? first : window;
 }
 
-// Two BF16 by one instruction, as pair_of() but for NaNs, whose payload goes. (pair_of() is six a number: in tiles that
-// was most of what lies between products.)
-__device__ __forceinline__ uint32_t rounded_pair(float low, float high) {
-    uint32_t two;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
-    return two;
-}
-
 // A lane's two rows of a warp's 16 queries from `query0` on, as accumulators have them, of one head.
 template <int Dim>
 struct QueryRows {

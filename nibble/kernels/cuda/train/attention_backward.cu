@@ -85,9 +85,8 @@ template <int Dim>
 __device__ void add_product(float (&sum)[Dim / 8][4], const float (&p)[8][4], uint32_t b) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-        const uint32_t left[4] = {rounded_pair(p[2 * k][0], p[2 * k][1]), rounded_pair(p[2 * k][2], p[2 * k][3]),
-                                  rounded_pair(p[2 * k + 1][0], p[2 * k + 1][1]),
-                                  rounded_pair(p[2 * k + 1][2], p[2 * k + 1][3])};
+        const uint32_t left[4] = {pair_of(p[2 * k][0], p[2 * k][1]), pair_of(p[2 * k][2], p[2 * k][3]),
+                                  pair_of(p[2 * k + 1][0], p[2 * k + 1][1]), pair_of(p[2 * k + 1][2], p[2 * k + 1][3])};
 #pragma unroll
         for (int step = 0; step < Dim / 16; ++step) {
             uint32_t right[4];
@@ -109,7 +108,7 @@ __device__ void store_rows(std::byte* to, int64_t row0, int64_t rows, int64_t st
 #pragma unroll
         for (int t = 0; t < Dim / 8; ++t)
             *reinterpret_cast<uint32_t*>(to + 2 * (row * stride + 8 * t + 2 * c)) =
-                rounded_pair(sum[t][2 * half] * factor, sum[t][2 * half + 1] * factor);
+                pair_of(sum[t][2 * half] * factor, sum[t][2 * half + 1] * factor);
     }
 }
 

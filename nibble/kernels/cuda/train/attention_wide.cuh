@@ -6,6 +6,7 @@
 // reduction is over its rows) it is the operand that WgmmaTransposed takes.
 #pragma once
 
+#include "kernels/cuda/common/elementwise.cuh"
 #include "kernels/cuda/common/tensor_map.cuh"
 #include "kernels/cuda/common/wgmma_shared.cuh"
 #include "kernels/cuda/train/attention_args.cuh"
@@ -81,7 +82,7 @@ __device__ __forceinline__ void queue_product(float (&sum)[Dim / 2], const uint3
 // Accumulators as the left operand of the next product.
 __device__ __forceinline__ void as_operand(const float (&s)[32], uint32_t (&p)[16]) {
 #pragma unroll
-    for (int i = 0; i < 16; ++i) p[i] = rounded_pair(s[2 * i], s[2 * i + 1]);
+    for (int i = 0; i < 16; ++i) p[i] = pair_of(s[2 * i], s[2 * i + 1]);
 }
 
 __device__ inline float power_of_2(float x) {
@@ -134,7 +135,7 @@ __device__ void store_wide(std::byte* to, int64_t row0, int64_t rows, int64_t st
 #pragma unroll
         for (int t = 0; t < Dim / 8; ++t)
             *reinterpret_cast<uint32_t*>(to + 2 * (row * stride + 8 * t + 2 * c)) =
-                rounded_pair(sum[4 * t + 2 * half] * factor, sum[4 * t + 2 * half + 1] * factor);
+                pair_of(sum[4 * t + 2 * half] * factor, sum[4 * t + 2 * half + 1] * factor);
     }
 }
 

@@ -16,8 +16,8 @@ __device__ inline ValueAndSlope value_and_slope(int activation, float x) {
         return {x * s, s * fmaf(x, 1.0f - s, 1.0f)};
     }
     if (activation == 1) {
-        const float square = x * x, 
-                    s = __fdividef(1.0f, 1.0f + exp_of_number(-(x * fmaf(c1, square, c0)))), value = x * s;
+        const float square = x * x, s = __fdividef(1.0f, 1.0f + exp_of_number(-(x * fmaf(c1, square, c0)))),
+                    value = x * s;
         return {value, fmaf(value * (1.0f - s), fmaf(c1_3, square, c0), s)};
     }
     const float positive = x > 0.0f || x != x ? x : 0.0f;

@@ -3,20 +3,13 @@
 #pragma once
 
 #include "kernels/cuda/common/elementwise.cuh"
-#include "kernels/cuda/w4a16/matmul_launch.h"
 #include "kernels/cuda/common/product_epilogue.cuh"
 #include "kernels/cuda/common/ptx.cuh"
 #include "kernels/cuda/common/w4a16_decode.cuh"
+#include "kernels/cuda/w4a16/matmul_launch.h"
 
 namespace nibble::cuda {
 
-// Two values as BF16, the second in the upper half: pair_of() of what is no NaN in one instruction (of a NaN, which
-// `nonfinite` reports, other bits). With pair_of() half of a norm's instructions were roundings.
-__device__ inline uint32_t fast_pair(float low, float high) {
-    uint32_t pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-}
 __device__ inline float2 values_of(uint32_t pair) {
     return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u)};
 }
@@ -42,8 +35,8 @@ __device__ inline void normed_input(const GemvArgs& args, float* row, uint32_t* 
         if (pair >= k / 2) continue;
         v[j] = values_of(h[j]);
         if (n.update) {
-            const float2 update = values_of(fast_pair(u[j].x, u[j].y));
-            h[j] = fast_pair(v[j].x + update.x, v[j].y + update.y);
+            const float2 update = values_of(pair_of(u[j].x, u[j].y));
+            h[j] = pair_of(v[j].x + update.x, v[j].y + update.y);
             v[j] = values_of(h[j]);
         }
         float* to = lane_place(row, pitch, 2 * pair);
@@ -63,7 +56,7 @@ __device__ inline void normed_input(const GemvArgs& args, float* row, uint32_t* 
 #pragma unroll
     for (int j = 0; j < norm_pairs; ++j)
         if (const int pair = static_cast<int>(threadIdx.x) + j * threads; pair < k / 2) {
-            x[pair] = fast_pair((v[j].x * r) * w[j].x, (v[j].y * r) * w[j].y);
+            x[pair] = pair_of((v[j].x * r) * w[j].x, (v[j].y * r) * w[j].y);
             if (blockIdx.x == 0 && n.x_out) reinterpret_cast<uint32_t*>(n.x_out)[pair] = x[pair];
         }
     // Columns of padding.
