@@ -63,8 +63,7 @@ Result<DeviceInfo> DeviceTrainer::open(const DeviceTrainerOptions& options) {
 Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::make(std::shared_ptr<Parameters> parameters,
                                                            const DeviceTrainerOptions& options, DeviceInfo device,
                                                            TrainWeights weights,
-                                                           std::unique_ptr<TrainWeights> generation,
-                                                           ThreadPool& pool) {
+                                                           std::unique_ptr<TrainWeights> generation, ThreadPool& pool) {
     NIBBLE_TRY(Stream stream, Stream::create(device.index));
     std::unique_ptr<DeviceTrainer> made(new DeviceTrainer(std::move(parameters), options, std::move(device),
                                                           std::move(stream), std::move(weights), pool));

@@ -50,7 +50,8 @@ Status TrainPass::head(float* log_probs, float* gradient, float* of_vectors) {
                                        .slopes = slopes,
                                        .log_probs = log_probs + at,
                                        .d_logits = gradient ? logits : nullptr};
-            NIBBLE_CHECK(drawn_.raw() ? cuda::label_loss(loss, stream_) : cuda::drawn_label_loss(loss, drawn_, stream_));
+            NIBBLE_CHECK(drawn_.raw() ? cuda::label_loss(loss, stream_)
+                                      : cuda::drawn_label_loss(loss, drawn_, stream_));
         }
         if (!gradient) continue;
         NIBBLE_CHECK(weights_.head().backward(logits, x, rows, dx_ + 2 * at * hidden(), gradient, at > 0, work));

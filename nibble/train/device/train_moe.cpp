@@ -246,11 +246,8 @@ Status TrainMoe::forward(const std::byte* x, std::span<std::byte* const> kept, b
     NIBBLE_CHECK(cuda::activate(config_.expert.activation, config_.expert.gated, in, in_.rows(), slots,
                                 config_.expert.intermediate, {mid}, step.overlap, step.stream));
     NIBBLE_CHECK(out_.forward({.x = mid, .n = slots, .begin = routing.begin}, outputs, work));
-    const cuda::CombineExperts combine{.tokens = n,
-                                       .width = width_,
-                                       .top_k = config_.top_k,
-                                       .y = outputs,
-                                       .rows = config_.latent > 0 ? kept[sum] : y};
+    const cuda::CombineExperts combine{
+        .tokens = n, .width = width_, .top_k = config_.top_k, .y = outputs, .rows = config_.latent > 0 ? kept[sum] : y};
     NIBBLE_CHECK(cuda::combine_experts(combine, routing, step.overlap, step.stream));
     if (!y) return Ok{};
     if (config_.latent > 0) NIBBLE_CHECK(from_latent_.forward_rounded(kept[sum], n, y, work));

@@ -147,8 +147,8 @@ Result<Check> DrawnChecker::raw_labels(int64_t width, float sigma) {
     for (int64_t r = 0; r < rows; ++r) labels.push_back(static_cast<int32_t>(random() % uint64_t(width)));
     labels[0] = 0, labels[1] = static_cast<int32_t>(width - 1), labels[2] = -1;
     slopes[3] = 0;
-    logits[static_cast<size_t>(4 * width + labels[4])] = 60;                             // far above all others
-    logits[static_cast<size_t>(5 * width + (labels[5] + 3) % width)] = -INFINITY;        // left out by a mask
+    logits[static_cast<size_t>(4 * width + labels[4])] = 60;                       // far above all others
+    logits[static_cast<size_t>(5 * width + (labels[5] + 3) % width)] = -INFINITY;  // left out by a mask
     logits[static_cast<size_t>(6 * width + (labels[6] + 1) % width)] = NAN;
     logits[static_cast<size_t>(7 * width + (labels[7] + 1) % width)] = INFINITY;
     NIBBLE_TRY(std::byte * device_logits, upload_narrow(logits));

@@ -198,8 +198,7 @@ Result<Check> Checker::product(const Case& c, int64_t n, int64_t k, int64_t toke
         for (int64_t i = 0; i < tokens * apart + 64; ++i, ++check.compared) {
             const int64_t token = i / apart, row = i % apart;
             const bool outside = token >= tokens || row >= n;
-            const uint16_t want =
-                outside ? 0xA5A5 : bf16_from_float(all[static_cast<size_t>(token * y_stride + row)]);
+            const uint16_t want = outside ? 0xA5A5 : bf16_from_float(all[static_cast<size_t>(token * y_stride + row)]);
             if (got[static_cast<size_t>(i)] != want)
                 check.note(fmt::format("rounded, {} apart, token {}, row {}", apart, token, row));
         }

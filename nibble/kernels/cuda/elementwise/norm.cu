@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(Threads) add_norm_kernel(const __grid_constant
         }
     };
     // Eight elements of a row, adjacent where rows are.
-    const auto load = [&](const uint16_t* from, const Chunk8& c, uint32_t (&to)[4]) {
+    const auto load = [&](const uint16_t* from, const Chunk8& c, uint32_t(&to)[4]) {
         if (args.tile_tokens == 0) {
             const uint4 v = *reinterpret_cast<const uint4*>(from + first + c.column[0]);
             to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
