@@ -91,7 +91,7 @@ struct RopeAppend {
     int64_t tokens = 0;
     int q_heads = 0;
     const float* qkv = nullptr;           // [tokens, q_heads * k_dim, kv_heads * k_dim, kv_heads * v_dim]; or, rounded:
-    const std::byte* qkv_rows = nullptr;  // the same, BF16
+    const std::byte* qkv_rows = nullptr;  // the same, BF16; stride: a multiple of 8
     int64_t qkv_stride = 0;               // 0: adjacent
     const int64_t* slots = nullptr;       // as in append_kv
     const float* q_norm = nullptr;        // [k_dim]; null: none

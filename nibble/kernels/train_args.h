@@ -15,7 +15,7 @@ struct NormBackward {
     float* dx = nullptr;            // [tokens, width]; null: not wanted
     bool add = false;
     std::byte* rows = nullptr;  // [tokens, width] BF16; null: not wanted; may be dy
-    float* dweight = nullptr;  // [width], written; null: not wanted
+    float* dweight = nullptr;   // [width], written; null: not wanted
     float eps = 0;
     std::byte* workspace = nullptr;  // norm_backward_workspace(width)
 };
@@ -32,7 +32,7 @@ struct ColumnSums {
 // What rope_append() makes of q, k and v, as rows: the same bits.
 struct RopeRows {
     int64_t tokens = 0;
-    int q_heads = 0, kv_heads = 0, dim = 0;  // dim: even, at most 256
+    int q_heads = 0, kv_heads = 0, dim = 0;  // dim: a multiple of 8, at most 256
     const std::byte* qkv = nullptr;          // [tokens, (q_heads + 2 kv_heads) * dim] BF16, as the product gave it
     const float* q_norm = nullptr;           // [dim]; null: none
     const float* k_norm = nullptr;
@@ -73,12 +73,12 @@ inline constexpr int64_t softmax_most_vocab = int64_t{104} << 12;
 // log_probs[i] = log p(labels[i]), with the bits of the host's log_softmax (but for the logarithm, as sampling_cuda.h
 // says), 0 where the label is -1; d_logits = slopes[i] * (onehot - p), null: not wanted.
 struct LabelLoss {
-    int64_t rows = 0, vocab = 0;          // vocab: at most softmax_most_vocab
-    const std::byte* logits = nullptr;    // [rows, vocab] BF16
-    const int32_t* labels = nullptr;      // [rows]
-    const float* slopes = nullptr;        // [rows]
-    float* log_probs = nullptr;           // [rows]
-    std::byte* d_logits = nullptr;        // [rows, vocab] BF16; may be `logits`
+    int64_t rows = 0, vocab = 0;        // vocab: at most softmax_most_vocab
+    const std::byte* logits = nullptr;  // [rows, vocab] BF16
+    const int32_t* labels = nullptr;    // [rows]
+    const float* slopes = nullptr;      // [rows]
+    float* log_probs = nullptr;         // [rows]
+    std::byte* d_logits = nullptr;      // [rows, vocab] BF16; may be `logits`
 };
 
 // losses[i] = (1 - c) KL(softmax of `teacher` || softmax of `logits`) - c log p(labels[i]), c = cross_entropy; of its

@@ -2,6 +2,7 @@
 #include "cuda/device.h"
 
 #include "kernels/elementwise_cuda.h"
+#include "kernels/train_cuda.h"
 
 #include <algorithm>
 #include <cmath>
@@ -17,6 +18,9 @@ public:
     Result<Check> norm_rows(int64_t tokens, int64_t width, int groups);
     Result<Check> activate(Activation a, std::string_view name, bool gated, int64_t width, int tile);
     Result<Check> rope(const cuda::KvShape& kv, int q_heads, int dims, bool interleaved, bool norms);
+    Status rope_rows(Check& check, const cuda::RopeAppend& r, const cuda::KvShape& kv, const std::vector<uint16_t>& qkv,
+                     const std::vector<float>& want_q, const std::vector<float>& want_k,
+                     const std::vector<float>& want_v);
     Result<Check> latent(cuda::KvType type);
     Result<Check> embed_and_argmax();
 
@@ -259,7 +263,7 @@ Result<Check> Checker::rope(const cuda::KvShape& kv, int q_heads, int dims, bool
 
     ref_.round_bf16(qkv.data(), static_cast<int64_t>(qkv.size()));
     std::vector<uint8_t> want_pages(static_cast<size_t>(bytes), poison);
-    std::vector<float> want_q;
+    std::vector<float> want_q, want_k, want_v;
     for (int64_t t = 0; t < tokens; ++t) {
         float* row = qkv.data() + t * stride;
         const int64_t angle = position[static_cast<size_t>(t)] * (dims / 2);
@@ -268,12 +272,22 @@ Result<Check> Checker::rope(const cuda::KvShape& kv, int q_heads, int dims, bool
         if (dims)
             ref_.rope(row, q_heads + kv_heads, dim, angles.cos.data() + angle, angles.sin.data() + angle, dims,
                       interleaved, true);
-        want_q.insert(want_q.end(), row, row + q_heads * dim);
-        const int64_t slot = slots[static_cast<size_t>(t)];
-        for (int h = 0; slot >= 0 && h < kv_heads; ++h)
-            put(want_pages, kv, slot, h, row + (q_heads + h) * dim, row + (q_heads + kv_heads) * dim + h * kv.v_dim,
-                k_scales[static_cast<size_t>(h)], v_scales[static_cast<size_t>(h)]);
+        float *k = row + q_heads * dim, *v = k + kv_heads * dim;
+        want_q.insert(want_q.end(), row, k);
+        want_k.insert(want_k.end(), k, v);
+        want_v.insert(want_v.end(), v, v + kv_heads * kv.v_dim);
     }
+    const auto fill_pages = [&] {
+        std::ranges::fill(want_pages, poison);
+        for (size_t t = 0; t < slots.size(); ++t)
+            for (int h = 0; slots[t] >= 0 && h < kv_heads; ++h) {
+                const size_t row = t * static_cast<size_t>(kv_heads) + static_cast<size_t>(h);
+                put(want_pages, kv, slots[t], h, want_k.data() + row * static_cast<size_t>(dim),
+                    want_v.data() + row * static_cast<size_t>(kv.v_dim), k_scales[static_cast<size_t>(h)],
+                    v_scales[static_cast<size_t>(h)]);
+            }
+    };
+    fill_pages();
     NIBBLE_TRY(const auto got_q, download<uint16_t>(r.q, tokens * q_heads * dim));
     compare(check, want_q, got_q, q_heads * dim, 0);
     const auto compare_pages = [&]() -> Status {
@@ -283,16 +297,63 @@ Result<Check> Checker::rope(const cuda::KvShape& kv, int q_heads, int dims, bool
         return Ok{};
     };
     NIBBLE_CHECK(compare_pages());
-    r.qkv = nullptr;  // rows that are BF16 already
+    r.qkv = nullptr;  // rows that are BF16 already, into slots apart and side by side
     NIBBLE_TRY(r.qkv_rows, upload_bytes(rounded_qkv));
-    NIBBLE_TRY(r.q, poisoned(tokens * q_heads * dim * 2));
-    NIBBLE_CHECK(fill_device(cache.pages, poison, bytes, stream));
-    NIBBLE_CHECK(cuda::rope_append(r, cache, true, stream));
-    NIBBLE_TRY(const auto again, download<uint16_t>(r.q, tokens * q_heads * dim));
-    compare(check, want_q, again, q_heads * dim, 0);
-    NIBBLE_CHECK(compare_pages());
+    for (const bool beside : {false, true}) {
+        for (size_t t = 0; beside && t < slots.size(); ++t)
+            slots[t] = t == 5 ? -1 : static_cast<int64_t>(t) + (t < 20 ? 4 : 5);
+        NIBBLE_TRY(r.slots, upload(slots));
+        fill_pages();
+        NIBBLE_TRY(r.q, poisoned(tokens * q_heads * dim * 2));
+        NIBBLE_CHECK(fill_device(cache.pages, poison, bytes, stream));
+        NIBBLE_CHECK(cuda::rope_append(r, cache, true, stream));
+        NIBBLE_TRY(const auto again, download<uint16_t>(r.q, tokens * q_heads * dim));
+        compare(check, want_q, again, q_heads * dim, 0);
+        NIBBLE_CHECK(compare_pages());
+    }
+    if (dim == kv.v_dim) NIBBLE_CHECK(rope_rows(check, r, kv, rounded_qkv, want_q, want_k, want_v));
     arena.release(mark);
     return check;
+}
+
+// The same as rows of their own.
+Status Checker::rope_rows(Check& check, const cuda::RopeAppend& r, const cuda::KvShape& kv,
+                          const std::vector<uint16_t>& qkv, const std::vector<float>& want_q,
+                          const std::vector<float>& want_k, const std::vector<float>& want_v) {
+    const int64_t q_cols = int64_t{r.q_heads} * kv.k_dim, kv_cols = int64_t{kv.kv_heads} * kv.k_dim;
+    std::vector<uint16_t> adjacent;
+    for (int64_t t = 0; t < r.tokens; ++t) {
+        const auto row = qkv.begin() + t * r.qkv_stride;
+        adjacent.insert(adjacent.end(), row, row + q_cols + 2 * kv_cols);
+    }
+    NIBBLE_TRY(const std::byte* rows, upload_bytes(adjacent));
+    NIBBLE_TRY(std::byte * q, poisoned(2 * r.tokens * q_cols));
+    NIBBLE_TRY(std::byte * k, poisoned(2 * r.tokens * kv_cols));
+    NIBBLE_TRY(std::byte * v, poisoned(2 * r.tokens * kv_cols));
+    NIBBLE_CHECK(cuda::rope_rows({.tokens = r.tokens,
+                                  .q_heads = r.q_heads,
+                                  .kv_heads = kv.kv_heads,
+                                  .dim = kv.k_dim,
+                                  .qkv = rows,
+                                  .q_norm = r.q_norm,
+                                  .k_norm = r.k_norm,
+                                  .eps = r.eps,
+                                  .rope_dims = r.rope_dims,
+                                  .interleaved = r.interleaved,
+                                  .positions = r.positions,
+                                  .cos = r.cos,
+                                  .sin = r.sin,
+                                  .q = q,
+                                  .k = k,
+                                  .v = v},
+                                 stream));
+    NIBBLE_TRY(const auto got_q, download<uint16_t>(q, r.tokens * q_cols));
+    NIBBLE_TRY(const auto got_k, download<uint16_t>(k, r.tokens * kv_cols));
+    NIBBLE_TRY(const auto got_v, download<uint16_t>(v, r.tokens * kv_cols));
+    compare(check, want_q, got_q, q_cols, 0);
+    compare(check, want_k, got_k, kv_cols, 0);
+    compare(check, want_v, got_v, kv_cols, 0);
+    return Ok{};
 }
 
 Result<Check> Checker::latent(cuda::KvType type) {

@@ -39,9 +39,7 @@ __device__ inline void rope_item(const RopeArgs& args, int64_t token, int head) 
     const CacheArgs& cache = args.cache;
     const int dim = cache.dims.k, lane = static_cast<int>(threadIdx.x) % 32;
     const int64_t row = token * args.qkv_stride;
-    const auto input = [&](int64_t at) {
-        return args.qkv16 ? bf16_to_float(args.qkv16[row + at]) : rounded(args.qkv[row + at]);
-    };
+    const auto input = [&](int64_t at) { return rounded(args.qkv[row + at]); };
     const int64_t slot = head < args.q_heads ? 0 : args.slots[token];
     if (slot < 0) return;
     if (head >= args.q_heads + cache.kv_heads) {

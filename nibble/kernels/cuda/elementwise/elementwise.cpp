@@ -3,6 +3,8 @@
 #include "kernels/cuda/common/cache_args.h"
 #include "tensor/cuda/call.h"
 
+#include <initializer_list>
+
 namespace nibble::cuda {
 namespace {
 
@@ -191,7 +193,6 @@ Result<RopeArgs> rope_args(const RopeAppend& r, const KvCache& cache, bool overl
     return RopeArgs{.cache = args,
                     .rotary = {r.positions, r.cos, r.sin, r.rope_dims, r.interleaved},
                     .qkv = r.qkv,
-                    .qkv16 = reinterpret_cast<const uint16_t*>(r.qkv_rows),
                     .slots = r.slots,
                     .q_norm = r.q_norm,
                     .k_norm = r.k_norm,
@@ -205,7 +206,16 @@ Result<RopeArgs> rope_args(const RopeAppend& r, const KvCache& cache, bool overl
 
 Status rope_append(const RopeAppend& r, const KvCache& cache, bool overlap, const Stream& stream) {
     NIBBLE_TRY(const RopeArgs args, rope_args(r, cache, overlap));
-    return cuda_status(launch_rope(args, raw(stream)), "rope_append: kernel launch");
+    if (!r.qkv == !r.qkv_rows) return fail("rope_append: rows of FP32, or of BF16");
+    if (r.qkv) return cuda_status(launch_rope(args, raw(stream)), "rope_append: kernel launch");
+    for (const void* p : std::initializer_list<const void*>{r.qkv_rows, r.q, r.cos, r.sin})
+        if (reinterpret_cast<uintptr_t>(p) % 16) return fail("rope_append: device pointers must be 16-byte aligned");
+    if (args.qkv_stride % 8 || r.tokens * (r.q_heads + 2 * args.cache.kv_heads) > INT32_MAX)
+        return fail("rope_append: {} rows of BF16 lie {} apart", r.tokens, args.qkv_stride);
+    return cuda_status(
+        launch_rope_rows({.rope = args, .qkv = reinterpret_cast<const uint16_t*>(r.qkv_rows), .overlap = overlap},
+                         raw(stream)),
+        "rope_append: kernel launch");
 }
 
 Status latent_append(const LatentAppend& r, const KvCache& cache, bool overlap, const Stream& stream) {

@@ -135,9 +135,8 @@ cudaError_t launch_activate(const ActivateArgs& args, cudaStream_t stream) {
 cudaError_t launch_activate_rows(const ActivateRowsArgs& args, cudaStream_t stream) {
     const int64_t chunks = args.width / 8;
     const int threads = chunks <= 128 ? 128 : 256;
-    return launch_kernel(activate_rows_kernel,
-                         dim3(static_cast<unsigned>(args.tokens), ceil_blocks(chunks, threads)), threads, 0, args,
-                         stream);
+    return launch_kernel(activate_rows_kernel, dim3(static_cast<unsigned>(args.tokens), ceil_blocks(chunks, threads)),
+                         threads, 0, args, stream);
 }
 
 cudaError_t launch_round(const RoundArgs& args, cudaStream_t stream) {

@@ -113,7 +113,6 @@ struct RopeArgs {
     CacheArgs cache;
     RotaryArgs rotary;
     const float* qkv = nullptr;
-    const uint16_t* qkv16 = nullptr;  // the same, BF16
     const int64_t* slots = nullptr;
     const float* q_norm = nullptr;
     const float* k_norm = nullptr;
@@ -124,6 +123,16 @@ struct RopeArgs {
     bool overlap = false;
 };
 cudaError_t launch_rope(const RopeArgs& args, cudaStream_t stream);
+
+// Of BF16 rows that begin at multiples of 16 bytes; tokens * (q_heads + 2 kv_heads) below 2^31.
+struct RopeRowsArgs {
+    RopeArgs rope;  // without qkv
+    const uint16_t* qkv = nullptr;
+    uint16_t* k = nullptr;  // [tokens, kv_heads, dims.k]; null: into the cache
+    uint16_t* v = nullptr;  // the same of dims.v = dims.k
+    bool overlap = false;
+};
+cudaError_t launch_rope_rows(const RopeRowsArgs& args, cudaStream_t stream);
 
 struct LatentArgs {
     CacheArgs cache;

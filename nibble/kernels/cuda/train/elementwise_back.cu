@@ -1,6 +1,5 @@
-// The way back through norms, activations and the rotary embedding.
-#include "kernels/cuda/common/elementwise.cuh"
-#include "kernels/cuda/common/rope.cuh"
+// The way back through norms and activations.
+#include "kernels/cuda/common/rows8.cuh"
 #include "kernels/cuda/train/train_launch.h"
 #include "kernels/cuda/train/value_slope.cuh"
 
@@ -42,7 +41,7 @@ __global__ void __launch_bounds__(Threads) norm_backward_kernel(const __grid_con
         for (int k = 0; k < PerThread; ++k)
             if (const int chunk = static_cast<int>(threadIdx.x) + k * Threads; chunk < chunks) each_chunk(k, 8 * chunk);
     };
-    const auto load = [&](NormColumns (&to)[PerThread], int64_t row) {
+    const auto load = [&](NormColumns(&to)[PerThread], int64_t row) {
         visit([&](int k, int column) { to[k].load(n, row * n.width + column); });
     };
     visit([&](int k, int column) {
@@ -128,124 +127,6 @@ __global__ void __launch_bounds__(256) activate_backward_kernel(const __grid_con
     if (a.mid) pack8(a.mid + 2 * (token * a.width + column), mid);
 }
 
-// ---- Rotary embedding ----------------------------------------------------------------------------------------------
-
-constexpr int rope_warps = 4, most_per_lane = 8;  // 256 dimensions
-
-__device__ RotaryArgs rotary_of(const RopeRows& r) { return {r.positions, r.cos, r.sin, r.rope_dims, r.interleaved}; }
-
-// norm_scale() of a head, the order of rope.cuh's head_scale().
-__device__ float rows_scale(const uint16_t* x, int dim, float eps, int lane) {
-    float sum = 0.0f;
-    for (int j = lane % sum_lanes; j < dim; j += sum_lanes) {
-        const float v = bf16_to_float(x[j]);
-        sum = fmaf(v, v, sum);
-    }
-#pragma unroll
-    for (int half = sum_lanes / 2; half > 0; half /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, half);
-    return 1.0f / sqrtf(sum / static_cast<float>(dim) + eps);
-}
-
-// A warp per token and head, as rope_item().
-__global__ void __launch_bounds__(32 * rope_warps) rope_rows_kernel(const __grid_constant__ RopeRows r) {
-    const int head = static_cast<int>(blockIdx.y * rope_warps + threadIdx.x / 32);
-    const int heads = r.q_heads + 2 * r.kv_heads, lane = static_cast<int>(threadIdx.x) % 32;
-    if (head >= heads) return;
-    const int64_t token = blockIdx.x;
-    const auto* x = reinterpret_cast<const uint16_t*>(r.qkv) + (token * heads + head) * r.dim;
-    if (head >= r.q_heads + r.kv_heads) {
-        auto* v = reinterpret_cast<uint16_t*>(r.v) + (token * r.kv_heads + head - r.q_heads - r.kv_heads) * r.dim;
-        for (int d = lane; d < r.dim; d += 32) v[d] = x[d];
-        return;
-    }
-    const bool query = head < r.q_heads;
-    const float* norm = query ? r.q_norm : r.k_norm;
-    const float scale = norm ? rows_scale(x, r.dim, r.eps, lane) : 1.0f;
-    const auto value = [&](int d) {
-        const float v = bf16_to_float(x[d]);
-        return norm ? rounded((v * scale) * norm[d]) : v;
-    };
-    uint16_t* to = query ? reinterpret_cast<uint16_t*>(r.q) + (token * r.q_heads + head) * r.dim
-                         : reinterpret_cast<uint16_t*>(r.k) + (token * r.kv_heads + head - r.q_heads) * r.dim;
-    const RotaryArgs rotary = rotary_of(r);
-    for (int d = lane; d < r.dim; d += 32) to[d] = rotated(rotary, 0, token, d, value);
-}
-
-// A warp per token and head of q or k, items of a block one after the other; parts [q, k][block][dim] of the norms'
-// gradients.
-__global__ void __launch_bounds__(32 * rope_warps)
-    rope_backward_kernel(const __grid_constant__ RopeRows r, uint16_t* d_qkv, float* parts) {
-    __shared__ float of_warp[rope_warps][2][32 * most_per_lane];
-    const int heads = r.q_heads + r.kv_heads, all = r.q_heads + 2 * r.kv_heads, half = r.rope_dims / 2;
-    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-    const int64_t items = r.tokens * heads, each = (items + gridDim.x - 1) / gridDim.x, first = blockIdx.x * each;
-    const int64_t last = first + each < items ? first + each : items;
-    float dq_norm[most_per_lane] = {}, dk_norm[most_per_lane] = {};
-    for (int64_t item = first + warp; item < last; item += rope_warps) {
-        const int64_t token = static_cast<uint32_t>(item) / static_cast<uint32_t>(heads);
-        const int head = static_cast<int>(item - token * heads);
-        const int64_t at = (token * all + head) * r.dim;
-        uint16_t* d = d_qkv + at;
-        float g[most_per_lane];
-#pragma unroll
-        for (int i = 0; i < most_per_lane; ++i) {
-            const int j = lane + 32 * i;
-            if (j >= r.dim) continue;
-            const float own = bf16_to_float(d[j]);
-            g[i] = own;
-            if (j >= r.rope_dims) continue;
-            const bool second = r.interleaved ? j % 2 : j >= half;
-            const int pair = r.interleaved ? j / 2 : second ? j - half : j, apart = r.interleaved ? 1 : half;
-            const float other = bf16_to_float(d[second ? j - apart : j + apart]);
-            const int64_t angle = int64_t{r.positions[token]} * half + pair;
-            const float c = r.cos[angle], s = r.sin[angle];
-            g[i] = second ? fmaf(own, c, -(other * s)) : fmaf(own, c, other * s);
-        }
-        const float* norm = head < r.q_heads ? r.q_norm : r.k_norm;
-        if (norm) {
-            const auto* x = reinterpret_cast<const uint16_t*>(r.qkv) + at;
-            const float scale = rows_scale(x, r.dim, r.eps, lane);
-            float dot = 0.0f, values[most_per_lane];
-#pragma unroll
-            for (int i = 0; i < most_per_lane; ++i) {
-                const int j = lane + 32 * i;
-                if (j >= r.dim) continue;
-                values[i] = bf16_to_float(x[j]);
-                const float part = g[i] * (values[i] * scale);
-                if (head < r.q_heads)
-                    dq_norm[i] += part;
-                else
-                    dk_norm[i] += part;
-                g[i] = g[i] * norm[j];
-                dot = fmaf(g[i], values[i], dot);
-            }
-#pragma unroll
-            for (int step = 16; step > 0; step /= 2) dot += __shfl_xor_sync(0xFFFFFFFFu, dot, step);
-            const float c = dot / static_cast<float>(r.dim) * scale * scale;
-#pragma unroll
-            for (int i = 0; i < most_per_lane; ++i)
-                if (lane + 32 * i < r.dim) g[i] = scale * (g[i] - values[i] * c);
-        }
-        __syncwarp();  // all have read
-#pragma unroll
-        for (int i = 0; i < most_per_lane; ++i)
-            if (lane + 32 * i < r.dim) d[lane + 32 * i] = bf16_from_float(g[i]);
-    }
-    if (!parts) return;
-#pragma unroll
-    for (int i = 0; i < most_per_lane; ++i) {
-        of_warp[warp][0][lane + 32 * i] = dq_norm[i];
-        of_warp[warp][1][lane + 32 * i] = dk_norm[i];
-    }
-    __syncthreads();
-    for (int which = 0; which < 2; ++which)
-        for (int j = static_cast<int>(threadIdx.x); j < r.dim; j += 32 * rope_warps) {
-            float sum = 0.0f;
-            for (int w = 0; w < rope_warps; ++w) sum += of_warp[w][which][j];
-            parts[(int64_t{which} * gridDim.x + blockIdx.x) * r.dim + j] = sum;
-        }
-}
-
 }  // namespace
 
 cudaError_t launch_norm_backward(const NormBackward& n, cudaStream_t stream) {
@@ -269,24 +150,6 @@ cudaError_t launch_activate_backward(const ActivateBackwardArgs& a, cudaStream_t
     const dim3 blocks(static_cast<unsigned>(a.tokens), ceil_blocks(a.width / 8, 256));
     activate_backward_kernel<<<blocks, 256, 0, stream>>>(a);
     return cudaGetLastError();
-}
-
-cudaError_t launch_rope_rows(const RopeRows& r, cudaStream_t stream) {
-    const dim3 blocks(static_cast<unsigned>(r.tokens), ceil_blocks(r.q_heads + 2 * r.kv_heads, rope_warps));
-    rope_rows_kernel<<<blocks, 32 * rope_warps, 0, stream>>>(r);
-    return cudaGetLastError();
-}
-
-cudaError_t launch_rope_backward(const RopeRows& r, std::byte* d_qkv, float* dq_norm, float* dk_norm,
-                                 std::byte* workspace, cudaStream_t stream) {
-    auto* parts = dq_norm || dk_norm ? reinterpret_cast<float*>(workspace) : nullptr;
-    const unsigned blocks = parts ? sum_parts : ceil_blocks(r.tokens * (r.q_heads + r.kv_heads), rope_warps);
-    rope_backward_kernel<<<blocks, 32 * rope_warps, 0, stream>>>(r, reinterpret_cast<uint16_t*>(d_qkv), parts);
-    if (const cudaError_t code = cudaGetLastError()) return code;
-    if (dq_norm)
-        if (const cudaError_t code = launch_sum_parts(parts, sum_parts, r.dim, dq_norm, stream)) return code;
-    if (!dk_norm) return cudaSuccess;
-    return launch_sum_parts(parts + int64_t{sum_parts} * r.dim, sum_parts, r.dim, dk_norm, stream);
 }
 
 }  // namespace nibble::cuda

@@ -1,4 +1,5 @@
 #include "base/checked.h"
+#include "kernels/cuda/elementwise/elementwise_launch.h"
 #include "kernels/cuda/train/train_launch.h"
 #include "kernels/train_cuda.h"
 #include "tensor/cuda/call.h"
@@ -25,11 +26,11 @@ Status check_aligned(std::string_view what, std::initializer_list<const void*> p
 }
 
 Status check_heads(std::string_view what, const RopeRows& r) {
-    if (r.tokens < 1 || r.tokens * (r.q_heads + 2 * r.kv_heads) > INT32_MAX || r.q_heads < 1 || r.kv_heads < 1 || r.dim < 2 || r.dim > 256 || r.dim % 2 ||
-        r.rope_dims > r.dim || r.rope_dims % 2)
+    if (r.tokens < 1 || r.q_heads < 1 || r.kv_heads < 1 || r.tokens * (r.q_heads + 2 * r.kv_heads) > INT32_MAX ||
+        r.dim < 8 || r.dim > 256 || r.dim % 8 || r.rope_dims > r.dim || r.rope_dims % 2)
         return fail("{}: {} tokens, {} and {} heads of {}, {} of them rotated", what, r.tokens, r.q_heads, r.kv_heads,
                     r.dim, r.rope_dims);
-    return Ok{};
+    return check_aligned(what, {r.qkv, r.cos, r.sin, r.q, r.k, r.v});
 }
 
 }  // namespace
@@ -76,7 +77,23 @@ Status activate_backward(const ActivateBackward& a, const Stream& stream) {
 
 Status rope_rows(const RopeRows& r, const Stream& stream) {
     NIBBLE_CHECK(check_heads("rope_rows", r));
-    return cuda_status(launch_rope_rows(r, queue_of(stream)), "rope_rows: kernel launch");
+    if (!r.qkv || !r.q || !r.k || !r.v) return fail("rope_rows: a pointer is missing");
+    const KvDims dims{r.dim, r.dim};
+    const RopeArgs rope{.cache = {.kv_heads = r.kv_heads, .dims = dims},
+                        .rotary = {r.positions, r.cos, r.sin, r.rope_dims, r.interleaved},
+                        .q_norm = r.q_norm,
+                        .k_norm = r.k_norm,
+                        .q = reinterpret_cast<uint16_t*>(r.q),
+                        .tokens = r.tokens,
+                        .qkv_stride = int64_t{r.q_heads + 2 * r.kv_heads} * r.dim,
+                        .q_heads = r.q_heads,
+                        .eps = r.eps};
+    return cuda_status(launch_rope_rows({.rope = rope,
+                                         .qkv = reinterpret_cast<const uint16_t*>(r.qkv),
+                                         .k = reinterpret_cast<uint16_t*>(r.k),
+                                         .v = reinterpret_cast<uint16_t*>(r.v)},
+                                        queue_of(stream)),
+                       "rope_rows: kernel launch");
 }
 
 int64_t rope_backward_workspace(int dim) { return int64_t{2} * 4 * sum_parts * dim; }
@@ -84,6 +101,7 @@ int64_t rope_backward_workspace(int dim) { return int64_t{2} * 4 * sum_parts * d
 Status rope_backward(const RopeRows& r, std::byte* d_qkv, float* dq_norm, float* dk_norm, std::byte* workspace,
                      const Stream& stream) {
     NIBBLE_CHECK(check_heads("rope_backward", r));
+    NIBBLE_CHECK(check_aligned("rope_backward", {d_qkv}));
     if ((dq_norm && !r.q_norm) || (dk_norm && !r.k_norm) || ((dq_norm || dk_norm) && !workspace))
         return fail("rope_backward: gradients of norms that are not there, or no room for them");
     return cuda_status(launch_rope_backward(r, d_qkv, dq_norm, dk_norm, workspace, queue_of(stream)),

@@ -26,7 +26,6 @@ struct ActivateBackwardArgs {
     bool gated = false;
 };
 cudaError_t launch_activate_backward(const ActivateBackwardArgs& a, cudaStream_t stream);
-cudaError_t launch_rope_rows(const RopeRows& r, cudaStream_t stream);
 cudaError_t launch_rope_backward(const RopeRows& r, std::byte* d_qkv, float* dq_norm, float* dk_norm,
                                  std::byte* workspace, cudaStream_t stream);
 cudaError_t prepare_attention_backward();
