@@ -13,7 +13,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 NIBBLE = os.path.abspath(sys.argv[1])
-SIZE = ["--steps", "40", "--batch", "4", "--sequence", "64", "--context", "64", "--chunks", "12", "--calib-tokens", "1024", "--learning-rate", "1e-3", "--threads", "2"]
+SIZE = ["--steps", "40", "--batch", "4", "--sequence", "64", "--context", "64", "--chunks", "12", "--calib-tokens", "1024", "--learning-rate", "3e-4", "--threads", "2"]
 
 
 def run(*command, status=0):
@@ -49,7 +49,7 @@ def main():
         assert r["kl"] > 0 and r["perplexity"] > 1 and 0 < r["same_top"] <= 1, (name, r)
         assert f"| {name} | {r['kl']:.4f} |" in ran.stdout, ran.stdout
     qad = results["qad-1"]
-    assert qad["last_loss"] < qad["first_loss"], qad
+    assert qad["kl"] < 0.7 * results["maximum"]["kl"], results  # single steps' losses are noise beside that
     report = json.loads(run(NIBBLE, "eval", "out/runs/qad-1/model-nvfp4", "--against", "run/model", "--text", "out/text/held-out.txt", "--context", 64, "--chunks", 12, "--json", "--quiet").stdout)
     found = [t["metrics"]["KL mean"]["value"] for c in report["checkpoints"] for t in c["tasks"] if "KL mean" in t["metrics"]]
     assert len(found) == 1 and abs(found[0] - qad["kl"]) < 0.01 * qad["kl"], (found, qad)  # the study keeps the reference's log-probabilities, rounded
