@@ -19,6 +19,7 @@ std::vector<Case> cases() {
     return {{"greedy", {.temperature = 0}},
             {"greedy, penalties", {.temperature = 0, .repetition_penalty = 1.3f, .frequency_penalty = 0.7f}, 900},
             {"temperature 1", {}},
+            {"temperature 1, penalties", {.repetition_penalty = 1.2f, .presence_penalty = -3.0f}, 4000},
             {"temperature 0.3, min-p", {.temperature = 0.3f, .min_p = 0.05f}},
             {"top-k 1", {.top_k = 1}},
             {"top-k 50", {.temperature = 0.8f, .top_k = 50}},
