@@ -448,6 +448,19 @@ TEST(DeviceFamilies, AreTrainedOrRefusedByName) {
     }
 }
 
+TEST(DeviceFamilies, VocabulariesAreAsLargeAsTheLossTakes) {
+    for (const int64_t vocab : {425984, 425992}) {
+        Json config = tiny("llama");
+        config["vocab_size"] = vocab;
+        const auto model = model_config(config);
+        ASSERT_TRUE(model.ok()) << model.error().message();
+        const Status status = TrainWeights::check(*model);
+        ASSERT_EQ(status.ok(), vocab == 425984) << vocab;
+        if (!status.ok())
+            EXPECT_EQ(status.error().message(), "--device cuda trains vocabularies of up to 425984 tokens, not 425992");
+    }
+}
+
 TEST(MicroBatch, HasNoMoreTokensThanKernelsTake) {
     EXPECT_EQ(*most_rows(32, 0, 1024, 65535), 32);
     EXPECT_EQ(*most_rows(100, 0, 1024, 65535), 50);

@@ -20,7 +20,11 @@ Status TrainWeights::check(const ModelConfig& config) {
         return std::holds_alternative<AttentionConfig>(block.mixer) ||
                std::holds_alternative<LatentAttentionConfig>(block.mixer);
     });
-    return attends ? Status(Ok{}) : fail("--device cuda does not train models without attention yet");
+    if (!attends) return fail("--device cuda does not train models without attention yet");
+    if (config.vocab > cuda::softmax_most_vocab)
+        return fail("--device cuda trains vocabularies of up to {} tokens, not {}", cuda::softmax_most_vocab,
+                    config.vocab);
+    return Ok{};
 }
 
 int64_t TrainWeights::most_tokens(const ModelConfig& config) {
