@@ -77,6 +77,8 @@ Result<PackedMatrix> prepack(const QuantView& weight, ThreadPool& pool);
 // The transpose W^T [K, N] of a weight [N, K], for dX = dY W in a backward pass: BF16 or F32 as it comes (F16 is
 // widened); decode quantized weights first.
 Result<PackedMatrix> prepack_transposed(const MatrixView& weight, ThreadPool& pool);
+// Of matrices of one dtype and K, one below the other.
+Result<PackedMatrix> prepack_transposed(std::span<const MatrixView> parts, ThreadPool& pool);
 // Several matrices with equal K and format stacked along N (q/k/v, gate/up): one product instead of several. Rows keep
 // their own scale.
 Result<PackedMatrix> prepack_stacked(std::span<const QuantView> weights, ThreadPool& pool);

@@ -146,15 +146,43 @@ bool has_nan(const uint8_t* codes, int64_t n) {
     return found;
 }
 
-Result<PackedMatrix> stacked(std::span<const MatrixView> weights, ThreadPool& pool, SharedPages* memory) {
+Status check_alike(std::span<const MatrixView> weights) {
     if (weights.empty()) return fail("prepack: no matrix");
     const DType dtype = weights[0].dtype;
     const int64_t cols = weights[0].cols;
-    NIBBLE_TRY(const WeightCode code, plain_code(dtype));
     for (const MatrixView& w : weights)
         if (w.dtype != dtype || w.cols != cols)
             return fail("prepack: stacked matrices differ: {} x {} and {} x {}", cols, dtype_name(dtype), w.cols,
                         dtype_name(w.dtype));
+    return Ok{};
+}
+
+// ---- Transposes: `count` elements of a source's row become a column, one in each lane of a panel ------------------
+
+constexpr int64_t rows_ahead = 24;
+
+// BF16 into the lower (shift 0) or, behind that, the upper half of words.
+void put_column(const std::byte* from, int shift, int64_t count, uint32_t* words) {
+    uint16_t codes[panel_rows] = {};
+    std::memcpy(codes, from, static_cast<size_t>(count) * 2);
+    if (shift == 0)
+        for (int64_t r = 0; r < panel_rows; ++r) words[r] = codes[r];
+    else
+        for (int64_t r = 0; r < panel_rows; ++r) words[r] |= uint32_t{codes[r]} << 16;
+}
+void widen_column(const std::byte* from, int64_t count, uint32_t* words) {
+    for (int64_t r = 0; r < count; ++r) {
+        uint16_t code;
+        std::memcpy(&code, from + 2 * r, sizeof code);
+        words[r] = float_bits(fp16_to_float(code));
+    }
+}
+
+Result<PackedMatrix> stacked(std::span<const MatrixView> weights, ThreadPool& pool, SharedPages* memory) {
+    NIBBLE_CHECK(check_alike(weights));
+    const DType dtype = weights[0].dtype;
+    const int64_t cols = weights[0].cols;
+    NIBBLE_TRY(const WeightCode code, plain_code(dtype));
     const Stack<MatrixView> stack(weights);
     auto p = make_panels(stack.rows(), cols, Format::none, packed_dtype(code), code, memory);
     pool.parallel_for(p->panels(), [&](int64_t panel) {
@@ -222,23 +250,32 @@ Result<PackedMatrix> prepack(const MatrixView& weight, ThreadPool& pool) { retur
 Result<PackedMatrix> prepack(const QuantView& weight, ThreadPool& pool) { return prepack_stacked({&weight, 1}, pool); }
 
 Result<PackedMatrix> prepack_transposed(const MatrixView& weight, ThreadPool& pool) {
-    NIBBLE_TRY(const WeightCode code, plain_code(weight.dtype));
-    auto p = make_panels(weight.cols, weight.rows, Format::none, packed_dtype(code), code, nullptr);
-    const int size = dtype_bytes(weight.dtype);
+    return prepack_transposed({&weight, 1}, pool);
+}
+
+Result<PackedMatrix> prepack_transposed(std::span<const MatrixView> parts, ThreadPool& pool) {
+    NIBBLE_CHECK(check_alike(parts));
+    const DType dtype = parts[0].dtype;
+    NIBBLE_TRY(const WeightCode code, plain_code(dtype));
+    auto p =
+        make_panels(parts[0].cols, Stack<MatrixView>(parts).rows(), Format::none, packed_dtype(code), code, nullptr);
     pool.parallel_for(p->panels(), [&](int64_t panel) {
         const int64_t first = panel * panel_rows, count = std::min(panel_rows, p->rows - first);
         auto* words = reinterpret_cast<uint32_t*>(p->panel_words(panel));
         for (int64_t r = 0; r < count; ++r) p->row_scales[first + r] = 1.0f;
-        for (int64_t k = 0; k < p->cols; ++k) {
-            const std::byte* from = weight.data + (k * weight.cols + first) * size;
-            for (int64_t r = 0; r < count; ++r, from += size) {
-                uint32_t value = 0;
-                std::memcpy(&value, from, static_cast<size_t>(size));
-                if (weight.dtype == DType::f16) value = float_bits(fp16_to_float(static_cast<uint16_t>(value)));
+        int64_t k = 0;
+        for (const MatrixView& part : parts) {
+            const std::byte* from = part.data + first * dtype_bytes(dtype);
+            for (int64_t row = 0; row < part.rows; ++row, ++k, from += part.row_bytes()) {
+                // A panel's share of a row is a cache line or two, too far from the next for the processor to foresee.
+                for (int64_t line = 0; row + rows_ahead < part.rows && line < count * dtype_bytes(dtype); line += 64)
+                    __builtin_prefetch(from + rows_ahead * part.row_bytes() + line);
                 if (code == WeightCode::bf16)
-                    words[k / 2 * panel_rows + r] |= value << (k % 2 * 16);
+                    put_column(from, k % 2 * 16, count, words + k / 2 * panel_rows);
+                else if (dtype == DType::f32)
+                    std::memcpy(words + k * panel_rows, from, static_cast<size_t>(count) * 4);
                 else
-                    words[k * panel_rows + r] = value;
+                    widen_column(from, count, words + k * panel_rows);
             }
         }
     });

@@ -358,7 +358,9 @@ std::vector<float> TrainProducts::used_inputs(const Unit& u, const float* x, int
 void TrainProducts::pack_back(Unit& u, ThreadPool& pool) {
     const UnitRules& r = rules(u);
     if (!r.quantized) {
-        auto packed = prepack_transposed(stacked(u).view(), pool);
+        std::vector<MatrixView> parts;
+        for (const size_t id : u.parts) parts.push_back(parameters_.published(id));
+        auto packed = prepack_transposed(parts, pool);
         u.transposed = *std::move(packed);  // BF16 or F32: cannot fail
     } else if (r.eden) {
         const std::vector<float> w = used_weights(u, pool);

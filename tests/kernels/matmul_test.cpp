@@ -312,9 +312,16 @@ TEST(Prepack, TheTransposeIsThePackedTranspose) {
         const auto a = prepack_transposed(w.plain.view(), pool), b = prepack(t.view(), pool);
         ASSERT_TRUE(a.ok() && b.ok());
         const auto x = test::bell_rows(6, 77, 14);
-        expect_bits(product(kernels, *a, x, 6, ActivationFormat::none, pool),
-                    product(kernels, *b, x, 6, ActivationFormat::none, pool), std::string(dtype_name(dtype)));
+        const auto want = product(kernels, *b, x, 6, ActivationFormat::none, pool);
+        expect_bits(product(kernels, *a, x, 6, ActivationFormat::none, pool), want, std::string(dtype_name(dtype)));
+        const MatrixView whole = w.plain.view();
+        const std::vector<MatrixView> parts{whole.panel(0, 33), whole.panel(33, 1), whole.panel(34, 43)};
+        const auto c = prepack_transposed(parts, pool);
+        ASSERT_TRUE(c.ok());
+        expect_bits(product(kernels, *c, x, 6, ActivationFormat::none, pool), want, "three parts");
     }
+    const Matrix narrow(DType::bf16, 8, 8), wide(DType::bf16, 8, 16);
+    EXPECT_FALSE(prepack_transposed(std::vector<MatrixView>{narrow.view(), wide.view()}, pool).ok());
 }
 
 TEST(Prepack, NegativeBlockScalesAreValues) {

@@ -456,8 +456,8 @@ TEST(DeviceFamilies, VocabulariesAreAsLargeAsTheLossTakes) {
         ASSERT_TRUE(model.ok()) << model.error().message();
         const Status status = TrainWeights::check(*model);
         ASSERT_EQ(status.ok(), vocab == 425984) << vocab;
-        if (!status.ok())
-            EXPECT_EQ(status.error().message(), "--device cuda trains vocabularies of up to 425984 tokens, not 425992");
+        if (status.ok()) continue;
+        EXPECT_EQ(status.error().message(), "--device cuda trains vocabularies of up to 425984 tokens, not 425992");
     }
 }
 
