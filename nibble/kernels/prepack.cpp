@@ -159,7 +159,7 @@ Status check_alike(std::span<const MatrixView> weights) {
 
 // ---- Transposes: `count` elements of a source's row become a column, one in each lane of a panel ------------------
 
-constexpr int64_t rows_ahead = 24;
+constexpr int64_t rows_ahead = 24;  // that are asked for: some are on their way at once
 
 // BF16 into the lower (shift 0) or, behind that, the upper half of words.
 void put_column(const std::byte* from, int shift, int64_t count, uint32_t* words) {

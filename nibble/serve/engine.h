@@ -41,8 +41,8 @@ struct EngineOptions {
     int64_t kv_memory = 0;   // bytes for keys, values and recurrent states; 0: what is free, see memory_share
     double memory_share = 0.9;  // of the device's free memory; of the host's, where the model runs there, a third of it
     bool prefix_cache = true;
-    int64_t drafts =
-        0;  // tokens that are guessed ahead at most, for requests that do not say; 0: none, but of what they expect
+    // Tokens that are guessed ahead at most, for requests that do not say. 0: none, but of what a request expects.
+    int64_t drafts = 0;
     DraftSource drafter = DraftSource::lookup;  // prediction: for models that have loaded it (predicts())
     // Tells the rows of every step; on the engine's thread. May be empty.
     std::function<void(int64_t rows)> on_step;

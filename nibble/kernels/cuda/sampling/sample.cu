@@ -16,8 +16,8 @@ namespace cg = cooperative_groups;
 using u64 = unsigned long long;
 
 constexpr int threads = 1024, warps = threads / 32;
-// A multiprocessor holds one block, so that 16 clusters run at once. More rows are faster by a block each: 512 rows of
-// 49,152 logits took 0.96 ms by clusters.
+// A multiprocessor holds one block, so that 16 clusters run at once: 512 rows of 49,152 logits took 0.96 ms. More rows
+// take a block each: llama-8b in FP8 at 1,024 sequences of 128 + 128 tokens 18,310 to 19,050 tokens/s.
 constexpr int cluster_blocks = 8, most_clusters = 16;
 constexpr int bins = 1024;  // of 1/32: beyond 32 below the largest, weights are 0
 constexpr int run = 4096;   // of log_softmax
