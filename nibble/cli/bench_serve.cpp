@@ -267,6 +267,8 @@ void add_bench_serve(CLI::App& bench, RunCommand& run) {
     command->add_option("-o,--page", config->page, "writes a page with the table and a plot of throughput and latency");
     command->add_option("--max-num-seqs", config->served.sequences, "of a checkpoint: answers that run together")
         ->check(CLI::Range(0, 4096));
+    command->add_option("--prompt-stretch", config->served.stretch, "of a checkpoint: as `nibble serve` has it")
+        ->check(CLI::Range(0.0, 1e6));
     add_json_flag(*command, config->json);
     add_cache_flags(*command, config->served.cache);
     add_engine_flags(*command, config->served.engine);

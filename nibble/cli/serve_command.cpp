@@ -114,6 +114,11 @@ void add_serve(CLI::App& app, RunCommand& run) {
         ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
     command->add_option("--max-num-seqs", config->model.sequences, "answers that run together; 0: 64, on a GPU 1,024")
         ->check(CLI::Range(0, 4096));
+    command
+        ->add_option("--prompt-stretch", config->model.stretch,
+                     "a step that reads prompts beside running answers takes at most so many times as long as one "
+                     "without; default: 3 on a GPU; 0: 64 rows of prompts, on a GPU 1,024")
+        ->check(CLI::Range(0.0, 1e6));
     command->add_option("--queue", config->model.queue, "answers that wait; more are told 429")
         ->check(CLI::Range(1, 1 << 20))
         ->capture_default_str();

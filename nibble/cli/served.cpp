@@ -55,6 +55,7 @@ Result<ServedModel> load_served(const ServedFlags& config, ThreadPool& pool) {
     NIBBLE_TRY(EngineOptions options, engine_options(config.cache, config.sequences));
     options.context = config.context;
     options.queue = config.queue;
+    options.stretch = config.stretch.value_or(loaded.model->chooses() ? 3 : 0);
     NIBBLE_TRY(auto engine, Engine::create(loaded.model, text.tokenizer, options));
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     NIBBLE_TRY(Json facts, facts_of(loaded, *engine, config.engine, seconds));

@@ -4,6 +4,8 @@
 #include "cli/engine.h"
 #include "server/served_model.h"
 
+#include <optional>
+
 namespace nibble {
 
 struct ServedFlags {
@@ -11,6 +13,7 @@ struct ServedFlags {
     std::vector<std::string> names;  // empty: the path's last part
     bool parse_special = false;      // control tokens count in messages, too
     int64_t context = 0, sequences = 0, queue = 1024;
+    std::optional<double> stretch;  // EngineOptions::stretch; none: 3 on a GPU, 0 on a CPU
     EngineFlags engine;
     CacheFlags cache;
 };

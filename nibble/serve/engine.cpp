@@ -3,6 +3,7 @@
 #include "kernels/attention.h"
 #include "serve/drafter.h"
 #include "serve/scheduler.h"
+#include "serve/step_pace.h"
 #include "serve/step_runner.h"
 
 #include <algorithm>
@@ -29,6 +30,8 @@ Result<Settled> settle(EngineOptions o, const LanguageModel& model) {
         return fail("{} drafted tokens are not in [0, {}]", o.drafts, most_drafts);
     if (o.drafter == DraftSource::prediction && !model.predicts())
         return fail("the model was loaded without layers for multi-token prediction");
+    if (!(o.stretch == 0 || o.stretch > 1))
+        return fail("a step with prompts that takes {} times as long as one without them: above 1, or 0", o.stretch);
     if (!(o.memory_share > 0 && o.memory_share <= 1))
         return fail("a memory share of {} is not in (0, 1]", o.memory_share);
     if (o.sequences <= 0) o.sequences = device ? 1024 : 64;
@@ -102,6 +105,7 @@ struct Engine::State {
     std::optional<Scheduler> scheduler;
     std::optional<StepRunner> runner;
     double service_seconds = 0;  // of a request, lately
+    StepPace pace;
     std::optional<Flight> under_way;
     std::vector<Choice*> arrived_choices;          // of steps that ended in this step()
     std::vector<std::unique_ptr<Choice>> leaving;  // told, but part of a step under way
@@ -265,7 +269,9 @@ bool Engine::State::step() {
     end_cancelled_and_late();
     tell_finished();
     for (Choice* leader : scheduler->forking()) fork(*leader);
-    const std::vector<Choice*> planned = scheduler->plan();
+    const int64_t mixed = options.mixed_rows;
+    const std::vector<Choice*> planned =
+        scheduler->plan(options.stretch > 0 ? pace.rows(options.stretch, mixed) : mixed);
     if (!planned.empty())
         run(planned);
     else if (under_way)
@@ -326,8 +332,9 @@ void Engine::State::end_cancelled_and_late() {
 Flight Engine::State::depart(std::span<Choice* const> step) {
     Flight flight{.start = EngineClock::now()};
     for (Choice* c : step) {
-        flight.rows += c->base + std::ssize(c->draft);
-        flight.prompts = flight.prompts || c->sequence->position() < c->answer.prompt();
+        const int64_t rows = c->base + std::ssize(c->draft);
+        flight.rows += rows;
+        if (c->sequence->position() < c->answer.prompt()) flight.prompt_rows += rows;
         flight.parts.push_back({c, c->epoch, c->wants_row, c->answer.generated()});
         ++c->steps;
         if (c->job->started) continue;
@@ -406,7 +413,8 @@ void Engine::State::arrive(const Flight& flight, const Status& ran) {
     const auto end = EngineClock::now();
     const auto start = std::max(flight.start, last_arrival);
     last_arrival = end;
-    (flight.prompts ? counts.prompt_step_seconds : counts.answer_step_seconds) += seconds(end - start);
+    (flight.prompt_rows > 0 ? counts.prompt_step_seconds : counts.answer_step_seconds) += seconds(end - start);
+    pace.see(seconds(end - start), flight.rows - flight.prompt_rows, flight.prompt_rows);
     if (options.on_step) options.on_step(flight.rows);
     ++counts.steps;
     counts.step_rows += flight.rows;

@@ -36,6 +36,8 @@ struct EngineOptions {
     int64_t step_rows = 0;   // tokens of a step at most (running answers come first); 0: 512 on a CPU, 8,192 on a GPU
     int64_t mixed_rows = 0;  // of prompts, in a step that has running answers: bounds the time between two of their
                              // tokens; 0: an eighth of step_rows
+    double stretch = 0;      // the same by time: a step with such rows takes so many times as long as one without them,
+                             // at most, going by steps before (serve/step_pace.h); 0: no matter
     int64_t queue = 4096;    // choices that wait at most
     int64_t context = 0;     // tokens of a prompt and its answer; 0: the model's
     int64_t kv_memory = 0;   // bytes for keys, values and recurrent states; 0: what is free, see memory_share

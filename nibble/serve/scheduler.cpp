@@ -252,7 +252,7 @@ Choice* Scheduler::last_running() const {
     return last == running_.end() ? nullptr : last->get();
 }
 
-std::vector<Choice*> Scheduler::plan() {
+std::vector<Choice*> Scheduler::plan(int64_t mixed_rows) {
     std::vector<Choice*> step;
     preempted_ = false;
     plan_alone(step);
@@ -270,7 +270,7 @@ std::vector<Choice*> Scheduler::plan() {
         rows -= c.base + std::ssize(c.draft);
         drafts -= std::ssize(c.draft);
     }
-    if (!step.empty()) rows = std::min(rows, options_.mixed_rows);
+    if (!step.empty()) rows = std::min(rows, mixed_rows);
     if (!preempted_) admit_waiting(rows);
     plan_prompts(step, rows);
     return step;

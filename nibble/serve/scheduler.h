@@ -1,6 +1,6 @@
 // Who runs in the next step. Answers come first, a row each and its draft; prompts share what is left of the step's
 // rows, in pieces. Half of it goes to the prompt that has waited longest, half to the shortest ones, so that neither
-// starves. Where running answers would feel it, a step holds `mixed_rows` of prompts at most.
+// starves. Where running answers would feel it, a step holds so many rows of prompts at most as the caller says.
 //
 // Memory: a choice joins when its whole text fits beside a page for everybody who runs. When pages run out, idle pages
 // of the prefix cache go first, then the choice that is last in the order of service: it waits and is computed again.
@@ -23,8 +23,8 @@ public:
 
     void wait(std::unique_ptr<Choice> choice);
     // The choices of the next step, each with `base`, `draft` and room for both. Those that cannot go on at all have
-    // ended with an error.
-    std::vector<Choice*> plan();
+    // ended with an error. mixed_rows: of prompts at most, beside running answers.
+    std::vector<Choice*> plan(int64_t mixed_rows);
     // Whether the token that a step adds to `choice` must be known before the next step can be planned.
     bool holds_up(const Choice& choice) const;
     // After a step whose tokens are known: what they leave behind for prompts to come. A later step may be under way.

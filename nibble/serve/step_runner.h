@@ -22,7 +22,7 @@ struct Flight {
     std::vector<Part> parts;
     int64_t wanted = 0;
     int64_t rows = 0;
-    bool prompts = false;  // some of the rows are of prompts
+    int64_t prompt_rows = 0;  // of them: of prompts
     EngineClock::time_point start;
 };
 

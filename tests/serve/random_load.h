@@ -108,6 +108,7 @@ inline void expect_same_under_load(const LanguageModel* model, const LanguageMod
     const auto layouts = model->states();
     const bool recurrent = pool_bytes(layouts, 0, 1) > 0;
     EngineOptions options{.sequences = recurrent ? 5 : 9, .step_rows = 96, .mixed_rows = 40};
+    if (overlaps) options.stretch = 1.5;  // pieces of prompts follow the clock
     if (!overlaps) options.drafts = 3;
     if (!overlaps && runs->predicts()) options.drafter = DraftSource::prediction;
     options.kv_memory = recurrent ? std::max(pool_bytes(layouts, 448, 12), pool_bytes(layouts, 0, 25))
