@@ -71,10 +71,10 @@ Status norm_rows(const NormRows& n, bool overlap, const Stream& stream);
 Status activate(Activation activation, bool gated, const float* in, int64_t in_stride, int64_t tokens, int64_t width,
                 const RowsOut& out, bool overlap, const Stream& stream, bool by_turns = false);
 
-// The same of adjacent BF16 rows, a product's output that was rounded already, to rows [tokens, width]: the same bits,
-// but for what a NaN looks like.
-Status activate(Activation activation, bool gated, const std::byte* in, int64_t tokens, int64_t width, std::byte* out,
-                bool overlap, const Stream& stream);
+// The same of adjacent BF16 rows, a product's output that was rounded already: the same bits, but for what a NaN looks
+// like. Not in tile order.
+Status activate(Activation activation, bool gated, const std::byte* in, int64_t tokens, int64_t width,
+                const RowsOut& out, bool overlap, const Stream& stream);
 
 // out = bf16(in), rows of FP32 in_stride apart (0: adjacent): a product's output as the next product's input. Width: a
 // multiple of 8.

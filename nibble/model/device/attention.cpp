@@ -62,11 +62,16 @@ Result<std::unique_ptr<DeviceMixer>> DeviceAttention::make(const BlockConfig& bl
 
 Status DeviceAttention::forward(const DeviceInput& in, float* y, DeviceStep& step) const {
     const DeviceScope scope(step);
-    NIBBLE_TRY(float* qkv, step.scratch.allocate_array<float>(step.rows * qkv_.rows));
+    const bool rounds = qkv_.rounds(step.rows);
+    NIBBLE_TRY(std::byte * qkv, step.scratch.allocate(step.rows * qkv_.rows * (rounds ? 2 : 4)));
     NIBBLE_TRY(std::byte * q, step.scratch.allocate(step.rows * q_cols() * 2));
     NIBBLE_TRY(std::byte * heads, step.scratch.allocate(step.rows * q_cols() * 2));
-    NIBBLE_CHECK(qkv_.forward(in, step.rows, qkv, step));
-    NIBBLE_CHECK(cuda::rope_append(rope_append(qkv, q, step), cache(step), step.overlap, step.stream));
+    auto* exact = rounds ? nullptr : reinterpret_cast<float*>(qkv);
+    cuda::RopeAppend append = rope_append(exact, q, step);
+    if (rounds) append.qkv_rows = qkv;
+    NIBBLE_CHECK(rounds ? qkv_.parts[0].forward_rounded(in, step.rows, qkv, step)
+                        : qkv_.forward(in, step.rows, exact, step));
+    NIBBLE_CHECK(cuda::rope_append(append, cache(step), step.overlap, step.stream));
     if (step.observer)
         NIBBLE_CHECK(
             step.observer->kv(prefix_, cache(step), step.blocks[size_t(index_)].slots, step.rows, step.stream));

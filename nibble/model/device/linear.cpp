@@ -41,6 +41,18 @@ Result<cuda::ProductInput> product_input(ActivationFormat format, float input_sc
     return in;
 }
 
+// What a product of the linear's operand reads: codes that the writer of x has made, or x itself or quantized.
+Result<cuda::ProductInput> read_input(const DeviceLinear& l, const DeviceInput& from, int64_t n, DeviceStep& step) {
+    if (!l.operand.codes || !from.ordered)
+        return product_input(l.activation, l.input_scale, from.x, n, l.cols, {.codes = l.operand.codes}, step);
+    cuda::ProductInput in{.x = from.x, .codes = true, .tokens = n};
+    const float* scales = cuda::scales_behind(const_cast<std::byte*>(from.x), n, l.cols);
+    if (l.activation == ActivationFormat::fp8) in.scale = l.input_scale;
+    if (l.activation == ActivationFormat::fp8_token) in.token_scales = scales;
+    if (l.activation == ActivationFormat::fp8_group128) in.group_scales = scales;
+    return in;
+}
+
 Status run_w4a16(const DeviceLinear& l, const DeviceInput& in, int64_t n, float* y, const cuda::MatmulFactors& factors,
                  DeviceStep& step) {
     NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, l.rows, l.cols, l.by_turns));
@@ -111,16 +123,7 @@ Status DeviceLinear::forward(const DeviceInput& from, int64_t n, float* y, int64
     }
     if (from.norm.h || from.side.w) return fail("{}: this product makes no norm and no other product", name);
     if (other) return other->forward(x, n, y, y_stride, operand.bias, step).within(name);
-    cuda::ProductInput in{.x = x, .codes = true, .tokens = n};
-    if (operand.codes && from.ordered) {
-        const float* scales = cuda::scales_behind(const_cast<std::byte*>(x), n, cols);
-        if (activation == ActivationFormat::fp8) in.scale = input_scale;
-        if (activation == ActivationFormat::fp8_token) in.token_scales = scales;
-        if (activation == ActivationFormat::fp8_group128) in.group_scales = scales;
-    } else {
-        const cuda::QuantizeInputs as{.codes = operand.codes};
-        NIBBLE_TRY(in, product_input(activation, input_scale, x, n, cols, as, step).within(name));
-    }
+    NIBBLE_TRY(const cuda::ProductInput in, read_input(*this, from, n, step).within(name));
     return cuda::product(in, operand, y, y_stride, step.overlap, step.stream).within(name);
 }
 
@@ -133,8 +136,7 @@ Status DeviceLinear::forward_rounded(const DeviceInput& in, int64_t n, std::byte
     }
     if (step.observer) NIBBLE_CHECK(step.observer->input(names, in.x, n, cols, step.stream).within(name));
     if (other) return other->forward_rounded(in.x, n, y, operand.bias, step).within(name);
-    NIBBLE_TRY(const cuda::ProductInput x,
-               product_input(activation, input_scale, in.x, n, cols, {.codes = operand.codes}, step).within(name));
+    NIBBLE_TRY(const cuda::ProductInput x, read_input(*this, in, n, step).within(name));
     return cuda::rounded_product(x, operand, y, rows, step.overlap, step.stream).within(name);
 }
 
@@ -319,8 +321,8 @@ int64_t DeviceExperts::scratch_bytes(int64_t n) const {
     if (other) return other->scratch_bytes(n);
     int64_t most = 0;
     for (const Part& part : parts)
-        most = std::max(most, part.others.empty() ? quantized_bytes(part.activation, n, cols)
-                                                  : part.others[0]->scratch_bytes(n));
+        most = std::max(
+            most, part.others.empty() ? quantized_bytes(part.activation, n, cols) : part.others[0]->scratch_bytes(n));
     return most + aligned(n * cols * 2);  // rows sorted, for inputs to quantize and for observers
 }
 

@@ -109,6 +109,9 @@ struct DeviceStack {
     int64_t rows = 0, cols = 0;
 
     Result<InputPlan> plan(int64_t n, const DeviceStep& step, bool whole_rows) const;  // as of a linear
+    // Whether parts[0].forward_rounded() is all there is to do for n rows, in one pass, and they are so many that half
+    // the bytes count.
+    bool rounds(int64_t n) const { return n > 128 && parts.size() == 1 && parts[0].rounded_bytes(n) == 0; }
     // y [n, rows]: the parts' outputs side by side.
     Status forward(const DeviceInput& in, int64_t n, float* y, DeviceStep& step) const;
     Status kernels(int64_t n, const DeviceStep& step, std::vector<KernelUse>& uses) const;

@@ -38,6 +38,12 @@ Status DeviceMlp::forward_mid(const DeviceInput& x, std::byte* mid, DeviceStep& 
     if (whole) return in_.parts[0].forward_activated(x, rows, config_.activation, mid, step);
     NIBBLE_TRY(cuda::RowsOut to, mid_order(step));
     to.data = mid;
+    if (in_.rounds(rows) && to.tile_tokens == 0) {
+        NIBBLE_TRY(std::byte * in, step.scratch.allocate(2 * rows * in_.rows));
+        NIBBLE_CHECK(in_.parts[0].forward_rounded(x, rows, in, step));
+        return cuda::activate(config_.activation, config_.gated, in, rows, config_.intermediate, to, step.overlap,
+                              step.stream);
+    }
     NIBBLE_TRY(float* in, step.scratch.allocate_array<float>(rows * in_.rows));
     NIBBLE_CHECK(in_.forward(x, rows, in, step));
     return cuda::activate(config_.activation, config_.gated, in, in_.rows, rows, config_.intermediate, to, step.overlap,

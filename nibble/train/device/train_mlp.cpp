@@ -46,8 +46,8 @@ Status TrainMlp::forward(const std::byte* x, std::span<std::byte* const> kept, b
     NIBBLE_CHECK(in_.forward_rounded(x, n, in, work));
     if (!y) return Ok{};
     NIBBLE_TRY(std::byte * mid, step.scratch.allocate(mid_bytes(n)));
-    NIBBLE_CHECK(
-        cuda::activate(config_.activation, config_.gated, in, n, config_.intermediate, mid, step.overlap, step.stream));
+    NIBBLE_CHECK(cuda::activate(config_.activation, config_.gated, in, n, config_.intermediate, {mid}, step.overlap,
+                                step.stream));
     return out_.forward_rounded(mid, n, y, work);
 }
 

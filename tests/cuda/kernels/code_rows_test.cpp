@@ -84,6 +84,16 @@ Result<std::vector<Check>> check_code_rows(const Kit& given) {
                                                              kit.stream);
                                    }));
                 results.push_back(std::move(activated));
+                const std::vector<uint16_t> rounded = kit.normal_bf16(tokens * 2 * width, 2.0f);
+                NIBBLE_TRY(uint16_t * pairs, kit.upload(rounded));
+                NIBBLE_TRY(Check rows_activated,
+                           compare(kit, fmt::format("activate BF16 {} x {} as {}", tokens, width, activation_name(f)),
+                                   f, tokens, width, [&](const cuda::RowsOut& out) {
+                                       return cuda::activate(Activation::silu, true,
+                                                             reinterpret_cast<const std::byte*>(pairs), tokens, width,
+                                                             out, true, kit.stream);
+                                   }));
+                results.push_back(std::move(rows_activated));
             }
             kit.arena.release(mark);
         }

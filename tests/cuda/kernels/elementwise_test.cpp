@@ -186,7 +186,7 @@ Result<Check> Checker::activate(Activation a, std::string_view name, bool gated,
                 rows.push_back(bf16_from_float(in[static_cast<size_t>(t * stride + j)]));
         NIBBLE_TRY(const std::byte* device_rows, upload_bytes(rows));
         NIBBLE_TRY(std::byte * second, poisoned(words * 2));
-        NIBBLE_CHECK(cuda::activate(a, gated, device_rows, tokens, width, second, true, stream));
+        NIBBLE_CHECK(cuda::activate(a, gated, device_rows, tokens, width, {second}, true, stream));
         NIBBLE_TRY(const auto again, download<uint16_t>(second, words));
         compare(check, want, again, width, 0);
     }

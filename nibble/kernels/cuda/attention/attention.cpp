@@ -81,8 +81,8 @@ int32_t best_piece(const std::vector<AttentionUnit>& units, const AttentionPlan&
 
 // The kernel for many columns of a KV head.
 bool has_prefill(const AttentionProblem& p) {
-    return on_hopper() && p.kv.type == KvType::bf16 && p.kv.k_dim == p.kv.v_dim &&
-           (p.kv.k_dim == 64 || p.kv.k_dim == 128) && p.most_rows * group_of(p) >= prefill_columns;
+    return on_hopper() && p.kv.k_dim == p.kv.v_dim && (p.kv.k_dim == 64 || p.kv.k_dim == 128) &&
+           p.most_rows * group_of(p) >= prefill_columns;
 }
 int64_t gathered_bytes(const AttentionProblem& p) { return int64_t{p.kv.kv_heads} * 2 * run_tokens * p.kv.k_dim * 2; }
 
@@ -116,7 +116,7 @@ Result<AttentionPlan> plan_attention(const AttentionProblem& p, const DeviceInfo
         const int64_t longest = ceil_div(p.most_tokens, run_tokens) + 1;
         plan.gathered_runs = std::min(p.most_segments * longest,
                                       std::max(longest, 4 * ceil_div(p.most_rows, run_tokens) + 2 * p.most_segments));
-        NIBBLE_CHECK(cuda_status(prepare_prefill(p.kv.k_dim), "attention: cudaFuncSetAttribute"));
+        NIBBLE_CHECK(cuda_status(prepare_prefill(p.kv.type, p.kv.k_dim), "attention: cudaFuncSetAttribute"));
     }
     plan.work_words =
         counts_words + (most_blocks(p) + plan.partials) * (unit_words + merge_words + p.kv.kv_heads) +
@@ -274,9 +274,9 @@ Status attend(const AttentionPlan& plan, const AttentionInput& in, const KvCache
                              .scale_log2 = p.softmax_scale * std::numbers::log2e_v<float>,
                              .overlap = overlap};
     if (plan.gathered_runs) {
-        NIBBLE_CHECK(cuda_status(launch_gather(args, p.kv.k_dim, 8 * plan.multiprocessors, raw(stream)),
+        NIBBLE_CHECK(cuda_status(launch_gather(args, p.kv.type, p.kv.k_dim, 8 * plan.multiprocessors, raw(stream)),
                                  "attention: gather kernel launch"));
-        NIBBLE_CHECK(cuda_status(launch_prefill(args, p.kv.k_dim, plan.multiprocessors, raw(stream)),
+        NIBBLE_CHECK(cuda_status(launch_prefill(args, p.kv.type, p.kv.k_dim, plan.multiprocessors, raw(stream)),
                                  "attention: prefill kernel launch"));
     }
     return cuda_status(p.kv.type == KvType::bf16 ? launch_attention_bf16(args, shape, plan.blocks, raw(stream))

@@ -1,18 +1,20 @@
 // Keys and values of runs of 128 positions, laid out as the prefill kernel's wgmma reads them, [run][KV head][keys,
 // values]: keys [dims / 64][128 positions][64 dims], values [2][dims][64 positions], rows of 128 swizzled bytes.
 // Positions inside a tile of 16 and dimensions inside 32 are in the order in which the other kernel's lanes meet them,
-// so that every k-step has the same operands. Reading them again costs less than 1 % at 16k tokens.
-#include "kernels/cuda/attention/attention_launch.h"
+// so that every k-step has the same operands. Codes of FP8 become the FP16 that the other kernel makes of them. Reading
+// them again costs less than 1 % at 16k tokens.
+#include "kernels/cuda/attention/attention_order.cuh"
 #include "kernels/cuda/common/elementwise.cuh"
 
 namespace nibble::cuda {
 namespace {
 
 // 16 bytes a thread: a row's chunk of eight dimensions (keys) or positions (values).
-template <int Dims>
+template <class Kv, int Dims>
 __global__ void __launch_bounds__(256) gather_kernel(const __grid_constant__ AttentionArgs args) {
     constexpr KvDims dims{Dims, Dims};
     constexpr int half_bytes = run_tokens * Dims * 2, chunks = half_bytes / 16;
+    constexpr int bytes = kv_element_bytes(Kv::type), steps = 4 / bytes;  // k-steps of a panel of K
     start(args.overlap);
     const AttentionCounts& counts = *reinterpret_cast<const AttentionCounts*>(args.work);
     const int32_t* list = args.work + counts.gathers_at;
@@ -29,31 +31,30 @@ __global__ void __launch_bounds__(256) gather_kernel(const __grid_constant__ Att
             if (position > run.last || position + kv_tile_tokens <= run.first) return nullptr;
             const int page = args.table[run.table * args.table_pitch + tile / page_tiles];
             return args.pages + page * args.page_stride +
-                   int64_t{head * page_tiles + tile % page_tiles} * kv_tile_bytes(KvType::bf16, dims);
+                   int64_t{head * page_tiles + tile % page_tiles} * kv_tile_bytes(Kv::type, dims);
         };
         for (int i = static_cast<int>(threadIdx.x); i < 2 * chunks; i += 256) {
             uint4 v{0, 0, 0, 0};
             uint32_t to;
-            if (i < chunks) {  // keys: lane-order words 16 c + 8 h + 4 s of a panel's row, c = 0 ... 3
+            if (i < chunks) {  // keys: lane-order pairs at 16 c of a panel's row, c = 0 ... 3
                 const int block = i / (8 * run_tokens), row = i / 8 % run_tokens, chunk = i % 8;
                 const int step = 4 * block + chunk / 2;
                 to = block * (128 * run_tokens) + row * 128 + (chunk ^ row % 8) * 16;
                 if (const uint8_t* tile = tile_at(row / 16)) {
-                    const uint8_t* from = tile + step / 2 * 1024 + row % 16 * 64 + step % 2 * 8 + chunk % 2 * 4;
-                    v = {*reinterpret_cast<const uint32_t*>(from), *reinterpret_cast<const uint32_t*>(from + 16),
-                         *reinterpret_cast<const uint32_t*>(from + 32), *reinterpret_cast<const uint32_t*>(from + 48)};
+                    const uint8_t* from =
+                        tile + step / steps * 1024 + row % 16 * 64 + (step % steps * 4 + chunk % 2 * 2) * bytes;
+                    v = {Kv::load_two(from), Kv::load_two(from + 16), Kv::load_two(from + 32), Kv::load_two(from + 48)};
                 }
             } else {
                 const int d = (i - chunks) / 8 % Dims, block = (i - chunks) / (8 * Dims), chunk = i % 8;
                 to = half_bytes + (block * Dims + d) * 128 + (chunk ^ d % 8) * 16;
                 const int at_tile = 4 * block + chunk / 2;
                 if (const uint8_t* tile = tile_at(at_tile)) {
-                    const uint8_t* from = tile + k_tile_bytes(KvType::bf16, dims) + d / 16 * 512 + d % 16 / 2 * 64 +
-                                          d % 2 * 8 + chunk % 2 * 4;
+                    const uint8_t* from = tile + k_tile_bytes(Kv::type, dims) + v_offset(Kv::type, chunk % 2 * 2, d);
                     uint32_t word[4];
 #pragma unroll
                     for (int c = 0; c < 4; ++c) {
-                        word[c] = *reinterpret_cast<const uint32_t*>(from + 16 * c);
+                        word[c] = Kv::load_two(from + 16 * c);
                         // Positions past the last may hold anything.
                         const int left =
                             run.last + 1 - (run.position + at_tile * kv_tile_tokens + 4 * c + 2 * (chunk % 2));
@@ -69,11 +70,10 @@ __global__ void __launch_bounds__(256) gather_kernel(const __grid_constant__ Att
 
 }  // namespace
 
-cudaError_t launch_gather(const AttentionArgs& args, int dims, int blocks, cudaStream_t stream) {
-    const dim3 grid(static_cast<unsigned>(blocks));
-    if (dims == 64) return launch_kernel(gather_kernel<64>, grid, 256, 0, args, stream);
-    if (dims == 128) return launch_kernel(gather_kernel<128>, grid, 256, 0, args, stream);
-    return cudaErrorInvalidValue;
+cudaError_t launch_gather(const AttentionArgs& args, KvType type, int dims, int blocks, cudaStream_t stream) {
+    const auto kernel = type == KvType::bf16 ? (dims == 64 ? gather_kernel<Bf16Kv, 64> : gather_kernel<Bf16Kv, 128>)
+                                             : (dims == 64 ? gather_kernel<E4m3Kv, 64> : gather_kernel<E4m3Kv, 128>);
+    return launch_kernel(kernel, dim3(static_cast<unsigned>(blocks)), 256, 0, args, stream);
 }
 
 }  // namespace nibble::cuda

@@ -70,9 +70,9 @@ cudaError_t launch_attention_bf16(const AttentionArgs& args, const AttentionKern
                                   cudaStream_t stream);
 cudaError_t launch_attention_e4m3(const AttentionArgs& args, const AttentionKernelShape& shape, int blocks,
                                   cudaStream_t stream);
-// BF16, heads of 64 or 128.
-cudaError_t launch_gather(const AttentionArgs& args, int dims, int blocks, cudaStream_t stream);
-cudaError_t prepare_prefill(int dims);
-cudaError_t launch_prefill(const AttentionArgs& args, int dims, int blocks, cudaStream_t stream);
+// Heads of 64 or 128.
+cudaError_t launch_gather(const AttentionArgs& args, KvType type, int dims, int blocks, cudaStream_t stream);
+cudaError_t prepare_prefill(KvType type, int dims);
+cudaError_t launch_prefill(const AttentionArgs& args, KvType type, int dims, int blocks, cudaStream_t stream);
 
 }  // namespace nibble::cuda

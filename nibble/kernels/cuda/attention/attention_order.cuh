@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/attention/attention_launch.h"
+#include "kernels/cuda/common/ptx.cuh"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -54,7 +55,8 @@ __device__ inline uint32_t bytes_below(int count, int bytes) {
 // The two kinds of cache: what a lane holds of q, the products of a tile with it and with the probabilities.
 struct Bf16Kv {
     static constexpr KvType type = KvType::bf16;
-    static constexpr int load_dims = 32;  // of the dimensions that a 64-byte panel of K holds
+    static constexpr HalfType half = HalfType::bf16;  // of the products' operands
+    static constexpr int load_dims = 32;              // of the dimensions that a 64-byte panel of K holds
 
     static __device__ void multiply_add(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
                                         uint32_t b1) {
@@ -65,6 +67,8 @@ struct Bf16Kv {
     }
     // The dimension where a lane's load i of 16 bytes of q begins.
     static __device__ int q_dim(int i, int c) { return 32 * i + 8 * c; }
+    // Two neighbours of the cache as operands.
+    static __device__ uint32_t load_two(const uint8_t* at) { return *reinterpret_cast<const uint32_t*>(at); }
     static __device__ uint32_t operand_of(uint32_t two_bf16) { return two_bf16; }
     static __device__ uint32_t pack(float low, float high) {
         const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
@@ -116,6 +120,7 @@ struct Bf16Kv {
 
 struct E4m3Kv {
     static constexpr KvType type = KvType::e4m3;
+    static constexpr HalfType half = HalfType::f16;
     static constexpr int load_dims = 64;
 
     static __device__ void multiply_add(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
@@ -134,6 +139,9 @@ struct E4m3Kv {
         constexpr float most = 65504.0f;
         const float low = __uint_as_float(two_bf16 << 16), high = __uint_as_float(two_bf16 & 0xFFFF0000u);
         return pack(fminf(fmaxf(low, -most), most), fminf(fmaxf(high, -most), most));
+    }
+    static __device__ uint32_t load_two(const uint8_t* at) {
+        return two(*reinterpret_cast<const uint16_t*>(at), false);
     }
     static __device__ uint32_t two(uint32_t word, bool upper) {
         uint32_t y;

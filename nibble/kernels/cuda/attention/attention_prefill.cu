@@ -2,7 +2,8 @@
 // 64 columns a warpgroup, runs of positions one after the other, as attention_gather.cu lays them out. The scores of
 // the next run and the softmax over them go on while the values of this one are added.
 //
-// A group's sums are in registers, the total waits in shared memory between groups.
+// Operands are BF16, or FP16 where the cache has FP8. A group's sums are in registers, the total waits in shared memory
+// between groups.
 #include "kernels/cuda/attention/attention_order.cuh"
 #include "kernels/cuda/common/elementwise.cuh"
 #include "kernels/cuda/common/wgmma_shared.cuh"
@@ -60,9 +61,9 @@ struct Place {
     }
 };
 
-// A warpgroup's columns of q: a thread has 64 bytes, words of 32 dimensions, of several. Loaded early, stored when the
-// columns before are done.
-template <int Dims>
+// A warpgroup's columns of q: a thread has 32 dimensions, which two k-steps read, of several. Loaded early, stored when
+// the columns before are done.
+template <class Kv, int Dims>
 struct Queries {
     static constexpr int each = Dims / 64;  // of a thread: 64 columns of Dims / 32 pieces
     uint4 v[each][4];
@@ -76,9 +77,12 @@ struct Queries {
             const int column = first_column + row;
             const int64_t head =
                 (int64_t{unit.row} + column / per_head) * args.q_heads + kv_head * per_head + column % per_head;
-            const uint4* from = reinterpret_cast<const uint4*>(args.q + head * (2 * Dims) + piece * 64);
+            const uint8_t* from = args.q + head * (2 * Dims);
 #pragma unroll
-            for (int c = 0; c < 4; ++c) v[i][c] = row < columns ? from[c] : uint4{0, 0, 0, 0};
+            for (int c = 0; c < 4; ++c) {
+                const auto* words = reinterpret_cast<const uint4*>(from + 2 * Kv::q_dim(piece, c));
+                v[i][c] = row < columns ? *words : uint4{0, 0, 0, 0};
+            }
         }
     }
     // Chunks of the words that a lane of the other kernel has for its column: one of each 16 bytes.
@@ -91,16 +95,17 @@ struct Queries {
             const auto chunk = [&](int w, uint4 words) {
                 *reinterpret_cast<uint4*>(line + ((piece % 2 * 4 + w) ^ row % 8) * 16) = words;
             };
-            chunk(0, make_uint4(v[i][0].x, v[i][1].x, v[i][2].x, v[i][3].x));
-            chunk(1, make_uint4(v[i][0].y, v[i][1].y, v[i][2].y, v[i][3].y));
-            chunk(2, make_uint4(v[i][0].z, v[i][1].z, v[i][2].z, v[i][3].z));
-            chunk(3, make_uint4(v[i][0].w, v[i][1].w, v[i][2].w, v[i][3].w));
+            const auto of = [](uint32_t pair) { return Kv::operand_of(pair); };
+            chunk(0, make_uint4(of(v[i][0].x), of(v[i][1].x), of(v[i][2].x), of(v[i][3].x)));
+            chunk(1, make_uint4(of(v[i][0].y), of(v[i][1].y), of(v[i][2].y), of(v[i][3].y)));
+            chunk(2, make_uint4(of(v[i][0].z), of(v[i][1].z), of(v[i][2].z), of(v[i][3].z)));
+            chunk(3, make_uint4(of(v[i][0].w), of(v[i][1].w), of(v[i][2].w), of(v[i][3].w)));
         }
     }
 };
 
 // One warpgroup's columns over all their runs.
-template <int Dims>
+template <class Kv, int Dims>
 class Worker {
     using L = PrefillLayout<Dims>;
     static constexpr int registers = Dims / 2, score_registers = run_tokens / 2, operands = run_tokens / 4;
@@ -133,8 +138,8 @@ public:
         wgmma_fence();
 #pragma unroll
         for (int step = 0; step < Dims / 16; ++step)
-            WgmmaShared<run_tokens>::run(s, q + step / 4 * 512 + step % 4 * 2,
-                                         k + step / 4 * (8 * run_tokens) + step % 4 * 2, step > 0);
+            WgmmaShared<run_tokens, Kv::half>::run(s, q + step / 4 * 512 + step % 4 * 2,
+                                                   k + step / 4 * (8 * run_tokens) + step % 4 * 2, step > 0);
         wgmma_commit();
     }
     __device__ void values(float (&o)[registers], const uint32_t (&p)[operands], uint32_t base, uint32_t slot,
@@ -143,7 +148,7 @@ public:
         wgmma_fence();
 #pragma unroll
         for (int i = 0; i < operands / 4; ++i)
-            Wgmma<Dims>::run(o, p + 4 * i, v + i / 4 * (8 * Dims) + i % 4 * 2, i > 0 || !first_of_group);
+            Wgmma<Dims, Kv::half>::run(o, p + 4 * i, v + i / 4 * (8 * Dims) + i % 4 * 2, i > 0 || !first_of_group);
         wgmma_commit();
     }
 
@@ -199,7 +204,7 @@ public:
     }
     static __device__ void pack(uint32_t (&p)[operands], const float (&s)[score_registers]) {
 #pragma unroll
-        for (int i = 0; i < operands; ++i) p[i] = Bf16Kv::pack(s[2 * i], s[2 * i + 1]);
+        for (int i = 0; i < operands; ++i) p[i] = Kv::pack(s[2 * i], s[2 * i + 1]);
     }
 
     // Reference and sum of exponentials of the group that softmax() was in; the next one may be begun before its values
@@ -250,7 +255,7 @@ public:
                 (int64_t{unit.row} + column / per_head) * args.q_heads + kv_head * per_head + column % per_head;
             uint32_t* out = reinterpret_cast<uint32_t*>(args.out + head * (2 * Dims)) + lane % 4;
             if (args.log_sums && lane % 4 == 0) args.log_sums[head] = total_top[h] + log2f(total_sum[h]);
-            const float scale = output_scale(total_sum[h], 1.0f);
+            const float scale = output_scale(total_sum[h], args.v_scales ? args.v_scales[kv_head] : 1.0f);
 #pragma unroll
             for (int r = 0; r < registers; r += 4)
                 out[r] = Bf16Kv::pack(output_of(o[r + 2 * h], scale), output_of(o[r + 2 * h + 1], scale));
@@ -267,7 +272,7 @@ private:
     float top[2], even[2], odd[2], group_top[2], group_sum[2], total_top[2], total_sum[2];
 };
 
-template <int Dims>
+template <class Kv, int Dims>
 __global__ void __launch_bounds__(prefill_threads, 1) prefill_kernel(const __grid_constant__ AttentionArgs args) {
     using L = PrefillLayout<Dims>;
     extern __shared__ __align__(128) uint8_t shared_bytes[];
@@ -313,16 +318,17 @@ __global__ void __launch_bounds__(prefill_threads, 1) prefill_kernel(const __gri
     Place<L::stages> k, v;
     const bool speaks = threadIdx.x % 128 == 0;
     if (takes_turns<Dims> && group == 1) asm volatile("bar.arrive 3, 256;" ::: "memory");
-    const float scale = args.scale_log2;
     int item = items.next();
     AttentionPrefill next = read_prefill(args, counts, item, items.total);
-    Queries<Dims> queries;
+    Queries<Kv, Dims> queries;
     queries.load(args, next, item % args.kv_heads, group);
     uint8_t* own_q = memory + L::q_at + group * L::q_bytes;
 #pragma unroll 1
     while (item < items.total) {
         const AttentionPrefill unit = next;
-        Worker<Dims> worker(args, unit, item % args.kv_heads, group, memory);
+        const int kv_head = item % args.kv_heads;
+        const float scale = args.k_scales ? args.scale_log2 * args.k_scales[kv_head] : args.scale_log2;
+        Worker<Kv, Dims> worker(args, unit, kv_head, group, memory);
         // Other warps' products may still read the old ones.
         asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
         queries.store(own_q);
@@ -406,22 +412,24 @@ __global__ void __launch_bounds__(prefill_threads, 1) prefill_kernel(const __gri
 }
 
 template <class Visit>
-cudaError_t visit(int dims, Visit visit) {
-    if (dims == 64) return visit(prefill_kernel<64>, PrefillLayout<64>::bytes);
-    if (dims == 128) return visit(prefill_kernel<128>, PrefillLayout<128>::bytes);
-    return cudaErrorInvalidValue;
+cudaError_t visit(KvType type, int dims, Visit visit) {
+    if (type == KvType::bf16)
+        return dims == 64 ? visit(prefill_kernel<Bf16Kv, 64>, PrefillLayout<64>::bytes)
+                          : visit(prefill_kernel<Bf16Kv, 128>, PrefillLayout<128>::bytes);
+    return dims == 64 ? visit(prefill_kernel<E4m3Kv, 64>, PrefillLayout<64>::bytes)
+                      : visit(prefill_kernel<E4m3Kv, 128>, PrefillLayout<128>::bytes);
 }
 
 }  // namespace
 
-cudaError_t prepare_prefill(int dims) {
-    return visit(dims, [](auto kernel, int bytes) {
+cudaError_t prepare_prefill(KvType type, int dims) {
+    return visit(type, dims, [](auto kernel, int bytes) {
         return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     });
 }
 
-cudaError_t launch_prefill(const AttentionArgs& args, int dims, int blocks, cudaStream_t stream) {
-    return visit(dims, [&](auto kernel, int bytes) {
+cudaError_t launch_prefill(const AttentionArgs& args, KvType type, int dims, int blocks, cudaStream_t stream) {
+    return visit(type, dims, [&](auto kernel, int bytes) {
         return launch_kernel(kernel, dim3(static_cast<unsigned>(blocks)), prefill_threads, bytes, args, stream);
     });
 }

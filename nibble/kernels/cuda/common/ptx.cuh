@@ -174,9 +174,11 @@ __device__ inline void pin(float (&v)[Count]) {
 __device__ inline uint32_t swizzled_operand(uint32_t address) { return ((address & 0x3FFFFu) >> 4) | 1u << 16; }
 #define NIBBLE_SWIZZLED_UPPER "0x40000040"  // 128-byte swizzle, groups 1024 bytes apart
 
+enum class HalfType : uint8_t { bf16, f16 };  // of wgmma's operands
+
 // d[64, N] (+)= a[64, 16] b[N, 16]^T. Lane 4 g + c of warp w holds d[4 i + 2 h + e]: row 16 w + g + 8 h, column
 // 8 i + 2 c + e. `add`: 0 starts from zero.
-template <int N>
+template <int N, HalfType Type = HalfType::bf16>
 struct Wgmma;
 
 #define NIBBLE_D4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
@@ -185,16 +187,16 @@ struct Wgmma;
 #define NIBBLE_D32(d, i) NIBBLE_D16(d, i), NIBBLE_D16(d, i + 16)
 #define NIBBLE_D48(d, i) NIBBLE_D32(d, i), NIBBLE_D16(d, i + 32)
 #define NIBBLE_D64(d, i) NIBBLE_D32(d, i), NIBBLE_D32(d, i + 32)
-#define NIBBLE_WGMMA(N, names, a0, a1, a2, a3, b, add, ...)                                                            \
+#define NIBBLE_WGMMA(N, type, names, a0, a1, a2, a3, b, add, ...)                                                      \
     template <>                                                                                                        \
-    struct Wgmma<N> {                                                                                                  \
+    struct Wgmma<N, HalfType::type> {                                                                                  \
         static __device__ __forceinline__ void run(float (&d)[N / 2], const uint32_t* a, uint32_t operand, int more) { \
             NIBBLE_WGMMA_ASM("{\n\t.reg .pred p;\n\t.reg .b64 rows;\n\tsetp.ne.b32 p, " add                            \
                              ", 0;\n\t"                                                                                \
                              "mov.b64 rows, {" b ", " NIBBLE_SWIZZLED_UPPER                                            \
                              "};\n\t"                                                                                  \
-                             "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" names "}, {" a0 ", " a1      \
-                             ", " a2 ", " a3 "}, rows, p, 1, 1, 0;\n\t}"                                               \
+                             "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." #type "." #type " {" names "}, {" a0    \
+                             ", " a1 ", " a2 ", " a3 "}, rows, p, 1, 1, 0;\n\t}"                                       \
                              : __VA_ARGS__                                                                             \
                              : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(operand), "r"(more));                   \
         }                                                                                                              \
@@ -207,13 +209,15 @@ struct Wgmma;
     NIBBLE_N32_0                                                                                           \
     ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51" \
     ", %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-NIBBLE_WGMMA(16, NIBBLE_N8_0, "%8", "%9", "%10", "%11", "%12", "%13", NIBBLE_D8(d, 0));
-NIBBLE_WGMMA(32, NIBBLE_N16_0, "%16", "%17", "%18", "%19", "%20", "%21", NIBBLE_D16(d, 0));
-NIBBLE_WGMMA(48, NIBBLE_N16_0 ", %16, %17, %18, %19, %20, %21, %22, %23", "%24", "%25", "%26", "%27", "%28", "%29",
-             NIBBLE_D16(d, 0), NIBBLE_D8(d, 16));
-NIBBLE_WGMMA(64, NIBBLE_N32_0, "%32", "%33", "%34", "%35", "%36", "%37", NIBBLE_D32(d, 0));
-NIBBLE_WGMMA(96, NIBBLE_N48_0, "%48", "%49", "%50", "%51", "%52", "%53", NIBBLE_D48(d, 0));
-NIBBLE_WGMMA(128, NIBBLE_N64_0, "%64", "%65", "%66", "%67", "%68", "%69", NIBBLE_D64(d, 0));
+NIBBLE_WGMMA(16, bf16, NIBBLE_N8_0, "%8", "%9", "%10", "%11", "%12", "%13", NIBBLE_D8(d, 0));
+NIBBLE_WGMMA(32, bf16, NIBBLE_N16_0, "%16", "%17", "%18", "%19", "%20", "%21", NIBBLE_D16(d, 0));
+NIBBLE_WGMMA(48, bf16, NIBBLE_N16_0 ", %16, %17, %18, %19, %20, %21, %22, %23", "%24", "%25", "%26", "%27", "%28",
+             "%29", NIBBLE_D16(d, 0), NIBBLE_D8(d, 16));
+NIBBLE_WGMMA(64, bf16, NIBBLE_N32_0, "%32", "%33", "%34", "%35", "%36", "%37", NIBBLE_D32(d, 0));
+NIBBLE_WGMMA(64, f16, NIBBLE_N32_0, "%32", "%33", "%34", "%35", "%36", "%37", NIBBLE_D32(d, 0));
+NIBBLE_WGMMA(96, bf16, NIBBLE_N48_0, "%48", "%49", "%50", "%51", "%52", "%53", NIBBLE_D48(d, 0));
+NIBBLE_WGMMA(128, bf16, NIBBLE_N64_0, "%64", "%65", "%66", "%67", "%68", "%69", NIBBLE_D64(d, 0));
+NIBBLE_WGMMA(128, f16, NIBBLE_N64_0, "%64", "%65", "%66", "%67", "%68", "%69", NIBBLE_D64(d, 0));
 #undef NIBBLE_WGMMA
 
 }  // namespace nibble::cuda

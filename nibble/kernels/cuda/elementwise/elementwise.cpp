@@ -138,15 +138,18 @@ Status activate(Activation activation, bool gated, const float* in, int64_t in_s
                        "activate: kernel launch");
 }
 
-Status activate(Activation activation, bool gated, const std::byte* in, int64_t tokens, int64_t width, std::byte* out,
-                bool overlap, const Stream& stream) {
-    NIBBLE_CHECK(usable("activate", tokens, width, 8, {}));
-    for (const std::byte* p : {in, static_cast<const std::byte*>(out)})
+Status activate(Activation activation, bool gated, const std::byte* in, int64_t tokens, int64_t width,
+                const RowsOut& out, bool overlap, const Stream& stream) {
+    NIBBLE_CHECK(usable("activate", tokens, width, 8, out));
+    if (out.codes == ActivationFormat::fp8_token || out.tile_tokens)
+        return fail("activate: BF16 rows to codes with a scale per row, or to tiles");
+    for (const std::byte* p : {in, static_cast<const std::byte*>(out.data)})
         if (reinterpret_cast<uintptr_t>(p) % 16) return fail("activate: device pointers must be 16-byte aligned");
     return cuda_status(launch_activate_rows({.in = in,
-                                             .out = out,
+                                             .out = out.data,
                                              .tokens = tokens,
                                              .width = width,
+                                             .codes = row_codes(out, tokens, width),
                                              .activation = static_cast<int>(activation),
                                              .gated = gated,
                                              .overlap = overlap},

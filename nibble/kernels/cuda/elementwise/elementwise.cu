@@ -56,7 +56,10 @@ __global__ void activate_rows_kernel(const __grid_constant__ ActivateRowsArgs ar
         x[j] = act_of(args.activation, x[j]);
         if (args.gated) x[j] *= up[j];
     }
-    pack8(args.out + 2 * (token * args.width + column), x);
+    if (args.codes.format == 0) return pack8(args.out + 2 * (token * args.width + column), x);
+    const uint32_t pairs[4] = {pair_of(x[0], x[1]), pair_of(x[2], x[3]), pair_of(x[4], x[5]), pair_of(x[6], x[7])};
+    store_codes(args.codes, reinterpret_cast<uint8_t*>(args.out), token, static_cast<int>(args.width),
+                static_cast<int>(column / 8), pairs, args.codes.input_scale);
 }
 
 constexpr int argmax_blocks = 8;  // a cluster per row

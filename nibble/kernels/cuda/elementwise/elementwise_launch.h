@@ -66,11 +66,12 @@ struct ActivateArgs {
 };
 cudaError_t launch_activate(const ActivateArgs& args, cudaStream_t stream);
 
-// Rows of BF16 to rows of BF16.
+// Rows of BF16 to rows of BF16 or of codes.
 struct ActivateRowsArgs {
     const std::byte* in = nullptr;
     std::byte* out = nullptr;
     int64_t tokens = 0, width = 0;
+    RowCodes codes;
     int activation = 0;
     bool gated = false;
     bool overlap = false;
