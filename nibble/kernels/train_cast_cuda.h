@@ -39,6 +39,19 @@ struct CastValues {
 // square: not `down`, columns a multiple of 16.
 Status cast_values(const CastSource& from, const CastRule& rule, const CastRandom& random, const float* given,
                    const CastValues& to, const Stream& stream);
+// Both directions of one source with one reading of it for scales and one for values: what cast_values() gives as
+// `rows` by one rule and, of the same source `down`, as `columns` by the other.
+struct CastBoth {
+    std::byte* rows = nullptr;     // [rows, padded cols]
+    std::byte* columns = nullptr;  // [padded rows, cols]
+    float* scales = nullptr;       // two numbers, of rows and of columns
+    float* amax = nullptr;         // two numbers; these and the scales not of mxfp8
+};
+// Whether there is a kernel for them: formats mxfp8 and nvfp4, the rows not rotated, one scale of the tensor, blocks in
+// one direction without a search.
+bool casts_both(const CastRule& rows, const CastRule& columns);
+Status cast_both(const CastSource& from, const CastRule& rows, const CastRandom& rows_random, const CastRule& columns,
+                 const CastRandom& columns_random, const CastBoth& to, const Stream& stream);
 // Formats fp8_block and fp8_block2: codes as BF16, in [outer, padded reduction] for both directions (`down`: turned),
 // and in to.scale [outer, padded / 128] what a block's codes are multiplied with; square: [ceil(outer / 128), padded /
 // 128]. The source has no scale.

@@ -48,6 +48,23 @@ Result<Quantized> quantized(const cuda::CastSource& from, const CastRule& rule, 
     return q;
 }
 
+Result<QuantizedBoth> quantized_both(const cuda::CastSource& from, const CastDraw& rows, const CastDraw& columns,
+                                     DeviceStep& step) {
+    QuantizedBoth q;
+    cuda::CastBoth to;
+    if (rows.rule.format != CastFormat::mxfp8) {
+        NIBBLE_TRY(to.scales, step.scratch.allocate_array<float>(4));
+        to.amax = to.scales + 2;
+        q.rows.scale = to.scales, q.columns.scale = to.scales + 1;
+    }
+    NIBBLE_TRY(to.columns, step.scratch.allocate(2 * from.cols * cast_padded(from.rows, columns.rule)));
+    q.columns_end = step.scratch.mark();
+    NIBBLE_TRY(to.rows, step.scratch.allocate(2 * from.rows * cast_padded(from.cols, rows.rule)));
+    q.rows.values = to.rows, q.columns.values = to.columns;
+    NIBBLE_CHECK(cuda::cast_both(from, rows.rule, rows.random, columns.rule, columns.random, to, step.stream));
+    return q;
+}
+
 int64_t coded_size(int64_t rows, int64_t cols, const CastRule& rule, CodesWanted wanted) {
     const int64_t padded = coded_rows(rows);
     const auto scales = [&](int64_t outer, int64_t k) {

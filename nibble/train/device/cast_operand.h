@@ -35,6 +35,18 @@ Result<Quantized> quantized(const cuda::CastSource& from, const CastRule& rule, 
                             DeviceStep& step, const float* given = nullptr, float* seen = nullptr);
 Result<Quantized> eden_quantized(const cuda::CastSource& from, const CastRandom& random, const CastRandom& signs,
                                  uint64_t first_sign, DeviceStep& step);
+// Both directions of one source, where cuda::casts_both() the rules. Rows lie behind columns_end, so that their room
+// can be given back while columns are wanted.
+struct CastDraw {
+    CastRule rule;
+    CastRandom random;
+};
+struct QuantizedBoth {
+    Quantized rows, columns;
+    DeviceArena::Mark columns_end;
+};
+Result<QuantizedBoth> quantized_both(const cuda::CastSource& from, const CastDraw& rows, const CastDraw& columns,
+                                     DeviceStep& step);
 // What they take of scratch memory.
 int64_t quantized_size(int64_t outer, int64_t reduction, const CastRule& rule);
 int64_t eden_size(int64_t outer, int64_t reduction);

@@ -77,7 +77,7 @@ public:
     Status input_gradient(const std::byte* dy, int64_t n, std::byte* dx, TrainWork& work) const override;
     Status weight_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
                            TrainWork& work) const override;
-    // With one reading of dy where they multiply codes.
+    // With one cast of dy where there is a kernel for both directions.
     Status backward(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx, float* gradient, bool add,
                     TrainWork& work) const override;
 
@@ -123,6 +123,13 @@ private:
     cuda::Operand operand(const UnitRules& r, const float* bias) const;
     int64_t back_rows() const;  // the weight's rows as the input gradient sums over them
     Result<cuda::BackScale> back_scale(const float* a, const float* b, float constant, DeviceStep& step) const;
+    // Of random bits: of dY along W's rows, of a matrix along tokens.
+    CastRandom row_random() const;
+    CastRandom column_random(uint32_t role, int64_t columns) const;
+    Status values_input_gradient(const Quantized& dy, int64_t n, std::byte* dx, TrainWork& work) const;
+    Status values_weight_gradient(const Quantized& dy_columns, const std::byte* dy, const std::byte* x, int64_t n,
+                                  float* gradient, bool add, TrainWork& work) const;
+    bool casts_both(const UnitRules& r) const;
     int64_t split_size(int64_t n) const;  // of scratch memory
     Result<Codes> gradient_codes(const std::byte* dy, int64_t n, CodesWanted wanted, DeviceStep& step) const;
     Status codes_input_gradient(const Codes& dy, int64_t n, std::byte* dx, TrainWork& work) const;

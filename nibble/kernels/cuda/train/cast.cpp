@@ -15,6 +15,7 @@ Result<CastArgs> cast_arguments(const CastSource& from, int64_t padded, int64_t 
     const int64_t stride = from.stride ? from.stride : from.cols;
     if (from.rows < 1 || from.cols < 8 || from.cols % 8 || stride % 8 || stride < from.cols)
         return fail("cast: [{}, {}], {} apart; columns are multiples of 8", from.rows, from.cols, stride);
+    if (from.rows > most_cast_rows) return fail("cast: {} rows; at most {}", from.rows, most_cast_rows);
     for (const void* p : {static_cast<const void*>(from.x), static_cast<const void*>(to.values)})
         if (!p || reinterpret_cast<uintptr_t>(p) % 16) return fail("cast: device pointers must be 16-byte aligned");
     return CastArgs{.x = halves(from.x),
@@ -46,6 +47,29 @@ Status cast_values(const CastSource& from, const CastRule& rule, const CastRando
     if (!mx && (!to.scale || (!rule.row_scaled && !to.amax))) return fail("cast: no room for scales");
     a.rule = rule, a.random = random, a.given = given;
     return cuda_status(launch_cast(a, from.down, cast_queue(stream)), "cast: kernel launch");
+}
+
+bool casts_both(const CastRule& rows, const CastRule& columns) {
+    const auto searches = [](const CastRule& r) { return r.square || r.four_over_six || r.row_scaled; };
+    return rows.format == columns.format && (rows.format == CastFormat::mxfp8 || rows.format == CastFormat::nvfp4) &&
+           !rows.rotate && !searches(rows) && !searches(columns);
+}
+
+Status cast_both(const CastSource& from, const CastRule& rows, const CastRandom& rows_random, const CastRule& columns,
+                 const CastRandom& columns_random, const CastBoth& to, const Stream& stream) {
+    if (from.down || !casts_both(rows, columns)) return fail("cast: no kernel for both directions by these rules");
+    const bool mx = rows.format == CastFormat::mxfp8;
+    if (!mx && (!to.scales || !to.amax)) return fail("cast: no room for scales");
+    CastSource turned = from;
+    turned.down = true;
+    // Columns that are not rotated have the magnitudes of the rows.
+    const CastValues of_rows{to.rows, to.scales, to.amax};
+    const CastValues of_columns{to.columns, to.scales + !mx, to.amax + columns.rotate};
+    const int64_t block = mx ? mx_group : nv_group;
+    NIBBLE_TRY(CastArgs a, cast_arguments(from, cast_padded(from.cols, rows), block, of_rows));
+    NIBBLE_TRY(CastArgs b, cast_arguments(turned, cast_padded(from.rows, columns), block, of_columns));
+    a.rule = rows, a.random = rows_random, b.rule = columns, b.random = columns_random;
+    return cuda_status(launch_cast_both(a, b, cast_queue(stream)), "cast: kernel launch");
 }
 
 Status cast_blocks(const CastSource& from, const CastRule& rule, const CastValues& to, const Stream& stream) {
