@@ -14,16 +14,25 @@ struct Tile {
 };
 dim3 tiles_of(const CastArgs& a) { return {ceil_blocks(a.cols, cast_cols), ceil_blocks(a.rows, cast_rows)}; }
 
-// each(row, col) of this thread's blocks of L in rows.
-template <int L, int Unroll, class Each>
+// each(pair, row, col) of this thread's blocks of L in rows, loads of Batch blocks together.
+template <int L, int Batch, class Each>
 __device__ void each_row_block(const CastArgs& a, const Tile& tile, const Each& each) {
     constexpr int across = cast_cols / L, down = cast_threads / across;
     const int64_t col = tile.col + static_cast<int64_t>(threadIdx.x % across) * L;
     if (col >= a.cols) return;
-#pragma unroll Unroll
-    for (int i = 0; i < cast_each / L; ++i) {
+#pragma unroll 1
+    for (int i = 0; i < cast_each / L; i += Batch) {
         const int64_t row = tile.row + i * down + threadIdx.x / across;
-        if (row < a.rows) each(row, col);
+        uint32_t pair[Batch][L / 2];
+#pragma unroll
+        for (int b = 0; b < Batch; ++b)
+            if (row + b * down < a.rows) load_row<L>(a, row + b * down, col, pair[b]);
+#pragma unroll
+        for (int b = 0; b < Batch; ++b) {
+            if (row + b * down >= a.rows) return;
+            scale_row<L>(a, row + b * down, pair[b]);
+            each(pair[b], row + b * down, col);
+        }
     }
 }
 // Row and column of this thread's columns of L rows.
@@ -77,9 +86,7 @@ __global__ void __launch_bounds__(cast_threads) amax_kernel(const __grid_constan
         }
         each_column<16>(w, [&](float(&z)[16], int) { m = fmaxf(m, rotated_largest(z)); });
     } else {
-        each_row_block<16, 4>(a, tile, [&](int64_t row, int64_t col) {
-            uint32_t pair[8];
-            load_row<16>(a, row, col, pair);
+        each_row_block<16, 4>(a, tile, [&](uint32_t(&pair)[8], int64_t, int64_t) {
             if constexpr (Along == Turned::rows) {
                 float z[16];
                 numbers_of<16>(pair, z);
@@ -101,6 +108,7 @@ __global__ void __launch_bounds__(cast_threads) row_amax_kernel(const __grid_con
     for (int64_t col = threadIdx.x * 16; col < a.cols; col += cast_threads * 16) {
         uint32_t pair[8];
         load_row<16>(a, blockIdx.x, col, pair);
+        scale_row<16>(a, blockIdx.x, pair);
         uint32_t most = 0;
 #pragma unroll
         for (const uint32_t p : pair) most = larger_of(most, p);
@@ -112,14 +120,12 @@ __global__ void __launch_bounds__(cast_threads) row_amax_kernel(const __grid_con
 
 // ---- Values ----
 
-template <class Rounding, bool Rotate>
+template <class Rounding, bool Rotate, int Batch>
 __device__ void row_values(const Cast& cast, const Tile& tile) {
     constexpr int L = Rounding::length;
     const CastArgs& a = cast.a;
     const Rounding rounding(a);
-    each_row_block<L, 2>(a, tile, [&](int64_t row, int64_t col) {
-        uint32_t pair[L / 2];
-        load_row<L>(a, row, col, pair);
+    each_row_block<L, Batch>(a, tile, [&](uint32_t(&pair)[L / 2], int64_t row, int64_t col) {
         float z[L];
         numbers_of<L>(pair, z);
         if constexpr (Rotate) rotate(z);
@@ -146,7 +152,7 @@ __device__ void column_values(const Cast& cast, const Tile& tile) {
 
 template <class Rounding, bool Rotate>
 __global__ void __launch_bounds__(cast_threads) row_values_kernel(const __grid_constant__ Cast cast) {
-    row_values<Rounding, Rotate>(cast, Tile());
+    row_values<Rounding, Rotate, 32 / Rounding::length>(cast, Tile());
 }
 template <class Rounding, bool Rotate>
 __global__ void __launch_bounds__(cast_threads) column_values_kernel(const __grid_constant__ Cast cast) {
@@ -158,7 +164,7 @@ __global__ void __launch_bounds__(cast_threads)
     both_values_kernel(const __grid_constant__ Cast rows, const __grid_constant__ Cast columns) {
     const Tile tile;
     column_values<Rounding, Rotate>(columns, tile);
-    row_values<Rounding, false>(rows, tile);
+    row_values<Rounding, false, 1>(rows, tile);
 }
 
 // Four neighbouring threads have a tile of 16 x 16.

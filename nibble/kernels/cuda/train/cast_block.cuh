@@ -36,6 +36,9 @@ __device__ void load_row(const CastArgs& a, int64_t row, int64_t col, uint32_t (
         if (col + 8 * c < a.cols) w = *reinterpret_cast<const uint4*>(from + 8 * c);
         pair[4 * c] = w.x, pair[4 * c + 1] = w.y, pair[4 * c + 2] = w.z, pair[4 * c + 3] = w.w;
     }
+}
+template <int L>
+__device__ void scale_row(const CastArgs& a, int64_t row, uint32_t (&pair)[L / 2]) {
     if (!a.source_scale) return;
     const float scale = source_scale(a, row);
 #pragma unroll
