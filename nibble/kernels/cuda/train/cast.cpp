@@ -43,6 +43,8 @@ Status cast_values(const CastSource& from, const CastRule& rule, const CastRando
     const bool mx = rule.format == CastFormat::mxfp8;
     NIBBLE_TRY(CastArgs a, cast_arguments(from, cast_padded(from.reduction(), rule), mx ? mx_group : nv_group, to));
     if (rule.square && (from.down || from.cols % 16)) return fail("cast: tiles of 16 x 16 of {} columns", from.cols);
+    if (rule.four_over_six && (rule.rotate || rule.stochastic))
+        return fail("cast: four over six is neither rotated nor drawn");
     if (rule.row_scaled && (from.down || rule.rotate)) return fail("cast: a scale of each row, down the columns");
     if (!mx && (!to.scale || (!rule.row_scaled && !to.amax))) return fail("cast: no room for scales");
     a.rule = rule, a.random = random, a.given = given;
@@ -52,7 +54,7 @@ Status cast_values(const CastSource& from, const CastRule& rule, const CastRando
 bool casts_both(const CastRule& rows, const CastRule& columns) {
     const auto searches = [](const CastRule& r) { return r.square || r.four_over_six || r.row_scaled; };
     return rows.format == columns.format && (rows.format == CastFormat::mxfp8 || rows.format == CastFormat::nvfp4) &&
-           !rows.rotate && !searches(rows) && !searches(columns);
+           !rows.rotate && rows.stochastic == columns.stochastic && !searches(rows) && !searches(columns);
 }
 
 Status cast_both(const CastSource& from, const CastRule& rows, const CastRandom& rows_random, const CastRule& columns,

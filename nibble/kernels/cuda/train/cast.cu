@@ -46,23 +46,6 @@ struct ColumnPlace {
     }
 };
 
-// each(z, h) of the columns in registers, two at a time: z that of column 2 k + h.
-template <int L, class Each>
-__device__ void each_column(ColumnPairs<L>& w, const Each& each) {
-#pragma unroll
-    for (int k = 0; k < column_pairs<L>; ++k) {
-        float even[L], odd[L];
-#pragma unroll
-        for (int i = 0; i < L; ++i) even[i] = low_of(w[i][k]);
-        each(even, 2 * k);
-#pragma unroll
-        for (int i = 0; i < L; ++i) odd[i] = high_of(w[i][k]);
-        each(odd, 2 * k + 1);
-#pragma unroll
-        for (int i = 0; i < L; ++i) w[i][k] = pair_of(even[i], odd[i]);
-    }
-}
-
 // ---- The largest magnitude ----
 
 enum class Turned : uint8_t { none, rows, columns };
@@ -84,7 +67,12 @@ __global__ void __launch_bounds__(cast_threads) amax_kernel(const __grid_constan
                 for (const uint32_t p : pairs) most = larger_of(most, p);
             raise<cast_threads>(plain, larger_half(most));
         }
-        each_column<16>(w, [&](float(&z)[16], int) { m = fmaxf(m, rotated_largest(z)); });
+#pragma unroll
+        for (int c = 0; c < 2 * column_pairs<16>; ++c) {
+            float z[16];
+            numbers_of_column<16>(w, c, z);
+            m = fmaxf(m, rotated_largest(z));
+        }
     } else {
         each_row_block<16, 4>(a, tile, [&](uint32_t(&pair)[8], int64_t, int64_t) {
             if constexpr (Along == Turned::rows) {
@@ -129,8 +117,10 @@ __device__ void row_values(const Cast& cast, const Tile& tile) {
         float z[L];
         numbers_of<L>(pair, z);
         if constexpr (Rotate) rotate(z);
-        rounding(cast, z, row, col / L);
-        store_row<L>(a, row, col, z);
+        const float by = rounding(cast, z, row, col / L);
+#pragma unroll
+        for (int i = 0; i < L / 2; ++i) pair[i] = Rounding::pair(z[2 * i], z[2 * i + 1], pair_of(by, by));
+        store_row<L>(a, row, col, pair);
     });
 }
 template <class Rounding, bool Rotate>
@@ -143,10 +133,18 @@ __device__ void column_values(const Cast& cast, const Tile& tile) {
     ColumnPairs<L> w;
     load_columns<L>(a, at.row, at.col, w);
     const Rounding rounding(a);
-    each_column<L>(w, [&](float(&z)[L], int column) {
-        if constexpr (Rotate) rotate(z);
-        rounding(cast, z, at.col + column, at.row / L);
-    });
+#pragma unroll
+    for (int k = 0; k < column_pairs<L>; ++k) {
+        float z[2][L], by[2];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            numbers_of_column<L>(w, 2 * k + h, z[h]);
+            if constexpr (Rotate) rotate(z[h]);
+            by[h] = rounding(cast, z[h], at.col + 2 * k + h, at.row / L);
+        }
+#pragma unroll
+        for (int i = 0; i < L; ++i) w[i][k] = Rounding::pair(z[0][i], z[1][i], pair_of(by[0], by[1]));
+    }
     store_columns<L>(a, at.row, at.col, end, w);
 }
 
@@ -201,6 +199,11 @@ void values(const CastArgs& a, bool down, cudaStream_t stream) {
         row_values_kernel<Rounding, Rotate><<<tiles_of(a), cast_threads, 0, stream>>>(cast);
 }
 
+template <class Rounding, bool Rotate>
+void both_values(const CastArgs& rows, const CastArgs& columns, cudaStream_t stream) {
+    both_values_kernel<Rounding, Rotate><<<tiles_of(rows), cast_threads, 0, stream>>>(Cast(rows), Cast(columns));
+}
+
 }  // namespace
 
 cudaError_t launch_cast(const CastArgs& a, bool down, cudaStream_t stream) {
@@ -222,11 +225,13 @@ cudaError_t launch_cast(const CastArgs& a, bool down, cudaStream_t stream) {
             if (rule.square)
                 nvfp4_square_kernel<<<tiles, cast_threads, 0, stream>>>(a);
             else if (rule.four_over_six)
-                values<RoundNvfp4<true>>(a, down, stream);
-            else if (rule.rotate)
-                values<RoundNvfp4<false>, true>(a, down, stream);
+                values<RoundNvfp4<true, false>>(a, down, stream);
+            else if (rule.stochastic)
+                rule.rotate ? values<RoundNvfp4<false, true>, true>(a, down, stream)
+                            : values<RoundNvfp4<false, true>>(a, down, stream);
             else
-                values<RoundNvfp4<false>>(a, down, stream);
+                rule.rotate ? values<RoundNvfp4<false, false>, true>(a, down, stream)
+                            : values<RoundNvfp4<false, false>>(a, down, stream);
             break;
         case CastFormat::mxfp8:
             values<RoundMx>(a, down, stream);
@@ -242,20 +247,21 @@ cudaError_t launch_cast(const CastArgs& a, bool down, cudaStream_t stream) {
 }
 
 cudaError_t launch_cast_both(const CastArgs& rows, const CastArgs& columns, cudaStream_t stream) {
-    const dim3 tiles = tiles_of(rows);
-    const Cast of_rows(rows), of_columns(columns);
     if (rows.rule.format == CastFormat::mxfp8) {
-        both_values_kernel<RoundMx, false><<<tiles, cast_threads, 0, stream>>>(of_rows, of_columns);
+        both_values<RoundMx, false>(rows, columns, stream);
         return cudaGetLastError();
     }
     if (const cudaError_t code = cudaMemsetAsync(rows.amax, 0, 2 * sizeof(float), stream)) return code;
-    if (columns.rule.rotate) {
-        amax_kernel<Turned::columns, true><<<tiles, cast_threads, 0, stream>>>(columns, rows.amax);
-        both_values_kernel<RoundNvfp4<false>, true><<<tiles, cast_threads, 0, stream>>>(of_rows, of_columns);
-    } else {
-        amax_kernel<Turned::none, false><<<tiles, cast_threads, 0, stream>>>(rows, nullptr);
-        both_values_kernel<RoundNvfp4<false>, false><<<tiles, cast_threads, 0, stream>>>(of_rows, of_columns);
-    }
+    if (columns.rule.rotate)
+        amax_kernel<Turned::columns, true><<<tiles_of(rows), cast_threads, 0, stream>>>(columns, rows.amax);
+    else
+        amax_kernel<Turned::none, false><<<tiles_of(rows), cast_threads, 0, stream>>>(rows, nullptr);
+    if (rows.rule.stochastic)
+        columns.rule.rotate ? both_values<RoundNvfp4<false, true>, true>(rows, columns, stream)
+                            : both_values<RoundNvfp4<false, true>, false>(rows, columns, stream);
+    else
+        columns.rule.rotate ? both_values<RoundNvfp4<false, false>, true>(rows, columns, stream)
+                            : both_values<RoundNvfp4<false, false>, false>(rows, columns, stream);
     return cudaGetLastError();
 }
 

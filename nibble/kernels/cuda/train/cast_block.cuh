@@ -51,14 +51,12 @@ __device__ void numbers_of(const uint32_t (&pair)[L / 2], float (&z)[L]) {
 }
 // Fewer than a block is stored where the reduction is not padded.
 template <int L>
-__device__ void store_row(const CastArgs& a, int64_t row, int64_t col, const float (&z)[L]) {
+__device__ void store_row(const CastArgs& a, int64_t row, int64_t col, const uint32_t (&pair)[L / 2]) {
     uint16_t* const to = a.values + row * a.pitch + col;
 #pragma unroll
     for (int c = 0; c < L / 8; ++c)
         if (col + 8 * c < a.pitch)
-            *reinterpret_cast<uint4*>(to + 8 * c) = {
-                pair_of(z[8 * c], z[8 * c + 1]), pair_of(z[8 * c + 2], z[8 * c + 3]),
-                pair_of(z[8 * c + 4], z[8 * c + 5]), pair_of(z[8 * c + 6], z[8 * c + 7])};
+            *reinterpret_cast<uint4*>(to + 8 * c) = {pair[4 * c], pair[4 * c + 1], pair[4 * c + 2], pair[4 * c + 3]};
 }
 
 // ---- 64 / L columns of L rows, in pairs ----
@@ -109,6 +107,11 @@ __device__ void load_columns(const CastArgs& a, int64_t row0, int64_t col, Colum
 #pragma unroll
         for (uint32_t& p : w[i]) p = scaled(p, scale);
     }
+}
+template <int L>
+__device__ void numbers_of_column(const ColumnPairs<L>& w, int column, float (&z)[L]) {
+#pragma unroll
+    for (int i = 0; i < L; ++i) z[i] = column % 2 ? high_of(w[i][column / 2]) : low_of(w[i][column / 2]);
 }
 // Rows that lie in front of `end`.
 template <int L>

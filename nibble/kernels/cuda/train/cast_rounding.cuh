@@ -18,6 +18,13 @@ struct Cast {
 
 __device__ inline bool is_first_thread() { return (blockIdx.x | blockIdx.y | threadIdx.x) == 0; }
 
+// Of two BF16 numbers each.
+__device__ inline uint32_t pair_product(uint32_t a, uint32_t b) {
+    const __nv_bfloat162 p =
+        __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&a), *reinterpret_cast<const __nv_bfloat162*>(&b));
+    return *reinterpret_cast<const uint32_t*>(&p);
+}
+
 // The scale of 16 numbers, and what they are multiplied with before they are rounded.
 struct NvBlock {
     float scale, element;
@@ -32,8 +39,8 @@ __device__ inline NvBlock nv_block(float most, NvScale tensor) {
     return {e4m3_value(e4m3_code(fminf(most * m, FLT_MAX))), tensor};
 }
 
-// Search: four over six.
-template <bool Search>
+// Search: four over six. Drawn: stochastic rounding.
+template <bool Search, bool Drawn>
 struct RoundNvfp4 {
     static constexpr int length = 16;
     NvScale of_all{};
@@ -44,24 +51,38 @@ struct RoundNvfp4 {
         of_all = nv_tensor_scale(t, nv_largest(a.rule));
         if (is_first_thread()) *a.scale = t;
     }
-    __device__ void operator()(const Cast& cast, float (&z)[16], int64_t outer, int64_t group) const {
+    // What pair_of() wants of a block beside its numbers.
+    __device__ float operator()(const Cast& cast, float (&z)[16], int64_t outer, int64_t group) const {
         const CastArgs& a = cast.a;
         const NvScale tensor = a.rule.row_scaled ? nv_tensor_scale(a.scale[outer], nv_largest(a.rule)) : of_all;
         const float most = largest(z);
         const NvBlock block =
             Search ? NvBlock(e4m3_value(nv_choose_scale(z, most, a.rule, tensor)), tensor) : nv_block(most, tensor);
-        if (!a.rule.stochastic) {
+        if constexpr (!Drawn) {
 #pragma unroll
             for (float& v : z) v = e2m1_value(v * block.element) * block.scale;
-            return;
+            return 1.0f;
         }
         const PhiloxBlock bits =
             cast.draws.block((a.random.first_outer + static_cast<uint64_t>(outer)) * a.random.outer_step +
                              (a.random.first_group + static_cast<uint64_t>(group)) * a.random.group_step);
 #pragma unroll
         for (int i = 0; i < 16; ++i)
-            z[i] = e2m1_stochastic_value(z[i] * block.element, e2m1_random(bits.word[i / 4], i % 4)) * block.scale;
+            z[i] = __uint_as_float(e2m1_drawn(z[i] * block.element, e2m1_random(bits.word[i / 4], i % 4)));
+        return block.scale * 0x1p26f;
     }
+    // `by`: of both blocks. Values 2^-126 as large times 2^100, times block scales that are 2^26 as large: exact.
+    __device__ static uint32_t pair(float a, float b, uint32_t by) {
+        if constexpr (!Drawn) return pair_of(a, b);
+        return pair_product(pair_product(__byte_perm(__float_as_uint(a), __float_as_uint(b), 0x7632) &
+                                             (e2m1_drawn_mask | e2m1_drawn_mask >> 16),
+                                         0x71807180u),
+                            by);
+    }
+};
+
+struct PairOfValues {
+    __device__ static uint32_t pair(float a, float b, uint32_t) { return pair_of(a, b); }
 };
 
 // Two numbers as E4M3 or E5M2, limited to the largest.
@@ -71,11 +92,11 @@ __device__ inline void round_fp8(float& a, float& b, __nv_fp8_interpretation_t k
     a = z.x, b = z.y;
 }
 
-struct RoundMx {
+struct RoundMx : PairOfValues {
     static constexpr int length = 32;
 
     __device__ explicit RoundMx(const CastArgs&) {}
-    __device__ void operator()(const Cast&, float (&z)[32], int64_t, int64_t) const {
+    __device__ float operator()(const Cast&, float (&z)[32], int64_t, int64_t) const {
         const uint8_t scale = mx_scale_up(largest(z));
         const float up = mx_inverse_scale(scale), down = e8m0_to_float(scale);
 #pragma unroll
@@ -84,10 +105,11 @@ struct RoundMx {
             round_fp8(z[i], z[i + 1], __NV_E4M3);
             z[i] = z[i] * down, z[i + 1] = z[i + 1] * down;
         }
+        return 1.0f;
     }
 };
 
-struct RoundFp8 {
+struct RoundFp8 : PairOfValues {
     static constexpr int length = 16;
     float scale;
     bool e4m3;
@@ -98,7 +120,7 @@ struct RoundFp8 {
         *a.scale = 1 / scale;
         if (a.seen) *a.seen = fmaxf(*a.seen, *a.amax);
     }
-    __device__ void operator()(const Cast&, float (&z)[16], int64_t, int64_t) const {
+    __device__ float operator()(const Cast&, float (&z)[16], int64_t, int64_t) const {
 #pragma unroll
         for (int i = 0; i < 16; i += 2) {
             z[i] = z[i] * scale, z[i + 1] = z[i + 1] * scale;
@@ -107,16 +129,17 @@ struct RoundFp8 {
             else
                 round_fp8(z[i], z[i + 1], __NV_E5M2);
         }
+        return 1.0f;
     }
 };
 
-struct RoundBf16 {
+struct RoundBf16 : PairOfValues {
     static constexpr int length = 16;
 
     __device__ explicit RoundBf16(const CastArgs& a) {
         if (is_first_thread()) *a.scale = 1;
     }
-    __device__ void operator()(const Cast&, float (&)[16], int64_t, int64_t) const {}
+    __device__ float operator()(const Cast&, float (&)[16], int64_t, int64_t) const { return 1.0f; }
 };
 
 }  // namespace nibble::cuda
