@@ -79,7 +79,7 @@ public:
                            TrainWork& work) const override;
     // With one cast of dy where there is a kernel for both directions.
     Status backward(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx, float* gradient, bool add,
-                    TrainWork& work) const override;
+                    TrainWork& work, const Between& between = {}) const override;
 
     // Whether they run on the FP8 tensor cores.
     bool forward_codes(const UnitRules& r) const;

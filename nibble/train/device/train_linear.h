@@ -52,6 +52,10 @@ struct TrainVectors {
 // A place of -1: a frozen parameter, whose values the engine has loaded. No gradient is wanted of it (null).
 inline float* gradient_at(float* gradient, int64_t place) { return place < 0 ? nullptr : gradient + place; }
 
+// What is made between the two products of the way back, such as an x that follows from dx; empty: nothing.
+using Between = std::function<Status()>;
+inline Status made(const Between& between) { return between ? between() : Status(Ok{}); }
+
 // A product in a linear's place with its way back, as TrainLinear's: what a recipe rounds (TrainProduct), or adapters
 // over a frozen weight (FrozenProduct).
 class TrainedProduct : public DeviceProduct {
@@ -62,8 +66,9 @@ public:
     virtual Status weight_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
                                    TrainWork& work) const = 0;
     virtual Status backward(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx, float* gradient,
-                            bool add, TrainWork& work) const {
+                            bool add, TrainWork& work, const Between& between) const {
         NIBBLE_CHECK(input_gradient(dy, n, dx, work));
+        NIBBLE_CHECK(made(between));
         return weight_gradient(dy, x, n, gradient, add, work);
     }
     // Of the products of the way back, beside the caller's, at most.
@@ -97,8 +102,9 @@ public:
     // into work.of_vectors.
     Status weight_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
                            TrainWork& work) const;
+    // Both, with one reading of dy where there is a kernel for it.
     Status backward(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx, float* gradient, bool add,
-                    TrainWork& work) const;
+                    TrainWork& work, const Between& between = {}) const;
 
     // The engine's operand from the published values. Not with `overlap`: a product may read its weights before the
     // kernel in front of it has ended.

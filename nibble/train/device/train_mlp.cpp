@@ -59,17 +59,18 @@ Status TrainMlp::backward(const std::byte* x, std::span<std::byte* const> kept, 
     NIBBLE_TRY(std::byte * mid, step.scratch.allocate(mid_bytes(n)));
     NIBBLE_TRY(std::byte * d_mid, step.scratch.allocate(mid_bytes(n)));
     NIBBLE_TRY(std::byte * d_in, step.scratch.allocate(2 * n * in_.rows()));
-    NIBBLE_CHECK(out_.input_gradient(dy, n, d_mid, work));
-    NIBBLE_CHECK(cuda::activate_backward({.activation = config_.activation,
-                                          .gated = config_.gated,
-                                          .tokens = n,
-                                          .width = config_.intermediate,
-                                          .in = kept[0],
-                                          .d_mid = d_mid,
-                                          .d_in = d_in,
-                                          .mid = mid},
-                                         step.stream));
-    NIBBLE_CHECK(out_.weight_gradient(dy, mid, n, gradient, false, work));
+    const auto through_activation = [&] {
+        return cuda::activate_backward({.activation = config_.activation,
+                                        .gated = config_.gated,
+                                        .tokens = n,
+                                        .width = config_.intermediate,
+                                        .in = kept[0],
+                                        .d_mid = d_mid,
+                                        .d_in = d_in,
+                                        .mid = mid},
+                                       step.stream);
+    };
+    NIBBLE_CHECK(out_.backward(dy, mid, n, d_mid, gradient, false, work, through_activation));
     return in_.backward(d_in, x, n, dx, gradient, false, work);
 }
 

@@ -160,13 +160,14 @@ bool TrainProduct::casts_both(const UnitRules& r) const {
 }
 
 Status TrainProduct::backward(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx, float* gradient,
-                              bool add, TrainWork& work) const {
+                              bool add, TrainWork& work, const Between& between) const {
     const UnitRules& r = rules();
     DeviceStep& step = work.step;
     const DeviceScope scope(step);
     if (back_codes(r)) {
         NIBBLE_TRY(const Codes codes, gradient_codes(dy, n, {true, true}, step));
         NIBBLE_CHECK(codes_input_gradient(codes, n, dx, work).within(weight_.name));
+        NIBBLE_CHECK(made(between));
         return codes_weight_gradient(codes, x, n, gradient, add, work).within(weight_.name);
     }
     if (casts_both(r)) {
@@ -174,11 +175,11 @@ Status TrainProduct::backward(const std::byte* dy, const std::byte* x, int64_t n
                    quantized_both({.x = dy, .rows = n, .cols = weight_.rows}, {r.dy, row_random()},
                                   {r.dy_t, column_random(column_role, weight_.rows)}, step));
         NIBBLE_CHECK(values_input_gradient(q.rows, n, dx, work).within(weight_.name));
+        NIBBLE_CHECK(made(between));
         step.scratch.release(q.columns_end);
         return values_weight_gradient(q.columns, dy, x, n, gradient, add, work).within(weight_.name);
     }
-    NIBBLE_CHECK(input_gradient(dy, n, dx, work));
-    return weight_gradient(dy, x, n, gradient, add, work);
+    return TrainedProduct::backward(dy, x, n, dx, gradient, add, work, between);
 }
 
 // Both operands in blocks along tokens: a product of dY^T by x^T as an operand with a scale of each row.
