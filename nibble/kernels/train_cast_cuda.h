@@ -34,6 +34,7 @@ struct CastValues {
     float* scale = nullptr;       // what CastOperand::scale holds: one number, with row_scaled one of each row
     float* amax = nullptr;  // one number, the largest magnitude of the (rotated) source; all but row_scaled, mxfp8
     float* seen = nullptr;  // of fp8: raised to amax
+    CastFactor factor;      // not of mxfp8, nor of squares; of columns one
 };
 // Formats bf16, fp8, fp8_e5m2, mxfp8 and nvfp4. `given`: the scale of fp8 that multiplies, on the device (delayed).
 // square: not `down`, columns a multiple of 16.
@@ -46,6 +47,7 @@ struct CastBoth {
     std::byte* columns = nullptr;  // [padded rows, cols]
     float* scales = nullptr;       // two numbers, of rows and of columns
     float* amax = nullptr;         // two numbers; these and the scales not of mxfp8
+    CastFactor factor;             // of the rows
 };
 // Whether there is a kernel for them: formats mxfp8 and nvfp4, the rows not rotated, one scale of the tensor, blocks in
 // one direction without a search.
@@ -66,6 +68,7 @@ struct CastCodes {
     float* scale = nullptr;                // of a tensor, as CastValues has them
     float* amax = nullptr;                 // where no scale is given
     float* seen = nullptr;
+    CastFactor factor;  // of a tensor
 };
 // The source lies with adjacent rows, is not `down` and has no scale. `given`: as cast_values() takes it.
 Status cast_codes(const CastSource& from, const CastRule& rule, const float* given, const CastCodes& to,

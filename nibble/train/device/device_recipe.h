@@ -112,7 +112,7 @@ private:
     };
     Result<Input> input(const std::byte* x, int64_t n, DeviceStep& step) const;
     Result<cuda::ProductInput> coded_input(const std::byte* x, int64_t n, DeviceStep& step) const;
-    Result<const float*> token_scales(const float* of_x, int64_t n, DeviceStep& step) const;
+    FactorWanted by_weight(int64_t n) const;
     int64_t coded_input_size(int64_t n, const CastRule& rule) const;
     // The same numbers for the weight gradient.
     struct Used {
@@ -121,8 +121,10 @@ private:
     };
     Result<Used> used(const std::byte* x, int64_t n, DeviceStep& step) const;
     cuda::Operand operand(const UnitRules& r, const float* bias) const;
-    int64_t back_rows() const;  // the weight's rows as the input gradient sums over them
-    Result<cuda::BackScale> back_scale(const float* a, const float* b, float constant, DeviceStep& step) const;
+    int64_t back_rows() const;            // the weight's rows as the input gradient sums over them
+    FactorWanted by_weight_back() const;  // of dY
+    Result<cuda::BackScale> back_scale(const Quantized& q, const FactorWanted& by, DeviceStep& step) const;
+    Result<cuda::BackScale> back_scale(const float* scale, const FactorWanted& by, DeviceStep& step) const;
     // Of random bits: of dY along W's rows, of a matrix along tokens.
     CastRandom row_random() const;
     CastRandom column_random(uint32_t role, int64_t columns) const;

@@ -215,7 +215,10 @@ Result<TrainProduct::Input> TrainProduct::input(const std::byte* x, int64_t n, D
     Input in{.rows = {.x = x, .tokens = n}};
     if (r.x.format == CastFormat::bf16) {
         if (has_scale(r.w)) {
-            NIBBLE_TRY(in.rows.token_scales, token_scales(step_.ends + 1, n, step));
+            const FactorWanted by = by_weight(n);
+            NIBBLE_TRY(float* scales, step.scratch.allocate_array<float>(n));
+            NIBBLE_CHECK(cuda::product_scales(step_.ends + 1, false, by.other, by.constant, scales, n, step.stream));
+            in.rows.token_scales = scales;
         }
         return in;
     }
@@ -231,12 +234,10 @@ Result<TrainProduct::Input> TrainProduct::input(const std::byte* x, int64_t n, D
     }
     NIBBLE_TRY(const Quantized q,
                quantized({.x = x, .rows = n, .cols = weight_.cols}, r.x, {}, step, given(DelayedUnits::inputs),
-                         step_.recording ? seen(DelayedUnits::inputs) : nullptr));
+                         step_.recording ? seen(DelayedUnits::inputs) : nullptr, by_weight(n)));
     in.rows.x = q.values;
+    in.rows.token_scales = q.factor;
     if (in_blocks(r.x)) in.rows.group_scales = q.scale;
-    if (has_scale(r.x)) {
-        NIBBLE_TRY(in.rows.token_scales, token_scales(q.scale, n, step));
-    }
     return in;
 }
 
@@ -254,23 +255,21 @@ Result<cuda::ProductInput> TrainProduct::coded_input(const std::byte* x, int64_t
         NIBBLE_TRY(to.scale, step.scratch.allocate_array<float>(1));
         NIBBLE_TRY(to.amax, step.scratch.allocate_array<float>(1));
         to.seen = step_.recording ? seen(DelayedUnits::inputs) : nullptr;
+        const FactorWanted by = by_weight(n);
+        to.factor = {.other = by.other, .constant = by.constant, .count = n};
+        NIBBLE_TRY(to.factor.out, step.scratch.allocate_array<float>(n));
+        in.token_scales = to.factor.out;
     }
     NIBBLE_CHECK(cuda::cast_codes({.x = x, .rows = n, .cols = weight_.cols}, rule, given(DelayedUnits::inputs), to,
                                   step.stream));
     in.x = to.rows;
-    if (!in_blocks(rule)) {
-        NIBBLE_TRY(in.token_scales, token_scales(to.scale, n, step));
-    }
     return in;
 }
 
-// Of inputs by the weight's.
-Result<const float*> TrainProduct::token_scales(const float* of_x, int64_t n, DeviceStep& step) const {
+// Of each row of an input by the weight's scale.
+FactorWanted TrainProduct::by_weight(int64_t n) const {
     const UnitRules& r = rules();
-    NIBBLE_TRY(float* scales, step.scratch.allocate_array<float>(n));
-    const float constant = 1.0f / (divisor_of(r.x) * divisor_of(r.w));
-    NIBBLE_CHECK(cuda::product_scales(of_x, r.x.row_scaled, scales_, constant, scales, n, step.stream));
-    return scales;
+    return {.other = scales_, .constant = 1.0f / (divisor_of(r.x) * divisor_of(r.w)), .count = n};
 }
 
 // Kernels are chosen by whether there are scales; a description of weights that are not loaded has one that is not

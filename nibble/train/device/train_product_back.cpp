@@ -35,8 +35,7 @@ Status TrainProduct::input_gradient(const std::byte* dy, int64_t n, std::byte* d
     }
     const cuda::CastSource from{.x = dy, .rows = n, .cols = weight_.rows};
     if (weights_only(r)) {
-        NIBBLE_TRY(const cuda::BackScale scale,
-                   back_scale(step_.ends + 1, one_copy() ? scales_ : back_scales_, 1.0f / divisor_of(r.w_back), step));
+        NIBBLE_TRY(const cuda::BackScale scale, back_scale(step_.ends + 1, by_weight_back(), step));
         NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, back_rows(), weight_.cols, true));
         return cuda::back_input_gradient(*plan, dy, back_, dx, work.workspace, step.stream, scale).within(weight_.name);
     }
@@ -44,6 +43,12 @@ Status TrainProduct::input_gradient(const std::byte* dy, int64_t n, std::byte* d
                                           : quantized(from, r.dy, row_random(), step, given(DelayedUnits::gradients),
                                                       step_.recording ? seen(DelayedUnits::gradients) : nullptr));
     return values_input_gradient(q, n, dx, work).within(weight_.name);
+}
+
+FactorWanted TrainProduct::by_weight_back() const {
+    const UnitRules& r = rules();
+    return {.other = one_copy() ? scales_ : back_scales_,
+            .constant = draws() ? 1.0f : 1.0f / (divisor_of(r.dy) * divisor_of(r.w_back))};
 }
 
 CastRandom TrainProduct::row_random() const {
@@ -71,18 +76,20 @@ Status TrainProduct::values_input_gradient(const Quantized& q, int64_t n, std::b
         NIBBLE_CHECK(cuda::product(in, w, exact, weight_.cols, false, step.stream));
         return cuda::to_rows(exact, 0, n, weight_.cols, {dx}, false, step.stream);
     }
-    const float constant = draws() ? 1.0f : 1.0f / (divisor_of(r.dy) * divisor_of(r.w_back));
-    NIBBLE_TRY(const cuda::BackScale scale, back_scale(q.scale, one_copy() ? scales_ : back_scales_, constant, step));
+    NIBBLE_TRY(const cuda::BackScale scale, back_scale(q, by_weight_back(), step));
     NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, padded, weight_.cols, scale.factor != nullptr));
     return cuda::back_input_gradient(*plan, q.values, back_, dx, work.workspace, step.stream, scale);
 }
 
-// What multiplies a sum of the way back; a null: nothing does.
-Result<cuda::BackScale> TrainProduct::back_scale(const float* a, const float* b, float constant,
-                                                 DeviceStep& step) const {
-    if (!a) return cuda::BackScale{};
+// What multiplies a sum of the way back, where anything does: what was written with an operand, or the same now.
+Result<cuda::BackScale> TrainProduct::back_scale(const Quantized& q, const FactorWanted& by, DeviceStep& step) const {
+    if (q.factor) return cuda::BackScale{q.factor, step_.ends};
+    return back_scale(q.scale, by, step);
+}
+Result<cuda::BackScale> TrainProduct::back_scale(const float* scale, const FactorWanted& by, DeviceStep& step) const {
+    if (!scale) return cuda::BackScale{};
     NIBBLE_TRY(float* factor, step.scratch.allocate_array<float>(1));
-    NIBBLE_CHECK(cuda::product_scales(a, false, b, constant, factor, 1, step.stream));
+    NIBBLE_CHECK(cuda::product_scales(scale, false, by.other, by.constant, factor, 1, step.stream));
     return cuda::BackScale{factor, step_.ends};
 }
 
@@ -137,10 +144,12 @@ Status TrainProduct::values_weight_gradient(const Quantized& a, const std::byte*
     DeviceStep& step = work.step;
     NIBBLE_TRY(const Used in, used(x, n, step));
     const CastRandom of_x = column_random(input_role, weight_.cols);
-    NIBBLE_TRY(const Quantized b, draws() ? eden_quantized(in.source, of_x, random(weight_signs), step_.tokens, step)
-                                          : quantized(in.source, r.x_t, of_x, step, given(DelayedUnits::inputs)));
-    const float constant = draws() ? 1.0f : 1.0f / (divisor_of(r.dy_t) * divisor_of(r.x_t));
-    NIBBLE_TRY(const cuda::BackScale scale, back_scale(a.scale, b.scale, constant, step));
+    const FactorWanted by_dy{.other = a.scale,
+                             .constant = draws() ? 1.0f : 1.0f / (divisor_of(r.dy_t) * divisor_of(r.x_t))};
+    NIBBLE_TRY(const Quantized b,
+               draws() ? eden_quantized(in.source, of_x, random(weight_signs), step_.tokens, step)
+                       : quantized(in.source, r.x_t, of_x, step, given(DelayedUnits::inputs), nullptr, by_dy));
+    NIBBLE_TRY(const cuda::BackScale scale, back_scale(b, by_dy, step));
     const int64_t tokens = draws() ? eden_padded(n) : cast_padded(n, r.dy_t);
     NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(tokens, weight_.rows, weight_.cols, scale.factor != nullptr));
     NIBBLE_CHECK(cuda::back_weight_gradient(*plan, a.values, b.values, gradient + weight_.at, add, work.workspace,
@@ -173,7 +182,7 @@ Status TrainProduct::backward(const std::byte* dy, const std::byte* x, int64_t n
     if (casts_both(r)) {
         NIBBLE_TRY(const QuantizedBoth q,
                    quantized_both({.x = dy, .rows = n, .cols = weight_.rows}, {r.dy, row_random()},
-                                  {r.dy_t, column_random(column_role, weight_.rows)}, step));
+                                  {r.dy_t, column_random(column_role, weight_.rows)}, by_weight_back(), step));
         NIBBLE_CHECK(values_input_gradient(q.rows, n, dx, work).within(weight_.name));
         NIBBLE_CHECK(made(between));
         step.scratch.release(q.columns_end);

@@ -89,6 +89,21 @@ protected:
         EXPECT_EQ(wrong, 0) << where;
     }
 
+    // What a cast is asked for, and what it then has written.
+    cuda::CastFactor factor(int64_t count) {
+        return {.other = to_gpu_floats({other_scale}),
+                .constant = 1.0f / 2688,
+                .out = reinterpret_cast<float*>(room(4 * count)),
+                .count = count};
+    }
+    void expect_factor(const cuda::CastFactor& f, const std::vector<float>& scale, const std::string& where) {
+        const auto got = fetch<float>(f.out, f.count);
+        for (size_t i = 0; i < got.size(); ++i)
+            ASSERT_EQ(float_bits(got[i]), float_bits(scale[scale.size() > 1 ? i : 0] * other_scale * f.constant))
+                << where << ", factor " << i;
+    }
+    static constexpr float other_scale = 0.37f;
+
     int index_ = 0;
     std::optional<Stream> stream_;
     std::optional<DeviceArena> arena_;
@@ -160,11 +175,14 @@ TEST_P(CudaCast, EqualsTheHosts) {
         auto* scale = reinterpret_cast<float*>(room(4 * std::max(rows, std::ssize(want.block_scales))));
         auto* amax = reinterpret_cast<float*>(room(4));
         const cuda::CastSource from{.x = source, .rows = rows, .cols = cols, .down = c.down};
-        const Status made = c.eden ? cuda::eden_values(from, random, signs, 128, {values, scale, amax}, *stream_)
-                            : blocks
-                                ? cuda::cast_blocks(from, c.rule, {values, scale}, *stream_)
-                                : cuda::cast_values(from, c.rule, random, nullptr, {values, scale, amax}, *stream_);
+        const bool one = c.rule.format != CastFormat::mxfp8 && !c.rule.square && !c.eden && !blocks;
+        const cuda::CastFactor by = one ? factor(c.down ? 1 : rows) : cuda::CastFactor{};
+        const Status made =
+            c.eden   ? cuda::eden_values(from, random, signs, 128, {values, scale, amax}, *stream_)
+            : blocks ? cuda::cast_blocks(from, c.rule, {values, scale}, *stream_)
+                     : cuda::cast_values(from, c.rule, random, nullptr, {values, scale, amax, nullptr, by}, *stream_);
         ASSERT_TRUE(made.ok()) << made.error().message();
+        if (by.other) expect_factor(by, want.scale, fmt::format("{} x {}", rows, cols));
         const auto got = fetch<uint16_t>(values, outer * want.cols);
         int64_t wrong = 0;
         for (int64_t o = 0; o < outer; ++o)
@@ -287,7 +305,8 @@ TEST_P(CudaCastBoth, EqualTheHosts) {
             const cuda::CastBoth to{.rows = room(2 * rows * of_rows.cols + 256),
                                     .columns = room(2 * cols * of_columns.cols + 256),
                                     .scales = reinterpret_cast<float*>(room(16)),
-                                    .amax = reinterpret_cast<float*>(room(16))};
+                                    .amax = reinterpret_cast<float*>(room(16)),
+                                    .factor = c.rule.format == CastFormat::mxfp8 ? cuda::CastFactor{} : factor(1)};
             const Status made = cuda::cast_both({.x = to_gpu(x), .rows = rows, .cols = cols}, rows_rule, by_row,
                                                 columns_rule, by_column, to, *stream_);
             ASSERT_TRUE(made.ok()) << made.error().message();
@@ -302,6 +321,7 @@ TEST_P(CudaCastBoth, EqualTheHosts) {
                 const auto scales = fetch<float>(to.scales, 2);
                 EXPECT_EQ(float_bits(scales[0]), float_bits(of_rows.scale[0])) << where;
                 EXPECT_EQ(float_bits(scales[1]), float_bits(of_columns.scale[0])) << where;
+                expect_factor(to.factor, of_rows.scale, where);
             }
             arena_->release(mark);
         }
@@ -362,6 +382,7 @@ TEST_P(CudaCodes, EqualTheHosts) {
                 to.scale = reinterpret_cast<float*>(room(4)), to.amax = reinterpret_cast<float*>(room(4));
                 to.seen = reinterpret_cast<float*>(room(4));
                 ASSERT_TRUE(fill_device(reinterpret_cast<std::byte*>(to.seen), 0, 4, *stream_).ok());
+                if (tensor) to.factor = factor(rows);
                 // Layouts that differ.
                 const int64_t pitch = (cols + 3) / 4 * 4;
                 to.row_scales = {reinterpret_cast<float*>(room(4 * rows * across)), across, 1};
@@ -405,6 +426,7 @@ TEST_P(CudaCodes, EqualTheHosts) {
                     if (!tensor) see_scales(of_columns, to.column_scales, cols, down, pitch * down);
                 }
                 if (!tensor) continue;
+                expect_factor(to.factor, of_rows.scale, "codes");
                 EXPECT_EQ(fetch<float>(to.scale, 1)[0], of_rows.scale[0]);
                 EXPECT_EQ(fetch<float>(to.seen, 1)[0], of_rows.amax);
             }

@@ -31,7 +31,13 @@ Result<CastArgs> cast_arguments(const CastSource& from, int64_t padded, int64_t 
                     .outer = from.outer(),
                     .scale = to.scale,
                     .amax = to.amax,
-                    .seen = to.seen};
+                    .seen = to.seen,
+                    .product = to.factor};
+}
+
+Status check_factor(const CastFactor& f, int64_t rows, bool down) {
+    if (!f.other || (f.out && (f.count == 1 || (f.count == rows && !down)))) return Ok{};
+    return fail("cast: {} factors of {} rows", f.count, rows);
 }
 
 }  // namespace
@@ -47,6 +53,7 @@ Status cast_values(const CastSource& from, const CastRule& rule, const CastRando
         return fail("cast: four over six is neither rotated nor drawn");
     if (rule.row_scaled && (from.down || rule.rotate)) return fail("cast: a scale of each row, down the columns");
     if (!mx && (!to.scale || (!rule.row_scaled && !to.amax))) return fail("cast: no room for scales");
+    NIBBLE_CHECK(check_factor(to.factor, from.rows, from.down));
     a.rule = rule, a.random = random, a.given = given;
     return cuda_status(launch_cast(a, from.down, cast_queue(stream)), "cast: kernel launch");
 }
@@ -65,8 +72,9 @@ Status cast_both(const CastSource& from, const CastRule& rows, const CastRandom&
     CastSource turned = from;
     turned.down = true;
     // Columns that are not rotated have the magnitudes of the rows.
-    const CastValues of_rows{to.rows, to.scales, to.amax};
-    const CastValues of_columns{to.columns, to.scales + !mx, to.amax + columns.rotate};
+    NIBBLE_CHECK(check_factor(to.factor, from.rows, false));
+    const CastValues of_rows{.values = to.rows, .scale = to.scales, .amax = to.amax, .factor = to.factor};
+    const CastValues of_columns{.values = to.columns, .scale = to.scales + !mx, .amax = to.amax + columns.rotate};
     const int64_t block = mx ? mx_group : nv_group;
     NIBBLE_TRY(CastArgs a, cast_arguments(from, cast_padded(from.cols, rows), block, of_rows));
     NIBBLE_TRY(CastArgs b, cast_arguments(turned, cast_padded(from.rows, columns), block, of_columns));
@@ -100,6 +108,7 @@ Status cast_codes(const CastSource& from, const CastRule& rule, const float* giv
     if (tensor ? !to.scale || (!given && !to.amax)
                : (to.rows && !to.row_scales.at) || (to.columns && !to.column_scales.at))
         return fail("cast: no room for scales");
+    NIBBLE_CHECK(check_factor(to.factor, from.rows, false));
     const auto in_groups = [](int64_t n) { return (n + fp8_group - 1) / fp8_group * fp8_group; };
     const CodesArgs a{.x = halves(from.x),
                       .rows = from.rows,
@@ -115,7 +124,8 @@ Status cast_codes(const CastSource& from, const CastRule& rule, const float* giv
                       .column_scales = to.columns ? to.column_scales : CodeScales{},
                       .scale = to.scale,
                       .amax = to.amax,
-                      .seen = to.seen};
+                      .seen = to.seen,
+                      .product = to.factor};
     return cuda_status(launch_codes_of(a, cast_queue(stream)), "cast: kernel launch");
 }
 

@@ -5,11 +5,13 @@
 namespace nibble::cuda {
 namespace {
 
-// A thread block's tile, the last rows first: what was read last for the largest magnitude is in the L2 still.
+// A thread block's tile. The largest magnitude begins with the last rows, which the kernel before has just written, and
+// ends with the first, where values begin: those are in the L2 still.
+enum class Order : uint8_t { last_first, first_first };
 struct Tile {
     int64_t row, col;
-    __device__ Tile()
-        : row(static_cast<int64_t>(gridDim.y - 1 - blockIdx.y) * cast_rows),
+    __device__ explicit Tile(Order order)
+        : row(static_cast<int64_t>(order == Order::last_first ? gridDim.y - 1 - blockIdx.y : blockIdx.y) * cast_rows),
           col(static_cast<int64_t>(blockIdx.x) * cast_cols) {}
 };
 dim3 tiles_of(const CastArgs& a) { return {ceil_blocks(a.cols, cast_cols), ceil_blocks(a.rows, cast_rows)}; }
@@ -53,7 +55,7 @@ enum class Turned : uint8_t { none, rows, columns };
 // Plain: of the numbers as they are, too, into `plain`.
 template <Turned Along, bool Plain>
 __global__ void __launch_bounds__(cast_threads) amax_kernel(const __grid_constant__ CastArgs a, float* plain) {
-    const Tile tile;
+    const Tile tile(Order::last_first);
     float m = 0.0f;
     if constexpr (Along == Turned::columns) {
         const ColumnPlace<16> at(tile);
@@ -108,11 +110,24 @@ __global__ void __launch_bounds__(cast_threads) row_amax_kernel(const __grid_con
 
 // ---- Values ----
 
+// What the tensor, or each of the tile's rows, has beside its values.
+__device__ void store_numbers(const CastArgs& a, const Tile& tile, float number) {
+    if (tile.col > 0) return;
+    const int64_t row = tile.row + threadIdx.x;
+    if (row == 0 && !a.rule.row_scaled) {
+        if (a.scale) *a.scale = number;
+        if (a.seen) *a.seen = fmaxf(*a.seen, *a.amax);
+    }
+    if (a.product.other && threadIdx.x < cast_rows && row < a.product.count)
+        a.product.out[row] = (a.rule.row_scaled ? a.scale[row] : number) * a.product.other[0] * a.product.constant;
+}
+
 template <class Rounding, bool Rotate, int Batch>
 __device__ void row_values(const Cast& cast, const Tile& tile) {
     constexpr int L = Rounding::length;
     const CastArgs& a = cast.a;
     const Rounding rounding(a);
+    store_numbers(a, tile, rounding.number);
     each_row_block<L, Batch>(a, tile, [&](uint32_t(&pair)[L / 2], int64_t row, int64_t col) {
         float z[L];
         numbers_of<L>(pair, z);
@@ -129,10 +144,11 @@ __device__ void column_values(const Cast& cast, const Tile& tile) {
     const CastArgs& a = cast.a;
     const ColumnPlace<L> at(tile);
     const int64_t end = cast_padded(a.rows, a.rule);
-    if (at.col >= a.cols || at.row >= end) return;
     ColumnPairs<L> w;
     load_columns<L>(a, at.row, at.col, w);
     const Rounding rounding(a);
+    store_numbers(a, tile, rounding.number);
+    if (at.col >= a.cols || at.row >= end) return;
 #pragma unroll
     for (int k = 0; k < column_pairs<L>; ++k) {
         float z[2][L], by[2];
@@ -150,24 +166,24 @@ __device__ void column_values(const Cast& cast, const Tile& tile) {
 
 template <class Rounding, bool Rotate>
 __global__ void __launch_bounds__(cast_threads) row_values_kernel(const __grid_constant__ Cast cast) {
-    row_values<Rounding, Rotate, 32 / Rounding::length>(cast, Tile());
+    row_values<Rounding, Rotate, 32 / Rounding::length>(cast, Tile(Order::first_first));
 }
 template <class Rounding, bool Rotate>
 __global__ void __launch_bounds__(cast_threads) column_values_kernel(const __grid_constant__ Cast cast) {
-    column_values<Rounding, Rotate>(cast, Tile());
+    column_values<Rounding, Rotate>(cast, Tile(Order::first_first));
 }
 // Rows find in the L1 what columns have read.
 template <class Rounding, bool Rotate>
 __global__ void __launch_bounds__(cast_threads)
     both_values_kernel(const __grid_constant__ Cast rows, const __grid_constant__ Cast columns) {
-    const Tile tile;
+    const Tile tile(Order::first_first);
     column_values<Rounding, Rotate>(columns, tile);
     row_values<Rounding, false, 1>(rows, tile);
 }
 
 // Four neighbouring threads have a tile of 16 x 16.
 __global__ void __launch_bounds__(cast_threads) nvfp4_square_kernel(const __grid_constant__ CastArgs a) {
-    const ColumnPlace<16> at{Tile()};
+    const ColumnPlace<16> at{Tile(Order::first_first)};
     ColumnPairs<16> w;
     load_columns<16>(a, at.row, at.col, w);
     uint32_t pair = 0;

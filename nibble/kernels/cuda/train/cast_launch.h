@@ -27,6 +27,7 @@ struct CastArgs {
     float* scale = nullptr;
     float* amax = nullptr;
     float* seen = nullptr;
+    CastFactor product;
 };
 cudaError_t launch_cast(const CastArgs& a, bool down, cudaStream_t stream);
 // Both directions of one source. Amax of rows and columns are neighbours; one where columns are not rotated.
@@ -48,6 +49,7 @@ struct CodesArgs {
     float* scale = nullptr;                // of a tensor
     float* amax = nullptr;
     float* seen = nullptr;
+    CastFactor product;
 };
 cudaError_t launch_codes_of(const CodesArgs& a, cudaStream_t stream);
 

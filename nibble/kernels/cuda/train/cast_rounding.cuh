@@ -16,8 +16,6 @@ struct Cast {
           draws(PhiloxStream{.seed = args.random.id | args.random.draw << 32, .role = args.random.draw >> 32}) {}
 };
 
-__device__ inline bool is_first_thread() { return (blockIdx.x | blockIdx.y | threadIdx.x) == 0; }
-
 // Of two BF16 numbers each.
 __device__ inline uint32_t pair_product(uint32_t a, uint32_t b) {
     const __nv_bfloat162 p =
@@ -43,13 +41,13 @@ __device__ inline NvBlock nv_block(float most, NvScale tensor) {
 template <bool Search, bool Drawn>
 struct RoundNvfp4 {
     static constexpr int length = 16;
+    float number = 0;  // of the tensor: CastValues::scale
     NvScale of_all{};
 
     __device__ explicit RoundNvfp4(const CastArgs& a) {
         if (a.rule.row_scaled) return;
-        const float t = *a.amax;
-        of_all = nv_tensor_scale(t, nv_largest(a.rule));
-        if (is_first_thread()) *a.scale = t;
+        number = *a.amax;
+        of_all = nv_tensor_scale(number, nv_largest(a.rule));
     }
     // What pair_of() wants of a block beside its numbers.
     __device__ float operator()(const Cast& cast, float (&z)[16], int64_t outer, int64_t group) const {
@@ -94,6 +92,7 @@ __device__ inline void round_fp8(float& a, float& b, __nv_fp8_interpretation_t k
 
 struct RoundMx : PairOfValues {
     static constexpr int length = 32;
+    float number = 1;
 
     __device__ explicit RoundMx(const CastArgs&) {}
     __device__ float operator()(const Cast&, float (&z)[32], int64_t, int64_t) const {
@@ -111,14 +110,12 @@ struct RoundMx : PairOfValues {
 
 struct RoundFp8 : PairOfValues {
     static constexpr int length = 16;
-    float scale;
+    float scale, number;
     bool e4m3;
 
     __device__ explicit RoundFp8(const CastArgs& a) : e4m3(a.rule.format == CastFormat::fp8) {
         scale = a.given ? *a.given : fp8_current_scale(*a.amax, e4m3 ? e4m3_max : e5m2_max);
-        if (!is_first_thread()) return;
-        *a.scale = 1 / scale;
-        if (a.seen) *a.seen = fmaxf(*a.seen, *a.amax);
+        number = 1 / scale;
     }
     __device__ float operator()(const Cast&, float (&z)[16], int64_t, int64_t) const {
 #pragma unroll
@@ -136,9 +133,9 @@ struct RoundFp8 : PairOfValues {
 struct RoundBf16 : PairOfValues {
     static constexpr int length = 16;
 
-    __device__ explicit RoundBf16(const CastArgs& a) {
-        if (is_first_thread()) *a.scale = 1;
-    }
+    float number = 1;
+
+    __device__ explicit RoundBf16(const CastArgs&) {}
     __device__ float operator()(const Cast&, float (&)[16], int64_t, int64_t) const { return 1.0f; }
 };
 
