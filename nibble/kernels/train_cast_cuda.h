@@ -24,6 +24,9 @@ struct CastSource {
     const float* scale = nullptr;
     bool scale_by_row = false;
     float factor = 1.0f;
+    // The largest magnitude of what is read, NaN left out, where it is known already: casts that need it and do not
+    // rotate take it from here, and CastValues::amax stays as it is. null: it is not.
+    const float* amax = nullptr;
 
     int64_t reduction() const { return down ? rows : cols; }
     int64_t outer() const { return down ? cols : rows; }

@@ -132,7 +132,7 @@ Status DeviceLinear::forward_rounded(const DeviceInput& in, int64_t n, std::byte
         return cuda::to_rows(exact, 0, n, rows, {y}, step.overlap, step.stream).within(name);
     }
     if (step.observer) NIBBLE_CHECK(step.observer->input(names, in.x, n, cols, step.stream).within(name));
-    if (other) return other->forward_rounded(in.x, n, y, operand.bias, step).within(name);
+    if (other) return other->forward_rounded(in.x, in.amax, n, y, operand.bias, step).within(name);
     NIBBLE_TRY(const cuda::ProductInput x,
                product_input(activation, input_scale, in.x, n, cols, {.codes = operand.codes}, step).within(name));
     return cuda::rounded_product(x, operand, y, rows, step.overlap, step.stream).within(name);
@@ -319,8 +319,8 @@ int64_t DeviceExperts::scratch_bytes(int64_t n) const {
     if (other) return other->scratch_bytes(n);
     int64_t most = 0;
     for (const Part& part : parts)
-        most = std::max(most, part.others.empty() ? quantized_bytes(part.activation, n, cols)
-                                                  : part.others[0]->scratch_bytes(n));
+        most = std::max(
+            most, part.others.empty() ? quantized_bytes(part.activation, n, cols) : part.others[0]->scratch_bytes(n));
     return most + aligned(n * cols * 2);  // rows sorted, for inputs to quantize and for observers
 }
 

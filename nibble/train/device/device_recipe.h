@@ -68,8 +68,9 @@ public:
 
     Status forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, const float* bias,
                    DeviceStep& step) const override;
-    Status forward_rounded(const std::byte* x, int64_t n, std::byte* y, const float* bias,
+    Status forward_rounded(const std::byte* x, const float* amax, int64_t n, std::byte* y, const float* bias,
                            DeviceStep& step) const override;
+    bool reads_amax() const override;
     bool rounds(int64_t n) const override;
     Result<cuda::KernelChoice> describe(int64_t n) const override;
     int64_t scratch_bytes(int64_t n) const override;
@@ -110,8 +111,9 @@ private:
         cuda::ProductInput rows;
         const std::byte* along = nullptr;
     };
-    Result<Input> input(const std::byte* x, int64_t n, DeviceStep& step) const;
-    Result<cuda::ProductInput> coded_input(const std::byte* x, int64_t n, DeviceStep& step) const;
+    // amax: of x; null: not known.
+    Result<Input> input(const std::byte* x, const float* amax, int64_t n, DeviceStep& step) const;
+    Result<cuda::ProductInput> coded_input(const std::byte* x, const float* amax, int64_t n, DeviceStep& step) const;
     FactorWanted by_weight(int64_t n) const;
     int64_t coded_input_size(int64_t n, const CastRule& rule) const;
     // The same numbers for the weight gradient.

@@ -37,6 +37,7 @@ struct TrainWork {
     BackPlans& plans;
     std::byte* workspace = nullptr;  // of products and of sums in two stages, used in turns
     const int32_t* first = nullptr;  // [rows]: the row where a row's document begins
+    const float* amax = nullptr;     // of a mixer's x, where TrainMixer::reads_amax(); else null
     // Of the block, where K and V are to be seen, or are not cached as they are; null: neither.
     const TrainCacheRows* cache = nullptr;
     float* of_vectors = nullptr;  // where gradients of vectors go: flat, of which vectors alone lie there
@@ -71,6 +72,8 @@ public:
         NIBBLE_CHECK(made(between));
         return weight_gradient(dy, x, n, gradient, add, work);
     }
+    // Whether its input is rounded by the largest magnitude of all of it.
+    virtual bool reads_amax() const { return false; }
     // Of the products of the way back, beside the caller's, at most.
     virtual int64_t back_scratch_bytes(int64_t n) const = 0;
 };
@@ -90,9 +93,12 @@ public:
     // y [n, rows] FP32, y_stride floats from row to row (0: adjacent).
     Status forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, TrainWork& work) const;
     // The same rounded to BF16, rows adjacent; rounded_bytes(): what it takes of scratch memory.
-    Status forward_rounded(const std::byte* x, int64_t n, std::byte* y, TrainWork& work) const {
-        return engine_.forward_rounded({.x = x}, n, y, work.step);
+    Status forward_rounded(const std::byte* x, int64_t n, std::byte* y, TrainWork& work,
+                           const float* amax = nullptr) const {
+        return engine_.forward_rounded({.x = x, .amax = amax}, n, y, work.step);
     }
+    // Whether forward_rounded() of so many rows is faster by the largest magnitude of x (DeviceInput::amax).
+    bool reads_amax(int64_t n) const { return own() && rounded_bytes(n) == 0 && own()->reads_amax(); }
     int64_t rounded_bytes(int64_t n) const {  // of so many rows and fewer
         return std::max(engine_.rounded_bytes(n), engine_.rounded_bytes(std::min<int64_t>(n, 64)));
     }

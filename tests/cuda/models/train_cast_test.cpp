@@ -236,6 +236,38 @@ TEST_P(CudaCast, TakesAnyNumber) {
     }
 }
 
+// A largest magnitude that is known is taken as it is: that of a larger source gives the values that it has there.
+TEST_P(CudaCast, TakesAKnownMagnitude) {
+    const Casting& c = GetParam();
+    const bool of_tensor = c.rule.format == CastFormat::fp8 || c.rule.format == CastFormat::fp8_e5m2 ||
+                           (c.rule.format == CastFormat::nvfp4 && !c.rule.row_scaled);
+    if (!of_tensor || c.rule.rotate || c.eden) GTEST_SKIP() << "of a tensor";
+    const int64_t rows = 64, cols = 144;
+    const CastRandom random{.id = 42, .draw = 99, .outer_step = 100};
+    std::vector<float> more = cast_numbers(rows + 16, cols, 31);
+    more.back() = 1000;
+    const int64_t outer = c.down ? cols : rows + 16, length = c.down ? rows + 16 : cols;
+    const CastOperand want = cast_rows((c.down ? turned(more, rows + 16, cols) : more).data(), outer, length, length,
+                                       c.rule, random, {}, pool_);
+    more.resize(static_cast<size_t>(rows * cols));
+    std::byte* values = room(2 * rows * cols);
+    auto *scale = reinterpret_cast<float*>(room(4)), *amax = reinterpret_cast<float*>(room(4));
+    const cuda::CastSource from{
+        .x = to_gpu(more), .rows = rows, .cols = cols, .down = c.down, .amax = to_gpu_floats({1000})};
+    const Status made = cuda::cast_values(from, c.rule, random, nullptr, {values, scale, amax}, *stream_);
+    ASSERT_TRUE(made.ok()) << made.error().message();
+    EXPECT_EQ(fetch<float>(scale, 1)[0], want.scale[0]);
+    const auto got = fetch<uint16_t>(values, rows * cols);
+    int64_t wrong = 0;
+    for (int64_t r = 0; r < rows; ++r)
+        for (int64_t col = 0; col < cols; ++col)
+            wrong += got[static_cast<size_t>(r * cols + col)] !=
+                     bf16_from_float(want.values[static_cast<size_t>(c.down ? col * want.cols + r : r * cols + col)]);
+    EXPECT_EQ(wrong, 0);
+    const auto untouched = fetch<uint32_t>(amax, 1);
+    EXPECT_EQ(untouched[0], 0xA5A5A5A5u);
+}
+
 // A source with a stride and scales of its rows or of all, which gives other numbers.
 TEST_P(CudaCast, ReadsValuesOfAnOperand) {
     const Casting& c = GetParam();

@@ -89,6 +89,7 @@ Status add_norm(const AddNorm& a, bool overlap, const Stream& stream) {
                                         .weight = a.weight,
                                         .out = reinterpret_cast<uint8_t*>(a.out.data),
                                         .nonfinite = a.nonfinite,
+                                        .amax = a.amax,
                                         .tokens = a.tokens,
                                         .width = static_cast<int>(a.width),
                                         .tile_tokens = a.out.tile_tokens,
@@ -139,12 +140,13 @@ Status activate(Activation activation, bool gated, const float* in, int64_t in_s
 }
 
 Status activate(Activation activation, bool gated, const std::byte* in, int64_t tokens, int64_t width, std::byte* out,
-                bool overlap, const Stream& stream) {
+                bool overlap, const Stream& stream, float* amax) {
     NIBBLE_CHECK(usable("activate", tokens, width, 8, {}));
     for (const std::byte* p : {in, static_cast<const std::byte*>(out)})
         if (reinterpret_cast<uintptr_t>(p) % 16) return fail("activate: device pointers must be 16-byte aligned");
     return cuda_status(launch_activate_rows({.in = in,
                                              .out = out,
+                                             .amax = amax,
                                              .tokens = tokens,
                                              .width = width,
                                              .activation = static_cast<int>(activation),

@@ -30,7 +30,8 @@ Result<CastArgs> cast_arguments(const CastSource& from, int64_t padded, int64_t 
                     .groups = (from.reduction() + block - 1) / block,
                     .outer = from.outer(),
                     .scale = to.scale,
-                    .amax = to.amax,
+                    .amax = from.amax ? const_cast<float*>(from.amax) : to.amax,
+                    .has_amax = from.amax != nullptr,
                     .seen = to.seen,
                     .product = to.factor};
 }
@@ -47,6 +48,7 @@ Status cast_values(const CastSource& from, const CastRule& rule, const CastRando
     if (rule.format == CastFormat::fp8_block || rule.format == CastFormat::fp8_block2)
         return fail("cast: blocks of 128 are codes, not values");
     const bool mx = rule.format == CastFormat::mxfp8;
+    if (from.amax && rule.rotate) return fail("cast: the largest magnitude is wanted of rotated numbers");
     NIBBLE_TRY(CastArgs a, cast_arguments(from, cast_padded(from.reduction(), rule), mx ? mx_group : nv_group, to));
     if (rule.square && (from.down || from.cols % 16)) return fail("cast: tiles of 16 x 16 of {} columns", from.cols);
     if (rule.four_over_six && (rule.rotate || rule.stochastic))
@@ -66,7 +68,8 @@ bool casts_both(const CastRule& rows, const CastRule& columns) {
 
 Status cast_both(const CastSource& from, const CastRule& rows, const CastRandom& rows_random, const CastRule& columns,
                  const CastRandom& columns_random, const CastBoth& to, const Stream& stream) {
-    if (from.down || !casts_both(rows, columns)) return fail("cast: no kernel for both directions by these rules");
+    if (from.down || from.amax || !casts_both(rows, columns))
+        return fail("cast: no kernel for both directions by these rules");
     const bool mx = rows.format == CastFormat::mxfp8;
     if (!mx && (!to.scales || !to.amax)) return fail("cast: no room for scales");
     CastSource turned = from;
@@ -123,7 +126,8 @@ Status cast_codes(const CastSource& from, const CastRule& rule, const float* giv
                       .row_scales = to.rows ? to.row_scales : CodeScales{},
                       .column_scales = to.columns ? to.column_scales : CodeScales{},
                       .scale = to.scale,
-                      .amax = to.amax,
+                      .amax = from.amax ? const_cast<float*>(from.amax) : to.amax,
+                      .has_amax = from.amax != nullptr,
                       .seen = to.seen,
                       .product = to.factor};
     return cuda_status(launch_codes_of(a, cast_queue(stream)), "cast: kernel launch");

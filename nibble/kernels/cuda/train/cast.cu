@@ -227,7 +227,7 @@ cudaError_t launch_cast(const CastArgs& a, bool down, cudaStream_t stream) {
     const CastRule& rule = a.rule;
     if (rule.row_scaled) {
         row_amax_kernel<<<static_cast<unsigned>(a.rows), cast_threads, 0, stream>>>(a);
-    } else if (rule.format != CastFormat::mxfp8) {
+    } else if (rule.format != CastFormat::mxfp8 && !a.has_amax) {
         if (const cudaError_t code = cudaMemsetAsync(a.amax, 0, sizeof(float), stream)) return code;
         if (!rule.rotate)
             amax_kernel<Turned::none, false><<<tiles, cast_threads, 0, stream>>>(a, nullptr);

@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(code_threads) codes_kernel(const __grid_consta
 cudaError_t launch_codes_of(const CodesArgs& a, cudaStream_t stream) {
     const unsigned blocks = ceil_blocks(a.rows, code_side) * static_cast<unsigned>(a.row_pitch / code_side);
     if (a.rule.format == CastFormat::fp8 || a.rule.format == CastFormat::fp8_e5m2) {
-        if (!a.given) {
+        if (!a.given && !a.has_amax) {
             if (const cudaError_t code = cudaMemsetAsync(a.amax, 0, sizeof(float), stream)) return code;
             const int64_t count = a.rows * a.cols / 8;
             constexpr unsigned most_blocks = 132 * 8;

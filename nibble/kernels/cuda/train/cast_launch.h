@@ -26,6 +26,7 @@ struct CastArgs {
     int64_t outer = 0;
     float* scale = nullptr;
     float* amax = nullptr;
+    bool has_amax = false;
     float* seen = nullptr;
     CastFactor product;
 };
@@ -48,6 +49,7 @@ struct CodesArgs {
     CodeScales row_scales, column_scales;  // of blocks
     float* scale = nullptr;                // of a tensor
     float* amax = nullptr;
+    bool has_amax = false;
     float* seen = nullptr;
     CastFactor product;
 };
