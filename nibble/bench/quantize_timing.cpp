@@ -2,6 +2,7 @@
 
 #include "bench/quantize_data.h"
 #include "kernels/quantize_cuda.h"
+#include "kernels/train_cast_cuda.h"
 
 #include <algorithm>
 #include <functional>
@@ -167,6 +168,49 @@ Result<std::vector<Timing>> time_all(const Stream& stream, DeviceArena& arena, c
                         return cuda::quantize_training(view(r), input_scale, {t.rotate, t.stochastic, 0xB39Au, {1, 2}},
                                                        {code_at(r), scale_at(r)}, stream);
                     }));
+
+        // Operands of training's products, as values: read for the scale of the tensor and for the values, written in
+        // each direction once.
+        if (timer.wanted("operand")) {
+            NIBBLE_TRY(std::byte * of_rows, arena.allocate(2 * n));
+            NIBBLE_TRY(std::byte * of_columns, arena.allocate(2 * n));
+            NIBBLE_TRY(float* numbers, arena.allocate_array<float>(4));
+            const CastRandom random{.id = 1, .draw = 2, .outer_step = static_cast<uint64_t>(cols / 16)};
+            const CastRandom down_random{.id = 1, .draw = 2, .group_step = static_cast<uint64_t>(cols)};
+            const auto source = [&](int r, bool down) {
+                return cuda::CastSource{.x = view(r).data, .rows = rows, .cols = cols, .down = down};
+            };
+            struct Operand {
+                std::string_view name;
+                CastRule rule;
+                bool down;
+            };
+            const Operand operands[] = {
+                {"nvfp4", {.format = CastFormat::nvfp4}, false},
+                {"nvfp4 stochastic", {.format = CastFormat::nvfp4, .stochastic = true}, false},
+                {"nvfp4 16x16", {.format = CastFormat::nvfp4, .square = true}, false},
+                {"nvfp4 four over six", {.format = CastFormat::nvfp4, .four_over_six = true}, false},
+                {"nvfp4 rotated, down", {.format = CastFormat::nvfp4, .rotate = true}, true},
+                {"nvfp4 rotated stochastic, down",
+                 {.format = CastFormat::nvfp4, .rotate = true, .stochastic = true},
+                 true},
+                {"mxfp8", {.format = CastFormat::mxfp8}, false},
+                {"mxfp8, down", {.format = CastFormat::mxfp8}, true},
+            };
+            for (const Operand& o : operands)
+                NIBBLE_CHECK(add(fmt::format("operand {}", o.name),
+                                 elements * (o.rule.format == CastFormat::mxfp8 ? 4 : 6), [&](int r) {
+                                     return cuda::cast_values(source(r, o.down), o.rule, o.down ? down_random : random,
+                                                              nullptr, {of_rows, numbers, numbers + 2}, stream);
+                                 }));
+            CastRule by_row{.format = CastFormat::nvfp4, .stochastic = true}, by_column = by_row;
+            by_column.rotate = true;
+            NIBBLE_CHECK(
+                add("operand nvfp4 stochastic, and rotated stochastic, down, at once", elements * 8, [&](int r) {
+                    return cuda::cast_both(source(r, false), by_row, random, by_column, down_random,
+                                           {of_rows, of_columns, numbers, numbers + 2}, stream);
+                }));
+        }
 
         // Decoding reads codes and scales that a kernel above wrote, and writes over the inputs.
         for (const Format format : {Format::nvfp4, Format::fp8_block128}) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "base/philox.h"
+#include "formats/e2m1_values.h"
 #include "formats/fp8.h"
 #include "formats/mx.h"
 #include "formats/stochastic.h"
@@ -100,17 +101,17 @@ NIBBLE_HD constexpr uint8_t e2m1_stochastic_byte(float x, uint8_t byte) {
 }
 
 // Squared error of a block under a scale, in element order.
-NIBBLE_HD constexpr float nv_block_error(const float* x, uint8_t scale, NvScale tensor) {
+NIBBLE_HD inline float nv_block_error(const float* x, uint8_t scale, NvScale tensor) {
     const float e = nv_element_scale(scale, tensor), s = e4m3_to_float(scale);
     float sum = 0;
     for (int i = 0; i < nv_group; ++i) {
-        const float d = e2m1_to_float(e2m1_from_float(x[i] * e)) * s * tensor.decode - x[i];
+        const float d = e2m1_value(x[i] * e) * s * tensor.decode - x[i];
         sum += d * d;
     }
     return sum;
 }
 // The scale of 16 neighbours with largest magnitude b.
-NIBBLE_HD constexpr uint8_t nv_choose_scale(const float* x, float b, const CastRule& rule, NvScale tensor) {
+NIBBLE_HD inline uint8_t nv_choose_scale(const float* x, float b, const CastRule& rule, NvScale tensor) {
     if (!rule.four_over_six) return nv_block_scale(b, tensor);
     const uint8_t six = nv_factor_scale(b, 1.0f, tensor), four = nv_factor_scale(b, 1.5f, tensor);
     return nv_block_error(x, four, tensor) < nv_block_error(x, six, tensor) ? four : six;

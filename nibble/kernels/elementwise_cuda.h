@@ -49,6 +49,7 @@ struct AddNorm {
     RowsOut out;
     // Lowered to the first row of h that holds a NaN or an infinity after the sum. May be null.
     int32_t* nonfinite = nullptr;
+    float* amax = nullptr;  // raised to the largest magnitude that goes out, NaN left out; null: not wanted
 };
 Status add_norm(const AddNorm& a, bool overlap, const Stream& stream);
 
@@ -72,9 +73,9 @@ Status activate(Activation activation, bool gated, const float* in, int64_t in_s
                 const RowsOut& out, bool overlap, const Stream& stream, bool by_turns = false);
 
 // The same of adjacent BF16 rows, a product's output that was rounded already: the same bits, but for what a NaN looks
-// like. Not in tile order.
+// like. Not in tile order. amax: as AddNorm's.
 Status activate(Activation activation, bool gated, const std::byte* in, int64_t tokens, int64_t width,
-                const RowsOut& out, bool overlap, const Stream& stream);
+                const RowsOut& out, bool overlap, const Stream& stream, float* amax = nullptr);
 
 // out = bf16(in), rows of FP32 in_stride apart (0: adjacent): a product's output as the next product's input. Width: a
 // multiple of 8.

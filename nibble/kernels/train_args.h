@@ -139,6 +139,15 @@ struct CodeScales {
     int64_t outer = 0, group = 0;
 };
 
+// What multiplies the sums of a product, written with an operand's values: product_scales() of the operand's scale by
+// another one's.
+struct CastFactor {
+    const float* other = nullptr;  // null: not wanted
+    float constant = 1;
+    float* out = nullptr;  // [count]
+    int64_t count = 0;     // 1, or the rows
+};
+
 // a [n, pitch] BF16 = x P, zeros behind the rank; rest [n, cols] BF16 = x - a P^T, where it is wanted. Sums ascend in
 // FP32: the bits of InputDirections::split() (train/train_rank.h).
 inline constexpr int most_directions = 128;

@@ -24,6 +24,9 @@ struct CastSource {
     const float* scale = nullptr;
     bool scale_by_row = false;
     float factor = 1.0f;
+    // The largest magnitude of what is read, NaN left out, where it is known already: casts that need it and do not
+    // rotate take it from here, and CastValues::amax stays as it is. null: it is not.
+    const float* amax = nullptr;
 
     int64_t reduction() const { return down ? rows : cols; }
     int64_t outer() const { return down ? cols : rows; }
@@ -34,11 +37,26 @@ struct CastValues {
     float* scale = nullptr;       // what CastOperand::scale holds: one number, with row_scaled one of each row
     float* amax = nullptr;  // one number, the largest magnitude of the (rotated) source; all but row_scaled, mxfp8
     float* seen = nullptr;  // of fp8: raised to amax
+    CastFactor factor;      // not of mxfp8, nor of squares; of columns one
 };
 // Formats bf16, fp8, fp8_e5m2, mxfp8 and nvfp4. `given`: the scale of fp8 that multiplies, on the device (delayed).
 // square: not `down`, columns a multiple of 16.
 Status cast_values(const CastSource& from, const CastRule& rule, const CastRandom& random, const float* given,
                    const CastValues& to, const Stream& stream);
+// Both directions of one source with one reading of it for scales and one for values: what cast_values() gives as
+// `rows` by one rule and, of the same source `down`, as `columns` by the other.
+struct CastBoth {
+    std::byte* rows = nullptr;     // [rows, padded cols]
+    std::byte* columns = nullptr;  // [padded rows, cols]
+    float* scales = nullptr;       // two numbers, of rows and of columns
+    float* amax = nullptr;         // two numbers; these and the scales not of mxfp8
+    CastFactor factor;             // of the rows
+};
+// Whether there is a kernel for them: formats mxfp8 and nvfp4, the rows not rotated, one scale of the tensor, blocks in
+// one direction without a search.
+bool casts_both(const CastRule& rows, const CastRule& columns);
+Status cast_both(const CastSource& from, const CastRule& rows, const CastRandom& rows_random, const CastRule& columns,
+                 const CastRandom& columns_random, const CastBoth& to, const Stream& stream);
 // Formats fp8_block and fp8_block2: codes as BF16, in [outer, padded reduction] for both directions (`down`: turned),
 // and in to.scale [outer, padded / 128] what a block's codes are multiplied with; square: [ceil(outer / 128), padded /
 // 128]. The source has no scale.
@@ -53,6 +71,7 @@ struct CastCodes {
     float* scale = nullptr;                // of a tensor, as CastValues has them
     float* amax = nullptr;                 // where no scale is given
     float* seen = nullptr;
+    CastFactor factor;  // of a tensor
 };
 // The source lies with adjacent rows, is not `down` and has no scale. `given`: as cast_values() takes it.
 Status cast_codes(const CastSource& from, const CastRule& rule, const float* given, const CastCodes& to,

@@ -12,7 +12,7 @@ Error absent() { return fail("this build has no CUDA (configure with -DNIBBLE_CU
 Status embed(const std::byte*, const int32_t*, int64_t, int64_t, std::byte*, bool, const Stream&) { return absent(); }
 Status add_norm(const AddNorm&, bool, const Stream&) { return absent(); }
 Status norm_rows(const NormRows&, bool, const Stream&) { return absent(); }
-Status activate(Activation, bool, const std::byte*, int64_t, int64_t, const RowsOut&, bool, const Stream&) {
+Status activate(Activation, bool, const std::byte*, int64_t, int64_t, const RowsOut&, bool, const Stream&, float*) {
     return absent();
 }
 Status activate(Activation, bool, const float*, int64_t, int64_t, int64_t, const RowsOut&, bool, const Stream&, bool) {

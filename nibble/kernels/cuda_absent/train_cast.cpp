@@ -13,6 +13,11 @@ Status cast_values(const CastSource&, const CastRule&, const CastRandom&, const 
                    const Stream&) {
     return no_casts();
 }
+bool casts_both(const CastRule&, const CastRule&) { return false; }
+Status cast_both(const CastSource&, const CastRule&, const CastRandom&, const CastRule&, const CastRandom&,
+                 const CastBoth&, const Stream&) {
+    return no_casts();
+}
 Status cast_blocks(const CastSource&, const CastRule&, const CastValues&, const Stream&) { return no_casts(); }
 Status cast_codes(const CastSource&, const CastRule&, const float*, const CastCodes&, const Stream&) {
     return no_casts();

@@ -135,7 +135,7 @@ Status DeviceLinear::forward_rounded(const DeviceInput& in, int64_t n, std::byte
         return cuda::to_rows(exact, 0, n, rows, {y}, step.overlap, step.stream).within(name);
     }
     if (step.observer) NIBBLE_CHECK(step.observer->input(names, in.x, n, cols, step.stream).within(name));
-    if (other) return other->forward_rounded(in.x, n, y, operand.bias, step).within(name);
+    if (other) return other->forward_rounded(in.x, in.amax, n, y, operand.bias, step).within(name);
     NIBBLE_TRY(const cuda::ProductInput x, read_input(*this, in, n, step).within(name));
     return cuda::rounded_product(x, operand, y, rows, step.overlap, step.stream).within(name);
 }

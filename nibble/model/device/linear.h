@@ -30,6 +30,8 @@ struct InputPlan {
 struct DeviceInput {
     const std::byte* x = nullptr;  // [rows, cols] BF16, rows adjacent, or in the layout of InputPlan::order
     bool ordered = false;          // the latter
+    // The largest magnitude of x, where the kernel that wrote x has seen it (AddNorm::amax). null: it has not.
+    const float* amax = nullptr;
     // Where InputPlan::inside: the first product computes x from the residual stream; x is not read by that product,
     // and readers after it find x at norm.x_out. h null: x is ready.
     cuda::MatmulOptions::Norm norm;
@@ -45,8 +47,9 @@ public:
     // As DeviceLinear::forward(); bias [rows] or null.
     virtual Status forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, const float* bias,
                            DeviceStep& step) const = 0;
-    // The same rounded, y [n, rows] BF16, rows adjacent; where rounds(n), which reads no device memory.
-    virtual Status forward_rounded(const std::byte* x, int64_t n, std::byte* y, const float* bias,
+    // The same rounded, y [n, rows] BF16, rows adjacent; where rounds(n), which reads no device memory. amax:
+    // DeviceInput::amax.
+    virtual Status forward_rounded(const std::byte* x, const float* amax, int64_t n, std::byte* y, const float* bias,
                                    DeviceStep& step) const = 0;
     virtual bool rounds(int64_t n) const = 0;
     virtual Result<cuda::KernelChoice> describe(int64_t n) const = 0;

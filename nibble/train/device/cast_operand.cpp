@@ -9,6 +9,13 @@ int64_t scales_of(int64_t outer, int64_t reduction, const CastRule& rule) {
     return in_blocks(rule) ? outer * cast_padded(reduction, rule) / fp8_group : outer;
 }
 
+Result<cuda::CastFactor> factor_of(const FactorWanted& wanted, DeviceStep& step) {
+    cuda::CastFactor f{.other = wanted.other, .constant = wanted.constant, .count = wanted.count};
+    if (!f.other) return f;
+    NIBBLE_TRY(f.out, step.scratch.allocate_array<float>(f.count));
+    return f;
+}
+
 }  // namespace
 
 int64_t quantized_size(int64_t outer, int64_t reduction, const CastRule& rule) {
@@ -31,7 +38,7 @@ Result<Quantized> eden_quantized(const cuda::CastSource& from, const CastRandom&
 }
 
 Result<Quantized> quantized(const cuda::CastSource& from, const CastRule& rule, const CastRandom& random,
-                            DeviceStep& step, const float* given, float* seen) {
+                            DeviceStep& step, const float* given, float* seen, const FactorWanted& factor) {
     Quantized q;
     NIBBLE_TRY(q.values, step.scratch.allocate(2 * from.outer() * cast_padded(from.reduction(), rule)));
     if (in_blocks(rule)) {
@@ -39,12 +46,35 @@ Result<Quantized> quantized(const cuda::CastSource& from, const CastRule& rule, 
         NIBBLE_CHECK(cuda::cast_blocks(from, rule, {q.values, q.scale}, step.stream));
         return q;
     }
-    float* amax = nullptr;
+    cuda::CastValues to{.values = q.values, .seen = seen};
     if (rule.format != CastFormat::mxfp8) {
         NIBBLE_TRY(q.scale, step.scratch.allocate_array<float>(rule.row_scaled ? from.rows : 1));
-        NIBBLE_TRY(amax, step.scratch.allocate_array<float>(1));
+        NIBBLE_TRY(to.amax, step.scratch.allocate_array<float>(1));
+        NIBBLE_TRY(to.factor, factor_of(factor, step));
+        to.scale = q.scale, q.factor = to.factor.out;
     }
-    NIBBLE_CHECK(cuda::cast_values(from, rule, random, given, {q.values, q.scale, amax, seen}, step.stream));
+    NIBBLE_CHECK(cuda::cast_values(from, rule, random, given, to, step.stream));
+    return q;
+}
+
+Result<QuantizedBoth> quantized_both(const cuda::CastSource& from, const CastDraw& rows, const CastDraw& columns,
+                                     const FactorWanted& factor, DeviceStep& step) {
+    QuantizedBoth q;
+    cuda::CastBoth to;
+    if (rows.rule.format != CastFormat::mxfp8) {
+        NIBBLE_TRY(to.scales, step.scratch.allocate_array<float>(4));
+        to.amax = to.scales + 2;
+        q.rows.scale = to.scales, q.columns.scale = to.scales + 1;
+    }
+    NIBBLE_TRY(to.columns, step.scratch.allocate(2 * from.cols * cast_padded(from.rows, columns.rule)));
+    q.columns_end = step.scratch.mark();
+    NIBBLE_TRY(to.rows, step.scratch.allocate(2 * from.rows * cast_padded(from.cols, rows.rule)));
+    if (to.scales) {
+        NIBBLE_TRY(to.factor, factor_of(factor, step));
+        q.rows.factor = to.factor.out;
+    }
+    q.rows.values = to.rows, q.columns.values = to.columns;
+    NIBBLE_CHECK(cuda::cast_both(from, rows.rule, rows.random, columns.rule, columns.random, to, step.stream));
     return q;
 }
 

@@ -28,14 +28,35 @@ inline int64_t eden_padded(int64_t n) { return round_up<int64_t>(n, eden_group);
 struct Quantized {
     std::byte* values = nullptr;
     float* scale = nullptr;  // one, or one of each row, or of each block; null: 1
+    // Where it was asked for and there is a scale: by the other operand's, what multiplies the sums of their product.
+    float* factor = nullptr;
+};
+struct FactorWanted {
+    const float* other = nullptr;  // null: none
+    float constant = 1;
+    int64_t count = 1;
 };
 
 // `given`, `seen`: of a delayed scale.
 Result<Quantized> quantized(const cuda::CastSource& from, const CastRule& rule, const CastRandom& random,
-                            DeviceStep& step, const float* given = nullptr, float* seen = nullptr);
+                            DeviceStep& step, const float* given = nullptr, float* seen = nullptr,
+                            const FactorWanted& factor = {});
 Result<Quantized> eden_quantized(const cuda::CastSource& from, const CastRandom& random, const CastRandom& signs,
                                  uint64_t first_sign, DeviceStep& step);
-// What they take of scratch memory.
+// Both directions of one source, where cuda::casts_both() the rules. Rows lie behind columns_end, so that their room
+// can be given back while columns are wanted.
+struct CastDraw {
+    CastRule rule;
+    CastRandom random;
+};
+struct QuantizedBoth {
+    Quantized rows, columns;
+    DeviceArena::Mark columns_end;
+};
+// factor: of the rows.
+Result<QuantizedBoth> quantized_both(const cuda::CastSource& from, const CastDraw& rows, const CastDraw& columns,
+                                     const FactorWanted& factor, DeviceStep& step);
+// What they take of scratch memory, without factors.
 int64_t quantized_size(int64_t outer, int64_t reduction, const CastRule& rule);
 int64_t eden_size(int64_t outer, int64_t reduction);
 

@@ -68,8 +68,9 @@ public:
 
     Status forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, const float* bias,
                    DeviceStep& step) const override;
-    Status forward_rounded(const std::byte* x, int64_t n, std::byte* y, const float* bias,
+    Status forward_rounded(const std::byte* x, const float* amax, int64_t n, std::byte* y, const float* bias,
                            DeviceStep& step) const override;
+    bool reads_amax() const override;
     bool rounds(int64_t n) const override;
     Result<cuda::KernelChoice> describe(int64_t n) const override;
     int64_t scratch_bytes(int64_t n) const override;
@@ -77,9 +78,9 @@ public:
     Status input_gradient(const std::byte* dy, int64_t n, std::byte* dx, TrainWork& work) const override;
     Status weight_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
                            TrainWork& work) const override;
-    // With one reading of dy where they multiply codes.
+    // With one cast of dy where there is a kernel for both directions.
     Status backward(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx, float* gradient, bool add,
-                    TrainWork& work) const override;
+                    TrainWork& work, const Between& between = {}) const override;
 
     // Whether they run on the FP8 tensor cores.
     bool forward_codes(const UnitRules& r) const;
@@ -110,9 +111,10 @@ private:
         cuda::ProductInput rows;
         const std::byte* along = nullptr;
     };
-    Result<Input> input(const std::byte* x, int64_t n, DeviceStep& step) const;
-    Result<cuda::ProductInput> coded_input(const std::byte* x, int64_t n, DeviceStep& step) const;
-    Result<const float*> token_scales(const float* of_x, int64_t n, DeviceStep& step) const;
+    // amax: of x; null: not known.
+    Result<Input> input(const std::byte* x, const float* amax, int64_t n, DeviceStep& step) const;
+    Result<cuda::ProductInput> coded_input(const std::byte* x, const float* amax, int64_t n, DeviceStep& step) const;
+    FactorWanted by_weight(int64_t n) const;
     int64_t coded_input_size(int64_t n, const CastRule& rule) const;
     // The same numbers for the weight gradient.
     struct Used {
@@ -121,8 +123,17 @@ private:
     };
     Result<Used> used(const std::byte* x, int64_t n, DeviceStep& step) const;
     cuda::Operand operand(const UnitRules& r, const float* bias) const;
-    int64_t back_rows() const;  // the weight's rows as the input gradient sums over them
-    Result<cuda::BackScale> back_scale(const float* a, const float* b, float constant, DeviceStep& step) const;
+    int64_t back_rows() const;            // the weight's rows as the input gradient sums over them
+    FactorWanted by_weight_back() const;  // of dY
+    Result<cuda::BackScale> back_scale(const Quantized& q, const FactorWanted& by, DeviceStep& step) const;
+    Result<cuda::BackScale> back_scale(const float* scale, const FactorWanted& by, DeviceStep& step) const;
+    // Of random bits: of dY along W's rows, of a matrix along tokens.
+    CastRandom row_random() const;
+    CastRandom column_random(uint32_t role, int64_t columns) const;
+    Status values_input_gradient(const Quantized& dy, int64_t n, std::byte* dx, TrainWork& work) const;
+    Status values_weight_gradient(const Quantized& dy_columns, const std::byte* dy, const std::byte* x, int64_t n,
+                                  float* gradient, bool add, TrainWork& work) const;
+    bool casts_both(const UnitRules& r) const;
     int64_t split_size(int64_t n) const;  // of scratch memory
     Result<Codes> gradient_codes(const std::byte* dy, int64_t n, CodesWanted wanted, DeviceStep& step) const;
     Status codes_input_gradient(const Codes& dy, int64_t n, std::byte* dx, TrainWork& work) const;

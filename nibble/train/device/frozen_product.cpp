@@ -79,7 +79,8 @@ Status FrozenProduct::forward(const std::byte* x, int64_t n, float* y, int64_t y
     return cuda::add_scaled_rows(y, stride, term, constants_.host_scale, n, rows(), step.stream);
 }
 
-Status FrozenProduct::forward_rounded(const std::byte*, int64_t, std::byte*, const float*, DeviceStep&) const {
+Status FrozenProduct::forward_rounded(const std::byte*, const float*, int64_t, std::byte*, const float*,
+                                      DeviceStep&) const {
     return fail("{}: a product over a frozen weight ends in FP32", name_);
 }
 

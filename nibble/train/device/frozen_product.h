@@ -31,7 +31,7 @@ public:
 
     Status forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, const float* bias,
                    DeviceStep& step) const override;
-    Status forward_rounded(const std::byte* x, int64_t n, std::byte* y, const float* bias,
+    Status forward_rounded(const std::byte* x, const float* amax, int64_t n, std::byte* y, const float* bias,
                            DeviceStep& step) const override;
     bool rounds(int64_t) const override { return false; }
     Result<cuda::KernelChoice> describe(int64_t n) const override;

@@ -18,6 +18,7 @@ public:
                    TrainWork& work) const override;
     Status backward(const std::byte* x, std::span<std::byte* const> kept, const std::byte* dy, std::byte* dx,
                     float* gradient, TrainWork& work) const override;
+    bool reads_amax(int64_t n) const override { return qkv_.reads_amax(n); }
     Status publish(const std::byte* published, const Stream& stream) const override {
         NIBBLE_CHECK(qkv_.publish(published, stream));
         return out_.publish(published, stream);
@@ -101,7 +102,7 @@ Status TrainAttention::forward(const std::byte* x, std::span<std::byte* const> k
         NIBBLE_TRY(qkv, step.scratch.allocate(2 * n * qkv_.rows()));
     }
     NIBBLE_TRY(std::byte * q, step.scratch.allocate(2 * n * q_cols()));
-    NIBBLE_CHECK(qkv_.forward_rounded(x, n, qkv, work));
+    NIBBLE_CHECK(qkv_.forward_rounded(x, n, qkv, work, work.amax));
     cuda::RopeAppend append = engine_->rope_append(nullptr, q, step);
     append.qkv_rows = qkv;
     NIBBLE_CHECK(cuda::rope_append(append, engine_->cache(step), step.overlap, step.stream));

@@ -57,12 +57,13 @@ Status TrainLinear::weight_gradient(const std::byte* dy, const std::byte* x, int
 }
 
 Status TrainLinear::backward(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx, float* gradient,
-                             bool add, TrainWork& work) const {
+                             bool add, TrainWork& work, const Between& between) const {
     if (const TrainedProduct* p = own()) {
         NIBBLE_CHECK(bias_gradient(dy, n, work));
-        return p->backward(dy, x, n, dx, gradient, add, work);
+        return p->backward(dy, x, n, dx, gradient, add, work, between);
     }
     NIBBLE_CHECK(input_gradient(dy, n, dx, work));
+    NIBBLE_CHECK(made(between));
     return weight_gradient(dy, x, n, gradient, add, work);
 }
 

@@ -37,6 +37,7 @@ struct TrainWork {
     BackPlans& plans;
     std::byte* workspace = nullptr;  // of products and of sums in two stages, used in turns
     const int32_t* first = nullptr;  // [rows]: the row where a row's document begins
+    const float* amax = nullptr;     // of a mixer's x, where TrainMixer::reads_amax(); else null
     // Of the block, where K and V are to be seen, or are not cached as they are; null: neither.
     const TrainCacheRows* cache = nullptr;
     float* of_vectors = nullptr;  // where gradients of vectors go: flat, of which vectors alone lie there
@@ -52,6 +53,10 @@ struct TrainVectors {
 // A place of -1: a frozen parameter, whose values the engine has loaded. No gradient is wanted of it (null).
 inline float* gradient_at(float* gradient, int64_t place) { return place < 0 ? nullptr : gradient + place; }
 
+// What is made between the two products of the way back, such as an x that follows from dx; empty: nothing.
+using Between = std::function<Status()>;
+inline Status made(const Between& between) { return between ? between() : Status(Ok{}); }
+
 // A product in a linear's place with its way back, as TrainLinear's: what a recipe rounds (TrainProduct), or adapters
 // over a frozen weight (FrozenProduct).
 class TrainedProduct : public DeviceProduct {
@@ -62,10 +67,13 @@ public:
     virtual Status weight_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
                                    TrainWork& work) const = 0;
     virtual Status backward(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx, float* gradient,
-                            bool add, TrainWork& work) const {
+                            bool add, TrainWork& work, const Between& between) const {
         NIBBLE_CHECK(input_gradient(dy, n, dx, work));
+        NIBBLE_CHECK(made(between));
         return weight_gradient(dy, x, n, gradient, add, work);
     }
+    // Whether its input is rounded by the largest magnitude of all of it.
+    virtual bool reads_amax() const { return false; }
     // Of the products of the way back, beside the caller's, at most.
     virtual int64_t back_scratch_bytes(int64_t n) const = 0;
 };
@@ -85,9 +93,12 @@ public:
     // y [n, rows] FP32, y_stride floats from row to row (0: adjacent).
     Status forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, TrainWork& work) const;
     // The same rounded to BF16, rows adjacent; rounded_bytes(): what it takes of scratch memory.
-    Status forward_rounded(const std::byte* x, int64_t n, std::byte* y, TrainWork& work) const {
-        return engine_.forward_rounded({.x = x}, n, y, work.step);
+    Status forward_rounded(const std::byte* x, int64_t n, std::byte* y, TrainWork& work,
+                           const float* amax = nullptr) const {
+        return engine_.forward_rounded({.x = x, .amax = amax}, n, y, work.step);
     }
+    // Whether forward_rounded() of so many rows is faster by the largest magnitude of x (DeviceInput::amax).
+    bool reads_amax(int64_t n) const { return own() && rounded_bytes(n) == 0 && own()->reads_amax(); }
     int64_t rounded_bytes(int64_t n) const {  // of so many rows and fewer
         return std::max(engine_.rounded_bytes(n), engine_.rounded_bytes(std::min<int64_t>(n, 64)));
     }
@@ -97,8 +108,9 @@ public:
     // into work.of_vectors.
     Status weight_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
                            TrainWork& work) const;
+    // Both, with one reading of dy where there is a kernel for it.
     Status backward(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx, float* gradient, bool add,
-                    TrainWork& work) const;
+                    TrainWork& work, const Between& between = {}) const;
 
     // The engine's operand from the published values. Not with `overlap`: a product may read its weights before the
     // kernel in front of it has ended.

@@ -45,6 +45,8 @@ public:
     // wanted).
     virtual Status forward(const std::byte* x, std::span<std::byte* const> kept, bool keep, std::byte* y,
                            TrainWork& work) const = 0;
+    // Whether forward() of so many rows is faster by the largest magnitude of x (TrainWork::amax).
+    virtual bool reads_amax(int64_t) const { return false; }
     // dy [rows, hidden] BF16 -> dx, and gradients of parameters into `gradient` (flat; of matrices) and
     // work.of_vectors; all of them are written.
     virtual Status backward(const std::byte* x, std::span<std::byte* const> kept, const std::byte* dy, std::byte* dx,

@@ -14,7 +14,7 @@ public:
     Result<TrainMixerSizes> sizes(int64_t n) const override {
         return TrainMixerSizes{.kept = {2 * n * in_.rows()},
                                .forward = whole(2 * n * in_.rows()) + whole(in_.rounded_bytes(n)) +
-                                          whole(mid_bytes(n)) + whole(out_.rounded_bytes(n)),
+                                          whole(mid_bytes(n)) + whole(4) + whole(out_.rounded_bytes(n)),
                                .backward = 2 * whole(mid_bytes(n)) + whole(2 * n * in_.rows()),
                                .workspace = std::max(in_.workspace(), out_.workspace())};
     }
@@ -22,6 +22,7 @@ public:
                    TrainWork& work) const override;
     Status backward(const std::byte* x, std::span<std::byte* const> kept, const std::byte* dy, std::byte* dx,
                     float* gradient, TrainWork& work) const override;
+    bool reads_amax(int64_t n) const override { return in_.reads_amax(n); }
     Status publish(const std::byte* published, const Stream& stream) const override {
         NIBBLE_CHECK(in_.publish(published, stream));
         return out_.publish(published, stream);
@@ -43,12 +44,17 @@ Status TrainMlp::forward(const std::byte* x, std::span<std::byte* const> kept, b
     if (!keep) {
         NIBBLE_TRY(in, step.scratch.allocate(2 * n * in_.rows()));
     }
-    NIBBLE_CHECK(in_.forward_rounded(x, n, in, work));
+    NIBBLE_CHECK(in_.forward_rounded(x, n, in, work, work.amax));
     if (!y) return Ok{};
     NIBBLE_TRY(std::byte * mid, step.scratch.allocate(mid_bytes(n)));
+    float* amax = nullptr;
+    if (out_.reads_amax(n)) {
+        NIBBLE_TRY(amax, step.scratch.allocate_array<float>(1));
+        NIBBLE_CHECK(fill_device(reinterpret_cast<std::byte*>(amax), 0, 4, step.stream));
+    }
     NIBBLE_CHECK(cuda::activate(config_.activation, config_.gated, in, n, config_.intermediate, {mid}, step.overlap,
-                                step.stream));
-    return out_.forward_rounded(mid, n, y, work);
+                                step.stream, amax));
+    return out_.forward_rounded(mid, n, y, work, amax);
 }
 
 Status TrainMlp::backward(const std::byte* x, std::span<std::byte* const> kept, const std::byte* dy, std::byte* dx,
@@ -59,17 +65,18 @@ Status TrainMlp::backward(const std::byte* x, std::span<std::byte* const> kept, 
     NIBBLE_TRY(std::byte * mid, step.scratch.allocate(mid_bytes(n)));
     NIBBLE_TRY(std::byte * d_mid, step.scratch.allocate(mid_bytes(n)));
     NIBBLE_TRY(std::byte * d_in, step.scratch.allocate(2 * n * in_.rows()));
-    NIBBLE_CHECK(out_.input_gradient(dy, n, d_mid, work));
-    NIBBLE_CHECK(cuda::activate_backward({.activation = config_.activation,
-                                          .gated = config_.gated,
-                                          .tokens = n,
-                                          .width = config_.intermediate,
-                                          .in = kept[0],
-                                          .d_mid = d_mid,
-                                          .d_in = d_in,
-                                          .mid = mid},
-                                         step.stream));
-    NIBBLE_CHECK(out_.weight_gradient(dy, mid, n, gradient, false, work));
+    const auto through_activation = [&] {
+        return cuda::activate_backward({.activation = config_.activation,
+                                        .gated = config_.gated,
+                                        .tokens = n,
+                                        .width = config_.intermediate,
+                                        .in = kept[0],
+                                        .d_mid = d_mid,
+                                        .d_in = d_in,
+                                        .mid = mid},
+                                       step.stream);
+    };
+    NIBBLE_CHECK(out_.backward(dy, mid, n, d_mid, gradient, false, work, through_activation));
     return in_.backward(d_in, x, n, dx, gradient, false, work);
 }
 

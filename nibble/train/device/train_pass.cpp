@@ -80,6 +80,7 @@ Status TrainPass::allocate() {
     }
     NIBBLE_TRY(last_stream_, kept_memory_->allocate(2 * n * w));
     NIBBLE_TRY(normed_, kept_memory_->allocate(2 * padded_rows(n) * w));
+    NIBBLE_TRY(amax_, kept_memory_->allocate_array<float>(1));
     NIBBLE_TRY(y_, kept_memory_->allocate(2 * n * w));
     NIBBLE_TRY(d_stream_, kept_memory_->allocate_array<float>(n * w));
     NIBBLE_TRY(dy_, kept_memory_->allocate(2 * n * w));
@@ -197,8 +198,12 @@ Status TrainPass::forward(bool keep) {
             norm.update_rows = output_of(b - 1, keeps(keep));
             norm.post_norm = layers[b - 1].post_norm;
         }
+        if (weights_.mixer(b).reads_amax(tokens_)) {
+            norm.amax = amax_;
+            NIBBLE_CHECK(fill_device(reinterpret_cast<std::byte*>(amax_), 0, 4, stream_));
+        }
         NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, stream_));
-        NIBBLE_CHECK(block_forward(b, keeps(keep), true));
+        NIBBLE_CHECK(block_forward(b, keeps(keep), true, norm.amax));
         NIBBLE_CHECK(leave(1 + b, false));
     }
     const size_t last = layers.size() - 1;
@@ -214,9 +219,10 @@ Status TrainPass::forward(bool keep) {
                           step.overlap, stream_);
 }
 
-Status TrainPass::block_forward(size_t b, bool keep, bool y) {
+Status TrainPass::block_forward(size_t b, bool keep, bool y, const float* amax) {
     const Kept& kept = kept_[b];
     TrainWork work = work_of(b, false);
+    work.amax = amax;
     const bool wanted = y || (keep && kept.out);
     return weights_.mixer(b).forward(kept.x, kept.rest, keep, wanted ? output_of(b, keep) : nullptr, work);
 }

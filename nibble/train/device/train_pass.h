@@ -130,7 +130,7 @@ private:
     std::byte* output_of(size_t block, bool keep) { return keep && kept_[block].out ? kept_[block].out : y_; }
     bool keeps(bool keep) const { return keep && shape_.recompute != Recompute::block; }  // of a forward pass
     // Mixer of a block from its normed input; `y`: wanted. Without `keep` nothing stays that only backward() reads.
-    Status block_forward(size_t block, bool keep, bool y);
+    Status block_forward(size_t block, bool keep, bool y, const float* amax = nullptr);
     // The gradient of the stream through a block: d_stream_ += ..., and dy_ is that rounded.
     Status block_backward(size_t block, float* gradient, float* of_vectors);
     // Logits in slabs, log-probabilities; with `gradient` the way back to normed_, whose gradient goes to dx_.
@@ -150,6 +150,7 @@ private:
     std::vector<Kept> kept_;       // by block; with Recompute::block all but the stream are the same memory
     std::byte* last_stream_ = nullptr;
     std::byte* normed_ = nullptr;  // of the head
+    float* amax_ = nullptr;        // of a mixer's x, where it reads that
     std::byte* y_ = nullptr;       // [tokens, hidden] BF16: a mixer's output
     float* d_stream_ = nullptr;    // [tokens, hidden]
     std::byte* dy_ = nullptr;      // [tokens, hidden] BF16: d_stream_ rounded, or of a norm behind a mixer

@@ -210,17 +210,21 @@ Status TrainProduct::draw(const std::byte* published, const Stream& stream) cons
 
 // ---- Forward -------------------------------------------------------------------------------------------------------
 
-Result<TrainProduct::Input> TrainProduct::input(const std::byte* x, int64_t n, DeviceStep& step) const {
+Result<TrainProduct::Input> TrainProduct::input(const std::byte* x, const float* amax, int64_t n,
+                                                DeviceStep& step) const {
     const UnitRules& r = rules();
     Input in{.rows = {.x = x, .tokens = n}};
     if (r.x.format == CastFormat::bf16) {
         if (has_scale(r.w)) {
-            NIBBLE_TRY(in.rows.token_scales, token_scales(step_.ends + 1, n, step));
+            const FactorWanted by = by_weight(n);
+            NIBBLE_TRY(float* scales, step.scratch.allocate_array<float>(n));
+            NIBBLE_CHECK(cuda::product_scales(step_.ends + 1, false, by.other, by.constant, scales, n, step.stream));
+            in.rows.token_scales = scales;
         }
         return in;
     }
     if (forward_codes(r)) {
-        NIBBLE_TRY(in.rows, coded_input(x, n, step));
+        NIBBLE_TRY(in.rows, coded_input(x, amax, n, step));
         return in;
     }
     if (r.rank > 0) {
@@ -229,18 +233,18 @@ Result<TrainProduct::Input> TrainProduct::input(const std::byte* x, int64_t n, D
         NIBBLE_CHECK(directions_->split(x, n, along, rest, step.stream));
         in.along = along, x = rest;
     }
-    NIBBLE_TRY(const Quantized q,
-               quantized({.x = x, .rows = n, .cols = weight_.cols}, r.x, {}, step, given(DelayedUnits::inputs),
-                         step_.recording ? seen(DelayedUnits::inputs) : nullptr));
+    NIBBLE_TRY(
+        const Quantized q,
+        quantized({.x = x, .rows = n, .cols = weight_.cols, .amax = reads_amax() ? amax : nullptr}, r.x, {}, step,
+                  given(DelayedUnits::inputs), step_.recording ? seen(DelayedUnits::inputs) : nullptr, by_weight(n)));
     in.rows.x = q.values;
+    in.rows.token_scales = q.factor;
     if (in_blocks(r.x)) in.rows.group_scales = q.scale;
-    if (has_scale(r.x)) {
-        NIBBLE_TRY(in.rows.token_scales, token_scales(q.scale, n, step));
-    }
     return in;
 }
 
-Result<cuda::ProductInput> TrainProduct::coded_input(const std::byte* x, int64_t n, DeviceStep& step) const {
+Result<cuda::ProductInput> TrainProduct::coded_input(const std::byte* x, const float* amax, int64_t n,
+                                                     DeviceStep& step) const {
     const CastRule& rule = rules().x;
     const int64_t groups = cuda::codes_pitch(weight_.cols) / fp8_group;
     cuda::ProductInput in{.codes = true, .tokens = n};
@@ -254,23 +258,28 @@ Result<cuda::ProductInput> TrainProduct::coded_input(const std::byte* x, int64_t
         NIBBLE_TRY(to.scale, step.scratch.allocate_array<float>(1));
         NIBBLE_TRY(to.amax, step.scratch.allocate_array<float>(1));
         to.seen = step_.recording ? seen(DelayedUnits::inputs) : nullptr;
+        const FactorWanted by = by_weight(n);
+        to.factor = {.other = by.other, .constant = by.constant, .count = n};
+        NIBBLE_TRY(to.factor.out, step.scratch.allocate_array<float>(n));
+        in.token_scales = to.factor.out;
     }
-    NIBBLE_CHECK(cuda::cast_codes({.x = x, .rows = n, .cols = weight_.cols}, rule, given(DelayedUnits::inputs), to,
-                                  step.stream));
+    NIBBLE_CHECK(cuda::cast_codes({.x = x, .rows = n, .cols = weight_.cols, .amax = reads_amax() ? amax : nullptr},
+                                  rule, given(DelayedUnits::inputs), to, step.stream));
     in.x = to.rows;
-    if (!in_blocks(rule)) {
-        NIBBLE_TRY(in.token_scales, token_scales(to.scale, n, step));
-    }
     return in;
 }
 
-// Of inputs by the weight's.
-Result<const float*> TrainProduct::token_scales(const float* of_x, int64_t n, DeviceStep& step) const {
+// What a term along directions leaves of x has another.
+bool TrainProduct::reads_amax() const {
     const UnitRules& r = rules();
-    NIBBLE_TRY(float* scales, step.scratch.allocate_array<float>(n));
-    const float constant = 1.0f / (divisor_of(r.x) * divisor_of(r.w));
-    NIBBLE_CHECK(cuda::product_scales(of_x, r.x.row_scaled, scales_, constant, scales, n, step.stream));
-    return scales;
+    const bool of_all = of_tensor(r.x) || (r.x.format == CastFormat::nvfp4 && !r.x.row_scaled);
+    return of_all && !r.delayed && r.rank == 0;
+}
+
+// Of each row of an input by the weight's scale.
+FactorWanted TrainProduct::by_weight(int64_t n) const {
+    const UnitRules& r = rules();
+    return {.other = scales_, .constant = 1.0f / (divisor_of(r.x) * divisor_of(r.w)), .count = n};
 }
 
 // Kernels are chosen by whether there are scales; a description of weights that are not loaded has one that is not
@@ -291,7 +300,7 @@ cuda::Operand TrainProduct::operand(const UnitRules& r, const float* bias) const
 Status TrainProduct::forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, const float* bias,
                              DeviceStep& step) const {
     const DeviceScope scope(step);
-    NIBBLE_TRY(const Input in, input(x, n, step));
+    NIBBLE_TRY(const Input in, input(x, nullptr, n, step));
     NIBBLE_CHECK(cuda::product(in.rows, operand(rules(), bias), y, y_stride, false, step.stream));
     if (!in.along) return Ok{};
     NIBBLE_TRY(float* more, step.scratch.allocate_array<float>(n * weight_.rows));
@@ -300,10 +309,10 @@ Status TrainProduct::forward(const std::byte* x, int64_t n, float* y, int64_t y_
     return cuda::add_rows(y, y_stride ? y_stride : weight_.rows, more, n, weight_.rows, step.stream);
 }
 
-Status TrainProduct::forward_rounded(const std::byte* x, int64_t n, std::byte* y, const float* bias,
+Status TrainProduct::forward_rounded(const std::byte* x, const float* amax, int64_t n, std::byte* y, const float* bias,
                                      DeviceStep& step) const {
     const DeviceScope scope(step);
-    NIBBLE_TRY(const Input in, input(x, n, step));
+    NIBBLE_TRY(const Input in, input(x, amax, n, step));
     return cuda::rounded_product(in.rows, operand(rules(), bias), y, weight_.rows, false, step.stream);
 }
 

@@ -18,6 +18,7 @@ int64_t TrainProduct::back_scratch_bytes(int64_t n) const {
     int64_t input = quantized_size(n, rows, early_.dy) + in_arena(4);
     int64_t weight = of_used + quantized_size(rows, n, early_.dy_t) + quantized_size(cols, n, early_.x_t) + in_arena(4);
     if (directions_) weight += in_arena(4 * rows * directions_->pitch());
+    if (casts_both(early_)) input += quantized_size(rows, n, early_.dy_t);
     if (in_blocks(early_.dy)) input += in_arena(4 * n * cols);
     if (in_blocks(early_.dy_t))
         weight += in_arena(cuda::operand_bytes(cols, cast_padded(n, early_.x_t))) + in_arena(4 * rows * cols);
@@ -32,42 +33,63 @@ Status TrainProduct::input_gradient(const std::byte* dy, int64_t n, std::byte* d
         NIBBLE_TRY(const Codes codes, gradient_codes(dy, n, {.rows = true}, step));
         return codes_input_gradient(codes, n, dx, work).within(weight_.name);
     }
-    const int64_t padded = back_rows();
-    CastRandom draws_of = random(row_role);
-    draws_of.first_outer = step_.tokens;
-    draws_of.outer_step = static_cast<uint64_t>((padded + 15) / 16);
     const cuda::CastSource from{.x = dy, .rows = n, .cols = weight_.rows};
     if (weights_only(r)) {
-        NIBBLE_TRY(const cuda::BackScale scale,
-                   back_scale(step_.ends + 1, one_copy() ? scales_ : back_scales_, 1.0f / divisor_of(r.w_back), step));
-        NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, padded, weight_.cols, true));
+        NIBBLE_TRY(const cuda::BackScale scale, back_scale(step_.ends + 1, by_weight_back(), step));
+        NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, back_rows(), weight_.cols, true));
         return cuda::back_input_gradient(*plan, dy, back_, dx, work.workspace, step.stream, scale).within(weight_.name);
     }
-    NIBBLE_TRY(const Quantized q, draws() ? eden_quantized(from, draws_of, random(input_signs), 0, step)
-                                          : quantized(from, r.dy, draws_of, step, given(DelayedUnits::gradients),
+    NIBBLE_TRY(const Quantized q, draws() ? eden_quantized(from, row_random(), random(input_signs), 0, step)
+                                          : quantized(from, r.dy, row_random(), step, given(DelayedUnits::gradients),
                                                       step_.recording ? seen(DelayedUnits::gradients) : nullptr));
+    return values_input_gradient(q, n, dx, work).within(weight_.name);
+}
+
+FactorWanted TrainProduct::by_weight_back() const {
+    const UnitRules& r = rules();
+    return {.other = one_copy() ? scales_ : back_scales_,
+            .constant = draws() ? 1.0f : 1.0f / (divisor_of(r.dy) * divisor_of(r.w_back))};
+}
+
+CastRandom TrainProduct::row_random() const {
+    CastRandom r = random(row_role);
+    r.first_outer = step_.tokens;
+    r.outer_step = static_cast<uint64_t>((back_rows() + 15) / 16);
+    return r;
+}
+CastRandom TrainProduct::column_random(uint32_t role, int64_t columns) const {
+    CastRandom r = random(role);
+    r.first_group = step_.groups;
+    r.group_step = static_cast<uint64_t>(columns);
+    return r;
+}
+
+Status TrainProduct::values_input_gradient(const Quantized& q, int64_t n, std::byte* dx, TrainWork& work) const {
+    const UnitRules& r = rules();
+    DeviceStep& step = work.step;
+    const int64_t padded = back_rows();
     if (!draws() && in_blocks(r.dy)) {
         const cuda::ProductInput in{.x = q.values, .tokens = n, .group_scales = q.scale};
         const cuda::Operand w{.rows = weight_.cols, .cols = padded, .tiles = back_, .tile_scales = back_scales_};
-        if (cuda::has_rounded_product(w, n))
-            return cuda::rounded_product(in, w, dx, weight_.cols, false, step.stream).within(weight_.name);
+        if (cuda::has_rounded_product(w, n)) return cuda::rounded_product(in, w, dx, weight_.cols, false, step.stream);
         NIBBLE_TRY(float* exact, step.scratch.allocate_array<float>(n * weight_.cols));
-        NIBBLE_CHECK(cuda::product(in, w, exact, weight_.cols, false, step.stream).within(weight_.name));
-        return cuda::to_rows(exact, 0, n, weight_.cols, {dx}, false, step.stream).within(weight_.name);
+        NIBBLE_CHECK(cuda::product(in, w, exact, weight_.cols, false, step.stream));
+        return cuda::to_rows(exact, 0, n, weight_.cols, {dx}, false, step.stream);
     }
-    const float constant = draws() ? 1.0f : 1.0f / (divisor_of(r.dy) * divisor_of(r.w_back));
-    NIBBLE_TRY(const cuda::BackScale scale, back_scale(q.scale, one_copy() ? scales_ : back_scales_, constant, step));
+    NIBBLE_TRY(const cuda::BackScale scale, back_scale(q, by_weight_back(), step));
     NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, padded, weight_.cols, scale.factor != nullptr));
-    return cuda::back_input_gradient(*plan, q.values, back_, dx, work.workspace, step.stream, scale)
-        .within(weight_.name);
+    return cuda::back_input_gradient(*plan, q.values, back_, dx, work.workspace, step.stream, scale);
 }
 
-// What multiplies a sum of the way back; a null: nothing does.
-Result<cuda::BackScale> TrainProduct::back_scale(const float* a, const float* b, float constant,
-                                                 DeviceStep& step) const {
-    if (!a) return cuda::BackScale{};
+// What multiplies a sum of the way back, where anything does: what was written with an operand, or the same now.
+Result<cuda::BackScale> TrainProduct::back_scale(const Quantized& q, const FactorWanted& by, DeviceStep& step) const {
+    if (q.factor) return cuda::BackScale{q.factor, step_.ends};
+    return back_scale(q.scale, by, step);
+}
+Result<cuda::BackScale> TrainProduct::back_scale(const float* scale, const FactorWanted& by, DeviceStep& step) const {
+    if (!scale) return cuda::BackScale{};
     NIBBLE_TRY(float* factor, step.scratch.allocate_array<float>(1));
-    NIBBLE_CHECK(cuda::product_scales(a, false, b, constant, factor, 1, step.stream));
+    NIBBLE_CHECK(cuda::product_scales(scale, false, by.other, by.constant, factor, 1, step.stream));
     return cuda::BackScale{factor, step_.ends};
 }
 
@@ -107,38 +129,66 @@ Status TrainProduct::weight_gradient(const std::byte* dy, const std::byte* x, in
             .within(weight_.name);
     }
     if (!draws() && in_blocks(r.dy_t)) return block_gradient(dy, x, n, gradient, add, work).within(weight_.name);
-    CastRandom of_dy = random(column_role), of_x = random(input_role);
-    of_dy.first_group = of_x.first_group = step_.groups;
-    of_dy.group_step = static_cast<uint64_t>(weight_.rows);
-    of_x.group_step = static_cast<uint64_t>(weight_.cols);
-    NIBBLE_TRY(const Used in, used(x, n, step));
     const cuda::CastSource of_rows{.x = dy, .rows = n, .cols = weight_.rows, .down = true};
-    Quantized a, b;
-    if (draws()) {
-        const CastRandom signs = random(weight_signs);
-        NIBBLE_TRY(a, eden_quantized(of_rows, of_dy, signs, step_.tokens, step));
-        NIBBLE_TRY(b, eden_quantized(in.source, of_x, signs, step_.tokens, step));
-    } else {
-        float* const to = step_.recording ? seen(DelayedUnits::gradients) : nullptr;
-        NIBBLE_TRY(a, quantized(of_rows, r.dy_t, of_dy, step, given(DelayedUnits::gradients), to));
-        NIBBLE_TRY(b, quantized(in.source, r.x_t, of_x, step, given(DelayedUnits::inputs)));
-    }
-    const float constant = draws() ? 1.0f : 1.0f / (divisor_of(r.dy_t) * divisor_of(r.x_t));
-    NIBBLE_TRY(const cuda::BackScale scale, back_scale(a.scale, b.scale, constant, step));
+    const CastRandom of_dy = column_random(column_role, weight_.rows);
+    NIBBLE_TRY(const Quantized a, draws() ? eden_quantized(of_rows, of_dy, random(weight_signs), step_.tokens, step)
+                                          : quantized(of_rows, r.dy_t, of_dy, step, given(DelayedUnits::gradients),
+                                                      step_.recording ? seen(DelayedUnits::gradients) : nullptr));
+    return values_weight_gradient(a, dy, x, n, gradient, add, work).within(weight_.name);
+}
+
+// a: dY along tokens.
+Status TrainProduct::values_weight_gradient(const Quantized& a, const std::byte* dy, const std::byte* x, int64_t n,
+                                            float* gradient, bool add, TrainWork& work) const {
+    const UnitRules& r = rules();
+    DeviceStep& step = work.step;
+    NIBBLE_TRY(const Used in, used(x, n, step));
+    const CastRandom of_x = column_random(input_role, weight_.cols);
+    const FactorWanted by_dy{.other = a.scale,
+                             .constant = draws() ? 1.0f : 1.0f / (divisor_of(r.dy_t) * divisor_of(r.x_t))};
+    NIBBLE_TRY(const Quantized b,
+               draws() ? eden_quantized(in.source, of_x, random(weight_signs), step_.tokens, step)
+                       : quantized(in.source, r.x_t, of_x, step, given(DelayedUnits::inputs), nullptr, by_dy));
+    NIBBLE_TRY(const cuda::BackScale scale, back_scale(b, by_dy, step));
     const int64_t tokens = draws() ? eden_padded(n) : cast_padded(n, r.dy_t);
     NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(tokens, weight_.rows, weight_.cols, scale.factor != nullptr));
     NIBBLE_CHECK(cuda::back_weight_gradient(*plan, a.values, b.values, gradient + weight_.at, add, work.workspace,
-                                            step.stream, scale)
-                     .within(weight_.name));
+                                            step.stream, scale));
     if (!in.along) return Ok{};
     // + (dY^T A) P^T
     const int64_t pitch = directions_->pitch();
     NIBBLE_TRY(float* turned, step.scratch.allocate_array<float>(weight_.rows * pitch));
     NIBBLE_TRY(const cuda::BackPlan* term, work.plans.of(n, weight_.rows, pitch));
-    NIBBLE_CHECK(cuda::back_weight_gradient(*term, dy, in.along, turned, false, work.workspace, step.stream)
-                     .within(weight_.name));
+    NIBBLE_CHECK(cuda::back_weight_gradient(*term, dy, in.along, turned, false, work.workspace, step.stream));
     NIBBLE_CHECK(directions_->add_term(turned, weight_.rows, gradient + weight_.at, step.stream));
     return step_.recording ? directions_->observe(x, in.along, n, work) : Status(Ok{});
+}
+
+bool TrainProduct::casts_both(const UnitRules& r) const {
+    return !draws() && !weights_only(r) && cuda::casts_both(r.dy, r.dy_t);
+}
+
+Status TrainProduct::backward(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx, float* gradient,
+                              bool add, TrainWork& work, const Between& between) const {
+    const UnitRules& r = rules();
+    DeviceStep& step = work.step;
+    const DeviceScope scope(step);
+    if (back_codes(r)) {
+        NIBBLE_TRY(const Codes codes, gradient_codes(dy, n, {true, true}, step));
+        NIBBLE_CHECK(codes_input_gradient(codes, n, dx, work).within(weight_.name));
+        NIBBLE_CHECK(made(between));
+        return codes_weight_gradient(codes, x, n, gradient, add, work).within(weight_.name);
+    }
+    if (casts_both(r)) {
+        NIBBLE_TRY(const QuantizedBoth q,
+                   quantized_both({.x = dy, .rows = n, .cols = weight_.rows}, {r.dy, row_random()},
+                                  {r.dy_t, column_random(column_role, weight_.rows)}, by_weight_back(), step));
+        NIBBLE_CHECK(values_input_gradient(q.rows, n, dx, work).within(weight_.name));
+        NIBBLE_CHECK(made(between));
+        step.scratch.release(q.columns_end);
+        return values_weight_gradient(q.columns, dy, x, n, gradient, add, work).within(weight_.name);
+    }
+    return TrainedProduct::backward(dy, x, n, dx, gradient, add, work, between);
 }
 
 // Both operands in blocks along tokens: a product of dY^T by x^T as an operand with a scale of each row.

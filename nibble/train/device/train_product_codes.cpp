@@ -58,16 +58,4 @@ Status TrainProduct::codes_weight_gradient(const Codes& dy, const std::byte* x, 
                                gradient + weight_.at, add, work.workspace, step.stream);
 }
 
-Status TrainProduct::backward(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx, float* gradient,
-                              bool add, TrainWork& work) const {
-    if (!back_codes(rules())) {
-        NIBBLE_CHECK(input_gradient(dy, n, dx, work));
-        return weight_gradient(dy, x, n, gradient, add, work);
-    }
-    const DeviceScope scope(work.step);
-    NIBBLE_TRY(const Codes codes, gradient_codes(dy, n, {true, true}, work.step));
-    NIBBLE_CHECK(codes_input_gradient(codes, n, dx, work).within(weight_.name));
-    return codes_weight_gradient(codes, x, n, gradient, add, work).within(weight_.name);
-}
-
 }  // namespace nibble

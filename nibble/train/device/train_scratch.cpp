@@ -69,7 +69,7 @@ Result<TrainScratch> TrainScratch::make(const TrainWeights& weights, const Train
     s.together += weights.scratch_bytes(n);
     const auto blocks = std::ssize(weights.layers());
     s.kept = (shape.recompute == Recompute::block ? largest_rest : rest) + (blocks + 1) * whole(2 * n * w) +
-             whole(2 * padded_rows(n) * w) + whole(4 * n * w) + 3 * whole(2 * n * w) + whole(s.workspace);
+             whole(2 * padded_rows(n) * w) + whole(4) + whole(4 * n * w) + 3 * whole(2 * n * w) + whole(s.workspace);
     const int64_t rows = slab(n, vocab);
     s.logits = whole(2 * rows * vocab) + whole(weights.head().rounded_bytes(rows)) + shape.taught +
                weights.head_scratch_bytes(rows);

@@ -62,6 +62,13 @@ void compare(Check& check, const std::vector<float>& want, const std::vector<uin
     }
 }
 
+// Of numbers as BF16 holds them.
+float largest(const std::vector<float>& x) {
+    float m = 0;
+    for (const float v : x) m = std::max(m, magnitude(round_to_bf16(v)));
+    return m;
+}
+
 int64_t padded(int64_t tokens, int tile) { return tile ? (tokens + tile - 1) / tile * tile : tokens; }
 
 Result<Check> Checker::add_norm(int64_t tokens, int64_t width, int tile, bool post) {
@@ -84,6 +91,7 @@ Result<Check> Checker::add_norm(int64_t tokens, int64_t width, int tile, bool po
     const int64_t words = padded(tokens, tile) * width;
     NIBBLE_TRY(std::byte * out, poisoned(words * 2));
     for (const auto& [with_update, in_rows] : {std::pair{true, false}, {true, true}, {false, false}}) {
+        NIBBLE_TRY(float* amax, upload(std::vector<float>{0.0f}));
         NIBBLE_CHECK(cuda::add_norm({.tokens = tokens,
                                      .width = width,
                                      .h = reinterpret_cast<std::byte*>(device_h),
@@ -93,7 +101,8 @@ Result<Check> Checker::add_norm(int64_t tokens, int64_t width, int tile, bool po
                                      .weight = device_weight,
                                      .eps = 1e-5f,
                                      .out = {out, tile},
-                                     .nonfinite = nonfinite},
+                                     .nonfinite = nonfinite,
+                                     .amax = amax},
                                     with_update, stream));
         std::vector<float> want(h.size());
         for (int64_t t = 0; t < tokens; ++t) {
@@ -106,6 +115,8 @@ Result<Check> Checker::add_norm(int64_t tokens, int64_t width, int tile, bool po
         }
         NIBBLE_TRY(const auto got, download<uint16_t>(out, words));
         compare(check, want, got, width, tile);
+        NIBBLE_TRY(const auto most, download<float>(amax, 1));
+        if (most[0] != largest(want)) note(check, fmt::format("amax {}, not {}", most[0], largest(want)));
         NIBBLE_TRY(const auto got_h, download<uint16_t>(device_h, tokens * width));
         compare(check, h, got_h, width, 0);
     }
@@ -186,9 +197,12 @@ Result<Check> Checker::activate(Activation a, std::string_view name, bool gated,
                 rows.push_back(bf16_from_float(in[static_cast<size_t>(t * stride + j)]));
         NIBBLE_TRY(const std::byte* device_rows, upload_bytes(rows));
         NIBBLE_TRY(std::byte * second, poisoned(words * 2));
-        NIBBLE_CHECK(cuda::activate(a, gated, device_rows, tokens, width, {second}, true, stream));
+        NIBBLE_TRY(float* amax, upload(std::vector<float>{0.0f}));
+        NIBBLE_CHECK(cuda::activate(a, gated, device_rows, tokens, width, {second}, true, stream, amax));
         NIBBLE_TRY(const auto again, download<uint16_t>(second, words));
         compare(check, want, again, width, 0);
+        NIBBLE_TRY(const auto most, download<float>(amax, 1));
+        if (most[0] != largest(want)) note(check, fmt::format("amax {}, not {}", most[0], largest(want)));
     }
     arena.release(mark);
     return check;

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstdlib>
 
@@ -56,6 +57,53 @@ protected:
         return to;
     }
 
+    std::byte* to_gpu(const std::vector<float>& x) {
+        std::vector<uint16_t> narrow(x.size());
+        for (size_t i = 0; i < x.size(); ++i) narrow[i] = bf16_from_float(x[i]);
+        std::byte* to = room(2 * std::ssize(x));
+        EXPECT_TRUE(copy_to_device(to, reinterpret_cast<std::byte*>(narrow.data()), 2 * std::ssize(x), *stream_).ok());
+        EXPECT_TRUE(stream_->synchronize().ok());
+        return to;
+    }
+    float* to_gpu_floats(const std::vector<float>& x) {
+        auto* const to = reinterpret_cast<float*>(room(4 * std::ssize(x)));
+        EXPECT_TRUE(copy_to_device(reinterpret_cast<std::byte*>(to),
+                                   reinterpret_cast<std::byte*>(const_cast<float*>(x.data())), 4 * std::ssize(x),
+                                   *stream_)
+                        .ok());
+        EXPECT_TRUE(stream_->synchronize().ok());
+        return to;
+    }
+    // Values as they lie on the GPU: of rows [outer, want.cols], or `down` the transpose.
+    void expect_values(const std::byte* values, const CastOperand& want, bool down, const std::string& where) {
+        const int64_t outer = want.rows;
+        const auto got = fetch<uint16_t>(values, outer * want.cols);
+        int64_t wrong = 0;
+        for (int64_t o = 0; o < outer; ++o)
+            for (int64_t i = 0; i < want.cols; ++i) {
+                const float w = want.values[static_cast<size_t>(o * want.cols + i)];
+                const uint16_t g = got[static_cast<size_t>(down ? i * outer + o : o * want.cols + i)];
+                if (bf16_from_float(w) != g && wrong++ < 3)
+                    ADD_FAILURE() << where << " at " << o << ", " << i << ": " << bf16_to_float(g) << " for " << w;
+            }
+        EXPECT_EQ(wrong, 0) << where;
+    }
+
+    // What a cast is asked for, and what it then has written.
+    cuda::CastFactor factor(int64_t count) {
+        return {.other = to_gpu_floats({other_scale}),
+                .constant = 1.0f / 2688,
+                .out = reinterpret_cast<float*>(room(4 * count)),
+                .count = count};
+    }
+    void expect_factor(const cuda::CastFactor& f, const std::vector<float>& scale, const std::string& where) {
+        const auto got = fetch<float>(f.out, f.count);
+        for (size_t i = 0; i < got.size(); ++i)
+            ASSERT_EQ(float_bits(got[i]), float_bits(scale[scale.size() > 1 ? i : 0] * other_scale * f.constant))
+                << where << ", factor " << i;
+    }
+    static constexpr float other_scale = 0.37f;
+
     int index_ = 0;
     std::optional<Stream> stream_;
     std::optional<DeviceArena> arena_;
@@ -79,21 +127,39 @@ std::vector<float> cast_numbers(int64_t rows, int64_t cols, uint64_t seed) {
     return x;
 }
 
+std::vector<float> turned(const std::vector<float>& x, int64_t rows, int64_t cols) {
+    std::vector<float> t(x.size());
+    for (int64_t r = 0; r < rows; ++r)
+        for (int64_t c = 0; c < cols; ++c) t[static_cast<size_t>(c * rows + r)] = x[static_cast<size_t>(r * cols + c)];
+    return t;
+}
+
+// Among numbers zeros of both signs, subnormals and NaN of both signs; the larger `worst`, infinities and the largest
+// numbers, too, or nothing but zeros.
+std::vector<float> odd_numbers(int64_t rows, int64_t cols, int worst) {
+    std::vector<float> x = cast_numbers(rows, cols, 13);
+    const float nan = std::nanf("");
+    const std::array<float, 12> odd{-0.0f, 0.0f, 0x1p-133f,   -0x1p-133f, nan,       -nan,
+                                    1.0f,  6.0f, 0x1.FEp127f, -0x1p127f,  HUGE_VALF, -HUGE_VALF};
+    const size_t kinds = worst > 1 ? 12 : worst > 0 ? 10 : 8;
+    for (size_t i = 0; i < x.size(); i += 5) x[i] = round_to_bf16(odd[i / 5 % kinds]);
+    // Blocks of nothing but -0 in both directions.
+    for (int64_t r = 0; r < std::min<int64_t>(rows, 16); ++r)
+        for (int64_t c = 0; c < 16; ++c) x[static_cast<size_t>(r * cols + c)] = -0.0f;
+    if (worst > 2) std::fill(x.begin(), x.end(), -0.0f);
+    return x;
+}
+
 TEST_P(CudaCast, EqualsTheHosts) {
     const Casting& c = GetParam();
     int64_t compared = 0, not_zero = 0;
     for (const auto& [rows, cols] :
-         {std::pair<int64_t, int64_t>{64, 128}, {1, 64}, {333, 208}, {200, 1040}, {5, 4096}}) {
+         {std::pair<int64_t, int64_t>{64, 128}, {1, 64}, {333, 208}, {200, 1040}, {5, 4096}, {2070, 24}, {150, 136}}) {
+        if (c.rule.square && cols % 16) continue;
         const DeviceArena::Mark mark = arena_->mark();
         const std::vector<float> x = cast_numbers(rows, cols, 11);
-        std::vector<uint16_t> narrow(x.size());
-        for (size_t i = 0; i < x.size(); ++i) narrow[i] = bf16_from_float(x[i]);
         const int64_t outer = c.down ? cols : rows, length = c.down ? rows : cols;
-        std::vector<float> along(x.size());  // [outer, length]
-        for (int64_t o = 0; o < outer; ++o)
-            for (int64_t i = 0; i < length; ++i)
-                along[static_cast<size_t>(o * length + i)] =
-                    x[static_cast<size_t>(c.down ? i * cols + o : o * cols + i)];
+        const std::vector<float> along = c.down ? turned(x, rows, cols) : x;  // [outer, length]
         CastRandom random{.id = 42,
                           .draw = (uint64_t{5} << 20) + 7,
                           .first_outer = 96,
@@ -103,19 +169,20 @@ TEST_P(CudaCast, EqualsTheHosts) {
         const CastRandom signs{.id = 45, .draw = random.draw};
         const CastOperand want = c.eden ? eden_rows(along.data(), outer, length, length, random, signs, 128, pool_)
                                         : cast_rows(along.data(), outer, length, length, c.rule, random, {}, pool_);
-        std::byte* source = room(2 * rows * cols);
-        ASSERT_TRUE(
-            copy_to_device(source, reinterpret_cast<std::byte*>(narrow.data()), 2 * rows * cols, *stream_).ok());
+        std::byte* source = to_gpu(x);
         std::byte* values = room(2 * outer * want.cols);
         const bool blocks = !want.block_scales.empty();
         auto* scale = reinterpret_cast<float*>(room(4 * std::max(rows, std::ssize(want.block_scales))));
         auto* amax = reinterpret_cast<float*>(room(4));
         const cuda::CastSource from{.x = source, .rows = rows, .cols = cols, .down = c.down};
-        const Status made = c.eden ? cuda::eden_values(from, random, signs, 128, {values, scale, amax}, *stream_)
-                            : blocks
-                                ? cuda::cast_blocks(from, c.rule, {values, scale}, *stream_)
-                                : cuda::cast_values(from, c.rule, random, nullptr, {values, scale, amax}, *stream_);
+        const bool one = c.rule.format != CastFormat::mxfp8 && !c.rule.square && !c.eden && !blocks;
+        const cuda::CastFactor by = one ? factor(c.down ? 1 : rows) : cuda::CastFactor{};
+        const Status made =
+            c.eden   ? cuda::eden_values(from, random, signs, 128, {values, scale, amax}, *stream_)
+            : blocks ? cuda::cast_blocks(from, c.rule, {values, scale}, *stream_)
+                     : cuda::cast_values(from, c.rule, random, nullptr, {values, scale, amax, nullptr, by}, *stream_);
         ASSERT_TRUE(made.ok()) << made.error().message();
+        if (by.other) expect_factor(by, want.scale, fmt::format("{} x {}", rows, cols));
         const auto got = fetch<uint16_t>(values, outer * want.cols);
         int64_t wrong = 0;
         for (int64_t o = 0; o < outer; ++o)
@@ -146,6 +213,159 @@ TEST_P(CudaCast, EqualsTheHosts) {
     // A scale of 16 x 16 leaves small numbers zero.
     EXPECT_GT(not_zero, compared / (c.rule.square ? 8 : 4));
 }
+
+// Where codes have no NaN and no infinity: all that the source may hold.
+TEST_P(CudaCast, TakesAnyNumber) {
+    const Casting& c = GetParam();
+    if (c.rule.format != CastFormat::nvfp4) GTEST_SKIP() << "of NVFP4";
+    for (int worst = 0; worst < 4; ++worst) {
+        const DeviceArena::Mark mark = arena_->mark();
+        const int64_t rows = 80, cols = 144, outer = c.down ? cols : rows, length = c.down ? rows : cols;
+        const std::vector<float> x = odd_numbers(rows, cols, worst), along = c.down ? turned(x, rows, cols) : x;
+        const CastRandom random{.id = 42, .draw = 99, .outer_step = 100};
+        const CastOperand want = cast_rows(along.data(), outer, length, length, c.rule, random, {}, pool_);
+        std::byte* values = room(2 * outer * want.cols);
+        auto *scale = reinterpret_cast<float*>(room(4 * rows)), *amax = reinterpret_cast<float*>(room(4));
+        const Status made = cuda::cast_values({.x = to_gpu(x), .rows = rows, .cols = cols, .down = c.down}, c.rule,
+                                              random, nullptr, {values, scale, amax}, *stream_);
+        ASSERT_TRUE(made.ok()) << made.error().message();
+        expect_values(values, want, c.down, fmt::format("numbers {}", worst));
+        const auto scales = fetch<float>(scale, std::ssize(want.scale));
+        for (size_t i = 0; i < scales.size(); ++i) EXPECT_EQ(float_bits(scales[i]), float_bits(want.scale[i])) << i;
+        arena_->release(mark);
+    }
+}
+
+// A largest magnitude that is known is taken as it is: that of a larger source gives the values that it has there.
+TEST_P(CudaCast, TakesAKnownMagnitude) {
+    const Casting& c = GetParam();
+    const bool of_tensor = c.rule.format == CastFormat::fp8 || c.rule.format == CastFormat::fp8_e5m2 ||
+                           (c.rule.format == CastFormat::nvfp4 && !c.rule.row_scaled);
+    if (!of_tensor || c.rule.rotate || c.eden) GTEST_SKIP() << "of a tensor";
+    const int64_t rows = 64, cols = 144;
+    const CastRandom random{.id = 42, .draw = 99, .outer_step = 100};
+    std::vector<float> more = cast_numbers(rows + 16, cols, 31);
+    more.back() = 1000;
+    const int64_t outer = c.down ? cols : rows + 16, length = c.down ? rows + 16 : cols;
+    const CastOperand want = cast_rows((c.down ? turned(more, rows + 16, cols) : more).data(), outer, length, length,
+                                       c.rule, random, {}, pool_);
+    more.resize(static_cast<size_t>(rows * cols));
+    std::byte* values = room(2 * rows * cols);
+    auto *scale = reinterpret_cast<float*>(room(4)), *amax = reinterpret_cast<float*>(room(4));
+    const cuda::CastSource from{
+        .x = to_gpu(more), .rows = rows, .cols = cols, .down = c.down, .amax = to_gpu_floats({1000})};
+    const Status made = cuda::cast_values(from, c.rule, random, nullptr, {values, scale, amax}, *stream_);
+    ASSERT_TRUE(made.ok()) << made.error().message();
+    EXPECT_EQ(fetch<float>(scale, 1)[0], want.scale[0]);
+    const auto got = fetch<uint16_t>(values, rows * cols);
+    int64_t wrong = 0;
+    for (int64_t r = 0; r < rows; ++r)
+        for (int64_t col = 0; col < cols; ++col)
+            wrong += got[static_cast<size_t>(r * cols + col)] !=
+                     bf16_from_float(want.values[static_cast<size_t>(c.down ? col * want.cols + r : r * cols + col)]);
+    EXPECT_EQ(wrong, 0);
+    const auto untouched = fetch<uint32_t>(amax, 1);
+    EXPECT_EQ(untouched[0], 0xA5A5A5A5u);
+}
+
+// A source with a stride and scales of its rows or of all, which gives other numbers.
+TEST_P(CudaCast, ReadsValuesOfAnOperand) {
+    const Casting& c = GetParam();
+    if (c.eden || c.rule.format == CastFormat::fp8_block || c.rule.format == CastFormat::fp8_block2)
+        GTEST_SKIP() << "of values";
+    for (const auto& [rows, cols, by_row] :
+         {std::tuple<int64_t, int64_t, bool>{70, 144, true}, {70, 144, false}, {33, 400, true}}) {
+        const DeviceArena::Mark mark = arena_->mark();
+        const int64_t stride = cols + 24, outer = c.down ? cols : rows, length = c.down ? rows : cols;
+        const std::vector<float> x = cast_numbers(rows, stride, 21);
+        const float factor = 1.0f / 2688;
+        std::vector<float> scales(static_cast<size_t>(rows)), seen(static_cast<size_t>(rows * cols));
+        for (size_t r = 0; r < scales.size(); ++r) scales[r] = 0.3f + 1.7f * static_cast<float>(r % 11);
+        for (int64_t r = 0; r < rows; ++r)
+            for (int64_t col = 0; col < cols; ++col)
+                seen[static_cast<size_t>(r * cols + col)] = round_to_bf16(
+                    x[static_cast<size_t>(r * stride + col)] * (scales[by_row ? static_cast<size_t>(r) : 0] * factor));
+        const std::vector<float> along = c.down ? turned(seen, rows, cols) : seen;
+        const CastRandom random{.id = 42, .draw = 99, .outer_step = 100};
+        const CastOperand want = cast_rows(along.data(), outer, length, length, c.rule, random, {}, pool_);
+        std::byte* values = room(2 * outer * want.cols);
+        auto *scale = reinterpret_cast<float*>(room(4 * rows)), *amax = reinterpret_cast<float*>(room(4));
+        const cuda::CastSource from{.x = to_gpu(x),
+                                    .rows = rows,
+                                    .cols = cols,
+                                    .stride = stride,
+                                    .down = c.down,
+                                    .scale = to_gpu_floats(scales),
+                                    .scale_by_row = by_row,
+                                    .factor = factor};
+        const Status made = cuda::cast_values(from, c.rule, random, nullptr, {values, scale, amax}, *stream_);
+        ASSERT_TRUE(made.ok()) << made.error().message();
+        expect_values(values, want, c.down, fmt::format("{} x {}", rows, cols));
+        arena_->release(mark);
+    }
+}
+
+class CudaCastBoth : public CudaCast {};
+
+// Rows and columns of one source are those of two casts, whatever the sizes cut.
+TEST_P(CudaCastBoth, EqualTheHosts) {
+    const Casting& c = GetParam();
+    CastRule rows_rule = c.rule, columns_rule = c.rule;
+    rows_rule.rotate = false;
+    ASSERT_TRUE(cuda::casts_both(rows_rule, columns_rule));
+    for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{64, 128},
+                                     {1, 64},
+                                     {1, 8},
+                                     {16, 16},
+                                     {333, 208},
+                                     {200, 1040},
+                                     {2070, 24},
+                                     {150, 136},
+                                     {47, 4104}})
+        for (int worst = -1; worst < (c.rule.format == CastFormat::nvfp4 && cols >= 16 ? 4 : 0); ++worst) {
+            const DeviceArena::Mark mark = arena_->mark();
+            const std::vector<float> x = worst < 0 ? cast_numbers(rows, cols, 14) : odd_numbers(rows, cols, worst);
+            const CastRandom by_row{.id = 42,
+                                    .draw = (uint64_t{5} << 20) + 7,
+                                    .first_outer = 96,
+                                    .outer_step = static_cast<uint64_t>((cols + 15) / 16)};
+            const CastRandom by_column{
+                .id = 43, .draw = by_row.draw, .first_group = 3, .group_step = static_cast<uint64_t>(cols)};
+            const CastOperand of_rows = cast_rows(x.data(), rows, cols, cols, rows_rule, by_row, {}, pool_);
+            const CastOperand of_columns =
+                cast_rows(turned(x, rows, cols).data(), cols, rows, rows, columns_rule, by_column, {}, pool_);
+            const cuda::CastBoth to{.rows = room(2 * rows * of_rows.cols + 256),
+                                    .columns = room(2 * cols * of_columns.cols + 256),
+                                    .scales = reinterpret_cast<float*>(room(16)),
+                                    .amax = reinterpret_cast<float*>(room(16)),
+                                    .factor = c.rule.format == CastFormat::mxfp8 ? cuda::CastFactor{} : factor(1)};
+            const Status made = cuda::cast_both({.x = to_gpu(x), .rows = rows, .cols = cols}, rows_rule, by_row,
+                                                columns_rule, by_column, to, *stream_);
+            ASSERT_TRUE(made.ok()) << made.error().message();
+            const std::string where = fmt::format("{} x {}, numbers {}", rows, cols, worst);
+            expect_values(to.rows, of_rows, false, "rows of " + where);
+            expect_values(to.columns, of_columns, true, "columns of " + where);
+            // Nothing behind them is written.
+            for (const auto& [at, count] :
+                 {std::pair{to.rows, rows * of_rows.cols}, std::pair{to.columns, cols * of_columns.cols}})
+                for (const uint16_t guard : fetch<uint16_t>(at + 2 * count, 128)) EXPECT_EQ(guard, 0xA5A5) << where;
+            if (c.rule.format != CastFormat::mxfp8) {
+                const auto scales = fetch<float>(to.scales, 2);
+                EXPECT_EQ(float_bits(scales[0]), float_bits(of_rows.scale[0])) << where;
+                EXPECT_EQ(float_bits(scales[1]), float_bits(of_columns.scale[0])) << where;
+                expect_factor(to.factor, of_rows.scale, where);
+            }
+            arena_->release(mark);
+        }
+}
+INSTANTIATE_TEST_SUITE_P(All, CudaCastBoth,
+                         testing::Values(Casting{"nvfp4", {.format = CastFormat::nvfp4}},
+                                         Casting{"nvfp4_stochastic", {.format = CastFormat::nvfp4, .stochastic = true}},
+                                         Casting{"nvfp4_rotated", {.format = CastFormat::nvfp4, .rotate = true}},
+                                         Casting{"nvfp4_rotated_stochastic",
+                                                 {.format = CastFormat::nvfp4, .rotate = true, .stochastic = true}},
+                                         Casting{"mxfp8", {.format = CastFormat::mxfp8}}),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 class CudaCodes : public CudaCast {};
 
@@ -194,6 +414,7 @@ TEST_P(CudaCodes, EqualTheHosts) {
                 to.scale = reinterpret_cast<float*>(room(4)), to.amax = reinterpret_cast<float*>(room(4));
                 to.seen = reinterpret_cast<float*>(room(4));
                 ASSERT_TRUE(fill_device(reinterpret_cast<std::byte*>(to.seen), 0, 4, *stream_).ok());
+                if (tensor) to.factor = factor(rows);
                 // Layouts that differ.
                 const int64_t pitch = (cols + 3) / 4 * 4;
                 to.row_scales = {reinterpret_cast<float*>(room(4 * rows * across)), across, 1};
@@ -237,6 +458,7 @@ TEST_P(CudaCodes, EqualTheHosts) {
                     if (!tensor) see_scales(of_columns, to.column_scales, cols, down, pitch * down);
                 }
                 if (!tensor) continue;
+                expect_factor(to.factor, of_rows.scale, "codes");
                 EXPECT_EQ(fetch<float>(to.scale, 1)[0], of_rows.scale[0]);
                 EXPECT_EQ(fetch<float>(to.seen, 1)[0], of_rows.amax);
             }

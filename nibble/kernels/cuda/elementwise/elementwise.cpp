@@ -89,6 +89,7 @@ Status add_norm(const AddNorm& a, bool overlap, const Stream& stream) {
                                         .weight = a.weight,
                                         .out = reinterpret_cast<uint8_t*>(a.out.data),
                                         .nonfinite = a.nonfinite,
+                                        .amax = a.amax,
                                         .tokens = a.tokens,
                                         .width = static_cast<int>(a.width),
                                         .tile_tokens = a.out.tile_tokens,
@@ -139,7 +140,7 @@ Status activate(Activation activation, bool gated, const float* in, int64_t in_s
 }
 
 Status activate(Activation activation, bool gated, const std::byte* in, int64_t tokens, int64_t width,
-                const RowsOut& out, bool overlap, const Stream& stream) {
+                const RowsOut& out, bool overlap, const Stream& stream, float* amax) {
     NIBBLE_CHECK(usable("activate", tokens, width, 8, out));
     if (out.codes == ActivationFormat::fp8_token || out.tile_tokens)
         return fail("activate: BF16 rows to codes with a scale per row, or to tiles");
@@ -147,6 +148,7 @@ Status activate(Activation activation, bool gated, const std::byte* in, int64_t 
         if (reinterpret_cast<uintptr_t>(p) % 16) return fail("activate: device pointers must be 16-byte aligned");
     return cuda_status(launch_activate_rows({.in = in,
                                              .out = out.data,
+                                             .amax = amax,
                                              .tokens = tokens,
                                              .width = width,
                                              .codes = row_codes(out, tokens, width),

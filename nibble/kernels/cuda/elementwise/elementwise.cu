@@ -46,20 +46,31 @@ __global__ void activate_kernel(const __grid_constant__ ActivateArgs args) {
 __global__ void activate_rows_kernel(const __grid_constant__ ActivateRowsArgs args) {
     start(args.overlap);
     const int64_t token = blockIdx.x, column = 8 * (int64_t{blockIdx.y} * blockDim.x + threadIdx.x);
-    if (column >= args.width) return;
-    const std::byte* in = args.in + 2 * (token * (args.gated ? 2 : 1) * args.width + column);
-    float x[8], up[8];
-    unpack8(in, x);
-    if (args.gated) unpack8(in + 2 * args.width, up);
+    float m = 0.0f;
+    if (column < args.width) {
+        const std::byte* in = args.in + 2 * (token * (args.gated ? 2 : 1) * args.width + column);
+        float x[8], up[8];
+        unpack8(in, x);
+        if (args.gated) unpack8(in + 2 * args.width, up);
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-        x[j] = act_of(args.activation, x[j]);
-        if (args.gated) x[j] *= up[j];
+        for (int j = 0; j < 8; ++j) {
+            x[j] = act_of(args.activation, x[j]);
+            if (args.gated) x[j] *= up[j];
+            m = fmaxf(m, fabsf(x[j]));
+        }
+        if (args.codes.format == 0) {
+            pack8(args.out + 2 * (token * args.width + column), x);
+        } else {
+            const uint32_t pairs[4] = {pair_of(x[0], x[1]), pair_of(x[2], x[3]), pair_of(x[4], x[5]),
+                                       pair_of(x[6], x[7])};
+            store_codes(args.codes, reinterpret_cast<uint8_t*>(args.out), token, static_cast<int>(args.width),
+                        static_cast<int>(column / 8), pairs, args.codes.input_scale);
+        }
     }
-    if (args.codes.format == 0) return pack8(args.out + 2 * (token * args.width + column), x);
-    const uint32_t pairs[4] = {pair_of(x[0], x[1]), pair_of(x[2], x[3]), pair_of(x[4], x[5]), pair_of(x[6], x[7])};
-    store_codes(args.codes, reinterpret_cast<uint8_t*>(args.out), token, static_cast<int>(args.width),
-                static_cast<int>(column / 8), pairs, args.codes.input_scale);
+    if (!args.amax) return;
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) m = fmaxf(m, __shfl_xor_sync(0xFFFFFFFFu, m, step));
+    if (threadIdx.x % 32 == 0) raise_amax(args.amax, rounded(m));  // rounding keeps the order
 }
 
 constexpr int argmax_blocks = 8;  // a cluster per row

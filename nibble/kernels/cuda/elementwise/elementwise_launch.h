@@ -32,6 +32,7 @@ struct AddNormArgs {
     const float* weight = nullptr;
     uint8_t* out = nullptr;
     int32_t* nonfinite = nullptr;
+    float* amax = nullptr;  // null: not wanted
     int64_t tokens = 0;
     int width = 0, tile_tokens = 0;
     RowCodes codes;
@@ -70,6 +71,7 @@ cudaError_t launch_activate(const ActivateArgs& args, cudaStream_t stream);
 struct ActivateRowsArgs {
     const std::byte* in = nullptr;
     std::byte* out = nullptr;
+    float* amax = nullptr;  // null: not wanted
     int64_t tokens = 0, width = 0;
     RowCodes codes;
     int activation = 0;

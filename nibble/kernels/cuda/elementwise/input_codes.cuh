@@ -20,6 +20,10 @@ __device__ inline float amax_of(const uint32_t (&pairs)[4]) {
     }
     return m;
 }
+// Raises *amax to m >= 0, of which most callers have one that is not larger.
+__device__ inline void raise_amax(float* amax, float m) {
+    if (m > __ldcg(amax)) atomicMax(reinterpret_cast<unsigned*>(amax), __float_as_uint(m));  // ordered as their bits
+}
 // Of the 16 threads that have the same 128 columns: aligned halves of a warp, all or none of a half here.
 __device__ inline float amax_of_group(const uint32_t (&pairs)[4]) {
     const uint32_t half = 0xFFFFu << (threadIdx.x & 16);

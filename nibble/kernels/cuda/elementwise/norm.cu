@@ -111,9 +111,10 @@ __global__ void __launch_bounds__(Threads) add_norm_kernel(const __grid_constant
         if (args.codes.format == 0)
             *reinterpret_cast<uint4*>(args.out + c.offset) = {h[k][0], h[k][1], h[k][2], h[k][3]};
     });
-    if (args.codes.format == 0) return;
+    if (args.codes.format == 0 && !args.amax) return;
     float scale = args.codes.input_scale;
-    if (args.codes.format == static_cast<int>(ActivationFormat::fp8_token)) {
+    const bool by_token = args.codes.format == static_cast<int>(ActivationFormat::fp8_token);
+    if (by_token || args.amax) {
         __shared__ float of_warp[Threads / 32];
         float m = 0.0f;
         visit([&](int k, const Chunk8&) { m = fmaxf(m, amax_of(h[k])); });
@@ -122,9 +123,13 @@ __global__ void __launch_bounds__(Threads) add_norm_kernel(const __grid_constant
         if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = m;
         __syncthreads();
         for (const float v : of_warp) m = fmaxf(m, v);
-        scale = code_scale(m);
-        if (threadIdx.x == 0) args.codes.scales[token] = scale;
+        if (threadIdx.x == 0 && args.amax) raise_amax(args.amax, m);
+        if (by_token) {
+            scale = code_scale(m);
+            if (threadIdx.x == 0) args.codes.scales[token] = scale;
+        }
     }
+    if (args.codes.format == 0) return;
     visit([&](int k, const Chunk8& c) {
         store_codes(args.codes, args.out, token, args.width, c.column[0] / 8, h[k], scale);
     });

@@ -5,7 +5,7 @@
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/quantize/chunk_kernel.cuh"
 #include "kernels/cuda/quantize/nvfp4_scale.cuh"
-#include "kernels/cuda/quantize/philox_rounds.cuh"
+#include "kernels/cuda/common/philox_rounds.cuh"
 
 #include <type_traits>
 

@@ -15,6 +15,7 @@ Result<CastArgs> cast_arguments(const CastSource& from, int64_t padded, int64_t 
     const int64_t stride = from.stride ? from.stride : from.cols;
     if (from.rows < 1 || from.cols < 8 || from.cols % 8 || stride % 8 || stride < from.cols)
         return fail("cast: [{}, {}], {} apart; columns are multiples of 8", from.rows, from.cols, stride);
+    if (from.rows > most_cast_rows) return fail("cast: {} rows; at most {}", from.rows, most_cast_rows);
     for (const void* p : {static_cast<const void*>(from.x), static_cast<const void*>(to.values)})
         if (!p || reinterpret_cast<uintptr_t>(p) % 16) return fail("cast: device pointers must be 16-byte aligned");
     return CastArgs{.x = halves(from.x),
@@ -29,8 +30,15 @@ Result<CastArgs> cast_arguments(const CastSource& from, int64_t padded, int64_t 
                     .groups = (from.reduction() + block - 1) / block,
                     .outer = from.outer(),
                     .scale = to.scale,
-                    .amax = to.amax,
-                    .seen = to.seen};
+                    .amax = from.amax ? const_cast<float*>(from.amax) : to.amax,
+                    .has_amax = from.amax != nullptr,
+                    .seen = to.seen,
+                    .product = to.factor};
+}
+
+Status check_factor(const CastFactor& f, int64_t rows, bool down) {
+    if (!f.other || (f.out && (f.count == 1 || (f.count == rows && !down)))) return Ok{};
+    return fail("cast: {} factors of {} rows", f.count, rows);
 }
 
 }  // namespace
@@ -40,12 +48,41 @@ Status cast_values(const CastSource& from, const CastRule& rule, const CastRando
     if (rule.format == CastFormat::fp8_block || rule.format == CastFormat::fp8_block2)
         return fail("cast: blocks of 128 are codes, not values");
     const bool mx = rule.format == CastFormat::mxfp8;
+    if (from.amax && rule.rotate) return fail("cast: the largest magnitude is wanted of rotated numbers");
     NIBBLE_TRY(CastArgs a, cast_arguments(from, cast_padded(from.reduction(), rule), mx ? mx_group : nv_group, to));
     if (rule.square && (from.down || from.cols % 16)) return fail("cast: tiles of 16 x 16 of {} columns", from.cols);
+    if (rule.four_over_six && (rule.rotate || rule.stochastic))
+        return fail("cast: four over six is neither rotated nor drawn");
     if (rule.row_scaled && (from.down || rule.rotate)) return fail("cast: a scale of each row, down the columns");
     if (!mx && (!to.scale || (!rule.row_scaled && !to.amax))) return fail("cast: no room for scales");
+    NIBBLE_CHECK(check_factor(to.factor, from.rows, from.down));
     a.rule = rule, a.random = random, a.given = given;
     return cuda_status(launch_cast(a, from.down, cast_queue(stream)), "cast: kernel launch");
+}
+
+bool casts_both(const CastRule& rows, const CastRule& columns) {
+    const auto searches = [](const CastRule& r) { return r.square || r.four_over_six || r.row_scaled; };
+    return rows.format == columns.format && (rows.format == CastFormat::mxfp8 || rows.format == CastFormat::nvfp4) &&
+           !rows.rotate && rows.stochastic == columns.stochastic && !searches(rows) && !searches(columns);
+}
+
+Status cast_both(const CastSource& from, const CastRule& rows, const CastRandom& rows_random, const CastRule& columns,
+                 const CastRandom& columns_random, const CastBoth& to, const Stream& stream) {
+    if (from.down || from.amax || !casts_both(rows, columns))
+        return fail("cast: no kernel for both directions by these rules");
+    const bool mx = rows.format == CastFormat::mxfp8;
+    if (!mx && (!to.scales || !to.amax)) return fail("cast: no room for scales");
+    CastSource turned = from;
+    turned.down = true;
+    // Columns that are not rotated have the magnitudes of the rows.
+    NIBBLE_CHECK(check_factor(to.factor, from.rows, false));
+    const CastValues of_rows{.values = to.rows, .scale = to.scales, .amax = to.amax, .factor = to.factor};
+    const CastValues of_columns{.values = to.columns, .scale = to.scales + !mx, .amax = to.amax + columns.rotate};
+    const int64_t block = mx ? mx_group : nv_group;
+    NIBBLE_TRY(CastArgs a, cast_arguments(from, cast_padded(from.cols, rows), block, of_rows));
+    NIBBLE_TRY(CastArgs b, cast_arguments(turned, cast_padded(from.rows, columns), block, of_columns));
+    a.rule = rows, a.random = rows_random, b.rule = columns, b.random = columns_random;
+    return cuda_status(launch_cast_both(a, b, cast_queue(stream)), "cast: kernel launch");
 }
 
 Status cast_blocks(const CastSource& from, const CastRule& rule, const CastValues& to, const Stream& stream) {
@@ -74,6 +111,7 @@ Status cast_codes(const CastSource& from, const CastRule& rule, const float* giv
     if (tensor ? !to.scale || (!given && !to.amax)
                : (to.rows && !to.row_scales.at) || (to.columns && !to.column_scales.at))
         return fail("cast: no room for scales");
+    NIBBLE_CHECK(check_factor(to.factor, from.rows, false));
     const auto in_groups = [](int64_t n) { return (n + fp8_group - 1) / fp8_group * fp8_group; };
     const CodesArgs a{.x = halves(from.x),
                       .rows = from.rows,
@@ -88,8 +126,10 @@ Status cast_codes(const CastSource& from, const CastRule& rule, const float* giv
                       .row_scales = to.rows ? to.row_scales : CodeScales{},
                       .column_scales = to.columns ? to.column_scales : CodeScales{},
                       .scale = to.scale,
-                      .amax = to.amax,
-                      .seen = to.seen};
+                      .amax = from.amax ? const_cast<float*>(from.amax) : to.amax,
+                      .has_amax = from.amax != nullptr,
+                      .seen = to.seen,
+                      .product = to.factor};
     return cuda_status(launch_codes_of(a, cast_queue(stream)), "cast: kernel launch");
 }
 

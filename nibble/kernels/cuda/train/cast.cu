@@ -1,388 +1,283 @@
-// Values of training's operands: a thread has a block of 16 or 32 numbers along the reduction.
-#include "kernels/cuda/common/elementwise.cuh"
-#include "kernels/cuda/train/cast_launch.h"
+// Values of training's operands: first the largest magnitude, of the rotated numbers where they are rotated, then the
+// values. Both kernels rotate; numbers between them would be written and read once more.
+#include "kernels/cuda/train/cast_rounding.cuh"
 
 namespace nibble::cuda {
 namespace {
 
-constexpr int cast_threads = 256;
-
-template <bool Down>
-__device__ float source_at(const CastArgs& a, int64_t outer, int64_t index) {
-    const int64_t row = Down ? index : outer, col = Down ? outer : index;
-    if (row >= a.rows || col >= a.cols) return 0.0f;
-    const float x = bf16_to_float(a.x[row * a.stride + col]);
-    if (!a.source_scale) return x;
-    return round_to_bf16(x * (a.source_scale[a.by_row ? row : 0] * a.factor));
-}
-
-template <int L, bool Down>
-__device__ void load_block(const CastArgs& a, int64_t outer, int64_t group, float (&z)[L]) {
-    if constexpr (!Down) {
-        if (!a.source_scale && (group + 1) * L <= a.cols) {
-#pragma unroll
-            for (int c = 0; c < L / 8; ++c) {
-                const uint4 w = *reinterpret_cast<const uint4*>(a.x + outer * a.stride + group * L + 8 * c);
-                const uint32_t word[4] = {w.x, w.y, w.z, w.w};
-#pragma unroll
-                for (int i = 0; i < 8; ++i)
-                    z[8 * c + i] = __uint_as_float(i % 2 ? word[i / 2] & 0xFFFF0000u : word[i / 2] << 16);
-            }
-            return;
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < L; ++i) z[i] = source_at<Down>(a, outer, group * L + i);
-}
-
-// Fewer than a block is stored where the reduction is not padded.
-template <int L, bool Down>
-__device__ void store_block(const CastArgs& a, int64_t outer, int64_t group, const float (&z)[L]) {
-    if constexpr (Down) {
-        const int64_t end = cast_padded(a.rows, a.rule);
-#pragma unroll
-        for (int i = 0; i < L; ++i)
-            if (group * L + i < end) a.values[(group * L + i) * a.pitch + outer] = bf16_from_float(z[i]);
-    } else {
-#pragma unroll
-        for (int c = 0; c < L / 8; ++c) {
-            if (group * L + 8 * c >= a.pitch) break;
-            const uint4 w{pair_of(z[8 * c], z[8 * c + 1]), pair_of(z[8 * c + 2], z[8 * c + 3]),
-                          pair_of(z[8 * c + 4], z[8 * c + 5]), pair_of(z[8 * c + 6], z[8 * c + 7])};
-            *reinterpret_cast<uint4*>(a.values + outer * a.pitch + group * L + 8 * c) = w;
-        }
-    }
-}
-
-template <int L>
-__device__ float largest(const float (&z)[L]) {
-    float m = 0.0f;
-#pragma unroll
-    for (const float v : z) m = magnitude(v) > m ? magnitude(v) : m;
-    return m;
-}
-
-__device__ float block_max(float m) {
-    __shared__ float of_warp[cast_threads / 32];
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) m = fmaxf(m, __shfl_xor_sync(0xFFFFFFFFu, m, step));
-    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = m;
-    __syncthreads();
-    for (unsigned w = 0; w < blockDim.x / 32; ++w) m = fmaxf(m, of_warp[w]);
-    return m;
-}
-// Magnitudes are ordered as their bits; a maximum does not depend on the order.
-__device__ void raise(float* amax, float m) {
-    m = block_max(m);
-    if (threadIdx.x == 0 && m > 0.0f) atomicMax(reinterpret_cast<unsigned*>(amax), __float_as_uint(m));
-}
-
-struct Place {
-    int64_t outer, group;
-    bool present;
+// A thread block's tile. The largest magnitude begins with the last rows, which the kernel before has just written, and
+// ends with the first, where values begin: those are in the L2 still.
+enum class Order : uint8_t { last_first, first_first };
+struct Tile {
+    int64_t row, col;
+    __device__ explicit Tile(Order order)
+        : row(static_cast<int64_t>(order == Order::last_first ? gridDim.y - 1 - blockIdx.y : blockIdx.y) * cast_rows),
+          col(static_cast<int64_t>(blockIdx.x) * cast_cols) {}
 };
-template <bool Down>
-__device__ Place place_of(const CastArgs& a) {
-    const int64_t i = int64_t{blockIdx.x} * cast_threads + threadIdx.x;
-    return {Down ? i % a.outer : i / a.groups, Down ? i / a.outer : i % a.groups, i < a.outer * a.groups};
-}
+dim3 tiles_of(const CastArgs& a) { return {ceil_blocks(a.cols, cast_cols), ceil_blocks(a.rows, cast_rows)}; }
 
-// The largest magnitude; with Rotate the rotated numbers go to `values`.
-template <bool Down, bool Rotate>
-__global__ void __launch_bounds__(cast_threads) amax_kernel(const __grid_constant__ CastArgs a) {
-    const Place at = place_of<Down>(a);
-    float m = 0.0f;
-    if (at.present) {
-        float z[16];
-        load_block<16, Down>(a, at.outer, at.group, z);
-        if constexpr (Rotate) {
-            hadamard16(z, rotation_signs);
+// each(pair, row, col) of this thread's blocks of L in rows, loads of Batch blocks together.
+template <int L, int Batch, class Each>
+__device__ void each_row_block(const CastArgs& a, const Tile& tile, const Each& each) {
+    constexpr int across = cast_cols / L, down = cast_threads / across;
+    const int64_t col = tile.col + static_cast<int64_t>(threadIdx.x % across) * L;
+    if (col >= a.cols) return;
+#pragma unroll 1
+    for (int i = 0; i < cast_each / L; i += Batch) {
+        const int64_t row = tile.row + i * down + threadIdx.x / across;
+        uint32_t pair[Batch][L / 2];
 #pragma unroll
-            for (float& v : z) v = round_to_bf16(v);
-            store_block<16, Down>(a, at.outer, at.group, z);
+        for (int b = 0; b < Batch; ++b)
+            if (row + b * down < a.rows) load_row<L>(a, row + b * down, col, pair[b]);
+#pragma unroll
+        for (int b = 0; b < Batch; ++b) {
+            if (row + b * down >= a.rows) return;
+            scale_row<L>(a, row + b * down, pair[b]);
+            each(pair[b], row + b * down, col);
         }
-        m = largest(z);
     }
-    raise(a.amax, m);
+}
+// Row and column of this thread's columns of L rows.
+template <int L>
+struct ColumnPlace {
+    int64_t row, col;
+    __device__ explicit ColumnPlace(const Tile& tile) {
+        constexpr int width = cast_each / L, across = cast_cols / width;
+        col = tile.col + static_cast<int64_t>(threadIdx.x % across) * width;
+        row = tile.row + static_cast<int64_t>(threadIdx.x / across) * L;
+    }
+};
+
+// ---- The largest magnitude ----
+
+enum class Turned : uint8_t { none, rows, columns };
+
+// Plain: of the numbers as they are, too, into `plain`.
+template <Turned Along, bool Plain>
+__global__ void __launch_bounds__(cast_threads) amax_kernel(const __grid_constant__ CastArgs a, float* plain) {
+    const Tile tile(Order::last_first);
+    float m = 0.0f;
+    if constexpr (Along == Turned::columns) {
+        const ColumnPlace<16> at(tile);
+        ColumnPairs<16> w;
+        load_columns<16>(a, at.row, at.col, w);
+        if constexpr (Plain) {
+            uint32_t most = 0;
+#pragma unroll
+            for (const auto& pairs : w)
+#pragma unroll
+                for (const uint32_t p : pairs) most = larger_of(most, p);
+            raise<cast_threads>(plain, larger_half(most));
+        }
+#pragma unroll
+        for (int c = 0; c < 2 * column_pairs<16>; ++c) {
+            float z[16];
+            numbers_of_column<16>(w, c, z);
+            m = fmaxf(m, rotated_largest(z));
+        }
+    } else {
+        each_row_block<16, 4>(a, tile, [&](uint32_t(&pair)[8], int64_t, int64_t) {
+            if constexpr (Along == Turned::rows) {
+                float z[16];
+                numbers_of<16>(pair, z);
+                m = fmaxf(m, rotated_largest(z));
+            } else {
+                uint32_t most = 0;
+#pragma unroll
+                for (const uint32_t p : pair) most = larger_of(most, p);
+                m = fmaxf(m, larger_half(most));
+            }
+        });
+    }
+    raise<cast_threads>(a.amax, m);
 }
 
 // Of rows with a scale each.
 __global__ void __launch_bounds__(cast_threads) row_amax_kernel(const __grid_constant__ CastArgs a) {
     float m = 0.0f;
-    for (int64_t g = threadIdx.x; g < a.groups; g += cast_threads) {
-        float z[16];
-        load_block<16, false>(a, blockIdx.x, g, z);
-        m = fmaxf(m, largest(z));
+    for (int64_t col = threadIdx.x * 16; col < a.cols; col += cast_threads * 16) {
+        uint32_t pair[8];
+        load_row<16>(a, blockIdx.x, col, pair);
+        scale_row<16>(a, blockIdx.x, pair);
+        uint32_t most = 0;
+#pragma unroll
+        for (const uint32_t p : pair) most = larger_of(most, p);
+        m = fmaxf(m, larger_half(most));
     }
-    m = block_max(m);
+    m = block_max<cast_threads>(m);
     if (threadIdx.x == 0) a.scale[blockIdx.x] = m;
 }
 
-__device__ void encode16(float (&z)[16], uint8_t scale, NvScale tensor, const PhiloxBlock* random) {
-    const float e = nv_element_scale(scale, tensor), s = e4m3_to_float(scale);
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-        const float y = z[i] * e;
-        const uint8_t code = random ? e2m1_stochastic_byte(y, static_cast<uint8_t>(random->word[i / 4] >> (i % 4 * 8)))
-                                    : e2m1_from_float(y);
-        z[i] = e2m1_to_float(code) * s;
-    }
-}
+// ---- Values ----
 
-template <bool Down>
-__global__ void __launch_bounds__(cast_threads) nvfp4_values_kernel(const __grid_constant__ CastArgs a) {
-    const Place at = place_of<Down>(a);
-    if (!at.present) return;
-    const float t = a.rule.row_scaled ? a.scale[at.outer] : *a.amax;
-    const NvScale tensor = nv_tensor_scale(t, nv_largest(a.rule));
-    float z[16];
-    load_block<16, Down>(a, at.outer, at.group, z);
-    const uint8_t scale = nv_choose_scale(z, largest(z), a.rule, tensor);
-    if (a.rule.stochastic) {
-        const PhiloxBlock bits = a.random.block(static_cast<uint64_t>(at.outer), static_cast<uint64_t>(at.group));
-        encode16(z, scale, tensor, &bits);
-    } else {
-        encode16(z, scale, tensor, nullptr);
-    }
-    store_block<16, Down>(a, at.outer, at.group, z);
-    if (!a.rule.row_scaled && at.outer == 0 && at.group == 0) *a.scale = t;
-}
-
-// Sixteen threads have a tile of 16 x 16.
-__global__ void __launch_bounds__(cast_threads) nvfp4_square_kernel(const __grid_constant__ CastArgs a) {
-    const int64_t i = int64_t{blockIdx.x} * cast_threads + threadIdx.x, tile = i / 16;
-    const int64_t row = tile / a.groups * 16 + i % 16, group = tile % a.groups;
-    const bool present = row < a.rows;
-    float z[16] = {};
-    if (present) load_block<16, false>(a, row, group, z);
-    float b = largest(z);
-#pragma unroll
-    for (int step = 8; step > 0; step /= 2) b = fmaxf(b, __shfl_xor_sync(0xFFFFFFFFu, b, step));
-    if (!present) return;
-    const NvScale tensor = nv_tensor_scale(*a.amax, nv_largest(a.rule));
-    encode16(z, nv_block_scale(b, tensor), tensor, nullptr);
-    store_block<16, false>(a, row, group, z);
-    if (row == 0 && group == 0) *a.scale = *a.amax;
-}
-
-template <bool Down>
-__global__ void __launch_bounds__(cast_threads) mx_values_kernel(const __grid_constant__ CastArgs a) {
-    const Place at = place_of<Down>(a);
-    if (!at.present) return;
-    float z[32];
-    load_block<32, Down>(a, at.outer, at.group, z);
-    const uint8_t scale = mx_scale_up(largest(z));
-    const float up = mx_inverse_scale(scale), down = e8m0_to_float(scale);
-#pragma unroll
-    for (float& v : z) v = e4m3_rounded(v * up) * down;
-    store_block<32, Down>(a, at.outer, at.group, z);
-}
-
-template <bool Down>
-__global__ void __launch_bounds__(cast_threads) fp8_values_kernel(const __grid_constant__ CastArgs a) {
-    const Place at = place_of<Down>(a);
-    if (!at.present) return;
-    const bool e4m3 = a.rule.format == CastFormat::fp8;
-    const float scale = a.given ? *a.given : fp8_current_scale(*a.amax, e4m3 ? e4m3_max : e5m2_max);
-    float z[16];
-    load_block<16, Down>(a, at.outer, at.group, z);
-#pragma unroll
-    for (float& v : z) v = e4m3 ? e4m3_rounded(v * scale) : e5m2_rounded(v * scale);
-    store_block<16, Down>(a, at.outer, at.group, z);
-    if (at.outer == 0 && at.group == 0) {
-        *a.scale = 1 / scale;
+// What the tensor, or each of the tile's rows, has beside its values.
+__device__ void store_numbers(const CastArgs& a, const Tile& tile, float number) {
+    if (tile.col > 0) return;
+    const int64_t row = tile.row + threadIdx.x;
+    if (row == 0 && !a.rule.row_scaled) {
+        if (a.scale) *a.scale = number;
         if (a.seen) *a.seen = fmaxf(*a.seen, *a.amax);
     }
+    if (a.product.other && threadIdx.x < cast_rows && row < a.product.count)
+        a.product.out[row] = (a.rule.row_scaled ? a.scale[row] : number) * a.product.other[0] * a.product.constant;
 }
 
-template <bool Down>
-__global__ void __launch_bounds__(cast_threads) bf16_values_kernel(const __grid_constant__ CastArgs a) {
-    const Place at = place_of<Down>(a);
-    if (!at.present) return;
-    float z[16];
-    load_block<16, Down>(a, at.outer, at.group, z);
-    store_block<16, Down>(a, at.outer, at.group, z);
-    if (at.outer == 0 && at.group == 0) *a.scale = 1;
+template <class Rounding, bool Rotate, int Batch>
+__device__ void row_values(const Cast& cast, const Tile& tile) {
+    constexpr int L = Rounding::length;
+    const CastArgs& a = cast.a;
+    const Rounding rounding(a);
+    store_numbers(a, tile, rounding.number);
+    each_row_block<L, Batch>(a, tile, [&](uint32_t(&pair)[L / 2], int64_t row, int64_t col) {
+        float z[L];
+        numbers_of<L>(pair, z);
+        if constexpr (Rotate) rotate(z);
+        const float by = rounding(cast, z, row, col / L);
+#pragma unroll
+        for (int i = 0; i < L / 2; ++i) pair[i] = Rounding::pair(z[2 * i], z[2 * i + 1], pair_of(by, by));
+        store_row<L>(a, row, col, pair);
+    });
 }
-
-template <bool Down>
-cudaError_t cast(CastArgs a, cudaStream_t stream) {
-    const auto blocks = [&](int64_t length) { return ceil_blocks(a.outer * length, cast_threads); };
-    if (a.rule.format == CastFormat::mxfp8) {
-        mx_values_kernel<Down><<<blocks(a.groups), cast_threads, 0, stream>>>(a);
-        return cudaGetLastError();
-    }
-    if (a.rule.row_scaled) {
-        row_amax_kernel<<<static_cast<unsigned>(a.rows), cast_threads, 0, stream>>>(a);
-    } else {
-        if (const cudaError_t code = cudaMemsetAsync(a.amax, 0, sizeof(float), stream)) return code;
-        if (a.rule.rotate) {
-            amax_kernel<Down, true><<<blocks(a.groups), cast_threads, 0, stream>>>(a);
-            a.x = a.values, a.stride = a.pitch, a.source_scale = nullptr;
-            (Down ? a.rows : a.cols) = 16 * a.groups;
-        } else {
-            amax_kernel<Down, false><<<blocks(a.groups), cast_threads, 0, stream>>>(a);
+template <class Rounding, bool Rotate>
+__device__ void column_values(const Cast& cast, const Tile& tile) {
+    constexpr int L = Rounding::length;
+    const CastArgs& a = cast.a;
+    const ColumnPlace<L> at(tile);
+    const int64_t end = cast_padded(a.rows, a.rule);
+    ColumnPairs<L> w;
+    load_columns<L>(a, at.row, at.col, w);
+    const Rounding rounding(a);
+    store_numbers(a, tile, rounding.number);
+    if (at.col >= a.cols || at.row >= end) return;
+#pragma unroll
+    for (int k = 0; k < column_pairs<L>; ++k) {
+        float z[2][L], by[2];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            numbers_of_column<L>(w, 2 * k + h, z[h]);
+            if constexpr (Rotate) rotate(z[h]);
+            by[h] = rounding(cast, z[h], at.col + 2 * k + h, at.row / L);
         }
+#pragma unroll
+        for (int i = 0; i < L; ++i) w[i][k] = Rounding::pair(z[0][i], z[1][i], pair_of(by[0], by[1]));
     }
-    switch (a.rule.format) {
-        case CastFormat::nvfp4:
-            if (a.rule.square)
-                nvfp4_square_kernel<<<ceil_blocks((a.rows + 15) / 16 * 16 * a.groups, cast_threads), cast_threads, 0,
-                                      stream>>>(a);
-            else
-                nvfp4_values_kernel<Down><<<blocks(a.groups), cast_threads, 0, stream>>>(a);
-            break;
-        case CastFormat::fp8:
-        case CastFormat::fp8_e5m2:
-            fp8_values_kernel<Down><<<blocks(a.groups), cast_threads, 0, stream>>>(a);
-            break;
-        default:
-            bf16_values_kernel<Down><<<blocks(a.groups), cast_threads, 0, stream>>>(a);
-    }
-    return cudaGetLastError();
+    store_columns<L>(a, at.row, at.col, end, w);
 }
 
-// ---- MS-EDEN: a thread has 128 numbers along the reduction, in shared memory
-// -----------------------------------------
-
-constexpr int eden_threads = 64, eden_apart = eden_threads + 1;
-
-template <bool Down>
-__device__ void eden_load(const CastArgs& a, int64_t first, int64_t group, float* z) {
-    if constexpr (Down) {
-        for (int i = 0; i < eden_group; ++i) {
-            const int64_t row = group * eden_group + i, col = first + threadIdx.x;
-            float x = 0.0f;
-            if (row < a.rows && col < a.cols) {
-                x = bf16_to_float(a.x[row * a.stride + col]);
-                if (a.source_scale) x = x * (a.source_scale[a.by_row ? row : 0] * a.factor);
-            }
-            z[i * eden_apart + threadIdx.x] = x;
-        }
-    } else {
-        for (int v = 0; v < eden_threads; ++v)
-            for (int i = static_cast<int>(threadIdx.x); i < eden_group; i += eden_threads) {
-                const int64_t row = first + v, col = group * eden_group + i;
-                float x = 0.0f;
-                if (row < a.rows && col < a.cols) {
-                    x = bf16_to_float(a.x[row * a.stride + col]);
-                    if (a.source_scale) x = x * (a.source_scale[a.by_row ? row : 0] * a.factor);
-                }
-                z[i * eden_apart + v] = x;
-            }
-    }
-    __syncthreads();
+template <class Rounding, bool Rotate>
+__global__ void __launch_bounds__(cast_threads) row_values_kernel(const __grid_constant__ Cast cast) {
+    row_values<Rounding, Rotate, 32 / Rounding::length>(cast, Tile(Order::first_first));
+}
+template <class Rounding, bool Rotate>
+__global__ void __launch_bounds__(cast_threads) column_values_kernel(const __grid_constant__ Cast cast) {
+    column_values<Rounding, Rotate>(cast, Tile(Order::first_first));
+}
+// Rows find in the L1 what columns have read.
+template <class Rounding, bool Rotate>
+__global__ void __launch_bounds__(cast_threads)
+    both_values_kernel(const __grid_constant__ Cast rows, const __grid_constant__ Cast columns) {
+    const Tile tile(Order::first_first);
+    column_values<Rounding, Rotate>(columns, tile);
+    row_values<Rounding, false, 1>(rows, tile);
 }
 
-template <bool Down>
-__device__ void eden_store(const CastArgs& a, int64_t first, int64_t group, const float* z) {
-    __syncthreads();
-    if constexpr (Down) {
-        if (first + threadIdx.x >= a.outer) return;
-        for (int i = 0; i < eden_group; ++i)
-            a.values[(group * eden_group + i) * a.pitch + first + threadIdx.x] =
-                bf16_from_float(z[i * eden_apart + threadIdx.x]);
-    } else {
-        for (int v = 0; v < eden_threads && first + v < a.outer; ++v)
-            for (int i = static_cast<int>(threadIdx.x); i < eden_group; i += eden_threads)
-                a.values[(first + v) * a.pitch + group * eden_group + i] = bf16_from_float(z[i * eden_apart + v]);
-    }
+// Four neighbouring threads have a tile of 16 x 16.
+__global__ void __launch_bounds__(cast_threads) nvfp4_square_kernel(const __grid_constant__ CastArgs a) {
+    const ColumnPlace<16> at{Tile(Order::first_first)};
+    ColumnPairs<16> w;
+    load_columns<16>(a, at.row, at.col, w);
+    uint32_t pair = 0;
+#pragma unroll
+    for (const auto& pairs : w)
+#pragma unroll
+        for (const uint32_t p : pairs) pair = larger_of(pair, p);
+    float most = larger_half(pair);
+#pragma unroll
+    for (int step = 2; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, step));
+    if (at.col >= a.cols) return;
+    const NvBlock block = nv_block(most, nv_tensor_scale(*a.amax, nv_largest(a.rule)));
+#pragma unroll
+    for (auto& pairs : w)
+#pragma unroll
+        for (uint32_t& p : pairs)
+            p = pair_of(e2m1_value(low_of(p) * block.element) * block.scale,
+                        e2m1_value(high_of(p) * block.element) * block.scale);
+    store_columns<16>(a, at.row, at.col, a.rows, w);
+    if (at.row == 0 && at.col == 0) *a.scale = *a.amax;
 }
 
-template <bool Down>
-__global__ void __launch_bounds__(eden_threads) eden_rotate_kernel(const __grid_constant__ CastArgs a) {
-    __shared__ float z[eden_group * eden_apart];
-    __shared__ float sign[eden_group];
-    const int64_t first = int64_t{blockIdx.x} * eden_threads, group = blockIdx.y;
-    for (int i = static_cast<int>(threadIdx.x); i < eden_group; i += eden_threads)
-        sign[i] =
-            a.signs.block(a.first_sign + static_cast<uint64_t>(group * eden_group + i), 0).word[0] & 1 ? -1.0f : 1.0f;
-    eden_load<Down>(a, first, group, z);
-    float* own = z + threadIdx.x;
-    for (int i = 0; i < eden_group; ++i) own[i * eden_apart] = own[i * eden_apart] * sign[i];
-    hadamard128(own, eden_apart);
-    float m = 0.0f;
-    for (int i = 0; i < eden_group; ++i) {
-        const float v = eden_rotated(own[i * eden_apart]);
-        own[i * eden_apart] = v;
-        m = magnitude(v) > m ? magnitude(v) : m;
-    }
-    eden_store<Down>(a, first, group, z);
-    raise(a.amax, m);
+template <class Rounding, bool Rotate = false>
+void values(const CastArgs& a, bool down, cudaStream_t stream) {
+    const Cast cast(a);
+    if (down)
+        column_values_kernel<Rounding, Rotate><<<tiles_of(a), cast_threads, 0, stream>>>(cast);
+    else
+        row_values_kernel<Rounding, Rotate><<<tiles_of(a), cast_threads, 0, stream>>>(cast);
 }
 
-template <bool Down>
-__global__ void __launch_bounds__(eden_threads) eden_encode_kernel(const __grid_constant__ CastArgs a) {
-    __shared__ float z[eden_group * eden_apart];
-    const int64_t first = int64_t{blockIdx.x} * eden_threads, group = blockIdx.y;
-    const float d = eden_scale(*a.amax);
-    eden_load<Down>(a, first, group, z);
-    if (first + threadIdx.x < a.outer)
-        eden_encode(z + threadIdx.x, eden_apart, d, a.random, static_cast<uint64_t>(first + threadIdx.x),
-                    static_cast<uint64_t>(group));
-    eden_store<Down>(a, first, group, z);
-    if (first == 0 && group == 0 && threadIdx.x == 0) *a.scale = d;
-}
-
-template <bool Down>
-cudaError_t eden(CastArgs a, cudaStream_t stream) {
-    if (const cudaError_t code = cudaMemsetAsync(a.amax, 0, sizeof(float), stream)) return code;
-    const dim3 blocks(ceil_blocks(a.outer, eden_threads), static_cast<unsigned>(a.groups));
-    eden_rotate_kernel<Down><<<blocks, eden_threads, 0, stream>>>(a);
-    a.x = a.values, a.stride = a.pitch, a.source_scale = nullptr;
-    (Down ? a.rows : a.cols) = eden_group * a.groups;
-    eden_encode_kernel<Down><<<blocks, eden_threads, 0, stream>>>(a);
-    return cudaGetLastError();
-}
-
-__global__ void product_scales_kernel(const float* a, bool by_row, const float* b, float constant, float* out,
-                                      int64_t count) {
-    const int64_t i = int64_t{blockIdx.x} * cast_threads + threadIdx.x;
-    if (i < count) out[i] = a[by_row ? i : 0] * b[0] * constant;
-}
-
-// A thread block for each scale.
-__global__ void __launch_bounds__(cast_threads) renew_scales_kernel(DelayedScales d, const float* clip) {
-    float seen = d.seen[blockIdx.x];
-    for (int64_t s = 0; s < d.sets; ++s) seen = fmaxf(seen, d.others[s * d.apart + blockIdx.x]);
-    if (isnan(*clip) || seen == 0) return;
-    float* const history = d.histories + int64_t{blockIdx.x} * d.history;
-    float most = seen;
-    for (int64_t i = 1 + threadIdx.x; i < d.history; i += cast_threads) most = fmaxf(most, history[i]);
-    most = block_max(most);
-    // One step up, in pieces that are read whole before they are written.
-    for (int64_t i = 0; i + 1 < d.history; i += cast_threads) {
-        const int64_t at = i + threadIdx.x;
-        const float next = at + 1 < d.history ? history[at + 1] : 0.0f;
-        __syncthreads();
-        if (at + 1 < d.history) history[at] = next;
-        __syncthreads();
-    }
-    if (threadIdx.x > 0) return;
-    if (d.history > 1) history[d.history - 1] = seen;
-    history[0] = 0.0f;
-    d.seen[blockIdx.x] = 0.0f;
-    if (!is_finite(most) || !(most > 0)) return;
-    const float scale = d.largest / most;
-    d.scales[blockIdx.x] = is_finite(scale) ? scale : FLT_MAX;
+template <class Rounding, bool Rotate>
+void both_values(const CastArgs& rows, const CastArgs& columns, cudaStream_t stream) {
+    both_values_kernel<Rounding, Rotate><<<tiles_of(rows), cast_threads, 0, stream>>>(Cast(rows), Cast(columns));
 }
 
 }  // namespace
 
 cudaError_t launch_cast(const CastArgs& a, bool down, cudaStream_t stream) {
-    return down ? cast<true>(a, stream) : cast<false>(a, stream);
-}
-cudaError_t launch_eden(const CastArgs& a, bool down, cudaStream_t stream) {
-    return down ? eden<true>(a, stream) : eden<false>(a, stream);
-}
-cudaError_t launch_product_scales(const float* a, bool by_row, const float* b, float constant, float* out,
-                                  int64_t count, cudaStream_t stream) {
-    product_scales_kernel<<<ceil_blocks(count, cast_threads), cast_threads, 0, stream>>>(a, by_row, b, constant, out,
-                                                                                         count);
+    const dim3 tiles = tiles_of(a);
+    const CastRule& rule = a.rule;
+    if (rule.row_scaled) {
+        row_amax_kernel<<<static_cast<unsigned>(a.rows), cast_threads, 0, stream>>>(a);
+    } else if (rule.format != CastFormat::mxfp8 && !a.has_amax) {
+        if (const cudaError_t code = cudaMemsetAsync(a.amax, 0, sizeof(float), stream)) return code;
+        if (!rule.rotate)
+            amax_kernel<Turned::none, false><<<tiles, cast_threads, 0, stream>>>(a, nullptr);
+        else if (down)
+            amax_kernel<Turned::columns, false><<<tiles, cast_threads, 0, stream>>>(a, nullptr);
+        else
+            amax_kernel<Turned::rows, false><<<tiles, cast_threads, 0, stream>>>(a, nullptr);
+    }
+    switch (rule.format) {
+        case CastFormat::nvfp4:
+            if (rule.square)
+                nvfp4_square_kernel<<<tiles, cast_threads, 0, stream>>>(a);
+            else if (rule.four_over_six)
+                values<RoundNvfp4<true, false>>(a, down, stream);
+            else if (rule.stochastic)
+                rule.rotate ? values<RoundNvfp4<false, true>, true>(a, down, stream)
+                            : values<RoundNvfp4<false, true>>(a, down, stream);
+            else
+                rule.rotate ? values<RoundNvfp4<false, false>, true>(a, down, stream)
+                            : values<RoundNvfp4<false, false>>(a, down, stream);
+            break;
+        case CastFormat::mxfp8:
+            values<RoundMx>(a, down, stream);
+            break;
+        case CastFormat::fp8:
+        case CastFormat::fp8_e5m2:
+            values<RoundFp8>(a, down, stream);
+            break;
+        default:
+            values<RoundBf16>(a, down, stream);
+    }
     return cudaGetLastError();
 }
-cudaError_t launch_renew_scales(const DelayedScales& d, const float* clip, cudaStream_t stream) {
-    renew_scales_kernel<<<static_cast<unsigned>(d.count), cast_threads, 0, stream>>>(d, clip);
+
+cudaError_t launch_cast_both(const CastArgs& rows, const CastArgs& columns, cudaStream_t stream) {
+    if (rows.rule.format == CastFormat::mxfp8) {
+        both_values<RoundMx, false>(rows, columns, stream);
+        return cudaGetLastError();
+    }
+    if (const cudaError_t code = cudaMemsetAsync(rows.amax, 0, 2 * sizeof(float), stream)) return code;
+    if (columns.rule.rotate)
+        amax_kernel<Turned::columns, true><<<tiles_of(rows), cast_threads, 0, stream>>>(columns, rows.amax);
+    else
+        amax_kernel<Turned::none, false><<<tiles_of(rows), cast_threads, 0, stream>>>(rows, nullptr);
+    if (rows.rule.stochastic)
+        columns.rule.rotate ? both_values<RoundNvfp4<false, true>, true>(rows, columns, stream)
+                            : both_values<RoundNvfp4<false, true>, false>(rows, columns, stream);
+    else
+        columns.rule.rotate ? both_values<RoundNvfp4<false, false>, true>(rows, columns, stream)
+                            : both_values<RoundNvfp4<false, false>, false>(rows, columns, stream);
     return cudaGetLastError();
 }
 

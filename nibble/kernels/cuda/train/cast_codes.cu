@@ -67,12 +67,13 @@ __device__ void raise_code_amax(float* amax, float m) {
     m = code_block_max(m);
     if (threadIdx.x == 0 && m > 0.0f) atomicMax(reinterpret_cast<unsigned*>(amax), __float_as_uint(m));
 }
+// Backwards: what the kernel before has written last is in the L2 still, and of what is read last codes are made first.
 __global__ void __launch_bounds__(code_threads) code_amax_kernel(const uint4* x, int64_t count, float* amax) {
     float m = 0.0f;
     const int64_t step = int64_t{gridDim.x} * code_threads;
 #pragma unroll 4
     for (int64_t i = int64_t{blockIdx.x} * code_threads + threadIdx.x; i < count; i += step)
-        m = fmaxf(m, largest_of(x[i]));
+        m = fmaxf(m, largest_of(x[count - 1 - i]));
     raise_code_amax(amax, m);
 }
 
@@ -107,8 +108,7 @@ __global__ void __launch_bounds__(code_threads) codes_kernel(const __grid_consta
     constexpr bool by_column = By == CodeBlocks::columns || By == CodeBlocks::both;
     __shared__ uint32_t tile[code_side * 32];
     [[maybe_unused]] __shared__ float most[by_column ? code_row_step : 1][code_side];
-    // Backwards: what was read last for the largest magnitude is in the L2 still.
-    const int64_t across = a.row_pitch / code_side, number = int64_t{gridDim.x} - 1 - blockIdx.x;
+    const int64_t across = a.row_pitch / code_side, number = blockIdx.x;
     const int64_t down_tile = number / across, across_tile = number % across;
     const int64_t row0 = down_tile * code_side, col0 = across_tile * code_side;
     const int thread = static_cast<int>(threadIdx.x), piece = thread % 16, first = thread / 16;
@@ -129,6 +129,9 @@ __global__ void __launch_bounds__(code_threads) codes_kernel(const __grid_consta
         one.up = a.given ? *a.given : fp8_current_scale(*a.amax, e5m2 ? e5m2_max : e4m3_max);
         if (blockIdx.x == 0 && thread == 0) *a.scale = 1 / one.up;
         if (a.seen && !a.given && blockIdx.x == 0 && thread == 0) *a.seen = fmaxf(*a.seen, *a.amax);
+        if (const int64_t row = row0 + thread;
+            a.product.other && across_tile == 0 && thread < code_side && row < a.product.count)
+            a.product.out[row] = 1 / one.up * a.product.other[0] * a.product.constant;
         if (a.seen && a.given) raise_code_amax(a.seen, largest_of(w));
     }
     if constexpr (By == CodeBlocks::square) {
@@ -211,7 +214,7 @@ __global__ void __launch_bounds__(code_threads) codes_kernel(const __grid_consta
 cudaError_t launch_codes_of(const CodesArgs& a, cudaStream_t stream) {
     const unsigned blocks = ceil_blocks(a.rows, code_side) * static_cast<unsigned>(a.row_pitch / code_side);
     if (a.rule.format == CastFormat::fp8 || a.rule.format == CastFormat::fp8_e5m2) {
-        if (!a.given) {
+        if (!a.given && !a.has_amax) {
             if (const cudaError_t code = cudaMemsetAsync(a.amax, 0, sizeof(float), stream)) return code;
             const int64_t count = a.rows * a.cols / 8;
             constexpr unsigned most_blocks = 132 * 8;

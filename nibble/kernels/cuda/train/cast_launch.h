@@ -8,6 +8,8 @@
 
 namespace nibble::cuda {
 
+inline constexpr int64_t most_cast_rows = int64_t{65535} * 64;  // tiles down a grid
+
 struct CastArgs {
     const uint16_t* x = nullptr;
     int64_t rows = 0, cols = 0, stride = 0;
@@ -24,9 +26,13 @@ struct CastArgs {
     int64_t outer = 0;
     float* scale = nullptr;
     float* amax = nullptr;
+    bool has_amax = false;
     float* seen = nullptr;
+    CastFactor product;
 };
 cudaError_t launch_cast(const CastArgs& a, bool down, cudaStream_t stream);
+// Both directions of one source. Amax of rows and columns are neighbours; one where columns are not rotated.
+cudaError_t launch_cast_both(const CastArgs& rows, const CastArgs& columns, cudaStream_t stream);
 cudaError_t launch_block_codes(const CastArgs& a, bool down, cudaStream_t stream);
 cudaError_t launch_eden(const CastArgs& a, bool down, cudaStream_t stream);
 
@@ -43,7 +49,9 @@ struct CodesArgs {
     CodeScales row_scales, column_scales;  // of blocks
     float* scale = nullptr;                // of a tensor
     float* amax = nullptr;
+    bool has_amax = false;
     float* seen = nullptr;
+    CastFactor product;
 };
 cudaError_t launch_codes_of(const CodesArgs& a, cudaStream_t stream);
 
