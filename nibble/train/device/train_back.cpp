@@ -116,10 +116,16 @@ Status TrainPass::block_backward(size_t b, float* gradient, float* of_vectors) {
     NIBBLE_CHECK(mark("back", static_cast<int64_t>(b)));
     TrainWork work = work_of(b, true, of_vectors);
     if (shape_.recompute == Recompute::block) {
-        NIBBLE_CHECK(cuda::add_norm(
-            {.tokens = tokens_, .width = hidden(), .h = kept.stream, .weight = layer.norm, .eps = eps, .out = {kept.x}},
-            step_of(b).overlap, stream_));
-        NIBBLE_CHECK(block_forward(b, true, false));
+        NIBBLE_TRY(float* amax, amax_for(b));
+        NIBBLE_CHECK(cuda::add_norm({.tokens = tokens_,
+                                     .width = hidden(),
+                                     .h = kept.stream,
+                                     .weight = layer.norm,
+                                     .eps = eps,
+                                     .out = {kept.x},
+                                     .amax = amax},
+                                    step_of(b).overlap, stream_));
+        NIBBLE_CHECK(block_forward(b, true, false, amax));
     }
     if (kept.out)
         NIBBLE_CHECK(cuda::norm_backward({.tokens = tokens_,

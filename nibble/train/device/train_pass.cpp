@@ -198,10 +198,7 @@ Status TrainPass::forward(bool keep) {
             norm.update_rows = output_of(b - 1, keeps(keep));
             norm.post_norm = layers[b - 1].post_norm;
         }
-        if (weights_.mixer(b).reads_amax(tokens_)) {
-            norm.amax = amax_;
-            NIBBLE_CHECK(fill_device(reinterpret_cast<std::byte*>(amax_), 0, 4, stream_));
-        }
+        NIBBLE_TRY(norm.amax, amax_for(b));
         NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, stream_));
         NIBBLE_CHECK(block_forward(b, keeps(keep), true, norm.amax));
         NIBBLE_CHECK(leave(1 + b, false));
@@ -217,6 +214,12 @@ Status TrainPass::forward(bool keep) {
                            .eps = weights_.config().norm_eps,
                            .out = {normed_}},
                           step.overlap, stream_);
+}
+
+Result<float*> TrainPass::amax_for(size_t b) const {
+    if (!weights_.mixer(b).reads_amax(tokens_)) return nullptr;
+    NIBBLE_CHECK(fill_device(reinterpret_cast<std::byte*>(amax_), 0, 4, stream_));
+    return amax_;
 }
 
 Status TrainPass::block_forward(size_t b, bool keep, bool y, const float* amax) {

@@ -130,6 +130,8 @@ private:
     std::byte* output_of(size_t block, bool keep) { return keep && kept_[block].out ? kept_[block].out : y_; }
     bool keeps(bool keep) const { return keep && shape_.recompute != Recompute::block; }  // of a forward pass
     // Mixer of a block from its normed input; `y`: wanted. Without `keep` nothing stays that only backward() reads.
+    // Where the norm in front of a mixer leaves the largest magnitude of x, 0 now; null: nobody reads it.
+    Result<float*> amax_for(size_t block) const;
     Status block_forward(size_t block, bool keep, bool y, const float* amax = nullptr);
     // The gradient of the stream through a block: d_stream_ += ..., and dy_ is that rounded.
     Status block_backward(size_t block, float* gradient, float* of_vectors);

@@ -153,6 +153,20 @@ Status CudaProducts::compare(std::span<const Linear> unit, const TrainProduct& g
         NIBBLE_TRY(const auto got, from_gpu<float>(y, n * rows));
         see("forward", got, want, gpu.forward_codes(gpu.rules()) ? codes_bound : sums_bound);
     }
+    if (gpu.reads_amax() && gpu.rounds(n)) {  // the largest magnitude, known or not: the same bits
+        float most = 0;
+        for (const float v : x) most = std::max(most, std::abs(v));
+        NIBBLE_TRY(float* amax, arena_->allocate_array<float>(1));
+        NIBBLE_CHECK(
+            copy_to_device(reinterpret_cast<std::byte*>(amax), reinterpret_cast<std::byte*>(&most), 4, *stream_));
+        NIBBLE_CHECK(stream_->synchronize());
+        NIBBLE_TRY(std::byte * rounded, arena_->allocate(2 * n * rows));
+        NIBBLE_CHECK(gpu.forward_rounded(gpu_x, nullptr, n, rounded, nullptr, work.step));
+        NIBBLE_TRY(const auto without, from_gpu<uint16_t>(rounded, n * rows));
+        NIBBLE_CHECK(gpu.forward_rounded(gpu_x, amax, n, rounded, nullptr, work.step));
+        NIBBLE_TRY(const auto with, from_gpu<uint16_t>(rounded, n * rows));
+        EXPECT_TRUE(with == without) << name;
+    }
     NIBBLE_CHECK(gpu.weight_gradient(gpu_dy, gpu_x, n, gradient, false, work));
     StackedSink sink;
     NIBBLE_CHECK(cpu_->weight_gradient(unit, x.data(), dy.data(), n, rows, model_->workspace(), sink));
