@@ -104,8 +104,8 @@ struct Engine::State {
     std::unique_ptr<Drafter> drafter;
     std::optional<Scheduler> scheduler;
     std::optional<StepRunner> runner;
-    double service_seconds = 0;  // of a request, lately
-    StepPace pace;
+    double service_seconds = 0;    // of a request, lately
+    std::optional<StepPace> pace;  // where the time is limited
     std::optional<Flight> under_way;
     std::vector<Choice*> arrived_choices;          // of steps that ended in this step()
     std::vector<std::unique_ptr<Choice>> leaving;  // told, but part of a step under way
@@ -159,6 +159,7 @@ Result<std::unique_ptr<Engine>> Engine::create(std::shared_ptr<const LanguageMod
     state->scheduler.emplace(std::move(pool), state->options, *state->drafter, state->counts, settled.state_copies,
                              state->model->chooses());
     state->runner.emplace(*state->model, *state->drafter, state->counts);
+    if (state->options.stretch > 0) state->pace.emplace(state->options.stretch, state->options.mixed_rows);
     state->published = state->counts;
     return std::unique_ptr<Engine>(new Engine(std::move(state)));
 }
@@ -269,9 +270,7 @@ bool Engine::State::step() {
     end_cancelled_and_late();
     tell_finished();
     for (Choice* leader : scheduler->forking()) fork(*leader);
-    const int64_t mixed = options.mixed_rows;
-    const std::vector<Choice*> planned =
-        scheduler->plan(options.stretch > 0 ? pace.rows(options.stretch, mixed) : mixed);
+    const std::vector<Choice*> planned = scheduler->plan(pace ? pace->rows() : options.mixed_rows);
     if (!planned.empty())
         run(planned);
     else if (under_way)
@@ -414,7 +413,7 @@ void Engine::State::arrive(const Flight& flight, const Status& ran) {
     const auto start = std::max(flight.start, last_arrival);
     last_arrival = end;
     (flight.prompt_rows > 0 ? counts.prompt_step_seconds : counts.answer_step_seconds) += seconds(end - start);
-    pace.see(seconds(end - start), flight.rows - flight.prompt_rows, flight.prompt_rows);
+    if (pace) pace->see(seconds(end - start), flight.rows - flight.prompt_rows, flight.prompt_rows);
     if (options.on_step) options.on_step(flight.rows);
     ++counts.steps;
     counts.step_rows += flight.rows;

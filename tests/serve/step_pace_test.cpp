@@ -5,60 +5,82 @@
 namespace nibble {
 namespace {
 
-// A machine whose steps take a while for answers and a while for each row of a prompt.
+// A machine whose steps take a while for answers, and for prompts a while and more for each row.
 struct Machine {
-    double answers = 0, row = 0;
-    double step(bool with_answers, int64_t prompts) const {
-        return (with_answers ? answers : 0) + row * static_cast<double>(prompts);
+    double answers = 0, begin = 0, row = 0;
+    double step(int64_t prompts) const {
+        return answers + (prompts > 0 ? begin + row * static_cast<double>(prompts) : 0);
+    }
+    // The longest of `steps` steps with prompts that never end, behind as many.
+    double longest(StepPace& pace, int steps) const {
+        double most = 0;
+        for (int i = 0; i < 2 * steps; ++i) {
+            const int64_t rows = pace.rows();
+            const double took = step(rows);
+            pace.see(took, 64, rows);
+            if (i >= steps) most = std::max(most, took);
+        }
+        return most;
     }
 };
 
 TEST(StepPace, KnowsNothingAtFirst) {
-    StepPace pace;
-    EXPECT_EQ(pace.rows(3, 1024), 1024);
+    StepPace pace(3, 1024);
+    EXPECT_EQ(pace.rows(), 1024);
+    pace.see(0.5, 0, 128);  // a first step
     pace.see(0.010, 8, 0);
-    EXPECT_EQ(pace.rows(3, 1024), 1024);
+    EXPECT_EQ(pace.rows(), 1024);
 }
 
 TEST(StepPace, PromptsTakeWhatTheStretchLeaves) {
-    const Machine m{.answers = 0.005, .row = 2e-5};
-    StepPace pace;
-    pace.see(m.step(false, 8192), 0, 8192);
-    pace.see(m.step(true, 0), 64, 0);
-    EXPECT_EQ(pace.rows(3, 1024), 496);  // 10 ms of 20 us, in sixteens
-    EXPECT_EQ(pace.rows(3, 256), 256);
-    EXPECT_EQ(pace.rows(1.001, 1024), 16);
-    EXPECT_EQ(pace.rows(1.001, 8), 8);
+    const Machine m{.answers = 0.005, .begin = 0.001, .row = 2e-5};
+    StepPace pace(3, 1024);
+    pace.see(m.step(0), 64, 0);
+    EXPECT_LE(m.longest(pace, 100), 3 * 1.02 * m.answers);
+    while (pace.rows() == 0) pace.see(m.step(0), 64, 0);
+    EXPECT_NEAR(static_cast<double>(pace.rows()), 450, 15);
 }
 
-// Steps without prompts are rare where prompts never end: what is known follows all the same.
-TEST(StepPace, FollowsStepsOfBothKinds) {
-    Machine m{.answers = 0.005, .row = 2e-5};
-    StepPace pace;
-    pace.see(m.step(false, 4096), 0, 4096);
-    pace.see(m.step(true, 0), 1, 0);
-    m = {.answers = 0.012, .row = 6e-5};
-    double longest = 0;
-    for (int i = 0; i < 100; ++i) {
-        const int64_t rows = pace.rows(3, 1024);
-        const double took = m.step(true, rows);
-        pace.see(took, 64, rows);
-        if (i >= 50) longest = std::max(longest, took);
-    }
-    EXPECT_LE(longest, 3.0 * 1.05 * m.answers);
-    EXPECT_GE(pace.rows(3, 1024), 256);
-    for (int i = 0; i < 40; ++i) pace.see(m.step(true, 0), 64, 0);
-    EXPECT_NEAR(static_cast<double>(pace.rows(3, 1024)), 2 * m.answers / m.row, 0.1 * 2 * m.answers / m.row);
+// From steps that were too short, too: few rows cost more each than many.
+TEST(StepPace, ComesBackFromFewRows) {
+    StepPace pace(3, 1024);
+    pace.see(0.005, 64, 0);
+    for (int i = 0; i < 20; ++i) pace.see(1.0, 64, pace.rows());  // a machine that was busy
+    EXPECT_EQ(pace.rows(), 16);
+    const Machine m{.answers = 0.005, .begin = 0.002, .row = 1e-5};
+    m.longest(pace, 100);
+    while (pace.rows() == 0) pace.see(m.step(0), 64, 0);
+    EXPECT_NEAR(static_cast<double>(pace.rows()), 800, 40);
+}
+
+// What answers take is known of a few; then many run, and prompts never end.
+TEST(StepPace, SeesThatAnswersTakeLonger) {
+    StepPace pace(3, 1024);
+    for (int i = 0; i < 10; ++i) pace.see(0.001, 1, 0);
+    const Machine m{.answers = 0.010, .begin = 0.001, .row = 1e-5};
+    EXPECT_LE(m.longest(pace, 200), 3 * 1.02 * m.answers);
+    while (pace.rows() == 0) pace.see(m.step(0), 64, 0);
+    EXPECT_EQ(pace.rows(), 1024);
+}
+
+// A short last piece says nothing about how many would be too many.
+TEST(StepPace, ShortPromptsDoNotShrinkIt) {
+    const Machine m{.answers = 0.005, .begin = 0.004, .row = 1e-5};
+    StepPace pace(3, 512);
+    pace.see(m.step(0), 64, 0);
+    for (int i = 0; i < 10; ++i) pace.see(m.step(512), 64, 512);
+    const int64_t before = pace.rows();
+    for (int i = 0; i < 10; ++i) pace.see(m.step(20), 64, 20);
+    EXPECT_GE(pace.rows(), before / 2);
+    EXPECT_EQ(StepPace(2, 8).rows(), 8);
 }
 
 TEST(StepPace, TimesThatAreNoneAreNoTimes) {
-    StepPace pace;
+    StepPace pace(3, 1024);
     pace.see(0.010, 8, 0);
-    pace.see(0.010, 0, 100);
-    const int64_t before = pace.rows(3, 1024);
-    pace.see(0, 8, 0);
-    pace.see(-1, 0, 10);
-    EXPECT_EQ(pace.rows(3, 1024), before);
+    pace.see(0, 8, 100);
+    pace.see(-1, 8, 100);
+    EXPECT_EQ(pace.rows(), 1024);
 }
 
 }  // namespace
