@@ -63,7 +63,8 @@ TEST(CachedPolicy, NoBitDiffersWithAnFp8Cache) {
     const TrainPrecision precisions[] = {{.recipe = TrainRecipe::bf16},
                                          {.recipe = TrainRecipe::fp8_block},
                                          {.recipe = TrainRecipe::nvfp4, .row_scaled = true},
-                                         {.recipe = TrainRecipe::nvfp4, .weights_only = true}};
+                                         {.recipe = TrainRecipe::nvfp4, .weights_only = true},
+                                         {.recipe = TrainRecipe::nvfp4, .stored_inputs = true}};
     const TrainCache caches[] = {fp8_cache, {.format = KvFormat::fp8_page}, fp8_queries};
     for (const TrainPrecision& precision : precisions)
         for (const TrainCache& cache : caches)
@@ -112,7 +113,7 @@ TEST(CachedPolicy, OneOtherScaleShows) {
     const auto trainer = small_trainer(pool, {.cache = fp8_queries});
     const auto other = small_trainer(pool, {.cache = fp8_queries});
     const TrainBatch batch = random_batch(3, 80, 40, 5);
-    ASSERT_TRUE(trainer->calibrate_cache({&batch, 1}).ok());
+    ASSERT_TRUE(trainer->calibrate({&batch, 1}).ok());
     const auto state = trainer->cache_scales()->state();
     ASSERT_TRUE(other->cache_scales()->set_state(state).ok());
     ASSERT_TRUE(other->renew().ok());
@@ -135,7 +136,7 @@ TEST(CachedPolicy, ScalesBelongToTheState) {
     ThreadPool pool(2);
     const auto trainer = small_trainer(pool, {.cache = fp8_cache});
     const TrainBatch batch = random_batch(3, 40, 40, 5);
-    ASSERT_TRUE(trainer->calibrate_cache({&batch, 1}).ok());
+    ASSERT_TRUE(trainer->calibrate({&batch, 1}).ok());
     const auto state = trainer->state();
     ASSERT_TRUE(state.ok());
     EXPECT_EQ(state->recipe, trainer->cache_scales()->state());
@@ -189,7 +190,7 @@ TEST(CachedPolicy, GradientsThroughRoundedQueries) {
     const auto rounded = small_trainer(pool, {.cache = fp8_queries}), plain = small_trainer(pool, {.cache = fp8_cache});
     const TrainBatch batch = random_batch(3, 80, 40, 5);
     for (Trainer* t : {rounded.get(), plain.get()}) {
-        ASSERT_TRUE(t->calibrate_cache({&batch, 1}).ok());
+        ASSERT_TRUE(t->calibrate({&batch, 1}).ok());
         ASSERT_TRUE(t->backward({&batch, 1}).ok());
     }
     const Parameters& parameters = rounded->parameters();

@@ -60,7 +60,8 @@ TEST(PolicyLoop, NoBitDiffersBetweenRolloutAndTraining) {
                                          {.recipe = TrainRecipe::fp32},
                                          {.recipe = TrainRecipe::fp8_block},
                                          {.recipe = TrainRecipe::mxfp8},
-                                         {.recipe = TrainRecipe::nvfp4, .row_scaled = true}};
+                                         {.recipe = TrainRecipe::nvfp4, .row_scaled = true},
+                                         {.recipe = TrainRecipe::nvfp4, .stored_inputs = true}};
     for (const TrainPrecision& precision : precisions) {
         SCOPED_TRACE(train_recipe_name(precision.recipe));
         RlConfig config = small_config();

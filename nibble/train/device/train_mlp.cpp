@@ -59,7 +59,10 @@ Status TrainMlp::backward(const std::byte* x, std::span<std::byte* const> kept, 
     NIBBLE_TRY(std::byte * mid, step.scratch.allocate(mid_bytes(n)));
     NIBBLE_TRY(std::byte * d_mid, step.scratch.allocate(mid_bytes(n)));
     NIBBLE_TRY(std::byte * d_in, step.scratch.allocate(2 * n * in_.rows()));
-    NIBBLE_CHECK(out_.input_gradient(dy, n, d_mid, work));
+    if (out_.reads_inputs_back())  // else the activation's way back is the first to have it
+        NIBBLE_CHECK(cuda::activate(config_.activation, config_.gated, kept[0], n, config_.intermediate, mid,
+                                    step.overlap, step.stream));
+    NIBBLE_CHECK(out_.input_gradient(dy, mid, n, d_mid, work));
     NIBBLE_CHECK(cuda::activate_backward({.activation = config_.activation,
                                           .gated = config_.gated,
                                           .tokens = n,

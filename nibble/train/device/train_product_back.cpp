@@ -24,7 +24,8 @@ int64_t TrainProduct::back_scratch_bytes(int64_t n) const {
     return std::max(input, weight);
 }
 
-Status TrainProduct::input_gradient(const std::byte* dy, int64_t n, std::byte* dx, TrainWork& work) const {
+Status TrainProduct::input_gradient(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx,
+                                    TrainWork& work) const {
     const UnitRules& r = rules();
     DeviceStep& step = work.step;
     const DeviceScope scope(step);
@@ -41,7 +42,10 @@ Status TrainProduct::input_gradient(const std::byte* dy, int64_t n, std::byte* d
         NIBBLE_TRY(const cuda::BackScale scale,
                    back_scale(step_.ends + 1, one_copy() ? scales_ : back_scales_, 1.0f / divisor_of(r.w_back), step));
         NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, padded, weight_.cols, true));
-        return cuda::back_input_gradient(*plan, dy, back_, dx, work.workspace, step.stream, scale).within(weight_.name);
+        NIBBLE_CHECK(
+            cuda::back_input_gradient(*plan, dy, back_, dx, work.workspace, step.stream, scale).within(weight_.name));
+        if (!r.x.stored || !step_.stored) return Ok{};
+        return cuda::clear_clipped(x, n * weight_.cols, given(DelayedUnits::inputs), dx, step.stream);
     }
     NIBBLE_TRY(const Quantized q, draws() ? eden_quantized(from, draws_of, random(input_signs), 0, step)
                                           : quantized(from, r.dy, draws_of, step, given(DelayedUnits::gradients),
@@ -102,8 +106,14 @@ Status TrainProduct::weight_gradient(const std::byte* dy, const std::byte* x, in
         return codes_weight_gradient(codes, x, n, gradient, add, work).within(weight_.name);
     }
     if (weights_only(r)) {
-        NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, weight_.rows, weight_.cols));
-        return cuda::back_weight_gradient(*plan, dy, x, gradient + weight_.at, add, work.workspace, step.stream)
+        StoredInput in{.x = x};
+        if (r.x.stored) {
+            NIBBLE_TRY(in, stored_input(x, n, false, step));
+        }
+        NIBBLE_TRY(const cuda::BackScale scale, back_scale(in.scale, step_.ends + 1, 1.0f, step));
+        NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, weight_.rows, weight_.cols, scale.factor != nullptr));
+        return cuda::back_weight_gradient(*plan, dy, in.x, gradient + weight_.at, add, work.workspace, step.stream,
+                                          scale)
             .within(weight_.name);
     }
     if (!draws() && in_blocks(r.dy_t)) return block_gradient(dy, x, n, gradient, add, work).within(weight_.name);

@@ -61,7 +61,7 @@ Status TrainProduct::codes_weight_gradient(const Codes& dy, const std::byte* x, 
 Status TrainProduct::backward(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx, float* gradient,
                               bool add, TrainWork& work) const {
     if (!back_codes(rules())) {
-        NIBBLE_CHECK(input_gradient(dy, n, dx, work));
+        NIBBLE_CHECK(input_gradient(dy, x, n, dx, work));
         return weight_gradient(dy, x, n, gradient, add, work);
     }
     const DeviceScope scope(work.step);
