@@ -14,8 +14,8 @@ namespace nibble {
 class PhaseWeights : public ForwardWeights {
 public:
     // Of the blocks names and sizes are read. late: the part of the steps where TrainPrecision::late_forward holds.
-    // input_scales: as StepProducts::input_scales() has them. Error: a linear whose weight is no parameter; another
-    // number of scales.
+    // input_scales: as StepProducts::input_scales() has them. Error: a linear whose weight is no parameter; too few
+    // scales.
     static Result<PhaseWeights> make(std::span<const Block> blocks, const Head& head, const ModelConfig& config,
                                      std::shared_ptr<const Parameters> parameters, const TrainPrecision& precision,
                                      bool late, std::span<const float> input_scales = {});

@@ -241,36 +241,36 @@ bool TrainProducts::calibrates() const {
 
 void TrainProducts::begin_calibration() {
     recording_ = true;
-    for (const auto& u : units_->list)
-        if (u->inputs->stored)
-            *u->inputs = {.history = std::vector<float>(u->inputs->history.size()),
-                          .scale = 0,
-                          .largest = u->inputs->largest,
-                          .stored = true};
+    for (DelayedScale* d : stored_scales())
+        *d = {.history = std::vector<float>(d->history.size()), .scale = 0, .largest = d->largest, .stored = true};
 }
 
 void TrainProducts::end_calibration() {
     recording_ = false;
-    for (const auto& u : units_->list)
-        if (u->inputs->stored) u->inputs->end_step();
+    for (DelayedScale* d : stored_scales()) d->end_step();
 }
 
 std::vector<float> TrainProducts::input_scales() const {
     std::vector<float> all;
-    for (const auto& u : units_->list)
-        if (u->inputs->stored) all.push_back(u->inputs->scale);
+    for (const DelayedScale* d : stored_scales()) all.push_back(d->scale);
     return all;
 }
 
 Status TrainProducts::set_input_scales(std::span<const float> scales) {
-    if (scales.size() != input_scales().size())
-        return fail("{} scales of inputs for {} units", scales.size(), input_scales().size());
+    const std::vector<DelayedScale*> all = stored_scales();
+    if (scales.size() != all.size()) return fail("{} scales of inputs for {} units", scales.size(), all.size());
     if (!std::ranges::all_of(scales, [](float s) { return s > 0 && is_finite(s); }))
         return fail("a scale of inputs is not positive and finite");
-    auto from = scales.begin();
-    for (const auto& u : units_->list)
-        if (u->inputs->stored) u->inputs->scale = *from++;
+    for (size_t i = 0; i < all.size(); ++i) all[i]->scale = scales[i];
     return Ok{};
+}
+
+// Each once, whoever shares it.
+std::vector<DelayedScale*> TrainProducts::stored_scales() const {
+    std::vector<DelayedScale*> all;
+    for (const auto& u : units_->list)
+        if (u->inputs->stored && u->inputs == u->delayed.data()) all.push_back(u->inputs);
+    return all;
 }
 
 TrainProducts::Unit& TrainProducts::find(std::span<const Linear> unit) const {

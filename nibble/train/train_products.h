@@ -86,9 +86,10 @@ private:
     std::vector<float> used_weights(Unit& unit, ThreadPool& pool) const;  // as the forward product rounded them
     std::vector<float> used_inputs(const Unit& unit, const float* x, int64_t n, ThreadPool& pool) const;
     CastRandom random(const Unit& unit, uint32_t role) const;
+    std::vector<DelayedScale*> stored_scales() const;
     enum Side : size_t { of_inputs, of_weights, of_gradients };
-    std::optional<float> given(const Unit& unit,
-                               Side side) const;  // a scale of earlier steps; none: that of the values
+    // A scale of earlier steps; none: that of the values.
+    std::optional<float> given(const Unit& unit, Side side) const;
     void look(std::optional<CastQuality>& seen, const float* x, int64_t cols, int64_t stride, const CastRule& rule,
               const CastOperand& operand) const;
     CastOperand cast_weights(const Unit& unit, const std::vector<float>& w, ThreadPool& pool) const;

@@ -201,6 +201,14 @@ TEST(TrainedCodes, ExpertsWithoutTokensAreServedToo) {
         ASSERT_TRUE((*trainer)->calibrate({&one, 1}).ok());
         const auto read = exported(**trainer, *parameters, folder / "out", pool);
         ASSERT_TRUE(read);
+        const Model& model = (*trainer)->model();
+        const StepProducts& products = (*trainer)->products();
+        const auto alone =
+            PhaseWeights::make(model.blocks(), model.head(), model.config(), *parameters,
+                               *train_precision_from_name("nvfp4_w4a4"), false, products.input_scales());
+        ASSERT_TRUE(alone.ok()) << alone.error().message();
+        for (size_t u = 0; u < products.units(); ++u)
+            EXPECT_EQ(alone->forward_weight(u).input_scale, products.forward_weight(u).input_scale) << u;
         std::map<std::string, std::set<float>> of_experts;
         for (const CheckpointTensor& t : read->tensors()) {
             if (!t.quantized()) continue;
