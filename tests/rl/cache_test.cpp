@@ -76,14 +76,16 @@ TEST(CachedPolicy, NoBitDiffersWithAnFp8Cache) {
                 config.train_batch = train_batch;
                 const CachedRun run = run_cached(config, 3, precision, cache);
                 ASSERT_EQ(run.steps.size(), 3u);
+                int64_t longest = 0;
                 for (const RlStep& step : run.steps) {
                     EXPECT_GT(step.metrics.tokens, 100);
                     EXPECT_EQ(step.metrics.mismatch_tokens, 0) << "step " << step.step;
                     EXPECT_EQ(step.metrics.max_abs_diff, 0);
-                    EXPECT_GT(step.longest, 64);
+                    longest = std::max(longest, step.longest);
                     EXPECT_GT(step.update.gradient_norm, 0);
                     EXPECT_EQ(step.cache.has_value(), cache.format == KvFormat::fp8);
                 }
+                EXPECT_GT(longest, 64);  // more than a page
                 // The reference has the scales of the same prompts: before an update it is the policy.
                 if (train_batch == 0) EXPECT_EQ(run.steps[0].metrics.kl_loss, 0);
                 if (cache.format == KvFormat::fp8) {
