@@ -1,5 +1,6 @@
 // `nibble rl` from config to trained model, stopped and resumed.
 #include "base/json.h"
+#include "checkpoint/checkpoint.h"
 #include "support/files.h"
 #include "train/run_log.h"
 
