@@ -246,7 +246,7 @@ fs::path codes_of(const RlConfig& c) { return c.output / fmt::format("model-{}",
 // Readers of NVFP4 exports without scales of inputs leave inputs in BF16; row-scaled rollouts had them in NVFP4.
 bool serves_the_policy(const RlConfig& c) {
     const TrainPrecision& p = c.generation.precision ? *c.generation.precision : c.precision;
-    return p.recipe != TrainRecipe::nvfp4 || p.weights_only;
+    return p.recipe != TrainRecipe::nvfp4 || p.weights_only || p.stored_inputs;
 }
 
 // Before a run: whether what it is to leave can be had.

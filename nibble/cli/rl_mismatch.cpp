@@ -8,6 +8,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <array>
+
 namespace nibble {
 namespace {
 
@@ -29,7 +31,7 @@ Result<std::vector<LabRecipe>> lab_recipes(const MismatchFlags& flags, bool cuda
     };
     std::vector<std::string> names = flags.recipes;
     if (names.empty() && cuda) names = {"bf16"};
-    if (names.empty()) names = {"bf16", "fp8_block", "mxfp8", "nvfp4_row_scaled"};
+    if (names.empty()) names = {"bf16", "fp8_block", "mxfp8", "nvfp4_row_scaled", "nvfp4_w4a4"};
     for (const std::string& name : names) NIBBLE_CHECK(add(name));
     return list;
 }
@@ -96,7 +98,9 @@ void print_lines(const std::string& recipe, const MismatchReport& report) {
     std::fflush(stdout);
 }
 
-enum class Control : uint8_t { code, scale, cache_scale, query_scale };
+enum class Control : uint8_t { code, scale, input_scale, cache_scale, query_scale };
+constexpr std::array control_names{"one code", "one scale", "one scale of inputs", "one scale of the KV cache",
+                                   "one scale of queries"};
 
 struct LabRun {
     const MismatchFlags& flags;
@@ -115,6 +119,7 @@ struct LabRun {
         Json lines = Json::array(), controls = Json::array();
         for (const MismatchLine& l : report.lines) lines.push_back(line_json(l));
         std::vector<Control> list{Control::code, Control::scale};
+        if (recipe.precision.stored_inputs) list.push_back(Control::input_scale);
         if (const CacheScales* cache = trainer->cache_scales()) {
             list.push_back(Control::cache_scale);
             if (cache->sides() > 2) list.push_back(Control::query_scale);
@@ -143,12 +148,14 @@ struct LabRun {
             if (what == Control::query_scale) scales[2] *= 1.01f;
             NIBBLE_CHECK(other->set_cache_scales(scales));
         }
+        if (recipe.precision.stored_inputs) {
+            NIBBLE_TRY(std::vector<float> scales, trainer.input_scales());
+            if (what == Control::input_scale) scales[0] *= 1.01f;
+            NIBBLE_CHECK(other->set_input_scales(scales));
+        }
         NIBBLE_TRY(const auto generator, other->serving());
         NIBBLE_TRY(const MismatchReport report, measure_mismatch(trainer, generator, one));
-        const char* name = what == Control::code          ? "one code"
-                           : what == Control::scale       ? "one scale"
-                           : what == Control::cache_scale ? "one scale of the KV cache"
-                                                          : "one scale of queries";
+        const char* name = control_names[static_cast<size_t>(what)];
         controls.push_back({{"control", name}, {"tokens", report.tokens()}, {"mismatches", report.mismatches()}});
         findings |= report.mismatches() == 0;
         if (!flags.json && !flags.quiet)

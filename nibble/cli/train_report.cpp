@@ -40,6 +40,7 @@ void print_train_table(const TrainEngine& trainer) {
 Result<Outcome> report_forward(bool json, bool quiet, TrainEngine& trainer, BatchSource& data,
                                const TrainConfig& config) {
     NIBBLE_TRY(const TrainBatch batch, data.next(config.batch));
+    if (trainer.calibrates()) NIBBLE_CHECK(trainer.calibrate({&batch, 1}));
     NIBBLE_TRY(const ForwardCheck check, check_forward(trainer, batch));
     Json ways = Json::array();
     for (const ForwardWay& way : check.ways) {

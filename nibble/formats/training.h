@@ -30,6 +30,7 @@ struct CastRule {
     bool square = false;      // one scale for 16 x 16 (weights)
     bool four_over_six = false;
     bool row_scaled = false;  // the tensor's scale is each row's own
+    bool stored = false;      // nvfp4: the engine's rounding of inputs, under an `input_scale` as checkpoints store it
 };
 
 // Random bits of a copy: block `g` of the Philox generator has eight bits for each of 16 neighbours along the

@@ -123,9 +123,12 @@ struct AdamW {
 // number that was seen, it becomes the newest of the history, the scale follows from the largest of that, and 0 was
 // seen. What counts is the largest number that any process saw.
 struct DelayedScales {
+    bool stored = false;  // DelayedScale::stored
+    bool hold = false;    // what was seen goes to `held`, and nothing else changes
     int64_t count = 0, history = 0;
     float* scales = nullptr;        // [count]
     float* seen = nullptr;          // [count]
+    float* held = nullptr;          // [count], of updates before that were held
     float* histories = nullptr;     // [count, history]
     float largest = 448;            // of the format
     const float* others = nullptr;  // [sets, apart]: what other processes saw; the first `count` of each

@@ -84,7 +84,12 @@ Status eden_values(const CastSource& from, const CastRandom& random, const CastR
 Status product_scales(const float* a, bool by_row, const float* b, float constant, float* out, int64_t count,
                       const Stream& stream);
 
-// Scales after a step; nothing where *clip is NaN.
+// *seen is raised to the largest magnitude of x, `count` numbers of BF16, a multiple of 8.
+Status see_largest(const std::byte* x, int64_t count, float* seen, const Stream& stream);
+// dx = 0 where |x| is above the largest number that NVFP4 inputs under *input_scale reach; BF16, counts as above.
+Status clear_clipped(const std::byte* x, int64_t count, const float* input_scale, std::byte* dx, const Stream& stream);
+
+// Scales after a step; where *clip is NaN nothing but that what was held is forgotten, unless it is held on.
 Status renew_scales(const DelayedScales& d, const float* clip, const Stream& stream);
 
 Status split_rows(const SplitRows& s, const Stream& stream);

@@ -35,8 +35,9 @@ void input_gradient(const PackedMatrix& weight, const float* dy, int64_t n, int6
     work.matmul->matmul(transposed(weight, *work.pool), {.x = dy, .rows = n, .stride = stride}, out, *work.pool);
 }
 
-void input_gradient(const Linear& linear, const float* dy, int64_t n, int64_t stride, float* dx, Workspace& work) {
-    if (work.products) return work.products->input_gradient({&linear, 1}, dy, n, stride, dx, work);
+void input_gradient(const Linear& linear, const float* x, const float* dy, int64_t n, int64_t stride, float* dx,
+                    Workspace& work) {
+    if (work.products) return work.products->input_gradient({&linear, 1}, x, dy, n, stride, dx, work);
     input_gradient(linear.weight, dy, n, stride, dx, work);
 }
 
@@ -74,7 +75,7 @@ Status report_gradient(const Linear& linear, const float* x, const float* dy, in
 Status linear_backward(const Linear& linear, const float* x, const float* dy, int64_t n, float* dx, Workspace& work,
                        Observer* observer, GradientSink* sink, std::span<const int32_t> batch_rows) {
     NIBBLE_CHECK(report_gradient(linear, x, dy, linear.rows, n, work, observer, sink, batch_rows));
-    if (dx) input_gradient(linear, dy, n, linear.rows, dx, work);
+    if (dx) input_gradient(linear, x, dy, n, linear.rows, dx, work);
     return Ok{};
 }
 
@@ -83,7 +84,7 @@ Status linear_backward(const LinearStack& stack, const float* x, const float* dy
     if (work.products) {
         if (observer) return fail("'{}': a model that is trained shows no observer its linears", stack.parts[0].name);
         if (sink) NIBBLE_CHECK(work.products->weight_gradient(stack.parts, x, dy, n, stack.rows(), work, *sink));
-        if (dx) work.products->input_gradient(stack.parts, dy, n, stack.rows(), dx, work);
+        if (dx) work.products->input_gradient(stack.parts, x, dy, n, stack.rows(), dx, work);
         return Ok{};
     }
     int64_t offset = 0;

@@ -15,7 +15,8 @@ Status linear_backward(const Linear& linear, const float* x, const float* dy, in
 Status linear_backward(const LinearStack& stack, const float* x, const float* dy, int64_t n, float* dx, Workspace& work,
                        Observer* observer, GradientSink* sink, std::span<const int32_t> batch_rows = {});
 // Its parts: dx = dy W, `stride` floats from row to row of dy, and everything else.
-void input_gradient(const Linear& linear, const float* dy, int64_t n, int64_t stride, float* dx, Workspace& work);
+void input_gradient(const Linear& linear, const float* x, const float* dy, int64_t n, int64_t stride, float* dx,
+                    Workspace& work);
 void input_gradient(const PackedMatrix& weight, const float* dy, int64_t n, int64_t stride, float* dx, Workspace& work);
 Status report_gradient(const Linear& linear, const float* x, const float* dy, int64_t dy_stride, int64_t n,
                        Workspace& work, Observer* observer, GradientSink* sink, std::span<const int32_t> batch_rows);

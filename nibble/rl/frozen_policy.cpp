@@ -30,12 +30,15 @@ Result<std::shared_ptr<FrozenPolicy>> FrozenPolicy::create(const Checkpoint& fro
     return made;
 }
 
-Status FrozenPolicy::calibrate_cache(std::span<const TrainBatch> rows) {
-    if (!cache_) return Ok{};
+Status FrozenPolicy::calibrate(std::span<const TrainBatch> rows) {
+    if (!cache_ && !products_->calibrates()) return Ok{};
+    products_->begin_calibration();
     for (const TrainBatch& row : rows) {
-        cache_->begin_row();
+        if (cache_) cache_->begin_row();
         NIBBLE_CHECK(run(row, cache_.get()));
     }
+    products_->end_calibration();
+    if (!cache_) return Ok{};
     cache_->renew();
     return model_.renew();
 }

@@ -22,7 +22,7 @@ public:
                                                         const std::string& kernels, ThreadPool& pool,
                                                         float temperature = 1, const TrainCache& cache = {},
                                                         RankGroup* ranks = nullptr);
-    Status calibrate_cache(std::span<const TrainBatch> rows) override;
+    Status calibrate(std::span<const TrainBatch> rows) override;
     Status log_probs(std::span<const TrainBatch* const> rows, const OfRow& each) override;
 
 private:

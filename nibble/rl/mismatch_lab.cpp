@@ -227,7 +227,7 @@ int64_t MismatchReport::tokens() const {
 }
 
 Status calibrate_lab(TrainEngine& trainer, const MismatchOptions& options) {
-    if (!trainer.cache_scales()) return Ok{};
+    if (!trainer.calibrates()) return Ok{};
     std::vector<TrainBatch> rows;
     for (LabAnswer& a : lab_prompts(options, trainer.config().vocab)) {
         const auto seq = std::ssize(a.prompt);
@@ -235,7 +235,7 @@ Status calibrate_lab(TrainEngine& trainer, const MismatchOptions& options) {
         rows.back().labels.assign(static_cast<size_t>(seq), -1);
         rows.back().documents = {0};
     }
-    return trainer.calibrate_cache(rows);
+    return trainer.calibrate(rows);
 }
 
 int64_t mismatch_row_tokens(const MismatchOptions& o) { return 4 * (o.longest_prompt + o.answer); }

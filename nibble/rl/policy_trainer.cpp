@@ -78,7 +78,7 @@ Result<std::unique_ptr<PolicyTrainer>> PolicyTrainer::create(const RlConfig& con
             "every bit; that needs loss_fn.use_importance_sampling_correction: true");
     std::unique_ptr<PolicyTrainer> made(new PolicyTrainer(config, trainer, task, std::move(options)));
     NIBBLE_CHECK(made->check_ranks());
-    NIBBLE_CHECK(made->calibrate_caches());  // before there are pages of K and V
+    NIBBLE_CHECK(made->calibrate());  // before there are pages of K and V
     auto generator = made->options_.generator;
     if (!generator) {
         NIBBLE_TRY(generator, trainer.serving());
@@ -105,9 +105,10 @@ Status PolicyTrainer::check_ranks() const {
     return Ok{};
 }
 
-// First scales of FP8 caches, from the run's first prompts; what a checkpoint holds takes their place.
-Status PolicyTrainer::calibrate_caches() {
-    if (!trainer_.cache_scales()) return Ok{};
+// First scales of FP8 caches and of stored inputs, from the run's first prompts; what a checkpoint holds takes their
+// place.
+Status PolicyTrainer::calibrate() {
+    if (!trainer_.calibrates()) return Ok{};
     std::vector<TrainBatch> rows;
     for (int64_t p = 0; p < config_.prompts; ++p) {
         NIBBLE_TRY(RolloutPrompt prompt, task_.prompt(static_cast<uint64_t>(p)));
@@ -117,8 +118,8 @@ Status PolicyTrainer::calibrate_caches() {
         rows.back().labels.assign(static_cast<size_t>(size), -1);
         rows.back().documents = {0};
     }
-    NIBBLE_CHECK(trainer_.calibrate_cache(rows));
-    if (options_.reference) NIBBLE_CHECK(options_.reference->calibrate_cache(rows));
+    NIBBLE_CHECK(trainer_.calibrate(rows));
+    if (options_.reference) NIBBLE_CHECK(options_.reference->calibrate(rows));
     return refresh_generator();
 }
 
@@ -335,7 +336,9 @@ Status PolicyTrainer::learn(const RolloutBatch& batch, RlStep& step) {
             return Ok{};
         };
         // Scales are frozen for the step: those of the next one come from this batch.
-        if (trainer_.cache_scales() && &rows == &updates.back()) trainer_.cache_scales()->renew_at_update();
+        const bool last = &rows == &updates.back();
+        trainer_.hold_scales(!last);
+        if (trainer_.cache_scales() && last) trainer_.cache_scales()->renew_at_update();
         NIBBLE_TRY(step.update, trainer_.step(batches, objective, rate));
         for (const PolicyMetrics& metrics : of_rows) step.metrics.add(metrics);
         ++step.updates;

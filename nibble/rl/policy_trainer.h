@@ -110,7 +110,7 @@ private:
     Result<RolloutBatch> collect(RlStep& step);
     Result<RolloutBatch> collect_under_way(RlStep& step);
     void shape(RolloutBatch& batch) const;
-    Status calibrate_caches();
+    Status calibrate();
     Status refresh_generator();
     Status weigh(RolloutBatch& batch, RlStep& step);
     Status learn(const RolloutBatch& batch, RlStep& step);

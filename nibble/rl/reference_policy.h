@@ -12,8 +12,8 @@ namespace nibble {
 class ReferencePolicy {
 public:
     virtual ~ReferencePolicy() = default;
-    // An FP8 cache has scales of its own, of these rows: the first prompts of the run.
-    virtual Status calibrate_cache(std::span<const TrainBatch>) { return Ok{}; }
+    // An FP8 cache and stored inputs have scales of its own, of these rows: the first prompts of the run.
+    virtual Status calibrate(std::span<const TrainBatch>) { return Ok{}; }
     // TrainEngine::row_log_probs() of the reference.
     virtual Status log_probs(std::span<const TrainBatch* const> rows, const OfRow& each) = 0;
 };

@@ -335,6 +335,10 @@ Status check(const RlConfig& c) {
     if (c.generation.precision &&
         (c.generation.precision->recipe == TrainRecipe::fp32) != (c.precision.recipe == TrainRecipe::fp32))
         return fail("policy.generation.precision: FP32 on one side alone is not built");
+    if (c.generation.precision && c.generation.precision->stored_inputs)
+        return fail(
+            "policy.generation.precision: scales of stored inputs follow from updates in the same precision; use "
+            "policy.precision");
     if (c.scaling) NIBBLE_CHECK(check(*c.scaling));
     if (c.shaping) NIBBLE_CHECK(check(*c.shaping));
     const int64_t answers = c.prompts * c.generations, batch = c.train_batch > 0 ? c.train_batch : answers;

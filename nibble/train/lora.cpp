@@ -142,8 +142,8 @@ std::vector<float> LoraProducts::scaled(const Linear& linear, const float* dy, i
     return d;
 }
 
-void LoraProducts::input_gradient(std::span<const Linear> unit, const float* dy, int64_t n, int64_t stride, float* dx,
-                                  Workspace& work) {
+void LoraProducts::input_gradient(std::span<const Linear> unit, const float*, const float* dy, int64_t n,
+                                  int64_t stride, float* dx, Workspace& work) {
     const Arena::Scope scope(work.arena);
     const int64_t cols = unit[0].cols;
     float* more = work.arena.floats(n * cols);

@@ -38,14 +38,14 @@ public:
     bool adds(std::span<const Linear> unit) const override;
     void add(std::span<const Linear> unit, const float* x, int64_t n, float* y, int64_t stride,
              Workspace& work) override;
-    void input_gradient(std::span<const Linear> unit, const float* dy, int64_t n, int64_t stride, float* dx,
-                        Workspace& work) override;
+    void input_gradient(std::span<const Linear> unit, const float* x, const float* dy, int64_t n, int64_t stride,
+                        float* dx, Workspace& work) override;
     Status weight_gradient(std::span<const Linear> unit, const float* x, const float* dy, int64_t n, int64_t stride,
                            Workspace& work, GradientSink& sink) override;
 
     void begin_step(int64_t, int64_t) override {}
     void begin_row(int64_t, int64_t) override {}
-    void end_step() override {}
+    void end_step(bool) override {}
     void pause() override {}
     std::vector<UnitLine> table() const override;
     size_t units() const override { return 0; }

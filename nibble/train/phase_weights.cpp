@@ -3,6 +3,7 @@
 #include "model/cpu/widen.h"
 
 #include <algorithm>
+#include <unordered_map>
 #include <unordered_set>
 
 namespace nibble {
@@ -22,8 +23,10 @@ Status PhaseWeights::add(std::span<const Linear> parts, const std::string& head,
 
 Result<PhaseWeights> PhaseWeights::make(std::span<const Block> blocks, const Head& head, const ModelConfig& config,
                                         std::shared_ptr<const Parameters> parameters, const TrainPrecision& precision,
-                                        bool late) {
+                                        bool late, std::span<const float> input_scales) {
     PhaseWeights all;
+    std::unordered_map<std::string, float> scales;  // by input_group()
+    size_t given = 0;
     all.parameters_ = std::move(parameters);
     int64_t layers = 0;
     for (const Block& block : blocks) layers = std::max<int64_t>(layers, block.config().layer + 1);
@@ -35,6 +38,12 @@ Result<PhaseWeights> PhaseWeights::make(std::span<const Block> blocks, const Hea
             unit_rules(precision, {.layer = block.config().layer, .layers = layers, .mlp = mlp}, late);
         for (const std::span<const Linear> unit : block.mixer().units()) {
             NIBBLE_CHECK(all.add(unit, {}, rules));
+            if (rules.x.stored) {
+                const auto [at, first] = scales.try_emplace(input_group(unit[0].name));
+                if (first && given == input_scales.size()) return fail("{} scales of inputs are too few", given);
+                if (first) at->second = input_scales[given++];
+                all.units_.back().input_scale = at->second;
+            }
             for (const Linear& part : unit) seen.insert(part.name);
         }
     }

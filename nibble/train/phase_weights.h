@@ -14,10 +14,11 @@ namespace nibble {
 class PhaseWeights : public ForwardWeights {
 public:
     // Of the blocks names and sizes are read. late: the part of the steps where TrainPrecision::late_forward holds.
-    // Error: a linear whose weight is no parameter.
+    // input_scales: as StepProducts::input_scales() has them. Error: a linear whose weight is no parameter; too few
+    // scales.
     static Result<PhaseWeights> make(std::span<const Block> blocks, const Head& head, const ModelConfig& config,
                                      std::shared_ptr<const Parameters> parameters, const TrainPrecision& precision,
-                                     bool late);
+                                     bool late, std::span<const float> input_scales = {});
 
     size_t units() const override { return units_.size(); }
     ForwardWeight forward_weight(size_t unit) const override { return units_[unit]; }

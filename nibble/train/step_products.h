@@ -9,6 +9,7 @@
 #include "train/train_operand.h"
 #include "train/train_rules.h"
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,7 @@ struct ForwardWeight {
     std::vector<Part> parts;
     int64_t cols = 0;
     UnitRules rules;
+    float input_scale = 0;  // of stored inputs; 0: there is none yet
 };
 
 // What the rows of a step have shown a recipe that remembers: of several processes the largest magnitudes count, and
@@ -49,10 +51,23 @@ public:
 
 class StepProducts : public LinearProducts, public ForwardWeights {
 public:
-    // A step whose gradient is computed; its rows one after the other; its update was made (else it left no trace).
+    // A step whose gradient is computed; its rows one after the other; its end.
     virtual void begin_step(int64_t step, int64_t steps) = 0;
     virtual void begin_row(int64_t row, int64_t seq) = 0;
-    virtual void end_step() = 0;
+    // updated: else the step left no trace.
+    virtual void end_step(bool updated) = 0;
+    // Updates to come leave scales that follow from earlier steps as they are, until one that does not; its scales
+    // count what the rows of all have shown.
+    virtual void hold_scales(bool) {}
+    // Whether inputs are rounded under stored scales, which a forward pass over some rows makes before the first step:
+    // those of before are forgotten, inputs stay BF16 between begin_ and end_calibration().
+    virtual bool calibrates() const { return false; }
+    virtual void begin_calibration() {}
+    virtual void end_calibration() {}
+    // They, of every unit that has them (experts that share one: once); 0: none yet. Error: another number of them, or
+    // one that is not positive and finite.
+    virtual std::vector<float> input_scales() const { return {}; }
+    virtual Status set_input_scales(std::span<const float>) { return fail("there are no scales of inputs"); }
     // Of this process's rows so far; set_seen() takes the numbers of another one, as many, in their place.
     virtual StepSeen seen() const { return {}; }
     virtual void set_seen(const StepSeen&) {}

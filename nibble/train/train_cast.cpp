@@ -1,5 +1,7 @@
 #include "train/train_cast.h"
 
+#include "formats/nvfp4.h"
+
 #include <algorithm>
 #include <atomic>
 
@@ -72,6 +74,28 @@ void cast_nvfp4(CastOperand& o, const CastRule& rule, const CastRandom& random, 
     o.saturated = saturated;
 }
 
+// As kernels/quantize_activations.h rounds rows.
+void cast_inputs(CastOperand& o, float input_scale, ThreadPool& pool) {
+    o.scale = {input_scale};
+    o.scale_codes.resize(o.values.size() / nv_group);
+    std::atomic<int64_t> saturated = 0;
+    pool.parallel_for(o.rows, [&](int64_t r) {
+        int64_t beyond = 0;
+        for (int64_t c = 0; c < o.cols; c += nv_group) {
+            float* x = o.values.data() + r * o.cols + c;
+            const uint8_t code = nvfp4_dynamic_scale(largest_of(x, nv_group), input_scale);
+            const float block = e4m3_to_float(code), scale = nvfp4_decode_scale(code, input_scale);
+            o.scale_codes[static_cast<size_t>((r * o.cols + c) / nv_group)] = code;
+            for (int i = 0; i < nv_group; ++i) {
+                beyond += magnitude(x[i]) > e2m1_max * scale;
+                x[i] = e2m1_to_float(nvfp4_code(x[i], scale)) * block;
+            }
+        }
+        saturated += beyond;
+    });
+    o.saturated = saturated;
+}
+
 void cast_blocks(CastOperand& o, const CastRule& rule, ThreadPool& pool) {
     const int64_t blocks = o.cols / fp8_group, step = rule.square ? fp8_group : 1;
     o.scale = {1.0f};
@@ -119,7 +143,7 @@ void cast_tensor(CastOperand& o, CastFormat format, std::optional<float> given, 
 }  // namespace
 
 CastOperand cast_rows(const float* x, int64_t rows, int64_t cols, int64_t stride, const CastRule& rule,
-                      const CastRandom& random, std::optional<float> fp8_scale, ThreadPool& pool) {
+                      const CastRandom& random, std::optional<float> given, ThreadPool& pool) {
     CastOperand o{.rows = rows, .cols = cast_padded(cols, rule)};
     o.values.resize(static_cast<size_t>(rows * o.cols));
     std::vector<float> most(static_cast<size_t>(rows));
@@ -142,7 +166,7 @@ CastOperand cast_rows(const float* x, int64_t rows, int64_t cols, int64_t stride
             break;
         case CastFormat::fp8:
         case CastFormat::fp8_e5m2:
-            cast_tensor(o, rule.format, fp8_scale, pool);
+            cast_tensor(o, rule.format, given, pool);
             break;
         case CastFormat::fp8_block:
         case CastFormat::fp8_block2:
@@ -152,7 +176,12 @@ CastOperand cast_rows(const float* x, int64_t rows, int64_t cols, int64_t stride
             cast_mx(o, pool);
             break;
         case CastFormat::nvfp4:
-            cast_nvfp4(o, rule, random, pool);
+            if (!rule.stored)
+                cast_nvfp4(o, rule, random, pool);
+            else if (given)
+                cast_inputs(o, *given, pool);
+            else
+                o.scale = {1.0f};
             break;
     }
     return o;

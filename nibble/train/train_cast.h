@@ -27,9 +27,10 @@ struct CastOperand {
     int64_t zero_blocks = 0, saturated = 0;  // nvfp4: blocks whose scale is 0 though they are not; codes beyond 6
 };
 
-// x [rows, cols], `stride` floats from row to row. `fp8_scale`: multiplies instead of 448 / amax (delayed, frozen).
+// x [rows, cols], `stride` floats from row to row. `given`: of fp8 multiplies instead of 448 / amax (delayed); of
+// CastRule::stored the input_scale, without which values stay BF16.
 CastOperand cast_rows(const float* x, int64_t rows, int64_t cols, int64_t stride, const CastRule& rule,
-                      const CastRandom& random, std::optional<float> fp8_scale, ThreadPool& pool);
+                      const CastRandom& random, std::optional<float> given, ThreadPool& pool);
 // The transpose of an operand of a matrix with `cols` columns, without the padding; its scales are squares or the
 // tensor's.
 CastOperand transposed_cast(const CastOperand& operand, int64_t cols, ThreadPool& pool);

@@ -81,10 +81,17 @@ public:
     // way during a step; the trainer outlives it.
     virtual Result<std::shared_ptr<const LanguageModel>> serving() = 0;
 
+    // As StepProducts has them.
+    virtual void hold_scales(bool hold) = 0;
+    virtual Result<std::vector<float>> input_scales() = 0;
+    virtual Status set_input_scales(std::span<const float> scales) = 0;
+
     // The scales of an FP8 KV cache; null: there are none.
     virtual CacheScales* cache_scales() { return nullptr; }
+    // Whether it has scales that rows must make before rollouts: of an FP8 cache, of stored inputs (UnitRules::engine).
+    virtual bool calibrates() const = 0;
     // Those of these rows (no labels are needed), whose forward passes leave no other trace; the model reads them.
-    virtual Status calibrate_cache(std::span<const TrainBatch>) { return fail("there is no KV cache to calibrate"); }
+    virtual Status calibrate(std::span<const TrainBatch> batches) = 0;
 
     // Scales as CacheScales::state() has them take the places of those in use.
     virtual Status set_cache_scales(std::span<const float>) { return fail("there is no KV cache with scales"); }

@@ -12,7 +12,7 @@ namespace {
 struct PrecisionName {
     std::string_view name;
     TrainRecipe recipe;
-    bool rotate = true, late = false, weights_only = false;
+    bool rotate = true, late = false, weights_only = false, stored_inputs = false;
 };
 // The first name of a recipe is its own.
 constexpr std::array precision_names{
@@ -25,6 +25,7 @@ constexpr std::array precision_names{
     PrecisionName{"nvfp4", TrainRecipe::nvfp4},
     PrecisionName{"nvfp4_no_rht", TrainRecipe::nvfp4, false},
     PrecisionName{"nvfp4_w4a16", TrainRecipe::nvfp4, true, false, true},
+    PrecisionName{"nvfp4_w4a4", TrainRecipe::nvfp4, true, false, false, true},
     PrecisionName{"nibble_nvfp4", TrainRecipe::nibble_nvfp4},
     PrecisionName{"nibble_nvfp4_late", TrainRecipe::nibble_nvfp4, true, true},
     PrecisionName{"te_fp8_currentscaling", TrainRecipe::fp8},
@@ -41,7 +42,8 @@ std::vector<std::string_view> switches_of(TrainRecipe recipe) {
     keys = {"scope", "first_bf16", "last_bf16", "late_forward", "late_fraction", "emulate"};
     const auto add = [&](std::initializer_list<std::string_view> more) { keys.insert(keys.end(), more); };
     if (recipe == TrainRecipe::nvfp4)
-        add({"rotate", "stochastic", "square", "four_over_six", "row_scaled", "weights_only"});
+        add({"rotate", "stochastic", "square", "four_over_six", "row_scaled", "weights_only", "stored_inputs",
+             "amax_history"});
     if (recipe == TrainRecipe::fp8_block) add({"power_of_two"});
     if (recipe == TrainRecipe::fp8_delayed) add({"amax_history"});
     if (recipe == TrainRecipe::nibble_nvfp4) add({"rank", "eden", "attention_fp8", "four_over_six", "row_scaled"});
@@ -73,6 +75,7 @@ Status read_switch(const YamlNode& node, const std::string& key, const std::stri
     if (key == "four_over_six") return flag(p.four_over_six);
     if (key == "row_scaled") return flag(p.row_scaled);
     if (key == "weights_only") return flag(p.weights_only);
+    if (key == "stored_inputs") return flag(p.stored_inputs);
     if (key == "power_of_two") return flag(p.power_of_two);
     if (key == "amax_history") return count(1, p.amax_history);
     if (key == "rank") return count(0, p.rank);
@@ -103,7 +106,10 @@ Result<TrainPrecision> train_precision_from_name(std::string_view name) {
     std::string choices;
     for (const PrecisionName& n : precision_names) {
         if (n.name == name) {
-            TrainPrecision p{.recipe = n.recipe, .rotate = n.rotate, .weights_only = n.weights_only};
+            TrainPrecision p{.recipe = n.recipe,
+                             .rotate = n.rotate,
+                             .weights_only = n.weights_only,
+                             .stored_inputs = n.stored_inputs};
             p.four_over_six = n.recipe == TrainRecipe::nibble_nvfp4;
             if (n.late) p.late_forward = TrainRecipe::fp8_block;
             return p;
@@ -127,6 +133,12 @@ Result<TrainPrecision> read_train_precision(const YamlNode& node, const std::str
             return fail("{}: {} '{}' has no switch '{}'", entry.value.where(), what, name, entry.key);
         NIBBLE_CHECK(read_switch(entry.value, entry.key, what + "." + entry.key, p));
     }
+    if (p.stored_inputs && (p.weights_only || p.row_scaled))
+        return fail("{}: {}: stored_inputs beside {}: inputs are rounded in one way", node.where(), what,
+                    p.weights_only ? "weights_only" : "row_scaled");
+    if (p.recipe == TrainRecipe::nvfp4 && !p.stored_inputs && node.find("amax_history"))
+        return fail("{}: {}.amax_history: without stored_inputs no scale follows from earlier steps", node.where(),
+                    what);
     return p;
 }
 
@@ -141,6 +153,7 @@ Json train_precision_json(const TrainPrecision& p) {
                    {"four_over_six", p.four_over_six},
                    {"row_scaled", p.row_scaled},
                    {"weights_only", p.weights_only},
+                   {"stored_inputs", p.stored_inputs},
                    {"power_of_two", p.power_of_two},
                    {"amax_history", p.amax_history},
                    {"rank", p.rank},
@@ -153,6 +166,8 @@ Json train_precision_json(const TrainPrecision& p) {
     for (const std::string_view key : keys) json[std::string(key)] = all.at(std::string(key));
     // Runs from before there was one.
     if (!p.weights_only) json.erase("weights_only");
+    if (!p.stored_inputs) json.erase("stored_inputs");
+    if (p.recipe == TrainRecipe::nvfp4 && !p.stored_inputs) json.erase("amax_history");
     if (!p.emulate) json.erase("emulate");
     return json;
 }

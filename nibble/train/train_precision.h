@@ -28,20 +28,21 @@ enum class TrainScope : uint8_t { mlp, all };
 
 struct TrainPrecision {
     TrainRecipe recipe = TrainRecipe::bf16;
-    TrainScope scope = TrainScope::all;       // which linears of a block: those of MLPs and experts, or all
-    int64_t first_bf16 = 0, last_bf16 = 0;    // layers at both ends that stay BF16
-    bool rotate = true;                       // nvfp4: Hadamard transform of both operands of the weight gradient
-    bool stochastic = true;                   // nvfp4: stochastic rounding of gradients
-    bool square = true;                       // nvfp4: weights in 16 x 16
-    bool four_over_six = false;               // nvfp4, nibble_nvfp4: weights (and inputs) by the better of two scales
-    bool row_scaled = false;                  // NVFP4 inputs of forward products: a scale of each row
-    bool weights_only = false;                // nvfp4: W4A16, all else BF16 or FP32
-    bool power_of_two = false;                // fp8_block: scales rounded to powers of two
-    int64_t amax_history = 1024;              // fp8_delayed: steps
-    int64_t rank = 16;                        // nibble_nvfp4: 0: none
-    bool emulate = false;                     // FP8 products of a GPU in BF16, with the CPU's sums
-    bool eden = true;                         // nibble_nvfp4: MS-EDEN backward, else as nvfp4
-    bool attention_fp8 = true;                // nibble_nvfp4: else all linears are as those of MLPs
+    TrainScope scope = TrainScope::all;     // which linears of a block: those of MLPs and experts, or all
+    int64_t first_bf16 = 0, last_bf16 = 0;  // layers at both ends that stay BF16
+    bool rotate = true;                     // nvfp4: Hadamard transform of both operands of the weight gradient
+    bool stochastic = true;                 // nvfp4: stochastic rounding of gradients
+    bool square = true;                     // nvfp4: weights in 16 x 16
+    bool four_over_six = false;             // nvfp4, nibble_nvfp4: weights (and inputs) by the better of two scales
+    bool row_scaled = false;                // NVFP4 inputs of forward products: a scale of each row
+    bool weights_only = false;              // nvfp4: W4A16, all else BF16 or FP32
+    bool stored_inputs = false;             // nvfp4: W4A4 as a server multiplies it, inputs under a stored input_scale
+    bool power_of_two = false;              // fp8_block: scales rounded to powers of two
+    int64_t amax_history = 1024;            // fp8_delayed, stored_inputs: steps
+    int64_t rank = 16;                      // nibble_nvfp4: 0: none
+    bool emulate = false;                   // FP8 products of a GPU in BF16, with the CPU's sums
+    bool eden = true;                       // nibble_nvfp4: MS-EDEN backward, else as nvfp4
+    bool attention_fp8 = true;              // nibble_nvfp4: else all linears are as those of MLPs
     std::optional<TrainRecipe> late_forward;  // bf16 or fp8_block: the forward products of the last steps
     double late_fraction = 0.18;              // how many of them
 };

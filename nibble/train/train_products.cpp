@@ -1,5 +1,6 @@
 #include "train/train_products.h"
 
+#include "formats/nvfp4.h"
 #include "kernels/unpack.h"
 #include "model/cpu/widen.h"
 #include "model/gradients.h"
@@ -8,11 +9,13 @@
 #include "train/train_self_test.h"
 
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <cstring>
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 namespace nibble {
 namespace {
@@ -24,6 +27,16 @@ std::vector<float> flipped(const float* x, int64_t rows, int64_t cols, int64_t s
     std::vector<float> y(static_cast<size_t>(rows * cols));
     transpose(x, rows, cols, stride, y.data(), pool);
     return y;
+}
+
+// What a rounding makes of them moves with values up to the largest code of the largest block scale, not beyond.
+void clear_clipped(const float* x, int64_t n, float input_scale, float* dx, ThreadPool& pool) {
+    constexpr int64_t piece = 4096;
+    const float most = e2m1_max * nvfp4_decode_scale(e4m3_from_float(e4m3_max), input_scale);
+    pool.parallel_for((n + piece - 1) / piece, [&](int64_t part) {
+        for (int64_t i = part * piece; i < std::min(n, (part + 1) * piece); ++i)
+            if (magnitude(x[i]) > most) dx[i] = 0;
+    });
 }
 
 std::vector<float> decoded(const CastOperand& o, int64_t cols) {
@@ -47,6 +60,7 @@ struct TrainProducts::Unit {
     int64_t rows = 0, cols = 0;
     UnitRules early, late;
     std::array<DelayedScale, 3> delayed;  // inputs, weights, gradients
+    DelayedScale* inputs = nullptr;       // of the first unit that has the same one
     InputDirections directions;
     std::optional<CastQuality> inputs_seen, weights_seen, gradients_seen;
 
@@ -54,22 +68,27 @@ struct TrainProducts::Unit {
     bool has_forward = false, has_back = false;
     PackedMatrix transposed;  // of weights that are not quantized
     PackedOperand forward, back, rank_term;
-    std::optional<PackedMatrix>
-        served;  // instead of `forward`: NVFP4 weights under BF16 inputs, as the engine has them
+    std::optional<PackedMatrix> served;  // instead of `forward`: NVFP4 weights as the engine has them
 };
 
 struct TrainProducts::Units {
     std::vector<std::unique_ptr<Unit>> list;
     std::unordered_map<std::string, Unit*> by_name;  // of the first linear
+    std::unordered_map<std::string, Unit*> inputs;   // by input_group()
 };
 
-void DelayedScale::end_step() {
-    if (seen == 0 || history.empty()) return;
-    history[0] = seen;
-    seen = 0;
+void DelayedScale::end_step(bool hold) {
+    if (history.empty()) return;
+    held = std::max(held, std::exchange(seen, 0.0f));
+    if (hold) return;
+    if (held == 0) {  // nothing but zeros
+        if (stored && scale == 0) scale = 1;
+        return;
+    }
+    history[0] = std::exchange(held, 0.0f);
     const float most = *std::ranges::max_element(history);
     if (is_finite(most) && most > 0) {
-        scale = largest / most;
+        scale = stored ? std::max(most / largest, FLT_MIN) : largest / most;
         if (!is_finite(scale)) scale = float_from_bits(0x7F7FFFFFu);
     }
     std::rotate(history.begin(), history.begin() + 1, history.end());
@@ -127,15 +146,25 @@ Status TrainProducts::add_unit(std::span<const Linear> parts, const std::string&
         unit->names.push_back(part.name);
         unit->rows += part.rows;
     }
-    if (precision_.weights_only && early.quantized && unit->cols % 16 != 0)
+    if (early.engine && unit->cols % 16 != 0)
         return fail("precision: {} has {} inputs, which blocks of 16 do not divide", unit->name, unit->cols);
-    if (early.delayed)
-        for (DelayedScale& d : unit->delayed) d.history.resize(static_cast<size_t>(precision_.amax_history));
+    unit->inputs = units_->inputs.emplace(input_group(unit->name), unit.get()).first->second->delayed.data();
+    if (!early.x.stored) unit->inputs = unit->delayed.data();
+    for (DelayedScale& d : unit->delayed)
+        if (early.delayed && (!early.x.stored || &d == unit->inputs))
+            d.history.resize(static_cast<size_t>(precision_.amax_history));
+    if (early.x.stored)
+        unit->inputs->stored = true, unit->inputs->scale = 0, unit->inputs->largest = e2m1_max * e4m3_max;
     unit->delayed[2].largest = 57344;
     if (early.rank > 0) unit->directions = InputDirections(unit->cols, early.rank, random(*unit, directions));
     units_->by_name.emplace(unit->name, unit.get());
     units_->list.push_back(std::move(unit));
     return Ok{};
+}
+
+std::optional<float> TrainProducts::given(const Unit& unit, Side side) const {
+    const DelayedScale& d = side == of_inputs ? *unit.inputs : unit.delayed[side];
+    return rules(unit).delayed && d.scale > 0 ? std::optional<float>(d.scale) : std::nullopt;
 }
 
 CastRandom TrainProducts::random(const Unit& unit, uint32_t role) const {
@@ -163,13 +192,18 @@ void TrainProducts::begin_row(int64_t row, int64_t seq) {
     row_groups_ = static_cast<uint64_t>(row * ((seq + 15) / 16));
 }
 
-void TrainProducts::end_step() {
+void TrainProducts::end_step(bool updated) {
     recording_ = watched_row_ = false;
+    if (!updated) {  // numbers of such a step are not to be trusted
+        for (const auto& unit : units_->list)
+            for (DelayedScale& d : unit->delayed) d.seen = 0, d.held = hold_ ? d.held : 0;
+        return;
+    }
     ++done_;
     ++epoch_;
     const bool turn = done_ == 2 || done_ == 4 || done_ == 8 || done_ % 20 == 0;
     for (const auto& unit : units_->list) {
-        for (DelayedScale& d : unit->delayed) d.end_step();
+        for (DelayedScale& d : unit->delayed) d.end_step(hold_);
         if (unit->early.rank == 0) continue;
         unit->directions.end_step();
         if (turn) unit->directions.renew();
@@ -200,6 +234,44 @@ void TrainProducts::set_seen(const StepSeen& seen) {
 }
 
 void TrainProducts::pause() { recording_ = watched_row_ = false; }
+
+bool TrainProducts::calibrates() const {
+    return std::ranges::any_of(units_->list, [](const auto& u) { return u->early.x.stored; });
+}
+
+void TrainProducts::begin_calibration() {
+    recording_ = true;
+    for (DelayedScale* d : stored_scales())
+        *d = {.history = std::vector<float>(d->history.size()), .scale = 0, .largest = d->largest, .stored = true};
+}
+
+void TrainProducts::end_calibration() {
+    recording_ = false;
+    for (DelayedScale* d : stored_scales()) d->end_step();
+}
+
+std::vector<float> TrainProducts::input_scales() const {
+    std::vector<float> all;
+    for (const DelayedScale* d : stored_scales()) all.push_back(d->scale);
+    return all;
+}
+
+Status TrainProducts::set_input_scales(std::span<const float> scales) {
+    const std::vector<DelayedScale*> all = stored_scales();
+    if (scales.size() != all.size()) return fail("{} scales of inputs for {} units", scales.size(), all.size());
+    if (!std::ranges::all_of(scales, [](float s) { return s > 0 && is_finite(s); }))
+        return fail("a scale of inputs is not positive and finite");
+    for (size_t i = 0; i < all.size(); ++i) all[i]->scale = scales[i];
+    return Ok{};
+}
+
+// Each once, whoever shares it.
+std::vector<DelayedScale*> TrainProducts::stored_scales() const {
+    std::vector<DelayedScale*> all;
+    for (const auto& u : units_->list)
+        if (u->inputs->stored && u->inputs == u->delayed.data()) all.push_back(u->inputs);
+    return all;
+}
 
 TrainProducts::Unit& TrainProducts::find(std::span<const Linear> unit) const {
     return *units_->by_name.at(unit[0].name);
@@ -253,6 +325,7 @@ size_t TrainProducts::units() const { return units_->list.size(); }
 ForwardWeight TrainProducts::forward_weight(size_t unit) const {
     const Unit& u = *units_->list[unit];
     ForwardWeight w{.cols = u.cols, .rules = rules(u)};
+    if (w.rules.x.stored) w.input_scale = u.inputs->scale;
     int64_t row = 0;
     for (size_t p = 0; p < u.parts.size(); ++p) {
         w.parts.push_back({.name = u.names[p], .id = u.parts[p], .first_row = row});
@@ -267,9 +340,7 @@ CastOperand TrainProducts::forward_operand(size_t unit, ThreadPool& pool) const 
 }
 
 CastOperand TrainProducts::cast_weights(const Unit& u, const std::vector<float>& w, ThreadPool& pool) const {
-    std::optional<float> scale;
-    if (rules(u).delayed) scale = u.delayed[1].scale;
-    return cast_rows(w.data(), u.rows, u.cols, u.cols, rules(u).w, {}, scale, pool);
+    return cast_rows(w.data(), u.rows, u.cols, u.cols, rules(u).w, {}, given(u, of_weights), pool);
 }
 
 void TrainProducts::pack_forward(Unit& u, ThreadPool& pool) {
@@ -279,12 +350,12 @@ void TrainProducts::pack_forward(Unit& u, ThreadPool& pool) {
     if (recording_) u.delayed[1].seen = std::max(u.delayed[1].seen, o.amax);
     look(u.weights_seen, w.data(), u.cols, u.cols, r.w, o);
     u.served.reset();
-    if (precision_.weights_only && r.w.format == CastFormat::nvfp4) {
+    if (r.engine) {
         QuantMatrix codes(Format::nvfp4, u.rows, u.cols);
         store_nvfp4(o, 0, codes);
         if (auto packed = prepack(codes.view(), pool); packed.ok()) u.served = *std::move(packed);
     }
-    if (!u.served) u.forward = PackedOperand(std::move(o), pool);  // weights_only: NaN, which the loss will show
+    if (!u.served) u.forward = PackedOperand(std::move(o), pool);  // engine: NaN, which the loss will show
     if (r.rank > 0) {
         CastOperand b{.rows = u.rows, .cols = u.directions.rank(), .scale = {1.0f}};
         b.values.resize(static_cast<size_t>(b.rows * b.cols));
@@ -306,20 +377,6 @@ void TrainProducts::forward(std::span<const Linear> unit, const float* x, int64_
     ThreadPool& pool = *work.pool;
     if (!u.has_forward) pack_forward(u, pool);
     std::vector<float> rest, more;
-    if (r.rank > 0) {
-        CastOperand a{.rows = n, .cols = u.directions.rank(), .scale = {1.0f}};
-        a.values.resize(static_cast<size_t>(n * a.cols));
-        rest.resize(static_cast<size_t>(n * u.cols));
-        u.directions.split(x, n, a.values.data(), rest.data(), pool);
-        more.resize(static_cast<size_t>(n * u.rows));
-        operand_product(a, u.rank_term, {more.data(), u.rows}, nullptr, *work.matmul, pool);
-    }
-    std::optional<float> scale;
-    if (r.delayed) scale = u.delayed[0].scale;
-    const float* source = r.rank > 0 ? rest.data() : x;
-    const CastOperand o = cast_rows(source, n, u.cols, u.cols, r.x, {}, scale, pool);
-    look(u.inputs_seen, source, u.cols, u.cols, r.x, o);
-    if (recording_) u.delayed[0].seen = std::max(u.delayed[0].seen, o.amax);
     // Biases of a stack whose parts differ.
     std::vector<float> bias;
     MatmulOutput to = out;
@@ -330,10 +387,33 @@ void TrainProducts::forward(std::span<const Linear> unit, const float* x, int64_
         }
         to.bias = bias.data();
     }
-    if (u.served)
-        work.matmul->matmul(*u.served, {.x = o.values.data(), .rows = n, .stride = u.cols}, to, pool);
-    else
-        operand_product(o, u.forward, to, r.rank > 0 ? more.data() : nullptr, *work.matmul, pool);
+    if (u.served) return engine_forward(u, x, n, to, work);
+    if (r.rank > 0) {
+        CastOperand a{.rows = n, .cols = u.directions.rank(), .scale = {1.0f}};
+        a.values.resize(static_cast<size_t>(n * a.cols));
+        rest.resize(static_cast<size_t>(n * u.cols));
+        u.directions.split(x, n, a.values.data(), rest.data(), pool);
+        more.resize(static_cast<size_t>(n * u.rows));
+        operand_product(a, u.rank_term, {more.data(), u.rows}, nullptr, *work.matmul, pool);
+    }
+    const float* source = r.rank > 0 ? rest.data() : x;
+    const CastOperand o = cast_rows(source, n, u.cols, u.cols, r.x, {}, given(u, of_inputs), pool);
+    look(u.inputs_seen, source, u.cols, u.cols, r.x, o);
+    if (recording_) u.inputs->seen = std::max(u.inputs->seen, o.amax);
+    operand_product(o, u.forward, to, r.rank > 0 ? more.data() : nullptr, *work.matmul, pool);
+}
+
+// x is BF16 already. Inputs that have no scale yet stay so.
+void TrainProducts::engine_forward(Unit& u, const float* x, int64_t n, const MatmulOutput& out, Workspace& work) {
+    const UnitRules& r = rules(u);
+    if (r.x.stored && recording_)
+        for (int64_t i = 0; i < n * u.cols; ++i) u.inputs->seen = std::max(u.inputs->seen, magnitude(x[i]));
+    const std::optional<float> scale = given(u, of_inputs);
+    if (scale && watched_row_)
+        look(u.inputs_seen, x, u.cols, u.cols, r.x, cast_rows(x, n, u.cols, u.cols, r.x, {}, scale, *work.pool));
+    MatmulInput in{.x = x, .rows = n, .stride = u.cols};
+    if (scale) in.activation = ActivationFormat::nvfp4, in.input_scale = *scale;
+    work.matmul->matmul(*u.served, in, out, *work.pool);
 }
 
 // What the way back takes for W and x: the codes of the forward product where that is NVFP4, else BF16.
@@ -377,8 +457,7 @@ void TrainProducts::pack_back(Unit& u, ThreadPool& pool) {
     } else {
         const std::vector<float> w = weights(u);
         const bool same = r.w_back.square || r.w_back.format == CastFormat::fp8;
-        std::optional<float> scale;
-        if (r.delayed) scale = u.delayed[1].scale;
+        const std::optional<float> scale = given(u, of_weights);
         if (same) {
             u.back = PackedOperand(
                 transposed_cast(cast_rows(w.data(), u.rows, u.cols, u.cols, r.w_back, {}, scale, pool), u.cols, pool),
@@ -391,8 +470,8 @@ void TrainProducts::pack_back(Unit& u, ThreadPool& pool) {
     u.has_back = true;
 }
 
-void TrainProducts::input_gradient(std::span<const Linear> unit, const float* dy, int64_t n, int64_t stride, float* dx,
-                                   Workspace& work) {
+void TrainProducts::input_gradient(std::span<const Linear> unit, const float* x, const float* dy, int64_t n,
+                                   int64_t stride, float* dx, Workspace& work) {
     Unit& u = fresh(unit);
     const UnitRules& r = rules(u);
     ThreadPool& pool = *work.pool;
@@ -404,14 +483,15 @@ void TrainProducts::input_gradient(std::span<const Linear> unit, const float* dy
     CastRandom draws = random(u, row_copy);
     draws.first_outer = row_tokens_;
     draws.outer_step = static_cast<uint64_t>((u.back.cols() + 15) / 16);
-    std::optional<float> scale;
-    if (r.delayed) scale = u.delayed[2].scale;
+    const std::optional<float> scale = given(u, of_gradients);
     const CastOperand o = r.eden ? eden_rows(dy, n, u.rows, stride, draws, random(u, input_signs), 0, pool)
                                  : cast_rows(dy, n, u.rows, stride, r.dy, draws, scale, pool);
     if (!r.eden) look(u.gradients_seen, dy, u.rows, stride, r.dy, o);
     // Of an expert that is dY before it is weighed, which is larger than what the weight gradient reads.
     if (recording_) u.delayed[2].seen = std::max(u.delayed[2].seen, o.amax);
     operand_product(o, u.back, {dx, u.cols}, nullptr, *work.matmul, pool);
+    if (const auto input_scale = given(u, of_inputs); input_scale && r.x.stored)
+        clear_clipped(x, n * u.cols, *input_scale, dx, pool);
 }
 
 void TrainProducts::plain_weight_gradient(const Unit& u, const float* x, const float* dy_t, int64_t n, float* dw,
@@ -435,13 +515,14 @@ void TrainProducts::cast_weight_gradient(Unit& u, const float* x, const float* d
         const CastRandom signs = random(u, weight_signs);
         dy_o = eden_rows(dy_t, u.rows, n, n, dy_draws, signs, row_tokens_, pool);
         x_o = eden_rows(x_t.data(), u.cols, n, n, x_draws, signs, row_tokens_, pool);
+    } else if (r.x_t.stored) {  // the operand of the forward product
+        dy_o = cast_rows(dy_t, u.rows, n, n, r.dy_t, dy_draws, {}, pool);
+        x_o = transposed_cast(cast_rows(x, n, u.cols, u.cols, r.x, {}, given(u, of_inputs), pool), u.cols, pool);
     } else {
         const std::vector<float> in = r.rank > 0 ? used_inputs(u, x, n, pool) : std::vector<float>(x, x + n * u.cols);
         const std::vector<float> x_t = flipped(in.data(), n, u.cols, u.cols, pool);
-        std::optional<float> dy_scale, x_scale;
-        if (r.delayed) dy_scale = u.delayed[2].scale, x_scale = u.delayed[0].scale;
-        dy_o = cast_rows(dy_t, u.rows, n, n, r.dy_t, dy_draws, dy_scale, pool);
-        x_o = cast_rows(x_t.data(), u.cols, n, n, r.x_t, x_draws, x_scale, pool);
+        dy_o = cast_rows(dy_t, u.rows, n, n, r.dy_t, dy_draws, given(u, of_gradients), pool);
+        x_o = cast_rows(x_t.data(), u.cols, n, n, r.x_t, x_draws, given(u, of_inputs), pool);
     }
     if (recording_) u.delayed[2].seen = std::max(u.delayed[2].seen, dy_o.amax);
     operand_product(dy_o, PackedOperand(std::move(x_o), pool), {dw, u.cols}, nullptr, *work.matmul, pool);

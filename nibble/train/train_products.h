@@ -25,8 +25,11 @@ namespace nibble {
 struct DelayedScale {
     std::vector<float> history;
     float scale = 1, largest = 448;
-    float seen = 0;  // of the step in hand
-    void end_step();
+    bool stored = false;  // the scale is amax / largest, as checkpoints have it, 0 until there is one; else the inverse
+    float seen = 0;       // in the update in hand
+    float held = 0;       // in those before it that left the scale as it was
+    // hold: the scale stays, and the step that renews it counts what was seen.
+    void end_step(bool hold = false);
 };
 
 class TrainProducts : public StepProducts {
@@ -40,7 +43,13 @@ public:
 
     void begin_step(int64_t step, int64_t steps) override;
     void begin_row(int64_t row, int64_t seq) override;
-    void end_step() override;
+    void end_step(bool updated) override;
+    void hold_scales(bool hold) override { hold_ = hold; }
+    bool calibrates() const override;
+    void begin_calibration() override;
+    void end_calibration() override;
+    std::vector<float> input_scales() const override;
+    Status set_input_scales(std::span<const float> scales) override;
     StepSeen seen() const override;
     void set_seen(const StepSeen& seen) override;
     void pause() override;
@@ -58,8 +67,8 @@ public:
     bool replaces(std::span<const Linear> unit) const override;
     void forward(std::span<const Linear> unit, const float* x, int64_t n, const MatmulOutput& out,
                  Workspace& work) override;
-    void input_gradient(std::span<const Linear> unit, const float* dy, int64_t n, int64_t stride, float* dx,
-                        Workspace& work) override;
+    void input_gradient(std::span<const Linear> unit, const float* x, const float* dy, int64_t n, int64_t stride,
+                        float* dx, Workspace& work) override;
     Status weight_gradient(std::span<const Linear> unit, const float* x, const float* dy, int64_t n, int64_t stride,
                            Workspace& work, GradientSink& sink) override;
 
@@ -77,10 +86,15 @@ private:
     std::vector<float> used_weights(Unit& unit, ThreadPool& pool) const;  // as the forward product rounded them
     std::vector<float> used_inputs(const Unit& unit, const float* x, int64_t n, ThreadPool& pool) const;
     CastRandom random(const Unit& unit, uint32_t role) const;
+    std::vector<DelayedScale*> stored_scales() const;
+    enum Side : size_t { of_inputs, of_weights, of_gradients };
+    // A scale of earlier steps; none: that of the values.
+    std::optional<float> given(const Unit& unit, Side side) const;
     void look(std::optional<CastQuality>& seen, const float* x, int64_t cols, int64_t stride, const CastRule& rule,
               const CastOperand& operand) const;
     CastOperand cast_weights(const Unit& unit, const std::vector<float>& w, ThreadPool& pool) const;
     void pack_forward(Unit& unit, ThreadPool& pool);
+    void engine_forward(Unit& unit, const float* x, int64_t n, const MatmulOutput& out, Workspace& work);
     void pack_back(Unit& unit, ThreadPool& pool);
     void plain_weight_gradient(const Unit& unit, const float* x, const float* dy_t, int64_t n, float* dw,
                                Workspace& work) const;
@@ -91,7 +105,7 @@ private:
     uint64_t seed_;
     std::unique_ptr<Units> units_;
     int64_t step_ = 0, done_ = 0;  // done_: steps with an update, for the directions
-    bool late_ = false, recording_ = false;
+    bool late_ = false, recording_ = false, hold_ = false;
     bool watch_ = false, watched_row_ = false;  // watched_row_: the row in hand is looked at
     uint64_t row_tokens_ = 0, row_groups_ = 0;  // of the step, before the row in hand
     uint64_t epoch_ = 1;                        // grows when copies of weights are out of date

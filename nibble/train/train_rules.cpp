@@ -14,7 +14,11 @@ UnitRules nvfp4_rules(const TrainPrecision& p) {
     r.w_back.four_over_six = r.w.four_over_six;
     r.dy.stochastic = r.dy_t.stochastic = p.stochastic;
     r.dy_t.rotate = r.x_t.rotate = p.rotate;
-    if (p.weights_only) r.x = r.dy = r.dy_t = r.x_t = {};
+    if (!p.weights_only && !p.stored_inputs) return r;
+    r.engine = true;
+    r.x = r.dy = r.dy_t = r.x_t = {};
+    r.delayed = p.stored_inputs;
+    if (p.stored_inputs) r.x = r.x_t = {.format = CastFormat::nvfp4, .stored = true};
     return r;
 }
 
@@ -74,7 +78,8 @@ UnitRules unit_rules(const TrainPrecision& p, const UnitPlace& place, bool late)
     r.emulate = p.emulate;
     if (late && p.late_forward) {
         r.rank = 0;
-        r.delayed = false;
+        r.delayed = r.engine = false;
+        if (r.x_t.stored) r.x_t = {};
         r.x = r.w = {};
         if (*p.late_forward == TrainRecipe::fp8_block) {
             r.x = {.format = CastFormat::fp8_block};
@@ -93,6 +98,16 @@ bool sees_neighbours(const UnitRules& r) {
     if (!r.quantized || r.delayed) return false;
     if (r.x.format == CastFormat::fp8) return true;
     return r.x.format == CastFormat::nvfp4 && !r.x.row_scaled;
+}
+
+// Routed experts of a layer read the same rows, some of them none in a step: they share an input_scale, as they do in
+// Model Optimizer and where engines multiply them together.
+std::string input_group(const std::string& name) {
+    constexpr std::string_view experts = ".experts.";
+    const size_t at = name.find(experts);
+    if (at == std::string::npos) return name;
+    const size_t number = at + experts.size();
+    return name.substr(0, number) + name.substr(std::min(name.find('.', number), name.size()));
 }
 
 std::string rule_text(const CastRule& rule) {
@@ -115,6 +130,7 @@ std::string rule_text(const CastRule& rule) {
     std::string text = rule.square ? "NVFP4 16x16" : "NVFP4 1x16";
     if (rule.four_over_six) text += " 4/6";
     if (rule.row_scaled) text += " by row";
+    if (rule.stored) text += " stored scale";
     if (rule.rotate) text += " RHT";
     if (rule.stochastic) text += " SR";
     return text;

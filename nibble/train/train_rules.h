@@ -22,7 +22,8 @@ struct UnitRules {
     bool eden = false;       // instead: MS-EDEN of all four operands of the way back
     int64_t rank = 0;        // columns of the BF16 term over the strongest input directions
     bool emulate = false;    // on a GPU BF16 products of the same numbers, where FP8 tensor cores could multiply
-    bool delayed = false;    // scales of fp8 from the steps before
+    bool delayed = false;    // scales of fp8, or the input_scale of stored inputs, from the steps before
+    bool engine = false;     // forward: the engine's own product over the weights as checkpoints store them
 };
 
 // `late`: in the last part of the steps, where late_forward holds.
@@ -31,6 +32,8 @@ UnitRules unit_rules(const TrainPrecision& precision, const UnitPlace& place, bo
 bool late_phase(const TrainPrecision& precision, int64_t step, int64_t steps);
 // Whether a row's forward product depends on other rows: the scale of its input is that of the whole tensor.
 bool sees_neighbours(const UnitRules& rules);
+// Units whose stored inputs share one input_scale have one group. `name`: of the unit's first linear.
+std::string input_group(const std::string& name);
 // "NVFP4 1x16", "E4M3 128x128" ... of one operand.
 std::string rule_text(const CastRule& rule);
 

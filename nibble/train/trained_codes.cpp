@@ -100,6 +100,8 @@ Result<std::unique_ptr<TrainedCodes>> TrainedCodes::create(std::shared_ptr<const
     for (size_t u = 0; u < products.units(); ++u) {
         const ForwardWeight w = products.forward_weight(u);
         NIBBLE_TRY(const Format format, stored_format(w));
+        if (w.rules.x.stored && w.input_scale == 0)
+            return fail("export: '{}' has no input_scale yet; the first step makes one", w.parts[0].name);
         CastOperand operand;
         if (format != Format::none) operand = products.forward_operand(u, pool);
         for (const ForwardWeight::Part& part : w.parts) {
@@ -113,6 +115,7 @@ Result<std::unique_ptr<TrainedCodes>> TrainedCodes::create(std::shared_ptr<const
             if (format == Format::mxfp8) store_mxfp8(operand, part.first_row, m);
             if (format == Format::fp8_block128) store_tiles(operand, part.first_row, m);
             t.format = format;
+            if (w.rules.x.stored) t.activation = ActivationFormat::nvfp4, t.input_scale = w.input_scale;
             if (format == Format::mxfp8) t.activation = ActivationFormat::mxfp8;
             if (format == Format::fp8_block128) t.activation = ActivationFormat::fp8_group128;
             t.stored_type = std::string(format_name(format));

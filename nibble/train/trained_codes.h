@@ -5,6 +5,7 @@
 //   recipe at the last step        format         dialect              what a reader computes
 //   fp8_block                      fp8_block128   compressed-tensors   the bits of the training forward
 //   mxfp8                          mxfp8          Model Optimizer      the bits of the training forward
+//   nvfp4_w4a16, nvfp4_w4a4        nvfp4          Model Optimizer      the bits of the training forward
 //   nvfp4, nibble_nvfp4 (rank 0)   nvfp4          Model Optimizer      the same weights; inputs stay BF16
 //
 // The FP32 scale of an NVFP4 matrix is fl(amax * fl(1 / divisor)) of its unit (train/train_cast.h).

@@ -170,12 +170,14 @@ Status Trainer::forward_row(const Row& row, bool keep) {
     return Ok{};
 }
 
-Status Trainer::calibrate_cache(std::span<const TrainBatch> batches) {
-    if (!cache_) return fail("there is no KV cache to calibrate");
-    for (const TrainBatch& b : batches) {
-        NIBBLE_CHECK(check(b, model_->config().vocab));
+Status Trainer::calibrate(std::span<const TrainBatch> batches) {
+    if (!calibrates()) return fail("there are no scales to calibrate");
+    for (const TrainBatch& b : batches) NIBBLE_CHECK(check(b, model_->config().vocab));
+    products_->begin_calibration();
+    for (const TrainBatch& b : batches)
         for (int64_t r = 0; r < b.rows; ++r) NIBBLE_CHECK(forward_row(Row(b, r), true));
-    }
+    products_->end_calibration();
+    if (!cache_) return Ok{};
     cache_->renew();
     return model_->renew();
 }
@@ -352,6 +354,7 @@ Status Trainer::update(TrainStep& step, double learning_rate) {
         step.skipped = step.outlier;
     }
     if (step.skipped) {
+        products_->end_step(false);
         if (cache_) cache_->after_update(false);
         ++step_;
         return Ok{};
@@ -360,7 +363,7 @@ Status Trainer::update(TrainStep& step, double learning_rate) {
     step.clip = clip_factor(step.gradient_norm, options_.optimizer.clip);
     optimizer_.update(*parameters_, gradients_, learning_rate, step.clip, pool_);
     NIBBLE_CHECK(share_masters());
-    products_->end_step();
+    products_->end_step(true);
     if (cache_) cache_->after_update(true);
     ++step_;
     return renew();

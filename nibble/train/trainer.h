@@ -94,7 +94,11 @@ public:
         return std::ssize(products_->state()) + (cache_ ? std::ssize(cache_->state()) : 0);
     }
     CacheScales* cache_scales() override { return cache_.get(); }
-    Status calibrate_cache(std::span<const TrainBatch> batches) override;
+    bool calibrates() const override { return cache_ || products_->calibrates(); }
+    Status calibrate(std::span<const TrainBatch> batches) override;
+    void hold_scales(bool hold) override { products_->hold_scales(hold); }
+    Result<std::vector<float>> input_scales() override { return products_->input_scales(); }
+    Status set_input_scales(std::span<const float> scales) override { return products_->set_input_scales(scales); }
     Status set_cache_scales(std::span<const float> state) override;
     Status set_state(const StoredTrainState& state) override;
     std::vector<UnitLine> table() const override { return products_->table(); }

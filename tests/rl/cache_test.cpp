@@ -63,7 +63,8 @@ TEST(CachedPolicy, NoBitDiffersWithAnFp8Cache) {
     const TrainPrecision precisions[] = {{.recipe = TrainRecipe::bf16},
                                          {.recipe = TrainRecipe::fp8_block},
                                          {.recipe = TrainRecipe::nvfp4, .row_scaled = true},
-                                         {.recipe = TrainRecipe::nvfp4, .weights_only = true}};
+                                         {.recipe = TrainRecipe::nvfp4, .weights_only = true},
+                                         {.recipe = TrainRecipe::nvfp4, .stored_inputs = true}};
     const TrainCache caches[] = {fp8_cache, {.format = KvFormat::fp8_page}, fp8_queries};
     for (const TrainPrecision& precision : precisions)
         for (const TrainCache& cache : caches)
@@ -75,14 +76,16 @@ TEST(CachedPolicy, NoBitDiffersWithAnFp8Cache) {
                 config.train_batch = train_batch;
                 const CachedRun run = run_cached(config, 3, precision, cache);
                 ASSERT_EQ(run.steps.size(), 3u);
+                int64_t longest = 0;
                 for (const RlStep& step : run.steps) {
                     EXPECT_GT(step.metrics.tokens, 100);
                     EXPECT_EQ(step.metrics.mismatch_tokens, 0) << "step " << step.step;
                     EXPECT_EQ(step.metrics.max_abs_diff, 0);
-                    EXPECT_GT(step.longest, 64);
+                    longest = std::max(longest, step.longest);
                     EXPECT_GT(step.update.gradient_norm, 0);
                     EXPECT_EQ(step.cache.has_value(), cache.format == KvFormat::fp8);
                 }
+                EXPECT_GT(longest, 64);  // more than a page
                 // The reference has the scales of the same prompts: before an update it is the policy.
                 if (train_batch == 0) EXPECT_EQ(run.steps[0].metrics.kl_loss, 0);
                 if (cache.format == KvFormat::fp8) {
@@ -112,7 +115,7 @@ TEST(CachedPolicy, OneOtherScaleShows) {
     const auto trainer = small_trainer(pool, {.cache = fp8_queries});
     const auto other = small_trainer(pool, {.cache = fp8_queries});
     const TrainBatch batch = random_batch(3, 80, 40, 5);
-    ASSERT_TRUE(trainer->calibrate_cache({&batch, 1}).ok());
+    ASSERT_TRUE(trainer->calibrate({&batch, 1}).ok());
     const auto state = trainer->cache_scales()->state();
     ASSERT_TRUE(other->cache_scales()->set_state(state).ok());
     ASSERT_TRUE(other->renew().ok());
@@ -135,7 +138,7 @@ TEST(CachedPolicy, ScalesBelongToTheState) {
     ThreadPool pool(2);
     const auto trainer = small_trainer(pool, {.cache = fp8_cache});
     const TrainBatch batch = random_batch(3, 40, 40, 5);
-    ASSERT_TRUE(trainer->calibrate_cache({&batch, 1}).ok());
+    ASSERT_TRUE(trainer->calibrate({&batch, 1}).ok());
     const auto state = trainer->state();
     ASSERT_TRUE(state.ok());
     EXPECT_EQ(state->recipe, trainer->cache_scales()->state());
@@ -189,7 +192,7 @@ TEST(CachedPolicy, GradientsThroughRoundedQueries) {
     const auto rounded = small_trainer(pool, {.cache = fp8_queries}), plain = small_trainer(pool, {.cache = fp8_cache});
     const TrainBatch batch = random_batch(3, 80, 40, 5);
     for (Trainer* t : {rounded.get(), plain.get()}) {
-        ASSERT_TRUE(t->calibrate_cache({&batch, 1}).ok());
+        ASSERT_TRUE(t->calibrate({&batch, 1}).ok());
         ASSERT_TRUE(t->backward({&batch, 1}).ok());
     }
     const Parameters& parameters = rounded->parameters();

@@ -1,5 +1,6 @@
 // `nibble rl` from config to trained model, stopped and resumed.
 #include "base/json.h"
+#include "checkpoint/checkpoint.h"
 #include "support/files.h"
 #include "train/run_log.h"
 
@@ -112,14 +113,18 @@ data: {{train: train.jsonl, validation: held.jsonl, input_key: question, output_
     EXPECT_FALSE(std::filesystem::exists(dir / "other"));
 }
 
-// A limit of time ends a run with its state saved; what it leaves in the end holds codes and cache scales.
-TEST(RlCommand, SavesInTimeAndLeavesCodes) {
+// A limit of time ends a run with its state saved; what it leaves in the end holds codes, scales of inputs and of the
+// cache.
+class RlCommandCodes : public testing::TestWithParam<std::pair<const char*, const char*>> {};
+
+TEST_P(RlCommandCodes, SavesInTimeAndLeavesThem) {
+    const auto& [recipe, algorithm] = GetParam();
     TempDir dir;
     const auto config = [&](std::string_view more) {
         write_file(dir / "rl.yaml", fmt::format(R"(
 policy:
   model_name: {}
-  precision: nvfp4_w4a16
+  precision: {}
   max_total_sequence_length: 96
   generation: {{max_new_tokens: 8, kv_cache_dtype: fp8}}
 grpo: {{num_prompts_per_step: 2, num_generations_per_prompt: 2, max_num_steps: 3}}
@@ -127,7 +132,7 @@ loss_fn: {{reference_policy_kl_penalty: 0}}
 data: {{task: sum, chat: false}}
 {}
 )",
-                                                test_data("chat").string(), more));
+                                                test_data("chat").string(), recipe, more));
     };
     config("export: {format: fp8_block128}");
     EXPECT_NE(rl(dir, "rl.yaml -o run"), 0);
@@ -158,7 +163,18 @@ data: {{task: sum, chat: false}}
     const auto config_json = read_json_file(dir / "whole/model-nvfp4/hf_quant_config.json");
     ASSERT_TRUE(config_json.ok()) << config_json.error().message();
     EXPECT_EQ((*config_json)["quantization"]["kv_cache_quant_algo"], "FP8");
+    EXPECT_EQ((*config_json)["quantization"]["quant_algo"], algorithm);
+    const auto read = Checkpoint::open(dir / "whole/model-nvfp4");
+    ASSERT_TRUE(read.ok()) << read.error().message();
+    for (const CheckpointTensor& t : (*read)->tensors())
+        if (t.quantized()) EXPECT_EQ(t.input_scale.has_value(), std::string_view(algorithm) == "NVFP4") << t.name;
+    const auto log = read_run_log(dir / "run/train.jsonl");
+    ASSERT_TRUE(log.ok()) << log.error().message();
+    for (size_t i = 1; i < log->size(); ++i) EXPECT_EQ((*log)[i]["mismatch_tokens"], 0);
 }
+INSTANTIATE_TEST_SUITE_P(All, RlCommandCodes,
+                         testing::Values(std::pair{"nvfp4_w4a16", "W4A16_NVFP4"}, std::pair{"nvfp4_w4a4", "NVFP4"}),
+                         [](const auto& i) { return std::string(i.param.first); });
 
 TEST(RlCommand, SaysWhereWhatIsServedIsNotThePolicy) {
     TempDir dir;

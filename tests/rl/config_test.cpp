@@ -146,6 +146,11 @@ TEST(RlConfig, SaysWhatIsWrong) {
     EXPECT_NE(config_error("policy: {model_name: M, precision: fp8_delayed}\ndata: {task: sort}\n")
                   .find("not built yet for rollouts"),
               std::string::npos);
+    EXPECT_EQ(config_error("policy: {model_name: M, precision: nvfp4_w4a4}\ndata: {task: sort}\n"), "");
+    EXPECT_EQ(
+        config_error("policy: {model_name: M, generation: {precision: nvfp4_w4a4}}\ndata: {task: sort}\n"),
+        "rl.yaml: policy.generation.precision: scales of stored inputs follow from updates in the same precision; "
+        "use policy.precision");
     EXPECT_EQ(config_error("policy: {model_name: M, generation: {top_p: 0.7}}\ndata: {task: sort}\n"),
               "rl.yaml: policy.generation.top_p and top_k need loss_fn.reference_policy_kl_penalty: 0");
     EXPECT_EQ(config_error("policy: {model_name: M, generation: {top_p: 1, top_k: -1}}\ndata: {task: sort}\n"), "");

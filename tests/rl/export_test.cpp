@@ -82,7 +82,16 @@ TEST_P(PolicyExport, AReaderHasTheBitsOfThePolicy) {
         EXPECT_GT(way.labels, 100);
         EXPECT_EQ(way.mismatches, 0) << way.name << ": " << way.apart;
     }
-    // Another model, and so is the same one with another scale of its cache.
+    // Another model, and so is the same one with another scale of its inputs or its cache.
+    if (const auto scales = *trainer->input_scales(); !scales.empty()) {
+        auto nudged = scales;
+        nudged.back() *= 1.02f;
+        ASSERT_TRUE(trainer->set_input_scales(nudged).ok());
+        const auto other = check_forward(*trainer, batch, *engine);
+        ASSERT_TRUE(other.ok());
+        EXPECT_GT(other->mismatches(), 50);
+        ASSERT_TRUE(trainer->set_input_scales(scales).ok());
+    }
     for (size_t side = 0; trainer->cache_scales() && side < trainer->cache_scales()->sides(); ++side) {
         const auto state = trainer->cache_scales()->state();
         auto nudged = state;
@@ -95,17 +104,16 @@ TEST_P(PolicyExport, AReaderHasTheBitsOfThePolicy) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, PolicyExport,
-                         testing::Combine(testing::Values(ExportCase{"fp8_block", Format::fp8_block128},
-                                                          ExportCase{"mxfp8", Format::mxfp8},
-                                                          ExportCase{"nvfp4_w4a16", Format::nvfp4}),
-                                          testing::Values(TrainCache{}, TrainCache{.format = KvFormat::fp8},
-                                                          TrainCache{.format = KvFormat::fp8, .queries = true})),
-                         [](const auto& i) {
-                             const TrainCache& cache = std::get<1>(i.param);
-                             return fmt::format("{}_{}{}", std::get<0>(i.param).precision, kv_name(cache.format),
-                                                cache.queries ? "_q" : "");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    All, PolicyExport,
+    testing::Combine(testing::Values(ExportCase{"fp8_block", Format::fp8_block128}, ExportCase{"mxfp8", Format::mxfp8},
+                                     ExportCase{"nvfp4_w4a16", Format::nvfp4}, ExportCase{"nvfp4_w4a4", Format::nvfp4}),
+                     testing::Values(TrainCache{}, TrainCache{.format = KvFormat::fp8},
+                                     TrainCache{.format = KvFormat::fp8, .queries = true})),
+    [](const auto& i) {
+        const TrainCache& cache = std::get<1>(i.param);
+        return fmt::format("{}_{}{}", std::get<0>(i.param).precision, kv_name(cache.format), cache.queries ? "_q" : "");
+    });
 
 // Rollouts in FP8, updates in BF16: what is left is what the generator is.
 TEST(GeneratorExport, CodesAreItsOwn) {

@@ -60,7 +60,8 @@ TEST(PolicyLoop, NoBitDiffersBetweenRolloutAndTraining) {
                                          {.recipe = TrainRecipe::fp32},
                                          {.recipe = TrainRecipe::fp8_block},
                                          {.recipe = TrainRecipe::mxfp8},
-                                         {.recipe = TrainRecipe::nvfp4, .row_scaled = true}};
+                                         {.recipe = TrainRecipe::nvfp4, .row_scaled = true},
+                                         {.recipe = TrainRecipe::nvfp4, .stored_inputs = true}};
     for (const TrainPrecision& precision : precisions) {
         SCOPED_TRACE(train_recipe_name(precision.recipe));
         RlConfig config = small_config();
@@ -359,30 +360,40 @@ TEST(PolicyLoop, WhatIsNotJudgedOrCutOffCountsNowhere) {
     EXPECT_EQ(error.error().message(), "step 7: none of 12 answers could be judged: not judged");
 }
 
+// Scales of inputs, too, that the first prompts and the updates of the steps before have made.
 TEST(PolicyLoop, GoesOnFromAStateToTheSameBits) {
-    const RlConfig config = small_config();
-    const SmallRun whole = run_steps(config, 4, 2);
-    TempDir dir;
-    const auto file = dir / "state.safetensors";
-    ThreadPool pool(2);
-    TokenTask task(share_of_even_tokens);
-    Json place;
-    for (const int begin : {0, 2}) {
-        const auto trainer = small_trainer(pool, trainer_options(config, TrainRecipe::bf16));
-        const auto policy = PolicyTrainer::create(config, *trainer, task, {.end_tokens = {3}});
-        ASSERT_TRUE(policy.ok());
-        if (begin > 0) {
-            ASSERT_TRUE(read_state(file, "same", *trainer).ok());
-            ASSERT_TRUE((*policy)->set_place(place).ok());
+    for (const char* recipe : {"bf16", "nvfp4_w4a4"}) {
+        SCOPED_TRACE(recipe);
+        RlConfig config = small_config();
+        if (recipe != std::string_view("bf16")) config.train_batch = 6;
+        const TrainPrecision precision = *train_precision_from_name(recipe);
+        const SmallRun whole = run_steps(config, 4, 2, precision);
+        TempDir dir;
+        const auto file = dir / "state.safetensors";
+        ThreadPool pool(2);
+        TokenTask task(share_of_even_tokens);
+        Json place;
+        for (const int begin : {0, 2}) {
+            const auto trainer = small_trainer(pool, {.precision = precision, .optimizer = config.optimizer});
+            const auto policy = PolicyTrainer::create(config, *trainer, task, {.end_tokens = {3}});
+            ASSERT_TRUE(policy.ok());
+            if (begin > 0) {
+                ASSERT_TRUE(read_state(file, "same", *trainer).ok());
+                ASSERT_TRUE((*policy)->set_place(place).ok());
+            }
+            for (int s = begin; s < begin + 2; ++s) {
+                const auto step = (*policy)->step(s);
+                ASSERT_TRUE(step.ok()) << step.error().message();
+                EXPECT_EQ(step->metrics.mismatch_tokens, 0);
+            }
+            place = (*policy)->place();
+            ASSERT_TRUE(write_state(file, *copy_state(*trainer, {.step = begin + 2, .identity = "same"})).ok());
+            if (begin > 0) {
+                EXPECT_EQ(all_masters(trainer->parameters()), whole.masters);
+            }
         }
-        for (int s = begin; s < begin + 2; ++s) ASSERT_TRUE((*policy)->step(s).ok());
-        place = (*policy)->place();
-        ASSERT_TRUE(write_state(file, *copy_state(*trainer, {.step = begin + 2, .identity = "same"})).ok());
-        if (begin > 0) {
-            EXPECT_EQ(all_masters(trainer->parameters()), whole.masters);
-        }
+        EXPECT_EQ(place, (Json{{"prompt", 12}}));
     }
-    EXPECT_EQ(place, (Json{{"prompt", 12}}));
 }
 
 TEST(PolicyLoop, SaysWhatIsMissing) {

@@ -49,7 +49,8 @@ class MoeLoop : public testing::TestWithParam<std::string> {};
 TEST_P(MoeLoop, NoBitDiffers) {
     for (const TrainPrecision& precision :
          {TrainPrecision{.recipe = TrainRecipe::bf16}, TrainPrecision{.recipe = TrainRecipe::fp8_block},
-          TrainPrecision{.recipe = TrainRecipe::nvfp4, .row_scaled = true}})
+          TrainPrecision{.recipe = TrainRecipe::nvfp4, .row_scaled = true},
+          TrainPrecision{.recipe = TrainRecipe::nvfp4, .stored_inputs = true}})
         for (const bool outlives : {false, true}) {
             SCOPED_TRACE(fmt::format("{} {}", train_recipe_name(precision.recipe), outlives));
             ThreadPool pool(2);

@@ -127,6 +127,12 @@ std::vector<RlRanksCase> all_cases() {
                  c.config.generation.cache = {.format = KvFormat::fp8, .queries = true};
                  c.config.train_batch = 6;
              }),
+        with("nvfp4_w4a4, FP8 cache, KL, two updates",
+             [](RlRanksCase& c) {
+                 c.precision = {.recipe = TrainRecipe::nvfp4, .stored_inputs = true};
+                 c.config.generation.cache = {.format = KvFormat::fp8};
+                 c.config.loss.kl_penalty = 0.01, c.config.train_batch = 6;
+             }),
         with("FP8 cache by a percentile, KL",
              [](RlRanksCase& c) {
                  c.config.generation.cache = {.format = KvFormat::fp8, .calibration = {.percentile = 80}};
@@ -344,7 +350,8 @@ TEST(RlRanks, WhatCannotBeIsToldBefore) {
     for (const TrainPrecision& p :
          {TrainPrecision{.recipe = TrainRecipe::fp8_block}, TrainPrecision{.recipe = TrainRecipe::mxfp8},
           TrainPrecision{.recipe = TrainRecipe::nvfp4, .row_scaled = true},
-          TrainPrecision{.recipe = TrainRecipe::nvfp4, .weights_only = true}}) {
+          TrainPrecision{.recipe = TrainRecipe::nvfp4, .weights_only = true},
+          TrainPrecision{.recipe = TrainRecipe::nvfp4, .stored_inputs = true}}) {
         config = ranks_config();
         config.precision = p;
         EXPECT_EQ(said(2, false), "") << train_recipe_name(p.recipe);

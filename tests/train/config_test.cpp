@@ -145,6 +145,12 @@ TEST(TrainConfigFile, SaysWhatIsWrong) {
     EXPECT_EQ(config_error(ok + "precision: {recipe: mxfp8, rank: 3}\n"),
               "c.yaml:3: precision 'mxfp8' has no switch 'rank'");
     EXPECT_EQ(config_error(ok + "precision: {scope: mlp}\n"), "c.yaml:3: precision has no 'recipe'");
+    EXPECT_EQ(config_error(ok + "precision: {recipe: nvfp4_w4a4, row_scaled: true}\n"),
+              "c.yaml:3: precision: stored_inputs beside row_scaled: inputs are rounded in one way");
+    EXPECT_EQ(config_error(ok + "precision: {recipe: nvfp4_w4a16, stored_inputs: true}\n"),
+              "c.yaml:3: precision: stored_inputs beside weights_only: inputs are rounded in one way");
+    EXPECT_EQ(config_error(ok + "precision: {recipe: nvfp4, amax_history: 3}\n"),
+              "c.yaml:3: precision.amax_history: without stored_inputs no scale follows from earlier steps");
     EXPECT_EQ(config_error(ok + "precision: {recipe: fp8, scope: head}\n"),
               "c.yaml:3: precision.scope must be mlp or all, not 'head'");
     EXPECT_EQ(config_error(ok + "precision: {recipe: fp8, late_forward: nvfp4}\n"),
@@ -244,6 +250,26 @@ TEST(DelayedScaling, FollowsTheLargestOfTheHistory) {
     d.seen = INFINITY;
     d.end_step();
     EXPECT_EQ(d.scale, 1.0f);
+}
+
+// Updates that are held leave the scale, and count at the one that is not.
+TEST(DelayedScale, OfStoredInputsIsAmaxOverTheLargest) {
+    DelayedScale d{.history = {0, 0}, .scale = 0, .largest = 2688, .stored = true};
+    const auto step = [&](float seen, bool hold) {
+        d.seen = seen;
+        d.end_step(hold);
+        return d.scale;
+    };
+    EXPECT_EQ(step(0, true), 0);
+    EXPECT_EQ(step(0, false), 1);  // nothing but zeros
+    EXPECT_EQ(step(3, false), 3.0f / 2688);
+    EXPECT_EQ(step(9, true), 3.0f / 2688);
+    EXPECT_EQ(step(5, true), 3.0f / 2688);
+    EXPECT_EQ(step(1, false), 9.0f / 2688);
+    EXPECT_EQ(step(1, false), 9.0f / 2688);
+    EXPECT_EQ(step(1, false), 1.0f / 2688);
+    EXPECT_EQ(step(1e-45f, false), 1.0f / 2688);
+    EXPECT_EQ(step(1e-45f, false), FLT_MIN);  // readers want a normal number
 }
 
 }  // namespace

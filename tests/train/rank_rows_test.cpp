@@ -66,7 +66,7 @@ Status train_objective(RankGroup* group, const TrainerOptions& like, int rows, O
     const std::vector<TrainBatch> batches = uneven_rows(rows);
     std::vector<const TrainBatch*> asked;
     for (const TrainBatch& b : batches) asked.push_back(&b);
-    if (trainer->cache_scales()) NIBBLE_CHECK(trainer->calibrate_cache(batches));
+    if (trainer->cache_scales()) NIBBLE_CHECK(trainer->calibrate(batches));
     trainer->begin(0, 3);
     for (int s = 0; s < 3; ++s) {
         std::vector<int64_t> order;

@@ -91,7 +91,8 @@ TEST(TrainRanks, AnyNumberGivesTheBitsOfOne) {
 }
 
 TEST(TrainRanks, InEveryRecipe) {
-    for (const char* recipe : {"fp32", "fp8", "fp8_delayed", "fp8_block", "mxfp8", "nvfp4", "nvfp4_no_rht"}) {
+    for (const char* recipe :
+         {"fp32", "fp8", "fp8_delayed", "fp8_block", "mxfp8", "nvfp4", "nvfp4_no_rht", "nvfp4_w4a4"}) {
         RanksRun run{.batches = {random_batch(5, 32, 48, 3)}};
         run.options.precision = *train_precision_from_name(recipe);
         run.config["hidden_size"] = 64;
@@ -112,6 +113,8 @@ TEST(TrainRanks, WithExpertsThatSomeRowsDoNotChoose) {
     for (const char* family : {"qwen3_moe", "nemotron_h"}) {
         RanksRun run{.config = tiny(family), .batches = {random_batch(6, 5, 48, 6)}};
         expect_same(run, family);
+        run.options.precision = *train_precision_from_name("nvfp4_w4a4");  // which share a scale of their inputs
+        expect_same(run, fmt::format("{} in nvfp4_w4a4", family).c_str());
     }
 }
 

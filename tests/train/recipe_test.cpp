@@ -17,7 +17,7 @@ namespace nibble::test {
 namespace {
 
 const std::vector<std::string> quantized_recipes{"fp8",   "fp8_delayed",  "fp8_block",    "mxfp8",
-                                                 "nvfp4", "nvfp4_no_rht", "nibble_nvfp4", "nibble_nvfp4_late"};
+                                                 "nvfp4", "nvfp4_no_rht", "nvfp4_w4a4", "nibble_nvfp4", "nibble_nvfp4_late"};
 
 TrainerOptions with(const std::string& recipe) {
     TrainerOptions options;
@@ -302,7 +302,7 @@ TEST(CheckForward, RecipesThatPromiseItHaveNoMismatch) {
     };
     for (const Case& c : {Case{"fp32", false, true}, {"bf16", false, true}, {"fp8", false, false},
                           {"fp8_delayed", false, true}, {"fp8_block", false, true}, {"mxfp8", false, true},
-                          {"nvfp4", false, false}, {"nvfp4", true, true}, {"nibble_nvfp4", false, false},
+                          {"nvfp4", false, false}, {"nvfp4", true, true}, {"nvfp4_w4a4", false, true}, {"nibble_nvfp4", false, false},
                           {"nibble_nvfp4", true, true}}) {
         ThreadPool pool(2);
         TrainerOptions options = with(c.recipe);
@@ -333,11 +333,11 @@ TEST(LateForward, IsThatOfItsOwnRecipe) {
     };
     for (const TrainRecipe late : {TrainRecipe::bf16, TrainRecipe::fp8_block}) {
         const auto want = said({.recipe = late});
-        for (const bool weights_only : {false, true}) {
-            TrainPrecision precision{.recipe = TrainRecipe::nvfp4, .weights_only = weights_only};
+        for (const char* recipe : {"nvfp4", "nvfp4_w4a16", "nvfp4_w4a4"}) {
+            TrainPrecision precision = *train_precision_from_name(recipe);
             EXPECT_NE(said(precision), want);
             precision.late_forward = late, precision.late_fraction = 0.5;
-            EXPECT_EQ(said(precision), want) << train_recipe_name(late) << ", weights_only " << weights_only;
+            EXPECT_EQ(said(precision), want) << train_recipe_name(late) << ", " << recipe;
         }
     }
 }

@@ -64,7 +64,8 @@ TEST_F(RunStateTest, EveryRecipeGoesOnToTheSameBits) {
     wide["hidden_size"] = 64;
     wide["intermediate_size"] = 96;
     wide["num_hidden_layers"] = 2;
-    for (const char* name : {"bf16", "fp8", "fp8_delayed", "fp8_block", "mxfp8", "nvfp4", "nibble_nvfp4"}) {
+    for (const char* name :
+         {"bf16", "fp8", "fp8_delayed", "fp8_block", "mxfp8", "nvfp4", "nvfp4_w4a4", "nibble_nvfp4"}) {
         TrainerOptions options{.precision = *train_precision_from_name(name)};
         options.precision.amax_history = 3;
         options.precision.rank = 4;

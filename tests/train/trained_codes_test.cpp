@@ -7,7 +7,12 @@
 #include "support/files.h"
 #include "train/check_forward.h"
 #include "train/phase_weights.h"
+#include "train/tiny_families.h"
+#include "train/train_shapes.h"
 #include "train/trained_codes.h"
+
+#include <map>
+#include <set>
 
 namespace nibble::test {
 namespace {
@@ -109,13 +114,13 @@ TEST(TrainedCodes, AReaderDecodesTheWeightsOfTheTrainingForward) {
 
 // What a GPU trainer exports by: the parameters and the recipe, without the trainer's products.
 TEST(TrainedCodes, TheParametersAloneGiveTheSameCodes) {
-    for (const char* recipe : {"nvfp4", "nvfp4_w4a16", "mxfp8", "fp8_block", "nibble_nvfp4_late"}) {
+    for (const char* recipe : {"nvfp4", "nvfp4_w4a16", "nvfp4_w4a4", "mxfp8", "fp8_block", "nibble_nvfp4_late"}) {
         ThreadPool pool(2);
         const TrainPrecision precision = *train_precision_from_name(recipe);
         const auto trainer = trained(pool, precision);
         const Model& model = trainer->model();
         const auto alone = PhaseWeights::make(model.blocks(), model.head(), model.config(), shared(*trainer), precision,
-                                              late_phase(precision, 2, 3));
+                                              late_phase(precision, 2, 3), trainer->products().input_scales());
         ASSERT_TRUE(alone.ok()) << alone.error().message();
         const auto want = TrainedCodes::create(shared(*trainer), trainer->products(), pool);
         const auto got = TrainedCodes::create(shared(*trainer), *alone, pool);
@@ -126,6 +131,8 @@ TEST(TrainedCodes, TheParametersAloneGiveTheSameCodes) {
             const CheckpointTensor &a = (*want)->tensors()[i], &b = (*got)->tensors()[i];
             EXPECT_EQ(a.format, b.format) << recipe << ", " << a.name;
             EXPECT_EQ(a.activation, b.activation) << a.name;
+            EXPECT_EQ(a.input_scale, b.input_scale) << a.name;
+            EXPECT_EQ(a.input_scale.has_value(), recipe == std::string("nvfp4_w4a4") && a.quantized()) << a.name;
             EXPECT_EQ(a.listed_module, b.listed_module) << a.name;
             if (!a.quantized()) continue;
             QuantMatrix scratch;
@@ -145,7 +152,7 @@ TEST(TrainedCodes, TheParametersAloneGiveTheSameCodes) {
 }
 
 TEST(TrainedCodes, TheEngineServesTheBitsOfTheTrainingForward) {
-    for (const char* recipe : {"fp8_block", "mxfp8", "nvfp4_w4a16"}) {
+    for (const char* recipe : {"fp8_block", "mxfp8", "nvfp4_w4a16", "nvfp4_w4a4"}) {
         ThreadPool pool(2);
         TempDir folder;
         const auto trainer = trained(pool, *train_precision_from_name(recipe));
@@ -166,6 +173,58 @@ TEST(TrainedCodes, TheEngineServesTheBitsOfTheTrainingForward) {
         const auto other = check_forward(*trainer, batch, *plain);
         ASSERT_TRUE(other.ok());
         EXPECT_GT(other->mismatches(), 50);
+        // So is one with another scale of the first layer's inputs.
+        std::vector<float> scales = trainer->products().input_scales();
+        if (scales.empty()) continue;
+        scales[0] *= 1.02f;
+        ASSERT_TRUE(trainer->set_input_scales(scales).ok());
+        const auto nudged = check_forward(*trainer, batch, *engine);
+        ASSERT_TRUE(nudged.ok());
+        EXPECT_GT(nudged->mismatches(), 50);
+    }
+}
+
+// Routed experts of a layer have one input_scale, those that no token chose too.
+TEST(TrainedCodes, ExpertsWithoutTokensAreServedToo) {
+    for (const char* family : {"qwen3_moe", "nemotron_h", "mixtral", "deepseek_v3"}) {
+        SCOPED_TRACE(family);
+        ThreadPool pool(2);
+        TempDir folder;
+        Json config = tiny(family);
+        if (config.contains("q_lora_rank")) config["q_lora_rank"] = 32;  // whole blocks
+        const auto parameters = random_start(config, DType::bf16, 7, pool);
+        ASSERT_TRUE(parameters.ok()) << parameters.error().message();
+        const auto trainer =
+            Trainer::create(*parameters, {.precision = *train_precision_from_name("nvfp4_w4a4")}, pool);
+        ASSERT_TRUE(trainer.ok()) << trainer.error().message();
+        const TrainBatch one = random_batch(1, 1, 48, 6);
+        ASSERT_TRUE((*trainer)->calibrate({&one, 1}).ok());
+        const auto read = exported(**trainer, *parameters, folder / "out", pool);
+        ASSERT_TRUE(read);
+        const Model& model = (*trainer)->model();
+        const StepProducts& products = (*trainer)->products();
+        const auto alone =
+            PhaseWeights::make(model.blocks(), model.head(), model.config(), *parameters,
+                               *train_precision_from_name("nvfp4_w4a4"), false, products.input_scales());
+        ASSERT_TRUE(alone.ok()) << alone.error().message();
+        for (size_t u = 0; u < products.units(); ++u)
+            EXPECT_EQ(alone->forward_weight(u).input_scale, products.forward_weight(u).input_scale) << u;
+        std::map<std::string, std::set<float>> of_experts;
+        for (const CheckpointTensor& t : read->tensors()) {
+            if (!t.quantized()) continue;
+            ASSERT_TRUE(t.input_scale) << t.name;
+            EXPECT_EQ(t.activation, ActivationFormat::nvfp4);
+            const size_t at = t.name.find(".experts.");
+            if (at != std::string::npos)
+                of_experts[t.name.substr(0, at) + t.name.substr(t.name.find('.', at + 9))].insert(*t.input_scale);
+        }
+        EXPECT_GT(of_experts.size(), 1u);
+        for (const auto& [name, scales] : of_experts) EXPECT_EQ(scales.size(), 1u) << name;
+        const auto engine = Model::load(read, {}, pool);
+        ASSERT_TRUE(engine.ok()) << engine.error().message();
+        const auto check = check_forward(**trainer, random_batch(2, 40, 48, 2), *engine);
+        ASSERT_TRUE(check.ok()) << check.error().message();
+        EXPECT_EQ(check->mismatches(), 0);
     }
 }
 
@@ -188,6 +247,9 @@ TEST(TrainedCodes, SaysWhatNoCheckpointHolds) {
               "export: 'model.layers.0.mlp.gate_proj' is nvfp4, others are fp8_block128; an export has one format");
     EXPECT_EQ(refusal(*train_precision_from_name("fp8_block"), small_llama()),
               "export: 'model.layers.0.self_attn.k_proj' begins in row 64 of its product, within a tile of 128 rows");
+    const auto unseen = small_trainer(pool, {.precision = *train_precision_from_name("nvfp4_w4a4")}, tile_llama());
+    EXPECT_EQ(TrainedCodes::create(shared(*unseen), unseen->products(), pool).error().message(),
+              "export: 'model.layers.0.self_attn.q_proj' has no input_scale yet; the first step makes one");
     Json narrow = tile_llama();
     narrow["intermediate_size"] = 40;
     EXPECT_EQ(refusal(nv_with(false, false), narrow),

@@ -28,9 +28,9 @@ public:
     // y [n, outputs of the unit], finished and rounded, `stride` floats from row to row; x as above. Only where adds().
     virtual void add(std::span<const Linear> /*unit*/, const float* /*x*/, int64_t /*n*/, float* /*y*/,
                      int64_t /*stride*/, Workspace& /*work*/) {}
-    // dx [n, cols] = dy W; `stride` floats from row to row of dy [n, outputs of the unit].
-    virtual void input_gradient(std::span<const Linear> unit, const float* dy, int64_t n, int64_t stride, float* dx,
-                                Workspace& work) = 0;
+    // dx [n, cols] = dy W; x as above, `stride` floats from row to row of dy [n, outputs of the unit].
+    virtual void input_gradient(std::span<const Linear> unit, const float* x, const float* dy, int64_t n,
+                                int64_t stride, float* dx, Workspace& work) = 0;
     // dy^T x and, where there is a bias, the column sums of dy, to the sink by the parts' names.
     virtual Status weight_gradient(std::span<const Linear> unit, const float* x, const float* dy, int64_t n,
                                    int64_t stride, Workspace& work, GradientSink& sink) = 0;

@@ -12,7 +12,7 @@ Status Mlp::backward_rows(const float* x, const float* dy, int64_t n, float* dx,
     float* da = work.arena.floats(n * width);
     NIBBLE_CHECK(in_.forward(x, n, h, work, nullptr));
     activate(h, n, a, work);
-    input_gradient(out_, dy, n, outputs, da, work);
+    input_gradient(out_, a, dy, n, outputs, da, work);
     const float* g = dy;  // of down's output
     if (weights.w) {
         float* weighted = work.arena.floats(n * outputs);

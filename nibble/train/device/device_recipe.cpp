@@ -24,8 +24,9 @@ std::string both(const CastRule& a, const CastRule& b) {
 Status check_device_precision(const TrainPrecision& p) {
     if (p.recipe == TrainRecipe::fp32) return fail("--device cuda has no products of fp32; use bf16, or --device cpu");
     // The way back takes the numbers of the forward product, which a late one would not have.
-    if (p.weights_only && p.late_forward)
-        return fail("--device cuda: weights_only with late_forward is not built; use --device cpu");
+    if ((p.weights_only || p.stored_inputs) && p.late_forward)
+        return fail("--device cuda: {} with late_forward is not built; use --device cpu",
+                    p.weights_only ? "weights_only" : "stored_inputs");
     return Ok{};
 }
 
@@ -59,8 +60,9 @@ Result<std::unique_ptr<DeviceRecipe>> DeviceRecipe::plan(const TrainPrecision& p
         const UnitRules rules = unit_rules(precision, place, false), late = unit_rules(precision, place, true);
         if (rules.quantized && std::holds_alternative<MoeConfig>(mixer)) {
             r->experts_ = true;
-            if (weights_only(rules))
-                return fail("--device cuda: experts under weights_only are not built ({})", block.config().prefix);
+            if (rules.engine)
+                return fail("--device cuda: experts under {} are not built ({})",
+                            rules.x.stored ? "stored_inputs" : "weights_only", block.config().prefix);
         }
         const auto units = block.mixer().units();
         const std::vector<FlatMatrix> matrices = unit_matrices(block, flat.units[b]);
@@ -95,7 +97,7 @@ Result<std::unique_ptr<DeviceRecipe>> DeviceRecipe::plan(const TrainPrecision& p
 int64_t DeviceRecipe::bytes() const {
     int64_t sum = DeviceArena::alignment + round_up(staging_bytes(), DeviceArena::alignment);
     for (const auto& p : products_) sum += p->bytes();
-    for (const int64_t each : {int64_t{1}, int64_t{1}, precision_.amax_history})
+    for (const int64_t each : {int64_t{1}, int64_t{1}, int64_t{1}, precision_.amax_history})
         sum += round_up(4 * each * delayed(), DeviceArena::alignment);
     return sum;
 }
@@ -114,7 +116,10 @@ int64_t DeviceRecipe::kept_bytes() const {
 }
 
 int64_t DeviceRecipe::delayed() const {
-    return precision_.recipe == TrainRecipe::fp8_delayed ? DelayedUnits::roles * std::ssize(products_) : 0;
+    const int64_t roles = precision_.recipe == TrainRecipe::fp8_delayed ? DelayedUnits::all_roles
+                          : precision_.stored_inputs                    ? 1
+                                                                        : 0;
+    return roles * std::ssize(products_);
 }
 
 int64_t DeviceRecipe::staging_bytes() const {
@@ -139,11 +144,14 @@ Status DeviceRecipe::load(const DeviceInfo& device, const Stream& stream, const 
     }
     if (delayed() == 0) return Ok{};
     step_.delayed.units = std::ssize(products_);
+    step_.delayed.roles = delayed() / step_.delayed.units;
     NIBBLE_TRY(step_.delayed.scales, memory_->allocate_array<float>(delayed()));
     NIBBLE_TRY(step_.delayed.seen, memory_->allocate_array<float>(delayed()));
+    NIBBLE_TRY(step_.delayed.held, memory_->allocate_array<float>(delayed()));
     NIBBLE_TRY(histories_, memory_->allocate_array<float>(delayed() * precision_.amax_history));
     std::vector<float> first(static_cast<size_t>(state_size()), 0.0f);
-    for (size_t i = 0; i < first.size(); i += static_cast<size_t>(precision_.amax_history) + 1) first[i] = 1.0f;
+    for (size_t i = 0; i < first.size(); i += static_cast<size_t>(precision_.amax_history) + 1)
+        first[i] = precision_.stored_inputs ? 0.0f : 1.0f;
     return set_state(first, stream);
 }
 
@@ -167,7 +175,7 @@ Result<bool> DeviceRecipe::begin_step(int64_t step, int64_t steps, bool watched,
     for (const auto& p : products_)
         if (DeviceDirections* along = p->directions()) NIBBLE_CHECK(along->begin_step(watched, stream));
     // Weights were seen when they were copied.
-    const int64_t rows = DelayedUnits::weights * step_.delayed.units;
+    const int64_t rows = std::min<int64_t>(DelayedUnits::weights, step_.delayed.roles) * step_.delayed.units;
     if (rows > 0) NIBBLE_CHECK(fill_device(bytes_of_array(step_.delayed.seen), 0, 4 * rows, stream));
     return step_.late != before;
 }
@@ -191,6 +199,7 @@ bool DeviceRecipe::draws(size_t block) const {
 
 Result<bool> DeviceRecipe::count_step(const Stream& stream) {
     ++done_;
+    if (!hold_) step_.stored = true;
     if (done_ != 2 && done_ != 4 && done_ != 8 && done_ % 20 != 0) return false;
     bool any = false;
     for (const auto& p : products_)
@@ -208,21 +217,76 @@ Status DeviceRecipe::end_step(const float* clip, DeviceRanks& ranks, const Strea
     NIBBLE_CHECK(ranks.take_from_first(watched, stream));
     for (const auto& p : products_)
         if (DeviceDirections* along = p->directions()) NIBBLE_CHECK(along->end_step(clip, stream));
+    return renew_scales(clip, &ranks, stream);
+}
+
+Status DeviceRecipe::renew_scales(const float* clip, DeviceRanks* ranks, const Stream& stream) const {
     const DelayedUnits& d = step_.delayed;
     if (d.units == 0) return Ok{};
-    NIBBLE_TRY(const float* others, ranks.others(d.seen, delayed(), stream));
-    for (int64_t role = 0; role < DelayedUnits::roles; ++role)
-        NIBBLE_CHECK(cuda::renew_scales({.count = d.units,
+    const float* others = nullptr;
+    if (ranks) {
+        NIBBLE_TRY(others, ranks->others(d.seen, delayed(), stream));
+    }
+    const bool stored = precision_.stored_inputs;
+    for (int64_t role = 0; role < d.roles; ++role)
+        NIBBLE_CHECK(cuda::renew_scales({.stored = stored,
+                                         .hold = hold_ && ranks,
+                                         .count = d.units,
                                          .history = precision_.amax_history,
                                          .scales = d.scales + role * d.units,
                                          .seen = d.seen + role * d.units,
+                                         .held = d.held + role * d.units,
                                          .histories = histories_ + role * d.units * precision_.amax_history,
-                                         .largest = role == DelayedUnits::gradients ? e5m2_max : e4m3_max,
+                                         .largest = stored                            ? e2m1_max * e4m3_max
+                                                    : role == DelayedUnits::gradients ? e5m2_max
+                                                                                      : e4m3_max,
                                          .others = others + (others ? role * d.units : 0),
-                                         .sets = ranks.size() - 1,
+                                         .sets = ranks ? ranks->size() - 1 : 0,
                                          .apart = delayed()},
                                         clip, stream));
     return Ok{};
+}
+
+Status DeviceRecipe::skip_step(const Stream& stream) {
+    if (delayed() == 0 || hold_) return Ok{};
+    return fill_device(bytes_of_array(step_.delayed.held), 0, 4 * delayed(), stream);
+}
+
+Status DeviceRecipe::begin_calibration(const Stream& stream) {
+    if (!calibrates()) return Ok{};
+    NIBBLE_CHECK(set_state(std::vector<float>(static_cast<size_t>(state_size()), 0.0f), stream));
+    step_.recording = true;
+    return Ok{};
+}
+
+// All processes see all rows.
+Status DeviceRecipe::end_calibration(const Stream& stream) {
+    step_.recording = false;
+    if (!calibrates()) return Ok{};
+    NIBBLE_CHECK(renew_scales(step_.ends, nullptr, stream));
+    step_.stored = true;
+    return Ok{};
+}
+
+Result<std::vector<float>> DeviceRecipe::input_scales(const Stream& stream) const {
+    std::vector<float> scales(static_cast<size_t>(calibrates() ? step_.delayed.units : 0));
+    if (scales.empty()) return scales;
+    NIBBLE_CHECK(copy_to_host(bytes_of_array(scales.data()), bytes_of_array(step_.delayed.scales),
+                              4 * step_.delayed.units, stream));
+    NIBBLE_CHECK(stream.synchronize());
+    return scales;
+}
+
+Status DeviceRecipe::set_input_scales(std::span<const float> scales, const Stream& stream) {
+    const int64_t units = calibrates() ? step_.delayed.units : 0;
+    if (std::ssize(scales) != units) return fail("{} scales of inputs for {} units", scales.size(), units);
+    if (!std::ranges::all_of(scales, [](float s) { return s > 0 && std::isfinite(s); }))
+        return fail("a scale of inputs is not positive and finite");
+    if (units == 0) return Ok{};
+    NIBBLE_CHECK(copy_to_device(bytes_of_array(step_.delayed.scales), bytes_of_array(const_cast<float*>(scales.data())),
+                                4 * units, stream));
+    step_.stored = true;
+    return stream.synchronize();
 }
 
 int64_t DeviceRecipe::state_size() const {
@@ -237,11 +301,11 @@ namespace {
 
 // Where the numbers of a scale lie in a state: unit by unit inputs, weights, gradients; each the scale, its history.
 template <class Each>
-void each_scale(int64_t units, const Each& each) {
+void each_scale(const DelayedUnits& d, const Each& each) {
     size_t at = 0;
-    for (int64_t u = 0; u < units; ++u)
+    for (int64_t u = 0; u < d.units; ++u)
         for (const auto role : {DelayedUnits::inputs, DelayedUnits::weights, DelayedUnits::gradients})
-            each(static_cast<size_t>(role * units + u), at++);
+            if (role < d.roles) each(static_cast<size_t>(role * d.units + u), at++);
 }
 
 }  // namespace
@@ -263,7 +327,7 @@ Result<std::vector<float>> DeviceRecipe::state(const Stream& stream) const {
     NIBBLE_CHECK(
         copy_to_host(bytes_of_array(histories.data()), bytes_of_array(histories_), 4 * std::ssize(histories), stream));
     NIBBLE_CHECK(stream.synchronize());
-    each_scale(step_.delayed.units, [&](size_t here, size_t place) {
+    each_scale(step_.delayed, [&](size_t here, size_t place) {
         float* to = all.data() + place * (1 + history);
         *to = scales[here];
         std::copy_n(histories.data() + here * history, history, to + 1);
@@ -286,7 +350,7 @@ Status DeviceRecipe::set_state(const std::vector<float>& state, const Stream& st
     }
     if (count == 0) return Ok{};
     std::vector<float> scales(count), histories(count * history);
-    each_scale(step_.delayed.units, [&](size_t here, size_t place) {
+    each_scale(step_.delayed, [&](size_t here, size_t place) {
         const float* from = state.data() + place * (1 + history);
         scales[here] = *from;
         std::copy_n(from + 1, history, histories.data() + here * history);
@@ -295,7 +359,9 @@ Status DeviceRecipe::set_state(const std::vector<float>& state, const Stream& st
         copy_to_device(bytes_of_array(step_.delayed.scales), bytes_of_array(scales.data()), 4 * delayed(), stream));
     NIBBLE_CHECK(copy_to_device(bytes_of_array(histories_), bytes_of_array(histories.data()), 4 * std::ssize(histories),
                                 stream));
-    NIBBLE_CHECK(fill_device(bytes_of_array(step_.delayed.seen), 0, 4 * delayed(), stream));
+    for (float* none : {step_.delayed.seen, step_.delayed.held})
+        NIBBLE_CHECK(fill_device(bytes_of_array(none), 0, 4 * delayed(), stream));
+    step_.stored = std::ranges::all_of(scales, [](float s) { return s > 0; });
     return stream.synchronize();
 }
 

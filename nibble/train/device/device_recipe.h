@@ -19,20 +19,25 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 namespace nibble {
 
-// Scales of fp8 from the steps before: of inputs, gradients and weights of `units` units, in that order.
+// Scales from the steps before: of inputs, gradients and weights of `units` units, in that order; of stored inputs
+// (CastRule::stored) there are those of inputs alone.
 struct DelayedUnits {
-    enum Role : int64_t { inputs, gradients, weights, roles };
-    int64_t units = 0;
+    enum Role : int64_t { inputs, gradients, weights, all_roles };
+    int64_t units = 0, roles = 0;
     float* scales = nullptr;
     float* seen = nullptr;  // the largest magnitudes of the step in hand
+    float* held = nullptr;  // and those of updates before that left the scales as they are
 
-    float* of(float* array, Role role, int64_t unit) const { return array ? array + role * units + unit : nullptr; }
+    float* of(float* array, Role role, int64_t unit) const {
+        return role < roles ? array + role * units + unit : nullptr;
+    }
 };
 
 // Where a run stands, and what products share.
@@ -42,6 +47,7 @@ struct RecipeStep {
     bool codes = false;               // the device multiplies codes
     bool late = false;                // the forward products are the late ones
     bool recording = false;           // a step that ends with an update: magnitudes are seen
+    bool stored = false;              // stored inputs have scales; before, they stay BF16
     DelayedUnits delayed;
     const float* ends = nullptr;   // {0, 1} on the device
     std::byte* staging = nullptr;  // of the largest weight's values, between two kernels
@@ -75,7 +81,9 @@ public:
     Result<cuda::KernelChoice> describe(int64_t n) const override;
     int64_t scratch_bytes(int64_t n) const override;
     int64_t back_scratch_bytes(int64_t n) const override;
-    Status input_gradient(const std::byte* dy, int64_t n, std::byte* dx, TrainWork& work) const override;
+    Status input_gradient(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx,
+                          TrainWork& work) const override;
+    bool reads_inputs_back() const override { return rules().x.stored; }
     Status weight_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
                            TrainWork& work) const override;
     // With one cast of dy where there is a kernel for both directions.
@@ -115,6 +123,12 @@ private:
     Result<Input> input(const std::byte* x, const float* amax, int64_t n, DeviceStep& step) const;
     Result<cuda::ProductInput> coded_input(const std::byte* x, const float* amax, int64_t n, DeviceStep& step) const;
     FactorWanted by_weight(int64_t n) const;
+    // Of stored inputs: x as the product reads it, under *scale (null: BF16, as it is).
+    struct StoredInput {
+        const std::byte* x = nullptr;
+        const float* scale = nullptr;
+    };
+    Result<StoredInput> stored_input(const std::byte* x, int64_t n, bool record, DeviceStep& step) const;
     int64_t coded_input_size(int64_t n, const CastRule& rule) const;
     // The same numbers for the weight gradient.
     struct Used {
@@ -152,7 +166,7 @@ private:
     // Of the weight on the way back: values [rows, padded, cols] as they lie, the operand of its transpose, or that in
     // codes.
     std::byte* back_ = nullptr;
-    float* scales_ = nullptr;       // forward: one and its amax, or those of tiles
+    float* scales_ = nullptr;       // forward: one, its amax and (stored inputs) that of checkpoints, or those of tiles
     float* back_scales_ = nullptr;  // the same of the way back
     std::unique_ptr<DeviceDirections> directions_;
     std::byte* along_ = nullptr;  // the operand of the weight's part along them
@@ -182,6 +196,13 @@ public:
     // first rows. true: copies of weights are others from this step on.
     Result<bool> begin_step(int64_t step, int64_t steps, bool watched, const Stream& stream);
     int64_t delayed() const;  // scales that follow from the steps before, of all processes' rows
+    // As train/step_products.h has them.
+    void hold_scales(bool hold) { hold_ = hold; }
+    bool calibrates() const { return precision_.stored_inputs && !products_.empty(); }
+    Status begin_calibration(const Stream& stream);
+    Status end_calibration(const Stream& stream);
+    Result<std::vector<float>> input_scales(const Stream& stream) const;  // they wait
+    Status set_input_scales(std::span<const float> scales, const Stream& stream);
     // Copies of the step in hand, whose random numbers are its own; behind begin_step().
     Status draw(const std::byte* published, const Stream& stream) const;
     Status draw(size_t block, const std::byte* published, const Stream& stream) const;
@@ -192,6 +213,7 @@ public:
     Status end_step(const float* clip, DeviceRanks& ranks, const Stream& stream);
     // A step has changed the parameters. true: copies of weights are others from here on.
     Result<bool> count_step(const Stream& stream);
+    Status skip_step(const Stream& stream);  // it has not
 
     // TrainState::recipe, as train/train_products.h has it. They wait.
     int64_t state_size() const;
@@ -204,6 +226,7 @@ public:
 
 private:
     int64_t staging_bytes() const;
+    Status renew_scales(const float* clip, DeviceRanks* ranks, const Stream& stream) const;  // null: this process alone
 
     TrainPrecision precision_;
     uint64_t seed_ = 0;
@@ -216,6 +239,7 @@ private:
     std::optional<DeviceArena> memory_;
     int64_t done_ = 0;            // steps that changed the parameters, for the directions
     float* histories_ = nullptr;  // [delayed(), amax_history]
+    bool hold_ = false;
 };
 
 }  // namespace nibble

@@ -364,11 +364,13 @@ Result<TrainStep> DeviceTrainer::updated(TrainStep step, double learning_rate) {
                         step.loss, step.gradient_norm);
         step.skipped = true;
         if (cache_) cache_->scales().after_update(false);
+        NIBBLE_CHECK(weights_.recipe().skip_step(stream_));
         return step;
     }
     step.skipped = step.outlier;
     if (step.skipped) {
         if (cache_) cache_->scales().after_update(false);
+        NIBBLE_CHECK(weights_.recipe().skip_step(stream_));
         return step;
     }
     step.clip = clip_factor(step.gradient_norm, options_.train.optimizer.clip);

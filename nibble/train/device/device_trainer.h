@@ -72,7 +72,11 @@ public:
     Status renew_generation();
     bool generation_sees_neighbours() const { return generation_ && generation_->recipe().sees_neighbours(); }
     CacheScales* cache_scales() override { return cache_ ? &cache_->scales() : nullptr; }
-    Status calibrate_cache(std::span<const TrainBatch> batches) override;
+    bool calibrates() const override { return cache_ || weights_.recipe().calibrates(); }
+    Status calibrate(std::span<const TrainBatch> batches) override;
+    void hold_scales(bool hold) override { weights_.recipe().hold_scales(hold); }
+    Result<std::vector<float>> input_scales() override;
+    Status set_input_scales(std::span<const float> scales) override;
     Status set_cache_scales(std::span<const float> state) override;
     Result<TrainState> state() override;
     Status sync() override;
@@ -156,7 +160,7 @@ private:
     TrainMemoryPlan plan_;
     std::unique_ptr<DeviceCache> cache_;  // null: of BF16
     bool rounds_cache_ = false;           // layers of training or of rollouts keep K and V in E4M3
-    std::vector<float> reference_scales_;
+    std::vector<float> reference_scales_, reference_input_scales_;  // of the cache, of stored inputs
     DeviceTrace trace_;
     std::unique_ptr<ShardedUnits> units_;  // of Sharding::all
     std::unique_ptr<TrainPass> pass_;

@@ -106,7 +106,8 @@ Result<std::byte*> FrozenProduct::low_gradient(const std::byte* dy, int64_t n, T
     return out;
 }
 
-Status FrozenProduct::input_gradient(const std::byte* dy, int64_t n, std::byte* dx, TrainWork& work) const {
+Status FrozenProduct::input_gradient(const std::byte* dy, const std::byte*, int64_t n, std::byte* dx,
+                                     TrainWork& work) const {
     DeviceStep& step = work.step;
     const DeviceScope scope(step);
     NIBBLE_TRY(const std::byte* w, weight_.values(step).within(name_));

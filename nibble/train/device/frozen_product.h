@@ -38,7 +38,8 @@ public:
     int64_t scratch_bytes(int64_t n) const override;
 
     Status publish(const std::byte* published, const Stream& stream) const override;
-    Status input_gradient(const std::byte* dy, int64_t n, std::byte* dx, TrainWork& work) const override;
+    Status input_gradient(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx,
+                          TrainWork& work) const override;
     Status weight_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
                            TrainWork& work) const override;
     int64_t back_scratch_bytes(int64_t n) const override;

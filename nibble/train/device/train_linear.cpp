@@ -30,8 +30,9 @@ Status TrainLinear::forward(const std::byte* x, int64_t n, float* y, int64_t y_s
     return engine_.forward({.x = x}, n, y, y_stride > 0 ? y_stride : weight_.rows, work.step);
 }
 
-Status TrainLinear::input_gradient(const std::byte* dy, int64_t n, std::byte* dx, TrainWork& work) const {
-    if (const TrainedProduct* p = own()) return p->input_gradient(dy, n, dx, work);
+Status TrainLinear::input_gradient(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx,
+                                   TrainWork& work) const {
+    if (const TrainedProduct* p = own()) return p->input_gradient(dy, x, n, dx, work);
     NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, weight_.rows, weight_.cols));
     return cuda::back_input_gradient(*plan, dy, work.published + 2 * weight_.at, dx, work.workspace, work.step.stream)
         .within(weight_.name);
@@ -62,7 +63,7 @@ Status TrainLinear::backward(const std::byte* dy, const std::byte* x, int64_t n,
         NIBBLE_CHECK(bias_gradient(dy, n, work));
         return p->backward(dy, x, n, dx, gradient, add, work, between);
     }
-    NIBBLE_CHECK(input_gradient(dy, n, dx, work));
+    NIBBLE_CHECK(input_gradient(dy, x, n, dx, work));
     NIBBLE_CHECK(made(between));
     return weight_gradient(dy, x, n, gradient, add, work);
 }

@@ -63,12 +63,15 @@ class TrainedProduct : public DeviceProduct {
 public:
     // Its operands from the published values.
     virtual Status publish(const std::byte* published, const Stream& stream) const = 0;
-    virtual Status input_gradient(const std::byte* dy, int64_t n, std::byte* dx, TrainWork& work) const = 0;
+    // x: of the forward product; null where not reads_inputs_back().
+    virtual Status input_gradient(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx,
+                                  TrainWork& work) const = 0;
+    virtual bool reads_inputs_back() const { return false; }
     virtual Status weight_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
                                    TrainWork& work) const = 0;
     virtual Status backward(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx, float* gradient,
                             bool add, TrainWork& work, const Between& between) const {
-        NIBBLE_CHECK(input_gradient(dy, n, dx, work));
+        NIBBLE_CHECK(input_gradient(dy, x, n, dx, work));
         NIBBLE_CHECK(made(between));
         return weight_gradient(dy, x, n, gradient, add, work);
     }
@@ -102,8 +105,9 @@ public:
     int64_t rounded_bytes(int64_t n) const {  // of so many rows and fewer
         return std::max(engine_.rounded_bytes(n), engine_.rounded_bytes(std::min<int64_t>(n, 64)));
     }
-    // dx [n, cols] BF16 = dy [n, rows] BF16 W.
-    Status input_gradient(const std::byte* dy, int64_t n, std::byte* dx, TrainWork& work) const;
+    // dx [n, cols] BF16 = dy [n, rows] BF16 W. x: may be null where not reads_inputs_back().
+    Status input_gradient(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx, TrainWork& work) const;
+    bool reads_inputs_back() const { return own() && own()->reads_inputs_back(); }
     // dW = dy^T x into `gradient` (flat), or with `add` += it; the sums of dy where there are biases (not with `add`)
     // into work.of_vectors.
     Status weight_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,

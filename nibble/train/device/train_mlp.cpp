@@ -65,6 +65,9 @@ Status TrainMlp::backward(const std::byte* x, std::span<std::byte* const> kept, 
     NIBBLE_TRY(std::byte * mid, step.scratch.allocate(mid_bytes(n)));
     NIBBLE_TRY(std::byte * d_mid, step.scratch.allocate(mid_bytes(n)));
     NIBBLE_TRY(std::byte * d_in, step.scratch.allocate(2 * n * in_.rows()));
+    if (out_.reads_inputs_back())  // else the activation's way back is the first to have it
+        NIBBLE_CHECK(cuda::activate(config_.activation, config_.gated, kept[0], n, config_.intermediate, {mid},
+                                    step.overlap, step.stream));
     const auto through_activation = [&] {
         return cuda::activate_backward({.activation = config_.activation,
                                         .gated = config_.gated,

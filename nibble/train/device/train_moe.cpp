@@ -98,7 +98,7 @@ private:
             const DeviceScope scope(work.step);
             NIBBLE_TRY(const std::byte* own, padded(dy, first, n, rows(), work.step));
             NIBBLE_TRY(std::byte * to, work.step.scratch.allocate(2 * expert_rows(n) * cols()));
-            NIBBLE_CHECK(products_[e]->input_gradient(own, expert_rows(n), to, work));
+            NIBBLE_CHECK(products_[e]->input_gradient(own, nullptr, expert_rows(n), to, work));
             NIBBLE_CHECK(copy_on_device(dx + 2 * first * cols(), to, 2 * n * cols(), work.step.stream));
         }
         return Ok{};

@@ -87,7 +87,7 @@ TrainProduct::CopySizes TrainProduct::copy_sizes() const {
                                                          : 2 * back_rows * cols);
     }
     s.scales = std::max<int64_t>({cuda::code_scale_count(rows, cols, cuda::CodeScaling::tile),
-                                  cuda::code_scale_count(cols, rows, cuda::CodeScaling::tile), 2});
+                                  cuda::code_scale_count(cols, rows, cuda::CodeScaling::tile), 3});
     return s;
 }
 
@@ -167,6 +167,9 @@ Status TrainProduct::publish_values(const cuda::CastSource& from, const Stream& 
                          : cuda::cast_values(from, r.w, {}, given(DelayedUnits::weights),
                                              {to, scales_, scales_ + 1, seen(DelayedUnits::weights)}, stream));
         values = to;
+        if (r.x.stored)
+            NIBBLE_CHECK(
+                cuda::product_scales(step_.ends + 1, false, scales_, 1.0f / divisor_of(r.w), scales_ + 2, 1, stream));
     }
     const auto tiled = [&](const std::byte* of, int64_t cols, std::byte* tiles) {
         return cuda::make_operand(MatrixView{DType::bf16, weight_.rows, cols, of}, weight_.rows, 0, tiles, stream);
@@ -214,6 +217,15 @@ Result<TrainProduct::Input> TrainProduct::input(const std::byte* x, const float*
                                                 DeviceStep& step) const {
     const UnitRules& r = rules();
     Input in{.rows = {.x = x, .tokens = n}};
+    if (r.x.stored) {  // scales in the order of the engine's product
+        NIBBLE_TRY(const StoredInput s, stored_input(x, n, step_.recording, step));
+        in.rows.x = s.x;
+        NIBBLE_TRY(float* scales, step.scratch.allocate_array<float>(n));
+        NIBBLE_CHECK(
+            cuda::product_scales(s.scale ? s.scale : step_.ends + 1, false, scales_ + 2, 1.0f, scales, n, step.stream));
+        in.rows.token_scales = scales;
+        return in;
+    }
     if (r.x.format == CastFormat::bf16) {
         if (has_scale(r.w)) {
             const FactorWanted by = by_weight(n);
@@ -241,6 +253,26 @@ Result<TrainProduct::Input> TrainProduct::input(const std::byte* x, const float*
     in.rows.token_scales = q.factor;
     if (in_blocks(r.x)) in.rows.group_scales = q.scale;
     return in;
+}
+
+// The engine's own rounding, with its scale on the device: that of one expert, which has all rows: `ends` are zero and,
+// as an integer, more rows than there are.
+Result<TrainProduct::StoredInput> TrainProduct::stored_input(const std::byte* x, int64_t n, bool record,
+                                                             DeviceStep& step) const {
+    if (record) NIBBLE_CHECK(cuda::see_largest(x, n * weight_.cols, seen(DelayedUnits::inputs), step.stream));
+    if (!step_.stored) return StoredInput{.x = x};
+    const float* const scale = given(DelayedUnits::inputs);
+    NIBBLE_TRY(std::byte * rounded, step.scratch.allocate(2 * n * weight_.cols));
+    NIBBLE_CHECK(cuda::quantize_inputs({.format = ActivationFormat::nvfp4,
+                                        .x = x,
+                                        .tokens = n,
+                                        .cols = weight_.cols,
+                                        .out = rounded,
+                                        .experts = 1,
+                                        .begin = reinterpret_cast<const int32_t*>(step_.ends),
+                                        .expert_scales = scale},
+                                       false, step.stream));
+    return StoredInput{rounded, scale};
 }
 
 Result<cuda::ProductInput> TrainProduct::coded_input(const std::byte* x, const float* amax, int64_t n,

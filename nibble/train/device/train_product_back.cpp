@@ -25,7 +25,8 @@ int64_t TrainProduct::back_scratch_bytes(int64_t n) const {
     return std::max(input, weight);
 }
 
-Status TrainProduct::input_gradient(const std::byte* dy, int64_t n, std::byte* dx, TrainWork& work) const {
+Status TrainProduct::input_gradient(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx,
+                                    TrainWork& work) const {
     const UnitRules& r = rules();
     DeviceStep& step = work.step;
     const DeviceScope scope(step);
@@ -37,7 +38,10 @@ Status TrainProduct::input_gradient(const std::byte* dy, int64_t n, std::byte* d
     if (weights_only(r)) {
         NIBBLE_TRY(const cuda::BackScale scale, back_scale(step_.ends + 1, by_weight_back(), step));
         NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, back_rows(), weight_.cols, true));
-        return cuda::back_input_gradient(*plan, dy, back_, dx, work.workspace, step.stream, scale).within(weight_.name);
+        NIBBLE_CHECK(
+            cuda::back_input_gradient(*plan, dy, back_, dx, work.workspace, step.stream, scale).within(weight_.name));
+        if (!r.x.stored || !step_.stored) return Ok{};
+        return cuda::clear_clipped(x, n * weight_.cols, given(DelayedUnits::inputs), dx, step.stream);
     }
     NIBBLE_TRY(const Quantized q, draws() ? eden_quantized(from, row_random(), random(input_signs), 0, step)
                                           : quantized(from, r.dy, row_random(), step, given(DelayedUnits::gradients),
@@ -124,8 +128,15 @@ Status TrainProduct::weight_gradient(const std::byte* dy, const std::byte* x, in
         return codes_weight_gradient(codes, x, n, gradient, add, work).within(weight_.name);
     }
     if (weights_only(r)) {
-        NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, weight_.rows, weight_.cols));
-        return cuda::back_weight_gradient(*plan, dy, x, gradient + weight_.at, add, work.workspace, step.stream)
+        StoredInput in{.x = x};
+        if (r.x.stored) {
+            NIBBLE_TRY(in, stored_input(x, n, false, step));
+        }
+        NIBBLE_TRY(const cuda::BackScale scale,
+                   back_scale(in.scale, {.other = step_.ends + 1, .constant = 1.0f}, step));
+        NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, weight_.rows, weight_.cols, scale.factor != nullptr));
+        return cuda::back_weight_gradient(*plan, dy, in.x, gradient + weight_.at, add, work.workspace, step.stream,
+                                          scale)
             .within(weight_.name);
     }
     if (!draws() && in_blocks(r.dy_t)) return block_gradient(dy, x, n, gradient, add, work).within(weight_.name);

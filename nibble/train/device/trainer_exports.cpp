@@ -42,8 +42,10 @@ Result<std::shared_ptr<const Checkpoint>> DeviceTrainer::trained() {
 // The GPU's copies have the codes that the host makes of the same parameters.
 Result<PhaseWeights> DeviceTrainer::last_weights(int64_t steps) const {
     if (base_) return fail("adapters train no codes");
+    NIBBLE_CHECK(use_device(device_.index));
+    NIBBLE_TRY(const std::vector<float> scales, weights_.recipe().input_scales(stream_));
     return PhaseWeights::make(weights_.outline().blocks, weights_.outline().head, config(), parameters_,
-                              options_.train.precision, late_phase(options_.train.precision, steps - 1, steps));
+                              options_.train.precision, late_phase(options_.train.precision, steps - 1, steps), scales);
 }
 
 Result<Format> DeviceTrainer::codes_format(int64_t steps) {

@@ -60,28 +60,45 @@ Status DeviceTrainer::set_cache_scales(std::span<const float> state) {
     return cache_was_renewed();
 }
 
-Status DeviceTrainer::calibrate_cache(std::span<const TrainBatch> batches) {
-    if (!cache_) return fail("there is no KV cache to calibrate");
+Result<std::vector<float>> DeviceTrainer::input_scales() {
     NIBBLE_CHECK(use_device(device_.index));
-    cache_->calibrate(true);
+    return weights_.recipe().input_scales(stream_);
+}
+
+Status DeviceTrainer::set_input_scales(std::span<const float> scales) {
+    NIBBLE_CHECK(use_device(device_.index));
+    return weights_.recipe().set_input_scales(scales, stream_);
+}
+
+Status DeviceTrainer::calibrate(std::span<const TrainBatch> batches) {
+    if (!calibrates()) return fail("there are no scales to calibrate");
+    NIBBLE_CHECK(use_device(device_.index));
+    DeviceRecipe& recipe = weights_.recipe();
+    NIBBLE_CHECK(recipe.begin_calibration(stream_));
+    if (cache_) cache_->calibrate(true);
     const auto see = [&](const TrainBatch& b) -> Status {
         NIBBLE_CHECK(check(b, config().vocab));
         for (MicroBatch& m : cut_micro_batches({&b, 1}, plan_.micro_batch)) {
             m.first_row = 0;
-            NIBBLE_CHECK(cache_->begin_step());
+            if (cache_) NIBBLE_CHECK(cache_->begin_step());
             NIBBLE_CHECK(pass_->prepare(m));
             NIBBLE_CHECK(pass_->forward(true));
-            NIBBLE_CHECK(cache_->fetch({0, m.rows, m.tokens()}));
+            if (cache_) NIBBLE_CHECK(cache_->fetch({0, m.rows, m.tokens()}));
             NIBBLE_CHECK(stream_.synchronize());
-            cache_->take();
+            if (cache_) cache_->take();
         }
         return Ok{};
     };
     Status seen = Ok{};
     for (const TrainBatch& b : batches)
         if (seen.ok()) seen = see(b);
-    cache_->calibrate(false);
+    if (cache_) cache_->calibrate(false);
+    NIBBLE_CHECK(recipe.end_calibration(stream_));
     NIBBLE_CHECK(std::move(seen));
+    if (options_.reference && reference_input_scales_.empty()) {
+        NIBBLE_TRY(reference_input_scales_, recipe.input_scales(stream_));
+    }
+    if (!cache_) return Ok{};
     cache_->scales().renew();
     if (options_.reference && cache_->mirrored() && reference_scales_.empty())
         reference_scales_ = cache_->scales().state();

@@ -362,21 +362,23 @@ TEST(CudaPolicyLoop, NoBitDiffersWithAnFp8Cache) {
 }
 
 TEST(CudaPolicyLoop, NoBitDiffersWithWeightsOfFourBits) {
-    for (const KvFormat format : {KvFormat::none, KvFormat::fp8}) {
-        GpuWay way;
-        way.precision = {.recipe = TrainRecipe::nvfp4, .rotate = false, .weights_only = true};
-        RlConfig config = gpu_config();
-        config.loss.kl_penalty = 0.01;
-        config.generation.cache.format = format;
-        const GpuRun run = run_on_gpu(config, 3, 1024, way);
-        ASSERT_EQ(run.steps.size(), 3u);
-        for (const RlStep& s : run.steps) {
-            EXPECT_GT(s.metrics.tokens, 1000);
-            EXPECT_EQ(s.metrics.mismatch_tokens, 0) << "step " << s.step;
-            EXPECT_GT(s.update.gradient_norm, 0);
+    for (const KvFormat format : {KvFormat::none, KvFormat::fp8})
+        for (const char* recipe : {"nvfp4_w4a16", "nvfp4_w4a4"}) {
+            SCOPED_TRACE(fmt::format("{}, {}", recipe, kv_name(format)));
+            GpuWay way;
+            way.precision = *train_precision_from_name(recipe);
+            RlConfig config = gpu_config();
+            config.loss.kl_penalty = 0.01;
+            config.generation.cache.format = format;
+            const GpuRun run = run_on_gpu(config, 3, 1024, way);
+            ASSERT_EQ(run.steps.size(), 3u);
+            for (const RlStep& s : run.steps) {
+                EXPECT_GT(s.metrics.tokens, 1000);
+                EXPECT_EQ(s.metrics.mismatch_tokens, 0) << "step " << s.step;
+                EXPECT_GT(s.update.gradient_norm, 0);
+            }
+            EXPECT_EQ(run.steps[0].metrics.kl_loss, 0);
         }
-        EXPECT_EQ(run.steps[0].metrics.kl_loss, 0);
-    }
 }
 
 // Rollouts in FP8 or NVFP4, updates in BF16: what differs is counted, and the generator follows the updates.
@@ -455,7 +457,7 @@ TEST(CudaPolicyLoop, OneOtherScaleShows) {
         return all;
     };
     const auto plain = said();
-    ASSERT_TRUE((*trainer)->calibrate_cache({&batch, 1}).ok());
+    ASSERT_TRUE((*trainer)->calibrate({&batch, 1}).ok());
     const auto before = said();
     EXPECT_NE(before, plain);
     const auto scales = (*trainer)->cache_scales()->state();
@@ -491,7 +493,7 @@ TEST(CudaPolicyLoop, ScalesBelongToTheState) {
         ASSERT_TRUE(made.ok()) << made.error().message();
         trainers.push_back(*std::move(made));
     }
-    ASSERT_TRUE(trainers[0]->calibrate_cache({&batch, 1}).ok());
+    ASSERT_TRUE(trainers[0]->calibrate({&batch, 1}).ok());
     const auto first = trainers[0]->cache_scales()->state();
     for (int step = 0; step < 2; ++step) {
         trainers[0]->cache_scales()->renew_at_update();
@@ -560,8 +562,8 @@ TEST(CudaPolicyLoop, GradientsThroughAnFp8CacheAreTheCpus) {
             ASSERT_TRUE(gpu.ok()) << gpu.error().message();
             const auto cpu = Trainer::create(start(), options.train, pool);
             ASSERT_TRUE(cpu.ok()) << cpu.error().message();
-            ASSERT_TRUE((*gpu)->calibrate_cache({&batch, 1}).ok());
-            ASSERT_TRUE((*cpu)->calibrate_cache({&batch, 1}).ok());
+            ASSERT_TRUE((*gpu)->calibrate({&batch, 1}).ok());
+            ASSERT_TRUE((*cpu)->calibrate({&batch, 1}).ok());
             auto scales = (*gpu)->cache_scales()->state();
             const auto of_cpu = (*cpu)->cache_scales()->state();
             ASSERT_EQ(scales.size(), of_cpu.size());

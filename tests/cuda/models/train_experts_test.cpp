@@ -182,15 +182,17 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(CudaExpertsRefusals, NameWhatIsNotBuilt) {
     ThreadPool pool;
-    const auto made = DeviceTrainer::create(start_of_experts(false, pool),
-                                            {.train = {.precision = named("nvfp4_w4a16")},
-                                             .device = recipe_device(),
-                                             .rows = 2,
-                                             .seq = recipe_seq,
-                                             .micro_batch = 1},
-                                            pool);
-    ASSERT_FALSE(made.ok());
-    EXPECT_THAT(made.error().message(), HasSubstr("experts under weights_only are not built"));
+    for (const auto& [recipe, what] : {std::pair{"nvfp4_w4a16", "weights_only"}, {"nvfp4_w4a4", "stored_inputs"}}) {
+        const auto made = DeviceTrainer::create(start_of_experts(false, pool),
+                                                {.train = {.precision = named(recipe)},
+                                                 .device = recipe_device(),
+                                                 .rows = 2,
+                                                 .seq = recipe_seq,
+                                                 .micro_batch = 1},
+                                                pool);
+        ASSERT_FALSE(made.ok());
+        EXPECT_THAT(made.error().message(), HasSubstr(fmt::format("experts under {} are not built", what)));
+    }
 }
 
 }  // namespace

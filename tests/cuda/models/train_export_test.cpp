@@ -98,6 +98,7 @@ INSTANTIATE_TEST_SUITE_P(Recipes, CudaExport,
                                          Exported{"nibble_nvfp4_late", Format::fp8_block128},
                                          Exported{"mxfp8", Format::mxfp8}, // Training multiplies BF16 values of the codes, the engine the codes: other orders of sums.
                                          Exported{"nvfp4_w4a16", Format::nvfp4, false},
+                                         Exported{"nvfp4_w4a4", Format::nvfp4},
                                          Exported{"nvfp4", Format::nvfp4, false}),
                          [](const auto& info) { return std::string(info.param.recipe); });
 

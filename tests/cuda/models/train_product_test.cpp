@@ -91,6 +91,8 @@ protected:
         const auto each = static_cast<size_t>(precision.amax_history) + 1;
         for (size_t i = 0; precision.recipe == TrainRecipe::fp8_delayed && i < state.size(); i += each)
             state[i] = 11.3f + static_cast<float>(i / each % 7);
+        for (size_t i = 0; precision.stored_inputs && i < state.size(); i += each)
+            state[i] = (1.0f + 0.3f * static_cast<float>(i / each % 7)) / 2688;  // which clips some
         NIBBLE_CHECK(cpu_->set_state(state));
         NIBBLE_CHECK(weights_->recipe().set_state(state, *stream_));
         return weights_->republish();
@@ -180,8 +182,8 @@ Status CudaProducts::compare(std::span<const Linear> unit, const TrainProduct& g
     see("weight gradient, added", twice, doubled, back_bound);
 
     want.assign(static_cast<size_t>(n * cols), 0.0f);
-    cpu_->input_gradient(unit, dy.data(), n, rows, want.data(), model_->workspace());
-    NIBBLE_CHECK(gpu.input_gradient(gpu_dy, n, dx, work));
+    cpu_->input_gradient(unit, x.data(), dy.data(), n, rows, want.data(), model_->workspace());
+    NIBBLE_CHECK(gpu.input_gradient(gpu_dy, gpu_x, n, dx, work));
     NIBBLE_TRY(const auto narrow, from_gpu<uint16_t>(dx, n * cols));
     std::vector<float> got(narrow.size());
     for (size_t i = 0; i < got.size(); ++i) got[i] = bf16_to_float(narrow[i]);

@@ -71,6 +71,8 @@ inline std::vector<Trained> trained_recipes() {
         Trained{"nvfp4_w4a16_rows",
                 {.recipe = TrainRecipe::nvfp4, .square = false, .four_over_six = true, .weights_only = true},
                 true},
+        Trained{"nvfp4_w4a4", named("nvfp4_w4a4"), true},
+        Trained{"nvfp4_w4a4_of_3", {.recipe = TrainRecipe::nvfp4, .stored_inputs = true, .amax_history = 3}, true},
         Trained{"mxfp8", recipe_of(TrainRecipe::mxfp8), true},
         Trained{"fp8", recipe_of(TrainRecipe::fp8)},
         Trained{"fp8_delayed", recipe_of(TrainRecipe::fp8_delayed), true},

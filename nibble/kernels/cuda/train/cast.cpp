@@ -148,6 +148,20 @@ Status product_scales(const float* a, bool by_row, const float* b, float constan
                        "product_scales: kernel launch");
 }
 
+Status see_largest(const std::byte* x, int64_t count, float* seen, const Stream& stream) {
+    if (count < 8 || count % 8 || reinterpret_cast<uintptr_t>(x) % 16)
+        return fail("see_largest: {} numbers, not in groups of 8", count);
+    return cuda_status(launch_see_largest(halves(x), count, seen, cast_queue(stream)), "see_largest: kernel launch");
+}
+
+Status clear_clipped(const std::byte* x, int64_t count, const float* input_scale, std::byte* dx, const Stream& stream) {
+    if (count < 8 || count % 8 || reinterpret_cast<uintptr_t>(x) % 16 || reinterpret_cast<uintptr_t>(dx) % 16)
+        return fail("clear_clipped: {} numbers, not in groups of 8", count);
+    return cuda_status(
+        launch_clear_clipped(halves(x), count, input_scale, reinterpret_cast<uint16_t*>(dx), cast_queue(stream)),
+        "clear_clipped: kernel launch");
+}
+
 Status renew_scales(const DelayedScales& d, const float* clip, const Stream& stream) {
     if (d.count < 1 || d.history < 1) return fail("scales of {} tensors, {} steps", d.count, d.history);
     return cuda_status(launch_renew_scales(d, clip, cast_queue(stream)), "renew_scales: kernel launch");

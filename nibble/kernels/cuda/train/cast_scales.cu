@@ -1,4 +1,5 @@
 // What multiplies the sums of products, and scales that follow from the steps before.
+#include "formats/nvfp4.h"
 #include "kernels/cuda/train/cast_block.cuh"
 
 namespace nibble::cuda {
@@ -12,11 +13,54 @@ __global__ void product_scales_kernel(const float* a, bool by_row, const float* 
     if (i < count) out[i] = a[by_row ? i : 0] * b[0] * constant;
 }
 
+__device__ void eight_numbers(const uint16_t* x, float (&z)[8]) {
+    const uint4 w = *reinterpret_cast<const uint4*>(x);
+    const uint32_t pair[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) z[i] = i % 2 ? high_of(pair[i / 2]) : low_of(pair[i / 2]);
+}
+
+__global__ void __launch_bounds__(scale_threads) see_largest_kernel(const uint16_t* x, int64_t groups, float* seen) {
+    float m = 0.0f;
+    for (int64_t g = int64_t{blockIdx.x} * scale_threads + threadIdx.x; g < groups;
+         g += int64_t{gridDim.x} * scale_threads) {
+        float z[8];
+        eight_numbers(x + 8 * g, z);
+        m = fmaxf(m, largest(z));
+    }
+    raise<scale_threads>(seen, m);
+}
+
+__global__ void __launch_bounds__(scale_threads)
+    clear_clipped_kernel(const uint16_t* x, int64_t groups, const float* input_scale, uint16_t* dx) {
+    const float most = e2m1_max * nvfp4_decode_scale(e4m3_from_float(e4m3_max), *input_scale);
+    for (int64_t g = int64_t{blockIdx.x} * scale_threads + threadIdx.x; g < groups;
+         g += int64_t{gridDim.x} * scale_threads) {
+        float z[8];
+        eight_numbers(x + 8 * g, z);
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+            if (magnitude(z[i]) > most) dx[8 * g + i] = 0;
+    }
+}
+
 // A thread block for each scale.
 __global__ void __launch_bounds__(scale_threads) renew_scales_kernel(DelayedScales d, const float* clip) {
     float seen = d.seen[blockIdx.x];
     for (int64_t s = 0; s < d.sets; ++s) seen = fmaxf(seen, d.others[s * d.apart + blockIdx.x]);
-    if (isnan(*clip) || seen == 0) return;
+    if (d.held) {
+        const float held = d.held[blockIdx.x];
+        __syncthreads();
+        const bool lost = isnan(*clip);
+        if (!lost) seen = fmaxf(seen, held);
+        if (threadIdx.x == 0) d.held[blockIdx.x] = !d.hold ? 0.0f : lost ? held : seen;
+        if (d.hold) return;
+    }
+    if (isnan(*clip)) return;
+    if (seen == 0) {
+        if (threadIdx.x == 0 && d.stored && d.scales[blockIdx.x] == 0) d.scales[blockIdx.x] = 1.0f;
+        return;
+    }
     float* const history = d.histories + int64_t{blockIdx.x} * d.history;
     float most = seen;
     for (int64_t i = 1 + threadIdx.x; i < d.history; i += scale_threads) most = fmaxf(most, history[i]);
@@ -34,7 +78,7 @@ __global__ void __launch_bounds__(scale_threads) renew_scales_kernel(DelayedScal
     history[0] = 0.0f;
     d.seen[blockIdx.x] = 0.0f;
     if (!is_finite(most) || !(most > 0)) return;
-    const float scale = d.largest / most;
+    const float scale = d.stored ? fmaxf(most / d.largest, FLT_MIN) : d.largest / most;
     d.scales[blockIdx.x] = is_finite(scale) ? scale : FLT_MAX;
 }
 
@@ -44,6 +88,17 @@ cudaError_t launch_product_scales(const float* a, bool by_row, const float* b, f
                                   int64_t count, cudaStream_t stream) {
     product_scales_kernel<<<ceil_blocks(count, scale_threads), scale_threads, 0, stream>>>(a, by_row, b, constant, out,
                                                                                            count);
+    return cudaGetLastError();
+}
+cudaError_t launch_see_largest(const uint16_t* x, int64_t count, float* seen, cudaStream_t stream) {
+    see_largest_kernel<<<std::min(ceil_blocks(count / 8, scale_threads), 1024u), scale_threads, 0, stream>>>(
+        x, count / 8, seen);
+    return cudaGetLastError();
+}
+cudaError_t launch_clear_clipped(const uint16_t* x, int64_t count, const float* input_scale, uint16_t* dx,
+                                 cudaStream_t stream) {
+    clear_clipped_kernel<<<std::min(ceil_blocks(count / 8, scale_threads), 1024u), scale_threads, 0, stream>>>(
+        x, count / 8, input_scale, dx);
     return cudaGetLastError();
 }
 cudaError_t launch_renew_scales(const DelayedScales& d, const float* clip, cudaStream_t stream) {
