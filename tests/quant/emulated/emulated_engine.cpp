@@ -94,8 +94,8 @@ Status add_norm(const AddNorm& a, bool, const Stream&) {
 
 Status norm_rows(const NormRows&, bool, const Stream&) { return missing("norm_rows"); }
 
-Status activate(Activation, bool, const std::byte*, int64_t, int64_t, std::byte*, bool, const Stream&, float*) {
-    return fail("activate: rows of BF16 are training's, not emulated");
+Status activate(Activation, bool, const std::byte*, int64_t, int64_t, const RowsOut&, bool, const Stream&, float*) {
+    return fail("activate: rows of BF16, not emulated");
 }
 Status activate(Activation activation, bool gated, const float* in, int64_t in_stride, int64_t tokens, int64_t width,
                 const RowsOut& out, bool, const Stream&, bool by_turns) {
