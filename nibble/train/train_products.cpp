@@ -1,4 +1,4 @@
-#include "train/train_products.h"
+#include "train/train_products_units.h"
 
 #include "formats/nvfp4.h"
 #include "kernels/unpack.h"
@@ -50,54 +50,6 @@ std::vector<float> decoded(const CastOperand& o, int64_t cols) {
 }
 
 }  // namespace
-
-struct TrainProducts::Unit {
-    std::string name;
-    uint32_t number = 0;
-    int64_t layer = -1;
-    std::vector<size_t> parts;       // parameter ids of the weights
-    std::vector<std::string> names;  // of the linears
-    int64_t rows = 0, cols = 0;
-    UnitRules early, late;
-    std::array<DelayedScale, 3> delayed;  // inputs, weights, gradients
-    DelayedScale* inputs = nullptr;       // of the first unit that has the same one
-    InputDirections directions;
-    std::optional<CastQuality> inputs_seen, weights_seen, gradients_seen;
-
-    uint64_t version = 0, epoch = 0;  // that the copies below are of
-    bool has_forward = false, has_back = false;
-    PackedMatrix transposed;  // of weights that are not quantized
-    PackedOperand forward, back, rank_term;
-    std::optional<PackedMatrix> served;  // instead of `forward`: NVFP4 weights as the engine has them
-};
-
-struct TrainProducts::Units {
-    std::vector<std::unique_ptr<Unit>> list;
-    std::unordered_map<std::string, Unit*> by_name;  // of the first linear
-    std::unordered_map<std::string, Unit*> inputs;   // by input_group()
-};
-
-void DelayedScale::end_step(bool hold) {
-    if (history.empty()) return;
-    held = std::max(held, std::exchange(seen, 0.0f));
-    if (hold) return;
-    if (held == 0) {  // nothing but zeros
-        if (stored && scale == 0) scale = 1;
-        return;
-    }
-    history[0] = std::exchange(held, 0.0f);
-    const float most = *std::ranges::max_element(history);
-    if (is_finite(most) && most > 0) {
-        scale = stored ? std::max(most / largest, FLT_MIN) : largest / most;
-        if (!is_finite(scale)) scale = float_from_bits(0x7F7FFFFFu);
-    }
-    std::rotate(history.begin(), history.begin() + 1, history.end());
-    history[0] = 0;
-}
-
-TrainProducts::TrainProducts(const Parameters& parameters, const TrainPrecision& precision, uint64_t seed)
-    : parameters_(parameters), precision_(precision), seed_(seed), units_(std::make_unique<Units>()) {}
-TrainProducts::~TrainProducts() = default;
 
 Result<std::unique_ptr<TrainProducts>> TrainProducts::create(const Model& model, const Parameters& parameters,
                                                              const TrainPrecision& precision, uint64_t seed,
@@ -169,108 +121,6 @@ std::optional<float> TrainProducts::given(const Unit& unit, Side side) const {
 
 CastRandom TrainProducts::random(const Unit& unit, uint32_t role) const {
     return {.id = 8 * unit.number + role, .draw = (seed_ << 20) + static_cast<uint64_t>(step_)};
-}
-
-void TrainProducts::begin_step(int64_t step, int64_t steps) {
-    step_ = step;
-    recording_ = true;
-    const bool late = late_phase(precision_, step, steps);
-    if (late != late_ || precision_.recipe == TrainRecipe::nibble_nvfp4) ++epoch_;  // MS-EDEN draws weights anew
-    late_ = late;
-    if (watch_) ++epoch_;  // weights are rounded once more, and looked at
-    for (const auto& unit : units_->list) {
-        if (watch_) unit->inputs_seen = unit->weights_seen = unit->gradients_seen = {};
-        for (DelayedScale& d : unit->delayed) d.seen = 0;
-        if (unit->early.rank > 0) unit->directions.begin_step();
-    }
-    if (precision_.recipe == TrainRecipe::fp8_delayed) ++epoch_;  // weights are looked at once a step
-}
-
-void TrainProducts::begin_row(int64_t row, int64_t seq) {
-    watched_row_ = watch_ && row == 0;
-    row_tokens_ = static_cast<uint64_t>(row * seq);
-    row_groups_ = static_cast<uint64_t>(row * ((seq + 15) / 16));
-}
-
-void TrainProducts::end_step(bool updated) {
-    recording_ = watched_row_ = false;
-    if (!updated) {  // numbers of such a step are not to be trusted
-        for (const auto& unit : units_->list)
-            for (DelayedScale& d : unit->delayed) d.seen = 0, d.held = hold_ ? d.held : 0;
-        return;
-    }
-    ++done_;
-    ++epoch_;
-    const bool turn = done_ == 2 || done_ == 4 || done_ == 8 || done_ % 20 == 0;
-    for (const auto& unit : units_->list) {
-        for (DelayedScale& d : unit->delayed) d.end_step(hold_);
-        if (unit->early.rank == 0) continue;
-        unit->directions.end_step();
-        if (turn) unit->directions.renew();
-    }
-}
-
-StepSeen TrainProducts::seen() const {
-    StepSeen all;
-    for (const auto& u : units_->list) {
-        for (const DelayedScale& d : u->delayed)
-            if (!d.history.empty()) all.largest.push_back(d.seen);
-        const std::vector<float>& some = u->directions.of_step();
-        all.directions.insert(all.directions.end(), some.begin(), some.end());
-    }
-    return all;
-}
-
-void TrainProducts::set_seen(const StepSeen& seen) {
-    auto largest = seen.largest.begin();
-    std::span<const float> directions(seen.directions);
-    for (const auto& u : units_->list) {
-        for (DelayedScale& d : u->delayed)
-            if (!d.history.empty()) d.seen = *largest++;
-        const size_t size = u->directions.of_step().size();
-        u->directions.set_of_step(directions.first(size));
-        directions = directions.subspan(size);
-    }
-}
-
-void TrainProducts::pause() { recording_ = watched_row_ = false; }
-
-bool TrainProducts::calibrates() const {
-    return std::ranges::any_of(units_->list, [](const auto& u) { return u->early.x.stored; });
-}
-
-void TrainProducts::begin_calibration() {
-    recording_ = true;
-    for (DelayedScale* d : stored_scales())
-        *d = {.history = std::vector<float>(d->history.size()), .scale = 0, .largest = d->largest, .stored = true};
-}
-
-void TrainProducts::end_calibration() {
-    recording_ = false;
-    for (DelayedScale* d : stored_scales()) d->end_step();
-}
-
-std::vector<float> TrainProducts::input_scales() const {
-    std::vector<float> all;
-    for (const DelayedScale* d : stored_scales()) all.push_back(d->scale);
-    return all;
-}
-
-Status TrainProducts::set_input_scales(std::span<const float> scales) {
-    const std::vector<DelayedScale*> all = stored_scales();
-    if (scales.size() != all.size()) return fail("{} scales of inputs for {} units", scales.size(), all.size());
-    if (!std::ranges::all_of(scales, [](float s) { return s > 0 && is_finite(s); }))
-        return fail("a scale of inputs is not positive and finite");
-    for (size_t i = 0; i < all.size(); ++i) all[i]->scale = scales[i];
-    return Ok{};
-}
-
-// Each once, whoever shares it.
-std::vector<DelayedScale*> TrainProducts::stored_scales() const {
-    std::vector<DelayedScale*> all;
-    for (const auto& u : units_->list)
-        if (u->inputs->stored && u->inputs == u->delayed.data()) all.push_back(u->inputs);
-    return all;
 }
 
 TrainProducts::Unit& TrainProducts::find(std::span<const Linear> unit) const {
@@ -589,42 +439,6 @@ std::vector<UnitLine> TrainProducts::table() const {
 
 bool TrainProducts::sees_neighbours() const {
     return std::ranges::any_of(units_->list, [&](const auto& u) { return nibble::sees_neighbours(rules(*u)); });
-}
-
-std::vector<float> TrainProducts::state() const {
-    std::vector<float> all;
-    if (precision_.recipe == TrainRecipe::nibble_nvfp4) all.push_back(static_cast<float>(done_));
-    for (const auto& u : units_->list) {
-        for (const DelayedScale& d : u->delayed) {
-            if (d.history.empty()) continue;
-            all.push_back(d.scale);
-            all.insert(all.end(), d.history.begin(), d.history.end());
-        }
-        const std::vector<float> some = u->directions.state();
-        all.insert(all.end(), some.begin(), some.end());
-    }
-    return all;
-}
-
-Status TrainProducts::set_state(const std::vector<float>& state) {
-    const size_t want = this->state().size();
-    if (state.size() != want)
-        return fail("the state of a precision recipe has {} numbers, this one needs {}", state.size(), want);
-    auto from = state.begin();
-    if (precision_.recipe == TrainRecipe::nibble_nvfp4) done_ = static_cast<int64_t>(*from++);
-    for (const auto& u : units_->list) {
-        for (DelayedScale& d : u->delayed) {
-            if (d.history.empty()) continue;
-            d.scale = *from++;
-            std::copy_n(from, d.history.size(), d.history.begin());
-            from += std::ssize(d.history);
-        }
-        const auto size = static_cast<std::ptrdiff_t>(u->directions.state().size());
-        if (!u->directions.set_state({from, from + size})) return fail("the state of input directions is broken");
-        from += size;
-    }
-    ++epoch_;
-    return Ok{};
 }
 
 }  // namespace nibble
