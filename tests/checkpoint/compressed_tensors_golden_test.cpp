@@ -87,7 +87,7 @@ TEST(CompressedTensorsGolden, whole_checkpoints_decode_to_the_librarys_values) {
 }
 
 // Same names, shapes and bytes; FP8 scales may have been widened from BF16.
-void expect_same_tensors(const fs::path& a, const fs::path& b) {
+void expect_same_values(const fs::path& a, const fs::path& b) {
     const auto before = read_folder(a), after = read_folder(b);
     ASSERT_EQ(before.size(), after.size());
     for (const auto& [name, t] : before) {
@@ -133,7 +133,7 @@ TEST(CompressedTensorsGolden, the_way_to_model_optimizer_and_back_keeps_every_bi
         EXPECT_EQ(modelopt->dialect(), Dialect::modelopt);
         EXPECT_EQ(decode(*in, 0), decode(*modelopt, 0));
         value_of(convert(*modelopt, {.to = Dialect::compressed_tensors, .out = dir / "back"}, pool, {}));
-        expect_same_tensors(dir / "in", dir / "back");
+        expect_same_values(dir / "in", dir / "back");
     }
 }
 

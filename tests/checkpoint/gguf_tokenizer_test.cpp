@@ -57,7 +57,7 @@ std::string error_of(const GgufMetadata& metadata) {
     const auto made = gguf_tokenizer(metadata);
     return made.ok() ? "" : made.error().message();
 }
-#define EXPECT_REFUSED(metadata, part) EXPECT_NE(error_of(metadata).find(part), std::string::npos) << error_of(metadata)
+#define EXPECT_METADATA_REFUSED(metadata, part) EXPECT_NE(error_of(metadata).find(part), std::string::npos) << error_of(metadata)
 
 TEST(GgufTokenizer, byte_level_vocabulary_merges_and_added_tokens_are_carried_and_padding_is_not) {
     const Json json = tokenizer_json(bpe().metadata("gpt2", "gpt-2"));
@@ -78,7 +78,7 @@ TEST(GgufTokenizer, byte_level_vocabulary_merges_and_added_tokens_are_carried_an
 
 TEST(GgufTokenizer, bos_is_added_when_the_file_or_the_pre_tokenizer_says_so) {
     GgufMetadata m = bpe().metadata("gpt2", "llama-bpe");  // adds it by default
-    EXPECT_REFUSED(m, "adds a bos token, but names none");
+    EXPECT_METADATA_REFUSED(m, "adds a bos token, but names none");
     m.add("tokenizer.ggml.bos_token_id", uint32_t{5});
     m.add("tokenizer.ggml.eos_token_id", uint32_t{6});
     const Json json = tokenizer_json(m);
@@ -92,9 +92,9 @@ TEST(GgufTokenizer, bos_is_added_when_the_file_or_the_pre_tokenizer_says_so) {
 
 TEST(GgufTokenizer, an_unknown_pre_tokenizer_is_named_and_can_be_replaced) {
     const GgufMetadata m = bpe().metadata("gpt2", "martian");
-    EXPECT_REFUSED(m, "'martian'");
+    EXPECT_METADATA_REFUSED(m, "'martian'");
     EXPECT_TRUE(gguf_tokenizer(m, "qwen2").ok());
-    EXPECT_REFUSED(bpe().metadata("gpt2", ""), "'tokenizer.ggml.pre'");
+    EXPECT_METADATA_REFUSED(bpe().metadata("gpt2", ""), "'tokenizer.ggml.pre'");
     EXPECT_FALSE(gguf_pre_tokenizer("").ok());
     EXPECT_FALSE(gguf_pre_tokenizer("llama-bpe llama3").ok());
     for (const char* id :
@@ -105,24 +105,24 @@ TEST(GgufTokenizer, an_unknown_pre_tokenizer_is_named_and_can_be_replaced) {
 TEST(GgufTokenizer, broken_vocabularies_are_refused) {
     Vocabulary v = bpe();
     v.tokens[1] = "a";
-    EXPECT_REFUSED(v.metadata("gpt2", "gpt-2"), "tokens 0 and 1 are the same: 'a'");
+    EXPECT_METADATA_REFUSED(v.metadata("gpt2", "gpt-2"), "tokens 0 and 1 are the same: 'a'");
     for (const char* bad : {"\xFF", "\xC0\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xE2\x82", "a\x80"}) {
         v = bpe();
         v.tokens[0] = bad;
-        EXPECT_REFUSED(v.metadata("gpt2", "gpt-2"), "token 0 is not UTF-8");
+        EXPECT_METADATA_REFUSED(v.metadata("gpt2", "gpt-2"), "token 0 is not UTF-8");
     }
     for (const char* merge : {"a", "a c", "b a", " a", "a "}) {
         v = bpe();
         v.merges[1] = merge;
-        EXPECT_REFUSED(v.metadata("gpt2", "gpt-2"), "merges[1]");
+        EXPECT_METADATA_REFUSED(v.metadata("gpt2", "gpt-2"), "merges[1]");
     }
     v = bpe();
     v.types.pop_back();
-    EXPECT_REFUSED(v.metadata("gpt2", "gpt-2"), "8 entries for 9 tokens");
+    EXPECT_METADATA_REFUSED(v.metadata("gpt2", "gpt-2"), "8 entries for 9 tokens");
     GgufMetadata m = bpe().metadata("gpt2", "gpt-2");
     m.add("tokenizer.ggml.bos_token_id", uint32_t{9});
-    EXPECT_REFUSED(m, "'tokenizer.ggml.bos_token_id' is 9");
-    EXPECT_REFUSED(bpe().metadata("wordpiece", "x"), "'wordpiece' is not supported");
+    EXPECT_METADATA_REFUSED(m, "'tokenizer.ggml.bos_token_id' is 9");
+    EXPECT_METADATA_REFUSED(bpe().metadata("wordpiece", "x"), "'wordpiece' is not supported");
 }
 
 TEST(GgufTokenizer, a_file_without_a_tokenizer_has_none) {
@@ -157,7 +157,7 @@ TEST(GgufTokenizer, chat_templates_travel_in_the_tokenizer_config) {
     EXPECT_EQ(Json::parse((*gguf_tokenizer(m))->tokenizer_config_json)["chat_template"], "{{ messages }}");
     const std::vector<std::string_view> names{"tool_use"};
     m.add("tokenizer.chat_templates", GgufArray::of(names));
-    EXPECT_REFUSED(m, "tokenizer.chat_template.tool_use");
+    EXPECT_METADATA_REFUSED(m, "tokenizer.chat_template.tool_use");
     m.add("tokenizer.chat_template.tool_use", std::string("{{ tools }}"));
     EXPECT_EQ(Json::parse((*gguf_tokenizer(m))->tokenizer_config_json)["chat_template"],
               Json::parse(

@@ -39,7 +39,7 @@ std::string index_text(const std::vector<std::pair<std::string, std::string>>& m
     return text + "}}";
 }
 
-std::string refusal(const fs::path& path) {
+std::string file_refusal(const fs::path& path) {
     const auto model = ModelFiles::open(path);
     EXPECT_FALSE(model.ok());
     return model.ok() ? "" : model.error().message();
@@ -105,7 +105,7 @@ TEST(ModelFiles, FollowsLinksAsADownloadCacheLaysThemOut) {
         EXPECT_EQ(names(*model), "0:a ");
     }
     fs::remove(dir / "blobs/0123");
-    EXPECT_THAT(refusal(dir / "snapshot"), HasSubstr("shard 'model-1.safetensors' is missing"));
+    EXPECT_THAT(file_refusal(dir / "snapshot"), HasSubstr("shard 'model-1.safetensors' is missing"));
 }
 
 TEST(ModelFiles, PrefersTheModelIndexAndAcceptsAVariantsIndex) {
@@ -114,7 +114,7 @@ TEST(ModelFiles, PrefersTheModelIndexAndAcceptsAVariantsIndex) {
     write_file(dir / "model.fp16.safetensors.index.json", index_text({{"a", "w.safetensors"}}));
     EXPECT_TRUE(ModelFiles::open(dir.path()).ok());
     write_file(dir / "consolidated.safetensors.index.json", index_text({{"a", "absent.safetensors"}}));
-    EXPECT_THAT(refusal(dir.path()), HasSubstr("several indexes"));
+    EXPECT_THAT(file_refusal(dir.path()), HasSubstr("several indexes"));
     write_file(dir / index_file, index_text({{"a", "w.safetensors"}}));
     EXPECT_TRUE(ModelFiles::open(dir.path()).ok());
 }
@@ -123,7 +123,7 @@ TEST(ModelFiles, RefusesAMissingShardByName) {
     TempDir dir;
     write_file(dir / "1.safetensors", shard({"a"}));
     write_file(dir / index_file, index_text({{"a", "1.safetensors"}, {"b", "2.safetensors"}}));
-    EXPECT_THAT(refusal(dir.path()), HasSubstr("shard '2.safetensors' is missing"));
+    EXPECT_THAT(file_refusal(dir.path()), HasSubstr("shard '2.safetensors' is missing"));
 }
 
 TEST(ModelFiles, RefusesAnIndexThatDisagreesWithItsShards) {
@@ -132,7 +132,7 @@ TEST(ModelFiles, RefusesAnIndexThatDisagreesWithItsShards) {
     write_file(dir / "2.safetensors", shard({"c"}));
     const auto with_index = [&](const std::vector<std::pair<std::string, std::string>>& map) {
         write_file(dir / index_file, index_text(map));
-        return refusal(dir.path());
+        return file_refusal(dir.path());
     };
     EXPECT_THAT(
         with_index({{"a", "1.safetensors"}, {"b", "1.safetensors"}, {"c", "2.safetensors"}, {"d", "2.safetensors"}}),
@@ -147,9 +147,9 @@ TEST(ModelFiles, RefusesATensorInTwoFiles) {
     TempDir dir;
     write_file(dir / "1.safetensors", shard({"a", "b"}));
     write_file(dir / "2.safetensors", shard({"b"}));
-    EXPECT_THAT(refusal(dir.path()), HasSubstr("tensor 'b' is in both '1.safetensors' and '2.safetensors'"));
+    EXPECT_THAT(file_refusal(dir.path()), HasSubstr("tensor 'b' is in both '1.safetensors' and '2.safetensors'"));
     write_file(dir / index_file, index_text({{"a", "1.safetensors"}, {"b", "2.safetensors"}}));
-    EXPECT_THAT(refusal(dir.path()), HasSubstr("tensor 'b' is in both"));
+    EXPECT_THAT(file_refusal(dir.path()), HasSubstr("tensor 'b' is in both"));
 }
 
 TEST(ModelFiles, RefusesAnIndexThatPointsOutOfTheFolder) {
@@ -157,7 +157,7 @@ TEST(ModelFiles, RefusesAnIndexThatPointsOutOfTheFolder) {
     fs::create_directories(dir / "model");
     write_file(dir / "out.safetensors", shard({"a"}));
     write_file(dir / "model" / index_file, index_text({{"a", "../out.safetensors"}}));
-    EXPECT_THAT(refusal(dir / "model"), HasSubstr("'../out.safetensors' is not a plain path inside the folder"));
+    EXPECT_THAT(file_refusal(dir / "model"), HasSubstr("'../out.safetensors' is not a plain path inside the folder"));
 }
 
 TEST(ModelFiles, RefusesBothASingleFileAndAnIndexOfOthers) {
@@ -165,7 +165,7 @@ TEST(ModelFiles, RefusesBothASingleFileAndAnIndexOfOthers) {
     write_file(dir / "model.safetensors", shard({"a"}));
     write_file(dir / "model-1.safetensors", shard({"a"}));
     write_file(dir / index_file, index_text({{"a", "model-1.safetensors"}}));
-    EXPECT_THAT(refusal(dir.path()), HasSubstr("remove the one that is stale"));
+    EXPECT_THAT(file_refusal(dir.path()), HasSubstr("remove the one that is stale"));
     write_file(dir / index_file, index_text({{"a", "model.safetensors"}}));
     EXPECT_TRUE(ModelFiles::open(dir.path()).ok());
 }
@@ -173,13 +173,13 @@ TEST(ModelFiles, RefusesBothASingleFileAndAnIndexOfOthers) {
 TEST(ModelFiles, RefusesFoldersWithoutWeights) {
     TempDir dir;
     write_file(dir / "pytorch_model.bin", "");
-    EXPECT_THAT(refusal(dir.path()), HasSubstr("no weights"));
-    EXPECT_THAT(refusal(dir / "absent"), HasSubstr("no such folder or file"));
-    EXPECT_FALSE(refusal(dir / "pytorch_model.bin").empty());
+    EXPECT_THAT(file_refusal(dir.path()), HasSubstr("no weights"));
+    EXPECT_THAT(file_refusal(dir / "absent"), HasSubstr("no such folder or file"));
+    EXPECT_FALSE(file_refusal(dir / "pytorch_model.bin").empty());
     write_file(dir / index_file, "{\"weight_map\":");
-    EXPECT_THAT(refusal(dir.path()), HasSubstr("index.json: invalid JSON"));
+    EXPECT_THAT(file_refusal(dir.path()), HasSubstr("index.json: invalid JSON"));
     write_file(dir / index_file, R"({"weight_map":{}})");
-    EXPECT_THAT(refusal(dir.path()), HasSubstr("names no files"));
+    EXPECT_THAT(file_refusal(dir.path()), HasSubstr("names no files"));
 }
 
 TEST(ModelFiles, KeepsViewsValidWhenMoved) {

@@ -41,19 +41,19 @@ std::vector<float> in_chunks(const Model& model, KvPool& pool, const std::vector
     return all;
 }
 
-struct Case {
+struct InvarianceCase {
     std::string checkpoint;
     std::optional<KvFormat> kv;
     Compute compute = Compute::bf16;
     SsmStateFormat ssm_state = SsmStateFormat::f32;
     SumOrder sums = SumOrder::lanes;
 };
-void PrintTo(const Case& c, std::ostream* out) {
+void PrintTo(const InvarianceCase& c, std::ostream* out) {
     *out << c.checkpoint << (c.compute == Compute::f32 ? " f32 " : " bf16 ") << (c.kv ? kv_name(*c.kv) : "")
          << (c.ssm_state == SsmStateFormat::f32 ? "" : " narrow states") << (c.sums == SumOrder::tiles ? " tiles" : "");
 }
 
-class Invariance : public testing::TestWithParam<Case> {
+class Invariance : public testing::TestWithParam<InvarianceCase> {
 protected:
     std::filesystem::path path() const {
         return GetParam().checkpoint == "model" ? test_data("model") : test_data("golden") / GetParam().checkpoint;
@@ -150,19 +150,19 @@ TEST_P(Invariance, AForkContinuesAsItsOriginal) {
 
 INSTANTIATE_TEST_SUITE_P(
     Models, Invariance,
-    testing::Values(Case{"model", {}}, Case{"model", {}, Compute::f32}, Case{"model", KvFormat::fp8_cast},
-                    Case{"model", KvFormat::fp8_page}, Case{"models/qwen3_moe", KvFormat::fp8_page},
-                    Case{"models/llama", {}}, Case{"models/qwen2", KvFormat::nvfp4_cast}, Case{"models/qwen3", {}},
-                    Case{"compressed-tensors/nvfp4a16", {}}, Case{"compressed-tensors/fp8_dynamic", {}},
-                    Case{"compressed-tensors/fp8_block", {}, Compute::f32}, Case{"compressed-tensors/mxfp4a16", {}},
-                    Case{"models/mixtral", {}}, Case{"models/qwen3_moe", {}, Compute::f32},
-                    Case{"models/deepseek_v3", {}}, Case{"models/nemotron_h", {}},
-                    Case{"models/nemotron_h", {}, Compute::f32, SsmStateFormat::fp16_stochastic},
-                    Case{"models/nemotron_h", {}, Compute::f32, SsmStateFormat::fp16},
-                    Case{"models/nemotron_h", {}, Compute::bf16, SsmStateFormat::bf16},
-                    Case{"model", {}, Compute::bf16, SsmStateFormat::f32, SumOrder::tiles},
-                    Case{"compressed-tensors/fp8_block", {}, Compute::bf16, SsmStateFormat::f32, SumOrder::tiles},
-                    Case{"models/qwen3_moe", {}, Compute::bf16, SsmStateFormat::f32, SumOrder::tiles}));
+    testing::Values(InvarianceCase{"model", {}}, InvarianceCase{"model", {}, Compute::f32}, InvarianceCase{"model", KvFormat::fp8_cast},
+                    InvarianceCase{"model", KvFormat::fp8_page}, InvarianceCase{"models/qwen3_moe", KvFormat::fp8_page},
+                    InvarianceCase{"models/llama", {}}, InvarianceCase{"models/qwen2", KvFormat::nvfp4_cast}, InvarianceCase{"models/qwen3", {}},
+                    InvarianceCase{"compressed-tensors/nvfp4a16", {}}, InvarianceCase{"compressed-tensors/fp8_dynamic", {}},
+                    InvarianceCase{"compressed-tensors/fp8_block", {}, Compute::f32}, InvarianceCase{"compressed-tensors/mxfp4a16", {}},
+                    InvarianceCase{"models/mixtral", {}}, InvarianceCase{"models/qwen3_moe", {}, Compute::f32},
+                    InvarianceCase{"models/deepseek_v3", {}}, InvarianceCase{"models/nemotron_h", {}},
+                    InvarianceCase{"models/nemotron_h", {}, Compute::f32, SsmStateFormat::fp16_stochastic},
+                    InvarianceCase{"models/nemotron_h", {}, Compute::f32, SsmStateFormat::fp16},
+                    InvarianceCase{"models/nemotron_h", {}, Compute::bf16, SsmStateFormat::bf16},
+                    InvarianceCase{"model", {}, Compute::bf16, SsmStateFormat::f32, SumOrder::tiles},
+                    InvarianceCase{"compressed-tensors/fp8_block", {}, Compute::bf16, SsmStateFormat::f32, SumOrder::tiles},
+                    InvarianceCase{"models/qwen3_moe", {}, Compute::bf16, SsmStateFormat::f32, SumOrder::tiles}));
 
 }  // namespace
 }  // namespace nibble::test

@@ -167,7 +167,7 @@ data: {{task: sum, chat: false}}
     const auto read = Checkpoint::open(dir / "whole/model-nvfp4");
     ASSERT_TRUE(read.ok()) << read.error().message();
     for (const CheckpointTensor& t : (*read)->tensors())
-        if (t.quantized()) EXPECT_EQ(t.input_scale.has_value(), std::string_view(algorithm) == "NVFP4") << t.name;
+        if (t.quantized()) { EXPECT_EQ(t.input_scale.has_value(), std::string_view(algorithm) == "NVFP4") << t.name; }
     const auto log = read_run_log(dir / "run/train.jsonl");
     ASSERT_TRUE(log.ok()) << log.error().message();
     for (size_t i = 1; i < log->size(); ++i) EXPECT_EQ((*log)[i]["mismatch_tokens"], 0);

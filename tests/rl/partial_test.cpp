@@ -122,7 +122,7 @@ TEST(PartialRollouts, ACheckpointKeepsThemToTheBit) {
         for (int s = begin; s < begin + 2; ++s) ASSERT_TRUE((*policy)->step(s).ok());
         const RunPlace place{.step = begin + 2, .source = (*policy)->place(), .identity = "same"};
         ASSERT_TRUE(write_state(file, *copy_state(*trainer, place)).ok());
-        if (begin > 0) EXPECT_EQ(all_masters(trainer->parameters()), whole.masters);
+        if (begin > 0) { EXPECT_EQ(all_masters(trainer->parameters()), whole.masters); }
     }
 }
 
@@ -167,10 +167,11 @@ TEST(PartialRollouts, WhatIsTooOldIsDropped) {
         EXPECT_LE(s.mean_age, 1);
     }
     EXPECT_GT(dropped, 0);
-    for (size_t s = 0; s < run.places.size(); ++s)
-        if (run.places[s].contains("rollouts"))
-            for (const Json& group : run.places[s]["rollouts"])
-                EXPECT_GE(group["begun"].get<int64_t>(), static_cast<int64_t>(s) - 2);
+    for (size_t s = 0; s < run.places.size(); ++s) {
+        if (!run.places[s].contains("rollouts")) continue;
+        for (const Json& group : run.places[s]["rollouts"])
+            EXPECT_GE(group["begun"].get<int64_t>(), static_cast<int64_t>(s) - 2);
+    }
 }
 
 // A stop between two rounds: nothing has changed, and the same step runs again.

@@ -116,7 +116,7 @@ int64_t DeviceRecipe::kept_bytes() const {
 }
 
 int64_t DeviceRecipe::delayed() const {
-    const int64_t roles = precision_.recipe == TrainRecipe::fp8_delayed ? DelayedUnits::all_roles
+    const int64_t roles = precision_.recipe == TrainRecipe::fp8_delayed ? int64_t{DelayedUnits::all_roles}
                           : precision_.stored_inputs                    ? 1
                                                                         : 0;
     return roles * std::ssize(products_);
