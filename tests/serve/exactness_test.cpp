@@ -24,6 +24,13 @@ TEST_P(Exactness, StepsThatOverlapGiveThemToo) {
     EXPECT_GT(overlapping.masked(), 200);
 }
 
+TEST_P(Exactness, PiecesOfPromptsThatFollowTheClockGiveThemToo) {
+    ThreadPool pool(2);
+    const auto model = load_small(GetParam(), pool);
+    const Overlapping overlapping(*model, 29, 0);
+    expect_same_under_load(model.get(), &overlapping, GetParam().golden ? 40 : 60, true, 1.5);
+}
+
 // Guesses of prediction layers where a device chooses the tokens.
 TEST(PredictedDrafts, OfAModelThatChoosesChangeNoAnswer) {
     ThreadPool pool(2);
