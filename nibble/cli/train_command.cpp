@@ -255,7 +255,7 @@ void print_start(const TrainConfig& c, TrainEngine& trainer) {
         "{} parameters, {} steps of {} x {} tokens, precision {}; FLOP as MaxText counts (causal attention at one "
         "half)\n",
         trainer.parameters().elements(), c.steps, c.batch, c.sequence, train_recipe_name(c.precision.recipe));
-    print_train_table(trainer);
+    print_train_table(trainer, c);
 }
 
 Result<std::unique_ptr<TrainEngine>> make_trainer(const TrainConfig& c, const TrainFlags& flags,

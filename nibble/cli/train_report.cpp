@@ -2,6 +2,7 @@
 
 #include "cli/options.h"
 #include "train/check_forward.h"
+#include "train/train_flops.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -11,13 +12,14 @@
 namespace nibble {
 
 // Layers that are treated alike are one line: "layers 0-11  q_proj  NVFP4 1x16 ...".
-void print_train_table(const TrainEngine& trainer) {
+void print_train_table(const TrainEngine& trainer, const TrainConfig& config) {
     struct Row {
         int64_t first, last;
         std::string unit, products;
     };
     std::vector<Row> rows;
-    for (const UnitLine& line : trainer.table()) {
+    const std::vector<UnitLine> table = trainer.table();
+    for (const UnitLine& line : table) {
         std::string unit = line.name.substr(line.name.rfind('.') + 1);
         const std::string products = fmt::format("forward {}; input gradient {}; weight gradient {}", line.forward,
                                                  line.input_gradient, line.weight_gradient);
@@ -35,6 +37,9 @@ void print_train_table(const TrainEngine& trainer) {
         fmt::print("  {}{}: {}\n", where, r.unit, r.products);
     }
     for (const std::string& note : trainer.notes()) fmt::print("  {}\n", note);
+    const double flops = trainer.flops(config.sequence);
+    const std::string fp4 = fp4_savings(table, flops, config.batch * config.sequence).text();
+    if (!fp4.empty()) fmt::print("  {}\n", fp4);
 }
 
 Result<Outcome> report_forward(bool json, bool quiet, TrainEngine& trainer, BatchSource& data,

@@ -9,7 +9,8 @@
 namespace nibble {
 
 // Layers that are treated alike are one line: "layers 0-11 q_proj: forward NVFP4 1x16 x NVFP4 16x16; ...".
-void print_train_table(const TrainEngine& trainer);
+// Last what tensor cores for FP4 would change (train_flops.h), of the first part of the steps.
+void print_train_table(const TrainEngine& trainer, const TrainConfig& config);
 
 // The first batch of `data` through check_forward(). Findings: a recipe that promises equal bits has others.
 Result<Outcome> report_forward(bool json, bool quiet, TrainEngine& trainer, BatchSource& data,

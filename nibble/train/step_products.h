@@ -19,6 +19,9 @@ struct UnitLine {  // of the table that is printed at the start
     std::string name;
     int64_t layer = 0;
     std::string forward, input_gradient, weight_gradient;
+    int64_t rows = 0, cols = 0;  // of the weight, and with them what train_flops.h counts
+    double share = 1;            // token_share()
+    Fp4Use fp4;
 };
 
 // The weight of one forward product: which parameters it is made of, and how it is rounded in the phase of the run.

@@ -67,7 +67,7 @@ public:
     Result<double> evaluate(std::span<const TrainBatch> batches);
 
     virtual const ModelConfig& config() const = 0;
-    // Floating-point operations of a token forward and back (train_run.h, train_flops).
+    // Floating-point operations of a token forward and back (train_flops.h).
     virtual double flops(int64_t seq) const = 0;
     // Names and shapes; the numbers may be those of an earlier step.
     virtual const Parameters& parameters() const = 0;

@@ -6,6 +6,7 @@
 #include "model/gradients.h"
 #include "train/stored_nvfp4.h"
 #include "train/train_eden.h"
+#include "train/train_flops.h"
 #include "train/train_self_test.h"
 
 #include <algorithm>
@@ -71,6 +72,7 @@ Result<std::unique_ptr<TrainProducts>> TrainProducts::create(const Model& model,
         const UnitRules early = unit_rules(precision, place, false), late = unit_rules(precision, place, true);
         for (const std::span<const Linear> unit : block.mixer().units()) {
             NIBBLE_CHECK(products->add_unit(unit, {}, early, late, place.layer));
+            products->units_->list.back()->share = token_share(block.config(), unit[0].name);
             for (const Linear& part : unit) seen.insert(part.name);
         }
     }
@@ -424,6 +426,7 @@ std::vector<UnitLine> TrainProducts::table() const {
         const UnitRules& r = u->early;
         const bool f32 = precision_.recipe == TrainRecipe::fp32;
         UnitLine line{.name = u->name, .layer = u->layer};
+        line.rows = u->rows, line.cols = u->cols, line.share = u->share, line.fp4 = fp4_use(r);
         if (!r.quantized) {
             line.forward = f32 ? "FP32" : "BF16";
             line.input_gradient = line.weight_gradient = "FP32";

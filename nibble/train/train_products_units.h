@@ -20,6 +20,7 @@ struct TrainProducts::Unit {
     std::vector<size_t> parts;       // parameter ids of the weights
     std::vector<std::string> names;  // of the linears
     int64_t rows = 0, cols = 0;
+    double share = 1;  // token_share()
     UnitRules early, late;
     std::array<DelayedScale, 3> delayed;  // inputs, weights, gradients
     DelayedScale* inputs = nullptr;       // of the first unit that has the same one

@@ -30,6 +30,11 @@ struct UnitRules {
 UnitRules unit_rules(const TrainPrecision& precision, const UnitPlace& place, bool late);
 // Whether a step of `steps` (0: of no known number) is in that part.
 bool late_phase(const TrainPrecision& precision, int64_t step, int64_t steps);
+// Which operands of a unit's three products have FP4 values, and how many products have two of them.
+struct Fp4Use {
+    int products = 0, weights = 0, inputs = 0, gradients = 0;
+};
+Fp4Use fp4_use(const UnitRules& rules);
 // Whether a row's forward product depends on other rows: the scale of its input is that of the whole tensor.
 bool sees_neighbours(const UnitRules& rules);
 // Units whose stored inputs share one input_scale have one group. `name`: of the unit's first linear.

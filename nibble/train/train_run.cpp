@@ -4,17 +4,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <variant>
 
 namespace nibble {
 namespace {
-
-double attention_width(const BlockConfig& block) {
-    if (const auto* a = std::get_if<AttentionConfig>(&block.mixer)) return double(a->heads) * a->head_dim;
-    if (const auto* a = std::get_if<LatentAttentionConfig>(&block.mixer))
-        return double(a->heads) * (a->nope_dim + a->rope.dims + a->v_dim) / 2;
-    return 0;
-}
 
 Result<std::vector<TrainBatch>> validation_rows(const TrainConfig& config, BatchSource& source) {
     const Json place = source.place();
@@ -43,20 +35,6 @@ private:
 };
 
 }  // namespace
-
-double train_flops(std::span<const Block> blocks, const Head& head, int64_t seq) {
-    const auto size = [](const Linear& l) { return static_cast<double>(l.rows) * static_cast<double>(l.cols); };
-    double weights = size(head.linear()), width = 0;
-    for (const Block& block : blocks) {
-        const auto* moe = std::get_if<MoeConfig>(&block.config().mixer);
-        for (const Linear* l : block.linears()) {
-            const bool routed = moe && l->name.find(".experts.") != std::string::npos;
-            weights += size(*l) * (routed ? static_cast<double>(moe->top_k) / moe->experts : 1.0);
-        }
-        width += attention_width(block.config());
-    }
-    return 6 * weights + 6 * static_cast<double>(seq) * width;
-}
 
 Result<int64_t> run_training(const TrainConfig& config, TrainEngine& trainer, BatchSource& data,
                              BatchSource* validation, const RunHooks& hooks) {

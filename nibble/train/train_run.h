@@ -2,7 +2,6 @@
 #pragma once
 
 #include "base/trace.h"
-#include "model/cpu/model.h"
 #include "train/batch_source.h"
 #include "train/train_config.h"
 #include "train/train_engine.h"
@@ -34,10 +33,5 @@ struct RunHooks {
 // `validation` may be nullptr; each of its rounds reads the same rows, from the place it has now.
 Result<int64_t> run_training(const TrainConfig& config, TrainEngine& trainer, BatchSource& data,
                              BatchSource* validation, const RunHooks& hooks);
-
-// Floating-point operations of one token forward and back, as MaxText counts: 6 for every weight of a linear that a
-// token meets (experts: the chosen ones; the head, not the embedding), and 6 * seq * heads * (k_dim + v_dim) / 2 for
-// each attention, which is causal attention at one half. What is computed again counts once.
-double train_flops(std::span<const Block> blocks, const Head& head, int64_t seq);
 
 }  // namespace nibble

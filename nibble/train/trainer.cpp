@@ -6,7 +6,7 @@
 #include "train/rank_message.h"
 #include "train/train_products.h"
 #include "train/train_rank.h"
-#include "train/train_run.h"
+#include "train/train_flops.h"
 
 #include <sys/resource.h>
 

@@ -6,7 +6,7 @@
 #include "train/tiny_families.h"
 #include "train/train_eden.h"
 #include "train/train_products.h"
-#include "train/train_run.h"
+#include "train/train_flops.h"
 #include "train/train_shapes.h"
 
 #include <cmath>
@@ -24,14 +24,6 @@ TrainerOptions with(const std::string& recipe) {
     options.precision = *train_precision_from_name(recipe);
     options.precision.rank = 4;
     return options;
-}
-
-Json wide_llama() {
-    Json config = small_llama();
-    config["hidden_size"] = 64;
-    config["intermediate_size"] = 96;
-    config["num_hidden_layers"] = 2;
-    return config;
 }
 
 struct TrainedRun {
@@ -292,6 +284,48 @@ TEST(TrainProducts, TableSaysWhatIsMultipliedHow) {
     EXPECT_EQ(mlp[1].forward, "BF16");
     EXPECT_EQ(mlp[2].name, "model.layers.0.mlp.gate_proj");
     EXPECT_EQ(mlp[2].forward, "NVFP4 1x16 x NVFP4 16x16");
+}
+
+// Every linear but the head is three products of two FP4 operands.
+TEST(Fp4Savings, CountProductsAndOperands) {
+    ThreadPool pool(1);
+    const auto trainer = small_trainer(pool, with("nvfp4"), wide_llama());
+    const auto table = trainer->table();
+    double elements = 0, weights = 0;
+    for (const UnitLine& line : table) {
+        if (line.name == "lm_head") continue;
+        weights += double(line.rows) * line.cols;
+        elements += 2.0 * line.rows * line.cols + 100.0 * 2 * (line.rows + line.cols);  // each once a product
+    }
+    const double flops = trainer->flops(32);
+    const Fp4Savings saves = fp4_savings(table, flops, 100);
+    EXPECT_DOUBLE_EQ(saves.share, 6 * weights / flops);
+    EXPECT_DOUBLE_EQ(saves.time, 1 - 0.75 * saves.share);
+    EXPECT_DOUBLE_EQ(saves.bf16_bytes, 2 * elements);
+    EXPECT_DOUBLE_EQ(saves.bytes, 0.5625 * elements);
+    EXPECT_NE(saves.text().find("a step on FP4 tensor cores: "), std::string::npos);
+
+    const auto of = [&](const std::string& recipe) {
+        const auto trained = small_trainer(pool, with(recipe), wide_llama());
+        return fp4_savings(trained->table(), flops, 100);
+    };
+    EXPECT_EQ(of("fp8_block").text(), "");
+    EXPECT_EQ(of("bf16").share, 0);
+    EXPECT_LT(of("nibble_nvfp4").share, saves.share);  // attention's forward products are FP8
+    EXPECT_GT(of("nibble_nvfp4").share, saves.share * 2 / 3);
+    EXPECT_EQ(of("nvfp4_w4a16").share, 0);  // FP4 x BF16: bytes alone
+    EXPECT_GT(of("nvfp4_w4a16").bf16_bytes, 0);
+    EXPECT_DOUBLE_EQ(of("nvfp4_w4a4").share, saves.share / 3);
+}
+
+// Of routed experts a token meets the chosen ones.
+TEST(Fp4Savings, ExpertsCountByTheirTokens) {
+    BlockConfig block;
+    block.mixer = MoeConfig{.experts = 8, .top_k = 2};
+    EXPECT_DOUBLE_EQ(token_share(block, "model.layers.0.mlp.experts.3.up_proj"), 0.25);
+    EXPECT_DOUBLE_EQ(token_share(block, "model.layers.0.mlp.shared_expert.up_proj"), 1);
+    block.mixer = MlpConfig{};
+    EXPECT_DOUBLE_EQ(token_share(block, "model.layers.0.mlp.up_proj"), 1);
 }
 
 // The training forward is the engine's: whole, in chunks, token by token and beside other sequences.

@@ -19,6 +19,15 @@ inline std::shared_ptr<Parameters> small_parameters(ThreadPool& pool, DType publ
     return *made;
 }
 
+// Two layers whose widths blocks of 16 divide.
+inline Json wide_llama() {
+    Json config = small_llama();
+    config["hidden_size"] = 64;
+    config["intermediate_size"] = 96;
+    config["num_hidden_layers"] = 2;
+    return config;
+}
+
 inline std::unique_ptr<Trainer> small_trainer(ThreadPool& pool, TrainerOptions options,
                                               const Json& config = small_llama()) {
     const bool f32 = options.precision.recipe == TrainRecipe::fp32;

@@ -16,14 +16,6 @@ TrainerOptions stored_inputs(int64_t history = 1) {
     return options;
 }
 
-Json wide_llama() {
-    Json config = small_llama();
-    config["hidden_size"] = 64;
-    config["intermediate_size"] = 96;
-    config["num_hidden_layers"] = 2;
-    return config;
-}
-
 // The inputs of the first unit are normed embeddings, whatever products do; at rate 0 they stay.
 TEST(StoredInputs, ScalesMoveBehindUpdatesThatAreNotHeld) {
     ThreadPool pool(2);

@@ -3,6 +3,7 @@
 #include "base/checked.h"
 #include "kernels/train_cast_cuda.h"
 #include "train/device/unit_matrices.h"
+#include "train/train_flops.h"
 #include "train/train_self_test.h"
 
 #include <algorithm>
@@ -80,6 +81,8 @@ Result<std::unique_ptr<DeviceRecipe>> DeviceRecipe::plan(const TrainPrecision& p
                 line.forward += product->forward_codes(rules) ? " (FP8 tensor cores)" : " (BF16 products)";
                 for (std::string* text : {&line.input_gradient, &line.weight_gradient})
                     *text += product->back_codes(rules) ? " (FP8 tensor cores, cuBLASLt)" : " (BF16 products)";
+                for (const Linear& part : units[u]) line.rows += part.rows;
+                line.cols = units[u][0].cols, line.share = token_share(block.config(), name), line.fp4 = fp4_use(rules);
                 r->by_name_.emplace(name, product.get());
                 r->products_.push_back(std::move(product));
                 r->blocks_.push_back(b);

@@ -6,7 +6,7 @@
 #include "model/device/linear.h"
 #include "train/device/train_scratch.h"
 #include "train/rank_message.h"
-#include "train/train_run.h"
+#include "train/train_flops.h"
 
 #include <algorithm>
 #include <cmath>
