@@ -177,9 +177,10 @@ void print_step(const StepReport& r, double memory_gib) {
         r.step, r.seconds, r.flops / r.seconds * 1e-12, static_cast<double>(r.result.tokens) / r.seconds,
         r.result.weight, r.result.loss, r.result.gradient_norm, r.result.learning_rate, memory_gib,
         r.validation ? fmt::format(", validation: {:.3f}", *r.validation) : "",
-        r.result.outlier   ? ", skipped: outlier"
-        : r.result.skipped ? ", skipped: not finite"
-                           : "",
+        r.result.outlier              ? ", skipped: outlier"
+        : !r.result.skipped           ? ""
+        : r.result.weight == 0        ? ", skipped: no token is learned"
+                                      : ", skipped: not finite",
         r.seconds_left > 0 ? ", left: " + human_seconds(r.seconds_left) : "");
     std::fflush(stdout);
 }
@@ -193,6 +194,8 @@ Status check_export(const TrainConfig& c, TrainEngine& trainer) {
     if (format != c.export_format)
         return fail("export.format: {}; the last forward products of this recipe are {}", format_name(c.export_format),
                     format_name(format));
+    // Behind the last step they are written before `model`: a process was killed between the two.
+    if (c.resume && fs::exists(codes_folder(c)) && !fs::exists(c.output / "model")) return Ok{};
     return WorkFolder::check(codes_folder(c), ExportMode::create, 0);
 }
 
@@ -201,6 +204,9 @@ Status write_model(const TrainConfig& c, const TrainFlags& flags, TrainEngine& t
     const Manifest manifest{.command_line = flags.command_line,
                             .settings = parse_json(train_identity(c)).ok() ? *parse_json(train_identity(c)) : Json{}};
     if (c.export_format != Format::none) {
+        std::error_code failed;
+        fs::remove_all(codes_folder(c), failed);  // check_export(): of this run
+        if (failed) return fail("{}: {}", codes_folder(c).string(), failed.message());
         NIBBLE_TRY(const auto codes, trainer.trained_codes(c.steps));
         NIBBLE_CHECK(
             convert(*codes, {.to = codes->target(), .out = codes_folder(c), .manifest = to_text(manifest)}, pool, {}));
@@ -333,7 +339,7 @@ Result<Outcome> train(const TrainConfig& config, const TrainFlags& flags, const 
     Trace* const traced = flags.profile.empty() || !ranks.first() ? nullptr : &trace;
     ThreadPool pool(ranks.threads(flags.threads));
     NIBBLE_TRY(const auto trainer, make_trainer(config, flags, device, traced, ranks.group(), pool));
-    NIBBLE_CHECK(check_export(config, *trainer));
+    if (!flags.check_forward) NIBBLE_CHECK(check_export(config, *trainer));
     NIBBLE_TRY(DataSources sources, open_sources(config, trainer->config().vocab));
     if (flags.check_forward && speaks) print_start(config, *trainer);
     if (flags.check_forward) return report_forward(flags.json, flags.quiet, *trainer, *sources.train, config);
@@ -371,7 +377,7 @@ Result<Outcome> train(const TrainConfig& config, const TrainFlags& flags, const 
                          .trace = traced};
     NIBBLE_TRY(const int64_t done, run_training(config, *trainer, *sources.train, sources.validation.get(), hooks));
     if (skipped > 0 && speaks)
-        fmt::print("{} step{} left out: not finite, or outliers\n", skipped, skipped == 1 ? " was" : "s were");
+        fmt::print("{} step{} left out: not finite, outliers, or without a token that is learned\n", skipped, skipped == 1 ? " was" : "s were");
     if (traced) NIBBLE_CHECK(write_profile(flags, trace));
     if (folder) NIBBLE_CHECK(folder->finish(done, *trainer, *sources.train));
     if (ranks.first() && done == config.steps && !config.output.empty())
@@ -396,7 +402,7 @@ Result<Outcome> run_train(TrainFlags flags) {
                     config.sharding == Sharding::all ? "shard: all" : "order: free");
     if (device.cuda) NIBBLE_CHECK(check_device_precision(config.precision));
     if (device.cuda) NIBBLE_CHECK(choose_rank_device(flags.ranks, place, device));
-    if (place.rank == 0) NIBBLE_CHECK(check_output(config));
+    if (place.rank == 0 && !flags.check_forward) NIBBLE_CHECK(check_output(config));
     const std::string among = fmt::format("\nparallel {} {}", config.sharding == Sharding::all ? "all" : "states",
                                           config.order == GradientOrder::free ? "free" : "tree");
     NIBBLE_TRY(const JobRanks ranks,

@@ -26,4 +26,8 @@ bool NormHistory::set_norms(std::vector<double> norms) {
     return true;
 }
 
+Error outlier_error(int64_t step, double norm) {
+    return fail("step {}: gradient norm {} is an outlier, optimizer.outliers is stop: nothing was changed", step, norm);
+}
+
 }  // namespace nibble

@@ -1,6 +1,8 @@
 // The gradient norms of the last steps, against which the next one is an outlier.
 #pragma once
 
+#include "base/error.h"
+
 #include <cstdint>
 #include <vector>
 
@@ -25,5 +27,8 @@ private:
     int64_t window_;
     std::vector<double> norms_;
 };
+
+// Of a run that stops there (TrainOptimizer::stop_at_outlier).
+Error outlier_error(int64_t step, double norm);
 
 }  // namespace nibble

@@ -132,7 +132,7 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
     });
     top.map("optimizer",
             {"kind", "states", "momentum", "learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "clip",
-             "skip_above", "skip_window"},
+             "skip_above", "skip_window", "outliers"},
             [&](YamlFields& m) {
                 m.read("kind", [&](const YamlNode& node, const std::string& key) -> Status {
                     NIBBLE_TRY(const bool muon, read_choice(node, key, "adamw", "muon"));
@@ -157,6 +157,11 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
                     return Ok{};
                 });
                 m.count("skip_window", 1, c.optimizer.skip_window);
+                m.read("outliers", [&](const YamlNode& node, const std::string& key) -> Status {
+                    NIBBLE_TRY(c.optimizer.stop_at_outlier, read_choice(node, key, "skip", "stop"));
+                    if (!(c.optimizer.skip_above > 0)) return fail("{}: {} has no effect without skip_above", node.where(), key);
+                    return Ok{};
+                });
             });
     top.map("schedule", {"kind", "warmup", "decay_fraction", "final_fraction"}, [&](YamlFields& m) {
         m.read("kind", [&](const YamlNode& node, const std::string& key) {

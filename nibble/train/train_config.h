@@ -38,6 +38,7 @@ struct TrainOptimizer {
     double clip = 1.0;          // of the gradient's global norm; 0: none
     double skip_above = 0;      // a step whose norm is above this times the median of steps before is left out; 0: none
     int64_t skip_window = 64;   // so many steps before
+    bool stop_at_outlier = false;  // else it is skipped
 };
 
 struct TrainData {

@@ -27,7 +27,7 @@ struct TrainStep {
     double gradient_norm = 0;
     double learning_rate = 0;
     float clip = 1;        // that the gradient was multiplied with
-    bool skipped = false;  // not finite, or an outlier: the parameters are as before
+    bool skipped = false;  // not finite, an outlier, no weight: the parameters are as before
     bool outlier = false;  // TrainOptimizer::skip_above
 };
 

@@ -39,7 +39,8 @@ constexpr std::array precision_names{
 std::vector<std::string_view> switches_of(TrainRecipe recipe) {
     std::vector<std::string_view> keys;
     if (recipe == TrainRecipe::fp32 || recipe == TrainRecipe::bf16) return keys;
-    keys = {"scope", "first_bf16", "last_bf16", "late_forward", "late_fraction", "emulate"};
+    keys = {"scope",        "first_bf16",    "last_bf16", "bf16_layers",
+            "late_forward", "late_fraction", "late_step", "emulate"};
     const auto add = [&](std::initializer_list<std::string_view> more) { keys.insert(keys.end(), more); };
     if (recipe == TrainRecipe::nvfp4)
         add({"rotate", "stochastic", "square", "four_over_six", "row_scaled", "weights_only", "stored_inputs",
@@ -69,6 +70,15 @@ Status read_switch(const YamlNode& node, const std::string& key, const std::stri
     }
     if (key == "first_bf16") return count(0, p.first_bf16);
     if (key == "last_bf16") return count(0, p.last_bf16);
+    if (key == "late_step") return count(0, p.late_step);
+    if (key == "bf16_layers") {
+        if (!node.is_list()) return fail("{}: {} must be a list of layers", node.where(), what);
+        for (const YamlNode& item : node.items) {
+            NIBBLE_TRY(const int layer, as_int(item, what));
+            if (layer < 0) return fail("{}: {}: no layer has the number {}", item.where(), what, layer);
+            p.bf16_layers.push_back(layer);
+        }
+    }
     if (key == "rotate") return flag(p.rotate);
     if (key == "stochastic") return flag(p.stochastic);
     if (key == "square") return flag(p.square);
@@ -136,6 +146,20 @@ Result<TrainPrecision> read_train_precision(const YamlNode& node, const std::str
     if (p.stored_inputs && (p.weights_only || p.row_scaled))
         return fail("{}: {}: stored_inputs beside {}: inputs are rounded in one way", node.where(), what,
                     p.weights_only ? "weights_only" : "row_scaled");
+    const auto without_effect = [&](std::string_view key, std::string_view why) {
+        return fail("{}: {}.{}: has no effect {}", node.find(key)->where(), what, key, why);
+    };
+    if (p.recipe == TrainRecipe::nvfp4) {
+        if (p.four_over_six && p.square)
+            return without_effect("four_over_six", "on tiles of 16 x 16, whose scale has one candidate; add square: false");
+        for (const std::string_view key : {"rotate", "stochastic", "row_scaled"})
+            if ((p.weights_only || p.stored_inputs) && node.find(key))
+                return without_effect(key, "beside weights_only or stored_inputs, whose gradients stay BF16");
+    }
+    for (const std::string_view key : {"late_fraction", "late_step"})
+        if (!p.late_forward && node.find(key)) return without_effect(key, "without late_forward");
+    if (node.find("late_fraction") && node.find("late_step"))
+        return without_effect("late_fraction", "beside late_step");
     if (p.recipe == TrainRecipe::nvfp4 && !p.stored_inputs && node.find("amax_history"))
         return fail("{}: {}.amax_history: without stored_inputs no scale follows from earlier steps", node.where(),
                     what);
@@ -147,6 +171,7 @@ Json train_precision_json(const TrainPrecision& p) {
     const Json all{{"scope", p.scope == TrainScope::mlp ? "mlp" : "all"},
                    {"first_bf16", p.first_bf16},
                    {"last_bf16", p.last_bf16},
+                   {"bf16_layers", p.bf16_layers},
                    {"rotate", p.rotate},
                    {"stochastic", p.stochastic},
                    {"square", p.square},
@@ -161,10 +186,13 @@ Json train_precision_json(const TrainPrecision& p) {
                    {"eden", p.eden},
                    {"attention_fp8", p.attention_fp8},
                    {"late_forward", p.late_forward ? Json(train_recipe_name(*p.late_forward)) : Json()},
-                   {"late_fraction", p.late_fraction}};
+                   {"late_fraction", p.late_fraction},
+                   {"late_step", p.late_step}};
     Json json{{"recipe", train_recipe_name(p.recipe)}};
     for (const std::string_view key : keys) json[std::string(key)] = all.at(std::string(key));
     // Runs from before there was one.
+    if (p.bf16_layers.empty()) json.erase("bf16_layers");
+    if (p.late_step < 0) json.erase("late_step");
     if (!p.weights_only) json.erase("weights_only");
     if (!p.stored_inputs) json.erase("stored_inputs");
     if (p.recipe == TrainRecipe::nvfp4 && !p.stored_inputs) json.erase("amax_history");

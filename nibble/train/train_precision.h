@@ -30,6 +30,7 @@ struct TrainPrecision {
     TrainRecipe recipe = TrainRecipe::bf16;
     TrainScope scope = TrainScope::all;     // which linears of a block: those of MLPs and experts, or all
     int64_t first_bf16 = 0, last_bf16 = 0;  // layers at both ends that stay BF16
+    std::vector<int64_t> bf16_layers;       // others, by number
     bool rotate = true;                     // nvfp4: Hadamard transform of both operands of the weight gradient
     bool stochastic = true;                 // nvfp4: stochastic rounding of gradients
     bool square = true;                     // nvfp4: weights in 16 x 16
@@ -45,6 +46,7 @@ struct TrainPrecision {
     bool attention_fp8 = true;              // nibble_nvfp4: else all linears are as those of MLPs
     std::optional<TrainRecipe> late_forward;  // bf16 or fp8_block: the forward products of the last steps
     double late_fraction = 0.18;              // how many of them
+    int64_t late_step = -1;                   // instead: the first of them
 };
 
 std::string_view train_recipe_name(TrainRecipe recipe);

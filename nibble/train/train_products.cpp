@@ -62,6 +62,8 @@ Result<std::unique_ptr<TrainProducts>> TrainProducts::create(const Model& model,
     if (precision.first_bf16 + precision.last_bf16 > layers)
         return fail("precision: {} and {} layers in BF16 of a model that has {}", precision.first_bf16,
                     precision.last_bf16, layers);
+    for (const int64_t layer : precision.bf16_layers)
+        if (layer >= layers) return fail("precision: bf16_layers has {}, the model {} layers", layer, layers);
     std::unordered_set<std::string> seen;
     for (const Block& block : model.blocks()) {
         const MixerConfig& mixer = block.config().mixer;

@@ -1,5 +1,6 @@
 #include "train/train_rules.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace nibble {
@@ -48,9 +49,10 @@ UnitRules nibble_rules(const TrainPrecision& p, bool mlp) {
 }  // namespace
 
 UnitRules unit_rules(const TrainPrecision& p, const UnitPlace& place, bool late) {
-    const bool ends = place.layer < p.first_bf16 || place.layer >= place.layers - p.last_bf16;
+    const bool kept = place.layer < p.first_bf16 || place.layer >= place.layers - p.last_bf16 ||
+                      std::ranges::find(p.bf16_layers, place.layer) != p.bf16_layers.end();
     if (p.recipe == TrainRecipe::fp32 || p.recipe == TrainRecipe::bf16) return {};
-    if (ends || (p.scope == TrainScope::mlp && !place.mlp)) return {};
+    if (kept || (p.scope == TrainScope::mlp && !place.mlp)) return {};
     UnitRules r;
     switch (p.recipe) {
         case TrainRecipe::fp32:
@@ -90,6 +92,7 @@ UnitRules unit_rules(const TrainPrecision& p, const UnitPlace& place, bool late)
 }
 
 bool late_phase(const TrainPrecision& p, int64_t step, int64_t steps) {
+    if (p.late_forward && p.late_step >= 0) return step >= p.late_step;
     const auto last = std::llround(p.late_fraction * static_cast<double>(steps));
     return p.late_forward && steps > 0 && step >= steps - last;
 }

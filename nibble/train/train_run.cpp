@@ -19,6 +19,13 @@ Result<std::vector<TrainBatch>> validation_rows(const TrainConfig& config, Batch
     return batches;
 }
 
+// Chats may have no token of the assistant in any row of a step.
+bool learns(const TrainBatch& batch) {
+    for (size_t i = 0; i < batch.labels.size(); ++i)
+        if (batch.labels[i] >= 0 && (batch.weights.empty() || batch.weights[i] > 0)) return true;
+    return false;
+}
+
 // Of the steps that are left, by the median of the last ones.
 class TimeLeft {
 public:
@@ -58,11 +65,13 @@ Result<int64_t> run_training(const TrainConfig& config, TrainEngine& trainer, Ba
         const bool last = step + 1 == config.steps;
         const bool look = config.quality.every > 0 && (last || step % config.quality.every == 0);
         trainer.watch(look);
-        {
+        if (learns(batch)) {
             const TraceSpan span(hooks.trace, "step", step);
             NIBBLE_TRY(report.result, trainer.step({&batch, 1}, rate));
+        } else {
+            report.result = {.tokens = batch.size(), .learning_rate = rate, .skipped = true};
         }
-        if (look) report.quality = trainer.quality();
+        if (look && !report.result.skipped) report.quality = trainer.quality();
         report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
         report.flops = flops * static_cast<double>(report.result.tokens);
         const int64_t every = config.validation.every;

@@ -352,6 +352,7 @@ Status Trainer::update(TrainStep& step, double learning_rate) {
     } else {
         step.outlier = norms_.add(step.gradient_norm);
         step.skipped = step.outlier;
+        if (step.outlier && options_.optimizer.stop_at_outlier) return outlier_error(optimizer_.steps(), step.gradient_norm);
     }
     if (step.skipped) {
         products_->end_step(false);

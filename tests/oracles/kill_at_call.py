@@ -123,7 +123,7 @@ def make_inputs(folder, runner):
     shutil.copytree(CHAT, os.path.join(folder, "chat"))
     with open(os.path.join(folder, "train.yaml"), "w") as f:
         f.write("model: ../chat\nrandom_start: true\nsteps: 5\nbatch: 2\nsequence: 16\ndata: {folder: ../tokens}\n"
-                "saving: {every: 2, keep: 1}\nvalidation: {batches: 1}\n")
+                "saving: {every: 2, keep: 1}\nvalidation: {batches: 1}\nprecision: nvfp4_w4a16\nexport: {format: nvfp4}\n")
     with open(os.path.join(folder, "rows.jsonl"), "w") as f:
         f.write("".join('{"question": "%d + 1", "answer": %d}\n' % (i, i + 1) for i in range(7)))
     for name, grpo, loss in (("rl", "", ""), ("rl-async", ", async_grpo: {enabled: true, tokens_per_round: 3}", ", use_importance_sampling_correction: true")):

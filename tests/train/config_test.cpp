@@ -9,6 +9,8 @@
 
 #include <cmath>
 
+#include <map>
+
 namespace nibble::test {
 namespace {
 
@@ -31,9 +33,9 @@ sequence: 512
 skip_nonfinite: true
 data: {folder: shards, cut_documents: false, validation: held}
 optimizer: {kind: muon, momentum: 0.9, states: bf16, learning_rate: 1e-3, beta1: 0.8, beta2: 0.99, epsilon: 1e-6, weight_decay: 0.05, clip: 2,
-            skip_above: 6, skip_window: 9}
+            skip_above: 6, skip_window: 9, outliers: stop}
 schedule: {kind: wsd, warmup: 10, decay_fraction: 0.3, final_fraction: 0}
-precision: {recipe: nvfp4, scope: mlp, first_bf16: 1, last_bf16: 2, rotate: false, stochastic: false, square: false,
+precision: {recipe: nvfp4, scope: mlp, first_bf16: 1, last_bf16: 2, bf16_layers: [3, 5], rotate: false, stochastic: false, square: false,
             four_over_six: true, row_scaled: true, late_forward: bf16, late_fraction: 0.1}
 validation: {every: 50, batches: 3}
 saving: {every: 100, keep: 5, keep_every: 500}
@@ -70,6 +72,7 @@ parallel: {shard: all, order: free}
     EXPECT_EQ(c->optimizer.clip, 2);
     EXPECT_EQ(c->optimizer.skip_above, 6);
     EXPECT_EQ(c->optimizer.skip_window, 9);
+    EXPECT_TRUE(c->optimizer.stop_at_outlier);
     EXPECT_EQ(c->schedule.kind, ScheduleKind::wsd);
     EXPECT_EQ(c->schedule.warmup, 10);
     EXPECT_EQ(c->schedule.decay_fraction, 0.3);
@@ -79,6 +82,7 @@ parallel: {shard: all, order: free}
     EXPECT_EQ(p.scope, TrainScope::mlp);
     EXPECT_EQ(p.first_bf16, 1);
     EXPECT_EQ(p.last_bf16, 2);
+    EXPECT_EQ(p.bf16_layers, (std::vector<int64_t>{3, 5}));
     EXPECT_FALSE(p.rotate || p.stochastic || p.square);
     EXPECT_TRUE(p.four_over_six && p.row_scaled);
     EXPECT_EQ(p.late_forward, TrainRecipe::bf16);
@@ -151,6 +155,22 @@ TEST(TrainConfigFile, SaysWhatIsWrong) {
               "c.yaml:3: precision: stored_inputs beside weights_only: inputs are rounded in one way");
     EXPECT_EQ(config_error(ok + "precision: {recipe: nvfp4, amax_history: 3}\n"),
               "c.yaml:3: precision.amax_history: without stored_inputs no scale follows from earlier steps");
+    for (const auto& [yaml, why] : std::map<std::string, std::string>{
+             {"{recipe: nvfp4, four_over_six: true}",
+              "four_over_six: has no effect on tiles of 16 x 16, whose scale has one candidate; add square: false"},
+             {"{recipe: nvfp4_w4a16, row_scaled: true}",
+              "row_scaled: has no effect beside weights_only or stored_inputs, whose gradients stay BF16"},
+             {"{recipe: nvfp4_w4a4, stochastic: true}",
+              "stochastic: has no effect beside weights_only or stored_inputs, whose gradients stay BF16"},
+             {"{recipe: fp8, late_fraction: 0.5}", "late_fraction: has no effect without late_forward"},
+             {"{recipe: fp8, late_step: 3}", "late_step: has no effect without late_forward"},
+             {"{recipe: fp8, late_forward: bf16, late_step: 3, late_fraction: 0.5}",
+              "late_fraction: has no effect beside late_step"}})
+        EXPECT_EQ(config_error(ok + "precision: " + yaml + "\n"), "c.yaml:3: precision." + why);
+    EXPECT_EQ(config_error(ok + "optimizer: {outliers: stop}\n"),
+              "c.yaml:3: optimizer.outliers has no effect without skip_above");
+    EXPECT_EQ(config_error(ok + "precision: {recipe: fp8, bf16_layers: 3}\n"),
+              "c.yaml:3: precision.bf16_layers must be a list of layers");
     EXPECT_EQ(config_error(ok + "precision: {recipe: fp8, scope: head}\n"),
               "c.yaml:3: precision.scope must be mlp or all, not 'head'");
     EXPECT_EQ(config_error(ok + "precision: {recipe: fp8, late_forward: nvfp4}\n"),
@@ -214,12 +234,26 @@ TEST(TrainRules, LateForwardIsForwardAlone) {
     }
 }
 
+TEST(LateForward, BeginsAtAStepOfItsOwn) {
+    const TrainPrecision p{.recipe = TrainRecipe::fp8, .late_forward = TrainRecipe::bf16, .late_step = 3};
+    for (const int64_t steps : {0, 10, 100})
+        for (const int64_t step : {0, 2, 3, 9}) EXPECT_EQ(late_phase(p, step, steps), step >= 3) << step << " " << steps;
+}
+
 TEST(TrainRules, LayersAtTheEndsStayBf16) {
     TrainPrecision p = *train_precision_from_name("fp8");
     p.first_bf16 = 1, p.last_bf16 = 2;
     for (int64_t layer = 0; layer < 6; ++layer)
         EXPECT_EQ(unit_rules(p, {.layer = layer, .layers = 6}, false).quantized, layer >= 1 && layer < 4) << layer;
+    p.bf16_layers = {2};
+    for (int64_t layer = 0; layer < 6; ++layer)
+        EXPECT_EQ(unit_rules(p, {.layer = layer, .layers = 6}, false).quantized, layer == 1 || layer == 3) << layer;
     ThreadPool pool(1);
+    p.bf16_layers = {3};
+    const auto beyond = Trainer::create(small_parameters(pool, DType::bf16), {.precision = p}, pool);
+    ASSERT_FALSE(beyond.ok());
+    EXPECT_EQ(beyond.error().message(), "precision: bf16_layers has 3, the model 3 layers");
+    p.bf16_layers.clear();
     p.last_bf16 = 3;
     const auto made = Trainer::create(small_parameters(pool, DType::bf16), {.precision = p}, pool);
     ASSERT_FALSE(made.ok());

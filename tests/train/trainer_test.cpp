@@ -6,6 +6,7 @@
 #include "model/cpu/backward.h"
 #include "model/models.h"
 #include "train/schedule.h"
+#include "train/train_run.h"
 
 #include <cmath>
 #include <map>
@@ -258,6 +259,62 @@ TEST(Trainer, AStepThatIsNotFiniteChangesNothing) {
         EXPECT_EQ(all_masters(trainer->parameters()), before);
         EXPECT_EQ(trainer->optimizer().steps(), 0);
     }
+}
+
+// Every second row has no label, as a window of a chat without a word of the assistant.
+class HalfOfItSilent : public BatchSource {
+public:
+    Result<TrainBatch> next(int64_t rows) override {
+        TrainBatch batch = random_batch(rows, 16, 48, ++calls_);
+        if (calls_ % 2 == 0) std::ranges::fill(batch.labels, -1);
+        return batch;
+    }
+    Json place() const override { return calls_; }
+    Status set_place(const Json&) override { return Ok{}; }
+
+private:
+    uint32_t calls_ = 0;
+};
+
+TEST(TrainRun, AStepWithoutALearnedTokenIsLeftOut) {
+    ThreadPool pool(1);
+    const auto trainer = small_trainer(pool, in_f32);
+    HalfOfItSilent source;
+    std::vector<bool> skipped;
+    std::vector<float> before = all_masters(trainer->parameters());
+    const auto look = [&](const StepReport& r) -> Status {
+        skipped.push_back(r.result.skipped);
+        const std::vector<float> now = all_masters(trainer->parameters());
+        EXPECT_EQ(now == before, r.result.skipped) << r.step;
+        EXPECT_EQ(r.result.weight == 0, r.result.skipped);
+        EXPECT_EQ(r.result.tokens, 2 * 16);
+        before = now;
+        return Ok{};
+    };
+    const auto done = run_training({.steps = 4, .batch = 2, .sequence = 16}, *trainer, source, nullptr, {.on_step = look});
+    ASSERT_TRUE(done.ok()) << done.error().message();
+    EXPECT_EQ(skipped, (std::vector<bool>{false, true, false, true}));
+}
+
+TEST(Trainer, AnOutlierStopsARunThatIsToStop) {
+    ThreadPool pool(1);
+    TrainerOptions options = in_f32;
+    options.optimizer.skip_above = 2, options.optimizer.skip_window = 1, options.optimizer.stop_at_outlier = true;
+    const auto trainer = small_trainer(pool, options);
+    TrainBatch batch = random_batch(1, 16, 48, 1);
+    double size = 1;
+    const RowObjective scaled = [&](int64_t, std::span<const float>, std::span<float> slopes, double& loss) -> Status {
+        std::ranges::fill(slopes, static_cast<float>(-size));
+        loss = 1;
+        return Ok{};
+    };
+    ASSERT_TRUE(trainer->step({&batch, 1}, scaled, 0).ok());
+    const std::vector<float> before = all_masters(trainer->parameters());
+    size = 9;
+    const auto stopped = trainer->step({&batch, 1}, scaled, 1e-2);
+    ASSERT_FALSE(stopped.ok());
+    EXPECT_NE(stopped.error().message().find("is an outlier, optimizer.outliers is stop: nothing was changed"), std::string::npos);
+    EXPECT_EQ(all_masters(trainer->parameters()), before);
 }
 
 }  // namespace

@@ -52,6 +52,8 @@ Result<std::unique_ptr<DeviceRecipe>> DeviceRecipe::plan(const TrainPrecision& p
     if (precision.first_bf16 + precision.last_bf16 > layers)
         return fail("precision: {} and {} layers in BF16 of a model that has {}", precision.first_bf16,
                     precision.last_bf16, layers);
+    for (const int64_t layer : precision.bf16_layers)
+        if (layer >= layers) return fail("precision: bf16_layers has {}, the model {} layers", layer, layers);
     uint32_t number = 0;
     for (size_t b = 0; b < parts.blocks.size(); ++b) {
         const Block& block = parts.blocks[b];
