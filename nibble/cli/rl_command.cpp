@@ -119,17 +119,37 @@ QuestionTaskOptions questions_of(const RlConfig& c, const RlJob& job) {
         .answer = [kind = c.task.kind](std::string_view text) { return task_answer(kind, text); }};
 }
 
+Status check_chat(const RlConfig& c, const ModelText& text) {
+    if (!c.task.chat || text.chat) return Ok{};
+    return fail("{}: has no chat template; data.chat: false asks without one", c.model.string());
+}
+
+auto encoder_of(const RlConfig& c, const ModelText& text) {
+    return [&text, chat = c.task.chat](const std::string& prompt) {
+        if (!chat) return encode_prompt(text, prompt);
+        return encode_chat(text, Json::array({{{"role", "user"}, {"content", prompt}}}));
+    };
+}
+
+// Before a run, as far as questions are known.
+Status check_rows(const RlConfig& c, const ModelText& text, const QuestionRows& rows) {
+    NIBBLE_CHECK(check_chat(c, text));
+    const auto encode = encoder_of(c, text);
+    return rows.check_room(
+        [&](const TaskQuestion& q) -> Result<int64_t> {
+            NIBBLE_TRY(const auto tokens, encode(task_prompt(c.task.prompt, q.prompt)).within(q.where));
+            return std::ssize(tokens);
+        },
+        c.length);
+}
+
 Result<std::unique_ptr<RolloutTask>> task_of(const RlConfig& c, const ModelText& text, RlJob& job) {
-    if (c.task.chat && !text.chat)
-        return fail("{}: has no chat template; data.chat: false asks without one", c.model.string());
+    NIBBLE_CHECK(check_chat(c, text));
     QuestionTaskOptions options = questions_of(c, job);
     options.pool = &job.pool;
     NIBBLE_TRY(options.environment, environment_of(c.task));
     options.prompt = c.task.prompt;
-    options.encode = [&text, chat = c.task.chat](const std::string& prompt) {
-        if (!chat) return encode_prompt(text, prompt);
-        return encode_chat(text, Json::array({{{"role", "user"}, {"content", prompt}}}));
-    };
+    options.encode = encoder_of(c, text);
     options.encode_observation = [&text, chat = c.task.chat](const std::string& observation, int32_t last) {
         return chat ? encode_chat_reply(text, observation, last) : encode_text(text, observation);
     };
@@ -190,6 +210,7 @@ Status open_job(RlConfig& c, const RlFlags& flags, const DeviceChoice& device, c
     const bool fp32 = c.precision.recipe == TrainRecipe::fp32;
     if (!c.task.train.empty()) {
         NIBBLE_TRY(job.rows, rows_of(c));
+        NIBBLE_CHECK(check_rows(c, text, *job.rows));
         if (c.task.command.empty()) {
             NIBBLE_TRY(job.reward, AnswerReward::create(c.task.reward).within("data.reward"));
         }

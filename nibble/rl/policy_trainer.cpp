@@ -11,8 +11,15 @@
 namespace nibble {
 namespace {
 
+// Of the answers that were judged; fewer than two say nothing.
 bool all_equal(std::span<const Rollout> group) {
-    return std::ranges::all_of(group, [&](const Rollout& r) { return r.reward == group[0].reward; });
+    std::optional<double> first;
+    for (const Rollout& r : group) {
+        if (!r.reward) continue;
+        if (first && *r.reward != *first) return false;
+        first = r.reward;
+    }
+    return true;
 }
 
 }  // namespace
@@ -21,6 +28,7 @@ std::vector<RolloutRow> rollout_rows(const RolloutBatch& batch, size_t first, si
     std::vector<RolloutRow> rows;
     for (size_t i = first; i < last; ++i) {
         const Rollout& r = batch.rollouts[i];
+        if (r.tokens.empty()) continue;
         const RolloutPrompt& prompt = batch.prompts[r.prompt];
         const auto tokens = std::ssize(prompt.tokens) + std::ssize(r.tokens) - 1;
         if (rows.empty() || rows.back().batch.seq + tokens > row_tokens) rows.push_back({.batch = {.rows = 1}});
@@ -40,7 +48,7 @@ int64_t even_row_tokens(const RolloutBatch& batch, size_t first, size_t last, in
     std::vector<int64_t> sizes;
     for (size_t i = first; i < last; ++i) {
         const Rollout& r = batch.rollouts[i];
-        sizes.push_back(std::ssize(batch.prompts[r.prompt].tokens) + std::ssize(r.tokens) - 1);
+        if (!r.tokens.empty()) sizes.push_back(std::ssize(batch.prompts[r.prompt].tokens) + std::ssize(r.tokens) - 1);
     }
     const auto rows_of = [&](int64_t limit) {  // as rollout_rows() does
         uint64_t rows = 0;

@@ -32,7 +32,7 @@ struct RlStep {
     int64_t prompts = 0, answers = 0, failures = 0;
     double reward = 0, shaped_reward = 0;   // means
     double accuracy = 0;                    // share with the reward 1
-    int64_t equal_groups = 0;               // prompts whose answers have equal rewards: nothing is learned from them
+    int64_t equal_groups = 0;               // prompts whose judged answers have equal rewards: nothing is learned
     int64_t sampling_batches = 1;           // that dynamic sampling needed
     double mean_length = 0, cut_share = 0;  // of tokens that the model wrote
     double mean_turns = 0;
@@ -134,7 +134,8 @@ struct RolloutRow {
     };
     std::vector<Part> parts;
 };
-// Rollouts [first, last) in order, as many in a row as `row_tokens` holds, at least one.
+// Rollouts [first, last) in order, as many in a row as `row_tokens` holds, at least one; those without a token are left
+// out.
 std::vector<RolloutRow> rollout_rows(const RolloutBatch& batch, size_t first, size_t last, int64_t row_tokens);
 // The least limit under which they become as few rows as a power of two allows under `row_tokens`.
 int64_t even_row_tokens(const RolloutBatch& batch, size_t first, size_t last, int64_t row_tokens);
