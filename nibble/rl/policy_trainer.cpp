@@ -206,11 +206,13 @@ Result<RolloutBatch> PolicyTrainer::collect(RlStep& step) {
             all.prompts.push_back(std::move(batch.prompts[p]));
         }
         if (std::ssize(all.prompts) == config_.prompts) return all;
-        if (step.sampling_batches == config_.most_batches)
+        if (step.sampling_batches == config_.most_batches) {
+            can_be_saved_ = true;  // every rank has come to this
             return fail(
                 "grpo.dynamic_sampling_max_gen_batches: after {} batches {} of {} prompts have answers of "
                 "different rewards",
                 config_.most_batches, all.prompts.size(), config_.prompts);
+        }
     }
 }
 
@@ -376,31 +378,46 @@ Status PolicyTrainer::set_place(const Json& place) {
 
 Result<RlStep> PolicyTrainer::step(int64_t number) {
     RlStep step{.step = number};
+    can_be_saved_ = alone();
     NIBBLE_CHECK(refresh_generator());
     const uint64_t first_prompt = next_prompt_;
     const RolloutPool before = *pool_;
+    const auto go_back = [&] { next_prompt_ = first_prompt, pool_.emplace(before); };
     auto collected = config_.async ? collect_under_way(step) : collect(step);
-    if (!collected.ok() || collected->stopped) next_prompt_ = first_prompt, pool_.emplace(before);
+    if (!collected.ok() || collected->stopped) go_back();
     if (!collected.ok()) return std::move(collected).error();
+    can_be_saved_ = true;  // what follows is alike in all ranks, until they learn
     step.stopped = collected->stopped;
     if (step.stopped) return step;
-    NIBBLE_CHECK(weigh(*collected, step));
+    if (auto weighed = weigh(*collected, step); !weighed.ok()) {
+        go_back();
+        return std::move(weighed).error();
+    }
+    can_be_saved_ = false;
     step.generate_seconds = collected->generate_seconds, step.reward_seconds = collected->reward_seconds;
     step.ranks = collected->ranks;
     const auto start = std::chrono::steady_clock::now();
-    NIBBLE_CHECK(learn(*collected, step));
+    if (auto learned = learn(*collected, step); !learned.ok()) {
+        // Scales of caches and inputs may have seen rows of an update that was not made.
+        can_be_saved_ = alone() && step.updates == 0 && !trainer_.calibrates();
+        if (can_be_saved_) go_back();
+        return std::move(learned).error();
+    }
+    can_be_saved_ = true;
     step.train_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return step;
 }
 
 Result<RlValidation> PolicyTrainer::validate() {
     const int64_t k = config_.validation_answers;
+    can_be_saved_ = alone();
     NIBBLE_CHECK(refresh_generator());
     RolloutRequest asked = request(0, validation_prompts_from, config_.validation_prompts, k);
     if (const auto own = config_.generation.validation_temperature)
         asked.sampling.temperature = static_cast<float>(*own);
     if (const auto own = config_.generation.validation_top_p) asked.sampling.top_p = static_cast<float>(*own);
     NIBBLE_TRY(const RolloutBatch batch, roll_out(*engine_, task_, asked, options_.ranks));
+    can_be_saved_ = true;
     RlValidation v{.stopped = batch.stopped, .answers = k};
     if (v.stopped) return v;
     int64_t judged = 0;

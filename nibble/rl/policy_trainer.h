@@ -94,6 +94,9 @@ public:
     Result<RlStep> step(int64_t number);
     // config.validation_answers answers to each of config.validation_prompts prompts that training never sees.
     Result<RlValidation> validate();
+    // After an error of either: trainer and place() are as the last whole step left them, and every rank had the error,
+    // so that they can be saved. false: it came between a step's updates, or other ranks may not know of it.
+    bool can_be_saved() const { return can_be_saved_; }
 
     uint64_t next_prompt() const { return next_prompt_; }
     // What a checkpoint keeps: the number of the next prompt, and the rollouts under way.
@@ -106,6 +109,7 @@ private:
     PolicyTrainer(const RlConfig& config, TrainEngine& trainer, RolloutTask& task, PolicyTrainerOptions options)
         : config_(config), trainer_(trainer), task_(task), options_(std::move(options)) {}
     Status check_ranks() const;
+    bool alone() const { return !options_.ranks || options_.ranks->size() == 1; }
     RolloutRequest request(int64_t step, uint64_t first_prompt, int64_t prompts, int64_t answers) const;
     Result<RolloutBatch> collect(RlStep& step);
     Result<RolloutBatch> collect_under_way(RlStep& step);
@@ -124,6 +128,7 @@ private:
     AnswerLengths lengths_;
     uint64_t next_prompt_ = 0, version_ = 0;  // version: of the weights, since this was made
     bool generator_stale_ = true;             // the weights changed since it was renewed
+    bool can_be_saved_ = true;
 };
 
 // Rollouts as a row of training: of each its prompt's tokens and its answer's, labels where the model wrote.
