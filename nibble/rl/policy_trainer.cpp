@@ -92,10 +92,11 @@ Result<std::unique_ptr<PolicyTrainer>> PolicyTrainer::create(const RlConfig& con
         NIBBLE_TRY(generator, trainer.serving());
     }
     EngineOptions engine;
-    engine.sequences = std::min(made->options_.sequences, std::max(config.prompts * config.generations, int64_t{1}));
+    engine.sequences =
+        std::min(made->options_.sequences, std::max(config.batch_prompts() * config.generations, int64_t{1}));
     engine.memory_share = made->options_.memory_share;
     engine.context = config.length;
-    const int64_t prompts = config.async ? config.async->prompts_in_flight : config.prompts;
+    const int64_t prompts = config.async ? config.async->prompts_in_flight : config.batch_prompts();
     engine.queue = std::max(prompts * config.generations, config.validation_prompts * config.validation_answers);
     NIBBLE_TRY(made->engine_, Engine::create(std::move(generator), made->options_.tokenizer, engine));
     made->pool_.emplace(*made->engine_, task, config.generations, made->options_.ranks);
@@ -187,14 +188,15 @@ Result<RolloutBatch> PolicyTrainer::collect(RlStep& step) {
     RolloutBatch all;
     const auto group = static_cast<size_t>(config_.generations);
     for (step.sampling_batches = 1;; ++step.sampling_batches) {
-        NIBBLE_TRY(RolloutBatch batch,
-                   roll_out(*engine_, task_, request(step.step, next_prompt_, config_.prompts, config_.generations),
-                            options_.ranks));
+        NIBBLE_TRY(
+            RolloutBatch batch,
+            roll_out(*engine_, task_, request(step.step, next_prompt_, config_.batch_prompts(), config_.generations),
+                     options_.ranks));
         add_work(all.ranks, batch.ranks);
         all.generate_seconds += batch.generate_seconds, all.reward_seconds += batch.reward_seconds;
         all.stopped = batch.stopped;
         if (batch.stopped) return all;
-        next_prompt_ += static_cast<uint64_t>(config_.prompts);
+        next_prompt_ += static_cast<uint64_t>(config_.batch_prompts());
         for (const Rollout& r : batch.rollouts) step.generated_tokens += r.length();
         for (size_t p = 0; p < batch.prompts.size() && std::ssize(all.prompts) < config_.prompts; ++p) {
             const auto answers = std::span(batch.rollouts).subspan(p * group, group);
