@@ -264,7 +264,30 @@ Status PolicyTrainer::weigh(RolloutBatch& batch, RlStep& step) {
     return Ok{};
 }
 
-Status PolicyTrainer::learn(const RolloutBatch& batch, RlStep& step) {
+// In the loss.
+double PolicyTrainer::weight(const Rollout& r) const {
+    return r.reward && !r.masked && !(config_.overlong_filtering && r.cut) ? 1.0 : 0.0;
+}
+
+// NeMo RL's compute_and_apply_seq_logprob_error_masking.
+void PolicyTrainer::mask_by_error(RolloutBatch& batch, std::span<const std::vector<float>> previous,
+                                  RlStep& step) const {
+    RlMasked seen{.most = -1e300, .least = 1e300};
+    double answers = 0;
+    for (size_t i = 0; i < batch.rollouts.size(); ++i) {
+        Rollout& r = batch.rollouts[i];
+        if (weight(r) == 0) continue;
+        const auto error = seq_mult_prob_error({.generated = r.generated, .previous = previous[i], .mask = r.written});
+        if (!error) continue;
+        seen.most = std::max(seen.most, *error), seen.least = std::min(seen.least, *error);
+        seen.mean += *error, ++answers;
+        r.masked = *error > *config_.seq_error_threshold;
+        seen.answers += r.masked, seen.right += r.masked && *r.reward == 1;
+    }
+    if (answers > 0) seen.mean /= answers, step.masked = seen;
+}
+
+Status PolicyTrainer::learn(RolloutBatch& batch, RlStep& step) {
     const int64_t answers = std::ssize(batch.rollouts);
     const int64_t each = config_.train_batch > 0 ? config_.train_batch : answers;
     const bool once = each == answers;
@@ -273,9 +296,11 @@ Status PolicyTrainer::learn(const RolloutBatch& batch, RlStep& step) {
         const auto first = static_cast<size_t>(at), last = static_cast<size_t>(at + each);
         const int64_t limit =
             options_.even_rows ? even_row_tokens(batch, first, last, options_.row_tokens) : options_.row_tokens;
-        updates.push_back(rollout_rows(batch, first, last, limit));
+        if (auto rows = rollout_rows(batch, first, last, limit); !rows.empty()) updates.push_back(std::move(rows));
     }
-    // By answer. Only with several updates is a pass needed for what the trainer says before the first one.
+    // By answer. A pass for what the trainer says before the first update is needed only if there are several ones, or
+    // if what it says decides which answers are in the loss.
+    const bool asks = !once || config_.seq_error_threshold;
     std::vector<std::vector<float>> previous(batch.rollouts.size()), reference(batch.rollouts.size());
     const auto deal = [](const RolloutRow& row, std::span<const float> of_row, std::vector<std::vector<float>>& to) {
         for (const RolloutRow::Part& p : row.parts)
@@ -286,7 +311,7 @@ Status PolicyTrainer::learn(const RolloutBatch& batch, RlStep& step) {
     std::vector<const TrainBatch*> all_batches;
     for (const auto& rows : updates)
         for (const RolloutRow& row : rows) all_rows.push_back(&row), all_batches.push_back(&row.batch);
-    if (!once)
+    if (asks)
         NIBBLE_CHECK(trainer_.row_log_probs(all_batches, [&](size_t i, std::span<const float> of_row) {
             deal(*all_rows[i], of_row, previous);
             return Status(Ok{});
@@ -296,9 +321,7 @@ Status PolicyTrainer::learn(const RolloutBatch& batch, RlStep& step) {
             deal(*all_rows[i], of_row, reference);
             return Status(Ok{});
         }));
-    const auto weight = [&](const Rollout& r) {
-        return r.reward && !(config_.overlong_filtering && r.cut) ? 1.0 : 0.0;
-    };
+    if (config_.seq_error_threshold) mask_by_error(batch, previous, step);
     const double rate = learning_rate({.kind = ScheduleKind::constant, .warmup = config_.warmup},
                                       config_.optimizer.learning_rate, step.step, config_.steps);
     trainer_.begin(step.step, config_.steps);
@@ -319,7 +342,7 @@ Status PolicyTrainer::learn(const RolloutBatch& batch, RlStep& step) {
             const Rollout& r = batch.rollouts[p.rollout];
             const auto current = log_probs.subspan(p.begin, p.size);
             AnswerTokens answer{.generated = r.generated,
-                                .previous = once ? current : std::span<const float>(previous[p.rollout]),
+                                .previous = asks ? std::span<const float>(previous[p.rollout]) : current,
                                 .current = current,
                                 .advantage = r.advantage,
                                 .weight = weight(r)};
@@ -358,7 +381,7 @@ Status PolicyTrainer::learn(const RolloutBatch& batch, RlStep& step) {
     }
     if (const CacheScales* cache = trainer_.cache_scales()) step.cache = cache->last_use();
     step.metrics.loss /= static_cast<double>(step.updates);
-    step.metrics.kl_loss /= static_cast<double>(step.updates);
+    step.metrics.kl_penalty /= static_cast<double>(step.updates);
     return Ok{};
 }
 

@@ -25,6 +25,12 @@
 
 namespace nibble {
 
+// What grpo.seq_logprob_error_threshold did; PolicyMetrics has the answers that are left.
+struct RlMasked {
+    double most = 0, mean = 0, least = 0;  // seq_mult_prob_error() of the answers before
+    int64_t answers = 0, right = 0;        // left out; of these: with the reward 1
+};
+
 struct RlStep {
     int64_t step = 0;
     bool stopped = false;  // by request during the rollouts: nothing was changed, nothing else is set
@@ -42,8 +48,9 @@ struct RlStep {
     std::optional<int64_t> unfinished;  // answers left for the next step, whole ones of unfinished prompts too
     int64_t dropped = 0;                // answers that were too old
     double mean_age = 0;                // steps since the prompts' answers began
-    PolicyMetrics metrics;  // of all updates together: sums, but for `loss` and `kl_loss`, which are means of updates
-    TrainStep update;       // the last one
+    PolicyMetrics metrics;           // of all updates together: sums, but for `loss` and `kl_penalty`, means of updates
+    std::optional<RlMasked> masked;  // where answers are left out by their error
+    TrainStep update;                // the last one
     int64_t updates = 0;
     std::optional<CacheScales::Use> cache;  // of the KV cache's FP8 scales in the last update
     double generate_seconds = 0, reward_seconds = 0, train_seconds = 0;
@@ -117,7 +124,9 @@ private:
     Status calibrate();
     Status refresh_generator();
     Status weigh(RolloutBatch& batch, RlStep& step);
-    Status learn(const RolloutBatch& batch, RlStep& step);
+    Status learn(RolloutBatch& batch, RlStep& step);
+    void mask_by_error(RolloutBatch& batch, std::span<const std::vector<float>> previous, RlStep& step) const;
+    double weight(const Rollout& r) const;
 
     RlConfig config_;
     TrainEngine& trainer_;

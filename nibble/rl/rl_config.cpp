@@ -176,6 +176,7 @@ void read_grpo(YamlFields& top, RlConfig& c) {
                 m.count("dynamic_sampling_max_gen_batches", 1, c.most_batches);
                 m.number("batch_multiplier", 1, 1e6, c.batch_multiplier);
                 m.flag("overlong_filtering", c.overlong_filtering);
+                m.number("seq_logprob_error_threshold", 1, 1e30, c.seq_error_threshold);
                 read_rewards(m, c);
                 m.count("max_rollout_turns", 1, c.most_turns);
                 read_async(m, c);
@@ -358,9 +359,9 @@ Status check(const RlConfig& c) {
             "policy.precision");
     if (c.scaling) NIBBLE_CHECK(check(*c.scaling));
     if (c.shaping) NIBBLE_CHECK(check(*c.shaping));
-    const int64_t answers = c.prompts * c.generations, batch = c.train_batch > 0 ? c.train_batch : answers;
     if (c.batch_multiplier != 1 && !c.dynamic_sampling)
         return fail("grpo.batch_multiplier {}: needs grpo.use_dynamic_sampling: true", c.batch_multiplier);
+    const int64_t answers = c.prompts * c.generations, batch = c.train_batch > 0 ? c.train_batch : answers;
     if (answers % batch != 0)
         return fail("policy.train_global_batch_size {} does not divide the {} answers of a step", batch, answers);
     if (c.loss.force_on_policy_ratio && batch != answers)

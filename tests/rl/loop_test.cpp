@@ -85,8 +85,8 @@ TEST(PolicyLoop, NoBitDiffersBetweenRolloutAndTraining) {
         }
         EXPECT_EQ(one.masters, three.masters);
         // Before the first update the policy is the reference, in every bit; then it is not.
-        EXPECT_EQ(one.steps[0].metrics.kl_loss, 0);
-        EXPECT_GT(one.steps[2].metrics.kl_loss, 0);
+        EXPECT_EQ(one.steps[0].metrics.kl_penalty, 0);
+        EXPECT_GT(one.steps[2].metrics.kl_penalty, 0);
     }
 }
 
