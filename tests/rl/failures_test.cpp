@@ -20,7 +20,7 @@
 namespace nibble::test {
 namespace {
 
-RlConfig small_config() {
+RlConfig failing_config() {
     RlConfig c{.prompts = 3, .generations = 4, .steps = 10, .length = 128};
     c.optimizer.learning_rate = 3e-3;
     c.loss.kl_penalty = 0;
@@ -43,7 +43,7 @@ TEST(RlFailures, APromptThatIsTooLongFailsAlone) {
     for (const bool async : {false, true}) {
         SCOPED_TRACE(async);
         ThreadPool pool(2);
-        RlConfig config = small_config();
+        RlConfig config = failing_config();
         config.train_batch = 4;  // an update has the answers to the prompt that is too long, and no others
         if (async) config.async = RlAsync{.prompts_in_flight = 4}, config.loss.importance_sampling_correction = true;
         const auto trainer = small_trainer(pool, {.optimizer = config.optimizer});
@@ -119,7 +119,7 @@ TEST(RlFailures, RowsThatLeaveNoRoomAreCounted) {
 // [1, failed, 1, failed] is no difference, nor is one judged answer.
 TEST(RlFailures, AGroupHasASignalOnlyByJudgedAnswers) {
     ThreadPool pool(2);
-    RlConfig config = small_config();
+    RlConfig config = failing_config();
     config.dynamic_sampling = true;
     const auto trainer = small_trainer(pool, {.optimizer = config.optimizer});
     int calls = 0;
@@ -166,7 +166,7 @@ TEST(RlFailures, AnErrorBeforeAnUpdateLeavesTheStepBefore) {
     std::vector<float> masters[2];
     for (const bool breaks : {false, true}) {
         ThreadPool pool(2);
-        RlConfig config = small_config();
+        RlConfig config = failing_config();
         config.loss.kl_penalty = 0.01;
         const auto trainer = small_trainer(pool, {.optimizer = config.optimizer});
         TokenTask task(share_of_even_tokens);
