@@ -119,17 +119,37 @@ QuestionTaskOptions questions_of(const RlConfig& c, const RlJob& job) {
         .answer = [kind = c.task.kind](std::string_view text) { return task_answer(kind, text); }};
 }
 
+Status check_chat(const RlConfig& c, const ModelText& text) {
+    if (!c.task.chat || text.chat) return Ok{};
+    return fail("{}: has no chat template; data.chat: false asks without one", c.model.string());
+}
+
+auto encoder_of(const RlConfig& c, const ModelText& text) {
+    return [&text, chat = c.task.chat](const std::string& prompt) {
+        if (!chat) return encode_prompt(text, prompt);
+        return encode_chat(text, Json::array({{{"role", "user"}, {"content", prompt}}}));
+    };
+}
+
+// Before a run, as far as questions are known.
+Status check_rows(const RlConfig& c, const ModelText& text, const QuestionRows& rows) {
+    NIBBLE_CHECK(check_chat(c, text));
+    const auto encode = encoder_of(c, text);
+    return rows.check_room(
+        [&](const TaskQuestion& q) -> Result<int64_t> {
+            NIBBLE_TRY(const auto tokens, encode(task_prompt(c.task.prompt, q.prompt)).within(q.where));
+            return std::ssize(tokens);
+        },
+        c.length);
+}
+
 Result<std::unique_ptr<RolloutTask>> task_of(const RlConfig& c, const ModelText& text, RlJob& job) {
-    if (c.task.chat && !text.chat)
-        return fail("{}: has no chat template; data.chat: false asks without one", c.model.string());
+    NIBBLE_CHECK(check_chat(c, text));
     QuestionTaskOptions options = questions_of(c, job);
     options.pool = &job.pool;
     NIBBLE_TRY(options.environment, environment_of(c.task));
     options.prompt = c.task.prompt;
-    options.encode = [&text, chat = c.task.chat](const std::string& prompt) {
-        if (!chat) return encode_prompt(text, prompt);
-        return encode_chat(text, Json::array({{{"role", "user"}, {"content", prompt}}}));
-    };
+    options.encode = encoder_of(c, text);
     options.encode_observation = [&text, chat = c.task.chat](const std::string& observation, int32_t last) {
         return chat ? encode_chat_reply(text, observation, last) : encode_text(text, observation);
     };
@@ -190,6 +210,7 @@ Status open_job(RlConfig& c, const RlFlags& flags, const DeviceChoice& device, c
     const bool fp32 = c.precision.recipe == TrainRecipe::fp32;
     if (!c.task.train.empty()) {
         NIBBLE_TRY(job.rows, rows_of(c));
+        NIBBLE_CHECK(check_rows(c, text, *job.rows));
         if (c.task.command.empty()) {
             NIBBLE_TRY(job.reward, AnswerReward::create(c.task.reward).within("data.reward"));
         }
@@ -294,29 +315,52 @@ void note_step(const RlFlags& flags, const RlStep& step, const std::optional<RlV
     std::fflush(stdout);
 }
 
-// Steps [first, c.steps); returns how many are done: fewer where the user or the limit of time says so. folder: of rank
-// 0, null in the others.
-Result<int64_t> run_steps(const RlConfig& c, const RlFlags& flags, RlJob& job, RunFolder* folder, int64_t first,
-                          PromptPlace& place, const JobHooks& hooks, RunDeadline deadline) {
+// Steps [done, c.steps); fewer where the user or the limit of time says so. done: behind every step that was learned,
+// after an error too. folder: of rank 0, null in the others.
+Status run_steps(const RlConfig& c, const RlFlags& flags, RlJob& job, RunFolder* folder, int64_t& done,
+                 PromptPlace& place, const JobHooks& hooks, RunDeadline deadline) {
     using Clock = std::chrono::steady_clock;
-    for (int64_t number = first; number < c.steps; ++number) {
+    while (done < c.steps) {
         NIBBLE_TRY(const bool stops, job.trainer->any(hooks.should_stop()));
-        if (stops) return number;
+        if (stops) return Ok{};
         const auto start = Clock::now();
-        NIBBLE_TRY(const RlStep step, job.policy->step(number));
-        if (step.stopped) return number;
+        NIBBLE_TRY(const RlStep step, job.policy->step(done));
+        if (step.stopped) return Ok{};
         const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+        ++done;
         std::optional<RlValidation> validation;
-        if (c.validation_every > 0 && (number + 1) % c.validation_every == 0) {
-            NIBBLE_TRY(const RlValidation value, job.policy->validate());
-            if (!value.stopped) validation = value;
+        Status validated = Ok{};
+        if (c.validation_every > 0 && done % c.validation_every == 0) {
+            auto value = job.policy->validate();
+            if (!value.ok())
+                validated = std::move(value).error();
+            else if (!value->stopped)
+                validation = *std::move(value);
         }
         if (folder) note_step(flags, step, validation, seconds, job, *folder, place);
+        NIBBLE_CHECK(std::move(validated).within(fmt::format("behind step {}", step.step)));
         NIBBLE_CHECK(job.trainer->sync());
         NIBBLE_TRY(const bool due, job.trainer->any(folder && deadline.is_due()));
-        if (due) return number + 1;
+        if (due) return Ok{};
     }
-    return c.steps;
+    return Ok{};
+}
+
+// What an error says that ended a run behind `done` steps, `first` of which were there before: whether they are saved.
+Error saved_behind(const Error& error, int64_t first, int64_t done, RlJob& job, RunFolder* folder, PromptPlace& place) {
+    if (done == first) return error;
+    if (!job.policy->can_be_saved())
+        return fail("{}; the state behind {} steps was not whole and is not saved: the newest checkpoint "
+                                 "stays",
+                                 error.message(), done);
+    const auto save = [&]() -> Status {
+        if (folder) NIBBLE_CHECK(folder->finish(done, *job.trainer, place));
+        return job.trainer->sync();
+    };
+    if (const Status saved = save(); !saved.ok())
+        return fail("{}; the state behind {} steps could not be saved: {}", error.message(), done,
+                                 saved.error().message());
+    return fail("{}; the state behind {} steps is saved, --resume goes on from it", error.message(), done);
 }
 
 // The state that rank 0 begins with, in the others; the step that comes first.
@@ -361,8 +405,11 @@ Result<Outcome> run_job(RlConfig& config, const RlFlags& flags, const DeviceChoi
         if (ranks.group()) fmt::print("  {} ranks, prompts and rows dealt to them\n", ranks.size());
         if (first > 0) fmt::print("goes on behind {} steps\n", first);
     }
-    NIBBLE_TRY(const int64_t done, run_steps(config, flags, job, folder.get(), first, place, hooks,
-                                             RunDeadline(config.must_save_by, start)));
+    int64_t done = first;
+    if (const Status ran = run_steps(config, flags, job, folder.get(), done, place, hooks,
+                                     RunDeadline(config.must_save_by, start));
+        !ran.ok())
+        return saved_behind(ran.error(), first, done, job, folder.get(), place);
     if (folder) NIBBLE_CHECK(folder->finish(done, *job.trainer, place));
     if (folder && done == config.steps) NIBBLE_CHECK(write_policy(config, flags, job));
     NIBBLE_CHECK(job.trainer->sync());

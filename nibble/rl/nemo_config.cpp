@@ -440,7 +440,6 @@ private:
         if (leaf.node->is_null() || text == "false" || text == "False" || text == "{}" || text == "[]") return true;
         if (leaf.key == "grpo.async_grpo.recompute_kv_cache_after_weight_updates") return text == "true";
         if (leaf.key.starts_with("grpo.async_grpo.")) return value("grpo.async_grpo.enabled") != "true";
-        if (leaf.key == "grpo.batch_multiplier") return text == "1";
         if (leaf.key.ends_with("layers_in_bf16")) return text == "0";
         if (leaf.key.ends_with("kv_cache_dtype")) return text == "auto";
         return leaf.key == "checkpointing.enabled" && text == "true";

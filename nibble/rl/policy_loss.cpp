@@ -95,7 +95,22 @@ Weight importance_weight(double p, double g, const AnswerMeans& means, const Pol
     return {raw};
 }
 
-void note_difference(float p, float g, bool stale, PolicyMetrics& m) {
+// Bit for bit, every token of the answer.
+void compare(const AnswerTokens& a, bool on_policy, PolicyMetrics& m) {
+    for (size_t t = 0; t < a.mask.size(); ++t) {
+        if (!a.mask[t]) continue;
+        if (!a.stale.empty() && a.stale[t]) {
+            ++m.off_policy_tokens;
+            continue;
+        }
+        const float p = on_policy ? a.current[t] : a.previous[t], g = a.generated[t];
+        ++m.compared_tokens;
+        m.mismatch_tokens += std::bit_cast<uint32_t>(p) != std::bit_cast<uint32_t>(g);
+        if (p != -INFINITY) m.max_abs_diff = std::max(m.max_abs_diff, std::fabs(double{p} - g));
+    }
+}
+
+void note_difference(float p, float g, PolicyMetrics& m) {
     const double d = double{p} - g;
     m.token_mult_prob_error += std::exp(std::fabs(d));
     m.gen_kl_error += k3(d);
@@ -104,10 +119,6 @@ void note_difference(float p, float g, bool stale, PolicyMetrics& m) {
     const double most = std::max(p, g), middle = most + std::log((1 + std::exp(-std::fabs(d))) / 2);
     m.js_divergence_error += (k3(p - middle) + k3(g - middle)) / 2;
     m.sampling_importance_ratio += std::exp(d);
-    m.off_policy_tokens += stale;
-    if (stale) return;
-    m.mismatch_tokens += std::bit_cast<uint32_t>(p) != std::bit_cast<uint32_t>(g);
-    m.max_abs_diff = std::max(m.max_abs_diff, std::fabs(d));
 }
 
 Status check_tokens(const AnswerTokens& a, bool wants_reference, size_t gradient) {
@@ -164,35 +175,48 @@ Status check(const PolicyLossOptions& o) {
 }
 
 void PolicyMetrics::add(const PolicyMetrics& o) {
-    loss += o.loss, kl_loss += o.kl_loss, token_mult_prob_error += o.token_mult_prob_error;
+    loss += o.loss, kl_penalty += o.kl_penalty, token_mult_prob_error += o.token_mult_prob_error;
     gen_kl_error += o.gen_kl_error, policy_kl_error += o.policy_kl_error;
     js_divergence_error += o.js_divergence_error, sampling_importance_ratio += o.sampling_importance_ratio;
     approx_entropy += o.approx_entropy, probs_ratio += o.probs_ratio, probs_ratio_clamped += o.probs_ratio_clamped;
     probs_ratio_min = std::min(probs_ratio_min, o.probs_ratio_min);
     probs_ratio_max = std::max(probs_ratio_max, o.probs_ratio_max);
-    outside_truncation += o.outside_truncation, mismatch_tokens += o.mismatch_tokens;
+    outside_truncation += o.outside_truncation, out_of_bounds += o.out_of_bounds, bounded += o.bounded;
+    seq_mult_prob_error += o.seq_mult_prob_error;
+    seq_mult_prob_error_min = std::min(seq_mult_prob_error_min, o.seq_mult_prob_error_min);
+    seq_mult_prob_error_max = std::max(seq_mult_prob_error_max, o.seq_mult_prob_error_max);
+    compared_tokens += o.compared_tokens, mismatch_tokens += o.mismatch_tokens;
     off_policy_tokens += o.off_policy_tokens, filtered_tokens += o.filtered_tokens;
     max_abs_diff = std::max(max_abs_diff, o.max_abs_diff);
     tokens += o.tokens, answers += o.answers;
+}
+
+std::optional<double> seq_mult_prob_error(const AnswerTokens& a) {
+    double sum = 0, tokens = 0;
+    for (size_t t = 0; t < a.mask.size(); ++t)
+        if (a.mask[t] && a.previous[t] != -INFINITY)
+            sum += std::exp(std::fabs(double{a.previous[t]} - a.generated[t])), ++tokens;
+    return tokens > 0 ? std::optional(sum / tokens) : std::nullopt;
 }
 
 Status policy_loss(const AnswerTokens& a, const PolicyLossOptions& o, const BatchCounts& counts,
                    std::span<double> gradient, PolicyMetrics& metrics) {
     NIBBLE_CHECK(check_tokens(a, o.kl_penalty > 0, gradient.size()));
     std::ranges::fill(gradient, 0.0);
+    compare(a, o.force_on_policy_ratio, metrics);
     const AnswerMeans means = answer_means(a);
     if (means.tokens == 0 || a.weight == 0) return Ok{};
     // What one token's loss is multiplied by.
     const double share = o.token_level_loss
                              ? a.weight / (static_cast<double>(counts.tokens) + tiny)
                              : a.weight / (means.tokens + tiny) / (static_cast<double>(counts.answers) + tiny);
-    double whole = 0;  // GSPO: slope by the mean of c
+    double errors = 0;     // of exp(|g - p|)
+    bool outside = false;  // a token's weight, at least
+    double whole = 0;      // GSPO: slope by the mean of c
     for (size_t t = 0; t < a.mask.size(); ++t) {
         if (!a.mask[t]) continue;
-        const bool stale = !a.stale.empty() && a.stale[t];
         if (filtered_out(a, t)) {
             ++metrics.filtered_tokens;
-            metrics.mismatch_tokens += !stale && a.previous[t] == -INFINITY;
             continue;
         }
         const double c = a.current[t], g = a.generated[t];
@@ -208,19 +232,27 @@ Status policy_loss(const AnswerTokens& a, const PolicyLossOptions& o, const Batc
             gradient[t] += share * w.value * pg.slope;
         if (o.kl_penalty > 0) {
             const ValueSlope kl = kl_term(c, a.reference[t], g, o);
-            metrics.loss += share * kl.value, metrics.kl_loss += share * kl.value;
+            metrics.loss += share * kl.value, metrics.kl_penalty += share * kl.value / o.kl_penalty;
             gradient[t] += share * kl.slope;
         }
-        note_difference(p, a.generated[t], stale, metrics);
+        note_difference(p, a.generated[t], metrics);
+        errors += std::exp(std::fabs(double{p} - g));
         metrics.approx_entropy += -std::exp(c - g) * c;
         const double clamped = std::clamp(ratio, 1 - o.ratio_clip_min, 1 + o.ratio_clip_max);
         metrics.probs_ratio += ratio, metrics.probs_ratio_clamped += clamped;
         metrics.probs_ratio_min = std::min(metrics.probs_ratio_min, ratio);
         metrics.probs_ratio_max = std::max(metrics.probs_ratio_max, ratio);
-        metrics.outside_truncation += w.changed;
+        metrics.outside_truncation += w.changed, outside |= w.changed;
+        if (o.truncation != ImportanceTruncation::none && o.truncation != ImportanceTruncation::seq_mask_tis)
+            metrics.out_of_bounds += w.changed, ++metrics.bounded;
         ++metrics.tokens;
     }
     ++metrics.answers;
+    if (o.truncation == ImportanceTruncation::seq_mask_tis) metrics.out_of_bounds += outside, ++metrics.bounded;
+    const double error = errors / means.tokens;
+    metrics.seq_mult_prob_error += error;
+    metrics.seq_mult_prob_error_min = std::min(metrics.seq_mult_prob_error_min, error);
+    metrics.seq_mult_prob_error_max = std::max(metrics.seq_mult_prob_error_max, error);
     if (o.sequence_level_importance_ratios)
         for (size_t t = 0; t < a.mask.size(); ++t)
             if (a.mask[t] && !filtered_out(a, t)) gradient[t] += whole / means.tokens;

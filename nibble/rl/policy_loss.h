@@ -49,7 +49,8 @@ struct AnswerTokens {
     std::span<const uint8_t> mask;                                   // 1: the model wrote the token and learns from it
     std::span<const uint8_t> stale;  // 1: g comes from weights before p's; empty: none does
     double advantage = 0;
-    double weight = 1;  // 0: the answer counts nowhere (overlong filtering)
+    double weight =
+        1;  // 0: no part of the loss and its metrics (overlong filtering); its tokens are compared all the same
 };
 
 // Sums over the train global batch of all ranks, so that neither micro-batches nor ranks change a gradient.
@@ -57,26 +58,38 @@ struct BatchCounts {
     int64_t tokens = 0, answers = 0;  // masked ones left out
 };
 
-// Sums over masked tokens, to be divided by BatchCounts::tokens unless said otherwise: the metrics of training.
+// NeMo RL's metrics of training, under its names: sums over the tokens of the loss, to be divided by
+// BatchCounts::tokens unless said otherwise.
 struct PolicyMetrics {
-    double loss = 0, kl_loss = 0;          // normalised already
-    double token_mult_prob_error = 0;      // exp(|g - p|)
-    double gen_kl_error = 0;               // k3(p - g)
-    double policy_kl_error = 0;            // k3(g - p)
-    double js_divergence_error = 0;        // M = (e^p + e^g) / 2; half of k3(p - log M) + k3(g - log M)
-    double sampling_importance_ratio = 0;  // exp(p - g), not truncated
-    double approx_entropy = 0;             // -exp(c - g) c
-    double probs_ratio = 0, probs_ratio_clamped = 0;
+    double loss = 0;
+    double kl_penalty = 0;                            // the KL term over beta; both are normalised already
+    double token_mult_prob_error = 0;                 // exp(|g - p|)
+    double gen_kl_error = 0;                          // k3(p - g)
+    double policy_kl_error = 0;                       // k3(g - p)
+    double js_divergence_error = 0;                   // M = (e^p + e^g) / 2; half of k3(p - log M) + k3(g - log M)
+    double sampling_importance_ratio = 0;             // exp(p - g), not truncated
+    double approx_entropy = 0;                        // -exp(c - g) c
+    double probs_ratio = 0, probs_ratio_clamped = 0;  // exp(c - p), with disable_ppo_ratio, too
     double probs_ratio_min = 1e300, probs_ratio_max = -1e300;
-    double outside_truncation = 0;  // tokens whose weight the truncation changed
-    int64_t mismatch_tokens = 0;    // bits of g and p differ, of tokens that are not stale
-    double max_abs_diff = 0;        // of g and p, of the same
+    double outside_truncation = 0;   // tokens whose weight the truncation changed
+    int64_t out_of_bounds = 0;       // of `bounded` tokens (seq-mask-tis: answers), outside the truncation's bounds
+    int64_t bounded = 0;             // 0: nothing is truncated
+    double seq_mult_prob_error = 0;  // of every answer the mean of exp(|g - p|): sum, to be divided by `answers`
+    double seq_mult_prob_error_min = 1e300, seq_mult_prob_error_max = -1e300;
+    int64_t filtered_tokens = 0;      // p or c is -inf; in no sum but the next four, and no part of the loss
+    int64_t tokens = 0, answers = 0;  // of the loss: num_valid_samples
+    // Of all generated tokens that training computed, whatever the weight of their answers.
+    int64_t compared_tokens = 0;    // not stale
+    int64_t mismatch_tokens = 0;    // of these: bits of g and p differ
+    double max_abs_diff = 0;        // of these: of g and p, where p is not -inf
     int64_t off_policy_tokens = 0;  // stale ones
-    int64_t filtered_tokens = 0;    // p or c is -inf; in no other sum, and no part of the loss
-    int64_t tokens = 0, answers = 0;
 
     void add(const PolicyMetrics& other);
 };
+
+// The mean of exp(|g - p|) over the answer's unmasked tokens, but for those where p is -inf; none: there is no such
+// token. What grpo.seq_logprob_error_threshold is compared with.
+std::optional<double> seq_mult_prob_error(const AnswerTokens& answer);
 
 // Adds the answer's share of the loss to `metrics` and writes its gradient by c into `gradient` [tokens] (0 where
 // masked). `counts` are those of the whole batch. A token that the trainer's top-p or top-k leave out (p or c is -inf)

@@ -11,8 +11,15 @@
 namespace nibble {
 namespace {
 
+// Of the answers that were judged; fewer than two say nothing.
 bool all_equal(std::span<const Rollout> group) {
-    return std::ranges::all_of(group, [&](const Rollout& r) { return r.reward == group[0].reward; });
+    std::optional<double> first;
+    for (const Rollout& r : group) {
+        if (!r.reward) continue;
+        if (first && *r.reward != *first) return false;
+        first = r.reward;
+    }
+    return true;
 }
 
 }  // namespace
@@ -21,6 +28,7 @@ std::vector<RolloutRow> rollout_rows(const RolloutBatch& batch, size_t first, si
     std::vector<RolloutRow> rows;
     for (size_t i = first; i < last; ++i) {
         const Rollout& r = batch.rollouts[i];
+        if (r.tokens.empty()) continue;
         const RolloutPrompt& prompt = batch.prompts[r.prompt];
         const auto tokens = std::ssize(prompt.tokens) + std::ssize(r.tokens) - 1;
         if (rows.empty() || rows.back().batch.seq + tokens > row_tokens) rows.push_back({.batch = {.rows = 1}});
@@ -40,7 +48,7 @@ int64_t even_row_tokens(const RolloutBatch& batch, size_t first, size_t last, in
     std::vector<int64_t> sizes;
     for (size_t i = first; i < last; ++i) {
         const Rollout& r = batch.rollouts[i];
-        sizes.push_back(std::ssize(batch.prompts[r.prompt].tokens) + std::ssize(r.tokens) - 1);
+        if (!r.tokens.empty()) sizes.push_back(std::ssize(batch.prompts[r.prompt].tokens) + std::ssize(r.tokens) - 1);
     }
     const auto rows_of = [&](int64_t limit) {  // as rollout_rows() does
         uint64_t rows = 0;
@@ -84,10 +92,11 @@ Result<std::unique_ptr<PolicyTrainer>> PolicyTrainer::create(const RlConfig& con
         NIBBLE_TRY(generator, trainer.serving());
     }
     EngineOptions engine;
-    engine.sequences = std::min(made->options_.sequences, std::max(config.prompts * config.generations, int64_t{1}));
+    engine.sequences =
+        std::min(made->options_.sequences, std::max(config.batch_prompts() * config.generations, int64_t{1}));
     engine.memory_share = made->options_.memory_share;
     engine.context = config.length;
-    const int64_t prompts = config.async ? config.async->prompts_in_flight : config.prompts;
+    const int64_t prompts = config.async ? config.async->prompts_in_flight : config.batch_prompts();
     engine.queue = std::max(prompts * config.generations, config.validation_prompts * config.validation_answers);
     NIBBLE_TRY(made->engine_, Engine::create(std::move(generator), made->options_.tokenizer, engine));
     made->pool_.emplace(*made->engine_, task, config.generations, made->options_.ranks);
@@ -179,14 +188,15 @@ Result<RolloutBatch> PolicyTrainer::collect(RlStep& step) {
     RolloutBatch all;
     const auto group = static_cast<size_t>(config_.generations);
     for (step.sampling_batches = 1;; ++step.sampling_batches) {
-        NIBBLE_TRY(RolloutBatch batch,
-                   roll_out(*engine_, task_, request(step.step, next_prompt_, config_.prompts, config_.generations),
-                            options_.ranks));
+        NIBBLE_TRY(
+            RolloutBatch batch,
+            roll_out(*engine_, task_, request(step.step, next_prompt_, config_.batch_prompts(), config_.generations),
+                     options_.ranks));
         add_work(all.ranks, batch.ranks);
         all.generate_seconds += batch.generate_seconds, all.reward_seconds += batch.reward_seconds;
         all.stopped = batch.stopped;
         if (batch.stopped) return all;
-        next_prompt_ += static_cast<uint64_t>(config_.prompts);
+        next_prompt_ += static_cast<uint64_t>(config_.batch_prompts());
         for (const Rollout& r : batch.rollouts) step.generated_tokens += r.length();
         for (size_t p = 0; p < batch.prompts.size() && std::ssize(all.prompts) < config_.prompts; ++p) {
             const auto answers = std::span(batch.rollouts).subspan(p * group, group);
@@ -198,11 +208,13 @@ Result<RolloutBatch> PolicyTrainer::collect(RlStep& step) {
             all.prompts.push_back(std::move(batch.prompts[p]));
         }
         if (std::ssize(all.prompts) == config_.prompts) return all;
-        if (step.sampling_batches == config_.most_batches)
+        if (step.sampling_batches == config_.most_batches) {
+            can_be_saved_ = true;  // every rank has come to this
             return fail(
                 "grpo.dynamic_sampling_max_gen_batches: after {} batches {} of {} prompts have answers of "
                 "different rewards",
                 config_.most_batches, all.prompts.size(), config_.prompts);
+        }
     }
 }
 
@@ -252,7 +264,30 @@ Status PolicyTrainer::weigh(RolloutBatch& batch, RlStep& step) {
     return Ok{};
 }
 
-Status PolicyTrainer::learn(const RolloutBatch& batch, RlStep& step) {
+// In the loss.
+double PolicyTrainer::weight(const Rollout& r) const {
+    return r.reward && !r.masked && !(config_.overlong_filtering && r.cut) ? 1.0 : 0.0;
+}
+
+// NeMo RL's compute_and_apply_seq_logprob_error_masking.
+void PolicyTrainer::mask_by_error(RolloutBatch& batch, std::span<const std::vector<float>> previous,
+                                  RlStep& step) const {
+    RlMasked seen{.most = -1e300, .least = 1e300};
+    double answers = 0;
+    for (size_t i = 0; i < batch.rollouts.size(); ++i) {
+        Rollout& r = batch.rollouts[i];
+        if (weight(r) == 0) continue;
+        const auto error = seq_mult_prob_error({.generated = r.generated, .previous = previous[i], .mask = r.written});
+        if (!error) continue;
+        seen.most = std::max(seen.most, *error), seen.least = std::min(seen.least, *error);
+        seen.mean += *error, ++answers;
+        r.masked = *error > *config_.seq_error_threshold;
+        seen.answers += r.masked, seen.right += r.masked && *r.reward == 1;
+    }
+    if (answers > 0) seen.mean /= answers, step.masked = seen;
+}
+
+Status PolicyTrainer::learn(RolloutBatch& batch, RlStep& step) {
     const int64_t answers = std::ssize(batch.rollouts);
     const int64_t each = config_.train_batch > 0 ? config_.train_batch : answers;
     const bool once = each == answers;
@@ -261,9 +296,11 @@ Status PolicyTrainer::learn(const RolloutBatch& batch, RlStep& step) {
         const auto first = static_cast<size_t>(at), last = static_cast<size_t>(at + each);
         const int64_t limit =
             options_.even_rows ? even_row_tokens(batch, first, last, options_.row_tokens) : options_.row_tokens;
-        updates.push_back(rollout_rows(batch, first, last, limit));
+        if (auto rows = rollout_rows(batch, first, last, limit); !rows.empty()) updates.push_back(std::move(rows));
     }
-    // By answer. Only with several updates is a pass needed for what the trainer says before the first one.
+    // By answer. A pass for what the trainer says before the first update is needed only if there are several ones, or
+    // if what it says decides which answers are in the loss.
+    const bool asks = !once || config_.seq_error_threshold;
     std::vector<std::vector<float>> previous(batch.rollouts.size()), reference(batch.rollouts.size());
     const auto deal = [](const RolloutRow& row, std::span<const float> of_row, std::vector<std::vector<float>>& to) {
         for (const RolloutRow::Part& p : row.parts)
@@ -274,7 +311,7 @@ Status PolicyTrainer::learn(const RolloutBatch& batch, RlStep& step) {
     std::vector<const TrainBatch*> all_batches;
     for (const auto& rows : updates)
         for (const RolloutRow& row : rows) all_rows.push_back(&row), all_batches.push_back(&row.batch);
-    if (!once)
+    if (asks)
         NIBBLE_CHECK(trainer_.row_log_probs(all_batches, [&](size_t i, std::span<const float> of_row) {
             deal(*all_rows[i], of_row, previous);
             return Status(Ok{});
@@ -284,9 +321,7 @@ Status PolicyTrainer::learn(const RolloutBatch& batch, RlStep& step) {
             deal(*all_rows[i], of_row, reference);
             return Status(Ok{});
         }));
-    const auto weight = [&](const Rollout& r) {
-        return r.reward && !(config_.overlong_filtering && r.cut) ? 1.0 : 0.0;
-    };
+    if (config_.seq_error_threshold) mask_by_error(batch, previous, step);
     const double rate = learning_rate({.kind = ScheduleKind::constant, .warmup = config_.warmup},
                                       config_.optimizer.learning_rate, step.step, config_.steps);
     trainer_.begin(step.step, config_.steps);
@@ -307,7 +342,7 @@ Status PolicyTrainer::learn(const RolloutBatch& batch, RlStep& step) {
             const Rollout& r = batch.rollouts[p.rollout];
             const auto current = log_probs.subspan(p.begin, p.size);
             AnswerTokens answer{.generated = r.generated,
-                                .previous = once ? current : std::span<const float>(previous[p.rollout]),
+                                .previous = asks ? std::span<const float>(previous[p.rollout]) : current,
                                 .current = current,
                                 .advantage = r.advantage,
                                 .weight = weight(r)};
@@ -346,7 +381,7 @@ Status PolicyTrainer::learn(const RolloutBatch& batch, RlStep& step) {
     }
     if (const CacheScales* cache = trainer_.cache_scales()) step.cache = cache->last_use();
     step.metrics.loss /= static_cast<double>(step.updates);
-    step.metrics.kl_loss /= static_cast<double>(step.updates);
+    step.metrics.kl_penalty /= static_cast<double>(step.updates);
     return Ok{};
 }
 
@@ -368,31 +403,46 @@ Status PolicyTrainer::set_place(const Json& place) {
 
 Result<RlStep> PolicyTrainer::step(int64_t number) {
     RlStep step{.step = number};
+    can_be_saved_ = alone();
     NIBBLE_CHECK(refresh_generator());
     const uint64_t first_prompt = next_prompt_;
     const RolloutPool before = *pool_;
+    const auto go_back = [&] { next_prompt_ = first_prompt, pool_.emplace(before); };
     auto collected = config_.async ? collect_under_way(step) : collect(step);
-    if (!collected.ok() || collected->stopped) next_prompt_ = first_prompt, pool_.emplace(before);
+    if (!collected.ok() || collected->stopped) go_back();
     if (!collected.ok()) return std::move(collected).error();
+    can_be_saved_ = true;  // what follows is alike in all ranks, until they learn
     step.stopped = collected->stopped;
     if (step.stopped) return step;
-    NIBBLE_CHECK(weigh(*collected, step));
+    if (auto weighed = weigh(*collected, step); !weighed.ok()) {
+        go_back();
+        return std::move(weighed).error();
+    }
+    can_be_saved_ = false;
     step.generate_seconds = collected->generate_seconds, step.reward_seconds = collected->reward_seconds;
     step.ranks = collected->ranks;
     const auto start = std::chrono::steady_clock::now();
-    NIBBLE_CHECK(learn(*collected, step));
+    if (auto learned = learn(*collected, step); !learned.ok()) {
+        // Scales of caches and inputs may have seen rows of an update that was not made.
+        can_be_saved_ = alone() && step.updates == 0 && !trainer_.calibrates();
+        if (can_be_saved_) go_back();
+        return std::move(learned).error();
+    }
+    can_be_saved_ = true;
     step.train_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return step;
 }
 
 Result<RlValidation> PolicyTrainer::validate() {
     const int64_t k = config_.validation_answers;
+    can_be_saved_ = alone();
     NIBBLE_CHECK(refresh_generator());
     RolloutRequest asked = request(0, validation_prompts_from, config_.validation_prompts, k);
     if (const auto own = config_.generation.validation_temperature)
         asked.sampling.temperature = static_cast<float>(*own);
     if (const auto own = config_.generation.validation_top_p) asked.sampling.top_p = static_cast<float>(*own);
     NIBBLE_TRY(const RolloutBatch batch, roll_out(*engine_, task_, asked, options_.ranks));
+    can_be_saved_ = true;
     RlValidation v{.stopped = batch.stopped, .answers = k};
     if (v.stopped) return v;
     int64_t judged = 0;

@@ -25,6 +25,12 @@
 
 namespace nibble {
 
+// What grpo.seq_logprob_error_threshold did; PolicyMetrics has the answers that are left.
+struct RlMasked {
+    double most = 0, mean = 0, least = 0;  // seq_mult_prob_error() of the answers before
+    int64_t answers = 0, right = 0;        // left out; of these: with the reward 1
+};
+
 struct RlStep {
     int64_t step = 0;
     bool stopped = false;  // by request during the rollouts: nothing was changed, nothing else is set
@@ -32,7 +38,7 @@ struct RlStep {
     int64_t prompts = 0, answers = 0, failures = 0;
     double reward = 0, shaped_reward = 0;   // means
     double accuracy = 0;                    // share with the reward 1
-    int64_t equal_groups = 0;               // prompts whose answers have equal rewards: nothing is learned from them
+    int64_t equal_groups = 0;               // prompts whose judged answers have equal rewards: nothing is learned
     int64_t sampling_batches = 1;           // that dynamic sampling needed
     double mean_length = 0, cut_share = 0;  // of tokens that the model wrote
     double mean_turns = 0;
@@ -42,8 +48,9 @@ struct RlStep {
     std::optional<int64_t> unfinished;  // answers left for the next step, whole ones of unfinished prompts too
     int64_t dropped = 0;                // answers that were too old
     double mean_age = 0;                // steps since the prompts' answers began
-    PolicyMetrics metrics;  // of all updates together: sums, but for `loss` and `kl_loss`, which are means of updates
-    TrainStep update;       // the last one
+    PolicyMetrics metrics;           // of all updates together: sums, but for `loss` and `kl_penalty`, means of updates
+    std::optional<RlMasked> masked;  // where answers are left out by their error
+    TrainStep update;                // the last one
     int64_t updates = 0;
     std::optional<CacheScales::Use> cache;  // of the KV cache's FP8 scales in the last update
     double generate_seconds = 0, reward_seconds = 0, train_seconds = 0;
@@ -94,6 +101,9 @@ public:
     Result<RlStep> step(int64_t number);
     // config.validation_answers answers to each of config.validation_prompts prompts that training never sees.
     Result<RlValidation> validate();
+    // After an error of either: trainer and place() are as the last whole step left them, and every rank had the error,
+    // so that they can be saved. false: it came between a step's updates, or other ranks may not know of it.
+    bool can_be_saved() const { return can_be_saved_; }
 
     uint64_t next_prompt() const { return next_prompt_; }
     // What a checkpoint keeps: the number of the next prompt, and the rollouts under way.
@@ -106,6 +116,7 @@ private:
     PolicyTrainer(const RlConfig& config, TrainEngine& trainer, RolloutTask& task, PolicyTrainerOptions options)
         : config_(config), trainer_(trainer), task_(task), options_(std::move(options)) {}
     Status check_ranks() const;
+    bool alone() const { return !options_.ranks || options_.ranks->size() == 1; }
     RolloutRequest request(int64_t step, uint64_t first_prompt, int64_t prompts, int64_t answers) const;
     Result<RolloutBatch> collect(RlStep& step);
     Result<RolloutBatch> collect_under_way(RlStep& step);
@@ -113,7 +124,9 @@ private:
     Status calibrate();
     Status refresh_generator();
     Status weigh(RolloutBatch& batch, RlStep& step);
-    Status learn(const RolloutBatch& batch, RlStep& step);
+    Status learn(RolloutBatch& batch, RlStep& step);
+    void mask_by_error(RolloutBatch& batch, std::span<const std::vector<float>> previous, RlStep& step) const;
+    double weight(const Rollout& r) const;
 
     RlConfig config_;
     TrainEngine& trainer_;
@@ -124,6 +137,7 @@ private:
     AnswerLengths lengths_;
     uint64_t next_prompt_ = 0, version_ = 0;  // version: of the weights, since this was made
     bool generator_stale_ = true;             // the weights changed since it was renewed
+    bool can_be_saved_ = true;
 };
 
 // Rollouts as a row of training: of each its prompt's tokens and its answer's, labels where the model wrote.
@@ -134,7 +148,8 @@ struct RolloutRow {
     };
     std::vector<Part> parts;
 };
-// Rollouts [first, last) in order, as many in a row as `row_tokens` holds, at least one.
+// Rollouts [first, last) in order, as many in a row as `row_tokens` holds, at least one; those without a token are left
+// out.
 std::vector<RolloutRow> rollout_rows(const RolloutBatch& batch, size_t first, size_t last, int64_t row_tokens);
 // The least limit under which they become as few rows as a power of two allows under `row_tokens`.
 int64_t even_row_tokens(const RolloutBatch& batch, size_t first, size_t last, int64_t row_tokens);

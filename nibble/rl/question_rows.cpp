@@ -68,4 +68,24 @@ Result<TaskQuestion> QuestionRows::question(uint64_t number) const {
     return train_.rows[order.at(number % rows)];
 }
 
+Status QuestionRows::check_room(const std::function<Result<int64_t>(const TaskQuestion&)>& prompt_tokens,
+                                int64_t length) const {
+    std::string first;
+    int64_t too_long = 0;
+    const auto look = [&](const QuestionFile& file) -> Status {
+        for (const TaskQuestion& row : file.rows) {
+            NIBBLE_TRY(const int64_t tokens, prompt_tokens(row));
+            if (tokens < length) continue;
+            if (++too_long == 1) first = fmt::format("{}: a prompt of {} tokens", row.where, tokens);
+        }
+        return Ok{};
+    };
+    NIBBLE_CHECK(look(train_));
+    if (validation_) NIBBLE_CHECK(look(*validation_));
+    if (too_long == 0) return Ok{};
+    return fail("{} leaves no room for an answer in policy.max_total_sequence_length {}; it is the first of {} such "
+                "rows, of {}",
+                first, length, too_long, train_rows() + validation_rows());
+}
+
 }  // namespace nibble

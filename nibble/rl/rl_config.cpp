@@ -140,10 +140,26 @@ void read_async(YamlFields& grpo, RlConfig& c) {
 
 void read_grpo(YamlFields& top, RlConfig& c) {
     top.map("grpo",
-            {"num_prompts_per_step", "num_generations_per_prompt", "max_num_steps", "seed", "normalize_rewards",
-             "use_leave_one_out_baseline", "adv_estimator", "advantage_clip_low", "advantage_clip_high",
-             "use_dynamic_sampling", "dynamic_sampling_max_gen_batches", "overlong_filtering", "reward_scaling",
-             "reward_shaping", "max_rollout_turns", "async_grpo", "val_period", "max_val_samples",
+            {"num_prompts_per_step",
+             "num_generations_per_prompt",
+             "max_num_steps",
+             "seed",
+             "normalize_rewards",
+             "use_leave_one_out_baseline",
+             "adv_estimator",
+             "advantage_clip_low",
+             "advantage_clip_high",
+             "use_dynamic_sampling",
+             "dynamic_sampling_max_gen_batches",
+             "batch_multiplier",
+             "overlong_filtering",
+             "seq_logprob_error_threshold",
+             "reward_scaling",
+             "reward_shaping",
+             "max_rollout_turns",
+             "async_grpo",
+             "val_period",
+             "max_val_samples",
              "num_val_generations_per_prompt"},
             [&](YamlFields& m) {
                 m.count("num_prompts_per_step", 1, c.prompts);
@@ -158,7 +174,9 @@ void read_grpo(YamlFields& top, RlConfig& c) {
                 m.number("advantage_clip_high", -1e30, 1e30, c.advantage.clip_high);
                 m.flag("use_dynamic_sampling", c.dynamic_sampling);
                 m.count("dynamic_sampling_max_gen_batches", 1, c.most_batches);
+                m.number("batch_multiplier", 1, 1e6, c.batch_multiplier);
                 m.flag("overlong_filtering", c.overlong_filtering);
+                m.number("seq_logprob_error_threshold", 1, 1e30, c.seq_error_threshold);
                 read_rewards(m, c);
                 m.count("max_rollout_turns", 1, c.most_turns);
                 read_async(m, c);
@@ -341,6 +359,8 @@ Status check(const RlConfig& c) {
             "policy.precision");
     if (c.scaling) NIBBLE_CHECK(check(*c.scaling));
     if (c.shaping) NIBBLE_CHECK(check(*c.shaping));
+    if (c.batch_multiplier != 1 && !c.dynamic_sampling)
+        return fail("grpo.batch_multiplier {}: needs grpo.use_dynamic_sampling: true", c.batch_multiplier);
     const int64_t answers = c.prompts * c.generations, batch = c.train_batch > 0 ? c.train_batch : answers;
     if (answers % batch != 0)
         return fail("policy.train_global_batch_size {} does not divide the {} answers of a step", batch, answers);

@@ -72,10 +72,13 @@ struct RlConfig {
         0;  // answers are trained in rows of up to so many tokens; 0: one a row on a CPU, 16,384 on a GPU
 
     AdvantageOptions advantage;
-    bool dynamic_sampling = false;    // groups whose rewards are all equal are replaced
-    int64_t most_batches = 10;        // of a step with dynamic sampling
-    std::optional<RlAsync> async;     // none: a step's rollouts end before its update
-    bool overlong_filtering = false;  // an answer that was cut off counts nowhere in the loss
+    bool dynamic_sampling = false;  // groups whose rewards are all equal are replaced
+    int64_t most_batches = 10;      // of a step with dynamic sampling
+    double batch_multiplier = 1;    // of dynamic sampling: a batch has so many times the step's prompts, cut down
+    int64_t batch_prompts() const { return static_cast<int64_t>(static_cast<double>(prompts) * batch_multiplier); }
+    std::optional<RlAsync> async;               // none: a step's rollouts end before its update
+    std::optional<double> seq_error_threshold;  // of seq_mult_prob_error(): answers beyond it count nowhere in the loss
+    bool overlong_filtering = false;            // an answer that was cut off counts nowhere in the loss
     std::optional<RewardScaling> scaling;
     std::optional<RewardShaping> shaping;
     PolicyLossOptions loss;

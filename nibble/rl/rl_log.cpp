@@ -7,6 +7,43 @@ namespace {
 
 double per_token(double sum, const PolicyMetrics& m) { return m.tokens > 0 ? sum / static_cast<double>(m.tokens) : 0; }
 
+// What has a value only where the loss has tokens.
+void add_means(const RlStep& s, Json& line) {
+    const PolicyMetrics& m = s.metrics;
+    if (m.tokens == 0) return;
+    for (const auto& [name, sum] :
+         {std::pair{"token_mult_prob_error", m.token_mult_prob_error}, std::pair{"gen_kl_error", m.gen_kl_error},
+          std::pair{"policy_kl_error", m.policy_kl_error}, std::pair{"js_divergence_error", m.js_divergence_error},
+          std::pair{"sampling_importance_ratio", m.sampling_importance_ratio},
+          std::pair{"approx_entropy", m.approx_entropy}, std::pair{"probs_ratio", m.probs_ratio},
+          std::pair{"probs_ratio_clamped", m.probs_ratio_clamped}})
+        line[name] = per_token(sum, m);
+    line["probs_ratio_min"] = m.probs_ratio_min, line["probs_ratio_max"] = m.probs_ratio_max;
+    if (m.bounded > 0) line["is_oob_ratio"] = static_cast<double>(m.out_of_bounds) / static_cast<double>(m.bounded);
+    const std::string behind = s.masked ? "_after_mask" : "";
+    line["max_seq_mult_prob_error" + behind] = m.seq_mult_prob_error_max;
+    line["mean_seq_mult_prob_error" + behind] = m.seq_mult_prob_error / static_cast<double>(m.answers);
+    line["min_seq_mult_prob_error" + behind] = m.seq_mult_prob_error_min;
+}
+
+void add_masked(const RlMasked& masked, Json& line) {
+    line["max_seq_mult_prob_error"] = masked.most;
+    line["mean_seq_mult_prob_error"] = masked.mean;
+    line["min_seq_mult_prob_error"] = masked.least;
+    line["num_masked_seqs_by_logprob_error"] = masked.answers;
+    line["masked_correct_pct"] =
+        masked.answers > 0 ? static_cast<double>(masked.right) / static_cast<double>(masked.answers) : 0.0;
+}
+
+// Never a 0 that nothing was found in.
+std::string compared_text(const PolicyMetrics& m) {
+    std::string text = m.compared_tokens > 0
+                           ? fmt::format("mismatch_tokens {} of {}", m.mismatch_tokens, m.compared_tokens)
+                           : "no token compared";
+    if (m.tokens == 0) return text + ", no token in the loss";
+    return text + fmt::format(", token_mult_prob_error {:.6f}", per_token(m.token_mult_prob_error, m));
+}
+
 std::string validation_text(const RlValidation& v) {
     const std::string reward = fmt::format(", validation reward {:.3f}", v.reward);
     if (v.answers == 1) return reward;
@@ -39,23 +76,20 @@ Json to_json(const RlStep& s, const std::optional<RlValidation>& validation, dou
               {"cut_share", s.cut_share},
               {"turns_per_sample", s.mean_turns},
               {"max_turns_reached_rate", s.turn_limit_share},
-              {"mismatch_tokens", m.mismatch_tokens},
-              {"max_abs_diff", m.max_abs_diff},
+              {"compared_tokens", m.compared_tokens},
               {"off_policy_tokens", m.off_policy_tokens},
               {"filtered_tokens", m.filtered_tokens},
-              {"kl_loss", m.kl_loss},
-              {"token_mult_prob_error", per_token(m.token_mult_prob_error, m)},
-              {"gen_kl_error", per_token(m.gen_kl_error, m)},
-              {"policy_kl_error", per_token(m.policy_kl_error, m)},
-              {"js_divergence_error", per_token(m.js_divergence_error, m)},
-              {"sampling_importance_ratio", per_token(m.sampling_importance_ratio, m)},
-              {"approx_entropy", per_token(m.approx_entropy, m)},
-              {"probs_ratio", per_token(m.probs_ratio, m)},
-              {"probs_ratio_clamped", per_token(m.probs_ratio_clamped, m)},
+              {"num_valid_samples", m.answers},
+              {"num_masked_seqs_by_logprob_error", 0},
+              {"masked_correct_pct", 0.0},
+              {"kl_penalty", m.kl_penalty},
               {"outside_truncation", m.outside_truncation},
               {"generate_seconds", s.generate_seconds},
               {"reward_seconds", s.reward_seconds},
               {"train_seconds", s.train_seconds}};
+    if (m.compared_tokens > 0) line["mismatch_tokens"] = m.mismatch_tokens, line["max_abs_diff"] = m.max_abs_diff;
+    add_means(s, line);
+    if (s.masked) add_masked(*s.masked, line);
     if (s.cache) {
         line["kv_values"] = s.cache->values, line["kv_clipped"] = s.cache->clipped;
         if (s.cache->q_values > 0) line["q_values"] = s.cache->q_values, line["q_clipped"] = s.cache->q_clipped;
@@ -65,7 +99,6 @@ Json to_json(const RlStep& s, const std::optional<RlValidation>& validation, dou
         line["dropped_answers"] = s.dropped;
         line["trajectory_age"] = s.mean_age;
     }
-    if (m.tokens > 0) line["probs_ratio_min"] = m.probs_ratio_min, line["probs_ratio_max"] = m.probs_ratio_max;
     if (!s.ranks.empty()) {
         for (const RankWork& r : s.ranks) line["rank_tokens"].push_back(r.tokens);
         for (const RankWork& r : s.ranks) line["rank_seconds"].push_back(r.seconds);
@@ -89,11 +122,10 @@ std::string step_text(const RlStep& s, const std::optional<RlValidation>& valida
     return fmt::format(
         "step {}: reward {:.3f}, accuracy {:.3f}, answers {} of {:.1f} tokens, cut {:.2f}, entropy {:.3f}, loss "
         "{:.4f}, "
-        "gradient norm {:.3f}, mismatch_tokens {} of {}, token_mult_prob_error {:.6f}, seconds {:.2f} ({:.2f} rollout, "
+        "gradient norm {:.3f}, {}, seconds {:.2f} ({:.2f} rollout, "
         "{:.2f} update){}{}{}",
         s.step, s.reward, s.accuracy, s.answers, s.mean_length, s.cut_share, per_token(m.approx_entropy, m), m.loss,
-        s.update.gradient_norm, m.mismatch_tokens, m.tokens, per_token(m.token_mult_prob_error, m), seconds,
-        s.generate_seconds, s.train_seconds,
+        s.update.gradient_norm, compared_text(m), seconds, s.generate_seconds, s.train_seconds,
         s.ranks.empty() ? "" : fmt::format(", slowest rank {:.2f} times the median", seconds_most_to_median(s.ranks)),
         s.failures > 0 ? fmt::format(", {} answers not judged: {}", s.failures, s.failure_reasons.front()) : "",
         validation ? validation_text(*validation) : "");

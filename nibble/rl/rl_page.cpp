@@ -140,12 +140,13 @@ std::string cards_of(const RlHistory& run) {
                              fmt::format("mean of the last {} of {} steps; the first {}: {}", n,
                                          human_count(std::ssize(all)), n, figure(mean_of(first, "reward"))));
     cards += validation_card(run);
-    const double differ = sum_of(run, "mismatch_tokens"), tokens = sum_of(run, "tokens"),
+    const double differ = sum_of(run, "mismatch_tokens"), tokens = sum_of(run, "compared_tokens"),
                  old = sum_of(run, "off_policy_tokens");
     std::string compared =
-        fmt::format("of {} compared, engine against trainer, in any bit", human_count(std::llround(tokens - old)));
+        fmt::format("of {} compared, engine against trainer, in any bit", human_count(std::llround(tokens)));
     if (old > 0) compared += fmt::format("; {} of older weights", human_count(std::llround(old)));
-    cards += card("Tokens that differ", human_count(std::llround(differ)), compared);
+    cards += tokens > 0 ? card("Tokens that differ", human_count(std::llround(differ)), compared)
+                        : card("Tokens that differ", "?", "nothing was compared");
     cards += card("A step", with_units(human_seconds(mean_of(last, "seconds"))),
                   fmt::format("{} tokens an answer; {} tokens/s generated",
                               figure(mean_of(last, "mean_gen_tokens_per_sample"), 1),
@@ -317,10 +318,10 @@ Result<std::string> rl_page(const fs::path& folder, int reload_seconds) {
                          {{"generate_seconds", "rollout"}, {"reward_seconds", "reward"}, {"train_seconds", "update"}},
                          0) +
                     half(run, "Generated", "tokens of a step", {{"generated_tokens", "tokens"}}, 0)));
-    main +=
-        section("Update", pair_of(half(run, "Loss", "", {{"loss", "loss"}, {"kl_loss", "KL term", false}}) +
-                                  half(run, "Gradient norm", "before clipping", {{"gradient_norm", "gradient norm"}}) +
-                                  half(run, "Learning rate", "", {{"learning_rate", "learning rate"}})));
+    main += section("Update",
+                    pair_of(half(run, "Loss", "", {{"loss", "loss"}, {"kl_penalty", "KL term over beta", false}}) +
+                            half(run, "Gradient norm", "before clipping", {{"gradient_norm", "gradient norm"}}) +
+                            half(run, "Learning rate", "", {{"learning_rate", "learning rate"}})));
     return document("nibble · " + name, main, reload_seconds);
 }
 
@@ -345,7 +346,22 @@ RunView rl_view() {
                                   "probs_ratio_clamped",
                                   "probs_ratio_min",
                                   "probs_ratio_max",
-                                  "kl_loss",
+                                  "kl_penalty",
+                                  "is_oob_ratio",
+                                  "outside_truncation",
+                                  "max_seq_mult_prob_error",
+                                  "mean_seq_mult_prob_error",
+                                  "min_seq_mult_prob_error",
+                                  "max_seq_mult_prob_error_after_mask",
+                                  "mean_seq_mult_prob_error_after_mask",
+                                  "min_seq_mult_prob_error_after_mask",
+                                  "num_masked_seqs_by_logprob_error",
+                                  "masked_correct_pct",
+                                  "num_valid_samples",
+                                  "filtered_tokens",
+                                  "kv_clipped",
+                                  "q_clipped",
+                                  "compared_tokens",
                                   "mismatch_tokens",
                                   "max_abs_diff",
                                   "off_policy_tokens",

@@ -11,8 +11,7 @@ public:
 
     Result<RolloutPrompt> prompt(uint64_t number) override {
         NIBBLE_TRY(TaskQuestion q, options_.question(number));
-        std::string text = options_.prompt;
-        if (const size_t at = text.find("{}"); at != text.npos) text.replace(at, 2, q.prompt);
+        const std::string text = task_prompt(options_.prompt, q.prompt);
         const std::string name = q.where.empty() ? fmt::format("prompt {}", number) : q.where;
         NIBBLE_TRY(auto tokens, options_.encode(text).within(name));
         return RolloutPrompt{.tokens = std::move(tokens),
@@ -59,7 +58,11 @@ private:
             r.reward = r.reward.value_or(0) + reply.reward;
             r.state = std::move(reply.state);
             if (reply.done) continue;
-            NIBBLE_TRY(r.observation, options_.encode_observation(reply.observation, r.tokens.back()));
+            auto observation = options_.encode_observation(reply.observation, r.tokens.back());
+            if (observation.ok())
+                r.observation = *std::move(observation);
+            else
+                r.failure = observation.error().message();
         }
         return Ok{};
     }
@@ -68,6 +71,11 @@ private:
 };
 
 }  // namespace
+
+std::string task_prompt(std::string text, std::string_view question) {
+    if (const size_t at = text.find("{}"); at != text.npos) text.replace(at, 2, question);
+    return text;
+}
 
 std::unique_ptr<RolloutTask> question_task(QuestionTaskOptions options) {
     return std::make_unique<QuestionTask>(std::move(options));

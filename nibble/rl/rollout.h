@@ -33,7 +33,7 @@ struct RolloutPrompt {
 struct Rollout {
     size_t prompt = 0;  // index of its prompt
     // Behind the prompt: what the model wrote, end tokens included, and between its turns what it read. The last one is
-    // written.
+    // written. Empty: the prompt left no room.
     std::vector<int32_t> tokens;
     std::vector<float> generated;      // log-probability of each written one, 0 of each read one
     std::vector<uint8_t> written;      // of each: 1 by the model, 0 by the environment
@@ -49,6 +49,7 @@ struct Rollout {
     std::optional<double> reward;      // sum of the turns; none: it could not be judged, and counts nowhere
     std::string failure;               // why
     double shaped = 0, advantage = 0;  // reward after scaling and shaping
+    bool masked = false;               // left out of the loss: training's log-probabilities are too far away
 
     int64_t length() const { return std::ranges::count(written, 1); }  // tokens that the model wrote
 };
@@ -81,6 +82,8 @@ struct QuestionTaskOptions {
     std::unique_ptr<Environment> environment;  // may be null
     ThreadPool* pool = nullptr;                // that judges answers side by side; null: one after the other
 };
+// `text` with the question in the place of its first {}.
+std::string task_prompt(std::string text, std::string_view question);
 std::unique_ptr<RolloutTask> question_task(QuestionTaskOptions options);
 
 struct RolloutRequest {
@@ -109,8 +112,8 @@ struct RolloutBatch {
     std::vector<RankWork> ranks;                      // empty: one process
 };
 
-// The same batch in every rank (null: this process alone). Errors: a prompt that leaves no room for an answer, an
-// answer that ended with an error, a rank that has ended.
+// The same batch in every rank (null: this process alone). Errors: an answer that ended with an error, a rank that has
+// ended.
 Result<RolloutBatch> roll_out(Engine& engine, RolloutTask& task, const RolloutRequest& request,
                               RankGroup* ranks = nullptr);
 

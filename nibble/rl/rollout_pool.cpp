@@ -39,11 +39,14 @@ void append(Rollout& r, WholeAnswer&& answer, int64_t step) {
 Status RolloutPool::begin(uint64_t number, const RolloutRequest& request) {
     NIBBLE_TRY(RolloutPrompt prompt, task_.prompt(number));
     const int64_t tokens = std::ssize(prompt.tokens);
+    std::string failure;
     if (tokens < 1 || tokens >= request.length)
-        return fail("{}: {} tokens leave no room for an answer in {}",
-                    prompt.where.empty() ? fmt::format("prompt {}", number) : prompt.where, tokens, request.length);
+        failure = fmt::format("{}: {} tokens leave no room for an answer in {}",
+                              prompt.where.empty() ? fmt::format("prompt {}", number) : prompt.where, tokens,
+                              request.length);
     prompt.number = number, prompt.begun = request.step;
-    for (int64_t a = 0; a < answers_; ++a) batch_.rollouts.push_back({.prompt = batch_.prompts.size()});
+    for (int64_t a = 0; a < answers_; ++a)
+        batch_.rollouts.push_back({.prompt = batch_.prompts.size(), .whole = !failure.empty(), .failure = failure});
     batch_.prompts.push_back(std::move(prompt));
     owner_.clear();
     return Ok{};

@@ -18,7 +18,8 @@ public:
     RolloutPool(Engine& engine, RolloutTask& task, int64_t answers, RankGroup* ranks = nullptr)
         : engine_(engine), task_(task), answers_(answers), ranks_(ranks) {}
 
-    // The answers to prompt `number` begin with the next round. Error: the prompt leaves no room for one.
+    // The answers to prompt `number` begin with the next round; those to a prompt that leaves no room for any have
+    // failed already, without a token.
     Status begin(uint64_t number, const RolloutRequest& request);
     // Generates, and judges the turns that end. Prompts, answers and first_prompt of the request mean nothing here.
     Status round(const RolloutRequest& request);

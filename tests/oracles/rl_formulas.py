@@ -2,7 +2,8 @@
 
 The formulas are those of NeMo RL's ClippedPGLossFn and advantage estimators, written here once more from their
 description and differentiated by central differences in double precision: c is what varies, stop(c) is a second
-argument that does not.
+argument that does not. No automatic differentiation stands behind the gradients. Metrics are NeMo RL's of the same
+class, from whole arrays where ours adds token by token.
 
     .venv/bin/python tests/oracles/rl_formulas.py tests/data/rl/formulas.json
 """
@@ -86,6 +87,53 @@ def gradient(batch, o):
     return batch_loss(stop, stop, batch, o), out
 
 
+def metrics(batch, o):
+    """Means over the tokens of the loss, as they are logged."""
+    batch = [a for a in batch if a["weight"] and a["mask"].sum()]
+    m = np.concatenate([a["mask"] for a in batch]).astype(bool)
+    c, g, f = (np.concatenate([a[k] for a in batch])[m] for k in "cgf")
+    p = c if o["force_on_policy_ratio"] else np.concatenate([a["p"] for a in batch])[m]
+    of_answer = np.concatenate([np.full(len(a["c"]), i) for i, a in enumerate(batch)])[m]
+    answers = range(len(batch))
+    n = len(c)
+
+    def k3(x):
+        return np.exp(x) - 1 - x
+
+    middle = np.log((np.exp(p) + np.exp(g)) / 2)
+    ratio = np.exp(c - p)
+    if o["sequence_level_importance_ratios"] and not o["force_on_policy_ratio"]:
+        ratio = np.exp([np.mean((c - p)[of_answer == i]) for i in answers])[of_answer]
+    errors = [np.mean(np.exp(np.abs(g - p)[of_answer == i])) for i in answers]
+    out = {
+        "token_mult_prob_error": np.exp(np.abs(g - p)).sum() / n, "gen_kl_error": k3(p - g).sum() / n,
+        "policy_kl_error": k3(g - p).sum() / n, "js_divergence_error": (k3(p - middle) + k3(g - middle)).sum() / 2 / n,
+        "sampling_importance_ratio": np.exp(p - g).sum() / n, "approx_entropy": -(np.exp(c - g) * c).sum() / n,
+        "probs_ratio": ratio.sum() / n, "probs_ratio_min": ratio.min(), "probs_ratio_max": ratio.max(),
+        "probs_ratio_clamped": np.clip(ratio, 1 - o["ratio_clip_min"], 1 + o["ratio_clip_max"]).sum() / n,
+        "max_seq_mult_prob_error": max(errors), "mean_seq_mult_prob_error": np.mean(errors),
+        "min_seq_mult_prob_error": min(errors), "num_valid_samples": len(batch), "kl_penalty": 0.0,
+    }
+    if o["kl_penalty"] > 0:  # the KL term over beta, normalised as the loss is
+        x = np.clip(f - c, -20, 20)
+        u = np.exp(c - g) if o["use_on_policy_kl_approximation"] else 1.0
+        term = np.clip(u * kl(x, o["kl_type"]), -10, 10)
+        if o["token_level_loss"]:
+            out["kl_penalty"] = term.sum() / (n + 1e-8)
+        else:
+            sums = [term[of_answer == i].sum() / ((of_answer == i).sum() + 1e-8) for i in answers]
+            out["kl_penalty"] = sum(sums) / (len(batch) + 1e-8)
+    if o["truncation"] != "none":
+        low, high = o["importance_low"] or 0.0, o["importance_high"]
+        w = np.exp(p - g)
+        if o["sequence_level_importance_ratios"]:
+            w = np.exp([np.sum((p - g)[of_answer == i]) for i in answers])[of_answer]
+        if o["truncation"] == "seq-mask-tis":
+            w = np.exp([np.mean((p - g)[of_answer == i]) for i in answers])
+        out["is_oob_ratio"] = np.mean((w < low) | (w > high))
+    return {k: float(v) for k, v in out.items()}
+
+
 DEFAULTS = {
     "ratio_clip_min": 0.2, "ratio_clip_max": 0.2, "ratio_clip_c": None, "kl_penalty": 0.01, "kl_type": "k3",
     "token_level_loss": True, "force_on_policy_ratio": False, "disable_ppo_ratio": False,
@@ -102,6 +150,8 @@ CASES = [
     {"importance_sampling_correction": True, "truncation": "tis", "importance_high": 1.2},
     {"importance_sampling_correction": True, "truncation": "icepop", "importance_high": 1.2, "importance_low": 0.8},
     {"importance_sampling_correction": True, "truncation": "seq-mask-tis", "importance_high": 1.05, "importance_low": 0.95},
+    {"token_level_loss": False, "sequence_level_importance_ratios": True, "importance_sampling_correction": True,
+     "truncation": "tis", "importance_high": 1.2},
 ]
 
 
@@ -123,8 +173,9 @@ def policy_cases(random):
             if i < 2:
                 a["mask"][:2] = 1
             batch.append(a)
-        loss, grad = gradient([{**a, **{k: a[k].astype(np.float64) for k in "cpfg"}} for a in batch], o)
-        cases.append({"options": o, "loss": loss,
+        wide = [{**a, **{k: a[k].astype(np.float64) for k in "cpfg"}} for a in batch]
+        loss, grad = gradient(wide, o)
+        cases.append({"options": o, "loss": loss, "metrics": metrics(wide, o),
                       "answers": [{**{k: [float(x) for x in a[k]] for k in "cpfg"}, "mask": a["mask"].tolist(),
                                    "advantage": a["advantage"], "weight": a["weight"], "gradient": g}
                                   for a, g in zip(batch, grad)]})

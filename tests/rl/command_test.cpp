@@ -42,6 +42,9 @@ data: {{task: sort, chat: false, prompt: "Q: {{}}\nA:"}}
     for (size_t i = 1; i < 4; ++i) {
         EXPECT_EQ((*log)[i]["mismatch_tokens"], 0);
         EXPECT_EQ((*log)[i]["token_mult_prob_error"], 1.0);
+        EXPECT_EQ((*log)[i]["max_seq_mult_prob_error"], 1.0);
+        EXPECT_EQ((*log)[i]["num_valid_samples"], 6);
+        EXPECT_EQ((*log)[i]["compared_tokens"], (*log)[i]["generated_tokens"]);
         EXPECT_EQ((*log)[i]["answers"], 6);
         EXPECT_EQ((*log)[i].contains("validation_reward"), i == 2);
         if (i != 2) continue;
@@ -59,7 +62,9 @@ data: {{task: sort, chat: false, prompt: "Q: {{}}\nA:"}}
     const std::string events = read_file(dir / "whole/events/events.out.tfevents.00000000");
     for (const char* tag :
          {"train/reward", "train/grad_norm", "train/lr", "train/token_mult_prob_error", "train/mismatch_tokens",
-          "validation/accuracy", "validation/pass_at_k", "timing/train/generation", "timing/train/policy_training"})
+          "validation/accuracy", "validation/pass_at_k", "timing/train/generation", "timing/train/policy_training",
+          "train/kl_penalty", "train/mean_seq_mult_prob_error", "train/num_valid_samples",
+          "train/num_masked_seqs_by_logprob_error", "train/filtered_tokens", "train/outside_truncation"})
         EXPECT_NE(events.find(tag), std::string::npos) << tag;
     // Two steps, then one more: the same weights.
     ASSERT_EQ(rl(dir, "rl.yaml -o parts --steps 2 --threads 1"), 0) << read_file(dir / "out.txt");
@@ -155,6 +160,7 @@ data: {{task: sum, chat: false}}
     ASSERT_EQ(rl(dir, "rl.yaml -o run --resume --quiet"), 0) << read_file(dir / "out.txt");
     for (const char* file : {"model/model.safetensors", "model-nvfp4/model.safetensors"})
         EXPECT_EQ(read_file(dir / "run" / file), read_file(dir / "whole" / file)) << file;
+    EXPECT_NE(read_file(dir / "whole/events/events.out.tfevents.00000000").find("train/kv_clipped"), std::string::npos);
     const std::string served = fmt::format(
         "cd '{}' && '{}' generate whole/model-nvfp4 'What is 1 + 2?' --max-tokens 4 "
         "< /dev/null > out.txt 2>&1",

@@ -55,6 +55,8 @@ grpo:
   advantage_clip_high: 3
   use_dynamic_sampling: true
   dynamic_sampling_max_gen_batches: 5
+  batch_multiplier: 1.5
+  seq_logprob_error_threshold: 1.25
   overlong_filtering: true
   reward_scaling: {enabled: true, source_min: 0, source_max: 1, target_min: -1, target_max: 1}
   reward_shaping: {enabled: true, overlong_buffer_length: 8, overlong_buffer_penalty: 2, max_response_length: 20}
@@ -107,6 +109,9 @@ checkpointing: {save_period: 10, keep_top_k: 3}
     EXPECT_EQ(c->advantage.clip_low, -3);
     EXPECT_EQ(c->advantage.clip_high, 3);
     EXPECT_TRUE(c->dynamic_sampling);
+    EXPECT_EQ(c->batch_multiplier, 1.5);
+    EXPECT_EQ(c->batch_prompts(), 3);
+    EXPECT_EQ(c->seq_error_threshold, 1.25);
     EXPECT_EQ(c->most_batches, 5);
     EXPECT_TRUE(c->overlong_filtering);
     ASSERT_TRUE(c->scaling.has_value());

@@ -1,7 +1,9 @@
-// Losses, gradients and advantages against tests/oracles/rl_formulas.py (numpy, central differences).
+// Losses, gradients, metrics and advantages against tests/oracles/rl_formulas.py (numpy). The gradient is checked by
+// central differences alone: PyTorch, whose automatic differentiation NeMo RL trusts, is not in the tests' environment.
 #include "base/json.h"
 #include "rl/advantage.h"
 #include "rl/policy_loss.h"
+#include "rl/rl_log.h"
 #include "support/files.h"
 
 #include <gtest/gtest.h>
@@ -42,40 +44,97 @@ PolicyLossOptions loss_options(const Json& o) {
             .importance_low = optional_number(o["importance_low"])};
 }
 
+// Loss and gradient of a case's answers; their gradients are compared.
+BatchCounts twin_loss(const Json& test, PolicyMetrics& metrics) {
+    const PolicyLossOptions options = loss_options(test["options"]);
+    EXPECT_TRUE(check(options).ok());
+    BatchCounts counts;
+    for (const Json& a : test["answers"]) {
+        int64_t unmasked = 0;
+        for (const Json& m : a["mask"]) unmasked += m.get<int>();
+        if (a["weight"].get<double>() == 0 || unmasked == 0) continue;
+        counts.tokens += unmasked, ++counts.answers;
+    }
+    for (const Json& a : test["answers"]) {
+        const auto c = a["c"].get<std::vector<float>>(), p = a["p"].get<std::vector<float>>();
+        const auto f = a["f"].get<std::vector<float>>(), g = a["g"].get<std::vector<float>>();
+        const auto mask = a["mask"].get<std::vector<uint8_t>>();
+        const auto want = a["gradient"].get<std::vector<double>>();
+        std::vector<double> gradient(c.size(), 99);
+        const Status done = policy_loss({.generated = g,
+                                         .previous = p,
+                                         .current = c,
+                                         .reference = f,
+                                         .mask = mask,
+                                         .advantage = a["advantage"],
+                                         .weight = a["weight"]},
+                                        options, counts, gradient, metrics);
+        EXPECT_TRUE(done.ok()) << done.error().message();
+        for (size_t t = 0; t < want.size(); ++t) EXPECT_NEAR(gradient[t], want[t], 2e-8) << "token " << t;
+    }
+    return counts;
+}
+
 TEST(PolicyLoss, EqualsTheTwinInValueAndGradient) {
-    ASSERT_EQ(formulas()["policy_loss"].size(), 17u);
+    ASSERT_EQ(formulas()["policy_loss"].size(), 18u);
     for (const Json& test : formulas()["policy_loss"]) {
         SCOPED_TRACE(test["options"].dump());
-        const PolicyLossOptions options = loss_options(test["options"]);
-        ASSERT_TRUE(check(options).ok());
-        BatchCounts counts;
-        for (const Json& a : test["answers"]) {
-            int64_t unmasked = 0;
-            for (const Json& m : a["mask"]) unmasked += m.get<int>();
-            if (a["weight"].get<double>() == 0 || unmasked == 0) continue;
-            counts.tokens += unmasked, ++counts.answers;
-        }
         PolicyMetrics metrics;
-        for (const Json& a : test["answers"]) {
-            const auto c = a["c"].get<std::vector<float>>(), p = a["p"].get<std::vector<float>>();
-            const auto f = a["f"].get<std::vector<float>>(), g = a["g"].get<std::vector<float>>();
-            const auto mask = a["mask"].get<std::vector<uint8_t>>();
-            const auto want = a["gradient"].get<std::vector<double>>();
-            std::vector<double> gradient(c.size(), 99);
-            const Status done = policy_loss({.generated = g,
-                                             .previous = p,
-                                             .current = c,
-                                             .reference = f,
-                                             .mask = mask,
-                                             .advantage = a["advantage"],
-                                             .weight = a["weight"]},
-                                            options, counts, gradient, metrics);
-            ASSERT_TRUE(done.ok()) << done.error().message();
-            for (size_t t = 0; t < want.size(); ++t) EXPECT_NEAR(gradient[t], want[t], 2e-8) << "token " << t;
-        }
+        const BatchCounts counts = twin_loss(test, metrics);
         EXPECT_NEAR(metrics.loss, test["loss"].get<double>(), 1e-12);
         EXPECT_EQ(metrics.tokens, counts.tokens);
     }
+}
+
+// As they are logged: sums, numbers of what they are of, and names.
+TEST(PolicyLoss, MetricsEqualTheTwin) {
+    int bounded = 0;
+    for (const Json& test : formulas()["policy_loss"]) {
+        SCOPED_TRACE(test["options"].dump());
+        RlStep step;
+        int64_t generated = 0, differ = 0;
+        twin_loss(test, step.metrics);
+        const bool forced = test["options"]["force_on_policy_ratio"];
+        for (const Json& a : test["answers"])
+            for (size_t t = 0; t < a["mask"].size(); ++t)
+                if (a["mask"][t] == 1) ++generated, differ += a["g"][t] != a[forced ? "c" : "p"][t];
+        EXPECT_EQ(step.metrics.compared_tokens, generated);  // of answers of weight 0, too
+        EXPECT_EQ(step.metrics.mismatch_tokens, differ);
+        EXPECT_GT(generated, step.metrics.tokens);
+        const Json line = to_json(step, std::nullopt, 1.0);
+        EXPECT_GE(test["metrics"].size(), 15u);
+        for (const auto& [name, want] : test["metrics"].items()) {
+            ASSERT_TRUE(line.contains(name)) << name;
+            const double value = want.get<double>();
+            EXPECT_NEAR(line[name].get<double>(), value, 1e-9 * std::max(1.0, std::fabs(value))) << name;
+        }
+        EXPECT_EQ(line.contains("is_oob_ratio"), test["metrics"].contains("is_oob_ratio"));
+        bounded += line.contains("is_oob_ratio") && line["is_oob_ratio"] > 0 && line["is_oob_ratio"] < 1;
+    }
+    EXPECT_GE(bounded, 3);
+}
+
+// Where nothing was compared, no 0 says that nothing differs.
+TEST(PolicyLoss, MetricsOfNothingHaveNoValue) {
+    const std::vector<float> logprobs{-0.5f, -2.25f}, other{-0.5f, -2.5f};
+    const std::vector<uint8_t> mask{1, 1};
+    std::vector<double> gradient(2, 7.0);
+    RlStep step;
+    const Json nothing = to_json(step, std::nullopt, 1.0);
+    EXPECT_FALSE(nothing.contains("mismatch_tokens") || nothing.contains("token_mult_prob_error"));
+    EXPECT_EQ(nothing["compared_tokens"], 0);
+    EXPECT_NE(step_text(step, std::nullopt, 1.0).find("no token compared, no token in the loss"), std::string::npos);
+    ASSERT_TRUE(policy_loss({.generated = other, .previous = logprobs, .current = logprobs, .mask = mask, .weight = 0},
+                            {.kl_penalty = 0}, {0, 0}, gradient, step.metrics)
+                    .ok());
+    EXPECT_EQ(gradient, std::vector<double>(2));
+    const Json line = to_json(step, std::nullopt, 1.0);
+    EXPECT_EQ(line["mismatch_tokens"], 1);
+    EXPECT_EQ(line["compared_tokens"], 2);
+    EXPECT_EQ(line["max_abs_diff"], 0.25);
+    EXPECT_FALSE(line.contains("token_mult_prob_error"));
+    EXPECT_NE(step_text(step, std::nullopt, 1.0).find("mismatch_tokens 1 of 2, no token in the loss"),
+              std::string::npos);
 }
 
 TEST(PolicyLoss, ExactRolloutsHaveNoMismatchAndRatioOne) {

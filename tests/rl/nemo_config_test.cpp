@@ -257,6 +257,21 @@ TEST(NemoConfig, DefaultsThatDifferAreWrittenAndTold) {
     EXPECT_FALSE(tells("grpo.num_prompts_per_step:"));
 }
 
+// DAPO's recipes; the multiplier stands before what it needs.
+TEST(NemoConfig, DynamicSamplingHasItsMultiplier) {
+    TempDir dir;
+    const Translated t = translated(dir, R"(
+policy: {model_name: M}
+grpo: {batch_multiplier: 3, use_dynamic_sampling: true, num_prompts_per_step: 512, seq_logprob_error_threshold: 2}
+)");
+    EXPECT_EQ(t.config.batch_multiplier, 3);
+    EXPECT_EQ(t.config.batch_prompts(), 1536);
+    EXPECT_EQ(t.config.seq_error_threshold, 2);
+    EXPECT_FALSE(t.lists("grpo.batch_multiplier"));
+    const Translated off = translated(dir, "policy: {model_name: M}\ngrpo: {batch_multiplier: 3}\n");
+    EXPECT_TRUE(off.says("grpo.batch_multiplier", "needs grpo.use_dynamic_sampling: true"));
+}
+
 // A key that cannot run with another one is told, also where it says false.
 TEST(NemoConfig, KeysThatExcludeEachOther) {
     TempDir dir;

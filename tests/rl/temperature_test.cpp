@@ -48,7 +48,7 @@ TEST(Temperature, NoBitDiffers) {
                 EXPECT_GT(step.metrics.tokens, 100);
                 EXPECT_EQ(step.metrics.mismatch_tokens, 0);
                 EXPECT_EQ(step.metrics.max_abs_diff, 0);
-                EXPECT_EQ(step.metrics.kl_loss == 0, step.step == 0);
+                EXPECT_EQ(step.metrics.kl_penalty == 0, step.step == 0);
             }
     // The control: a trainer that knows nothing of it.
     const auto other = warm_steps(warm_config(0.7), {}, {});

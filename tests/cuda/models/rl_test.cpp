@@ -240,8 +240,8 @@ TEST(CudaPolicyLoop, TheKlTermPullsToTheBegin) {
     ASSERT_EQ(free.steps.size(), 12u);
     ASSERT_EQ(held.steps.size(), 12u);
     EXPECT_EQ(free.steps[0].reward, held.steps[0].reward);
-    EXPECT_EQ(held.steps[0].metrics.kl_loss, 0);  // both are the same policy yet
-    EXPECT_GT(held.steps.back().metrics.kl_loss, 0);
+    EXPECT_EQ(held.steps[0].metrics.kl_penalty, 0);  // both are the same policy yet
+    EXPECT_GT(held.steps.back().metrics.kl_penalty, 0);
     EXPECT_GT(free.steps.back().reward, held.steps.back().reward);
     for (const RlStep& s : held.steps) EXPECT_EQ(s.metrics.mismatch_tokens, 0) << s.step;
 }
@@ -283,7 +283,7 @@ TEST(CudaPolicyLoop, NoBitDiffersUnderTemperatureAndFilters) {
             EXPECT_EQ(s.metrics.tokens + s.metrics.filtered_tokens, s.generated_tokens);
             EXPECT_TRUE(std::isfinite(s.metrics.loss));
             EXPECT_GT(s.update.gradient_norm, 0);
-            EXPECT_EQ(s.metrics.kl_loss == 0, filters || s.step == 0);
+            EXPECT_EQ(s.metrics.kl_penalty == 0, filters || s.step == 0);
             filtered += s.metrics.filtered_tokens;
         }
         EXPECT_EQ(filtered > 0, filters && w.updates > 1);
@@ -356,7 +356,7 @@ TEST(CudaPolicyLoop, NoBitDiffersWithAnFp8Cache) {
                 EXPECT_EQ(s.cache->q_values > 1000, queries);
             }
             // The reference has the scales of the same prompts: before an update it is the policy.
-            EXPECT_EQ(run.steps[0].metrics.kl_loss == 0, updates == 1);
+            EXPECT_EQ(run.steps[0].metrics.kl_penalty == 0, updates == 1);
             for (const float s : run.scales) EXPECT_GT(s, 0);
         }
 }
@@ -377,7 +377,7 @@ TEST(CudaPolicyLoop, NoBitDiffersWithWeightsOfFourBits) {
                 EXPECT_EQ(s.metrics.mismatch_tokens, 0) << "step " << s.step;
                 EXPECT_GT(s.update.gradient_norm, 0);
             }
-            EXPECT_EQ(run.steps[0].metrics.kl_loss, 0);
+            EXPECT_EQ(run.steps[0].metrics.kl_penalty, 0);
         }
 }
 
