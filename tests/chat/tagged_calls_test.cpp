@@ -95,7 +95,11 @@ TEST(TaggedCalls, TextsHoldAllButClosingTags) {
     EXPECT_EQ(tagged_taken(narrow, {{"s", "<ab>"}}), R"({"s":"<ab>"})");
     EXPECT_EQ(tagged_taken(narrow, {{"s", "<abc>"}}), "");
     EXPECT_EQ(tagged_taken(narrow, {{"s", "\"<ab\""}}), "");
-    EXPECT_TRUE(tagged_grammar(tagged_schema(R"({"s": {"type": "string", "maxLength": 2000}})")).ok());
+    // A bounded text takes states for every character; what is too long is an error, as every limit.
+    EXPECT_TRUE(tagged_grammar(tagged_schema(R"({"s": {"type": "string", "maxLength": 1000}})")).ok());
+    const auto long_text = tagged_grammar(tagged_schema(R"({"s": {"type": "string", "maxLength": 9000}})"));
+    ASSERT_FALSE(long_text.ok());
+    EXPECT_NE(long_text.error().message().find("needs more than 150000 states"), std::string::npos);
 }
 
 TEST(TaggedCalls, OtherValuesAreJsonOrTextsThatAreNone) {
