@@ -1,5 +1,7 @@
 #include "chat/tool_format.h"
 
+#include <fmt/format.h>
+
 namespace nibble {
 const std::vector<ToolFormat>& tool_formats() {
     static const std::vector<ToolFormat> formats{
@@ -16,6 +18,26 @@ const ToolFormat* find_tool_format(std::string_view name) {
     for (const ToolFormat& format : tool_formats())
         if (format.name == name) return &format;
     return nullptr;
+}
+
+TaggedObject tagged_parameters(const Json& parameters) {
+    TaggedObject out{.name_begin = std::string(parameter_begin),
+                     .name_end = ">\n",
+                     .value_end = fmt::format("\n{}\n", parameter_close),
+                     .closing = {std::string(parameter_close), std::string(function_close)}};
+    if (!parameters.is_object()) return out;
+    if (const auto properties = parameters.find("properties");
+        properties != parameters.end() && properties->is_object())
+        for (const auto& [name, schema] : properties->items()) {
+            const auto type = schema.is_object() ? schema.find("type") : schema.end();
+            out.text[name] = schema.is_object() && type != schema.end() && *type == "string";
+        }
+    for (const char* keyword : {"patternProperties", "$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"})
+        if (parameters.contains(keyword)) out.others_are_texts = false;
+    for (const char* keyword : {"additionalProperties", "unevaluatedProperties"})
+        if (const auto others = parameters.find(keyword); others != parameters.end() && others->is_object())
+            out.others_are_texts &= others->empty() || others->value("type", Json()) == "string";
+    return out;
 }
 
 GrammarStructure tool_structure(const ToolFormat& format, const Json& tools, bool parallel, std::string_view source,
@@ -40,19 +62,10 @@ GrammarStructure tool_structure(const ToolFormat& format, const Json& tools, boo
         };
         std::vector<GrammarPiece> call;
         if (format.name == "hermes" && tagged) {
-            std::string keys;
-            const Json properties = parameters.value("properties", Json::object());
-            for (const auto& [key, value] : properties.items()) {
-                keys += keys.empty() ? "" : "|";
-                for (const char c : key)
-                    keys += std::string_view("\\^$.|?*+()[]{}/").find(c) == std::string_view::npos
-                                ? std::string(1, c)
-                                : std::string("\\") + c;
-            }
-            call = {text("<tool_call>"), text("\n<function=" + name + ">\n")};
-            if (!keys.empty()) call.push_back({.pattern = "(<parameter=(" + keys + ")>\\n[^<]*\\n</parameter>\\n)*"});
-            call.push_back(text("</function>\n"));
-            call.push_back(text("</tool_call>"));
+            GrammarPiece tags = schema;
+            tags.tagged = std::make_shared<const TaggedObject>(tagged_parameters(parameters));
+            call = {text("<tool_call>"), text(fmt::format("\n{}{}>\n", function_begin, name)), tags,
+                    text(fmt::format("{}\n", function_close)), text("</tool_call>")};
         } else if (format.name == "hermes") {
             call = object("arguments");
             call.insert(call.begin(), {text("<tool_call>"), text("\n")});

@@ -28,6 +28,15 @@ const ToolFormat* find_tool_format(std::string_view name);  // null: unknown
 inline constexpr std::string_view deepseek_call_begin = "<｜tool▁call▁begin｜>",
                                   deepseek_call_end = "<｜tool▁call▁end｜>", deepseek_separator = "<｜tool▁sep｜>";
 
+// The tags of hermes' tagged parameters. A value ends at the first of the two that close.
+inline constexpr std::string_view parameter_begin = "<parameter=", parameter_close = "</parameter>",
+                                  function_begin = "<function=", function_close = "</function>";
+
+// How the tagged parameters of a tool are read and, where a call is demanded, written. `parameters`: the tool's schema
+// of them; no object: it says nothing. A parameter is a text where its schema says "type": "string", and where nothing
+// in the schema speaks of it.
+TaggedObject tagged_parameters(const Json& parameters);
+
 // An answer that is calls of `tools` and nothing else. `source`: of the chat template, which tells variants apart.
 GrammarStructure tool_structure(const ToolFormat& format, const Json& tools, bool parallel, std::string_view source,
                                 const Tokenizer& tokenizer);

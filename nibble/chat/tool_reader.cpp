@@ -8,9 +8,8 @@
 namespace nibble {
 namespace {
 
-constexpr std::string_view spaces = " \t\r\n", function_tag = "<function=", function_close = "</function>",
-                           parameter_tag = "<parameter=", parameter_close = "</parameter>",
-                           python_tag = "<|python_tag|>", mistral_again = "[TOOL_CALLS]", mistral_id = "[CALL_ID]";
+constexpr std::string_view spaces = " \t\r\n", python_tag = "<|python_tag|>", mistral_again = "[TOOL_CALLS]",
+                           mistral_id = "[CALL_ID]";
 
 std::string_view trimmed(std::string_view text) {
     const size_t first = text.find_first_not_of(spaces);
@@ -60,19 +59,33 @@ std::optional<ToolCall> whole_call(std::string_view text) {
     return call;
 }
 
-// The type that the tool's schema gives a parameter; "" where it says nothing.
-std::string parameter_type(const Json& tools, std::string_view tool, const std::string& parameter) {
-    if (!tools.is_array()) return "";
+// The schema of a tool's parameters; null where there is none.
+Json parameters_of(const Json& tools, std::string_view tool) {
+    if (!tools.is_array()) return {};
     for (const Json& one : tools) {
         const Json function = one.value("function", Json::object());
-        if (function.value("name", "") != tool) continue;
-        const Json::json_pointer type("/parameters/properties");
-        if (!function.contains(type) || !function[type].is_object() || !function[type].contains(parameter)) return "";
-        const Json& schema = function[type][parameter];
-        const auto found = schema.is_object() ? schema.find("type") : schema.end();
-        return schema.is_object() && found != schema.end() && found->is_string() ? found->get<std::string>() : "any";
+        if (function.value("name", "") == tool) return function.value("parameters", Json());
     }
-    return "";
+    return {};
+}
+
+size_t first_close(std::string_view text, size_t at) {
+    return std::min(text.find(parameter_close, at), text.find(function_close, at));
+}
+
+// Where a value that may be JSON ends; npos: not yet. A tag inside of a JSON string closes nothing; where a string
+// holds a line end, or never ends, this is no JSON and its first tag closes it.
+size_t json_close(std::string_view text, size_t at, bool last) {
+    const size_t first = first_close(text, at);
+    if (first == text.npos) return first;
+    JsonWalk walk;
+    for (; at < text.size(); ++at) {
+        if (walk.quoted() && text[at] == '\n') return first;
+        const std::string_view rest = text.substr(at);
+        if (!walk.quoted() && (rest.starts_with(parameter_close) || rest.starts_with(function_close))) return at;
+        walk.step(text[at]);
+    }
+    return last ? first : text.npos;
 }
 
 }  // namespace
@@ -181,8 +194,8 @@ ToolCallReader::Step ToolCallReader::between(std::string_view text, bool last) {
         return waits(deepseek_call_begin) ? Step::more : ended();
     }
     if (format_.name == "hermes") {
-        if (is(function_tag)) return head_of(Style::tagged, at_ + function_tag.size());
-        if (waits(function_tag)) return Step::more;
+        if (is(function_begin)) return head_of(Style::tagged, at_ + function_begin.size());
+        if (waits(function_begin)) return Step::more;
     }
     if (format_.name == "llama3" && calls_ == 0) {
         if (is(python_tag)) return go(Place::between, at_ + python_tag.size());
@@ -288,7 +301,8 @@ ToolCallReader::Step ToolCallReader::tagged_head(std::string_view text, bool las
     name_ = trimmed(text.substr(at_, close - at_));
     begin(name_, "");
     say("{");
-    given_ = 0;
+    reading_ = tagged_parameters(parameters_of(tools_, name_));
+    given_.clear();
     return go(Place::parameters, close + 1);
 }
 
@@ -352,16 +366,16 @@ ToolCallReader::Step ToolCallReader::parameters(std::string_view text, bool last
             end();
             return go(Place::between, at_ + (rest.starts_with(format_.end) ? 0 : function_close.size()));
         }
-        if (rest.starts_with(parameter_tag)) {
+        if (rest.starts_with(parameter_begin)) {
             const size_t close = rest.find('>');
             if (close == rest.npos) break;
-            key_ = trimmed(rest.substr(parameter_tag.size(), close - parameter_tag.size()));
-            const std::string type = parameter_type(tools_, name_, key_);
-            is_text_ = type.empty() || type == "string";
+            key_ = trimmed(rest.substr(parameter_begin.size(), close - parameter_begin.size()));
+            is_text_ = reading_.is_text(key_);
+            repeated_ = given_.contains(key_);
             begun_ = false;
             return go(Place::value, at_ + close + 1);
         }
-        if (waits(function_close) || waits(format_.end) || waits(parameter_tag)) break;
+        if (waits(function_close) || waits(format_.end) || waits(parameter_begin)) break;
     }
     if (!last) return Step::more;
     end();
@@ -375,9 +389,9 @@ ToolCallReader::Step ToolCallReader::text_value(std::string_view text, bool last
         if (at_ == text.size() && !last) return Step::more;
         begun_ = true;
         if (text.substr(at_).starts_with('\n')) ++at_;
-        say((given_++ > 0 ? "," : "") + dumped(key_) + ":\"");
+        say_value("\"");
     }
-    const size_t close = std::min(text.find(parameter_close, at_), text.find(function_close, at_));
+    const size_t close = first_close(text, at_);
     std::string_view piece = text.substr(at_, close == text.npos ? close : close - at_);
     if (close == text.npos && !last)
         piece.remove_suffix(std::max(begun_at_end(piece, parameter_close), begun_at_end(piece, function_close)));
@@ -388,21 +402,20 @@ ToolCallReader::Step ToolCallReader::text_value(std::string_view text, bool last
         piece = piece.substr(0, whole);
     }
     const std::string quoted = dumped(piece);
-    say(quoted.substr(1, quoted.size() - 2));
+    if (!repeated_) say(quoted.substr(1, quoted.size() - 2));
     if (close == text.npos) {
         at_ = last ? text.size() : at_ + piece.size();
         if (!last) return Step::more;
         end();
         return Step::over;
     }
-    say("\"");
-    return go(Place::parameters,
-              close + (text.substr(close).starts_with(parameter_close) ? parameter_close.size() : 0));
+    if (!repeated_) say("\"");
+    return behind_value(text, close);
 }
 
-// A value that is no text is one when it is complete; one that broke off is left out.
+// JSON is given as it stands, what is none as a text, when it is complete; what broke off is left out.
 ToolCallReader::Step ToolCallReader::other_value(std::string_view text, bool last) {
-    const size_t close = std::min(text.find(parameter_close, at_), text.find(function_close, at_));
+    const size_t close = json_close(text, at_, last);
     if (close == text.npos) {
         if (!last) return Step::more;
         end();
@@ -412,10 +425,22 @@ ToolCallReader::Step ToolCallReader::other_value(std::string_view text, bool las
     std::string_view value = text.substr(at_, close - at_);
     if (value.starts_with('\n')) value.remove_prefix(1);
     if (value.ends_with('\n')) value.remove_suffix(1);
-    const auto parsed = parse_json(value);
-    say((given_++ > 0 ? "," : "") + dumped(key_) + ":" + dumped(parsed.ok() ? *parsed : Json(value)));
+    // The library's reader jumps over a byte order mark, which JSON does not have.
+    const bool json = Json::accept(value) && !value.starts_with("\xEF\xBB\xBF");
+    say_value(json ? std::string(value) : dumped(value));
+    return behind_value(text, close);
+}
+
+ToolCallReader::Step ToolCallReader::behind_value(std::string_view text, size_t close) {
     return go(Place::parameters,
               close + (text.substr(close).starts_with(parameter_close) ? parameter_close.size() : 0));
+}
+
+// The value of key_, or the quote that it begins with.
+void ToolCallReader::say_value(std::string text) {
+    if (repeated_) return;
+    say((given_.empty() ? "" : ",") + dumped(key_) + ":" + std::move(text));
+    given_.insert(key_);
 }
 
 void ToolCallReader::begin(std::string_view name, std::string_view id) {

@@ -5,6 +5,7 @@
 #include "chat/answer_parser.h"
 #include "chat/tool_format.h"
 
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,7 +33,8 @@ public:
         none,  // this is no call, and `text` is as it was
     };
 
-    // `format` outlives the reader; `tools` (may be null) say which parameters of <parameter=p> are not texts.
+    // `format` outlives the reader; `tools` (may be null) say which parameters of <parameter=p> are not texts
+    // (tagged_parameters). Of parameters of one name the first counts.
     ToolCallReader(const ToolFormat& format, Json tools);
 
     // Gives the parts that `text` adds, and takes from its front what is done with. `text` begins with the format's
@@ -59,6 +61,7 @@ private:
     Step parameters(std::string_view text, bool last);
     Step text_value(std::string_view text, bool last);
     Step other_value(std::string_view text, bool last);
+    Step behind_value(std::string_view text, size_t close);
 
     Step go(Place place, size_t at);
     Step head_of(Style style, size_t at);
@@ -69,6 +72,7 @@ private:
 
     void begin(std::string_view name, std::string_view id);
     void say(std::string arguments);
+    void say_value(std::string text);
     void end();
 
     const ToolFormat& format_;
@@ -89,8 +93,9 @@ private:
     std::string key_, name_, id_;
 
     // Of tagged parameters.
-    size_t given_ = 0;
-    bool is_text_ = false, begun_ = false;
+    TaggedObject reading_;
+    std::set<std::string, std::less<>> given_;
+    bool is_text_ = false, begun_ = false, repeated_ = false;
 };
 
 }  // namespace nibble

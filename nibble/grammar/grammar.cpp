@@ -318,9 +318,7 @@ Result<std::shared_ptr<const Grammar>> Grammar::from_structure(const GrammarStru
         for (const GrammarPiece& piece : list) {
             ExprPtr item;
             if (piece.schema) {
-                NIBBLE_TRY(item, schema_rules(*piece.schema, options, budget, rules, names));
-            } else if (!piece.pattern.empty()) {
-                NIBBLE_TRY(item, parse_regex(piece.pattern, {}, budget));
+                NIBBLE_TRY(item, schema_rules(*piece.schema, options, budget, rules, names, piece.tagged.get()));
             } else {
                 item = expression::text(piece.control ? expression::control_text(piece.text) : piece.text);
             }

@@ -14,6 +14,7 @@
 #include "grammar/expression.h"
 #include "grammar/limits.h"
 
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -36,12 +37,27 @@ struct SchemaOptions {
     bool open_objects = true;
 };
 
+// How an object is written whose members stand between tags, in the order of the schema: `name_begin` NAME `name_end`
+// VALUE `value_end`. Whoever reads one takes a text as the string that it is; any other value is JSON, or the string
+// that it is where it is no JSON; of members of one name the first.
+struct TaggedObject {
+    std::string name_begin, name_end, value_end;
+    std::vector<std::string> closing;               // end a value wherever they stand outside of a JSON string
+    std::map<std::string, bool, std::less<>> text;  // whether the values of a name are texts
+    bool others_are_texts = true;                   // of names that `text` does not have
+
+    bool is_text(std::string_view name) const {
+        const auto found = text.find(name);
+        return found == text.end() ? others_are_texts : found->second;
+    }
+};
+
 // A text of fixed and free parts, for the formats of tool calls.
 struct GrammarPiece {
-    std::string text;                    // as it is
-    bool control = false;                // `text` is a control token's
-    std::shared_ptr<const Json> schema;  // a document of this schema instead of a text
-    std::string pattern;                 // a regular expression instead
+    std::string text;                            // as it is
+    bool control = false;                        // `text` is a control token's
+    std::shared_ptr<const Json> schema;          // a document of this schema instead of a text
+    std::shared_ptr<const TaggedObject> tagged;  // how the document, an object, is written; null: as JSON
 };
 struct GrammarStructure {
     std::vector<GrammarPiece> before;

@@ -1,5 +1,6 @@
 #include "grammar/json_schema.h"
 
+#include "grammar/regex_parser.h"
 #include "grammar/schema_shapes.h"
 
 #include <fmt/format.h>
@@ -17,16 +18,18 @@ ExprPtr nothing_matches() { return expression::choice(std::vector<ExprPtr>{}); }
 class SchemaRules {
 public:
     SchemaRules(const Json& schema, const SchemaOptions& options, GrammarBudget& budget, std::vector<ExprPtr>& rules,
-                std::vector<std::string>& names)
+                std::vector<std::string>& names, const TaggedObject* tagged)
         : shapes_(schema, options.open_objects, budget),
           budget_(budget),
           rules_(rules),
           names_(names),
-          flexible_(options.space == JsonSpace::flexible) {}
+          flexible_(options.space == JsonSpace::flexible),
+          tagged_(tagged) {}
 
     Result<ExprPtr> run(const Json& schema) {
         space_ = space();
-        NIBBLE_TRY(ExprPtr root, value(schema == Json(true) ? SchemaSet{} : SchemaSet{&schema}));
+        const SchemaSet set = schema == Json(true) ? SchemaSet{} : SchemaSet{&schema};
+        NIBBLE_TRY(ExprPtr root, tagged_ ? tagged_document(set) : value(set));
         while (!waiting_.empty()) {
             const auto [rule, set] = waiting_.back();
             waiting_.pop_back();
@@ -79,8 +82,15 @@ private:
         return expression::rule(rule);
     }
 
-    // Strings and numbers that are alike are one rule, and so one set of masks.
+    // Strings and numbers that are alike are one rule, and so one set of masks. Precondition: nothing is listed.
     Result<ExprPtr> shared(const JsonShape& shape) {
+        const std::string key = key_of(shape);
+        if (const auto it = shared_.find(key); it != shared_.end()) return expression::rule(it->second);
+        NIBBLE_TRY(ExprPtr body, one(shape));
+        return expression::rule(shared_[key] = add_rule(std::move(body), "a value"));
+    }
+
+    static std::string key_of(const JsonShape& shape) {
         const NumberBounds& b = shape.bounds;
         const auto text = [](const std::optional<FixedNumber>& v, bool open) {
             return v ? fmt::format("{}:{}:{}", int64_t(*v / 1'000'000'000'000'000), int64_t(*v % 1'000'000'000'000'000),
@@ -93,9 +103,7 @@ private:
             key += fmt::format(" {} {} {}:{}", language.search, language.negated, language.pattern.size(),
                                language.pattern);
         for (const auto& excluded : shape.excluded) key += fmt::format(" {}:{}", excluded.size(), excluded);
-        if (const auto it = shared_.find(key); it != shared_.end()) return expression::rule(it->second);
-        NIBBLE_TRY(ExprPtr body, one(shape));
-        return expression::rule(shared_[key] = add_rule(std::move(body), "a value"));
+        return key;
     }
 
     Result<ExprPtr> all(const std::vector<JsonShape>& shapes) {
@@ -132,7 +140,7 @@ private:
             case Kind::array:
                 return array(shape);
             case Kind::object:
-                return object(shape);
+                return object(shape, json_frame());
         }
         return fail("a shape of no kind");
     }
@@ -218,12 +226,108 @@ private:
         bool required = false;
     };
 
-    ExprPtr pair(ExprPtr key, ExprPtr content) const {
-        return expression::sequence(
-            {expression::text("\""), std::move(key), expression::text("\":"), space_, std::move(content)});
+    // What stands around and between the members of an object; `tagged`: they are written as tagged_ says.
+    struct Frame {
+        ExprPtr open, between, close, none;
+        const TaggedObject* tagged = nullptr;
+        Spelling names() const { return tagged ? Spelling::plain : Spelling::json; }
+    };
+    Frame json_frame() const {
+        return {expression::sequence({expression::text("{"), space_}), comma(),
+                expression::sequence({space_, expression::text("}")}), expression::text("{}"), nullptr};
     }
 
-    Result<ExprPtr> object(const JsonShape& shape) {
+    // Null: no value is written so.
+    Result<ExprPtr> member(const Frame& frame, ExprPtr key, const SchemaSet& set, bool is_text) {
+        if (!frame.tagged) {
+            NIBBLE_TRY(const ExprPtr content, value(set));
+            return expression::sequence(
+                {expression::text("\""), std::move(key), expression::text("\":"), space_, content});
+        }
+        NIBBLE_TRY(const ExprPtr content, tagged_value(set, is_text));
+        if (!content) return ExprPtr();
+        return expression::sequence(
+            {expression::text(tagged_->name_begin), std::move(key), expression::text(tagged_->name_end), content});
+    }
+
+    Result<ExprPtr> tagged_document(const SchemaSet& set) {
+        NIBBLE_TRY(const auto shapes, shapes_of(set));
+        const ExprPtr none = expression::text("");
+        std::vector<ExprPtr> ways;
+        for (const JsonShape& shape : shapes) {
+            if (shape.kind != Kind::object) continue;
+            NIBBLE_TRY(ExprPtr way, object(shape, {none, none, none, none, tagged_}));
+            ways.push_back(std::move(way));
+        }
+        return expression::choice(std::move(ways));
+    }
+
+    // A value and the end of its tag, as TaggedObject says that it is read.
+    Result<ExprPtr> tagged_value(const SchemaSet& set, bool is_text) {
+        NIBBLE_TRY(const auto shapes, shapes_of(set));
+        std::vector<ExprPtr> ways;
+        if (!is_text && !shapes.empty()) {
+            NIBBLE_TRY(const ExprPtr json, value(set));
+            ways.push_back(expression::sequence({json, expression::text(tagged_->value_end)}));
+        }
+        for (const JsonShape& shape : shapes) {
+            if (shape.kind != Kind::string) continue;
+            NIBBLE_TRY(const ExprPtr text, plain_text(shape, is_text));
+            if (text) ways.push_back(text);
+        }
+        return ways.empty() ? ExprPtr() : expression::choice(std::move(ways));
+    }
+
+    // A string as it is with the end of its tag: one deterministic rule, so that its masks leave nothing open.
+    Result<ExprPtr> plain_text(const JsonShape& shape, bool is_text) {
+        const std::string key = fmt::format("plain {} {}", is_text, key_of(shape));
+        if (const auto it = shared_.find(key); it != shared_.end() && !shape.texts) return expression::rule(it->second);
+        NIBBLE_TRY(Dfa dfa, shapes_.strings(shape, Spelling::plain));
+        NIBBLE_TRY(const Dfa* sayable, sayable_texts(is_text));
+        NIBBLE_TRY(dfa, Dfa::both(dfa, *sayable, budget_));
+        if (dfa.empty()) return ExprPtr();
+        const uint32_t rule = add_rule(
+            expression::sequence({expression::automaton(std::move(dfa)), expression::text(tagged_->value_end)}),
+            "a text");
+        if (!shape.texts) shared_[key] = rule;
+        return expression::rule(rule);
+    }
+
+    // Texts without closing tags; where they are not read as texts, without those that are JSON: all that begin as an
+    // object, a list or a string, and numbers and what looks like one.
+    Result<const Dfa*> sayable_texts(bool is_text) {
+        std::optional<Dfa>& out = sayable_[is_text];
+        if (out) return &*out;
+        const ExprPtr any = expression::repeat(expression::set(CodeSet::all()), 0);
+        std::vector<ExprPtr> ways;
+        for (const std::string& tag : tagged_->closing)
+            ways.push_back(expression::sequence({any, expression::text(tag), any}));
+        if (!is_text) {
+            NIBBLE_TRY(ExprPtr json,
+                       parse_regex(R"([ \t\r\n]*([\[{"][\s\S]*|(-?[0-9][-+.eE0-9]*|true|false|null)[ \t\r\n]*))", {},
+                                   budget_));
+            ways.push_back(std::move(json));
+        }
+        NIBBLE_TRY(const Dfa all, Dfa::of(*any, budget_));
+        NIBBLE_TRY(const Dfa others, Dfa::of(*expression::choice(std::move(ways)), budget_));
+        NIBBLE_TRY(out, Dfa::minus(all, others, budget_));
+        return &*out;
+    }
+
+    // Names that stand in a tag: without its end, and without blanks around them, which are no part of the name.
+    Result<Dfa> taggable_names() {
+        const CodeSet blank{{'\t', '\n'}, {'\r', '\r'}, {' ', ' '}};
+        CodeSet end;
+        end.add(char32_t(tagged_->name_end[0]), char32_t(tagged_->name_end[0]));
+        const CodeSet inner = end.inverse(), outer = inner.both(blank.inverse());
+        const ExprPtr side = expression::set(outer);
+        return Dfa::of(*expression::optional(
+                           expression::sequence({side, expression::optional(expression::sequence(
+                                                           {expression::repeat(expression::set(inner), 0), side}))})),
+                       budget_);
+    }
+
+    Result<ExprPtr> object(const JsonShape& shape, const Frame& frame) {
         std::vector<std::string> names;
         std::set<std::string> seen;
         const auto name_of = [&](const std::string& name) {
@@ -235,21 +339,31 @@ private:
         for (const std::string& name : shape.required) name_of(name);
         const std::set<std::string> required(shape.required.begin(), shape.required.end());
 
+        std::optional<Dfa> taggable;
+        if (frame.tagged) {
+            NIBBLE_TRY(taggable, taggable_names());
+        }
         std::vector<Member> members;
         for (const std::string& name : names) {
+            if (taggable && !taggable->matches(name))
+                return shapes_.at(shape.layers.empty() ? nullptr : shape.layers[0], "properties",
+                                  fail("the name '{}' cannot stand in a tag", name));
             NIBBLE_TRY(const SchemaSet set, shapes_.member(shape, name));
             NIBBLE_TRY(const auto shapes, shapes_of(set));
             if (shapes.empty() && required.contains(name)) return nothing_matches();
             if (shapes.empty()) continue;
-            NIBBLE_TRY(const ExprPtr content, value(set));
-            members.push_back({pair(expression::characters(name, Spelling::json), content), required.contains(name)});
+            NIBBLE_TRY(const ExprPtr text, member(frame, expression::characters(name, frame.names()), set,
+                                                  frame.tagged && frame.tagged->is_text(name)));
+            if (!text && required.contains(name)) return nothing_matches();
+            if (text) members.push_back({text, required.contains(name)});
         }
-        NIBBLE_TRY(const ExprPtr others, other_members(shape, names));
-        return joined(shape, members, others);
+        NIBBLE_TRY(const ExprPtr others, other_members(shape, names, frame, taggable));
+        return joined(shape, members, others, frame);
     }
 
     // Members beside the listed ones; null: there are none.
-    Result<ExprPtr> other_members(const JsonShape& shape, const std::vector<std::string>& names) {
+    Result<ExprPtr> other_members(const JsonShape& shape, const std::vector<std::string>& names, const Frame& frame,
+                                  const std::optional<Dfa>& taggable) {
         const auto patterns = shapes_.patterns_of(shape);
         if (patterns.size() > 4)
             return shapes_.at(shape.layers[0], "patternProperties", fail("more than four patterns are not supported"));
@@ -285,18 +399,24 @@ private:
                     }
                 keys = std::move(both);
             }
-            NIBBLE_TRY(const ExprPtr content, value(set));
             for (const JsonShape& key : keys) {
-                NIBBLE_TRY(Dfa dfa, shapes_.strings(key, Spelling::json));
-                if (!dfa.empty()) ways.push_back(pair(expression::automaton(std::move(dfa)), content));
+                NIBBLE_TRY(Dfa dfa, shapes_.strings(key, frame.names()));
+                if (taggable) {
+                    NIBBLE_TRY(dfa, Dfa::both(dfa, *taggable, budget_));
+                }
+                if (dfa.empty()) continue;
+                NIBBLE_TRY(const ExprPtr text, member(frame, expression::automaton(std::move(dfa)), set,
+                                                      frame.tagged && frame.tagged->others_are_texts));
+                if (text) ways.push_back(text);
             }
         }
         return ways.empty() ? ExprPtr() : expression::choice(std::move(ways));
     }
 
-    // Members in their order, then others, separated by commas, as many as the shape says. Others may repeat a name:
+    // Members in their order, then others, in their frame, as many as the shape says. Others may repeat a name:
     // all of them count for "most", one for "least".
-    Result<ExprPtr> joined(const JsonShape& shape, const std::vector<Member>& members, const ExprPtr& others) {
+    Result<ExprPtr> joined(const JsonShape& shape, const std::vector<Member>& members, const ExprPtr& others,
+                           const Frame& frame) {
         const bool counted = shape.least > 0 || shape.most != SIZE_MAX;
         if (others && shape.least > members.size() + 1)
             return fail("minProperties above the number of listed properties is not supported");
@@ -311,11 +431,10 @@ private:
             return uint32_t(2 + row * (top + 1) + std::min(count, top));
         };
         nodes += uint32_t(rows * (top + 1));
-        arcs.push_back({begin_node, node(0, 0), expression::sequence({expression::text("{"), space_})});
+        arcs.push_back({begin_node, node(0, 0), frame.open});
         const auto with_comma = [&](size_t count, const ExprPtr& text) {
-            return count == 0 ? text : expression::sequence({comma(), text});
+            return count == 0 ? text : expression::sequence({frame.between, text});
         };
-        const ExprPtr close = expression::sequence({space_, expression::text("}")});
         for (size_t row = 0; row < members.size(); ++row)
             for (size_t count = 0; count <= std::min(top, row); ++count) {
                 if (!members[row].required)
@@ -326,11 +445,11 @@ private:
         const size_t last = members.size();
         for (size_t count = 0; count <= std::min(top, last); ++count) {
             if (count >= shape.least && count <= shape.most) {
-                if (count > 0) arcs.push_back({node(last, count), end_node, close});
+                if (count > 0) arcs.push_back({node(last, count), end_node, frame.close});
                 if (count == 0) {
                     const bool all_optional =
                         std::none_of(members.begin(), members.end(), [](const Member& m) { return m.required; });
-                    if (all_optional) arcs.push_back({begin_node, end_node, expression::text("{}")});
+                    if (all_optional) arcs.push_back({begin_node, end_node, frame.none});
                 }
             }
             if (!others || count + 1 < shape.least) continue;
@@ -343,7 +462,7 @@ private:
             uint32_t from = node(last, count);
             for (size_t i = 0; i < chain; ++i) {
                 arcs.push_back({from, nodes, with_comma(count + i, others)});
-                arcs.push_back({nodes, end_node, close});
+                arcs.push_back({nodes, end_node, frame.close});
                 from = nodes++;
             }
             if (room == SIZE_MAX) arcs.push_back({from, from, with_comma(1, others)});
@@ -356,6 +475,8 @@ private:
     std::vector<ExprPtr>& rules_;
     std::vector<std::string>& names_;
     bool flexible_;
+    const TaggedObject* tagged_;     // of the document; null: JSON
+    std::optional<Dfa> sayable_[2];  // by whether they are read as texts
     ExprPtr space_;
     std::map<SchemaSet, uint32_t> rule_of_;
     std::map<std::string, uint32_t> shared_;
@@ -371,8 +492,8 @@ bool nests_at_most(const Json& json, int levels) {
 }  // namespace
 
 Result<ExprPtr> schema_rules(const Json& schema, const SchemaOptions& options, GrammarBudget& budget,
-                             std::vector<ExprPtr>& rules, std::vector<std::string>& names) {
-    return SchemaRules(schema, options, budget, rules, names).run(schema);
+                             std::vector<ExprPtr>& rules, std::vector<std::string>& names, const TaggedObject* tagged) {
+    return SchemaRules(schema, options, budget, rules, names, tagged).run(schema);
 }
 
 Result<std::shared_ptr<const Grammar>> Grammar::from_json_schema(const Json& schema, const SchemaOptions& options,

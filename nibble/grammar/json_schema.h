@@ -4,10 +4,10 @@
 // additionalProperties, propertyNames, required, dependentRequired, dependentSchemas, minProperties, maxProperties;
 // items, prefixItems, minItems, maxItems; minLength, maxLength, pattern, format (date, time, date-time, duration,
 // email, hostname, ipv4, ipv6, uri, uuid, json-pointer); minimum, maximum, exclusiveMinimum, exclusiveMaximum,
-// multipleOf with an integer; allOf, anyOf, oneOf where no document can match two of the choices; not, and if, then, else,
-// where what is excluded are types, texts, patterns, bounds, required members or members that are excluded so; $ref, $defs, definitions and $anchor inside of the document, recursion
-// included. Annotations (title, description, default ...) say nothing. Every other keyword is an error: an answer that
-// ends always validates.
+// multipleOf with an integer; allOf, anyOf, oneOf where no document can match two of the choices; not, and if, then,
+// else, where what is excluded are types, texts, patterns, bounds, required members or members that are excluded so;
+// $ref, $defs, definitions and $anchor inside of the document, recursion included. Annotations (title, description,
+// default ...) say nothing. Every other keyword is an error: an answer that ends always validates.
 //
 // A grammar is a part of what the schema takes: properties come in the order of the schema and those that it does not
 // list behind them, numbers have at most 18 digits, strings escape only what they must, and white space is bounded.
@@ -23,8 +23,10 @@
 namespace nibble {
 
 // Adds rules; the expression returned is one document. `schema` is used during the call only. Errors name the place:
-// "#/properties/a/pattern: ...".
+// "#/properties/a/pattern: ...". `tagged`: the document is an object that is written so; a text with a closing tag
+// is no value of it, and a listed name that cannot stand in a tag an error.
 Result<ExprPtr> schema_rules(const Json& schema, const SchemaOptions& options, GrammarBudget& budget,
-                             std::vector<ExprPtr>& rules, std::vector<std::string>& names);
+                             std::vector<ExprPtr>& rules, std::vector<std::string>& names,
+                             const TaggedObject* tagged = nullptr);
 
 }  // namespace nibble

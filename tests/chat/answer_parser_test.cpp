@@ -102,12 +102,23 @@ TEST(AnswerParser, TaggedCalls) {
         format,
         "<tool_call>\n<function=f>\n<parameter=s>\n12\n</parameter>\n<parameter=n>\n12\n</parameter>\n"
         "<parameter=o>\n{\"a\": [1]}\n</parameter>\n<parameter=x>\n1\n2\n</parameter>\n</function>\n</tool_call>",
-        "R[] C[] f({\"s\":\"12\",\"n\":12,\"o\":{\"a\":[1]},\"x\":\"1\\n2\"})");
+        "R[] C[] f({\"s\":\"12\",\"n\":12,\"o\":{\"a\": [1]},\"x\":\"1\\n2\"})");
     expect_answer(format, "<tool_call>\n<function=f>\n<parameter=n>\n3\n</parameter>\n<parameter=s>\nhal",
                   "R[] C[] f({\"n\":3,\"s\":\"hal)");
     expect_answer(format, "<tool_call>\n<function=f>\n<parameter=s>\na\n</parameter>\n<parameter=n>\n3",
                   "R[] C[] f({\"s\":\"a\")");
     expect_answer(format, "<tool_call><function=g></function></tool_call> so", "R[] C[so] g({})");
+    // Of parameters of one name the first counts.
+    expect_answer(
+        format,
+        "<tool_call><function=f><parameter=s>a</parameter><parameter=s>b</parameter><parameter=n>1</parameter>"
+        "<parameter=n>2</parameter></function></tool_call>",
+        "R[] C[] f({\"s\":\"a\",\"n\":1})");
+    // A tag in a JSON string closes nothing; what is no JSON ends at its first tag.
+    expect_answer(format,
+                  "<tool_call>\n<function=f>\n<parameter=o>\n[\"</parameter>\", \"</function>\"]\n</parameter>\n"
+                  "<parameter=n>\n5\" long\n</parameter>\n</function>\n</tool_call>",
+                  "R[] C[] f({\"o\":[\"</parameter>\", \"</function>\"],\"n\":\"5\\\" long\"})");
     expect_answer(format,
                   "<tool_call>\n<function=f>\n<parameter=s>\n\n a\"</p>\nü\n\n</parameter>\n</function>\n</tool_call>",
                   "R[] C[] f({\"s\":\"\\n a\\\"</p>\\nü\\n\"})");

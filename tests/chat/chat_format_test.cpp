@@ -209,6 +209,8 @@ TEST(ChatFormat, RequiredCallsAreOfTheFormatThatTheParserReads) {
         {"hermes", "<tool_call>"},           {"hermes", "<tool_call><function="},        {"llama3", ""},
         {"mistral", "[TOOL_CALLS]"},         {"mistral", "[TOOL_CALLS][ARGS]"},          {"nemotron", "<TOOLCALL>"},
         {"deepseek_v3", "tool▁calls▁begin"}, {"deepseek_v3", "tool▁calls▁begin ```json"}};
+    const auto of_weather = Grammar::from_json_schema(json_of(weather)[0]["function"]["parameters"]);
+    ASSERT_TRUE(of_weather.ok());
     for (const auto& [name, source] : templates) {
         const ChatFormat format = format_with(source, {.tools = name, .reasoning = "none"});
         std::vector<std::string> texts;
@@ -253,9 +255,14 @@ TEST(ChatFormat, RequiredCallsAreOfTheFormatThatTheParserReads) {
                 for (const ToolCall& call : parser.answer().tool_calls) {
                     EXPECT_TRUE(call.name == "weather" || (choice == ToolChoice::required && call.name == "time"))
                         << text;
-                    EXPECT_TRUE(parse_json(call.arguments).ok() ||
-                                parse_json(call.arguments).error().message().find("duplicate") != std::string::npos)
-                        << text;
+                    const auto read = parse_json(call.arguments);
+                    // An object of JSON may repeat a member that its schema does not list; the reader of tags drops it.
+                    const bool repeats = !read.ok() && read.error().message().find("duplicate") != std::string::npos;
+                    const bool tagged = std::string_view(source).find("<function=") != std::string_view::npos;
+                    EXPECT_TRUE(read.ok() || (repeats && !tagged)) << text;
+                    if (call.name == "weather") {
+                        EXPECT_TRUE((*of_weather)->matches(call.arguments)) << text;
+                    }
                     ++called;
                 }
             }

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Documents that random walks over masks made (tests/grammar/json_schema_test.cpp), judged by Python's jsonschema.
+"""Documents that random walks over masks made (tests/grammar/json_schema_test.cpp, tests/chat/tagged_calls_test.cpp), judged by
+Python's jsonschema.
 
-schema_walks.py TEST_GRAMMAR  runs the test program for its documents. Exit status 77: there is no jsonschema.
+schema_walks.py PROGRAM [TEST]  runs the test of a test program for its documents. Exit status 77: there is no jsonschema.
 """
 import json
 import os
@@ -37,7 +38,7 @@ def main():
         validators.append(jsonschema.Draft202012Validator(schema, format_checker=checker))
     with tempfile.TemporaryDirectory() as folder:
         walks = os.path.join(folder, "walks")
-        subprocess.run([sys.argv[1], "--gtest_filter=SchemaWalks.EndInDocuments"], check=True,
+        subprocess.run([sys.argv[1], "--gtest_filter=" + (sys.argv[2:] + ["SchemaWalks.EndInDocuments"])[0]], check=True,
                        stdout=subprocess.DEVNULL, env={**os.environ, "NIBBLE_WALKS": walks})
         lines = open(walks, encoding="utf-8", newline="\n").read().split("\n")[:-1]
     judged = [0] * len(schemas)

@@ -13,15 +13,15 @@ import tempfile
 
 from openai_clients import KEY, SECONDS, Server, anthropic, expect, openai  # runs itself again in .venv where it must
 
-SCHEMA = {"type": "object", "properties": {"unit": {"enum": ["C", "F"]}, "now": {"type": "boolean"}},
-          "required": ["unit", "now"], "additionalProperties": False}
+SCHEMA = {"type": "object", "properties": {"unit": {"enum": ["C", "F"]}, "now": {"type": "boolean"}, "note": {"type": "string", "maxLength": 6}},
+          "required": ["unit", "now", "note"], "additionalProperties": False}
 ASK = [{"role": "user", "content": "how warm is it?"}]
 # What tells a format apart stands in the template; calls and results of earlier turns are written as JSON.
 TEMPLATE = ("{% if tools %}<s>system\n{{ tools | tojson }}MARK<mask>{% endif %}"
             "{% for m in messages %}<s>{{ m['role'] }}\n{{ m['content'] or '' }}"
             "{% for c in m['tool_calls'] or [] %}{{ c['function'] | tojson }}{% endfor %}<mask>{% endfor %}"
             "{% if add_generation_prompt %}<s>assistant\n{% endif %}")
-FORMATS = {"hermes": "<tool_call>{\\\"name\\\": f}</tool_call>", "llama3": "<|python_tag|>", "mistral": "[TOOL_CALLS]",
+FORMATS = {"hermes": "<tool_call>{\\\"name\\\": f}</tool_call>", "tagged": "<tool_call><function=f>", "llama3": "<|python_tag|>", "mistral": "[TOOL_CALLS]",
            "nemotron": "<TOOLCALL>", "deepseek_v3": "<｜tool▁calls▁begin｜>"}
 
 
@@ -36,7 +36,8 @@ def model_folder(folder, mark):
 
 def check(arguments):
     value = json.loads(arguments) if isinstance(arguments, str) else arguments
-    assert set(value) == {"unit", "now"} and value["unit"] in ("C", "F") and value["now"] in (True, False), value
+    assert set(value) == {"unit", "now", "note"} and value["unit"] in ("C", "F") and value["now"] in (True, False), value
+    assert isinstance(value["note"], str) and len(value["note"]) <= 6, value
 
 
 def test_chat(url):
