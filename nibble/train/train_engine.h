@@ -23,7 +23,7 @@ namespace nibble {
 struct TrainStep {
     double loss = 0;     // the objective's; of cross-entropy and distillation the weighted mean
     double weight = 0;   // cross-entropy: the sum of the labels' weights
-    int64_t tokens = 0;  // of all rows
+    int64_t tokens = 0;  // of all rows; 0: none is learned, and nothing was computed
     double gradient_norm = 0;
     double learning_rate = 0;
     float clip = 1;        // that the gradient was multiplied with

@@ -69,7 +69,7 @@ Result<int64_t> run_training(const TrainConfig& config, TrainEngine& trainer, Ba
             const TraceSpan span(hooks.trace, "step", step);
             NIBBLE_TRY(report.result, trainer.step({&batch, 1}, rate));
         } else {
-            report.result = {.tokens = batch.size(), .learning_rate = rate, .skipped = true};
+            report.result = {.learning_rate = rate, .skipped = true};
         }
         if (look && !report.result.skipped) report.quality = trainer.quality();
         report.seconds = std::chrono::duration<double>(Clock::now() - start).count();

@@ -287,7 +287,7 @@ TEST(TrainRun, AStepWithoutALearnedTokenIsLeftOut) {
         const std::vector<float> now = all_masters(trainer->parameters());
         EXPECT_EQ(now == before, r.result.skipped) << r.step;
         EXPECT_EQ(r.result.weight == 0, r.result.skipped);
-        EXPECT_EQ(r.result.tokens, 2 * 16);
+        EXPECT_EQ(r.result.tokens, r.result.skipped ? 0 : 2 * 16);
         before = now;
         return Ok{};
     };
