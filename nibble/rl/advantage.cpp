@@ -62,6 +62,12 @@ Result<AdvantageEstimator> advantage_estimator_from_name(std::string_view name) 
     return fail("advantage estimator '{}': choose one of: grpo, rloo, reinforce_plus_plus, reward", name);
 }
 
+Status check(const AdvantageOptions& o) {
+    if (o.clip_low && o.clip_high && *o.clip_low > *o.clip_high)
+        return fail("advantage_clip_low {} is above advantage_clip_high {}", *o.clip_low, *o.clip_high);
+    return Ok{};
+}
+
 Result<std::vector<double>> advantages(std::span<const double> rewards, std::span<const int64_t> groups,
                                        std::span<const int64_t> tokens, const AdvantageOptions& options) {
     if (groups.size() != rewards.size() || tokens.size() != rewards.size())

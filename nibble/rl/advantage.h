@@ -29,6 +29,9 @@ struct AdvantageOptions {
     std::optional<double> clip_low, clip_high;
 };
 
+// Error: bounds that leave no room, by the names of their keys.
+Status check(const AdvantageOptions& options);
+
 // One advantage per answer. rewards [answers]; groups [answers]: any number that answers of one prompt share; tokens
 // [answers]: generated tokens of each answer (reinforce_plus_plus weighs by them). For grpo, with n = group - 1 if
 // leave_one_out else group:

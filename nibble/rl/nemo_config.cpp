@@ -2,13 +2,14 @@
 
 #include "base/mapped_file.h"
 #include "io/yaml.h"
+#include "rl/nemo_keys.h"
 #include "rl/rl_config.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <array>
+#include <cstdlib>
 #include <map>
 #include <optional>
 
@@ -86,17 +87,21 @@ void put_in(std::string& text, const YamlNode& root, int depth) {
     }
 }
 
-std::string text_of(const YamlNode& node, const YamlNode& root) {
+enum class Quotes : uint8_t { none, yaml };
+
+// The value as YAML, or without quotes, as it is compared.
+std::string text_of(const YamlNode& node, const YamlNode& root, Quotes quotes) {
     if (node.is_null()) return "null";
     if (node.is_list() || node.is_map()) {
         std::string out;
-        for (const YamlNode& item : node.items) out += (out.empty() ? "" : ", ") + text_of(item, root);
+        for (const YamlNode& item : node.items) out += (out.empty() ? "" : ", ") + text_of(item, root, quotes);
         for (const YamlEntry& e : node.entries)
-            out += (out.empty() ? "" : ", ") + e.key + ": " + text_of(e.value, root);
+            out += (out.empty() ? "" : ", ") + e.key + ": " + text_of(e.value, root, quotes);
         return node.is_list() ? "[" + out + "]" : "{" + out + "}";
     }
     std::string text = node.text;
     put_in(text, root, 0);
+    if (quotes == Quotes::none) return text;
     const bool plain = !text.empty() && text.find_first_not_of(
                                             "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
                                             "0123456789._/+-") == text.npos;
@@ -104,53 +109,29 @@ std::string text_of(const YamlNode& node, const YamlNode& root) {
     return (node.quoted && text == node.text) || !plain ? Json(text).dump() : text;
 }
 
-// Keys that say where and how fast a run runs, not what it learns.
-constexpr std::array elsewhere{"cluster",
-                               "logger",
-                               "policy.dtensor_cfg",
-                               "policy.generation.colocated",
-                               "policy.generation.vllm_kwargs",
-                               "policy.generation.vllm_cfg.tensor_parallel_size",
-                               "policy.generation.vllm_cfg.gpu_memory_utilization",
-                               "policy.generation.vllm_cfg.pipeline_parallel_size",
-                               "policy.generation.vllm_cfg.expert_parallel_size",
-                               "policy.generation.vllm_cfg.use_deep_gemm",
-                               "policy.generation.vllm_cfg.enforce_eager",
-                               "policy.generation.vllm_cfg.max_model_len",
-                               "policy.generation.vllm_cfg.async_engine",
-                               "policy.generation.backend",
-                               "policy.train_micro_batch_size",
-                               "policy.logprob_batch_size",
-                               "policy.generation_batch_size",
-                               "policy.logprob_chunk_size",
-                               "policy.dynamic_batching",
-                               "policy.sequence_packing",
-                               "policy.make_sequence_length_divisible_by",
-                               "grpo.val_batch_size"};
+// ${.a} is ${b.a} in the map b, ${..a} what stands beside b.
+void make_absolute(YamlNode& node, const std::string& path) {
+    for (YamlEntry& e : node.entries) {
+        std::string& text = e.value.text;
+        for (size_t at = text.find("${."); at != text.npos; at = text.find("${.", at + 1)) {
+            const size_t name = std::min(text.find_first_not_of('.', at + 2), text.size());
+            std::string group = path;
+            for (size_t up = name - at - 3; up > 0; --up)
+                group.erase(group.rfind('.') == group.npos ? 0 : group.rfind('.'));
+            text.replace(at + 2, name - at - 2, group.empty() ? "" : group + ".");
+        }
+        make_absolute(e.value, path.empty() ? e.key : path + "." + e.key);
+    }
+}
 
-constexpr std::array reasons{
-    std::pair{"policy.generation.vllm_cfg.quantization_ignored_layer_kws",
-              "not built: layers are named by number only"},
-    std::pair{"policy.generation.vllm_cfg.precision", "fp8 alone is known beside the precision of the updates"},
-    std::pair{"policy.generation.vllm_cfg.pow2_weight_scaling_factors", "one switch rounds scales of both here"},
-    std::pair{"policy.generation.vllm_cfg.pow2_activation_scaling_factors", "one switch rounds scales of both here"},
-    std::pair{"policy.generation.vllm_cfg.num_first_layers_in_bf16", "no layer is FP8"},
-    std::pair{"policy.generation.vllm_cfg.num_last_layers_in_bf16", "no layer is FP8"},
-    std::pair{"grpo.async_grpo.in_flight_weight_updates", "weights change between the rounds of rollouts only"},
-    std::pair{"grpo.max_num_epochs", "epochs do not end a run; grpo.max_num_steps does"},
-    std::pair{"grpo.val_at_start", "not built: validation is behind a step"},
-    std::pair{"checkpointing", "not built: the newest states are kept"},
-    std::pair{"data",
-              "only files of JSON lines (.jsonl) are read, with the same keys for both; without one data.task: sum is "
-              "a stand-in (docs/rl.md)"},
-    std::pair{"env", "a task's own rule judges here, or env.command, a program of yours"},
-    std::pair{"policy.optimizer.kwargs", "AdamW has no such switch here"},
-    std::pair{"policy.scheduler", "the learning rate warms up and then is constant"},
-    std::pair{"policy.megatron_cfg.scheduler", "the learning rate warms up and then is constant"},
-    std::pair{"policy.megatron_cfg", "Megatron's; one process trains here"}};
-
-bool is_under(std::string_view key, std::string_view group) {
-    return key == group || (key.starts_with(group) && key[group.size()] == '.');
+// As numbers where both are some, as words otherwise; True is true.
+bool is_same(std::string a, std::string b) {
+    char *end_a = nullptr, *end_b = nullptr;
+    const double x = std::strtod(a.c_str(), &end_a), y = std::strtod(b.c_str(), &end_b);
+    if (!a.empty() && !b.empty() && *end_a == 0 && *end_b == 0) return x == y;
+    for (std::string* word : {&a, &b})
+        if (*word == "True" || *word == "False") word->front() += 'a' - 'A';
+    return a == b;
 }
 
 struct Leaf {
@@ -176,24 +157,24 @@ public:
         const YamlNode* model = at(root_, "policy.model_name");
         if (!model) return fail("{}: 'policy.model_name' is missing", file_);
         use("policy.model_name");
-        settings_ = {{"policy.model_name", text_of(*model, root_)}};
+        settings_ = {{"policy.model_name", yaml_of(*model)}};
         data();
         precision();
         cache();
         optimizer();
         generation_length();
+        estimator();
+        same_as("grpo.val_num_generations_per_prompt", "grpo.num_val_generations_per_prompt");
         same_as("checkpointing.checkpoint_dir", "output");
-        if (value("checkpointing.enabled") == "false") set("checkpointing.save_period", "0", "checkpointing.enabled");
+        if (is_same(value("checkpointing.enabled"), "false"))
+            set("checkpointing.save_period", "0", "checkpointing.enabled");
         // The rest has the same name on both sides. What needs another key is tried again behind it.
         for (int round = 0; round < 3; ++round)
             for (Leaf& leaf : leaves_)
                 if (!leaf.used && is_ours(leaf.key)) try_leaf(leaf);
         truncation();
         differing_defaults();
-        for (const Leaf& leaf : leaves_)
-            if (!leaf.used && !is_what_we_do(leaf))
-                result_.dropped.push_back(fmt::format("{}: {} {}: {}", leaf.node->where(), leaf.key,
-                                                      text_of(*leaf.node, root_), reason(leaf.key)));
+        note_dropped();
         result_.yaml = yaml(settings_);
         NIBBLE_CHECK(refusal(settings_).within(file_));
         return std::move(result_);
@@ -231,10 +212,12 @@ private:
         return Ok{};
     }
 
+    // "" where the recipe has no such key.
     std::string value(std::string_view key) const {
         const YamlNode* node = at(root_, key);
-        return node ? text_of(*node, root_) : "";
+        return node ? text_of(*node, root_, Quotes::none) : "";
     }
+    std::string yaml_of(const YamlNode& node) const { return text_of(node, root_, Quotes::yaml); }
     void use(std::string_view key) {
         for (Leaf& leaf : leaves_)
             if (leaf.key == key) leaf.used = true;
@@ -257,18 +240,16 @@ private:
         return true;
     }
     void same_as(std::string_view from, const std::string& key) {
-        const std::string text = value(from);
-        if (!text.empty() && text != "null") set(key, text, from);
+        if (const YamlNode* node = at(root_, from); node && !node->is_null()) set(key, yaml_of(*node), from);
     }
     void try_leaf(Leaf& leaf) {
-        if (leaf.node->is_null())
-            leaf.used = true;
-        else if (const auto found = settings_.find(leaf.key); found != settings_.end())
-            found->second == text_of(*leaf.node, root_)
-                ? use(leaf.key)
-                : static_cast<void>(refused_[leaf.key] = "another key of the recipe decides: " + found->second);
+        if (leaf.node->is_null()) return;
+        if (const auto found = settings_.find(leaf.key); found == settings_.end())
+            set(leaf.key, yaml_of(*leaf.node), leaf.key);
+        else if (is_same(found->second, yaml_of(*leaf.node)))
+            use(leaf.key);
         else
-            set(leaf.key, text_of(*leaf.node, root_), leaf.key);
+            refused_[leaf.key] = "another key of the recipe decides: " + found->second;
     }
 
     static bool is_ours(std::string_view key) {
@@ -276,8 +257,9 @@ private:
         for (const char* ours :
              {"policy.train_global_batch_size", "policy.max_total_sequence_length", "policy.max_grad_norm",
               "policy.generation.temperature", "policy.generation.top_p", "policy.generation.top_k",
-              "policy.generation.stop_token_ids", "policy.generation.stop_strings", "checkpointing.save_period",
-              "checkpointing.keep_top_k", "checkpointing.checkpoint_must_save_by"})
+              "policy.generation.val_temperature", "policy.generation.val_top_p", "policy.generation.stop_token_ids",
+              "policy.generation.stop_strings", "checkpointing.save_period", "checkpointing.keep_top_k",
+              "checkpointing.checkpoint_must_save_by"})
             if (key == ours) return true;
         return false;
     }
@@ -290,7 +272,7 @@ private:
             result_.defaults.push_back("data.task: a stand-in, sum: the recipe's data set has no counterpart here");
             return;
         }
-        settings_["data.train"] = file;
+        settings_["data.train"] = yaml_of(*at(root_, "data.train.data_path"));
         use("data.train.data_path");
         for (const std::string key : {"input_key", "output_key"})
             for (const char* group : {"data.train.", "data.default."})
@@ -298,8 +280,8 @@ private:
         // Both files have the same keys here.
         const auto same = [&](const std::string& key) {
             const auto own = settings_.find("data." + key);
-            const std::string theirs = value("data.validation." + key);
-            if (!theirs.empty() && (own == settings_.end() || theirs != own->second)) return false;
+            const YamlNode* theirs = at(root_, "data.validation." + key);
+            if (theirs && (own == settings_.end() || yaml_of(*theirs) != own->second)) return false;
             use("data.validation." + key);
             return true;
         };
@@ -321,8 +303,8 @@ private:
     }
     // Whether rollouts round scales to powers of two; none: weights and inputs differ.
     std::optional<bool> rollout_powers() const {
-        const bool weights = value(vllm_ + "pow2_weight_scaling_factors") == "true",
-                   inputs = value(vllm_ + "pow2_activation_scaling_factors") == "true";
+        const bool weights = is_same(value(vllm_ + "pow2_weight_scaling_factors"), "true"),
+                   inputs = is_same(value(vllm_ + "pow2_activation_scaling_factors"), "true");
         return weights == inputs ? std::optional(weights) : std::nullopt;
     }
     void use_powers() {
@@ -330,22 +312,28 @@ private:
         use(vllm_ + "pow2_activation_scaling_factors");
     }
 
-    // FP8 rollouts of updates in another precision.
+    // Rollouts of updates in another precision.
     void generation_precision() {
-        if (value(vllm_ + "precision") != "fp8") return;
-        const bool mx = value(vllm_ + "is_mx") == "true";
+        const std::string rollouts = value(vllm_ + "precision");
+        const std::string updates = at(root_, "policy.precision") ? value("policy.precision") : "bfloat16";
+        const bool own_updates = settings_.contains("policy.precision") && settings_["policy.precision"][0] == '{';
+        if (!own_updates && rollouts == updates) return use(vllm_ + "precision");
+        if (rollouts == "bfloat16") return static_cast<void>(set(ours_ + "precision", rollouts, vllm_ + "precision"));
+        if (rollouts != "fp8") return;
+        const bool mx = is_same(value(vllm_ + "is_mx"), "true");
         const std::optional<bool> powers = rollout_powers();
         std::string text = mx ? "recipe: mxfp8" : "recipe: fp8_block";
         text += bf16_layers();
         if (!mx && powers.value_or(false)) text += ", power_of_two: true";
-        if (!set("policy.generation.precision", "{" + text + "}", vllm_ + "precision")) return;
+        if (!set(ours_ + "precision", "{" + text + "}", vllm_ + "precision")) return;
         if (mx) use(vllm_ + "is_mx");
         if (mx || powers) use_powers();
     }
 
     void precision() {
         const std::string cfg = "policy.megatron_cfg.fp8_cfg.";
-        const bool fp8 = value("policy.megatron_cfg.enabled") == "true" && value(cfg + "enabled") == "true";
+        const bool fp8 =
+            is_same(value("policy.megatron_cfg.enabled"), "true") && is_same(value(cfg + "enabled"), "true");
         const std::string recipe = fp8 ? value(cfg + "fp8_recipe") : "";
         std::string text = recipe == "blockwise" ? "recipe: fp8_block" : recipe == "mxfp8" ? "recipe: mxfp8" : "";
         if (text.empty()) {
@@ -354,33 +342,46 @@ private:
                     "only blockwise and mxfp8 are the same for rollouts and updates; bf16 instead";
             else
                 same_as("policy.precision", "policy.precision");
-            if (value(vllm_ + "precision") == value("policy.precision")) use(vllm_ + "precision");
             return generation_precision();
         }
-        text += bf16_layers();
+        const bool mx = recipe == "mxfp8";
+        const bool both = value(vllm_ + "precision") == "fp8" && is_same(value(vllm_ + "is_mx"), "true") == mx;
+        if (both) text += bf16_layers();
         // TransformerEngine rounds scales to powers of two unless it is told not to.
         const std::string scales = "policy.megatron_cfg.env_vars.NVTE_FP8_BLOCK_SCALING_FP32_SCALES";
-        const bool powers = recipe == "blockwise" && value(scales) != "1" && value(scales) != "\"1\"";
+        const bool powers = recipe == "blockwise" && value(scales) != "1";
         if (powers) text += ", power_of_two: true";
         if (!set("policy.precision", "{" + text + "}", cfg + "fp8_recipe")) return;
         for (const std::string& key : {cfg + "enabled", scales, std::string("policy.precision")}) use(key);
         if (value(cfg + "fp8") == "e4m3") use(cfg + "fp8");
-        if (value(cfg + "fp8_param") == "false") use(cfg + "fp8_param");
-        if (value(vllm_ + "precision") == "fp8") use(vllm_ + "precision");
-        if (rollout_powers() == powers || recipe == "mxfp8") use_powers();
-        if (recipe == "mxfp8") use(vllm_ + "is_mx");
+        if (is_same(value(cfg + "fp8_param"), "false")) use(cfg + "fp8_param");
+        if (!both) return generation_precision();
+        use(vllm_ + "precision");
+        if (rollout_powers() == powers || mx) use_powers();
+        if (mx) use(vllm_ + "is_mx");
     }
 
-    // NeMo RL takes the 99.9 percentile of the maxima.
+    // NeMo RL takes the 99.9 percentile of the maxima; with such a cache its generator has queries in FP8, too.
     void cache() {
-        const std::string from = vllm_ + "kv_cache_dtype", ours = "policy.generation.kv_cache_";
-        const std::string dtype = value(from);
+        const std::string from = vllm_ + "kv_cache_dtype", dtype = value(from);
         if (dtype != "fp8" && dtype != "fp8_e4m3") return;
-        if (set(ours + "dtype", dtype, from)) settings_[ours + "percentile"] = "99.9";
+        if (!set(ours_ + "kv_cache_dtype", dtype, from)) return;
+        settings_[ours_ + "kv_cache_percentile"] = "99.9";
+        settings_[ours_ + "query_dtype"] = dtype;
+    }
+
+    // Where a recipe has an estimator, NeMo RL learns from the estimator's own switches, true by default, whatever
+    // grpo's of the same names say. Recipes without one are of the time when grpo's were the only ones.
+    void estimator() {
+        if (!at(root_, "grpo.adv_estimator")) return;
+        for (const std::string key : {"use_leave_one_out_baseline", "normalize_rewards"}) {
+            const std::string own = "grpo.adv_estimator." + key, text = value(own);
+            set("grpo." + key, text.empty() ? "true" : text, own);
+        }
     }
 
     void optimizer() {
-        const bool megatron = value("policy.megatron_cfg.enabled") == "true";
+        const bool megatron = is_same(value("policy.megatron_cfg.enabled"), "true");
         const std::string from = megatron ? "policy.megatron_cfg.optimizer." : "policy.optimizer.kwargs.";
         const std::string to = "policy.optimizer.";
         same_as(from + "lr", to + "lr");
@@ -392,8 +393,8 @@ private:
             same_as(from + "clip_grad", "policy.max_grad_norm");
             same_as("policy.megatron_cfg.scheduler.lr_warmup_iters", to + "lr_warmup_iters");
         } else if (const YamlNode* betas = at(root_, from + "betas"); betas && betas->items.size() == 2) {
-            set(to + "adam_beta1", text_of(betas->items[0], root_), from + "betas");
-            set(to + "adam_beta2", text_of(betas->items[1], root_), from + "betas");
+            set(to + "adam_beta1", yaml_of(betas->items[0]), from + "betas");
+            set(to + "adam_beta2", yaml_of(betas->items[1]), from + "betas");
         }
     }
 
@@ -401,7 +402,7 @@ private:
     void generation_length() {
         const std::string from = "policy.generation.max_new_tokens", length = "policy.max_total_sequence_length";
         same_as(length, length);
-        if (!value(from).empty() && value(from) == value(length)) return use(from);
+        if (!value(from).empty() && is_same(value(from), value(length))) return use(from);
         same_as(from, from);
     }
 
@@ -410,7 +411,8 @@ private:
         const std::string start = "loss_fn.truncated_importance_sampling_";
         Settings next = settings_;
         for (const char* end : {"type", "ratio", "ratio_min"})
-            if (const std::string text = value(start + end); !text.empty() && text != "null") next[start + end] = text;
+            if (const YamlNode* node = at(root_, start + end); node && !node->is_null())
+                next[start + end] = yaml_of(*node);
         if (next == settings_ || !refusal(next).ok()) return;
         settings_ = std::move(next);
         for (const char* end : {"type", "ratio", "ratio_min"}) use(start + end);
@@ -432,31 +434,69 @@ private:
                 "with Megatron), ours is 0");
     }
 
-    // A switch that is off, or what a run here does anyhow.
+    // Keys that NeMo RL does not read in this recipe.
+    bool is_idle(const std::string& key) const {
+        for (const char* group : {"policy.megatron_cfg", "policy.megatron_cfg.fp8_cfg", "policy.megatron_cfg.peft",
+                                  "policy.dtensor_cfg.lora_cfg", "policy.draft", "data_plane", "grpo.async_grpo"})
+            if (is_under(key, group) && is_same(value(std::string(group) + ".enabled"), "false")) return true;
+        const bool megatron = is_same(value(megatron_ + "enabled"), "true");
+        if (megatron && (is_under(key, "policy.optimizer") || is_under(key, "policy.scheduler"))) return true;
+        if (key == megatron_ + "optimizer.sgd_momentum") return value(megatron_ + "optimizer.optimizer") == "adam";
+        if (key == megatron_ + "optimizer.min_lr" || key == megatron_ + "scheduler.lr_decay_iters")
+            return value(megatron_ + "scheduler.lr_decay_style") == "constant";
+        if (key.starts_with(megatron_ + "mtp_")) return is_same(value(megatron_ + "mtp_num_layers"), "0");
+        if (value(vllm_ + "precision") == "fp8") return false;
+        for (const char* fp8 : {"num_first_layers_in_bf16", "num_last_layers_in_bf16", "pow2_weight_scaling_factors",
+                                "pow2_activation_scaling_factors", "quantization_ignored_layer_kws", "is_mx"})
+            if (key == vllm_ + fp8) return true;
+        return false;
+    }
+
+    // Whether the value is one of those under which NeMo RL does what a run here does anyhow.
     bool is_what_we_do(const Leaf& leaf) const {
-        const std::string text = text_of(*leaf.node, root_);
         if (const auto refused = refused_.find(leaf.key); refused != refused_.end() && refused->second != unknown_key)
             return false;
-        if (leaf.node->is_null() || text == "false" || text == "False" || text == "{}" || text == "[]") return true;
-        if (leaf.key == "grpo.async_grpo.recompute_kv_cache_after_weight_updates") return text == "true";
-        if (leaf.key.starts_with("grpo.async_grpo.")) return value("grpo.async_grpo.enabled") != "true";
-        if (leaf.key.ends_with("layers_in_bf16")) return text == "0";
-        if (leaf.key.ends_with("kv_cache_dtype")) return text == "auto";
-        return leaf.key == "checkpointing.enabled" && text == "true";
+        if (is_idle(leaf.key)) return true;
+        const std::optional<NemoKey> entry = find_nemo_key(leaf.key);
+        if (!entry || entry->key != leaf.key || entry->same.empty()) return false;
+        const std::string own = text_of(*leaf.node, root_, Quotes::none);
+        std::string_view left = entry->same;
+        while (!left.empty()) {
+            const size_t bar = std::min(left.find(" | "), left.size());
+            const std::string same(left.substr(0, bar));
+            if (is_same(own, same.starts_with('=') ? value(same.substr(1)) : same)) return true;
+            left.remove_prefix(std::min(bar + 3, left.size()));
+        }
+        return false;
     }
 
     std::string reason(const std::string& key) const {
-        for (const char* group : elsewhere)
-            if (is_under(key, group)) return "processes, memory and logs of NeMo RL; nothing is learned from it";
-        for (const auto& [group, why] : reasons)
-            if (is_under(key, group) && !(is_under(key, "policy.megatron_cfg.fp8_cfg") && refused_.contains(key)))
-                return why;
-        const auto found = refused_.find(key);
-        if (found == refused_.end()) return std::string(unknown_key);
-        return found->second;
+        const auto refused = refused_.find(key);
+        if (refused != refused_.end() && refused->second != unknown_key) return refused->second;
+        const std::optional<NemoKey> entry = find_nemo_key(key);
+        return std::string(entry && !entry->reason.empty() ? entry->reason : unknown_key);
     }
 
-    const std::string vllm_ = "policy.generation.vllm_cfg.";
+    // A line for each key, but one for all that say how NeMo RL runs: nobody has to decide anything about them.
+    void note_dropped() {
+        std::string where, names;
+        for (const Leaf& leaf : leaves_) {
+            if (leaf.used || is_what_we_do(leaf)) continue;
+            if (const auto entry = find_nemo_key(leaf.key); entry && entry->elsewhere) {
+                if (names.empty()) where = leaf.node->where();
+                names += (names.empty() ? "" : ", ") + leaf.key;
+                continue;
+            }
+            result_.dropped.push_back(
+                fmt::format("{}: {} {}: {}", leaf.node->where(), leaf.key, yaml_of(*leaf.node), reason(leaf.key)));
+        }
+        if (!names.empty())
+            result_.dropped.push_back(fmt::format(
+                "{}: {}: processes, memory and logs of NeMo RL; nothing is learned from them", where, names));
+    }
+
+    const std::string ours_ = "policy.generation.", vllm_ = "policy.generation.vllm_cfg.";
+    const std::string megatron_ = "policy.megatron_cfg.";
     const YamlNode& root_;
     std::string file_;
     std::vector<Leaf> leaves_;
@@ -468,7 +508,8 @@ private:
 }  // namespace
 
 Result<NemoTranslation> translate_nemo_recipe(const fs::path& file) {
-    NIBBLE_TRY(const YamlNode root, read_recipe(file, 0));
+    NIBBLE_TRY(YamlNode root, read_recipe(file, 0));
+    make_absolute(root, "");
     return Translation(root, file.string()).run();
 }
 

@@ -162,6 +162,7 @@ Status check(const PolicyLossOptions& o) {
         return fail("sequence_level_importance_ratios needs token_level_loss: false");
     if (o.use_cispo && (!o.token_level_loss || o.ratio_clip_c || o.disable_ppo_ratio))
         return fail("use_cispo needs token_level_loss: true, no ratio_clip_c and no disable_ppo_ratio");
+    if (o.disable_ppo_ratio && o.ratio_clip_c) return fail("disable_ppo_ratio and ratio_clip_c exclude each other");
     if (o.disable_ppo_ratio && o.force_on_policy_ratio)
         return fail("disable_ppo_ratio and force_on_policy_ratio exclude each other");
     if (o.truncation != ImportanceTruncation::none && !o.importance_high)
@@ -171,6 +172,13 @@ Status check(const PolicyLossOptions& o) {
     if ((o.truncation == ImportanceTruncation::icepop || o.truncation == ImportanceTruncation::seq_mask_tis) &&
         !o.importance_low)
         return fail("this truncated_importance_sampling_type needs truncated_importance_sampling_ratio_min");
+    if (o.truncation == ImportanceTruncation::none && (o.importance_high || o.importance_low))
+        return fail("truncated_importance_sampling_ratio and its _min need truncated_importance_sampling_type");
+    if (o.importance_high && !(*o.importance_high > 0))
+        return fail("truncated_importance_sampling_ratio {}: must be above 0", *o.importance_high);
+    if (o.importance_high && o.importance_low && *o.importance_low > *o.importance_high)
+        return fail("truncated_importance_sampling_ratio_min {} is above truncated_importance_sampling_ratio {}",
+                    *o.importance_low, *o.importance_high);
     return Ok{};
 }
 

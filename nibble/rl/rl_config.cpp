@@ -7,6 +7,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <array>
+
 namespace nibble {
 namespace {
 
@@ -41,9 +43,36 @@ std::string identity_of(const YamlNode& root) {
     return json.dump();
 }
 
+// NeMo RL's names of switches, beside ours.
+constexpr std::array switch_names{std::pair{"num_first_layers_in_bf16", "first_bf16"},
+                                  std::pair{"num_last_layers_in_bf16", "last_bf16"},
+                                  std::pair{"pow2_weight_scaling_factors", "power_of_two"}};
+
+// The switches under our names. `beside`: the map that has `precision`, and may have some of them under NeMo RL's
+// names; null: none.
+Result<YamlNode> with_our_names(const YamlNode& node, const std::string& name, const YamlNode* beside) {
+    YamlNode map = node;
+    if (!node.is_map()) {
+        map.kind = YamlNode::Kind::map;
+        map.entries = {{"recipe", node}};
+    }
+    for (const auto& [theirs, ours] : switch_names) {
+        std::vector<YamlEntry> given;
+        for (const YamlEntry& entry : map.entries)
+            if (entry.key == theirs || entry.key == ours) given.push_back({ours, entry.value});
+        std::erase_if(map.entries, [&](const YamlEntry& e) { return e.key == theirs || e.key == ours; });
+        if (const YamlNode* value = beside ? beside->find(theirs) : nullptr) given.push_back({ours, *value});
+        if (given.size() > 1)
+            return fail("{}: {}: {} and {} are one switch, given twice", given[1].value.where(), name, theirs, ours);
+        if (!given.empty()) map.entries.push_back(given[0]);
+    }
+    return map.entries.size() == 1 && !node.is_map() ? node : map;
+}
+
 // A recipe of training (train/train_precision.h), or NeMo RL's name of one. What rollouts cannot follow is refused:
 // scales and directions that are renewed within a step, phases of a run.
-Result<TrainPrecision> read_precision(const YamlNode& node, const std::string& name) {
+Result<TrainPrecision> read_precision(const YamlNode& given, const std::string& name, const YamlNode* beside) {
+    NIBBLE_TRY(const YamlNode node, with_our_names(given, name, beside));
     if (node.kind == YamlNode::Kind::scalar && node.text == "bfloat16")
         return TrainPrecision{.recipe = TrainRecipe::bf16};
     if (node.kind == YamlNode::Kind::scalar && node.text == "float32")
@@ -212,13 +241,32 @@ void read_loss(YamlFields& top, PolicyLossOptions& o) {
             });
 }
 
+// Keys of the generation that are part of another one, which is not there or has another value.
+Status check_generation(const YamlNode& node, const std::string& name, const RlGeneration& g) {
+    if (g.cache.format != KvFormat::fp8)
+        for (const std::string_view key : {"kv_cache_percentile", "kv_cache_margin"})
+            if (node.find(key)) return fail("{}: {}.{} is of kv_cache_dtype: fp8", node.where(), name, key);
+    if (!g.precision)
+        for (const auto& [theirs, ours] : switch_names)
+            if (node.find(theirs))
+                return fail("{}: {}.{} is of {}.precision; policy.precision has it as {}", node.where(), name, theirs,
+                            name, ours);
+    return Ok{};
+}
+
 void read_generation(YamlFields& policy, RlGeneration& g) {
+    const YamlNode* generation = nullptr;
+    policy.read("generation", [&](const YamlNode& node, const std::string&) -> Status {
+        generation = &node;
+        return Ok{};
+    });
     policy.map("generation",
                {"max_new_tokens", "temperature", "val_temperature", "top_p", "val_top_p", "top_k", "stop_token_ids",
-                "stop_strings", "precision", "kv_cache_dtype", "kv_cache_percentile", "kv_cache_margin", "query_dtype"},
+                "stop_strings", "precision", "kv_cache_dtype", "kv_cache_percentile", "kv_cache_margin", "query_dtype",
+                "num_first_layers_in_bf16", "num_last_layers_in_bf16", "pow2_weight_scaling_factors"},
                [&](YamlFields& m) {
                    m.read("precision", [&](const YamlNode& node, const std::string& name) -> Status {
-                       NIBBLE_TRY(g.precision, read_precision(node, name));
+                       NIBBLE_TRY(g.precision, read_precision(node, name, generation));
                        return Ok{};
                    });
                    m.named("kv_cache_dtype", kv_cache_from_name, g.cache.format);
@@ -244,6 +292,8 @@ void read_generation(YamlFields& policy, RlGeneration& g) {
                    read_list(m, "stop_strings", g.stop_texts,
                              [](const YamlNode& n, const std::string& what) { return as_text(n, what); });
                });
+    policy.read("generation",
+                [&](const YamlNode& node, const std::string& name) { return check_generation(node, name, g); });
 }
 
 void read_policy(YamlFields& top, RlConfig& c) {
@@ -253,7 +303,7 @@ void read_policy(YamlFields& top, RlConfig& c) {
             [&](YamlFields& m) {
                 m.path("model_name", c.model);
                 m.read("precision", [&](const YamlNode& node, const std::string& name) -> Status {
-                    NIBBLE_TRY(c.precision, read_precision(node, name));
+                    NIBBLE_TRY(c.precision, read_precision(node, name, nullptr));
                     return Ok{};
                 });
                 m.count("train_global_batch_size", 1, c.train_batch);
@@ -272,6 +322,20 @@ void read_policy(YamlFields& top, RlConfig& c) {
                       [&](YamlFields& p) { p.count("train_mb_tokens", 1, c.row_tokens); });
                 read_generation(m, c.generation);
             });
+}
+
+// Keys that say nothing without an environment.
+Status check_environment(const YamlNode& root, const RlConfig& c) {
+    if (!c.task.command.empty()) return Ok{};
+    if (const YamlNode* env = root.find("env"))
+        for (const std::string_view key : {"command", "processes", "timeout_seconds"})
+            if (const YamlNode* node = env->find(key); node && !node->is_null())
+                return key == "command" ? fail("env.command: names no program")
+                                        : fail("env.{} is of env.command, which is missing", key);
+    if (c.most_turns > 1)
+        return fail("grpo.max_rollout_turns {}: no task talks back but an environment; env.command is missing",
+                    c.most_turns);
+    return Ok{};
 }
 
 // Keys that say nothing beside the others.
@@ -349,6 +413,7 @@ Status check(const RlConfig& c) {
         return fail("grpo.num_val_generations_per_prompt {}: at most 20, whose subsets are counted",
                     c.validation_answers);
     NIBBLE_CHECK(check(c.loss));
+    NIBBLE_CHECK(check(c.advantage));
     NIBBLE_CHECK(check(c.generation.cache));
     if (c.generation.precision &&
         (c.generation.precision->recipe == TrainRecipe::fp32) != (c.precision.recipe == TrainRecipe::fp32))
@@ -419,6 +484,7 @@ Result<RlConfig> parse_rl_config(std::string_view yaml, std::string_view name) {
     NIBBLE_CHECK(top.status());
     if (c.model.empty()) return fail("{}: 'policy.model_name' is missing", file);
     NIBBLE_CHECK(check_data(root, c.task).within(file));
+    NIBBLE_CHECK(check_environment(root, c).within(file));
     NIBBLE_CHECK(check(c).within(file));
     c.identity = identity_of(root);
     return c;

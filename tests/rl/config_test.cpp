@@ -297,8 +297,94 @@ TEST(RlConfig, RolloutsHaveACacheAndAPrecision) {
               std::string::npos);
     EXPECT_FALSE(read("kv_cache_dtype: fp8, query_dtype: nvfp4").ok());
     EXPECT_FALSE(read("kv_cache_dtype: nvfp4").ok());
-    EXPECT_FALSE(read("kv_cache_percentile: 101").ok());
+    EXPECT_FALSE(read("kv_cache_dtype: fp8, kv_cache_percentile: 101").ok());
     EXPECT_FALSE(read("precision: fp32").ok());
+}
+
+// std::clamp with such bounds is undefined.
+TEST(RlConfig, BoundsMustLeaveRoom) {
+    const std::string start(least);
+    EXPECT_EQ(config_error(start + "grpo: {advantage_clip_low: 1, advantage_clip_high: -1}\n"),
+              "rl.yaml: advantage_clip_low 1 is above advantage_clip_high -1");
+    EXPECT_EQ(config_error(start + "grpo: {advantage_clip_low: 1, advantage_clip_high: 1}\n"), "");
+    EXPECT_EQ(config_error(start + "grpo: {advantage_clip_low: 1}\n"), "");
+    const auto truncation = [&](std::string_view type, std::string_view ratio, std::string_view least_ratio) {
+        return config_error(
+            fmt::format("{}loss_fn: {{use_importance_sampling_correction: true, truncated_importance_sampling_type: "
+                        "{}, truncated_importance_sampling_ratio: {}, truncated_importance_sampling_ratio_min: {}}}\n",
+                        start, type, ratio, least_ratio));
+    };
+    for (const char* type : {"tis", "icepop", "seq-mask-tis"}) {
+        EXPECT_EQ(
+            truncation(type, "0.5", "5"),
+            "rl.yaml: truncated_importance_sampling_ratio_min 5 is above truncated_importance_sampling_ratio 0.5");
+        EXPECT_EQ(truncation(type, "5", "0.5"), "");
+        EXPECT_EQ(truncation(type, "0", "0"), "rl.yaml: truncated_importance_sampling_ratio 0: must be above 0");
+    }
+    EXPECT_EQ(truncation("none", "2", "null"),
+              "rl.yaml: truncated_importance_sampling_ratio and its _min need truncated_importance_sampling_type");
+    EXPECT_EQ(config_error(start + "loss_fn: {disable_ppo_ratio: true, ratio_clip_c: 3}\n"),
+              "rl.yaml: disable_ppo_ratio and ratio_clip_c exclude each other");
+}
+
+// What would have no effect is told.
+TEST(RlConfig, KeysOfWhatIsNotThere) {
+    const std::string start(least);
+    EXPECT_EQ(config_error(start + "env: {command: []}\n"), "rl.yaml: env.command: names no program");
+    EXPECT_EQ(config_error(start + "env: {command: [], processes: 2}\n"), "rl.yaml: env.command: names no program");
+    EXPECT_EQ(config_error(start + "env: {processes: 2}\n"),
+              "rl.yaml: env.processes is of env.command, which is missing");
+    EXPECT_EQ(config_error(start + "env: {command: null, timeout_seconds: 3}\n"),
+              "rl.yaml: env.timeout_seconds is of env.command, which is missing");
+    EXPECT_EQ(config_error(start + "env: {command: null}\n"), "");
+    EXPECT_EQ(config_error(start + "env: {command: [judge], processes: 2}\ngrpo: {max_rollout_turns: 3}\n"), "");
+    EXPECT_EQ(config_error(start + "grpo: {max_rollout_turns: 1}\n"), "");
+    EXPECT_EQ(config_error(start + "grpo: {max_rollout_turns: 3}\n"),
+              "rl.yaml: grpo.max_rollout_turns 3: no task talks back but an environment; env.command is missing");
+    for (const char* key : {"kv_cache_percentile", "kv_cache_margin"})
+        for (const char* cache : {"", "kv_cache_dtype: auto, ", "kv_cache_dtype: fp8_page, "})
+            EXPECT_EQ(config_error(fmt::format(
+                          "policy: {{model_name: M, generation: {{{}{}: 99}}}}\ndata: {{task: sum}}\n", cache, key)),
+                      fmt::format("rl.yaml:1: policy.generation.{} is of kv_cache_dtype: fp8", key));
+}
+
+// NeMo RL's names of switches: in the map of a precision, or beside the generation's.
+TEST(RlConfig, SwitchesHaveNeMoRlsNames) {
+    const auto read = [](std::string_view policy) {
+        return parse_rl_config(fmt::format("policy: {{model_name: M, {}}}\ndata: {{task: sum}}\n", policy), "rl.yaml");
+    };
+    const auto error = [&](std::string_view policy) {
+        const auto c = read(policy);
+        return c.ok() ? "" : c.error().message();
+    };
+    const std::string theirs =
+        "num_first_layers_in_bf16: 1, num_last_layers_in_bf16: 2, pow2_weight_scaling_factors: true";
+    const auto is_right = [](const std::optional<TrainPrecision>& p) {
+        return p && p->recipe == TrainRecipe::fp8_block && p->first_bf16 == 1 && p->last_bf16 == 2 && p->power_of_two;
+    };
+    for (const std::string policy : {"generation: {precision: {recipe: fp8_block, " + theirs + "}}",
+                                     "generation: {precision: fp8_block, " + theirs + "}",
+                                     "generation: {" + theirs + ", precision: {recipe: fp8_block}}"}) {
+        const auto c = read(policy);
+        ASSERT_TRUE(c.ok()) << c.error().message();
+        EXPECT_TRUE(is_right(c->generation.precision)) << policy;
+        EXPECT_EQ(c->precision.recipe, TrainRecipe::bf16);
+    }
+    const auto both = read("precision: {recipe: fp8_block, " + theirs + "}");
+    ASSERT_TRUE(both.ok()) << both.error().message();
+    EXPECT_TRUE(is_right(both->precision));
+    EXPECT_FALSE(both->generation.precision);
+    EXPECT_EQ(error("precision: {recipe: fp8_block, first_bf16: 1, num_first_layers_in_bf16: 1}"),
+              "rl.yaml:1: policy.precision: num_first_layers_in_bf16 and first_bf16 are one switch, given twice");
+    EXPECT_EQ(error("generation: {precision: {recipe: fp8_block, last_bf16: 1}, num_last_layers_in_bf16: 1}"),
+              "rl.yaml:1: policy.generation.precision: num_last_layers_in_bf16 and last_bf16 are one switch, given "
+              "twice");
+    EXPECT_EQ(error("generation: {num_first_layers_in_bf16: 1}"),
+              "rl.yaml:1: policy.generation.num_first_layers_in_bf16 is of policy.generation.precision; "
+              "policy.precision has it as first_bf16");
+    EXPECT_EQ(error("generation: {precision: mxfp8, pow2_weight_scaling_factors: true}"),
+              "rl.yaml:1: policy.generation.precision 'mxfp8' has no switch 'power_of_two'");
+    EXPECT_FALSE(read("generation: {precision: bfloat16, num_first_layers_in_bf16: 1}").ok());
 }
 
 }  // namespace

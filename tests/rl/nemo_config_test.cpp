@@ -54,7 +54,11 @@ struct Translated {
     // Whether the line of a key gives this reason.
     bool says(std::string_view key, std::string_view why) const {
         return std::ranges::any_of(text.dropped, [&](const std::string& line) {
-            return line.find(fmt::format(": {} ", key)) != line.npos && line.find(why) != line.npos;
+            for (size_t at = line.find(key); at != line.npos; at = line.find(key, at + 1))
+                if (at > 0 && line[at - 1] == ' ' && at + key.size() < line.size() &&
+                    std::string_view(" ,:").find(line[at + key.size()]) != std::string_view::npos)
+                    return line.find(why) != line.npos;
+            return false;
         });
     }
     bool lists(std::string_view key) const { return says(key, ""); }
@@ -168,18 +172,19 @@ policy:
     EXPECT_FALSE(t.config.generation.precision->power_of_two);
     EXPECT_EQ(t.config.generation.cache.format, KvFormat::fp8);
     EXPECT_EQ(t.config.generation.cache.calibration.percentile, 99.9);
+    EXPECT_TRUE(t.config.generation.cache.queries);  // as FlashAttention 3 has them beside such a cache
     EXPECT_FALSE(t.config.generation.cache.mirrored);
     for (const char* key : {"precision", "kv_cache_dtype", "num_first_layers_in_bf16"})
         EXPECT_FALSE(t.lists(std::string("policy.generation.vllm_cfg.") + key)) << key;
     EXPECT_FALSE(t.lists("checkpointing.checkpoint_must_save_by"));
     EXPECT_EQ(t.config.generation.temperature, 0.7);
     EXPECT_FALSE(t.lists("policy.generation.temperature"));
-    EXPECT_EQ(t.config.most_turns, 3);
+    EXPECT_EQ(t.config.most_turns, 1);
+    EXPECT_TRUE(t.says("grpo.max_rollout_turns", "env.command is missing"));
     ASSERT_TRUE(t.config.async);
     EXPECT_EQ(t.config.async->most_age, 2);
     EXPECT_TRUE(t.lists("grpo.async_grpo.in_flight_weight_updates"));
     EXPECT_FALSE(t.lists("grpo.async_grpo.recompute_kv_cache_after_weight_updates"));
-    EXPECT_FALSE(t.lists("grpo.max_rollout_turns"));
     EXPECT_TRUE(t.lists("grpo.val_at_start"));
     EXPECT_TRUE(t.lists("policy.megatron_cfg.scheduler.lr_warmup_init"));
     EXPECT_FALSE(t.lists("loss_fn.truncated_importance_sampling_ratio"));
@@ -282,9 +287,157 @@ loss_fn: {use_cispo: true, token_level_loss: false, ratio_clip_c: 3, use_kl_in_r
     EXPECT_TRUE(t.config.loss.use_cispo);
     EXPECT_TRUE(t.says("loss_fn.token_level_loss", "use_cispo needs"));
     EXPECT_TRUE(t.says("loss_fn.ratio_clip_c", "use_cispo needs"));
-    EXPECT_TRUE(t.says("loss_fn.use_kl_in_reward", "no such key"));
+    EXPECT_TRUE(t.says("loss_fn.use_kl_in_reward", "not built"));
     EXPECT_EQ(t.config.optimizer.clip, 0.5);
     EXPECT_TRUE(t.says("policy.max_grad_norm", "another key"));
+}
+
+// NeMo RL learns by what the estimator's own keys say.
+TEST(NemoConfig, TheEstimatorsSwitchesWin) {
+    TempDir dir;
+    const auto estimator = [&](std::string_view grpo) {
+        return translated(dir, fmt::format("defaults: grpo_math_1B.yaml\ngrpo: {{{}}}\n", grpo));
+    };
+    const std::string own = "grpo.adv_estimator.";
+    for (const char* no : {"false", "False"}) {
+        const Translated t = estimator(
+            fmt::format("adv_estimator: {{name: grpo, use_leave_one_out_baseline: {0}, normalize_rewards: {0}}}", no));
+        EXPECT_FALSE(t.config.advantage.leave_one_out);
+        EXPECT_FALSE(t.config.advantage.normalize_rewards);
+        for (const char* key : {"use_leave_one_out_baseline", "normalize_rewards"}) {
+            EXPECT_FALSE(t.lists(own + key));
+            EXPECT_TRUE(t.says(fmt::format("grpo.{}", key), "another key of the recipe decides"));
+        }
+    }
+    // Keys that an estimator lacks are true; what interpolation says is said.
+    EXPECT_TRUE(
+        estimator("use_leave_one_out_baseline: false, adv_estimator: {name: grpo}").config.advantage.leave_one_out);
+    const Translated put = estimator(
+        "use_leave_one_out_baseline: false, adv_estimator: {name: grpo, "
+        "use_leave_one_out_baseline: \"${grpo.use_leave_one_out_baseline}\"}");
+    EXPECT_FALSE(put.config.advantage.leave_one_out);
+    EXPECT_FALSE(put.lists("grpo.use_leave_one_out_baseline"));
+    // Recipes from before there were estimators.
+    EXPECT_FALSE(estimator("normalize_rewards: false").config.advantage.normalize_rewards);
+}
+
+// Handled is what is known by name with a value that a run here has, whatever its value is.
+TEST(NemoConfig, ValuesAreHandledByName) {
+    TempDir dir;
+    const auto with = [&](std::string_view more) {
+        return translated(dir, fmt::format("defaults: grpo_math_1B.yaml\n{}", more));
+    };
+    struct Case {
+        std::string recipe, key;
+        bool listed;
+    };
+    const Case cases[] = {
+        {"grpo: {adv_estimator: {name: reinforce_plus_plus, minus_baseline: false}}\n",
+         "grpo.adv_estimator.minus_baseline", true},
+        {"grpo: {adv_estimator: {name: reinforce_plus_plus, minus_baseline: true}}\n",
+         "grpo.adv_estimator.minus_baseline", false},
+        {"data: {shuffle: false}\n", "data.shuffle", true},
+        {"data: {shuffle: True}\n", "data.shuffle", false},
+        {"loss_fn: {foo_bar: false}\n", "loss_fn.foo_bar", true},
+        {"loss_fn: {foo_bar: null}\n", "loss_fn.foo_bar", true},
+        {"what: {is: {this: false}}\n", "what.is.this", true},
+        {"grpo: {with_nothing: {}, with_none: []}\n", "grpo.with_nothing", true},
+        {"grpo: {with_nothing: {}, with_none: []}\n", "grpo.with_none", true},
+        {"loss_fn: {kl_input_clamp_value: 20, kl_output_clamp_value: 10.0}\n", "loss_fn.kl_input_clamp_value", false},
+        {"loss_fn: {kl_input_clamp_value: 20, kl_output_clamp_value: 10.0}\n", "loss_fn.kl_output_clamp_value", false},
+        {"loss_fn: {kl_input_clamp_value: null, kl_output_clamp_value: 5}\n", "loss_fn.kl_input_clamp_value", true},
+        {"loss_fn: {kl_input_clamp_value: null, kl_output_clamp_value: 5}\n", "loss_fn.kl_output_clamp_value", true},
+        {"loss_fn: {use_kl_in_reward: false}\n", "loss_fn.use_kl_in_reward", false},
+        {"grpo: {batch_multiplier: 3}\n", "grpo.batch_multiplier", true},
+        {"grpo: {batch_multiplier: 1.0}\n", "grpo.batch_multiplier", false},
+        {"grpo: {advantage_clip_low: null}\n", "grpo.advantage_clip_low", false},
+        {"policy: {optimizer: {name: SGD}}\n", "policy.optimizer.name", true},
+        {"policy: {optimizer: {name: AdamW}}\n", "policy.optimizer.name", false},
+        {"policy: {tokenizer: {name: \"${policy.model_name}\"}}\n", "policy.tokenizer.name", false},
+        {"policy: {tokenizer: {name: other}}\n", "policy.tokenizer.name", true},
+        {"policy: {generation: {vllm_cfg: {kv_cache_dtype: \"auto\"}}}\n", "policy.generation.vllm_cfg.kv_cache_dtype",
+         false},
+        {"policy: {generation: {vllm_cfg: {kv_cache_dtype: fp8_e5m2}}}\n", "policy.generation.vllm_cfg.kv_cache_dtype",
+         true},
+        {"policy: {generation: {vllm_cfg: {precision: bfloat16}}}\n", "policy.generation.vllm_cfg.precision", false},
+        {"policy: {generation: {vllm_cfg: {precision: int4}}}\n", "policy.generation.vllm_cfg.precision", true},
+        {"policy: {megatron_cfg: {enabled: true, freeze_moe_router: true}}\n", "policy.megatron_cfg.freeze_moe_router",
+         true},
+        {"policy: {megatron_cfg: {enabled: true, freeze_moe_router: false}}\n", "policy.megatron_cfg.freeze_moe_router",
+         false},
+        {"policy: {megatron_cfg: {enabled: true, odd_switch: false}}\n", "policy.megatron_cfg.odd_switch", true},
+        {"policy: {dtensor_cfg: {lora_cfg: {enabled: true}}}\n", "policy.dtensor_cfg.lora_cfg.enabled", true},
+        {"policy: {dtensor_cfg: {lora_cfg: {enabled: false, dim: 8}}}\n", "policy.dtensor_cfg.lora_cfg.dim", false},
+    };
+    for (const Case& c : cases) EXPECT_EQ(with(c.recipe).lists(c.key), c.listed) << c.recipe << c.key;
+}
+
+// Validation's own sampling; ${.a} is the key beside it.
+TEST(NemoConfig, ValidationHasItsOwnSampling) {
+    TempDir dir;
+    const Translated t = translated(dir, R"(
+defaults: grpo_math_1B.yaml
+loss_fn: {reference_policy_kl_penalty: 0}
+grpo: {val_num_generations_per_prompt: 4}
+policy: {generation: {temperature: 0.8, top_p: 0.9, val_temperature: 0.6, val_top_p: "${.top_p}", val_top_k: "${.top_k}",
+  vllm_cfg: {max_model_len: "${...max_total_sequence_length}"}}}
+)");
+    EXPECT_EQ(t.config.generation.validation_temperature, 0.6);
+    EXPECT_EQ(t.config.generation.validation_top_p, 0.9);
+    EXPECT_EQ(t.config.validation_answers, 4);
+    for (const char* key : {"policy.generation.val_temperature", "policy.generation.val_top_p",
+                            "policy.generation.val_top_k", "grpo.val_num_generations_per_prompt"})
+        EXPECT_FALSE(t.lists(key)) << key;
+    EXPECT_TRUE(t.lists("policy.generation.vllm_cfg.max_model_len"));
+}
+
+// Words in quotes are the same words: what examples/configs/grpo_math_8B_megatron_fp8.yaml says.
+TEST(NemoConfig, QuotesDoNotMatter) {
+    TempDir dir;
+    const Translated t = translated(dir, R"(
+defaults: "grpo_math_1B.yaml"
+loss_fn: {use_importance_sampling_correction: true}
+policy:
+  generation: {vllm_cfg: {precision: "fp8", use_deep_gemm: true, gpu_memory_utilization: 0.5, kv_cache_dtype: "fp8"}}
+  megatron_cfg:
+    enabled: True
+    fp8_cfg: {enabled: true, fp8: "e4m3", fp8_recipe: "blockwise", fp8_param: false}
+    optimizer: {use_precision_aware_optimizer: false}
+    env_vars: {NVTE_FP8_BLOCK_SCALING_FP32_SCALES: "1"}
+data: {train: {data_path: "a b.jsonl"}}
+)");
+    EXPECT_EQ(t.config.precision.recipe, TrainRecipe::fp8_block);
+    EXPECT_FALSE(t.config.precision.power_of_two);
+    EXPECT_FALSE(t.config.generation.precision);
+    EXPECT_EQ(t.config.generation.cache.format, KvFormat::fp8);
+    EXPECT_TRUE(t.config.generation.cache.mirrored);
+    EXPECT_EQ(t.config.task.train, "a b.jsonl");
+    for (const char* key : {"policy.megatron_cfg.fp8_cfg.fp8", "policy.megatron_cfg.fp8_cfg.fp8_recipe",
+                            "policy.megatron_cfg.fp8_cfg.fp8_param", "policy.generation.vllm_cfg.precision"})
+        EXPECT_FALSE(t.lists(key)) << key;
+}
+
+TEST(NemoConfig, Bf16RolloutsOfFp8Updates) {
+    TempDir dir;
+    const Translated t = translated(dir, R"(
+defaults: grpo_math_1B.yaml
+policy: {megatron_cfg: {enabled: true, fp8_cfg: {enabled: true, fp8_recipe: mxfp8}}}
+)");
+    EXPECT_EQ(t.config.precision.recipe, TrainRecipe::mxfp8);
+    ASSERT_TRUE(t.config.generation.precision);
+    EXPECT_EQ(t.config.generation.precision->recipe, TrainRecipe::bf16);
+    EXPECT_FALSE(t.lists("policy.generation.vllm_cfg.precision"));
+    // Blocks of 128 in rollouts, of 32 in updates.
+    const Translated blocks = translated(dir, R"(
+defaults: grpo_math_1B.yaml
+policy: {megatron_cfg: {enabled: true, fp8_cfg: {enabled: true, fp8_recipe: mxfp8}},
+  generation: {vllm_cfg: {precision: fp8, num_first_layers_in_bf16: 2}}}
+)");
+    EXPECT_EQ(blocks.config.precision.recipe, TrainRecipe::mxfp8);
+    EXPECT_EQ(blocks.config.precision.first_bf16, 0);
+    ASSERT_TRUE(blocks.config.generation.precision);
+    EXPECT_EQ(blocks.config.generation.precision->recipe, TrainRecipe::fp8_block);
+    EXPECT_EQ(blocks.config.generation.precision->first_bf16, 2);
 }
 
 TEST(NemoConfig, SaysWhatIsWrong) {
