@@ -65,16 +65,17 @@ std::vector<std::string> reasoning_format_names() {
 }
 
 ChatFormat::ChatFormat(Tokenizer tokenizer, std::shared_ptr<const ChatTemplate> chat, Json variables,
-                       TemplateLimits limits)
+                       const ChatOptions& options)
     : tokenizer_(std::move(tokenizer)),
       chat_(std::move(chat)),
       variables_(std::move(variables)),
-      limits_(limits),
+      limits_(options.limits),
+      request_limits_(options.request_limits),
       control_(control_tokens(tokenizer_)) {}
 
 Result<ChatFormat> ChatFormat::create(Tokenizer tokenizer, std::shared_ptr<const ChatTemplate> chat, Json variables,
                                       const ChatOptions& options) {
-    ChatFormat out(std::move(tokenizer), std::move(chat), std::move(variables), options.limits);
+    ChatFormat out(std::move(tokenizer), std::move(chat), std::move(variables), options);
     const std::string_view source = out.chat_ ? std::string_view(out.chat_->source()) : std::string_view();
     const auto has = [&](std::string_view text) { return source.find(text) != source.npos; };
     out.tools_ = options.tools;
@@ -97,8 +98,10 @@ Result<ChatFormat> ChatFormat::create(Tokenizer tokenizer, std::shared_ptr<const
 
 Result<ChatPrompt> ChatFormat::prompt(const ChatRequest& request) const {
     std::shared_ptr<const ChatTemplate> chat = chat_;
-    if (!request.chat_template.empty()) {
-        NIBBLE_TRY(auto parsed, ChatTemplate::parse(request.chat_template, limits_).within("chat_template"));
+    const bool own = !request.chat_template.empty();
+    const TemplateLimits& limits = own ? request_limits_ : limits_;
+    if (own) {
+        NIBBLE_TRY(auto parsed, ChatTemplate::parse(request.chat_template, limits).within("chat_template"));
         chat = std::make_shared<const ChatTemplate>(std::move(parsed));
     }
     if (!chat) return fail("the model has no chat template");
@@ -124,13 +127,18 @@ Result<ChatPrompt> ChatFormat::prompt(const ChatRequest& request) const {
         const std::time_t seconds = std::time(nullptr);
         localtime_r(&seconds, &now.emplace());
     }
-    NIBBLE_TRY(Rendering rendering, chat->render(variables_, data, now).within("chat template"));
+    Meter meter({.steps = limits.max_steps, .bytes = limits.max_made_bytes, .deadline = request.deadline});
+    NIBBLE_TRY(Rendering rendering,
+               chat->render(variables_, data, now, meter).within(own ? "chat_template" : "chat template"));
     if (request.continue_final_message) NIBBLE_CHECK(cut_behind(last, rendering));
 
     ChatPrompt out{.text = std::move(rendering.text), .data = std::move(rendering.data)};
     EncodeOptions options;
     if (!request.control_tokens_in_data) options = {.data = &out.data, .control = control_};
-    NIBBLE_TRY(const auto ids, tokenizer_.encode(out.text, options));
+    MeterLimits tokenizing = MeterLimits::for_text(out.text.size());
+    tokenizing.deadline = request.deadline;
+    Meter encoding(tokenizing);
+    NIBBLE_TRY(const auto ids, tokenizer_.encode(out.text, options, encoding));
     out.tokens.assign(ids.begin(), ids.end());
     if (const ReasoningFormat* format = find_reasoning(reasoning_); format && request.generation_prompt)
         out.thinking = without_end_blanks(out.text).ends_with(format->begin);

@@ -21,6 +21,7 @@
 #include "text/text_range.h"
 #include "text/tokenizer.h"
 
+#include <chrono>
 #include <ctime>
 #include <memory>
 #include <optional>
@@ -44,7 +45,8 @@ struct ChatRequest {
     bool continue_final_message = false;      // the answer continues the last message, which stays open
     bool control_tokens_in_data = false;      // the common behaviour: data may hold control tokens
     std::optional<int64_t> reasoning_budget;  // tokens of reasoning at most; 0: none
-    std::optional<std::tm> now;               // what the template takes for the time; else the local time
+    std::optional<std::chrono::steady_clock::time_point> deadline = {};  // of prompt()
+    std::optional<std::tm> now;  // what the template takes for the time; else the local time
 };
 
 // `tool_choice` of a request: null, "none", "auto", "required" or {"type": "function", "function": {"name"}}; sets
@@ -62,6 +64,11 @@ struct ChatOptions {
     std::string tools = "auto";      // a name of tool_format_names(), "none", or "auto": from the template
     std::string reasoning = "auto";  // a name of reasoning_format_names(), "none", or "auto": from the template
     TemplateLimits limits;
+    // Of a request's own template, which anybody may send: about a second of work at most.
+    TemplateLimits request_limits{.max_steps = 2'000'000,
+                                  .max_made_bytes = 64 << 20,
+                                  .max_output_bytes = 16 << 20,
+                                  .max_source_bytes = 256 << 10};
 };
 
 std::vector<std::string> tool_format_names();       // "hermes", "llama3", "mistral", "nemotron", "deepseek_v3" ...
@@ -92,11 +99,12 @@ public:
     const Tokenizer& tokenizer() const { return tokenizer_; }
 
 private:
-    ChatFormat(Tokenizer tokenizer, std::shared_ptr<const ChatTemplate> chat, Json variables, TemplateLimits limits);
+    ChatFormat(Tokenizer tokenizer, std::shared_ptr<const ChatTemplate> chat, Json variables,
+               const ChatOptions& options);
     Tokenizer tokenizer_;
     std::shared_ptr<const ChatTemplate> chat_;
     Json variables_;
-    TemplateLimits limits_;
+    TemplateLimits limits_, request_limits_;
     std::vector<TokenId> control_;  // added tokens that steer, though the tokenizer does not call them special
     std::string tools_ = "none", reasoning_ = "none";
 };

@@ -21,6 +21,9 @@ struct ApiError {
     std::string allow;         // Allow, where not empty
 };
 
+// Of a request whose deadline has passed.
+inline ApiError late_error() { return {.status = 504, .message = "the request took longer than its time"}; }
+
 // {"error": {"message", "type", "param", "code"}} as vLLM has it; for Anthropic {"type": "error", "error": {...}}.
 Json error_json(const ApiError& error, ApiStyle style);
 // "BadRequestError" and its like, as OpenAI and vLLM have them.

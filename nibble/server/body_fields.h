@@ -5,6 +5,8 @@
 #include "base/json_fields.h"
 #include "server/api_error.h"
 
+#include <chrono>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -13,8 +15,11 @@ namespace nibble {
 
 class BodyFields {
 public:
-    // The body outlives the fields.
-    explicit BodyFields(const Json& body) : body_(&body) {}
+    using Deadline = std::optional<std::chrono::steady_clock::time_point>;
+
+    // The body outlives the fields. `deadline`: of the whole request.
+    explicit BodyFields(const Json& body, Deadline deadline = {}) : body_(&body), deadline_(deadline) {}
+    const Deadline& deadline() const { return deadline_; }
 
     // Null: absent or null.
     const Json* find(std::string_view name);
@@ -48,11 +53,15 @@ public:
     Error bad(std::string_view name, std::string_view why) const;
     // `code`: OpenAI's word for it, if there is one.
     void blame(std::string_view name, std::string_view code = {}) { blamed_ = name, code_ = code; }
-    // What the client is told.
-    ApiError told(const Error& error) const { return {.message = error.message(), .param = blamed_, .code = code_}; }
+    // What the client is told; behind the deadline that the request is late, whatever ended it.
+    ApiError told(const Error& error) const {
+        if (deadline_ && std::chrono::steady_clock::now() >= *deadline_) return late_error();
+        return {.message = error.message(), .param = blamed_, .code = code_};
+    }
 
 private:
     const Json* body_;
+    Deadline deadline_;
     std::set<std::string, std::less<>> read_;
     mutable std::string blamed_;
     std::string code_;

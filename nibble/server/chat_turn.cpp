@@ -4,11 +4,18 @@
 
 namespace nibble {
 
-Result<ChatTurn> make_chat_turn(const ServedModel& model, ChatRequest asked) {
+Result<ChatTurn> make_chat_turn(BodyFields& fields, std::string_view field, const ServedModel& model,
+                                ChatRequest asked) {
+    fields.blame(field);
     if (!model.format) return fail("the model has no chat template; use /v1/completions");
     asked.control_tokens_in_data = model.control_in_data;
-    NIBBLE_TRY(ChatPrompt prompt, model.format->prompt(asked));
-    return ChatTurn{model.format, std::move(asked), std::move(prompt)};
+    asked.deadline = fields.deadline();
+    auto prompt = model.format->prompt(asked);
+    if (prompt.ok()) return ChatTurn{model.format, std::move(asked), *std::move(prompt)};
+    const std::string& why = prompt.error().message();
+    if (why.starts_with("tools")) fields.blame("tools");
+    if (why.starts_with("chat_template:")) fields.blame("chat_template");
+    return prompt.error();
 }
 
 Status check_tool_format(BodyFields& fields, const ServedModel& model, const ChatRequest& asked) {
@@ -61,10 +68,7 @@ Result<ChatTurn> read_chat_turn(BodyFields& fields, const ServedModel& model) {
             return fields.bad("thinking_token_budget", "is not supported: the model's chat template does not reason");
         asked.reasoning_budget = budget;
     }
-    auto turn = make_chat_turn(model, std::move(asked));
-    if (turn.ok()) return turn;
-    fields.blame(turn.error().message().starts_with("tools") ? "tools" : "messages");
-    return turn;
+    return make_chat_turn(fields, "messages", model, std::move(asked));
 }
 
 Status hold_answer(const ChatTurn& turn, const ServedModel& model, std::shared_ptr<const GrammarTokens> grammar,

@@ -15,8 +15,10 @@ struct ChatTurn {
     AnswerParser reader() const { return format->parser(asked, prompt); }
 };
 
-// Error: no chat template, or what ChatFormat::prompt() finds wrong, with its place.
-Result<ChatTurn> make_chat_turn(const ServedModel& model, ChatRequest asked);
+// Error: no chat template, or what ChatFormat::prompt() finds wrong, with its place. It blames the request's own
+// template, its tools, or `field`, which the messages came from.
+Result<ChatTurn> make_chat_turn(BodyFields& fields, std::string_view field, const ServedModel& model,
+                                ChatRequest asked);
 // Error: tools for a model whose chat template calls none in a known format.
 Status check_tool_format(BodyFields& fields, const ServedModel& model, const ChatRequest& asked);
 // A text that the chat template finds under the name of `variable`.

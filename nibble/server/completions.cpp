@@ -237,9 +237,8 @@ private:
 }  // namespace
 
 void answer_completions(ExchangePtr exchange, ModelPtr model) {
-    const auto body = read_body(*exchange, *model);
-    if (!body) return;
-    BodyFields fields(*body);
+    const Json body = std::move(exchange->body);
+    BodyFields fields(body, exchange->deadline);
     auto wish = read_completion(fields, *model, exchange->core.options.ignore_unknown);
     if (!wish.ok()) {
         exchange->fail(fields.told(wish.error()));

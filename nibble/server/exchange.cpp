@@ -1,5 +1,6 @@
 #include "server/exchange.h"
 
+#include "base/json_fields.h"
 #include "base/utf8.h"
 
 #include <fmt/chrono.h>
@@ -128,22 +129,32 @@ void HttpExchange::log(int status) {
     core.options.log(body_text(line));
 }
 
-std::unique_ptr<Json> read_body(HttpExchange& exchange, const ServedModel& model) {
+void set_deadline(HttpExchange& exchange) {
+    double seconds = exchange.core.options.most_seconds, asked = 0;
+    if (const auto timeout = exchange.body.find("timeout");
+        timeout != exchange.body.end() && json_value(*timeout, asked) && asked > 0 && asked <= most_timeout)
+        seconds = seconds > 0 ? std::min(seconds, asked) : asked;
+    if (seconds > 0)
+        exchange.deadline = exchange.start + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                                                 std::chrono::duration<double>(seconds));
+}
+
+bool read_body(HttpExchange& exchange, const ServedModel& model) {
     auto parsed = parse_json(exchange.request.body);
     if (!parsed.ok()) {
         exchange.fail({.message = "the body is not JSON: " + parsed.error().message()});
-        return nullptr;
+        return false;
     }
     if (exchange.core.options.log_prompts) exchange.notes["body"] = *parsed;
     std::string().swap(exchange.request.body);
     if (!parsed->is_object()) {
         exchange.fail({.message = "the body is not a JSON object"});
-        return nullptr;
+        return false;
     }
     if (const auto name = parsed->find("model"); name != parsed->end() && !name->is_null()) {
         if (!name->is_string()) {
             exchange.fail({.message = "'model': is not a text", .param = "model"});
-            return nullptr;
+            return false;
         }
         const auto& wanted = name->get_ref<const std::string&>();
         if (std::ranges::find(model.names, wanted) == model.names.end()) {
@@ -151,10 +162,12 @@ std::unique_ptr<Json> read_body(HttpExchange& exchange, const ServedModel& model
                            .message = fmt::format("The model `{}` does not exist.", printable(wanted, 200)),
                            .param = "model",
                            .code = "model_not_found"});
-            return nullptr;
+            return false;
         }
     }
-    return std::make_unique<Json>(*std::move(parsed));
+    exchange.body = *std::move(parsed);
+    set_deadline(exchange);
+    return true;
 }
 
 }  // namespace nibble

@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -65,6 +66,9 @@ public:
     std::string id;  // the client's X-Request-Id, or one of our own
     std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
     Json notes = Json::object();  // for the log
+    Json body;                    // an object, of routes that take one; who reads it takes it
+    // Of the whole request, from its last byte to its answer's: its `timeout` and the server's limit.
+    std::optional<std::chrono::steady_clock::time_point> deadline;
 
     ApiStyle style() const { return style_of_path(request.path); }
     void send(const Json& json);
@@ -81,7 +85,8 @@ private:
 using ExchangePtr = std::shared_ptr<HttpExchange>;
 using ModelPtr = std::shared_ptr<const ServedModel>;
 
-// The body as a JSON object, and that it asks for this model; else the client has been told, and null comes back.
-std::unique_ptr<Json> read_body(HttpExchange& exchange, const ServedModel& model);
+// Sets the exchange's body and deadline. False: it is no JSON object, or asks for another model; the client was told.
+bool read_body(HttpExchange& exchange, const ServedModel& model);
+inline constexpr double most_timeout = 1e9;  // seconds
 
 }  // namespace nibble

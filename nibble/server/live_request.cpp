@@ -25,17 +25,12 @@ void LiveRequest::submit(std::vector<Request> parts) {
             {.message = fmt::format("{} answers in one request; the queue holds {}", choices_in_all, queue)});
         return;
     }
-    const double most = exchange_->core.options.most_seconds;
     int32_t first = 0;
     for (size_t i = 0; i < parts.size(); ++i) {
         Request& request = parts[i];
         request.id = exchange_->id;
         request.sequence = i;
-        if (most > 0) {
-            const auto latest = EngineClock::now() +
-                                std::chrono::duration_cast<EngineClock::duration>(std::chrono::duration<double>(most));
-            request.deadline = request.deadline ? std::min(*request.deadline, latest) : latest;
-        }
+        request.deadline = exchange_->deadline;
         const int32_t choices = request.choices;
         const Admission admitted = model_->engine->submit(
             std::move(request),
@@ -142,8 +137,7 @@ void LiveRequest::work() {
             over_ = true;
             const bool late = e.finish == FinishReason::deadline;
             note(finish_name(e.finish));
-            writer_->fail(
-                {.status = late ? 504 : 500, .message = late ? "the request took longer than its time" : e.error});
+            writer_->fail(late ? late_error() : ApiError{.status = 500, .message = e.error});
             for (const uint64_t handle : handles_) model_->engine->cancel(handle);
             return;
         }

@@ -180,9 +180,8 @@ private:
 }  // namespace
 
 void answer_messages(ExchangePtr exchange, ModelPtr model) {
-    const auto body = read_body(*exchange, *model);
-    if (!body) return;
-    BodyFields fields(*body);
+    const Json body = std::move(exchange->body);
+    BodyFields fields(body, exchange->deadline);
     auto wish = read_message(fields, *model, exchange->core.options.ignore_unknown);
     if (!wish.ok()) {
         exchange->fail(fields.told(wish.error()));
@@ -193,9 +192,8 @@ void answer_messages(ExchangePtr exchange, ModelPtr model) {
 }
 
 void answer_count_tokens(ExchangePtr exchange, ModelPtr model) {
-    const auto body = read_body(*exchange, *model);
-    if (!body) return;
-    BodyFields fields(*body);
+    const Json body = std::move(exchange->body);
+    BodyFields fields(body, exchange->deadline);
     const auto turn = read_messages_turn(fields, *model);
     if (turn.ok())
         exchange->send(Json{{"input_tokens", turn->prompt.tokens.size()}});

@@ -140,10 +140,7 @@ Result<ChatTurn> read_messages_turn(BodyFields& fields, const ServedModel& model
         if (const Status read = read_choice(*choice, asked); !read.ok())
             return fields.bad("tool_choice", read.error().message());
     NIBBLE_CHECK(check_tool_format(fields, model, asked));
-    auto turn = make_chat_turn(model, std::move(asked));
-    if (!turn.ok())
-        return fields.bad(turn.error().message().starts_with("tools") ? "tools" : "messages", turn.error().message());
-    return turn;
+    return make_chat_turn(fields, "messages", model, std::move(asked));
 }
 
 }  // namespace nibble

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <new>
 
 namespace nibble {
@@ -36,6 +37,19 @@ bool open_to_all(std::string_view path) {
            path.starts_with("/v1/health/") || path == "/v1/metrics";
 }
 
+// Whether reading the request may cost far more than its bytes: it brings a program for the template engine, or a
+// language to compile.
+bool brings_work(const Json& body) {
+    static constexpr std::array names{"chat_template", "response_format", "structured_outputs", "guided_json",
+                                      "guided_regex",  "guided_choice",   "guided_grammar",     "text"};
+    const auto set = [&](const char* name) {
+        const auto found = body.find(name);
+        return found != body.end() && !found->is_null();
+    };
+    if (std::ranges::any_of(names, set)) return true;
+    return set("tool_choice") && body["tool_choice"] != "auto" && body["tool_choice"] != "none";
+}
+
 void answer_preflight(HttpExchange& exchange) {
     HttpResponse response{.status = 204};
     if (!exchange.core.options.cors_origin.empty()) {
@@ -53,7 +67,7 @@ void answer_preflight(HttpExchange& exchange) {
 struct ModelServer::State {
     ServerCore core;
     std::unique_ptr<HttpServer> http;
-    std::unique_ptr<IntakeQueue> intake;
+    std::unique_ptr<IntakeQueue> intake, costly;
 
     void route(HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
         ++core.counts.http_requests;
@@ -80,9 +94,21 @@ struct ModelServer::State {
                             .retry_seconds = 5});
             return;
         }
-        const bool taken = intake->post([exchange, model, answer_it = found->answer] {
-            try {
+        take(*intake, exchange, [this, exchange, model, answer_it = found->answer] {
+            if (!read_body(*exchange, *model)) return;
+            if (!brings_work(exchange->body)) return answer_it(exchange, model);
+            take(*costly, exchange, [exchange, model, answer_it] {
+                if (exchange->deadline && std::chrono::steady_clock::now() >= *exchange->deadline)
+                    return exchange->fail(late_error());
                 answer_it(exchange, model);
+            });
+        });
+    }
+
+    static void take(IntakeQueue& queue, const ExchangePtr& exchange, std::function<void()> work) {
+        const bool taken = queue.post([exchange, work = std::move(work)] {
+            try {
+                work();
             } catch (const std::bad_alloc&) {
                 exchange->fail({.status = 503, .message = "no memory is left for the request", .retry_seconds = 5});
             }
@@ -105,6 +131,7 @@ Result<std::unique_ptr<ModelServer>> ModelServer::listen(ServerOptions options) 
                                                s->route(std::move(request), std::move(answer));
                                            }));
     s->core.http = s->http.get();
+    s->costly = std::make_unique<IntakeQueue>(1);
     s->intake = std::make_unique<IntakeQueue>(2);
     s->http->start();
     return std::unique_ptr<ModelServer>(new ModelServer(std::move(state)));
@@ -130,7 +157,8 @@ void ModelServer::drain(std::chrono::steady_clock::time_point deadline) {
     // The engine first: its answers travel over connections that are still open.
     if (const ModelPtr model = s.core.model()) model->engine->drain(deadline);
     s.http->drain(std::max(deadline, std::chrono::steady_clock::now() + std::chrono::seconds(2)));
-    s.intake.reset();
+    s.intake.reset();  // first: it hands work over to the other
+    s.costly.reset();
     {
         const std::lock_guard lock(s.core.mutex);
         s.core.served.reset();

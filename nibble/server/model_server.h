@@ -7,7 +7,8 @@
 //   server->drain(deadline);
 //
 // Threads: one of the HTTP server, which also makes JSON of what the engine says; two that read bodies and make tokens
-// of text; the engine's own, which only hands its events over.
+// of text, and one for requests that bring a template, a schema or the like, which wait for each other alone; the
+// engine's own, which only hands its events over.
 #pragma once
 
 #include "http/server.h"

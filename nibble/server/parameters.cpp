@@ -126,11 +126,7 @@ Status read_sampling(BodyFields& fields, const ServedModel& model, Request& requ
     NIBBLE_CHECK(fields.read("cache_salt", request.cache_salt));
     if (fields.has("cache_salt") && request.cache_salt.empty()) return fields.bad("cache_salt", "is empty");
     double timeout = 0;
-    NIBBLE_CHECK(fields.read_in("timeout", timeout, 0.0, 1e9));
-    if (timeout > 0)
-        request.deadline = EngineClock::now() +
-                           std::chrono::duration_cast<EngineClock::duration>(std::chrono::duration<double>(timeout));
-    return Ok{};
+    return fields.read_in("timeout", timeout, 0.0, most_timeout);  // HttpExchange::deadline is made of it
 }
 
 Status read_prediction(BodyFields& fields, const ServedModel& model, Request& request) {

@@ -131,10 +131,7 @@ Result<ChatTurn> read_responses_turn(BodyFields& fields, const ServedModel& mode
         more.ignore({"format"});  // read_response_format()
         return Ok{};
     }));
-    auto turn = make_chat_turn(model, std::move(asked));
-    if (!turn.ok())
-        return fields.bad(turn.error().message().starts_with("tools") ? "tools" : "input", turn.error().message());
-    return turn;
+    return make_chat_turn(fields, "input", model, std::move(asked));
 }
 
 }  // namespace nibble

@@ -67,9 +67,8 @@ Result<Json> rendered_completion(BodyFields& fields, const ServedModel& model) {
 }
 
 void tell(HttpExchange& exchange, const ServedModel& model, Result<Json> (*make)(BodyFields&, const ServedModel&)) {
-    const auto body = read_body(exchange, model);
-    if (!body) return;
-    BodyFields fields(*body);
+    const Json body = std::move(exchange.body);
+    BodyFields fields(body, exchange.deadline);
     const auto json = make(fields, model);
     if (json.ok())
         exchange.send(*json);

@@ -14,7 +14,7 @@ bool Meter::poll() {
 Error Meter::error() const {
     switch (limit_) {
         case Limit::bytes:
-            return fail("the limit of {} bytes of text made on the way is reached", limits_.bytes);
+            return fail("the limit of {} bytes of texts and lists made on the way is reached", limits_.bytes);
         case Limit::depth:
             return fail("the limit of {} nested evaluations is reached", limits_.depth);
         case Limit::deadline:

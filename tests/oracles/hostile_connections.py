@@ -358,4 +358,5 @@ def main():
     killed(a.program, want)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -50,7 +50,7 @@ def write(path, text):
 
 # ---- Templates -----------------------------------------------------------------------------------------------------
 
-STEPS, BYTES = "limit of [0-9]+ steps is reached", "limit of [0-9]+ bytes of text made on the way is reached"
+STEPS, BYTES = "limit of [0-9]+ steps is reached", "limit of [0-9]+ bytes of texts and lists made on the way is reached"
 DOUBLED = "{% set ns=namespace(t=(1,)) %}{% for i in range(60) %}{% set ns.t=(ns.t,ns.t) %}{% endfor %}"
 BIG = "{% set a='a'*4000000 %}{% set n='a'*2000000 ~ 'b' ~ 'a'*1000000 %}"
 TEMPLATES = {

@@ -177,6 +177,69 @@ TEST(ServerLoad, ATemplateThatLoopsEndsItsRequestAlone) {
     EXPECT_EQ(status("fine"), 200);
 }
 
+// Six requests that are costly to read, all at once, and others beside them: those do not wait for the six, and none
+// of the six outlives its timeout by much.
+TEST(ServerLoad, CostlyRequestsDelayNoOthers) {
+    const TestServer s;
+    const Json messages = Json::array({{{"role", "user"}, {"content", "x"}}});
+    const char* const loops = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}";
+    std::vector<Json> costly;
+    for (int i = 0; i < 6; ++i) {
+        Json body{{"messages", messages}, {"max_tokens", 4}, {"timeout", 1}};
+        if (i % 3 < 2)
+            body["chat_template"] = loops;
+        else
+            body["guided_regex"] = "(?:a|b)*a(?:a|b){25}" + std::string(size_t(i), 'c');
+        costly.push_back(std::move(body));
+    }
+    std::atomic<int> left{static_cast<int>(costly.size())};
+    std::vector<std::jthread> clients;
+    for (const Json& body : costly)
+        clients.emplace_back([&, text = body.dump()] {
+            const HttpResponse r = s.post("/v1/chat/completions", text);
+            EXPECT_TRUE(r.status == 504 || r.status == 400) << r.status << r.body;
+            --left;
+        });
+    double slowest = 0;
+    int asked = 0;
+    do {
+        const auto start = std::chrono::steady_clock::now();
+        EXPECT_EQ(s.ask("/v1/chat/completions", {{"messages", messages}, {"max_tokens", 1}})["choices"].size(), 1u);
+        slowest = std::max(slowest, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+        ++asked;
+    } while (left > 0);
+    EXPECT_GT(asked, 2);
+    EXPECT_LT(slowest, 0.8);
+}
+
+TEST(ServerLoad, ADeadlineHoldsWhileATemplateRuns) {
+    const TestServer s;
+    Json body{{"messages", Json::array({{{"role", "user"}, {"content", "x"}}})},
+              {"max_tokens", 1},
+              {"chat_template", "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"}};
+    const HttpResponse steps = s.post("/v1/chat/completions", body.dump());
+    EXPECT_EQ(steps.status, 400);
+    EXPECT_NE(steps.body.find("the limit of 2000000 steps is reached"), std::string::npos) << steps.body;
+    EXPECT_EQ((*parse_json(steps.body))["error"]["param"], "chat_template");
+    body["timeout"] = 0.002;
+    EXPECT_EQ(s.post("/v1/chat/completions", body.dump()).status, 504);
+    EXPECT_EQ(s.post("/tokenize", body.dump()).status, 504);
+    // The server's own limit holds there, too.
+    ServerSetup setup;
+    setup.options.most_seconds = 0.002;
+    const TestServer strict(std::move(setup));
+    body.erase("timeout");
+    EXPECT_EQ(strict.post("/v1/chat/completions", body.dump()).status, 504);
+    // What is wrong with a request's own template is told as that.
+    const Json wrong = s.ask("/v1/chat/completions",
+                             {{"messages", body["messages"]}, {"chat_template", "{% if %}"}, {"max_tokens", 1}}, 400);
+    EXPECT_EQ(wrong["error"]["param"], "chat_template") << wrong;
+    const Json raises =
+        s.ask("/v1/chat/completions",
+              {{"messages", body["messages"]}, {"chat_template", "{{ 1 + 'a' }}"}, {"max_tokens", 1}}, 400);
+    EXPECT_EQ(raises["error"]["param"], "chat_template") << raises;
+}
+
 TEST(ServerLoad, HostileBodiesAreErrors) {
     const TestServer s;
     std::string keys = "{\"prompt\": \"a\"";

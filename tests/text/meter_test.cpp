@@ -49,7 +49,7 @@ std::string split_by(std::string_view regex) {
 }
 
 constexpr std::string_view steps_reached = "steps is reached",
-                           bytes_reached = "bytes of text made on the way is reached";
+                           bytes_reached = "bytes of texts and lists made on the way is reached";
 
 }  // namespace
 
@@ -63,7 +63,7 @@ TEST(Meter, EveryLimitIsNamedAndFinal) {
     EXPECT_TRUE(bytes.pay_bytes(100));
     EXPECT_FALSE(bytes.pay_bytes(1));
     EXPECT_FALSE(bytes.pay_steps(1));
-    EXPECT_EQ(bytes.error().message(), "the limit of 100 bytes of text made on the way is reached");
+    EXPECT_EQ(bytes.error().message(), "the limit of 100 bytes of texts and lists made on the way is reached");
     Meter depth({.depth = 2});
     EXPECT_TRUE(depth.enter());
     depth.leave();
