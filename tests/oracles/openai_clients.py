@@ -259,7 +259,8 @@ def test_anthropic_thinking(_, server):
         assert [block.type for block in whole.content] == ["thinking", "text"], whole
         with client.messages.stream(**ask, thinking=budget) as stream:
             assert "thinking_delta" in {e.delta.type for e in stream if e.type == "content_block_delta"}
-        assert stream.get_final_message().content == whole.content
+        streamed = stream.get_final_message().content
+        assert streamed[0].thinking == whole.content[0].thinking and streamed[1].text == whole.content[1].text
         off = client.messages.create(**ask, thinking={"type": "disabled"})
         assert [block.type for block in off.content] == ["text"], off
         again = [*HELLO, {"role": "assistant", "content": [block.model_dump() for block in whole.content]}, HELLO[0]]
