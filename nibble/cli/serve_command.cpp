@@ -135,6 +135,20 @@ void add_serve(CLI::App& app, RunCommand& run) {
         ->capture_default_str();
     command->add_flag("--ignore-unknown", config->ignore_unknown,
                       "ignore parameters that no route knows, as vLLM does, instead of refusing them");
+    const auto choices = [](std::vector<std::string> names) {
+        names.insert(names.begin(), {"auto", "none"});
+        return names;
+    };
+    command
+        ->add_option("--tool-call-parser", config->model.tools,
+                     "format of tool calls; auto: what the chat template shows")
+        ->check(one_of(choices(tool_format_names())))
+        ->capture_default_str();
+    command
+        ->add_option("--reasoning-parser", config->model.reasoning,
+                     "format of reasoning; auto: what the chat template shows")
+        ->check(one_of(choices(reasoning_format_names())))
+        ->capture_default_str();
     command->add_flag("--parse-special", config->model.parse_special,
                       "control tokens count as such in messages, too, not only in what the chat template wrote");
     command->add_flag("--log-prompts", config->log_prompts, "put the bodies of requests into the log");

@@ -64,7 +64,8 @@ Result<ServedModel> load_served(const ServedFlags& config, ThreadPool& pool) {
     std::shared_ptr<const ChatFormat> format;
     if (text.chat) {
         auto chat = std::make_shared<const ChatTemplate>(*std::move(text.chat));
-        NIBBLE_TRY(auto made, ChatFormat::create(text.tokenizer, std::move(chat), std::move(text.variables)));
+        NIBBLE_TRY(auto made, ChatFormat::create(text.tokenizer, std::move(chat), std::move(text.variables),
+                                                 {.tools = config.tools, .reasoning = config.reasoning}));
         format = std::make_shared<const ChatFormat>(std::move(made));
     }
     ServedModel served{.names = std::move(names),

@@ -10,8 +10,9 @@ namespace nibble {
 
 struct ServedFlags {
     std::string path;
-    std::vector<std::string> names;  // empty: the path's last part
-    bool parse_special = false;      // control tokens count in messages, too
+    std::vector<std::string> names;                  // empty: the path's last part
+    std::string tools = "auto", reasoning = "auto";  // ChatOptions'
+    bool parse_special = false;                      // control tokens count in messages, too
     int64_t context = 0, sequences = 0, queue = 1024;
     std::optional<double> stretch;  // EngineOptions::stretch; none: 3 on a GPU, 0 on a CPU
     EngineFlags engine;

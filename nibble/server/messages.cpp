@@ -1,4 +1,4 @@
-// POST /v1/messages and /v1/messages/count_tokens: Anthropic's API: texts and tools.
+// POST /v1/messages and /v1/messages/count_tokens: Anthropic's API: texts, tools and thinking.
 #include "server/answer_json.h"
 #include "server/parameters.h"
 #include "server/routes.h"
@@ -8,7 +8,7 @@ namespace nibble {
 namespace {
 
 struct MessageWish {
-    ChatTurn turn;
+    MessagesTurn turn;
     Request request;
     bool stream = false;
 };
@@ -24,9 +24,10 @@ Result<MessageWish> read_message(BodyFields& fields, const ServedModel& model, b
     NIBBLE_CHECK(fields.read("stop_sequences", request.stop));
     if (request.choices != 1) return fields.bad("n", "is not of this API");
     NIBBLE_CHECK(fields.read("stream", wish.stream));
-    if (const Status held = hold_answer(wish.turn, model, nullptr, request); !held.ok())
-        return fields.bad("tools", held.error().message());
-    request.prompt = wish.turn.prompt.tokens;
+    const ChatTurn& chat = wish.turn.chat;
+    if (const Status held = hold_answer(chat, model, nullptr, request); !held.ok())
+        return fields.bad(chat.asked.tools.is_null() ? "thinking" : "tools", held.error().message());
+    request.prompt = chat.prompt.tokens;
     NIBBLE_CHECK(check_fits(fields, "messages", model, request.prompt));
     fields.ignore({"context_management", "betas", "inference_geo", "cache_control"});
     if (!ignore_unknown) NIBBLE_CHECK(read_the_rest(fields));
@@ -40,8 +41,9 @@ public:
           model_(std::move(model)),
           out_(exchange_),
           stream_(wish.stream),
+          thinking_(wish.turn.thinking),
           prompt_tokens_(std::ssize(wish.request.prompt)),
-          reader_(wish.turn.reader()) {}
+          reader_(wish.turn.chat.reader()) {}
 
     void begin() override {
         if (!stream_) return;
@@ -67,7 +69,7 @@ public:
             out_.event("message_delta", {{"type", "message_delta"},
                                          {"delta", {{"stop_reason", reason()}, {"stop_sequence", sequence()}}},
                                          {"usage", usage(total.generated_tokens, total.cached_tokens)}});
-            out_.event("message_stop", {{"type", "message_stop"}});
+            out_.event("message_stop", {{"type", "message_stop"}, {"timings", timings_json(total)}});
             out_.done(false);
             out_.log(200);
             return;
@@ -95,6 +97,11 @@ private:
     void add(const AnswerPart& part) {
         switch (part.kind) {
             case AnswerPart::Kind::reasoning:
+                if (!thinking_) break;
+                if (!open_ || blocks_.back()["type"] != "thinking")
+                    open({{"type", "thinking"}, {"thinking", ""}, {"signature", ""}});
+                text_ += part.text;
+                delta({{"type", "thinking_delta"}, {"thinking", part.text}});
                 break;
             case AnswerPart::Kind::content:
                 if (!open_ || blocks_.back()["type"] != "text") open({{"type", "text"}, {"text", ""}});
@@ -131,7 +138,8 @@ private:
         if (!open_) return;
         open_ = false;
         Json& block = blocks_.back();
-        block[block["type"] == "text" ? "text" : "input"] = std::exchange(text_, {});
+        const std::string type = block["type"];
+        block[type == "tool_use" ? "input" : type] = std::exchange(text_, {});
         if (stream_) out_.event("content_block_stop", {{"type", "content_block_stop"}, {"index", blocks_.size() - 1}});
     }
     // Arguments as the object that they say. A call that max_tokens broke off says none, and is left out.
@@ -168,7 +176,7 @@ private:
     ExchangePtr exchange_;
     ModelPtr model_;
     SseOut out_;
-    bool stream_;
+    bool stream_, thinking_;
     int64_t prompt_tokens_;
     AnswerParser reader_;
     std::vector<Json> blocks_;  // of the answer; a call's "input" is its text
@@ -196,7 +204,7 @@ void answer_count_tokens(ExchangePtr exchange, ModelPtr model) {
     BodyFields fields(body, exchange->deadline);
     const auto turn = read_messages_turn(fields, *model);
     if (turn.ok())
-        exchange->send(Json{{"input_tokens", turn->prompt.tokens.size()}});
+        exchange->send(Json{{"input_tokens", turn->chat.prompt.tokens.size()}});
     else
         exchange->fail(fields.told(turn.error()));
 }

@@ -112,17 +112,42 @@ Status read_choice(const Json& given, ChatRequest& asked) {
 
 }  // namespace
 
+// Their "thinking" in ours: the template's switch, and the budget of the reasoning, which a model that does not reason
+// keeps whatever it is.
+Status read_thinking(BodyFields& fields, const ServedModel& model, MessagesTurn& turn, ChatRequest& asked) {
+    const Json* given = fields.find("thinking");
+    if (!given) return Ok{};
+    if (!given->is_object()) return fields.bad("thinking", "is not an object");
+    BodyFields inner(*given);
+    std::string type;
+    int64_t budget = 0;
+    const auto read = [&]() -> Status {
+        NIBBLE_CHECK(inner.read("type", type));
+        if (type != "enabled" && type != "disabled" && type != "adaptive")
+            return fail("type is none of enabled, disabled, adaptive");
+        NIBBLE_CHECK(inner.read_in("budget_tokens", budget, int64_t{1}, int64_t{1} << 40));
+        if (type == "enabled" && budget == 0) return fail("budget_tokens is missing");
+        if (type != "enabled" && budget > 0) return fail("budget_tokens is only for type enabled");
+        inner.ignore({"display"});
+        return inner.all_read();
+    };
+    if (const Status done = read(); !done.ok()) return fields.bad("thinking", done.error().message());
+    turn.thinking = type != "disabled";
+    asked.template_variables = {{"enable_thinking", turn.thinking}};
+    if (type != "adaptive" && model.format && model.format->reasoning_format() != "none")
+        asked.reasoning_budget = budget;
+    return Ok{};
+}
+
 // The system prompt stands outside of the messages, which alone have roles.
-Result<ChatTurn> read_messages_turn(BodyFields& fields, const ServedModel& model) {
+Result<MessagesTurn> read_messages_turn(BodyFields& fields, const ServedModel& model) {
     const Json* given = fields.find("messages");
     if (!given || !given->is_array() || given->empty()) return fields.bad("messages", "is not a list of messages");
-    for (const char* name : {"thinking", "mcp_servers", "container", "output_config", "output_format"}) {
+    for (const char* name : {"mcp_servers", "container", "output_config", "output_format"}) {
         const Json* value = fields.find(name);
-        if (value && *value != Json{{"type", "disabled"}}) return fields.bad(name, "is not supported");
+        if (value) return fields.bad(name, "is not supported");
     }
-    const Json& last = given->back();
-    if (last.is_object() && last.value("role", Json()) == "assistant")
-        return fields.bad("messages", "an answer that goes on from the last message is not supported");
+    MessagesTurn turn;
     ChatRequest asked{.messages = Json::array()};
     if (const Json* system = fields.find("system")) {
         if (!system->is_string() && !system->is_array()) return fields.bad("system", "is no text");
@@ -131,6 +156,15 @@ Result<ChatTurn> read_messages_turn(BodyFields& fields, const ServedModel& model
     for (size_t i = 0; i < given->size(); ++i)
         if (const Status added = add_message((*given)[i], i, asked.messages); !added.ok())
             return fields.bad("messages", added.error().message());
+    // The answer goes on from a last message of the assistant's.
+    if (given->back()["role"] == "assistant") {
+        const Json& last = asked.messages.back();
+        if (last["role"] != "assistant" || last.contains("tool_calls"))
+            return fields.bad("messages",
+                              "the last message is the assistant's and has no text that an answer goes on from");
+        asked.continue_final_message = true;
+        asked.generation_prompt = false;
+    }
     if (const Json* tools = fields.find("tools")) {
         auto ours = tools_of(*tools);
         if (!ours.ok()) return fields.bad("tools", ours.error().message());
@@ -140,7 +174,9 @@ Result<ChatTurn> read_messages_turn(BodyFields& fields, const ServedModel& model
         if (const Status read = read_choice(*choice, asked); !read.ok())
             return fields.bad("tool_choice", read.error().message());
     NIBBLE_CHECK(check_tool_format(fields, model, asked));
-    return make_chat_turn(fields, "messages", model, std::move(asked));
+    NIBBLE_CHECK(read_thinking(fields, model, turn, asked));
+    NIBBLE_TRY(turn.chat, make_chat_turn(fields, "messages", model, std::move(asked)));
+    return turn;
 }
 
 }  // namespace nibble

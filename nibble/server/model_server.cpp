@@ -50,12 +50,29 @@ bool brings_work(const Json& body) {
     return set("tool_choice") && body["tool_choice"] != "auto" && body["tool_choice"] != "none";
 }
 
+// A list of header names and nothing else, of a length that is no burden.
+bool is_header_list(std::string_view text) {
+    constexpr std::string_view others = "!#$%&'*+-.^_`|~, ";
+    return !text.empty() && text.size() <= 4096 && std::ranges::all_of(text, [&](char c) {
+        return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+               others.find(c) != others.npos;
+    });
+}
+
 void answer_preflight(HttpExchange& exchange) {
     HttpResponse response{.status = 204};
-    if (!exchange.core.options.cors_origin.empty()) {
+    const std::string& allowed = exchange.core.options.cors_origin;
+    if (!allowed.empty()) {
+        // What the page wants to send: the official clients add a dozen headers that tell of themselves, others with
+        // every release, and no header but the key opens anything.
+        const std::string_view origin = exchange.request.header("origin");
+        const std::string_view wanted = exchange.request.header("access-control-request-headers");
+        const bool echoes = (allowed == "*" || origin == allowed) && is_header_list(wanted);
         response.headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
-        response.headers.emplace_back("Access-Control-Allow-Headers",
-                                      "Authorization, Content-Type, X-Api-Key, X-Request-Id, Anthropic-Version");
+        response.headers.emplace_back(
+            "Access-Control-Allow-Headers",
+            echoes ? std::string(wanted) : "Authorization, Content-Type, X-Api-Key, X-Request-Id, Anthropic-Version");
+        response.headers.emplace_back("Vary", "Access-Control-Request-Headers");
         response.headers.emplace_back("Access-Control-Max-Age", "86400");
     }
     response.headers.emplace_back("Allow", "GET, POST, OPTIONS");

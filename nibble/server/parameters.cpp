@@ -59,10 +59,11 @@ Result<std::vector<std::vector<int32_t>>> encode_bad_words(const ServedModel& mo
     std::vector<std::vector<int32_t>> out;
     for (const std::string& word : words) {
         const size_t first = word.find_first_not_of(' ');
-        if (first == std::string::npos) return fail("a word is empty");
-        const std::string bare = word.substr(first);
+        if (word.empty()) return fail("a word is empty");
+        const std::string bare = first == std::string::npos ? word : word.substr(first);  // spaces alone are themselves
         std::vector<int32_t> without;
         for (const bool space : {false, true}) {
+            if (space && first == std::string::npos) continue;
             NIBBLE_TRY(const auto ids, model.tokenizer.encode((space ? " " : "") + bare, {.parse_special = false}));
             std::vector<int32_t> tokens(ids.begin(), ids.end());
             if (tokens.empty()) continue;

@@ -20,8 +20,15 @@ Result<ResponseWish> read_response(BodyFields& fields, const ServedModel& model,
     Request& request = wish.request;
     for (const char* name : {"previous_response_id", "conversation", "prompt", "max_tool_calls"})
         if (fields.has(name)) return fields.bad(name, "is not supported");
-    if (const Json* list = fields.find("include"); list && !list->empty())
-        return fields.bad("include", "is not supported");
+    if (const Json* list = fields.find("include")) {
+        if (!list->is_array()) return fields.bad("include", "is not a list");
+        for (const Json& what : *list)  // reasoning is left out of the answer: there is none to encrypt
+            if (what != "reasoning.encrypted_content")
+                return fields.bad("include", fmt::format("{} is not supported",
+                                                         what.dump(-1, ' ', false, Json::error_handler_t::replace)));
+    }
+    if (const Json* top = fields.find("top_logprobs"); top && *top != 0)
+        return fields.bad("top_logprobs", "is not supported here; /v1/chat/completions has log-probabilities");
     NIBBLE_TRY(wish.turn, read_responses_turn(fields, model));
     GrammarTokensPtr grammar;
     if (const Json* text = fields.find("text")) {
@@ -48,7 +55,7 @@ Result<ResponseWish> read_response(BodyFields& fields, const ServedModel& model,
     for (const char* name : {"instructions", "max_output_tokens", "metadata"}) repeat(name);
     for (const char* name : {"tools", "tool_choice", "parallel_tool_calls"})
         if (const Json* value = fields.find(name)) wish.echo[name] = *value;
-    fields.ignore({"stream_options", "top_logprobs"});
+    fields.ignore({"stream_options"});
     if (!ignore_unknown) NIBBLE_CHECK(read_the_rest(fields));
     return wish;
 }
@@ -85,13 +92,13 @@ public:
         const char* status = cut_ ? "incomplete" : "completed";
         if (items_.empty()) open(message_item());
         close(status);
+        Json json = response(status, &total);
+        json["timings"] = timings_json(total);
         if (!stream_) {
-            Json json = response(status, &total);
-            json["timings"] = timings_json(total);
             exchange_->send(json);
             return;
         }
-        say(cut_ ? "response.incomplete" : "response.completed", {{"response", response(status, &total)}});
+        say(cut_ ? "response.incomplete" : "response.completed", {{"response", std::move(json)}});
         out_.done(false);
         out_.log(200);
     }

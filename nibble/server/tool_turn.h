@@ -7,8 +7,13 @@
 
 namespace nibble {
 
+struct MessagesTurn {
+    ChatTurn chat;
+    bool thinking = false;  // the client asked for it: reasoning comes as blocks of the answer, else it is left out
+};
+
 // The request of POST /v1/messages, without sampling.
-Result<ChatTurn> read_messages_turn(BodyFields& fields, const ServedModel& model);
+Result<MessagesTurn> read_messages_turn(BodyFields& fields, const ServedModel& model);
 // The request of POST /v1/responses, likewise.
 Result<ChatTurn> read_responses_turn(BodyFields& fields, const ServedModel& model);
 

@@ -4,8 +4,10 @@ Starts `nibble serve` over tests/data/chat at a port that the system chooses, an
 test_. Exit status 77: the packages are not installed (tools/setup --test installs them into .venv).
 """
 import asyncio
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -228,6 +230,42 @@ def test_anthropic(_, server):
     stranger = anthropic.Anthropic(base_url=server.url, api_key="wrong", max_retries=0)
     expect(anthropic.AuthenticationError, lambda: stranger.messages.create(**ask))
     expect(anthropic.NotFoundError, lambda: client.messages.create(**{**ask, "model": "other"}))
+    # The answer goes on from a last message of the assistant's.
+    begun = [*HELLO, {"role": "assistant", "content": "I am"}]
+    on = client.messages.create(**{**ask, "messages": begun})
+    with client.messages.stream(**{**ask, "messages": begun}) as stream:
+        events = list(stream)
+    assert stream.get_final_message().content[0].text == on.content[0].text
+    assert events[-1].type == "message_stop" and stream.get_final_message().usage.output_tokens == on.usage.output_tokens
+    raw = list(client.messages.create(**{**ask, "messages": begun}, stream=True))
+    assert raw[-1].type == "message_stop" and raw[-1].timings["predicted_n"] == on.usage.output_tokens
+
+
+def test_anthropic_thinking(_, server):
+    with tempfile.TemporaryDirectory() as folder:
+        model = shutil.copytree(os.path.join(HERE, "..", "data", "chat"), os.path.join(folder, "model"))
+        config = os.path.join(model, "tokenizer_config.json")
+        with open(config) as f:
+            tokenizer = json.load(f)
+        tokenizer["chat_template"] = ("{% for m in messages %}<s>{{ m['role'] }}\n{{ m['content'] }}<mask>{% endfor %}<s>assistant\n<think>"
+                                      "{% if enable_thinking is defined and not enable_thinking %}</think>{% endif %}")
+        with open(config, "w") as f:
+            json.dump(tokenizer, f)
+        thinker = Server(sys.argv[1], model)
+        client = anthropic.Anthropic(base_url=thinker.url, api_key=KEY, timeout=SECONDS, max_retries=0)
+        ask = {"model": "tiny", "max_tokens": 64, "messages": HELLO, "extra_body": {"temperature": 0, "ignore_eos": True}}
+        budget = {"type": "enabled", "budget_tokens": 5}
+        whole = client.messages.create(**ask, thinking=budget)
+        assert [block.type for block in whole.content] == ["thinking", "text"], whole
+        with client.messages.stream(**ask, thinking=budget) as stream:
+            assert "thinking_delta" in {e.delta.type for e in stream if e.type == "content_block_delta"}
+        streamed = stream.get_final_message().content
+        assert streamed[0].thinking == whole.content[0].thinking and streamed[1].text == whole.content[1].text
+        off = client.messages.create(**ask, thinking={"type": "disabled"})
+        assert [block.type for block in off.content] == ["text"], off
+        again = [*HELLO, {"role": "assistant", "content": [block.model_dump() for block in whole.content]}, HELLO[0]]
+        assert client.messages.create(**{**ask, "messages": again}, thinking=budget).usage.input_tokens > 0
+        thinker.stop()
 
 
 def main():

@@ -127,6 +127,93 @@ TEST(ServerGrammar, ToolCallsComeAsCalls) {
     EXPECT_EQ(plain.ask(chat_route, asked({{"tools", tools}}), 400)["error"]["param"], "tools");
 }
 
+// Anthropic's "thinking" and prefill, OpenAI's "include": over a template that knows a switch for reasoning.
+TEST(ServerGrammar, MessagesThinkAndGoOn) {
+    ServerSetup setup;
+    setup.chat_template =
+        "{% for m in messages %}<s>{{ m['role'] }}\n{{ m['content'] }}{% if not loop.last or add_generation_prompt %}"
+        "<mask>{% endif %}{% endfor %}{% if add_generation_prompt %}<s>assistant\n<think>"
+        "{% if enable_thinking is defined and not enable_thinking %}</think>{% endif %}{% endif %}";
+    const TestServer s(std::move(setup));
+    const char* const route = "/v1/messages";
+    const auto body = [](const Json& more) {
+        Json json{{"messages", Json::array({{{"role", "user"}, {"content", "hi"}}})},
+                  {"max_tokens", 200},
+                  {"seed", 3},
+                  {"ignore_eos", true}};
+        json.update(more);
+        return json;
+    };
+    const auto thoughts = [](const Json& answer) {
+        std::string out;
+        for (const Json& block : answer["content"])
+            if (block["type"] == "thinking") out += block["thinking"].get<std::string>();
+        return out;
+    };
+    const Json few = s.ask(route, body({{"thinking", {{"type", "enabled"}, {"budget_tokens", 5}}}}));
+    ASSERT_EQ(few["content"].size(), 2u) << few;
+    EXPECT_EQ(few["content"][0]["type"], "thinking");
+    EXPECT_EQ(few["content"][0]["signature"], "");
+    EXPECT_EQ(few["content"][1]["type"], "text");
+    EXPECT_FALSE(thoughts(few).empty());
+    const Json many = s.ask(route, body({{"thinking", {{"type", "enabled"}, {"budget_tokens", 50}}}}));
+    EXPECT_GT(thoughts(many).size(), thoughts(few).size()) << many;
+    EXPECT_FALSE(thoughts(s.ask(route, body({{"thinking", {{"type", "adaptive"}}}}))).empty());
+    // Switched off, and not asked for.
+    const Json off = s.ask(route, body({{"thinking", {{"type", "disabled"}}}}));
+    EXPECT_EQ(thoughts(off), "");
+    EXPECT_FALSE(off["content"][0]["text"].get<std::string>().empty()) << off;
+    EXPECT_EQ(thoughts(s.ask(route, body({}))), "");
+    for (const Json& wrong : {Json{{"type", "enabled"}}, Json{{"type", "much"}}, Json("on"),
+                              Json{{"type", "adaptive"}, {"budget_tokens", 5}}, Json{{"type", "disabled"}, {"x", 1}}})
+        EXPECT_NE(
+            s.ask(route, body({{"thinking", wrong}}), 400)["error"]["message"].get<std::string>().find("thinking"),
+            std::string::npos);
+    // The stream says the same, and what it cost in its last event.
+    std::string thought, text;
+    Json last;
+    for (const auto& [name, e] :
+         s.events(route, body({{"thinking", {{"type", "enabled"}, {"budget_tokens", 5}}}, {"stream", true}}), false)) {
+        if (e.contains("delta")) thought += e["delta"].value("thinking", std::string());
+        if (e.contains("delta")) text += e["delta"].value("text", std::string());
+        last = e;
+    }
+    EXPECT_EQ(thought, thoughts(few));
+    EXPECT_EQ(text, few["content"][1]["text"].get<std::string>());
+    EXPECT_EQ(last["type"], "message_stop");
+    EXPECT_GT(last["timings"]["predicted_n"].get<int>(), 0) << last;
+
+    // A last message of the assistant's is gone on from, as chat's continue_final_message does.
+    Json messages = body({})["messages"];
+    messages.push_back({{"role", "assistant"}, {"content", "I am"}});
+    const Json on = s.ask(route, body({{"messages", messages}, {"max_tokens", 20}}));
+    const Json chat = s.ask("/v1/chat/completions",
+                            body({{"messages", messages}, {"continue_final_message", true}, {"max_tokens", 20}}));
+    EXPECT_EQ(on["content"][0]["text"], chat["choices"][0]["message"]["content"]);
+    EXPECT_EQ(on["usage"]["input_tokens"],
+              s.ask("/v1/messages/count_tokens", {{"messages", messages}})["input_tokens"]);
+    messages.back()["content"] =
+        Json::array({{{"type", "tool_use"}, {"id", "a"}, {"name", "f"}, {"input", Json::object()}}});
+    EXPECT_EQ(s.ask(route, body({{"messages", messages}}), 400)["type"], "error");
+}
+
+TEST(ServerGrammar, ResponsesSayWhatTheyDoNotGive) {
+    const TestServer s;
+    const char* const route = "/v1/responses";
+    const Json body{{"input", "x"}, {"max_output_tokens", 4}};
+    const auto with = [&](const char* name, const Json& value) {
+        Json json = body;
+        json[name] = value;
+        return json;
+    };
+    s.ask(route, with("include", {"reasoning.encrypted_content"}));
+    s.ask(route, with("top_logprobs", 0));
+    EXPECT_EQ(s.ask(route, with("include", {"message.output_text.logprobs"}), 400)["error"]["param"], "include");
+    EXPECT_EQ(s.ask(route, with("top_logprobs", 2), 400)["error"]["param"], "top_logprobs");
+    const auto events = s.events(route, with("stream", true), false);
+    EXPECT_EQ(events.back().second["response"]["timings"]["predicted_n"], 4) << events.back().second;
+}
+
 TEST(ServerGrammar, WhatAUserWritesDoesNotSteer) {
     const TestServer s;
     // <mask> ends a turn of this model: in a message it stays text.

@@ -2,6 +2,7 @@
 #include "serve/answer_all.h"
 #include "server/server_fixture.h"
 
+#include <algorithm>
 #include <set>
 
 namespace nibble::test {
@@ -269,6 +270,23 @@ TEST(Server, ParametersOfSamplingReachTheEngine) {
         3u);
 }
 
+TEST(Server, SpacesAloneCanBeBadWords) {
+    const TestServer s;
+    const Json body{{"prompt", "a b c"}, {"max_tokens", 900}, {"temperature", 2}, {"seed", 1}, {"ignore_eos", true}};
+    const std::vector<int32_t> space = s.chat.encode(" ", false);
+    ASSERT_EQ(space.size(), 1u);
+    const auto spaces = [&](const Json& words) {
+        Json json = body;
+        json["bad_words"] = words;
+        json["return_token_ids"] = true;
+        const auto ids = s.ask("/v1/completions", json)["choices"][0]["token_ids"].get<std::vector<int32_t>>();
+        return std::ranges::count(ids, space[0]);
+    };
+    EXPECT_GT(spaces(Json::array()), 0);
+    EXPECT_EQ(spaces(Json::array({" "})), 0);
+    EXPECT_EQ(s.ask("/v1/completions", {{"prompt", "a"}, {"bad_words", {""}}}, 400)["error"]["param"], "bad_words");
+}
+
 TEST(Server, WrongRequestsAreToldWhatIsWrong) {
     const TestServer s;
     const auto wrong = [&](const std::string& path, const std::string& body, const std::string& param,
@@ -363,6 +381,7 @@ TEST(Server, ProbesTellWhetherItIsReady) {
     EXPECT_EQ(s.get("/v1/models/other").status, 404);
     EXPECT_EQ(s.get("/v1/license").status, 404) << "none came with the model";
     EXPECT_TRUE(s.get("/health").body.empty());
+    EXPECT_GT(s.metric("vllm:lora_requests_info"), 1e9) << "the time";
 }
 
 TEST(Server, KeysAreAskedForWhereAnswersAreMade) {
@@ -394,6 +413,23 @@ TEST(Server, BrowsersOfOtherPagesAreKeptOutUnlessAsked) {
     };
     EXPECT_EQ(allowed(open), "https://ui.example");
     EXPECT_EQ(allowed(closed), "");
+    // Headers of the official clients pass; what is no list of names, too long, or of another page's does not.
+    const std::string asked =
+        "anthropic-beta,anthropic-dangerous-direct-browser-access, openai-organization, x-stainless-retry-count";
+    const auto headers = [&](const TestServer& s, std::string wanted, std::string origin = "https://ui.example") {
+        const HttpResponse r =
+            s.send({.method = "OPTIONS",
+                    .path = "/v1/messages",
+                    .headers = {{"Origin", std::move(origin)}, {"Access-Control-Request-Headers", std::move(wanted)}}});
+        return std::string(header_of(r.headers, "access-control-allow-headers"));
+    };
+    EXPECT_EQ(headers(open, asked), asked);
+    EXPECT_EQ(headers(closed, asked), "");
+    const std::string few = headers(open, "");
+    EXPECT_NE(few.find("X-Api-Key"), std::string::npos);
+    EXPECT_EQ(headers(open, asked, "https://other.example"), few);
+    EXPECT_EQ(headers(open, "x-a: b"), few);
+    EXPECT_EQ(headers(open, std::string(5000, 'x')), few);
 }
 
 TEST(Server, LogsARequestInALineWithoutItsText) {
