@@ -110,8 +110,6 @@ Status read_choice(const Json& given, ChatRequest& asked) {
     return read_tool_choice(choice, asked);
 }
 
-}  // namespace
-
 // Their "thinking" in ours: the template's switch, and the budget of the reasoning, which a model that does not reason
 // keeps whatever it is.
 Status read_thinking(BodyFields& fields, const ServedModel& model, MessagesTurn& turn, ChatRequest& asked) {
@@ -138,6 +136,8 @@ Status read_thinking(BodyFields& fields, const ServedModel& model, MessagesTurn&
         asked.reasoning_budget = budget;
     return Ok{};
 }
+
+}  // namespace
 
 // The system prompt stands outside of the messages, which alone have roles.
 Result<MessagesTurn> read_messages_turn(BodyFields& fields, const ServedModel& model) {

@@ -200,16 +200,12 @@ TEST(ServerLoad, CostlyRequestsDelayNoOthers) {
             EXPECT_TRUE(r.status == 504 || r.status == 400) << r.status << r.body;
             --left;
         });
-    double slowest = 0;
     int asked = 0;
     do {
-        const auto start = std::chrono::steady_clock::now();
         EXPECT_EQ(s.ask("/v1/chat/completions", {{"messages", messages}, {"max_tokens", 1}})["choices"].size(), 1u);
-        slowest = std::max(slowest, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
         ++asked;
     } while (left > 0);
-    EXPECT_GT(asked, 2);
-    EXPECT_LT(slowest, 0.8);
+    EXPECT_GT(asked, 12);  // behind the six it would be six or fewer
 }
 
 TEST(ServerLoad, ADeadlineHoldsWhileATemplateRuns) {
