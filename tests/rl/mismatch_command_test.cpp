@@ -20,7 +20,8 @@ int lab(const TempDir& dir, const std::string& arguments) {
 
 TEST(MismatchCommand, RunsAllThatPromiseWithBothCaches) {
     TempDir dir;
-    ASSERT_EQ(lab(dir, test_data("chat").string() + " --prompts 2 --threads 1 --json"), 0) << read_file(dir / "out.txt");
+    ASSERT_EQ(lab(dir, test_data("chat").string() + " --prompts 2 --threads 1 --json"), 0)
+        << read_file(dir / "out.txt");
     const auto report = parse_json(read_file(dir / "out.txt"));
     ASSERT_TRUE(report.ok()) << report.error().message();
     std::set<std::pair<std::string, std::string>> seen;
