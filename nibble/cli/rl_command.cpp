@@ -6,6 +6,7 @@
 #include "cli/rank_device.h"
 #include "cli/ranks.h"
 #include "cli/rl_mismatch.h"
+#include "cli/rl_report.h"
 #include "cli/terminal.h"
 #include "cli/version.h"
 #include "io/atomic_file.h"
@@ -402,6 +403,7 @@ Result<Outcome> run_job(RlConfig& config, const RlFlags& flags, const DeviceChoi
     if (speaks) {
         fmt::print("{} parameters, {} prompts x {} answers a step, precision {}\n", job.parameters->elements(),
                    config.prompts, config.generations, train_recipe_name(config.precision.recipe));
+        print_rl_formats(config, *job.trainer);
         if (ranks.group()) fmt::print("  {} ranks, prompts and rows dealt to them\n", ranks.size());
         if (first > 0) fmt::print("goes on behind {} steps\n", first);
     }
@@ -475,13 +477,15 @@ void add_rl(CLI::App& app, RunCommand& run) {
         ->check(CLI::Range(1, 1000));
     command
         ->add_option("--recipe", flags->lab.recipes,
-                     "of --mismatch: bf16, fp8_block, mxfp8, nvfp4_row_scaled ...; may be given several times")
+                     "of --mismatch: bf16, fp32, fp8_block, mxfp8, nvfp4_row_scaled, nvfp4_w4a16, nvfp4_w4a4 (together "
+                     "the default; on a GPU bf16), fp8, nvfp4; may be given several times")
         ->needs(lab)
         ->allow_extra_args(false);
     command
         ->add_option(
             "--kv", flags->lab.kv,
-            "of --mismatch: the KV cache, bf16, fp8 (under scales of the prompts) or fp8_q (queries in FP8, too)")
+            "of --mismatch: the KV cache, bf16, fp8 (under scales of the prompts) or fp8_q (queries in FP8, too); "
+            "default: bf16, then fp8")
         ->needs(lab)
         ->check(CLI::IsMember({"bf16", "fp8", "fp8_q"}));
     command->add_option("--temperature", flags->lab.temperature, "of --mismatch: what is drawn from, and learned")

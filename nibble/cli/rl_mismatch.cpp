@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <array>
 
 namespace nibble {
@@ -18,10 +19,16 @@ struct LabRecipe {
     TrainPrecision precision;
 };
 
-// Those that promise equal bits.
+// Recipes that rollouts have; those that promise equal bits come first.
+constexpr std::array lab_names{"bf16",        "fp32",       "fp8_block", "mxfp8", "nvfp4_row_scaled",
+                               "nvfp4_w4a16", "nvfp4_w4a4", "fp8",       "nvfp4"};
+constexpr size_t promising = 7;
+
 Result<std::vector<LabRecipe>> lab_recipes(const MismatchFlags& flags, bool cuda) {
     std::vector<LabRecipe> list;
     const auto add = [&](const std::string& name) -> Status {
+        if (std::ranges::find(lab_names, name) == lab_names.end())
+            return fail("--recipe {}: choose one of: {}", name, fmt::join(lab_names, ", "));
         LabRecipe r{.name = name};
         const bool rows = name == "nvfp4_row_scaled";
         NIBBLE_TRY(r.precision, train_precision_from_name(rows ? "nvfp4" : name).within("--recipe"));
@@ -31,7 +38,7 @@ Result<std::vector<LabRecipe>> lab_recipes(const MismatchFlags& flags, bool cuda
     };
     std::vector<std::string> names = flags.recipes;
     if (names.empty() && cuda) names = {"bf16"};
-    if (names.empty()) names = {"bf16", "fp8_block", "mxfp8", "nvfp4_row_scaled", "nvfp4_w4a4"};
+    if (names.empty()) names.assign(lab_names.begin(), lab_names.begin() + promising);
     for (const std::string& name : names) NIBBLE_CHECK(add(name));
     return list;
 }
@@ -46,12 +53,11 @@ Result<std::shared_ptr<Parameters>> lab_parameters(const MismatchFlags& flags, D
     return Parameters::copy(*checkpoint, published, pool).within(flags.model);
 }
 
-Result<TrainCache> lab_cache(const MismatchFlags& flags) {
+Result<TrainCache> lab_cache(const std::string& kv) {
     TrainCache cache;
-    cache.queries = flags.kv == "fp8_q";
-    if (flags.kv == "fp8" || cache.queries) cache.format = KvFormat::fp8;
-    if (flags.kv != "bf16" && cache.format == KvFormat::none)
-        return fail("--kv {}: choose one of: bf16, fp8, fp8_q", flags.kv);
+    cache.queries = kv == "fp8_q";
+    if (kv == "fp8" || cache.queries) cache.format = KvFormat::fp8;
+    if (kv != "bf16" && cache.format == KvFormat::none) return fail("--kv {}: choose one of: bf16, fp8, fp8_q", kv);
     return cache;
 }
 
@@ -62,10 +68,11 @@ MismatchOptions lab_options(const MismatchFlags& flags) {
                          .top_p = static_cast<float>(flags.top_p)}};
 }
 
-Result<std::unique_ptr<TrainEngine>> lab_trainer(const MismatchFlags& flags, const DeviceChoice& device,
-                                                 const TrainPrecision& precision, const MismatchOptions& options,
+Result<std::unique_ptr<TrainEngine>> lab_trainer(const MismatchFlags& flags, const std::string& kv,
+                                                 const DeviceChoice& device, const TrainPrecision& precision,
+                                                 const MismatchOptions& options,
                                                  const std::optional<bool>& nudged_scale, ThreadPool& pool) {
-    NIBBLE_TRY(const TrainCache cache, lab_cache(flags));
+    NIBBLE_TRY(const TrainCache cache, lab_cache(kv));
     const bool fp32 = precision.recipe == TrainRecipe::fp32;
     NIBBLE_TRY(auto parameters, lab_parameters(flags, fp32 ? DType::f32 : DType::bf16, pool));
     if (nudged_scale) nudge(*parameters, *nudged_scale, pool);
@@ -91,9 +98,14 @@ Json line_json(const MismatchLine& l) {
             {"mismatches", l.mismatches}, {"apart", l.apart}, {"events", l.events}, {"other_ids", l.other_ids}};
 }
 
-void print_lines(const std::string& recipe, const MismatchReport& report) {
+void print_head() {
+    fmt::print("{:<18} {:<6} {:>5}  {:<11} {:<7} {:>8} {:>10}\n", "recipe", "kv", "batch", "rollout", "rows", "tokens",
+               "mismatches");
+}
+
+void print_lines(const std::string& recipe, const std::string& kv, const MismatchReport& report) {
     for (const MismatchLine& l : report.lines)
-        fmt::print("{:<18} {:>5}  {:<11} {:<7} {:>8} {:>10}{}\n", recipe, l.batch, l.way, l.rows, l.tokens,
+        fmt::print("{:<18} {:<6} {:>5}  {:<11} {:<7} {:>8} {:>10}{}\n", recipe, kv, l.batch, l.way, l.rows, l.tokens,
                    l.mismatches, l.mismatches ? fmt::format("  at most {:.3g} apart", l.apart) : "");
     std::fflush(stdout);
 }
@@ -109,12 +121,15 @@ struct LabRun {
     Json recipes = Json::array();
     bool findings = false;
 
-    Status run(const LabRecipe& recipe) {
+    Status run(const LabRecipe& recipe, const std::string& kv) {
         const MismatchOptions options = lab_options(flags);
-        NIBBLE_TRY(const auto trainer, lab_trainer(flags, device, recipe.precision, options, {}, pool));
+        NIBBLE_TRY(const auto trainer, lab_trainer(flags, kv, device, recipe.precision, options, {}, pool));
         NIBBLE_TRY(const auto own, trainer->serving());
         NIBBLE_TRY(const MismatchReport report, measure_mismatch(*trainer, own, options));
-        if (!flags.json && !flags.quiet) print_lines(recipe.name, report);
+        if (!flags.json && !flags.quiet) {
+            if (recipes.empty()) print_head();
+            print_lines(recipe.name, kv, report);
+        }
         findings |= report.promised && report.mismatches() > 0;
         Json lines = Json::array(), controls = Json::array();
         for (const MismatchLine& l : report.lines) lines.push_back(line_json(l));
@@ -124,9 +139,9 @@ struct LabRun {
             list.push_back(Control::cache_scale);
             if (cache->sides() > 2) list.push_back(Control::query_scale);
         }
-        for (const Control c : list) NIBBLE_CHECK(control(recipe, c, *trainer, controls));
+        for (const Control c : list) NIBBLE_CHECK(control(recipe, kv, c, *trainer, controls));
         recipes.push_back({{"recipe", recipe.name},
-                           {"kv", flags.kv},
+                           {"kv", kv},
                            {"promised", report.promised},
                            {"tokens", report.tokens()},
                            {"mismatches", report.mismatches()},
@@ -136,12 +151,12 @@ struct LabRun {
     }
 
     // Another model generates: the lab must see it.
-    Status control(const LabRecipe& recipe, Control what, TrainEngine& trainer, Json& controls) {
+    Status control(const LabRecipe& recipe, const std::string& kv, Control what, TrainEngine& trainer, Json& controls) {
         MismatchOptions one = lab_options(flags);
         one.prompts = std::min<int64_t>(flags.prompts, 16), one.batches = {0};
         std::optional<bool> nudged;
         if (what == Control::code || what == Control::scale) nudged = what == Control::scale;
-        NIBBLE_TRY(const auto other, lab_trainer(flags, device, recipe.precision, one, nudged, pool));
+        NIBBLE_TRY(const auto other, lab_trainer(flags, kv, device, recipe.precision, one, nudged, pool));
         if (const CacheScales* cache = trainer.cache_scales()) {
             std::vector<float> scales = cache->state();
             if (what == Control::cache_scale) scales[1] *= 1.01f;  // of V in the first block
@@ -159,8 +174,8 @@ struct LabRun {
         controls.push_back({{"control", name}, {"tokens", report.tokens()}, {"mismatches", report.mismatches()}});
         findings |= report.mismatches() == 0;
         if (!flags.json && !flags.quiet)
-            fmt::print("{:<18} control: {} of another model generates: {} of {} tokens differ\n", recipe.name, name,
-                       report.mismatches(), report.tokens());
+            fmt::print("{:<18} {:<6} control: {} is another where it generates: {} of {} tokens differ\n", recipe.name,
+                       kv, name, report.mismatches(), report.tokens());
         return Ok{};
     }
 };
@@ -174,10 +189,9 @@ Result<Outcome> run_mismatch(const MismatchFlags& flags) {
     NIBBLE_TRY(const auto recipes, lab_recipes(flags, device.cuda));
     ThreadPool pool(flags.threads);
     LabRun lab{flags, device, pool};
-    if (!flags.json && !flags.quiet)
-        fmt::print("{:<18} {:>5}  {:<11} {:<7} {:>8} {:>10}\n", "recipe", "batch", "rollout", "rows", "tokens",
-                   "mismatches");
-    for (const LabRecipe& recipe : recipes) NIBBLE_CHECK(lab.run(recipe));
+    const auto caches = flags.kv.empty() ? std::vector<std::string>{"bf16", "fp8"} : std::vector{flags.kv};
+    for (const LabRecipe& recipe : recipes)
+        for (const std::string& kv : caches) NIBBLE_CHECK(lab.run(recipe, kv));
     if (flags.json) fmt::print("{}", json_line({{"recipes", lab.recipes}}));
     return Outcome{.findings = lab.findings};
 }

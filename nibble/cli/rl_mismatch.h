@@ -11,7 +11,7 @@ namespace nibble {
 struct MismatchFlags {
     std::string model, shape, device = "cpu", kernels;
     std::vector<std::string> recipes;  // empty: all that promise equal bits
-    std::string kv = "bf16";
+    std::string kv;                    // bf16, fp8, fp8_q; empty: the first two
     double temperature = 1, top_p = 1;
     int64_t top_k = 0;
     int64_t layers = 0, prompts = 72;

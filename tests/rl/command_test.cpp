@@ -173,7 +173,9 @@ data: {{task: sum, chat: false}}
     const auto read = Checkpoint::open(dir / "whole/model-nvfp4");
     ASSERT_TRUE(read.ok()) << read.error().message();
     for (const CheckpointTensor& t : (*read)->tensors())
-        if (t.quantized()) { EXPECT_EQ(t.input_scale.has_value(), std::string_view(algorithm) == "NVFP4") << t.name; }
+        if (t.quantized()) {
+            EXPECT_EQ(t.input_scale.has_value(), std::string_view(algorithm) == "NVFP4") << t.name;
+        }
     const auto log = read_run_log(dir / "run/train.jsonl");
     ASSERT_TRUE(log.ok()) << log.error().message();
     for (size_t i = 1; i < log->size(); ++i) EXPECT_EQ((*log)[i]["mismatch_tokens"], 0);
@@ -235,6 +237,40 @@ data: {{train: rows.jsonl, validation: rows.jsonl, input_key: text, output_key: 
         EXPECT_EQ((*log)[i]["reward"], 0.0);
     }
     EXPECT_EQ((*log)[2]["validation_reward"], 0.0);
+}
+
+// What each layer, the cache and queries are kept in stands at the start; programs and the quiet get none of it.
+TEST(RlCommand, SaysTheFormatsAtTheStart) {
+    TempDir dir;
+    const auto start = [&](std::string_view precision, std::string_view generation, std::string_view flags = "") {
+        write_file(dir / "rl.yaml", fmt::format(R"(
+policy:
+  model_name: {}
+  precision: {}
+  max_total_sequence_length: 96
+  generation: {{max_new_tokens: 4{}}}
+grpo: {{num_prompts_per_step: 2, num_generations_per_prompt: 2, max_num_steps: 1}}
+loss_fn: {{reference_policy_kl_penalty: 0}}
+data: {{task: sum, chat: false}}
+)",
+                                                test_data("chat").string(), precision, generation));
+        std::filesystem::remove_all(dir / "run");
+        EXPECT_EQ(rl(dir, fmt::format("rl.yaml -o run {}", flags)), 0) << read_file(dir / "out.txt");
+        return read_file(dir / "out.txt");
+    };
+    const std::string nvfp4 =
+        start("{recipe: nvfp4, row_scaled: true, first_bf16: 1}", ", kv_cache_dtype: fp8, query_dtype: fp8");
+    EXPECT_THAT(nvfp4, testing::HasSubstr("\n  layer 0 q_proj: forward BF16"));
+    EXPECT_THAT(nvfp4, testing::ContainsRegex("\n  layers? 1[-0-9]* q_proj: forward NVFP4"));
+    EXPECT_THAT(nvfp4, testing::HasSubstr("\n  KV cache: FP8 E4M3, a scale of K and one of V in each layer, in updates "
+                                          "too; queries: FP8 E4M3, a scale in each layer\n"));
+    EXPECT_THAT(nvfp4, testing::Not(testing::HasSubstr("rollouts: ")));
+    const std::string apart = start("bf16", ", precision: mxfp8, num_first_layers_in_bf16: 1, kv_cache_dtype: fp8");
+    EXPECT_THAT(apart, testing::HasSubstr("\n  rollouts: mxfp8, first_bf16 1, weights of their own\n"));
+    EXPECT_THAT(apart, testing::HasSubstr("in each layer, in rollouts alone; queries: BF16\n"));
+    EXPECT_THAT(start("bf16", ""), testing::HasSubstr("\n  KV cache: BF16; queries: BF16\n"));
+    for (const char* flag : {"--json", "--quiet"})
+        EXPECT_THAT(start("bf16", "", flag), testing::Not(testing::HasSubstr("KV cache"))) << flag;
 }
 
 TEST(RlCommand, TranslatesRecipesAndOverwritesNothing) {

@@ -362,9 +362,9 @@ TEST(RlConfig, SwitchesHaveNeMoRlsNames) {
     const auto is_right = [](const std::optional<TrainPrecision>& p) {
         return p && p->recipe == TrainRecipe::fp8_block && p->first_bf16 == 1 && p->last_bf16 == 2 && p->power_of_two;
     };
-    for (const std::string policy : {"generation: {precision: {recipe: fp8_block, " + theirs + "}}",
-                                     "generation: {precision: fp8_block, " + theirs + "}",
-                                     "generation: {" + theirs + ", precision: {recipe: fp8_block}}"}) {
+    for (const std::string& policy : {"generation: {precision: {recipe: fp8_block, " + theirs + "}}",
+                                      "generation: {precision: fp8_block, " + theirs + "}",
+                                      "generation: {" + theirs + ", precision: {recipe: fp8_block}}"}) {
         const auto c = read(policy);
         ASSERT_TRUE(c.ok()) << c.error().message();
         EXPECT_TRUE(is_right(c->generation.precision)) << policy;

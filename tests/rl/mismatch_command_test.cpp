@@ -1,0 +1,69 @@
+// `nibble rl --mismatch` as a command: what it runs when it is asked for nothing, and what it says of wrong words.
+#include "base/json.h"
+#include "support/files.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <set>
+
+namespace nibble::test {
+namespace {
+
+int lab(const TempDir& dir, const std::string& arguments) {
+    return std::system(fmt::format("cd '{}' && '{}' rl --mismatch {} < /dev/null > out.txt 2>&1", dir.path().string(),
+                                   NIBBLE_PROGRAM, arguments)
+                           .c_str());
+}
+
+TEST(MismatchCommand, RunsAllThatPromiseWithBothCaches) {
+    TempDir dir;
+    ASSERT_EQ(lab(dir, test_data("chat").string() + " --prompts 2 --threads 1 --json"), 0)
+        << read_file(dir / "out.txt");
+    const auto report = parse_json(read_file(dir / "out.txt"));
+    ASSERT_TRUE(report.ok()) << report.error().message();
+    std::set<std::pair<std::string, std::string>> seen;
+    for (const Json& r : (*report)["recipes"]) {
+        const std::string recipe = r["recipe"], kv = r["kv"];
+        SCOPED_TRACE(recipe + ", " + kv);
+        EXPECT_TRUE(seen.emplace(recipe, kv).second);
+        EXPECT_EQ(r["promised"], true);
+        EXPECT_EQ(r["mismatches"], 0);
+        EXPECT_GT(r["tokens"], 1000);
+        std::set<std::string> controls;
+        for (const Json& c : r["controls"]) {
+            EXPECT_GT(c["mismatches"], 0) << c["control"];
+            controls.insert(c["control"]);
+        }
+        EXPECT_EQ(controls.contains("one scale of the KV cache"), kv == "fp8");
+        EXPECT_EQ(controls.contains("one scale of inputs"), recipe == "nvfp4_w4a4");
+    }
+    std::set<std::pair<std::string, std::string>> all;
+    for (const char* recipe : {"bf16", "fp32", "fp8_block", "mxfp8", "nvfp4_row_scaled", "nvfp4_w4a16", "nvfp4_w4a4"})
+        for (const char* kv : {"bf16", "fp8"}) all.emplace(recipe, kv);
+    EXPECT_EQ(seen, all);
+}
+
+TEST(MismatchCommand, SaysWhatIsWrong) {
+    TempDir dir;
+    const std::string model = test_data("chat").string();
+    for (const char* recipe : {"nvfp4_row_scale", "fp8_delayed", "nibble_nvfp4"}) {
+        EXPECT_NE(lab(dir, fmt::format("{} --prompts 2 --recipe {}", model, recipe)), 0);
+        EXPECT_EQ(read_file(dir / "out.txt"),
+                  fmt::format("nibble: --recipe {}: choose one of: bf16, fp32, fp8_block, mxfp8, nvfp4_row_scaled, "
+                              "nvfp4_w4a16, nvfp4_w4a4, fp8, nvfp4\n",
+                              recipe));
+    }
+    // No head of a table without a table.
+    EXPECT_NE(lab(dir, "/nonexist"), 0);
+    EXPECT_THAT(read_file(dir / "out.txt"), testing::StartsWith("nibble: "));
+    EXPECT_THAT(read_file(dir / "out.txt"), testing::HasSubstr("/nonexist"));
+    ASSERT_EQ(lab(dir, model + " --prompts 2 --recipe bf16 --kv bf16"), 0) << read_file(dir / "out.txt");
+    EXPECT_THAT(read_file(dir / "out.txt"), testing::StartsWith("recipe "));
+    EXPECT_THAT(read_file(dir / "out.txt"), testing::HasSubstr("control: one code is another"));
+}
+
+}  // namespace
+}  // namespace nibble::test
