@@ -261,7 +261,8 @@ void print_start(const TrainConfig& c, TrainEngine& trainer) {
         "{} parameters, {} steps of {} x {} tokens, precision {}; FLOP as MaxText counts (causal attention at one "
         "half)\n",
         trainer.parameters().elements(), c.steps, c.batch, c.sequence, train_recipe_name(c.precision.recipe));
-    print_train_table(trainer, c);
+    print_train_table(trainer);
+    print_fp4_savings(trainer, c);
 }
 
 Result<std::unique_ptr<TrainEngine>> make_trainer(const TrainConfig& c, const TrainFlags& flags,

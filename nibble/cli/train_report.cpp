@@ -12,14 +12,13 @@
 namespace nibble {
 
 // Layers that are treated alike are one line: "layers 0-11  q_proj  NVFP4 1x16 ...".
-void print_train_table(const TrainEngine& trainer, const TrainConfig& config) {
+void print_train_table(const TrainEngine& trainer) {
     struct Row {
         int64_t first, last;
         std::string unit, products;
     };
     std::vector<Row> rows;
-    const std::vector<UnitLine> table = trainer.table();
-    for (const UnitLine& line : table) {
+    for (const UnitLine& line : trainer.table()) {
         std::string unit = line.name.substr(line.name.rfind('.') + 1);
         const std::string products = fmt::format("forward {}; input gradient {}; weight gradient {}", line.forward,
                                                  line.input_gradient, line.weight_gradient);
@@ -37,8 +36,11 @@ void print_train_table(const TrainEngine& trainer, const TrainConfig& config) {
         fmt::print("  {}{}: {}\n", where, r.unit, r.products);
     }
     for (const std::string& note : trainer.notes()) fmt::print("  {}\n", note);
+}
+
+void print_fp4_savings(const TrainEngine& trainer, const TrainConfig& config) {
     const double flops = trainer.flops(config.sequence);
-    const std::string fp4 = fp4_savings(table, flops, config.batch * config.sequence).text();
+    const std::string fp4 = fp4_savings(trainer.table(), flops, config.batch * config.sequence).text();
     if (!fp4.empty()) fmt::print("  {}\n", fp4);
 }
 

@@ -9,8 +9,9 @@
 namespace nibble {
 
 // Layers that are treated alike are one line: "layers 0-11 q_proj: forward NVFP4 1x16 x NVFP4 16x16; ...".
-// Last what tensor cores for FP4 would change (train_flops.h), of the first part of the steps.
-void print_train_table(const TrainEngine& trainer, const TrainConfig& config);
+void print_train_table(const TrainEngine& trainer);
+// What tensor cores for FP4 would change (train_flops.h), of the first part of the steps; nothing without FP4 operands.
+void print_fp4_savings(const TrainEngine& trainer, const TrainConfig& config);
 
 // The first batch of `data` through check_forward(). Findings: a recipe that promises equal bits has others.
 Result<Outcome> report_forward(bool json, bool quiet, TrainEngine& trainer, BatchSource& data,
