@@ -351,16 +351,17 @@ Status run_steps(const RlConfig& c, const RlFlags& flags, RlJob& job, RunFolder*
 Error saved_behind(const Error& error, int64_t first, int64_t done, RlJob& job, RunFolder* folder, PromptPlace& place) {
     if (done == first) return error;
     if (!job.policy->can_be_saved())
-        return fail("{}; the state behind {} steps was not whole and is not saved: the newest checkpoint "
-                                 "stays",
-                                 error.message(), done);
+        return fail(
+            "{}; the state behind {} steps was not whole and is not saved: the newest checkpoint "
+            "stays",
+            error.message(), done);
     const auto save = [&]() -> Status {
         if (folder) NIBBLE_CHECK(folder->finish(done, *job.trainer, place));
         return job.trainer->sync();
     };
     if (const Status saved = save(); !saved.ok())
         return fail("{}; the state behind {} steps could not be saved: {}", error.message(), done,
-                                 saved.error().message());
+                    saved.error().message());
     return fail("{}; the state behind {} steps is saved, --resume goes on from it", error.message(), done);
 }
 
@@ -408,8 +409,8 @@ Result<Outcome> run_job(RlConfig& config, const RlFlags& flags, const DeviceChoi
         if (first > 0) fmt::print("goes on behind {} steps\n", first);
     }
     int64_t done = first;
-    if (const Status ran = run_steps(config, flags, job, folder.get(), done, place, hooks,
-                                     RunDeadline(config.must_save_by, start));
+    if (const Status ran =
+            run_steps(config, flags, job, folder.get(), done, place, hooks, RunDeadline(config.must_save_by, start));
         !ran.ok())
         return saved_behind(ran.error(), first, done, job, folder.get(), place);
     if (folder) NIBBLE_CHECK(folder->finish(done, *job.trainer, place));

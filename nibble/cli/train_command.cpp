@@ -177,10 +177,10 @@ void print_step(const StepReport& r, double memory_gib) {
         r.step, r.seconds, r.flops / r.seconds * 1e-12, static_cast<double>(r.result.tokens) / r.seconds,
         r.result.weight, r.result.loss, r.result.gradient_norm, r.result.learning_rate, memory_gib,
         r.validation ? fmt::format(", validation: {:.3f}", *r.validation) : "",
-        r.result.outlier              ? ", skipped: outlier"
-        : !r.result.skipped           ? ""
-        : r.result.weight == 0        ? ", skipped: no token is learned"
-                                      : ", skipped: not finite",
+        r.result.outlier       ? ", skipped: outlier"
+        : !r.result.skipped    ? ""
+        : r.result.weight == 0 ? ", skipped: no token is learned"
+                               : ", skipped: not finite",
         r.seconds_left > 0 ? ", left: " + human_seconds(r.seconds_left) : "");
     std::fflush(stdout);
 }
@@ -378,7 +378,8 @@ Result<Outcome> train(const TrainConfig& config, const TrainFlags& flags, const 
                          .trace = traced};
     NIBBLE_TRY(const int64_t done, run_training(config, *trainer, *sources.train, sources.validation.get(), hooks));
     if (skipped > 0 && speaks)
-        fmt::print("{} step{} left out: not finite, outliers, or without a token that is learned\n", skipped, skipped == 1 ? " was" : "s were");
+        fmt::print("{} step{} left out: not finite, outliers, or without a token that is learned\n", skipped,
+                   skipped == 1 ? " was" : "s were");
     if (traced) NIBBLE_CHECK(write_profile(flags, trace));
     if (folder) NIBBLE_CHECK(folder->finish(done, *trainer, *sources.train));
     if (ranks.first() && done == config.steps && !config.output.empty())

@@ -83,9 +83,10 @@ Status QuestionRows::check_room(const std::function<Result<int64_t>(const TaskQu
     NIBBLE_CHECK(look(train_));
     if (validation_) NIBBLE_CHECK(look(*validation_));
     if (too_long == 0) return Ok{};
-    return fail("{} leaves no room for an answer in policy.max_total_sequence_length {}; it is the first of {} such "
-                "rows, of {}",
-                first, length, too_long, train_rows() + validation_rows());
+    return fail(
+        "{} leaves no room for an answer in policy.max_total_sequence_length {}; it is the first of {} such "
+        "rows, of {}",
+        first, length, too_long, train_rows() + validation_rows());
 }
 
 }  // namespace nibble

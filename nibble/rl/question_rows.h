@@ -42,8 +42,9 @@ public:
     int64_t train_rows() const { return std::ssize(train_.rows); }
     int64_t validation_rows() const { return validation_ ? std::ssize(validation_->rows) : 0; }
     const std::string& train_hash() const { return train_.hash; }
-    // Before a run: whether every row, of both files, leaves room for an answer. prompt_tokens: of the whole prompt that
-    // the model is given. Error: names the first row whose prompt has `length` tokens or more, and how many there are.
+    // Before a run: whether every row, of both files, leaves room for an answer. prompt_tokens: of the whole prompt
+    // that the model is given. Error: names the first row whose prompt has `length` tokens or more, and how many there
+    // are.
     Status check_room(const std::function<Result<int64_t>(const TaskQuestion&)>& prompt_tokens, int64_t length) const;
 
 private:

@@ -41,9 +41,9 @@ Status RolloutPool::begin(uint64_t number, const RolloutRequest& request) {
     const int64_t tokens = std::ssize(prompt.tokens);
     std::string failure;
     if (tokens < 1 || tokens >= request.length)
-        failure = fmt::format("{}: {} tokens leave no room for an answer in {}",
-                              prompt.where.empty() ? fmt::format("prompt {}", number) : prompt.where, tokens,
-                              request.length);
+        failure =
+            fmt::format("{}: {} tokens leave no room for an answer in {}",
+                        prompt.where.empty() ? fmt::format("prompt {}", number) : prompt.where, tokens, request.length);
     prompt.number = number, prompt.begun = request.step;
     for (int64_t a = 0; a < answers_; ++a)
         batch_.rollouts.push_back({.prompt = batch_.prompts.size(), .whole = !failure.empty(), .failure = failure});

@@ -159,7 +159,8 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
                 m.count("skip_window", 1, c.optimizer.skip_window);
                 m.read("outliers", [&](const YamlNode& node, const std::string& key) -> Status {
                     NIBBLE_TRY(c.optimizer.stop_at_outlier, read_choice(node, key, "skip", "stop"));
-                    if (!(c.optimizer.skip_above > 0)) return fail("{}: {} has no effect without skip_above", node.where(), key);
+                    if (!(c.optimizer.skip_above > 0))
+                        return fail("{}: {} has no effect without skip_above", node.where(), key);
                     return Ok{};
                 });
             });

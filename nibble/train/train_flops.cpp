@@ -38,8 +38,8 @@ Fp4Savings fp4_savings(std::span<const UnitLine> table, double flops, int64_t to
         const auto rows = static_cast<double>(line.rows), cols = static_cast<double>(line.cols);
         const double passing = line.share * static_cast<double>(tokens);
         products += 2 * line.fp4.products * rows * cols * line.share;
-        elements += line.fp4.weights * rows * cols + line.fp4.inputs * cols * passing +
-                    line.fp4.gradients * rows * passing;
+        elements +=
+            line.fp4.weights * rows * cols + line.fp4.inputs * cols * passing + line.fp4.gradients * rows * passing;
     }
     const double share = products / flops;
     return {.share = share, .time = 1 - 0.75 * share, .bytes = elements * 4.5 / 8, .bf16_bytes = elements * 2};
@@ -49,9 +49,10 @@ std::string Fp4Savings::text() const {
     if (bf16_bytes == 0) return {};
     const std::string products =
         share == 0 ? "none of its products has two FP4 operands"
-                   : fmt::format("{:.1f} % of its FLOP have two FP4 operands, and at four times BF16's rate the step's "
-                                 "products take {:.2f} of their time in BF16",
-                                 100 * share, time);
+                   : fmt::format(
+                         "{:.1f} % of its FLOP have two FP4 operands, and at four times BF16's rate the step's "
+                         "products take {:.2f} of their time in BF16",
+                         100 * share, time);
     return fmt::format("a step on FP4 tensor cores: {}; FP4 operands are {:.3g} GB instead of {:.3g} GB in BF16",
                        products, bytes * 1e-9, bf16_bytes * 1e-9);
 }

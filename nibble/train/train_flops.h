@@ -1,4 +1,5 @@
-// What a step costs by count, whatever computes it: floating-point operations, and what tensor cores for FP4 would change.
+// What a step costs by count, whatever computes it: floating-point operations, and what tensor cores for FP4 would
+// change.
 #pragma once
 
 #include "model/cpu/model.h"

@@ -39,8 +39,7 @@ constexpr std::array precision_names{
 std::vector<std::string_view> switches_of(TrainRecipe recipe) {
     std::vector<std::string_view> keys;
     if (recipe == TrainRecipe::fp32 || recipe == TrainRecipe::bf16) return keys;
-    keys = {"scope",        "first_bf16",    "last_bf16", "bf16_layers",
-            "late_forward", "late_fraction", "late_step", "emulate"};
+    keys = {"scope", "first_bf16", "last_bf16", "bf16_layers", "late_forward", "late_fraction", "late_step", "emulate"};
     const auto add = [&](std::initializer_list<std::string_view> more) { keys.insert(keys.end(), more); };
     if (recipe == TrainRecipe::nvfp4)
         add({"rotate", "stochastic", "square", "four_over_six", "row_scaled", "weights_only", "stored_inputs",
@@ -151,7 +150,8 @@ Result<TrainPrecision> read_train_precision(const YamlNode& node, const std::str
     };
     if (p.recipe == TrainRecipe::nvfp4) {
         if (p.four_over_six && p.square)
-            return without_effect("four_over_six", "on tiles of 16 x 16, whose scale has one candidate; add square: false");
+            return without_effect("four_over_six",
+                                  "on tiles of 16 x 16, whose scale has one candidate; add square: false");
         for (const std::string_view key : {"rotate", "stochastic", "row_scaled"})
             if ((p.weights_only || p.stored_inputs) && node.find(key))
                 return without_effect(key, "beside weights_only or stored_inputs, whose gradients stay BF16");

@@ -101,7 +101,8 @@ Fp4Use fp4_use(const UnitRules& r) {
     if (!r.quantized) return {};
     const auto is = [](const CastRule& rule) { return static_cast<int>(rule.format == CastFormat::nvfp4); };
     Fp4Use use{.products = is(r.x) * is(r.w), .weights = is(r.w), .inputs = is(r.x)};
-    const bool dy = r.eden || is(r.dy), w = r.eden || is(r.w_back), dy_t = r.eden || is(r.dy_t), x_t = r.eden || is(r.x_t);
+    const bool dy = r.eden || is(r.dy), w = r.eden || is(r.w_back), dy_t = r.eden || is(r.dy_t),
+               x_t = r.eden || is(r.x_t);
     use.products += (dy && w) + (dy_t && x_t);
     use.weights += w, use.inputs += x_t, use.gradients += dy + dy_t;
     return use;

@@ -4,9 +4,9 @@
 #include "train/lora.h"
 #include "train/lora_export.h"
 #include "train/rank_message.h"
+#include "train/train_flops.h"
 #include "train/train_products.h"
 #include "train/train_rank.h"
-#include "train/train_flops.h"
 
 #include <sys/resource.h>
 
@@ -352,7 +352,8 @@ Status Trainer::update(TrainStep& step, double learning_rate) {
     } else {
         step.outlier = norms_.add(step.gradient_norm);
         step.skipped = step.outlier;
-        if (step.outlier && options_.optimizer.stop_at_outlier) return outlier_error(optimizer_.steps(), step.gradient_norm);
+        if (step.outlier && options_.optimizer.stop_at_outlier)
+            return outlier_error(optimizer_.steps(), step.gradient_norm);
     }
     if (step.skipped) {
         products_->end_step(false);

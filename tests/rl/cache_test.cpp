@@ -87,7 +87,9 @@ TEST(CachedPolicy, NoBitDiffersWithAnFp8Cache) {
                 }
                 EXPECT_GT(longest, 64);  // more than a page
                 // The reference has the scales of the same prompts: before an update it is the policy.
-                if (train_batch == 0) { EXPECT_EQ(run.steps[0].metrics.kl_penalty, 0); }
+                if (train_batch == 0) {
+                    EXPECT_EQ(run.steps[0].metrics.kl_penalty, 0);
+                }
                 if (cache.format == KvFormat::fp8) {
                     EXPECT_GT(run.steps[2].cache->values, 1000);
                     EXPECT_TRUE(to_json(run.steps[2], {}, 1).contains("kv_clipped"));

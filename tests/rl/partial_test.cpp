@@ -122,7 +122,9 @@ TEST(PartialRollouts, ACheckpointKeepsThemToTheBit) {
         for (int s = begin; s < begin + 2; ++s) ASSERT_TRUE((*policy)->step(s).ok());
         const RunPlace place{.step = begin + 2, .source = (*policy)->place(), .identity = "same"};
         ASSERT_TRUE(write_state(file, *copy_state(*trainer, place)).ok());
-        if (begin > 0) { EXPECT_EQ(all_masters(trainer->parameters()), whole.masters); }
+        if (begin > 0) {
+            EXPECT_EQ(all_masters(trainer->parameters()), whole.masters);
+        }
     }
 }
 

@@ -178,9 +178,11 @@ TEST(TrainConfigFile, SaysWhatIsWrong) {
 }
 
 TEST(TrainPrecisionNames, ThoseOfMaxTextAreKnown) {
-    for (const auto& [other, own] :
-         {std::pair{"te_fp8_currentscaling", "fp8"}, {"te_fp8_delayedscaling", "fp8_delayed"}, {"te_mxfp8", "mxfp8"},
-          {"te_nvfp4", "nvfp4"}, {"te_nvfp4_no_rht", "nvfp4_no_rht"}}) {
+    for (const auto& [other, own] : {std::pair{"te_fp8_currentscaling", "fp8"},
+                                     {"te_fp8_delayedscaling", "fp8_delayed"},
+                                     {"te_mxfp8", "mxfp8"},
+                                     {"te_nvfp4", "nvfp4"},
+                                     {"te_nvfp4_no_rht", "nvfp4_no_rht"}}) {
         const auto a = train_precision_from_name(other), b = train_precision_from_name(own);
         ASSERT_TRUE(a.ok() && b.ok());
         EXPECT_EQ(train_precision_json(*a), train_precision_json(*b));
@@ -237,7 +239,8 @@ TEST(TrainRules, LateForwardIsForwardAlone) {
 TEST(LateForward, BeginsAtAStepOfItsOwn) {
     const TrainPrecision p{.recipe = TrainRecipe::fp8, .late_forward = TrainRecipe::bf16, .late_step = 3};
     for (const int64_t steps : {0, 10, 100})
-        for (const int64_t step : {0, 2, 3, 9}) EXPECT_EQ(late_phase(p, step, steps), step >= 3) << step << " " << steps;
+        for (const int64_t step : {0, 2, 3, 9})
+            EXPECT_EQ(late_phase(p, step, steps), step >= 3) << step << " " << steps;
 }
 
 TEST(TrainRules, LayersAtTheEndsStayBf16) {

@@ -5,8 +5,8 @@
 #include "train/check_forward.h"
 #include "train/tiny_families.h"
 #include "train/train_eden.h"
-#include "train/train_products.h"
 #include "train/train_flops.h"
+#include "train/train_products.h"
 #include "train/train_shapes.h"
 
 #include <cmath>
@@ -16,8 +16,9 @@
 namespace nibble::test {
 namespace {
 
-const std::vector<std::string> quantized_recipes{"fp8",   "fp8_delayed",  "fp8_block",    "mxfp8",
-                                                 "nvfp4", "nvfp4_no_rht", "nvfp4_w4a4", "nibble_nvfp4", "nibble_nvfp4_late"};
+const std::vector<std::string> quantized_recipes{"fp8",        "fp8_delayed",  "fp8_block",
+                                                 "mxfp8",      "nvfp4",        "nvfp4_no_rht",
+                                                 "nvfp4_w4a4", "nibble_nvfp4", "nibble_nvfp4_late"};
 
 TrainerOptions with(const std::string& recipe) {
     TrainerOptions options;
@@ -32,7 +33,7 @@ struct TrainedRun {
 };
 
 TrainedRun train(const std::string& recipe, int threads, const std::vector<TrainBatch>& batches, int steps,
-          double rate = 0.01) {
+                 double rate = 0.01) {
     ThreadPool pool(threads);
     const auto trainer = small_trainer(pool, with(recipe), wide_llama());
     TrainedRun run;
@@ -133,10 +134,10 @@ TEST(TrainProducts, ProductsAreThoseOfDecodedOperands) {
     for (int64_t i = 0; i < n; ++i) bias.push_back(normal(random));
     for (int64_t i = 0; i < m * n; ++i) more.push_back(normal(random));
     for (const CastRule& rule :
-         {CastRule{.format = CastFormat::bf16}, CastRule{.format = CastFormat::fp8}, CastRule{.format = CastFormat::fp8_e5m2},
-          CastRule{.format = CastFormat::fp8_block}, CastRule{.format = CastFormat::fp8_block2},
-          CastRule{.format = CastFormat::mxfp8}, CastRule{.format = CastFormat::nvfp4},
-          CastRule{.format = CastFormat::nvfp4, .row_scaled = true},
+         {CastRule{.format = CastFormat::bf16}, CastRule{.format = CastFormat::fp8},
+          CastRule{.format = CastFormat::fp8_e5m2}, CastRule{.format = CastFormat::fp8_block},
+          CastRule{.format = CastFormat::fp8_block2}, CastRule{.format = CastFormat::mxfp8},
+          CastRule{.format = CastFormat::nvfp4}, CastRule{.format = CastFormat::nvfp4, .row_scaled = true},
           CastRule{.format = CastFormat::nvfp4, .four_over_six = true}}) {
         CastRule right = rule;
         right.row_scaled = false;
@@ -207,9 +208,11 @@ TEST(MsEden, IsUnbiasedAtHalfTheErrorOfStochasticRounding) {
             for (int64_t n = 0; n < 128; ++n) {
                 double sum = 0;
                 for (int64_t j = 0; j < 128; ++j)
-                    sum += o.values[static_cast<size_t>(r * cols + g + j)] * (__builtin_popcountll(n & j) % 2 ? -1.0 : 1.0);
+                    sum += o.values[static_cast<size_t>(r * cols + g + j)] *
+                           (__builtin_popcountll(n & j) % 2 ? -1.0 : 1.0);
                 const double sign = signs.block(static_cast<uint64_t>(g + n), 0).word[0] & 1 ? -1 : 1;
-                const double q = sum / std::sqrt(128.0) * o.scale[0] * sign, v = x[static_cast<size_t>(r * cols + g + n)];
+                const double q = sum / std::sqrt(128.0) * o.scale[0] * sign,
+                             v = x[static_cast<size_t>(r * cols + g + n)];
                 error += (q - v) * (q - v), dot += q * v, squares += v * v;
             }
     EXPECT_NEAR(error / squares, 9.75e-3, 0.3e-3);  // training.md 3.5
@@ -237,7 +240,7 @@ TEST(TrainProducts, DelayedScalesCoverTheGradientsOfExpertsUnweighed) {
     const TrainProducts* const products = dynamic_cast<const TrainProducts*>(&(*trainer)->products());
     ASSERT_TRUE(products);
     const std::vector<float> state = products->state();  // of a unit's inputs, weights and gradients scale and history
-    std::map<std::string, std::set<float>> scales;  // by layer
+    std::map<std::string, std::set<float>> scales;       // by layer
     int64_t experts = 0;
     size_t at = 0;
     for (size_t u = 0; u < products->units(); ++u) {
@@ -334,9 +337,16 @@ TEST(CheckForward, RecipesThatPromiseItHaveNoMismatch) {
         std::string recipe;
         bool row_scaled, promised;
     };
-    for (const Case& c : {Case{"fp32", false, true}, {"bf16", false, true}, {"fp8", false, false},
-                          {"fp8_delayed", false, true}, {"fp8_block", false, true}, {"mxfp8", false, true},
-                          {"nvfp4", false, false}, {"nvfp4", true, true}, {"nvfp4_w4a4", false, true}, {"nibble_nvfp4", false, false},
+    for (const Case& c : {Case{"fp32", false, true},
+                          {"bf16", false, true},
+                          {"fp8", false, false},
+                          {"fp8_delayed", false, true},
+                          {"fp8_block", false, true},
+                          {"mxfp8", false, true},
+                          {"nvfp4", false, false},
+                          {"nvfp4", true, true},
+                          {"nvfp4_w4a4", false, true},
+                          {"nibble_nvfp4", false, false},
                           {"nibble_nvfp4", true, true}}) {
         ThreadPool pool(2);
         TrainerOptions options = with(c.recipe);

@@ -13,7 +13,8 @@
 
 namespace nibble::test {
 
-inline std::shared_ptr<Parameters> small_parameters(ThreadPool& pool, DType published, const Json& config = small_llama()) {
+inline std::shared_ptr<Parameters> small_parameters(ThreadPool& pool, DType published,
+                                                    const Json& config = small_llama()) {
     auto made = Parameters::copy(*small_checkpoint(config), published, pool);
     EXPECT_TRUE(made.ok()) << made.error().message();
     return *made;

@@ -180,9 +180,8 @@ TEST(Trainer, LossFallsAndTheModelReadsTheNewWeights) {
         EXPECT_GT(first, 3.0);
         EXPECT_LT(last, 0.5);
         // A model loaded afresh from the same parameters has the same bits.
-        const auto again =
-            Model::load(std::make_shared<Parameters>(trainer->parameters()),
-                        {{.compute = recipe == TrainRecipe::fp32 ? Compute::f32 : Compute::bf16}}, pool);
+        const auto again = Model::load(std::make_shared<Parameters>(trainer->parameters()),
+                                       {{.compute = recipe == TrainRecipe::fp32 ? Compute::f32 : Compute::bf16}}, pool);
         ASSERT_TRUE(again.ok()) << again.error().message();
         const std::vector<std::vector<int32_t>> texts{{tokens.begin(), tokens.begin() + 32}};
         EXPECT_EQ(all_logits(trainer->model(), texts), all_logits(*again, texts));
@@ -291,7 +290,8 @@ TEST(TrainRun, AStepWithoutALearnedTokenIsLeftOut) {
         before = now;
         return Ok{};
     };
-    const auto done = run_training({.steps = 4, .batch = 2, .sequence = 16}, *trainer, source, nullptr, {.on_step = look});
+    const auto done =
+        run_training({.steps = 4, .batch = 2, .sequence = 16}, *trainer, source, nullptr, {.on_step = look});
     ASSERT_TRUE(done.ok()) << done.error().message();
     EXPECT_EQ(skipped, (std::vector<bool>{false, true, false, true}));
 }
@@ -313,7 +313,8 @@ TEST(Trainer, AnOutlierStopsARunThatIsToStop) {
     size = 9;
     const auto stopped = trainer->step({&batch, 1}, scaled, 1e-2);
     ASSERT_FALSE(stopped.ok());
-    EXPECT_NE(stopped.error().message().find("is an outlier, optimizer.outliers is stop: nothing was changed"), std::string::npos);
+    EXPECT_NE(stopped.error().message().find("is an outlier, optimizer.outliers is stop: nothing was changed"),
+              std::string::npos);
     EXPECT_EQ(all_masters(trainer->parameters()), before);
 }
 

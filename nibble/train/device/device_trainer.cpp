@@ -368,7 +368,8 @@ Result<TrainStep> DeviceTrainer::updated(TrainStep step, double learning_rate) {
         return step;
     }
     step.skipped = step.outlier;
-    if (step.outlier && options_.train.optimizer.stop_at_outlier) return outlier_error(optimizer_steps_, step.gradient_norm);
+    if (step.outlier && options_.train.optimizer.stop_at_outlier)
+        return outlier_error(optimizer_steps_, step.gradient_norm);
     if (step.skipped) {
         if (cache_) cache_->scales().after_update(false);
         NIBBLE_CHECK(weights_.recipe().skip_step(stream_));
