@@ -122,7 +122,7 @@ TEST(ChatFormat, ErrorsNameThePlace) {
     }
     ChatRequest request = request_of(R"([{"role":"user","content":"q"}])");
     request.chat_template = "a\n{{ messages[0].nothing.more }}";
-    EXPECT_EQ(prompt_error(request).substr(0, 22), "chat template: line 2:");
+    EXPECT_EQ(prompt_error(request).substr(0, 22), "chat_template: line 2:");
     request.chat_template = "{% if %}";
     EXPECT_EQ(prompt_error(request).substr(0, 21), "chat_template: line 1");
 }
