@@ -163,7 +163,7 @@ TEST(ServerGrammar, MessagesThinkAndGoOn) {
     const Json off = s.ask(route, body({{"thinking", {{"type", "disabled"}}}}));
     EXPECT_EQ(thoughts(off), "");
     EXPECT_FALSE(off["content"][0]["text"].get<std::string>().empty()) << off;
-    EXPECT_EQ(thoughts(s.ask(route, body({}))), "");
+    EXPECT_EQ(thoughts(s.ask(route, body(Json::object()))), "");
     for (const Json& wrong : {Json{{"type", "enabled"}}, Json{{"type", "much"}}, Json("on"),
                               Json{{"type", "adaptive"}, {"budget_tokens", 5}}, Json{{"type", "disabled"}, {"x", 1}}})
         EXPECT_NE(
@@ -184,7 +184,7 @@ TEST(ServerGrammar, MessagesThinkAndGoOn) {
     EXPECT_GT(last["timings"]["predicted_n"].get<int>(), 0) << last;
 
     // A last message of the assistant's is gone on from, as chat's continue_final_message does.
-    Json messages = body({})["messages"];
+    Json messages = body(Json::object())["messages"];
     messages.push_back({{"role", "assistant"}, {"content", "I am"}});
     const Json on = s.ask(route, body({{"messages", messages}, {"max_tokens", 20}}));
     const Json chat = s.ask("/v1/chat/completions",
