@@ -194,8 +194,10 @@ Status check_export(const TrainConfig& c, TrainEngine& trainer) {
     if (format != c.export_format)
         return fail("export.format: {}; the last forward products of this recipe are {}", format_name(c.export_format),
                     format_name(format));
-    // Behind the last step they are written before `model`: a process was killed between the two.
-    if (c.resume && fs::exists(codes_folder(c)) && !fs::exists(c.output / "model")) return Ok{};
+    // Behind the last step they are written before `model`: a process was killed between the two. RunFolder says that
+    // the run wants --resume, and whether it is this run.
+    if (fs::exists(c.output / run_log_name) && fs::exists(codes_folder(c)) && !fs::exists(c.output / "model"))
+        return Ok{};
     return WorkFolder::check(codes_folder(c), ExportMode::create, 0);
 }
 
