@@ -60,7 +60,9 @@ Result<YamlNode> with_our_names(const YamlNode& node, const std::string& name, c
         std::vector<YamlEntry> given;
         for (const YamlEntry& entry : map.entries)
             if (entry.key == theirs || entry.key == ours) given.push_back({ours, entry.value});
-        std::erase_if(map.entries, [&](const YamlEntry& e) { return e.key == theirs || e.key == ours; });
+        std::erase_if(map.entries, [&theirs = theirs, &ours = ours](const YamlEntry& e) {
+            return e.key == theirs || e.key == ours;
+        });
         if (const YamlNode* value = beside ? beside->find(theirs) : nullptr) given.push_back({ours, *value});
         if (given.size() > 1)
             return fail("{}: {}: {} and {} are one switch, given twice", given[1].value.where(), name, theirs, ours);
