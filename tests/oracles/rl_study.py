@@ -74,7 +74,7 @@ def test_a_study_is_what_its_runs_say():
         after = [lines[-1]["avg_at_k"] for lines in logs]
         check("after", (summed["after"]["mean"], summed["after"]["deviation"]), (statistics.mean(after), statistics.stdev(after)))
         check("late", summed["late"]["mean"], statistics.mean(after))  # a quarter of two validations is the last one
-        check("tokens", summed["tokens"], sum(line["tokens"] for lines in logs for line in lines))
+        check("tokens", summed["compared_tokens"], sum(line["compared_tokens"] for lines in logs for line in lines))
         differ = sum(line["mismatch_tokens"] for lines in logs for line in lines)
         check("mismatch", summed["mismatch_tokens"], differ)
         error = statistics.mean(line["token_mult_prob_error"] for lines in logs for line in lines)
@@ -151,7 +151,7 @@ def test_what_a_gpu_lacks_is_left_out_and_said():
     check("refused", [n for n, r in tool.RECIPES.items() if tool.refusal(r, "cuda")], [])
     check("experts", [n for n, r in tool.RECIPES.items() if not tool.refusal(r, "cuda", experts=4)], ["bf16", "fp8_block", "fp8_block-fp8-cache", "fp8_block-fp8-cache-query", "mxfp8"])
     check("on a CPU", [n for n, r in tool.RECIPES.items() if tool.refusal(r, "cpu")], [])
-    one = {"before": 0.2, "after": 0.5, "after_bf16": 0.5, "validation": {"2": 0.4, "4": 0.5}, "reward": [0.2, 0.5], "token_mult_prob_error": [1.0, 1.0], "gen_kl_error": [0.0, 0.0], "tokens": 9, "mismatch_tokens": 0, "max_abs_diff": 0,
+    one = {"before": 0.2, "after": 0.5, "after_bf16": 0.5, "validation": {"2": 0.4, "4": 0.5}, "reward": [0.2, 0.5], "token_mult_prob_error": [1.0, 1.0], "gen_kl_error": [0.0, 0.0], "compared_tokens": 9, "mismatch_tokens": 0, "max_abs_diff": 0,
            "phases": {"rollout": 1.0, "rest": 1.0}}
     why = tool.refusal(tool.RECIPES["nvfp4-w4a16"], "cuda", experts=4)
     made = tool.tables({"left_out": {"nvfp4-w4a16": why}}, tool.summary({"bf16": {"1": one}}))
