@@ -278,8 +278,7 @@ Status check_policy_export(const RlConfig& c, RlJob& job) {
     if (format != c.export_format)
         return fail("export.format: {}; the forward products of rollouts are {}", format_name(c.export_format),
                     format_name(format));
-    // A run that goes on has no model/ yet: codes are what a killed process left of its end.
-    return c.resume || !job.ranks.first() ? Status(Ok{}) : WorkFolder::check(codes_of(c), ExportMode::create, 0);
+    return job.ranks.first() ? RunFolder::check_codes(c.output, codes_of(c)) : Status(Ok{});
 }
 
 Status write_policy(const RlConfig& c, const RlFlags& flags, RlJob& job) {
@@ -289,8 +288,7 @@ Status write_policy(const RlConfig& c, const RlFlags& flags, RlJob& job) {
     const Manifest manifest{.command_line = flags.command_line, .settings = std::move(settings)};
     if (c.export_format != Format::none) {
         NIBBLE_TRY(const auto codes, policy_codes(*job.trainer, job.generator.get(), c.steps, job.pool));
-        std::error_code error;
-        if (c.resume) fs::remove_all(codes_of(c), error);
+        NIBBLE_CHECK(RunFolder::clear_codes(codes_of(c), c.resume));
         NIBBLE_CHECK(
             convert(*codes, {.to = codes->dialect(), .out = codes_of(c), .manifest = to_text(manifest)}, job.pool, {}));
         if (speaks)

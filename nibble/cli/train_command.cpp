@@ -194,11 +194,7 @@ Status check_export(const TrainConfig& c, TrainEngine& trainer) {
     if (format != c.export_format)
         return fail("export.format: {}; the last forward products of this recipe are {}", format_name(c.export_format),
                     format_name(format));
-    // Behind the last step they are written before `model`: a process was killed between the two. RunFolder says that
-    // the run wants --resume, and whether it is this run.
-    if (fs::exists(c.output / run_log_name) && fs::exists(codes_folder(c)) && !fs::exists(c.output / "model"))
-        return Ok{};
-    return WorkFolder::check(codes_folder(c), ExportMode::create, 0);
+    return RunFolder::check_codes(c.output, codes_folder(c));
 }
 
 Status write_model(const TrainConfig& c, const TrainFlags& flags, TrainEngine& trainer, ThreadPool& pool) {
@@ -206,9 +202,7 @@ Status write_model(const TrainConfig& c, const TrainFlags& flags, TrainEngine& t
     const Manifest manifest{.command_line = flags.command_line,
                             .settings = parse_json(train_identity(c)).ok() ? *parse_json(train_identity(c)) : Json{}};
     if (c.export_format != Format::none) {
-        std::error_code failed;
-        fs::remove_all(codes_folder(c), failed);  // check_export(): of this run
-        if (failed) return fail("{}: {}", codes_folder(c).string(), failed.message());
+        NIBBLE_CHECK(RunFolder::clear_codes(codes_folder(c), c.resume));
         NIBBLE_TRY(const auto codes, trainer.trained_codes(c.steps));
         NIBBLE_CHECK(
             convert(*codes, {.to = codes->target(), .out = codes_folder(c), .manifest = to_text(manifest)}, pool, {}));

@@ -49,8 +49,8 @@ struct AnswerTokens {
     std::span<const uint8_t> mask;                                   // 1: the model wrote the token and learns from it
     std::span<const uint8_t> stale;  // 1: g comes from weights before p's; empty: none does
     double advantage = 0;
-    double weight =
-        1;  // 0: no part of the loss and its metrics (overlong filtering); its tokens are compared all the same
+    // 0: no part of the loss and its metrics (overlong filtering); the answer's tokens are compared all the same.
+    double weight = 1;
 };
 
 // Sums over the train global batch of all ranks, so that neither micro-batches nor ranks change a gradient.

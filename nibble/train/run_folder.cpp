@@ -66,6 +66,18 @@ Status RunFolder::check_model(const fs::path& folder) {
     return WorkFolder::check(folder / "model", ExportMode::create, 0);
 }
 
+Status RunFolder::check_codes(const fs::path& folder, const fs::path& codes) {
+    if (fs::exists(folder / run_log_name) && !fs::exists(folder / "model")) return Ok{};
+    return WorkFolder::check(codes, ExportMode::create, 0);
+}
+
+Status RunFolder::clear_codes(const fs::path& codes, bool resumed) {
+    std::error_code failed;
+    if (resumed) fs::remove_all(codes, failed);
+    if (failed) return fail("{}: {}", codes.string(), failed.message());
+    return Ok{};
+}
+
 Status RunFolder::restore(TrainEngine& trainer, BatchSource& data) {
     NIBBLE_TRY(const auto found, list_checkpoints(checkpoints_->folder()));
     if (found.empty()) return fork(trainer, data);

@@ -50,6 +50,12 @@ public:
 
     // Whether model/ in `folder` can be written at the end. Errors: it is there already; another process writes it.
     static Status check_model(const std::filesystem::path& folder);
+    // The same of `codes`, the folder of a run's quantized export, which is written at the end, before model/. Where
+    // `folder` holds a run without model/, `codes` may be what a killed process left: open() says whether the run goes
+    // on. Error: it is there already.
+    static Status check_codes(const std::filesystem::path& folder, const std::filesystem::path& codes);
+    // Before they are written: what such a process left is removed if the run goes on, and nothing else ever is.
+    static Status clear_codes(const std::filesystem::path& codes, bool resumed);
 
     // Steps that the checkpoint, or the run it was forked from, had made.
     int64_t first_step() const { return first_step_; }

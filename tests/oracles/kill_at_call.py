@@ -128,11 +128,11 @@ def make_inputs(folder, runner):
         f.write("".join('{"question": "%d + 1", "answer": %d}\n' % (i, i + 1) for i in range(7)))
     for name, grpo, loss in (("rl", "", ""), ("rl-async", ", async_grpo: {enabled: true, tokens_per_round: 3}", ", use_importance_sampling_correction: true")):
         with open(os.path.join(folder, name + ".yaml"), "w") as f:
-            f.write("policy: {model_name: ../chat, max_total_sequence_length: 40, optimizer: {lr: 0.003}, generation: {max_new_tokens: 10}}\n"
+            f.write("policy: {model_name: ../chat, precision: nvfp4_w4a16, max_total_sequence_length: 40, optimizer: {lr: 0.003}, generation: {max_new_tokens: 10}}\n"
                     "grpo: {num_prompts_per_step: 2, num_generations_per_prompt: 2, max_num_steps: 4, val_period: 2, max_val_samples: 3%s}\n"
                     "loss_fn: {reference_policy_kl_penalty: 0%s}\n"
                     "data: {train: ../rows.jsonl, validation: ../rows.jsonl, input_key: question, output_key: answer, chat: false}\n"
-                    "checkpointing: {save_period: 2, keep_top_k: 1}\n" % (grpo, loss))
+                    "checkpointing: {save_period: 2, keep_top_k: 1}\n%s" % (grpo, loss, "" if grpo else "export: {format: nvfp4}\n"))
     for words in (["data", "build", "text.txt", "-o", "tokens", "--tokenizer", "chat", "--val", "0.1", "--val-by", "tails", "--quiet"],
                   ["quantize", "source", "-o", "quantized", "--recipe", "w4a16_nvfp4", "--quiet"],
                   ["quantize", "source", "-o", "quantized.gguf", "--format", "gguf", "--recipe", "w4a16_nvfp4", "--quiet"]):
