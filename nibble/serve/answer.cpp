@@ -19,6 +19,14 @@ GeneratedToken scored(int32_t id, std::span<const float> log_probs, int32_t top)
     return token;
 }
 
+int32_t rank_of(int32_t id, std::span<const float> log_probs) {
+    const auto at = static_cast<size_t>(id);
+    const float own = log_probs[at];
+    const auto before = std::ranges::count(log_probs.first(at), true, [&](float x) { return x >= own; });
+    const auto behind = std::ranges::count(log_probs.subspan(at), true, [&](float x) { return x > own; });
+    return static_cast<int32_t>(1 + before + behind);
+}
+
 Answer::Answer(const Request& request, int32_t choice, const std::optional<Tokenizer>& tokenizer, int64_t context)
     : request_(&request),
       prompt_(std::ssize(request.prompt)),

@@ -82,4 +82,7 @@ private:
 // The log-probability of `id`, and of the `top` likeliest tokens, likeliest first, of equal ones the lower id.
 GeneratedToken scored(int32_t id, std::span<const float> log_probs, int32_t top);
 
+// The place of `id` among all tokens in that order, from 1.
+int32_t rank_of(int32_t id, std::span<const float> log_probs);
+
 }  // namespace nibble

@@ -90,6 +90,7 @@ struct GeneratedToken {
     int32_t id = 0;
     float logprob = 0;
     std::vector<TokenLogprob> top;  // likeliest first, of equal ones the lower id; Request::top_logprobs of them
+    int32_t rank = 0;  // of a prompt's token: its place among all tokens in that order, from 1; 0: not counted
     bool operator==(const GeneratedToken&) const = default;
 };
 

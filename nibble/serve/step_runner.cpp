@@ -39,8 +39,9 @@ void score_prompt(Choice& c, int64_t start, const Row& row, std::span<float> log
                 FinishReason::error,
                 fmt::format("the logits of the prompt's token {} hold a NaN or an infinity", start + i));
         k.log_softmax(logits.data(), std::ssize(logits), log_probs.data());
-        c.prompt_scores.push_back(
-            scored(prompt[static_cast<size_t>(start + i + 1)], log_probs, c.job->request.prompt_logprobs));
+        const int32_t id = prompt[static_cast<size_t>(start + i + 1)];
+        c.prompt_scores.push_back(scored(id, log_probs, c.job->request.prompt_logprobs));
+        c.prompt_scores.back().rank = rank_of(id, log_probs);
     }
     c.prompt_scored = c.prompt_scores.size() == prompt.size();
 }

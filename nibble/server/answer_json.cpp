@@ -100,16 +100,11 @@ Json prompt_logprobs_json(const ServedModel& model, std::span<const GeneratedTok
         const auto add = [&](int32_t id, float logprob, size_t rank) {
             const std::string key = std::to_string(id);
             if (entry.contains(key)) return;
-            Json one{{"logprob", json_logprob(logprob)}};
-            if (rank > 0) one["rank"] = rank;
-            one["decoded_token"] = token_text(model, id, as_ids);
-            entry[key] = std::move(one);
+            entry[key] = {
+                {"logprob", json_logprob(logprob)}, {"rank", rank}, {"decoded_token", token_text(model, id, as_ids)}};
         };
         const GeneratedToken& t = prompt[i];
-        size_t rank = 0;
-        for (size_t k = 0; k < t.top.size(); ++k)
-            if (t.top[k].id == t.id) rank = k + 1;
-        add(t.id, t.logprob, rank);
+        add(t.id, t.logprob, static_cast<size_t>(t.rank));
         for (size_t k = 0; k < t.top.size(); ++k) add(t.top[k].id, t.top[k].logprob, k + 1);
         out.push_back(std::move(entry));
     }

@@ -81,6 +81,12 @@ TEST(Engine, GreedyFollowsTheForwardPassAndTellsItsLogProbabilities) {
         EXPECT_EQ(heard.prompt[i].id, tokens[i]);
         EXPECT_NEAR(heard.prompt[i].logprob, log_probs[(i - 1) * vocab + size_t(tokens[i])], 1e-5);
         EXPECT_EQ(heard.prompt[i].top.size(), 2u);
+        const double* row = &log_probs[(i - 1) * vocab];
+        const auto above = [&](double by) {
+            return std::count_if(row, row + vocab, [&](double v) { return v > row[tokens[i]] + by; });
+        };
+        EXPECT_GT(heard.prompt[i].rank, above(1e-5));
+        EXPECT_LE(heard.prompt[i].rank, above(-1e-5));
     }
 }
 

@@ -107,8 +107,14 @@ TEST(Server, EchoGivesThePromptAndItsScores) {
     const Json& prompt = more["choices"][0]["prompt_logprobs"];
     ASSERT_EQ(prompt.size(), ids.size());
     EXPECT_TRUE(prompt[0].is_null());
-    for (size_t i = 1; i < ids.size(); ++i)
-        EXPECT_EQ(prompt[i][std::to_string(ids[i])]["logprob"].get<float>(), want.prompt[i].logprob);
+    for (size_t i = 1; i < ids.size(); ++i) {
+        const Json& own = prompt[i][std::to_string(ids[i])];
+        EXPECT_EQ(own["logprob"].get<float>(), want.prompt[i].logprob);
+        EXPECT_EQ(own["rank"], want.prompt[i].rank);  // beyond the three likeliest, too
+        std::set<int> ranks;
+        for (const auto& [id, one] : prompt[i].items()) ranks.insert(one["rank"].get<int>());
+        for (int k = 1; k <= 3; ++k) EXPECT_TRUE(ranks.contains(k)) << prompt[i].dump();
+    }
     EXPECT_EQ(more["choices"][0]["prompt_token_ids"], Json(ids));
     EXPECT_EQ(more["choices"][0]["token_ids"].size(), 2u);
 }

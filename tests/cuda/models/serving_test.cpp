@@ -15,8 +15,9 @@ struct ServedShape {
     const char* shape;
     const char* format;
     int layers;
+    KvFormat kv = KvFormat::none;  // of the cache: none is BF16
 };
-void PrintTo(const ServedShape& s, std::ostream* out) { *out << s.shape << " " << s.format; }
+void PrintTo(const ServedShape& s, std::ostream* out) { *out << s.shape << " " << s.format << " " << kv_name(s.kv); }
 
 class CudaServing : public testing::TestWithParam<ServedShape> {
 protected:
@@ -27,7 +28,9 @@ protected:
             std::shared_ptr<const Checkpoint> checkpoint,
             random_checkpoint(
                 {.shape = GetParam().shape, .format = GetParam().format, .layers = GetParam().layers, .vocab = 8192}));
-        return DeviceModel::load(std::move(checkpoint), {}, choice, pool_);
+        ModelOptions options;
+        options.kv = GetParam().kv;
+        return DeviceModel::load(std::move(checkpoint), options, choice, pool_);
     }
     ThreadPool pool_;
 };
@@ -289,6 +292,8 @@ TEST(CudaPredictionShapes, AnswersUnderLoadAreThoseOfEachRequestAlone) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, CudaServing,
                          testing::Values(ServedShape{"llama-8b", "nvfp4", 2}, ServedShape{"llama-8b", "fp8", 2},
+                                         ServedShape{"llama-8b", "fp8", 2, KvFormat::fp8_cast},
+                                         ServedShape{"nemotron-3-nano", "nvfp4", 7, KvFormat::fp8_cast},
                                          ServedShape{"qwen3-30b-a3b", "nvfp4", 2},
                                          ServedShape{"nemotron-3-nano", "nvfp4", 7}));
 
