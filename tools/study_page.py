@@ -74,21 +74,36 @@ def line_chart(title, x_label, y_label, series):
         f.out.append('</g>')
     return f'<figure><h3>{escape(title)}</h3>{legend(series)}<div class="chart">{f.end()}</div></figure>'
 
-def log_dots(title, label, groups):
-    """groups: name -> [(row, mean, low, high)]: a row each, on a logarithmic axis that has a place for 0 at its left end."""
+def dots(title, label, groups):
+    """groups: name -> [(row, mean, low, high)]: a row each, on an axis that has 0."""
+    values = [v for rows in groups.values() for r in rows for v in r[1:]]
+    if not values: return ''
+    low, high = min(0, *values), max(0, *values)
+    pad = 0.03 * (high - low) or 0.01
+    marks = ticks(low - pad, high + pad, 10)
+    return dot_rows(title, label, groups, (low - pad, high + pad), [(v, number(v)) for v in marks], marks, lambda v: v)
+
+def dot_rows(title, label, groups, span, marks, grid, place):
+    """place: from a value to a place within span."""
     rows = [(name, i, row) for i, (name, rs) in enumerate(groups.items()) for row in rs]
-    positive = [v for _, _, r in rows for v in r[1:] if v > 0]
-    low, high = (math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))) if positive else (-1, 0)
-    zero, first = low - 1, low - (low == high)
-    f = Frame(title, (zero - 0.3, high + 0.2), (len(rows) - 0.4, -0.6), label, '', height=70 + 26 * len(rows), left=250)
-    at = lambda v: f.x(max(math.log10(v), first) if v > 0 else zero)
-    f.x_axis([(zero, '0'), *((e, f'1e{e}') for e in range(first, high + 1))])
-    for e in [zero, *range(first, high + 1)]: f.out.append(f'<path class="grid" d="M{f.x(e):.1f} {f.top}V{f.bottom}"/>')
+    f = Frame(title, span, (len(rows) - 0.4, -0.6), label, '', height=70 + 26 * len(rows), left=250)
+    at = lambda v: f.x(place(v))
+    f.x_axis(marks)
+    for e in grid: f.out.append(f'<path class="grid" d="M{f.x(e):.1f} {f.top}V{f.bottom}"/>')
     for n, (name, i, (row, mean, least, most)) in enumerate(rows):
         f.label(f.left - 8, f.y(n) + 4, row, 'tick', 'end')
         f.out.append(f'<g class="s{i % STYLES}"><path class="line" style="stroke-width:3" d="M{at(least):.1f} {f.y(n):.1f}H{at(most):.1f}"/>'
                      f'{marker(i, at(mean), f.y(n), 5)}><title>{escape(row)}: {number(mean)} ({number(least)} to {number(most)})</title></path></g>')
     return f'<figure><h3>{escape(title)}</h3>{legend(groups)}<div class="chart">{f.end()}</div></figure>'
+
+def log_dots(title, label, groups):
+    """As dots(), on a logarithmic axis that has a place for 0 at its left end."""
+    positive = [v for rows in groups.values() for r in rows for v in r[1:] if v > 0]
+    low, high = (math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))) if positive else (-1, 0)
+    zero, first = low - 1, low - (low == high)
+    powers = range(first, high + 1)
+    return dot_rows(title, label, groups, (zero - 0.3, high + 0.2), [(zero, '0'), *((e, f'1e{e}') for e in powers)], [zero, *powers],
+                    lambda v: max(math.log10(v), first) if v > 0 else zero)
 
 def stacked_bars(title, label, parts, rows):
     """rows: name -> a value for each of parts."""

@@ -401,7 +401,7 @@ Result<Outcome> run_job(RlConfig& config, const RlFlags& flags, const DeviceChoi
     NIBBLE_TRY(const int64_t first, begin_together(ranks, folder.get(), options, *job.trainer, place));
     if (speaks) {
         fmt::print("{} parameters, {} prompts x {} answers a step, precision {}\n", job.parameters->elements(),
-                   config.prompts, config.generations, train_recipe_name(config.precision.recipe));
+                   config.prompts, config.generations, train_precision_name(config.precision));
         print_rl_formats(config, *job.trainer);
         if (ranks.group()) fmt::print("  {} ranks, prompts and rows dealt to them\n", ranks.size());
         if (first > 0) fmt::print("goes on behind {} steps\n", first);

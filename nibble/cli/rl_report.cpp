@@ -10,7 +10,7 @@ void print_rl_formats(const RlConfig& c, const TrainEngine& trainer) {
     print_train_table(trainer);
     const RlGeneration& g = c.generation;
     if (g.precision)
-        fmt::print("  rollouts: {}{}{}{}, weights of their own\n", train_recipe_name(g.precision->recipe),
+        fmt::print("  rollouts: {}{}{}{}, weights of their own\n", train_precision_name(*g.precision),
                    g.precision->power_of_two ? ", power_of_two" : "",
                    g.precision->first_bf16 ? fmt::format(", first_bf16 {}", g.precision->first_bf16) : "",
                    g.precision->last_bf16 ? fmt::format(", last_bf16 {}", g.precision->last_bf16) : "");

@@ -230,7 +230,7 @@ Status check_output(const TrainConfig& c) {
 std::string group_of(const TrainConfig& c, const std::string& data) {
     TrainConfig like = c;
     like.seed = 0;
-    return fmt::format("{} {:.8}", train_recipe_name(c.precision.recipe), hash_text(train_identity(like) + data));
+    return fmt::format("{} {:.8}", train_precision_name(c.precision), hash_text(train_identity(like) + data));
 }
 
 Result<RunFolderOptions> folder_options(const TrainConfig& c, const TrainFlags& flags, const DataSources& sources,
@@ -256,7 +256,7 @@ void print_start(const TrainConfig& c, TrainEngine& trainer) {
     fmt::print(
         "{} parameters, {} steps of {} x {} tokens, precision {}; FLOP as MaxText counts (causal attention at one "
         "half)\n",
-        trainer.parameters().elements(), c.steps, c.batch, c.sequence, train_recipe_name(c.precision.recipe));
+        trainer.parameters().elements(), c.steps, c.batch, c.sequence, train_precision_name(c.precision));
     print_train_table(trainer);
     print_fp4_savings(trainer, c);
 }

@@ -61,7 +61,7 @@ Result<Outcome> report_forward(bool json, bool quiet, TrainEngine& trainer, Batc
         fmt::print("{}", json_line({{"promised", check.promised}, {"mismatches", check.mismatches()}, {"ways", ways}}));
     if (!check.promised && !json && !quiet)
         fmt::print("{} does not promise equal bits: scales of its inputs are those of a whole tensor\n",
-                   train_recipe_name(config.precision.recipe));
+                   train_precision_name(config.precision));
     return Outcome{.findings = check.promised && check.mismatches() > 0};
 }
 

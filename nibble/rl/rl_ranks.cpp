@@ -25,7 +25,7 @@ Status check_rl_ranks(const RlConfig& c, int ranks, bool gpus) {
         return fail(
             "policy.{}precision {}: scales of whole tensors; rollouts depend on the answers beside them, so that {} "
             "ranks would not come to the bits of one",
-            apart ? "generation." : "", train_recipe_name(rollouts.recipe), ranks);
+            apart ? "generation." : "", train_precision_name(rollouts), ranks);
     if (gpus && !std::has_single_bit(static_cast<unsigned>(ranks)))
         return fail("{} GPUs: rows are dealt to a power of two of them", ranks);
     return Ok{};

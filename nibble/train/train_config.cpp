@@ -66,7 +66,7 @@ Status check(const TrainConfig& c, const std::string& where) {
         return fail("{}: lora: adapters go over the weights of a 'model'", where);
     if (c.lora.rank > 0 && c.precision.recipe != TrainRecipe::bf16 && c.precision.recipe != TrainRecipe::fp32)
         return fail("{}: lora: precision {} is for weights that are trained; adapters take bf16 or fp32", where,
-                    train_recipe_name(c.precision.recipe));
+                    train_precision_name(c.precision));
     if (c.lora.rank > 0 && c.export_format != Format::none)
         return fail("{}: export: adapters train no codes; quantize OUTPUT/model instead", where);
     if (c.lora.rank > 0 && c.optimizer.kind == OptimizerKind::muon)

@@ -35,11 +35,15 @@ constexpr std::array precision_names{
     PrecisionName{"te_nvfp4_no_rht", TrainRecipe::nvfp4, false},
 };
 
+// By TrainPasses.
+constexpr std::array<std::string_view, 3> pass_names{"both", "forward", "backward"};
+
 // Which keys a recipe has beside `recipe`.
 std::vector<std::string_view> switches_of(TrainRecipe recipe) {
     std::vector<std::string_view> keys;
     if (recipe == TrainRecipe::fp32 || recipe == TrainRecipe::bf16) return keys;
-    keys = {"scope", "first_bf16", "last_bf16", "bf16_layers", "late_forward", "late_fraction", "late_step", "emulate"};
+    keys = {"scope",        "passes",        "first_bf16", "last_bf16", "bf16_layers",
+            "late_forward", "late_fraction", "late_step",  "emulate"};
     const auto add = [&](std::initializer_list<std::string_view> more) { keys.insert(keys.end(), more); };
     if (recipe == TrainRecipe::nvfp4)
         add({"rotate", "stochastic", "square", "four_over_six", "row_scaled", "weights_only", "stored_inputs",
@@ -66,6 +70,13 @@ Status read_switch(const YamlNode& node, const std::string& key, const std::stri
         if (word != "mlp" && word != "all")
             return fail("{}: {} must be mlp or all, not '{}'", node.where(), what, word);
         p.scope = word == "mlp" ? TrainScope::mlp : TrainScope::all;
+    }
+    if (key == "passes") {
+        NIBBLE_TRY(const std::string word, as_text(node, what));
+        const auto known = std::ranges::find(pass_names, word);
+        if (known == pass_names.end())
+            return fail("{}: {} must be both, forward or backward, not '{}'", node.where(), what, word);
+        p.passes = static_cast<TrainPasses>(known - pass_names.begin());
     }
     if (key == "first_bf16") return count(0, p.first_bf16);
     if (key == "last_bf16") return count(0, p.last_bf16);
@@ -105,10 +116,34 @@ Status read_switch(const YamlNode& node, const std::string& key, const std::stri
     return Ok{};
 }
 
+// What a recipe with one quantized pass has not.
+Status check_passes(const YamlNode& node, const std::string& name, const std::string& what, const TrainPrecision& p) {
+    const bool forward = p.passes == TrainPasses::forward;
+    const std::string where = fmt::format("{}: {}.passes", node.find("passes")->where(), what);
+    if (p.weights_only || p.stored_inputs)
+        return fail("{}: '{}' quantizes the forward pass alone already", where, name);
+    if (!forward && p.recipe == TrainRecipe::fp8_delayed)
+        return fail("{}: the scales of '{}' are seen in the forward pass, which backward leaves in BF16; use fp8",
+                    where, name);
+    if (!forward && p.late_forward)
+        return fail("{}: backward has no forward products that late_forward changes", where);
+    const std::array<std::string_view, 3> forward_only{"row_scaled", "rank", "attention_fp8"};
+    const std::array<std::string_view, 3> backward_only{"rotate", "stochastic", "eden"};
+    for (const std::string_view key : forward ? backward_only : forward_only)
+        if (const YamlNode* at = node.find(key))
+            return fail("{}: {}.{}: has no effect with passes: {}", at->where(), what, key,
+                        forward ? "forward" : "backward");
+    return Ok{};
+}
+
 }  // namespace
 
 std::string_view train_recipe_name(TrainRecipe recipe) {
     return std::ranges::find(precision_names, recipe, &PrecisionName::recipe)->name;
+}
+
+std::string_view train_precision_name(const TrainPrecision& precision) {
+    return precision.name.empty() ? train_recipe_name(precision.recipe) : precision.name;
 }
 
 Result<TrainPrecision> train_precision_from_name(std::string_view name) {
@@ -116,6 +151,7 @@ Result<TrainPrecision> train_precision_from_name(std::string_view name) {
     for (const PrecisionName& n : precision_names) {
         if (n.name == name) {
             TrainPrecision p{.recipe = n.recipe,
+                             .name = n.name,
                              .rotate = n.rotate,
                              .weights_only = n.weights_only,
                              .stored_inputs = n.stored_inputs};
@@ -160,6 +196,7 @@ Result<TrainPrecision> read_train_precision(const YamlNode& node, const std::str
         if (!p.late_forward && node.find(key)) return without_effect(key, "without late_forward");
     if (node.find("late_fraction") && node.find("late_step"))
         return without_effect("late_fraction", "beside late_step");
+    if (p.passes != TrainPasses::both) NIBBLE_CHECK(check_passes(node, name, what, p));
     if (p.recipe == TrainRecipe::nvfp4 && !p.stored_inputs && node.find("amax_history"))
         return fail("{}: {}.amax_history: without stored_inputs no scale follows from earlier steps", node.where(),
                     what);
@@ -169,6 +206,7 @@ Result<TrainPrecision> read_train_precision(const YamlNode& node, const std::str
 Json train_precision_json(const TrainPrecision& p) {
     const std::vector<std::string_view> keys = switches_of(p.recipe);
     const Json all{{"scope", p.scope == TrainScope::mlp ? "mlp" : "all"},
+                   {"passes", pass_names[static_cast<size_t>(p.passes)]},
                    {"first_bf16", p.first_bf16},
                    {"last_bf16", p.last_bf16},
                    {"bf16_layers", p.bf16_layers},
@@ -192,6 +230,7 @@ Json train_precision_json(const TrainPrecision& p) {
     for (const std::string_view key : keys) json[std::string(key)] = all.at(std::string(key));
     // Runs from before there was one.
     if (p.bf16_layers.empty()) json.erase("bf16_layers");
+    if (p.passes == TrainPasses::both) json.erase("passes");
     if (p.late_step < 0) json.erase("late_step");
     if (!p.weights_only) json.erase("weights_only");
     if (!p.stored_inputs) json.erase("stored_inputs");

@@ -291,7 +291,7 @@ std::vector<float> TrainProducts::used_inputs(const Unit& u, const float* x, int
 
 void TrainProducts::pack_back(Unit& u, ThreadPool& pool) {
     const UnitRules& r = rules(u);
-    if (!r.quantized) {
+    if (!r.quantized || r.plain_back) {
         std::vector<MatrixView> parts;
         for (const size_t id : u.parts) parts.push_back(parameters_.published(id));
         auto packed = prepack_transposed(parts, pool);
@@ -330,7 +330,7 @@ void TrainProducts::input_gradient(std::span<const Linear> unit, const float* x,
     const UnitRules& r = rules(u);
     ThreadPool& pool = *work.pool;
     if (!u.has_back) pack_back(u, pool);
-    if (!r.quantized) {
+    if (!r.quantized || r.plain_back) {
         work.matmul->matmul(u.transposed, {.x = dy, .rows = n, .stride = stride}, {dx, u.cols}, pool);
         return;
     }
@@ -401,10 +401,17 @@ Status TrainProducts::weight_gradient(std::span<const Linear> unit, const float*
     float* dy_t = work.arena.floats(u.rows * n);
     float* dw = work.arena.floats(u.rows * u.cols);
     transpose(dy, n, u.rows, stride, dy_t, *work.pool);
-    if (rules(u).quantized)
+    const UnitRules& r = rules(u);
+    if (r.quantized && !r.plain_back) {
         cast_weight_gradient(u, x, dy_t, n, dw, work);
-    else
+    } else {
         plain_weight_gradient(u, x, dy_t, n, dw, work);
+        if (r.rank > 0 && recording_) {
+            std::vector<float> a(static_cast<size_t>(n * u.directions.rank()));
+            u.directions.split(x, n, a.data(), nullptr, *work.pool);
+            u.directions.observe(x, a.data(), n, *work.pool);
+        }
+    }
     int64_t row = 0;
     for (const Linear& part : unit) {
         NIBBLE_CHECK(sink.add(part.name + ".weight", dw + row * u.cols, part.rows, u.cols));
@@ -434,8 +441,8 @@ std::vector<UnitLine> TrainProducts::table() const {
             line.input_gradient = line.weight_gradient = "FP32";
         } else {
             line.forward = pair(r.x, r.w) + (r.rank > 0 ? fmt::format(" + rank {}", u->directions.rank()) : "");
-            line.input_gradient = r.eden ? "NVFP4 MS-EDEN" : pair(r.dy, r.w_back);
-            line.weight_gradient = r.eden ? "NVFP4 MS-EDEN" : pair(r.dy_t, r.x_t);
+            line.input_gradient = r.plain_back ? "FP32" : r.eden ? "NVFP4 MS-EDEN" : pair(r.dy, r.w_back);
+            line.weight_gradient = r.plain_back ? "FP32" : r.eden ? "NVFP4 MS-EDEN" : pair(r.dy_t, r.x_t);
         }
         lines.push_back(std::move(line));
     }

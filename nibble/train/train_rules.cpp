@@ -78,6 +78,12 @@ UnitRules unit_rules(const TrainPrecision& p, const UnitPlace& place, bool late)
             break;
     }
     r.emulate = p.emulate;
+    if (p.passes == TrainPasses::forward) {
+        r.plain_back = true;
+        r.eden = false;
+        r.dy = r.w_back = r.dy_t = r.x_t = {};
+    }
+    if (p.passes == TrainPasses::backward) r.x = r.w = {}, r.rank = 0;
     if (late && p.late_forward) {
         r.rank = 0;
         r.delayed = r.engine = false;

@@ -15,15 +15,16 @@ struct UnitPlace {
 };
 
 struct UnitRules {
-    bool quantized = false;  // false: BF16 (or FP32) products
-    CastRule x, w;           // forward
-    CastRule dy, w_back;     // input gradient; w_back is the transpose of w where that is the same rounding
-    CastRule dy_t, x_t;      // weight gradient, both along tokens
-    bool eden = false;       // instead: MS-EDEN of all four operands of the way back
-    int64_t rank = 0;        // columns of the BF16 term over the strongest input directions
-    bool emulate = false;    // on a GPU BF16 products of the same numbers, where FP8 tensor cores could multiply
-    bool delayed = false;    // scales of fp8, or the input_scale of stored inputs, from the steps before
-    bool engine = false;     // forward: the engine's own product over the weights as checkpoints store them
+    bool quantized = false;   // false: BF16 (or FP32) products
+    CastRule x, w;            // forward
+    CastRule dy, w_back;      // input gradient; w_back is the transpose of w where that is the same rounding
+    CastRule dy_t, x_t;       // weight gradient, both along tokens
+    bool eden = false;        // instead: MS-EDEN of all four operands of the way back
+    bool plain_back = false;  // instead: the way back of bf16, over the weights and inputs as they were before rounding
+    int64_t rank = 0;         // columns of the BF16 term over the strongest input directions
+    bool emulate = false;     // on a GPU BF16 products of the same numbers, where FP8 tensor cores could multiply
+    bool delayed = false;     // scales of fp8, or the input_scale of stored inputs, from the steps before
+    bool engine = false;      // forward: the engine's own product over the weights as checkpoints store them
 };
 
 // `late`: in the last part of the steps, where late_forward holds.

@@ -83,6 +83,7 @@ Status check_codes(std::span<const float> codes) {
 
 Status train_self_test(const TrainPrecision& p, uint64_t seed) {
     if (p.recipe != TrainRecipe::nvfp4 && p.recipe != TrainRecipe::nibble_nvfp4) return Ok{};
+    if (p.passes == TrainPasses::forward) return Ok{};  // nothing is drawn
     ThreadPool pool(1);
     if (p.stochastic) NIBBLE_CHECK(test_rounding(seed, pool));
     NIBBLE_CHECK(test_draws(seed));

@@ -92,7 +92,7 @@ Status check_first_share(const TrainPrecision& precision, const TrainRanks& rank
     return fail(
         "{} with {} ranks: the first of them has {} tokens of a step; directions follow from the first {} of a step, "
         "which must be one rank's",
-        train_recipe_name(precision.recipe), ranks.size(), share, InputDirections::most_observed);
+        train_precision_name(precision), ranks.size(), share, InputDirections::most_observed);
 }
 
 }  // namespace

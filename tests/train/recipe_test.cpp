@@ -289,6 +289,102 @@ TEST(TrainProducts, TableSaysWhatIsMultipliedHow) {
     EXPECT_EQ(mlp[2].forward, "NVFP4 1x16 x NVFP4 16x16");
 }
 
+// What one product of a unit makes of given rows.
+struct UnitProducts {
+    std::vector<float> y, dx, dw;
+};
+
+struct KeptGradient : GradientSink {
+    std::vector<float> all;
+    Status add(const std::string&, const float* g, int64_t rows, int64_t cols) override {
+        all.insert(all.end(), g, g + rows * cols);
+        return Ok{};
+    }
+};
+
+// The three products of the first MLP unit, as a step makes them. y: empty where the engine's own product is made.
+UnitProducts unit_products(Trainer& trainer, ThreadPool& pool) {
+    std::mt19937 random(8);
+    std::normal_distribution<float> normal;
+    StepProducts& products = trainer.products();
+    const auto unit = trainer.model().blocks()[1].mixer().units()[0];
+    int64_t rows = 0;
+    for (const Linear& l : unit) rows += l.rows;
+    const int64_t n = 32, cols = unit[0].cols;
+    std::vector<float> x, dy;
+    for (int64_t i = 0; i < n * cols; ++i) x.push_back(round_to_bf16(normal(random)));
+    for (int64_t i = 0; i < n * rows; ++i) dy.push_back(0.01f * normal(random));
+    Workspace& work = trainer.model().workspace();
+    products.begin_step(0, 10);
+    products.begin_row(0, n);
+    UnitProducts made;
+    if (products.replaces(unit)) {
+        made.y.resize(static_cast<size_t>(n * rows));
+        products.forward(unit, x.data(), n, {made.y.data(), rows}, work);
+    }
+    made.dx.resize(static_cast<size_t>(n * cols));
+    products.input_gradient(unit, x.data(), dy.data(), n, rows, made.dx.data(), work);
+    KeptGradient sink;
+    EXPECT_TRUE(products.weight_gradient(unit, x.data(), dy.data(), n, rows, work, sink).ok());
+    made.dw = sink.all;
+    return made;
+}
+
+// One pass quantized: its products have the bits of the whole recipe, those of the other pass the bits of bf16.
+TEST(TrainPasses, AreHalvesOfTheRecipe) {
+    ThreadPool pool(2);
+    const auto products = [&](const std::string& recipe, TrainPasses passes) {
+        TrainerOptions options = with(recipe);
+        options.precision.passes = passes;
+        return unit_products(*small_trainer(pool, options, wide_llama()), pool);
+    };
+    const UnitProducts bf16 = products("bf16", TrainPasses::both);
+    ASSERT_TRUE(bf16.y.empty());
+    for (const char* recipe : {"fp8", "fp8_block", "mxfp8", "nvfp4", "nvfp4_no_rht", "nibble_nvfp4"}) {
+        const UnitProducts both = products(recipe, TrainPasses::both);
+        const UnitProducts forward = products(recipe, TrainPasses::forward);
+        const UnitProducts backward = products(recipe, TrainPasses::backward);
+        EXPECT_FALSE(both.y.empty()) << recipe;
+        EXPECT_EQ(forward.y, both.y) << recipe;
+        EXPECT_EQ(forward.dx, bf16.dx) << recipe;
+        EXPECT_EQ(forward.dw, bf16.dw) << recipe;
+        EXPECT_TRUE(backward.y.empty()) << recipe;
+        EXPECT_NE(both.dx, bf16.dx) << recipe;
+        EXPECT_NE(both.dw, bf16.dw) << recipe;
+        EXPECT_NE(backward.dx, bf16.dx) << recipe;
+        EXPECT_NE(backward.dw, bf16.dw) << recipe;
+        if (recipe == std::string("nibble_nvfp4")) continue;  // MS-EDEN rounds what the forward product rounded
+        EXPECT_EQ(backward.dx, both.dx) << recipe;
+        EXPECT_EQ(backward.dw, both.dw) << recipe;
+    }
+    TrainerOptions options = with("nvfp4");
+    options.precision.passes = TrainPasses::forward;
+    const auto lines = small_trainer(pool, options, wide_llama())->products().table();
+    EXPECT_EQ(lines[0].forward, "NVFP4 1x16 x NVFP4 16x16");
+    EXPECT_EQ(lines[0].input_gradient, "FP32");
+    EXPECT_EQ(lines[0].weight_gradient, "FP32");
+    options.precision.passes = TrainPasses::backward;
+    const auto back = small_trainer(pool, options, wide_llama())->products().table();
+    EXPECT_EQ(back[0].forward, "BF16");
+    EXPECT_EQ(back[0].weight_gradient, "NVFP4 1x16 RHT SR x NVFP4 1x16 RHT");
+}
+
+// Directions go on following the inputs where the way back does not read them.
+TEST(TrainPasses, ForwardAloneHasTheTermOfTheRecipe) {
+    ThreadPool pool(2);
+    const TrainBatch batch = random_batch(2, 32, 48, 5);
+    const auto directions = [&](TrainPasses passes, int steps) {
+        TrainerOptions options = with("nibble_nvfp4");
+        options.precision.passes = passes;
+        const auto trainer = small_trainer(pool, options, wide_llama());
+        trainer->begin(0, 8);
+        for (int s = 0; s < steps; ++s) EXPECT_TRUE(trainer->step({&batch, 1}, 0).ok());
+        return trainer->products().state();
+    };
+    EXPECT_EQ(directions(TrainPasses::forward, 2), directions(TrainPasses::both, 2));  // of equal weights
+    EXPECT_NE(directions(TrainPasses::forward, 2), directions(TrainPasses::forward, 1));
+}
+
 // Every linear but the head is three products of two FP4 operands.
 TEST(Fp4Savings, CountProductsAndOperands) {
     ThreadPool pool(1);

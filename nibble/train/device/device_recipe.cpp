@@ -13,6 +13,8 @@
 namespace nibble {
 namespace {
 
+constexpr const char* plain_back = "BF16 x BF16, sums FP32";
+
 std::byte* bytes_of_array(float* p) { return reinterpret_cast<std::byte*>(p); }
 
 std::string both(const CastRule& a, const CastRule& b) {
@@ -36,7 +38,7 @@ Status check_device_share(const TrainPrecision& p, int64_t tokens, int ranks) {
     return fail(
         "{} on {} GPUs: a step has {} tokens for each; its directions follow from the first {} of a step, which must "
         "be one GPU's",
-        train_recipe_name(p.recipe), ranks, tokens, InputDirections::most_observed);
+        train_precision_name(p), ranks, tokens, InputDirections::most_observed);
 }
 
 Result<std::unique_ptr<DeviceRecipe>> DeviceRecipe::plan(const TrainPrecision& precision, uint64_t seed,
@@ -78,11 +80,14 @@ Result<std::unique_ptr<DeviceRecipe>> DeviceRecipe::plan(const TrainPrecision& p
                 NIBBLE_CHECK(product->check());
                 const DeviceDirections* along = product->directions();
                 line.forward = both(rules.x, rules.w) + (along ? fmt::format(" + rank {}", along->rank()) : "");
-                line.input_gradient = rules.eden ? "NVFP4 MS-EDEN" : both(rules.dy, rules.w_back);
-                line.weight_gradient = rules.eden ? "NVFP4 MS-EDEN" : both(rules.dy_t, rules.x_t);
+                const bool plain = rules.plain_back, eden = rules.eden;
+                line.input_gradient = plain ? plain_back : eden ? "NVFP4 MS-EDEN" : both(rules.dy, rules.w_back);
+                line.weight_gradient = plain ? plain_back : eden ? "NVFP4 MS-EDEN" : both(rules.dy_t, rules.x_t);
                 line.forward += product->forward_codes(rules) ? " (FP8 tensor cores)" : " (BF16 products)";
-                for (std::string* text : {&line.input_gradient, &line.weight_gradient})
+                for (std::string* text : {&line.input_gradient, &line.weight_gradient}) {
+                    if (plain) continue;
                     *text += product->back_codes(rules) ? " (FP8 tensor cores, cuBLASLt)" : " (BF16 products)";
+                }
                 for (const Linear& part : units[u]) line.rows += part.rows;
                 line.cols = units[u][0].cols, line.share = token_share(block.config(), name), line.fp4 = fp4_use(rules);
                 r->by_name_.emplace(name, product.get());
@@ -90,12 +95,12 @@ Result<std::unique_ptr<DeviceRecipe>> DeviceRecipe::plan(const TrainPrecision& p
                 r->blocks_.push_back(b);
             } else {
                 line.forward = "BF16 (the engine's)";
-                line.input_gradient = line.weight_gradient = "BF16 x BF16, sums FP32";
+                line.input_gradient = line.weight_gradient = plain_back;
             }
             r->lines_.push_back(std::move(line));
         }
     }
-    r->lines_.push_back({"lm_head", -1, "BF16 (the engine's)", "BF16 x BF16, sums FP32", "BF16 x BF16, sums FP32"});
+    r->lines_.push_back({"lm_head", -1, "BF16 (the engine's)", plain_back, plain_back});
     return r;
 }
 

@@ -82,6 +82,7 @@ TrainProduct::CopySizes TrainProduct::copy_sizes() const {
         s.tiles = std::max(s.tiles, forward_codes(*r) ? cuda::codes_bytes(rows, cols)
                                                       : cuda::operand_bytes(rows, cast_padded(cols, r->w)));
         const int64_t back_rows = r->eden ? eden_padded(rows) : cast_padded(rows, r->w_back);
+        if (r->plain_back) continue;  // it reads the published values
         s.back = std::max(s.back, back_codes(*r)         ? cols * cuda::codes_pitch(rows)
                                   : in_blocks(r->w_back) ? cuda::operand_bytes(cols, back_rows)
                                                          : 2 * back_rows * cols);
@@ -136,7 +137,7 @@ Status TrainProduct::publish(const std::byte* published, const Stream& stream) c
     const bool forward = forward_codes(r), back = back_codes(r);
     NIBBLE_CHECK(forward ? publish_codes(from, r.w, true, one_rounding(), stream) : publish_values(from, stream));
     if (back) return one_rounding() ? Status(Ok{}) : publish_codes(from, r.w_back, false, true, stream);
-    return draws() || (!forward && one_copy()) ? Status(Ok{}) : publish_back_values(from, stream);
+    return draws() || r.plain_back || (!forward && one_copy()) ? Status(Ok{}) : publish_back_values(from, stream);
 }
 
 Status TrainProduct::publish_codes(const cuda::CastSource& from, const CastRule& rule, bool forward, bool back,

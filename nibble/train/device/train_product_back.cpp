@@ -10,6 +10,7 @@ namespace nibble {
 int64_t TrainProduct::back_scratch_bytes(int64_t n) const {
     const int64_t rows = weight_.rows, cols = weight_.cols;
     const int64_t of_used = split_size(n) + (early_.rank > 0 || draws() ? quantized_size(n, cols, early_.x) : 0);
+    if (early_.plain_back) return split_size(n);
     if (draws()) {
         const int64_t turned = directions_ ? in_arena(4 * rows * directions_->pitch()) : 0;
         return std::max(eden_size(n, rows), of_used + eden_size(rows, n) + eden_size(cols, n) + turned) + in_arena(4);
@@ -33,6 +34,11 @@ Status TrainProduct::input_gradient(const std::byte* dy, const std::byte* x, int
     if (back_codes(r)) {
         NIBBLE_TRY(const Codes codes, gradient_codes(dy, n, {.rows = true}, step));
         return codes_input_gradient(codes, n, dx, work).within(weight_.name);
+    }
+    if (r.plain_back) {
+        NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, weight_.rows, weight_.cols));
+        return cuda::back_input_gradient(*plan, dy, work.published + 2 * weight_.at, dx, work.workspace, step.stream)
+            .within(weight_.name);
     }
     const cuda::CastSource from{.x = dy, .rows = n, .cols = weight_.rows};
     if (weights_only(r)) {
@@ -108,7 +114,7 @@ Result<TrainProduct::Used> TrainProduct::used(const std::byte* x, int64_t n, Dev
         NIBBLE_CHECK(directions_->split(x, n, along, rest, step.stream));
         u.along = along, u.source.x = rest;
     }
-    if (r.x.format != CastFormat::nvfp4) return u;
+    if (r.x.format != CastFormat::nvfp4 || r.plain_back) return u;
     NIBBLE_TRY(const Quantized q, quantized({.x = u.source.x, .rows = n, .cols = weight_.cols}, r.x, {}, step));
     u.source.x = q.values;
     u.source.stride = cast_padded(weight_.cols, r.x);
@@ -126,6 +132,14 @@ Status TrainProduct::weight_gradient(const std::byte* dy, const std::byte* x, in
     if (back_codes(r)) {
         NIBBLE_TRY(const Codes codes, gradient_codes(dy, n, {.columns = true}, step));
         return codes_weight_gradient(codes, x, n, gradient, add, work).within(weight_.name);
+    }
+    if (r.plain_back) {
+        NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, weight_.rows, weight_.cols));
+        NIBBLE_CHECK(cuda::back_weight_gradient(*plan, dy, x, gradient + weight_.at, add, work.workspace, step.stream)
+                         .within(weight_.name));
+        if (r.rank == 0 || !step_.recording) return Ok{};
+        NIBBLE_TRY(const Used in, used(x, n, step));
+        return directions_->observe(x, in.along, n, work);
     }
     if (weights_only(r)) {
         StoredInput in{.x = x};
@@ -176,7 +190,7 @@ Status TrainProduct::values_weight_gradient(const Quantized& a, const std::byte*
 }
 
 bool TrainProduct::casts_both(const UnitRules& r) const {
-    return !draws() && !weights_only(r) && cuda::casts_both(r.dy, r.dy_t);
+    return !draws() && !r.plain_back && !weights_only(r) && cuda::casts_both(r.dy, r.dy_t);
 }
 
 Status TrainProduct::backward(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx, float* gradient,
