@@ -287,6 +287,38 @@ void PolicyTrainer::mask_by_error(RolloutBatch& batch, std::span<const std::vect
     if (answers > 0) seen.mean /= answers, step.masked = seen;
 }
 
+// The KL estimate of each generated token off its advantage: NeMo RL's use_kl_in_reward.
+Status PolicyTrainer::take_off_kl(RolloutBatch& batch, std::span<const std::vector<float>> previous,
+                                  std::span<const std::vector<float>> reference, RlStep& step) const {
+    std::vector<double> rewards;
+    std::vector<int64_t> groups;
+    std::vector<std::vector<double>> penalties;
+    double sum = 0, tokens = 0;
+    for (size_t i = 0; i < batch.rollouts.size(); ++i) {
+        const Rollout& r = batch.rollouts[i];
+        if (!r.reward) continue;
+        rewards.push_back(r.shaped), groups.push_back(static_cast<int64_t>(r.prompt));
+        std::vector<double>& of_answer = penalties.emplace_back();
+        for (size_t t = 0; t < r.tokens.size(); ++t) {
+            if (!r.written[t]) continue;
+            const double kl = kl_estimate(previous[i][t], reference[i][t], config_.loss.kl_type);
+            of_answer.push_back(config_.loss.kl_penalty * kl);
+            sum += kl, ++tokens;
+        }
+    }
+    NIBBLE_TRY(const auto values, token_advantages(rewards, groups, penalties, config_.advantage));
+    auto of_answer = values.begin();
+    for (Rollout& r : batch.rollouts) {
+        if (!r.reward) continue;
+        r.advantages.assign(r.tokens.size(), 0);
+        auto value = of_answer++->begin();
+        for (size_t t = 0; t < r.tokens.size(); ++t)
+            if (r.written[t]) r.advantages[t] = *value++;
+    }
+    step.kl_in_reward = tokens > 0 ? sum / tokens : 0;
+    return Ok{};
+}
+
 Status PolicyTrainer::learn(RolloutBatch& batch, RlStep& step) {
     const int64_t answers = std::ssize(batch.rollouts);
     const int64_t each = config_.train_batch > 0 ? config_.train_batch : answers;
@@ -299,8 +331,9 @@ Status PolicyTrainer::learn(RolloutBatch& batch, RlStep& step) {
         if (auto rows = rollout_rows(batch, first, last, limit); !rows.empty()) updates.push_back(std::move(rows));
     }
     // By answer. A pass for what the trainer says before the first update is needed only if there are several ones, or
-    // if what it says decides which answers are in the loss.
-    const bool asks = !once || config_.seq_error_threshold;
+    // if what it says decides which answers are in the loss, or is part of the reward.
+    const bool kl_in_reward = config_.loss.kl_in_reward && config_.loss.kl_penalty > 0;
+    const bool asks = !once || config_.seq_error_threshold || kl_in_reward;
     std::vector<std::vector<float>> previous(batch.rollouts.size()), reference(batch.rollouts.size());
     const auto deal = [](const RolloutRow& row, std::span<const float> of_row, std::vector<std::vector<float>>& to) {
         for (const RolloutRow::Part& p : row.parts)
@@ -321,6 +354,7 @@ Status PolicyTrainer::learn(RolloutBatch& batch, RlStep& step) {
             deal(*all_rows[i], of_row, reference);
             return Status(Ok{});
         }));
+    if (kl_in_reward) NIBBLE_CHECK(take_off_kl(batch, previous, reference, step));
     if (config_.seq_error_threshold) mask_by_error(batch, previous, step);
     const double rate = learning_rate({.kind = ScheduleKind::constant, .warmup = config_.warmup},
                                       config_.optimizer.learning_rate, step.step, config_.steps);
@@ -347,6 +381,7 @@ Status PolicyTrainer::learn(RolloutBatch& batch, RlStep& step) {
                                 .advantage = r.advantage,
                                 .weight = weight(r)};
             answer.reference = reference[p.rollout];
+            answer.advantages = r.advantages;
             answer.mask = r.written;
             for (RlSample& s : step.samples)
                 if (s.rollout == p.rollout) {

@@ -48,9 +48,10 @@ struct RlStep {
     std::optional<int64_t> unfinished;  // answers left for the next step, whole ones of unfinished prompts too
     int64_t dropped = 0;                // answers that were too old
     double mean_age = 0;                // steps since the prompts' answers began
-    PolicyMetrics metrics;           // of all updates together: sums, but for `loss` and `kl_penalty`, means of updates
-    std::optional<RlMasked> masked;  // where answers are left out by their error
-    TrainStep update;                // the last one
+    PolicyMetrics metrics;  // of all updates together: sums, but for `loss` and `kl_penalty`, means of updates
+    std::optional<double> kl_in_reward;  // mean estimate over the generated tokens, where it is in the reward
+    std::optional<RlMasked> masked;      // where answers are left out by their error
+    TrainStep update;                    // the last one
     int64_t updates = 0;
     std::optional<CacheScales::Use> cache;  // of the KV cache's FP8 scales in the last update
     double generate_seconds = 0, reward_seconds = 0, train_seconds = 0;
@@ -125,6 +126,8 @@ private:
     Status refresh_generator();
     Status weigh(RolloutBatch& batch, RlStep& step);
     Status learn(RolloutBatch& batch, RlStep& step);
+    Status take_off_kl(RolloutBatch& batch, std::span<const std::vector<float>> previous,
+                       std::span<const std::vector<float>> reference, RlStep& step) const;
     void mask_by_error(RolloutBatch& batch, std::span<const std::vector<float>> previous, RlStep& step) const;
     double weight(const Rollout& r) const;
 

@@ -89,6 +89,7 @@ Json to_json(const RlStep& s, const std::optional<RlValidation>& validation, dou
               {"train_seconds", s.train_seconds}};
     if (m.compared_tokens > 0) line["mismatch_tokens"] = m.mismatch_tokens, line["max_abs_diff"] = m.max_abs_diff;
     add_means(s, line);
+    if (s.kl_in_reward) line["kl_in_reward"] = *s.kl_in_reward;
     if (s.masked) add_masked(*s.masked, line);
     if (s.cache) {
         line["kv_values"] = s.cache->values, line["kv_clipped"] = s.cache->clipped;
