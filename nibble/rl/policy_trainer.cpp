@@ -1,5 +1,6 @@
 #include "rl/policy_trainer.h"
 
+#include "base/clock.h"
 #include "base/json_fields.h"
 #include "rl/pass_at_k.h"
 #include "train/schedule.h"
@@ -412,6 +413,8 @@ Status PolicyTrainer::learn(RolloutBatch& batch, RlStep& step) {
         NIBBLE_TRY(step.update, trainer_.step(batches, objective, rate));
         for (const PolicyMetrics& metrics : of_rows) step.metrics.add(metrics);
         ++step.updates;
+        step.handover_seconds += step.update.publish_seconds;
+        step.recalibrate_seconds += step.update.recalibrate_seconds;
         ++version_;
     }
     if (const CacheScales* cache = trainer_.cache_scales()) step.cache = cache->last_use();
@@ -439,7 +442,9 @@ Status PolicyTrainer::set_place(const Json& place) {
 Result<RlStep> PolicyTrainer::step(int64_t number) {
     RlStep step{.step = number};
     can_be_saved_ = alone();
+    const auto begin = std::chrono::steady_clock::now();
     NIBBLE_CHECK(refresh_generator());
+    step.handover_seconds = seconds_since(begin);
     const uint64_t first_prompt = next_prompt_;
     const RolloutPool before = *pool_;
     const auto go_back = [&] { next_prompt_ = first_prompt, pool_.emplace(before); };
@@ -464,7 +469,7 @@ Result<RlStep> PolicyTrainer::step(int64_t number) {
         return std::move(learned).error();
     }
     can_be_saved_ = true;
-    step.train_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    step.train_seconds = seconds_since(start);
     return step;
 }
 

@@ -55,6 +55,9 @@ struct RlStep {
     int64_t updates = 0;
     std::optional<CacheScales::Use> cache;  // of the KV cache's FP8 scales in the last update
     double generate_seconds = 0, reward_seconds = 0, train_seconds = 0;
+    // From the weights of the step's updates to what both sides read, and before the rollouts to the operands of a
+    // precision of their own; from what the passes saw to the scales of an FP8 cache.
+    double handover_seconds = 0, recalibrate_seconds = 0;
     std::vector<RankWork> ranks;               // of the rollouts; empty: one process
     std::vector<std::string> failure_reasons;  // a few
     std::vector<RlSample> samples;             // as many as PolicyTrainerOptions::samples

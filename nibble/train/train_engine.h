@@ -29,6 +29,10 @@ struct TrainStep {
     float clip = 1;        // that the gradient was multiplied with
     bool skipped = false;  // not finite, an outlier, no weight: the parameters are as before
     bool outlier = false;  // TrainOptimizer::skip_above
+    // Parts of the step. From masters to what products read, casts and exchange between ranks; on a GPU as it saw it.
+    double publish_seconds = 0;
+    // What scales of an FP8 cache cost behind the passes: from what these saw to the scales of the next step.
+    double recalibrate_seconds = 0;
 };
 
 // Everything that decides the steps to come, on the host: of every parameter by id.

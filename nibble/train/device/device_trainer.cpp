@@ -1,5 +1,6 @@
 #include "train/device/device_trainer.h"
 
+#include "base/clock.h"
 #include "kernels/label_loss_cuda.h"
 #include "kernels/train_cuda.h"
 #include "kernels/train_moe_cuda.h"
@@ -293,8 +294,10 @@ Result<TrainStep> DeviceTrainer::finish(TrainStep step, std::span<const TrainBat
     NIBBLE_CHECK(ranks_->wait(stream_));
     NIBBLE_CHECK(trace_.land(stream_));
     if (cache_) {
+        const auto start = std::chrono::steady_clock::now();
         cache_->take();
         NIBBLE_CHECK(cache_->scales().gather(ranks_->group()));
+        step.recalibrate_seconds += seconds_since(start);
     }
     double squares = 0;
     std::memcpy(&squares, landing_->data(), sizeof squares);
@@ -324,8 +327,14 @@ Status DeviceTrainer::queue_update(double learning_rate) {
     NIBBLE_CHECK(optimizer_->update(sum_, learning_rate, optimizer_steps_ + 1, clip, stream_));
     NIBBLE_CHECK(weights_.recipe().end_step(clip, *ranks_, stream_));
     NIBBLE_CHECK(mark("weights for the next step"));
+    for (auto* event : {&publish_begins_, &published_})
+        if (!*event) {
+            NIBBLE_TRY(*event, Event::create());
+        }
+    NIBBLE_CHECK(publish_begins_->record(stream_));
     if (!units_) NIBBLE_CHECK(ranks_->gather_published(weights_.published(), stream_));
-    return weights_.republish();
+    NIBBLE_CHECK(weights_.republish());
+    return published_->record(stream_);
 }
 
 Result<TrainStep> DeviceTrainer::step(std::span<const TrainBatch> batches, double learning_rate) {
@@ -379,10 +388,17 @@ Result<TrainStep> DeviceTrainer::updated(TrainStep step, double learning_rate) {
     ++optimizer_steps_;
     NIBBLE_TRY(const bool others, weights_.recipe().count_step(stream_));
     if (others) NIBBLE_CHECK(weights_.republish());
+    NIBBLE_TRY(const bool landed, published_->happened());  // not yet where the norm was awaited first
+    if (landed) {
+        NIBBLE_TRY(const float milliseconds, published_->since(*publish_begins_));
+        step.publish_seconds = double{milliseconds} / 1e3;
+    }
     if (cache_) {
+        const auto start = std::chrono::steady_clock::now();
         const std::vector<float> before = cache_->scales().state();
         cache_->scales().after_update(true);
         if (cache_->scales().state() != before) NIBBLE_CHECK(cache_was_renewed());
+        step.recalibrate_seconds += seconds_since(start);
     }
     return step;
 }

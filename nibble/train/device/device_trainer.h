@@ -179,8 +179,9 @@ private:
     std::optional<DeviceOptimizer> optimizer_;
     NormHistory norms_;
     int64_t optimizer_steps_ = 0;
-    int64_t step_ = 0, steps_ = 0;  // what begin() said; steps_ 0: of no known number
-    int result_ = 0;                // the buffer that holds this process's part of it
+    int64_t step_ = 0, steps_ = 0;                     // what begin() said; steps_ 0: of no known number
+    std::optional<Event> publish_begins_, published_;  // of the last update
+    int result_ = 0;                                   // the buffer that holds this process's part of it
 };
 
 }  // namespace nibble
