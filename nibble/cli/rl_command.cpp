@@ -178,6 +178,8 @@ Status open_trainer(const RlConfig& c, const RlFlags& flags, const DeviceChoice&
                                  .cache = c.generation.cache,
                                  .ranks = job.ranks.group()};
     if (device.cuda) {
+        // Trainer and engine share the device: the trainer's plan comes first. Keys and values have the memory of
+        // activations in turn with these, and half of what is left; the rest is for steps of the engine.
         const int64_t answers = c.prompts * c.generations, of_update = c.train_batch > 0 ? c.train_batch : answers;
         const int64_t row = row_tokens_on_gpu(c), most = most_rollout_rows(of_update, c.length, row);
         NIBBLE_TRY(auto trainer, DeviceTrainer::create(job.parameters,
@@ -187,7 +189,8 @@ Status open_trainer(const RlConfig& c, const RlFlags& flags, const DeviceChoice&
                                                         .seq = row,
                                                         .micro_batch = 1,
                                                         .reference = compared,
-                                                        .generation = c.generation.precision},
+                                                        .generation = c.generation.precision,
+                                                        .lend = 0.5},
                                                        job.pool));
         if (c.generation.precision) {
             NIBBLE_TRY(rollouts.generator, trainer->generating());
@@ -227,8 +230,7 @@ Status open_job(RlConfig& c, const RlFlags& flags, const DeviceChoice& device, c
                                  .stop_requested = hooks.stop_requested,
                                  .row_tokens = c.row_tokens};
     if (device.cuda) {
-        // Trainer and engine share the device: the trainer's plan comes first, the cache takes half of what is left.
-        options.sequences = 1024, options.memory_share = 0.5, options.row_tokens = row_tokens_on_gpu(c);
+        options.sequences = 1024, options.row_tokens = row_tokens_on_gpu(c);
         options.even_rows = true;
     }
     job.tokenizer = text.tokenizer;

@@ -96,10 +96,12 @@ Result<std::unique_ptr<PolicyTrainer>> PolicyTrainer::create(const RlConfig& con
     engine.sequences =
         std::min(made->options_.sequences, std::max(config.batch_prompts() * config.generations, int64_t{1}));
     engine.memory_share = made->options_.memory_share;
+    engine.kv_memory = trainer.lent_bytes();
     engine.context = config.length;
     const int64_t prompts = config.async ? config.async->prompts_in_flight : config.batch_prompts();
     engine.queue = std::max(prompts * config.generations, config.validation_prompts * config.validation_answers);
     NIBBLE_TRY(made->engine_, Engine::create(std::move(generator), made->options_.tokenizer, engine));
+    NIBBLE_CHECK(trainer.lend_memory());
     made->pool_.emplace(*made->engine_, task, config.generations, made->options_.ranks);
     return made;
 }
@@ -415,7 +417,6 @@ Status PolicyTrainer::learn(RolloutBatch& batch, RlStep& step) {
         ++step.updates;
         step.handover_seconds += step.update.publish_seconds;
         step.recalibrate_seconds += step.update.recalibrate_seconds;
-        ++version_;
     }
     if (const CacheScales* cache = trainer_.cache_scales()) step.cache = cache->last_use();
     step.metrics.loss /= static_cast<double>(step.updates);
@@ -462,12 +463,18 @@ Result<RlStep> PolicyTrainer::step(int64_t number) {
     step.generate_seconds = collected->generate_seconds, step.reward_seconds = collected->reward_seconds;
     step.ranks = collected->ranks;
     const auto start = std::chrono::steady_clock::now();
-    if (auto learned = learn(*collected, step); !learned.ok()) {
+    // With the memory go the keys and values, even where no weight changes.
+    ++version_;
+    NIBBLE_CHECK(trainer_.take_memory_back());
+    auto learned = learn(*collected, step);
+    auto lent = trainer_.lend_memory();
+    if (!learned.ok()) {
         // Scales of caches and inputs may have seen rows of an update that was not made.
         can_be_saved_ = alone() && step.updates == 0 && !trainer_.calibrates();
         if (can_be_saved_) go_back();
         return std::move(learned).error();
     }
+    NIBBLE_CHECK(std::move(lent));
     can_be_saved_ = true;
     step.train_seconds = seconds_since(start);
     return step;

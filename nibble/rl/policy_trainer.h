@@ -85,8 +85,9 @@ struct PolicyTrainerOptions {
     bool generator_sees_neighbours = false;  // as TrainEngine::sees_neighbours()
     RankGroup* ranks = nullptr;              // the trainer's; outlives this
     const std::atomic<bool>* stop_requested = nullptr;
-    int64_t sequences = 64;     // that are generated together at most
-    double memory_share = 0.9;  // of free memory, for their keys and values
+    int64_t sequences = 64;  // that are generated together at most
+    // Of free memory, for their keys and values; where the trainer lends memory, that is all they have.
+    double memory_share = 0.9;
     // Answers are trained one behind the other in rows of up to so many tokens, each a document; 0: one in a row.
     int64_t row_tokens = 0;
     bool even_rows = false;  // rows of about one length, as many as a power of two allows: GPUs deal them so

@@ -85,6 +85,12 @@ public:
     // way during a step; the trainer outlives it.
     virtual Result<std::shared_ptr<const LanguageModel>> serving() = 0;
 
+    // Memory for keys and values of serving() that updates have in turn with rollouts; 0: none, rollouts have what is
+    // free. While it is lent, computing here is an error; what rollouts kept in it is lost when it is taken back.
+    virtual int64_t lent_bytes() const { return 0; }
+    virtual Status lend_memory() { return Ok{}; }
+    virtual Status take_memory_back() { return Ok{}; }
+
     // As StepProducts has them.
     virtual void hold_scales(bool hold) = 0;
     virtual Result<std::vector<float>> input_scales() = 0;

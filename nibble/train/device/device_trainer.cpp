@@ -138,6 +138,7 @@ Status DeviceTrainer::allocate() {
     if (sharded()) {
         NIBBLE_TRY(units_, ShardedUnits::create(weights_, *ranks_, trace_, device_, stream_));
     }
+    if (options_.lend) NIBBLE_CHECK(make_lent_memory());
     NIBBLE_CHECK(make_pass());
     NIBBLE_TRY(ends_, DeviceArena::create(device_.index, of_norm + 4 * plan_.micro_batch * seq + scalar_bytes +
                                                              4 * DeviceArena::alignment));
@@ -161,7 +162,7 @@ Status DeviceTrainer::allocate() {
 
 Status DeviceTrainer::make_pass() {
     NIBBLE_TRY(pass_, TrainPass::create(weights_, units_.get(), trace_, pass_shape(plan_.micro_batch, plan_.recompute),
-                                        device_, stream_, pool_));
+                                        device_, stream_, pool_, {lent_, lent_arena_.get()}));
     pass_->draw_from(cuda::drawn_from(options_.train.sampling));
     pass_->cache_in(cache_.get());
     return Ok{};
@@ -453,8 +454,7 @@ double DeviceTrainer::flops(int64_t seq) const {
 
 Result<std::shared_ptr<const LanguageModel>> DeviceTrainer::serving() {
     if (units_) return fail("parallel.shard: all: no GPU has the whole model, so none serves it; use shard: states");
-    NIBBLE_TRY(std::shared_ptr<const LanguageModel> model, DeviceModel::over(weights_.served(), device_, pool_));
-    return model;
+    return serve(weights_.served());
 }
 
 Status DeviceTrainer::set_state(const StoredTrainState& state) {
@@ -495,6 +495,9 @@ std::vector<std::string> DeviceTrainer::notes() const {
             "micro-batches of {} row{}, {}", plan_.micro_batch, plan_.micro_batch == 1 ? "" : "s",
             plan_.recompute == Recompute::block ? "blocks computed again on the way back" : "nothing computed again"),
         "memory: " + plan_.text()};
+    if (lent_)
+        notes.push_back(fmt::format("in turn: {}; updates keep the plan's activations there, rollouts keys and values",
+                                    gib_of(lent_->bytes())));
     if (ranks_->size() > 1) notes.push_back(sharding_note());
     if (const std::string rounded = weights_.rounded().text(); !rounded.empty()) notes.push_back(rounded);
     return notes;
