@@ -1,5 +1,5 @@
 """Charts and pages of studies: inline SVG in the look of nibble/page (its style sheet), no script, no request to anywhere."""
-import html, math, pathlib
+import html, math, pathlib, re
 
 CSS = pathlib.Path(__file__).resolve().parent.parent / 'nibble/page/assets/page.css'
 STYLES = 8
@@ -118,6 +118,27 @@ def stacked_bars(title, label, parts, rows):
                          f'<title>{escape(name)}, {escape(parts[i])}: {number(value)}</title></rect></g>')
             begin += value
     return f'<figure><h3>{escape(title)}</h3>{legend(parts)}<div class="chart">{f.end()}</div></figure>'
+
+def standalone(chart, names):
+    """A chart of this file as a file of its own: colours for light and dark, its title and a legend above it. names: of its series."""
+    css = CSS.read_text()
+    colours = lambda block: ''.join(f'--{k}:{v};' for k, v in re.findall(r'--(s\d|soft|faint|grid): (#\w+)', block))
+    light, dark = css.split('@media (prefers-color-scheme: dark)')[0], css.split('@media (prefers-color-scheme: dark)')[1].split('@media print')[0]
+    title, drawing = html.unescape(re.search(r'<h3>(.*?)</h3>', chart)[1]), chart[chart.index('<div class="chart"><svg') + 19:chart.rindex('</svg>')]
+    width, height = map(int, re.search(r'viewBox="0 0 (\d+) (\d+)"', drawing).groups())
+    drawing = re.sub(r'<title>.*?</title>', '', drawing[drawing.index('>') + 1:])
+    rows, x = [[]], 12
+    for i, name in enumerate(names):
+        if x + 7 * len(name) + 34 > width: rows.append([]); x = 12
+        rows[-1].append(f'<g class="s{i % STYLES}">{marker(i, x + 6, 0)}/></g><text class="label" x="{x + 17}" y="4">{escape(name)}</text>')
+        x += 7 * len(name) + 34
+    top = 30 + 20 * len(rows)
+    legend = ''.join(f'<g transform="translate(0 {38 + 20 * i})">{"".join(row)}</g>' for i, row in enumerate(rows))
+    style = (f'svg{{{colours(light)}font-family:system-ui,sans-serif}}@media(prefers-color-scheme:dark){{svg{{{colours(dark)}}}}}' + ''.join(f'.s{i}{{color:var(--s{i})}}' for i in range(STYLES))
+             + '.grid{stroke:var(--grid);fill:none}.axis{stroke:var(--faint);fill:none}.tick{fill:var(--soft);font-size:12px}.label{fill:var(--soft);font-size:12.5px}.title{fill:var(--soft);font-size:15px;font-weight:600}'
+             '.line{stroke:currentColor;stroke-width:1.6;fill:none;stroke-linejoin:round}.m,.bar{fill:currentColor}.mo{stroke:currentColor;stroke-width:1.7;fill:none}.band{fill:currentColor;stroke:none}')
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height + top}" width="{width}" role="img" aria-label="{escape(title)}"><style>{style}</style>'
+            f'<text class="title" x="12" y="18">{escape(title)}</text>{legend}<g transform="translate(0 {top})">{drawing}</g></svg>\n')
 
 def table(heads, rows):
     head = ''.join(f'<th{" class=l" if not i else ""}>{escape(h)}</th>' for i, h in enumerate(heads))

@@ -1,4 +1,5 @@
 // `nibble rl CONFIG.yaml`: reinforcement learning, rollouts and updates in one process or in each of several.
+#include "base/clock.h"
 #include "checkpoint/convert.h"
 #include "cli/command.h"
 #include "cli/engine.h"
@@ -177,6 +178,8 @@ Status open_trainer(const RlConfig& c, const RlFlags& flags, const DeviceChoice&
                                  .cache = c.generation.cache,
                                  .ranks = job.ranks.group()};
     if (device.cuda) {
+        // Trainer and engine share the device: the trainer's plan comes first. Keys and values have the memory of
+        // activations in turn with these, and half of what is left; the rest is for steps of the engine.
         const int64_t answers = c.prompts * c.generations, of_update = c.train_batch > 0 ? c.train_batch : answers;
         const int64_t row = row_tokens_on_gpu(c), most = most_rollout_rows(of_update, c.length, row);
         NIBBLE_TRY(auto trainer, DeviceTrainer::create(job.parameters,
@@ -186,7 +189,8 @@ Status open_trainer(const RlConfig& c, const RlFlags& flags, const DeviceChoice&
                                                         .seq = row,
                                                         .micro_batch = 1,
                                                         .reference = compared,
-                                                        .generation = c.generation.precision},
+                                                        .generation = c.generation.precision,
+                                                        .lend = 0.5},
                                                        job.pool));
         if (c.generation.precision) {
             NIBBLE_TRY(rollouts.generator, trainer->generating());
@@ -226,8 +230,7 @@ Status open_job(RlConfig& c, const RlFlags& flags, const DeviceChoice& device, c
                                  .stop_requested = hooks.stop_requested,
                                  .row_tokens = c.row_tokens};
     if (device.cuda) {
-        // Trainer and engine share the device: the trainer's plan comes first, the cache takes half of what is left.
-        options.sequences = 1024, options.memory_share = 0.5, options.row_tokens = row_tokens_on_gpu(c);
+        options.sequences = 1024, options.row_tokens = row_tokens_on_gpu(c);
         options.even_rows = true;
     }
     job.tokenizer = text.tokenizer;
@@ -317,16 +320,16 @@ void note_step(const RlFlags& flags, const RlStep& step, const std::optional<RlV
 // Steps [done, c.steps); fewer where the user or the limit of time says so. done: behind every step that was learned,
 // after an error too. folder: of rank 0, null in the others.
 Status run_steps(const RlConfig& c, const RlFlags& flags, RlJob& job, RunFolder* folder, int64_t& done,
-                 PromptPlace& place, const JobHooks& hooks, RunDeadline deadline) {
-    using Clock = std::chrono::steady_clock;
+                 PromptPlace& place, const JobHooks& hooks, RunDeadline deadline, RlShares& shares) {
     while (done < c.steps) {
         NIBBLE_TRY(const bool stops, job.trainer->any(hooks.should_stop()));
         if (stops) return Ok{};
-        const auto start = Clock::now();
+        const auto start = std::chrono::steady_clock::now();
         NIBBLE_TRY(const RlStep step, job.policy->step(done));
         if (step.stopped) return Ok{};
-        const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+        const double seconds = seconds_since(start);
         ++done;
+        shares.add(step, seconds);
         std::optional<RlValidation> validation;
         Status validated = Ok{};
         if (c.validation_every > 0 && done % c.validation_every == 0) {
@@ -407,10 +410,12 @@ Result<Outcome> run_job(RlConfig& config, const RlFlags& flags, const DeviceChoi
         if (first > 0) fmt::print("goes on behind {} steps\n", first);
     }
     int64_t done = first;
-    if (const Status ran =
-            run_steps(config, flags, job, folder.get(), done, place, hooks, RunDeadline(config.must_save_by, start));
+    RlShares shares;
+    if (const Status ran = run_steps(config, flags, job, folder.get(), done, place, hooks,
+                                     RunDeadline(config.must_save_by, start), shares);
         !ran.ok())
         return saved_behind(ran.error(), first, done, job, folder.get(), place);
+    if (speaks && done > first) fmt::print("{}\n", shares.text());
     if (folder) NIBBLE_CHECK(folder->finish(done, *job.trainer, place));
     if (folder && done == config.steps) NIBBLE_CHECK(write_policy(config, flags, job));
     NIBBLE_CHECK(job.trainer->sync());

@@ -40,7 +40,7 @@ double group_advantage(double reward, const GroupSums& g, const AdvantageOptions
 }
 
 // (A - mean) / sqrt(max(variance, 1e-8)) over all generated tokens, each of which has its answer's advantage.
-void whiten(std::vector<double>& a, std::span<const int64_t> tokens) {
+void whiten(std::span<double> a, std::span<const int64_t> tokens) {
     double count = 0, sum = 0;
     for (size_t i = 0; i < a.size(); ++i)
         count += static_cast<double>(tokens[i]), sum += a[i] * static_cast<double>(tokens[i]);
@@ -50,6 +50,21 @@ void whiten(std::vector<double>& a, std::span<const int64_t> tokens) {
     for (size_t i = 0; i < a.size(); ++i)
         variance += (a[i] - mean) * (a[i] - mean) * static_cast<double>(tokens[i]) / count;
     for (double& x : a) x = (x - mean) / std::sqrt(std::max(variance, 1e-8));
+}
+
+void clip(std::span<double> a, const AdvantageOptions& o) {
+    for (double& x : a) {
+        if (o.clip_low) x = std::max(x, *o.clip_low);
+        if (o.clip_high) x = std::min(x, *o.clip_high);
+    }
+}
+
+Status check_rewards(std::span<const double> rewards, size_t groups, size_t lengths) {
+    if (groups != rewards.size() || lengths != rewards.size())
+        return fail("advantages: {} rewards, {} groups, {} lengths", rewards.size(), groups, lengths);
+    for (size_t i = 0; i < rewards.size(); ++i)
+        if (!std::isfinite(rewards[i])) return fail("advantages: the reward of answer {} is {}", i, rewards[i]);
+    return Ok{};
 }
 
 }  // namespace
@@ -70,21 +85,41 @@ Status check(const AdvantageOptions& o) {
 
 Result<std::vector<double>> advantages(std::span<const double> rewards, std::span<const int64_t> groups,
                                        std::span<const int64_t> tokens, const AdvantageOptions& options) {
-    if (groups.size() != rewards.size() || tokens.size() != rewards.size())
-        return fail("advantages: {} rewards, {} groups, {} lengths", rewards.size(), groups.size(), tokens.size());
-    for (size_t i = 0; i < rewards.size(); ++i)
-        if (!std::isfinite(rewards[i])) return fail("advantages: the reward of answer {} is {}", i, rewards[i]);
+    NIBBLE_CHECK(check_rewards(rewards, groups.size(), tokens.size()));
     std::vector<double> a(rewards.begin(), rewards.end());
     if (options.estimator != AdvantageEstimator::reward) {
         const auto sums = sums_of_groups(rewards, groups);
         for (size_t i = 0; i < a.size(); ++i) a[i] = group_advantage(rewards[i], sums.at(groups[i]), options);
     }
     if (options.estimator == AdvantageEstimator::reinforce_plus_plus) whiten(a, tokens);
-    for (double& x : a) {
-        if (options.clip_low) x = std::max(x, *options.clip_low);
-        if (options.clip_high) x = std::min(x, *options.clip_high);
-    }
+    clip(a, options);
     return a;
+}
+
+Result<std::vector<std::vector<double>>> token_advantages(std::span<const double> rewards,
+                                                          std::span<const int64_t> groups,
+                                                          std::span<const std::vector<double>> penalties,
+                                                          const AdvantageOptions& options) {
+    NIBBLE_CHECK(check_rewards(rewards, groups.size(), penalties.size()));
+    if (options.estimator != AdvantageEstimator::reinforce_plus_plus)
+        return fail("advantages: reinforce_plus_plus alone has penalties of tokens");
+    const auto sums = sums_of_groups(rewards, groups);
+    std::vector<double> all;
+    for (size_t i = 0; i < rewards.size(); ++i) {
+        const double of_answer = group_advantage(rewards[i], sums.at(groups[i]), options);
+        for (const double penalty : penalties[i]) {
+            if (!std::isfinite(penalty)) return fail("advantages: a penalty of answer {} is {}", i, penalty);
+            all.push_back(of_answer - penalty);
+        }
+    }
+    whiten(all, std::vector<int64_t>(all.size(), 1));
+    clip(all, options);
+    std::vector<std::vector<double>> out;
+    for (auto at = all.begin(); const std::vector<double>& p : penalties) {
+        out.emplace_back(at, at + std::ssize(p));
+        at += std::ssize(p);
+    }
+    return out;
 }
 
 std::vector<double> group_deviations(std::span<const double> rewards, std::span<const int64_t> groups) {

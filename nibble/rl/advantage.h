@@ -42,6 +42,15 @@ Status check(const AdvantageOptions& options);
 Result<std::vector<double>> advantages(std::span<const double> rewards, std::span<const int64_t> groups,
                                        std::span<const int64_t> tokens, const AdvantageOptions& options);
 
+// reinforce_plus_plus where each generated token of an answer also pays a penalty of its own (loss_fn.use_kl_in_reward:
+// beta times the KL estimate): the group's mean is taken off the reward, the penalty off each token, then all tokens
+// are whitened together and clipped. penalties [answers][generated tokens]; so is what is returned. Errors: as above;
+// another estimator; a penalty that is not finite.
+Result<std::vector<std::vector<double>>> token_advantages(std::span<const double> rewards,
+                                                          std::span<const int64_t> groups,
+                                                          std::span<const std::vector<double>> penalties,
+                                                          const AdvantageOptions& options);
+
 // Standard deviation of the rewards of each answer's group, without leaving one out: 0 where dynamic sampling (DAPO)
 // throws the group away.
 std::vector<double> group_deviations(std::span<const double> rewards, std::span<const int64_t> groups);

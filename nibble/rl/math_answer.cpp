@@ -30,11 +30,78 @@ std::optional<std::string_view> bracketed(std::string_view text, size_t at) {
     return std::nullopt;
 }
 
-std::optional<std::string_view> last_boxed(std::string_view text) {
+// Whether nothing but separators stands between two boxes, which are one answer then: "\\boxed{1} and \\boxed{2}".
+bool only_separates(std::string_view s) {
+    static constexpr std::string_view words[] = {"\\text{", "\\quad", "\\qquad", "\\[", "\\]",
+                                                 "\\(",     "\\)",    "and",     "or"};
+    while (!s.empty()) {
+        const auto word = std::ranges::find_if(words, [&](std::string_view w) { return s.starts_with(w); });
+        if (word != std::end(words))
+            s.remove_prefix(word->size());
+        else if (std::string_view(" \n\t$,;{}").find(s[0]) != std::string_view::npos)
+            s.remove_prefix(1);
+        else
+            return false;
+    }
+    return true;
+}
+
+// The last box, or the last ones with separators between them, as a list.
+std::optional<std::string> last_boxed(std::string_view text) {
     static constexpr std::string_view word = "\\boxed{";
-    for (size_t at = text.rfind(word); at != text.npos; at = at ? text.rfind(word, at - 1) : text.npos)
-        if (const auto inner = bracketed(text, at + word.size())) return inner;
-    return std::nullopt;
+    std::optional<std::string> found;
+    size_t begin = 0;  // of the first box found
+    for (size_t at = text.rfind(word); at != text.npos; at = at ? text.rfind(word, at - 1) : text.npos) {
+        const auto inner = bracketed(text, at + word.size());
+        if (!inner) continue;
+        const auto end = static_cast<size_t>(inner->data() - text.data()) + inner->size() + 1;
+        if (found && (end > begin || !only_separates(text.substr(end, begin - end)))) break;
+        found = found ? std::string(*inner) + ", " + *found : std::string(*inner);
+        begin = at;
+    }
+    return found;
+}
+
+// Words of prose: three letters or more that no backslash makes a command, and that are no function.
+bool has_words(std::string_view s) {
+    static constexpr std::string_view functions[] = {"sin", "cos",     "tan",     "log",     "exp",   "abs",  "sqrt",
+                                                     "and", "pmatrix", "bmatrix", "vmatrix", "array", "cases"};
+    for (size_t i = 0; i < s.size();) {
+        size_t end = i;
+        while (end < s.size() && std::isalpha(static_cast<unsigned char>(s[end]))) ++end;
+        if (end - i >= 3 && (i == 0 || s[i - 1] != '\\') && std::ranges::count(functions, s.substr(i, end - i)) == 0)
+            return true;
+        i = std::max(end, i + 1);
+    }
+    return false;
+}
+
+// The content of the last $...$, $$...$$, \(...\) or \[...\] that is no prose between two prices.
+std::optional<std::string_view> last_formula(std::string_view text) {
+    struct Found {
+        size_t begin = 0, end = 0;
+    };
+    std::optional<Found> last;
+    for (size_t at = 0; at < text.size();) {
+        std::string_view close;
+        for (const auto& [open, with] :
+             {std::pair<std::string_view, std::string_view>{"$$", "$$"}, {"$", "$"}, {"\\(", "\\)"}, {"\\[", "\\]"}})
+            if (close.empty() && text.substr(at).starts_with(open)) close = with;
+        if (close.empty() || (at > 0 && text[at - 1] == '\\')) {
+            ++at;
+            continue;
+        }
+        const size_t begin = at + close.size();
+        size_t end = text.find(close, begin);
+        while (end != text.npos && close[0] == '$' && text[end - 1] == '\\') end = text.find(close, end + 1);
+        if (end == text.npos) break;
+        const std::string_view inner = trimmed(text.substr(begin, end - begin));
+        const bool prose = close == "$" && has_words(inner);
+        if (!inner.empty() && !prose) last = Found{begin, end};
+        at = prose ? begin : end + close.size();
+    }
+    if (!last) return std::nullopt;
+    return trimmed(text.substr(last->begin, last->end - last->begin));
 }
 
 std::optional<std::string_view> behind(std::string_view text, std::string_view lower, std::string_view word) {
@@ -54,29 +121,81 @@ std::optional<std::string_view> last_number(std::string_view text) {
         if (!std::isdigit(static_cast<unsigned char>(text[end - 1]))) continue;
         size_t begin = end;
         while (begin > 0 && part(text[begin - 1])) --begin;
-        while (begin < end && (text[begin] == ',' || text[begin] == '.' || text[begin] == '/')) ++begin;
+        const auto glued = [&] { return begin > 0 && std::isalpha(static_cast<unsigned char>(text[begin - 1])); };
+        while (begin < end &&
+               (text[begin] == ',' || text[begin] == '/' ||
+                (text[begin] == '.' && (glued() || !std::isdigit(static_cast<unsigned char>(text[begin + 1]))))))
+            ++begin;
+        if (glued()) {  // "AZYUK2A"
+            end = begin;
+            continue;
+        }
         if (begin > 0 && text[begin - 1] == '-') --begin;
+        if (text.substr(end).starts_with("%") || text.substr(end).starts_with("\\%")) end = text.find('%', end) + 1;
         return text.substr(begin, end - begin);
     }
     return std::nullopt;
 }
 
+// The whole text where it is an expression, otherwise its last formula or the last number behind that.
+std::optional<std::string_view> last_value(std::string_view text) {
+    const std::string_view whole = trimmed(text);
+    if (!has_words(whole) && whole.find('$') == whole.npos && MathExpression::parse(whole).ok()) return whole;
+    const auto formula = last_formula(text);
+    if (!formula) return last_number(text);
+    const auto end = static_cast<size_t>(formula->data() - text.data()) + formula->size();
+    const auto behind = last_number(text.substr(end));
+    return behind ? behind : formula;
+}
+
+// Without what changes how a formula is printed and not what it says: sizes of brackets, spaces.
+std::string without_sizes(std::string_view text) {
+    std::string s(text);
+    const auto cut = [&](std::string_view word, std::string_view instead, bool letters_end_it) {
+        for (size_t at = s.find(word); at != s.npos; at = s.find(word, at)) {
+            const size_t end = at + word.size();
+            if (letters_end_it && end < s.size() && std::isalpha(static_cast<unsigned char>(s[end])))
+                ++at;
+            else
+                s.replace(at, word.size(), instead);
+        }
+    };
+    for (const std::string_view word : {"\\left", "\\right", "\\displaystyle"}) cut(word, "", true);
+    for (const std::string_view word : {"\\quad", "\\qquad"}) cut(word, " ", true);
+    cut("\\! ", "", false);
+    for (const std::string_view word : {"\\!", "\\,", "\\;", "\\:"}) cut(word, "", false);
+    cut("\\ ", " ", false);
+    cut("\\cfrac", "\\frac", true);
+    for (const auto& [word, sign] : {std::pair{"\\geq", ">="},
+                                     {"\\ge", ">="},
+                                     {"\\leq", "<="},
+                                     {"\\le", "<="},
+                                     {"\\lt", "<"},
+                                     {"\\gt", ">"},
+                                     {"\\neq", "!="},
+                                     {"\\ne", "!="}})
+        cut(word, sign, true);
+    for (const std::string_view word : {"\\text{ and }", "\\text{and}", "\\text{ or }", "\\text{or}", " and ", " or "})
+        cut(word, ",", false);
+    return s;
+}
+
 // "(a, b)" and "\{a, b\}" at their commas outside brackets; one part for everything else.
 struct AnswerList {
     std::vector<std::string_view> parts;
-    char open = 0, close = 0;  // 0: not a list
+    char open = 0, close = 0;  // 0: none around it
+    bool ordered() const { return open == '(' || open == '['; }
 };
 
-// Without \left and \right, which say how large a bracket is printed.
-std::string without_sizes(std::string_view text) {
-    std::string s(text);
-    for (const std::string_view word : {"\\left", "\\right"})
-        for (size_t at = s.find(word); at != s.npos; at = s.find(word, at))
-            if (at + word.size() < s.size() && !std::isalpha(static_cast<unsigned char>(s[at + word.size()])))
-                s.erase(at, word.size());
-            else
-                ++at;
-    return s;
+// Of brackets that stay open; -1: one closes that was not open.
+int depth_of(std::string_view s) {
+    int depth = 0;
+    for (const char c : s) {
+        depth += c == '(' || c == '{' || c == '[';
+        depth -= c == ')' || c == '}' || c == ']';
+        if (depth < 0) return -1;
+    }
+    return depth;
 }
 
 AnswerList split_answer(std::string_view s) {
@@ -84,11 +203,13 @@ AnswerList split_answer(std::string_view s) {
     std::string_view inner = s;
     const auto strip = [&](std::string_view open, std::string_view close) {
         if (!s.starts_with(open) || !s.ends_with(close) || s.size() < open.size() + close.size()) return false;
-        inner = s.substr(open.size(), s.size() - open.size() - close.size());
-        list.open = open.back(), list.close = close.back();
+        const std::string_view between = s.substr(open.size(), s.size() - open.size() - close.size());
+        if (depth_of(between) != 0) return false;  // "(1, 2), (3, 4)"
+        inner = between, list.open = open.back(), list.close = close.back();
         return true;
     };
-    for (const auto& [open, close] : {std::pair{"\\{", "\\}"}, {"(", ")"}, {"[", "]"}, {"(", "]"}, {"[", ")"}})
+    for (const auto& [open, close] :
+         {std::pair{"\\{", "\\}"}, {"{", "}"}, {"(", ")"}, {"[", "]"}, {"(", "]"}, {"[", ")"}})
         if (strip(open, close)) break;
     int depth = 0;
     size_t begin = 0;
@@ -97,15 +218,15 @@ AnswerList split_answer(std::string_view s) {
         if (c == '(' || c == '{' || c == '[') ++depth;
         if (c == ')' || c == '}' || c == ']') --depth;
         const bool thousands =
-            i + 3 < inner.size() && i > 0 && std::isdigit(static_cast<unsigned char>(inner[i - 1])) &&
+            c == ',' && i + 3 < inner.size() && i > 0 && std::isdigit(static_cast<unsigned char>(inner[i - 1])) &&
             std::ranges::all_of(inner.substr(i + 1, 3), [](unsigned char d) { return std::isdigit(d); }) &&
             (i + 4 == inner.size() || !std::isdigit(static_cast<unsigned char>(inner[i + 4])));
-        if (i == inner.size() || (c == ',' && depth == 0 && !thousands)) {
-            list.parts.push_back(trimmed(inner.substr(begin, i - begin)));
+        if (i == inner.size() || ((c == ',' || c == ';') && depth == 0 && !thousands)) {
+            if (const auto part = trimmed(inner.substr(begin, i - begin)); !part.empty()) list.parts.push_back(part);
             begin = i + 1;
         }
     }
-    if (list.parts.size() == 1) return {.parts = {s}};
+    if (list.parts.size() < 2) return {.parts = {s}};
     return list;
 }
 
@@ -125,12 +246,57 @@ std::string_view without_wrapping(std::string_view s) {
     return s;
 }
 
-bool same_value(std::string_view a, std::string_view b) {
+// What names an answer in front of its "=": "x", "x_1", "f(x)", "(p, q)", "k" of "k = 3". Not a side of an equation.
+bool is_name(std::string_view s) {
+    int letters = 0;
+    for (size_t i = 0; i < s.size(); ++i) {
+        const auto c = static_cast<unsigned char>(s[i]);
+        const bool below =
+            i > 0 && (s[i - 1] == '_' || s[i - 1] == '{' || std::isdigit(static_cast<unsigned char>(s[i - 1])));
+        if (std::isalpha(c) && !below)
+            ++letters;
+        else if (!std::isalpha(c) && !(std::isdigit(c) && below) && std::string_view(" _{}(),\\").find(s[i]) == s.npos)
+            return false;
+    }
+    return letters > 0;
+}
+
+// "15 \mbox{ cm}^2" without the unit.
+std::string_view without_unit(std::string_view s) {
+    for (const std::string_view word : {"\\text{", "\\mbox{", "\\textbf{", "\\textnormal{", "\\mathrm{"}) {
+        const size_t at = s.rfind(word);
+        if (at == s.npos || at == 0) continue;
+        const size_t end = s.find('}', at);
+        if (end == s.npos) continue;
+        std::string_view rest = s.substr(end + 1);
+        if (rest.starts_with("^")) rest.remove_prefix(1);
+        if (rest.find_first_not_of("{}0123456789 ") == rest.npos) return trimmed(s.substr(0, at));
+    }
+    return s;
+}
+
+// "28 percent" is 28%.
+std::string with_percent(std::string_view s) {
+    for (const std::string_view word : {"percentage", "percent", "pct"})
+        if (s.ends_with(word)) return std::string(trimmed(s.substr(0, s.size() - word.size()))) + "%";
+    return std::string(s);
+}
+
+bool same_value(std::string_view left, std::string_view right) {
+    // Of "x = 5 + 6 = 11" the last side, of what is about the same as another number the number.
     const auto right_side = [](std::string_view s) {
-        const size_t at = s.rfind('=');
-        return at == s.npos || at + 1 == s.size() ? s : trimmed(s.substr(at + 1));
+        if (const size_t about = s.find("\\approx"); about != s.npos) {
+            const std::string_view left = trimmed(s.substr(0, about));
+            s = is_name(left) ? trimmed(s.substr(about + 7)) : left;
+        }
+        const size_t first = s.find('='), last = s.rfind('=');
+        return first == s.npos || last + 1 == s.size() || !is_name(s.substr(0, first)) ? s
+                                                                                       : trimmed(s.substr(last + 1));
     };
-    a = without_wrapping(trimmed(right_side(a))), b = without_wrapping(trimmed(right_side(b)));
+    const std::string of_left = with_percent(without_unit(right_side(left))),
+                      of_right = with_percent(without_unit(right_side(right)));
+    std::string_view a = of_left, b = of_right;
+    a = without_wrapping(trimmed(a)), b = without_wrapping(trimmed(b));
     if (a.empty() || b.empty()) return false;
     if (folded(a) == folded(b)) return true;
     const auto x = MathExpression::parse(a), y = MathExpression::parse(b);
@@ -156,25 +322,45 @@ std::optional<std::string> marked_answer(std::string_view text) {
 }
 
 std::optional<std::string> math_answer(std::string_view text) {
-    if (auto marked = marked_answer(text)) return marked;
-    if (const auto found = last_number(text)) return std::string(*found);
+    if (auto marked = marked_answer(text)) {
+        if (!has_words(*marked) || last_boxed(text)) return marked;
+        return std::string(last_value(*marked).value_or(*marked));  // "the answer is that there are 5"
+    }
+    if (const auto found = last_value(text)) return std::string(*found);
     return std::nullopt;
 }
 
+namespace {
+
+bool same_answer(std::string_view a, std::string_view b, int depth) {
+    const AnswerList x = split_answer(a), y = split_answer(b);
+    if ((x.parts.size() == 1 && y.parts.size() == 1) || depth == 0) return same_value(a, b);
+    const auto same = [&](std::string_view one, std::string_view other) { return same_answer(one, other, depth - 1); };
+    if (x.ordered() || y.ordered())
+        return x.open == y.open && x.close == y.close && std::ranges::equal(x.parts, y.parts, same);
+    const auto within = [&](const AnswerList& some, const AnswerList& all) {
+        return std::ranges::all_of(some.parts, [&](std::string_view part) {
+            return std::ranges::any_of(all.parts, [&](std::string_view other) { return same(part, other); });
+        });
+    };
+    return within(x, y) && within(y, x);  // sets: what stands there twice is there once
+}
+
+// "(p, q) = (3, 2)", "x \\in [0, 1]": the name in front of a list.
+std::string without_name(std::string_view text) {
+    std::string s = without_sizes(trimmed(text));
+    for (const std::string_view sign : {"\\in ", "="})
+        if (const size_t at = s.find(sign);
+            at != s.npos && at > 0 && s.find(sign, at + 1) == s.npos && is_name(std::string_view(s).substr(0, at)))
+            return std::string(trimmed(std::string_view(s).substr(at + sign.size())));
+    return s;
+}
+
+}  // namespace
+
 bool same_math_answer(std::string_view expected, std::string_view given) {
     if (expected.size() > most_answer_bytes || given.size() > most_answer_bytes) return false;
-    const std::string a = without_sizes(trimmed(expected)), b = without_sizes(trimmed(given));
-    const AnswerList x = split_answer(a), y = split_answer(b);
-    if (x.parts.size() != y.parts.size()) return false;
-    if (x.parts.size() > 1 && (x.open != y.open || x.close != y.close)) return false;
-    if (x.open != '{') return std::ranges::equal(x.parts, y.parts, same_value);
-    std::vector<std::string_view> rest = y.parts;
-    for (const std::string_view part : x.parts) {
-        const auto found = std::ranges::find_if(rest, [&](std::string_view other) { return same_value(part, other); });
-        if (found == rest.end()) return false;
-        rest.erase(found);
-    }
-    return true;
+    return same_answer(without_name(expected), without_name(given), 2);
 }
 
 double math_reward(std::string_view text, std::string_view expected) {

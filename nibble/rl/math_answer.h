@@ -8,15 +8,19 @@
 
 namespace nibble {
 
-// In this order: the content of the last \boxed{...}; what follows the last "####"; what follows the last "answer is"
-// or "Answer:" up to the end of the line. Nothing where the text has none of them.
+// In this order: the content of the last \boxed{...} (of several with nothing but separators between them: all); what
+// follows the last "####"; what follows the last "answer is" or "Answer:" up to the end of the line. Nothing where the
+// text has none of them.
 std::optional<std::string> marked_answer(std::string_view text);
-// marked_answer(), otherwise the last number of the text. Nothing where the text has none of them.
+// marked_answer(), otherwise the last formula of the text ($...$, \(...\), \[...\]), otherwise its last number.
+// Nothing where the text has none of them.
 std::optional<std::string> math_answer(std::string_view text);
 
-// Both sides parsed and compared by value (rl/math_expression.h). Lists in round brackets keep their order, sets in
-// braces do not. "x = 5" equals "5". Text that is no expression must be the same but for case, spaces and the dot at
-// the end. A side longer than 4,096 bytes equals nothing.
+// Both sides parsed and compared by value (rl/math_expression.h). Lists in round and square brackets keep their order,
+// those in braces or in none do not; "and", "or" and ";" separate as commas do. "x = 5" equals "5", as does
+// "(x, y) = ..."; an equation whose left side is no name does not. A unit in \text{...} behind a value does not count.
+// Text that is no expression must be the same but for case, spaces and the dot at the end. A side longer than 4,096
+// bytes equals nothing.
 bool same_math_answer(std::string_view expected, std::string_view given);
 
 // 1 where math_answer() of the text is `expected`, else 0.

@@ -37,7 +37,7 @@ constexpr NemoKey known[] = {
 
     {"loss_fn.kl_input_clamp_value", "20", "it is 20 here"},
     {"loss_fn.kl_output_clamp_value", "10", "it is 10 here"},
-    {"loss_fn.use_kl_in_reward", "false", "not built: the KL term is in the loss"},
+    {"loss_fn.use_kl_in_reward", "false"},
     {"loss_fn.positive_example_nll_weight", "0", not_built},
     {"loss_fn.ratio_clip_c", "null"},
     {"loss_fn.truncated_importance_sampling_type", "null"},

@@ -28,24 +28,27 @@ ValueSlope surrogate(double ratio, double c, double advantage, const PolicyLossO
     return loss;
 }
 
+ValueSlope kl_of(double x, KlEstimator kind) {  // slope by x
+    switch (kind) {
+        case KlEstimator::k1:
+            return {-x, -1};
+        case KlEstimator::k2:
+            return {x * x / 2, x};
+        case KlEstimator::k3:
+            break;
+    }
+    return {k3(x), std::exp(x) - 1};
+}
+
+double loss_kl_penalty(const PolicyLossOptions& o) { return o.kl_in_reward ? 0 : o.kl_penalty; }
+
 // beta clamp(u k(clamp(f - c, -20, 20)), -10, 10). u is 1 with the slope of exp(c - stop(c)): the score-function part;
 // where f - c is clamped, u has no slope. With the on-policy approximation u is exp(c - g).
 ValueSlope kl_term(double c, double f, double g, const PolicyLossOptions& o) {
     const double difference = f - c, x = std::clamp(difference, -20.0, 20.0);
     const bool free = x == difference;
     const double u = o.use_on_policy_kl_approximation ? finite_or_zero(std::exp(c - g)) : 1;
-    double k = 0, by_x = 0;
-    switch (o.kl_type) {
-        case KlEstimator::k1:
-            k = -x, by_x = -1;
-            break;
-        case KlEstimator::k2:
-            k = x * x / 2, by_x = x;
-            break;
-        case KlEstimator::k3:
-            k = k3(x), by_x = std::exp(x) - 1;
-            break;
-    }
+    const auto [k, by_x] = kl_of(x, o.kl_type);
     const double value = u * k;
     if (value < -10 || value > 10) return {o.kl_penalty * std::clamp(value, -10.0, 10.0), 0};
     return {o.kl_penalty * value, free ? o.kl_penalty * u * (k - by_x) : 0};
@@ -124,7 +127,8 @@ void note_difference(float p, float g, PolicyMetrics& m) {
 Status check_tokens(const AnswerTokens& a, bool wants_reference, size_t gradient) {
     const size_t n = a.mask.size();
     if (a.generated.size() != n || a.previous.size() != n || a.current.size() != n || gradient != n ||
-        (wants_reference && a.reference.size() != n) || (!a.stale.empty() && a.stale.size() != n))
+        (wants_reference && a.reference.size() != n) || (!a.advantages.empty() && a.advantages.size() != n) ||
+        (!a.stale.empty() && a.stale.size() != n))
         return fail("policy loss: {} tokens have {}, {}, {} and {} log-probabilities and {} gradients", n,
                     a.generated.size(), a.previous.size(), a.current.size(), a.reference.size(), gradient);
     for (size_t t = 0; t < n; ++t)
@@ -137,6 +141,10 @@ Status check_tokens(const AnswerTokens& a, bool wants_reference, size_t gradient
 }
 
 }  // namespace
+
+double kl_estimate(double p, double f, KlEstimator kind) {
+    return std::clamp(kl_of(std::clamp(f - p, -20.0, 20.0), kind).value, -10.0, 10.0);
+}
 
 Result<KlEstimator> kl_estimator_from_name(std::string_view name) {
     if (name == "k1") return KlEstimator::k1;
@@ -209,7 +217,7 @@ std::optional<double> seq_mult_prob_error(const AnswerTokens& a) {
 
 Status policy_loss(const AnswerTokens& a, const PolicyLossOptions& o, const BatchCounts& counts,
                    std::span<double> gradient, PolicyMetrics& metrics) {
-    NIBBLE_CHECK(check_tokens(a, o.kl_penalty > 0, gradient.size()));
+    NIBBLE_CHECK(check_tokens(a, loss_kl_penalty(o) > 0, gradient.size()));
     std::ranges::fill(gradient, 0.0);
     compare(a, o.force_on_policy_ratio, metrics);
     const AnswerMeans means = answer_means(a);
@@ -232,13 +240,13 @@ Status policy_loss(const AnswerTokens& a, const PolicyLossOptions& o, const Batc
         const double ratio =
             std::exp(o.sequence_level_importance_ratios && !o.force_on_policy_ratio ? means.ratio : c - p);
         const Weight w = importance_weight(p, g, means, o);
-        const ValueSlope pg = surrogate(ratio, c, a.advantage, o);
+        const ValueSlope pg = surrogate(ratio, c, a.advantages.empty() ? a.advantage : a.advantages[t], o);
         metrics.loss += share * w.value * pg.value;
         if (o.sequence_level_importance_ratios)
             whole += share * w.value * pg.slope;
         else
             gradient[t] += share * w.value * pg.slope;
-        if (o.kl_penalty > 0) {
+        if (loss_kl_penalty(o) > 0) {
             const ValueSlope kl = kl_term(c, a.reference[t], g, o);
             metrics.loss += share * kl.value, metrics.kl_penalty += share * kl.value / o.kl_penalty;
             gradient[t] += share * kl.slope;

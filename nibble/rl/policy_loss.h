@@ -30,7 +30,8 @@ struct PolicyLossOptions {
     std::optional<double> ratio_clip_c;  // dual clip of negative advantages, > 1
     double kl_penalty = 0.01;            // beta; 0 needs no reference
     KlEstimator kl_type = KlEstimator::k3;
-    bool token_level_loss = true;                   // mean over tokens; otherwise mean over answers of their means
+    bool kl_in_reward = false;     // the KL term is taken off the advantages (token_advantages()), not part of the loss
+    bool token_level_loss = true;  // mean over tokens; otherwise mean over answers of their means
     bool force_on_policy_ratio = false;             // ratio 1 with the gradient of c, p := c
     bool disable_ppo_ratio = false;                 // -A c: REINFORCE and RLOO
     bool sequence_level_importance_ratios = false;  // GSPO: one ratio an answer; needs token_level_loss = false
@@ -49,9 +50,14 @@ struct AnswerTokens {
     std::span<const uint8_t> mask;                                   // 1: the model wrote the token and learns from it
     std::span<const uint8_t> stale;  // 1: g comes from weights before p's; empty: none does
     double advantage = 0;
+    std::span<const double> advantages;  // of each token; empty: `advantage` is
     // 0: no part of the loss and its metrics (overlong filtering); the answer's tokens are compared all the same.
     double weight = 1;
 };
+
+// The KL estimate of one token, clamp(k(clamp(f - p, -20, 20)), -10, 10), that `kl_in_reward` takes off its advantage,
+// times beta (NeMo RL's calculate_kl()). No gradient.
+double kl_estimate(double p, double f, KlEstimator kind);
 
 // Sums over the train global batch of all ranks, so that neither micro-batches nor ranks change a gradient.
 struct BatchCounts {

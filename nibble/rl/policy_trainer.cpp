@@ -1,5 +1,6 @@
 #include "rl/policy_trainer.h"
 
+#include "base/clock.h"
 #include "base/json_fields.h"
 #include "rl/pass_at_k.h"
 #include "train/schedule.h"
@@ -95,10 +96,12 @@ Result<std::unique_ptr<PolicyTrainer>> PolicyTrainer::create(const RlConfig& con
     engine.sequences =
         std::min(made->options_.sequences, std::max(config.batch_prompts() * config.generations, int64_t{1}));
     engine.memory_share = made->options_.memory_share;
+    engine.kv_memory = trainer.lent_bytes();
     engine.context = config.length;
     const int64_t prompts = config.async ? config.async->prompts_in_flight : config.batch_prompts();
     engine.queue = std::max(prompts * config.generations, config.validation_prompts * config.validation_answers);
     NIBBLE_TRY(made->engine_, Engine::create(std::move(generator), made->options_.tokenizer, engine));
+    NIBBLE_CHECK(trainer.lend_memory());
     made->pool_.emplace(*made->engine_, task, config.generations, made->options_.ranks);
     return made;
 }
@@ -287,6 +290,38 @@ void PolicyTrainer::mask_by_error(RolloutBatch& batch, std::span<const std::vect
     if (answers > 0) seen.mean /= answers, step.masked = seen;
 }
 
+// The KL estimate of each generated token off its advantage: NeMo RL's use_kl_in_reward.
+Status PolicyTrainer::take_off_kl(RolloutBatch& batch, std::span<const std::vector<float>> previous,
+                                  std::span<const std::vector<float>> reference, RlStep& step) const {
+    std::vector<double> rewards;
+    std::vector<int64_t> groups;
+    std::vector<std::vector<double>> penalties;
+    double sum = 0, tokens = 0;
+    for (size_t i = 0; i < batch.rollouts.size(); ++i) {
+        const Rollout& r = batch.rollouts[i];
+        if (!r.reward) continue;
+        rewards.push_back(r.shaped), groups.push_back(static_cast<int64_t>(r.prompt));
+        std::vector<double>& of_answer = penalties.emplace_back();
+        for (size_t t = 0; t < r.tokens.size(); ++t) {
+            if (!r.written[t]) continue;
+            const double kl = kl_estimate(previous[i][t], reference[i][t], config_.loss.kl_type);
+            of_answer.push_back(config_.loss.kl_penalty * kl);
+            sum += kl, ++tokens;
+        }
+    }
+    NIBBLE_TRY(const auto values, token_advantages(rewards, groups, penalties, config_.advantage));
+    auto of_answer = values.begin();
+    for (Rollout& r : batch.rollouts) {
+        if (!r.reward) continue;
+        r.advantages.assign(r.tokens.size(), 0);
+        auto value = of_answer++->begin();
+        for (size_t t = 0; t < r.tokens.size(); ++t)
+            if (r.written[t]) r.advantages[t] = *value++;
+    }
+    step.kl_in_reward = tokens > 0 ? sum / tokens : 0;
+    return Ok{};
+}
+
 Status PolicyTrainer::learn(RolloutBatch& batch, RlStep& step) {
     const int64_t answers = std::ssize(batch.rollouts);
     const int64_t each = config_.train_batch > 0 ? config_.train_batch : answers;
@@ -299,8 +334,9 @@ Status PolicyTrainer::learn(RolloutBatch& batch, RlStep& step) {
         if (auto rows = rollout_rows(batch, first, last, limit); !rows.empty()) updates.push_back(std::move(rows));
     }
     // By answer. A pass for what the trainer says before the first update is needed only if there are several ones, or
-    // if what it says decides which answers are in the loss.
-    const bool asks = !once || config_.seq_error_threshold;
+    // if what it says decides which answers are in the loss, or is part of the reward.
+    const bool kl_in_reward = config_.loss.kl_in_reward && config_.loss.kl_penalty > 0;
+    const bool asks = !once || config_.seq_error_threshold || kl_in_reward;
     std::vector<std::vector<float>> previous(batch.rollouts.size()), reference(batch.rollouts.size());
     const auto deal = [](const RolloutRow& row, std::span<const float> of_row, std::vector<std::vector<float>>& to) {
         for (const RolloutRow::Part& p : row.parts)
@@ -321,6 +357,7 @@ Status PolicyTrainer::learn(RolloutBatch& batch, RlStep& step) {
             deal(*all_rows[i], of_row, reference);
             return Status(Ok{});
         }));
+    if (kl_in_reward) NIBBLE_CHECK(take_off_kl(batch, previous, reference, step));
     if (config_.seq_error_threshold) mask_by_error(batch, previous, step);
     const double rate = learning_rate({.kind = ScheduleKind::constant, .warmup = config_.warmup},
                                       config_.optimizer.learning_rate, step.step, config_.steps);
@@ -347,6 +384,7 @@ Status PolicyTrainer::learn(RolloutBatch& batch, RlStep& step) {
                                 .advantage = r.advantage,
                                 .weight = weight(r)};
             answer.reference = reference[p.rollout];
+            answer.advantages = r.advantages;
             answer.mask = r.written;
             for (RlSample& s : step.samples)
                 if (s.rollout == p.rollout) {
@@ -377,7 +415,8 @@ Status PolicyTrainer::learn(RolloutBatch& batch, RlStep& step) {
         NIBBLE_TRY(step.update, trainer_.step(batches, objective, rate));
         for (const PolicyMetrics& metrics : of_rows) step.metrics.add(metrics);
         ++step.updates;
-        ++version_;
+        step.handover_seconds += step.update.publish_seconds;
+        step.recalibrate_seconds += step.update.recalibrate_seconds;
     }
     if (const CacheScales* cache = trainer_.cache_scales()) step.cache = cache->last_use();
     step.metrics.loss /= static_cast<double>(step.updates);
@@ -404,7 +443,9 @@ Status PolicyTrainer::set_place(const Json& place) {
 Result<RlStep> PolicyTrainer::step(int64_t number) {
     RlStep step{.step = number};
     can_be_saved_ = alone();
+    const auto begin = std::chrono::steady_clock::now();
     NIBBLE_CHECK(refresh_generator());
+    step.handover_seconds = seconds_since(begin);
     const uint64_t first_prompt = next_prompt_;
     const RolloutPool before = *pool_;
     const auto go_back = [&] { next_prompt_ = first_prompt, pool_.emplace(before); };
@@ -422,14 +463,20 @@ Result<RlStep> PolicyTrainer::step(int64_t number) {
     step.generate_seconds = collected->generate_seconds, step.reward_seconds = collected->reward_seconds;
     step.ranks = collected->ranks;
     const auto start = std::chrono::steady_clock::now();
-    if (auto learned = learn(*collected, step); !learned.ok()) {
+    // With the memory go the keys and values, even where no weight changes.
+    ++version_;
+    NIBBLE_CHECK(trainer_.take_memory_back());
+    auto learned = learn(*collected, step);
+    auto lent = trainer_.lend_memory();
+    if (!learned.ok()) {
         // Scales of caches and inputs may have seen rows of an update that was not made.
         can_be_saved_ = alone() && step.updates == 0 && !trainer_.calibrates();
         if (can_be_saved_) go_back();
         return std::move(learned).error();
     }
+    NIBBLE_CHECK(std::move(lent));
     can_be_saved_ = true;
-    step.train_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    step.train_seconds = seconds_since(start);
     return step;
 }
 

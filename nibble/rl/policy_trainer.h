@@ -48,12 +48,16 @@ struct RlStep {
     std::optional<int64_t> unfinished;  // answers left for the next step, whole ones of unfinished prompts too
     int64_t dropped = 0;                // answers that were too old
     double mean_age = 0;                // steps since the prompts' answers began
-    PolicyMetrics metrics;           // of all updates together: sums, but for `loss` and `kl_penalty`, means of updates
-    std::optional<RlMasked> masked;  // where answers are left out by their error
-    TrainStep update;                // the last one
+    PolicyMetrics metrics;  // of all updates together: sums, but for `loss` and `kl_penalty`, means of updates
+    std::optional<double> kl_in_reward;  // mean estimate over the generated tokens, where it is in the reward
+    std::optional<RlMasked> masked;      // where answers are left out by their error
+    TrainStep update;                    // the last one
     int64_t updates = 0;
     std::optional<CacheScales::Use> cache;  // of the KV cache's FP8 scales in the last update
     double generate_seconds = 0, reward_seconds = 0, train_seconds = 0;
+    // From the weights of the step's updates to what both sides read, and before the rollouts to the operands of a
+    // precision of their own; from what the passes saw to the scales of an FP8 cache.
+    double handover_seconds = 0, recalibrate_seconds = 0;
     std::vector<RankWork> ranks;               // of the rollouts; empty: one process
     std::vector<std::string> failure_reasons;  // a few
     std::vector<RlSample> samples;             // as many as PolicyTrainerOptions::samples
@@ -81,8 +85,9 @@ struct PolicyTrainerOptions {
     bool generator_sees_neighbours = false;  // as TrainEngine::sees_neighbours()
     RankGroup* ranks = nullptr;              // the trainer's; outlives this
     const std::atomic<bool>* stop_requested = nullptr;
-    int64_t sequences = 64;     // that are generated together at most
-    double memory_share = 0.9;  // of free memory, for their keys and values
+    int64_t sequences = 64;  // that are generated together at most
+    // Of free memory, for their keys and values; where the trainer lends memory, that is all they have.
+    double memory_share = 0.9;
     // Answers are trained one behind the other in rows of up to so many tokens, each a document; 0: one in a row.
     int64_t row_tokens = 0;
     bool even_rows = false;  // rows of about one length, as many as a power of two allows: GPUs deal them so
@@ -125,6 +130,8 @@ private:
     Status refresh_generator();
     Status weigh(RolloutBatch& batch, RlStep& step);
     Status learn(RolloutBatch& batch, RlStep& step);
+    Status take_off_kl(RolloutBatch& batch, std::span<const std::vector<float>> previous,
+                       std::span<const std::vector<float>> reference, RlStep& step) const;
     void mask_by_error(RolloutBatch& batch, std::span<const std::vector<float>> previous, RlStep& step) const;
     double weight(const Rollout& r) const;
 

@@ -221,7 +221,7 @@ void read_loss(YamlFields& top, PolicyLossOptions& o) {
     top.map("loss_fn",
             {"reference_policy_kl_penalty", "reference_policy_kl_type", "ratio_clip_min", "ratio_clip_max",
              "ratio_clip_c", "token_level_loss", "force_on_policy_ratio", "disable_ppo_ratio",
-             "sequence_level_importance_ratios", "use_cispo", "use_on_policy_kl_approximation",
+             "sequence_level_importance_ratios", "use_cispo", "use_on_policy_kl_approximation", "use_kl_in_reward",
              "use_importance_sampling_correction", "truncated_importance_sampling_type",
              "truncated_importance_sampling_ratio", "truncated_importance_sampling_ratio_min"},
             [&](YamlFields& m) {
@@ -236,6 +236,7 @@ void read_loss(YamlFields& top, PolicyLossOptions& o) {
                 m.flag("sequence_level_importance_ratios", o.sequence_level_importance_ratios);
                 m.flag("use_cispo", o.use_cispo);
                 m.flag("use_on_policy_kl_approximation", o.use_on_policy_kl_approximation);
+                m.flag("use_kl_in_reward", o.kl_in_reward);
                 m.flag("use_importance_sampling_correction", o.importance_sampling_correction);
                 m.named("truncated_importance_sampling_type", importance_truncation_from_name, o.truncation);
                 m.number("truncated_importance_sampling_ratio", 0, 1e30, o.importance_high);
@@ -436,6 +437,10 @@ Status check(const RlConfig& c) {
                     answers);
     if (c.generation.sampling().filters() && c.loss.kl_penalty > 0)
         return fail("policy.generation.top_p and top_k need loss_fn.reference_policy_kl_penalty: 0");
+    if (c.loss.kl_in_reward && c.advantage.estimator != AdvantageEstimator::reinforce_plus_plus)
+        return fail("loss_fn.use_kl_in_reward: needs grpo.adv_estimator.name: reinforce_plus_plus");
+    if (c.loss.kl_in_reward && c.loss.force_on_policy_ratio)
+        return fail("loss_fn.use_kl_in_reward and loss_fn.force_on_policy_ratio exclude each other");
     if (c.async) {
         if (!c.loss.importance_sampling_correction)
             return fail("grpo.async_grpo: old tokens need loss_fn.use_importance_sampling_correction: true");

@@ -86,9 +86,12 @@ Json to_json(const RlStep& s, const std::optional<RlValidation>& validation, dou
               {"outside_truncation", m.outside_truncation},
               {"generate_seconds", s.generate_seconds},
               {"reward_seconds", s.reward_seconds},
-              {"train_seconds", s.train_seconds}};
+              {"train_seconds", s.train_seconds},
+              {"handover_seconds", s.handover_seconds},
+              {"recalibrate_seconds", s.recalibrate_seconds}};
     if (m.compared_tokens > 0) line["mismatch_tokens"] = m.mismatch_tokens, line["max_abs_diff"] = m.max_abs_diff;
     add_means(s, line);
+    if (s.kl_in_reward) line["kl_in_reward"] = *s.kl_in_reward;
     if (s.masked) add_masked(*s.masked, line);
     if (s.cache) {
         line["kv_values"] = s.cache->values, line["kv_clipped"] = s.cache->clipped;
@@ -115,6 +118,17 @@ Json to_json(const RlStep& s, const std::optional<RlValidation>& validation, dou
     line["pass_at_k"] = validation->pass_at_k;
     line["cons_at_k"] = validation->cons_at_k;
     return line;
+}
+
+void RlShares::add(const RlStep& step, double seconds) {
+    ++steps_, seconds_ += seconds, handover_ += step.handover_seconds, recalibrate_ += step.recalibrate_seconds;
+}
+
+std::string RlShares::text() const {
+    if (steps_ == 0) return {};
+    const double all = std::max(1e-9, seconds_);
+    return fmt::format("{} steps of {:.3f} s: {:.2f} % from updates to rollouts, {:.2f} % for scales of the cache",
+                       steps_, seconds_ / static_cast<double>(steps_), 100 * handover_ / all, 100 * recalibrate_ / all);
 }
 
 std::string step_text(const RlStep& s, const std::optional<RlValidation>& validation, double seconds) {

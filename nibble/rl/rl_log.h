@@ -13,4 +13,15 @@ namespace nibble {
 Json to_json(const RlStep& step, const std::optional<RlValidation>& validation, double seconds);
 std::string step_text(const RlStep& step, const std::optional<RlValidation>& validation, double seconds);
 
+// Of a run: the shares of steps that handing weights over and renewing scales took.
+class RlShares {
+public:
+    void add(const RlStep& step, double seconds);
+    std::string text() const;  // empty: no step
+
+private:
+    int64_t steps_ = 0;
+    double seconds_ = 0, handover_ = 0, recalibrate_ = 0;
+};
+
 }  // namespace nibble

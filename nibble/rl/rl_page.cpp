@@ -317,7 +317,10 @@ Result<std::string> rl_page(const fs::path& folder, int reload_seconds) {
             pair_of(half(run, "Seconds of a step", "s",
                          {{"generate_seconds", "rollout"}, {"reward_seconds", "reward"}, {"train_seconds", "update"}},
                          0) +
-                    half(run, "Generated", "tokens of a step", {{"generated_tokens", "tokens"}}, 0)));
+                    half(run, "Generated", "tokens of a step", {{"generated_tokens", "tokens"}}, 0) +
+                    half(run, "Seconds between update and rollout", "s",
+                         {{"handover_seconds", "weights to rollouts"}, {"recalibrate_seconds", "scales of the cache"}},
+                         0)));
     main += section("Update",
                     pair_of(half(run, "Loss", "", {{"loss", "loss"}, {"kl_penalty", "KL term over beta", false}}) +
                             half(run, "Gradient norm", "before clipping", {{"gradient_norm", "gradient norm"}}) +
@@ -375,6 +378,8 @@ RunView rl_view() {
           std::pair{"pass_at_k", "validation/pass_at_k"}, std::pair{"cons_at_k", "validation/cons_at_k"},
           std::pair{"generate_seconds", "timing/train/generation"}, std::pair{"reward_seconds", "timing/train/reward"},
           std::pair{"train_seconds", "timing/train/policy_training"},
+          std::pair{"handover_seconds", "timing/train/handover"},
+          std::pair{"recalibrate_seconds", "timing/train/recalibrate"},
           std::pair{"seconds", "timing/train/total_step_time"},
           std::pair{"rank_seconds_most_to_median", "timing/train/slowest_rank_to_median"}})
         view.scalars.push_back({key, tag});

@@ -49,6 +49,7 @@ struct Rollout {
     std::optional<double> reward;      // sum of the turns; none: it could not be judged, and counts nowhere
     std::string failure;               // why
     double shaped = 0, advantage = 0;  // reward after scaling and shaping
+    std::vector<double> advantages;    // of each token, where the KL term is in the reward
     bool masked = false;               // left out of the loss: training's log-probabilities are too far away
 
     int64_t length() const { return std::ranges::count(written, 1); }  // tokens that the model wrote

@@ -29,6 +29,10 @@ struct TrainStep {
     float clip = 1;        // that the gradient was multiplied with
     bool skipped = false;  // not finite, an outlier, no weight: the parameters are as before
     bool outlier = false;  // TrainOptimizer::skip_above
+    // Parts of the step. From masters to what products read, casts and exchange between ranks; on a GPU as it saw it.
+    double publish_seconds = 0;
+    // What scales of an FP8 cache cost behind the passes: from what these saw to the scales of the next step.
+    double recalibrate_seconds = 0;
 };
 
 // Everything that decides the steps to come, on the host: of every parameter by id.
@@ -80,6 +84,12 @@ public:
     // A model that reads the trainer's own weights, so that after a step it has the new ones. Nothing of it is under
     // way during a step; the trainer outlives it.
     virtual Result<std::shared_ptr<const LanguageModel>> serving() = 0;
+
+    // Memory for keys and values of serving() that updates have in turn with rollouts; 0: none, rollouts have what is
+    // free. While it is lent, computing here is an error; what rollouts kept in it is lost when it is taken back.
+    virtual int64_t lent_bytes() const { return 0; }
+    virtual Status lend_memory() { return Ok{}; }
+    virtual Status take_memory_back() { return Ok{}; }
 
     // As StepProducts has them.
     virtual void hold_scales(bool hold) = 0;

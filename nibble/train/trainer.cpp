@@ -1,5 +1,6 @@
 #include "train/trainer.h"
 
+#include "base/clock.h"
 #include "model/loss.h"
 #include "train/lora.h"
 #include "train/lora_export.h"
@@ -337,7 +338,9 @@ Result<TrainStep> Trainer::backward(std::span<const TrainBatch> batches, const R
     NIBBLE_CHECK(gradients_.end_step(ranks_));
     products_->pause();
     NIBBLE_CHECK(share_seen());
+    const auto start = std::chrono::steady_clock::now();
     if (cache_) NIBBLE_CHECK(cache_->gather(ranks_.group));
+    if (cache_) step.recalibrate_seconds += seconds_since(start);
     NIBBLE_TRY(step.gradient_norm, gradients_.norm(ranks_));
     return step;
 }
@@ -364,11 +367,16 @@ Status Trainer::update(TrainStep& step, double learning_rate) {
     const TraceSpan span(options_.trace, "optimizer and weights");
     step.clip = clip_factor(step.gradient_norm, options_.optimizer.clip);
     optimizer_.update(*parameters_, gradients_, learning_rate, step.clip, pool_);
+    const auto updated = std::chrono::steady_clock::now();
+    if (cache_) cache_->after_update(true);
+    if (cache_) step.recalibrate_seconds += seconds_since(updated);
+    const auto start = std::chrono::steady_clock::now();
     NIBBLE_CHECK(share_masters());
     products_->end_step(true);
-    if (cache_) cache_->after_update(true);
     ++step_;
-    return renew();
+    NIBBLE_CHECK(renew());
+    step.publish_seconds = seconds_since(start);
+    return Ok{};
 }
 
 Result<TrainStep> Trainer::step(std::span<const TrainBatch> batches, double learning_rate) {

@@ -8,12 +8,16 @@
     data: {train: train.jsonl, validation: validation.jsonl}
     env: {command: [python3, tests/oracles/reasoning_gym_environment.py], processes: 2}
 
-A row has a question and as its answer the whole entry of reasoning-gym, whose scoring function of the entry's task
+    reasoning_gym_environment.py --plain FOLDER --write 4000 --task family_relationships    # for tools/rl-study --rows
+
+--plain writes train.jsonl and, a tenth as many with other questions, validation.jsonl; an answer there is the entry's own
+text, for rewards that compare it and machines without the package. Otherwise a row has a question and as its answer the whole entry of reasoning-gym, whose scoring function of the entry's task
 judges the text: what stands in the last <answer>...</answer>, or all of it.
 """
 
 import argparse
 import json
+import pathlib
 import re
 import sys
 
@@ -25,6 +29,27 @@ def write_rows(tasks, rows, seed, out):
     for i in range(rows):
         entry = sets[i % len(sets)][i // len(sets)]
         out.write(json.dumps({"input": entry["question"], "output": json.dumps(entry, default=str)}) + "\n")
+
+
+def write_plain(tasks, rows, seed, folder):
+    """Questions of both files are different ones."""
+    import reasoning_gym
+
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    found, most = {}, 10 * rows  # of the package's entries some are equal
+    sets = [reasoning_gym.create_dataset(task, size=most, seed=seed) for task in tasks]
+    wanted = rows + rows // 10
+    for i in range(most * len(sets)):
+        entry = sets[i % len(sets)][i // len(sets)]
+        found.setdefault(entry["question"], str(entry["answer"]))
+        if len(found) == wanted:
+            break
+    else:
+        sys.exit(f"{', '.join(tasks)}: only {len(found)} questions of {wanted} in {most * len(sets)} entries")
+    lines = [json.dumps({"input": q, "output": a}) + "\n" for q, a in found.items()]
+    (folder / "validation.jsonl").write_text("".join(lines[: rows // 10]))
+    (folder / "train.jsonl").write_text("".join(lines[rows // 10 :]))
 
 
 def answer_in(text):
@@ -51,12 +76,15 @@ def judge(request, scores):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", type=int, metavar="N", help="rows to standard output, instead of judging")
+    parser.add_argument("--plain", metavar="FOLDER", help="with --write: files of questions and plain answers")
     parser.add_argument("--task", action="append", metavar="NAME", help="of reasoning-gym; several take turns")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     if options.write is not None:
         if not options.task:
             parser.error("--write needs --task")
+        if options.plain:
+            return write_plain(options.task, options.write, options.seed, options.plain)
         return write_rows(options.task, options.write, options.seed, sys.stdout)
     scores = {}
     for line in sys.stdin:

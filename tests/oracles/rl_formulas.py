@@ -40,8 +40,8 @@ def batch_loss(c, stop, batch, o):
             pg = -adv * np.clip(np.exp(cs - p), lo, hi) * cc
         else:
             pg = np.maximum(-adv * rho, -adv * np.clip(rho, lo, hi))
-            if o["ratio_clip_c"] and adv < 0:
-                pg = np.minimum(pg, -adv * o["ratio_clip_c"])
+            if o["ratio_clip_c"]:
+                pg = np.where(np.less(adv, 0), np.minimum(pg, -adv * o["ratio_clip_c"]), pg)
         w = np.ones_like(cc)
         if o["importance_sampling_correction"]:
             if o["sequence_level_importance_ratios"]:
@@ -57,7 +57,7 @@ def batch_loss(c, stop, batch, o):
                 mean = np.exp((m * (p - g)).sum() / length)
                 w = w * float(low <= mean <= high)
         value = w * pg
-        if o["kl_penalty"] > 0:
+        if o["kl_penalty"] > 0 and not o["kl_in_reward"]:
             x = np.clip(f - cc, -20, 20)
             inside = (f - cs > -20) & (f - cs < 20)
             u = np.exp(cc - g) if o["use_on_policy_kl_approximation"] else np.exp(cc - cs)
@@ -114,7 +114,7 @@ def metrics(batch, o):
         "max_seq_mult_prob_error": max(errors), "mean_seq_mult_prob_error": np.mean(errors),
         "min_seq_mult_prob_error": min(errors), "num_valid_samples": len(batch), "kl_penalty": 0.0,
     }
-    if o["kl_penalty"] > 0:  # the KL term over beta, normalised as the loss is
+    if o["kl_penalty"] > 0 and not o["kl_in_reward"]:  # the KL term over beta, normalised as the loss is
         x = np.clip(f - c, -20, 20)
         u = np.exp(c - g) if o["use_on_policy_kl_approximation"] else 1.0
         term = np.clip(u * kl(x, o["kl_type"]), -10, 10)
@@ -139,6 +139,7 @@ DEFAULTS = {
     "token_level_loss": True, "force_on_policy_ratio": False, "disable_ppo_ratio": False,
     "sequence_level_importance_ratios": False, "use_cispo": False, "use_on_policy_kl_approximation": False,
     "importance_sampling_correction": False, "truncation": "none", "importance_high": None, "importance_low": None,
+    "kl_in_reward": False,
 }
 CASES = [
     {}, {"kl_penalty": 0}, {"kl_type": "k1", "kl_penalty": 0.5}, {"kl_type": "k2", "kl_penalty": 0.5}, {"kl_penalty": 3.0},
@@ -155,9 +156,14 @@ CASES = [
 ]
 
 
-def policy_cases(random):
+# The KL term is in advantages, each token has its own.
+KL_IN_REWARD = [{"kl_in_reward": True, "kl_penalty": 0.4, "ratio_clip_c": 1.3},
+                {"kl_in_reward": True, "kl_penalty": 0.4, "token_level_loss": False}]
+
+
+def policy_cases(random, all_options):
     cases = []
-    for options in CASES:
+    for options in all_options:
         o = {**DEFAULTS, **options}
         batch = []
         for i in range(5):
@@ -172,12 +178,14 @@ def policy_cases(random):
                 a["f"][1] = c[1] + 4
             if i < 2:
                 a["mask"][:2] = 1
+            if o["kl_in_reward"]:
+                a["advantage"] = random.normal(size=n)
             batch.append(a)
         wide = [{**a, **{k: a[k].astype(np.float64) for k in "cpfg"}} for a in batch]
         loss, grad = gradient(wide, o)
         cases.append({"options": o, "loss": loss, "metrics": metrics(wide, o),
                       "answers": [{**{k: [float(x) for x in a[k]] for k in "cpfg"}, "mask": a["mask"].tolist(),
-                                   "advantage": a["advantage"], "weight": a["weight"], "gradient": g}
+                                   "advantage": np.asarray(a["advantage"]).tolist(), "weight": a["weight"], "gradient": g}
                                   for a, g in zip(batch, grad)]})
     return cases
 
@@ -219,9 +227,32 @@ def advantage_cases(random):
     return cases
 
 
+def token_advantage_cases(random):
+    """reinforce_plus_plus with the KL estimate in the reward."""
+    cases = []
+    for kind in ["k1", "k2", "k3"]:
+        rewards = [1.0, 0.0, 0.0, 0.5] + [float(x) for x in random.normal(size=4)] + [0.25]
+        groups, beta = [2] * 4 + [5] * 4 + [8], 0.3
+        lengths = random.integers(1, 9, len(rewards))
+        p = [-np.abs(random.normal(size=n)) for n in lengths]
+        f = [x + random.normal(size=len(x)) for x in p]
+        p[0][0], f[0][0] = -1.0, -41.0  # both clamps
+        p[1][0], f[1][0] = -41.0, -1.0
+        mean = {g: np.mean([r for r, other in zip(rewards, groups) if other == g]) for g in groups}
+        rows = [(0.0 if groups.count(g) == 1 else r - mean[g]) - beta * np.clip(kl(np.clip(ff - pp, -20, 20), kind), -10, 10)
+                for r, g, pp, ff in zip(rewards, groups, p, f)]
+        tokens = np.concatenate(rows)
+        rows = [(x - tokens.mean()) / np.sqrt(max(tokens.var(), 1e-8)) for x in rows]
+        cases.append({"kl_type": kind, "kl_penalty": beta, "rewards": rewards, "groups": groups,
+                      "p": [x.tolist() for x in p], "f": [x.tolist() for x in f], "advantages": [x.tolist() for x in rows]})
+    return cases
+
+
 if __name__ == "__main__":
     random = np.random.default_rng(17)
-    document = {"policy_loss": policy_cases(random), "advantages": advantage_cases(random)}
+    document = {"policy_loss": policy_cases(random, CASES), "advantages": advantage_cases(random)}
+    document["policy_loss"] += policy_cases(random, KL_IN_REWARD)
+    document["token_advantages"] = token_advantage_cases(random)
     text = json.dumps(document, separators=(",", ":"))
     with open(sys.argv[1], "w", encoding="utf8") as out:
         out.write(text + "\n")

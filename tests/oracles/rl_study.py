@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 import types
+import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 TOOL = ROOT / "tools" / "rl-study"
@@ -111,7 +112,13 @@ def test_a_study_is_what_its_runs_say():
     # Table and page can be made anew, elsewhere too.
     for name in ("table.md", "study.html"):
         os.remove(f"out/{name}")
-    run([sys.executable, str(TOOL), "-", "-o", "out", "--tables"])
+    run([sys.executable, str(TOOL), "-", "-o", "out", "--tables", "--figures", "figures"])
+    figures = {f.name: f.read_text() for f in pathlib.Path("figures").iterdir()}
+    check("figures", sorted(figures), ["out-accuracy-fp8.svg", "out-accuracy-nvfp4.svg", "out-errors.svg"])
+    for name, text in figures.items():
+        names = [e.text for e in xml.etree.ElementTree.fromstring(text).iter("{http://www.w3.org/2000/svg}text")]
+        wanted = {"out-accuracy-fp8.svg": ["bf16", "fp8_block-fp8-cache"], "out-accuracy-nvfp4.svg": ["bf16", "nvfp4-generation-tis"], "out-errors.svg": RECIPES}[name]
+        assert set(wanted) <= set(names) and len(text) < 40000 and "prefers-color-scheme" in text and "http" not in text.split(">", 1)[1], (name, names, len(text))
     check("table and page", [pathlib.Path(f"out/{n}").read_text() for n in ("table.md", "study.html")], [table, page])
     # A chat model as it is: nothing is read before, its template writes the prompts.
     chat = run(study("-o", "chat", "--model", "out/base/model", "--read-steps", "0", "--answer-tokens", "8", "--seeds", "1", recipes=["bf16"]))

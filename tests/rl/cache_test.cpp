@@ -273,5 +273,24 @@ TEST(CachedPolicy, GenerationAloneIsCounted) {
     }
 }
 
+TEST(CacheLoop, SecondsOfHandOverAndRecalibrationAreParts) {
+    RlShares shares;
+    EXPECT_EQ(shares.text(), "");
+    for (const auto& [cache, recalibrates] : {std::pair(TrainCache{}, false), std::pair(fp8_cache, true)}) {
+        for (const RlStep& step : run_cached(cache_config(), 2, {}, cache).steps) {
+            EXPECT_GT(step.handover_seconds, 0);
+            EXPECT_EQ(step.recalibrate_seconds > 0, recalibrates);
+            EXPECT_LT(step.handover_seconds + step.recalibrate_seconds, step.train_seconds);
+            const Json line = to_json(step, std::nullopt, 1);
+            EXPECT_EQ(line["handover_seconds"], step.handover_seconds);
+            EXPECT_EQ(line["recalibrate_seconds"], step.recalibrate_seconds);
+        }
+    }
+    RlStep step;
+    step.handover_seconds = 0.02, step.recalibrate_seconds = 0.005;
+    shares.add(step, 1.5), shares.add(step, 2.5);
+    EXPECT_EQ(shares.text(), "2 steps of 2.000 s: 1.00 % from updates to rollouts, 0.25 % for scales of the cache");
+}
+
 }  // namespace
 }  // namespace nibble::test

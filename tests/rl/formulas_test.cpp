@@ -32,6 +32,7 @@ PolicyLossOptions loss_options(const Json& o) {
             .ratio_clip_c = optional_number(o["ratio_clip_c"]),
             .kl_penalty = o["kl_penalty"],
             .kl_type = *kl_estimator_from_name(o["kl_type"].get<std::string>()),
+            .kl_in_reward = o["kl_in_reward"],
             .token_level_loss = o["token_level_loss"],
             .force_on_policy_ratio = o["force_on_policy_ratio"],
             .disable_ppo_ratio = o["disable_ppo_ratio"],
@@ -60,13 +61,16 @@ BatchCounts twin_loss(const Json& test, PolicyMetrics& metrics) {
         const auto f = a["f"].get<std::vector<float>>(), g = a["g"].get<std::vector<float>>();
         const auto mask = a["mask"].get<std::vector<uint8_t>>();
         const auto want = a["gradient"].get<std::vector<double>>();
+        const bool each = a["advantage"].is_array();
+        const auto advantages = each ? a["advantage"].get<std::vector<double>>() : std::vector<double>();
         std::vector<double> gradient(c.size(), 99);
         const Status done = policy_loss({.generated = g,
                                          .previous = p,
                                          .current = c,
                                          .reference = f,
                                          .mask = mask,
-                                         .advantage = a["advantage"],
+                                         .advantage = each ? 0.0 : a["advantage"].get<double>(),
+                                         .advantages = advantages,
                                          .weight = a["weight"]},
                                         options, counts, gradient, metrics);
         EXPECT_TRUE(done.ok()) << done.error().message();
@@ -76,7 +80,7 @@ BatchCounts twin_loss(const Json& test, PolicyMetrics& metrics) {
 }
 
 TEST(PolicyLoss, EqualsTheTwinInValueAndGradient) {
-    ASSERT_EQ(formulas()["policy_loss"].size(), 18u);
+    ASSERT_EQ(formulas()["policy_loss"].size(), 20u);
     for (const Json& test : formulas()["policy_loss"]) {
         SCOPED_TRACE(test["options"].dump());
         PolicyMetrics metrics;
@@ -210,6 +214,41 @@ TEST(Advantages, EqualTheTwin) {
         const auto want = test["advantages"].get<std::vector<double>>();
         for (size_t i = 0; i < want.size(); ++i)
             EXPECT_NEAR((*a)[i], want[i], 1e-9 * std::max(1.0, std::fabs(want[i]))) << i;
+    }
+}
+
+// NeMo RL's use_kl_in_reward.
+TEST(Advantages, WithTheKlEstimateInTheRewardEqualTheTwin) {
+    ASSERT_EQ(formulas()["token_advantages"].size(), 3u);
+    const AdvantageOptions options{.estimator = AdvantageEstimator::reinforce_plus_plus};
+    for (const Json& test : formulas()["token_advantages"]) {
+        SCOPED_TRACE(test["kl_type"].dump());
+        const auto rewards = test["rewards"].get<std::vector<double>>();
+        const auto groups = test["groups"].get<std::vector<int64_t>>();
+        const auto kind = *kl_estimator_from_name(test["kl_type"].get<std::string>());
+        std::vector<std::vector<double>> penalties;
+        for (size_t i = 0; i < rewards.size(); ++i) {
+            penalties.emplace_back();
+            for (size_t t = 0; t < test["p"][i].size(); ++t)
+                penalties[i].push_back(test["kl_penalty"].get<double>() *
+                                       kl_estimate(test["p"][i][t], test["f"][i][t], kind));
+        }
+        const auto a = token_advantages(rewards, groups, penalties, options);
+        ASSERT_TRUE(a.ok()) << a.error().message();
+        for (size_t i = 0; i < rewards.size(); ++i) {
+            const auto want = test["advantages"][i].get<std::vector<double>>();
+            ASSERT_EQ((*a)[i].size(), want.size());
+            for (size_t t = 0; t < want.size(); ++t) EXPECT_NEAR((*a)[i][t], want[t], 1e-9) << i << ' ' << t;
+        }
+        // Without a penalty each token has the advantage of its answer.
+        std::vector<int64_t> lengths;
+        for (auto& p : penalties) std::ranges::fill(p, 0.0), lengths.push_back(std::ssize(p));
+        const auto none = token_advantages(rewards, groups, penalties, options);
+        const auto whole = advantages(rewards, groups, lengths, options);
+        ASSERT_TRUE(none.ok() && whole.ok());
+        for (size_t i = 0; i < rewards.size(); ++i)
+            for (const double x : (*none)[i]) EXPECT_NEAR(x, (*whole)[i], 1e-9);
+        EXPECT_FALSE(token_advantages(rewards, groups, penalties, {}).ok());  // another estimator
     }
 }
 

@@ -59,9 +59,8 @@ RlConfig bandit_config() {
 }
 
 // The best policy of  E[r] - beta KL(policy || reference)  is proportional to reference * exp(r / beta).
-TEST(Learning, ABanditWithAPenaltyFindsItsOptimum) {
+void expect_the_optimum(RlConfig config) {
     ThreadPool pool(2);
-    RlConfig config = bandit_config();
     const double beta = config.loss.kl_penalty = 0.5;
     config.optimizer.learning_rate = 2e-3;
     const auto trainer = small_trainer(pool, {.optimizer = config.optimizer});
@@ -82,9 +81,29 @@ TEST(Learning, ABanditWithAPenaltyFindsItsOptimum) {
         const auto step = (*policy)->step(s);
         ASSERT_TRUE(step.ok()) << step.error().message();
         EXPECT_EQ(step->metrics.mismatch_tokens, 0);
+        EXPECT_EQ(step->kl_in_reward.has_value(), config.loss.kl_in_reward);
+        if (!config.loss.kl_in_reward) continue;
+        EXPECT_EQ(step->metrics.kl_penalty, 0);
+        if (s == 0) {
+            EXPECT_EQ(*step->kl_in_reward, 0);  // the reference is the policy
+        } else if (s == 99) {
+            EXPECT_NEAR(*step->kl_in_reward, divergence(best, start), 0.1);
+        }
     }
     EXPECT_GT(divergence(start, best), 0.25);
     EXPECT_LT(divergence(policy_of(*trainer), best), 0.01);
+}
+
+TEST(Learning, ABanditWithAPenaltyFindsItsOptimum) { expect_the_optimum(bandit_config()); }
+
+// REINFORCE++ with the KL estimate in the reward: where r - beta log(p / reference) is the same for all arms, whitened
+// advantages are 0, so the optimum is the same.
+TEST(Learning, ABanditWithThePenaltyInItsRewardFindsTheSameOptimum) {
+    RlConfig config = bandit_config();
+    config.advantage.estimator = AdvantageEstimator::reinforce_plus_plus;
+    config.loss.kl_in_reward = true;
+    config.loss.kl_type = KlEstimator::k1;
+    expect_the_optimum(config);
 }
 
 double mean_reward(const std::vector<double>& log_probs, const Bandit& bandit) {

@@ -4,7 +4,11 @@
 #include "rl/math_expression.h"
 #include "support/files.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
 
 namespace nibble {
 namespace {
@@ -21,17 +25,77 @@ TEST(MathAnswer, AgreesWithMathVerify) {
     }
 }
 
+// tests/oracles/math_verify_own_cases.py fetches them and runs this: gold and given texts of math-verify's own tests.
+TEST(MathAnswer, OwnCasesOfMathVerify) {
+    const char* file = std::getenv("NIBBLE_MATH_CASES");
+    if (!file) GTEST_SKIP() << "run by tests/oracles/math_verify_own_cases.py";
+    const auto rows = read_json_file(file);
+    ASSERT_TRUE(rows.ok()) << rows.error().message();
+    struct Table {
+        int cases = 0, alike = 0, too_kind = 0;  // too_kind: ours says same, theirs does not
+    };
+    std::map<std::string, Table> tables;
+    Table all;
+    for (const Json& row : *rows) {
+        const std::string gold = row["gold"], given = row["pred"];
+        const bool same = row["same"], ours = math_reward(given, marked_answer(gold).value_or(gold)) == 1;
+        for (Table* t : {&all, &tables[row["table"].get<std::string>()]})
+            ++t->cases, t->alike += ours == same, t->too_kind += ours && !same;
+        if (ours != same && std::getenv("NIBBLE_MATH_SHOW"))
+            fmt::print("{} | {} | {} | {}\n", same ? "same" : "other", row["table"].get<std::string>(), gold, given);
+    }
+    for (const auto& [name, t] : tables)
+        fmt::print("{:50} {:3} of {:3} alike, {} too kind\n", name, t.alike, t.cases, t.too_kind);
+    fmt::print("{:50} {:3} of {:3} alike, {} too kind\n", "all", all.alike, all.cases, all.too_kind);
+    EXPECT_EQ(all.cases, 274);
+    EXPECT_GE(all.alike, 216);
+    EXPECT_LE(all.too_kind, 2);
+}
+
 TEST(MathAnswer, IsFoundWhereModelsPutIt) {
     EXPECT_EQ(math_answer("So \\boxed{4}, no: \\boxed{\\frac{1}{2}}."), "\\frac{1}{2}");
     EXPECT_EQ(math_answer("steps\n#### 1,234"), "1,234");
     EXPECT_EQ(math_answer("The answer is 42. Bye."), "42");
     EXPECT_EQ(math_answer("Answer: $x=3$\nmore 17"), "x=3");
     EXPECT_EQ(math_answer("3 apples and 4 make -7."), "-7");
+    EXPECT_EQ(math_answer("so $x=1$ and then \\[ x = \\frac{3}{4} \\] holds"), "x = \\frac{3}{4}");
+    EXPECT_EQ(math_answer("it costs $5 and later $10 more"), "10");
+    EXPECT_EQ(math_answer("with $n = 4$ there are 12 of them"), "12");
+    EXPECT_EQ(math_answer("\\boxed{1}, \\boxed{2} and $\\boxed{3}$"), "1, 2, 3");
+    EXPECT_EQ(math_answer("\\boxed{1} is no root, but \\boxed{2}"), "2");
+    EXPECT_EQ(math_answer("The answer is that it takes 3 hours"), "3");
+    EXPECT_EQ(math_answer("\\frac{10}{9}"), "\\frac{10}{9}");
+    EXPECT_EQ(math_answer("model AZ2B"), std::nullopt);
     EXPECT_EQ(math_answer("no number here"), std::nullopt);
     EXPECT_EQ(math_answer("\\boxed{open"), std::nullopt);
     EXPECT_EQ(math_reward("First 3, then the answer is 1/2", "0.5"), 1);
     EXPECT_EQ(math_reward("\\boxed{7}", "8"), 0);
     EXPECT_EQ(math_reward("", "8"), 0);
+}
+
+TEST(MathAnswer, ListsNamesAndUnits) {
+    const std::pair<const char*, const char*> same[] = {
+        {"(1, 2), (3, 4)", "(3,4) \\text{ and } (1, 2)"},
+        {"1; 2", "\\{2, 1\\}"},
+        {"{1,2}", "2, 1, 1"},
+        {"6 \\text{ and } 8", "8, 6"},
+        {"(x, y) = (5, 8)", "(5, 8)"},
+        {"[0, 1]", "x \\in [0, 1]"},
+        {"x = 2 + 3 = 5", "5"},
+        {"1/3", "x = 1/3 \\approx 0.33"},
+        {"15\\mbox{ cm}^2", "15"},
+        {"28\\%", "28 percent"},
+        {"x \\geq 5", "x >= 5"},
+    };
+    for (const auto& [a, b] : same) EXPECT_TRUE(same_math_answer(a, b) && same_math_answer(b, a)) << a << " | " << b;
+    const std::pair<const char*, const char*> other[] = {{"(1, 2), (3, 4)", "(1, 2), (4, 3)"},
+                                                         {"(0, 9)", "[0, 9)"},
+                                                         {"1, 2", "1, 3"},
+                                                         {"1, 2", "1"},
+                                                         {"a^2 + b = 0", "0"},
+                                                         {"7 = 11a + c", "11a+c"},
+                                                         {"x > 5", "x < 5"}};
+    for (const auto& [a, b] : other) EXPECT_FALSE(same_math_answer(a, b) || same_math_answer(b, a)) << a << " | " << b;
 }
 
 TEST(MathExpression, HostileTextIsAnErrorOrFalse) {

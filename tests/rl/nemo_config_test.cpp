@@ -287,7 +287,7 @@ loss_fn: {use_cispo: true, token_level_loss: false, ratio_clip_c: 3, use_kl_in_r
     EXPECT_TRUE(t.config.loss.use_cispo);
     EXPECT_TRUE(t.says("loss_fn.token_level_loss", "use_cispo needs"));
     EXPECT_TRUE(t.says("loss_fn.ratio_clip_c", "use_cispo needs"));
-    EXPECT_TRUE(t.says("loss_fn.use_kl_in_reward", "not built"));
+    EXPECT_TRUE(t.says("loss_fn.use_kl_in_reward", "needs grpo.adv_estimator.name: reinforce_plus_plus"));
     EXPECT_EQ(t.config.optimizer.clip, 0.5);
     EXPECT_TRUE(t.says("policy.max_grad_norm", "another key"));
 }
@@ -319,6 +319,19 @@ TEST(NemoConfig, TheEstimatorsSwitchesWin) {
     EXPECT_FALSE(put.lists("grpo.use_leave_one_out_baseline"));
     // Recipes from before there were estimators.
     EXPECT_FALSE(estimator("normalize_rewards: false").config.advantage.normalize_rewards);
+}
+
+TEST(NemoConfig, TheKlTermInTheRewardIsThatOfReinforcePlusPlus) {
+    TempDir dir;
+    const Translated t = translated(dir, R"(
+policy: {model_name: M}
+loss_fn: {use_kl_in_reward: true, reference_policy_kl_penalty: 0.02, reference_policy_kl_type: k2}
+grpo: {adv_estimator: {name: reinforce_plus_plus, minus_baseline: true}}
+)");
+    EXPECT_TRUE(t.config.loss.kl_in_reward);
+    EXPECT_EQ(t.config.loss.kl_penalty, 0.02);
+    EXPECT_EQ(t.config.advantage.estimator, AdvantageEstimator::reinforce_plus_plus);
+    EXPECT_FALSE(t.lists("loss_fn.use_kl_in_reward"));
 }
 
 // Handled is what is known by name with a value that a run here has, whatever its value is.

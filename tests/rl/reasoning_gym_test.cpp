@@ -44,6 +44,19 @@ TEST(ReasoningGym, RowsAndRewards) {
     EXPECT_EQ(file->rows[0].prompt, "double: twice 30?");
     EXPECT_EQ(file->rows[1].prompt, "twice: twice 30?");
     EXPECT_EQ(file->rows[4].prompt, "double: twice 32?");
+    // Plain answers, in two files that share no question.
+    ASSERT_EQ(std::system(fmt::format("{} python3 '{}' --plain '{}' --write 20 --task double --seed 3", path, example,
+                                      (dir / "plain").string())
+                              .c_str()),
+              0);
+    const auto train = read_question_file({.file = dir / "plain/train.jsonl", .rule = AnswerRule::exact}),
+               held = read_question_file({.file = dir / "plain/validation.jsonl", .rule = AnswerRule::exact});
+    ASSERT_TRUE(train.ok() && held.ok());
+    EXPECT_EQ(train->rows.size(), 20u);
+    EXPECT_EQ(held->rows.size(), 2u);
+    EXPECT_EQ(held->rows[0].answer, "60");
+    for (const TaskQuestion& q : held->rows)
+        for (const TaskQuestion& other : train->rows) EXPECT_NE(q.prompt, other.prompt);
     const auto environment = start_environment({.command = {"env", path, "python3", example}});
     ASSERT_TRUE(environment.ok()) << environment.error().message();
     const std::pair<const char*, double> texts[] = {

@@ -97,7 +97,9 @@ Status run_rank(const RlRanksCase& c, RankGroup* group, RlRanksSeen& seen) {
     for (int s = 0; s < 3; ++s) {
         NIBBLE_TRY(RlStep step, policy->step(s));
         Json line = to_json(step, std::nullopt, 0);
-        for (const char* key : {"generate_seconds", "reward_seconds", "train_seconds"}) line.erase(key);
+        for (const char* key :
+             {"generate_seconds", "reward_seconds", "train_seconds", "handover_seconds", "recalibrate_seconds"})
+            EXPECT_EQ(line.erase(key), 1u);
         for (const char* key :
              {"rank_tokens", "rank_seconds", "rank_tokens_most_to_median", "rank_seconds_most_to_median"})
             EXPECT_EQ(line.erase(key), group ? 1u : 0u);

@@ -6,10 +6,12 @@
 namespace nibble {
 namespace {
 
+// Owner: what keeps the memory, a DeviceArena or a MemoryLoan.
+template <class Owner>
 class DeviceStateMemory : public StateMemory {
 public:
-    DeviceStateMemory(DeviceArena arena, std::byte* base, const Stream& stream)
-        : arena_(std::move(arena)), base_(base), stream_(&stream) {}
+    DeviceStateMemory(Owner owner, std::byte* base, const Stream& stream)
+        : owner_(std::move(owner)), base_(base), stream_(&stream) {}
     // What is queued may still use the memory.
     ~DeviceStateMemory() override { (void)stream_->synchronize(); }
 
@@ -20,7 +22,7 @@ public:
     }
 
 private:
-    DeviceArena arena_;
+    Owner owner_;
     std::byte* base_;
     const Stream* stream_;
 };
@@ -34,7 +36,13 @@ Result<std::unique_ptr<StateMemory>> device_state_memory(int64_t bytes, int devi
     NIBBLE_TRY(DeviceArena arena, DeviceArena::create(device, size));
     NIBBLE_TRY(std::byte * base, arena.allocate(size));
     NIBBLE_CHECK(fill_device(base, 0, size, stream));
-    return std::unique_ptr<StateMemory>(std::make_unique<DeviceStateMemory>(std::move(arena), base, stream));
+    return std::unique_ptr<StateMemory>(
+        std::make_unique<DeviceStateMemory<DeviceArena>>(std::move(arena), base, stream));
+}
+
+std::unique_ptr<StateMemory> lent_state_memory(MemoryLoan loan, const Stream& stream) {
+    std::byte* base = loan.base();
+    return std::make_unique<DeviceStateMemory<MemoryLoan>>(std::move(loan), base, stream);
 }
 
 void DeviceRotaryTables::add(const Rope& rope) {

@@ -6,6 +6,7 @@
 #include "model/device/step.h"
 #include "model/state_memory.h"
 #include "tensor/device.h"
+#include "tensor/lent_memory.h"
 
 #include <optional>
 #include <utility>
@@ -15,6 +16,8 @@ namespace nibble {
 
 // The stream outlives the memory.
 Result<std::unique_ptr<StateMemory>> device_state_memory(int64_t bytes, int device, const Stream& stream);
+// In device memory that others have in turn; all zero whenever the turn begins, which is whose business gives the turn.
+std::unique_ptr<StateMemory> lent_state_memory(MemoryLoan loan, const Stream& stream);
 
 // cos and sin of every rotary embedding of a model, by position.
 class DeviceRotaryTables {

@@ -39,6 +39,11 @@ public:
         std::vector<std::pair<int64_t, int64_t>> w4a16;  // DeviceWeights::w4a16()
     };
     static Result<std::unique_ptr<DeviceModel>> over(Weights weights, const DeviceInfo& device, ThreadPool& pool);
+    // The next pool lies in this memory, as its user `rollouts`: one pool at a time, and a step is an error where the
+    // turn is another's. Before make_pool().
+    void keep_pages_in(std::shared_ptr<LentMemory> memory) { lent_ = std::move(memory); }
+    static constexpr std::string_view rollouts = "rollouts";
+    Status wait() const { return stream_.synchronize(); }  // for what was queued
 
     // The head as DeviceWeights::linear() takes it: its matrix is the embedding's where they are tied.
     static Linear head_of(const ModelConfig& config, const Head& head);
@@ -154,6 +159,7 @@ private:
     // Kept between calls.
     mutable DeviceStepMemory memory_;
     mutable DeviceBatch batch_;
+    std::shared_ptr<LentMemory> lent_;       // null: pools have memory of their own
     mutable std::unique_ptr<KvPool> texts_;  // pages of whole texts
     mutable std::optional<PinnedBuffer> pinned_;
     mutable std::vector<Landing> landings_;  // two, or none yet: of even and of odd launches

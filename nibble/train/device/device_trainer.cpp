@@ -1,5 +1,6 @@
 #include "train/device/device_trainer.h"
 
+#include "base/clock.h"
 #include "kernels/label_loss_cuda.h"
 #include "kernels/train_cuda.h"
 #include "kernels/train_moe_cuda.h"
@@ -137,6 +138,7 @@ Status DeviceTrainer::allocate() {
     if (sharded()) {
         NIBBLE_TRY(units_, ShardedUnits::create(weights_, *ranks_, trace_, device_, stream_));
     }
+    if (options_.lend) NIBBLE_CHECK(make_lent_memory());
     NIBBLE_CHECK(make_pass());
     NIBBLE_TRY(ends_, DeviceArena::create(device_.index, of_norm + 4 * plan_.micro_batch * seq + scalar_bytes +
                                                              4 * DeviceArena::alignment));
@@ -160,7 +162,7 @@ Status DeviceTrainer::allocate() {
 
 Status DeviceTrainer::make_pass() {
     NIBBLE_TRY(pass_, TrainPass::create(weights_, units_.get(), trace_, pass_shape(plan_.micro_batch, plan_.recompute),
-                                        device_, stream_, pool_));
+                                        device_, stream_, pool_, {lent_, lent_arena_.get()}));
     pass_->draw_from(cuda::drawn_from(options_.train.sampling));
     pass_->cache_in(cache_.get());
     return Ok{};
@@ -293,8 +295,10 @@ Result<TrainStep> DeviceTrainer::finish(TrainStep step, std::span<const TrainBat
     NIBBLE_CHECK(ranks_->wait(stream_));
     NIBBLE_CHECK(trace_.land(stream_));
     if (cache_) {
+        const auto start = std::chrono::steady_clock::now();
         cache_->take();
         NIBBLE_CHECK(cache_->scales().gather(ranks_->group()));
+        step.recalibrate_seconds += seconds_since(start);
     }
     double squares = 0;
     std::memcpy(&squares, landing_->data(), sizeof squares);
@@ -324,8 +328,14 @@ Status DeviceTrainer::queue_update(double learning_rate) {
     NIBBLE_CHECK(optimizer_->update(sum_, learning_rate, optimizer_steps_ + 1, clip, stream_));
     NIBBLE_CHECK(weights_.recipe().end_step(clip, *ranks_, stream_));
     NIBBLE_CHECK(mark("weights for the next step"));
+    for (auto* event : {&publish_begins_, &published_})
+        if (!*event) {
+            NIBBLE_TRY(*event, Event::create());
+        }
+    NIBBLE_CHECK(publish_begins_->record(stream_));
     if (!units_) NIBBLE_CHECK(ranks_->gather_published(weights_.published(), stream_));
-    return weights_.republish();
+    NIBBLE_CHECK(weights_.republish());
+    return published_->record(stream_);
 }
 
 Result<TrainStep> DeviceTrainer::step(std::span<const TrainBatch> batches, double learning_rate) {
@@ -379,10 +389,17 @@ Result<TrainStep> DeviceTrainer::updated(TrainStep step, double learning_rate) {
     ++optimizer_steps_;
     NIBBLE_TRY(const bool others, weights_.recipe().count_step(stream_));
     if (others) NIBBLE_CHECK(weights_.republish());
+    NIBBLE_TRY(const bool landed, published_->happened());  // not yet where the norm was awaited first
+    if (landed) {
+        NIBBLE_TRY(const float milliseconds, published_->since(*publish_begins_));
+        step.publish_seconds = double{milliseconds} / 1e3;
+    }
     if (cache_) {
+        const auto start = std::chrono::steady_clock::now();
         const std::vector<float> before = cache_->scales().state();
         cache_->scales().after_update(true);
         if (cache_->scales().state() != before) NIBBLE_CHECK(cache_was_renewed());
+        step.recalibrate_seconds += seconds_since(start);
     }
     return step;
 }
@@ -437,8 +454,7 @@ double DeviceTrainer::flops(int64_t seq) const {
 
 Result<std::shared_ptr<const LanguageModel>> DeviceTrainer::serving() {
     if (units_) return fail("parallel.shard: all: no GPU has the whole model, so none serves it; use shard: states");
-    NIBBLE_TRY(std::shared_ptr<const LanguageModel> model, DeviceModel::over(weights_.served(), device_, pool_));
-    return model;
+    return serve(weights_.served());
 }
 
 Status DeviceTrainer::set_state(const StoredTrainState& state) {
@@ -479,6 +495,9 @@ std::vector<std::string> DeviceTrainer::notes() const {
             "micro-batches of {} row{}, {}", plan_.micro_batch, plan_.micro_batch == 1 ? "" : "s",
             plan_.recompute == Recompute::block ? "blocks computed again on the way back" : "nothing computed again"),
         "memory: " + plan_.text()};
+    if (lent_)
+        notes.push_back(fmt::format("in turn: {}; updates keep the plan's activations there, rollouts keys and values",
+                                    gib_of(lent_->bytes())));
     if (ranks_->size() > 1) notes.push_back(sharding_note());
     if (const std::string rounded = weights_.rounded().text(); !rounded.empty()) notes.push_back(rounded);
     return notes;

@@ -34,6 +34,9 @@ struct DeviceTrainerOptions {
     Sharding sharding = Sharding::states;
     GradientOrder order = GradientOrder::tree;
     DeviceRanks::Link link;  // instead of NCCL, between ranks
+    // Activations lie in memory that serving() and generating() have in turn for keys and values (LentMemory): as much
+    // as activations take, and this share of what the plan leaves. none: nothing is lent.
+    std::optional<double> lend;
 };
 
 class DeviceTrainer : public TrainEngine {
@@ -70,6 +73,9 @@ public:
     // cache that training does not read is this model's.
     Result<std::shared_ptr<const LanguageModel>> generating();
     Status renew_generation();
+    int64_t lent_bytes() const override { return lent_ ? lent_->bytes() : 0; }
+    Status lend_memory() override;
+    Status take_memory_back() override;
     bool generation_sees_neighbours() const { return generation_ && generation_->recipe().sees_neighbours(); }
     CacheScales* cache_scales() override { return cache_ ? &cache_->scales() : nullptr; }
     bool calibrates() const override { return cache_ || weights_.recipe().calibrates(); }
@@ -116,6 +122,8 @@ private:
                                                        ThreadPool& pool);
     Status allocate();
     Status make_pass();
+    Status make_lent_memory();
+    Result<std::shared_ptr<const LanguageModel>> serve(DeviceModel::Weights weights);
     Result<std::vector<TrainMemoryPlan::Item>> pass_sizes(const TrainPassShape& shape) const;
     Status make_cache();
     Status cache_was_renewed();
@@ -162,7 +170,10 @@ private:
     bool rounds_cache_ = false;           // layers of training or of rollouts keep K and V in E4M3
     std::vector<float> reference_scales_, reference_input_scales_;  // of the cache, of stored inputs
     DeviceTrace trace_;
-    std::unique_ptr<ShardedUnits> units_;  // of Sharding::all
+    std::unique_ptr<ShardedUnits> units_;      // of Sharding::all
+    std::shared_ptr<DeviceArena> lent_arena_;  // all of lent_
+    std::shared_ptr<LentMemory> lent_;         // null: nothing is lent
+    std::vector<std::weak_ptr<const DeviceModel>> served_;
     std::unique_ptr<TrainPass> pass_;
     std::optional<DeviceArena> ends_;  // log-probabilities, norm, clip factor
     float* log_probs_ = nullptr;       // of a micro-batch
@@ -179,8 +190,9 @@ private:
     std::optional<DeviceOptimizer> optimizer_;
     NormHistory norms_;
     int64_t optimizer_steps_ = 0;
-    int64_t step_ = 0, steps_ = 0;  // what begin() said; steps_ 0: of no known number
-    int result_ = 0;                // the buffer that holds this process's part of it
+    int64_t step_ = 0, steps_ = 0;                     // what begin() said; steps_ 0: of no known number
+    std::optional<Event> publish_begins_, published_;  // of the last update
+    int result_ = 0;                                   // the buffer that holds this process's part of it
 };
 
 }  // namespace nibble

@@ -27,7 +27,8 @@ Result<std::vector<TrainMemoryPlan::Item>> TrainPass::sizes(const TrainWeights& 
 
 Result<std::unique_ptr<TrainPass>> TrainPass::create(const TrainWeights& weights, ShardedUnits* units,
                                                      DeviceTrace& trace, const TrainPassShape& shape,
-                                                     const DeviceInfo& device, const Stream& stream, ThreadPool& pool) {
+                                                     const DeviceInfo& device, const Stream& stream, ThreadPool& pool,
+                                                     const LentActivations& lent) {
     NIBBLE_TRY(Workspace host, Workspace::create(Compute::bf16, {}, pool));
     std::unique_ptr<TrainPass> pass(new TrainPass(weights, units, trace, shape, device, stream, std::move(host)));
     const auto layers = weights.layers();
@@ -40,14 +41,21 @@ Result<std::unique_ptr<TrainPass>> TrainPass::create(const TrainWeights& weights
         if (like == pass->kinds_.end()) pass->kinds_.emplace_back().layer = b;
         if (const Rope* rope = layers[b].mixer->rope()) pass->memory_.rotary().add(*rope);
     }
-    NIBBLE_CHECK(pass->allocate());
+    NIBBLE_CHECK(pass->allocate(lent));
     return pass;
 }
 
-Status TrainPass::allocate() {
+Status TrainPass::allocate(const LentActivations& lent) {
     NIBBLE_TRY(const TrainScratch scratch, TrainScratch::make(weights_, shape_, device_));
     const int64_t n = shape_.tokens(), w = hidden();
-    NIBBLE_TRY(kept_memory_, DeviceArena::create(device_.index, scratch.kept));
+    if (lent.memory) {
+        NIBBLE_TRY(loan_, lent.memory->join(std::string(updates), scratch.kept));
+        lent.arena->release(0);
+        kept_memory_ = lent.arena;
+    } else {
+        NIBBLE_TRY(own_memory_, DeviceArena::create(device_.index, scratch.kept));
+        kept_memory_ = &*own_memory_;
+    }
     const auto rest = [&](size_t b, Kept& to) -> Status {
         NIBBLE_TRY(to.x, kept_memory_->allocate(2 * padded_rows(n) * w));
         NIBBLE_TRY(const TrainMixerSizes sizes, weights_.mixer(b).sizes(n));
@@ -116,6 +124,7 @@ Status TrainPass::fill_kind(Kind& kind, const Batch& texts) {
 }
 
 Status TrainPass::prepare(const MicroBatch& m) {
+    if (loan_) NIBBLE_CHECK(loan_->check());
     if (m.tokens() > shape_.tokens() || m.batch->seq > shape_.seq)
         return fail("a micro-batch of {} x {} tokens; {} x {} were planned", m.rows, m.batch->seq, shape_.rows,
                     shape_.seq);

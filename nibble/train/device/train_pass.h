@@ -11,6 +11,7 @@
 #include "kernels/sampling_row.h"
 #include "model/device/batch.h"
 #include "model/device/step_memory.h"
+#include "tensor/lent_memory.h"
 #include "train/device/device_cache.h"
 #include "train/device/memory_plan.h"
 #include "train/device/micro_batch.h"
@@ -43,15 +44,23 @@ private:
     size_t count_ = 0;
 };
 
+// Memory that others have in turn, as its user TrainPass::updates, and the arena that is all of it.
+struct LentActivations {
+    std::shared_ptr<LentMemory> memory;  // null: what is kept has memory of its own
+    DeviceArena* arena = nullptr;
+};
+
 class TrainPass {
 public:
     // What it allocates, as items of a memory plan. Needs the device for the plans of attention.
     static Result<std::vector<TrainMemoryPlan::Item>> sizes(const TrainWeights& weights, const TrainPassShape& shape,
                                                             const DeviceInfo& device);
-    // Weights, units, device and stream outlive it. Allocates. units: of Sharding::all, else null.
+    static constexpr std::string_view updates = "updates";
+    // Weights, units, device, stream and the lent arena outlive it. Allocates. units: of Sharding::all, else null.
     static Result<std::unique_ptr<TrainPass>> create(const TrainWeights& weights, ShardedUnits* units,
                                                      DeviceTrace& trace, const TrainPassShape& shape,
-                                                     const DeviceInfo& device, const Stream& stream, ThreadPool& pool);
+                                                     const DeviceInfo& device, const Stream& stream, ThreadPool& pool,
+                                                     const LentActivations& lent = {});
 
     // The micro-batch of the next calls. Copies what kernels read of it.
     Status prepare(const MicroBatch& m);
@@ -104,7 +113,7 @@ private:
           memory_(device_, stream_),
           plans_(device_) {}
 
-    Status allocate();
+    Status allocate(const LentActivations& lent);
     Status fill_kind(Kind& kind, const Batch& texts);
     DeviceStep& step_of(size_t block) { return *kinds_[kind_of_[block]].step; }
     int64_t hidden() const { return weights_.config().hidden; }
@@ -146,7 +155,9 @@ private:
     const Stream& stream_;
     Workspace host_;
     DeviceStepMemory memory_;
-    std::optional<DeviceArena> kept_memory_;
+    std::optional<DeviceArena> own_memory_;
+    std::optional<MemoryLoan> loan_;  // instead of it
+    DeviceArena* kept_memory_ = nullptr;
     std::vector<Kind> kinds_;
     std::vector<size_t> kind_of_;  // by block
     std::vector<Kept> kept_;       // by block; with Recompute::block all but the stream are the same memory

@@ -20,8 +20,48 @@ Result<std::vector<TrainMemoryPlan::Item>> DeviceTrainer::pass_sizes(const Train
 
 Result<std::shared_ptr<const LanguageModel>> DeviceTrainer::generating() {
     if (!generation_) return fail("rollouts have no precision of their own");
-    NIBBLE_TRY(std::shared_ptr<const LanguageModel> model, DeviceModel::over(generation_->served(), device_, pool_));
-    return model;
+    return serve(generation_->served());
+}
+
+Result<std::shared_ptr<const LanguageModel>> DeviceTrainer::serve(DeviceModel::Weights weights) {
+    NIBBLE_TRY(std::shared_ptr<DeviceModel> model, DeviceModel::over(std::move(weights), device_, pool_));
+    model->keep_pages_in(lent_);
+    served_.push_back(model);
+    return std::shared_ptr<const LanguageModel>(std::move(model));
+}
+
+// Before the pass and what is allocated behind it.
+Status DeviceTrainer::make_lent_memory() {
+    NIBBLE_TRY(const auto items, pass_sizes(pass_shape(plan_.micro_batch, plan_.recompute)));
+    int64_t planned = options_.reference ? reference_bytes() + passing_bytes : 0;
+    for (const TrainMemoryPlan::Item& item : items) planned += item.bytes;
+    NIBBLE_TRY(const DeviceMemory memory, device_memory(device_.index));
+    const int64_t left = std::max<int64_t>(0, memory.free - planned - (int64_t{1} << 29));
+    const int64_t activations = items.front().bytes;
+    const auto more = static_cast<int64_t>(*options_.lend * static_cast<double>(left));
+    const int64_t bytes = (activations + more) / DeviceArena::alignment * DeviceArena::alignment;
+    NIBBLE_TRY(DeviceArena arena, DeviceArena::create(device_.index, std::max(bytes, activations)));
+    lent_arena_ = std::make_shared<DeviceArena>(std::move(arena));
+    NIBBLE_TRY(std::byte * base, lent_arena_->allocate(lent_arena_->capacity()));
+    lent_ = LentMemory::create(base, lent_arena_->capacity(), lent_arena_, std::string(TrainPass::updates));
+    return Ok{};
+}
+
+// Rollouts read what they have not written where a page is not full, and give it no weight: 0 times what activations
+// left there may be no number.
+Status DeviceTrainer::lend_memory() {
+    if (!lent_) return Ok{};
+    NIBBLE_CHECK(use_device(device_.index));
+    NIBBLE_CHECK(fill_device(lent_->base(), 0, lent_->bytes(), stream_));
+    NIBBLE_CHECK(stream_.synchronize());
+    return lent_->give_turn(DeviceModel::rollouts);
+}
+
+Status DeviceTrainer::take_memory_back() {
+    if (!lent_) return Ok{};
+    for (const auto& served : served_)
+        if (const auto model = served.lock()) NIBBLE_CHECK(model->wait());
+    return lent_->give_turn(TrainPass::updates);
 }
 
 Status DeviceTrainer::renew_generation() {

@@ -1,0 +1,39 @@
+#include "tensor/lent_memory.h"
+
+#include <algorithm>
+
+namespace nibble {
+
+MemoryLoan::MemoryLoan(std::shared_ptr<LentMemory> memory, std::string user, int64_t bytes)
+    : memory_(std::move(memory)), place_(memory_.get(), Leave{std::move(user)}), bytes_(bytes) {}
+
+std::byte* MemoryLoan::base() const { return memory_->base_; }
+
+Status MemoryLoan::check() const { return memory_->check(place_.get_deleter().user); }
+
+void MemoryLoan::Leave::operator()(LentMemory* memory) const { std::erase(memory->users_, user); }
+
+std::shared_ptr<LentMemory> LentMemory::create(std::byte* base, int64_t bytes, std::shared_ptr<void> owner,
+                                               std::string first) {
+    return std::shared_ptr<LentMemory>(new LentMemory(base, bytes, std::move(owner), std::move(first)));
+}
+
+Result<MemoryLoan> LentMemory::join(std::string user, int64_t bytes) {
+    if (bytes > bytes_) return fail("{} wants {} bytes of memory in turn; there are {}", user, bytes, bytes_);
+    if (std::ranges::count(users_, user)) return fail("{} has its part of the memory already", user);
+    users_.push_back(user);
+    return MemoryLoan(shared_from_this(), std::move(user), bytes);
+}
+
+Status LentMemory::check(std::string_view user) const {
+    if (turn_ == user) return Ok{};
+    return fail("memory in turn: {} would compute in it, the turn is that of {}", user, turn_);
+}
+
+Status LentMemory::give_turn(std::string_view user) {
+    if (!std::ranges::count(users_, user)) return fail("memory in turn: there is no user {}", user);
+    turn_ = user;
+    return Ok{};
+}
+
+}  // namespace nibble

@@ -1,0 +1,171 @@
+// One GPU's memory, in turn: activations of updates lie where rollouts keep keys and values.
+#include "rl/policy_trainer.h"
+#include "rl/token_task.h"
+#include "train/device/device_trainer.h"
+#include "train/small_trainer.h"
+#include "train/train_shapes.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <optional>
+
+namespace nibble::test {
+namespace {
+
+DeviceChoice lent_device() {
+    const char* name = std::getenv("NIBBLE_DEVICE");
+    const auto choice = parse_device(name ? name : "cuda");
+    return choice.ok() && choice->cuda ? *choice : DeviceChoice{.cuda = true};
+}
+
+// With Mamba-2 states the pool has more than pages.
+Json lent_model(bool hybrid) {
+    Json config = {{"architectures", {"LlamaForCausalLM"}},
+                   {"model_type", "llama"},
+                   {"hidden_size", 256},
+                   {"num_hidden_layers", 2},
+                   {"num_attention_heads", 4},
+                   {"num_key_value_heads", 2},
+                   {"head_dim", 64},
+                   {"intermediate_size", 384},
+                   {"vocab_size", 1000},
+                   {"rms_norm_eps", 1e-5},
+                   {"rope_theta", 10000.0},
+                   {"tie_word_embeddings", false},
+                   {"max_position_embeddings", 8192},
+                   {"hidden_act", "silu"}};
+    if (!hybrid) return config;
+    for (const char* key : {"architectures", "rms_norm_eps", "hidden_act", "rope_theta"}) config.erase(key);
+    config.update({{"model_type", "nemotron_h"},
+                   {"hybrid_override_pattern", "M*-M"},
+                   {"num_hidden_layers", 4},
+                   {"layer_norm_epsilon", 1e-5},
+                   {"mlp_hidden_act", "relu2"},
+                   {"mamba_num_heads", 8},
+                   {"mamba_head_dim", 64},
+                   {"n_groups", 2},
+                   {"ssm_state_size", 128},
+                   {"conv_kernel", 4}});
+    return config;
+}
+
+struct LentLoop {
+    ThreadPool pool;
+    TokenTask task{share_of_even_tokens};
+    std::unique_ptr<DeviceTrainer> trainer;
+    std::unique_ptr<PolicyTrainer> policy;
+
+    Status open(const RlConfig& config, bool hybrid, const std::optional<double>& lend) {
+        NIBBLE_TRY(auto parameters, random_start(lent_model(hybrid), DType::bf16, 7, pool));
+        const int64_t row_tokens = 1024;
+        NIBBLE_TRY(trainer,
+                   DeviceTrainer::create(
+                       std::move(parameters),
+                       {.train = {.optimizer = config.optimizer, .cache = config.generation.cache},
+                        .device = lent_device(),
+                        .rows = most_rollout_rows(config.prompts * config.generations, config.length, row_tokens),
+                        .seq = row_tokens,
+                        .micro_batch = 1,
+                        .reference = config.loss.kl_penalty > 0,
+                        .generation = config.generation.precision,
+                        .lend = lend},
+                       pool));
+        PolicyTrainerOptions options{.end_tokens = {3}, .memory_share = 0.1, .row_tokens = row_tokens};
+        if (config.loss.kl_penalty > 0) options.reference = std::make_shared<DeviceReference>(*trainer);
+        if (config.generation.precision) {
+            NIBBLE_TRY(options.generator, trainer->generating());
+            options.renew_generator = [this] { return trainer->renew_generation(); };
+        }
+        NIBBLE_TRY(policy, PolicyTrainer::create(config, *trainer, task, std::move(options)));
+        return Ok{};
+    }
+    std::vector<float> masters() const {
+        std::vector<float> all;
+        const auto state = trainer->state();
+        EXPECT_TRUE(state.ok());
+        for (const auto& values : state->masters) all.insert(all.end(), values.begin(), values.end());
+        return all;
+    }
+};
+
+RlConfig lent_config() {
+    RlConfig c{.prompts = 8, .generations = 8, .steps = 30, .length = 128};
+    c.optimizer.learning_rate = 3e-3;
+    c.optimizer.weight_decay = 0;
+    c.loss.kl_penalty = 0;
+    c.generation.most_tokens = 75;  // beyond a page of 64 positions
+    c.validation_prompts = 8;
+    return c;
+}
+
+// Several updates, a reference and validation between the turns; one run with memory in turn, one without.
+TEST(CudaLentMemory, RunsAreThoseOfMemoryOfTheirOwn) {
+    RlConfig usual = lent_config(), cached = lent_config(), compared = lent_config(), other = lent_config();
+    cached.generation.cache.format = KvFormat::fp8;
+    compared.loss.kl_penalty = 0.1, compared.train_batch = 32;
+    other.generation.precision = TrainPrecision{.recipe = TrainRecipe::fp8_block};
+    other.loss.importance_sampling_correction = true;
+    struct Case {
+        const char* name;
+        RlConfig config;
+        bool hybrid = false, exact = true;
+    };
+    const Case cases[] = {{"BF16", usual},
+                          {"Mamba-2", usual, true},
+                          {"FP8 cache", cached},
+                          {"reference", compared},
+                          {"FP8 rollouts", other, false, false}};
+    for (const Case& c : cases) {
+        SCOPED_TRACE(c.name);
+        LentLoop own, lent;
+        for (const Status& opened : {own.open(c.config, c.hybrid, std::nullopt), lent.open(c.config, c.hybrid, 0.1)})
+            ASSERT_TRUE(opened.ok()) << opened.error().message();
+        EXPECT_EQ(own.trainer->lent_bytes(), 0);
+        EXPECT_GT(lent.trainer->lent_bytes(), 0);
+        for (int s = 0; s < 4; ++s) {
+            const auto a = own.policy->step(s), b = lent.policy->step(s);
+            ASSERT_TRUE(a.ok()) << a.error().message();
+            ASSERT_TRUE(b.ok()) << b.error().message();
+            EXPECT_GT(b->longest, 64);
+            EXPECT_GT(b->update.gradient_norm, 0);
+            EXPECT_EQ(b->metrics.mismatch_tokens > 0, !c.exact);
+            EXPECT_EQ(a->metrics.mismatch_tokens, b->metrics.mismatch_tokens);
+            EXPECT_EQ(a->metrics.loss, b->metrics.loss);
+            EXPECT_EQ(a->reward, b->reward);
+            const auto v = own.policy->validate(), w = lent.policy->validate();
+            ASSERT_TRUE(v.ok() && w.ok());
+            EXPECT_EQ(v->reward, w->reward);
+        }
+        EXPECT_EQ(own.masters(), lent.masters());
+    }
+}
+
+TEST(CudaLentMemory, OutOfTurnNobodyComputes) {
+    LentLoop loop;
+    const Status opened = loop.open(lent_config(), false, 0.1);
+    ASSERT_TRUE(opened.ok()) << opened.error().message();
+    TrainBatch row{.rows = 1, .seq = 96};
+    for (int32_t t = 0; t < 96; ++t) row.tokens.push_back(t), row.labels.push_back(t + 1);
+    row.documents = {0};
+    std::vector<float> out(96);
+    const auto says = [](const Status& s, std::string_view text) {
+        return !s.ok() && s.error().message().find(text) != std::string::npos;
+    };
+    EXPECT_TRUE(says(loop.trainer->log_probs(row, out), "updates would compute in it, the turn is that of rollouts"));
+    ASSERT_TRUE(loop.trainer->take_memory_back().ok());
+    EXPECT_TRUE(loop.trainer->log_probs(row, out).ok());
+    const auto step = loop.policy->validate();
+    ASSERT_FALSE(step.ok());
+    EXPECT_NE(step.error().message().find("rollouts would compute in it, the turn is that of updates"),
+              std::string::npos)
+        << step.error().message();
+    // A second pool over the same pages.
+    ASSERT_TRUE(loop.trainer->lend_memory().ok());
+    const auto second = loop.trainer->serving();
+    ASSERT_TRUE(second.ok());
+    EXPECT_FALSE((*second)->make_pool(64, 1).ok());
+}
+
+}  // namespace
+}  // namespace nibble::test

@@ -1,0 +1,73 @@
+// Memory in turn, on the host: whose turn it is decides, not who has an address.
+#include "tensor/lent_memory.h"
+
+#include <gtest/gtest.h>
+
+namespace nibble {
+namespace {
+
+std::shared_ptr<LentMemory> host_memory(std::shared_ptr<std::vector<std::byte>> bytes) {
+    std::byte* base = bytes->data();
+    const auto size = std::ssize(*bytes);
+    return LentMemory::create(base, size, std::move(bytes), "updates");
+}
+
+bool says(const Status& status, std::string_view text) {
+    return !status.ok() && status.error().message().find(text) != std::string::npos;
+}
+
+TEST(LentMemory, OneUserAtATimeHasAllOfIt) {
+    const auto bytes = std::make_shared<std::vector<std::byte>>(1024);
+    const auto memory = host_memory(bytes);
+    auto updates = memory->join("updates", 600);
+    auto rollouts = memory->join("rollouts", 1024);
+    ASSERT_TRUE(updates.ok() && rollouts.ok());
+    EXPECT_EQ(updates->base(), bytes->data());
+    EXPECT_EQ(rollouts->base(), bytes->data());  // the same bytes
+    EXPECT_TRUE(updates->check().ok());
+    EXPECT_TRUE(says(rollouts->check(), "rollouts would compute in it, the turn is that of updates"));
+    ASSERT_TRUE(memory->give_turn("rollouts").ok());
+    EXPECT_TRUE(rollouts->check().ok());
+    EXPECT_TRUE(says(updates->check(), "the turn is that of rollouts"));
+    EXPECT_TRUE(says(memory->check("updates"), "the turn is that of rollouts"));
+    ASSERT_TRUE(memory->give_turn("updates").ok());
+    EXPECT_TRUE(updates->check().ok());
+    EXPECT_FALSE(rollouts->check().ok());
+}
+
+TEST(LentMemory, UsersAreKnownOnceAndNoLargerThanIt) {
+    const auto memory = host_memory(std::make_shared<std::vector<std::byte>>(64));
+    EXPECT_TRUE(says(
+        memory->join("rollouts", 65).ok() ? Status(Ok{}) : fail("{}", memory->join("rollouts", 65).error().message()),
+        "rollouts wants 65 bytes"));
+    EXPECT_TRUE(says(memory->give_turn("rollouts"), "no user rollouts"));
+    EXPECT_EQ(memory->turn(), "updates");
+    {
+        auto first = memory->join("rollouts", 64);
+        ASSERT_TRUE(first.ok());
+        EXPECT_FALSE(memory->join("rollouts", 1).ok());  // a second pool over the same pages
+        MemoryLoan moved = *std::move(first);
+        EXPECT_FALSE(memory->join("rollouts", 1).ok());
+        EXPECT_EQ(moved.bytes(), 64);
+    }
+    EXPECT_TRUE(memory->join("rollouts", 1).ok());  // the part ended with its owner
+}
+
+TEST(LentMemory, LivesAsLongAsAPart) {
+    auto bytes = std::make_shared<std::vector<std::byte>>(64);
+    const std::weak_ptr<std::vector<std::byte>> seen = bytes;
+    std::optional<MemoryLoan> loan;
+    {
+        const auto memory = host_memory(std::move(bytes));
+        auto joined = memory->join("rollouts", 64);
+        ASSERT_TRUE(joined.ok());
+        loan.emplace(*std::move(joined));
+    }
+    EXPECT_FALSE(seen.expired());
+    loan->base()[63] = std::byte{1};
+    loan.reset();
+    EXPECT_TRUE(seen.expired());
+}
+
+}  // namespace
+}  // namespace nibble
