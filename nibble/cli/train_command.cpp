@@ -2,6 +2,7 @@
 // measure.
 #include "base/mapped_file.h"
 #include "checkpoint/convert.h"
+#include "checkpoint/random_checkpoint.h"
 #include "checkpoint/side_files.h"
 #include "cli/command.h"
 #include "cli/model_text.h"
@@ -11,6 +12,7 @@
 #include "cli/terminal.h"
 #include "cli/train_compare.h"
 #include "cli/train_report.h"
+#include "cli/usage.h"
 #include "cli/version.h"
 #include "io/atomic_file.h"
 #include "io/journal.h"
@@ -18,6 +20,7 @@
 #include "train/data_manifest.h"
 #include "train/data_open.h"
 #include "train/device/device_trainer.h"
+#include "train/host_plan.h"
 #include "train/lora_export.h"
 #include "train/run_folder.h"
 #include "train/train_run.h"
@@ -40,6 +43,7 @@ struct TrainFlags {
     std::optional<int64_t> steps, batch, seq, layers;
     std::vector<std::string> compare;
     bool synthetic = false, resume = false, quiet = false, json = false, check_forward = false;
+    ForwardQuestion question;  // of check_forward
     int threads = 0, ranks = 0, gpus = 0;
 };
 
@@ -74,6 +78,33 @@ Result<Json> config_json(const fs::path& path) {
     const fs::path file = fs::is_directory(path) ? path / "config.json" : path;
     NIBBLE_TRY(const MappedFile map, MappedFile::open(file));
     return parse_json({reinterpret_cast<const char*>(map.bytes().data()), map.bytes().size()});
+}
+
+// Names and shapes of what is trained, before there are masters.
+Result<std::unique_ptr<Checkpoint>> open_model(const TrainConfig& c) {
+    if (!c.shape.empty()) {
+        NIBBLE_TRY(Json config, train_shape(c.shape, c.layers));
+        return random_checkpoint(std::move(config));
+    }
+    if (!c.random_start) return Checkpoint::open(c.model);
+    NIBBLE_TRY(Json config, config_json(c.model));
+    return random_checkpoint(std::move(config)).within(c.model.string());
+}
+
+// On a CPU. Error: it does not fit.
+Result<TrainMemoryPlan> plan_memory(const TrainConfig& c, int processes, ThreadPool& pool) {
+    NIBBLE_TRY(const auto model, open_model(c));
+    std::shared_ptr<const Checkpoint> teacher;
+    if (!c.teacher.folder.empty()) {
+        NIBBLE_TRY(teacher, Checkpoint::open(c.teacher.folder).within("teacher"));
+    }
+    const HostRun run{.rows = (c.batch + processes - 1) / processes,
+                      .seq = c.sequence,
+                      .saves = !c.output.empty(),
+                      .teacher = teacher.get()};
+    NIBBLE_TRY(TrainMemoryPlan plan, plan_host_memory(c, *model, run, pool));
+    NIBBLE_CHECK(check_host_memory(plan, available_memory(), processes));
+    return plan;
 }
 
 Result<std::shared_ptr<Parameters>> start(const TrainConfig& c, ThreadPool& pool) {
@@ -252,12 +283,17 @@ Result<RunFolderOptions> folder_options(const TrainConfig& c, const TrainFlags& 
 }
 
 // What is trained, and what every linear's three products are in fact.
-void print_start(const TrainConfig& c, TrainEngine& trainer) {
+void print_start(const TrainConfig& c, TrainEngine& trainer, const std::optional<TrainMemoryPlan>& on_host = {}) {
     fmt::print(
         "{} parameters, {} steps of {} x {} tokens, precision {}; FLOP as MaxText counts (causal attention at one "
         "half)\n",
         trainer.parameters().elements(), c.steps, c.batch, c.sequence, train_precision_name(c.precision));
+    if (const int64_t most = trainer.config().context; most > 0 && c.sequence > most)
+        fmt::print(
+            "  warning: rows of {} tokens, the model says {} (max_position_embeddings), which goes into the export\n",
+            c.sequence, most);
     print_train_table(trainer);
+    if (on_host) fmt::print("  memory: {}\n", on_host->text());
     print_fp4_savings(trainer, c);
 }
 
@@ -272,6 +308,7 @@ Result<std::unique_ptr<TrainEngine>> make_trainer(const TrainConfig& c, const Tr
                            .kernels = flags.kernels,
                            .cross_entropy = static_cast<float>(c.teacher.cross_entropy),
                            .lora = c.lora,
+                           .cache = cache_of(flags.question),
                            .trace = trace,
                            .ranks = ranks};
     if (!device.cuda) {
@@ -330,16 +367,22 @@ Status begin_as_first(const JobRanks& ranks, const RunFolder* folder, const RunF
 
 Result<Outcome> train(const TrainConfig& config, const TrainFlags& flags, const DeviceChoice& device,
                       const JobRanks& ranks) {
+    NIBBLE_CHECK(check(flags.question, config));
     if (ranks.group() && flags.check_forward) return fail("--check-forward: one process compares; leave out --ranks");
     const bool speaks = ranks.first() && !flags.quiet && !flags.json;
     Trace trace;
     Trace* const traced = flags.profile.empty() || !ranks.first() ? nullptr : &trace;
     ThreadPool pool(ranks.threads(flags.threads));
+    std::optional<TrainMemoryPlan> on_host;
+    if (!device.cuda && !flags.check_forward) {
+        NIBBLE_TRY(on_host, plan_memory(config, std::max(1, flags.ranks), pool));
+    }
     NIBBLE_TRY(const auto trainer, make_trainer(config, flags, device, traced, ranks.group(), pool));
     if (!flags.check_forward) NIBBLE_CHECK(check_export(config, *trainer));
     NIBBLE_TRY(DataSources sources, open_sources(config, trainer->config().vocab));
     if (flags.check_forward && speaks) print_start(config, *trainer);
-    if (flags.check_forward) return report_forward(flags.json, flags.quiet, *trainer, *sources.train, config);
+    if (flags.check_forward)
+        return report_forward(flags.json, flags.quiet, *trainer, *sources.train, config, flags.question);
     Console console(true);
     std::unique_ptr<RunFolder> folder;
     int64_t first_step = 0;
@@ -354,7 +397,7 @@ Result<Outcome> train(const TrainConfig& config, const TrainFlags& flags, const 
     if (first_step >= config.steps && !config.fork.empty() && !config.resume)
         return fail("fork: {} has made {} steps already, this run ends behind {}", config.fork.string(), first_step,
                     config.steps);
-    if (speaks) print_start(config, *trainer);
+    if (speaks) print_start(config, *trainer, on_host);
     if (speaks && ranks.group()) fmt::print("  {} ranks, the rows of a step dealt to them\n", ranks.size());
     if (speaks && first_step > 0) fmt::print("goes on behind {} steps\n", first_step);
     int64_t skipped = 0;
@@ -432,9 +475,15 @@ void add_train(CLI::App& app, RunCommand& run) {
         ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
     command->add_option("--batch", flags->batch, "rows of a step; overrides the config")->check(CLI::Range(1, 1 << 20));
     command->add_option("--seq", flags->seq, "tokens of a row; overrides the config")->check(CLI::Range(1, 1 << 24));
-    command->add_flag(
+    CLI::Option* check_forward = command->add_flag(
         "--check-forward", flags->check_forward,
         "no training: compare the bits of log-probabilities with the engine's, exit status 1 if they differ");
+    command->add_option("--kv", flags->question.kv, "of --check-forward: how both sides cache K and V")
+        ->needs(check_forward)
+        ->check(one_of({"bf16", "fp8", "fp8_q", "fp8_page"}))
+        ->capture_default_str();
+    command->add_flag("--late", flags->question.late, "of --check-forward: the products of late_forward")
+        ->needs(check_forward);
     command->add_option("-o,--output", flags->output, "folder of the run; overrides the config");
     command->add_flag("--resume", flags->resume, "go on from the newest checkpoint in the output");
     CLI::Option* ranks =

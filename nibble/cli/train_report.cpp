@@ -3,6 +3,7 @@
 #include "cli/options.h"
 #include "train/check_forward.h"
 #include "train/train_flops.h"
+#include "train/train_rules.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -44,8 +45,27 @@ void print_fp4_savings(const TrainEngine& trainer, const TrainConfig& config) {
     if (!fp4.empty()) fmt::print("  {}\n", fp4);
 }
 
+TrainCache cache_of(const ForwardQuestion& question) {
+    TrainCache cache;
+    cache.queries = question.kv == "fp8_q";
+    if (question.kv == "fp8" || cache.queries) cache.format = KvFormat::fp8;
+    if (question.kv == "fp8_page") cache.format = KvFormat::fp8_page;
+    return cache;
+}
+
+Status check(const ForwardQuestion& question, const TrainConfig& config) {
+    if (question.late && !config.precision.late_forward)
+        return fail("--late: precision {} has no late_forward", train_precision_name(config.precision));
+    if (question.late && !late_phase(config.precision, config.steps - 1, config.steps))
+        return fail("--late: the late part of {} is not reached in {} steps", train_precision_name(config.precision),
+                    config.steps);
+    if (question.kv != "bf16" && config.lora.rank > 0) return fail("--kv: adapters are trained with K and V in BF16");
+    return Ok{};
+}
+
 Result<Outcome> report_forward(bool json, bool quiet, TrainEngine& trainer, BatchSource& data,
-                               const TrainConfig& config) {
+                               const TrainConfig& config, const ForwardQuestion& question) {
+    if (question.late) NIBBLE_CHECK(trainer.enter_phase(config.steps - 1, config.steps));
     NIBBLE_TRY(const TrainBatch batch, data.next(config.batch));
     if (trainer.calibrates()) NIBBLE_CHECK(trainer.calibrate({&batch, 1}));
     NIBBLE_TRY(const ForwardCheck check, check_forward(trainer, batch));
@@ -58,7 +78,14 @@ Result<Outcome> report_forward(bool json, bool quiet, TrainEngine& trainer, Batc
                        way.mismatches ? fmt::format(", at most {:.3g} apart", way.apart) : "");
     }
     if (json)
-        fmt::print("{}", json_line({{"promised", check.promised}, {"mismatches", check.mismatches()}, {"ways", ways}}));
+        fmt::print("{}", json_line({{"kv", question.kv},
+                                    {"late", question.late},
+                                    {"promised", check.promised},
+                                    {"mismatches", check.mismatches()},
+                                    {"ways", ways}}));
+    else if (!quiet && question.kv != "bf16")
+        fmt::print("K and V{} through E4M3 on both sides{}\n", question.kv == "fp8_q" ? ", and Q," : "",
+                   question.kv == "fp8_page" ? "" : ", scales of the first batch");
     if (!check.promised && !json && !quiet)
         fmt::print("{} does not promise equal bits: scales of its inputs are those of a whole tensor\n",
                    train_precision_name(config.precision));

@@ -67,7 +67,7 @@ private:
         });
         for (size_t i = 0; i < batch.size(); ++i) {
             if (!done[i].ok()) return std::move(done[i]).error().within(place_of(batch[i], reader_.files()));
-            NIBBLE_CHECK(add(*done[i], manifest_.sources[batch[i].source]));
+            NIBBLE_CHECK(add(*done[i], manifest_.sources[batch[i].source]).within(place_of(batch[i], reader_.files())));
         }
         return more;
     }
@@ -81,6 +81,10 @@ private:
         size_t trained = ids.size();
         if (options_.validation > 0 && options_.validation_by == ValidationBy::documents)
             trained = double(draw) < options_.validation * 0x1p32 ? 0 : ids.size();
+        if (options_.validation > 0 && options_.validation_by == ValidationBy::tails && !document.learned.empty())
+            return fail(
+                "the end of a chat is its answer, which --val-by tails would move into validation; draw whole chats "
+                "(--val-by documents), or learn all tokens (--loss all)");
         if (options_.validation > 0 && options_.validation_by == ValidationBy::tails)
             trained = ids.size() - static_cast<size_t>(std::llround(options_.validation * double(ids.size())));
         NIBBLE_CHECK(train_.add(ids.first(trained), document.learned, 0));
@@ -91,13 +95,14 @@ private:
         NIBBLE_TRY(manifest_.train, train_.finish());
         NIBBLE_TRY(manifest_.validation, validation_.finish());
         if (manifest_.train.tokens() == 0)
-            return fail("no tokens to train on: the files hold {} documents, {} tokens of them for validation",
-                        documents_, manifest_.validation.tokens());
+            return fail("no tokens to train on: the files hold {} documents, {} tokens of them for validation{}",
+                        documents_, manifest_.validation.tokens(),
+                        manifest_.validation.tokens() > 0 ? "; change --val or --seed" : "");
         if (options_.validation > 0 && manifest_.validation.tokens() == 0)
             return fail(
-                "none of {} documents was drawn for validation; take a larger fraction, or the end of every "
-                "document (--val-by tails)",
-                documents_);
+                "none of {} documents was drawn for validation by --val {} and --seed {}; change one of them, or take "
+                "the end of every text (--val-by tails)",
+                documents_, options_.validation, options_.seed);
         manifest_.vocabulary = vocabulary_hash(*text_.tokenizer);
         manifest_.vocab = static_cast<int64_t>(text_.tokenizer->vocab_size());
         manifest_.end_token = text_.end_token;

@@ -57,6 +57,8 @@ public:
 
     // Which step comes next, of how many: keys random numbers and late phases of a recipe. step() counts on by itself.
     virtual void begin(int64_t step, int64_t steps) = 0;
+    // Forward passes from here on, this model's own included, multiply as in that step; a step does so by itself.
+    virtual Status enter_phase(int64_t step, int64_t steps) = 0;
     // One step of the optimizer on the mean cross-entropy (with a teacher: its loss) of all labels, weighted. Error: no
     // label has a weight.
     virtual Result<TrainStep> step(std::span<const TrainBatch> batches, double learning_rate) = 0;

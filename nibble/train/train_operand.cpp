@@ -16,7 +16,7 @@ PackedOperand::PackedOperand(CastOperand operand, ThreadPool& pool) : like_(std:
     const int64_t step = like_.block_scales.empty() ? std::max<int64_t>(like_.cols, 1) : operand_block;
     for (int64_t k = 0; k < like_.cols; k += step)
         packs_.push_back(pack_rows(like_.values.data() + k, like_.rows, step, like_.cols, pool));
-    like_.values = {};
+    std::vector<float>().swap(like_.values);  // `= {}` would keep the memory
 }
 
 void operand_product(const CastOperand& a, const PackedOperand& b, const MatmulOutput& out, const float* more,

@@ -14,8 +14,6 @@ constexpr int64_t tile = 128;
 Result<Format> stored_format(const ForwardWeight& w) {
     const std::string& name = w.parts[0].name;
     if (!w.rules.quantized) return Format::none;
-    if (w.rules.rank > 0)
-        return fail("export: '{}' has a term of rank {} in BF16, which no checkpoint format holds", name, w.rules.rank);
     switch (w.rules.w.format) {
         case CastFormat::bf16:
             return Format::none;
@@ -74,6 +72,13 @@ void store_tiles(const CastOperand& o, int64_t first, QuantMatrix& m) {
 }  // namespace
 
 Result<Format> TrainedCodes::format_of(const ForwardWeights& products) {
+    // Before sizes and formats, which are not what keeps such a model from being exported.
+    for (size_t u = 0; u < products.units(); ++u)
+        if (const ForwardWeight w = products.forward_weight(u); w.rules.rank > 0)
+            return fail(
+                "export: '{}' has a term of rank {} in BF16, which no checkpoint format holds; rank: 0 trains "
+                "without it, nibble_nvfp4_late ends without it",
+                w.parts[0].name, w.rules.rank);
     Format found = Format::none;
     for (size_t u = 0; u < products.units(); ++u) {
         const ForwardWeight w = products.forward_weight(u);

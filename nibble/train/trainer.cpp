@@ -143,6 +143,12 @@ Result<std::unique_ptr<Trainer>> Trainer::create(std::shared_ptr<Parameters> par
 
 void Trainer::begin(int64_t step, int64_t steps) { step_ = step, steps_ = steps; }
 
+Status Trainer::enter_phase(int64_t step, int64_t steps) {
+    products_->begin_step(step, steps);
+    products_->pause();
+    return Ok{};
+}
+
 Status Trainer::renew() {
     parameters_->publish(pool_);
     return base_ ? Status(Ok{}) : model_->renew();
@@ -484,8 +490,7 @@ Result<std::shared_ptr<const Checkpoint>> Trainer::trained() {
 
 Result<Format> Trainer::codes_format(int64_t steps) {
     // Behind a run that was resumed at its end no step has said which phase of the recipe it is.
-    products_->begin_step(steps - 1, steps);
-    products_->pause();
+    NIBBLE_CHECK(enter_phase(steps - 1, steps));
     return TrainedCodes::format_of(*products_);
 }
 

@@ -57,6 +57,7 @@ public:
                                                             const TrainerOptions& options, ThreadPool& pool);
 
     void begin(int64_t step, int64_t steps) override;
+    Status enter_phase(int64_t step, int64_t steps) override;
     Result<TrainStep> step(std::span<const TrainBatch> batches, double learning_rate) override;
     Result<TrainStep> step(std::span<const TrainBatch> batches, const RowObjective& objective,
                            double learning_rate) override;

@@ -2,9 +2,12 @@
 """A llama's training in numpy and FP64, written apart from nibble: ten steps of AdamW, and of Muon, on the mean cross-entropy of packed documents.
 
   train_twin.py OUT      writes OUT/model (an F32 checkpoint of a tiny llama), OUT/steps.json: tokens, labels, weights, documents, losses, gradient norms, and of the
-                         last step the sum and the sum of squares of every master; OUT/muon.json: losses, norms and masters of the same steps with Muon
+                         last step the sum and the sum of squares of every master; OUT/muon.json: losses, norms and masters of the same steps with Muon;
+                         OUT/bf16.json: other batches, losses and norms of AdamW where the forward pass is rounded to BF16 as nibble's is, and the losses with one of the
+                         places left out, and with all. The batches' seed is one at which no value lies so near the border of two BF16 numbers that FP64 and FP32 sums round
+                         it apart: one such value moves all losses behind it
 
-tests/train/twin_test.cpp trains the same model with nibble in FP32. Formulas: torch.optim.AdamW's documentation, transformers' LlamaModel,
+tests/train/twin_test.cpp trains the same model with nibble in FP32 and in BF16. Formulas: torch.optim.AdamW's documentation, transformers' LlamaModel,
 arXiv 2502.16982 (Muon with matched RMS), Keller Jordan's coefficients.
 """
 import json, pathlib, sys
@@ -33,9 +36,21 @@ def model():
     p['lm_head.weight'] = rng.normal(0, 0.25, (V, H))
     return {k: v.astype(np.float32).astype(np.float64) for k, v in p.items()}
 
+# Where BF16 training rounds (docs/training.md, Numerics): every operator's output forward, once. The way back reads what was rounded, in FP32.
+PLACES = {'weights': 'matrices as they are published', 'norm': 'normalised rows', 'linear': 'outputs of linears, logits too', 'rope': 'turned queries and keys',
+          'attention': 'mixed values', 'activation': 'silu(gate) * up', 'residual': 'the stream behind every block'}
+rounded = set()
+BF16_SEED = 2
+
+def b(place, x):
+    """x as BF16 holds it, to the nearest, ties to even, where `place` is rounded."""
+    if place not in rounded: return x
+    bits = x.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32).astype(np.float64)
+
 def norm(x, w):
     r = 1 / np.sqrt((x * x).mean(-1, keepdims=True) + EPS)
-    return x * r * w, (x, r, w)
+    return b('norm', x * r * w), (x, r, w)
 
 def norm_back(saved, dy):
     x, r, w = saved
@@ -50,6 +65,7 @@ def rotate(x, positions, sign):                 # x [T, heads, D]; the pairs are
 
 def row(p, tokens, labels, slopes, documents, grads):
     """The sum of slopes * log p(label) of one row, and its gradient into grads. Returns log-probabilities."""
+    p = {k: b('weights', v) if v.ndim == 2 else v for k, v in p.items()}
     T = len(tokens)
     document = np.searchsorted(documents, np.arange(T), side='right')
     positions = np.arange(T) - np.asarray(documents)[document - 1]
@@ -59,23 +75,23 @@ def row(p, tokens, labels, slopes, documents, grads):
     for l in range(L):
         a, m = f'model.layers.{l}.self_attn.', f'model.layers.{l}.mlp.'
         n, s1 = norm(x, p[f'model.layers.{l}.input_layernorm.weight'])
-        q = rotate((n @ p[a + 'q_proj.weight'].T).reshape(T, NH, D), positions, 1)
-        k = rotate((n @ p[a + 'k_proj.weight'].T).reshape(T, NKV, D), positions, 1)
-        v = (n @ p[a + 'v_proj.weight'].T).reshape(T, NKV, D)
+        q = b('rope', rotate(b('linear', n @ p[a + 'q_proj.weight'].T).reshape(T, NH, D), positions, 1))
+        k = b('rope', rotate(b('linear', n @ p[a + 'k_proj.weight'].T).reshape(T, NKV, D), positions, 1))
+        v = b('linear', n @ p[a + 'v_proj.weight'].T).reshape(T, NKV, D)
         kk, vv = k.repeat(NH // NKV, 1), v.repeat(NH // NKV, 1)
         z = np.where(seen[None], np.einsum('thd,shd->hts', q, kk) / np.sqrt(D), -np.inf)
         w = np.exp(z - z.max(-1, keepdims=True))
         w /= w.sum(-1, keepdims=True)
-        mix = np.einsum('hts,shd->thd', w, vv).reshape(T, NH * D)
-        x = x + mix @ p[a + 'o_proj.weight'].T
+        mix = b('attention', np.einsum('hts,shd->thd', w, vv).reshape(T, NH * D))
+        x = b('residual', x + b('linear', mix @ p[a + 'o_proj.weight'].T))
         n2, s2 = norm(x, p[f'model.layers.{l}.post_attention_layernorm.weight'])
-        g, u = n2 @ p[m + 'gate_proj.weight'].T, n2 @ p[m + 'up_proj.weight'].T
+        g, u = b('linear', n2 @ p[m + 'gate_proj.weight'].T), b('linear', n2 @ p[m + 'up_proj.weight'].T)
         sig = 1 / (1 + np.exp(-g))
-        h = g * sig * u
-        x = x + h @ p[m + 'down_proj.weight'].T
+        h = b('activation', g * sig * u)
+        x = b('residual', x + b('linear', h @ p[m + 'down_proj.weight'].T))
         tape.append((n, s1, q, kk, vv, w, mix, n2, s2, g, u, sig, h))
     y, sn = norm(x, p['model.norm.weight'])
-    logits = y @ p['lm_head.weight'].T
+    logits = b('linear', y @ p['lm_head.weight'].T)
     shift = logits - logits.max(-1, keepdims=True)
     logp = shift - np.log(np.exp(shift).sum(-1, keepdims=True))
     out = np.where(labels >= 0, logp[np.arange(T), labels], 0)
@@ -148,7 +164,20 @@ def train(p, muon, tokens, labels, weights, documents):
             m[k] = B1 * m[k] + (1 - B1) * g
             v[k] = B2 * v[k] + (1 - B2) * g * g
             p[k] = p[k] - LR * (m[k] / (1 - B1 ** (t + 1))) / (np.sqrt(v[k] / (1 - B2 ** (t + 1))) + AEPS)
+            if rounded: p[k] = p[k].astype(np.float32).astype(np.float64)  # masters, whose BF16 is what counts
     return {'losses': losses, 'norms': norms, 'masters': {k: [float(x.sum()), float((x * x).sum())] for k, x in p.items()}}
+
+def batches_of(rng):
+    tokens = rng.integers(0, V, (STEPS, ROWS, SEQ))
+    labels = np.where(rng.random((STEPS, ROWS, SEQ)) < 0.2, -1, rng.integers(0, V, (STEPS, ROWS, SEQ)))
+    weights = rng.integers(0, 8, (STEPS, ROWS, SEQ)) / 4
+    documents = [[sorted({0, *rng.integers(1, SEQ, 2).tolist()}) for _ in range(ROWS)] for _ in range(STEPS)]
+    return tokens, labels, weights, documents
+
+def told(tokens, labels, weights, documents):
+    return {'rows': ROWS, 'seq': SEQ, 'learning_rate': LR, 'weight_decay': WD, 'clip': CLIP, 'tokens': tokens.reshape(STEPS, -1).tolist(),
+            'labels': labels.reshape(STEPS, -1).tolist(), 'weights': weights.reshape(STEPS, -1).tolist(),
+            'documents': [[r * SEQ + b for r in range(ROWS) for b in documents[t][r]] for t in range(STEPS)]}
 
 def main(out):
     out = pathlib.Path(out)
@@ -159,17 +188,17 @@ def main(out):
         'architectures': ['LlamaForCausalLM'], 'model_type': 'llama', 'vocab_size': V, 'hidden_size': H, 'intermediate_size': F, 'num_hidden_layers': L,
         'num_attention_heads': NH, 'num_key_value_heads': NKV, 'head_dim': D, 'rms_norm_eps': EPS, 'rope_theta': THETA, 'hidden_act': 'silu',
         'max_position_embeddings': 512, 'tie_word_embeddings': False}, indent=1) + '\n')
-    tokens = rng.integers(0, V, (STEPS, ROWS, SEQ))
-    labels = np.where(rng.random((STEPS, ROWS, SEQ)) < 0.2, -1, rng.integers(0, V, (STEPS, ROWS, SEQ)))
-    weights = rng.integers(0, 8, (STEPS, ROWS, SEQ)) / 4
-    documents = [[sorted({0, *rng.integers(1, SEQ, 2).tolist()}) for _ in range(ROWS)] for _ in range(STEPS)]
-    batches = tokens, labels, weights, documents
+    batches = batches_of(rng)
     (out / 'muon.json').write_text(json.dumps(train(dict(p), True, *batches)) + '\n')
-    (out / 'steps.json').write_text(json.dumps({
-        'rows': ROWS, 'seq': SEQ, 'learning_rate': LR, 'weight_decay': WD, 'clip': CLIP, 'tokens': tokens.reshape(STEPS, -1).tolist(),
-        'labels': labels.reshape(STEPS, -1).tolist(), 'weights': weights.reshape(STEPS, -1).tolist(),
-        'documents': [[r * SEQ + b for r in range(ROWS) for b in documents[t][r]] for t in range(STEPS)],
-        **train(p, False, *batches)}) + '\n')
+    (out / 'steps.json').write_text(json.dumps({**told(*batches), **train(dict(p), False, *batches)}) + '\n')
+    batches = batches_of(np.random.default_rng(BF16_SEED))
+    def in_bf16(places):
+        rounded.update(places)
+        made = train(dict(p), False, *batches)
+        rounded.clear()
+        return {k: made[k] for k in ('losses', 'norms')}
+    without = {place: in_bf16(set(PLACES) - {place})['losses'] for place in PLACES} | {'all': in_bf16(())['losses']}
+    (out / 'bf16.json').write_text(json.dumps({**told(*batches), **in_bf16(PLACES), 'without': without}) + '\n')
 
 if __name__ == '__main__':
     main(sys.argv[1])

@@ -203,6 +203,26 @@ TEST_F(DataBuildTest, SeparatorsCutPlainTextsAndTailsAreForValidation) {
     EXPECT_EQ(both, encoded(text));
 }
 
+// The end of a chat is what the assistant learns to say.
+TEST_F(DataBuildTest, TailsOfChatsAreNoValidation) {
+    const auto path = write("chat.jsonl", R"({"messages": [{"role": "user", "content": "a b"},)"
+                                          R"( {"role": "assistant", "content": "c d"}]})"
+                                          "\n");
+    DataBuildOptions options{
+        .inputs = {path}, .out = dir / "out", .validation = 0.25, .validation_by = ValidationBy::tails};
+    const auto refused = build(options);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().message(),
+              path.string() +
+                  ": line 1: the end of a chat is its answer, which --val-by tails would move into validation; draw "
+                  "whole chats (--val-by documents), or learn all tokens (--loss all)");
+    EXPECT_FALSE(fs::exists(dir / "out"));
+    how.loss = LossOn::all;
+    const auto all = build(options);
+    ASSERT_TRUE(all.ok()) << all.error().message();
+    EXPECT_GT(all->validation.tokens(), 0);
+}
+
 TEST_F(DataBuildTest, LongDocumentsAreCutAtShards) {
     const std::string text(1000, 'q');
     const auto made = build({.inputs = {write("a.txt", text)}, .out = dir / "a", .shard_tokens = 300});
@@ -236,6 +256,8 @@ TEST_F(DataBuildTest, AFailureLeavesNothingAndNamesThePlace) {
     ends(write("g.jsonl", R"({"messages": [{"role": "user", "content": "a"}]})"),
          ": line 1: 'messages' need a chat template, and the tokenizer's folder has none");
     EXPECT_NE(fails(write("h.txt", "one document"), {.validation = 0.000001}).find("--val-by tails"),
+              std::string::npos);
+    EXPECT_NE(fails(write("h.txt", "one document"), {.validation = 0.000001, .seed = 5}).find("and --seed 5; change"),
               std::string::npos);
     const auto good = write("i.txt", "text");
     ASSERT_TRUE(build({.inputs = {good}, .out = dir / "there"}).ok());

@@ -458,6 +458,59 @@ TEST(CheckForward, RecipesThatPromiseItHaveNoMismatch) {
     }
 }
 
+// With K and V in FP8 on both sides there is no mismatch either, and they are in FP8.
+TEST(CheckForward, OfFp8Caches) {
+    ThreadPool pool(2);
+    const TrainBatch batch = random_batch(2, 96, 48, 21);
+    const auto compare = [&](const char* recipe, const TrainCache& cache, std::vector<float>& said) {
+        TrainerOptions options = with(recipe);
+        options.precision.row_scaled = options.precision.recipe == TrainRecipe::nvfp4;
+        options.cache = cache;
+        const auto trainer = small_trainer(pool, options, wide_llama());
+        if (trainer->calibrates()) EXPECT_TRUE(trainer->calibrate({&batch, 1}).ok());
+        said.resize(static_cast<size_t>(batch.size()));
+        EXPECT_TRUE(trainer->log_probs(batch, said).ok());
+        const auto check = check_forward(*trainer, batch);
+        EXPECT_TRUE(check.ok()) << check.error().message();
+        EXPECT_TRUE(check->promised) << recipe;
+        return check->mismatches();
+    };
+    for (const char* recipe : {"bf16", "fp8_block", "nvfp4"}) {
+        std::vector<float> plain, said;
+        EXPECT_EQ(compare(recipe, {}, plain), 0);
+        for (const TrainCache& cache : {TrainCache{.format = KvFormat::fp8},
+                                        {.format = KvFormat::fp8, .queries = true},
+                                        {.format = KvFormat::fp8_page}}) {
+            EXPECT_EQ(compare(recipe, cache, said), 0) << recipe;
+            EXPECT_NE(said, plain) << recipe;
+        }
+    }
+}
+
+// The late phase promises what its own products do.
+TEST(CheckForward, OfTheLatePhase) {
+    ThreadPool pool(2);
+    const TrainBatch batch = random_batch(2, 96, 48, 21);
+    TrainerOptions options = with("nvfp4");
+    options.precision.late_forward = TrainRecipe::fp8_block;
+    const auto trainer = small_trainer(pool, options, wide_llama());
+    const auto early = check_forward(*trainer, batch);
+    ASSERT_TRUE(early.ok());
+    EXPECT_FALSE(early->promised);
+    EXPECT_GT(early->mismatches(), 0);
+    ASSERT_TRUE(trainer->enter_phase(9, 10).ok());
+    const auto late = check_forward(*trainer, batch);
+    ASSERT_TRUE(late.ok());
+    EXPECT_TRUE(late->promised);
+    EXPECT_EQ(late->mismatches(), 0);
+    std::vector<float> said(static_cast<size_t>(batch.size())), want(said.size());
+    ASSERT_TRUE(trainer->log_probs(batch, said).ok());
+    ASSERT_TRUE(small_trainer(pool, with("fp8_block"), wide_llama())->log_probs(batch, want).ok());
+    EXPECT_EQ(said, want);
+    ASSERT_TRUE(trainer->enter_phase(0, 10).ok());
+    EXPECT_FALSE(check_forward(*trainer, batch)->promised);
+}
+
 // Of the last steps the forward products are those of another recipe, whatever was rounded before.
 TEST(LateForward, IsThatOfItsOwnRecipe) {
     ThreadPool pool(2);

@@ -84,10 +84,8 @@ Result<std::unique_ptr<DeviceRecipe>> DeviceRecipe::plan(const TrainPrecision& p
                 line.input_gradient = plain ? plain_back : eden ? "NVFP4 MS-EDEN" : both(rules.dy, rules.w_back);
                 line.weight_gradient = plain ? plain_back : eden ? "NVFP4 MS-EDEN" : both(rules.dy_t, rules.x_t);
                 line.forward += product->forward_codes(rules) ? " (FP8 tensor cores)" : " (BF16 products)";
-                for (std::string* text : {&line.input_gradient, &line.weight_gradient}) {
-                    if (plain) continue;
+                for (std::string* text : {&line.input_gradient, &line.weight_gradient})
                     *text += product->back_codes(rules) ? " (FP8 tensor cores, cuBLASLt)" : " (BF16 products)";
-                }
                 for (const Linear& part : units[u]) line.rows += part.rows;
                 line.cols = units[u][0].cols, line.share = token_share(block.config(), name), line.fp4 = fp4_use(rules);
                 r->by_name_.emplace(name, product.get());

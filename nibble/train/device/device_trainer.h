@@ -51,6 +51,7 @@ public:
                                                                   ThreadPool& pool);
 
     void begin(int64_t step, int64_t steps) override { step_ = step, steps_ = steps; }
+    Status enter_phase(int64_t step, int64_t steps) override;
     Result<TrainStep> step(std::span<const TrainBatch> batches, double learning_rate) override;
     Result<TrainStep> step(std::span<const TrainBatch> batches, const RowObjective& objective,
                            double learning_rate) override;

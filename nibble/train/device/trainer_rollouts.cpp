@@ -110,6 +110,13 @@ Status DeviceTrainer::set_input_scales(std::span<const float> scales) {
     return weights_.recipe().set_input_scales(scales, stream_);
 }
 
+Status DeviceTrainer::enter_phase(int64_t step, int64_t steps) {
+    NIBBLE_CHECK(use_device(device_.index));
+    NIBBLE_TRY(const bool others, weights_.recipe().begin_step(step, steps, false, stream_));
+    weights_.recipe().pause();
+    return others ? weights_.republish() : Status(Ok{});
+}
+
 Status DeviceTrainer::calibrate(std::span<const TrainBatch> batches) {
     if (!calibrates()) return fail("there are no scales to calibrate");
     NIBBLE_CHECK(use_device(device_.index));

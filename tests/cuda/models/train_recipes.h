@@ -89,6 +89,12 @@ inline std::vector<Trained> trained_recipes() {
         Trained{"nibble_nvfp4_row_scaled", {.recipe = TrainRecipe::nibble_nvfp4, .row_scaled = true, .rank = 5}, true},
         Trained{"nibble_nvfp4_no_rank", {.recipe = TrainRecipe::nibble_nvfp4, .rank = 0}},
         Trained{"nibble_nvfp4_no_eden", {.recipe = TrainRecipe::nibble_nvfp4, .eden = false, .attention_fp8 = false}},
+        Trained{"nvfp4_forward", {.recipe = TrainRecipe::nvfp4, .passes = TrainPasses::forward}},
+        Trained{"nvfp4_backward", {.recipe = TrainRecipe::nvfp4, .passes = TrainPasses::backward}, true},
+        Trained{"fp8_block_forward", {.recipe = TrainRecipe::fp8_block, .passes = TrainPasses::forward}, true},
+        Trained{"fp8_backward", {.recipe = TrainRecipe::fp8, .passes = TrainPasses::backward}, true},
+        Trained{"nibble_nvfp4_forward", {.recipe = TrainRecipe::nibble_nvfp4, .passes = TrainPasses::forward}},
+        Trained{"nibble_nvfp4_backward", {.recipe = TrainRecipe::nibble_nvfp4, .passes = TrainPasses::backward}, true},
         Trained{"fp8_late_bf16", {.recipe = TrainRecipe::fp8, .late_forward = TrainRecipe::bf16}}};
 }
 
