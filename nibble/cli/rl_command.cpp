@@ -512,14 +512,13 @@ void add_rl(CLI::App& app, RunCommand& run) {
         command
             ->add_option(
                 "--ranks", flags->ranks,
-                "so many processes deal prompts and rows, on GPUs one each; default: what mpirun or srun started")
+                "so many processes deal prompts and rows, on GPUs one each; default: what mpirun or srun started; with "
+                "--mismatch they are compared with one")
             ->check(CLI::Range(1, 4096))
-            ->excludes(lab)
             ->excludes(nemo);
     command->add_option("--gpus", flags->gpus, "the same on so many GPUs")
         ->check(CLI::Range(1, 4096))
         ->excludes(ranks)
-        ->excludes(lab)
         ->excludes(nemo);
     add_device_flag(*command, flags->device);
     add_kernels_flag(*command, flags->kernels, "forces the CPU kernels: avx512, avx2, ref");
@@ -538,6 +537,8 @@ void add_rl(CLI::App& app, RunCommand& run) {
         flags->command_line = command_line_of(*command);
         if (lab->count() > 0) {
             flags->lab.model = flags->config;
+            flags->lab.ranks = flags->gpus > 0 ? flags->gpus : flags->ranks;
+            if (flags->gpus > 0 && flags->device == "cpu") flags->device = "cuda";
             flags->lab.device = flags->device, flags->lab.kernels = flags->kernels;
             flags->lab.threads = flags->threads, flags->lab.json = flags->json, flags->lab.quiet = flags->quiet;
             run = [flags] { return run_mismatch(flags->lab); };

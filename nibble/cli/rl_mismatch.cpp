@@ -1,7 +1,11 @@
 #include "cli/rl_mismatch.h"
 
 #include "cli/options.h"
-#include "rl/mismatch_lab.h"
+#include "cli/rank_device.h"
+#include "cli/ranks.h"
+#include "cli/version.h"
+#include "kernels/attention_control.h"
+#include "rl/rank_lab.h"
 #include "train/device/device_trainer.h"
 #include "train/train_shapes.h"
 
@@ -10,6 +14,8 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <chrono>
 
 namespace nibble {
 namespace {
@@ -110,14 +116,19 @@ void print_lines(const std::string& recipe, const std::string& kv, const Mismatc
     std::fflush(stdout);
 }
 
-enum class Control : uint8_t { code, scale, input_scale, cache_scale, query_scale };
-constexpr std::array control_names{"one code", "one scale", "one scale of inputs", "one scale of the KV cache",
-                                   "one scale of queries"};
+enum class Control : uint8_t { code, scale, input_scale, cache_scale, query_scale, splits };
+constexpr std::array control_names{"one code",
+                                   "one scale",
+                                   "one scale of inputs",
+                                   "one scale of the KV cache",
+                                   "one scale of queries",
+                                   "the length of attention's splits"};
 
 struct LabRun {
     const MismatchFlags& flags;
     const DeviceChoice& device;
     ThreadPool& pool;
+    RankGroup* group = nullptr;  // null: one process
     Json recipes = Json::array();
     bool findings = false;
 
@@ -139,14 +150,88 @@ struct LabRun {
             list.push_back(Control::cache_scale);
             if (cache->sides() > 2) list.push_back(Control::query_scale);
         }
+        // BF16 behind attention may round away what a split changes; kernels of GPUs know one length.
+        if (recipe.precision.recipe == TrainRecipe::fp32 && !device.cuda) list.push_back(Control::splits);
         for (const Control c : list) NIBBLE_CHECK(control(recipe, kv, c, *trainer, controls));
+        Json ranks = Json::object();
+        if (compares_ranks(recipe)) NIBBLE_CHECK(several(recipe, kv, ranks));
         recipes.push_back({{"recipe", recipe.name},
                            {"kv", kv},
                            {"promised", report.promised},
                            {"tokens", report.tokens()},
                            {"mismatches", report.mismatches()},
                            {"lines", lines},
+                           {"ranks", ranks},
                            {"controls", controls}});
+        return Ok{};
+    }
+
+    bool compares_ranks(const LabRecipe& recipe) const {
+        const TrainPrecision& p = recipe.precision;  // what scales whole tensors, several ranks do not run
+        return group && p.recipe != TrainRecipe::fp8 &&
+               (p.recipe != TrainRecipe::nvfp4 || p.row_scaled || p.weights_only || p.stored_inputs);
+    }
+
+    Result<RankLabRun> loop(const LabRecipe& recipe, const std::string& kv, RankGroup* ranks, bool nudged) {
+        const MismatchOptions options = lab_options(flags);
+        const RlConfig config = rank_lab_config(options);
+        NIBBLE_TRY(const TrainCache cache, lab_cache(kv));
+        const bool fp32 = recipe.precision.recipe == TrainRecipe::fp32;
+        NIBBLE_TRY(auto parameters, lab_parameters(flags, fp32 ? DType::f32 : DType::bf16, pool));
+        if (nudged) nudge(*parameters, false, pool);
+        const TrainerOptions like{.precision = recipe.precision,
+                                  .optimizer = config.optimizer,
+                                  .kernels = flags.kernels,
+                                  .sampling = options.sampling,
+                                  .cache = cache,
+                                  .ranks = ranks};
+        std::unique_ptr<TrainEngine> trainer;
+        if (device.cuda) {
+            const int64_t row = rank_lab_row_tokens(config);
+            const int64_t most = most_rollout_rows(config.prompts * config.generations, config.length, row);
+            const auto rows = static_cast<uint64_t>(std::max<int64_t>(most, ranks ? ranks->size() : 1));
+            NIBBLE_TRY(trainer, DeviceTrainer::create(std::move(parameters),
+                                                      {.train = like,
+                                                       .device = device,
+                                                       .rows = static_cast<int64_t>(std::bit_ceil(rows)),
+                                                       .seq = row,
+                                                       .micro_batch = 1},
+                                                      pool));
+        } else {
+            NIBBLE_TRY(trainer, Trainer::create(std::move(parameters), like, pool));
+        }
+        return run_rank_lab(*trainer, config, options, ranks, device.cuda);
+    }
+
+    // All ranks together; the others' numbers are in rank 0's run. Then once more with one code of the last rank's
+    // model another one: the rollouts that were dealt to it must differ.
+    Status several(const LabRecipe& recipe, const std::string& kv, Json& json) {
+        const bool first = group->rank() == 0, last = group->rank() == group->size() - 1;
+        RankLabRun alone;
+        if (first) {
+            NIBBLE_TRY(alone, loop(recipe, kv, nullptr, false));
+        }
+        const std::string way = fmt::format("{} ranks", group->size());
+        for (const bool nudged : {false, true}) {
+            NIBBLE_TRY(const RankLabRun together, loop(recipe, kv, group, nudged && last));
+            if (!first) continue;
+            const auto lines = compare_rank_runs(alone, together, way);
+            int64_t mismatches = 0;
+            for (const MismatchLine& l : lines) mismatches += l.mismatches;
+            findings |= nudged ? lines[0].mismatches == 0 : mismatches > 0;
+            if (nudged) {
+                json["control"] = {{"control", "one code of the last rank"},
+                                   {"tokens", lines[0].tokens},
+                                   {"mismatches", lines[0].mismatches}};
+                if (!flags.json && !flags.quiet)
+                    fmt::print("{:<18} {:<6} control: one code of the last rank is another: {} of {} tokens differ\n",
+                               recipe.name, kv, lines[0].mismatches, lines[0].tokens);
+            } else {
+                json["size"] = group->size();
+                for (const MismatchLine& l : lines) json["lines"].push_back(line_json(l));
+                if (!flags.json && !flags.quiet) print_lines(recipe.name, kv, {.lines = lines});
+            }
+        }
         return Ok{};
     }
 
@@ -169,6 +254,7 @@ struct LabRun {
             NIBBLE_CHECK(other->set_input_scales(scales));
         }
         NIBBLE_TRY(const auto generator, other->serving());
+        if (what == Control::splits) generator->workspace().attention = &attention_in_half_splits();
         NIBBLE_TRY(const MismatchReport report, measure_mismatch(trainer, generator, one));
         const char* name = control_names[static_cast<size_t>(what)];
         controls.push_back({{"control", name}, {"tokens", report.tokens()}, {"mismatches", report.mismatches()}});
@@ -183,15 +269,28 @@ struct LabRun {
 }  // namespace
 
 Result<Outcome> run_mismatch(const MismatchFlags& flags) {
-    NIBBLE_TRY(const DeviceChoice device, parse_device(flags.device));
+    NIBBLE_TRY(DeviceChoice device, parse_device(flags.device));
+    NIBBLE_TRY(const RankPlace place, rank_place());
+    if (device.cuda) NIBBLE_CHECK(choose_rank_device(flags.ranks, place, device));
     if (device.cuda) NIBBLE_CHECK(open_device(device));
     if (flags.model.empty() == flags.shape.empty()) return fail("--mismatch: give a model or --shape");
     NIBBLE_TRY(const auto recipes, lab_recipes(flags, device.cuda));
-    ThreadPool pool(flags.threads);
-    LabRun lab{flags, device, pool};
+    NIBBLE_TRY(const JobRanks ranks,
+               JobRanks::join(flags.ranks, {.identity = fmt::format("{}\nmismatch lab", version_text()),
+                                            .patience = std::chrono::hours(2)}));
+    ThreadPool pool(ranks.threads(flags.threads));
+    LabRun lab{flags, device, pool, ranks.group()};
     const auto caches = flags.kv.empty() ? std::vector<std::string>{"bf16", "fp8"} : std::vector{flags.kv};
     for (const LabRecipe& recipe : recipes)
-        for (const std::string& kv : caches) NIBBLE_CHECK(lab.run(recipe, kv));
+        for (const std::string& kv : caches) {
+            if (ranks.first()) {
+                NIBBLE_CHECK(lab.run(recipe, kv));
+            } else if (lab.compares_ranks(recipe)) {
+                Json unused;
+                NIBBLE_CHECK(lab.several(recipe, kv, unused).within(fmt::format("rank {}", ranks.rank())));
+            }
+        }
+    if (!ranks.first()) return Outcome{};
     if (flags.json) fmt::print("{}", json_line({{"recipes", lab.recipes}}));
     return Outcome{.findings = lab.findings};
 }

@@ -15,7 +15,7 @@ struct MismatchFlags {
     double temperature = 1, top_p = 1;
     int64_t top_k = 0;
     int64_t layers = 0, prompts = 72;
-    int threads = 0;
+    int threads = 0, ranks = 0;  // ranks: several are compared with one, too; 0: those that mpirun or srun started
     bool json = false, quiet = false;
 };
 

@@ -1,5 +1,6 @@
 #include "kernels/attention.h"
 
+#include "kernels/attention_control.h"
 #include "kernels/cpu/attention_cpu.h"
 #include "kernels/cpu/features.h"
 #include "kernels/ref/attention_ref.h"
@@ -24,6 +25,15 @@ constexpr AttentionKernels entries[] = {
 };
 
 }  // namespace
+
+const AttentionKernels& attention_in_half_splits() {
+    static constexpr AttentionKernels entry{
+        "half splits", cpu::always,
+        [](const AttentionShape& shape, std::span<const AttentionJob> jobs, ThreadPool& pool) {
+            ref::attend_in_splits(shape, jobs, pool, kv_page_tokens / 2);
+        }};
+    return entry;
+}
 
 std::span<const AttentionKernels> attention_kernels() { return entries; }
 

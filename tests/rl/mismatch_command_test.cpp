@@ -37,6 +37,8 @@ TEST(MismatchCommand, RunsAllThatPromiseWithBothCaches) {
             EXPECT_GT(c["mismatches"], 0) << c["control"];
             controls.insert(c["control"]);
         }
+        EXPECT_EQ(controls.contains("the length of attention's splits"), recipe == "fp32");
+        EXPECT_TRUE(r["ranks"].empty());
         EXPECT_EQ(controls.contains("one scale of the KV cache"), kv == "fp8");
         EXPECT_EQ(controls.contains("one scale of inputs"), recipe == "nvfp4_w4a4");
     }
@@ -44,6 +46,30 @@ TEST(MismatchCommand, RunsAllThatPromiseWithBothCaches) {
     for (const char* recipe : {"bf16", "fp32", "fp8_block", "mxfp8", "nvfp4_row_scaled", "nvfp4_w4a16", "nvfp4_w4a4"})
         for (const char* kv : {"bf16", "fp8"}) all.emplace(recipe, kv);
     EXPECT_EQ(seen, all);
+}
+
+// Two processes answer, learn and come to the bits of one; one other code in the second shows.
+TEST(MismatchCommand, ComparesTwoRanksWithOne) {
+    TempDir dir;
+    ASSERT_EQ(
+        lab(dir, test_data("chat").string() +
+                     " --prompts 2 --threads 1 --json --ranks 2 --recipe bf16 --recipe fp8_block --recipe nvfp4_w4a4"),
+        0)
+        << read_file(dir / "out.txt");
+    const auto report = parse_json(read_file(dir / "out.txt"));
+    ASSERT_TRUE(report.ok()) << report.error().message();
+    ASSERT_EQ((*report)["recipes"].size(), 6u);
+    for (const Json& r : (*report)["recipes"]) {
+        SCOPED_TRACE(r["recipe"].dump() + r["kv"].dump());
+        const Json& ranks = r["ranks"];
+        EXPECT_EQ(ranks["size"], 2);
+        ASSERT_EQ(ranks["lines"].size(), 3u);
+        for (const Json& line : ranks["lines"]) {
+            EXPECT_GT(line["tokens"], 1000) << line["rows"];
+            EXPECT_EQ(line["mismatches"], 0) << line["rows"];
+        }
+        EXPECT_GT(ranks["control"]["mismatches"], 0);
+    }
 }
 
 TEST(MismatchCommand, SaysWhatIsWrong) {

@@ -1,5 +1,6 @@
 // The lab: no token differs where a recipe promises it, in every way of a rollout; what must show does.
-#include "rl/mismatch_lab.h"
+#include "kernels/attention_control.h"
+#include "rl/rank_lab.h"
 #include "train/small_trainer.h"
 
 namespace nibble::test {
@@ -129,6 +130,47 @@ TEST(MismatchLab, AnotherOrderOfSumsShows) {
     const auto report = measure_mismatch(*trainer, std::make_shared<const Model>(*std::move(model)), small_lab());
     ASSERT_TRUE(report.ok()) << report.error().message();
     EXPECT_GT(report->mismatches(), 0);
+}
+
+// One length of attention's splits, with the very same weights; under an FP8 cache, too. In FP32: a small model's BF16
+// behind attention rounds away what a split changes.
+TEST(MismatchLab, AnotherLengthOfSplitsShows) {
+    for (const TrainCache& cache : {TrainCache{}, TrainCache{.format = KvFormat::fp8}}) {
+        ThreadPool pool(2);
+        const TrainerOptions options{.precision = {.recipe = TrainRecipe::fp32}, .cache = cache};
+        const auto trainer = small_trainer(pool, options), other = small_trainer(pool, options);
+        for (const auto& t : {trainer.get(), other.get()})
+            if (t->calibrates()) ASSERT_TRUE(calibrate_lab(*t, small_lab()).ok());
+        const auto generator = *other->serving();
+        EXPECT_EQ(measure_mismatch(*trainer, generator, small_lab())->mismatches(), 0);
+        generator->workspace().attention = &attention_in_half_splits();
+        const auto report = measure_mismatch(*trainer, generator, small_lab());
+        ASSERT_TRUE(report.ok()) << report.error().message();
+        EXPECT_GT(report->mismatches(), report->tokens() / 20);
+    }
+}
+
+// What the comparison of ranks counts.
+TEST(RankLab, CountsWhatDiffers) {
+    const RankLabRun one{.answers = {{{1, 2, 3}, {-1, -2, -3}, {-1, -2, -3}}, {{4}, {-4}, {-4}}}, .masters = {1, 2, 3}};
+    const auto differ = [&](const RankLabRun& other) {
+        std::vector<int64_t> counts;
+        for (const MismatchLine& l : compare_rank_runs(one, other, "2 ranks")) counts.push_back(l.mismatches);
+        return counts;
+    };
+    EXPECT_EQ(differ(one), (std::vector<int64_t>{0, 0, 0}));
+    RankLabRun other = one;
+    other.answers[0].generated[1] = std::nextafter(-2.0f, 0.0f);
+    other.masters[2] = std::nextafter(3.0f, 4.0f);
+    EXPECT_EQ(differ(other), (std::vector<int64_t>{1, 0, 1}));
+    other = one;
+    other.answers[0].tokens[2] = 7, other.answers[1].trained[0] = -4.5f;
+    EXPECT_EQ(differ(other), (std::vector<int64_t>{1, 2, 0}));
+    other.answers.pop_back(), other.masters.clear();
+    EXPECT_EQ(differ(other), (std::vector<int64_t>{2, 2, 3}));
+    const auto lines = compare_rank_runs(one, one, "2 ranks");
+    EXPECT_EQ(lines[0].tokens, 4);
+    EXPECT_EQ(lines[2].tokens, 3);
 }
 
 TEST(MismatchLab, ScalesOfWholeTensorsPromiseNothing) {

@@ -31,7 +31,7 @@ struct Softmax {
     }
 };
 
-void attend_row(const AttentionShape& shape, const AttentionJob& job, int64_t row, int head) {
+void attend_row(const AttentionShape& shape, const AttentionJob& job, int64_t row, int head, int64_t split) {
     const KvShape& kv = shape.kv;
     const int kv_head = head / (shape.heads / kv.heads);
     const int64_t last = job.position + row, first = shape.window ? std::max<int64_t>(0, last - shape.window + 1) : 0;
@@ -39,9 +39,9 @@ void attend_row(const AttentionShape& shape, const AttentionJob& job, int64_t ro
     float* y = job.y + row * job.y_stride + int64_t{head} * kv.v_dim;
     std::fill(y, y + kv.v_dim, 0.0f);
     Softmax softmax;
-    for (int64_t tile = first / kv_page_tokens; tile <= last / kv_page_tokens; ++tile) {
-        const int64_t base = tile * kv_page_tokens;
-        const int64_t begin = std::max<int64_t>(first - base, 0), end = std::min(last - base + 1, kv_page_tokens);
+    for (int64_t at = first / split; at <= last / split; ++at) {
+        const int64_t tile = at * split / kv_page_tokens, base = tile * kv_page_tokens, from = at * split - base;
+        const int64_t begin = std::max(first - base, from), end = std::min(last - base + 1, from + split);
         float s[kv_page_tokens];
         std::fill(std::begin(s), std::end(s), -std::numeric_limits<float>::infinity());
         for (int64_t j = begin; j < end; ++j) {
@@ -65,9 +65,14 @@ void attend_row(const AttentionShape& shape, const AttentionJob& job, int64_t ro
 }  // namespace
 
 void attend(const AttentionShape& shape, std::span<const AttentionJob> jobs, ThreadPool& pool) {
+    attend_in_splits(shape, jobs, pool, kv_page_tokens);
+}
+
+void attend_in_splits(const AttentionShape& shape, std::span<const AttentionJob> jobs, ThreadPool& pool,
+                      int64_t split) {
     for (const AttentionJob& job : jobs)
         pool.parallel_for(job.rows * shape.heads, [&](int64_t i) {
-            attend_row(shape, job, i / shape.heads, static_cast<int>(i % shape.heads));
+            attend_row(shape, job, i / shape.heads, static_cast<int>(i % shape.heads), split);
         });
 }
 

@@ -6,5 +6,8 @@
 namespace nibble::ref {
 
 void attend(const AttentionShape& shape, std::span<const AttentionJob> jobs, ThreadPool& pool);
+// The same with `split` positions in a step of the online softmax, a divisor of kv_page_tokens; attend() has
+// kv_page_tokens.
+void attend_in_splits(const AttentionShape& shape, std::span<const AttentionJob> jobs, ThreadPool& pool, int64_t split);
 
 }  // namespace nibble::ref
