@@ -62,14 +62,15 @@ std::optional<std::string> last_boxed(std::string_view text) {
     return found;
 }
 
-// Words of prose: three letters or more that no backslash makes a command, and that are no function.
-bool has_words(std::string_view s) {
+// Words of prose: three letters (`least`) or more that no backslash makes a command, and that are no function.
+bool has_words(std::string_view s, size_t least = 3) {
     static constexpr std::string_view functions[] = {"sin", "cos",     "tan",     "log",     "exp",   "abs",  "sqrt",
                                                      "and", "pmatrix", "bmatrix", "vmatrix", "array", "cases"};
     for (size_t i = 0; i < s.size();) {
         size_t end = i;
         while (end < s.size() && std::isalpha(static_cast<unsigned char>(s[end]))) ++end;
-        if (end - i >= 3 && (i == 0 || s[i - 1] != '\\') && std::ranges::count(functions, s.substr(i, end - i)) == 0)
+        if (end - i >= least && (i == 0 || s[i - 1] != '\\') &&
+            std::ranges::count(functions, s.substr(i, end - i)) == 0)
             return true;
         i = std::max(end, i + 1);
     }
@@ -137,10 +138,13 @@ std::optional<std::string_view> last_number(std::string_view text) {
     return std::nullopt;
 }
 
-// The whole text where it is an expression, otherwise its last formula or the last number behind that.
+// The whole text where it is an expression in LaTeX ("It is 22" is one, too, to who takes words for products),
+// otherwise its last formula or the last number behind that.
 std::optional<std::string_view> last_value(std::string_view text) {
     const std::string_view whole = trimmed(text);
-    if (!has_words(whole) && whole.find('$') == whole.npos && MathExpression::parse(whole).ok()) return whole;
+    if (whole.find('\\') != whole.npos && whole.find('$') == whole.npos && !has_words(whole, 2) &&
+        MathExpression::parse(whole).ok())
+        return whole;
     const auto formula = last_formula(text);
     if (!formula) return last_number(text);
     const auto end = static_cast<size_t>(formula->data() - text.data()) + formula->size();
