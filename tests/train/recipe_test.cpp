@@ -303,7 +303,7 @@ struct KeptGradient : GradientSink {
 };
 
 // The three products of the first MLP unit, as a step makes them. y: empty where the engine's own product is made.
-UnitProducts unit_products(Trainer& trainer, ThreadPool& pool) {
+UnitProducts unit_products(Trainer& trainer) {
     std::mt19937 random(8);
     std::normal_distribution<float> normal;
     StepProducts& products = trainer.products();
@@ -336,7 +336,7 @@ TEST(TrainPasses, AreHalvesOfTheRecipe) {
     const auto products = [&](const std::string& recipe, TrainPasses passes) {
         TrainerOptions options = with(recipe);
         options.precision.passes = passes;
-        return unit_products(*small_trainer(pool, options, wide_llama()), pool);
+        return unit_products(*small_trainer(pool, options, wide_llama()));
     };
     const UnitProducts bf16 = products("bf16", TrainPasses::both);
     ASSERT_TRUE(bf16.y.empty());
