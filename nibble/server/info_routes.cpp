@@ -4,6 +4,7 @@
 #include "server/routes.h"
 
 #include <fmt/format.h>
+#include <sha2.h>
 
 namespace nibble {
 namespace {
@@ -35,6 +36,11 @@ Json models_json(const ServedModel& model) {
     return {{"object", "list"}, {"data", std::move(list)}};
 }
 
+std::string sha256_hex(const std::string& data) {
+    char digest[SHA256_DIGEST_STRING_LENGTH];
+    return SHA256Data(reinterpret_cast<const uint8_t*>(data.data()), data.size(), digest);
+}
+
 Json metadata_json(const ServedModel& model) {
     Json json{{"version", NIBBLE_VERSION},
               {"repository_override", ""},
@@ -43,8 +49,11 @@ Json metadata_json(const ServedModel& model) {
               {"modelInfo", Json::array({{{"modelUrl", model.root}, {"shortName", model.names[0]}}})},
               {"licenseInfo", Json::object()}};
     if (!model.license.empty())
-        json["licenseInfo"] = {
-            {"name", "LICENSE"}, {"path", model.root + "/LICENSE"}, {"size", model.license.size()}, {"type", "file"}};
+        json["licenseInfo"] = {{"name", "LICENSE"},
+                               {"path", model.root + "/LICENSE"},
+                               {"sha", sha256_hex(model.license)},
+                               {"size", model.license.size()},
+                               {"type", "file"}};
     return json;
 }
 
