@@ -397,24 +397,33 @@ Result<std::unique_ptr<Checkpoint>> random_checkpoint(Json config) {
     if (std::ranges::find(families, family) == families.end())
         return fail("config.json: weights of the family '{}' cannot be made up; families: {}", family,
                     fmt::join(families, ", "));
-    std::vector<const char*> keys{"vocab_size",          "hidden_size",         "num_hidden_layers",
-                                  "num_attention_heads", "num_key_value_heads", "intermediate_size"};
+    std::vector<const char*> keys{"vocab_size", "hidden_size", "num_hidden_layers"};
+    if (family != "nemotron_h")
+        keys.insert(keys.end(), {"num_attention_heads", "num_key_value_heads", "intermediate_size"});
     if (family == "mixtral") keys.push_back("num_local_experts");
     if (family == "qwen3_moe") keys.insert(keys.end(), {"num_experts", "moe_intermediate_size"});
     if (family == "deepseek_v3")
         keys.insert(keys.end(), {"moe_intermediate_size", "n_routed_experts", "n_shared_experts", "kv_lora_rank",
                                  "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "first_k_dense_replace"});
-    if (family == "nemotron_h")
-        keys.insert(keys.end(),
-                    {"moe_intermediate_size", "mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size",
-                     "conv_kernel", "n_routed_experts", "moe_shared_expert_intermediate_size"});
+    if (family == "nemotron_h") {
+        const auto found = config.find("hybrid_override_pattern");
+        if (found == config.end() || !found->is_string())
+            return fail("config.json: 'hybrid_override_pattern' must be a string");
+        const std::string pattern = found->get<std::string>() + config.value("mtp_hybrid_override_pattern", "");
+        const auto any = [&](char letter) { return pattern.find(letter) != std::string::npos; };
+        if (any('*')) keys.insert(keys.end(), {"num_attention_heads", "num_key_value_heads"});
+        if (any('-')) keys.push_back("intermediate_size");
+        if (any('M'))
+            keys.insert(keys.end(), {"mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", "conv_kernel"});
+        if (any('E'))
+            keys.insert(keys.end(),
+                        {"moe_intermediate_size", "n_routed_experts", "moe_shared_expert_intermediate_size"});
+    }
     for (const char* key : keys) {
         const auto value = config.find(key);
         if (value == config.end() || !value->is_number_integer() || value->get<int64_t>() <= 0)
             return fail("config.json: '{}' must be a whole number above 0", key);
     }
-    if (family == "nemotron_h" && !config.contains("hybrid_override_pattern"))
-        return fail("config.json: has no 'hybrid_override_pattern'");
     return make_random(family, std::move(config), {}, false);
 }
 

@@ -72,6 +72,37 @@ TEST(RandomCheckpoint, AModelOfAFewLayersRuns) {
     }
 }
 
+TEST(RandomCheckpoint, AHybridNeedsTheKeysOfItsOwnLayers) {
+    Json config = {{"model_type", "nemotron_h"},
+                   {"vocab_size", 100},
+                   {"hidden_size", 64},
+                   {"num_hidden_layers", 2},
+                   {"layer_norm_epsilon", 1e-5},
+                   {"max_position_embeddings", 512},
+                   {"mlp_hidden_act", "relu2"},
+                   {"intermediate_size", 96},
+                   {"hybrid_override_pattern", "M-"},
+                   {"mamba_num_heads", 4},
+                   {"mamba_head_dim", 16},
+                   {"n_groups", 2},
+                   {"ssm_state_size", 16},
+                   {"conv_kernel", 4}};
+    const auto checkpoint = random_checkpoint(config);
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message();
+    const auto read = model_config(**checkpoint);
+    ASSERT_TRUE(read.ok()) << read.error().message();
+    ASSERT_EQ(read->blocks.size(), 2u);
+    const std::pair<const char*, const char*> needed[] = {
+        {"ME", "moe_intermediate_size"}, {"M*", "num_attention_heads"}, {"M-", "intermediate_size"}};
+    config.erase("intermediate_size");
+    for (const auto& [pattern, key] : needed) {
+        config["hybrid_override_pattern"] = pattern;
+        const auto lacks = random_checkpoint(config);
+        ASSERT_FALSE(lacks.ok());
+        EXPECT_NE(lacks.error().message().find(std::string("'") + key + "'"), std::string::npos);
+    }
+}
+
 TEST(RandomCheckpoint, WhatIsUnknownIsAnError) {
     const auto shape = random_checkpoint(RandomModel{.shape = "gpt-5"});
     ASSERT_FALSE(shape.ok());
