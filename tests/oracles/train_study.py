@@ -28,6 +28,17 @@ def check(what, got, want):
     assert got == want, f"{what}: {got!r} is not {want!r}"
 
 
+def every_recipe():
+    """What the tool makes without names, and all parts: each trains, is served in its format and evaluated."""
+    options = ["--ablation", "--steps", "2", "--seeds", "1", "--layers", "1", "--hidden", "64", "--batch", "8", "--sequence", "512", "--chunks", "1", "--validation", "1", "--characters", "60000", "--threads", "2"]
+    ran = subprocess.run([str(TOOL), NIBBLE, "-o", "every", *options], capture_output=True, text=True)
+    assert ran.returncode == 0, (ran.stdout, ran.stderr)
+    study = json.loads(pathlib.Path("every/study.json").read_text())
+    check("recipes", len(study["runs"]), 19)
+    for name, runs in study["runs"].items():
+        assert all(0 < runs["1"][kind] < 12 for kind in ("bf16", "served", "training")), (name, runs)
+
+
 def main():
     refused = run("--page", status=2)
     assert "has no run of bf16" in refused.stderr, refused.stderr
@@ -67,6 +78,7 @@ if __name__ == "__main__":
     os.chdir(folder)
     try:
         main()
+        every_recipe()
         print("ok")
     finally:
         os.chdir("/")
