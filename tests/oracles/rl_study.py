@@ -25,6 +25,18 @@ SIZE = ["--task", "sum", "--size", "1", "--layers", "1", "--hidden", "64", "--re
 RECIPES = ["bf16", "nvfp4-generation-tis", "fp8_block-fp8-cache"]
 
 
+def the_tool():
+    """Its module: the file has no name that could be imported."""
+    made = types.ModuleType("rl_study")
+    made.__file__ = str(TOOL)
+    sys.path.insert(0, str(TOOL.parent))
+    exec(compile(TOOL.read_text(), str(TOOL), "exec"), made.__dict__)
+    return made
+
+
+tool = the_tool()
+
+
 def study(*more, recipes=RECIPES, nibble=NIBBLE):
     return [sys.executable, str(TOOL), str(nibble), *SIZE, "--recipes", *recipes, *map(str, more)]
 
@@ -138,6 +150,16 @@ def test_a_study_is_what_its_runs_say():
     assert "of another study" in refused.stderr and refused.stderr.count("\n") == 1, refused.stderr
 
 
+def test_every_recipe():
+    """Recipes that promise it differ in no token, and the others do."""
+    run(study("-o", "every", "--layers", "3", "--steps", "1", "--every", "1", "--seeds", "1", recipes=tool.RECIPES))
+    summed = json.loads(pathlib.Path("every/study.json").read_text())["summary"]
+    check("recipes", sorted(summed), sorted(tool.RECIPES))
+    for name, r in summed.items():
+        assert r["compared_tokens"] > 0, name
+        check(f"{name} differs", r["mismatch_tokens"] > 0, "-generation" in name or "-tensor-" in name)
+
+
 def test_questions_of_files():
     rows = [{"input": f"Say {w}.", "output": w, "more": 1} for w in "abcdefghij"]
     pathlib.Path("train.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows[:8]))
@@ -151,10 +173,6 @@ def test_questions_of_files():
 
 
 def test_what_a_gpu_lacks_is_left_out_and_said():
-    tool = types.ModuleType("rl_study")
-    tool.__file__ = str(TOOL)
-    sys.path.insert(0, str(TOOL.parent))
-    exec(compile(TOOL.read_text(), str(TOOL), "exec"), tool.__dict__)
     check("refused", [n for n, r in tool.RECIPES.items() if tool.refusal(r, "cuda")], [])
     check("experts", [n for n, r in tool.RECIPES.items() if not tool.refusal(r, "cuda", experts=4)], ["bf16", "fp8_block", "fp8_block-fp8-cache", "fp8_block-fp8-cache-query", "mxfp8"])
     check("on a CPU", [n for n, r in tool.RECIPES.items() if tool.refusal(r, "cpu")], [])
