@@ -16,20 +16,7 @@ namespace {
 void add_bench_model(CLI::App& bench, RunCommand& run) {
     auto config = std::make_shared<BenchModelOptions>();
     CLI::App* command = bench.add_subcommand("model", "loading, prefill and decoding of a model");
-    CLI::Option* path = command->add_option("PATH", config->path, "folder or .gguf");
-    CLI::Option* shape =
-        command
-            ->add_option("--shape", config->shape,
-                         "random weights in the shape of smollm2-135m, llama-8b, qwen3-30b-a3b or nemotron-3-nano")
-            ->excludes(path);
-    command->add_option("--format", config->format, "of the linears of a --shape: bf16, fp8, nvfp4 ...")
-        ->capture_default_str()
-        ->needs(shape);
-    command->add_flag("--quantize-head", config->quantize_head, "a --shape's output head in --format too, not BF16")
-        ->needs(shape);
-    command->add_option("--layers", config->layers, "of a --shape; default: all")
-        ->check(CLI::Range(1, 1000))
-        ->needs(shape);
+    add_subject_flags(*command, "PATH", config->subject);
     add_device_flag(*command, config->device);
     command->add_option("--prompt", config->prompt, "tokens of the prefill")->check(CLI::Range(1, 1 << 20));
     command->add_option("--decode", config->decode, "tokens decoded one by one")->check(CLI::Range(1, 1 << 20));
@@ -44,8 +31,8 @@ void add_bench_model(CLI::App& bench, RunCommand& run) {
     command->add_option("--repetitions", config->repetitions, "medians over this many")->check(CLI::Range(1, 1000));
     add_json_flag(*command, config->json);
     command->footer("Example:\n  nibble bench model model-NVFP4 --threads 2");
-    command->callback([config, path, shape, &run] {
-        if (path->count() + shape->count() == 0) throw CLI::RequiredError("PATH or --shape");
+    command->callback([config, &run] {
+        check_subject("PATH", config->subject);
         run = [config]() -> Result<Outcome> {
             NIBBLE_CHECK(bench_model(*config, stdout));
             return Outcome{};
@@ -56,20 +43,7 @@ void add_bench_model(CLI::App& bench, RunCommand& run) {
 void add_bench_throughput(CLI::App& bench, RunCommand& run) {
     auto config = std::make_shared<BenchThroughputOptions>();
     CLI::App* command = bench.add_subcommand("throughput", "requests through the serving engine, without HTTP");
-    CLI::Option* path = command->add_option("MODEL", config->path, "folder or .gguf");
-    CLI::Option* shape =
-        command
-            ->add_option("--shape", config->shape,
-                         "random weights in the shape of smollm2-135m, llama-8b, qwen3-30b-a3b or nemotron-3-nano")
-            ->excludes(path);
-    command->add_option("--format", config->format, "of the linears of a --shape: bf16, fp8, nvfp4 ...")
-        ->capture_default_str()
-        ->needs(shape);
-    command->add_flag("--quantize-head", config->quantize_head, "a --shape's output head in --format too, not BF16")
-        ->needs(shape);
-    command->add_option("--layers", config->layers, "of a --shape; default: all")
-        ->check(CLI::Range(1, 1000))
-        ->needs(shape);
+    add_subject_flags(*command, "MODEL", config->subject);
     command->add_option("--isl", config->input, "tokens of every prompt; several with as many --osl: one load each")
         ->check(CLI::Range(1, 1 << 20))
         ->allow_extra_args(false)
@@ -102,8 +76,8 @@ void add_bench_throughput(CLI::App& bench, RunCommand& run) {
     command->footer(
         "Example:\n  nibble bench throughput model-NVFP4 --isl 128 --osl 64 --requests 32\n"
         "  nibble bench throughput --shape llama-8b --format fp8 --kv fp8_cast --device cuda --isl 1000 --osl 1000");
-    command->callback([config, path, shape, &run] {
-        if (path->count() + shape->count() == 0) throw CLI::RequiredError("MODEL or --shape");
+    command->callback([config, &run] {
+        check_subject("MODEL", config->subject);
         if (config->input.size() != config->output.size())
             throw CLI::ValidationError("--isl and --osl come in pairs: as many of one as of the other");
         run = [config]() -> Result<Outcome> {

@@ -1,6 +1,5 @@
 #include "cli/bench_model.h"
 
-#include "checkpoint/random_checkpoint.h"
 #include "cli/engine.h"
 #include "kernels/machine_limits.h"
 #include "model/cpu/model.h"
@@ -80,20 +79,9 @@ TokenCost token_cost(const ModelParts& model) {
     return cost;
 }
 
-Result<std::unique_ptr<Checkpoint>> open_checkpoint(const BenchModelOptions& o) {
-    if (o.shape.empty()) return Checkpoint::open(o.path);
-    return random_checkpoint(
-        {.shape = o.shape, .format = o.format, .inputs = !o.weights_only, .head = o.quantize_head, .layers = o.layers});
-}
-
 struct Timings {
     Seconds load, prefill, alone, together;
 };
-
-std::string name_of(const BenchModelOptions& o) {
-    if (o.shape.empty()) return o.path;
-    return fmt::format("{} in {}{}, random weights", o.shape, o.format, o.quantize_head ? ", its head too" : "");
-}
 
 // On a GPU the host only plans: wall clock, and what products and weights ask of the device.
 Status report_device(const BenchModelOptions& o, const LanguageModel& model, const TokenCost& cost, const Timings& t,
@@ -102,7 +90,7 @@ Status report_device(const BenchModelOptions& o, const LanguageModel& model, con
     const auto many = static_cast<double>(o.sequences);
     const double prefill_flops = 2 * (n * cost.block_multiply_adds + cost.head_multiply_adds);
     if (o.json) {
-        Json j{{"model", name_of(o)}, {"device", model.kernels()}, {"load_seconds", t.load.wall}};
+        Json j{{"model", o.subject.name()}, {"device", model.kernels()}, {"load_seconds", t.load.wall}};
         j["prefill_tokens_per_second"] = n / t.prefill.wall;
         j["prefill_flops_per_second"] = prefill_flops / t.prefill.wall;
         j["decode_tokens_per_second"] = steps / t.alone.wall;
@@ -113,7 +101,7 @@ Status report_device(const BenchModelOptions& o, const LanguageModel& model, con
         fmt::print(out, "{}\n", j.dump(2));
         return Ok{};
     }
-    fmt::print(out, "{} on {}; decoding gives the bits of the prefill\n", name_of(o), model.kernels());
+    fmt::print(out, "{} on {}; decoding gives the bits of the prefill\n", o.subject.name(), model.kernels());
     fmt::print(out, "  load              {:9.3f} s\n", t.load.wall);
     fmt::print(out, "  prefill {:<9} {:9.0f} tokens/s   {:.1f} TFLOP/s in products\n", o.prompt, n / t.prefill.wall,
                prefill_flops / t.prefill.wall / 1e12);
@@ -151,7 +139,7 @@ Status bench_model(const BenchModelOptions& o, std::FILE* out) {
     std::shared_ptr<const Checkpoint> checkpoint;
     std::unique_ptr<LanguageModel> model;
     NIBBLE_TRY(const Seconds load, timed([&]() -> Status {
-                   NIBBLE_TRY(checkpoint, open_checkpoint(o));
+                   NIBBLE_TRY(checkpoint, o.subject.open(!o.weights_only, false));
                    NIBBLE_TRY(model, load_model(checkpoint, options, device, threads));
                    return Ok{};
                }));
@@ -239,7 +227,7 @@ Status bench_model(const BenchModelOptions& o, std::FILE* out) {
         fmt::print(out, "{}\n", j.dump(2));
         return Ok{};
     }
-    fmt::print(out, "{} on {} threads, {} kernels; decoding gives the bits of the prefill\n", name_of(o),
+    fmt::print(out, "{} on {} threads, {} kernels; decoding gives the bits of the prefill\n", o.subject.name(),
                threads.threads(), model->kernels());
     fmt::print(out, "  load              {:9.3f} s          {:9.3f} processor seconds\n", load.wall, load.cpu);
     fmt::print(out, "  prefill {:<9} {:9.0f} tokens/s   {:9.0f} per processor second\n", o.prompt, n / prefill.wall,

@@ -2,7 +2,7 @@
 // prefill.
 #pragma once
 
-#include "base/error.h"
+#include "cli/bench_subject.h"
 
 #include <cstdint>
 #include <cstdio>
@@ -11,11 +11,7 @@
 namespace nibble {
 
 struct BenchModelOptions {
-    std::string path;             // or
-    std::string shape;            // a published model's, with random weights (checkpoint/random_checkpoint.h)
-    std::string format = "bf16";  // of its linears
-    bool quantize_head = false;   // into that format, too
-    int layers = 0;               // of it; 0: all
+    BenchSubject subject;
     std::string device = "cpu";
     int64_t prompt = 512;        // tokens of a prefill
     int64_t decode = 64;         // tokens decoded one by one

@@ -1,6 +1,5 @@
 #include "cli/bench_throughput.h"
 
-#include "checkpoint/random_checkpoint.h"
 #include "serve/throughput.h"
 
 #include <fmt/format.h>
@@ -78,25 +77,14 @@ Status bench_throughput(const BenchThroughputOptions& o, std::FILE* out) {
     NIBBLE_TRY(ModelOptions options, model_options(o.engine));
     options.prediction = o.cache.predicts();
     NIBBLE_TRY(const DeviceChoice device, parse_device(o.engine.device).within("--device"));
-    std::shared_ptr<const Checkpoint> checkpoint;
-    if (o.shape.empty()) {
-        NIBBLE_TRY(checkpoint, Checkpoint::open(o.path));
-    } else {
-        NIBBLE_TRY(checkpoint, random_checkpoint({.shape = o.shape,
-                                                  .format = o.format,
-                                                  .inputs = !o.engine.weights_only,
-                                                  .head = o.quantize_head,
-                                                  .prediction = o.cache.predicts(),
-                                                  .layers = o.layers}));
-    }
+    NIBBLE_TRY(std::shared_ptr<const Checkpoint> checkpoint,
+               o.subject.open(!o.engine.weights_only, o.cache.predicts()));
     NIBBLE_TRY(std::shared_ptr<const LanguageModel> model, load_model(checkpoint, options, device, threads));
     for (size_t i = 0; i < o.input.size(); ++i)
         if (o.input[i] + o.output[i] > model->config().context)
             return fail("--isl {} --osl {}: {} tokens are more than the model's context of {}", o.input[i], o.output[i],
                         o.input[i] + o.output[i], model->config().context);
-    const std::string name = o.shape.empty() ? o.path
-                                             : fmt::format("{} in {}{}, random weights", o.shape, o.format,
-                                                           o.quantize_head ? ", its head too" : "");
+    const std::string name = o.subject.name();
     Json lines = Json::array();
     if (!o.json) {
         fmt::print(out, "{} on {}; all requests queued at once, random prompts{}\n", name, model->kernels(),

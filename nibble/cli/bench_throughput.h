@@ -1,6 +1,7 @@
 // `nibble bench throughput`: output tokens per second of an engine without HTTP, all requests queued at once.
 #pragma once
 
+#include "cli/bench_subject.h"
 #include "cli/engine.h"
 
 #include <cstdint>
@@ -11,11 +12,7 @@
 namespace nibble {
 
 struct BenchThroughputOptions {
-    std::string path;             // or
-    std::string shape;            // a published model's, with random weights (checkpoint/random_checkpoint.h)
-    std::string format = "bf16";  // of its linears
-    bool quantize_head = false;   // into that format, too
-    int layers = 0;               // of it; 0: all
+    BenchSubject subject;
     std::vector<int64_t> input{128}, output{128};          // tokens of prompts and of answers: pairs
     int64_t period = 0;                                    // of prompts; 0: they do not repeat
     double masked = 0, biased = 0;                         // shares of the requests, see ThroughputLoad

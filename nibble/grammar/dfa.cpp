@@ -144,14 +144,15 @@ Result<Dfa> Dfa::of(const GrammarExpression& expression, GrammarBudget& budget) 
     return Determinizer(nfa, budget).run();
 }
 
-void Dfa::trim() {
-    std::vector<std::vector<uint32_t>> back(states_.size());
+std::vector<bool> reach_an_end(const std::vector<Dfa::State>& states, const std::vector<bool>* passable) {
+    std::vector<std::vector<uint32_t>> back(states.size());
     std::vector<uint32_t> work;
-    std::vector<bool> good(states_.size());
-    for (uint32_t i = 0; i < states_.size(); ++i) {
-        for (const Edge& e : states_[i].edges) back[e.to].push_back(i);
-        for (const Call& c : states_[i].calls) back[c.to].push_back(i);
-        if (states_[i].accepts) {
+    std::vector<bool> good(states.size());
+    for (uint32_t i = 0; i < states.size(); ++i) {
+        for (const Dfa::Edge& e : states[i].edges) back[e.to].push_back(i);
+        for (const Dfa::Call& c : states[i].calls)
+            if (!passable || (*passable)[c.rule]) back[c.to].push_back(i);
+        if (states[i].accepts) {
             good[i] = true;
             work.push_back(i);
         }
@@ -165,6 +166,11 @@ void Dfa::trim() {
                 work.push_back(from);
             }
     }
+    return good;
+}
+
+void Dfa::trim() {
+    const std::vector<bool> good = reach_an_end(states_);
     if (states_.empty() || !good[0]) {
         states_.clear();
         return;

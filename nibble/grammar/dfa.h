@@ -60,4 +60,7 @@ private:
     std::vector<State> states_;
 };
 
+// For each state whether an end can be reached from it; passable: rules whose calls come back (null: all).
+std::vector<bool> reach_an_end(const std::vector<Dfa::State>& states, const std::vector<bool>* passable = nullptr);
+
 }  // namespace nibble

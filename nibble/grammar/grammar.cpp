@@ -56,32 +56,6 @@ public:
 private:
     using Rule = std::vector<Dfa::State>;
 
-    // States of a rule that reach an end, calls of `passable` rules counting as passable.
-    std::vector<bool> reaching(const Rule& rule, const std::vector<bool>& passable) const {
-        std::vector<std::vector<uint32_t>> back(rule.size());
-        std::vector<uint32_t> work;
-        std::vector<bool> good(rule.size(), false);
-        for (uint32_t i = 0; i < rule.size(); ++i) {
-            for (const auto& e : rule[i].edges) back[e.to].push_back(i);
-            for (const auto& c : rule[i].calls)
-                if (passable[c.rule]) back[c.to].push_back(i);
-            if (rule[i].accepts) {
-                good[i] = true;
-                work.push_back(i);
-            }
-        }
-        while (!work.empty()) {
-            const uint32_t at = work.back();
-            work.pop_back();
-            for (const uint32_t from : back[at])
-                if (!good[from]) {
-                    good[from] = true;
-                    work.push_back(from);
-                }
-        }
-        return good;
-    }
-
     // Cuts away calls that never come back and states that lead nowhere.
     Status drop_endless() {
         std::vector<bool> passable(rules_.size(), false);
@@ -92,7 +66,7 @@ private:
             for (size_t r = rules_.size(); r-- > 0;) {
                 if (passable[r] || rules_[r].empty()) continue;
                 NIBBLE_CHECK(budget_.pay_work(rules_[r].size()));
-                if (!reaching(rules_[r], passable)[0]) continue;
+                if (!reach_an_end(rules_[r], &passable)[0]) continue;
                 passable[r] = true;
                 changed = true;
                 rank_[r] = ++ranks;
@@ -104,7 +78,7 @@ private:
                 rules_[r].clear();
                 continue;
             }
-            const auto good = reaching(rules_[r], passable);
+            const auto good = reach_an_end(rules_[r], &passable);
             for (Dfa::State& s : rules_[r]) {
                 std::erase_if(s.edges, [&](const Dfa::Edge& e) { return !good[e.to]; });
                 std::erase_if(s.calls, [&](const Dfa::Call& c) { return !passable[c.rule] || !good[c.to]; });
@@ -138,9 +112,8 @@ private:
             rules_.push_back(std::move(twin));
             twin_.push_back(twin_[r]);
         }
-        const std::vector<bool> passable(rules_.size(), true);
         for (size_t r = n; r < rules_.size(); ++r) {
-            const auto good = reaching(rules_[r], passable);
+            const auto good = reach_an_end(rules_[r]);
             for (Dfa::State& s : rules_[r]) {
                 std::erase_if(s.edges, [&](const Dfa::Edge& e) { return !good[e.to]; });
                 std::erase_if(s.calls, [&](const Dfa::Call& c) { return !good[c.to]; });

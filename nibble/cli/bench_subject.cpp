@@ -1,0 +1,40 @@
+#include "cli/bench_subject.h"
+
+#include <fmt/format.h>
+
+namespace nibble {
+
+Result<std::unique_ptr<Checkpoint>> BenchSubject::open(bool inputs, bool prediction) const {
+    if (random.shape.empty()) return Checkpoint::open(path);
+    RandomModel model = random;
+    model.inputs = inputs, model.prediction = prediction;
+    return random_checkpoint(model);
+}
+
+std::string BenchSubject::name() const {
+    if (random.shape.empty()) return path;
+    return fmt::format("{} in {}{}, random weights", random.shape, random.format, random.head ? ", its head too" : "");
+}
+
+void add_subject_flags(CLI::App& command, const std::string& name, BenchSubject& subject) {
+    CLI::Option* path = command.add_option(name, subject.path, "folder or .gguf");
+    CLI::Option* shape =
+        command
+            .add_option("--shape", subject.random.shape,
+                        "random weights in the shape of smollm2-135m, llama-8b, qwen3-30b-a3b or nemotron-3-nano")
+            ->excludes(path);
+    command.add_option("--format", subject.random.format, "of the linears of a --shape: bf16, fp8, nvfp4 ...")
+        ->capture_default_str()
+        ->needs(shape);
+    command.add_flag("--quantize-head", subject.random.head, "a --shape's output head in --format too, not BF16")
+        ->needs(shape);
+    command.add_option("--layers", subject.random.layers, "of a --shape; default: all")
+        ->check(CLI::Range(1, 1000))
+        ->needs(shape);
+}
+
+void check_subject(const std::string& name, const BenchSubject& subject) {
+    if (subject.path.empty() && subject.random.shape.empty()) throw CLI::RequiredError(fmt::format("{} or --shape", name));
+}
+
+}  // namespace nibble
