@@ -4,6 +4,8 @@
 #include "grammar/regex_parser.h"
 #include "grammar/schema_shapes.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <functional>
 
@@ -54,7 +56,7 @@ const Json* SchemaShapes::made(Json schema, const Json& where) {
 Result<const Json*> SchemaShapes::child(const Json& schema, std::string_view keyword, const Json& value,
                                         std::string_view part) {
     where_.try_emplace(&value,
-                       where_[&schema] + "/" + std::string(keyword) + (part.empty() ? "" : "/" + pointer_part(part)));
+                       fmt::format("{}/{}{}{}", where_[&schema], keyword, part.empty() ? "" : "/", pointer_part(part)));
     if (!value.is_object() && !value.is_boolean()) return at(&value, "", fail("a schema is an object, true or false"));
     return &value;
 }

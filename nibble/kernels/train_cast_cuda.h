@@ -80,9 +80,8 @@ Status cast_codes(const CastSource& from, const CastRule& rule, const float* giv
 Status eden_values(const CastSource& from, const CastRandom& random, const CastRandom& signs, uint64_t first_sign,
                    const CastValues& to, const Stream& stream);
 
-// out[i] = fl(fl(a[i] * b[0]) * constant), i < count; a has one number, or one of each i.
-Status product_scales(const float* a, bool by_row, const float* b, float constant, float* out, int64_t count,
-                      const Stream& stream);
+// out[i] = fl(fl(*a * *b) * constant), i < count.
+Status product_scales(const float* a, const float* b, float constant, float* out, int64_t count, const Stream& stream);
 
 // *seen is raised to the largest magnitude of x, `count` numbers of BF16, a multiple of 8.
 Status see_largest(const std::byte* x, int64_t count, float* seen, const Stream& stream);

@@ -143,8 +143,8 @@ void cast_tensor(CastOperand& o, CastFormat format, std::optional<float> given, 
 }  // namespace
 
 CastOperand cast_rows(const float* x, int64_t rows, int64_t cols, int64_t stride, const CastRule& rule,
-                      const CastRandom& random, std::optional<float> given, ThreadPool& pool) {
-    CastOperand o{.rows = rows, .cols = cast_padded(cols, rule)};
+                      const CastRandom& random, std::optional<float> given, ThreadPool& pool, float elsewhere) {
+    CastOperand o{.rows = rows, .cols = cast_padded(cols, rule), .amax = elsewhere};
     o.values.resize(static_cast<size_t>(rows * o.cols));
     std::vector<float> most(static_cast<size_t>(rows));
     pool.parallel_for(rows, [&](int64_t r) {

@@ -28,9 +28,10 @@ struct CastOperand {
 };
 
 // x [rows, cols], `stride` floats from row to row. `given`: of fp8 multiplies instead of 448 / amax (delayed); of
-// CastRule::stored the input_scale, without which values stay BF16.
+// CastRule::stored the input_scale, without which values stay BF16. elsewhere: the largest magnitude of the tensor's
+// rows that are not here.
 CastOperand cast_rows(const float* x, int64_t rows, int64_t cols, int64_t stride, const CastRule& rule,
-                      const CastRandom& random, std::optional<float> given, ThreadPool& pool);
+                      const CastRandom& random, std::optional<float> given, ThreadPool& pool, float elsewhere = 0);
 // The transpose of an operand of a matrix with `cols` columns, without the padding; its scales are squares or the
 // tensor's.
 CastOperand transposed_cast(const CastOperand& operand, int64_t cols, ThreadPool& pool);

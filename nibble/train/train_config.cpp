@@ -194,7 +194,11 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
         m.count("every", 0, c.validation.every);
         m.count("batches", 1, c.validation.batches);
     });
-    top.map("quality", {"every"}, [&](YamlFields& m) { m.count("every", 0, c.quality.every); });
+    top.map("quality", {"every"}, [&](YamlFields& m) {
+        int64_t every = -1;
+        m.count("every", 0, every);
+        if (every >= 0) c.quality.every = every;
+    });
     top.read("teacher", [&](const YamlNode& node, const std::string& key) -> Status {
         return read_teacher(node, key, c.teacher);
     });

@@ -61,7 +61,8 @@ struct TrainValidation {
 };
 
 struct TrainQuality {
-    int64_t every = 50;  // steps between looks at what rounding does (train/cast_quality.h); 0: none
+    // Steps between looks at what rounding does (train/cast_quality.h); 0: none; not said: TrainEngine::usual_look().
+    std::optional<int64_t> every;
 };
 
 // Distillation: the loss of a label is (1 - cross_entropy) KL(teacher || model) + cross_entropy * -log p(label).

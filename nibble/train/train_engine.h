@@ -126,6 +126,7 @@ public:
     // where nothing is rounded, or where it is not measured.
     virtual void watch(bool) {}
     virtual std::vector<UnitQuality> quality() const { return {}; }
+    virtual int64_t usual_look() const { return 50; }  // steps between watched ones, where nobody says it; 0: none
     // Whether a row's log-probabilities depend on its neighbours in a batch.
     virtual bool sees_neighbours() const = 0;
     // What beside the config and the data decides the bits of a run: compared on resume. Empty: nothing.

@@ -51,6 +51,7 @@ Result<int64_t> run_training(const TrainConfig& config, TrainEngine& trainer, Ba
         NIBBLE_TRY(held_out, validation_rows(config, *validation));
     }
     const double flops = trainer.flops(config.sequence);
+    const int64_t looks = config.quality.every.value_or(trainer.usual_look());
     TimeLeft time_left;
     for (int64_t step = hooks.first_step; step < config.steps; ++step) {
         if (hooks.trace) hooks.trace->record(step >= hooks.first_step + 2 && step < hooks.first_step + 5);
@@ -63,7 +64,7 @@ Result<int64_t> run_training(const TrainConfig& config, TrainEngine& trainer, Ba
         StepReport report{.step = step};
         trainer.begin(step, config.steps);
         const bool last = step + 1 == config.steps;
-        const bool look = config.quality.every > 0 && (last || step % config.quality.every == 0);
+        const bool look = looks > 0 && (last || step % looks == 0);
         trainer.watch(look);
         if (learns(batch)) {
             const TraceSpan span(hooks.trace, "step", step);

@@ -1,6 +1,6 @@
 // What a run says of its rounded operands.
 #include "page/html.h"
-#include "train/cast_quality.h"
+#include "train/operand_sample.h"
 #include "train/run_history.h"
 #include "train/small_trainer.h"
 
@@ -75,6 +75,40 @@ TrainerOptions with(const std::string& recipe) {
     TrainerOptions options;
     options.precision = *train_precision_from_name(recipe);
     return options;
+}
+
+// What a GPU copies in a watched step: the first rows of a tensor whose largest number is in another row.
+TEST(CastQuality, OfASampleIsThatOfItsRows) {
+    ThreadPool pool(2);
+    const int64_t rows = 256, seen = 128, cols = 256;
+    std::vector<float> x = noise(rows * cols, 5);
+    x[size_t((rows - 1) * cols)] = 300;
+    const CastRandom random{.id = 9, .draw = 4, .outer_step = 16};
+    for (const CastRule& rule :
+         {CastRule{.format = CastFormat::fp8}, CastRule{.format = CastFormat::fp8_e5m2},
+          CastRule{.format = CastFormat::fp8_block}, CastRule{.format = CastFormat::fp8_block2, .square = true},
+          CastRule{.format = CastFormat::mxfp8}, CastRule{.format = CastFormat::nvfp4},
+          CastRule{.format = CastFormat::nvfp4, .square = true},
+          CastRule{.format = CastFormat::nvfp4, .row_scaled = true},
+          CastRule{.format = CastFormat::nvfp4, .stochastic = true},
+          CastRule{.format = CastFormat::nvfp4, .four_over_six = true}}) {
+        OperandSample sample{.rows = seen, .cols = cols, .rule = rule, .random = random, .largest = 300};
+        for (int64_t i = 0; i < seen * cols; ++i) sample.values.push_back(bf16_from_float(x[size_t(i)]));
+        const CastQuality got = measure(sample, pool);
+        // The same rows of the whole tensor's operand.
+        const CastOperand whole = cast_rows(x.data(), rows, cols, cols, rule, random, {}, pool);
+        CastOperand first = whole;
+        first.rows = seen;
+        const CastQuality want = cast_quality(x.data(), cols, cols, first);
+        EXPECT_EQ(got.error, want.error);
+        EXPECT_EQ(got.gain, want.gain);
+        EXPECT_GT(got.error, 0);
+        // Without the tensor's largest number a scale of the tensor is another one.
+        sample.largest = 0;
+        const bool of_tensor = rule.format == CastFormat::fp8_e5m2 || rule.format == CastFormat::fp8 ||
+                               (rule.format == CastFormat::nvfp4 && !rule.row_scaled);
+        EXPECT_EQ(measure(sample, pool).error != want.error, of_tensor);
+    }
 }
 
 TEST(QualityOfARun, LookingChangesNoBit) {

@@ -467,7 +467,9 @@ TEST(CheckForward, OfFp8Caches) {
         options.precision.row_scaled = options.precision.recipe == TrainRecipe::nvfp4;
         options.cache = cache;
         const auto trainer = small_trainer(pool, options, wide_llama());
-        if (trainer->calibrates()) EXPECT_TRUE(trainer->calibrate({&batch, 1}).ok());
+        if (trainer->calibrates()) {
+            EXPECT_TRUE(trainer->calibrate({&batch, 1}).ok());
+        }
         said.resize(static_cast<size_t>(batch.size()));
         EXPECT_TRUE(trainer->log_probs(batch, said).ok());
         const auto check = check_forward(*trainer, batch);

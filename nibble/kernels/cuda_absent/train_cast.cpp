@@ -26,7 +26,7 @@ Status eden_values(const CastSource&, const CastRandom&, const CastRandom&, uint
                    const Stream&) {
     return no_casts();
 }
-Status product_scales(const float*, bool, const float*, float, float*, int64_t, const Stream&) { return no_casts(); }
+Status product_scales(const float*, const float*, float, float*, int64_t, const Stream&) { return no_casts(); }
 Status see_largest(const std::byte*, int64_t, float*, const Stream&) { return no_casts(); }
 Status clear_clipped(const std::byte*, int64_t, const float*, std::byte*, const Stream&) { return no_casts(); }
 Status renew_scales(const DelayedScales&, const float*, const Stream&) { return no_casts(); }

@@ -138,12 +138,13 @@ int64_t DeviceRecipe::staging_bytes() const {
 
 Status DeviceRecipe::load(const DeviceInfo& device, const Stream& stream, const Copies& copies) {
     NIBBLE_TRY(memory_, DeviceArena::create(device.index, copies ? kept_bytes() : bytes()));
-    NIBBLE_TRY(float* ends, memory_->allocate_array<float>(2));
+    NIBBLE_TRY(float* ends, memory_->allocate_array<float>(3));  // the third one: of samples
     const std::array<float, 2> values{0.0f, 1.0f};
     NIBBLE_CHECK(copy_to_device(reinterpret_cast<std::byte*>(ends),
                                 reinterpret_cast<std::byte*>(const_cast<float*>(values.data())), 8, stream));
     NIBBLE_CHECK(stream.synchronize());
     step_.ends = ends;
+    samples_.emplace(products_.size(), ends + 2);
     NIBBLE_TRY(step_.staging, memory_->allocate(staging_bytes()));
     DeviceArena* of_copies = &*memory_;
     for (size_t i = 0; i < products_.size(); ++i) {
@@ -180,12 +181,42 @@ Result<bool> DeviceRecipe::begin_step(int64_t step, int64_t steps, bool watched,
     const bool before = step_.late;
     step_.late = late_phase(precision_, step, steps);
     step_.recording = true;
+    step_.samples = watch_ && watched && samples_ ? &*samples_ : nullptr;
+    if (step_.samples) samples_->begin(sampled_rows());
     for (const auto& p : products_)
         if (DeviceDirections* along = p->directions()) NIBBLE_CHECK(along->begin_step(watched, stream));
     // Weights were seen when they were copied.
     const int64_t rows = std::min<int64_t>(DelayedUnits::weights, step_.delayed.roles) * step_.delayed.units;
     if (rows > 0) NIBBLE_CHECK(fill_device(bytes_of_array(step_.delayed.seen), 0, 4 * rows, stream));
     return step_.late != before;
+}
+
+// 512, fewer of a model with many experts: the host rounds all of them again.
+int64_t DeviceRecipe::sampled_rows() const {
+    constexpr int64_t most = 512, least = 16, elements = int64_t{1} << 28;
+    int64_t a_row = 1;
+    for (const auto& p : products_) a_row += 2 * p->weight().cols + p->weight().rows;
+    return std::clamp(elements / a_row / least * least, least, most);
+}
+
+Status DeviceRecipe::look_at_weights(const std::byte* published, const Stream& stream) const {
+    for (const auto& p : products_) NIBBLE_CHECK(p->look_at_weight(published, stream));
+    return Ok{};
+}
+
+std::vector<UnitQuality> DeviceRecipe::quality(ThreadPool& pool) const {
+    std::vector<UnitQuality> list;
+    size_t unit = 0;
+    const auto measured = [&](const std::optional<OperandSample>& sample) {
+        return sample ? std::optional(measure(*sample, pool)) : std::nullopt;
+    };
+    for (const UnitLine& line : lines_) {
+        if (!by_name_.contains(line.name)) continue;
+        const UnitSample& s = samples_->of(unit++);
+        if (s.inputs || s.weights || s.gradients)
+            list.push_back({line.name, line.layer, measured(s.inputs), measured(s.weights), measured(s.gradients)});
+    }
+    return list;
 }
 
 Status DeviceRecipe::draw(const std::byte* published, const Stream& stream) const {
@@ -376,6 +407,7 @@ Status DeviceRecipe::set_state(const std::vector<float>& state, const Stream& st
 void DeviceRecipe::begin_rows(int64_t first_row, int64_t seq) {
     step_.tokens = static_cast<uint64_t>(first_row * seq);
     step_.groups = static_cast<uint64_t>(first_row * ((seq + 15) / 16));
+    step_.seq = seq;
 }
 
 std::vector<UnitLine> DeviceRecipe::table() const { return lines_; }

@@ -14,6 +14,7 @@
 #include "train/device/cast_operand.h"
 #include "train/device/device_directions.h"
 #include "train/device/flat_layout.h"
+#include "train/device/operand_samples.h"
 #include "train/device/train_linear.h"
 #include "train/step_products.h"
 
@@ -44,13 +45,15 @@ struct DelayedUnits {
 struct RecipeStep {
     uint64_t draw = 0;                // seed * 2^20 + step
     uint64_t tokens = 0, groups = 0;  // of the step, before the micro-batch in hand; groups of 16 of a row's
+    int64_t seq = 0;                  // tokens of a row
     bool codes = false;               // the device multiplies codes
     bool late = false;                // the forward products are the late ones
     bool recording = false;           // a step that ends with an update: magnitudes are seen
     bool stored = false;              // stored inputs have scales; before, they stay BF16
     DelayedUnits delayed;
-    const float* ends = nullptr;   // {0, 1} on the device
-    std::byte* staging = nullptr;  // of the largest weight's values, between two kernels
+    const float* ends = nullptr;        // {0, 1} on the device
+    std::byte* staging = nullptr;       // of the largest weight's values, between two kernels
+    OperandSamples* samples = nullptr;  // in a watched step, while its first row is in hand or weights are copied
 };
 
 // One unit under the rules of a recipe.
@@ -70,7 +73,9 @@ public:
     // The copies of the weight from its published values, but for those that are drawn anew in every step.
     Status publish(const std::byte* published, const Stream& stream) const override;
     Status draw(const std::byte* published, const Stream& stream) const;  // these
-    DeviceDirections* directions() const { return directions_.get(); }    // null: none
+    // In a watched step: what the forward product's weight is rounded from.
+    Status look_at_weight(const std::byte* published, const Stream& stream) const;
+    DeviceDirections* directions() const { return directions_.get(); }  // null: none
 
     Status forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, const float* bias,
                    DeviceStep& step) const override;
@@ -130,6 +135,8 @@ private:
     };
     Result<StoredInput> stored_input(const std::byte* x, int64_t n, bool record, DeviceStep& step) const;
     int64_t coded_input_size(int64_t n, const CastRule& rule) const;
+    // In a watched step: what is rounded by this rule. Rows: of the first row of the step alone.
+    Status look_at_rows(OperandSamples::Part part, const std::byte* x, int64_t n, const Stream& stream) const;
     // The same numbers for the weight gradient.
     struct Used {
         cuda::CastSource source;
@@ -195,6 +202,11 @@ public:
     // Step `step` of `steps` (0: of no known number). watched: this process has the step's
     // first rows. true: copies of weights are others from this step on.
     Result<bool> begin_step(int64_t step, int64_t steps, bool watched, const Stream& stream);
+    // Whether steps from the next one on show how well rounded operands stand for their sources.
+    void watch(bool on) { watch_ = on; }
+    // Of the weights as they lie in all of `published`; what a part of them brings is looked at when it is copied.
+    Status look_at_weights(const std::byte* published, const Stream& stream) const;
+    std::vector<UnitQuality> quality(ThreadPool& pool) const;  // of the last step that was watched
     int64_t delayed() const;  // scales that follow from the steps before, of all processes' rows
     // As train/step_products.h has them.
     void hold_scales(bool hold) { hold_ = hold; }
@@ -208,7 +220,8 @@ public:
     Status draw(size_t block, const std::byte* published, const Stream& stream) const;
     bool draws(size_t block) const;
     void begin_rows(int64_t first_row, int64_t seq);
-    void pause() { step_.recording = false; }  // behind the gradients of a step
+    // Behind the gradients of a step.
+    void pause() { step_.recording = false, step_.samples = nullptr; }
     // What follows from a step, before weights are copied again; nothing where *clip is NaN. The same in all processes.
     Status end_step(const float* clip, DeviceRanks& ranks, const Stream& stream);
     // A step has changed the parameters. true: copies of weights are others from here on.
@@ -226,6 +239,8 @@ public:
 
 private:
     int64_t staging_bytes() const;
+    // Of each operand at most.
+    int64_t sampled_rows() const;
     Status renew_scales(const float* clip, DeviceRanks* ranks, const Stream& stream) const;  // null: this process alone
 
     TrainPrecision precision_;
@@ -240,6 +255,8 @@ private:
     int64_t done_ = 0;            // steps that changed the parameters, for the directions
     float* histories_ = nullptr;  // [delayed(), amax_history]
     bool hold_ = false;
+    bool watch_ = false;
+    std::optional<OperandSamples> samples_;
 };
 
 }  // namespace nibble

@@ -217,6 +217,7 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
     if (units_) {
         units_->begin_step();
     } else {
+        NIBBLE_CHECK(weights_.recipe().look_at_weights(weights_.published(), stream_));
         NIBBLE_CHECK(weights_.recipe().draw(weights_.published(), stream_));
     }
     if (cache_) NIBBLE_CHECK(cache_->begin_step());

@@ -52,6 +52,10 @@ public:
 
     void begin(int64_t step, int64_t steps) override { step_ = step, steps_ = steps; }
     Status enter_phase(int64_t step, int64_t steps) override;
+    // The host rounds samples again and waits for them: not looked at unless somebody asks.
+    void watch(bool on) override { weights_.recipe().watch(on); }
+    std::vector<UnitQuality> quality() const override { return weights_.recipe().quality(pool_); }
+    int64_t usual_look() const override { return 0; }
     Result<TrainStep> step(std::span<const TrainBatch> batches, double learning_rate) override;
     Result<TrainStep> step(std::span<const TrainBatch> batches, const RowObjective& objective,
                            double learning_rate) override;

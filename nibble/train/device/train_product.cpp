@@ -131,8 +131,29 @@ Status TrainProduct::load(DeviceArena& arena, DeviceArena& copies, const Stream&
     return fill_device(back_, 0, s.back, stream);
 }
 
+Status TrainProduct::look_at_weight(const std::byte* published, const Stream& stream) const {
+    const CastRule& rule = rules().w;
+    if (!step_.samples || rule.format == CastFormat::bf16 || rule.rotate) return Ok{};
+    return step_.samples->take(static_cast<size_t>(place_), OperandSamples::weights,
+                               {.x = published + 2 * weight_.at, .rows = weight_.rows, .cols = weight_.cols},
+                               weight_.rows, rule, {}, given(DelayedUnits::weights), stream);
+}
+
+Status TrainProduct::look_at_rows(OperandSamples::Part part, const std::byte* x, int64_t n,
+                                  const Stream& stream) const {
+    const UnitRules& r = rules();
+    const bool back = part == OperandSamples::gradients;
+    const CastRule& rule = back ? r.dy : r.x;
+    if (!step_.samples || step_.tokens != 0 || rule.format == CastFormat::bf16 || rule.rotate) return Ok{};
+    if (back && (r.eden || r.plain_back)) return Ok{};
+    return step_.samples->take(
+        static_cast<size_t>(place_), part, {.x = x, .rows = n, .cols = back ? weight_.rows : weight_.cols}, step_.seq,
+        rule, back ? row_random() : CastRandom{}, given(back ? DelayedUnits::gradients : DelayedUnits::inputs), stream);
+}
+
 Status TrainProduct::publish(const std::byte* published, const Stream& stream) const {
     const UnitRules& r = rules();
+    NIBBLE_CHECK(look_at_weight(published, stream));
     const cuda::CastSource from{.x = published + 2 * weight_.at, .rows = weight_.rows, .cols = weight_.cols};
     const bool forward = forward_codes(r), back = back_codes(r);
     NIBBLE_CHECK(forward ? publish_codes(from, r.w, true, one_rounding(), stream) : publish_values(from, stream));
@@ -169,8 +190,7 @@ Status TrainProduct::publish_values(const cuda::CastSource& from, const Stream& 
                                              {to, scales_, scales_ + 1, seen(DelayedUnits::weights)}, stream));
         values = to;
         if (r.x.stored)
-            NIBBLE_CHECK(
-                cuda::product_scales(step_.ends + 1, false, scales_, 1.0f / divisor_of(r.w), scales_ + 2, 1, stream));
+            NIBBLE_CHECK(cuda::product_scales(step_.ends + 1, scales_, 1.0f / divisor_of(r.w), scales_ + 2, 1, stream));
     }
     const auto tiled = [&](const std::byte* of, int64_t cols, std::byte* tiles) {
         return cuda::make_operand(MatrixView{DType::bf16, weight_.rows, cols, of}, weight_.rows, 0, tiles, stream);
@@ -219,11 +239,12 @@ Result<TrainProduct::Input> TrainProduct::input(const std::byte* x, const float*
     const UnitRules& r = rules();
     Input in{.rows = {.x = x, .tokens = n}};
     if (r.x.stored) {  // scales in the order of the engine's product
+        if (step_.stored) NIBBLE_CHECK(look_at_rows(OperandSamples::inputs, x, n, step.stream));
         NIBBLE_TRY(const StoredInput s, stored_input(x, n, step_.recording, step));
         in.rows.x = s.x;
         NIBBLE_TRY(float* scales, step.scratch.allocate_array<float>(n));
         NIBBLE_CHECK(
-            cuda::product_scales(s.scale ? s.scale : step_.ends + 1, false, scales_ + 2, 1.0f, scales, n, step.stream));
+            cuda::product_scales(s.scale ? s.scale : step_.ends + 1, scales_ + 2, 1.0f, scales, n, step.stream));
         in.rows.token_scales = scales;
         return in;
     }
@@ -231,12 +252,13 @@ Result<TrainProduct::Input> TrainProduct::input(const std::byte* x, const float*
         if (has_scale(r.w)) {
             const FactorWanted by = by_weight(n);
             NIBBLE_TRY(float* scales, step.scratch.allocate_array<float>(n));
-            NIBBLE_CHECK(cuda::product_scales(step_.ends + 1, false, by.other, by.constant, scales, n, step.stream));
+            NIBBLE_CHECK(cuda::product_scales(step_.ends + 1, by.other, by.constant, scales, n, step.stream));
             in.rows.token_scales = scales;
         }
         return in;
     }
     if (forward_codes(r)) {
+        NIBBLE_CHECK(look_at_rows(OperandSamples::inputs, x, n, step.stream));
         NIBBLE_TRY(in.rows, coded_input(x, amax, n, step));
         return in;
     }
@@ -246,6 +268,7 @@ Result<TrainProduct::Input> TrainProduct::input(const std::byte* x, const float*
         NIBBLE_CHECK(directions_->split(x, n, along, rest, step.stream));
         in.along = along, x = rest;
     }
+    NIBBLE_CHECK(look_at_rows(OperandSamples::inputs, x, n, step.stream));
     NIBBLE_TRY(
         const Quantized q,
         quantized({.x = x, .rows = n, .cols = weight_.cols, .amax = reads_amax() ? amax : nullptr}, r.x, {}, step,

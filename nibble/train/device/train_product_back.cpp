@@ -31,6 +31,7 @@ Status TrainProduct::input_gradient(const std::byte* dy, const std::byte* x, int
     const UnitRules& r = rules();
     DeviceStep& step = work.step;
     const DeviceScope scope(step);
+    NIBBLE_CHECK(look_at_rows(OperandSamples::gradients, dy, n, step.stream));
     if (back_codes(r)) {
         NIBBLE_TRY(const Codes codes, gradient_codes(dy, n, {.rows = true}, step));
         return codes_input_gradient(codes, n, dx, work).within(weight_.name);
@@ -99,7 +100,7 @@ Result<cuda::BackScale> TrainProduct::back_scale(const Quantized& q, const Facto
 Result<cuda::BackScale> TrainProduct::back_scale(const float* scale, const FactorWanted& by, DeviceStep& step) const {
     if (!scale) return cuda::BackScale{};
     NIBBLE_TRY(float* factor, step.scratch.allocate_array<float>(1));
-    NIBBLE_CHECK(cuda::product_scales(scale, false, by.other, by.constant, factor, 1, step.stream));
+    NIBBLE_CHECK(cuda::product_scales(scale, by.other, by.constant, factor, 1, step.stream));
     return cuda::BackScale{factor, step_.ends};
 }
 
@@ -198,6 +199,7 @@ Status TrainProduct::backward(const std::byte* dy, const std::byte* x, int64_t n
     const UnitRules& r = rules();
     DeviceStep& step = work.step;
     const DeviceScope scope(step);
+    NIBBLE_CHECK(look_at_rows(OperandSamples::gradients, dy, n, step.stream));
     if (back_codes(r)) {
         NIBBLE_TRY(const Codes codes, gradient_codes(dy, n, {true, true}, step));
         NIBBLE_CHECK(codes_input_gradient(codes, n, dx, work).within(weight_.name));

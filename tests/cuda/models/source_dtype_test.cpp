@@ -104,7 +104,9 @@ TEST_P(CudaSourceDtype, ValuesThatBf16HoldsGiveItsLogits) {
         EXPECT_EQ(*expected, *seen);
         EXPECT_EQ((*recast)->note(), "");
     }
-    if (GetParam() == DType::f32) EXPECT_EQ(recast_->inexact(), 0);
+    if (GetParam() == DType::f32) {
+        EXPECT_EQ(recast_->inexact(), 0);
+    }
 }
 
 TEST_P(CudaSourceDtype, OtherValuesAreRoundedAndCounted) {

@@ -95,6 +95,46 @@ TEST_P(CudaRecipe, LossesFollowTheCpus) {
     }
 }
 
+// One row, so that tensors of scales are the CPU's. Looking changes no bit; what is seen is what the CPU sees, of the
+// rows that are sampled.
+TEST_P(CudaRecipe, OperandsAreSeenAsTheCpuSeesThem) {
+    const auto gpu = trainer(1, 1), unwatched = trainer(1, 1);
+    const auto cpu = on_cpu();
+    ASSERT_TRUE(gpu && unwatched && cpu);
+    for (uint32_t i = 0; i < 3; ++i) {
+        const TrainBatch batch = random_batch(1, recipe_seq, recipe_vocab, i);
+        for (TrainEngine* t : {static_cast<TrainEngine*>(gpu.get()), static_cast<TrainEngine*>(unwatched.get()),
+                               static_cast<TrainEngine*>(cpu.get())}) {
+            t->begin(i, 10);
+            t->watch(i == 2 && t != unwatched.get());
+            ASSERT_TRUE(t->step({&batch, 1}, 1e-3).ok());
+        }
+    }
+    EXPECT_TRUE(unwatched->quality().empty());
+    const auto a = gpu->state(), b = unwatched->state();
+    ASSERT_TRUE(a.ok() && b.ok());
+    EXPECT_EQ(a->masters, b->masters);
+    const auto got = gpu->quality(), want = cpu->quality();
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t u = 0; u < got.size(); ++u) {
+        const UnitQuality &g = got[u], &w = want[u];
+        SCOPED_TRACE(g.name);
+        EXPECT_EQ(g.name, w.name);
+        EXPECT_EQ(g.layer, w.layer);
+        const std::array parts{std::pair{&g.inputs, &w.inputs}, std::pair{&g.weights, &w.weights},
+                               std::pair{&g.gradients, &w.gradients}};
+        for (const auto& [one, other] : parts) {
+            ASSERT_EQ(one->has_value(), other->has_value());
+            if (!*one) continue;
+            const CastQuality &q = **one, &r = **other;
+            EXPECT_NEAR(q.error, r.error, 0.1 * r.error);
+            EXPECT_NEAR(q.gain, r.gain, 0.02);
+            EXPECT_NEAR(q.zeroed, r.zeroed, 0.02);
+            EXPECT_NEAR(q.saturated, r.saturated, 0.02);
+        }
+    }
+}
+
 TEST_P(CudaRecipe, LogProbabilitiesAreTheEngines) {
     const auto gpu = trainer(4, 0);
     ASSERT_TRUE(gpu);

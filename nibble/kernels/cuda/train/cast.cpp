@@ -142,9 +142,8 @@ Status eden_values(const CastSource& from, const CastRandom& random, const CastR
     return cuda_status(launch_eden(a, from.down, cast_queue(stream)), "cast: kernel launch");
 }
 
-Status product_scales(const float* a, bool by_row, const float* b, float constant, float* out, int64_t count,
-                      const Stream& stream) {
-    return cuda_status(launch_product_scales(a, by_row, b, constant, out, count, cast_queue(stream)),
+Status product_scales(const float* a, const float* b, float constant, float* out, int64_t count, const Stream& stream) {
+    return cuda_status(launch_product_scales(a, b, constant, out, count, cast_queue(stream)),
                        "product_scales: kernel launch");
 }
 

@@ -55,8 +55,8 @@ struct CodesArgs {
 };
 cudaError_t launch_codes_of(const CodesArgs& a, cudaStream_t stream);
 
-cudaError_t launch_product_scales(const float* a, bool by_row, const float* b, float constant, float* out,
-                                  int64_t count, cudaStream_t stream);
+cudaError_t launch_product_scales(const float* a, const float* b, float constant, float* out, int64_t count,
+                                  cudaStream_t stream);
 cudaError_t launch_see_largest(const uint16_t* x, int64_t count, float* seen, cudaStream_t stream);
 cudaError_t launch_clear_clipped(const uint16_t* x, int64_t count, const float* input_scale, uint16_t* dx,
                                  cudaStream_t stream);

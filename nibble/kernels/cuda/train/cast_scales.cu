@@ -7,10 +7,9 @@ namespace {
 
 constexpr int scale_threads = 256;
 
-__global__ void product_scales_kernel(const float* a, bool by_row, const float* b, float constant, float* out,
-                                      int64_t count) {
+__global__ void product_scales_kernel(const float* a, const float* b, float constant, float* out, int64_t count) {
     const int64_t i = int64_t{blockIdx.x} * scale_threads + threadIdx.x;
-    if (i < count) out[i] = a[by_row ? i : 0] * b[0] * constant;
+    if (i < count) out[i] = a[0] * b[0] * constant;
 }
 
 __device__ void eight_numbers(const uint16_t* x, float (&z)[8]) {
@@ -84,10 +83,9 @@ __global__ void __launch_bounds__(scale_threads) renew_scales_kernel(DelayedScal
 
 }  // namespace
 
-cudaError_t launch_product_scales(const float* a, bool by_row, const float* b, float constant, float* out,
-                                  int64_t count, cudaStream_t stream) {
-    product_scales_kernel<<<ceil_blocks(count, scale_threads), scale_threads, 0, stream>>>(a, by_row, b, constant, out,
-                                                                                           count);
+cudaError_t launch_product_scales(const float* a, const float* b, float constant, float* out, int64_t count,
+                                  cudaStream_t stream) {
+    product_scales_kernel<<<ceil_blocks(count, scale_threads), scale_threads, 0, stream>>>(a, b, constant, out, count);
     return cudaGetLastError();
 }
 cudaError_t launch_see_largest(const uint16_t* x, int64_t count, float* seen, cudaStream_t stream) {
