@@ -406,6 +406,19 @@ TEST(Server, KeysAreAskedForWhereAnswersAreMade) {
     for (const char* path : {"/health", "/metrics", "/v1/health/ready"}) EXPECT_EQ(s.get(path).status, 200) << path;
 }
 
+TEST(Server, ATurnThatSaidNothingComesBack) {
+    const TestServer s;
+    const auto tokens = [&](Json said) {
+        const Json messages{{{"role", "user"}, {"content", "a"}},
+                            {{"role", "assistant"}, {"content", std::move(said)}},
+                            {{"role", "user"}, {"content", "b"}}};
+        return s.ask("/v1/messages/count_tokens", {{"messages", messages}})["input_tokens"];
+    };
+    const Json empty = tokens("");
+    EXPECT_EQ(tokens(Json::array()), empty);  // as /v1/messages answers where the first token is the last
+    EXPECT_EQ(tokens(Json::array({{{"type", "thinking"}, {"thinking", "hm"}, {"signature", ""}}})), empty);
+}
+
 TEST(Server, BrowsersOfOtherPagesAreKeptOutUnlessAsked) {
     ServerSetup setup;
     setup.options.cors_origin = "https://ui.example";
