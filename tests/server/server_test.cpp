@@ -419,6 +419,17 @@ TEST(Server, ATurnThatSaidNothingComesBack) {
     EXPECT_EQ(tokens(Json::array({{{"type", "thinking"}, {"thinking", "hm"}, {"signature", ""}}})), empty);
 }
 
+TEST(Server, ATokenThatIsNoneIsBlamedOnItsField) {
+    const TestServer s;
+    for (const auto& [name, value] : {std::pair{"logit_bias", Json{{"99999", 1}}},
+                                      {"stop_token_ids", Json{-1}},
+                                      {"allowed_token_ids", Json{99999}}}) {
+        Json body{{"prompt", "a"}, {"max_tokens", 1}};
+        body[name] = value;
+        EXPECT_EQ(s.ask("/v1/completions", body, 400)["error"]["param"], name);
+    }
+}
+
 TEST(Server, BrowsersOfOtherPagesAreKeptOutUnlessAsked) {
     ServerSetup setup;
     setup.options.cors_origin = "https://ui.example";
