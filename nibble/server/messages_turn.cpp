@@ -132,7 +132,7 @@ Status read_thinking(BodyFields& fields, const ServedModel& model, MessagesTurn&
     if (const Status done = read(); !done.ok()) return fields.bad("thinking", done.error().message());
     turn.thinking = type != "disabled";
     asked.template_variables = {{"enable_thinking", turn.thinking}};
-    if (type != "adaptive" && model.format && model.format->reasoning_format() != "none") asked.reasoning_budget = budget;
+    if (type != "adaptive" && model.format->reasoning_format() != "none") asked.reasoning_budget = budget;
     return Ok{};
 }
 

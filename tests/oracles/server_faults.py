@@ -3,7 +3,8 @@
 Runs every function below whose name begins with test_ over tests/data/chat. kill -9 under load: clients see whole and right answers
 or broken connections (or, for a moment, that the model is being loaded), nothing between, and the same command serves again, at a port and at a unix socket. A checkpoint's files
 replaced, overwritten or cut off under the server change no answer. 500 random requests at once (prefix hits, preemptions,
-guesses ahead, constraints, priorities, cancellations) are, bit for bit, each alone. A log that cannot be written ends no server.
+guesses ahead, constraints, priorities, cancellations) are, bit for bit, each alone. A log that cannot be written ends no server;
+a model that came without a chat template talks by a request's own.
 Needs Python's own library only.
 """
 import atexit
@@ -248,6 +249,26 @@ def test_a_log_that_cannot_be_written_ends_no_server(program):
     for i in range(3):
         assert said(server, {"prompt": "a", "max_tokens": 2, "seed": i, "logprobs": 1})[0][1], i
     server.stop()
+
+
+def test_without_a_chat_template_a_conversation_brings_its_own(program):
+    with tempfile.TemporaryDirectory() as folder:
+        model = os.path.join(folder, "model")
+        shutil.copytree(MODEL, model)
+        path = pathlib.Path(model, "tokenizer_config.json")
+        words = json.loads(path.read_text())
+        template = words.pop("chat_template")
+        path.write_text(json.dumps(words))
+        server, whole = Server(program, model=model), Server(program)
+        body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 4, "seed": 1}
+        status, text = server.post("/v1/chat/completions", body)
+        assert status == 400 and b"no chat template" in text, (status, text)
+        answers = [json.loads(s.post("/v1/chat/completions", b)[1])["choices"][0]["message"]
+                   for s, b in ((server, {**body, "chat_template": template}), (whole, body))]
+        assert answers[0] == answers[1], answers
+        assert said(server, {"prompt": "a", "max_tokens": 2, "seed": 1, "logprobs": 1})[0][1]
+        server.stop()
+        whole.stop()
 
 
 def main():
