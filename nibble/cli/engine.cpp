@@ -188,7 +188,7 @@ Result<std::vector<int32_t>> end_tokens(const ModelConfig& model, const Checkpoi
 }
 
 std::string name_of(const fs::path& path) {
-    const fs::path clean = path.lexically_normal();
+    const fs::path clean = fs::absolute(path).lexically_normal();  // "." has a name, too
     return (clean.has_filename() ? clean : clean.parent_path()).filename().string();
 }
 
