@@ -104,7 +104,7 @@ Result<ChatPrompt> ChatFormat::prompt(const ChatRequest& request) const {
         NIBBLE_TRY(auto parsed, ChatTemplate::parse(request.chat_template, limits).within("chat_template"));
         chat = std::make_shared<const ChatTemplate>(std::move(parsed));
     }
-    if (!chat) return fail("the model has no chat template");
+    if (!chat) return fail("the model has no chat template, and the request brings none (chat_template)");
     NIBBLE_TRY(Json messages,
                checked_messages(request.messages, chat->source().find("developer") != std::string::npos));
     NIBBLE_CHECK(check_tools(request.tools));

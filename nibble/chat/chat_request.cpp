@@ -43,7 +43,7 @@ Result<std::string> content_text(const Json& content, const std::string& where) 
 
 // Arguments come as a text of JSON; templates want what it says.
 Status read_calls(Json& calls, const std::string& where) {
-    if (!calls.is_array() || calls.empty()) return fail("{}: is not a list of calls", where);
+    if (!calls.is_array()) return fail("{}: is not a list of calls", where);
     for (size_t i = 0; i < calls.size(); ++i) {
         const std::string here = fmt::format("{}[{}]", where, i);
         if (!calls[i].is_object() || !calls[i].contains("function") || !calls[i]["function"].is_object())
@@ -82,11 +82,11 @@ Result<Json> checked_messages(const Json& messages, bool keep_developer) {
                         role->get<std::string>());
         const bool assistant = *role == "assistant";
         if (*role == "developer" && !keep_developer) *role = "system";
-        const bool calls = assistant && at_key(message, "tool_calls");
+        const Json* called = assistant ? at_key(message, "tool_calls") : nullptr;
+        const bool calls = called && *called != Json::array();
         const auto content = message.find("content");
         if (content == message.end() || content->is_null()) {
-            if (!calls && !(assistant && at_key(message, "reasoning_content")))
-                return fail("{}.content: is missing", where);
+            if (!assistant) return fail("{}.content: is missing", where);
             message["content"] = "";
         } else {
             NIBBLE_TRY(*content, content_text(*content, where + ".content"));

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 namespace nibble {
 const std::vector<ToolFormat>& tool_formats() {
     static const std::vector<ToolFormat> formats{
@@ -40,6 +43,20 @@ TaggedObject tagged_parameters(const Json& parameters) {
     return out;
 }
 
+namespace {
+
+// Arguments are an object, also where the schema is left out, {}, or properties without a type: JSON Schema would let
+// any value pass there.
+Json object_schema(Json parameters) {
+    if (!parameters.is_object()) parameters = Json::object();
+    const bool says = std::ranges::any_of(std::array{"type", "$ref", "allOf", "anyOf", "oneOf", "enum", "const"},
+                                          [&](const char* keyword) { return parameters.contains(keyword); });
+    if (!says) parameters["type"] = "object";
+    return parameters;
+}
+
+}  // namespace
+
 GrammarStructure tool_structure(const ToolFormat& format, const Json& tools, bool parallel, std::string_view source,
                                 const Tokenizer& tokenizer) {
     GrammarStructure out;
@@ -53,8 +70,7 @@ GrammarStructure tool_structure(const ToolFormat& format, const Json& tools, boo
     for (const Json& tool : tools) {
         const Json& function = tool["function"];
         const std::string name = function["name"].get<std::string>();
-        Json parameters = function.value("parameters", Json());
-        if (!parameters.is_object()) parameters = {{"type", "object"}};
+        const Json parameters = object_schema(function.value("parameters", Json()));
         const GrammarPiece schema{.schema = std::make_shared<const Json>(parameters)};
         const auto object = [&](const char* key) {
             return std::vector<GrammarPiece>{text("{\"name\": " + Json(name).dump() + ", \"" + key + "\": "), schema,

@@ -2,6 +2,7 @@
 
 #include "checkpoint/decode.h"
 #include "checkpoint/exact_scales.h"
+#include "checkpoint/modelopt_config.h"
 #include "checkpoint/reciprocal.h"
 #include "checkpoint/source_files.h"
 #include "checkpoint/stored_parts.h"
@@ -106,6 +107,9 @@ Result<Job> make_job(const Checkpoint& in, const ConvertOptions& options) {
             ++activations;
             e.activation = ActivationFormat::none;
         }
+        if (options.to == Dialect::modelopt && !modelopt_says_inputs({e.format, e.activation}))
+            return fail("{}: Model Optimizer's name for {} does not say that inputs are {}; drop activation",
+                        show_name(t.name), format_name(e.format), activation_name(e.activation));
         if (decode) {
             e.format = Format::none;
             e.activation = ActivationFormat::none;
@@ -199,8 +203,9 @@ Status compare_panel(const Checkpoint& in, const Item& item, const Checkpoint& m
         NIBBLE_TRY(const MatrixView y, made.read_plain(index, row, count, b.plain));
         same = same_view(x, y);
     } else {
-        NIBBLE_TRY(const MatrixView x, in.read_plain(item.source, row, count, a.plain));
+        NIBBLE_TRY(MatrixView x, in.read_plain(item.source, row, count, a.plain));
         NIBBLE_TRY(const MatrixView y, made.read_plain(index, row, count, b.plain));
+        if (rounds_plain(made.dialect())) x = plain_as(x, y.dtype, a.decoded);
         same = same_view(x, y);
     }
     if (same) return Ok{};

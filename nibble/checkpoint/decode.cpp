@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 namespace nibble {
 namespace {
@@ -57,6 +58,29 @@ void decode_bf16(const QuantView& panel, std::span<uint16_t> out) {
         for (int64_t begin = 0, block = 0; begin < panel.cols; begin += span, ++block)
             decode_span(codes, packed, begin, std::min(begin + span, panel.cols), scale_of(block), to);
     }
+}
+
+MatrixView plain_as(const MatrixView& plain, DType dtype, Matrix& scratch) {
+    const auto known = [](DType t) { return t == DType::bf16 || t == DType::f16 || t == DType::f32; };
+    if (plain.dtype == dtype || !known(plain.dtype) || !known(dtype) || dtype == DType::f16) return plain;
+    scratch = Matrix(dtype, plain.rows, plain.cols);
+    for (int64_t i = 0; i < plain.rows * plain.cols; ++i) {
+        float x = 0;
+        if (plain.dtype == DType::f32) {
+            std::memcpy(&x, plain.data + 4 * i, 4);
+        } else {
+            uint16_t half = 0;
+            std::memcpy(&half, plain.data + 2 * i, 2);
+            x = plain.dtype == DType::f16 ? fp16_to_float(half) : bf16_to_float(half);
+        }
+        if (dtype == DType::f32) {
+            std::memcpy(scratch.data.data() + 4 * i, &x, 4);
+        } else {
+            const uint16_t rounded = bf16_from_float(x);
+            std::memcpy(scratch.data.data() + 2 * i, &rounded, 2);
+        }
+    }
+    return scratch.view();
 }
 
 }  // namespace nibble

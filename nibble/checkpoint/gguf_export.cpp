@@ -1,4 +1,5 @@
 // Writes GGUF files: the header and every offset first, then the values in any order.
+#include "checkpoint/decode.h"
 #include "checkpoint/export_ledger.h"
 #include "checkpoint/gguf_header.h"
 #include "checkpoint/hf_layout.h"
@@ -19,16 +20,12 @@ namespace fs = std::filesystem;
 // Rows of a plain matrix as FP32, with what GGUF stores instead of the weight itself.
 std::vector<std::byte> rows_as_f32(const MatrixView& view, GgufTransform transform) {
     const int64_t n = view.rows * view.cols;
+    Matrix widened;
+    const MatrixView values = plain_as(view, DType::f32, widened);
     std::vector<std::byte> out(size_t(n) * sizeof(float));
     for (int64_t i = 0; i < n; ++i) {
         float x = 0;
-        uint16_t half = 0;
-        if (view.dtype == DType::f32) {
-            std::memcpy(&x, view.data + 4 * i, 4);
-        } else {
-            std::memcpy(&half, view.data + 2 * i, 2);
-            x = view.dtype == DType::f16 ? fp16_to_float(half) : bf16_to_float(half);
-        }
+        std::memcpy(&x, values.data + 4 * i, 4);
         if (transform == GgufTransform::norm_shift) x += 1.0f;
         if (transform == GgufTransform::a_log) x = static_cast<float>(-std::exp(static_cast<double>(x)));
         std::memcpy(&out[size_t(i) * sizeof(float)], &x, sizeof(float));

@@ -133,6 +133,13 @@ const ModeloptAlgo* modelopt_algo_for(Scheme scheme) {
     return at == algos.end() ? nullptr : &*at;
 }
 
+bool modelopt_says_inputs(Scheme scheme) {
+    const ModeloptAlgo* algo = modelopt_algo_for(scheme);
+    return !algo || std::ranges::none_of(std::span(algos.data(), algo), [&](const ModeloptAlgo& before) {
+        return before.name == algo->name && before.group_size == algo->group_size;
+    });
+}
+
 Result<const ModeloptAlgo*> modelopt_algo_named(std::string_view name, std::optional<int64_t> group_size) {
     const ModeloptAlgo* same_name = nullptr;
     for (const ModeloptAlgo& a : algos) {

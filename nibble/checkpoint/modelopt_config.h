@@ -20,6 +20,8 @@ struct ModeloptAlgo {
 
 // The algorithm that writes a scheme; null when Model Optimizer has none.
 const ModeloptAlgo* modelopt_algo_for(Scheme scheme);
+// Whether its name, if it has one, says what inputs are: "mxfp4" is written for both kinds, and read as the first.
+bool modelopt_says_inputs(Scheme scheme);
 // The algorithm of a file. Errors: an unknown name, a group size that the algorithm does not have.
 Result<const ModeloptAlgo*> modelopt_algo_named(std::string_view name, std::optional<int64_t> group_size);
 

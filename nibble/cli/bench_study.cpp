@@ -3,6 +3,7 @@
 #include "base/json_fields.h"
 #include "cli/engine.h"
 #include "cli/options.h"
+#include "cli/terminal.h"
 #include "cli/usage.h"
 #include "io/atomic_file.h"
 #include "quant/recipe.h"
@@ -190,7 +191,7 @@ private:
                 kept.ok() && kept->is_object() && kept->value("key", Json()) == key_of(words, of))
                 return (*kept)["result"];
         }
-        fmt::print(stderr, "nibble: study: {}\n", name);
+        if (!config_.engine.quiet) say("nibble: study: " + name);
         const fs::path output = out_ / "steps" / (name + ".out");
         Words all = words;
         all.insert(all.end(), more.begin(), more.end());

@@ -68,7 +68,7 @@ public:
         std::fflush(stdout);
         NIBBLE_CHECK(done);
         if (answers[0].finish == FinishReason::length)
-            fmt::print(stderr, "[the answer was cut at {} tokens]\n", answers[0].tokens.size());
+            nibble::say(fmt::format("[the answer was cut at {} tokens]", answers[0].tokens.size()));
         messages.push_back({{"role", "assistant"}, {"content", answers[0].text}});
         messages_ = std::move(messages);
         return Ok{};
@@ -119,13 +119,13 @@ Result<Outcome> run_chat(const ChatConfig& config) {
         }
         if (line.starts_with('/')) {
             const std::vector<std::string> commands = {"/help", "/reset", "/exit"};
-            fmt::print(stderr, "nibble: unknown command '{}'{} (see /help)\n", printable(line),
-                       did_you_mean(line, commands));
+            say(fmt::format("nibble: unknown command '{}'{} (see /help)", printable(line),
+                            did_you_mean(line, commands)));
             continue;
         }
         // A Ctrl-C since the line was read stops this answer: the flag is not cleared in between.
         if (const Status said = chat.say(line, hooks.stop_requested); !said.ok())
-            fmt::print(stderr, "nibble: {}\n", said.error().message());
+            say("nibble: " + said.error().message());
     }
     if (editor.edits()) fmt::print("\n");
     return Outcome{};

@@ -4,6 +4,7 @@
 #include "chat/control_tokens.h"
 #include "checkpoint/source_files.h"
 #include "cli/options.h"
+#include "cli/terminal.h"
 #include "cli/usage.h"
 #include "io/journal.h"
 #include "model/device/model.h"
@@ -166,7 +167,7 @@ Result<LoadedModel> LoadedModel::open(const fs::path& path, const EngineFlags& f
     NIBBLE_TRY(std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(path));
     LoadedModel engine{path, std::move(checkpoint), nullptr};
     NIBBLE_TRY(engine.model, load_model(engine.checkpoint, options, device, pool).within(path.string()));
-    if (const std::string note = engine.model->note(); !note.empty()) fmt::print(stderr, "nibble: {}\n", note);
+    if (const std::string note = engine.model->note(); !note.empty()) say("nibble: " + note);
     return engine;
 }
 
@@ -187,7 +188,7 @@ Result<std::vector<int32_t>> end_tokens(const ModelConfig& model, const Checkpoi
 }
 
 std::string name_of(const fs::path& path) {
-    const fs::path clean = path.lexically_normal();
+    const fs::path clean = fs::absolute(path).lexically_normal();  // "." has a name, too
     return (clean.has_filename() ? clean : clean.parent_path()).filename().string();
 }
 

@@ -169,9 +169,9 @@ Result<Outcome> run_generate(const GenerateConfig& config) {
         std::fputs("\n", stdout);
     }
     if (::isatty(STDERR_FILENO) && !config.json && !config.engine.quiet)
-        fmt::print(stderr, "prompt {} tokens, {:.1f}/s; answer {} tokens, {:.1f}/s\n", timing.prompt_tokens,
-                   per_second(timing.prompt_tokens, timing.prompt_seconds), timing.tokens,
-                   per_second(timing.tokens, timing.seconds));
+        say(fmt::format("prompt {} tokens, {:.1f}/s; answer {} tokens, {:.1f}/s", timing.prompt_tokens,
+                        per_second(timing.prompt_tokens, timing.prompt_seconds), timing.tokens,
+                        per_second(timing.tokens, timing.seconds)));
     return Outcome{.findings = answers.back().finish == FinishReason::cancelled};
 }
 

@@ -49,11 +49,11 @@ void tell_choices(const Json& facts) {
         formats +=
             fmt::format("{}{} {} ({} tensors)", formats.empty() ? "" : ", ", human_bytes(f["bytes"].get<int64_t>()),
                         f["format"].get<std::string>(), f["tensors"].get<int64_t>());
-    fmt::print(stderr, "nibble: {} on {}: {}; cache {}, {} sequences, context {}; loaded in {:.1f} s\n",
-               facts["architecture"].get<std::string>(), facts["kernels"].get<std::string>(), formats,
-               human_bytes(facts["kv_bytes"].get<int64_t>()), facts["sequences"].get<int64_t>(),
-               facts["context"].get<int64_t>(), facts["load_seconds"].get<double>());
-    for (const std::string& line : folded_kernels_lines(facts["layers"])) fmt::print(stderr, "nibble:   {}\n", line);
+    say(fmt::format("nibble: {} on {}: {}; cache {}, {} sequences, context {}; loaded in {:.1f} s",
+                    facts["architecture"].get<std::string>(), facts["kernels"].get<std::string>(), formats,
+                    human_bytes(facts["kv_bytes"].get<int64_t>()), facts["sequences"].get<int64_t>(),
+                    facts["context"].get<int64_t>(), facts["load_seconds"].get<double>()));
+    for (const std::string& line : folded_kernels_lines(facts["layers"])) say("nibble:   " + line);
 }
 
 Result<Outcome> run_serve(const ServeConfig& config) {
@@ -68,7 +68,7 @@ Result<Outcome> run_serve(const ServeConfig& config) {
     options.ignore_unknown = config.ignore_unknown;
     options.log_prompts = config.log_prompts;
     options.most_seconds = config.most_seconds;
-    if (!config.model.engine.quiet) options.log = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+    if (!config.model.engine.quiet) options.log = say;
     ThreadPool pool(config.model.engine.threads);  // outlives the engine
     Console console(true);
     const JobHooks hooks = console.hooks();
@@ -79,11 +79,11 @@ Result<Outcome> run_serve(const ServeConfig& config) {
     server->serve(std::move(model));
     const HttpAddress& at = server->address();
     if (!config.model.engine.quiet)
-        fmt::print(stderr, "nibble: {} is served at {}{}{}\n", name, at.unix_path.empty() ? "http://" : "", to_text(at),
-                   config.keys.empty() && config.key_file.empty() ? "" : " (with a key)");
+        say(fmt::format("nibble: {} is served at {}{}{}", name, at.unix_path.empty() ? "http://" : "", to_text(at),
+                        config.keys.empty() && config.key_file.empty() ? "" : " (with a key)"));
     while (!hooks.should_stop()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
     if (!config.model.engine.quiet)
-        fmt::print(stderr, "nibble: finishes what runs; ends in {} s at most\n", config.drain_seconds);
+        say(fmt::format("nibble: finishes what runs; ends in {} s at most", config.drain_seconds));
     server->drain(std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
                                                          std::chrono::duration<double>(config.drain_seconds)));
     return Outcome{};

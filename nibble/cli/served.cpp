@@ -61,18 +61,15 @@ Result<ServedModel> load_served(const ServedFlags& config, ThreadPool& pool) {
     NIBBLE_TRY(Json facts, facts_of(loaded, *engine, config.engine, seconds));
     std::vector<std::string> names = config.names;
     if (names.empty()) names.push_back(nibble::name_of(config.path));
-    std::shared_ptr<const ChatFormat> format;
-    if (text.chat) {
-        auto chat = std::make_shared<const ChatTemplate>(*std::move(text.chat));
-        NIBBLE_TRY(auto made, ChatFormat::create(text.tokenizer, std::move(chat), std::move(text.variables),
-                                                 {.tools = config.tools, .reasoning = config.reasoning}));
-        format = std::make_shared<const ChatFormat>(std::move(made));
-    }
+    std::shared_ptr<const ChatTemplate> chat;  // null: only requests that bring their own are conversations
+    if (text.chat) chat = std::make_shared<const ChatTemplate>(*std::move(text.chat));
+    NIBBLE_TRY(auto format, ChatFormat::create(text.tokenizer, std::move(chat), std::move(text.variables),
+                                               {.tools = config.tools, .reasoning = config.reasoning}));
     ServedModel served{.names = std::move(names),
                        .root = config.path,
                        .engine = std::move(engine),
                        .tokenizer = std::move(text.tokenizer),
-                       .format = std::move(format),
+                       .format = std::make_shared<const ChatFormat>(std::move(format)),
                        .control_in_data = config.parse_special,
                        .like = std::move(like),
                        .created = std::time(nullptr),

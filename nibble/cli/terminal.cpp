@@ -32,6 +32,11 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 
 }  // namespace
 
+void say(std::string_view line) {
+    const std::string whole = fmt::format("{}\n", line);  // one write: lines of several threads stay whole
+    std::fwrite(whole.data(), 1, whole.size(), stderr);
+}
+
 std::string progress_line(const Progress& p, double seconds, int width) {
     const double rate = seconds > 0 ? static_cast<double>(p.done) / seconds : 0;
     const int64_t percent = p.total > 0 ? p.done * 100 / p.total : 100;
@@ -76,7 +81,7 @@ JobHooks Console::hooks() {
     hooks.stop_requested = &stop_flag;
     hooks.warn = [this](std::string_view text) {
         end_line();
-        fmt::print(stderr, "nibble: warning: {}\n", printable(text));
+        say(fmt::format("nibble: warning: {}", printable(text)));
     };
     if (state_->quiet) return hooks;
     hooks.progress = [this](const Progress& progress) {

@@ -6,8 +6,13 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 namespace nibble {
+
+// A line to stderr. Where it cannot be written (a full disk, a pipe that nobody reads) it is lost: fmt::print throws
+// there, and a remark or a line of the log must not end what it tells of.
+void say(std::string_view line);
 
 // One line of progress: "quantize  42 %  1.13/2.69 GB  1.94 GB/s  1.0 s left  model.layers.3..."; at most `width`
 // columns.

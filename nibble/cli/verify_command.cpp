@@ -93,7 +93,7 @@ Result<Outcome> run_verify(const VerifyConfig& config) {
         if (config.json)
             json.push_back(to_json(report));
         else if (!report.error.empty())
-            fmt::print(stderr, "nibble: {}\n", printable(report.error));
+            say("nibble: " + printable(report.error));
         else if (reports.size() == 1)
             fmt::print("{}", to_text(report));
         else

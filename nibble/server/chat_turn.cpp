@@ -7,7 +7,6 @@ namespace nibble {
 Result<ChatTurn> make_chat_turn(BodyFields& fields, std::string_view field, const ServedModel& model,
                                 ChatRequest asked) {
     fields.blame(field);
-    if (!model.format) return fail("the model has no chat template; use /v1/completions");
     asked.control_tokens_in_data = model.control_in_data;
     asked.deadline = fields.deadline();
     auto prompt = model.format->prompt(asked);
@@ -20,7 +19,7 @@ Result<ChatTurn> make_chat_turn(BodyFields& fields, std::string_view field, cons
 
 Status check_tool_format(BodyFields& fields, const ServedModel& model, const ChatRequest& asked) {
     const bool wants = asked.tools.is_array() && !asked.tools.empty() && asked.tool_choice != ToolChoice::none;
-    if (wants && model.format && model.format->tool_format() == "none")
+    if (wants && model.format->tool_format() == "none")
         return fields.bad("tools", "is not supported: the model's chat template has no known format of tool calls");
     return Ok{};
 }
@@ -64,7 +63,7 @@ Result<ChatTurn> read_chat_turn(BodyFields& fields, const ServedModel& model) {
     if (fields.has("thinking_token_budget")) {
         int64_t budget = 0;
         NIBBLE_CHECK(fields.read_in("thinking_token_budget", budget, int64_t{0}, int64_t{1} << 40));
-        if (model.format && model.format->reasoning_format() == "none")
+        if (model.format->reasoning_format() == "none")
             return fields.bad("thinking_token_budget", "is not supported: the model's chat template does not reason");
         asked.reasoning_budget = budget;
     }

@@ -64,13 +64,13 @@ Status add_message(const Json& given, size_t number, Json& messages) {
             return fail("{}: type {} is not supported in a message of {}", place, type.dump(), role.dump());
         }
     }
-    if (!calls.empty()) {
-        Json message{{"role", role}, {"content", std::move(texts)}, {"tool_calls", std::move(calls)}};
-        if (message["content"].empty()) message["content"] = nullptr;
+    if (role == "assistant") {  // also where it said nothing, or nothing but thoughts: the turn is there
+        Json message{{"role", role}, {"content", std::move(texts)}};
+        if (!calls.empty()) message["tool_calls"] = std::move(calls);
         messages.push_back(std::move(message));
         return Ok{};
     }
-    if (texts.empty() && content.empty()) return fail("messages[{}].content is empty", number);
+    if (content.empty()) return fail("messages[{}].content is empty", number);
     end_texts();
     return Ok{};
 }
@@ -132,8 +132,7 @@ Status read_thinking(BodyFields& fields, const ServedModel& model, MessagesTurn&
     if (const Status done = read(); !done.ok()) return fields.bad("thinking", done.error().message());
     turn.thinking = type != "disabled";
     asked.template_variables = {{"enable_thinking", turn.thinking}};
-    if (type != "adaptive" && model.format && model.format->reasoning_format() != "none")
-        asked.reasoning_budget = budget;
+    if (type != "adaptive" && model.format->reasoning_format() != "none") asked.reasoning_budget = budget;
     return Ok{};
 }
 

@@ -15,7 +15,13 @@ uint64_t random_seed() {
     return uint64_t{device()} << 32 | device();
 }
 
-Status read_bias(BodyFields& fields, Request& request) {
+Status known_ids(const BodyFields& fields, std::string_view name, std::span<const int32_t> ids, int64_t vocab) {
+    for (const int32_t id : ids)
+        if (id < 0 || id >= vocab) return fields.bad(name, fmt::format("token {} is not in [0, {})", id, vocab));
+    return Ok{};
+}
+
+Status read_bias(BodyFields& fields, int64_t vocab, Request& request) {
     const Json* bias = fields.find("logit_bias");
     if (!bias) return Ok{};
     if (!bias->is_object()) return fields.bad("logit_bias", "is not an object of token ids and numbers");
@@ -27,6 +33,7 @@ Status read_bias(BodyFields& fields, Request& request) {
             return fields.bad("logit_bias", fmt::format("'{}' is not a token id with a number", key));
         if (number < -100 || number > 100)
             return fields.bad("logit_bias", fmt::format("{} of token {} is not in [-100, 100]", number, id));
+        NIBBLE_CHECK(known_ids(fields, "logit_bias", {&id, 1}, vocab));
         for (const auto& [other, has] : request.bias)
             if (other == id) return fields.bad("logit_bias", fmt::format("token {} comes twice", id));
         request.bias.emplace_back(id, number);
@@ -103,12 +110,13 @@ Status read_sampling(BodyFields& fields, const ServedModel& model, Request& requ
     NIBBLE_CHECK(fields.read("best_of", best_of));
     if (best_of != request.choices) return fields.bad("best_of", "is not supported but for the value of n");
     NIBBLE_CHECK(fields.only("use_beam_search", false));
-    NIBBLE_CHECK(read_bias(fields, request));
+    NIBBLE_CHECK(read_bias(fields, model.vocab(), request));
     NIBBLE_CHECK(read_stop(fields, request));
     bool ignore_eos = false;
     std::vector<int32_t> stop_tokens;
     NIBBLE_CHECK(fields.read("ignore_eos", ignore_eos));
     NIBBLE_CHECK(fields.read("stop_token_ids", stop_tokens));
+    NIBBLE_CHECK(known_ids(fields, "stop_token_ids", stop_tokens, model.vocab()));
     if (ignore_eos) request.eos.clear();
     request.eos.insert(request.eos.end(), stop_tokens.begin(), stop_tokens.end());
     NIBBLE_CHECK(fields.read_in("min_tokens", request.min_tokens, int64_t{0}, int64_t{1} << 40));
@@ -116,6 +124,7 @@ Status read_sampling(BodyFields& fields, const ServedModel& model, Request& requ
     NIBBLE_CHECK(fields.read("skip_special_tokens", request.skip_special));
     NIBBLE_CHECK(fields.only("spaces_between_special_tokens", true));
     NIBBLE_CHECK(fields.read("allowed_token_ids", request.allowed));
+    NIBBLE_CHECK(known_ids(fields, "allowed_token_ids", request.allowed, model.vocab()));
     if (std::vector<std::string> words; fields.has("bad_words")) {
         NIBBLE_CHECK(fields.read("bad_words", words));
         auto encoded = encode_bad_words(model, words);

@@ -18,7 +18,7 @@ struct ServedModel {
     std::string root;                // where it came from
     std::unique_ptr<Engine> engine;
     Tokenizer tokenizer;
-    std::shared_ptr<const ChatFormat> format;  // null: the model has no chat template
+    std::shared_ptr<const ChatFormat> format;  // never null; without the model's chat template it knows a request's own
     bool control_in_data = false;              // the common behaviour: control tokens count in messages, too
     std::shared_ptr<GrammarCache> grammars;    // null: answers cannot be held to a grammar
     Request like;                              // sampling parameters and end tokens where a request says nothing

@@ -70,6 +70,16 @@ TEST(ChatFormat, MessagesBecomeAPrompt) {
     EXPECT_EQ(format_with(qwen_like).prompt(request)->text, "a\nb|3");
 }
 
+TEST(ChatFormat, WhatAnAssistantDidNotSayIsEmpty) {
+    for (const char* said : {R"("content":null)", R"("content":null,"tool_calls":null)", R"("tool_calls":[])",
+                             R"("content":"","tool_calls":[])", R"("content":[])", R"("refusal":null)"}) {
+        const auto prompt = format_with(qwen_like).prompt(request_of(fmt::format(
+            R"([{{"role":"user","content":"q"}},{{"role":"assistant",{}}},{{"role":"user","content":"r"}}])", said)));
+        ASSERT_TRUE(prompt.ok()) << said << ": " << prompt.error().message();
+        EXPECT_EQ(prompt->text, "<s>user\nq<mask><s>assistant\n<mask><s>user\nr<mask><s>assistant\n") << said;
+    }
+}
+
 TEST(ChatFormat, TheLastMessageMayGoOn) {
     ChatRequest request = request_of(R"([{"role":"user","content":"q"},{"role":"assistant","content":"I thi"}])");
     request.continue_final_message = true;

@@ -218,6 +218,19 @@ TEST(Convert, what_is_lost_is_named_and_can_be_dropped) {
     EXPECT_FALSE(fs::exists(dir / "d.partial"));
 }
 
+// Model Optimizer writes "mxfp4" whatever inputs are: what compressed-tensors says of them would be gone.
+TEST(Convert, inputs_that_model_optimizer_does_not_name_are_dropped_only_on_demand) {
+    ThreadPool pool(2);
+    TempDir dir;
+    const auto in =
+        make_checkpoint(dir / "a", Dialect::compressed_tensors, {{"model.layers.0.mlp.up_proj", {F::mxfp4, A::mxfp4}}});
+    ConvertOptions to{.to = Dialect::modelopt, .out = dir / "b"};
+    EXPECT_NE(message_of(convert(*in, to, pool, {})).find("drop activation"), std::string::npos);
+    EXPECT_FALSE(fs::exists(dir / "b"));
+    to.drop = {"activation"};
+    EXPECT_EQ(value_of(convert(*in, to, pool, {})).lines.size(), 1u);
+}
+
 TEST(Convert, a_scale_without_a_divisor_comes_back_bit_for_bit_through_the_manifest) {
     const std::filesystem::path root = test_data("golden");
     ThreadPool pool(2);

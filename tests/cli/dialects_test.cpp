@@ -4,10 +4,12 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/reciprocal.h"
 #include "cli/cli.h"
+#include "io/gguf.h"
 #include "io/safetensors_writer.h"
 #include "kernels/quantize.h"
 #include "support/files.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -38,11 +40,11 @@ Said nibble(std::vector<std::string> arguments) {
 
 constexpr int hidden = 160, inner = 192, vocab = 272, heads = 5, dim = 32;
 
-std::vector<TensorSpec> model_tensors() {
-    const auto matrix = [](const char* name, int64_t rows, int64_t cols) {
-        return TensorSpec{name, DType::bf16, {rows, cols}};
+std::vector<TensorSpec> model_tensors(DType dtype) {
+    const auto matrix = [&](const char* name, int64_t rows, int64_t cols) {
+        return TensorSpec{name, dtype, {rows, cols}};
     };
-    const auto norm = [](const char* name) { return TensorSpec{name, DType::bf16, {hidden}}; };
+    const auto norm = [&](const char* name) { return TensorSpec{name, dtype, {hidden}}; };
     return {matrix("model.embed_tokens.weight", vocab, hidden),
             matrix("model.layers.0.self_attn.q_proj.weight", heads * dim, hidden),
             matrix("model.layers.0.self_attn.k_proj.weight", dim, hidden),
@@ -69,18 +71,20 @@ float awkward_maximum() {
     }
 }
 
-void write_awkward_model(const fs::path& folder) {
+// In BF16; of other dtypes the numbers have all of their bits.
+void write_awkward_model(const fs::path& folder, DType dtype = DType::bf16) {
     fs::create_directories(folder);
     for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
         fs::copy_file(test_data("chat") / name, folder / name);
-    write_file(
-        folder / "config.json",
-        R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16", "hidden_size": 160,
+    const std::string_view declared = dtype == DType::bf16 ? "bfloat16" : dtype == DType::f16 ? "float16" : "float32";
+    write_file(folder / "config.json",
+               fmt::format(R"({{"torch_dtype": "{}", )", declared) +
+                   R"("architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 160,
  "intermediate_size": 192, "num_hidden_layers": 1, "num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 32,
  "vocab_size": 272, "rms_norm_eps": 1e-05, "hidden_act": "silu", "max_position_embeddings": 1024, "rope_theta": 10000.0,
  "tie_word_embeddings": true, "bos_token_id": 269, "eos_token_id": 271}
 )");
-    const auto tensors = model_tensors();
+    const auto tensors = model_tensors(dtype);
     auto layout = SafetensorsLayout::make(tensors);
     ASSERT_TRUE(layout.ok());
     auto writer = SafetensorsFileWriter::create(folder / "model.safetensors", *std::move(layout));
@@ -91,14 +95,17 @@ void write_awkward_model(const fs::path& folder) {
         const bool norm = tensors[i].shape.size() == 1;
         int64_t n = 1;
         for (const int64_t d : tensors[i].shape) n *= d;
-        std::vector<uint16_t> values;
+        std::vector<float> values;
         for (int64_t k = 0; k < n; ++k) {
             float sum = 0;  // of four uniform numbers: nearly Gaussian
             for (int u = 0; u < 4; ++u) sum += static_cast<float>(random() >> 8) * 0x1p-24f - 0.5f;
-            values.push_back(bf16_from_float(norm ? 1.0f + sum / 16 : sum / 8));
+            values.push_back(norm ? 1.0f + sum / 16 : sum / 8);
         }
-        if (!norm) values[static_cast<size_t>(n / 2)] = bf16_from_float(-largest);
-        ASSERT_TRUE(writer->write(i, 0, std::as_bytes(std::span(values))).ok());
+        if (!norm) values[static_cast<size_t>(n / 2)] = -largest;
+        std::vector<uint16_t> halves;
+        for (const float x : values) halves.push_back(dtype == DType::f16 ? fp16_from_float(x) : bf16_from_float(x));
+        const auto bytes = dtype == DType::f32 ? std::as_bytes(std::span(values)) : std::as_bytes(std::span(halves));
+        ASSERT_TRUE(writer->write(i, 0, bytes).ok());
     }
     ASSERT_TRUE(writer->finish().ok());
 }
@@ -217,6 +224,37 @@ TEST_P(Dialects, HoldTheSameWeights) {
             expect_sound(name);
             expect_same(want, name);
         }
+    }
+}
+
+// What stays unquantized goes into a GGUF file in the source's dtype, and is read from there in BF16.
+TEST(DialectsOfEveryDtype, BecomeGguf) {
+    for (const auto& [dtype, stored] :
+         {std::pair{DType::bf16, GgmlType::bf16}, {DType::f16, GgmlType::f16}, {DType::f32, GgmlType::f32}}) {
+        SCOPED_TRACE(dtype_name(dtype));
+        TempDir dir;
+        write_awkward_model(dir / "source", dtype);
+        for (const char* name : {"tokenizer.json", "tokenizer_config.json"})  // no pre-tokenizer of llama.cpp's
+            fs::remove(dir / "source" / name);
+        const Said made[]{nibble({"convert", dir / "source", "-o", dir / "plain.gguf", "--quiet", "--threads", "2"}),
+                          nibble({"quantize", dir / "source", "-o", dir / "mx.gguf", "--recipe", "mxfp4",
+                                  "--weights-only", "--quiet", "--threads", "2"})};
+        for (const Said& said : made) EXPECT_EQ(said.status, 0) << said.errors;
+        for (const char* name : {"plain.gguf", "mx.gguf"}) {
+            const auto file = GgufFile::open(dir / name);
+            ASSERT_TRUE(file.ok()) << file.error().message();
+            EXPECT_EQ(file->find_tensor("token_embd.weight")->type, stored) << name;
+            const Said checked =
+                nibble({"verify", dir / name, "--against", dir / "source", "--quiet", "--threads", "2"});
+            EXPECT_EQ(checked.status, 0) << name << ": " << checked.errors;
+        }
+        // A file of other values is found: the source with a norm that is not the file's.
+        fs::copy(dir / "source", dir / "other");
+        std::string weights = read_file(dir / "other/model.safetensors");
+        weights[weights.size() - 1] ^= 1;  // sign and exponent of the last value
+        write_file(dir / "other/model.safetensors", weights);
+        EXPECT_EQ(
+            nibble({"verify", dir / "plain.gguf", "--against", dir / "other", "--quiet", "--threads", "2"}).status, 1);
     }
 }
 

@@ -1,5 +1,7 @@
 #include "cli/options.h"
 
+#include "cli/engine.h"
+
 #include <gtest/gtest.h>
 
 using namespace nibble;
@@ -25,6 +27,13 @@ TEST(ParseNames, ErrorsListTheChoices) {
     EXPECT_NE(parse_format("fp3").error().message().find("nvfp4"), std::string::npos);
     EXPECT_EQ(*parse_arithmetic("true"), Arithmetic::true_division);
     EXPECT_FALSE(parse_arithmetic("fast").ok());
+}
+
+TEST(NameOf, IsTheLastPartOfThePathAlsoOfTheFolderAround) {
+    for (const char* path : {"a/model", "a/model/", "/a/b/../model", "model"})
+        EXPECT_EQ(name_of(path), "model") << path;
+    EXPECT_EQ(name_of("."), std::filesystem::current_path().filename());
+    EXPECT_EQ(name_of("a/.."), std::filesystem::current_path().filename());
 }
 
 TEST(CommandLine, IsRebuiltFromWhatWasParsed) {

@@ -3,7 +3,9 @@
 Runs every function below whose name begins with test_ over tests/data/chat. kill -9 under load: clients see whole and right answers
 or broken connections (or, for a moment, that the model is being loaded), nothing between, and the same command serves again, at a port and at a unix socket. A checkpoint's files
 replaced, overwritten or cut off under the server change no answer. 500 random requests at once (prefix hits, preemptions,
-guesses ahead, constraints, priorities, cancellations) are, bit for bit, each alone. Needs Python's own library only.
+guesses ahead, constraints, priorities, cancellations) are, bit for bit, each alone. A log that cannot be written ends no server;
+a model that came without a chat template talks by a request's own.
+Needs Python's own library only.
 """
 import atexit
 import concurrent.futures
@@ -46,14 +48,14 @@ def free_port():
 class Server:
     """At a port or, where `unix` is given, at a socket; start() after kill() is the same command again."""
 
-    def __init__(self, program, *flags, model=MODEL, unix=None):
-        self.port, self.unix = free_port(), unix
-        self.command = [program, "serve", model, *(["--unix", unix] if unix else ["--port", str(self.port)]), "--quiet",
+    def __init__(self, program, *flags, model=MODEL, unix=None, log=None):
+        self.port, self.unix, self.log = free_port(), unix, log
+        self.command = [program, "serve", model, *(["--unix", unix] if unix else ["--port", str(self.port)]), *([] if log else ["--quiet"]),
                         "--served-model-name", "tiny", *flags]
         self.start()
 
     def start(self):
-        self.process = subprocess.Popen(self.command)
+        self.process = subprocess.Popen(self.command, stderr=self.log)
         atexit.register(self.process.kill)  # whatever fails, no server is left behind
         end = time.monotonic() + SECONDS
         while True:
@@ -234,6 +236,39 @@ def test_500_random_requests_beside_each_alone(program):
         assert counts[name] > 0, name
     assert counts["vllm:kv_cache_usage_perc"] == 0, counts["vllm:kv_cache_usage_perc"]
     loaded.stop()
+
+
+def test_a_log_that_cannot_be_written_ends_no_server(program):
+    with open("/dev/full", "w") as full:  # a disk without room, from the first line on
+        server = Server(program, log=full)
+    for i in range(3):
+        assert said(server, {"prompt": "a", "max_tokens": 2, "seed": i, "logprobs": 1})[0][1], i
+    server.stop()
+    server = Server(program, log=subprocess.PIPE)  # a reader that goes
+    server.process.stderr.close()
+    for i in range(3):
+        assert said(server, {"prompt": "a", "max_tokens": 2, "seed": i, "logprobs": 1})[0][1], i
+    server.stop()
+
+
+def test_without_a_chat_template_a_conversation_brings_its_own(program):
+    with tempfile.TemporaryDirectory() as folder:
+        model = os.path.join(folder, "model")
+        shutil.copytree(MODEL, model)
+        path = pathlib.Path(model, "tokenizer_config.json")
+        words = json.loads(path.read_text())
+        template = words.pop("chat_template")
+        path.write_text(json.dumps(words))
+        server, whole = Server(program, model=model), Server(program)
+        body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 4, "seed": 1}
+        status, text = server.post("/v1/chat/completions", body)
+        assert status == 400 and b"no chat template" in text, (status, text)
+        answers = [json.loads(s.post("/v1/chat/completions", b)[1])["choices"][0]["message"]
+                   for s, b in ((server, {**body, "chat_template": template}), (whole, body))]
+        assert answers[0] == answers[1], answers
+        assert said(server, {"prompt": "a", "max_tokens": 2, "seed": 1, "logprobs": 1})[0][1]
+        server.stop()
+        whole.stop()
 
 
 def main():

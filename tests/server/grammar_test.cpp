@@ -119,6 +119,15 @@ TEST(ServerGrammar, ToolCallsComeAsCalls) {
     EXPECT_EQ(name, "pick");
     EXPECT_EQ(text, call["function"]["arguments"].get<std::string>());
     EXPECT_EQ(finish, "tool_calls");
+    // Arguments are an object also where the schema does not say so.
+    for (const Json& loose : {Json::object(), Json{{"properties", parameters["properties"]}}})
+        for (int seed = 0; seed < 8; ++seed) {
+            Json called = body;
+            called["tools"][0]["function"]["parameters"] = loose;
+            called.update(Json{{"temperature", 1}, {"seed", seed}, {"max_tokens", 80}});
+            const Json answer = s.ask(chat_route, called)["choices"][0]["message"]["tool_calls"][0];
+            EXPECT_TRUE(answer["function"]["arguments"].get<std::string>().starts_with("{")) << answer;
+        }
     // A name that no tool has, and a model that knows no tools.
     const Json other{{"type", "function"}, {"function", {{"name", "other"}}}};
     EXPECT_EQ(s.ask(chat_route, asked({{"tools", tools}, {"tool_choice", other}}), 400)["error"]["param"],

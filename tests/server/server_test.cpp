@@ -406,6 +406,30 @@ TEST(Server, KeysAreAskedForWhereAnswersAreMade) {
     for (const char* path : {"/health", "/metrics", "/v1/health/ready"}) EXPECT_EQ(s.get(path).status, 200) << path;
 }
 
+TEST(Server, ATurnThatSaidNothingComesBack) {
+    const TestServer s;
+    const auto tokens = [&](Json said) {
+        const Json messages{{{"role", "user"}, {"content", "a"}},
+                            {{"role", "assistant"}, {"content", std::move(said)}},
+                            {{"role", "user"}, {"content", "b"}}};
+        return s.ask("/v1/messages/count_tokens", {{"messages", messages}})["input_tokens"];
+    };
+    const Json empty = tokens("");
+    EXPECT_EQ(tokens(Json::array()), empty);  // as /v1/messages answers where the first token is the last
+    EXPECT_EQ(tokens(Json::array({{{"type", "thinking"}, {"thinking", "hm"}, {"signature", ""}}})), empty);
+}
+
+TEST(Server, ATokenThatIsNoneIsBlamedOnItsField) {
+    const TestServer s;
+    for (const auto& [name, value] : {std::pair{"logit_bias", Json{{"99999", 1}}},
+                                      {"stop_token_ids", Json{-1}},
+                                      {"allowed_token_ids", Json{99999}}}) {
+        Json body{{"prompt", "a"}, {"max_tokens", 1}};
+        body[name] = value;
+        EXPECT_EQ(s.ask("/v1/completions", body, 400)["error"]["param"], name);
+    }
+}
+
 TEST(Server, BrowsersOfOtherPagesAreKeptOutUnlessAsked) {
     ServerSetup setup;
     setup.options.cors_origin = "https://ui.example";
