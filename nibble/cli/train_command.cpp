@@ -350,17 +350,19 @@ Status write_profile(const TrainFlags& flags, const Trace& trace) {
     return Ok{};
 }
 
-// The state that rank 0 begins with, in the others.
+// The state that rank 0 begins with, in the others. All read it the same way, which exchanges numbers between ranks.
 Status begin_as_first(const JobRanks& ranks, const RunFolder* folder, const RunFolderOptions& options,
                       TrainEngine& trainer, BatchSource& data, int64_t& first_step) {
     if (!ranks.group()) return Ok{};
     std::string file = folder ? folder->began_with().string() : "";
+    if (!file.empty()) file += folder->forked() ? 'f' : 'r';
     const auto* bytes = reinterpret_cast<const std::byte*>(file.data());
     NIBBLE_TRY(const RankBytes shared, ranks.group()->share({bytes, bytes + file.size()}));
     if (ranks.first() || shared.empty()) return Ok{};
     file.assign(reinterpret_cast<const char*>(shared.data()), shared.size());
-    const bool own = fs::path(file).parent_path().parent_path() == options.folder;
-    NIBBLE_TRY(const RunPlace place, own ? read_state(file, options.identity, trainer) : read_fork(file, trainer));
+    const bool forked = file.back() == 'f';
+    file.pop_back();
+    NIBBLE_TRY(const RunPlace place, forked ? read_fork(file, trainer) : read_state(file, options.identity, trainer));
     first_step = place.step;
     return data.set_place(place.source).within(file);
 }

@@ -69,7 +69,7 @@ def main():
         else:
             process.communicate()
         assert time.time() - begin < 20
-        runs.run(["config.yaml", "-o", out, "--ranks", resumed, "--resume"])
+        runs.run(["config.yaml", "-o", out + "/", "--ranks", resumed, "--resume"])  # "/": as shells complete it
         runs.same(out, "of1")
     print("kill -9 of a rank: one line, and another number of ranks goes on to the same bits")
 
