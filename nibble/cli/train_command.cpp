@@ -421,11 +421,11 @@ Result<Outcome> train(const TrainConfig& config, const TrainFlags& flags, const 
     if (skipped > 0 && speaks)
         fmt::print("{} step{} left out: not finite, outliers, or without a token that is learned\n", skipped,
                    skipped == 1 ? " was" : "s were");
-    if (traced) NIBBLE_CHECK(write_profile(flags, trace));
     if (folder) NIBBLE_CHECK(folder->finish(done, *trainer, *sources.train));
     if (ranks.first() && done == config.steps && !config.output.empty())
         NIBBLE_CHECK(write_model(config, flags, *trainer, pool));
     NIBBLE_CHECK(trainer->sync());
+    if (traced) NIBBLE_CHECK(write_profile(flags, trace));  // last: a profile that cannot be written costs no model
     if (done < config.steps && ranks.first())
         return fail("stopped after {} of {} steps; {}", done, config.steps,
                     folder ? "resume it with --resume" : "nothing was written");
