@@ -1,6 +1,7 @@
 // `nibble train CONFIG.yaml`: pretraining and fine-tuning. `nibble train --shape NAME --synthetic`: one line to
 // measure.
 #include "base/mapped_file.h"
+#include "checkpoint/config_json.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/random_checkpoint.h"
 #include "checkpoint/side_files.h"
@@ -75,9 +76,7 @@ Result<TrainConfig> train_config(const TrainFlags& flags) {
 DType published(const TrainConfig& c) { return c.precision.recipe == TrainRecipe::fp32 ? DType::f32 : DType::bf16; }
 
 Result<Json> config_json(const fs::path& path) {
-    const fs::path file = fs::is_directory(path) ? path / "config.json" : path;
-    NIBBLE_TRY(const MappedFile map, MappedFile::open(file));
-    return parse_json({reinterpret_cast<const char*>(map.bytes().data()), map.bytes().size()});
+    return read_config(fs::is_directory(path) ? path / "config.json" : path);
 }
 
 // Names and shapes of what is trained, before there are masters.
