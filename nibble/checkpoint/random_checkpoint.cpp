@@ -424,6 +424,8 @@ Result<std::unique_ptr<Checkpoint>> random_checkpoint(Json config) {
         if (value == config.end() || !value->is_number_integer() || value->get<int64_t>() <= 0)
             return fail("config.json: '{}' must be a whole number above 0", key);
     }
+    // Of the published weights, not of these (DeepSeek-V3's are FP8).
+    for (const char* key : {"quantization_config", "compression_config"}) config.erase(key);
     return make_random(family, std::move(config), {}, false);
 }
 

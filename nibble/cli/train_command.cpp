@@ -1,6 +1,7 @@
 // `nibble train CONFIG.yaml`: pretraining and fine-tuning. `nibble train --shape NAME --synthetic`: one line to
 // measure.
 #include "base/mapped_file.h"
+#include "checkpoint/config_json.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/random_checkpoint.h"
 #include "checkpoint/side_files.h"
@@ -75,9 +76,7 @@ Result<TrainConfig> train_config(const TrainFlags& flags) {
 DType published(const TrainConfig& c) { return c.precision.recipe == TrainRecipe::fp32 ? DType::f32 : DType::bf16; }
 
 Result<Json> config_json(const fs::path& path) {
-    const fs::path file = fs::is_directory(path) ? path / "config.json" : path;
-    NIBBLE_TRY(const MappedFile map, MappedFile::open(file));
-    return parse_json({reinterpret_cast<const char*>(map.bytes().data()), map.bytes().size()});
+    return read_config(fs::is_directory(path) ? path / "config.json" : path);
 }
 
 // Names and shapes of what is trained, before there are masters.
@@ -350,17 +349,19 @@ Status write_profile(const TrainFlags& flags, const Trace& trace) {
     return Ok{};
 }
 
-// The state that rank 0 begins with, in the others.
+// The state that rank 0 begins with, in the others. All read it the same way, which exchanges numbers between ranks.
 Status begin_as_first(const JobRanks& ranks, const RunFolder* folder, const RunFolderOptions& options,
                       TrainEngine& trainer, BatchSource& data, int64_t& first_step) {
     if (!ranks.group()) return Ok{};
     std::string file = folder ? folder->began_with().string() : "";
+    if (!file.empty()) file += folder->forked() ? 'f' : 'r';
     const auto* bytes = reinterpret_cast<const std::byte*>(file.data());
     NIBBLE_TRY(const RankBytes shared, ranks.group()->share({bytes, bytes + file.size()}));
     if (ranks.first() || shared.empty()) return Ok{};
     file.assign(reinterpret_cast<const char*>(shared.data()), shared.size());
-    const bool own = fs::path(file).parent_path().parent_path() == options.folder;
-    NIBBLE_TRY(const RunPlace place, own ? read_state(file, options.identity, trainer) : read_fork(file, trainer));
+    const bool forked = file.back() == 'f';
+    file.pop_back();
+    NIBBLE_TRY(const RunPlace place, forked ? read_fork(file, trainer) : read_state(file, options.identity, trainer));
     first_step = place.step;
     return data.set_place(place.source).within(file);
 }
@@ -419,11 +420,11 @@ Result<Outcome> train(const TrainConfig& config, const TrainFlags& flags, const 
     if (skipped > 0 && speaks)
         fmt::print("{} step{} left out: not finite, outliers, or without a token that is learned\n", skipped,
                    skipped == 1 ? " was" : "s were");
-    if (traced) NIBBLE_CHECK(write_profile(flags, trace));
     if (folder) NIBBLE_CHECK(folder->finish(done, *trainer, *sources.train));
     if (ranks.first() && done == config.steps && !config.output.empty())
         NIBBLE_CHECK(write_model(config, flags, *trainer, pool));
     NIBBLE_CHECK(trainer->sync());
+    if (traced) NIBBLE_CHECK(write_profile(flags, trace));  // last: a profile that cannot be written costs no model
     if (done < config.steps && ranks.first())
         return fail("stopped after {} of {} steps; {}", done, config.steps,
                     folder ? "resume it with --resume" : "nothing was written");

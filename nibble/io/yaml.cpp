@@ -243,6 +243,11 @@ Result<std::string> as_text(const YamlNode& node, std::string_view what) {
     return fail("{}: {} must be one line of text, not {}", node.where(), what, shown(node));
 }
 
+Result<std::string> as_lines(const YamlNode& node, std::string_view what) {
+    if (node.kind == YamlNode::Kind::scalar) return node.text;
+    return fail("{}: {} must be text, not {}", node.where(), what, shown(node));
+}
+
 Status check_keys(const YamlNode& map, std::string_view what, std::initializer_list<std::string_view> known) {
     if (!map.is_map()) return fail("{}: {} must be a mapping, not {}", map.where(), what, shown(map));
     for (const YamlEntry& entry : map.entries)

@@ -47,7 +47,8 @@ Result<std::vector<YamlNode>> parse_yaml(std::string_view text, const std::strin
 Result<bool> as_bool(const YamlNode& node, std::string_view what);
 Result<int> as_int(const YamlNode& node, std::string_view what);
 Result<double> as_number(const YamlNode& node, std::string_view what);
-Result<std::string> as_text(const YamlNode& node, std::string_view what);
+Result<std::string> as_text(const YamlNode& node, std::string_view what);   // one line, not empty
+Result<std::string> as_lines(const YamlNode& node, std::string_view what);  // whatever it holds, line ends too
 
 // Every key of the map is one of `known`, or an error that lists them.
 Status check_keys(const YamlNode& map, std::string_view what, std::initializer_list<std::string_view> known);

@@ -293,7 +293,10 @@ void read_generation(YamlFields& policy, RlGeneration& g) {
                    read_list(m, "stop_token_ids", g.stop_tokens,
                              [](const YamlNode& n, const std::string& what) { return as_int(n, what); });
                    read_list(m, "stop_strings", g.stop_texts,
-                             [](const YamlNode& n, const std::string& what) { return as_text(n, what); });
+                             [](const YamlNode& n, const std::string& what) -> Result<std::string> {
+                                 if (n.text.empty()) return as_text(n, what);
+                                 return as_lines(n, what);
+                             });
                });
     policy.read("generation",
                 [&](const YamlNode& node, const std::string& name) { return check_generation(node, name, g); });
@@ -393,13 +396,10 @@ void read_task(YamlFields& top, RlTask& t) {
                 int64_t difficulty = t.difficulty;
                 m.count("difficulty", 1, difficulty);
                 t.difficulty = static_cast<int>(difficulty);
-                m.read("prompt",
-                       [&](const YamlNode& node, const std::string& name) -> Status {  // may have several lines
-                           if (node.kind != YamlNode::Kind::scalar)
-                               return fail("{}: {} must be text", node.where(), name);
-                           t.prompt = node.text;
-                           return Ok{};
-                       });
+                m.read("prompt", [&](const YamlNode& node, const std::string& name) -> Status {
+                    NIBBLE_TRY(t.prompt, as_lines(node, name));
+                    return Ok{};
+                });
                 m.flag("chat", t.chat);
             });
     top.map("env", {"command", "processes", "timeout_seconds"}, [&](YamlFields& m) {

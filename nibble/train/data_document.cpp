@@ -68,7 +68,9 @@ Result<TextRanges> learned_bytes(const Json& line, const std::string& whole, con
     return ranges;
 }
 
-// Moves `at` behind `piece`, and behind white space in front of it: control tokens may take that off.
+// Moves `at` behind `piece`, and behind white space in front of it: control tokens on either side may take that off. So a
+// token begins where its own text does, or an answer behind a control token that takes the line's end off would lose its
+// first label.
 bool step_over(std::string_view text, std::string_view piece, size_t& at) {
     size_t from = at;
     while (!text.substr(from).starts_with(piece)) {
@@ -86,13 +88,15 @@ Result<std::vector<bool>> tokens_in(const TextRanges& ranges, const std::vector<
     std::vector<bool> inside(ids.size());
     size_t range = 0, at = 0;
     for (size_t i = 0; i < ids.size(); ++i) {
-        while (range < ranges.size() && at >= ranges[range].end) ++range;
-        inside[i] = range < ranges.size() && at >= ranges[range].begin;
-        if (!step_over(text, decoder.push(ids[i]), at))
+        const std::string piece = decoder.push(ids[i]);
+        if (!step_over(text, piece, at))
             return fail(
                 "the tokenizer does not give the conversation's text back (byte {}), so the loss has no place; "
                 "--loss all takes all tokens",
                 at);
+        const size_t begin = at - piece.size();
+        while (range < ranges.size() && begin >= ranges[range].end) ++range;
+        inside[i] = range < ranges.size() && begin >= ranges[range].begin;
     }
     if (!step_over(text, decoder.finish(), at) || text.find_first_not_of(" \t\r\n", at) != text.npos)
         return fail(

@@ -102,6 +102,7 @@ Status RunFolder::fork(TrainEngine& trainer, BatchSource& data) {
     NIBBLE_CHECK(data.set_place(place.source).within("fork: " + file.string()));
     first_step_ = place.step;
     began_with_ = file;
+    forked_ = true;
     return Ok{};
 }
 

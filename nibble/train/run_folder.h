@@ -61,6 +61,7 @@ public:
     int64_t first_step() const { return first_step_; }
     // The file with that state, for the other ranks; empty: from the start.
     const std::filesystem::path& began_with() const { return began_with_; }
+    bool forked() const { return forked_; }  // that file is another run's
 
     // After a step: notes it, saves where it is due. `line`: at least what run_history.h reads.
     void after_step(const Json& line, TrainEngine& trainer, BatchSource& data);
@@ -87,6 +88,7 @@ private:
     std::optional<RunLog> log_;
     std::optional<EventFile> events_;
     std::filesystem::path began_with_;
+    bool forked_ = false;
     int64_t first_step_ = 0, saved_ = -1, last_step_ = 0;
     std::string warned_;  // last
     std::chrono::steady_clock::time_point page_written_;

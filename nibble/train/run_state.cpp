@@ -159,10 +159,7 @@ Result<RunPlace> read_into(const SafetensorsFile& file, const std::string* ident
         stored.recipe.resize(static_cast<size_t>(trainer.recipe_size()));
         NIBBLE_TRY(const Bytes of_recipe, state_tensor(file, "recipe", {std::ssize(stored.recipe)}));
         copy_numbers(of_recipe, stored.recipe);
-    } else {
-        NIBBLE_TRY(TrainState own, trainer.state());
-        stored.recipe = std::move(own.recipe);
-    }
+    }  // else empty: the trainer keeps its own
     NIBBLE_CHECK(check_maps());
     NIBBLE_CHECK(trainer.set_state(stored));
     return std::move(run.place);

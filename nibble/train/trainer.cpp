@@ -525,8 +525,9 @@ Status Trainer::set_state(const StoredTrainState& s) {
     const size_t of_cache = cache_ ? std::min(cache_->state().size(), s.recipe.size()) : 0;
     const auto end = s.recipe.end() - static_cast<ptrdiff_t>(of_cache);
     const std::vector<float> before = products_->state();
-    NIBBLE_CHECK(products_->set_state({s.recipe.begin(), end}));
-    if (cache_) {
+    const bool keeps = s.recipe.empty();  // of a fork: the recipe's part stays
+    if (!keeps) NIBBLE_CHECK(products_->set_state({s.recipe.begin(), end}));
+    if (cache_ && !keeps) {
         const Status scales = cache_->set_state(std::span(s.recipe).last(of_cache));
         if (!scales.ok()) NIBBLE_CHECK(products_->set_state(before));
         NIBBLE_CHECK(scales);

@@ -69,7 +69,7 @@ def main():
         else:
             process.communicate()
         assert time.time() - begin < 20
-        runs.run(["config.yaml", "-o", out, "--ranks", resumed, "--resume"])
+        runs.run(["config.yaml", "-o", out + "/", "--ranks", resumed, "--resume"])  # "/": as shells complete it
         runs.same(out, "of1")
     print("kill -9 of a rank: one line, and another number of ranks goes on to the same bits")
 
@@ -80,6 +80,13 @@ def main():
     runs.run(["config.yaml", "-o", "stopped", "--ranks", "3", "--resume"])
     runs.same("stopped", "of1", checkpoints=False)
     print("Ctrl-C: saved, and goes on")
+
+    with open("fork.yaml", "w") as file:
+        file.write(CONFIG.replace(f"steps: {STEPS}", f"steps: {STEPS + 6}") + "fork: of1\noutput: fork\nprecision: fp8_delayed\n")
+    for n in (1, 2):
+        runs.run(["fork.yaml", "-o", f"fork{n}", "--ranks", str(n)])
+    runs.same("fork2", "fork1")
+    print("a fork in another recipe: the same with 1 and 2 ranks")
 
     with open("config.yaml") as file:
         other = file.read().replace("learning_rate: 0.01", "learning_rate: 0.02")

@@ -42,7 +42,7 @@ policy:
   max_total_sequence_length: 64
   max_grad_norm: 0.5
   optimizer: {lr: 0.1, weight_decay: 0.2, adam_beta1: 0.3, adam_beta2: 0.4, adam_eps: 0.5, lr_warmup_iters: 6}
-  generation: {max_new_tokens: 20, temperature: 0.7, val_temperature: 0, top_p: 0.9, val_top_p: 0.5, top_k: 40, stop_token_ids: [5, 6], stop_strings: [end]}
+  generation: {max_new_tokens: 20, temperature: 0.7, val_temperature: 0, top_p: 0.9, val_top_p: 0.5, top_k: 40, stop_token_ids: [5, 6], stop_strings: [end, "\nQ:"]}
 grpo:
   num_prompts_per_step: 2
   num_generations_per_prompt: 4
@@ -98,7 +98,7 @@ checkpointing: {save_period: 10, keep_top_k: 3}
     EXPECT_EQ(c->generation.validation_top_p, 0.5);
     EXPECT_EQ(c->generation.validation_temperature, 0);
     EXPECT_EQ(c->generation.stop_tokens, (std::vector<int32_t>{5, 6}));
-    EXPECT_EQ(c->generation.stop_texts, std::vector<std::string>{"end"});
+    EXPECT_EQ(c->generation.stop_texts, (std::vector<std::string>{"end", "\nQ:"}));
     EXPECT_EQ(c->prompts, 2);
     EXPECT_EQ(c->generations, 4);
     EXPECT_EQ(c->steps, 7);

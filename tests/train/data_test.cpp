@@ -161,6 +161,25 @@ TEST_F(DataBuildTest, TheLossIsOnWhatTheAssistantSays) {
               "<s>user\nhi <mask><mask><s>assistant\nhello, you<mask><s>user\nbye<mask><s>assistant\nsee you<mask>");
 }
 
+// As Phi-3's <|assistant|>, which takes the line's end behind it off.
+TEST_F(DataBuildTest, TheFirstTokenOfAnAnswerIsLearnedBehindAControlTokenThatTakesWhiteSpaceOff) {
+    const auto path = write("a.jsonl", R"({"messages": [{"role": "user", "content": "a"}, )"
+                                       R"({"role": "assistant", "content": "hello"}, )"
+                                       R"({"role": "user", "content": "b"}, {"role": "assistant", "content": ""}]})");
+    auto headed = ChatTemplate::parse(
+        "{% for m in messages %}{{ m.role }}<tool>\n{{ m.content }}<mask>{% endfor %}"
+        "{% if add_generation_prompt %}assistant<tool>\n{% endif %}");
+    ASSERT_TRUE(headed.ok());
+    how.chat = &*headed;
+    const auto made = build({.inputs = {path}, .out = dir / "out"});
+    ASSERT_TRUE(made.ok()) << made.error().message();
+    const auto slice = all_of(dir / "out");
+    std::vector<TokenId> learned;
+    for (size_t i = 0; i < slice.ids.size(); ++i)
+        if (slice.learned[i]) learned.push_back(slice.ids[i]);
+    EXPECT_EQ(tokenizer->decode(learned), "hello<mask><mask>");
+}
+
 TEST_F(DataBuildTest, ATemplateThatRewritesThePastIsRefusedUnlessOnlyTheEndIsLearned) {
     const auto path = write("a.jsonl",
                             R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},

@@ -71,7 +71,7 @@ TEST(CastQuality, CountsBlocksThatVanish) {
     EXPECT_EQ(quality_of(noise(4 * 64, 2), 4, {.format = CastFormat::nvfp4}).zeroed, 0);
 }
 
-TrainerOptions with(const std::string& recipe) {
+TrainerOptions quality_options(const std::string& recipe) {
     TrainerOptions options;
     options.precision = *train_precision_from_name(recipe);
     return options;
@@ -117,7 +117,7 @@ TEST(QualityOfARun, LookingChangesNoBit) {
         const TrainBatch batch = random_batch(3, 32, 48, 7);
         std::vector<float> want;
         for (const bool watch : {false, true}) {
-            const auto trainer = small_trainer(pool, with(recipe));
+            const auto trainer = small_trainer(pool, quality_options(recipe));
             trainer->begin(0, 4);
             for (int s = 0; s < 4; ++s) {
                 trainer->watch(watch && s % 2 == 0);
@@ -132,7 +132,7 @@ TEST(QualityOfARun, LookingChangesNoBit) {
 
 TEST(QualityOfARun, EveryRoundedUnitIsSeenAndReadBack) {
     ThreadPool pool(1);
-    const auto trainer = small_trainer(pool, with("nvfp4"));
+    const auto trainer = small_trainer(pool, quality_options("nvfp4"));
     trainer->begin(0, 2);
     trainer->watch(true);
     const TrainBatch batch = random_batch(2, 32, 48, 7);

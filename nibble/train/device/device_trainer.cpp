@@ -463,8 +463,9 @@ Status DeviceTrainer::set_state(const StoredTrainState& state) {
     if (!norms.set_norms(state.norms)) return fail("{} gradient norms of steps before", state.norms.size());
     const size_t of_cache = cache_ ? std::min(cache_->scales().state().size(), state.recipe.size()) : 0;
     const auto end = state.recipe.end() - static_cast<ptrdiff_t>(of_cache);
-    if (cache_) NIBBLE_CHECK(set_cache_scales({end, state.recipe.end()}));
-    NIBBLE_CHECK(weights_.recipe().set_state({state.recipe.begin(), end}, stream_));
+    const bool keeps = state.recipe.empty();  // of a fork: the recipe's part stays
+    if (cache_ && !keeps) NIBBLE_CHECK(set_cache_scales({end, state.recipe.end()}));
+    if (!keeps) NIBBLE_CHECK(weights_.recipe().set_state({state.recipe.begin(), end}, stream_));
     for (size_t id = 0; id < parameters_->count(); ++id) {
         const std::span<float> master = parameters_->master(id);
         if (!master.empty()) std::memcpy(master.data(), state.masters[id].data(), master.size_bytes());

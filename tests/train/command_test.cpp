@@ -1,0 +1,55 @@
+// `nibble train` from config to trained model, as a user starts it.
+#include "checkpoint/checkpoint.h"
+#include "support/files.h"
+#include "train/tiny_families.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <cstdlib>
+
+namespace nibble::test {
+namespace {
+
+int train_command(const TempDir& dir, const std::string& arguments) {
+    return std::system(fmt::format("cd '{}' && '{}' train {} --threads 2 < /dev/null > out.txt 2>&1",
+                                   dir.path().string(), NIBBLE_PROGRAM, arguments)
+                           .c_str());
+}
+
+// DeepSeek-V3's says how its weights are quantized, Nemotron-H's has a bare Infinity; neither is of these weights.
+TEST(TrainCommand, StartsFromPublishedConfigs) {
+    for (const std::string family : {"deepseek_v3", "nemotron_h"}) {
+        TempDir dir;
+        Json config = tiny(family);
+        config["quantization_config"] = {{"quant_method", "fp8"}, {"fmt", "e4m3"}, {"weight_block_size", {128, 128}}};
+        if (family == "nemotron_h") config["time_step_limit"] = {0.0, "Infinity"};
+        std::string text = config.dump();
+        if (const size_t at = text.find("\"Infinity\""); at != text.npos) text.replace(at, 10, "Infinity");
+        write_file(dir / "start/config.json", text);
+        write_file(dir / "train.yaml",
+                   "model: start\nrandom_start: true\noutput: run\nsteps: 1\nbatch: 1\nsequence: 8\n"
+                   "data: {synthetic: true}\n");
+        ASSERT_EQ(train_command(dir, "train.yaml"), 0) << family << ": " << read_file(dir / "out.txt");
+        const auto trained = Checkpoint::open(dir / "run/model");
+        ASSERT_TRUE(trained.ok()) << trained.error().message();
+        EXPECT_EQ(read_file(dir / "run/model/config.json").find("quantization_config"), std::string::npos);
+        EXPECT_EQ(read_file(dir / "run/model/config.json").find("Infinity") != std::string::npos,
+                  family == "nemotron_h");
+    }
+}
+
+TEST(TrainCommand, AProfileThatCannotBeWrittenCostsNoModel) {
+    TempDir dir;
+    write_file(dir / "start/config.json", tiny("llama").dump());
+    write_file(dir / "train.yaml",
+               "model: start\nrandom_start: true\noutput: run\nsteps: 1\nbatch: 1\nsequence: 8\n"
+               "data: {synthetic: true}\n");
+    ASSERT_NE(train_command(dir, "train.yaml --profile no/such/folder.json"), 0);
+    EXPECT_NE(read_file(dir / "out.txt").find("no/such/folder.json"), std::string::npos);
+    EXPECT_TRUE(Checkpoint::open(dir / "run/model").ok());
+}
+
+}  // namespace
+}  // namespace nibble::test
