@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdlib>
+#include <filesystem>
 
 namespace nibble::test {
 namespace {
@@ -27,6 +28,7 @@ TEST(TrainCommand, StartsFromPublishedConfigs) {
         if (family == "nemotron_h") config["time_step_limit"] = {0.0, "Infinity"};
         std::string text = config.dump();
         if (const size_t at = text.find("\"Infinity\""); at != text.npos) text.replace(at, 10, "Infinity");
+        std::filesystem::create_directories(dir / "start");
         write_file(dir / "start/config.json", text);
         write_file(dir / "train.yaml",
                    "model: start\nrandom_start: true\noutput: run\nsteps: 1\nbatch: 1\nsequence: 8\n"
@@ -42,6 +44,7 @@ TEST(TrainCommand, StartsFromPublishedConfigs) {
 
 TEST(TrainCommand, AProfileThatCannotBeWrittenCostsNoModel) {
     TempDir dir;
+    std::filesystem::create_directories(dir / "start");
     write_file(dir / "start/config.json", tiny("llama").dump());
     write_file(dir / "train.yaml",
                "model: start\nrandom_start: true\noutput: run\nsteps: 1\nbatch: 1\nsequence: 8\n"
