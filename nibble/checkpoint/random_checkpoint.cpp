@@ -409,7 +409,7 @@ Result<std::unique_ptr<Checkpoint>> random_checkpoint(Json config) {
         const auto found = config.find("hybrid_override_pattern");
         if (found == config.end() || !found->is_string())
             return fail("config.json: 'hybrid_override_pattern' must be a string");
-        const std::string pattern = found->get<std::string>() + config.value("mtp_hybrid_override_pattern", "");
+        const auto pattern = found->get<std::string>();
         const auto any = [&](char letter) { return pattern.find(letter) != std::string::npos; };
         if (any('*')) keys.insert(keys.end(), {"num_attention_heads", "num_key_value_heads"});
         if (any('-')) keys.push_back("intermediate_size");
