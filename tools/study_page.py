@@ -2,7 +2,7 @@
 import html, math, pathlib, re
 
 CSS = pathlib.Path(__file__).resolve().parent.parent / 'nibble/page/assets/page.css'
-STYLES = 8
+COLOURS = 8  # of the style sheet; there are more shapes, so that the ninth series is no twin of the first
 escape = html.escape
 
 def number(value, digits=4):
@@ -19,7 +19,7 @@ def ticks(low, high, count):
 class Frame:
     """Axes of a drawing, and the way from values to pixels."""
     def __init__(self, title, x, y, x_label, y_label, width=1040, height=330, left=64):
-        self.left, self.top, self.right, self.bottom = left, 10, width - 14, height - 46
+        self.left, self.top, self.right, self.bottom = left, 10, width - 20, height - 46
         (self.x0, self.x1), (self.y0, self.y1) = x, y
         self.out = [f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}">']
         self.label((self.left + self.right) / 2, self.bottom + 38, x_label)
@@ -44,15 +44,18 @@ class Frame:
 
     def end(self): return ''.join([*self.out, '</svg>'])
 
-def marker(style, x, y, r=4):
+def marker(series, x, y, r=4):
     """A shape of its own for each series, so that colour is never the only sign."""
-    shapes = [f'M{-r} 0a{r} {r} 0 1 0 {2 * r} 0a{r} {r} 0 1 0 {-2 * r} 0z', f'M{-r} {-r}h{2 * r}v{2 * r}h{-2 * r}z', f'M0 {-1.2 * r}L{1.15 * r} {r}L{-1.15 * r} {r}z',
-              f'M0 {-1.3 * r}L{1.3 * r} 0L0 {1.3 * r}L{-1.3 * r} 0z', f'M0 {1.2 * r}L{1.15 * r} {-r}L{-1.15 * r} {-r}z', f'M{-1.2 * r} 0H{1.2 * r}M0 {-1.2 * r}V{1.2 * r}',
-              f'M{-r} {-r}L{r} {r}M{-r} {r}L{r} {-r}', f'M{-r} {-r / 2}h{2 * r}M{-r} {r / 2}h{2 * r}']
-    return f'<path class="{"mo" if style % STYLES > 4 else "m"}" transform="translate({x:.1f} {y:.1f})" d="{shapes[style % STYLES]}"'
+    ring = f'M{-r} 0a{r} {r} 0 1 0 {2 * r} 0a{r} {r} 0 1 0 {-2 * r} 0z'
+    square = f'M{-r} {-r}h{2 * r}v{2 * r}h{-2 * r}z'
+    triangle = f'M0 {-1.2 * r}L{1.15 * r} {r}L{-1.15 * r} {r}z'
+    filled = [ring, square, triangle, f'M0 {-1.3 * r}L{1.3 * r} 0L0 {1.3 * r}L{-1.3 * r} 0z', f'M0 {1.2 * r}L{1.15 * r} {-r}L{-1.15 * r} {-r}z']
+    drawn = [f'M{-1.2 * r} 0H{1.2 * r}M0 {-1.2 * r}V{1.2 * r}', f'M{-r} {-r}L{r} {r}M{-r} {r}L{r} {-r}', f'M{-r} {-r / 2}h{2 * r}M{-r} {r / 2}h{2 * r}', ring, square, triangle]
+    n = series % (len(filled) + len(drawn))
+    return f'<path class="{"m" if n < len(filled) else "mo"}" transform="translate({x:.1f} {y:.1f})" d="{[*filled, *drawn][n]}"'
 
 def legend(names):
-    icons = (f'<span><svg class="icon s{i % STYLES}" viewBox="0 0 14 14" aria-hidden="true">{marker(i, 7, 7)}/></svg>{escape(name)}</span>' for i, name in enumerate(names))
+    icons = (f'<span><svg class="icon s{i % COLOURS}" viewBox="0 0 14 14" aria-hidden="true">{marker(i, 7, 7)}/></svg>{escape(name)}</span>' for i, name in enumerate(names))
     return f'<div class="legend">{"".join(icons)}</div>'
 
 def line_chart(title, x_label, y_label, series):
@@ -62,20 +65,20 @@ def line_chart(title, x_label, y_label, series):
     low, high = min(p[1] - p[2] for p in points), max(p[1] + p[2] for p in points)
     pad = 0.05 * (high - low) or 0.01
     x0, x1 = min(p[0] for p in points), max(p[0] for p in points)
-    f = Frame(title, (x0, x1 if x1 > x0 else x0 + 1), (low - pad, high + pad), x_label, y_label)
+    f = Frame(title, (x0, x1 if x1 > x0 else x0 + 1), (low - pad, high + pad), x_label, y_label, height=330 + 14 * max(0, len(series) - 4))
     f.y_axis((v, number(v)) for v in ticks(f.y0, f.y1, 6))
     f.x_axis((v, number(v, 6)) for v in ticks(f.x0, f.x1, 12))
     for i, (name, s) in enumerate(series.items()):
         edge = [(x, m + d) for x, m, d in s] + [(x, m - d) for x, m, d in reversed(s)]
         path = lambda ps: 'M' + 'L'.join(f'{f.x(x):.1f} {f.y(y):.1f}' for x, y in ps)
-        f.out.append(f'<g class="s{i % STYLES}"><path class="band" style="opacity:.1" d="{path(edge)}z"/><path class="line" style="opacity:.9" d="{path([p[:2] for p in s])}"/>')
+        f.out.append(f'<g class="s{i % COLOURS}"><path class="band" style="opacity:{min(0.1, 0.5 / len(series)):.2g}" d="{path(edge)}z"/><path class="line" style="opacity:.9" d="{path([p[:2] for p in s])}"/>')
         for x, m, d in s if len(s) <= 60 else []:
             f.out.append(f'{marker(i, f.x(x), f.y(m), 3)}><title>{escape(name)}, {number(x, 6)}: {number(m)} ± {number(d, 2)}</title></path>')
         f.out.append('</g>')
     return f'<figure><h3>{escape(title)}</h3>{legend(series)}<div class="chart">{f.end()}</div></figure>'
 
 def dots(title, label, groups):
-    """groups: name -> [(row, mean, low, high)]: a row each, on an axis that has 0."""
+    """groups: name -> [(row, mean, low, high)]: a point each, on an axis that has 0."""
     values = [v for rows in groups.values() for r in rows for v in r[1:]]
     if not values: return ''
     low, high = min(0, *values), max(0, *values)
@@ -84,16 +87,25 @@ def dots(title, label, groups):
     return dot_rows(title, label, groups, (low - pad, high + pad), [(v, number(v)) for v in marks], marks, lambda v: v)
 
 def dot_rows(title, label, groups, span, marks, grid, place):
-    """place: from a value to a place within span."""
-    rows = [(name, i, row) for i, (name, rs) in enumerate(groups.items()) for row in rs]
-    f = Frame(title, span, (len(rows) - 0.4, -0.6), label, '', height=70 + 26 * len(rows), left=250)
+    """place: from a value to a place within span. Groups that have a row of the same name share its band."""
+    bands = {}
+    for i, rows in enumerate(groups.values()):
+        for row in rows: bands.setdefault(row[0], []).append((i, row))
+    tall = lambda points: 10 + 16 * len(points)
+    room = 14 + sum(map(tall, bands.values()))
+    f = Frame(title, span, (room, 0), label, '', height=56 + room, left=250)
     at = lambda v: f.x(place(v))
     f.x_axis(marks)
-    for e in grid: f.out.append(f'<path class="grid" d="M{f.x(e):.1f} {f.top}V{f.bottom}"/>')
-    for n, (name, i, (row, mean, least, most)) in enumerate(rows):
-        f.label(f.left - 8, f.y(n) + 4, row, 'tick', 'end')
-        f.out.append(f'<g class="s{i % STYLES}"><path class="line" style="stroke-width:3" d="M{at(least):.1f} {f.y(n):.1f}H{at(most):.1f}"/>'
-                     f'{marker(i, at(mean), f.y(n), 5)}><title>{escape(row)}: {number(mean)} ({number(least)} to {number(most)})</title></path></g>')
+    for e in grid: f.out.append(f'<path class="{"axis" if e == place(0) else "grid"}" d="M{f.x(e):.1f} {f.top}V{f.bottom}"/>')
+    top = 7
+    for name, points in bands.items():
+        if top > 7: f.out.append(f'<path class="grid" d="M{f.left} {f.y(top):.1f}H{f.right}"/>')
+        f.label(f.left - 8, f.y(top + tall(points) / 2) + 4, name, 'tick', 'end')
+        for n, (i, (_, mean, least, most)) in enumerate(points):
+            y = f.y(top + 13 + 16 * n)
+            f.out.append(f'<g class="s{i % COLOURS}"><path class="line" style="stroke-width:3" d="M{at(least):.1f} {y:.1f}H{at(most):.1f}"/>'
+                         f'{marker(i, at(mean), y, 5)}><title>{escape(name)}: {number(mean)} ({number(least)} to {number(most)})</title></path></g>')
+        top += tall(points)
     return f'<figure><h3>{escape(title)}</h3>{legend(groups)}<div class="chart">{f.end()}</div></figure>'
 
 def log_dots(title, label, groups):
@@ -114,7 +126,7 @@ def stacked_bars(title, label, parts, rows):
         f.label(f.left - 8, f.y(n) + 4, name, 'tick', 'end')
         begin = 0
         for i, value in enumerate(values):
-            f.out.append(f'<g class="s{i % STYLES}"><rect class="bar" x="{f.x(begin):.1f}" y="{f.y(n) - 8:.1f}" width="{f.x(begin + value) - f.x(begin):.1f}" height="16">'
+            f.out.append(f'<g class="s{i % COLOURS}"><rect class="bar" x="{f.x(begin):.1f}" y="{f.y(n) - 8:.1f}" width="{f.x(begin + value) - f.x(begin):.1f}" height="16">'
                          f'<title>{escape(name)}, {escape(parts[i])}: {number(value)}</title></rect></g>')
             begin += value
     return f'<figure><h3>{escape(title)}</h3>{legend(parts)}<div class="chart">{f.end()}</div></figure>'
@@ -130,11 +142,11 @@ def standalone(chart, names):
     rows, x = [[]], 12
     for i, name in enumerate(names):
         if x + 7 * len(name) + 34 > width: rows.append([]); x = 12
-        rows[-1].append(f'<g class="s{i % STYLES}">{marker(i, x + 6, 0)}/></g><text class="label" x="{x + 17}" y="4">{escape(name)}</text>')
+        rows[-1].append(f'<g class="s{i % COLOURS}">{marker(i, x + 6, 0)}/></g><text class="label" x="{x + 17}" y="4">{escape(name)}</text>')
         x += 7 * len(name) + 34
     top = 30 + 20 * len(rows)
     legend = ''.join(f'<g transform="translate(0 {38 + 20 * i})">{"".join(row)}</g>' for i, row in enumerate(rows))
-    style = (f'svg{{{colours(light)}font-family:system-ui,sans-serif}}@media(prefers-color-scheme:dark){{svg{{{colours(dark)}}}}}' + ''.join(f'.s{i}{{color:var(--s{i})}}' for i in range(STYLES))
+    style = (f'svg{{{colours(light)}font-family:system-ui,sans-serif}}@media(prefers-color-scheme:dark){{svg{{{colours(dark)}}}}}' + ''.join(f'.s{i}{{color:var(--s{i})}}' for i in range(COLOURS))
              + '.grid{stroke:var(--grid);fill:none}.axis{stroke:var(--faint);fill:none}.tick{fill:var(--soft);font-size:12px}.label{fill:var(--soft);font-size:12.5px}.title{fill:var(--soft);font-size:15px;font-weight:600}'
              '.line{stroke:currentColor;stroke-width:1.6;fill:none;stroke-linejoin:round}.m,.bar{fill:currentColor}.mo{stroke:currentColor;stroke-width:1.7;fill:none}.band{fill:currentColor;stroke:none}')
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height + top}" width="{width}" role="img" aria-label="{escape(title)}"><style>{style}</style>'
