@@ -363,6 +363,7 @@ Error saved_behind(const Error& error, int64_t first, int64_t done, RlJob& job, 
     if (const Status saved = save(); !saved.ok())
         return fail("{}; the state behind {} steps could not be saved: {}", error.message(), done,
                     saved.error().message());
+    if (folder && !folder->saves()) return error;
     return fail("{}; the state behind {} steps is saved, --resume goes on from it", error.message(), done);
 }
 
@@ -420,8 +421,9 @@ Result<Outcome> run_job(RlConfig& config, const RlFlags& flags, const DeviceChoi
     if (folder && done == config.steps) NIBBLE_CHECK(write_policy(config, flags, job));
     NIBBLE_CHECK(job.trainer->sync());
     if (done < config.steps && ranks.first())
-        return fail("stopped after {} of {} steps{}; resume it with --resume", done, config.steps,
-                    hooks.should_stop() || config.must_save_by <= 0 ? "" : " by checkpoint_must_save_by");
+        return fail("stopped after {} of {} steps{}; {}", done, config.steps,
+                    hooks.should_stop() || config.must_save_by <= 0 ? "" : " by checkpoint_must_save_by",
+                    folder->saves() ? "resume it with --resume" : "no state was saved");
     return Outcome{};
 }
 

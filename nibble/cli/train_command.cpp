@@ -427,7 +427,9 @@ Result<Outcome> train(const TrainConfig& config, const TrainFlags& flags, const 
     if (traced) NIBBLE_CHECK(write_profile(flags, trace));  // last: a profile that cannot be written costs no model
     if (done < config.steps && ranks.first())
         return fail("stopped after {} of {} steps; {}", done, config.steps,
-                    folder ? "resume it with --resume" : "nothing was written");
+                    !folder           ? "nothing was written"
+                    : folder->saves() ? "resume it with --resume"
+                                      : "no state was saved");
     return Outcome{};
 }
 

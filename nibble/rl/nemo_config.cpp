@@ -167,7 +167,7 @@ public:
         same_as("grpo.val_num_generations_per_prompt", "grpo.num_val_generations_per_prompt");
         same_as("checkpointing.checkpoint_dir", "output");
         if (is_same(value("checkpointing.enabled"), "false"))
-            set("checkpointing.save_period", "0", "checkpointing.enabled");
+            set("checkpointing.enabled", "false", "checkpointing.enabled");
         // The rest has the same name on both sides. What needs another key is tried again behind it.
         for (int round = 0; round < 3; ++round)
             for (Leaf& leaf : leaves_)

@@ -477,13 +477,17 @@ Result<RlConfig> parse_rl_config(std::string_view yaml, std::string_view name) {
     read_grpo(top, c);
     read_loss(top, c.loss);
     read_task(top, c.task);
-    top.map("checkpointing", {"save_period", "keep_top_k", "checkpoint_must_save_by"}, [&](YamlFields& m) {
+    top.map("checkpointing", {"enabled", "save_period", "keep_top_k", "checkpoint_must_save_by"}, [&](YamlFields& m) {
+        bool enabled = true;
+        m.flag("enabled", enabled);
         m.count("save_period", 0, c.saving.every);
         m.count("keep_top_k", 1, c.saving.keep);
+        if (!enabled) c.saving = {.every = 0, .keep = 0};
         m.read("checkpoint_must_save_by", [&](const YamlNode& node, const std::string& what) -> Status {
             if (node.is_null()) return Ok{};
             NIBBLE_TRY(const std::string text, as_text(node, what));
             NIBBLE_TRY(c.must_save_by, seconds_of_limit(text).within(node.where() + ": " + what));
+            if (!enabled) return fail("{}: {} beside enabled: false, which saves nothing", node.where(), what);
             return Ok{};
         });
     });

@@ -134,6 +134,7 @@ void RunFolder::note(const Json& line) {
 }
 
 void RunFolder::save(int64_t steps, TrainEngine& trainer, BatchSource& data) {
+    if (options_.saving.keep == 0) return;
     if (const Status before = checkpoints_->wait(); !before.ok()) warn(before.error());
     checkpoints_->save(trainer, {.step = steps, .source = data.place(), .identity = options_.identity});
     saved_ = steps;

@@ -62,6 +62,7 @@ public:
     // The file with that state, for the other ranks; empty: from the start.
     const std::filesystem::path& began_with() const { return began_with_; }
     bool forked() const { return forked_; }  // that file is another run's
+    bool saves() const { return options_.saving.keep > 0; }
 
     // After a step: notes it, saves where it is due. `line`: at least what run_history.h reads.
     void after_step(const Json& line, TrainEngine& trainer, BatchSource& data);

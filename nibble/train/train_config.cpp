@@ -214,8 +214,13 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
     });
     top.map("saving", {"every", "keep", "keep_every"}, [&](YamlFields& m) {
         m.count("every", 0, c.saving.every);
-        m.count("keep", 1, c.saving.keep);
+        m.count("keep", 0, c.saving.keep);
         m.count("keep_every", 0, c.saving.keep_every);
+        m.read("keep", [&](const YamlNode& node, const std::string& key) -> Status {
+            if (c.saving.keep == 0 && (c.saving.every > 0 || c.saving.keep_every > 0))
+                return fail("{}: {}: 0 saves nothing; every and keep_every ask for it", node.where(), key);
+            return Ok{};
+        });
     });
     NIBBLE_CHECK(top.status());
     NIBBLE_CHECK(check(c, file));

@@ -51,7 +51,7 @@ struct TrainData {
 
 struct TrainSaving {
     int64_t every = 0;       // steps; 0: at the end only
-    int64_t keep = 2;        // the last so many checkpoints
+    int64_t keep = 2;        // the last so many checkpoints; 0: none is ever written
     int64_t keep_every = 0;  // and every one whose step this divides; 0: none
 };
 

@@ -238,6 +238,15 @@ TEST(RlConfig, WhatARunLeavesAndWhenItMustBeSaved) {
     EXPECT_EQ(read("checkpointing: {checkpoint_must_save_by: null}\n")->must_save_by, 0);
     EXPECT_EQ(read("checkpointing: {checkpoint_must_save_by: soon}\n").error().message(),
               "rl.yaml:3: checkpointing.checkpoint_must_save_by: 'soon' is no time DD:HH:MM:SS above 0");
+    const auto none = read("checkpointing: {enabled: false, save_period: 3}\n");
+    ASSERT_TRUE(none.ok()) << none.error().message();
+    EXPECT_EQ(none->saving.every, 0);
+    EXPECT_EQ(none->saving.keep, 0);
+    EXPECT_NE(read("checkpointing: {enabled: false, checkpoint_must_save_by: \"00:03:45:00\"}\n")
+                  .error()
+                  .message()
+                  .find("saves nothing"),
+              std::string::npos);
     EXPECT_NE(read("export: {format: gguf}\n").error().message().find("choices: nvfp4, mxfp8, fp8_block128"),
               std::string::npos);
 }

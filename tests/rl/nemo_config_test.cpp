@@ -164,7 +164,8 @@ policy:
     EXPECT_EQ(t.config.loss.importance_high, 2);
     EXPECT_EQ(t.config.loss.ratio_clip_max, 0.28);  // of the file below
     EXPECT_EQ(t.config.saving.every, 0);
-    EXPECT_EQ(t.config.must_save_by, 13500);
+    EXPECT_EQ(t.config.saving.keep, 0);
+    EXPECT_EQ(t.config.must_save_by, 0);  // what saves nothing has no time to save by
     ASSERT_TRUE(t.config.generation.precision);
     EXPECT_EQ(t.config.generation.precision->recipe, TrainRecipe::fp8_block);
     EXPECT_EQ(t.config.generation.precision->first_bf16, 1);
@@ -176,7 +177,7 @@ policy:
     EXPECT_FALSE(t.config.generation.cache.mirrored);
     for (const char* key : {"precision", "kv_cache_dtype", "num_first_layers_in_bf16"})
         EXPECT_FALSE(t.lists(std::string("policy.generation.vllm_cfg.") + key)) << key;
-    EXPECT_FALSE(t.lists("checkpointing.checkpoint_must_save_by"));
+    EXPECT_TRUE(t.lists("checkpointing.checkpoint_must_save_by"));
     EXPECT_EQ(t.config.generation.temperature, 0.7);
     EXPECT_FALSE(t.lists("policy.generation.temperature"));
     EXPECT_EQ(t.config.most_turns, 1);

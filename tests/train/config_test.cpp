@@ -131,6 +131,9 @@ TEST(TrainConfigFile, SaysWhatIsWrong) {
     EXPECT_EQ(config_error(ok + "steps: 5\nschedule: {warmup: 6}\n"), "c.yaml: 6 steps of warm-up in 5 steps");
     EXPECT_EQ(config_error(ok + "parallel: {shard: weights}\n"),
               "c.yaml:3: parallel.shard must be states or all, not 'weights'");
+    EXPECT_EQ(config_error(ok + "saving: {keep: 0}\n"), "");
+    EXPECT_EQ(config_error(ok + "saving: {every: 5, keep: 0}\n"),
+              "c.yaml:3: saving.keep: 0 saves nothing; every and keep_every ask for it");
     EXPECT_EQ(config_error(ok + "parallel: {order: any}\n"),
               "c.yaml:3: parallel.order must be tree or free, not 'any'");
     EXPECT_NE(config_error(ok + "gpus: 2\n").find("c.yaml:3: the config has no key 'gpus'"), std::string::npos);

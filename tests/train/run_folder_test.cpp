@@ -68,6 +68,24 @@ protected:
     test::TempDir dir;
 };
 
+// A run that keeps no state leaves its log and page, and nothing that it could go on from.
+TEST_F(RunFolderTest, KeepsNothing) {
+    Run run;
+    RunFolderOptions with = options("nothing", run);
+    with.saving = {.every = 0, .keep = 0};
+    ASSERT_TRUE(open(run, with).ok());
+    EXPECT_FALSE(run.folder->saves());
+    steps(run, 0, 3);
+    ASSERT_TRUE(run.folder->finish(3, *run.trainer, *run.data).ok());
+    EXPECT_EQ(run.warnings, std::vector<std::string>());
+    const auto found = list_checkpoints(dir / "nothing" / "checkpoints");
+    EXPECT_TRUE(found.ok() && found->empty());
+    EXPECT_TRUE(fs::exists(dir / "nothing" / "report.html"));
+    const auto history = read_run_history(dir / "nothing");
+    ASSERT_TRUE(history.ok());
+    EXPECT_EQ(history->steps.size(), 3u);
+}
+
 // A fork goes on with another run's numbers and place in the data; with the same recipe it ends with that run's bits.
 TEST_F(RunFolderTest, AForkBeginsWhereAnotherRunWas) {
     Run whole;
