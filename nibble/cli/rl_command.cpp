@@ -40,6 +40,7 @@ struct RlFlags {
     std::optional<int64_t> steps;
     bool resume = false, quiet = false, json = false, mismatch = false;
     int threads = 0, ranks = 0, gpus = 0;
+    double gpu_memory = 1;
     MismatchFlags lab;
 };
 
@@ -391,6 +392,7 @@ Result<Outcome> run_job(RlConfig& config, const RlFlags& flags, const DeviceChoi
     const auto start = RunDeadline::Clock::now();
     const bool speaks = ranks.first() && !flags.quiet && !flags.json;
     NIBBLE_TRY(const ModelText text, open_model_text(config.model));
+    if (device.cuda) NIBBLE_CHECK(limit_device_memory(device.index, flags.gpu_memory).within("--gpu-memory"));
     Console console(true);
     const JobHooks hooks = console.hooks();
     RlJob job(ranks, flags.threads);
@@ -439,6 +441,7 @@ Result<Outcome> run_rl(RlFlags flags) {
         if (flags.device == "cpu") flags.device = "cuda";
     }
     NIBBLE_TRY(DeviceChoice device, parse_device(flags.device));
+    if (!device.cuda && flags.gpu_memory < 1) return fail("--gpu-memory: belongs to --device cuda");
     NIBBLE_TRY(const RankPlace place, rank_place());
     if (device.cuda) NIBBLE_CHECK(choose_rank_device(flags.ranks, place, device));
     NIBBLE_TRY(RlConfig config, rl_config(flags));
@@ -523,6 +526,13 @@ void add_rl(CLI::App& app, RunCommand& run) {
         ->excludes(ranks)
         ->excludes(nemo);
     add_device_flag(*command, flags->device);
+    command
+        ->add_option("--gpu-memory", flags->gpu_memory,
+                     "the share of a GPU's memory that a process takes at most, where several runs share the GPU")
+        ->check(CLI::Range(0.01, 1.0))
+        ->excludes(nemo)
+        ->excludes(lab)
+        ->capture_default_str();
     add_kernels_flag(*command, flags->kernels, "forces the CPU kernels: avx512, avx2, ref");
     add_threads_flag(*command, flags->threads);
     add_json_flag(*command, flags->json);

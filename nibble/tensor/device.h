@@ -41,11 +41,14 @@ Result<DeviceChoice> parse_device(std::string_view text);  // syntax only
 // compute capability 9.0 (sm_90a).
 Result<DeviceInfo> open_device(const DeviceChoice& choice);
 
-// Bytes of device memory, free and in all. Makes the device's context, which takes a moment.
+// Bytes of device memory, in all and free for arenas of this process. Makes the device's context, which takes a moment.
 struct DeviceMemory {
     int64_t free = 0, total = 0;
 };
 Result<DeviceMemory> device_memory(int device);
+// From now on the arenas of this process may hold `share` of the device's memory, a number in (0, 1], together, so that
+// processes which start beside each other find what they planned with.
+Status limit_device_memory(int device, double share);
 
 // The calling thread's kernels run on `device` from now on; threads that launch into streams of a device other than 0
 // need it. Cheap when it is so already.
@@ -115,7 +118,7 @@ class DeviceArena {
 public:
     static constexpr int64_t alignment = 256;
 
-    // Allocates; the only place that does.
+    // Allocates; the only place that does. Error: not free, or beyond limit_device_memory().
     static Result<DeviceArena> create(int device, int64_t bytes);
 
     // Uninitialised. Error when it does not fit: says how much was asked for and how much is left.
@@ -136,9 +139,10 @@ public:
 private:
     struct Free {
         int device = 0;
+        int64_t bytes = 0;
         void operator()(std::byte* p) const;
     };
-    DeviceArena(std::byte* base, int device, int64_t bytes) : base_(base, Free{device}), capacity_(bytes) {}
+    DeviceArena(std::byte* base, int device, int64_t bytes) : base_(base, Free{device, bytes}), capacity_(bytes) {}
     std::unique_ptr<std::byte, Free> base_;
     int64_t capacity_ = 0, used_ = 0;
 };

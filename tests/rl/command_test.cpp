@@ -80,6 +80,24 @@ data: {{task: sort, chat: false, prompt: "Q: {{}}\nA:"}}
     EXPECT_EQ(read_file(dir / "out.txt"), "nibble: rl.yaml: 'output' is missing; or give -o DIR\n");
 }
 
+TEST(RlCommand, SavesNothingWhereCheckpointsAreOff) {
+    TempDir dir;
+    write_file(dir / "rl.yaml", fmt::format(R"(
+policy: {{model_name: {}, max_total_sequence_length: 96, generation: {{max_new_tokens: 8}}}}
+grpo: {{num_prompts_per_step: 2, num_generations_per_prompt: 2, max_num_steps: 2}}
+loss_fn: {{reference_policy_kl_penalty: 0}}
+data: {{task: sort, chat: false}}
+checkpointing: {{enabled: false}}
+)",
+                                            test_data("chat").string()));
+    ASSERT_EQ(rl(dir, "rl.yaml -o run --threads 2"), 0) << read_file(dir / "out.txt");
+    EXPECT_TRUE(std::filesystem::is_empty(dir / "run/checkpoints"));
+    EXPECT_TRUE(std::filesystem::exists(dir / "run/model/model.safetensors"));
+    EXPECT_NE(rl(dir, "rl.yaml -o other --gpu-memory 0.5"), 0);
+    EXPECT_EQ(read_file(dir / "out.txt"), "nibble: --gpu-memory: belongs to --device cuda\n");
+    EXPECT_FALSE(std::filesystem::exists(dir / "other"));
+}
+
 TEST(RlCommand, LearnsFromRowsOfFiles) {
     TempDir dir;
     std::string rows;

@@ -50,14 +50,6 @@ Result<DeviceInfo> open_device(const DeviceChoice& choice) {
     return info;
 }
 
-Result<DeviceMemory> device_memory(int device) {
-    CurrentDevice current(device);
-    NIBBLE_CHECK(current.status());
-    size_t free = 0, total = 0;
-    NIBBLE_CUDA_CALL(cudaMemGetInfo, &free, &total);
-    return DeviceMemory{static_cast<int64_t>(free), static_cast<int64_t>(total)};
-}
-
 Status use_device(int device) { return cuda_status(cudaSetDevice(device), "cudaSetDevice"); }
 
 Result<Stream> Stream::create(int device, Priority priority) {

@@ -3,15 +3,62 @@
 #include "tensor/device.h"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <limits>
 
 namespace nibble {
+namespace {
+
+// What the arenas of this process hold of every device, and may hold. CUDA's devices are the process's, and so is this.
+struct Budget {
+    std::atomic<int64_t> held = 0, limit = std::numeric_limits<int64_t>::max();
+};
+std::array<Budget, 64> budgets;
+
+Result<Budget*> budget_of(int device) {
+    if (device < 0 || device >= std::ssize(budgets)) return fail("device cuda:{}: no such device", device);
+    return &budgets[static_cast<size_t>(device)];
+}
+
+}  // namespace
+
+Result<DeviceMemory> device_memory(int device) {
+    NIBBLE_TRY(const Budget* budget, budget_of(device));
+    CurrentDevice current(device);
+    NIBBLE_CHECK(current.status());
+    size_t free = 0, total = 0;
+    NIBBLE_CUDA_CALL(cudaMemGetInfo, &free, &total);
+    const int64_t allowed = std::max<int64_t>(0, budget->limit - budget->held);
+    return DeviceMemory{std::min(static_cast<int64_t>(free), allowed), static_cast<int64_t>(total)};
+}
+
+Status limit_device_memory(int device, double share) {
+    if (!(share > 0 && share <= 1)) return fail("a share of {} of a device's memory is not in (0, 1]", share);
+    NIBBLE_TRY(Budget * budget, budget_of(device));
+    NIBBLE_TRY(const DeviceMemory memory, device_memory(device));
+    budget->limit = static_cast<int64_t>(share * static_cast<double>(memory.total));
+    return Ok{};
+}
 
 Result<DeviceArena> DeviceArena::create(int device, int64_t bytes) {
     if (bytes <= 0) return fail("device arena: {} bytes asked for", bytes);
+    NIBBLE_TRY(Budget * budget, budget_of(device));
+    const int64_t held = budget->held += bytes;
+    const auto give_back = [&] { budget->held -= bytes; };
+    if (held > budget->limit) {
+        give_back();
+        return fail("{} bytes on cuda:{} are beyond this process's share of its memory: {} of {} are taken", bytes,
+                    device, held - bytes, budget->limit.load());
+    }
     CurrentDevice current(device);
-    NIBBLE_CHECK(current.status());
+    if (Status status = current.status(); !status.ok()) {
+        give_back();
+        return std::move(status).error();
+    }
     void* base = nullptr;
     if (const cudaError_t code = cudaMalloc(&base, static_cast<size_t>(bytes)); code != cudaSuccess) {
+        give_back();
         size_t free = 0, total = 0;
         cudaGetLastError();  // out of memory is not sticky; the next launch must not report it
         if (cudaMemGetInfo(&free, &total) != cudaSuccess) free = total = 0;
@@ -33,6 +80,7 @@ Result<std::byte*> DeviceArena::allocate(int64_t bytes) {
 void DeviceArena::Free::operator()(std::byte* p) const {
     CurrentDevice current(device);
     cudaFree(p);
+    budgets[static_cast<size_t>(device)].held -= bytes;
 }
 
 Result<PinnedBuffer> PinnedBuffer::create(int64_t bytes) {

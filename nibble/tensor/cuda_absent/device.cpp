@@ -16,6 +16,7 @@ Result<DeviceInfo> open_device(const DeviceChoice& choice) {
 }
 
 Result<DeviceMemory> device_memory(int) { return absent(); }
+Status limit_device_memory(int, double) { return absent(); }
 Status use_device(int) { return absent(); }
 
 Result<Stream> Stream::create(int, Priority) { return absent(); }

@@ -167,5 +167,32 @@ TEST(CudaLentMemory, OutOfTurnNobodyComputes) {
     EXPECT_FALSE((*second)->make_pool(64, 1).ok());
 }
 
+// What a process may take is what it plans with; beyond it nothing is allocated.
+TEST(CudaLentMemory, AProcessTakesItsShare) {
+    const DeviceChoice device = lent_device();
+    const auto whole = device_memory(device.index);
+    ASSERT_TRUE(whole.ok()) << whole.error().message();
+    ASSERT_TRUE(limit_device_memory(device.index, 0.01).ok());
+    const auto share = device_memory(device.index);
+    ASSERT_TRUE(share.ok());
+    EXPECT_EQ(share->total, whole->total);
+    EXPECT_LE(share->free, whole->total / 100 + 1);
+    const auto beyond = DeviceArena::create(device.index, whole->total / 50);
+    ASSERT_FALSE(beyond.ok());
+    EXPECT_NE(beyond.error().message().find("share of its memory"), std::string::npos) << beyond.error().message();
+    {
+        const auto within = DeviceArena::create(device.index, whole->total / 200);
+        ASSERT_TRUE(within.ok()) << within.error().message();
+        const auto left = device_memory(device.index);
+        ASSERT_TRUE(left.ok());
+        EXPECT_LE(left->free, share->free - whole->total / 200);
+    }
+    const auto again = device_memory(device.index);
+    ASSERT_TRUE(again.ok());
+    EXPECT_EQ(again->free, share->free);
+    EXPECT_FALSE(limit_device_memory(device.index, 0).ok());
+    EXPECT_TRUE(limit_device_memory(device.index, 1).ok());
+}
+
 }  // namespace
 }  // namespace nibble::test
