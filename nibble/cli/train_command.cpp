@@ -219,7 +219,6 @@ fs::path codes_folder(const TrainConfig& c) { return c.output / fmt::format("mod
 
 Status check_export(const TrainConfig& c, TrainEngine& trainer) {
     if (c.export_format == Format::none) return Ok{};
-    if (c.output.empty()) return fail("export: needs an output folder");
     NIBBLE_TRY(const Format format, trainer.codes_format(c.steps));
     if (format != c.export_format)
         return fail("export.format: {}; the last forward products of this recipe are {}", format_name(c.export_format),
@@ -250,8 +249,12 @@ Status write_model(const TrainConfig& c, const TrainFlags& flags, TrainEngine& t
 }
 
 Status check_output(const TrainConfig& c) {
-    if (c.output.empty() && (c.resume || c.saving.every > 0))
-        return fail("{}: needs an output folder", c.resume ? "resume" : "saving.every");
+    const char* needs = c.resume                          ? "resume"
+                        : !c.fork.empty()                 ? "fork"
+                        : c.saving.every > 0              ? "saving.every"
+                        : c.export_format != Format::none ? "export.format"
+                                                          : nullptr;
+    if (c.output.empty() && needs) return fail("{}: needs an output folder: 'output', or -o DIR", needs);
     if (c.output.empty()) return Ok{};
     return RunFolder::check_model(c.output);
 }
@@ -395,6 +398,8 @@ Result<Outcome> train(const TrainConfig& config, const TrainFlags& flags, const 
         }
         NIBBLE_CHECK(begin_as_first(ranks, folder.get(), options, *trainer, *sources.train, first_step));
     }
+    if (first_step > config.steps && config.resume)
+        return fail("steps {}: {} has made {} already", config.steps, config.output.string(), first_step);
     if (first_step >= config.steps && !config.fork.empty() && !config.resume)
         return fail("fork: {} has made {} steps already, this run ends behind {}", config.fork.string(), first_step,
                     config.steps);
