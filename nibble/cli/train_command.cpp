@@ -90,20 +90,21 @@ Result<std::unique_ptr<Checkpoint>> open_model(const TrainConfig& c) {
     return random_checkpoint(std::move(config)).within(c.model.string());
 }
 
-// On a CPU. Error: it does not fit.
-Result<TrainMemoryPlan> plan_memory(const TrainConfig& c, int processes, ThreadPool& pool) {
+// On a CPU: what it says of memory. Error: it does not fit.
+Result<std::string> plan_memory(const TrainConfig& c, const JobRanks& ranks, ThreadPool& pool) {
     NIBBLE_TRY(const auto model, open_model(c));
     std::shared_ptr<const Checkpoint> teacher;
     if (!c.teacher.folder.empty()) {
         NIBBLE_TRY(teacher, Checkpoint::open(c.teacher.folder).within("teacher"));
     }
-    const HostRun run{.rows = (c.batch + processes - 1) / processes,
+    const HostRun run{.rows = (c.batch + ranks.size() - 1) / ranks.size(),
                       .seq = c.sequence,
-                      .saves = !c.output.empty(),
-                      .teacher = teacher.get()};
-    NIBBLE_TRY(TrainMemoryPlan plan, plan_host_memory(c, *model, run, pool));
-    NIBBLE_CHECK(check_host_memory(plan, available_memory(), processes));
-    return plan;
+                      .saves = !c.output.empty() && ranks.first(),
+                      .teacher = teacher.get(),
+                      .ranks = ranks.size()};
+    NIBBLE_TRY(const TrainMemoryPlan plan, plan_host_memory(c, *model, run, pool));
+    NIBBLE_TRY(const HostTogether together, check_host_memory(plan, available_memory(), ranks.group()));
+    return together.text(plan);
 }
 
 Result<std::shared_ptr<Parameters>> start(const TrainConfig& c, ThreadPool& pool) {
@@ -219,7 +220,6 @@ fs::path codes_folder(const TrainConfig& c) { return c.output / fmt::format("mod
 
 Status check_export(const TrainConfig& c, TrainEngine& trainer) {
     if (c.export_format == Format::none) return Ok{};
-    if (c.output.empty()) return fail("export: needs an output folder");
     NIBBLE_TRY(const Format format, trainer.codes_format(c.steps));
     if (format != c.export_format)
         return fail("export.format: {}; the last forward products of this recipe are {}", format_name(c.export_format),
@@ -250,8 +250,12 @@ Status write_model(const TrainConfig& c, const TrainFlags& flags, TrainEngine& t
 }
 
 Status check_output(const TrainConfig& c) {
-    if (c.output.empty() && (c.resume || c.saving.every > 0))
-        return fail("{}: needs an output folder", c.resume ? "resume" : "saving.every");
+    const char* needs = c.resume                          ? "resume"
+                        : !c.fork.empty()                 ? "fork"
+                        : c.saving.every > 0              ? "saving.every"
+                        : c.export_format != Format::none ? "export.format"
+                                                          : nullptr;
+    if (c.output.empty() && needs) return fail("{}: needs an output folder: 'output', or -o DIR", needs);
     if (c.output.empty()) return Ok{};
     return RunFolder::check_model(c.output);
 }
@@ -282,7 +286,7 @@ Result<RunFolderOptions> folder_options(const TrainConfig& c, const TrainFlags& 
 }
 
 // What is trained, and what every linear's three products are in fact.
-void print_start(const TrainConfig& c, TrainEngine& trainer, const std::optional<TrainMemoryPlan>& on_host = {}) {
+void print_start(const TrainConfig& c, TrainEngine& trainer, const std::string& memory = {}) {
     fmt::print(
         "{} parameters, {} steps of {} x {} tokens, precision {}; FLOP as MaxText counts (causal attention at one "
         "half)\n",
@@ -292,7 +296,7 @@ void print_start(const TrainConfig& c, TrainEngine& trainer, const std::optional
             "  warning: rows of {} tokens, the model says {} (max_position_embeddings), which goes into the export\n",
             c.sequence, most);
     print_train_table(trainer);
-    if (on_host) fmt::print("  memory: {}\n", on_host->text());
+    if (!memory.empty()) fmt::print("  memory: {}\n", memory);
     print_fp4_savings(trainer, c);
 }
 
@@ -374,9 +378,9 @@ Result<Outcome> train(const TrainConfig& config, const TrainFlags& flags, const 
     Trace trace;
     Trace* const traced = flags.profile.empty() || !ranks.first() ? nullptr : &trace;
     ThreadPool pool(ranks.threads(flags.threads));
-    std::optional<TrainMemoryPlan> on_host;
+    std::string memory;  // on a CPU
     if (!device.cuda && !flags.check_forward) {
-        NIBBLE_TRY(on_host, plan_memory(config, std::max(1, flags.ranks), pool));
+        NIBBLE_TRY(memory, plan_memory(config, ranks, pool));
     }
     NIBBLE_TRY(const auto trainer, make_trainer(config, flags, device, traced, ranks.group(), pool));
     if (!flags.check_forward) NIBBLE_CHECK(check_export(config, *trainer));
@@ -395,10 +399,12 @@ Result<Outcome> train(const TrainConfig& config, const TrainFlags& flags, const 
         }
         NIBBLE_CHECK(begin_as_first(ranks, folder.get(), options, *trainer, *sources.train, first_step));
     }
+    if (first_step > config.steps && config.resume)
+        return fail("steps {}: {} has made {} already", config.steps, config.output.string(), first_step);
     if (first_step >= config.steps && !config.fork.empty() && !config.resume)
         return fail("fork: {} has made {} steps already, this run ends behind {}", config.fork.string(), first_step,
                     config.steps);
-    if (speaks) print_start(config, *trainer, on_host);
+    if (speaks) print_start(config, *trainer, memory);
     if (speaks && ranks.group()) fmt::print("  {} ranks, the rows of a step dealt to them\n", ranks.size());
     if (speaks && first_step > 0) fmt::print("goes on behind {} steps\n", first_step);
     int64_t skipped = 0;

@@ -36,6 +36,10 @@ Result<RankPlace> rank_place();
 std::optional<int> local_rank();
 std::optional<int> local_ranks();
 
+// Equal in processes that share a machine's memory: its host name and the number of its boot. (Containers of one
+// machine have host names of their own, and limits of their own.)
+std::string machine_name();
+
 class RankGroup {
 public:
     struct Options {

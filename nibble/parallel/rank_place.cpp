@@ -1,7 +1,11 @@
 #include "parallel/rank_group.h"
 
+#include <unistd.h>
+
+#include <array>
 #include <charconv>
 #include <cstdlib>
+#include <fstream>
 #include <string_view>
 
 namespace nibble {
@@ -63,6 +67,14 @@ std::optional<int> local_rank() {
 }
 std::optional<int> local_ranks() {
     return first_number({"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE", "LOCAL_WORLD_SIZE"});
+}
+
+std::string machine_name() {
+    std::array<char, 256> host{};
+    ::gethostname(host.data(), host.size() - 1);
+    std::string boot;
+    std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+    return fmt::format("{} {}", host.data(), boot);
 }
 
 }  // namespace nibble

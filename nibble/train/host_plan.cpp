@@ -1,10 +1,12 @@
 #include "train/host_plan.h"
 
 #include "train/device/accumulation.h"
+#include "train/rank_message.h"
 #include "train/train_rules.h"
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 #include <optional>
 #include <sstream>
 
@@ -37,6 +39,17 @@ int64_t operand_bytes(const UnitSize& s, const CastRule& rule) {
     return bytes;
 }
 
+// What a recipe's forward product keeps of a unit's weights; 0: it is the engine's own.
+int64_t forward_bytes(const UnitSize& s, const UnitRules& r) {
+    if (!r.quantized || (r.x.format == CastFormat::bf16 && r.w.format == CastFormat::bf16)) return 0;
+    return r.engine ? s.elements() * 9 / 16 : operand_bytes(s, r.w);
+}
+
+bool is_mlp(const Block& block) {
+    const MixerConfig& mixer = block.config().mixer;
+    return std::holds_alternative<MlpConfig>(mixer) || std::holds_alternative<MoeConfig>(mixer);
+}
+
 struct Products {
     int64_t kept = 0;   // copies of weights
     int64_t arena = 0;  // the most that a product of one row takes of the workspace's, beside the block's own
@@ -44,7 +57,6 @@ struct Products {
 };
 
 void count(const UnitSize& s, const UnitRules& r, int64_t n, int64_t plain_bytes, Products& p) {
-    const bool forward = r.x.format != CastFormat::bf16 || r.w.format != CastFormat::bf16;
     p.arena = std::max(p.arena, 4 * (n * s.rows + s.elements()));  // dy transposed, the gradient
     int64_t heap = 4 * n * s.cols;                                 // x transposed and packed
     if (!r.quantized || r.plain_back) {
@@ -54,8 +66,8 @@ void count(const UnitSize& s, const UnitRules& r, int64_t n, int64_t plain_bytes
         heap = std::max(heap + 4 * (n * s.rows + 2 * n * s.cols),
                         18 * s.elements());  // stacked, widened, rounded, turned, packed
     }
-    if (r.quantized && forward) {
-        p.kept += r.engine ? s.elements() * 9 / 16 : operand_bytes(s, r.w);
+    if (const int64_t forward = forward_bytes(s, r); forward > 0) {
+        p.kept += forward;
         heap = std::max({heap, 14 * s.elements(), 8 * n * (s.cols + s.rows)});
     }
     p.heap = std::max(p.heap, heap);
@@ -102,11 +114,10 @@ Result<TrainMemoryPlan> plan_host_memory(const TrainConfig& c, const Checkpoint&
     Products products;
     int64_t packed = 0, block = 0, trained = adapters ? 0 : elements;
     for (const Block& b : parts.blocks) {
-        const MixerConfig& mixer = b.config().mixer;
-        const bool mlp = std::holds_alternative<MlpConfig>(mixer) || std::holds_alternative<MoeConfig>(mixer);
-        const UnitRules rules = unit_rules(c.precision, {b.config().layer, layers, mlp}, false);
-        const UnitRules late = unit_rules(c.precision, {b.config().layer, layers, mlp}, true);
-        block = std::max(block, block_bytes(b, n, hidden));
+        const UnitPlace place{b.config().layer, layers, is_mlp(b)};
+        const UnitRules rules = unit_rules(c.precision, place, false), late = unit_rules(c.precision, place, true);
+        // A step of the engine has no way back.
+        block = std::max({block, block_bytes(b, n, hidden), block_bytes(b, run.rollouts, hidden) / 2});
         for (const std::span<const Linear> unit : b.mixer().units()) {
             const UnitSize s = size_of(unit);
             packed += published * s.elements();
@@ -135,12 +146,14 @@ Result<TrainMemoryPlan> plan_host_memory(const TrainConfig& c, const Checkpoint&
     const bool muon = c.optimizer.kind == OptimizerKind::muon;
     const int64_t state = c.optimizer.bf16_states ? 2 : 4;
     const int64_t states = state * (2 * trained - (muon ? matrices : 0));
+    // Nodes of the tree that others own and those that they have, then what each has updated and what all have.
+    const int64_t exchanged = run.ranks > 1 ? 4 * 2 * trained : 0;
     TrainMemoryPlan plan{.micro_batch = 1, .recompute = Recompute::block};
     plan.items = {{"masters", 4 * trained},
                   {"published weights", published * trained},
                   {"weights for the engine", adapters ? stored : packed},
                   {"weights by recipe", products.kept},
-                  {"optimizer", states},
+                  {"optimizer", states / run.ranks},
                   {"gradients", 4 * (buffers * (trained - sparse) + sparse)},
                   {"activations", 4 * n * hidden * (std::ssize(parts.blocks) + 2)},
                   {"working memory", std::max(block + products.arena, of_head) + products.heap},
@@ -150,9 +163,26 @@ Result<TrainMemoryPlan> plan_host_memory(const TrainConfig& c, const Checkpoint&
                        return bytes;
                    }()
                                           : 0},
+                  {"between ranks", exchanged},
                   {"copy for checkpoints", run.saves ? 4 * trained + states : 0},
                   {"the program", of_program}};
     return plan;
+}
+
+Result<int64_t> plan_forward_weights(const TrainPrecision& precision, const Checkpoint& model, ThreadPool& pool) {
+    const bool f32 = precision.recipe == TrainRecipe::fp32;
+    NIBBLE_TRY(const ModelConfig config, model_config(model));
+    const WeightOptions like{.compute = f32 ? Compute::f32 : Compute::bf16, .kv = KvFormat::none};
+    NIBBLE_TRY(const ModelParts parts, load_parts(config, model, like, pool, WeightSource::Mode::outline));
+    const int64_t published = f32 ? 4 : 2;
+    int64_t layers = 0, bytes = published * parts.head.linear().rows * parts.head.linear().cols;
+    for (const Block& block : parts.blocks) layers = std::max<int64_t>(layers, block.config().layer + 1);
+    for (const Block& b : parts.blocks) {
+        const UnitRules rules = unit_rules(precision, {b.config().layer, layers, is_mlp(b)}, false);
+        for (const std::span<const Linear> unit : b.mixer().units())
+            bytes += published * size_of(unit).elements() + forward_bytes(size_of(unit), rules);
+    }
+    return bytes;
 }
 
 int64_t available_memory(const fs::path& root) {
@@ -184,11 +214,46 @@ int64_t available_memory(const fs::path& root) {
 
 int64_t available_memory() { return available_memory("/"); }
 
-Status check_host_memory(const TrainMemoryPlan& plan, int64_t available, int processes) {
-    if (available < 0 || plan.total() <= available / processes) return Ok{};
-    if (processes == 1) return fail("the run does not fit: {}; {} are available", plan.text(), gib_of(available));
-    return fail("the run does not fit: {} for each of {} processes; {} are available", plan.text(), processes,
-                gib_of(available));
+std::string HostTogether::text(const TrainMemoryPlan& own) const {
+    if (processes == 1) return own.text();
+    return fmt::format("{}; {} processes of this machine {}", own.text(), processes, gib_of(bytes));
+}
+
+Result<HostTogether> check_host_memory(const TrainMemoryPlan& plan, int64_t available, RankGroup* ranks) {
+    struct Machine {
+        HostTogether all{.processes = 0};
+        int64_t available = -1;
+    };
+    std::map<std::string, Machine> machines;
+    const auto add = [&](const std::string& name, int64_t bytes, int64_t free) {
+        Machine& m = machines[name];
+        ++m.all.processes, m.all.bytes += bytes;
+        if (free >= 0) m.available = m.available < 0 ? free : std::min(m.available, free);
+    };
+    const std::string own = machine_name();
+    if (!ranks) {
+        add(own, plan.total(), available);
+    } else {
+        RankBytes bytes;
+        put_number(bytes, plan.total());
+        put_number(bytes, available);
+        put_numbers<char>(bytes, own);
+        NIBBLE_TRY(const auto from, ranks->gather(std::move(bytes)));
+        for (const RankBytes& one : from) {
+            RankReader in(one);
+            const int64_t total = in.number(), free = in.number();
+            const auto name = in.numbers<char>();
+            add({name.begin(), name.end()}, total, free);
+        }
+    }
+    for (const auto& [name, m] : machines) {
+        if (m.available < 0 || m.all.bytes <= m.available) continue;
+        if (m.all.processes == 1 && name == own)
+            return fail("the run does not fit: {}; {} are available", plan.text(), gib_of(m.available));
+        return fail("the run does not fit: {}; {} processes {} need {}, {} are available", plan.text(), m.all.processes,
+                    name == own ? "of this machine" : "of another machine", gib_of(m.all.bytes), gib_of(m.available));
+    }
+    return machines[own].all;
 }
 
 }  // namespace nibble

@@ -71,7 +71,6 @@ Status check(const TrainConfig& c, const std::string& where) {
         return fail("{}: export: adapters train no codes; quantize OUTPUT/model instead", where);
     if (c.lora.rank > 0 && c.optimizer.kind == OptimizerKind::muon)
         return fail("{}: lora: muon is for matrices of the model; adapters take adamw", where);
-    if (!c.fork.empty() && c.output.empty()) return fail("{}: fork: needs an output folder", where);
     if (c.schedule.warmup > c.steps)
         return fail("{}: {} steps of warm-up in {} steps", where, c.schedule.warmup, c.steps);
     return Ok{};
@@ -223,7 +222,6 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
         });
     });
     NIBBLE_CHECK(top.status());
-    NIBBLE_CHECK(check(c, file));
     return c;
 }
 

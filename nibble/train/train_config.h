@@ -107,7 +107,7 @@ struct TrainConfig {
     bool skip_nonfinite = false;  // false: a loss or gradient that is not finite ends the run; true: it is skipped
 };
 
-// Errors name file, line and key.
+// Errors name file, line and key. What goes together is for check(), once flags have overridden what they override.
 Result<TrainConfig> read_train_config(const std::filesystem::path& file);
 Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view name);
 // What cannot go together; the error begins with `where`.

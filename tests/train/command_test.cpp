@@ -42,6 +42,37 @@ TEST(TrainCommand, StartsFromPublishedConfigs) {
     }
 }
 
+// What a flag overrides is judged as overridden.
+TEST(TrainCommand, FlagsComeBeforeTheRules) {
+    TempDir dir;
+    std::filesystem::create_directories(dir / "start");
+    write_file(dir / "start/config.json", tiny("llama").dump());
+    const std::string like =
+        "model: start\nrandom_start: true\nbatch: 1\nsequence: 8\ndata: {synthetic: true}\nschedule: {warmup: 2}\n";
+    write_file(dir / "base.yaml", like + "steps: 1\n");
+    EXPECT_NE(train_command(dir, "base.yaml -o base"), 0);
+    EXPECT_EQ(read_file(dir / "out.txt"), "nibble: base.yaml: 2 steps of warm-up in 1 steps\n");
+    ASSERT_EQ(train_command(dir, "base.yaml -o base --steps 2"), 0) << read_file(dir / "out.txt");
+    write_file(dir / "fork.yaml", like + "steps: 3\nfork: base\n");
+    ASSERT_EQ(train_command(dir, "fork.yaml -o forked"), 0) << read_file(dir / "out.txt");
+    EXPECT_NE(read_file(dir / "out.txt").find("goes on behind 2 steps"), std::string::npos);
+    write_file(dir / "less.yaml", "model: start\nrandom_start: true\nbatch: 1\nsequence: 8\ndata: {synthetic: true}\n");
+    ASSERT_EQ(train_command(dir, "less.yaml -o less --steps 2"), 0) << read_file(dir / "out.txt");
+    std::filesystem::remove_all(dir / "less/model");
+    EXPECT_NE(train_command(dir, "less.yaml -o less --resume --steps 1"), 0);
+    EXPECT_NE(read_file(dir / "out.txt").find("nibble: "), std::string::npos);
+    EXPECT_FALSE(std::filesystem::exists(dir / "less/model"));
+    for (const auto& [key, more] : {std::pair{"fork", "fork: base\n"},
+                                    {"resume", "resume: true\n"},
+                                    {"saving.every", "saving: {every: 1}\n"},
+                                    {"export.format", "precision: nvfp4_w4a4\nexport: {format: nvfp4}\n"}}) {
+        write_file(dir / "none.yaml", like + "steps: 3\n" + more);
+        EXPECT_NE(train_command(dir, "none.yaml"), 0);
+        EXPECT_EQ(read_file(dir / "out.txt"),
+                  fmt::format("nibble: {}: needs an output folder: 'output', or -o DIR\n", key));
+    }
+}
+
 TEST(TrainCommand, AProfileThatCannotBeWrittenCostsNoModel) {
     TempDir dir;
     std::filesystem::create_directories(dir / "start");

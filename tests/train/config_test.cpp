@@ -16,7 +16,9 @@ namespace {
 
 std::string config_error(const std::string& yaml) {
     const auto config = parse_train_config(yaml, "c.yaml");
-    return config.ok() ? "" : config.error().message();
+    if (!config.ok()) return config.error().message();
+    const Status together = check(*config, "c.yaml");
+    return together.ok() ? "" : together.error().message();
 }
 
 TEST(TrainConfigFile, EveryKeyIsRead) {

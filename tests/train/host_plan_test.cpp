@@ -3,10 +3,12 @@
 
 #include "checkpoint/random_checkpoint.h"
 #include "support/files.h"
+#include "train/rank_threads.h"
 
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -95,21 +97,65 @@ TEST_F(HostPlan, IsWhatARunTakes) {
 
 TEST_F(HostPlan, RefusesWhatDoesNotFit) {
     const TrainMemoryPlan some = plan("shape: 124m\ndata: {synthetic: true}\n", model_of(512, 3, 8192));
-    EXPECT_TRUE(check_host_memory(some, some.total(), 1).ok());
-    EXPECT_TRUE(check_host_memory(some, -1, 8).ok());
-    const Status refused = check_host_memory(some, some.total() - 1, 1);
+    const auto fits = check_host_memory(some, some.total(), nullptr);
+    ASSERT_TRUE(fits.ok());
+    EXPECT_EQ(fits->text(some), some.text());
+    EXPECT_TRUE(check_host_memory(some, -1, nullptr).ok());
+    const auto refused = check_host_memory(some, some.total() - 1, nullptr);
     ASSERT_FALSE(refused.ok());
     EXPECT_THAT(refused.error().message(), HasSubstr("the run does not fit: masters "));
     EXPECT_THAT(refused.error().message(), HasSubstr(" are available"));
-    const Status shared = check_host_memory(some, some.total(), 2);
-    ASSERT_FALSE(shared.ok());
-    EXPECT_THAT(shared.error().message(), HasSubstr("for each of 2 processes"));
     // The program, before it makes a master: no machine has it.
     const std::string command =
         fmt::format("cd '{}' && '{}' train --shape llama-8b --synthetic --batch 1048576 --seq 16777216 > out.txt 2>&1",
                     dir_.path().string(), NIBBLE_PROGRAM);
     EXPECT_NE(std::system(command.c_str()), 0);
     EXPECT_THAT(read_file(dir_ / "out.txt"), testing::StartsWith("nibble: the run does not fit: masters 29.9"));
+}
+
+// All processes of a machine count, each with its own plan; the least that one of them finds free is what there is.
+TEST_F(HostPlan, CountsTheProcessesOfAMachine) {
+    const TrainMemoryPlan first{.items = {{"masters", 300}}}, second{.items = {{"masters", 200}}};
+    for (const int64_t spare : {0, -1}) {
+        const auto errors = run_ranks(2, [&](RankGroup* group, int rank) -> Status {
+            NIBBLE_TRY(const HostTogether all,
+                       check_host_memory(rank == 0 ? first : second, 500 + (rank == 0 ? 1000 : spare), group));
+            EXPECT_EQ(all.processes, 2);
+            EXPECT_EQ(all.bytes, 500);
+            EXPECT_THAT(all.text(first), HasSubstr("; 2 processes of this machine "));
+            return Ok{};
+        });
+        for (const std::string& error : errors) {
+            EXPECT_EQ(error.empty(), spare == 0) << error;
+            if (spare < 0) EXPECT_THAT(error, HasSubstr("2 processes of this machine need"));
+        }
+    }
+    // States are divided, and rank 0 alone copies them.
+    const auto config = parse_train_config("shape: 124m\ndata: {synthetic: true}\n", "c.yaml");
+    const auto model = random_checkpoint(model_of(512, 3, 8192));
+    ASSERT_TRUE(config.ok() && model.ok());
+    const auto bytes = [&](const HostRun& run, const std::string& item) {
+        const auto made = plan_host_memory(*config, **model, run, pool_);
+        EXPECT_TRUE(made.ok());
+        return std::ranges::find(made->items, item, &TrainMemoryPlan::Item::name)->bytes;
+    };
+    const HostRun alone{.rows = 4, .seq = 64, .saves = true}, one{.rows = 2, .seq = 64, .ranks = 2};
+    EXPECT_EQ(bytes(alone, "optimizer"), 2 * bytes(one, "optimizer"));
+    EXPECT_EQ(bytes(one, "copy for checkpoints"), 0);
+    EXPECT_EQ(bytes(alone, "between ranks"), 0);
+    EXPECT_GT(bytes(one, "between ranks"), 0);
+}
+
+// As mpirun starts them: two processes that know nothing of each other but where they meet.
+TEST_F(HostPlan, CountsWhatMpirunStarted) {
+    const std::string command = fmt::format(
+        "cd '{0}' && export OMPI_COMM_WORLD_SIZE=2 NIBBLE_ADDRESS=unix:meet; "
+        "run() {{ OMPI_COMM_WORLD_RANK=$1 '{1}' train --shape llama-8b --synthetic --batch 1048576 --seq 16777216 "
+        "> out$1.txt 2>&1; }}; run 1 & run 0; wait",
+        dir_.path().string(), NIBBLE_PROGRAM);
+    std::system(command.c_str());
+    for (const char* file : {"out0.txt", "out1.txt"})
+        EXPECT_THAT(read_file(dir_ / file), HasSubstr("; 2 processes of this machine need "));
 }
 
 TEST_F(HostPlan, GroupsLimitWhatIsAvailable) {
