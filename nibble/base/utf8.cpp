@@ -80,6 +80,21 @@ bool utf8_valid(std::string_view text) {
     return true;
 }
 
+Status check_utf8(std::string_view text) {
+    if (utf8_valid(text)) return Ok{};
+    for (size_t at = 0; at < text.size();) {
+        const Utf8Step step = utf8_step(text, at);
+        if (!step.valid) return fail("byte {} is not UTF-8", at);
+        at += step.size;
+    }
+    return Ok{};
+}
+
+std::string_view without_byte_order_mark(std::string_view content) {
+    constexpr std::string_view mark = "\xEF\xBB\xBF";
+    return content.starts_with(mark) ? content.substr(mark.size()) : content;
+}
+
 void utf8_append(std::string& out, char32_t code) {
     if (code < 0x80) {
         out += static_cast<char>(code);

@@ -3,6 +3,8 @@
 // table 3-8).
 #pragma once
 
+#include "base/error.h"
+
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -18,7 +20,11 @@ struct Utf8Step {
 
 Utf8Step utf8_step(std::string_view text, size_t at);
 bool utf8_valid(std::string_view text);
+// Error: the first byte that is not UTF-8, by its place.
+Status check_utf8(std::string_view text);
 void utf8_append(std::string& out, char32_t code);
+// A file's content behind the mark (U+FEFF) that some editors put in front: a sign of the encoding, no text.
+std::string_view without_byte_order_mark(std::string_view content);
 
 // `text` on one line, nothing in it that moves a cursor: control characters (C0, DEL, C1, line and paragraph
 // separators, bidirectional overrides) become \n, \t, \r or \u{85}, bytes that are not UTF-8 \xff. What is longer than

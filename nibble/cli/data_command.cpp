@@ -57,6 +57,22 @@ Result<int64_t> parse_token_count(std::string_view word) {
     return std::stoll(digits) * factor;
 }
 
+// \n, \t, \r and \\ as a shell's single quotes leave them.
+Result<std::string> parse_separator(std::string_view word) {
+    std::string out;
+    for (size_t i = 0; i < word.size(); ++i) {
+        if (word[i] != '\\') {
+            out += word[i];
+            continue;
+        }
+        const char c = ++i < word.size() ? word[i] : ' ';
+        if (c != 'n' && c != 't' && c != 'r' && c != '\\')
+            return fail("a backslash begins \\n, \\t, \\r or \\\\, and not '{}'", word.substr(i - 1, 2));
+        out += c == 'n' ? '\n' : c == 't' ? '\t' : c == 'r' ? '\r' : '\\';
+    }
+    return out;
+}
+
 Json split_summary(const DataSplit& split) {
     return {{"shards", split.shards.size()},
             {"documents", split.documents()},
@@ -86,6 +102,7 @@ Result<Outcome> run_data_build(const DataBuildConfig& config) {
     NIBBLE_TRY(const ModelText text, open_model_text(config.tokenizer));
     NIBBLE_TRY(const auto end_token, end_token_of(config, text));
     NIBBLE_TRY(const int64_t shard_tokens, parse_token_count(config.shard_tokens));
+    NIBBLE_TRY(const std::string separator, parse_separator(config.separator));
     const LossOn loss = config.loss == "all" ? LossOn::all : config.loss == "last" ? LossOn::last : LossOn::assistant;
     DocumentText how{.tokenizer = &text.tokenizer,
                      .chat = text.chat ? &*text.chat : nullptr,
@@ -99,7 +116,7 @@ Result<Outcome> run_data_build(const DataBuildConfig& config) {
     const DataBuildOptions options{
         .inputs = {config.files.begin(), config.files.end()},
         .out = config.out,
-        .separator = config.separator,
+        .separator = separator,
         .validation = config.validation,
         .validation_by = config.validation_by == "tails" ? ValidationBy::tails : ValidationBy::documents,
         .seed = config.seed,
@@ -185,8 +202,10 @@ void add_data_build(CLI::App& data, RunCommand& run) {
         ->check(one_of({"documents", "tails"}))
         ->capture_default_str();
     command->add_option("--seed", config->seed, "of the documents for validation")->capture_default_str();
-    command->add_option("--separator", config->separator,
-                        "between the documents of plain texts; default: a file is one");
+    command
+        ->add_option("--separator", config->separator,
+                     "between the documents of plain texts, with \\n, \\t, \\r, \\\\; default: a file is one")
+        ->check(read_by(parse_separator));
     command->add_option("--end-token", config->end_token,
                         "token behind every text, or none; default: eos_token of tokenizer_config.json");
     command->add_option("--loss", config->loss, "of chats: the tokens that are learned")

@@ -1,6 +1,7 @@
 #include "cli/engine.h"
 
 #include "base/json_fields.h"
+#include "base/utf8.h"
 #include "chat/control_tokens.h"
 #include "checkpoint/source_files.h"
 #include "cli/options.h"
@@ -10,7 +11,6 @@
 #include "model/device/model.h"
 #include "serve/sampler.h"
 #include "text/corpus.h"
-#include "text/unicode.h"
 
 #include <fmt/ranges.h>
 
@@ -51,15 +51,6 @@ T given_or(const std::optional<T>& flag, const Json& config, const char* key, T 
     if (flag) return *flag;
     if (const auto found = config.find(key); found != config.end()) json_value(*found, value);
     return value;
-}
-
-Status check_utf8(std::string_view text) {
-    for (size_t at = 0; at < text.size();) {
-        const Utf8Step step = utf8_step(text, at);
-        if (!step.valid) return fail("the text is not UTF-8 at byte {}", at);
-        at += step.size;
-    }
-    return Ok{};
 }
 
 Result<std::vector<int32_t>> encoded(const ModelText& text, std::string_view prompt, bool special) {

@@ -1,5 +1,6 @@
 // `nibble generate MODEL [PROMPT]`: what a model writes after a prompt, or after each of many.
 #include "base/mapped_file.h"
+#include "base/utf8.h"
 #include "cli/constraint_flags.h"
 #include "cli/engine.h"
 #include "cli/input_text.h"
@@ -27,7 +28,8 @@ Result<std::string> prompt_text(const GenerateConfig& config) {
     if (config.prompt_file.empty()) return read_standard_input();
     NIBBLE_TRY(const MappedFile file, MappedFile::open(config.prompt_file));
     if (file.bytes().empty()) return fail("{}: is empty", config.prompt_file);
-    return std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+    const std::string_view content(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+    return std::string(without_byte_order_mark(content));
 }
 
 Json conversation(const std::string& system, const std::string& user) {
@@ -48,6 +50,21 @@ Result<std::vector<int32_t>> encode(const GenerateConfig& config, const ModelTex
     return encode_chat(text, conversation(config.system, prompt), config.parse_special);
 }
 
+// A key that nobody reads is a wish that would go unheard.
+Result<std::vector<int32_t>> encode_line(const GenerateConfig& config, const ModelText& text, const Json& line) {
+    if (!line.is_object()) return fail("expected an object with 'prompt' or 'messages'");
+    const auto prompt = line.find("prompt"), messages = line.find("messages");
+    for (const auto& [key, value] : line.items())
+        if (key != "prompt" && key != "messages") return fail("unknown key '{}'; known: prompt, messages", key);
+    if (prompt != line.end() && messages != line.end()) return fail("give one of 'prompt' and 'messages'");
+    if (messages != line.end()) {
+        if (!config.system.empty()) return fail("--system goes before a 'prompt'; 'messages' hold their own");
+        return encode_chat(text, *messages, config.parse_special);
+    }
+    if (prompt == line.end() || !prompt->is_string()) return fail("neither 'prompt', a string, nor 'messages'");
+    return encode(config, text, prompt->get<std::string>());
+}
+
 Result<std::vector<Prompt>> read_lines(const GenerateConfig& config, const ModelText& text) {
     std::vector<Prompt> prompts;
     size_t number = 0;
@@ -55,16 +72,8 @@ Result<std::vector<Prompt>> read_lines(const GenerateConfig& config, const Model
         const std::string where = fmt::format("{}: line {}", config.jsonl, ++number);
         if (line.find_first_not_of(" \t\r") == std::string::npos) return Ok{};
         NIBBLE_TRY(const Json json, parse_json(line));
-        const auto prompt = json.find("prompt"), messages = json.find("messages");
-        if (messages != json.end()) {
-            NIBBLE_TRY(auto ids, encode_chat(text, *messages, config.parse_special));
-            prompts.push_back({where, std::move(ids)});
-        } else if (prompt != json.end() && prompt->is_string()) {
-            NIBBLE_TRY(auto ids, encode(config, text, prompt->get<std::string>()));
-            prompts.push_back({where, std::move(ids)});
-        } else {
-            return fail("neither 'prompt', a string, nor 'messages'");
-        }
+        NIBBLE_TRY(auto ids, encode_line(config, text, json));
+        prompts.push_back({where, std::move(ids)});
         return Ok{};
     }));
     if (prompts.empty()) return fail("{}: has no prompts", config.jsonl);

@@ -1,6 +1,7 @@
 #include "cli/input_text.h"
 
 #include "base/mapped_file.h"
+#include "base/utf8.h"
 
 #include <unistd.h>
 
@@ -12,7 +13,8 @@ namespace nibble {
 
 Status for_each_line(const std::string& path, const std::function<Status(std::string_view line)>& take) {
     NIBBLE_TRY(const MappedFile file, MappedFile::open(path));
-    std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+    const std::string_view bytes(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+    std::string_view text = without_byte_order_mark(bytes);
     for (size_t number = 1; !text.empty(); ++number) {
         const std::string_view line = text.substr(0, text.find('\n'));
         text.remove_prefix(std::min(text.size(), line.size() + 1));

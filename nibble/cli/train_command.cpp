@@ -1,6 +1,6 @@
 // `nibble train CONFIG.yaml`: pretraining and fine-tuning. `nibble train --shape NAME --synthetic`: one line to
 // measure.
-#include "base/mapped_file.h"
+#include "base/utf8.h"
 #include "checkpoint/config_json.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/random_checkpoint.h"
@@ -20,6 +20,7 @@
 #include "page/numbers.h"
 #include "train/data_manifest.h"
 #include "train/data_open.h"
+#include "train/data_source.h"
 #include "train/device/device_trainer.h"
 #include "train/host_plan.h"
 #include "train/lora_export.h"
@@ -133,14 +134,19 @@ Result<std::shared_ptr<Parameters>> start(const TrainConfig& c, ThreadPool& pool
 Result<std::unique_ptr<BatchSource>> text_source(const TrainConfig& c, const fs::path& file, bool shuffle,
                                                  std::string& hash) {
     NIBBLE_TRY(const Tokenizer tokenizer, open_tokenizer(c.tokenizer.empty() ? c.model : c.tokenizer));
-    NIBBLE_TRY(const MappedFile map, MappedFile::open(file));
-    const std::string_view text{reinterpret_cast<const char*>(map.bytes().data()), map.bytes().size()};
+    DocumentReader reader({file}, "");
+    NIBBLE_TRY(const auto document, reader.next());
+    if (!document) return fail("{}: has no text", file.string());
+    if (document->json)
+        return fail("{}: is of documents; 'nibble data build' makes a data.folder of it", file.string());
+    const std::string_view text = document->text();
+    NIBBLE_CHECK(check_utf8(text).within(file.string()));
     NIBBLE_TRY(auto ids, tokenizer.encode(text, {}));
     hash = hash_text(hash + hash_text(text) + vocabulary_hash(tokenizer));
     return window_source({ids.begin(), ids.end()}, c.sequence, c.seed, shuffle).within(file.string());
 }
 
-Result<DataSources> open_sources(const TrainConfig& c, int64_t vocab) {
+Result<DataSources> open_data(const TrainConfig& c, int64_t vocab) {
     DataSources s;
     if (c.data.synthetic) {
         s.train = synthetic_source(vocab, c.sequence, c.seed);
@@ -154,6 +160,13 @@ Result<DataSources> open_sources(const TrainConfig& c, int64_t vocab) {
     if (!c.data.validation.empty()) {
         NIBBLE_TRY(s.validation, text_source(c, c.data.validation, false, s.hash));
     }
+    return s;
+}
+
+Result<DataSources> open_sources(const TrainConfig& c, int64_t vocab) {
+    NIBBLE_TRY(DataSources s, open_data(c, vocab));
+    if (c.validation.every > 0 && !s.validation)
+        return fail("validation.every: there is no held-out data; give data.validation");
     return s;
 }
 

@@ -2,8 +2,8 @@
 
 #include "base/json_fields.h"
 #include "base/mapped_file.h"
+#include "base/utf8.h"
 #include "io/journal.h"
-#include "text/unicode.h"
 
 namespace nibble {
 namespace {
@@ -12,18 +12,14 @@ Result<std::string> content_of(const std::filesystem::path& path) {
     NIBBLE_TRY(std::string text, read_text_file(path));
     if (text.empty()) return fail("{}: is empty", path.string());
     if (text.starts_with("\x1f\x8b")) return fail("{}: is compressed; unpack it with gunzip first", path.string());
-    return text;
+    return std::string(without_byte_order_mark(text));
 }
 
 }  // namespace
 
 Result<TextFile> read_evaluation_text(const std::filesystem::path& path) {
     NIBBLE_TRY(std::string text, content_of(path));
-    for (size_t at = 0; at < text.size();) {
-        const Utf8Step step = utf8_step(text, at);
-        if (!step.valid) return fail("{}: is not UTF-8 at byte {}", path.string(), at);
-        at += step.size;
-    }
+    NIBBLE_CHECK(check_utf8(text).within(path.string()));
     std::string hash = hash_text(text);
     return TextFile{path.filename().string(), std::move(text), std::move(hash)};
 }

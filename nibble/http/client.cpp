@@ -1,5 +1,7 @@
 #include "http/client.h"
 
+#include "http/body_reader.h"
+
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -14,32 +16,8 @@ namespace nibble {
 namespace {
 
 // A body that is handed on as it comes.
-struct PieceBody {
-    struct value_type {
-        std::function<void(std::string_view)> take;
-    };
-    class reader {
-    public:
-        template <bool is_request, class Fields>
-        reader(boost::beast::http::header<is_request, Fields>&, value_type& body) : body_(body) {}
-        void init(const boost::optional<uint64_t>&, boost::beast::error_code& error) { error = {}; }
-        template <class Buffers>
-        size_t put(const Buffers& buffers, boost::beast::error_code& error) {
-            error = {};
-            size_t n = 0;
-            for (auto at = boost::asio::buffer_sequence_begin(buffers); at != boost::asio::buffer_sequence_end(buffers);
-                 ++at) {
-                const boost::asio::const_buffer piece = *at;
-                body_.take({static_cast<const char*>(piece.data()), piece.size()});
-                n += piece.size();
-            }
-            return n;
-        }
-        void finish(boost::beast::error_code& error) { error = {}; }
-
-    private:
-        value_type& body_;
-    };
+struct Pieces {
+    std::function<bool(std::string_view)> take;
 };
 
 bool wait_for(int fd, short what, std::chrono::milliseconds patience) {
@@ -111,7 +89,7 @@ Result<HttpResponse> HttpClient::receive_pieces(
     std::string_view method, const std::function<bool(const HttpResponse&, std::string_view)>& on_piece) {
     namespace http = boost::beast::http;
     HttpResponse head;
-    std::optional<http::response_parser<PieceBody>> parser;
+    std::optional<http::response_parser<BodyOf<Pieces>>> parser;
     bool wanted = true;
     const auto begin = [&] {
         parser.emplace();
@@ -119,7 +97,10 @@ Result<HttpResponse> HttpClient::receive_pieces(
         parser->body_limit(uint64_t{1} << 60);
         parser->eager(false);
         parser->skip(method == "HEAD");
-        parser->get().body().take = [&](std::string_view piece) { wanted = wanted && on_piece(head, piece); };
+        parser->get().body().take = [&](std::string_view piece) {
+            wanted = wanted && on_piece(head, piece);
+            return true;  // what is not wanted is read over, up to where the connection is closed
+        };
     };
     begin();
     bool seen = false, ended = false;

@@ -2,14 +2,12 @@
 // that the peer announced, and that is counted against what all requests together may hold.
 #pragma once
 
-#include <boost/asio/buffer.hpp>
-#include <boost/beast/http/error.hpp>
-#include <boost/beast/http/message.hpp>
-#include <boost/optional.hpp>
+#include "http/body_reader.h"
 
 #include <atomic>
 #include <memory>
 #include <string>
+#include <string_view>
 
 namespace nibble {
 
@@ -39,37 +37,16 @@ private:
     int64_t taken_ = 0;
 };
 
-struct CountedBody {
-    struct value_type {
-        std::string text;
-        std::shared_ptr<BodyShare> share;
-    };
-    class reader {
-    public:
-        template <bool is_request, class Fields>
-        reader(boost::beast::http::header<is_request, Fields>&, value_type& body) : body_(body) {}
-        void init(const boost::optional<uint64_t>&, boost::beast::error_code& error) { error = {}; }
-        template <class Buffers>
-        size_t put(const Buffers& buffers, boost::beast::error_code& error) {
-            error = {};
-            size_t n = 0;
-            for (auto at = boost::asio::buffer_sequence_begin(buffers); at != boost::asio::buffer_sequence_end(buffers);
-                 ++at) {
-                const boost::asio::const_buffer piece = *at;
-                if (!body_.share->take(piece.size())) {
-                    error = boost::beast::http::error::buffer_overflow;  // too much of all requests together
-                    return n;
-                }
-                body_.text.append(static_cast<const char*>(piece.data()), piece.size());
-                n += piece.size();
-            }
-            return n;
-        }
-        void finish(boost::beast::error_code& error) { error = {}; }
+struct CountedText {
+    std::string text;
+    std::shared_ptr<BodyShare> share;
 
-    private:
-        value_type& body_;
-    };
+    bool take(std::string_view piece) {
+        if (!share->take(piece.size())) return false;  // too much of all requests together
+        text += piece;
+        return true;
+    }
 };
+using CountedBody = BodyOf<CountedText>;
 
 }  // namespace nibble

@@ -59,4 +59,10 @@ void YamlFields::number(std::string_view key, double least, double most, std::op
     });
 }
 
+void YamlFields::no_effect(std::string_view key, std::string_view why) {
+    read(key, [&](const YamlNode& node, const std::string& name) -> Status {
+        return fail("{}: {} has no effect {}", node.where(), name, why);
+    });
+}
+
 }  // namespace nibble

@@ -42,6 +42,8 @@ public:
         if (!node || !status_.ok()) return;
         status_ = value(*node, what_.empty() ? std::string(key) : what_ + "." + std::string(key));
     }
+    // An error if the key is given though nothing reads its field: "has no effect {why}".
+    void no_effect(std::string_view key, std::string_view why);
     // A map whose keys are `known`; `fields` (of type void(YamlFields&)) reads them.
     template <class Fields>
     void map(std::string_view key, std::initializer_list<std::string_view> known, const Fields& fields) {

@@ -43,7 +43,7 @@ Result<QuestionFile> read_question_file(const QuestionFileOptions& options) {
     NIBBLE_TRY(const std::string content, read_text_file(options.file));
     const XXH128_hash_t hash = XXH3_128bits(content.data(), content.size());
     QuestionFile read{.file = options.file, .hash = fmt::format("{:016x}{:016x}", hash.high64, hash.low64)};
-    std::string_view rest = content;
+    std::string_view rest = without_byte_order_mark(content);
     for (int64_t number = 1; !rest.empty(); ++number) {
         std::string_view line = rest.substr(0, rest.find('\n'));
         rest.remove_prefix(std::min(rest.size(), line.size() + 1));

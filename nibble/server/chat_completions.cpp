@@ -1,7 +1,6 @@
 // POST /v1/chat/completions.
-#include "server/answer_json.h"
 #include "server/chat_turn.h"
-#include "server/parameters.h"
+#include "server/openai_writer.h"
 #include "server/routes.h"
 
 namespace nibble {
@@ -10,8 +9,8 @@ namespace {
 struct ChatWish {
     ChatTurn turn;
     Request request;
-    StreamOptions stream;
-    bool logprobs = false, as_ids = false, token_ids = false, prompt_logprobs = false;
+    AnswerForm form;
+    bool logprobs = false;
 };
 
 Result<ChatWish> read_chat(BodyFields& fields, const ServedModel& model, bool ignore_unknown) {
@@ -26,19 +25,14 @@ Result<ChatWish> read_chat(BodyFields& fields, const ServedModel& model, bool ig
         fields.blame(wish.turn.asked.tools.is_null() ? "response_format" : "tools");
         return held.error();
     }
-    NIBBLE_CHECK(read_stream(fields, wish.stream));
+    NIBBLE_TRY(wish.form, read_form(fields, request));
     NIBBLE_CHECK(fields.read("logprobs", wish.logprobs));
     int32_t top = 0;
     NIBBLE_CHECK(fields.read_in("top_logprobs", top, 0, 100));
     if (top > 0 && !wish.logprobs) return fields.bad("top_logprobs", "is only for logprobs = true");
     if (wish.logprobs) request.top_logprobs = top;
-    NIBBLE_CHECK(fields.read("return_tokens_as_token_ids", wish.as_ids));
-    NIBBLE_CHECK(fields.read("return_token_ids", wish.token_ids));
     NIBBLE_CHECK(fields.only("echo", false));
     NIBBLE_CHECK(read_prediction(fields, model, request));
-    wish.prompt_logprobs = request.prompt_logprobs >= 0;
-    if (wish.stream.stream && wish.prompt_logprobs)
-        return fields.bad("prompt_logprobs", "is not supported for streams");
     request.prompt = wish.turn.prompt.tokens;
     NIBBLE_CHECK(truncate_prompt(fields, model, request.prompt));
     NIBBLE_CHECK(check_fits(fields, "messages", model, request.prompt));
@@ -50,26 +44,19 @@ Result<ChatWish> read_chat(BodyFields& fields, const ServedModel& model, bool ig
     return wish;
 }
 
-class ChatWriter : public AnswerWriter {
+class ChatWriter : public OpenAiWriter {
 public:
     ChatWriter(ExchangePtr exchange, ModelPtr model, const ChatWish& wish)
-        : exchange_(std::move(exchange)),
-          model_(std::move(model)),
-          out_(exchange_),
-          stream_(wish.stream),
+        : OpenAiWriter(std::move(exchange), std::move(model), wish.form, "chatcmpl-"),
           logprobs_(wish.logprobs),
-          as_ids_(wish.as_ids),
-          token_ids_(wish.token_ids),
-          prompt_logprobs_(wish.prompt_logprobs),
-          predicted_(!wish.request.expected.empty()),
-          created_(unix_seconds()),
-          prompt_tokens_(std::ssize(wish.request.prompt)) {
-        if (token_ids_) prompt_ = wish.request.prompt;
+          predicted_(!wish.request.expected.empty()) {
+        prompt_tokens_ = std::ssize(wish.request.prompt);
+        if (form_.token_ids) prompt_ = wish.request.prompt;
         for (int32_t i = 0; i < wish.request.choices; ++i) choices_.emplace_back(wish.turn.reader());
     }
 
     void begin() override {
-        if (!stream_.stream) return;
+        if (!form_.stream.stream) return;
         out_.begin();
         for (size_t i = 0; i < choices_.size(); ++i) {
             Json chunk = head("chat.completion.chunk");
@@ -77,8 +64,8 @@ public:
                                              {"delta", {{"role", "assistant"}, {"content", ""}}},
                                              {"logprobs", nullptr},
                                              {"finish_reason", nullptr}}});
-            if (stream_.include_usage) chunk["usage"] = nullptr;
-            if (token_ids_ && i == 0) chunk["prompt_token_ids"] = prompt_;
+            if (form_.stream.include_usage) chunk["usage"] = nullptr;
+            if (form_.token_ids && i == 0) chunk["prompt_token_ids"] = prompt_;
             out_.data(chunk);
         }
     }
@@ -92,10 +79,10 @@ public:
         if (ends)
             for (AnswerPart& part : one.reader.finish()) parts.push_back(std::move(part));
         for (const GeneratedToken& t : e.tokens) {
-            if (logprobs_) one.logprobs.push_back(chat_logprob(*model_, t, as_ids_));
-            if (token_ids_) one.ids.push_back(t.id);
+            if (logprobs_) one.logprobs.push_back(chat_logprob(*model_, t, form_.as_ids));
+            if (form_.token_ids) one.ids.push_back(t.id);
         }
-        if (!stream_.stream) {
+        if (!form_.stream.stream) {
             for (const AnswerPart& part : parts) note(one, part);
             if (ends) one.finish = e;
             return;
@@ -111,49 +98,27 @@ public:
                         {"finish_reason", nullptr}};
             if (last) {
                 if (logprobs_) choice["logprobs"] = {{"content", std::exchange(one.logprobs, Json::array())}};
-                if (token_ids_) choice["token_ids"] = std::exchange(one.ids, {});
+                if (form_.token_ids) choice["token_ids"] = std::exchange(one.ids, {});
                 if (ends) choice["finish_reason"] = reason_of(one, e);
                 if (ends) choice["stop_reason"] = stop_reason(*model_, e);
             }
             Json chunk = head("chat.completion.chunk");
             chunk["choices"] = Json::array({std::move(choice)});
-            if (stream_.include_usage) chunk["usage"] = nullptr;
-            if (last && e.total) chunk["timings"] = timings_json(*e.total);
-            if (stream_.continuous_usage) chunk["usage"] = usage_json(prompt_tokens_, generated_, 0);
-            out_.data(chunk);
+            send_chunk(std::move(chunk), last ? e.total : std::nullopt);
         }
     }
 
     void finish(const RequestReport& total) override {
-        if (stream_.stream) {
-            if (stream_.include_usage) {
-                Json last = head("chat.completion.chunk");
-                last["choices"] = Json::array();
-                last["usage"] = usage(total);
-                out_.data(last);
-            }
-            out_.done(true);
-            out_.log(200);
-            return;
-        }
+        if (form_.stream.stream) return end_stream("chat.completion.chunk", usage(total));
         Json json = head("chat.completion");
         json["choices"] = Json::array();
         for (size_t i = 0; i < choices_.size(); ++i) json["choices"].push_back(choice_json(i));
         json["usage"] = usage(total);
-        if (prompt_logprobs_) json["prompt_logprobs"] = prompt_logprobs_json(*model_, prompt_scores_, as_ids_);
-        if (token_ids_) json["prompt_token_ids"] = prompt_;
+        if (form_.prompt_logprobs)
+            json["prompt_logprobs"] = prompt_logprobs_json(*model_, prompt_scores_, form_.as_ids);
+        if (form_.token_ids) json["prompt_token_ids"] = prompt_;
         json["timings"] = timings_json(total);
         exchange_->send(json);
-    }
-
-    void fail(const ApiError& error) override {
-        if (!stream_.stream) {
-            exchange_->fail(error);
-            return;
-        }
-        out_.data(error_json(error, ApiStyle::openai));
-        out_.done(true);
-        out_.log(error.status);
     }
 
 private:
@@ -165,13 +130,6 @@ private:
         std::vector<int32_t> ids;
         HeardEvent finish;
     };
-
-    Json head(std::string_view object) const {
-        return {{"id", "chatcmpl-" + exchange_->id},
-                {"object", object},
-                {"created", created_},
-                {"model", model_->names[0]}};
-    }
 
     // Of a prediction: tokens that were guessed, which may stand in the prompt, too.
     Json usage(const RequestReport& total) const {
@@ -241,16 +199,11 @@ private:
                   {"logprobs", logprobs_ ? Json{{"content", one.logprobs}} : Json(nullptr)},
                   {"finish_reason", reason_of(one, one.finish)},
                   {"stop_reason", stop_reason(*model_, one.finish)}};
-        if (token_ids_) json["token_ids"] = one.ids;
+        if (form_.token_ids) json["token_ids"] = one.ids;
         return json;
     }
 
-    ExchangePtr exchange_;
-    ModelPtr model_;
-    SseOut out_;
-    StreamOptions stream_;
-    bool logprobs_, as_ids_, token_ids_, prompt_logprobs_, predicted_;
-    int64_t created_, prompt_tokens_, generated_ = 0;
+    bool logprobs_, predicted_;
     std::vector<int32_t> prompt_;
     std::vector<One> choices_;
     std::vector<GeneratedToken> prompt_scores_;

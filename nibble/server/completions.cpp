@@ -1,7 +1,6 @@
 // POST /v1/completions.
 #include "serve/answer_constraint.h"
-#include "server/answer_json.h"
-#include "server/parameters.h"
+#include "server/openai_writer.h"
 #include "server/routes.h"
 
 #include <map>
@@ -15,10 +14,9 @@ constexpr int32_t most_logprobs = 100;
 struct CompletionWish {
     std::vector<Request> parts;
     std::vector<std::string> echoes;  // texts of the prompts, where echo asks for them
-    StreamOptions stream;
+    AnswerForm form;
     int32_t logprobs = -1;
     bool echo = false, no_answer = false;  // no_answer: max_tokens 0, the prompt alone
-    bool prompt_logprobs = false, as_ids = false, token_ids = false;
 };
 
 Result<std::vector<std::vector<int32_t>>> read_prompts(BodyFields& fields, const ServedModel& model) {
@@ -58,23 +56,18 @@ Result<CompletionWish> read_completion(BodyFields& fields, const ServedModel& mo
     GrammarTokensPtr grammar;
     NIBBLE_CHECK(read_answer_grammar(fields, model.grammars.get(), grammar));
     if (grammar) like.constraint = token_constraint(AnswerConstraint({}, grammar, model.grammars->vocabulary()));
-    NIBBLE_CHECK(read_stream(fields, wish.stream));
+    NIBBLE_TRY(wish.form, read_form(fields, like));
     NIBBLE_CHECK(fields.read("echo", wish.echo));
     NIBBLE_CHECK(fields.read_in("logprobs", wish.logprobs, 0, most_logprobs));
     NIBBLE_CHECK(fields.only("suffix", ""));
-    NIBBLE_CHECK(fields.read("return_tokens_as_token_ids", wish.as_ids));
-    NIBBLE_CHECK(fields.read("return_token_ids", wish.token_ids));
     like.max_tokens = 16;
     NIBBLE_CHECK(fields.read_in("max_tokens", like.max_tokens, int64_t{0}, int64_t{1} << 40));
     wish.no_answer = like.max_tokens == 0;
     if (wish.no_answer && !wish.echo) return fields.bad("max_tokens", "0 is only for echo = true");
     like.max_tokens = std::max<int64_t>(like.max_tokens, 1);
     if (like.min_tokens > like.max_tokens) return fields.bad("min_tokens", "is more than max_tokens");
-    wish.prompt_logprobs = like.prompt_logprobs >= 0;
     like.top_logprobs = wish.logprobs;
     if (wish.echo && wish.logprobs >= 0) like.prompt_logprobs = std::max(like.prompt_logprobs, wish.logprobs);
-    if (wish.stream.stream && wish.prompt_logprobs)
-        return fields.bad("prompt_logprobs", "is not supported for streams");
     for (auto& prompt : prompts) {
         NIBBLE_CHECK(truncate_prompt(fields, model, prompt));
         NIBBLE_CHECK(check_fits(fields, "prompt", model, prompt));
@@ -88,30 +81,23 @@ Result<CompletionWish> read_completion(BodyFields& fields, const ServedModel& mo
     return wish;
 }
 
-class CompletionWriter : public AnswerWriter {
+class CompletionWriter : public OpenAiWriter {
 public:
     CompletionWriter(ExchangePtr exchange, ModelPtr model, const CompletionWish& wish)
-        : exchange_(std::move(exchange)),
-          model_(std::move(model)),
-          out_(exchange_),
+        : OpenAiWriter(std::move(exchange), std::move(model), wish.form, "cmpl-"),
           echoes_(wish.echoes),
-          stream_(wish.stream),
           logprobs_(wish.logprobs),
           echo_(wish.echo),
           no_answer_(wish.no_answer),
-          prompt_logprobs_(wish.prompt_logprobs),
-          as_ids_(wish.as_ids),
-          token_ids_(wish.token_ids),
-          per_part_(wish.parts[0].choices),
-          created_(unix_seconds()) {
+          per_part_(wish.parts[0].choices) {
         choices_.resize(wish.parts.size() * size_t(per_part_));
         for (const Request& part : wish.parts) prompt_tokens_ += std::ssize(part.prompt);
-        if (token_ids_)
+        if (form_.token_ids)
             for (const Request& part : wish.parts) prompts_.push_back(part.prompt);
     }
 
     void begin() override {
-        if (stream_.stream) out_.begin();
+        if (form_.stream.stream) out_.begin();
     }
 
     void event(const HeardEvent& e) override {
@@ -125,68 +111,45 @@ public:
             if (scores != scores_.end()) {
                 one.prompt_scored = true;
                 for (size_t i = 0; i < scores->second.size(); ++i)
-                    one.logprobs.add(*model_, scores->second[i], logprobs_, as_ids_, i == 0);
+                    one.logprobs.add(*model_, scores->second[i], logprobs_, form_.as_ids, i == 0);
             }
         }
         if (!no_answer_) {
             text += e.text;
             for (const GeneratedToken& t : e.tokens) {
-                if (logprobs_ >= 0) one.logprobs.add(*model_, t, logprobs_, as_ids_, false);
-                if (token_ids_) one.ids.push_back(t.id);
+                if (logprobs_ >= 0) one.logprobs.add(*model_, t, logprobs_, form_.as_ids, false);
+                if (form_.token_ids) one.ids.push_back(t.id);
                 ++generated_;
             }
         }
         const bool ends = e.finish != FinishReason::none;
-        if (!stream_.stream) {
+        if (!form_.stream.stream) {
             one.text += text;
             if (ends) one.finish = e;
             return;
         }
         if (text.empty() && !ends && (logprobs_ < 0 || e.tokens.empty())) return;
-        Json chunk = head();
+        Json chunk = head(object_name);
         chunk["choices"] = Json::array({choice_json(e.choice, std::move(text), ends ? &e : nullptr)});
-        if (stream_.include_usage) chunk["usage"] = nullptr;
-        if (e.total) chunk["timings"] = timings_json(*e.total);
-        if (stream_.continuous_usage) chunk["usage"] = usage_json(prompt_tokens_, generated_, 0);
-        out_.data(chunk);
+        send_chunk(std::move(chunk), e.total);
     }
 
     void finish(const RequestReport& total) override {
         RequestReport report = total;
         if (no_answer_) report.generated_tokens = 0;
-        if (!stream_.stream) {
-            Json json = head();
-            json["choices"] = Json::array();
-            for (size_t i = 0; i < choices_.size(); ++i) {
-                json["choices"].push_back(
-                    choice_json(static_cast<int32_t>(i), std::move(choices_[i].text), &choices_[i].finish));
-                const size_t part = i / size_t(per_part_);
-                if (prompt_logprobs_)
-                    json["choices"].back()["prompt_logprobs"] = prompt_logprobs_json(*model_, scores_[part], as_ids_);
-            }
-            json["usage"] = usage_json(report);
-            json["timings"] = timings_json(report);
-            exchange_->send(json);
-            return;
+        if (form_.stream.stream) return end_stream(object_name, usage_json(report));
+        Json json = head(object_name);
+        json["choices"] = Json::array();
+        for (size_t i = 0; i < choices_.size(); ++i) {
+            json["choices"].push_back(
+                choice_json(static_cast<int32_t>(i), std::move(choices_[i].text), &choices_[i].finish));
+            const size_t part = i / size_t(per_part_);
+            if (form_.prompt_logprobs)
+                json["choices"].back()["prompt_logprobs"] = prompt_logprobs_json(*model_, scores_[part], form_.as_ids);
         }
-        if (stream_.include_usage) {
-            Json last = head();
-            last["choices"] = Json::array();
-            last["usage"] = usage_json(report);
-            out_.data(last);
-        }
-        out_.done(true);
-        out_.log(200);
-    }
-
-    void fail(const ApiError& error) override {
-        if (!stream_.stream) {
-            exchange_->fail(error);
-            return;
-        }
-        out_.data(error_json(error, ApiStyle::openai));
-        out_.done(true);
-        out_.log(error.status);
+        json["usage"] = usage_json(report);
+        json["timings"] = timings_json(report);
+        exchange_->send(json);
     }
 
 private:
@@ -198,13 +161,6 @@ private:
         bool echoed = false, prompt_scored = false;
     };
 
-    Json head() const {
-        return {{"id", "cmpl-" + exchange_->id},
-                {"object", "text_completion"},
-                {"created", created_},
-                {"model", model_->names[0]}};
-    }
-
     Json choice_json(int32_t index, std::string text, const HeardEvent* end) {
         One& one = choices_[size_t(index)];
         Json json{{"index", index},
@@ -213,23 +169,20 @@ private:
                   {"finish_reason", end ? Json(no_answer_ ? "length" : finish_reason(*end)) : Json(nullptr)},
                   {"stop_reason", nullptr}};
         if (end) json["stop_reason"] = stop_reason(*model_, *end);
-        if (token_ids_) {
+        if (form_.token_ids) {
             json["token_ids"] = std::exchange(one.ids, {});
             if (end) json["prompt_token_ids"] = prompts_[size_t(index / per_part_)];
         }
         return json;
     }
 
-    ExchangePtr exchange_;
-    ModelPtr model_;
-    SseOut out_;
+    static constexpr std::string_view object_name = "text_completion";
+
     std::vector<std::string> echoes_;
     std::vector<std::vector<int32_t>> prompts_;
-    StreamOptions stream_;
     int32_t logprobs_;
-    bool echo_, no_answer_, prompt_logprobs_, as_ids_, token_ids_;
+    bool echo_, no_answer_;
     int32_t per_part_;
-    int64_t created_, prompt_tokens_ = 0, generated_ = 0;
     std::vector<One> choices_;
     std::map<size_t, std::vector<GeneratedToken>> scores_;
 };

@@ -1,22 +1,13 @@
 #include "text/corpus.h"
 
 #include "base/mapped_file.h"
+#include "base/utf8.h"
 #include "text/gzip.h"
-#include "text/unicode.h"
 
 #include <algorithm>
 
 namespace nibble {
 namespace {
-
-Status check_utf8(std::string_view text) {
-    for (size_t at = 0; at < text.size();) {
-        const Utf8Step step = utf8_step(text, at);
-        if (!step.valid) return fail("byte {} is not UTF-8", at);
-        at += step.size;
-    }
-    return Ok{};
-}
 
 // The longest beginning of at most `limit` bytes that does not end inside a character.
 std::string_view beginning(std::string_view text, size_t limit) {
@@ -139,7 +130,7 @@ Status fill(Corpus& corpus, const std::filesystem::path& path, const Tokenizer& 
         if (unpacked.text.empty()) return fail("{}: is empty", corpus.origin);
     }
     const bool lines = (packed ? path.stem() : path).extension() == ".jsonl";
-    const std::string_view text = packed ? whole_part(unpacked, lines) : bytes;
+    const std::string_view text = without_byte_order_mark(packed ? whole_part(unpacked, lines) : bytes);
     NIBBLE_CHECK(check_utf8(text).within(corpus.origin));
     Collector out(corpus, options);
     const Status added =

@@ -6,16 +6,6 @@
 namespace nibble {
 namespace {
 
-Status check_document_utf8(std::string_view text) {
-    if (utf8_valid(text)) return Ok{};
-    for (size_t at = 0; at < text.size();) {
-        const Utf8Step step = utf8_step(text, at);
-        if (!step.valid) return fail("byte {} is not UTF-8", at);
-        at += step.size;
-    }
-    return Ok{};
-}
-
 Result<TokenDocument> plain_document(std::string_view text, const DocumentText& how) {
     TokenDocument out;
     NIBBLE_TRY(out.ids, how.tokenizer->encode(text, {.add_special = true, .parse_special = false}));
@@ -121,7 +111,7 @@ Result<TokenDocument> conversation(const Json& line, const DocumentText& how) {
 }  // namespace
 
 Result<TokenDocument> tokenize_document(const RawDocument& document, const DocumentText& how) {
-    NIBBLE_CHECK(check_document_utf8(document.text()));
+    NIBBLE_CHECK(check_utf8(document.text()));
     if (!document.json) return plain_document(document.text(), how);
     NIBBLE_TRY(const Json line, parse_json(document.text()));
     if (!line.is_object()) return fail("expected an object with 'text' or 'messages'");

@@ -1,5 +1,7 @@
 #include "train/data_source.h"
 
+#include "base/utf8.h"
+
 #include <algorithm>
 #include <set>
 #include <system_error>
@@ -56,9 +58,14 @@ Status DocumentReader::open_next() {
     begin_ = 0;
     number_ = 0;
     if (packed) {
-        NIBBLE_TRY(packed_, GunzipStream::begin(bytes));
+        NIBBLE_TRY(packed_, GunzipStream::begin(bytes).within(path.string()));
+        NIBBLE_TRY(bool more, packed_->read(buffer_, unpack_step).within(path.string()));
+        while (more && buffer_.size() < 3) {
+            NIBBLE_TRY(more, packed_->read(buffer_, unpack_step).within(path.string()));
+        }
+        begin_ = buffer_.size() - without_byte_order_mark(buffer_).size();
     } else {
-        rest_ = bytes;
+        rest_ = without_byte_order_mark(bytes);
     }
     maps_.push_back(std::move(map));
     ++opened_;

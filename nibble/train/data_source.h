@@ -1,5 +1,6 @@
 // Documents of files, one after the other, in the order of the files: a line of *.jsonl, a whole text of any other
-// file, or its pieces between separators. *.gz is unpacked as it is read. Nothing is parsed here.
+// file, or its pieces between separators. *.gz is unpacked as it is read. A byte order mark in front of a file is left out.
+// Nothing is parsed here.
 #pragma once
 
 #include "base/mapped_file.h"

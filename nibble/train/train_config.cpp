@@ -158,10 +158,11 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
                 m.count("skip_window", 1, c.optimizer.skip_window);
                 m.read("outliers", [&](const YamlNode& node, const std::string& key) -> Status {
                     NIBBLE_TRY(c.optimizer.stop_at_outlier, read_choice(node, key, "skip", "stop"));
-                    if (!(c.optimizer.skip_above > 0))
-                        return fail("{}: {} has no effect without skip_above", node.where(), key);
                     return Ok{};
                 });
+                if (c.optimizer.kind != OptimizerKind::muon) m.no_effect("momentum", "without kind: muon");
+                if (!(c.optimizer.skip_above > 0))
+                    for (const auto* key : {"skip_window", "outliers"}) m.no_effect(key, "without skip_above");
             });
     top.map("schedule", {"kind", "warmup", "decay_fraction", "final_fraction"}, [&](YamlFields& m) {
         m.read("kind", [&](const YamlNode& node, const std::string& key) {
@@ -170,6 +171,8 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
         m.count("warmup", 0, c.schedule.warmup);
         m.number("decay_fraction", 0, 1, c.schedule.decay_fraction);
         m.number("final_fraction", 0, 1, c.schedule.final_fraction);
+        if (c.schedule.kind != ScheduleKind::wsd) m.no_effect("decay_fraction", "without kind: wsd");
+        if (c.schedule.kind == ScheduleKind::constant) m.no_effect("final_fraction", "with kind: constant");
     });
     top.read("precision", [&](const YamlNode& node, const std::string& key) -> Status {
         NIBBLE_TRY(c.precision, read_train_precision(node, key));
@@ -178,9 +181,9 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
     top.map("lora", {"rank", "alpha", "targets"}, [&](YamlFields& m) {
         c.lora.rank = 16;
         m.count("rank", 1, c.lora.rank);
-        m.number("alpha", 0, 1e6, c.lora.alpha);
+        m.number("alpha", 1e-6, 1e6, c.lora.alpha);
         m.read("targets", [&](const YamlNode& node, const std::string& key) -> Status {
-            if (!node.is_list()) return fail("{}: {} must be a list of names", node.where(), key);
+            if (!node.is_list() || node.items.empty()) return fail("{}: {} must be a list of names", node.where(), key);
             for (const YamlNode& item : node.items) {
                 NIBBLE_TRY(std::string word, as_text(item, key));
                 c.lora.targets.push_back(std::move(word));
@@ -215,11 +218,15 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
         m.count("every", 0, c.saving.every);
         m.count("keep", 0, c.saving.keep);
         m.count("keep_every", 0, c.saving.keep_every);
+<<<<<<< HEAD
         m.read("keep", [&](const YamlNode& node, const std::string& key) -> Status {
             if (c.saving.keep == 0 && (c.saving.every > 0 || c.saving.keep_every > 0))
                 return fail("{}: {}: 0 saves nothing; every and keep_every ask for it", node.where(), key);
             return Ok{};
         });
+=======
+        if (c.saving.every == 0) m.no_effect("keep_every", "without every");
+>>>>>>> ad8819d36f30cb8b32dc71b8f2543f59115f3b42
     });
     NIBBLE_CHECK(top.status());
     return c;

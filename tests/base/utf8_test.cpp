@@ -73,3 +73,14 @@ TEST(Error, IsOneShortLineWhateverTheFileSays) {
     EXPECT_TRUE(longer.message().starts_with("model.safetensors: xxx"));
     EXPECT_TRUE(longer.message().ends_with("xxx: is unknown"));
 }
+
+TEST(Utf8, ChecksNameTheFirstWrongByteAndMarksAreTakenOffTheFrontAlone) {
+    EXPECT_TRUE(check_utf8("").ok() && check_utf8(every_character()).ok());
+    EXPECT_EQ(check_utf8("h\xC3\xA4\xFFx").error().message(), "byte 3 is not UTF-8");
+    EXPECT_EQ(check_utf8("cut \xE2\x82").error().message(), "byte 4 is not UTF-8");
+    EXPECT_EQ(without_byte_order_mark("\xEF\xBB\xBF"
+                                      "a\xEF\xBB\xBF"),
+              "a\xEF\xBB\xBF");
+    EXPECT_EQ(without_byte_order_mark("\xEF\xBB"), "\xEF\xBB");
+    EXPECT_EQ(without_byte_order_mark(""), "");
+}

@@ -247,7 +247,12 @@ TEST_F(Tasks, WhatIsNotAnItemIsNamed) {
     EXPECT_NE(message(read_lines_file(file("e", "\n \n"), 0)).find("has no items"), std::string::npos);
     EXPECT_NE(message(read_lines_file(file("e", "[1]\n"), 0)).find("line 1: is not an object"), std::string::npos);
     EXPECT_NE(message(read_lines_file(file("e", "\x1f\x8b\x08"), 0)).find("is compressed"), std::string::npos);
-    EXPECT_NE(message(read_evaluation_text(file("e", "abc\xff"))).find("is not UTF-8 at byte 3"), std::string::npos);
+    EXPECT_NE(message(read_evaluation_text(file("e", "abc\xff"))).find("byte 3 is not UTF-8"), std::string::npos);
+    EXPECT_EQ(read_evaluation_text(file("e",
+                                        "\xEF\xBB\xBF"
+                                        "abc"))
+                  ->text,
+              "abc");
     TextTask tiny({"t.txt", "too short", "h"}, {.context = 64}, nullptr);
     EXPECT_NE(message(tiny.prepare(subject)).find("t.txt: the text has"), std::string::npos);
     TextTask wide({"t.txt", long_text(), "h"}, {.context = 2048}, nullptr);

@@ -118,6 +118,15 @@ TEST_F(CorpusTest, PackedTextIsReadLikeTheTextItself) {
     EXPECT_EQ(lengths(write("c.txt.gz", stored_gzip("")), {.tokens = 100}), ": is empty");
 }
 
+TEST_F(CorpusTest, AByteOrderMarkIsNoText) {
+    const auto plain = read_corpus(write("a.txt", "the cat"), *tokenizer, nullptr, {});
+    const auto marked = read_corpus(write("b.txt", "\xEF\xBB\xBFthe cat"), *tokenizer, nullptr, {});
+    ASSERT_TRUE(plain.ok() && marked.ok());
+    EXPECT_EQ(marked->sequences, plain->sequences);
+    EXPECT_EQ(lengths(write("c.jsonl", "\xEF\xBB\xBF{\"text\": \"the cat\"}\n"), {}),
+              lengths(write("d.jsonl", "{\"text\": \"the cat\"}\n"), {}));
+}
+
 TEST_F(CorpusTest, BadInputIsNamed) {
     EXPECT_EQ(lengths(write("a.parquet", "PAR1 and so on"), {}),
               ": is a Parquet file, which is not read; write its text as .jsonl, a line {\"text\": ...} each");

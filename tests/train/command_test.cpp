@@ -73,6 +73,18 @@ TEST(TrainCommand, FlagsComeBeforeTheRules) {
     }
 }
 
+TEST(TrainCommand, WantsHeldOutDataForValidations) {
+    TempDir dir;
+    std::filesystem::create_directories(dir / "start");
+    write_file(dir / "start/config.json", tiny("llama").dump());
+    write_file(dir / "train.yaml",
+               "model: start\nrandom_start: true\nsteps: 1\nbatch: 1\nsequence: 8\nvalidation: {every: 1}\n"
+               "data: {synthetic: true}\n");
+    ASSERT_NE(train_command(dir, "train.yaml"), 0);
+    EXPECT_EQ(read_file(dir / "out.txt"),
+              "nibble: validation.every: there is no held-out data; give data.validation\n");
+}
+
 TEST(TrainCommand, AProfileThatCannotBeWrittenCostsNoModel) {
     TempDir dir;
     std::filesystem::create_directories(dir / "start");

@@ -146,6 +146,17 @@ TEST(TrainConfigFile, SaysWhatIsWrong) {
               "c.yaml: lora: muon is for matrices of the model; adapters take adamw");
     EXPECT_EQ(config_error(ok + "optimizer: {skip_above: 0.5}\n"),
               "c.yaml:3: optimizer.skip_above must be above 1, or 0 for none");
+    for (const auto& [yaml, why] : std::map<std::string, std::string>{
+             {"optimizer: {momentum: 0.9}", "optimizer.momentum has no effect without kind: muon"},
+             {"optimizer: {skip_window: 9}", "optimizer.skip_window has no effect without skip_above"},
+             {"optimizer: {skip_above: 0, outliers: stop}", "optimizer.outliers has no effect without skip_above"},
+             {"schedule: {decay_fraction: 0.3}", "schedule.decay_fraction has no effect without kind: wsd"},
+             {"schedule: {kind: constant, final_fraction: 0}",
+              "schedule.final_fraction has no effect with kind: constant"},
+             {"saving: {keep_every: 5}", "saving.keep_every has no effect without every"},
+             {"lora: {alpha: 0}", "lora.alpha must be from 1e-06 to 1000000, not 0"},
+             {"lora: {targets: []}", "lora.targets must be a list of names"}})
+        EXPECT_EQ(config_error(ok + yaml + "\n"), "c.yaml:3: " + why);
     EXPECT_EQ(config_error(ok + "optimizer: 3\n"), "c.yaml:3: optimizer must be a map");
     EXPECT_NE(config_error(ok + "precision: fp3\n").find("unknown precision 'fp3'; choices: fp32, bf16, fp8,"),
               std::string::npos);

@@ -222,6 +222,29 @@ TEST_F(DataBuildTest, SeparatorsCutPlainTextsAndTailsAreForValidation) {
     EXPECT_EQ(both, encoded(text));
 }
 
+TEST_F(DataBuildTest, AByteOrderMarkIsNoText) {
+    const std::string mark = "\xEF\xBB\xBF", text = "first|second", line = "{\"text\": \"first\"}\n";
+    const std::vector<std::pair<std::string, std::string>> plain{{"a.txt", text}, {"b.jsonl", line}};
+    for (const auto& [name, content] : plain) {
+        ASSERT_TRUE(build({.inputs = {write(name, content)}, .out = dir / (name + "-plain"), .separator = "|"}).ok());
+        const auto wanted = all_of(dir / (name + "-plain")).ids;
+        const std::vector<std::pair<std::string, std::string>> marked{
+            {"m" + name, mark + content}, {"m" + name + ".gz", packed_by_gzip(mark + content)}};
+        for (const auto& [other, bytes] : marked) {
+            const auto made =
+                build({.inputs = {write(other, bytes)}, .out = dir / (other + "-made"), .separator = "|"});
+            ASSERT_TRUE(made.ok()) << made.error().message();
+            EXPECT_EQ(all_of(dir / (other + "-made")).ids, wanted) << other;
+        }
+    }
+    // Only in front of a file: elsewhere it is a character.
+    ASSERT_TRUE(build({.inputs = {write("c.txt", text + mark)}, .out = dir / "c", .separator = "|"}).ok());
+    EXPECT_GT(all_of(dir / "c").ids.size(), all_of(dir / "a.txt-plain").ids.size());
+    const auto nothing = build({.inputs = {write("d.txt", mark)}, .out = dir / "d"});
+    ASSERT_FALSE(nothing.ok());
+    EXPECT_EQ(nothing.error().message().substr(0, 19), "no tokens to train ");
+}
+
 // The end of a chat is what the assistant learns to say.
 TEST_F(DataBuildTest, TailsOfChatsAreNoValidation) {
     const auto path = write("chat.jsonl", R"({"messages": [{"role": "user", "content": "a b"},)"
@@ -271,6 +294,7 @@ TEST_F(DataBuildTest, AFailureLeavesNothingAndNamesThePlace) {
     ends(write("e.jsonl.gz", packed_by_gzip("{\"text\": \"x\"}\n").substr(0, 20)), "");
     ends(dir / "none", ": no such file or folder");
     ends(write("f.parquet", "PAR1abc"), "");
+    ends(write("g.txt.gz", "no gzip"), ": is no gzip file, or is damaged: incorrect header check");
     how.chat = nullptr;
     ends(write("g.jsonl", R"({"messages": [{"role": "user", "content": "a"}]})"),
          ": line 1: 'messages' need a chat template, and the tokenizer's folder has none");
