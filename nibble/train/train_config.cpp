@@ -218,15 +218,8 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
         m.count("every", 0, c.saving.every);
         m.count("keep", 0, c.saving.keep);
         m.count("keep_every", 0, c.saving.keep_every);
-<<<<<<< HEAD
-        m.read("keep", [&](const YamlNode& node, const std::string& key) -> Status {
-            if (c.saving.keep == 0 && (c.saving.every > 0 || c.saving.keep_every > 0))
-                return fail("{}: {}: 0 saves nothing; every and keep_every ask for it", node.where(), key);
-            return Ok{};
-        });
-=======
+        if (c.saving.keep == 0) m.no_effect("every", "beside keep: 0");
         if (c.saving.every == 0) m.no_effect("keep_every", "without every");
->>>>>>> ad8819d36f30cb8b32dc71b8f2543f59115f3b42
     });
     NIBBLE_CHECK(top.status());
     return c;
