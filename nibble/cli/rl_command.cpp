@@ -16,6 +16,7 @@
 #include "rl/nemo_config.h"
 #include "rl/policy_export.h"
 #include "rl/question_rows.h"
+#include "rl/rl_host_plan.h"
 #include "rl/rl_log.h"
 #include "rl/rl_page.h"
 #include "rl/rl_ranks.h"
@@ -76,6 +77,7 @@ struct RlJob {
     std::shared_ptr<GenerationPolicy> generator;  // of another precision; null: the trainer's model
     std::unique_ptr<RolloutTask> task;
     std::unique_ptr<PolicyTrainer> policy;
+    std::string memory;  // of this process and its neighbours, on a CPU
 
     RlJob(const JobRanks& of, int threads) : ranks(of), pool(of.threads(threads)) {}
 };
@@ -223,6 +225,13 @@ Status open_job(RlConfig& c, const RlFlags& flags, const DeviceChoice& device, c
             c.validation_prompts = std::min(c.validation_prompts, job.rows->validation_rows());
     }
     NIBBLE_TRY(const auto checkpoint, Checkpoint::open(c.model));
+    if (!device.cuda) {
+        const int64_t free = available_memory();
+        NIBBLE_TRY(const TrainMemoryPlan plan,
+                   plan_rl_memory(c, *checkpoint, job.ranks.size(), job.ranks.first(), free, job.pool));
+        NIBBLE_TRY(const HostTogether together, check_host_memory(plan, free, job.ranks.group()));
+        job.memory = together.text(plan);
+    }
     NIBBLE_TRY(job.parameters,
                Parameters::copy(*checkpoint, fp32 ? DType::f32 : DType::bf16, job.pool).within(c.model.string()));
     PolicyTrainerOptions options{.tokenizer = text.tokenizer,
@@ -406,6 +415,7 @@ Result<Outcome> run_job(RlConfig& config, const RlFlags& flags, const DeviceChoi
         fmt::print("{} parameters, {} prompts x {} answers a step, precision {}\n", job.parameters->elements(),
                    config.prompts, config.generations, train_precision_name(config.precision));
         print_rl_formats(config, *job.trainer);
+        if (!job.memory.empty()) fmt::print("  memory: {}\n", job.memory);
         if (ranks.group()) fmt::print("  {} ranks, prompts and rows dealt to them\n", ranks.size());
         if (first > 0) fmt::print("goes on behind {} steps\n", first);
     }
