@@ -252,6 +252,10 @@ Status open_job(RlConfig& c, const RlFlags& flags, const DeviceChoice& device, c
         options.generator_sees_neighbours = job.generator->sees_neighbours();
     }
     NIBBLE_TRY(options.end_tokens, end_tokens(job.trainer->config(), *checkpoint, text));
+    for (const int32_t id : c.generation.stop_tokens)
+        if (id < 0 || id >= job.trainer->config().vocab)
+            return fail("policy.generation.stop_token_ids: {} is none of the {} tokens of {}", id,
+                        job.trainer->config().vocab, c.model.string());
     NIBBLE_TRY(job.task, task_of(c, text, job));
     NIBBLE_TRY(job.policy, PolicyTrainer::create(c, *job.trainer, *job.task, std::move(options)));
     return Ok{};
@@ -411,6 +415,8 @@ Result<Outcome> run_job(RlConfig& config, const RlFlags& flags, const DeviceChoi
         NIBBLE_TRY(folder, RunFolder::open(options, *job.trainer, place));
     }
     NIBBLE_TRY(const int64_t first, begin_together(ranks, folder.get(), options, *job.trainer, place));
+    if (first > config.steps)
+        return fail("grpo.max_num_steps {}: {} has made {} already", config.steps, config.output.string(), first);
     if (speaks) {
         fmt::print("{} parameters, {} prompts x {} answers a step, precision {}\n", job.parameters->elements(),
                    config.prompts, config.generations, train_precision_name(config.precision));
@@ -515,9 +521,13 @@ void add_rl(CLI::App& app, RunCommand& run) {
                             ->excludes(config)
                             ->excludes(lab);
     command->add_option("--steps", flags->steps, "overrides the config's grpo.max_num_steps")
-        ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
-    command->add_option("-o,--output", flags->output, "folder of the run; overrides the config");
-    command->add_flag("--resume", flags->resume, "go on from the newest checkpoint in the output");
+        ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+        ->excludes(lab)
+        ->excludes(nemo);
+    command->add_option("-o,--output", flags->output, "folder of the run; overrides the config")->excludes(lab);
+    command->add_flag("--resume", flags->resume, "go on from the newest checkpoint in the output")
+        ->excludes(lab)
+        ->excludes(nemo);
     CLI::Option* ranks =
         command
             ->add_option(
