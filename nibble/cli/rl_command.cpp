@@ -16,6 +16,7 @@
 #include "rl/nemo_config.h"
 #include "rl/policy_export.h"
 #include "rl/question_rows.h"
+#include "rl/rl_host_plan.h"
 #include "rl/rl_log.h"
 #include "rl/rl_page.h"
 #include "rl/rl_ranks.h"
@@ -77,6 +78,7 @@ struct RlJob {
     std::shared_ptr<GenerationPolicy> generator;  // of another precision; null: the trainer's model
     std::unique_ptr<RolloutTask> task;
     std::unique_ptr<PolicyTrainer> policy;
+    std::string memory;  // of this process and its neighbours, on a CPU
 
     RlJob(const JobRanks& of, int threads) : ranks(of), pool(of.threads(threads)) {}
 };
@@ -224,6 +226,13 @@ Status open_job(RlConfig& c, const RlFlags& flags, const DeviceChoice& device, c
             c.validation_prompts = std::min(c.validation_prompts, job.rows->validation_rows());
     }
     NIBBLE_TRY(const auto checkpoint, Checkpoint::open(c.model));
+    if (!device.cuda) {
+        const int64_t free = available_memory();
+        NIBBLE_TRY(const TrainMemoryPlan plan,
+                   plan_rl_memory(c, *checkpoint, job.ranks.size(), job.ranks.first(), free, job.pool));
+        NIBBLE_TRY(const HostTogether together, check_host_memory(plan, free, job.ranks.group()));
+        job.memory = together.text(plan);
+    }
     NIBBLE_TRY(job.parameters,
                Parameters::copy(*checkpoint, fp32 ? DType::f32 : DType::bf16, job.pool).within(c.model.string()));
     PolicyTrainerOptions options{.tokenizer = text.tokenizer,
@@ -244,6 +253,10 @@ Status open_job(RlConfig& c, const RlFlags& flags, const DeviceChoice& device, c
         options.generator_sees_neighbours = job.generator->sees_neighbours();
     }
     NIBBLE_TRY(options.end_tokens, end_tokens(job.trainer->config(), *checkpoint, text));
+    for (const int32_t id : c.generation.stop_tokens)
+        if (id < 0 || id >= job.trainer->config().vocab)
+            return fail("policy.generation.stop_token_ids: {} is none of the {} tokens of {}", id,
+                        job.trainer->config().vocab, c.model.string());
     NIBBLE_TRY(job.task, task_of(c, text, job));
     NIBBLE_TRY(job.policy, PolicyTrainer::create(c, *job.trainer, *job.task, std::move(options)));
     return Ok{};
@@ -405,10 +418,13 @@ Result<Outcome> run_job(RlConfig& config, const RlFlags& flags, const DeviceChoi
         NIBBLE_TRY(folder, RunFolder::open(options, *job.trainer, place));
     }
     NIBBLE_TRY(const int64_t first, begin_together(ranks, folder.get(), options, *job.trainer, place));
+    if (first > config.steps)
+        return fail("grpo.max_num_steps {}: {} has made {} already", config.steps, config.output.string(), first);
     if (speaks) {
         fmt::print("{} parameters, {} prompts x {} answers a step, precision {}\n", job.parameters->elements(),
                    config.prompts, config.generations, train_precision_name(config.precision));
         print_rl_formats(config, *job.trainer);
+        if (!job.memory.empty()) fmt::print("  memory: {}\n", job.memory);
         if (ranks.group()) fmt::print("  {} ranks, prompts and rows dealt to them\n", ranks.size());
         if (first > 0) fmt::print("goes on behind {} steps\n", first);
     }
@@ -510,9 +526,13 @@ void add_rl(CLI::App& app, RunCommand& run) {
                             ->excludes(config)
                             ->excludes(lab);
     command->add_option("--steps", flags->steps, "overrides the config's grpo.max_num_steps")
-        ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
-    command->add_option("-o,--output", flags->output, "folder of the run; overrides the config");
-    command->add_flag("--resume", flags->resume, "go on from the newest checkpoint in the output");
+        ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+        ->excludes(lab)
+        ->excludes(nemo);
+    command->add_option("-o,--output", flags->output, "folder of the run; overrides the config")->excludes(lab);
+    command->add_flag("--resume", flags->resume, "go on from the newest checkpoint in the output")
+        ->excludes(lab)
+        ->excludes(nemo);
     CLI::Option* ranks =
         command
             ->add_option(

@@ -2,6 +2,8 @@
 
 #include "rl/math_expression.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
 #include <vector>
@@ -77,6 +79,17 @@ bool has_words(std::string_view s, size_t least = 3) {
     return false;
 }
 
+// Without \\text{...} and its like.
+std::string without_texts(std::string_view s) {
+    std::string out(s);
+    for (const std::string_view word : {"\\text{", "\\textbf{", "\\textnormal{", "\\mbox{", "\\mathrm{"})
+        for (size_t at = out.find(word); at != out.npos; at = out.find(word)) {
+            const auto inner = bracketed(out, at + word.size());
+            out.erase(at, word.size() + (inner ? inner->size() + 1 : 0));
+        }
+    return out;
+}
+
 // The content of the last $...$, $$...$$, \(...\) or \[...\] that is no prose between two prices.
 std::optional<std::string_view> last_formula(std::string_view text) {
     struct Found {
@@ -97,7 +110,7 @@ std::optional<std::string_view> last_formula(std::string_view text) {
         while (end != text.npos && close[0] == '$' && text[end - 1] == '\\') end = text.find(close, end + 1);
         if (end == text.npos) break;
         const std::string_view inner = trimmed(text.substr(begin, end - begin));
-        const bool prose = close == "$" && has_words(inner);
+        const bool prose = close == "$" && inner.find(' ') != inner.npos && has_words(without_texts(inner));
         if (!inner.empty() && !prose) last = Found{begin, end};
         at = prose ? begin : end + close.size();
     }
@@ -170,6 +183,7 @@ std::string without_sizes(std::string_view text) {
     for (const std::string_view word : {"\\!", "\\,", "\\;", "\\:"}) cut(word, "", false);
     cut("\\ ", " ", false);
     cut("\\cfrac", "\\frac", true);
+    cut("{bmatrix}", "{pmatrix}", false);
     for (const auto& [word, sign] : {std::pair{"\\geq", ">="},
                                      {"\\ge", ">="},
                                      {"\\leq", "<="},
@@ -186,10 +200,21 @@ std::string without_sizes(std::string_view text) {
 
 // "(a, b)" and "\{a, b\}" at their commas outside brackets; one part for everything else.
 struct AnswerList {
-    std::vector<std::string_view> parts;
+    std::vector<std::string> parts;
     char open = 0, close = 0;  // 0: none around it
     bool ordered() const { return open == '(' || open == '['; }
 };
+
+// "1 \\pm \\sqrt{2}" is two values, at its first sign.
+std::vector<std::string> both_signs(std::string_view s) {
+    static constexpr std::string_view word = "\\pm";
+    const size_t at = s.find(word);
+    if (at == s.npos) return {std::string(s)};
+    std::vector<std::string> list;
+    for (const char* sign : {"+", "-"})
+        list.push_back(fmt::format("{} {} {}", s.substr(0, at), sign, s.substr(at + word.size())));
+    return list;
+}
 
 // Of brackets that stay open; -1: one closes that was not open.
 int depth_of(std::string_view s) {
@@ -226,11 +251,13 @@ AnswerList split_answer(std::string_view s) {
             std::ranges::all_of(inner.substr(i + 1, 3), [](unsigned char d) { return std::isdigit(d); }) &&
             (i + 4 == inner.size() || !std::isdigit(static_cast<unsigned char>(inner[i + 4])));
         if (i == inner.size() || ((c == ',' || c == ';') && depth == 0 && !thousands)) {
-            if (const auto part = trimmed(inner.substr(begin, i - begin)); !part.empty()) list.parts.push_back(part);
+            const auto part = trimmed(inner.substr(begin, i - begin));
+            if (!part.empty() && list.ordered()) list.parts.emplace_back(part);
+            if (!part.empty() && !list.ordered()) std::ranges::move(both_signs(part), std::back_inserter(list.parts));
             begin = i + 1;
         }
     }
-    if (list.parts.size() < 2) return {.parts = {s}};
+    if (list.parts.size() < 2) return {.parts = {std::string(s)}};
     return list;
 }
 
@@ -259,7 +286,8 @@ bool is_name(std::string_view s) {
             i > 0 && (s[i - 1] == '_' || s[i - 1] == '{' || std::isdigit(static_cast<unsigned char>(s[i - 1])));
         if (std::isalpha(c) && !below)
             ++letters;
-        else if (!std::isalpha(c) && !(std::isdigit(c) && below) && std::string_view(" _{}(),\\").find(s[i]) == s.npos)
+        else if (!std::isalpha(c) && !(std::isdigit(c) && below) &&
+                 std::string_view(" _{}(),|:\\").find(s[i]) == s.npos)
             return false;
     }
     return letters > 0;
@@ -276,6 +304,12 @@ std::string_view without_unit(std::string_view s) {
         if (rest.starts_with("^")) rest.remove_prefix(1);
         if (rest.find_first_not_of("{}0123456789 ") == rest.npos) return trimmed(s.substr(0, at));
     }
+    for (const std::string_view unit : {"mm", "cm", "dm", "km", "mg", "kg", "ml", "ft", "lb", "lbs", "oz", "hr", "hrs",
+                                        "min", "sec", "mph", "km/h", "m/s"}) {
+        if (!s.ends_with(unit) || s.size() < unit.size() + 2 || s[s.size() - unit.size() - 1] != ' ') continue;
+        const std::string_view rest = trimmed(s.substr(0, s.size() - unit.size()));
+        if (!rest.empty() && std::isdigit(static_cast<unsigned char>(rest.back()))) return rest;
+    }
     return s;
 }
 
@@ -286,19 +320,48 @@ std::string with_percent(std::string_view s) {
     return std::string(s);
 }
 
+// "x > 3" as "x" and "3", "3 < x" too; nothing where there is no single sign of order.
+struct Order {
+    std::string_view large, small;
+    bool strict = true;
+};
+std::optional<Order> order_of(std::string_view s) {
+    const size_t at = s.find_first_of("<>");
+    if (at == s.npos || s.find_first_of("<>", at + 1) != s.npos) return std::nullopt;
+    const bool strict = !s.substr(at + 1).starts_with("=");
+    const std::string_view left = trimmed(s.substr(0, at)), right = trimmed(s.substr(at + (strict ? 1 : 2)));
+    if (left.empty() || right.empty() || right.find('=') != right.npos) return std::nullopt;
+    return s[at] == '>' ? Order{left, right, strict} : Order{right, left, strict};
+}
+
+// Of "x = 5 + 6 = 11" the last side, of "2x + 1 = y" the first; of what is about the same as another number the number.
+struct NamedValue {
+    std::string_view name, value;  // name: of an equation of two sides
+};
+NamedValue named_value(std::string_view s) {
+    if (const size_t about = s.find("\\approx"); about != s.npos) {
+        const std::string_view left = trimmed(s.substr(0, about));
+        s = is_name(left) ? trimmed(s.substr(about + 7)) : left;
+    }
+    const size_t first = s.find('='), last = s.rfind('=');
+    if (first == s.npos || last + 1 == s.size() || s.find_first_of("<>!") != s.npos) return {{}, s};
+    const std::string_view left = trimmed(s.substr(0, first)), right = trimmed(s.substr(last + 1));
+    if (is_name(left)) return {first == last ? left : std::string_view(), right};
+    return first == last && is_name(right) ? NamedValue{right, left} : NamedValue{{}, s};
+}
+
+// "x = 1" is not "y = 1"; "f(x) = x" may be "y = x".
+bool names_differ(std::string_view a, std::string_view b) {
+    const std::string_view x = named_value(a).name, y = named_value(b).name;
+    return x.size() == 1 && y.size() == 1 && x != y;
+}
+
 bool same_value(std::string_view left, std::string_view right) {
-    // Of "x = 5 + 6 = 11" the last side, of what is about the same as another number the number.
-    const auto right_side = [](std::string_view s) {
-        if (const size_t about = s.find("\\approx"); about != s.npos) {
-            const std::string_view left = trimmed(s.substr(0, about));
-            s = is_name(left) ? trimmed(s.substr(about + 7)) : left;
-        }
-        const size_t first = s.find('='), last = s.rfind('=');
-        return first == s.npos || last + 1 == s.size() || !is_name(s.substr(0, first)) ? s
-                                                                                       : trimmed(s.substr(last + 1));
-    };
-    const std::string of_left = with_percent(without_unit(right_side(left))),
-                      of_right = with_percent(without_unit(right_side(right)));
+    if (const auto x = order_of(left), y = order_of(right); x && y)
+        return x->strict == y->strict && same_value(x->large, y->large) && same_value(x->small, y->small);
+    if (names_differ(left, right)) return false;
+    const std::string of_left = with_percent(without_unit(named_value(left).value)),
+                      of_right = with_percent(without_unit(named_value(right).value));
     std::string_view a = of_left, b = of_right;
     a = without_wrapping(trimmed(a)), b = without_wrapping(trimmed(b));
     if (a.empty() || b.empty()) return false;
@@ -336,23 +399,40 @@ std::optional<std::string> math_answer(std::string_view text) {
 
 namespace {
 
+// "[0, 1) \\cup (2, 3]" at the signs outside brackets.
+std::vector<std::string_view> united(std::string_view s) {
+    static constexpr std::string_view word = "\\cup";
+    std::vector<std::string_view> parts;
+    size_t begin = 0;
+    for (size_t at = s.find(word); at != s.npos; at = s.find(word, at + 1)) {
+        if (depth_of(s.substr(begin, at - begin)) != 0) continue;
+        parts.push_back(trimmed(s.substr(begin, at - begin)));
+        begin = at + word.size();
+    }
+    parts.push_back(trimmed(s.substr(begin)));
+    return parts;
+}
+
 bool same_answer(std::string_view a, std::string_view b, int depth) {
+    if (folded(a) == folded(b)) return !folded(a).empty();
+    const auto within = [&](const auto& some, const auto& all) {
+        return std::ranges::all_of(some, [&](std::string_view part) {
+            return std::ranges::any_of(all,
+                                       [&](std::string_view other) { return same_answer(part, other, depth - 1); });
+        });
+    };
+    const auto a_of = united(a), b_of = united(b);
+    if (depth > 0 && a_of.size() > 1 && b_of.size() > 1) return within(a_of, b_of) && within(b_of, a_of);
     const AnswerList x = split_answer(a), y = split_answer(b);
     if ((x.parts.size() == 1 && y.parts.size() == 1) || depth == 0) return same_value(a, b);
     const auto same = [&](std::string_view one, std::string_view other) { return same_answer(one, other, depth - 1); };
     if (x.ordered() || y.ordered())
         return x.open == y.open && x.close == y.close && std::ranges::equal(x.parts, y.parts, same);
-    const auto within = [&](const AnswerList& some, const AnswerList& all) {
-        return std::ranges::all_of(some.parts, [&](std::string_view part) {
-            return std::ranges::any_of(all.parts, [&](std::string_view other) { return same(part, other); });
-        });
-    };
-    return within(x, y) && within(y, x);  // sets: what stands there twice is there once
+    return within(x.parts, y.parts) && within(y.parts, x.parts);  // sets: what stands there twice is there once
 }
 
 // "(p, q) = (3, 2)", "x \\in [0, 1]": the name in front of a list.
-std::string without_name(std::string_view text) {
-    std::string s = without_sizes(trimmed(text));
+std::string without_name(const std::string& s) {
     for (const std::string_view sign : {"\\in ", "="})
         if (const size_t at = s.find(sign);
             at != s.npos && at > 0 && s.find(sign, at + 1) == s.npos && is_name(std::string_view(s).substr(0, at)))
@@ -364,7 +444,8 @@ std::string without_name(std::string_view text) {
 
 bool same_math_answer(std::string_view expected, std::string_view given) {
     if (expected.size() > most_answer_bytes || given.size() > most_answer_bytes) return false;
-    return same_answer(without_name(expected), without_name(given), 2);
+    const std::string right = without_sizes(trimmed(expected)), other = without_sizes(trimmed(given));
+    return !names_differ(right, other) && same_answer(without_name(right), without_name(other), 2);
 }
 
 double math_reward(std::string_view text, std::string_view expected) {

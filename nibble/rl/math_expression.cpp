@@ -234,12 +234,23 @@ private:
         while (end < text_.size() && is_letter(text_[end])) ++end;
         if (end == at_) return wrong("a number, a letter or a bracket");
         const std::string word(text_.substr(at_, end - at_));
-        for (const std::string_view function : {"sin", "cos", "tan", "log", "ln", "exp", "abs", "sqrt"})
+        for (const std::string_view function :
+             {"sin", "cos", "tan", "sec", "csc", "cot", "log", "ln", "exp", "abs", "sqrt"})
             if (word == function) {
                 at_ = end;
                 skip();
+                NodePtr base, exponent;  // \\log_2, \\sin^2
+                if (function == "log" && take("_")) {
+                    NIBBLE_TRY(base, argument());
+                }
+                if (function != "sqrt" && take("^")) {
+                    NIBBLE_TRY(exponent, exponent_part());
+                }
                 NIBBLE_TRY(NodePtr inner, starts("(") || starts("{") ? primary_deeper() : power_deeper());
-                return function == "sqrt" ? make(Kind::root, {inner, number(2)}) : call(word, inner);
+                if (function == "sqrt") return make(Kind::root, {inner, number(2)});
+                NodePtr value = call(base ? "ln" : word, inner);
+                if (base) value = make(Kind::divide, {value, call("ln", base)});
+                return exponent ? make(Kind::power, {value, exponent}) : value;
             }
         if (word == "pi") return at_ = end, number(std::numbers::pi);
         // xy is x times y; a word of more than three letters is one unknown ("dollars", "Monday").
@@ -326,6 +337,9 @@ std::complex<double> evaluate(const Node& n, int point) {
             if (n.name == "sin") return std::sin(x);
             if (n.name == "cos") return std::cos(x);
             if (n.name == "tan") return std::tan(x);
+            if (n.name == "sec") return 1.0 / std::cos(x);
+            if (n.name == "csc") return 1.0 / std::sin(x);
+            if (n.name == "cot") return 1.0 / std::tan(x);
             if (n.name == "exp") return std::exp(x);
             if (n.name == "abs") return std::abs(x);
             if (n.name == "log") return std::log10(x);
@@ -352,12 +366,13 @@ std::complex<double> MathExpression::at(int point) const { return evaluate(*root
 bool MathExpression::has_letters() const { return mentions_letter(*root_); }
 
 bool equal(const MathExpression& a, const MathExpression& b) {
-    const double within = a.decimal_ || b.decimal_ ? 1e-6 : 1e-9;
+    const bool decimal = a.decimal_ || b.decimal_;
+    constexpr double rounded = 5.0000001e-7;  // to six places
     const int points = a.has_letters() || b.has_letters() ? 4 : 1;
     for (int point = 0; point < points; ++point) {
         const std::complex<double> x = a.at(point), y = b.at(point);
         const double distance = std::abs(x - y), size = std::max({std::abs(x), std::abs(y), 1.0});
-        if (!(distance <= within * size)) return false;
+        if (!(distance <= std::max(1e-9 * size, decimal ? rounded : 0.0))) return false;
     }
     return true;
 }

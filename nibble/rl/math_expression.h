@@ -1,8 +1,8 @@
 // Mathematical expressions as people and models write them: plain text and LaTeX. An expression is compared with
 // another by its value at fixed pseudo-random assignments of its letters, so 2(x+1) equals 2x+2 without algebra.
 // Understood: decimals with thousands commas, fractions (a/b, \frac, \dfrac, \tfrac, mixed numbers such as
-// 2\frac{1}{2}), percent, powers, roots (\sqrt, \sqrt[n], sqrt()), \pi, e, sin cos tan log ln exp abs,
-// products written without a sign, factorials, letters and \text{...} words as unknowns.
+// 2\frac{1}{2}), percent, powers, roots (\sqrt, \sqrt[n], sqrt()), \pi, e, sin cos tan sec csc cot log (of a base, too)
+// ln exp abs, products written without a sign, factorials, letters and \text{...} words as unknowns.
 #pragma once
 
 #include "base/error.h"
@@ -24,8 +24,8 @@ public:
     std::complex<double> at(int point) const;
     bool has_letters() const;
 
-    // Values at several points agree to 1e-9 of their size, or to 1e-6 where one side is a decimal fraction
-    // (math-verify rounds to six digits).
+    // Values at several points agree to 1e-9 of their size, or where one side is a decimal fraction to six places
+    // behind the point, as math-verify has it.
     friend bool equal(const MathExpression& a, const MathExpression& b);
 
     struct Node;

@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <map>
 #include <optional>
@@ -30,9 +32,13 @@ void override_with(YamlNode& base, const YamlNode& over) {
     }
 }
 
-// The recipe over the files that its `defaults` name, which lie beside it.
-Result<YamlNode> read_recipe(const fs::path& file, int depth) {
-    if (depth > 8) return fail("{}: 'defaults' more than 8 files deep", file.string());
+// The recipe over the files that its `defaults` name, which lie beside it. over: those that led here.
+Result<YamlNode> read_recipe(const fs::path& file, const std::vector<fs::path>& over) {
+    if (std::ranges::count(over, file.lexically_normal()) > 0)
+        return fail("{}: is among its own 'defaults'", file.string());
+    if (over.size() > 8) return fail("{}: 'defaults' more than 8 files deep", file.string());
+    std::vector<fs::path> with = over;
+    with.push_back(file.lexically_normal());
     NIBBLE_TRY(const std::string text, read_text_file(file, max_yaml_bytes));
     NIBBLE_TRY(const auto documents, parse_yaml(text, file.string()));
     if (documents.size() != 1 || !documents[0].is_map()) return fail("{}: a recipe is one map of keys", file.string());
@@ -42,7 +48,7 @@ Result<YamlNode> read_recipe(const fs::path& file, int depth) {
         for (const YamlNode& parent : parents->is_list() ? parents->items : std::vector<YamlNode>{*parents}) {
             NIBBLE_TRY(const std::string name, as_text(parent, "defaults"));
             NIBBLE_TRY(const YamlNode base,
-                       read_recipe(file.parent_path() / name, depth + 1).within(parent.where() + ": defaults"));
+                       read_recipe(file.parent_path() / name, with).within(parent.where() + ": defaults"));
             override_with(merged, base);
         }
         std::erase_if(recipe.entries, [](const YamlEntry& e) { return e.key == "defaults"; });
@@ -61,6 +67,24 @@ const YamlNode* at(const YamlNode& root, std::string_view path) {
     return node;
 }
 
+// Of "x, y"; nothing where one of them is no number or their product no finite one.
+std::optional<std::string> product_of(std::string_view factors) {
+    const size_t comma = factors.find(',');
+    if (comma == factors.npos) return std::nullopt;
+    double product = 1;
+    for (std::string_view one : {factors.substr(0, comma), factors.substr(comma + 1)}) {
+        while (one.starts_with(' ')) one.remove_prefix(1);
+        while (one.ends_with(' ')) one.remove_suffix(1);
+        double value = 0;
+        const auto [end, error] = std::from_chars(one.data(), one.data() + one.size(), value);
+        if (error != std::errc{} || end != one.data() + one.size()) return std::nullopt;
+        product *= value;
+    }
+    if (!(std::abs(product) < 0x1p53)) return std::nullopt;  // what is larger is no longer exact
+    return product == std::trunc(product) ? fmt::format("{}", static_cast<int64_t>(product))
+                                          : fmt::format("{}", product);
+}
+
 // Puts ${a.b} and ${mul:x, y} in, innermost first. What cannot be put in stays and is refused where it is used.
 void put_in(std::string& text, const YamlNode& root, int depth) {
     for (int left = 64; left > 0; --left) {
@@ -69,13 +93,9 @@ void put_in(std::string& text, const YamlNode& root, int depth) {
         const std::string inner = text.substr(start + 2, end - start - 2);
         std::string value;
         if (inner.starts_with("mul:")) {
-            const size_t comma = inner.find(',');
-            if (comma == inner.npos) return;
-            try {
-                value = fmt::format("{}", std::stoll(inner.substr(4, comma - 4)) * std::stoll(inner.substr(comma + 1)));
-            } catch (const std::exception&) {
-                return;
-            }
+            const auto product = product_of(std::string_view(inner).substr(4));
+            if (!product) return;
+            value = *product;
         } else {
             const YamlNode* node = at(root, inner);
             if (!node || node->is_map() || node->is_list() || depth > 8) return;
@@ -508,7 +528,7 @@ private:
 }  // namespace
 
 Result<NemoTranslation> translate_nemo_recipe(const fs::path& file) {
-    NIBBLE_TRY(YamlNode root, read_recipe(file, 0));
+    NIBBLE_TRY(YamlNode root, read_recipe(file, {}));
     make_absolute(root, "");
     return Translation(root, file.string()).run();
 }

@@ -73,6 +73,9 @@ struct RlValidation {
     double avg_at_k = 0, pass_at_k = 0, cons_at_k = 0;
 };
 
+// Answers that are generated together on a CPU.
+inline constexpr int64_t host_rollouts = 64;
+
 struct PolicyTrainerOptions {
     std::optional<Tokenizer> tokenizer;  // without: no texts of answers
     std::vector<int32_t> end_tokens;
@@ -85,7 +88,7 @@ struct PolicyTrainerOptions {
     bool generator_sees_neighbours = false;  // as TrainEngine::sees_neighbours()
     RankGroup* ranks = nullptr;              // the trainer's; outlives this
     const std::atomic<bool>* stop_requested = nullptr;
-    int64_t sequences = 64;  // that are generated together at most
+    int64_t sequences = host_rollouts;  // that are generated together at most
     // Of free memory, for their keys and values; where the trainer lends memory, that is all they have.
     double memory_share = 0.9;
     // Answers are trained one behind the other in rows of up to so many tokens, each a document; 0: one in a row.

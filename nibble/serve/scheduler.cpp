@@ -257,6 +257,8 @@ std::vector<Choice*> Scheduler::plan(int64_t mixed_rows) {
     preempted_ = false;
     plan_alone(step);
     if (!step.empty()) return step;
+    if (options_.preempt_every > 0 && ++plans_ % options_.preempt_every == 0 && running() > 1)
+        push_out(*last_running());
     std::vector<Choice*> answers;
     for (const auto& c : running_)
         if (c->decodes() && end_of(*c) > c->sequence->position()) answers.push_back(c.get());

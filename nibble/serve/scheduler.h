@@ -68,6 +68,7 @@ private:
     Drafter& drafter_;
     EngineStats& stats_;
     bool chooses_, preempted_ = false;
+    int64_t plans_ = 0;
     std::unique_ptr<KvPool> pool_;
     PrefixCache cache_;
     std::vector<std::unique_ptr<Choice>> running_;

@@ -174,7 +174,7 @@ def test_questions_of_files():
 
 def test_what_a_gpu_lacks_is_left_out_and_said():
     check("refused", [n for n, r in tool.RECIPES.items() if tool.refusal(r, "cuda")], [])
-    check("experts", [n for n, r in tool.RECIPES.items() if not tool.refusal(r, "cuda", experts=4)], ["bf16", "fp8_block", "fp8_block-fp8-cache", "fp8_block-fp8-cache-query", "mxfp8"])
+    check("experts", [n for n, r in tool.RECIPES.items() if not tool.refusal(r, "cuda", experts=4)], ["bf16", "fp8_block", "fp8_block-fp8-cache", "fp8_block-fp8-cache-query", "mxfp8", "nvfp4-row-scaled", "nvfp4-row-scaled-ends"])
     check("on a CPU", [n for n, r in tool.RECIPES.items() if tool.refusal(r, "cpu")], [])
     one = {"before": 0.2, "after": 0.5, "after_bf16": 0.5, "validation": {"2": 0.4, "4": 0.5}, "reward": [0.2, 0.5], "token_mult_prob_error": [1.0, 1.0], "gen_kl_error": [0.0, 0.0], "compared_tokens": 9, "mismatch_tokens": 0, "max_abs_diff": 0,
            "phases": {"rollout": 1.0, "rest": 1.0}}

@@ -74,6 +74,19 @@ data: {{task: sort, chat: false, prompt: "Q: {{}}\nA:"}}
     EXPECT_EQ(read_file(dir / "parts/model/model.safetensors"), read_file(dir / "whole/model/model.safetensors"));
     EXPECT_EQ(read_file(dir / "parts/samples.json"), samples);
     // What a run must not do.
+    std::filesystem::remove_all(dir / "parts/model");
+    EXPECT_NE(rl(dir, "rl.yaml -o parts --resume --steps 2"), 0);
+    EXPECT_EQ(read_file(dir / "out.txt"), "nibble: grpo.max_num_steps 2: parts has made 3 already\n");
+    ASSERT_EQ(rl(dir, "rl.yaml -o parts --resume --quiet"), 0) << read_file(dir / "out.txt");  // nothing but the model
+    EXPECT_EQ(read_file(dir / "parts/model/model.safetensors"), read_file(dir / "whole/model/model.safetensors"));
+    std::string stops = read_file(dir / "rl.yaml");
+    stops.replace(stops.find("max_new_tokens: 16"), 18, "max_new_tokens: 16, stop_token_ids: [7, 272]");
+    write_file(dir / "stops.yaml", stops);
+    EXPECT_NE(rl(dir, "stops.yaml -o stops"), 0);
+    EXPECT_EQ(read_file(dir / "out.txt"),
+              fmt::format("nibble: policy.generation.stop_token_ids: 272 is none of the 272 "
+                          "tokens of {}\n",
+                          test_data("chat").string()));
     EXPECT_NE(rl(dir, "rl.yaml -o whole"), 0);
     EXPECT_NE(read_file(dir / "out.txt").find("exists already"), std::string::npos);
     EXPECT_NE(rl(dir, "rl.yaml"), 0);

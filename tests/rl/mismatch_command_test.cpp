@@ -82,6 +82,11 @@ TEST(MismatchCommand, SaysWhatIsWrong) {
                               "nvfp4_w4a16, nvfp4_w4a4, fp8, nvfp4\n",
                               recipe));
     }
+    // What a run has, the lab does not.
+    for (const char* flag : {"--steps 3", "-o lab", "--resume"}) {
+        EXPECT_NE(lab(dir, fmt::format("{} --prompts 2 {}", model, flag)), 0) << flag;
+        EXPECT_THAT(read_file(dir / "out.txt"), testing::HasSubstr("excludes")) << flag;
+    }
     // No head of a table without a table.
     EXPECT_NE(lab(dir, "/nonexist"), 0);
     EXPECT_THAT(read_file(dir / "out.txt"), testing::StartsWith("nibble: "));

@@ -2,6 +2,8 @@
 #include "kernels/attention_control.h"
 #include "rl/rank_lab.h"
 #include "train/small_trainer.h"
+#include "train/tiny_families.h"
+#include "train/train_shapes.h"
 
 namespace nibble::test {
 namespace {
@@ -45,6 +47,25 @@ TEST(MismatchLab, FewPromptsHaveAllWays) {
         EXPECT_EQ(report->mismatches(), 0);
         const auto preempted = std::ranges::count(report->lines, "preempted", &MismatchLine::way);
         EXPECT_EQ(preempted, prompts > 1 ? 2 : 0);
+        for (const MismatchLine& line : report->lines) EXPECT_GT(line.events, 0) << line.way;
+    }
+}
+
+// Windows below the lab's context: pages are given back, so that memory alone pushes nobody out.
+TEST(MismatchLab, WindowedModelsHaveAllWays) {
+    Json mistral = tiny("mistral"), gemma = tiny("gemma3_text");
+    mistral["sliding_window"] = 40;
+    for (const Json& config : {mistral, gemma}) {
+        SCOPED_TRACE(config["model_type"].dump());
+        ThreadPool pool(2);
+        auto parameters = random_start(config, DType::bf16, 3, pool);
+        ASSERT_TRUE(parameters.ok()) << parameters.error().message();
+        const auto trainer = Trainer::create(*parameters, {}, pool);
+        ASSERT_TRUE(trainer.ok()) << trainer.error().message();
+        const auto report = measure_mismatch(**trainer, *(*trainer)->serving(), small_lab());
+        ASSERT_TRUE(report.ok()) << report.error().message();
+        EXPECT_EQ(report->lines.size(), 2u * (4 + 5 + 5));
+        EXPECT_EQ(report->mismatches(), 0);
         for (const MismatchLine& line : report->lines) EXPECT_GT(line.events, 0) << line.way;
     }
 }

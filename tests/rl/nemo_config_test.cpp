@@ -454,6 +454,22 @@ policy: {megatron_cfg: {enabled: true, fp8_cfg: {enabled: true, fp8_recipe: mxfp
     EXPECT_EQ(blocks.config.generation.precision->first_bf16, 2);
 }
 
+// A product is that of the numbers as they are; what is none stays, and is told.
+TEST(NemoConfig, ProductsOfAnyNumbers) {
+    TempDir dir;
+    const auto length = [&](const std::string& product) {
+        write_file(dir / "r.yaml", "policy: {model_name: M, max_total_sequence_length: \"${mul:" + product + "}\"}\n");
+        const auto made = translate_nemo_recipe(dir / "r.yaml");
+        if (!made.ok()) return std::string(made.error().message());
+        const size_t at = made->yaml.find("max_total_sequence_length: ");
+        return at == made->yaml.npos ? "" : made->yaml.substr(at + 27, made->yaml.find('\n', at) - at - 27);
+    };
+    EXPECT_EQ(length("512, 4"), "2048");
+    EXPECT_EQ(length("1.5,512"), "768");
+    for (const char* none : {"9999999999,9999999999", "512, x", "512 4", "5z, 2", "1e300, 1e300", ", 2"})
+        EXPECT_EQ(length(none), "") << none;
+}
+
 TEST(NemoConfig, SaysWhatIsWrong) {
     TempDir dir;
     const auto error = [&](std::string_view text) {
@@ -463,7 +479,11 @@ TEST(NemoConfig, SaysWhatIsWrong) {
     };
     EXPECT_NE(error("grpo: {seed: 1}\n").find("'policy.model_name' is missing"), std::string::npos);
     EXPECT_NE(error("defaults: none.yaml\npolicy: {model_name: M}\n").find("none.yaml"), std::string::npos);
-    EXPECT_NE(error("defaults: r.yaml\npolicy: {model_name: M}\n").find("files deep"), std::string::npos);
+    const std::string own = error("defaults: r.yaml\npolicy: {model_name: M}\n");
+    EXPECT_NE(own.find("r.yaml: is among its own 'defaults'"), std::string::npos) << own;
+    EXPECT_EQ(own.find("defaults:"), own.rfind("defaults:")) << own;
+    write_file(dir / "s.yaml", "defaults: r.yaml\n");
+    EXPECT_NE(error("defaults: s.yaml\npolicy: {model_name: M}\n").find("is among its own"), std::string::npos);
     EXPECT_NE(error("- 1\n").find("one map"), std::string::npos);
 }
 

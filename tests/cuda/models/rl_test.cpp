@@ -170,6 +170,7 @@ TEST(CudaPolicyLoop, NoBitDiffersInOtherFamilies) {
     const TrainPrecision precisions[] = {{.recipe = TrainRecipe::bf16},
                                          {.recipe = TrainRecipe::fp8_block},
                                          {.recipe = TrainRecipe::mxfp8},
+                                         {.recipe = TrainRecipe::nvfp4, .row_scaled = true},
                                          {.recipe = TrainRecipe::nvfp4, .square = false, .row_scaled = true}};
     for (const Json& model : {rl_mixture(), rl_hybrid()})
         for (const TrainPrecision& precision : precisions) {
@@ -403,6 +404,68 @@ TEST(CudaPolicyLoop, GenerationAloneIsCounted) {
                 EXPECT_LT(error, precision.recipe == TrainRecipe::nvfp4 ? 1.5 : 1.2) << "step " << s.step;
                 EXPECT_EQ(s.cache.has_value(), format == KvFormat::fp8);
             }
+        }
+}
+
+// Experts in a precision of their own where they generate: counted, too, and small while weights are those of the
+// start.
+TEST(CudaPolicyLoop, ExpertsOfOtherRolloutsAreCounted) {
+    const TrainPrecision precisions[] = {{.recipe = TrainRecipe::bf16},
+                                         {.recipe = TrainRecipe::fp8_block},
+                                         {.recipe = TrainRecipe::mxfp8},
+                                         {.recipe = TrainRecipe::nvfp4, .square = false, .row_scaled = true}};
+    for (const Json& model : {rl_mixture(), rl_hybrid()})
+        for (const TrainPrecision& precision : precisions) {
+            SCOPED_TRACE(model["model_type"].dump() + ", " + train_precision_json(precision).dump());
+            RlConfig config = gpu_config();
+            config.generation.precision = precision;
+            config.generation.cache.mirrored = false;
+            const GpuRun run = run_on_gpu(config, 3, 1024, {.model = model});
+            ASSERT_EQ(run.steps.size(), 3u);
+            for (const RlStep& s : run.steps) {
+                EXPECT_GT(s.metrics.tokens, 1000);
+                EXPECT_EQ(s.metrics.mismatch_tokens == 0, precision.recipe == TrainRecipe::bf16) << "step " << s.step;
+                const double error = s.metrics.token_mult_prob_error / static_cast<double>(s.metrics.tokens);
+                EXPECT_LT(error, precision.recipe == TrainRecipe::nvfp4 ? 1.5 : 1.2) << "step " << s.step;
+                EXPECT_GT(s.update.gradient_norm, 0);
+            }
+        }
+}
+
+// Recipes whose scales are of whole tensors promise nothing, and run.
+TEST(CudaPolicyLoop, ExpertsUnderScalesOfWholeTensorsLearn) {
+    for (const Json& model : {rl_mixture(), rl_hybrid()})
+        for (const TrainRecipe recipe : {TrainRecipe::fp8, TrainRecipe::nvfp4}) {
+            SCOPED_TRACE(model["model_type"].dump() + ", " + std::string(train_recipe_name(recipe)));
+            RlConfig config = gpu_config();
+            config.loss.importance_sampling_correction = true;
+            const GpuRun run = run_on_gpu(config, 3, 1024, {.model = model, .precision = {.recipe = recipe}});
+            ASSERT_EQ(run.steps.size(), 3u);
+            for (const RlStep& s : run.steps) {
+                EXPECT_GT(s.metrics.mismatch_tokens, 0);
+                EXPECT_GT(s.update.gradient_norm, 0);
+                EXPECT_TRUE(std::isfinite(s.metrics.loss));
+            }
+        }
+}
+
+// What is not built is refused before anything is allocated, on either side.
+TEST(CudaPolicyLoop, ExpertsOfStoredCodesAreRefused) {
+    ThreadPool pool;
+    for (const char* recipe : {"nvfp4_w4a16", "nvfp4_w4a4"})
+        for (const bool alone : {false, true}) {
+            SCOPED_TRACE(fmt::format("{} {}", recipe, alone));
+            auto parameters = random_start(rl_mixture(), DType::bf16, 7, pool);
+            ASSERT_TRUE(parameters.ok());
+            DeviceTrainerOptions options{.device = rl_device(), .rows = 2, .seq = 96, .micro_batch = 1};
+            if (alone)
+                options.generation = *train_precision_from_name(recipe);
+            else
+                options.train.precision = *train_precision_from_name(recipe);
+            const auto trainer = DeviceTrainer::create(*parameters, options, pool);
+            ASSERT_FALSE(trainer.ok());
+            EXPECT_NE(trainer.error().message().find("experts under "), std::string::npos);
+            EXPECT_NE(trainer.error().message().find(" are not built"), std::string::npos);
         }
 }
 
