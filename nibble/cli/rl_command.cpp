@@ -228,8 +228,8 @@ Status open_job(RlConfig& c, const RlFlags& flags, const DeviceChoice& device, c
     NIBBLE_TRY(const auto checkpoint, Checkpoint::open(c.model));
     if (!device.cuda) {
         const int64_t free = available_memory();
-        NIBBLE_TRY(const TrainMemoryPlan plan,
-                   plan_rl_memory(c, *checkpoint, job.ranks.size(), job.ranks.first(), free, job.pool));
+        NIBBLE_TRY(const TrainMemoryPlan plan, plan_rl_memory(c, *checkpoint, job.ranks.size(),
+                                                              job.ranks.first() && c.saving.keep > 0, free, job.pool));
         NIBBLE_TRY(const HostTogether together, check_host_memory(plan, free, job.ranks.group()));
         job.memory = together.text(plan);
     }

@@ -100,7 +100,7 @@ Result<std::string> plan_memory(const TrainConfig& c, const JobRanks& ranks, Thr
     }
     const HostRun run{.rows = (c.batch + ranks.size() - 1) / ranks.size(),
                       .seq = c.sequence,
-                      .saves = !c.output.empty() && ranks.first(),
+                      .saves = !c.output.empty() && c.saving.keep > 0 && ranks.first(),
                       .teacher = teacher.get(),
                       .ranks = ranks.size()};
     NIBBLE_TRY(const TrainMemoryPlan plan, plan_host_memory(c, *model, run, pool));
