@@ -94,7 +94,7 @@ public:
             at += std::ssize(ids);
         }
         const std::vector<BatchPiece> batches = whole_batches(sequences_, options_.batch_tokens);
-        Meter meter(hooks, "awq", 2 * tokens * std::ssize(config_.blocks), token_layers);
+        ProgressMeter meter(hooks, "awq", 2 * tokens * std::ssize(config_.blocks), token_layers);
         for (size_t b = 0, g = 0; b < config_.blocks.size(); ++b) {
             const std::string layer = fmt::format("layer {} of {}", b + 1, config_.blocks.size());
             const size_t first = g;

@@ -55,7 +55,7 @@ public:
         NIBBLE_TRY(work_, Workspace::create(options_.compute, {}, pool_));
         NIBBLE_TRY(stream_, stream_memory());
         NIBBLE_CHECK(embed());
-        Meter meter(hooks_, "calibrate", tokens_ * blocks() * (solver ? 2 : 1), token_layers);
+        ProgressMeter meter(hooks_, "calibrate", tokens_ * blocks() * (solver ? 2 : 1), token_layers);
         for (int64_t b = 0; b < blocks(); ++b) {
             const std::string layer = fmt::format("layer {} of {}", b + 1, blocks());
             NIBBLE_TRY(const auto block, load(b));
@@ -91,7 +91,7 @@ public:
         const auto going_back = std::ssize(texts);
         for (size_t i = 0; i < sequences_.size(); ++i)
             if (i % n) texts.push_back(sequences_[i]);
-        std::optional<Meter> meter;
+        std::optional<ProgressMeter> meter;
         int64_t reported = 0;
         const BackwardOptions options{.sampled = PhiloxStream{options_.seed, 0},
                                       .batch_tokens = options_.batch_tokens,

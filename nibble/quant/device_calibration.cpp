@@ -259,7 +259,8 @@ Status calibrate_on_device(DeviceWalk& walk, const Checkpoint& model, bool quant
                            BlockSolver* solver, bool head, const JobHooks& hooks) {
     const size_t blocks = walk.config().blocks.size();
     NIBBLE_TRY(DeviceStreams x, walk.embed());
-    Meter meter(hooks, "calibrate", walk.tokens() * static_cast<int64_t>(blocks) * (solver ? 2 : 1), token_layers);
+    ProgressMeter meter(hooks, "calibrate", walk.tokens() * static_cast<int64_t>(blocks) * (solver ? 2 : 1),
+                        token_layers);
     for (size_t b = 0; b < blocks; ++b) {
         const std::string name = fmt::format("layer {} of {}", b + 1, blocks);
         NIBBLE_TRY(const DeviceLayers layer, walk.load(model, b, 1, quantize_inputs));

@@ -29,7 +29,7 @@ std::u32string decode(std::string_view text) {
 
 }  // namespace
 
-Pattern::Pattern(std::string_view text) {
+NamePattern::NamePattern(std::string_view text) {
     const std::u32string p = decode(text);
     for (size_t i = 0; i < p.size(); ++i) {
         Item item{Item::Kind::literal};
@@ -65,7 +65,7 @@ Pattern::Pattern(std::string_view text) {
     }
 }
 
-bool Pattern::accepts(const Item& item, char32_t c) {
+bool NamePattern::accepts(const Item& item, char32_t c) {
     switch (item.kind) {
         case Item::Kind::star:
             return false;
@@ -81,7 +81,7 @@ bool Pattern::accepts(const Item& item, char32_t c) {
     return item.negated;
 }
 
-bool Pattern::matches(std::string_view name) const {
+bool NamePattern::matches(std::string_view name) const {
     // Names are ASCII but for strange ones; a recipe is matched against hundreds of thousands of them.
     const bool ascii =
         std::all_of(name.begin(), name.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
@@ -89,7 +89,7 @@ bool Pattern::matches(std::string_view name) const {
 }
 
 template <class Text>
-bool Pattern::matches_characters(const Text& name) const {
+bool NamePattern::matches_characters(const Text& name) const {
     // Greedy with one point of return: the latest star takes one character more after each failure.
     size_t at = 0, item = 0;
     size_t star = items_.size(), star_at = 0;

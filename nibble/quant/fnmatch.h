@@ -9,9 +9,9 @@
 
 namespace nibble {
 
-class Pattern {
+class NamePattern {
 public:
-    explicit Pattern(std::string_view text);
+    explicit NamePattern(std::string_view text);
     bool matches(std::string_view name) const;
 
 private:

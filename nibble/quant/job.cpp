@@ -110,7 +110,7 @@ Result<QuantReport> run_quantize(const Checkpoint& source, const Plan& plan, con
     const std::vector<Unit> units = make_units(plan);
     int64_t total = 0;
     for (const CheckpointTensor& tensor : source.tensors()) total += source_bytes(tensor);
-    Meter meter(hooks, "quantize", total);
+    ProgressMeter meter(hooks, "quantize", total);
     JobContext job{.source = source,
                    .plan = plan,
                    .options = options,

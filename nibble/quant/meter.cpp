@@ -19,7 +19,7 @@ MemoryUse memory_use() {
     return use;
 }
 
-void Meter::add(int64_t bytes, std::string_view item) {
+void ProgressMeter::add(int64_t bytes, std::string_view item) {
     done_ += bytes;
     const auto now = static_cast<int64_t>(seconds() * 1e3);
     int64_t due = next_ms_.load(std::memory_order_relaxed);
@@ -28,17 +28,17 @@ void Meter::add(int64_t bytes, std::string_view item) {
     if (std::unique_lock lock(mutex_, std::try_to_lock); lock) tell(item);
 }
 
-void Meter::warn(std::string_view text) {
+void ProgressMeter::warn(std::string_view text) {
     std::lock_guard lock(mutex_);
     if (hooks_.warn) hooks_.warn(text);
 }
 
-void Meter::finish() {
+void ProgressMeter::finish() {
     std::lock_guard lock(mutex_);
     tell({});
 }
 
-void Meter::tell(std::string_view item) {
+void ProgressMeter::tell(std::string_view item) {
     peak_anonymous_ = std::max(peak_anonymous_, memory_use().anonymous);
     if (hooks_.progress) hooks_.progress({phase_, item, done_, total_, unit_});
 }

@@ -20,10 +20,10 @@ MemoryUse memory_use();
 // are, so that the time left counts the solver, too.
 inline constexpr std::string_view token_layers = "tokens x layers";
 
-class Meter {
+class ProgressMeter {
 public:
     // `unit` of what is counted; empty: bytes.
-    Meter(const JobHooks& hooks, std::string_view phase, int64_t total, std::string_view unit = {})
+    ProgressMeter(const JobHooks& hooks, std::string_view phase, int64_t total, std::string_view unit = {})
         : hooks_(hooks), phase_(phase), total_(total), unit_(unit) {}
 
     // From any thread. `item` is what is in hand.

@@ -25,7 +25,7 @@ struct JobContext {
     Export& out;
     Journal& journal;
     const std::vector<Unit>& units;
-    Meter& meter;
+    ProgressMeter& meter;
     std::vector<PanelScratch> scratch;  // per worker
     std::vector<TensorReport> reports;  // per plan entry; each written by its unit
     std::atomic<int64_t> resumed{0}, bytes_read{0}, bytes_written{0};

@@ -34,7 +34,7 @@ bool on_by_default(size_t kind) { return kind < 2; }
 // Names that Model Optimizer gives the quantizers of one expert inside a fused tensor:
 // "P.experts.7.up_proj.weight_quantizer" -> "P.experts.gate_up_proj_weight_quantizers.7", "...weight_quantizer",
 // "P.experts.7.up_proj_weight_quantizer".
-bool matches_fused_name(const Pattern& pattern, std::string_view name) {
+bool matches_fused_name(const NamePattern& pattern, std::string_view name) {
     const size_t at = name.find(".experts.");
     const size_t dot = name.rfind('.');
     if (at == std::string_view::npos) return false;
@@ -135,7 +135,7 @@ private:
     Status apply_rules() {
         for (size_t r = 0; r < rules_.size(); ++r) {
             const Rule& rule = rules_[r];
-            const Pattern pattern(rule.pattern);
+            const NamePattern pattern(rule.pattern);
             bool matched = apply(rule, [&](const Quantizer& q) { return pattern.matches(q.name); });
             // A rule made for models with fused experts, whose quantizers have names of their own.
             if (!matched && rule.pattern.find("expert") != std::string::npos)

@@ -212,7 +212,7 @@ Result<std::vector<std::vector<double>>> gradient_sums(const Trials& trials, Tok
     WeightSource ends(source, weights, trials.pool(), WeightSource::Mode::load);
     NIBBLE_TRY(const auto embedding, Embedding::load(config, ends));
     NIBBLE_TRY(const auto head, Head::load(config, ends));
-    std::optional<Meter> meter;
+    std::optional<ProgressMeter> meter;
     int64_t reported = 0;
     const BackwardOptions backward_options{.sampled = PhiloxStream{options.seed, 0},
                                            .batch_tokens = options.batch_tokens,

@@ -45,7 +45,7 @@ constexpr std::string_view disabled[] = {
 constexpr std::string_view cost_excluded[] = {"*visual*", "*mtp*", "*vision_tower*"};
 
 bool matches_any(std::span<const std::string_view> patterns, std::string_view name) {
-    return std::ranges::any_of(patterns, [&](std::string_view p) { return Pattern(p).matches(name); });
+    return std::ranges::any_of(patterns, [&](std::string_view p) { return NamePattern(p).matches(name); });
 }
 
 int64_t millibits_of(const QuantizerConfig& c) {
@@ -165,7 +165,7 @@ private:
 
     Status apply_keep() {
         for (const Keep& keep : options_.keep) {
-            const Pattern pattern(keep.pattern);
+            const NamePattern pattern(keep.pattern);
             const auto format = std::ranges::find(space_.formats, keep.format, &SearchFormat::name);
             bool matched = false;
             for (SearchGroup& group : space_.groups) {

@@ -134,7 +134,7 @@ Result<VerifyReport> verify(const Checkpoint& checkpoint, const VerifyOptions& o
     const auto list = checkpoint.tensors();
     int64_t total = 0;
     for (const CheckpointTensor& t : list) total += t.stored_bytes;
-    Meter meter(hooks, "verify", total);
+    ProgressMeter meter(hooks, "verify", total);
     VerifyContext context{.checkpoint = checkpoint, .options = options, .kernels = *kernels, .meter = meter};
     context.scratch.resize(static_cast<size_t>(pool.threads()));
     context.source_scratch.resize(static_cast<size_t>(pool.threads()));

@@ -21,7 +21,7 @@ struct VerifyContext {
     const Checkpoint& checkpoint;
     const VerifyOptions& options;
     const QuantizeKernels& kernels;
-    Meter& meter;
+    ProgressMeter& meter;
     std::unordered_map<std::string_view, size_t> in_source;              // name -> index
     std::unordered_map<std::string_view, const TensorReport*> computed;  // by name
     std::vector<PanelScratch> scratch, source_scratch;                   // per worker

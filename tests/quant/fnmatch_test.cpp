@@ -18,24 +18,24 @@ TEST(Fnmatch, agrees_with_python_on_every_row_of_the_table) {
         const std::string pattern = line.substr(0, a), name = line.substr(a + 1, b - a - 1);
         const bool want = line.substr(b + 1) == "1";
         ++(want ? matching : other);
-        EXPECT_EQ(Pattern(pattern).matches(name), want) << "'" << pattern << "' on '" << name << "'";
+        EXPECT_EQ(NamePattern(pattern).matches(name), want) << "'" << pattern << "' on '" << name << "'";
     }
     EXPECT_GT(matching, 300);
     EXPECT_GT(other, 300);
 }
 
 TEST(Fnmatch, counts_characters_not_bytes) {
-    EXPECT_TRUE(Pattern("a?b").matches("a\u00e9b"));
-    EXPECT_FALSE(Pattern("a??b").matches("a\u00e9b"));
-    EXPECT_TRUE(Pattern("[\u00e0-\u00ff]").matches("\u00e9"));
-    EXPECT_TRUE(Pattern("?").matches("\xff")) << "a byte that is no UTF-8 is one character";
+    EXPECT_TRUE(NamePattern("a?b").matches("a\u00e9b"));
+    EXPECT_FALSE(NamePattern("a??b").matches("a\u00e9b"));
+    EXPECT_TRUE(NamePattern("[\u00e0-\u00ff]").matches("\u00e9"));
+    EXPECT_TRUE(NamePattern("?").matches("\xff")) << "a byte that is no UTF-8 is one character";
 }
 
 TEST(Fnmatch, many_stars_take_no_exponential_time) {
     std::string pattern, name(5000, 'a');
     for (int i = 0; i < 40; ++i) pattern += "*a";
-    EXPECT_FALSE(Pattern(pattern + "b").matches(name));
-    EXPECT_TRUE(Pattern(pattern + "*").matches(name));
+    EXPECT_FALSE(NamePattern(pattern + "b").matches(name));
+    EXPECT_TRUE(NamePattern(pattern + "*").matches(name));
 }
 
 }  // namespace
