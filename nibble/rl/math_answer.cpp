@@ -169,13 +169,17 @@ std::optional<std::string_view> last_value(std::string_view text) {
 std::string without_sizes(std::string_view text) {
     std::string s(text);
     const auto cut = [&](std::string_view word, std::string_view instead, bool letters_end_it) {
-        for (size_t at = s.find(word); at != s.npos; at = s.find(word, at)) {
+        std::string out;
+        size_t kept = 0;
+        for (size_t at = s.find(word); at != s.npos;) {
             const size_t end = at + word.size();
-            if (letters_end_it && end < s.size() && std::isalpha(static_cast<unsigned char>(s[end])))
-                ++at;
-            else
-                s.replace(at, word.size(), instead);
+            if (!letters_end_it || end == s.size() || !std::isalpha(static_cast<unsigned char>(s[end]))) {
+                out.append(s, kept, at - kept).append(instead);
+                kept = end;
+            }
+            at = s.find(word, end);
         }
+        s = out.append(s, kept);
     };
     for (const std::string_view word : {"\\left", "\\right", "\\displaystyle"}) cut(word, "", true);
     for (const std::string_view word : {"\\quad", "\\qquad"}) cut(word, " ", true);
