@@ -5,7 +5,7 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 # Levels 0 to 6 are meant for others; what only the command line uses is not.
-set(NIBBLE_LIBRARY_FOLDERS base formats io page text tensor grammar kernels checkpoint chat model bench quant serve eval rl)
+set(NIBBLE_LIBRARY_FOLDERS base formats io http page text tensor grammar parallel kernels checkpoint chat model bench quant train serve eval rl server)
 set(objects "")
 foreach(folder ${NIBBLE_LIBRARY_FOLDERS})
   get_target_property(type nibble_${folder} TYPE)
@@ -22,8 +22,8 @@ target_include_directories(nibble_library INTERFACE $<INSTALL_INTERFACE:${CMAKE_
 target_compile_definitions(nibble_library INTERFACE $<INSTALL_INTERFACE:NIBBLE_VERSION="${PROJECT_VERSION}">)
 target_link_libraries(nibble_library INTERFACE
   $<INSTALL_INTERFACE:fmt::fmt> $<INSTALL_INTERFACE:nlohmann_json::nlohmann_json> $<INSTALL_INTERFACE:Threads::Threads>
-  $<INSTALL_INTERFACE:yaml-cpp> $<INSTALL_INTERFACE:PkgConfig::CBC>
-  $<INSTALL_INTERFACE:xxhash> $<INSTALL_INTERFACE:pcre2-8> $<INSTALL_INTERFACE:utf8proc> $<INSTALL_INTERFACE:z>)
+  $<INSTALL_INTERFACE:yaml-cpp> $<INSTALL_INTERFACE:PkgConfig::CBC> $<INSTALL_INTERFACE:Boost::headers>
+  $<INSTALL_INTERFACE:xxhash> $<INSTALL_INTERFACE:pcre2-8> $<INSTALL_INTERFACE:utf8proc> $<INSTALL_INTERFACE:z> $<INSTALL_INTERFACE:md>)
 if(NIBBLE_CUDA)
   target_link_libraries(nibble_library INTERFACE $<INSTALL_INTERFACE:CUDA::cudart_static> $<INSTALL_INTERFACE:dl>)
 endif()
@@ -53,7 +53,7 @@ install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright COMPO
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/nibble)
 install(TARGETS nibble_library EXPORT nibble ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
 install(EXPORT nibble NAMESPACE nibble:: FILE nibbleTargets.cmake DESTINATION ${package_dir} COMPONENT development)
-foreach(folder ${NIBBLE_LIBRARY_FOLDERS} model/config model/cpu model/device)
+foreach(folder ${NIBBLE_LIBRARY_FOLDERS} model/config model/cpu model/device train/device)
   # Folders below of kernels/ and tensor/ are one implementation's own.
   file(GLOB headers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/nibble/${folder}/*.h)
   install(FILES ${headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/nibble/${folder} COMPONENT development)
@@ -81,5 +81,5 @@ set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME nibble-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SHLIBDEPS OFF)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
-  "libfmt-dev, nlohmann-json3-dev, libyaml-cpp-dev, libxxhash-dev, libpcre2-dev, libutf8proc-dev, zlib1g-dev, coinor-libcbc-dev, pkg-config")
+  "libfmt-dev, nlohmann-json3-dev, libyaml-cpp-dev, libxxhash-dev, libpcre2-dev, libutf8proc-dev, zlib1g-dev, libmd-dev, libboost-dev, coinor-libcbc-dev, pkg-config")
 include(CPack)
