@@ -246,7 +246,9 @@ TEST(Lora, SaysWhatCannotBe) {
     EXPECT_THAT(refusal({.rank = 1000, .alpha = 4}), HasSubstr("lora.rank: 1000 is more than"));
     const auto config = [](const std::string& more) {
         const auto made = parse_train_config("model: m\ndata: {synthetic: true}\n" + more, "c.yaml");
-        return made.ok() ? std::string("taken") : made.error().message();
+        if (!made.ok()) return made.error().message();
+        const Status together = check(*made, "c.yaml");
+        return together.ok() ? std::string("taken") : together.error().message();
     };
     EXPECT_EQ(config("lora: {rank: 8}"), "taken");
     EXPECT_THAT(config("lora: {rank: 8}\nprecision: nvfp4"), HasSubstr("adapters take bf16 or fp32"));

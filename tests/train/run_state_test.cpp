@@ -195,7 +195,7 @@ TEST_F(RunStateTest, CheckpointsAreKeptByNumberAndInterval) {
     EXPECT_TRUE((*checkpoints)->wait().ok());
     EXPECT_EQ(steps(), "4 6 7 ");
     EXPECT_TRUE(fs::exists(dir / "c" / "step_x.safetensors"));
-    EXPECT_FALSE(RunCheckpoints::open(dir / "c", {.keep = 0}).ok());
+    EXPECT_FALSE(RunCheckpoints::open(dir / "c", {.keep = -1}).ok());
 }
 
 // The state is that of the moment of save(), whatever training does while it is written.
