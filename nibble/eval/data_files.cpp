@@ -10,7 +10,7 @@ namespace {
 
 Result<std::string> content_of(const std::filesystem::path& path) {
     NIBBLE_TRY(std::string text, read_text_file(path));
-    if (text.empty()) return fail("{}: is empty", path.string());
+    if (without_byte_order_mark(text).empty()) return fail("{}: is empty", path.string());
     if (text.starts_with("\x1f\x8b")) return fail("{}: is compressed; unpack it with gunzip first", path.string());
     return std::string(without_byte_order_mark(text));
 }

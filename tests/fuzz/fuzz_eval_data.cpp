@@ -1,5 +1,6 @@
 // Any bytes as the files of an evaluation: a text, or items of each task (first byte). Refused with one line, or items
 // whose tokens the model knows and which it could run.
+#include "base/utf8.h"
 #include "eval/generation_tasks.h"
 #include "eval/likelihood_tasks.h"
 #include "message.h"
@@ -34,7 +35,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (data[0] % 5 == 4) {
         const auto text = read_evaluation_text(path);
         if (!text.ok()) require_message(text.error());
-        require(!text.ok() || (text->text.size() == size - 1 && text->hash.size() == 16));
+        const auto* bytes = reinterpret_cast<const char*>(data + 1);
+        require(!text.ok() || (text->text == without_byte_order_mark({bytes, size - 1}) && text->hash.size() == 16));
         return 0;
     }
     const auto lines = read_lines_file(path, data[0] / 5 % 8);
