@@ -244,6 +244,7 @@ TEST_F(Tasks, WhatIsNotAnItemIsNamed) {
               "lines.jsonl: item 0: 'choices' is not a list of strings");
     const auto message = [](const auto& result) { return result.ok() ? std::string() : result.error().message(); };
     EXPECT_NE(message(read_lines_file(file("e", ""), 0)).find("is empty"), std::string::npos);
+    EXPECT_NE(message(read_evaluation_text(file("e", "\xEF\xBB\xBF"))).find("is empty"), std::string::npos);
     EXPECT_NE(message(read_lines_file(file("e", "\n \n"), 0)).find("has no items"), std::string::npos);
     EXPECT_NE(message(read_lines_file(file("e", "[1]\n"), 0)).find("line 1: is not an object"), std::string::npos);
     EXPECT_NE(message(read_lines_file(file("e", "\x1f\x8b\x08"), 0)).find("is compressed"), std::string::npos);
