@@ -1,0 +1,130 @@
+// Reinforcement learning on a GPU whose rollouts have a precision of their own, and experts under quantized recipes.
+#include "cuda/models/rl_loop.h"
+
+namespace nibble::test {
+namespace {
+
+// Rollouts in FP8 or NVFP4, updates in BF16: what differs is counted, and the generator follows the updates.
+TEST(CudaPolicyLoop, GenerationAloneIsCounted) {
+    const TrainPrecision precisions[] = {{.recipe = TrainRecipe::bf16},
+                                         {.recipe = TrainRecipe::fp8_block},
+                                         {.recipe = TrainRecipe::nvfp4, .row_scaled = true},
+                                         {.recipe = TrainRecipe::nvfp4, .rotate = false, .weights_only = true}};
+    for (const TrainPrecision& precision : precisions)
+        for (const KvFormat format : {KvFormat::none, KvFormat::fp8}) {
+            SCOPED_TRACE(fmt::format("{}, {}", train_precision_json(precision).dump(), kv_name(format)));
+            RlConfig config = gpu_config();
+            config.generation.precision = precision;
+            config.generation.cache = {.format = format, .mirrored = false};
+            const GpuRun run = run_on_gpu(config, 3, 1024);
+            ASSERT_EQ(run.steps.size(), 3u);
+            const bool equal = precision.recipe == TrainRecipe::bf16 && format == KvFormat::none;
+            for (const RlStep& s : run.steps) {
+                EXPECT_GT(s.metrics.tokens, 1000);
+                EXPECT_EQ(s.metrics.mismatch_tokens == 0, equal) << "step " << s.step;
+                const double error = s.metrics.token_mult_prob_error / static_cast<double>(s.metrics.tokens);
+                EXPECT_LT(error, precision.recipe == TrainRecipe::nvfp4 ? 1.5 : 1.2) << "step " << s.step;
+                EXPECT_EQ(s.cache.has_value(), format == KvFormat::fp8);
+            }
+        }
+}
+
+// Experts in a precision of their own where they generate: counted, too, and small while weights are those of the
+// start.
+TEST(CudaPolicyLoop, ExpertsOfOtherRolloutsAreCounted) {
+    const TrainPrecision precisions[] = {{.recipe = TrainRecipe::bf16},
+                                         {.recipe = TrainRecipe::fp8_block},
+                                         {.recipe = TrainRecipe::mxfp8},
+                                         {.recipe = TrainRecipe::nvfp4, .square = false, .row_scaled = true}};
+    for (const Json& model : {rl_mixture(), rl_hybrid()})
+        for (const TrainPrecision& precision : precisions) {
+            SCOPED_TRACE(model["model_type"].dump() + ", " + train_precision_json(precision).dump());
+            RlConfig config = gpu_config();
+            config.generation.precision = precision;
+            config.generation.cache.mirrored = false;
+            const GpuRun run = run_on_gpu(config, 3, 1024, {.model = model});
+            ASSERT_EQ(run.steps.size(), 3u);
+            for (const RlStep& s : run.steps) {
+                EXPECT_GT(s.metrics.tokens, 1000);
+                EXPECT_EQ(s.metrics.mismatch_tokens == 0, precision.recipe == TrainRecipe::bf16) << "step " << s.step;
+                const double error = s.metrics.token_mult_prob_error / static_cast<double>(s.metrics.tokens);
+                EXPECT_LT(error, precision.recipe == TrainRecipe::nvfp4 ? 1.5 : 1.2) << "step " << s.step;
+                EXPECT_GT(s.update.gradient_norm, 0);
+            }
+        }
+}
+
+// Recipes whose scales are of whole tensors promise nothing, and run.
+TEST(CudaPolicyLoop, ExpertsUnderScalesOfWholeTensorsLearn) {
+    for (const Json& model : {rl_mixture(), rl_hybrid()})
+        for (const TrainRecipe recipe : {TrainRecipe::fp8, TrainRecipe::nvfp4}) {
+            SCOPED_TRACE(model["model_type"].dump() + ", " + std::string(train_recipe_name(recipe)));
+            RlConfig config = gpu_config();
+            config.loss.importance_sampling_correction = true;
+            const GpuRun run = run_on_gpu(config, 3, 1024, {.model = model, .precision = {.recipe = recipe}});
+            ASSERT_EQ(run.steps.size(), 3u);
+            for (const RlStep& s : run.steps) {
+                EXPECT_GT(s.metrics.mismatch_tokens, 0);
+                EXPECT_GT(s.update.gradient_norm, 0);
+                EXPECT_TRUE(std::isfinite(s.metrics.loss));
+            }
+        }
+}
+
+// What is not built is refused before anything is allocated, on either side.
+TEST(CudaPolicyLoop, ExpertsOfStoredCodesAreRefused) {
+    ThreadPool pool;
+    for (const char* recipe : {"nvfp4_w4a16", "nvfp4_w4a4"})
+        for (const bool alone : {false, true}) {
+            SCOPED_TRACE(fmt::format("{} {}", recipe, alone));
+            auto parameters = random_start(rl_mixture(), DType::bf16, 7, pool);
+            ASSERT_TRUE(parameters.ok());
+            DeviceTrainerOptions options{.device = rl_device(), .rows = 2, .seq = 96, .micro_batch = 1};
+            if (alone)
+                options.generation = *train_precision_from_name(recipe);
+            else
+                options.train.precision = *train_precision_from_name(recipe);
+            const auto trainer = DeviceTrainer::create(*parameters, options, pool);
+            ASSERT_FALSE(trainer.ok());
+            EXPECT_NE(trainer.error().message().find("experts under "), std::string::npos);
+            EXPECT_NE(trainer.error().message().find(" are not built"), std::string::npos);
+        }
+}
+
+// A generator that is left behind shows: its operands are renewed by the loop, not by themselves. Embedding and vectors
+// are the trainer's, so that its logits are neither the old ones nor the new ones.
+TEST(CudaPolicyLoop, AGeneratorThatIsNotRenewedShows) {
+    ThreadPool pool;
+    auto parameters = random_start(rl_llama(), DType::bf16, 7, pool);
+    ASSERT_TRUE(parameters.ok());
+    const auto trainer = DeviceTrainer::create(*parameters,
+                                               {.device = rl_device(),
+                                                .rows = 2,
+                                                .seq = 96,
+                                                .micro_batch = 1,
+                                                .generation = TrainPrecision{.recipe = TrainRecipe::bf16}},
+                                               pool);
+    ASSERT_TRUE(trainer.ok()) << trainer.error().message();
+    const auto generator = (*trainer)->generating(), served = (*trainer)->serving();
+    ASSERT_TRUE(generator.ok() && served.ok());
+    const std::vector<int32_t> tokens{5, 6, 7, 8, 9};
+    const auto said = [&](const LanguageModel& model) {
+        std::vector<float> logits(1000);
+        EXPECT_TRUE(model.forward(Batch({{.sequence = nullptr, .tokens = tokens, .logits_from = 4}}), logits).ok());
+        return logits;
+    };
+    const auto first = said(**generator);
+    EXPECT_EQ(said(**served), first);
+    const TrainBatch batch = random_batch(2, 96, 1000, 5);
+    ASSERT_TRUE((*trainer)->step({&batch, 1}, 1e-2).ok());
+    const auto renewed = said(**served), behind = said(**generator);
+    EXPECT_NE(renewed, first);
+    EXPECT_NE(behind, renewed);
+    EXPECT_NE(behind, first);
+    ASSERT_TRUE((*trainer)->renew_generation().ok());
+    EXPECT_EQ(said(**generator), renewed);
+    EXPECT_EQ(said(**served), renewed);
+}
+
+}  // namespace
+}  // namespace nibble::test
