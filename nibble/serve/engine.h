@@ -46,8 +46,8 @@ struct EngineOptions {
     // Tokens that are guessed ahead at most, for requests that do not say. 0: none, but of what a request expects.
     int64_t drafts = 0;
     DraftSource drafter = DraftSource::lookup;  // prediction: for models that have loaded it (predicts())
-    // For rl/mismatch_lab.h: every so many steps the last of several running answers is pushed out, as if memory were short. 0:
-    // never.
+    // For rl/mismatch_lab.h: every so many steps the last of several running answers is pushed out, as if memory were
+    // short. 0: never.
     int64_t preempt_every = 0;
     // Tells the rows of every step; on the engine's thread. May be empty.
     std::function<void(int64_t rows)> on_step;
