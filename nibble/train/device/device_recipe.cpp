@@ -63,12 +63,7 @@ Result<std::unique_ptr<DeviceRecipe>> DeviceRecipe::plan(const TrainPrecision& p
         const bool mlp = std::holds_alternative<MlpConfig>(mixer) || std::holds_alternative<MoeConfig>(mixer);
         const UnitPlace place{.layer = block.config().layer, .layers = layers, .mlp = mlp};
         const UnitRules rules = unit_rules(precision, place, false), late = unit_rules(precision, place, true);
-        if (rules.quantized && std::holds_alternative<MoeConfig>(mixer)) {
-            r->experts_ = true;
-            if (rules.engine)
-                return fail("--device cuda: experts under {} are not built ({})",
-                            rules.x.stored ? "stored_inputs" : "weights_only", block.config().prefix);
-        }
+        if (rules.quantized && std::holds_alternative<MoeConfig>(mixer)) r->experts_ = true;
         const auto units = block.mixer().units();
         const std::vector<FlatMatrix> matrices = unit_matrices(block, flat.units[b]);
         for (size_t u = 0; u < units.size(); ++u, ++number) {

@@ -39,8 +39,10 @@ public:
     // n: rows of an expert, at most.
     int64_t back_bytes(int64_t n, int64_t slots) const {
         if (frozen_) return frozen_->back_scratch_bytes(slots);
-        return quantized() ? whole(2 * expert_rows(n) * rows()) + whole(2 * expert_rows(n) * cols()) : 0;
+        const int64_t of_inputs = whole(2 * expert_rows(n) * cols()), of_outputs = whole(2 * expert_rows(n) * rows());
+        return quantized() ? of_outputs + (reads_inputs_back() ? 2 : 1) * of_inputs : 0;
     }
+    bool reads_inputs_back() const { return quantized() && products_[0]->reads_inputs_back(); }
     int64_t rows() const { return engine_->rows; }
     int64_t cols() const { return engine_->cols; }
 
@@ -53,9 +55,11 @@ public:
         const int32_t* begin = nullptr;
         std::vector<int32_t> host;
     };
-    Status input_gradient(const std::byte* dy, const Rows& of, std::byte* dx, TrainWork& work) const {
+    // x: of the forward product, sorted; not read where not reads_inputs_back().
+    Status input_gradient(const std::byte* dy, const std::byte* x, const Rows& of, std::byte* dx,
+                          TrainWork& work) const {
         if (frozen_) return frozen_->input_gradient(dy, of.slots, of.begin, dx, work);
-        if (quantized()) return quantized_input_gradient(dy, of, dx, work);
+        if (quantized()) return quantized_input_gradient(dy, x, of, dx, work);
         const auto& [slots, begin, host] = of;
         return cuda::experts_input_gradient(shape(slots), begin, dy, work.published + 2 * weights_.at, dx,
                                             work.step.stream)
@@ -91,14 +95,19 @@ private:
         if (all > n) NIBBLE_CHECK(fill_device(to + 2 * n * width, 0, 2 * (all - n) * width, step.stream));
         return to;
     }
-    Status quantized_input_gradient(const std::byte* dy, const Rows& of, std::byte* dx, TrainWork& work) const {
+    Status quantized_input_gradient(const std::byte* dy, const std::byte* x, const Rows& of, std::byte* dx,
+                                    TrainWork& work) const {
         for (size_t e = 0; e < products_.size(); ++e) {
             const int64_t first = of.host[e], n = of.host[e + 1] - first;
             if (n == 0) continue;
             const DeviceScope scope(work.step);
             NIBBLE_TRY(const std::byte* own, padded(dy, first, n, rows(), work.step));
             NIBBLE_TRY(std::byte * to, work.step.scratch.allocate(2 * expert_rows(n) * cols()));
-            NIBBLE_CHECK(products_[e]->input_gradient(own, nullptr, expert_rows(n), to, work));
+            const std::byte* own_x = nullptr;
+            if (reads_inputs_back()) {
+                NIBBLE_TRY(own_x, padded(x, first, n, cols(), work.step));
+            }
+            NIBBLE_CHECK(products_[e]->input_gradient(own, own_x, expert_rows(n), to, work));
             NIBBLE_CHECK(copy_on_device(dx + 2 * first * cols(), to, 2 * n * cols(), work.step.stream));
         }
         return Ok{};
@@ -271,7 +280,10 @@ Status TrainMoe::experts_backward(const std::byte* x, std::span<std::byte* const
     if (in_.quantized()) {
         NIBBLE_TRY(of.host, rows_of_experts(routing.begin, config_.experts, step.stream));
     }
-    NIBBLE_CHECK(out_.input_gradient(d_sorted, of, d_mid, work));
+    if (out_.reads_inputs_back())  // else the activation's way back is the first to have it
+        NIBBLE_CHECK(cuda::activate(config_.expert.activation, config_.expert.gated, kept[wide], slots, inner, {mid},
+                                    step.overlap, step.stream));
+    NIBBLE_CHECK(out_.input_gradient(d_sorted, mid, of, d_mid, work));
     NIBBLE_CHECK(cuda::experts_activate_backward({.activation = config_.expert.activation,
                                                   .gated = config_.expert.gated,
                                                   .slots = slots,
@@ -291,7 +303,7 @@ Status TrainMoe::experts_backward(const std::byte* x, std::span<std::byte* const
     NIBBLE_CHECK(out_.weight_gradient(d_sorted, mid, of, gradient, work));
     NIBBLE_CHECK(cuda::embed(x, routing.rows, slots, width_, sorted, step.overlap, step.stream));
     NIBBLE_CHECK(in_.weight_gradient(d_in, sorted, of, gradient, work));
-    NIBBLE_CHECK(in_.input_gradient(d_in, of, d_sorted, work));
+    NIBBLE_CHECK(in_.input_gradient(d_in, sorted, of, d_sorted, work));
     return cuda::sum_slots(
         {.tokens = n, .width = width_, .top_k = config_.top_k, .places = routing.places, .rows = d_sorted, .out = dx},
         step.stream);

@@ -45,7 +45,7 @@ inline Json rl_mixture() {
     config.update({{"model_type", "qwen3_moe"},
                    {"num_experts", 16},
                    {"num_experts_per_tok", 4},
-                   {"moe_intermediate_size", 136},
+                   {"moe_intermediate_size", 144},
                    {"norm_topk_prob", true}});
     return config;
 }

@@ -39,7 +39,9 @@ TEST(CudaPolicyLoop, NoBitDiffersInOtherFamilies) {
                                          {.recipe = TrainRecipe::fp8_block},
                                          {.recipe = TrainRecipe::mxfp8},
                                          {.recipe = TrainRecipe::nvfp4, .row_scaled = true},
-                                         {.recipe = TrainRecipe::nvfp4, .square = false, .row_scaled = true}};
+                                         {.recipe = TrainRecipe::nvfp4, .square = false, .row_scaled = true},
+                                         *train_precision_from_name("nvfp4_w4a16"),
+                                         *train_precision_from_name("nvfp4_w4a4")};
     for (const Json& model : {rl_mixture(), rl_hybrid()})
         for (const TrainPrecision& precision : precisions) {
             const GpuRun run = run_on_gpu(gpu_config(), 3, 1024, {.model = model, .precision = precision});

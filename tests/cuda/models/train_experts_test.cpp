@@ -1,18 +1,17 @@
-// Experts under a quantized recipe on a GPU: gradients and losses beside the CPU trainer's, the served bits, and resumed
-// runs. Every expert's linears round their own rows.
+// Experts under a quantized recipe on a GPU: gradients and losses beside the CPU trainer's, the served bits, and
+// resumed runs. Every expert's linears round their own rows.
 #include "cuda/models/train_gradients.h"
 #include "cuda/models/train_same_bits.h"
+#include "cuda/models/train_served_export.h"
 #include "train/train_shapes.h"
 
-#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include <cmath>
 #include <random>
 
 namespace nibble::test {
 namespace {
-
-using testing::HasSubstr;
 
 constexpr int64_t experts_of_test = 8, hidden_of_test = 256;
 
@@ -21,8 +20,7 @@ Json experts_model(bool shared) {
     Json config = recipe_model();
     if (!shared) {
         config["architectures"] = {"MixtralForCausalLM"};
-        config.update(
-            {{"model_type", "mixtral"}, {"num_local_experts", experts_of_test}, {"num_experts_per_tok", 2}});
+        config.update({{"model_type", "mixtral"}, {"num_local_experts", experts_of_test}, {"num_experts_per_tok", 2}});
         return config;
     }
     config.erase("head_dim");
@@ -169,29 +167,33 @@ TEST_P(CudaExperts, GoesOnFromACheckpointToTheSameBits) {
     expect_a_checkpoint_goes_on(*whole, *resumed, fmt::format("experts-{}", GetParam().name));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, CudaExperts,
-    testing::Values(OfExperts{"fp8", recipe_of(TrainRecipe::fp8)},
-                    OfExperts{"fp8_delayed", recipe_of(TrainRecipe::fp8_delayed), true},
-                    OfExperts{"fp8_block", recipe_of(TrainRecipe::fp8_block), true, true},
-                    OfExperts{"mxfp8", recipe_of(TrainRecipe::mxfp8), true},
-                    OfExperts{"nvfp4", recipe_of(TrainRecipe::nvfp4)},
-                    OfExperts{"nvfp4_row_scaled", nv_switched(true, true, true, false, true), true, true},
-                    OfExperts{"nibble_nvfp4", named("nibble_nvfp4")}),
-    [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(All, CudaExperts,
+                         testing::Values(OfExperts{"fp8", recipe_of(TrainRecipe::fp8)},
+                                         OfExperts{"fp8_delayed", recipe_of(TrainRecipe::fp8_delayed), true},
+                                         OfExperts{"fp8_block", recipe_of(TrainRecipe::fp8_block), true, true},
+                                         OfExperts{"mxfp8", recipe_of(TrainRecipe::mxfp8), true},
+                                         OfExperts{"nvfp4", recipe_of(TrainRecipe::nvfp4)},
+                                         OfExperts{"nvfp4_row_scaled", nv_switched(true, true, true, false, true), true,
+                                                   true},
+                                         OfExperts{"nvfp4_w4a16", named("nvfp4_w4a16"), true},
+                                         OfExperts{"nvfp4_w4a4", named("nvfp4_w4a4"), true, true},
+                                         OfExperts{"nibble_nvfp4", named("nibble_nvfp4")}),
+                         [](const auto& info) { return std::string(info.param.name); });
 
-TEST(CudaExpertsRefusals, NameWhatIsNotBuilt) {
+// An export's experts are multiplied as one product, each under its own scales.
+TEST(CudaExpertsExport, IsServedAsItWasTrained) {
     ThreadPool pool;
-    for (const auto& [recipe, what] : {std::pair{"nvfp4_w4a16", "weights_only"}, {"nvfp4_w4a4", "stored_inputs"}}) {
-        const auto made = DeviceTrainer::create(start_of_experts(false, pool),
-                                                {.train = {.precision = named(recipe)},
-                                                 .device = recipe_device(),
-                                                 .rows = 2,
-                                                 .seq = recipe_seq,
-                                                 .micro_batch = 1},
-                                                pool);
-        ASSERT_FALSE(made.ok());
-        EXPECT_THAT(made.error().message(), HasSubstr(fmt::format("experts under {} are not built", what)));
+    for (const char* recipe : {"fp8_block", "nvfp4_w4a4"}) {
+        SCOPED_TRACE(recipe);
+        const auto trainer = DeviceTrainer::create(start_of_experts(false, pool),
+                                                   {.train = {.precision = named(recipe)},
+                                                    .device = recipe_device(),
+                                                    .rows = 4,
+                                                    .seq = recipe_seq,
+                                                    .micro_batch = 2},
+                                                   pool);
+        ASSERT_TRUE(trainer.ok()) << trainer.error().message();
+        expect_the_export_is_served(**trainer, true);
     }
 }
 

@@ -1,42 +1,23 @@
 // Exports in training's own codes from a GPU trainer, and steps that are left out as outliers.
-#include "checkpoint/convert.h"
-#include "cuda/models/train_recipes.h"
-#include "train/check_forward.h"
+#include "cuda/models/train_served_export.h"
 #include "train/device/device_trainer.h"
 #include "train/run_state.h"
 #include "train/small_trainer.h"
 #include "train/train_shapes.h"
-#include "train/trained_codes.h"
 
 #include <gmock/gmock.h>
-
-#include <unistd.h>
-
-#include <filesystem>
 
 namespace nibble::test {
 namespace {
 
 using testing::HasSubstr;
 
-// A folder that goes with the test.
-struct ExportFolder {
-    std::filesystem::path path =
-        std::filesystem::path(testing::TempDir()) / fmt::format("nibble-export-{}", ::getpid());
-    ExportFolder() {
-        std::filesystem::remove_all(path);
-        std::filesystem::create_directories(path);
-    }
-    ~ExportFolder() { std::filesystem::remove_all(path); }
-    std::filesystem::path operator/(const char* name) const { return path / name; }
-};
-
 std::unique_ptr<DeviceTrainer> export_trainer(const TrainerOptions& options, ThreadPool& pool) {
     const auto parameters = random_start(recipe_model(), DType::bf16, 7, pool);
     EXPECT_TRUE(parameters.ok());
     auto made = DeviceTrainer::create(
-        *parameters,
-        {.train = options, .device = recipe_device(), .rows = 4, .seq = recipe_seq, .micro_batch = 2}, pool);
+        *parameters, {.train = options, .device = recipe_device(), .rows = 4, .seq = recipe_seq, .micro_batch = 2},
+        pool);
     EXPECT_TRUE(made.ok()) << made.error().message();
     return made.ok() ? *std::move(made) : nullptr;
 }
@@ -53,50 +34,20 @@ class CudaExport : public testing::TestWithParam<Exported> {};
 
 TEST_P(CudaExport, TheEngineServesTheBitsOfTheTrainingForward) {
     ThreadPool pool;
-    const ExportFolder folder;
     const auto trainer = export_trainer({.precision = named(GetParam().recipe)}, pool);
     ASSERT_TRUE(trainer);
-    const TrainBatch batch = random_batch(4, recipe_seq, recipe_vocab, 6);
-    for (int64_t s = 0; s < 3; ++s) {
-        trainer->begin(s, 3);
-        const auto step = trainer->step({&batch, 1}, 0.01);
-        ASSERT_TRUE(step.ok()) << step.error().message();
-    }
+    expect_the_export_is_served(*trainer, GetParam().same_bits);
     const auto format = trainer->codes_format(3);
     ASSERT_TRUE(format.ok()) << format.error().message();
     EXPECT_EQ(*format, GetParam().format);
-    const auto codes = trainer->trained_codes(3);
-    ASSERT_TRUE(codes.ok()) << codes.error().message();
-    const auto report = convert(**codes, {.to = (*codes)->target(), .out = folder / "out"}, pool, {});
-    ASSERT_TRUE(report.ok()) << report.error().message();
-    auto read = Checkpoint::open(folder / "out");
-    ASSERT_TRUE(read.ok()) << read.error().message();
-    const auto engine = DeviceModel::load(*std::move(read), {}, recipe_device(), pool);
-    ASSERT_TRUE(engine.ok()) << engine.error().message();
-    const TrainBatch other = random_batch(4, recipe_seq, recipe_vocab, 2);
-    const auto check = check_forward(*trainer, other, **engine);
-    ASSERT_TRUE(check.ok()) << check.error().message();
-    for (const ForwardWay& way : check->ways) {
-        EXPECT_GT(way.labels, 100);
-        if (GetParam().same_bits) {
-            EXPECT_EQ(way.mismatches, 0) << way.name << ", up to " << way.apart;
-        }
-        EXPECT_LT(way.apart, 1.0) << way.name;
-    }
-    // The parameters' own BF16 rounding is another model.
-    const auto plain = trainer->trained();
-    ASSERT_TRUE(plain.ok());
-    const auto unrounded = DeviceModel::load(*plain, {}, recipe_device(), pool);
-    ASSERT_TRUE(unrounded.ok()) << unrounded.error().message();
-    const auto apart = check_forward(*trainer, other, **unrounded);
-    ASSERT_TRUE(apart.ok());
-    EXPECT_GT(apart->mismatches(), 100);
 }
 
 INSTANTIATE_TEST_SUITE_P(Recipes, CudaExport,
                          testing::Values(Exported{"fp8_block", Format::fp8_block128},
                                          Exported{"nibble_nvfp4_late", Format::fp8_block128},
-                                         Exported{"mxfp8", Format::mxfp8}, // Training multiplies BF16 values of the codes, the engine the codes: other orders of sums.
+                                         Exported{"mxfp8", Format::mxfp8},
+                                         // Training multiplies BF16 values of the codes, the engine the codes: other
+                                         // orders of sums.
                                          Exported{"nvfp4_w4a16", Format::nvfp4, false},
                                          Exported{"nvfp4_w4a4", Format::nvfp4},
                                          Exported{"nvfp4", Format::nvfp4, false}),
