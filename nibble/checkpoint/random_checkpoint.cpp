@@ -13,7 +13,8 @@
 namespace nibble {
 namespace {
 
-constexpr std::array<std::string_view, 4> shapes{"smollm2-135m", "llama-8b", "qwen3-30b-a3b", "nemotron-3-nano"};
+constexpr std::array<std::string_view, 5> shapes{"smollm2-135m", "llama-8b", "qwen3-8b", "qwen3-30b-a3b",
+                                                 "nemotron-3-nano"};
 
 Json config_of(std::string_view shape) {
     if (shape == "smollm2-135m")
@@ -27,6 +28,12 @@ Json config_of(std::string_view shape) {
                 {"num_attention_heads", 32},  {"num_key_value_heads", 8},     {"head_dim", 128},
                 {"intermediate_size", 14336}, {"vocab_size", 128256},         {"rms_norm_eps", 1e-5},
                 {"rope_theta", 500000.0},     {"tie_word_embeddings", false}, {"max_position_embeddings", 131072},
+                {"hidden_act", "silu"}};
+    if (shape == "qwen3-8b")
+        return {{"model_type", "qwen3"},      {"hidden_size", 4096},          {"num_hidden_layers", 36},
+                {"num_attention_heads", 32},  {"num_key_value_heads", 8},     {"head_dim", 128},
+                {"intermediate_size", 12288}, {"vocab_size", 151936},         {"rms_norm_eps", 1e-6},
+                {"rope_theta", 1000000.0},    {"tie_word_embeddings", false}, {"max_position_embeddings", 40960},
                 {"hidden_act", "silu"}};
     if (shape == "qwen3-30b-a3b")
         return {{"model_type", "qwen3_moe"},

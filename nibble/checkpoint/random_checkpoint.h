@@ -10,7 +10,7 @@
 namespace nibble {
 
 struct RandomModel {
-    std::string shape;            // smollm2-135m, llama-8b, qwen3-30b-a3b or nemotron-3-nano
+    std::string shape;            // smollm2-135m, llama-8b, qwen3-8b, qwen3-30b-a3b or nemotron-3-nano
     std::string format = "bf16";  // of its linears: bf16, fp8, fp8_block128, nvfp4, mxfp4 ...
     bool inputs = true;           // quantized as Model Optimizer does with weights in that format
     bool head = false;            // the output head is in that format too, where it has a matrix of its own

@@ -20,8 +20,9 @@ void add_subject_flags(CLI::App& command, const std::string& name, BenchSubject&
     CLI::Option* path = command.add_option(name, subject.path, "folder or .gguf");
     CLI::Option* shape =
         command
-            .add_option("--shape", subject.random.shape,
-                        "random weights in the shape of smollm2-135m, llama-8b, qwen3-30b-a3b or nemotron-3-nano")
+            .add_option(
+                "--shape", subject.random.shape,
+                "random weights in the shape of smollm2-135m, llama-8b, qwen3-8b, qwen3-30b-a3b or nemotron-3-nano")
             ->excludes(path);
     command.add_option("--format", subject.random.format, "of the linears of a --shape: bf16, fp8, nvfp4 ...")
         ->capture_default_str()
@@ -34,7 +35,8 @@ void add_subject_flags(CLI::App& command, const std::string& name, BenchSubject&
 }
 
 void check_subject(const std::string& name, const BenchSubject& subject) {
-    if (subject.path.empty() && subject.random.shape.empty()) throw CLI::RequiredError(fmt::format("{} or --shape", name));
+    if (subject.path.empty() && subject.random.shape.empty())
+        throw CLI::RequiredError(fmt::format("{} or --shape", name));
 }
 
 }  // namespace nibble

@@ -57,6 +57,7 @@ Result<std::unique_ptr<DeviceRecipe>> DeviceRecipe::plan(const TrainPrecision& p
     for (const int64_t layer : precision.bf16_layers)
         if (layer >= layers) return fail("precision: bf16_layers has {}, the model {} layers", layer, layers);
     uint32_t number = 0;
+    std::unordered_map<std::string, int64_t> scales;
     for (size_t b = 0; b < parts.blocks.size(); ++b) {
         const Block& block = parts.blocks[b];
         const MixerConfig& mixer = block.config().mixer;
@@ -70,8 +71,10 @@ Result<std::unique_ptr<DeviceRecipe>> DeviceRecipe::plan(const TrainPrecision& p
             const std::string& name = units[u][0].name;
             UnitLine line{.name = name, .layer = place.layer};
             if (rules.quantized) {
-                auto product = std::make_unique<TrainProduct>(matrices[u], number, std::ssize(r->products_), rules,
-                                                              late, r->step_);
+                const auto own =
+                    scales.try_emplace(rules.x.stored ? input_group(name) : name, std::ssize(scales)).first;
+                auto product = std::make_unique<TrainProduct>(matrices[u], number, std::ssize(r->products_),
+                                                              own->second, rules, late, r->step_);
                 NIBBLE_CHECK(product->check());
                 const DeviceDirections* along = product->directions();
                 line.forward = both(rules.x, rules.w) + (along ? fmt::format(" + rank {}", along->rank()) : "");
@@ -93,6 +96,7 @@ Result<std::unique_ptr<DeviceRecipe>> DeviceRecipe::plan(const TrainPrecision& p
             r->lines_.push_back(std::move(line));
         }
     }
+    r->scales_ = std::ssize(scales);
     r->lines_.push_back({"lm_head", -1, "BF16 (the engine's)", plain_back, plain_back});
     return r;
 }
@@ -122,7 +126,7 @@ int64_t DeviceRecipe::delayed() const {
     const int64_t roles = precision_.recipe == TrainRecipe::fp8_delayed ? int64_t{DelayedUnits::all_roles}
                           : precision_.stored_inputs                    ? 1
                                                                         : 0;
-    return roles * std::ssize(products_);
+    return roles * scales_;
 }
 
 int64_t DeviceRecipe::staging_bytes() const {
@@ -147,7 +151,7 @@ Status DeviceRecipe::load(const DeviceInfo& device, const Stream& stream, const 
         NIBBLE_CHECK(products_[i]->load(*memory_, *of_copies, stream));
     }
     if (delayed() == 0) return Ok{};
-    step_.delayed.units = std::ssize(products_);
+    step_.delayed.units = scales_;
     step_.delayed.roles = delayed() / step_.delayed.units;
     NIBBLE_TRY(step_.delayed.scales, memory_->allocate_array<float>(delayed()));
     NIBBLE_TRY(step_.delayed.seen, memory_->allocate_array<float>(delayed()));

@@ -28,7 +28,7 @@
 namespace nibble {
 
 // Scales from the steps before: of inputs, gradients and weights of `units` units, in that order; of stored inputs
-// (CastRule::stored) there are those of inputs alone.
+// (CastRule::stored) there are those of inputs alone, and the experts of a layer are one unit (input_group()).
 struct DelayedUnits {
     enum Role : int64_t { inputs, gradients, weights, all_roles };
     int64_t units = 0, roles = 0;
@@ -59,8 +59,9 @@ struct RecipeStep {
 // One unit under the rules of a recipe.
 class TrainProduct : public TrainedProduct {
 public:
-    // number: of the unit, that keys random numbers; place: among the quantized ones.
-    TrainProduct(const FlatMatrix& weight, uint32_t number, int64_t place, const UnitRules& early,
+    // number: of the unit, that keys random numbers; place: among the quantized ones; scales: its unit of
+    // RecipeStep::delayed.
+    TrainProduct(const FlatMatrix& weight, uint32_t number, int64_t place, int64_t scales, const UnitRules& early,
                  const UnitRules& late, const RecipeStep& step);
 
     // Error: sizes that the recipe has no blocks for.
@@ -166,7 +167,7 @@ private:
 
     FlatMatrix weight_;
     uint32_t number_ = 0;
-    int64_t place_ = 0;
+    int64_t place_ = 0, delayed_ = 0;
     UnitRules early_, late_;
     const RecipeStep& step_;
     std::byte* tiles_ = nullptr;  // of the forward operand
@@ -253,6 +254,7 @@ private:
     std::unordered_map<std::string, TrainProduct*> by_name_;
     std::optional<DeviceArena> memory_;
     int64_t done_ = 0;            // steps that changed the parameters, for the directions
+    int64_t scales_ = 0;          // of one role
     float* histories_ = nullptr;  // [delayed(), amax_history]
     bool hold_ = false;
     bool watch_ = false;

@@ -24,19 +24,19 @@ bool is_same(const CastRule& a, const CastRule& b) {
 
 }  // namespace
 
-TrainProduct::TrainProduct(const FlatMatrix& weight, uint32_t number, int64_t place, const UnitRules& early,
-                           const UnitRules& late, const RecipeStep& step)
-    : weight_(weight), number_(number), place_(place), early_(early), late_(late), step_(step) {
+TrainProduct::TrainProduct(const FlatMatrix& weight, uint32_t number, int64_t place, int64_t scales,
+                           const UnitRules& early, const UnitRules& late, const RecipeStep& step)
+    : weight_(weight), number_(number), place_(place), delayed_(scales), early_(early), late_(late), step_(step) {
     if (early.rank > 0) directions_ = std::make_unique<DeviceDirections>(weight.cols, early.rank, random(first_role));
 }
 
 CastRandom TrainProduct::random(uint32_t role) const { return {.id = 8 * number_ + role, .draw = step_.draw}; }
 
 const float* TrainProduct::given(DelayedUnits::Role role) const {
-    return rules().delayed ? step_.delayed.of(step_.delayed.scales, role, place_) : nullptr;
+    return rules().delayed ? step_.delayed.of(step_.delayed.scales, role, delayed_) : nullptr;
 }
 float* TrainProduct::seen(DelayedUnits::Role role) const {
-    return rules().delayed ? step_.delayed.of(step_.delayed.seen, role, place_) : nullptr;
+    return rules().delayed ? step_.delayed.of(step_.delayed.seen, role, delayed_) : nullptr;
 }
 
 int64_t TrainProduct::back_rows() const {

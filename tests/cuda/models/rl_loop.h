@@ -63,7 +63,7 @@ inline Json rl_hybrid() {
                    {"num_experts_per_tok", 3},
                    {"moe_intermediate_size", 128},
                    {"moe_shared_expert_intermediate_size", 320},
-                   {"mamba_num_heads", 8},
+                   {"mamba_num_heads", 16},
                    {"mamba_head_dim", 64},
                    {"n_groups", 2},
                    {"ssm_state_size", 128},
