@@ -79,7 +79,6 @@ def test_a_study_is_what_its_runs_say():
             check("finished run", found["runs"][name][seed], r)
     check("base", found["base"], before["base"])
     assert 0.05 <= found["base"]["accuracy"] <= 0.4, found["base"]
-    check("left out", found["left_out"], {})
 
     # Figures by the logs.
     for name in RECIPES:
@@ -170,18 +169,6 @@ def test_questions_of_files():
     check("rows", [json.loads(line) for line in open("out/validation.jsonl")], [{k: r[k] for k in ("input", "output")} for r in rows[8:]])
     config = pathlib.Path("out/base/rows.jsonl").read_text()
     check("what the base reads", config.splitlines()[0], '{"text": "Say a.\\na"}')
-
-
-def test_what_a_gpu_lacks_is_left_out_and_said():
-    check("refused", [n for n, r in tool.RECIPES.items() if tool.refusal(r, "cuda")], [])
-    check("experts", [n for n, r in tool.RECIPES.items() if not tool.refusal(r, "cuda", experts=4)], ["bf16", "fp8_block", "fp8_block-fp8-cache", "fp8_block-fp8-cache-query", "mxfp8", "nvfp4-row-scaled", "nvfp4-row-scaled-ends"])
-    check("on a CPU", [n for n, r in tool.RECIPES.items() if tool.refusal(r, "cpu")], [])
-    one = {"before": 0.2, "after": 0.5, "after_bf16": 0.5, "validation": {"2": 0.4, "4": 0.5}, "reward": [0.2, 0.5], "token_mult_prob_error": [1.0, 1.0], "gen_kl_error": [0.0, 0.0], "compared_tokens": 9, "mismatch_tokens": 0, "max_abs_diff": 0,
-           "phases": {"rollout": 1.0, "rest": 1.0}}
-    why = tool.refusal(tool.RECIPES["nvfp4-w4a16"], "cuda", experts=4)
-    made = tool.tables({"left_out": {"nvfp4-w4a16": why}}, tool.summary({"bf16": {"1": one}}))
-    check("rows", [rows[-1][0:3] for _, rows in list(made.values())[:2]], [["nvfp4-w4a16", f"left out: {why}", ""], ["nvfp4-w4a16", "exact", f"left out: {why}"]])
-    assert all(len(row) == len(heads) for heads, rows in made.values() for row in rows)
 
 
 def test_what_is_refused_before_the_first_run():
