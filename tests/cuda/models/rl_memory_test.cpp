@@ -1,52 +1,14 @@
 // One GPU's memory, in turn: activations of updates lie where rollouts keep keys and values.
-#include "rl/policy_trainer.h"
-#include "rl/token_task.h"
-#include "train/device/device_trainer.h"
-#include "train/small_trainer.h"
-#include "train/train_shapes.h"
-
-#include <gtest/gtest.h>
-
-#include <cstdlib>
-#include <optional>
+#include "cuda/models/rl_loop.h"
 
 namespace nibble::test {
 namespace {
 
-DeviceChoice lent_device() {
-    const char* name = std::getenv("NIBBLE_DEVICE");
-    const auto choice = parse_device(name ? name : "cuda");
-    return choice.ok() && choice->cuda ? *choice : DeviceChoice{.cuda = true};
-}
-
 // With Mamba-2 states the pool has more than pages.
 Json lent_model(bool hybrid) {
-    Json config = {{"architectures", {"LlamaForCausalLM"}},
-                   {"model_type", "llama"},
-                   {"hidden_size", 256},
-                   {"num_hidden_layers", 2},
-                   {"num_attention_heads", 4},
-                   {"num_key_value_heads", 2},
-                   {"head_dim", 64},
-                   {"intermediate_size", 384},
-                   {"vocab_size", 1000},
-                   {"rms_norm_eps", 1e-5},
-                   {"rope_theta", 10000.0},
-                   {"tie_word_embeddings", false},
-                   {"max_position_embeddings", 8192},
-                   {"hidden_act", "silu"}};
-    if (!hybrid) return config;
-    for (const char* key : {"architectures", "rms_norm_eps", "hidden_act", "rope_theta"}) config.erase(key);
-    config.update({{"model_type", "nemotron_h"},
-                   {"hybrid_override_pattern", "M*-M"},
-                   {"num_hidden_layers", 4},
-                   {"layer_norm_epsilon", 1e-5},
-                   {"mlp_hidden_act", "relu2"},
-                   {"mamba_num_heads", 8},
-                   {"mamba_head_dim", 64},
-                   {"n_groups", 2},
-                   {"ssm_state_size", 128},
-                   {"conv_kernel", 4}});
+    if (!hybrid) return rl_llama();
+    Json config = rl_hybrid();
+    config["hybrid_override_pattern"] = "M*-M";
     return config;
 }
 
@@ -63,7 +25,7 @@ struct LentLoop {
                    DeviceTrainer::create(
                        std::move(parameters),
                        {.train = {.optimizer = config.optimizer, .cache = config.generation.cache},
-                        .device = lent_device(),
+                        .device = rl_device(),
                         .rows = most_rollout_rows(config.prompts * config.generations, config.length, row_tokens),
                         .seq = row_tokens,
                         .micro_batch = 1,
@@ -169,7 +131,7 @@ TEST(CudaLentMemory, OutOfTurnNobodyComputes) {
 
 // What a process may take is what it plans with; beyond it nothing is allocated.
 TEST(CudaLentMemory, AProcessTakesItsShare) {
-    const DeviceChoice device = lent_device();
+    const DeviceChoice device = rl_device();
     const auto whole = device_memory(device.index);
     ASSERT_TRUE(whole.ok()) << whole.error().message();
     ASSERT_TRUE(limit_device_memory(device.index, 0.01).ok());
